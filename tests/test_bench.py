@@ -56,9 +56,7 @@ def turn(matched=(20, 20)):
     ],
 )
 def test_a_spread_is_median_least_and_most(numbers, expected):
-    """
-    In any order; equal numbers have no range, and none at all are a dash.
-    """
+    """In any order; equal numbers have no range, and none at all are a dash."""
     assert expected == bench.spread(numbers)
 
 
@@ -77,9 +75,7 @@ def test_a_cell_stands_beside_the_published_one():
 
 
 def test_a_busy_machine_is_told_and_a_quiet_one_is_not(monkeypatch):
-    """
-    Busy: more than half of the cores are in use.
-    """
+    """Busy: more than half of the cores are in use."""
     monkeypatch.setattr(bench.machine, "usable_cores", lambda: 2)
     monkeypatch.setattr(os, "getloadavg", lambda: (1.1, 0.0, 0.0))
     busy = bench.busy_line()
@@ -93,9 +89,7 @@ def test_a_busy_machine_is_told_and_a_quiet_one_is_not(monkeypatch):
 
 
 def test_the_published_server_has_types_attention_and_context_and_nothing_else(nano):
-    """
-    Threads, slots and prompt cache are llama-server's own.
-    """
+    """Threads, slots and prompt cache are llama-server's own."""
     questions = published_protocol.Questions(text="", needles=(), context=4096)
     argv = published_protocol.command(
         Pair("q8_0", "q4_0"), questions, server=Path("/x"), weights=nano, port=1
@@ -109,9 +103,7 @@ def test_the_published_server_has_types_attention_and_context_and_nothing_else(n
 
 
 def test_the_published_question_is_a_greedy_chat_that_nothing_ends_early():
-    """
-    Not streamed, no probabilities, the whole text first.
-    """
+    """Not streamed, no probabilities, the whole text first."""
     needle = made_needle()
     questions = published_protocol.Questions(
         text="the corpus", needles=(needle,), context=4096
@@ -152,9 +144,7 @@ def test_what_cannot_be_measured_is_refused_first(tmp_path, words, code, said):
 
 
 def test_reports_of_made_records_are_timed_and_nothing_is_left(nano, tmp_path):
-    """
-    A row for each command; the user's cache folder stays as it was.
-    """
+    """A row for each command; the user's cache folder stays as it was."""
     scratch, cache = tmp_path / "tmp", tmp_path / "cache"
     for folder in (scratch, cache):
         folder.mkdir()

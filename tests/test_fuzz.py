@@ -37,9 +37,7 @@ DIGITS = "9" * 5_000
 
 
 def test_a_number_without_end_in_a_server_log_is_no_number():
-    """
-    Sizes that are none, and counts of any length, are as if they were not there.
-    """
+    """Sizes that are none, and counts of any length, are as if they were not there."""
     kv = (
         "llama_kv_cache: size = 1.0 MiB ( {} cells, 7 layers, 1/1 seqs), "
         "K (q8_0): {} MiB, V (q4_0): 0.5 MiB"
@@ -57,9 +55,7 @@ def test_a_number_without_end_in_a_server_log_is_no_number():
 
 
 def test_a_number_without_end_in_a_log_of_perplexity_is_no_number():
-    """
-    Progress and counts are read past it.
-    """
+    """Progress and counts are read past it."""
     log = f"[1]2.5,[{DIGITS}]2.5,\ncomputing {DIGITS} chunks, n_ctx={DIGITS}\n"
     short = f"you need at least {DIGITS} tokens\ntokenizes to only {DIGITS} tokens"
 
@@ -69,9 +65,7 @@ def test_a_number_without_end_in_a_log_of_perplexity_is_no_number():
 
 
 def test_a_result_line_that_is_nested_without_end_is_no_result():
-    """
-    Also in a field that nobody reads.
-    """
+    """Also in a field that nobody reads."""
     asked = SpeedTask(
         pair=Pair("f16", "f16"),
         depth=0,
@@ -85,9 +79,7 @@ def test_a_result_line_that_is_nested_without_end_is_no_result():
 
 
 def test_a_note_of_more_chunks_than_a_header_can_state_is_of_another_file(tmp_path):
-    """
-    A base file counts in 32 bits, a note in as many as it likes.
-    """
+    """A base file counts in 32 bits, a note in as many as it likes."""
     base = BaseFile(tmp_path / "x.kld")
     identity = Identity(
         text_sha256="",
@@ -115,9 +107,7 @@ def test_a_note_of_more_chunks_than_a_header_can_state_is_of_another_file(tmp_pa
 
 @pytest.mark.parametrize("odd", [math.nan, math.inf, -math.inf])
 def test_a_model_whose_shape_is_no_number_has_no_shape(odd):
-    """
-    What must be there is missing, what may be there has its default.
-    """
+    """What must be there is missing, what may be there has its default."""
     file = {"files": [Path("x.gguf")], "size_bytes": 1}
     without = gguf.parse(gguf_bytes(SHAPE | {"llama.block_count": odd}))
     usual = gguf.parse(gguf_bytes(SHAPE | {"llama.context_length": odd}))
@@ -141,9 +131,7 @@ def test_a_header_that_is_all_text_is_not_kept_in_memory(monkeypatch):
 
 
 def test_a_part_of_a_model_in_no_parts_is_a_file(tmp_path):
-    """
-    Its name counts nothing, so it is read like any other.
-    """
+    """Its name counts nothing, so it is read like any other."""
     path = tmp_path / "x-00001-of-00000.gguf"
     path.write_bytes(b"no model")
 
@@ -175,9 +163,7 @@ def test_names_that_are_no_unicode_can_be_stored():
 
 @pytest.mark.parametrize("name", fuzz_targets.TARGETS)
 def test_each_reader_takes_its_seeds_and_long_stretches_of_one_thing(name):
-    """
-    What fuzzing begins with raises nothing but what the reader promises.
-    """
+    """What fuzzing begins with raises nothing but what the reader promises."""
     target = fuzz_targets.TARGETS[name]
 
     for data in target.inputs():
@@ -185,9 +171,7 @@ def test_each_reader_takes_its_seeds_and_long_stretches_of_one_thing(name):
 
 
 def test_a_defect_is_not_taken_for_a_refusal():
-    """
-    Anything but the promised errors comes out of a target.
-    """
+    """Anything but the promised errors comes out of a target."""
     target = replace(fuzz_targets.TARGETS["gguf"], reads=lambda data: data[99])
 
     with pytest.raises(IndexError):

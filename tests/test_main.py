@@ -47,9 +47,7 @@ def test_too_little_memory_to_load_numpy_is_told_before_it_is_loaded(mib):
     ],
 )
 def test_a_program_that_cannot_be_loaded_says_so_in_a_line(error, words):
-    """
-    A missing or broken library, no memory or no file handle left to load it.
-    """
+    """A missing or broken library, no memory or no file handle left to load it."""
     program = f"""
 import sys
 class Finder:

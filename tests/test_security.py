@@ -148,9 +148,7 @@ def watched(tmp_path_factory, llama_server, nano):
 
 @pytest.mark.real
 def test_a_server_listens_on_loopback_alone(watched):
-    """
-    Nobody on another machine reaches it, whatever LLAMA_ARG_HOST says.
-    """
+    """Nobody on another machine reaches it, whatever LLAMA_ARG_HOST says."""
     assert (0, {"127.0.0.1"}) == (watched.code, watched.listening), watched.screen
 
 
@@ -237,9 +235,7 @@ def _words_in(text, words):
 
 @pytest.mark.real
 def test_a_server_wants_its_key(llama_server, nano, tmp_path):
-    """
-    Who does not know the key learns from it that it is there, and nothing else.
-    """
+    """Who does not know the key learns from it that it is there, and nothing else."""
     options = installation.ask(llama_server).options
     launch = made_launch(llama_server, nano, context=512, threads=1, options=options)
     with serving(launch, log=tmp_path / "log") as served:
@@ -278,9 +274,7 @@ def called(node):
 
 
 def test_no_shell_and_no_code_from_data():
-    """
-    Nothing is handed to a shell, and nothing that was read is run.
-    """
+    """Nothing is handed to a shell, and nothing that was read is run."""
     forbidden = {
         *("eval", "exec", "compile", "__import__", "breakpoint", "input"),
         *("os.system", "os.popen", "os.spawnl", "os.execv", "os.execvp", "os.fork"),
@@ -309,9 +303,7 @@ def test_no_shell_and_no_code_from_data():
 
 
 def test_nothing_is_unpickled():
-    """
-    No module is imported that makes objects of any class from bytes.
-    """
+    """No module is imported that makes objects of any class from bytes."""
     known = set()
     for _, tree in trees():
         for node in ast.walk(tree):
@@ -326,9 +318,7 @@ def test_nothing_is_unpickled():
 
 
 def test_the_one_file_of_arrays_is_read_without_pickle():
-    """
-    It comes with the package, and holds numbers alone.
-    """
+    """It comes with the package, and holds numbers alone."""
     with np.load(PACKAGE / "models" / "matcher.npz", allow_pickle=False) as stored:
         kinds = {stored[name].dtype.kind for name in stored.files}
 
@@ -346,9 +336,7 @@ HOSTILE = [
 
 @pytest.mark.parametrize("name", HOSTILE)
 def test_the_name_of_a_sweep_or_a_run_is_no_path(name, tmp_path):
-    """
-    It is looked up among those that are there, and nothing is made of it.
-    """
+    """It is looked up among those that are there, and nothing is made of it."""
     (tmp_path / "x.toml").write_text("seed = 1", encoding="utf-8")
     for folder in ("sweeps", "other"):
         (tmp_path / folder / "a" / "b").mkdir(parents=True)
@@ -364,9 +352,7 @@ def test_the_name_of_a_sweep_or_a_run_is_no_path(name, tmp_path):
 
 @given(name=st.text() | st.sampled_from(HOSTILE))
 def test_whatever_weights_and_corpora_are_called_their_folder_is_in_the_root(name):
-    """
-    A name becomes one safe part of a path, or is refused.
-    """
+    """A name becomes one safe part of a path, or is refused."""
     root = Path("/root-of-runs")
     safe = weights.short_name(Path(f"{name.replace(chr(0), '')}x.gguf"))
     folder = run_folder(root, corpus=registry.slug(name), model=safe)
@@ -378,9 +364,7 @@ def test_whatever_weights_and_corpora_are_called_their_folder_is_in_the_root(nam
 
 @given(k=st.text() | st.sampled_from(HOSTILE), v=st.text())
 def test_whatever_types_are_called_their_file_is_in_the_run(k, v):
-    """
-    Types come from a binary or a setup of somebody else's, and name files.
-    """
+    """Types come from a binary or a setup of somebody else's, and name files."""
     assert re.fullmatch(r"[A-Za-z0-9_.~]{0,60}-[A-Za-z0-9_.~]{0,60}", Pair(k, v).slug)
     assert ".." not in Pair(k, v).slug.split("-")
 
@@ -409,9 +393,7 @@ def test_whatever_types_are_called_their_file_is_in_the_run(k, v):
 def test_a_hostile_name_is_refused_before_anything_is_made(
     codeneedle, tmp_path, arguments
 ):
-    """
-    Exit code 2 or 3, a hint, and not one file or folder more than before.
-    """
+    """Exit code 2 or 3, a hint, and not one file or folder more than before."""
     done = codeneedle(*arguments)
 
     assert done.returncode in {2, 3}
@@ -424,17 +406,13 @@ def test_a_hostile_name_is_refused_before_anything_is_made(
 
 
 def test_the_list_of_what_children_inherit_is_the_one_that_is_documented():
-    """
-    SECURITY.md names every variable and every prefix, and the words that veto.
-    """
+    """SECURITY.md names every variable and every prefix, and the words that veto."""
     for name in (*KEPT, *(f"{prefix}*" for prefix in KEPT_PREFIXES), *SECRET_WORDS):
         assert f"`{name}`" in PROMISES, name
 
 
 def test_the_limits_in_the_document_are_those_of_the_code():
-    """
-    Of answers, replies, echoes, logs and files.
-    """
+    """Of answers, replies, echoes, logs and files."""
     limits = {
         LINE_LIMIT_BYTES: "per line",
         REPLY_LIMIT_BYTES: "per reply of llama-server",
@@ -470,9 +448,7 @@ def test_secrets_of_a_command_are_recognized_as_the_document_says():
 
 
 def test_tools_of_a_build_inherit_no_secrets_either():
-    """
-    They are told of proxies and package indexes, which a download needs.
-    """
+    """They are told of proxies and package indexes, which a download needs."""
     secrets = SECRETS.keys() - {"HTTPS_PROXY", "DATABASE_URL"}
     env = environment_of(os.environ | SECRETS | {"PIP_KEYRING_PROVIDER": "import"})
 
@@ -599,9 +575,7 @@ def hostile(tmp_path, monkeypatch, capsys):
     ids=" ".join,
 )
 def test_nothing_that_is_shown_moves_a_cursor_or_turns_a_line(hostile, arguments):
-    """
-    Escapes and marks of direction are shown as what they are.
-    """
+    """Escapes and marks of direction are shown as what they are."""
     shown = hostile(*arguments)
 
     assert shown
@@ -611,9 +585,7 @@ def test_nothing_that_is_shown_moves_a_cursor_or_turns_a_line(hostile, arguments
 def test_a_hostile_corpus_is_safe_on_a_terminal_and_verbatim_in_a_pipe(
     codeneedle, tmp_path
 ):
-    """
-    Its functions and its overview; in a pipe a function is itself, byte for byte.
-    """
+    """Its functions and its overview; in a pipe a function is itself, byte for byte."""
     body = f"    x = r'{HOSTILE_TEXT}\x9b2J\té'\n" * 20
     name = "odd\x1b[2J.py"
     (tmp_path / name).write_text(f"def odd():\n{body}", encoding="utf-8")
@@ -634,9 +606,7 @@ def test_a_hostile_corpus_is_safe_on_a_terminal_and_verbatim_in_a_pipe(
 
 @pytest.mark.parametrize("command", ["grid", "table"])
 def test_csv_holds_no_formulas(hostile, command):
-    """
-    A field that a spreadsheet would compute begins with an apostrophe.
-    """
+    """A field that a spreadsheet would compute begins with an apostrophe."""
     rows = list(csv.reader(io.StringIO(hostile(command, "random-bodies", "--csv"))))
     fields = [each for row in rows for each in row]
 
@@ -649,9 +619,7 @@ def test_csv_holds_no_formulas(hostile, command):
 
 @pytest.mark.parametrize("command", ["grid", "table", "verdict"])
 def test_markdown_holds_no_markup_of_others(hostile, command):
-    """
-    Brackets, backticks and angle brackets are escaped.
-    """
+    """Brackets, backticks and angle brackets are escaped."""
     shown = hostile(command, "random-bodies", "--markdown")
 
     assert "script" in shown
@@ -661,9 +629,7 @@ def test_markdown_holds_no_markup_of_others(hostile, command):
 
 @pytest.mark.parametrize("command", ["grid", "table", "verdict"])
 def test_json_is_strict(hostile, command):
-    """
-    It parses, and holds no NaN.
-    """
+    """It parses, and holds no NaN."""
     text = hostile(command, "random-bodies", "--json")
 
     assert json.loads(text, parse_constant=pytest.fail)
@@ -697,7 +663,5 @@ def test_pictures_load_nothing_and_hold_no_markup_of_others(hostile, tmp_path):
 
 
 def test_loopback_is_an_address_not_a_name():
-    """
-    No resolver is asked for it, so no hosts file leads elsewhere.
-    """
+    """No resolver is asked for it, so no hosts file leads elsewhere."""
     assert socket.inet_aton(HOST)[0] == 127

@@ -90,9 +90,7 @@ def test_what_a_shell_would_act_on_reaches_codeneedle_as_it_is(tmp_path):
 
 @pytest.mark.real
 def test_each_cell_is_a_job_and_all_share_a_run_folder(llama_server, nano, tmp_path):
-    """
-    The most precise pair comes first; a second call finds nothing to do.
-    """
+    """The most precise pair comes first; a second call finds nothing to do."""
     put_corpus(tmp_path, functions=1)
 
     def run() -> str:

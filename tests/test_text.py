@@ -34,9 +34,7 @@ from codeneedle.text import (
     ],
 )
 def test_a_duration_is_as_long_as_it_needs_to_be(seconds, phrase):
-    """
-    Seconds, minutes, hours, days; no part of it ever reads 60.
-    """
+    """Seconds, minutes, hours, days; no part of it ever reads 60."""
     assert phrase == duration(seconds)
 
 
@@ -53,16 +51,12 @@ def test_a_duration_is_as_long_as_it_needs_to_be(seconds, phrase):
     ],
 )
 def test_a_size_has_the_unit_that_suits_it(count, phrase):
-    """
-    Bytes are whole; the largest unit takes all that is larger.
-    """
+    """Bytes are whole; the largest unit takes all that is larger."""
     assert phrase == size(count)
 
 
 def test_mib_are_a_million_bytes_and_some():
-    """
-    1,048,576 of them.
-    """
+    """1,048,576 of them."""
     assert 1.5 == mib(1_572_864)
 
 
@@ -70,9 +64,7 @@ def test_mib_are_a_million_bytes_and_some():
     ("count", "phrase"), [(0, "0 cells"), (1, "1 cell"), (1024, "1,024 cells")]
 )
 def test_nouns_follow_their_number(count, phrase):
-    """
-    One is one.
-    """
+    """One is one."""
     assert phrase == plural(count, "cell")
 
 
@@ -95,17 +87,13 @@ def test_what_is_not_just_shown_becomes_visible(text, shown):
 
 
 def test_lines_and_tabs_of_a_longer_text_stay() -> None:
-    """
-    All else that a terminal would not just show is escaped.
-    """
+    """All else that a terminal would not just show is escaped."""
     assert "a\n\tb\\x1b[2J\n\n\\r" == visible_lines("a\n\tb\x1b[2J\n\n\r")
 
 
 @given(st.text())
 def test_nothing_invisible_is_left(text):
-    """
-    No control, format or separator character survives, whatever comes.
-    """
+    """No control, format or separator character survives, whatever comes."""
     categories = {unicodedata.category(character) for character in visible(text)}
 
     assert not categories & {"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"}
@@ -113,8 +101,6 @@ def test_nothing_invisible_is_left(text):
 
 @given(st.text())
 def test_no_field_of_a_table_is_a_formula(text):
-    """
-    Spreadsheets would compute it.
-    """
+    """Spreadsheets would compute it."""
     assert not csv_field(text).startswith(("=", "+", "-", "@"))
     assert csv_field(text) in {visible(text), f"'{visible(text)}"}

@@ -691,10 +691,11 @@ def show_corpus(
 
     with _stderr().status("reading the corpus"):
         found = corpus.load(name)
-    if function is None:
-        _stdout().print(overview(found))
+        shown = overview(found) if function is None else truth(found, function)
+    if isinstance(shown, str):
+        _write_verbatim(f"{shown}\n")
     else:
-        _write_verbatim(f"{truth(found, function)}\n")
+        _stdout().print(shown)
 
 
 @app.command("gen-corpus")

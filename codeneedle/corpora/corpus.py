@@ -8,7 +8,7 @@ import hashlib
 import os
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from codeneedle.corpora import languages, needles, random_bodies, reading
@@ -57,6 +57,7 @@ class Corpus:
         sample_k: How many functions are to be written.
         sample_seed: Decides which.
         skipped: Label and reason of files that are left out, or whose functions are.
+        checks: As of `reading.JoinedText`; they take seconds.
     """
 
     name: str
@@ -68,6 +69,9 @@ class Corpus:
     sample_k: int = 16
     sample_seed: int = 42
     skipped: tuple[tuple[str, str], ...] = ()
+    checks: tuple[tuple[str, Callable[[], str]], ...] = field(
+        default=(), repr=False, compare=False
+    )
 
     @property
     def sha256(self) -> str:
@@ -86,10 +90,12 @@ class Corpus:
 
     def left_out(self) -> list[str]:
         """A line on each of the first files in `skipped`, and one on all others."""
-        named = self.skipped[:NAMED_FILES]
-        lines = [f"{_shortened(file)}: {reason}" for file, reason in named]
-        more = len(self.skipped) - len(lines)
-        return [*lines, f"and {plural(more, 'more file')}"] if more else lines
+        return _listed(self.skipped)
+
+    def doubts(self) -> list[str]:
+        """Lines on the files whose functions a second parser does not see alike."""
+        doubts = [(file, check()) for file, check in self.checks]
+        return _listed([(file, doubt) for file, doubt in doubts if doubt])
 
     def of_length(self, lines: int) -> list[Function]:
         """The functions with *lines* lines or more that are not blank."""
@@ -136,6 +142,13 @@ class Corpus:
             seed=self.sample_seed,
             line_count=self.line_count,
         )
+
+
+def _listed(files: Sequence[tuple[str, str]]) -> list[str]:
+    """A line on each of the first of *files* with its reason, one on all others."""
+    lines = [f"{_shortened(file)}: {reason}" for file, reason in files[:NAMED_FILES]]
+    more = len(files) - len(lines)
+    return [*lines, f"and {plural(more, 'more file')}"] if more else lines
 
 
 def _shortened(path: str, length: int = 120) -> str:
@@ -313,6 +326,7 @@ def _corpus(read: JoinedText, *, name: str, origin: str, kind: Kind) -> Corpus:
         functions=tuple(functions),
         cuts=tuple(needles.cut_points(read.functions)),
         skipped=read.left_out,
+        checks=read.checks,
     )
 
 

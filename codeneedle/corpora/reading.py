@@ -2,8 +2,9 @@
 
 import os
 import stat
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 from codeneedle.corpora import languages
@@ -54,12 +55,15 @@ class JoinedText:
         files: How many are in *text*.
         left_out: Label and reason of files that are not in *text*, and of those
             whose functions could not be found.
+        checks: Label of each file that a second parser can check, and what does it: it
+            returns what that parser has against the functions, empty if nothing.
     """
 
     text: str
     functions: tuple[Function, ...]
     files: int
     left_out: tuple[tuple[str, str], ...]
+    checks: tuple[tuple[str, Callable[[], str]], ...] = ()
 
 
 def joined(
@@ -76,6 +80,7 @@ def joined(
         BadInput: If a file is in no known language.
     """
     unparsable: list[tuple[str, str]] = []
+    checks: list[tuple[str, Callable[[], str]]] = []
     parts: list[str] = []
     functions: list[Function] = []
     lines = 0
@@ -92,6 +97,9 @@ def joined(
             unparsable.append((source.label, str(error)))
         else:
             functions += [replace(each, line=each.line + lines) for each in found]
+            if language.doubts:
+                check = partial(language.doubts, source.text, found)
+                checks.append((source.label, check))
         is_ended = len(sources) == 1 or source.text.endswith("\n")
         parts.append(source.text if is_ended else f"{source.text}\n")
         lines += parts[-1].count("\n")
@@ -100,6 +108,7 @@ def joined(
         functions=tuple(functions),
         files=len(sources),
         left_out=(*left_out, *unparsable),
+        checks=tuple(checks),
     )
 
 

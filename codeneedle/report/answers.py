@@ -737,6 +737,10 @@ def overview(corpus: Corpus) -> RenderableType:
             Text(f"left out: {visible(line)}", style="yellow")
             for line in corpus.left_out()
         ),
+        *(
+            Text(f"in doubt: {visible(line)}", style="yellow")
+            for line in corpus.doubts()
+        ),
         Text(),
         table,
     )

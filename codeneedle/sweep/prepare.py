@@ -171,11 +171,10 @@ def _hinting(plan: Plan) -> Iterator[None]:
         yield
     except OtherSetup as error:
         if error.key.startswith("recall "):
-            option = f"--{error.key.removeprefix('recall ')}"
+            option = option_of(RecallSettings, error.key.removeprefix("recall "))
             value = error.stored.strip("'")
-            error.hint = (
-                f"Go on with {option} {value}, or choose another folder with --out."
-            )
+            way = f"without {option}" if value == "None" else f"with {option} {value}"
+            error.hint = f"Go on {way}, or choose another folder with --out."
         elif growing:
             error.hint += f" What can be added is: --types, {', '.join(growing)}."
         raise

@@ -28,9 +28,7 @@ def swept(tmp_path):
 
 
 def test_help_names_every_command(codeneedle):
-    """
-    What there is to do can be seen at a glance.
-    """
+    """What there is to do can be seen at a glance."""
     shown = codeneedle("--help").stdout
 
     commands = [each.name or each.callback.__name__ for each in app.registered_commands]
@@ -50,9 +48,7 @@ def test_a_run_without_numbers_is_told_apart_by_the_exit_code(
 
 
 def test_gen_corpus_tells_its_file_which_is_named_after_the_seed(codeneedle, tmp_path):
-    """
-    Its hash is told, too; the same knobs give the same bytes.
-    """
+    """Its hash is told, too; the same knobs give the same bytes."""
     first = codeneedle("gen-corpus", "--seed", "7")
     codeneedle("gen-corpus", "--seed", "7", "--out", "again.py")
     data = (tmp_path / "corpora" / "random-bodies-7.py").read_bytes()
@@ -90,9 +86,7 @@ def test_gen_corpus_replaces_nothing_that_it_did_not_write(
 def test_paths_of_pictures_are_verbatim_in_a_pipe_and_safe_on_a_terminal(
     codeneedle, tmp_path
 ):
-    """
-    The name of a folder may have control characters.
-    """
+    """The name of a folder may have control characters."""
     (tmp_path / "sweeps").rename(tmp_path / "odd\x1b[31m")
 
     piped = codeneedle("heatmap", "random-bodies", "--out", "odd\x1b[31m")
@@ -120,9 +114,7 @@ def test_paths_of_pictures_are_verbatim_in_a_pipe_and_safe_on_a_terminal(
     ],
 )
 def test_what_cannot_be_shown_is_refused_with_what_there_is(codeneedle, words, said):
-    """
-    Unknown runs, corpora and metrics, two forms at once; a name is never a path.
-    """
+    """Unknown runs, corpora and metrics, two forms at once; a name is never a path."""
     refused = codeneedle(*words.split())
 
     assert 2 == refused.returncode
@@ -130,9 +122,7 @@ def test_what_cannot_be_shown_is_refused_with_what_there_is(codeneedle, words, s
 
 
 def test_corpus_list_and_show_need_no_server(codeneedle):
-    """
-    One can look at the texts before anything is installed.
-    """
+    """One can look at the texts before anything is installed."""
     listed = codeneedle("corpus", "list").stdout
     shown = codeneedle("corpus", "show", "random-bodies-mini").stdout
 
@@ -141,9 +131,7 @@ def test_corpus_list_and_show_need_no_server(codeneedle):
 
 
 def test_a_sweep_without_llama_cpp_says_how_to_get_it(codeneedle, tmp_path):
-    """
-    Both ways are named: ours and Homebrew's.
-    """
+    """Both ways are named: ours and Homebrew's."""
     refused = codeneedle(
         "sweep", PATH="/nowhere", LLAMA_SERVER="", CODENEEDLE_CACHE=str(tmp_path)
     )
@@ -154,9 +142,7 @@ def test_a_sweep_without_llama_cpp_says_how_to_get_it(codeneedle, tmp_path):
 
 
 def test_the_script_of_an_array_is_written_and_sent(codeneedle, nano, tmp_path):
-    """
-    The command that sends it is told; with ``--submit``, what sbatch says.
-    """
+    """The command that sends it is told; with ``--submit``, what sbatch says."""
     server = llama_like(tmp_path / "llama-server")
     script(tmp_path / "bin" / "sbatch", 'echo "Submitted $1"')
     path = os.pathsep.join([str(tmp_path / "bin"), os.environ["PATH"]])
@@ -175,9 +161,7 @@ def test_the_script_of_an_array_is_written_and_sent(codeneedle, nano, tmp_path):
 
 
 def test_what_was_merged_is_told(codeneedle, tmp_path):
-    """
-    Where it is, for a program; how much, and what was compared, for a person.
-    """
+    """Where it is, for a program; how much, and what was compared, for a person."""
     for name in "ab":
         stored_run(tmp_path / name)
 
@@ -206,9 +190,7 @@ def test_a_receipt_is_printed_and_read_from_a_text(codeneedle, tmp_path):
 
 
 def test_the_version_is_told(codeneedle):
-    """
-    That of the package, and nothing else.
-    """
+    """That of the package, and nothing else."""
     told = codeneedle("--version")
     refused = [codeneedle("--version", extra) for extra in ("extra", "llama")]
 
@@ -230,9 +212,7 @@ def test_the_version_is_told(codeneedle):
     ],
 )
 def test_a_wrong_command_line_is_refused_with_a_hint(codeneedle, words, said):
-    """
-    Exit code 2, one error and one hint, no usage text in between.
-    """
+    """Exit code 2, one error and one hint, no usage text in between."""
     refused = codeneedle(*words)
 
     assert 2 == refused.returncode
@@ -244,9 +224,7 @@ def test_a_wrong_command_line_is_refused_with_a_hint(codeneedle, words, said):
 
 @pytest.mark.parametrize("words", [[], ["corpus"]])
 def test_no_command_shows_the_commands(codeneedle, words):
-    """
-    As a usage error: a script that lost its arguments does not go on.
-    """
+    """As a usage error: a script that lost its arguments does not go on."""
     told = codeneedle(*words)
 
     assert 2 == told.returncode
@@ -264,9 +242,7 @@ needs_full = pytest.mark.skipif(
 
 @needs_full
 def test_write_errors_on_stderr_are_ignored():
-    """
-    A full disk and a closed stream do not end a sweep.
-    """
+    """A full disk and a closed stream do not end a sweep."""
     with open("/dev/full", "w", encoding="utf-8", buffering=1) as full:  # noqa: PTH123
         stream = BestEffort(full)
         assert 5 == stream.write("line\n")
@@ -277,9 +253,7 @@ def test_write_errors_on_stderr_are_ignored():
 
 
 def test_a_best_effort_stream_is_otherwise_its_stream(monkeypatch):
-    """
-    Encoding and terminal are those of the stream.
-    """
+    """Encoding and terminal are those of the stream."""
     monkeypatch.setattr(sys, "stderr", io.StringIO())
     with reliable_streams():
         sys.stderr.write("heard\n")
@@ -289,9 +263,7 @@ def test_a_best_effort_stream_is_otherwise_its_stream(monkeypatch):
 
 @needs_full
 def test_write_errors_on_stdout_are_reported(monkeypatch):
-    """
-    Once: the interpreter does not complain a second time.
-    """
+    """Once: the interpreter does not complain a second time."""
     monkeypatch.setattr(sys, "stderr", None)
     with open("/dev/full", "w", encoding="utf-8") as full:  # noqa: PTH123
         monkeypatch.setattr(sys, "stdout", full)
@@ -301,9 +273,7 @@ def test_write_errors_on_stdout_are_reported(monkeypatch):
 
 
 def test_a_closed_stdout_is_an_error(tmp_path):
-    """
-    ``>&-`` loses what was asked for.
-    """
+    """``>&-`` loses what was asked for."""
     shell = f'exec "{sys.executable}" -m codeneedle corpus list >&-'
     done = subprocess.run(
         ["/bin/sh", "-c", shell],
@@ -318,9 +288,7 @@ def test_a_closed_stdout_is_an_error(tmp_path):
 
 
 def test_a_reader_that_has_gone_is_no_traceback(tmp_path):
-    """
-    As in ``codeneedle corpus list | head -0``.
-    """
+    """As in ``codeneedle corpus list | head -0``."""
     reader, writer = os.pipe()
     os.close(reader)
     done = subprocess.run(

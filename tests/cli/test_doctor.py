@@ -91,9 +91,7 @@ def screen(diagnosis, *, width=80):
 
 
 def test_all_facts_are_on_the_screen():
-    """
-    Programs, machine, model and types, each in its line.
-    """
+    """Programs, machine, model and types, each in its line."""
     lines = screen(WHOLE)
 
     assert [
@@ -120,9 +118,7 @@ def test_all_facts_are_on_the_screen():
 
 
 def test_problems_come_last_with_what_mends_them():
-    """
-    Errors and notes are told apart by a word, not by colour alone.
-    """
+    """Errors and notes are told apart by a word, not by colour alone."""
     lines = screen(
         dataclasses.replace(
             WHOLE,
@@ -151,9 +147,7 @@ def test_problems_come_last_with_what_mends_them():
 def test_models_by_name_are_listed_with_size_and_licence(
     monkeypatch, tmp_path, is_fetched, state
 ):
-    """
-    Whether each is there already, or would be fetched by its first use.
-    """
+    """Whether each is there already, or would be fetched by its first use."""
     monkeypatch.setenv("CODENEEDLE_CACHE", str(tmp_path))
     if is_fetched:
         SMOLLM2.path.parent.mkdir(parents=True)
@@ -190,9 +184,7 @@ def test_the_screen_is_one_screen(width):
 
 
 def test_types_and_heads_that_differ_for_k_and_v_are_both_shown():
-    """
-    A fork may take other types for V; numbers of heads may differ between layers.
-    """
+    """A fork may take other types for V; numbers of heads may differ between layers."""
     fork = dataclasses.replace(SERVER, v_types=("f16",))
     odd = dataclasses.replace(WEIGHTS, kv_heads=(8, 4), value_length=64)
     model = dataclasses.replace(MODEL, weights=odd, is_built_in=True)
@@ -231,9 +223,7 @@ def whats(found):
 
 
 def test_a_bare_machine_has_problems_but_no_error(tmp_path):
-    """
-    No llama.cpp and no weights: both are listed, each with a hint.
-    """
+    """No llama.cpp and no weights: both are listed, each with a hint."""
     found = diagnose(model=tmp_path / "none.gguf")
 
     assert not found.is_ready
@@ -248,9 +238,7 @@ def test_a_bare_machine_has_problems_but_no_error(tmp_path):
 
 
 def test_a_complete_installation_has_no_problems(server, model, tmp_path):
-    """
-    All three programs, a server that takes all types, and a model that fits.
-    """
+    """All three programs, a server that takes all types, and a model that fits."""
     text = server.read_text()
     every = "allowed values: bf16, q8_0, q5_1, q5_0, q4_1, q4_0"
     for line in ("f32, f16, bf16, q8_0,", "f16, q8_0"):
@@ -269,9 +257,7 @@ def test_a_complete_installation_has_no_problems(server, model, tmp_path):
 
 
 def test_an_engine_is_shown_with_its_versions_and_its_own_types(model, monkeypatch):
-    """
-    Types of llama.cpp say nothing of the memory that MLX takes.
-    """
+    """Types of llama.cpp say nothing of the memory that MLX takes."""
     versions = {"mlx": "0.32.4", "mlx-lm": "0.32.2"}
     made = dataclasses.replace(ENGINES["mlx"], find=lambda *_: versions)
     monkeypatch.setitem(ENGINES, "mlx", made)
@@ -285,9 +271,7 @@ def test_an_engine_is_shown_with_its_versions_and_its_own_types(model, monkeypat
 
 
 def test_what_a_sweep_can_do_without_is_a_note(server, model):
-    """
-    Missing companions and refused types do not stop a sweep.
-    """
+    """Missing companions and refused types do not stop a sweep."""
     found = diagnose(llama_server=server, model=model)
 
     assert found.is_ready
@@ -300,9 +284,7 @@ def test_what_a_sweep_can_do_without_is_a_note(server, model):
 
 
 def test_a_broken_server_is_a_problem_and_its_path_is_still_shown(model, tmp_path):
-    """
-    The programs were found, only their answers are missing.
-    """
+    """The programs were found, only their answers are missing."""
     found = diagnose(
         llama_server=script(tmp_path / "llama-server", "kill -4 $$"),
         model=model,
@@ -319,9 +301,7 @@ def test_a_broken_server_is_a_problem_and_its_path_is_still_shown(model, tmp_pat
 
 
 def test_a_model_that_only_its_server_can_read_is_no_problem():
-    """
-    It is looked for as the engine does it: another one needs no GGUF file.
-    """
+    """It is looked for as the engine does it: another one needs no GGUF file."""
     found = diagnose(engine="endpoint", model=Path("org/model"))
 
     assert [] == whats(found)
@@ -329,9 +309,7 @@ def test_a_model_that_only_its_server_can_read_is_no_problem():
 
 
 def test_heads_that_do_not_fit_are_told_by_type(tmp_path):
-    """
-    Head size 80 takes bf16 alone.
-    """
+    """Head size 80 takes bf16 alone."""
     keys = {
         **SHAPE,
         "llama.attention.key_length": 80,
@@ -371,9 +349,7 @@ def test_what_a_sweep_would_suffer_from_is_mentioned(server, model, monkeypatch)
 
 
 def test_the_json_has_all_facts():
-    """
-    Paths are texts, what is missing is null.
-    """
+    """Paths are texts, what is missing is null."""
     found = json.loads(doctor_json(dataclasses.replace(WHOLE, model=None)))
     model = json.loads(doctor_json(WHOLE))["model"]
 

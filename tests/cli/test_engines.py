@@ -57,9 +57,7 @@ def test_an_engine_has_a_table_in_sweep_files_and_options_of_its_own(parse, args
 
 
 def test_the_settings_of_another_engine_are_refused(parse):
-    """
-    They would be ignored without a word.
-    """
+    """They would be ignored without a word."""
     with pytest.raises(BadInput, match="settings of the engine endpoint") as caught:
         offered(parse("mine", "--engine", "mlx"))
 
@@ -67,9 +65,7 @@ def test_the_settings_of_another_engine_are_refused(parse):
 
 
 def test_an_engine_that_does_not_exist_is_refused_by_name():
-    """
-    With the names of those that do.
-    """
+    """With the names of those that do."""
     with pytest.raises(UnknownName, match="unknown engine 'llama'") as caught:
         offered(Request(engine="llama"))
 
@@ -102,9 +98,7 @@ def test_the_shipped_sweeps_of_mlx_make_the_published_tables(
     [("k", ("f16", "q8_0"), ("f16",)), ("v", ("q4_0",), ("f16", "q8_0"))],
 )
 def test_a_command_may_fix_the_type_of_one_side(placeholder, k_types, v_types):
-    """
-    The pairs are those that were asked for then; two types of it cannot be.
-    """
+    """The pairs are those that were asked for then; two types of it cannot be."""
     template = f"{sys.executable} ${{port}} ${{{placeholder}}}"
     settings = CommandSettings(command=template, served_name="made")
     asked = Request(
@@ -189,9 +183,7 @@ def test_a_sweep_by_a_command_finishes_resumes_and_says_how_lengths_came_about(
 
 
 def test_a_server_that_echoes_a_prompt_is_asked_for_forced_recall(swept, codeneedle):
-    """
-    As vLLM does: right lines are scored as with llama-server.
-    """
+    """As vLLM does: right lines are scored as with llama-server."""
     done = swept("command", "--types", "f16,q8_0", "--ask", "forced", *started("echo"))
 
     assert 0 == done.returncode, done.stderr
@@ -199,9 +191,7 @@ def test_a_server_that_echoes_a_prompt_is_asked_for_forced_recall(swept, codenee
 
 
 def test_forced_recall_of_chats_is_refused_before_anything_starts(swept, codeneedle):
-    """
-    With what works; without a choice, the plan promises written lines alone.
-    """
+    """With what works; without a choice, the plan promises written lines alone."""
     chats = ("--prompt-form", "chat", "--types", "f16,q8_0", *started("die=3"))
 
     refused = swept("command", *chats, "--ask", "forced")
@@ -216,9 +206,7 @@ def test_forced_recall_of_chats_is_refused_before_anything_starts(swept, codenee
 
 
 def test_a_server_that_does_not_echo_is_no_crash(swept, tmp_path):
-    """
-    Its cell is unsupported, and the reason names what works; it is asked once.
-    """
+    """Its cell is unsupported, and the reason names what works; it is asked once."""
     with fake_openai.endpoint() as server:
         done = swept(
             "endpoint",
@@ -259,9 +247,7 @@ RECIPES = ("vllm", "sglang", "ik-llama", "ollama", "tabbyapi")
 
 @pytest.mark.parametrize("name", RECIPES)
 def test_recipes_ship_and_can_be_planned(name, tmp_path, monkeypatch):
-    """
-    With a program of that name on PATH and nothing else: no recipe has a typo.
-    """
+    """With a program of that name on PATH and nothing else: no recipe has a typo."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("CORPUS", raising=False)
     made_world(tmp_path, monkeypatch)

@@ -85,9 +85,7 @@ GIVEN = [
 def test_each_option_reaches_the_request_and_wins_over_a_sweep_file(
     parse, words, field, value
 ):
-    """
-    All else is as if nothing had been said.
-    """
+    """All else is as if nothing had been said."""
     stored = parse("mine")
     found = parse("mine", *words.split())
 
@@ -158,9 +156,7 @@ def test_a_run_folder_that_decided_goes_on_deciding_unless_it_must_not(parse, tm
     ],
 )
 def test_each_option_of_a_probe_reaches_its_settings(parse, words, probe, field, value):
-    """
-    With a sweep file, its other settings stay.
-    """
+    """With a sweep file, its other settings stay."""
     stored = parse("mine").settings
     found = parse("mine", "--probe", probe, *words.split()).settings
 
@@ -225,9 +221,7 @@ def test_arguments_of_llama_server_before_the_dashes_are_told_their_place(parse,
 
 
 def test_the_corpus_may_come_from_the_environment(parse):
-    """
-    Options and sweep files win over the variable, and an empty one says nothing.
-    """
+    """Options and sweep files win over the variable, and an empty one says nothing."""
     assert "http_server" == parse("mine", env={"CORPUS": "jquery"}).corpus
     assert "jquery" == parse(env={"CORPUS": "jquery"}).corpus
     assert "mine" == parse("--corpus", "mine", env={"CORPUS": "jquery"}).corpus
@@ -312,9 +306,7 @@ def test_what_cannot_be_is_refused(parse, words):
     ],
 )
 def test_an_empty_value_is_refused(parse, option, text):
-    """
-    It never quietly runs a default; the option is named.
-    """
+    """It never quietly runs a default; the option is named."""
     with pytest.raises(RequestError) as caught:
         parse(option, text)
 
@@ -322,9 +314,7 @@ def test_an_empty_value_is_refused(parse, option, text):
 
 
 def test_every_flag_that_a_sweep_file_can_set_can_be_overruled():
-    """
-    Each has a negative form.
-    """
+    """Each has a negative form."""
     flags = {
         each.name: each.secondary_opts
         for each in _options()
@@ -363,9 +353,7 @@ def test_help_has_every_option_in_the_group_that_it_belongs_to(codeneedle, comma
 
 
 def test_help_and_shells_name_the_models(codeneedle):
-    """
-    With a letter that no name begins with, a shell completes paths as ever.
-    """
+    """With a letter that no name begins with, a shell completes paths as ever."""
     shown = " ".join(codeneedle("sweep", "--help").stdout.split()).replace("- ", "-")
 
     def completed(text):
@@ -380,9 +368,7 @@ def test_help_and_shells_name_the_models(codeneedle):
 
 
 def test_a_model_by_name_is_a_path_in_the_cache(parse):
-    """
-    Whether or not it has been fetched.
-    """
+    """Whether or not it has been fetched."""
     assert SMOLLM2.path == parse("--model", "smollm2").model
     with pytest.raises(RequestError, match="--model smolm: is neither the name"):
         parse("--model", "smolm")

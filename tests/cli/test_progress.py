@@ -152,9 +152,7 @@ def test_events_that_come_while_the_grid_is_drawn_do_not_disturb_it(
 
 
 def test_cells_of_other_shares_do_not_count(progress):
-    """
-    One that turns out to have fallen back is told to whoever found it.
-    """
+    """One that turns out to have fallen back is told to whoever found it."""
     progress.pairs = PAIRS[:2]
     progress.note(CellEnded(failed_record(PAIRS[2], Status.FALLBACK_CPU)))
 
@@ -162,9 +160,7 @@ def test_cells_of_other_shares_do_not_count(progress):
 
 
 def test_a_pipe_gets_a_line_per_cell(progress):
-    """
-    Where nothing can be redrawn, nothing is.
-    """
+    """Where nothing can be redrawn, nothing is."""
     out = io.StringIO()
     with SweepDisplay(Console(file=out, width=200), progress) as screen:
         screen.show(CellStarted(PAIRS[0]))
@@ -193,9 +189,7 @@ def test_a_pipe_gets_a_line_per_cell(progress):
 def test_the_rest_of_a_task_is_estimated_from_what_is_done(
     done, total, elapsed, phrase
 ):
-    """
-    As fast as so far; of a task of unknown length only the time is known.
-    """
+    """As fast as so far; of a task of unknown length only the time is known."""
     assert phrase == far_phrase("hashing weights", done, total, elapsed)
 
 
@@ -211,9 +205,7 @@ def told(*calls, **settings):
 
 
 def test_a_task_prints_a_line_after_two_seconds_and_then_every_ten():
-    """
-    What is over sooner prints nothing.
-    """
+    """What is over sooner prints nothing."""
     calls = [(float(done), "hashing", done) for done in range(31)]
 
     assert [
@@ -225,9 +217,7 @@ def test_a_task_prints_a_line_after_two_seconds_and_then_every_ten():
 
 
 def test_a_new_phase_is_told_at_once_and_estimated_from_its_own_beginning():
-    """
-    A log names every phase that comes after the first line.
-    """
+    """A log names every phase that comes after the first line."""
     assert [
         "unpacking: 50 %, 3.0 s left",
         "compiling: 0 %",
@@ -242,9 +232,7 @@ def test_a_new_phase_is_told_at_once_and_estimated_from_its_own_beginning():
 
 @pytest.mark.parametrize("is_terminal", [True, False])
 def test_a_task_is_named_on_terminals_and_in_logs(is_terminal):
-    """
-    A terminal has one line that disappears at the end, a log keeps its lines.
-    """
+    """A terminal has one line that disappears at the end, a log keeps its lines."""
     console = Console(file=io.StringIO(), force_terminal=is_terminal, width=80)
     with working(console, "checking") as tell:
         tell("hashing", 10, 100)
@@ -254,9 +242,7 @@ def test_a_task_is_named_on_terminals_and_in_logs(is_terminal):
 
 
 def test_control_characters_in_paths_are_shown_as_escapes():
-    """
-    ``--out`` may hold any byte that a file name may.
-    """
+    """``--out`` may hold any byte that a file name may."""
     console = Console(file=io.StringIO(), width=80)
     note_lines(console, ["kept as a\x1b[2Jb"])
     say(console, "look at them: --out a\x1b[2Jb\nretry")

@@ -71,9 +71,7 @@ def stored(path):
 
 
 def test_llama_server_is_looked_for_before_the_corpus_is_read(monkeypatch, tmp_path):
-    """
-    A missing program is told at once, not after a minute of reading.
-    """
+    """A missing program is told at once, not after a minute of reading."""
 
     def read(_name):
         raise AssertionError("the corpus was read")
@@ -88,9 +86,7 @@ def test_llama_server_is_looked_for_before_the_corpus_is_read(monkeypatch, tmp_p
 
 
 def test_llama_server_is_looked_for_before_weights_are_fetched(monkeypatch, tmp_path):
-    """
-    A download of minutes would be for nothing.
-    """
+    """A download of minutes would be for nothing."""
     fetched = []
     monkeypatch.setattr(pretrained, "fetch", lambda *_, **__: fetched.append(1))
     monkeypatch.setenv("PATH", str(tmp_path))
@@ -106,9 +102,7 @@ def test_llama_server_is_looked_for_before_weights_are_fetched(monkeypatch, tmp_
 def test_weights_by_name_are_told_and_fetched_before_anything_is_read(
     monkeypatch, tmp_path, capsys
 ):
-    """
-    What, how much, under which licence; here without a network.
-    """
+    """What, how much, under which licence; here without a network."""
     monkeypatch.setenv("CODENEEDLE_CACHE", str(tmp_path / "cache"))
     monkeypatch.setenv("PIP_NO_INDEX", "1")
     server = llama_like(tmp_path / "bin" / "llama-server")
@@ -126,9 +120,7 @@ def test_weights_by_name_are_told_and_fetched_before_anything_is_read(
 
 
 def test_plan_says_what_would_be_fetched_and_fetches_nothing(codeneedle, tmp_path):
-    """
-    It starts nothing, so it has no weights to plan with.
-    """
+    """It starts nothing, so it has no weights to plan with."""
     cache = tmp_path / "cache"
     server = llama_like(tmp_path / "bin" / "llama-server")
     command = ("plan", "--model", "smollm2", "--llama-server", str(server))
@@ -148,9 +140,7 @@ def test_plan_says_what_would_be_fetched_and_fetches_nothing(codeneedle, tmp_pat
     ],
 )
 def test_the_commands_that_come_next_are_quoted_for_a_shell(metric, out, arguments):
-    """
-    They are there to be copied.
-    """
+    """They are there to be copied."""
     assert next_commands("a/b", metric, out) == (
         f"codeneedle grid {arguments} | codeneedle heatmap {arguments}"
     )
@@ -198,9 +188,7 @@ def growing(priced, tmp_path):
 
 @pytest.mark.real
 def test_a_finished_run_grows_by_what_is_added_and_measures_nothing_else(growing):
-    """
-    The old observations stay to the byte, and their logs are not written again.
-    """
+    """The old observations stay to the byte, and their logs are not written again."""
     logs = {log: log.read_bytes() for log in (growing / RUN / "logs").glob("*")}
     before = {
         name: {pair: record(growing, pair, name) for pair in PAIRS} for name in PROBES
@@ -301,9 +289,7 @@ def test_what_cannot_be_added_is_refused_and_what_can_is_named(growing, options,
 
 @pytest.mark.real
 def test_the_reference_is_the_most_precise_pair_and_its_own_floor(priced):
-    """
-    It is compared with itself; a coarser K is further off at every context.
-    """
+    """It is compared with itself; a coarser K is further off at every context."""
     floor, coarse = (
         record(priced[0], pair, "divergence")["observation"] for pair in PAIRS
     )
@@ -401,9 +387,7 @@ def test_rotation_is_an_axis_of_its_own(folder):
 
 @pytest.mark.real
 def test_a_failed_cell_is_played_again_where_it_is_asked_for(folder, llama_server):
-    """
-    A failed cell runs again only with --retry-failed; then it may finish.
-    """
+    """A failed cell runs again only with --retry-failed; then it may finish."""
     broken = folder / "broken"
     broken.touch()
     server = script(
@@ -428,9 +412,7 @@ def test_a_failed_cell_is_played_again_where_it_is_asked_for(folder, llama_serve
 
 @pytest.mark.real
 def test_what_a_user_has_drafted_is_counted(folder):
-    """
-    Their own arguments choose the draft; no margins are stored with it.
-    """
+    """Their own arguments choose the draft; no margins are stored with it."""
     draft = ("--spec-type", "ngram-simple", "--spec-ngram-simple-size-m", "64")
     told = run(folder, "sweep", *ONE, "--", *draft)
 
@@ -442,9 +424,7 @@ def test_what_a_user_has_drafted_is_counted(folder):
 
 @pytest.mark.real
 def test_the_chat_form_recalls_like_the_completion_form(folder):
-    """
-    The built-in model's template renders a question as a completion.
-    """
+    """The built-in model's template renders a question as a completion."""
     told = run(folder, "sweep", *ONE, "--prompt-form", "chat")
     setup = stored(folder / RUN / "setup.json")
 
@@ -477,9 +457,7 @@ def test_a_corpus_that_is_too_long_is_trimmed_and_says_so(folder):
 
 @pytest.mark.real
 def test_a_folder_of_code_and_further_server_arguments_are_taken(folder, nano):
-    """
-    The user's own text, weights and arguments, as in the README.
-    """
+    """The user's own text, weights and arguments, as in the README."""
     body = "".join(f"    name_{n} = {n * 7919}\n" for n in range(24))
     lines = "".join(f"  let v{n} = {n};\n" for n in range(22))
     (folder / "src").mkdir()
@@ -512,9 +490,7 @@ def interrupted(folder, words, *arguments):
 
 @pytest.mark.real
 def test_ctrl_c_once_ends_after_the_current_cell(folder):
-    """
-    The cell under way is finished, the others are left for the next start.
-    """
+    """The cell under way is finished, the others are left for the next start."""
     code = interrupted(folder, "[ 1/4]", *GRID)
 
     done = statuses(folder)
@@ -528,9 +504,7 @@ def test_ctrl_c_once_ends_after_the_current_cell(folder):
 
 @pytest.mark.real
 def test_ctrl_c_in_the_last_cell_of_a_probe_spares_the_next_probe(folder):
-    """
-    Once means: end after this cell, and not after the whole sweep.
-    """
+    """Once means: end after this cell, and not after the whole sweep."""
     one = ("--corpus", "tiny", "--types", "q8_0", "--context", "2048")
     code = interrupted(folder, "recall: 1 cell", *one, "--probe", "recall,throughput")
 
@@ -619,9 +593,7 @@ def test_open_pairs_are_asked_for_more_at_the_end_of_a_sweep(opened):
     [(signal.SIGINT, 1, 130), (signal.SIGINT, 2, 130), (signal.SIGKILL, 1, -9)],
 )
 def test_a_sweep_that_asks_open_pairs_is_ended_and_goes_on(opened, number, times, code):
-    """
-    By Ctrl-C, twice at once, and SIGKILL: answers stay, and are asked for once.
-    """
+    """By Ctrl-C, twice at once, and SIGKILL: answers stay, and are asked for once."""
     folder, options = opened
     command = (*FORCED, *options, "--more")
 
@@ -702,9 +674,7 @@ def test_when_the_time_is_up_nothing_new_begins(opened):
 
 @pytest.mark.real
 def test_deciding_screens_all_pairs_and_measures_a_few(folder):
-    """
-    By divergence, which recommends nothing by itself; the run folder keeps that.
-    """
+    """By divergence, which recommends nothing by itself; the run folder keeps that."""
     put_corpus(folder, functions=12, of=SHORT)
     wider = (
         "f16,q8_0,q5_1,q5_0,q4_1,q4_0" if word == "f16,q4_0" else word

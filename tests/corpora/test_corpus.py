@@ -12,9 +12,7 @@ from codeneedle.errors import BadInput, UnknownName
 
 
 def test_a_name_is_a_corpus_file_then_a_source_file_then_built_in(here):
-    """
-    What a person puts into the folder goes before what is there anyway.
-    """
+    """What a person puts into the folder goes before what is there anyway."""
     put(here / "corpora/http_server.py", python("mine"))
     assert ["mine"] == names_of(load("http_server").functions)
 
@@ -28,9 +26,7 @@ def test_a_name_is_a_corpus_file_then_a_source_file_then_built_in(here):
 
 
 def test_a_name_goes_before_a_path_and_a_separator_makes_a_path(here):
-    """
-    A folder that is called like a corpus is reached with ``./``.
-    """
+    """A folder that is called like a corpus is reached with ``./``."""
     put(here / "jquery/a.py", python("mine"))
 
     assert "memorised" == load("jquery").kind
@@ -39,9 +35,7 @@ def test_a_name_goes_before_a_path_and_a_separator_makes_a_path(here):
 
 @pytest.mark.parametrize("text", ["random-bodys", "", "x" * 5_000, "\0", "..."])
 def test_what_is_neither_name_nor_path_is_answered_with_the_known_names(here, text):
-    """
-    Odd input and typos end in an error for people.
-    """
+    """Odd input and typos end in an error for people."""
     with pytest.raises(UnknownName) as caught:
         load(text)
     assert "random-bodies" in caught.value.hint
@@ -49,9 +43,7 @@ def test_what_is_neither_name_nor_path_is_answered_with_the_known_names(here, te
 
 @pytest.mark.parametrize("text", ["./no", "/no/such", "a\0/b", "../no.py", "no\\such"])
 def test_a_path_that_leads_nowhere_is_not_found(here, text):
-    """
-    A separator says that it was meant as a path.
-    """
+    """A separator says that it was meant as a path."""
     with pytest.raises(BadInput, match=r"No such file|null byte") as caught:
         load(text)
     assert "corpus list" in caught.value.hint
@@ -141,9 +133,7 @@ def test_a_pair_can_be_asked_for_more_functions_than_any_sweep_asks(here):
 
 
 def test_fitting_asks_little(here):
-    """
-    Counting tokens of a whole corpus takes time, so it is halved, not walked.
-    """
+    """Counting tokens of a whole corpus takes time, so it is halved, not walked."""
     asked = []
 
     def fits(text):

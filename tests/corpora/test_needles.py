@@ -85,16 +85,12 @@ WITHIN = [
     ],
 )
 def test_long_functions_with_a_signature_of_their_own_can_be_asked_for(parts, names):
-    """
-    A question quotes a signature, and a round is stored by the function's name.
-    """
+    """A question quotes a signature, and a round is stored by the function's name."""
     assert names == asked(*parts)
 
 
 def test_of_functions_on_one_line_the_outermost_is_asked_for():
-    """
-    They have the same signature line, and one of them the longer body.
-    """
+    """They have the same signature line, and one of them the longer body."""
     outer = Function(name="a", signature="a(b(", line=1, body=("x",) * 25)
     inner = Function(name="b", signature="a(b(", line=1, body=("x",) * 22)
 
@@ -112,9 +108,7 @@ PLACES = st.lists(st.tuples(st.integers(0, 60), st.integers(1, 9)), max_size=9)
 def test_occurrences_are_those_that_a_search_for_each_string_finds(
     text, places, others
 ):
-    """
-    Whatever stands around them, within words too, whether they overlap or not.
-    """
+    """Whatever stands around them, within words too, whether they overlap or not."""
     strings = {text[at : at + length] for at, length in places} | others
     strings -= {""}
     counts = {
@@ -156,9 +150,7 @@ def test_the_choice_is_spread_sorted_and_the_same_again(lines, k, seed, data):
 
 @pytest.mark.parametrize("seed", range(8))
 def test_bands_have_equal_heights(seed):
-    """
-    Of four lines and two bands, the third line begins the second band.
-    """
+    """Of four lines and two bands, the third line begins the second band."""
     found = [made(line) for line in (1, 2, 3)]
     chosen = choose(found, k=2, seed=seed, line_count=4)
 
@@ -166,9 +158,7 @@ def test_bands_have_equal_heights(seed):
 
 
 def test_another_seed_chooses_others():
-    """
-    The seed decides; the choice of one of them is pinned.
-    """
+    """The seed decides; the choice of one of them is pinned."""
     found = [made(line) for line in range(1, 1_001, 10)]
     ours, theirs = (choose(found, k=4, seed=s, line_count=1_000) for s in (42, 43))
 
@@ -194,9 +184,7 @@ def not_blank(lines):
 
 @given(function=bodies(20))
 def test_a_needle_ends_with_its_twentieth_line_that_is_not_blank(function):
-    """
-    Its lines are the body's first, verbatim, and the few after them follow.
-    """
+    """Its lines are the body's first, verbatim, and the few after them follow."""
     needle = written_needle(function, depth=0.25)
 
     body = function.body
@@ -311,9 +299,7 @@ def test_fewer_functions_are_the_first_of_more():
 
 
 def test_depth_runs_from_the_first_line_to_the_last():
-    """
-    0 is the top of a text, 1 its end.
-    """
+    """0 is the top of a text, 1 its end."""
     depths = [depth_of(made(line), line_count=101) for line in (1, 51, 101)]
 
     assert [0.0, 0.5, 1.0] == depths

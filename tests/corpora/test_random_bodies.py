@@ -47,9 +47,7 @@ def names_and_literals(text):
     ],
 )
 def test_the_bytes_of_built_in_corpora_are_pinned(knobs, sha256):
-    """
-    Knobs make one text, on every platform and Python.
-    """
+    """Knobs make one text, on every platform and Python."""
     assert sha256 == hashlib.sha256(text_of(knobs).encode("ascii")).hexdigest()
 
 
@@ -65,9 +63,7 @@ def test_the_bytes_of_built_in_corpora_are_pinned(knobs, sha256):
 )
 @settings(max_examples=40)
 def test_the_text_is_what_the_knobs_say(knobs):
-    """
-    Any knobs make valid Python of the stated shape, size and names.
-    """
+    """Any knobs make valid Python of the stated shape, size and names."""
     text = text_of(knobs)
     pairs = names_and_literals(text)
     functions = definitions(text)
@@ -83,9 +79,7 @@ def test_the_text_is_what_the_knobs_say(knobs):
 
 
 def test_short_names_are_never_keywords():
-    """
-    Where names are short enough to hit keywords, these are drawn anew.
-    """
+    """Where names are short enough to hit keywords, these are drawn anew."""
     text = text_of(Knobs(functions=40, name_length=2, value_length=1, seed=1))
     names = {name for name, _ in names_and_literals(text)}
 
@@ -94,9 +88,7 @@ def test_short_names_are_never_keywords():
 
 
 def test_every_keyword_of_this_python_is_avoided():
-    """
-    Our list, kept apart so that the bytes cannot change, misses none.
-    """
+    """Our list, kept apart so that the bytes cannot change, misses none."""
     assert {*keyword.kwlist, "match", "case", "type"} <= random_bodies._KEYWORDS
 
 
@@ -113,9 +105,7 @@ def test_every_keyword_of_this_python_is_avoided():
 )
 @settings(max_examples=40)
 def test_twins_differ_in_as_many_lines_as_asked_and_families_in_all(knobs):
-    """
-    In the same lines, evenly spread; names in the last character alone.
-    """
+    """In the same lines, evenly spread; names in the last character alone."""
     text = text_of(knobs)
     found = definitions(text)
     bodies = [[ast.unparse(line) for line in function.body] for function in found]
@@ -132,9 +122,7 @@ def test_twins_differ_in_as_many_lines_as_asked_and_families_in_all(knobs):
 
 
 def test_the_bytes_of_twins_are_pinned():
-    """
-    More than 62 have names that differ in the last two characters.
-    """
+    """More than 62 have names that differ in the last two characters."""
     text = text_of(Knobs(functions=80, twins=70, differ=3, seed=3))
     names = [function.name for function in definitions(text)]
 
@@ -158,9 +146,7 @@ def test_the_random_characters_do_not_compress(compressed):
 
 
 def test_more_functions_continue_the_text_of_fewer():
-    """
-    A corpus that grows keeps its needles.
-    """
+    """A corpus that grows keeps its needles."""
     _, _, few = text_of(Knobs(functions=3)).partition("\n")
     _, _, many = text_of(Knobs(functions=5)).partition("\n")
 
@@ -202,9 +188,7 @@ FEW = Knobs(functions=2, value_length=6, name_length=5, lines=20, seed=7)
 
 
 def test_a_corpus_is_written_and_told_with_its_hash(tmp_path):
-    """
-    What is told is true of the file, which replaces an earlier one.
-    """
+    """What is told is true of the file, which replaces an earlier one."""
     path = tmp_path / "new" / "bodies.py"
     write(Knobs(functions=1, seed=1), path)
     written = write(FEW, path)
@@ -216,9 +200,7 @@ def test_a_corpus_is_written_and_told_with_its_hash(tmp_path):
 
 
 def test_a_folder_that_cannot_be_made_is_named(tmp_path):
-    """
-    As an error of this machine, with a hint.
-    """
+    """As an error of this machine, with a hint."""
     (tmp_path / "file").write_text("")
 
     with pytest.raises(FolderUnusable) as caught:

@@ -45,9 +45,7 @@ def test_a_deadline_ends_a_request_unless_it_is_extended(clock):
 
 
 def test_a_server_that_shuts_down_may_complete_its_reply(clock):
-    """
-    The request fails SHUTDOWN_S after the shutdown was seen, not at once.
-    """
+    """The request fails SHUTDOWN_S after the shutdown was seen, not at once."""
     log = []
     deadline = _Deadline(lambda: bool(log))
     deadline.start(3600.0)
@@ -61,9 +59,7 @@ def test_a_server_that_shuts_down_may_complete_its_reply(clock):
 
 @pytest.mark.parametrize("size", [1, 2, 3, 100])
 def test_lines_do_not_depend_on_how_the_stream_was_cut(size):
-    """
-    A byte at a time or all at once, the lines are the same.
-    """
+    """A byte at a time or all at once, the lines are the same."""
     data = b"data: 1\r\n\r\n:\ndata: 2\n\nrest"
     chunks = [data[at : at + size] for at in range(0, len(data), size)]
 
@@ -80,9 +76,7 @@ def test_a_line_without_end_is_refused(monkeypatch):
 
 @pytest.mark.parametrize("read", [lines, whole])
 def test_an_answer_without_end_is_refused(read):
-    """
-    Just the limit is read.
-    """
+    """Just the limit is read."""
     chunks = iter([b"data: x\n" * 10] * 100)
 
     list(read([b"data: x\n" * 10] * 10, limit_bytes=800))
@@ -92,9 +86,7 @@ def test_an_answer_without_end_is_refused(read):
 
 
 def test_of_an_error_only_the_beginning_is_read():
-    """
-    A page of megabytes is not read to its end.
-    """
+    """A page of megabytes is not read to its end."""
     chunks = iter([b"x" * 1000] * 100)
 
     assert b"xxx" == beginning([b"x"] * 3)

@@ -83,9 +83,7 @@ def test_gaps_are_missing_where_the_server_does_not_name_tokens():
 
 
 def test_a_reply_tells_how_far_its_prompt_is_read_and_how_many_tokens_came():
-    """
-    A prompt that was read before, all but some tokens, is not worth a word.
-    """
+    """A prompt that was read before, all but some tokens, is not worth a word."""
     told = []
     read, known = (
         {"content": "", "prompt_progress": {"total": 6843, "processed": n, "cache": c}}
@@ -105,9 +103,7 @@ def test_a_reply_tells_how_far_its_prompt_is_read_and_how_many_tokens_came():
 
 
 def test_each_token_has_its_share_of_the_text():
-    """
-    In characters; a text that comes without a token belongs to the one before.
-    """
+    """In characters; a text that comes without a token belongs to the one before."""
     reading = {"content": "", "tokens": [9], "prompt_progress": {"total": 5}}
     reply = completion(reading, token("ab"), token("c"), {"content": "d"}, LAST)
 
@@ -131,18 +127,14 @@ def test_a_token_of_bytes_that_are_no_text_keeps_the_gap_that_the_server_states(
 
 @pytest.mark.parametrize("strange", [None, math.nan, -math.inf, -3.4e38])
 def test_a_probability_that_is_no_number_is_the_lowest(strange):
-    """
-    Zero, NaN and null are as unlikely as a 32-bit float can say.
-    """
+    """Zero, NaN and null are as unlikely as a 32-bit float can say."""
     reply = completion(token("a", chosen=-0.5, other=strange), LAST)
 
     assert (-0.5 - LOWEST_LOGPROB,) == reply.gaps
 
 
 def test_a_reply_is_cut_at_the_first_line_break_where_it_is_long_enough():
-    """
-    The check runs at each token with a line break, and at no other.
-    """
+    """The check runs at each token with a line break, and at no other."""
     asked = []
 
     def enough(text):
@@ -157,9 +149,7 @@ def test_a_reply_is_cut_at_the_first_line_break_where_it_is_long_enough():
 
 
 def test_a_stream_without_its_last_event_is_no_reply():
-    """
-    Half an answer is not taken for a whole one; the error says how far it came.
-    """
+    """Half an answer is not taken for a whole one; the error says how far it came."""
     with pytest.raises(ServerGone) as caught:
         completion(token("a"))
 
@@ -167,9 +157,7 @@ def test_a_stream_without_its_last_event_is_no_reply():
 
 
 def test_a_reply_longer_than_its_tokens_can_be_is_refused():
-    """
-    A server that ignores the limit fills neither memory nor a record.
-    """
+    """A server that ignores the limit fills neither memory nor a record."""
     event = {"content": "x" * (LONGEST_TOKEN * 1000 + 1)}
 
     with pytest.raises(BadReply) as caught:
@@ -190,26 +178,20 @@ def test_a_reply_longer_than_its_tokens_can_be_is_refused():
     ],
 )
 def test_what_is_no_json_object_is_refused(data):
-    """
-    Half an object, a page, a list, too deep a nesting, a number of 5,000 digits.
-    """
+    """Half an object, a page, a list, too deep a nesting, a number of 5,000 digits."""
     with pytest.raises(BadReply):
         parsed(data, expected="an event")
 
 
 def test_invalid_utf8_and_nan_are_read():
-    """
-    Older builds write NaN, and models write any bytes.
-    """
+    """Older builds write NaN, and models write any bytes."""
     found = parsed(b'{"text": "a\xffb", "logprob": NaN}', expected="an event")
 
     assert "a\ufffdb" == found["text"]
 
 
 def test_an_error_in_a_stream_has_its_own_code():
-    """
-    The stream itself began with a 200.
-    """
+    """The stream itself began with a 200."""
     data = b'{"error": {"code": 500, "message": "Compute error.", "type": "server"}}'
     found = refusal(data, code=200)
 
@@ -225,9 +207,7 @@ def test_an_error_with_absurd_words_is_told_in_few():
 
 
 def test_an_error_that_is_a_page_is_quoted_in_one_line():
-    """
-    Without control characters; of ten megabytes, 200 characters are shown.
-    """
+    """Without control characters; of ten megabytes, 200 characters are shown."""
     found = refusal(b"<h1>\n\x1b[31mBad\x1b[0m gateway</h1>", code=502)
 
     assert type(found) is Refused
@@ -258,17 +238,13 @@ def test_a_first_choice_leads_and_another_one_lags():
 
 
 def test_a_token_that_is_not_listed_is_bounded_by_the_last_one_that_is():
-    """
-    Its probability is at most that of the least probable listed one.
-    """
+    """Its probability is at most that of the least probable listed one."""
     assert (-2.5, -2.4, True) == score(3, told(1, t1=-0.1, t2=-2.5))
 
 
 @pytest.mark.parametrize("strange", [None, math.nan, -3.4e38])
 def test_a_probability_that_no_float_holds_is_a_bound(strange):
-    """
-    A server says so of what is less than the smallest one.
-    """
+    """A server says so of what is less than the smallest one."""
     found = score(1, told(1, t1=strange, t2=-2.5))
 
     assert (LOWEST_LOGPROB, True) == (found[0], found[2])
@@ -276,17 +252,13 @@ def test_a_probability_that_no_float_holds_is_a_bound(strange):
 
 @pytest.mark.parametrize("silent", [Token(), Token(logprob=-0.5), Token(1, -0.5)])
 def test_probabilities_that_name_no_tokens_are_refused(silent):
-    """
-    Nothing can be scored by them.
-    """
+    """Nothing can be scored by them."""
     with pytest.raises(BadReply):
         score(1, silent)
 
 
 def test_an_answer_of_another_shape_is_not_quoted_as_python_writes_it():
-    """
-    Its text as objects may be far longer than its bytes were.
-    """
+    """Its text as objects may be far longer than its bytes were."""
     with pytest.raises(BadReply) as caught:
         shaped({"tokens": [{}] * 9}, dict[str, list[int]], expected="tokens")
 

@@ -84,9 +84,7 @@ NESTED = {
 
 @pytest.mark.parametrize("name", sorted(NESTED))
 def test_no_depth_of_nesting_ends_a_parser(tree, told, name):
-    """
-    It is parsed, or the file is left out; the others are asked for.
-    """
+    """It is parsed, or the file is left out; the others are asked for."""
     (tree / name).write_text(NESTED[name] + "\n", encoding="utf-8")
     saw = told(f"nesting 100,000 deep in {Path(name).suffix}", tree)
 
@@ -114,9 +112,7 @@ def test_half_a_gigabyte_is_read_up_to_its_limit(tree, told):
 
 
 def test_a_corpus_file_of_gigabytes_is_refused(tree, told):
-    """
-    It names sources; it does not hold them.
-    """
+    """It names sources; it does not hold them."""
     os.truncate(put(tree.parent / "corpora/huge.toml", b"#"), 3_000_000_000)
 
     assert "larger than 1 MB" in told("a corpus file of 3 GB", "huge")
@@ -137,9 +133,7 @@ def test_lines_and_signatures_of_megabytes_are_read(tree, told, times):
 
 
 def test_a_hundred_thousand_files_are_read_in_order(tree, told, times):
-    """
-    Without running out of file handles or memory.
-    """
+    """Without running out of file handles or memory."""
     count = times(100_000, quick=2_000)
     for at in range(count):
         folder = tree / f"d{at % 100}"
@@ -155,9 +149,7 @@ def test_a_hundred_thousand_files_are_read_in_order(tree, told, times):
 
 @pytest.mark.parametrize("kind", ODD_FILES)
 def test_what_is_no_file_is_never_opened(tree, told, kind):
-    """
-    Passed over in a tree; refused where a person names it.
-    """
+    """Passed over in a tree; refused where a person names it."""
     ODD_FILES[kind](tree / "odd.py")
     put(tree.parent / "corpora/named.toml", b'files = ["../tree/odd.py", "../tree"]')
 
@@ -168,9 +160,7 @@ def test_what_is_no_file_is_never_opened(tree, told, kind):
 
 @pytest.mark.parametrize("name", ["named.toml", "named.py"])
 def test_a_pipe_among_named_corpora_is_no_corpus(tree, told, name):
-    """
-    Listing the names does not wait for it either.
-    """
+    """Listing the names does not wait for it either."""
     put(tree.parent / "corpora/other.toml", b"[generate]\n")
     os.mkfifo(tree.parent / "corpora" / name)
 
@@ -181,9 +171,7 @@ def test_a_pipe_among_named_corpora_is_no_corpus(tree, told, name):
 
 
 def test_folders_a_thousand_deep_end_no_search(tree, told, times):
-    """
-    Nor do those that are too deep for a path.
-    """
+    """Nor do those that are too deep for a path."""
     deep = times(3_000, quick=1_200)
     at = os.open(tree, os.O_RDONLY)
     for _ in range(deep):
@@ -204,9 +192,7 @@ def test_folders_a_thousand_deep_end_no_search(tree, told, times):
 
 @pytest.mark.parametrize("mode", [0o000, 0o400])
 def test_a_folder_that_is_closed_to_us_is_noted(told, mode):
-    """
-    The others are asked for, and notes name what is missing.
-    """
+    """The others are asked for, and notes name what is missing."""
     # Not below the folder of the tests, which other users may not enter.
     with tempfile.TemporaryDirectory() as name:
         tree = Path(name, "tree")
@@ -235,9 +221,7 @@ def test_a_folder_that_is_closed_to_us_is_noted(told, mode):
     "name", [b"a\nb.py", b"\x1b[31mred.py", b"\xff\xfe.py", b"\xe2\x80\xae.py", b"#.py"]
 )
 def test_names_are_printed_and_stored_safely(tree, told, name):
-    """
-    A file may be called anything, in a tree and as a corpus.
-    """
+    """A file may be called anything, in a tree and as a corpus."""
     path = Path(tree, os.fsdecode(name))
     path.write_text(python("f"), encoding="utf-8")
 

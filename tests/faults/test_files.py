@@ -154,9 +154,7 @@ FOREIGN = {"record of another cell", "record of another run"}
 @pytest.mark.real
 @pytest.mark.parametrize("fault", DAMAGES)
 def test_what_is_no_record_of_its_cell_is_a_gap_and_is_kept(done, ledger, fault):
-    """
-    It is told why, the cell is open, and the next record puts it aside untouched.
-    """
+    """It is told why, the cell is open, and the next record puts it aside untouched."""
     pair = PAIRS[0]
     path = cell(done, pair)
     good = decode_record(path.read_bytes(), file="x")
@@ -228,9 +226,7 @@ SEALED = {
 
 @pytest.mark.parametrize("kind", SEALED)
 def test_a_cut_or_one_changed_bit_is_refused_wherever_it_is(ledger, times, kind):
-    """
-    Also inside a number, and in the checksum itself.
-    """
+    """Also inside a number, and in the checksum itself."""
     value, decode = SEALED[kind]
     data = encode(value)
     size = len(data.rstrip())
@@ -300,9 +296,7 @@ SETUP_DAMAGES = {
 def test_a_setup_that_is_lost_is_made_anew_by_the_same_command(
     done, ledger, times, codeneedle, fault
 ):
-    """
-    The records tell that they are of it, and none is measured again.
-    """
+    """The records tell that they are of it, and none is measured again."""
     number = list(SETUP_DAMAGES).index(fault)
     if number >= times(99, quick=2):
         pytest.skip("make faults goes through all of them")
@@ -322,9 +316,7 @@ def test_a_setup_that_is_lost_is_made_anew_by_the_same_command(
 
 @pytest.mark.real
 def test_a_lost_setup_is_not_made_from_another_request(done, ledger, codeneedle):
-    """
-    Records of one context never come to stand beside those of another.
-    """
+    """Records of one context never come to stand beside those of another."""
     path = done.path / RUN / SETUP
     replaced(path, b"{")
     before = {file: file.read_bytes() for file in path.parent.glob("cells/*")}
@@ -419,9 +411,7 @@ NUISANCES = {
 def test_what_lies_about_in_a_run_folder_is_in_nobodys_way(
     done, ledger, times, codeneedle, fault
 ):
-    """
-    It is passed over, or told; no process is ended for what a damaged note says.
-    """
+    """It is passed over, or told; no process is ended for what a damaged note says."""
     number = list(NUISANCES).index(fault)
     if number >= times(99, quick=3):
         pytest.skip("make faults goes through all of them")
@@ -437,9 +427,7 @@ def test_what_lies_about_in_a_run_folder_is_in_nobodys_way(
 
 
 def test_a_damaged_note_of_a_server_ends_nothing(tmp_path, ledger, times, monkeypatch):
-    """
-    Whatever its bytes are.
-    """
+    """Whatever its bytes are."""
     chance = random.Random(7)  # noqa: S311 - the same damage each time
     owner, host = b'{"pid": 4194305, "started": 1}', this_host().encode()
     data = b'{"mark": "x.0123abcd", "owner": %b, "host": "%b", "left": []}'
@@ -459,9 +447,7 @@ def test_a_damaged_note_of_a_server_ends_nothing(tmp_path, ledger, times, monkey
 
 @pytest.mark.real
 def test_a_text_edited_between_two_starts_is_another_setup(done, ledger, codeneedle):
-    """
-    What differs is named, and the records stay those of the former text.
-    """
+    """What differs is named, and the records stay those of the former text."""
     corpus = done.path / "corpora" / "tiny.toml"
     corpus.write_text(corpus.read_text().replace("seed = 7", "seed = 8"))
 
@@ -477,9 +463,7 @@ def test_a_text_edited_between_two_starts_is_another_setup(done, ledger, codenee
 def test_a_text_that_changes_while_a_sweep_runs_changes_nothing(
     folder, ledger, times, llama_server, nano, what
 ):
-    """
-    It was read once, at the start: all cells are asked about the same text.
-    """
+    """It was read once, at the start: all cells are asked about the same text."""
     if not times(1, quick=0):
         pytest.skip("make faults does it")
     source = folder.path / "text.py"
@@ -504,9 +488,7 @@ def test_a_text_that_changes_while_a_sweep_runs_changes_nothing(
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root reads everything")
 def test_a_record_that_may_not_be_read_is_a_gap(folder, ledger):
-    """
-    The system's own words are the reason.
-    """
+    """The system's own words are the reason."""
     store = Store(folder.path / RUN)
     store.add(made_record(PAIRS[0], [made_round(made_needle())]))
     cell(folder, PAIRS[0]).chmod(0)

@@ -24,27 +24,21 @@ def finished(folder):
 
 
 def test_a_record_that_vanishes_is_a_cell_lost(folder, finished):
-    """
-    What had finished, and has no file any more, is counted.
-    """
+    """What had finished, and has no file any more, is counted."""
     finished.unlink()
 
     assert Aftermath(cells_lost=1) == folder.aftermath()
 
 
 def test_a_record_that_cannot_be_read_is_damaged_and_lost(folder, finished):
-    """
-    A finished cell of which only half is left counts twice.
-    """
+    """A finished cell of which only half is left counts twice."""
     finished.write_bytes(finished.read_bytes()[:100])
 
     assert Aftermath(cells_lost=1, files_damaged=1) == folder.aftermath()
 
 
 def test_a_process_that_was_started_in_the_folder_is_left(folder):
-    """
-    Whatever lives with the folder as its working directory counts.
-    """
+    """Whatever lives with the folder as its working directory counts."""
     with subprocess.Popen(
         [sys.executable, "-c", "input()"], cwd=folder.path, stdin=subprocess.PIPE
     ) as child:
@@ -56,9 +50,7 @@ def test_a_process_that_was_started_in_the_folder_is_left(folder):
 
 @pytest.mark.parametrize("point", POINTS)
 def test_every_point_of_injection_exists(point):
-    """
-    A fault at a place that is gone would never happen.
-    """
+    """A fault at a place that is gone would never happen."""
     holder, name = place(point)
 
     assert hasattr(holder, name)

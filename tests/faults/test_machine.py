@@ -98,9 +98,7 @@ WRITES = {
 
 
 def test_a_disk_may_be_full_at_any_write(small_disk, ledger, times):
-    """
-    What had finished is kept; with room again, the same command goes on.
-    """
+    """What had finished is kept; with room again, the same command goes on."""
     series = small_disk
     first = series.arguments
     for what in list(WRITES)[: times(9, quick=1)]:
@@ -115,9 +113,7 @@ def test_a_disk_may_be_full_at_any_write(small_disk, ledger, times):
 
 
 def test_a_disk_may_be_full_at_any_moment(small_disk, ledger, times):
-    """
-    While a sweep runs, somebody else takes all that is left.
-    """
+    """While a sweep runs, somebody else takes all that is left."""
     series = small_disk
     chance = random.Random(4)  # noqa: S311 - no secret
     for _ in range(times(10, quick=0)):
@@ -136,9 +132,7 @@ def test_a_disk_may_be_full_at_any_moment(small_disk, ledger, times):
 def test_a_full_disk_takes_no_report_and_no_corpus(
     small_disk, ledger, times, llama_server
 ):
-    """
-    Each command says so; an earlier picture stays as it was.
-    """
+    """Each command says so; an earlier picture stays as it was."""
     series = small_disk
     if times(2, quick=1) == 2:
         series.complete()
@@ -192,9 +186,7 @@ def test_output_that_cannot_be_written_is_told_and_progress_is_not(
 def test_a_hash_that_cannot_be_remembered_costs_nothing(
     small_disk, ledger, nano, llama_server
 ):
-    """
-    The cache is full: the weights are hashed again each time.
-    """
+    """The cache is full: the weights are hashed again each time."""
     series = small_disk
     cache = series.path / "cache"
     cache.mkdir()
@@ -214,9 +206,7 @@ def test_a_hash_that_cannot_be_remembered_costs_nothing(
 
 
 def test_a_folder_that_is_read_only_is_named(small_disk, ledger, times):
-    """
-    Reports are still to be had.
-    """
+    """Reports are still to be had."""
     series = small_disk
     series.complete()
     remounted(series.path, "ro")
@@ -257,9 +247,7 @@ GONE = {
 
 @pytest.mark.parametrize("how", ["removed", "moved"])
 def test_a_folder_that_is_taken_away_ends_the_sweep(series, ledger, times, how):
-    """
-    Its lock is gone with it, so another sweep may be there: nothing is written.
-    """
+    """Its lock is gone with it, so another sweep may be there: nothing is written."""
     action, most = {"removed": ("remove_runs", 9), "moved": ("move_runs", 2)}[how]
     for when in list(GONE)[: times(most, quick=int(how == "removed"))]:
         point, call = GONE[when]
@@ -271,9 +259,7 @@ def test_a_folder_that_is_taken_away_ends_the_sweep(series, ledger, times, how):
 
 
 def test_nothing_is_decided_by_the_time_of_day(series, ledger):
-    """
-    The clock goes back an hour with each look at it, and files are of tomorrow.
-    """
+    """The clock goes back an hour with each look at it, and files are of tomorrow."""
     code, said = ended(series.path, *series.arguments, faults=[("clock_set_back", {})])
     assert 0 == code, said
     cells = sorted((series.path / RUN / "cells").glob("*.json"))
@@ -389,9 +375,7 @@ def serving(series, sweep):
 
 
 def test_two_sweeps_at_once_do_each_other_no_harm(series, ledger, times):
-    """
-    One gets the folder; the other one is told, or finds the work done.
-    """
+    """One gets the folder; the other one is told, or finds the work done."""
     chance = random.Random(2)  # noqa: S311 - no secret
     for _ in range(times(10, quick=1)):
         with (
@@ -412,9 +396,7 @@ def test_two_sweeps_at_once_do_each_other_no_harm(series, ledger, times):
 
 
 def test_a_share_without_locks_is_good_enough(series, ledger, times):
-    """
-    Better unlocked than unable.
-    """
+    """Better unlocked than unable."""
     for name in ("ENOLCK", "EOPNOTSUPP")[: times(2, quick=1)]:
         faults = [("no_locks", {"name": name})]
         code, said = ended(series.path, *series.arguments, faults=faults)

@@ -143,9 +143,7 @@ def _assert_exports_are_read(path):
 
 
 def test_a_reply_longer_than_its_tokens_is_an_error_of_the_cell(folder, ledger, times):
-    """
-    It takes no memory and no time to speak of, and another try may finish.
-    """
+    """It takes no memory and no time to speak of, and another try may finish."""
     chosen = dict([*LONG.items()][: times(len(LONG), quick=2)])
     for name, events in chosen.items():
         sweep = (*SWEEP, "q8_0", "--llama-server", replying(folder, [events]))
@@ -216,9 +214,7 @@ def test_no_margin_is_invented_for_characters_of_several_bytes(
 def test_a_long_reply_that_is_stored_is_scored_in_the_time_it_takes_to_read(
     name, times
 ):
-    """
-    As another program may have written it: to each character once.
-    """
+    """As another program may have written it: to each character once."""
     reply = "".join(map(json.loads, LONG[name]))
     needle = made_needle()
     asked = ScoredRound(
@@ -237,9 +233,7 @@ def test_a_long_reply_that_is_stored_is_scored_in_the_time_it_takes_to_read(
 
 
 def test_a_hostile_log_does_not_reach_the_terminal(folder, ledger, times):
-    """
-    A reason is a line of the log, or of the answer; both may be the model's.
-    """
+    """A reason is a line of the log, or of the answer; both may be the model's."""
     line = f"error loading model: {EVIL}\u202e[bold]x[/bold]<script>"
     binary = server(folder.path, {"q8_0-q8_0": [f"say={line}", "die=1"]})
     raw = shown(folder.path, *SWEEP, "q8_0", "--llama-server", binary)

@@ -88,9 +88,7 @@ def test_killed_at_any_moment_the_same_command_goes_on(series, ledger, times):
 
 
 def test_killed_in_each_write_the_same_command_goes_on(folder, series, ledger, times):
-    """
-    Before, in the middle of and after every write and every start of a child.
-    """
+    """Before, in the middle of and after every write and every start of a child."""
     series = Series(folder, *ONE)
     calls = range(1, 1000) if times(2, quick=1) == 2 else (34,)
     for call in calls:
@@ -110,9 +108,7 @@ def test_killed_in_each_write_the_same_command_goes_on(folder, series, ledger, t
 def test_stopped_between_two_answers_only_what_is_missing_is_asked(
     series, ledger, number
 ):
-    """
-    What is on disk stays as it is; the next server goes on behind it.
-    """
+    """What is on disk stays as it is; the next server goes on behind it."""
     faults = [signal_at("write a record", 3, number)]
     code, said = ended(series.path, *series.arguments, faults=faults)
     assert code in {-signal.SIGKILL, 130}, said
@@ -160,9 +156,7 @@ def killed_beside(series, child_pid):
 
 @pytest.mark.parametrize("who", ["counting", "q8_0-"])
 def test_a_server_that_hangs_when_we_are_killed_is_ended(series, ledger, times, who):
-    """
-    The one that counts, and the one of a cell; both are frozen at that moment.
-    """
+    """The one that counts, and the one of a cell; both are frozen at that moment."""
     if who == "counting" and times(2, quick=1) == 1:
         pytest.skip("in the full form alone")
 
@@ -181,9 +175,7 @@ TOOLS = {"llama-perplexity": DIVERGENCE, "llama-bench": THROUGHPUT}
 
 @pytest.mark.parametrize("tool", TOOLS)
 def test_a_tool_that_outlives_us_is_ended(series, ledger, times, tool):
-    """
-    It has no alias: it is known by a mark in its environment.
-    """
+    """It has no alias: it is known by a mark in its environment."""
     if tool == "llama-perplexity" and times(2, quick=1) == 1:
         pytest.skip("in the full form alone")
     series.arguments = (*series.arguments, *TOOLS[tool])
@@ -243,9 +235,7 @@ def test_what_outlived_its_run_folder_is_told_and_ended_by_any_sweep(
 
 
 def test_a_copy_of_a_run_folder_knows_nothing_of_its_servers(series, ledger, times):
-    """
-    A sweep in the copy goes on from the cells in it; that of the original, too.
-    """
+    """A sweep in the copy goes on from the cells in it; that of the original, too."""
     ignored = shutil.ignore_patterns("*.draft", "lock")
     for at in range(times(5, quick=1)):
         out = f"copy-{at}"
@@ -284,9 +274,7 @@ FORGED = {
 
 
 def test_a_stranger_is_left_alone_whatever_the_note_says(series, ledger, times):
-    """
-    A mark has random digits, so it is that of a process that we started.
-    """
+    """A mark has random digits, so it is that of a process that we started."""
     stranger = subprocess.Popen(
         ["/bin/sh", "-c", "echo up; read forever"],
         env={VARIABLE: "llama-server.0a1b2c3d"},
@@ -338,9 +326,7 @@ QUICKLY = [("asking a round", "SIGTERM")]
 
 
 def test_a_request_to_end_is_heard_in_every_phase(series, ledger, times):
-    """
-    Exit code 130 and one line; nothing runs on, and the same command goes on.
-    """
+    """Exit code 130 and one line; nothing runs on, and the same command goes on."""
     pairs = [(phase, ending) for phase in PHASES for ending in ENDINGS]
     for phase, ending in pairs[: times(1000, quick=0)] or QUICKLY:
         point, call = PHASES[phase]
@@ -425,9 +411,7 @@ MOMENTS = {
 
 
 def test_a_report_that_is_ended_leaves_no_half_file(series, ledger, times):
-    """
-    An earlier picture stays as it was until the new one is whole.
-    """
+    """An earlier picture stays as it was until the new one is whole."""
     series.complete()
     assert 0 == ended(series.path, *REPORTS["heatmap"])[0]
     before = pictures(series.path)

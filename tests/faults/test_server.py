@@ -167,9 +167,7 @@ def _assert_retried(folder, command, failed):
 def test_a_connection_that_breaks_is_tried_again_and_that_is_stored(
     fault, times_broken, folder, ledger
 ):
-    """
-    The server lives on: the question is asked again, and the cell finishes.
-    """
+    """The server lives on: the question is asked again, and the cell finishes."""
     binary = server(folder.path, {"q8_0-q8_0": [fault]})
     told = impatient(
         *(folder.path, *SWEEP, "--types", "q8_0", "--llama-server", binary),
@@ -190,9 +188,7 @@ def test_a_connection_that_breaks_is_tried_again_and_that_is_stored(
 def test_a_server_that_ends_between_answers_costs_those_that_it_did_not_give(
     fault, folder, ledger
 ):
-    """
-    The next one, where the cell is tried again, is asked for these alone.
-    """
+    """The next one, where the cell is tried again, is asked for these alone."""
     binary = server(folder.path, {"q8_0-q8_0": [fault]})
     command = (*SWEEP, "--types", "q8_0", "--llama-server", binary)
     told = impatient(folder.path, *command, silence_s=60, load_s=60)
@@ -215,9 +211,7 @@ def test_a_server_that_ends_between_answers_costs_those_that_it_did_not_give(
 def test_a_server_that_never_works_ends_the_sweep_early_and_says_why(
     at, folder, ledger
 ):
-    """
-    Before the first cell, or after three that fail alike; mended, it goes on.
-    """
+    """Before the first cell, or after three that fail alike; mended, it goes on."""
     path, line = folder.path, "error loading model: it is of no use"
     faults = [f"say={line}", "die=1"]
     cells = ["counting"] if at == "counting" else CELLS
@@ -253,9 +247,7 @@ class Stranger(http.server.BaseHTTPRequestHandler):
 def test_a_stranger_on_the_chosen_port_is_not_taken_for_the_server(
     tmp_path, monkeypatch, ledger, folder
 ):
-    """
-    Our server fails to bind, and gets another port.
-    """
+    """Our server fails to bind, and gets another port."""
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Stranger) as stranger:
         threading.Thread(target=stranger.serve_forever, daemon=True).start()
         ports = [stranger.server_port]

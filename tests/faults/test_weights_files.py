@@ -64,9 +64,7 @@ def header_bytes(path: Path) -> int:
 
 
 def test_a_model_cut_anywhere_is_told_from_a_whole_one(model, refused, times):
-    """
-    In its header or among its tensors: before anything is started.
-    """
+    """In its header or among its tensors: before anything is started."""
     header, size = header_bytes(model), model.stat().st_size
     inside = range(0, header, max(1, header // times(header, quick=150)))
     beyond = range(header, size, size // times(400, quick=40))
@@ -76,9 +74,7 @@ def test_a_model_cut_anywhere_is_told_from_a_whole_one(model, refused, times):
 
 
 def test_changed_bytes_of_a_header_never_crash(model, ledger, times):
-    """
-    The header is refused with a reason, or it reads as that of some model.
-    """
+    """The header is refused with a reason, or it reads as that of some model."""
     chance = random.Random(7)  # noqa: S311 - the same damage each time
     good = model.read_bytes()[: header_bytes(model)]
     with model.open("r+b", buffering=0) as file:
@@ -127,9 +123,7 @@ def test_no_number_in_a_file_is_believed_to_be_an_amount_of_memory(ledger, times
 def test_a_file_that_is_all_header_is_not_read_into_memory(
     tmp_path, refused, fault, keys, tensors
 ):
-    """
-    A sparse file of 8 GB takes no more memory than a chat template of 4 MB might.
-    """
+    """A sparse file of 8 GB takes no more memory than a chat template of 4 MB might."""
     path = tmp_path / MODEL
     path.write_bytes(b"GGUF" + struct.pack("<IQQ", 3, tensors, keys or 60_000))
     if keys:
@@ -155,9 +149,7 @@ def test_a_file_that_is_all_header_is_not_read_into_memory(
 def test_weights_that_vanish_while_they_are_looked_at_are_named(
     tmp_path, refused, monkeypatch, stage
 ):
-    """
-    Between any two looks at them.
-    """
+    """Between any two looks at them."""
     path = write_gguf(tmp_path / MODEL)
     looks = getattr(weights, stage)
 
@@ -175,9 +167,7 @@ def test_weights_that_vanish_while_they_are_looked_at_are_named(
 def test_a_model_of_60_gb_is_hashed_with_progress_and_ctrl_c_ends_it(
     folder, model, ledger, llama_server
 ):
-    """
-    It takes minutes.
-    """
+    """It takes minutes."""
     os.truncate(model, 60 << 30)
     sweep = ("sweep", *ONE, *SMALL)
 
@@ -212,9 +202,7 @@ def damaged_models(good: bytes, header: int) -> dict[str, bytes]:
 def test_a_sweep_of_damaged_weights_ends_with_a_reason(
     folder, model, ledger, times, codeneedle, number
 ):
-    """
-    Ours where we see it, llama-server's where only that does; never a traceback.
-    """
+    """Ours where we see it, llama-server's where only that does; never a traceback."""
     if number >= times(20, quick=3):
         pytest.skip("make faults does all of them")
     damages = damaged_models(model.read_bytes(), header_bytes(model))
@@ -241,9 +229,7 @@ def test_a_sweep_of_damaged_weights_ends_with_a_reason(
 def test_weights_replaced_between_two_starts_are_another_setup(
     folder, model, ledger, codeneedle
 ):
-    """
-    Even if size and time of change are what they were.
-    """
+    """Even if size and time of change are what they were."""
     first = codeneedle("sweep", *ONE, *SMALL, *CALM)
     assert 0 == first.returncode, first.stderr
     folder.look()
@@ -328,9 +314,7 @@ def test_weights_that_change_while_a_sweep_runs_end_it(
 def test_weights_that_are_merely_touched_do_not_end_a_sweep(
     folder, model, ledger, times
 ):
-    """
-    A link to them or a copy in their place is hashed again, and is the same.
-    """
+    """A link to them or a copy in their place is hashed again, and is the same."""
     if not times(1, quick=0):
         pytest.skip("make faults does it")
 

@@ -105,9 +105,7 @@ EVERY_FOURTH = (
     ],
 )
 def test_windows_hold_a_window_and_a_batch(architecture, changes, full):
-    """
-    Layers with a window keep 1,024 + 512 tokens of 16,384, the others all.
-    """
+    """Layers with a window keep 1,024 + 512 tokens of 16,384, the others all."""
     per_token = 2 * 64 * 4
     found = windowed(architecture, **changes)
     expected = per_token * (full * 16_384 + (found.layers - full) * 1536)
@@ -128,9 +126,7 @@ PERIODS = {
     [(name, period) for period, names in PERIODS.items() for name in names],
 )
 def test_of_so_many_layers_one_has_no_window(architecture, period):
-    """
-    Of twenty layers, by the period of the architecture.
-    """
+    """Of twenty layers, by the period of the architecture."""
     full = 20 // period
     cells = full * 16_384 + (20 - full) * 1536
 
@@ -139,9 +135,7 @@ def test_of_so_many_layers_one_has_no_window(architecture, period):
 
 
 def test_latent_attention_keeps_k_alone_and_wants_equal_types():
-    """
-    DeepSeek's K and V are one; llama.cpp refuses two types for them.
-    """
+    """DeepSeek's K and V are one; llama.cpp refuses two types for them."""
     found = replace(weights(), architecture="deepseek2", is_mla=True)
 
     assert 4 * 2 * 64 * 2 * 256 == kv_bytes(found, F16, 256)
@@ -158,9 +152,7 @@ def test_latent_attention_keeps_k_alone_and_wants_equal_types():
     ],
 )
 def test_what_is_not_known_is_not_guessed(found):
-    """
-    A new architecture, a sparse one and an unknown pattern have no prediction.
-    """
+    """A new architecture, a sparse one and an unknown pattern have no prediction."""
     assert kv_bytes(found, F16, 1024) is None
 
 
@@ -202,9 +194,7 @@ def said_of_its_cache(argv, *, log):
 @pytest.mark.real
 @pytest.mark.parametrize("pair", ["bf16/q5_1", "q8_0/q4_0"])
 def test_the_prediction_is_what_a_real_server_takes(pair, llama_server, nano, tmp_path):
-    """
-    K and V of the log add up to the prediction, to the last digit that it shows.
-    """
+    """K and V of the log add up to the prediction, to the last digit that it shows."""
     wanted = Pair.parse(pair)
     header = parse(nano.read_bytes())
     found = weights_of(header, files=[nano], size_bytes=nano.stat().st_size)
@@ -259,9 +249,7 @@ def needed(weights, pair, context):
     ],
 )
 def test_the_contexts_go_up_to_the_training_context(trained, contexts):
-    """
-    Longer ones cannot be served; if it is unknown, none is left out.
-    """
+    """Longer ones cannot be served; if it is unknown, none is left out."""
     assert contexts == usual_contexts(trained)
 
 
@@ -284,9 +272,7 @@ def test_the_pairs_of_a_plan_have_an_order():
 @pytest.mark.parametrize("gib", [5, 6, 8, 16])
 @pytest.mark.parametrize("pair", [F16, Pair("q8_0", "q4_0")])
 def test_the_longest_context_fits_and_the_next_one_does_not(pair, gib):
-    """
-    It is exact to the step of 256 tokens to which servers round.
-    """
+    """It is exact to the step of 256 tokens to which servers round."""
     room = Room(gib * GIB, "here")
     found = longest_context(LARGE, pair, room)
 
@@ -314,9 +300,7 @@ def test_a_longest_context_has_limits(found, pair, size_bytes, longest):
 
 
 def test_an_odd_training_context_is_not_rounded_up():
-    """
-    What nearly fits ends at a step below it.
-    """
+    """What nearly fits ends at a step below it."""
     odd = replace(LARGE, training_context=5000)
     room = Room(needed(odd, F16, 4864), "here")
 
@@ -338,9 +322,7 @@ def test_the_allowance_grows_with_vocabulary_and_context(context):
 
 @pytest.mark.parametrize(("k", "v"), [("bf16", "q4_0"), ("q4_1", "q8_0")])
 def test_k_and_v_are_predicted_apart(k, v):
-    """
-    With equal heads, each takes what its type does.
-    """
+    """With equal heads, each takes what its type does."""
     k_bytes, v_bytes = kv_parts(LARGE, Pair(k, v), 4096)
 
     assert kv_bytes(LARGE, Pair(k, k), 4096) == 2 * k_bytes
@@ -348,9 +330,7 @@ def test_k_and_v_are_predicted_apart(k, v):
 
 
 def test_a_latent_attention_keeps_no_v():
-    """
-    All of its cache is K.
-    """
+    """All of its cache is K."""
     latent = replace(LARGE, is_mla=True)
 
     assert (kv_bytes(latent, Q4, 4096), 0.0) == kv_parts(latent, Q4, 4096)
@@ -385,9 +365,7 @@ def test_devices_tell_their_memory(devices, mib, where):
     ("pair", "equal"), [("kv8/kv4", "q8_0/q4_0"), ("f16/kv6", "f16/q6_0")]
 )
 def test_types_of_mlx_take_as_much_as_blocks_of_32_with_one_scale(pair, equal):
-    """
-    Two numbers of 16 bits for 64 values, as llama.cpp has one for 32.
-    """
+    """Two numbers of 16 bits for 64 values, as llama.cpp has one for 32."""
     found, expected = (
         kv_bytes(made_weights(), Pair.parse(each), 4096) for each in (pair, equal)
     )

@@ -24,9 +24,7 @@ def _own_cache(tmp_path_factory, monkeypatch):
 
 
 def test_the_shape_of_a_model_is_read(tmp_path):
-    """
-    Head sizes default to the embedding shared out among the heads.
-    """
+    """Head sizes default to the embedding shared out among the heads."""
     found = read_header(write_gguf(tmp_path / "m.gguf"))
 
     assert ("llama", 4, 256) == (found.architecture, found.layers, found.embedding)
@@ -58,9 +56,7 @@ def test_numbers_may_differ_from_layer_to_layer(tmp_path):
 
 
 def test_a_missing_file_offers_its_neighbours(tmp_path):
-    """
-    A typo in a name is met with the nearest name there is.
-    """
+    """A typo in a name is met with the nearest name there is."""
     write_gguf(tmp_path / "qwen3-4b-q4_k_m.gguf")
 
     with pytest.raises(WeightsUnusable, match="does not exist") as caught:
@@ -70,9 +66,7 @@ def test_a_missing_file_offers_its_neighbours(tmp_path):
 
 
 def test_a_folder_offers_the_models_in_it(tmp_path):
-    """
-    A split model is offered by its first part, a projector not at all.
-    """
+    """A split model is offered by its first part, a projector not at all."""
     for name in ("b-00001-of-00002", "b-00002-of-00002", "a", "mmproj-a"):
         write_gguf(tmp_path / f"{name}.gguf")
 
@@ -100,9 +94,7 @@ def test_a_folder_offers_the_models_in_it(tmp_path):
     ],
 )
 def test_what_is_no_usable_file_is_named(tmp_path, make, words):
-    """
-    With a hint, as a problem of the machine, and without waiting for a pipe.
-    """
+    """With a hint, as a problem of the machine, and without waiting for a pipe."""
     make(tmp_path / "m.gguf")
 
     with pytest.raises(WeightsUnusable, match=words) as caught:
@@ -114,9 +106,7 @@ def test_what_is_no_usable_file_is_named(tmp_path, make, words):
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root reads everything")
 def test_weights_that_may_not_be_read_are_named(tmp_path):
-    """
-    With the system's own words.
-    """
+    """With the system's own words."""
     path = write_gguf(tmp_path / "m.gguf")
     path.chmod(0)
 
@@ -125,9 +115,7 @@ def test_weights_that_may_not_be_read_are_named(tmp_path):
 
 
 def test_a_file_that_lacks_a_few_bytes_is_told_so(tmp_path):
-    """
-    It is not said to have 2.4 of 2.4 MiB.
-    """
+    """It is not said to have 2.4 of 2.4 MiB."""
     path = tmp_path / "m.gguf"
     data = gguf_bytes({**SHAPE, "tokenizer.chat_template": "x" * 2_000_000})
     path.write_bytes(data[:-1])
@@ -151,9 +139,7 @@ def test_a_file_that_lacks_a_few_bytes_is_told_so(tmp_path):
     ],
 )
 def test_a_gguf_that_is_no_language_model_is_refused(tmp_path, keys, changes, words):
-    """
-    Adapters, projectors, vocabularies and foreign versions say what they are.
-    """
+    """Adapters, projectors, vocabularies and foreign versions say what they are."""
     path = write_gguf(tmp_path / "m.gguf", {**SHAPE, **keys}, **changes)
 
     with pytest.raises(WeightsUnusable, match=re.escape(words)):
@@ -190,16 +176,12 @@ def test_a_split_model_is_found_from_any_part_and_a_missing_one_is_named(tmp_pat
     ],
 )
 def test_a_short_name_is_safe_as_a_folder(tmp_path, file, name):
-    """
-    The quantization stays in it, white space and capitals do not.
-    """
+    """The quantization stays in it, white space and capitals do not."""
     assert name == short_name(tmp_path / file)
 
 
 def test_a_hash_is_that_of_the_bytes_and_is_remembered(tmp_path):
-    """
-    The second time nothing is read.
-    """
+    """The second time nothing is read."""
     path = write_gguf(tmp_path / "m.gguf")
     found = read_header(path)
     seen = []
@@ -215,9 +197,7 @@ def test_a_hash_is_that_of_the_bytes_and_is_remembered(tmp_path):
 
 
 def test_hashing_can_be_interrupted_at_any_chunk(tmp_path):
-    """
-    A file of 60 GB takes minutes: Ctrl-C ends that, and nothing is remembered.
-    """
+    """A file of 60 GB takes minutes: Ctrl-C ends that, and nothing is remembered."""
     path = write_gguf(tmp_path / "m.gguf")
     os.truncate(path, 9 << 20)
     found = read_header(path)
@@ -274,9 +254,7 @@ def test_weights_that_were_replaced_by_themselves_are_the_same(tmp_path):
 
 
 def test_weights_that_change_while_they_are_hashed_have_no_hash(tmp_path):
-    """
-    Half of one file and half of another is neither.
-    """
+    """Half of one file and half of another is neither."""
     path = write_gguf(tmp_path / "m.gguf")
     found = read_header(path)
 
@@ -290,9 +268,7 @@ def test_weights_that_change_while_they_are_hashed_have_no_hash(tmp_path):
 
 
 def test_a_link_that_is_made_meanwhile_is_no_change(tmp_path):
-    """
-    They are hashed once more, and have the hash of what they hold.
-    """
+    """They are hashed once more, and have the hash of what they hold."""
     path = write_gguf(tmp_path / "m.gguf")
     found = read_header(path)
     was = path.stat().st_ctime_ns
@@ -306,9 +282,7 @@ def test_a_link_that_is_made_meanwhile_is_no_change(tmp_path):
 
 
 def test_weights_are_hashed_only_while_their_header_holds(tmp_path):
-    """
-    What was planned by the old header is no plan for the new file.
-    """
+    """What was planned by the old header is no plan for the new file."""
     path = write_gguf(tmp_path / "m.gguf")
     found = read_header(path)
     disguise(path, other(gguf_bytes()))

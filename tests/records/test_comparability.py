@@ -49,9 +49,7 @@ OFTENER = {"throughput": {"depths": [0], "repetitions": 5}}
     ],
 )
 def test_the_first_difference_is_named_with_both_values(changes, said):
-    """
-    Of nested facts one value is named, with its place from 1.
-    """
+    """Of nested facts one value is named, with its place from 1."""
     with pytest.raises(OtherSetup, match=f"another {said}"):
         refuse_difference(SETUP, replace(SETUP, **changes), folder=Path("runs"))
 
@@ -67,9 +65,7 @@ def test_the_first_difference_is_named_with_both_values(changes, said):
     ],
 )
 def test_types_dates_and_further_probes_do_not_differ(changes):
-    """
-    Records of a wider grid, or of another probe, stand in the same folder.
-    """
+    """Records of a wider grid, or of another probe, stand in the same folder."""
     wanted = replace(SETUP, **changes)
 
     refuse_difference(SETUP, wanted, folder=Path("runs"))
@@ -170,9 +166,7 @@ def test_a_record_belongs_to_its_setup(setup):
     ],
 )
 def test_a_record_of_something_else_is_foreign(pair, probe, setup, of):
-    """
-    What it is one of is named.
-    """
+    """What it is one of is named."""
     with pytest.raises(ForeignRecord, match=of):
         refuse_foreign(RECORD, pair, probe, setup=setup, file="x")
 

@@ -59,9 +59,7 @@ def compared(reply, *, needle=NEEDLE, width=100, colour=False):
 
 
 def test_matching_lines_are_next_to_each_other():
-    """
-    Numbered as in the corpus, without a mark.
-    """
+    """Numbered as in the corpus, without a mark."""
     lines = compared("\n".join(LINES))
 
     assert 20 == len(lines)
@@ -71,9 +69,7 @@ def test_matching_lines_are_next_to_each_other():
 
 
 def test_every_kind_of_line_has_its_mark():
-    """
-    Missing lines on the left, the others on the right, distinct without colour.
-    """
+    """Missing lines on the left, the others on the right, distinct without colour."""
     reply = [*LINES[:5], *LINES[6:15], "    made_up()", *LINES[15:]]
 
     lines = compared("\n".join([*reply, *NEEDLE.more, "after"]))
@@ -101,9 +97,7 @@ def test_a_line_in_place_of_another_is_next_to_it():
 
 
 def test_blank_lines_count_in_the_numbering():
-    """
-    They are not shown, but an editor counts them.
-    """
+    """They are not shown, but an editor counts them."""
     spaced = replace(NEEDLE, lines=(LINES[0], "", *LINES[1:]))
 
     lines = compared("\n".join(LINES), needle=spaced)
@@ -112,9 +106,7 @@ def test_blank_lines_count_in_the_numbering():
 
 
 def test_control_characters_of_replies_are_escaped():
-    """
-    Escapes, carriage returns and direction marks do nothing; markup is no markup.
-    """
+    """Escapes, carriage returns and direction marks do nothing; markup is no markup."""
     evil = "\x1b[2J\x1b]0;title\x07\u202eback\x9b1m [red]markup[/red]"
 
     text = "\n".join(compared("\n".join([evil, *LINES]), width=160))
@@ -124,9 +116,7 @@ def test_control_characters_of_replies_are_escaped():
 
 
 def test_long_lines_continue_in_the_next_row():
-    """
-    Nothing is cut off: a difference may be in the last character.
-    """
+    """Nothing is cut off: a difference may be in the last character."""
     long = "    x = " + repr("".join(chr(ord("a") + at % 26) for at in range(90)))
     needle = replace(NEEDLE, lines=(long, *LINES[1:]))
 
@@ -138,9 +128,7 @@ def test_long_lines_continue_in_the_next_row():
 
 
 def test_wide_characters_keep_the_columns_aligned():
-    """
-    They take two columns each; a tab is visible.
-    """
+    """They take two columns each; a tab is visible."""
     needle = replace(NEEDLE, lines=("\tx = '漢字漢字漢字漢字漢字漢字'", *LINES[1:]))
 
     rows = compared("\n".join(needle.lines), needle=needle, width=70)
@@ -151,9 +139,7 @@ def test_wide_characters_keep_the_columns_aligned():
 
 
 def test_the_overview_has_a_line_per_round():
-    """
-    Depth, line, counts, margin and how the reply ended.
-    """
+    """Depth, line, counts, margin and how the reply ended."""
     run = made_run(lambda pair, at: 20 - at, setup=made_setup(needles=2))
 
     lines = printed(rounds_overview(run, run.records[0])).splitlines()
@@ -166,9 +152,7 @@ def test_the_overview_has_a_line_per_round():
 
 
 def test_a_round_without_an_answer_has_its_error():
-    """
-    In the overview, escaped, and by itself.
-    """
+    """In the overview, escaped, and by itself."""
     first, second, _ = SETUP.needles
     lost = Round(needle=first.name, prompt_sha256="d0", error="HTTP 500 \x1b[1m")
     record = made_record(PAIR, [lost, made_round(second)])
@@ -182,9 +166,7 @@ def test_a_round_without_an_answer_has_its_error():
 
 
 def test_the_overview_names_a_method_without_its_class():
-    """
-    And a method is found by its own name.
-    """
+    """And a method is found by its own name."""
     needle = replace(SETUP.needles[0], name="VeryLongRequestHandler.f_a")
     run = made_run(setup=replace(SETUP, needles=(needle, *SETUP.needles[1:])))
 
@@ -208,9 +190,7 @@ def test_one_round_is_shown_line_by_line():
 
 
 def test_an_unknown_function_or_pair_is_refused_with_a_hint():
-    """
-    The nearest function that was asked for, or the command that lists the pairs.
-    """
+    """The nearest function that was asked for, or the command that lists the pairs."""
     run = made_run(setup=SETUP)
 
     with pytest.raises(UnknownName) as caught:
@@ -229,9 +209,7 @@ def test_an_unknown_function_or_pair_is_refused_with_a_hint():
 
 
 def test_each_run_that_has_the_pair_is_shown():
-    """
-    In the order given; those without it are left out.
-    """
+    """In the order given; those without it are left out."""
     first = renamed(made_run(setup=SETUP), "c/one")
     second = renamed(made_run(setup=SETUP), "c/two")
     without = renamed(made_run(setup=SETUP, untried=["q4_0/q4_0"]), "c/three")
@@ -243,9 +221,7 @@ def test_each_run_that_has_the_pair_is_shown():
 
 
 def test_a_failed_cell_has_its_reason():
-    """
-    It has no rounds.
-    """
+    """It has no rounds."""
     failed = failed_record(PAIR, Status.OUT_OF_MEMORY, "cannot allocate")
     run = made_run(setup=SETUP, failed=[failed])
 
@@ -255,9 +231,7 @@ def test_a_failed_cell_has_its_reason():
 
 
 def test_a_cell_shows_its_command_its_log_and_what_that_proved(tmp_path):
-    """
-    Once for all probes of one server, and of a pair without answers, too.
-    """
+    """Once for all probes of one server, and of a pair without answers, too."""
     buffer = KvBuffer(
         cells=8192, layers=7, k_type="q4_0", v_type="q4_0", k_mib=1.5, v_mib=1.25
     )
@@ -317,9 +291,7 @@ def tiny(tmp_path):
 
 
 def test_each_corpus_has_a_line(tmp_path):
-    """
-    Name, kind and origin; a broken file has its error.
-    """
+    """Name, kind and origin; a broken file has its error."""
     (tmp_path / "tiny.toml").write_text(CORPUS, encoding="utf-8")
     (tmp_path / "odd.toml").write_text("seed = 1", encoding="utf-8")
 
@@ -334,9 +306,7 @@ def test_each_corpus_has_a_line(tmp_path):
 
 
 def test_an_overview_has_the_functions_that_would_be_asked_for(tiny):
-    """
-    Each with its depth, line, length and signature, below facts of the text.
-    """
+    """Each with its depth, line, length and signature, below facts of the text."""
     text = printed(overview(tiny), width=200)
 
     assert "6 functions of 5 lines or more" in text
@@ -347,9 +317,7 @@ def test_an_overview_has_the_functions_that_would_be_asked_for(tiny):
 
 
 def test_files_that_were_left_out_are_listed(tmp_path):
-    """
-    With the reason; control characters of their names are escaped.
-    """
+    """With the reason; control characters of their names are escaped."""
     body = "".join(f"    name_{n} = {n}\n" for n in range(24))
     (tmp_path / "good.py").write_text(f"def first():\n{body}")
     (tmp_path / "bad\x1b[2J.py").write_text("def (:\n")
@@ -360,10 +328,19 @@ def test_files_that_were_left_out_are_listed(tmp_path):
     assert "\x1b" not in text
 
 
+def test_files_that_a_second_parser_does_not_see_alike_are_listed(tmp_path):
+    body = "".join(f"  const name_{n} = {n};\n" for n in range(24))
+    for name, last in (("good", ""), ("newer", "a ??= 1;\n")):
+        (tmp_path / f"{name}.js").write_text(f"function {name}() {{\n{body}}}\n{last}")
+
+    text = printed(overview(corpus.load(str(tmp_path))))
+
+    assert "in doubt: newer.js: esprima, which knows ES2017 at most" in text
+    assert 1 == text.count("in doubt")
+
+
 def test_the_truth_of_a_function_is_what_a_model_should_answer(tiny):
-    """
-    Its first twenty lines, verbatim; for a typo, the nearest name is offered.
-    """
+    """Its first twenty lines, verbatim; for a typo, the nearest name is offered."""
     function = tiny.functions[2]
 
     assert "\n".join(function.body[:20]) == truth(tiny, function.name)
@@ -399,9 +376,7 @@ def task_answers(run, function=None, width=100):
 
 
 def test_failure_modes_of_a_pair_are_counted_by_task():
-    """
-    Only those that occur have a column; the graded endpoint is the last one.
-    """
+    """Only those that occur have a column; the graded endpoint is the last one."""
     text = task_answers(TASKS_RUN)
 
     assert "2 of 6 questions right" in text
@@ -412,9 +387,7 @@ def test_failure_modes_of_a_pair_are_counted_by_task():
 
 
 def test_a_wrong_answer_stands_beside_what_was_expected():
-    """
-    An intrusion names what the answer belongs to and how far away that is.
-    """
+    """An intrusion names what the answer belongs to and how far away that is."""
     text = task_answers(TASKS_RUN)
     intrusion = next(each for each in QUESTIONS if each.depth < 0.4)
 
@@ -437,9 +410,7 @@ def test_one_question_is_shown_in_full():
 
 
 def test_an_unknown_question_is_refused_with_the_nearest():
-    """
-    As an unknown function is.
-    """
+    """As an unknown function is."""
     with pytest.raises(UnknownName) as caught:
         task_answers(TASKS_RUN, QUESTIONS[0].question[:-1] + "x")
 
@@ -447,18 +418,14 @@ def test_an_unknown_question_is_refused_with_the_nearest():
 
 
 def test_a_pair_that_did_not_answer_says_why():
-    """
-    Its status and the reason.
-    """
+    """Its status and the reason."""
     failed = replace(failed_record("q4_0/q4_0"), probe="retrieval")
 
     assert "crashed: it died" in task_answers(replace(TASKS_RUN, records=(failed,)))
 
 
 def test_long_answers_are_shortened_and_cannot_write_on_the_terminal():
-    """
-    In the list; a question alone shows all of it, escapes as text.
-    """
+    """In the list; a question alone shows all of it, escapes as text."""
 
     def answer(_question, _length):
         return "\x1b[2J" + "never " * 20
@@ -472,9 +439,7 @@ def test_long_answers_are_shortened_and_cannot_write_on_the_terminal():
 
 
 def test_forced_lines_are_shown_by_needle():
-    """
-    Where writing would leave the truth, beside what was written or without it.
-    """
+    """Where writing would leave the truth, beside what was written or without it."""
     setup = replace(made_setup(needles=2), probes={"recall": {"ask": "both"}})
     first, _ = setup.needles
     scored, other = setup.forced

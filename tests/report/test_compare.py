@@ -57,9 +57,7 @@ def test_a_loss_is_worse_and_the_setting_behind_it_is_named():
 
 
 def test_equal_runs_show_no_difference():
-    """
-    The same answers: no setting differs, and nothing is called better or worse.
-    """
+    """The same answers: no setting differs, and nothing is called better or worse."""
     found = compared()
 
     assert () == found.setups
@@ -67,9 +65,7 @@ def test_equal_runs_show_no_difference():
 
 
 def test_what_must_not_be_compared_says_why():
-    """
-    Speeds of two machines, memory of two contexts, recall of two texts.
-    """
+    """Speeds of two machines, memory of two contexts, recall of two texts."""
     speeds = compared(other=replace(SETUP, machine="another"))
     memory = compared(other=replace(SETUP, context=999))
     corpus = replace(SETUP.corpus, sha256="00" * 32)
@@ -85,9 +81,7 @@ def test_what_must_not_be_compared_says_why():
 
 
 def test_other_needles_are_not_paired():
-    """
-    Another sample of the same text: values side by side, no judgement.
-    """
+    """Another sample of the same text: values side by side, no judgement."""
     other = replace(SETUP, needles=SETUP.needles[:8])
 
     assert "not tested" in change(compared(other=other), "matched").words
@@ -125,9 +119,7 @@ def test_functions_are_paired_by_name(functions):
 
 
 def test_pairs_without_enough_answers_are_not_compared():
-    """
-    A server that broke is no change of a type's quality.
-    """
+    """A server that broke is no change of a type's quality."""
     setup = replace(SETUP, types_v=("bf16",))
     rounds = [
         replace(made_round(n), reply="", error="gone") if at < 4 else made_round(n)
@@ -141,9 +133,7 @@ def test_pairs_without_enough_answers_are_not_compared():
 
 
 def test_other_settings_of_a_probe_are_not_compared():
-    """
-    Which parts of recall were asked changes no written line; a grammar would.
-    """
+    """Which parts of recall were asked changes no written line; a grammar would."""
     written, both = ({"recall": {"ask": ask}} for ask in ("written", "both"))
     other = {"recall": {"ask": "both", "strict": True}}
 
@@ -158,9 +148,7 @@ def test_other_settings_of_a_probe_are_not_compared():
 
 
 def test_tasks_of_another_difficulty_are_not_compared():
-    """
-    The first pair of each run found its own dials.
-    """
+    """The first pair of each run found its own dials."""
     runs = [
         replace(
             made_run(setup=SETUP),
@@ -178,9 +166,7 @@ def test_tasks_of_another_difficulty_are_not_compared():
 
 
 def test_forced_recall_changes_by_a_share_of_the_right_tokens():
-    """
-    Not by nats, which its pairs are shown in; a gain is better.
-    """
+    """Not by nats, which its pairs are shown in; a gain is better."""
     before, after = (
         losing_run({"q8_0/q8_0": losses}) for losses in (BEYOND, [0.05] * 16)
     )
@@ -203,9 +189,7 @@ def test_forced_recall_changes_by_a_share_of_the_right_tokens():
 
 
 def test_the_json_keeps_its_keys():
-    """
-    Keys that scripts may rely on.
-    """
+    """Keys that scripts may rely on."""
     found = json.loads(compare_json(compared(20, 18)))
 
     assert {"first", "second", "setups", "remark", "metrics"} == set(found)

@@ -93,9 +93,7 @@ def test_the_summary_has_the_published_form() -> None:
 
 
 def test_the_summary_says_how_many_pairs_it_rests_on() -> None:
-    """
-    A partial sweep is recognisable; one with nothing finished has only dashes.
-    """
+    """A partial sweep is recognisable; one with nothing finished has only dashes."""
     some = made_run(failed=[failed_record("q4_0/q4_0")], untried=["q4_1/q4_0"])
     none = replace(made_run(setup=SMALL), records=())
 
@@ -106,9 +104,7 @@ def test_the_summary_says_how_many_pairs_it_rests_on() -> None:
 
 
 def test_the_grid_has_k_down_and_v_across() -> None:
-    """
-    The reference is marked, and every number has its decimals.
-    """
+    """The reference is marked, and every number has its decimals."""
     run = made_run(
         lambda pair, at: {"bf16": 20, "q4_0": 12}[pair.k] - (pair.v == "q8_0"),
         setup=SMALL,
@@ -125,9 +121,7 @@ def test_the_grid_has_k_down_and_v_across() -> None:
 
 
 def test_a_heading_has_the_unit_and_the_number_of_observations() -> None:
-    """
-    Unless the label has the unit, or there is a single observation.
-    """
+    """Unless the label has the unit, or there is a single observation."""
     run = made_run(setup=SMALL)
 
     assert (
@@ -139,9 +133,7 @@ def test_a_heading_has_the_unit_and_the_number_of_observations() -> None:
 
 
 def test_wide_numbers_widen_their_column_and_gaps_are_not_coloured() -> None:
-    """
-    Two blanks stay between columns; a pair that was not run is dim.
-    """
+    """Two blanks stay between columns; a pair that was not run is dim."""
     large = replace(
         MATCHED, values=lambda *_: [1234567.5], bounds=(None, None), names=None
     )
@@ -206,9 +198,7 @@ def test_missing_answers_are_counted_of_what_was_asked_and_of_parts_that_any_has
 
 
 def test_the_built_in_model_warns_of_text_it_is_not_made_for() -> None:
-    """
-    It can recall incompressible text only.
-    """
+    """It can recall incompressible text only."""
     setup = replace(SMALL, weights=replace(SMALL.weights, name="needle-nano"))
     unseen = replace(setup, corpus=replace(setup.corpus, kind="unseen"))
 
@@ -259,9 +249,7 @@ def test_the_mark_is_on_the_pair_that_records_name() -> None:
 
 
 def test_without_one_reference_nothing_is_marked() -> None:
-    """
-    The legend says which pairs the records name.
-    """
+    """The legend says which pairs the records name."""
     several = replace(MATCHED, reference=lambda record: f"{record.pair.k}/bf16")
     missing = replace(MATCHED, reference=lambda _: "f16/f16")
     run = made_run(setup=SMALL)
@@ -274,9 +262,7 @@ def test_without_one_reference_nothing_is_marked() -> None:
 
 
 def test_a_probe_without_records_says_what_there_is() -> None:
-    """
-    A sweep of divergence has no matched lines, but a KL divergence.
-    """
+    """A sweep of divergence has no matched lines, but a KL divergence."""
     setup = replace(SMALL, probes={"recall": {}, "divergence": {}, "gone": {}})
     run = replace(made_run(setup=setup), records=())
     said = "no cell was measured for matched"
@@ -289,9 +275,7 @@ def test_a_probe_without_records_says_what_there_is() -> None:
 
 
 def test_several_long_names_fit_a_narrow_terminal() -> None:
-    """
-    Each is on a line above its row; no number is broken.
-    """
+    """Each is on a line above its row; no number is broken."""
     names = [f"a-corpus-with-a-long-name/some-model-{at}-Q4_K_M" for at in (1, 2)]
     run = made_run(lambda pair, _at: 20 if pair.k == "bf16" else 9)
     runs = [renamed(run, name) for name in names]
@@ -343,9 +327,7 @@ def test_lighter_is_better() -> None:
 
 @pytest.mark.parametrize("value", [20.0, 0.0, math.nan])
 def test_styles_are_styles(value: float) -> None:
-    """
-    Rich parses each, and no gap has the background of a value.
-    """
+    """Rich parses each, and no gap has the background of a value."""
     style = Style.parse(cell_style(METRIC["matched"], value))
 
     assert (style.bgcolor is not None) == (value in {20.0, 0.0})
@@ -364,9 +346,7 @@ def test_text_is_legible_and_the_ramp_grows_lighter() -> None:
 
 
 def test_the_ramp_is_viridis() -> None:
-    """
-    The steps of matplotlib's map, up to 0.78.
-    """
+    """The steps of matplotlib's map, up to 0.78."""
     viridis = mpl.colormaps["viridis"]
     steps = [viridis(step / 8 * 0.78)[:3] for step in range(9)]
 
@@ -375,9 +355,7 @@ def test_the_ramp_is_viridis() -> None:
 
 @pytest.mark.parametrize("values", [[], [math.nan], [0.0], [0.0, 0.0]])
 def test_a_scale_is_never_empty(values: list[float]) -> None:
-    """
-    Its ends differ, so that a place on it exists, from 0 to 1.
-    """
+    """Its ends differ, so that a place on it exists, from 0 to 1."""
     scale = value_scale(METRIC["margin"], values)
 
     assert scale.low < scale.high
@@ -385,9 +363,7 @@ def test_a_scale_is_never_empty(values: list[float]) -> None:
 
 
 def test_nearly_equal_values_are_not_stretched() -> None:
-    """
-    With zoom, too, a difference of 0.1 % stays in the middle of the scale.
-    """
+    """With zoom, too, a difference of 0.1 % stays in the middle of the scale."""
     scale = value_scale(METRIC["decode"], [999.5, 1000.5], zoom=True)
 
     assert 0.4 < scale.place(999.5) < scale.place(1000.5) < 0.6
@@ -498,9 +474,7 @@ def test_a_grid_as_csv_has_a_row_per_pair_and_a_column_per_metric():
 
 
 def test_a_grid_as_json_is_strict_and_complete():
-    """
-    Null where there is no value; setup, reference and metrics are there.
-    """
+    """Null where there is no value; setup, reference and metrics are there."""
     (run,) = json.loads(grid_json([BROKEN], METRICS, [judged(BROKEN)]))
 
     assert "bf16/bf16" == run["reference"]
@@ -516,9 +490,7 @@ def test_a_grid_as_json_is_strict_and_complete():
 
 
 def test_a_grid_as_markdown_has_the_summary_and_the_legend():
-    """
-    GitHub tables, K down and V across; a bar in a reason starts no column.
-    """
+    """GitHub tables, K down and V across; a bar in a reason starts no column."""
     found = [judged(BROKEN)]
     text = grid_markdown([BROKEN], [MATCHED], [PASS], found)
     lines = text.split("\n")

@@ -56,9 +56,7 @@ def words(figure: Figure) -> list[str]:
 
 
 def test_a_png_and_an_svg_are_written(tmp_path: Path) -> None:
-    """
-    Named after the metric, into a folder that is made if necessary.
-    """
+    """Named after the metric, into a folder that is made if necessary."""
     png, svg = drawn(tmp_path / "new")
     other, _ = drawn(tmp_path, difference=True)
 
@@ -121,9 +119,7 @@ def test_differences_are_signed_and_centred() -> None:
 
 
 def test_the_picture_says_what_it_shows_and_on_what() -> None:
-    """
-    Metric, model, corpus, context, build, machine and date.
-    """
+    """Metric, model, corpus, context, build, machine and date."""
     shown = picture()
     notes = "\n".join(shown.facts)
 
@@ -159,9 +155,7 @@ def test_a_run_without_numbers_is_not_drawn(
 
 
 def test_names_are_drawn_verbatim_and_without_warnings(tmp_path: Path) -> None:
-    """
-    Dollars, tags and backslashes have no meaning; the font lacks some letters.
-    """
+    """Dollars, tags and backslashes have no meaning; the font lacks some letters."""
     name = r"a$b$c <b>&amp; \frac{1}{2} $\alpha$ 模型"
     setup = replace(SMALL, weights=replace(SMALL.weights, name=name))
 
@@ -171,9 +165,7 @@ def test_names_are_drawn_verbatim_and_without_warnings(tmp_path: Path) -> None:
 
 
 def test_cells_are_square_and_the_picture_grows_with_the_grid(tmp_path: Path) -> None:
-    """
-    Twelve V types make a wider picture than three.
-    """
+    """Twelve V types make a wider picture than three."""
     wide = made_setup(
         needles=1, types_k=["bf16"], types_v=[f"t{at}" for at in range(12)]
     )
@@ -192,9 +184,7 @@ def test_cells_are_square_and_the_picture_grows_with_the_grid(tmp_path: Path) ->
 
 
 def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
-    """
-    By the error.
-    """
+    """By the error."""
     taken = tmp_path / "taken"
     taken.write_text("a file", encoding="utf-8")
 
@@ -203,9 +193,7 @@ def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
 
 
 def test_differences_are_to_the_pair_that_records_name() -> None:
-    """
-    Even if others are more precise; where they name several, values are drawn.
-    """
+    """Even if others are more precise; where they name several, values are drawn."""
     one = replace(MATCHED, reference=lambda _: "q4_0/q4_0")
     several = replace(MATCHED, reference=lambda record: str(record.pair))
 
@@ -220,9 +208,7 @@ def test_differences_are_to_the_pair_that_records_name() -> None:
 
 
 def test_a_large_grid_has_small_cells_without_labels() -> None:
-    """
-    The types are still there.
-    """
+    """The types are still there."""
     types = [f"made_{LETTERS[at]}" for at in range(LABELLED + 1)]
     setup = made_setup(needles=1, types_k=types, types_v=types)
     shown = picture(made_run(setup=setup))

@@ -118,9 +118,7 @@ def test_a_text_that_is_cut_names_the_context_of_all_of_it():
 
 
 def test_a_probe_tells_its_price():
-    """
-    Questions and tokens to read, before anything is measured.
-    """
+    """Questions and tokens to read, before anything is measured."""
     text = " ".join(shown(planned(probes=("retrieval",))).split())
 
     assert "retrieval 120 questions and about " in text
@@ -205,9 +203,7 @@ def test_the_reference_counts_twice_and_its_repeat_is_priced():
 
 
 def test_a_pair_that_the_weights_cannot_take_says_why(tmp_path):
-    """
-    Once, below the grid.
-    """
+    """Once, below the grid."""
     odd = {**SHAPE, "llama.embedding_length": 320}
     write_gguf(tmp_path / "odd.gguf", odd)
 
@@ -266,9 +262,7 @@ def test_a_plan_has_a_row_per_pair():
 
 
 def test_a_pair_that_cannot_be_served_and_a_wide_table():
-    """
-    The reason is below the table; a model of long contexts still fits 80 columns.
-    """
+    """The reason is below the table; a model of long contexts still fits 80 columns."""
     odd = replace(WEIGHTS, key_length=80)
     large = replace(
         WEIGHTS, layers=36, kv_heads=(8,) * 36, training_context=262_144, key_length=128
@@ -283,9 +277,7 @@ def test_a_pair_that_cannot_be_served_and_a_wide_table():
 
 
 def test_an_unknown_size_is_a_question_mark():
-    """
-    The type of a fork has no size here.
-    """
+    """The type of a fork has no size here."""
     lines = table_of("turbo3/f16")
 
     assert ["turbo3/f16", "?", "?", "?", "?"] == lines[3].split()
@@ -357,9 +349,7 @@ def test_the_longest_context_of_a_pair_counts():
 
 
 def test_a_server_counts_before_a_tool_with_a_longer_context():
-    """
-    Only its process was observed, so that it has a peak.
-    """
+    """Only its process was observed, so that it has a peak."""
     server = served("f16/f16", k_mib=4.0, v_mib=4.0, peak_rss_bytes=64 << 20)
     tool = served("f16/f16", k_mib=8.0, v_mib=8.0, context=8192)
 
@@ -369,9 +359,7 @@ def test_a_server_counts_before_a_tool_with_a_longer_context():
 
 
 def test_without_weights_or_finished_cells_there_is_no_prediction():
-    """
-    The weights of an old run may be gone.
-    """
+    """The weights of an old run may be gone."""
     run = run_of(served("f16/f16", k_mib=2, v_mib=2, command=("x", "--model", "/no")))
 
     lines = lines_of(measured_view(run))
@@ -384,9 +372,7 @@ def test_without_weights_or_finished_cells_there_is_no_prediction():
 
 @pytest.mark.parametrize("status", [Status.INTERRUPTED, Status.FALLBACK_CPU])
 def test_memory_leaves_out_cells_that_did_not_finish(status):
-    """
-    Their logs may have sizes, but only finished cells have numbers, as in a grid.
-    """
+    """Their logs may have sizes, but only finished cells have numbers, as in a grid."""
     sizes = {"k_mib": 4.0, "v_mib": 4.0}
     stopped = replace(served("f16/q4_0", **sizes), status=status, reason="Ctrl-C")
 
@@ -402,9 +388,7 @@ def test_memory_leaves_out_cells_that_did_not_finish(status):
 
 
 def test_the_weights_are_found_where_the_records_say(tmp_path):
-    """
-    A file of the same size at the same path.
-    """
+    """A file of the same size at the same path."""
     path = write_gguf(tmp_path / "m.gguf")
     command = ("llama-server", "--model", str(path))
     facts = WeightsFacts(name="m", sha256="ab" * 32, size_bytes=path.stat().st_size)
@@ -422,9 +406,7 @@ def test_the_weights_are_found_where_the_records_say(tmp_path):
 def test_converted_weights_are_known_by_the_hash_in_their_name(
     tmp_path, monkeypatch, digest, layers
 ):
-    """
-    The folder that MLX reads has another size than the GGUF file it was made of.
-    """
+    """The folder that MLX reads has another size than the GGUF file it was made of."""
     folder = tmp_path / f"m-{'ab' * 6}-1"
     made = replace(made_weights(), layers=4, size_bytes=2)
     monkeypatch.setattr(plan, "is_folder_of_mlx", lambda path: path == folder)
@@ -455,9 +437,7 @@ def test_converted_weights_are_known_by_the_hash_in_their_name(
 def test_caches_with_settings_of_their_own_are_not_predicted(
     arguments, is_known, monkeypatch
 ):
-    """
-    MLX's groups of other sizes than 64, and its limit, change what a token takes.
-    """
+    """MLX's groups of other sizes than 64, and its limit, change what a token takes."""
     engine = FakeEngine()
     identity = replace(engine.identity(), arguments=arguments)
     monkeypatch.setattr(FakeEngine, "identity", lambda _self: identity)

@@ -103,9 +103,7 @@ def test_columns_are_ordered_by_quality_speed_and_memory():
     [("kld", 16.0), ("tg", 192.5 / 200), ("kv", 1.0), ("matched", math.nan)],
 )
 def test_values_are_divided_by_the_reference(metric, expected):
-    """
-    Where the metric has a noise floor or a ratio; never for the reference itself.
-    """
+    """Where the metric has a noise floor or a ratio; never for the reference itself."""
     table = table_of()
 
     assert Pair("bf16", "bf16") == table.reference
@@ -115,18 +113,14 @@ def test_values_are_divided_by_the_reference(metric, expected):
 
 @pytest.mark.parametrize(("floor", "expected"), [(-0.5, 14.0), (0, math.nan)])
 def test_a_floor_of_zero_or_less(floor, expected):
-    """
-    Rounding can leave a negative one, which counts as positive; 0 gives no ratio.
-    """
+    """Rounding can leave a negative one, which counts as positive; 0 gives no ratio."""
     found = ratio(table_of(run_of_all(floor=floor)), "kld", "q8_0/bf16")
 
     assert found == pytest.approx(expected, nan_ok=True)
 
 
 def test_the_next_pair_is_the_reference_of_a_probe_whose_first_failed():
-    """
-    As in a grid: the most precise pair with a value. The column says so.
-    """
+    """As in a grid: the most precise pair with a value. The column says so."""
     run = run_of_all(changes=[failed("throughput", "bf16/bf16")])
     table = table_of(run)
 
@@ -155,9 +149,7 @@ def test_a_failed_cell_leaves_gaps_in_the_columns_of_its_probe():
 
 
 def test_a_fallback_cell_is_a_gap_in_the_table_as_in_the_grid():
-    """
-    It was not measured as asked for, so it has a word, and does not rank.
-    """
+    """It was not measured as asked for, so it has a word, and does not rank."""
     run = run_of_all(changes=[fell_back("throughput", "q4_0/q4_0", tg=[999.0])])
     lines = lines_of(run, sort="tg")
 
@@ -170,9 +162,7 @@ def test_a_fallback_cell_is_a_gap_in_the_table_as_in_the_grid():
 
 
 def test_a_metric_of_two_probes_comes_from_the_first_with_a_value():
-    """
-    Their contexts may differ, so the values are not mixed.
-    """
+    """Their contexts may differ, so the values are not mixed."""
     none = made_metric("kv", values=lambda *_: [])
     first = made_metric("kv", values=lambda *_: [7.0])
     second = made_metric("kv", values=lambda *_: [8.0])
@@ -207,9 +197,7 @@ def test_a_metric_without_any_value_has_no_column_where_its_probe_has_others():
 
 @pytest.mark.parametrize("metric", ["kld", "top1", "tg", "quiet"])
 def test_sorting_puts_the_best_first_and_shows_the_column(metric):
-    """
-    The lowest or the highest value, whichever is better.
-    """
+    """The lowest or the highest value, whichever is better."""
     table = table_of(sort=metric)
 
     assert (Pair("bf16", "bf16"), Pair("q4_0", "q4_0")) == (
@@ -220,9 +208,7 @@ def test_sorting_puts_the_best_first_and_shows_the_column(metric):
 
 
 def test_sorting_puts_gaps_last_and_keeps_the_order_of_equals():
-    """
-    All pairs match 20 lines here.
-    """
+    """All pairs match 20 lines here."""
     run = run_of_all(changes=[failed("divergence", "bf16/bf16")])
 
     assert Pair("bf16", "bf16") == table_of(run, sort="kld").pairs[-1]
@@ -230,9 +216,7 @@ def test_sorting_puts_gaps_last_and_keeps_the_order_of_equals():
 
 
 def test_only_a_known_metric_with_a_better_end_sorts():
-    """
-    The nearest known name is offered, or those that sort.
-    """
+    """The nearest known name is offered, or those that sort."""
     with pytest.raises(UnknownName) as caught:
         table_of(sort="kdl")
     assert "kld" in caught.value.hint
@@ -243,9 +227,7 @@ def test_only_a_known_metric_with_a_better_end_sorts():
 
 
 def test_a_column_is_compared_with_the_pair_that_its_records_name():
-    """
-    A sweep of q8_0 that went on with bf16: KLD stays measured against q8_0.
-    """
+    """A sweep of q8_0 that went on with bf16: KLD stays measured against q8_0."""
     run = run_of_all(against="q8_0/q8_0")
     table, lines = table_of(run), lines_of(run)
 
@@ -258,9 +240,7 @@ def test_a_column_is_compared_with_the_pair_that_its_records_name():
 
 
 def test_records_that_name_several_references_have_no_noise_floor():
-    """
-    What was measured against different pairs is not comparable.
-    """
+    """What was measured against different pairs is not comparable."""
     key, record = fell_back(
         "divergence", "q4_0/q4_0", against="bf16/bf16", kld=[3.0], top1=[9], ppl=[9]
     )
@@ -345,9 +325,7 @@ def test_cells_without_a_value_are_a_dot_or_a_dash():
 
 @pytest.mark.parametrize(("width", "blocks"), [(100, 1), (80, 1), (60, 2)])
 def test_a_narrow_terminal_gets_blocks_that_repeat_the_pairs(width, blocks):
-    """
-    In the same order, below a heading that names it; no number is cut.
-    """
+    """In the same order, below a heading that names it; no number is cut."""
     lines = lines_of(width=width, sort="tg")
     at = [number for number, line in enumerate(lines) if line.startswith("K/V")]
     found = [[line.split()[0] for line in lines[n : n + 10]] for n in at]
@@ -358,9 +336,7 @@ def test_a_narrow_terminal_gets_blocks_that_repeat_the_pairs(width, blocks):
 
 
 def test_several_tables_and_a_column_wider_than_the_terminal():
-    """
-    Each table has what it was measured on; a number is not cut.
-    """
+    """Each table has what it was measured on; a number is not cut."""
     text = printed(table_view([table_of(probes=[DIVERGENCE])] * 2), width=20)
 
     assert 2 == text.count("all metrics")
@@ -427,9 +403,7 @@ def test_a_table_as_csv_has_metrics_and_statuses_of_every_pair():
 
 
 def test_csv_of_runs_with_different_probes_shares_its_columns():
-    """
-    What a run was not measured with is empty.
-    """
+    """What a run was not measured with is empty."""
     other = table_of(renamed(made_run(), "other/made-model"))
     found = rows_of(table_csv([table_of(), other]))
 
@@ -440,9 +414,7 @@ def test_csv_of_runs_with_different_probes_shares_its_columns():
 
 
 def test_a_table_as_json_has_values_ratios_and_noise_floors():
-    """
-    A list of runs, each with its setup, metrics and rows, and their verdicts.
-    """
+    """A list of runs, each with its setup, metrics and rows, and their verdicts."""
     words = {Pair("bf16", "q8_0"): "within"}
     judged = SimpleNamespace(word=words.get)
     [found] = json.loads(table_json([replace(table_of(sort="tg"), verdict=judged)]))
@@ -462,9 +434,7 @@ def test_a_table_as_json_has_values_ratios_and_noise_floors():
 
 @pytest.mark.parametrize("floor", [0, 0.5])
 def test_a_table_as_markdown_has_its_legend(floor):
-    """
-    As many columns in each line, and nothing that GitHub would take for emphasis.
-    """
+    """As many columns in each line, and nothing that GitHub would take for emphasis."""
     text = table_markdown([table_of(run_of_all(floor=floor))], lambda _engine: str)
     lines = text.splitlines()
     legend = lines.index("- matched: matched lines of 20")
@@ -478,9 +448,7 @@ def test_a_table_as_markdown_has_its_legend(floor):
 
 
 def test_a_table_as_markdown_has_memory_the_verdict_and_the_commands():
-    """
-    Memory by the types where no log tells; the commands are folded away.
-    """
+    """Memory by the types where no log tells; the commands are folded away."""
     setup = made_setup(types_k=TYPES, types_v=TYPES)
     run = made_run(lambda pair, at: 20 - 5 * (pair.k == "q4_0"), setup=setup)
     bare = [

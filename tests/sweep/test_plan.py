@@ -50,9 +50,7 @@ def test_a_plan_starts_nothing_and_makes_no_folder(tmp_path):
 
 
 def test_each_page_has_a_folder_of_its_own():
-    """
-    Beside that of a sweep without pages, under one prefix.
-    """
+    """Beside that of a sweep without pages, under one prefix."""
     asked = asking(rotation=("on", "off"), contexts=(1024, 2048))
     folders = [planned_page(*page).store.folder.name for page in pages(asked)]
 
@@ -80,9 +78,7 @@ def test_each_page_has_a_folder_of_its_own():
 def test_the_context_is_the_one_asked_for_or_one_that_suits(
     model, asked, trained, expected
 ):
-    """
-    Never more than the weights were trained for, where they say it.
-    """
+    """Never more than the weights were trained for, where they say it."""
     request = Request(models=("model.gguf",) * model, contexts=asked)
     header = SimpleNamespace(training_context=trained)
 
@@ -115,9 +111,7 @@ def test_a_context_beyond_the_training_is_refused_with_the_longest():
 def test_a_template_makes_a_chat_but_for_the_built_in_model(
     template, built_in, expected
 ):
-    """
-    Base models go on with a text; the form that is asked for is taken.
-    """
+    """Base models go on with a text; the form that is asked for is taken."""
     request = Request(models=() if built_in else ("model.gguf",))
     header = SimpleNamespace(chat_template=template, is_read=True)
 
@@ -149,9 +143,7 @@ def test_an_engine_says_which_types_and_pairs_it_has():
 
 
 def test_types_that_nobody_names_are_those_that_the_engine_usually_has():
-    """
-    One that tells none must be told: a default would be refused by its server.
-    """
+    """One that tells none must be told: a default would be refused by its server."""
     usual = FakeEngine(types=CacheTypes(usual=("f16", "kv8")))
     silent = FakeEngine(types=CacheTypes(usual=()))
 
@@ -166,9 +158,7 @@ def test_types_that_nobody_names_are_those_that_the_engine_usually_has():
     [("divergence", Ability.DIVERGENCE), ("throughput", Ability.SPEED)],
 )
 def test_a_probe_that_needs_what_the_engine_lacks_is_refused(probe, ability):
-    """
-    In planning, before anything is counted; other probes run.
-    """
+    """In planning, before anything is counted; other probes run."""
     engine = FakeEngine(abilities=frozenset(Ability) - {ability})
 
     with pytest.raises(ToolMissing, match=ability):
@@ -191,9 +181,7 @@ def test_a_probe_that_needs_what_the_engine_lacks_is_refused(probe, ability):
     ids=["ability", "text"],
 )
 def test_the_corpus_is_read_after_all_else_is_checked(changes, error):
-    """
-    It may take a minute; what can be told at once is told before.
-    """
+    """It may take a minute; what can be told at once is told before."""
     engine = FakeEngine(abilities=frozenset())
 
     def read(_name):
@@ -217,9 +205,7 @@ def test_the_corpus_is_read_after_all_else_is_checked(changes, error):
     ],
 )
 def test_an_empty_thought_is_refused_where_nothing_thinks(changes, words):
-    """
-    It would have no effect, or spoil each answer; in a chat it begins one.
-    """
+    """It would have no effect, or spoil each answer; in a chat it begins one."""
     with pytest.raises(BadInput, match=words) as caught:
         planned(prefill_no_think=True, **changes)
 
@@ -228,9 +214,7 @@ def test_an_empty_thought_is_refused_where_nothing_thinks(changes, words):
 
 
 def test_arguments_of_every_page_are_checked():
-    """
-    A variant may no more break the experiment than anything else.
-    """
+    """A variant may no more break the experiment than anything else."""
     asked = asking(variants={"plain": (), "p": ("--port", "1")})
     plain, other = pages(asked)
 
@@ -240,9 +224,7 @@ def test_arguments_of_every_page_are_checked():
 
 
 def test_a_full_disk_is_noticed_before_the_start(monkeypatch):
-    """
-    Not even the records would fit.
-    """
+    """Not even the records would fit."""
     monkeypatch.setattr(plan, "free_disk_bytes", lambda _: 1 << 20)
 
     with pytest.raises(FolderUnusable, match="1,048,576 bytes are free") as caught:
@@ -254,9 +236,7 @@ def test_a_full_disk_is_noticed_before_the_start(monkeypatch):
 def test_a_folder_below_one_that_is_closed_is_noticed_before_the_start(
     tmp_path, monkeypatch
 ):
-    """
-    The system says neither that it is there nor that it is not.
-    """
+    """The system says neither that it is there nor that it is not."""
     closed = tmp_path / "closed"
     closed.mkdir()
     stat, access = os.stat, os.access

@@ -82,9 +82,7 @@ def test_a_corpus_that_fits_is_sent_whole_and_the_setup_stored():
 
 
 def test_a_long_corpus_is_trimmed_to_whole_functions():
-    """
-    What is left fits with question and longest answer, and says what it was.
-    """
+    """What is left fits with question and longest answer, and says what it was."""
     plan = planned(contexts=(3000,))
 
     ready = prepare(plan)
@@ -100,9 +98,7 @@ def test_a_long_corpus_is_trimmed_to_whole_functions():
 
 
 def test_a_long_corpus_is_refused_where_it_must_stay_whole():
-    """
-    The hint names a context that would do; nothing is left of the try but logs.
-    """
+    """The hint names a context that would do; nothing is left of the try but logs."""
     plan = planned(contexts=(3000,), fit=False)
 
     with pytest.raises(BadInput) as caught:
@@ -126,9 +122,7 @@ def test_where_no_context_would_do_a_long_corpus_may_only_be_trimmed():
 
 
 def test_a_trimmed_run_is_not_continued_where_trimming_is_forbidden():
-    """
-    The flag holds for what is there already, too; so does another setup.
-    """
+    """The flag holds for what is there already, too; so does another setup."""
     asked = {"contexts": (3000,)}
     refuse_unfit(planned(**asked))
     measured(planned(**asked))
@@ -141,9 +135,7 @@ def test_a_trimmed_run_is_not_continued_where_trimming_is_forbidden():
 
 
 def test_two_models_of_one_name_are_refused(tmp_path):
-    """
-    Their records would share a folder.
-    """
+    """Their records would share a folder."""
     (tmp_path / "b").mkdir()
     shutil.copy("model.gguf", "b")
     first, other = planned(), planned(models=("b/model.gguf",))
@@ -241,9 +233,7 @@ def test_each_probe_adds_its_conditions_to_the_folder():
 
 
 def test_other_conditions_of_a_probe_are_refused():
-    """
-    Speeds at other depths are no rows of the same table.
-    """
+    """Speeds at other depths are no rows of the same table."""
 
     def probe(*depths):
         return made_probe("throughput", conditions=lambda _: {"depths": list(depths)})
@@ -498,9 +488,7 @@ DIVERGENCE = made_probe("divergence")
 
 
 def test_a_folder_that_was_begun_by_divergence_gets_functions_later():
-    """
-    Of the text that it was begun with: as if recall had been measured first.
-    """
+    """Of the text that it was begun with: as if recall had been measured first."""
     put_corpus("many", functions=60)
     small = {"contexts": (4096,)}
 
@@ -598,9 +586,7 @@ def kept(ready):
     ],
 )
 def test_another_request_or_engine_is_refused_in_the_same_folder(changes, words):
-    """
-    The key and both values are named.
-    """
+    """The key and both values are named."""
     measured(planned())
 
     assert words in refused(**changes)
@@ -650,9 +636,7 @@ def test_another_text_and_other_weights_by_the_same_name_are_refused(tmp_path):
 
 
 def test_how_thinking_is_switched_off_is_told():
-    """
-    A completion has nothing to switch off; chats by every means there is.
-    """
+    """A completion has nothing to switch off; chats by every means there is."""
     chat = planned(prompt_form=PromptForm.CHAT, prefill_no_think=True)
     means = FakeEngine(thinking_off="--reasoning-budget 0")
 
@@ -664,9 +648,7 @@ def test_how_thinking_is_switched_off_is_told():
 
 
 def test_devices_are_part_of_the_machine():
-    """
-    Numbers of another accelerator are others.
-    """
+    """Numbers of another accelerator are others."""
     gpu = FakeEngine(devices=("CUDA0 NVIDIA L4 (22563 MiB)",))
 
     assert machine_phrase(gpu).endswith("; CUDA0 NVIDIA L4 (22563 MiB)")
@@ -684,9 +666,7 @@ def test_devices_are_part_of_the_machine():
     ids=["dropped", "replaced", "squeezed", "escaped"],
 )
 def test_a_template_that_drops_the_text_is_refused(template, words):
-    """
-    Before the first cell, which would recall nothing and look finished.
-    """
+    """Before the first cell, which would recall nothing and look finished."""
     engine = FakeEngine(tokenizer=ByteTokenizer(template))
     plan = planned(engine=engine, prompt_form=PromptForm.CHAT)
 
@@ -698,9 +678,7 @@ def test_a_template_that_drops_the_text_is_refused(template, words):
 
 
 def test_a_prompt_that_is_counted_shorter_than_its_text_is_refused():
-    """
-    Though all that is asked for is in it: a server may count badly.
-    """
+    """Though all that is asked for is in it: a server may count badly."""
 
     class Odd(ByteTokenizer):
         def count_tokens(self, text, *, add_special=True):

@@ -126,9 +126,7 @@ def test_every_pair_is_measured_once_in_running_order(store):
 
 
 def test_a_record_is_on_disk_before_it_is_told(store):
-    """
-    A listener that fails at an event loses nothing of what it was told.
-    """
+    """A listener that fails at an event loses nothing of what it was told."""
 
     def tell(event):
         if isinstance(event, CellEnded):
@@ -157,9 +155,7 @@ def test_an_interrupted_cell_has_a_record_and_is_measured_again(store):
 
 
 def test_a_failed_cell_is_a_record_and_measured_again_only_if_wished(store):
-    """
-    It keeps the lines of the log; the other pairs are measured.
-    """
+    """It keeps the lines of the log; the other pairs are measured."""
     script = Script(lambda cell: fails()(cell) if cell.pair == PAIRS[1] else None)
     walk(store, script)
 
@@ -194,9 +190,7 @@ def test_cells_that_fail_alike_from_the_start_end_the_sweep(store):
 
 
 def test_cells_that_fail_in_different_ways_do_not_end_it(store):
-    """
-    Different reasons are different findings.
-    """
+    """Different reasons are different findings."""
     script = Script(lambda cell: fails(reason=str(cell.pair))(cell))
 
     walk(store, script)
@@ -205,9 +199,7 @@ def test_cells_that_fail_in_different_ways_do_not_end_it(store):
 
 
 def test_cells_that_fell_back_and_were_measured_do_not_end_it(store):
-    """
-    A grid without fast kernels is slow, but it is a grid.
-    """
+    """A grid without fast kernels is slow, but it is a grid."""
 
     def outcome(cell):
         cell.fallback = ON_CPU
@@ -221,9 +213,7 @@ def test_cells_that_fell_back_and_were_measured_do_not_end_it(store):
 
 
 def test_the_current_cell_ends_before_a_sweep_that_is_asked_to_stop(store):
-    """
-    The first Ctrl-C ends between cells.
-    """
+    """The first Ctrl-C ends between cells."""
     script = Script()
 
     walk(store, script, asked_to_stop=lambda: bool(script.measured))
@@ -234,9 +224,7 @@ def test_the_current_cell_ends_before_a_sweep_that_is_asked_to_stop(store):
 def test_a_sweep_that_waits_for_another_one_ends_at_the_first_ctrl_c(
     store, tmp_path, monkeypatch
 ):
-    """
-    Its cell has not begun: nothing is lost, and the other one may take hours.
-    """
+    """Its cell has not begun: nothing is lost, and the other one may take hours."""
     monkeypatch.setenv("CODENEEDLE_CACHE", str(tmp_path / "cache"))
     script, steps, asked = Script(), [], []
     timed = replace(script.probe, is_timed=True)
@@ -268,9 +256,7 @@ def test_a_sweep_that_must_not_wait_measures_beside_another_one(
 
 
 def test_a_failure_on_a_full_disk_is_not_the_cell_s(store, monkeypatch):
-    """
-    What is missing in a log may have had no room: the cell is measured again.
-    """
+    """What is missing in a log may have had no room: the cell is measured again."""
     monkeypatch.setattr(runner, "free_disk_bytes", lambda _folder: 4096)
 
     with pytest.raises(FolderUnusable, match=r"4,096 bytes are free"):
@@ -282,9 +268,7 @@ def test_a_failure_on_a_full_disk_is_not_the_cell_s(store, monkeypatch):
 
 
 def test_weights_that_are_replaced_meanwhile_end_the_sweep(store, tmp_path):
-    """
-    What was measured last is not stored: it may be of either file.
-    """
+    """What was measured last is not stored: it may be of either file."""
     weights = made_weights(path=tmp_path / "w.gguf", identity="as it was")
     (tmp_path / "w.gguf").write_bytes(b"GGUF other")
     made = made_runner(store)
@@ -317,9 +301,7 @@ def test_answers_of_weights_that_are_replaced_meanwhile_are_not_kept(store, tmp_
 def test_weights_that_are_touched_are_hashed_with_progress_and_ctrl_c_ends_it(
     store, tmp_path
 ):
-    """
-    A model of 60 GB takes minutes: that is shown, and can be interrupted.
-    """
+    """A model of 60 GB takes minutes: that is shown, and can be interrupted."""
     path = write_gguf(tmp_path / "w.gguf")
     found = read_header(path)
     setup = made_setup(needles=1, types_k=TYPES, types_v=TYPES)
@@ -420,9 +402,7 @@ def test_a_fallback_that_is_told_at_the_first_token_marks_the_cell(store, skip, 
 
 
 def test_a_server_that_differs_from_what_was_asked_is_not_measured(store):
-    """
-    It is asked nothing; the record says in what it differs, and what runs.
-    """
+    """It is asked nothing; the record says in what it differs, and what runs."""
     runs = Effective(context=512)
     engine = FakeEngine(differences=("K is f16, not q8_0",), effective=runs)
     engine.server = FakeServer(engine)
@@ -436,9 +416,7 @@ def test_a_server_that_differs_from_what_was_asked_is_not_measured(store):
 
 
 def test_what_a_server_holds_is_asked_while_it_lives(store):
-    """
-    Of its own process, when its rounds are through.
-    """
+    """Of its own process, when its rounds are through."""
     engine = FakeEngine()
     engine.server = FakeServer(engine, holds_bytes=5 << 20)
 
@@ -499,9 +477,7 @@ def test_a_cell_that_fell_back_beside_others_is_told_and_stored_as_observed(
 
 
 def test_a_cell_is_verified_once_the_reference_is_there(store):
-    """
-    It is told again, and is finished then.
-    """
+    """It is told again, and is finished then."""
 
     def outcome(cell):
         print_ = Print(text=str(cell.pair), logprobs=())
@@ -518,9 +494,7 @@ def test_a_cell_is_verified_once_the_reference_is_there(store):
 
 
 def test_a_command_of_one_pair_counts_what_others_could_not_measure(store):
-    """
-    Jobs of a cell each, in one folder: the most precise pair has failed before.
-    """
+    """Jobs of a cell each, in one folder: the most precise pair has failed before."""
 
     def outcome(cell):
         if cell.pair == GOOD:
@@ -764,9 +738,7 @@ def test_crashes_alike_end_a_sweep_whatever_was_answered_before_them(store):
 
 
 def test_a_pair_with_numbers_is_asked_for_more(store):
-    """
-    It goes on from all its answers, with the goal; a sweep would not touch it.
-    """
+    """It goes on from all its answers, with the goal; a sweep would not touch it."""
     walk(store, Script(answering("ab")), pairs=[BAD, GOOD])
     before, given, told = store.record(GOOD, "recall"), [], []
 
@@ -796,9 +768,7 @@ def test_a_pair_with_numbers_is_asked_for_more(store):
     ids=["stopped", "killed", "crashed", "fell back"],
 )
 def test_numbers_stay_whatever_ends_their_next_questions(store, error, kept):
-    """
-    With the answers that came before it; whoever asked is told of the failure.
-    """
+    """With the answers that came before it; whoever asked is told of the failure."""
     walk(store, Script(answering("ab")), pairs=PAIRS[:2])
     told = []
 
@@ -815,9 +785,7 @@ def test_numbers_stay_whatever_ends_their_next_questions(store, error, kept):
 
 
 def test_answers_of_a_server_that_fell_back_are_not_kept(store):
-    """
-    Neither beside those that a pair has already, nor for a server that does not.
-    """
+    """Neither beside those that a pair has already, nor for a server that does not."""
 
     def outcome(cell):
         cell.fallback = ON_CPU
@@ -888,9 +856,7 @@ def setting(seen):
 
 
 def test_the_cell_that_decides_for_others_is_measured_first_and_alone(store):
-    """
-    If it fails, the next one decides; from then on, all workers are at work.
-    """
+    """If it fails, the next one decides; from then on, all workers are at work."""
     seen = []
 
     def outcome(cell):
@@ -907,37 +873,21 @@ def test_the_cell_that_decides_for_others_is_measured_first_and_alone(store):
     assert {str(PAIRS[1])} == {by for _, by in seen[2:]}
 
 
-def test_a_cell_that_stopped_behind_what_it_set_goes_on_alone(store):
+@pytest.mark.parametrize("status", [Status.INTERRUPTED, Status.FINISHED])
+def test_a_cell_that_was_stopped_behind_what_it_set_goes_on_alone(store, status):
     """What it has set so far holds, but may not be all."""
     store.adopt(made_setup(needles=1, types_k=TYPES, types_v=TYPES))
-    running, most = [], []
+    store.calibrate("recall", {"by": str(PAIRS[0])})
+    store.add(replace(made_record(PAIRS[0], [made_round(NEEDLE)]), status=status))
+    probe = replace(Script().probe, calibrates=True)
+    made = made_runner(store)
+    made.know(store.calibrated())
 
-    def stopped(cell):
-        cell.calibrate({"by": str(cell.pair)})
-        cell.keep({"answers": ["a"]})
-        raise KeyboardInterrupt
-
-    def outcome(cell):
-        running.append(cell.pair)
-        most.append((cell.pair, tuple(running)))
-        running.remove(cell.pair)
-
-    first = replace(Script(stopped).probe, calibrates=True)
-    with pytest.raises(KeyboardInterrupt):
-        made_runner(store).sweep(first, PAIRS)
-    again = replace(Script(outcome).probe, calibrates=True)
-    setup = store.setup()
-    runner = made_runner(store, workers=workers(3))
-    runner.run = replace(runner.run, setup=setup)
-    runner.sweep(again, PAIRS)
-
-    assert (PAIRS[0], (PAIRS[0],)) == most[0]
+    assert (status is Status.INTERRUPTED) == runner._Walk(made, probe, PAIRS).is_led()
 
 
 def test_times_are_taken_by_one_worker_that_has_the_machine(store):
-    """
-    All cores, one device: speeds of different devices are never compared.
-    """
+    """All cores, one device: speeds of different devices are never compared."""
     alone = Worker(engine=FakeEngine(), device="GPU 0, all cores")
     script = Script(lambda _cell: threads.append(threading.current_thread()))
     threads = []
@@ -977,9 +927,7 @@ def test_an_interruption_ends_all_cells_and_their_records_say_so(store):
 
 
 def test_an_error_of_one_worker_comes_up_when_the_others_are_through(store):
-    """
-    Their cells are kept; no further one is begun.
-    """
+    """Their cells are kept; no further one is begun."""
     together, failing = threading.Barrier(2, timeout=60), []
 
     def outcome(cell):
@@ -999,9 +947,7 @@ def test_an_error_of_one_worker_comes_up_when_the_others_are_through(store):
 
 
 def test_shares_of_a_folder_measure_each_cell_once(store):
-    """
-    Also the reference, which all of them need; no cell is told twice.
-    """
+    """Also the reference, which all of them need; no cell is told twice."""
     scripts = [Script(), Script(), Script()]
     told = [[], [], []]
     start = threading.Barrier(3, timeout=60)

@@ -20,9 +20,7 @@ from codeneedle.system.files import (
 
 
 def test_a_file_is_written_whole_its_folders_made(tmp_path):
-    """
-    A shorter text leaves nothing of a longer one, and no other file.
-    """
+    """A shorter text leaves nothing of a longer one, and no other file."""
     path = tmp_path / "a" / "b" / "file.json"
 
     write_whole(path, b"long and old")
@@ -37,9 +35,7 @@ def test_a_file_is_written_whole_its_folders_made(tmp_path):
 def test_a_write_that_does_not_end_well_changes_nothing(
     tmp_path, monkeypatch, error, there
 ):
-    """
-    What was there stays, what was not there is not; no draft is left either way.
-    """
+    """What was there stays, what was not there is not; no draft is left either way."""
     path = tmp_path / "file.json"
     if there:
         path.write_bytes(b"old")
@@ -80,9 +76,7 @@ def test_a_planted_link_or_pipe_is_replaced_and_no_target_touched(tmp_path, plan
 
 
 def test_a_link_that_comes_back_is_not_followed(tmp_path, monkeypatch):
-    """
-    Another process may create it between our unlink and open.
-    """
+    """Another process may create it between our unlink and open."""
     victim, link = tmp_path / "victim", tmp_path / "link"
     link.symlink_to("victim")
     monkeypatch.setattr(type(link), "unlink", lambda *_, **__: None)
@@ -97,9 +91,7 @@ def test_a_link_that_comes_back_is_not_followed(tmp_path, monkeypatch):
 
 
 def test_a_created_file_is_appended_to(tmp_path):
-    """
-    Two writers of one log do not overwrite each other.
-    """
+    """Two writers of one log do not overwrite each other."""
     path = tmp_path / "log"
     path.write_text("of yesterday")
     with create(path) as ours:
@@ -111,9 +103,7 @@ def test_a_created_file_is_appended_to(tmp_path):
 
 
 def test_a_file_is_read_and_nothing_is_nothing(tmp_path):
-    """
-    A link that leads nowhere is nothing, too.
-    """
+    """A link that leads nowhere is nothing, too."""
     (tmp_path / "file").write_bytes(b"{}")
     (tmp_path / "link").symlink_to("nowhere")
 
@@ -132,9 +122,7 @@ def test_a_file_is_read_and_nothing_is_nothing(tmp_path):
     ],
 )
 def test_what_is_not_a_regular_file_is_not_read(tmp_path, make, reason):
-    """
-    A pipe without a writer, or a device without an end, would be read for ever.
-    """
+    """A pipe without a writer, or a device without an end, would be read for ever."""
     make(tmp_path / "file")
 
     with pytest.raises(OSError, match=r".") as caught:
@@ -161,9 +149,7 @@ def test_a_note_is_read_unless_it_is_damaged_and_need_not_be_written(tmp_path, d
 
 
 def test_a_file_moved_aside_replaces_nothing(tmp_path):
-    """
-    The second and third are counted; a dangling link takes a name, too.
-    """
+    """The second and third are counted; a dangling link takes a name, too."""
     (tmp_path / "file.damaged-3").symlink_to("nowhere")
     moved = []
     for content in ("a", "b", "c"):
@@ -177,9 +163,7 @@ def test_a_file_moved_aside_replaces_nothing(tmp_path):
 
 
 def test_a_file_has_another_identity_once_written_to(tmp_path):
-    """
-    Even if its length and its time of change are the same.
-    """
+    """Even if its length and its time of change are the same."""
     path = tmp_path / "file"
     path.write_bytes(b"a")
     before = identity(path)
@@ -207,9 +191,7 @@ def test_a_lock_has_one_holder(tmp_path):
 
 
 def test_a_lock_may_be_waited_for(tmp_path):
-    """
-    As often as it takes.
-    """
+    """As often as it takes."""
     path = tmp_path / "lock"
     holder = locked(path)
     holder.__enter__()
@@ -227,9 +209,7 @@ def test_a_lock_may_be_waited_for(tmp_path):
 
 
 def test_a_lock_whose_file_was_taken_away_is_lost(tmp_path):
-    """
-    Whoever comes next finds another file, or none.
-    """
+    """Whoever comes next finds another file, or none."""
     path = tmp_path / "lock"
     with locked(path) as lock:
         assert not lock.is_lost()
@@ -240,9 +220,7 @@ def test_a_lock_whose_file_was_taken_away_is_lost(tmp_path):
 
 
 def test_a_lock_is_neither_waited_for_as_a_pipe_nor_made_behind_a_link(tmp_path):
-    """
-    The target of the link is neither created nor locked.
-    """
+    """The target of the link is neither created nor locked."""
     os.mkfifo(tmp_path / "pipe")
     (tmp_path / "link").symlink_to("victim")
 

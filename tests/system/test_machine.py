@@ -57,9 +57,7 @@ def test_a_phrase_holds_what_numbers_depend_on(changes, cores):
 
 
 def test_this_machine_can_be_described():
-    """
-    All numbers are positive and hang together.
-    """
+    """All numbers are positive and hang together."""
     found = facts()
 
     assert 1 <= found.usable_cores <= found.logical_cores
@@ -73,9 +71,7 @@ def test_this_machine_can_be_described():
     [("100000 100000", 1), ("50000 100000", 1), ("max 100000", None), ("junk", None)],
 )
 def test_a_container_limits_the_cores(cgroup, limit, cores):
-    """
-    Half a core is one, no limit is none, nonsense is ignored.
-    """
+    """Half a core is one, no limit is none, nonsense is ignored."""
     (cgroup / "cpu.max").write_text(f"{limit}\n")
 
     assert cores == machine._core_limit()
@@ -83,9 +79,7 @@ def test_a_container_limits_the_cores(cgroup, limit, cores):
 
 
 def test_a_container_limits_the_memory(cgroup):
-    """
-    What is free is the rest of its limit; ``max`` is none.
-    """
+    """What is free is the rest of its limit; ``max`` is none."""
     (cgroup / "memory.max").write_text("1073741824\n")
     (cgroup / "memory.current").write_text("1000000000\n")
     limited = facts()
@@ -104,9 +98,7 @@ def test_a_container_limits_the_memory(cgroup):
     ],
 )
 def test_a_processor_is_named_as_linux_names_it(tmp_path, monkeypatch, text, name):
-    """
-    Boards call it something else, some do not call it anything.
-    """
+    """Boards call it something else, some do not call it anything."""
     (tmp_path / "cpuinfo").write_text(text)
     monkeypatch.setattr(machine, "CPUINFO", tmp_path / "cpuinfo")
     monkeypatch.setattr("sys.platform", "linux")
@@ -115,9 +107,7 @@ def test_a_processor_is_named_as_linux_names_it(tmp_path, monkeypatch, text, nam
 
 
 def test_free_disk_is_that_of_the_folder_to_be(tmp_path):
-    """
-    A folder that is not there yet lies on the disk of its parent.
-    """
+    """A folder that is not there yet lies on the disk of its parent."""
     assert machine.free_disk_bytes(tmp_path / "not" / "yet") > 0
 
 
@@ -163,18 +153,14 @@ def test_a_process_has_what_it_holds_on_all_devices(driver, tmp_path):
     ],
 )
 def test_without_a_size_of_the_process_it_is_unknown(driver, body):
-    """
-    Other processes, no size, no driver: none of them is zero bytes.
-    """
+    """Other processes, no size, no driver: none of them is zero bytes."""
     driver(body)
 
     assert None is used_bytes(42)
 
 
 def test_the_program_is_looked_for_once(tmp_path, monkeypatch):
-    """
-    Where there is none, asking again costs nothing.
-    """
+    """Where there is none, asking again costs nothing."""
     looked = []
     monkeypatch.setattr(machine.sys, "platform", "linux")
     monkeypatch.setattr(machine.shutil, "which", looked.append)
@@ -241,9 +227,7 @@ def test_a_folder_is_made_whole_and_once(wanted):
 
 
 def test_a_folder_that_cannot_be_made_whole_is_not_made(wanted):
-    """
-    Whatever went wrong, nothing stays; it can be tried again.
-    """
+    """Whatever went wrong, nothing stays; it can be tried again."""
     with pytest.raises(KeyboardInterrupt):
         made(wanted, react=lambda: signal.raise_signal(signal.SIGINT))
 
@@ -252,9 +236,7 @@ def test_a_folder_that_cannot_be_made_whole_is_not_made(wanted):
 
 
 def test_of_two_at_once_the_second_waits_for_the_first(wanted):
-    """
-    And makes nothing.
-    """
+    """And makes nothing."""
     waits = threading.Event()
     others = []
 
@@ -272,9 +254,7 @@ def test_of_two_at_once_the_second_waits_for_the_first(wanted):
 
 
 def test_a_folder_for_which_there_is_no_room_is_not_begun(wanted, monkeypatch):
-    """
-    With the size that is needed and a way out; likewise where no file can be.
-    """
+    """With the size that is needed and a way out; likewise where no file can be."""
     monkeypatch.setattr(machine, "free_disk_bytes", lambda _: 100)
     words = "only 100 B are free, 101 B are needed"
 
@@ -290,9 +270,7 @@ def test_a_folder_for_which_there_is_no_room_is_not_begun(wanted, monkeypatch):
 
 
 def test_a_sweep_that_waits_tells_for_whom(tmp_path, monkeypatch):
-    """
-    Notes of processes that were killed are removed.
-    """
+    """Notes of processes that were killed are removed."""
     monkeypatch.setenv("CODENEEDLE_CACHE", str(tmp_path))
     other = os.getppid()
     lock = tmp_path / f"measuring-{platform.node() or 'here'}.lock"

@@ -85,9 +85,7 @@ def test_a_short_question_is_answered_with_code_and_both_streams():
 
 
 def test_of_an_endless_answer_only_the_beginning_is_kept():
-    """
-    A program that prints on and on neither stalls nor fills our memory.
-    """
+    """A program that prints on and on neither stalls nor fills our memory."""
     code = f"print('x' * {3 * processes.OUTPUT_LIMIT_BYTES})"
     answer = output_of(python(code), timeout_s=60)
 
@@ -95,9 +93,7 @@ def test_of_an_endless_answer_only_the_beginning_is_kept():
 
 
 def test_a_program_that_does_not_answer_is_ended(tmp_path):
-    """
-    Its time is limited, and so is that of its children.
-    """
+    """Its time is limited, and so is that of its children."""
     code = "import subprocess, sys; subprocess.run(sys.argv[1:])"
     started = set(psutil.Process().children(recursive=True))
 
@@ -108,9 +104,7 @@ def test_a_program_that_does_not_answer_is_ended(tmp_path):
 
 
 def test_an_answer_is_complete_when_its_program_has_ended(tmp_path):
-    """
-    A child of it that holds on to its output is not waited for.
-    """
+    """A child of it that holds on to its output is not waited for."""
     code = "import subprocess, sys; print('yes'); subprocess.Popen(sys.argv[1:])"
 
     answer = output_of(python(code, *FOREVER), timeout_s=60)
@@ -120,9 +114,7 @@ def test_an_answer_is_complete_when_its_program_has_ended(tmp_path):
 
 @pytest.mark.parametrize("program", ["/nowhere/llama-server", "/etc", "a\0b"])
 def test_a_program_that_cannot_be_started_is_named(program):
-    """
-    Missing, a folder, or no name at all: the error says which program.
-    """
+    """Missing, a folder, or no name at all: the error says which program."""
     with pytest.raises(ToolFailed) as caught:
         output_of([program], timeout_s=60)
 
@@ -143,9 +135,7 @@ def test_a_child_gets_the_environment_that_it_is_given_and_no_input(log):
 
 
 def test_a_child_of_a_background_job_does_not_ignore_sigint(tmp_path, monkeypatch):
-    """
-    Shells make such jobs ignore it, and children inherit that; ours must not.
-    """
+    """Shells make such jobs ignore it, and children inherit that; ours must not."""
     graces(monkeypatch)
     before = signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
@@ -159,9 +149,7 @@ def test_a_child_of_a_background_job_does_not_ignore_sigint(tmp_path, monkeypatc
 
 
 def test_a_child_ends_with_its_block_and_no_grace_is_waited_out(log, monkeypatch):
-    """
-    However the block is left; a child that leaves when asked is not waited for.
-    """
+    """However the block is left; a child that leaves when asked is not waited for."""
     graces(monkeypatch)
     with (
         pytest.raises(ZeroDivisionError),
@@ -173,9 +161,7 @@ def test_a_child_ends_with_its_block_and_no_grace_is_waited_out(log, monkeypatch
 
 
 def test_a_suspended_child_is_continued_to_handle_the_signal(log, monkeypatch):
-    """
-    The first one is enough.
-    """
+    """The first one is enough."""
     graces(monkeypatch)
     with running(["/bin/sleep", "3600"], env={}, log=log) as child:
         os.kill(child.pid, signal.SIGSTOP)
@@ -201,9 +187,7 @@ def test_children_of_a_child_end_with_it(log, tmp_path, monkeypatch):
 
 
 def test_a_child_that_cannot_be_ended_is_reported(log, monkeypatch):
-    """
-    The error names the process group.
-    """
+    """The error names the process group."""
     monkeypatch.setattr(processes, "GRACES_S", ())
     with pytest.raises(ToolFailed) as caught, running(FOREVER, env={}, log=log) as c:
         pass
@@ -214,9 +198,7 @@ def test_a_child_that_cannot_be_ended_is_reported(log, monkeypatch):
 
 
 def test_ctrl_c_while_stopping_skips_to_the_next_request(log, tmp_path, monkeypatch):
-    """
-    It is not lost either: it arrives when the child is gone.
-    """
+    """It is not lost either: it arrives when the child is gone."""
     graces(monkeypatch)
     request = processes._signal
 
@@ -236,9 +218,7 @@ def test_ctrl_c_while_stopping_skips_to_the_next_request(log, tmp_path, monkeypa
 
 
 def test_a_log_that_cannot_be_written_is_named(tmp_path):
-    """
-    A run folder may be gone, or its disk full.
-    """
+    """A run folder may be gone, or its disk full."""
     log = tmp_path / "gone" / "child.log"
 
     with pytest.raises(FolderUnusable) as caught, running(FOREVER, env={}, log=log):
@@ -248,9 +228,7 @@ def test_a_log_that_cannot_be_written_is_named(tmp_path):
 
 
 def test_a_child_whose_block_was_never_left_ends_with_us(tmp_path):
-    """
-    A signal at the wrong moment may skip a `finally`.
-    """
+    """A signal at the wrong moment may skip a `finally`."""
     code = """
 import sys
 from pathlib import Path
@@ -312,9 +290,7 @@ time.sleep(3600)
 
 
 def test_nothing_is_left_of_the_watch_over_a_child(log):
-    """
-    The shell that would kill it ends with the block, and does not kill it.
-    """
+    """The shell that would kill it ends with the block, and does not kill it."""
     before = set(psutil.Process().children())
     with running(python("print('done')"), env={}, log=log) as child:
         assert ends_within(child, 60)
@@ -340,9 +316,7 @@ def test_a_child_that_writes_without_end_is_ended(log):
 
 
 def test_of_a_long_log_the_ends_are_kept(log):
-    """
-    In place, since the disk may be full.
-    """
+    """In place, since the disk may be full."""
     code = f"print(*(each * {END_BYTES} for each in 'abc'), sep='', end='')"
     with running(python(code), env={}, log=log) as child:
         assert ends_within(child, 60)
@@ -359,9 +333,7 @@ def test_a_child_works_in_the_folder_that_it_is_given(tmp_path):
 
 @pytest.mark.parametrize("make", [os.mkfifo, lambda path: path.symlink_to("victim")])
 def test_a_log_is_created_anew_whatever_has_its_name(tmp_path, log, make):
-    """
-    No link is followed, and no pipe waited for.
-    """
+    """No link is followed, and no pipe waited for."""
     victim = tmp_path / "victim"
     victim.write_text("precious")
     make(log)
@@ -372,9 +344,7 @@ def test_a_log_is_created_anew_whatever_has_its_name(tmp_path, log, make):
 
 
 def test_a_log_that_vanishes_does_not_matter(log):
-    """
-    Its child goes on.
-    """
+    """Its child goes on."""
     with running(FOREVER, env={}, log=log) as child:
         log.unlink()
         assert child.poll() is None
@@ -391,15 +361,11 @@ def test_a_log_that_vanishes_does_not_matter(log):
     ],
 )
 def test_places_languages_and_devices_are_inherited_and_nothing_else(name, is_kept):
-    """
-    No arguments by environment, and no secrets, whatever their name begins with.
-    """
+    """No arguments by environment, and no secrets, whatever their name begins with."""
     assert is_kept is bool(clean({name: "x"}))
 
 
 def test_the_time_of_day_has_its_zone():
-    """
-    ISO 8601, UTC, to the second.
-    """
+    """ISO 8601, UTC, to the second."""
     assert dt.timedelta(0) == dt.datetime.fromisoformat(now()).utcoffset()
     assert len("2026-01-31T23:59:59+00:00") == len(now())

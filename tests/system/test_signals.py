@@ -24,9 +24,7 @@ def unchanged_handlers():
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
 def test_a_request_to_terminate_unwinds_the_stack(number):
-    """
-    It passes through every block, as Ctrl-C does, and says which signal it was.
-    """
+    """It passes through every block, as Ctrl-C does, and says which signal it was."""
     left = []
 
     def work():
@@ -42,9 +40,7 @@ def test_a_request_to_terminate_unwinds_the_stack(number):
 
 
 def test_a_signal_that_is_ignored_stays_ignored():
-    """
-    A sweep under nohup goes on when its terminal is closed.
-    """
+    """A sweep under nohup goes on when its terminal is closed."""
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
     try:
         with unwinding_on_signals():
@@ -54,9 +50,7 @@ def test_a_signal_that_is_ignored_stays_ignored():
 
 
 def test_the_first_ctrl_c_is_noted_and_the_second_raises():
-    """
-    Once ends after the current cell, twice at once.
-    """
+    """Once ends after the current cell, twice at once."""
     with stop_request() as request:
         asked = [request.asked_to_stop]
         signal.raise_signal(signal.SIGINT)
@@ -80,9 +74,7 @@ def test_held_signals_arrive_when_the_block_ends():
 
 
 def test_a_hold_may_be_released_early():
-    """
-    From then on signals arrive as they come.
-    """
+    """From then on signals arrive as they come."""
     with held() as hold:
         signal.raise_signal(signal.SIGINT)
         with pytest.raises(KeyboardInterrupt):
@@ -94,9 +86,7 @@ def test_a_hold_may_be_released_early():
 
 
 def test_other_threads_may_enter_every_block():
-    """
-    Signals come to the main thread alone, so elsewhere nothing is changed.
-    """
+    """Signals come to the main thread alone, so elsewhere nothing is changed."""
     reached = []
 
     def work():

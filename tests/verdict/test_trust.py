@@ -82,16 +82,12 @@ def test_a_graph_in_more_parts_than_another_s_left_the_accelerator(has_device):
     ids=["as many", "none tells", "one tells", "as many layers", "layers of one"],
 )
 def test_equal_numbers_and_unknown_ones_are_no_sign(cells):
-    """
-    How many there are depends on model and build; that they differ is the sign.
-    """
+    """How many there are depends on model and build; that they differ is the sign."""
     assert {} == found(*cells)
 
 
 def test_cells_that_did_not_finish_are_not_compared():
-    """
-    They have a status already, and what ran before they failed is not known.
-    """
+    """They have a status already, and what ran before they failed is not known."""
     crashed = replace(failed_record("q4_0/q4_0"), effective=Effective(graph_splits=1))
     named = replace(cell("q8_0/q4_0", parts=30), status=Status.FALLBACK_CPU)
 
@@ -99,9 +95,7 @@ def test_cells_that_did_not_finish_are_not_compared():
 
 
 def test_a_prompt_read_at_less_than_a_quarter_is_suspect():
-    """
-    Of the fastest symmetric pair's speed; its reason names both.
-    """
+    """Of the fastest symmetric pair's speed; its reason names both."""
     speeds = {"bf16/bf16": 3000.0, "q8_0/q8_0": 4000.0, "q8_0/q4_0": 999.0}
     reason = "it reads 999 tokens/s of a prompt, q8_0/q8_0 reads 4,000"
 
@@ -151,9 +145,7 @@ def test_only_a_cache_on_an_accelerator_is_held_to_its_speed(
 
 
 def test_what_the_scheduler_says_is_the_better_reason():
-    """
-    A cell that is slow and in more parts is told by its parts.
-    """
+    """A cell that is slow and in more parts is told by its parts."""
     speeds = {"bf16/bf16": 4000.0, "q8_0/q4_0": 90.0}
 
     suspect = found(
@@ -189,9 +181,7 @@ def test_a_cell_that_is_offloaded_otherwise_is_mismatched(layers, pair, reason):
 
 
 def test_a_cell_that_is_offloaded_otherwise_makes_no_other_suspect():
-    """
-    With more layers there its graph has fewer parts, which is no fault of others.
-    """
+    """With more layers there its graph has fewer parts, which is no fault of others."""
     suspect = found(
         cell("q4_0/q4_0", layers=33, parts=2),
         cell("q8_0/q8_0", layers=20, parts=30),
@@ -273,9 +263,7 @@ def test_memory_that_grows_less_with_the_context_is_evidence_too(
 
 
 def test_without_evidence_of_the_most_precise_pair_nothing_is_verified():
-    """
-    What is asked for counts, not what came first.
-    """
+    """What is asked for counts, not what came first."""
     cells = [proved("q8_0/q8_0", *SAME), proved("q4_0/q4_0", *OTHER)]
 
     marked = found(*cells, asked=[Pair("f16", "f16"), Pair("q8_0", "q8_0")])
@@ -323,9 +311,7 @@ def test_a_quantized_reference_is_verified_by_a_pair_that_differs_from_it():
 
 
 def test_a_server_that_ignores_one_type_is_caught_by_the_other_pair():
-    """
-    V alone: q8_0/q4_0 is not the reference, but to the last digit q8_0/q8_0.
-    """
+    """V alone: q8_0/q4_0 is not the reference, but to the last digit q8_0/q8_0."""
     reference = proved("f16/f16", *SAME)
     whole, half = proved("q8_0/q8_0", *OTHER), proved("q8_0/q4_0", *OTHER)
 
@@ -338,9 +324,7 @@ def test_a_server_that_ignores_one_type_is_caught_by_the_other_pair():
 
 
 def test_a_server_that_tells_needs_no_evidence():
-    """
-    As llama-server does in its log.
-    """
+    """As llama-server does in its log."""
     assert {} == marks(cell("f16/f16"), cell("q8_0/q8_0"))
 
 
@@ -359,9 +343,7 @@ def test_a_server_that_tells_needs_no_evidence():
 def test_a_cache_is_smaller_that_grows_by_a_twentieth_less_and_by_16_mib(
     reference_mib, saved_mib, is_smaller
 ):
-    """
-    Beside a reference that grows by four times that, and where it grows at all.
-    """
+    """Beside a reference that grows by four times that, and where it grows at all."""
 
     def growing(mib):
         return Proof(memory=((1024, 1 << 30), (2048, (1 << 30) + (mib << 20))))

@@ -6,6 +6,8 @@ A language is one file in this folder, found by being there. It offers:
 * ``COMMENT``: how a comment line is written, ``{}`` for its words.
 * ``functions(text)``: the functions of a text whose lines end with newlines, as
   they stand there, in the order of their lines. It raises `Unparsable`.
+* ``doubts(text, functions)``, if a second parser can check them: what it has against
+  them, as a phrase.
 
 A module whose name begins with an underscore is shared by languages.
 """
@@ -13,7 +15,7 @@ A module whose name begins with an underscore is shared by languages.
 import functools
 import importlib
 import pkgutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from codeneedle.corpora.needles import Function
@@ -42,12 +44,15 @@ class Language:
         suffixes: Of its files, lower case, with the dot.
         comment: A comment line, ``{}`` for its words.
         functions: Finds the functions of a text.
+        doubts: What a second parser has against the functions of a text, empty if
+            nothing; None if there is no such parser.
     """
 
     name: str
     suffixes: tuple[str, ...]
     comment: str
     functions: Callable[[str], list[Function]]
+    doubts: Callable[[str, Sequence[Function]], str] | None
 
 
 @functools.cache
@@ -87,4 +92,5 @@ def _language(name: str) -> Language:
         suffixes=module.SUFFIXES,
         comment=module.COMMENT,
         functions=module.functions,
+        doubts=getattr(module, "doubts", None),
     )

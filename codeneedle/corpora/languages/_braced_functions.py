@@ -1,4 +1,4 @@
-"""Functions with bodies between braces, found in a syntax tree of any parser."""
+"""Functions with bodies between braces, found in the tree that tree-sitter builds."""
 
 import functools
 from collections.abc import Callable, Iterable, Iterator, Sequence

@@ -123,8 +123,12 @@ class PromptCounter:
         """Tokens of that prompt."""
         return self.tokenizer.count_tokens(self.rendered(text, needle))
 
-    def budgeted(self, needles: Sequence[NeedleFacts]) -> tuple[NeedleFacts, ...]:
-        """*needles*, each with the tokens that its reply may have."""
+    def budgeted(
+        self, needles: Sequence[NeedleFacts], reply_tokens: int | None
+    ) -> tuple[NeedleFacts, ...]:
+        """*needles*, each with the tokens of its reply: *reply_tokens* if not None."""
+        if reply_tokens:
+            return tuple(replace(needle, budget=reply_tokens) for needle in needles)
         truths = ["\n".join(needle.lines) for needle in needles]
         sizes = self.tokenizer.counts(truths) if truths else []
         return tuple(
@@ -161,7 +165,7 @@ class PromptCounter:
             for each in functions
         ]
         if Ask.WRITTEN in chosen.ask.parts:
-            needles: Sequence[NeedleFacts] = self.budgeted(whole)
+            needles: Sequence[NeedleFacts] = self.budgeted(whole, chosen.reply_tokens)
         else:
             sizes = self.tokenizer.counts(["\n".join(each.lines) for each in whole])
             needles = [
@@ -323,7 +327,7 @@ def _with_functions(
     needles, forced = needles_of(corpus, chosen)
     return replace(
         fitted,
-        needles=counter.budgeted(needles),
+        needles=counter.budgeted(needles, chosen.reply_tokens),
         forced=forced,
         notes=tuple(_notes(counter, chosen, len(forced))),
     )

@@ -134,8 +134,9 @@ def _phrase(chosen: RecallConditions, written: int, forced: int) -> str:
     """What is asked of so many functions."""
     phrases = []
     if Ask.WRITTEN in chosen.ask.parts:
-        functions = plural(written, "function")
-        phrases.append(f"{ASKED_LINES} lines of {functions} written")
+        functions, limit = plural(written, "function"), chosen.reply_tokens
+        until = f", up to {plural(limit, 'token')} each" if limit else ""
+        phrases.append(f"{ASKED_LINES} lines of {functions} written{until}")
     if Ask.FORCED in chosen.ask.parts:
         functions, lines = plural(forced, "function"), plural(chosen.lines, "line")
         phrases.append(f"{lines} of {functions} forced")
@@ -228,14 +229,23 @@ class RecallProbe(Probe):
 
         Raises:
             CodeneedleError: If it cannot score right lines, and is to; or if settings
-                of forced lines are given where lines are written alone.
+                of forced lines are given where lines are written alone, or a limit of
+                replies where they are forced alone.
         """
+        if settings.reply_tokens and settings.ask is Ask.FORCED:
+            raise BadInput(
+                source=f"--reply-tokens {settings.reply_tokens}",
+                reason="is of lines that are written; --ask forced writes none",
+                hint="Leave it out, or use --ask written.",
+            )
         can_force = Ability.FORCED in engine.abilities
         if settings.ask in {Ask.FORCED, Ask.BOTH}:
             _require_forced(engine)
         elif settings.ask is Ask.WRITTEN or not can_force:
             _refuse_unused(settings, engine)
             return structs.replace(settings, ask=Ask.WRITTEN)
+        elif settings.reply_tokens:
+            return structs.replace(settings, ask=Ask.BOTH)
         return settings
 
     def check(self, settings: RecallSettings, corpus: Corpus | None) -> None:
@@ -298,10 +308,10 @@ class RecallProbe(Probe):
                 chosen = replace(chosen, ask=Ask.FORCED)
         written *= Ask.WRITTEN in chosen.ask.parts
         forced *= Ask.FORCED in chosen.ask.parts
-        answers = written * ASKED_LINES + forced * chosen.lines
+        tokens = chosen.reply_tokens or ASKED_LINES * a_line
         return Work(
             texts=(outlook.text_tokens,),
-            written=math.ceil(answers * a_line),
+            written=math.ceil(written * tokens + forced * chosen.lines * a_line),
             depth=outlook.text_tokens,
             phrase=_phrase(chosen, written, forced),
         )
@@ -444,10 +454,16 @@ class RecallAsker(Asker):
         return replace(blank, **scored, retries=tuple(self._retries))
 
     def _reply(self, question: Chat | Completion, needle: NeedleFacts) -> Reply:
-        enough = enough_for(needle)
+        client = self.served.client
+        has_limit = conditions_of(self.context.run.setup).reply_tokens is not None
+        is_enough = enough_for(needle)
+
+        def enough(so_far: str) -> bool:
+            return not has_limit and is_enough(so_far)
+
         if isinstance(question, Chat):
-            return self.served.client.chat(question, enough=enough)
-        return self.served.client.complete(question, enough=enough)
+            return client.chat(question, enough=enough)
+        return client.complete(question, enough=enough)
 
     def _question(self, needle: NeedleFacts, *, tokens: int) -> Chat | Completion:
         run = self.context.run

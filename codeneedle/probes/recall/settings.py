@@ -40,11 +40,14 @@ class RecallConditions:
         ask: Lines written, lines forced, or both.
         functions: Functions whose lines are forced; open pairs may be asked for more.
         lines: Lines of each of them that are not blank.
+        reply_tokens: Tokens of each written reply, which nothing ends earlier; None for
+            as many as the lines may take, ended once more would tell nothing.
     """
 
     ask: Ask = Ask.BOTH
     functions: Annotated[int, Meta(ge=1)] = FUNCTIONS
     lines: Annotated[int, Meta(ge=1, le=ASKED_LINES)] = FORCED_LINES
+    reply_tokens: Annotated[int, Meta(ge=1)] | None = None
 
 
 def conditions_of(setup: Setup) -> RecallConditions:
@@ -91,6 +94,17 @@ class RecallSettings(Struct, frozen=True, forbid_unknown_fields=True):
         Meta(
             description="Lines of each of them that are forced.",
             extra={"option": "--lines", "default": str(FORCED_LINES)},
+        ),
+    ] = None
+    reply_tokens: Annotated[
+        Annotated[int, Meta(ge=1)] | None,
+        Meta(
+            description="Limit of written replies, in tokens. Only it and the model "
+            "end them, so that running on is seen.",
+            extra={
+                "option": "--reply-tokens",
+                "default": "what the lines take, and ended early",
+            },
         ),
     ] = None
 

@@ -402,7 +402,7 @@ def _resolved(depth: float, chain: _Chain, other: _Chain) -> QuestionDraft:
     )
 
 
-# --- twins, ledger
+# --- twins
 
 
 def _twins(draft: Draft) -> Made:
@@ -451,6 +451,69 @@ def _alike(draft: Draft) -> Iterator[list[str]]:
     changed = {n * setting.lines // differ for n in range(differ)}
     for _ in range(family):
         yield [next(own) if n in changed else values[n] for n in range(setting.lines)]
+
+
+# --- meaning
+
+_WHICH = {
+    "even": "n % 2 == 0",
+    "odd": "n % 2 == 1",
+    "positive": "n > 0",
+    "negative": "n < 0",
+    "three-figure": "99 < abs(n) < 1000",
+    "one-digit": "-10 < n < 10",
+}
+_WHAT = {
+    "adds up": "sum(chosen)",
+    "doubles": "[n + n for n in chosen]",
+    "averages": "sum(chosen) / len(chosen)",
+    "multiplies": "math.prod(chosen)",
+    "finds the largest of": "max(chosen)",
+    "finds the smallest of": "min(chosen)",
+    "reverses the order of": "chosen[::-1]",
+    "squares": "[n * n for n in chosen]",
+}
+"""What a function does with which numbers: in words, and in code without them."""
+
+
+def _meaning(draft: Draft) -> Made:
+    """Functions of invented names; no two do the same, so a description fits one."""
+    chance, count = draft.chance, draft.setting.count
+    kinds = chance.distinct([*itertools.product(_WHAT, _WHICH)], count)
+    names = chance.different(lambda: _invented(chance), count)
+    questions = [
+        QuestionDraft(
+            depth=depth,
+            key=f"{what} the {which} numbers",
+            prompt=f"Which function of the text above {what} the {which} numbers?"
+            " Answer with its name alone.",
+            begin=f"The function that {what} the {which} numbers:\ndef ",
+            items=(names[n],),
+            at=(n,),
+            decoys=[
+                (f"{other} the {others} numbers", names[m], m)
+                for m, (other, others) in enumerate(kinds)
+                if m != n
+            ],
+        )
+        for n, (depth, (what, which)) in enumerate(
+            zip(draft.depths, kinds, strict=False)
+        )
+    ]
+    lines = [
+        Line(
+            place,
+            f"\ndef {name}(numbers):\n    chosen = [n for n in numbers if"
+            f" {_WHICH[which]}]\n    return {_WHAT[what]}\n",
+        )
+        for place, name, (what, which) in zip(
+            _spread(draft, count), names, kinds, strict=True
+        )
+    ]
+    return Made(lines, questions, _sentences(chance))
+
+
+# --- ledger
 
 
 def _ledger(draft: Draft) -> Made:
@@ -603,6 +666,13 @@ TASKS: Mapping[str, Task] = {
                 )
             ),
             make=_twins,
+            per_text=lambda setting: setting.count,
+        ),
+        Task(
+            name="meaning",
+            about="a function by what it does, instead of its name",
+            settings=tuple(Setting(f"one of {n}", n) for n in (2, 4, 8, 16, 32)),
+            make=_meaning,
             per_text=lambda setting: setting.count,
         ),
         Task(

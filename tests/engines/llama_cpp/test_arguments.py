@@ -63,9 +63,7 @@ def test_words_become_arguments(words, expected):
 
 @pytest.mark.parametrize("name", ["-ngl", "--gpu-layers", "--n_gpu_layers"])
 def test_all_names_of_an_argument_are_known_everywhere(name):
-    """
-    Server, llama-perplexity and llama-bench agree that the user chose the layers.
-    """
+    """Server, llama-perplexity and llama-bench agree that the user chose the layers."""
     words = (name, "20")
 
     assert has(words, OFFLOAD)
@@ -85,9 +83,7 @@ def test_all_names_of_an_argument_are_known_everywhere(name):
     ],
 )
 def test_arguments_that_stretch_the_context_are_known(words, expected):
-    """
-    However they are spelled.
-    """
+    """However they are spelled."""
     assert expected is stretches_context(words)
 
 
@@ -105,9 +101,7 @@ def test_arguments_that_stretch_the_context_are_known(words, expected):
     ],
 )
 def test_an_argument_that_would_break_the_experiment_is_refused(argument):
-    """
-    Before anything starts, with what to do instead.
-    """
+    """Before anything starts, with what to do instead."""
     with pytest.raises(BadInput) as caught:
         refuse_reserved(["-ngl", "99", argument, "1"])
 
@@ -116,9 +110,7 @@ def test_an_argument_that_would_break_the_experiment_is_refused(argument):
 
 
 def test_other_arguments_are_passed_on():
-    """
-    They are part of the setup; users know their machines better.
-    """
+    """They are part of the setup; users know their machines better."""
     refuse_reserved(["-ngl", "99", "-t", "8", "--no-mmap", "-ub", "2048", "--swa-full"])
 
 
@@ -142,9 +134,7 @@ def test_arguments_that_undo_ours_are_refused(llama_server):
 
 
 def test_a_cell_is_one_slot_on_loopback_with_its_types():
-    """
-    Everything that could differ from pair to pair is stated.
-    """
+    """Everything that could differ from pair to pair is stated."""
     assert [
         *("/bin/llama-server", "--model", "/models/m.gguf"),
         *("--alias", "made-cell"),
@@ -200,9 +190,7 @@ def test_a_server_is_told_what_it_needs_and_can(changes, stated, absent):
 
 
 def test_further_arguments_come_last():
-    """
-    Of two, llama-server takes the last.
-    """
+    """Of two, llama-server takes the last."""
     argv = command(replace(LAUNCH, extra=("--rope-scaling", "yarn")), port=1)
 
     assert ["--rope-scaling", "yarn"] == argv[-2:]
@@ -242,9 +230,7 @@ def test_threads_sleep_while_they_wait_where_others_compute(
 
 
 def test_rotation_is_left_out_where_asked():
-    """
-    By the environment: there is no argument for it.
-    """
+    """By the environment: there is no argument for it."""
     still = replace(LAUNCH.model, rotation=False)
 
     expected = {"LLAMA_ATTN_ROT_DISABLE": "1"}
@@ -275,9 +261,7 @@ def test_arguments_are_shared_with_llama_perplexity(given, shared, ignored):
 
 
 def test_a_real_llama_bench_has_what_is_needed():
-    """
-    All options that are used stand in its help text.
-    """
+    """All options that are used stand in its help text."""
     assert set() == set(BENCH_NEEDED) - BENCH_OPTIONS
 
 
@@ -299,9 +283,7 @@ def test_a_real_llama_bench_has_what_is_needed():
     ],
 )
 def test_what_matters_for_speed_is_passed_to_llama_bench(server_args, passed):
-    """
-    Lists lose their commas, which llama-bench takes for several tests.
-    """
+    """Lists lose their commas, which llama-bench takes for several tests."""
     assert (passed, ()) == translated(server_args, BENCH_OPTIONS)
 
 

@@ -31,9 +31,7 @@ LINES = "".join(f"line {number}\n" for number in range(40))
 
 
 def test_a_reply_of_many_tokens_arrives_whole(tmp_path):
-    """
-    Text, counts and times, a probability and a gap for each token.
-    """
+    """Text, counts and times, a probability and a gap for each token."""
     with fake_server(tmp_path) as served:
         reply = served.client.complete(QUESTION)
 
@@ -74,18 +72,14 @@ def count(served):
 def test_an_answer_that_goes_wrong_has_an_error_of_its_own(
     asked, fault, error, tmp_path
 ):
-    """
-    Half an answer is never returned, and no library's exception is raised.
-    """
+    """Half an answer is never returned, and no library's exception is raised."""
     with fake_server(tmp_path, fault) as served, pytest.raises(error):
         asked(served)
 
 
 @pytest.mark.parametrize("fault", ["slow-headers", "slow", "pings"])
 def test_a_server_that_says_next_to_nothing_is_left(fault, tmp_path):
-    """
-    Single bytes of headers or of an event, and pings, do not extend the deadline.
-    """
+    """Single bytes of headers or of an event, and pings, do not extend the deadline."""
     with (
         fake_server(tmp_path, fault, silence_s=0.5) as served,
         pytest.raises(ServerSilent) as caught,
@@ -96,9 +90,7 @@ def test_a_server_that_says_next_to_nothing_is_left(fault, tmp_path):
 
 
 def test_a_server_that_shuts_down_is_not_waited_for(tmp_path, monkeypatch):
-    """
-    After SIGTERM, llama-server may neither complete a reply nor exit.
-    """
+    """After SIGTERM, llama-server may neither complete a reply nor exit."""
     monkeypatch.setattr(http, "SHUTDOWN_S", 0.05)
     monkeypatch.setattr(http, "POLL_S", 0.05)
     farewell = "say-in-round=srv operator(): cleaning up before exit..."
@@ -128,9 +120,7 @@ def test_an_answer_is_scored_without_being_asked_for(faults, tmp_path):
     [("reset", ServerGone), ("html", BadReply), ("refuse=500", Refused)],
 )
 def test_scoring_goes_wrong_as_a_reply_does(fault, error, tmp_path):
-    """
-    The same checks, the same errors.
-    """
+    """The same checks, the same errors."""
     with fake_server(tmp_path, fault) as served, pytest.raises(error):
         served.client.force(QUESTION, "a text of many tokens")
 
@@ -146,9 +136,7 @@ def test_a_port_without_a_server_is_silent():
 
 
 def test_proxies_of_the_environment_are_not_used(tmp_path, monkeypatch):
-    """
-    Requests go to loopback whatever HTTP_PROXY says.
-    """
+    """Requests go to loopback whatever HTTP_PROXY says."""
     monkeypatch.setitem(os.environ, "HTTP_PROXY", "http://127.0.0.1:9")
     monkeypatch.setitem(os.environ, "ALL_PROXY", "http://127.0.0.1:9")
 
@@ -158,9 +146,7 @@ def test_proxies_of_the_environment_are_not_used(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("tokens", [512, 601, 767])
 def test_the_hint_of_a_prompt_that_is_too_long_names_a_context(tokens):
-    """
-    One that suffices; a reply takes room, too.
-    """
+    """One that suffices; a reply takes room, too."""
     stated = {
         "code": 400,
         "message": f"request ({tokens} tokens) exceeds the available context size",
@@ -202,16 +188,12 @@ def chat(*choices, enough=lambda _: False):
     ],
 )
 def test_why_a_completion_ended_is_kept(last, finish):
-    """
-    ``length`` means that the limit of tokens ended it.
-    """
+    """``length`` means that the limit of tokens ended it."""
     assert finish == completion({"content": "", "stop": True, **last}).finish
 
 
 def test_counts_and_times_are_those_of_the_last_event_that_states_them():
-    """
-    A reply that is cut has them, too.
-    """
+    """A reply that is cut has them, too."""
     timings = {
         "cache_n": 10,
         "prompt_n": 2,
@@ -234,9 +216,7 @@ def test_counts_and_times_are_those_of_the_last_event_that_states_them():
 
 
 def test_a_chat_tells_thinking_and_answer_apart():
-    """
-    Thinking is not part of the answer, nor passed to ``enough``.
-    """
+    """Thinking is not part of the answer, nor passed to ``enough``."""
     other = {"id": 2, "logprob": -2.5}
     probabilities = [{"id": 1, "logprob": -0.1, "top_logprobs": [other]}]
     reply = chat(
@@ -252,9 +232,7 @@ def test_a_chat_tells_thinking_and_answer_apart():
 
 
 def test_an_event_that_only_states_usage_is_no_end():
-    """
-    It follows the last event, with the final timings.
-    """
+    """It follows the last event, with the final timings."""
     events = [
         {"choices": [{"delta": {}, "finish_reason": "stop"}]},
         {"choices": [], "timings": {"predicted_n": 3}},
@@ -278,9 +256,7 @@ def test_an_event_that_only_states_usage_is_no_end():
     ],
 )
 def test_an_event_of_another_shape_is_refused(read, event):
-    """
-    Types are checked here, so that no later code has to.
-    """
+    """Types are checked here, so that no later code has to."""
     with pytest.raises(BadReply):
         read(event)
 
@@ -329,9 +305,7 @@ def test_the_real_server_counts_and_renders(real):
 
 @pytest.mark.real
 def test_chat_and_completion_give_the_same_text(real):
-    """
-    A template that adds nothing makes a chat the completion of its text.
-    """
+    """A template that adds nothing makes a chat the completion of its text."""
     completed = real.complete(Completion(prompt=PROMPT, max_tokens=30))
     chatted = real.chat(Chat(messages=(Message("user", PROMPT),), max_tokens=30))
 
@@ -343,9 +317,7 @@ def test_chat_and_completion_give_the_same_text(real):
 
 @pytest.mark.real
 def test_a_question_asked_again_is_answered_the_same_after_a_cut(real):
-    """
-    What an earlier reply left in the cache changes nothing.
-    """
+    """What an earlier reply left in the cache changes nothing."""
     question = Completion(prompt=PROMPT, max_tokens=60)
     first = real.complete(question)
     cut = real.complete(question, enough=lambda text: "\n" in text)
@@ -359,9 +331,7 @@ def test_a_question_asked_again_is_answered_the_same_after_a_cut(real):
 
 @pytest.mark.real
 def test_the_real_server_scores_what_it_would_have_written_as_it_wrote_it(real):
-    """
-    Forced to its own reply, a model gives each token its probability again.
-    """
+    """Forced to its own reply, a model gives each token its probability again."""
     question = Completion(prompt=PROMPT, max_tokens=12)
     written = real.complete(question)
     forced = real.force(question, written.text)
@@ -389,9 +359,7 @@ def test_the_real_server_scores_what_it_would_never_write(real):
 
 @pytest.mark.real
 def test_the_real_server_refuses_a_prompt_that_is_too_long(real):
-    """
-    The error says by how much.
-    """
+    """The error says by how much."""
     with pytest.raises(Refused, match="exceed_context_size_error") as caught:
         real.complete(Completion(prompt="x" * 3000, max_tokens=1))
 

@@ -91,9 +91,7 @@ def test_attention_that_would_leave_the_accelerator_is_told(faults, tmp_path):
 
 @pytest.mark.parametrize("faults", [(), ("die=1",), ("types=f16/f16",)])
 def test_whatever_else_is_wrong_is_left_to_the_cell(faults, tmp_path):
-    """
-    A preflight only looks for fallbacks; the cell itself tells the rest.
-    """
+    """A preflight only looks for fallbacks; the cell itself tells the rest."""
     assert None is preflight(tmp_path, *faults)
 
 
@@ -133,9 +131,7 @@ def count(folder, *faults):
 
 
 def test_what_counts_is_the_smallest_server(tmp_path):
-    """
-    No cache types, and nothing on an accelerator; other arguments are passed on.
-    """
+    """No cache types, and nothing on an accelerator; other arguments are passed on."""
     engine = fake_llama_cpp(arguments=("-ngl", "99", "-t", "1"))
     log = tmp_path / "log"
 
@@ -157,9 +153,7 @@ def test_what_counts_is_the_smallest_server(tmp_path):
 def test_an_argument_that_the_server_does_not_serve_with_is_refused(
     words, status, reason, tmp_path
 ):
-    """
-    As any other mistake in the request is; with some it prints and ends well.
-    """
+    """As any other mistake in the request is; with some it prints and ends well."""
     error = count(tmp_path, f"say={words}", f"die={status}")
 
     assert 2 == error.exit_code
@@ -187,9 +181,7 @@ ENDLESS = "{% for i in range(1000000000) %}x{% endfor %}"
 def test_a_template_that_fills_the_memory_is_stopped_and_named(
     llama_server, nano, tmp_path, monkeypatch
 ):
-    """
-    At a bounded amount: a chat template is a program, and comes with the weights.
-    """
+    """At a bounded amount: a chat template is a program, and comes with the weights."""
     monkeypatch.setattr(llama_cpp, "COUNT_MEMORY_BYTES", 256 << 20)
     engine = real_llama_cpp(llama_server, nano, arguments=("--chat-template", ENDLESS))
     log = tmp_path / "counting.log"
@@ -203,9 +195,7 @@ def test_a_template_that_fills_the_memory_is_stopped_and_named(
 
 
 def test_a_template_without_end_is_stopped_and_named(tmp_path, monkeypatch):
-    """
-    After a bounded time, at the start as well as when it is rendered.
-    """
+    """After a bounded time, at the start as well as when it is rendered."""
     monkeypatch.setattr(llama_cpp, "COUNT_TIMEOUT_S", 0.3)
     monkeypatch.setattr(processes, "GRACES_S", ((signal.SIGKILL, 60.0),))
     with (
@@ -224,9 +214,7 @@ def test_a_template_without_end_is_stopped_and_named(tmp_path, monkeypatch):
 @pytest.mark.real
 @pytest.mark.parametrize("args", [("-nlg", "99"), ("-t", "many")])
 def test_the_real_server_refuses_arguments(llama_server, nano, args, tmp_path):
-    """
-    Misspelled ones and wrong values.
-    """
+    """Misspelled ones and wrong values."""
     engine = real_llama_cpp(llama_server, nano, arguments=args)
 
     with pytest.raises(BadInput), engine.tokenizing(log=tmp_path / "counting.log"):
@@ -244,9 +232,7 @@ def real_llama_cpp(llama_server, nano, **spec):
 
 
 def test_an_engine_has_the_abilities_of_the_programs_beside_the_server(tmp_path):
-    """
-    What is missing is named, with how to get it.
-    """
+    """What is missing is named, with how to get it."""
     engine = fake_llama_cpp()
     whole = replace(engine, tools=replace(engine.tools, bench=tmp_path))
 
@@ -273,9 +259,7 @@ def test_a_server_that_is_too_old_to_render_answers_is_named():
 def test_what_the_real_server_cannot_render_is_left_in_no_file(
     llama_server, nano, tmp_path, monkeypatch
 ):
-    """
-    Its log quotes some of it; the folder of the log goes with the server.
-    """
+    """Its log quotes some of it; the folder of the log goes with the server."""
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     model = ModelSpec(weights=read_header(nano), name="nano", is_tiny=True)
     engine = LlamaCpp(tools=installation.find(), facts=ask(llama_server), model=model)
@@ -293,9 +277,7 @@ def test_what_the_real_server_cannot_render_is_left_in_no_file(
 
 
 def test_thinking_is_switched_off_where_the_binary_can(tmp_path):
-    """
-    Of a completion nothing is switched off.
-    """
+    """Of a completion nothing is switched off."""
     options = {"--reasoning-budget"}
     chat = fake_llama_cpp(options=options, thinking=False)
 
@@ -321,9 +303,7 @@ def test_a_cell_may_think_whatever_the_run_says(tmp_path):
 
 
 def test_a_variable_that_would_change_all_cells_is_told(monkeypatch):
-    """
-    It is not passed on, and the option that does it is named.
-    """
+    """It is not passed on, and the option that does it is named."""
     monkeypatch.delenv("LLAMA_ATTN_ROT_DISABLE", raising=False)
     assert () == fake_llama_cpp().notes()
     monkeypatch.setenv("LLAMA_ATTN_ROT_DISABLE", "1")
@@ -370,9 +350,7 @@ def test_a_device_is_one_that_is_there_and_lent_to_us(monkeypatch, device, lent,
 
 
 def test_a_share_of_the_cores_is_passed_on():
-    """
-    The built-in model writes with one thread whatever its share is.
-    """
+    """The built-in model writes with one thread whatever its share is."""
     large = fake_llama_cpp(threads=3).model
     tiny = fake_llama_cpp(is_tiny=True, threads=3).model
 

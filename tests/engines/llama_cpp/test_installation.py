@@ -21,9 +21,7 @@ def _empty_world(tmp_path, monkeypatch):
 
 
 def test_the_order_is_argument_environment_path_cache(tmp_path, monkeypatch):
-    """
-    A place is searched only if those before it hold nothing.
-    """
+    """A place is searched only if those before it hold nothing."""
     built = llama_like(installation.built_folder() / "llama-server")
     assert (built, "the cache folder") == (find().server, find().source)
 
@@ -42,9 +40,7 @@ def test_the_order_is_argument_environment_path_cache(tmp_path, monkeypatch):
 
 
 def test_a_missing_server_is_reported_with_the_ways_to_get_one():
-    """
-    The hint names our own build and Homebrew's.
-    """
+    """The hint names our own build and Homebrew's."""
     with pytest.raises(ToolMissing) as caught:
         find()
 
@@ -54,9 +50,7 @@ def test_a_missing_server_is_reported_with_the_ways_to_get_one():
 
 
 def test_a_path_that_is_no_program_is_refused_for_what_it_is(tmp_path, monkeypatch):
-    """
-    What was named explicitly is never silently skipped, though PATH has a server.
-    """
+    """What was named explicitly is never silently skipped, though PATH has a server."""
     llama_like(tmp_path / "llama-server")
     monkeypatch.setenv("PATH", str(tmp_path))
     (tmp_path / "file").touch()
@@ -74,9 +68,7 @@ def test_a_path_that_is_no_program_is_refused_for_what_it_is(tmp_path, monkeypat
 
 
 def test_the_other_programs_are_found_through_links_both_ways(tmp_path):
-    """
-    They may lie beside the link, as with Homebrew, or beside what it points to.
-    """
+    """They may lie beside the link, as with Homebrew, or beside what it points to."""
     real = llama_like(tmp_path / "cellar" / "llama-server")
     perplexity = script(tmp_path / "cellar" / "llama-perplexity", "")
     (tmp_path / "bin").mkdir()
@@ -91,9 +83,7 @@ def test_the_other_programs_are_found_through_links_both_ways(tmp_path):
 
 
 def test_a_server_tells_its_build_types_options_and_devices(tmp_path):
-    """
-    Free memory is left out of a device, because it changes from hour to hour.
-    """
+    """Free memory is left out of a device, because it changes from hour to hour."""
     server = llama_like(
         tmp_path / "llama-server",
         devices="  CUDA0: NVIDIA L4 (Ada) (22563 MiB, 22000 MiB free)",
@@ -190,9 +180,7 @@ def test_old_and_new_versions_are_told_from_other_programs(text, help_text, expe
 
 
 def test_older_layouts_are_read():
-    """
-    Lines may be indented or starred, and need not list the types.
-    """
+    """Lines may be indented or starred, and need not list the types."""
     text = (
         "usage: llama-server\n\n"
         "  -h,    --help, --usage          print usage\n"
@@ -208,9 +196,7 @@ def test_older_layouts_are_read():
 
 @pytest.mark.real
 def test_the_real_server_answers_every_question(llama_server):
-    """
-    The pinned build lists the nine types of upstream and all options we use.
-    """
+    """The pinned build lists the nine types of upstream and all options we use."""
     facts = ask(find(llama_server=llama_server).server)
     upstream = {
         *("f32", "f16", "bf16", "q8_0", "q5_1", "q5_0", "q4_1", "q4_0", "iq4_nl"),

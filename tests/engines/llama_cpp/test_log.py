@@ -49,9 +49,7 @@ RUNS = read(log("real-q8_0-q4_0"))
 
 
 def test_everything_that_runs_is_read_from_a_real_log():
-    """
-    A server started with -lv 4 states each setting that a cell depends on.
-    """
+    """A server started with -lv 4 states each setting that a cell depends on."""
     expected = Effective(
         build="11434 (unknown)",
         context=8192,
@@ -78,9 +76,7 @@ def test_everything_that_runs_is_read_from_a_real_log():
 
 
 def test_offload_and_buffers_of_all_devices_are_read():
-    """
-    On a GPU the layers there, and the compute buffers of device and host, count.
-    """
+    """On a GPU the layers there, and the compute buffers of device and host, count."""
     effective = read(log("quoted-cuda-f16-conversion"))
 
     assert (33, 33) == (effective.offloaded_layers, effective.total_layers)
@@ -91,9 +87,7 @@ def test_offload_and_buffers_of_all_devices_are_read():
 
 
 def test_both_caches_of_a_sliding_window_count_and_those_of_a_draft_model_do_not():
-    """
-    The first context is the model's; what follows belongs to a draft model.
-    """
+    """The first context is the model's; what follows belongs to a draft model."""
     effective = read(log("quoted-iswa-and-draft"))
 
     assert [32768, 1536] == [buffer.cells for buffer in effective.kv]
@@ -102,9 +96,7 @@ def test_both_caches_of_a_sliding_window_count_and_those_of_a_draft_model_do_not
 
 
 def test_older_builds_are_read_as_well():
-    """
-    Without prefixes, with other names, and beside a recurrent state.
-    """
+    """Without prefixes, with other names, and beside a recurrent state."""
     effective = read(log("quoted-hybrid-old-build"))
 
     assert "6000 (abcdef0)" == effective.build
@@ -126,9 +118,7 @@ def test_older_builds_are_read_as_well():
     ],
 )
 def test_the_reason_of_a_failure_is_found(name, status, words):
-    """
-    The most telling line gives status and reason, not the last one.
-    """
+    """The most telling line gives status and reason, not the last one."""
     found = trouble(log(name))
 
     assert found is not None
@@ -174,9 +164,7 @@ def test_the_reason_of_a_failure_is_found(name, status, words):
     ],
 )
 def test_each_backend_s_message_is_known(status, line):
-    """
-    What a build cannot do, no memory, no threads; lines around it tell less.
-    """
+    """What a build cannot do, no memory, no threads; lines around it tell less."""
     found = trouble(f"warming up the model\n0.00.908.334 E {line}\nexiting due to it")
 
     assert found is not None
@@ -184,9 +172,7 @@ def test_each_backend_s_message_is_known(status, line):
 
 
 def test_a_healthy_log_has_no_trouble():
-    """
-    Warnings of a server that works are not taken for failures.
-    """
+    """Warnings of a server that works are not taken for failures."""
     healthy = log("real-q8_0-q4_0")
 
     assert (None, None) == (trouble(healthy), fallback(healthy))
@@ -200,9 +186,7 @@ def test_a_healthy_log_has_no_trouble():
     ],
 )
 def test_a_fallback_is_noticed(name, status):
-    """
-    Attention on the CPU or on converted types is logged once.
-    """
+    """Attention on the CPU or on converted types is logged once."""
     found = fallback(log(name))
 
     assert found is not None
@@ -210,9 +194,7 @@ def test_a_fallback_is_noticed(name, status):
 
 
 def test_the_evidence_is_the_lines_that_name_types_context_and_attention():
-    """
-    They are stored with a mismatch.
-    """
+    """They are stored with a mismatch."""
     lines = evidence(log("real-q8_0-q4_0"))
 
     assert any("K (q8_0)" in line for line in lines)
@@ -220,9 +202,7 @@ def test_the_evidence_is_the_lines_that_name_types_context_and_attention():
 
 
 def test_the_last_lines_of_a_log_hold_no_control_characters():
-    """
-    Colours and control characters of a log never reach a terminal.
-    """
+    """Colours and control characters of a log never reach a terminal."""
     text = "\x1b[31mred\x1b[0m\n\n\x07bell\x00\n\x1b]0;title\x07done\n"
 
     assert ("red", " bell", "done") == last_lines(text)
@@ -230,9 +210,7 @@ def test_the_last_lines_of_a_log_hold_no_control_characters():
 
 
 def test_of_a_line_of_megabytes_only_the_beginning_is_read():
-    """
-    Otherwise a model's own text could take minutes to parse.
-    """
+    """Otherwise a model's own text could take minutes to parse."""
     endless = ": compute" * 1_000_000 + "\nllama_context: flash_attn = enabled\n"
 
     assert "enabled" == read(endless).flash_attention
@@ -315,9 +293,7 @@ def test_a_type_that_is_another_one_at_first_is_a_mismatch(line, differences):
 
 
 def test_both_ends_of_a_long_log_are_read(tmp_path):
-    """
-    A log of at most twice the limit is read whole; a missing one is empty.
-    """
+    """A log of at most twice the limit is read whole; a missing one is empty."""
     path = tmp_path / "log"
     path.write_bytes(b"abcdef")
 
@@ -330,9 +306,7 @@ def test_both_ends_of_a_long_log_are_read(tmp_path):
 
 
 def test_a_server_that_shuts_down_says_so_near_the_end_of_its_log(tmp_path):
-    """
-    Long ago does not count: the phrase may stand in a prompt.
-    """
+    """Long ago does not count: the phrase may stand in a prompt."""
     path = tmp_path / "log"
     path.write_bytes(b"srv operator(): cleaning up before exit...\nbye\n")
     assert is_shutting_down(path)
@@ -356,9 +330,7 @@ def test_a_server_that_shuts_down_says_so_near_the_end_of_its_log(tmp_path):
 def test_how_a_program_ended_is_said_by_its_exit_code(
     returncode, phrase, status, words
 ):
-    """
-    Negative ones are signals, of which two have causes that the log cannot tell.
-    """
+    """Negative ones are signals, of which two have causes that the log cannot tell."""
     found = exit_cause(returncode)
 
     assert phrase == exit_phrase(returncode)
@@ -367,9 +339,7 @@ def test_how_a_program_ended_is_said_by_its_exit_code(
 
 
 def test_lines_have_no_time_stamps_and_blank_ones_are_left_out():
-    """
-    Only the prefix of llama.cpp's own logger is removed.
-    """
+    """Only the prefix of llama.cpp's own logger is removed."""
     text = "0.00.073.447 I main: x\n\n   \n0.1 I kept\n"
 
     assert ["main: x", "0.1 I kept"] == list(lines(text))
@@ -400,9 +370,7 @@ REQUIRED = (
 
 
 def test_all_statistics_of_a_complete_output_are_read():
-    """
-    Values and their errors, perplexities, divergences, probabilities.
-    """
+    """Values and their errors, perplexities, divergences, probabilities."""
     found = statistics(COMPLETE)
 
     assert found is not None
@@ -437,16 +405,12 @@ def test_each_chunk_by_itself_follows_from_the_means_so_far():
 
 
 def test_chunks_without_a_number_have_no_values():
-    """
-    A perplexity that is none spoils all that are subtracted from it.
-    """
+    """A perplexity that is none spoils all that are subtracted from it."""
     assert () == by_chunk(COMPLETE.replace("12266.2220", "nan"), tokens=255)
 
 
 def test_a_divergence_of_minus_zero_is_zero():
-    """
-    The reference compared with itself prints -0.000000.
-    """
+    """The reference compared with itself prints -0.000000."""
     found = statistics(printed("self-f16"))
 
     assert found is not None
@@ -454,9 +418,7 @@ def test_a_divergence_of_minus_zero_is_zero():
 
 
 def test_no_number_comes_from_an_output_that_is_cut_anywhere():
-    """
-    There are all statistics or none.
-    """
+    """There are all statistics or none."""
     whole = statistics(COMPLETE)
     complete_from = COMPLETE.index(LAST) + len(LAST)
     offsets = {
@@ -472,9 +434,7 @@ def test_no_number_comes_from_an_output_that_is_cut_anywhere():
 
 @pytest.mark.parametrize("label", REQUIRED)
 def test_a_missing_line_makes_the_statistics_incomplete(label):
-    """
-    Each stored number is required.
-    """
+    """Each stored number is required."""
     lines = COMPLETE.splitlines(keepends=True)
     without = [line for line in lines if not line.startswith(label)]
 
@@ -500,9 +460,7 @@ def test_statistics_that_contradict_are_refused(text):
 
 
 def test_the_95th_percentile_may_be_missing():
-    """
-    Old builds do not print it.
-    """
+    """Old builds do not print it."""
     found = statistics(COMPLETE.replace("95.0%   KLD:  10.474720\n", ""))
 
     assert found is not None
@@ -520,9 +478,7 @@ def test_the_95th_percentile_may_be_missing():
     ],
 )
 def test_errors_that_the_tool_ignores_are_not_ignored(ignored):
-    """
-    The tool logs two errors and goes on; the numbers after them are wrong.
-    """
+    """The tool logs two errors and goes on; the numbers after them are wrong."""
     text = f"0.00.024.815 E kl_divergence: {ignored}\n{COMPLETE}"
 
     assert statistics(text) is None
@@ -541,9 +497,7 @@ def test_errors_that_the_tool_ignores_are_not_ignored(ignored):
     ],
 )
 def test_each_way_to_fail_is_named_and_has_no_statistics(name, words):
-    """
-    The tool exits 0 on most of these; only its log tells.
-    """
+    """The tool exits 0 on most of these; only its log tells."""
     text = printed(name)
 
     assert words in (failure(text) or "")
@@ -552,9 +506,7 @@ def test_each_way_to_fail_is_named_and_has_no_statistics(name, words):
 
 
 def test_too_few_scored_tokens_have_rows_and_no_statistics():
-    """
-    The tool prints running values of 62 tokens, stops there, and exits 0.
-    """
+    """The tool prints running values of 62 tokens, stops there, and exits 0."""
     text = printed("too-few-scored")
 
     assert 2 == chunks_done(text)
@@ -563,9 +515,7 @@ def test_too_few_scored_tokens_have_rows_and_no_statistics():
 
 
 def test_an_error_that_is_no_number_leaves_the_value():
-    """
-    An RMS of exactly zero has an error of zero by zero.
-    """
+    """An RMS of exactly zero has an error of zero by zero."""
     found = statistics(
         COMPLETE.replace("9.612 ± 1.370 %\nSame", "0.000 ±  -nan %\nSame")
     )
@@ -575,18 +525,14 @@ def test_an_error_that_is_no_number_leaves_the_value():
 
 
 def test_warnings_between_the_lines_are_ignored():
-    """
-    Drivers write to the same file.
-    """
+    """Drivers write to the same file."""
     noisy = COMPLETE.replace("Median  KLD", "0.01.000.000 W cuda: slow\nMedian  KLD")
 
     assert statistics(COMPLETE) == statistics(noisy)
 
 
 def test_the_final_perplexity_ends_a_run_that_writes():
-    """
-    Without it, the base file may be incomplete.
-    """
+    """Without it, the base file may be incomplete."""
     text = printed("base")
 
     assert Estimate(14145.3098, 4242.15655) == final_perplexity(text)
@@ -615,9 +561,7 @@ def test_progress_and_early_ends_are_read_in_both_modes(name, done, early):
 
 
 def test_sizes_are_read():
-    """
-    Chunks and context before the first chunk, or how many tokens the text lacks.
-    """
+    """Chunks and context before the first chunk, or how many tokens the text lacks."""
     assert Size(chunks=4, context=512) == size(printed("base")) == size(COMPLETE)
     assert size(printed("text-too-short")) is None
     assert Lengths(needed=1024, found=701) == too_short(printed("text-too-short"))

@@ -54,9 +54,7 @@ def hasty(monkeypatch):
 
 
 def test_a_pair_is_compared_with_the_written_reference(tmp_path, run):
-    """
-    The reference is written once, with its text beside it, and used again.
-    """
+    """The reference is written once, with its text beside it, and used again."""
     tool = made_perplexity(tmp_path)
     floor = compared(tool, divergence_task(run))
     found = compared(tool, divergence_task(run, "q4_0/q4_0"))
@@ -76,9 +74,7 @@ def test_a_pair_is_compared_with_the_written_reference(tmp_path, run):
 
 
 def test_each_run_is_noted_before_and_after(tmp_path, run):
-    """
-    First with its command, then with what the log tells.
-    """
+    """First with its command, then with what the log tells."""
     runs = []
     compared(made_perplexity(tmp_path), divergence_task(run, "q4_0/q4_0"), runs=runs)
 
@@ -89,9 +85,7 @@ def test_each_run_is_noted_before_and_after(tmp_path, run):
 
 
 def test_a_base_file_that_came_out_short_is_an_error(tmp_path, run):
-    """
-    The tool does not notice a full disk: it exits 0 with a final estimate.
-    """
+    """The tool does not notice a full disk: it exits 0 with a final estimate."""
     tool = made_perplexity(tmp_path, "short-base=200000")
 
     with pytest.raises(CellError, match="it has 200,000 bytes instead of 546,772"):
@@ -113,9 +107,7 @@ def test_a_base_file_that_came_out_short_is_an_error(tmp_path, run):
     ids=str,
 )
 def test_a_reference_of_something_else_is_not_used(tmp_path, run, changes, model):
-    """
-    Weights, text, pair and chunks must be the same, and so must arguments.
-    """
+    """Weights, text, pair and chunks must be the same, and so must arguments."""
     task = divergence_task(run)
     compared(made_perplexity(tmp_path), task)
 
@@ -161,9 +153,7 @@ def test_a_tool_that_fails_is_an_error_with_a_status(
 
 @pytest.mark.parametrize(("cuts", "runs"), [(2, 3), (30, 21)])
 def test_a_log_without_its_end_is_asked_for_again(tmp_path, run, cuts, runs):
-    """
-    Up to twenty times: the tool exited with 0 before its log was written.
-    """
+    """Up to twenty times: the tool exited with 0 before its log was written."""
     tool, task = made_perplexity(tmp_path, f"cut={cuts}"), divergence_task(run)
 
     if cuts < runs:
@@ -175,9 +165,7 @@ def test_a_log_without_its_end_is_asked_for_again(tmp_path, run, cuts, runs):
 
 
 def test_a_tool_that_writes_nothing_is_ended(tmp_path, run, hasty, monkeypatch):
-    """
-    Some pairs hang at warm-up on some devices.
-    """
+    """Some pairs hang at warm-up on some devices."""
     monkeypatch.setattr(perplexity, "SILENCE_S", 0.3)
 
     with pytest.raises(CellError, match=r"has written nothing for 0\.3 s") as caught:
@@ -187,9 +175,7 @@ def test_a_tool_that_writes_nothing_is_ended(tmp_path, run, hasty, monkeypatch):
 
 
 def test_an_interrupted_run_leaves_no_draft_and_no_child(tmp_path, run, hasty):
-    """
-    Progress is a number of chunks; the stand-in hangs after the first.
-    """
+    """Progress is a number of chunks; the stand-in hangs after the first."""
     draft = BaseFile.of(run, context=512).draft
 
     def interrupt(chunks):
@@ -207,9 +193,7 @@ def test_an_interrupted_run_leaves_no_draft_and_no_child(tmp_path, run, hasty):
 
 
 def test_a_folder_that_takes_no_file_is_an_error_of_the_folder(tmp_path, run):
-    """
-    No other cell would fare better.
-    """
+    """No other cell would fare better."""
     run.write_text("in the way")
 
     with pytest.raises(FolderUnusable, match=str(run)):
@@ -217,9 +201,7 @@ def test_a_folder_that_takes_no_file_is_an_error_of_the_folder(tmp_path, run):
 
 
 def test_a_text_that_turns_out_too_short_is_an_error_of_the_request(tmp_path, run):
-    """
-    No other cell would fare better; the tool's own count is quoted.
-    """
+    """No other cell would fare better; the tool's own count is quoted."""
     tool = made_perplexity(tmp_path, "print=text-too-short")
 
     with pytest.raises(BadInput, match=r"701 tokens.*takes 1,024") as caught:
@@ -243,9 +225,7 @@ def value_of(command, option):
 
 
 def test_a_text_is_given_only_to_write_a_base_file(tmp_path):
-    """
-    To compare, the tool reads the tokens from the base file.
-    """
+    """To compare, the tool reads the tokens from the base file."""
     tool = made_perplexity(tmp_path)
     comparing, writing = tool.command(job()), tool.command(job(text=Path("a.txt")))
 
@@ -291,9 +271,7 @@ def test_a_batch_is_never_longer_than_a_chunk(tmp_path):
 def test_the_user_s_number_of_layers_is_used_however_it_is_spelled(
     tmp_path, arguments, words, layers
 ):
-    """
-    Underscores are dashes for llama.cpp. Otherwise all layers are offloaded.
-    """
+    """Underscores are dashes for llama.cpp. Otherwise all layers are offloaded."""
     tool = made_perplexity(tmp_path, arguments=arguments)
     command = tool.command(job())
 
@@ -310,9 +288,7 @@ def test_a_tiny_model_gets_few_threads_that_sleep(tmp_path):
 
 
 def test_all_layers_are_to_be_on_the_accelerator_unless_a_number_was_chosen(tmp_path):
-    """
-    Distributions of other kernels are not compared unnoticed.
-    """
+    """Distributions of other kernels are not compared unnoticed."""
     told = """\
 llama_context: n_ctx_seq             = 512
 llama_kv_cache: size = 1.00 MiB ( 512 cells, 1 layers, 1/1 seqs), \
@@ -326,9 +302,7 @@ load_tensors: offloaded 20/33 layers to GPU
 
 
 def test_the_version_is_that_which_the_tool_states(tmp_path):
-    """
-    A tool that states none is called unknown.
-    """
+    """A tool that states none is called unknown."""
     silent = script(tmp_path / "silent", "true")
 
     assert "0.6.0-dev (build 11434, commit fake)" == made_perplexity(tmp_path).version
@@ -393,9 +367,7 @@ def test_a_text_that_just_suffices_is_accepted(tmp_path):
 
 @pytest.mark.parametrize(("context", "chunks"), [(64, 3), (2, 50), (50, 4)])
 def test_fewer_than_a_hundred_scored_tokens_are_refused(tmp_path, context, chunks):
-    """
-    The tool would compute them, print no statistics, and exit 0; 100 suffice.
-    """
+    """The tool would compute them, print no statistics, and exit 0; 100 suffice."""
     tool = made_perplexity(tmp_path)
     check(tool, 9999, context=51, chunks=4)
 
@@ -415,9 +387,7 @@ def test_fewer_than_a_hundred_scored_tokens_are_refused(tmp_path, context, chunk
     ],
 )
 def test_old_builds_are_refused_where_they_overflow(tmp_path, build, context, refused):
-    """
-    At 2^31 values: a vocabulary of 151,936 and 14,134 tokens.
-    """
+    """At 2^31 values: a vocabulary of 151,936 and 14,134 tokens."""
     weights = made_weights(vocabulary=151_936)
     tool = made_perplexity(tmp_path, build=build, weights=weights)
 
@@ -430,9 +400,7 @@ def test_old_builds_are_refused_where_they_overflow(tmp_path, build, context, re
 
 
 def test_what_a_reference_adds_to_the_disk_is_predicted(tmp_path, run):
-    """
-    Files in its place would be replaced, so they count.
-    """
+    """Files in its place would be replaced, so they count."""
     tool = made_perplexity(tmp_path)
     assert 546_772 == tool.missing_bytes(run, context=512, chunks=4)
 
@@ -496,25 +464,19 @@ def test_the_size_is_predicted_to_the_byte(vocabulary, chunks, size):
     ("chunks", "context", "scored"), [(4, 512, 1020), (1, 513, 256), (9, 1, 0)]
 )
 def test_only_the_second_half_of_a_chunk_is_scored(chunks, context, scored):
-    """
-    Its last token predicts nothing.
-    """
+    """Its last token predicts nothing."""
     assert scored == scored_tokens(chunks=chunks, context=context)
 
 
 def test_a_complete_file_of_the_same_identity_is_used(kept):
-    """
-    Chunks, perplexity and seconds are those of its note.
-    """
+    """Chunks, perplexity and seconds are those of its note."""
     assert KEPT == kept.usable(IDENTITY)
     assert not kept.draft.exists()
 
 
 @pytest.mark.parametrize("field", [field.name for field in fields(Identity)])
 def test_a_file_of_another_identity_is_not_used(kept, field):
-    """
-    Text, weights, build, types, context, chunks, arguments: all must be the same.
-    """
+    """Text, weights, build, types, context, chunks, arguments: all must be the same."""
     value = getattr(IDENTITY, field)
     other = {str: f"{value}x", tuple: ("x",), bool: False, int: 999}[type(value)]
 
@@ -544,9 +506,7 @@ def test_a_file_of_another_identity_is_not_used(kept, field):
     ],
 )
 def test_a_damaged_or_foreign_file_is_not_used(kept, damaged, fault):
-    """
-    Header and size say what is wrong; the note has a hash of tokens and end.
-    """
+    """Header and size say what is wrong; the note has a hash of tokens and end."""
     if damaged is None:
         kept.path.unlink()
     else:
@@ -558,9 +518,7 @@ def test_a_damaged_or_foreign_file_is_not_used(kept, damaged, fault):
 
 @pytest.mark.parametrize("note", [None, b"", b"{", b"[]", b'{"chunks": 4}'])
 def test_a_file_without_a_readable_note_is_not_used(kept, note):
-    """
-    The file itself does not state what it was made of.
-    """
+    """The file itself does not state what it was made of."""
     kept.note_path.unlink()
     if note is not None:
         kept.note_path.write_bytes(note)
@@ -570,9 +528,7 @@ def test_a_file_without_a_readable_note_is_not_used(kept, note):
 
 @pytest.mark.parametrize("which", ["path", "note_path", "draft"])
 def test_whatever_is_in_the_place_of_a_base_file_is_removed(kept, which):
-    """
-    A pipe is not waited for; a file that is written again has no note before.
-    """
+    """A pipe is not waited for; a file that is written again has no note before."""
     place = getattr(kept, which)
     place.unlink(missing_ok=True)
     os.mkfifo(place)

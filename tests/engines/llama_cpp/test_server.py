@@ -30,9 +30,7 @@ def impatient(monkeypatch):
 
 
 def test_a_served_cell_is_what_was_asked_and_gone_afterwards(tmp_path):
-    """
-    The server ends with the block.
-    """
+    """The server ends with the block."""
     with fake_server(tmp_path) as served:
         assert Readiness.READY is served.client.readiness(served.launch.alias)
         (kv,) = served.effective().kv
@@ -53,9 +51,7 @@ def test_the_log_begins_with_the_command_which_is_not_read_as_output(tmp_path):
 
 
 def test_a_server_has_a_name_of_its_own(tmp_path):
-    """
-    So that the server of an earlier start is never taken for this one.
-    """
+    """So that the server of an earlier start is never taken for this one."""
     names = set()
     for _ in range(2):
         with fake_server(tmp_path) as served:
@@ -87,9 +83,7 @@ def test_a_server_that_dies_is_reported_at_once(fault, tmp_path):
     ],
 )
 def test_the_log_says_why_a_server_died(line, status, words, excerpt, tmp_path):
-    """
-    Its line is the reason, and its last words are kept.
-    """
+    """Its line is the reason, and its last words are kept."""
     with (
         pytest.raises(ServerDied, match=words) as caught,
         fake_server(tmp_path, f"say={line}", "die=1"),
@@ -101,9 +95,7 @@ def test_the_log_says_why_a_server_died(line, status, words, excerpt, tmp_path):
 
 
 def test_other_errors_of_a_block_get_the_last_words_of_the_log(tmp_path):
-    """
-    Whatever failed in a round, its record shows what the server was doing.
-    """
+    """Whatever failed in a round, its record shows what the server was doing."""
     with pytest.raises(CellError) as caught, fake_server(tmp_path, "html") as served:
         served.client.complete(QUESTION)
 
@@ -119,9 +111,7 @@ def test_other_errors_of_a_block_get_the_last_words_of_the_log(tmp_path):
     ],
 )
 def test_a_server_that_never_gets_ready_is_given_up(fault, words, tmp_path, impatient):
-    """
-    In time, with what was seen of it last.
-    """
+    """In time, with what was seen of it last."""
     with (
         pytest.raises(CellError) as caught,
         fake_server(tmp_path, fault, load_timeout_s=4.0),
@@ -133,9 +123,7 @@ def test_a_server_that_never_gets_ready_is_given_up(fault, words, tmp_path, impa
 
 
 def test_a_pair_that_hangs_at_warm_up_is_given_up(tmp_path, impatient):
-    """
-    Long before loading would be: the log says that it is over.
-    """
+    """Long before loading would be: the log says that it is over."""
     launch = fake_launch("say=warming up the model with an empty run", "loading")
     with (
         pytest.raises(CellError) as caught,
@@ -154,9 +142,7 @@ def test_a_pair_that_hangs_at_warm_up_is_given_up(tmp_path, impatient):
 
 
 def test_types_that_are_not_the_ones_asked_for_are_told(tmp_path):
-    """
-    An error about them is left with the lines that decided it.
-    """
+    """An error about them is left with the lines that decided it."""
     with (
         pytest.raises(CellError) as caught,
         fake_server(tmp_path, "types=f16/f16") as served,
@@ -169,9 +155,7 @@ def test_types_that_are_not_the_ones_asked_for_are_told(tmp_path):
 
 
 def test_types_that_are_not_named_are_told_as_well(tmp_path, monkeypatch):
-    """
-    After a while in which the log may catch up.
-    """
+    """After a while in which the log may catch up."""
     monkeypatch.setattr(server, "LOG_DELAY_S", 0.1)
     with fake_server(tmp_path, "no-kv") as served:
         (difference,) = served.verify(CELL)
@@ -180,9 +164,7 @@ def test_types_that_are_not_named_are_told_as_well(tmp_path, monkeypatch):
 
 
 def test_a_part_of_the_layers_differs_unless_the_user_chose_it(tmp_path):
-    """
-    Without a number, all of them are asked for.
-    """
+    """Without a number, all of them are asked for."""
     launch = fake_launch("say=load_tensors: offloaded 20/33 layers to GPU")
     chosen = replace(launch, extra=(*launch.extra, "-ngl", "20"))
     log = tmp_path / "server.log"
@@ -196,9 +178,7 @@ def test_a_part_of_the_layers_differs_unless_the_user_chose_it(tmp_path):
 
 
 def test_a_port_that_was_taken_meanwhile_is_exchanged(tmp_path):
-    """
-    Between choosing a port and binding it, anybody may come.
-    """
+    """Between choosing a port and binding it, anybody may come."""
     taken = tmp_path / "taken"
     taken.touch()
 
@@ -207,9 +187,7 @@ def test_a_port_that_was_taken_meanwhile_is_exchanged(tmp_path):
 
 
 def test_the_memory_of_a_server_is_known_after_its_end(tmp_path):
-    """
-    The largest that was seen.
-    """
+    """The largest that was seen."""
     with fake_server(tmp_path) as served:
         pass
 
@@ -231,9 +209,7 @@ def real_launch(llama_server, nano):
 
 @pytest.mark.real
 def test_the_real_server_runs_what_was_asked_for(real_launch, tmp_path):
-    """
-    Types, context rounded up to 256, flash attention and device are verified.
-    """
+    """Types, context rounded up to 256, flash attention and device are verified."""
     with serving(real_launch, log=tmp_path / "log") as served:
         fell_back = served.fallback()
         effective = served.effective()
@@ -255,9 +231,7 @@ def test_the_real_server_runs_what_was_asked_for(real_launch, tmp_path):
 
 @pytest.mark.real
 def test_the_real_server_refuses_a_type_that_it_does_not_know(real_launch, tmp_path):
-    """
-    The cell is unsupported, for the reason that the server states.
-    """
+    """The cell is unsupported, for the reason that the server states."""
     launch = replace(real_launch, pair=Pair("q9_0", "q4_0"))
     with pytest.raises(ServerDied) as caught, serving(launch, log=tmp_path / "log"):
         pass

@@ -82,9 +82,7 @@ def talk():
 
 
 def test_a_completion_is_streamed_and_counted(talk):
-    """
-    Text, counts of the server's, log-probabilities, gaps, times by our clock.
-    """
+    """Text, counts of the server's, log-probabilities, gaps, times by our clock."""
     with endpoint() as server, talk(server) as client:
         reply = client.complete(QUESTION)
 
@@ -100,9 +98,7 @@ def test_a_completion_is_streamed_and_counted(talk):
 
 
 def test_a_chat_says_the_same(talk):
-    """
-    And that the model is not to think.
-    """
+    """And that the model is not to think."""
     with endpoint() as server, talk(server) as client:
         chat, completion = client.chat(CHAT), client.complete(QUESTION)
 
@@ -112,9 +108,7 @@ def test_a_chat_says_the_same(talk):
 
 
 def test_a_begun_answer_is_continued(talk):
-    """
-    As vLLM and SGLang have to be told.
-    """
+    """As vLLM and SGLang have to be told."""
     said = (Message("user", "x"), Message("assistant", ASKED))
 
     with endpoint() as server, talk(server) as client:
@@ -125,9 +119,7 @@ def test_a_begun_answer_is_continued(talk):
 
 
 def test_a_reply_that_is_long_enough_is_cut(talk):
-    """
-    Its tokens are counted by its events, because no usage comes any more.
-    """
+    """Its tokens are counted by its events, because no usage comes any more."""
     with endpoint() as server, talk(server) as client:
         reply = client.complete(QUESTION, enough=lambda text: "two" in text)
 
@@ -146,9 +138,7 @@ def test_a_reply_that_is_long_enough_is_cut(talk):
 def test_fields_that_a_strict_server_refuses_are_left_out_from_then_on(
     talk, fault, left_out
 ):
-    """
-    The second question is sent once; what is left out is known.
-    """
+    """The second question is sent once; what is left out is known."""
     with endpoint(fault) as server, talk(server) as client:
         assert ANSWER == client.complete(QUESTION).text
         tries = len(server.bodies)
@@ -160,9 +150,7 @@ def test_fields_that_a_strict_server_refuses_are_left_out_from_then_on(
 
 
 def test_without_probabilities_and_counts_there_are_gaps(talk):
-    """
-    Not zeros: margins are missing, tokens are counted by events.
-    """
+    """Not zeros: margins are missing, tokens are counted by events."""
     with endpoint("no-logprobs", "no-usage") as server, talk(server) as client:
         reply = client.complete(QUESTION)
 
@@ -217,9 +205,7 @@ def test_given_text_is_scored_where_the_server_echoes_it(talk):
 def test_a_server_that_cannot_score_given_text_leaves_a_gap(
     talk, faults, question, said
 ):
-    """
-    With the reason; what the model wrote stays.
-    """
+    """With the reason; what the model wrote stays."""
     with (
         endpoint(*faults) as server,
         talk(server) as client,
@@ -248,9 +234,7 @@ def test_a_server_of_a_kind_that_scores_no_given_text_has_not_crashed(
 
 
 def test_places_of_tokens_need_not_be_told(talk):
-    """
-    Those of the right answer are known from their texts.
-    """
+    """Those of the right answer are known from their texts."""
     with endpoint("echo") as server, talk(server) as client:
         told = client.force(QUESTION, ANSWER)
         server.faults["offsets"] = "bare"
@@ -260,9 +244,7 @@ def test_places_of_tokens_need_not_be_told(talk):
 
 
 def test_a_server_that_breaks_at_its_first_echo_is_not_asked_again(talk):
-    """
-    It is waited for once, for a short time; each right answer after it is a gap.
-    """
+    """It is waited for once, for a short time; each right answer after it is a gap."""
     with endpoint("echo-refused=500") as server, talk(server) as client:
         for _ in range(3):
             with pytest.raises(BadReply, match="500"):
@@ -273,9 +255,7 @@ def test_a_server_that_breaks_at_its_first_echo_is_not_asked_again(talk):
 
 
 def test_a_server_that_has_echoed_and_breaks_is_a_failure(talk):
-    """
-    As it is of what is written: the cell is measured again.
-    """
+    """As it is of what is written: the cell is measured again."""
     with endpoint("echo") as server, talk(server) as client:
         client.force(QUESTION, "right")
         server.faults["echo-refused"] = "500"
@@ -286,9 +266,7 @@ def test_a_server_that_has_echoed_and_breaks_is_a_failure(talk):
 
 
 def test_a_wrong_key_is_no_lack_of_echoes(talk):
-    """
-    Everything else would be refused, too.
-    """
+    """Everything else would be refused, too."""
     with (
         endpoint("echo-refused=401") as server,
         talk(server) as client,
@@ -317,9 +295,7 @@ def echoed(*pieces, written, counted):
     ("written", "counted"), [((), 0), (("\n",), 1), (("\n",), None)]
 )
 def test_scores_are_those_of_the_right_tokens(written, counted):
-    """
-    A model that ends at once has written no token, and a server says so.
-    """
+    """A model that ends at once has written no token, and a server says so."""
     right = ("  re", "turn", " xyz")
     whole = ("def ", "f", "(x):\n", *right, *written)
     answer = echoed(*whole, written=len(written), counted=counted)
@@ -332,9 +308,7 @@ def test_scores_are_those_of_the_right_tokens(written, counted):
 
 
 def test_a_token_that_straddles_the_begin_of_the_answer_is_scored():
-    """
-    And one that comes before it is not, though it would spell it, too.
-    """
+    """And one that comes before it is not, though it would spell it, too."""
     answer = echoed("x", "=", " x", "=1", written=0, counted=0)
 
     found = read_echo(answer, right="x=1", wall_s=0.0)
@@ -343,9 +317,7 @@ def test_a_token_that_straddles_the_begin_of_the_answer_is_scored():
 
 
 def test_tokens_that_do_not_spell_what_is_right_are_not_scored():
-    """
-    As where a server counts a token that it has not written.
-    """
+    """As where a server counts a token that it has not written."""
     answer = echoed("def ", "f", "\n", "  re", "turn", written=0, counted=1)
 
     with pytest.raises(BadReply, match="an echo with other tokens"):
@@ -365,9 +337,7 @@ def test_tokens_that_do_not_spell_what_is_right_are_not_scored():
     ],
 )
 def test_impossible_probabilities_of_a_reply_are_a_gap(talk, ask, fault, said):
-    """
-    The text stays, and the reason is known.
-    """
+    """The text stays, and the reason is known."""
     question = QUESTION if ask == "complete" else CHAT
     with endpoint(fault) as server, talk(server) as client:
         reply = getattr(client, ask)(question)
@@ -420,9 +390,7 @@ def test_a_busy_server_is_asked_again_when_it_says(talk):
 
 @pytest.mark.parametrize("fault", ["down=2", "broken=2"])
 def test_errors_of_the_server_are_survived(talk, fault):
-    """
-    5xx: asked again after growing pauses.
-    """
+    """5xx: asked again after growing pauses."""
     with endpoint(fault) as server, talk(server) as client:
         assert ANSWER == client.complete(QUESTION).text
 
@@ -439,9 +407,7 @@ def test_errors_of_the_server_are_survived(talk, fault):
     ],
 )
 def test_a_refusal_says_what_to_do(talk, fault, code, hint):
-    """
-    Wrong key, wrong path, elsewhere, broken for good.
-    """
+    """Wrong key, wrong path, elsewhere, broken for good."""
     with (
         endpoint(fault) as server,
         talk(server, api_key="sk-wrong") as client,
@@ -472,9 +438,7 @@ QUOTING = "https://other/?key=sk-a/secret"
     ids=["escaped", "cut", "redirect", "event", "no event"],
 )
 def test_a_key_that_a_server_quotes_is_not_told(answer):
-    """
-    Wherever it stands, and where the quotation ends within it.
-    """
+    """Wherever it stands, and where the quotation ends within it."""
     body = httpx.ByteStream(answer.pop("content", b""))
     transport = httpx.MockTransport(lambda _: httpx.Response(**answer, stream=body))
     with (
@@ -488,9 +452,7 @@ def test_a_key_that_a_server_quotes_is_not_told(answer):
 
 
 def test_a_key_that_a_server_says_is_not_stored(talk):
-    """
-    Neither whole, nor where the reply ends within it; nor as the name of a model.
-    """
+    """Neither whole, nor where the reply ends within it; nor as the name of a model."""
     with endpoint("says-key") as server, talk(server, api_key=KEY) as client:
         whole = client.complete(QUESTION).text
         cut = client.complete(Completion(prompt=ASKED, max_tokens=4)).text
@@ -501,9 +463,7 @@ def test_a_key_that_a_server_says_is_not_stored(talk):
 
 @pytest.mark.parametrize("fault", ["open-end", "endless-end"])
 def test_a_reply_ends_where_the_server_says_so(talk, fault):
-    """
-    Whatever comes, or does not come, behind that.
-    """
+    """Whatever comes, or does not come, behind that."""
     with endpoint(fault) as server, talk(server, silence_s=5.0) as client:
         reply = client.complete(QUESTION)
 
@@ -526,9 +486,7 @@ def test_counts_that_no_prompt_has_are_refused(talk, counts):
     ],
 )
 def test_an_answer_is_read_no_further_than_one_of_its_kind_goes(talk, fault, ask):
-    """
-    A list of models and an echo of 30 characters have 4 MiB at most.
-    """
+    """A list of models and an echo of 30 characters have 4 MiB at most."""
     with endpoint(fault) as server, talk(server) as client:
         ours = client._http.stream
         sizes = []
@@ -552,9 +510,7 @@ def test_an_answer_is_read_no_further_than_one_of_its_kind_goes(talk, fault, ask
     "where", ["javascript:alert(1)", "http://[", "//\x1b[31m", "http://h:99999999/"]
 )
 def test_a_redirect_is_told_wherever_it_leads(talk, where):
-    """
-    The HTTP library does not read it.
-    """
+    """The HTTP library does not read it."""
     with (
         endpoint(f"redirect={where}") as server,
         talk(server) as client,
@@ -575,9 +531,7 @@ def test_a_server_that_asks_for_an_absurd_pause_is_waited_for_as_usual(talk):
 
 
 def test_cookies_of_a_server_are_not_read(talk):
-    """
-    Python's reader of cookies warns of odd ones.
-    """
+    """Python's reader of cookies warns of odd ones."""
     cookie = "a=b; expires=Mon, 01 Jan 99999999999 00:00:00 GMT; version=x"
     with endpoint(f"cookie={cookie}") as server, talk(server) as client:
         client.models()
@@ -588,17 +542,13 @@ def test_cookies_of_a_server_are_not_read(talk):
 
 @pytest.mark.parametrize("reason", ["abort", "error", "content_filter"])
 def test_a_reply_that_broke_off_is_none(reason):
-    """
-    It would count as what the model says.
-    """
+    """It would count as what the model says."""
     with pytest.raises(BadReply, match=reason):
         read_completion({"choices": [{"text": "a", "finish_reason": reason}]})
 
 
 def test_the_key_never_follows_a_redirect(talk):
-    """
-    The other server gets no question at all.
-    """
+    """The other server gets no question at all."""
     with endpoint() as other, endpoint(f"redirect={other.url}") as server:
         with talk(server, api_key=KEY) as client, pytest.raises(Refused):
             client.complete(QUESTION)
@@ -608,9 +558,7 @@ def test_the_key_never_follows_a_redirect(talk):
 
 
 def test_a_server_that_says_nothing_is_not_waited_for_forever(talk):
-    """
-    And one that is not there is no connection.
-    """
+    """And one that is not there is no connection."""
     with (
         endpoint("mute") as server,
         talk(server, silence_s=0.2) as client,
@@ -623,9 +571,7 @@ def test_a_server_that_says_nothing_is_not_waited_for_forever(talk):
 
 
 def test_a_certificate_that_nobody_signed_is_refused(talk, tmp_path):
-    """
-    As any browser does; the key is not sent.
-    """
+    """As any browser does; the key is not sent."""
     pem = tmp_path / "pem"
     pem.write_text(SELF_SIGNED, encoding="utf-8")
     with endpoint() as server:
@@ -660,17 +606,13 @@ def test_a_certificate_that_nobody_signed_is_refused(talk, tmp_path):
 def test_a_server_is_ready_when_it_is_well_and_lists_the_model(
     talk, faults, health, seen
 ):
-    """
-    Another program on the port is not taken for it.
-    """
+    """Another program on the port is not taken for it."""
     with endpoint(*faults) as server, talk(server) as client:
         assert seen is client.readiness(health=health)
 
 
 def test_a_model_of_ollama_is_known_without_its_tag(talk, monkeypatch):
-    """
-    It lists NAME:latest, and takes NAME.
-    """
+    """It lists NAME:latest, and takes NAME."""
     monkeypatch.setattr(fake_openai, "MODEL", f"{MODEL}:latest")
 
     with endpoint() as server, talk(server) as client:
@@ -678,9 +620,7 @@ def test_a_model_of_ollama_is_known_without_its_tag(talk, monkeypatch):
 
 
 def test_a_model_without_a_name_is_the_first_that_is_listed(talk):
-    """
-    So that --served-name may be left out.
-    """
+    """So that --served-name may be left out."""
     with endpoint() as server, talk(server) as client:
         client.model = ""
         client.readiness(health="")
@@ -692,9 +632,7 @@ def test_a_model_without_a_name_is_the_first_that_is_listed(talk):
     ("faults", "path"), [((), "prompt"), (("chat-only",), "messages")]
 )
 def test_a_prompt_is_counted_by_the_server(talk, faults, path):
-    """
-    In a chat where texts are not continued.
-    """
+    """In a chat where texts are not continued."""
     with endpoint(*faults) as server, talk(server) as client:
         assert 25 == client.prompt_tokens("x" * 100)
 
@@ -708,9 +646,7 @@ def test_a_prompt_is_counted_by_the_server(talk, faults, path):
 
 
 def test_retry_after_is_seconds_or_a_date():
-    """
-    RFC 9110; anything else says nothing.
-    """
+    """RFC 9110; anything else says nothing."""
     soon = dt.datetime.now(dt.UTC) + dt.timedelta(seconds=100)
 
     assert [3.5, 0.0] == [seconds_of("3.5"), seconds_of("-1")]
@@ -719,9 +655,7 @@ def test_retry_after_is_seconds_or_a_date():
 
 
 def test_tokens_of_the_same_text_are_told_apart_by_their_probability():
-    """
-    The API has no numbers for them: the other one is the next best, not nothing.
-    """
+    """The API has no numbers for them: the other one is the next best, not nothing."""
     told = {"token": "a", "logprob": -0.5}
     tops = [told, {"token": "a", "logprob": -1.5}, {"token": "b", "logprob": -3.0}]
     event = {"text": "a", "logprobs": {"content": [{**told, "top_logprobs": tops}]}}

@@ -33,9 +33,7 @@ from codeneedle.records.record import Status
 def test_memory_of_which_a_part_is_unknown_is_unknown(
     monkeypatch, host, device, has_devices, held
 ):
-    """
-    A device that did not answer once would look like a small cache.
-    """
+    """A device that did not answer once would look like a small cache."""
     monkeypatch.setattr(server.machine, "nvidia_smi", lambda: "x" * has_devices or None)
     monkeypatch.setattr(server.machine, "group_rss_bytes", lambda _pid: host)
     monkeypatch.setattr(server.machine, "group_pids", lambda _pid: [1])
@@ -47,9 +45,7 @@ def test_memory_of_which_a_part_is_unknown_is_unknown(
 
 
 def test_lengths_are_estimated_from_the_servers_counts():
-    """
-    A long text by its middle, and rather too high; each sample is counted once.
-    """
+    """A long text by its middle, and rather too high; each sample is counted once."""
     asked = []
 
     def count(text):
@@ -66,9 +62,7 @@ def test_lengths_are_estimated_from_the_servers_counts():
 
 
 def test_a_text_is_not_estimated_shorter_with_something_behind_it():
-    """
-    Its middle is another one then, which may have fewer tokens.
-    """
+    """Its middle is another one then, which may have fewer tokens."""
     estimates = Estimates(lambda text: text.count("x"))
     text = "-" * 4000 + "x" * 1500 + "-" * 4000
 
@@ -92,9 +86,7 @@ def test_a_server_that_names_no_tokens_is_unsupported_where_they_are_needed():
 
 @pytest.mark.parametrize("context", [256, 512, 4096])
 def test_the_fixed_text_leaves_room_and_ends_with_its_first_line(context):
-    """
-    What follows stands behind its first line, far away.
-    """
+    """What follows stands behind its first line, far away."""
     text = proof_text(context)
     first = text.partition("\n")[0]
 
@@ -104,9 +96,7 @@ def test_the_fixed_text_leaves_room_and_ends_with_its_first_line(context):
 
 @pytest.mark.parametrize("faults", [(), ("chat-only",)])
 def test_evidence_is_two_replies_to_a_text_that_is_in_the_cache_by_then(faults):
-    """
-    In a chat where the server does not continue texts.
-    """
+    """In a chat where the server does not continue texts."""
     with endpoint(*faults) as asked, OpenAi(asked.url) as client:
         client.model = MODEL
         found = prints(client, context=4096)
@@ -138,9 +128,7 @@ def test_why_a_server_did_not_get_ready_is_told(tmp_path, seen, strange, said):
 
 
 def test_how_a_server_ended_is_told_by_the_last_line_of_its_log(tmp_path):
-    """
-    The beginning of it, if it is long; nothing, if there is no log.
-    """
+    """The beginning of it, if it is long; nothing, if there is no log."""
     client = SimpleNamespace(prompt_tokens=len)
     killed = Server(client=client, command=(), child=SimpleNamespace(returncode=-9))
     (tmp_path / "log").write_text(f"{'x' * 5000}\n")

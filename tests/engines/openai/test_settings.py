@@ -22,9 +22,7 @@ def made(command, *env):
 
 
 def test_placeholders_are_filled_word_by_word_and_without_a_shell():
-    """
-    A path with a blank stays one word; other braces, and a dollar alone, stay.
-    """
+    """A path with a blank stays one word; other braces, and a dollar alone, stay."""
     template = made("serve '${model}' -p ${port} -c${k} --x '{\"a\": {}}' $HOME $(ls)")
 
     words, env = template.filled(VALUES, {})
@@ -37,9 +35,7 @@ def test_placeholders_are_filled_word_by_word_and_without_a_shell():
 
 
 def test_variables_are_set_or_passed_on(monkeypatch):
-    """
-    Ollama takes its cache type from one.
-    """
+    """Ollama takes its cache type from one."""
     monkeypatch.setenv("HUB", "here")
     template = made("ollama serve", "KV_TYPE=${k}", "HOST=127.0.0.1:${port}", "HUB")
 
@@ -57,9 +53,7 @@ def test_variables_are_set_or_passed_on(monkeypatch):
     ],
 )
 def test_a_command_with_one_placeholder_has_one_type(command, is_diagonal):
-    """
-    Its grid is the diagonal.
-    """
+    """Its grid is the diagonal."""
     assert is_diagonal is made(command).is_diagonal
 
 
@@ -78,9 +72,7 @@ def test_a_command_with_one_placeholder_has_one_type(command, is_diagonal):
     ],
 )
 def test_a_command_that_cannot_work_is_refused(command, env, said):
-    """
-    Before anything starts, with a hint.
-    """
+    """Before anything starts, with a hint."""
     with pytest.raises(BadInput, match=said) as caught:
         made(command, *env)
 
@@ -123,9 +115,7 @@ def test_a_secret_in_a_command_is_refused_wherever_it_stands(words):
     ],
 )
 def test_a_secret_in_a_variable_is_refused(text):
-    """
-    It may be passed on by its name, as its value is not stored then.
-    """
+    """It may be passed on by its name, as its value is not stored then."""
     with pytest.raises(BadInput, match="looks like a secret") as caught:
         made("serve ${port} ${k}", text)
 
@@ -144,17 +134,13 @@ def test_a_secret_in_a_variable_is_refused(text):
     ],
 )
 def test_what_only_sounds_like_a_secret_is_none(words):
-    """
-    Of vLLM, llama.cpp, docker; and a variable that a shell puts in.
-    """
+    """Of vLLM, llama.cpp, docker; and a variable that a shell puts in."""
     assert shlex.split(words) == list(made(f"s ${{port}} ${{k}} {words}").words[3:])
 
 
 @pytest.mark.parametrize("health", ["health", "/health check", "http://x/health"])
 def test_a_health_that_is_no_path_is_refused(health):
-    """
-    Httpx would stop with a traceback.
-    """
+    """Httpx would stop with a traceback."""
     with pytest.raises(BadInput, match="is no path"):
         template_of(CommandSettings(command="s ${port} ${k}", health=health))
 
@@ -169,9 +155,7 @@ def test_a_health_that_is_no_path_is_refused(health):
     ],
 )
 def test_an_address_without_a_server_or_with_a_secret_is_refused(url):
-    """
-    Records store the address.
-    """
+    """Records store the address."""
     with pytest.raises(BadInput) as caught:
         checked_url(url)
 
@@ -179,25 +163,19 @@ def test_an_address_without_a_server_or_with_a_secret_is_refused(url):
 
 
 def test_an_address_loses_its_last_slash():
-    """
-    Paths are put behind it.
-    """
+    """Paths are put behind it."""
     assert "https://host:8000/v1" == checked_url("https://host:8000/v1/")
 
 
 def test_an_endpoint_needs_its_pair():
-    """
-    Nobody else knows what it runs with.
-    """
+    """Nobody else knows what it runs with."""
     assert "q8_0/q4_0" == str(checked_pair("q8_0/q4_0"))
     with pytest.raises(BadInput, match="cannot see the cache types"):
         checked_pair("")
 
 
 def test_a_key_comes_from_the_environment_alone():
-    """
-    One that is not set is refused, without the key of another variable.
-    """
+    """One that is not set is refused, without the key of another variable."""
     assert "" == key_of("", {})
     assert "sk-1" == key_of("KEY", {"KEY": " sk-1\n"})
     for unusable in ({}, {"KEY": ""}, {"KEY": "a\x00b"}):

@@ -33,9 +33,10 @@ from codeneedle.probes.recall.probe import (
 )
 from codeneedle.probes.recall.prompts import chat_messages
 from codeneedle.probes.recall.record import Recall, recall_of
+from codeneedle.probes.recall.rounds import scored_rounds
 from codeneedle.probes.recall.settings import Ask, RecallSettings
 from codeneedle.records.record import CellRecord, Effective, Status, from_json
-from codeneedle.records.store import Store
+from codeneedle.records.store import Store, find_runs
 
 NEEDLE = made_needle()
 BODY = "\n".join(NEEDLE.lines) + "\n"
@@ -277,6 +278,16 @@ def test_options_of_forced_lines_are_refused_with_what_the_engine_can(
         PROBE.suited(RecallSettings(ask, functions=3), engine)
 
     assert hint == caught.value.hint
+
+
+def test_a_limit_of_replies_is_of_written_ones():
+    """Without a choice both are asked for, so that none is written no more."""
+    for ask, suited in ((None, Ask.BOTH), (Ask.WRITTEN, Ask.WRITTEN)):
+        settings = RecallSettings(ask, reply_tokens=9)
+        assert suited == PROBE.suited(settings, FakeEngine()).ask
+
+    with pytest.raises(BadInput, match="--reply-tokens 9: is of lines that are writ"):
+        PROBE.suited(RecallSettings(Ask.FORCED, reply_tokens=9), FakeEngine())
 
 
 def test_an_engine_that_cannot_force_is_refused_with_written_recall():
@@ -604,6 +615,33 @@ def test_the_real_prompt_ends_with_the_lines_before_and_what_is_scored_is_the_te
         starts.add(len(needle.before))
     assert 20 == len(found)
     assert {0, 1, 2} == starts
+
+
+@pytest.mark.real
+def test_a_model_that_runs_on_is_seen_where_only_a_limit_ends_replies(
+    codeneedle, tmp_path
+):
+    """The built-in model copies the next function, too, and no line of it is asked."""
+    (tmp_path / "few.toml").write_text(
+        "sample_k = 1\n[generate]\nfunctions = 4\nlines = 20\nvalue_length = 4\n"
+        "name_length = 4\nindent = 1\nseed = 11\n"
+    )
+    asked = ("sweep", "--corpus", "few.toml", "--types", "q8_0", "--ask", "written")
+    limited = codeneedle(*asked, "--reply-tokens", "700", "--context", "4096")
+    assert 0 == limited.returncode, limited.stderr
+    other = codeneedle(*asked, "--reply-tokens", "600", "--context", "4096")
+    usual = codeneedle(*asked, "--context", "4096", "--out", "usual")
+    assert 0 == usual.returncode, usual.stderr
+
+    stores = [
+        store for out in ("sweeps", "usual") for store in find_runs(tmp_path / out, "f")
+    ]
+    rounds = [scored_rounds(*each.records(), each.setup())[0] for each in stores]
+
+    assert 700 == rounds[0].round.predicted_tokens
+    assert 20 == rounds[0].counts.matched == rounds[1].counts.matched
+    assert rounds[0].counts.overrun >= 10 > rounds[1].counts.overrun
+    assert "Go on with --reply-tokens 700" in other.stderr
 
 
 @pytest.mark.real

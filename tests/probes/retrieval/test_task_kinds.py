@@ -1,14 +1,23 @@
 """Texts of tasks: the same bytes everywhere, each answer once, at its depth."""
 
 import hashlib
+import itertools
 import json
+import math
+import re
 import zlib
 from dataclasses import asdict
 
 import pytest
 
 from codeneedle.errors import BadInput, UnknownName
-from codeneedle.probes.retrieval.task_kinds import TASKS, TASKS_VERSION, make_texts
+from codeneedle.probes.retrieval.task_kinds import (
+    _WHAT,
+    _WHICH,
+    TASKS,
+    TASKS_VERSION,
+    make_texts,
+)
 from codeneedle.probes.retrieval.tasks import Shape
 
 DEPTHS = (0.1, 0.3, 0.5, 0.7, 0.9)
@@ -50,7 +59,7 @@ def test_the_bytes_of_all_tasks_are_pinned():
     data = json.dumps(made, sort_keys=True).encode()
 
     assert 1 == TASKS_VERSION
-    assert "ad717e131ed12368" == hashlib.sha256(data).hexdigest()[:16]
+    assert "5e0be2168be15ba2" == hashlib.sha256(data).hexdigest()[:16]
 
 
 @pytest.mark.parametrize(("name", "dial"), SETTINGS)
@@ -128,9 +137,7 @@ def test_filler_is_never_repeated():
 
 
 def test_the_needle_has_the_wording_of_the_published_tables():
-    """
-    "The magic number for Aardvark": five digits, one needle in a text.
-    """
+    """It reads 'The magic number for Aardvark': five digits, one needle."""
     for text, question in asked("single", 0):
         line = f"The magic number for {question.key} is {question.payload}.\n"
         assert 1 == text.count(line) == text.count("magic")
@@ -195,6 +202,37 @@ def test_the_rank_of_a_line_follows_from_its_place():
         ranks = {decoy.payload: decoy.key for decoy in question.decoys}
         ranks[question.payload] = question.key
         assert ["first", "second", "third", "fourth"] == [ranks[code] for code in codes]
+
+
+def test_no_two_functions_that_are_described_do_the_same():
+    """By what they return, so that a description fits one function of its text."""
+    lists = [
+        [7, -12, 4, 230, -351, 9, -8, 1041, -1023],
+        [-5, 6, 306, -2, 1041, 1100],
+        [-700, 3, 52, 8, -1, -33, 400],
+    ]
+
+    def returned(what, which):
+        for numbers in lists:
+            chosen = [n for n in numbers if eval(which)]  # noqa: S307 - our own words
+            yield str(eval(what, {"chosen": chosen, "math": math}))  # noqa: S307
+
+    kinds = [*itertools.product(_WHAT.values(), _WHICH.values())]
+    assert len(kinds) == len({tuple(returned(*kind)) for kind in kinds})
+
+
+@pytest.mark.parametrize("dial", range(len(TASKS["meaning"].settings)))
+def test_a_function_is_described_in_words_that_its_code_has_not(dial):
+    """But for the name of its argument, which all functions have."""
+    for text, question in asked("meaning", dial):
+        code = text.partition(f"def {question.payload}(")[2].partition("\n\n")[0]
+        what, _, which = question.key.removesuffix(" numbers").rpartition(" the ")
+
+        assert f"if {_WHICH[which]}]\n    return {_WHAT[what]}" in code
+        words = {*re.findall(r"[a-z]+", f"{what} {which}")}
+        assert not words & {*re.findall(r"[a-z]+", code)}
+        assert question.key in question.prompt
+        assert question.key in question.begin
 
 
 def test_an_unknown_task_is_told_with_the_nearest_known():
