@@ -40,17 +40,28 @@ LEAST_LIMIT_S = 120.0
 MODULES = (
     "corpora/needles",
     "engines/llama_cpp/log",
+    "grid",
     "models/kv_cache",
+    "probes/divergence/metrics",
+    "probes/frames",
     "probes/recall/alignment",
+    "probes/recall/metrics",
     "probes/recall/rounds",
+    "probes/retrieval/metrics",
     "probes/retrieval/scoring",
+    "probes/transcript/choice",
+    "probes/transcript/conversations",
+    "probes/transcript/metrics",
     "records/comparability",
     "records/record",
     "records/store",
     "sweep/decide",
     "sweep/runner",
+    "verdict/factors",
     "verdict/judge",
+    "verdict/lengths",
     "verdict/statistics",
+    "verdict/trust",
 )
 """
 Modules that start no server. Their tests are ``tests/FOLDER/test_MODULE*.py``, or all

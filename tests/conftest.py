@@ -1,5 +1,6 @@
 """Fixtures that every test may ask for."""
 
+import functools
 import os
 import signal
 import subprocess
@@ -8,6 +9,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from calls import called
 from hypothesis import settings
 
 from codeneedle.engines.llama_cpp import installation
@@ -84,16 +86,4 @@ def smollm2(_own_cache: None) -> Path:
 @pytest.fixture
 def codeneedle(tmp_path: Path) -> Callable[..., Completed]:
     """Runs the command in an empty folder, as a person without a terminal would."""
-
-    def run(*arguments: str, **variables: str) -> Completed:
-        return subprocess.run(
-            [sys.executable, "-m", "codeneedle", *arguments],
-            cwd=tmp_path,
-            env=os.environ | {"COLUMNS": "100", "NO_COLOR": "1"} | variables,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            encoding="utf-8",
-            check=False,
-        )
-
-    return run
+    return functools.partial(called, tmp_path)

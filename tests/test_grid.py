@@ -4,6 +4,7 @@ import pytest
 
 from codeneedle.errors import BadInput
 from codeneedle.grid import (
+    BITS_PER_ELEMENT,
     DEFAULT_TYPES,
     Pair,
     by_precision,
@@ -35,6 +36,12 @@ def test_types_are_ordered_by_precision_and_unknown_ones_come_last():
     assert ["f32", "bf16", "q8_0", "q4_0", "turbo"] == by_precision(
         ["turbo", "q4_0", "bf16", "q8_0", "f32", "q4_0"]
     )
+
+
+def test_a_type_of_mlx_takes_half_a_bit_for_scale_and_bias():
+    bits = {int(name[2:]): at for name, at in BITS_PER_ELEMENT.items() if "kv" in name}
+
+    assert {each: each + 0.5 for each in (8, 6, 5, 4, 3, 2)} == bits
 
 
 @pytest.mark.parametrize(

@@ -145,6 +145,17 @@ class EngineIdentity:
     lengths: str = ""
 
 
+class LostText(BadInput):
+    """A chat template whose prompt lacks what a model has to read."""
+
+    def __init__(self, what: str) -> None:
+        super().__init__(
+            source="the chat template of the weights",
+            reason=f"the prompt that it renders lacks {what}",
+            hint="Use --prompt-form completion.",
+        )
+
+
 class Tokenizer(Protocol):
     """The tokenizer and the chat template of a model."""
 
@@ -389,6 +400,8 @@ class Engine(ABC):
     def tokenizing(self, *, log: Path) -> AbstractContextManager[Tokenizer]:
         """
         A tokenizer without a KV cache, for the time before the first cell.
+
+        A `LostText` of the block gets the way to another template, if there is one.
 
         Raises:
             BadInput: If the engine does not take the user's arguments.

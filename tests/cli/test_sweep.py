@@ -9,6 +9,7 @@ import signal
 from pathlib import Path
 
 import pytest
+from calls import called
 from injections import GRID, TINY, processes_in, put_corpus, statuses
 from msgspec import structs
 from programs import llama_like, script
@@ -153,7 +154,7 @@ def test_the_commands_that_come_next_are_quoted_for_a_shell(metric, out, argumen
 def priced(tmp_path_factory, llama_server, nano):
     """A folder in which all probes have run by name of a sweep file; what was told."""
     folder = made_folder(tmp_path_factory.mktemp("priced"))
-    return folder, run(folder, "sweep", "price")
+    return folder, called(folder, "sweep", "price")
 
 
 @pytest.mark.real
@@ -173,7 +174,7 @@ def test_one_sweep_measures_all_probes_and_a_second_start_does_nothing(priced):
     assert set(PROBES) == set(settings)
     assert [256, 512] == settings["divergence"]["contexts"]
     assert [0, 256] == settings["throughput"]["depths"]
-    again = run(folder, "sweep", "price")
+    again = called(folder, "sweep", "price")
     assert (0, 3) == (again.returncode, again.stderr.count("nothing to do"))
     assert before == [file.read_bytes() for file in files]
     assert [] == processes_in(folder)
@@ -194,7 +195,7 @@ def test_a_finished_run_grows_by_what_is_added_and_measures_nothing_else(growing
         name: {pair: record(growing, pair, name) for pair in PAIRS} for name in PROBES
     }
 
-    told = run(
+    told = called(
         growing,
         "sweep",
         RUN,
@@ -219,7 +220,7 @@ def test_a_finished_run_grows_by_what_is_added_and_measures_nothing_else(growing
         contexts = record(growing, pair, "divergence")["observation"]["contexts"]
         assert old == contexts[:2]
         assert [384] == [each["context"] for each in contexts[2:]]
-    again = run(growing, "sweep", RUN)
+    again = called(growing, "sweep", RUN)
     assert 3 == again.stderr.count("nothing to do")
     kept = (growing / RUN / "sweep.toml").read_text(encoding="utf-8")
     assert "    128,\n" in kept
@@ -256,17 +257,17 @@ def test_a_length_that_is_added_costs_its_texts_alone(folder):
     chosen = ("--corpus", "tiny", "--pairs", "f16/f16,q4_0/q4_0", "--context", "2048")
     asked = ("--probe", "retrieval", "--tasks", "single", "--lengths", "600")
     asked += ("--depths", "0.5", "--questions", "1", "--no-gate", "--dial", "0")
-    assert 0 == run(folder, "sweep", *chosen, *asked).returncode
+    assert 0 == called(folder, "sweep", *chosen, *asked).returncode
     before = {pair: record(folder, pair, "retrieval") for pair in pairs}
 
-    told = run(folder, "sweep", RUN, "--lengths", "1K")
+    told = called(folder, "sweep", RUN, "--lengths", "1K")
 
     assert 0 == told.returncode, told.stderr
     for pair in pairs:
         texts = record(folder, pair, "retrieval")["observation"]["texts"]
         assert before[pair]["observation"]["texts"] == texts[:-1]
         assert [600, 1024] == [text["length"] for text in texts]
-    shown = json.loads(run(folder, "table", "tiny", "--json").stdout)
+    shown = json.loads(called(folder, "table", "tiny", "--json").stdout)
     assert "single@1024" in json.dumps(shown)
 
 
@@ -280,7 +281,7 @@ def test_a_length_that_is_added_costs_its_texts_alone(folder):
     ],
 )
 def test_what_cannot_be_added_is_refused_and_what_can_is_named(growing, options, key):
-    told = run(growing, "sweep", RUN, *options)
+    told = called(growing, "sweep", RUN, *options)
 
     assert 2 == told.returncode
     assert f"a run with another {key}" in told.stderr
@@ -310,7 +311,9 @@ def test_reports_have_every_metric_of_every_probe(priced):
     folder, _ = priced
 
     def rows(*command):
-        return list(csv.DictReader(io.StringIO(run(folder, *command, "--csv").stdout)))
+        return list(
+            csv.DictReader(io.StringIO(called(folder, *command, "--csv").stdout))
+        )
 
     for metric in ("kld@512", "pp@256", "kv", "matched"):
         found = rows("grid", "tiny", "--metric", metric)
@@ -318,12 +321,12 @@ def test_reports_have_every_metric_of_every_probe(priced):
     table = rows("table", "tiny")
     assert [("q8_0", "1"), ("q4_0", "0")] == [(r["k"], r["reference"]) for r in table]
     assert {csv_name("kld@512"), csv_name("tg@256"), "kv"} <= set(table[0])
-    memory = run(folder, "memory", "tiny").stdout
+    memory = called(folder, "memory", "tiny").stdout
     assert all(pair.replace("-", "/") in memory for pair in PAIRS)
     assert "!" not in memory
-    picture = run(folder, "heatmap", "tiny").stdout.split()[0]
+    picture = called(folder, "heatmap", "tiny").stdout.split()[0]
     assert (folder / picture).exists()
-    answers = run(folder, "show", "tiny", "q4_0/q8_0").stdout
+    answers = called(folder, "show", "tiny", "q4_0/q8_0").stdout
     assert "3 of 3 rounds answered" in answers
 
 
@@ -357,7 +360,7 @@ def test_a_record_tells_what_was_asked_and_what_ran(priced):
     for asked in observation["forced"]:
         assert len(asked["ends"]) == len(asked["logprobs"]) > 0 <= min(asked["leads"])
         assert [] == asked.get("bounds", [])
-    refused = run(priced[0], "sweep", "price", "--ask", "written")
+    refused = called(priced[0], "sweep", "price", "--ask", "written")
     assert (2, True) == (refused.returncode, "Go on with --ask both" in refused.stderr)
 
 
@@ -368,12 +371,12 @@ def test_rotation_is_an_axis_of_its_own(folder):
     nothing.
     """
     asked = (*GRID, "--types", "q8_0", "--rotation", "on,off")
-    plan = run(folder, "plan", *asked)
+    plan = called(folder, "plan", *asked)
     assert "predicted KV cache" in plan.stdout
     assert ["price.toml"] == [path.name for path in (folder / "sweeps").iterdir()]
 
-    told = run(folder, "sweep", *asked)
-    shown = run(folder, "grid", "tiny/needle-nano+rotation")
+    told = called(folder, "sweep", *asked)
+    shown = called(folder, "grid", "tiny/needle-nano+rotation")
 
     assert (0, 0) == (told.returncode, shown.returncode), told.stderr
     for is_on, size, word in ((True, 64, "on"), (False, 0, "off")):
@@ -397,11 +400,11 @@ def test_a_failed_cell_is_played_again_where_it_is_asked_for(folder, llama_serve
     )
     command = ("sweep", *GRID, "--v-types", "q8_0", "--llama-server", str(server))
 
-    first = run(folder, *command)
+    first = called(folder, *command)
     failed = record(folder, PAIRS[1])["status"]
     broken.unlink()
-    again = run(folder, *command)
-    retried = run(folder, *command, "--retry-failed")
+    again = called(folder, *command)
+    retried = called(folder, *command, "--retry-failed")
 
     assert (1, 1, 0) == (first.returncode, again.returncode, retried.returncode)
     assert ("crashed", "finished") == (failed, record(folder, PAIRS[1])["status"])
@@ -414,7 +417,7 @@ def test_a_failed_cell_is_played_again_where_it_is_asked_for(folder, llama_serve
 def test_what_a_user_has_drafted_is_counted(folder):
     """Their own arguments choose the draft; no margins are stored with it."""
     draft = ("--spec-type", "ngram-simple", "--spec-ngram-simple-size-m", "64")
-    told = run(folder, "sweep", *ONE, "--", *draft)
+    told = called(folder, "sweep", *ONE, "--", *draft)
 
     assert 0 == told.returncode, told.stderr
     for drafted in record(folder, "q8_0-q4_0")["observation"]["rounds"]:
@@ -425,7 +428,7 @@ def test_what_a_user_has_drafted_is_counted(folder):
 @pytest.mark.real
 def test_the_chat_form_recalls_like_the_completion_form(folder):
     """The built-in model's template renders a question as a completion."""
-    told = run(folder, "sweep", *ONE, "--prompt-form", "chat")
+    told = called(folder, "sweep", *ONE, "--prompt-form", "chat")
     setup = stored(folder / RUN / "setup.json")
 
     assert 0 == told.returncode, told.stderr
@@ -443,14 +446,14 @@ def test_a_corpus_that_is_too_long_is_trimmed_and_says_so(folder):
     is refused with a hint.
     """
     few = ("--corpus", "tiny", "--context", "2048", "--types", "q8_0")
-    told = run(folder, "sweep", *few)
-    refused = run(folder, "sweep", *few, "--no-fit", "--out", "other")
+    told = called(folder, "sweep", *few)
+    refused = called(folder, "sweep", *few, "--no-fit", "--out", "other")
     corpus = stored(folder / RUN / "setup.json")["corpus"]
 
     assert 0 == told.returncode, told.stderr
     assert corpus["functions"] < corpus["functions_before"] == 3
     assert "trimmed to" in told.stderr
-    assert "trimmed to" in run(folder, "grid", "tiny").stdout
+    assert "trimmed to" in called(folder, "grid", "tiny").stdout
     assert 2 == refused.returncode
     assert "--context" in refused.stderr
 
@@ -465,7 +468,7 @@ def test_a_folder_of_code_and_further_server_arguments_are_taken(folder, nano):
     (folder / "src" / "b.js").write_text(f"function second() {{\n{lines}}}\n")
     (folder / "my-model.gguf").write_bytes(nano.read_bytes())
 
-    told = run(
+    told = called(
         folder,
         *("sweep", "--corpus", "./src", "--model", "my-model.gguf", "--types", "q8_0"),
         *("--", "-ngl", "0", "-t", "1"),
@@ -498,7 +501,7 @@ def test_ctrl_c_once_ends_after_the_current_cell(folder):
     assert {"finished"} == set(done)
     assert 1 <= len(done) < 4
     assert [] == processes_in(folder)
-    assert 0 == run(folder, "sweep", *GRID).returncode
+    assert 0 == called(folder, "sweep", *GRID).returncode
     assert ["finished"] * 4 == statuses(folder)
 
 
@@ -532,7 +535,7 @@ def functions(folder, pair):
 
 def judged(folder, *options):
     """What the verdict says of the coarse pair."""
-    shown = run(folder, "verdict", "tiny", "--json", *options)
+    shown = called(folder, "verdict", "tiny", "--json", *options)
     (found,) = json.loads(shown.stdout)
     (pair,) = (each for each in found["pairs"] if each["v"] == "q4_0")
     return pair["metrics"][0]
@@ -545,7 +548,7 @@ def first_look(tmp_path_factory, llama_server, nano):
     """
     folder = tmp_path_factory.mktemp("open")
     put_corpus(folder, functions=12, of=SHORT)
-    told = run(folder, *FORCED, "--no-more")
+    told = called(folder, *FORCED, "--no-more")
     assert 0 == told.returncode, told.stderr
     assert "open pairs" not in told.stderr
     row = judged(folder)
@@ -568,13 +571,13 @@ def test_open_pairs_are_asked_for_more_at_the_end_of_a_sweep(opened):
     """
     folder, options = opened
     assert "open" == judged(folder, *options)["word"]
-    left = run(folder, *FORCED, *options, "--no-more")
+    left = called(folder, *FORCED, *options, "--no-more")
     assert "open pairs" not in left.stderr
     assert 3 == len(functions(folder, COARSE))
 
-    told = run(folder, *FORCED, *options, "--more")
+    told = called(folder, *FORCED, *options, "--more")
     files = {path: path.read_bytes() for path in (folder / RUN / "cells").iterdir()}
-    again = run(folder, *FORCED, *options, "--more")
+    again = called(folder, *FORCED, *options, "--more")
 
     assert (0, 0) == (told.returncode, again.returncode), told.stderr
     assert "open pairs, up to 6 functions each:" in told.stderr
@@ -607,7 +610,7 @@ def test_a_sweep_that_asks_open_pairs_is_ended_and_goes_on(opened, number, times
     assert "finished" == record(folder, WHOLE)["status"]
     assert 3 == len(functions(folder, COARSE))
     judged(folder, *options)
-    ended = run(folder, *command)
+    ended = called(folder, *command)
 
     assert 0 == ended.returncode, ended.stderr
     after = functions(folder, WHOLE)
@@ -635,8 +638,8 @@ def test_answers_of_a_cell_that_is_ended_half_way_are_kept(
     assert code == told.returncode, told.stderr
     (pair,) = (p for p in (WHOLE, COARSE) if record(tmp_path, p))
     half = record(tmp_path, pair)
-    shown = run(tmp_path, "grid", "tiny").stdout
-    ended = run(tmp_path, *command)
+    shown = called(tmp_path, "grid", "tiny").stdout
+    ended = called(tmp_path, *command)
     whole = record(tmp_path, pair)
 
     assert "interrupted" == half["status"]
@@ -660,9 +663,9 @@ def test_when_the_time_is_up_nothing_new_begins(opened):
 
     said = "The time is up; run the same command to continue."
     brief = ("--budget", "0.001s")
-    told = run(folder, *wider, *options, "--more", *brief)
-    open_ = run(folder, *FORCED, *options, *brief)
-    done = run(folder, *FORCED, *options, *brief, "--no-more")
+    told = called(folder, *wider, *options, "--more", *brief)
+    open_ = called(folder, *FORCED, *options, *brief)
+    done = called(folder, *FORCED, *options, *brief, "--no-more")
 
     assert (1, 0, 0) == (told.returncode, open_.returncode, done.returncode)
     assert record(folder, "f16-q8_0") is None
@@ -682,8 +685,8 @@ def test_deciding_screens_all_pairs_and_measures_a_few(folder):
     )
     command = (*wider, "--decide", "--divergence-context", "256", "--chunks", "2")
 
-    told = run(folder, *command)
-    again = run(folder, "sweep", str(RUN))
+    told = called(folder, *command)
+    again = called(folder, "sweep", str(RUN))
     cells = {path.name for path in (folder / RUN / "cells").iterdir()}
 
     assert (0, 0) == (told.returncode, again.returncode), told.stderr

@@ -390,6 +390,19 @@ def test_a_folder_that_was_taken_away_takes_no_record(tmp_path):
     assert [] == list((tmp_path / "run").iterdir())
 
 
+def test_what_is_set_aside_stands_in_a_folder_of_its_own_without_locks(tmp_path):
+    store = Store(tmp_path)
+    for name in ("first", "second"):
+        store.adopt(replace(SETUP, corpus=replace(SETUP.corpus, name=name)))
+        store.log(PAIR).touch()
+        with store.locked():
+            aside = store.set_aside()
+        assert {"setup.json", "logs"} == {path.name for path in aside.iterdir()}
+        assert name == Store(aside).setup().corpus.name
+
+    assert 2 == len([path for path in tmp_path.iterdir() if path.is_dir()])
+
+
 def make_run(root, corpus, model, *, when=1_700_000_000):
     """A run folder with nothing but a setup, last changed at *when*."""
     store = Store(run_folder(root, corpus=corpus, model=model))

@@ -345,9 +345,11 @@ def test_the_time_of_further_functions_is_set_beside_that_of_the_sweep():
         timed(REFERENCE, starts=1, functions=16, total_s=20.0, setup=setup),
         timed("q8_0/q8_0", starts=2, functions=32, total_s=40.0, setup=setup),
     )
+    gap = replace(records[1], status=Status.CRASHED, observation=None)
     run = Run(name="made", setup=setup, records=records)
 
     assert 0.5 == pytest.approx(spent_share(run))
+    assert 0.0 == spent_share(replace(run, records=(records[0], gap)))
     assert 0.0 == spent_share(replace(run, records=records[:1]))
     assert 0.0 == spent_share(replace(run, records=()))
 

@@ -438,6 +438,15 @@ def test_divergence_is_needed_where_it_was_measured():
     assert Pair.parse(GOOD) == found.chosen
 
 
+def test_the_row_that_is_farthest_from_its_own_limit_decides():
+    standing = of(judge(losing_run({GOOD: WITHIN})), GOOD)
+    (row,) = standing.rows
+    bounds = replace(row.bounds, high=2 * row.bounds.high)
+    wide = replace(row, bounds=bounds, limit=10 * row.limit)
+
+    assert row is replace(standing, rows=(wide, row)).leading
+
+
 def test_divergence_alone_is_never_enough():
     """It sets nothing, whatever is asked for; beyond it says all the same."""
     run = with_klds(

@@ -9,9 +9,9 @@ from pathlib import Path
 from codeneedle.corpora.corpus import Corpus, load, longest
 from codeneedle.corpora.needles import ASKED_LINES, Function
 from codeneedle.corpora.registry import SMALL_CORPORA
-from codeneedle.engines.engine import Tokenizer
+from codeneedle.engines.engine import LostText, Tokenizer
 from codeneedle.errors import BadInput
-from codeneedle.probes.prompts import NO_THINK_ARGS, PromptForm, lost_text
+from codeneedle.probes.prompts import NO_THINK_ARGS, PromptForm
 from codeneedle.probes.recall.probe import PRIMING_TOKENS, needles_of
 from codeneedle.probes.recall.prompts import (
     chat_messages,
@@ -385,7 +385,7 @@ def _refuse_lost_text(
         what = f"the text of {missing[0]} is not in it"
     else:
         return
-    raise lost_text(f"the corpus: {what}")
+    raise LostText(f"the corpus: {what}")
 
 
 def _asked_bytes(function: Function) -> int:

@@ -10,13 +10,10 @@ from typing import Annotated
 
 from msgspec import Meta, Struct
 
+from codeneedle.engines.engine import LostText
 from codeneedle.errors import BadInput, UnknownName
 from codeneedle.probes.probe import RunContext, tokenizing
-from codeneedle.probes.prompts import (
-    NO_THINK_ARGS,
-    PromptForm,
-    lost_text,
-)
+from codeneedle.probes.prompts import NO_THINK_ARGS, PromptForm
 from codeneedle.probes.retrieval.prompts import WORDING, messages
 from codeneedle.probes.retrieval.record import (
     NAME,
@@ -296,7 +293,7 @@ def refuse_lost_text(run: RunContext, length: int) -> None:
     # Templates may drop white space around a message.
     for what, part in (("the text", text.text.strip()), ("question", question.prompt)):
         if part not in prompt:
-            raise lost_text(f"{what} of the probe {NAME}")
+            raise LostText(f"{what} of the probe {NAME}")
 
 
 def expected(chosen: RetrievalConditions) -> Frozen:

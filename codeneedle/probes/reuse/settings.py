@@ -1,4 +1,4 @@
-"""What a user may choose of the reuse probe, and what must be equal."""
+"""Settings and conditions of the reuse probe."""
 
 from dataclasses import dataclass
 from typing import Annotated
@@ -9,18 +9,18 @@ from codeneedle.probes.reuse.record import NAME
 from codeneedle.records.record import Setup, from_json
 
 LENGTH = 2048
-"""Tokens: a build was sane at 512 and broken at this length (llama.cpp #27506)."""
+"""Tokens of the text: a build was broken at 2,048, not at 512 (llama.cpp #27506)."""
 
 LEAST_LENGTH = 256
 
 QUESTIONS = 3
 
 ROOM = 512
-"""Tokens for two questions, two answers, the right lines, and a chat template."""
+"""Tokens beside the text: two questions, two answers, right lines, chat template."""
 
 # 1 - first version
 WORDING = 1
-"""Raised with every change of the text, the questions or the ways; a condition."""
+"""Version of the text, the questions and the ways; a condition."""
 
 
 class ReuseSettings(Struct, frozen=True, forbid_unknown_fields=True):
@@ -52,12 +52,12 @@ class ReuseSettings(Struct, frozen=True, forbid_unknown_fields=True):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReuseConditions:
     """
-    What must be equal for records to be comparable.
+    Conditions that must match for records to be comparable.
 
     Attributes:
-        length: Of the text, in tokens; about.
-        questions: How many.
-        wording: Version of text, questions and ways.
+        length: Approximate length of the text, in tokens.
+        questions: Number of questions.
+        wording: `WORDING` at the time.
     """
 
     length: int
@@ -66,16 +66,16 @@ class ReuseConditions:
 
 
 def chosen(settings: ReuseSettings, context: int) -> ReuseConditions:
-    """What is asked with these settings in a context of that many tokens."""
+    """The conditions that *settings* mean in a *context* of that many tokens."""
     length = settings.length or min(LENGTH, context - ROOM)
     return ReuseConditions(length=length, questions=settings.questions)
 
 
 def conditions_of(setup: Setup) -> ReuseConditions:
     """
-    What the run folder of *setup* holds.
+    The conditions of the probe in *setup*.
 
     Raises:
-        BadRecord: If it is something else.
+        BadRecord: If they have another layout.
     """
     return from_json(setup.probes[NAME], ReuseConditions, file="setup.json")

@@ -7,7 +7,7 @@ from fake_tools import made_statistics
 from made_records import failed_record, made_setup
 
 from codeneedle.grid import Pair
-from codeneedle.probes.divergence.metrics import METRICS, at_contexts
+from codeneedle.probes.divergence.metrics import COPY_METRICS, METRICS, at_contexts
 from codeneedle.probes.divergence.record import (
     NAME,
     Compared,
@@ -69,6 +69,25 @@ def test_mean_divergence_is_the_headline_and_perplexity_never_ranks():
     assert "kld" == METRICS[0].name
     assert ("lower", "higher") == (better["kld"], better["top1"])
     assert {"neither"} == {better["ppl"], better["ppl-ratio"]}
+
+
+def test_percentages_and_nats_are_drawn_on_scales_of_their_own():
+    """Bounds, least span of a scale, digits, and whether tables have them."""
+    nats, percent = ((0, None), 0.1, 4), ((0, 100), 10)
+
+    assert {
+        **dict.fromkeys(("kld", "kld999", "copy-kld"), (*nats, True)),
+        **dict.fromkeys(("kld-median", "kld-max"), (*nats, False)),
+        **dict.fromkeys(("top1", "copy-top1"), (*percent, 2, True)),
+        "dp-rms": (*percent, 3, False),
+        "ppl": ((1, None), 0, 4, True),
+        "ppl-ratio": ((0, None), 0, 4, False),
+        "copy-ppl": ((1, None), 0, 3, True),
+        "copy-logp": ((None, 0), 0.5, 4, False),
+    } == {
+        each.name: (each.bounds, each.least_span, each.digits, each.in_table)
+        for each in (*METRICS, *COPY_METRICS)
+    }
 
 
 def test_several_contexts_have_metrics_of_their_own():

@@ -58,7 +58,12 @@ def test_first_choices_are_counted_until_the_first_that_is_none():
         "bf16/bf16", [forced_turn("1.1", lambda _at: 0.5, behind=(2, 5))]
     )
 
+    headline = PROBE.metrics[0]
     assert 75 == value(run, record, "transcript-right")
+    assert 0.75 == headline.loss.able(record, run.setup)
+    (turn,) = record.observation["turns"]
+    bounded = replace(record, observation={"turns": [{**turn, "bounds": [0, 3]}]})
+    assert 0.25 == headline.loss.bounded(bounded)
     assert 2 == value(run, record, "transcript-breaks-at")
     assert 2 == value(run, record, "transcript-breaks-at@text")
     assert 1 == value(run, record, "transcript-breaks-at@tool")
@@ -93,6 +98,13 @@ def test_a_class_in_few_turns_is_shown_and_not_judged():
     assert ("tool tokens are in 5 turns: shown, too few to be judged",) == (
         PROBE.remarks(run)
     )
+
+
+def test_metrics_are_drawn_on_scales_of_their_own():
+    """Bounds, least span of a scale, and digits."""
+    assert [((None, 0), 0.5, 3), ((0, 100), 10, 1), ((0, None), 5, 1)] == [
+        (each.bounds, each.least_span, each.digits) for each in PROBE.metrics[:3]
+    ]
 
 
 def test_units_are_conversations_where_there_are_many():
