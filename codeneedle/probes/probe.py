@@ -531,6 +531,11 @@ class Probe(ABC):
         joined = {name: sorted({*stored[name], *wanted[name]}) for name in self.grows}
         return wanted | joined if wanted | joined == stored | joined else None
 
+    def choice(self, conditions: Json) -> dict[str, Any]:
+        """Values of settings that `grows` names, which ask for *conditions* again."""
+        values = {name: conditions[name] for name in self.grows}
+        return {k: tuple(v) if isinstance(v, list) else v for k, v in values.items()}
+
     # --- cell by cell
 
     def order(self, pairs: Sequence[Pair]) -> Sequence[Pair]:

@@ -149,10 +149,7 @@ def _with_grown(plan: Plan, setup: Setup) -> Request:
     changes = {}
     for probe in plan.probes:
         if probe.name in setup.former:
-            values = {name: setup.probes[probe.name][name] for name in probe.grows}
-            grown = {
-                k: tuple(v) if isinstance(v, list) else v for k, v in values.items()
-            }
+            grown = probe.choice(setup.probes[probe.name])
             chosen = plan.kept.chosen(probe.name, probe.settings)
             changes[probe.name] = structs.replace(chosen, **grown)
     return structs.replace(plan.kept, **changes)

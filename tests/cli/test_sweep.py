@@ -276,7 +276,6 @@ def test_a_length_that_is_added_costs_its_texts_alone(folder):
     ("options", "key"),
     [
         (("--depths", "128", "--repetitions", "2"), "throughput repetitions"),
-        (("--chunks", "1"), "divergence chunks"),
         (("--seed", "7"), "seed"),
     ],
 )
@@ -285,7 +284,7 @@ def test_what_cannot_be_added_is_refused_and_what_can_is_named(growing, options,
 
     assert 2 == told.returncode
     assert f"a run with another {key}" in told.stderr
-    assert "added is: --types, --divergence-context, --depths." in told.stderr
+    assert "added is: --types, --divergence-context, --chunks, --depths." in told.stderr
 
 
 @pytest.mark.real

@@ -54,7 +54,8 @@ def compared(
     """
     The observation of *probe*: the cell compared with the reference on *texts*.
 
-    Contexts that the cell's former record has stay as they are.
+    Contexts that the cell's former record has stay as they are, unless chunks were
+    added.
 
     Args:
         context: The cell.
@@ -67,10 +68,10 @@ def compared(
         CellError: If the tool fails, or runs other cache types than asked for.
     """
     tool = context.run.engine.divergence_tool()
-    known = reference_of(context.run.setup, probe)
-    reference = known or context.pair
+    set_before = reference_of(context.run.setup, probe)
+    reference = set_before or context.pair
     former = divergence_of(context.former) if context.former else None
-    done = {each.context: each for each in former.contexts} if former else {}
+    known = {each.context: each for each in former.contexts} if former else {}
     tasks = [
         DivergenceTask(
             pair=context.pair,
@@ -83,17 +84,23 @@ def compared(
             folder=folder,
         )
         for text in texts
-        if text.context not in done
+        if text.context not in known or known[text.context].chunks < text.chunks
     ]
     steps = [_steps(tool, task) for task in tasks]
     with context.measuring():
         for at, task in enumerate(tasks):
-            done[task.context] = _compared(
-                context, tool, task, done=sum(steps[:at]), total=sum(steps), probe=probe
+            known[task.context] = _compared(
+                context,
+                tool,
+                task,
+                former=known.get(task.context),
+                done=sum(steps[:at]),
+                total=sum(steps),
+                probe=probe,
             )
-    if known is None:
+    if set_before is None:
         context.calibrate(as_json(ComparedWith(reference=str(reference))))
-    found = tuple(done[text.context] for text in texts)
+    found = tuple(known[text.context] for text in texts)
     return as_json(Divergence(reference=str(reference), contexts=found))
 
 
@@ -102,11 +109,16 @@ def _compared(
     tool: DivergenceTool,
     task: DivergenceTask,
     *,
+    former: Compared | None,
     done: int,
     total: int,
     probe: str,
 ) -> Compared:
-    """One context, the reference's distributions computed first if need be."""
+    """
+    One context, the reference's distributions computed first if need be.
+
+    What is *former* stays if the text has no more chunks.
+    """
 
     def tell(what: str, behind: int, chunks: int) -> None:
         at = min(behind + min(chunks, task.chunks), total)
@@ -127,6 +139,8 @@ def _compared(
                 progress=lambda chunks: tell(what, done, chunks),
             )
             done += task.chunks
+    if former and former.chunks == reference.chunks:
+        return former
     behind = done
     tell("comparing", behind, 0)
     started = time.monotonic()
