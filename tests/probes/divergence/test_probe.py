@@ -8,7 +8,7 @@ import pytest
 from fake_engine import made_weights
 from fake_tools import FakeDivergence, ToolEngine
 from made_contexts import real_context, run_context
-from made_records import made_setup
+from made_records import failed_record, made_setup
 from programs import script
 
 from codeneedle.corpora.corpus import load
