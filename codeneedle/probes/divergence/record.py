@@ -9,6 +9,7 @@ from codeneedle.records.record import (
     Amount,
     CellRecord,
     Count,
+    Length,
     Setup,
     from_json,
     refuse_impossible,
@@ -42,7 +43,7 @@ class Compared:
         by_chunk: Means of each chunk, as far as the tool tells; else empty.
     """
 
-    context: Count
+    context: Length
     chunks: Count
     tokens: Count
     seconds: Amount

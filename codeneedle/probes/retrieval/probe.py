@@ -241,6 +241,7 @@ PROBE = RetrievalProbe(
     name=NAME,
     metrics=(*METRICS, *OF_CELL),
     settings=RetrievalSettings,
+    layout=RetrievalConditions,
     grows=("lengths",),
     counts_tokens=True,
     repeats=True,
