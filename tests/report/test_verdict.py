@@ -17,7 +17,7 @@ from made_losses import (
     repeated,
 )
 from made_records import failed_record, made_run, made_setup
-from made_retrieval import made_dial, made_frozen, made_texts, retrieval_record, right
+from made_retrieval import made_texts, retrieval_record, right
 from printing import printed
 
 from codeneedle.grid import Pair
@@ -104,8 +104,8 @@ def test_where_nothing_is_within_the_nearest_pair_and_its_command_are_named():
     assert command.startswith(f"codeneedle sweep sweeps/{run.name} --more (about ")
 
 
-def test_the_command_that_continues_repeats_folder_limits_and_deciding():
-    """Else it would ask for a full grid, or nothing would be open to it."""
+def test_the_command_that_continues_repeats_folder_and_limits():
+    """Else nothing would be open to it; that the run decides stands in its folder."""
     run = continuing({GOOD: OPEN})
     limits = Limits(max_loss=0.011, max_lost=0.2)
     elsewhere = replace(run, root=Path("my runs"))
@@ -114,9 +114,7 @@ def test_the_command_that_continues_repeats_folder_limits_and_deciding():
     assert said(elsewhere, limits)[2].startswith(
         f"codeneedle sweep 'my runs/{run.name}' --max-loss 1.1% --max-lost 20% --more"
     )
-    assert said(screened)[2].startswith(
-        f"codeneedle sweep sweeps/{run.name} --decide --more"
-    )
+    assert said(screened)[2].startswith(f"codeneedle sweep sweeps/{run.name} --more")
 
 
 def test_a_text_without_further_functions_is_said_to_be_too_short():
@@ -409,9 +407,8 @@ def test_lengths_from_which_answers_are_lost_are_named():
                 answer=lambda asked, n: "no" if n >= least else right(asked, n),
             )
         )
-        return retrieval_record(pair, texts, frozen=frozen)
+        return retrieval_record(pair, texts)
 
-    frozen = made_frozen(made_dial("single", setting=0, score=1.0))
     setup = replace(made_setup(), probes={"retrieval": {"tasks": ["single"]}})
     records = (record("f16/f16", 9999), record("q4_0/f16", 2048))
     found = judge(Run(name="made", setup=setup, records=records))

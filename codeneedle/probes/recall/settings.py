@@ -45,7 +45,7 @@ class RecallConditions:
     """
 
     ask: Ask = Ask.BOTH
-    functions: Annotated[int, Meta(ge=1)] = FUNCTIONS
+    functions: Annotated[int, Meta(ge=1, le=LIMIT)] = FUNCTIONS
     lines: Annotated[int, Meta(ge=1, le=ASKED_LINES)] = FORCED_LINES
     reply_tokens: Annotated[int, Meta(ge=1)] | None = None
 
