@@ -1,17 +1,13 @@
 """Formats numbers, durations and sizes, and escapes foreign text for output."""
 
 import functools
-import json
 import math
 import re
 import shlex
 import unicodedata
-from collections.abc import Sequence
-from typing import Any
 
 _KIB = 1024
 MIB = _KIB**2
-_FORMULAS = ("=", "+", "-", "@")
 _SURROGATES = re.compile("[\ud800-\udfff]")
 
 
@@ -82,17 +78,6 @@ def visible_lines(text: str) -> str:
     return re.sub(r"[^\n\t]+", lambda part: visible(part[0]), text)
 
 
-def csv_field(text: str) -> str:
-    """
-    *text* as a CSV field that is visible and not a formula; not for numbers.
-
-    Spreadsheets evaluate a field that begins with one of ``=+-@``, unless an apostrophe
-    stands before it.
-    """
-    shown = visible(text)
-    return f"'{shown}" if shown.startswith(_FORMULAS) else shown
-
-
 @functools.lru_cache(maxsize=4096)
 def _visible(character: str) -> str:
     category = unicodedata.category(character)
@@ -115,20 +100,12 @@ def plain(text: str) -> str:
     return text
 
 
-def table_lines(rows: Sequence[Sequence[str]]) -> str:
-    """*rows* of equal length as a GitHub table; the first is the heading."""
-    heading, *others = ([plain(word) for word in row] for row in rows)
-    rule = [":--", *["--:"] * (len(heading) - 1)]
-    return (
-        "\n".join(f"| {' | '.join(row)} |" for row in (heading, rule, *others)) + "\n"
-    )
+NO_VALUE_WORD = "-"
+"""Shown where there is no value."""
 
 
-def json_text(value: Sequence[dict[str, Any]] | dict[str, Any]) -> str:
-    """*value* as indented JSON, with a line end."""
-    return json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
-
-
-def or_null(value: float) -> float | None:
-    """*value*, or None if it is not finite, which JSON cannot store."""
-    return float(value) if math.isfinite(value) else None
+def number(value: float, *, digits: int, sign: bool = False) -> str:
+    """*value* with *digits* decimals, never ``-0.00``; `NO_VALUE_WORD` for NaN."""
+    if math.isnan(value):
+        return NO_VALUE_WORD
+    return f"{value:{'+' if sign and round(value, digits) else ''}z.{digits}f}"
