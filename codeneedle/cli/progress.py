@@ -25,7 +25,7 @@ from codeneedle.models import pretrained
 from codeneedle.probes.frames import cell_value
 from codeneedle.probes.metrics import Metric
 from codeneedle.probes.probe import Probe, Step
-from codeneedle.records.record import CellRecord, Setup, Status
+from codeneedle.records.record import AGAIN, CellRecord, Setup, Status
 from codeneedle.report.captions import (
     NOT_RUN_WORD,
     corpus_line,
@@ -349,11 +349,19 @@ def opening_lines(progress: SweepProgress) -> list[Text]:
     """What is about to be measured, on what, and how much is done already."""
     cells = plural(len(progress.pairs), "cell")
     done = f", {progress.done} done already" if progress.done else ""
-    what = Text(f"{progress.probe.name}: {cells}{done}", style="bold")
+    phrase = probe_phrase(progress.probe)
+    what = Text(f"{phrase}: {cells}{done}", style="bold")
     if not progress.is_first:
         return [what]
     setup = progress.setup
     return [Text(setup_line(setup), style="bold"), Text(corpus_line(setup)), what]
+
+
+def probe_phrase(probe: Probe) -> str:
+    """What is measured: ``recall``, or ``recall, the reference once more``."""
+    name, _, more = probe.name.partition("_")
+    where = "once more" if probe.name.endswith(AGAIN) else "on another device"
+    return f"{name}, the reference {where}" if more else name
 
 
 def live_view(progress: SweepProgress) -> RenderableType:

@@ -17,6 +17,7 @@ from codeneedle.cli.progress import (
     SweepProgress,
     ensure_models,
     note_lines,
+    probe_phrase,
     say,
     working,
 )
@@ -471,16 +472,13 @@ class _Page:
     def _told(self, progress: SweepProgress, what: str) -> int:
         """Tell *what* became of a probe, and what comes next; the exit code."""
         metric = progress.metrics[0].name
-        shown = next_commands(
-            progress.name, metric, self.plan.store.folder.parent.parent
-        )
-        again = sweep_command(self.plan.store.folder, "--retry-failed")
-        retry = f"\nsee why some have no numbers, then: {again}"
-        say(
-            self.console,
-            f"{progress.probe.name}: {what}\n"
-            f"look at them: {shown}{retry if progress.failures else ''}",
-        )
+        folder = self.plan.store.folder
+        lines = [f"{probe_phrase(progress.probe)}: {what}", "look at them:"]
+        lines += next_commands(progress.name, metric, folder.parent.parent)
+        if progress.failures:
+            again = sweep_command(folder, "--retry-failed")
+            lines += ["measure those without numbers again:", f"  {again}"]
+        say(self.console, "\n".join(lines))
         return 1 if progress.failures or progress.done < len(progress.pairs) else 0
 
 
@@ -489,12 +487,12 @@ def _is_comparable(run: Run) -> bool:
     return len({record.pair for record in run.records if record.has_numbers}) > 1
 
 
-def next_commands(name: str, metric: str, out: Path) -> str:
-    """The commands that show *metric* of the run *name* in *out*, for a shell."""
+def next_commands(name: str, metric: str, out: Path) -> list[str]:
+    """The commands that show *metric* of the run *name* in *out*, a line each."""
     words = [name]
     if metric not in HEADLINES:
         words += ["--metric", metric]
     if out != RUNS:
         words += ["--out", str(out)]
     named = shlex.join(words)
-    return f"codeneedle grid {named} | codeneedle heatmap {named}"
+    return [f"  codeneedle {command} {named}" for command in ("grid", "heatmap")]

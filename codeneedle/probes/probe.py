@@ -412,6 +412,7 @@ class Probe(ABC):
         settings: What a user may choose, all fields with a default: the table of the
             probe's name in a sweep file, and the options that the fields' metadata
             names.
+        layout: Of its conditions, as a setup stores them; None if it has none.
         grows: Names of settings to which values can be added in a run folder. Its
             conditions have them by the same names.
         needs: What an engine must be able to do, beside answering.
@@ -433,6 +434,7 @@ class Probe(ABC):
     name: str
     metrics: tuple[Metric, ...]
     settings: type[Struct] = NoSettings
+    layout: type | None = None
     grows: tuple[str, ...] = ()
     needs: frozenset[Ability] = frozenset()
     continued_metric: str = ""

@@ -21,6 +21,12 @@ Amount = Annotated[float, msgspec.Meta(ge=0.0, le=1e15)]
 
 Share = Annotated[float, msgspec.Meta(ge=0.0, le=1.0)]
 
+MOST_TOKENS = 16 << 20
+"""Of a text or a context: no model has one of as many."""
+
+Length = Annotated[int, msgspec.Meta(ge=0, le=MOST_TOKENS)]
+"""Of a text or a context, in tokens, characters, lines or functions."""
+
 MOST_NATS = 1e4
 """More than any log-probability has: the smallest number of 32 bits has 103."""
 
@@ -55,7 +61,7 @@ class KvBuffer:
         v_bytes_per_token: Likewise of V.
     """
 
-    cells: Count
+    cells: Length
     layers: Count
     k_type: str
     v_type: str
@@ -135,7 +141,7 @@ class Effective:
     """
 
     build: str | None = None
-    context: Count | None = None
+    context: Length | None = None
     flash_attention: str | None = None
     kv: tuple[KvBuffer, ...] = ()
     rotation_k: Count | None = None
@@ -318,12 +324,12 @@ class NeedleFacts:
 
     name: str
     signature: str
-    line: Count
+    line: Length
     depth: Share
     lines: tuple[str, ...]
     before: tuple[str, ...] = ()
     more: tuple[str, ...] = ()
-    budget: Count = 0
+    budget: Length = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -349,13 +355,13 @@ class CorpusFacts:
     origin: str
     kind: str
     sha256: str
-    characters: Count
+    characters: Length
     source_sha256: str
-    sample_k: Count
+    sample_k: Length
     sample_seed: int
-    tokens: Count
-    functions: Count
-    functions_before: Count
+    tokens: Length
+    functions: Length
+    functions_before: Length
 
     @property
     def is_counted(self) -> bool:
@@ -434,7 +440,7 @@ class Setup:
     weights: WeightsFacts
     llama: str
     machine: str
-    context: Count
+    context: Length
     server_args: tuple[str, ...]
     seed: int
     types_k: tuple[str, ...]

@@ -55,6 +55,9 @@ FORMER = "former"
 """A folder in a run folder: what a try of another setup has left in it."""
 
 _CELL_NAME = re.compile(r"(?P<k>[^-]+)-(?P<v>[^-]+)\.(?P<probe>\w+)\.json")
+LONGEST_NAME = 200
+"""Letters of the name of a corpus or a model; of a file, systems take 255 bytes."""
+
 _SAFE_NAME = re.compile(r"[a-z0-9_][a-z0-9_.+-]*")
 
 
@@ -63,10 +66,12 @@ def run_folder(root: Path, *, corpus: str, model: str) -> Path:
     Where the records of *model* on *corpus* go: ``root/corpus/model``.
 
     Raises:
-        ValueError: If a name could lead out of *root*; names are made safe where
-            they are read.
+        ValueError: If a name could lead out of *root*, or is too long; names are made
+            safe where they are read.
     """
     for name in (corpus, model):
+        if len(name) > LONGEST_NAME:
+            raise ValueError(f"a name has {len(name)} letters: '{name[:16]}...'")
         if not _SAFE_NAME.fullmatch(name.lower()):
             raise ValueError(f"'{name}' is no safe folder name")
     return root / corpus / model

@@ -11,10 +11,9 @@ from rich.text import Text
 from codeneedle.corpora.corpus import LIMIT
 from codeneedle.grid import RUNS, Pair
 from codeneedle.probes.metrics import LossKind, Metric
-from codeneedle.records.record import Run
 from codeneedle.report import captions
 from codeneedle.report.captions import NO_VALUE_WORD, REFERENCE_MARK, named_pairs
-from codeneedle.sweep.decide import PROBE, SCREENS, further, time_s
+from codeneedle.sweep.decide import further, time_s
 from codeneedle.text import (
     duration,
     json_text,
@@ -323,16 +322,7 @@ def _way_on(
 
 def more_command(found: Verdict) -> str:
     """The command that asks the open pairs of a run for further functions."""
-    run = found.run
-    decide = ["--decide"] if _is_screened(run) else []
-    return sweep_command(run.folder, *_limit_options(found), *decide, "--more")
-
-
-def _is_screened(run: Run) -> bool:
-    """Whether recall was measured of some pairs alone, that a screening chose."""
-    screened = {each.pair for each in run.records if each.probe in SCREENS}
-    recalled = {each.pair for each in run.records if each.probe == PROBE.name}
-    return bool(recalled) and bool(screened - recalled)
+    return sweep_command(found.run.folder, *_limit_options(found), "--more")
 
 
 def _options(found: Verdict) -> list[str]:

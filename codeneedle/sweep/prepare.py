@@ -12,6 +12,7 @@ from msgspec import structs
 from codeneedle.engines.engine import Engine
 from codeneedle.errors import BadInput
 from codeneedle.models import weights
+from codeneedle.probes import refuse_impossible_settings
 from codeneedle.probes.probe import Probe, RunContext, tokenizing
 from codeneedle.probes.prompts import PromptForm
 from codeneedle.probes.recall.fitting import (
@@ -182,11 +183,13 @@ def refuse_unfit(plan: Plan) -> None:
     Raises:
         OtherSetup: If its records were made under another one.
         BadInput: As of probes.
-        BadSetup: If its setup cannot be read, nor told from its records.
+        BadSetup: If its setup cannot be read, nor told from its records; or if its
+            probes have settings that cannot be.
         MachineError: If a probe lacks a tool, or disk.
     """
     try:
         if stored := plan.store.intact_setup():
+            refuse_impossible_settings(stored)
             _refuse_unlike(plan, stored)
             return
     except OtherSetup:

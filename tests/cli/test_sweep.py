@@ -142,9 +142,10 @@ def test_plan_says_what_would_be_fetched_and_fetches_nothing(codeneedle, tmp_pat
 )
 def test_the_commands_that_come_next_are_quoted_for_a_shell(metric, out, arguments):
     """They are there to be copied."""
-    assert next_commands("a/b", metric, out) == (
-        f"codeneedle grid {arguments} | codeneedle heatmap {arguments}"
-    )
+    assert [
+        f"  codeneedle grid {arguments}",
+        f"  codeneedle heatmap {arguments}",
+    ] == next_commands("a/b", metric, out)
 
 
 # On the real one

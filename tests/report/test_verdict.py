@@ -104,8 +104,8 @@ def test_where_nothing_is_within_the_nearest_pair_and_its_command_are_named():
     assert command.startswith(f"codeneedle sweep sweeps/{run.name} --more (about ")
 
 
-def test_the_command_that_continues_repeats_folder_limits_and_deciding():
-    """Else it would ask for a full grid, or nothing would be open to it."""
+def test_the_command_that_continues_repeats_folder_and_limits():
+    """Else nothing would be open to it; that the run decides stands in its folder."""
     run = continuing({GOOD: OPEN})
     limits = Limits(max_loss=0.011, max_lost=0.2)
     elsewhere = replace(run, root=Path("my runs"))
@@ -114,9 +114,7 @@ def test_the_command_that_continues_repeats_folder_limits_and_deciding():
     assert said(elsewhere, limits)[2].startswith(
         f"codeneedle sweep 'my runs/{run.name}' --max-loss 1.1% --max-lost 20% --more"
     )
-    assert said(screened)[2].startswith(
-        f"codeneedle sweep sweeps/{run.name} --decide --more"
-    )
+    assert said(screened)[2].startswith(f"codeneedle sweep sweeps/{run.name} --more")
 
 
 def test_a_text_without_further_functions_is_said_to_be_too_short():

@@ -531,6 +531,13 @@ def test_a_text_that_was_cut_too_short_for_what_is_asked_later_says_so(chosen):
 
     assert caught.value.hint.startswith("Use --ask forced without --lines, or ")
     assert prepare(asking("mixed", ask="forced", **small)).setup.forced
+    context = int(caught.value.hint.partition("--context ")[2].split()[0])
+    assert prepare(
+        asking("mixed", **chosen, contexts=(context,), out="larger")
+    ).setup.forced
+    smaller = asking("mixed", **chosen, contexts=(context - 256,), out="smaller")
+    with pytest.raises(BadInput, match="with a function to ask for"):
+        prepare(smaller)
 
 
 def test_the_run_folder_keeps_the_request_and_grows_with_it(tmp_path):

@@ -8,6 +8,7 @@ from codeneedle.records.record import (
     Amount,
     CellRecord,
     Count,
+    Length,
     from_json,
     refuse_impossible,
 )
@@ -40,7 +41,7 @@ class Compared:
         by_chunk: Means of each chunk, as far as the tool tells; else empty.
     """
 
-    context: Count
+    context: Length
     chunks: Count
     tokens: Count
     seconds: Amount

@@ -408,6 +408,7 @@ PROBE = RecallProbe(
     name=NAME,
     metrics=METRICS,
     settings=RecallSettings,
+    layout=RecallConditions,
     continued_metric=FORCED[0].name,
     repeats=True,
 )

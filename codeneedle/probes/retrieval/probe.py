@@ -273,6 +273,7 @@ PROBE = RetrievalProbe(
     name=NAME,
     metrics=(*METRICS, *OF_CELL),
     settings=RetrievalSettings,
+    layout=RetrievalConditions,
     grows=("lengths", "depths", "questions"),
     counts_tokens=True,
     repeats=True,

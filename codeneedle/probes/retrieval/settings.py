@@ -25,7 +25,7 @@ from codeneedle.probes.retrieval.record import (
 )
 from codeneedle.probes.retrieval.task_kinds import TASKS, TASKS_VERSION, make_texts
 from codeneedle.probes.retrieval.tasks import TaskText
-from codeneedle.records.record import Json, as_json
+from codeneedle.records.record import MOST_TOKENS, Json, Length, Share, as_json
 
 TASK_NAMES = ("single", "multikey")
 LENGTHS = ("1K", "2K", "4K")
@@ -34,6 +34,8 @@ DEPTHS = (0.1, 0.3, 0.5, 0.7, 0.9)
 
 QUESTIONS = 4
 """Of each task at each length and depth."""
+
+MOST_QUESTIONS = 1000
 
 AIM = (0.6, 0.9)
 """Share of right answers of the reference that a dial aims at, ends included."""
@@ -52,9 +54,6 @@ TEMPLATE_TOKENS = 128
 """What a chat template may add to text and question."""
 
 KIBI = 1024
-
-LONGEST_TOKENS = 16 * KIBI * KIBI
-"""Of a text; no model has a context of as many."""
 
 
 # --- what a user may choose
@@ -100,7 +99,7 @@ class RetrievalSettings(Struct, frozen=True, forbid_unknown_fields=True):
         int,
         Meta(
             ge=1,
-            le=1000,
+            le=MOST_QUESTIONS,
             description="Questions of each task at each length and depth.",
             extra={"option": "--questions", "default": str(QUESTIONS)},
         ),
@@ -143,11 +142,11 @@ def tokens_of(length: int | str) -> int:
             hint="Write 512, or 4K for 4,096, separated by commas.",
         )
     tokens = int(digits) * (KIBI if word.endswith("K") else 1)
-    if tokens > LONGEST_TOKENS:
+    if tokens > MOST_TOKENS:
         raise BadInput(
             source=f"--lengths {length}",
             reason="is longer than any context",
-            hint=f"Use lengths up to {LONGEST_TOKENS // KIBI}K.",
+            hint=f"Use lengths up to {MOST_TOKENS // KIBI}K.",
         )
     return tokens
 
@@ -228,8 +227,8 @@ class Block:
         questions: Of each task, at each length and each of these depths.
     """
 
-    depths: tuple[float, ...]
-    questions: int
+    depths: tuple[Share, ...]
+    questions: Annotated[int, Meta(ge=1, le=MOST_QUESTIONS)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -252,15 +251,26 @@ class RetrievalConditions:
     """
 
     tasks: tuple[str, ...]
-    lengths: tuple[int, ...]
-    depths: tuple[float, ...]
-    questions: int
+    lengths: tuple[Length, ...]
+    depths: tuple[Share, ...]
+    questions: Annotated[int, Meta(ge=1, le=MOST_QUESTIONS)]
     dial: tuple[str, ...]
     gate: str
     graded: str
     texts: int = TASKS_VERSION
     wording: int = WORDING
     blocks: tuple[Block, ...] = ()
+
+    def __post_init__(self) -> None:
+        """
+        Refuse what a damaged setup may hold.
+
+        Raises:
+            ValueError: If there is no such task.
+        """
+        unknown = [task for task in (*self.tasks, *self.settings) if task not in TASKS]
+        if unknown:
+            raise ValueError(f"there is no task '{unknown[0]}'")
 
     @property
     def settings(self) -> dict[str, int]:
@@ -277,10 +287,10 @@ class RetrievalConditions:
     def by_block(self, task: str) -> list[int]:
         """Questions of *task* at each length, of each block."""
         # What has no depth is not asked more often for further depths.
-        first = self.every_block[0].depths[0]
+        first = {*self.every_block[0].depths}
         return [
             each.questions
-            * (len(each.depths) if TASKS[task].has_depth else first in each.depths)
+            * (len(each.depths) if TASKS[task].has_depth else first <= {*each.depths})
             for each in self.every_block
         ]
 

@@ -35,6 +35,7 @@ from codeneedle.probes.reuse.record import (
 from codeneedle.probes.reuse.settings import (
     LEAST_LENGTH,
     ROOM,
+    ReuseConditions,
     ReuseSettings,
     chosen,
     conditions_of,
@@ -160,6 +161,7 @@ PROBE = ReuseProbe(
     name=NAME,
     metrics=(*METRICS, *OF_CELL),
     settings=ReuseSettings,
+    layout=ReuseConditions,
     needs=frozenset({Ability.FORCED}),
 )
 

@@ -248,6 +248,7 @@ PROBE = TranscriptProbe(
     name=NAME,
     metrics=OVER_ALL,
     settings=TranscriptSettings,
+    layout=Conditions,
     asked_by="file",
     needs=frozenset({Ability.FORCED, Ability.CONVERSATIONS}),
     repeats=True,
