@@ -430,7 +430,12 @@ class _Page:
         if not user.asked_to_stop:
             progress.asked_to_stop = lambda: user.asked_to_stop
             with SweepDisplay(self.console, progress) as display:
-                runner.sweep(probe, progress.pairs, tell=display.show)
+
+                def show(event: Event) -> None:
+                    progress.setup = runner.run.setup
+                    display.show(event)
+
+                runner.sweep(probe, progress.pairs, tell=show)
         # Asked to stop, and cells are left: of this probe, or all of a later one.
         if user.asked_to_stop and progress.done < len(progress.pairs):
             raise KeyboardInterrupt

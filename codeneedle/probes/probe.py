@@ -145,13 +145,14 @@ class ProbeContext:
         run: What is the same for every cell.
         pair: The cache types of this cell.
         logs: Folder of the log files; it exists.
-        records: Records of the same probe that are there already, by pair.
         tell: Called with how far the probe is.
         former: What an earlier server of this cell has measured, before it ended early
             or the settings grew; None if nothing.
         goal: Units to ask for, of those that were answered and others; None for as
             many as every sweep asks.
         keep: Called with all that was observed so far, once an answer is new.
+        calibrate: Called with what this cell, the reference, sets for all others; the
+            setup of the run keeps it as `Setup.calibrated`.
         previous_end: When the server of the cell before had ended, in monotonic
             seconds; from `serving` on, that of this cell. None if there was none.
         command: What the server or tool was started with.
@@ -165,11 +166,11 @@ class ProbeContext:
     run: RunContext
     pair: Pair
     logs: Path
-    records: Mapping[Pair, CellRecord] = field(default_factory=dict)
     tell: Callable[[Step], None] = lambda _step: None
     former: CellRecord | None = None
     goal: int | None = None
     keep: Callable[[Json], None] = lambda _observation: None
+    calibrate: Callable[[Json], None] = lambda _facts: None
     previous_end: float | None = None
     command: tuple[str, ...] = ()
     effective: Effective = field(default_factory=Effective)
@@ -425,8 +426,8 @@ class Probe(ABC):
             server.
         asked_by: Name of the setting that asks for the probe where its name is not
             given; empty for none.
-        leads: Whether the first pair that it measures decides for all others, as a
-            reference does: they wait for it.
+        calibrates: Whether the first pair that it measures, the reference, sets what
+            holds for all others, which wait for it: `ProbeContext.calibrate`.
         is_timed: Whether it measures time, and has the machine for itself; its first
             metric is the speed of writing.
     """
@@ -442,7 +443,7 @@ class Probe(ABC):
     repeats: bool = False
     counts_tokens: bool = False
     asked_by: str = ""
-    leads: bool = False
+    calibrates: bool = False
     is_timed: bool = False
 
     # --- before the first cell

@@ -424,6 +424,8 @@ class Setup:
         created: When the run folder was made, ISO 8601; not compared.
         probes: Settings of each probe that was run, by its name; a probe that is
             new to the folder adds its own.
+        calibrated: What the reference has set for all cells of a probe, by its name,
+            such as how hard tasks are; compared where shares are merged.
         former: Settings that a probe had before they grew, by its name, oldest first:
             records of them lack what was added since. Not compared.
         identity: `comparability.identity` of the setup as first stored; empty
@@ -454,6 +456,7 @@ class Setup:
     pairs: tuple[str, ...] = ()
     architecture: str = ""
     quant: str = ""
+    calibrated: dict[str, Json] = field(default_factory=dict)
     former: dict[str, tuple[Json, ...]] = field(default_factory=dict)
     identity: str = ""
     schema: int = SCHEMA

@@ -279,6 +279,31 @@ class Store:
             )
         return stored
 
+    def calibrated(self) -> dict[str, Json]:
+        """What the reference has set for all cells by now, by probe."""
+        with contextlib.suppress(BadSetup):
+            self.setup()
+        return self._setup.calibrated if self._setup else {}
+
+    def calibrate(self, probe: str, facts: Json) -> None:
+        """Keep in the setup what the reference has set for all cells of *probe*."""
+        with self.alone(SETUP):
+            calibrated = {**self.calibrated(), probe: facts}
+            if self._setup is not None:
+                self._setup = replace(self._setup, calibrated=calibrated)
+                self._write(self.folder / SETUP, encode(self._setup))
+
+    def set_probe_aside(self, probe: str) -> None:
+        """
+        Move the records of *probe* aside, which hang on a setup that is gone.
+
+        Those of further names are among them, such as of a repetition.
+        """
+        for path in self._cells():
+            named = _CELL_NAME.fullmatch(path.name)
+            if named and named["probe"].partition("_")[0] == probe:
+                move_aside(path, "uncalibrated")
+
     def is_outgrown(self, record: CellRecord) -> bool:
         """Whether *record* lacks what was added to the settings of its probe."""
         setup = self._known()

@@ -516,8 +516,13 @@ def metric_object(metric: Metric) -> dict[str, Any]:
 
 
 def setup_object(run: Run) -> dict[str, Any]:
-    """The setup, with the names of its needles instead of their text."""
+    """
+    The setup, with the names of its needles instead of their text.
+
+    Without what the reference has set, which may be all samples of an evaluation.
+    """
     setup: dict[str, Any] = msgspec.to_builtins(run.setup)
+    del setup["calibrated"]
     named = {
         "needles": [needle.name for needle in run.setup.needles],
         "forced": [needle.name for needle in run.setup.forced],

@@ -13,7 +13,7 @@ from codeneedle.grid import Pair
 from codeneedle.probes import PROBES
 from codeneedle.probes.metrics import LossKind, Metric
 from codeneedle.probes.retrieval.record import NAME as RETRIEVAL
-from codeneedle.probes.retrieval.record import retrieval_of
+from codeneedle.probes.retrieval.record import frozen_of
 from codeneedle.records.comparability import WALL, differences, other_kernels
 from codeneedle.records.record import Json, Run, Setup
 from codeneedle.report import captions
@@ -215,11 +215,9 @@ many functions.
 
 
 def _dials(run: Run) -> tuple[tuple[str, int], ...]:
-    """The difficulty of each retrieval task of *run*; empty without numbers."""
-    records = (r for r in run.records if r.probe == RETRIEVAL and r.has_numbers)
-    found = next(filter(None, map(retrieval_of, records)), None)
-    dials = found.frozen.dials if found else ()
-    return tuple((each.task, each.setting) for each in dials)
+    """The difficulty of each retrieval task of *run*; empty before it is set."""
+    frozen = frozen_of(run.setup)
+    return tuple((each.task, each.setting) for each in frozen.dials) if frozen else ()
 
 
 def _are_paired(first: Setup, second: Setup) -> bool:

@@ -23,7 +23,7 @@ from codeneedle.probes.metrics import Metric
 from codeneedle.probes.retrieval.metrics import remarks
 from codeneedle.probes.retrieval.outcomes import Outcome, outcomes
 from codeneedle.probes.retrieval.record import NAME as RETRIEVAL
-from codeneedle.probes.retrieval.record import LeftOut, retrieval_of
+from codeneedle.probes.retrieval.record import LeftOut, frozen_of, retrieval_of
 from codeneedle.records.record import Run
 from codeneedle.report.captions import (
     CSV_RUN,
@@ -187,11 +187,11 @@ def _panels(
     reference = frames.reference(cells)
     base = of_task.get(reference, []) if reference else []
     is_logp = metric.name.endswith(_LOGP)
-    left_out: dict[int, str] = {}
+    frozen = frozen_of(run.setup)
+    left_out = _reasons(frozen.left_out, task) if frozen else {}
     not_asked: dict[Pair, dict[int, str]] = {}
     for record in run.records:
         if found := retrieval_of(record):
-            left_out |= _reasons(found.frozen.left_out, task)
             not_asked[record.pair] = _reasons(found.not_asked, task)
     gaps: dict[int, list[Pair]] = {}
     for pair, reasons in not_asked.items():

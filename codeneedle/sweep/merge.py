@@ -184,13 +184,9 @@ def _take(found: Merged, store: Store, record: CellRecord) -> bool:
         return False
     other = found.cells[key]
     former = other.record(*key)
-    if former is not None and (place := first_other(former, record)):
-        raise BadInput(
-            source=f"{other.folder} and {store.folder}",
-            reason=f"their hosts do not compute alike: {record.pair}, {record.probe} "
-            f"differs from {place} on",
-            hint=f"Leave one of them out. To see both: {_comparison(other, store)}",
-        )
+    place = first_other(former.observation, record.observation) if former else ""
+    if place:
+        raise _unlike(other, store, f"{record.pair}, {record.probe}", place)
     units = PROBES[record.probe].units
     if former is not None and units(record) > units(former):
         found.cells[key] = store
@@ -243,6 +239,18 @@ def _refuse_difference(ours: Store, mine: Setup, theirs: Store, other: Setup) ->
             hint="Merge what was measured alike. To see both: "
             f"{_comparison(ours, theirs)}",
         )
+    for probe in sorted(mine.calibrated.keys() & other.calibrated.keys()):
+        place = first_other(mine.calibrated[probe], other.calibrated[probe])
+        if place:
+            raise _unlike(ours, theirs, f"the calibration of {probe}", place)
+
+
+def _unlike(ours: Store, theirs: Store, what: str, place: str) -> BadInput:
+    return BadInput(
+        source=f"{ours.folder} and {theirs.folder}",
+        reason=f"their hosts do not compute alike: {what} differs from {place} on",
+        hint=f"Leave one of them out. To see both: {_comparison(ours, theirs)}",
+    )
 
 
 def _comparison(ours: Store, theirs: Store) -> str:

@@ -78,6 +78,10 @@ def _prepared(plan: Plan, counts: Counts) -> RunContext:
     setup = _setup(plan, fitted)
     with _hinting(plan):
         stored = plan.store.compare(setup)
+    for probe in plan.probes:
+        # A setup that was lost took what these records hang on with it.
+        if probe.calibrates and probe.name not in (stored.probes if stored else {}):
+            plan.store.set_probe_aside(probe.name)
     run = _run(plan, setup, fitted, stored)
     conditions = {probe.name: probe.conditions(run) for probe in plan.probes}
     compared, grown = _growth(plan.probes, stored, conditions)
@@ -103,7 +107,9 @@ def _run(
         engine=plan.engine,
         weights=plan.weights,
         is_built_in=plan.is_built_in,
-        setup=replace(setup, probes=stored.probes) if stored else setup,
+        setup=replace(setup, probes=stored.probes, calibrated=stored.calibrated)
+        if stored
+        else setup,
         text=fitted.text,
         settings=plan.request.settings,
         folder=plan.store.folder,

@@ -95,7 +95,6 @@ def test_a_changed_number_is_refused_with_a_hint_or_gives_finite_ones(path):
     ("name", "at", "new"),
     [
         ("retrieval.json", ("observation", "texts", 0, "asked", 0, "items"), []),
-        ("retrieval.json", ("observation", "frozen", "dials", 0, "path"), []),
         ("recall.json", ("observation", "forced", 0, "leads"), []),
         ("recall.json", ("observation", "forced", 0, "ends"), [1]),
         ("recall.json", ("observation", "forced", 0, "logprobs", 0), 5.0),

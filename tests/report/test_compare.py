@@ -13,7 +13,13 @@ from made_records import (
     made_setup,
     stored_run,
 )
-from made_retrieval import made_dial, made_frozen, made_texts, retrieval_record
+from made_retrieval import (
+    made_dial,
+    made_frozen,
+    made_texts,
+    retrieval_record,
+    with_frozen,
+)
 from printing import printed
 
 from codeneedle.errors import BadInput
@@ -146,13 +152,8 @@ def test_tasks_of_another_difficulty_are_not_compared():
     runs = [
         replace(
             made_run(setup=SETUP),
-            records=(
-                retrieval_record(
-                    "bf16/bf16",
-                    made_texts(),
-                    frozen=made_frozen(made_dial(setting=setting)),
-                ),
-            ),
+            setup=with_frozen(SETUP, made_frozen(made_dial(setting=setting))),
+            records=(retrieval_record("bf16/bf16", made_texts()),),
         )
         for setting in (2, 3)
     ]

@@ -19,7 +19,7 @@ from made_panels import (
     wrong,
 )
 from made_records import failed_record, made_setup
-from made_retrieval import made_dial, made_frozen, made_texts, retrieval_record
+from made_retrieval import made_texts, retrieval_record
 from printing import printed
 
 from codeneedle.errors import BadInput, NothingToShow
@@ -94,7 +94,7 @@ def test_a_question_that_the_reference_was_not_asked_is_not_compared():
 def test_a_length_that_was_left_out_is_a_column_of_gaps_with_its_reason():
     """The gate's reason stands below."""
     left_out = [("multikey", 4096, "f16/f16 was right at no depth of 2048")]
-    found = run_of(record_of("f16/f16", unless(None), left_out=left_out))
+    found = run_of(record_of("f16/f16", unless(None)), left_out=left_out)
 
     assert (1024, 2048, 4096) == panels(found).lengths
     text = " ".join(shown(found).split())
@@ -147,11 +147,10 @@ def test_csv_has_a_row_for_each_pair_task_length_and_depth():
 def test_json_has_the_same_rows_and_what_answers_depend_on():
     texts = {n: made_texts("single", dial=0, length=n, questions=6) for n in LENGTHS}
     lost = made_texts("single", dial=0, length=2048, questions=6, answer=wrong)
-    frozen = made_frozen(made_dial("single", setting=0))
     setup = replace(SETUP, probes={NAME: {"tasks": ["single"]}})
     records = [
-        retrieval_record("f16/f16", [*texts[1024], *texts[2048]], frozen=frozen),
-        retrieval_record("q4_0/f16", [*texts[1024], *lost], frozen=frozen),
+        retrieval_record("f16/f16", [*texts[1024], *texts[2048]]),
+        retrieval_record("q4_0/f16", [*texts[1024], *lost]),
     ]
     run = run_of(*records, setup=setup)
 
@@ -185,9 +184,8 @@ def test_without_probabilities_a_log_probability_is_a_gap():
 def test_all_tasks_have_panels_of_their_own():
     """A metric of one task shows that one alone."""
     texts = [*made_texts("multikey"), *made_texts("single", dial=0)]
-    frozen = made_frozen(made_dial(), made_dial("single", setting=0))
     setup = replace(SETUP, probes={NAME: {"tasks": ["multikey", "single"]}})
-    run = run_of(retrieval_record("f16/f16", texts, frozen=frozen), setup=setup)
+    run = run_of(retrieval_record("f16/f16", texts), setup=setup)
     single = next(m for m in of_tasks(setup) if m.name == "single")
 
     assert ["multikey", "single"] == [each.task for each in panels_of(run, RIGHT)]

@@ -17,7 +17,7 @@ from made_losses import (
     repeated,
 )
 from made_records import failed_record, made_run, made_setup
-from made_retrieval import made_dial, made_frozen, made_texts, retrieval_record, right
+from made_retrieval import made_texts, retrieval_record, right
 from printing import printed
 
 from codeneedle.grid import Pair
@@ -407,9 +407,8 @@ def test_lengths_from_which_answers_are_lost_are_named():
                 answer=lambda asked, n: "no" if n >= least else right(asked, n),
             )
         )
-        return retrieval_record(pair, texts, frozen=frozen)
+        return retrieval_record(pair, texts)
 
-    frozen = made_frozen(made_dial("single", setting=0, score=1.0))
     setup = replace(made_setup(), probes={"retrieval": {"tasks": ["single"]}})
     records = (record("f16/f16", 9999), record("q4_0/f16", 2048))
     found = judge(Run(name="made", setup=setup, records=records))

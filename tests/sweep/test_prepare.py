@@ -15,6 +15,7 @@ from made_records import failed_record
 from source_files import put, python
 
 from codeneedle.errors import BadInput, RequestError
+from codeneedle.grid import Pair
 from codeneedle.probes import PROBES
 from codeneedle.probes.divergence.probe import DivergenceSettings
 from codeneedle.probes.prompts import PromptForm
@@ -692,6 +693,23 @@ def test_a_prompt_that_is_counted_shorter_than_its_text_is_refused():
 
     with pytest.raises(BadInput, match="the corpus alone has"):
         prepare(planned(engine=FakeEngine(tokenizer=Odd())))
+
+
+def test_records_go_with_the_setup_that_held_what_they_were_measured_by():
+    """Only then, and only those of a probe whose reference sets something for all."""
+    probe = replace(made_probe("divergence"), calibrates=True)
+    plan = planned(RECALL, probe)
+    prepare(plan)
+    for name in ("recall", "divergence"):
+        plan.store.add(replace(failed_record(Pair("f16", "f16")), probe=name))
+
+    prepare(planned(RECALL, probe))
+    kept = sorted(record.probe for record in plan.store.records())
+    (plan.store.folder / "setup.json").unlink()
+    prepare(planned(RECALL, probe))
+
+    assert ["divergence", "recall"] == kept
+    assert ["recall"] == [record.probe for record in plan.store.records()]
 
 
 def test_the_setup_says_what_the_header_of_the_weights_says():

@@ -390,7 +390,7 @@ PROBE = CopyProbe(
     needs=frozenset({Ability.DIVERGENCE}),
     screens=True,
     counts_tokens=True,
-    leads=True,
+    calibrates=True,
 )
 
 

@@ -312,7 +312,7 @@ PROBE = DivergenceProbe(
     grows=("contexts", "chunks"),
     needs=frozenset({Ability.DIVERGENCE}),
     screens=True,
-    leads=True,
+    calibrates=True,
 )
 
 

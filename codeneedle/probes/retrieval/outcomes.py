@@ -38,8 +38,6 @@ class Outcome:
         until: Tokens of the right answer before the first that is not the first
             choice: greedy writing is right until then. None if not forced.
         tokens: Tokens of the right answer; 0 if not forced.
-        is_informative: Whether its task counts, at this length, in what is about all
-            tasks.
         answer: The question and its answer, verbatim.
     """
 
@@ -54,7 +52,6 @@ class Outcome:
     is_bound: bool
     until: int | None
     tokens: int
-    is_informative: bool
     answer: Answer
 
 
@@ -76,17 +73,14 @@ def _outcomes(key: ByIdentity[CellRecord]) -> tuple[Outcome, ...]:
         return ()
     try:
         return tuple(
-            _outcome(text, answer, is_informative=is_informative)
-            for text in found.texts
-            for is_informative in [found.frozen.is_informative(text.task, text.length)]
-            for answer in text.asked
+            _outcome(text, answer) for text in found.texts for answer in text.asked
         )
     except (IndexError, ValueError) as error:
         file = f"{key.value.pair.slug}.{NAME}.json"
         raise BadRecord(file=file, reason=f"a question is none: {error}") from error
 
 
-def _outcome(text: TextRead, answer: Answer, *, is_informative: bool) -> Outcome:
+def _outcome(text: TextRead, answer: Answer) -> Outcome:
     scored = answer.scored if answer.scored and answer.scored.logprobs else None
     return Outcome(
         task=text.task,
@@ -100,7 +94,6 @@ def _outcome(text: TextRead, answer: Answer, *, is_informative: bool) -> Outcome
         is_bound=bool(scored and scored.bounds),
         until=_first_choices(scored.leads) if scored else None,
         tokens=len(scored.logprobs) if scored else 0,
-        is_informative=is_informative,
         answer=answer,
     )
 

@@ -5,8 +5,8 @@ import hashlib
 import itertools
 import math
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 
 from codeneedle.corpora.corpus import Corpus
 from codeneedle.engines.engine import Ability
@@ -37,6 +37,7 @@ from codeneedle.probes.retrieval.record import (
     LeftOut,
     Retrieval,
     TextRead,
+    frozen_of,
     retrieval_of,
 )
 from codeneedle.probes.retrieval.scoring import is_enough, score_answer
@@ -63,7 +64,6 @@ from codeneedle.probes.retrieval.settings import (
 from codeneedle.probes.retrieval.task_kinds import TASKS, make_texts
 from codeneedle.probes.retrieval.tasks import Decoy, Posed, Question, Shape, TaskText
 from codeneedle.records.record import (
-    CellRecord,
     Json,
     Run,
     Setup,
@@ -84,17 +84,6 @@ PRIMING_TOKENS = 1
 
 USUAL_ANSWER_TOKENS = 30
 """Written and forced together, for the time that a plan tells."""
-
-
-def frozen_of(records: Mapping[Pair, CellRecord]) -> Frozen | None:
-    """
-    What the first cell of *records* found out for all; None if there is none yet.
-
-    Of records before and after lengths were added, those with them.
-    """
-    found = (retrieval_of(records[pair]) for pair in most_precise_first(records))
-    frozen = (each.frozen for each in found if each is not None)
-    return max(frozen, key=lambda each: len(each.sizes), default=None)
 
 
 class RetrievalProbe(Probe):
@@ -232,31 +221,28 @@ class RetrievalProbe(Probe):
         """
         Ask every question of the tasks, lengths and depths that has no answer yet.
 
-        The first pair of a run, the most precise one, sets the dials and the gate
-        before; the records of the others hold the same settings. Where lengths, depths
-        or questions were added, the dials stay, and the gate is asked at new lengths.
+        The first pair of a run, the most precise one, sets the dials before, and the
+        gate. Where lengths, depths or questions were added, the dials stay, and the
+        gate is asked at new lengths.
 
         Raises:
             BadInput: If no setting of a task fits its shortest length.
             CellError: If the server fails.
         """
         chosen = _conditions(context.run.setup.probes[NAME])
-        found = retrieval_of(context.former) if context.former else None
+        former = retrieval_of(context.former) if context.former else None
+        found = former or Retrieval(texts=())
         context.step(0, 1, "loading")
         with context.serving() as served:
             asker = _Questioner(served, context)
             cell = _Measuring(context=context, asker=asker, chosen=chosen)
-            records = dict(context.records)
-            if context.former:
-                records[context.pair] = context.former
-            frozen = frozen_of(records)
-            cell.leads = found is not None or frozen is None
-            frozen = cell.lengthened(frozen) if frozen else cell.dialled()
-            found = Retrieval(
-                frozen=frozen,
-                texts=found.texts if found else (),
-                not_asked=_lengthened(found.not_asked if found else (), frozen),
-            )
+            cell.is_again = self.name != NAME
+            known = frozen_of(context.run.setup)
+            cell.frozen = cell.lengthened(known) if known else cell.dialled()
+            if cell.frozen != known:
+                context.calibrate(as_json(cell.frozen))
+            not_asked = _lengthened(found.not_asked, cell.frozen)
+            found = replace(found, not_asked=not_asked)
             for so_far in cell.texts(found):
                 found = so_far
                 context.keep(as_json(found))
@@ -277,7 +263,7 @@ PROBE = RetrievalProbe(
     grows=("lengths", "depths", "questions"),
     counts_tokens=True,
     repeats=True,
-    leads=True,
+    calibrates=True,
 )
 
 
@@ -292,8 +278,9 @@ class _Measuring:
     context: ProbeContext
     asker: "_Questioner"
     chosen: RetrievalConditions
-    leads: bool = False
+    is_again: bool = False
     steps: tuple[int, int] = (0, 1)
+    frozen: Frozen = field(init=False)
 
     def dialled(self) -> Frozen:
         """The settings for all pairs, found on questions that are not scored."""
@@ -333,56 +320,60 @@ class _Measuring:
     def texts(self, found: Retrieval) -> Iterator[Retrieval]:
         """*found*, with one more text that it lacks each time."""
         begin = len(found.texts)
-        while left := _missing(found, self.chosen):
+        while left := _missing(found, self.frozen, self.chosen):
             done = len(found.texts) - begin
             self.steps = done, done + len(left)
             size, number = left[0]
-            read = self._read(size, self._text(size, number, found.frozen), number)
+            read = self._read(size, self._text(size, number), number)
             found = replace(found, texts=(*found.texts, read))
-            if number + 1 == texts_at(size.task, found.frozen, self.chosen):
+            if number + 1 == texts_at(size.task, self.frozen, self.chosen):
                 found = self._asked(found, size)
             yield found
 
     def _asked(self, found: Retrieval, size: Fitted) -> Retrieval:
         """*found*, with what all answers to a task at one length tell of the others."""
-        frozen, shares = found.frozen, _shares(found, size)
+        frozen, shares = self.frozen, _shares(found, size)
         if frozen.reference != str(self.context.pair):
             return self._gated(found, size, shares.values())
-        is_known = frozen.right_at(size.task, size.length) is not None
-        if not self.leads or is_known:
+        if self.is_again:
             return found
         right = _mean(itertools.chain.from_iterable(shares.values()))
-        told = Answered(size.task, size.length, round(right, 4))
-        frozen = replace(frozen, answered=(*frozen.answered, told))
+        place = (size.task, size.length)
+        others = (e for e in frozen.answered if (e.task, e.length) != place)
+        told = Answered(*place, round(right, 4))
+        frozen = replace(frozen, answered=(*others, told))
         fails = all(_mean(each) < FAILS_BELOW for each in shares.values())
         if fails and self.chosen.gate == "on":
             reason = (
                 f"{frozen.reference} has less than {FAILS_BELOW:.0%} right at "
                 f"{size.length:,} tokens at every depth"
             )
-            left_out = (*frozen.left_out, *_beyond(size, found, reason))
+            left_out = (*frozen.left_out, *_beyond(size, found, frozen, reason))
             frozen = replace(frozen, left_out=left_out)
-        return replace(found, frozen=frozen)
+        self.frozen = frozen
+        self.context.calibrate(as_json(frozen))
+        return found
 
     def _gated(
         self, found: Retrieval, size: Fitted, shares: Iterable[Sequence[float]]
     ) -> Retrieval:
         """*found*, without longer texts if this pair has nothing of *shares* right."""
-        theirs = found.frozen.right_at(size.task, size.length) or 0.0
+        theirs = self.frozen.right_at(size.task, size.length) or 0.0
         is_gated = self.chosen.gate == "on" and theirs >= FAILS_BELOW
         if not is_gated or any(map(any, shares)):
             return found
         reason = (
             f"nothing is right at {size.length:,} tokens, of which "
-            f"{found.frozen.reference} has {theirs:.0%}"
+            f"{self.frozen.reference} has {theirs:.0%}"
         )
-        not_asked = (*found.not_asked, *_beyond(size, found, reason))
+        beyond = _beyond(size, found, self.frozen, reason)
+        not_asked = (*found.not_asked, *beyond)
         return replace(found, not_asked=not_asked)
 
-    def _text(self, size: Fitted, number: int, frozen: Frozen) -> TaskText:
+    def _text(self, size: Fitted, number: int) -> TaskText:
         """The text of that *number*, the same for every pair."""
-        setting = frozen.settings[size.task]
-        at, only = places_of(size.task, frozen, self.chosen)[number]
+        setting = self.frozen.settings[size.task]
+        at, only = places_of(size.task, self.frozen, self.chosen)[number]
         block, purpose = self.chosen.every_block[at], f"added {at}" if at else ""
         (text,) = self._made(size, setting, block, purpose, only=only)
         if not at:
@@ -516,19 +507,22 @@ class _Measuring:
         )
 
 
-def _missing(found: Retrieval, chosen: RetrievalConditions) -> list[tuple[Fitted, int]]:
+def _missing(
+    found: Retrieval, frozen: Frozen, chosen: RetrievalConditions
+) -> list[tuple[Fitted, int]]:
     """The texts that *found* lacks: task and length of each with its number."""
     done = {(each.task, each.length, each.number) for each in found.texts}
     return [
         (size, number)
-        for size, number in texts_of(found.frozen, chosen, found.not_asked)
+        for size, number in texts_of(frozen, chosen, found.not_asked)
         if (size.task, size.length, number) not in done
     ]
 
 
-def _beyond(failed: Fitted, found: Retrieval, reason: str) -> list[LeftOut]:
+def _beyond(
+    failed: Fitted, found: Retrieval, frozen: Frozen, reason: str
+) -> list[LeftOut]:
     """The greater lengths of the task that *failed*, left out for that *reason*."""
-    frozen = found.frozen
     known = {(text.task, text.length) for text in found.texts}
     known |= {(e.task, e.length) for e in (*frozen.left_out, *found.not_asked)}
     return [
