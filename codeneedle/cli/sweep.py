@@ -17,6 +17,7 @@ from codeneedle.cli.progress import (
     SweepProgress,
     ensure_models,
     note_lines,
+    probe_phrase,
     say,
     working,
 )
@@ -409,7 +410,8 @@ class _Page:
         stored = self._read()
         if stored is None or not _is_comparable(stored):
             return
-        from codeneedle.report.verdict import brief_view
+        from codeneedle.report.terminal import rendered
+        from codeneedle.report.verdict import brief
 
         try:
             found = judge(stored, self.wish.limits)
@@ -417,7 +419,8 @@ class _Page:
             # Every cell is kept; the command says the same, with its exit code.
             say(self.console, f"no verdict: {error}")
             return
-        self.console.print(brief_view(found, asks_for(stored.setup.engine)))
+        shown = brief(found, asks_for(stored.setup.engine))
+        self.console.print(rendered(shown))
 
     def _swept(
         self, runner: Runner, probe: Probe, pairs: Sequence[Pair], user: StopRequest
@@ -429,7 +432,12 @@ class _Page:
         if not user.asked_to_stop:
             progress.asked_to_stop = lambda: user.asked_to_stop
             with SweepDisplay(self.console, progress) as display:
-                runner.sweep(probe, progress.pairs, tell=display.show)
+
+                def show(event: Event) -> None:
+                    progress.setup = runner.run.setup
+                    display.show(event)
+
+                runner.sweep(probe, progress.pairs, tell=show)
         # Asked to stop, and cells are left: of this probe, or all of a later one.
         if user.asked_to_stop and progress.done < len(progress.pairs):
             raise KeyboardInterrupt
@@ -471,16 +479,13 @@ class _Page:
     def _told(self, progress: SweepProgress, what: str) -> int:
         """Tell *what* became of a probe, and what comes next; the exit code."""
         metric = progress.metrics[0].name
-        shown = next_commands(
-            progress.name, metric, self.plan.store.folder.parent.parent
-        )
-        again = sweep_command(self.plan.store.folder, "--retry-failed")
-        retry = f"\nsee why some have no numbers, then: {again}"
-        say(
-            self.console,
-            f"{progress.probe.name}: {what}\n"
-            f"look at them: {shown}{retry if progress.failures else ''}",
-        )
+        folder = self.plan.store.folder
+        lines = [f"{probe_phrase(progress.probe)}: {what}", "look at them:"]
+        lines += next_commands(progress.name, metric, folder.parent.parent)
+        if progress.failures:
+            again = sweep_command(folder, "--retry-failed")
+            lines += ["measure those without numbers again:", f"  {again}"]
+        say(self.console, "\n".join(lines))
         return 1 if progress.failures or progress.done < len(progress.pairs) else 0
 
 
@@ -489,12 +494,12 @@ def _is_comparable(run: Run) -> bool:
     return len({record.pair for record in run.records if record.has_numbers}) > 1
 
 
-def next_commands(name: str, metric: str, out: Path) -> str:
-    """The commands that show *metric* of the run *name* in *out*, for a shell."""
+def next_commands(name: str, metric: str, out: Path) -> list[str]:
+    """The commands that show *metric* of the run *name* in *out*, a line each."""
     words = [name]
     if metric not in HEADLINES:
         words += ["--metric", metric]
     if out != RUNS:
         words += ["--out", str(out)]
     named = shlex.join(words)
-    return f"codeneedle grid {named} | codeneedle heatmap {named}"
+    return [f"  codeneedle {command} {named}" for command in ("grid", "heatmap")]

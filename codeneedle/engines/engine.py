@@ -880,6 +880,19 @@ class SpeedTool(Protocol):
         ...
 
 
+def killed() -> Trouble:
+    """
+    Why SIGKILL ended a server or tool, as far as the kernel tells.
+
+    Users send it, too, and so do programs that watch the memory.
+    """
+    if machine.ran_out_of_memory():
+        reason = "killed by SIGKILL: the kernel ended programs for lack of memory"
+        return Trouble(Status.OUT_OF_MEMORY, reason)
+    reason = "killed by SIGKILL; nothing shows that memory ran out"
+    return Trouble(Status.CRASHED, reason)
+
+
 def mismatched(
     differences: Sequence[str], *, log_excerpt: tuple[str, ...] = ()
 ) -> CellError:

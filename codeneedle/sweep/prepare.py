@@ -12,6 +12,7 @@ from msgspec import structs
 from codeneedle.engines.engine import Engine
 from codeneedle.errors import BadInput
 from codeneedle.models import weights
+from codeneedle.probes import refuse_impossible_settings
 from codeneedle.probes.probe import Probe, RunContext, tokenizing
 from codeneedle.probes.prompts import PromptForm
 from codeneedle.probes.recall.fitting import (
@@ -77,6 +78,10 @@ def _prepared(plan: Plan, counts: Counts) -> RunContext:
     setup = _setup(plan, fitted)
     with _hinting(plan):
         stored = plan.store.compare(setup)
+    for probe in plan.probes:
+        # A setup that was lost took what these records hang on with it.
+        if probe.calibrates and probe.name not in (stored.probes if stored else {}):
+            plan.store.set_probe_aside(probe.name)
     run = _run(plan, setup, fitted, stored)
     conditions = {probe.name: probe.conditions(run) for probe in plan.probes}
     compared, grown = _growth(plan.probes, stored, conditions)
@@ -102,7 +107,9 @@ def _run(
         engine=plan.engine,
         weights=plan.weights,
         is_built_in=plan.is_built_in,
-        setup=replace(setup, probes=stored.probes) if stored else setup,
+        setup=replace(setup, probes=stored.probes, calibrated=stored.calibrated)
+        if stored
+        else setup,
         text=fitted.text,
         settings=plan.request.settings,
         folder=plan.store.folder,
@@ -182,11 +189,13 @@ def refuse_unfit(plan: Plan) -> None:
     Raises:
         OtherSetup: If its records were made under another one.
         BadInput: As of probes.
-        BadSetup: If its setup cannot be read, nor told from its records.
+        BadSetup: If its setup cannot be read, nor told from its records; or if its
+            probes have settings that cannot be.
         MachineError: If a probe lacks a tool, or disk.
     """
     try:
         if stored := plan.store.intact_setup():
+            refuse_impossible_settings(stored)
             _refuse_unlike(plan, stored)
             return
     except OtherSetup:

@@ -24,7 +24,7 @@ from made_records import (
     made_run,
     made_setup,
 )
-from made_retrieval import made_frozen, made_texts, retrieval_record
+from made_retrieval import made_texts, retrieval_record
 
 from codeneedle.grid import Pair
 from codeneedle.models.pretrained import BUILT_IN
@@ -658,8 +658,8 @@ def test_texts_are_units_of_tasks_and_lost_with_fewer_right_answers():
         probes={"retrieval": {"tasks": ["multikey"], "lengths": [1024]}},
     )
     records = [
-        retrieval_record("f16/f16", texts, frozen=made_frozen()),
-        retrieval_record(GOOD, worse, frozen=made_frozen()),
+        retrieval_record("f16/f16", texts),
+        retrieval_record(GOOD, worse),
     ]
 
     found = judge(Run(name="made", setup=setup, records=tuple(records)))

@@ -1,20 +1,21 @@
 """Compares a cell with the reference on texts, for divergence and for copies."""
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from codeneedle.engines.engine import DivergenceTask, DivergenceTool, ToolRun
 from codeneedle.errors import BadInput, FolderUnusable
-from codeneedle.grid import Pair
 from codeneedle.probes.divergence.record import (
     Compared,
+    ComparedWith,
     Divergence,
     divergence_of,
+    reference_of,
 )
 from codeneedle.probes.probe import ProbeContext, RunContext
-from codeneedle.records.record import CellRecord, Json, as_json
+from codeneedle.records.record import Json, as_json
 from codeneedle.system import machine
 from codeneedle.system.files import locked, nap
 from codeneedle.text import size as size_phrase
@@ -67,7 +68,8 @@ def compared(
         CellError: If the tool fails, or runs other cache types than asked for.
     """
     tool = context.run.engine.divergence_tool()
-    reference = reference_of(context.records) or context.pair
+    set_before = reference_of(context.run.setup, probe)
+    reference = set_before or context.pair
     former = divergence_of(context.former) if context.former else None
     known = {each.context: each for each in former.contexts} if former else {}
     tasks = [
@@ -96,17 +98,10 @@ def compared(
                 total=sum(steps),
                 probe=probe,
             )
+    if set_before is None:
+        context.calibrate(as_json(ComparedWith(reference=str(reference))))
     found = tuple(known[text.context] for text in texts)
     return as_json(Divergence(reference=str(reference), contexts=found))
-
-
-def reference_of(records: Mapping[Pair, CellRecord]) -> Pair | None:
-    """The pair that *records* are compared with; None if there are none yet."""
-    for record in records.values():
-        found = divergence_of(record)
-        if found is not None:
-            return Pair.parse(found.reference)
-    return None
 
 
 def _compared(

@@ -25,7 +25,7 @@ from codeneedle.probes.divergence.record import NAME
 from codeneedle.probes.metrics import METRICS as OF_CELL
 from codeneedle.probes.metrics import Metric
 from codeneedle.probes.probe import Outlook, Probe, ProbeContext, RunContext, Work
-from codeneedle.records.record import Json, Setup, as_json, from_json
+from codeneedle.records.record import MOST_TOKENS, Json, Setup, as_json, from_json
 from codeneedle.text import plural
 
 PROSE = Path(__file__).with_name("python-3.11-reference.txt")
@@ -52,7 +52,7 @@ minutes on two cores.
 BYTES_PER_TOKEN = 4
 """Of English and code, roughly; only for the choice of a default context."""
 
-_Context = Annotated[int, Meta(ge=2)]
+_Context = Annotated[int, Meta(ge=2, le=MOST_TOKENS)]
 _Chunks = Annotated[int, Meta(ge=1, le=MOST_CHUNKS)]
 
 
@@ -105,13 +105,23 @@ class DivergenceConditions:
         ignored: The others, which change nothing here.
     """
 
-    contexts: tuple[int, ...]
-    chunks: tuple[int, ...]
+    contexts: tuple[_Context, ...]
+    chunks: tuple[_Chunks, ...]
     text: str
     text_sha256: str
     llama: str
     arguments: tuple[str, ...]
     ignored: tuple[str, ...]
+
+    def __post_init__(self) -> None:
+        """
+        Refuse what a damaged setup may hold.
+
+        Raises:
+            ValueError: If a context has no number of chunks.
+        """
+        if len(self.contexts) != len(self.chunks):
+            raise ValueError("a context has no number of chunks, or several")
 
 
 def chosen_contexts(
@@ -298,10 +308,11 @@ PROBE = DivergenceProbe(
     name=NAME,
     metrics=(*METRICS, *OF_CELL),
     settings=DivergenceSettings,
+    layout=DivergenceConditions,
     grows=("contexts", "chunks"),
     needs=frozenset({Ability.DIVERGENCE}),
     screens=True,
-    leads=True,
+    calibrates=True,
 )
 
 

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from functools import partial
 from statistics import NormalDist
 
-from codeneedle.probes.evaluation.record import NAME, evaluation_of
+from codeneedle.probes.evaluation.record import NAME, evaluation_of, first_of
 from codeneedle.probes.metrics import Loss, LossKind, Metric
 from codeneedle.records.record import CellRecord, Setup
 
@@ -50,12 +50,14 @@ def _units(record: CellRecord, _setup: Setup) -> Sequence[str]:
     return [sample.unit for sample in evaluation_of(record).samples]
 
 
-def _changed(record: CellRecord, _setup: Setup, *, sign: int) -> Sequence[float]:
+def _changed(record: CellRecord, setup: Setup, *, sign: int) -> Sequence[float]:
     """1.0 for each sample whose score is higher (*sign* 1) or lower (-1); else 0.0."""
+    first = first_of(setup)
+    scores = {each.key: each.score for each in first.samples} if first else {}
     return [
-        float(sign * (sample.score - sample.reference) > 0)
+        float(sign * (sample.score - scores[sample.key]) > 0)
         for sample in evaluation_of(record).samples
-        if sample.reference is not None
+        if sample.key in scores
     ]
 
 

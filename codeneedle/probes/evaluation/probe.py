@@ -39,6 +39,7 @@ from codeneedle.probes.evaluation.record import (
     Evaluation,
     Sample,
     evaluation_of,
+    first_of,
 )
 from codeneedle.probes.metrics import METRICS as OF_CELL
 from codeneedle.probes.probe import Probe, ProbeContext, RunContext
@@ -168,22 +169,16 @@ class EvaluationProbe(Probe):
                 replace(sample, seed=0) if sample.seed == cell.seed else sample
                 for sample in samples
             )
-        records = context.records.values()
-        evaluations = [(r.pair, evaluation_of(r)) for r in records if r.has_numbers]
-        evaluations.append((context.pair, Evaluation(samples=samples)))
-        # The reference names itself; the first cell is its own.
-        against, first = next(
-            (each for each in evaluations if each[1].against == str(each[0])),
-            evaluations[-1],
-        )
-        return as_json(
-            replace(
-                evaluation,
-                samples=aligned(samples, first, of=against),
-                reader=reader,
-                against=str(against),
-            )
-        )
+        evaluation = replace(evaluation, reader=reader)
+        first = first_of(context.run.setup)
+        if first is None:
+            first = replace(evaluation, samples=samples, against=str(context.pair))
+            # Not of another cache than the one that was asked for.
+            if context.fallback is None:
+                context.calibrate(as_json(first))
+            return as_json(first)
+        samples = aligned(samples, first)
+        return as_json(replace(evaluation, samples=samples, against=first.against))
 
 
 PROBE = EvaluationProbe(
@@ -193,15 +188,13 @@ PROBE = EvaluationProbe(
     needs=frozenset({Ability.ADDRESS}),
     repeats=True,
     asked_by="command",
-    leads=True,
+    calibrates=True,
 )
 
 
-def aligned(
-    samples: Sequence[Sample], first: Evaluation, *, of: Pair
-) -> tuple[Sample, ...]:
+def aligned(samples: Sequence[Sample], first: Evaluation) -> tuple[Sample, ...]:
     """
-    *samples* in the order of those of the *first* cell, with the scores of these.
+    *samples* in the order of those of the *first* cell.
 
     A missing sample scores 0: a cache that makes a model hang must not gain by it.
 
@@ -221,16 +214,13 @@ def aligned(
         others = plural(len(unknown or changed), "sample")
         name = visible((unknown or changed)[0][0])
         raise CellError(
-            f"the evaluation's samples differ: '{name}' {what} {of} ({others})",
+            f"the evaluation's samples differ: '{name}' {what} {first.against} "
+            f"({others})",
             hint="Fix which samples are asked: a seed, a limit, an order.",
             status=Status.MISMATCHED,
         )
-    missing = {
-        key: replace(sample, score=0.0, error="missing", reference=None)
-        for key, sample in expected.items()
-    }
     return tuple(
-        replace(by_key.get(key, missing[key]), reference=sample.score)
+        by_key.get(key, replace(sample, score=0.0, error="missing"))
         for key, sample in expected.items()
     )
 

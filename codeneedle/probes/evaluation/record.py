@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from codeneedle.records.record import CellRecord, from_json
+from codeneedle.records.record import CellRecord, Setup, from_json
 
 NAME = "eval"
 
@@ -19,7 +19,6 @@ class Sample:
         group: Group of samples of correlated difficulty; empty for none.
         prompt: Hash of the prompt as the tool reports it; empty if it does not.
         error: Why it has no score; empty if it has one.
-        reference: Score of the same sample in the first cell; None before it is known.
     """
 
     id: str
@@ -28,7 +27,6 @@ class Sample:
     group: str = ""
     prompt: str = ""
     error: str = ""
-    reference: float | None = None
 
     @property
     def key(self) -> tuple[str, int]:
@@ -70,3 +68,14 @@ def evaluation_of(record: CellRecord) -> Evaluation:
     """
     file = f"{record.pair.slug}.{record.probe}.json"
     return from_json(record.observation or {}, Evaluation, file=file)
+
+
+def first_of(setup: Setup) -> Evaluation | None:
+    """
+    The first cell, which says which samples there are; None before it is evaluated.
+
+    Raises:
+        BadRecord: If what the setup keeps is something else.
+    """
+    stored = setup.calibrated.get(NAME)
+    return from_json(stored, Evaluation, file="setup.json") if stored else None

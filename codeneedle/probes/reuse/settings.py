@@ -6,7 +6,7 @@ from typing import Annotated
 from msgspec import Meta, Struct
 
 from codeneedle.probes.reuse.record import NAME
-from codeneedle.records.record import Setup, from_json
+from codeneedle.records.record import MOST_TOKENS, Length, Setup, from_json
 
 LENGTH = 2048
 """Tokens of the text: a build was broken at 2,048, not at 512 (llama.cpp #27506)."""
@@ -14,6 +14,7 @@ LENGTH = 2048
 LEAST_LENGTH = 256
 
 QUESTIONS = 3
+MOST_QUESTIONS = 1000
 
 ROOM = 512
 """Tokens beside the text: two questions, two answers, right lines, chat template."""
@@ -23,11 +24,14 @@ WORDING = 1
 """Version of the text, the questions and the ways; a condition."""
 
 
+_Length = Annotated[int, Meta(ge=LEAST_LENGTH, le=MOST_TOKENS)]
+
+
 class ReuseSettings(Struct, frozen=True, forbid_unknown_fields=True):
     """What a user may choose."""
 
     length: Annotated[
-        Annotated[int, Meta(ge=LEAST_LENGTH)] | None,
+        _Length | None,
         Meta(
             description="Tokens of the text of the probe reuse, which asks the same "
             "question with a cold cache and with one that is used again: a difference "
@@ -42,7 +46,7 @@ class ReuseSettings(Struct, frozen=True, forbid_unknown_fields=True):
         int,
         Meta(
             ge=1,
-            le=1000,
+            le=MOST_QUESTIONS,
             description="Questions of the probe reuse.",
             extra={"option": "--reuse-questions", "default": str(QUESTIONS)},
         ),
@@ -60,8 +64,8 @@ class ReuseConditions:
         wording: `WORDING` at the time.
     """
 
-    length: int
-    questions: int
+    length: Length
+    questions: Annotated[int, Meta(ge=1, le=MOST_QUESTIONS)]
     wording: int = WORDING
 
 

@@ -19,12 +19,21 @@ from codeneedle.probes.throughput.metrics import METRICS, at_depths, crossover
 from codeneedle.probes.throughput.record import (
     NAME,
     DepthSpeeds,
+    Repetitions,
     Throughput,
     ThroughputConditions,
     conditions_of,
     throughput_of,
 )
-from codeneedle.records.record import CellRecord, Json, Run, Setup, Status, as_json
+from codeneedle.records.record import (
+    CellRecord,
+    Json,
+    Length,
+    Run,
+    Setup,
+    Status,
+    as_json,
+)
 from codeneedle.system import machine
 from codeneedle.text import one_line
 
@@ -62,15 +71,12 @@ SHORTEST_TIMEOUT_S = 120.0
 NAMED = 4
 """Most pairs that a remark names; it counts the others."""
 
-_DepthTokens = Annotated[int, Meta(ge=0)]
-_Repetitions = Annotated[int, Meta(ge=1, le=1000)]
-
 
 class ThroughputSettings(Struct, frozen=True, forbid_unknown_fields=True):
     """Settings of the user; empty or None for defaults that depend on the model."""
 
     depths: Annotated[
-        tuple[_DepthTokens, ...],
+        tuple[Length, ...],
         Meta(
             description="Depths to measure speed at, in tokens.",
             extra={
@@ -81,7 +87,7 @@ class ThroughputSettings(Struct, frozen=True, forbid_unknown_fields=True):
         ),
     ] = ()
     repetitions: Annotated[
-        _Repetitions | None,
+        Repetitions | None,
         Meta(
             description="Measurements of speed at each depth.",
             extra={"option": "--repetitions"},
@@ -289,6 +295,7 @@ PROBE = ThroughputProbe(
     name=NAME,
     metrics=(*METRICS, *OF_CELL),
     settings=ThroughputSettings,
+    layout=ThroughputConditions,
     grows=("depths",),
     needs=frozenset({Ability.SPEED}),
     is_timed=True,

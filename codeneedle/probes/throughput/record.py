@@ -1,10 +1,22 @@
 """The stored layout of the throughput probe: its conditions and observations."""
 
 from dataclasses import dataclass
+from typing import Annotated
 
-from codeneedle.records.record import Amount, CellRecord, Count, Setup, from_json
+from msgspec import Meta
+
+from codeneedle.records.record import (
+    Amount,
+    CellRecord,
+    Count,
+    Length,
+    Setup,
+    from_json,
+)
 
 NAME = "throughput"
+
+Repetitions = Annotated[int, Meta(ge=1, le=1000)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,10 +33,10 @@ class ThroughputConditions:
         ignored: Arguments of the server that llama-bench does not have.
     """
 
-    depths: tuple[int, ...]
-    repetitions: int
-    prompt_tokens: int
-    generated_tokens: int
+    depths: tuple[Length, ...]
+    repetitions: Repetitions
+    prompt_tokens: Length
+    generated_tokens: Length
     arguments: dict[str, str]
     ignored: tuple[str, ...] = ()
 

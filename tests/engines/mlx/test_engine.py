@@ -160,7 +160,7 @@ def test_a_child_that_is_killed_is_named(engine, tmp_path):
     with pytest.raises(CellError, match="SIGKILL") as caught:
         ask_a_killed_one()
 
-    assert Status.OUT_OF_MEMORY.value == caught.value.status
+    assert Status.CRASHED.value == caught.value.status
     assert [] == orphans.orphans()
 
 

@@ -20,7 +20,7 @@ from codeneedle.probes.divergence import comparison
 from codeneedle.probes.divergence.probe import NAME, PROBE, DivergenceSettings
 from codeneedle.probes.divergence.record import Divergence, divergence_of
 from codeneedle.probes.probe import ProbeContext
-from codeneedle.records.record import Status, Trouble, as_json, from_json
+from codeneedle.records.record import Status, Trouble, from_json
 from codeneedle.records.store import Store
 from codeneedle.sweep import runner
 from codeneedle.sweep.runner import CellEnded, Runner
@@ -60,8 +60,8 @@ def with_conditions(run):
 def swept(run, pairs=(F16, Q8, Q4), **changes):
     """The records of a sweep over *pairs*, in the order they ended."""
     events = []
-    run = with_conditions(run)
-    store = Store(run.folder)
+    run, store = with_conditions(run), Store(run.folder)
+    run = replace(run, setup=store.adopt(run.setup))
     Runner(run=run, store=store, **changes).sweep(
         PROBE, PROBE.order(pairs), tell=events.append
     )
@@ -81,11 +81,10 @@ def fails_for(pair):
     return lambda asked: error if asked == pair else None
 
 
-def compared_with(reference):
-    """A record that was compared with *reference*."""
-    stored = as_json(Divergence(reference=str(reference), contexts=()))
-    record = failed_record(reference)
-    return replace(record, probe=NAME, status=Status.FINISHED, observation=stored)
+def beside_f16(run):
+    """*run*, whose cells are compared with f16/f16."""
+    kept = {NAME: {"reference": str(F16)}}
+    return replace(run, setup=replace(run.setup, calibrated=kept))
 
 
 # Conditions
@@ -285,7 +284,7 @@ def test_a_record_holds_what_ran_in_its_own_comparison(made_run):
     the reference, whose own comparison need not say so again.
     """
     tool = FakeDivergence(reference_fallback=ON_CPU)
-    cell = context_of(made_run(tool), Q8, records={F16: compared_with(F16)})
+    cell = context_of(beside_f16(made_run(tool)), Q8)
     own = context_of(made_run(FakeDivergence(reference_fallback=ON_CPU)), F16)
     PROBE.measure(cell)
     PROBE.measure(own)
@@ -321,9 +320,9 @@ def test_a_reference_that_runs_at_last_does_not_replace_the_present_one(made_run
 
 def test_a_context_with_more_chunks_is_compared_anew_and_no_other(made_run):
     """A context with fewer chunks than stand in the folder is what it was."""
-    tool, cell = FakeDivergence(), {"pair": Q8, "records": {F16: compared_with(F16)}}
-    first = made_run(tool, contexts=(512, 256), chunks=4)
-    before = PROBE.measure(context_of(first, **cell))
+    tool = FakeDivergence()
+    first = beside_f16(made_run(tool, contexts=(512, 256), chunks=4))
+    before = PROBE.measure(context_of(first, Q8))
     stored = PROBE.conditions(first)
     wanted = PROBE.conditions(made_run(tool, contexts=(256,), chunks=6))
     fewer = PROBE.conditions(made_run(tool, contexts=(512,), chunks=2))
@@ -333,7 +332,7 @@ def test_a_context_with_more_chunks_is_compared_anew_and_no_other(made_run):
 
     setup = replace(first.setup, probes={NAME: grown})
     former = replace(failed_record("q8_0/q8_0"), probe=NAME, observation=before)
-    context = context_of(first, **cell, former=former)
+    context = context_of(first, Q8, former=former)
     context.run = replace(first, setup=setup)
     after = PROBE.measure(context)
 
