@@ -164,9 +164,9 @@ def plan(
     request = sweep_module.deciding(request, execution)
     with _stderr().status("reading the corpus"):
         plans = sweep_module.planned(request, execution)
-        sweep_module.refuse(plans)
-    for planned in plans:
-        _stdout().print(plan_view(planned), crop=False)
+        growing = sweep_module.refuse(plans)
+    for planned, grown in zip(plans, growing, strict=True):
+        _stdout().print(plan_view(planned, grown), crop=False)
 
 
 @app.command(cls=TranscriptCommand)
