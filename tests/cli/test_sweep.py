@@ -24,7 +24,7 @@ from codeneedle.grid import RUNS
 from codeneedle.models import pretrained
 from codeneedle.models.pretrained import SMOLLM2
 from codeneedle.probes.throughput.probe import ThroughputProbe, ThroughputSettings
-from codeneedle.report.captions import csv_name
+from codeneedle.report.data import csv_name
 from codeneedle.sweep.request import Execution, Request, read_sweep
 from codeneedle.verdict.judge import Limits
 

@@ -9,10 +9,13 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 from codeneedle.corpora.corpus import Corpus
+from codeneedle.document import Document
 from codeneedle.engines.engine import Ability
 from codeneedle.engines.messages import Chat, Completion, Forced, Reply
 from codeneedle.errors import BadInput, UnknownName
 from codeneedle.grid import Pair, most_precise_first
+from codeneedle.probes.answers import Answer as Reported
+from codeneedle.probes.answers import Gap
 from codeneedle.probes.asking import Asker
 from codeneedle.probes.metrics import METRICS as OF_CELL
 from codeneedle.probes.metrics import Metric
@@ -61,6 +64,7 @@ from codeneedle.probes.retrieval.settings import (
 from codeneedle.probes.retrieval.task_kinds import TASKS, make_texts
 from codeneedle.probes.retrieval.tasks import Decoy, Posed, Question, Shape, TaskText
 from codeneedle.records.record import (
+    CellRecord,
     Json,
     Run,
     Setup,
@@ -231,6 +235,24 @@ class RetrievalProbe(Probe):
             asker.settle()
             context.step(1, 1, "stopping")
         return as_json(found)
+
+    def answers(self, _run: Run, record: CellRecord) -> Iterable[Reported]:
+        """Questions about texts."""
+        from codeneedle.probes.retrieval import answers
+
+        return answers.answers(record)
+
+    def overview(self, _run: Run, record: CellRecord) -> Document:
+        """How many were right, and how the others failed."""
+        from codeneedle.probes.retrieval import answers
+
+        return answers.overview(record)
+
+    def gaps(self, run: Run, record: CellRecord) -> list[Gap]:
+        """Lengths that the dial or the gate left out."""
+        from codeneedle.probes.retrieval import answers
+
+        return answers.gaps(run, record)
 
     def remarks(self, run: Run) -> tuple[str, ...]:
         """The path of each dial, what was left out, how long answers survive."""
