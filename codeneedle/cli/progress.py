@@ -180,7 +180,12 @@ def say(console: Console, text: str) -> None:
 def note_lines(console: Console, lines: Iterable[str]) -> None:
     """Print each line as a note."""
     for line in lines:
-        console.print(Text(f"note: {visible(line)}", style="yellow"))
+        show_words(console, Text(f"note: {visible(line)}", style="yellow"))
+
+
+def show_words(console: Console, line: Text) -> None:
+    """Print *line*, on a terminal broken between words; in a log it is one line."""
+    console.print(line, soft_wrap=not console.is_terminal)
 
 
 # --- a sweep
@@ -328,7 +333,7 @@ class SweepDisplay:
 
     def __enter__(self) -> Self:
         for line in opening_lines(self._progress):
-            self._console.print(line)
+            show_words(self._console, line)
         if self._live:
             self._live.start()
         return self

@@ -255,6 +255,16 @@ def test_what_measures_the_reference_again_is_shown_as_that(name, phrase):
     assert phrase == probe_phrase(replace(PROBES["recall"], name=name))
 
 
+@pytest.mark.parametrize("is_terminal", [True, False])
+def test_notes_are_broken_between_words_on_terminals_alone(is_terminal):
+    console = Console(
+        file=io.StringIO(), force_terminal=is_terminal, width=20, soft_wrap=True
+    )
+    note_lines(console, ["a note of more than twenty letters"])
+
+    assert is_terminal == ("note: a note of more\n" in console.file.getvalue())
+
+
 def test_before_the_first_answer_the_time_is_that_of_the_plan(progress):
     progress.cell_s = 10.0
 
