@@ -16,6 +16,7 @@ from codeneedle.cli.options import (
     USAGE_ERROR,
     AtOption,
     BudgetOption,
+    CalibrationOption,
     ContextOption,
     CorpusName,
     CsvOption,
@@ -125,6 +126,7 @@ def sweep(
     more: MoreOption = None,
     budget: BudgetOption = None,
     wait: WaitOption = True,
+    calibration: CalibrationOption = True,
     max_loss: MaxLoss = None,
     max_lost: MaxLost = None,
     max_eval_lost: MaxEvalLost = None,
@@ -145,6 +147,7 @@ def sweep(
         more=more,
         budget_s=budget,
         wait=wait,
+        calibration=calibration,
         limits=limits_of(max_loss, max_lost, max_eval_lost, max_memory, at),
     )
     return sweep_module.sweep(request, execution, _stderr(), wish)
