@@ -1,17 +1,13 @@
 """Numbers, durations and sizes as text, and text from elsewhere made safe to show."""
 
 import functools
-import json
 import math
 import re
 import shlex
 import unicodedata
-from collections.abc import Sequence
-from typing import Any
 
 _KIB = 1024
 MIB = _KIB**2
-_FORMULAS = ("=", "+", "-", "@")
 _SURROGATES = re.compile("[\ud800-\udfff]")
 
 
@@ -83,17 +79,6 @@ def visible_lines(text: str) -> str:
     return re.sub(r"[^\n\t]+", lambda part: visible(part[0]), text)
 
 
-def csv_field(text: str) -> str:
-    """
-    *text* as a field of CSV: visible, and not a formula.
-
-    Spreadsheets evaluate a field that begins with one of ``=+-@``, unless there is an
-    apostrophe before it. Not for numbers.
-    """
-    shown = visible(text)
-    return f"'{shown}" if shown.startswith(_FORMULAS) else shown
-
-
 @functools.lru_cache(maxsize=4096)
 def _visible(character: str) -> str:
     category = unicodedata.category(character)
@@ -116,20 +101,12 @@ def plain(text: str) -> str:
     return text
 
 
-def table_lines(rows: Sequence[Sequence[str]]) -> str:
-    """*rows* of equal length as a GitHub table; the first is the heading."""
-    heading, *others = ([plain(word) for word in row] for row in rows)
-    rule = [":--", *["--:"] * (len(heading) - 1)]
-    return (
-        "\n".join(f"| {' | '.join(row)} |" for row in (heading, rule, *others)) + "\n"
-    )
+NO_VALUE_WORD = "-"
+"""Shown where there is no value."""
 
 
-def json_text(found: Sequence[dict[str, Any]] | dict[str, Any]) -> str:
-    """*found* as indented JSON, with a line end."""
-    return json.dumps(found, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
-
-
-def or_null(value: float) -> float | None:
-    """*value*, or None where it is not finite: JSON has no such numbers."""
-    return float(value) if math.isfinite(value) else None
+def number(value: float, *, digits: int, sign: bool = False) -> str:
+    """*value* with *digits* decimals, never ``-0.00``; `NO_VALUE_WORD` for NaN."""
+    if math.isnan(value):
+        return NO_VALUE_WORD
+    return f"{value:{'+' if sign and round(value, digits) else ''}z.{digits}f}"

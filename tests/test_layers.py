@@ -25,6 +25,7 @@ FOLDERS = (
     "models",
     "records",
     "system",
+    "document",
     "grid",
     "text",
     "errors",

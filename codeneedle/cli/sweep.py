@@ -417,7 +417,8 @@ class _Page:
         stored = self._read()
         if stored is None or not _is_comparable(stored):
             return
-        from codeneedle.report.verdict import brief_view
+        from codeneedle.report.terminal import rendered
+        from codeneedle.report.verdict import brief
 
         try:
             found = judge(stored, self.wish.limits)
@@ -425,7 +426,8 @@ class _Page:
             # Every cell is kept; the command says the same, with its exit code.
             say(self.console, f"no verdict: {error}")
             return
-        self.console.print(brief_view(found, asks_for(stored.setup.engine)))
+        shown = brief(found, asks_for(stored.setup.engine))
+        self.console.print(rendered(shown))
 
     def _swept(
         self, runner: Runner, probe: Probe, pairs: Sequence[Pair], user: StopRequest

@@ -6,7 +6,7 @@ import itertools
 import math
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 from msgspec import Struct
 
 from codeneedle.corpora.corpus import Corpus
+from codeneedle.document import Document
 from codeneedle.engines.engine import (
     Ability,
     CellSpec,
@@ -27,6 +28,7 @@ from codeneedle.engines.messages import Progress
 from codeneedle.errors import CellError, FolderUnusable
 from codeneedle.grid import Pair
 from codeneedle.models.gguf import Weights
+from codeneedle.probes.answers import Answer, Gap
 from codeneedle.probes.metrics import Metric
 from codeneedle.records.record import (
     CellRecord,
@@ -588,6 +590,18 @@ class Probe(ABC):
     ) -> frozenset[str]:
         """Names of units of a metric that a record lacks, though it asked for them."""
         return frozenset()
+
+    def answers(self, _run: Run, _record: CellRecord) -> Iterable[Answer]:
+        """What became of each question of a finished record."""
+        return ()
+
+    def gaps(self, _run: Run, _record: CellRecord) -> Sequence[Gap]:
+        """What a finished record was not asked on purpose."""
+        return ()
+
+    def overview(self, _run: Run, _record: CellRecord) -> Document:
+        """All answers of a finished record, a line each."""
+        return ()
 
     # --- further units of open pairs
 

@@ -1,15 +1,11 @@
-"""The plan of a sweep, and KV memory as predicted and as measured, for a terminal."""
+"""The plan of a sweep, and KV memory as predicted and as measured."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from rich import box
-from rich.console import Group, RenderableType
-from rich.table import Table
-from rich.text import Text
-
+from codeneedle.document import Document, Facts, Grid, Heading, Lines, Table
 from codeneedle.engines.mlx.folder import is_folder_of_mlx, read_folder
 from codeneedle.engines.mlx.settings import is_of_known_size
 from codeneedle.errors import MachineError
@@ -28,16 +24,14 @@ from codeneedle.models.weights import read_header
 from codeneedle.probes.probe import Probe
 from codeneedle.records.record import AGAIN, CellRecord, Run, Setup, Status
 from codeneedle.report.captions import (
-    NO_VALUE_WORD,
     corpus_line,
     engine_line,
-    entry_table,
     failure_phrase,
     status_word,
 )
 from codeneedle.sweep.plan import Plan
 from codeneedle.system import machine
-from codeneedle.text import duration, mib, plural, size, visible
+from codeneedle.text import NO_VALUE_WORD, duration, mib, plural, size
 from codeneedle.verdict.trust import trusted_records
 
 UNKNOWN = "?"
@@ -116,23 +110,19 @@ def predictable(weights: Weights, arguments: Sequence[str]) -> Weights:
     return weights if is_of_known_size(arguments) else replace(weights, architecture="")
 
 
-def memory_view(memory: MemoryPlan) -> RenderableType:
+def predicted_memory(memory: MemoryPlan) -> Document:
     """A row per pair: its KV cache at each context, and the longest one."""
-    table = _table()
-    for context in memory.contexts:
-        table.add_column(_tokens(context), justify="right", no_wrap=True)
-    table.add_column("longest", justify="right", no_wrap=True)
-    for each in memory.pairs:
-        sizes = (_predicted(count) for count in each.kv_bytes)
-        table.add_row(visible(str(each.pair)), *sizes, _longest(each, memory))
-    return Group(
-        Text("predicted KV cache, MiB, by context in tokens", style="bold"),
-        table,
-        *(Text(visible(line)) for line in _memory_notes(memory)),
-    )
+    yield Heading("predicted KV cache, MiB, by context in tokens")
+    heading = ["K/V", *map(_tokens, memory.contexts), "longest"]
+    rows = [
+        [str(each.pair), *map(_predicted, each.kv_bytes), _longest(each, memory)]
+        for each in memory.pairs
+    ]
+    yield Table(heading, rows, words={"K/V"})
+    yield Lines(list(_memory_notes(memory)))
 
 
-def measured_view(run: Run, weights: Weights | None = None) -> RenderableType:
+def measured_memory(run: Run, weights: Weights | None = None) -> Document:
     """
     The memory of each finished pair of *run*, and what its weights' header predicts.
 
@@ -146,20 +136,15 @@ def measured_view(run: Run, weights: Weights | None = None) -> RenderableType:
     contexts = sorted({each.context for each in found})
     lengths = " or ".join(f"{context:,}" for context in contexts)
     where = f", context {lengths} tokens" if found else ""
-    table = _table()
-    table.padding = (0, 1, 0, 0)  # nine columns in 80 characters
     on_device = any(each.device_mib is not None for each in found)
-    for heading in (*HEADINGS, *(["device"] if on_device else [])):
-        table.add_column(heading, justify="right", no_wrap=True)
-    for each in found:
-        cells = _measured_row(each, on_device=on_device)
-        table.add_row(visible(str(each.pair)), *cells)
-    return Group(
-        Text(f"{visible(run.name)}: measured memory, MiB{where}", style="bold"),
-        *([table] if found else []),
-        *(Text(line) for line in _conclusion(found)),
-        *(Text(f"left out: {line}") for line in _left_out(run)),
+    yield Heading(f"{run.name}: measured memory, MiB{where}")
+    yield Table(
+        ["K/V", *HEADINGS, *(["device"] if on_device else [])],
+        [[str(each.pair), *_measured_row(each, on_device=on_device)] for each in found],
+        words={"K/V"},
     )
+    left_out = (f"left out: {line}" for line in _left_out(run))
+    yield Lines([*_conclusion(found), *left_out])
 
 
 def measured(run: Run, weights: Weights | None) -> list[Measured]:
@@ -278,17 +263,11 @@ def _conclusion(found: Sequence[Measured]) -> Iterator[str]:
             "of an unknown architecture, or the cache has settings of its own"
         )
     elif off:
-        named = ", ".join(visible(str(each.pair)) for each in off)
+        named = ", ".join(str(each.pair) for each in off)
         yield f"{DIFFERS_MARK} not as predicted: {named}"
     else:
         pairs = plural(len(predictable), "pair")
         yield f"K and V are as predicted within the rounding of the log: {pairs}"
-
-
-def _table(corner: str = "K/V") -> Table:
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
-    table.add_column(corner, style="bold", no_wrap=True)
-    return table
 
 
 def _tokens(context: int) -> str:
@@ -366,24 +345,23 @@ class _Cells:
         return [*self.records.values(), *([self.again] if self.again else [])]
 
 
-def plan_view(plan: Plan) -> RenderableType:
+def plan_document(plan: Plan) -> Document:
     """
     What a sweep would run: facts, the grid with predicted KV memory, and notes.
 
     Args:
         plan: A checked plan; finished cells are those of its first probe.
     """
-    cells = _cells_of(plan, plan.probes[0])
-    return Group(
-        entry_table(_facts(plan), style="dim"),
-        Text(),
-        Text(f"predicted KV cache at {plan.context:,} tokens, MiB", style="bold"),
-        _grid(plan, cells),
-        *(Text(visible(line)) for line in _legend(plan, cells)),
-        Text(),
-        memory_view(planned_memory(plan)),
-        *(Text(visible(f"note: {note}"), style="yellow") for note in plan.notes),
-    )
+    cells, request = _cells_of(plan, plan.probes[0]), plan.request
+    yield Facts(list(_facts(plan)), is_quiet=True)
+    yield Heading(f"predicted KV cache at {plan.context:,} tokens, MiB")
+    rows = [
+        [_cell(plan, Pair(k, v), cells) for v in request.columns] for k in request.rows
+    ]
+    yield Grid(request.rows, request.columns, rows)
+    yield Lines(list(_legend(plan, cells)))
+    yield from predicted_memory(planned_memory(plan))
+    yield Lines([f"note: {note}" for note in plan.notes], style="yellow")
 
 
 def _cells_of(plan: Plan, probe: Probe) -> _Cells:
@@ -504,16 +482,6 @@ def _time(plan: Plan, cells: _Cells) -> str:
 def _order(plan: Plan) -> str:
     first = ", ".join(map(str, plan.pairs[:FIRST_PAIRS]))
     return first if len(plan.pairs) <= FIRST_PAIRS else f"{first}, ..."
-
-
-def _grid(plan: Plan, cells: _Cells) -> Table:
-    table = _table("K \\ V")
-    columns = plan.request.columns
-    for v in columns:
-        table.add_column(v, justify="right", no_wrap=True, min_width=8)
-    for k in plan.request.rows:
-        table.add_row(k, *(_cell(plan, Pair(k, v), cells) for v in columns))
-    return table
 
 
 def _cell(plan: Plan, pair: Pair, cells: _Cells) -> str:

@@ -20,7 +20,7 @@ from codeneedle.cli.sweep import planned
 from codeneedle.engines.engine import ModelSpec
 from codeneedle.engines.openai.settings import CommandSettings, EndpointSettings
 from codeneedle.errors import BadInput, UnknownName, WeightsUnusable
-from codeneedle.report.plan import plan_view
+from codeneedle.report.plan import plan_document
 from codeneedle.sweep.request import Execution, Request, read_sweep
 
 
@@ -277,7 +277,7 @@ def test_recipes_ship_and_can_be_planned(name, tmp_path, monkeypatch):
     types = len(request.rows)
     assert types * (types if is_free else 1) == len(plan.pairs)
     assert "version 1" == plan.engine.identity().version
-    assert plan.engine.name in printed(plan_view(plan))
+    assert plan.engine.name in printed(plan_document(plan))
     notes = (
         Path(fake_openai.__file__).parents[2] / "sweeps" / f"{name}.toml"
     ).read_text()

@@ -395,6 +395,10 @@ def test_a_folder_that_was_taken_away_takes_no_record(tmp_path):
     assert [] == list((tmp_path / "run").iterdir())
 
 
+def test_the_folder_of_a_log_is_made(tmp_path):
+    assert Store(tmp_path / "corpus" / "model").log(PAIR).parent.is_dir()
+
+
 def test_what_is_set_aside_stands_in_a_folder_of_its_own_without_locks(tmp_path):
     store = Store(tmp_path)
     for name in ("first", "second"):

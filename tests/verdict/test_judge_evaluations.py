@@ -9,7 +9,7 @@ from made_records import made_setup, sized
 
 from codeneedle.grid import Pair
 from codeneedle.records.record import Run
-from codeneedle.report.verdict import headline, sentences, table_rows, verdict_json
+from codeneedle.report.verdict import headline, sentences, table, verdict_objects
 from codeneedle.verdict.judge import Limits, judge
 from codeneedle.verdict.statistics import error_share, interval
 
@@ -166,8 +166,9 @@ def test_a_verdict_by_an_evaluation_alone_sets_and_keeps():
         "Keep: -ctk f16 -ctv f16. No smaller cache is shown to lose less than 2.0 % of "
         "the score."
     ) == headline(kept, spell)[0]
-    assert "of 900 samples" in table_rows(found, found.standings)[0]
+    assert "of 900 samples" in table(found, found.standings).heading
     assert (
         "About samples like these 900; other tasks can differ by more."
     ) in sentences(found)
-    assert '"won": 5' in verdict_json([found], lambda _engine: spell)
+    (told,) = verdict_objects([found], lambda _engine: spell)
+    assert 5 in {each["won"] for pair in told["pairs"] for each in pair["metrics"]}

@@ -4,14 +4,16 @@ import contextlib
 import itertools
 import shutil
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from codeneedle.document import Document
 from codeneedle.engines.engine import Ability, CannotSave
 from codeneedle.engines.messages import Chat, Completion, Forced, Reply
 from codeneedle.errors import BadInput, CellError, FolderUnusable
 from codeneedle.grid import Pair, most_precise, most_precise_first
+from codeneedle.probes.answers import Answer
 from codeneedle.probes.asking import Asker
 from codeneedle.probes.metrics import METRICS as OF_CELL
 from codeneedle.probes.probe import Outlook, Probe, ProbeContext, RunContext, Work
@@ -40,7 +42,14 @@ from codeneedle.probes.reuse.settings import (
     chosen,
     conditions_of,
 )
-from codeneedle.records.record import Json, NeedleFacts, Run, Status, as_json
+from codeneedle.records.record import (
+    CellRecord,
+    Json,
+    NeedleFacts,
+    Run,
+    Status,
+    as_json,
+)
 from codeneedle.text import one_line, plural
 
 REPLY_TOKENS = 32
@@ -149,6 +158,18 @@ class ReuseProbe(Probe):
                 status=Status.UNSUPPORTED,
             )
         return as_json(reuse)
+
+    def answers(self, _run: Run, record: CellRecord) -> Iterable[Answer]:
+        """Functions, with the reply of each way."""
+        from codeneedle.probes.reuse import answers
+
+        return answers.answers(record)
+
+    def overview(self, _run: Run, record: CellRecord) -> Document:
+        """Each way of each question, then the replies that differ."""
+        from codeneedle.probes.reuse import answers
+
+        return answers.overview(record)
 
     def remarks(self, run: Run) -> tuple[str, ...]:
         """Pairs whose reused cache differs more than the reference's, and gaps."""

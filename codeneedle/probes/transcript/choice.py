@@ -3,7 +3,7 @@
 import hashlib
 import itertools
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from codeneedle.engines.engine import Template
@@ -14,6 +14,7 @@ from codeneedle.probes.transcript.rendering import (
     RenderedTurn,
     rendered_turns,
 )
+from codeneedle.text import plural
 
 NOT_RENDERED = "the chat template renders nothing of it"
 NOT_FITTING = "it does not fit the context"
@@ -126,3 +127,9 @@ def _by_kind(text: str, facts: TurnFacts, template: Template) -> dict[Kind, int]
 
 def _sha256(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
+
+
+def dropped_phrases(turns: Iterable[CountedTurn]) -> list[str]:
+    """Fields that the chat template drops, each with the number of turns."""
+    counts = Counter(what for each in turns for what in each.turn.dropped)
+    return [f"{what} ({plural(count, 'time')})" for what, count in counts.items()]

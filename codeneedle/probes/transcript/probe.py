@@ -9,14 +9,20 @@ from typing import Annotated
 from msgspec import Meta, Struct
 
 from codeneedle.corpora.corpus import Corpus
+from codeneedle.document import Document
 from codeneedle.engines.engine import Ability, Engine
 from codeneedle.engines.messages import BadReply, Completion, Forced, Refused
 from codeneedle.errors import BadInput, CellError
 from codeneedle.models.gguf import Weights
+from codeneedle.probes.answers import Answer
 from codeneedle.probes.asking import Asker
 from codeneedle.probes.metrics import Metric
 from codeneedle.probes.probe import Outlook, Probe, ProbeContext, RunContext, Work
-from codeneedle.probes.transcript.choice import CountedTurn, counted_turns
+from codeneedle.probes.transcript.choice import (
+    CountedTurn,
+    counted_turns,
+    dropped_phrases,
+)
 from codeneedle.probes.transcript.conversations import read_conversations
 from codeneedle.probes.transcript.metrics import (
     FEWEST_UNITS,
@@ -34,6 +40,7 @@ from codeneedle.probes.transcript.record import (
 )
 from codeneedle.probes.transcript.rendering import Kind, RenderedTurn
 from codeneedle.records.record import (
+    CellRecord,
     Json,
     Run,
     Setup,
@@ -221,6 +228,18 @@ class TranscriptProbe(Probe):
             for metric in metrics
         )
 
+    def answers(self, run: Run, record: CellRecord) -> Iterable[Answer]:
+        """Turns of the assistant."""
+        from codeneedle.probes.transcript import answers
+
+        return answers.answers(run, record)
+
+    def overview(self, run: Run, record: CellRecord) -> Document:
+        """A line for each turn."""
+        from codeneedle.probes.transcript import answers
+
+        return answers.overview(run, record)
+
     def remarks(self, run: Run) -> tuple[str, ...]:
         """Turns left out, fields that the template drops, and classes too rare."""
         if NAME not in run.setup.probes:
@@ -253,12 +272,6 @@ PROBE = TranscriptProbe(
     needs=frozenset({Ability.FORCED, Ability.CONVERSATIONS}),
     repeats=True,
 )
-
-
-def dropped_phrases(turns: Iterable[CountedTurn]) -> list[str]:
-    """Fields that the chat template drops, each with the number of turns."""
-    counts = Counter(what for each in turns for what in each.turn.dropped)
-    return [f"{what} ({plural(count, 'time')})" for what, count in counts.items()]
 
 
 def _file(settings: TranscriptSettings) -> Path:

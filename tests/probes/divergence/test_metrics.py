@@ -88,6 +88,8 @@ def test_percentages_and_nats_are_drawn_on_scales_of_their_own():
         each.name: (each.bounds, each.least_span, each.digits, each.in_table)
         for each in (*METRICS, *COPY_METRICS)
     }
+    distances = {"kld", "kld999", "kld-median", "kld-max", "dp-rms", "copy-kld"}
+    assert distances == {each.name for each in (*METRICS, *COPY_METRICS) if each.floor}
 
 
 def test_several_contexts_have_metrics_of_their_own():
@@ -118,6 +120,8 @@ def test_metrics_state_the_pair_that_they_are_measured_against():
     assert "q8_0/q8_0" == references["kld"](record)
     assert references["top1"](replace(record, observation=None)) is None
     assert references["ppl"] is None
+    alone = {each.name for each in COPY_METRICS if each.reference is None}
+    assert {"copy-ppl", "copy-logp"} == alone
 
 
 def test_what_is_stored_is_read_strictly():

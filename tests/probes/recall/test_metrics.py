@@ -80,9 +80,11 @@ def test_a_round_without_an_answer_counts_as_nothing_recalled() -> None:
         assert 1 == len(values(name, rounds)), name
     assert [0, 1, 1] == values("errors", rounds)
     assert [] == values("matched", rounds[1:])
-    record = made_record("q8_0/q4_0", rounds)
+    scored, unscored = (made_forced(each) for each in SETUP.forced[:2])
+    unscored = replace(unscored, logprobs=(), leads=(), ends=(), error="HTTP 500")
+    record = made_record("q8_0/q4_0", rounds, forced=[scored, unscored])
     assert {SECOND.name, THIRD.name} == unanswered(record, SETUP, Ask.WRITTEN)
-    assert not unanswered(record, SETUP, Ask.FORCED)
+    assert {unscored.needle} == unanswered(record, SETUP, Ask.FORCED)
 
 
 def test_the_margin_is_the_smallest_gap_of_each_round() -> None:
@@ -186,6 +188,20 @@ def test_the_share_of_tokens_with_a_bound_alone_is_known() -> None:
 
     assert 0.2 == FORCED[0].loss.bounded(record)
     assert 0.0 == FORCED[0].loss.bounded(made_record("q8_0/q4_0", []))
+
+
+def test_lines_and_leads_are_drawn_on_scales_of_their_own() -> None:
+    """Bounds, least span of a scale, and digits."""
+    of_20 = ("matched", "missing", "matched-strict")
+    assert {
+        **dict.fromkeys(of_20, ((0, 20), 5, 2)),
+        **dict.fromkeys(("hallucinated", "bonus", "overrun"), ((0, None), 5, 2)),
+        **dict.fromkeys(("margin", "margin5", "margin-mean"), ((0, None), 1, 2)),
+    } == {
+        each.name: (each.bounds, each.least_span, each.digits)
+        for each in METRICS
+        if each.least_span
+    }
 
 
 def of_recall(**conditions: object) -> Setup:

@@ -64,6 +64,7 @@ def test_first_choices_are_counted_until_the_first_that_is_none():
     (turn,) = record.observation["turns"]
     bounded = replace(record, observation={"turns": [{**turn, "bounds": [0, 3]}]})
     assert 0.25 == headline.loss.bounded(bounded)
+    assert 0 == headline.loss.bounded(replace(record, observation={"turns": []}))
     assert 2 == value(run, record, "transcript-breaks-at")
     assert 2 == value(run, record, "transcript-breaks-at@text")
     assert 1 == value(run, record, "transcript-breaks-at@tool")
