@@ -85,6 +85,7 @@ class Metric:
         is_sum: Whether the sum over rounds is the value instead (``pass``).
         group: Columns of a group stand together in a table.
         in_table: Whether a table shows it by default.
+        is_kept: Whether comparisons and receipts have it although tables leave it out.
         relative: Whether its ratio to the reference stands beside it in a table.
         floor: Whether the reference's value is the noise floor that the others
             are measured in: the reference compared with itself.
@@ -112,6 +113,7 @@ class Metric:
     is_sum: bool = False
     group: Literal["quality", "speed", "memory"] = "quality"
     in_table: bool = False
+    is_kept: bool = False
     relative: bool = False
     floor: bool = False
     reference: Callable[[CellRecord], str | None] | None = None

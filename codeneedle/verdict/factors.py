@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from codeneedle.grid import Pair, most_precise
-from codeneedle.probes.retrieval.outcomes import Outcome, outcomes
-from codeneedle.probes.retrieval.record import NAME
+from codeneedle.probes import answers_by_length
+from codeneedle.probes.answers import Answer
 from codeneedle.records.record import Run
 from codeneedle.verdict.statistics import ALPHA
 
@@ -78,11 +78,7 @@ def factors(run: Run) -> dict[str, tuple[Factor, ...]]:
     5 % of runs is anything named that does not matter. A factor that is not shown may
     matter nevertheless. One that has a single level is not tested.
     """
-    by_pair = {
-        record.pair: outcomes(record)
-        for record in run.records
-        if record.probe == NAME and record.has_numbers
-    }
+    by_pair = answers_by_length(run)
     if not by_pair:
         return {}
     reference = by_pair[most_precise(by_pair)]
@@ -128,7 +124,7 @@ def _sentence(task: str, of_task: Iterable[Factor]) -> str:
 # --- what is compared
 
 
-def _by_length(answers: Sequence[Outcome]) -> _Values:
+def _by_length(answers: Sequence[Answer]) -> _Values:
     texts = _means(answers)
     lengths = {answer.text: answer.length for answer in answers}
     return _Values(
@@ -140,13 +136,13 @@ def _by_length(answers: Sequence[Outcome]) -> _Values:
     )
 
 
-def _by_depth(answers: Sequence[Outcome]) -> _Values:
+def _by_depth(answers: Sequence[Answer]) -> _Values:
     depths: dict[str, set[float]] = {}
     for answer in answers:
         depths.setdefault(answer.text, set()).add(answer.depth)
     return _Values(
         name="depth",
-        shares=[answer.score.share for answer in answers],
+        shares=[answer.right for answer in answers],
         levels=[answer.depth for answer in answers],
         strata=[
             answer.text if len(depths[answer.text]) > 1 else answer.length
@@ -156,7 +152,7 @@ def _by_depth(answers: Sequence[Outcome]) -> _Values:
     )
 
 
-def _by_pair(task: str, by_pair: Mapping[Pair, Sequence[Outcome]]) -> _Values:
+def _by_pair(task: str, by_pair: Mapping[Pair, Sequence[Answer]]) -> _Values:
     texts = {
         pair: _means(answer for answer in answers if answer.task == task)
         for pair, answers in by_pair.items()
@@ -172,11 +168,11 @@ def _by_pair(task: str, by_pair: Mapping[Pair, Sequence[Outcome]]) -> _Values:
     )
 
 
-def _means(answers: Iterable[Outcome]) -> dict[str, float]:
+def _means(answers: Iterable[Answer]) -> dict[str, float]:
     """Mean share of right answers by the name of a text."""
     shares: dict[str, list[float]] = {}
     for answer in answers:
-        shares.setdefault(answer.text, []).append(answer.score.share)
+        shares.setdefault(answer.text, []).append(answer.right)
     return {name: math.fsum(values) / len(values) for name, values in shares.items()}
 
 

@@ -17,7 +17,6 @@ from codeneedle.probes import PROBES, frames
 from codeneedle.probes.evaluation.metrics import NOTABLE_LOSS, samples_needed
 from codeneedle.probes.metrics import Loss, LossKind, Metric
 from codeneedle.probes.probe import Probe
-from codeneedle.probes.retrieval.record import NAME as RETRIEVAL
 from codeneedle.records.record import AGAIN, CellRecord, Effective, KvBuffer, Run
 from codeneedle.text import MIB
 from codeneedle.verdict.lengths import LostFrom, lost_from
@@ -633,7 +632,7 @@ def _charged(standing: Standing, lost: Iterable[LostFrom]) -> tuple[Row, ...]:
     )
     return tuple(
         replace(row, word=Word.BEYOND, remark=remark)
-        if remark and row.metric.name == RETRIEVAL
+        if remark and row.kind is LossKind.ANSWERS and row.metric.noun == "texts"
         else row
         for row in standing.rows
     )

@@ -6,9 +6,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from codeneedle.grid import Pair, most_precise
-from codeneedle.probes.retrieval.outcomes import outcomes
-from codeneedle.probes.retrieval.record import NAME, USABLE, retrieval_of
-from codeneedle.records.record import CellRecord, Run
+from codeneedle.probes import PROBES, answers_by_length
+from codeneedle.probes.answers import USABLE, Answer
+from codeneedle.records.record import Run
 from codeneedle.verdict.statistics import Word, error_share, lost_share
 
 Texts = Mapping[str, float]
@@ -40,28 +40,28 @@ def lost_from(run: Run, max_lost: float) -> list[LostFrom]:
     and lengths at once. A task speaks at each length at which the reference answers,
     the most precise pair; lengths that a pair was not asked do not contradict.
     """
-    records = {
-        record.pair: record
-        for record in run.records
-        if record.probe == NAME and record.has_numbers
-    }
-    if not records:
+    answers = answers_by_length(run)
+    if not answers:
         return []
-    reference = _by_length(records.pop(most_precise(records)))
+    reference = _by_length(answers.pop(most_precise(answers)))
+    not_asked = {
+        (record.pair, gap.task, gap.length)
+        for record in run.records
+        if record.has_numbers and record.probe in PROBES
+        for gap in PROBES[record.probe].gaps(run, record)
+        if not gap.is_of_all
+    }
     lost = []
-    for pair, record in records.items():
-        ours = _by_length(record)
-        stored = retrieval_of(record)
-        left = stored.not_asked if stored else ()
-        not_asked = {(each.task, each.length) for each in left}
+    for pair, of_pair in answers.items():
+        ours = _by_length(of_pair)
         for task, of_lengths in reference.items():
             known = {
                 n: t for n, t in of_lengths.items() if _mean(t.values()) >= USABLE[0]
             }
-            share = error_share(0, len(records) * len(known))
+            share = error_share(0, len(answers) * len(known))
             length = None
             for each in sorted(known, reverse=True):
-                if (task, each) in not_asked:
+                if (pair, task, each) in not_asked:
                     continue
                 texts = ours.get(task, {}).get(each, {})
                 if not _is_lost(known[each], texts, share, max_lost):
@@ -72,11 +72,11 @@ def lost_from(run: Run, max_lost: float) -> list[LostFrom]:
     return sorted(lost, key=lambda each: (each.task, each.length, str(each.pair)))
 
 
-def _by_length(record: CellRecord) -> dict[str, dict[int, Texts]]:
-    """The texts of *record* by task and length."""
+def _by_length(answers: Iterable[Answer]) -> dict[str, dict[int, Texts]]:
+    """The texts of *answers* by task and length."""
     shares: dict[tuple[str, int, str], list[float]] = defaultdict(list)
-    for each in outcomes(record):
-        shares[each.task, each.length, each.text].append(each.score.share)
+    for each in answers:
+        shares[each.task, each.length, each.text].append(each.right)
     found: dict[str, dict[int, dict[str, float]]] = defaultdict(dict)
     for (task, length, text), of_text in shares.items():
         found[task].setdefault(length, {})[text] = _mean(of_text)
