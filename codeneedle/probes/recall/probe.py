@@ -302,7 +302,7 @@ class RecallProbe(Probe):
             chosen = replace(chosen, ask=Ask.FORCED)
         if setup.forced:
             chosen = replace(chosen, functions=min(chosen.functions, len(setup.forced)))
-        return as_json(chosen)
+        return {k: value for k, value in as_json(chosen).items() if value is not None}
 
     def work(self, settings: RecallSettings, outlook: Outlook) -> Work:
         """The corpus once, and lines of as many functions as are likely to fit."""

@@ -24,8 +24,9 @@ from codeneedle.probes.retrieval.record import (
     retrieval_of,
 )
 from codeneedle.probes.retrieval.scoring import Mode
+from codeneedle.probes.retrieval.settings import RetrievalConditions, texts_at
 from codeneedle.probes.retrieval.task_kinds import TASKS
-from codeneedle.records.record import BadRecord, CellRecord, Run, Setup
+from codeneedle.records.record import BadRecord, CellRecord, Run, Setup, from_json
 
 # --- metrics
 
@@ -39,11 +40,10 @@ def _numbers(number: _Number, chosen: _Chosen) -> Metric:
     """A metric with one value for each chosen question that has one; to be named."""
 
     def of(record: CellRecord, setup: Setup) -> Iterator[tuple[Outcome, float]]:
-        lengths = _values_of(setup, "lengths", int)
+        is_asked = _asked(setup)
         for each in outcomes(record):
-            # A record may have lengths already that others still lack.
-            is_asked = not lengths or each.length in lengths
-            value = number(each) if is_asked and chosen(each, setup) else None
+            is_counted = is_asked(each) and chosen(each, setup)
+            value = number(each) if is_counted else None
             if value is not None:
                 yield each, value
 
@@ -65,6 +65,20 @@ def _numbers(number: _Number, chosen: _Chosen) -> Metric:
         names=names,
         noun="texts",
     )
+
+
+def _asked(setup: Setup) -> Callable[[Outcome], bool]:
+    """What *setup* asks: while a run grows, a record may have more already."""
+    frozen = frozen_of(setup)
+    if frozen is None or NAME not in setup.former:
+        return lambda _each: True
+    asked = from_json(setup.probes[NAME], RetrievalConditions, file="setup.json")
+    texts = {task: texts_at(task, frozen, asked) for task in asked.tasks}
+
+    def is_asked(each: Outcome) -> bool:
+        return each.length in asked.lengths and each.number < texts.get(each.task, 0)
+
+    return is_asked
 
 
 def _right(chosen: _Chosen) -> Metric:

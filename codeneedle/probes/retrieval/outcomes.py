@@ -30,6 +30,7 @@ class Outcome:
         depth: The depth that was asked for, from 0 to 1.
         question: Its name; the same for every pair.
         text: Name of the text that it shares with other questions.
+        number: Of that text among those of its task and length.
         score: What the answer is.
         logp: Mean log-probability of the tokens of the right answer, in nats; None
             if they were not forced.
@@ -45,6 +46,7 @@ class Outcome:
     depth: float
     question: str
     text: str
+    number: int
     score: AnswerScore
     logp: float | None
     is_bound: bool
@@ -86,6 +88,7 @@ def _outcome(text: TextRead, answer: Answer) -> Outcome:
         depth=answer.depth,
         question=answer.name,
         text=text_name(text.task, text.length, text.number),
+        number=text.number,
         score=score_answer(answer.question(text.number, text.decoys), answer.reply),
         logp=_mean(scored.logprobs) if scored else None,
         is_bound=bool(scored and scored.bounds),

@@ -48,12 +48,15 @@ from codeneedle.probes.retrieval.settings import (
     ANSWER_FACTOR,
     CHARACTERS_PER_TOKEN,
     LENGTHS,
+    Block,
     RetrievalConditions,
     RetrievalSettings,
     answer_room,
+    as_stored,
     expected,
     fixed_dials,
     lengths_of,
+    places_of,
     refuse_lost_text,
     stored_conditions,
     texts_at,
@@ -191,7 +194,23 @@ class RetrievalProbe(Probe):
             refuse_lost_text(run, lengths_of(settings)[-1])
         can_force = Ability.LOG_PROBABILITIES in run.engine.abilities
         graded = "" if can_force else f"{run.engine.name} tells no probabilities"
-        return as_json(stored_conditions(settings, graded))
+        chosen = stored_conditions(settings, graded)
+        if stored := run.setup.probes.get(NAME):
+            chosen = replace(chosen, blocks=_conditions(stored).blocks)
+        return as_stored(chosen)
+
+    def widened(self, stored: Json, wanted: Json) -> Json | None:
+        """As of `Probe`. What is added has texts of its own, behind those there are."""
+        ours, theirs = map(_conditions, (stored, wanted))
+        joined = ours.grown(theirs)
+        is_same = theirs == replace(
+            joined,
+            lengths=theirs.lengths,
+            depths=theirs.depths,
+            questions=theirs.questions,
+            blocks=theirs.blocks,
+        )
+        return as_stored(joined) if is_same else None
 
     def more_metrics(self, setup: Setup) -> tuple[Metric, ...]:
         """Those of each task, and of each of several lengths."""
@@ -206,15 +225,14 @@ class RetrievalProbe(Probe):
         Ask every question of the tasks, lengths and depths that has no answer yet.
 
         The first pair of a run, the most precise one, sets the dials before, and the
-        gate. Where lengths were added, the dials stay, and the gate is asked at these.
+        gate. Where lengths, depths or questions were added, the dials stay, and the
+        gate is asked at new lengths.
 
         Raises:
             BadInput: If no setting of a task fits its shortest length.
             CellError: If the server fails.
         """
-        chosen = from_json(
-            context.run.setup.probes[NAME], RetrievalConditions, file="setup.json"
-        )
+        chosen = _conditions(context.run.setup.probes[NAME])
         former = retrieval_of(context.former) if context.former else None
         found = former or Retrieval(texts=())
         context.step(0, 1, "loading")
@@ -283,11 +301,15 @@ PROBE = RetrievalProbe(
     metrics=(*METRICS, *OF_CELL),
     settings=RetrievalSettings,
     layout=RetrievalConditions,
-    grows=("lengths",),
+    grows=("lengths", "depths", "questions"),
     counts_tokens=True,
     repeats=True,
     calibrates=True,
 )
+
+
+def _conditions(stored: Json) -> RetrievalConditions:
+    return from_json(stored, RetrievalConditions, file="setup.json")
 
 
 @dataclass(slots=True, kw_only=True)
@@ -327,7 +349,8 @@ class _Measuring:
                 try:
                     characters = self._characters(dial.task, dial.setting, length)
                     size = replace(size, characters=characters)
-                    self._made(size, dial.setting, self.chosen.questions, "")
+                    for block in self.chosen.every_block:
+                        self._made(size, dial.setting, block, "")
                 except BadInput as error:
                     reason = one_line(str(error))
                 sizes.append(size)
@@ -391,13 +414,21 @@ class _Measuring:
     def _text(self, size: Fitted, number: int) -> TaskText:
         """The text of that *number*, the same for every pair."""
         setting = self.frozen.settings[size.task]
-        return self._made(size, setting, self.chosen.questions, "", only=number)[0]
+        at, only = places_of(size.task, self.frozen, self.chosen)[number]
+        block, purpose = self.chosen.every_block[at], f"added {at}" if at else ""
+        (text,) = self._made(size, setting, block, purpose, only=only)
+        if not at:
+            return text
+        named = (
+            replace(each, name=f"{purpose}-{each.name}") for each in text.questions
+        )
+        return replace(text, questions=tuple(named))
 
     def _made(
         self,
         size: Fitted,
         setting: int,
-        questions: int,
+        block: Block,
         purpose: str,
         *,
         only: int | None = None,
@@ -408,8 +439,8 @@ class _Measuring:
             size.task,
             dial=setting,
             characters=size.characters,
-            depths=self.chosen.depths,
-            questions=questions,
+            depths=block.depths,
+            questions=block.questions,
             seed=zlib.crc32(words.encode()),
             only=only,
         )
@@ -435,12 +466,14 @@ class _Measuring:
         length = self.chosen.lengths[0]
         size = Fitted(task, length, self._characters(task, setting, length))
         # What does not fit here would end the run, after minutes of other settings.
-        self._made(size, setting, self.chosen.questions, "")
-        depths = self.chosen.questions_of(task) // self.chosen.questions
-        questions = -(-DIAL_QUESTIONS // depths)
+        first, *_ = blocks = self.chosen.every_block
+        for block in blocks:
+            self._made(size, setting, block, "")
+        depths = len(first.depths) if TASKS[task].has_depth else 1
+        tried = replace(first, questions=-(-DIAL_QUESTIONS // depths))
         shares = [
             score_answer(question, self.asker.answered(text, question).text).share
-            for text in self._made(size, setting, questions, "dial")
+            for text in self._made(size, setting, tried, "dial")
             for question in text.questions
         ]
         right = math.fsum(shares) / len(shares)
@@ -454,7 +487,7 @@ class _Measuring:
                     task,
                     dial=setting,
                     characters=characters,
-                    depths=self.chosen.depths[:1],
+                    depths=self.chosen.every_block[0].depths[:1],
                     questions=1,
                     seed=self.context.run.setup.seed,
                 )[0].text

@@ -1,5 +1,6 @@
 """Outcomes and metrics of the retrieval probe, on made records."""
 
+import itertools
 from dataclasses import replace
 
 import msgspec
@@ -18,7 +19,8 @@ from codeneedle.probes.retrieval.metrics import METRICS, of_tasks, remarks
 from codeneedle.probes.retrieval.outcomes import outcomes, survival
 from codeneedle.probes.retrieval.record import NAME, frozen_of
 from codeneedle.probes.retrieval.scoring import Mode
-from codeneedle.records.record import BadRecord, Run
+from codeneedle.probes.retrieval.settings import RetrievalConditions
+from codeneedle.records.record import BadRecord, Run, as_json
 
 BY_NAME = {metric.name: metric for metric in METRICS}
 
@@ -167,16 +169,24 @@ def test_each_task_is_a_metric_and_each_length_where_there_are_several():
     assert () == of_tasks(made_setup())
 
 
-def test_lengths_that_others_still_lack_count_in_no_metric():
-    """A record may have them, while a run grows."""
-    texts = [*made_texts(length=512), *made_texts(length=1024)]
-    record = retrieval_record("q4_0/q4_0", texts)
+def test_what_other_pairs_still_lack_counts_in_no_metric():
+    """A record may have further lengths and texts, while a run grows."""
+    texts = [made_texts(length=length, questions=4) for length in (512, 1024)]
+    record = retrieval_record("q4_0/q4_0", itertools.chain(*texts))
     metric = BY_NAME["retrieval"]
+    asked = {"tasks": ("multikey",), "dial": (), "gate": "on", "graded": ""}
 
-    every = metric.values(record, setup_of(lengths=(512, 1024)))
-    narrowed = metric.values(record, setup_of(lengths=(512,)))
+    def values_while(**grows):
+        chosen = RetrievalConditions(depths=(0.5,), **grows, **asked)
+        setup = replace(made_setup(), probes={NAME: as_json(chosen)})
+        setup = with_frozen(replace(setup, former={NAME: ()}), made_frozen())
+        return metric.values(record, setup)
 
-    assert len(every) == 2 * len(narrowed) > 0
+    every = values_while(lengths=(512, 1024), questions=99)
+    shorter = values_while(lengths=(512,), questions=99)
+    fewer = values_while(lengths=(512, 1024), questions=1)
+
+    assert len(every) == 2 * len(shorter) == 2 * len(fewer) > 0
 
 
 def test_tasks_that_are_none_are_a_bad_setup():

@@ -97,12 +97,22 @@ class Cell:
 
 
 def measured(
-    folder, engine, pair=REFERENCE, frozen=None, *, former=None, probe=PROBE, **asked
+    folder,
+    engine,
+    pair=REFERENCE,
+    frozen=None,
+    *,
+    former=None,
+    probe=PROBE,
+    conditions=None,
+    **asked,
 ):
     """A cell of such a run, whose reference has set *frozen* before."""
     engine.server = FakeServer(engine)
     run = made_run(folder, engine, **asked)
     setup = with_frozen(run.setup, frozen) if frozen else run.setup
+    if conditions:
+        setup = replace(setup, probes={NAME: conditions})
     kept = [setup.calibrated.get(NAME)]
     context = ProbeContext(
         run=replace(run, setup=setup),
@@ -353,6 +363,65 @@ def test_an_added_length_costs_its_own_texts_alone(tmp_path):
     assert asked == sum(1 + len(text.asked) for text in new)
     assert every.frozen == ours.frozen == theirs.frozen
     assert [t.sha256 for t in every.texts] == [t.sha256 for t in theirs.texts]
+
+
+def wider(folder, **asked):
+    """Conditions of the usual questions, and of those with what is *asked* added."""
+    usual = made_run(folder, FakeEngine()).setup.probes[NAME]
+    more = made_run(folder, FakeEngine(), **asked).setup.probes[NAME]
+    return PROBE.widened(usual, more)
+
+
+@pytest.mark.parametrize(
+    ("asked", "added"),
+    [
+        ({"questions": 4}, [0.1, 0.9] * 2),
+        ({"depths": (0.5,)}, [0.5] * 2),
+        ({"depths": (0.1, 0.5), "questions": 3}, [0.1, 0.9, *[0.5] * 3]),
+    ],
+    ids=["questions", "depths", "both"],
+)
+def test_added_depths_and_questions_cost_their_texts_alone(tmp_path, asked, added):
+    """The others stay to the byte; a pair that comes later is asked all of them."""
+    before = measured(tmp_path, FakeEngine(reply=looked_up))
+    again, later = FakeEngine(reply=looked_up), FakeEngine(reply=looked_up)
+    more = {"conditions": wider(tmp_path, **asked)}
+
+    ours = measured(
+        tmp_path, again, REFERENCE, before.frozen, former=before.record, **more
+    )
+    theirs = measured(tmp_path, later, OTHER, ours.frozen, **more)
+
+    new = ours.texts[len(before.texts) :]
+    names = [each.name for text in ours.texts for each in text.asked]
+    assert before.texts == ours.texts[: len(before.texts)]
+    assert before.frozen == ours.frozen == theirs.frozen
+    assert sorted(added) == sorted(each.depth for text in new for each in text.asked)
+    assert len(again.server.questions) == sum(1 + len(text.asked) for text in new)
+    assert len(names) == len(set(names))
+    assert [t.sha256 for t in ours.texts] == [t.sha256 for t in theirs.texts]
+    assert len(ours.texts) == len({text.sha256 for text in ours.texts})
+
+
+def test_a_run_grows_twice_and_refuses_what_is_no_addition(tmp_path):
+    """Fewer depths and questions are what stands there already."""
+    usual = made_run(tmp_path, FakeEngine()).setup.probes[NAME]
+    first = wider(tmp_path, questions=3)
+    wanted = made_run(tmp_path, FakeEngine(), depths=(0.5,)).setup.probes[NAME]
+    other = made_run(tmp_path, FakeEngine(), dial=(1,)).setup.probes[NAME]
+
+    second = PROBE.widened(first, wanted)
+
+    assert "blocks" not in usual
+    assert [([0.1, 0.9], 2), ([0.1, 0.9], 1), ([0.5], 3)] == [
+        (each["depths"], each["questions"]) for each in second["blocks"]
+    ]
+    assert ([0.1, 0.5, 0.9], 3) == (second["depths"], second["questions"])
+    assert {"lengths": (500,), "depths": (0.1, 0.5, 0.9), "questions": 3} == (
+        PROBE.choice(second)
+    )
+    assert second == PROBE.widened(second, usual)
+    assert None is PROBE.widened(first, other)
 
 
 def test_the_gate_is_asked_at_added_lengths_and_leaves_out_none_that_is_there(tmp_path):
