@@ -7,6 +7,7 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from statistics import fmean
 from typing import Self
@@ -173,8 +174,10 @@ def ensure_models(console: Console, paths: Iterable[Path | None]) -> None:
 
 
 def say(console: Console, text: str) -> None:
-    """Print lines in bold."""
-    console.print(Text(visible_lines(text), style="bold"))
+    """Print lines in bold; indented ones are commands, which are not broken."""
+    for line in visible_lines(text).splitlines():
+        show = console.print if line.startswith(" ") else partial(show_words, console)
+        show(Text(line, style="bold"))
 
 
 def note_lines(console: Console, lines: Iterable[str]) -> None:
