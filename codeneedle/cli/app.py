@@ -166,9 +166,9 @@ def plan(
     request = sweep_module.deciding(request, execution)
     with _stderr().status("reading the corpus"):
         plans = sweep_module.planned(request, execution)
-        sweep_module.refuse(plans)
-    for planned in plans:
-        _show(plan_document(planned))
+        growing = sweep_module.refuse(plans)
+    for planned, grown in zip(plans, growing, strict=True):
+        _show(plan_document(planned, grown))
 
 
 @app.command(cls=TranscriptCommand)

@@ -237,6 +237,8 @@ class SweepProgress:
         workers: How many cells are measured at the same time, at most.
         started: When this command began, monotonic seconds.
         is_first: Whether to print the description of the run first.
+        cell_s: Seconds that a cell is likely to take, before the first one; None if
+            that is unknown.
         asked_to_stop: Whether the sweep stops after the current cell; called with each
             frame, as a cell may take minutes without an event.
     """
@@ -250,6 +252,7 @@ class SweepProgress:
     workers: int = 1
     started: float = field(default_factory=time.monotonic)
     is_first: bool = True
+    cell_s: float | None = None
     asked_to_stop: Callable[[], bool] = lambda: False
 
     @property
@@ -284,13 +287,15 @@ class SweepProgress:
 
     def left_s(self) -> float | None:
         """
-        Estimated seconds until the end, by the cells that have finished, or else by how
-        far those are that run; None before their first answers.
+        Estimated seconds until the end, by the cells that have finished, else by how
+        far those are that run, else by `cell_s`; None if nothing is known.
         """
         spent = [r.phases.total_s for r in self.records.values() if r.has_numbers]
         if not spent:
             begun = map(RunningCell.whole_s, self.running.values())
             spent = [whole_s for whole_s in begun if whole_s is not None]
+        if not spent and self.cell_s is not None:
+            spent = [self.cell_s]
         if not spent:
             return None
         now = time.monotonic()
@@ -470,7 +475,7 @@ def _cell(
         step = running.step
         done = f"{step.done}/{step.total}" if step and step.total > 1 else "..."
         return Text(done, style="bold reverse")
-    if record is None and pair not in progress.setup.grid:
+    if record is None and pair not in progress.pairs:
         return Text()
     if record is None or record.status is Status.INTERRUPTED:
         return Text(NOT_RUN_WORD, style="dim")

@@ -32,6 +32,7 @@ from codeneedle.probes.transcript.probe import TranscriptSettings, turns_of
 from codeneedle.probes.transcript.record import NAME as TRANSCRIPT
 from codeneedle.records.record import Run
 from codeneedle.records.store import SETUP
+from codeneedle.report.plan import time_phrase
 from codeneedle.sweep import plan as planning
 from codeneedle.sweep.decide import (
     PROBE,
@@ -113,6 +114,8 @@ def sweep(request: Request, execution: Execution, console: Console, wish: Wish) 
     try:
         with unwinding_on_signals():
             plans = checked(request, execution, console)
+            if phrase := time_phrase(plans):
+                say(console, phrase)
             counts: Counts = {}
             return max(
                 _Page(
@@ -200,16 +203,18 @@ def counted_transcript(
     return turns_of(settings, plan.engine, plan.context), plan.context
 
 
-def refuse(plans: Sequence[Plan]) -> None:
+def refuse(plans: Sequence[Plan]) -> list[tuple[str, ...]]:
     """
     Stop at plans that a sweep would not begin, or not finish, for what is known now.
+
+    Returns:
+        Of each plan, the probes whose cells all lack what is added now.
 
     Raises:
         CodeneedleError: As of `prepare.refuse_unfit`.
     """
     refuse_shared_folders(plans)
-    for plan in plans:
-        refuse_unfit(plan)
+    return [refuse_unfit(plan) for plan in plans]
 
 
 def checked(request: Request, execution: Execution, console: Console) -> list[Plan]:
@@ -304,13 +309,15 @@ class _Page:
         left = pending(self.plan.pairs, store=self.plan.store, probe=SCREENS[0])
         if left or not records:
             return ()
-        chosen = set(finalists(replace(run, records=records), self.wish.limits))
-        pairs = tuple(pair for pair in self.plan.pairs if pair in chosen)
-        names = ", ".join(visible(str(pair)) for pair in pairs)
-        none = "none: all smaller caches are beyond the limit"
-        line = f"worth measuring further, by memory and divergence: {names or none}"
-        say(self.console, line)
-        return pairs
+        chosen = finalists(replace(run, records=records), self.wish.limits)
+        names = ", ".join(visible(str(pair)) for pair in chosen)
+        what = (
+            f"worth measuring further: {names}\n(the reference, and pairs of which no "
+            "other has a smaller cache and less divergence, the smallest first)"
+        )
+        none = "nothing to measure further: all smaller caches are beyond the limit"
+        say(self.console, what if chosen else none)
+        return tuple(pair for pair in self.plan.pairs if pair in {*chosen})
 
     def _is_spent(self) -> bool:
         budget = self.wish.budget_s
@@ -468,6 +475,7 @@ class _Page:
             records={},
             workers=1 if probe.is_timed else len(self.plan.workers),
             is_first=probe is self.plan.probes[0],
+            cell_s=self.plan.cell_s(probe),
         )
         # A failed cell that is measured again is not done, whatever its file says.
         left = set(self._pending(progress))

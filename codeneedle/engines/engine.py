@@ -5,8 +5,9 @@ It knows no program: each engine has a folder, and `cli` is the only place that 
 one.
 """
 
+import contextlib
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -22,6 +23,7 @@ from codeneedle.engines.messages import (
     Message,
     Progress,
     Reply,
+    ServerGone,
     TokenPiece,
 )
 from codeneedle.errors import BadInput, CellError, ToolMissing
@@ -270,6 +272,41 @@ class CannotSave(CellError):  # noqa: N818 - named after the fact
             hint="Serve the model with llama.cpp, which can.",
             status=Status.UNSUPPORTED,
         )
+
+
+DEATH_S = 1.0
+"""How long a process that broke its connection may take to be gone."""
+
+
+@contextlib.contextmanager
+def explained(
+    child: Child | None,
+    *,
+    cause: Callable[[], CellError | None],
+    telling: Callable[[CellError], tuple[str, ...]],
+) -> Iterator[None]:
+    """
+    Errors of a block that needs *child*, with what is known of it.
+
+    Args:
+        child: The process of a server; None if it is not ours.
+        cause: What explains any error, such as that it has ended; None if nothing.
+        telling: The lines of its log that tell of an error.
+
+    Raises:
+        CellError: The cause; else that of the block, with these lines.
+    """
+    try:
+        yield
+    except CellError as error:
+        if child and isinstance(error, ServerGone):
+            # The connection breaks a moment before the process is gone.
+            ends_within(child, DEATH_S)
+        found = cause()
+        if found is not None:
+            raise found from error
+        error.log_excerpt = error.log_excerpt or telling(error)
+        raise
 
 
 @dataclass(slots=True, kw_only=True)

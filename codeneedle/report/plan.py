@@ -331,6 +331,7 @@ class _Cells:
         repeated: The pair that is measured again after all others; None for none.
         again: The record of that; None if it was not tried.
         total: How many there are, the repeated one included.
+        lacking: Pairs whose records lack what is added.
     """
 
     probe: Probe
@@ -338,6 +339,7 @@ class _Cells:
     repeated: Pair | None
     again: CellRecord | None
     total: int
+    lacking: set[Pair]
 
     @property
     def tried(self) -> list[CellRecord]:
@@ -345,15 +347,17 @@ class _Cells:
         return [*self.records.values(), *([self.again] if self.again else [])]
 
 
-def plan_document(plan: Plan) -> Document:
+def plan_document(plan: Plan, growing: Sequence[str] = ()) -> Document:
     """
     What a sweep would run: facts, the grid with predicted KV memory, and notes.
 
     Args:
         plan: A checked plan; finished cells are those of its first probe.
+        growing: Names of probes whose cells all lack what is added now.
     """
-    cells, request = _cells_of(plan, plan.probes[0]), plan.request
-    yield Facts(list(_facts(plan)), is_quiet=True)
+    every = [_cells_of(plan, probe, growing) for probe in plan.probes]
+    cells, request = every[0], plan.request
+    yield Facts(list(_facts(plan, every)), is_quiet=True)
     yield Heading(f"predicted KV cache at {plan.context:,} tokens, MiB")
     rows = [
         [_cell(plan, Pair(k, v), cells) for v in request.columns] for k in request.rows
@@ -364,7 +368,7 @@ def plan_document(plan: Plan) -> Document:
     yield Lines([f"note: {note}" for note in plan.notes], style="yellow")
 
 
-def _cells_of(plan: Plan, probe: Probe) -> _Cells:
+def _cells_of(plan: Plan, probe: Probe, growing: Sequence[str]) -> _Cells:
     stored = trusted_records(plan.store, probe.name)
     repeated = plan.repeated(probe)
     pairs = len(plan.pairs)
@@ -375,6 +379,11 @@ def _cells_of(plan: Plan, probe: Probe) -> _Cells:
         pairs = min(pairs, FINALISTS + 1)
     return _Cells(
         probe=probe,
+        lacking={
+            pair
+            for pair, record in stored.items()
+            if probe.name in growing or plan.store.is_outgrown(record)
+        },
         records={pair: stored[pair] for pair in plan.pairs if pair in stored},
         repeated=repeated,
         again=plan.store.record(repeated, probe.name + AGAIN) if repeated else None,
@@ -382,7 +391,7 @@ def _cells_of(plan: Plan, probe: Probe) -> _Cells:
     )
 
 
-def _facts(plan: Plan) -> Iterator[tuple[str, str]]:
+def _facts(plan: Plan, every: Sequence[_Cells]) -> Iterator[tuple[str, str]]:
     setup = plan.store.setup()
     yield "model", f"{plan.model}, {size(plan.weights.size_bytes)}"
     yield "corpus", corpus_line(setup) if setup else _corpus_estimate(plan)
@@ -395,16 +404,13 @@ def _facts(plan: Plan) -> Iterator[tuple[str, str]]:
     engine = plan.engine.identity()
     yield engine_line(engine.name, f"{engine.version}, {engine.program}")
     yield "records", str(plan.store.folder)
-    every = [_cells_of(plan, probe) for probe in plan.probes]
     for cells in every:
         most = "at most, " if plan.request.decide and not cells.probe.screens else ""
         yield cells.probe.name, _asked(plan, setup, cells.probe)
         yield "cells", f"{most}{_finished(cells)}"
         yield "time", _time(plan, cells)
-    lefts = [_left(plan, cells)[0] for cells in every]
-    known = [left_s for left_s in lefts if left_s is not None]
-    if plan.probes[1:] and len(known) == len(lefts):
-        yield "all", f"about {duration(sum(known))} left"
+    if plan.probes[1:] and (left_s := _left_in_all(plan, every)) is not None:
+        yield "all", f"about {duration(left_s)} left"
     yield "order", _order(plan)
 
 
@@ -448,9 +454,11 @@ def _corpus_estimate(plan: Plan) -> str:
 def _finished(cells: _Cells) -> str:
     finished = sum(record.has_numbers for record in cells.tried)
     failed = len(cells.tried) - finished
+    lacking = sum(pair in cells.lacking for pair in cells.records)
     return "".join(
         (
-            f"{finished} of {cells.total} finished",
+            f"{finished - lacking} of {cells.total} finished",
+            f", {lacking} without what is added" if lacking else "",
             f", {failed} without numbers" if failed else "",
             f"; {cells.repeated} counts twice" if cells.repeated else "",
         )
@@ -462,11 +470,34 @@ def _left(plan: Plan, cells: _Cells) -> tuple[float | None, float | None]:
     spent = [r.phases.total_s for r in cells.tried if r.has_numbers]
     mean = sum(spent) / len(spent) if spent else plan.cell_s(cells.probe)
     # An interrupted cell runs again.
-    done = sum(r.status is not Status.INTERRUPTED for r in cells.tried)
+    done = sum(
+        r.status is not Status.INTERRUPTED and r.pair not in cells.lacking
+        for r in cells.tried
+    )
     if mean is None:
         return None, None
     workers = 1 if cells.probe.is_timed else len(plan.workers)
     return mean * (cells.total - done) / workers, mean
+
+
+def _left_in_all(plan: Plan, every: Sequence[_Cells]) -> float | None:
+    """Seconds of all cells that are left; None if those of some are unknown."""
+    lefts = [_left(plan, cells)[0] for cells in every]
+    known = [left_s for left_s in lefts if left_s is not None]
+    return sum(known) if len(known) == len(lefts) else None
+
+
+def time_phrase(plans: Sequence[Plan]) -> str:
+    """What a sweep of all *plans* takes, before its first cell; empty if unknown."""
+    total = 0.0
+    for plan in plans:
+        every = [_cells_of(plan, probe, ()) for probe in plan.probes]
+        left_s = _left_in_all(plan, every)
+        if left_s is None:
+            return ""
+        total += left_s
+    most = "at most " if any(plan.request.decide for plan in plans) else "about "
+    return f"{most}{duration(total)} in all, by an estimate" if total else ""
 
 
 def _time(plan: Plan, cells: _Cells) -> str:
@@ -495,12 +526,13 @@ def _cell(plan: Plan, pair: Pair, cells: _Cells) -> str:
     weights = predictable(plan.weights, plan.engine.identity().arguments)
     predicted = kv_bytes(weights, pair, plan.context)
     shown = UNKNOWN if predicted is None else f"{mib(predicted):,.1f}"
+    is_done = record is not None and pair not in cells.lacking
     twice = TWICE_MARK if pair == cells.repeated else " "
-    return f"{shown}{twice if cells.repeated else ''}{DONE_MARK if record else ' '}"
+    return f"{shown}{twice if cells.repeated else ''}{DONE_MARK if is_done else ' '}"
 
 
 def _legend(plan: Plan, cells: _Cells) -> Iterator[str]:
-    if any(record.has_numbers for record in cells.tried):
+    if any(r.has_numbers and r.pair not in cells.lacking for r in cells.tried):
         yield f"{DONE_MARK} finished"
     if cells.repeated:
         yield f"{TWICE_MARK} measured first and last: two values that differ by noise"

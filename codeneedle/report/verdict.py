@@ -352,7 +352,9 @@ def _limit_options(found: Verdict) -> list[str]:
 
 def front(found: Verdict) -> list[Standing]:
     """The reference, what is set, and pairs of which none as small loses less."""
-    best = {each.pair for each in best_by_size(found.compared)}
+    # Where a screening chose what to measure, the others were left out on purpose.
+    measured = [each for each in found.compared if not each.lacking]
+    best = {each.pair for each in best_by_size(measured or found.compared)}
     named = {found.reference, found.chosen, *best}
     return [each for each in found.standings if each.pair in named]
 
@@ -420,7 +422,7 @@ def word_phrase(standing: Standing, row: Row) -> str:
     if row.remark:
         return f"{word}: {row.remark}"
     if standing.word is Word.OPEN and standing.lacking:
-        return f"{word}: {', '.join(standing.lacking)} was not measured"
+        return f"{word}: {row.metric.name} alone, no {', '.join(standing.lacking)}"
     below = row.bounds.mean < row.limit
     if standing.word is Word.OPEN and row.needed and below:
         if row.needed > LIMIT:

@@ -178,13 +178,16 @@ def _hinting(plan: Plan) -> Iterator[None]:
         raise
 
 
-def refuse_unfit(plan: Plan) -> None:
+def refuse_unfit(plan: Plan) -> tuple[str, ...]:
     """
     Stop at what would end the sweep, as far as no server is needed to see it.
 
     That is a run folder of another setup, or one that was trimmed and must not be; and
     whatever a probe finds wrong, of a new folder with all of the text. One of another
     setup without a single number is as a new one from now on.
+
+    Returns:
+        The probes that the folder has cells of, all of which lack what is added now.
 
     Raises:
         OtherSetup: If its records were made under another one.
@@ -196,8 +199,7 @@ def refuse_unfit(plan: Plan) -> None:
     try:
         if stored := plan.store.intact_setup():
             refuse_impossible_settings(stored)
-            _refuse_unlike(plan, stored)
-            return
+            return _refuse_unlike(plan, stored)
     except OtherSetup:
         if not _is_vain(plan):
             raise
@@ -207,9 +209,10 @@ def refuse_unfit(plan: Plan) -> None:
     for probe in plan.probes:
         if not probe.counts_tokens:
             probe.conditions(run)
+    return ()
 
 
-def _refuse_unlike(plan: Plan, stored: Setup) -> None:
+def _refuse_unlike(plan: Plan, stored: Setup) -> tuple[str, ...]:
     fitted = _stored(plan, stored)
     setup = _setup(plan, fitted)
     with _hinting(plan):
@@ -218,11 +221,14 @@ def _refuse_unlike(plan: Plan, stored: Setup) -> None:
     conditions = {
         probe.name: probe.conditions(run)
         for probe in plan.probes
-        if not probe.counts_tokens and (fitted.text or not plan.reads_corpus)
+        # What grows was looked at by a server when the folder was made.
+        if not probe.counts_tokens or (probe.grows and probe.name in stored.probes)
+        if fitted.text or not plan.reads_corpus
     }
-    compared, _ = _growth(plan.probes, stored, conditions)
+    compared, grown = _growth(plan.probes, stored, conditions)
     with _hinting(plan):
         plan.store.compare(replace(setup, probes=compared))
+    return tuple(grown)
 
 
 def refuse_shared_folders(plans: Sequence[Plan]) -> None:

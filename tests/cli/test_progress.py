@@ -255,6 +255,20 @@ def test_what_measures_the_reference_again_is_shown_as_that(name, phrase):
     assert phrase == probe_phrase(replace(PROBES["recall"], name=name))
 
 
+def test_before_the_first_answer_the_time_is_that_of_the_plan(progress):
+    progress.cell_s = 10.0
+
+    assert 360.0 == progress.left_s()
+
+
+def test_pairs_that_are_not_measured_have_no_dot(progress):
+    progress.pairs = [pair for pair in PAIRS if pair.k == pair.v]
+
+    text = printed(live_view(progress), width=100)
+
+    assert len(progress.pairs) == text.partition("between")[0].count(" .")
+
+
 def test_control_characters_in_paths_are_shown_as_escapes():
     """``--out`` may hold any byte that a file name may."""
     console = Console(file=io.StringIO(), width=80)

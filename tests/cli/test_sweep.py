@@ -699,6 +699,6 @@ def test_deciding_screens_all_pairs_and_measures_a_few(folder):
     assert 6 == len(screened)
     assert "f16-f16.recall.json" in recalled
     assert 2 <= len(recalled) <= 6
-    assert "worth measuring further, by memory and divergence: " in told.stderr
+    assert "worth measuring further: " in told.stderr
     assert "nothing to do" in again.stderr
     assert cells == {path.name for path in (folder / RUN / "cells").iterdir()}

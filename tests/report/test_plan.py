@@ -4,6 +4,7 @@ from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
+import msgspec
 import pytest
 from fake_engine import FakeEngine, made_weights
 from gguf_files import SHAPE, gguf_bytes, write_gguf
@@ -30,6 +31,7 @@ from codeneedle.report.plan import (
     plan_document,
     planned_memory,
     predicted_memory,
+    time_phrase,
     weights_of_run,
 )
 
@@ -179,6 +181,32 @@ def test_what_is_done_is_marked_and_tells_what_is_left():
     assert "about 20.0 s left, 10.0 s a cell" == facts_of(shown(two))["time"]
     one = replace(plan, pairs=(Pair("q8_0", "q8_0"),))
     assert "nothing left, 10.0 s a cell" == facts_of(shown(one))["time"]
+
+
+def test_cells_that_lack_what_is_added_are_not_finished():
+    plan = planned()
+    plan.store.adopt(SETUP)
+    slow = Phases(ready_s=1.0, measure_s=9.0)
+    plan.store.add(replace(made_record("q8_0/q8_0", []), phases=slow))
+
+    text = printed(plan_document(plan, ["recall"]), width=200)
+    facts = facts_of(text)
+
+    assert facts["cells"].startswith("0 of 5 finished, 1 without what is added; ")
+    assert "about 50.0 s left, 10.0 s a cell" == facts["time"]
+    assert "+ finished" not in text
+
+
+def test_all_time_is_told_before_a_sweep_where_it_is_known(monkeypatch):
+    plan = planned(probes=("divergence", "recall"))
+    assert "" == time_phrase([plan])
+
+    pace = Pace(start_s=1.0, read_s=0.001, write_s=0.01, read_back_s=0, write_back_s=0)
+    monkeypatch.setattr(FakeEngine, "pace", lambda _self: pace)
+    deciding = replace(plan, request=msgspec.structs.replace(plan.request, decide=True))
+
+    assert time_phrase([plan]).startswith("about ")
+    assert time_phrase([deciding]).startswith("at most ")
 
 
 def test_the_reference_counts_twice_and_its_repeat_is_priced():

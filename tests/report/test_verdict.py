@@ -339,7 +339,7 @@ def test_what_keeps_a_pair_open_is_said():
 
     assert "open: answers missing: 1 of 16 functions" == found[GOOD][-1]
     assert found[COARSE][-1].startswith("within: the same to the last digit")
-    assert "open: recall-logp was not measured" == rows(screened)[1][COARSE][-2]
+    assert "open: kld alone, no recall-logp" == rows(screened)[1][COARSE][-2]
 
 
 def test_a_single_function_has_no_bounds():
