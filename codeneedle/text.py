@@ -1,4 +1,4 @@
-"""Numbers, durations and sizes as text, and text from elsewhere made safe to show."""
+"""Formats numbers, durations and sizes, and escapes foreign text for output."""
 
 import functools
 import math
@@ -26,7 +26,7 @@ def size(count: float) -> str:
     """Bytes as ``512 B``, ``1.7 MiB`` or ``15.9 GiB``."""
     unit = "B"
     for unit in ("B", "KiB", "MiB", "GiB", "TiB"):
-        # As it is printed: 1024.0 KiB is 1.0 MiB.
+        # Rounded as it is printed: 1024.0 KiB is 1.0 MiB.
         if round(count, 1) < _KIB or unit == "TiB":
             break
         count /= _KIB
@@ -39,7 +39,7 @@ def mib(count: float) -> float:
 
 
 def one_line(text: str) -> str:
-    """*text* without line breaks, for a column of reasons."""
+    """*text* on one line, with single spaces."""
     return " ".join(text.split())
 
 
@@ -63,11 +63,10 @@ line and paragraph separators.
 
 def visible(text: str) -> str:
     r"""
-    Write every invisible character of *text* as Python would: ``\x1b``, ``\u202e``.
+    Escape every invisible character of *text* as Python does: ``\x1b``, ``\u202e``.
 
-    Line ends and tabs are escaped, too: the result is one line. So are spaces other
-    than the plain one, since a reply may differ by one. A backslash is not escaped, so
-    the result cannot always be read back.
+    Line ends, tabs and all spaces but the plain one are escaped, too, so the result is
+    one line. A backslash is not, so the result cannot always be decoded.
     """
     if text.isascii() and text.isprintable():
         return text
@@ -89,7 +88,7 @@ def _visible(character: str) -> str:
 
 
 def sweep_command(folder: object, *options: str) -> str:
-    """The command that goes on with the run in *folder*, for a shell."""
+    """The command that resumes the run in *folder*, quoted for a shell."""
     return visible(shlex.join(["codeneedle", "sweep", str(folder), *options]))
 
 

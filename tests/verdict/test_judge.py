@@ -344,7 +344,7 @@ def test_tokens_of_the_reference_of_which_a_bound_is_known_show_no_loss():
 
 def test_fewer_than_one_bound_in_a_thousand_tokens_do_not_matter():
     """One of 1,500 here."""
-    setup = losing_setup([REFERENCE, GOOD], forced=300, functions=300)
+    setup = losing_setup([REFERENCE, GOOD], forced=300, functions=96)
     record = losing(setup, GOOD, WITHIN * 19)
     recall = dict(record.observation)
     recall["forced"] = [{**each} for each in recall["forced"]]
