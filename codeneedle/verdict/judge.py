@@ -496,8 +496,8 @@ def _too_few(flips: int, units: int, share: float) -> str:
     """A remark on too few differing samples, with the number that is needed."""
     needed = samples_needed(flips / units, share=share)
     return (
-        f"cannot be told: {flips} of {units} samples differ; about {needed:,} would "
-        f"tell a loss of {100 * NOTABLE_LOSS:.0f} points"
+        f"too few: {flips} of {units} samples differ; about {needed:,} samples would "
+        f"show a loss of {100 * NOTABLE_LOSS:.0f} points"
     )
 
 
