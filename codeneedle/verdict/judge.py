@@ -17,7 +17,6 @@ from codeneedle.probes import PROBES, frames
 from codeneedle.probes.evaluation.metrics import NOTABLE_LOSS, samples_needed
 from codeneedle.probes.metrics import Loss, LossKind, Metric
 from codeneedle.probes.probe import Probe
-from codeneedle.probes.retrieval.record import NAME as RETRIEVAL
 from codeneedle.records.record import AGAIN, CellRecord, Effective, KvBuffer, Run, Setup
 from codeneedle.text import MIB
 from codeneedle.verdict.lengths import LostFrom, lost_from
@@ -621,7 +620,7 @@ def _with_lost_lengths(rows: Sequence[Row], lost: Sequence[LostFrom]) -> list[Ro
     remark = "; ".join(f"{e.task}: lost from {e.length:,} tokens on" for e in lost)
     return [
         replace(row, word=Word.BEYOND, remark=remark)
-        if remark and row.metric.name == RETRIEVAL
+        if remark and row.kind is LossKind.ANSWERS and row.metric.noun == "texts"
         else row
         for row in rows
     ]

@@ -7,6 +7,7 @@ from typing import TypeVar
 
 import msgspec
 
+from codeneedle.probes.answers import USABLE
 from codeneedle.probes.metrics import Loss, LossKind, Metric
 from codeneedle.probes.retrieval.outcomes import (
     Outcome,
@@ -16,7 +17,6 @@ from codeneedle.probes.retrieval.outcomes import (
 )
 from codeneedle.probes.retrieval.record import (
     NAME,
-    USABLE,
     Dialled,
     Frozen,
     LeftOut,
