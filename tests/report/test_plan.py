@@ -272,7 +272,7 @@ def run_of(*records):
 def test_of_many_pairs_the_memory_of_those_of_one_type_is_shown_by_context(
     monkeypatch,
 ):
-    monkeypatch.setattr(plan, "MOST_ROWS", 8)
+    monkeypatch.setattr("codeneedle.report.plan.MOST_ROWS", 8)
     types = ("bf16", "q8_0", "q4_0")
     text = shown(planned(k_types=types, v_types=types)).partition("by context")[2]
 
