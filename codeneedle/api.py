@@ -1,5 +1,5 @@
 """
-Runs in a notebook: what was measured, as data frames, and the verdict.
+The Python API: runs as data frames, and their verdict.
 
     import codeneedle
 
@@ -7,22 +7,20 @@ Runs in a notebook: what was measured, as data frames, and the verdict.
     run.frame("recall-logp")              # a value for each pair: rows K, columns V
     run.frame("recall-logp", units=True)  # a row for each pair and function
     run.verdict(max_loss=0.03).chosen     # the pair to set, or None
-    run.setup.context                     # what it was measured on
+    run.setup.context                     # the conditions of the measurement
 """
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from codeneedle.errors import BadInput
+from codeneedle.probes import PROBES
 from codeneedle.probes.frames import axes, cells_frame, of_probe
-from codeneedle.probes.metrics import Metric
-from codeneedle.probes.probe import Probe
 from codeneedle.records.record import CellRecord, Run, Setup
 from codeneedle.records.store import SETUP
 from codeneedle.report.selection import default_metric, metric_named, one_run
-from codeneedle.verdict.judge import Limits, Verdict, judge
+from codeneedle.verdict.judge import MAX_LOSS, MAX_LOST, Limits, Verdict, judge
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -31,22 +29,22 @@ if TYPE_CHECKING:
 @dataclass(frozen=True, slots=True)
 class LoadedRun:
     """
-    A run as `load` reads it; later cells of a sweep that goes on are not in it.
+    A run as `load` read it, without cells that a running sweep adds later.
 
     Attributes:
-        run: The setup and every record, what reports are made of.
+        run: The setup and all records.
     """
 
     run: Run
 
     @property
     def setup(self) -> Setup:
-        """What the run was measured on: weights, corpus, engine, machine, settings."""
+        """The conditions of the run: weights, corpus, engine, machine, settings."""
         return self.run.setup
 
     @property
     def records(self) -> tuple[CellRecord, ...]:
-        """One per pair and probe, those without numbers included."""
+        """One record per pair and probe, including those without numbers."""
         return self.run.records
 
     @property
@@ -54,7 +52,9 @@ class LoadedRun:
         """Names of the metrics that have a value for at least one pair."""
         return [
             metric.name
-            for probe, metric in self._known()
+            for probe in PROBES.values()
+            if probe.name in self.setup.probes
+            for metric in probe.metrics_of(self.setup)
             if any(
                 cell.has_value
                 for cell in cells_frame(of_probe(self.run, probe.name), metric)
@@ -68,17 +68,18 @@ class LoadedRun:
         The values of *metric*.
 
         Args:
-            metric: A name of `metrics`; None for the headline of the run.
-            units: One row per pair and unit (function, chunk, text) instead.
+            metric: A name in `metrics`; None for the headline of the run.
+            units: True for one row per pair and unit (function, chunk, text).
 
         Returns:
-            A row per K type and a column per V type, most precise first, NaN where a
-            cell has no number; with *units* the columns ``k``, ``v``, ``unit`` and
-            ``value``. Values are in the metric's unit (``codeneedle table`` names it).
+            A row per K type and a column per V type, most precise first, NaN for cells
+            without a number; with *units* the columns ``k``, ``v``, ``unit`` and
+            ``value``. Values have the unit that ``codeneedle table`` shows.
 
         Raises:
             UnknownName: If there is no such metric.
         """
+        import numpy as np
         import pandas as pd
 
         probe, chosen = metric_named(metric or default_metric([self.run]), [self.run])
@@ -92,13 +93,9 @@ class LoadedRun:
             ]
             return pd.DataFrame(rows, columns=["k", "v", "unit", "value"])
         down, across = axes(run)
-        cells = cells_frame(run, chosen)
-        values = [cell.value for cell in cells]
+        values = [cell.value for cell in cells_frame(run, chosen)]
         return pd.DataFrame(
-            [
-                values[at : at + len(across)]
-                for at in range(0, len(values), len(across))
-            ],
+            np.reshape(values, (len(down), len(across))),
             index=pd.Index(down, name="k"),
             columns=pd.Index(across, name="v"),
         )
@@ -106,12 +103,12 @@ class LoadedRun:
     def verdict(
         self,
         *,
-        max_loss: float = 0.01,
-        max_lost: float = 0.1,
+        max_loss: float = MAX_LOSS,
+        max_lost: float = MAX_LOST,
         max_memory_bytes: int | None = None,
     ) -> Verdict:
         """
-        What to set, and what each pair loses, as ``codeneedle verdict`` says it.
+        The pair to set and the losses of all pairs, as ``codeneedle verdict`` does.
 
         Args:
             max_loss: Largest share of right tokens that may be lost, above 0 to 1.
@@ -125,14 +122,6 @@ class LoadedRun:
             ),
         )
 
-    def _known(self) -> Iterator[tuple[Probe, Metric]]:
-        from codeneedle.probes import PROBES
-
-        for probe in PROBES.values():
-            if probe.name in self.setup.probes:
-                for metric in probe.metrics_of(self.setup):
-                    yield probe, metric
-
 
 def load(folder: str | Path) -> LoadedRun:
     """
@@ -140,7 +129,7 @@ def load(folder: str | Path) -> LoadedRun:
 
     Raises:
         BadInput: If it is not a run folder.
-        BadRecord: If its setup cannot be read, or was stored by another version.
+        BadRecord: If its setup cannot be read or has another schema.
     """
     if not (Path(folder) / SETUP).is_file():
         raise BadInput(

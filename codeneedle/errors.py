@@ -1,8 +1,8 @@
 """
-Every error that codeneedle raises on purpose, with a message, a hint and an exit code.
+The errors of codeneedle: message, hint and exit code.
 
-* CodeneedleError          exit 1   base; shown to the user without a traceback
-  + RequestError           exit 2   the request is wrong: ask again
+* CodeneedleError          exit 1   base; the user sees it without a traceback
+  + RequestError           exit 2   the request is wrong
     - UnknownName                   no such name; the nearest known one is offered
     - BadInput                      a file, option or value cannot be used
   + MachineError           exit 3   this machine cannot run it
@@ -11,25 +11,25 @@ Every error that codeneedle raises on purpose, with a message, a hint and an exi
     - WeightsUnusable               the model file is missing, damaged or unsupported
     - FolderUnusable                a folder cannot be written to, is full or is gone
     - SystemRefuses                 memory, files, processes or disk ran out
-  + NothingToShow          exit 1   a run without a number for this report
+  + NothingToShow          exit 1   a run without numbers for this report
   + CellError              exit 1   one cell failed: becomes a record with a status
 
-Other modules add a subclass (`BadRecord`, `OtherSetup` ...) only where it is caught by
-name or where its facts differ.
+Other modules define a subclass (`BadRecord`, `OtherSetup` ...) only if it is caught by
+name or has other facts.
 """
 
 import difflib
 import errno
 import os
 import re
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable
 from pathlib import Path
 from typing import ClassVar
 
 
 class CodeneedleError(Exception):
     """
-    Base of every error that is shown to the user; all others keep their traceback.
+    Base of all errors for the user; other exceptions are bugs and keep their traceback.
 
     Subclasses take facts and compose the message.
 
@@ -62,7 +62,7 @@ class CellError(CodeneedleError):
 
     Attributes:
         status: Value of the `records.Status` that the record gets.
-        log_excerpt: The lines of the server's log that decided it.
+        log_excerpt: The lines of the server's log that show the cause.
     """
 
     status: str = "crashed"
@@ -82,7 +82,7 @@ class CellError(CodeneedleError):
 
 
 class UnknownName(RequestError):  # noqa: N818 - named after the fact
-    """A name that nothing has; the nearest known one is offered."""
+    """An unknown name; the hint has the nearest known one."""
 
     def __init__(self, *, kind: str, name: str, known: Collection[str]) -> None:
         super().__init__(f"unknown {kind} '{name}'", hint=did_you_mean(name, known))
@@ -90,10 +90,10 @@ class UnknownName(RequestError):  # noqa: N818 - named after the fact
 
 class BadInput(RequestError):  # noqa: N818 - named after the fact
     """
-    A file, an option or a value of the user's that cannot be used.
+    A file, option or value of the user that cannot be used.
 
     Attributes:
-        source: What holds it: a path, or an option such as ``--context``.
+        source: Its place: a path, or an option such as ``--context``.
         reason: What is wrong, without a full stop.
     """
 
@@ -107,14 +107,14 @@ class BadInput(RequestError):  # noqa: N818 - named after the fact
 
 
 class NothingToShow(CodeneedleError):  # noqa: N818 - named after the fact
-    """A run has no numbers of what a report is about; it may have them later."""
+    """A run has no numbers for a report; it may have them later."""
 
     def __init__(self, *, run: str, what: str, hint: str) -> None:
         super().__init__(f"{run} has no cell with {what}", hint=hint)
 
 
 class ToolMissing(MachineError):  # noqa: N818 - named after the fact
-    """A program that is needed is not there, or is too old for what is needed."""
+    """A required program is missing or too old."""
 
     def __init__(self, *, tool: str, reason: str, hint: str) -> None:
         super().__init__(f"{tool} {reason}", hint=hint)
@@ -122,12 +122,12 @@ class ToolMissing(MachineError):  # noqa: N818 - named after the fact
 
 class ToolFailed(MachineError):  # noqa: N818 - named after the fact
     """
-    A program was started and failed, or could not be started.
+    A program failed, or could not be started.
 
     Args:
         tool: Name of the program.
-        reason: What it did, without a full stop.
-        hint: The next action; by default to see the log.
+        reason: What happened, without a full stop.
+        hint: The next action; by default to read the log.
         log: Its log, if it has one.
     """
 
@@ -145,7 +145,7 @@ class WeightsUnusable(MachineError):  # noqa: N818 - named after the fact
 
 
 class FolderUnusable(MachineError):  # noqa: N818 - named after the fact
-    """A folder cannot be written to, has no room left, or has gone."""
+    """A folder cannot be written to, is full, or has been removed."""
 
     def __init__(
         self,
@@ -166,29 +166,34 @@ def refuse_unknown(
     table: Iterable[str], known: Collection[str], *, source: Path | str, key: str = ""
 ) -> None:
     """
-    Stop at a key that would be ignored: a typo must not quietly run a default.
+    Refuse unknown keys, so that a typo never runs a default silently.
+
+    Args:
+        table: The keys.
+        known: Valid keys.
+        source: File of the table.
+        key: Name of the table; empty for the whole file.
 
     Raises:
-        BadInput: Naming the first key of *table* that is not *known*; the table is that
-            of *key*, or all of *source*.
+        BadInput: If a key is not *known*; names the first one.
     """
-    for each in table:
-        if each not in known:
+    for name in table:
+        if name not in known:
             within = f" in [{key}]" if key else ""
             raise BadInput(
                 source=source,
-                reason=f"unknown key '{each}'{within}",
-                hint=did_you_mean(each, known),
+                reason=f"unknown key '{name}'{within}",
+                hint=did_you_mean(name, known),
             )
 
 
 def value_hint(reason: str, *, otherwise: str) -> str:
     """
-    What to do about a value that is refused.
+    The hint for an invalid value.
 
     Args:
-        reason: msgspec's, which may name a range: ``Expected `int` >= 1``.
-        otherwise: The hint where it names none.
+        reason: Message of msgspec, which may name a range: ``Expected `int` >= 1``.
+        otherwise: The hint if it names none.
     """
     end = re.search(r"Expected `int` ([<>])= (\d+)", reason)
     if end is None:
@@ -198,7 +203,7 @@ def value_hint(reason: str, *, otherwise: str) -> str:
 
 
 def did_you_mean(name: str, known: Collection[str]) -> str:
-    """A hint that offers the nearest of the *known* names, or lists them."""
+    """A hint with the nearest *known* name; without a near one, it lists them all."""
     close = difflib.get_close_matches(name, list(known), n=1)
     if close:
         return f"Did you mean '{close[0]}'?"
@@ -233,7 +238,7 @@ _NO_MEMORY = re.compile("Cannot allocate memory|failed to map segment")
 
 
 class SystemRefuses(MachineError):  # noqa: N818 - named after the fact
-    """Memory, files, processes or disk ran out where no other error covers it."""
+    """Memory, files, processes or disk ran out, and no other error covers it."""
 
     def __init__(self, *, number: int, file: str | None = None) -> None:
         where = f": {file}" if file else ""
@@ -244,28 +249,24 @@ class SystemRefuses(MachineError):  # noqa: N818 - named after the fact
 
 def refusal(error: BaseException) -> SystemRefuses | None:
     """
-    *error* as `SystemRefuses`, if it or one of its causes is such; else None.
+    The `SystemRefuses` that caused *error*; None if it has another cause.
 
     Libraries wrap errors of the system in their own.
     """
-    for each in _chain(error):
-        number = _number(each)
+    cause: BaseException | None = error
+    while cause is not None:
+        number = _number(cause)
         if number in HINTS:
-            file = getattr(each, "filename", None)
+            file = getattr(cause, "filename", None)
             return SystemRefuses(number=number, file=str(file) if file else None)
+        cause = cause.__cause__
     return None
 
 
 def hint_for(error: BaseException) -> str:
-    """The hint of `refusal`; empty if *error* is none."""
+    """The hint of `refusal`; empty without one."""
     refused = refusal(error)
     return refused.hint if refused else ""
-
-
-def _chain(error: BaseException | None) -> Iterator[BaseException]:
-    while error is not None:
-        yield error
-        error = error.__cause__
 
 
 def _number(error: BaseException) -> int:

@@ -1,17 +1,13 @@
-"""Numbers, durations and sizes as text, and text from elsewhere made safe to show."""
+"""Formats numbers, durations and sizes, and escapes foreign text for output."""
 
 import functools
-import json
 import math
 import re
 import shlex
 import unicodedata
-from collections.abc import Sequence
-from typing import Any
 
 _KIB = 1024
 MIB = _KIB**2
-_FORMULAS = ("=", "+", "-", "@")
 _SURROGATES = re.compile("[\ud800-\udfff]")
 
 
@@ -30,7 +26,7 @@ def size(count: float) -> str:
     """Bytes as ``512 B``, ``1.7 MiB`` or ``15.9 GiB``."""
     unit = "B"
     for unit in ("B", "KiB", "MiB", "GiB", "TiB"):
-        # As it is printed: 1024.0 KiB is 1.0 MiB.
+        # Rounded as it is printed: 1024.0 KiB is 1.0 MiB.
         if round(count, 1) < _KIB or unit == "TiB":
             break
         count /= _KIB
@@ -43,7 +39,7 @@ def mib(count: float) -> float:
 
 
 def one_line(text: str) -> str:
-    """*text* without line breaks, for a column of reasons."""
+    """*text* on one line, with single spaces."""
     return " ".join(text.split())
 
 
@@ -67,11 +63,10 @@ line and paragraph separators.
 
 def visible(text: str) -> str:
     r"""
-    Write every invisible character of *text* as Python would: ``\x1b``, ``\u202e``.
+    Escape every invisible character of *text* as Python does: ``\x1b``, ``\u202e``.
 
-    Line ends and tabs are escaped, too: the result is one line. So are spaces other
-    than the plain one, since a reply may differ by one. A backslash is not escaped, so
-    the result cannot always be read back.
+    Line ends, tabs and all spaces but the plain one are escaped, too, so the result is
+    one line. A backslash is not, so the result cannot always be decoded.
     """
     if text.isascii() and text.isprintable():
         return text
@@ -81,17 +76,6 @@ def visible(text: str) -> str:
 def visible_lines(text: str) -> str:
     """*text* as `visible` writes it, with its line ends and tabs unchanged."""
     return re.sub(r"[^\n\t]+", lambda part: visible(part[0]), text)
-
-
-def csv_field(text: str) -> str:
-    """
-    *text* as a field of CSV: visible, and not a formula.
-
-    Spreadsheets evaluate a field that begins with one of ``=+-@``, unless there is an
-    apostrophe before it. Not for numbers.
-    """
-    shown = visible(text)
-    return f"'{shown}" if shown.startswith(_FORMULAS) else shown
 
 
 @functools.lru_cache(maxsize=4096)
@@ -104,7 +88,7 @@ def _visible(character: str) -> str:
 
 
 def sweep_command(folder: object, *options: str) -> str:
-    """The command that goes on with the run in *folder*, for a shell."""
+    """The command that resumes the run in *folder*, quoted for a shell."""
     return visible(shlex.join(["codeneedle", "sweep", str(folder), *options]))
 
 
@@ -116,20 +100,12 @@ def plain(text: str) -> str:
     return text
 
 
-def table_lines(rows: Sequence[Sequence[str]]) -> str:
-    """*rows* of equal length as a GitHub table; the first is the heading."""
-    heading, *others = ([plain(word) for word in row] for row in rows)
-    rule = [":--", *["--:"] * (len(heading) - 1)]
-    return (
-        "\n".join(f"| {' | '.join(row)} |" for row in (heading, rule, *others)) + "\n"
-    )
+NO_VALUE_WORD = "-"
+"""Shown where there is no value."""
 
 
-def json_text(found: Sequence[dict[str, Any]] | dict[str, Any]) -> str:
-    """*found* as indented JSON, with a line end."""
-    return json.dumps(found, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
-
-
-def or_null(value: float) -> float | None:
-    """*value*, or None where it is not finite: JSON has no such numbers."""
-    return float(value) if math.isfinite(value) else None
+def number(value: float, *, digits: int, sign: bool = False) -> str:
+    """*value* with *digits* decimals, never ``-0.00``; `NO_VALUE_WORD` for NaN."""
+    if math.isnan(value):
+        return NO_VALUE_WORD
+    return f"{value:{'+' if sign and round(value, digits) else ''}z.{digits}f}"

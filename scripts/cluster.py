@@ -263,7 +263,7 @@ def differences(plain: Store, merged: Store) -> list[str]:
     for key in ours.keys() & theirs.keys():
         if not (ours[key].has_numbers and theirs[key].has_numbers):
             found.append(f"{key[0]}: {ours[key].status}, {theirs[key].status}")
-        elif place := first_other(ours[key], theirs[key]):
+        elif place := first_other(ours[key].observation, theirs[key].observation):
             found.append(f"{key[0]}: differs from {place} on")
     return found
 

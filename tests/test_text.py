@@ -1,20 +1,13 @@
 """Numbers as text, and text from elsewhere made safe to show."""
 
+import math
 import unicodedata
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from codeneedle.text import (
-    csv_field,
-    duration,
-    mib,
-    plural,
-    size,
-    visible,
-    visible_lines,
-)
+from codeneedle.text import duration, mib, number, plural, size, visible, visible_lines
 
 
 @pytest.mark.parametrize(
@@ -99,8 +92,9 @@ def test_nothing_invisible_is_left(text):
     assert not categories & {"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"}
 
 
-@given(st.text())
-def test_no_field_of_a_table_is_a_formula(text):
-    """Spreadsheets would compute it."""
-    assert not csv_field(text).startswith(("=", "+", "-", "@"))
-    assert csv_field(text) in {visible(text), f"'{visible(text)}"}
+def test_zero_has_no_sign():
+    """A difference that rounds to nothing has neither sign; without a value: a dash."""
+    assert "0.00" == number(-0.001, digits=2)
+    assert "0.00" == number(0.001, digits=2, sign=True)
+    assert "+0.31" == number(0.3125, digits=2, sign=True)
+    assert "-" == number(math.nan, digits=2)

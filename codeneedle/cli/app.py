@@ -4,7 +4,7 @@ import contextlib
 import os
 import shlex
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TextIO, cast
 
@@ -53,6 +53,8 @@ from codeneedle.text import visible, visible_lines
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from codeneedle.document import Document
+    from codeneedle.report.data import Row
     from codeneedle.report.llama_form import Dialect
     from codeneedle.verdict.judge import Limits
 
@@ -158,15 +160,15 @@ def plan(
 ) -> None:
     """Show what a sweep would do, without starting a server."""
     from codeneedle.cli import sweep as sweep_module
-    from codeneedle.report.plan import plan_view
+    from codeneedle.report.plan import plan_document
 
     request, execution = context.obj
     request = sweep_module.deciding(request, execution)
     with _stderr().status("reading the corpus"):
         plans = sweep_module.planned(request, execution)
-        sweep_module.refuse(plans)
-    for planned in plans:
-        _stdout().print(plan_view(planned), crop=False)
+        growing = sweep_module.refuse(plans)
+    for planned, grown in zip(plans, growing, strict=True):
+        _show(plan_document(planned, grown))
 
 
 @app.command(cls=TranscriptCommand)
@@ -177,13 +179,13 @@ def transcript(context: typer.Context) -> None:
     What the chat template drops, and what does not fit the context, is named.
     """
     from codeneedle.cli.sweep import counted_transcript
-    from codeneedle.report.turns import transcript_view
+    from codeneedle.probes.transcript.answers import choice
 
     request, execution = context.obj
     with _stderr().status("rendering conversations"):
         counted, tokens = counted_transcript(request, execution)
     file = str(request.transcript.file)
-    _stdout().print(transcript_view(file, counted, context=tokens), crop=False)
+    _show(choice(file, counted, context=tokens))
 
 
 @submit.command(cls=SweepCommand)
@@ -256,22 +258,18 @@ def grid(
     out: OutOption = RUNS,
 ) -> None:
     """Show a sweep's summary and its grid, K down and V across."""
-    from codeneedle.report.grid import grid_csv, grid_json, grid_markdown, report
+    from codeneedle.report.grid import grid_objects, grid_rows, report
     from codeneedle.report.selection import select
 
-    one_form(csv=csv, json=json, markdown=markdown)
+    form = one_form(csv=csv, json=json, markdown=markdown)
     limits = limits_of(max_loss, max_lost, max_eval_lost)
     it = select(out, name, metric, limits=limits)
-    if csv:
-        _write(grid_csv(it.runs, it.probe.metrics))
-    elif json:
-        _write(grid_json(it.runs, it.probe.metrics, it.verdicts))
-    elif markdown:
-        shown = (it.runs, it.shown, it.also, it.verdicts)
-        _write(grid_markdown(*shown))
+    if form == "csv":
+        _write_rows(grid_rows(it.runs, it.probe.metrics))
+    elif form == "json":
+        _write_json(grid_objects(it.runs, it.probe.metrics, it.verdicts))
     else:
-        shown = (it.runs, it.shown, it.also, it.verdicts)
-        _stdout().print(report(*shown), crop=False)
+        _show(report(it.runs, it.shown, it.also, it.verdicts), form)
 
 
 @app.command()
@@ -348,17 +346,17 @@ def panels(
     out: OutOption = RUNS,
 ) -> None:
     """Show answers to tasks by length and depth."""
-    from codeneedle.report.panels import panels_csv, panels_json, view
+    from codeneedle.report.panels import panel_objects, panel_rows, panels_document
     from codeneedle.report.selection import select
 
     one_form(csv=csv, json=json, difference=difference)
     it = select(out, name, metric)
     if csv:
-        _write(panels_csv(it.runs, it.metric))
+        _write_rows(panel_rows(it.runs, it.metric))
     elif json:
-        _write(panels_json(it.runs, it.metric))
+        _write_json(panel_objects(it.runs, it.metric))
     else:
-        _stdout().print(view(it.runs, it.metric, difference=difference), crop=False)
+        _show(panels_document(it.runs, it.metric, difference=difference))
 
 
 @app.command()
@@ -386,15 +384,11 @@ def table(
     out: OutOption = RUNS,
 ) -> None:
     """Show one row per pair: what all probes measured of it."""
+    from codeneedle.cli.engines import asks_for
     from codeneedle.report.selection import pair_tables
-    from codeneedle.report.table import (
-        table_csv,
-        table_json,
-        table_markdown,
-        table_view,
-    )
+    from codeneedle.report.table import table_objects, table_rows, tables_document
 
-    one_form(csv=csv, json=json, markdown=markdown, form=form is not None)
+    chosen = one_form(csv=csv, json=json, markdown=markdown, form=form is not None)
     if metric and sort:
         raise BadInput(
             source="--metric and --sort",
@@ -403,59 +397,43 @@ def table(
         )
     limits = limits_of(max_loss, max_lost, max_eval_lost)
     if form:
-        _write(_in_form(form, out, name, limits))
+        for document in _in_form(form, out, name, limits):
+            _show(document, "markdown")
         return
     if metric:
-        _show_speeds(out, name, metric, csv=csv, json=json, markdown=markdown)
+        _show_speeds(out, name, metric, chosen)
         return
     tables = pair_tables(out, name, sort=sort, limits=limits)
     if csv:
-        _write(table_csv(tables))
+        _write_rows(table_rows(tables))
     elif json:
-        _write(table_json(tables))
-    elif markdown:
-        from codeneedle.cli.engines import asks_for
-
-        _write(table_markdown(tables, asks_for))
+        _write_json(table_objects(tables))
     else:
-        _stdout().print(table_view(tables), crop=False)
+        _show(tables_document(tables, asks_for if markdown else None), chosen)
 
 
-def _show_speeds(
-    out: Path, name: str, test: str, *, csv: bool, json: bool, markdown: bool
-) -> None:
+def _show_speeds(out: Path, name: str, test: str, form: str) -> None:
     """Print the speeds of *test* by depth, of the runs that have any."""
-    from codeneedle.errors import NothingToShow
     from codeneedle.report.selection import read_runs
     from codeneedle.report.speeds import (
-        SpeedTable,
-        speed_table,
-        speeds_csv,
-        speeds_json,
-        speeds_markdown,
-        speeds_view,
+        speed_objects,
+        speed_rows,
+        speed_tables,
+        speeds_document,
     )
 
-    tables: list[SpeedTable] = []
-    empty: NothingToShow | None = None
-    for run in read_runs(out, name):
-        try:
-            tables.append(speed_table(run, test))
-        except NothingToShow as error:
-            empty = error
-    if empty and not tables:
-        raise empty
-    if csv:
-        _write(speeds_csv(tables))
-    elif json:
-        _write(speeds_json(tables))
-    elif markdown:
-        _write(speeds_markdown(tables))
+    tables = speed_tables(read_runs(out, name), test)
+    if form == "csv":
+        _write_rows(speed_rows(tables))
+    elif form == "json":
+        _write_json(speed_objects(tables))
     else:
-        _stdout().print(speeds_view(tables), crop=False)
+        _show(speeds_document(tables), form)
 
 
-def _in_form(form: str, out: Path, name: str, limits: "Limits | None") -> str:
+def _in_form(
+    form: str, out: Path, name: str, limits: "Limits | None"
+) -> "list[Document]":
     """
     The tables of runs in the *form* of others.
 
@@ -469,7 +447,7 @@ def _in_form(form: str, out: Path, name: str, limits: "Limits | None") -> str:
     if form != ENGINE:
         raise UnknownName(kind="form", name=form, known=[ENGINE])
     runs, dialect = read_runs(out, name), _dialect()
-    return "\n".join(llama_form(judge(run, limits), dialect) for run in runs)
+    return [llama_form(judge(run, limits), dialect) for run in runs]
 
 
 def _dialect() -> "Dialect":
@@ -513,24 +491,16 @@ def verdict(
     """Say which pair to set, and what it loses at most."""
     from codeneedle.cli.engines import asks_for
     from codeneedle.report.selection import read_runs
-    from codeneedle.report.verdict import verdict_json, verdict_markdown, verdict_view
+    from codeneedle.report.verdict import verdict_objects, verdicts
     from codeneedle.verdict.judge import judge
 
-    one_form(json=json, markdown=markdown)
+    form = one_form(json=json, markdown=markdown)
     limits = limits_of(max_loss, max_lost, max_eval_lost, max_memory, at)
     found = [judge(run, limits) for run in read_runs(out, name)]
     if json:
-        _write(verdict_json(found, asks_for))
-    elif markdown:
-        texts = (
-            verdict_markdown(each, asks_for(each.run.setup.engine)) for each in found
-        )
-        _write("\n".join(texts))
+        _write_json(verdict_objects(found, asks_for))
     else:
-        for each in found:
-            _stdout().print(
-                verdict_view(each, asks_for(each.run.setup.engine)), crop=False
-            )
+        _show(verdicts(found, asks_for), form)
     return (
         0 if all(any(r.has_numbers for r in each.run.records) for each in found) else 1
     )
@@ -582,9 +552,9 @@ def compare(
 
     found = comparison.compare(one_run(out, first), one_run(out, second))
     if json:
-        _write(comparison.compare_json(found))
+        _write_json(comparison.comparison_object(found))
     else:
-        _stdout().print(comparison.compare_view(found), crop=False)
+        _show(comparison.comparison_document(found))
 
 
 @app.command()
@@ -606,15 +576,15 @@ def merge(
     Runs of receipts, in files or stdin (-), are printed side by side instead.
     """
     from codeneedle.cli.progress import note_lines, working
-    from codeneedle.report.receipt import are_texts, merged_markdown, read_receipts
-    from codeneedle.sweep.merge import merge as merged
+    from codeneedle.report.receipt import are_texts, merged, read_receipts
+    from codeneedle.sweep.merge import merge as joined
     from codeneedle.text import plural
 
     if are_texts(folders):
-        _write(merged_markdown(read_receipts(folders)))
+        _show(merged(read_receipts(folders)), "markdown")
         return
     with working(_stderr(), "merging") as tell:
-        found = merged([Path(folder) for folder in folders], out, tell=tell)
+        found = joined([Path(folder) for folder in folders], out, tell=tell)
     for run in found:
         note_lines(_stderr(), (f"left out of {each}" for each in run.left_out))
         alike = plural(len(run.compared), "cell")
@@ -626,11 +596,11 @@ def merge(
 @app.command()
 def memory(name: RunName, *, out: OutOption = RUNS) -> None:
     """Show the memory of each pair, measured and predicted."""
-    from codeneedle.report.plan import measured_view
+    from codeneedle.report.plan import measured_memory
     from codeneedle.report.selection import read_runs
 
     for run in read_runs(out, name):
-        _stdout().print(measured_view(run), crop=False)
+        _show(measured_memory(run))
 
 
 @app.command()
@@ -656,28 +626,21 @@ def show(
 ) -> None:
     """Show what a pair answered and how it failed, or one answer."""
     from codeneedle.grid import Pair
+    from codeneedle.probes.answers import View
     from codeneedle.report.answers import answers
     from codeneedle.report.selection import read_runs
 
-    console = _stdout()
-    for part in answers(
-        read_runs(out, name),
-        Pair.parse(pair),
-        function,
-        width=console.width,
-        colour=console.color_system is not None,
-        transcript=transcript,
-    ):
-        console.print(part, crop=False)
+    view = View(_stdout().width, transcript)
+    _show(answers(read_runs(out, name), Pair.parse(pair), function, view))
 
 
 @corpora.command("list")
 def list_corpora() -> None:
     """List the corpora that have a name here."""
     from codeneedle.corpora import corpus
-    from codeneedle.report.answers import listing
+    from codeneedle.report.corpus import listing
 
-    _stdout().print(listing(corpus.names()))
+    _show([listing(corpus.names())])
 
 
 @corpora.command("show")
@@ -687,7 +650,7 @@ def show_corpus(
 ) -> None:
     """Show what would be asked of a corpus, or the body of one function."""
     from codeneedle.corpora import corpus
-    from codeneedle.report.answers import overview, truth
+    from codeneedle.report.corpus import overview, truth
 
     with _stderr().status("reading the corpus"):
         found = corpus.load(name)
@@ -695,7 +658,7 @@ def show_corpus(
     if isinstance(shown, str):
         _write_verbatim(f"{shown}\n")
     else:
-        _stdout().print(shown)
+        _show(shown)
 
 
 @app.command("gen-corpus")
@@ -903,6 +866,30 @@ def _flush(stream: TextIO) -> None:
         with contextlib.suppress(OSError):
             os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
         raise
+
+
+def _show(document: "Document", form: str = "") -> None:
+    """Print *document* for a terminal, or in the *form* ``markdown``."""
+    if form == "markdown":
+        from codeneedle.report.markdown import markdown
+
+        _write(markdown(document))
+    else:
+        from codeneedle.report.terminal import rendered
+
+        _stdout().print(rendered(document), crop=False)
+
+
+def _write_rows(rows: "Iterable[Row]") -> None:
+    from codeneedle.report.data import csv_text
+
+    _write(csv_text(rows))
+
+
+def _write_json(found: object) -> None:
+    from codeneedle.report.data import json_text
+
+    _write(json_text(found))
 
 
 def _write(text: str) -> None:

@@ -23,10 +23,11 @@ from codeneedle.engines.openai.settings import (
     checked_url,
     template_of,
 )
-from codeneedle.errors import BadInput, UnknownName
+from codeneedle.errors import BadInput, UnknownName, WeightsUnusable
 from codeneedle.grid import ENGINE, Pair, by_precision
 from codeneedle.models.gguf import Weights
-from codeneedle.models.weights import known_by_name, read_header
+from codeneedle.models.weights import FOLDER_FILE, known_by_name, read_header
+from codeneedle.system.files import expanded
 
 if TYPE_CHECKING:
     from codeneedle.sweep.plan import EngineFor
@@ -35,6 +36,16 @@ if TYPE_CHECKING:
 
 def _as_it_is(request: "Request") -> "Request":
     return request
+
+
+def _gguf(path: Path) -> Weights:
+    """A GGUF file; of a folder for another engine, the error names that one."""
+    try:
+        return read_header(path)
+    except WeightsUnusable as error:
+        if (expanded(path) / FOLDER_FILE).is_file():
+            error.hint = "It looks like a model for MLX: serve it with --engine mlx."
+        raise
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,7 +68,7 @@ class Offer:
     find: Callable[["Request", "Execution"], object]
     engine_for: Callable[["Request", "Execution"], "EngineFor"]
     suited: Callable[["Request"], "Request"] = _as_it_is
-    weights: Callable[[Path], Weights] = read_header
+    weights: Callable[[Path], Weights] = _gguf
     types: tuple[str, ...] = ("f16",)
     spelled: Callable[[Pair], str] = str
 

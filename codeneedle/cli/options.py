@@ -415,18 +415,18 @@ def limits_of(
     )
 
 
-def one_form(**asked: bool) -> None:
+def one_form(**asked: bool) -> str:
     """
-    Refuse two forms of one report: only one can be printed.
+    The form of a report that is asked for; empty for the usual one.
 
     Raises:
         BadInput: If more than one is asked for.
     """
-    chosen = [f"--{name}" for name, is_asked in asked.items() if is_asked]
+    chosen = [name for name, is_asked in asked.items() if is_asked]
     if len(chosen) > 1:
-        raise BadInput(
-            source=" and ".join(chosen), reason="choose one", hint="Leave one out."
-        )
+        source = " and ".join(f"--{name}" for name in chosen)
+        raise BadInput(source=source, reason="choose one", hint="Leave one out.")
+    return "".join(chosen)
 
 
 # --- what plans a sweep

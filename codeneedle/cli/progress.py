@@ -5,7 +5,7 @@ import math
 import os
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from statistics import fmean
@@ -17,6 +17,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from codeneedle.document import Grid
 from codeneedle.engines.llama_cpp import build, installation
 from codeneedle.engines.llama_cpp.installation import Tools
 from codeneedle.errors import ToolMissing
@@ -25,18 +26,18 @@ from codeneedle.models import pretrained
 from codeneedle.probes.frames import cell_value
 from codeneedle.probes.metrics import Metric
 from codeneedle.probes.probe import Probe, Step
-from codeneedle.records.record import CellRecord, Setup, Status
+from codeneedle.records.record import AGAIN, CellRecord, Setup, Status
 from codeneedle.report.captions import (
     NOT_RUN_WORD,
     corpus_line,
-    number,
     setup_line,
     status_word,
 )
-from codeneedle.report.grid import cell_style, value_scale
+from codeneedle.report.grid import Scale, cell_style, value_scale
+from codeneedle.report.terminal import rendered
 from codeneedle.sweep.runner import CellEnded, CellStarted, CellStepped, Event
 from codeneedle.system.signals import unwinding_on_signals
-from codeneedle.text import duration, plural, visible, visible_lines
+from codeneedle.text import duration, number, plural, visible, visible_lines
 
 REFRESHES_PER_S = 4
 """Redraws of a terminal: more would take processor time from the server."""
@@ -236,6 +237,8 @@ class SweepProgress:
         workers: How many cells are measured at the same time, at most.
         started: When this command began, monotonic seconds.
         is_first: Whether to print the description of the run first.
+        cell_s: Seconds that a cell is likely to take, before the first one; None if
+            that is unknown.
         asked_to_stop: Whether the sweep stops after the current cell; called with each
             frame, as a cell may take minutes without an event.
     """
@@ -249,6 +252,7 @@ class SweepProgress:
     workers: int = 1
     started: float = field(default_factory=time.monotonic)
     is_first: bool = True
+    cell_s: float | None = None
     asked_to_stop: Callable[[], bool] = lambda: False
 
     @property
@@ -283,13 +287,15 @@ class SweepProgress:
 
     def left_s(self) -> float | None:
         """
-        Estimated seconds until the end, by the cells that have finished, or else by how
-        far those are that run; None before their first answers.
+        Estimated seconds until the end, by the cells that have finished, else by how
+        far those are that run, else by `cell_s`; None if nothing is known.
         """
         spent = [r.phases.total_s for r in self.records.values() if r.has_numbers]
         if not spent:
             begun = map(RunningCell.whole_s, self.running.values())
             spent = [whole_s for whole_s in begun if whole_s is not None]
+        if not spent and self.cell_s is not None:
+            spent = [self.cell_s]
         if not spent:
             return None
         now = time.monotonic()
@@ -330,7 +336,7 @@ class SweepDisplay:
     def __exit__(self, *_: object) -> None:
         if self._live:
             self._live.stop()
-            self._console.print(grid_view(self._progress))
+            self._console.print(rendered([grid(self._progress)]))
 
     def show(self, event: Event) -> None:
         """Take *event* in; print a line where the grid does not tell it."""
@@ -349,11 +355,19 @@ def opening_lines(progress: SweepProgress) -> list[Text]:
     """What is about to be measured, on what, and how much is done already."""
     cells = plural(len(progress.pairs), "cell")
     done = f", {progress.done} done already" if progress.done else ""
-    what = Text(f"{progress.probe.name}: {cells}{done}", style="bold")
+    phrase = probe_phrase(progress.probe)
+    what = Text(f"{phrase}: {cells}{done}", style="bold")
     if not progress.is_first:
         return [what]
     setup = progress.setup
     return [Text(setup_line(setup), style="bold"), Text(corpus_line(setup)), what]
+
+
+def probe_phrase(probe: Probe) -> str:
+    """What is measured: ``recall``, or ``recall, the reference once more``."""
+    name, _, more = probe.name.partition("_")
+    where = "once more" if probe.name.endswith(AGAIN) else "on another device"
+    return f"{name}, the reference {where}" if more else name
 
 
 def live_view(progress: SweepProgress) -> RenderableType:
@@ -364,21 +378,26 @@ def live_view(progress: SweepProgress) -> RenderableType:
     """
     records, running = dict(progress.records), dict(progress.running)
     progress = replace(progress, records=records, running=running)
-    return Group(Text(), grid_view(progress), Text(), *status_view(progress))
+    shown = rendered([grid(progress)])
+    return Group(Text(), shown, Text(), *status_view(progress))
 
 
-def grid_view(progress: SweepProgress) -> Table:
+def grid(progress: SweepProgress) -> Grid:
     """K down, V across; each cell the headline metric, a status word, or a dot."""
-    rows = by_precision(pair.k for pair in progress.pairs)
-    columns = by_precision(pair.v for pair in progress.pairs)
-    metric = progress.metrics[0]
-    table = Table(box=None, pad_edge=False, padding=(0, 1), title_justify="left")
-    table.add_column("K \\ V", style="bold", no_wrap=True)
-    for v in columns:
-        table.add_column(v, justify="right", min_width=6, no_wrap=True)
-    for k in rows:
-        table.add_row(k, *(_cell(progress, Pair(k, v), metric) for v in columns))
-    return table
+    k_types = by_precision(pair.k for pair in progress.pairs)
+    v_types = by_precision(pair.v for pair in progress.pairs)
+    metric, setup = progress.metrics[0], progress.setup
+    values = {
+        pair: value_of(metric, record, setup)
+        for pair, record in progress.records.items()
+        if record.has_numbers
+    }
+    scale = value_scale(metric, values.values())
+    rows = [
+        [_cell(progress, Pair(k, v), metric, values, scale) for v in v_types]
+        for k in k_types
+    ]
+    return Grid(k_types, v_types, rows)
 
 
 def status_view(progress: SweepProgress) -> Iterator[RenderableType]:
@@ -444,26 +463,26 @@ def _numbers(record: CellRecord, progress: SweepProgress) -> list[str]:
     ]
 
 
-def _cell(progress: SweepProgress, pair: Pair, metric: Metric) -> Text:
-    record = progress.records.get(pair)
-    running = progress.running.get(pair)
+def _cell(
+    progress: SweepProgress,
+    pair: Pair,
+    metric: Metric,
+    values: Mapping[Pair, float],
+    scale: Scale,
+) -> Text:
+    record, running = progress.records.get(pair), progress.running.get(pair)
     if running:
         step = running.step
         done = f"{step.done}/{step.total}" if step and step.total > 1 else "..."
         return Text(done, style="bold reverse")
-    if record is None and pair not in progress.setup.grid:
+    if record is None and pair not in progress.pairs:
         return Text()
     if record is None or record.status is Status.INTERRUPTED:
         return Text(NOT_RUN_WORD, style="dim")
-    if not record.has_numbers:
+    if pair not in values:
         return Text(status_word(record.status), style="yellow")
-    value = value_of(metric, record, progress.setup)
-    measured = (r for r in progress.records.values() if r.has_numbers)
-    scale = value_scale(
-        metric, (value_of(metric, each, progress.setup) for each in measured)
-    )
-    style = cell_style(metric, value, scale)
-    return Text(number(value, digits=metric.digits), style=style)
+    shown = number(values[pair], digits=metric.digits)
+    return Text(shown, style=cell_style(metric, values[pair], scale))
 
 
 def _cell_phrase(progress: SweepProgress, pair: Pair, cell: RunningCell) -> str:

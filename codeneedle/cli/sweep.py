@@ -17,6 +17,7 @@ from codeneedle.cli.progress import (
     SweepProgress,
     ensure_models,
     note_lines,
+    probe_phrase,
     say,
     working,
 )
@@ -31,6 +32,7 @@ from codeneedle.probes.transcript.probe import TranscriptSettings, turns_of
 from codeneedle.probes.transcript.record import NAME as TRANSCRIPT
 from codeneedle.records.record import Run
 from codeneedle.records.store import SETUP
+from codeneedle.report.plan import time_phrase
 from codeneedle.sweep import plan as planning
 from codeneedle.sweep.decide import (
     PROBE,
@@ -112,6 +114,8 @@ def sweep(request: Request, execution: Execution, console: Console, wish: Wish) 
     try:
         with unwinding_on_signals():
             plans = checked(request, execution, console)
+            if phrase := time_phrase(plans):
+                say(console, phrase)
             counts: Counts = {}
             return max(
                 _Page(
@@ -199,16 +203,18 @@ def counted_transcript(
     return turns_of(settings, plan.engine, plan.context), plan.context
 
 
-def refuse(plans: Sequence[Plan]) -> None:
+def refuse(plans: Sequence[Plan]) -> list[tuple[str, ...]]:
     """
     Stop at plans that a sweep would not begin, or not finish, for what is known now.
+
+    Returns:
+        Of each plan, the probes whose cells all lack what is added now.
 
     Raises:
         CodeneedleError: As of `prepare.refuse_unfit`.
     """
     refuse_shared_folders(plans)
-    for plan in plans:
-        refuse_unfit(plan)
+    return [refuse_unfit(plan) for plan in plans]
 
 
 def checked(request: Request, execution: Execution, console: Console) -> list[Plan]:
@@ -303,13 +309,15 @@ class _Page:
         left = pending(self.plan.pairs, store=self.plan.store, probe=SCREENS[0])
         if left or not records:
             return ()
-        chosen = set(finalists(replace(run, records=records), self.wish.limits))
-        pairs = tuple(pair for pair in self.plan.pairs if pair in chosen)
-        names = ", ".join(visible(str(pair)) for pair in pairs)
-        none = "none: all smaller caches are beyond the limit"
-        line = f"worth measuring further, by memory and divergence: {names or none}"
-        say(self.console, line)
-        return pairs
+        chosen = finalists(replace(run, records=records), self.wish.limits)
+        names = ", ".join(visible(str(pair)) for pair in chosen)
+        what = (
+            f"worth measuring further: {names}\n(the reference, and pairs of which no "
+            "other has a smaller cache and less divergence, the smallest first)"
+        )
+        none = "nothing to measure further: all smaller caches are beyond the limit"
+        say(self.console, what if chosen else none)
+        return tuple(pair for pair in self.plan.pairs if pair in {*chosen})
 
     def _is_spent(self) -> bool:
         budget = self.wish.budget_s
@@ -409,7 +417,8 @@ class _Page:
         stored = self._read()
         if stored is None or not _is_comparable(stored):
             return
-        from codeneedle.report.verdict import brief_view
+        from codeneedle.report.terminal import rendered
+        from codeneedle.report.verdict import brief
 
         try:
             found = judge(stored, self.wish.limits)
@@ -417,7 +426,8 @@ class _Page:
             # Every cell is kept; the command says the same, with its exit code.
             say(self.console, f"no verdict: {error}")
             return
-        self.console.print(brief_view(found, asks_for(stored.setup.engine)))
+        shown = brief(found, asks_for(stored.setup.engine))
+        self.console.print(rendered(shown))
 
     def _swept(
         self, runner: Runner, probe: Probe, pairs: Sequence[Pair], user: StopRequest
@@ -429,7 +439,12 @@ class _Page:
         if not user.asked_to_stop:
             progress.asked_to_stop = lambda: user.asked_to_stop
             with SweepDisplay(self.console, progress) as display:
-                runner.sweep(probe, progress.pairs, tell=display.show)
+
+                def show(event: Event) -> None:
+                    progress.setup = runner.run.setup
+                    display.show(event)
+
+                runner.sweep(probe, progress.pairs, tell=show)
         # Asked to stop, and cells are left: of this probe, or all of a later one.
         if user.asked_to_stop and progress.done < len(progress.pairs):
             raise KeyboardInterrupt
@@ -460,6 +475,7 @@ class _Page:
             records={},
             workers=1 if probe.is_timed else len(self.plan.workers),
             is_first=probe is self.plan.probes[0],
+            cell_s=self.plan.cell_s(probe),
         )
         # A failed cell that is measured again is not done, whatever its file says.
         left = set(self._pending(progress))
@@ -471,16 +487,13 @@ class _Page:
     def _told(self, progress: SweepProgress, what: str) -> int:
         """Tell *what* became of a probe, and what comes next; the exit code."""
         metric = progress.metrics[0].name
-        shown = next_commands(
-            progress.name, metric, self.plan.store.folder.parent.parent
-        )
-        again = sweep_command(self.plan.store.folder, "--retry-failed")
-        retry = f"\nsee why some have no numbers, then: {again}"
-        say(
-            self.console,
-            f"{progress.probe.name}: {what}\n"
-            f"look at them: {shown}{retry if progress.failures else ''}",
-        )
+        folder = self.plan.store.folder
+        lines = [f"{probe_phrase(progress.probe)}: {what}", "look at them:"]
+        lines += next_commands(progress.name, metric, folder.parent.parent)
+        if progress.failures:
+            again = sweep_command(folder, "--retry-failed")
+            lines += ["measure those without numbers again:", f"  {again}"]
+        say(self.console, "\n".join(lines))
         return 1 if progress.failures or progress.done < len(progress.pairs) else 0
 
 
@@ -489,12 +502,12 @@ def _is_comparable(run: Run) -> bool:
     return len({record.pair for record in run.records if record.has_numbers}) > 1
 
 
-def next_commands(name: str, metric: str, out: Path) -> str:
-    """The commands that show *metric* of the run *name* in *out*, for a shell."""
+def next_commands(name: str, metric: str, out: Path) -> list[str]:
+    """The commands that show *metric* of the run *name* in *out*, a line each."""
     words = [name]
     if metric not in HEADLINES:
         words += ["--metric", metric]
     if out != RUNS:
         words += ["--out", str(out)]
     named = shlex.join(words)
-    return f"codeneedle grid {named} | codeneedle heatmap {named}"
+    return [f"  codeneedle {command} {named}" for command in ("grid", "heatmap")]

@@ -5,8 +5,9 @@ It knows no program: each engine has a folder, and `cli` is the only place that 
 one.
 """
 
+import contextlib
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -22,6 +23,7 @@ from codeneedle.engines.messages import (
     Message,
     Progress,
     Reply,
+    ServerGone,
     TokenPiece,
 )
 from codeneedle.errors import BadInput, CellError, ToolMissing
@@ -145,6 +147,17 @@ class EngineIdentity:
     lengths: str = ""
 
 
+class LostText(BadInput):
+    """A chat template whose prompt lacks what a model has to read."""
+
+    def __init__(self, what: str) -> None:
+        super().__init__(
+            source="the chat template of the weights",
+            reason=f"the prompt that it renders lacks {what}",
+            hint="Use --prompt-form completion.",
+        )
+
+
 class Tokenizer(Protocol):
     """The tokenizer and the chat template of a model."""
 
@@ -259,6 +272,41 @@ class CannotSave(CellError):  # noqa: N818 - named after the fact
             hint="Serve the model with llama.cpp, which can.",
             status=Status.UNSUPPORTED,
         )
+
+
+DEATH_S = 1.0
+"""How long a process that broke its connection may take to be gone."""
+
+
+@contextlib.contextmanager
+def explained(
+    child: Child | None,
+    *,
+    cause: Callable[[], CellError | None],
+    telling: Callable[[CellError], tuple[str, ...]],
+) -> Iterator[None]:
+    """
+    Errors of a block that needs *child*, with what is known of it.
+
+    Args:
+        child: The process of a server; None if it is not ours.
+        cause: What explains any error, such as that it has ended; None if nothing.
+        telling: The lines of its log that tell of an error.
+
+    Raises:
+        CellError: The cause; else that of the block, with these lines.
+    """
+    try:
+        yield
+    except CellError as error:
+        if child and isinstance(error, ServerGone):
+            # The connection breaks a moment before the process is gone.
+            ends_within(child, DEATH_S)
+        found = cause()
+        if found is not None:
+            raise found from error
+        error.log_excerpt = error.log_excerpt or telling(error)
+        raise
 
 
 @dataclass(slots=True, kw_only=True)
@@ -389,6 +437,8 @@ class Engine(ABC):
     def tokenizing(self, *, log: Path) -> AbstractContextManager[Tokenizer]:
         """
         A tokenizer without a KV cache, for the time before the first cell.
+
+        A `LostText` of the block gets the way to another template, if there is one.
 
         Raises:
             BadInput: If the engine does not take the user's arguments.
@@ -828,6 +878,19 @@ class SpeedTool(Protocol):
             CellError: If the tool fails, or runs other cache types than asked for.
         """
         ...
+
+
+def killed() -> Trouble:
+    """
+    Why SIGKILL ended a server or tool, as far as the kernel tells.
+
+    Users send it, too, and so do programs that watch the memory.
+    """
+    if machine.ran_out_of_memory():
+        reason = "killed by SIGKILL: the kernel ended programs for lack of memory"
+        return Trouble(Status.OUT_OF_MEMORY, reason)
+    reason = "killed by SIGKILL; nothing shows that memory ran out"
+    return Trouble(Status.CRASHED, reason)
 
 
 def mismatched(

@@ -167,17 +167,11 @@ def _checked(path: Path) -> Path:
         raise WeightsUnusable(
             path=path,
             reason="is a folder, not a GGUF file",
-            hint=f"In it: {inside}." if inside else _folder_hint(path),
+            hint=f"In it: {inside}." if inside else "It holds no GGUF file.",
         )
     if not stat.S_ISREG(mode):
         raise _not_gguf(path, "no regular file")
     return path
-
-
-def _folder_hint(folder: Path) -> str:
-    if (folder / FOLDER_FILE).is_file():
-        return "It looks like a model for MLX: serve it with --engine mlx."
-    return "It holds no GGUF file."
 
 
 def _models_in(folder: Path) -> list[str]:

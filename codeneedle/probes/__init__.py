@@ -12,6 +12,7 @@ from codeneedle.probes.retrieval.probe import PROBE as RETRIEVAL
 from codeneedle.probes.reuse.probe import PROBE as REUSE
 from codeneedle.probes.throughput.probe import PROBE as THROUGHPUT
 from codeneedle.probes.transcript.probe import PROBE as TRANSCRIPT
+from codeneedle.records.record import BadRecord, BadSetup, Setup, from_json
 
 PROBES: dict[str, Probe] = {
     probe.name: probe
@@ -21,6 +22,25 @@ PROBES: dict[str, Probe] = {
     )
 }
 """All probes, by name. To add one is to add it here."""
+
+
+def refuse_impossible_settings(setup: Setup) -> None:
+    """
+    Stop at a setup with settings of probes that no option takes.
+
+    Raises:
+        BadSetup: Naming the first.
+    """
+    every = [*setup.probes.items()]
+    every += [(name, old) for name, olds in setup.former.items() for old in olds]
+    for name, stored in every:
+        layout = PROBES[name].layout if name in PROBES else None
+        if layout:
+            try:
+                from_json(stored, layout, file="")
+            except BadRecord as error:
+                reason = f"{name}: {error.reason}"
+                raise BadSetup(file="setup.json", reason=reason) from error
 
 
 def probes_named(names: Iterable[str]) -> list[Probe]:

@@ -1,4 +1,4 @@
-"""Records as cells of a grid: one per pair, most precise first; and the reference."""
+"""The cells of a grid, one per pair, most precise first; and their reference."""
 
 import itertools
 import math
@@ -8,13 +8,13 @@ from dataclasses import dataclass, replace
 
 from codeneedle.grid import Pair, by_precision, most_precise
 from codeneedle.probes.metrics import Metric
-from codeneedle.records.record import AGAIN, CellRecord, Run, Setup
+from codeneedle.records.record import AGAIN, CellRecord, Run
 
 NOT_RUN = ""
 """Status of a pair without a record."""
 
 OTHER_DEVICE = "measured on another device, or share of the cores, than the reference"
-"""Why a cell that has finished has no speed."""
+"""Reason of a finished cell without a speed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,15 +23,15 @@ class Cell:
     The value of one metric for one pair, or why there is none.
 
     Attributes:
-        pair: The cache types.
-        status: How the cell ended; `NOT_RUN` without a record.
-        is_hole: Whether the pair is no part of the grid, only of its rows and columns.
+        pair: The pair.
+        status: Status of its record; `NOT_RUN` without one.
+        is_hole: True if the sweep does not ask for the pair, only for its types.
         reason: Why it did not finish; empty if it did.
-        value: The mean or sum of its observations; NaN where there is none.
-        observations: What the value comes from, one per round where there are rounds.
-        error: Standard error of the value; NaN where it is unknown.
-        units: What the error is over: functions, chunks, texts or repetitions.
-        against: The pair that the record was measured against, if it names one.
+        value: The mean or sum of its observations; NaN without any.
+        observations: The observations, one per round if there are rounds.
+        error: Standard error of the value; NaN if unknown.
+        units: Number of units behind the error: functions, chunks, texts, repetitions.
+        against: The pair that the record was measured against; empty if none.
     """
 
     pair: Pair
@@ -46,12 +46,12 @@ class Cell:
 
     @property
     def n(self) -> int:
-        """Observations behind the value."""
+        """Number of observations."""
         return len(self.observations)
 
     @property
     def has_value(self) -> bool:
-        """Whether there is a number to show."""
+        """True if there is a number to show."""
         return not math.isnan(self.value)
 
 
@@ -60,7 +60,7 @@ Cells = Sequence[Cell]
 
 
 def of_probe(run: Run, probe: str) -> Run:
-    """The same run, with the records of *probe* alone."""
+    """The run with only the records of *probe*."""
     return replace(
         run,
         records=tuple(record for record in run.records if record.probe == probe),
@@ -69,7 +69,7 @@ def of_probe(run: Run, probe: str) -> Run:
 
 
 def axes(run: Run) -> tuple[list[str], list[str]]:
-    """The K types and the V types, asked for or recorded, most precise first."""
+    """K types and V types, requested or recorded, most precise first."""
     pairs = [record.pair for record in run.records]
     k_types = by_precision([*run.setup.types_k, *(pair.k for pair in pairs)])
     v_types = by_precision([*run.setup.types_v, *(pair.v for pair in pairs)])
@@ -93,7 +93,7 @@ def cells_frames(run: Run, metrics: Sequence[Metric]) -> dict[str, Cells]:
     device = _device(run)
     frames: dict[str, list[Cell]] = {metric.name: [] for metric in metrics}
     distinct = {metric.name: metric for metric in metrics}.values()
-    # Records outermost: what one metric computes of a record serves the others.
+    # Records outermost: metrics share cached computations on a record.
     for pair in itertools.starmap(Pair, itertools.product(down, across)):
         record = recorded.get(pair)
         is_elsewhere = record is not None and record.device != device
@@ -106,28 +106,28 @@ def cells_frames(run: Run, metrics: Sequence[Metric]) -> dict[str, Cells]:
 
 
 def k_types(cells: Cells) -> list[str]:
-    """The types down the grid."""
+    """The K types, down the grid."""
     return list(dict.fromkeys(cell.pair.k for cell in cells))
 
 
 def v_types(cells: Cells) -> list[str]:
-    """The types across it."""
+    """The V types, across the grid."""
     return list(dict.fromkeys(cell.pair.v for cell in cells))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Spread:
     """
-    The values of a grid, as one row of the published table has them.
+    A summary of the values of a grid, one row of the published table.
 
     Attributes:
         mean: Mean over cells; NaN without any.
-        sd: Standard deviation over cells, dividing by their number: a grid is
-            the whole population. The published figures (15.97 +/- 0.16 for one
-            cell of 15 among 36) come from this form alone.
-        low: The smallest.
-        high: The largest.
-        cells: Cells that have a value.
+        sd: Standard deviation of the population, dividing by the number of cells. Only
+            this one gives the published figures (15.97 +/- 0.16 for one cell of 15
+            among 36).
+        low: The smallest value.
+        high: The largest value.
+        cells: Number of cells with a value.
     """
 
     mean: float
@@ -138,7 +138,7 @@ class Spread:
 
 
 def spread(cells: Cells) -> Spread:
-    """Summarise the values of a `cells_frame`."""
+    """The summary of a `cells_frame`."""
     values = [cell.value for cell in cells if cell.has_value] or [math.nan]
     return Spread(
         mean=statistics.fmean(values),
@@ -158,25 +158,23 @@ def reference(cells: Cells) -> Pair | None:
     """
     The pair that others are compared with; None if there is none.
 
-    It is the one that records were measured against, if they name one, or else the
-    most precise pair with a value. There is none where records name several, or one
-    without a value.
+    The pair that records were measured against, if they name one; else the most precise
+    pair with a value. None if records name several, or one without a value.
     """
     pairs = [cell.pair for cell in cells if cell.has_value]
-    named = named_references(cells)
-    if named:
-        return named[0] if len(named) == 1 and named[0] in pairs else None
+    if names := named_references(cells):
+        return names[0] if len(names) == 1 and names[0] in pairs else None
     return most_precise(pairs) if pairs else None
 
 
 def floor(run: Run, metric: Metric, cells: Cells) -> float:
     """
-    How far the two values of the reference are apart; NaN if it has but one.
+    Difference of the two values of the reference; NaN if it has only one.
 
     Args:
-        run: Narrowed to the metric's probe.
-        metric: What to compare.
-        cells: Of that run and metric.
+        run: Narrowed to the probe of the metric.
+        metric: The metric.
+        cells: Cells of that run and metric.
     """
     pair = reference(cells)
     for record in run.again:
@@ -187,24 +185,24 @@ def floor(run: Run, metric: Metric, cells: Cells) -> float:
 
 
 def named_references(cells: Cells) -> list[Pair]:
-    """The pairs that records were measured against, each once, sorted by name."""
+    """The distinct pairs that records were measured against, sorted by name."""
     return [
         Pair.parse(pair) for pair in sorted({cell.against for cell in cells} - {""})
     ]
 
 
 def reference_named_by(metric: Metric, record: CellRecord) -> str:
-    """The pair that *record* was measured against; empty if it names none."""
+    """Name of the pair that *record* was measured against; empty if none."""
     return (metric.reference(record) or "") if metric.reference else ""
 
 
 def value_at(cells: Cells, pair: Pair) -> float:
-    """The value of *pair*, which is one of the cells'; NaN if it has none."""
+    """The value of *pair*, which has a cell; NaN if that has none."""
     return next(cell.value for cell in cells if cell.pair == pair)
 
 
 def cell_value(metric: Metric, values: Iterable[float]) -> float:
-    """The number of a cell: mean or sum of its observations; NaN if it has none."""
+    """The mean or sum of the observations of a cell; NaN without any."""
     observations = list(values)
     if not observations:
         return math.nan
@@ -212,27 +210,15 @@ def cell_value(metric: Metric, values: Iterable[float]) -> float:
     return total if metric.is_sum else total / len(observations)
 
 
-def _by_unit(
-    metric: Metric, record: CellRecord, setup: Setup, values: Sequence[float]
-) -> list[float]:
-    """*values* by unit: of a text, the mean of its questions."""
-    if not metric.names or not values:
-        return list(values)
-    found: dict[str, list[float]] = {}
-    for name, value in zip(metric.names(record, setup), values, strict=True):
-        found.setdefault(name, []).append(value)
-    return [math.fsum(each) / len(each) for each in found.values()]
-
-
 def _error(metric: Metric, record: CellRecord, units: Sequence[float], n: int) -> float:
     """
-    Standard error of a cell's number, of *n* observations of *units*.
+    Standard error of the value of a cell, which has *n* observations.
 
-    As its tool states it, else that of the mean over units: sd / sqrt(units).
+    As its tool reports it, else that of the mean over *units*: sd / sqrt(units).
     """
     if metric.error:
-        stated = metric.error(record)
-        return math.nan if stated is None else stated
+        reported = metric.error(record)
+        return math.nan if reported is None else reported
     if len(units) < 2:  # noqa: PLR2004 - no spread
         return math.nan
     of_mean = statistics.stdev(units) / math.sqrt(len(units))
@@ -249,7 +235,7 @@ def _by_pair(records: Iterable[CellRecord]) -> dict[Pair, CellRecord]:
 
 
 def _device(run: Run) -> str:
-    """What the reference was measured on: speeds of other devices are left out."""
+    """Device of the reference; speeds on other devices are left out."""
     finished = {record.pair: record for record in run.records if record.has_numbers}
     return finished[most_precise(finished)].device if finished else ""
 
@@ -260,8 +246,9 @@ def _cell(pair: Pair, record: CellRecord | None, run: Run, metric: Metric) -> Ce
     if not record.has_numbers:
         return Cell(pair=pair, status=record.status.value, reason=record.reason)
     values = tuple(metric.values(record, run.setup))
-    units = (metric.units or (lambda *_: ()))(record, run.setup)
-    units = units or _by_unit(metric, record, run.setup, values)
+    units: Sequence[float] = values
+    if metric.names or metric.units:
+        units = list(metric.unit_values(record, run.setup).values())
     return Cell(
         pair=pair,
         status=record.status.value,

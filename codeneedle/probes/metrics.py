@@ -1,4 +1,4 @@
-"""What a metric is, and the metrics of memory and time, which all probes have."""
+"""Metrics: their description, and those of memory and time of all probes."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -11,17 +11,18 @@ from codeneedle.records.record import CellRecord, Effective, Setup
 from codeneedle.text import mib
 
 Values = Callable[[CellRecord, Setup], Sequence[float]]
-"""What a metric reads from a finished record of a run."""
+"""Returns the observations of a metric in a finished record."""
 
 
 class LossKind(StrEnum):
     """
-    What the loss of a unit is, beside the reference.
+    How the loss of a unit against the reference is computed.
 
     probability: Difference of the mean probabilities of its right tokens.
-    nats: 1 - exp(-x), where the unit has x nats per token less than with the reference.
-    change: The divergence itself, in nats; not a loss: needed, never enough.
-    answers: Whether the unit is lost, yes or no.
+    nats: 1 - exp(-x), if the unit has x nats per token less than with the reference.
+    change: The divergence, in nats. It is not a loss: it can exclude a pair, but not
+        recommend one.
+    answers: 1 if the unit is lost, else 0.
     score: Difference of its scores.
     """
 
@@ -33,7 +34,7 @@ class LossKind(StrEnum):
 
     @property
     def is_graded(self) -> bool:
-        """Whether a loss is a share of right tokens."""
+        """True if a loss is a share of right tokens."""
         return self in {LossKind.PROBABILITY, LossKind.NATS}
 
 
@@ -43,15 +44,16 @@ class Loss:
     How a metric enters the verdict, unit by unit.
 
     Attributes:
-        kind: What the loss of a unit is.
-        by_unit: What losses are computed of; None for the values of the metric.
-        lost_from: Of answers: a unit is lost that has this much less.
-        units: Names of all units of a record, those without a value included; None
-            where each has one.
-        bounded: Share of the tokens of a record, from 0 to 1, of whose probability an
-            upper bound alone is known.
-        able: Share of what a record could have right, from 0 to 1: a reference with
-            little has little to lose.
+        kind: How the loss of a unit is computed.
+        by_unit: Number of each unit that losses are computed of; None for the values
+            of the metric.
+        lost_from: Decrease from which on a unit is lost, of answers.
+        units: Names of all units of a record, including those without a value; None if
+            each has one.
+        bounded: Share of the tokens of a record, from 0 to 1, whose probability has
+            only an upper bound.
+        able: Share of a record that is right, from 0 to 1: a reference with little
+            right has little to lose.
     """
 
     kind: LossKind
@@ -63,7 +65,7 @@ class Loss:
 
 
 Noun = Literal["functions", "chunks", "texts", "samples", "turns", "conversations"]
-"""What units of a metric are called."""
+"""Plural noun for the units of a metric."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,33 +74,32 @@ class Metric:
     A number of a cell, and how reports show it.
 
     Attributes:
-        name: What ``--metric`` takes: ``matched``.
-        label: What a heading says: ``matched lines of 20``.
-        unit: Of the values; empty for a pure number.
-        better: Which end is good, or ``neither``.
-        bounds: The scale's natural ends; None where there is none.
+        name: Name for ``--metric``: ``matched``.
+        label: Heading: ``matched lines of 20``.
+        unit: Unit of the values; empty for a pure number.
+        better: The good end of its scale, or ``neither``.
+        bounds: Natural ends of its scale; None where there is none.
         least_span: Least width of a colour scale, in the unit of the values: a tenth of
-            it is no difference worth a colour. 0 for a share of the values instead.
+            it is not worth a colour. 0 for a share of the values instead.
         digits: Decimals worth showing.
-        values: The observations of one finished record, one per round where
-            there are rounds; empty if it has none. A cell's value is their mean.
-        is_sum: Whether the sum over rounds is the value instead (``pass``).
-        group: Columns of a group stand together in a table.
-        in_table: Whether a table shows it by default.
-        relative: Whether its ratio to the reference stands beside it in a table.
-        floor: Whether the reference's value is the noise floor that the others
-            are measured in: the reference compared with itself.
-        reference: The pair that a record's values are measured against, for values
-            that are: ``f16/f16``. None for others; these are compared with the
-            most precise pair.
-        names: Unit of each observation of a record, by which observations of two
-            records are paired; None where they are paired by their order.
+        values: The observations of one finished record, one per round if there are
+            rounds; empty without any. The value of a cell is their mean.
+        is_sum: True if the value of a cell is their sum (``pass``).
+        group: Columns of one group are adjacent in a table.
+        in_table: True if tables show it by default.
+        relative: True if tables show its ratio to the reference.
+        floor: True if the value of the reference is a noise floor, from comparing the
+            reference with itself, and other values are shown as multiples of it.
+        reference: The pair that a record's values are measured against: ``f16/f16``.
+            None if values are not; they are compared with the most precise pair.
+        names: Name of the unit of each observation, by which observations of two
+            records are paired; None if they are paired by order.
         loss: How it enters the verdict; None if it does not.
-        error: Standard error of the value of a record, where its tool states one; by
-            default it is that of a mean over units.
-        shows_error: Whether reports show that error beside the value.
-        noun: What its units are called; they are the same in every cell.
-        units: Of every unit the value; None where `values` are of units.
+        error: Standard error of the value of a record as its tool reports it; None for
+            that of a mean over units.
+        shows_error: True if reports show that error beside the value.
+        noun: Plural noun for its units, which are the same in every cell.
+        units: The value of every unit; None if `values` are of units.
     """
 
     name: str
@@ -125,9 +126,9 @@ class Metric:
     @property
     def is_distance(self) -> bool:
         """
-        Whether it is a distance from what the run itself wrote with its reference.
+        True if it is a distance from the output of the reference in the same run.
 
-        Not what is a share of right tokens or counts samples: these stand alone.
+        A share of right tokens and a count of samples are not.
         """
         kind = self.loss.kind if self.loss else LossKind.CHANGE
         is_compared = self.reference is not None and self.noun != "samples"
@@ -135,31 +136,35 @@ class Metric:
 
     @property
     def counted(self) -> str:
-        """What its observations are: of a text there are several, one per question."""
+        """Plural noun for its observations: a text has one per question."""
         return "questions" if self.noun == "texts" else self.noun
 
     def by_unit(self, record: CellRecord, setup: Setup) -> dict[str, float]:
-        """
-        What losses are computed of, for each unit of a finished record, by its name.
-
-        Values of the same name are averaged: questions of one text share what makes
-        the text hard. Units without names are numbered.
-        """
+        """The number of each unit of a finished record that losses are computed of."""
         if self.loss and self.loss.by_unit:
             return self.loss.by_unit(record, setup)
+        return self.unit_values(record, setup)
+
+    def unit_values(self, record: CellRecord, setup: Setup) -> dict[str, float]:
+        """
+        The value of each unit of a finished record, by name.
+
+        Values of the same name are averaged: questions of one text share its
+        difficulty. Units without names are numbered.
+        """
         facts = (record, setup)
         values = (self.units(*facts) if self.units else ()) or self.values(*facts)
-        # Where nothing was answered, there are names and no values.
+        # A record without answers has names and no values.
         numbers = [str(at) for at in range(len(values))]
-        names = self.names(record, setup) if self.names and values else numbers
-        found: dict[str, list[float]] = {}
+        names = self.names(*facts) if self.names and values else numbers
+        by_name: dict[str, list[float]] = {}
         for name, value in zip(names, values, strict=True):
-            found.setdefault(name, []).append(value)
-        return {name: math.fsum(each) / len(each) for name, each in found.items()}
+            by_name.setdefault(name, []).append(value)
+        return {name: math.fsum(of) / len(of) for name, of in by_name.items()}
 
 
 def of_cell(number: Callable[[CellRecord], float | None]) -> Values:
-    """One value for the whole cell, or none."""
+    """The values of a metric that has one *number* per cell, or none."""
 
     def values(record: CellRecord, _setup: Setup) -> list[float]:
         value = number(record)
@@ -179,13 +184,13 @@ def _v_mib(record: CellRecord) -> float | None:
 
 
 def _mib_per_1k(record: CellRecord) -> float | None:
-    """All of it over the context: with sliding windows, less the longer that is."""
+    """Size over context; with sliding windows it falls with the context."""
     size, context = record.effective.kv_mib, _context(record.effective)
     return size / context * 1000 if size is not None and context else None
 
 
 def _context(effective: Effective) -> int:
-    """The context in tokens; where the log has no line for it, the longest cache's."""
+    """The context in tokens; that of the longest cache if the log has none."""
     longest = max((buffer.cells for buffer in effective.kv), default=0)
     return effective.context or longest
 
@@ -250,6 +255,6 @@ METRICS: tuple[Metric, ...] = (
     ),
 )
 """
-All of them. They compare only between cells of the same context, so a table takes
-each from the records of one probe.
+They compare only between cells of the same context, so a table takes each from the
+records of one probe.
 """

@@ -6,7 +6,7 @@ import itertools
 import math
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 from msgspec import Struct
 
 from codeneedle.corpora.corpus import Corpus
+from codeneedle.document import Document
 from codeneedle.engines.engine import (
     Ability,
     CellSpec,
@@ -27,6 +28,7 @@ from codeneedle.engines.messages import Progress
 from codeneedle.errors import CellError, FolderUnusable
 from codeneedle.grid import Pair
 from codeneedle.models.gguf import Weights
+from codeneedle.probes.answers import Answer, Gap
 from codeneedle.probes.metrics import Metric
 from codeneedle.records.record import (
     CellRecord,
@@ -145,13 +147,14 @@ class ProbeContext:
         run: What is the same for every cell.
         pair: The cache types of this cell.
         logs: Folder of the log files; it exists.
-        records: Records of the same probe that are there already, by pair.
         tell: Called with how far the probe is.
         former: What an earlier server of this cell has measured, before it ended early
             or the settings grew; None if nothing.
         goal: Units to ask for, of those that were answered and others; None for as
             many as every sweep asks.
         keep: Called with all that was observed so far, once an answer is new.
+        calibrate: Called with what this cell, the reference, sets for all others; the
+            setup of the run keeps it as `Setup.calibrated`.
         previous_end: When the server of the cell before had ended, in monotonic
             seconds; from `serving` on, that of this cell. None if there was none.
         command: What the server or tool was started with.
@@ -165,11 +168,11 @@ class ProbeContext:
     run: RunContext
     pair: Pair
     logs: Path
-    records: Mapping[Pair, CellRecord] = field(default_factory=dict)
     tell: Callable[[Step], None] = lambda _step: None
     former: CellRecord | None = None
     goal: int | None = None
     keep: Callable[[Json], None] = lambda _observation: None
+    calibrate: Callable[[Json], None] = lambda _facts: None
     previous_end: float | None = None
     command: tuple[str, ...] = ()
     effective: Effective = field(default_factory=Effective)
@@ -412,6 +415,7 @@ class Probe(ABC):
         settings: What a user may choose, all fields with a default: the table of the
             probe's name in a sweep file, and the options that the fields' metadata
             names.
+        layout: Of its conditions, as a setup stores them; None if it has none.
         grows: Names of settings to which values can be added in a run folder. Its
             conditions have them by the same names.
         needs: What an engine must be able to do, beside answering.
@@ -424,8 +428,8 @@ class Probe(ABC):
             server.
         asked_by: Name of the setting that asks for the probe where its name is not
             given; empty for none.
-        leads: Whether the first pair that it measures decides for all others, as a
-            reference does: they wait for it.
+        calibrates: Whether the first pair that it measures, the reference, sets what
+            holds for all others, which wait for it: `ProbeContext.calibrate`.
         is_timed: Whether it measures time, and has the machine for itself; its first
             metric is the speed of writing.
     """
@@ -433,6 +437,7 @@ class Probe(ABC):
     name: str
     metrics: tuple[Metric, ...]
     settings: type[Struct] = NoSettings
+    layout: type | None = None
     grows: tuple[str, ...] = ()
     needs: frozenset[Ability] = frozenset()
     continued_metric: str = ""
@@ -440,7 +445,7 @@ class Probe(ABC):
     repeats: bool = False
     counts_tokens: bool = False
     asked_by: str = ""
-    leads: bool = False
+    calibrates: bool = False
     is_timed: bool = False
 
     # --- before the first cell
@@ -530,6 +535,11 @@ class Probe(ABC):
         joined = {name: sorted({*stored[name], *wanted[name]}) for name in self.grows}
         return wanted | joined if wanted | joined == stored | joined else None
 
+    def choice(self, conditions: Json) -> dict[str, Any]:
+        """Values of settings that `grows` names, which ask for *conditions* again."""
+        values = {name: conditions[name] for name in self.grows}
+        return {k: tuple(v) if isinstance(v, list) else v for k, v in values.items()}
+
     # --- cell by cell
 
     def order(self, pairs: Sequence[Pair]) -> Sequence[Pair]:
@@ -580,6 +590,18 @@ class Probe(ABC):
     ) -> frozenset[str]:
         """Names of units of a metric that a record lacks, though it asked for them."""
         return frozenset()
+
+    def answers(self, _run: Run, _record: CellRecord) -> Iterable[Answer]:
+        """What became of each question of a finished record."""
+        return ()
+
+    def gaps(self, _run: Run, _record: CellRecord) -> Sequence[Gap]:
+        """What a finished record was not asked on purpose."""
+        return ()
+
+    def overview(self, _run: Run, _record: CellRecord) -> Document:
+        """All answers of a finished record, a line each."""
+        return ()
 
     # --- further units of open pairs
 

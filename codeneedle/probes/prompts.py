@@ -2,8 +2,6 @@
 
 from enum import StrEnum
 
-from codeneedle.errors import BadInput
-
 NO_THINK_PREFILL = "<think>\n\n</think>\n\n"
 """Begins the answer with ``--prefill-no-think``: an empty, closed thought."""
 
@@ -17,13 +15,3 @@ class PromptForm(StrEnum):
 
     CHAT = "chat"
     COMPLETION = "completion"
-
-
-def lost_text(what: str) -> BadInput:
-    """The error for a chat template whose prompt lacks *what* a model has to read."""
-    return BadInput(
-        source="the chat template of the weights",
-        reason=f"the prompt that it renders lacks {what}",
-        hint="Use --prompt-form completion, or another template: "
-        "-- --chat-template-file FILE.",
-    )

@@ -30,6 +30,7 @@ _NOT_COMPARED = frozenset(
         "architecture",
         "quant",
         "probes",
+        "calibrated",
         "former",
         "identity",
         "schema",
@@ -81,6 +82,7 @@ def widened(stored: Setup, wanted: Setup, grown: Mapping[str, Json] = {}) -> Set
     return replace(
         _counted(stored, wanted),
         probes={**stored.probes, **wanted.probes, **grown},
+        calibrated={**wanted.calibrated, **stored.calibrated},
         former={name: _distinct(each) for name, each in former.items()},
         pairs=tuple(pairs),
         types_k=tuple(by_precision((*stored.types_k, *wanted.types_k))),
@@ -259,14 +261,14 @@ depend on when a server or a connection ended, or a cache was filled.
 """
 
 
-def first_other(ours: CellRecord, theirs: CellRecord) -> str:
+def first_other(ours: Json | None, theirs: Json | None) -> str:
     """
-    Where the observations of two records of one cell begin to differ; empty if nowhere.
+    Where two observations of one cell begin to differ; empty if nowhere.
 
     Times are left out: ``rounds 3 reply`` for what was said and how probable it was.
-    Answers are compared as far as both records have them: one may have been asked more.
+    Answers are compared as far as both have them: one may have been asked more.
     """
-    found = _first_other(ours.observation, theirs.observation)
+    found = _first_other(ours, theirs)
     return "" if found is None else found or "the beginning"
 
 

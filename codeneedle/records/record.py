@@ -21,6 +21,12 @@ Amount = Annotated[float, msgspec.Meta(ge=0.0, le=1e15)]
 
 Share = Annotated[float, msgspec.Meta(ge=0.0, le=1.0)]
 
+MOST_TOKENS = 16 << 20
+"""Of a text or a context: no model has one of as many."""
+
+Length = Annotated[int, msgspec.Meta(ge=0, le=MOST_TOKENS)]
+"""Of a text or a context, in tokens, characters, lines or functions."""
+
 MOST_NATS = 1e4
 """More than any log-probability has: the smallest number of 32 bits has 103."""
 
@@ -55,7 +61,7 @@ class KvBuffer:
         v_bytes_per_token: Likewise of V.
     """
 
-    cells: Count
+    cells: Length
     layers: Count
     k_type: str
     v_type: str
@@ -135,7 +141,7 @@ class Effective:
     """
 
     build: str | None = None
-    context: Count | None = None
+    context: Length | None = None
     flash_attention: str | None = None
     kv: tuple[KvBuffer, ...] = ()
     rotation_k: Count | None = None
@@ -318,12 +324,12 @@ class NeedleFacts:
 
     name: str
     signature: str
-    line: Count
+    line: Length
     depth: Share
     lines: tuple[str, ...]
     before: tuple[str, ...] = ()
     more: tuple[str, ...] = ()
-    budget: Count = 0
+    budget: Length = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -349,13 +355,13 @@ class CorpusFacts:
     origin: str
     kind: str
     sha256: str
-    characters: Count
+    characters: Length
     source_sha256: str
-    sample_k: Count
+    sample_k: Length
     sample_seed: int
-    tokens: Count
-    functions: Count
-    functions_before: Count
+    tokens: Length
+    functions: Length
+    functions_before: Length
 
     @property
     def is_counted(self) -> bool:
@@ -418,6 +424,8 @@ class Setup:
         created: When the run folder was made, ISO 8601; not compared.
         probes: Settings of each probe that was run, by its name; a probe that is
             new to the folder adds its own.
+        calibrated: What the reference has set for all cells of a probe, by its name,
+            such as how hard tasks are; compared where shares are merged.
         former: Settings that a probe had before they grew, by its name, oldest first:
             records of them lack what was added since. Not compared.
         identity: `comparability.identity` of the setup as first stored; empty
@@ -434,7 +442,7 @@ class Setup:
     weights: WeightsFacts
     llama: str
     machine: str
-    context: Count
+    context: Length
     server_args: tuple[str, ...]
     seed: int
     types_k: tuple[str, ...]
@@ -448,6 +456,7 @@ class Setup:
     pairs: tuple[str, ...] = ()
     architecture: str = ""
     quant: str = ""
+    calibrated: dict[str, Json] = field(default_factory=dict)
     former: dict[str, tuple[Json, ...]] = field(default_factory=dict)
     identity: str = ""
     schema: int = SCHEMA

@@ -55,6 +55,9 @@ FORMER = "former"
 """A folder in a run folder: what a try of another setup has left in it."""
 
 _CELL_NAME = re.compile(r"(?P<k>[^-]+)-(?P<v>[^-]+)\.(?P<probe>\w+)\.json")
+LONGEST_NAME = 200
+"""Letters of the name of a corpus or a model; of a file, systems take 255 bytes."""
+
 _SAFE_NAME = re.compile(r"[a-z0-9_][a-z0-9_.+-]*")
 
 
@@ -63,10 +66,12 @@ def run_folder(root: Path, *, corpus: str, model: str) -> Path:
     Where the records of *model* on *corpus* go: ``root/corpus/model``.
 
     Raises:
-        ValueError: If a name could lead out of *root*; names are made safe where
-            they are read.
+        ValueError: If a name could lead out of *root*, or is too long; names are made
+            safe where they are read.
     """
     for name in (corpus, model):
+        if len(name) > LONGEST_NAME:
+            raise ValueError(f"a name has {len(name)} letters: '{name[:16]}...'")
         if not _SAFE_NAME.fullmatch(name.lower()):
             raise ValueError(f"'{name}' is no safe folder name")
     return root / corpus / model
@@ -273,6 +278,31 @@ class Store:
                 hint="Move the folder away, or choose another with --out.",
             )
         return stored
+
+    def calibrated(self) -> dict[str, Json]:
+        """What the reference has set for all cells by now, by probe."""
+        with contextlib.suppress(BadSetup):
+            self.setup()
+        return self._setup.calibrated if self._setup else {}
+
+    def calibrate(self, probe: str, facts: Json) -> None:
+        """Keep in the setup what the reference has set for all cells of *probe*."""
+        with self.alone(SETUP):
+            calibrated = {**self.calibrated(), probe: facts}
+            if self._setup is not None:
+                self._setup = replace(self._setup, calibrated=calibrated)
+                self._write(self.folder / SETUP, encode(self._setup))
+
+    def set_probe_aside(self, probe: str) -> None:
+        """
+        Move the records of *probe* aside, which hang on a setup that is gone.
+
+        Those of further names are among them, such as of a repetition.
+        """
+        for path in self._cells():
+            named = _CELL_NAME.fullmatch(path.name)
+            if named and named["probe"].partition("_")[0] == probe:
+                move_aside(path, "uncalibrated")
 
     def is_outgrown(self, record: CellRecord) -> bool:
         """Whether *record* lacks what was added to the settings of its probe."""

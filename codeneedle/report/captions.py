@@ -1,16 +1,7 @@
 """Captions: what a run was measured on, and what marks and words in a grid mean."""
 
-import csv
-import io
 import math
-import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from html import escape
-from typing import Any
-
-import msgspec
-from rich.table import Table
-from rich.text import Text
+from collections.abc import Iterable, Iterator, Sequence
 
 from codeneedle.errors import NothingToShow
 from codeneedle.grid import Pair, most_precise
@@ -22,7 +13,14 @@ from codeneedle.probes.recall.metrics import asked_for, is_answered, unanswered
 from codeneedle.probes.recall.record import NAME as RECALL
 from codeneedle.probes.recall.settings import Ask, asked_of, conditions_of
 from codeneedle.records.record import CellRecord, Json, Run, Setup, Status
-from codeneedle.text import plain, plural, size, sweep_command, table_lines, visible
+from codeneedle.text import (
+    NO_VALUE_WORD,
+    number,
+    plural,
+    size,
+    sweep_command,
+    visible,
+)
 
 _SHORT_HASH = 8
 
@@ -73,51 +71,6 @@ def _functions_sent(setup: Setup) -> str:
         before = plural(corpus.functions_before, "function")
         return f"trimmed to {corpus.functions:,} of {before}"
     return plural(corpus.functions, "function")
-
-
-def facts_table(run: Run) -> Table:
-    """What *run* was measured on, a word and a phrase on each line."""
-    return entry_table(facts(run), style="dim")
-
-
-def entry_table(entries: Iterable[tuple[str, str]], *, style: str = "") -> Table:
-    """A word, in *style*, and a phrase for each entry; long phrases are indented."""
-    table = Table.grid(padding=(0, 2))
-    table.add_column(style=style, no_wrap=True)
-    table.add_column(overflow="fold")
-    for word, phrase in entries:
-        table.add_row(Text(word), Text(visible(phrase)))
-    return table
-
-
-def text_table(
-    heading: Sequence[str],
-    rows: Iterable[Sequence[str]],
-    *,
-    words: Mapping[str, int],
-    gap: int = 2,
-) -> Table:
-    """
-    *rows* below *heading*: numbers, to the right, and words, to the left.
-
-    Args:
-        heading: Names of the columns.
-        rows: Text that is safe to show.
-        words: Columns of words, which may fold, with their least widths.
-        gap: Blanks behind a column.
-    """
-    table = Table(box=None, pad_edge=False, padding=(0, gap, 0, 0))
-    for name in heading:
-        table.add_column(
-            name,
-            justify="left" if name in words else "right",
-            min_width=words.get(name),
-            no_wrap=name not in words,
-            overflow="fold",
-        )
-    for row in rows:
-        table.add_row(*map(Text, row))
-    return table
 
 
 def facts(run: Run) -> tuple[tuple[str, str], ...]:
@@ -209,9 +162,6 @@ def cautions(setup: Setup) -> tuple[str, ...]:
 NOT_RUN_WORD = "."
 """Shown for a pair that was not run."""
 
-NO_VALUE_WORD = "-"
-"""Shown for a finished cell without a value of the metric."""
-
 STATUS_WORDS: dict[Status, str] = {
     Status.FINISHED: NO_VALUE_WORD,
     Status.UNSUPPORTED: "unsupp.",
@@ -235,13 +185,6 @@ def status_word(status: str) -> str:
 def cell_word(cell: frames.Cell) -> str:
     """What stands in place of a value; nothing where none was to be measured."""
     return "" if cell.is_hole else status_word(cell.status)
-
-
-def number(value: float, *, digits: int, sign: bool = False) -> str:
-    """*value* with *digits* decimals, never ``-0.00``; `NO_VALUE_WORD` for NaN."""
-    if math.isnan(value):
-        return NO_VALUE_WORD
-    return f"{value:{'+' if sign and round(value, digits) else ''}z.{digits}f}"
 
 
 ERROR_ENTRY = ("±", "standard error")
@@ -436,97 +379,3 @@ def _silent_lines(records: Sequence[CellRecord], setup: Setup) -> Iterator[str]:
                 f"functions without {what}, which count as nothing recalled (at most "
                 f"{most} of {asked}): {named_pairs(list(missing))}"
             )
-
-
-# --- for CSV, JSON and Markdown
-
-
-def csv_text(lines: Iterable[Iterable[object]]) -> str:
-    """*lines* as CSV."""
-    text = io.StringIO()
-    csv.writer(text, lineterminator="\n").writerows(lines)
-    return text.getvalue()
-
-
-def markdown(
-    title: str,
-    rows: Sequence[Sequence[str]],
-    *,
-    sentences: Iterable[str],
-    entries: Iterable[tuple[str, str]],
-) -> str:
-    """A heading, a table and what is to be said of it, as GitHub renders them."""
-    lines = [f"### {plain(title)}\n", table_lines(rows)]
-    lines += [f"- {plain(line)}" for line in sentences]
-    lines += [f"- {plain(word)}: {plain(phrase)}" for word, phrase in entries]
-    return "\n".join(lines) + "\n"
-
-
-def sides(pair: Pair) -> dict[str, str]:
-    """Both types of *pair*, by axis."""
-    return {"k": pair.k, "v": pair.v}
-
-
-NOT_RUN_STATUS = "not-run"
-HOLE_STATUS = "not-in-grid"
-"""Status of a pair without a record; an empty field could be taken for missing data."""
-
-
-CSV_RUN = ("run", "model", "corpus", "context")
-"""Columns of CSV that say which run a row is of."""
-
-
-def csv_run(run: Run) -> tuple[str, str, str, str]:
-    """The values of `CSV_RUN`."""
-    setup = run.setup
-    return (run.name, setup.weights.name, setup.corpus.name, str(setup.context))
-
-
-def csv_headings(metric: Metric) -> tuple[str, str, str]:
-    """``recall_logp``, ``recall_logp_se`` and ``recall_logp_n``: the `csv_numbers`."""
-    name = csv_name(metric.name)
-    return name, f"{name}_se", f"{name}_n"
-
-
-def csv_name(name: str) -> str:
-    """*name* as a variable is called: ``tg_4096`` for ``tg@4096``."""
-    return re.sub(r"\W+", "_", name)
-
-
-def csv_numbers(cell: Cell) -> tuple[float | str, float | str, int | str]:
-    """The value, its standard error, and the units that this is over."""
-    n = cell.units if cell.has_value else ""
-    return csv_number(cell.value), csv_number(cell.error), n
-
-
-def csv_number(value: float) -> float | str:
-    """*value*, or an empty field for NaN."""
-    return value if math.isfinite(value) else ""
-
-
-def metric_object(metric: Metric) -> dict[str, Any]:
-    """What JSON says of *metric*."""
-    return {
-        "name": metric.name,
-        "label": metric.label,
-        "unit": metric.unit,
-        "better": metric.better,
-        "is_sum": metric.is_sum,
-    }
-
-
-def setup_object(run: Run) -> dict[str, Any]:
-    """The setup, with the names of its needles instead of their text."""
-    setup: dict[str, Any] = msgspec.to_builtins(run.setup)
-    named = {
-        "needles": [needle.name for needle in run.setup.needles],
-        "forced": [needle.name for needle in run.setup.forced],
-    }
-    return {**setup, **named}
-
-
-def folded(summary: str, texts: Iterable[str]) -> str:
-    """Verbatim *texts* behind a summary that opens, in Markdown; no markup in them."""
-    blocks = [f"<pre>\n{escape(text, quote=False)}\n</pre>" for text in texts]
-    opening = f"<details><summary>{summary}</summary>"
-    return "\n".join([opening, *blocks, "</details>"])

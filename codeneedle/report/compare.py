@@ -1,25 +1,21 @@
 """Two runs side by side: how their setups differ, and what that costs."""
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from rich.console import Group, RenderableType
-from rich.table import Table
-from rich.text import Text
-
+from codeneedle.document import Document, Heading, Lines, Table
 from codeneedle.grid import Pair
 from codeneedle.probes import PROBES
 from codeneedle.probes.metrics import LossKind, Metric
 from codeneedle.probes.retrieval.record import NAME as RETRIEVAL
-from codeneedle.probes.retrieval.record import retrieval_of
+from codeneedle.probes.retrieval.record import frozen_of
 from codeneedle.records.comparability import WALL, differences, other_kernels
 from codeneedle.records.record import Json, Run, Setup
-from codeneedle.report import captions
-from codeneedle.report.captions import NO_VALUE_WORD, number, text_table
+from codeneedle.report import captions, data
 from codeneedle.report.table import Column, PairTable, pair_table
-from codeneedle.text import json_text, or_null, visible
+from codeneedle.text import NO_VALUE_WORD, number, visible
 from codeneedle.verdict.statistics import ALPHA, Bounds, interval
 
 BY_PRODUCTS = ("decode",)
@@ -215,11 +211,9 @@ many functions.
 
 
 def _dials(run: Run) -> tuple[tuple[str, int], ...]:
-    """The difficulty of each retrieval task of *run*; empty without numbers."""
-    records = (r for r in run.records if r.probe == RETRIEVAL and r.has_numbers)
-    found = next(filter(None, map(retrieval_of, records)), None)
-    dials = found.frozen.dials if found else ()
-    return tuple((each.task, each.setting) for each in dials)
+    """The difficulty of each retrieval task of *run*; empty before it is set."""
+    frozen = frozen_of(run.setup)
+    return tuple((each.task, each.setting) for each in frozen.dials) if frozen else ()
 
 
 def _are_paired(first: Setup, second: Setup) -> bool:
@@ -232,34 +226,31 @@ def _are_paired(first: Setup, second: Setup) -> bool:
 NOTHING_SHARED = "They share no metric with values of the same pair."
 """Instead of a table of changes."""
 
-CHANGE_HEADING = ["metric", "change", "from", "to", "the second is"]
-"""Above the `change_rows`."""
 
-
-def compare_view(found: Comparison) -> RenderableType:
+def comparison_document(found: Comparison) -> Document:
     """Setups, then metrics over all pairs, then pair by pair."""
-    names = captions.names_of([found.first, found.second])
-    parts: list[RenderableType] = [
-        Text(f"{names[1]} compared with {names[0]}", style="bold"),
-        Text(),
-        _table(["setup", "first", "second"], setup_rows(found)),
-        Text(),
-        _table(CHANGE_HEADING, change_rows(found))
-        if found.changes
-        else Text(NOTHING_SHARED),
-    ]
-    if found.remark:
-        parts += [Text(), Text(found.remark)]
+    yield from summary(found)
     for change in found.changes:
         if not change.refused:
+            yield Heading(f"{change.metric.name}: {change.metric.label}")
             rows = list(_pair_rows(change))
-            heading = ["K/V", "first", "second", "change"]
-            label = f"{change.metric.name}: {change.metric.label}"
-            parts += [Text(), Text(visible(label), style="bold"), _table(heading, rows)]
-    return Group(*parts)
+            yield Table(["K/V", "first", "second", "change"], rows, words={"K/V"})
 
 
-def compare_json(found: Comparison) -> str:
+def summary(found: Comparison) -> Document:
+    """How the setups differ, and what changed over all pairs."""
+    first, second = captions.names_of([found.first, found.second])
+    yield Heading(f"{second} compared with {first}")
+    setups = found.setups or (("nothing differs", "", ""),)
+    heading = ["setup", "first", "second"]
+    yield Table(heading, setups, words=heading)
+    heading = ["metric", "change", "from", "to", "the second is"]
+    rows = list(_change_rows(found))
+    yield Table(heading, rows, words={heading[0], heading[-1]})
+    yield Lines([found.remark if rows else NOTHING_SHARED])
+
+
+def comparison_object(found: Comparison) -> dict[str, Any]:
     """
     One object; null where there is no number.
 
@@ -268,18 +259,16 @@ def compare_json(found: Comparison) -> str:
     (``name``, ``unit``, ``refused``, ``change``, ``low``, ``high``,
     ``unit_of_change``, ``words``, ``pairs``: ``k``, ``v``, ``first``, ``second``).
     """
-    return json_text(
-        {
-            "first": str(found.first.folder),
-            "second": str(found.second.folder),
-            "setups": [
-                {"name": name, "first": was, "second": now}
-                for name, was, now in found.setups
-            ],
-            "remark": found.remark,
-            "metrics": [_change_object(each) for each in found.changes],
-        }
-    )
+    return {
+        "first": str(found.first.folder),
+        "second": str(found.second.folder),
+        "setups": [
+            {"name": name, "first": was, "second": now}
+            for name, was, now in found.setups
+        ],
+        "remark": found.remark,
+        "metrics": [_change_object(each) for each in found.changes],
+    }
 
 
 def _change_object(each: Change) -> dict[str, Any]:
@@ -288,25 +277,18 @@ def _change_object(each: Change) -> dict[str, Any]:
         "unit": each.metric.unit,
         "refused": each.refused,
         "change": each.bounds.mean if each.bounds else None,
-        "low": or_null(each.bounds.low) if each.bounds else None,
-        "high": or_null(each.bounds.high) if each.bounds else None,
+        "low": each.bounds.low if each.bounds else None,
+        "high": each.bounds.high if each.bounds else None,
         "unit_of_change": "probability" if each.is_share else each.metric.unit,
         "words": each.words,
         "pairs": [
-            {"k": pair.k, "v": pair.v, "first": first, "second": second}
+            {**data.sides(pair), "first": first, "second": second}
             for pair, (first, second) in each.values.items()
         ],
     }
 
 
-def setup_rows(found: Comparison) -> list[list[str]]:
-    """What differs in the setups: a name, and the value in each."""
-    if not found.setups:
-        return [["nothing differs", "", ""]]
-    return [[visible(each) for each in row] for row in found.setups]
-
-
-def change_rows(found: Comparison) -> Iterator[list[str]]:
+def _change_rows(found: Comparison) -> Iterator[list[str]]:
     """What changed, a row per metric, or why it is not compared."""
     for each in found.changes:
         bounds = each.bounds
@@ -327,16 +309,8 @@ def _pair_rows(change: Change) -> Iterator[list[str]]:
     digits = change.metric.digits
     for pair, (first, second) in change.values.items():
         yield [
-            visible(str(pair)),
+            str(pair),
             number(first, digits=digits),
             number(second, digits=digits),
             number(second - first, digits=digits, sign=True),
         ]
-
-
-WORDS = dict.fromkeys(("setup", "first", "second", "metric", "K/V", "the second is"), 0)
-"""Columns of words."""
-
-
-def _table(heading: Sequence[str], rows: Iterable[Sequence[str]]) -> Table:
-    return text_table(heading, rows, words=WORDS)

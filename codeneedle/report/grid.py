@@ -1,38 +1,23 @@
-"""The grid of a run and the summary of several, in all forms; scales and colours."""
+"""The grid of a run and the summary of several; scales and colours."""
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from rich import box
-from rich.console import Group, RenderableType
-from rich.table import Table
 from rich.text import Text
 
+from codeneedle.document import Block, Document, Facts, Grid, Heading, Lines, Table
 from codeneedle.probes import frames
 from codeneedle.probes.frames import Cell, Cells
 from codeneedle.probes.metrics import Metric
 from codeneedle.records.record import Run
-from codeneedle.report import captions
-from codeneedle.report.captions import (
-    NO_VALUE_WORD,
-    REFERENCE_MARK,
-    cell_word,
-    incomplete_lines,
-    number,
-    unmeasured_lines,
-)
-from codeneedle.text import csv_field, json_text, or_null, table_lines, visible
+from codeneedle.report import captions, data
+from codeneedle.report.captions import REFERENCE_MARK, cell_word
+from codeneedle.text import NO_VALUE_WORD, number
 
 if TYPE_CHECKING:
     from codeneedle.verdict.judge import Verdict
-
-CORNER = "K \\ V"
-"""Top left corner of a grid: K types go down, V types across."""
-
-LEAST_COLUMN = 8
-"""Least width of a column, in characters."""
 
 SUMMARY_DIGITS = 2
 """Fewest decimals of a mean over cells, as in the published table."""
@@ -203,7 +188,7 @@ def report(
     metrics: Sequence[Metric],
     also: Sequence[Metric],
     found: Sequence["Verdict"],
-) -> RenderableType:
+) -> Document:
     """
     The summary of all *runs*, then the grids of each with what it was measured on.
 
@@ -214,16 +199,12 @@ def report(
         also: Further metrics of the summary, before that one.
         found: The verdict on each run.
     """
-    parts: list[RenderableType] = [summary(runs, metrics[-1], also, found)]
+    yield summary(runs, metrics[-1], also, found)
     for run, on in zip(runs, found, strict=True):
         for metric in metrics:
-            parts += [Text(), grid(run, metric, on)]
-        parts += [
-            *(Text(line, style="bold") for line in captions.cautions(run.setup)),
-            Text(),
-            captions.facts_table(run),
-        ]
-    return Group(*parts)
+            yield from grid(run, metric, on)
+        yield Lines(captions.cautions(run.setup), style="bold")
+        yield Facts(captions.facts(run), is_quiet=True)
 
 
 def summary(
@@ -231,158 +212,81 @@ def summary(
     metric: Metric,
     also: Sequence[Metric],
     found: Sequence["Verdict"],
-) -> RenderableType:
+) -> Table:
     """
     One row per run, in the form of the published table.
 
     Numbers are means over cells with a value; the row says how many of how many.
-    Names of runs can be long, so each is printed on a line above its row. A single run
-    has none here: its name is printed above its grid.
     """
-    headings = [
-        heading.replace(" (mean", "\n(mean")
-        for heading in summary_headings(runs, metric, also)[1:]
-    ]
-    rows = [
-        summary_row(run, metric, also, on) for run, on in zip(runs, found, strict=True)
-    ]
-    columns = list(zip(headings, *(row[1:] for row in rows), strict=True))
-    widths = [_width(column) for column in columns]
-    if len(rows) == 1:
-        return _aligned(headings, rows[0][1:], widths)
-    parts: list[RenderableType] = [_aligned(headings, [], widths)]
-    for name, *row in rows:
-        parts += [_unbroken(Text(name, style="bold")), _aligned([], row, widths)]
-    return Group(*parts)
-
-
-def _aligned(
-    headings: Sequence[str], row: Sequence[str], widths: Sequence[int]
-) -> Table:
-    """Headings or a row of a summary; only the last column, of words, may fold."""
-    table = Table(
-        box=box.ASCII2, show_edge=False, pad_edge=False, show_header=bool(headings)
-    )
-    last = len(widths) - 1
-    for at, width in enumerate(widths):
-        heading = headings[at] if headings else ""
-        fixed = None if at == last else width
-        table.add_column(heading, width=fixed, overflow="fold")
-    if row:
-        table.add_row(*map(Text, row))
-    return table
-
-
-def _width(texts: Sequence[str]) -> int:
-    lines = (line for text in texts for line in text.splitlines())
-    return max(LEAST_COLUMN, *map(len, lines))
-
-
-def summary_headings(
-    runs: Sequence[Run], metric: Metric, also: Sequence[Metric]
-) -> list[str]:
-    """The headings of `summary`, with the upper bound where all *runs* share it."""
-    return [
+    columns = [*(each for each in also if each.name != metric.name), metric]
+    heading = [
         "run",
         "pairs",
-        *(f"{_heading(each, runs)} (mean +/- sd)" for each in _columns(metric, also)),
-        f"{metric.name} range",
-        "beyond the limit",
+        *(f"{_heading(each, runs)}\n(mean +/- sd)" for each in columns),
+        f"{metric.name}\nrange",
+        "beyond\nthe limit",
     ]
+    rows = [_summary_row(run, columns, on) for run, on in zip(runs, found, strict=True)]
+    if not rows[1:]:  # its name stands above its grid
+        return Table(heading[1:], [rows[0][1:]], words={heading[-1]})
+    return Table(heading, rows, words={heading[0], heading[-1]})
 
 
-def summary_row(
-    run: Run,
-    metric: Metric,
-    also: Sequence[Metric],
-    found: "Verdict",
-) -> list[str]:
-    """The cells of `summary` for one run; *found* is the verdict on it."""
-    columns = _columns(metric, also)
-    tables = frames.cells_frames(run, columns)
-    cells = tables[metric.name]
-    spread = frames.spread(cells)
-    digits = max(metric.digits, SUMMARY_DIGITS)
-    low, high = (number(end, digits=digits) for end in (spread.low, spread.high))
-    value_range = f"{low} - {high}" if spread.cells else NO_VALUE_WORD
-    return [
-        visible(run.name),
-        _of_all(spread.cells, sum(not cell.is_hole for cell in cells)),
-        *(_mean_and_sd(each, frames.spread(tables[each.name])) for each in columns),
-        value_range,
-        _beyond(found, metric) or NO_VALUE_WORD,
-    ]
-
-
-def _beyond(found: "Verdict", metric: Metric) -> str:
+def _summary_row(run: Run, columns: Sequence[Metric], found: "Verdict") -> list[str]:
     # A live grid needs no statistics: they take a second to load.
     from codeneedle.report.verdict import beyond_phrase
 
-    return beyond_phrase(found, metric.name)
+    metric = columns[-1]
+    tables = frames.cells_frames(run, columns)
+    cells = tables[metric.name]
+    spread = frames.spread(cells)
+    of = sum(not cell.is_hole for cell in cells)
+    digits = max(metric.digits, SUMMARY_DIGITS)
+    low, high = (number(end, digits=digits) for end in (spread.low, spread.high))
+    return [
+        run.name,
+        str(of) if spread.cells == of else f"{spread.cells} of {of}",
+        *(_mean_and_sd(each, frames.spread(tables[each.name])) for each in columns),
+        f"{low} - {high}" if spread.cells else NO_VALUE_WORD,
+        beyond_phrase(found, metric.name) or NO_VALUE_WORD,
+    ]
 
 
-def grid(run: Run, metric: Metric, found: "Verdict") -> RenderableType:
+def grid(run: Run, metric: Metric, found: "Verdict") -> Iterator[Block]:
     """Heading, grid, legend, and the pairs that are within, beyond and open."""
+    from codeneedle.report.verdict import metric_entries
+
     cells = frames.cells_frame(run, metric)
     described = captions.described(metric) + captions.combined(metric, cells)
-    heading = Text(f"{visible(run.name)}: {described}", style="bold")
-    return Group(
-        heading,
-        Text(),
-        *grid_lines(cells, metric),
-        Text(),
-        captions.entry_table(
-            [
-                *captions.legend_entries(run.setup, cells, metric),
-                *captions.floor_entries(run, metric, cells),
-                *judged_entries(found, metric),
-            ]
-        ),
-        *(Text(line) for line in unmeasured_lines(run, metric)),
-        *(Text(line) for line in incomplete_lines(run, cells)),
+    yield Heading(f"{run.name}: {described}")
+    yield values(cells, metric)
+    yield Facts(
+        [
+            *captions.legend_entries(run.setup, cells, metric),
+            *captions.floor_entries(run, metric, cells),
+            *metric_entries(found, metric.name),
+        ]
+    )
+    yield Lines(
+        [
+            *captions.unmeasured_lines(run, metric),
+            *captions.incomplete_lines(run, cells),
+        ]
     )
 
 
-def judged_entries(found: "Verdict", metric: Metric) -> list[tuple[str, str]]:
-    """The pairs of each word by *metric*; nothing where it is not judged."""
-    from codeneedle.report.verdict import metric_entries
-
-    return metric_entries(found, metric.name)
-
-
-def grid_lines(cells: Cells, metric: Metric) -> list[Text]:
-    """The grid itself, a line for each K type below a line of V types."""
-    rows = grid_texts(cells, metric)
-    v_types = [visible(v) for v in frames.v_types(cells)]
-    k_types = [visible(k) for k in frames.k_types(cells)]
-    left = max(len(word) for word in (CORNER, *k_types))
-    widths = [
-        max(LEAST_COLUMN, len(v) + 3, *(len(row[at]) + 2 for row in rows))
-        for at, v in enumerate(v_types)
-    ]
-    # The blank behind a type is the place of the reference's mark in the rows.
-    heads = (f"{v} ".rjust(width) for v, width in zip(v_types, widths, strict=True))
-    lines = [_unbroken(Text("".join([CORNER.ljust(left), *heads]), style="bold"))]
-    for k, row in zip(k_types, rows, strict=True):
-        line = Text(k.ljust(left), style="bold")
-        for text, width in zip(row, widths, strict=True):
-            line.append(" ")
-            line.append(text.plain.rjust(width - 1), style=f"not bold {text.style}")
-        lines.append(_unbroken(line))
-    return lines
-
-
-def grid_texts(cells: Cells, metric: Metric) -> list[list[Text]]:
-    """The styled text of each cell of a `frames.cells_frame`, K down and V across."""
-    values = [cell.value for cell in cells]
-    scale = value_scale(metric, values, rounds=frames.most_observations(cells))
+def values(cells: Cells, metric: Metric) -> Grid:
+    """The styled text of each of *cells*, K down and V across."""
+    known = [cell.value for cell in cells]
+    scale = value_scale(metric, known, rounds=frames.most_observations(cells))
     reference = frames.reference(cells)
     across = len(frames.v_types(cells))
     flat = [
         _shown(metric, scale, cell, is_reference=cell.pair == reference)
         for cell in cells
     ]
-    return [flat[at : at + across] for at in range(0, len(flat), across)]
+    rows = [flat[at : at + across] for at in range(0, len(flat), across)]
+    return Grid(frames.k_types(cells), frames.v_types(cells), rows)
 
 
 def _shown(metric: Metric, scale: Scale, cell: Cell, *, is_reference: bool) -> Text:
@@ -392,10 +296,6 @@ def _shown(metric: Metric, scale: Scale, cell: Cell, *, is_reference: bool) -> T
     text = (value if cell.has_value else cell_word(cell)) + mark
     is_dim = cell.status == frames.NOT_RUN
     return Text(text, "dim" if is_dim else cell_style(metric, cell.value, scale))
-
-
-def _columns(metric: Metric, also: Sequence[Metric]) -> list[Metric]:
-    return [*(each for each in also if each.name != metric.name), metric]
 
 
 def _heading(metric: Metric, runs: Sequence[Run]) -> str:
@@ -417,71 +317,36 @@ def _mean_and_sd(metric: Metric, spread: frames.Spread) -> str:
     return f"{mean} +/- {sd}"
 
 
-def _of_all(cells: int, of: int) -> str:
-    return str(of) if cells == of else f"{cells} of {of}"
+# --- as data
 
 
-def _unbroken(line: Text) -> Text:
-    """A line that rich does not fold, nor cut when printed with ``crop=False``."""
-    line.no_wrap, line.overflow = True, "ignore"
-    return line
-
-
-# --- CSV, JSON and Markdown
-
-
-def grid_csv(runs: Sequence[Run], metrics: Sequence[Metric]) -> str:
-    """
-    One row per run and pair, with `captions.csv_headings` for each of *metrics*.
-
-    Values are unrounded and in the metrics' units; empty where there is none.
-    """
-    headings = [word for metric in metrics for word in captions.csv_headings(metric)]
-    lines: list[list[object]] = [
-        [*captions.CSV_RUN, "k", "v", "status", "reason", *headings]
-    ]
+def grid_rows(runs: Sequence[Run], metrics: Sequence[Metric]) -> Iterator[data.Row]:
+    """A row per run and pair: values of *metrics*, unrounded and in their units."""
     for run in runs:
-        columns = frames.cells_frames(run, metrics)
-        for row in zip(*columns.values(), strict=True):
-            keys = map(csv_field, (*captions.csv_run(run), *_keys(row[0]).values()))
-            numbers = [number for cell in row for number in captions.csv_numbers(cell)]
-            lines.append([*keys, *numbers])
-    return captions.csv_text(lines)
+        for cells in zip(*frames.cells_frames(run, metrics).values(), strict=True):
+            row: dict[str, object] = {**data.run_row(run), **_keys(cells[0])}
+            for metric, cell in zip(metrics, cells, strict=True):
+                row |= data.cell_row(metric, cell)
+            yield row
 
 
-def grid_json(
-    runs: Sequence[Run],
-    metrics: Sequence[Metric],
-    found: Sequence["Verdict"],
-) -> str:
+def grid_objects(
+    runs: Sequence[Run], metrics: Sequence[Metric], found: Sequence["Verdict"]
+) -> list[dict[str, Any]]:
     """
     A list of runs: setup without the needles' text, metrics, and a cell per pair.
 
     Values are unrounded; null where there is none. *found* has a verdict on each run.
     """
     both = zip(runs, found, strict=True)
-    return json_text([_run_object(run, metrics, on) for run, on in both])
-
-
-def grid_markdown(
-    runs: Sequence[Run],
-    metrics: Sequence[Metric],
-    also: Sequence[Metric],
-    found: Sequence["Verdict"],
-) -> str:
-    """The summary, then each grid with its legend, as GitHub renders tables."""
-    both = list(zip(runs, found, strict=True))
-    rows = [summary_row(run, metrics[-1], also, on) for run, on in both]
-    parts = [f"{table_lines([summary_headings(runs, metrics[-1], also), *rows])}\n"]
-    parts += [_grid_part(run, each, on) for run, on in both for each in metrics]
-    return "\n".join(parts)
+    return [_run_object(run, metrics, on) for run, on in both]
 
 
 def _keys(cell: Cell) -> dict[str, str]:
     """What all metrics of a pair share."""
-    missing = captions.HOLE_STATUS if cell.is_hole else captions.NOT_RUN_STATUS
+    missing = data.HOLE_STATUS if cell.is_hole else data.NOT_RUN_STATUS
     status = cell.status or missing
-    return {**captions.sides(cell.pair), "status": status, "reason": cell.reason}
+    return {**data.sides(cell.pair), "status": status, "reason": cell.reason}
 
 
 def _run_object(
@@ -491,7 +356,7 @@ def _run_object(
     reference = frames.reference(columns[metrics[0].name])
     return {
         "run": run.name,
-        "setup": captions.setup_object(run),
+        "setup": data.setup_object(run),
         "reference": str(reference) if reference else None,
         "words": {
             name: {
@@ -501,37 +366,14 @@ def _run_object(
             }
             for name in columns
         },
-        "metrics": [captions.metric_object(metric) for metric in metrics],
+        "metrics": [data.metric_object(metric) for metric in metrics],
         "cells": [
             {
                 **_keys(row[0]),
                 "values": {
-                    name: or_null(cell.value)
-                    for name, cell in zip(columns, row, strict=True)
+                    name: cell.value for name, cell in zip(columns, row, strict=True)
                 },
             }
             for row in zip(*columns.values(), strict=True)
         ],
     }
-
-
-def _grid_part(run: Run, metric: Metric, found: "Verdict") -> str:
-    cells = frames.cells_frame(run, metric)
-    rows = [
-        [k, *(text.plain.strip() for text in row)]
-        for k, row in zip(frames.k_types(cells), grid_texts(cells, metric), strict=True)
-    ]
-    return captions.markdown(
-        f"{run.name}: {metric.label}",
-        [[CORNER, *frames.v_types(cells)], *rows],
-        sentences=[
-            *unmeasured_lines(run, metric),
-            *incomplete_lines(run, cells),
-            *captions.cautions(run.setup),
-        ],
-        entries=[
-            *captions.legend_entries(run.setup, cells, metric),
-            *judged_entries(found, metric),
-            *captions.facts(run),
-        ],
-    )

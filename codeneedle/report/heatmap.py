@@ -29,7 +29,6 @@ from codeneedle.records.record import Run
 from codeneedle.report import captions
 from codeneedle.report.captions import (
     incomplete_lines,
-    number,
     reference_note,
     status_word,
     unmeasured_lines,
@@ -43,7 +42,7 @@ from codeneedle.report.grid import (
 )
 from codeneedle.report.verdict import metric_entries
 from codeneedle.system.files import write_whole
-from codeneedle.text import visible
+from codeneedle.text import number, visible
 from codeneedle.verdict.judge import Verdict
 from codeneedle.verdict.statistics import Word
 

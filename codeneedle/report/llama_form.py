@@ -10,15 +10,15 @@ import shlex
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
+from codeneedle.document import Block, Document, Facts, Heading, Lines, Table
 from codeneedle.engines.engine import Estimate, Statistics
 from codeneedle.errors import BadInput
 from codeneedle.grid import Pair, bits, most_precise_first
 from codeneedle.probes.divergence.record import Compared, divergence_of
 from codeneedle.records.record import CellRecord
 from codeneedle.report import captions
-from codeneedle.report.captions import NO_VALUE_WORD, number
 from codeneedle.report.verdict import front
-from codeneedle.text import plain, table_lines, visible
+from codeneedle.text import NO_VALUE_WORD, number
 from codeneedle.verdict.judge import Verdict
 from codeneedle.verdict.statistics import Word
 
@@ -45,9 +45,9 @@ class Dialect:
     build: Callable[[Iterable[Pair]], str]
 
 
-def llama_form(found: Verdict, dialect: Dialect) -> str:
+def llama_form(found: Verdict, dialect: Dialect) -> Document:
     """
-    A table for each context of the run that *found* judges, for GitHub.
+    A table for each context of the run that *found* judges.
 
     Raises:
         BadInput: If divergence was not measured.
@@ -69,30 +69,29 @@ def llama_form(found: Verdict, dialect: Dialect) -> str:
     stored = (at.context for _, seen in compared.values() for at in seen.contexts)
     contexts = list(dict.fromkeys(stored))
     reference = next(iter(compared.values()))[1].reference
-    parts = [f"### {plain(run.name)}: divergence\n"]
+    records = [compared[pair][0] for pair in pairs]
+    parts: list[Block] = [Heading(f"{run.name}: divergence")]
     for context in contexts:
         at_context = {
             pair: at for pair in pairs if (at := compared[pair][1].at(context))
         }
         parts += _part(at_context, reference)
-    parts += [f"- {plain(word)}: {plain(line)}" for word, line in captions.facts(run)]
-    records = [compared[pair][0] for pair in pairs]
-    commands = "\n".join(_commands(found, records, reference, dialect))
-    return "\n".join([*parts, "", captions.folded("Commands", [commands])]) + "\n"
+    commands = list(_commands(found, records, reference, dialect))
+    return [*parts, Facts(captions.facts(run)), Lines(commands, copied="Commands")]
 
 
-def _part(at_context: dict[Pair, Compared], reference: str) -> Iterator[str]:
+def _part(at_context: dict[Pair, Compared], reference: str) -> Iterator[Block]:
     first = next(iter(at_context.values()))
-    yield f"{first.chunks} chunks of {first.context} tokens\n"
-    rows = [list(HEADING)]
+    yield Lines([f"{first.chunks} chunks of {first.context} tokens"])
+    rows = []
     for pair, compared in at_context.items():
-        name = [visible(pair.k), visible(pair.v), _bits(pair)]
+        name = [pair.k, pair.v, _bits(pair)]
         if str(pair) == reference:
             ppl = number(compared.reference_ppl, digits=4)
             rows.append([*name, ppl, *[NO_VALUE_WORD] * 5])
             name[1] += ", again"
         rows.append([*name, *_figures(compared.statistics)])
-    yield table_lines(rows)
+    yield Table(HEADING, rows, words=HEADING[:2])
 
 
 def _bits(pair: Pair) -> str:
@@ -143,14 +142,14 @@ def _commands(
     """The same figures by hand, and the build option for pairs worth compiling."""
     settings = found.run.setup.probes.get("divergence", {})
     contexts = settings.get("contexts", [])
-    yield visible(f"# text.txt: {settings.get('text', '')}")
+    yield f"# text.txt: {settings.get('text', '')}"
     for record in records:
         compared = divergence_of(record)
         if str(record.pair) == reference and compared:
             chunks = compared.contexts[-1].chunks
-            yield visible(shlex.join(dialect.base(record.command, chunks)))
+            yield shlex.join(dialect.base(record.command, chunks))
     for record in records:
-        yield visible(shlex.join(dialect.compares(record.command)))
+        yield shlex.join(dialect.compares(record.command))
     if len(contexts) > 1:
         yield f"# likewise at contexts of {', '.join(map(str, contexts))} tokens"
     worth = worth_compiling(found)

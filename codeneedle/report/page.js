@@ -1,6 +1,6 @@
 "use strict";
 // Shows the runs of the JSON block. Their text is only ever set as text, never as markup.
-const { runs, comparison, colours } = JSON.parse(document.getElementById("data").textContent);
+const { runs, colours } = JSON.parse(document.getElementById("data").textContent);
 const byId = (id) => document.getElementById(id);
 const scheme = window.matchMedia("(prefers-color-scheme: dark)");
 const isNarrow = () => window.innerWidth < 600;
@@ -48,10 +48,6 @@ function draw(id, traces, layout) {
 
 function number(value, digits) {
   return value === null ? "–" : value.toFixed(digits).replace(/^-(?=[0.]*$)/, "");
-}
-
-function definitions(id, entries) {
-  byId(id).replaceChildren(...entries.flatMap(([word, phrase]) => [element("dt", word), element("dd", phrase)]));
 }
 
 function rows(cells, width) {
@@ -154,7 +150,7 @@ function showMaps() {
   const pair = byId("map-pair").value;
   const known = map.pairs[run.reference];
   const chosen = map.pairs[pair];
-  const scale = { zmin: 0, zmax: map.high, colorscale: RAMP };
+  const scale = { zmin: 0, zmax: 1, colorscale: RAMP };
   byId("map-reference").hidden = !known;
   byId("map-chosen").hidden = !chosen;
   byId("map-difference").hidden = !known || !chosen;
@@ -166,7 +162,7 @@ function showMaps() {
       return value === null || other === null ? null : value - other;
     }));
     const white = colour("--panel");
-    drawMap("map-difference", "difference", map, change, { zmin: -map.high, zmax: map.high, colorscale: [[0, colour("--bad")], [0.5, white], [1, colour("--good")]] });
+    drawMap("map-difference", "difference", map, change, { zmin: -1, zmax: 1, colorscale: [[0, colour("--bad")], [0.5, white], [1, colour("--good")]] });
   }
 }
 
@@ -209,32 +205,10 @@ function showMemory() {
   });
 }
 
-function fill(id, [heading = [], ...lines]) {
-  const head = element("tr");
-  head.append(...heading.map((word) => element("th", word)));
-  byId(id).replaceChildren(head, ...lines.map((line) => {
-    const row = element("tr");
-    row.append(...line.map((word) => element("td", word)));
-    return row;
-  }));
-}
-
-function showComparison() {
-  byId("comparison-section").hidden = !comparison.names;
-  if (!comparison.names) return;
-  byId("comparison-note").textContent = `The first is ${comparison.names[0]}, the second ${comparison.names[1]}. Both change by what stands in the first table; each metric is the mean over the pairs of both. ${comparison.none}`;
-  fill("setups", comparison.setups);
-  fill("changes", comparison.changes);
-}
-
 function showRun() {
   byId("name").textContent = run.name;
   byId("headline").replaceChildren(...run.headline.map((line) => element("span", line)));
-  fill("losses", run.losses);
-  byId("sentences").replaceChildren(...run.sentences.map((line) => element("li", line)));
-  definitions("facts", run.facts);
-  byId("command").textContent = run.command;
-  byId("sweep").textContent = run.sweep;
+  for (const each of document.querySelectorAll("[data-run]")) each.hidden = runs[Number(each.dataset.run)] !== run;
   options("metric", run.metrics.map((each) => [each.name, each.name]));
   options("map", run.maps.map((each) => [each.name, each.name]));
   options("map-pair", [...new Set(run.maps.flatMap((each) => Object.keys(each.pairs)))].reverse().map((pair) => [pair, pair]));
@@ -249,5 +223,4 @@ for (const [id, show] of [["metric", showGrid], ["map", showMaps], ["map-pair", 
   byId(id).addEventListener("change", show);
 }
 scheme.addEventListener("change", showRun);
-showComparison();
 showRun();

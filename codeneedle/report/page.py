@@ -3,8 +3,7 @@
 import itertools
 import json
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from importlib.resources import files
 from typing import Any
 
@@ -12,51 +11,30 @@ from jinja2 import Environment
 from markupsafe import Markup
 from plotly.offline import get_plotlyjs
 
-from codeneedle.corpora.needles import ASKED_LINES
+from codeneedle.document import Document, Facts, Lines
 from codeneedle.grid import Pair
 from codeneedle.models.kv_cache import kv_bytes, usual_contexts
 from codeneedle.probes import PROBES, frames
+from codeneedle.probes.answers import Answer
 from codeneedle.probes.metrics import LossKind
-from codeneedle.probes.recall.alignment import score
-from codeneedle.probes.recall.rounds import scored_rounds
-from codeneedle.probes.retrieval.outcomes import outcomes
-from codeneedle.probes.retrieval.record import NAME as RETRIEVAL
-from codeneedle.records.record import CellRecord, Run
-from codeneedle.report import captions
-from codeneedle.report.answers import line_pairs
-from codeneedle.report.compare import (
-    CHANGE_HEADING,
-    NOTHING_SHARED,
-    Comparison,
-    change_rows,
-    compare,
-    setup_rows,
-)
+from codeneedle.records.record import Run
+from codeneedle.report import answers, captions, compare
+from codeneedle.report.data import strict
 from codeneedle.report.grid import RAMP, hex_of, value_scale
+from codeneedle.report.html import html
 from codeneedle.report.plan import predictable, weights_of_run
 from codeneedle.report.table import Column, PairTable, pair_table
-from codeneedle.report.verdict import (
-    Spell,
-    front,
-    headline,
-    sentences,
-    table_rows,
-)
-from codeneedle.text import (
-    mib,
-    one_line,
-    or_null,
-    sweep_command,
-    visible,
-    visible_lines,
-)
+from codeneedle.report.verdict import Spell, front, headline, sentences
+from codeneedle.report.verdict import table as losses
+from codeneedle.text import mib, one_line, sweep_command, visible
 from codeneedle.verdict.judge import Limits, Row, Standing, Verdict, judge
 
 ANSWER_CHARACTERS = 700_000
 """Most characters of answers on a page: the pairs that lost most go first."""
 
 DEPTH_BINS = 5
-"""Columns of the map of recall by depth."""
+MOST_DEPTHS = 10
+"""Columns of a map by depth; the first where there are more than the second."""
 
 
 def page(
@@ -74,23 +52,22 @@ def page(
         asks_for: How a pair is asked for on the command line of an engine.
     """
     names = captions.names_of(runs)
+    found = [judge(run, limits) for run in runs]
     shown = [
-        {
-            "name": name,
-            **_run_facts(run, judge(run, limits), asks_for(run.setup.engine)),
-        }
-        for name, run in zip(names, runs, strict=True)
+        {"name": name, **_run_facts(each, asks_for(each.run.setup.engine))}
+        for name, each in zip(names, found, strict=True)
     ]
-    both = _comparison(compare(runs[0], runs[1])) if len(runs) == PAIR else {}
+    both = compare.summary(compare.compare(*runs)) if len(runs) == PAIR else ()
     folder = files("codeneedle.report")
     template = Environment(autoescape=True).from_string(
         folder.joinpath("page.html.j2").read_text(encoding="utf-8")
     )
     return template.render(
         title=", ".join(names),
-        data=_script_json(
-            {"runs": shown, "comparison": both, "colours": [hex_of(c) for c in RAMP]}
-        ),
+        data=_script_json({"runs": shown, "colours": [hex_of(c) for c in RAMP]}),
+        comparison=html(both),
+        verdicts=[html(_verdict(each)) for each in found],
+        facts=[html(_facts(run)) for run in runs],
         plotly=Markup(_closed(get_plotlyjs())),  # noqa: S704 - the library's own file
         script=Markup(folder.joinpath("page.js").read_text(encoding="utf-8")),  # noqa: S704 - ours
     )
@@ -100,19 +77,24 @@ PAIR = 2
 """Runs that are compared with each other on a page."""
 
 
-def _comparison(found: Comparison) -> dict[str, Any]:
-    """Names, what differs in the setups, and the changes by metric."""
-    return {
-        "names": captions.names_of([found.first, found.second]),
-        "setups": [["setup", "first", "second"], *setup_rows(found)],
-        "changes": [CHANGE_HEADING, *change_rows(found)] if found.changes else [],
-        "none": "" if found.changes else NOTHING_SHARED,
-    }
+def _verdict(found: Verdict) -> Document:
+    """What pairs lose; what to set stands above it."""
+    if found.compared:
+        yield losses(found, found.standings)
+    yield Lines(sentences(found))
+
+
+def _facts(run: Run) -> Document:
+    """What a run was measured on, and how to measure it again."""
+    yield Facts(captions.facts(run))
+    yield Lines([sweep_command(run.folder)], copied="To go on with it")
+    again = "To measure it again, save this and run: codeneedle sweep ./FILE.toml"
+    yield Lines(run.sweep.splitlines(), copied=again)
 
 
 def _script_json(data: object) -> Markup:
     """*data* for a script element: no text in it can end the element."""
-    text = json.dumps(data, ensure_ascii=True, allow_nan=False, separators=(",", ":"))
+    text = json.dumps(strict(data), allow_nan=False, separators=(",", ":"))
     for special, escape in (("<", "\\u003c"), (">", "\\u003e"), ("&", "\\u0026")):
         text = text.replace(special, escape)
     return Markup(text)  # noqa: S704 - escaped above
@@ -122,13 +104,15 @@ def _closed(script: str) -> str:
     return script.replace("</script", "<\\/script")
 
 
-def _run_facts(run: Run, found: Verdict, spell: Spell) -> dict[str, Any]:
-    """All that the page shows of one run."""
+def _run_facts(found: Verdict, spell: Spell) -> dict[str, Any]:
+    """What the script shows of one run."""
+    run = found.run
     table = pair_table(run, tuple(PROBES.values()))
+    by_pair: dict[Pair, list[Answer]] = {}
+    for record in run.records:
+        by_pair.setdefault(record.pair, []).extend(answers.of(run, record))
     return {
         "headline": headline(found, spell),
-        "losses": table_rows(found, found.standings) if found.compared else [],
-        "sentences": sentences(found),
         "reference": visible(str(found.reference)) if found.reference else "",
         "k": list(dict.fromkeys(visible(pair.k) for pair in table.pairs)),
         "v": list(dict.fromkeys(visible(pair.v) for pair in table.pairs)),
@@ -138,12 +122,9 @@ def _run_facts(run: Run, found: Verdict, spell: Spell) -> dict[str, Any]:
             if column.has_values
         ],
         "front": _front(found),
-        "maps": [*_recall_maps(run), *_task_maps(run)],
-        "answers": _answers(run),
+        "maps": list(_maps(by_pair)),
+        "answers": _answers(by_pair),
         "memory": _memory(run, table),
-        "facts": [list(each) for each in captions.facts(run)],
-        "sweep": visible_lines(run.sweep),
-        "command": sweep_command(run.folder),
     }
 
 
@@ -191,8 +172,8 @@ def _front(found: Verdict) -> dict[str, Any]:
                 "pair": visible(str(each.pair)),
                 "memory": each.memory,
                 "loss": row.bounds.mean,
-                "low": or_null(row.bounds.low),
-                "high": or_null(row.bounds.high),
+                "low": row.bounds.low,
+                "high": row.bounds.high,
                 "speed": each.speed,
                 "onFront": each.pair in best,
                 "verdict": found.word(each.pair),
@@ -209,143 +190,86 @@ def _graded(standing: Standing) -> Row | None:
     return row if row and row.kind.is_graded else None
 
 
-def _recall_maps(run: Run) -> Iterator[dict[str, Any]]:
-    """Matched lines by depth, of each pair that recalled."""
-    pairs = {}
-    for record in _finished(run, "recall"):
-        bins: list[list[int]] = [[] for _ in range(DEPTH_BINS)]
-        for asked in scored_rounds(record, run.setup):
-            if not asked.error:
-                at = min(int(asked.needle.depth * DEPTH_BINS), DEPTH_BINS - 1)
-                bins[at].append(asked.counts.matched)
-        if any(bins):
-            pairs[visible(str(record.pair))] = [[_mean(values) for values in bins]]
-    if pairs:
-        edges = [round(100 * at / DEPTH_BINS) for at in range(DEPTH_BINS + 1)]
-        yield {
-            "name": f"recall: matched lines of {ASKED_LINES}",
-            "rows": [f"{run.setup.corpus.tokens:,}"],
-            "columns": [f"{low}-{high}%" for low, high in itertools.pairwise(edges)],
-            "high": ASKED_LINES,
-            "pairs": pairs,
+Answers = Mapping[Pair, Sequence[Answer]]
+
+
+def _maps(found: Answers) -> Iterator[dict[str, Any]]:
+    """How much of the answers is right by length and depth, of each task and pair."""
+    judged = {
+        pair: [each for each in of_pair if each.task and not each.error]
+        for pair, of_pair in found.items()
+    }
+    for task in dict.fromkeys(each.task for of in judged.values() for each in of):
+        of_task = {
+            visible(str(pair)): [each for each in of_pair if each.task == task]
+            for pair, of_pair in judged.items()
         }
-
-
-def _task_maps(run: Run) -> Iterator[dict[str, Any]]:
-    """Right answers by length and depth, of each task and pair."""
-    found: dict[str, dict[str, dict[tuple[int, float], list[float]]]] = {}
-    for record in _finished(run, RETRIEVAL):
-        for outcome in outcomes(record):
-            of_pair = found.setdefault(outcome.task, {}).setdefault(
-                visible(str(record.pair)), {}
-            )
-            place = (outcome.length, outcome.depth)
-            of_pair.setdefault(place, []).append(outcome.score.share)
-    for task, pairs in found.items():
-        places = sorted({place for cells in pairs.values() for place in cells})
-        lengths = sorted({length for length, _ in places})
-        depths = sorted({depth for _, depth in places})
+        every = [each for of_pair in of_task.values() for each in of_pair]
+        lengths = sorted({each.length for each in every})
+        columns = _columns(sorted({each.depth for each in every}))
         yield {
             "name": f"{task}: share of right answers",
             "rows": [f"{length:,}" for length in lengths],
-            "columns": [f"{depth:.0%}" for depth in depths],
-            "high": 1,
+            "columns": list(dict.fromkeys(columns.values())),
             "pairs": {
                 pair: [
-                    [_mean(cells.get((length, depth), ())) for depth in depths]
+                    [
+                        _mean(
+                            each.right
+                            for each in of_pair
+                            if each.length == length and columns[each.depth] == column
+                        )
+                        for column in dict.fromkeys(columns.values())
+                    ]
                     for length in lengths
                 ]
-                for pair, cells in pairs.items()
+                for pair, of_pair in of_task.items()
+                if of_pair
             },
         }
 
 
-def _mean(values: Sequence[float]) -> float | None:
-    return math.fsum(values) / len(values) if values else None
+def _columns(depths: Sequence[float]) -> dict[float, str]:
+    """The column of each depth: its own, or a part of the text where there are many."""
+    if len(depths) <= MOST_DEPTHS:
+        return {depth: f"{depth:.0%}" for depth in depths}
+    columns = {}
+    for depth in depths:
+        at = min(int(depth * DEPTH_BINS), DEPTH_BINS - 1)
+        low, high = (round(100 * end / DEPTH_BINS) for end in (at, at + 1))
+        columns[depth] = f"{low}-{high}%"
+    return columns
 
 
-def _finished(run: Run, probe: str) -> Iterator[CellRecord]:
-    return (each for each in run.records if each.probe == probe and each.has_numbers)
+def _mean(values: Iterable[float]) -> float | None:
+    known = list(values)
+    return math.fsum(known) / len(known) if known else None
 
 
-@dataclass(frozen=True, slots=True)
-class _Answer:
-    """An answer of a pair: the share of it that is right, and what differs."""
-
-    pair: Pair
-    name: str
-    right: float
-    said: str
-    error: str
-    rows: list[list[str | None]]
-
-
-def _answers(run: Run) -> dict[str, Any]:
+def _answers(found: Answers) -> dict[str, Any]:
     """
     Answers beside what was expected: by pair and question, rows of two texts.
 
     One that is right has no rows. Answers that do not fit into `ANSWER_CHARACTERS`
     are counted.
     """
-    found = [*_recalled(run), *_told(run)]
     left, left_out = ANSWER_CHARACTERS, 0
+    flat = [(pair, each) for pair, of in found.items() for each in of if each.beside]
     pairs: dict[str, dict[str, Any]] = {}
-    for answer in sorted(found, key=lambda each: each.right):
-        rows = answer.rows
+    for pair, answer in sorted(flat, key=lambda each: each[1].right):
+        beside = answer.beside() if answer.beside and answer.right < 1 else ()
+        rows = [[_shown(text) for text in line] for line in beside]
         left -= sum(len(text or "") for text in itertools.chain(*rows))
         if left < 0:
             left_out, rows = left_out + 1, []
-        pairs.setdefault(visible(str(answer.pair)), {})[visible(answer.name)] = {
-            "said": visible(answer.said),
+        pairs.setdefault(visible(str(pair)), {})[visible(answer.name)] = {
+            "said": visible(answer.outcome),
             "isRight": answer.right == 1,
             "error": visible(answer.error),
             "rows": rows,
         }
-    order = list(dict.fromkeys(visible(answer.name) for answer in found))
+    order = list(dict.fromkeys(visible(answer.name) for _, answer in flat))
     return {"order": order, "pairs": pairs, "leftOut": left_out}
-
-
-def _recalled(run: Run) -> Iterator[_Answer]:
-    """Functions, in the order in which they were asked for."""
-    for record in _finished(run, "recall"):
-        for asked in scored_rounds(record, run.setup):
-            matched, rows = asked.counts.matched, []
-            if asked.error or matched < ASKED_LINES:
-                scored = score(asked.needle, asked.round.reply)
-                rows = [
-                    [
-                        _shown(each.expected.expected if each.expected else None),
-                        _shown(each.produced.produced if each.produced else None),
-                    ]
-                    for each in line_pairs(asked.needle, scored)
-                ]
-            yield _Answer(
-                record.pair,
-                asked.needle.name,
-                matched / ASKED_LINES,
-                f"{matched} of {ASKED_LINES}",
-                asked.error,
-                rows,
-            )
-
-
-def _told(run: Run) -> Iterator[_Answer]:
-    """Questions of tasks, likewise."""
-    for record in _finished(run, RETRIEVAL):
-        for outcome in outcomes(record):
-            share, asked = outcome.score.share, outcome.answer
-            lines = itertools.zip_longest(
-                asked.payload.split("\n"), asked.reply.strip().split("\n")
-            )
-            rows = [[_shown(each) for each in line] for line in lines]
-            yield _Answer(
-                record.pair,
-                outcome.question,
-                share,
-                outcome.score.mode.value,
-                "",
-                [] if share == 1 else rows,
-            )
 
 
 def _shown(line: str | None) -> str | None:

@@ -13,7 +13,7 @@ from matplotlib.patches import Patch, Rectangle
 
 from codeneedle.probes.metrics import Metric
 from codeneedle.records.record import Run
-from codeneedle.report.captions import number, status_word
+from codeneedle.report.captions import status_word
 from codeneedle.report.heatmap import (
     BAR_GAP,
     COLOURS,
@@ -43,7 +43,7 @@ from codeneedle.report.panels import (
     panels_of,
     refuse_without_reference,
 )
-from codeneedle.text import plural, visible
+from codeneedle.text import number, plural, visible
 
 KIND_COLOURS = dict(
     zip(KINDS, ("#cfcfcf", "#e08214", "#6a51a3", "#8f8f8f"), strict=True)

@@ -9,12 +9,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from rich.columns import Columns
-from rich.console import Console, Group, RenderableType
-from rich.measure import Measurement
-from rich.table import Table
 from rich.text import Text
 
+from codeneedle.document import Block, Document, Facts, Grid, Heading, Lines
 from codeneedle.errors import BadInput
 from codeneedle.grid import Pair
 from codeneedle.probes import frames
@@ -23,27 +20,12 @@ from codeneedle.probes.metrics import Metric
 from codeneedle.probes.retrieval.metrics import remarks
 from codeneedle.probes.retrieval.outcomes import Outcome, outcomes
 from codeneedle.probes.retrieval.record import NAME as RETRIEVAL
-from codeneedle.probes.retrieval.record import LeftOut, retrieval_of
+from codeneedle.probes.retrieval.record import LeftOut, frozen_of, retrieval_of
 from codeneedle.records.record import Run
-from codeneedle.report.captions import (
-    CSV_RUN,
-    NO_VALUE_WORD,
-    NOT_RUN_STATUS,
-    REFERENCE_MARK,
-    csv_number,
-    csv_run,
-    csv_text,
-    entry_table,
-    facts,
-    failure_phrase,
-    named_pairs,
-    nothing_to_show,
-    number,
-    sides,
-    status_word,
-)
+from codeneedle.report import captions, data
+from codeneedle.report.captions import REFERENCE_MARK, named_pairs, status_word
 from codeneedle.report.grid import Scale, cell_style, value_scale
-from codeneedle.text import csv_field, json_text, or_null, sweep_command, visible
+from codeneedle.text import NO_VALUE_WORD, number, sweep_command
 from codeneedle.verdict.factors import sentences
 
 KINDS = ("both right", "lost", "gained", "both wrong")
@@ -158,7 +140,7 @@ def panels_of(run: Run, metric: Metric) -> list[Panels]:
     tasks = list(dict.fromkeys(each.task for found in asked.values() for each in found))
     chosen = [task for task in tasks if name in {RETRIEVAL, task}]
     if not tasks and RETRIEVAL in run.setup.probes:
-        raise nothing_to_show(run, "answers to tasks")
+        raise captions.nothing_to_show(run, "answers to tasks")
     if not chosen:
         known = [RETRIEVAL, *(f"{t}{end}" for t in tasks for end in ("", _LOGP))]
         raise BadInput(
@@ -187,11 +169,11 @@ def _panels(
     reference = frames.reference(cells)
     base = of_task.get(reference, []) if reference else []
     is_logp = metric.name.endswith(_LOGP)
-    left_out: dict[int, str] = {}
+    frozen = frozen_of(run.setup)
+    left_out = _reasons(frozen.left_out, task) if frozen else {}
     not_asked: dict[Pair, dict[int, str]] = {}
     for record in run.records:
         if found := retrieval_of(record):
-            left_out |= _reasons(found.frozen.left_out, task)
             not_asked[record.pair] = _reasons(found.not_asked, task)
     gaps: dict[int, list[Pair]] = {}
     for pair, reasons in not_asked.items():
@@ -318,89 +300,86 @@ LETTERS = {
 UNCHANGED, WRONG = "=", "w"
 
 
-def view(runs: Sequence[Run], metric: Metric, *, difference: bool) -> RenderableType:
+def panels_document(
+    runs: Sequence[Run], metric: Metric, *, difference: bool
+) -> Document:
     """
-    All panels of *runs*, as many side by side as fit.
+    All panels of *runs*.
 
     Args:
-        runs: Records of the retrieval probe alone.
+        runs: Records of the probe of *metric* alone.
         metric: As of `panels_of`.
         difference: Whether to show what was lost and gained, instead of values.
 
     Raises:
         BadInput: As `panels_of`, or if there is nothing to compare with.
     """
-    parts: list[RenderableType] = []
     for run in runs:
         says = sentences(run)
         for panels in panels_of(run, metric):
             if difference:
                 refuse_without_reference(panels, run)
-            parts += _task_view(run, panels, difference=difference)
-            if panels.task in says:
-                parts.append(Text(visible(says[panels.task])))
-            parts.append(Text())
-        parts.append(entry_table(facts(run), style="dim"))
-    return Group(*parts)
+            yield from _task(run, panels, difference=difference)
+            yield Lines([says.get(panels.task, "")])
+        yield Facts(captions.facts(run), is_quiet=True)
 
 
-def _task_view(
-    run: Run, panels: Panels, *, difference: bool
-) -> Iterator[RenderableType]:
-    title = visible(headline(panels, difference=difference))
-    yield Text(f"{visible(run.name)}  {title}", style="bold")
-    yield Text("length across in tokens, depth down", style="dim")
-    yield Text()
-    shown = {
-        each.pair: Group(_panel_view(panels, each, difference=difference), Text())
-        for each in panels.panels
+def _task(run: Run, panels: Panels, *, difference: bool) -> Iterator[Block]:
+    yield Heading(f"{run.name}  {headline(panels, difference=difference)}")
+    yield Lines(["length across in tokens, depth down"], style="dim")
+    by_pair = {each.pair: each for each in panels.panels}
+    k_types = list(dict.fromkeys(pair.k for pair in by_pair))
+    v_types = list(dict.fromkeys(pair.v for pair in by_pair))
+    texts = {
+        pair: _panel_text(panels, panel, difference=difference)
+        for pair, panel in by_pair.items()
     }
-    console = Console()
-    # The same in all rows, so that the V types of one stand below those of the other.
-    width = max(
-        Measurement.get(console, console.options, each).maximum
-        for each in shown.values()
+    rows = [[texts.get(Pair(k, v), "") for v in v_types] for k in k_types]
+    yield Grid(k_types, v_types, rows)
+    yield Lines(panels.notes, style="dim")
+    yield Lines(_legend() if difference else [])
+    yield Lines(
+        [
+            captions.failure_phrase([each.pair], each.status, each.reason)
+            for each in panels.panels
+            if each.reason
+        ]
     )
-    for _, row in itertools.groupby(shown, key=lambda pair: pair.k):
-        yield Columns([shown[pair] for pair in row], padding=(0, 4), width=width)
-    for note in panels.notes:
-        yield Text(visible(note), style="dim")
-    if difference:
-        yield _legend()
-    for each in panels.panels:
-        if each.reason:
-            yield Text(failure_phrase([each.pair], each.status, each.reason))
 
 
-def _legend() -> Text:
+def _legend() -> list[Text]:
     text = Text()
     for kind, (letter, style) in LETTERS.items():
         text.append(f"{letter}", style=style).append(f" {kind}   ")
-    text.append(f"{UNCHANGED} nothing lost or gained   {WRONG} all wrong with both\n")
-    return text.append("right, wrong: questions with which both pairs were so")
+    text.append(f"{UNCHANGED} nothing lost or gained   {WRONG} all wrong with both")
+    return [text, Text("right, wrong: questions with which both pairs were so")]
 
 
-def _panel_view(panels: Panels, panel: Panel, *, difference: bool) -> RenderableType:
+def _panel_text(panels: Panels, panel: Panel, *, difference: bool) -> Text:
+    """The map of a pair, a line for each depth, all lines as long."""
     mark = REFERENCE_MARK if panel.pair == panels.reference else ""
-    title = Text(f"{visible(str(panel.pair))}{mark}", style="bold")
     if not panel.has_spots:
-        return Group(title, Text(status_word(panel.status), style="yellow"))
-    table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0), show_edge=False)
-    table.add_column("", style="dim", no_wrap=True)
-    for length in panels.lengths:
-        table.add_column(length_word(length), justify="right", no_wrap=True)
+        return Text(status_word(panel.status), style="yellow")
+    right, lost, gained, wrong = panel.whole.counts
+    if difference:
+        above = [Text(f"-{lost} +{gained}{mark}")]
+        above.append(Text(f"right {right}, wrong {wrong}", style="dim"))
+    else:
+        above = [Text(f"{_number(panels, panel.whole)}{mark}")]
+    rows = [[Text(), *(Text(length_word(each)) for each in panels.lengths)]]
     for depth in panels.depths:
         spots = [panel.spots.get((each, depth), NOTHING) for each in panels.lengths]
         shown = [_letters(s) if difference else _value(panels, s) for s in spots]
-        table.add_row(f"{depth:g}", *shown)
-    if not difference:
-        return Group(
-            title.append(f"  {_number(panels, panel.whole)}", "not bold"), table
-        )
-    right, lost, gained, wrong = panel.whole.counts
-    title.append(f"  -{lost} +{gained}", "not bold")
-    both = Text(f"right {right}, wrong {wrong}", style="dim")
-    return Group(title, both, table)
+        rows.append([Text(f"{depth:g}", style="dim"), *shown])
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for row in rows:
+        for text, width in zip(row, widths, strict=True):
+            text.pad_left(width - len(text))
+    lines = [*above, *(Text(" ").join(row) for row in rows), Text()]
+    widest = max(map(len, lines))
+    for line in lines:
+        line.pad_right(widest - len(line))
+    return Text("\n").join(lines)
 
 
 def _number(panels: Panels, spot: Spot) -> str:
@@ -426,56 +405,44 @@ def _letters(spot: Spot) -> Text:
     return text or Text(UNCHANGED if spot.counts[0] else WRONG, style="dim")
 
 
-# --- CSV and JSON
+# --- as data
 
 
-def panels_csv(runs: Sequence[Run], metric: Metric) -> str:
+def panel_rows(runs: Sequence[Run], metric: Metric) -> Iterator[data.Row]:
     """
-    One row per run, pair, task, length and depth.
+    A row per run, pair, task, length and depth.
 
     ``value`` is unrounded and empty where there is none, ``n`` counts its questions;
     ``both_right``, ``lost``, ``gained`` and ``both_wrong`` count them against the
     reference. ``reason`` says why a pair has no record, or was not asked at a length.
     """
-    counts = [kind.replace(" ", "_") for kind in KINDS]
-    texts_of = ("k", "v", "status", "reason", "task")
-    others = ("length", "depth", "metric", "value", "n")
-    lines: list[list[object]] = [[*CSV_RUN, *texts_of, *others, *counts]]
     for run in runs:
         for panels in panels_of(run, metric):
             for row in _rows(panels):
-                texts = map(csv_field, (*csv_run(run), *(row[key] for key in texts_of)))
-                value = csv_number(row["value"])
-                numbers = (row["n"], *(row[name] for name in counts))
-                at = (row["length"], row["depth"])
-                lines.append([*texts, *at, metric.name, value, *numbers])
-    return csv_text(lines)
+                yield {**data.run_row(run), **row}
 
 
-def panels_json(runs: Sequence[Run], metric: Metric) -> str:
+def panel_objects(runs: Sequence[Run], metric: Metric) -> list[dict[str, Any]]:
     """
     A list of runs and tasks: the reference, what the answers depend on, and the rows.
 
-    ``rows`` has what `panels_csv` has; null where there is no value. ``sentence`` is
-    empty where no dependence is shown.
+    ``rows`` has what `panel_rows` has. ``sentence`` is empty where no dependence is
+    shown.
     """
-    parts = []
-    for run in runs:
-        says = sentences(run)
-        for panels in panels_of(run, metric):
-            rows = [{**row, "value": or_null(row["value"])} for row in _rows(panels)]
-            parts.append(
-                {
-                    "run": run.name,
-                    "task": panels.task,
-                    "metric": metric.name,
-                    "reference": str(panels.reference) if panels.reference else None,
-                    "sentence": says.get(panels.task, ""),
-                    "notes": panels.notes,
-                    "rows": rows,
-                }
-            )
-    return json_text(parts)
+    return [
+        {
+            "run": run.name,
+            "task": panels.task,
+            "metric": metric.name,
+            "reference": str(panels.reference) if panels.reference else None,
+            "sentence": says.get(panels.task, ""),
+            "notes": panels.notes,
+            "rows": list(_rows(panels)),
+        }
+        for run in runs
+        for says in [sentences(run)]
+        for panels in panels_of(run, metric)
+    ]
 
 
 def _rows(panels: Panels) -> Iterator[dict[str, Any]]:
@@ -484,12 +451,13 @@ def _rows(panels: Panels) -> Iterator[dict[str, Any]]:
         for length, depth in itertools.product(panels.lengths, panels.depths):
             spot = panel.spots.get((length, depth), NOTHING)
             yield {
-                **sides(panel.pair),
-                "status": panel.status or NOT_RUN_STATUS,
+                **data.sides(panel.pair),
+                "status": panel.status or data.NOT_RUN_STATUS,
                 "reason": panel.reason or panel.not_asked.get(length, ""),
                 "task": panels.task,
                 "length": length,
                 "depth": depth,
+                "metric": panels.metric.name,
                 "value": spot.value,
                 "n": spot.asked,
                 **{

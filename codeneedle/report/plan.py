@@ -1,15 +1,11 @@
-"""The plan of a sweep, and KV memory as predicted and as measured, for a terminal."""
+"""The plan of a sweep, and KV memory as predicted and as measured."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from rich import box
-from rich.console import Group, RenderableType
-from rich.table import Table
-from rich.text import Text
-
+from codeneedle.document import Document, Facts, Grid, Heading, Lines, Table
 from codeneedle.engines.mlx.folder import is_folder_of_mlx, read_folder
 from codeneedle.engines.mlx.settings import is_of_known_size
 from codeneedle.errors import MachineError
@@ -28,16 +24,14 @@ from codeneedle.models.weights import read_header
 from codeneedle.probes.probe import Probe
 from codeneedle.records.record import AGAIN, CellRecord, Run, Setup, Status
 from codeneedle.report.captions import (
-    NO_VALUE_WORD,
     corpus_line,
     engine_line,
-    entry_table,
     failure_phrase,
     status_word,
 )
 from codeneedle.sweep.plan import Plan
 from codeneedle.system import machine
-from codeneedle.text import duration, mib, plural, size, visible
+from codeneedle.text import NO_VALUE_WORD, duration, mib, plural, size
 from codeneedle.verdict.trust import trusted_records
 
 UNKNOWN = "?"
@@ -116,23 +110,19 @@ def predictable(weights: Weights, arguments: Sequence[str]) -> Weights:
     return weights if is_of_known_size(arguments) else replace(weights, architecture="")
 
 
-def memory_view(memory: MemoryPlan) -> RenderableType:
+def predicted_memory(memory: MemoryPlan) -> Document:
     """A row per pair: its KV cache at each context, and the longest one."""
-    table = _table()
-    for context in memory.contexts:
-        table.add_column(_tokens(context), justify="right", no_wrap=True)
-    table.add_column("longest", justify="right", no_wrap=True)
-    for each in memory.pairs:
-        sizes = (_predicted(count) for count in each.kv_bytes)
-        table.add_row(visible(str(each.pair)), *sizes, _longest(each, memory))
-    return Group(
-        Text("predicted KV cache, MiB, by context in tokens", style="bold"),
-        table,
-        *(Text(visible(line)) for line in _memory_notes(memory)),
-    )
+    yield Heading("predicted KV cache, MiB, by context in tokens")
+    heading = ["K/V", *map(_tokens, memory.contexts), "longest"]
+    rows = [
+        [str(each.pair), *map(_predicted, each.kv_bytes), _longest(each, memory)]
+        for each in memory.pairs
+    ]
+    yield Table(heading, rows, words={"K/V"})
+    yield Lines(list(_memory_notes(memory)))
 
 
-def measured_view(run: Run, weights: Weights | None = None) -> RenderableType:
+def measured_memory(run: Run, weights: Weights | None = None) -> Document:
     """
     The memory of each finished pair of *run*, and what its weights' header predicts.
 
@@ -146,20 +136,15 @@ def measured_view(run: Run, weights: Weights | None = None) -> RenderableType:
     contexts = sorted({each.context for each in found})
     lengths = " or ".join(f"{context:,}" for context in contexts)
     where = f", context {lengths} tokens" if found else ""
-    table = _table()
-    table.padding = (0, 1, 0, 0)  # nine columns in 80 characters
     on_device = any(each.device_mib is not None for each in found)
-    for heading in (*HEADINGS, *(["device"] if on_device else [])):
-        table.add_column(heading, justify="right", no_wrap=True)
-    for each in found:
-        cells = _measured_row(each, on_device=on_device)
-        table.add_row(visible(str(each.pair)), *cells)
-    return Group(
-        Text(f"{visible(run.name)}: measured memory, MiB{where}", style="bold"),
-        *([table] if found else []),
-        *(Text(line) for line in _conclusion(found)),
-        *(Text(f"left out: {line}") for line in _left_out(run)),
+    yield Heading(f"{run.name}: measured memory, MiB{where}")
+    yield Table(
+        ["K/V", *HEADINGS, *(["device"] if on_device else [])],
+        [[str(each.pair), *_measured_row(each, on_device=on_device)] for each in found],
+        words={"K/V"},
     )
+    left_out = (f"left out: {line}" for line in _left_out(run))
+    yield Lines([*_conclusion(found), *left_out])
 
 
 def measured(run: Run, weights: Weights | None) -> list[Measured]:
@@ -278,17 +263,11 @@ def _conclusion(found: Sequence[Measured]) -> Iterator[str]:
             "of an unknown architecture, or the cache has settings of its own"
         )
     elif off:
-        named = ", ".join(visible(str(each.pair)) for each in off)
+        named = ", ".join(str(each.pair) for each in off)
         yield f"{DIFFERS_MARK} not as predicted: {named}"
     else:
         pairs = plural(len(predictable), "pair")
         yield f"K and V are as predicted within the rounding of the log: {pairs}"
-
-
-def _table(corner: str = "K/V") -> Table:
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
-    table.add_column(corner, style="bold", no_wrap=True)
-    return table
 
 
 def _tokens(context: int) -> str:
@@ -352,6 +331,7 @@ class _Cells:
         repeated: The pair that is measured again after all others; None for none.
         again: The record of that; None if it was not tried.
         total: How many there are, the repeated one included.
+        lacking: Pairs whose records lack what is added.
     """
 
     probe: Probe
@@ -359,6 +339,7 @@ class _Cells:
     repeated: Pair | None
     again: CellRecord | None
     total: int
+    lacking: set[Pair]
 
     @property
     def tried(self) -> list[CellRecord]:
@@ -366,27 +347,28 @@ class _Cells:
         return [*self.records.values(), *([self.again] if self.again else [])]
 
 
-def plan_view(plan: Plan) -> RenderableType:
+def plan_document(plan: Plan, growing: Sequence[str] = ()) -> Document:
     """
     What a sweep would run: facts, the grid with predicted KV memory, and notes.
 
     Args:
         plan: A checked plan; finished cells are those of its first probe.
+        growing: Names of probes whose cells all lack what is added now.
     """
-    cells = _cells_of(plan, plan.probes[0])
-    return Group(
-        entry_table(_facts(plan), style="dim"),
-        Text(),
-        Text(f"predicted KV cache at {plan.context:,} tokens, MiB", style="bold"),
-        _grid(plan, cells),
-        *(Text(visible(line)) for line in _legend(plan, cells)),
-        Text(),
-        memory_view(planned_memory(plan)),
-        *(Text(visible(f"note: {note}"), style="yellow") for note in plan.notes),
-    )
+    every = [_cells_of(plan, probe, growing) for probe in plan.probes]
+    cells, request = every[0], plan.request
+    yield Facts(list(_facts(plan, every)), is_quiet=True)
+    yield Heading(f"predicted KV cache at {plan.context:,} tokens, MiB")
+    rows = [
+        [_cell(plan, Pair(k, v), cells) for v in request.columns] for k in request.rows
+    ]
+    yield Grid(request.rows, request.columns, rows)
+    yield Lines(list(_legend(plan, cells)))
+    yield from predicted_memory(planned_memory(plan))
+    yield Lines([f"note: {note}" for note in plan.notes], style="yellow")
 
 
-def _cells_of(plan: Plan, probe: Probe) -> _Cells:
+def _cells_of(plan: Plan, probe: Probe, growing: Sequence[str]) -> _Cells:
     stored = trusted_records(plan.store, probe.name)
     repeated = plan.repeated(probe)
     pairs = len(plan.pairs)
@@ -397,6 +379,11 @@ def _cells_of(plan: Plan, probe: Probe) -> _Cells:
         pairs = min(pairs, FINALISTS + 1)
     return _Cells(
         probe=probe,
+        lacking={
+            pair
+            for pair, record in stored.items()
+            if probe.name in growing or plan.store.is_outgrown(record)
+        },
         records={pair: stored[pair] for pair in plan.pairs if pair in stored},
         repeated=repeated,
         again=plan.store.record(repeated, probe.name + AGAIN) if repeated else None,
@@ -404,7 +391,7 @@ def _cells_of(plan: Plan, probe: Probe) -> _Cells:
     )
 
 
-def _facts(plan: Plan) -> Iterator[tuple[str, str]]:
+def _facts(plan: Plan, every: Sequence[_Cells]) -> Iterator[tuple[str, str]]:
     setup = plan.store.setup()
     yield "model", f"{plan.model}, {size(plan.weights.size_bytes)}"
     yield "corpus", corpus_line(setup) if setup else _corpus_estimate(plan)
@@ -417,16 +404,13 @@ def _facts(plan: Plan) -> Iterator[tuple[str, str]]:
     engine = plan.engine.identity()
     yield engine_line(engine.name, f"{engine.version}, {engine.program}")
     yield "records", str(plan.store.folder)
-    every = [_cells_of(plan, probe) for probe in plan.probes]
     for cells in every:
         most = "at most, " if plan.request.decide and not cells.probe.screens else ""
         yield cells.probe.name, _asked(plan, setup, cells.probe)
         yield "cells", f"{most}{_finished(cells)}"
         yield "time", _time(plan, cells)
-    lefts = [_left(plan, cells)[0] for cells in every]
-    known = [left_s for left_s in lefts if left_s is not None]
-    if plan.probes[1:] and len(known) == len(lefts):
-        yield "all", f"about {duration(sum(known))} left"
+    if plan.probes[1:] and (left_s := _left_in_all(plan, every)) is not None:
+        yield "all", f"about {duration(left_s)} left"
     yield "order", _order(plan)
 
 
@@ -470,9 +454,11 @@ def _corpus_estimate(plan: Plan) -> str:
 def _finished(cells: _Cells) -> str:
     finished = sum(record.has_numbers for record in cells.tried)
     failed = len(cells.tried) - finished
+    lacking = sum(pair in cells.lacking for pair in cells.records)
     return "".join(
         (
-            f"{finished} of {cells.total} finished",
+            f"{finished - lacking} of {cells.total} finished",
+            f", {lacking} without what is added" if lacking else "",
             f", {failed} without numbers" if failed else "",
             f"; {cells.repeated} counts twice" if cells.repeated else "",
         )
@@ -484,11 +470,34 @@ def _left(plan: Plan, cells: _Cells) -> tuple[float | None, float | None]:
     spent = [r.phases.total_s for r in cells.tried if r.has_numbers]
     mean = sum(spent) / len(spent) if spent else plan.cell_s(cells.probe)
     # An interrupted cell runs again.
-    done = sum(r.status is not Status.INTERRUPTED for r in cells.tried)
+    done = sum(
+        r.status is not Status.INTERRUPTED and r.pair not in cells.lacking
+        for r in cells.tried
+    )
     if mean is None:
         return None, None
     workers = 1 if cells.probe.is_timed else len(plan.workers)
     return mean * (cells.total - done) / workers, mean
+
+
+def _left_in_all(plan: Plan, every: Sequence[_Cells]) -> float | None:
+    """Seconds of all cells that are left; None if those of some are unknown."""
+    lefts = [_left(plan, cells)[0] for cells in every]
+    known = [left_s for left_s in lefts if left_s is not None]
+    return sum(known) if len(known) == len(lefts) else None
+
+
+def time_phrase(plans: Sequence[Plan]) -> str:
+    """What a sweep of all *plans* takes, before its first cell; empty if unknown."""
+    total = 0.0
+    for plan in plans:
+        every = [_cells_of(plan, probe, ()) for probe in plan.probes]
+        left_s = _left_in_all(plan, every)
+        if left_s is None:
+            return ""
+        total += left_s
+    most = "at most " if any(plan.request.decide for plan in plans) else "about "
+    return f"{most}{duration(total)} in all, by an estimate" if total else ""
 
 
 def _time(plan: Plan, cells: _Cells) -> str:
@@ -506,16 +515,6 @@ def _order(plan: Plan) -> str:
     return first if len(plan.pairs) <= FIRST_PAIRS else f"{first}, ..."
 
 
-def _grid(plan: Plan, cells: _Cells) -> Table:
-    table = _table("K \\ V")
-    columns = plan.request.columns
-    for v in columns:
-        table.add_column(v, justify="right", no_wrap=True, min_width=8)
-    for k in plan.request.rows:
-        table.add_row(k, *(_cell(plan, Pair(k, v), cells) for v in columns))
-    return table
-
-
 def _cell(plan: Plan, pair: Pair, cells: _Cells) -> str:
     if pair not in plan.request.grid:
         return ""
@@ -527,12 +526,13 @@ def _cell(plan: Plan, pair: Pair, cells: _Cells) -> str:
     weights = predictable(plan.weights, plan.engine.identity().arguments)
     predicted = kv_bytes(weights, pair, plan.context)
     shown = UNKNOWN if predicted is None else f"{mib(predicted):,.1f}"
+    is_done = record is not None and pair not in cells.lacking
     twice = TWICE_MARK if pair == cells.repeated else " "
-    return f"{shown}{twice if cells.repeated else ''}{DONE_MARK if record else ' '}"
+    return f"{shown}{twice if cells.repeated else ''}{DONE_MARK if is_done else ' '}"
 
 
 def _legend(plan: Plan, cells: _Cells) -> Iterator[str]:
-    if any(record.has_numbers for record in cells.tried):
+    if any(r.has_numbers and r.pair not in cells.lacking for r in cells.tried):
         yield f"{DONE_MARK} finished"
     if cells.repeated:
         yield f"{TWICE_MARK} measured first and last: two values that differ by noise"

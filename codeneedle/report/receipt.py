@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from codeneedle.document import Document, Facts, Heading, Lines, Table
 from codeneedle.errors import BadInput
 from codeneedle.grid import Pair, most_precise_first
 from codeneedle.probes import PROBES
@@ -28,10 +29,10 @@ from codeneedle.probes.divergence.record import LEAST_DIVERGENCE, NAME
 from codeneedle.probes.metrics import LossKind, Metric
 from codeneedle.records.comparability import WALL, other_kernels
 from codeneedle.records.record import Json, Run, Setup, Status
-from codeneedle.report.captions import number, status_word
+from codeneedle.report.captions import status_word
 from codeneedle.report.compare import SAME_ANSWERS
 from codeneedle.report.table import Column, PairTable, pair_table
-from codeneedle.text import plain, plural, table_lines, visible
+from codeneedle.text import number, plural, visible
 
 if TYPE_CHECKING:
     from codeneedle.report.llama_form import Dialect
@@ -192,19 +193,20 @@ def receipt_markdown(run: Run, dialect: "Dialect") -> str:
     Where divergence was measured the table is `llama_form`.
     """
     from codeneedle.report.llama_form import llama_form
+    from codeneedle.report.markdown import markdown
     from codeneedle.verdict.judge import judge
 
     found = judge(run)
     table = replace(pair_table(run, tuple(PROBES.values())), verdict=found)
     receipt = signed(_receipt(table))
     if any(each.probe == NAME and each.has_numbers for each in run.records):
-        shown = llama_form(replace(found, run=_without_paths(run)), dialect)
-        shown = f"{shown}\n{WALL}\n"
+        bare = replace(found, run=_without_paths(run))
+        shown: Document = [*llama_form(bare, dialect), Lines([WALL])]
     else:
-        shown = merged_markdown([receipt])
+        shown = merged([receipt])
     return "\n".join(
         [
-            shown,
+            markdown(shown),
             "<details><summary>Receipt, for: codeneedle merge FILE</summary>\n",
             f"~~~~~json\n{line(receipt)}\n~~~~~\n\n</details>\n",
         ]
@@ -621,15 +623,15 @@ SAME = (
 )
 
 
-def merged_markdown(receipts: Sequence[Receipt]) -> str:
+def merged(receipts: Sequence[Receipt]) -> Document:
     """
-    A table for each metric, with a column for each of *receipts*, for GitHub.
+    A table for each metric, with a column for each of *receipts*.
 
     Those that must not be compared stand in tables of their own.
     """
     numbered = dict(enumerate(receipts, 1))
-    parts = [f"### {plural(len(receipts), 'run')}\n"]
-    parts += [f"- {at}: {plain(_about(each))}" for at, each in numbered.items()]
+    yield Heading(plural(len(receipts), "run"))
+    yield Facts([(str(at), _about(each)) for at, each in numbered.items()])
     metrics = dict.fromkeys(each for receipt in receipts for each in receipt.metrics)
     for probe, name in metrics:
         groups: dict[tuple[object, ...], dict[int, Receipt]] = {}
@@ -637,9 +639,11 @@ def merged_markdown(receipts: Sequence[Receipt]) -> str:
             if (probe, name) in each.metrics:
                 groups.setdefault(_key(each, probe, name), {})[at] = each
         for group in groups.values():
-            parts += ["", _table(group, probe, name)]
-    parts += ["", *(f"- {plain(each)}" for each in _remarks(numbered))]
-    return "\n".join(parts) + "\n"
+            metric = _metric(probe, name)
+            unit = f", {metric.unit}" if metric.unit else ""
+            yield Heading(f"{name}: {metric.label}{unit}")
+            yield _table(group, probe, metric)
+    yield Lines(list(_remarks(numbered)))
 
 
 def _about(receipt: Receipt) -> str:
@@ -692,20 +696,20 @@ def _base(receipt: Receipt) -> tuple[object, ...]:
     )
 
 
-def _table(group: Mapping[int, Receipt], probe: str, name: str) -> str:
-    metric = _metric(probe, name)
-    unit = f", {metric.unit}" if metric.unit else ""
-    rows = [["K/V", *map(str, group)]]
+def _table(group: Mapping[int, Receipt], probe: str, metric: Metric) -> Table:
     by_pair = [{each.pair: each for each in r.pairs} for r in group.values()]
-    places = [r.metrics.index((probe, name)) for r in group.values()]
-    for pair in most_precise_first({pair for pairs in by_pair for pair in pairs}):
-        shown = [
-            _value(pairs.get(pair), at, metric)
-            for pairs, at in zip(by_pair, places, strict=True)
+    places = [r.metrics.index((probe, metric.name)) for r in group.values()]
+    rows = [
+        [
+            str(pair),
+            *(
+                _value(pairs.get(pair), at, metric)
+                for pairs, at in zip(by_pair, places, strict=True)
+            ),
         ]
-        rows.append([visible(str(pair)), *shown])
-    title = plain(f"{name}: {metric.label}{unit}")
-    return f"**{title}**\n\n{table_lines(rows)}"
+        for pair in most_precise_first({pair for pairs in by_pair for pair in pairs})
+    ]
+    return Table(["K/V", *map(str, group)], rows, words={"K/V"})
 
 
 def _value(numbers: PairNumbers | None, at: int, metric: Metric) -> str:

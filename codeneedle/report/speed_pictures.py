@@ -13,7 +13,6 @@ from matplotlib.ticker import PercentFormatter
 from codeneedle.probes.throughput.metrics import LABELS
 from codeneedle.records.record import Run, Status
 from codeneedle.report import captions
-from codeneedle.report.captions import number
 from codeneedle.report.heatmap import (
     INK,
     NOTE_POINTS,
@@ -26,7 +25,7 @@ from codeneedle.report.heatmap import (
     write_title,
 )
 from codeneedle.report.speeds import COLUMNS, SpeedTable, speed_table
-from codeneedle.text import visible
+from codeneedle.text import number, visible
 
 WIDE, HIGH = 2.8, 2.4
 """Of the curves of a K type, in inches."""

@@ -2,23 +2,22 @@
 
 import math
 import statistics
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import pandas as pd
-from rich.console import Group, RenderableType
-from rich.text import Text
 
-from codeneedle.errors import UnknownName
+from codeneedle.document import Document, Facts, Heading, Lines, Table
+from codeneedle.errors import NothingToShow, UnknownName
 from codeneedle.grid import Pair, most_precise, most_precise_first
 from codeneedle.probes.frames import OTHER_DEVICE, of_probe
 from codeneedle.probes.throughput.metrics import LABELS, crossover, mean_speeds
 from codeneedle.probes.throughput.record import NAME, conditions_of, throughput_of
 from codeneedle.records.record import CellRecord, Run, Status
-from codeneedle.report import captions
-from codeneedle.report.captions import number, status_word
-from codeneedle.text import csv_field, json_text, or_null, visible
+from codeneedle.report import captions, data
+from codeneedle.report.captions import status_word
+from codeneedle.text import number, visible
 
 COLUMNS = ("k", "v", "depth", "speed", "error", "ratio", "compared", "status", "reason")
 """Of the frame, and with the run before them those of CSV."""
@@ -142,28 +141,35 @@ def _error(values: Sequence[float]) -> float:
     return statistics.stdev(values) / math.sqrt(len(values))
 
 
-def speeds_view(tables: Sequence[SpeedTable]) -> RenderableType:
+def speed_tables(runs: Iterable[Run], test: str) -> list[SpeedTable]:
+    """
+    A `speed_table` of each of *runs* that has any.
+
+    Raises:
+        UnknownName: As of `speed_table`.
+        NothingToShow: If no run has any.
+    """
+    tables: list[SpeedTable] = []
+    empty: NothingToShow | None = None
+    for run in runs:
+        try:
+            tables.append(speed_table(run, test))
+        except NothingToShow as error:
+            empty = error
+    if empty and not tables:
+        raise empty
+    return tables
+
+
+def speeds_document(tables: Iterable[SpeedTable]) -> Document:
     """Each of *tables* with its legend and its facts."""
-    parts: list[RenderableType] = []
     for table in tables:
-        parts += [Text()] if parts else []
+        yield Heading(f"{table.run.name}: {LABELS[table.test]} by depth, tokens/s")
         heading, *rows = _texts(table)
-        words = {heading[0]: 0, heading[-1]: 0}
-        parts += [
-            Text(title(table), style="bold"),
-            Text(),
-            captions.text_table(heading, rows, words=words),
-            Text(),
-            captions.entry_table(legend(table)),
-            Text(),
-            captions.facts_table(table.run),
-        ]
-    return Group(*parts)
-
-
-def title(table: SpeedTable) -> str:
-    """``random-bodies/m: writing by depth, tokens/s``."""
-    return visible(f"{table.run.name}: {LABELS[table.test]} by depth, tokens/s")
+        yield Table(heading, rows, words={heading[0], heading[-1]})
+        yield Facts(legend(table))
+        yield Lines(captions.cautions(table.run.setup), style="bold")
+        yield Facts(captions.facts(table.run), is_quiet=True)
 
 
 def legend(table: SpeedTable) -> list[tuple[str, str]]:
@@ -223,53 +229,28 @@ def _word(row: Any) -> str:
     return "" if row.compared else ELSEWHERE
 
 
-def speeds_markdown(tables: Sequence[SpeedTable]) -> str:
-    """Each table with its legend and facts, for GitHub."""
-    return "\n".join(
-        captions.markdown(
-            title(table),
-            list(_texts(table)),
-            sentences=captions.cautions(table.run.setup),
-            entries=[*legend(table), *captions.facts(table.run)],
-        )
-        for table in tables
-    )
-
-
-def speeds_csv(tables: Sequence[SpeedTable]) -> str:
-    """One row per run, pair and depth; numbers unrounded, empty where there is none."""
-    lines: list[list[object]] = [[*captions.CSV_RUN, "metric", *COLUMNS]]
+def speed_rows(tables: Iterable[SpeedTable]) -> Iterator[data.Row]:
+    """A row per run, pair and depth; numbers unrounded."""
     for table in tables:
-        run = [*captions.csv_run(table.run), table.test]
-        lines += (
-            [csv_field(x) if isinstance(x, str) else x for x in (*run, *row)]
-            for row in _values(table, missing="")
-        )
-    return captions.csv_text(lines)
+        for row in _objects(table):
+            yield {**data.run_row(table.run), "metric": table.test, **row}
 
 
-def speeds_json(tables: Sequence[SpeedTable]) -> str:
+def speed_objects(tables: Iterable[SpeedTable]) -> list[dict[str, Any]]:
     """A list of runs: setup, reference, crossovers, and a row per pair and depth."""
-    return json_text(
-        [
-            {
-                "run": table.run.name,
-                "setup": captions.setup_object(table.run),
-                "metric": table.test,
-                "reference": str(table.reference) if table.reference else None,
-                "faster": {str(pair): word for pair, word in table.crossed.items()},
-                "rows": [
-                    dict(zip(COLUMNS, row, strict=True))
-                    for row in _values(table, missing=None)
-                ],
-            }
-            for table in tables
-        ]
-    )
+    return [
+        {
+            "run": table.run.name,
+            "setup": data.setup_object(table.run),
+            "metric": table.test,
+            "reference": str(table.reference) if table.reference else None,
+            "faster": {str(pair): word for pair, word in table.crossed.items()},
+            "rows": _objects(table),
+        }
+        for table in tables
+    ]
 
 
-def _values(table: SpeedTable, *, missing: object) -> Iterator[list[object]]:
-    """The rows of the frame, with *missing* for NaN."""
-    for row in table.frame.astype(object).itertuples(index=False):
-        values = (or_null(x) if isinstance(x, float) else x for x in row)
-        yield [missing if value is None else value for value in values]
+def _objects(table: SpeedTable) -> list[dict[str, Any]]:
+    rows = table.frame.astype(object).itertuples(index=False)
+    return [dict(zip(COLUMNS, row, strict=True)) for row in rows]

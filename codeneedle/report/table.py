@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
 from rich.text import Text
 
+from codeneedle.document import Block, Document, Facts, Heading, Lines, Table
 from codeneedle.errors import BadInput, UnknownName
 from codeneedle.grid import Pair, most_precise, whole_grid
 from codeneedle.probes import frames
@@ -16,15 +16,9 @@ from codeneedle.probes.frames import Cell
 from codeneedle.probes.metrics import Metric
 from codeneedle.probes.probe import Probe
 from codeneedle.records.record import CellRecord, Run, Status
-from codeneedle.report import captions
-from codeneedle.report.captions import (
-    NO_VALUE_WORD,
-    NOT_RUN_WORD,
-    REFERENCE_MARK,
-    number,
-    status_word,
-)
-from codeneedle.text import csv_field, json_text, or_null, visible, visible_lines
+from codeneedle.report import captions, data
+from codeneedle.report.captions import NOT_RUN_WORD, REFERENCE_MARK, status_word
+from codeneedle.text import NO_VALUE_WORD, number, visible
 
 if TYPE_CHECKING:
     from codeneedle.report.verdict import Spell
@@ -237,11 +231,8 @@ def _sorting_column(sort: str, columns: Sequence[Column]) -> Column:
     return by_name[sort]
 
 
-HEADING, VERDICT = "K/V", "verdict"
-"""Above the pairs, and above what the verdict says of them."""
-
-GAPS = (2, 1)
-"""Blanks between columns; the second where that saves a block."""
+VERDICT = "verdict"
+"""Above what the verdict says of pairs."""
 
 NO_DECIMALS_FROM = 1_000
 """Values from which decimals are dropped."""
@@ -264,18 +255,57 @@ MEANINGS = {
 """What the words of a verdict mean; 5 % of sweeps have a wrong one."""
 
 
-def table_view(tables: Sequence[PairTable]) -> RenderableType:
-    """Each of *tables* with its legend and its facts."""
-    parts: list[RenderableType] = []
+def tables_document(
+    tables: Iterable[PairTable], spell_of: Callable[[str], "Spell"] | None = None
+) -> Document:
+    """
+    Each of *tables* with its legend and its facts.
+
+    Args:
+        tables: What to show.
+        spell_of: Spells pairs in the words of an engine. With it a table can be passed
+            on: it has the verdict, the memory, and the commands that made it.
+    """
     for table in tables:
-        parts += [Text(), *_view(table)] if parts else _view(table)
-    return Group(*parts)
+        run = table.run
+        spell = spell_of and spell_of(run.setup.engine)
+        order = f", sorted by {table.sorted_by}" if table.sorted_by else ""
+        yield Heading(f"{run.name}: all metrics{order}")
+        yield _rows(table, has_memory=bool(spell))
+        if spell and table.verdict:
+            # Tables without it do not wait for statistics.
+            from codeneedle.report.verdict import conclusion
+
+            yield from conclusion(table.verdict, spell)
+        legend = table_legend(table)
+        shares = [_memory(table.verdict, pair) for pair in table.pairs] if spell else ""
+        if any(share.startswith(BY_TYPES) for share in shares):
+            legend.append((BY_TYPES, "predicted from the bits of the types"))
+        yield Facts(legend)
+        yield Lines(table.remarks)
+        yield Lines(captions.cautions(run.setup), style="bold")
+        yield Facts(captions.facts(run), is_quiet=True)
+        if spell:
+            yield _commands(run)
 
 
-def title(table: PairTable) -> str:
-    """The heading of *table*."""
-    order = f", sorted by {table.sorted_by}" if table.sorted_by else ""
-    return visible(f"{table.run.name}: all metrics{order}")
+def _rows(table: PairTable, *, has_memory: bool) -> Table:
+    """A row for each pair: metrics, with ratios, and the verdict if there is any."""
+    columns = [_column_texts(column, table.pairs) for column in table.shown]
+    heading = ["K/V", *(column.metric.name for column in table.shown)]
+    if has_memory:
+        heading.insert(1, MEMORY)
+        columns.insert(0, [_memory(table.verdict, pair) for pair in table.pairs])
+    if table.words:
+        heading.append(VERDICT)
+        columns.append([table.words.get(pair, "") for pair in table.pairs])
+    rows = []
+    for pair, *texts in zip(table.pairs, *columns, strict=True):
+        is_reference = pair == table.reference
+        style, mark = ("bold", REFERENCE_MARK) if is_reference else ("", "")
+        names = [f"{_safe(pair)}{mark}", *texts]
+        rows.append([Text(text, style) for text in names])
+    return Table(heading, rows, words={"K/V", VERDICT})
 
 
 def cell_texts(column: Column, pair: Pair) -> tuple[str, str]:
@@ -312,91 +342,12 @@ def table_legend(table: PairTable) -> list[tuple[str, str]]:
     ]
 
 
-def _view(table: PairTable) -> Iterator[RenderableType]:
-    yield Text(title(table), style="bold")
-    yield from (Text(), _blocks(table), Text())
-    yield captions.entry_table(table_legend(table))
-    if table.remarks:
-        yield from (Text(), *(Text(visible(line)) for line in table.remarks))
-    cautions = captions.cautions(table.run.setup)
-    yield from (Text(line, style="bold") for line in cautions)
-    yield from (Text(), captions.facts_table(table.run))
-
-
-@dataclass(frozen=True, slots=True)
-class _Blocks:
-    """
-    Columns of text, in several blocks where the terminal is too narrow for one.
-
-    Attributes:
-        pairs: The first column of each block: heading and pairs, all equally wide.
-        columns: The others likewise.
-        styles: Of each line.
-    """
-
-    pairs: tuple[str, ...]
-    columns: tuple[tuple[str, ...], ...]
-    styles: tuple[str, ...]
-
-    def __rich_console__(
-        self, _console: Console, options: ConsoleOptions
-    ) -> RenderResult:
-        packed = [(self._packed(options.max_width, gap), gap) for gap in GAPS]
-        blocks, gap = min(packed, key=lambda each: len(each[0]))
-        for at, block in enumerate(blocks):
-            if at:
-                yield Text()
-            lines = zip(self.pairs, *block, strict=True)
-            for words, style in zip(lines, self.styles, strict=True):
-                line = Text((" " * gap).join(words).rstrip(), style=style)
-                line.no_wrap, line.overflow = True, "ignore"
-                yield line
-
-    def _packed(self, width: int, gap: int) -> list[list[tuple[str, ...]]]:
-        """As many columns in each block as fit beside the pairs; at least one."""
-        blocks: list[list[tuple[str, ...]]] = []
-        left = 0
-        for column in self.columns:
-            needed = len(column[0]) + gap
-            if not blocks or needed > left:
-                blocks.append([])
-                left = width - len(self.pairs[0])
-            blocks[-1].append(column)
-            left -= needed
-        return blocks
-
-
-def _blocks(table: PairTable) -> _Blocks:
-    marks = [REFERENCE_MARK * (pair == table.reference) for pair in table.pairs]
-    pairs = [f"{_safe(p)}{mark}" for p, mark in zip(table.pairs, marks, strict=True)]
-    widest = max(map(len, [HEADING, *pairs]))
-    return _Blocks(
-        pairs=tuple(word.ljust(widest) for word in (HEADING, *pairs)),
-        columns=(
-            *(_column_lines(column, table.pairs) for column in table.shown),
-            *_word_lines(table),
-        ),
-        styles=("bold", *("bold" if mark else "" for mark in marks)),
-    )
-
-
-def _column_lines(column: Column, pairs: Sequence[Pair]) -> tuple[str, ...]:
+def _column_texts(column: Column, pairs: Sequence[Pair]) -> list[str]:
+    """Values and ratios, aligned where there are any ratios."""
     texts = [cell_texts(column, pair) for pair in pairs]
-    left = max((len(value) for value, _ in texts), default=0)
     right = max((len(ratio) for _, ratio in texts), default=0)
-    # A column without ratios has no room for any; otherwise digits stay in line.
     gap = " " if right else ""
-    lines = [f"{value.rjust(left)}{gap}{ratio.rjust(right)}" for value, ratio in texts]
-    width = max(map(len, (column.metric.name, *lines)))
-    return tuple(line.rjust(width) for line in (column.metric.name, *lines))
-
-
-def _word_lines(table: PairTable) -> Iterator[tuple[str, ...]]:
-    """The column of the verdict, where it says anything."""
-    if table.words:
-        lines = (VERDICT, *(table.words.get(pair, "") for pair in table.pairs))
-        width = max(map(len, lines))
-        yield tuple(line.ljust(width) for line in lines)
+    return [f"{value}{gap}{ratio.rjust(right)}" for value, ratio in texts]
 
 
 def _ratio_text(metric: Metric, ratio: float) -> str:
@@ -469,166 +420,8 @@ def _safe(pair: Pair) -> str:
     return visible(str(pair))
 
 
-# --- CSV, JSON and Markdown
-
-
-RATIO = "_over_reference"
-"""Behind a metric's name: the column of its values divided by the reference's."""
-
-
-def table_csv(tables: Sequence[PairTable]) -> str:
-    """
-    One row per run and pair, with `captions.csv_headings` for each metric.
-
-    Values are unrounded and in the metrics' units; empty where there is none.
-    Metrics with a noise floor or a ratio have a further column, with the value divided
-    by the reference's. Each probe has a column for its status, and one for the reason.
-    """
-    probes = list(dict.fromkeys(name for table in tables for name in table.probes))
-    # Runs may have been measured with different probes.
-    columns = {c.metric.name: c.metric for table in tables for c in table.columns}
-    metrics = list(columns.values())
-    statuses = [f"{probe}_{what}" for probe in probes for what in ("status", "reason")]
-    values = [heading for metric in metrics for heading in _headings(metric)]
-    keys = [*captions.CSV_RUN, "k", "v", "reference", VERDICT, *statuses]
-    lines: list[list[object]] = [[*map(captions.csv_name, keys), *values]]
-    for table in tables:
-        by_name = {column.metric.name: column for column in table.columns}
-        words = table.words
-        lines += (
-            [
-                *map(csv_field, (*captions.csv_run(table.run), pair.k, pair.v)),
-                int(pair == table.reference),
-                words.get(pair, ""),
-                *(csv_field(w) for p in probes for w in _status(table, pair, p)),
-                *(
-                    value
-                    for metric in metrics
-                    for value in _numbers(metric, by_name.get(metric.name), pair)
-                ),
-            ]
-            for pair in table.pairs
-        )
-    return captions.csv_text(lines)
-
-
-def table_json(tables: Sequence[PairTable]) -> str:
-    """
-    A list of runs: setup without the needles' text, metrics, and rows.
-
-    Values are unrounded; null where there is none.
-    """
-    return json_text([_table_object(table) for table in tables])
-
-
-def table_markdown(
-    tables: Sequence[PairTable], asks_for: Callable[[str], "Spell"]
-) -> str:
-    """
-    Each table with the verdict, its legend and the commands that made it, for GitHub.
-
-    *asks_for* spells pairs in the words of an engine.
-    """
-    return "\n".join(
-        _table_part(table, asks_for(table.run.setup.engine)) for table in tables
-    )
-
-
-def _headings(metric: Metric) -> Iterator[str]:
-    yield from captions.csv_headings(metric)
-    if metric.floor or metric.relative:
-        yield f"{captions.csv_name(metric.name)}{RATIO}"
-
-
-def _numbers(metric: Metric, column: Column | None, pair: Pair) -> Iterator[object]:
-    """What `captions.csv_numbers` has, and the ratio if *metric* has any."""
-    yield from captions.csv_numbers(column.cell(pair) if column else Cell(pair=pair))
-    if metric.floor or metric.relative:
-        yield captions.csv_number(column.over_reference(pair) if column else math.nan)
-
-
-def _status(table: PairTable, pair: Pair, probe: str) -> tuple[str, str]:
-    record = table.records.get((pair, probe))
-    if record is None:
-        return captions.NOT_RUN_STATUS, ""
-    return record.status.value, visible(record.reason)
-
-
-def _table_object(table: PairTable) -> dict[str, Any]:
-    return {
-        "run": table.run.name,
-        "setup": captions.setup_object(table.run),
-        "reference": str(table.reference) if table.reference else None,
-        "sorted_by": table.sorted_by,
-        "metrics": [_column_object(column) for column in table.columns],
-        "rows": [_row_object(table, pair) for pair in table.pairs],
-    }
-
-
-def _column_object(column: Column) -> dict[str, Any]:
-    floor = column.reference_value if column.metric.floor else math.nan
-    return {
-        **captions.metric_object(column.metric),
-        "probe": column.probe,
-        "group": column.metric.group,
-        "against": str(column.reference) if column.reference else None,
-        "reference": or_null(column.reference_value),
-        "floor": or_null(floor),
-    }
-
-
-def _row_object(table: PairTable, pair: Pair) -> dict[str, Any]:
-    statuses = {probe: _status(table, pair, probe) for probe in table.probes}
-    ratios = {c.metric.name: c.over_reference(pair) for c in table.columns}
-    return {
-        **captions.sides(pair),
-        "verdict": table.words.get(pair, ""),
-        "probes": {
-            probe: {"status": status, "reason": reason}
-            for probe, (status, reason) in statuses.items()
-        },
-        "values": {c.metric.name: or_null(c.cell(pair).value) for c in table.columns},
-        "over_reference": {
-            name: ratio for name, ratio in ratios.items() if math.isfinite(ratio)
-        },
-    }
-
-
 MEMORY, BY_TYPES = "KV memory", "~"
 """Heading of the cache's size, and the mark of one that no log states."""
-
-
-def _table_part(table: PairTable, spell: "Spell") -> str:
-    rows = [[HEADING, MEMORY, *(column.metric.name for column in table.shown)]]
-    rows += [_texts(table, pair) for pair in table.pairs]
-    if table.words:
-        words = table.words
-        last = [VERDICT, *(words.get(pair, "") for pair in table.pairs)]
-        rows = [[*row, word] for row, word in zip(rows, last, strict=True)]
-    # Tables for a terminal do not wait for statistics.
-    from codeneedle.report.verdict import headline, sentences
-
-    found, entries = table.verdict, table_legend(table)
-    said = [*headline(found, spell), *sentences(found)] if found else []
-    if any(row[1].startswith(BY_TYPES) for row in rows):
-        entries.append((BY_TYPES, "predicted from the bits of the types"))
-    part = captions.markdown(
-        title(table),
-        rows,
-        sentences=[
-            *map(str.strip, said),
-            *table.remarks,
-            *captions.cautions(table.run.setup),
-        ],
-        entries=[*entries, *captions.facts(table.run)],
-    )
-    return f"{part}\n{_commands(table.run)}"
-
-
-def _texts(table: PairTable, pair: Pair) -> list[str]:
-    mark = REFERENCE_MARK if pair == table.reference else ""
-    texts = (" ".join(cell_texts(column, pair)).strip() for column in table.shown)
-    return [f"{_safe(pair)}{mark}", _memory(table.verdict, pair), *texts]
 
 
 def _memory(found: "Verdict | None", pair: Pair) -> str:
@@ -641,15 +434,92 @@ def _memory(found: "Verdict | None", pair: Pair) -> str:
     return f"{mark}{share:.0%}" if math.isfinite(share) else NO_VALUE_WORD
 
 
-def _commands(run: Run) -> str:
-    """The sweep file, and what ran for the most precise pair, folded away."""
+def _commands(run: Run) -> Block:
+    """The sweep file, and what ran for the most precise pair."""
     pair = most_precise({record.pair for record in run.records})
-    ran = {
-        record.probe: shlex.join(record.command)
-        for record in run.records
-        if record.pair == pair
+    ran = (shlex.join(each.command) for each in run.records if each.pair == pair)
+    lines = [*run.sweep.splitlines(), "", *dict.fromkeys(ran)]
+    return Lines(lines, copied="Sweep file and commands")
+
+
+# --- as data
+
+
+def table_rows(tables: Sequence[PairTable]) -> Iterator[data.Row]:
+    """
+    A row per run and pair: the metrics of all runs, unrounded and in their units.
+
+    Metrics with a noise floor or a ratio have a further column, with the value divided
+    by the reference's. Each probe has a column for its status, and one for the reason.
+    """
+    probes = list(dict.fromkeys(name for table in tables for name in table.probes))
+    # Runs may have been measured with different probes.
+    metrics = {c.metric.name: c.metric for table in tables for c in table.columns}
+    for table in tables:
+        columns = {column.metric.name: column for column in table.columns}
+        for pair in table.pairs:
+            row: dict[str, object] = {**data.run_row(table.run), **data.sides(pair)}
+            row["reference"] = int(pair == table.reference)
+            row[VERDICT] = table.words.get(pair, "")
+            for probe in probes:
+                status, reason = _status(table, pair, probe)
+                row |= {f"{probe}_status": status, f"{probe}_reason": reason}
+            for name, metric in metrics.items():
+                column = columns.get(name)
+                row |= data.cell_row(
+                    metric, column.cell(pair) if column else Cell(pair=pair)
+                )
+                if metric.floor or metric.relative:
+                    ratio = column.over_reference(pair) if column else math.nan
+                    row[f"{name}_over_reference"] = ratio
+            yield row
+
+
+def table_objects(tables: Sequence[PairTable]) -> list[dict[str, Any]]:
+    """A list of runs: setup without the needles' text, metrics, and unrounded rows."""
+    return [
+        {
+            "run": table.run.name,
+            "setup": data.setup_object(table.run),
+            "reference": str(table.reference) if table.reference else None,
+            "sorted_by": table.sorted_by,
+            "metrics": [_column_object(column) for column in table.columns],
+            "rows": [_row_object(table, pair) for pair in table.pairs],
+        }
+        for table in tables
+    ]
+
+
+def _status(table: PairTable, pair: Pair, probe: str) -> tuple[str, str]:
+    record = table.records.get((pair, probe))
+    if record is None:
+        return data.NOT_RUN_STATUS, ""
+    return record.status.value, visible(record.reason)
+
+
+def _column_object(column: Column) -> dict[str, Any]:
+    return {
+        **data.metric_object(column.metric),
+        "probe": column.probe,
+        "group": column.metric.group,
+        "against": str(column.reference) if column.reference else None,
+        "reference": column.reference_value,
+        "floor": column.reference_value if column.metric.floor else math.nan,
     }
-    commands = "\n".join(visible(line) for line in dict.fromkeys(ran.values()))
-    blocks = [visible_lines(run.sweep).rstrip(), commands]
-    texts = [text for text in blocks if text]
-    return f"{captions.folded('Sweep file and commands', texts)}\n"
+
+
+def _row_object(table: PairTable, pair: Pair) -> dict[str, Any]:
+    statuses = {probe: _status(table, pair, probe) for probe in table.probes}
+    ratios = {c.metric.name: c.over_reference(pair) for c in table.columns}
+    return {
+        **data.sides(pair),
+        "verdict": table.words.get(pair, ""),
+        "probes": {
+            probe: {"status": status, "reason": reason}
+            for probe, (status, reason) in statuses.items()
+        },
+        "values": {c.metric.name: c.cell(pair).value for c in table.columns},
+        "over_reference": {
+            name: ratio for name, ratio in ratios.items() if math.isfinite(ratio)
+        },
+    }

@@ -5,27 +5,21 @@ import shlex
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from rich.console import Group, RenderableType
-from rich.text import Text
-
 from codeneedle.corpora.corpus import LIMIT
+from codeneedle.document import Block, Document, Facts, Heading, Lines, Table
 from codeneedle.grid import RUNS, Pair
 from codeneedle.probes.metrics import LossKind, Metric
-from codeneedle.records.record import Run
-from codeneedle.report import captions
-from codeneedle.report.captions import NO_VALUE_WORD, REFERENCE_MARK, named_pairs
-from codeneedle.sweep.decide import PROBE, SCREENS, further, time_s
+from codeneedle.report import captions, data
+from codeneedle.report.captions import REFERENCE_MARK, named_pairs
+from codeneedle.sweep.decide import further, time_s
 from codeneedle.text import (
+    NO_VALUE_WORD,
     duration,
-    json_text,
-    or_null,
-    plain,
     plural,
     size,
     sweep_command,
     visible,
 )
-from codeneedle.text import table_lines as markdown_table
 from codeneedle.verdict.judge import (
     FEWEST_UNITS,
     MAX_EVAL_LOST,
@@ -61,37 +55,45 @@ MORE_UNITS = {
 """Options that ask for more of each unit, or what else does."""
 
 
-def verdict_view(found: Verdict, spell: Spell) -> RenderableType:
-    """The whole verdict for a terminal: a row for every pair."""
-    parts: list[RenderableType] = [
-        Text(f"{visible(found.run.name)}: verdict", style="bold"),
-        Text(),
-        *_headline_texts(found, spell),
-    ]
-    if found.compared:
-        parts += [Text(), _table(found, found.standings)]
-    parts += [Text(), *map(Text, sentences(found))]
-    return Group(*parts, Text(), captions.facts_table(found.run))
+def verdicts(found: Sequence[Verdict], spell_of: Callable[[str], Spell]) -> Document:
+    """
+    Whole verdicts: a row for every pair.
+
+    *spell_of* spells pairs in the words of an engine.
+    """
+    for each in found:
+        yield Heading(f"{each.run.name}: verdict")
+        yield from _headline(each, spell_of(each.run.setup.engine))
+        if each.compared:
+            yield table(each, each.standings)
+        yield Lines(sentences(each))
+        yield Facts(captions.facts(each.run), is_quiet=True)
 
 
-def brief_view(found: Verdict, spell: Spell) -> RenderableType:
+def brief(found: Verdict, spell: Spell) -> Document:
     """What to set and why, for the end of a sweep: the rows that matter."""
-    parts: list[RenderableType] = [*_headline_texts(found, spell)]
+    yield from _headline(found, spell)
     if found.compared:
         rows = front(found)
-        parts += [Text(), _table(found, rows)]
+        yield table(found, rows)
         left = len(found.standings) - len(rows)
         if left:
             words = ["codeneedle", "verdict", found.run.name, *_options(found)]
-            command = visible(shlex.join(words))
-            parts.append(Text(f"{plural(left, 'more pair')}: {command}", style="dim"))
-    return Group(*parts, Text(), *map(Text, sentences(found)))
+            line = f"{plural(left, 'more pair')}: {shlex.join(words)}"
+            yield Lines([line], style="dim")
+    yield Lines(sentences(found))
 
 
-def _headline_texts(found: Verdict, spell: Spell) -> Iterator[Text]:
+def conclusion(found: Verdict, spell: Spell) -> Document:
+    """What to set and why, without a table."""
+    yield from _headline(found, spell)
+    yield Lines(sentences(found))
+
+
+def _headline(found: Verdict, spell: Spell) -> Iterator[Block]:
     first, *rest = headline(found, spell)
-    yield Text(first, style="bold green")
-    yield from map(Text, rest)
+    yield Lines([first], style="bold green")
+    yield Lines(rest)
 
 
 # --- the first lines
@@ -323,16 +325,7 @@ def _way_on(
 
 def more_command(found: Verdict) -> str:
     """The command that asks the open pairs of a run for further functions."""
-    run = found.run
-    decide = ["--decide"] if _is_screened(run) else []
-    return sweep_command(run.folder, *_limit_options(found), *decide, "--more")
-
-
-def _is_screened(run: Run) -> bool:
-    """Whether recall was measured of some pairs alone, that a screening chose."""
-    screened = {each.pair for each in run.records if each.probe in SCREENS}
-    recalled = {each.pair for each in run.records if each.probe == PROBE.name}
-    return bool(recalled) and bool(screened - recalled)
+    return sweep_command(found.run.folder, *_limit_options(found), "--more")
 
 
 def _options(found: Verdict) -> list[str]:
@@ -359,7 +352,9 @@ def _limit_options(found: Verdict) -> list[str]:
 
 def front(found: Verdict) -> list[Standing]:
     """The reference, what is set, and pairs of which none as small loses less."""
-    best = {each.pair for each in best_by_size(found.compared)}
+    # Where a screening chose what to measure, the others were left out on purpose.
+    measured = [each for each in found.compared if not each.lacking]
+    best = {each.pair for each in best_by_size(measured or found.compared)}
     named = {found.reference, found.chosen, *best}
     return [each for each in found.standings if each.pair in named]
 
@@ -368,17 +363,21 @@ HEADING = ["memory", "speed", "K/V", "loss", "from", "to", "word", "by"]
 """Columns of the table; those that no row fills are left out."""
 
 
-def table_rows(found: Verdict, standings: Sequence[Standing]) -> list[list[str]]:
-    """A heading and a row for each of *standings*, the largest cache first."""
+def table(found: Verdict, standings: Sequence[Standing]) -> Table:
+    """A row for each of *standings*, the largest cache first."""
     ordered = sorted(standings, key=cache_size, reverse=True)
     counted = _counted_rows(found, ordered)
     rows = [_table_row(found, each, counted[0].metric) for each in ordered]
     filled = [at for at, _ in enumerate(HEADING) if any(row[at] for row in rows)]
     units = sorted({row.bounds.units for row in counted})
     several = f"{units[0]} to {units[-1]}" if len(units) > 1 else f"{units[0]}"
-    heading = [*HEADING]
-    heading[6] = f"of {several} {counted[0].metric.noun}"
-    return [[row[at] for at in filled] for row in (heading, *rows)]
+    word = f"of {several} {counted[0].metric.noun}"
+    heading = [word if name == "word" else name for name in HEADING]
+    return Table(
+        [heading[at] for at in filled],
+        [[row[at] for at in filled] for row in rows],
+        words={"K/V", word, "by"},
+    )
 
 
 def _counted_rows(found: Verdict, standings: Sequence[Standing]) -> list[Row]:
@@ -423,19 +422,13 @@ def word_phrase(standing: Standing, row: Row) -> str:
     if row.remark:
         return f"{word}: {row.remark}"
     if standing.word is Word.OPEN and standing.lacking:
-        return f"{word}: {', '.join(standing.lacking)} was not measured"
+        return f"{word}: {row.metric.name} alone, no {', '.join(standing.lacking)}"
     below = row.bounds.mean < row.limit
     if standing.word is Word.OPEN and row.needed and below:
         if row.needed > LIMIT:
             return f"{word}: too near the limit to be decided"
         return f"{word}: about {row.needed:,} {row.metric.noun} would decide it"
     return word
-
-
-def _table(found: Verdict, standings: Sequence[Standing]) -> RenderableType:
-    heading, *rows = table_rows(found, standings)
-    words = {name: 0 for name in heading if name in {"K/V", "by"} or " " in name}
-    return captions.text_table(heading, rows, words=words)
 
 
 # --- by metric
@@ -584,30 +577,14 @@ def _troubles(found: Verdict) -> Iterator[str]:
         yield f"Not judged: {named_pairs(pairs)}: {visible(reason)}"
 
 
-# --- Markdown and JSON
+# --- as data
 
 
-def verdict_markdown(found: Verdict, spell: Spell) -> str:
-    """The verdict as GitHub renders it."""
-    first, *rest = headline(found, spell)
-    parts = [
-        f"### {plain(found.run.name)}: verdict\n",
-        f"**{plain(first)}**\n",
-        *(f"{plain(line.strip())}\n" for line in rest),
-    ]
-    if found.compared:
-        parts += [markdown_table(table_rows(found, found.standings)), ""]
-    parts += [f"- {plain(line)}" for line in sentences(found)]
-    parts += [
-        f"- {plain(word)}: {plain(line)}" for word, line in captions.facts(found.run)
-    ]
-    return "\n".join(parts) + "\n"
-
-
-def verdict_json(found: Sequence[Verdict], asks_for: Callable[[str], Spell]) -> str:
+def verdict_objects(
+    found: Sequence[Verdict], spell_of: Callable[[str], Spell]
+) -> list[dict[str, Any]]:
     """
-    A list of verdicts; null where there is no number. *asks_for* spells pairs in the
-    words of an engine.
+    A list of verdicts; null where there is no number. *spell_of* as of `verdicts`.
 
     Keys: ``run``, ``headline`` (lines), ``reference``, ``set`` (a pair or null),
     ``is_instrument``, ``limits`` (``max_loss``, ``max_lost``, ``max_eval_lost``,
@@ -620,9 +597,7 @@ def verdict_json(found: Sequence[Verdict], asks_for: Callable[[str], Spell]) -> 
     word); ``lost_from`` (``task``, ``length``, ``k``, ``v``: a pair loses answers from
     that length on). Losses are shares, changes are nats.
     """
-    return json_text(
-        [_verdict_object(each, asks_for(each.run.setup.engine)) for each in found]
-    )
+    return [_verdict_object(each, spell_of(each.run.setup.engine)) for each in found]
 
 
 def _verdict_object(found: Verdict, spell: Spell) -> dict[str, Any]:
@@ -649,7 +624,7 @@ def _verdict_object(found: Verdict, spell: Spell) -> dict[str, Any]:
         },
         "pairs": [_standing_object(each) for each in found.standings],
         "lost_from": [
-            {"task": each.task, "length": each.length, **captions.sides(each.pair)}
+            {"task": each.task, "length": each.length, **data.sides(each.pair)}
             for each in found.lost_from
         ],
         "sentences": sentences(found),
@@ -659,7 +634,7 @@ def _verdict_object(found: Verdict, spell: Spell) -> dict[str, Any]:
 
 def _standing_object(each: Standing) -> dict[str, Any]:
     return {
-        **captions.sides(each.pair),
+        **data.sides(each.pair),
         "word": each.word,
         "memory": each.memory,
         "memory_bytes": each.memory_bytes,
@@ -672,8 +647,8 @@ def _standing_object(each: Standing) -> dict[str, Any]:
                 "kind": row.kind,
                 "word": row.word,
                 "loss": row.bounds.mean,
-                "low": or_null(row.bounds.low),
-                "high": or_null(row.bounds.high),
+                "low": row.bounds.low,
+                "high": row.bounds.high,
                 "limit": row.limit,
                 "units": row.bounds.units,
                 "noun": row.metric.noun,

@@ -1,6 +1,7 @@
 """Joins run folders that several hosts have measured shares of."""
 
 import os
+import shlex
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -10,8 +11,16 @@ from codeneedle.grid import Pair
 from codeneedle.probes import PROBES
 from codeneedle.records.comparability import differences, first_other
 from codeneedle.records.record import CellRecord, Run, Setup, Status
-from codeneedle.records.store import CELLS, SETUP, SWEEP, Store, run_folder
+from codeneedle.records.store import (
+    CELLS,
+    LONGEST_NAME,
+    SETUP,
+    SWEEP,
+    Store,
+    run_folder,
+)
 from codeneedle.sweep.request import decoded, keep
+from codeneedle.text import visible
 from codeneedle.verdict.trust import trusted
 
 Key = tuple[Pair, str]
@@ -122,7 +131,8 @@ def _folder(store: Store, out: Path) -> Path:
         raise BadInput(
             source=store.folder,
             reason=str(error),
-            hint="Rename the folder: letters, digits and . _ + - are safe.",
+            hint="Rename the folder, or leave it out: names have letters, digits and "
+            f". _ + -, {LONGEST_NAME} at most.",
         ) from error
 
 
@@ -174,13 +184,9 @@ def _take(found: Merged, store: Store, record: CellRecord) -> bool:
         return False
     other = found.cells[key]
     former = other.record(*key)
-    if former is not None and (place := first_other(former, record)):
-        raise BadInput(
-            source=f"{other.folder} and {store.folder}",
-            reason=f"their hosts do not compute alike: {record.pair}, {record.probe} "
-            f"differs from {place} on",
-            hint="Leave one of them out, and look at both with: codeneedle compare.",
-        )
+    place = first_other(former.observation, record.observation) if former else ""
+    if place:
+        raise _unlike(other, store, f"{record.pair}, {record.probe}", place)
     units = PROBES[record.probe].units
     if former is not None and units(record) > units(former):
         found.cells[key] = store
@@ -230,9 +236,27 @@ def _refuse_difference(ours: Store, mine: Setup, theirs: Store, other: Setup) ->
         raise BadInput(
             source=f"{ours.folder} and {theirs.folder}",
             reason=f"they differ in {key}: {was} and {now}",
-            hint="Merge what was measured alike, and look at both with: codeneedle "
-            "compare.",
+            hint="Merge what was measured alike. To see both: "
+            f"{_comparison(ours, theirs)}",
         )
+    for probe in sorted(mine.calibrated.keys() & other.calibrated.keys()):
+        place = first_other(mine.calibrated[probe], other.calibrated[probe])
+        if place:
+            raise _unlike(ours, theirs, f"the calibration of {probe}", place)
+
+
+def _unlike(ours: Store, theirs: Store, what: str, place: str) -> BadInput:
+    return BadInput(
+        source=f"{ours.folder} and {theirs.folder}",
+        reason=f"their hosts do not compute alike: {what} differs from {place} on",
+        hint=f"Leave one of them out. To see both: {_comparison(ours, theirs)}",
+    )
+
+
+def _comparison(ours: Store, theirs: Store) -> str:
+    """The command that compares two runs, for a shell."""
+    folders = (str(ours.folder), str(theirs.folder))
+    return visible(shlex.join(["codeneedle", "compare", *folders]))
 
 
 def _write(target: Store, found: Merged, tell: Callable[[str, int, int], None]) -> None:

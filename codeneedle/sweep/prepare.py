@@ -12,6 +12,7 @@ from msgspec import structs
 from codeneedle.engines.engine import Engine
 from codeneedle.errors import BadInput
 from codeneedle.models import weights
+from codeneedle.probes import refuse_impossible_settings
 from codeneedle.probes.probe import Probe, RunContext, tokenizing
 from codeneedle.probes.prompts import PromptForm
 from codeneedle.probes.recall.fitting import (
@@ -77,6 +78,10 @@ def _prepared(plan: Plan, counts: Counts) -> RunContext:
     setup = _setup(plan, fitted)
     with _hinting(plan):
         stored = plan.store.compare(setup)
+    for probe in plan.probes:
+        # A setup that was lost took what these records hang on with it.
+        if probe.calibrates and probe.name not in (stored.probes if stored else {}):
+            plan.store.set_probe_aside(probe.name)
     run = _run(plan, setup, fitted, stored)
     conditions = {probe.name: probe.conditions(run) for probe in plan.probes}
     compared, grown = _growth(plan.probes, stored, conditions)
@@ -102,7 +107,9 @@ def _run(
         engine=plan.engine,
         weights=plan.weights,
         is_built_in=plan.is_built_in,
-        setup=replace(setup, probes=stored.probes) if stored else setup,
+        setup=replace(setup, probes=stored.probes, calibrated=stored.calibrated)
+        if stored
+        else setup,
         text=fitted.text,
         settings=plan.request.settings,
         folder=plan.store.folder,
@@ -143,10 +150,7 @@ def _with_grown(plan: Plan, setup: Setup) -> Request:
     changes = {}
     for probe in plan.probes:
         if probe.name in setup.former:
-            values = {name: setup.probes[probe.name][name] for name in probe.grows}
-            grown = {
-                k: tuple(v) if isinstance(v, list) else v for k, v in values.items()
-            }
+            grown = probe.choice(setup.probes[probe.name])
             chosen = plan.kept.chosen(probe.name, probe.settings)
             changes[probe.name] = structs.replace(chosen, **grown)
     return structs.replace(plan.kept, **changes)
@@ -174,7 +178,7 @@ def _hinting(plan: Plan) -> Iterator[None]:
         raise
 
 
-def refuse_unfit(plan: Plan) -> None:
+def refuse_unfit(plan: Plan) -> tuple[str, ...]:
     """
     Stop at what would end the sweep, as far as no server is needed to see it.
 
@@ -182,16 +186,20 @@ def refuse_unfit(plan: Plan) -> None:
     whatever a probe finds wrong, of a new folder with all of the text. One of another
     setup without a single number is as a new one from now on.
 
+    Returns:
+        The probes that the folder has cells of, all of which lack what is added now.
+
     Raises:
         OtherSetup: If its records were made under another one.
         BadInput: As of probes.
-        BadSetup: If its setup cannot be read, nor told from its records.
+        BadSetup: If its setup cannot be read, nor told from its records; or if its
+            probes have settings that cannot be.
         MachineError: If a probe lacks a tool, or disk.
     """
     try:
         if stored := plan.store.intact_setup():
-            _refuse_unlike(plan, stored)
-            return
+            refuse_impossible_settings(stored)
+            return _refuse_unlike(plan, stored)
     except OtherSetup:
         if not _is_vain(plan):
             raise
@@ -201,9 +209,10 @@ def refuse_unfit(plan: Plan) -> None:
     for probe in plan.probes:
         if not probe.counts_tokens:
             probe.conditions(run)
+    return ()
 
 
-def _refuse_unlike(plan: Plan, stored: Setup) -> None:
+def _refuse_unlike(plan: Plan, stored: Setup) -> tuple[str, ...]:
     fitted = _stored(plan, stored)
     setup = _setup(plan, fitted)
     with _hinting(plan):
@@ -212,11 +221,14 @@ def _refuse_unlike(plan: Plan, stored: Setup) -> None:
     conditions = {
         probe.name: probe.conditions(run)
         for probe in plan.probes
-        if not probe.counts_tokens and (fitted.text or not plan.reads_corpus)
+        # What grows was looked at by a server when the folder was made.
+        if not probe.counts_tokens or (probe.grows and probe.name in stored.probes)
+        if fitted.text or not plan.reads_corpus
     }
-    compared, _ = _growth(plan.probes, stored, conditions)
+    compared, grown = _growth(plan.probes, stored, conditions)
     with _hinting(plan):
         plan.store.compare(replace(setup, probes=compared))
+    return tuple(grown)
 
 
 def refuse_shared_folders(plans: Sequence[Plan]) -> None:

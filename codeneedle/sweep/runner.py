@@ -6,7 +6,7 @@ records.
 import contextlib
 import functools
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from queue import SimpleQueue
 
@@ -208,6 +208,12 @@ class Runner:
         except _Stopped:
             raise KeyboardInterrupt from None
 
+    def know(self, calibrated: Mapping[str, Json]) -> None:
+        """Go by what the reference has set for all cells, by probe."""
+        setup = self.run.setup
+        known = {**setup.calibrated, **calibrated}
+        self.run = replace(self.run, setup=replace(setup, calibrated=known))
+
     def _side_by_side(
         self, workers: Sequence[Worker], walk: "_Walk", tell: Callable[[Event], None]
     ) -> None:
@@ -263,8 +269,8 @@ class Runner:
         """
         Without other shares, where *pair* is a cell that they need, too.
 
-        All measure the reference; and of a probe whose first cell decides for all
-        others, only one share may have that cell. The others go by what it stored.
+        All need the reference, and what the first cell of a probe may set for all
+        others. One share measures it, the others wait and go by what that has stored.
         """
 
         def wait() -> None:
@@ -276,18 +282,17 @@ class Runner:
             walk.tell(CellStepped(pair, Step(0, 1, what)))
             nap()
 
+        def is_common() -> bool:
+            return walk.is_led() or pair == most_precise(walk.pairs)
+
         walk.tell(CellStarted(pair))
         with contextlib.ExitStack() as stack:
-            if self.store.is_shared and walk.is_led():
+            if self.store.is_shared and is_common():
                 lock = self.store.alone(walk.probe.name, waiting=wait)
                 stack.enter_context(lock)
                 walk.refresh()
-                if not walk.is_led():
+                if not is_common():
                     stack.close()
-            if self.store.is_shared and pair == most_precise(walk.pairs):
-                what = f"{pair.slug}.{walk.probe.name}"
-                stack.enter_context(self.store.alone(what, waiting=wait))
-                walk.refresh()
             yield
 
     def _cell(
@@ -324,7 +329,12 @@ class Runner:
             record = replace(record, setup=whole.setup if whole else "")
             self.store.add(made(record))
 
-        cell.keep = keep
+        def calibrate(facts: Json) -> None:
+            self._refuse_replaced_weights(cell)
+            self.store.calibrate(_base(probe.name), facts)
+            self.know({_base(probe.name): facts})
+
+        cell.keep, cell.calibrate = keep, calibrate
         try:
             with occupied(
                 self.store.name,
@@ -368,7 +378,6 @@ class Runner:
             run=replace(self.run, engine=worker.engine),
             pair=pair,
             logs=self.store.log(pair).parent,
-            records=dict(walk.records),
             tell=tell,
             former=former if goal or is_kept else None,
             goal=goal,
@@ -544,16 +553,19 @@ class _Walk:
     def refresh(self) -> None:
         """Take in what other processes have stored."""
         with self.changed:
+            self._runner.know(self._runner.store.calibrated())
             self._observed |= self._stored()
             self.records = self._trusted()
 
     def is_led(self) -> bool:
-        """Whether the next cell decides for all others, and is the first to do so."""
-        has_leader = any(
-            each.observation is not None and not self._runner.store.is_outgrown(each)
+        """Whether the next cell sets what holds for all others."""
+        store = self._runner.store
+        is_set = _base(self.probe.name) in self._runner.run.setup.calibrated and any(
+            each.observation is not None
+            and not (each.is_partial or store.is_outgrown(each))
             for each in self.records.values()
         )
-        return self.probe.leads and not has_leader
+        return self.probe.calibrates and not is_set
 
     def of_others(self, pair: Pair) -> CellRecord | None:
         """What another process has stored of *pair* since this one began."""
@@ -632,6 +644,11 @@ class _Walk:
         run = trusted(Run(name="", setup=setup, records=observed))
         own = sorted(run.records, key=lambda each: each.probe == self.probe.name)
         return {record.pair: record for record in own}
+
+
+def _base(probe: str) -> str:
+    """The name of a *probe* without what is behind it: _again."""
+    return probe.partition("_")[0]
 
 
 def _alike(failures: list[str], record: CellRecord) -> list[str]:

@@ -214,7 +214,7 @@ def agreement(
     theirs = trusted_records(store, other.name).get(ours.pair) if ours else None
     if not (ours and theirs and theirs.has_numbers):
         return ""
-    found = first_other(ours, theirs)
+    found = first_other(ours.observation, theirs.observation)
     where = f"{ours.pair} on {ours.device} and on {theirs.device}"
     if not found:
         return f"{where}: the same {probe.name}"

@@ -37,6 +37,9 @@ CPUINFO = Path("/proc/cpuinfo")
 CGROUP = Path("/sys/fs/cgroup")
 """Linux: limits of the container; absent elsewhere."""
 
+VMSTAT = Path("/proc/vmstat")
+"""Linux: what its memory management has counted since the machine started."""
+
 NVIDIA_SMI = "nvidia-smi"
 _QUESTION = (
     "--query-compute-apps=pid,used_gpu_memory",
@@ -298,6 +301,29 @@ def _core_limit() -> int | None:
 
 def _memory_limit() -> int | None:
     return _number(CGROUP / "memory.max")
+
+
+def memory_kills() -> int:
+    """
+    Processes that the kernel has killed for lack of memory since the machine started.
+
+    0 where it does not tell. It counts one before that is killed (Linux 4.13).
+    """
+    try:
+        text = VMSTAT.read_text(encoding="ascii")
+    except (OSError, ValueError):
+        return 0
+    counted = text.partition("\noom_kill ")[2].partition("\n")[0]
+    return int(counted) if counted.isdecimal() else 0
+
+
+_KILLS_BEFORE = memory_kills()
+"""When this process began."""
+
+
+def ran_out_of_memory() -> bool:
+    """Whether the kernel has killed a process for it since this one began."""
+    return memory_kills() > _KILLS_BEFORE
 
 
 def _number(path: Path) -> int | None:

@@ -1,8 +1,9 @@
-"""Whether the answers to a task depend on length, on depth, or on the pair."""
+"""Tests whether the answers to a task depend on length, on depth, or on the pair."""
 
-import math
+import statistics
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 import numpy as np
 
@@ -13,9 +14,12 @@ from codeneedle.records.record import Run
 from codeneedle.verdict.statistics import ALPHA
 
 PERMUTATIONS = 1_999
-"""The least p is one of so many and one more: enough for nine tasks of three tests."""
+"""The smallest p is 1 / 2,000: enough for nine tasks with three tests each."""
 
 _AT_ONCE = 100
+"""Permutations that are held in memory together."""
+
+_Key = TypeVar("_Key", bound=Hashable)
 
 _Array = np.ndarray[tuple[int, ...], np.dtype[np.float64]]
 
@@ -23,15 +27,15 @@ _Array = np.ndarray[tuple[int, ...], np.dtype[np.float64]]
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Factor:
     """
-    What the answers to a task may depend on.
+    A possible influence on the answers to a task, with its test.
 
     Attributes:
         name: ``length``, ``depth`` or ``pair``.
-        p: Of its test, adjusted for all tests of the run.
-        best: The level with most right answers, as a phrase.
-        worst: The level with fewest.
+        p: p-value, adjusted for all tests of the run.
+        best: Phrase for the level with the most right answers.
+        worst: Phrase for the level with the fewest.
         most: Share of right answers at the best level, from 0 to 1.
-        least: Share at the worst level.
+        least: Share of right answers at the worst level.
     """
 
     name: str
@@ -43,13 +47,22 @@ class Factor:
 
     @property
     def is_shown(self) -> bool:
-        """Whether the answers depend on it."""
+        """True if the test shows that the answers depend on it."""
         return self.p <= ALPHA
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Values:
-    """Shares of right answers, with the level and the stratum of each."""
+    """
+    The data of one test.
+
+    Attributes:
+        name: Of the factor.
+        shares: Shares of right answers.
+        levels: Level of the factor, per share.
+        strata: Stratum within which shares are permuted, per share.
+        phrase: Makes a phrase of a level.
+    """
 
     name: str
     shares: Sequence[float]
@@ -60,23 +73,23 @@ class _Values:
 
 def factors(run: Run) -> dict[str, tuple[Factor, ...]]:
     """
-    What the answers to each task of *run* depend on, by the name of the task.
+    Tests of the factors of each task of *run*, by the name of the task.
 
     Permutation tests (Edgington and Onghena, Randomization Tests, 4th edition, 2007);
-    the statistic is the sum of squares between the means of the levels, that of an
-    analysis of variance. What is exchanged:
+    the statistic is the sum of squares between the means of the levels, as in an
+    analysis of variance. Permuted are:
 
     - length: whole texts of the reference, so that questions of one text stay together;
-    - depth: answers of the reference within a text, or within a length where a text
-      asks at one depth alone;
-    - pair: the pairs within a text, which all of them were asked, as blocks; as in
-      Cochran's Q, for shares.
+    - depth: answers of the reference within a text, or within a length if each text
+      has a single depth;
+    - pair: the pairs within a text that all of them were asked, as blocks; Cochran's Q,
+      for shares.
 
-    Length and depth are about the reference alone, so that what a smaller cache loses
-    at a length is not taken for the length. All tests of a run are adjusted together
-    (Holm, A Simple Sequentially Rejective Multiple Test Procedure, 1979): in at most
-    5 % of runs is anything named that does not matter. A factor that is not shown may
-    matter nevertheless. One that has a single level is not tested.
+    Tests of length and depth use only the reference, so that losses of a smaller cache
+    at a length do not count as an effect of the length. All tests of a run are adjusted
+    together (Holm, A Simple Sequentially Rejective Multiple Test Procedure, 1979): in
+    at most 5 % of runs is a factor shown that has no influence. A factor that is not
+    shown may have one. A factor with a single level is not tested.
     """
     by_pair = {
         record.pair: outcomes(record)
@@ -86,16 +99,11 @@ def factors(run: Run) -> dict[str, tuple[Factor, ...]]:
     if not by_pair:
         return {}
     reference = by_pair[most_precise(by_pair)]
-    tested = [
-        (task, values)
-        for task in dict.fromkeys(answer.task for answer in reference)
-        for values in (
-            _by_length([answer for answer in reference if answer.task == task]),
-            _by_depth([answer for answer in reference if answer.task == task]),
-            _by_pair(task, by_pair),
-        )
-        if len(set(values.levels)) > 1
-    ]
+    tested = []
+    for task in dict.fromkeys(answer.task for answer in reference):
+        answers = [answer for answer in reference if answer.task == task]
+        tests = (_by_length(answers), _by_depth(answers), _by_pair(task, by_pair))
+        tested += [(task, values) for values in tests if len(set(values.levels)) > 1]
     adjusted = _holm([_p(values) for _, values in tested])
     by_task: dict[str, tuple[Factor, ...]] = {}
     for (task, values), p in zip(tested, adjusted, strict=True):
@@ -104,7 +112,7 @@ def factors(run: Run) -> dict[str, tuple[Factor, ...]]:
 
 
 def sentences(run: Run) -> dict[str, str]:
-    """What the answers depend on, by task; none of a task where nothing is shown."""
+    """A sentence on the shown factors of each task; none for tasks without any."""
     return {
         task: _sentence(task, of_task)
         for task, of_task in factors(run).items()
@@ -112,20 +120,19 @@ def sentences(run: Run) -> dict[str, str]:
     }
 
 
-def _sentence(task: str, of_task: Iterable[Factor]) -> str:
-    tests = list(of_task)
+def _sentence(task: str, of_task: Sequence[Factor]) -> str:
     shown = " and on ".join(
-        f"{each.name} ({each.most:.0%} right {each.best}, {each.least:.0%} "
-        f"{each.worst}; p = {each.p:.2g})"
-        for each in tests
-        if each.is_shown
+        f"{factor.name} ({factor.most:.0%} right {factor.best}, {factor.least:.0%} "
+        f"{factor.worst}; p = {factor.p:.2g})"
+        for factor in of_task
+        if factor.is_shown
     )
-    others = " or ".join(each.name for each in tests if not each.is_shown)
+    others = " or ".join(factor.name for factor in of_task if not factor.is_shown)
     text = f"{task}: answers depend on {shown}"
     return f"{text}; that they depend on {others} is not shown" if others else text
 
 
-# --- what is compared
+# --- the data of each test
 
 
 def _by_length(answers: Sequence[Outcome]) -> _Values:
@@ -174,17 +181,18 @@ def _by_pair(task: str, by_pair: Mapping[Pair, Sequence[Outcome]]) -> _Values:
 
 def _means(answers: Iterable[Outcome]) -> dict[str, float]:
     """Mean share of right answers by the name of a text."""
-    shares: dict[str, list[float]] = {}
-    for answer in answers:
-        shares.setdefault(answer.text, []).append(answer.score.share)
-    return {name: math.fsum(values) / len(values) for name, values in shares.items()}
+    return _mean_by((answer.text, answer.score.share) for answer in answers)
+
+
+def _mean_by(shares: Iterable[tuple[_Key, float]]) -> dict[_Key, float]:
+    by_key: dict[_Key, list[float]] = {}
+    for key, share in shares:
+        by_key.setdefault(key, []).append(share)
+    return {key: statistics.fmean(of_key) for key, of_key in by_key.items()}
 
 
 def _factor(values: _Values, p: float) -> Factor:
-    shares: dict[Hashable, list[float]] = {}
-    for level, share in zip(values.levels, values.shares, strict=True):
-        shares.setdefault(level, []).append(share)
-    means = {level: math.fsum(some) / len(some) for level, some in shares.items()}
+    means = _mean_by(zip(values.levels, values.shares, strict=True))
     best, worst = max(means, key=means.__getitem__), min(means, key=means.__getitem__)
     return Factor(
         name=values.name,
@@ -200,8 +208,8 @@ def _factor(values: _Values, p: float) -> Factor:
 
 
 def _p(values: _Values) -> float:
-    """Share of permutations within strata that differ at least as much; seeded."""
-    _, strata = np.unique(_numbers(values.strata), return_inverse=True)
+    """Share of seeded permutations whose levels differ at least as much."""
+    strata = np.asarray(_numbers(values.strata))
     order = np.argsort(strata, kind="stable")
     strata = strata[order]
     shares = np.asarray(values.shares, dtype=float)[order]
@@ -212,31 +220,31 @@ def _p(values: _Values) -> float:
     if not varies.any():
         return 1.0
     sizes = np.bincount(levels).astype(float)
-    keep = varies[strata]  # what is the same in a stratum stays so, and sums to 0
+    keep = varies[strata]  # a stratum of equal shares adds nothing
     shares, strata, levels = shares[keep], strata[keep], levels[keep]
     of_level = np.eye(len(sizes))[levels]
-    chance = np.random.default_rng(0)
+    random = np.random.default_rng(0)
 
     def between(rows: _Array) -> _Array:
         return np.asarray(((rows @ of_level) ** 2 / sizes).sum(axis=-1))
 
-    least, as_far, done = between(shares) - 1e-9, 0, 0
+    least, extreme, done = between(shares) - 1e-9, 0, 0
     while done < PERMUTATIONS:
         count = min(_AT_ONCE, PERMUTATIONS - done)
-        places = np.argsort(strata + chance.random((count, len(shares))), axis=1)
-        as_far += int((between(shares[places]) >= least).sum())
+        places = np.argsort(strata + random.random((count, len(shares))), axis=1)
+        extreme += int((between(shares[places]) >= least).sum())
         done += count
-    return (1 + as_far) / (1 + PERMUTATIONS)
+    return (1 + extreme) / (1 + PERMUTATIONS)
 
 
 def _numbers(names: Iterable[Hashable]) -> list[int]:
-    """A number for each of *names*, the same for the same."""
+    """The names as numbers from 0, equal for equal names."""
     numbers: dict[Hashable, int] = {}
     return [numbers.setdefault(name, len(numbers)) for name in names]
 
 
 def _holm(ps: Sequence[float]) -> list[float]:
-    """*ps*, adjusted so that all of them hold together."""
+    """*ps*, adjusted for multiple testing."""
     adjusted, highest = [1.0] * len(ps), 0.0
     for rank, at in enumerate(sorted(range(len(ps)), key=ps.__getitem__)):
         highest = max(highest, min(1.0, ps[at] * (len(ps) - rank)))

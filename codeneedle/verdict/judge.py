@@ -1,4 +1,4 @@
-"""Judges each pair of a run: within the limit, beyond it, or open."""
+"""The verdict of a run: each pair is within the limit, beyond it, or open."""
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -32,54 +32,54 @@ from codeneedle.verdict.statistics import (
 
 MAX_LOSS = 0.01
 """
-Largest loss: one of a hundred right tokens.
+Default limit of the loss: one of a hundred right tokens.
 
-About what 4-bit weights cost: of Llama 3 8B on ordinary text, Q4_K_M weights lose
-0.6 % of the probability of the right token, Q4_K_S 0.9 %, Q4_0 1.6 % (mean Δp of the
-tables in ``tools/perplexity/README.md`` of llama.cpp).
+About the cost of 4-bit weights: Llama 3 8B loses 0.6 % of the probability of the right
+token with Q4_K_M weights, 0.9 % with Q4_K_S, 1.6 % with Q4_0 (mean Δp on ordinary text,
+from the tables in ``tools/perplexity/README.md`` of llama.cpp).
 """
 
 MAX_LOST = 0.10
-"""Largest share of lost answers."""
+"""Default limit of the share of lost answers."""
 
 MAX_EVAL_LOST = 0.02
-"""Largest loss of the mean score of an evaluation: two of a hundred samples."""
+"""Default limit of the loss of an evaluation's mean score: two of 100 samples."""
 
 FEWEST_FLIPS = 6
 """
-Samples that differ below which their spread is not known.
+Differing samples from which on their spread is known.
 
-Of fewer, all on one side, none gives a two-sided exact test a p below 0.05.
+With fewer, even if all lose, a two-sided exact test has no p below 0.05.
 """
 
 CHANGE_BY_LOSS = 3.0
 """
-Nats of divergence that are borne per loss.
+Limit of the divergence in nats, per limit of the loss.
 
-Q4_K_M weights change by 0.031 nats where they lose 0.6 %; source as of `MAX_LOSS`.
+Q4_K_M weights diverge by 0.031 nats and lose 0.6 %; source as of `MAX_LOSS`.
 """
 
 ABLE = 0.2
-"""A reference that has less of what is asked right has too little to lose."""
+"""Share right with the reference below which a metric does not enter the verdict."""
 
 BOUNDED = 0.001
-"""Share of tokens of which a bound alone is known, up to which it does not matter."""
+"""Share of tokens with only a bound up to which they are treated as exact."""
 
 FEWEST_UNITS = 6
-"""Units below which no interval is narrow enough to say anything."""
+"""Units from which on an interval can be narrow enough for a verdict."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
     """
-    What a user is ready to lose.
+    The losses that a user accepts.
 
     Attributes:
-        max_loss: Right tokens, as a share.
-        max_lost: Answers that are lost, as a share of those that the reference has.
-        max_eval_lost: Of the mean score of an evaluation.
-        max_memory_bytes: Size of the KV cache; None for any.
-        at: The context that this size is meant for, in tokens; None for the run's.
+        max_loss: Largest share of right tokens that may be lost.
+        max_lost: Largest share of the reference's answers that may be lost.
+        max_eval_lost: Largest loss of the mean score of an evaluation.
+        max_memory_bytes: Largest KV cache; None for any.
+        at: Context of that size, in tokens; None for that of the run.
     """
 
     max_loss: float = MAX_LOSS
@@ -89,7 +89,7 @@ class Limits:
     at: int | None = None
 
     def of(self, kind: LossKind) -> float:
-        """The limit of a metric whose losses are of this *kind*."""
+        """The limit for metrics of one *kind* of loss."""
         if kind is LossKind.ANSWERS:
             return self.max_lost
         if kind is LossKind.SCORE:
@@ -100,7 +100,7 @@ class Limits:
 
     def phrase(self, kind: LossKind, loss: float) -> str:
         """
-        A loss of this *kind*: ``0.9 %``, never ``-0.0 %``; ``0.0120 nats`` of a change.
+        A loss as text: ``0.9 %``, never ``-0.0 %``; ``0.0120 nats`` for a change.
 
         Smaller limits have more digits.
         """
@@ -113,18 +113,18 @@ class Limits:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
     """
-    What one metric says of one pair.
+    The result of one metric for one pair.
 
     Attributes:
         metric: The metric.
-        bounds: Of the mean loss; of answers, of the share lost.
-        limit: What they are held against.
-        word: Where they lie beside it.
-        needed: Units after which it would be decided, if further ones are like these;
-            None where that is not known, or nothing is open.
-        lost: Units lost, of answers and scores; 0 of others.
-        won: Units with a higher score; 0 of others.
-        remark: Why the word is not what the bounds say, if so; empty else.
+        bounds: Interval of the mean loss; for answers, of the share lost.
+        limit: The limit that applies.
+        word: Position of the interval relative to the limit.
+        needed: Estimated number of units that would decide an open pair; None if that
+            is unknown, or the pair is not open.
+        lost: Lost units, of answers and scores; 0 for other kinds.
+        won: Units with a higher score; 0 for other kinds.
+        remark: Doubt about the bounds, which may change the word; empty without any.
     """
 
     metric: Metric
@@ -138,7 +138,7 @@ class Row:
 
     @property
     def kind(self) -> LossKind:
-        """Of its losses."""
+        """Kind of its losses."""
         if self.metric.loss is None:
             raise ValueError(f"{self.metric.name} has no loss")
         return self.metric.loss.kind
@@ -147,17 +147,17 @@ class Row:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Standing:
     """
-    What is known of one pair.
+    All results for one pair.
 
     Attributes:
-        pair: The cache types.
-        memory: Size of its KV cache by the reference's; None if unknown.
-        memory_bytes: Size of its KV cache, at the context of `Limits`; None if unknown.
-        speed: Of writing, by the reference's; None if not measured.
-        rows: One for each metric that compares it with the reference.
-        word: What all of them say; None of the reference, and of a pair in trouble.
-        trouble: Why nothing is said of it; empty if something is.
-        lacking: Names of graded metrics that it has no value of, where others have.
+        pair: The pair.
+        memory: Size of its KV cache relative to the reference's; None if unknown.
+        memory_bytes: Size of its KV cache at the context of `Limits`; None if unknown.
+        speed: Speed of writing relative to the reference's; None if not measured.
+        rows: One row per metric that compares it with the reference.
+        word: Verdict by all rows; None for the reference and for a pair in trouble.
+        trouble: Why it is not compared, status and reason; empty if it is.
+        lacking: Names of deciding metrics that other pairs have and it has not.
     """
 
     pair: Pair
@@ -171,13 +171,13 @@ class Standing:
 
     @property
     def leading(self) -> Row | None:
-        """The row that decides its word: of several, the farthest from its limit."""
+        """The row that decides its word: of several, the worst by its limit."""
         rows = [row for row in self.rows if row.word is self.word] or list(self.rows)
         graded = [row for row in rows if row.kind.is_graded] or rows
         return max(graded, key=_severity, default=None)
 
     def row(self, metric: str) -> Row | None:
-        """What the metric of that name says of it."""
+        """The row of the metric of that name."""
         return next((row for row in self.rows if row.metric.name == metric), None)
 
 
@@ -188,18 +188,19 @@ def _severity(row: Row) -> float:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
     """
-    What a run allows to conclude.
+    The conclusions from a run.
 
     Attributes:
         run: The run.
-        limits: What the pairs are held against.
+        limits: The limits that apply.
         reference: The pair that all are compared with; None without numbers.
-        standings: One for each pair with a record, most precise first.
-        chosen: The pair to set; None where the reference is to be kept.
-        units: How many units each metric has, by its name; of the reference.
-        silent: Metrics that have no say, by name, and why.
-        repeats: By metric, how far the reference is from its own repetition.
-        flips: By metric, units that the repetition of the reference has lost and won.
+        standings: One per pair with a record, most precise first.
+        chosen: The pair to set; None to keep the reference.
+        units: Number of units with the reference, by name of the metric.
+        silent: Metrics that do not enter the verdict, with the reason, by name.
+        repeats: Distance of the reference from its repetition, by name of the metric.
+        flips: Units that the repetition of the reference lost and won, by name of the
+            metric.
         lost_from: Lengths from which on pairs lose the answers to a task.
     """
 
@@ -216,33 +217,33 @@ class Verdict:
 
     @property
     def is_instrument(self) -> bool:
-        """Whether the built-in model was measured, which is no language model."""
+        """True if the built-in model was measured, a test fixture."""
         return self.run.setup.weights.name == BUILT_IN
 
     @property
     def graded(self) -> bool:
-        """Whether a metric whose mean loss has a limit has a say."""
+        """True if a metric of the mean loss enters the verdict."""
         rows = (row for standing in self.standings for row in standing.rows)
         return any(row.kind.is_graded or row.kind is LossKind.SCORE for row in rows)
 
     @property
     def compared(self) -> tuple[Standing, ...]:
-        """The pairs that a metric compares with the reference."""
+        """The pairs that are compared with the reference."""
         return tuple(each for each in self.standings if each.word is not None)
 
     def standing(self, pair: Pair) -> Standing | None:
-        """What is known of *pair*; None without a record of it."""
+        """The standing of *pair*; None if it has no record."""
         return next((each for each in self.standings if each.pair == pair), None)
 
     def word(self, pair: Pair, metric: str = "") -> str:
         """
-        What reports say of *pair*: ``within``, ``beyond`` or ``open``.
+        The verdict on *pair*: ``within``, ``beyond`` or ``open``.
 
-        Empty for the reference, a pair in trouble, and where nothing compares it.
+        Empty for the reference, and for a pair that is not compared.
 
         Args:
             pair: Any pair.
-            metric: Name of the only metric to ask; all of them if empty.
+            metric: Name of a metric whose row is used; all of them if empty.
         """
         standing = self.standing(pair)
         if standing is None or standing.trouble:
@@ -254,15 +255,15 @@ class Verdict:
 
     def types_all(self, word: Word, axis: str, metric: str = "") -> list[str]:
         """
-        The types of *axis*, ``k`` or ``v``, of which every pair has that *word*.
+        The types of *axis*, ``k`` or ``v``, whose pairs all have that *word*.
 
-        Only those with two pairs or more beside the reference; most precise first.
-        By the *metric* of that name alone, or by all if empty.
+        Only types with at least two compared pairs, most precise first. By the *metric*
+        of that name alone, or by all if empty.
         """
         by_type: dict[str, list[str]] = {}
         for each in self.compared:
-            if says := self.word(each.pair, metric):
-                by_type.setdefault(getattr(each.pair, axis), []).append(says)
+            if found := self.word(each.pair, metric):
+                by_type.setdefault(getattr(each.pair, axis), []).append(found)
         return by_precision(
             name
             for name, words in by_type.items()
@@ -272,43 +273,38 @@ class Verdict:
 
 def judge(run: Run, limits: Limits | None = None) -> Verdict:
     """
-    Judge *run* by all that was measured.
+    The verdict of *run* by all that was measured.
 
-    In at most 5 % of sweeps is any pair wrongly called within; likewise beyond, by
-    any metric. Only the latest look at a pair counts.
+    In at most 5 % of sweeps is any pair wrongly within; likewise wrongly beyond, by any
+    metric. Only the latest look at a pair counts.
 
     Args:
         run: With the records of all probes.
-        limits: What the user can bear to lose.
+        limits: Losses that the user accepts.
     """
     limits = limits or Limits()
-    scores = list(_scores(run))
-    reference = next((each.reference for each in scores if each.reference), None)
+    comparisons = list(_comparisons(run))
+    reference = next((each.reference for each in comparisons if each.reference), None)
     if reference is None:
         return Verdict(run=run, limits=limits)
-    repeats = {each.metric.name: each.repetition() for each in scores}
-    silent = {
-        each.metric.name: reason for each in scores if (reason := each.silence(limits))
-    }
-    speaking = [each for each in scores if each.metric.name not in silent]
-    lost = tuple(lost_from(run, limits.max_lost))
-    found = Verdict(
+    by_name = {each.metric.name: each for each in comparisons}
+    silences = {name: each.silence(limits) for name, each in by_name.items()}
+    repeats = {name: each.repetition() for name, each in by_name.items()}
+    flips = {name: each.flips() for name, each in by_name.items()}
+    entering = [each for name, each in by_name.items() if not silences[name]]
+    lost = lost_from(run, limits.max_lost)
+    verdict = Verdict(
         run=run,
         limits=limits,
         reference=reference,
-        standings=tuple(
-            replace(each, rows=rows, word=_word(rows, each.lacking))
-            if each.word and (rows := _charged(each, lost))
-            else each
-            for each in _standings(run, speaking, reference, limits)
-        ),
-        units={each.metric.name: len(each.of_reference) for each in scores},
-        silent=silent,
+        standings=tuple(_standings(run, entering, reference, limits, lost)),
+        units={name: len(each.of_reference) for name, each in by_name.items()},
+        silent={name: reason for name, reason in silences.items() if reason},
         repeats={name: loss for name, loss in repeats.items() if loss is not None},
-        flips={each.metric.name: each.flips() for each in scores if each.is_repeated},
-        lost_from=lost,
+        flips={name: counts for name, counts in flips.items() if counts is not None},
+        lost_from=tuple(lost),
     )
-    return replace(found, chosen=_chosen(found))
+    return replace(verdict, chosen=_chosen(verdict))
 
 
 # --- metrics, unit by unit
@@ -320,23 +316,27 @@ _ENDS = {
     LossKind.CHANGE: (0.0, math.inf),
     LossKind.SCORE: (-1.0, 1.0),
 }
-"""The least and the largest loss that there can be."""
+"""The smallest and the largest possible loss."""
+
+_COUNTED = frozenset({LossKind.ANSWERS, LossKind.SCORE})
+"""Kinds whose units often do not differ at all, which is no reason for doubt."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Scores:
+class _Comparison:
     """
-    One metric, unit by unit.
+    One metric of all pairs, unit by unit.
 
     Attributes:
         metric: The metric.
         loss: How it enters the verdict.
-        probe: What measured it.
+        probe: The probe that measured it.
         run: The run.
-        reference: The pair that others are compared with; None where there is none.
-        records: Of the pairs that have values.
-        units: Of each of them, what losses are computed of, by the names of units.
-        again: The second record of the reference; None without one.
+        reference: The pair that others are compared with; None if there is none.
+        records: Records of the probe that have numbers.
+        units: Of each pair with values, the numbers that losses are computed of, by
+            name of the unit.
+        again: The repetition of the reference; None without one.
     """
 
     metric: Metric
@@ -354,37 +354,46 @@ class _Scores:
         return self.units.get(self.reference, {}) if self.reference else {}
 
     def losses(self, units: Mapping[str, float]) -> list[float]:
-        """The loss of each of *units* that the reference has, too."""
-        both = [(self.of_reference[name], units[name]) for name in self._shared(units)]
+        """The losses of those *units* that the reference has, too."""
+        paired = self._paired(units)
         if self.loss.kind is LossKind.CHANGE:
-            return [ours for _, ours in both]
+            return [value for _, value in paired]
         if self.loss.kind is LossKind.NATS:
-            return [-math.expm1(ours - theirs) for theirs, ours in both]
+            return [-math.expm1(value - reference) for reference, value in paired]
         if self.loss.kind is LossKind.ANSWERS:
-            lost_from = self.loss.lost_from
-            return [float(theirs - ours >= lost_from) for theirs, ours in both]
-        return [theirs - ours for theirs, ours in both]
+            least = self.loss.lost_from
+            return [float(reference - value >= least) for reference, value in paired]
+        return [reference - value for reference, value in paired]
 
-    def _shared(self, units: Mapping[str, float]) -> list[str]:
-        return [name for name in self.of_reference if name in units]
+    def _paired(self, units: Mapping[str, float]) -> list[tuple[float, float]]:
+        """Values of the reference with those of *units*, for units that both have."""
+        reference = self.of_reference
+        return [(reference[name], units[name]) for name in reference if name in units]
 
     def repetition(self) -> float | None:
-        """How far the reference is from its own repetition; None without one."""
+        """Distance of the reference from its repetition; None without one."""
         if self.again is None:
             return None
         again = self.metric.by_unit(self.again, self.run.setup)
+        losses = self.losses(again)
         if self.loss.kind is LossKind.ANSWERS:
             least = self.loss.lost_from
-            gaps = [
-                again[name] - self.of_reference[name] for name in self._shared(again)
-            ]
-            losses = [float(abs(gap) >= least) for gap in gaps]
-        else:
-            losses = self.losses(again)
+            paired = self._paired(again)
+            losses = [float(abs(first - second) >= least) for first, second in paired]
         return abs(math.fsum(losses)) / len(losses) if losses else None
 
+    def flips(self) -> tuple[int, int] | None:
+        """
+        Units whose score the repetition of the reference lost and won.
+
+        None for other kinds of loss, and without a repetition.
+        """
+        if self.again is None or self.loss.kind is not LossKind.SCORE:
+            return None
+        return _counts(self.losses(self.metric.by_unit(self.again, self.run.setup)))
+
     def silence(self, limits: Limits) -> str:
-        """Why the metric has no say; empty if it has."""
+        """Why the metric does not enter the verdict; empty if it does."""
         reference = self.reference
         if reference is None:
             return "the pair that others were measured against has no value"
@@ -395,7 +404,7 @@ class _Scores:
                 "little to lose"
             )
         if self.loss.kind is LossKind.SCORE:
-            return ""  # what sampling makes scores differ by is in their intervals
+            return ""  # intervals of scores include the noise of sampling
         repeated, kind = self.repetition(), self.loss.kind
         if repeated is not None and repeated > limits.of(kind):
             return (
@@ -407,7 +416,7 @@ class _Scores:
         return ""
 
     def row(self, pair: Pair, limits: Limits) -> Row | None:
-        """What it says of *pair*; None where they share no unit."""
+        """The result for *pair*; None if it shares no unit with the reference."""
         losses = self.losses(self.units.get(pair, {}))
         if not losses:
             return None
@@ -415,20 +424,18 @@ class _Scores:
         look = self.probe.look(self.records[pair], self.run.setup)
         share = error_share(look, pairs)
         lost, won = _counts(losses) if self.loss.kind in _COUNTED else (0, 0)
-        is_score = self.loss.kind is LossKind.SCORE
-        is_untold = is_score and lost + won < FEWEST_FLIPS
+        is_few = self.loss.kind is LossKind.SCORE and lost + won < FEWEST_FLIPS
         if self.loss.kind is LossKind.ANSWERS:
             bounds = lost_share(lost, len(losses), share)
-        elif is_untold:
+        elif is_few:
             bounds = _by_counts(losses, share)
         else:
             bounds = interval(losses, share).clipped(*_ENDS[self.loss.kind])
-        word = bounds.word(limit)
-        remark, word = self._remark(pair, losses, word)
+        remark, word = self._remark(pair, losses, bounds.word(limit))
         needed = None
-        if word is Word.OPEN and is_untold:
-            told = _untold(lost + won, len(losses), share)
-            remark = f"{remark}; {told}" if remark else told
+        if word is Word.OPEN and is_few:
+            few = _too_few(lost + won, len(losses), share)
+            remark = f"{remark}; {few}" if remark else few
         elif word is Word.OPEN and self.loss.kind is not LossKind.ANSWERS:
             needed = units_needed(losses, limit, look=look + 1, pairs=pairs)
         return Row(
@@ -442,22 +449,10 @@ class _Scores:
             remark=remark,
         )
 
-    @property
-    def is_repeated(self) -> bool:
-        """Whether it is of scores, and the reference has been evaluated again."""
-        return self.again is not None and self.loss.kind is LossKind.SCORE
-
-    def flips(self) -> tuple[int, int]:
-        """Units that the reference has lost and won in its repetition."""
-        if self.again is None:
-            return (0, 0)
-        again = self.metric.by_unit(self.again, self.run.setup)
-        return _counts(self.losses(again))
-
     def _remark(
         self, pair: Pair, losses: Sequence[float], word: Word
     ) -> tuple[str, Word]:
-        """Why *word* is not to be believed as it stands, and what it is then."""
+        """A doubt about the bounds, and the word that it leaves of *word*."""
         reference = self.records[self.reference or pair]
         if self.loss.bounded(reference) > BOUNDED and word is Word.BEYOND:
             words = "of some tokens of the reference only a bound is known"
@@ -473,29 +468,25 @@ class _Scores:
         return "", word
 
     def _missing(self, pair: Pair) -> tuple[int, int]:
-        """Units that *pair* was asked, lacks and the reference has; and all asked."""
+        """Number of units that only the reference has, and of all that were asked."""
         if self.loss.units is None:
             return 0, 0
-        asked = self.loss.units(self.records[pair], self.run.setup)
-        lacking = [name for name in asked if name not in self.units[pair]]
-        return sum(name in self.of_reference for name in lacking), len(asked)
-
-
-_COUNTED = frozenset({LossKind.ANSWERS, LossKind.SCORE})
-"""Of which so often nothing differs that this is no reason for doubt."""
+        names = self.loss.units(self.records[pair], self.run.setup)
+        lacking = [name for name in names if name not in self.units[pair]]
+        return sum(name in self.of_reference for name in lacking), len(names)
 
 
 def _counts(losses: Sequence[float]) -> tuple[int, int]:
-    """How many units have lost, and won."""
+    """Numbers of units that lost and that won."""
     return sum(loss > 0 for loss in losses), sum(loss < 0 for loss in losses)
 
 
 def _by_counts(losses: Sequence[float], share: float) -> Bounds:
     """
-    The mean loss, where too few units differ for their spread to be known.
+    The mean loss if too few units differ for their spread to be known.
 
-    No unit loses more than 1, so that the mean is at most the share that loses; it is
-    at least minus the share that wins.
+    No unit loses more than 1, so the mean is at most the share that loses, and at least
+    minus the share that wins.
     """
     (lost, won), units = _counts(losses), len(losses)
     return Bounds(
@@ -506,8 +497,8 @@ def _by_counts(losses: Sequence[float], share: float) -> Bounds:
     )
 
 
-def _untold(flips: int, units: int, share: float) -> str:
-    """Why so few samples tell nothing, and how many would."""
+def _too_few(flips: int, units: int, share: float) -> str:
+    """A remark on too few differing samples, with the number that is needed."""
     needed = samples_needed(flips / units, share=share)
     return (
         f"cannot be told: {flips} of {units} samples differ; about {needed:,} would "
@@ -515,8 +506,8 @@ def _untold(flips: int, units: int, share: float) -> str:
     )
 
 
-def _scores(run: Run) -> Iterator[_Scores]:
-    """Each metric that enters the verdict and has values; graded ones first."""
+def _comparisons(run: Run) -> Iterator[_Comparison]:
+    """The metrics that have a loss and values; graded ones first."""
     metrics = [
         (probe, metric, metric.loss)
         for probe in PROBES.values()
@@ -538,7 +529,7 @@ def _scores(run: Run) -> Iterator[_Scores]:
         if not units:
             continue
         reference = _reference(metric, [records[pair] for pair in units])
-        yield _Scores(
+        yield _Comparison(
             metric=metric,
             loss=loss,
             probe=probe,
@@ -559,88 +550,89 @@ def _scores(run: Run) -> Iterator[_Scores]:
 
 
 def _reference(metric: Metric, records: Sequence[CellRecord]) -> Pair | None:
-    """The pair that *records* were measured against, else the most precise one."""
+    """The pair that *records* were measured against, or the most precise one."""
     pairs = [record.pair for record in records]
-    named = {frames.reference_named_by(metric, record) for record in records} - {""}
-    if not named:
+    names = {frames.reference_named_by(metric, record) for record in records} - {""}
+    if not names:
         return most_precise(pairs)
-    reference = Pair.parse(min(named))
-    return reference if len(named) == 1 and reference in pairs else None
+    reference = Pair.parse(min(names))
+    return reference if len(names) == 1 and reference in pairs else None
 
 
 # --- pairs
 
 
 def _standings(
-    run: Run, scores: Sequence[_Scores], reference: Pair, limits: Limits
+    run: Run,
+    comparisons: Sequence[_Comparison],
+    reference: Pair,
+    limits: Limits,
+    lost: Sequence[LostFrom],
 ) -> Iterator[Standing]:
     records = [r for r in run.records if not r.probe.endswith(AGAIN)]
     pairs = most_precise_first({record.pair for record in records})
     context = limits.at or run.setup.context
     sizes = {pair: _kv_bytes(pair, records, context) for pair in pairs}
     speeds = _speeds(run)
-    graded = [each for each in scores if each.loss.kind.is_graded]
-    answers = [each for each in scores if each.loss.kind is LossKind.ANSWERS]
-    evaluated = [each for each in scores if each.loss.kind is LossKind.SCORE]
+    deciding = _deciding(comparisons)
     for pair in pairs:
         rows = [
             row
-            for each in scores
+            for each in comparisons
             if pair != each.reference and (row := each.row(pair, limits))
         ]
         trouble = _trouble(pair, records)
-        named = {row.metric.name for row in rows}
-        lacking = tuple(
-            each.metric.name
-            for each in (graded or answers) + evaluated
-            if each.metric.name not in named
-        )
         is_compared = rows and pair != reference and not trouble
+        if is_compared:
+            rows = _with_lost_lengths(
+                rows, [each for each in lost if each.pair == pair]
+            )
+        names = {row.metric.name for row in rows}
         yield Standing(
             pair=pair,
             memory=_ratio(sizes[pair], sizes.get(reference)),
             memory_bytes=sizes[pair],
             speed=_ratio(speeds.get(pair), speeds.get(reference)),
             rows=() if trouble else tuple(rows),
-            word=_word(rows, lacking) if is_compared else None,
+            word=_word(rows, deciding) if is_compared else None,
             trouble=trouble,
-            lacking=lacking if is_compared else (),
+            lacking=tuple(name for name in deciding if name not in names)
+            if is_compared
+            else (),
         )
 
 
-def _word(rows: Sequence[Row], lacking: Sequence[str]) -> Word:
-    """
-    Beyond by one is beyond; within needs all that are graded, or all answers, and
-    every evaluation.
-    """
-    if any(row.word is Word.BEYOND for row in rows):
+def _deciding(comparisons: Sequence[_Comparison]) -> list[str]:
+    """Names of the metrics that must be within: graded ones or answers, and scores."""
+    kinds = {each.loss.kind for each in comparisons}
+    graded = {kind for kind in kinds if kind.is_graded}
+    deciding = (graded or {LossKind.ANSWERS}) | {LossKind.SCORE}
+    return [each.metric.name for each in comparisons if each.loss.kind in deciding]
+
+
+def _word(rows: Sequence[Row], deciding: Sequence[str]) -> Word:
+    """Beyond if one metric is; within if all that are *deciding* and divergence are."""
+    words = {row.metric.name: row.word for row in rows}
+    if Word.BEYOND in words.values():
         return Word.BEYOND
-    graded = [row for row in rows if row.kind.is_graded]
-    answers = [row for row in rows if row.kind is LossKind.ANSWERS]
-    change = [row for row in rows if row.kind is LossKind.CHANGE]
-    scores = [row for row in rows if row.kind is LossKind.SCORE]
-    deciding = (graded or answers) + scores
-    is_within = all(row.word is Word.WITHIN for row in (*deciding, *change))
-    return Word.WITHIN if deciding and is_within and not lacking else Word.OPEN
+    change = [row.metric.name for row in rows if row.kind is LossKind.CHANGE]
+    is_within = all(words.get(name) is Word.WITHIN for name in (*deciding, *change))
+    return Word.WITHIN if deciding and is_within else Word.OPEN
 
 
-def _charged(standing: Standing, lost: Iterable[LostFrom]) -> tuple[Row, ...]:
-    """The rows of a pair; what it loses at great lengths alone is beyond, too."""
-    remark = "; ".join(
-        f"{each.task}: lost from {each.length:,} tokens on"
-        for each in lost
-        if each.pair == standing.pair
-    )
-    return tuple(
+def _with_lost_lengths(rows: Sequence[Row], lost: Sequence[LostFrom]) -> list[Row]:
+    """*rows* of a pair; that of retrieval is beyond if lengths are *lost*."""
+    remark = "; ".join(f"{e.task}: lost from {e.length:,} tokens on" for e in lost)
+    return [
         replace(row, word=Word.BEYOND, remark=remark)
         if remark and row.metric.name == RETRIEVAL
         else row
-        for row in standing.rows
-    )
+        for row in rows
+    ]
 
 
 def _trouble(pair: Pair, records: Iterable[CellRecord]) -> str:
-    """Why nothing is said of the quality of *pair*; empty if something is."""
+    """Status and reason of a failed record of *pair*; empty without one."""
     timed = {name for name, probe in PROBES.items() if probe.is_timed}
     return next(
         (
@@ -654,7 +646,7 @@ def _trouble(pair: Pair, records: Iterable[CellRecord]) -> str:
 
 
 def _kv_bytes(pair: Pair, records: Iterable[CellRecord], context: int) -> float | None:
-    """Size of the KV cache of *pair* at *context* tokens, as its log has it."""
+    """Size of the KV cache of *pair* at *context* tokens, from its log."""
     for record in records:
         if record.pair == pair and record.effective.kv:
             return math.fsum(
@@ -665,14 +657,14 @@ def _kv_bytes(pair: Pair, records: Iterable[CellRecord], context: int) -> float 
 
 
 def _buffer_bytes(buffer: KvBuffer, effective: Effective, context: int) -> float:
-    """A buffer at another *context*: a sliding window does not grow with it."""
-    longest = max(each.cells for each in effective.kv)
+    """Size of a buffer at another *context*: a sliding window does not grow with it."""
+    longest = max(other.cells for other in effective.kv)
     cells = context if buffer.cells == longest else min(context, buffer.cells)
     return (buffer.k_mib + buffer.v_mib) * MIB * cells / max(buffer.cells, 1)
 
 
 def _speeds(run: Run) -> dict[Pair, float]:
-    """Tokens per second of writing, where that was measured."""
+    """Tokens per second of writing, by pair."""
     return {
         cell.pair: cell.value
         for probe in PROBES.values()
@@ -684,74 +676,72 @@ def _speeds(run: Run) -> dict[Pair, float]:
     }
 
 
-def _ratio(ours: float | None, theirs: float | None) -> float | None:
-    return None if ours is None or not theirs else ours / theirs
+def _ratio(value: float | None, reference: float | None) -> float | None:
+    return None if value is None or not reference else value / reference
 
 
-def _chosen(found: Verdict) -> Pair | None:
-    """What to set: the smallest cache within, or what loses least of all that fit."""
-    if found.is_instrument:
+def _chosen(verdict: Verdict) -> Pair | None:
+    """The pair to set: the smallest within, or the least loss among those that fit."""
+    if verdict.is_instrument:
         return None
-    most = found.limits.max_memory_bytes
+    most = verdict.limits.max_memory_bytes
     if most is None:
-        within = [each for each in found.compared if each.word is Word.WITHIN]
+        within = [each for each in verdict.compared if each.word is Word.WITHIN]
         smaller = [each for each in within if cache_size(each) < 1]
         return min(smaller, key=cache_size).pair if smaller else None
     fitting = [
         each
-        for each in found.standings
+        for each in verdict.standings
         if each.memory_bytes is not None and each.memory_bytes <= most
     ]
-    if any(each.pair == found.reference for each in fitting):
+    if any(each.pair == verdict.reference for each in fitting):
         return None
-    # By divergence alone nothing is recommended.
-    judged = [
+    # No recommendation by divergence alone.
+    candidates = [
         each
         for each in fitting
         if any(row.kind is not LossKind.CHANGE for row in each.rows)
     ]
-    return min(judged, key=_at_most).pair if judged else None
+    if not candidates:
+        return None
+    return min(candidates, key=lambda each: (_largest(each), _mean(each))).pair
 
 
-def _at_most(standing: Standing) -> tuple[float, float]:
-    """What a pair loses at most, and what was measured, by the limit of its metric."""
+def _largest(standing: Standing) -> float:
+    """Upper end of its loss relative to the limit; infinite without a row."""
     row = standing.leading
-    if row is None:
-        return (math.inf, math.inf)
-    return (row.bounds.high / row.limit, row.bounds.mean / row.limit)
+    return row.bounds.high / row.limit if row else math.inf
+
+
+def _mean(standing: Standing) -> float:
+    """Its mean loss relative to the limit; infinite without a row."""
+    row = standing.leading
+    return row.bounds.mean / row.limit if row else math.inf
 
 
 def cache_size(standing: Standing) -> float:
     """
-    Size of a pair's cache by the reference's; by the bits of its types where no log
-    tells. Infinite where nothing does.
+    Size of a pair's cache relative to the reference's.
+
+    Without a log it is computed from the bits of the types; infinite if these are
+    unknown.
     """
     if standing.memory is not None:
         return standing.memory
-    sizes = [bits(standing.pair.k), bits(standing.pair.v)]
-    known = [size for size in sizes if size is not None]
-    is_known = len(known) == len(sizes)
-    return math.fsum(known) / (2 * FULL_BITS) if is_known else math.inf
+    k, v = bits(standing.pair.k), bits(standing.pair.v)
+    return math.inf if k is None or v is None else (k + v) / (2 * FULL_BITS)
 
 
 def best_by_size(standings: Sequence[Standing]) -> list[Standing]:
     """
-    Those of which no other has as small a cache and loses less, the smallest first.
+    The pairs that no other beats in both size and loss, the smallest first.
 
-    Losses are measured by the limit of their metric.
+    Losses are relative to the limits of their metrics.
     """
     best: list[Standing] = []
-    losses = {each.pair: _measured(each) for each in standings}
-    ordered = sorted(
-        standings, key=lambda s: (cache_size(s), losses[s.pair], str(s.pair))
-    )
-    for each in ordered:
-        least = losses[best[-1].pair] if best else math.inf
-        if losses[each.pair] < least:
-            best.append(each)
+    for standing in sorted(
+        standings, key=lambda each: (cache_size(each), _mean(each), str(each.pair))
+    ):
+        if _mean(standing) < (_mean(best[-1]) if best else math.inf):
+            best.append(standing)
     return best
-
-
-def _measured(standing: Standing) -> float:
-    row = standing.leading
-    return row.bounds.mean / row.limit if row else math.inf

@@ -1,8 +1,8 @@
-"""From which length of text on a pair loses the answers to a task."""
+"""Finds the lengths of text from which on pairs lose the answers to a task."""
 
-import math
+import statistics
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from codeneedle.grid import Pair, most_precise
@@ -18,12 +18,12 @@ Texts = Mapping[str, float]
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LostFrom:
     """
-    Answers that a pair loses at a length and at all that are longer.
+    A pair loses the answers to a task at a length and at all greater ones.
 
     Attributes:
         task: Name of the task.
-        length: The shortest of these lengths, in tokens.
-        pair: The cache types.
+        length: The smallest such length, in tokens.
+        pair: The pair.
     """
 
     task: str
@@ -35,10 +35,10 @@ def lost_from(run: Run, max_lost: float) -> list[LostFrom]:
     """
     The tasks of *run* whose answers pairs lose, and from which length on.
 
-    At a length a text is lost that has fewer right answers than with the reference.
-    The share of such texts is beyond *max_lost* by an interval that holds for all pairs
-    and lengths at once. A task speaks at each length at which the reference answers,
-    the most precise pair; lengths that a pair was not asked do not contradict.
+    A text is lost if it has fewer right answers than with the reference, the most
+    precise pair. At each such length, the share of lost texts is beyond *max_lost* by
+    an interval that holds for all pairs and lengths at once. Only lengths at which the
+    reference answers count; lengths that a pair was not asked are skipped.
     """
     records = {
         record.pair: record
@@ -50,46 +50,46 @@ def lost_from(run: Run, max_lost: float) -> list[LostFrom]:
     reference = _by_length(records.pop(most_precise(records)))
     lost = []
     for pair, record in records.items():
-        ours = _by_length(record)
+        by_length = _by_length(record)
         stored = retrieval_of(record)
-        left = stored.not_asked if stored else ()
-        not_asked = {(each.task, each.length) for each in left}
-        for task, of_lengths in reference.items():
-            known = {
-                n: t for n, t in of_lengths.items() if _mean(t.values()) >= USABLE[0]
+        not_asked = {
+            (gap.task, gap.length) for gap in (stored.not_asked if stored else ())
+        }
+        for task, expected in reference.items():
+            answered = {
+                length: texts
+                for length, texts in expected.items()
+                if statistics.fmean(texts.values()) >= USABLE[0]
             }
-            share = error_share(0, len(records) * len(known))
-            length = None
-            for each in sorted(known, reverse=True):
-                if (task, each) in not_asked:
+            share = error_share(0, len(records) * len(answered))
+            least = None
+            for length in sorted(answered, reverse=True):
+                if (task, length) in not_asked:
                     continue
-                texts = ours.get(task, {}).get(each, {})
-                if not _is_lost(known[each], texts, share, max_lost):
+                texts = by_length.get(task, {}).get(length, {})
+                if not _is_lost(answered[length], texts, share, max_lost):
                     break
-                length = each
-            if length is not None:
-                lost.append(LostFrom(task=task, length=length, pair=pair))
-    return sorted(lost, key=lambda each: (each.task, each.length, str(each.pair)))
+                least = length
+            if least is not None:
+                lost.append(LostFrom(task=task, length=least, pair=pair))
+    return sorted(lost, key=lambda loss: (loss.task, loss.length, str(loss.pair)))
 
 
 def _by_length(record: CellRecord) -> dict[str, dict[int, Texts]]:
     """The texts of *record* by task and length."""
     shares: dict[tuple[str, int, str], list[float]] = defaultdict(list)
-    for each in outcomes(record):
-        shares[each.task, each.length, each.text].append(each.score.share)
-    found: dict[str, dict[int, dict[str, float]]] = defaultdict(dict)
+    for outcome in outcomes(record):
+        key = (outcome.task, outcome.length, outcome.text)
+        shares[key].append(outcome.score.share)
+    by_task: dict[str, dict[int, dict[str, float]]] = {}
     for (task, length, text), of_text in shares.items():
-        found[task].setdefault(length, {})[text] = _mean(of_text)
-    return {task: {**of_lengths} for task, of_lengths in found.items()}
+        by_length = by_task.setdefault(task, {})
+        by_length.setdefault(length, {})[text] = statistics.fmean(of_text)
+    return {task: {**by_length} for task, by_length in by_task.items()}
 
 
 def _is_lost(reference: Texts, texts: Texts, share: float, limit: float) -> bool:
-    """Whether more than *limit* of the texts of one length have fewer right answers."""
+    """True if more than *limit* of the texts of one length have fewer right answers."""
     both = [name for name in reference if name in texts]
     lost = sum(texts[name] < reference[name] for name in both)
     return lost_share(lost, len(both), share).word(limit) is Word.BEYOND
-
-
-def _mean(values: Iterable[float]) -> float:
-    each = list(values)
-    return math.fsum(each) / len(each)

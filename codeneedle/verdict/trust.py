@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from codeneedle.grid import Pair, most_precise
-from codeneedle.probes import PROBES
+from codeneedle.probes import PROBES, refuse_impossible_settings
 from codeneedle.probes.metrics import Metric
 from codeneedle.records.comparability import in_common
 from codeneedle.records.record import (
@@ -49,10 +49,14 @@ def trusted(run: Run) -> Run:
 
     Args:
         run: As it is stored; not narrowed to a probe.
+
+    Raises:
+        BadSetup: If its probes have settings that cannot be.
     """
     groups: dict[tuple[str, str], dict[Pair, CellRecord]] = {}
     for record in run.records:
         groups.setdefault((record.probe, record.device), {})[record.pair] = record
+    refuse_impossible_settings(run.setup)
     setup = in_common(run)
     asked = {*setup.grid, *(record.pair for record in run.records)}
     has_device = any(set(each.effective.devices) - {"CPU"} for each in run.records)

@@ -364,7 +364,7 @@ def test_panels_are_printed_and_drawn(codeneedle, tmp_path):
     drawn = codeneedle("heatmap", "random-bodies", "--panels", "--difference")
     refused = codeneedle("panels", "random-bodies", "--metric", "intrusion")
 
-    assert "q4_0/f16  -2 +2" in shown.stdout, shown.stderr
+    assert "-2 +2" in shown.stdout, shown.stderr
     assert ["panels-multikey-difference.png", "panels-multikey-difference.svg"] == [
         path.rpartition("/")[2] for path in drawn.stdout.split()
     ]

@@ -19,8 +19,8 @@ from codeneedle.cli.engines import ENGINES, offered
 from codeneedle.cli.sweep import planned
 from codeneedle.engines.engine import ModelSpec
 from codeneedle.engines.openai.settings import CommandSettings, EndpointSettings
-from codeneedle.errors import BadInput, UnknownName
-from codeneedle.report.plan import plan_view
+from codeneedle.errors import BadInput, UnknownName, WeightsUnusable
+from codeneedle.report.plan import plan_document
 from codeneedle.sweep.request import Execution, Request, read_sweep
 
 
@@ -54,6 +54,15 @@ def test_an_engine_has_a_table_in_sweep_files_and_options_of_its_own(parse, args
 
     assert "endpoint" == request.engine
     assert {"endpoint": EndpointSettings(url=url)} == request.settings
+
+
+def test_a_folder_of_mlx_is_told_the_engine_that_serves_it(tmp_path):
+    (tmp_path / "config.json").write_text("{}")
+
+    with pytest.raises(WeightsUnusable, match="is a folder") as caught:
+        ENGINES["llama.cpp"].weights(tmp_path)
+
+    assert "--engine mlx" in caught.value.hint
 
 
 def test_the_settings_of_another_engine_are_refused(parse):
@@ -268,7 +277,7 @@ def test_recipes_ship_and_can_be_planned(name, tmp_path, monkeypatch):
     types = len(request.rows)
     assert types * (types if is_free else 1) == len(plan.pairs)
     assert "version 1" == plan.engine.identity().version
-    assert plan.engine.name in printed(plan_view(plan))
+    assert plan.engine.name in printed(plan_document(plan))
     notes = (
         Path(fake_openai.__file__).parents[2] / "sweeps" / f"{name}.toml"
     ).read_text()

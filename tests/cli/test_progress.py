@@ -1,6 +1,7 @@
 """What is shown while something runs."""
 
 import io
+from dataclasses import replace
 
 import pytest
 from made_records import (
@@ -22,6 +23,7 @@ from codeneedle.cli.progress import (
     far_phrase,
     live_view,
     note_lines,
+    probe_phrase,
     say,
     working,
 )
@@ -241,14 +243,41 @@ def test_a_task_is_named_on_terminals_and_in_logs(is_terminal):
     assert ("checking ...\n" == console.file.getvalue()) is not is_terminal
 
 
+@pytest.mark.parametrize(
+    ("name", "phrase"),
+    [
+        ("recall", "recall"),
+        ("recall_again", "recall, the reference once more"),
+        ("recall_on_cpu", "recall, the reference on another device"),
+    ],
+)
+def test_what_measures_the_reference_again_is_shown_as_that(name, phrase):
+    assert phrase == probe_phrase(replace(PROBES["recall"], name=name))
+
+
+def test_before_the_first_answer_the_time_is_that_of_the_plan(progress):
+    progress.cell_s = 10.0
+
+    assert 360.0 == progress.left_s()
+
+
+def test_pairs_that_are_not_measured_have_no_dot(progress):
+    progress.pairs = [pair for pair in PAIRS if pair.k == pair.v]
+
+    text = printed(live_view(progress), width=100)
+
+    assert len(progress.pairs) == text.partition("between")[0].count(" .")
+
+
 def test_control_characters_in_paths_are_shown_as_escapes():
     """``--out`` may hold any byte that a file name may."""
     console = Console(file=io.StringIO(), width=80)
     note_lines(console, ["kept as a\x1b[2Jb"])
-    say(console, "look at them: --out a\x1b[2Jb\nretry")
+    say(console, "look at them:\n  a\x1b[2Jb\nretry")
 
     assert [
         "note: kept as a\\x1b[2Jb",
-        "look at them: --out a\\x1b[2Jb",
+        "look at them:",
+        "  a\\x1b[2Jb",
         "retry",
     ] == console.file.getvalue().splitlines()

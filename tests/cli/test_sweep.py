@@ -24,7 +24,7 @@ from codeneedle.grid import RUNS
 from codeneedle.models import pretrained
 from codeneedle.models.pretrained import SMOLLM2
 from codeneedle.probes.throughput.probe import ThroughputProbe, ThroughputSettings
-from codeneedle.report.captions import csv_name
+from codeneedle.report.data import csv_name
 from codeneedle.sweep.request import Execution, Request, read_sweep
 from codeneedle.verdict.judge import Limits
 
@@ -143,9 +143,10 @@ def test_plan_says_what_would_be_fetched_and_fetches_nothing(codeneedle, tmp_pat
 )
 def test_the_commands_that_come_next_are_quoted_for_a_shell(metric, out, arguments):
     """They are there to be copied."""
-    assert next_commands("a/b", metric, out) == (
-        f"codeneedle grid {arguments} | codeneedle heatmap {arguments}"
-    )
+    assert [
+        f"  codeneedle grid {arguments}",
+        f"  codeneedle heatmap {arguments}",
+    ] == next_commands("a/b", metric, out)
 
 
 # On the real one
@@ -252,7 +253,7 @@ def test_what_cannot_be_measured_of_an_addition_leaves_the_numbers(
 
 
 @pytest.mark.real
-def test_a_length_that_is_added_costs_its_texts_alone(folder):
+def test_lengths_and_depths_that_are_added_cost_their_texts_alone(folder):
     """Of the built-in model, whose tokens are bytes."""
     pairs = ("f16-f16", "q4_0-q4_0")
     chosen = ("--corpus", "tiny", "--pairs", "f16/f16,q4_0/q4_0", "--context", "2048")
@@ -261,13 +262,17 @@ def test_a_length_that_is_added_costs_its_texts_alone(folder):
     assert 0 == called(folder, "sweep", *chosen, *asked).returncode
     before = {pair: record(folder, pair, "retrieval") for pair in pairs}
 
-    told = called(folder, "sweep", RUN, "--lengths", "1K")
+    for added in (("--lengths", "1K"), ("--depths", "0.9"), ()):
+        told = called(folder, "sweep", RUN, *added)
+        assert 0 == told.returncode, told.stderr
 
-    assert 0 == told.returncode, told.stderr
+    assert "nothing to do" in told.stderr
     for pair in pairs:
         texts = record(folder, pair, "retrieval")["observation"]["texts"]
-        assert before[pair]["observation"]["texts"] == texts[:-1]
-        assert [600, 1024] == [text["length"] for text in texts]
+        assert before[pair]["observation"]["texts"] == texts[:1]
+        assert [(600, 0.5), (1024, 0.5), (600, 0.9), (1024, 0.9)] == [
+            (text["length"], text["asked"][0]["depth"]) for text in texts
+        ]
     shown = json.loads(called(folder, "table", "tiny", "--json").stdout)
     assert "single@1024" in json.dumps(shown)
 
@@ -277,7 +282,6 @@ def test_a_length_that_is_added_costs_its_texts_alone(folder):
     ("options", "key"),
     [
         (("--depths", "128", "--repetitions", "2"), "throughput repetitions"),
-        (("--chunks", "1"), "divergence chunks"),
         (("--seed", "7"), "seed"),
     ],
 )
@@ -286,7 +290,7 @@ def test_what_cannot_be_added_is_refused_and_what_can_is_named(growing, options,
 
     assert 2 == told.returncode
     assert f"a run with another {key}" in told.stderr
-    assert "added is: --types, --divergence-context, --depths." in told.stderr
+    assert "added is: --types, --divergence-context, --chunks, --depths." in told.stderr
 
 
 @pytest.mark.real
@@ -695,6 +699,6 @@ def test_deciding_screens_all_pairs_and_measures_a_few(folder):
     assert 6 == len(screened)
     assert "f16-f16.recall.json" in recalled
     assert 2 <= len(recalled) <= 6
-    assert "worth measuring further, by memory and divergence: " in told.stderr
+    assert "worth measuring further: " in told.stderr
     assert "nothing to do" in again.stderr
     assert cells == {path.name for path in (folder / RUN / "cells").iterdir()}

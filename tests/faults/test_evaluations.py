@@ -11,7 +11,7 @@ COMMAND = f"{sys.executable} {HELPER} ${{base_url}} ${{model}} ${{out}}"
 CELLS = Path("sweeps/random-bodies-mini/needle-nano/cells")
 FAULTS = {
     "fails": ("crashed", "ended with exit code 3: Traceback: no such task"),
-    "ends the server": ("out-of-memory", "SIGKILL"),
+    "ends the server": ("crashed", "SIGKILL"),
     "nothing": ("crashed", "it wrote no results.jsonl or"),
     "too much": ("crashed", "has written more than 512.0 MiB"),
     "other ids": ("mismatched", "'other-s0' is not one of f16/f16"),

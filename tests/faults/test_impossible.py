@@ -1,16 +1,25 @@
 """Stored numbers that cannot be: each field of each layout, changed and sealed."""
 
+import contextlib
+import io
 import json
 import math
+import random
+import re
+import shutil
+import sys
+import tomllib
 from pathlib import Path
 
 import pytest
+import tomli_w
 from outcomes import outcome
 
+from codeneedle.cli import app
 from codeneedle.errors import RequestError
 from codeneedle.probes import PROBES
 from codeneedle.records.record import BadRecord
-from codeneedle.records.store import Store, decode_record, sealed
+from codeneedle.records.store import SWEEP, Store, decode_record, sealed
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "runs"
 FILES = sorted(GOLDEN.rglob("f16-f16.*.json"))
@@ -38,14 +47,19 @@ def impossible(value):
     return ["", "aaa"] if isinstance(value, str) else []
 
 
-def changed(raw, at, new):
-    """*raw* with *new* at one place, sealed."""
+def with_new(raw, at, new):
+    """*raw* with *new* at one place."""
     copy = json.loads(json.dumps(raw))
     inner = copy
     for key in at[:-1]:
         inner = inner[key]
     inner[at[-1]] = new
-    return sealed(json.dumps(copy).encode())
+    return copy
+
+
+def changed(raw, at, new):
+    """*raw* with *new* at one place, sealed."""
+    return sealed(json.dumps(with_new(raw, at, new)).encode())
 
 
 def opened(path):
@@ -81,7 +95,6 @@ def test_a_changed_number_is_refused_with_a_hint_or_gives_finite_ones(path):
     ("name", "at", "new"),
     [
         ("retrieval.json", ("observation", "texts", 0, "asked", 0, "items"), []),
-        ("retrieval.json", ("observation", "frozen", "dials", 0, "path"), []),
         ("recall.json", ("observation", "forced", 0, "leads"), []),
         ("recall.json", ("observation", "forced", 0, "ends"), [1]),
         ("recall.json", ("observation", "forced", 0, "logprobs", 0), 5.0),
@@ -100,3 +113,140 @@ def test_what_cannot_be_is_a_bad_record(name, at, new):
 
     with pytest.raises(BadRecord):
         numbers(changed(raw, at, new), setup)
+
+
+RUN = Path("golden/needle-nano")
+REPORTS = (
+    *("grid golden", "grid golden --csv", "grid golden --json", "table golden"),
+    *("table golden --json", "table golden --form llama.cpp", "memory golden"),
+    *("verdict golden", "panels golden", "compare golden golden", "page golden"),
+    *("receipt golden", "show golden f16/f16", "show golden kv4/kv4"),
+    "show golden q4_0/q4_0",
+)
+NO_NUMBER = re.compile(
+    r"(?<![\w/])(?:nan|[+-]?inf|NaN|-?Infinity|1e\+?308)(?!\w)|\d{60}"
+)
+
+
+def ended(words):
+    """The exit code of a command, and what it printed; of a page what it holds."""
+    raw, said, former = io.BytesIO(), io.StringIO(), sys.argv
+    sys.argv = ["codeneedle", *words]
+    out = io.TextIOWrapper(raw, encoding="utf-8", write_through=True)
+    try:
+        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(said):
+            app.main()
+    except SystemExit as end:
+        text = raw.getvalue().decode()
+        if text.endswith(".html\n"):
+            page = Path(text.strip()).read_text(encoding="utf-8")
+            text = re.sub(r"<script.*?</script>", "", page, flags=re.DOTALL)
+        return end.code, text, said.getvalue()
+    finally:
+        sys.argv = former
+
+
+def wrong_reports(commands):
+    """The commands that end in another way than by numbers, or a message and a hint."""
+    for words in commands:
+        code, text, said = ended(words)
+        is_told = "hint: " in said or words[0] == "verdict"
+        if NO_NUMBER.search(text) or not (code == 0 or (code in {1, 2, 3} and is_told)):
+            yield words, code, said
+
+
+@pytest.fixture
+def swept(tmp_path, monkeypatch):
+    """Copies a golden run into the working folder; its run folder."""
+
+    def copied(name):
+        shutil.copytree(GOLDEN / name / RUN, tmp_path / name / RUN)
+        monkeypatch.chdir(tmp_path / name)
+        return RUN
+
+    return copied
+
+
+@pytest.mark.parametrize("name", ["recall", "divergence", "retrieval", "mlx"])
+def test_reports_of_a_changed_file_are_numbers_or_a_message(name, swept, times):
+    folder = swept(name)
+    files = [folder / "setup.json", *sorted(folder.glob("cells/*.json"))]
+    changes = [
+        (path, at, new)
+        for path in files
+        for at, value in places(opened(path))
+        for new in (impossible(value) if at else ())
+    ]
+    commands = [[*words.split(), "--out", "."] for words in REPORTS]
+    chosen = random.Random(name).sample(changes, times(100, quick=2))  # noqa: S311
+    for path, at, new in chosen:
+        whole = path.read_bytes()
+        path.write_bytes(changed(opened(path), at, new))
+        assert [] == [*wrong_reports(commands)], (path.name, at, new)
+        path.write_bytes(whole)
+
+
+SWEPT = """
+models = ["needle-nano"]
+types = ["f16", "q4_0"]
+contexts = [2048]
+corpus = "random-bodies-mini"
+probes = ["recall", "divergence", "throughput", "retrieval"]
+server_args = ["-b", "64"]
+[recall]
+ask = "both"
+functions = 12
+[divergence]
+contexts = [256]
+chunks = 3
+[throughput]
+depths = [0]
+[retrieval]
+tasks = ["single", "multikey"]
+lengths = [512, "1K"]
+depths = [0.2, 0.8]
+dial = ["multikey=1"]
+"""
+
+
+@pytest.mark.parametrize("name", ["sweep.toml", "setup.json"])
+def test_a_changed_run_folder_is_planned_or_refused_with_a_hint(
+    name, swept, times, nano
+):
+    folder = swept("retrieval" if name == SWEEP else "divergence")
+    raw = tomllib.loads(SWEPT) if name == SWEEP else opened(folder / name)
+    (folder / SWEEP).write_text(SWEPT)
+    changes = [
+        with_new(raw, at, new)
+        for at, value in places(raw)
+        for new in (impossible(value) if at else ())
+    ]
+    chosen = random.Random(name).sample(changes, times(100, quick=4))  # noqa: S311
+    for each in chosen:
+        text = tomli_w.dumps(each).encode() if name == SWEEP else None
+        (folder / name).write_bytes(text or sealed(json.dumps(each).encode()))
+        assert [] == [*wrong_reports([["plan", str(folder)]])], each
+
+
+@pytest.mark.parametrize(
+    ("run", "at", "new"),
+    [
+        ("retrieval", ("probes", "retrieval", "depths", 0), 1e308),
+        ("retrieval", ("probes", "retrieval", "lengths", 0), 10**12),
+        ("retrieval", ("probes", "retrieval", "tasks"), ["aaa"]),
+        ("divergence", ("probes", "divergence", "contexts"), []),
+        ("divergence", ("probes", "throughput", "depths", 0), -50),
+        ("recall", ("probes", "recall", "functions"), 10**12),
+        ("recall", ("context",), 10**12),
+    ],
+)
+def test_a_setup_holds_what_options_take(run, at, new, swept):
+    folder = swept(run)
+    path = folder / "setup.json"
+    path.write_bytes(changed(opened(path), at, new))
+
+    code, text, said = ended(["table", "golden", "--out", "."])
+
+    assert (2, "") == (code, text)
+    assert "setup.json cannot be read: " in said
+    assert "hint: Sweep again as before" in said

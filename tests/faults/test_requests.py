@@ -59,10 +59,10 @@ def test_a_folder_of_any_name_is_printed_for_a_shell_and_safely(folder, ledger):
     """What comes next can be copied from the screen; nothing else of it is run."""
     path, out = folder.path, "o ut$(touch pwned)'"
     swept = called(path, "sweep", *ONE, "--out", out)
-    shown = next(x for x in swept.stderr.splitlines() if x.startswith("look at them: "))
+    shown = swept.stderr.partition("look at them:\n")[2].splitlines()[:2]
     program = shlex.join(command()[:3])
-    line = shown.removeprefix("look at them: ").replace("codeneedle ", f"{program} ")
-    shell = ["/bin/sh", "-ec", line.replace(" | ", "\n")]
+    script = "\n".join(shown).replace("codeneedle ", f"{program} ")
+    shell = ["/bin/sh", "-ec", script]
     done = subprocess.run(shell, cwd=path, capture_output=True, check=False)
     (path / out).rename(path / "a\x1b[2Jb")
     code, raw = on_terminal(path, "sweep", *ONE, "--out", "a\x1b[2Jb")

@@ -11,11 +11,11 @@ from started_sweeps import RUN, impatient, problem, record, struck
 
 PROBES = {"perplexity": "divergence", "bench": "throughput"}
 FAULTS = {
-    ("perplexity", "is killed"): ("signal=9", "out-of-memory", "SIGKILL"),
+    ("perplexity", "is killed"): ("signal=9", "crashed", "SIGKILL"),
     ("perplexity", "prints half of its results"): ("half", "crashed", "statistics"),
     ("perplexity", "fails, and exits with 0"): ("error", "crashed", "failed to decode"),
     ("perplexity", "prints 100 MB"): ("long", "finished", ""),
-    ("bench", "is killed"): ("signal=9", "out-of-memory", "SIGKILL"),
+    ("bench", "is killed"): ("signal=9", "crashed", "SIGKILL"),
     ("bench", "prints half of its results"): ("half", "crashed", "1 result lines"),
     ("bench", "prints terminal escapes"): ("escapes", "mismatched", "K is "),
     ("bench", "prints 100 MB"): ("long", "finished", ""),

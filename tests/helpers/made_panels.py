@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from made_records import made_setup
-from made_retrieval import made_frozen, made_texts, retrieval_record
+from made_retrieval import made_frozen, made_texts, retrieval_record, with_frozen
 
 from codeneedle.probes.retrieval.metrics import METRICS, of_tasks
 from codeneedle.probes.retrieval.record import NAME
@@ -32,16 +32,17 @@ def unless(place):
     return answer
 
 
-def record_of(pair, answer, *, lengths=LENGTHS, **frozen):
+def record_of(pair, answer, *, lengths=LENGTHS):
     """A record with the same answers at all *lengths*."""
     texts = [
         text for length in lengths for text in made_texts(length=length, answer=answer)
     ]
-    return retrieval_record(pair, texts, frozen=made_frozen(**frozen))
+    return retrieval_record(pair, texts)
 
 
-def run_of(*records, setup=SETUP):
-    """A run of *records*."""
+def run_of(*records, setup=SETUP, **frozen):
+    """A run of *records*; *frozen* is what the reference has set."""
+    setup = with_frozen(setup, made_frozen(**frozen)) if frozen else setup
     return Run(name="random-bodies/made-model", setup=setup, records=records)
 
 

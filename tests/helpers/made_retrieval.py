@@ -113,10 +113,14 @@ def made_frozen(*dials, left_out=(), answered=()):
     )
 
 
-def retrieval_record(pair, texts, *, frozen=None, not_asked=()):
+def with_frozen(setup, frozen):
+    """*setup*, once the reference has set *frozen*."""
+    return replace(setup, calibrated={NAME: as_json(frozen)})
+
+
+def retrieval_record(pair, texts, *, not_asked=()):
     """A finished record of the probe, as it comes from disk."""
     found = Retrieval(
-        frozen=frozen or made_frozen(),
         texts=tuple(texts),
         not_asked=tuple(LeftOut(*each) for each in not_asked),
     )

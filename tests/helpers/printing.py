@@ -3,10 +3,15 @@
 import io
 
 from rich.console import Console
+from rich.protocol import is_renderable
+
+from codeneedle.report.terminal import rendered
 
 
 def printed(*views, width=100, colour=False):
-    """*views* as the commands print them to a terminal of *width* columns."""
+    """
+    What a terminal of *width* columns gets of *views*: documents, or what rich draws.
+    """
     console = Console(
         file=io.StringIO(),
         width=width,
@@ -16,5 +21,6 @@ def printed(*views, width=100, colour=False):
     )
     for view in views:
         # A line that is too long is not cut.
-        console.print(view, crop=False)
+        shown = view if is_renderable(view) else rendered(view)
+        console.print(shown, crop=False)
     return console.file.getvalue()

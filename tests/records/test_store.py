@@ -193,6 +193,11 @@ def test_no_name_leads_out_of_the_root(tmp_path, name):
         run_folder(tmp_path, corpus=name, model="m")
 
 
+def test_a_name_of_300_letters_is_refused_before_the_system_does(tmp_path):
+    with pytest.raises(ValueError, match="a name has 300 letters: 'nnnnnnnnnnnnnnnn"):
+        run_folder(tmp_path, corpus="c", model="n" * 300)
+
+
 def test_records_without_a_setup_are_not_adopted(store):
     """It is unknown what they were measured under."""
     store.add(RECORD)
@@ -304,6 +309,32 @@ def test_a_damaged_setup_is_put_aside_if_the_records_name_theirs(tmp_path, store
         store.adopt(replace(SETUP, seed=7))
     store.adopt(SETUP)
     assert [stamped(SETUP)] == list(store.records())
+
+
+def test_what_the_reference_sets_is_kept_beside_what_others_have_set(tmp_path, store):
+    """Also by another process, which has the setup open."""
+    other = Store(tmp_path)
+    store.adopt(SETUP)
+    assert {} == other.calibrated()
+
+    store.calibrate("retrieval", {"dials": [3]})
+    other.calibrate("divergence", {"reference": "f16/f16"})
+    store.calibrate("retrieval", {"dials": [4]})
+
+    kept = {"retrieval": {"dials": [4]}, "divergence": {"reference": "f16/f16"}}
+    assert kept == other.calibrated() == store.calibrated()
+    assert kept == store.adopt(replace(SETUP, types_k=("q8_0",))).calibrated
+
+
+def test_records_that_hang_on_a_lost_setup_are_put_aside(tmp_path, store):
+    store.adopt(SETUP)
+    for probe in ("retrieval", "retrieval_again", "recall"):
+        store.add(replace(RECORD, probe=probe))
+
+    store.set_probe_aside("retrieval")
+
+    assert ["recall"] == [each.probe for each in store.records()]
+    assert 2 == len(list((tmp_path / "cells").glob("*.uncalibrated*")))
 
 
 def test_records_of_another_setup_are_moved_aside_as_foreign(store, file):
@@ -456,6 +487,7 @@ SETTINGS = st.dictionaries(TEXT, TEXT | st.none() | FACTS)
 SETUPS = any_made(
     Setup,
     probes=st.dictionaries(TEXT, SETTINGS),
+    calibrated=st.dictionaries(TEXT, SETTINGS),
     former=st.dictionaries(TEXT, st.lists(SETTINGS).map(tuple)),
     schema=st.just(SCHEMA),
 )

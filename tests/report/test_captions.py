@@ -1,6 +1,5 @@
 """What a run was measured on, and what marks and words mean."""
 
-import math
 from dataclasses import replace
 
 from made_records import failed_record, made_record, made_run, made_setup
@@ -8,7 +7,7 @@ from made_records import failed_record, made_record, made_run, made_setup
 from codeneedle.probes.retrieval.metrics import METRICS
 from codeneedle.records.record import Effective, Proof, Status
 from codeneedle.report import captions
-from codeneedle.report.captions import STATUS_WORDS, number
+from codeneedle.report.captions import STATUS_WORDS
 
 SETUP = made_setup()
 
@@ -122,13 +121,3 @@ def test_every_status_has_a_short_word_of_its_own() -> None:
 
     assert sorted(set(words)) == sorted(words)
     assert 8 >= max(map(len, words))
-
-
-def test_zero_has_no_sign() -> None:
-    """
-    A difference that rounds to nothing is 0.00, neither plus nor minus; none is a dash.
-    """
-    assert "0.00" == number(-0.001, digits=2)
-    assert "0.00" == number(0.001, digits=2, sign=True)
-    assert "+0.31" == number(0.3125, digits=2, sign=True)
-    assert "-" == number(math.nan, digits=2)

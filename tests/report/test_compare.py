@@ -13,13 +13,20 @@ from made_records import (
     made_setup,
     stored_run,
 )
-from made_retrieval import made_dial, made_frozen, made_texts, retrieval_record
+from made_retrieval import (
+    made_dial,
+    made_frozen,
+    made_texts,
+    retrieval_record,
+    with_frozen,
+)
 from printing import printed
 
 from codeneedle.errors import BadInput
 from codeneedle.records.comparability import WALL
 from codeneedle.records.record import Run
-from codeneedle.report.compare import compare, compare_json, compare_view
+from codeneedle.report.compare import compare, comparison_document, comparison_object
+from codeneedle.report.data import json_text
 from codeneedle.report.selection import one_run
 
 SETUP = made_setup(types_k=("bf16", "q4_0"), types_v=("bf16", "q4_0"))
@@ -68,7 +75,9 @@ def test_what_must_not_be_compared_says_why():
     refused = change(speeds, "decode")
     assert "not compared: speeds of different machines" == refused.words
     assert refused.bounds is None
-    assert "K/V" not in printed(compare_view(replace(speeds, changes=(refused,))))
+    assert "K/V" not in printed(
+        comparison_document(replace(speeds, changes=(refused,)))
+    )
     assert "" == change(compared(), "decode").refused
     assert "memory of different contexts" in change(memory, "kv").words
     assert "another text" in change(texts, "matched").words
@@ -146,13 +155,8 @@ def test_tasks_of_another_difficulty_are_not_compared():
     runs = [
         replace(
             made_run(setup=SETUP),
-            records=(
-                retrieval_record(
-                    "bf16/bf16",
-                    made_texts(),
-                    frozen=made_frozen(made_dial(setting=setting)),
-                ),
-            ),
+            setup=with_frozen(SETUP, made_frozen(made_dial(setting=setting))),
+            records=(retrieval_record("bf16/bf16", made_texts()),),
         )
         for setting in (2, 3)
     ]
@@ -176,12 +180,12 @@ def test_forced_recall_changes_by_a_share_of_the_right_tokens():
     recalled = change(found, "recall-logp")
     # The reference is the same in both: half of what the other pair gains.
     assert ("better", 0.025) == (recalled.words, pytest.approx(recalled.bounds.mean))
-    text = printed(compare_view(found), width=80)
+    text = printed(comparison_document(found), width=80)
     (row,) = (line for line in text.splitlines() if line.startswith("recall-logp  "))
     assert row.split()[1:3] == ["+2.5", "%"]
     (metric,) = (
         each
-        for each in json.loads(compare_json(found))["metrics"]
+        for each in comparison_object(found)["metrics"]
         if each["name"] == "recall-logp"
     )
     assert ("nats", "probability") == (metric["unit"], metric["unit_of_change"])
@@ -189,7 +193,7 @@ def test_forced_recall_changes_by_a_share_of_the_right_tokens():
 
 def test_the_json_keeps_its_keys():
     """Keys that scripts may rely on."""
-    found = json.loads(compare_json(compared(20, 18)))
+    found = json.loads(json_text(comparison_object(compared(20, 18))))
 
     assert {"first", "second", "setups", "remark", "metrics"} == set(found)
     [matched] = [each for each in found["metrics"] if each["name"] == "matched"]
@@ -221,20 +225,18 @@ def test_runs_of_one_name_are_told_apart_by_their_folders(tmp_path):
     run = made_run(setup=SETUP)
     first, second = (replace(run, root=tmp_path / each) for each in ("a", "b"))
 
-    said = printed(compare_view(compare(first, second)), width=200)
+    said = printed(comparison_document(compare(first, second)), width=400)
 
     assert (
         f"{tmp_path / 'b' / run.name} compared with {tmp_path / 'a' / run.name}" in said
     )
-    assert (
-        str(first.folder) == json.loads(compare_json(compare(first, second)))["first"]
-    )
+    assert str(first.folder) == comparison_object(compare(first, second))["first"]
 
 
 def test_runs_without_a_metric_in_common_say_so():
     run = made_run(setup=SETUP)
 
-    said = printed(compare_view(compare(run, replace(run, records=()))))
+    said = printed(comparison_document(compare(run, replace(run, records=()))))
 
     assert "They share no metric" in said
     assert "the second is" not in said
@@ -272,6 +274,6 @@ def test_divergence_is_not_compared_across_builds_and_processors(facts, words):
         assert words in change(found, name).refused
         assert change(found, name).bounds is None
     assert "" == change(found, "ppl").refused == change(found, "recall-logp").refused
-    assert WALL in " ".join(printed(compare_view(found)).split())
-    assert WALL == json.loads(compare_json(found))["remark"]
+    assert WALL in " ".join(printed(comparison_document(found)).split())
+    assert WALL == comparison_object(found)["remark"]
     assert "" == compare(run, run).remark

@@ -17,6 +17,7 @@ from codeneedle.report.llama_form import (
     ppl_difference,
     worth_compiling,
 )
+from codeneedle.report.markdown import markdown
 from codeneedle.verdict.judge import judge
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "runs" / "divergence"
@@ -32,7 +33,7 @@ def run():
 
 
 def test_each_figure_stands_with_the_error_that_the_tool_states(run):
-    lines = llama_form(judge(run), DIALECT).splitlines()
+    lines = markdown(llama_form(judge(run), DIALECT)).splitlines()
     row = next(line for line in lines if line.startswith("| q4\\_0 | f16"))
 
     assert "| K | V | BPV | PPL | ΔPPL | KLD |" in "\n".join(lines)
@@ -42,14 +43,14 @@ def test_each_figure_stands_with_the_error_that_the_tool_states(run):
 
 
 def test_the_reference_has_a_row_for_either_measurement(run):
-    text = llama_form(judge(run), DIALECT)
+    text = markdown(llama_form(judge(run), DIALECT))
 
     assert "| f16 | f16 | 16 | 13854.9691 | - |" in text
     assert "| f16 | f16, again | 16 | 13854.9691 ± 6226.6787 |" in text
 
 
 def test_the_commands_need_no_program_of_ours_and_name_the_kernels(run):
-    text = llama_form(judge(run), DIALECT)
+    text = markdown(llama_form(judge(run), DIALECT))
     commands = text.partition("<pre>")[2]
 
     assert 1 == commands.count("--file text.txt --chunks 3")

@@ -106,7 +106,7 @@ def test_a_pair_without_answers_and_a_length_that_was_left_out_are_hatched():
     """Gaps are not the colour of a value."""
     left_out = [("multikey", 4096, "too hard")]
     failed = replace(failed_record("q4_0/f16"), probe=NAME)
-    run = run_of(record_of("f16/f16", unless(None), left_out=left_out), failed)
+    run = run_of(record_of("f16/f16", unless(None)), failed, left_out=left_out)
     first, second = figure(run).axes[:2]
 
     def hatched(axes):

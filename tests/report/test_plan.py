@@ -4,6 +4,7 @@ from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
+import msgspec
 import pytest
 from fake_engine import FakeEngine, made_weights
 from gguf_files import SHAPE, gguf_bytes, write_gguf
@@ -26,10 +27,11 @@ from codeneedle.records.record import (
 from codeneedle.report import plan
 from codeneedle.report.plan import (
     measured,
-    measured_view,
-    memory_view,
-    plan_view,
+    measured_memory,
+    plan_document,
     planned_memory,
+    predicted_memory,
+    time_phrase,
     weights_of_run,
 )
 
@@ -49,12 +51,12 @@ def world(tmp_path, monkeypatch):
 
 def shown(plan, *, width=100):
     """The screen of *plan*, as one text."""
-    return printed(plan_view(plan), width=width)
+    return printed(plan_document(plan), width=width)
 
 
 def grid_of(text):
     """The rows of the predicted grid, by K type."""
-    lines = text.split("tokens, MiB\n")[1].split("\n\n")[0].splitlines()
+    lines = text.split("tokens, MiB\n\n")[1].split("\n\n")[0].splitlines()
     return {words[0]: words[1:] for words in map(str.split, lines) if words}
 
 
@@ -106,7 +108,7 @@ def test_a_new_sweep_tells_a_time_where_the_engine_knows_its_pace(monkeypatch):
 def test_deciding_measures_as_many_pairs_as_a_screening_leaves_at_most():
     types = ("bf16", "q8_0", "q4_0")
     plan = planned(k_types=types, v_types=types, decide=True)
-    text = printed(plan_view(plan), width=200)
+    text = printed(plan_document(plan), width=200)
 
     assert "at most, 0 of 7 finished" in text
 
@@ -181,6 +183,32 @@ def test_what_is_done_is_marked_and_tells_what_is_left():
     assert "nothing left, 10.0 s a cell" == facts_of(shown(one))["time"]
 
 
+def test_cells_that_lack_what_is_added_are_not_finished():
+    plan = planned()
+    plan.store.adopt(SETUP)
+    slow = Phases(ready_s=1.0, measure_s=9.0)
+    plan.store.add(replace(made_record("q8_0/q8_0", []), phases=slow))
+
+    text = printed(plan_document(plan, ["recall"]), width=200)
+    facts = facts_of(text)
+
+    assert facts["cells"].startswith("0 of 5 finished, 1 without what is added; ")
+    assert "about 50.0 s left, 10.0 s a cell" == facts["time"]
+    assert "+ finished" not in text
+
+
+def test_all_time_is_told_before_a_sweep_where_it_is_known(monkeypatch):
+    plan = planned(probes=("divergence", "recall"))
+    assert "" == time_phrase([plan])
+
+    pace = Pace(start_s=1.0, read_s=0.001, write_s=0.01, read_back_s=0, write_back_s=0)
+    monkeypatch.setattr(FakeEngine, "pace", lambda _self: pace)
+    deciding = replace(plan, request=msgspec.structs.replace(plan.request, decide=True))
+
+    assert time_phrase([plan]).startswith("about ")
+    assert time_phrase([deciding]).startswith("at most ")
+
+
 def test_the_reference_counts_twice_and_its_repeat_is_priced():
     """
     The most precise pair is measured again after all others, unless it is alone or the
@@ -221,7 +249,7 @@ def lines_of(view):
 def table_of(*pairs, room=8 * GIB, weights=WEIGHTS):
     """The predicted table of *pairs*."""
     plan = predicted(weights, map(Pair.parse, pairs), Room(room, "of this machine"))
-    return lines_of(memory_view(plan))
+    return lines_of(predicted_memory(plan))
 
 
 def served(pair, *, k_mib, v_mib, context=4096, **changes):
@@ -252,9 +280,9 @@ def test_a_plan_has_a_row_per_pair():
     lines = table_of("q8_0/q4_0", "f16/f16")
     said = " ".join(lines)
 
-    assert "K/V          1K    4K     8K   longest" == lines[1]
-    assert "f16/f16     2.0   8.0   16.0    8,192*" == lines[3]
-    assert "q8_0/q4_0   0.8   3.2    6.5    8,192*" == lines[4]
+    assert "K/V         1K   4K    8K  longest" == lines[2]
+    assert "f16/f16    2.0  8.0  16.0   8,192*" == lines[3]
+    assert "q8_0/q4_0  0.8  3.2   6.5   8,192*" == lines[4]
     assert "* the context that the weights were trained for" == lines[-1]
     assert "fits into the 8.0 GiB of this machine with 3.0 MiB of weights" in said
     assert "of compute buffers" in said
@@ -291,9 +319,9 @@ def test_measured_sizes_are_next_to_the_predicted_ones():
     """
     record = served("f16/q4_0", k_mib=4.0, v_mib=1.12, peak_rss_bytes=64 << 20)
 
-    lines = lines_of(measured_view(run_of(record), WEIGHTS))
+    lines = lines_of(measured_memory(run_of(record), WEIGHTS))
     off = lines_of(
-        measured_view(run_of(served("f16/q4_0", k_mib=4.0, v_mib=4.0)), WEIGHTS)
+        measured_memory(run_of(served("f16/q4_0", k_mib=4.0, v_mib=4.0)), WEIGHTS)
     )
 
     expected = ["f16/q4_0", "4.00", "4.00", "1.12", "1.12", "1.250", "6.5", "64.0"]
@@ -319,13 +347,13 @@ def test_measured_sizes_on_a_large_accelerator_fit_80_columns():
         WEIGHTS, layers=32, kv_heads=(8,) * 32, key_length=128, value_length=128
     )
 
-    lines = lines_of(measured_view(run_of(record, unknown), large))
+    lines = lines_of(measured_memory(run_of(record, unknown), large))
 
     expected = [*["2,048"] * 4, "125.0", "1,250", "70,000", "79,000"]
     assert expected == lines[3].split()[1:]
-    assert ("device", "-") == (lines[1].split()[-1], lines[4].split()[-1])
+    assert ("device", "-") == (lines[2].split()[-1], lines[4].split()[-1])
     assert 80 >= max(map(len, lines[1:5]))
-    assert "peak" == lines_of(measured_view(run_of(unknown)))[1].split()[-1]
+    assert "peak" == lines_of(measured_memory(run_of(unknown)))[2].split()[-1]
 
 
 def test_the_longest_context_of_a_pair_counts():
@@ -340,7 +368,7 @@ def test_the_longest_context_of_a_pair_counts():
     run = run_of(coarse, short, long, replace(short, probe="other"), stopped)
 
     found = measured(run, WEIGHTS)
-    text = "\n".join(lines_of(measured_view(run, WEIGHTS)))
+    text = "\n".join(lines_of(measured_memory(run, WEIGHTS)))
 
     assert ["f16/f16", "q4_0/f16"] == [str(each.pair) for each in found]
     assert (4.0, 4.0) == (found[0].k_mib, found[0].v_mib) == found[0].predicted
@@ -362,8 +390,8 @@ def test_without_weights_or_finished_cells_there_is_no_prediction():
     """The weights of an old run may be gone."""
     run = run_of(served("f16/f16", k_mib=2, v_mib=2, command=("x", "--model", "/no")))
 
-    lines = lines_of(measured_view(run))
-    none = lines_of(measured_view(run_of(failed_record("f16/f16"))))
+    lines = lines_of(measured_memory(run))
+    none = lines_of(measured_memory(run_of(failed_record("f16/f16"))))
 
     assert "?" == lines[3].split()[2]
     assert "no prediction: the weights are not where they were" in " ".join(lines)
@@ -377,7 +405,7 @@ def test_memory_leaves_out_cells_that_did_not_finish(status):
     stopped = replace(served("f16/q4_0", **sizes), status=status, reason="Ctrl-C")
 
     lines = lines_of(
-        measured_view(run_of(stopped, served("f16/f16", **sizes)), WEIGHTS)
+        measured_memory(run_of(stopped, served("f16/f16", **sizes)), WEIGHTS)
     )
 
     assert "f16/q4_0" not in "".join(lines[:-2])
@@ -444,7 +472,7 @@ def test_caches_with_settings_of_their_own_are_not_predicted(
     made, run = on_devices(), run_of(served("f16/q4_0", k_mib=4.0, v_mib=1.125))
     run = replace(run, setup=replace(run.setup, server_args=arguments))
 
-    planned, shown = planned_memory(made), lines_of(measured_view(run, WEIGHTS))
+    planned, shown = planned_memory(made), lines_of(measured_memory(run, WEIGHTS))
 
     assert {is_known} == {each.kv_bytes[0] is not None for each in planned.pairs}
     assert is_known == ("as predicted" in " ".join(shown))
@@ -466,7 +494,7 @@ def test_a_plan_uses_the_memory_of_devices_or_of_the_machine():
     and each pair has its row, the largest first.
     """
     small = planned_memory(on_devices("CUDA0 tiny (64 MiB)"))
-    lines = lines_of(memory_view(small))
+    lines = lines_of(predicted_memory(small))
 
     assert "of this machine" == planned_memory(on_devices()).room.where
     assert "of CUDA" == small.room.where

@@ -19,6 +19,7 @@ from codeneedle.grid import DEFAULT_TYPES
 from codeneedle.records.comparability import WALL
 from codeneedle.records.store import Store
 from codeneedle.report.llama_form import Dialect
+from codeneedle.report.markdown import markdown
 from codeneedle.report.receipt import (
     LINE_BYTES,
     MARK,
@@ -28,7 +29,7 @@ from codeneedle.report.receipt import (
     Receipt,
     are_texts,
     line,
-    merged_markdown,
+    merged,
     packed,
     read_receipts,
     receipt_markdown,
@@ -77,7 +78,7 @@ def test_a_receipt_is_read_as_it_was_printed(name):
 
 def test_the_table_is_that_of_llama_cpp_where_divergence_was_measured():
     assert "| K | V | BPV | PPL |" in receipt_markdown(golden(), DIALECT)
-    assert "**matched: " in receipt_markdown(golden("recall"), DIALECT)
+    assert "### matched: " in receipt_markdown(golden("recall"), DIALECT)
     assert WALL not in receipt_markdown(golden("recall"), DIALECT)
 
 
@@ -285,9 +286,9 @@ def test_the_same_receipt_counts_once_and_standard_input_is_read(monkeypatch):
 
 def tables(*runs):
     """The tables of the receipts of *runs* by metric, a list of headings for each."""
-    text = merged_markdown([receipt_of(run) for run in runs])
+    text = markdown(merged([receipt_of(run) for run in runs]))
     found = {}
-    for title, heading in re.findall(r"\*\*([\w-]+):.*\*\*\n\n\| K/V \| (.*) \|", text):
+    for title, heading in re.findall(r"### ([\w-]+):.*\n\n\| K/V \| (.*) \|", text):
         found.setdefault(title, []).append(heading)
     return found, text
 
@@ -332,7 +333,7 @@ def test_other_texts_machines_and_models_have_tables_of_their_own():
 def test_names_from_elsewhere_change_no_table_and_no_terminal():
     found = receipt_of(golden())
     model = msgspec.structs.replace(found.model, name="<b>|\x1b[31m\n# x")
-    text = merged_markdown([*receipts_in(changed(found, model=model), source="text")])
+    text = markdown(merged([*receipts_in(changed(found, model=model), source="text")]))
 
     assert "\x1b" not in text
     assert "<b>" not in text.replace("\\<", "")
@@ -351,4 +352,4 @@ def test_a_pair_that_failed_says_how():
     ]
     text = changed(found, pairs=tuple(pairs), units=packed({}))
 
-    assert "| oom |" in merged_markdown([*receipts_in(text, source="text")])
+    assert "| oom |" in markdown(merged([*receipts_in(text, source="text")]))

@@ -5,7 +5,13 @@ from dataclasses import replace
 import pytest
 from made_metrics import failed
 from made_records import made_forced, made_record, made_run, made_setup, sized
-from made_retrieval import made_dial, made_frozen, made_texts, retrieval_record
+from made_retrieval import (
+    made_dial,
+    made_frozen,
+    made_texts,
+    retrieval_record,
+    with_frozen,
+)
 
 from codeneedle.errors import BadInput, UnknownName
 from codeneedle.grid import Pair
@@ -146,8 +152,9 @@ def test_without_a_metric_the_headline_of_what_ran_is_shown(tmp_path):
     texts = made_texts("single", dial=0)
     for score, name in ((0.7, "mixed"), (0.0, "nothing")):
         frozen = made_frozen(made_dial("single", setting=0, score=score))
-        record = retrieval_record("f16/f16", texts, frozen=frozen)
-        stored(tmp_path, Run(name="x/y", setup=setup, records=(record,)), corpus=name)
+        record = retrieval_record("f16/f16", texts)
+        run = Run(name="x/y", setup=with_frozen(setup, frozen), records=(record,))
+        stored(tmp_path, run, corpus=name)
 
     shown = {
         name: select(tmp_path, name, None).metric.name

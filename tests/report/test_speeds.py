@@ -12,12 +12,13 @@ from printing import printed
 
 from codeneedle.errors import NothingToShow, UnknownName
 from codeneedle.records.record import Status
+from codeneedle.report.data import csv_text, json_text
+from codeneedle.report.markdown import markdown
 from codeneedle.report.speeds import (
+    speed_objects,
+    speed_rows,
     speed_table,
-    speeds_csv,
-    speeds_json,
-    speeds_markdown,
-    speeds_view,
+    speeds_document,
 )
 
 FALLEN = replace(
@@ -58,7 +59,7 @@ def test_a_speed_of_a_cell_that_fell_back_is_marked_and_not_compared():
     assert 3.0 == row(TABLE, Q4, 100).speed
     assert [0, 100] == list(TABLE.apart["depth"])
     assert Q8 == speed_table(run_of(first, measured(Q8, {0: 1.0})), "tg").reference
-    text = printed(speeds_view([TABLE]))
+    text = printed(speeds_document([TABLE]))
     assert "3.0±0.0 3% on-cpu" in text
     assert "q4_0/q4_0 fallback-cpu: it is slow" in text
 
@@ -69,14 +70,14 @@ def test_a_speed_of_another_device_is_not_compared():
 
     assert not row(table, Q8, 0).compared
     assert {} == table.crossed
-    assert "9.0±0.0 900% other" in printed(speeds_view([table]))
+    assert "9.0±0.0 900% other" in printed(speeds_document([table]))
 
 
 def test_a_gap_has_a_word_and_no_speed():
     """Of a depth, and of a cell without any."""
     crashed = replace(failed_record(Q4, Status.CRASHED), probe="throughput")
     run = run_of(measured(F16, {0: 1.0, 100: None}), crashed)
-    text = printed(speeds_view([speed_table(run, "tg")]))
+    text = printed(speeds_document([speed_table(run, "tg")]))
 
     assert "f16/f16*   1.0±0.0    oom" in text
     assert "q4_0/q4_0    crash  crash" in text
@@ -84,8 +85,8 @@ def test_a_gap_has_a_word_and_no_speed():
 
 def test_every_form_has_every_speed():
     """CSV and JSON unrounded, with nothing for what is missing."""
-    rows = list(csv.DictReader(io.StringIO(speeds_csv([TABLE]))))
-    (found,) = json.loads(speeds_json([TABLE]))
+    rows = list(csv.DictReader(io.StringIO(csv_text(speed_rows([TABLE])))))
+    (found,) = json.loads(json_text(speed_objects([TABLE])))
 
     assert ["100.0", "102.0", "50.0", "153.0", "10.0", "3.0"] == [
         each["speed"] for each in rows
@@ -95,7 +96,7 @@ def test_every_form_has_every_speed():
         each["ratio"] for each in found["rows"]
     ]
     assert {"q8_0/q8_0": "from 50 tokens"} == found["faster"]
-    assert "| 153.0±0.0 150% | from 50 tokens |" in speeds_markdown([TABLE])
+    assert "| 153.0±0.0 150% | from 50 tokens |" in markdown(speeds_document([TABLE]))
 
 
 def test_other_metrics_have_no_depths():

@@ -27,12 +27,13 @@ from printing import printed
 from codeneedle.errors import BadInput, UnknownName
 from codeneedle.grid import Pair
 from codeneedle.records.record import Effective, Status
+from codeneedle.report.data import csv_text, json_text
+from codeneedle.report.markdown import markdown
 from codeneedle.report.table import (
     pair_table,
-    table_csv,
-    table_json,
-    table_markdown,
-    table_view,
+    table_objects,
+    table_rows,
+    tables_document,
 )
 from codeneedle.verdict.judge import judge
 
@@ -64,7 +65,7 @@ def shown(table):
 
 def lines_of(run=None, *, width=100, probes=PROBES, sort=None):
     """What a terminal of *width* columns gets, without trailing blanks."""
-    view = table_view([table_of(run, probes, sort=sort)])
+    view = tables_document([table_of(run, probes, sort=sort)])
     return [line.rstrip() for line in printed(view, width=width).splitlines()]
 
 
@@ -337,7 +338,7 @@ def test_a_narrow_terminal_gets_blocks_that_repeat_the_pairs(width, blocks):
 
 def test_several_tables_and_a_column_wider_than_the_terminal():
     """Each table has what it was measured on; a number is not cut."""
-    text = printed(table_view([table_of(probes=[DIVERGENCE])] * 2), width=20)
+    text = printed(tables_document([table_of(probes=[DIVERGENCE])] * 2), width=20)
 
     assert 2 == text.count("all metrics")
     assert 2 == " ".join(text.split()).count("4 functions written")
@@ -354,7 +355,7 @@ def test_the_verdict_on_each_pair_is_its_last_column_and_the_legend_explains_it(
         setup=made_setup(types_k=TYPES, types_v=TYPES),
     )
     said = replace(table_of(run), verdict=judge(run))
-    lines = printed(table_view([said]), width=120).splitlines()
+    lines = printed(tables_document([said]), width=120).splitlines()
 
     assert "beyond" == row(lines, "q4_0/bf16")[-1]
     assert "open" == row(lines, "q8_0/q8_0")[-1]
@@ -374,7 +375,7 @@ def test_a_table_as_csv_has_metrics_and_statuses_of_every_pair():
     in the same row.
     """
     changes = [failed("divergence", "q4_0/q4_0"), (("throughput", "q4_0/q4_0"), None)]
-    found = rows_of(table_csv([table_of(run_of_all(changes=changes))]))
+    found = rows_of(csv_text(table_rows([table_of(run_of_all(changes=changes))])))
     first, second, *_, last = found
 
     assert 9 == len(found)
@@ -405,7 +406,7 @@ def test_a_table_as_csv_has_metrics_and_statuses_of_every_pair():
 def test_csv_of_runs_with_different_probes_shares_its_columns():
     """What a run was not measured with is empty."""
     other = table_of(renamed(made_run(), "other/made-model"))
-    found = rows_of(table_csv([table_of(), other]))
+    found = rows_of(csv_text(table_rows([table_of(), other])))
 
     assert 9 + 36 == len(found)
     assert ("", "not-run", "other/made-model") == tuple(
@@ -417,7 +418,8 @@ def test_a_table_as_json_has_values_ratios_and_noise_floors():
     """A list of runs, each with its setup, metrics and rows, and their verdicts."""
     words = {Pair("bf16", "q8_0"): "within"}
     judged = SimpleNamespace(word=words.get)
-    [found] = json.loads(table_json([replace(table_of(sort="tg"), verdict=judged)]))
+    table = replace(table_of(sort="tg"), verdict=judged)
+    [found] = json.loads(json_text(table_objects([table])))
     second = found["rows"][1]
     metrics = {metric["name"]: metric for metric in found["metrics"]}
 
@@ -435,7 +437,8 @@ def test_a_table_as_json_has_values_ratios_and_noise_floors():
 @pytest.mark.parametrize("floor", [0, 0.5])
 def test_a_table_as_markdown_has_its_legend(floor):
     """As many columns in each line, and nothing that GitHub would take for emphasis."""
-    text = table_markdown([table_of(run_of_all(floor=floor))], lambda _engine: str)
+    table = table_of(run_of_all(floor=floor))
+    text = markdown(tables_document([table], lambda _engine: str))
     lines = text.splitlines()
     legend = lines.index("- matched: matched lines of 20")
     rows = [line for line in lines[:legend] if line.startswith("| ")]
@@ -460,11 +463,11 @@ def test_a_table_as_markdown_has_memory_the_verdict_and_the_commands():
     run = replace(run, records=tuple(bare), sweep='models = ["m"]\n')
     judged = replace(table_of(run), verdict=judge(run))
 
-    text = table_markdown([judged], lambda _engine: lambda pair: f"-ctk {pair.k}")
+    text = markdown(tables_document([judged], lambda _: lambda pair: f"-ctk {pair.k}"))
 
     assert "| K/V | KV memory | matched |" in text
     assert "| q4\\_0/q4\\_0 | ~28% | 15.00 |" in text
     assert "- ~: predicted from the bits of the types" in text
-    assert "- Keep: -ctk bf16." in text
-    assert '</summary>\n<pre>\nmodels = ["m"]\n</pre>\n' in text
-    assert "<pre>\nllama-server -ctk bf16\n</pre>\n</details>" in text
+    assert "- **Keep: -ctk bf16." in text
+    copied = 'models = ["m"]\n\nllama-server -ctk bf16'
+    assert f"</summary>\n<pre>\n{copied}\n</pre>\n</details>" in text

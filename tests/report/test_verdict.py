@@ -17,23 +17,24 @@ from made_losses import (
     repeated,
 )
 from made_records import failed_record, made_run, made_setup
-from made_retrieval import made_dial, made_frozen, made_texts, retrieval_record, right
+from made_retrieval import made_texts, retrieval_record, right
 from printing import printed
 
 from codeneedle.grid import Pair
 from codeneedle.models.pretrained import BUILT_IN
 from codeneedle.records.record import Effective, Phases, Run, Status
+from codeneedle.report.data import json_text
+from codeneedle.report.markdown import markdown
 from codeneedle.report.verdict import (
     INSTRUMENT,
     beyond_phrase,
-    brief_view,
+    brief,
     headline,
     metric_entries,
     sentences,
-    table_rows,
-    verdict_json,
-    verdict_markdown,
-    verdict_view,
+    table,
+    verdict_objects,
+    verdicts,
 )
 from codeneedle.verdict.judge import Limits, judge
 
@@ -52,9 +53,9 @@ def said(run, limits=None):
 def rows(run, limits=None):
     """By pair, its row of the whole table; and the heading."""
     found = judge(run, limits)
-    heading, *lines = table_rows(found, found.standings)
-    at = heading.index("K/V")
-    return heading, {line[at]: line for line in lines}
+    shown = table(found, found.standings)
+    at = shown.heading.index("K/V")
+    return shown.heading, {line[at]: line for line in shown.rows}
 
 
 def with_klds(run, klds, chunks=16):
@@ -104,8 +105,8 @@ def test_where_nothing_is_within_the_nearest_pair_and_its_command_are_named():
     assert command.startswith(f"codeneedle sweep sweeps/{run.name} --more (about ")
 
 
-def test_the_command_that_continues_repeats_folder_limits_and_deciding():
-    """Else it would ask for a full grid, or nothing would be open to it."""
+def test_the_command_that_continues_repeats_folder_and_limits():
+    """Else nothing would be open to it; that the run decides stands in its folder."""
     run = continuing({GOOD: OPEN})
     limits = Limits(max_loss=0.011, max_lost=0.2)
     elsewhere = replace(run, root=Path("my runs"))
@@ -114,9 +115,7 @@ def test_the_command_that_continues_repeats_folder_limits_and_deciding():
     assert said(elsewhere, limits)[2].startswith(
         f"codeneedle sweep 'my runs/{run.name}' --max-loss 1.1% --max-lost 20% --more"
     )
-    assert said(screened)[2].startswith(
-        f"codeneedle sweep sweeps/{run.name} --decide --more"
-    )
+    assert said(screened)[2].startswith(f"codeneedle sweep sweeps/{run.name} --more")
 
 
 def test_a_text_without_further_functions_is_said_to_be_too_short():
@@ -161,7 +160,7 @@ def test_few_chunks_of_a_screening_are_not_taken_for_functions():
 
     assert "can show" not in " ".join(headline(found, spell))
     assert "About functions like these 16," in " ".join(sentences(found))
-    assert "of 16 functions" in table_rows(found, found.standings)[0]
+    assert "of 16 functions" in table(found, found.standings).heading
 
 
 def test_a_run_without_numbers_says_where_to_see_why():
@@ -340,7 +339,7 @@ def test_what_keeps_a_pair_open_is_said():
 
     assert "open: answers missing: 1 of 16 functions" == found[GOOD][-1]
     assert found[COARSE][-1].startswith("within: the same to the last digit")
-    assert "open: recall-logp was not measured" == rows(screened)[1][COARSE][-2]
+    assert "open: kld alone, no recall-logp" == rows(screened)[1][COARSE][-2]
 
 
 def test_a_single_function_has_no_bounds():
@@ -409,9 +408,8 @@ def test_lengths_from_which_answers_are_lost_are_named():
                 answer=lambda asked, n: "no" if n >= least else right(asked, n),
             )
         )
-        return retrieval_record(pair, texts, frozen=frozen)
+        return retrieval_record(pair, texts)
 
-    frozen = made_frozen(made_dial("single", setting=0, score=1.0))
     setup = replace(made_setup(), probes={"retrieval": {"tasks": ["single"]}})
     records = (record("f16/f16", 9999), record("q4_0/f16", 2048))
     found = judge(Run(name="made", setup=setup, records=records))
@@ -419,7 +417,7 @@ def test_lengths_from_which_answers_are_lost_are_named():
     assert (
         "single: more than 10.0 % of texts are lost from 2,048 tokens on with q4_0/f16."
     ) == sentences(found)[0]
-    (told,) = json.loads(verdict_json([found], lambda _engine: spell))
+    (told,) = verdict_objects([found], lambda _engine: spell)
     assert [{"task": "single", "length": 2048, "k": "q4_0", "v": "f16"}] == (
         told["lost_from"]
     )
@@ -478,7 +476,9 @@ def test_a_terminal_of_80_columns_is_wide_enough():
     run = losing_run(dict.fromkeys(pairs[:20], OPEN) | {COARSE: BEYOND})
     run = with_klds(run, dict.fromkeys(pairs[:3], 0.2))
 
-    lines = printed(verdict_view(judge(run), spell), width=80).splitlines()
+    lines = printed(
+        verdicts([judge(run)], lambda _engine: spell), width=80
+    ).splitlines()
 
     assert 80 >= max(map(len, lines))
     (row,) = (line for line in lines if "q4_0/q4_0" in line)
@@ -495,29 +495,30 @@ def test_the_end_of_a_sweep_has_the_rows_that_matter_and_names_the_others():
             COARSE: BEYOND,
         }
     )
-    text = printed(brief_view(judge(run), spell))
-    full = printed(verdict_view(judge(run), spell))
+    text = printed(brief(judge(run), spell))
+    full = printed(verdicts([judge(run)], lambda _engine: spell))
 
-    table = text.partition("2 more pairs")[0]
-    assert all(pair in table for pair in (REFERENCE, GOOD, COARSE))
+    shown = text.partition("2 more pairs")[0]
+    assert all(pair in shown for pair in (REFERENCE, GOOD, COARSE))
     # As small as the pair that is set, and smaller than the reference: both lose more.
-    assert "q8_0/bf16" not in table
-    assert "bf16/q8_0" not in table
+    assert "q8_0/bf16" not in shown
+    assert "bf16/q8_0" not in shown
     assert "2 more pairs: codeneedle verdict random-bodies/made-model\n" in text
     assert all(str(record.pair) in full for record in run.records)
     elsewhere = replace(run, root=Path("other"))
     limits = Limits(max_loss=0.02)
     assert "made-model --out other --max-loss 2%\n" in printed(
-        brief_view(judge(elsewhere, limits), spell)
+        brief(judge(elsewhere, limits), spell)
     )
 
 
 def test_markdown_has_the_headline_the_table_and_the_facts():
-    text = verdict_markdown(judge(losing_run({GOOD: WITHIN})), spell)
+    found = judge(losing_run({GOOD: WITHIN}))
+    text = markdown(verdicts([found], lambda _engine: spell))
     lines = text.split("\n")
 
     assert "### random-bodies/made-model: verdict" == lines[0]
-    assert lines[2].startswith("**Set: ")
+    assert lines[2].startswith("- **Set: ")
     assert any("| memory | K/V | loss |" in line for line in lines)
     assert any("like these 16" in line for line in lines)
     assert text.endswith("\n")
@@ -528,7 +529,8 @@ def test_json_has_what_the_verdict_rests_on():
         losing_run({GOOD: WITHIN, COARSE: [0.1]}, failed_record("q5_1/q5_1")),
         {GOOD: 0.001},
     )
-    (found,) = json.loads(verdict_json([judge(run)], lambda _engine: spell))
+    objects = verdict_objects([judge(run)], lambda _engine: spell)
+    (found,) = json.loads(json_text(objects))
 
     assert (REFERENCE, GOOD, False) == (
         found["reference"],

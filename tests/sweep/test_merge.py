@@ -212,6 +212,22 @@ def test_a_reference_that_says_something_else_is_refused(tmp_path):
     assert not (tmp_path / "all").exists()
 
 
+def test_references_that_set_something_else_are_refused_and_times_may_differ(tmp_path):
+    def calibrated(setting, wall_s):
+        facts = {"dials": [{"task": "nth", "setting": setting}], "wall_s": wall_s}
+        return replace(SETUP, calibrated={"retrieval": facts})
+
+    a = share(tmp_path / "a", finished(F16), setup=calibrated(3, 1.0))
+    b = share(tmp_path / "b", finished(F16), setup=calibrated(3, 2.0))
+    c = share(tmp_path / "c", finished(F16), setup=calibrated(4, 1.0))
+
+    _, store = merged(tmp_path, a, b)
+
+    assert calibrated(3, 1.0).calibrated == store.setup().calibrated
+    with pytest.raises(BadInput, match="of retrieval differs from dials 1 setting on"):
+        merged(tmp_path, a, c)
+
+
 def test_shares_without_a_common_cell_are_refused(tmp_path):
     """Nothing shows that their hosts compute alike."""
     a, b = share(tmp_path / "a", finished(Q8)), share(tmp_path / "b", finished(Q4))

@@ -15,6 +15,7 @@ from made_records import failed_record
 from source_files import put, python
 
 from codeneedle.errors import BadInput, RequestError
+from codeneedle.grid import Pair
 from codeneedle.probes import PROBES
 from codeneedle.probes.divergence.probe import DivergenceSettings
 from codeneedle.probes.prompts import PromptForm
@@ -531,6 +532,13 @@ def test_a_text_that_was_cut_too_short_for_what_is_asked_later_says_so(chosen):
 
     assert caught.value.hint.startswith("Use --ask forced without --lines, or ")
     assert prepare(asking("mixed", ask="forced", **small)).setup.forced
+    context = int(caught.value.hint.partition("--context ")[2].split()[0])
+    assert prepare(
+        asking("mixed", **chosen, contexts=(context,), out="larger")
+    ).setup.forced
+    smaller = asking("mixed", **chosen, contexts=(context - 256,), out="smaller")
+    with pytest.raises(BadInput, match="with a function to ask for"):
+        prepare(smaller)
 
 
 def test_the_run_folder_keeps_the_request_and_grows_with_it(tmp_path):
@@ -685,6 +693,23 @@ def test_a_prompt_that_is_counted_shorter_than_its_text_is_refused():
 
     with pytest.raises(BadInput, match="the corpus alone has"):
         prepare(planned(engine=FakeEngine(tokenizer=Odd())))
+
+
+def test_records_go_with_the_setup_that_held_what_they_were_measured_by():
+    """Only then, and only those of a probe whose reference sets something for all."""
+    probe = replace(made_probe("divergence"), calibrates=True)
+    plan = planned(RECALL, probe)
+    prepare(plan)
+    for name in ("recall", "divergence"):
+        plan.store.add(replace(failed_record(Pair("f16", "f16")), probe=name))
+
+    prepare(planned(RECALL, probe))
+    kept = sorted(record.probe for record in plan.store.records())
+    (plan.store.folder / "setup.json").unlink()
+    prepare(planned(RECALL, probe))
+
+    assert ["divergence", "recall"] == kept
+    assert ["recall"] == [record.probe for record in plan.store.records()]
 
 
 def test_the_setup_says_what_the_header_of_the_weights_says():

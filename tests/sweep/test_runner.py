@@ -326,22 +326,27 @@ def test_weights_that_are_touched_are_hashed_with_progress_and_ctrl_c_ends_it(
     assert [Status.FINISHED] == [record.status for record in store.records()]
 
 
-def test_a_probe_sees_the_records_of_its_own_cells(store):
-    """
-    Those of earlier sweeps, too: the divergence probe finds its reference there. Its
-    steps are told with the pair.
-    """
-    walk(store, Script(), pairs=PAIRS[:1])
+def test_steps_are_told_with_the_pair(store):
+    events = walk(store, Script(lambda cell: cell.step(1, 3, "reading")))
+
+    assert CellStepped(PAIRS[0], Step(1, 3, "reading")) == events[1]
+
+
+def test_what_a_cell_sets_for_all_is_in_the_setup_of_the_next_ones(store):
+    """In the file, too, where a later sweep finds it."""
+    store.adopt(made_setup(needles=1, types_k=TYPES, types_v=TYPES))
     seen = []
 
     def outcome(cell):
-        seen.append(set(cell.records))
-        cell.step(1, 3, "reading")
+        seen.append(dict(cell.run.setup.calibrated))
+        if len(seen) == 1:
+            cell.calibrate({"by": str(cell.pair)})
 
-    events = walk(store, Script(outcome))
+    walk(store, Script(outcome))
 
-    assert [set(PAIRS[:1]), set(PAIRS[:2]), set(PAIRS[:3])] == seen
-    assert CellStepped(PAIRS[1], Step(1, 3, "reading")) == events[1]
+    kept = {"recall": {"by": str(PAIRS[0])}}
+    assert [{}, kept, kept, kept] == seen
+    assert kept == Store(store.folder).setup().calibrated
 
 
 # What a preflight finds
@@ -506,9 +511,7 @@ def test_a_command_of_one_pair_counts_what_others_could_not_measure(store):
 
 
 def test_the_reference_is_measured_once_more_after_all_others(store):
-    """
-    As a cell of its own, that is resumed; it is given what the first time found out.
-    """
+    """As a cell of its own, that is resumed."""
     script = Script()
     probe = replace(script.probe, repeats=True)
     assert once_more(probe, PAIRS, store=store) is None
@@ -521,7 +524,6 @@ def test_the_reference_is_measured_once_more_after_all_others(store):
         made_runner(store).sweep(twice, [reference])
 
     assert [GOOD] == [cell.pair for cell in given]
-    assert set(PAIRS) == set(given[0].records)
     assert [GOOD] == [record.pair for record in store.records("recall_again")]
     assert len(PAIRS) == len(list(store.records("recall")))
     assert once_more(again, PAIRS, store=store) is None
@@ -841,22 +843,47 @@ def test_several_workers_measure_each_cell_once_side_by_side(store):
     assert {"GPU 0", "GPU 1"} == devices
 
 
-def test_the_cell_that_decides_for_others_is_measured_first_and_alone(store):
-    """If it fails, the next one decides; from then on, all workers are at work."""
-    known = []
+def setting(seen):
+    """An outcome that sets what holds for all, unless that is known; notes who has."""
 
     def outcome(cell):
-        known.append(len([r for r in cell.records.values() if r.observation]))
+        known = cell.run.setup.calibrated.get("recall", {})
+        seen.append((cell.pair, known.get("by")))
+        if not known:
+            cell.calibrate({"by": str(cell.pair)})
+
+    return outcome
+
+
+def test_the_cell_that_decides_for_others_is_measured_first_and_alone(store):
+    """If it fails, the next one decides; from then on, all workers are at work."""
+    seen = []
+
+    def outcome(cell):
         if cell.pair == PAIRS[0]:
+            seen.append((cell.pair, None))
             fails()(cell)
+        setting(seen)(cell)
 
     script = Script(outcome)
-    probe = replace(script.probe, leads=True)
+    probe = replace(script.probe, calibrates=True)
     made_runner(store, workers=workers(3)).sweep(probe, PAIRS)
 
-    assert PAIRS[:2] == script.measured[:2]
-    assert [0, 0] == known[:2]
-    assert min(known[2:]) >= 1
+    assert [(pair, None) for pair in PAIRS[:2]] == seen[:2]
+    assert {str(PAIRS[1])} == {by for _, by in seen[2:]}
+
+
+@pytest.mark.parametrize("status", [Status.INTERRUPTED, Status.FINISHED])
+def test_a_cell_that_was_stopped_behind_what_it_set_goes_on_alone(store, status):
+    """What it has set so far holds, but may not be all."""
+    store.adopt(made_setup(needles=1, types_k=TYPES, types_v=TYPES))
+    store.calibrate("recall", {"by": str(PAIRS[0])})
+    store.add(replace(made_record(PAIRS[0], [made_round(NEEDLE)]), status=status))
+    probe = replace(Script().probe, calibrates=True)
+    made = made_runner(store)
+    made.know(store.calibrated())
+
+    assert (status is Status.INTERRUPTED) == runner._Walk(made, probe, PAIRS).is_led()
 
 
 def test_times_are_taken_by_one_worker_that_has_the_machine(store):
@@ -990,7 +1017,8 @@ def test_the_first_record_of_a_cell_that_two_measured_stands(store, error):
 
 def share_that_leads(store, other, ours, *, fails_first):
     """What *ours* saw of the records of *other*, which led while it waited."""
-    probe = replace(ours.probe, leads=True)
+    probe = replace(ours.probe, calibrates=True)
+    store.adopt(made_setup(needles=1, types_k=TYPES, types_v=TYPES))
     with (
         other.locked(share="1/2"),
         store.locked(share="2/2"),
@@ -1003,6 +1031,8 @@ def share_that_leads(store, other, ours, *, fails_first):
                 record = made_record(PAIRS[0], [made_round(NEEDLE)])
                 if fails_first:
                     record = replace(record, status=Status.CRASHED, observation=None)
+                else:
+                    other.calibrate("recall", {"by": str(PAIRS[0])})
                 other.add(record)
                 lead.close()
 
@@ -1016,23 +1046,19 @@ def test_a_share_goes_by_what_the_first_one_stored(store, fails_first):
     fails, the next one of either decides.
     """
     seen = []
-
-    def outcome(cell):
-        leaders = [r.pair for r in cell.records.values() if r.observation]
-        seen.append((cell.pair, leaders[:1]))
-
     other = Store(store.folder)
-    share_that_leads(store, other, Script(outcome), fails_first=fails_first)
+    script = Script(setting(seen))
+    share_that_leads(store, other, script, fails_first=fails_first)
 
-    first = [] if fails_first else [PAIRS[0]]
+    first = None if fails_first else str(PAIRS[0])
     assert [pair for pair, _ in seen] == PAIRS[1:]
     assert first == seen[0][1]
-    assert seen[1][1] == (first or [PAIRS[1]])
+    assert seen[1][1] == (first or str(PAIRS[1]))
 
 
 def test_a_stop_ends_the_wait_for_another_share(store):
     other, stop, script = Store(store.folder), [], Script()
-    probe = replace(script.probe, leads=True)
+    probe = replace(script.probe, calibrates=True)
     with other.locked(share="1/2"), store.locked(share="2/2"), other.alone("recall"):
         made_runner(store, asked_to_stop=lambda: bool(stop)).sweep(
             probe, PAIRS, tell=stop.append

@@ -2,7 +2,7 @@
 
 import pytest
 from made_panels import run_of
-from made_retrieval import made_dial, made_frozen, made_texts, retrieval_record
+from made_retrieval import made_texts, retrieval_record
 
 from codeneedle.corpora.random_bodies import random_bytes
 from codeneedle.verdict.factors import factors, sentences
@@ -23,8 +23,7 @@ def record(pair, is_right, *, tasks=("single",)):
         for length in LENGTHS
         for text in made_texts(task, dial=0, length=length, questions=6, answer=answer)
     )
-    frozen = made_frozen(*(made_dial(task, setting=0) for task in tasks))
-    return retrieval_record(pair, texts, frozen=frozen)
+    return retrieval_record(pair, texts)
 
 
 def shown(*records):

@@ -24,7 +24,7 @@ from made_records import (
     made_run,
     made_setup,
 )
-from made_retrieval import made_frozen, made_texts, retrieval_record
+from made_retrieval import made_texts, retrieval_record
 
 from codeneedle.grid import Pair
 from codeneedle.models.pretrained import BUILT_IN
@@ -344,7 +344,7 @@ def test_tokens_of_the_reference_of_which_a_bound_is_known_show_no_loss():
 
 def test_fewer_than_one_bound_in_a_thousand_tokens_do_not_matter():
     """One of 1,500 here."""
-    setup = losing_setup([REFERENCE, GOOD], forced=300, functions=300)
+    setup = losing_setup([REFERENCE, GOOD], forced=300, functions=96)
     record = losing(setup, GOOD, WITHIN * 19)
     recall = dict(record.observation)
     recall["forced"] = [{**each} for each in recall["forced"]]
@@ -658,8 +658,8 @@ def test_texts_are_units_of_tasks_and_lost_with_fewer_right_answers():
         probes={"retrieval": {"tasks": ["multikey"], "lengths": [1024]}},
     )
     records = [
-        retrieval_record("f16/f16", texts, frozen=made_frozen()),
-        retrieval_record(GOOD, worse, frozen=made_frozen()),
+        retrieval_record("f16/f16", texts),
+        retrieval_record(GOOD, worse),
     ]
 
     found = judge(Run(name="made", setup=setup, records=tuple(records)))

@@ -3,13 +3,13 @@
 from dataclasses import replace
 
 import pytest
-from made_evaluations import REFERENCE, evaluated
+from made_evaluations import REFERENCE, evaluated, with_scores
 from made_losses import BEYOND, WITHIN, losing_run
 from made_records import made_setup, sized
 
 from codeneedle.grid import Pair
 from codeneedle.records.record import Run
-from codeneedle.report.verdict import headline, sentences, table_rows, verdict_json
+from codeneedle.report.verdict import headline, sentences, table, verdict_objects
 from codeneedle.verdict.judge import Limits, judge
 from codeneedle.verdict.statistics import error_share, interval
 
@@ -31,11 +31,11 @@ def run_of(pairs, reference=None, again=None):
     """A run of an evaluation, with the scores of its pairs."""
     was = scores(150) if reference is None else reference
     cells = [sized(evaluated(REFERENCE, was))]
-    cells += [sized(evaluated(k, each, reference=was)) for k, each in pairs.items()]
+    cells += [sized(evaluated(k, each)) for k, each in pairs.items()]
     if again:
-        cells.append(evaluated(REFERENCE, again, reference=was, again=True))
+        cells.append(evaluated(REFERENCE, again, again=True))
     setup = made_setup(types_k=("f16", "q8_0", "q4_0"), types_v=("f16", "q8_0", "q4_0"))
-    setup = replace(setup, probes={"eval": {"command": "x"}})
+    setup = with_scores(replace(setup, probes={"eval": {"command": "x"}}), was)
     return Run(name="run", setup=setup, records=tuple(cells))
 
 
@@ -89,13 +89,12 @@ def test_of_many_samples_without_any_difference_a_small_loss_can_be_told():
 
 
 def test_samples_of_a_group_are_one_unit():
-    record = evaluated(GOOD, scores(4, of=8), reference=scores(8, of=8))
-    for each in record.observation["samples"]:
-        each["group"] = each["id"] if each["id"] < "s4" else "g"
+    record = evaluated(GOOD, scores(4, of=8))
     reference = evaluated(REFERENCE, scores(8, of=8))
-    for each in reference.observation["samples"]:
-        each["group"] = each["id"] if each["id"] < "s4" else "g"
-    run = run_of({})
+    for cell in (record, reference):
+        for each in cell.observation["samples"]:
+            each["group"] = each["id"] if each["id"] < "s4" else "g"
+    run = run_of({}, scores(8, of=8))
     run = replace(run, records=(sized(reference), sized(record)))
 
     assert (1, 5) == (row_of(run).lost, row_of(run).bounds.units)
@@ -127,15 +126,19 @@ def test_a_pair_is_within_only_if_recall_and_evaluation_are():
     def both(lost):
         cells = [
             evaluated("bf16/bf16", was),
-            evaluated(GOOD, flipped(was, lost, 0), reference=was),
+            evaluated(GOOD, flipped(was, lost, 0)),
             evaluated("q4_0/q4_0", was),
         ]
         return judge(
             replace(
                 good,
                 records=(*good.records, *cells),
-                setup=replace(
-                    good.setup, probes={**good.setup.probes, "eval": {"command": "x"}}
+                setup=with_scores(
+                    replace(
+                        good.setup,
+                        probes={**good.setup.probes, "eval": {"command": "x"}},
+                    ),
+                    was,
                 ),
             )
         )
@@ -163,8 +166,9 @@ def test_a_verdict_by_an_evaluation_alone_sets_and_keeps():
         "Keep: -ctk f16 -ctv f16. No smaller cache is shown to lose less than 2.0 % of "
         "the score."
     ) == headline(kept, spell)[0]
-    assert "of 900 samples" in table_rows(found, found.standings)[0]
+    assert "of 900 samples" in table(found, found.standings).heading
     assert (
         "About samples like these 900; other tasks can differ by more."
     ) in sentences(found)
-    assert '"won": 5' in verdict_json([found], lambda _engine: spell)
+    (told,) = verdict_objects([found], lambda _engine: spell)
+    assert 5 in {each["won"] for pair in told["pairs"] for each in pair["metrics"]}

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 from made_panels import SETUP, record_of, run_of, unless, wrong
-from made_retrieval import made_dial, made_frozen, made_texts, retrieval_record, right
+from made_retrieval import made_texts, retrieval_record, right
 
 from codeneedle.grid import Pair
 from codeneedle.records.record import Status
@@ -23,7 +23,7 @@ def record(pair, answer, *, texts=6):
         for length in LENGTHS
         for text in made_texts("single", dial=0, length=length, answer=answer)[:texts]
     )
-    return retrieval_record(pair, made, frozen=made_frozen())
+    return retrieval_record(pair, made)
 
 
 def failing_from(least):
@@ -106,7 +106,6 @@ def test_questions_of_one_text_are_one_unit():
 
 def audit(*, lengths=(4096, 8192, 16384, 32768, 65536), texts=5):
     """Every answer of q8_0 at 64K lost, f16 right; all others right with both."""
-    frozen = made_frozen(made_dial("single", setting=0, score=1.0))
     asked = {"tasks": ["single"], "lengths": list(lengths)}
     setup = replace(SETUP, probes={"retrieval": asked})
 
@@ -117,7 +116,7 @@ def audit(*, lengths=(4096, 8192, 16384, 32768, 65536), texts=5):
             for text in made_texts("single", dial=0, length=length, answer=answer)
             if text.number < texts
         )
-        return retrieval_record(pair, made, frozen=frozen)
+        return retrieval_record(pair, made)
 
     return run_of(
         record_with("f16/f16", right),
@@ -147,7 +146,6 @@ def test_lengths_that_a_pair_was_not_asked_do_not_end_its_loss():
     gated = retrieval_record(
         "q4_0/f16",
         texts,
-        frozen=made_frozen(made_dial("single", setting=0, score=1.0)),
         not_asked=[("single", 2048, "nothing is right")],
     )
 

@@ -22,89 +22,11 @@ beyond 65,535 it loses matches and takes minutes, at 100,000 more than two.
 """
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Span:
-    """
-    Where a function lies.
-
-    Attributes:
-        line: Its first line, from 1.
-        opens: Line of the brace that opens its body.
-        closes: Line of the brace that closes it.
-        shares: Whether anything stands before the closing brace, on its line.
-    """
-
-    line: int
-    opens: int
-    closes: int
-    shares: bool
-
-    def function(self, name: str, lines: Sequence[str]) -> Function:
-        """The function, taken from all *lines* of its text."""
-        ends = self.closes if self.shares else self.closes - 1
-        ends = max(ends, self.opens)
-        return Function(
-            name=name,
-            signature="\n".join(lines[self.line - 1 : self.opens]),
-            line=self.line,
-            body=tuple(lines[self.opens : ends]),
-            closing_lines=self.closes - ends,
-        )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Naming:
-    """
-    A node that names a function, or what may contain functions: a class, an object.
-
-    Attributes:
-        name: Without what encloses it.
-        extent: Where the node begins and ends, in any unit.
-        named: Where what it names begins and ends; it may be the node itself.
-        span: Of the function; None if there is no body between braces.
-    """
-
-    name: str
-    extent: tuple[int, int]
-    named: tuple[int, int]
-    span: Span | None
-
-    def holds(self, other: "Naming") -> bool:
-        """Whether the *other* node is a proper part of what is named."""
-        (begins, ends), (opens, closes) = other.extent, self.named
-        return opens <= begins and ends <= closes and other.extent != self.named
-
-
-def functions_of(text: str, nodes: Iterable[Naming]) -> list[Function]:
-    """The functions of *nodes*, each after those that contain it, by their lines."""
-    lines = text.split("\n")
-    spans = sorted(_spans(nodes), key=lambda each: (each[1].line, -each[1].closes))
-    return [span.function(name, lines) for name, span in spans]
-
-
-def _spans(nodes: Iterable[Naming]) -> Iterator[tuple[str, Span]]:
-    """Qualified names of functions, and where they lie."""
-    around: list[tuple[str, Naming]] = []
-    for node in nodes:
-        while around and node.extent[0] >= around[-1][1].extent[1]:
-            around.pop()
-        # In the naming node, but beside the named one: in a key, for example.
-        is_beside = around and not around[-1][1].holds(node)
-        if is_beside or len(around) >= MAX_DEPTH:
-            continue
-        name = f"{around[-1][0]}.{node.name}" if around else node.name
-        around.append((name, node))
-        if node.span is not None:
-            yield name, node.span
-
-
-def tidy(name: str) -> str:
+def _tidy(name: str) -> str:
     """A name as written - ``this. x``, ``'key'`` - in its shortest form."""
     name = "".join(name.split()).removeprefix("this.").strip("'\"")
     return name[:60] or "?"
 
-
-# --- tree-sitter
 
 Named = tuple[tree_sitter.Node | None, tree_sitter.Node]
 
@@ -143,36 +65,61 @@ class Grammar:
         if root.has_error:
             line = _first_error(root).start_point.row + 1
             raise Unparsable(language=self.language, line=line, reason="syntax error")
-        return functions_of(text, self._namings(root))
+        return sorted(
+            self._functions(root, text.split("\n")),
+            key=lambda function: (function.line, -function.end),
+        )
 
-    def _namings(self, root: tree_sitter.Node) -> Iterator[Naming]:
+    def _functions(
+        self, root: tree_sitter.Node, lines: Sequence[str]
+    ) -> Iterator[Function]:
+        around: list[tuple[str, tree_sitter.Node, tree_sitter.Node]] = []
+        for node in self._nodes(root):
+            naming = self.named(node)
+            if naming is None:
+                continue
+            while around and node.start_byte >= around[-1][1].end_byte:
+                around.pop()
+            # In the naming node, but beside the named one: in a key, for example.
+            is_beside = around and not _holds(around[-1][2], node)
+            if is_beside or len(around) >= MAX_DEPTH:
+                continue
+            word, named = naming
+            name = _tidy(word.text.decode()) if word and word.text else "default"
+            name = f"{around[-1][0]}.{name}" if around else name
+            around.append((name, node, named))
+            body = named.child_by_field_name("body")
+            if body is not None and body.type == self.block:
+                yield self._function(name, node, body, lines)
+
+    def _nodes(self, root: tree_sitter.Node) -> list[tree_sitter.Node]:
+        """Those that may name something, each before those in it."""
         # By a query: visiting all nodes from Python takes twice as long as parsing.
         cursor = tree_sitter.QueryCursor(_query(self.grammar, tuple(self.types)))
         cursor.set_max_start_depth(MAX_TREE_DEPTH)
         nodes = cursor.captures(root).get("node", [])
-        for node in sorted(nodes, key=lambda node: (node.start_byte, -node.end_byte)):
-            found = self.named(node)
-            if found is not None:
-                name, named = found
-                yield Naming(
-                    name=tidy(name.text.decode()) if name and name.text else "default",
-                    extent=(node.start_byte, node.end_byte),
-                    named=(named.start_byte, named.end_byte),
-                    span=self._span(node, named),
-                )
+        return sorted(nodes, key=lambda node: (node.start_byte, -node.end_byte))
 
-    def _span(self, holder: tree_sitter.Node, named: tree_sitter.Node) -> Span | None:
-        body = named.child_by_field_name("body")
-        if body is None or body.type != self.block:
-            return None
+    def _function(
+        self,
+        name: str,
+        holder: tree_sitter.Node,
+        body: tree_sitter.Node,
+        lines: Sequence[str],
+    ) -> Function:
         own = next(child for child in holder.children if child.type not in self.apart)
         # tree-sitter counts rows by "\n" alone, as editors do.
-        return Span(
-            line=own.start_point.row + 1,
-            opens=body.start_point.row + 1,
-            closes=body.end_point.row + 1,
-            # What stands before the closing brace may be the opening one.
-            shares=body.children[-2].end_point.row == body.end_point.row,
+        first, opens = own.start_point.row, body.start_point.row + 1
+        closes = body.end_point.row + 1
+        # What stands before the closing brace, on its line, may be the opening one.
+        shares = body.children[-2].end_point.row + 1 == closes
+        ends = max(closes if shares else closes - 1, opens)
+        return Function(
+            name=name,
+            signature="\n".join(lines[first:opens]),
+            line=first + 1,
+            body=tuple(lines[opens:ends]),
+            closing_lines=closes - ends,
         )
 
 
@@ -180,6 +127,13 @@ class Grammar:
 def _query(grammar: tree_sitter.Language, types: tuple[str, ...]) -> tree_sitter.Query:
     either = " ".join(f"({name})" for name in types)
     return tree_sitter.Query(grammar, f"[{either}] @node")
+
+
+def _holds(outer: tree_sitter.Node, inner: tree_sitter.Node) -> bool:
+    """Whether *inner* is a proper part of *outer*."""
+    begins, ends = outer.byte_range
+    opens, closes = inner.byte_range
+    return begins <= opens and closes <= ends and (begins, ends) != (opens, closes)
 
 
 def _first_error(node: tree_sitter.Node) -> tree_sitter.Node:

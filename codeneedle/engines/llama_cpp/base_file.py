@@ -16,7 +16,7 @@ from typing import Self
 
 import msgspec
 
-from codeneedle.engines.engine import DivergenceTask, Reference, ToolRun
+from codeneedle.engines.engine import DivergenceTask, ModelSpec, Reference, ToolRun
 from codeneedle.errors import BadInput, CellError, FolderUnusable
 from codeneedle.grid import Pair
 from codeneedle.system.files import open_regular, read_note, write_whole
@@ -83,29 +83,6 @@ class Identity:
     vocabulary: int
     arguments: tuple[str, ...] = ()
     rotation: bool = True
-
-    @classmethod
-    def of(
-        cls,
-        task: DivergenceTask,
-        *,
-        version: str,
-        vocabulary: int,
-        arguments: tuple[str, ...],
-        rotation: bool = True,
-    ) -> Self:
-        """What the reference of *task* is made of, by a tool of this *version*."""
-        return cls(
-            text_sha256=hashlib.sha256(task.text).hexdigest(),
-            weights_sha256=task.weights_sha256,
-            llama=version,
-            reference=str(task.reference),
-            context=task.context,
-            chunks_asked=task.chunks,
-            vocabulary=vocabulary,
-            arguments=arguments,
-            rotation=rotation,
-        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -299,17 +276,22 @@ Notify = Callable[[ToolRun], None]
 Progress = Callable[[int], None]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
 class BaseFileTool(ABC):
-    """The part of an `engine.DivergenceTool` that keeps references in base files."""
+    """
+    The part of an `engine.DivergenceTool` that keeps references in base files.
 
-    @property
-    @abstractmethod
-    def vocabulary(self) -> int:
-        """Tokens that the model knows."""
+    Attributes:
+        version: As of `engine.DivergenceTool`.
+        model: What it computes with.
+        arguments: As of `engine.DivergenceTool`.
+        ignored: Likewise.
+    """
 
-    @abstractmethod
-    def identity(self, task: DivergenceTask) -> Identity:
-        """What the base file of *task* is made of."""
+    version: str
+    model: ModelSpec
+    arguments: tuple[str, ...] = ()
+    ignored: tuple[str, ...] = ()
 
     @abstractmethod
     def written(self, job: Job, note: Notify, progress: Progress) -> Written:
@@ -333,10 +315,28 @@ class BaseFileTool(ABC):
 
     def missing_bytes(self, folder: Path, *, context: int, chunks: int) -> int:
         """As of `engine.DivergenceTool`, beside what it replaces."""
-        needed = predicted_bytes(
-            vocabulary=self.vocabulary, chunks=chunks, context=context
+        present = BaseFile.of(folder, context=context).present_bytes()
+        return max(0, self.base_bytes(chunks=chunks, context=context) - present)
+
+    def base_bytes(self, *, chunks: int, context: int) -> int:
+        """Size of a base file of this model, in bytes."""
+        return predicted_bytes(
+            vocabulary=self.model.weights.vocabulary, chunks=chunks, context=context
         )
-        return max(0, needed - BaseFile.of(folder, context=context).present_bytes())
+
+    def identity(self, task: DivergenceTask) -> Identity:
+        """What the base file of *task* is made of."""
+        return Identity(
+            text_sha256=hashlib.sha256(task.text).hexdigest(),
+            weights_sha256=task.weights_sha256,
+            llama=self.version,
+            reference=str(task.reference),
+            context=task.context,
+            chunks_asked=task.chunks,
+            vocabulary=self.model.weights.vocabulary,
+            arguments=self.arguments,
+            rotation=self.model.rotation,
+        )
 
     def reference(self, task: DivergenceTask) -> Reference | None:
         """As of `engine.DivergenceTool`."""

@@ -16,6 +16,7 @@ from codeneedle.engines.engine import (
     DivergenceTool,
     Engine,
     EngineIdentity,
+    LostText,
     ModelSpec,
     Pace,
     SpeedTool,
@@ -252,7 +253,11 @@ class LlamaCpp(Engine):
     def tokenizing(self, *, log: Path) -> Iterator[Tokenizer]:
         """As of `engine.Engine`: no cache types, smallest context, no warm-up."""
         with self._counting(log) as client:
-            yield client
+            try:
+                yield client
+            except LostText as error:
+                error.hint += " Or give it a template: -- --chat-template-file FILE"
+                raise
 
     @contextlib.contextmanager
     def _counting(self, log: Path, *options: str) -> Iterator[Client]:

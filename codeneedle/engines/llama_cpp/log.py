@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from signal import SIGKILL, SIGXFSZ, Signals
 
-from codeneedle.engines.engine import ChunkValues, Estimate, Statistics
+from codeneedle.engines.engine import ChunkValues, Estimate, Statistics, killed
 from codeneedle.engines.llama_cpp.base_file import Lengths
 from codeneedle.grid import Pair
 from codeneedle.records.record import Effective, KvBuffer, Status, Trouble
@@ -368,8 +368,7 @@ def _wrong_offload(effective: Effective) -> Iterator[str]:
 def exit_cause(returncode: int) -> Trouble:
     """Why a program ended whose log does not tell."""
     if returncode == -SIGKILL:
-        reason = "killed by SIGKILL, most likely by the kernel's out-of-memory killer"
-        return Trouble(Status.OUT_OF_MEMORY, reason)
+        return killed()
     if returncode == -SIGXFSZ:
         reason = "its log exceeds the limit of file sizes: see ulimit -f"
         return Trouble(Status.CRASHED, reason)

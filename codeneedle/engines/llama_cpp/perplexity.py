@@ -27,12 +27,10 @@ from codeneedle.engines.llama_cpp.arguments import (
 )
 from codeneedle.engines.llama_cpp.base_file import (
     BaseFileTool,
-    Identity,
     Job,
     Notify,
     Progress,
     Written,
-    predicted_bytes,
     row_values,
     scored_tokens,
 )
@@ -106,17 +104,13 @@ class Perplexity(BaseFileTool):
 
     Attributes:
         tool: Its path.
-        version: As it states it; ``unknown`` if it does not.
         build: Number of the llama.cpp build; None or 0 if unknown.
         options: Long options that the build has.
-        model: What it computes with.
     """
 
     tool: Path
-    version: str
     build: int | None
     options: frozenset[str]
-    model: ModelSpec
 
     @classmethod
     def of(cls, tools: Tools, facts: ServerFacts, model: ModelSpec) -> Self:
@@ -127,37 +121,15 @@ class Perplexity(BaseFileTool):
             MachineError: If it cannot be started, or hangs.
         """
         tool = tools.perplexity or tools.server.with_name(PERPLEXITY)
+        shared, ignored = shared_arguments(model.arguments)
         return cls(
             tool=tool,
             version=_version(tool),
             build=facts.build,
             options=facts.options,
             model=model,
-        )
-
-    @property
-    def arguments(self) -> tuple[str, ...]:
-        """As of `engine.DivergenceTool`."""
-        return shared_arguments(self.model.arguments)[0]
-
-    @property
-    def ignored(self) -> tuple[str, ...]:
-        """As of `engine.DivergenceTool`."""
-        return shared_arguments(self.model.arguments)[1]
-
-    @property
-    def vocabulary(self) -> int:
-        """As of `BaseFileTool`."""
-        return self.model.weights.vocabulary
-
-    def identity(self, task: DivergenceTask) -> Identity:
-        """As of `BaseFileTool`."""
-        return Identity.of(
-            task,
-            version=self.version,
-            vocabulary=self.vocabulary,
-            arguments=self.arguments,
-            rotation=self.model.rotation,
+            arguments=shared,
+            ignored=ignored,
         )
 
     def check(
@@ -285,7 +257,8 @@ class Perplexity(BaseFileTool):
             grown=grown,
             silence_s=SILENCE_S,
             # A base file is larger than any log.
-            file_limit_bytes=FILE_LIMIT_BYTES + self._base_bytes(job),
+            file_limit_bytes=FILE_LIMIT_BYTES
+            + self.base_bytes(chunks=job.task.chunks, context=job.task.context),
         )
         if returncode is None:
             raise _silent(job)
@@ -301,23 +274,13 @@ class Perplexity(BaseFileTool):
             raise _failed(job, log_text, returncode=returncode)
         return log_text
 
-    def _base_bytes(self, job: Job) -> int:
-        """Size of the base file that *job* writes."""
-        if job.text is None:
-            return 0
-        return predicted_bytes(
-            vocabulary=self.vocabulary,
-            chunks=job.task.chunks,
-            context=job.task.context,
-        )
-
     def _takes_all_layers(self) -> bool:
         return not has(self.arguments, OFFLOAD)
 
     def _refuse_overflow(self, context: int) -> None:
         # Builds from an archive state number 0: their age is unknown.
         build = self.build or FIRST_WIDE_BUILD
-        values = row_values(self.vocabulary)
+        values = row_values(self.model.weights.vocabulary)
         most = (2**31 - 1) // values
         if context > most and build < FIRST_WIDE_BUILD:
             raise ToolMissing(

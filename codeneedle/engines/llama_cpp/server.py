@@ -11,7 +11,14 @@ from functools import partial
 from pathlib import Path
 from typing import Literal
 
-from codeneedle.engines.engine import Address, CannotSave, CellSpec, Served, Tokenizer
+from codeneedle.engines.engine import (
+    Address,
+    CannotSave,
+    CellSpec,
+    Served,
+    Tokenizer,
+    explained,
+)
 from codeneedle.engines.http import SHORT_S, SILENCE_S
 from codeneedle.engines.llama_cpp.arguments import (
     HOST,
@@ -39,12 +46,12 @@ from codeneedle.engines.llama_cpp.log import (
     read_log,
     trouble,
 )
-from codeneedle.engines.messages import BadReply, Readiness, Refused, ServerGone
+from codeneedle.engines.messages import BadReply, Readiness, Refused
 from codeneedle.errors import CellError
 from codeneedle.records.record import Effective, Status, Trouble
 from codeneedle.system import machine, processes
 from codeneedle.system.orphans import noted
-from codeneedle.system.processes import Child, ends_within, free_port
+from codeneedle.system.processes import Child, free_port
 from codeneedle.text import one_line, size
 
 LOAD_TIMEOUT_S = 1800.0
@@ -149,9 +156,6 @@ class LlamaServer(Served):
 PORT_ATTEMPTS = 5
 """Another program may take the port before the server binds it."""
 
-DEATH_S = 1.0
-"""How long a process that broke its connection may take to be gone."""
-
 LOG_DELAY_S = 2.0
 """How long the log may lag behind the server's answers."""
 
@@ -195,10 +199,12 @@ def serving(
         start = partial(_started, launch, log, silence_s, memory_bytes, stack)
         served = _ready(start, deadlines)
         try:
-            yield served
-        except CellError as error:
-            _explain(error, served)
-            raise
+            with explained(
+                served.child,
+                cause=lambda: _cause(served),
+                telling=lambda error: _telling(error, served.log),
+            ):
+                yield served
         finally:
             served.peak_rss_bytes()
 
@@ -391,25 +397,16 @@ def _farewell(log_text: str) -> Trouble | None:
     return Trouble(Status.CRASHED, reason)
 
 
-def _explain(error: CellError, served: LlamaServer) -> None:
-    """
-    Add to an *error* of a block what the server's log tells.
+def _cause(served: LlamaServer) -> CellError | None:
+    """That the server has ended or takes too much memory, if so."""
+    has_ended = served.child.poll() is not None
+    return _death(served) if has_ended else served.too_large()
 
-    Raises:
-        ServerDied: If the cause is that the server has ended.
-        CellError: If the cause is that it takes too much memory.
-    """
-    if isinstance(error, ServerGone):
-        # The connection breaks a moment before the process is gone.
-        ends_within(served.child, DEATH_S)
-    if served.child.poll() is not None:
-        raise _death(served) from error
-    if too_large := served.too_large():
-        raise too_large from error
-    log_text = read_log(served.log)
+
+def _telling(error: CellError, log: Path) -> tuple[str, ...]:
+    """The lines of its log that tell of *error*."""
     is_mismatch = error.status == Status.MISMATCHED
-    telling = evidence(log_text) if is_mismatch else last_lines(log_text)
-    error.log_excerpt = error.log_excerpt or telling
+    return (evidence if is_mismatch else last_lines)(read_log(log))
 
 
 def _death(served: LlamaServer) -> ServerDied:

@@ -27,21 +27,20 @@ from codeneedle.engines.engine import (
     SpeedTool,
     Tokenizer,
     ToolRun,
+    explained,
     mismatched,
 )
 from codeneedle.engines.http import SILENCE_S
 from codeneedle.engines.llama_cpp.base_file import (
     BaseFileTool,
-    Identity,
     Job,
     Notify,
     Progress,
     Written,
-    predicted_bytes,
     scored_tokens,
 )
 from codeneedle.engines.llama_cpp.client import Client
-from codeneedle.engines.messages import Readiness, ServerGone
+from codeneedle.engines.messages import Readiness
 from codeneedle.engines.mlx import log as logs
 from codeneedle.engines.mlx.convert import converted, refuse_unconvertible
 from codeneedle.engines.mlx.folder import is_folder_of_mlx, read_folder
@@ -54,7 +53,7 @@ from codeneedle.models.weights import FOLDER_FILE, read_header
 from codeneedle.records.record import Effective, Status
 from codeneedle.system import machine
 from codeneedle.system.orphans import noted, watched
-from codeneedle.system.processes import FILE_LIMIT_BYTES, Child, ends_within
+from codeneedle.system.processes import FILE_LIMIT_BYTES, Child
 
 TYPES = ("f16", "bf16", "kv8", "kv6", "kv5", "kv4", "kv3", "kv2")
 """Those of K and of V: values as they are, or with so many bits."""
@@ -80,9 +79,6 @@ LOAD_TIMEOUT_S = 1800.0
 
 COUNT_TIMEOUT_S = 120.0
 """How long it may take to tokenize or to render, some megabytes at most."""
-
-DEATH_S = 1.0
-"""How long a process that broke its connection may take to be gone."""
 
 POLL_S = 0.05
 
@@ -223,11 +219,20 @@ class Mlx(Engine):
 
     def divergence_tool(self) -> DivergenceTool:
         """As of `engine.Engine`."""
-        return MlxDivergence(engine=self)
+        facts = self.identity()
+        return MlxDivergence(
+            engine=self,
+            model=self.model,
+            version=facts.version,
+            arguments=facts.arguments,
+        )
 
     def speed_tool(self) -> SpeedTool:
         """As of `engine.Engine`."""
-        return MlxSpeed(engine=self)
+        words = (each.partition(" ") for each in self.identity().arguments)
+        return MlxSpeed(
+            engine=self, arguments={name: value for name, _, value in words}
+        )
 
     def folder(self) -> Path:
         """The model for MLX; a GGUF file is converted the first time."""
@@ -334,17 +339,14 @@ def _serving(
         )
         if client.readiness(alias) is not Readiness.READY:
             raise logs.died(child.poll(), log)
-        try:
+        with explained(
+            child,
+            cause=lambda: (
+                None if child.poll() is None else logs.died(child.returncode, log)
+            ),
+            telling=lambda _: logs.last_lines(logs.read_log(log)),
+        ):
             yield client, child
-        except CellError as error:
-            if isinstance(error, ServerGone):
-                # The connection breaks a moment before the process is gone.
-                ends_within(child, DEATH_S)
-            if child.poll() is not None:
-                raise logs.died(child.returncode, log) from error
-            found = logs.last_lines(logs.read_log(log))
-            error.log_excerpt = error.log_excerpt or found
-            raise
 
 
 def _port(child: Child, log: Path) -> int:
@@ -453,35 +455,6 @@ class MlxDivergence(BaseFileTool):
 
     engine: Mlx
 
-    @property
-    def version(self) -> str:
-        """As of `engine.DivergenceTool`."""
-        return self.engine.identity().version
-
-    @property
-    def arguments(self) -> tuple[str, ...]:
-        """As of `engine.DivergenceTool`."""
-        return self.engine.identity().arguments
-
-    @property
-    def ignored(self) -> tuple[str, ...]:
-        """None."""
-        return ()
-
-    @property
-    def vocabulary(self) -> int:
-        """As of `BaseFileTool`."""
-        return self.engine.model.weights.vocabulary
-
-    def identity(self, task: DivergenceTask) -> Identity:
-        """As of `BaseFileTool`."""
-        return Identity.of(
-            task,
-            version=self.version,
-            vocabulary=self.vocabulary,
-            arguments=self.arguments,
-        )
-
     def written(self, job: Job, note: Notify, progress: Progress) -> Written:
         """As of `BaseFileTool`."""
         log_text = self._completed(job, note, progress)
@@ -521,9 +494,7 @@ class MlxDivergence(BaseFileTool):
             argv=argv,
             log=job.log,
             file=job.base if text else None,
-            file_bytes=predicted_bytes(
-                vocabulary=self.vocabulary, chunks=task.chunks, context=task.context
-            ),
+            file_bytes=self.base_bytes(chunks=task.chunks, context=task.context),
         )
         return run.to_end(
             note, lambda log_text: progress(len(logs.lines(log_text, logs.Chunk)))
@@ -544,17 +515,8 @@ class MlxSpeed:
     """Measures speed in a child. Implements `engine.SpeedTool`."""
 
     engine: Mlx
-
-    @property
-    def arguments(self) -> Mapping[str, str]:
-        """As of `engine.SpeedTool`."""
-        words = (each.partition(" ") for each in self.engine.identity().arguments)
-        return {name: value for name, _, value in words}
-
-    @property
-    def ignored(self) -> tuple[str, ...]:
-        """None."""
-        return ()
+    arguments: Mapping[str, str]
+    ignored: tuple[str, ...] = ()
 
     def measure(
         self,

@@ -12,7 +12,7 @@ from typing import TypeVar
 
 import msgspec
 
-from codeneedle.engines.engine import CellSpec, Comparison
+from codeneedle.engines.engine import CellSpec, Comparison, killed
 from codeneedle.engines.llama_cpp.base_file import Lengths, Written
 from codeneedle.engines.mlx.settings import MlxSettings
 from codeneedle.errors import CellError
@@ -285,8 +285,10 @@ def trouble(log_text: str, returncode: int) -> Trouble:
     """Why a child ended, by the end of its log and its exit code."""
     raised = [each for each in last_lines(log_text) if _RAISED.match(each)]
     reason = one_line(raised[-1]) if raised else _exit_cause(returncode)
-    if returncode == -signal.SIGKILL or _OUT_OF_MEMORY.search(reason):
+    if _OUT_OF_MEMORY.search(reason):
         return Trouble(Status.OUT_OF_MEMORY, reason)
+    if returncode == -signal.SIGKILL:
+        return killed()
     if _UNSUPPORTED.search(reason):
         return Trouble(Status.UNSUPPORTED, reason)
     return Trouble(Status.CRASHED, reason)
@@ -312,8 +314,6 @@ def last_lines(log_text: str) -> tuple[str, ...]:
 
 
 def _exit_cause(returncode: int) -> str:
-    if returncode == -signal.SIGKILL:
-        return "killed by SIGKILL, most likely by the kernel's out-of-memory killer"
     if returncode < 0:
         return f"ended by signal {signal.Signals(-returncode).name}"
     return f"ended with exit code {returncode}, and its log does not say why"

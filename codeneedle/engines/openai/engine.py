@@ -22,9 +22,10 @@ from codeneedle.engines.engine import (
     EngineIdentity,
     ModelSpec,
     Tokenizer,
+    explained,
 )
 from codeneedle.engines.http import SHORT_S, redacting
-from codeneedle.engines.messages import Readiness, Refused, ServerGone
+from codeneedle.engines.messages import Readiness, Refused
 from codeneedle.engines.openai.client import WANTS_KEY, OpenAi, advised, is_listed
 from codeneedle.engines.openai.server import (
     Server,
@@ -57,9 +58,6 @@ from codeneedle.system.orphans import noted
 from codeneedle.system.processes import free_port, is_secret
 
 HOST = "127.0.0.1"
-
-DEATH_S = 1.0
-"""How long a process that broke its connection may take to be gone."""
 
 VERSION_TIMEOUT_S = 120.0
 """For ``--version``: some import all of PyTorch before they answer."""
@@ -252,10 +250,12 @@ class Command(OpenAiEngine):
                 named = replace(server.address, model=server.client.model)
                 server.address = named
             try:
-                yield server
-            except CellError as error:
-                self._explain(error, server, log)
-                raise
+                with explained(
+                    server.child,
+                    cause=lambda: _ended(server, log),
+                    telling=lambda _: last_lines(log),
+                ):
+                    yield server
             finally:
                 server.peak_rss_bytes()
 
@@ -278,7 +278,7 @@ class Command(OpenAiEngine):
             seen = wait(server, log, health=self.settings.health)
             if seen is Readiness.READY:
                 return server
-            if server.child is None or server.child.poll() is None:
+            if _ended(server, log) is None:
                 raise missed(seen, server, log)
             is_taken = "address already in use" in end_of(log).lower()
             if attempt == PORT_ATTEMPTS or not is_taken:
@@ -322,19 +322,11 @@ class Command(OpenAiEngine):
         address = Address(url=url, model=self.settings.served_name, key=self.key)
         return Server(client=client, command=command, child=child, address=address)
 
-    def _explain(self, error: CellError, server: Server, log: Path) -> None:
-        """
-        Add to an *error* of a block what the log tells.
 
-        Raises:
-            CellError: If the cause is that the server has ended.
-        """
-        if isinstance(error, ServerGone):
-            # The connection breaks a moment before the process is gone.
-            server.ends_within(DEATH_S)
-        if server.child is not None and server.child.poll() is not None:
-            raise death(server, log) from error
-        error.log_excerpt = error.log_excerpt or last_lines(log)
+def _ended(server: Server, log: Path) -> CellError | None:
+    """How the server has ended; None while it runs."""
+    is_running = server.child is None or server.child.poll() is None
+    return None if is_running else death(server, log)
 
 
 def _held(server: Server, cell: CellSpec) -> tuple[tuple[int, int], ...]:

@@ -1,20 +1,21 @@
 """Compares a cell with the reference on texts, for divergence and for copies."""
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from codeneedle.engines.engine import DivergenceTask, DivergenceTool, ToolRun
 from codeneedle.errors import BadInput, FolderUnusable
-from codeneedle.grid import Pair
 from codeneedle.probes.divergence.record import (
     Compared,
+    ComparedWith,
     Divergence,
     divergence_of,
+    reference_of,
 )
 from codeneedle.probes.probe import ProbeContext, RunContext
-from codeneedle.records.record import CellRecord, Json, as_json
+from codeneedle.records.record import Json, as_json
 from codeneedle.system import machine
 from codeneedle.system.files import locked, nap
 from codeneedle.text import size as size_phrase
@@ -53,7 +54,8 @@ def compared(
     """
     The observation of *probe*: the cell compared with the reference on *texts*.
 
-    Contexts that the cell's former record has stay as they are.
+    Contexts that the cell's former record has stay as they are, unless chunks were
+    added.
 
     Args:
         context: The cell.
@@ -66,9 +68,10 @@ def compared(
         CellError: If the tool fails, or runs other cache types than asked for.
     """
     tool = context.run.engine.divergence_tool()
-    reference = reference_of(context.records) or context.pair
+    set_before = reference_of(context.run.setup, probe)
+    reference = set_before or context.pair
     former = divergence_of(context.former) if context.former else None
-    done = {each.context: each for each in former.contexts} if former else {}
+    known = {each.context: each for each in former.contexts} if former else {}
     tasks = [
         DivergenceTask(
             pair=context.pair,
@@ -81,25 +84,24 @@ def compared(
             folder=folder,
         )
         for text in texts
-        if text.context not in done
+        if text.context not in known or known[text.context].chunks < text.chunks
     ]
     steps = [_steps(tool, task) for task in tasks]
     with context.measuring():
         for at, task in enumerate(tasks):
-            done[task.context] = _compared(
-                context, tool, task, done=sum(steps[:at]), total=sum(steps), probe=probe
+            known[task.context] = _compared(
+                context,
+                tool,
+                task,
+                former=known.get(task.context),
+                done=sum(steps[:at]),
+                total=sum(steps),
+                probe=probe,
             )
-    found = tuple(done[text.context] for text in texts)
+    if set_before is None:
+        context.calibrate(as_json(ComparedWith(reference=str(reference))))
+    found = tuple(known[text.context] for text in texts)
     return as_json(Divergence(reference=str(reference), contexts=found))
-
-
-def reference_of(records: Mapping[Pair, CellRecord]) -> Pair | None:
-    """The pair that *records* are compared with; None if there are none yet."""
-    for record in records.values():
-        found = divergence_of(record)
-        if found is not None:
-            return Pair.parse(found.reference)
-    return None
 
 
 def _compared(
@@ -107,11 +109,16 @@ def _compared(
     tool: DivergenceTool,
     task: DivergenceTask,
     *,
+    former: Compared | None,
     done: int,
     total: int,
     probe: str,
 ) -> Compared:
-    """One context, the reference's distributions computed first if need be."""
+    """
+    One context, the reference's distributions computed first if need be.
+
+    What is *former* stays if the text has no more chunks.
+    """
 
     def tell(what: str, behind: int, chunks: int) -> None:
         at = min(behind + min(chunks, task.chunks), total)
@@ -132,6 +139,8 @@ def _compared(
                 progress=lambda chunks: tell(what, done, chunks),
             )
             done += task.chunks
+    if former and former.chunks == reference.chunks:
+        return former
     behind = done
     tell("comparing", behind, 0)
     started = time.monotonic()

@@ -43,7 +43,15 @@ from codeneedle.probes.probe import (
 )
 from codeneedle.probes.recall.metrics import FORCED
 from codeneedle.probes.recall.record import NAME as RECALL
-from codeneedle.records.record import Json, Run, Setup, as_json, from_json
+from codeneedle.records.record import (
+    MOST_TOKENS,
+    Json,
+    Length,
+    Run,
+    Setup,
+    as_json,
+    from_json,
+)
 from codeneedle.system.files import read_regular, write_whole
 from codeneedle.text import size
 
@@ -92,9 +100,9 @@ _WORDS = (
 WORDS = tuple(_WORDS.split())
 """Common English words: most vocabularies have each as one token."""
 
-_Context = Annotated[int, Meta(ge=SMALLEST_CONTEXT, multiple_of=2)]
+_Context = Annotated[int, Meta(ge=SMALLEST_CONTEXT, le=MOST_TOKENS, multiple_of=2)]
 _Chunks = Annotated[int, Meta(ge=1, le=10_000)]
-_Length = Annotated[int, Meta(ge=SHORTEST_PASSAGE)]
+_Length = Annotated[int, Meta(ge=SHORTEST_PASSAGE, le=MOST_TOKENS)]
 
 
 class CopySettings(Struct, frozen=True, forbid_unknown_fields=True):
@@ -160,9 +168,9 @@ class CopyConditions:
         ignored: The others, which change nothing here.
     """
 
-    contexts: tuple[int, ...]
-    chunks: int
-    length: int | None
+    contexts: tuple[Length, ...]
+    chunks: _Chunks
+    length: _Length | None
     text: str
     texts_sha256: tuple[str, ...]
     layout: int
@@ -378,10 +386,11 @@ PROBE = CopyProbe(
     name=NAME,
     metrics=(*COPY_METRICS, *OF_CELL),
     settings=CopySettings,
+    layout=CopyConditions,
     needs=frozenset({Ability.DIVERGENCE}),
     screens=True,
     counts_tokens=True,
-    leads=True,
+    calibrates=True,
 )
 
 

@@ -4,12 +4,12 @@ import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
-from msgspec import Meta, Struct
+from msgspec import Meta, Struct, structs
 
 from codeneedle.corpora.corpus import Corpus
-from codeneedle.engines.engine import Ability
+from codeneedle.engines.engine import Ability, Engine
 from codeneedle.errors import BadInput
 from codeneedle.grid import Pair, most_precise_first
 from codeneedle.probes.divergence.comparison import (
@@ -25,25 +25,34 @@ from codeneedle.probes.divergence.record import NAME
 from codeneedle.probes.metrics import METRICS as OF_CELL
 from codeneedle.probes.metrics import Metric
 from codeneedle.probes.probe import Outlook, Probe, ProbeContext, RunContext, Work
-from codeneedle.records.record import Json, Setup, as_json, from_json
+from codeneedle.records.record import MOST_TOKENS, Json, Setup, as_json, from_json
 from codeneedle.text import plural
 
-DEFAULT_CONTEXT = 4096
-"""Tokens, where text and training allow it; more than the 512 that hide so much."""
+PROSE = Path(__file__).with_name("python-3.11-reference.txt")
+"""
+English prose with code, 60,000 tokens or so, and the same wherever this is installed.
+
+Random text tells cache types apart sooner, and understates five times what natural text
+loses. Source: RESULTS.md.
+"""
+
+DEFAULT_CONTEXT = 1024
+"""Tokens, where text and training allow it; twice what llama-perplexity begins with."""
 
 SMALLEST_DEFAULT_CONTEXT = 256
 DEFAULT_CHUNKS = 8
+"""Of the contexts that are asked for."""
 
 FEW_CHUNKS = 4
 """
-Where nothing is asked and the text is short: its context is so short that it has these.
-36 pairs of a model of 135 million parameters then take 10 minutes on two cores.
+Where nothing is asked. 36 pairs of a model of 135 million parameters then take 12
+minutes on two cores.
 """
 
 BYTES_PER_TOKEN = 4
 """Of English and code, roughly; only for the choice of a default context."""
 
-_Context = Annotated[int, Meta(ge=2)]
+_Context = Annotated[int, Meta(ge=2, le=MOST_TOKENS)]
 _Chunks = Annotated[int, Meta(ge=1, le=MOST_CHUNKS)]
 
 
@@ -57,7 +66,7 @@ class DivergenceSettings(Struct, frozen=True, forbid_unknown_fields=True):
             extra={
                 "option": "--divergence-context",
                 "metavar": "LIST",
-                "default": "4096, or what the weights were trained for",
+                "default": "1024, or what the weights were trained for",
             },
         ),
     ] = ()
@@ -72,7 +81,11 @@ class DivergenceSettings(Struct, frozen=True, forbid_unknown_fields=True):
         Path | None,
         Meta(
             description="What to compare distributions on.",
-            extra={"option": "--text", "metavar": "FILE", "default": "the corpus"},
+            extra={
+                "option": "--text",
+                "metavar": "FILE",
+                "default": f"{PROSE.name}; the corpus for the built-in model",
+            },
         ),
     ] = None
 
@@ -92,13 +105,23 @@ class DivergenceConditions:
         ignored: The others, which change nothing here.
     """
 
-    contexts: tuple[int, ...]
-    chunks: tuple[int, ...]
+    contexts: tuple[_Context, ...]
+    chunks: tuple[_Chunks, ...]
     text: str
     text_sha256: str
     llama: str
     arguments: tuple[str, ...]
     ignored: tuple[str, ...]
+
+    def __post_init__(self) -> None:
+        """
+        Refuse what a damaged setup may hold.
+
+        Raises:
+            ValueError: If a context has no number of chunks.
+        """
+        if len(self.contexts) != len(self.chunks):
+            raise ValueError("a context has no number of chunks, or several")
 
 
 def chosen_contexts(
@@ -128,7 +151,15 @@ def _shortened(context: int, tokens: int) -> int:
 
 
 class DivergenceProbe(Probe):
-    """Compares distributions on the corpus, or on a text of the user's."""
+    """Compares distributions on prose, or on a text of the user's."""
+
+    def suited(
+        self, settings: DivergenceSettings, engine: Engine
+    ) -> DivergenceSettings:
+        """*settings* with a text; without one for the built-in model: the corpus."""
+        if settings.text or engine.model.is_tiny:
+            return settings
+        return structs.replace(settings, text=PROSE)
 
     def more_metrics(self, setup: Setup) -> tuple[Metric, ...]:
         """The same at each context, where a run has several."""
@@ -139,7 +170,7 @@ class DivergenceProbe(Probe):
         return most_precise_first(pairs)
 
     def reads_corpus(self, settings: DivergenceSettings) -> bool:
-        """Whether distributions are compared on the corpus, not on ``--text``."""
+        """Whether distributions are compared on the corpus, not on a text."""
         return settings.text is None
 
     def check(self, settings: DivergenceSettings, corpus: Corpus | None) -> None:
@@ -174,11 +205,14 @@ class DivergenceProbe(Probe):
         """Each chunk once, as many as the text is likely to have."""
         text = settings.text
         size = len(file_bytes(text, option="--text")) if text else 0
-        tokens = outlook.tokens(size) if text else outlook.text_tokens
+        tokens = size // BYTES_PER_TOKEN if text else outlook.text_tokens
         longest = min(DEFAULT_CONTEXT, outlook.context)
         contexts = settings.contexts or (_shortened(longest, tokens),)
         sizes = [(each, _chunks(settings, each, tokens)) for each in contexts]
-        return Work(texts=tuple(each for each, chunks in sizes for _ in range(chunks)))
+        return Work(
+            texts=tuple(each for each, chunks in sizes for _ in range(chunks)),
+            phrase=f"distributions on {text.name if text else 'the corpus'}",
+        )
 
     def conditions(self, run: RunContext) -> Json:
         """
@@ -225,15 +259,23 @@ class DivergenceProbe(Probe):
 
     def widened(self, stored: Json, wanted: Json) -> Json | None:
         """
-        Contexts may be added, behind those that are there; not chunks of a context.
+        Contexts may be added, behind those that are there, and chunks to a context.
 
-        A tool compares the chunks of a context from the first one on.
+        A context with more chunks is compared anew: a tool begins with the first one,
+        and tells quantiles of all tokens together.
         """
         ours, theirs = _sizes(stored), _sizes(wanted)
-        sizes = ours | theirs
+        sizes = {
+            context: max(ours.get(context, 0), theirs.get(context, 0))
+            for context in ours | theirs
+        }
         joined = {"contexts": list(sizes), "chunks": list(sizes.values())}
-        is_same = wanted | joined == stored | joined and sizes == theirs | ours
-        return wanted | joined if is_same else None
+        return wanted | joined if wanted | joined == stored | joined else None
+
+    def choice(self, conditions: Json) -> dict[str, Any]:
+        """As of `Probe`; the chunks that all contexts have."""
+        chunks = min(conditions["chunks"])
+        return {"contexts": tuple(conditions["contexts"]), "chunks": chunks}
 
     def measure(self, context: ProbeContext) -> Json:
         """
@@ -266,10 +308,11 @@ PROBE = DivergenceProbe(
     name=NAME,
     metrics=(*METRICS, *OF_CELL),
     settings=DivergenceSettings,
-    grows=("contexts",),
+    layout=DivergenceConditions,
+    grows=("contexts", "chunks"),
     needs=frozenset({Ability.DIVERGENCE}),
     screens=True,
-    leads=True,
+    calibrates=True,
 )
 
 
@@ -289,6 +332,5 @@ def _chunks(settings: DivergenceSettings, context: int, text_size: int) -> int:
     """Chunks at *context*; of a short text fewer, but not of those asked for."""
     if settings.chunks is not None:
         return settings.chunks
-    is_short = not settings.contexts and context < DEFAULT_CONTEXT
-    most = FEW_CHUNKS if is_short else DEFAULT_CHUNKS
+    most = DEFAULT_CHUNKS if settings.contexts else FEW_CHUNKS
     return min(most, max(2, text_size // max(1, context)))

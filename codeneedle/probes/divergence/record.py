@@ -3,11 +3,14 @@
 from dataclasses import dataclass
 
 from codeneedle.engines.engine import ChunkValues, Statistics
+from codeneedle.grid import Pair
 from codeneedle.records.record import (
     MOST_NATS,
     Amount,
     CellRecord,
     Count,
+    Length,
+    Setup,
     from_json,
     refuse_impossible,
 )
@@ -40,7 +43,7 @@ class Compared:
         by_chunk: Means of each chunk, as far as the tool tells; else empty.
     """
 
-    context: Count
+    context: Length
     chunks: Count
     tokens: Count
     seconds: Amount
@@ -70,6 +73,26 @@ class Divergence:
             if context in {None, compared.context}:
                 return compared
         return None
+
+
+@dataclass(frozen=True, slots=True)
+class ComparedWith:
+    """What the setup of a run keeps of these probes: the *reference*, ``f16/f16``."""
+
+    reference: str
+
+
+def reference_of(setup: Setup, probe: str) -> Pair | None:
+    """
+    The pair that all cells of *probe* are compared with; None before the first.
+
+    Raises:
+        BadRecord: If what the setup keeps is something else.
+    """
+    stored = setup.calibrated.get(probe)
+    if stored is None:
+        return None
+    return Pair.parse(from_json(stored, ComparedWith, file="setup.json").reference)
 
 
 def divergence_of(record: CellRecord) -> Divergence | None:

@@ -1,8 +1,8 @@
 """
-How an evaluation of the user's runs: its command, its variables, and its limits.
+Runs an evaluation command of the user: its words, its environment, its limits.
 
-The command is no shell's. It has a process group of its own, which ends with the cell;
-its working folder is empty, and is kept with all that is written to it.
+The command runs without a shell, in a process group that ends with the cell. Its
+working folder is empty at first, and is kept with all that the command writes to it.
 """
 
 import contextlib
@@ -14,7 +14,7 @@ import shutil
 import signal
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 from codeneedle.engines.engine import Address
@@ -34,25 +34,25 @@ from codeneedle.system.processes import is_secret
 from codeneedle.text import duration, size, visible
 
 PLACEHOLDERS = ("base_url", "model", "out", "seed", "context", "here")
-"""What the command may hold, as ``${out}``."""
+"""Names that the command may use, as ``${out}``."""
 
 OFFLINE = ("out", "seed", "context", "here")
-"""What the command of a grader may hold: it has no server."""
+"""Names that the command of a grader may use: it has no server."""
 
 OUT_LIMIT_BYTES = 1 << 29
-"""What a command may write, to its folder and to its log."""
+"""Most bytes that a command may write, to its folder and its log together."""
 
 POLL_S = 0.25
-"""Between two looks at a command: rare, as they disturb it."""
+"""Interval of checks on a running command; rare, as they disturb it."""
 
 LAST_LINES = 12
-"""Of the log of a command that failed."""
+"""Lines of the log that are stored with a failure."""
 
 SHORTEST_SECRET = 4
-"""Characters; shorter ones stand in many words."""
+"""Characters of a secret from which on it is redacted; shorter ones occur in words."""
 
 LOG_BYTES = 64 << 10
-"""What is read of the end of a log."""
+"""How much of the end of a log is read."""
 
 _PLACEHOLDER = re.compile(r"\$\{([^{}]*)\}")
 _SPAN = re.compile(r"(\d+(?:\.\d+)?)([smh])")
@@ -68,14 +68,14 @@ def words_of(command: str, *, option: str, known: Collection[str]) -> tuple[str,
     The program and the arguments of *command*, with placeholders.
 
     Args:
-        command: Split as a shell would, without one.
-        option: That it was given by.
-        known: Names of the placeholders that it may hold.
+        command: Split into words by the rules of a shell.
+        option: Name of its option, for errors.
+        known: Names of the placeholders that it may use.
 
     Raises:
         BadInput: If it cannot be split, has an unknown placeholder, holds a secret, or
             names a file that its working folder does not have.
-        ToolMissing: If its program is not there.
+        ToolMissing: If its program does not exist.
     """
     try:
         words = tuple(shlex.split(command))
@@ -107,13 +107,12 @@ def words_of(command: str, *, option: str, known: Collection[str]) -> tuple[str,
 
 
 def _refuse_relative(words: Sequence[str], *, option: str) -> None:
-    """Stop at a file of the present folder, unless the command changes to it."""
+    """Refuse files by relative paths, unless the command changes to this folder."""
     if any(word.endswith("${here}") for word in words):
         return
     for word in words[1:]:
-        if not Path(word).is_absolute() and files.exists(Path(word)):
-            if not Path(word).is_file():
-                continue
+        path = Path(word)
+        if not path.is_absolute() and files.exists(path) and path.is_file():
             raise BadInput(
                 source=f"{option} ... {word}",
                 reason="is a file here, and the command runs in ${out}",
@@ -123,36 +122,36 @@ def _refuse_relative(words: Sequence[str], *, option: str) -> None:
 
 def program_of(words: Sequence[str], *, option: str) -> str:
     """
-    The path of the program that *words* begin with.
+    The absolute path of the program, the first of *words*.
 
     Raises:
-        ToolMissing: If there is none.
+        ToolMissing: If it does not exist.
     """
-    named = filled(words[0], {"here": Path.cwd()})
-    found = shutil.which(named)
-    if found is None:
+    name = filled(words[0], {"here": Path.cwd()})
+    path = shutil.which(name)
+    if path is None:
         raise ToolMissing(
-            tool=f"{option}: {named}",
+            tool=f"{option}: {name}",
             reason="is no program here",
             hint="Install it, or write its whole path.",
         )
-    return str(Path(found).absolute())
+    return str(Path(path).absolute())
 
 
 def filled(text: str, values: Mapping[str, object]) -> str:
     """*text* with placeholders replaced; those without a value stay."""
-    return _PLACEHOLDER.sub(lambda found: str(values.get(found[1], found[0])), text)
+    return _PLACEHOLDER.sub(lambda match: str(values.get(match[1], match[0])), text)
 
 
 def span_s(text: str) -> float:
     """
-    A time in seconds: ``90m``, ``2h``.
+    A duration in seconds, from ``90m`` or ``2h``.
 
     Raises:
-        BadInput: If it is none.
+        BadInput: If *text* is not a duration.
     """
-    found = _SPAN.fullmatch(text.strip())
-    seconds = float(found[1]) * _SECONDS[found[2]] if found else 0.0
+    match = _SPAN.fullmatch(text.strip())
+    seconds = float(match[1]) * _SECONDS[match[2]] if match else 0.0
     if not 0 < seconds < math.inf:
         raise BadInput(
             source="--eval-timeout",
@@ -164,14 +163,14 @@ def span_s(text: str) -> float:
 
 def checked_names(names: Sequence[str]) -> None:
     """
-    Check the *names* of variables that are passed on.
+    Check the *names* of environment variables that are passed on.
 
     Raises:
-        BadInput: If one is no name, or is not set here.
+        BadInput: If one is not a name, or is not set.
     """
     for name in names:
-        if not _VARIABLE.fullmatch(name) or name not in os.environ:
-            is_name = _VARIABLE.fullmatch(name)
+        is_name = _VARIABLE.fullmatch(name)
+        if not is_name or name not in os.environ:
             raise BadInput(
                 source=f"--eval-env {name}",
                 reason="is not set here" if is_name else "is no name of a variable",
@@ -189,13 +188,13 @@ class Task:
 
     Attributes:
         words: Program and arguments, with placeholders.
-        option: That it was given by, for errors.
+        option: Name of its option, for errors.
         out: Its working folder.
-        log: Receives what it prints. Overwritten.
-        values: Of placeholders.
-        passed_on: Names of variables of ours that it gets.
-        limit_s: How long it may take, in seconds.
-        address: Of the server; None for a grader.
+        log: File for its output; overwritten.
+        values: Values of placeholders.
+        passed_on: Names of environment variables that it inherits.
+        limit_s: Its time limit, in seconds.
+        address: Address of the server; None for a grader.
     """
 
     words: tuple[str, ...]
@@ -205,45 +204,47 @@ class Task:
     values: Mapping[str, object]
     passed_on: tuple[str, ...] = ()
     limit_s: float
-    address: Address | None = field(default=None)
+    address: Address | None = None
 
     def argv(self) -> list[str]:
         """
-        Program and arguments as they are started.
+        Program and arguments, without placeholders.
 
         Raises:
-            ToolMissing: If the program is not there any more.
+            ToolMissing: If the program has been removed.
         """
         words = [filled(word, self.values) for word in self.words[1:]]
         return [program_of(self.words, option=self.option), *words]
 
     def environment(self) -> dict[str, str]:
         """
-        All of its variables: what a child may inherit, where to write, and the server.
+        All of its variables: inherited ones, its folder, and the server's address.
 
-        The key is nowhere else: a command line can be read by everybody.
+        The key is in no other place: everybody can read a command line.
         """
-        ours = {name: os.environ[name] for name in self.passed_on if name in os.environ}
+        names = (name for name in self.passed_on if name in os.environ)
+        inherited = {name: os.environ[name] for name in names}
         # Proxies, if passed on, are not for the server on this machine.
-        said = {"no_proxy": "127.0.0.1,localhost", "NO_PROXY": "127.0.0.1,localhost"}
+        local = "127.0.0.1,localhost"
+        facts = {"no_proxy": local, "NO_PROXY": local}
         for name in ("out", "seed", "context"):
-            said[f"CODENEEDLE_{name.upper()}"] = str(self.values[name])
+            facts[f"CODENEEDLE_{name.upper()}"] = str(self.values[name])
         if self.address is not None:
             url, model = self.address.url, self.address.model
             # Clients of OpenAI refuse to start without any key.
             key = self.address.key or "none"
-            said |= {"OPENAI_BASE_URL": url, "OPENAI_API_BASE": url}
-            said |= {"OPENAI_API_KEY": key, "CODENEEDLE_API_KEY": key}
-            said |= {"CODENEEDLE_BASE_URL": url, "CODENEEDLE_MODEL": model}
-        return processes.clean(os.environ) | ours | said
+            facts |= {"OPENAI_BASE_URL": url, "OPENAI_API_BASE": url}
+            facts |= {"OPENAI_API_KEY": key, "CODENEEDLE_API_KEY": key}
+            facts |= {"CODENEEDLE_BASE_URL": url, "CODENEEDLE_MODEL": model}
+        return processes.clean(os.environ) | inherited | facts
 
 
 def emptied(folder: Path) -> Path:
     """
-    The *folder*, empty.
+    The absolute path of *folder*, which is made, or emptied.
 
     Raises:
-        FolderUnusable: If it cannot be made.
+        FolderUnusable: If that fails.
     """
     try:
         if files.exists(folder):
@@ -262,8 +263,8 @@ def run(
 
     Args:
         task: The command.
-        tell: Called now and then with what it does, as a phrase.
-        is_served: Whether its server still runs.
+        tell: Called with a phrase of its progress at each check.
+        is_served: Returns whether its server is running.
 
     Raises:
         CellError: If it cannot be started, fails, takes too long, writes too much, or
@@ -285,13 +286,13 @@ def run(
         except (ToolMissing, ToolFailed) as error:
             raise _failed(task, f"could not run: {error}") from error
         if code:
-            said = next(reversed(end_of(task.log)), "it printed nothing")
-            raise _failed(task, f"{_ended(code)}: {said}")
+            last = next(reversed(end_of(task.log)), "it printed nothing")
+            raise _failed(task, f"{_ended(code)}: {last}")
         _refuse_excess(task, 0.0)
 
 
 def _ended(code: int) -> str:
-    """How a program has ended, by its code as of `subprocess.Popen`."""
+    """How a program ended, from its code as of `subprocess.Popen`."""
     if code > 0:
         return f"ended with exit code {code}"
     with contextlib.suppress(ValueError):
@@ -317,9 +318,9 @@ def _refuse_excess(task: Task, taken_s: float) -> None:
 
 
 def _sizes(paths: Sequence[Path]) -> Iterator[int]:
-    """Bytes of the files at *paths* and below; links are not followed."""
+    """Sizes of the files at *paths* and below, in bytes; links are not followed."""
     for path in paths:
-        with contextlib.suppress(OSError):  # removed meanwhile
+        with contextlib.suppress(OSError):  # it may have been removed
             if path.is_symlink():
                 continue
             if path.is_dir():
@@ -340,7 +341,7 @@ def _failed(
 
 
 def end_of(log: Path) -> tuple[str, ...]:
-    """The last lines of *log* that are not blank; at most `LAST_LINES`."""
+    """The last `LAST_LINES` lines of *log* that are not blank."""
     try:
         with files.open_regular(log) as file:
             file.seek(max(0, log.stat().st_size - LOG_BYTES))
@@ -353,10 +354,10 @@ def end_of(log: Path) -> tuple[str, ...]:
 
 @contextlib.contextmanager
 def _logged(task: Task) -> Iterator[None]:
-    """Afterwards, neither the log nor the error holds a secret that it was given."""
+    """Redact the secrets that the command has from its log and from its error."""
     key = task.address.key if task.address else ""
     passed_on = (os.environ.get(name, "") for name in task.passed_on if is_secret(name))
-    secrets = [each for each in (key, *passed_on) if len(each) >= SHORTEST_SECRET]
+    secrets = [text for text in (key, *passed_on) if len(text) >= SHORTEST_SECRET]
 
     def redacted(text: str) -> str:
         for secret in secrets:
@@ -366,7 +367,7 @@ def _logged(task: Task) -> Iterator[None]:
     try:
         yield
     except CellError as error:
-        error.args = tuple(redacted(str(each)) for each in error.args)
+        error.args = tuple(redacted(str(argument)) for argument in error.args)
         error.log_excerpt = tuple(map(redacted, error.log_excerpt))
         raise
     finally:

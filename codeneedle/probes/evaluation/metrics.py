@@ -1,41 +1,41 @@
-"""Metrics of evaluations: the mean score, and samples lost and won."""
+"""Metrics of evaluations: mean score, samples lost, samples won."""
 
 import math
 from collections.abc import Sequence
 from functools import partial
 from statistics import NormalDist
 
-from codeneedle.probes.evaluation.record import NAME, evaluation_of
+from codeneedle.probes.evaluation.record import NAME, evaluation_of, first_of
 from codeneedle.probes.metrics import Loss, LossKind, Metric
 from codeneedle.records.record import CellRecord, Setup
 
 NOTABLE_LOSS = 0.05
-"""Loss of the mean score that a plan and a verdict speak of: five points."""
+"""Loss of the mean score for which plan and verdict count samples: five points."""
 
 USUAL_FLIPS = 0.1
 """
-Share of samples whose score differs, where it is not known.
+Share of samples whose score differs from the reference's, before it is measured.
 
-Between 5 and 15 in 100 do in published comparisons of caches, the reference beside its
-own repetition included.
+It is 5 to 15 % in published comparisons of caches, also between two runs of the
+reference.
 """
 
 POWER = 0.8
-"""How often so many samples would show such a loss."""
+"""Chance that so many samples show such a loss."""
 
 
 def samples_needed(flips: float, *, share: float, loss: float = NOTABLE_LOSS) -> int:
     """
-    How many samples show that a pair loses *loss* of the score, four times in five.
+    Number of samples that show a given loss of the mean score, with `POWER`.
 
     Args:
         flips: Share of samples whose score differs from the reference's.
         share: Chance of an error on one side, as of `verdict.statistics.error_share`.
-        loss: Of the mean score.
+        loss: Loss of the mean score.
 
     Source:
-        Normal approximation; the variance of a difference of two scores, 0 or 1 each,
-        is the share that differs.
+        Normal approximation; the variance of the difference of two scores of 0 or 1 is
+        the share that differs.
     """
     normal = NormalDist()
     errors = normal.inv_cdf(1 - share) + normal.inv_cdf(POWER)
@@ -50,12 +50,14 @@ def _units(record: CellRecord, _setup: Setup) -> Sequence[str]:
     return [sample.unit for sample in evaluation_of(record).samples]
 
 
-def _changed(record: CellRecord, _setup: Setup, *, sign: int) -> Sequence[float]:
-    """1.0 for each sample with a lower score than the reference's, or a higher one."""
+def _changed(record: CellRecord, setup: Setup, *, sign: int) -> Sequence[float]:
+    """1.0 for each sample whose score is higher (*sign* 1) or lower (-1); else 0.0."""
+    first = first_of(setup)
+    scores = {each.key: each.score for each in first.samples} if first else {}
     return [
-        float(sign * (sample.score - sample.reference) > 0)
+        float(sign * (sample.score - scores[sample.key]) > 0)
         for sample in evaluation_of(record).samples
-        if sample.reference is not None
+        if sample.key in scores
     ]
 
 
@@ -97,4 +99,4 @@ METRICS: tuple[Metric, ...] = (
     _change("eval-lost", "samples with a lower score than the reference's", -1),
     _change("eval-won", "samples with a higher score than the reference's", 1),
 )
-"""Those of every evaluation; the first is the headline."""
+"""Metrics of every evaluation; the first is the headline."""

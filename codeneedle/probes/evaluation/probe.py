@@ -1,15 +1,15 @@
 """
-The evaluation probe: any program that speaks to OpenAI's API, against each cell.
+The evaluation probe: runs a program that uses OpenAI's API against each cell.
 
 Each cell has a fresh server with one slot. Slots that share a cache damage tool calls
-without any quantization (llama.cpp issue 26356), and prompts that a server keeps from
-earlier samples damage them with it: both would be taken for a cost of the cache types.
+without any quantization (llama.cpp issue 26356), and with quantization so do prompts
+that a server keeps from earlier samples: both would look like a loss of the pair.
 """
 
 import functools
 import shlex
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
@@ -37,21 +37,20 @@ from codeneedle.probes.evaluation.readers import AUTO, LINES_NAME, READERS, read
 from codeneedle.probes.evaluation.record import (
     NAME,
     Evaluation,
-    EvaluationSetup,
     Sample,
     evaluation_of,
-    settings_of,
+    first_of,
 )
 from codeneedle.probes.metrics import METRICS as OF_CELL
 from codeneedle.probes.probe import Probe, ProbeContext, RunContext
-from codeneedle.records.record import CellRecord, Json, Status, as_json
+from codeneedle.records.record import Json, Status, as_json
 from codeneedle.text import plural, visible
 
 FOLDER = "evaluations"
-"""In the run folder: all that commands wrote, a folder for each cell."""
+"""Folder in the run folder that holds the working folders of all cells."""
 
 ONE_PAIR = 0.025
-"""Chance of an error on one side where one pair is compared with the reference."""
+"""Chance of an error on one side, for one pair beside the reference."""
 
 
 class EvaluationSettings(Struct, frozen=True, forbid_unknown_fields=True):
@@ -98,7 +97,7 @@ class EvaluationSettings(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class EvaluationProbe(Probe):
-    """Runs the user's command beside each cell's server, and reads what it leaves."""
+    """Runs the user's command beside the server of each cell, and reads its results."""
 
     def check(self, settings: EvaluationSettings, _corpus: Corpus | None) -> None:
         """As of `Probe`."""
@@ -130,7 +129,7 @@ class EvaluationProbe(Probe):
         _engine: Engine,
         _folder: Path,
     ) -> tuple[str, ...]:
-        """As of `Probe`: how many samples it takes, before any was asked."""
+        """As of `Probe`: the number of samples that show a loss."""
         needed = samples_needed(USUAL_FLIPS, share=ONE_PAIR)
         note = (
             f"{NAME}: to show a loss of 5 points takes about {needed} samples for one "
@@ -139,13 +138,9 @@ class EvaluationProbe(Probe):
         return (note,)
 
     def conditions(self, run: RunContext) -> Json:
-        """As of `Probe`; that the program stays the same is up to its user."""
+        """As of `Probe`; nothing checks that the program itself stays the same."""
         chosen = run.settings_of(EvaluationSettings, NAME)
-        return as_json(
-            EvaluationSetup(
-                command=chosen.command, score=chosen.score, read=chosen.read
-            )
-        )
+        return {"command": chosen.command, "score": chosen.score, "read": chosen.read}
 
     def order(self, pairs: Sequence[Pair]) -> Sequence[Pair]:
         """As of `Probe`: the first pair decides which samples there are."""
@@ -153,37 +148,37 @@ class EvaluationProbe(Probe):
 
     def measure(self, context: ProbeContext) -> Json:
         """
-        As of `Probe`: the command, the grader after it, and what they have left.
+        As of `Probe`: runs the command and the grader, and reads their results.
 
-        Where the grader failed before, it alone is run again.
+        If only the grader failed before, only the grader runs again.
 
         Raises:
-            CellError: If one of them fails, or the samples are not those of the first
-                cell.
+            CellError: If one of them fails, or the samples differ from those of the
+                first cell.
         """
         cell = _Cell(context, is_again=self.name != NAME)
-        found = cell.evaluated()
-        if cell.chosen.score:
-            context.keep(as_json(found))
-            cell.graded()
+        evaluation = cell.evaluated()
+        if cell.settings.score:
+            context.keep(as_json(evaluation))
+            cell.run_command(cell.settings.score, "--eval-score", None)
         context.step(1, 1, "reading the results")
         reader, samples = cell.results()
         if reader == LINES_NAME:
-            # Lines may name the seed that they were given, which a repetition has not.
+            # Lines may store the seed of the command, which differs in a repetition.
             samples = tuple(
-                replace(each, seed=0) if each.seed == cell.seed else each
-                for each in samples
+                replace(sample, seed=0) if sample.seed == cell.seed else sample
+                for sample in samples
             )
-        against = cell.first.pair if cell.first else context.pair
-        first = evaluation_of(cell.first) if cell.first else Evaluation(samples=samples)
-        return as_json(
-            replace(
-                found,
-                samples=aligned(samples, first, of=against),
-                reader=reader,
-                against=str(against),
-            )
-        )
+        evaluation = replace(evaluation, reader=reader)
+        first = first_of(context.run.setup)
+        if first is None:
+            first = replace(evaluation, samples=samples, against=str(context.pair))
+            # Not of another cache than the one that was asked for.
+            if context.fallback is None:
+                context.calibrate(as_json(first))
+            return as_json(first)
+        samples = aligned(samples, first)
+        return as_json(replace(evaluation, samples=samples, against=first.against))
 
 
 PROBE = EvaluationProbe(
@@ -193,52 +188,41 @@ PROBE = EvaluationProbe(
     needs=frozenset({Ability.ADDRESS}),
     repeats=True,
     asked_by="command",
-    leads=True,
+    calibrates=True,
 )
 
 
-def aligned(
-    samples: Sequence[Sample], first: Evaluation, *, of: Pair
-) -> tuple[Sample, ...]:
+def aligned(samples: Sequence[Sample], first: Evaluation) -> tuple[Sample, ...]:
     """
-    *samples* in the order of the *first* cell's, with its scores beside them.
+    *samples* in the order of those of the *first* cell.
 
-    What is missing scores 0: a cache that makes a model hang must not gain by it.
+    A missing sample scores 0: a cache that makes a model hang must not gain by it.
 
     Raises:
-        CellError: If there are others, or another question was asked.
+        CellError: If there are other samples, or samples with other prompts.
     """
-    known = {sample.key: sample for sample in first.samples}
-    found = {sample.key: sample for sample in samples}
-    strangers = [key for key in found if key not in known]
-    asked = [
+    expected = {sample.key: sample for sample in first.samples}
+    by_key = {sample.key: sample for sample in samples}
+    unknown = [key for key in by_key if key not in expected]
+    changed = [
         key
-        for key, sample in found.items()
-        if key in known and sample.prompt != known[key].prompt
+        for key, sample in by_key.items()
+        if key in expected and sample.prompt != expected[key].prompt
     ]
-    if strangers or asked:
-        what = "is not one of" if strangers else "asks something else than that of"
-        others = plural(len(strangers or asked), "sample")
-        named = visible((strangers or asked)[0][0])
+    if unknown or changed:
+        what = "is not one of" if unknown else "asks something else than that of"
+        others = plural(len(unknown or changed), "sample")
+        name = visible((unknown or changed)[0][0])
         raise CellError(
-            f"the evaluation's samples differ: '{named}' {what} {of} ({others})",
+            f"the evaluation's samples differ: '{name}' {what} {first.against} "
+            f"({others})",
             hint="Fix which samples are asked: a seed, a limit, an order.",
             status=Status.MISMATCHED,
         )
-    missing = {
-        key: replace(sample, score=0.0, error="missing", reference=None)
-        for key, sample in known.items()
-    }
     return tuple(
-        replace(found.get(key, missing[key]), reference=sample.score)
-        for key, sample in known.items()
+        by_key.get(key, replace(sample, score=0.0, error="missing"))
+        for key, sample in expected.items()
     )
-
-
-def first_of(records: Mapping[Pair, CellRecord]) -> CellRecord | None:
-    """The record that the samples of others are compared with; None without one."""
-    finished = [record for record in records.values() if record.has_numbers]
-    return next((r for r in finished if evaluation_of(r).against == str(r.pair)), None)
 
 
 class _Cell:
@@ -246,92 +230,93 @@ class _Cell:
     One cell while it is evaluated.
 
     Attributes:
-        context: The cell.
-        chosen: What is run.
-        first: The record that its samples are compared with; None for the first.
-        out: Where the commands write.
-        seed: That they are given: another one where the reference is measured again,
-            so that what differs is what sampling alone makes differ.
+        settings: Commands and limits.
+        seed: Seed for the commands. That of a repetition of the reference differs, so
+            that its scores differ by what sampling alone changes.
     """
 
     def __init__(self, context: ProbeContext, *, is_again: bool) -> None:
-        setup = context.run.setup
-        chosen = settings_of(setup)
-        if chosen is None:
-            raise ValueError("a setup without conditions of this probe")
+        self.settings = context.run.settings_of(EvaluationSettings, NAME)
+        self.seed = context.run.setup.seed + is_again
+        self._context = context
         self._name = f"{NAME}.again" if is_again else NAME
-        self._settings = context.run.settings_of(EvaluationSettings, NAME)
-        self.context = context
-        self.chosen = chosen
-        self.first = first_of(context.records)
         slug = f"{context.pair.slug}{'.again' if is_again else ''}"
-        self.out = (context.run.folder / FOLDER / slug).absolute()
-        self.seed = setup.seed + is_again
+        self._out = (context.run.folder / FOLDER / slug).absolute()
 
     def evaluated(self) -> Evaluation:
-        """What the command took, after it has ended; samples are still to be read."""
-        former = self.context.former
-        if former is not None and self.out.is_dir() and self.chosen.score:
-            self.context.command = former.command
-            self.context.effective = former.effective
-            self.context.peak_rss_bytes = former.peak_rss_bytes
+        """
+        Run the command, and return its observation without samples.
+
+        A command that has finished before, with only its grader failing, is not run
+        again.
+
+        Raises:
+            CellError: If it fails, or its server does.
+        """
+        context, former = self._context, self._context.former
+        if former is not None and self._out.is_dir() and self.settings.score:
+            context.command = former.command
+            context.effective = former.effective
+            context.peak_rss_bytes = former.peak_rss_bytes
             return evaluation_of(former)
-        emptied(self.out)
-        self.context.step(0, 1, "loading")
-        # Reasoning is what quantized caches are suspected to damage: it is allowed.
-        with self.context.serving(thinks=True) as served:
+        emptied(self._out)
+        context.step(0, 1, "loading")
+        # Thinking is allowed: quantized caches may damage it.
+        with context.serving(thinks=True) as served:
             began = time.monotonic()
-            with self.context.asking():
-                self._run(self.chosen.command, "--eval", served)
-            self.context.observe_fallback(served)
+            with context.asking():
+                self.run_command(self.settings.command, "--eval", served)
+            context.observe_fallback(served)
             if served.ends_within(0):
-                # The engine puts in its place why the server has ended.
+                # The engine replaces this error by the cause.
                 raise CellError("the server has ended", hint="See its log.")
-            self.context.step(1, 1, "stopping")
+            context.step(1, 1, "stopping")
             wall_s = round(time.monotonic() - began, 2)
         return Evaluation(wall_s=wall_s, seed=self.seed)
 
-    def graded(self) -> None:
-        """Run the grader, which has no server."""
-        self._run(self.chosen.score, "--eval-score", None)
-
     def results(self) -> tuple[str, tuple[Sample, ...]]:
         """
-        What has read the results, and the samples.
+        The reader of the results, and the samples.
 
         Raises:
-            CellError: If there are none that can be read; with the end of the log.
+            CellError: If there are none; with the end of the log.
         """
         try:
-            return read(self.out, self.chosen.read)
+            return read(self._out, self.settings.read)
         except CellError as error:
-            error.log_excerpt = end_of(self.context.log(self._name))
+            error.log_excerpt = end_of(self._context.log(self._name))
             raise
 
-    def _run(self, command: str, option: str, served: Served | None) -> None:
+    def run_command(self, command: str, option: str, served: Served | None) -> None:
+        """
+        Run the *command* of an *option*; a grader has no server.
+
+        Raises:
+            CellError: If it fails.
+        """
         address = served.address if served else None
         if served is not None and address is None:
             raise ValueError("an engine without an address")
-        kind = self._name if served else f"{self._name}-score"
+        context = self._context
         task = Task(
             words=tuple(shlex.split(command)),
             option=option,
-            out=self.out,
-            log=self.context.log(kind),
+            out=self._out,
+            log=context.log(self._name if served else f"{self._name}-score"),
             values={
                 "base_url": address.url if address else "",
                 "model": address.model if address else "",
-                "out": self.out,
+                "out": self._out,
                 "seed": self.seed,
-                "context": self.context.run.setup.context,
+                "context": context.run.setup.context,
                 "here": Path.cwd(),
             },
-            passed_on=self._settings.env,
-            limit_s=span_s(self._settings.timeout),
+            passed_on=self.settings.env,
+            limit_s=span_s(self.settings.timeout),
             address=address,
         )
         run(
             task,
-            tell=functools.partial(self.context.step, 0, 1),
+            tell=functools.partial(context.step, 0, 1),
             is_served=lambda: served is None or not served.ends_within(0),
         )

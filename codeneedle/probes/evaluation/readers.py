@@ -1,4 +1,4 @@
-"""Reads the results of evaluations: lines of ours, or what a known tool writes."""
+"""Reads the results of evaluations: our own lines, or the files of a known tool."""
 
 import itertools
 import json
@@ -17,22 +17,21 @@ from codeneedle.system import files
 from codeneedle.text import harmless, one_line, size, visible
 
 AUTO = "auto"
-"""Whatever is there, in the order of `READERS`."""
+"""The first of `READERS` that has a file."""
 
 LINES_NAME = "lines"
 LINES = "results.jsonl"
 
 FILE_LIMIT_BYTES = 1 << 28
-"""Of a file of results; with its traces, that of a long evaluation has 50 MiB."""
+"""Largest file of results; that of a long evaluation with traces has 50 MiB."""
 
 MOST_SAMPLES = 100_000
-"""Of an evaluation."""
 
 MOST_FILES = 10_000
-"""That are looked at for results."""
+"""Most files that are searched for results."""
 
 ID_LENGTH = 200
-"""Characters of an id that are kept."""
+"""Stored characters of an id or an error."""
 
 _Layout = TypeVar("_Layout")
 _Score = Annotated[float, Meta(ge=0, le=1)] | bool
@@ -54,8 +53,8 @@ class Reader:
     Reads the results of one tool.
 
     Attributes:
-        files: The files below a folder that may hold them.
-        samples: The samples of one of them; None if it is something else.
+        files: Pattern of the names of its files, at any depth of a folder.
+        samples: Returns the samples of a file; None if it is another kind of file.
     """
 
     files: str
@@ -64,10 +63,10 @@ class Reader:
 
 def read(folder: Path, reader: str = AUTO) -> tuple[str, tuple[Sample, ...]]:
     """
-    The samples that an evaluation has left in *folder*, and what has read them.
+    The reader that found results in *folder*, and their samples.
 
     Args:
-        folder: All that it wrote.
+        folder: Working folder of the evaluation.
         reader: A name in `READERS`, or `AUTO`.
 
     Raises:
@@ -75,15 +74,15 @@ def read(folder: Path, reader: str = AUTO) -> tuple[str, tuple[Sample, ...]]:
     """
     names = [reader] if reader != AUTO else list(READERS)
     for name in names:
-        found = _samples(folder, READERS[name])
-        if found is not None:
-            return name, _checked(found)
+        samples = _samples(folder, READERS[name])
+        if samples is not None:
+            return name, _checked(samples)
     written = sorted(path.name for path in _files(folder, "*"))
-    there = f"only {visible(', '.join(written[:3]))}" if written else "nothing"
+    present = f"only {visible(', '.join(written[:3]))}" if written else "nothing"
     is_binary = any(name.endswith(".eval") for name in written)
     wanted = " or ".join(dict.fromkeys(READERS[name].files for name in names))
     raise Unreadable(
-        reason=f"it wrote no {wanted}, {there}",
+        reason=f"it wrote no {wanted}, {present}",
         hint="inspect_ai writes JSON with --log-format json" if is_binary else "",
     )
 
@@ -100,8 +99,8 @@ def _samples(folder: Path, reader: Reader) -> list[Sample] | None:
 
 
 def _files(folder: Path, pattern: str) -> list[Path]:
-    found = (path for path in folder.rglob(pattern) if path.is_file())
-    return sorted(itertools.islice(found, MOST_FILES))
+    paths = (path for path in folder.rglob(pattern) if path.is_file())
+    return sorted(itertools.islice(paths, MOST_FILES))
 
 
 def _checked(samples: Sequence[Sample]) -> tuple[Sample, ...]:
@@ -124,7 +123,7 @@ def _checked(samples: Sequence[Sample]) -> tuple[Sample, ...]:
 
 
 def _sample(identity: object, score: float | bool | None, **facts: Any) -> Sample:
-    """A sample with texts that can be stored; without a score it has an error."""
+    """A sample whose texts can be stored; without a score it has an error."""
     facts = {
         key: one_line(harmless(value))[:ID_LENGTH] if isinstance(value, str) else value
         for key, value in facts.items()
@@ -133,8 +132,8 @@ def _sample(identity: object, score: float | bool | None, **facts: Any) -> Sampl
         facts["error"] = "no score"
     if facts.get("error"):
         score = 0.0
-    known = one_line(harmless(str(identity)))[:ID_LENGTH]
-    return Sample(id=known, score=float(score or 0), **facts)
+    identifier = one_line(harmless(str(identity)))[:ID_LENGTH]
+    return Sample(id=identifier, score=float(score or 0), **facts)
 
 
 def _bytes(path: Path) -> bytes:
@@ -159,20 +158,28 @@ def _lines(path: Path, layout: type[_Layout]) -> Iterator[tuple[str, _Layout]]:
             yield place, _decoded(line, layout, place=place)
 
 
-def _holds(path: Path, *keys: str) -> bool:
-    """Whether a file is a JSON object with *keys*, each within the one before."""
+def _member(path: Path, layout: type[_Layout], *keys: str) -> _Layout | None:
+    """
+    The value below *keys*, each within the one before, of a JSON object in a file.
+
+    None if the file is not a JSON object with these keys.
+    """
     try:
-        found: Any = json.loads(_bytes(path))
+        value: Any = json.loads(_bytes(path))
     except (ValueError, RecursionError):
-        return False
+        return None
     for key in keys:
-        if not isinstance(found, dict) or key not in found:
-            return False
-        found = found[key]
-    return True
+        if not isinstance(value, dict) or key not in value:
+            return None
+        value = value[key]
+    try:
+        return msgspec.convert(value, type=layout)
+    except (msgspec.ValidationError, RecursionError) as error:
+        place = f"{path.name}, {'.'.join(keys)}"
+        raise Unreadable(reason=f"{place}: {one_line(str(error))}") from error
 
 
-# --- lines of ours
+# --- our own lines
 
 
 class _Line(Struct, forbid_unknown_fields=True):
@@ -186,7 +193,7 @@ class _Line(Struct, forbid_unknown_fields=True):
 
 
 def _of_lines(path: Path) -> Iterator[Sample]:
-    """``{"id", "score": 0..1, "group"?, "seed"?, "prompt_sha"?, "error"?}`` each."""
+    """Lines: ``{"id", "score": 0..1, "group"?, "seed"?, "prompt_sha"?, "error"?}``."""
     for _, line in _lines(path, _Line):
         yield _sample(
             line.id,
@@ -201,7 +208,8 @@ def _of_lines(path: Path) -> Iterator[Sample]:
 # --- lm-eval
 
 
-_LM_EVAL_NAME = re.compile(r"samples_(.+?)(_\d{4}-\d\d-\d\dT.*)?\.jsonl")
+_TIME = re.compile(r"_\d{4}-\d\d-\d\dT.*")
+"""What follows the task in the name of a file."""
 
 
 class _LmEvalRow(Struct):
@@ -212,17 +220,13 @@ class _LmEvalRow(Struct):
     metrics: tuple[str, ...] = ()
 
 
-def _of_lm_eval(path: Path) -> Iterator[Sample] | None:
+def _of_lm_eval(path: Path) -> Iterator[Sample]:
     """
     A row of lm-eval for each sample and filter, with the first of its metrics.
 
     Filters of one sample are a group: they grade the same reply.
     """
-    named = _LM_EVAL_NAME.fullmatch(path.name)
-    return _rows_of_lm_eval(path, named[1]) if named else None
-
-
-def _rows_of_lm_eval(path: Path, task: str) -> Iterator[Sample]:
+    task = _TIME.sub("", path.stem.removeprefix("samples_"))
     for place, raw in _lines(path, dict[str, Any]):
         try:
             row = msgspec.convert(raw, type=_LmEvalRow)
@@ -278,17 +282,17 @@ _INSPECT_VALUES: Mapping[Any, float] = {"C": 1.0, "P": 0.5, "I": 0.0, "N": 0.0}
 
 
 def _of_inspect(path: Path) -> Iterator[Sample] | None:
-    """A JSON log of inspect_ai: by the first of its scorers; epochs are tries."""
-    if not _holds(path, "eval", "task"):
+    """A JSON log of inspect_ai, by the first of its scorers; epochs are attempts."""
+    if _member(path, str, "eval", "task") is None:
         return None
     log = _decoded(_bytes(path), _InspectLog, place=path.name)
-    return (_of_inspect_sample(log.eval, each) for each in log.samples or ())
+    return (_of_inspect_sample(log.eval, sample) for sample in log.samples or ())
 
 
 def _of_inspect_sample(task: _InspectEval, sample: _InspectSample) -> Sample:
     scores = sample.scores or {}
-    named = [scorer.name for scorer in task.scorers or ()]
-    chosen = next((name for name in (*named, *scores) if name in scores), None)
+    names = (*(scorer.name for scorer in task.scorers or ()), *scores)
+    chosen = next((name for name in names if name in scores), None)
     score = None
     if chosen is not None:
         value = scores[chosen].value
@@ -315,24 +319,16 @@ class _LlamaEvalCase(Struct):
     problem_idx: int | None = None
 
 
-class _LlamaEvalTasks(Struct):
-    cases: dict[str, _LlamaEvalCase]
-
-
-class _LlamaEvalState(Struct):
-    task_states: _LlamaEvalTasks
-
-
 def _of_llama_eval(path: Path) -> Iterator[Sample] | None:
     """
     The state file of llama.cpp's llama-eval: rounds of one problem are a group.
 
-    Written after its source, where what is not ``ok`` is pending or has failed; it was
-    not run here, as its data sets are downloaded.
+    Follows its source, where a status other than ``ok`` is pending or an error; never
+    run, as the tool downloads its data sets.
     """
-    if not _holds(path, "task_states", "cases"):
+    cases = _member(path, dict[str, _LlamaEvalCase], "task_states", "cases")
+    if cases is None:
         return None
-    state = _decoded(_bytes(path), _LlamaEvalState, place=path.name)
     return (
         _sample(
             name,
@@ -340,7 +336,7 @@ def _of_llama_eval(path: Path) -> Iterator[Sample] | None:
             group=f"problem {case.problem_idx}" if case.problem_idx is not None else "",
             error="" if case.status == "ok" else case.status or "no status",
         )
-        for name, case in state.task_states.cases.items()
+        for name, case in cases.items()
     )
 
 
@@ -352,27 +348,16 @@ class _Scenario(Struct):
     points: Annotated[float, Meta(ge=0, le=2)]
 
 
-class _Scenarios(Struct):
-    scenario_results: tuple[_Scenario, ...]
-
-
-class _ToolEvalReport(Struct):
-    scores: _Scenarios
-
-
 def _of_tool_eval(path: Path) -> Iterator[Sample] | None:
     """
-    The JSON report of tool-eval-bench: none, one or two points a scenario.
+    The JSON report of tool-eval-bench: 0, 1 or 2 points per scenario.
 
-    Written after its documentation; it was not run here.
+    Follows its documentation; the tool was never run.
     """
-    if not _holds(path, "scores", "scenario_results"):
+    scenarios = _member(path, tuple[_Scenario, ...], "scores", "scenario_results")
+    if scenarios is None:
         return None
-    report = _decoded(_bytes(path), _ToolEvalReport, place=path.name)
-    return (
-        _sample(each.scenario_id, each.points / 2)
-        for each in report.scores.scenario_results
-    )
+    return (_sample(each.scenario_id, each.points / 2) for each in scenarios)
 
 
 # --- promptfoo
@@ -387,28 +372,20 @@ class _PromptfooResult(Struct, rename="camel"):
     failure_reason: int = 0
 
 
-class _PromptfooResults(Struct):
-    results: tuple[_PromptfooResult, ...]
-
-
-class _PromptfooReport(Struct):
-    results: _PromptfooResults
-
-
 _PROMPTFOO_FAILED = 2
-"""Of failureReason: the provider failed; 1 is an assertion that does not hold."""
+"""Value of failureReason if the provider failed; 1 is an assertion that failed."""
 
 
 def _of_promptfoo(path: Path) -> Iterator[Sample] | None:
     """
     The JSON output of promptfoo; prompts of one test are a group.
 
-    An assertion that does not hold ends it with an error, unless its environment has
+    An assertion that fails ends the program with an error, unless its environment has
     ``PROMPTFOO_FAILED_TEST_EXIT_CODE=0``.
     """
-    if not _holds(path, "results", "results"):
+    results = _member(path, tuple[_PromptfooResult, ...], "results", "results")
+    if results is None:
         return None
-    report = _decoded(_bytes(path), _PromptfooReport, place=path.name)
     return (
         _sample(
             f"test {each.test_idx} prompt {each.prompt_idx}",
@@ -418,7 +395,7 @@ def _of_promptfoo(path: Path) -> Iterator[Sample] | None:
             if each.failure_reason == _PROMPTFOO_FAILED
             else "",
         )
-        for each in report.results.results
+        for each in results
     )
 
 
@@ -430,4 +407,4 @@ READERS: Mapping[str, Reader] = {
     "tool-eval": Reader(files="*.json", samples=_of_tool_eval),
     "promptfoo": Reader(files="*.json", samples=_of_promptfoo),
 }
-"""By the name that ``--eval-read`` takes."""
+"""Readers by the name that ``--eval-read`` takes."""

@@ -1,4 +1,4 @@
-"""What the probe stores of an evaluation: its samples, as they were graded."""
+"""The stored layout of an evaluation: its samples with their scores."""
 
 from dataclasses import dataclass
 
@@ -8,35 +8,17 @@ NAME = "eval"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class EvaluationSetup:
-    """
-    What must be equal for scores to be comparable.
-
-    Attributes:
-        command: That evaluates, with placeholders.
-        score: That grades afterwards, likewise; empty for none.
-        read: What reads the results, a name or ``auto``.
-    """
-
-    command: str
-    score: str = ""
-    read: str = "auto"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Sample:
     """
-    One sample of an evaluation, as it was graded.
+    One sample of an evaluation, with its score.
 
     Attributes:
-        id: The same in every cell.
-        score: From 0 to 1; 0 where there is none.
-        seed: Of several tries at the same sample, which one; 0 for the only one.
-        group: Samples of a group share what makes them hard; empty for none.
-        prompt: Hash of what was asked, by the tool; empty if it does not tell.
-        error: Why there is no score; empty if there is one.
-        reference: Score of the same sample in the cell that it is compared with, which
-            is the first; None before that is known.
+        id: Identifies the sample in every cell.
+        score: From 0 to 1; 0 if it has none.
+        seed: Number of the attempt at the same sample; 0 for a single one.
+        group: Group of samples of correlated difficulty; empty for none.
+        prompt: Hash of the prompt as the tool reports it; empty if it does not.
+        error: Why it has no score; empty if it has one.
     """
 
     id: str
@@ -45,16 +27,15 @@ class Sample:
     group: str = ""
     prompt: str = ""
     error: str = ""
-    reference: float | None = None
 
     @property
     def key(self) -> tuple[str, int]:
-        """By which samples of two cells are paired."""
+        """Identifies an attempt: samples of two cells are paired by it."""
         return (self.id, self.seed)
 
     @property
     def unit(self) -> str:
-        """What statistics count: the group, or the sample with all of its tries."""
+        """Unit of statistics: the group, or the sample with all of its attempts."""
         return self.group or self.id
 
 
@@ -64,11 +45,11 @@ class Evaluation:
     The observation of the probe.
 
     Attributes:
-        samples: In the order of the first cell; empty if it is not graded yet.
-        reader: What read the results.
-        wall_s: How long the command took, in seconds.
-        seed: That it was given.
-        against: The pair of the cell that was evaluated first.
+        samples: In the order of the first cell; empty before they are graded.
+        reader: Name of the reader of the results.
+        wall_s: Duration of the command, in seconds.
+        seed: Seed that the command was given.
+        against: Pair of the first cell, whose scores are the reference.
     """
 
     samples: tuple[Sample, ...] = ()
@@ -80,23 +61,21 @@ class Evaluation:
 
 def evaluation_of(record: CellRecord) -> Evaluation:
     """
-    What the probe stored.
+    The observation of the probe in *record*.
 
     Raises:
-        BadRecord: If it is something else.
+        BadRecord: If it has another layout.
     """
     file = f"{record.pair.slug}.{record.probe}.json"
     return from_json(record.observation or {}, Evaluation, file=file)
 
 
-def settings_of(setup: Setup) -> EvaluationSetup | None:
+def first_of(setup: Setup) -> Evaluation | None:
     """
-    The settings of the probe; None in a run that it never measured.
+    The first cell, which says which samples there are; None before it is evaluated.
 
     Raises:
-        BadRecord: If they are something else.
+        BadRecord: If what the setup keeps is something else.
     """
-    stored = setup.probes.get(NAME)
-    if stored is None:
-        return None
-    return from_json(stored, EvaluationSetup, file="setup.json")
+    stored = setup.calibrated.get(NAME)
+    return from_json(stored, Evaluation, file="setup.json") if stored else None

@@ -9,9 +9,9 @@ from pathlib import Path
 from codeneedle.corpora.corpus import Corpus, load, longest
 from codeneedle.corpora.needles import ASKED_LINES, Function
 from codeneedle.corpora.registry import SMALL_CORPORA
-from codeneedle.engines.engine import Tokenizer
+from codeneedle.engines.engine import LostText, Tokenizer
 from codeneedle.errors import BadInput
-from codeneedle.probes.prompts import NO_THINK_ARGS, PromptForm, lost_text
+from codeneedle.probes.prompts import NO_THINK_ARGS, PromptForm
 from codeneedle.probes.recall.probe import PRIMING_TOKENS, needles_of
 from codeneedle.probes.recall.prompts import (
     chat_messages,
@@ -237,8 +237,7 @@ def _too_long(fit: Fit, needed: int) -> BadInput:
 def _nothing_fits(counter: PromptCounter, chosen: RecallConditions) -> BadInput:
     """The error that names the smallest context that works, and a text that fits."""
     fit = counter.fit
-    shortest = fit.corpus.shortest(_lines_needed(chosen))
-    needed = counter.room(fit.corpus, chosen)(shortest)
+    needed = _least_tokens(counter, chosen)
     larger = _larger_context(fit, needed)
     smaller = (name for name in SMALL_CORPORA if _fits_whole(counter, name))
     options = [
@@ -251,6 +250,12 @@ def _nothing_fits(counter: PromptCounter, chosen: RecallConditions) -> BadInput:
         f"with question and answer, the context has {fit.context:,}",
         hint=f"Use {', or '.join(options) or 'a --corpus with shorter functions'}.",
     )
+
+
+def _least_tokens(counter: PromptCounter, chosen: RecallConditions) -> int:
+    """Tokens of the shortest part of the corpus with a function, as it is asked for."""
+    corpus = counter.fit.corpus
+    return counter.room(corpus, chosen)(corpus.shortest(_lines_needed(chosen)))
 
 
 def _fits_whole(counter: PromptCounter, name: str) -> bool:
@@ -303,12 +308,16 @@ def counted_further(counter: PromptCounter, fitted: Fitted) -> Fitted:
     for chosen in _ways(fit, corpus):
         if counter.room(corpus, chosen)(corpus.text) <= fit.context:
             return _with_functions(counter, fitted, corpus, chosen)
+    least = min(
+        (_least_tokens(counter, way) for way in _ways(fit, fit.corpus)), default=None
+    )
+    context = _larger_context(fit, least) if least else None
     raise BadInput(
         source=fit.folder,
         reason="it was begun with a text that has no function to ask for so, or no "
         "room for its answer",
-        hint="Use --ask forced without --lines, or a larger --context and another "
-        "folder with --out.",
+        hint="Use --ask forced without --lines, or another folder with --out"
+        + (f" and --context {context} or more." if context else "."),
     )
 
 
@@ -385,7 +394,7 @@ def _refuse_lost_text(
         what = f"the text of {missing[0]} is not in it"
     else:
         return
-    raise lost_text(f"the corpus: {what}")
+    raise LostText(f"the corpus: {what}")
 
 
 def _asked_bytes(function: Function) -> int:

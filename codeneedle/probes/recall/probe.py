@@ -3,7 +3,7 @@
 import functools
 import hashlib
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 
 from msgspec import structs
@@ -16,6 +16,7 @@ from codeneedle.corpora.needles import (
     forced_needle,
     written_needle,
 )
+from codeneedle.document import Document
 from codeneedle.engines.engine import Ability, Engine
 from codeneedle.engines.messages import (
     BadReply,
@@ -27,6 +28,7 @@ from codeneedle.engines.messages import (
 )
 from codeneedle.errors import BadInput, CellError, CodeneedleError
 from codeneedle.probes import frames
+from codeneedle.probes.answers import Answer
 from codeneedle.probes.asking import Asker
 from codeneedle.probes.metrics import Metric
 from codeneedle.probes.probe import (
@@ -291,7 +293,7 @@ class RecallProbe(Probe):
             chosen = replace(chosen, ask=Ask.FORCED)
         if setup.forced:
             chosen = replace(chosen, functions=min(chosen.functions, len(setup.forced)))
-        return as_json(chosen)
+        return {k: value for k, value in as_json(chosen).items() if value is not None}
 
     def work(self, settings: RecallSettings, outlook: Outlook) -> Work:
         """The corpus once, and lines of as many functions as are likely to fit."""
@@ -398,6 +400,18 @@ class RecallProbe(Probe):
         part = Ask.FORCED if metric in FORCED else Ask.WRITTEN
         return unanswered(record, setup, part)
 
+    def answers(self, run: Run, record: CellRecord) -> Iterable[Answer]:
+        """Functions that were written, then those that were forced."""
+        from codeneedle.probes.recall import answers
+
+        return answers.answers(run, record)
+
+    def overview(self, run: Run, record: CellRecord) -> Document:
+        """A line for each function."""
+        from codeneedle.probes.recall import answers
+
+        return answers.overview(run, record)
+
     def unit_ends(self, setup: Setup) -> list[int]:
         """Numbers of forced functions; empty if none are forced."""
         first = conditions_of(setup).functions
@@ -408,6 +422,7 @@ PROBE = RecallProbe(
     name=NAME,
     metrics=METRICS,
     settings=RecallSettings,
+    layout=RecallConditions,
     continued_metric=FORCED[0].name,
     repeats=True,
 )

@@ -9,7 +9,7 @@ from msgspec import Meta, Struct
 from codeneedle.corpora.corpus import FUNCTIONS, LIMIT
 from codeneedle.corpora.needles import ASKED_LINES, FORCED_LINES
 from codeneedle.probes.recall.record import NAME
-from codeneedle.records.record import Setup, from_json
+from codeneedle.records.record import MOST_TOKENS, Setup, from_json
 
 
 class Ask(StrEnum):
@@ -45,9 +45,9 @@ class RecallConditions:
     """
 
     ask: Ask = Ask.BOTH
-    functions: Annotated[int, Meta(ge=1)] = FUNCTIONS
+    functions: Annotated[int, Meta(ge=1, le=LIMIT)] = FUNCTIONS
     lines: Annotated[int, Meta(ge=1, le=ASKED_LINES)] = FORCED_LINES
-    reply_tokens: Annotated[int, Meta(ge=1)] | None = None
+    reply_tokens: Annotated[int, Meta(ge=1, le=MOST_TOKENS)] | None = None
 
 
 def conditions_of(setup: Setup) -> RecallConditions:
@@ -97,7 +97,7 @@ class RecallSettings(Struct, frozen=True, forbid_unknown_fields=True):
         ),
     ] = None
     reply_tokens: Annotated[
-        Annotated[int, Meta(ge=1)] | None,
+        Annotated[int, Meta(ge=1, le=MOST_TOKENS)] | None,
         Meta(
             description="Limit of written replies, in tokens. Only it and the model "
             "end them, so that running on is seen.",

@@ -20,29 +20,30 @@ from codeneedle.probes.retrieval.record import (
     Dialled,
     Frozen,
     LeftOut,
+    frozen_of,
     retrieval_of,
 )
 from codeneedle.probes.retrieval.scoring import Mode
+from codeneedle.probes.retrieval.settings import RetrievalConditions, texts_at
 from codeneedle.probes.retrieval.task_kinds import TASKS
-from codeneedle.records.record import BadRecord, CellRecord, Run, Setup
+from codeneedle.records.record import BadRecord, CellRecord, Run, Setup, from_json
 
 # --- metrics
 
 
 _Value = TypeVar("_Value")
 _Number = Callable[[Outcome], float | None]
-_Chosen = Callable[[Outcome], bool]
+_Chosen = Callable[[Outcome, Setup], bool]
 
 
 def _numbers(number: _Number, chosen: _Chosen) -> Metric:
     """A metric with one value for each chosen question that has one; to be named."""
 
     def of(record: CellRecord, setup: Setup) -> Iterator[tuple[Outcome, float]]:
-        lengths = _values_of(setup, "lengths", int)
+        is_asked = _asked(setup)
         for each in outcomes(record):
-            # A record may have lengths already that others still lack.
-            is_asked = not lengths or each.length in lengths
-            value = number(each) if is_asked and chosen(each) else None
+            is_counted = is_asked(each) and chosen(each, setup)
+            value = number(each) if is_counted else None
             if value is not None:
                 yield each, value
 
@@ -66,6 +67,20 @@ def _numbers(number: _Number, chosen: _Chosen) -> Metric:
     )
 
 
+def _asked(setup: Setup) -> Callable[[Outcome], bool]:
+    """What *setup* asks: while a run grows, a record may have more already."""
+    frozen = frozen_of(setup)
+    if frozen is None or NAME not in setup.former:
+        return lambda _each: True
+    asked = from_json(setup.probes[NAME], RetrievalConditions, file="setup.json")
+    texts = {task: texts_at(task, frozen, asked) for task in asked.tasks}
+
+    def is_asked(each: Outcome) -> bool:
+        return each.length in asked.lengths and each.number < texts.get(each.task, 0)
+
+    return is_asked
+
+
 def _right(chosen: _Chosen) -> Metric:
     return _numbers(lambda each: each.score.share, chosen)
 
@@ -81,7 +96,7 @@ def _until(chosen: _Chosen) -> Metric:
 
 
 def _mode(mode: Mode) -> Metric:
-    metric = _numbers(lambda each: float(each.score.mode is mode), lambda _: True)
+    metric = _numbers(lambda each: float(each.score.mode is mode), lambda *_: True)
     return replace(
         metric,
         name=mode.value,
@@ -94,8 +109,10 @@ def _mode(mode: Mode) -> Metric:
     )
 
 
-def _is_informative(each: Outcome) -> bool:
-    return each.is_informative
+def _is_informative(each: Outcome | LeftOut, setup: Setup) -> bool:
+    """Whether its task counts, at its length, in what is about all tasks."""
+    frozen = frozen_of(setup)
+    return frozen is None or frozen.is_informative(each.task, each.length)
 
 
 def _reading_speeds(record: CellRecord, _setup: Setup) -> list[float]:
@@ -115,14 +132,14 @@ def _bounded(record: CellRecord) -> float:
     return sum(len(each.bounds) for each in scored) / tokens if tokens else 0.0
 
 
-def _units(record: CellRecord, _setup: Setup) -> list[str]:
+def _units(record: CellRecord, setup: Setup) -> list[str]:
     """Informative texts; also those that the pair was not asked, as lost on others."""
     found = retrieval_of(record)
-    asked = [each.text for each in outcomes(record) if each.is_informative]
+    asked = [each.text for each in outcomes(record) if _is_informative(each, setup)]
     not_asked = [
         text_name(left.task, left.length, number)
         for left in (found.not_asked if found else ())
-        if found and found.frozen.is_informative(left.task, left.length)
+        if found and _is_informative(left, setup)
         for number in {each.number for each in found.texts if each.task == left.task}
     ]
     return list(dict.fromkeys([*asked, *not_asked]))
@@ -197,7 +214,7 @@ def _values_of(setup: Setup, key: str, kind: type[_Value]) -> tuple[_Value, ...]
 
 
 def _of_task(task: str, length: int | None) -> Iterator[Metric]:
-    def chosen(each: Outcome) -> bool:
+    def chosen(each: Outcome, _setup: Setup) -> bool:
         return each.task == task and length in {None, each.length}
 
     at = "" if length is None else f"@{length}"
@@ -230,18 +247,21 @@ SURVIVAL_TOKENS = (16, 32, 64, 128, 256, 512)
 def remarks(run: Run) -> tuple[str, ...]:
     """The path of each dial, what was left out, and how long answers survive."""
     records = [r for r in run.records if r.probe == NAME and r.has_numbers]
-    found = next(filter(None, map(retrieval_of, records)), None)
-    if found is None:
-        return ()
+    frozen = frozen_of(run.setup) if records else None
     return (
-        *(_dial_phrase(dial, found.frozen) for dial in found.frozen.dials),
-        *(
-            f"{each.task} at {each.length:,} tokens was asked of no pair: {each.reason}"
-            for each in found.frozen.left_out
-        ),
+        *(_set_by_reference(frozen) if frozen else ()),
         *_not_asked(records),
         *_survivals(records),
     )
+
+
+def _set_by_reference(frozen: Frozen) -> Iterator[str]:
+    """A line for each dial, and for each length that no pair was asked."""
+    for dial in frozen.dials:
+        yield _dial_phrase(dial, frozen)
+    for each in frozen.left_out:
+        reason = each.reason
+        yield f"{each.task} at {each.length:,} tokens was asked of no pair: {reason}"
 
 
 def _not_asked(records: Sequence[CellRecord]) -> Iterator[str]:

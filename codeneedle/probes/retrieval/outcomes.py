@@ -30,6 +30,7 @@ class Outcome:
         depth: The depth that was asked for, from 0 to 1.
         question: Its name; the same for every pair.
         text: Name of the text that it shares with other questions.
+        number: Of that text among those of its task and length.
         score: What the answer is.
         logp: Mean log-probability of the tokens of the right answer, in nats; None
             if they were not forced.
@@ -37,8 +38,6 @@ class Outcome:
         until: Tokens of the right answer before the first that is not the first
             choice: greedy writing is right until then. None if not forced.
         tokens: Tokens of the right answer; 0 if not forced.
-        is_informative: Whether its task counts, at this length, in what is about all
-            tasks.
         answer: The question and its answer, verbatim.
     """
 
@@ -47,12 +46,12 @@ class Outcome:
     depth: float
     question: str
     text: str
+    number: int
     score: AnswerScore
     logp: float | None
     is_bound: bool
     until: int | None
     tokens: int
-    is_informative: bool
     answer: Answer
 
 
@@ -74,17 +73,14 @@ def _outcomes(key: ByIdentity[CellRecord]) -> tuple[Outcome, ...]:
         return ()
     try:
         return tuple(
-            _outcome(text, answer, is_informative=is_informative)
-            for text in found.texts
-            for is_informative in [found.frozen.is_informative(text.task, text.length)]
-            for answer in text.asked
+            _outcome(text, answer) for text in found.texts for answer in text.asked
         )
     except (IndexError, ValueError) as error:
         file = f"{key.value.pair.slug}.{NAME}.json"
         raise BadRecord(file=file, reason=f"a question is none: {error}") from error
 
 
-def _outcome(text: TextRead, answer: Answer, *, is_informative: bool) -> Outcome:
+def _outcome(text: TextRead, answer: Answer) -> Outcome:
     scored = answer.scored if answer.scored and answer.scored.logprobs else None
     return Outcome(
         task=text.task,
@@ -92,12 +88,12 @@ def _outcome(text: TextRead, answer: Answer, *, is_informative: bool) -> Outcome
         depth=answer.depth,
         question=answer.name,
         text=text_name(text.task, text.length, text.number),
+        number=text.number,
         score=score_answer(answer.question(text.number, text.decoys), answer.reply),
         logp=_mean(scored.logprobs) if scored else None,
         is_bound=bool(scored and scored.bounds),
         until=_first_choices(scored.leads) if scored else None,
         tokens=len(scored.logprobs) if scored else 0,
-        is_informative=is_informative,
         answer=answer,
     )
 

@@ -5,14 +5,17 @@ import hashlib
 import itertools
 import math
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 
 from codeneedle.corpora.corpus import Corpus
+from codeneedle.document import Document
 from codeneedle.engines.engine import Ability
 from codeneedle.engines.messages import Chat, Completion, Forced, Reply
 from codeneedle.errors import BadInput, UnknownName
 from codeneedle.grid import Pair, most_precise_first
+from codeneedle.probes.answers import Answer as Reported
+from codeneedle.probes.answers import Gap
 from codeneedle.probes.asking import Asker
 from codeneedle.probes.metrics import METRICS as OF_CELL
 from codeneedle.probes.metrics import Metric
@@ -37,6 +40,7 @@ from codeneedle.probes.retrieval.record import (
     LeftOut,
     Retrieval,
     TextRead,
+    frozen_of,
     retrieval_of,
 )
 from codeneedle.probes.retrieval.scoring import is_enough, score_answer
@@ -45,12 +49,15 @@ from codeneedle.probes.retrieval.settings import (
     ANSWER_FACTOR,
     CHARACTERS_PER_TOKEN,
     LENGTHS,
+    Block,
     RetrievalConditions,
     RetrievalSettings,
     answer_room,
+    as_stored,
     expected,
     fixed_dials,
     lengths_of,
+    places_of,
     refuse_lost_text,
     stored_conditions,
     texts_at,
@@ -81,17 +88,6 @@ PRIMING_TOKENS = 1
 
 USUAL_ANSWER_TOKENS = 30
 """Written and forced together, for the time that a plan tells."""
-
-
-def frozen_of(records: Mapping[Pair, CellRecord]) -> Frozen | None:
-    """
-    What the first cell of *records* found out for all; None if there is none yet.
-
-    Of records before and after lengths were added, those with them.
-    """
-    found = (retrieval_of(records[pair]) for pair in most_precise_first(records))
-    frozen = (each.frozen for each in found if each is not None)
-    return max(frozen, key=lambda each: len(each.sizes), default=None)
 
 
 class RetrievalProbe(Probe):
@@ -199,7 +195,23 @@ class RetrievalProbe(Probe):
             refuse_lost_text(run, lengths_of(settings)[-1])
         can_force = Ability.LOG_PROBABILITIES in run.engine.abilities
         graded = "" if can_force else f"{run.engine.name} tells no probabilities"
-        return as_json(stored_conditions(settings, graded))
+        chosen = stored_conditions(settings, graded)
+        if stored := run.setup.probes.get(NAME):
+            chosen = replace(chosen, blocks=_conditions(stored).blocks)
+        return as_stored(chosen)
+
+    def widened(self, stored: Json, wanted: Json) -> Json | None:
+        """As of `Probe`. What is added has texts of its own, behind those there are."""
+        ours, theirs = map(_conditions, (stored, wanted))
+        joined = ours.grown(theirs)
+        is_same = theirs == replace(
+            joined,
+            lengths=theirs.lengths,
+            depths=theirs.depths,
+            questions=theirs.questions,
+            blocks=theirs.blocks,
+        )
+        return as_stored(joined) if is_same else None
 
     def more_metrics(self, setup: Setup) -> tuple[Metric, ...]:
         """Those of each task, and of each of several lengths."""
@@ -213,39 +225,52 @@ class RetrievalProbe(Probe):
         """
         Ask every question of the tasks, lengths and depths that has no answer yet.
 
-        The first pair of a run, the most precise one, sets the dials and the gate
-        before; the records of the others hold the same settings. Where lengths were
-        added, the dials stay, and the gate is asked at these.
+        The first pair of a run, the most precise one, sets the dials before, and the
+        gate. Where lengths, depths or questions were added, the dials stay, and the
+        gate is asked at new lengths.
 
         Raises:
             BadInput: If no setting of a task fits its shortest length.
             CellError: If the server fails.
         """
-        chosen = from_json(
-            context.run.setup.probes[NAME], RetrievalConditions, file="setup.json"
-        )
-        found = retrieval_of(context.former) if context.former else None
+        chosen = _conditions(context.run.setup.probes[NAME])
+        former = retrieval_of(context.former) if context.former else None
+        found = former or Retrieval(texts=())
         context.step(0, 1, "loading")
         with context.serving() as served:
             asker = _Questioner(served, context)
             cell = _Measuring(context=context, asker=asker, chosen=chosen)
-            records = dict(context.records)
-            if context.former:
-                records[context.pair] = context.former
-            frozen = frozen_of(records)
-            cell.leads = found is not None or frozen is None
-            frozen = cell.lengthened(frozen) if frozen else cell.dialled()
-            found = Retrieval(
-                frozen=frozen,
-                texts=found.texts if found else (),
-                not_asked=_lengthened(found.not_asked if found else (), frozen),
-            )
+            cell.is_again = self.name != NAME
+            known = frozen_of(context.run.setup)
+            cell.frozen = cell.lengthened(known) if known else cell.dialled()
+            if cell.frozen != known:
+                context.calibrate(as_json(cell.frozen))
+            not_asked = _lengthened(found.not_asked, cell.frozen)
+            found = replace(found, not_asked=not_asked)
             for so_far in cell.texts(found):
                 found = so_far
                 context.keep(as_json(found))
             asker.settle()
             context.step(1, 1, "stopping")
         return as_json(found)
+
+    def answers(self, _run: Run, record: CellRecord) -> Iterable[Reported]:
+        """Questions about texts."""
+        from codeneedle.probes.retrieval import answers
+
+        return answers.answers(record)
+
+    def overview(self, _run: Run, record: CellRecord) -> Document:
+        """How many were right, and how the others failed."""
+        from codeneedle.probes.retrieval import answers
+
+        return answers.overview(record)
+
+    def gaps(self, run: Run, record: CellRecord) -> list[Gap]:
+        """Lengths that the dial or the gate left out."""
+        from codeneedle.probes.retrieval import answers
+
+        return answers.gaps(run, record)
 
     def remarks(self, run: Run) -> tuple[str, ...]:
         """The path of each dial, what was left out, how long answers survive."""
@@ -256,11 +281,16 @@ PROBE = RetrievalProbe(
     name=NAME,
     metrics=(*METRICS, *OF_CELL),
     settings=RetrievalSettings,
-    grows=("lengths",),
+    layout=RetrievalConditions,
+    grows=("lengths", "depths", "questions"),
     counts_tokens=True,
     repeats=True,
-    leads=True,
+    calibrates=True,
 )
+
+
+def _conditions(stored: Json) -> RetrievalConditions:
+    return from_json(stored, RetrievalConditions, file="setup.json")
 
 
 @dataclass(slots=True, kw_only=True)
@@ -270,8 +300,9 @@ class _Measuring:
     context: ProbeContext
     asker: "_Questioner"
     chosen: RetrievalConditions
-    leads: bool = False
+    is_again: bool = False
     steps: tuple[int, int] = (0, 1)
+    frozen: Frozen = field(init=False)
 
     def dialled(self) -> Frozen:
         """The settings for all pairs, found on questions that are not scored."""
@@ -299,7 +330,8 @@ class _Measuring:
                 try:
                     characters = self._characters(dial.task, dial.setting, length)
                     size = replace(size, characters=characters)
-                    self._made(size, dial.setting, self.chosen.questions, "")
+                    for block in self.chosen.every_block:
+                        self._made(size, dial.setting, block, "")
                 except BadInput as error:
                     reason = one_line(str(error))
                 sizes.append(size)
@@ -310,61 +342,74 @@ class _Measuring:
     def texts(self, found: Retrieval) -> Iterator[Retrieval]:
         """*found*, with one more text that it lacks each time."""
         begin = len(found.texts)
-        while left := _missing(found, self.chosen):
+        while left := _missing(found, self.frozen, self.chosen):
             done = len(found.texts) - begin
             self.steps = done, done + len(left)
             size, number = left[0]
-            read = self._read(size, self._text(size, number, found.frozen), number)
+            read = self._read(size, self._text(size, number), number)
             found = replace(found, texts=(*found.texts, read))
-            if number + 1 == texts_at(size.task, found.frozen, self.chosen):
+            if number + 1 == texts_at(size.task, self.frozen, self.chosen):
                 found = self._asked(found, size)
             yield found
 
     def _asked(self, found: Retrieval, size: Fitted) -> Retrieval:
         """*found*, with what all answers to a task at one length tell of the others."""
-        frozen, shares = found.frozen, _shares(found, size)
+        frozen, shares = self.frozen, _shares(found, size)
         if frozen.reference != str(self.context.pair):
             return self._gated(found, size, shares.values())
-        if not self.leads:
+        if self.is_again:
             return found
         right = _mean(itertools.chain.from_iterable(shares.values()))
-        told = Answered(size.task, size.length, round(right, 4))
-        frozen = replace(frozen, answered=(*frozen.answered, told))
+        place = (size.task, size.length)
+        others = (e for e in frozen.answered if (e.task, e.length) != place)
+        told = Answered(*place, round(right, 4))
+        frozen = replace(frozen, answered=(*others, told))
         fails = all(_mean(each) < FAILS_BELOW for each in shares.values())
         if fails and self.chosen.gate == "on":
             reason = (
                 f"{frozen.reference} has less than {FAILS_BELOW:.0%} right at "
                 f"{size.length:,} tokens at every depth"
             )
-            left_out = (*frozen.left_out, *_beyond(size, found, reason))
+            left_out = (*frozen.left_out, *_beyond(size, found, frozen, reason))
             frozen = replace(frozen, left_out=left_out)
-        return replace(found, frozen=frozen)
+        self.frozen = frozen
+        self.context.calibrate(as_json(frozen))
+        return found
 
     def _gated(
         self, found: Retrieval, size: Fitted, shares: Iterable[Sequence[float]]
     ) -> Retrieval:
         """*found*, without longer texts if this pair has nothing of *shares* right."""
-        theirs = found.frozen.right_at(size.task, size.length) or 0.0
+        theirs = self.frozen.right_at(size.task, size.length) or 0.0
         is_gated = self.chosen.gate == "on" and theirs >= FAILS_BELOW
         if not is_gated or any(map(any, shares)):
             return found
         reason = (
             f"nothing is right at {size.length:,} tokens, of which "
-            f"{found.frozen.reference} has {theirs:.0%}"
+            f"{self.frozen.reference} has {theirs:.0%}"
         )
-        not_asked = (*found.not_asked, *_beyond(size, found, reason))
+        beyond = _beyond(size, found, self.frozen, reason)
+        not_asked = (*found.not_asked, *beyond)
         return replace(found, not_asked=not_asked)
 
-    def _text(self, size: Fitted, number: int, frozen: Frozen) -> TaskText:
+    def _text(self, size: Fitted, number: int) -> TaskText:
         """The text of that *number*, the same for every pair."""
-        setting = frozen.settings[size.task]
-        return self._made(size, setting, self.chosen.questions, "", only=number)[0]
+        setting = self.frozen.settings[size.task]
+        at, only = places_of(size.task, self.frozen, self.chosen)[number]
+        block, purpose = self.chosen.every_block[at], f"added {at}" if at else ""
+        (text,) = self._made(size, setting, block, purpose, only=only)
+        if not at:
+            return text
+        named = (
+            replace(each, name=f"{purpose}-{each.name}") for each in text.questions
+        )
+        return replace(text, questions=tuple(named))
 
     def _made(
         self,
         size: Fitted,
         setting: int,
-        questions: int,
+        block: Block,
         purpose: str,
         *,
         only: int | None = None,
@@ -375,8 +420,8 @@ class _Measuring:
             size.task,
             dial=setting,
             characters=size.characters,
-            depths=self.chosen.depths,
-            questions=questions,
+            depths=block.depths,
+            questions=block.questions,
             seed=zlib.crc32(words.encode()),
             only=only,
         )
@@ -402,12 +447,14 @@ class _Measuring:
         length = self.chosen.lengths[0]
         size = Fitted(task, length, self._characters(task, setting, length))
         # What does not fit here would end the run, after minutes of other settings.
-        self._made(size, setting, self.chosen.questions, "")
-        depths = self.chosen.questions_of(task) // self.chosen.questions
-        questions = -(-DIAL_QUESTIONS // depths)
+        first, *_ = blocks = self.chosen.every_block
+        for block in blocks:
+            self._made(size, setting, block, "")
+        depths = len(first.depths) if TASKS[task].has_depth else 1
+        tried = replace(first, questions=-(-DIAL_QUESTIONS // depths))
         shares = [
             score_answer(question, self.asker.answered(text, question).text).share
-            for text in self._made(size, setting, questions, "dial")
+            for text in self._made(size, setting, tried, "dial")
             for question in text.questions
         ]
         right = math.fsum(shares) / len(shares)
@@ -421,7 +468,7 @@ class _Measuring:
                     task,
                     dial=setting,
                     characters=characters,
-                    depths=self.chosen.depths[:1],
+                    depths=self.chosen.every_block[0].depths[:1],
                     questions=1,
                     seed=self.context.run.setup.seed,
                 )[0].text
@@ -482,19 +529,22 @@ class _Measuring:
         )
 
 
-def _missing(found: Retrieval, chosen: RetrievalConditions) -> list[tuple[Fitted, int]]:
+def _missing(
+    found: Retrieval, frozen: Frozen, chosen: RetrievalConditions
+) -> list[tuple[Fitted, int]]:
     """The texts that *found* lacks: task and length of each with its number."""
     done = {(each.task, each.length, each.number) for each in found.texts}
     return [
         (size, number)
-        for size, number in texts_of(found.frozen, chosen, found.not_asked)
+        for size, number in texts_of(frozen, chosen, found.not_asked)
         if (size.task, size.length, number) not in done
     ]
 
 
-def _beyond(failed: Fitted, found: Retrieval, reason: str) -> list[LeftOut]:
+def _beyond(
+    failed: Fitted, found: Retrieval, frozen: Frozen, reason: str
+) -> list[LeftOut]:
     """The greater lengths of the task that *failed*, left out for that *reason*."""
-    frozen = found.frozen
     known = {(text.task, text.length) for text in found.texts}
     known |= {(e.task, e.length) for e in (*frozen.left_out, *found.not_asked)}
     return [

@@ -9,6 +9,7 @@ from codeneedle.records.record import (
     Amount,
     CellRecord,
     Count,
+    Setup,
     Share,
     from_json,
     refuse_impossible,
@@ -166,10 +167,10 @@ class Answered:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Frozen:
     """
-    What the first cell of a run found out for all.
+    What the reference has set for all cells; `Setup.calibrated` keeps it.
 
     Attributes:
-        reference: Its pair: ``f16/f16``.
+        reference: The pair: ``f16/f16``.
         dials: One for each task.
         sizes: One for each task and length.
         left_out: Tasks that are too hard for the reference from a length on.
@@ -211,14 +212,30 @@ class Retrieval:
     The observation of the retrieval probe.
 
     Attributes:
-        frozen: The same in all records of a run.
         texts: In asking order.
         not_asked: Lengths beyond one at which this pair answers nothing.
     """
 
-    frozen: Frozen
     texts: tuple[TextRead, ...]
     not_asked: tuple[LeftOut, ...] = ()
+
+
+def frozen_of(setup: Setup) -> Frozen | None:
+    """
+    What the reference has set for all cells; None before it has.
+
+    Raises:
+        BadRecord: If what the setup keeps is something else.
+    """
+    stored = setup.calibrated.get(NAME)
+    if stored is None:
+        return None
+    found = from_json(stored, Frozen, file="setup.json")
+    for dial in found.dials:
+        is_possible = any(step.setting == dial.setting for step in dial.path)
+        what = f"the setting of {dial.task} was never tried"
+        refuse_impossible(is_possible, what, file="setup.json")
+    return found
 
 
 def retrieval_of(record: CellRecord) -> Retrieval | None:
@@ -232,10 +249,6 @@ def retrieval_of(record: CellRecord) -> Retrieval | None:
         return None
     file = f"{record.pair.slug}.{record.probe}.json"
     found = from_json(record.observation, Retrieval, file=file)
-    for dial in found.frozen.dials:
-        is_possible = any(step.setting == dial.setting for step in dial.path)
-        what = f"the setting of {dial.task} was never tried"
-        refuse_impossible(is_possible, what, file=file)
     for text in found.texts:
         for asked in text.asked:
             is_possible = (

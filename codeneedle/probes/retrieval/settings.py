@@ -5,18 +5,15 @@ be equal, how text and question are joined, and the texts.
 
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated
 
 from msgspec import Meta, Struct
 
+from codeneedle.engines.engine import LostText
 from codeneedle.errors import BadInput, UnknownName
 from codeneedle.probes.probe import RunContext, tokenizing
-from codeneedle.probes.prompts import (
-    NO_THINK_ARGS,
-    PromptForm,
-    lost_text,
-)
+from codeneedle.probes.prompts import NO_THINK_ARGS, PromptForm
 from codeneedle.probes.retrieval.prompts import WORDING, messages
 from codeneedle.probes.retrieval.record import (
     NAME,
@@ -28,6 +25,7 @@ from codeneedle.probes.retrieval.record import (
 )
 from codeneedle.probes.retrieval.task_kinds import TASKS, TASKS_VERSION, make_texts
 from codeneedle.probes.retrieval.tasks import TaskText
+from codeneedle.records.record import MOST_TOKENS, Json, Length, Share, as_json
 
 TASK_NAMES = ("single", "multikey")
 LENGTHS = ("1K", "2K", "4K")
@@ -36,6 +34,8 @@ DEPTHS = (0.1, 0.3, 0.5, 0.7, 0.9)
 
 QUESTIONS = 4
 """Of each task at each length and depth."""
+
+MOST_QUESTIONS = 1000
 
 AIM = (0.6, 0.9)
 """Share of right answers of the reference that a dial aims at, ends included."""
@@ -54,9 +54,6 @@ TEMPLATE_TOKENS = 128
 """What a chat template may add to text and question."""
 
 KIBI = 1024
-
-LONGEST_TOKENS = 16 * KIBI * KIBI
-"""Of a text; no model has a context of as many."""
 
 
 # --- what a user may choose
@@ -102,7 +99,7 @@ class RetrievalSettings(Struct, frozen=True, forbid_unknown_fields=True):
         int,
         Meta(
             ge=1,
-            le=1000,
+            le=MOST_QUESTIONS,
             description="Questions of each task at each length and depth.",
             extra={"option": "--questions", "default": str(QUESTIONS)},
         ),
@@ -145,11 +142,11 @@ def tokens_of(length: int | str) -> int:
             hint="Write 512, or 4K for 4,096, separated by commas.",
         )
     tokens = int(digits) * (KIBI if word.endswith("K") else 1)
-    if tokens > LONGEST_TOKENS:
+    if tokens > MOST_TOKENS:
         raise BadInput(
             source=f"--lengths {length}",
             reason="is longer than any context",
-            hint=f"Use lengths up to {LONGEST_TOKENS // KIBI}K.",
+            hint=f"Use lengths up to {MOST_TOKENS // KIBI}K.",
         )
     return tokens
 
@@ -221,6 +218,20 @@ def _texts_that_fit(task: str, dial: int, characters: int) -> tuple[TaskText, ..
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Block:
+    """
+    Questions that a run began with, or that were added to it at once.
+
+    Attributes:
+        depths: From 0 to 1.
+        questions: Of each task, at each length and each of these depths.
+    """
+
+    depths: tuple[Share, ...]
+    questions: Annotated[int, Meta(ge=1, le=MOST_QUESTIONS)]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RetrievalConditions:
     """
     What must be equal for answers to be comparable, beside what is frozen.
@@ -230,6 +241,8 @@ class RetrievalConditions:
         lengths: Of texts, in tokens, ascending.
         depths: From 0 to 1.
         questions: Of each task, at each length and depth.
+        blocks: What of these came when: texts hold questions of one block. Empty
+            where nothing was added.
         dial: Settings that the user chose: ``multikey=3``.
         gate: ``on`` or ``off``.
         graded: Why right answers are not forced; empty if they are.
@@ -238,14 +251,26 @@ class RetrievalConditions:
     """
 
     tasks: tuple[str, ...]
-    lengths: tuple[int, ...]
-    depths: tuple[float, ...]
-    questions: int
+    lengths: tuple[Length, ...]
+    depths: tuple[Share, ...]
+    questions: Annotated[int, Meta(ge=1, le=MOST_QUESTIONS)]
     dial: tuple[str, ...]
     gate: str
     graded: str
     texts: int = TASKS_VERSION
     wording: int = WORDING
+    blocks: tuple[Block, ...] = ()
+
+    def __post_init__(self) -> None:
+        """
+        Refuse what a damaged setup may hold.
+
+        Raises:
+            ValueError: If there is no such task.
+        """
+        unknown = [task for task in (*self.tasks, *self.settings) if task not in TASKS]
+        if unknown:
+            raise ValueError(f"there is no task '{unknown[0]}'")
 
     @property
     def settings(self) -> dict[str, int]:
@@ -253,9 +278,49 @@ class RetrievalConditions:
         words = (word.split("=") for word in self.dial)
         return {task: int(setting) for task, setting in words}
 
+    @property
+    def every_block(self) -> tuple[Block, ...]:
+        """The blocks; one of all questions where nothing was added."""
+        whole = Block(depths=self.depths, questions=self.questions)
+        return self.blocks or (whole,)
+
+    def by_block(self, task: str) -> list[int]:
+        """Questions of *task* at each length, of each block."""
+        # What has no depth is not asked more often for further depths.
+        first = {*self.every_block[0].depths}
+        return [
+            each.questions
+            * (len(each.depths) if TASKS[task].has_depth else first <= {*each.depths})
+            for each in self.every_block
+        ]
+
     def questions_of(self, task: str) -> int:
         """Questions of *task* at each length."""
-        return self.questions * (len(self.depths) if TASKS[task].has_depth else 1)
+        return sum(self.by_block(task))
+
+    def grown(self, wanted: "RetrievalConditions") -> "RetrievalConditions":
+        """These, with the lengths, depths and questions of *wanted* that they lack."""
+        questions = max(self.questions, wanted.questions)
+        added = tuple(each for each in wanted.depths if each not in self.depths)
+        blocks = self.every_block
+        if questions > self.questions:
+            more = questions - self.questions
+            blocks += (Block(depths=self.depths, questions=more),)
+        if added:
+            blocks += (Block(depths=added, questions=questions),)
+        return replace(
+            self,
+            lengths=tuple(sorted({*self.lengths, *wanted.lengths})),
+            depths=tuple(sorted({*self.depths, *added})),
+            questions=questions,
+            blocks=blocks if len(blocks) > 1 else (),
+        )
+
+
+def as_stored(chosen: RetrievalConditions) -> Json:
+    """*chosen*, as a setup stores it: without blocks where nothing was added."""
+    stored = as_json(chosen)
+    return stored if chosen.blocks else {k: stored[k] for k in stored if k != "blocks"}
 
 
 def stored_conditions(
@@ -296,7 +361,7 @@ def refuse_lost_text(run: RunContext, length: int) -> None:
     # Templates may drop white space around a message.
     for what, part in (("the text", text.text.strip()), ("question", question.prompt)):
         if part not in prompt:
-            raise lost_text(f"{what} of the probe {NAME}")
+            raise LostText(f"{what} of the probe {NAME}")
 
 
 def expected(chosen: RetrievalConditions) -> Frozen:
@@ -350,7 +415,19 @@ def _is_out(size: Fitted, left_out: Iterable[LeftOut]) -> bool:
 
 def texts_at(task: str, frozen: Frozen, chosen: RetrievalConditions) -> int:
     """Texts of *task* at each length."""
-    return math.ceil(chosen.questions_of(task) / per_text(task, frozen))
+    return len(places_of(task, frozen, chosen))
+
+
+def places_of(
+    task: str, frozen: Frozen, chosen: RetrievalConditions
+) -> list[tuple[int, int]]:
+    """Of each text of *task* at a length, its block and its number in that."""
+    size = per_text(task, frozen)
+    return [
+        (at, number)
+        for at, count in enumerate(chosen.by_block(task))
+        for number in range(math.ceil(count / size))
+    ]
 
 
 def per_text(task: str, frozen: Frozen) -> int:

@@ -487,7 +487,8 @@ def _meaning(draft: Draft) -> Made:
             key=f"{what} the {which} numbers",
             prompt=f"Which function of the text above {what} the {which} numbers?"
             " Answer with its name alone.",
-            begin=f"The function that {what} the {which} numbers:\ndef ",
+            # Not up to ``def``: small models invent a name that says what it does.
+            begin=f'The function above that {what} the {which} numbers is named "',
             items=(names[n],),
             at=(n,),
             decoys=[

@@ -11,6 +11,7 @@ from typing import TypeVar
 
 from codeneedle.corpora.random_bodies import random_bytes
 from codeneedle.errors import BadInput
+from codeneedle.records.record import Share
 
 _Value = TypeVar("_Value")
 
@@ -68,7 +69,7 @@ class Posed:
     """
 
     name: str
-    depth: float
+    depth: Share
     key: str
     prompt: str
     begin: str

@@ -1,1 +1,1 @@
-"""Reuse: the same question with a cold cache, and with one that is used again."""
+"""Reuse: compares answers from a cold cache with answers from a reused cache."""

@@ -12,14 +12,14 @@ LABELS = {
     Way.TURN: "on a second turn",
     Way.RESTORE: "after saving and restoring",
 }
-"""The ways, as headings say."""
+"""The ways, as phrases for headings."""
 
 _nats = partial(Metric, unit="nats", better="lower", bounds=(0, None), digits=4)
 
 
 def _largest(record: CellRecord, ways: Sequence[Way]) -> float | None:
-    found = (reuse_of(record).largest(way) for way in ways)
-    return max((each for each in found if each is not None), default=None)
+    largest = (reuse_of(record).largest(way) for way in ways)
+    return max((nats for nats in largest if nats is not None), default=None)
 
 
 def _of_way(way: Way) -> Metric:
@@ -33,9 +33,10 @@ def _of_way(way: Way) -> Metric:
 
 
 def _other_replies(record: CellRecord, _setup: Setup) -> Sequence[float]:
-    """Of each reply from a cache that was used again, whether it is another one."""
-    found = [each.differs(way) for each in reuse_of(record).questions for way in AGAIN]
-    return [float(differs) for differs in found if differs is not None]
+    """1.0 for each reply from a reused cache that differs from the cold one; else 0."""
+    questions = reuse_of(record).questions
+    differing = [question.differs(way) for question in questions for way in AGAIN]
+    return [float(differs) for differs in differing if differs is not None]
 
 
 METRICS: tuple[Metric, ...] = (
@@ -59,9 +60,9 @@ METRICS: tuple[Metric, ...] = (
     ),
 )
 """
-All of them; the first is the headline.
+The first is the headline.
 
-None enters the verdict. They compare a pair with itself: a difference tells that its
-cache does not hold what a fresh one would, not that an answer got worse; and a pair
-that loses every answer may agree with itself to the last digit.
+None enters the verdict. They compare a pair with itself: a difference shows that a
+reused cache holds other values than a fresh one, not that answers are worse; and a
+pair that loses every answer may agree with itself exactly.
 """

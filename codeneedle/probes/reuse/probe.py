@@ -1,17 +1,19 @@
-"""The reuse probe: asks the same with a cold cache and with one that is used again."""
+"""The reuse probe: asks the same questions with a cold and with a reused cache."""
 
 import contextlib
 import itertools
 import shutil
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from codeneedle.document import Document
 from codeneedle.engines.engine import Ability, CannotSave
 from codeneedle.engines.messages import Chat, Completion, Forced, Reply
 from codeneedle.errors import BadInput, CellError, FolderUnusable
 from codeneedle.grid import Pair, most_precise, most_precise_first
+from codeneedle.probes.answers import Answer
 from codeneedle.probes.asking import Asker
 from codeneedle.probes.metrics import METRICS as OF_CELL
 from codeneedle.probes.probe import Outlook, Probe, ProbeContext, RunContext, Work
@@ -35,58 +37,64 @@ from codeneedle.probes.reuse.record import (
 from codeneedle.probes.reuse.settings import (
     LEAST_LENGTH,
     ROOM,
+    ReuseConditions,
     ReuseSettings,
     chosen,
     conditions_of,
 )
-from codeneedle.records.record import Json, NeedleFacts, Run, Status, as_json
+from codeneedle.records.record import (
+    CellRecord,
+    Json,
+    NeedleFacts,
+    Run,
+    Status,
+    as_json,
+)
 from codeneedle.text import one_line, plural
 
 REPLY_TOKENS = 32
-"""Of each answer: what is in the cache on a second turn was written one by one."""
+"""Tokens of each answer; those of a first turn are written one by one."""
 
 RIGHT_TOKENS = 64
-"""About, of the right lines of a function; for the plan alone."""
+"""Estimate for the right lines of a function, used only by the plan."""
 
 COLD_TOKENS = 16
-"""
-A cold prompt may find so many tokens in the cache: those that begin every prompt.
-"""
+"""Most tokens of a cold prompt that may be cached: those that begin every prompt."""
 
 LEAST_REUSED = 0.5
-"""Share of a prompt that must come from the cache for it to be used again."""
+"""Least share of a prompt that comes from a reused cache."""
 
 NOTABLE_NATS = 1.0
 NOTABLE_TIMES = 4.0
 """
-A difference that is worth a word: so many nats, and so many times the reference's.
+Thresholds of a remark: least difference in nats, and as a multiple of the reference's.
 
-On a healthy server (llama.cpp b11434, CPU) no way differs on the built-in model, and
-with SmolLM2 none but the second turn of f16/f16, by up to 0.33 nats, where values were
+On a healthy server (llama.cpp b11434, CPU) no way differs on the built-in model. With
+SmolLM2 only the second turn of f16/f16 does, by up to 0.33 nats, as its values were
 computed token by token instead of in a batch; q8_0/q8_0 and q4_0/q4_0 do not differ.
 """
 
 
 class ReuseProbe(Probe):
-    """Compares what a cold cache gives with what the same cache gives again."""
+    """Compares answers from a cold cache with answers from a reused one."""
 
     def reads_corpus(self, _settings: ReuseSettings) -> bool:
-        """It makes a text of its own."""
+        """Never: it generates a text."""
         return False
 
     def check_context(
         self, settings: ReuseSettings, context: int, _trained: int | None
     ) -> None:
         """
-        Stop at a text that does not fit the context with its questions and answers.
+        Check that the text fits the context with its questions and answers.
 
         Raises:
-            BadInput: Naming a context that is enough.
+            BadInput: If not; names a context that is large enough.
         """
         length = settings.length or LEAST_LENGTH
         if length + ROOM <= context:
             return
-        enough = -(-(length + ROOM) // 256) * 256
+        enough = -(-(length + ROOM) // 256) * 256  # rounded up
         option = f"--reuse-length {length}" if settings.length else f"--probe {NAME}"
         raise BadInput(
             source=option,
@@ -96,12 +104,12 @@ class ReuseProbe(Probe):
         )
 
     def work(self, settings: ReuseSettings, outlook: Outlook) -> Work:
-        """The text with an empty cache: once for all, and twice for each question."""
+        """The text is read once, and again twice for each question."""
         planned = chosen(settings, outlook.context)
         if outlook.setup and NAME in outlook.setup.probes:
             planned = conditions_of(outlook.setup)
         texts = (planned.length,) * (1 + 2 * planned.questions)
-        # Of a question each way has a reply and right lines; a turn is made twice.
+        # A reply and right lines in each way; the first turn is written three times.
         answers = len(Way) * (REPLY_TOKENS + RIGHT_TOKENS) + 3 * REPLY_TOKENS
         questions = plural(planned.questions, "question")
         return Work(
@@ -112,57 +120,76 @@ class ReuseProbe(Probe):
         )
 
     def conditions(self, run: RunContext) -> Json:
-        """Length of the text, and how many questions."""
+        """Length of the text, and number of questions."""
         settings = run.settings_of(ReuseSettings, NAME)
         return as_json(chosen(settings, run.setup.context))
 
     def measure(self, context: ProbeContext) -> Json:
         """
-        Ask each question that has no answer yet in all ways.
+        Ask each question that has no answers yet, in all ways.
 
         Raises:
             CellError: If the server fails, or no way can be compared.
         """
         planned = conditions_of(context.run.setup)
-        found = None
+        reuse = None
         if context.former and context.former.observation:
-            found = reuse_of(context.former)
+            reuse = reuse_of(context.former)
         context.step(0, 1, "loading")
         with _slots(context) as slots, context.serving(slots=slots) as served:
             seed = context.run.setup.seed
-            if found is None:
+            if reuse is None:
                 functions = functions_in(planned.length, served.tokenizer, seed=seed)
-                found = Reuse(functions=functions)
-            text = made_text(found.functions, seed=seed)
+                reuse = Reuse(functions=functions)
+            text = made_text(reuse.functions, seed=seed)
             asker = _ReuseAsker(served, context, text=text)
-            for number in range(len(found.questions), planned.questions):
+            for number in range(len(reuse.questions), planned.questions):
                 context.step(number, planned.questions, "reading the text")
                 question = asker.question(number, planned.questions)
-                found = replace(found, questions=(*found.questions, question))
-                context.keep(as_json(found))
+                reuse = replace(reuse, questions=(*reuse.questions, question))
+                context.keep(as_json(reuse))
             asker.settle()
             context.step(1, 1, "stopping")
-        _refuse_without_differences(found)
-        return as_json(found)
+        gaps = [gap for way in AGAIN for gap in reuse.gaps(way)]
+        if gaps and all(reuse.largest(way) is None for way in AGAIN):
+            raise CellError(
+                f"the cache was never used again: {gaps[0]}",
+                hint="Leave the probe reuse out for this model and engine.",
+                status=Status.UNSUPPORTED,
+            )
+        return as_json(reuse)
+
+    def answers(self, _run: Run, record: CellRecord) -> Iterable[Answer]:
+        """Functions, with the reply of each way."""
+        from codeneedle.probes.reuse import answers
+
+        return answers.answers(record)
+
+    def overview(self, _run: Run, record: CellRecord) -> Document:
+        """Each way of each question, then the replies that differ."""
+        from codeneedle.probes.reuse import answers
+
+        return answers.overview(record)
 
     def remarks(self, run: Run) -> tuple[str, ...]:
-        """Which pairs differ from themselves more than the reference; and gaps."""
+        """Pairs whose reused cache differs more than the reference's, and gaps."""
         records = [r for r in run.records if r.probe == NAME and r.has_numbers]
-        found = {record.pair: reuse_of(record) for record in records}
-        return (*_differences(found), *_gaps(found)) if found else ()
+        by_pair = {record.pair: reuse_of(record) for record in records}
+        return (*_differences(by_pair), *_gaps(by_pair)) if by_pair else ()
 
 
 PROBE = ReuseProbe(
     name=NAME,
     metrics=(*METRICS, *OF_CELL),
     settings=ReuseSettings,
+    layout=ReuseConditions,
     needs=frozenset({Ability.FORCED}),
 )
 
 
 @contextlib.contextmanager
 def _slots(context: ProbeContext) -> Iterator[Path]:
-    """A folder for the saved cache of one cell; deleted, as it holds the text."""
+    """A folder for the saved cache of one cell; deleted later, as it holds the text."""
     folder = context.log(NAME).with_suffix(".slots").resolve()
     try:
         shutil.rmtree(folder, ignore_errors=True)  # of a program that was killed
@@ -175,30 +202,14 @@ def _slots(context: ProbeContext) -> Iterator[Path]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _refuse_without_differences(found: Reuse) -> None:
-    """
-    Stop where nothing was used again.
-
-    Raises:
-        CellError: Saying why.
-    """
-    gaps = [gap for way in AGAIN for gap in found.gaps(way)]
-    if gaps and all(found.largest(way) is None for way in AGAIN):
-        raise CellError(
-            f"the cache was never used again: {gaps[0]}",
-            hint="Leave the probe reuse out for this model and engine.",
-            status=Status.UNSUPPORTED,
-        )
-
-
 @dataclass(slots=True)
 class _ReuseAsker(Asker):
     """
-    Brings the cache into a state, and asks; both again where a connection breaks.
+    Prepares the cache and asks; repeats both if a connection breaks.
 
     Attributes:
-        text: What is asked about.
-        cannot_save: Why the cache cannot be saved; None before that was tried.
+        text: The text that holds the functions.
+        cannot_save: Why the cache cannot be saved, empty if it can; None before a try.
     """
 
     text: ReuseText = field(kw_only=True)
@@ -206,7 +217,7 @@ class _ReuseAsker(Asker):
 
     def question(self, number: int, of: int) -> ReuseQuestion:
         """
-        The question *number*, from 0, of *of*, in each way.
+        The answers to question *number*, from 0, of *of*, in all ways.
 
         Raises:
             CellError: If the server fails.
@@ -219,11 +230,10 @@ class _ReuseAsker(Asker):
         )
         if self.cannot_save is None:
             self.cannot_save = self._retried(lambda: self._saved(other))
-        turn = Turn(before, self._retried(lambda: self._told(before)).text)
+        turn = Turn(before, self._retried(lambda: self._first_reply(before)).text)
         answers = []
         for way in Way:
-            words = f"{needle.name}: {way}"
-            self.context.step(number, of, words)
+            self.context.step(number, of, f"{needle.name}: {way}")
             answers.append(self._answer(way, needle, turn, other))
         self.context.observe_fallback(self.served)
         return ReuseQuestion(
@@ -275,13 +285,13 @@ class _ReuseAsker(Asker):
         )
 
     def _prepare(self, way: Way, before: NeedleFacts, other: NeedleFacts) -> None:
-        """Bring the cache into the state that *way* is about."""
+        """Bring the cache into the state of *way*."""
         if way is Way.TURN:
-            self._told(before)
+            self._first_reply(before)
         elif way is Way.PREFIX:
-            self._told(other, tokens=1)
+            self._first_reply(other, tokens=1)
         else:
-            # Another prompt takes the place of all that was in the cache.
+            # Another prompt replaces all that is in the cache.
             self.served.client.complete(Completion(prompt="\n", max_tokens=1))
         if way is Way.RESTORE:
             if self.cannot_save:
@@ -289,16 +299,16 @@ class _ReuseAsker(Asker):
             self.served.restore_cache()
 
     def _saved(self, other: NeedleFacts) -> str:
-        """Save a cache with the text and another question; why not, if not."""
-        self._told(other, tokens=1)
+        """Save a cache with the text and another question; the error if that fails."""
+        self._first_reply(other, tokens=1)
         try:
             self.served.save_cache()
         except CannotSave as error:
             return one_line(str(error))
         return ""
 
-    def _told(self, needle: NeedleFacts, *, tokens: int = REPLY_TOKENS) -> Reply:
-        """The answer to a first question."""
+    def _first_reply(self, needle: NeedleFacts, *, tokens: int = REPLY_TOKENS) -> Reply:
+        """The reply to the first question of a conversation."""
         run, text = self.context.run, self.text.text
         return self._sent(asking(run, text, needle, tokens=tokens))
 
@@ -309,25 +319,25 @@ class _ReuseAsker(Asker):
         return client.complete(question)
 
 
-# --- in words
+# --- remarks
 
 
-def _differences(found: Mapping[Pair, Reuse]) -> Iterator[str]:
-    """The ways in which pairs answer otherwise; if none, how much rounding changes."""
-    reference = most_precise(found)
+def _differences(by_pair: Mapping[Pair, Reuse]) -> Iterator[str]:
+    """Ways in which pairs differ notably; if there are none, the largest difference."""
+    reference = most_precise(by_pair)
     largest, is_notable = 0.0, False
-    for pair, way in itertools.product(most_precise_first(found), AGAIN):
-        value = found[pair].largest(way) or 0.0
-        largest = max(largest, value)
-        own = 0.0 if pair == reference else found[reference].largest(way) or 0.0
-        if value < max(NOTABLE_NATS, NOTABLE_TIMES * own):
+    for pair, way in itertools.product(most_precise_first(by_pair), AGAIN):
+        nats = by_pair[pair].largest(way) or 0.0
+        largest = max(largest, nats)
+        noise = 0.0 if pair == reference else by_pair[reference].largest(way) or 0.0
+        if nats < max(NOTABLE_NATS, NOTABLE_TIMES * noise):
             continue
         is_notable = True
-        questions = found[pair].questions
-        others = sum(each.differs(way) or False for each in questions)
-        beside = "" if pair == reference else f", with {reference} by {own:.2f}"
+        questions = by_pair[pair].questions
+        others = sum(question.differs(way) or False for question in questions)
+        beside = "" if pair == reference else f", with {reference} by {noise:.2f}"
         yield (
-            f"{pair} answers otherwise {LABELS[way]}: by up to {value:.2f} nats a "
+            f"{pair} answers otherwise {LABELS[way]}: by up to {nats:.2f} nats a "
             f"token{beside}; other replies: {others} of {len(questions)}"
         )
     if not is_notable:
@@ -336,13 +346,13 @@ def _differences(found: Mapping[Pair, Reuse]) -> Iterator[str]:
         yield f"a cache that is used again gives what a cold one gives{by}"
 
 
-def _gaps(found: Mapping[Pair, Reuse]) -> Iterator[str]:
-    """What could not be compared, and why."""
+def _gaps(by_pair: Mapping[Pair, Reuse]) -> Iterator[str]:
+    """Ways that could not be compared, with the reason and the pairs."""
     for way in AGAIN:
         pairs: dict[str, list[str]] = defaultdict(list)
-        for pair in most_precise_first(found):
-            for gap in found[pair].gaps(way):
+        for pair in most_precise_first(by_pair):
+            for gap in by_pair[pair].gaps(way):
                 pairs[gap].append(str(pair))
-        for gap, named in pairs.items():
-            of = "all pairs" if len(named) == len(found) else ", ".join(named)
+        for gap, names in pairs.items():
+            of = "all pairs" if len(names) == len(by_pair) else ", ".join(names)
             yield f"not compared {LABELS[way]}: {gap} ({of})"

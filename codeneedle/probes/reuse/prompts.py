@@ -1,7 +1,9 @@
-"""The text of the reuse probe, and its conversations of two questions."""
+"""The text of the reuse probe, and its conversations of two turns."""
 
 from dataclasses import dataclass
 
+from codeneedle.corpora.languages import python
+from codeneedle.corpora.needles import depth_of, forced_needle
 from codeneedle.corpora.random_bodies import Knobs, text_of
 from codeneedle.engines.engine import Tokenizer
 from codeneedle.engines.messages import Chat, Completion, Message
@@ -15,21 +17,21 @@ from codeneedle.probes.recall.prompts import (
 from codeneedle.records.record import NeedleFacts
 
 LINES = 5
-"""Of each function; about 60 tokens, all of which are forced."""
+"""Body lines of each function: about 60 tokens, all of which are forced."""
 
 FEWEST_FUNCTIONS = 4
-"""So that the functions that a question needs are different ones."""
+"""A question needs so many different functions."""
 
 SAMPLE_FUNCTIONS = 16
-"""From which the length of a function in tokens is known."""
+"""Functions of the sample from which the tokens of a function are estimated."""
 
 CHARACTERS_PER_TOKEN = 2
-"""Of random characters, where no tokenizer counts them."""
+"""Estimate for random characters, where there is no tokenizer."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReuseText:
-    """A text of random functions, and each of them."""
+    """A text of random functions, and its functions."""
 
     text: str
     functions: tuple[NeedleFacts, ...]
@@ -38,26 +40,23 @@ class ReuseText:
 def made_text(functions: int, *, seed: int) -> ReuseText:
     """A text of that many functions, the same on any platform and Python."""
     text = text_of(_knobs(functions, seed))
-    found: list[NeedleFacts] = []
-    line = 1
-    for block in text.split("\n\n\n"):
-        signature, *body = block.rstrip("\n").split("\n")
-        if body:
-            found.append(
-                NeedleFacts(
-                    name=signature.removeprefix("def ").removesuffix("():"),
-                    signature=signature,
-                    line=line,
-                    depth=round(len(found) / functions, 4),
-                    lines=tuple(body),
-                )
+    count = text.count("\n")
+    return ReuseText(
+        text,
+        tuple(
+            forced_needle(
+                function,
+                depth=depth_of(function, line_count=count),
+                lines=LINES,
+                seed=seed,
             )
-        line += block.count("\n") + 3
-    return ReuseText(text, tuple(found))
+            for function in python.functions(text)
+        ),
+    )
 
 
 def functions_in(length: int, tokenizer: Tokenizer | None, *, seed: int) -> int:
-    """How many functions make a text of *length* tokens."""
+    """Number of functions in a text of *length* tokens."""
     sample = text_of(_knobs(SAMPLE_FUNCTIONS, seed))
     tokens = (
         tokenizer.count_tokens(sample)
@@ -80,7 +79,7 @@ def _knobs(functions: int, seed: int) -> Knobs:
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """A question that was answered before."""
+    """A question and its answer, the first turn of a conversation."""
 
     needle: NeedleFacts
     answer: str
@@ -95,14 +94,14 @@ def asking(
     before: Turn | None = None,
 ) -> Chat | Completion:
     """
-    What asks for *needle*, with an answer of up to *tokens* tokens.
+    The request for the lines of *needle*.
 
     Args:
-        run: The form of prompts.
-        text: What is asked about.
+        run: Has the form of prompts, and the seed.
+        text: The text that holds the function.
         needle: The function.
         tokens: Most tokens of the answer.
-        before: The first turn of the conversation; None if this is the first.
+        before: The first turn of the conversation; None to begin one.
     """
     seed = run.setup.seed
     first = before.needle if before else needle

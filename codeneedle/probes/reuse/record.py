@@ -1,4 +1,4 @@
-"""What the reuse probe stores of a cell."""
+"""The stored layout of the reuse probe."""
 
 from dataclasses import dataclass
 from enum import StrEnum
@@ -7,16 +7,15 @@ from codeneedle.engines.messages import Forced
 from codeneedle.records.record import CellRecord, from_json
 
 NAME = "reuse"
-"""Of the probe."""
 
 
 class Way(StrEnum):
     """
-    What is in the cache when a question is asked.
+    The contents of the cache when a question is asked.
 
     cold: Nothing of the prompt.
-    prefix: The text, which another question was asked of.
-    turn: The text, a first question, and the answer as the model wrote it.
+    prefix: The text, with another question after it.
+    turn: The text, a first question, and the answer, in the tokens that were written.
     restore: The text and another question, saved to a file and restored.
     """
 
@@ -27,22 +26,22 @@ class Way(StrEnum):
 
 
 AGAIN = tuple(way for way in Way if way is not Way.COLD)
-"""The ways in which the cache is used again."""
+"""The ways that reuse the cache."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReuseAnswer:
     """
-    What one way of asking gave.
+    The answer to a question with one state of the cache.
 
     Attributes:
-        way: Which.
-        reply: What the model wrote, verbatim.
-        scored: The right lines, forced; None where nothing was asked.
+        way: State of the cache.
+        reply: Text that the model wrote, verbatim.
+        scored: The right lines, forced; None where there is a gap.
         prompt_tokens: Length of the prompt, in tokens.
-        cached_tokens: Of these, the fewest that were taken from the cache, when the
-            reply was written and when the right lines were forced.
-        gap: Why nothing can be compared; empty if it can.
+        cached_tokens: Tokens of the prompt that came from the cache: the smaller number
+            of the two requests, writing and forcing.
+        gap: Why it cannot be compared; empty if it can.
     """
 
     way: Way
@@ -56,13 +55,13 @@ class ReuseAnswer:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReuseQuestion:
     """
-    One question, asked in each way.
+    One question with its answers in all ways.
 
     Attributes:
-        function: Whose lines are asked for.
-        before: Whose lines the first question of the conversation asks for.
-        first: The answer to that, a part of the prompt in each way.
-        answers: One for each way, the cold one first.
+        function: Function whose lines are requested.
+        before: Function that the first turn of the conversation requests.
+        first: Answer of the first turn, a part of the prompt in all ways.
+        answers: One per way, the cold one first.
     """
 
     function: str
@@ -71,15 +70,15 @@ class ReuseQuestion:
     answers: tuple[ReuseAnswer, ...]
 
     def answer(self, way: Way) -> ReuseAnswer | None:
-        """What *way* gave, where it can be compared."""
-        found = (each for each in self.answers if each.way is way and not each.gap)
-        return next(found, None)
+        """The answer in one *way*; None if it has a gap."""
+        answers = (a for a in self.answers if a.way is way and not a.gap)
+        return next(answers, None)
 
     def difference(self, way: Way) -> float | None:
         """
         The largest change of a right token's log-probability, in nats.
 
-        None where *way* has nothing to compare.
+        None where *way*, or the cold answer, has a gap.
         """
         cold, again = self.answer(Way.COLD), self.answer(way)
         if cold is None or again is None or not (cold.scored and again.scored):
@@ -88,7 +87,7 @@ class ReuseQuestion:
         return max((abs(one - other) for one, other in both), default=None)
 
     def differs(self, way: Way) -> bool | None:
-        """Whether the reply is another one; None as of `difference`."""
+        """True if the reply differs from the cold one; None as of `difference`."""
         cold, again = self.answer(Way.COLD), self.answer(way)
         return None if cold is None or again is None else cold.reply != again.reply
 
@@ -99,30 +98,30 @@ class Reuse:
     The observation of the reuse probe.
 
     Attributes:
-        functions: Functions of the text.
-        questions: The questions, in asking order.
+        functions: Number of functions in the text.
+        questions: The questions, in order.
     """
 
     functions: int
     questions: tuple[ReuseQuestion, ...] = ()
 
     def largest(self, way: Way) -> float | None:
-        """The largest difference of all questions; None where there is none."""
-        found = (each.difference(way) for each in self.questions)
-        return max((each for each in found if each is not None), default=None)
+        """The largest difference of all questions; None if all have gaps."""
+        differences = (question.difference(way) for question in self.questions)
+        return max((nats for nats in differences if nats is not None), default=None)
 
     def gaps(self, way: Way) -> list[str]:
-        """Why questions could not be compared, each reason once."""
-        answers = (each for question in self.questions for each in question.answers)
+        """The distinct reasons why answers could not be compared."""
+        answers = (a for question in self.questions for a in question.answers)
         return list(dict.fromkeys(a.gap for a in answers if a.way is way and a.gap))
 
 
 def reuse_of(record: CellRecord) -> Reuse:
     """
-    What the probe stored.
+    The observation of the probe in *record*.
 
     Raises:
-        BadRecord: If it is something else.
+        BadRecord: If it has another layout.
     """
     file = f"{record.pair.slug}.{record.probe}.json"
     return from_json(record.observation or {}, Reuse, file=file)

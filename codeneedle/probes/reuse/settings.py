@@ -1,4 +1,4 @@
-"""What a user may choose of the reuse probe, and what must be equal."""
+"""Settings and conditions of the reuse probe."""
 
 from dataclasses import dataclass
 from typing import Annotated
@@ -6,28 +6,32 @@ from typing import Annotated
 from msgspec import Meta, Struct
 
 from codeneedle.probes.reuse.record import NAME
-from codeneedle.records.record import Setup, from_json
+from codeneedle.records.record import MOST_TOKENS, Length, Setup, from_json
 
 LENGTH = 2048
-"""Tokens: a build was sane at 512 and broken at this length (llama.cpp #27506)."""
+"""Tokens of the text: a build was broken at 2,048, not at 512 (llama.cpp #27506)."""
 
 LEAST_LENGTH = 256
 
 QUESTIONS = 3
+MOST_QUESTIONS = 1000
 
 ROOM = 512
-"""Tokens for two questions, two answers, the right lines, and a chat template."""
+"""Tokens beside the text: two questions, two answers, right lines, chat template."""
 
 # 1 - first version
 WORDING = 1
-"""Raised with every change of the text, the questions or the ways; a condition."""
+"""Version of the text, the questions and the ways; a condition."""
+
+
+_Length = Annotated[int, Meta(ge=LEAST_LENGTH, le=MOST_TOKENS)]
 
 
 class ReuseSettings(Struct, frozen=True, forbid_unknown_fields=True):
     """What a user may choose."""
 
     length: Annotated[
-        Annotated[int, Meta(ge=LEAST_LENGTH)] | None,
+        _Length | None,
         Meta(
             description="Tokens of the text of the probe reuse, which asks the same "
             "question with a cold cache and with one that is used again: a difference "
@@ -42,7 +46,7 @@ class ReuseSettings(Struct, frozen=True, forbid_unknown_fields=True):
         int,
         Meta(
             ge=1,
-            le=1000,
+            le=MOST_QUESTIONS,
             description="Questions of the probe reuse.",
             extra={"option": "--reuse-questions", "default": str(QUESTIONS)},
         ),
@@ -52,30 +56,30 @@ class ReuseSettings(Struct, frozen=True, forbid_unknown_fields=True):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReuseConditions:
     """
-    What must be equal for records to be comparable.
+    Conditions that must match for records to be comparable.
 
     Attributes:
-        length: Of the text, in tokens; about.
-        questions: How many.
-        wording: Version of text, questions and ways.
+        length: Approximate length of the text, in tokens.
+        questions: Number of questions.
+        wording: `WORDING` at the time.
     """
 
-    length: int
-    questions: int
+    length: Length
+    questions: Annotated[int, Meta(ge=1, le=MOST_QUESTIONS)]
     wording: int = WORDING
 
 
 def chosen(settings: ReuseSettings, context: int) -> ReuseConditions:
-    """What is asked with these settings in a context of that many tokens."""
+    """The conditions that *settings* mean in a *context* of that many tokens."""
     length = settings.length or min(LENGTH, context - ROOM)
     return ReuseConditions(length=length, questions=settings.questions)
 
 
 def conditions_of(setup: Setup) -> ReuseConditions:
     """
-    What the run folder of *setup* holds.
+    The conditions of the probe in *setup*.
 
     Raises:
-        BadRecord: If it is something else.
+        BadRecord: If they have another layout.
     """
     return from_json(setup.probes[NAME], ReuseConditions, file="setup.json")

@@ -14,14 +14,14 @@ from codeneedle.records.record import CellRecord, Setup
 from codeneedle.text import mib
 
 LABELS = {"tg": "writing", "pp": "prompt reading"}
-"""The two tests, as the field calls them, and as headings say; headline first."""
+"""The two tests with phrases for headings; the headline first."""
 
 
 def at_depths(setup: Setup) -> tuple[Metric, ...]:
     """
-    Both speeds at each depth of *setup*: ``tg@0``, ``pp@0``, ``tg@4096``, ...
+    Both speeds and the peak memory at each depth of *setup*.
 
-    And ``peak@0``, the memory, which not every tool reports.
+    ``tg@0``, ``pp@0``, ``tg@4096`` ... and ``peak@0``, which not every tool reports.
     """
     settings = conditions_of(setup)
     depths = settings.depths if settings else ()
@@ -31,11 +31,11 @@ def at_depths(setup: Setup) -> tuple[Metric, ...]:
 
 def crossover(record: CellRecord, reference: CellRecord, test: str = "tg") -> str:
     """
-    From or until which depth the pair of *record* is faster at *test* than *reference*.
+    The depths at which the pair of *record* is faster at *test* than *reference*.
 
-    The ratio of the mean speeds is taken as linear between depths. What counts is
-    the last time that it crosses 1: behind that, to the deepest depth that both
-    have, one of the two stays ahead. A ratio of exactly 1 is not faster.
+    The ratio of mean speeds is interpolated linearly between depths. Its last crossing
+    of 1 counts: beyond it, up to the greatest depth of both, one of the two stays
+    ahead. A ratio of exactly 1 is not faster.
 
     Returns:
         ``from 4,096 tokens`` if the pair overtakes there, ``until 4,096 tokens`` if it
@@ -43,12 +43,12 @@ def crossover(record: CellRecord, reference: CellRecord, test: str = "tg") -> st
         the two have no depth in common.
 
     Raises:
-        BadRecord: If either holds something else than speeds.
+        BadRecord: If one of them has another layout.
     """
-    ours, theirs = mean_speeds(record, test), mean_speeds(reference, test)
+    speeds, others = mean_speeds(record, test), mean_speeds(reference, test)
     points = [
-        (depth, ours[depth] / theirs[depth])
-        for depth in sorted(ours.keys() & theirs.keys())
+        (depth, speeds[depth] / others[depth])
+        for depth in sorted(speeds.keys() & others.keys())
     ]
     if not points:
         return ""
@@ -61,22 +61,26 @@ def crossover(record: CellRecord, reference: CellRecord, test: str = "tg") -> st
 
 
 def _crossing(left: tuple[int, float], right: tuple[int, float]) -> float:
-    """Where the line through two points, one above 1 and one not, meets 1."""
+    """The depth at which the line through two points crosses 1."""
     share = (1 - left[1]) / (right[1] - left[1])
     return left[0] + share * (right[0] - left[0])
 
 
 def mean_speeds(record: CellRecord, test: str) -> dict[int, float]:
     """
-    Mean speed of *test* by depth, of a finished record; depths with a gap have none.
+    Mean speed of *test* by depth; a record without numbers and gaps have none.
 
     Raises:
-        BadRecord: If it holds something else than speeds.
+        BadRecord: If the record has another layout.
     """
     if not record.has_numbers:
         return {}
     speeds = {at.depth: getattr(at, test) for at in throughput_of(record).speeds}
-    return {at: math.fsum(each) / len(each) for at, each in speeds.items() if each}
+    return {
+        depth: math.fsum(repetitions) / len(repetitions)
+        for depth, repetitions in speeds.items()
+        if repetitions
+    }
 
 
 def _values(
@@ -86,16 +90,13 @@ def _values(
     test: str,
     depth: int | None = None,
 ) -> Sequence[float]:
-    """Speeds of *test* at *depth*; None is the deepest of the settings."""
+    """Speeds of *test* at *depth*; None is the greatest depth of the setup."""
     settings = conditions_of(setup)
     if settings is None:
         return ()
-    wanted = settings.depths[-1] if depth is None else depth
-    for at in throughput_of(record).speeds:
-        if at.depth == wanted:
-            speeds: tuple[float, ...] = getattr(at, test)
-            return speeds
-    return ()
+    depth = settings.depths[-1] if depth is None else depth
+    speeds = (at for at in throughput_of(record).speeds if at.depth == depth)
+    return next((getattr(at, test) for at in speeds), ())
 
 
 def _metric(test: str, depth: int | None) -> Metric:
@@ -117,8 +118,8 @@ def _metric(test: str, depth: int | None) -> Metric:
 
 def _peak(depth: int) -> Metric:
     def values(record: CellRecord, _setup: Setup) -> Sequence[float]:
-        found = (at for at in throughput_of(record).speeds if at.depth == depth)
-        return [mib(at.peak_bytes) for at in found if at.peak_bytes is not None]
+        speeds = (at for at in throughput_of(record).speeds if at.depth == depth)
+        return [mib(at.peak_bytes) for at in speeds if at.peak_bytes is not None]
 
     return Metric(
         name=f"peak@{depth}",
@@ -135,4 +136,4 @@ def _peak(depth: int) -> Metric:
 
 
 METRICS: tuple[Metric, ...] = tuple(_metric(test, None) for test in LABELS)
-"""Those of every setup; the first is the headline."""
+"""Metrics of every setup; the first is the headline."""

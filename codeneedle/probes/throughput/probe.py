@@ -1,4 +1,4 @@
-"""The throughput probe: prompt and generation speed by depth."""
+"""The throughput probe: speed of prompt reading and writing by depth."""
 
 import math
 import time
@@ -19,58 +19,64 @@ from codeneedle.probes.throughput.metrics import METRICS, at_depths, crossover
 from codeneedle.probes.throughput.record import (
     NAME,
     DepthSpeeds,
+    Repetitions,
     Throughput,
     ThroughputConditions,
     conditions_of,
     throughput_of,
 )
-from codeneedle.records.record import CellRecord, Json, Run, Setup, Status, as_json
+from codeneedle.records.record import (
+    CellRecord,
+    Json,
+    Length,
+    Run,
+    Setup,
+    Status,
+    as_json,
+)
 from codeneedle.system import machine
 from codeneedle.text import one_line
 
 DEPTHS = (0, 4096)
-"""Tokens; the corpus' own depth comes on top."""
+"""Default depths in tokens; the length of the corpus is added."""
 
 REPETITIONS = 3
 PROMPT_TOKENS = 512
 GENERATED_TOKENS = 128
-"""llama-bench's own sizes, as in most published tables."""
+"""The defaults of llama-bench, as in most published tables."""
 
 BUILT_IN_DEPTHS = (0, 1024, 4096)
 BUILT_IN_PROMPT_TOKENS = 128
 BUILT_IN_GENERATED_TOKENS = 32
 """
-Smaller for the built-in model: what it takes to see the probe at work, in seconds.
+Sizes for the built-in model, to see the probe at work within seconds.
 
-To fill the cache to the depth of its corpus takes three times as long.
+Filling the cache to the length of its corpus would take three times as long.
 """
 
 OVERLOADED = "measured while more programs computed than there are cores"
 
 LOAD_TIMEOUT_S = 1800.0
-"""How long loading may take: a hundred gigabytes from a slow disk."""
+"""Time limit of loading: a hundred gigabytes from a slow disk."""
 
 SLOWEST_S_PER_TOKEN = 0.25
-"""A machine that reads fewer than four tokens per second is given up."""
+"""Slowest reading that is waited for: four tokens per second."""
 
 SLACK_FACTOR = 3.0
-"""How many times longer than expected a depth may take."""
+"""Time limit of a depth, as a multiple of the expected time."""
 
 SHORTEST_TIMEOUT_S = 120.0
-"""What a depth may take in any case: a busy machine, a slow disk."""
+"""Least time limit of a depth: a busy machine, a slow disk."""
 
 NAMED = 4
-"""Pairs that a remark names before it counts the others."""
-
-_DepthTokens = Annotated[int, Meta(ge=0)]
-_Repetitions = Annotated[int, Meta(ge=1, le=1000)]
+"""Most pairs that a remark names; it counts the others."""
 
 
 class ThroughputSettings(Struct, frozen=True, forbid_unknown_fields=True):
-    """What a user may choose; empty or None for what suits the model."""
+    """Settings of the user; empty or None for defaults that depend on the model."""
 
     depths: Annotated[
-        tuple[_DepthTokens, ...],
+        tuple[Length, ...],
         Meta(
             description="Depths to measure speed at, in tokens.",
             extra={
@@ -81,7 +87,7 @@ class ThroughputSettings(Struct, frozen=True, forbid_unknown_fields=True):
         ),
     ] = ()
     repetitions: Annotated[
-        _Repetitions | None,
+        Repetitions | None,
         Meta(
             description="Measurements of speed at each depth.",
             extra={"option": "--repetitions"},
@@ -91,16 +97,16 @@ class ThroughputSettings(Struct, frozen=True, forbid_unknown_fields=True):
 
 def chosen_depths(run: RunContext, wanted: tuple[int, ...]) -> tuple[int, ...]:
     """
-    Depths to measure at, in tokens, ascending.
+    The depths to measure, in tokens, ascending.
 
-    Those asked for, as they are; else those that suit the model, none of them
-    deeper than what the weights were trained for.
+    The *wanted* ones, if any; else defaults for the model, at most the context that
+    the weights were trained for.
 
     Raises:
-        BadInput: If one that was asked for is deeper than that.
+        BadInput: If a wanted one exceeds the context of training.
     """
     trained = run.weights.training_context
-    # Leaves room for both tests.
+    # With room for both tests.
     deepest = max(0, trained - PROMPT_TOKENS) if trained else None
     for depth in wanted:
         too_deep = deepest is not None and depth > deepest
@@ -126,12 +132,12 @@ def timeout_s(
     """
     How long the tool may be silent at *depth*, in seconds.
 
-    Attention makes the time grow at most with the square of the length, so this
-    is an upper bound even for a cell that is all attention.
+    Time grows at most with the square of the length, by attention, so this is an upper
+    bound even if all time is attention.
 
     Args:
         depth: In tokens.
-        prompt_tokens: Read at each depth, beside it.
+        prompt_tokens: Tokens that are read after it.
         before: The depth that was measured before; None for the first one.
     """
     if before is None:
@@ -140,27 +146,26 @@ def timeout_s(
     return SHORTEST_TIMEOUT_S + SLACK_FACTOR * before.seconds * growth**2
 
 
-def _faster_than(reference: Pair, crossed: str) -> str:
-    """``never writes faster than f16/f16``, or from or until which depth it does."""
-    if crossed in {"always", "never"}:
-        return f"{crossed} writes faster than {reference}"
-    return f"writes faster than {reference} {crossed}"
+def _test_tokens(*, is_built_in: bool) -> tuple[int, int]:
+    """Tokens that each repetition reads, and that it writes."""
+    if is_built_in:
+        return BUILT_IN_PROMPT_TOKENS, BUILT_IN_GENERATED_TOKENS
+    return PROMPT_TOKENS, GENERATED_TOKENS
 
 
 class ThroughputProbe(Probe):
-    """Measures the speed of reading and of writing at each depth."""
+    """Measures the speed of reading and writing at each depth."""
 
     def reads_corpus(self, settings: ThroughputSettings) -> bool:
-        """Whether one of the depths is the length of the corpus, as by default."""
+        """True if a depth is the length of the corpus, as by default."""
         return not settings.depths
 
     def work(self, settings: ThroughputSettings, outlook: Outlook) -> Work:
-        """Both tests at each depth, which is read before each of them."""
-        small = outlook.is_built_in
-        depths = settings.depths or (BUILT_IN_DEPTHS if small else DEPTHS)
+        """Both tests at each depth, each after reading up to that depth."""
+        is_built_in = outlook.is_built_in
+        depths = settings.depths or (BUILT_IN_DEPTHS if is_built_in else DEPTHS)
         times = settings.repetitions or REPETITIONS
-        read = BUILT_IN_PROMPT_TOKENS if small else PROMPT_TOKENS
-        written = BUILT_IN_GENERATED_TOKENS if small else GENERATED_TOKENS
+        read, written = _test_tokens(is_built_in=is_built_in)
         return Work(
             texts=tuple(
                 length for depth in depths for length in (depth + read, depth) * times
@@ -171,47 +176,43 @@ class ThroughputProbe(Probe):
 
     def conditions(self, run: RunContext) -> Json:
         """
-        What to measure, after everything that can be checked before a cell starts.
-
-        Where no depths are chosen, those of the run folder.
+        What is measured; if no depths are chosen, those of the run folder.
 
         Raises:
-            BadInput: If a depth is deeper than the weights were trained for.
+            BadInput: If a depth exceeds the context that the weights were trained for.
             MachineError: If the tool is missing or too old.
         """
         tool = run.engine.speed_tool()
         settings = run.settings_of(ThroughputSettings, NAME)
-        small = run.is_built_in
         stored = conditions_of(run.setup)
+        read, written = _test_tokens(is_built_in=run.is_built_in)
         return as_json(
             ThroughputConditions(
                 depths=stored.depths
                 if stored and not settings.depths
                 else chosen_depths(run, settings.depths),
                 repetitions=settings.repetitions or REPETITIONS,
-                prompt_tokens=BUILT_IN_PROMPT_TOKENS if small else PROMPT_TOKENS,
-                generated_tokens=BUILT_IN_GENERATED_TOKENS
-                if small
-                else GENERATED_TOKENS,
+                prompt_tokens=read,
+                generated_tokens=written,
                 arguments=dict(tool.arguments),
                 ignored=tool.ignored,
             )
         )
 
     def more_metrics(self, setup: Setup) -> tuple[Metric, ...]:
-        """Both speeds at each depth, and the memory where the engine reports it."""
+        """Both speeds and the peak memory at each depth."""
         return at_depths(setup)
 
     def measure(self, context: ProbeContext) -> Json:
         """
-        Measure each depth by a process of its own, the shallowest first.
+        Measure each depth in a separate process, in ascending order.
 
-        Those that an earlier record of the cell has stay as they are. A depth that
-        fails is a gap, and so are the deeper ones.
+        Depths of an earlier record of the cell are kept. A depth that fails is a gap,
+        and so are all greater ones.
 
         Raises:
-            CellError: If the shallowest depth fails, or what runs at any depth is not
-                what was asked for.
+            CellError: If the smallest depth fails, or the tool runs with another
+                configuration than requested.
         """
         chosen = conditions_of(context.run.setup)
         if chosen is None:
@@ -219,16 +220,16 @@ class ThroughputProbe(Probe):
         tool = context.run.engine.speed_tool()
         load = round(machine.mean_load() / machine.usable_cores(), 2)
         former = throughput_of(context.former) if context.former else None
-        known = {each.depth: each for each in former.speeds} if former else {}
+        known = {at.depth: at for at in former.speeds} if former else {}
         measured: list[DepthSpeeds] = []
         first: Speeds | None = None
         with context.measuring():
             for depth in chosen.depths:
-                speeds, found = known.get(depth), None
+                speeds, report = known.get(depth), None
                 if speeds is None:
-                    speeds, found = _at_depth(context, tool, chosen, depth, measured)
+                    speeds, report = _at_depth(context, tool, chosen, depth, measured)
                 measured.append(speeds)
-                first = first or found
+                first = first or report
         if former is not None:
             load = max(load, former.load)
             return as_json(replace(former, speeds=tuple(measured), load=load))
@@ -248,11 +249,10 @@ class ThroughputProbe(Probe):
 
     def remarks(self, run: Run) -> tuple[str, ...]:
         """
-        From which depth on each pair writes faster than the most precise one, which
-        were measured beside more programs than there are cores, and how fast those
-        were that do not count.
+        Depths at which pairs write faster than the most precise one, pairs that were
+        measured on a busy machine, and speeds of pairs that are not compared.
 
-        Pairs of which the same can be said share a line.
+        Pairs with the same remark share a line.
         """
         measured = {r.pair: r for r in run.records if r.probe == NAME}
         apart = tuple(_not_compared(measured[p]) for p in most_precise_first(measured))
@@ -260,23 +260,26 @@ class ThroughputProbe(Probe):
 
 
 def _compared(measured: Mapping[Pair, CellRecord]) -> tuple[str, ...]:
-    """What is to be said of the pairs that count."""
-    records = {pair: each for pair, each in measured.items() if each.has_numbers}
+    """Remarks on the pairs that have numbers."""
+    records = {pair: record for pair, record in measured.items() if record.has_numbers}
     if not records:
         return ()
     reference = most_precise(records)
-    said: dict[str, list[Pair]] = defaultdict(list)
+    remarks: dict[str, list[Pair]] = defaultdict(list)
     for pair in most_precise_first(records):
-        crossed = crossover(records[pair], records[reference])
-        if pair != reference and crossed:
-            said[_faster_than(reference, crossed)].append(pair)
+        depths = crossover(records[pair], records[reference])
+        if pair != reference and depths:
+            phrase = f"writes faster than {reference}"
+            is_adverb = depths in {"always", "never"}
+            phrase = f"{depths} {phrase}" if is_adverb else f"{phrase} {depths}"
+            remarks[phrase].append(pair)
         if throughput_of(records[pair]).load > 1:
-            said[OVERLOADED].append(pair)
-    return tuple(f"{phrase}: {_named(pairs)}" for phrase, pairs in said.items())
+            remarks[OVERLOADED].append(pair)
+    return tuple(f"{phrase}: {_listed(pairs)}" for phrase, pairs in remarks.items())
 
 
 def _not_compared(record: CellRecord) -> str:
-    """The writing speed of a cell that fell back; empty of others."""
+    """The writing speed of a cell that fell back; empty for others."""
     stored = throughput_of(record).speeds if record.observation else ()
     deepest = next((at for at in reversed(stored) if at.tg), None)
     if record.has_numbers or deepest is None:
@@ -292,6 +295,7 @@ PROBE = ThroughputProbe(
     name=NAME,
     metrics=(*METRICS, *OF_CELL),
     settings=ThroughputSettings,
+    layout=ThroughputConditions,
     grows=("depths",),
     needs=frozenset({Ability.SPEED}),
     is_timed=True,
@@ -305,14 +309,14 @@ def _at_depth(
     depth: int,
     before: Sequence[DepthSpeeds],
 ) -> tuple[DepthSpeeds, Speeds | None]:
-    """The speeds at *depth*, a gap behind one that failed; what the tool told of it."""
-    failed = next((each for each in before if each.gap), None)
+    """The speeds at *depth*, or a gap; and the report of the tool, if it ran."""
+    failed = next((at for at in before if at.gap), None)
     if failed is not None:
         gap = f"depth {failed.depth:,} failed"
         return DepthSpeeds(depth=depth, status=failed.status, gap=gap), None
     began = time.monotonic()
     try:
-        found = _measured(context, tool, chosen, depth, before)
+        report = _measured(context, tool, chosen, depth, before)
     except CellError as error:
         if not before or error.status == Status.MISMATCHED:
             raise
@@ -320,12 +324,12 @@ def _at_depth(
         return DepthSpeeds(depth=depth, status=error.status, gap=gap), None
     speeds = DepthSpeeds(
         depth=depth,
-        pp=found.pp,
-        tg=found.tg,
+        pp=report.pp,
+        tg=report.tg,
         seconds=round(time.monotonic() - began, 3),
-        peak_bytes=found.peak_bytes,
+        peak_bytes=report.peak_bytes,
     )
-    return speeds, found
+    return speeds, report
 
 
 def _measured(
@@ -354,7 +358,7 @@ def _measured(
     )
 
 
-def _named(pairs: list[Pair]) -> str:
-    named = ", ".join(str(pair) for pair in pairs[:NAMED])
+def _listed(pairs: list[Pair]) -> str:
+    names = ", ".join(str(pair) for pair in pairs[:NAMED])
     more = len(pairs) - NAMED
-    return f"{named} and {more} more" if more > 0 else named
+    return f"{names} and {more} more" if more > 0 else names

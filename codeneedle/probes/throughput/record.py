@@ -1,30 +1,42 @@
-"""What the throughput probe stores of a cell, and of a setup."""
+"""The stored layout of the throughput probe: its conditions and observations."""
 
 from dataclasses import dataclass
+from typing import Annotated
 
-from codeneedle.records.record import Amount, CellRecord, Count, Setup, from_json
+from msgspec import Meta
+
+from codeneedle.records.record import (
+    Amount,
+    CellRecord,
+    Count,
+    Length,
+    Setup,
+    from_json,
+)
 
 NAME = "throughput"
+
+Repetitions = Annotated[int, Meta(ge=1, le=1000)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ThroughputConditions:
     """
-    What must be equal for speeds to be comparable.
+    Conditions that must match for speeds to be comparable.
 
     Attributes:
         depths: Tokens in the cache before each repetition, ascending.
-        repetitions: Of each test at each depth.
+        repetitions: Repetitions of each test at each depth.
         prompt_tokens: Tokens to read per repetition.
         generated_tokens: Tokens to write per repetition.
-        arguments: Further arguments for llama-bench, the same for every cell.
-        ignored: Arguments for the server that llama-bench has no like of.
+        arguments: Further arguments of llama-bench, the same for every cell.
+        ignored: Arguments of the server that llama-bench does not have.
     """
 
-    depths: tuple[int, ...]
-    repetitions: int
-    prompt_tokens: int
-    generated_tokens: int
+    depths: tuple[Length, ...]
+    repetitions: Repetitions
+    prompt_tokens: Length
+    generated_tokens: Length
     arguments: dict[str, str]
     ignored: tuple[str, ...] = ()
 
@@ -32,17 +44,17 @@ class ThroughputConditions:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DepthSpeeds:
     """
-    What one process of llama-bench measured, or why it did not.
+    The speeds of one process of llama-bench, or why there are none.
 
     Attributes:
         depth: Tokens in the cache before each repetition.
         pp: Reading speed of each repetition, in tokens per second.
         tg: Writing speed of each repetition, in tokens per second.
-        seconds: From its start to its end; 0 if it was not started.
-        status: How it ended, a `records.Status`.
+        seconds: Duration of the process; 0 if it was not started.
+        status: A `records.Status`.
         gap: Why there are no speeds; empty if there are.
-        peak_bytes: Most memory that was allocated, weights included; None if the tool
-            does not tell.
+        peak_bytes: Peak of allocated memory, including weights; None if the tool does
+            not report it.
     """
 
     depth: Count
@@ -63,10 +75,10 @@ class Throughput:
         speeds: One per depth of the settings, ascending.
         build: Commit and number of llama-bench.
         cpu: Names of the processors.
-        gpu: Names of the accelerators; empty where there are none.
+        gpu: Names of the accelerators; empty without any.
         backends: Names of the accelerating backends.
         threads: CPU threads.
-        load: Programs that computed before it, for each core; 0 if unknown.
+        load: Load of the machine before it, per core; 0 if unknown.
     """
 
     speeds: tuple[DepthSpeeds, ...]
@@ -80,10 +92,10 @@ class Throughput:
 
 def conditions_of(setup: Setup) -> ThroughputConditions | None:
     """
-    The settings of the probe; None in a run that it never measured.
+    The conditions of the probe in *setup*; None in a run without the probe.
 
     Raises:
-        BadRecord: If they are something else.
+        BadRecord: If they have another layout.
     """
     stored = setup.probes.get(NAME)
     if stored is None:
@@ -93,10 +105,10 @@ def conditions_of(setup: Setup) -> ThroughputConditions | None:
 
 def throughput_of(record: CellRecord) -> Throughput:
     """
-    What the probe stored.
+    The observation of the probe in *record*.
 
     Raises:
-        BadRecord: If it is something else.
+        BadRecord: If it has another layout.
     """
     file = f"{record.pair.slug}.{record.probe}.json"
     return from_json(record.observation or {}, Throughput, file=file)

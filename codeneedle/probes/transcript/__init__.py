@@ -1,4 +1,4 @@
 """
-Transcripts: how well each pair predicts what an assistant said in recorded
-conversations, tool calls, reasoning, code and other text apart.
+Transcripts: how well each pair predicts the assistant's turns of recorded
+conversations, by class of tokens: tool calls, reasoning, code and other text.
 """

@@ -1,7 +1,9 @@
-"""Which turns of a file are forced: those that fit, and of these as many as asked."""
+"""Chooses the turns of a file that are forced: those that fit, within a limit."""
 
 import hashlib
-from collections.abc import Iterator, Sequence
+import itertools
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from codeneedle.engines.engine import Template
@@ -12,6 +14,7 @@ from codeneedle.probes.transcript.rendering import (
     RenderedTurn,
     rendered_turns,
 )
+from codeneedle.text import plural
 
 NOT_RENDERED = "the chat template renders nothing of it"
 NOT_FITTING = "it does not fit the context"
@@ -26,7 +29,7 @@ class CountedTurn:
     Attributes:
         turn: The turn.
         facts: What is stored of it.
-        tokens: Tokens of each class.
+        tokens: Number of tokens of each class.
         left_out: Why it is not measured; empty if it is.
     """
 
@@ -44,37 +47,37 @@ def counted_turns(
     limit: int | None,
 ) -> list[CountedTurn]:
     """
-    All turns of the assistant, with those that are left out.
+    All turns of the assistant, including those that are left out.
 
     Args:
         conversations: As they were recorded.
-        template: Of the model.
-        context: In tokens.
+        template: The model's chat template.
+        context: Its size in tokens.
         limit: Most tokens to force; None for all.
 
     Raises:
         BadInput: If the template does not take a conversation.
         CellError: If the server fails.
     """
-    found = [
+    counted = [
         _counted(turn, template, context)
-        for number, each in enumerate(conversations, start=1)
-        for turn in rendered_turns(each, number, template)
+        for number, conversation in enumerate(conversations, start=1)
+        for turn in rendered_turns(conversation, number, template)
     ]
     if limit is None:
-        return found
-    measured = [at for at, each in enumerate(found) if not each.left_out]
-    kept = spread([found[at].facts.tokens for at in measured], limit)
-    chosen = {measured[at] for at in kept}
+        return counted
+    fitting = [at for at, turn in enumerate(counted) if not turn.left_out]
+    kept = spread([counted[at].facts.tokens for at in fitting], limit)
+    chosen = {fitting[at] for at in kept}
     return [
-        each if each.left_out or at in chosen else replace(each, left_out=OVER_LIMIT)
-        for at, each in enumerate(found)
+        turn if turn.left_out or at in chosen else replace(turn, left_out=OVER_LIMIT)
+        for at, turn in enumerate(counted)
     ]
 
 
 def spread(sizes: Sequence[int], limit: int) -> list[int]:
     """
-    Numbers of as many turns as *limit* tokens allow, evenly spread, the last included.
+    Numbers of as many turns as *limit* allows, evenly spread, including the last.
 
     Args:
         sizes: Tokens of each turn.
@@ -85,8 +88,8 @@ def spread(sizes: Sequence[int], limit: int) -> list[int]:
         chosen = [round(at * last / (count - 1)) for at in range(count)]
         if sum(sizes[at] for at in chosen) <= limit:
             return chosen
-    alone = (at for at in range(last, -1, -1) if sizes[at] <= limit)
-    return [at for at, _ in zip(alone, range(1), strict=False)]
+    fitting = (at for at in range(last, -1, -1) if sizes[at] <= limit)
+    return list(itertools.islice(fitting, 1))
 
 
 def _counted(turn: RenderedTurn, template: Template, context: int) -> CountedTurn:
@@ -100,34 +103,33 @@ def _counted(turn: RenderedTurn, template: Template, context: int) -> CountedTur
         text_sha256=_sha256(turn.text),
         parts=turn.parts,
     )
-    # One token more than the text, as servers want room for a reply.
-    is_fitting = prompt_tokens + tokens < context
-    return CountedTurn(
-        turn=turn,
-        facts=facts,
-        tokens=dict(_by_kind(turn, facts, template)),
-        left_out=""
-        if turn.text and is_fitting
-        else (NOT_FITTING if turn.text else NOT_RENDERED),
-    )
-
-
-def _by_kind(
-    turn: RenderedTurn, facts: TurnFacts, template: Template
-) -> Iterator[tuple[Kind, int]]:
-    """The tokens of each class that begin in its parts."""
+    left_out = ""
     if not turn.text:
-        return
-    starts, at = [], 0
-    encoded = turn.text.encode()
-    for token in template.tokens(turn.text, add_special=False):
-        starts.append(len(encoded[:at].decode(errors="ignore")))
-        at += token.size
-    kinds = [facts.kind_at(start) for start in starts]
-    for kind in Kind:
-        if kind in kinds:
-            yield kind, kinds.count(kind)
+        left_out = NOT_RENDERED
+    # One token more than the text, as servers need room for a reply.
+    elif prompt_tokens + tokens >= context:
+        left_out = NOT_FITTING
+    by_kind = _by_kind(turn.text, facts, template) if turn.text else {}
+    return CountedTurn(turn=turn, facts=facts, tokens=by_kind, left_out=left_out)
+
+
+def _by_kind(text: str, facts: TurnFacts, template: Template) -> dict[Kind, int]:
+    """Number of tokens of each class; a token has the class of its first character."""
+    encoded = text.encode()
+    sizes = [token.size for token in template.tokens(text, add_special=False)]
+    starts = itertools.accumulate(sizes[:-1], initial=0)
+    # In characters: a token may begin within one.
+    counts = Counter(
+        facts.kind_at(len(encoded[:start].decode(errors="ignore"))) for start in starts
+    )
+    return {kind: counts[kind] for kind in Kind if kind in counts}
 
 
 def _sha256(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
+
+
+def dropped_phrases(turns: Iterable[CountedTurn]) -> list[str]:
+    """Fields that the chat template drops, each with the number of turns."""
+    counts = Counter(what for each in turns for what in each.turn.dropped)
+    return [f"{what} ({plural(count, 'time')})" for what, count in counts.items()]

@@ -1,11 +1,12 @@
 """
-Recorded conversations: what is read from the file that ``--transcript`` names.
+Reads recorded conversations, the file that ``--transcript`` names.
 
 Two forms, as JSON or JSON lines: OpenAI's ``messages`` (with ``tools``, ``tool_calls``,
-replies of tools and ``reasoning_content``), and ShareGPT's ``conversations``. Both
-become OpenAI's, which is what servers take. No error quotes what is said in them.
+replies of tools and ``reasoning_content``), and ShareGPT's ``conversations``. Both are
+converted to OpenAI's, which servers take. No error quotes a conversation.
 """
 
+import hashlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -14,11 +15,11 @@ from typing import Any
 
 from codeneedle.errors import BadInput
 from codeneedle.records.record import Json
-from codeneedle.system.files import read_regular
+from codeneedle.system.files import read_regular, reason_of
 from codeneedle.text import harmless, size
 
 LARGEST_BYTES = 64 << 20
-"""Of a file: about 15 million tokens, which no context holds."""
+"""Largest file: about 15 million tokens, more than any context holds."""
 
 ROLES = ("system", "developer", "user", "assistant", "tool")
 
@@ -37,7 +38,7 @@ SHARE_GPT_ROLES = {
     "observation": "tool",
     "function_response": "tool",
 }
-"""What ``from`` may say, with OpenAI's role; ``function_call`` is an assistant's."""
+"""Values of ``from`` with OpenAI's roles; ``function_call`` is the assistant's."""
 
 HINT = (
     "A file holds OpenAI's messages or ShareGPT's conversations, as JSON or JSON lines."
@@ -50,8 +51,8 @@ class Call:
     A call of a tool.
 
     Attributes:
-        name: Of the function.
-        arguments: JSON, as the recording has it.
+        name: Name of the function.
+        arguments: JSON, verbatim from the recording.
     """
 
     name: str
@@ -59,7 +60,7 @@ class Call:
 
     @property
     def parsed(self) -> Any:
-        """The arguments as values."""
+        """The arguments, decoded."""
         return json.loads(self.arguments)
 
 
@@ -70,9 +71,9 @@ class Turn:
 
     Attributes:
         role: One of `ROLES`.
-        content: What is said; may be empty.
-        reasoning: Thinking before it; empty without any.
-        calls: Tools that are called.
+        content: Its text; may be empty.
+        reasoning: The thought before it; empty if there is none.
+        calls: Tool calls.
         others: Further fields that templates read: ``name``, ``tool_call_id``.
     """
 
@@ -84,11 +85,11 @@ class Turn:
 
     def message(self) -> Json:
         """The message as OpenAI's API has it."""
-        found: Json = {"role": self.role, "content": self.content, **self.others}
+        message: Json = {"role": self.role, "content": self.content, **self.others}
         if self.reasoning:
-            found["reasoning_content"] = self.reasoning
+            message["reasoning_content"] = self.reasoning
         if self.calls:
-            found["tool_calls"] = [
+            message["tool_calls"] = [
                 {
                     "id": f"call_{at:05}",
                     "type": "function",
@@ -96,7 +97,7 @@ class Turn:
                 }
                 for at, call in enumerate(self.calls)
             ]
-        return found
+        return message
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,9 +106,9 @@ class Conversation:
     A recorded conversation.
 
     Attributes:
-        line: Line of the file on which it begins, from 1.
-        turns: Its messages, of all roles.
-        tools: Definitions of tools, as OpenAI's API has them.
+        line: First line in the file, from 1.
+        turns: Messages of all roles.
+        tools: Definitions of tools in the form of OpenAI's API.
     """
 
     line: int
@@ -115,56 +116,54 @@ class Conversation:
     tools: tuple[Json, ...] = ()
 
 
-def read_conversations(path: Path) -> tuple[bytes, tuple[Conversation, ...]]:
+def read_conversations(path: Path) -> tuple[str, tuple[Conversation, ...]]:
     """
-    What is in *path*, as bytes and as conversations.
+    The SHA-256 of the file *path*, and its conversations.
 
     Raises:
-        BadInput: If it cannot be read; with the line that is wrong.
+        BadInput: If it cannot be read; names the line.
     """
-    reason = ""
     try:
-        if path.is_file() and path.stat().st_size > LARGEST_BYTES:
-            reason = f"it has more than {size(LARGEST_BYTES)}"
-        else:
-            data = read_regular(path)
-            if data is not None:
-                return data, conversations_of(data, path)
-            reason = "there is no such file"
+        is_large = path.is_file() and path.stat().st_size > LARGEST_BYTES
+        data = None if is_large else read_regular(path)
     except OSError as error:
-        reason = error.strerror or str(error)
-    raise BadInput(source=f"--transcript {path}", reason=reason, hint=HINT)
+        raise _bad_file(path, reason_of(error)) from error
+    if data is None:
+        limit = f"it has more than {size(LARGEST_BYTES)}"
+        raise _bad_file(path, limit if is_large else "there is no such file")
+    return hashlib.sha256(data).hexdigest(), conversations_of(data, path)
 
 
 def conversations_of(data: bytes, path: Path) -> tuple[Conversation, ...]:
     """
-    The conversations that *data* is, which stands in *path*.
+    The conversations in *data*, the contents of *path*.
 
     Raises:
-        BadInput: With the line that cannot be read.
+        BadInput: If they cannot be read; names the line.
     """
     try:
         text = data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         line = data[: error.start].count(b"\n") + 1
         raise _Wrong("it is not UTF-8").at(path, line) from error
-    found = []
+    conversations = []
     for line, value in _values(text, path):
         try:
-            found.append(_conversation(value, line))
+            conversations.append(_conversation(value, line))
         except _Wrong as wrong:
             raise wrong.at(path, line) from wrong
-    if not any(turn.role == "assistant" for each in found for turn in each.turns):
-        raise BadInput(
-            source=f"--transcript {path}",
-            reason="no assistant says anything in it",
-            hint=HINT,
-        )
-    return tuple(found)
+    turns = (turn for conversation in conversations for turn in conversation.turns)
+    if not any(turn.role == "assistant" for turn in turns):
+        raise _bad_file(path, "no assistant says anything in it")
+    return tuple(conversations)
+
+
+def _bad_file(path: Path, reason: str) -> BadInput:
+    return BadInput(source=f"--transcript {path}", reason=reason, hint=HINT)
 
 
 class _Wrong(ValueError):  # noqa: N818 - named after the fact
-    """What is wrong within a conversation; its line is known further up."""
+    """An error within a conversation, raised where its line is not known."""
 
     def at(self, path: Path, line: int) -> BadInput:
         """The error for the user."""
@@ -176,10 +175,10 @@ class _Wrong(ValueError):  # noqa: N818 - named after the fact
 
 def _values(text: str, path: Path) -> Iterator[tuple[int, Any]]:
     """
-    Each conversation as a value, with the line on which it begins.
+    Each conversation, decoded, with its first line.
 
     Raises:
-        BadInput: With the line that is no JSON.
+        BadInput: If a line is not JSON.
     """
     try:
         whole = _loads(text)
@@ -196,7 +195,8 @@ def _lines(text: str, path: Path, whole: Exception) -> Iterator[tuple[int, Any]]
     """
     The value of each line that is not blank.
 
-    Where the first is none, *text* was meant as one value: *whole* says why it is not.
+    If the first line is not JSON, the file was meant as one value, and the error is
+    *whole*, that of decoding all of it.
     """
     is_first = True
     for number, line in enumerate(text.split("\n"), start=1):
@@ -222,7 +222,7 @@ def _refuse_constant(name: str) -> None:
 
 
 def _members(text: str) -> Iterator[tuple[int, Any]]:
-    """The members of the list that *text* is, which was read before."""
+    """The members of *text*, a valid JSON list, each with its first line."""
     decoder, at = json.JSONDecoder(), text.index("[") + 1
     while True:
         while text[at] in " \t\r\n,":
@@ -243,7 +243,7 @@ def _line_at(text: str, at: int) -> int:
 
 def _is_messages(values: Sequence[Any]) -> bool:
     return bool(values) and all(
-        isinstance(each, dict) and ("role" in each or "from" in each) for each in values
+        isinstance(value, dict) and {"role", "from"} & value.keys() for value in values
     )
 
 
@@ -257,7 +257,7 @@ def _conversation(value: Any, line: int) -> Conversation:
         messages = value.get("conversations")
     if not isinstance(messages, list) or not messages:
         raise _Wrong("has neither 'messages' nor 'conversations'")
-    turns = [_turn(each, number) for number, each in enumerate(messages, start=1)]
+    turns = [_turn(message, at) for at, message in enumerate(messages, start=1)]
     system = value.get("system")
     if isinstance(system, str) and system and turns[0].role != "system":
         turns.insert(0, Turn(role="system", content=harmless(system)))
@@ -308,10 +308,10 @@ def _share_gpt(value: Json) -> Turn:
     if role is None:
         known = ", ".join(SHARE_GPT_ROLES)
         raise _Wrong(f"is 'from' nobody that is known: {known}")
-    said = value.get("value")
+    content = value.get("value")
     if role != "function_call":
-        return Turn(role=role, content=_text(said))
-    return Turn(role="assistant", calls=(_call(_parsed(said, "a call")),))
+        return Turn(role=role, content=_text(content))
+    return Turn(role="assistant", calls=(_call(_parsed(content, "a call")),))
 
 
 def _text(content: Any) -> str:
@@ -338,7 +338,7 @@ def _call(value: Any) -> Call:
     name = inner["name"]
     arguments = inner.get("arguments")
     if isinstance(arguments, str):
-        # An empty text is what some servers write for no arguments.
+        # Some servers write an empty text for no arguments.
         _parsed(arguments or "{}", "arguments of a tool call")
         return Call(harmless(name), harmless(arguments or "{}"))
     text = json.dumps({} if arguments is None else arguments, ensure_ascii=False)
@@ -347,15 +347,15 @@ def _call(value: Any) -> Call:
 
 def _tools(value: Any) -> Iterator[Json]:
     """Definitions of tools; ShareGPT's are JSON in a text."""
-    found = _parsed(value, "'tools'") if isinstance(value, str) and value else value
-    if not found:
+    tools = _parsed(value, "'tools'") if isinstance(value, str) and value else value
+    if not tools:
         return
-    if not isinstance(found, list):
+    if not isinstance(tools, list):
         raise _Wrong("has 'tools' that are no list")
-    for each in found:
-        if not isinstance(each, dict):
+    for tool in tools:
+        if not isinstance(tool, dict):
             raise _Wrong("has a tool that is no object")
-        inner = each if isinstance(each.get("function"), dict) else {"function": each}
+        inner = tool if isinstance(tool.get("function"), dict) else {"function": tool}
         if not isinstance(inner["function"].get("name"), str):
             raise _Wrong("has a tool without a name")
         # Lone surrogates cannot be sent.

@@ -1,11 +1,11 @@
-"""The metrics of transcripts: over all tokens, and of each class of them."""
+"""The metrics of transcripts: over all tokens, and by class of tokens."""
 
 import math
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 
 from codeneedle.probes.metrics import METRICS as OF_CELL
-from codeneedle.probes.metrics import Loss, LossKind, Metric, Values
+from codeneedle.probes.metrics import Loss, LossKind, Metric
 from codeneedle.probes.transcript.record import (
     NAME,
     ScoredToken,
@@ -17,57 +17,24 @@ from codeneedle.probes.transcript.rendering import Kind
 from codeneedle.records.record import CellRecord, Setup
 
 FEWEST_UNITS = 6
-"""Units with tokens of a class from which on the class enters the verdict."""
+"""Units with tokens of a class that the class needs to enter the verdict."""
 
-_Number = Callable[[Sequence[ScoredToken]], float]
+_Grouped = Callable[[CellRecord, Setup], dict[str, list[ScoredToken]]]
+"""The tokens of a record by name of their unit or turn; none without tokens."""
 
 
-def _by_unit(
-    record: CellRecord, setup: Setup, kind: Kind | None
+def _tokens_by(
+    record: CellRecord, setup: Setup, *, kind: Kind | None, by_turn: bool = False
 ) -> dict[str, list[ScoredToken]]:
-    """The tokens of that *kind*, None for all, by the name of their unit."""
+    """The tokens of one *kind*, None for all, by their unit or by their turn."""
     chosen, scored = conditions_of(setup), scored_turns(record, setup)
-    found: dict[str, list[ScoredToken]] = {}
+    grouped: dict[str, list[ScoredToken]] = {}
     for turn in chosen.turns:
+        name = turn.name if by_turn else chosen.unit(turn)
         for token in scored.get(turn.name, ()):
             if kind in {None, token.kind}:
-                found.setdefault(chosen.unit(turn), []).append(token)
-    return found
-
-
-def _values(number: _Number, kind: Kind | None) -> Values:
-    """One value for each unit that has tokens of that *kind*."""
-
-    def values(record: CellRecord, setup: Setup) -> list[float]:
-        return [number(each) for each in _by_unit(record, setup, kind).values()]
-
-    return values
-
-
-def _breaks_at(kind: Kind | None) -> Values:
-    """Tokens of each turn before the first that was no first choice."""
-
-    def values(record: CellRecord, setup: Setup) -> list[float]:
-        turns = (
-            [token for token in tokens if kind in {None, token.kind}]
-            for tokens in scored_turns(record, setup).values()
-        )
-        return [float(_before_break(tokens)) for tokens in turns if tokens]
-
-    return values
-
-
-def _before_break(tokens: Sequence[ScoredToken]) -> int:
-    breaks = (at for at, token in enumerate(tokens) if token.lead < 0)
-    return next(breaks, len(tokens))
-
-
-def _turn_names(record: CellRecord, setup: Setup, kind: Kind | None) -> list[str]:
-    return [
-        name
-        for name, tokens in scored_turns(record, setup).items()
-        if any(kind in {None, token.kind} for token in tokens)
-    ]
+                grouped.setdefault(name, []).append(token)
+    return grouped
 
 
 def _logp(tokens: Sequence[ScoredToken]) -> float:
@@ -82,20 +49,26 @@ def _right(tokens: Sequence[ScoredToken]) -> float:
     return 100 * sum(token.lead >= 0 for token in tokens) / len(tokens)
 
 
+def _breaks_at(tokens: Sequence[ScoredToken]) -> float:
+    """Number of tokens before the first that was not the first choice."""
+    breaks = (at for at, token in enumerate(tokens) if token.lead < 0)
+    return float(next(breaks, len(tokens)))
+
+
 def _bounded(record: CellRecord) -> float:
-    """Share of all tokens of whose probability a bound alone is known."""
+    """Share of all tokens of whose probability only a bound is known."""
     turns = transcript_of(record).turns
     tokens = sum(len(turn.logprobs) for turn in turns)
     return sum(len(turn.bounds) for turn in turns) / tokens if tokens else 0.0
 
 
-def _loss(kind: Kind | None) -> Loss:
+def _loss(kind: Kind | None, grouped: _Grouped) -> Loss:
     def by_unit(record: CellRecord, setup: Setup) -> dict[str, float]:
-        units = _by_unit(record, setup, kind)
+        units = grouped(record, setup)
         return {name: _probability(tokens) for name, tokens in units.items()}
 
     def able(record: CellRecord, setup: Setup) -> float:
-        rights = list(map(_right, _by_unit(record, setup, kind).values()))
+        rights = list(map(_right, grouped(record, setup).values()))
         return math.fsum(rights) / len(rights) / 100 if rights else 0.0
 
     return Loss(
@@ -107,56 +80,58 @@ def _loss(kind: Kind | None) -> Loss:
     )
 
 
-def _of_kind(kind: Kind | None, *, is_judged: bool) -> Iterator[Metric]:
+def _of_kind(kind: Kind | None, *, enters_verdict: bool) -> Iterator[Metric]:
     """The three metrics of a class of tokens; None for all."""
-    behind = f"@{kind}" if kind else ""
+    suffix = f"@{kind}" if kind else ""
     what = f"{kind} tokens" if kind else "the assistant's tokens"
+    by_unit = partial(_tokens_by, kind=kind)
+    by_turn = partial(_tokens_by, kind=kind, by_turn=True)
 
-    def units(record: CellRecord, setup: Setup) -> list[str]:
-        return list(_by_unit(record, setup, kind))
+    def metric(
+        number: Callable[[Sequence[ScoredToken]], float], grouped: _Grouped
+    ) -> partial[Metric]:
+        return partial(
+            Metric,
+            better="higher",
+            noun="turns",
+            digits=1,
+            values=lambda *of: [number(each) for each in grouped(*of).values()],
+            names=lambda *of: list(grouped(*of)),
+        )
 
-    metric = partial(Metric, better="higher", noun="turns")
-    yield metric(
-        name=f"{NAME}-logp{behind}",
+    yield metric(_logp, by_unit)(
+        name=f"{NAME}-logp{suffix}",
         label=f"log-probability of {what}",
         unit="nats",
         bounds=(None, 0),
         digits=3,
         least_span=0.5,
-        values=_values(_logp, kind),
-        names=units,
         in_table=True,
-        loss=_loss(kind) if is_judged else None,
+        loss=_loss(kind, by_unit) if enters_verdict else None,
     )
-    yield metric(
-        name=f"{NAME}-right{behind}",
+    yield metric(_right, by_unit)(
+        name=f"{NAME}-right{suffix}",
         label=f"{what} that were the first choice",
         unit="%",
         bounds=(0, 100),
-        digits=1,
         least_span=10,
-        values=_values(_right, kind),
-        names=units,
         in_table=kind is None,
     )
-    yield metric(
-        name=f"{NAME}-breaks-at{behind}",
+    yield metric(_breaks_at, by_turn)(
+        name=f"{NAME}-breaks-at{suffix}",
         label=f"{what} before greedy writing would leave a turn",
         unit="tokens",
         bounds=(0, None),
-        digits=1,
         least_span=5,
-        values=_breaks_at(kind),
-        names=partial(_turn_names, kind=kind),
     )
 
 
-OVER_ALL: tuple[Metric, ...] = (*_of_kind(None, is_judged=True), *OF_CELL)
-"""Those of all tokens; the first is the headline."""
+OVER_ALL: tuple[Metric, ...] = (*_of_kind(None, enters_verdict=True), *OF_CELL)
+"""Metrics of all tokens; the first is the headline."""
 
 
 def class_metrics(setup: Setup) -> tuple[Metric, ...]:
-    """Those of the classes that the turns of *setup* have tokens of."""
+    """Metrics of each class of tokens that the turns of *setup* have."""
     if NAME not in setup.probes:
         return ()
     chosen = conditions_of(setup)
@@ -164,5 +139,5 @@ def class_metrics(setup: Setup) -> tuple[Metric, ...]:
         metric
         for kind in Kind
         if (units := chosen.units(kind))
-        for metric in _of_kind(kind, is_judged=len(units) >= FEWEST_UNITS)
+        for metric in _of_kind(kind, enters_verdict=len(units) >= FEWEST_UNITS)
     )

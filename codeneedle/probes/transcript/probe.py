@@ -1,23 +1,28 @@
 """The transcript probe: forces the assistant's turns of recorded conversations."""
 
-import functools
-import hashlib
+from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated
 
 from msgspec import Meta, Struct
 
 from codeneedle.corpora.corpus import Corpus
+from codeneedle.document import Document
 from codeneedle.engines.engine import Ability, Engine
 from codeneedle.engines.messages import BadReply, Completion, Forced, Refused
 from codeneedle.errors import BadInput, CellError
 from codeneedle.models.gguf import Weights
+from codeneedle.probes.answers import Answer
 from codeneedle.probes.asking import Asker
 from codeneedle.probes.metrics import Metric
 from codeneedle.probes.probe import Outlook, Probe, ProbeContext, RunContext, Work
-from codeneedle.probes.transcript.choice import CountedTurn, counted_turns
+from codeneedle.probes.transcript.choice import (
+    CountedTurn,
+    counted_turns,
+    dropped_phrases,
+)
 from codeneedle.probes.transcript.conversations import read_conversations
 from codeneedle.probes.transcript.metrics import (
     FEWEST_UNITS,
@@ -35,6 +40,7 @@ from codeneedle.probes.transcript.record import (
 )
 from codeneedle.probes.transcript.rendering import Kind, RenderedTurn
 from codeneedle.records.record import (
+    CellRecord,
     Json,
     Run,
     Setup,
@@ -45,7 +51,7 @@ from codeneedle.records.record import (
 from codeneedle.text import plural
 
 CHARACTERS_PER_TOKEN = 4
-"""About; for a plan that has counted nothing yet."""
+"""Estimate for plans, before anything is counted."""
 
 
 class TranscriptSettings(Struct, frozen=True, forbid_unknown_fields=True):
@@ -71,19 +77,19 @@ class TranscriptSettings(Struct, frozen=True, forbid_unknown_fields=True):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TranscriptProbe(Probe):
-    """Forces the assistant's turns; its units are turns, or conversations if many."""
+    """Forces the assistant's turns; units are turns, or conversations if many."""
 
     def check(self, settings: TranscriptSettings, _corpus: Corpus | None) -> None:
         """
-        Stop at a transcript that is missing or cannot be read.
+        Check that there is a transcript and that it can be read.
 
         Raises:
-            BadInput: With the line that is wrong.
+            BadInput: If not; names the line.
         """
         read_conversations(_file(settings))
 
     def reads_corpus(self, _settings: TranscriptSettings) -> bool:
-        """Conversations are its text."""
+        """Never: conversations are its text."""
         return False
 
     def notes(
@@ -93,135 +99,157 @@ class TranscriptProbe(Probe):
         _engine: Engine,
         _folder: Path,
     ) -> tuple[str, ...]:
-        """That runs keep numbers alone."""
+        """States that a run stores only numbers."""
         note = "is not stored: 'codeneedle show' reads it again"
         return (f"what is said in {_file(settings)} {note}",)
 
     def price(self, settings: TranscriptSettings, setup: Setup | None) -> str:
-        """How many turns are forced; before they are counted, how many there are."""
+        """Number of turns that are forced; of all turns before they are counted."""
         if setup and NAME in setup.probes:
             return plural(len(conditions_of(setup).turns), "turn")
         _, conversations = read_conversations(_file(settings))
-        turns = (turn for each in conversations for turn in each.turns)
+        turns = (turn for conversation in conversations for turn in conversation.turns)
         count = sum(turn.role == "assistant" for turn in turns)
         most = f", at most {settings.tokens:,} tokens" if settings.tokens else ""
         return f"{plural(count, 'turn')}{most}"
 
     def work(self, settings: TranscriptSettings, outlook: Outlook) -> Work:
-        """Conversations, each read once, and turns, forced as far as they fit."""
+        """Each conversation is read once, and its turns are forced if they fit."""
         setup = outlook.setup
         if setup and NAME in setup.probes:
             turns = conditions_of(setup).turns
-            forced = sum(turn.tokens for turn in turns)
-            texts = _longest_prompts(turns)
             depths = [turn.prompt_tokens for turn in turns]
-            return _work(texts, forced, sum(depths) // len(depths))
+            longest: dict[str, int] = {}
+            for turn in turns:
+                before = longest.get(turn.conversation, 0)
+                longest[turn.conversation] = max(before, turn.prompt_tokens)
+            return Work(
+                texts=tuple(longest.values()),
+                written=sum(turn.tokens for turn in turns),
+                depth=sum(depths) // len(depths),
+            )
         per_token = 1 if outlook.is_built_in else CHARACTERS_PER_TOKEN
         _, conversations = read_conversations(_file(settings))
         texts, forced = [], 0
-        for each in conversations:
-            sizes = [(len(str(turn.message())), turn.role) for turn in each.turns]
+        for conversation in conversations:
+            turns_of_it = conversation.turns
+            sizes = [(len(str(turn.message())), turn.role) for turn in turns_of_it]
             whole = sum(size for size, _ in sizes) // per_token
             texts.append(min(whole, outlook.context))
-            said = sum(size for size, role in sizes if role == "assistant")
-            forced += said * texts[-1] // max(whole, 1) // per_token
-        if settings.tokens:
-            forced = min(forced, settings.tokens)
-        return _work(texts, forced, sum(texts) // len(texts) // 2)
+            answers = sum(size for size, role in sizes if role == "assistant")
+            forced += answers * texts[-1] // max(whole, 1) // per_token
+        return Work(
+            texts=tuple(texts),
+            written=min(forced, settings.tokens or forced),
+            depth=sum(texts) // len(texts) // 2,
+        )
 
     def conditions(self, run: RunContext) -> Json:
         """
-        The turns that every pair is forced to; rendered only where they are unknown.
+        The turns that every pair is forced to.
+
+        The stored ones of the same file and limit; otherwise they are rendered.
 
         Raises:
             BadInput: If the template does not take a conversation, or no turn fits.
             CodeneedleError: If rendering fails.
         """
         settings = run.settings_of(TranscriptSettings, NAME)
-        data, conversations = read_conversations(_file(settings))
-        sha256 = hashlib.sha256(data).hexdigest()
+        sha256, conversations = read_conversations(_file(settings))
         known = run.setup.probes.get(NAME)
         if known:
             stored = from_json(known, Conditions, file="setup.json")
             if (stored.sha256, stored.limit) == (sha256, settings.tokens):
                 return known
-        found = _turns(_Request.of(run))
+        turns = _counted_turns(run)
         chosen = Conditions(
             sha256=sha256,
             conversations=len(conversations),
             limit=settings.tokens,
-            turns=tuple(each.facts for each in found if not each.left_out),
-            left_out=tuple((e.facts.name, e.left_out) for e in found if e.left_out),
-            dropped=tuple(dropped_phrases(found)),
+            turns=tuple(turn.facts for turn in turns if not turn.left_out),
+            left_out=tuple((t.facts.name, t.left_out) for t in turns if t.left_out),
+            dropped=tuple(dropped_phrases(turns)),
         )
         if not chosen.turns:
-            raise _nothing_left(settings, found)
+            raise _nothing_left(settings, turns)
         return as_json(chosen)
 
     def measure(self, context: ProbeContext) -> Json:
         """
-        Force all turns of the setup that are not scored yet.
+        Force all turns of the setup that have no scores yet.
 
-        One server reads each conversation once: what was forced stays in its cache,
-        and the next turn goes on from there. A conversation that was broken off begins
-        anew, so that every turn finds what it would find otherwise.
+        The server reads each conversation once: forced turns stay in its cache, and
+        the next turn continues from there. A conversation that was interrupted starts
+        again, so that every turn has the same cache before it as in other cells.
 
         Raises:
-            BadInput: If the file or what the template makes of it has changed.
-            CellError: If the server fails, or tells no probabilities.
+            BadInput: If the file or its rendering has changed.
+            CellError: If the server fails, or reports no probabilities.
         """
         chosen = conditions_of(context.run.setup)
         rendered = _rendered(context.run, chosen)
         former = context.former
-        found = Transcript(turns=(), starts=0)
+        transcript = Transcript(turns=(), starts=0)
         if former and former.observation:
-            found = _whole_conversations(transcript_of(former), chosen)
+            transcript = _whole_conversations(transcript_of(former), chosen)
         context.step(0, 1, "loading")
         with context.serving() as served:
-            found = replace(found, starts=found.starts + 1)
-            asker = _Forcer(served, context)
-            left = chosen.turns[len(found.turns) :]
-            for done, turn in enumerate(left):
-                context.step(done, len(left), f"turn {turn.name}")
-                forced = asker.forced(turn, rendered[turn.name])
-                found = replace(found, turns=(*found.turns, forced))
+            transcript = replace(transcript, starts=transcript.starts + 1)
+            forcer = _Forcer(served, context)
+            missing = chosen.turns[len(transcript.turns) :]
+            for done, turn in enumerate(missing):
+                context.step(done, len(missing), f"turn {turn.name}")
+                forced = forcer.forced(turn, rendered[turn.name])
+                transcript = replace(transcript, turns=(*transcript.turns, forced))
                 if not done:
                     context.observe_fallback(served)
-                context.keep(as_json(found))
-            asker.settle()
+                context.keep(as_json(transcript))
+            forcer.settle()
             context.step(1, 1, "stopping")
-        errors = [turn.error for turn in found.turns]
+        errors = [turn.error for turn in transcript.turns]
         if all(errors):
             raise CellError(
                 f"no turn could be scored: {errors[0]}",
                 hint="The server's log may tell more.",
             )
-        return as_json(found)
+        return as_json(transcript)
 
     def more_metrics(self, setup: Setup) -> tuple[Metric, ...]:
-        """Those of the classes of tokens that occur."""
+        """Metrics of the classes of tokens that occur."""
         return class_metrics(setup)
 
     def metrics_of(self, setup: Setup) -> tuple[Metric, ...]:
-        """As of `Probe`, with the word for what the units are."""
+        """As of `Probe`, with the noun of the units of *setup*."""
         metrics = (*self.metrics, *self.more_metrics(setup))
         if NAME not in setup.probes or not conditions_of(setup).of_conversations:
             return metrics
         return tuple(
-            replace(each, noun="conversations") if each.noun == "turns" else each
-            for each in metrics
+            replace(metric, noun="conversations") if metric.noun == "turns" else metric
+            for metric in metrics
         )
 
+    def answers(self, run: Run, record: CellRecord) -> Iterable[Answer]:
+        """Turns of the assistant."""
+        from codeneedle.probes.transcript import answers
+
+        return answers.answers(run, record)
+
+    def overview(self, run: Run, record: CellRecord) -> Document:
+        """A line for each turn."""
+        from codeneedle.probes.transcript import answers
+
+        return answers.overview(run, record)
+
     def remarks(self, run: Run) -> tuple[str, ...]:
-        """What is left out, what the template drops, and classes that are too rare."""
+        """Turns left out, fields that the template drops, and classes too rare."""
         if NAME not in run.setup.probes:
             return ()
         chosen = conditions_of(run.setup)
-        lines = []
-        reasons = list(dict.fromkeys(reason for _, reason in chosen.left_out))
-        for reason in reasons:
-            names = [name for name, why in chosen.left_out if why == reason]
-            lines.append(f"left out: {plural(len(names), 'turn')}, {reason}")
+        reasons = Counter(reason for _, reason in chosen.left_out)
+        lines = [
+            f"left out: {plural(count, 'turn')}, {reason}"
+            for reason, count in reasons.items()
+        ]
         if chosen.dropped:
             lines.append(f"the chat template drops {', '.join(chosen.dropped)}")
         for kind in Kind:
@@ -239,32 +267,11 @@ PROBE = TranscriptProbe(
     name=NAME,
     metrics=OVER_ALL,
     settings=TranscriptSettings,
+    layout=Conditions,
     asked_by="file",
     needs=frozenset({Ability.FORCED, Ability.CONVERSATIONS}),
     repeats=True,
 )
-
-
-def dropped_phrases(turns: Iterable[CountedTurn]) -> list[str]:
-    """What the chat template drops, each with the number of turns."""
-    counts: dict[str, int] = {}
-    for each in turns:
-        for what in each.turn.dropped:
-            counts[what] = counts.get(what, 0) + 1
-    return [f"{what} ({plural(count, 'time')})" for what, count in counts.items()]
-
-
-def _work(texts: Sequence[int], forced: int, depth: int) -> Work:
-    return Work(texts=tuple(texts), written=forced, depth=depth)
-
-
-def _longest_prompts(turns: Sequence[TurnFacts]) -> list[int]:
-    """Of each conversation, what is read before its last turn."""
-    longest: dict[str, int] = {}
-    for turn in turns:
-        before = longest.get(turn.conversation, 0)
-        longest[turn.conversation] = max(before, turn.prompt_tokens)
-    return list(longest.values())
 
 
 def _file(settings: TranscriptSettings) -> Path:
@@ -278,12 +285,12 @@ def _file(settings: TranscriptSettings) -> Path:
 
 
 def _nothing_left(
-    settings: TranscriptSettings, found: Sequence[CountedTurn]
+    settings: TranscriptSettings, turns: Sequence[CountedTurn]
 ) -> BadInput:
-    reasons = list(dict.fromkeys(each.left_out for each in found))
-    rendered = [each.facts for each in found if each.turn.text]
-    least = min((each.prompt_tokens + each.tokens for each in rendered), default=0)
-    shortest = min((each.tokens for each in rendered), default=0)
+    reasons = dict.fromkeys(turn.left_out for turn in turns)
+    rendered = [turn.facts for turn in turns if turn.turn.text]
+    least = min((turn.prompt_tokens + turn.tokens for turn in rendered), default=0)
+    shortest = min((turn.tokens for turn in rendered), default=0)
     hint = f"Use --context {(least // 256 + 1) * 256} or more."
     if not rendered:
         hint = "Name a chat template that does in the arguments after '--'."
@@ -296,34 +303,6 @@ def _nothing_left(
     )
 
 
-@dataclass(frozen=True, slots=True)
-class _Request:
-    """All that the turns depend on; rendered once per process."""
-
-    key: tuple[object, ...]
-    run: RunContext = field(compare=False)
-
-    @classmethod
-    def of(cls, run: RunContext) -> "_Request":
-        setup, settings = run.setup, run.settings_of(TranscriptSettings, NAME)
-        data, _ = read_conversations(_file(settings))
-        key = (
-            hashlib.sha256(data).digest(),
-            settings.tokens,
-            setup.context,
-            setup.weights.sha256,
-            setup.server_args,
-        )
-        return cls(key, run)
-
-
-@functools.lru_cache(maxsize=4)
-def _turns(request: _Request) -> tuple[CountedTurn, ...]:
-    run = request.run
-    settings = run.settings_of(TranscriptSettings, NAME)
-    return turns_of(settings, run.engine, run.setup.context)
-
-
 def turns_of(
     settings: TranscriptSettings, engine: Engine, context: int
 ) -> tuple[CountedTurn, ...]:
@@ -333,23 +312,38 @@ def turns_of(
     Args:
         settings: What the user chose.
         engine: Renders them.
-        context: In tokens.
+        context: Its size in tokens.
 
     Raises:
         CodeneedleError: As of `conditions`.
     """
     _, conversations = read_conversations(_file(settings))
     with engine.templating() as template:
-        found = counted_turns(
+        counted = counted_turns(
             conversations, template, context=context, limit=settings.tokens
         )
-    return tuple(found)
+    return tuple(counted)
+
+
+_COUNTED: dict[tuple[object, ...], tuple[CountedTurn, ...]] = {}
+"""The turns that this process has rendered, by all that they depend on."""
+
+
+def _counted_turns(run: RunContext) -> tuple[CountedTurn, ...]:
+    """`turns_of` a run, rendered once for all of its cells."""
+    setup, settings = run.setup, run.settings_of(TranscriptSettings, NAME)
+    sha256, _ = read_conversations(_file(settings))
+    weights = setup.weights.sha256
+    key = (sha256, settings.tokens, setup.context, weights, setup.server_args)
+    if key not in _COUNTED:
+        _COUNTED[key] = turns_of(settings, run.engine, setup.context)
+    return _COUNTED[key]
 
 
 def _rendered(run: RunContext, chosen: Conditions) -> dict[str, RenderedTurn]:
-    """The turns by name, the same as those that *chosen* names by their hashes."""
-    found = {e.facts.name: e for e in _turns(_Request.of(run)) if not e.left_out}
-    if tuple(each.facts for each in found.values()) != chosen.turns:
+    """The turns of *chosen* by name; their hashes must be those of the setup."""
+    turns = {t.facts.name: t for t in _counted_turns(run) if not t.left_out}
+    if tuple(turn.facts for turn in turns.values()) != chosen.turns:
         settings = run.settings_of(TranscriptSettings, NAME)
         raise BadInput(
             source=f"--transcript {settings.file}",
@@ -357,17 +351,16 @@ def _rendered(run: RunContext, chosen: Conditions) -> dict[str, RenderedTurn]:
             "sweep began",
             hint="Use the file as it was, or choose another folder with --out.",
         )
-    return {name: each.turn for name, each in found.items()}
+    return {name: turn.turn for name, turn in turns.items()}
 
 
-def _whole_conversations(found: Transcript, chosen: Conditions) -> Transcript:
-    """*found* without the turns of a conversation that was broken off."""
-    done = len(found.turns)
-    while 0 < done < len(chosen.turns):
-        if chosen.turns[done].conversation != chosen.turns[done - 1].conversation:
-            break
+def _whole_conversations(transcript: Transcript, chosen: Conditions) -> Transcript:
+    """*transcript* without the turns of a conversation that was interrupted."""
+    names = [turn.conversation for turn in chosen.turns]
+    done = len(transcript.turns)
+    while 0 < done < len(names) and names[done] == names[done - 1]:
         done -= 1
-    return replace(found, turns=found.turns[:done])
+    return replace(transcript, turns=transcript.turns[:done])
 
 
 class _Forcer(Asker):
@@ -378,8 +371,8 @@ class _Forcer(Asker):
         The scores of a turn.
 
         Raises:
-            CellError: If the server fails. It does not quote what the server says,
-                which may be what was said in the conversation.
+            CellError: If the server fails. It does not quote the server's message,
+                which may contain text of the conversation.
         """
         question = Completion(
             prompt=rendered.prompt, max_tokens=1, seed=self.context.run.setup.seed

@@ -1,4 +1,4 @@
-"""What is stored of transcripts: numbers and hashes, and nothing that was said."""
+"""The stored layout of transcripts: numbers and hashes, none of their text."""
 
 import bisect
 import functools
@@ -20,7 +20,7 @@ NAME = "transcript"
 """Of the probe."""
 
 MANY_CONVERSATIONS = 8
-"""Conversations from which on these are the units of statistics, instead of turns."""
+"""From so many conversations on, they are the units of statistics; else turns are."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,11 +30,11 @@ class TurnFacts:
 
     Attributes:
         name: Number of the conversation and of the turn in it, from 1: ``2.5``.
-        prompt_tokens: What is read before it, in tokens.
-        tokens: Its text, in tokens.
-        prompt_sha256: Of what is read before it, UTF-8.
-        text_sha256: Of its text.
-        parts: Of the text, by class.
+        prompt_tokens: Length of the prompt before it, in tokens.
+        tokens: Length of its text, in tokens.
+        prompt_sha256: Hash of the prompt in UTF-8.
+        text_sha256: Hash of its text.
+        parts: Parts of the text, with their classes.
     """
 
     name: str
@@ -50,7 +50,7 @@ class TurnFacts:
         return self.name.partition(".")[0]
 
     def kind_at(self, place: int) -> Kind:
-        """The class of the character at *place* of the text."""
+        """The class of the character at that *place* in the text."""
         starts = [part.start for part in self.parts]
         return self.parts[max(0, bisect.bisect_right(starts, place) - 1)].kind
 
@@ -58,15 +58,15 @@ class TurnFacts:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Conditions:
     """
-    What every pair of a run is forced to, as a setup stores it.
+    The turns that every pair of a run is forced to, as a setup stores them.
 
     Attributes:
-        sha256: Of the file.
-        conversations: How many it holds.
-        limit: Most tokens that were to be forced; None for all.
+        sha256: Hash of the file.
+        conversations: Number of conversations in it.
+        limit: Most tokens to force, as requested; None for all.
         turns: The turns, in order.
-        left_out: Turns that are not measured, by name, and why.
-        dropped: What the chat template drops, as phrases.
+        left_out: Names of turns that are not measured, with the reason.
+        dropped: Fields that the chat template drops, as phrases.
     """
 
     sha256: str
@@ -85,13 +85,13 @@ class Conditions:
         """
         Name of the unit that *turn* belongs to.
 
-        It begins with what is in the file: turns of two files are never compared.
+        It begins with the hash of the file: turns of two files are never paired.
         """
         name = turn.conversation if self.of_conversations else turn.name
         return f"{self.sha256[:8]} {name}"
 
     def units(self, kind: Kind | None = None) -> list[str]:
-        """Names of the units that have tokens of that *kind*; None for any."""
+        """Names of the units that have tokens of one *kind*; None for any."""
         names = (
             self.unit(turn)
             for turn in self.turns
@@ -106,9 +106,9 @@ class ForcedTurn(Forced):
     The text of a turn, scored token by token.
 
     Attributes:
-        turn: Its name.
-        error: Why there are no scores; empty if there are.
-        retries: Why earlier attempts failed before all were scored.
+        turn: Name of the turn.
+        error: Why it has no scores; empty if it has.
+        retries: Errors of earlier attempts.
     """
 
     turn: str
@@ -122,8 +122,8 @@ class Transcript:
     The observation of the probe.
 
     Attributes:
-        turns: In the order of the setup.
-        starts: Servers that it took.
+        turns: Forced turns, in the order of the setup.
+        starts: Number of servers started.
     """
 
     turns: tuple[ForcedTurn, ...]
@@ -138,9 +138,9 @@ class ScoredToken:
     Attributes:
         kind: Its class.
         logprob: Natural logarithm of its probability, or an upper bound.
-        lead: Log-probability minus that of the most probable other token.
-        start: Where it begins in the text of the turn, in characters.
-        end: Where it ends.
+        lead: Its log-probability minus that of the most probable other token.
+        start: Offset of its first character in the text of the turn.
+        end: Offset behind its last character.
     """
 
     kind: Kind
@@ -152,29 +152,34 @@ class ScoredToken:
 
 def conditions_of(setup: Setup) -> Conditions:
     """
-    What *setup* says of transcripts.
+    The conditions of the probe in *setup*.
 
     Raises:
-        BadRecord: If it says nothing, or something that is none.
+        BadRecord: If there are none, or they have another layout.
     """
     return _conditions_of(ByIdentity(setup))
 
 
 def transcript_of(record: CellRecord) -> Transcript:
     """
-    What the probe stored in *record*.
+    The observation of the probe in *record*.
 
     Raises:
-        BadRecord: If it is something else.
+        BadRecord: If it has another layout.
     """
-    return _transcript_of(ByIdentity(record))
+    file = f"the {record.probe} record of {record.pair}"
+    transcript = from_json(record.observation or {}, Transcript, file=file)
+    for turn in transcript.turns:
+        if not turn.is_even and not turn.error:
+            raise BadRecord(file=file, reason=f"scores of turn {turn.turn} are missing")
+    return transcript
 
 
 def scored_turns(
     record: CellRecord, setup: Setup
 ) -> dict[str, tuple[ScoredToken, ...]]:
     """
-    The tokens of each turn of *record* that has scores, by its name.
+    The tokens of each turn of *record* that has scores, by the name of the turn.
 
     Raises:
         BadRecord: As of `conditions_of` and `transcript_of`.
@@ -182,24 +187,13 @@ def scored_turns(
     return _scored_turns(ByIdentity(record), ByIdentity(setup))
 
 
-# Small: all metrics of a record are read before the next record.
+# Small: all metrics of a record are computed before the next record.
 @functools.lru_cache(maxsize=16)
 def _conditions_of(key: ByIdentity[Setup]) -> Conditions:
     chosen = from_json(key.value.probes.get(NAME, {}), Conditions, file="setup.json")
     if not all(turn.parts for turn in chosen.turns):
         raise BadRecord(file="setup.json", reason="a turn has no parts")
     return chosen
-
-
-@functools.lru_cache(maxsize=16)
-def _transcript_of(key: ByIdentity[CellRecord]) -> Transcript:
-    record = key.value
-    file = f"the {record.probe} record of {record.pair}"
-    found = from_json(record.observation or {}, Transcript, file=file)
-    for turn in found.turns:
-        if not turn.is_even and not turn.error:
-            raise BadRecord(file=file, reason=f"scores of turn {turn.turn} are missing")
-    return found
 
 
 @functools.lru_cache(maxsize=16)

@@ -1,32 +1,32 @@
 r"""
 The turns of conversations as a model's chat template renders them.
 
-A turn is a prompt, as the template makes it of all that came before, and the text that
-the assistant wrote behind it. So the text of a turn is what rendering the conversation
-up to and with this turn adds. Within it, the fields of the recording are searched: the
-class of each part follows from where they are. What a template puts before a field
-(``<think>``, ``<tool_call>{"name": "``) belongs to that field, and what it puts behind
-the last one to that one; the marks that end a turn are not the model's text.
+A turn is a prompt, which the template renders from all messages before it, and a text,
+which rendering the turn itself adds. The fields of the recording are searched in that
+text, and the class of each part follows from their places. What the template writes
+before a field (``<think>``, ``<tool_call>{"name": "``) has the class of that field, and
+what it writes after the last field has the class of the last one. The marks that end a
+turn are not part of the text.
 
-What a trial on llama-server b11434 showed, with SmolLM2's template and one for tools in
-the manner of Qwen's:
+Observed on llama-server b11434, with SmolLM2's template and a tool template like
+Qwen's:
 
-- A last message of the assistant is continued: its end is missing, it begins with an
-  empty thought under templates that know thoughts, and with tool calls it is refused.
-  ``--no-prefill-assistant`` renders it like any other, so a server of its own with that
-  option renders, and the servers of cells read texts alone.
+- The server continues a final message of the assistant: its end is missing, templates
+  that know thoughts begin it with an empty one, and with tool calls it is refused.
+  ``--no-prefill-assistant`` renders it like any other message. So a separate server
+  with that option renders, and the servers of cells only read texts.
 - SmolLM2's template ignores ``tools``, ``tool_calls`` and ``reasoning_content``: a turn
   that only calls a tool is empty. Replies of tools are kept, with the role ``tool``.
-- A template that drops earlier thoughts keeps those behind the last question: the
-  thoughts of a tool's caller are there until the user speaks again, and the text of the
-  next turn no longer continues what was read. Servers reuse what is equal and read the
-  rest again, as in real use; so each turn brings its whole prompt.
-- Arguments of calls become values and JSON again: ``{"a":1}`` comes back as
-  ``{"a": 1}``, ``\u00e9`` as é. Where these are no JSON, the server fails, and quotes
-  them in its log.
-- Without thoughts switched off, a template may begin each answer with an empty one, or
-  open one that the recording does not have. So thinking is allowed for turns that have
-  a thought, and a turn begins where its prompt and its text part.
+- A template that drops earlier thoughts keeps those after the user's last message:
+  thoughts beside tool calls remain until the user writes again, and then the prompt of
+  the next turn does not begin with the earlier one. Servers reuse the equal beginning
+  and read the rest again, as in real use; so every turn has its whole prompt.
+- Arguments of calls are parsed and written as JSON again: ``{"a":1}`` becomes
+  ``{"a": 1}``, ``\u00e9`` becomes é. Where they are not JSON, the server fails and
+  quotes them in its log.
+- Unless thoughts are switched off, a template may begin each answer with an empty
+  thought, or open one that the recording does not have. So thinking is allowed for
+  turns that have a thought, and a turn starts where its prompt and its text diverge.
 """
 
 import json
@@ -58,10 +58,10 @@ class Part:
 
     Attributes:
         kind: Class of its tokens.
-        start: Where it begins in the text, in characters.
-        end: Where it ends.
-        field: Where the recording has it: ``content``, ``reasoning``, ``name 0``,
-            ``arguments 0``, ``argument 0 3``; empty for what the template adds.
+        start: Offset of its first character in the text.
+        end: Offset behind its last character.
+        field: Its field in the recording: ``content``, ``reasoning``, ``name 0``,
+            ``arguments 0``, ``argument 0 3``; empty for text that the template adds.
     """
 
     kind: Kind
@@ -78,9 +78,9 @@ class RenderedTurn:
     Attributes:
         name: Number of the conversation and of the turn in it, from 1: ``2.5``.
         prompt: What is read before it.
-        text: What was written; empty if the template renders nothing of it.
-        parts: The whole text, in order.
-        dropped: What the recording has and the text lacks, as phrases.
+        text: What the model wrote; empty if the template renders none of its fields.
+        parts: Parts of the text, in order and without gaps.
+        dropped: Fields of the recording that the text lacks, as phrases.
     """
 
     name: str
@@ -101,14 +101,11 @@ def rendered_turns(
         CellError: If the server fails.
     """
     end = _turn_end(template)
-    turn_number = 0
-    for at, turn in enumerate(conversation.turns):
-        if turn.role != "assistant":
-            continue
-        turn_number += 1
-        renders = _Renders(template, conversation, at)
+    turns = conversation.turns
+    places = [at for at, turn in enumerate(turns) if turn.role == "assistant"]
+    for turn_number, at in enumerate(places, start=1):
         try:
-            prompt, text = renders.parted(end)
+            prompt, text = _rendered(conversation, at, template, end)
         except Refused as error:
             raise BadInput(
                 source=f"conversation {number}, from line {conversation.line}",
@@ -117,8 +114,10 @@ def rendered_turns(
                 hint="Leave the conversation out, or name another chat template in the "
                 "arguments after '--'.",
             ) from error
-        parts, dropped = parts_of(turn, text)
-        dropped += _dropped_tools(conversation, prompt) if turn_number == 1 else ()
+        parts, dropped = parts_of(turns[at], text)
+        tools = (tool["function"]["name"] for tool in conversation.tools)
+        if turn_number == 1 and any(tool not in prompt for tool in tools):
+            dropped += ("definitions of tools",)
         yield RenderedTurn(
             name=f"{number}.{turn_number}",
             prompt=prompt,
@@ -128,63 +127,55 @@ def rendered_turns(
         )
 
 
-# --- where a turn begins and ends
+# --- where a turn starts and ends
 
 
-@dataclass(frozen=True, slots=True)
-class _Renders:
-    """The renderings around one turn of the assistant."""
+def _rendered(
+    conversation: Conversation, at: int, template: Template, end: str
+) -> tuple[str, str]:
+    """
+    The prompt of one turn, and its text.
 
-    template: Template
-    conversation: Conversation
-    at: int
+    Args:
+        conversation: It holds the turn.
+        at: Number of the turn, from 0, among those of all roles.
+        template: Renders them.
+        end: What the template writes after an answer.
+    """
+    turn = conversation.turns[at]
 
-    def parted(self, end: str) -> tuple[str, str]:
-        """
-        What is read before the turn, and its text.
-
-        Args:
-            end: What the template puts behind an answer.
-        """
-        turn = self.conversation.turns[self.at]
-        whole = self._rendered(self.at + 1)
-        asked = self._rendered(self.at, begins_reply=True)
-        begin = len(asked)
-        if not whole.startswith(asked):
-            before = self._rendered(self.at)
-            begin = _beginning(whole, asked, before, turn)
-        text = whole[begin:]
-        if end and text.endswith(end):
-            text = text[: -len(end)]
-        return whole[:begin], text
-
-    def _rendered(self, count: int, *, begins_reply: bool = False) -> str:
-        """The first *count* messages."""
-        conversation = self.conversation
-        return self.template.render_conversation(
-            [turn.message() for turn in conversation.turns[:count]],
+    def render(count: int, *, begins_reply: bool = False) -> str:
+        return template.render_conversation(
+            [each.message() for each in conversation.turns[:count]],
             conversation.tools,
             begins_reply=begins_reply,
-            thinking=bool(conversation.turns[self.at].reasoning),
+            thinking=bool(turn.reasoning),
         )
 
+    whole, prompt = render(at + 1), render(at, begins_reply=True)
+    start = len(prompt)
+    if not whole.startswith(prompt):
+        start = _diverging_start(whole, prompt, render(at), turn)
+    return whole[:start], whole[start:].removesuffix(end)
 
-def _beginning(whole: str, asked: str, before: str, turn: Turn) -> int:
-    """
-    Where a turn begins in *whole* that does not begin with what asks for it.
 
-    What asks for it may open a thought that the recording does not have. The turn then
-    begins behind the last mark or line break that both have. Where what came *before*
-    is rendered in another way because of the turn, it begins with its first field.
+def _diverging_start(whole: str, prompt: str, before: str, turn: Turn) -> int:
     """
-    both = zip(whole, asked, strict=False)
+    Where *turn* starts in *whole*, a rendering that does not begin with its *prompt*.
+
+    The prompt may open a thought that the recording does not have. Then the turn starts
+    after the last mark or line break that both share. If the template renders the
+    messages *before* the turn differently because of it, the turn starts at its first
+    field.
+    """
+    both = zip(whole, prompt, strict=False)
     shared = next((at for at, (one, two) in enumerate(both) if one != two), len(whole))
     if shared >= len(before):
-        marks = [before, *re.findall(r"[^\n>]*[\n>]", asked[len(before) : shared])]
+        marks = [before, *re.findall(r"[^\n>]*[\n>]", prompt[len(before) : shared])]
         return len("".join(marks))
     parts, _ = parts_of(turn, whole[shared:])
-    firsts = (part.start for part in parts if part.field)
-    return shared + next(firsts, len(whole) - shared)
+    starts = (part.start for part in parts if part.field)
+    return shared + next(starts, len(whole) - shared)
 
 
 SAMPLE = "codeneedle"
@@ -192,7 +183,7 @@ SAMPLE = "codeneedle"
 
 
 def _turn_end(template: Template) -> str:
-    """What the template puts behind an answer; empty where that cannot be known."""
+    """What the template writes after an answer; empty if that is unknown."""
     messages = [
         {"role": "user", "content": "?"},
         {"role": "assistant", "content": SAMPLE},
@@ -203,7 +194,7 @@ def _turn_end(template: Template) -> str:
         )
     except Refused:
         return ""
-    return whole.rpartition(SAMPLE)[2] if SAMPLE in whole else ""
+    return whole.partition(SAMPLE)[2]
 
 
 # --- fields in the text of a turn
@@ -213,48 +204,54 @@ FENCED = re.compile(
     r"^[ \t]*(?P<fence>`{3,}|~{3,}).*?(?:^[ \t]*(?P=fence)[`~]*[ \t]*$|\Z)",
     re.MULTILINE | re.DOTALL,
 )
-"""A block of code in Markdown, its fences included; one without end goes on."""
+"""A Markdown block of code with its fences; an open one extends to the end."""
 
 THOUGHT = re.compile(r"\A\s*<think>.*?</think>", re.DOTALL)
-"""A thought at the beginning of an answer, where the recording does not part them."""
+"""A thought at the beginning of the content, where the recording does not split them.
+"""
 
 
 def parts_of(turn: Turn, text: str) -> tuple[tuple[Part, ...], tuple[str, ...]]:
     """
-    The parts of the *text* that *turn* was rendered to, and what it lacks of it.
+    The parts of the *text* that *turn* was rendered to, and the fields that it lacks.
 
-    Without any field there are no parts.
+    A text without any field has no parts.
     """
-    found: list[Part] = []
+    located: list[Part] = []
     dropped: list[str] = []
     for what, ways in _fields(turn):
-        end = max((part.end for part in found), default=0)
-        tried = (_located(way, text, at) for at in (end, 0) for way in ways)
-        parts = next(filter(None, tried), [])
-        if not parts or any(_overlap(one, two) for one in parts for two in found):
+        end = max((part.end for part in located), default=0)
+        attempts = (_located(way, text, at) for at in (end, 0) for way in ways)
+        parts = next(filter(None, attempts), [])
+        overlaps = any(
+            one.start < two.end and two.start < one.end
+            for one in parts
+            for two in located
+        )
+        if not parts or overlaps:
             dropped.append(what)
         else:
-            found += parts
-    found.sort(key=lambda part: part.start)
-    return tuple(_filled(found, text)), tuple(dict.fromkeys(dropped))
+            located += parts
+    located.sort(key=lambda part: part.start)
+    return tuple(_filled(located, text)), tuple(dict.fromkeys(dropped))
 
 
-def field_text(turn: Turn, field: str, length: int) -> str | None:
+def field_text(turn: Turn, name: str, length: int) -> str | None:
     """
-    What the recording has in *field*, as it was rendered; None if it has none.
+    The text of a field of the recording, as it was rendered; None without such a field.
 
     Args:
         turn: The turn.
-        field: As in a `Part`.
+        name: Of the field, as in a `Part`.
         length: Of the part, in characters.
     """
     forms = (
         form
         for _, ways in _fields(turn)
         for way in ways
-        for each in way
-        for key, form in each.forms
-        if key == field
+        for field in way
+        if field.name == name
+        for form in field.forms
     )
     return next((form for form in forms if len(form) == length), None)
 
@@ -262,48 +259,50 @@ def field_text(turn: Turn, field: str, length: int) -> str | None:
 @dataclass(frozen=True, slots=True)
 class _Field:
     """
-    One thing to search for.
+    A field of the recording that is searched in the text of a turn.
 
     Attributes:
         kind: Class of its tokens.
-        forms: What it may look like, the most faithful first, each with its name.
+        name: As in a `Part`.
+        forms: Texts that a template may render it as, the most faithful first.
     """
 
     kind: Kind
-    forms: tuple[tuple[str, str], ...]
+    name: str
+    forms: tuple[str, ...]
 
 
 def _fields(turn: Turn) -> Iterator[tuple[str, list[list[_Field]]]]:
     """
-    What the turn consists of, in the usual order: what it is called, and the fields
-    that it may be rendered as, one way or another.
+    The content of a turn in the usual order: a phrase for it, and the sequences of
+    fields that a template may render it as.
     """
     if turn.reasoning:
-        forms = _trimmed("reasoning", turn.reasoning)
-        yield "reasoning", [[_Field(Kind.REASONING, forms)]]
+        forms = _with_trimmed(turn.reasoning)
+        yield "reasoning", [[_Field(Kind.REASONING, "reasoning", forms)]]
     thought = THOUGHT.match(turn.content)
     if thought:
-        forms = _trimmed("thought", thought.group())
-        yield "reasoning within the content", [[_Field(Kind.REASONING, forms)]]
+        forms = _with_trimmed(thought.group())
+        field = _Field(Kind.REASONING, "thought", forms)
+        yield "reasoning within the content", [[field]]
     content = turn.content[thought.end() :] if thought else turn.content
     if content.strip():
-        yield "content", [[_Field(Kind.TEXT, _trimmed("content", content))]]
+        forms = _with_trimmed(content)
+        yield "content", [[_Field(Kind.TEXT, "content", forms)]]
     for number, call in enumerate(turn.calls):
-        name = _Field(Kind.TOOL, ((f"name {number}", call.name),))
-        forms = tuple((f"arguments {number}", form) for form in _json_forms(call))
-        yield (
-            "tool calls",
-            [[name, _Field(Kind.TOOL, forms)], [name, *_values(call, number)]],
-        )
+        name = _Field(Kind.TOOL, f"name {number}", (call.name,))
+        forms = tuple(_json_forms(call))
+        arguments = _Field(Kind.TOOL, f"arguments {number}", forms)
+        yield "tool calls", [[name, arguments], [name, *_argument_fields(call, number)]]
 
 
-def _trimmed(key: str, text: str) -> tuple[tuple[str, str], ...]:
-    """*text*, or without the white space around it, which many templates drop."""
-    return tuple((key, form) for form in dict.fromkeys((text, text.strip())) if form)
+def _with_trimmed(text: str) -> tuple[str, ...]:
+    """*text*, and without the white space around it, which many templates drop."""
+    return tuple(form for form in dict.fromkeys((text, text.strip())) if form)
 
 
 def _json_forms(call: Call) -> Iterator[str]:
-    """The arguments as templates write them."""
+    """The arguments of *call* as JSON, in the ways in which templates write it."""
     yield call.arguments
     for separators in ((", ", ": "), (",", ":")):
         for is_ascii in (False, True):
@@ -312,44 +311,39 @@ def _json_forms(call: Call) -> Iterator[str]:
         yield json.dumps(call.parsed, indent=indent, ensure_ascii=False)
 
 
-def _values(call: Call, number: int) -> Iterator[_Field]:
+def _argument_fields(call: Call, number: int) -> Iterator[_Field]:
     """The arguments one by one, for templates that do not write JSON."""
     values = call.parsed if isinstance(call.parsed, dict) else {}
     for at, value in enumerate(values.values()):
-        form = (
-            value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
-        )
+        is_text = isinstance(value, str)
+        form = value if is_text else json.dumps(value, ensure_ascii=False)
         if form:
-            yield _Field(Kind.TOOL, ((f"argument {number} {at}", form),))
+            yield _Field(Kind.TOOL, f"argument {number} {at}", (form,))
 
 
 def _located(fields: Sequence[_Field], text: str, at: int) -> list[Part] | None:
-    """*fields* in *text* from *at* on, one behind the other; None if one is not."""
+    """*fields* in *text* from *at* on, one after the other; None if one is missing."""
     parts = []
-    for each in fields:
-        placed = ((key, form, text.find(form, at)) for key, form in each.forms)
-        key, form, start = next((p for p in placed if p[2] >= 0), ("", "", -1))
+    for field in fields:
+        places = ((text.find(form, at), len(form)) for form in field.forms)
+        start, length = next((place for place in places if place[0] >= 0), (-1, 0))
         if start < 0:
             return None
-        at = start + len(form)
-        parts.append(Part(each.kind, start, at, key))
+        at = start + length
+        parts.append(Part(field.kind, start, at, field.name))
     return parts
 
 
-def _overlap(one: Part, other: Part) -> bool:
-    return one.start < other.end and other.start < one.end
-
-
-def _filled(found: Sequence[Part], text: str) -> Iterator[Part]:
-    """*found*, in order, with what stands between them; code apart from other text."""
+def _filled(located: Sequence[Part], text: str) -> Iterator[Part]:
+    """The parts of the whole *text*; blocks of code are split from other text."""
     at = 0
-    for part in found:
+    for part in located:
         if part.start > at:
             yield Part(part.kind, at, part.start)
         yield from _code_apart(part, text)
         at = part.end
-    if found and at < len(text):
-        yield Part(found[-1].kind, at, len(text))
+    if located and at < len(text):
+        yield Part(located[-1].kind, at, len(text))
 
 
 def _code_apart(part: Part, text: str) -> Iterator[Part]:
@@ -365,10 +359,3 @@ def _code_apart(part: Part, text: str) -> Iterator[Part]:
         at = end
     if at < part.end:
         yield replace(part, start=at)
-
-
-def _dropped_tools(conversation: Conversation, prompt: str) -> tuple[str, ...]:
-    """Whether the definitions of tools are missing in what is read."""
-    names = (tool["function"]["name"] for tool in conversation.tools)
-    is_missing = any(name not in prompt for name in names)
-    return ("definitions of tools",) if is_missing else ()

@@ -202,7 +202,7 @@ def test_speeds_of_each_repetition_are_measured(tmp_path):
     [
         ("print=bench-unknown-type.txt", "unsupported", "does not know"),
         ("print=bench-out-of-memory.txt", "out-of-memory", "failed to allocate"),
-        ("signal=9", "out-of-memory", "SIGKILL"),
+        ("signal=9", "crashed", "SIGKILL"),
         ("signal=11", "crashed", "SIGSEGV"),
         ("die=7", "crashed", "exit code 7"),
         ("error", "crashed", "0 result lines"),

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 from made_servers import PAIR, fake_llama_cpp
 
-from codeneedle.engines.engine import Ability, CellSpec, ModelSpec
+from codeneedle.engines.engine import Ability, CellSpec, LostText, ModelSpec
 from codeneedle.engines.llama_cpp import engine as llama_cpp
 from codeneedle.engines.llama_cpp import installation
 from codeneedle.engines.llama_cpp.arguments import VISIBLE_DEVICES, threads, variables
@@ -356,3 +356,14 @@ def test_a_share_of_the_cores_is_passed_on():
 
     assert ["--threads", "3", "--threads-batch", "3"] == [*threads(large, ())]
     assert ["--threads", "1", "--threads-batch", "3"] == [*threads(tiny, ())]
+
+
+def test_a_template_that_loses_the_text_can_be_replaced(tmp_path):
+    with (
+        pytest.raises(LostText, match="lacks the corpus") as caught,
+        fake_llama_cpp().tokenizing(log=tmp_path / "counting.log"),
+    ):
+        raise LostText("the corpus")
+
+    assert "--prompt-form completion" in caught.value.hint
+    assert "-- --chat-template-file FILE" in caught.value.hint

@@ -120,7 +120,7 @@ def test_a_reference_of_something_else_is_not_used(tmp_path, run, changes, model
     ("fault", "status", "words"),
     [
         ("die=3", "crashed", "exit code 3"),
-        ("signal=9", "out-of-memory", "SIGKILL"),
+        ("signal=9", "crashed", "SIGKILL"),
         ("then-die=139", "crashed", "exit code 139"),
         ("print=disk-full", "crashed", "without complete statistics"),
         ("print=base-unwritable", "crashed", "failed to open"),

@@ -2,6 +2,7 @@
 
 import json
 import threading
+from types import SimpleNamespace
 
 import httpx
 import pytest
@@ -61,10 +62,12 @@ def serving(text, monkeypatch):
         servers.append((server, thread))
         url = f"http://127.0.0.1:{server.server_port}"
 
-        def post(path, body, **more):
+        def post(path, body, *, method="POST"):
             headers = {"Authorization": "Bearer key"}
             content = body if isinstance(body, bytes) else json.dumps(body)
-            return httpx.post(f"{url}{path}", content=content, headers=headers, **more)
+            return httpx.request(
+                method, f"{url}{path}", content=content, headers=headers
+            )
 
         return post
 
@@ -167,3 +170,40 @@ def test_group_sizes_of_k_and_v_are_read_from_the_arguments():
 
     assert (64, 32) == parser().parse_args([*words, "64,32"]).kv_group_size
     assert (32,) == parser().parse_args([*words, "32"]).kv_group_size
+
+
+def test_a_server_that_is_ready_says_so_and_under_which_name(serving):
+    ask = serving()
+
+    assert {"status": "ok"} == ask("/health", b"", method="GET").json()
+    (model,) = ask("/v1/models", b"", method="GET").json()["data"]
+    assert "alias" == model["id"]
+    assert 404 == ask("/props", b"", method="GET").status_code
+
+
+def test_a_conversation_is_rendered_without_a_reply(serving):
+    body = {"messages": [{"role": "user", "content": "x"}]}
+
+    assert {"prompt": "x"} == serving()("/apply-template", body).json()
+
+
+def test_a_signal_ends_a_server_as_a_success(monkeypatch):
+    def interrupted(_options):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(child, "serve", interrupted)
+    with pytest.raises(SystemExit) as caught:
+        child.main(["serve", "--model", "m", "--context", "9"])
+
+    assert 0 == caught.value.code
+
+
+def test_a_base_file_of_another_context_is_not_compared_with(tmp_path, monkeypatch):
+    """Its rows would be read at wrong places, and give numbers."""
+    (tmp_path / "base").write_bytes(child.HEADER.pack(child.MAGIC, 512, 260, 2))
+    session = SimpleNamespace(vocabulary=260)
+    monkeypatch.setattr(child, "_session", lambda _options: session)
+    words = ["--model", "m", "--context", "256", "--base", str(tmp_path / "base")]
+
+    with pytest.raises(ValueError, match="another model or context"):
+        child.main(["divergence", *words])

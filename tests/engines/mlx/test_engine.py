@@ -2,9 +2,13 @@
 
 import os
 import signal
+import sys
 from dataclasses import replace
+from importlib import metadata
 
+import msgspec
 import pytest
+from msgspec.structs import replace as altered
 
 pytest.importorskip(
     "mlx.core", reason="MLX is not installed: pip install 'codeneedle[mlx]'"
@@ -25,9 +29,11 @@ from codeneedle.engines.messages import (
     Message,
     Refused,
 )
+from codeneedle.engines.mlx import engine as engine_module
 from codeneedle.engines.mlx.engine import Mlx, find
+from codeneedle.engines.mlx.log import MARK, LayerCache, Running, Speed
 from codeneedle.engines.mlx.settings import MlxSettings
-from codeneedle.errors import BadInput, CellError
+from codeneedle.errors import BadInput, CellError, ToolMissing
 from codeneedle.grid import Pair
 from codeneedle.models.weights import read_header
 from codeneedle.records.record import Status
@@ -154,7 +160,7 @@ def test_a_child_that_is_killed_is_named(engine, tmp_path):
     with pytest.raises(CellError, match="SIGKILL") as caught:
         ask_a_killed_one()
 
-    assert Status.OUT_OF_MEMORY.value == caught.value.status
+    assert Status.CRASHED.value == caught.value.status
     assert [] == orphans.orphans()
 
 
@@ -280,3 +286,131 @@ def test_what_changes_the_arithmetic_is_part_of_the_setup(engine):
         "--max-kv-size 128",
         "--compute model",
     ) == replace(engine, settings=settings).identity().arguments
+
+
+# A child that misbehaves
+
+
+def line_of(line):
+    """A line that the parent reads."""
+    return f"{MARK}{msgspec.json.encode(line).decode()}"
+
+
+F16 = LayerCache(layer=0, class_name="KVCache", k="f16", v="f16")
+RUNNING = Running(build="mlx cpu", context=512, layers=(F16,), quantized_kv_start=0)
+
+
+@pytest.fixture
+def child_that(engine, tmp_path, monkeypatch):
+    """An engine whose child runs a script instead, after it has told some lines."""
+
+    def make(script, *lines):
+        monkeypatch.setattr(engine_module, "LOAD_TIMEOUT_S", 0.5)
+        told = "".join(f"print({line_of(each)!r}, flush=True)\n" for each in lines)
+        (tmp_path / "child.py").write_text(f"import time\n{told}{script}\n")
+        argv = [sys.executable, str(tmp_path / "child.py")]
+        monkeypatch.setattr(Mlx, "command", lambda *_, **__: [*argv])
+        return engine
+
+    return make
+
+
+@pytest.mark.parametrize(
+    ("script", "status", "reason"),
+    [
+        ("raise MemoryError('no room')", Status.OUT_OF_MEMORY, "MemoryError: no room"),
+        ("raise ValueError('x') ", Status.CRASHED, "mlx ended: ValueError: x"),
+        ("raise SystemExit(3)", Status.CRASHED, "ended with exit code 3"),
+        ("time.sleep(60)", Status.TIMED_OUT, "does not answer after 0.5 s"),
+    ],
+)
+def test_a_child_that_does_not_get_ready_is_told_with_the_reason(
+    child_that, tmp_path, script, status, reason
+):
+    with (
+        pytest.raises(CellError, match=reason) as caught,
+        child_that(script).serving(SPLIT, log=tmp_path / "child.log"),
+    ):
+        raise AssertionError("entered")
+
+    assert status == caught.value.status
+    assert [] == orphans.orphans()
+
+
+def speeds(engine, tmp_path, silence_s=600):
+    """What the speed tool of *engine* measures of a pair without quantization."""
+    asked = SpeedTask(
+        pair=Pair("f16", "f16"),
+        depth=500,
+        prompt_tokens=12,
+        generated_tokens=2,
+        repetitions=2,
+    )
+    return engine.speed_tool().measure(
+        asked,
+        log=tmp_path / "speed.log",
+        silence_s=silence_s,
+        note=ignore,
+        progress=ignore,
+    )
+
+
+ONE = Speed(pp=2.0, tg=1.0, peak_bytes=5)
+
+
+@pytest.mark.parametrize(
+    ("lines", "script", "status", "reason"),
+    [
+        ((RUNNING, ONE), "", Status.CRASHED, "without complete statistics"),
+        ((), "", Status.MISMATCHED, "does not say what its caches are"),
+        ((RUNNING, ONE, ONE), "raise SystemExit(1)", Status.CRASHED, "exit code 1"),
+        ((RUNNING,), "time.sleep(60)", Status.TIMED_OUT, "has written nothing for"),
+        (
+            (altered(RUNNING, context=256),),
+            "time.sleep(60)",
+            Status.MISMATCHED,
+            "context 256 instead of 512",
+        ),
+    ],
+    ids=["too few", "nothing", "fails", "hangs", "another context"],
+)
+def test_a_tool_that_fails_is_told_with_the_reason(
+    child_that, tmp_path, lines, script, status, reason
+):
+    """One that runs something else is stopped while it runs."""
+    with pytest.raises(CellError, match=reason) as caught:
+        speeds(child_that(script, *lines), tmp_path, silence_s=1)
+
+    assert status == caught.value.status
+
+
+def test_speeds_are_those_that_the_child_tells(child_that, tmp_path):
+    found = speeds(child_that("", RUNNING, ONE, altered(ONE, pp=3.0)), tmp_path)
+
+    assert ((2.0, 3.0), (1.0, 1.0), 5) == (found.pp, found.tg, found.peak_bytes)
+
+
+@pytest.mark.parametrize("missing", ["mlx", "mlx-lm"])
+def test_a_package_that_is_not_installed_is_named(monkeypatch, missing):
+    def version(name):
+        if name == missing:
+            raise metadata.PackageNotFoundError
+        return "1.0"
+
+    monkeypatch.setattr(engine_module.metadata, "version", version)
+    with pytest.raises(ToolMissing, match=missing) as caught:
+        find()
+
+    assert "pip install 'codeneedle[mlx]'" in caught.value.hint
+
+
+def test_a_gpu_is_used_as_the_weights_are_and_tells_its_memory(engine, monkeypatch):
+    """On a CPU, which computes in float32, users are told that it is slow."""
+    assert ("float32", 1) == (engine.compute, len(engine.notes()))
+    monkeypatch.setattr(sys, "platform", "darwin")
+
+    assert ("model", (), ("Metal",)) == (
+        engine.compute,
+        engine.notes(),
+        engine.identity().devices,
+    )

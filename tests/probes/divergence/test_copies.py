@@ -341,9 +341,9 @@ def test_values_of_chunks_are_told_apart_by_their_number():
 # The real tool
 
 
-def measured(run, pair, records=()):
+def measured(run, pair):
     """The observation of *pair*."""
-    cell = ProbeContext(run=run, pair=pair, logs=run.folder, records=dict(records))
+    cell = ProbeContext(run=run, pair=pair, logs=run.folder)
     return from_json(PROBE.measure(cell), Divergence, file="x").contexts[0]
 
 

@@ -12,6 +12,7 @@ from made_records import failed_record, made_setup
 from programs import script
 
 from codeneedle.corpora.corpus import load
+from codeneedle.engines.engine import ModelSpec
 from codeneedle.engines.llama_cpp import installation
 from codeneedle.errors import BadInput, CellError, FolderUnusable
 from codeneedle.grid import Pair
@@ -19,13 +20,14 @@ from codeneedle.probes.divergence import comparison
 from codeneedle.probes.divergence.probe import NAME, PROBE, DivergenceSettings
 from codeneedle.probes.divergence.record import Divergence, divergence_of
 from codeneedle.probes.probe import ProbeContext
-from codeneedle.records.record import Status, Trouble, as_json, from_json
+from codeneedle.records.record import Status, Trouble, from_json
 from codeneedle.records.store import Store
 from codeneedle.sweep import runner
 from codeneedle.sweep.runner import CellEnded, Runner
 from codeneedle.system import machine
 
 TEXT = "".join(f"line {at}: {at * 7919:x}\n" for at in range(400))
+SHA256 = "326cc5e1e3102cf43e309a411ca022b51be876568a5d8b3dbef7c17e6b781796"
 F16, Q8, Q4 = (Pair(name, name) for name in ("f16", "q8_0", "q4_0"))
 ON_CPU = Trouble(Status.FALLBACK_CPU, "attention runs on the CPU")
 
@@ -58,8 +60,8 @@ def with_conditions(run):
 def swept(run, pairs=(F16, Q8, Q4), **changes):
     """The records of a sweep over *pairs*, in the order they ended."""
     events = []
-    run = with_conditions(run)
-    store = Store(run.folder)
+    run, store = with_conditions(run), Store(run.folder)
+    run = replace(run, setup=store.adopt(run.setup))
     Runner(run=run, store=store, **changes).sweep(
         PROBE, PROBE.order(pairs), tell=events.append
     )
@@ -79,11 +81,10 @@ def fails_for(pair):
     return lambda asked: error if asked == pair else None
 
 
-def compared_with(reference):
-    """A record that was compared with *reference*."""
-    stored = as_json(Divergence(reference=str(reference), contexts=()))
-    record = failed_record(reference)
-    return replace(record, probe=NAME, status=Status.FINISHED, observation=stored)
+def beside_f16(run):
+    """*run*, whose cells are compared with f16/f16."""
+    kept = {NAME: {"reference": str(F16)}}
+    return replace(run, setup=replace(run.setup, calibrated=kept))
 
 
 # Conditions
@@ -121,8 +122,7 @@ def test_a_file_takes_the_place_of_the_corpus(made_run, tmp_path):
 def test_each_context_is_checked_by_the_tool(made_run):
     """
     Repeated contexts count once; of a text that is not asked for in chunks, as many
-    as may fit, from 2 to 8; at most 4 where the context was not asked for either and
-    is short because the text is.
+    as may fit, from 2 to 8; at most 4 where the context was not asked for either.
     """
     tool = FakeDivergence()
     unasked = PROBE.conditions(made_run(tool, contexts=()))
@@ -143,16 +143,16 @@ def test_each_context_is_checked_by_the_tool(made_run):
     ("size", "changes", "expected"),
     [
         (5000, {}, 256),
-        (70_000, {}, 4096),
-        (70_000, {"weights": made_weights(training_context=2048)}, 2048),
+        (70_000, {}, 1024),
+        (70_000, {"weights": made_weights(training_context=512)}, 512),
         (500, {}, 256),
         (9000, {}, 512),
-        (9000, {"is_built_in": True}, 2048),
+        (9000, {"is_built_in": True}, 1024),
     ],
 )
 def test_the_default_context_suits_text_and_weights(made_run, size, changes, expected):
     """
-    4096 tokens where the text most likely has four times as many, and less otherwise; a
+    1024 tokens where the text most likely has four times as many, and less otherwise; a
     token of the built-in model is a byte.
     """
     run = made_run(corpus="x" * size, contexts=(), changes=changes)
@@ -284,7 +284,7 @@ def test_a_record_holds_what_ran_in_its_own_comparison(made_run):
     the reference, whose own comparison need not say so again.
     """
     tool = FakeDivergence(reference_fallback=ON_CPU)
-    cell = context_of(made_run(tool), Q8, records={F16: compared_with(F16)})
+    cell = context_of(beside_f16(made_run(tool)), Q8)
     own = context_of(made_run(FakeDivergence(reference_fallback=ON_CPU)), F16)
     PROBE.measure(cell)
     PROBE.measure(own)
@@ -316,6 +316,47 @@ def test_a_reference_that_runs_at_last_does_not_replace_the_present_one(made_run
 
     assert [F16] == list(records)
     assert "q8_0/q8_0" == divergence_of(records[F16]).reference
+
+
+def test_a_context_with_more_chunks_is_compared_anew_and_no_other(made_run):
+    """A context with fewer chunks than stand in the folder is what it was."""
+    tool = FakeDivergence()
+    first = beside_f16(made_run(tool, contexts=(512, 256), chunks=4))
+    before = PROBE.measure(context_of(first, Q8))
+    stored = PROBE.conditions(first)
+    wanted = PROBE.conditions(made_run(tool, contexts=(256,), chunks=6))
+    fewer = PROBE.conditions(made_run(tool, contexts=(512,), chunks=2))
+    grown = PROBE.widened(stored, wanted)
+    tool.kept.clear()
+    tool.calls.clear()
+
+    setup = replace(first.setup, probes={NAME: grown})
+    former = replace(failed_record("q8_0/q8_0"), probe=NAME, observation=before)
+    context = context_of(first, Q8, former=former)
+    context.run = replace(first, setup=setup)
+    after = PROBE.measure(context)
+
+    assert ([512, 256], [4, 6]) == (grown["contexts"], grown["chunks"])
+    assert {"contexts": (512, 256), "chunks": 4} == PROBE.choice(grown)
+    assert stored == PROBE.widened(stored, fewer)
+    assert ["write f16/f16@256", "compare q8_0/q8_0@256"] == tool.calls
+    assert before["contexts"][0] == after["contexts"][0]
+    assert [4, 6] == [each["chunks"] for each in after["contexts"]]
+    assert None is PROBE.widened(stored, {**wanted, "text": "another"})
+
+
+def test_prose_takes_the_place_of_the_corpus_but_with_the_built_in_model(made_run):
+    """It is the same wherever the program is installed, so figures compare."""
+    plain, engine = DivergenceSettings(), made_run().engine
+    engine.model = ModelSpec(weights=made_weights(), name="some")
+    tiny = ToolEngine(model=replace(engine.model, is_tiny=True))
+
+    suited = PROBE.suited(plain, engine)
+
+    assert "python-3.11-reference.txt" == suited.text.name
+    assert SHA256 == hashlib.sha256(suited.text.read_bytes()).hexdigest()
+    assert (plain, suited) == (PROBE.suited(plain, tiny), PROBE.suited(suited, engine))
+    assert [True, False] == [PROBE.reads_corpus(each) for each in (plain, suited)]
 
 
 def test_a_text_that_turns_out_too_short_ends_the_sweep(made_run):

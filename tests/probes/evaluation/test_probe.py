@@ -11,7 +11,6 @@ from injections import processes_in
 from codeneedle.cli.options import request_of
 from codeneedle.engines.engine import Ability
 from codeneedle.errors import BadInput, CellError, UnknownName
-from codeneedle.grid import Pair
 from codeneedle.probes.evaluation.probe import PROBE, EvaluationSettings, aligned
 from codeneedle.probes.evaluation.record import Evaluation, Sample
 from codeneedle.sweep.request import asked_probes, decoded
@@ -19,7 +18,6 @@ from codeneedle.sweep.request import asked_probes, decoded
 HELPER = Path(__file__).parents[2] / "helpers" / "evaluation.py"
 COMMAND = f"{sys.executable} {HELPER} ${{base_url}} ${{model}} ${{out}}"
 RUN = Path("sweeps/random-bodies-mini/needle-nano")
-F16 = Pair("f16", "f16")
 
 
 def swept(codeneedle, *words, **variables):
@@ -74,13 +72,14 @@ def test_samples_are_those_of_the_first_cell_and_a_missing_one_scores_0():
         samples=(
             Sample(id="a", score=1.0, group="g"),
             Sample(id="b", score=1.0, group="g"),
-        )
+        ),
+        against="f16/f16",
     )
 
     assert (
-        Sample(id="a", score=0.0, group="g", error="missing", reference=1.0),
-        Sample(id="b", score=0.5, reference=1.0),
-    ) == aligned([Sample(id="b", score=0.5)], first, of=F16)
+        Sample(id="a", score=0.0, group="g", error="missing"),
+        Sample(id="b", score=0.5),
+    ) == aligned([Sample(id="b", score=0.5)], first)
 
 
 @pytest.mark.parametrize(
@@ -92,10 +91,10 @@ def test_samples_are_those_of_the_first_cell_and_a_missing_one_scores_0():
     ],
 )
 def test_other_samples_are_a_mismatch(sample, words):
-    first = Evaluation(samples=(Sample(id="a", score=1.0),))
+    first = Evaluation(samples=(Sample(id="a", score=1.0),), against="f16/f16")
 
     with pytest.raises(CellError, match=words) as caught:
-        aligned([sample], first, of=F16)
+        aligned([sample], first)
 
     assert "mismatched" == caught.value.status
 
@@ -115,9 +114,10 @@ def test_an_evaluation_is_a_probe_like_others(codeneedle, tmp_path):
     assert 12 == len(samples)
     assert "f16/f16" == record["observation"]["against"]
     assert {each["id"] for each in samples} == {f"s{at}" for at in range(12)}
-    assert {"command": COMMAND, "score": "", "read": "auto"} == json.loads(
-        (tmp_path / RUN / "setup.json").read_text()
-    )["probes"]["eval"]
+    setup = json.loads((tmp_path / RUN / "setup.json").read_text())
+    conditions = {"command": COMMAND, "score": "", "read": "auto"}
+    assert conditions == setup["probes"]["eval"]
+    assert stored(tmp_path, "f16-f16")["observation"] == setup["calibrated"]["eval"]
     assert (tmp_path / RUN / "evaluations" / "q4_0-q4_0" / "results.jsonl").is_file()
     log = (tmp_path / RUN / "logs" / "q4_0-q4_0.eval.log").read_text()
     assert "evaluated 12 samples with ***\n" == log

@@ -1,5 +1,6 @@
 """Outcomes and metrics of the retrieval probe, on made records."""
 
+import itertools
 from dataclasses import replace
 
 import msgspec
@@ -11,13 +12,15 @@ from made_retrieval import (
     made_scored,
     made_texts,
     retrieval_record,
+    with_frozen,
 )
 
 from codeneedle.probes.retrieval.metrics import METRICS, of_tasks, remarks
 from codeneedle.probes.retrieval.outcomes import outcomes, survival
-from codeneedle.probes.retrieval.record import NAME
+from codeneedle.probes.retrieval.record import NAME, frozen_of
 from codeneedle.probes.retrieval.scoring import Mode
-from codeneedle.records.record import BadRecord, Run
+from codeneedle.probes.retrieval.settings import RetrievalConditions
+from codeneedle.records.record import BadRecord, Run, as_json
 
 BY_NAME = {metric.name: metric for metric in METRICS}
 
@@ -114,12 +117,13 @@ def test_a_task_that_the_reference_fails_is_shown_and_never_averaged():
         *made_texts("single", dial=0, answer=lambda _asked, _length: "no"),
     ]
     frozen = made_frozen(made_dial(), made_dial("single", setting=0, score=0.1))
-    record = retrieval_record("f16/f16", texts, frozen=frozen)
+    record = retrieval_record("f16/f16", texts)
+    setup = with_frozen(setup_of(), frozen)
 
     own = {metric.name: metric for metric in of_tasks(setup_of(["single"]))}
 
-    assert [1.0] * 6 == values(BY_NAME["retrieval"], record)
-    assert [0.0] * 6 == values(own["single"], record)
+    assert [1.0] * 6 == values(BY_NAME["retrieval"], record, setup)
+    assert [0.0] * 6 == values(own["single"], record, setup)
 
 
 @pytest.mark.parametrize(
@@ -140,9 +144,10 @@ def test_a_task_is_informative_at_the_lengths_at_which_the_reference_answers():
     answered = [("multikey", 512, 0.19), ("multikey", 1024, 1.0)]
     frozen = made_frozen(made_dial(score=0.1), answered=answered)
     texts = [*made_texts(length=512), *made_texts(length=1024, answer=decoy_of)]
-    record = retrieval_record("q4_0/f16", texts, frozen=frozen)
+    record = retrieval_record("q4_0/f16", texts)
+    setup = with_frozen(setup_of(lengths=(512, 1024)), frozen)
 
-    assert [0.0] * 6 == values(BY_NAME["retrieval"], record)
+    assert [0.0] * 6 == values(BY_NAME["retrieval"], record, setup)
 
 
 def test_modes_are_counted_over_all_tasks():
@@ -164,16 +169,24 @@ def test_each_task_is_a_metric_and_each_length_where_there_are_several():
     assert () == of_tasks(made_setup())
 
 
-def test_lengths_that_others_still_lack_count_in_no_metric():
-    """A record may have them, while a run grows."""
-    texts = [*made_texts(length=512), *made_texts(length=1024)]
-    record = retrieval_record("q4_0/q4_0", texts)
+def test_what_other_pairs_still_lack_counts_in_no_metric():
+    """A record may have further lengths and texts, while a run grows."""
+    texts = [made_texts(length=length, questions=4) for length in (512, 1024)]
+    record = retrieval_record("q4_0/q4_0", itertools.chain(*texts))
     metric = BY_NAME["retrieval"]
+    asked = {"tasks": ("multikey",), "dial": (), "gate": "on", "graded": ""}
 
-    every = metric.values(record, setup_of(lengths=(512, 1024)))
-    narrowed = metric.values(record, setup_of(lengths=(512,)))
+    def values_while(**grows):
+        chosen = RetrievalConditions(depths=(0.5,), **grows, **asked)
+        setup = replace(made_setup(), probes={NAME: as_json(chosen)})
+        setup = with_frozen(replace(setup, former={NAME: ()}), made_frozen())
+        return metric.values(record, setup)
 
-    assert len(every) == 2 * len(narrowed) > 0
+    every = values_while(lengths=(512, 1024), questions=99)
+    shorter = values_while(lengths=(512,), questions=99)
+    fewer = values_while(lengths=(512, 1024), questions=1)
+
+    assert len(every) == 2 * len(shorter) == 2 * len(fewer) > 0
 
 
 def test_tasks_that_are_none_are_a_bad_setup():
@@ -205,6 +218,13 @@ def test_texts_that_a_pair_was_not_asked_are_missing_and_not_nothing():
     assert "multikey-2048-0" not in BY_NAME["retrieval"].by_unit(record, setup_of())
 
 
+def test_a_dial_whose_setting_was_never_tried_is_a_bad_setup():
+    frozen = made_frozen(replace(made_dial(), setting=7))
+
+    with pytest.raises(BadRecord, match="the setting of multikey was never tried"):
+        frozen_of(with_frozen(setup_of(), frozen))
+
+
 # In words
 
 
@@ -216,8 +236,8 @@ def test_remarks_tell_the_path_of_the_dial_and_what_was_left_out():
         made_dial("single", setting=0, score=1.0, is_fixed=True),
         left_out=[("multikey", 2048, reason)],
     )
-    record = retrieval_record("f16/f16", made_texts(), frozen=frozen)
-    run = Run(name="x/y", setup=setup_of(), records=(record,))
+    record = retrieval_record("f16/f16", made_texts())
+    run = Run(name="x/y", setup=with_frozen(setup_of(), frozen), records=(record,))
 
     dial, fixed, left = remarks(run)
 

@@ -1,13 +1,13 @@
 """The retrieval probe: dial and gate, what is asked and stored."""
 
 import zlib
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import pytest
 from fake_engine import ByteTokenizer, FakeEngine, FakeServer, reply_to
 from made_contexts import real_context
 from made_records import made_setup
-from made_retrieval import made_run
+from made_retrieval import made_run, with_frozen
 
 from codeneedle.engines.engine import Ability
 from codeneedle.engines.messages import Chat, ServerGone
@@ -23,13 +23,14 @@ from codeneedle.probes.retrieval.probe import PRIMING_TOKENS, PROBE, enough_for
 from codeneedle.probes.retrieval.record import (
     NAME,
     DialStep,
+    Frozen,
     LeftOut,
-    Retrieval,
+    frozen_of,
     retrieval_of,
 )
 from codeneedle.probes.retrieval.settings import RetrievalSettings
 from codeneedle.probes.retrieval.task_kinds import TASKS, make_texts
-from codeneedle.records.record import CellRecord, Status, as_json, from_json
+from codeneedle.records.record import AGAIN, CellRecord, Status, from_json
 from codeneedle.records.store import Store, find_runs
 from codeneedle.sweep.runner import Runner
 
@@ -73,21 +74,61 @@ def nine_in_ten(question):
     return reply_to(question, text="no\n") if wrong else looked_up(question)
 
 
-def cell(folder, engine, pair=REFERENCE, records=(), **asked):
-    """A cell of such a run."""
+@dataclass
+class Cell:
+    """
+    What the probe stores of a cell.
+
+    Attributes:
+        record: The record.
+        frozen: What the setup keeps of the reference, behind this cell.
+    """
+
+    record: CellRecord
+    frozen: Frozen
+
+    @property
+    def texts(self):
+        return retrieval_of(self.record).texts
+
+    @property
+    def not_asked(self):
+        return retrieval_of(self.record).not_asked
+
+
+def measured(
+    folder,
+    engine,
+    pair=REFERENCE,
+    frozen=None,
+    *,
+    former=None,
+    probe=PROBE,
+    conditions=None,
+    **asked,
+):
+    """A cell of such a run, whose reference has set *frozen* before."""
     engine.server = FakeServer(engine)
-    found = {record.pair: record for record in records}
     run = made_run(folder, engine, **asked)
-    return ProbeContext(run=run, pair=pair, logs=folder, records=found)
-
-
-def measured(folder, engine, pair=REFERENCE, records=(), **asked):
-    """What the probe stores of a cell, and the record with it."""
-    stored = PROBE.measure(cell(folder, engine, pair, records, **asked))
-    record = CellRecord(
-        pair=pair, probe=NAME, status=Status.FINISHED, started="", observation=stored
+    setup = with_frozen(run.setup, frozen) if frozen else run.setup
+    if conditions:
+        setup = replace(setup, probes={NAME: conditions})
+    kept = [setup.calibrated.get(NAME)]
+    context = ProbeContext(
+        run=replace(run, setup=setup),
+        pair=pair,
+        logs=folder,
+        former=former,
+        calibrate=kept.append,
     )
-    return from_json(stored, Retrieval, file="x"), record
+    record = CellRecord(
+        pair=pair,
+        probe=NAME,
+        status=Status.FINISHED,
+        started="",
+        observation=probe.measure(context),
+    )
+    return Cell(record, from_json(kept[-1], Frozen, file="x"))
 
 
 # The dial
@@ -147,7 +188,7 @@ def test_the_reference_sets_the_dial_on_questions_of_their_own(tmp_path):
     """Right below eight keys: the path leads there, and no scored question was seen."""
     engine = FakeEngine(reply=right_below(8))
 
-    found, _ = measured(tmp_path, engine, dial=(), lengths=(1500,))
+    found = measured(tmp_path, engine, dial=(), lengths=(1500,))
 
     (dial,) = found.frozen.dials
     prompts = [question.prompt for question in engine.server.questions]
@@ -164,7 +205,7 @@ def test_a_fixed_dial_is_tried_once_and_kept(tmp_path):
     """Whether it tells anything has to be known all the same."""
     engine = FakeEngine(reply=looked_up)
 
-    found, _ = measured(tmp_path, engine, dial=("multikey=1",))
+    found = measured(tmp_path, engine, dial=("multikey=1",))
 
     (dial,) = found.frozen.dials
     assert (1, True, ((1, 1.0, DIAL_QUESTIONS),)) == (
@@ -176,14 +217,14 @@ def test_a_fixed_dial_is_tried_once_and_kept(tmp_path):
 
 def test_further_pairs_are_asked_the_same_and_set_no_dial(tmp_path):
     """
-    Also where the sweep was stopped in between: the record on disk is all it takes.
+    Also where the sweep was stopped in between: the setup on disk is all it takes.
     """
     first = FakeEngine(reply=nine_in_ten)
-    theirs, record = measured(tmp_path, first, dial=())
+    theirs = measured(tmp_path, first, dial=())
     asked = [question.prompt for question in first.server.questions]
 
     again = FakeEngine(reply=looked_up)
-    ours, _ = measured(tmp_path, again, OTHER, [record], dial=())
+    ours = measured(tmp_path, again, OTHER, theirs.frozen, dial=())
 
     scored = [question.prompt for question in again.server.questions]
     assert theirs.frozen == ours.frozen
@@ -193,7 +234,7 @@ def test_further_pairs_are_asked_the_same_and_set_no_dial(tmp_path):
 
 def test_a_sweep_that_stopped_behind_the_dial_goes_on_with_it(tmp_path):
     """
-    The second command reads it from the record on disk, through the runner and the
+    The second command reads it from the setup on disk, through the runner and the
     store, and asks the other pair alone.
     """
     store = Store(tmp_path / "corpus" / "model")
@@ -206,19 +247,14 @@ def test_a_sweep_that_stopped_behind_the_dial_goes_on_with_it(tmp_path):
 
     first, second = (store.record(pair, NAME) for pair in (REFERENCE, OTHER))
     assert [[REFERENCE], [OTHER]] == [[c.pair for c in e.served] for e in engines]
-    assert retrieval_of(first).frozen == retrieval_of(second).frozen
+    assert str(REFERENCE) == frozen_of(store.setup()).reference
     assert [e.question for e in outcomes(first)] == [
         e.question for e in outcomes(second)
     ]
 
 
 def test_a_cell_that_failed_leaves_the_dial_to_the_next_one(tmp_path):
-    """It has no observation, so nothing was frozen."""
-    failed = CellRecord(
-        pair=REFERENCE, probe=NAME, status=Status.CRASHED, started="", reason="died"
-    )
-
-    found, _ = measured(tmp_path, FakeEngine(reply=looked_up), OTHER, [failed])
+    found = measured(tmp_path, FakeEngine(reply=looked_up), OTHER)
 
     assert str(OTHER) == found.frozen.reference
 
@@ -248,8 +284,8 @@ def test_lengths_beyond_one_where_the_reference_fails_are_asked_of_no_pair(tmp_p
     engine = FakeEngine(reply=failing_from(800))
     lengths = (500, 1000, 2000)
 
-    found, record = measured(tmp_path, engine, lengths=lengths)
-    other, _ = measured(tmp_path, engine, OTHER, [record], lengths=lengths)
+    found = measured(tmp_path, engine, lengths=lengths)
+    other = measured(tmp_path, engine, OTHER, found.frozen, lengths=lengths)
 
     (left,) = found.frozen.left_out
     assert [500, 1000] == sorted({text.length for text in found.texts})
@@ -265,10 +301,10 @@ def test_lengths_beyond_one_where_the_reference_fails_are_asked_of_no_pair(tmp_p
 def test_a_pair_that_answers_nothing_is_not_asked_at_greater_lengths(tmp_path, gate):
     """Where the reference answers; unless there is no gate."""
     asked = {"lengths": (500, 1000, 2000), "gate": gate}
-    _, record = measured(tmp_path, FakeEngine(reply=looked_up), **asked)
+    reference = measured(tmp_path, FakeEngine(reply=looked_up), **asked)
     engine = FakeEngine(reply=failing_from(800))
 
-    found, _ = measured(tmp_path, engine, OTHER, [record], **asked)
+    found = measured(tmp_path, engine, OTHER, reference.frozen, **asked)
 
     lengths = [500, 1000] if gate else [500, 1000, 2000]
     reason = "nothing is right at 1,000 tokens, of which f16/f16 has 100%"
@@ -282,7 +318,7 @@ def test_without_the_gate_all_lengths_are_asked(tmp_path):
     """As every other pair is asked what the reference was asked."""
     engine = FakeEngine(reply=failing_from(800))
 
-    found, _ = measured(tmp_path, engine, lengths=(500, 1000, 2000), gate=False)
+    found = measured(tmp_path, engine, lengths=(500, 1000, 2000), gate=False)
 
     assert [500, 1000, 2000] == sorted({text.length for text in found.texts})
     assert () == found.frozen.left_out
@@ -296,7 +332,7 @@ def test_one_depth_that_works_keeps_the_gate_open(tmp_path):
         is_early = text.index(begin) < len(text) / 2
         return looked_up(question) if is_early else reply_to(question, text="no\n")
 
-    found, _ = measured(tmp_path, FakeEngine(reply=reply), lengths=(500, 1000))
+    found = measured(tmp_path, FakeEngine(reply=reply), lengths=(500, 1000))
 
     assert () == found.frozen.left_out
 
@@ -304,28 +340,22 @@ def test_one_depth_that_works_keeps_the_gate_open(tmp_path):
 # Lengths that are added
 
 
-def grown(engine, folder, former, records=(), **asked):
-    """What is stored of the cell of a *former* record once lengths were added."""
-    context = cell(folder, engine, former.pair, records, **asked)
-    context.former = former
-    return from_json(PROBE.measure(context), Retrieval, file="x")
-
-
 def test_an_added_length_costs_its_own_texts_alone(tmp_path):
     """
     The dial and the answers stay; the other pairs get the lengths of the reference.
     """
     engine = FakeEngine(reply=nine_in_ten)
-    first, record = measured(tmp_path, engine, dial=(), lengths=(1000,))
-    _, other = measured(tmp_path, engine, OTHER, [record], dial=(), lengths=(1000,))
-    every, _ = measured(tmp_path, engine, dial=(), lengths=(1000, 2000))
+    first = measured(tmp_path, engine, dial=(), lengths=(1000,))
+    other = measured(tmp_path, engine, OTHER, first.frozen, dial=(), lengths=(1000,))
+    every = measured(tmp_path, engine, dial=(), lengths=(1000, 2000))
 
-    lengths = (1000, 2000)
+    wider = {"dial": (), "lengths": (1000, 2000)}
     again = FakeEngine(reply=nine_in_ten)
-    ours = grown(again, tmp_path, record, [record, other], dial=(), lengths=lengths)
+    ours = measured(
+        tmp_path, again, REFERENCE, first.frozen, former=first.record, **wider
+    )
     asked = len(again.server.questions)
-    wider = replace(record, observation=as_json(ours))
-    theirs = grown(again, tmp_path, other, [wider, other], dial=(), lengths=lengths)
+    theirs = measured(tmp_path, again, OTHER, ours.frozen, former=other.record, **wider)
 
     new = ours.texts[len(first.texts) :]
     assert first.texts == ours.texts[: len(first.texts)]
@@ -335,12 +365,72 @@ def test_an_added_length_costs_its_own_texts_alone(tmp_path):
     assert [t.sha256 for t in every.texts] == [t.sha256 for t in theirs.texts]
 
 
+def wider(folder, **asked):
+    """Conditions of the usual questions, and of those with what is *asked* added."""
+    usual = made_run(folder, FakeEngine()).setup.probes[NAME]
+    more = made_run(folder, FakeEngine(), **asked).setup.probes[NAME]
+    return PROBE.widened(usual, more)
+
+
+@pytest.mark.parametrize(
+    ("asked", "added"),
+    [
+        ({"questions": 4}, [0.1, 0.9] * 2),
+        ({"depths": (0.5,)}, [0.5] * 2),
+        ({"depths": (0.1, 0.5), "questions": 3}, [0.1, 0.9, *[0.5] * 3]),
+    ],
+    ids=["questions", "depths", "both"],
+)
+def test_added_depths_and_questions_cost_their_texts_alone(tmp_path, asked, added):
+    """The others stay to the byte; a pair that comes later is asked all of them."""
+    before = measured(tmp_path, FakeEngine(reply=looked_up))
+    again, later = FakeEngine(reply=looked_up), FakeEngine(reply=looked_up)
+    more = {"conditions": wider(tmp_path, **asked)}
+
+    ours = measured(
+        tmp_path, again, REFERENCE, before.frozen, former=before.record, **more
+    )
+    theirs = measured(tmp_path, later, OTHER, ours.frozen, **more)
+
+    new = ours.texts[len(before.texts) :]
+    names = [each.name for text in ours.texts for each in text.asked]
+    assert before.texts == ours.texts[: len(before.texts)]
+    assert before.frozen == ours.frozen == theirs.frozen
+    assert sorted(added) == sorted(each.depth for text in new for each in text.asked)
+    assert len(again.server.questions) == sum(1 + len(text.asked) for text in new)
+    assert len(names) == len(set(names))
+    assert [t.sha256 for t in ours.texts] == [t.sha256 for t in theirs.texts]
+    assert len(ours.texts) == len({text.sha256 for text in ours.texts})
+
+
+def test_a_run_grows_twice_and_refuses_what_is_no_addition(tmp_path):
+    """Fewer depths and questions are what stands there already."""
+    usual = made_run(tmp_path, FakeEngine()).setup.probes[NAME]
+    first = wider(tmp_path, questions=3)
+    wanted = made_run(tmp_path, FakeEngine(), depths=(0.5,)).setup.probes[NAME]
+    other = made_run(tmp_path, FakeEngine(), dial=(1,)).setup.probes[NAME]
+
+    second = PROBE.widened(first, wanted)
+
+    assert "blocks" not in usual
+    assert [([0.1, 0.9], 2), ([0.1, 0.9], 1), ([0.5], 3)] == [
+        (each["depths"], each["questions"]) for each in second["blocks"]
+    ]
+    assert ([0.1, 0.5, 0.9], 3) == (second["depths"], second["questions"])
+    assert {"lengths": (500,), "depths": (0.1, 0.5, 0.9), "questions": 3} == (
+        PROBE.choice(second)
+    )
+    assert second == PROBE.widened(second, usual)
+    assert None is PROBE.widened(first, other)
+
+
 def test_the_gate_is_asked_at_added_lengths_and_leaves_out_none_that_is_there(tmp_path):
     """The reference fails from 800 characters on: 1,500 is measured, 3,000 is not."""
     right, failing = FakeEngine(reply=looked_up), FakeEngine(reply=failing_from(800))
-    _, record = measured(tmp_path, right, lengths=(500, 2000))
+    first = measured(tmp_path, right, lengths=(500, 2000))
+    wider = {"former": first.record, "lengths": (500, 1000, 2000, 3000)}
 
-    ours = grown(failing, tmp_path, record, [record], lengths=(500, 1000, 2000, 3000))
+    ours = measured(tmp_path, failing, REFERENCE, first.frozen, **wider)
 
     assert [500, 1000, 2000] == sorted({text.length for text in ours.texts})
     assert [3000] == [each.length for each in ours.frozen.left_out]
@@ -349,12 +439,26 @@ def test_the_gate_is_asked_at_added_lengths_and_leaves_out_none_that_is_there(tm
 def test_an_added_length_that_is_too_short_for_the_dial_is_left_out(tmp_path):
     engine = FakeEngine(reply=looked_up)
     dial = (f"multikey={LAST}",)
-    _, record = measured(tmp_path, engine, lengths=(4000,), dial=dial)
+    first = measured(tmp_path, engine, lengths=(4000,), dial=dial)
+    wider = {"former": first.record, "lengths": (40, 4000), "dial": dial}
 
-    ours = grown(engine, tmp_path, record, [record], lengths=(40, 4000), dial=dial)
+    ours = measured(tmp_path, engine, REFERENCE, first.frozen, **wider)
 
     assert {4000} == {text.length for text in ours.texts}
     assert [40] == [each.length for each in ours.frozen.left_out]
+
+
+def test_a_repetition_of_the_reference_sets_nothing(tmp_path):
+    """Though it answers otherwise: the gate stays where it was."""
+    lengths = {"lengths": (500, 1000, 2000)}
+    first = measured(tmp_path, FakeEngine(reply=looked_up), **lengths)
+    failing = FakeEngine(reply=failing_from(800))
+    probe = replace(PROBE, name=f"{NAME}{AGAIN}")
+
+    again = measured(tmp_path, failing, REFERENCE, first.frozen, probe=probe, **lengths)
+
+    assert first.frozen == again.frozen
+    assert [500, 1000, 2000] == sorted({text.length for text in again.texts})
 
 
 # What is asked and stored
@@ -364,7 +468,7 @@ def test_every_text_is_read_by_a_question_that_is_not_scored(tmp_path):
     """The last one of the text: each scored one finds just the text in the cache."""
     engine = FakeEngine(reply=looked_up)
 
-    found, _ = measured(tmp_path, engine)
+    found = measured(tmp_path, engine)
 
     asked = engine.server.questions[DIAL_QUESTIONS:]
     primings = [at for at, q in enumerate(asked) if q.max_tokens == PRIMING_TOKENS]
@@ -382,13 +486,13 @@ def test_answers_are_stored_as_they_come_and_judged_when_read(tmp_path):
     """
     engine = FakeEngine(reply=looked_up)
 
-    found, record = measured(tmp_path, engine)
+    found = measured(tmp_path, engine)
 
     for text in found.texts:
         for each in text.asked:
             assert f" {each.payload}.\nmore\n" == each.reply
             assert len(each.payload) + 1 == len(each.scored.logprobs)
-    assert {1.0} == {each.score.share for each in outcomes(record)}
+    assert {1.0} == {each.score.share for each in outcomes(found.record)}
     assert engine.server.forced == [
         f" {each.payload}" for text in found.texts for each in text.asked
     ]
@@ -401,7 +505,7 @@ def test_an_indentation_before_an_answer_stays_in_the_prompt(tmp_path):
     """
     engine = FakeEngine()
 
-    found, _ = measured(tmp_path, engine, tasks=("twins",), lengths=(1500,))
+    found = measured(tmp_path, engine, tasks=("twins",), lengths=(1500,))
 
     last = found.texts[-1].asked[-1]
     assert last.begin.endswith("\n   ")
@@ -416,7 +520,7 @@ def test_a_chat_gets_the_question_behind_the_text(tmp_path):
     """
     engine = FakeEngine()
 
-    found, _ = measured(tmp_path, engine, form=PromptForm.CHAT)
+    found = measured(tmp_path, engine, form=PromptForm.CHAT)
 
     question = engine.server.questions[-1]
     assert isinstance(question, Chat)
@@ -431,7 +535,7 @@ def test_an_engine_without_probabilities_leaves_the_graded_endpoint_out(tmp_path
     """The conditions say why, so that such records never mix with others."""
     engine = FakeEngine(reply=looked_up, abilities=frozenset({Ability.SPEED}))
 
-    found, _ = measured(tmp_path, engine)
+    found = measured(tmp_path, engine)
 
     assert [] == engine.server.forced
     assert {None} == {each.scored for text in found.texts for each in text.asked}
@@ -453,7 +557,7 @@ def test_a_broken_connection_is_tried_again_and_told(tmp_path):
             return left.pop()
         return looked_up(question)
 
-    found, _ = measured(tmp_path, FakeEngine(reply=reply))
+    found = measured(tmp_path, FakeEngine(reply=reply))
 
     retries = [each.retries for text in found.texts for each in text.asked]
     assert 1 == len(retries[0])
@@ -578,7 +682,7 @@ def test_the_dial_stops_where_the_texts_of_the_run_do_not_fit_any_more(
     monkeypatch.setattr(probe_module, "make_texts", make)
     engine = FakeEngine(reply=looked_up)
 
-    found, _ = measured(tmp_path, engine, dial=(), lengths=(1500,))
+    found = measured(tmp_path, engine, dial=(), lengths=(1500,))
 
     (dial,) = found.frozen.dials
     assert [0, 1] == [step.setting for step in dial.path]

@@ -12,8 +12,9 @@ from codeneedle.probes.reuse.metrics import METRICS
 from codeneedle.probes.reuse.probe import PROBE
 from codeneedle.probes.reuse.record import NAME
 from codeneedle.records.record import BadRecord, Run
-from codeneedle.report.grid import grid, grid_json
-from codeneedle.report.table import pair_table, table_view
+from codeneedle.report.data import json_text
+from codeneedle.report.grid import grid, grid_objects
+from codeneedle.report.table import pair_table, tables_document
 from codeneedle.verdict.judge import Limits, judge
 
 GAP = {"restore": "no --slot-save-path"}
@@ -77,7 +78,7 @@ def test_a_stranger_is_no_record():
 
 def test_a_table_shows_each_way_beside_the_reference():
     """In multiples of it, where it is more than rounding; then what it means."""
-    text = printed(table_view([pair_table(RUN, [PROBE])]), width=120)
+    text = printed(tables_document([pair_table(RUN, [PROBE])]), width=120)
 
     heading, *rows = (line.split() for line in text.splitlines()[2:7])
     assert ["reuse@prefix", "reuse@turn", "reuse@restore", "reuse-replies"] == heading[
@@ -97,7 +98,7 @@ def test_grid_and_json_have_the_headline():
     """Of the pairs that were measured; the others are named as not run."""
     verdict = judge(RUN, Limits())
     text = printed(grid(RUN, METRICS[0], verdict), width=100)
-    (run,) = json.loads(grid_json([RUN], METRICS, [verdict]))
+    (run,) = json.loads(json_text(grid_objects([RUN], METRICS, [verdict])))
 
     told = {(cell["k"], cell["v"]): cell["values"]["reuse"] for cell in run["cells"]}
     assert "0.2500*" in text

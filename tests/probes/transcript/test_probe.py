@@ -24,7 +24,7 @@ from codeneedle.records.record import CellRecord, Status, from_json
 @pytest.fixture(autouse=True)
 def anew():
     """What was rendered for another test is not known."""
-    module._turns.cache_clear()
+    module._COUNTED.clear()
 
 
 def written(folder, value):
@@ -90,7 +90,7 @@ def test_each_turn_is_forced_behind_all_that_came_before_it(tmp_path):
 
 def test_turns_are_rendered_once_and_not_again_for_a_folder_that_knows_them(tmp_path):
     run = made_run(tmp_path)
-    module._turns.cache_clear()
+    module._COUNTED.clear()
 
     assert run.setup.probes[NAME] == PROBE.conditions(run)
     assert 1 == run.engine.counted

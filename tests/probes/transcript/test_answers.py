@@ -18,12 +18,13 @@ from printing import printed
 
 from codeneedle.errors import BadInput
 from codeneedle.grid import Pair
+from codeneedle.probes.answers import View
+from codeneedle.probes.transcript.answers import choice
 from codeneedle.probes.transcript.choice import counted_turns
 from codeneedle.probes.transcript.conversations import conversations_of
 from codeneedle.probes.transcript.record import NAME
 from codeneedle.records.record import as_json
 from codeneedle.report.answers import answers
-from codeneedle.report.turns import transcript_view
 
 SAID = {
     "messages": [
@@ -61,10 +62,10 @@ def run(file):
     )
 
 
-def shown(run, name=None, *, pair="q8_0/q8_0", colour=False, **options):
+def shown(run, name=None, *, pair="q8_0/q8_0", colour=False, transcript=None):
     """What `answers` shows, as text."""
-    parts = answers([run], Pair.parse(pair), name, width=80, colour=colour, **options)
-    return "".join(printed(part) for part in parts)
+    view = View(transcript=transcript)
+    return printed(answers([run], Pair.parse(pair), name, view), colour=colour)
 
 
 def test_a_turn_lists_what_its_tokens_lost_against_the_reference(run):
@@ -131,18 +132,7 @@ def test_text_that_moves_a_cursor_is_shown_as_escapes(run, file):
 
 
 def test_a_loss_is_coloured(run, file):
-    parts = list(
-        answers(
-            [run],
-            Pair.parse("q8_0/q8_0"),
-            "1.1",
-            width=80,
-            colour=True,
-            transcript=file,
-        )
-    )
-
-    assert "\x1b[1;31my" in printed(*parts, colour=True)
+    assert "\x1b[1;31my" in shown(run, "1.1", transcript=file, colour=True)
 
 
 def test_turns_that_would_be_forced_are_listed_with_what_is_dropped():
@@ -150,7 +140,7 @@ def test_turns_that_would_be_forced_are_listed_with_what_is_dropped():
     found = conversations_of(json.dumps(made_conversation(1)).encode(), Path("x"))
     counted = counted_turns(found, template, context=260, limit=None)
 
-    view = printed(transcript_view("said.json", counted, context=260))
+    view = printed(choice("said.json", counted, context=260))
 
     assert "said.json: 1 conversation, 2 turns of the assistant" in view
     assert "1 turn to force, " in view

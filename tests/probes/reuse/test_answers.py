@@ -7,8 +7,9 @@ from made_reuse import made_question, reuse_record
 from printing import printed
 
 from codeneedle.grid import Pair
+from codeneedle.probes.answers import View
+from codeneedle.probes.reuse.answers import compared
 from codeneedle.report.answers import answers
-from codeneedle.report.reuse import reuse_view
 
 PAIR = Pair("q4_0", "q4_0")
 OTHER = made_question("abcd", turn=3, replies={"turn": "a = 1\nb = \x1b7\n"})
@@ -25,12 +26,12 @@ def shown(function=None):
     """The answers of a pair that was asked both questions."""
     record = reuse_record(str(PAIR), OTHER, SAME)
     run = made_run(failed=[record])
-    return lines_of(*answers([run], PAIR, function, width=100, colour=False))
+    return lines_of(answers([run], PAIR, function, View()))
 
 
 def test_each_way_has_a_line_with_what_it_changed():
     """Or with the reason why it could not be compared."""
-    lines = lines_of(reuse_view([OTHER, SAME]))
+    lines = lines_of(compared([OTHER, SAME]))
 
     assert "abcd cold 0 of 500" in lines
     assert "abcd turn 450 of 500 3.0000 another" in lines
@@ -40,11 +41,11 @@ def test_each_way_has_a_line_with_what_it_changed():
 
 def test_replies_that_differ_stand_beside_the_cold_one():
     """Those that do not are left out; control characters are shown as escapes."""
-    lines = lines_of(reuse_view([OTHER, SAME]))
+    lines = lines_of(compared([OTHER, SAME]))
 
-    at = lines.index("abcd: replies")
-    assert ["cold turn", "a = 1 a = 1", "b = 2 b = \\x1b7"] == lines[at + 1 : at + 4]
-    assert "wxyz: replies" not in lines
+    at = lines.index("abcd cold turn")
+    assert ["reply a = 1 a = 1", "b = 2 b = \\x1b7"] == lines[at + 1 : at + 3]
+    assert not any(line.startswith("wxyz cold turn") for line in lines)
 
 
 def test_show_has_all_questions_or_one():
@@ -52,6 +53,6 @@ def test_show_has_all_questions_or_one():
     every, one = shown(), shown("wxyz")
 
     assert "2 questions with a cold cache, and used again" in every
-    assert "abcd: replies" in every
+    assert "abcd cold turn" in every
     assert "wxyz prefix 450 of 500 0.2500 the same" in one
     assert not [line for line in one if line.startswith("abcd")]

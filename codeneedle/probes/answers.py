@@ -1,0 +1,88 @@
+"""An answer that a record holds, as reports show it, whichever probe asked for it."""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from codeneedle.document import Document
+
+TASK_USABLE = 0.2
+"""Share of right answers from which on a task says something of a reference."""
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """
+    How an answer is to be shown.
+
+    Attributes:
+        width: Columns of the terminal.
+        transcript: The file whose text no run holds; None for the measured one.
+    """
+
+    width: int = 80
+    transcript: Path | None = None
+
+
+Beside = Sequence[tuple[str | None, str | None]]
+"""Lines that were expected, and that were answered; None where there is no other."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """
+    What became of a question, a function or a turn.
+
+    Attributes:
+        name: The same for every pair.
+        show: All that is known of it.
+        task: What it belongs to; empty where lengths and depths say nothing of it.
+        length: Of the text before it, in tokens.
+        depth: Where in the text it is about, from 0 to 1.
+        text: Name of the text, where there are several of each length.
+        right: How much of it is right, from 0 to 1.
+        logp: Mean log-probability of the right tokens, in nats; None if unknown.
+        outcome: The same in words: ``13 of 20``.
+        error: Why there is none; empty if there is one.
+        beside: Its lines beside the expected ones; None if it has none.
+    """
+
+    name: str
+    show: Callable[[View], Document]
+    task: str = ""
+    length: int = 0
+    depth: float = 0.0
+    text: str = ""
+    right: float = math.nan
+    logp: float | None = None
+    outcome: str = ""
+    error: str = ""
+    beside: Callable[[], Beside] | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gap:
+    """
+    A *length* at which a pair was not asked for a *task*, with the *reason*.
+
+    Attributes:
+        task: Name of the task.
+        length: In tokens.
+        reason: Why.
+        is_of_all: Whether no pair was asked.
+    """
+
+    task: str
+    length: int
+    reason: str
+    is_of_all: bool
+
+
+LOSS_STYLES = ((0.5, "bold red"), (0.1, "red"), (0.01, "yellow"))
+"""Losses of probability from which on a token is coloured so."""
+
+
+def loss_style(loss: float) -> str:
+    """The style of a token that has lost so much of its probability, from 0 to 1."""
+    return next((style for least, style in LOSS_STYLES if loss >= least), "")

@@ -1,0 +1,438 @@
+"""The answers of a recall record, line by line and token by token."""
+
+import functools
+import itertools
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+from rapidfuzz.distance import Levenshtein
+from rich.cells import cell_len, chop_cells
+from rich.text import Text
+
+from codeneedle.corpora.needles import ASKED_LINES
+from codeneedle.document import Document, Lines, Table
+from codeneedle.probes import frames
+from codeneedle.probes.answers import Answer, Beside, View, loss_style
+from codeneedle.probes.recall.alignment import Mark, Row, Score, score
+from codeneedle.probes.recall.metrics import FORCED
+from codeneedle.probes.recall.record import NAME
+from codeneedle.probes.recall.rounds import (
+    ForcedAnswer,
+    ScoredRound,
+    forced_answers,
+    scored_rounds,
+)
+from codeneedle.records.record import CellRecord, NeedleFacts, Run
+from codeneedle.text import NO_VALUE_WORD, number, plural, visible
+
+
+def answers(run: Run, record: CellRecord) -> Iterator[Answer]:
+    """The written functions of *record*, then the forced ones."""
+    for asked in scored_rounds(record, run.setup):
+        matched = asked.counts.matched
+        yield Answer(
+            name=asked.needle.name,
+            show=functools.partial(_round, asked),
+            task=NAME,
+            length=run.setup.corpus.tokens,
+            depth=asked.needle.depth,
+            right=matched / ASKED_LINES,
+            outcome=f"{matched} of {ASKED_LINES}",
+            error=asked.error,
+            beside=functools.partial(_beside, asked),
+        )
+    for forced in forced_answers(record, run.setup):
+        yield Answer(
+            name=forced.needle.name, show=functools.partial(_forced, run, forced)
+        )
+
+
+def _round(asked: ScoredRound, view: View) -> Document:
+    if asked.error:
+        return [Lines([f"no answer: {asked.error}"])]
+    scored = score(asked.needle, asked.round.reply)
+    return side_by_side(asked.needle, scored, width=view.width)
+
+
+def _forced(run: Run, forced: ForcedAnswer, _view: View) -> Document:
+    return forced_tokens(forced, _of_reference(run, forced))
+
+
+def _beside(asked: ScoredRound) -> Beside:
+    scored = score(asked.needle, asked.round.reply)
+    return [
+        (
+            each.expected.expected if each.expected else None,
+            each.produced.produced if each.produced else None,
+        )
+        for each in line_pairs(asked.needle, scored)
+    ]
+
+
+def _of_reference(run: Run, answer: ForcedAnswer) -> ForcedAnswer | None:
+    """The same lines, as the reference scored them; None if it did not."""
+    recalled = frames.of_probe(run, NAME)
+    reference = frames.reference(frames.cells_frame(recalled, FORCED[0]))
+    for record in recalled.records:
+        if record.pair == reference and record.has_numbers:
+            for each in forced_answers(record, run.setup):
+                has_same_tokens = each.round.ends == answer.round.ends
+                if has_same_tokens and each.needle == answer.needle:
+                    return each
+    return None
+
+
+def overview(run: Run, record: CellRecord) -> Document:
+    """One line per round of a recall record, with its score or its error."""
+    rounds = scored_rounds(record, run.setup)
+    forced = forced_answers(record, run.setup)
+    if rounds:
+        answered = sum(not asked.error for asked in rounds)
+        yield Lines([f"{answered} of {plural(len(rounds), 'round')} answered"])
+        rows = [overview_row(asked) for asked in rounds]
+        yield Table(OVERVIEW_HEADINGS, rows, words={"needle", "ended"})
+    if forced:
+        bounds = sum(len(answer.round.bounds) for answer in forced)
+        unlisted = f"; {plural(bounds, 'token')} of unlisted probability"
+        said = f"right lines of {plural(len(forced), 'needle')} scored token by token"
+        yield Lines([f"{said}{unlisted if bounds else ''}"])
+        yield Table(FORCED_HEADINGS, list(map(_forced_row, forced)), words={"needle"})
+
+
+def _forced_row(answer: ForcedAnswer) -> list[str]:
+    least = answer.margins.least if answer.margins else math.nan
+    return [
+        *_place(answer.needle),
+        str(answer.breaks_at),
+        number(answer.logp, digits=3),
+        number(100 * answer.right, digits=1),
+        number(least, digits=2),
+    ]
+
+
+@dataclass(frozen=True, slots=True)
+class Token:
+    """
+    A right token, as a pair and the reference scored it.
+
+    Attributes:
+        text: What it adds to the lines.
+        chance: Its probability, from 0 to 1.
+        lost: How much less likely it is than with the reference; NaN without one.
+        is_bound: Whether its probability is only an upper bound.
+        is_first: Whether it is the first choice.
+    """
+
+    text: str
+    chance: float
+    lost: float
+    is_bound: bool
+    is_first: bool
+
+
+WORST_TOKENS = 3
+"""Tokens that are named before the list of all."""
+
+
+def forced_tokens(ours: ForcedAnswer, theirs: ForcedAnswer | None) -> Document:
+    """
+    The right lines of a function, token by token, with what each lost.
+
+    Args:
+        ours: As the pair scored them.
+        theirs: As the reference did; None where nothing can be compared.
+    """
+    tokens = _tokens(ours, theirs)
+    text = Text()
+    for token in tokens:
+        shown = "\n".join(visible(line) for line in token.text.split("\n"))
+        text.append(shown, style=loss_style(token.lost))
+    yield Lines([text])
+    yield Lines([_worst(tokens)])
+    heading = ["token", "probability", "reference", "lost", "first choice"]
+    rows = [_token_row(token) for token in tokens]
+    yield Table(heading, rows, words={"token", "first choice"})
+
+
+def _tokens(ours: ForcedAnswer, theirs: ForcedAnswer | None) -> list[Token]:
+    lines, ends = "\n".join(ours.needle.lines), ours.round.ends
+    places = itertools.pairwise((0, *ends))
+    chances = [math.exp(each) for each in ours.round.logprobs]
+    base = [math.exp(e) for e in theirs.round.logprobs] if theirs else []
+    return [
+        Token(
+            text=lines[begin:end],
+            chance=chances[at],
+            lost=base[at] - chances[at] if base else math.nan,
+            is_bound=at in ours.round.bounds,
+            is_first=ours.round.leads[at] >= 0,
+        )
+        for at, (begin, end) in enumerate(places)
+    ]
+
+
+def _token_row(token: Token) -> list[str]:
+    bound = "at most " if token.is_bound else ""
+    reference = token.chance + token.lost
+    return [
+        f"'{token.text}'",
+        f"{bound}{token.chance:.1%}",
+        f"{reference:.1%}" if math.isfinite(reference) else NO_VALUE_WORD,
+        number(100 * token.lost, digits=1),
+        "yes" if token.is_first else "no",
+    ]
+
+
+def _worst(tokens: Sequence[Token]) -> str:
+    """The tokens that lost most, by name."""
+    if any(math.isnan(each.lost) for each in tokens):
+        return "nothing to compare with: the reference has no scores of these tokens"
+    lost = sorted((e for e in tokens if e.lost >= LEAST_LOST), key=lambda e: -e.lost)
+    if not lost:
+        return f"no token lost {LEAST_LOST:.0%} or more"
+    named = ", ".join(f"'{each.text}' {each.lost:.0%}" for each in lost[:WORST_TOKENS])
+    mean = math.fsum(each.lost for each in tokens) / len(tokens)
+    return f"lost most: {named}; mean of {plural(len(tokens), 'token')} {mean:.1%}"
+
+
+LEAST_LOST = 0.01
+"""What a token has lost at least to be named."""
+
+
+PLACE = ("needle", "depth", "line")
+"""Columns that tell needles apart."""
+
+FORCED_HEADINGS = (*PLACE, "breaks at", "logp", "right %", "least lead")
+
+OVERVIEW_HEADINGS = (
+    *PLACE,
+    "matched",
+    "missing",
+    "halluc.",
+    "bonus",
+    "overrun",
+    "margin",
+    "ended",
+)
+
+
+def _place(needle: NeedleFacts) -> list[str]:
+    # Without its class, which would take several lines; the line number identifies it.
+    return [needle.name.rpartition(".")[2], f"{needle.depth:.0%}", str(needle.line)]
+
+
+def overview_row(asked: ScoredRound) -> list[str]:
+    """The cells of `overview` for one round."""
+    where = _place(asked.needle)
+    if asked.error:
+        return [*where, *[""] * 6, f"error: {asked.error}"]
+    counts = asked.counts
+    lines = (
+        counts.matched,
+        counts.missing,
+        counts.hallucinated,
+        counts.bonus,
+        counts.overrun,
+    )
+    margin = f"{asked.margins.least:.2f}" if asked.margins else "-"
+    return [*where, *map(str, lines), margin, asked.round.finish or ""]
+
+
+# --- lines beside each other
+
+
+MARKS: dict[Mark, str] = {
+    Mark.MATCHED: " ",
+    Mark.MISSING: "-",
+    Mark.HALLUCINATED: "+",
+    Mark.BONUS: "*",
+    Mark.OVERRUN: "~",
+}
+"""Shown left of a line, so that no colour is needed."""
+
+STYLES: dict[Mark, str] = {
+    Mark.MATCHED: "green",
+    Mark.MISSING: "red",
+    Mark.HALLUCINATED: "magenta",
+    Mark.BONUS: "cyan",
+    Mark.OVERRUN: "yellow",
+}
+
+DIFFERING = "bold underline"
+"""Style of the characters in which a hallucinated line differs from a missing one."""
+
+SIMILAR = 0.6
+"""Similarity, from 0 to 1, from which the differing characters are highlighted."""
+
+LEAST_WIDTH = 12
+"""Least width of either side, in columns."""
+
+TAB = "»   "
+"""Shown for a tab, to distinguish it from spaces."""
+
+
+@dataclass(frozen=True, slots=True)
+class LinePair:
+    """
+    One line of the display.
+
+    Attributes:
+        number: Of the expected line in the corpus, as an editor counts.
+        expected: An expected line; None next to a superfluous line.
+        produced: A line of the reply; None next to a missing line.
+    """
+
+    number: int | None
+    expected: Row | None
+    produced: Row | None
+
+
+def side_by_side(needle: NeedleFacts, score: Score, *, width: int) -> Document:
+    """
+    Expected lines on the left, produced ones on the right, a mark before each.
+
+    Args:
+        needle: The function that was asked for.
+        score: The reply, aligned with it.
+        width: Columns of the terminal; longer lines continue in the next row.
+    """
+    rows = line_pairs(needle, score)
+    digits = max((len(str(row.number)) for row in rows if row.number), default=1)
+    # Number, mark and blank on the left; bar, mark and blank between the halves.
+    room = max((width - digits - 3 - 5) // 2, LEAST_WIDTH)
+    lines = [_title(needle), _heading(digits, room)]
+    for row in rows:
+        lines += _lines(row, digits=digits, room=room)
+    for line in lines:
+        line.no_wrap, line.overflow = True, "crop"
+    return [Lines(lines), Lines([_tally(score)])]
+
+
+def line_pairs(needle: NeedleFacts, score: Score) -> list[LinePair]:
+    """The aligned lines; a missing line next to a superfluous one in its place."""
+    numbers = iter(_numbered(needle))
+    found: list[LinePair] = []
+    for missing, extra, both in _stretches(score.rows):
+        for at in range(max(len(missing), len(extra))):
+            expected = missing[at] if at < len(missing) else None
+            produced = extra[at] if at < len(extra) else None
+            found.append(LinePair(_number(numbers, expected), expected, produced))
+        if both:
+            found.append(LinePair(_number(numbers, both), both, both))
+    return found
+
+
+def _stretches(
+    rows: Iterable[Row],
+) -> Iterator[tuple[list[Row], list[Row], Row | None]]:
+    """The missing and the superfluous lines before each matching line, and that."""
+    missing: list[Row] = []
+    extra: list[Row] = []
+    for row in rows:
+        if row.expected is not None and row.produced is not None:
+            yield missing, extra, row
+            missing, extra = [], []
+        elif row.expected is not None:
+            missing.append(row)
+        else:
+            extra.append(row)
+    yield missing, extra, None
+
+
+def _numbered(needle: NeedleFacts) -> Iterator[tuple[int, str]]:
+    first = needle.line + needle.signature.count("\n") + 1
+    return iter(enumerate((*needle.lines, *needle.more), start=first))
+
+
+def _number(numbers: Iterator[tuple[int, str]], row: Row | None) -> int | None:
+    """The line number of *row*; rows are passed in ascending order."""
+    if row is None:
+        return None
+    return next((at for at, line in numbers if line == row.expected), None)
+
+
+def _title(needle: NeedleFacts) -> Text:
+    where = f"line {needle.line:,}, depth {needle.depth:.0%}"
+    text = Text(visible(needle.name), style="bold")
+    return text.append(f"  {where}", style="not bold dim")
+
+
+def _heading(digits: int, room: int) -> Text:
+    return Text(f"{'':{digits}}   {'expected':{room}} |   produced", style="dim")
+
+
+def _lines(row: LinePair, *, digits: int, room: int) -> Iterator[Text]:
+    """One line of the display, or several where a side is too long."""
+    left, right = _halves(row)
+    left_parts, right_parts = _wrapped(left, room), _wrapped(right, room)
+    for at in range(max(len(left_parts), len(right_parts), 1)):
+        number = str(row.number) if row.number and not at else ""
+        line = Text().append(number.rjust(digits), style="dim")
+        is_both = row.expected is row.produced
+        line.append_text(_mark(None if is_both or at else row.expected))
+        line.append_text(_padded(left_parts, at, room))
+        line.append(" |", style="dim")
+        line.append_text(_mark(None if at else row.produced))
+        line.append_text(right_parts[at] if at < len(right_parts) else Text())
+        line.rstrip()
+        yield line
+
+
+def _halves(row: LinePair) -> tuple[Text, Text]:
+    """Both sides, coloured; in similar lines, the difference is highlighted."""
+    left = _half(row.expected, row.expected.expected if row.expected else None)
+    right = _half(row.produced, row.produced.produced if row.produced else None)
+    if row.expected is not row.produced and _are_similar(left.plain, right.plain):
+        for edit in Levenshtein.opcodes(left.plain, right.plain):
+            if edit.tag != "equal":
+                left.stylize(DIFFERING, edit.src_start, edit.src_end)
+                right.stylize(DIFFERING, edit.dest_start, edit.dest_end)
+    return left, right
+
+
+def _are_similar(left: str, right: str) -> bool:
+    """Whether to highlight differences; else all of both would be highlighted."""
+    return Levenshtein.normalized_similarity(left, right) >= SIMILAR
+
+
+def _half(row: Row | None, line: str | None) -> Text:
+    if row is None or line is None:
+        return Text()
+    return Text(_shown(line), style=STYLES[row.mark])
+
+
+def _shown(line: str) -> str:
+    return TAB.join(visible(part) for part in line.rstrip("\r").split("\t"))
+
+
+def _wrapped(text: Text, room: int) -> list[Text]:
+    """*text* in pieces of at most *room* columns; a wide character takes two."""
+    if not text.plain:
+        return []
+    lengths = map(len, chop_cells(text.plain, room))
+    return list(text.divide([*itertools.accumulate(lengths)][:-1]))
+
+
+def _padded(parts: Sequence[Text], at: int, room: int) -> Text:
+    part = parts[at].copy() if at < len(parts) else Text()
+    part.pad_right(room - cell_len(part.plain))
+    return part
+
+
+def _mark(row: Row | None) -> Text:
+    if row is None:
+        return Text("   ")
+    return Text(f" {MARKS[row.mark]} ", style=STYLES[row.mark])
+
+
+def _tally(score: Score) -> Text:
+    """The number of lines of each kind, with its mark."""
+    text = Text()
+    for mark, sign in MARKS.items():
+        count = score.count(mark)
+        legend = f"{sign} " if sign.strip() else ""
+        text.append(f"{legend}{mark.value} {count}", style=STYLES[mark])
+        text.append("   ")
+    text.rstrip()
+    return text

@@ -1,0 +1,135 @@
+"""The answers of a retrieval record: what was right, and how the others failed."""
+
+import functools
+import itertools
+from collections.abc import Iterator, Sequence
+from statistics import fmean
+
+from rich.text import Text
+
+from codeneedle.document import Document, Facts, Lines, Table
+from codeneedle.probes.answers import Answer, Beside, Gap, View
+from codeneedle.probes.retrieval.outcomes import Outcome, outcomes
+from codeneedle.probes.retrieval.record import frozen_of, retrieval_of
+from codeneedle.probes.retrieval.scoring import AnswerScore, Mode
+from codeneedle.records.record import CellRecord, Run
+from codeneedle.text import NO_VALUE_WORD, one_line, plural, visible_lines
+
+PAYLOAD_COLUMNS = 24
+"""Of a payload and of an answer in a list; a question alone shows them whole."""
+
+
+def answers(record: CellRecord) -> Iterator[Answer]:
+    """The questions of *record*."""
+    for each in outcomes(record):
+        yield Answer(
+            name=each.question,
+            show=functools.partial(_question, each),
+            task=each.task,
+            length=each.length,
+            depth=each.depth,
+            text=each.text,
+            right=each.score.share,
+            logp=each.logp,
+            outcome=each.score.mode.value,
+            beside=functools.partial(_beside, each),
+        )
+
+
+def gaps(run: Run, record: CellRecord) -> list[Gap]:
+    """Lengths that no pair was asked, and those that this one was not."""
+    frozen, found = frozen_of(run.setup), retrieval_of(record)
+    both = (
+        (frozen.left_out if frozen else (), True),
+        (found.not_asked if found else (), False),
+    )
+    return [
+        Gap(
+            task=each.task,
+            length=each.length,
+            reason=each.reason,
+            is_of_all=is_of_all,
+        )
+        for left_out, is_of_all in both
+        for each in left_out
+    ]
+
+
+def _beside(each: Outcome) -> Beside:
+    expected, reply = each.answer.payload, each.answer.reply.strip()
+    return list(itertools.zip_longest(expected.split("\n"), reply.split("\n")))
+
+
+def overview(record: CellRecord) -> Document:
+    """How the answers of a retrieval record failed, and each that did."""
+    found = outcomes(record)
+    wrong = [each for each in found if each.score.mode is not Mode.CORRECT]
+    right = len(found) - len(wrong)
+    yield Lines([f"{right} of {plural(len(found), 'question')} right"])
+    yield _modes(found)
+    heading = ["question", "expected", "answered", "mode"]
+    if wrong:
+        yield Table(heading, list(map(_wrong_row, wrong)), words=heading)
+
+
+def _modes(found: Sequence[Outcome]) -> Table:
+    """A row for each task, a column for each mode that occurs."""
+    modes = [mode for mode in Mode if any(o.score.mode is mode for o in found)]
+    rows = []
+    for task in dict.fromkeys(each.task for each in found):
+        of_task = [each for each in found if each.task == task]
+        counts = [sum(o.score.mode is mode for o in of_task) for mode in modes]
+        logps = [each.logp for each in of_task if each.logp is not None]
+        mean = f"{fmean(logps):.3f}" if logps else NO_VALUE_WORD
+        rows.append([task, *map(str, counts), mean])
+    heading = ["task", *(mode.value for mode in modes), "nats/token"]
+    return Table(heading, rows, words={"task"})
+
+
+def _wrong_row(each: Outcome) -> list[str]:
+    return [
+        each.question,
+        _shortened(each.answer.payload),
+        _shortened(each.answer.reply),
+        failure_words(each.score),
+    ]
+
+
+def failure_words(judged: AnswerScore) -> str:
+    """``intrusion of Oslo, 31 % later``, ``near-miss, 2 edits``, ``salad``."""
+    if judged.decoy is not None:
+        phrase = f"{judged.mode} of {judged.decoy}"
+        if not judged.away:
+            return phrase
+        where = "later" if judged.away > 0 else "earlier"
+        return f"{phrase}, {abs(judged.away):.0%} {where}"
+    if judged.edits:
+        return f"{judged.mode}, {plural(judged.edits, 'edit')}"
+    return judged.mode.value
+
+
+def _shortened(text: str) -> str:
+    line = one_line(text)
+    if len(line) <= PAYLOAD_COLUMNS:
+        return line
+    return f"{line[: PAYLOAD_COLUMNS - 3]}..."
+
+
+def _question(each: Outcome, _view: View) -> Document:
+    """One question of a task, verbatim, with what is known of its answer."""
+    asked = each.answer
+    place = f"{each.task}, {plural(each.length, 'token')}, depth {each.depth:g}"
+    entries = [("place", place), ("asked", asked.prompt)]
+    if asked.begin:
+        entries.append(("begun", asked.begin))
+    entries += [
+        ("expected", asked.payload),
+        ("answered", asked.reply),
+        ("mode", failure_words(each.score)),
+    ]
+    if each.logp is not None:
+        bound = "at most " if each.is_bound else ""
+        first = f"the first {each.until} of {each.tokens} tokens are first choices"
+        entries.append(("forced", f"{bound}{each.logp:.3f} nats per token; {first}"))
+    shown = [(word, Text(visible_lines(phrase))) for word, phrase in entries]
+    return [Facts(shown, is_quiet=True)]

@@ -1,0 +1,66 @@
+"""The corpora that have a name, and what would be asked of one."""
+
+from collections.abc import Iterable
+
+from codeneedle.corpora.corpus import FUNCTIONS, Corpus
+from codeneedle.corpora.needles import ASKED_LINES, FORCED_LINES, depth_of
+from codeneedle.corpora.registry import Named
+from codeneedle.document import Document, Heading, Lines, Table
+from codeneedle.errors import UnknownName
+from codeneedle.text import plural, size
+
+
+def listing(named: Iterable[Named]) -> Table:
+    """One line per corpus: its name, kind and origin."""
+    rows = [[each.name, each.kind, each.origin] for each in named]
+    heading = ["corpus", "kind", "origin"]
+    return Table(heading, rows, words=heading)
+
+
+def overview(corpus: Corpus) -> Document:
+    """Facts of the corpus, and the functions that would be asked for."""
+    written = {each.line for each in corpus.written()}
+    forced = {each.line for each in corpus.forced(FUNCTIONS, FORCED_LINES)[:FUNCTIONS]}
+    yield Heading(f"{corpus.name}: {corpus.origin}")
+    yield Lines([_facts(corpus, written=len(written), forced=len(forced))])
+    yield Lines([f"left out: {line}" for line in corpus.left_out()], style="yellow")
+    yield Lines([f"in doubt: {line}" for line in corpus.doubts()], style="yellow")
+    rows = []
+    for function in corpus.functions:
+        parts = [
+            word
+            for word, lines in (("written", written), ("forced", forced))
+            if function.line in lines
+        ]
+        if parts:
+            depth = depth_of(function, line_count=corpus.line_count)
+            signature = " ".join(function.signature.split())
+            place = [f"{depth:.0%}", str(function.line), str(len(function.body))]
+            rows.append([*place, " and ".join(parts), signature])
+    heading = ["depth", "line", "lines", "recall", "signature"]
+    yield Table(heading, rows, words=heading[3:])
+
+
+def truth(corpus: Corpus, name: str) -> str:
+    """
+    The lines that a model should answer when asked for the function *name*, verbatim.
+
+    Raises:
+        UnknownName: If no function of that name can be asked for.
+    """
+    for function in corpus.functions:
+        if function.name == name or function.name.endswith(f".{name}"):
+            end = function.content[:ASKED_LINES][-1] + 1
+            return "\n".join(function.body[:end])
+    known = [function.name for function in corpus.functions]
+    raise UnknownName(kind="function", name=name, known=known)
+
+
+def _facts(corpus: Corpus, *, written: int, forced: int) -> str:
+    functions = plural(len(corpus.functions), "function")
+    length = f"{size(corpus.size_bytes)}, {plural(corpus.line_count, 'line')}"
+    return (
+        f"{corpus.kind}; {length}; {functions} of {FORCED_LINES} lines or more with a "
+        f"signature of their own; of the whole text, {ASKED_LINES} lines of {written} "
+        f"would be written and {FORCED_LINES} of {forced} forced"
+    )

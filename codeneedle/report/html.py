@@ -1,0 +1,72 @@
+"""Documents as HTML: plain tables and lists, every text escaped."""
+
+from collections.abc import Collection, Iterable, Iterator, Sequence
+
+from markupsafe import Markup, escape
+
+from codeneedle.document import (
+    CORNER,
+    Block,
+    Document,
+    Facts,
+    Grid,
+    Heading,
+    Lines,
+    Shown,
+    Table,
+    has_content,
+)
+from codeneedle.text import visible, visible_lines
+
+
+def html(document: Document) -> Markup:
+    """The blocks of *document*, below each other."""
+    return Markup("\n").join(map(_block, filter(has_content, document)))
+
+
+def _block(block: Block) -> Markup:
+    match block:
+        case Heading(text):
+            return _element("h3", text)
+        case Grid(k_types, v_types, rows):
+            lines = [[k, *row] for k, row in zip(k_types, rows, strict=True)]
+            return _table([CORNER, *v_types], lines, {CORNER})
+        case Table(heading, rows, words):
+            return _table(heading, rows, words)
+        case Facts(entries):
+            return _inside("dl", _entries(entries))
+        case Lines(lines, copied=title) if title:
+            whole = "\n".join(visible_lines(str(line)) for line in lines)
+            note = Markup('<p class="note">{}</p>').format(title)
+            return note + Markup("<pre>{}</pre>").format(whole)
+        case Lines(lines, style):
+            kind = "bold" if "bold" in style else ""
+            return _inside("ul", (_element("li", line, kind) for line in lines))
+
+
+def _entries(entries: Iterable[tuple[str, Shown]]) -> Iterator[Markup]:
+    for word, phrase in entries:
+        yield _element("dt", word) + _element("dd", phrase)
+
+
+def _table(
+    heading: Sequence[str], rows: Iterable[Sequence[Shown]], words: Collection[str]
+) -> Markup:
+    kinds = ["words" if name in words else "" for name in heading]
+    lines = [("th", heading), *(("td", row) for row in rows)]
+    body = (
+        _inside("tr", map(_element, [tag] * len(kinds), line, kinds))
+        for tag, line in lines
+    )
+    scroll = Markup('<div class="scroll" tabindex="0">{}</div>')
+    return scroll.format(_inside("table", body))
+
+
+def _element(tag: str, shown: Shown, kind: str = "") -> Markup:
+    text = visible(shown) if isinstance(shown, str) else shown.plain
+    opening = Markup(f'<{tag} class="{kind}">' if kind else f"<{tag}>")  # noqa: S704
+    return opening + escape(text) + Markup(f"</{tag}>")  # noqa: S704 - our own tags
+
+
+def _inside(tag: str, parts: Iterable[Markup]) -> Markup:
+    return Markup(f"<{tag}>") + Markup().join(parts) + Markup(f"</{tag}>")  # noqa: S704

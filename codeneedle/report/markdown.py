@@ -1,0 +1,59 @@
+"""Documents as GitHub renders Markdown."""
+
+from collections.abc import Collection, Iterator, Sequence
+from html import escape
+
+from codeneedle.document import (
+    CORNER,
+    Block,
+    Document,
+    Facts,
+    Grid,
+    Heading,
+    Lines,
+    Shown,
+    Table,
+    has_content,
+)
+from codeneedle.text import plain, visible_lines
+
+
+def markdown(document: Document) -> str:
+    """The blocks of *document*, an empty line between them."""
+    blocks = ("\n".join(_lines(block)) for block in document if has_content(block))
+    return "\n\n".join(blocks) + "\n"
+
+
+def _lines(block: Block) -> Iterator[str]:
+    match block:
+        case Heading(text):
+            yield f"### {plain(text)}"
+        case Grid(k_types, v_types, rows):
+            lines = [[k, *row] for k, row in zip(k_types, rows, strict=True)]
+            yield from _table([CORNER, *v_types], lines, {CORNER})
+        case Table(heading, rows, words):
+            yield from _table(heading, rows, words)
+        case Facts(entries):
+            yield from (f"- {plain(word)}: {_text(phrase)}" for word, phrase in entries)
+        case Lines(lines, copied=title) if title:
+            # No markup in them, so that any of them can be copied.
+            whole = "\n".join(visible_lines(str(line)).rstrip() for line in lines)
+            yield f"<details><summary>{plain(title)}</summary>"
+            yield f"<pre>\n{escape(whole, quote=False)}\n</pre>\n</details>"
+        case Lines(lines, style):
+            mark = "**" if "bold" in style else ""
+            yield from (f"- {mark}{_text(line)}{mark}" for line in lines)
+
+
+def _text(shown: Shown) -> str:
+    """*shown* without styles, escaped, on one line, with single blanks."""
+    return plain(" ".join(str(shown).split()))
+
+
+def _table(
+    heading: Sequence[str], rows: Sequence[Sequence[Shown]], words: Collection[str]
+) -> Iterator[str]:
+    rule = [":--" if name in words else "--:" for name in heading]
+    names = [plain(name.replace("\n", " ")) for name in heading]
+    for row in (names, rule, *([_text(each) for each in row] for row in rows)):
+        yield f"| {' | '.join(row)} |"

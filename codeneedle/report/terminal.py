@@ -1,0 +1,197 @@
+"""Documents on a terminal."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
+from rich.text import Text
+
+from codeneedle.document import (
+    CORNER,
+    Block,
+    Document,
+    Facts,
+    Grid,
+    Heading,
+    Lines,
+    Shown,
+    Table,
+    has_content,
+)
+from codeneedle.text import visible
+
+GAPS = (2, 1)
+"""Blanks between columns; the second where that saves a block."""
+
+LEAST_COLUMN = 6
+"""Least width of a column of a grid, in characters."""
+
+LEAST_FOLDED = 16
+"""Columns of words are narrowed to this before blocks are made, in characters."""
+
+
+def rendered(document: Document) -> RenderableType:
+    """The blocks of *document*, an empty line between them."""
+    parts: list[RenderableType] = []
+    for block in filter(has_content, document):
+        parts += [Text()] if parts else []
+        parts += _parts(block)
+    return Group(*parts)
+
+
+def _parts(block: Block) -> Iterator[RenderableType]:
+    match block:
+        case Heading(text):
+            yield Text(visible(text), style="bold")
+        case Grid():
+            yield _grid(block)
+        case Table():
+            yield _table(block)
+        case Facts():
+            yield _facts(block)
+        case Lines(lines, style, copied):
+            for line in lines:
+                shown = _text(line, style)
+                yield _unbroken(shown) if copied else shown
+
+
+def _text(shown: Shown, style: str = "") -> Text:
+    return Text(visible(shown), style) if isinstance(shown, str) else shown
+
+
+def _unbroken(line: Text) -> Text:
+    """A line that rich does not fold, nor cut when printed with ``crop=False``."""
+    line.no_wrap, line.overflow = True, "ignore"
+    return line
+
+
+@dataclass(frozen=True, slots=True)
+class _Column:
+    """
+    Texts below each other, the heading first if there is any.
+
+    Attributes:
+        texts: All of them.
+        starts_left: Whether they are words, not numbers.
+        folds: Whether it may be narrowed.
+        least: Least width.
+    """
+
+    texts: Sequence[Text]
+    starts_left: bool = False
+    folds: bool = False
+    least: int = 0
+
+    @property
+    def width(self) -> int:
+        """Columns of the terminal that it takes unfolded."""
+        lines = (line for text in self.texts for line in text.split(allow_blank=True))
+        return max(self.least, *(line.cell_len for line in lines))
+
+    def narrowed(self, least: int) -> int:
+        """Its width where it is folded to *least*."""
+        return min(least, self.width) if self.folds else self.width
+
+    def lines(self, at: int, console: Console, width: int) -> list[Text]:
+        """The lines of one text, all of *width*."""
+        text = self.texts[at]
+        if self.folds:
+            lines = list(text.wrap(console, width, overflow="fold"))
+        else:
+            lines = list(text.split(allow_blank=True))
+        for line in lines:
+            line.rstrip_end(width)
+            missing = max(0, width - line.cell_len)
+            (line.pad_right if self.starts_left else line.pad_left)(missing)
+        return lines
+
+
+@dataclass(frozen=True, slots=True)
+class _Columns:
+    """
+    Columns beside each other.
+
+    Where the terminal is too narrow, columns that fold are narrowed; if that is not
+    enough, further columns stand in blocks below, beside the first one again.
+    """
+
+    first: _Column
+    others: Sequence[_Column]
+    gaps: Sequence[int] = GAPS
+
+    def __rich_console__(
+        self, console: Console, options: ConsoleOptions
+    ) -> RenderResult:
+        width = options.max_width
+        packed = [(self._packed(width, gap), gap) for gap in self.gaps]
+        blocks, gap = min(packed, key=lambda each: len(each[0]))
+        for at, block in enumerate(blocks):
+            if at:
+                yield Text()
+            yield from _block(block, console, width, gap)
+
+    def _packed(self, width: int, gap: int) -> list[list[_Column]]:
+        """As many columns in each block as fit beside the first; at least one."""
+        blocks: list[list[_Column]] = [] if self.others else [[self.first]]
+        left = 0
+        for column in self.others:
+            needed = column.narrowed(LEAST_FOLDED) + gap
+            if not blocks or needed > left:
+                blocks.append([self.first])
+                left = width - self.first.width
+            blocks[-1].append(column)
+            left -= needed
+        return blocks
+
+
+def _block(
+    columns: Sequence[_Column], console: Console, width: int, gap: int
+) -> Iterator[Text]:
+    widths = [column.width for column in columns]
+    narrow = [column.narrowed(1) for column in columns]
+    while sum(widths) + gap * (len(widths) - 1) > width and widths != narrow:
+        slack = [wide - least for wide, least in zip(widths, narrow, strict=True)]
+        widths[slack.index(max(slack))] -= 1
+    for at in range(len(columns[0].texts)):
+        cells = [
+            column.lines(at, console, wide)
+            for column, wide in zip(columns, widths, strict=True)
+        ]
+        for row in range(max(map(len, cells))):
+            line = Text(" " * gap).join(
+                cell[row] if row < len(cell) else Text(" " * wide)
+                for cell, wide in zip(cells, widths, strict=True)
+            )
+            if columns[-1].starts_left:
+                line.rstrip()
+            yield _unbroken(line)
+
+
+def _grid(grid: Grid) -> _Columns:
+    types = [Text(visible(k), "bold") for k in (CORNER, *grid.k_types)]
+    across = []
+    for at, v in enumerate(grid.v_types):
+        # The blank behind a type is the place of the reference's mark.
+        texts = [Text(f"{visible(v)} ", "bold"), *(_text(row[at]) for row in grid.rows)]
+        wide = _Column(texts, least=LEAST_COLUMN).width
+        across.append(_Column(texts, least=wide + 1))
+    return _Columns(_Column(types, starts_left=True), across, gaps=(1,))
+
+
+def _table(table: Table) -> _Columns:
+    columns = []
+    for at, name in enumerate(table.heading):
+        head = Text("\n".join(map(visible, name.split("\n"))), "bold")
+        is_words = name in table.words
+        texts = [head, *(_text(row[at]) for row in table.rows)]
+        columns.append(_Column(texts, starts_left=is_words, folds=is_words and at > 0))
+    return _Columns(columns[0], columns[1:])
+
+
+def _facts(facts: Facts) -> _Columns:
+    """Long phrases are indented."""
+    style = "dim" if facts.is_quiet else ""
+    words = [Text(visible(word), style) for word, _ in facts.entries]
+    phrases = [_text(phrase) for _, phrase in facts.entries]
+    first = _Column(words, starts_left=True)
+    return _Columns(first, [_Column(phrases, starts_left=True, folds=True)])

@@ -1,0 +1,103 @@
+"""The answers of a retrieval record: what was right, and how the others failed."""
+
+import re
+from dataclasses import replace
+
+import pytest
+from made_records import failed_record, made_setup
+from made_retrieval import made_texts, retrieval_record
+from printing import printed
+
+from codeneedle.errors import UnknownName
+from codeneedle.grid import Pair
+from codeneedle.probes.answers import View
+from codeneedle.probes.retrieval.answers import failure_words
+from codeneedle.probes.retrieval.outcomes import outcomes
+from codeneedle.records.record import Run
+from codeneedle.report.answers import answers
+
+
+def missed(question, _length):
+    """At depth 0.1 the answer to another question, at 0.5 one wrong digit."""
+    if question.depth < 0.4:
+        return question.decoys[0].payload
+    if question.depth < 0.8:
+        return question.payload[:-1] + ("0" if question.payload[-1] != "0" else "1")
+    return question.payload
+
+
+TASKS_RUN = Run(
+    name="random-bodies/made-model",
+    setup=made_setup(),
+    records=(retrieval_record("q4_0/q4_0", made_texts(answer=missed)),),
+)
+QUESTIONS = outcomes(TASKS_RUN.records[0])
+
+
+def task_answers(run, function=None, width=100):
+    pair = Pair("q4_0", "q4_0")
+    found = answers([run], pair, function, View())
+    return " ".join(printed(found, width=width).split())
+
+
+def test_failure_modes_of_a_pair_are_counted_by_task():
+    """Only those that occur have a column; the graded endpoint is the last one."""
+    text = task_answers(TASKS_RUN)
+
+    assert "2 of 6 questions right" in text
+    assert "task correct intrusion" in text
+    assert "multikey 2 2" in text
+    assert "-0.500" in text
+    assert "salad" not in text
+
+
+def test_a_wrong_answer_stands_beside_what_was_expected():
+    """An intrusion names what the answer belongs to and how far away that is."""
+    text = task_answers(TASKS_RUN)
+    intrusion = next(each for each in QUESTIONS if each.depth < 0.4)
+
+    assert f"{intrusion.answer.payload} {intrusion.answer.reply}" in text
+    assert f"intrusion of {intrusion.score.decoy}" in text
+    said = failure_words(intrusion.score)
+    assert re.search(r"intrusion of .+, \d+% (later|earlier)", said)
+
+
+def test_one_question_is_shown_in_full():
+    """
+    What was asked, expected and answered, and what forcing the right answer found.
+    """
+    asked = QUESTIONS[0]
+    text = task_answers(TASKS_RUN, asked.question)
+
+    assert f"expected {asked.answer.payload} answered {asked.answer.reply}" in text
+    assert "multikey, 1,024 tokens, depth 0.1" in text
+    assert "-0.500 nats per token" in text
+
+
+def test_an_unknown_question_is_refused_with_the_nearest():
+    """As an unknown function is."""
+    with pytest.raises(UnknownName) as caught:
+        task_answers(TASKS_RUN, QUESTIONS[0].question[:-1] + "x")
+
+    assert QUESTIONS[0].question[:-1] in caught.value.hint
+
+
+def test_a_pair_that_did_not_answer_says_why():
+    """Its status and the reason."""
+    failed = replace(failed_record("q4_0/q4_0"), probe="retrieval")
+
+    assert "crashed: it died" in task_answers(replace(TASKS_RUN, records=(failed,)))
+
+
+def test_long_answers_are_shortened_and_cannot_write_on_the_terminal():
+    """In the list; a question alone shows all of it, escapes as text."""
+
+    def answer(_question, _length):
+        return "\x1b[2J" + "never " * 20
+
+    record = retrieval_record("q4_0/q4_0", made_texts(answer=answer))
+    run = replace(TASKS_RUN, records=(record,))
+
+    assert "\x1b" not in task_answers(run)
+    assert "never never never..." in task_answers(run)
+    assert "never " * 19 in task_answers(run, QUESTIONS[0].question)

@@ -1,0 +1,76 @@
+"""Corpora by name, and the content of one."""
+
+import pytest
+from printing import printed
+
+from codeneedle.corpora import corpus
+from codeneedle.errors import UnknownName
+from codeneedle.report.corpus import listing, overview, truth
+
+CORPUS = "[generate]\nfunctions = 6\nvalue_length = 6\nname_length = 5\nseed = 7\n"
+
+
+@pytest.fixture
+def tiny(tmp_path):
+    """A generated corpus of six functions."""
+    (tmp_path / "tiny.toml").write_text(CORPUS, encoding="utf-8")
+    return corpus.load("tiny", folder=tmp_path)
+
+
+def test_each_corpus_has_a_line(tmp_path):
+    """Name, kind and origin; a broken file has its error."""
+    (tmp_path / "tiny.toml").write_text(CORPUS, encoding="utf-8")
+    (tmp_path / "odd.toml").write_text("seed = 1", encoding="utf-8")
+
+    text = printed([listing(corpus.names(tmp_path))], width=200)
+
+    lines = [line.split(maxsplit=2) for line in text.splitlines()]
+    rows = {line[0]: line[1] for line in lines if len(line) > 1}
+    assert "incompressible" == rows["tiny"] == rows["random-bodies"]
+    assert "memorised" == rows["http_server"]
+    assert "-" == rows["odd"]
+    assert "unknown key 'seed'" in text
+
+
+def test_an_overview_has_the_functions_that_would_be_asked_for(tiny):
+    """Each with its depth, line, length and signature, below facts of the text."""
+    text = printed(overview(tiny), width=200)
+
+    assert "6 functions of 5 lines or more" in text
+    assert "20 lines of 6 would be written and 5 of 6 forced" in text
+    for function in tiny.functions:
+        assert f" {function.line} " in text
+        assert function.signature in text
+
+
+def test_files_that_were_left_out_are_listed(tmp_path):
+    """With the reason; control characters of their names are escaped."""
+    body = "".join(f"    name_{n} = {n}\n" for n in range(24))
+    (tmp_path / "good.py").write_text(f"def first():\n{body}")
+    (tmp_path / "bad\x1b[2J.py").write_text("def (:\n")
+
+    text = printed(overview(corpus.load(str(tmp_path))))
+
+    assert "left out: bad" in text
+    assert "\x1b" not in text
+
+
+def test_the_truth_of_a_function_is_what_a_model_should_answer(tiny):
+    """Its first twenty lines, verbatim; for a typo, the nearest name is offered."""
+    function = tiny.functions[2]
+
+    assert "\n".join(function.body[:20]) == truth(tiny, function.name)
+    with pytest.raises(UnknownName) as caught:
+        truth(tiny, f"{function.name}x")
+    assert f"'{function.name}'" in caught.value.hint
+
+
+def test_files_that_a_second_parser_does_not_see_alike_are_listed(tmp_path):
+    body = "".join(f"  const name_{n} = {n};\n" for n in range(24))
+    for name, last in (("good", ""), ("newer", "a ??= 1;\n")):
+        (tmp_path / f"{name}.js").write_text(f"function {name}() {{\n{body}}}\n{last}")
+
+    text = printed(overview(corpus.load(str(tmp_path))))
+
+    assert "in doubt: newer.js: esprima, which knows ES2017 at most" in text
+    assert 1 == text.count("in doubt")

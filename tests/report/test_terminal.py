@@ -1,0 +1,70 @@
+"""Documents on a terminal: columns that align, fold, or stand in blocks."""
+
+from printing import printed
+from rich.text import Text
+
+from codeneedle.document import Facts, Grid, Heading, Lines, Table
+
+EVIL = "\x1b[2J\u202e"
+
+
+def lines_of(*blocks, width=40):
+    return printed(blocks, width=width).splitlines()
+
+
+def test_blocks_stand_apart_and_those_without_content_are_left_out():
+    empty = (Lines([""]), Facts(()), Table(["a"], ()), Grid((), (), ()))
+
+    assert ["a", "", "b"] == lines_of(Heading("a"), *empty, Lines(["b"]))
+
+
+def test_no_text_can_write_on_the_terminal():
+    """Of strings; a text with styles is what its maker made safe."""
+    blocks = (
+        Heading(EVIL),
+        Lines([EVIL]),
+        Facts([(EVIL, EVIL)]),
+        Table([EVIL], [[EVIL]]),
+        Grid([EVIL], [EVIL], [[EVIL]]),
+    )
+
+    text = printed(blocks, width=200)
+
+    assert 9 == text.count(r"\x1b[2J\u202e")
+    assert not {"\x1b", "\u202e"} & set(text)
+
+
+def test_numbers_stand_at_the_right_and_words_fold():
+    table = Table(
+        ["n", "what\nit is"], [["1", "one two three four five six"]], ["what\nit is"]
+    )
+
+    assert ["n  what", "   it is", "1  one two three four", "   five six"] == (
+        lines_of(table, width=24)
+    )
+
+
+def test_columns_that_do_not_fit_stand_below_beside_the_first_again():
+    """Blanks between columns are saved first."""
+    table = Table(["K/V", "aaaa", "bbbb"], [["x", "1", "2"]], ["K/V"])
+
+    assert ["K/V  aaaa  bbbb", "x       1     2"] == lines_of(table, width=15)
+    assert ["K/V aaaa bbbb", "x      1    2"] == lines_of(table, width=13)
+    assert ["K/V  aaaa", "x       1", "", "K/V  bbbb", "x       2"] == (
+        lines_of(table, width=12)
+    )
+
+
+def test_a_text_of_several_lines_keeps_its_column():
+    grid = Grid(["f16"], ["f16", "q4_0"], [[Text("ab\ncd"), "1"]])
+
+    first, second, third = lines_of(grid)
+    assert "K \\ V    f16    q4_0 " == first
+    assert "f16        ab       1" == second
+    assert "           cd        " == third
+
+
+def test_what_is_to_be_copied_is_never_folded():
+    line = "word " * 20
+
+    assert [line] == lines_of(Lines([line], copied="command"))
