@@ -150,6 +150,31 @@ KNOWN_IMPORTS = {
 """Those that are still to go."""
 
 
+OF_ONE_PROBE = {
+    "report/speeds.py": "throughput by depth",
+    "report/speed_pictures.py": "likewise",
+    "report/llama_form.py": "divergence as llama.cpp's maintainers read it",
+    "report/receipt.py": "the least divergence that is no mistake",
+    "verdict/judge.py": "how many samples decide an evaluation",
+}
+"""Reports that are about what one probe measures, and what is still to go."""
+
+
+def test_reports_and_verdicts_ask_probes_without_naming_them():
+    """A new probe is one folder and one line: it says what reports show of it."""
+    probes = {path.parts[1] for path in sources() if path.parts[0] == "probes"}
+    named = {
+        str(path)
+        for path in sources()
+        if path.parts[0] in {"report", "verdict"}
+        for dotted in imported(path)
+        if dotted.startswith("codeneedle.probes.")
+        if dotted.split(".")[2] in {each for each in probes if "." not in each}
+    }
+
+    assert OF_ONE_PROBE.keys() == named
+
+
 WORDS = {
     "llama_cpp": (
         r"(?<![\w-])-(ctk|ctv|ngl|nkvo|fa|np|lv|sm)\b"

@@ -16,6 +16,7 @@ from codeneedle.cli.options import (
     USAGE_ERROR,
     AtOption,
     BudgetOption,
+    CalibrationOption,
     ContextOption,
     CorpusName,
     CsvOption,
@@ -127,6 +128,7 @@ def sweep(
     more: MoreOption = None,
     budget: BudgetOption = None,
     wait: WaitOption = True,
+    calibration: CalibrationOption = True,
     max_loss: MaxLoss = None,
     max_lost: MaxLost = None,
     max_eval_lost: MaxEvalLost = None,
@@ -147,6 +149,7 @@ def sweep(
         more=more,
         budget_s=budget,
         wait=wait,
+        calibration=calibration,
         limits=limits_of(max_loss, max_lost, max_eval_lost, max_memory, at),
     )
     return sweep_module.sweep(request, execution, _stderr(), wish)

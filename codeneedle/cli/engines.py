@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
+from codeneedle.engines.mlx.folder import is_folder_of_mlx
 from codeneedle.engines.mlx.settings import NAME as MLX
 from codeneedle.engines.mlx.settings import MlxSettings
 from codeneedle.engines.openai.settings import (
@@ -26,7 +27,7 @@ from codeneedle.engines.openai.settings import (
 from codeneedle.errors import BadInput, UnknownName, WeightsUnusable
 from codeneedle.grid import ENGINE, Pair, by_precision
 from codeneedle.models.gguf import Weights
-from codeneedle.models.weights import FOLDER_FILE, known_by_name, read_header
+from codeneedle.models.weights import known_by_name, read_header
 from codeneedle.system.files import expanded
 
 if TYPE_CHECKING:
@@ -43,7 +44,7 @@ def _gguf(path: Path) -> Weights:
     try:
         return read_header(path)
     except WeightsUnusable as error:
-        if (expanded(path) / FOLDER_FILE).is_file():
+        if is_folder_of_mlx(expanded(path)):
             error.hint = "It looks like a model for MLX: serve it with --engine mlx."
         raise
 

@@ -321,6 +321,14 @@ BudgetOption = Annotated[
         "none",
     ),
 ]
+CalibrationOption = Annotated[
+    bool,
+    typer.Option(
+        "--calibration/--no-calibration",
+        help="Measure the reference of a long grid first, and stop there if the model "
+        "has too little right for any pair to lose.",
+    ),
+]
 WaitOption = Annotated[
     bool,
     typer.Option(

@@ -23,7 +23,7 @@ from codeneedle.cli.progress import (
 )
 from codeneedle.corpora.corpus import load
 from codeneedle.errors import BadInput, CodeneedleError
-from codeneedle.grid import RUNS, Pair
+from codeneedle.grid import RUNS, Pair, most_precise
 from codeneedle.models.pretrained import path_of
 from codeneedle.models.weights import sha256
 from codeneedle.probes.probe import Probe, RunContext
@@ -79,6 +79,7 @@ class Wish:
             third of the sweep's time.
         budget_s: Seconds after which nothing new begins; None for no limit.
         wait: Whether it waits while other sweeps compute that times are taken without.
+        calibration: Whether a reference that has nothing to lose ends a long sweep.
         limits: What pairs are held against.
     """
 
@@ -86,6 +87,7 @@ class Wish:
     more: bool | None = None
     budget_s: float | None = None
     wait: bool = True
+    calibration: bool = True
     limits: Limits
 
 
@@ -275,6 +277,7 @@ class _Page:
                     retry_failed=self.wish.retry_failed,
                     asked_to_stop=lambda: user.asked_to_stop or self._is_spent(),
                     may_wait=self.wish.wait,
+                    tries_reference=self._tries_reference,
                     workers=plan.workers,
                     alone=plan.alone,
                 )
@@ -318,6 +321,10 @@ class _Page:
         none = "nothing to measure further: all smaller caches are beyond the limit"
         say(self.console, what if chosen else none)
         return tuple(pair for pair in self.plan.pairs if pair in {*chosen})
+
+    @property
+    def _tries_reference(self) -> bool:
+        return self.wish.calibration and self.plan.tries_reference
 
     def _is_spent(self) -> bool:
         budget = self.wish.budget_s
@@ -466,11 +473,14 @@ class _Page:
     def _progress(
         self, run: RunContext, probe: Probe, pairs: Sequence[Pair]
     ) -> SweepProgress:
-        store = self.plan.store
+        store, ordered = self.plan.store, probe.order(pairs)
+        if self._tries_reference:
+            first = most_precise(ordered)
+            ordered = sorted(ordered, key=lambda pair: pair != first)
         progress = SweepProgress(
             name=store.name,
             setup=run.setup,
-            pairs=tuple(probe.order(pairs)),
+            pairs=tuple(ordered),
             probe=probe,
             records={},
             workers=1 if probe.is_timed else len(self.plan.workers),

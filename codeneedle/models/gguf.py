@@ -365,6 +365,7 @@ class Weights:
         chat_template: Text of its template; None where it has none.
         identity: `identity_of` the files when the header was read; empty if there
             are no files.
+        folder: Of a model that is a folder, which its engine alone reads; else None.
     """
 
     files: tuple[Path, ...]
@@ -391,6 +392,7 @@ class Weights:
     vocabulary: int = 0
     chat_template: str | None = None
     identity: str = ""
+    folder: Path | None = None
 
     @property
     def is_read(self) -> bool:
@@ -399,8 +401,8 @@ class Weights:
 
     @property
     def path(self) -> Path:
-        """The file for llama-server: the only one, or the first part."""
-        return self.files[0]
+        """What is served: the only file, the first part, or the folder."""
+        return self.folder or self.files[0]
 
 
 def weights_of(

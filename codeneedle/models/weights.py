@@ -34,9 +34,6 @@ from codeneedle.system.files import (
 from codeneedle.text import harmless
 from codeneedle.text import size as size_phrase
 
-FOLDER_FILE = "config.json"
-"""Stands, as the `Weights.path` of its model, for a folder of Hugging Face's form."""
-
 _PART = re.compile(r"(?P<stem>.+)-(?P<number>\d{5})-of-(?P<count>\d{5})\.gguf")
 """Names of split models, as ``llama-gguf-split`` writes and llama.cpp finds them."""
 
@@ -87,14 +84,13 @@ def identity_of(files: Sequence[Path]) -> str:
 
 def short_name(path: Path) -> str:
     """
-    A name for a folder, from the file's: ``qwen3-4b-q4_k_m``.
+    A name for a run folder, from that of file or folder: ``qwen3-4b-q4_k_m``.
 
     Lower case, because some file systems ignore case.
     """
-    part = _PART.fullmatch(path.name)
-    stem = part["stem"] if part else path.name.removesuffix(".gguf")
-    if path.name == FOLDER_FILE:
-        stem = path.absolute().parent.name
+    name = path.absolute().name
+    part = _PART.fullmatch(name)
+    stem = part["stem"] if part else name.removesuffix(".gguf")
     slug = re.sub(r"[^a-z0-9._]+", "-", stem.lower()).strip("-._")
     return slug[:_LONGEST_NAME] or "model"
 
@@ -288,9 +284,8 @@ def sha256(weights: Weights, *, progress: Progress | None = None) -> str:
     digest = _sha256(weights, progress)
     if identity_of(weights.files) != weights.identity:
         # A model's folder is read by its engine alone: any change of it counts.
-        is_folder = weights.path.name == FOLDER_FILE
-        now = weights if is_folder else read_header(weights.path)
-        if is_folder or replace(now, identity=weights.identity) != weights:
+        now = None if weights.folder else read_header(weights.path)
+        if now is None or replace(now, identity=weights.identity) != weights:
             raise _changing(weights.path)
     return digest
 

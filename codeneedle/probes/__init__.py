@@ -1,8 +1,10 @@
 """Probes: each measures a served model in one way."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from codeneedle.errors import UnknownName
+from codeneedle.grid import Pair
+from codeneedle.probes.answers import Answer
 from codeneedle.probes.divergence.copies import PROBE as COPY
 from codeneedle.probes.divergence.probe import PROBE as DIVERGENCE
 from codeneedle.probes.evaluation.probe import PROBE as EVALUATION
@@ -12,7 +14,7 @@ from codeneedle.probes.retrieval.probe import PROBE as RETRIEVAL
 from codeneedle.probes.reuse.probe import PROBE as REUSE
 from codeneedle.probes.throughput.probe import PROBE as THROUGHPUT
 from codeneedle.probes.transcript.probe import PROBE as TRANSCRIPT
-from codeneedle.records.record import BadRecord, BadSetup, Setup, from_json
+from codeneedle.records.record import BadRecord, BadSetup, Run, Setup, from_json
 
 PROBES: dict[str, Probe] = {
     probe.name: probe
@@ -54,3 +56,15 @@ def probes_named(names: Iterable[str]) -> list[Probe]:
         if name not in PROBES:
             raise UnknownName(kind="probe", name=name, known=list(PROBES))
     return [PROBES[name] for name in dict.fromkeys(names)]
+
+
+def answers_by_length(run: Run) -> dict[Pair, Sequence[Answer]]:
+    """Answers of each pair of *run* about texts, of which there are several lengths."""
+    found: dict[Pair, list[Answer]] = {}
+    for record in run.records:
+        if record.has_numbers and record.probe in PROBES:
+            answers = PROBES[record.probe].answers(run, record)
+            about = [answer for answer in answers if answer.text]
+            if about:
+                found.setdefault(record.pair, []).extend(about)
+    return {**found}

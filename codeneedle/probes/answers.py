@@ -7,8 +7,12 @@ from pathlib import Path
 
 from codeneedle.document import Document
 
-TASK_USABLE = 0.2
-"""Share of right answers from which on a task says something of a reference."""
+USABLE = (0.2, 1.0)
+"""
+Shares of right answers of the reference, the second excluded, between which a setting
+tells most: below there is nothing left to lose, and at the ceiling a small loss may
+not show.
+"""
 
 
 @dataclass(frozen=True, slots=True)

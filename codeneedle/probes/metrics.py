@@ -87,6 +87,7 @@ class Metric:
         is_sum: True if the value of a cell is their sum (``pass``).
         group: Columns of one group are adjacent in a table.
         in_table: True if tables show it by default.
+        is_kept: True if comparisons and receipts have it although tables leave it out.
         relative: True if tables show its ratio to the reference.
         floor: True if the value of the reference is a noise floor, from comparing the
             reference with itself, and other values are shown as multiples of it.
@@ -113,6 +114,7 @@ class Metric:
     is_sum: bool = False
     group: Literal["quality", "speed", "memory"] = "quality"
     in_table: bool = False
+    is_kept: bool = False
     relative: bool = False
     floor: bool = False
     reference: Callable[[CellRecord], str | None] | None = None

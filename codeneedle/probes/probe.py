@@ -426,6 +426,7 @@ class Probe(ABC):
             two values differ by noise alone.
         counts_tokens: Whether its conditions of a new run need a tokenizer, and so a
             server.
+        neutral: Names of settings that change no answer, only how many there are.
         asked_by: Name of the setting that asks for the probe where its name is not
             given; empty for none.
         calibrates: Whether the first pair that it measures, the reference, sets what
@@ -444,6 +445,7 @@ class Probe(ABC):
     screens: bool = False
     repeats: bool = False
     counts_tokens: bool = False
+    neutral: frozenset[str] = frozenset()
     asked_by: str = ""
     calibrates: bool = False
     is_timed: bool = False
@@ -590,6 +592,22 @@ class Probe(ABC):
     ) -> frozenset[str]:
         """Names of units of a metric that a record lacks, though it asked for them."""
         return frozenset()
+
+    def asks(self, _setup: Setup) -> tuple[str, ...]:
+        """What it asks under a setup, a phrase each, where settings tell too little."""
+        return ()
+
+    def no_value(self, _setup: Setup, _metric: str) -> str:
+        """Why a finished cell may have no value of a metric; empty if unknown."""
+        return ""
+
+    def refusal(self, _first: Setup, _second: Setup) -> str:
+        """Why values of equal settings must not be compared; empty if they may."""
+        return ""
+
+    def silent(self, _run: Run) -> Mapping[str, Mapping[Pair, tuple[int, int]]]:
+        """By what is missing: of each pair that lacks some, how many of how many."""
+        return {}
 
     def answers(self, _run: Run, _record: CellRecord) -> Iterable[Answer]:
         """What became of each question of a finished record."""

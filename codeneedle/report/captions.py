@@ -9,10 +9,7 @@ from codeneedle.models.pretrained import BUILT_IN
 from codeneedle.probes import PROBES, frames
 from codeneedle.probes.frames import Cell, Cells
 from codeneedle.probes.metrics import Metric
-from codeneedle.probes.recall.metrics import asked_for, is_answered, unanswered
-from codeneedle.probes.recall.record import NAME as RECALL
-from codeneedle.probes.recall.settings import Ask, asked_of, conditions_of
-from codeneedle.records.record import CellRecord, Json, Run, Setup, Status
+from codeneedle.records.record import Json, Run, Setup, Status
 from codeneedle.text import (
     NO_VALUE_WORD,
     number,
@@ -43,14 +40,9 @@ def setup_line(setup: Setup) -> str:
 
 def _asked(setup: Setup) -> str:
     """``8,192 tokens, chat prompt, 16 functions written, 5 lines of 32 forced``."""
-    phrases = [plural(setup.context, "token"), f"{setup.prompt_form} prompt"]
-    if setup.needles:
-        phrases.append(f"{plural(len(setup.needles), 'function')} written")
-    if setup.forced:
-        chosen = conditions_of(setup)
-        functions = plural(chosen.functions, "function")
-        phrases.append(f"{plural(chosen.lines, 'line')} of {functions} forced")
-    return ", ".join(phrases)
+    asked = (phrase for probe in PROBES.values() for phrase in probe.asks(setup))
+    form = f"{setup.prompt_form} prompt"
+    return ", ".join([plural(setup.context, "token"), form, *asked])
 
 
 def corpus_line(setup: Setup) -> str:
@@ -241,13 +233,10 @@ def legend_entries(setup: Setup, cells: Cells, metric: Metric) -> list[tuple[str
 
 def no_value_phrase(setup: Setup, metric: Metric) -> str:
     """What a finished cell without a value of *metric* means, with a known reason."""
-    phrase = f"finished, without a value of {metric.name}"
-    tasks = setup.probes.get("retrieval", {})
-    own, _, kind = metric.name.partition("@")[0].partition("-")
-    is_of_tasks = own == "retrieval" or own in tasks.get("tasks", ())
-    if is_of_tasks and kind in {"logp", "until"} and tasks.get("graded"):
-        return f"{phrase}: {tasks['graded']}"
-    return f"{phrase}: no task is informative" if own == "retrieval" else phrase
+    known = (probe.no_value(setup, metric.name) for probe in PROBES.values())
+    reason = next(filter(None, known), "")
+    why = f": {reason}" if reason else ""
+    return f"finished, without a value of {metric.name}{why}"
 
 
 def _reference_entries(cells: Cells, metric: Metric) -> Iterator[tuple[str, str]]:
@@ -343,7 +332,7 @@ def unmeasured_lines(run: Run, metric: Metric) -> list[str]:
 def incomplete_lines(run: Run, cells: Cells) -> list[str]:
     """
     A line for cells whose value rests on fewer observations than others, and one for
-    missing answers of recall, which count as nothing recalled.
+    answers that are missing.
 
     Args:
         run: Narrowed to the probe of *cells*.
@@ -356,26 +345,10 @@ def incomplete_lines(run: Run, cells: Cells) -> list[str]:
         fewest = min(cell.n for cell in incomplete)
         pairs = named_pairs([cell.pair for cell in incomplete])
         lines.append(f"fewer than {most} values (at least {fewest}): {pairs}")
-    finished = (r for r in run.records if r.probe == RECALL and r.has_numbers)
-    lines += _silent_lines(list(finished), run.setup)
+    for probe in sorted({record.probe for record in run.records} & PROBES.keys()):
+        for phrase, by_pair in PROBES[probe].silent(run).items():
+            if by_pair:
+                most, of = max(by_pair.values())
+                named = named_pairs(list(by_pair))
+                lines.append(f"{phrase} (at most {most} of {of}): {named}")
     return lines
-
-
-def _silent_lines(records: Sequence[CellRecord], setup: Setup) -> Iterator[str]:
-    """Pairs that lack answers, written or forced; not of what no pair could give."""
-    for part in asked_of(setup).parts:
-        if not any(is_answered(each, setup, part) for each in records):
-            continue
-        missing = {
-            each.pair: (len(silent), len(asked_for(each, part)))
-            for each in records
-            if (silent := unanswered(each, setup, part))
-        }
-        if missing:
-            most, asked = max(missing.values())
-            is_forced = part is Ask.FORCED
-            what = "scores of their lines" if is_forced else "an answer"
-            yield (
-                f"functions without {what}, which count as nothing recalled (at most "
-                f"{most} of {asked}): {named_pairs(list(missing))}"
-            )

@@ -9,17 +9,12 @@ from codeneedle.document import Document, Heading, Lines, Table
 from codeneedle.grid import Pair
 from codeneedle.probes import PROBES
 from codeneedle.probes.metrics import LossKind, Metric
-from codeneedle.probes.retrieval.record import NAME as RETRIEVAL
-from codeneedle.probes.retrieval.record import frozen_of
 from codeneedle.records.comparability import WALL, differences, other_kernels
 from codeneedle.records.record import Json, Run, Setup
 from codeneedle.report import captions, data
 from codeneedle.report.table import Column, PairTable, pair_table
 from codeneedle.text import NO_VALUE_WORD, number, visible
 from codeneedle.verdict.statistics import ALPHA, Bounds, interval
-
-BY_PRODUCTS = ("decode",)
-"""Metrics that are compared although tables leave them out."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,7 +97,7 @@ def compare(first: Run, second: Run) -> Comparison:
         column
         for column in ours.columns
         if column.metric.name in others and column.has_values
-        if column.is_shown or column.metric.name in BY_PRODUCTS
+        if column.is_shown or column.metric.is_kept
     ]
     tested = sum(column.metric.loss is not None for column in shown)
     changes = (
@@ -192,28 +187,14 @@ def _refused_settings(probe: str, runs: tuple[Run, Run]) -> str:
     other = [key for key in {**first, **second} if first.get(key) != second.get(key)]
     if other:
         return f"not compared: other {', '.join(map(visible, other))} of {probe}"
-    if probe == RETRIEVAL and len({*map(_dials, runs)} - {()}) > 1:
-        return "not compared: tasks of another difficulty"
-    return ""
+    refusal = PROBES[probe].refusal(runs[0].setup, runs[1].setup)
+    return f"not compared: {refusal}" if refusal else ""
 
 
 def _settings(probe: str, setup: Setup) -> Json:
-    """What *probe* was told, of what decides its answers."""
+    """Settings of *probe* that decide its answers."""
     stored = setup.probes.get(probe, {})
-    return {key: value for key, value in stored.items() if key not in SAME_ANSWERS}
-
-
-SAME_ANSWERS = {"ask", "functions"}
-"""
-Settings of probes that change no answer: which parts of recall were asked, and of how
-many functions.
-"""
-
-
-def _dials(run: Run) -> tuple[tuple[str, int], ...]:
-    """The difficulty of each retrieval task of *run*; empty before it is set."""
-    frozen = frozen_of(run.setup)
-    return tuple((each.task, each.setting) for each in frozen.dials) if frozen else ()
+    return {k: value for k, value in stored.items() if k not in PROBES[probe].neutral}
 
 
 def _are_paired(first: Setup, second: Setup) -> bool:

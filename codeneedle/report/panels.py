@@ -14,13 +14,11 @@ from rich.text import Text
 from codeneedle.document import Block, Document, Facts, Grid, Heading, Lines
 from codeneedle.errors import BadInput
 from codeneedle.grid import Pair
-from codeneedle.probes import frames
+from codeneedle.probes import PROBES, answers_by_length, frames
+from codeneedle.probes.answers import Answer, Gap
 from codeneedle.probes.frames import Cell
 from codeneedle.probes.metrics import Metric
-from codeneedle.probes.retrieval.metrics import remarks
-from codeneedle.probes.retrieval.outcomes import Outcome, outcomes
-from codeneedle.probes.retrieval.record import NAME as RETRIEVAL
-from codeneedle.probes.retrieval.record import LeftOut, frozen_of, retrieval_of
+from codeneedle.probes.probe import Probe
 from codeneedle.records.record import Run
 from codeneedle.report import captions, data
 from codeneedle.report.captions import REFERENCE_MARK, named_pairs, status_word
@@ -127,28 +125,29 @@ def panels_of(run: Run, metric: Metric) -> list[Panels]:
     The panels of each task of *run* that *metric* is about.
 
     Args:
-        run: Records of the retrieval probe alone.
-        metric: One of that probe's that is a share of right answers or a
-            log-probability: of all tasks (``retrieval``), or of one (``nth-logp``).
+        run: Records of one probe.
+        metric: A share of right answers or a log-probability: of all tasks of the probe
+            (``retrieval``), or of one (``nth-logp``).
 
     Raises:
         BadInput: If it is another one.
         NothingToShow: If nothing was answered.
     """
     name = metric.name.removesuffix(_LOGP)
-    asked = {record.pair: outcomes(record) for record in run.records}
+    asked = answers_by_length(run)
     tasks = list(dict.fromkeys(each.task for found in asked.values() for each in found))
-    chosen = [task for task in tasks if name in {RETRIEVAL, task}]
-    if not tasks and RETRIEVAL in run.setup.probes:
+    asking = [p.name for p in PROBES.values() if type(p).gaps is not Probe.gaps]
+    chosen = [task for task in tasks if name in {task, *asking}]
+    if not tasks and any(name in run.setup.probes for name in asking):
         raise captions.nothing_to_show(run, "answers to tasks")
     if not chosen:
-        known = [RETRIEVAL, *(f"{t}{end}" for t in tasks for end in ("", _LOGP))]
+        known = [*asking, *(f"{task}{end}" for task in tasks for end in ("", _LOGP))]
         raise BadInput(
             source=run.name,
             reason=f"has no answers by length and depth for {metric.name}",
             hint=f"Choose a --metric of: {', '.join(known)}."
             if tasks
-            else f"Ask: {sweep_command(run.folder, '--probe', RETRIEVAL)}",
+            else f"Ask: {sweep_command(run.folder, '--probe', *asking)}",
         )
     cells = frames.cells_frame(run, metric)
     return [_panels(run, metric, task, asked, cells) for task in chosen]
@@ -158,7 +157,7 @@ def _panels(
     run: Run,
     metric: Metric,
     task: str,
-    asked: Mapping[Pair, Sequence[Outcome]],
+    asked: Mapping[Pair, Sequence[Answer]],
     cells: Sequence[Cell],
 ) -> Panels:
     of_task = {
@@ -169,12 +168,12 @@ def _panels(
     reference = frames.reference(cells)
     base = of_task.get(reference, []) if reference else []
     is_logp = metric.name.endswith(_LOGP)
-    frozen = frozen_of(run.setup)
-    left_out = _reasons(frozen.left_out, task) if frozen else {}
+    left_out: dict[int, str] = {}
     not_asked: dict[Pair, dict[int, str]] = {}
     for record in run.records:
-        if found := retrieval_of(record):
-            not_asked[record.pair] = _reasons(found.not_asked, task)
+        found = PROBES[record.probe].gaps(run, record) if record.has_numbers else ()
+        left_out |= _reasons(found, task, is_of_all=True)
+        not_asked[record.pair] = _reasons(found, task, is_of_all=False)
     gaps: dict[int, list[Pair]] = {}
     for pair, reasons in not_asked.items():
         for length in reasons:
@@ -192,7 +191,12 @@ def _panels(
             for cell in cells
         ),
         reference=reference,
-        notes=tuple(note for note in remarks(run) if note.startswith(f"{task}")),
+        notes=tuple(
+            note
+            for probe in dict.fromkeys(record.probe for record in run.records)
+            for note in PROBES[probe].remarks(run)
+            if note.startswith(task)
+        ),
         left_out=(
             *(
                 f"{length:,} tokens: asked of no pair, {reason}"
@@ -207,16 +211,20 @@ def _panels(
     )
 
 
-def _reasons(left_out: Iterable[LeftOut], task: str) -> dict[int, str]:
+def _reasons(gaps: Iterable[Gap], task: str, *, is_of_all: bool) -> dict[int, str]:
     """Why *task* is not asked, by length."""
-    return {each.length: each.reason for each in left_out if each.task == task}
+    return {
+        each.length: each.reason
+        for each in gaps
+        if each.task == task and each.is_of_all == is_of_all
+    }
 
 
 def _panel(
-    cell: Cell, found: Sequence[Outcome], base: Sequence[Outcome], *, is_logp: bool
+    cell: Cell, found: Sequence[Answer], base: Sequence[Answer], *, is_logp: bool
 ) -> Panel:
-    theirs = {each.question: is_right(each) for each in base}
-    by_place: dict[Place, list[Outcome]] = {}
+    theirs = {each.name: each.right == 1 for each in base}
+    by_place: dict[Place, list[Answer]] = {}
     for each in found:
         by_place.setdefault((each.length, each.depth), []).append(each)
     return Panel(
@@ -231,21 +239,16 @@ def _panel(
     )
 
 
-def is_right(each: Outcome) -> bool:
-    """Whether all of the answer is right."""
-    return each.score.share == 1
-
-
 def _spot(
-    found: Iterable[Outcome], theirs: Mapping[str, bool], *, is_logp: bool
+    found: Iterable[Answer], theirs: Mapping[str, bool], *, is_logp: bool
 ) -> Spot:
     values, kinds = [], []
     for each in found:
-        value = each.logp if is_logp else each.score.share
+        value = each.logp if is_logp else each.right
         if value is not None:
             values.append(value)
-        if each.question in theirs:
-            kinds.append(kind_of(theirs[each.question], is_right(each)))
+        if each.name in theirs:
+            kinds.append(kind_of(theirs[each.name], each.right == 1))
     mean = math.fsum(values) / len(values) if values else math.nan
     right, lost, gained, wrong = map(kinds.count, KINDS)
     return Spot(mean, (right, lost, gained, wrong), len(values))

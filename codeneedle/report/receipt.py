@@ -30,7 +30,6 @@ from codeneedle.probes.metrics import LossKind, Metric
 from codeneedle.records.comparability import WALL, other_kernels
 from codeneedle.records.record import Json, Run, Setup, Status
 from codeneedle.report.captions import status_word
-from codeneedle.report.compare import SAME_ANSWERS
 from codeneedle.report.table import Column, PairTable, pair_table
 from codeneedle.text import number, plural, visible
 
@@ -53,9 +52,6 @@ MOST_RECEIPTS = 32
 
 MOST_METRICS = 200
 """A run has some twenty."""
-
-ALSO = ("dp-rms",)
-"""Metrics that a receipt has although tables leave them out."""
 
 DIGITS, UNIT_DIGITS = 5, 4
 """Significant digits of numbers, and of values of units."""
@@ -264,7 +260,7 @@ def _receipt(table: PairTable) -> Receipt:
 
 
 def _is_told(column: Column) -> bool:
-    return column.has_values and (column.is_shown or column.metric.name in ALSO)
+    return column.has_values and (column.is_shown or column.metric.is_kept)
 
 
 def _has_units(column: Column) -> bool:
@@ -281,16 +277,17 @@ def _conditions(setup: Setup) -> Conditions:
         rotation=setup.rotation,
         seed=setup.seed,
         arguments=_digest(setup.server_args) if setup.server_args else "",
-        probes={name: _settings(stored) for name, stored in setup.probes.items()},
+        probes={name: _settings(name, stored) for name, stored in setup.probes.items()},
     )
 
 
-_NAMES = {"text", "llama", *SAME_ANSWERS}
-"""Settings whose facts stand elsewhere, or that change no answer."""
+_NAMES = {"text", "llama"}
+"""Settings whose facts stand elsewhere."""
 
 
-def _settings(stored: Json) -> Settings:
-    deciding = {key: value for key, value in stored.items() if key not in _NAMES}
+def _settings(name: str, stored: Json) -> Settings:
+    others = _NAMES | (PROBES[name].neutral if name in PROBES else set())
+    deciding = {key: value for key, value in stored.items() if key not in others}
     numbers = {key: value for key, value in deciding.items() if _is_numeric(value)}
     return Settings(digest=_digest(deciding), numbers=numbers)
 

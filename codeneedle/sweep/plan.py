@@ -38,6 +38,9 @@ DEFAULT_CORPUS = "random-bodies"
 LEAST_FREE_BYTES = 64 << 20
 """Disk space without which not even the records would fit."""
 
+TRIED_FROM = 6
+"""Cells of a grid from which on its reference is measured before all others."""
+
 EngineFor = Callable[[ModelSpec], Engine]
 """Makes the engine that serves a model; `cli` chooses which."""
 
@@ -121,6 +124,11 @@ class Plan:
                 pace.of_answers(work.written, work.depth),
             )
         )
+
+    @property
+    def tries_reference(self) -> bool:
+        """Whether the grid is long, and its one probe alone could tell anything."""
+        return len(self.pairs) >= TRIED_FROM and not self.probes[1:]
 
     def repeated(self, probe: Probe) -> Pair | None:
         """The pair that *probe* measures again after all others; None for none."""

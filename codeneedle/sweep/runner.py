@@ -20,7 +20,8 @@ from codeneedle.sweep.workers import Worker
 from codeneedle.system.files import nap
 from codeneedle.system.machine import free_disk_bytes, occupied
 from codeneedle.system.processes import ending_all, now
-from codeneedle.text import one_line
+from codeneedle.text import one_line, plural
+from codeneedle.verdict.judge import too_little
 from codeneedle.verdict.trust import trusted, trusted_records
 
 GIVE_UP_AFTER = 3
@@ -116,6 +117,7 @@ class Runner:
         asked_to_stop: Called between cells; true ends the sweep there.
         may_wait: Whether a cell waits while other sweeps compute that times are taken
             without.
+        tries_reference: Whether a reference that has nothing to lose ends the sweep.
         workers: What measures, side by side; by default one on the whole machine.
         alone: What measures probes that take times.
     """
@@ -125,6 +127,7 @@ class Runner:
     retry_failed: bool = False
     asked_to_stop: Callable[[], bool] = lambda: False
     may_wait: bool = True
+    tries_reference: bool = False
     workers: Sequence[Worker] = ()
     alone: Worker | None = None
     _preflights: dict[tuple[str, Pair], Trouble | None] = field(
@@ -155,7 +158,8 @@ class Runner:
             tell: Called with each event, in the thread of the caller.
 
         Raises:
-            CodeneedleError: If the first cells fail alike and none has finished.
+            CodeneedleError: If the first cells fail alike and none has finished; or if
+                no pair can lose anything beside the reference.
             FolderUnusable: If a cell failed on a disk that is full.
             WeightsReplaced: If the weights are not those any more that the run began
                 with; what was measured meanwhile is not stored.
@@ -163,6 +167,7 @@ class Runner:
                 so.
         """
         walk = _Walk(self, probe, pairs)
+        walk.refuse_blank()
         workers = self.workers
         if probe.is_timed and self.alone:
             workers = [self.alone]
@@ -603,9 +608,11 @@ class _Walk:
         Count a failure.
 
         Raises:
-            CodeneedleError: If nothing but failures of one kind has been seen.
+            CodeneedleError: If nothing but failures of one kind has been seen; or as of
+                `refuse_blank`.
         """
         with self.changed:
+            self.refuse_blank()
             self._failures = _alike(self._failures, record)
             has_numbers = any(
                 self.records[each].has_numbers
@@ -618,6 +625,28 @@ class _Walk:
                     f"{self._failures[0]}",
                     hint="Mend that, then run the same command with --retry-failed.",
                 )
+
+    def refuse_blank(self) -> None:
+        """
+        Stop at a reference that has nothing to lose, where cells are left.
+
+        Raises:
+            CodeneedleError: With what may tell more.
+        """
+        record = self.records.get(most_precise(self.pairs))
+        is_tried = self._runner.tries_reference and self._left
+        if not is_tried or record is None or not record.has_numbers:
+            return
+        setup = self._runner.run.setup
+        losses = [each.loss for each in self.probe.metrics_of(setup) if each.loss]
+        reasons = [too_little(loss, record, setup) for loss in losses]
+        if reasons and all(reasons):
+            raise CodeneedleError(
+                f"{self.probe.name}: {reasons[0]}; the other "
+                f"{plural(len(self._left), 'cell')} would show nothing",
+                hint="Choose another --model, --corpus or --probe with another --out, "
+                "or go on with --no-calibration.",
+            )
 
     def _record(self, pair: Pair) -> CellRecord | None:
         return self._runner.store.record(pair, self.probe.name)

@@ -8,8 +8,8 @@ from typing import TypeVar
 import numpy as np
 
 from codeneedle.grid import Pair, most_precise
-from codeneedle.probes.retrieval.outcomes import Outcome, outcomes
-from codeneedle.probes.retrieval.record import NAME
+from codeneedle.probes import answers_by_length
+from codeneedle.probes.answers import Answer
 from codeneedle.records.record import Run
 from codeneedle.verdict.statistics import ALPHA
 
@@ -91,11 +91,7 @@ def factors(run: Run) -> dict[str, tuple[Factor, ...]]:
     at most 5 % of runs is a factor shown that has no influence. A factor that is not
     shown may have one. A factor with a single level is not tested.
     """
-    by_pair = {
-        record.pair: outcomes(record)
-        for record in run.records
-        if record.probe == NAME and record.has_numbers
-    }
+    by_pair = answers_by_length(run)
     if not by_pair:
         return {}
     reference = by_pair[most_precise(by_pair)]
@@ -135,7 +131,7 @@ def _sentence(task: str, of_task: Sequence[Factor]) -> str:
 # --- the data of each test
 
 
-def _by_length(answers: Sequence[Outcome]) -> _Values:
+def _by_length(answers: Sequence[Answer]) -> _Values:
     texts = _means(answers)
     lengths = {answer.text: answer.length for answer in answers}
     return _Values(
@@ -147,13 +143,13 @@ def _by_length(answers: Sequence[Outcome]) -> _Values:
     )
 
 
-def _by_depth(answers: Sequence[Outcome]) -> _Values:
+def _by_depth(answers: Sequence[Answer]) -> _Values:
     depths: dict[str, set[float]] = {}
     for answer in answers:
         depths.setdefault(answer.text, set()).add(answer.depth)
     return _Values(
         name="depth",
-        shares=[answer.score.share for answer in answers],
+        shares=[answer.right for answer in answers],
         levels=[answer.depth for answer in answers],
         strata=[
             answer.text if len(depths[answer.text]) > 1 else answer.length
@@ -163,7 +159,7 @@ def _by_depth(answers: Sequence[Outcome]) -> _Values:
     )
 
 
-def _by_pair(task: str, by_pair: Mapping[Pair, Sequence[Outcome]]) -> _Values:
+def _by_pair(task: str, by_pair: Mapping[Pair, Sequence[Answer]]) -> _Values:
     texts = {
         pair: _means(answer for answer in answers if answer.task == task)
         for pair, answers in by_pair.items()
@@ -179,9 +175,9 @@ def _by_pair(task: str, by_pair: Mapping[Pair, Sequence[Outcome]]) -> _Values:
     )
 
 
-def _means(answers: Iterable[Outcome]) -> dict[str, float]:
+def _means(answers: Iterable[Answer]) -> dict[str, float]:
     """Mean share of right answers by the name of a text."""
-    return _mean_by((answer.text, answer.score.share) for answer in answers)
+    return _mean_by((answer.text, answer.right) for answer in answers)
 
 
 def _mean_by(shares: Iterable[tuple[_Key, float]]) -> dict[_Key, float]:

@@ -17,8 +17,7 @@ from codeneedle.probes import PROBES, frames
 from codeneedle.probes.evaluation.metrics import NOTABLE_LOSS, samples_needed
 from codeneedle.probes.metrics import Loss, LossKind, Metric
 from codeneedle.probes.probe import Probe
-from codeneedle.probes.retrieval.record import NAME as RETRIEVAL
-from codeneedle.records.record import AGAIN, CellRecord, Effective, KvBuffer, Run
+from codeneedle.records.record import AGAIN, CellRecord, Effective, KvBuffer, Run, Setup
 from codeneedle.text import MIB
 from codeneedle.verdict.lengths import LostFrom, lost_from
 from codeneedle.verdict.statistics import (
@@ -397,12 +396,8 @@ class _Comparison:
         reference = self.reference
         if reference is None:
             return "the pair that others were measured against has no value"
-        able = self.loss.able(self.records[reference], self.run.setup)
-        if able < ABLE:
-            return (
-                f"the model itself has {able:.0%} right with {reference}, so there is "
-                "little to lose"
-            )
+        if reason := too_little(self.loss, self.records[reference], self.run.setup):
+            return reason
         if self.loss.kind is LossKind.SCORE:
             return ""  # intervals of scores include the noise of sampling
         repeated, kind = self.repetition(), self.loss.kind
@@ -625,10 +620,19 @@ def _with_lost_lengths(rows: Sequence[Row], lost: Sequence[LostFrom]) -> list[Ro
     remark = "; ".join(f"{e.task}: lost from {e.length:,} tokens on" for e in lost)
     return [
         replace(row, word=Word.BEYOND, remark=remark)
-        if remark and row.metric.name == RETRIEVAL
+        if remark and row.kind is LossKind.ANSWERS and row.metric.noun == "texts"
         else row
         for row in rows
     ]
+
+
+def too_little(loss: Loss, record: CellRecord, setup: Setup) -> str:
+    """Why nothing can be lost beside the reference of *record*; empty if it can."""
+    able = loss.able(record, setup)
+    if able >= ABLE:
+        return ""
+    right = f"the model itself has {able:.0%} right with {record.pair}"
+    return f"{right}, so there is little to lose"
 
 
 def _trouble(pair: Pair, records: Iterable[CellRecord]) -> str:

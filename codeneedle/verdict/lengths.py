@@ -2,13 +2,13 @@
 
 import statistics
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from codeneedle.grid import Pair, most_precise
-from codeneedle.probes.retrieval.outcomes import outcomes
-from codeneedle.probes.retrieval.record import NAME, USABLE, retrieval_of
-from codeneedle.records.record import CellRecord, Run
+from codeneedle.probes import PROBES, answers_by_length
+from codeneedle.probes.answers import USABLE, Answer
+from codeneedle.records.record import Run
 from codeneedle.verdict.statistics import Word, error_share, lost_share
 
 Texts = Mapping[str, float]
@@ -40,31 +40,30 @@ def lost_from(run: Run, max_lost: float) -> list[LostFrom]:
     an interval that holds for all pairs and lengths at once. Only lengths at which the
     reference answers count; lengths that a pair was not asked are skipped.
     """
-    records = {
-        record.pair: record
-        for record in run.records
-        if record.probe == NAME and record.has_numbers
-    }
-    if not records:
+    answers = answers_by_length(run)
+    if not answers:
         return []
-    reference = _by_length(records.pop(most_precise(records)))
+    reference = _by_length(answers.pop(most_precise(answers)))
+    not_asked = {
+        (record.pair, gap.task, gap.length)
+        for record in run.records
+        if record.has_numbers and record.probe in PROBES
+        for gap in PROBES[record.probe].gaps(run, record)
+        if not gap.is_of_all
+    }
     lost = []
-    for pair, record in records.items():
-        by_length = _by_length(record)
-        stored = retrieval_of(record)
-        not_asked = {
-            (gap.task, gap.length) for gap in (stored.not_asked if stored else ())
-        }
+    for pair, of_pair in answers.items():
+        by_length = _by_length(of_pair)
         for task, expected in reference.items():
             answered = {
                 length: texts
                 for length, texts in expected.items()
                 if statistics.fmean(texts.values()) >= USABLE[0]
             }
-            share = error_share(0, len(records) * len(answered))
+            share = error_share(0, len(answers) * len(answered))
             least = None
             for length in sorted(answered, reverse=True):
-                if (task, length) in not_asked:
+                if (pair, task, length) in not_asked:
                     continue
                 texts = by_length.get(task, {}).get(length, {})
                 if not _is_lost(answered[length], texts, share, max_lost):
@@ -75,12 +74,11 @@ def lost_from(run: Run, max_lost: float) -> list[LostFrom]:
     return sorted(lost, key=lambda loss: (loss.task, loss.length, str(loss.pair)))
 
 
-def _by_length(record: CellRecord) -> dict[str, dict[int, Texts]]:
-    """The texts of *record* by task and length."""
+def _by_length(answers: Iterable[Answer]) -> dict[str, dict[int, Texts]]:
+    """The texts of *answers* by task and length."""
     shares: dict[tuple[str, int, str], list[float]] = defaultdict(list)
-    for outcome in outcomes(record):
-        key = (outcome.task, outcome.length, outcome.text)
-        shares[key].append(outcome.score.share)
+    for answer in answers:
+        shares[answer.task, answer.length, answer.text].append(answer.right)
     by_task: dict[str, dict[int, dict[str, float]]] = {}
     for (task, length, text), of_text in shares.items():
         by_length = by_task.setdefault(task, {})

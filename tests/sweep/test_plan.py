@@ -298,3 +298,17 @@ def test_a_task_whose_answer_fills_the_context_is_named_and_no_length():
     with pytest.raises(BadInput) as stopped:
         planned(probes=("retrieval",), retrieval=settings, contexts=(1024,))
     assert "fewer --tasks" in stopped.value.hint
+
+
+@pytest.mark.parametrize(
+    ("types", "probes", "tries"),
+    [
+        (("f16", "q8_0", "q4_0"), ("recall",), True),
+        (("f16", "q8_0", "q4_0"), ("recall", "throughput"), False),
+        (("f16", "q8_0"), ("recall",), False),
+    ],
+)
+def test_the_reference_of_a_long_grid_is_tried_where_one_probe_is_asked(
+    types, probes, tries
+):
+    assert tries == planned(types=types, probes=probes).tries_reference

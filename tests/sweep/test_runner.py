@@ -189,6 +189,37 @@ def test_cells_that_fail_alike_from_the_start_end_the_sweep(store):
     assert [*PAIRS[:3], *PAIRS[1:]] == script.measured
 
 
+def nothing_right(cell):
+    """What recall stores where all lines are wrong, with all pairs but one."""
+    needle = replace(NEEDLE, lines=("another",) * 20)
+    rounds = (made_round(NEEDLE if cell.pair == BAD else needle),)
+    return as_json(Recall(rounds=rounds, priming=made_priming(NEEDLE)))
+
+
+@pytest.mark.parametrize("tries", [True, False])
+def test_a_reference_that_has_nothing_to_lose_ends_a_sweep_that_tries_it(store, tries):
+    """Its cell stays, and so does the answer where the command is run again."""
+    pairs = sorted(PAIRS, key=lambda pair: pair != GOOD)
+    script = Script(nothing_right)
+    refusal = pytest.raises(CodeneedleError, match=r"0% right with q8_0/q8_0, so .* 3")
+
+    for _ in range(2):
+        with refusal if tries else contextlib.nullcontext():
+            walk(store, script, pairs=pairs, tries_reference=tries)
+
+    assert pairs[: 1 if tries else 4] == script.measured
+    assert store.record(GOOD, "recall").has_numbers
+
+
+def test_a_reference_that_has_something_to_lose_ends_nothing(store):
+    pairs = sorted(PAIRS, key=lambda pair: pair != BAD)
+    walk(store, script := Script(nothing_right), pairs=pairs[:1], tries_reference=True)
+    walk(store, Script(), tries_reference=True)
+
+    assert [BAD] == script.measured
+    assert [] == pending(PAIRS, store=store, probe="recall")
+
+
 def test_cells_that_fail_in_different_ways_do_not_end_it(store):
     """Different reasons are different findings."""
     script = Script(lambda cell: fails(reason=str(cell.pair))(cell))

@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from codeneedle.engines.mlx.folder import TOKENIZER, TOKENIZER_CONFIG
+from codeneedle.engines.mlx.folder import CONFIG, TOKENIZER, TOKENIZER_CONFIG
 from codeneedle.errors import WeightsUnusable
 from codeneedle.models.gguf import Weights
-from codeneedle.models.weights import FOLDER_FILE, sha256, short_name
+from codeneedle.models.weights import sha256, short_name
 from codeneedle.system.files import cache_folder
 from codeneedle.system.machine import made_folder
 
@@ -93,7 +93,7 @@ def converted(weights: Weights) -> Path:
     return made_folder(
         folder,
         lambda draft: _convert(weights, draft / "model"),
-        is_whole=(folder / FOLDER_FILE).is_file,
+        is_whole=(folder / CONFIG).is_file,
     )
 
 
@@ -118,7 +118,7 @@ def _write(source: "_Source", draft: Path) -> None:
         file = draft / f"model-{number:05}.safetensors"
         file.write_bytes(save(tensors, {"format": "mlx"}))
     # Last: a folder without it is none.
-    _write_json(draft / FOLDER_FILE, source.config())
+    _write_json(draft / CONFIG, source.config())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -49,7 +49,7 @@ from codeneedle.engines.mlx.settings import NAME, MlxSettings, missing
 from codeneedle.errors import BadInput, CellError, ToolFailed
 from codeneedle.grid import Pair
 from codeneedle.models.gguf import Weights
-from codeneedle.models.weights import FOLDER_FILE, read_header
+from codeneedle.models.weights import read_header
 from codeneedle.records.record import Effective, Status
 from codeneedle.system import machine
 from codeneedle.system.orphans import noted, watched
@@ -155,7 +155,7 @@ class Mlx(Engine):
                 reason="the engine mlx has one device, and it uses it",
                 hint="Leave --devices out.",
             )
-        if self.model.weights.path.name != FOLDER_FILE:
+        if self.model.weights.folder is None:
             refuse_unconvertible(self.model.weights)
         if len(self.settings.group_size) not in {1, 2}:
             raise _bad_group_size(self.settings.group_size, "K and V are two")
@@ -236,10 +236,7 @@ class Mlx(Engine):
 
     def folder(self) -> Path:
         """The model for MLX; a GGUF file is converted the first time."""
-        path = self.model.weights.path
-        return (
-            path.parent if path.name == FOLDER_FILE else converted(self.model.weights)
-        )
+        return self.model.weights.folder or converted(self.model.weights)
 
     def command(
         self, mode: str, pair: Pair | None = None, *, context: int

@@ -8,9 +8,10 @@ from typing import Any
 from codeneedle.engines.mlx.settings import missing
 from codeneedle.errors import WeightsUnusable
 from codeneedle.models.gguf import MOST_LAYERS, Weights
-from codeneedle.models.weights import FOLDER_FILE, UNFINISHED, identity_of
+from codeneedle.models.weights import UNFINISHED, identity_of
 from codeneedle.system.files import reason_of
 
+CONFIG = "config.json"
 INDEX = "model.safetensors.index.json"
 TOKENIZER = "tokenizer.json"
 TOKENIZER_CONFIG = "tokenizer_config.json"
@@ -22,7 +23,7 @@ MOST_JSON_BYTES = 64 << 20
 
 def is_folder_of_mlx(path: Path) -> bool:
     """Whether *path* is such a folder, or the file that stands for one."""
-    file = path if path.name == FOLDER_FILE else path / FOLDER_FILE
+    file = path if path.name == CONFIG else path / CONFIG
     return file.is_file()
 
 
@@ -36,8 +37,8 @@ def read_folder(path: Path) -> Weights:
     Raises:
         WeightsUnusable: If a file is missing, cut short, or says too little.
     """
-    folder = path.parent if path.name == FOLDER_FILE else path
-    config = read_json(folder / FOLDER_FILE)
+    folder = path.parent if path.name == CONFIG else path
+    config = read_json(folder / CONFIG)
     parts = _tensor_files(folder)
     for part in parts:
         _refuse_damaged(part)
@@ -48,7 +49,7 @@ def read_folder(path: Path) -> Weights:
             reason=f"has no {TOKENIZER}",
             hint="Download all files of the model, not its weights alone.",
         )
-    files = (folder / FOLDER_FILE, *_beside(folder), *parts)
+    files = (folder / CONFIG, *_beside(folder), *parts)
     return _weights(folder, files, _text_part(config))
 
 
@@ -98,7 +99,7 @@ def template_of(folder: Path) -> str | None:
 
 
 def _weights(folder: Path, files: tuple[Path, ...], config: dict[str, Any]) -> Weights:
-    keys = _Config(folder / FOLDER_FILE, config)
+    keys = _Config(folder / CONFIG, config)
     layers = keys.least("num_hidden_layers")
     if layers > MOST_LAYERS:
         raise _damaged(keys.file, f"it claims to have {layers} layers")
@@ -108,6 +109,7 @@ def _weights(folder: Path, files: tuple[Path, ...], config: dict[str, Any]) -> W
     window = keys.whole("sliding_window") if config.get("sliding_window") else None
     return Weights(
         files=files,
+        folder=folder,
         size_bytes=sum(file.stat().st_size for file in files),
         architecture=str(config.get("model_type", "")),
         name=folder.name,

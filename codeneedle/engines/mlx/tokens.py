@@ -5,8 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from codeneedle.engines.mlx.folder import read_json
-from codeneedle.models.weights import FOLDER_FILE
+from codeneedle.engines.mlx.folder import CONFIG, read_json
 
 _BYTE = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 """A byte, in tokenizers that fall back to bytes."""
@@ -108,7 +107,7 @@ class TextModel:
 
 
 def _stated_ends(folder: Path) -> Iterator[int]:
-    for name in (FOLDER_FILE, "generation_config.json"):
+    for name in (CONFIG, "generation_config.json"):
         if (folder / name).is_file():
             value = read_json(folder / name).get("eos_token_id")
             values = value if isinstance(value, list) else [value]

@@ -333,20 +333,30 @@ class OpenAi(Connection):
     def wait_idle(self) -> None:
         """As of `engine.Replies`: a server that is stopped needs no waiting."""
 
+    def continued(self, text: str, *, max_tokens: int, request: str = "") -> Reply:
+        """
+        What follows *text*; the reply to it, with a *request* behind it, in one message
+        of a chat if the server does not continue texts.
+
+        Raises:
+            CellError: If it fails.
+        """
+        try:
+            return self.complete(Completion(prompt=text, max_tokens=max_tokens))
+        except Refused as error:
+            if error.code not in NOT_FOUND | REFUSES_FIELDS:
+                raise
+        message = Message("user", f"{text}{request}")
+        return self.chat(Chat(messages=(message,), max_tokens=max_tokens))
+
     def prompt_tokens(self, text: str) -> int:
         """
-        The server's own count of a prompt: *text*, in one message of a chat if it does
-        not continue texts.
+        The server's own count of a prompt, as of `continued`.
 
         Raises:
             CellError: If it fails, or does not count.
         """
-        try:
-            reply = self.complete(Completion(prompt=text, max_tokens=1))
-        except Refused as error:
-            if error.code not in NOT_FOUND | REFUSES_FIELDS:
-                raise
-            reply = self.chat(Chat(messages=(Message("user", text),), max_tokens=1))
+        reply = self.continued(text, max_tokens=1)
         if not reply.prompt_tokens:
             raise BadReply(expected="usage: how many tokens a prompt has", found="")
         return reply.prompt_tokens

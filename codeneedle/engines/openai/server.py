@@ -13,14 +13,11 @@ from pathlib import Path
 
 from codeneedle.engines.engine import Served, Tokenizer
 from codeneedle.engines.messages import (
-    Chat,
-    Completion,
     Message,
     Readiness,
-    Refused,
     TokenPiece,
 )
-from codeneedle.engines.openai.client import NOT_FOUND, REFUSES_FIELDS, OpenAi
+from codeneedle.engines.openai.client import OpenAi
 from codeneedle.errors import CellError
 from codeneedle.records.record import Effective, Print, Proof, Status
 from codeneedle.system import machine
@@ -171,13 +168,8 @@ def prints(client: OpenAi, *, context: int) -> tuple[Print, ...]:
 
 
 def _print(client: OpenAi, fixed: str) -> Print:
-    try:
-        reply = client.complete(Completion(prompt=fixed, max_tokens=PROOF_TOKENS))
-    except Refused as error:
-        if error.code not in NOT_FOUND | REFUSES_FIELDS:
-            raise
-        asked = Message("user", f"{fixed}Say these lines, the last one first.")
-        reply = client.chat(Chat(messages=(asked,), max_tokens=PROOF_TOKENS))
+    request = "Say these lines, the last one first."
+    reply = client.continued(fixed, max_tokens=PROOF_TOKENS, request=request)
     return Print(text=f"{reply.reasoning}{reply.text}", logprobs=reply.logprobs)
 
 

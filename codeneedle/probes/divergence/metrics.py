@@ -159,6 +159,7 @@ _KINDS: tuple[_Kind, ...] = (
             bounds=(0, 100),
             least_span=10,
             digits=3,
+            is_kept=True,
         ),
         lambda found: found.dp_rms,
     ),

@@ -299,7 +299,13 @@ METRICS: tuple[Metric, ...] = (
     _speed(
         name="prefill", label="prompt reading, a by-product", digits=0, values=_prefill
     ),
-    _speed(name="decode", label="writing, a by-product", digits=1, values=_decode),
+    _speed(
+        name="decode",
+        label="writing, a by-product",
+        digits=1,
+        values=_decode,
+        is_kept=True,
+    ),
     Metric(
         name="accepted",
         label="drafted tokens that were right",

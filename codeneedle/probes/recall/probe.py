@@ -27,6 +27,7 @@ from codeneedle.engines.messages import (
     Reply,
 )
 from codeneedle.errors import BadInput, CellError, CodeneedleError
+from codeneedle.grid import Pair
 from codeneedle.probes import frames
 from codeneedle.probes.answers import Answer
 from codeneedle.probes.asking import Asker
@@ -41,13 +42,21 @@ from codeneedle.probes.probe import (
 )
 from codeneedle.probes.prompts import NO_THINK_ARGS, PromptForm
 from codeneedle.probes.recall.alignment import answer_lines, score
-from codeneedle.probes.recall.metrics import FORCED, METRICS, forced_metrics, unanswered
+from codeneedle.probes.recall.metrics import (
+    FORCED,
+    METRICS,
+    asked_for,
+    forced_metrics,
+    is_answered,
+    unanswered,
+)
 from codeneedle.probes.recall.prompts import chat_messages, completion_prompt
 from codeneedle.probes.recall.record import NAME, ForcedRound, Recall, Round, recall_of
 from codeneedle.probes.recall.settings import (
     Ask,
     RecallConditions,
     RecallSettings,
+    asked_of,
     conditions,
     conditions_of,
 )
@@ -400,6 +409,32 @@ class RecallProbe(Probe):
         part = Ask.FORCED if metric in FORCED else Ask.WRITTEN
         return unanswered(record, setup, part)
 
+    def asks(self, setup: Setup) -> tuple[str, ...]:
+        """How many functions are written, and how many lines of others are forced."""
+        phrases = []
+        if setup.needles:
+            phrases.append(f"{plural(len(setup.needles), 'function')} written")
+        if setup.forced:
+            chosen = conditions_of(setup)
+            functions = plural(chosen.functions, "function")
+            phrases.append(f"{plural(chosen.lines, 'line')} of {functions} forced")
+        return tuple(phrases)
+
+    def silent(self, run: Run) -> dict[str, dict[Pair, tuple[int, int]]]:
+        """Functions without an answer; not of what no pair could give."""
+        records = [r for r in run.records if r.probe == NAME and r.has_numbers]
+        found = {}
+        for part in asked_of(run.setup).parts:
+            if any(is_answered(each, run.setup, part) for each in records):
+                what = "scores of their lines" if part is Ask.FORCED else "an answer"
+                phrase = f"functions without {what}, which count as nothing recalled"
+                found[phrase] = {
+                    each.pair: (len(missing), len(asked_for(each, part)))
+                    for each in records
+                    if (missing := unanswered(each, run.setup, part))
+                }
+        return found
+
     def answers(self, run: Run, record: CellRecord) -> Iterable[Answer]:
         """Functions that were written, then those that were forced."""
         from codeneedle.probes.recall import answers
@@ -424,6 +459,7 @@ PROBE = RecallProbe(
     settings=RecallSettings,
     layout=RecallConditions,
     continued_metric=FORCED[0].name,
+    neutral=frozenset({"ask", "functions"}),
     repeats=True,
 )
 

@@ -4,8 +4,8 @@ from collections.abc import Callable
 
 from codeneedle.engines.engine import Tokenizer
 from codeneedle.errors import BadInput
+from codeneedle.probes.answers import USABLE
 from codeneedle.probes.retrieval.record import (
-    USABLE,
     Dialled,
     DialStep,
 )

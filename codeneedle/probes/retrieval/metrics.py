@@ -7,6 +7,7 @@ from typing import TypeVar
 
 import msgspec
 
+from codeneedle.probes.answers import USABLE
 from codeneedle.probes.metrics import Loss, LossKind, Metric
 from codeneedle.probes.retrieval.outcomes import (
     Outcome,
@@ -16,7 +17,6 @@ from codeneedle.probes.retrieval.outcomes import (
 )
 from codeneedle.probes.retrieval.record import (
     NAME,
-    USABLE,
     Dialled,
     Frozen,
     LeftOut,
@@ -145,6 +145,12 @@ def _units(record: CellRecord, setup: Setup) -> list[str]:
     return list(dict.fromkeys([*asked, *not_asked]))
 
 
+def _able(record: CellRecord, setup: Setup) -> float:
+    """Share of right answers, of informative tasks; 0 if none is."""
+    shares = [e.score.share for e in outcomes(record) if _is_informative(e, setup)]
+    return math.fsum(shares) / len(shares) if shares else 0.0
+
+
 LEAST_LOSS = 1e-9
 """A text is lost that has fewer right answers, by however little."""
 
@@ -154,14 +160,16 @@ METRICS: tuple[Metric, ...] = (
         name=NAME,
         label="right answers, informative tasks",
         in_table=True,
-        loss=Loss(kind=LossKind.ANSWERS, lost_from=LEAST_LOSS, units=_units),
+        loss=Loss(
+            kind=LossKind.ANSWERS, lost_from=LEAST_LOSS, units=_units, able=_able
+        ),
     ),
     replace(
         _logp(_is_informative),
         name=f"{NAME}-logp",
         label="log-probability of the right answer per token, informative tasks",
         in_table=True,
-        loss=Loss(kind=LossKind.NATS, bounded=_bounded, units=_units),
+        loss=Loss(kind=LossKind.NATS, bounded=_bounded, units=_units, able=_able),
     ),
     _mode(Mode.INTRUSION),
     *(_mode(m) for m in Mode if m not in {Mode.CORRECT, Mode.INTRUSION}),

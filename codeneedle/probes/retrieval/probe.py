@@ -14,8 +14,8 @@ from codeneedle.engines.engine import Ability
 from codeneedle.engines.messages import Chat, Completion, Forced, Reply
 from codeneedle.errors import BadInput, UnknownName
 from codeneedle.grid import Pair, most_precise_first
+from codeneedle.probes.answers import USABLE, Gap
 from codeneedle.probes.answers import Answer as Reported
-from codeneedle.probes.answers import Gap
 from codeneedle.probes.asking import Asker
 from codeneedle.probes.metrics import METRICS as OF_CELL
 from codeneedle.probes.metrics import Metric
@@ -30,7 +30,6 @@ from codeneedle.probes.retrieval.metrics import METRICS, of_tasks, remarks
 from codeneedle.probes.retrieval.prompts import messages, unblanked
 from codeneedle.probes.retrieval.record import (
     NAME,
-    USABLE,
     Answer,
     Answered,
     Dialled,
@@ -253,6 +252,26 @@ class RetrievalProbe(Probe):
             asker.settle()
             context.step(1, 1, "stopping")
         return as_json(found)
+
+    def no_value(self, setup: Setup, metric: str) -> str:
+        """Why right answers were not scored; or that no task tells pairs apart."""
+        stored = setup.probes.get(NAME, {})
+        task, _, kind = metric.partition("@")[0].partition("-")
+        is_of_tasks = task in {NAME, *stored.get("tasks", ())}
+        if is_of_tasks and kind in {"logp", "until"} and stored.get("graded"):
+            return str(stored["graded"])
+        return "no task is informative" if task == NAME else ""
+
+    def refusal(self, first: Setup, second: Setup) -> str:
+        """Dials that found different settings."""
+        dials = [
+            [(each.task, each.setting) for each in frozen.dials]
+            for setup in (first, second)
+            if (frozen := frozen_of(setup))
+        ]
+        return (
+            "tasks of another difficulty" if dials[1:] and dials[0] != dials[1] else ""
+        )
 
     def answers(self, _run: Run, record: CellRecord) -> Iterable[Reported]:
         """Questions about texts."""

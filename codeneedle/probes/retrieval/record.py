@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from codeneedle.engines.messages import Finish, Forced
+from codeneedle.probes.answers import USABLE
 from codeneedle.probes.retrieval.tasks import Decoy, Posed, Question
 from codeneedle.records.record import (
     Amount,
@@ -18,13 +19,6 @@ from codeneedle.records.record import (
 
 NAME = "retrieval"
 """Of the probe."""
-
-USABLE = (0.2, 1.0)
-"""
-Shares of right answers of the reference, the second excluded, between which a setting
-tells most: below there is nothing left to lose, and at the ceiling a small loss may
-not show.
-"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

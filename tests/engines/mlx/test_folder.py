@@ -53,6 +53,7 @@ def test_the_facts_of_a_model_are_read_from_its_configuration(folder):
     found = read_folder(folder)
 
     assert found == read_folder(folder / "config.json")
+    assert folder == found.path
     assert ("qwen2", "4 bits", "Some-Model-4bit") == (
         found.architecture,
         found.file_type,
