@@ -6,6 +6,8 @@ import re
 import shlex
 import unicodedata
 
+from codeneedle.errors import BadInput
+
 _KIB = 1024
 MIB = _KIB**2
 _SURROGATES = re.compile("[\ud800-\udfff]")
@@ -20,6 +22,30 @@ def duration(seconds: float) -> str:
     if hours >= 48:  # noqa: PLR2004 - two days
         return f"{hours // 24} d {hours % 24} h"
     return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
+
+
+_SECONDS = {"s": 1.0, "m": 60.0, "h": 3600.0}
+
+
+def time_span(option: str, text: str) -> float:
+    """
+    A duration in seconds from ``90m``, ``2h`` or ``1.5h``, the value of an *option*.
+
+    Raises:
+        BadInput: If *text* is not a duration above 0.
+    """
+    number, unit = text.strip()[:-1], text.strip()[-1:].lower()
+    try:
+        seconds = float(number) * _SECONDS[unit]
+    except (KeyError, ValueError):
+        seconds = 0.0
+    if not 0 < seconds < math.inf:
+        raise BadInput(
+            source=option,
+            reason=f"'{text}' is not a time",
+            hint=f"Give hours, minutes or seconds: {option} 2h, {option} 90m",
+        )
+    return seconds
 
 
 def size(count: float) -> str:

@@ -7,7 +7,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from codeneedle.text import duration, mib, number, plural, size, visible, visible_lines
+from codeneedle.errors import BadInput
+from codeneedle.text import (
+    duration,
+    mib,
+    number,
+    plural,
+    size,
+    time_span,
+    visible,
+    visible_lines,
+)
 
 
 @pytest.mark.parametrize(
@@ -72,10 +82,7 @@ def test_nouns_follow_their_number(count, phrase):
     ],
 )
 def test_what_is_not_just_shown_becomes_visible(text, shown):
-    """
-    Escapes of a terminal, directions and zero widths, odd spaces and lone surrogates;
-    letters, accents, wide characters and backslashes stay.
-    """
+    """Letters, accents, wide characters and backslashes stay."""
     assert shown == visible(text)
 
 
@@ -98,3 +105,16 @@ def test_zero_has_no_sign():
     assert "0.00" == number(0.001, digits=2, sign=True)
     assert "+0.31" == number(0.3125, digits=2, sign=True)
     assert "-" == number(math.nan, digits=2)
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"), [("90s", 90), ("90m", 5400), ("1.5h", 5400), (" 2H ", 7200)]
+)
+def test_a_time_has_a_unit(text, seconds):
+    assert seconds == time_span("--budget", text)
+
+
+@pytest.mark.parametrize("text", ["2", "h", "-1h", "0s", "soon", "infh", ""])
+def test_what_is_no_time_is_refused(text):
+    with pytest.raises(BadInput, match="--budget"):
+        time_span("--budget", text)

@@ -13,6 +13,7 @@ from typer.main import get_command
 
 from codeneedle.errors import BadInput, UnknownName
 from codeneedle.grid import DEFAULT_TYPES, ENGINE, RUNS
+from codeneedle.text import time_span
 
 if TYPE_CHECKING:
     from codeneedle.sweep.request import Execution, Request
@@ -70,21 +71,6 @@ def positive(name: str, text: str) -> float:
             hint=f"Give a number, for example {name} 0.01",
         )
     return number
-
-
-_SECONDS = {"s": 1.0, "m": 60.0, "h": 3600.0}
-
-
-def time_span(name: str, text: str) -> float:
-    """A time in seconds: ``90m``, ``2h`` or ``1.5h``."""
-    unit = text.strip()[-1:].lower()
-    if unit not in _SECONDS:
-        raise BadInput(
-            source=name,
-            reason=f"'{text}' is not a time",
-            hint=f"Give hours, minutes or seconds: {name} 2h, {name} 90m",
-        )
-    return positive(name, text.strip()[:-1]) * _SECONDS[unit]
 
 
 def percent(name: str, text: str) -> float:

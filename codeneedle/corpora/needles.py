@@ -1,4 +1,4 @@
-"""Needles: which functions of a corpus are asked for, at what depth, which lines."""
+"""Needles: chooses the functions of a corpus, their depths, and their lines."""
 
 import hashlib
 import re
@@ -9,35 +9,33 @@ from dataclasses import dataclass, replace
 from codeneedle.records.record import NeedleFacts
 
 ASKED_LINES = 20
-"""Lines of a body that a round asks for, as in the published sweeps."""
+"""Body lines that a round of written recall asks for, as in published sweeps."""
 
 MORE_LINES = 5
-"""Lines after those that earn a bonus: a model that reads on is not wrong."""
+"""Lines after those that count for `bonus`: to write more is not wrong."""
 
 FORCED_LINES = 5
 """
-Lines of a body that are forced, where nothing else is said.
+Default number of body lines that are forced.
 
-Functions differ more than their lines explain, so many functions of a few lines tell
-more than few functions of many lines, with the same number of tokens.
+Functions differ more than their lines do, so with the same number of tokens many
+functions of few lines give narrower intervals than few functions of many lines.
 """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Function:
     """
-    A function as it stands in a text, verbatim.
+    A function of a text, verbatim.
 
     Attributes:
-        name: Qualified by what encloses it: ``Server.handle``.
-        signature: Its lines from the first to the one that opens the body,
-            joined by newlines, with their indentation, without decorators.
-        line: Number of the signature's first line in the text, from 1, as an
-            editor counts.
-        body: The lines after the signature up to the last one of the body,
-            without line endings. Lines that hold only a closing brace of the
-            function itself are not part of it.
-        closing_lines: How many of such lines follow the body: 1 or 0.
+        name: Qualified name: ``Server.handle``.
+        signature: Its lines from the first to the one that opens the body, joined by
+            newlines, with indentation, without decorators.
+        line: Number of its first line in the text, from 1.
+        body: The lines after the signature up to the last one of the body, without line
+            endings and without a line of only the closing brace.
+        closing_lines: Number of lines of only the closing brace: 1 or 0.
     """
 
     name: str
@@ -48,35 +46,34 @@ class Function:
 
     @property
     def content(self) -> list[int]:
-        """Places in `body`, from 0, of the lines that are not blank."""
+        """Indices in `body` of the lines that are not blank."""
         return [at for at, line in enumerate(self.body) if line.strip()]
 
     @property
     def content_lines(self) -> int:
-        """Body lines that are not blank."""
+        """Number of body lines that are not blank."""
         return len(self.content)
 
     @property
     def end(self) -> int:
-        """Number of its last line, a closing brace's included."""
+        """Number of its last line, including a closing brace."""
         opened = self.line + self.signature.count("\n")
         return opened + len(self.body) + self.closing_lines
 
 
 def eligible(text: str, functions: Iterable[Function]) -> list[Function]:
     """
-    Those of the *functions* of *text* that can be asked for, in order of lines.
+    The *functions* of *text* that can be needles, in order of lines.
 
-    Such a function has at least `FORCED_LINES` body lines that are not blank: blank
-    ones are never credited. And its signature, without the white space around it,
-    stands in the text once: a question that quotes ``def run(self):`` is no question
-    where another function begins ``async def run(self):``. Of several that begin on
-    one line, the outermost stays. Where names are equal, the line number is added to
-    each.
+    A needle has at least `FORCED_LINES` body lines that are not blank, since blank ones
+    never count. Its signature, without surrounding white space, occurs once in the
+    text: ``def run(self):`` is ambiguous if another function begins ``async def
+    run(self):``. Of functions that begin on one line, the outermost is kept. Equal
+    names get their line numbers added.
     """
-    found = _long_enough(functions)
-    unique = occurring_once(text, (_quoted(function) for function in found))
-    return _distinctly_named([f for f in found if _quoted(f) in unique])
+    long_enough = _long_enough(functions)
+    unique = occurring_once(text, (_quoted(function) for function in long_enough))
+    return _distinctly_named([f for f in long_enough if _quoted(f) in unique])
 
 
 def _long_enough(functions: Iterable[Function]) -> list[Function]:
@@ -91,12 +88,12 @@ def _long_enough(functions: Iterable[Function]) -> list[Function]:
 
 
 def _quoted(function: Function) -> str:
-    """The signature as a question quotes it; has to be unique in the text."""
+    """The signature as a question quotes it."""
     return function.signature.strip()
 
 
 def _distinctly_named(functions: Sequence[Function]) -> list[Function]:
-    """The *functions*; the line number is added to names that occur repeatedly."""
+    """The *functions*, with the line number added to names that repeat."""
     count = Counter(function.name for function in functions)
     return [
         replace(function, name=f"{function.name}:{function.line}")
@@ -108,11 +105,11 @@ def _distinctly_named(functions: Sequence[Function]) -> list[Function]:
 
 def occurring_once(text: str, strings: Iterable[str]) -> set[str]:
     """
-    Those of *strings* that occur exactly once in *text*, overlaps included.
+    The *strings* that occur exactly once in *text*, counting overlaps.
 
-    A search for each of 3,000 signatures takes 40 s in 16 MB. So a string is only
-    compared where its rarest inner word stands: a word with other characters on
-    both sides of it in the string is a whole word of the text as well.
+    Searching 16 MB for each of 3,000 signatures takes 40 s. So a string is compared
+    only at occurrences of its rarest inner word: a word with other characters on both
+    sides in the string is a whole word in the text, too.
     """
     frequency = Counter(_WORD.findall(text))
     counts: Counter[str] = Counter()
@@ -146,15 +143,15 @@ def choose(
     """
     At most *k* of the *functions*, spread over the text, in order of lines.
 
-    The lines of the text fall into k bands of equal height. Each gives the one
-    of its functions that a hash of seed, line and name puts first; what empty
-    bands leave open, the first ones of all the others fill.
+    The text is divided into k bands of equal numbers of lines. Each band contributes
+    its first function by a hash of seed, line and name; the first of all others replace
+    those of empty bands.
 
     Args:
-        functions: To choose from, each on another line.
-        k: How many; all of them if there are fewer.
-        seed: Another one, another choice; the same one, the same everywhere.
-        line_count: Lines of the whole text.
+        functions: Candidates, each on another line.
+        k: Number of functions; all of them if there are fewer.
+        seed: Determines the choice, on every machine.
+        line_count: Number of lines of the text.
     """
     drawn = sorted(functions, key=lambda function: _draw(function, seed))
     bands: dict[int, list[Function]] = {}
@@ -170,28 +167,28 @@ def in_blocks(
     functions: Sequence[Function], *, first: int, limit: int, seed: int, line_count: int
 ) -> list[Function]:
     """
-    At most *limit* of *functions* in asking order, in blocks that end as `block_ends`.
+    At most *limit* of *functions* in the order of questions, in blocks of `block_ends`.
 
-    Those of each block are spread over the text, in order of lines.
+    The functions of each block are spread over the text, in order of lines.
 
     Args:
-        functions: To choose from, each on another line.
-        first: Functions of the first block.
-        limit: Functions of all blocks.
+        functions: Candidates, each on another line.
+        first: Number of functions of the first block.
+        limit: Number of functions of all blocks.
         seed: As in `choose`.
-        line_count: Lines of the whole text.
+        line_count: Number of lines of the text.
     """
     chosen: list[Function] = []
     for end in block_ends(first, limit):
         lines = {function.line for function in chosen}
-        left = [each for each in functions if each.line not in lines]
+        others = [function for function in functions if function.line not in lines]
         size = end - len(chosen)
-        chosen += choose(left, k=size, seed=seed, line_count=line_count)
+        chosen += choose(others, k=size, seed=seed, line_count=line_count)
     return chosen
 
 
 def block_ends(first: int, limit: int) -> list[int]:
-    """After how many functions each block ends: *first*, then doubled up to *limit*."""
+    """Number of functions up to each block's end: *first*, doubled up to *limit*."""
     ends = [min(first, limit)]
     while ends[-1] < limit:
         ends.append(min(2 * ends[-1], limit))
@@ -200,22 +197,22 @@ def block_ends(first: int, limit: int) -> list[int]:
 
 def written_needle(function: Function, *, depth: float) -> NeedleFacts:
     """
-    The needle that asks for the first lines of *function*, which has 20 or more.
+    The needle of the first 20 lines of *function* that are not blank.
 
-    Its lines end with the 20th that is not blank; blank ones stay between them.
+    Blank lines between them are kept.
 
     Args:
-        function: As it stands in the corpus.
-        depth: Its place there, from 0 to 1; see `depth_of`.
+        function: It has at least 20 such lines.
+        depth: Its place in the corpus, from 0 to 1; see `depth_of`.
     """
-    asked = function.content[ASKED_LINES - 1] + 1
+    end = function.content[ASKED_LINES - 1] + 1
     return NeedleFacts(
         name=function.name,
         signature=function.signature,
         line=function.line,
         depth=depth,
-        lines=function.body[:asked],
-        more=function.body[asked : asked + MORE_LINES],
+        lines=function.body[:end],
+        more=function.body[end : end + MORE_LINES],
     )
 
 
@@ -223,16 +220,16 @@ def forced_needle(
     function: Function, *, depth: float, lines: int, seed: int
 ) -> NeedleFacts:
     """
-    The needle that forces *lines* lines of *function*, which has as many or more.
+    The needle of *lines* forced lines of *function*, from a seeded line on.
 
-    They begin at a line that *seed* decides, within the first 20 that are not blank:
-    first lines are easier than later ones. Blank lines stay between them.
+    They are within the first 20 lines that are not blank, not always at their start:
+    first lines are easier than later ones. Blank lines between them are kept.
 
     Args:
-        function: As it stands in the corpus.
-        depth: Its place there, from 0 to 1; see `depth_of`.
-        lines: Lines that are not blank.
-        seed: Another one, other lines.
+        function: It has at least so many lines that are not blank.
+        depth: Its place in the corpus, from 0 to 1; see `depth_of`.
+        lines: Number of lines that are not blank.
+        seed: Determines the first line.
     """
     content = function.content[:ASKED_LINES]
     places = len(content) - lines + 1
@@ -255,10 +252,12 @@ def depth_of(function: Function, *, line_count: int) -> float:
 
 def cut_points(functions: Iterable[Function]) -> list[int]:
     """
-    Line numbers after which their text may be cut, ascending.
+    Line numbers after which the text may be cut, ascending.
 
-    They are the ends of the outermost functions, so a cut divides none. Give all
-    functions of the text: a short one is as good an end as a long one.
+    They are the ends of the outermost functions, so that a cut divides none.
+
+    Args:
+        functions: All functions of the text, short ones included.
     """
     ends: list[int] = []
     for function in sorted(
@@ -270,6 +269,6 @@ def cut_points(functions: Iterable[Function]) -> list[int]:
 
 
 def _draw(function: Function, seed: int) -> bytes:
-    """Sort key that is pseudo-random in *seed*, and the same on every machine."""
+    """A sort key that is pseudo-random in *seed*, the same on every machine."""
     key = f"{seed}:{function.line}:{function.name}"
     return hashlib.sha256(key.encode(errors="replace")).digest()

@@ -1,4 +1,4 @@
-"""Random bodies: a generator of Python functions that nothing can compress."""
+"""Random bodies: generates incompressible Python functions."""
 
 import hashlib
 import itertools
@@ -14,15 +14,15 @@ from codeneedle.system.files import write_whole
 from codeneedle.text import plural, size
 
 ALPHABET = ascii_letters + digits
-"""Of literals and of all but the first character of a name: 62 characters."""
+"""Characters of literals and of names after the first: 62."""
 
 FIRST_ALPHABET = ascii_letters
-"""Of the first character of a name: 52 characters."""
+"""First characters of names: 52."""
 
 HEADER = "# Random bodies, construction 1: "
-"""How every text begins; the number changes when the construction does."""
+"""Beginning of every text; the number changes with the construction."""
 
-# Not `keyword.kwlist`: the bytes must not depend on the version of Python.
+# Not `keyword.kwlist`, as texts must not depend on the version of Python.
 _KEYWORDS = frozenset({
     "False", "None", "True", "and", "as", "assert", "async", "await", "break", "case",
     "class", "continue", "def", "del", "elif", "else", "except", "finally", "for",
@@ -33,33 +33,33 @@ _KEYWORDS = frozenset({
 
 
 INDENT = 4
-"""Default blanks before a body line, as PEP 8 has it."""
+"""Default indentation of body lines, as in PEP 8."""
 
 TWIN_NAME = 9
-"""Least characters of a twin's name: one more than the longest keyword."""
+"""Least length of a twin's name: one more than the longest keyword."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Knobs:
     """
-    The parameters of the generator; they decide every byte of the text.
+    The parameters of the generator; they determine every byte of the text.
 
     Attributes:
-        functions: How many; at least 1.
-        lines: Body lines of each; at least 5, the number that is forced.
-        value_length: Characters of each literal; at least 1.
-        name_length: Characters of each name; at least 1.
+        functions: Number of functions; at least 1.
+        lines: Body lines per function; at least 5, the number that is forced.
+        value_length: Characters per literal; at least 1.
+        name_length: Characters per name; at least 1.
         seed: Any integer of 64 bits.
         indent: Blanks before each body line; at least 1.
-        twins: Size of the families whose names differ in the last character (the
-            last two, of more than 62) and whose bodies differ in some lines; 1 for
-            functions that have nothing in common.
-        differ: Lines in which twins differ, spread evenly over the body: a single
-            one is in the middle; from 1 to *lines*.
+        twins: Size of families of similar functions; 1 for none. Names in a family
+            differ in the last character (the last two if there are more than 62),
+            bodies in some lines.
+        differ: Number of lines in which twins differ, from 1 to *lines*, spread evenly
+            over the body; a single one is in the middle.
 
     Raises:
-        BadInput: If a knob is out of its range, if the names are too
-            short to be all different, or if the text is longer than `MAX_BYTES`.
+        BadInput: If a knob is out of its range, if the names are too short to be all
+            different, or if the text is longer than `MAX_BYTES`.
     """
 
     functions: int = 200
@@ -111,7 +111,7 @@ class Knobs:
                 hint=f"name_length must be at least {TWIN_NAME}, or twins 1.",
             )
         names = self.functions * (self.lines + 1)
-        # At most half of those that exist, so that unused ones are found quickly.
+        # At most half of all names, so that unused ones are drawn quickly.
         exist = len(FIRST_ALPHABET) * len(ALPHABET) ** (min(self.name_length, 8) - 1)
         if 2 * names > exist:
             raise BadInput(
@@ -123,7 +123,7 @@ class Knobs:
 
     @property
     def size_bytes(self) -> int:
-        """Length of the functions, without the header; exact."""
+        """Exact length of the functions, without the header."""
         line = len(' = ""\n') + self.indent + self.name_length + self.value_length
         return self.functions * (
             len("\n\ndef ():\n") + self.name_length + self.lines * line
@@ -134,18 +134,18 @@ class Knobs:
             f"functions={self.functions} lines={self.lines}"
             f" value_length={self.value_length} name_length={self.name_length}"
             f" seed={self.seed}"
-            # Only if it is not the default: the header is part of the text, and
-            # texts of earlier versions must keep their bytes.
+            # Defaults are omitted: the header is part of the text, whose bytes must not
+            # change when a knob is added.
             f"{f' indent={self.indent}' if self.indent != INDENT else ''}"
             f"{f' twins={self.twins} differ={self.differ}' if self.twins > 1 else ''}"
         )
 
 
 MINI = Knobs(functions=16, value_length=4, name_length=4, indent=1)
-"""5 KB with lines of 15 characters: what a tiny model reads 36 times in minutes."""
+"""5 KB with lines of 15 characters, which a tiny model reads 36 times in minutes."""
 
 SHORT = Knobs(functions=20, lines=5, value_length=2, name_length=3, indent=1)
-"""20 short functions, 990 tokens of SmolLM2: for forced lines on a small computer."""
+"""20 short functions, 990 tokens of SmolLM2, to force lines on a small computer."""
 
 
 def text_of(knobs: Knobs) -> str:
@@ -154,28 +154,28 @@ def text_of(knobs: Knobs) -> str:
 
     The default knobs make 201 KB.
 
-    The construction, which fixes every byte on any platform and Python:
+    The construction determines every byte on any platform and Python:
 
-    1. The random bytes are SHA-256 of ``<seed>:0``, of ``<seed>:1``, and so on,
-       in ASCII, one digest after the other.
-    2. A character of an alphabet of n is drawn from the next byte that is less
-       than the greatest multiple of n up to 256, as the byte modulo n; greater
-       bytes are skipped. So all characters are equally likely.
-    3. A name is a letter and then letters or digits. A keyword of Python, or a
-       name that the text already has, is dropped and drawn anew.
-    4. In reading order: the name of a function, then the name and the literal of
-       each of its lines.
-    5. Of twins: what their names begin with, then the name and the literal of each
-       line of the first; then, for each twin in turn, of the lines in which twins
-       differ. Their names end with the characters of `ALPHABET` in order.
+    1. Random bytes are the SHA-256 digests of ``<seed>:0``, ``<seed>:1`` and so on, in
+       ASCII, one after the other.
+    2. A character of an alphabet of n characters is the next byte modulo n; bytes that
+       are not less than the greatest multiple of n up to 256 are skipped, so that all
+       characters are equally likely.
+    3. A name is a letter followed by letters or digits. Keywords of Python and names
+       that the text already has are dropped and drawn again.
+    4. Drawn in order: the name of a function, then the name and the literal of each of
+       its lines.
+    5. For a family of twins: the common beginning of their names, then the name and the
+       literal of each common line; then, twin by twin, those of the lines in which
+       twins differ. Their names end with the characters of `ALPHABET` in order.
 
-    A character of `ALPHABET` carries log2(62) = 5.954 bits, the first one of a
-    name log2(52) = 5.700 bits; the default line of 40 random characters 237.9.
+    A character of `ALPHABET` has log2(62) = 5.954 bits, the first one of a name
+    log2(52) = 5.700 bits, a default line of 40 random characters 237.9 bits.
 
     Returns:
-        A header line that states the knobs, then the functions, each after two
-        blank lines. ASCII, ends with a newline. With the same other knobs, more
-        functions continue the text of fewer.
+        A header line with the knobs, then the functions, each after two blank lines, in
+        ASCII, ending with a newline. More functions with the same other knobs extend
+        the text of fewer.
     """
     stream = random_bytes(knobs.seed)
     functions = _twins(knobs, stream) if knobs.twins > 1 else _strangers(knobs, stream)
@@ -183,7 +183,7 @@ def text_of(knobs: Knobs) -> str:
     parts = [f"{HEADER}{knobs}\n"]
     for name, lines in itertools.islice(functions, knobs.functions):
         parts.append(f"\n\ndef {name}():\n")
-        parts += [f'{indent}{own} = "{literal}"\n' for own, literal in lines]
+        parts += [f'{indent}{variable} = "{literal}"\n' for variable, literal in lines]
     return "".join(parts)
 
 
@@ -191,7 +191,7 @@ _Function = tuple[str, Iterable[tuple[str, str]]]
 
 
 def _strangers(knobs: Knobs, stream: Iterator[int]) -> Iterator[_Function]:
-    """Name and lines of each function; nothing in common. Without an end."""
+    """Names and lines of unrelated functions, endlessly."""
     names = _names(stream, length=knobs.name_length)
     while True:
         name = next(names)
@@ -199,14 +199,14 @@ def _strangers(knobs: Knobs, stream: Iterator[int]) -> Iterator[_Function]:
 
 
 def _twins(knobs: Knobs, stream: Iterator[int]) -> Iterator[_Function]:
-    """The same of families, one after the other."""
+    """Names and lines of functions, family by family, endlessly."""
     endings = [*ALPHABET]
     if knobs.twins > len(endings):
         endings = list(map("".join, itertools.product(ALPHABET, repeat=2)))
     stems = _names(stream, length=knobs.name_length - len(endings[0]))
     names = _names(stream, length=knobs.name_length)
     lines, differ = knobs.lines, knobs.differ
-    own = {(2 * n + 1) * lines // (2 * differ) for n in range(differ)}
+    differing = {(2 * n + 1) * lines // (2 * differ) for n in range(differ)}
     while True:
         stem = next(stems)
         shared = [_line(knobs, names, stream) for _ in range(knobs.lines)]
@@ -214,7 +214,7 @@ def _twins(knobs: Knobs, stream: Iterator[int]) -> Iterator[_Function]:
             yield (
                 f"{stem}{ending}",
                 [
-                    _line(knobs, names, stream) if n in own else line
+                    _line(knobs, names, stream) if n in differing else line
                     for n, line in enumerate(shared)
                 ],
             )
@@ -226,7 +226,7 @@ def _line(knobs: Knobs, names: Iterator[str], stream: Iterator[int]) -> tuple[st
 
 
 def random_bytes(seed: int | str) -> Iterator[int]:
-    """The bytes of step 1 of `text_of`, without an end."""
+    """The bytes of step 1 of `text_of`, endlessly."""
     for counter in itertools.count():
         yield from hashlib.sha256(f"{seed}:{counter}".encode()).digest()
 
@@ -238,7 +238,7 @@ def _draw(stream: Iterator[int], alphabet: str, length: int) -> str:
 
 
 def _names(stream: Iterator[int], *, length: int) -> Iterator[str]:
-    """Names from *stream*, drawn when they are asked for, none of them twice."""
+    """Distinct names, drawn from *stream* on demand."""
     taken = set(_KEYWORDS)
     while True:
         name = _draw(stream, FIRST_ALPHABET, 1) + _draw(stream, ALPHABET, length - 1)
@@ -249,14 +249,14 @@ def _names(stream: Iterator[int], *, length: int) -> Iterator[str]:
 
 def write(knobs: Knobs, path: Path) -> str:
     """
-    Generate the text of *knobs* into *path*; an earlier one there is replaced.
+    Write the text of *knobs* to *path*, replacing an earlier generated text.
 
     Returns:
-        What was written: path, number of functions, size and hash.
+        A line with path, number of functions, size and hash.
 
     Raises:
-        BadInput: If a file that was not generated is there.
-        FolderUnusable: If the disk refuses.
+        BadInput: If *path* is a file that was not generated.
+        FolderUnusable: If it cannot be written.
     """
     data = text_of(knobs).encode()
     try:
@@ -274,7 +274,7 @@ def write(knobs: Knobs, path: Path) -> str:
 
 
 def is_generated(path: Path) -> bool:
-    """Whether *path* is a regular file that `write` has written."""
+    """True if *path* is a regular file written by `write`."""
     if not path.is_file():
         return False
     with path.open("rb") as file:

@@ -1,4 +1,4 @@
-"""Corpora by name: built-in ones, and files in the folder ``corpora``."""
+"""Finds corpora by name: built-in ones, and files in the folder ``corpora``."""
 
 import contextlib
 import importlib.metadata
@@ -28,16 +28,16 @@ from codeneedle.system.files import expanded
 from codeneedle.text import visible
 
 FOLDER = Path("corpora")
-"""Where corpora are looked for by name, below the working folder."""
+"""Folder of named corpora, below the working folder."""
 
 NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
-"""What can be the name of a corpus: never a path, never a way out of a folder."""
+"""Valid names of corpora, which are never paths."""
 
 Kind = Literal["incompressible", "unseen", "memorised"]
-"""What a model can know of a text beforehand: nothing, its language, all of it."""
+"""What a model knows of a text beforehand: nothing, its language, all of it."""
 
 MAX_CORPUS_FILE_BYTES = 1_000_000
-"""Longest corpus file that is read; one of a hundred names has 5 KB."""
+"""Largest corpus file; one with a hundred names has 5 KB."""
 
 _Positive = Annotated[int, msgspec.Meta(ge=1)]
 
@@ -45,18 +45,17 @@ _Positive = Annotated[int, msgspec.Meta(ge=1)]
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CorpusFile:
     """
-    A corpus file, checked. It has files or a glob, or it has knobs.
+    A valid corpus file. It has files or a glob, or else knobs.
 
     Attributes:
-        files: Files and folders, relative to the corpus file's folder.
-        glob: Patterns of files, relative to it too; ``**`` is any folders.
-        limit_bytes: Longest text, in bytes; what exceeds it is cut off after the
-            last function that fits whole.
-        sample_k: How many functions are asked for.
-        sample_seed: Decides which.
-        language: Name of the language that all files are read as, whatever they
-            are called.
-        kind: What a model can know of it; ``unseen`` if not given.
+        files: Files and folders, relative to the folder of the corpus file.
+        glob: Patterns of files, relative to the same folder; ``**`` is any folders.
+        limit_bytes: Largest text in bytes; a longer one is cut after the last function
+            that fits.
+        sample_k: Number of functions that are asked for.
+        sample_seed: Determines which.
+        language: Name of the language of all files, whatever their suffixes.
+        kind: What a model knows of the text; ``unseen`` by default.
         generate: Knobs of random bodies, instead of files.
     """
 
@@ -71,11 +70,11 @@ class CorpusFile:
 
     @property
     def known_kind(self) -> Kind:
-        """The kind it states, else the one that follows from what it names."""
+        """The stated kind, or the one that follows from the source of the text."""
         return self.kind or ("incompressible" if self.generate else "unseen")
 
     def origin(self, path: Path) -> str:
-        """Where its text comes from, given its own *path*."""
+        """The source of the text, given the *path* of the corpus file."""
         if self.generate is not None:
             return f"generated, {self.generate}"
         return visible(f"{path}: {', '.join((*self.files, *self.glob))}")
@@ -110,14 +109,14 @@ def read_corpus_file(path: Path) -> CorpusFile:
 
 def read_named(read: CorpusFile, *, file: Path) -> JoinedText:
     """
-    The text that corpus file *file* names, in its order, each file once.
+    The text of the files that corpus file *file* names, in its order, each file once.
 
-    Files that it names one by one may have any suffix if it names their language;
-    folders and patterns give those in a known language.
+    Files may have any suffix if the corpus file names their language; otherwise folders
+    and patterns contribute files in known languages.
 
     Raises:
         BadInput: If a file or folder does not exist, or a pattern is malformed or
-            finds nothing.
+            matches nothing.
     """
     if read.generate is not None:
         return reading.joined([_random_bodies(read.generate)])
@@ -142,20 +141,20 @@ def _paths(read: CorpusFile, file: Path) -> list[Path]:
             raise reading.unusable(path)
         paths += reading.files_in(path) if path.is_dir() else [path]
     for pattern in read.glob:
-        found = _matches(pattern, file=file, any_suffix=read.language is not None)
-        if not found:
+        matches = _matches(pattern, file=file, any_suffix=read.language is not None)
+        if not matches:
             raise BadInput(
                 source=file,
                 reason=f"glob '{pattern}' finds no file in a known language",
                 hint=f"It is relative to {file.parent}; '**' is any folders.",
             )
-        paths += found
+        paths += matches
     return paths
 
 
 def _matches(pattern: str, *, file: Path, any_suffix: bool) -> list[Path]:
     try:
-        found = sorted(path for path in file.parent.glob(pattern) if path.is_file())
+        paths = sorted(path for path in file.parent.glob(pattern) if path.is_file())
     except (
         OSError,
         ValueError,
@@ -170,7 +169,7 @@ def _matches(pattern: str, *, file: Path, any_suffix: bool) -> list[Path]:
         ) from error
     return [
         path
-        for path in found
+        for path in paths
         if (any_suffix or path.suffix.lower() in languages.suffixes())
         and not any(map(reading.is_skipped, path.relative_to(file.parent).parts))
     ]
@@ -222,9 +221,9 @@ class BuiltIn:
     A corpus that comes with this package, with Python, or with another package.
 
     Attributes:
-        kind: What a model can know of it beforehand.
-        origin: Where it comes from, with version and knobs.
-        source: Reads its text; raises `BadInput` where it is not installed.
+        kind: What a model knows of the text beforehand.
+        origin: Returns its source, with version or knobs.
+        source: Reads its text; raises `BadInput` if it is not installed.
     """
 
     kind: Kind
@@ -233,7 +232,7 @@ class BuiltIn:
 
 
 class Named(NamedTuple):
-    """An entry of the list of corpora; its text is not read for that."""
+    """An entry of the list of corpora, made without reading its text."""
 
     name: str
     origin: str
@@ -241,7 +240,7 @@ class Named(NamedTuple):
 
 
 def names_in(folder: Path) -> Iterator[Named]:
-    """The corpus files and source files in *folder*, also those that are broken."""
+    """The corpus files and source files in *folder*, including invalid ones."""
     if not folder.is_dir():
         return
     for path in sorted(folder.iterdir()):
@@ -254,7 +253,7 @@ def names_in(folder: Path) -> Iterator[Named]:
 
 
 def _origin_and_kind(path: Path) -> tuple[str, str]:
-    """Origin and kind of a corpus file; of a broken one, the error."""
+    """Origin and kind of a corpus file; of an invalid one, the error."""
     try:
         read = read_corpus_file(path)
     except RequestError as error:
@@ -263,14 +262,14 @@ def _origin_and_kind(path: Path) -> tuple[str, str]:
 
 
 def _kind_of_file(path: Path) -> Kind:
-    with contextlib.suppress(OSError):  # is told when it is loaded
+    with contextlib.suppress(OSError):  # reported when it is loaded
         if is_generated(path):
             return "incompressible"
     return "unseen"
 
 
 def slug(name: str) -> str:
-    """*name* in lower case, safe as the name of a folder, never empty."""
+    """*name* as a valid folder name in lower case, never empty."""
     safe = re.sub(r"[^a-z0-9_.-]+", "-", name.lower())[:80].strip(".-")
     return safe or "corpus"
 
@@ -288,7 +287,7 @@ def _generated(knobs: Knobs) -> BuiltIn:
 
 
 def _http_server() -> Source:
-    # Read as a resource, not imported: works in a zip, and runs nothing.
+    # Read as a resource instead of imported: this works in a zip and runs nothing.
     file = importlib.resources.files("http") / "server.py"
     try:
         data = file.read_bytes()
@@ -315,7 +314,7 @@ def _jquery_origin() -> str:
 
 
 def _jquery() -> Source:
-    # Found by its metadata: importing the package would need setuptools.
+    # Located by its metadata, as importing the package would need setuptools.
     try:
         package = importlib.metadata.distribution(_JQUERY_PACKAGE)
         data = package.locate_file(_JQUERY_FILE).read_bytes()  # type: ignore[attr-defined]
@@ -330,7 +329,7 @@ def _jquery() -> Source:
 
 
 SMALL_CORPORA = ("random-bodies-mini", "random-bodies-short")
-"""Built-in corpora that fit a short context, the one with 20 lines a function first."""
+"""Built-in corpora for short contexts, the one with 20 lines per function first."""
 
 BUILT_IN: Mapping[str, BuiltIn] = {
     "random-bodies": _generated(Knobs()),
@@ -343,20 +342,20 @@ BUILT_IN: Mapping[str, BuiltIn] = {
     ),
     "jquery": BuiltIn(kind="memorised", origin=_jquery_origin, source=_jquery),
 }
-"""The corpora that need no file, by name."""
+"""Corpora without a file, by name."""
 
 
 def generated_path(knobs: Knobs, out: Path | None = None) -> Path:
     """
-    Where random bodies of *knobs* are written to.
+    The path for random bodies of *knobs*.
 
     Args:
-        knobs: Of the text.
-        out: Chosen by the user; None for ``corpora/random-bodies.py``, whose name is
-            followed by all knobs that are not the default: ``random-bodies-7.py``.
+        knobs: Knobs of the text.
+        out: Path chosen by the user; None for ``corpora/random-bodies.py``, with all
+            knobs that are not the default in its name: ``random-bodies-7.py``.
 
     Raises:
-        BadInput: If it would replace a built-in corpus of the same name by other text.
+        BadInput: If another text would replace a built-in corpus of the same name.
     """
     usual = asdict(Knobs())
     unusual = {

@@ -19,7 +19,6 @@ from codeneedle.cli.options import (
     limits_of,
     memory_size,
     percent,
-    time_span,
     token_count,
 )
 from codeneedle.errors import BadInput, RequestError
@@ -435,19 +434,6 @@ def test_tokens_are_counted_or_in_thousands(text, tokens):
 def test_what_is_no_number_of_tokens_is_refused(text):
     with pytest.raises(BadInput, match="--at"):
         token_count("--at", text)
-
-
-@pytest.mark.parametrize(
-    ("text", "seconds"), [("90s", 90), ("90m", 5400), ("1.5h", 5400), (" 2H ", 7200)]
-)
-def test_a_time_has_a_unit(text, seconds):
-    assert seconds == time_span("--budget", text)
-
-
-@pytest.mark.parametrize("text", ["2", "h", "-1h", "0s", "soon", "infh", ""])
-def test_what_is_no_time_is_refused(text):
-    with pytest.raises(BadInput, match="--budget"):
-        time_span("--budget", text)
 
 
 @pytest.mark.parametrize(

@@ -32,10 +32,7 @@ def pairs_of(cells: frames.Cells) -> list[str]:
 
 
 def test_a_grid_runs_from_the_most_precise_type_to_the_least() -> None:
-    """
-    K goes down and V across, whatever the order of setup and records; each cell tells
-    how many observations it rests on.
-    """
+    """K down and V across, whatever the order of setup and records."""
     cells = frames.cells_frame(small_run(), MATCHED)
 
     assert ["bf16/bf16", "bf16/q8_0", "q4_0/bf16", "q4_0/q8_0"] == pairs_of(cells)
@@ -68,10 +65,7 @@ def test_sums_are_not_averaged() -> None:
 
 
 def test_types_that_were_recorded_but_not_asked_for_are_shown() -> None:
-    """
-    The grid widens to what the records hold; types of unknown precision are ordered by
-    the bits in their names.
-    """
+    """Types of unknown precision are ordered by the bits in their names."""
     types = ["t2", "t1", "f16", "t3"]
     run = made_run(setup=made_setup(needles=1, types_k=types[:1], types_v=types))
     stranger = failed_record("turbo3/f16", Status.UNSUPPORTED)
@@ -104,10 +98,7 @@ def test_the_reference_is_the_most_precise_pair_that_has_a_value() -> None:
 
 
 def test_the_reference_is_the_pair_that_records_name() -> None:
-    """
-    However precise another one is; where they name several, there is none. Cells that
-    did not finish are not asked.
-    """
+    """However precise another one is; there is none if they name several."""
     run = small_run(failed=[failed_record("q4_0/bf16")])
 
     def cells(named: Callable[[CellRecord], str]) -> frames.Cells:
@@ -125,10 +116,7 @@ def test_the_reference_is_the_pair_that_records_name() -> None:
 
 
 def test_the_spread_divides_by_the_number_of_cells() -> None:
-    """
-    One cell of 15 among 36 of 16 is 15.97 +/- 0.16, as published; n - 1 gives 0.17.
-    Gaps are not averaged; the spread of nothing is NaN.
-    """
+    """15.97 +/- 0.16 for one cell of 15 among 36 of 16, as published."""
     run = made_run(lambda pair, _at: 15 if str(pair) == "q4_0/q4_0" else 16)
     found = frames.spread(frames.cells_frame(run, MATCHED))
     some = frames.spread(frames.cells_frame(small_run(untried=["q4_0/q8_0"]), MATCHED))

@@ -48,8 +48,8 @@ def _named(node: tree_sitter.Node) -> Named | None:
         return _scope(name, named)
     if node.type == "export_statement":
         named = node.child_by_field_name("value")
-        found = _scope(None, named)
-        return None if found and found[1].child_by_field_name("name") else found
+        naming = _scope(None, named)
+        return None if naming and naming[1].child_by_field_name("name") else naming
     name = node.child_by_field_name("name")
     return None if name is None else (name, node)
 
@@ -101,7 +101,7 @@ _ESPRIMA_FAILS = (
 )
 
 
-def doubts(text: str, found: Sequence[Function]) -> str:
+def doubts(text: str, known: Sequence[Function]) -> str:
     """What esprima has against the functions of *text*; empty if it sees them all."""
     if len(text) > MAX_CHECKED_CHARACTERS:
         return f"more than {MAX_CHECKED_CHARACTERS:,} characters, too long for esprima"
@@ -115,7 +115,7 @@ def doubts(text: str, found: Sequence[Function]) -> str:
     except (esprima.Error, *_ESPRIMA_FAILS) as error:
         return f"esprima, which knows ES2017 at most, cannot read it: {error}"
     seen = set(_bodies(root, text))
-    others = [each for each in found if _braces(each) not in seen]
+    others = [each for each in known if _braces(each) not in seen]
     named = ", ".join(f"{each.name} (line {each.line})" for each in others)
     return f"to esprima, no function: {named}" if others else ""
 

@@ -25,11 +25,11 @@ def functions(text: str) -> list[Function]:
         Unparsable: If this interpreter's parser refuses the text.
     """
     lines = text.split("\n")
-    found = [
+    functions = [
         _function(name, definition, lines)
         for name, definition in _definitions(_parsed(text))
     ]
-    return sorted(found, key=lambda function: function.line)
+    return sorted(functions, key=lambda function: function.line)
 
 
 def _parsed(text: str) -> ast.Module:

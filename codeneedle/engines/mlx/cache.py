@@ -299,8 +299,8 @@ def attention(
     elif mask is not None:
         scores = scores + mask
     shares = mx.softmax(scores, axis=-1, precise=True)
-    found = _product(shares, q_values, value, transpose=False)
-    return found.reshape(batch, heads, count, -1)
+    result = _product(shares, q_values, value, transpose=False)
+    return result.reshape(batch, heads, count, -1)
 
 
 def _product(

@@ -124,10 +124,10 @@ class Handler(BaseHTTPRequestHandler):
         length = int(self.headers.get("Content-Length") or 0)
         if not 0 < length <= MOST_BODY_BYTES:
             raise Refusal(413, "invalid_request_error", "no body, or too large a one")
-        found = json.loads(self.rfile.read(length))
-        if not isinstance(found, dict):
+        body = json.loads(self.rfile.read(length))
+        if not isinstance(body, dict):
             raise TypeError("the body is no object")
-        return found
+        return body
 
     def _answer(self, code: int, body: Json) -> None:
         data = json.dumps(body).encode()
@@ -247,12 +247,12 @@ class _Reply:
         """Text, tokens and, of the last one, why the reply ends."""
         decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
         ends = self._server.text.ends
-        for token, told, is_last in self._tokens(most, lambda _: reading()):
+        for token, scored, is_last in self._tokens(most, lambda _: reading()):
             is_end = token in ends and not self._forced
             piece = b"" if is_end else self._server.text.piece(token)
             text = decoder.decode(piece, final=is_last or is_end)
             finish = "stop" if is_end else "length" if is_last else ""
-            yield text, [told], finish
+            yield text, [scored], finish
             if is_end:
                 return
 
@@ -263,18 +263,18 @@ class _Reply:
         if self._forced:
             rows = session.score(self._ids, self._forced, progress)
             for at, (token, row) in enumerate(zip(self._forced, rows, strict=True)):
-                yield token, self._told(token, row), at == len(self._forced) - 1
+                yield token, self._scored(token, row), at == len(self._forced) - 1
             return
         row = session.read(self._ids, progress)
         while True:
             token = int(row.argmax())
-            told = self._told(token, row)
-            yield token, told, self._count >= most
+            scored = self._scored(token, row)
+            yield token, scored, self._count >= most
             if self._count >= most:
                 return
             row = session.step(token)
 
-    def _told(self, token: int, row: Any) -> Json:
+    def _scored(self, token: int, row: Any) -> Json:
         """A token, and the most probable ones for its place."""
         if self._read_s is None:
             self._read_s = time.perf_counter() - self._began
@@ -345,7 +345,7 @@ def serve(options: argparse.Namespace) -> None:
 
 
 def _session(options: argparse.Namespace) -> Any:
-    """The model in memory; what its caches are is told."""
+    """The model in memory; its log says what its caches are."""
     from codeneedle.engines.mlx.model import Session, versions
 
     settings = MlxSettings(
@@ -434,14 +434,14 @@ def speed(options: argparse.Namespace) -> None:
     from codeneedle.engines.mlx.model import speeds
 
     session = _session(options)
-    found = speeds(
+    measured = speeds(
         session,
         depth=options.depth,
         prompt=options.prompt_tokens,
         generated=options.generated_tokens,
         repetitions=options.repetitions,
     )
-    for each in found:
+    for each in measured:
         tell(each)
 
 

@@ -127,7 +127,7 @@ class _Source:
 
     weights: Weights
     keys: Mapping[str, Any]
-    found: Mapping[str, Any]
+    tensors: Mapping[str, Any]
 
     @classmethod
     def of(cls, weights: Weights) -> "_Source":
@@ -135,8 +135,8 @@ class _Source:
 
         readers = [gguf.GGUFReader(str(file)) for file in weights.files]
         keys = {name: field.contents() for name, field in readers[0].fields.items()}
-        found = {each.name: each for reader in readers for each in reader.tensors}
-        return cls(weights=weights, keys=keys, found=found)
+        tensors = {each.name: each for reader in readers for each in reader.tensors}
+        return cls(weights=weights, keys=keys, tensors=tensors)
 
     def config(self) -> dict[str, Any]:
         """What ``config.json`` says."""
@@ -156,14 +156,14 @@ class _Source:
             "rope_scaling": self._rope_scaling(),
             "attention_bias": self._has_bias(),
             "mlp_bias": False,
-            "tie_word_embeddings": "output.weight" not in self.found,
+            "tie_word_embeddings": "output.weight" not in self.tensors,
             "eos_token_id": sorted(_ends(keys)),
         }
 
     def parts(self) -> Iterator[Tensors]:
         """Every tensor under its new name: each layer, and before them the others."""
         layers: dict[str, list[str]] = {}
-        for name in self.found:
+        for name in self.tensors:
             block = _BLOCK.fullmatch(name)
             if name != "rope_freqs.weight":
                 layers.setdefault(block["layer"] if block else "", []).append(name)
@@ -174,7 +174,7 @@ class _Source:
             yield made
 
     def _has_bias(self) -> bool:
-        return any(".attn_" in name and name.endswith(".bias") for name in self.found)
+        return any(".attn_" in name and name.endswith(".bias") for name in self.tensors)
 
     def _rope_scaling(self) -> dict[str, Any] | None:
         """
@@ -185,7 +185,7 @@ class _Source:
             pair by a factor; so does ``SuScaledRoPE`` of mlx-lm, whose values are not
             scaled where the context is the original one.
         """
-        factors = self.found.get("rope_freqs.weight")
+        factors = self.tensors.get("rope_freqs.weight")
         if factors is not None:
             listed = [float(each) for each in factors.data]
             return {
@@ -215,9 +215,9 @@ class _Source:
     def _tensor(self, name: str) -> Array:
         from gguf import quants
 
-        found = self.found[name]
-        shape = tuple(int(size) for size in reversed(found.shape))
-        values = quants.dequantize(found.data, found.tensor_type).reshape(shape)
+        tensor = self.tensors[name]
+        shape = tuple(int(size) for size in reversed(tensor.shape))
+        values = quants.dequantize(tensor.data, tensor.tensor_type).reshape(shape)
         heads = self._rotated_heads(name)
         return _stored(unpermuted(values, heads) if heads else values)
 
@@ -323,7 +323,7 @@ def _beginning(number: int, tokens: Sequence[str]) -> Any:
 def _tokenizer_config(keys: Mapping[str, Any]) -> dict[str, Any]:
     tokens = keys["tokenizer.ggml.tokens"]
     named = {"bos_token": "bos_token_id", "eos_token": "eos_token_id"}
-    found = {
+    special = {
         name: tokens[int(keys[f"tokenizer.ggml.{key}"])]
         for name, key in named.items()
         if f"tokenizer.ggml.{key}" in keys
@@ -331,15 +331,15 @@ def _tokenizer_config(keys: Mapping[str, Any]) -> dict[str, Any]:
     template = keys.get("tokenizer.chat_template")
     return {
         "tokenizer_class": "PreTrainedTokenizerFast",
-        **found,
+        **special,
         **({"chat_template": template} if template else {}),
     }
 
 
 def _ends(keys: Mapping[str, Any]) -> set[int]:
     names = ("eos_token_id", "eot_token_id", "eom_token_id")
-    found = (keys.get(f"tokenizer.ggml.{name}") for name in names)
-    return {int(each) for each in found if each is not None}
+    ends = (keys.get(f"tokenizer.ggml.{name}") for name in names)
+    return {int(each) for each in ends if each is not None}
 
 
 def _stored(values: Array) -> Array:

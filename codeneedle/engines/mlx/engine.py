@@ -95,13 +95,13 @@ def find() -> dict[str, str]:
     Raises:
         ToolMissing: If one of them is not installed.
     """
-    found = {}
+    versions = {}
     for name in PACKAGES:
         try:
-            found[name] = metadata.version(name)
+            versions[name] = metadata.version(name)
         except metadata.PackageNotFoundError as error:
             raise missing(name) from error
-    return found
+    return versions
 
 
 def read_weights(path: Path) -> Weights:
@@ -309,8 +309,8 @@ class MlxServer(Served):
         """As of `engine.Served`: the most that MLX had allocated on a GPU."""
         if not devices():
             return None
-        found = logs.last(logs.read_log(self.log), logs.Memory)
-        return found.peak_bytes if found else None
+        memory = logs.last(logs.read_log(self.log), logs.Memory)
+        return memory.peak_bytes if memory else None
 
 
 @contextlib.contextmanager
@@ -350,9 +350,9 @@ def _port(child: Child, log: Path) -> int:
     """Where the child listens, which it chooses itself, once it has loaded."""
     deadline = time.monotonic() + LOAD_TIMEOUT_S
     while child.poll() is None:
-        found = logs.last(logs.read_log(log), logs.Listening)
-        if found is not None:
-            return found.port
+        listening = logs.last(logs.read_log(log), logs.Listening)
+        if listening is not None:
+            return listening.port
         if time.monotonic() > deadline:
             raise CellError(
                 f"mlx does not answer after {LOAD_TIMEOUT_S:g} s",
@@ -455,9 +455,9 @@ class MlxDivergence(BaseFileTool):
     def written(self, job: Job, note: Notify, progress: Progress) -> Written:
         """As of `BaseFileTool`."""
         log_text = self._completed(job, note, progress)
-        found = logs.last(log_text, logs.Wrote)
-        if found is not None:
-            return found.base
+        wrote = logs.last(log_text, logs.Wrote)
+        if wrote is not None:
+            return wrote.base
         short = logs.last(log_text, logs.Short)
         raise job.too_short(short.lengths) if short else _incomplete(log_text)
 
@@ -472,11 +472,11 @@ class MlxDivergence(BaseFileTool):
     ) -> Comparison:
         """As of `engine.DivergenceTool`."""
         log_text = self._completed(Job(task=task, text=None, log=log), note, progress)
-        found = logs.last(log_text, logs.Compared)
+        compared = logs.last(log_text, logs.Compared)
         scored = scored_tokens(chunks=reference.chunks, context=task.context)
-        if found is None or found.comparison.tokens != scored:
+        if compared is None or compared.comparison.tokens != scored:
             raise _incomplete(log_text)
-        return found.comparison
+        return compared.comparison
 
     def _completed(self, job: Job, note: Notify, progress: Progress) -> str:
         """The log of *job*."""
@@ -544,17 +544,17 @@ class MlxSpeed:
             done = len(logs.lines(log_text, logs.Speed))
             progress(f"repetition {done + 1} of {task.repetitions}")
 
-        found = logs.lines(run.to_end(note, tell), logs.Speed)
-        if len(found) != task.repetitions:
+        speeds = logs.lines(run.to_end(note, tell), logs.Speed)
+        if len(speeds) != task.repetitions:
             raise _incomplete(logs.read_log(log))
         gpu = ", ".join(self.engine.identity().devices)
         return Speeds(
-            pp=tuple(each.pp for each in found),
-            tg=tuple(each.tg for each in found),
+            pp=tuple(each.pp for each in speeds),
+            tg=tuple(each.tg for each in speeds),
             build=self.engine.identity().version,
             cpu=machine.facts().processor,
             gpu=gpu,
             backends=gpu,
             threads=machine.usable_cores(),
-            peak_bytes=max(each.peak_bytes for each in found),
+            peak_bytes=max(each.peak_bytes for each in speeds),
         )

@@ -184,11 +184,11 @@ class Session:
         """Log-probabilities behind each of *tokens*, shape (tokens, vocabulary)."""
         logits = self.model(mx.array(list(tokens))[None], cache=self.caches)[0]
         logits = logits.astype(mx.float32)
-        found = logits - mx.logsumexp(logits, axis=-1, keepdims=True)
-        mx.eval(found, [each.state for each in self.caches])
+        logprobs = logits - mx.logsumexp(logits, axis=-1, keepdims=True)
+        mx.eval(logprobs, [each.state for each in self.caches])
         self.tokens += tokens
         self._quantize()
-        rows: npt.NDArray[np.float32] = np.array(found, copy=False)
+        rows: npt.NDArray[np.float32] = np.array(logprobs, copy=False)
         return rows
 
     def _quantize(self) -> None:
@@ -211,9 +211,9 @@ class Session:
         self.clear()
         self.fill([0])
         self._convert()
-        found = tuple(_shown(at, each) for at, each in enumerate(self.caches))
+        layers = tuple(_shown(at, each) for at, each in enumerate(self.caches))
         self.clear()
-        return found
+        return layers
 
 
 def _shown(number: int, cache: Any) -> LayerCache:

@@ -52,21 +52,21 @@ def encoded(row: Row) -> npt.NDArray[np.uint16]:
     top = np.float32(row.max())
     low = max(np.float32(row.min()), np.float32(top - DEEPEST))
     scale = np.float32((top - low) / 65535)
-    found = np.zeros(row_values(len(row)), dtype=np.uint16)
-    found[:SCALE_VALUES] = np.array([scale, low], dtype=np.float32).view(np.uint16)
+    stored = np.zeros(row_values(len(row)), dtype=np.uint16)
+    stored[:SCALE_VALUES] = np.array([scale, low], dtype=np.float32).view(np.uint16)
     if scale:
         steps = np.rint((row - low) / scale)
         values = np.where(row > low, steps, 0).astype(np.uint16)
-        found[SCALE_VALUES : SCALE_VALUES + len(row)] = values
-    return found
+        stored[SCALE_VALUES : SCALE_VALUES + len(row)] = values
+    return stored
 
 
 def decoded(stored: npt.NDArray[np.uint16], vocabulary: int) -> Row:
     """The log-probabilities that `encoded` made *stored* of, rounded."""
     scale, low = stored[:SCALE_VALUES].view(np.float32)
     values = stored[SCALE_VALUES : SCALE_VALUES + vocabulary].astype(np.float32)
-    found: Row = scale * values + low
-    return found
+    row: Row = scale * values + low
+    return row
 
 
 @dataclass(slots=True)
@@ -166,8 +166,8 @@ def _share_error(share: float, count: int) -> float:
     return math.sqrt(share * (1 - share) / (count - 1)) if count > 1 else 0.0
 
 
-def _percent(found: Estimate) -> Estimate:
-    return Estimate(100 * found.value, 100 * (found.error or 0.0))
+def _percent(share: Estimate) -> Estimate:
+    return Estimate(100 * share.value, 100 * (share.error or 0.0))
 
 
 def _mean(values: list[float] | list[bool]) -> float:

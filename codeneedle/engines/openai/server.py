@@ -121,7 +121,7 @@ class Estimates:
     ) -> str:
         """The texts of *messages*, with room for what a template adds."""
         room = "\n" * TEMPLATE_TOKENS
-        return "".join(f"{said.role}\n{said.content}{room}" for said in messages)
+        return "".join(f"{each.role}\n{each.content}{room}" for each in messages)
 
 
 # --- proof
@@ -275,14 +275,14 @@ def death(server: Server, log: Path) -> CellError:
     """How a server ended, with the last line of its log."""
     code = server.child.returncode if server.child else 0
     lines = last_lines(log)
-    said = f": {lines[-1][:SAID]}" if lines else ""
+    last_words = f": {lines[-1][:SAID]}" if lines else ""
     what = f"ended with {f'signal {-code}' if code < 0 else f'exit code {code}'}"
     hint = f"The end of its log is in {log}."
     if is_flooded(log):
         what = f"was stopped: its log has more than {size(FILE_LIMIT_BYTES)}"
     elif code == 0:
         hint = f"The command must run as long as its server does. {hint}"
-    return CellError(f"the server {what}{said}", hint=hint, log_excerpt=lines)
+    return CellError(f"the server {what}{last_words}", hint=hint, log_excerpt=lines)
 
 
 def stops_flood(child: Child, log: Path) -> bool:

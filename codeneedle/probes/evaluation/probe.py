@@ -29,7 +29,6 @@ from codeneedle.probes.evaluation.contract import (
     emptied,
     end_of,
     run,
-    span_s,
     words_of,
 )
 from codeneedle.probes.evaluation.metrics import METRICS, USUAL_FLIPS, samples_needed
@@ -44,7 +43,7 @@ from codeneedle.probes.evaluation.record import (
 from codeneedle.probes.metrics import METRICS as OF_CELL
 from codeneedle.probes.probe import Probe, ProbeContext, RunContext
 from codeneedle.records.record import Json, Status, as_json
-from codeneedle.text import plural, visible
+from codeneedle.text import plural, time_span, visible
 
 FOLDER = "evaluations"
 """Folder in the run folder that holds the working folders of all cells."""
@@ -115,7 +114,7 @@ class EvaluationProbe(Probe):
             raise UnknownName(
                 kind="value of --eval-read", name=settings.read, known=known
             )
-        span_s(settings.timeout)
+        time_span("--eval-timeout", settings.timeout)
         checked_names(settings.env)
 
     def reads_corpus(self, _settings: EvaluationSettings) -> bool:
@@ -312,7 +311,7 @@ class _Cell:
                 "here": Path.cwd(),
             },
             passed_on=self.settings.env,
-            limit_s=span_s(self.settings.timeout),
+            limit_s=time_span("--eval-timeout", self.settings.timeout),
             address=address,
         )
         run(

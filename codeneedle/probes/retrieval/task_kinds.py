@@ -58,7 +58,7 @@ def make_texts(
     task, setting = _setting(name, dial)
     wanted = tuple(depths) * questions if task.has_depth else (0.5,) * questions
     size = task.per_text(setting)
-    found = []
+    texts = []
     numbers = range(math.ceil(len(wanted) / size)) if only is None else (only,)
     for number in numbers:
         draft = Draft(
@@ -67,8 +67,8 @@ def make_texts(
             depths=wanted[number * size :][:size],
             chance=Chance(f"{TASKS_VERSION}:{name}:{dial}:{seed}:{number}"),
         )
-        found.append(composed(task, draft, number))
-    return tuple(found)
+        texts.append(composed(task, draft, number))
+    return tuple(texts)
 
 
 def _setting(name: str, dial: int) -> tuple[Task, Setting]:
@@ -360,8 +360,8 @@ def _variables(draft: Draft) -> Made:
     lines = []
     depths = (*draft.depths, 1 - draft.depths[0])[:2]
     for chain, depth in zip(chains, depths, strict=True):
-        told = zip(chain.names, [chain.value, *chain.names], strict=False)
-        texts = [f"VAR {name} = {meant}" for name, meant in told]
+        assigned = zip(chain.names, [chain.value, *chain.names], strict=False)
+        texts = [f"VAR {name} = {meant}" for name, meant in assigned]
         lines += [Line(p, t) for p, t in zip(_around(depth, size), texts, strict=True)]
     ask = _listed if draft.setting.kind == "list" else _resolved
     # Of one question, the second chain holds the decoys alone.
@@ -412,7 +412,9 @@ def _twins(draft: Draft) -> Made:
     stem = "_".join(chance.distinct(_NOUNS, 2))
     names = [f"{stem}_{letter}" for letter in chance.distinct(_LETTERS.lower(), family)]
     bodies = [
-        "\n".join(f'    {key} = "{told}"' for key, told in zip(keys, body, strict=True))
+        "\n".join(
+            f'    {key} = "{value}"' for key, value in zip(keys, body, strict=True)
+        )
         for body in _alike(draft)
     ]
     questions = [
@@ -563,18 +565,18 @@ def _common_words(draft: Draft) -> Made:
             f" {draft.characters:,}",
             hint="Choose a greater length, or an easier setting.",
         )
-    told: list[str] = []
+    placed: list[str] = []
     decks = iter(lambda: chance.distinct(deck, len(deck)), None)
     room = draft.characters
     for word in itertools.chain.from_iterable(decks):
         room -= len(word) + 1
         if room < 0:
             break
-        told.append(word)
+        placed.append(word)
     which, begin = f"Which {count} words occur", f"The {count} words that occur"
     if count == 1:
         which, begin = "Which word occurs", "The word that occurs"
-    rows = [" ".join(told[n : n + _ROW]) for n in range(0, len(told), _ROW)]
+    rows = [" ".join(placed[n : n + _ROW]) for n in range(0, len(placed), _ROW)]
     question = QuestionDraft(
         depth=draft.depths[0],
         key="the most common words",
@@ -582,7 +584,7 @@ def _common_words(draft: Draft) -> Made:
         begin=f'{begin} most often in the text above {"is" if count == 1 else "are"} "',
         items=tuple(common),
         at=(len(rows) // 2,),
-        decoys=[(word, word, told.index(word) // _ROW) for word in rare],
+        decoys=[(word, word, placed.index(word) // _ROW) for word in rare],
         shape=Shape.ITEMS,
         joint='", "',
     )

@@ -111,9 +111,9 @@ class Chance:
         """A number from 0 to *limit* - 1, all equally likely; *limit* up to 2^32."""
         fair = 2**32 - 2**32 % limit
         while True:
-            found = int.from_bytes(itertools.islice(self._bytes, 4))
-            if found < fair:
-                return found % limit
+            drawn = int.from_bytes(itertools.islice(self._bytes, 4))
+            if drawn < fair:
+                return drawn % limit
 
     def pick(self, values: Sequence[_Value]) -> _Value:
         """One of *values*."""
@@ -130,10 +130,10 @@ class Chance:
 
     def different(self, make: Callable[[], str], count: int) -> list[str]:
         """*count* results of *make*, none twice."""
-        found: dict[str, None] = {}
-        while len(found) < count:
-            found[make()] = None
-        return list(found)
+        made: dict[str, None] = {}
+        while len(made) < count:
+            made[make()] = None
+        return list(made)
 
 
 @dataclass(frozen=True, slots=True)

@@ -43,8 +43,8 @@ def _own_cache(tmp_path, monkeypatch):
 def source(nano):
     """The built-in model as it is read, without its factors of frequencies."""
     made = _Source.of(read_header(nano))
-    found = {name: each for name, each in made.found.items() if "rope" not in name}
-    return replace(made, found=found)
+    found = {name: each for name, each in made.tensors.items() if "rope" not in name}
+    return replace(made, tensors=found)
 
 
 def test_pairs_that_are_rotated_together_are_put_half_a_head_apart():
@@ -125,7 +125,7 @@ def test_a_tokenizer_of_another_kind_is_refused(tmp_path, changes):
 def test_factors_of_rotary_frequencies_become_mlx_lm_s(source):
     """As in files of Llama 3.1; its scaling for long texts would change them again."""
     factors = SimpleNamespace(data=np.array([1.0, 8.0]))
-    made = replace(source, found={**source.found, "rope_freqs.weight": factors})
+    made = replace(source, tensors={**source.tensors, "rope_freqs.weight": factors})
 
     scaling = made.config()["rope_scaling"]
 
@@ -169,8 +169,8 @@ def test_biases_that_the_file_leaves_out_are_zero(source):
         shape=[rows],
         tensor_type=GGMLQuantizationType.F32,
     )
-    plain = {n: each for n, each in source.found.items() if not n.endswith(".bias")}
-    made = replace(source, found={**plain, "blk.0.attn_q.bias": bias})
+    plain = {n: each for n, each in source.tensors.items() if not n.endswith(".bias")}
+    made = replace(source, tensors={**plain, "blk.0.attn_q.bias": bias})
     _, first, *_ = made.parts()
 
     assert made.config()["attention_bias"]
@@ -184,7 +184,7 @@ def test_biases_that_the_file_leaves_out_are_zero(source):
 
 
 def test_a_tensor_that_a_llama_does_not_have_is_refused(source):
-    made = replace(source, found={**source.found, "blk.0.ssm_a.weight": None})
+    made = replace(source, tensors={**source.tensors, "blk.0.ssm_a.weight": None})
 
     with pytest.raises(
         WeightsUnusable, match=r"it has a tensor 'blk\.0\.ssm_a\.weight'"

@@ -17,7 +17,6 @@ from codeneedle.probes.evaluation.contract import (
     checked_names,
     emptied,
     run,
-    span_s,
     words_of,
 )
 
@@ -101,13 +100,6 @@ def test_a_file_of_the_present_folder_is_named_by_its_place(tmp_path, monkeypatc
     assert "Write ${here}/ask.py; or begin with: env -C ${here}" == caught.value.hint
     assert checked("env -C ${here} sh ask.py")
     assert checked("sh ${here}/ask.py")
-
-
-@pytest.mark.parametrize(("text", "seconds"), [("90s", 90), ("1.5h", 5400)])
-def test_a_limit_of_time_has_a_unit(text, seconds):
-    assert seconds == span_s(text)
-    with pytest.raises(BadInput, match="is not a time"):
-        span_s(text[:-1])
 
 
 def test_variables_are_passed_on_by_names_that_are_set(monkeypatch):

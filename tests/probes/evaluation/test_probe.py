@@ -10,7 +10,7 @@ from injections import processes_in
 
 from codeneedle.cli.options import request_of
 from codeneedle.engines.engine import Ability
-from codeneedle.errors import BadInput, CellError, UnknownName
+from codeneedle.errors import CellError, UnknownName
 from codeneedle.probes.evaluation.probe import PROBE, EvaluationSettings, aligned
 from codeneedle.probes.evaluation.record import Evaluation, Sample
 from codeneedle.sweep.request import asked_probes, decoded
@@ -195,10 +195,3 @@ def test_an_engine_without_the_api_is_refused():
     assert frozenset({Ability.ADDRESS}) == PROBE.needs
     with pytest.raises(Exception, match="programs that speak OpenAI's API"):
         FakeEngine(abilities=frozenset()).require(Ability.ADDRESS)
-
-
-def test_a_probe_without_a_command_names_the_option():
-    with pytest.raises(BadInput) as caught:
-        PROBE.check(EvaluationSettings(), None)
-
-    assert "--eval '" in caught.value.hint

@@ -20,9 +20,9 @@ TG = METRICS[0]
 
 def crossing(ratios_by_depth):
     """The crossover of a pair that is faster by these ratios."""
-    theirs = dict.fromkeys(ratios_by_depth, 100.0)
-    ours = {depth: ratio * 100.0 for depth, ratio in ratios_by_depth.items()}
-    return crossover(measured(Q8, ours), measured(F16, theirs))
+    reference = dict.fromkeys(ratios_by_depth, 100.0)
+    speeds = {depth: ratio * 100.0 for depth, ratio in ratios_by_depth.items()}
+    return crossover(measured(Q8, speeds), measured(F16, reference))
 
 
 @pytest.mark.parametrize(
@@ -56,10 +56,7 @@ RATIOS = st.dictionaries(
 
 @given(RATIOS)
 def test_a_crossover_lies_within_the_measured_range(by_depth):
-    """
-    It is never extrapolated; the pair that is faster at the deepest depth is faster
-    from the crossover on.
-    """
+    """The pair that is faster at the greatest depth is faster from there on."""
     trend, *depth = crossing(by_depth).removesuffix(" tokens").split()
 
     assert (list(by_depth.values())[-1] * 100.0 > 100.0) == (trend in AHEAD)
@@ -70,7 +67,6 @@ def test_a_crossover_lies_within_the_measured_range(by_depth):
 
 @given(RATIOS)
 def test_exchanging_the_two_mirrors_the_trend(by_depth):
-    """Where one overtakes, the other falls behind."""
     assume(all(abs(ratio - 1) > 1e-9 for ratio in by_depth.values()))
     theirs = measured(F16, dict.fromkeys(by_depth, 1.0))
     ours = measured(Q8, by_depth)
@@ -80,10 +76,7 @@ def test_exchanging_the_two_mirrors_the_trend(by_depth):
 
 
 def test_only_depths_that_both_have_count():
-    """
-    A gap on either side shortens the range; a cell that fell back has no speed of its
-    types.
-    """
+    """A gap on either side shortens the range; so does a cell that fell back."""
     ours = measured(Q8, {0: 50.0, 100: 150.0, 200: None})
     theirs = measured(F16, {0: 100.0, 100: 100.0, 200: 1.0})
 
@@ -101,9 +94,7 @@ def test_each_depth_of_the_settings_has_its_metrics():
 
 
 def test_a_speed_is_that_of_its_depth():
-    """
-    Metrics without a depth are of the deepest one; what was not measured is no zero.
-    """
+    """Metrics without a depth are of the greatest one; a gap is not a zero."""
     setup = run_of().setup
     full = measured(Q8, {0: 9.0, 100: 4.0})
     shallow = measured(Q8, {0: 9.0, 100: None})

@@ -76,10 +76,7 @@ def fails_at(depth, status=Status.OUT_OF_MEMORY):
 
 
 def test_chosen_settings_are_conditions(made_run):
-    """
-    With the sizes of most published tables, and what the tool takes of the user's
-    arguments.
-    """
+    """With the sizes of most published tables, and arguments of the user."""
     assert {
         "depths": [0, 8, 64],
         "repetitions": 2,
@@ -105,10 +102,7 @@ def test_chosen_settings_are_conditions(made_run):
     ids=["corpus", "training", "no training", "built-in"],
 )
 def test_default_depths_suit_corpus_and_weights(made_run, changes, depths, sizes):
-    """
-    An empty cache, 4096 tokens, and the corpus as it is sent, as far as weights were
-    trained for it and both tests; the built-in model's take seconds.
-    """
+    """At most the training context less both tests; small for the built-in model."""
     run = made_run(depths=(), repetitions=None, changes=changes)
     chosen = PROBE.conditions(run)
 
@@ -120,7 +114,7 @@ def test_default_depths_suit_corpus_and_weights(made_run, changes, depths, sizes
 
 
 def test_a_depth_beyond_the_training_is_refused_unless_stretched(made_run):
-    """The deepest leaves room for both tests."""
+    """The greatest leaves room for both tests."""
     assert PROBE.conditions(made_run(depths=(32768 - 512,)))
     with pytest.raises(BadInput, match="--depths 32257: ") as caught:
         PROBE.conditions(made_run(depths=(32768 - 511,)))
@@ -162,10 +156,7 @@ def test_each_depth_is_measured_by_a_run_of_its_own(made_run):
 
 
 def test_a_depth_that_fails_is_a_gap_and_so_are_deeper_ones(made_run):
-    """
-    The cell is finished, with what was measured; nothing deeper is tried. A fallback
-    keeps its speeds and marks the cell.
-    """
+    """Nothing deeper is tried; a fallback keeps its speeds and marks the cell."""
     fallback = Trouble(Status.FALLBACK_F16, "converting K and V to f16")
     tool = FakeSpeed(outcome=fails_at(64), fallback=fallback)
     found, cell = measured(made_run(tool))
@@ -195,9 +186,7 @@ def test_the_shallowest_depth_or_a_mismatch_ends_the_cell(made_run, depth, statu
 
 
 def test_the_time_limit_grows_with_what_the_depth_before_took(made_run):
-    """
-    The first depth may take as long as loading; a deeper one its square, and more.
-    """
+    """The first depth may take as long as loading; a deeper one its square."""
     before = DepthSpeeds(depth=0, seconds=10.0)
     tool = FakeSpeed()
     measured(made_run(tool))
@@ -235,10 +224,7 @@ def remarks_of(*records):
 
 
 def test_pairs_that_overtake_at_the_same_depth_share_a_line():
-    """
-    In order of precision, some named and the others counted; failed cells and those of
-    other probes are not compared.
-    """
+    """In order of precision; failed cells and other probes are not compared."""
     lines = remarks_of(
         record("f16/f16", 100, 100, 100),
         record("q4_0/q4_0", 50, 100, 150),

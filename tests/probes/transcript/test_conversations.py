@@ -24,7 +24,7 @@ def read(value):
     return conversations_of(json.dumps(value).encode(), FILE)
 
 
-def said(conversation):
+def texts_of(conversation):
     """Roles and texts of a conversation."""
     return [(turn.role, turn.content) for turn in conversation.turns]
 
@@ -55,7 +55,7 @@ def refusal_of(data):
 def test_one_conversation_is_read_in_each_form(value):
     (found,) = read(value)
 
-    assert [("user", "Hi"), ("assistant", "Hello")] == said(found)
+    assert [("user", "Hi"), ("assistant", "Hello")] == texts_of(found)
 
 
 def test_lines_of_json_are_conversations_that_know_their_line():
@@ -100,7 +100,7 @@ def test_calls_of_share_gpt_and_of_older_apis_become_calls():
 
     (shared,), (found,) = read(of_share_gpt), read(older)
 
-    assert ("system", "Be kind.") == said(shared)[0]
+    assert ("system", "Be kind.") == texts_of(shared)[0]
     assert (Call("f", '{"a": 1}'),) == shared.turns[1].calls
     assert "f" == shared.tools[0]["function"]["name"]
     assert (Call("f", '{"a":1}'),) == found.turns[0].calls
@@ -136,15 +136,15 @@ def test_parts_of_a_text_are_joined():
     ],
 )
 def test_a_message_that_is_wrong_is_named_with_its_line(message, reason):
-    """And what is said in it is not."""
+    """The message is not quoted."""
     good = json.dumps({"messages": HELLO})
     bad = json.dumps([*HELLO, message])
 
-    said = refusal_of(f"{good}\n{bad}\n")
+    refusal = refusal_of(f"{good}\n{bad}\n")
 
-    assert "said.json, line 2: " in said
-    assert reason in said
-    assert "SECRET" not in said
+    assert "said.json, line 2: " in refusal
+    assert reason in refusal
+    assert "SECRET" not in refusal
 
 
 @pytest.mark.parametrize(

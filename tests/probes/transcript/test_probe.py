@@ -10,9 +10,8 @@ from made_conversations import TEMPLATE, FakeTemplate, made_conversation
 from made_records import made_setup
 
 from codeneedle.corpora.corpus import load
-from codeneedle.engines.engine import Ability
 from codeneedle.engines.messages import BadReply, Refused, ServerGone
-from codeneedle.errors import BadInput, CellError, ToolMissing
+from codeneedle.errors import BadInput, CellError
 from codeneedle.grid import Pair
 from codeneedle.probes.probe import Outlook, ProbeContext
 from codeneedle.probes.transcript import probe as module
@@ -219,13 +218,6 @@ def test_the_plan_estimates_tokens_until_they_are_counted(tmp_path):
     limited = TranscriptSettings(file=settings.file, tokens=50)
     assert 50 == PROBE.work(limited, outlook).written
     assert "4 turns, at most 50 tokens" == PROBE.price(limited, None)
-
-
-def test_engines_that_cannot_render_conversations_are_refused():
-    engine = FakeEngine(abilities=frozenset({Ability.FORCED}))
-
-    with pytest.raises(ToolMissing):
-        engine.require(Ability.CONVERSATIONS)
 
 
 # The real llama-server

@@ -41,14 +41,14 @@ def classes(text, parts):
 
 
 def test_a_turn_is_what_rendering_adds_without_the_mark_of_its_end():
-    said = [
+    messages = [
         {"role": "user", "content": "Hi"},
         {"role": "assistant", "content": "Hello"},
         {"role": "user", "content": "Bye"},
         {"role": "assistant", "content": "See you"},
     ]
 
-    first, second = turns(said)
+    first, second = turns(messages)
 
     assert ("<user>Hi<end><assistant>", "Hello") == (first.prompt, first.text)
     assert f"{first.prompt}Hello<end><user>Bye<end><assistant>" == second.prompt
@@ -93,12 +93,12 @@ def test_what_a_template_drops_is_named():
 
 def test_a_turn_begins_where_its_text_and_what_asks_for_it_part():
     """A template that opens a thought does not make the recording have one."""
-    said = [
+    messages = [
         {"role": "user", "content": "Hi"},
         {"role": "assistant", "content": "<that"},
     ]
 
-    (found,) = turns(said, FakeTemplate(opens="<think>"))
+    (found,) = turns(messages, FakeTemplate(opens="<think>"))
 
     assert ("<user>Hi<end><assistant>", "<that") == (found.prompt, found.text)
 
@@ -109,12 +109,12 @@ def test_a_template_that_changes_what_came_before_gives_a_prompt_of_its_own():
             rest = super().render_conversation(messages, tools, **options)
             return f"{len(messages)} messages: {rest}"
 
-    said = [
+    messages = [
         {"role": "user", "content": "Hi"},
         {"role": "assistant", "content": "Hello"},
     ]
 
-    (found,) = turns(said, Counting())
+    (found,) = turns(messages, Counting())
 
     assert "2 messages: <user>Hi<end><assistant>" == found.prompt
     assert "Hello" == found.text
