@@ -9,15 +9,14 @@ else.
 import hashlib
 import math
 import statistics
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated
 
 from msgspec import Meta, Struct
 
-from codeneedle.corpora.corpus import Corpus
-from codeneedle.corpora.random_bodies import ALPHABET, random_bytes
+from codeneedle.corpora.random_bodies import random_bytes
 from codeneedle.engines.engine import Ability, Engine, Tokenizer
 from codeneedle.errors import BadInput, FolderUnusable
 from codeneedle.grid import Pair, most_precise_first
@@ -25,7 +24,6 @@ from codeneedle.models.gguf import Weights
 from codeneedle.probes.divergence.comparison import (
     Text,
     compared,
-    file_bytes,
     refuse_full_disk,
     refuse_untrained,
 )
@@ -61,13 +59,8 @@ LAYOUT = 1
 DEFAULT_CONTEXT = 1024
 DEFAULT_CHUNKS = 16
 SMALLEST_CONTEXT = 256
-SHORTEST_PASSAGE = 8
-
 SEPARATOR = "\n"
 """Stands before each passage; has to be one token."""
-
-WORD_LENGTH = 8
-"""Of words of random characters."""
 
 ALPHA = 0.05
 """Share of runs in which some pair is wrongly said to be read and written unlike."""
@@ -102,11 +95,10 @@ WORDS = tuple(_WORDS.split())
 
 _Context = Annotated[int, Meta(ge=SMALLEST_CONTEXT, le=MOST_TOKENS, multiple_of=2)]
 _Chunks = Annotated[int, Meta(ge=1, le=10_000)]
-_Length = Annotated[int, Meta(ge=SHORTEST_PASSAGE, le=MOST_TOKENS)]
 
 
 class CopySettings(Struct, frozen=True, forbid_unknown_fields=True):
-    """What a user may choose; empty or None for what suits the model."""
+    """What a user may choose; empty for what suits the model."""
 
     contexts: Annotated[
         tuple[_Context, ...],
@@ -116,37 +108,11 @@ class CopySettings(Struct, frozen=True, forbid_unknown_fields=True):
             extra={"option": "--copy-context", "metavar": "LIST", "default": "1024"},
         ),
     ] = ()
-    length: Annotated[
-        _Length | None,
-        Meta(
-            description="Length of the passages that are copied, in tokens; other "
-            "passages fill the distance between the two copies.",
-            extra={"option": "--copy-length", "default": "half of the context"},
-        ),
-    ] = None
     chunks: Annotated[
         _Chunks | None,
         Meta(
             description="Texts to copy in each context.",
             extra={"option": "--copy-chunks", "default": "16"},
-        ),
-    ] = None
-    kind: Annotated[
-        Literal["words", "characters"],
-        Meta(
-            description="What is copied: random words, or random characters.",
-            extra={
-                "option": "--copy-of",
-                "metavar": "words|characters",
-                "default": "words",
-            },
-        ),
-    ] = "words"
-    text: Annotated[
-        Path | None,
-        Meta(
-            description="A text to copy in their place.",
-            extra={"option": "--copy-text", "metavar": "FILE", "default": "none"},
         ),
     ] = None
 
@@ -159,8 +125,6 @@ class CopyConditions:
     Attributes:
         contexts: Lengths of chunks, in tokens; the first is the headline's.
         chunks: Chunks at each of them.
-        length: Of the passages, in tokens; None for half a context.
-        text: ``words``, ``characters``, or the name of a file.
         texts_sha256: Of the text of each context, as it is handed to the tool.
         layout: As of `LAYOUT`.
         llama: The tool's version, as it states it.
@@ -170,8 +134,6 @@ class CopyConditions:
 
     contexts: tuple[Length, ...]
     chunks: _Chunks
-    length: _Length | None
-    text: str
     texts_sha256: tuple[str, ...]
     layout: int
     llama: str
@@ -261,7 +223,7 @@ class CopyProbe(Probe):
     """Compares distributions on texts whose second half repeats the first."""
 
     def reads_corpus(self, _settings: CopySettings) -> bool:
-        """It makes its texts, or reads a file."""
+        """It makes its texts."""
         return False
 
     def more_metrics(self, setup: Setup) -> tuple[Metric, ...]:
@@ -271,25 +233,6 @@ class CopyProbe(Probe):
     def order(self, pairs: Sequence[Pair]) -> Sequence[Pair]:
         """The reference first: the others are compared with it."""
         return most_precise_first(pairs)
-
-    def check(self, settings: CopySettings, _corpus: Corpus | None) -> None:
-        """
-        Stop at settings that no model can satisfy.
-
-        Raises:
-            BadInput: If ``--copy-text`` is no text, or a passage is longer than half of
-                a context.
-        """
-        if settings.text:
-            _decoded(settings.text)
-        shortest = min(settings.contexts, default=DEFAULT_CONTEXT)
-        if settings.length and settings.length >= shortest // 2:
-            raise BadInput(
-                source=f"--copy-length {settings.length}",
-                reason=f"half of a context of {shortest:,} tokens has no room for it",
-                hint=f"Use --copy-length {shortest // 2 - 1} or less, or a longer "
-                "--copy-context.",
-            )
 
     def notes(
         self, settings: CopySettings, weights: Weights, engine: Engine, folder: Path
@@ -315,8 +258,8 @@ class CopyProbe(Probe):
         What *run* copies: its texts, laid out and stored in the run folder.
 
         Raises:
-            BadInput: If a context is longer than the training, a text too short, or the
-                tokenizer joins what should stay apart.
+            BadInput: If a context is longer than the training, or the tokenizer joins
+                what should stay apart.
             MachineError: If the tool is missing or too old, or the disk too small.
         """
         tool = run.engine.divergence_tool()
@@ -327,7 +270,7 @@ class CopyProbe(Probe):
         )
         for context in contexts:
             refuse_untrained(run, context, option="--copy-context")
-        texts = _stored_texts(run, settings, contexts)
+        texts = _stored_texts(run, contexts, chunks)
         for context, text in zip(contexts, texts, strict=True):
             tool.check(
                 text_name=NAME, text_bytes=len(text), context=context, chunks=chunks
@@ -337,8 +280,6 @@ class CopyProbe(Probe):
             CopyConditions(
                 contexts=contexts,
                 chunks=chunks,
-                length=settings.length,
-                text=settings.text.name if settings.text else settings.kind,
                 texts_sha256=tuple(hashlib.sha256(text).hexdigest() for text in texts),
                 layout=LAYOUT,
                 llama=tool.version,
@@ -357,10 +298,9 @@ class CopyProbe(Probe):
         """
         run = context.run
         chosen = from_json(run.setup.probes[NAME], CopyConditions, file="setup.json")
-        settings = run.settings_of(CopySettings, NAME)
         texts = []
         for at, length in enumerate(chosen.contexts):
-            path = _path(run, settings, length)
+            path = _path(run, length, chosen.chunks)
             data = read_regular(path) or b""
             if hashlib.sha256(data).hexdigest() != chosen.texts_sha256[at]:
                 raise BadInput(
@@ -402,83 +342,36 @@ def _folder(run: RunContext) -> Path:
     return run.folder / NAME
 
 
-def _path(run: RunContext, settings: CopySettings, context: int) -> Path:
+def _path(run: RunContext, context: int, chunks: int) -> Path:
     """The text of one context, by all that decides it."""
-    source = hashlib.sha256(_decoded(settings.text).encode()) if settings.text else None
-    decisive = (
-        LAYOUT,
-        source.hexdigest() if source else (settings.kind, run.setup.seed),
-        settings.chunks or DEFAULT_CHUNKS,
-        settings.length,
-        run.setup.weights.sha256,
-    )
+    decisive = (LAYOUT, run.setup.seed, chunks, run.setup.weights.sha256)
     name = hashlib.sha256(repr(decisive).encode()).hexdigest()[:16]
     return _folder(run) / f"{context}-{name}.txt"
 
 
-def _stored_texts(
-    run: RunContext, settings: CopySettings, contexts: Sequence[int]
-) -> list[bytes]:
+def _stored_texts(run: RunContext, contexts: Sequence[int], chunks: int) -> list[bytes]:
     """The text of each context; laid out if it is not in the run folder yet."""
-    paths = {context: _path(run, settings, context) for context in contexts}
+    paths = {context: _path(run, context, chunks) for context in contexts}
     missing = [context for context, path in paths.items() if not path.exists()]
     try:
         if missing:
             _folder(run).mkdir(parents=True, exist_ok=True)
             with tokenizing(run.engine, run.folder) as tokenizer:
                 for context in missing:
-                    text = _made_text(tokenizer, run, settings, context)
+                    cutter = Cutter(tokenizer, f"{NAME}:{context}:{run.setup.seed}")
+                    # The tool wants two chunks.
+                    text = laid_out(cutter, context=context, chunks=max(2, chunks))
                     write_whole(paths[context], text.encode())
         return [read_regular(path) or b"" for path in paths.values()]
     except OSError as error:
         raise FolderUnusable(folder=_folder(run), reason=str(error)) from error
 
 
-def _made_text(
-    tokenizer: Tokenizer, run: RunContext, settings: CopySettings, context: int
-) -> str:
-    layout = Layout(
-        context=context,
-        chunks=max(2, settings.chunks or DEFAULT_CHUNKS),  # the tool wants two
-        length=settings.length or context // 2 - 1,
-    )
-    source = f"{NAME}:{context}:{run.setup.seed}"
-    if settings.text:
-        whole = _decoded(settings.text)
-        return layout.text(Cutter(tokenizer, lambda _count: whole, settings.text.name))
-    made = made_words if settings.kind == "words" else made_characters
-    return layout.text(
-        Cutter(tokenizer, lambda count: made(source, count), settings.kind)
-    )
-
-
-def _decoded(path: Path) -> str:
-    try:
-        return file_bytes(path, option="--copy-text").decode()
-    except UnicodeDecodeError as error:
-        raise BadInput(
-            source=f"--copy-text {path}",
-            reason="it is not UTF-8",
-            hint="Convert it, or name another text.",
-        ) from error
-
-
 def made_words(seed: str, count: int) -> str:
     """At least *count* characters of lines ``word = "word word"``."""
     # Skipping the greatest bytes makes all words equally likely.
     fair = 256 - 256 % len(WORDS)
-    chosen = (WORDS[n % len(WORDS)] for n in random_bytes(seed) if n < fair)
-    return _lines(chosen, count)
-
-
-def made_characters(seed: str, count: int) -> str:
-    """At least *count* characters of such lines, whose words are random characters."""
-    fair = 256 - 256 % len(ALPHABET)
-    drawn = (ALPHABET[n % len(ALPHABET)] for n in random_bytes(seed) if n < fair)
-    return _lines(map("".join, zip(*[drawn] * WORD_LENGTH, strict=False)), count)
-
-
-def _lines(words: Iterator[str], count: int) -> str:
+    words = (WORDS[n % len(WORDS)] for n in random_bytes(seed) if n < fair)
     made, characters = [], 0
     while characters < count:
         made.append(f' {next(words)} = "{next(words)} {next(words)}"\n')
@@ -500,61 +393,45 @@ class Passage:
 @dataclass(slots=True)
 class Cutter:
     """
-    Cuts passages of an exact number of tokens out of a text, one after the other.
+    Cuts passages of an exact number of tokens out of made words, one after the other.
 
     A passage is only taken if, between separators, it is tokenized as it was in the
     text, and both times alike.
 
     Attributes:
         tokenizer: Of the model.
-        source: Makes at least so many characters of text, or all that there is; more
-            characters continue fewer.
-        name: Of the text, for messages.
-        separator: The token of `SEPARATOR`, once the source is read.
+        seed: Of the words.
+        separator: The token of `SEPARATOR`, once words are read.
     """
 
     tokenizer: Tokenizer
-    source: Callable[[int], str]
-    name: str
+    seed: str
     separator: tuple[int, ...] = field(default=(), init=False)
-    _pool: list[tuple[int, str | None]] = field(default_factory=list)
+    _pool: list[tuple[int, str]] = field(default_factory=list)
     _at: int = 0
 
     def read(self, tokens: int) -> None:
-        """
-        Tokenize the beginning of the source: *tokens* tokens, and some to spare.
-
-        Raises:
-            BadInput: If it is shorter than that.
-        """
+        """Tokenize words: *tokens* tokens, and some to spare."""
         # Some tokenizers put a blank before everything.
         self.separator = self.ids(SEPARATOR)[-1:]
-        needed, count, text = tokens + tokens // 2 + TRIES, tokens, ""
+        needed, count = tokens + tokens // 2 + TRIES, tokens
         while len(self._pool) < needed:
-            before, count = len(text), START_CHARACTERS * count
-            text = self.source(count)[:count]
-            if len(text) == before:
-                break
+            count *= START_CHARACTERS
+            text = made_words(self.seed, count)[:count]
             found = self.tokenizer.tokens(text, add_special=False)
-            self._pool = [
-                (token.id, token.piece if isinstance(token.piece, str) else None)
-                for token in found
-            ]
-        if len(self._pool) < tokens:
-            raise self._too_short(tokens)
+            self._pool = [(token.id, str(token.piece)) for token in found]
 
     def cut(self, tokens: int) -> Passage:
         """
         The next passage of *tokens* tokens.
 
         Raises:
-            BadInput: If the text ends before it, or the tokenizer joins tokens across
-                each boundary that was tried.
+            BadInput: If the tokenizer joins tokens across each boundary that was tried.
         """
         tried = 0
-        begins_words = any(_begins_word(piece) for _, piece in self._pool[:TRIES])
+        begins_words = any(piece.startswith(" ") for _, piece in self._pool[:TRIES])
         for start in range(self._at, len(self._pool) - tokens + 1):
-            if begins_words and not _begins_word(self._pool[start][1]):
+            if begins_words and not self._pool[start][1].startswith(" "):
                 continue
             passage = self._passage(start, tokens)
             if passage is not None:
@@ -562,8 +439,8 @@ class Cutter:
                 return passage
             tried += 1
             if tried >= TRIES:
-                raise unsuitable(self.name)
-        raise self._too_short(tokens)
+                break
+        raise _unsuitable()
 
     def ids(self, text: str, *, add_special: bool = False) -> tuple[int, ...]:
         """Numbers of the tokens of *text*."""
@@ -572,94 +449,50 @@ class Cutter:
 
     def _passage(self, start: int, tokens: int) -> Passage | None:
         chosen = self._pool[start : start + tokens]
-        pieces = [piece for _, piece in chosen if piece is not None]
-        if len(pieces) < tokens:
-            return None
-        passage = Passage("".join(pieces), tuple(number for number, _ in chosen))
+        passage = Passage(
+            "".join(piece for _, piece in chosen), tuple(number for number, _ in chosen)
+        )
         expected = (*self.separator, *passage.ids) * 2 + self.separator
         twice = f"{SEPARATOR}{passage.text}" * 2 + SEPARATOR
         found = self.ids(twice)[-len(expected) :]
         return passage if found == expected else None
 
-    def _too_short(self, tokens: int) -> BadInput:
-        return BadInput(
-            source=f"--copy-text {self.name}",
-            reason=f"it has {len(self._pool):,} tokens, too few for passages of "
-            f"{tokens:,}",
-            hint="Use a longer text, fewer --copy-chunks or a smaller --copy-context.",
-        )
 
-
-def _begins_word(piece: str | None) -> bool:
-    return piece is not None and piece.startswith(" ")
-
-
-def unsuitable(name: str) -> BadInput:
-    """The error for a text that cannot be cut so that its copies are equal."""
+def _unsuitable() -> BadInput:
+    """The error for a tokenizer with which copies would not be equal."""
     return BadInput(
-        source=f"copies of {name}",
+        source="--probe copy",
         reason="the tokenizer of these weights joins tokens across each boundary that "
         "was tried, so that two copies are not the same tokens",
-        hint="Use another --copy-of or --copy-text, or leave the probe copy out.",
+        hint="Leave the probe copy out.",
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Layout:
+def laid_out(cutter: Cutter, *, context: int, chunks: int) -> str:
     """
-    How chunks are laid out: passages, each after a separator, and all of them again.
+    *chunks* chunks of *context* tokens, an even number: a passage, and it again.
 
-    A tool scores what follows the first token of the second half. That is a separator
-    here, so scored are the second copies and the separators between them. Neighbours
-    change places in the second half, so that each passage begins anew; the copies of
-    a token are half a context apart, give or take the length of a passage.
+    Each stands after a separator. A tool scores what follows the first token of the
+    second half. That is a separator here, so scored is the second copy. The first
+    token of each chunk is a separator, too, or what begins a prompt: of later chunks,
+    the tool overwrites it with that. Behind all stands a word, as the tool drops a last
+    line break.
 
-    The first token of each chunk is a separator, too, or what begins a prompt: of
-    later chunks, the tool overwrites it with that.
-
-    Attributes:
-        context: Length of a chunk, in tokens; even.
-        chunks: How many.
-        length: About the length of a passage, in tokens.
+    Raises:
+        BadInput: If passages cannot be cut, or their tokens are not as laid out.
     """
-
-    context: int
-    chunks: int
-    length: int
-
-    @property
-    def lengths(self) -> tuple[int, ...]:
-        """Of the passages of a half, in tokens, without separators."""
-        half = self.context // 2
-        count = max(1, round(half / (self.length + 1)))
-        return tuple(half // count + (at < half % count) - 1 for at in range(count))
-
-    def text(self, cutter: Cutter) -> str:
-        """
-        All chunks, and something behind them, as the tool drops a last line break.
-
-        Raises:
-            BadInput: If they cannot be cut, or their tokens are not as laid out.
-        """
-        cutter.read(self.chunks * self.context // 2)
-        text = ""
-        expected: list[int] = []
-        for _ in range(self.chunks):
-            passages = [cutter.cut(length) for length in self.lengths]
-            for passage in (*passages, *swapped(passages)):
-                text += f"{SEPARATOR}{passage.text}"
-                expected += [*cutter.separator, *passage.ids]
-        text += f"{SEPARATOR}{WORDS[0]}"
-        # Where a token begins a prompt, it takes the place of the first separator; a
-        # blank that the tokenizer puts there itself takes that of the first blank.
-        for begin in (0, len(SEPARATOR), len(SEPARATOR) + 1):
-            found = cutter.ids(text[begin:], add_special=True)
-            if list(found[1 : len(expected)]) == expected[1:]:
-                return text[begin:]
-        raise unsuitable(cutter.name)
-
-
-def swapped(passages: Sequence[Passage]) -> Iterator[Passage]:
-    """*passages*, the second before the first, the fourth before the third, ..."""
-    for at in range(0, len(passages), 2):
-        yield from reversed(passages[at : at + 2])
+    cutter.read(chunks * context // 2)
+    text = ""
+    expected: list[int] = []
+    for _ in range(chunks):
+        passage = cutter.cut(context // 2 - 1)
+        text += f"{SEPARATOR}{passage.text}" * 2
+        expected += (*cutter.separator, *passage.ids) * 2
+    text += f"{SEPARATOR}{WORDS[0]}"
+    # Where a token begins a prompt, it takes the place of the first separator; a
+    # blank that the tokenizer puts there itself takes that of the first blank.
+    for begin in (0, len(SEPARATOR), len(SEPARATOR) + 1):
+        found = cutter.ids(text[begin:], add_special=True)
+        if list(found[1 : len(expected)]) == expected[1:]:
+            return text[begin:]
+    raise _unsuitable()

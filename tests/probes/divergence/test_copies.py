@@ -4,7 +4,6 @@ import math
 import re
 import struct
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 from fake_tools import FakeDivergence, ToolEngine
@@ -25,8 +24,7 @@ from codeneedle.probes.divergence.copies import (
     PROBE,
     CopySettings,
     Cutter,
-    Layout,
-    made_characters,
+    laid_out,
     made_words,
 )
 from codeneedle.probes.divergence.record import Divergence
@@ -66,28 +64,21 @@ def chunks_of(tokenizer, text, context):
     return [ids[at : at + context] for at in range(0, len(ids) - context, context)]
 
 
-def cutter(tokenizer, made=made_words):
-    """A cutter of a made text."""
-    return Cutter(tokenizer, lambda size: made("seed", size), "made")
-
-
 # The layout
 
 
-@pytest.mark.parametrize("made", [made_words, made_characters])
 @pytest.mark.parametrize("blank", [False, True])
 @pytest.mark.parametrize("begins", [False, True])
 @pytest.mark.parametrize("context", [64, 130])
 def test_the_second_half_of_a_chunk_repeats_the_first_token_by_token(
-    context, begins, blank, made
+    context, begins, blank
 ):
     """
     Whatever the tokenizer merges across joins, and whatever it puts before a prompt:
     only the first token of a chunk may be another, as the tool may overwrite it.
     """
     tokenizer = Merging(begins=begins, blank=blank)
-    layout = Layout(context=context, chunks=5, length=context)
-    text = layout.text(cutter(tokenizer, made))
+    text = laid_out(Cutter(tokenizer, "seed"), context=context, chunks=5)
 
     chunks = chunks_of(tokenizer, text, context)
     assert 5 == len(chunks)
@@ -98,72 +89,18 @@ def test_the_second_half_of_a_chunk_repeats_the_first_token_by_token(
     assert 5 == len({tuple(chunk[half:]) for chunk in chunks})
 
 
-def test_short_passages_stand_in_the_second_half_in_another_order():
-    """Neighbours change places: half a context apart, give or take one passage."""
-    tokenizer = Merging(begins=True)
-    layout = Layout(context=200, chunks=3, length=19)
-    chunks = chunks_of(tokenizer, layout.text(cutter(tokenizer)), 200)
-
-    assert (19,) * 5 == layout.lengths
-    for chunk in chunks:
-        first, second = (
-            [chunk[at + 1 : at + 20] for at in range(start, start + 100, 20)]
-            for start in (0, 100)
-        )
-        assert [first[at] for at in (1, 0, 3, 2, 4)] == second
-
-
-def test_lengths_of_passages_fill_half_of_a_context():
-    """With a separator each; what is left over goes to the first ones."""
-    assert (32, 32, 31) == Layout(context=196, chunks=2, length=30).lengths
-    assert (97,) == Layout(context=196, chunks=2, length=97).lengths
-
-
 def test_a_tokenizer_whose_copies_would_differ_is_refused():
     """Here, line breaks belong to words. Nothing is measured on texts nearly equal."""
     tokenizer = Merging(pattern=r"\s+\S+|\S+")
-    with pytest.raises(BadInput, match="not the same tokens") as caught:
-        Layout(context=64, chunks=2, length=31).text(cutter(tokenizer))
-    assert "--copy-text" in caught.value.hint
-
-
-def test_a_text_that_is_too_short_is_refused():
-    """Its tokens are counted by the server, not estimated."""
-    short = Cutter(Merging(), lambda _size: " one two three" * 20, "short.txt")
-
-    with pytest.raises(BadInput, match=r"short\.txt: it has 80 tokens") as caught:
-        Layout(context=64, chunks=3, length=31).text(short)
-    assert "longer text" in caught.value.hint
-
-
-def test_parts_of_characters_are_not_cut():
-    """A passage holds whole characters only, so that its text can be written."""
-
-    class Split(Merging):
-        def tokens(self, text, *, add_special=True):
-            for token in super().tokens(text):
-                if token.piece.strip() == "\u20ac":
-                    yield from (
-                        TokenPiece(1000, (0xE2, 0x82)),
-                        TokenPiece(1001, (0xAC,)),
-                    )
-                else:
-                    yield token
-
-    words = " some \u20ac more \u20ac" * 9 + " words without" * 99
-    text = Layout(context=16, chunks=2, length=7).text(
-        Cutter(Split(), lambda _size: words, "euros")
-    )
-
-    assert "\u20ac" not in text
+    with pytest.raises(BadInput, match="not the same tokens"):
+        laid_out(Cutter(tokenizer, "seed"), context=64, chunks=2)
 
 
 def test_made_texts_depend_on_the_seed_alone():
     """More of one continues less of it; words are equally likely."""
-    for made in (made_words, made_characters):
-        assert made("a", 900).startswith(made("a", 500))
-        assert made("a", 500) != made("b", 500)
-        assert 500 <= len(made("a", 500)) < 600
+    assert made_words("a", 900).startswith(made_words("a", 500))
+    assert made_words("a", 500) != made_words("b", 500)
+    assert 500 <= len(made_words("a", 500)) < 600
     assert set(copies.WORDS) >= set(re.findall("[a-z]+", made_words("a", 9000)))
     assert len(set(copies.WORDS)) == len(copies.WORDS) <= 256
 
@@ -204,48 +141,10 @@ def test_texts_are_laid_out_once_and_kept_in_the_run_folder(made_run):
 
     assert first == PROBE.conditions(run)
     assert 1 == run.engine.counted
-    assert ([256, 512], 3, None, "words") == (
-        first["contexts"],
-        first["chunks"],
-        first["length"],
-        first["text"],
-    )
-    other = PROBE.conditions(made_run(contexts=(256, 512), chunks=3, kind="characters"))
+    assert ([256, 512], 3) == (first["contexts"], first["chunks"])
+    other = PROBE.conditions(made_run(contexts=(256, 512), chunks=4))
     assert set() == set(first["texts_sha256"]) & set(other["texts_sha256"])
     assert 4 == len(list((run.folder / NAME).glob("*.txt")))
-
-
-def test_any_text_can_be_copied(made_run, tmp_path):
-    """Of a file, its beginning."""
-    file = tmp_path / "song.txt"
-    file.write_text("".join(f" green bottles {at}," for at in range(2000)))
-    run = made_run(text=file, chunks=2)
-
-    assert "song.txt" == PROBE.conditions(run)["text"]
-    (made,) = (run.folder / NAME).glob("*.txt")
-    assert made.read_text().startswith(" green bottles 0, green bottles 1,")
-
-
-@pytest.mark.parametrize(
-    ("changes", "words"),
-    [
-        ({"text": Path("nowhere.txt")}, "--copy-text nowhere.txt: there is no such"),
-        ({"length": 500}, "--copy-length 500: half of a context of 512 tokens"),
-    ],
-)
-def test_settings_that_no_model_can_satisfy_are_refused_in_planning(changes, words):
-    """Before anything is loaded."""
-    with pytest.raises(BadInput, match=words):
-        PROBE.check(CopySettings(**{"contexts": (1024, 512), **changes}), None)
-
-
-def test_a_text_that_is_not_utf_8_is_refused(tmp_path):
-    """It could not be cut at tokens."""
-    file = tmp_path / "latin.txt"
-    file.write_bytes(b"caf\xe9")
-
-    with pytest.raises(BadInput, match="it is not UTF-8"):
-        PROBE.check(CopySettings(text=file), None)
 
 
 def test_contexts_and_disk_are_checked_before_the_first_cell(made_run, monkeypatch):
@@ -354,7 +253,7 @@ def test_the_real_tool_reads_equal_halves(tmp_path):
         real_context(
             tmp_path / "run",
             setup=made_setup(types_k=("f16",), types_v=("f16",)),
-            settings={NAME: CopySettings(contexts=(256,), chunks=3, kind="characters")},
+            settings={NAME: CopySettings(contexts=(256,), chunks=3)},
         )
     )
     found = measured(run, F16)
