@@ -222,7 +222,10 @@ def source_reader(suffix: str) -> Callable[[bytes], None]:
 
     def read(data: bytes) -> None:
         text = reading.decoded(data, label="x")
-        found = languages.of_suffix(suffix, source="x").functions(text)
+        language = languages.of_suffix(suffix, source="x")
+        found = language.functions(text)
+        if language.doubts:
+            language.doubts(text, found)
         lines = text.split("\n")
         for function in found:
             _stands(function, lines)

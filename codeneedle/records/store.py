@@ -483,13 +483,13 @@ class Store:
                     move_aside(path, "damaged")
         return path
 
-    def log(self, pair: Pair) -> Path:
-        """Where the server of *pair* writes its log; the folder exists."""
+    def logs(self) -> Path:
+        """Where servers write their logs; the folder exists."""
         self._refuse_lost()
         folder = self.folder / LOGS
         with _translated(folder):
             folder.mkdir(parents=True, exist_ok=True)
-        return folder / f"{pair.slug}.log"
+        return folder
 
     def _cells(self, probe: str = "") -> list[Path]:
         """

@@ -74,21 +74,33 @@ def prepare(plan: Plan, counts: Counts | None = None) -> RunContext:
 
 
 def _prepared(plan: Plan, counts: Counts) -> RunContext:
-    fitted = _fitted(plan, counts)
+    run, setup, grown = _compared(plan, _fitted(plan, counts), plan.probes)
+    for probe in plan.probes:
+        # A setup that was lost took what these records hang on with it.
+        if probe.calibrates and probe.name not in run.setup.probes:
+            plan.store.set_probe_aside(probe.name)
+    with _hinting(plan):
+        setup = plan.store.adopt(setup, grown)
+    keep(_with_grown(plan, setup), plan.store)
+    return replace(run, setup=setup)
+
+
+def _compared(
+    plan: Plan, fitted: Fitted, probes: Iterable[Probe]
+) -> tuple[RunContext, Setup, dict[str, Json]]:
+    """
+    The run of *plan* in its folder, the setup to compare, and what *probes* grow to.
+
+    Raises:
+        OtherSetup: If the run folder is one of another setup, but for its probes.
+    """
     setup = _setup(plan, fitted)
     with _hinting(plan):
         stored = plan.store.compare(setup)
-    for probe in plan.probes:
-        # A setup that was lost took what these records hang on with it.
-        if probe.calibrates and probe.name not in (stored.probes if stored else {}):
-            plan.store.set_probe_aside(probe.name)
     run = _run(plan, setup, fitted, stored)
-    conditions = {probe.name: probe.conditions(run) for probe in plan.probes}
+    conditions = {probe.name: probe.conditions(run) for probe in probes}
     compared, grown = _growth(plan.probes, stored, conditions)
-    with _hinting(plan):
-        setup = plan.store.adopt(replace(setup, probes=compared), grown)
-    keep(_with_grown(plan, setup), plan.store)
-    return replace(run, setup=setup)
+    return run, replace(setup, probes=compared), grown
 
 
 def _is_vain(plan: Plan) -> bool:
@@ -214,20 +226,16 @@ def refuse_unfit(plan: Plan) -> tuple[str, ...]:
 
 def _refuse_unlike(plan: Plan, stored: Setup) -> tuple[str, ...]:
     fitted = _stored(plan, stored)
-    setup = _setup(plan, fitted)
-    with _hinting(plan):
-        plan.store.compare(setup)
-    run = _run(plan, setup, fitted, stored)
-    conditions = {
-        probe.name: probe.conditions(run)
+    probes = [
+        probe
         for probe in plan.probes
         # What grows was looked at by a server when the folder was made.
         if not probe.counts_tokens or (probe.grows and probe.name in stored.probes)
         if fitted.text or not plan.reads_corpus
-    }
-    compared, grown = _growth(plan.probes, stored, conditions)
+    ]
+    _, setup, grown = _compared(plan, fitted, probes)
     with _hinting(plan):
-        plan.store.compare(replace(setup, probes=compared))
+        plan.store.compare(setup)
     return tuple(grown)
 
 

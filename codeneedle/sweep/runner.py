@@ -16,7 +16,7 @@ from codeneedle.models.weights import refuse_replaced
 from codeneedle.probes.probe import Probe, ProbeContext, RunContext, Step
 from codeneedle.records.record import AGAIN, CellRecord, Json, Run, Status, Trouble
 from codeneedle.records.store import Store
-from codeneedle.sweep.workers import Worker
+from codeneedle.sweep.workers import Worker, finished_of
 from codeneedle.system.files import nap
 from codeneedle.system.machine import free_disk_bytes, occupied
 from codeneedle.system.processes import ending_all, now
@@ -97,8 +97,7 @@ def once_more(
     Its record has another name, so that it resumes, fails and is paid for as any
     other cell. None if the probe repeats none, or there is nothing to compare.
     """
-    records = trusted_records(store, probe.name)
-    finished = [p for p in pairs if p in records and records[p].has_numbers]
+    finished = finished_of(probe, pairs, store)
     if not probe.repeats or len(finished) < 2:  # noqa: PLR2004 - a reference and another
         return None
     reference = most_precise(finished)
@@ -382,7 +381,7 @@ class Runner:
         return ProbeContext(
             run=replace(self.run, engine=worker.engine),
             pair=pair,
-            logs=self.store.log(pair).parent,
+            logs=self.store.logs(),
             tell=tell,
             former=former if goal or is_kept else None,
             goal=goal,
@@ -655,7 +654,7 @@ class _Walk:
         """
         The probe's records in the folder, of this grid and of earlier ones.
 
-        A probe that measures a pair once more is given those of the first time.
+        What was measured once more is judged beside those of the first time.
         """
         setup = self._runner.run.setup
         return {
@@ -668,11 +667,12 @@ class _Walk:
         }
 
     def _trusted(self) -> dict[Pair, CellRecord]:
-        """What was observed, by pair: of this probe, else of the first time."""
+        """What was observed by this probe, by pair."""
         setup, observed = self._runner.run.setup, tuple(self._observed.values())
         run = trusted(Run(name="", setup=setup, records=observed))
-        own = sorted(run.records, key=lambda each: each.probe == self.probe.name)
-        return {record.pair: record for record in own}
+        return {
+            each.pair: each for each in run.records if each.probe == self.probe.name
+        }
 
 
 def _base(probe: str) -> str:

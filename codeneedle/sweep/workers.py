@@ -225,6 +225,13 @@ def agreement(
 
 
 def _reference(probe: Probe, pairs: Sequence[Pair], store: Store) -> CellRecord | None:
-    records = trusted_records(store, probe.name)
-    finished = {p: r for p, r in records.items() if p in pairs and r.has_numbers}
+    finished = finished_of(probe, pairs, store)
     return finished[most_precise(finished)] if finished else None
+
+
+def finished_of(
+    probe: Probe, pairs: Sequence[Pair], store: Store
+) -> dict[Pair, CellRecord]:
+    """The records of *probe* that have numbers, of *pairs*."""
+    records = trusted_records(store, probe.name)
+    return {p: r for p, r in records.items() if p in pairs and r.has_numbers}

@@ -260,9 +260,9 @@ class Verdict:
         of that name alone, or by all if empty.
         """
         by_type: dict[str, list[str]] = {}
-        for each in self.compared:
-            if found := self.word(each.pair, metric):
-                by_type.setdefault(getattr(each.pair, axis), []).append(found)
+        for standing in self.compared:
+            if verdict := self.word(standing.pair, metric):
+                by_type.setdefault(getattr(standing.pair, axis), []).append(verdict)
         return by_precision(
             name
             for name, words in by_type.items()
@@ -496,8 +496,8 @@ def _too_few(flips: int, units: int, share: float) -> str:
     """A remark on too few differing samples, with the number that is needed."""
     needed = samples_needed(flips / units, share=share)
     return (
-        f"cannot be told: {flips} of {units} samples differ; about {needed:,} would "
-        f"tell a loss of {100 * NOTABLE_LOSS:.0f} points"
+        f"too few: {flips} of {units} samples differ; about {needed:,} samples would "
+        f"show a loss of {100 * NOTABLE_LOSS:.0f} points"
     )
 
 
@@ -573,14 +573,14 @@ def _standings(
     for pair in pairs:
         rows = [
             row
-            for each in comparisons
-            if pair != each.reference and (row := each.row(pair, limits))
+            for comparison in comparisons
+            if pair != comparison.reference and (row := comparison.row(pair, limits))
         ]
         trouble = _trouble(pair, records)
         is_compared = rows and pair != reference and not trouble
         if is_compared:
             rows = _with_lost_lengths(
-                rows, [each for each in lost if each.pair == pair]
+                rows, [loss for loss in lost if loss.pair == pair]
             )
         names = {row.metric.name for row in rows}
         yield Standing(

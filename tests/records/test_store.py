@@ -156,11 +156,11 @@ def test_sweeps_of_different_shares_are_in_a_folder_at_once(tmp_path):
         assert not shared.is_shared
         with shared.locked(share="2/2"):
             assert shared.is_shared
-            log = shared.log(PAIR)
+            logs = shared.logs()
         assert not shared.is_shared
 
-    assert tmp_path / "logs" / "q8_0-q4_0.log" == log
-    assert log.parent.is_dir()
+    assert tmp_path / "logs" == logs
+    assert logs.is_dir()
 
 
 @pytest.mark.parametrize(
@@ -390,20 +390,20 @@ def test_a_folder_that_was_taken_away_takes_no_record(tmp_path):
         with pytest.raises(FolderUnusable, match="removed or moved"):
             store.add(made_record(PAIR, []))
         with pytest.raises(FolderUnusable, match="removed or moved"):
-            store.log(PAIR)
+            store.logs()
 
     assert [] == list((tmp_path / "run").iterdir())
 
 
-def test_the_folder_of_a_log_is_made(tmp_path):
-    assert Store(tmp_path / "corpus" / "model").log(PAIR).parent.is_dir()
+def test_the_folder_of_logs_is_made(tmp_path):
+    assert Store(tmp_path / "corpus" / "model").logs().is_dir()
 
 
 def test_what_is_set_aside_stands_in_a_folder_of_its_own_without_locks(tmp_path):
     store = Store(tmp_path)
     for name in ("first", "second"):
         store.adopt(replace(SETUP, corpus=replace(SETUP.corpus, name=name)))
-        store.log(PAIR).touch()
+        (store.logs() / "a.log").touch()
         with store.locked():
             aside = store.set_aside()
         assert {"setup.json", "logs"} == {path.name for path in aside.iterdir()}

@@ -72,7 +72,7 @@ def test_fewer_than_six_that_differ_cannot_be_told_with_how_many_would():
 
     assert "open" == row.word
     assert (
-        "cannot be told: 5 of 60 samples differ; about 262 would tell a loss of 5 "
+        "too few: 5 of 60 samples differ; about 262 samples would show a loss of 5 "
         "points"
     ) == row.remark
     # Bounds by counts alone: the spread of so few is not known.

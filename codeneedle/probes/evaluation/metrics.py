@@ -53,7 +53,7 @@ def _units(record: CellRecord, _setup: Setup) -> Sequence[str]:
 def _changed(record: CellRecord, setup: Setup, *, sign: int) -> Sequence[float]:
     """1.0 for each sample whose score is higher (*sign* 1) or lower (-1); else 0.0."""
     first = first_of(setup)
-    scores = {each.key: each.score for each in first.samples} if first else {}
+    scores = {sample.key: sample.score for sample in first.samples} if first else {}
     return [
         float(sign * (sample.score - scores[sample.key]) > 0)
         for sample in evaluation_of(record).samples

@@ -209,7 +209,7 @@ def aligned(samples: Sequence[Sample], first: Evaluation) -> tuple[Sample, ...]:
         if key in expected and sample.prompt != expected[key].prompt
     ]
     if unknown or changed:
-        what = "is not one of" if unknown else "asks something else than that of"
+        what = "is not one of" if unknown else "has another prompt than that of"
         others = plural(len(unknown or changed), "sample")
         name = visible((unknown or changed)[0][0])
         raise CellError(

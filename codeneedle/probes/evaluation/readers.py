@@ -388,14 +388,14 @@ def _of_promptfoo(path: Path) -> Iterator[Sample] | None:
         return None
     return (
         _sample(
-            f"test {each.test_idx} prompt {each.prompt_idx}",
-            each.score,
-            group=f"test {each.test_idx}",
-            error=(each.error or "failed")
-            if each.failure_reason == _PROMPTFOO_FAILED
+            f"test {result.test_idx} prompt {result.prompt_idx}",
+            result.score,
+            group=f"test {result.test_idx}",
+            error=(result.error or "failed")
+            if result.failure_reason == _PROMPTFOO_FAILED
             else "",
         )
-        for each in results
+        for result in results
     )
 
 

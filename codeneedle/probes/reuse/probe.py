@@ -153,7 +153,7 @@ class ReuseProbe(Probe):
         gaps = [gap for way in AGAIN for gap in reuse.gaps(way)]
         if gaps and all(reuse.largest(way) is None for way in AGAIN):
             raise CellError(
-                f"the cache was never used again: {gaps[0]}",
+                f"the cache was never reused: {gaps[0]}",
                 hint="Leave the probe reuse out for this model and engine.",
                 status=Status.UNSUPPORTED,
             )
@@ -337,13 +337,13 @@ def _differences(by_pair: Mapping[Pair, Reuse]) -> Iterator[str]:
         others = sum(question.differs(way) or False for question in questions)
         beside = "" if pair == reference else f", with {reference} by {noise:.2f}"
         yield (
-            f"{pair} answers otherwise {LABELS[way]}: by up to {nats:.2f} nats a "
-            f"token{beside}; other replies: {others} of {len(questions)}"
+            f"{pair} differs {LABELS[way]}: by up to {nats:.2f} nats per token"
+            f"{beside}; changed replies: {others} of {len(questions)}"
         )
     if not is_notable:
-        by = f", but for rounding: up to {largest:.2f} nats a token"
-        by = by if largest else ", to the last digit"
-        yield f"a cache that is used again gives what a cold one gives{by}"
+        by = f"up to rounding: at most {largest:.2f} nats per token"
+        by = by if largest else "to the last digit"
+        yield f"a reused cache gives the same as a cold one, {by}"
 
 
 def _gaps(by_pair: Mapping[Pair, Reuse]) -> Iterator[str]:

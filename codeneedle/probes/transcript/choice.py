@@ -131,5 +131,5 @@ def _sha256(text: str) -> str:
 
 def dropped_phrases(turns: Iterable[CountedTurn]) -> list[str]:
     """Fields that the chat template drops, each with the number of turns."""
-    counts = Counter(what for each in turns for what in each.turn.dropped)
+    counts = Counter(what for turn in turns for what in turn.turn.dropped)
     return [f"{what} ({plural(count, 'time')})" for what, count in counts.items()]

@@ -154,7 +154,7 @@ def conversations_of(data: bytes, path: Path) -> tuple[Conversation, ...]:
             raise wrong.at(path, line) from wrong
     turns = (turn for conversation in conversations for turn in conversation.turns)
     if not any(turn.role == "assistant" for turn in turns):
-        raise _bad_file(path, "no assistant says anything in it")
+        raise _bad_file(path, "it has no message of an assistant")
     return tuple(conversations)
 
 

@@ -95,7 +95,7 @@ def _of_kind(kind: Kind | None, *, enters_verdict: bool) -> Iterator[Metric]:
             better="higher",
             noun="turns",
             digits=1,
-            values=lambda *of: [number(each) for each in grouped(*of).values()],
+            values=lambda *of: [number(tokens) for tokens in grouped(*of).values()],
             names=lambda *of: list(grouped(*of)),
         )
 

@@ -100,8 +100,8 @@ class TranscriptProbe(Probe):
         _folder: Path,
     ) -> tuple[str, ...]:
         """States that a run stores only numbers."""
-        note = "is not stored: 'codeneedle show' reads it again"
-        return (f"what is said in {_file(settings)} {note}",)
+        note = "is not stored: 'codeneedle show' reads the file again"
+        return (f"the text of {_file(settings)} {note}",)
 
     def work(self, settings: TranscriptSettings, outlook: Outlook) -> Work:
         """Each conversation is read once, and its turns are forced if they fit."""
@@ -204,7 +204,7 @@ class TranscriptProbe(Probe):
         if all(errors):
             raise CellError(
                 f"no turn could be scored: {errors[0]}",
-                hint="The server's log may tell more.",
+                hint="See the server's log for the cause.",
             )
         return as_json(transcript)
 
@@ -251,8 +251,8 @@ class TranscriptProbe(Probe):
             if 0 < units < FEWEST_UNITS:
                 noun = "conversation" if chosen.of_conversations else "turn"
                 lines.append(
-                    f"{kind} tokens are in {plural(units, noun)}: shown, too few to be "
-                    "judged"
+                    f"{kind} tokens are in {plural(units, noun)}: shown, too few for a "
+                    "verdict"
                 )
         return tuple(lines)
 
@@ -377,7 +377,7 @@ class _Forcer(Asker):
             with self.context.asking():
                 scores = self._retried(lambda: client.force(question, rendered.text))
         except BadReply:
-            error = "the server told no probabilities by token"
+            error = "the server reported no token probabilities"
             return ForcedTurn(turn=turn.name, error=error)
         except Refused as refused:
             raise CellError(

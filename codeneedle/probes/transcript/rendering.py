@@ -146,7 +146,7 @@ def _rendered(
 
     def render(count: int, *, begins_reply: bool = False) -> str:
         return template.render_conversation(
-            [each.message() for each in conversation.turns[:count]],
+            [turn.message() for turn in conversation.turns[:count]],
             conversation.tools,
             begins_reply=begins_reply,
             thinking=bool(turn.reasoning),

@@ -63,13 +63,13 @@ def shown_tokens(
         BadInput: If the file is not the one that was measured.
     """
     chosen = conditions_of(run.setup)
-    (turn,) = (each for each in chosen.turns if each.name == name)
+    turn = next(turn for turn in chosen.turns if turn.name == name)
     text = _text(turn, _recorded(turn, chosen, file)) if file else ""
     tokens = scored_turns(record, run.setup)[name]
     records = {
-        each.pair: each
-        for each in run.records
-        if each.probe == NAME and each.has_numbers
+        other.pair: other
+        for other in run.records
+        if other.probe == NAME and other.has_numbers
     }
     reference = records[most_precise(records)] if records else None
     expected = scored_turns(reference, run.setup).get(name) if reference else None
@@ -104,7 +104,7 @@ def _recorded(turn: TurnFacts, chosen: Conditions, file: Path) -> Turn:
         )
     number, _, at = turn.name.partition(".")
     turns = conversations[int(number) - 1].turns
-    return [each for each in turns if each.role == "assistant"][int(at) - 1]
+    return [turn for turn in turns if turn.role == "assistant"][int(at) - 1]
 
 
 def _text(turn: TurnFacts, recorded: Turn) -> str:

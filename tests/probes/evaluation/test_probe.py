@@ -87,7 +87,7 @@ def test_samples_are_those_of_the_first_cell_and_a_missing_one_scores_0():
     [
         (Sample(id="c", score=1.0), "'c' is not one of f16/f16"),
         (Sample(id="a", score=1.0, seed=1), "'a' is not one of f16/f16"),
-        (Sample(id="a", score=1.0, prompt="p"), "'a' asks something else"),
+        (Sample(id="a", score=1.0, prompt="p"), "'a' has another prompt"),
     ],
 )
 def test_other_samples_are_a_mismatch(sample, words):

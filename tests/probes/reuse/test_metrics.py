@@ -86,8 +86,8 @@ def test_a_table_shows_each_way_beside_the_reference():
     ]
     assert ["f16/f16*", "0.0000", "0.2500", "0.0000", "0"] in rows
     assert ["q4_0/q4_0", "0.0000", "3.0000", "(12x)", "0.0000", "1"] in rows
-    assert "q4_0/q4_0 answers otherwise on a second turn: by up to 3.00 nats" in text
-    assert "with f16/f16 by 0.25; other replies: 1 of 2" in " ".join(text.split())
+    assert "q4_0/q4_0 differs on a second turn: by up to 3.00 nats per token" in text
+    assert "with f16/f16 by 0.25; changed replies: 1 of 2" in " ".join(text.split())
     assert (
         "not compared after saving and restoring: no --slot-save-path (q4_0/q4_0)"
         in " ".join(text.split())
@@ -126,9 +126,9 @@ def test_differences_of_rounding_are_one_sentence():
     large = [reuse_record("f16/f16", made_question(turn=2)), small[1]]
 
     (line,) = PROBE.remarks(replace(RUN, records=tuple(small)))
-    assert line.endswith("but for rounding: up to 0.50 nats a token")
+    assert line.endswith("up to rounding: at most 0.50 nats per token")
     none = [reuse_record("f16/f16", made_question())]
     (line,) = PROBE.remarks(replace(RUN, records=tuple(none)))
-    assert line.endswith("gives what a cold one gives, to the last digit")
+    assert line.endswith("gives the same as a cold one, to the last digit")
     (line,) = PROBE.remarks(replace(RUN, records=tuple(large)))
-    assert line.startswith("f16/f16 answers otherwise on a second turn: by up to 2.00")
+    assert line.startswith("f16/f16 differs on a second turn: by up to 2.00 nats")

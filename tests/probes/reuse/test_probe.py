@@ -100,8 +100,8 @@ def test_a_server_that_answers_otherwise_after_a_restore_is_named(tmp_path):
         tuple(question.differs(way) for way in AGAIN) for question in found.questions
     ]
     assert (
-        "f16/f16 answers otherwise after saving and restoring: by up to 3.00 nats a "
-        "token; other replies: 2 of 2"
+        "f16/f16 differs after saving and restoring: by up to 3.00 nats per token; "
+        "changed replies: 2 of 2"
     ) == line
 
 
@@ -148,7 +148,7 @@ def test_a_server_that_reuses_nothing_is_unsupported(tmp_path):
     """The fake one takes three tokens of seven from its cache, whatever comes."""
     run = fake_run(tmp_path)
 
-    with pytest.raises(CellError, match="never used again: 3 of 7 tokens") as caught:
+    with pytest.raises(CellError, match="never reused: 3 of 7 tokens") as caught:
         measured(cell(run))
 
     assert Status.UNSUPPORTED == caught.value.status
@@ -181,7 +181,7 @@ def test_the_cache_is_prepared_anew_where_a_connection_breaks(tmp_path):
     )
     engine.server = FakeServer(engine)
 
-    with pytest.raises(CellError, match="never used again"):
+    with pytest.raises(CellError, match="never reused"):
         measured(cell(run_context(tmp_path, engine)))
 
     assert ["ask", "ask", "clear", "ask", "clear", "ask"] == asked[:6]

@@ -154,11 +154,11 @@ def test_a_message_that_is_wrong_is_named_with_its_line(message, reason):
         ('[\n {"messages": 1},\n]', "line 3: is no JSON"),
         ('{"messages": NaN}', "line 1: is no JSON"),
         ('[{"role": "assistant"}]\n{', "line 2: is no JSON"),
-        ('{"messages": [{"role": "user", "content": "x"}]}', "no assistant says"),
+        ('{"messages": [{"role": "user", "content": "x"}]}', "no message of an"),
         ('{"messages": [{"role": "assistant"}], "tools": "x"}', "line 1: has 'tools'"),
         ('{"messages": [{"role": "assistant"}], "tools": [7]}', "line 1: has a tool"),
         ("[" * 100_000, "line 1: is no JSON"),
-        ("", "no assistant says"),
+        ("", "no message of an"),
     ],
 )
 def test_what_is_no_transcript_is_refused_with_its_line(data, place):

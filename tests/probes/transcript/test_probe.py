@@ -148,7 +148,7 @@ def test_no_error_that_is_stored_quotes_the_server(tmp_path):
 
     run = made_run(tmp_path, engine=forced_with(bad, [True, False, False, False]))
     found = measured(run)
-    assert "the server told no probabilities by token" == found.turns[0].error
+    assert "the server reported no token probabilities" == found.turns[0].error
 
     for error in (bad, refused):
         run = replace(run, engine=forced_with(error, [True] * 4))
