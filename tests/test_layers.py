@@ -138,16 +138,7 @@ def test_only_the_command_line_knows_which_engines_there_are():
         )
     }
 
-    assert KNOWN_IMPORTS == strangers
-
-
-KNOWN_IMPORTS = {
-    # Moves with the sizes of caches, which an engine is to be asked for.
-    "report/plan.py: codeneedle.engines.mlx.settings.is_of_known_size",
-    "report/plan.py: codeneedle.engines.mlx.folder.is_folder_of_mlx",
-    "report/plan.py: codeneedle.engines.mlx.folder.read_folder",
-}
-"""Those that are still to go."""
+    assert set() == strangers
 
 
 OF_ONE_PROBE = {

@@ -524,7 +524,7 @@ def page(
     out: OutOption = RUNS,
 ) -> None:
     """Write one HTML file of one or more runs, and print its path."""
-    from codeneedle.cli.engines import asks_for
+    from codeneedle.cli.engines import asks_for, weights_of
     from codeneedle.report.page import page as html_page
     from codeneedle.report.selection import runs_named
     from codeneedle.system.files import write_whole
@@ -534,6 +534,7 @@ def page(
         runs,
         limits_of(max_loss, max_lost, max_eval_lost, max_memory, at),
         asks_for,
+        weights_of,
     )
     file = folder / "page.html"
     file.parent.mkdir(parents=True, exist_ok=True)
@@ -599,11 +600,12 @@ def merge(
 @app.command()
 def memory(name: RunName, *, out: OutOption = RUNS) -> None:
     """Show the memory of each pair, measured and predicted."""
+    from codeneedle.cli.engines import weights_of
     from codeneedle.report.plan import measured_memory
     from codeneedle.report.selection import read_runs
 
     for run in read_runs(out, name):
-        _show(measured_memory(run))
+        _show(measured_memory(run, weights_of(run)))
 
 
 @app.command()

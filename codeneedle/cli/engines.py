@@ -5,7 +5,8 @@ To add one is to add its folder in `engines/`, and a line to `ENGINES`.
 """
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -14,7 +15,7 @@ from msgspec.structs import replace
 
 from codeneedle.engines.mlx.folder import is_folder_of_mlx
 from codeneedle.engines.mlx.settings import NAME as MLX
-from codeneedle.engines.mlx.settings import MlxSettings
+from codeneedle.engines.mlx.settings import MlxSettings, is_of_known_size
 from codeneedle.engines.openai.settings import (
     COMMAND,
     ENDPOINT,
@@ -24,13 +25,19 @@ from codeneedle.engines.openai.settings import (
     checked_url,
     template_of,
 )
-from codeneedle.errors import BadInput, UnknownName, WeightsUnusable
+from codeneedle.errors import (
+    BadInput,
+    MachineError,
+    UnknownName,
+    WeightsUnusable,
+)
 from codeneedle.grid import ENGINE, Pair, by_precision
 from codeneedle.models.gguf import Weights
 from codeneedle.models.weights import known_by_name, read_header
 from codeneedle.system.files import expanded
 
 if TYPE_CHECKING:
+    from codeneedle.records.record import Run
     from codeneedle.sweep.plan import EngineFor
     from codeneedle.sweep.request import Execution, Request
 
@@ -62,6 +69,8 @@ class Offer:
         suited: What is asked for, with what follows from the engine's settings. Raises
             a `RequestError` if they do not go together.
         weights: Reads what ``--model`` leads to. Raises a `MachineError`.
+        has_usual_sizes: Whether caches take what their types say, by the arguments
+            that a setup has of it.
         types: The most and the least precise of its usual types, for the doctor.
         spelled: How a user asks it for a pair.
     """
@@ -70,6 +79,7 @@ class Offer:
     engine_for: Callable[["Request", "Execution"], "EngineFor"]
     suited: Callable[["Request"], "Request"] = _as_it_is
     weights: Callable[[Path], Weights] = _gguf
+    has_usual_sizes: Callable[[Sequence[str]], bool] = lambda _arguments: True
     types: tuple[str, ...] = ("f16",)
     spelled: Callable[[Pair], str] = str
 
@@ -211,6 +221,7 @@ ENGINES: Mapping[str, Offer] = {
         find=_find_mlx,
         engine_for=_mlx,
         weights=_folder_of_mlx,
+        has_usual_sizes=is_of_known_size,
         types=("f16", "kv4"),
     ),
     COMMAND: Offer(
@@ -232,6 +243,26 @@ ENGINES: Mapping[str, Offer] = {
 def asks_for(engine: str) -> Callable[[Pair], str]:
     """How a user asks *engine* for a pair; of one that is not known, the pair."""
     return ENGINES[engine].spelled if engine in ENGINES else str
+
+
+def weights_of(run: "Run") -> Weights | None:
+    """
+    The header that predicts the caches of *run*; None if there is none.
+
+    Read where its records say, of a file of the same size or, as converters of weights
+    make them, of a folder that is named after their hash.
+    """
+    offer, facts = ENGINES.get(run.setup.engine), run.setup.weights
+    if offer is None or not offer.has_usual_sizes(run.setup.server_args):
+        return None
+    for record in run.records:
+        with suppress(ValueError, IndexError, MachineError):
+            path = Path(record.command[record.command.index("--model") + 1])
+            weights = offer.weights(path)
+            is_named = bool(facts.sha256) and facts.sha256[:12] in path.name
+            is_same = is_named or weights.size_bytes == facts.size_bytes
+            return weights if is_same and weights.architecture else None
+    return None
 
 
 def offered(request: "Request") -> Offer:

@@ -516,6 +516,11 @@ class Engine(ABC):
         return None
 
     @property
+    def has_usual_sizes(self) -> bool:
+        """Whether its caches take what their types say: no limit, no other groups."""
+        return True
+
+    @property
     def stretches_context(self) -> bool:
         """Whether the user's arguments extend the context beyond the training."""
         return False

@@ -13,6 +13,7 @@ from plotly.offline import get_plotlyjs
 
 from codeneedle.document import Document, Facts, Lines
 from codeneedle.grid import Pair
+from codeneedle.models.gguf import Weights
 from codeneedle.models.kv_cache import kv_bytes, usual_contexts
 from codeneedle.probes import PROBES, frames
 from codeneedle.probes.answers import Answer
@@ -22,7 +23,6 @@ from codeneedle.report import answers, captions, compare
 from codeneedle.report.data import strict
 from codeneedle.report.grid import RAMP, hex_of, value_scale
 from codeneedle.report.html import html
-from codeneedle.report.plan import predictable, weights_of_run
 from codeneedle.report.table import Column, PairTable, pair_table
 from codeneedle.report.verdict import Spell, front, headline, sentences
 from codeneedle.report.verdict import table as losses
@@ -38,7 +38,10 @@ MOST_DEPTHS = 10
 
 
 def page(
-    runs: Sequence[Run], limits: Limits | None, asks_for: Callable[[str], Spell]
+    runs: Sequence[Run],
+    limits: Limits | None,
+    asks_for: Callable[[str], Spell],
+    weights_of: Callable[[Run], Weights | None],
 ) -> str:
     """
     The page of *runs*, which works without a network, a server or further files.
@@ -50,13 +53,14 @@ def page(
         runs: The first one is shown first; of two, the second is compared with it.
         limits: What the user can bear to lose.
         asks_for: How a pair is asked for on the command line of an engine.
+        weights_of: The header that predicts the caches of a run.
     """
     names = captions.names_of(runs)
     found = [judge(run, limits) for run in runs]
-    shown = [
-        {"name": name, **_run_facts(each, asks_for(each.run.setup.engine))}
-        for name, each in zip(names, found, strict=True)
-    ]
+    shown = []
+    for name, each in zip(names, found, strict=True):
+        spell = asks_for(each.run.setup.engine)
+        shown.append({"name": name, **_run_facts(each, spell, weights_of(each.run))})
     both = compare.summary(compare.compare(*runs)) if len(runs) == PAIR else ()
     folder = files("codeneedle.report")
     template = Environment(autoescape=True).from_string(
@@ -104,7 +108,7 @@ def _closed(script: str) -> str:
     return script.replace("</script", "<\\/script")
 
 
-def _run_facts(found: Verdict, spell: Spell) -> dict[str, Any]:
+def _run_facts(found: Verdict, spell: Spell, weights: Weights | None) -> dict[str, Any]:
     """What the script shows of one run."""
     run = found.run
     table = pair_table(run, tuple(PROBES.values()))
@@ -124,7 +128,7 @@ def _run_facts(found: Verdict, spell: Spell) -> dict[str, Any]:
         "front": _front(found),
         "maps": list(_maps(by_pair)),
         "answers": _answers(by_pair),
-        "memory": _memory(run, table),
+        "memory": _memory(weights, table.pairs),
     }
 
 
@@ -276,16 +280,14 @@ def _shown(line: str | None) -> str | None:
     return None if line is None else visible(line.replace("\t", "»   "))
 
 
-def _memory(run: Run, table: PairTable) -> dict[str, Any]:
+def _memory(weights: Weights | None, pairs: Sequence[Pair]) -> dict[str, Any]:
     """Predicted KV cache of each pair by context; empty without the weights' header."""
-    weights = weights_of_run(run)
     if weights is None:
         return {"contexts": [], "pairs": {}}
     contexts = usual_contexts(weights.training_context)
-    weights = predictable(weights, run.setup.server_args)
-    sizes: Mapping[str, list[float | None]] = {
+    sizes = {
         visible(str(pair)): [_mib(kv_bytes(weights, pair, each)) for each in contexts]
-        for pair in table.pairs
+        for pair in pairs
     }
     return {"contexts": list(contexts), "pairs": sizes}
 

@@ -1,14 +1,9 @@
 """The plan of a sweep, and KV memory as predicted and as measured."""
 
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 from codeneedle.document import Document, Facts, Grid, Heading, Lines, Table
-from codeneedle.engines.mlx.folder import is_folder_of_mlx, read_folder
-from codeneedle.engines.mlx.settings import is_of_known_size
-from codeneedle.errors import MachineError
 from codeneedle.grid import Pair, precision
 from codeneedle.models.gguf import Weights
 from codeneedle.models.kv_cache import (
@@ -20,7 +15,6 @@ from codeneedle.models.kv_cache import (
     predicted,
     room_of,
 )
-from codeneedle.models.weights import read_header
 from codeneedle.probes.probe import Probe
 from codeneedle.records.record import AGAIN, CellRecord, Run, Setup, Status
 from codeneedle.report.captions import (
@@ -96,18 +90,14 @@ class Measured:
 
 def planned_memory(plan: Plan) -> MemoryPlan:
     """The memory of the pairs of *plan*, on its devices or else this machine."""
-    identity = plan.engine.identity()
-    room = room_of(identity.devices, machine.facts().memory_bytes)
-    weights = predictable(plan.weights, identity.arguments)
-    return predicted(weights, plan.pairs, room)
+    room = room_of(plan.engine.identity().devices, machine.facts().memory_bytes)
+    return predicted(_weights(plan), plan.pairs, room)
 
 
-def predictable(weights: Weights, arguments: Sequence[str]) -> Weights:
-    """
-    *weights*; as of an unknown architecture where the engine's *arguments* give its
-    caches other sizes than those that are predicted.
-    """
-    return weights if is_of_known_size(arguments) else replace(weights, architecture="")
+def _weights(plan: Plan) -> Weights:
+    """Those of *plan*; of an unknown architecture where sizes cannot be predicted."""
+    known = plan.engine.has_usual_sizes
+    return plan.weights if known else replace(plan.weights, architecture="")
 
 
 def predicted_memory(memory: MemoryPlan) -> Document:
@@ -122,17 +112,16 @@ def predicted_memory(memory: MemoryPlan) -> Document:
     yield Lines(list(_memory_notes(memory)))
 
 
-def measured_memory(run: Run, weights: Weights | None = None) -> Document:
+def measured_memory(run: Run, weights: Weights | None) -> Document:
     """
     The memory of each finished pair of *run*, and what its weights' header predicts.
 
     Args:
         run: Records of any probes. Of each pair, the one with the longest context is
             shown; one with the peak of a server goes first.
-        weights: The model; read from the path in the records if None.
+        weights: The model; None if nothing can be predicted.
     """
-    weights = weights or weights_of_run(run)
-    found = measured(run, weights and predictable(weights, run.setup.server_args))
+    found = measured(run, weights)
     contexts = sorted({each.context for each in found})
     lengths = " or ".join(f"{context:,}" for context in contexts)
     where = f", context {lengths} tokens" if found else ""
@@ -174,25 +163,6 @@ def _left_out(run: Run) -> Iterator[str]:
                 pairs.append(record.pair)
     for (status, reason), pairs in failed.items():
         yield failure_phrase(pairs, status, reason)
-
-
-def weights_of_run(run: Run) -> Weights | None:
-    """
-    The header of the weights of *run*, if a file of that size is still there, or a
-    folder that MLX's converter has named after their hash.
-    """
-    for record in run.records:
-        command = record.command
-        with suppress(ValueError, IndexError, MachineError):
-            path, facts = Path(command[command.index("--model") + 1]), run.setup.weights
-            is_folder = is_folder_of_mlx(path)
-            weights = read_folder(path) if is_folder else read_header(path)
-            is_named = (
-                is_folder and bool(facts.sha256) and facts.sha256[:12] in path.name
-            )
-            same = is_named or weights.size_bytes == facts.size_bytes
-            return weights if same else None
-    return None
 
 
 def _measured(record: CellRecord, weights: Weights | None) -> Measured:
@@ -426,15 +396,13 @@ def _whole_corpus(plan: Plan) -> str:
 
 def _asked(plan: Plan, setup: Setup | None, probe: Probe) -> str:
     """What a cell of *probe* is asked, and the tokens that this takes."""
-    settings = plan.request.chosen(probe.name, probe.settings)
-    work = plan.work(probe)
-    phrases = [probe.price(settings, setup)]
+    work, phrases = plan.work(probe), []
     if work:
         about = "" if setup and setup.corpus.is_counted else "about "
         texts = plural(len(work.texts), "text") if work.texts[1:] else "the text"
         read = f"{about}{plural(sum(work.texts), 'token')} of {texts} read a cell"
         more = f", about {work.written:,} written or forced" if work.written else ""
-        phrases = [work.phrase or phrases[0], read + more]
+        phrases = [work.phrase, read + more]
     return "; ".join(filter(None, phrases)) or "each pair"
 
 
@@ -523,8 +491,7 @@ def _cell(plan: Plan, pair: Pair, cells: _Cells) -> str:
     record = cells.records.get(pair)
     if record and not record.has_numbers:
         return status_word(record.status)
-    weights = predictable(plan.weights, plan.engine.identity().arguments)
-    predicted = kv_bytes(weights, pair, plan.context)
+    predicted = kv_bytes(_weights(plan), pair, plan.context)
     shown = UNKNOWN if predicted is None else f"{mib(predicted):,.1f}"
     is_done = record is not None and pair not in cells.lacking
     twice = TWICE_MARK if pair == cells.repeated else " "

@@ -263,7 +263,8 @@ def test_a_long_sweep_stops_at_a_reference_that_has_nothing_to_lose(folder):
     assert "right with f16/f16, so there is little to lose; the other 8 cells" in (
         " ".join(told.stderr.split())
     )
-    assert ["f16-f16.retrieval.json"] == os.listdir(folder / RUN / "cells")
+    cells = (folder / RUN / "cells").iterdir()
+    assert ["f16-f16.retrieval.json"] == [path.name for path in cells]
     setup = json.loads((folder / RUN / "setup.json").read_text())
     assert "f16/f16" == setup["calibrated"]["retrieval"]["reference"]
 

@@ -25,6 +25,10 @@ def asks_for(engine):
     return lambda pair: f"{engine}: {spell(pair)}"
 
 
+def unknown(_run):
+    """No header of weights."""
+
+
 def lossy(pair, at):
     return 20 - (3 if pair.k == "q4_0" else at % 2)
 
@@ -43,7 +47,7 @@ def run():
 def html(run):
     """Its page, beside a second run."""
     other = replace(made_run(lossy), name="second/run")
-    return page([run, other], None, asks_for)
+    return page([run, other], None, asks_for, unknown)
 
 
 def test_it_is_one_file_without_requests_of_at_most_6_mb(html):
@@ -65,10 +69,10 @@ def test_two_runs_are_compared_and_of_three_none(run):
     """Of two, what differs in their setups and what changed is on the page."""
     other = replace(run, name="other/run", setup=replace(run.setup, rotation=False))
 
-    both = page([run, other], None, asks_for)
+    both = page([run, other], None, asks_for, unknown)
     assert ">rotation</td>" in both
     assert ">no difference shown</td>" in both
-    assert "compared with" not in page([run, other, run], None, asks_for)
+    assert "compared with" not in page([run, other, run], None, asks_for, unknown)
 
 
 def test_runs_of_one_name_are_told_apart_and_each_speaks_its_own_words(tmp_path):
@@ -77,7 +81,7 @@ def test_runs_of_one_name_are_told_apart_and_each_speaks_its_own_words(tmp_path)
     second = replace(first, root=tmp_path / "b")
     second = replace(second, setup=replace(second.setup, engine="mlx"))
 
-    said = page([first, second], None, asks_for)
+    said = page([first, second], None, asks_for, unknown)
 
     for folder in ("a", "b"):
         assert f'"name":"{tmp_path / folder / first.name}"' in said
@@ -93,7 +97,9 @@ def test_answers_to_tasks_stand_beside_what_was_expected():
     )
     record = retrieval_record("bf16/q4_0", texts)
     setup = replace(made_setup(), probes={"retrieval": {"tasks": ["multikey"]}})
-    said = page([Run(name="made", setup=setup, records=(record,))], None, asks_for)
+    said = page(
+        [Run(name="made", setup=setup, records=(record,))], None, asks_for, unknown
+    )
 
     assert '"said":"correct","isRight":true,"error":"","rows":[]' in said
     assert '","no"]]' in said
@@ -104,7 +110,7 @@ def test_it_holds_the_sweep_file_and_the_command_that_goes_on(run):
     kept = replace(
         run, name="a/b c", root=Path("my runs"), sweep='corpus = "x"\nseed = 7\x1b\n'
     )
-    html = page([kept], None, asks_for)
+    html = page([kept], None, asks_for, unknown)
 
     assert "<pre>codeneedle sweep &#39;my runs/a/b c&#39;</pre>" in html
     assert "<pre>corpus = &#34;x&#34;\nseed = 7\\x1b</pre>" in html

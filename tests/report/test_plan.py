@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import msgspec
 import pytest
-from fake_engine import FakeEngine, made_weights
+from fake_engine import FakeEngine
 from gguf_files import SHAPE, gguf_bytes, write_gguf
 from made_plans import made_world, planned
 from made_records import failed_record, made_record, made_run, made_setup
@@ -22,9 +22,7 @@ from codeneedle.records.record import (
     KvBuffer,
     Phases,
     Status,
-    WeightsFacts,
 )
-from codeneedle.report import plan
 from codeneedle.report.plan import (
     measured,
     measured_memory,
@@ -32,7 +30,6 @@ from codeneedle.report.plan import (
     planned_memory,
     predicted_memory,
     time_phrase,
-    weights_of_run,
 )
 
 SETUP = made_setup(needles=2)
@@ -123,7 +120,7 @@ def test_a_probe_tells_its_price():
     """Questions and tokens to read, before anything is measured."""
     text = " ".join(shown(planned(probes=("retrieval",))).split())
 
-    assert "retrieval 120 questions and about " in text
+    assert "retrieval 120 questions: single, multikey at " in text
     assert "the first pair also sets 2 dials" in text
 
 
@@ -353,7 +350,7 @@ def test_measured_sizes_on_a_large_accelerator_fit_80_columns():
     assert expected == lines[3].split()[1:]
     assert ("device", "-") == (lines[2].split()[-1], lines[4].split()[-1])
     assert 80 >= max(map(len, lines[1:5]))
-    assert "peak" == lines_of(measured_memory(run_of(unknown)))[2].split()[-1]
+    assert "peak" == lines_of(measured_memory(run_of(unknown), None))[2].split()[-1]
 
 
 def test_the_longest_context_of_a_pair_counts():
@@ -390,8 +387,8 @@ def test_without_weights_or_finished_cells_there_is_no_prediction():
     """The weights of an old run may be gone."""
     run = run_of(served("f16/f16", k_mib=2, v_mib=2, command=("x", "--model", "/no")))
 
-    lines = lines_of(measured_memory(run))
-    none = lines_of(measured_memory(run_of(failed_record("f16/f16"))))
+    lines = lines_of(measured_memory(run, None))
+    none = lines_of(measured_memory(run_of(failed_record("f16/f16")), None))
 
     assert "?" == lines[3].split()[2]
     assert "no prediction: the weights are not where they were" in " ".join(lines)
@@ -415,68 +412,17 @@ def test_memory_leaves_out_cells_that_did_not_finish(status):
     assert f"left out: f16/q4_0 {status}: Ctrl-C" == lines[-1]
 
 
-def test_the_weights_are_found_where_the_records_say(tmp_path):
-    """A file of the same size at the same path."""
-    path = write_gguf(tmp_path / "m.gguf")
-    command = ("llama-server", "--model", str(path))
-    facts = WeightsFacts(name="m", sha256="ab" * 32, size_bytes=path.stat().st_size)
-    run = replace(
-        run_of(served("f16/f16", k_mib=2, v_mib=2, command=command)),
-        setup=replace(made_setup(), weights=facts),
-    )
+@pytest.mark.parametrize("is_known", [True, False])
+def test_caches_with_settings_of_their_own_are_not_predicted(is_known, monkeypatch):
+    """An engine says so: groups of other sizes, and limits, change a token's share."""
+    monkeypatch.setattr(FakeEngine, "has_usual_sizes", is_known)
+    run = run_of(served("f16/q4_0", k_mib=4.0, v_mib=1.125))
 
-    assert 4 == weights_of_run(run).layers
-    other = replace(facts, size_bytes=1)
-    assert None is weights_of_run(replace(run, setup=replace(run.setup, weights=other)))
-
-
-@pytest.mark.parametrize(("digest", "layers"), [("ab" * 32, 4), ("cd" * 32, None)])
-def test_converted_weights_are_known_by_the_hash_in_their_name(
-    tmp_path, monkeypatch, digest, layers
-):
-    """The folder that MLX reads has another size than the GGUF file it was made of."""
-    folder = tmp_path / f"m-{'ab' * 6}-1"
-    made = replace(made_weights(), layers=4, size_bytes=2)
-    monkeypatch.setattr(plan, "is_folder_of_mlx", lambda path: path == folder)
-    monkeypatch.setattr(plan, "read_folder", lambda _path: made)
-    command = ("python", "--model", str(folder))
-    run = replace(
-        run_of(served("f16/f16", k_mib=2, v_mib=2, command=command)),
-        setup=replace(
-            made_setup(), weights=WeightsFacts(name="m", sha256=digest, size_bytes=1)
-        ),
-    )
-
-    found = weights_of_run(run)
-
-    assert layers == (found and found.layers)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "is_known"),
-    [
-        ((), True),
-        (("--kv-group-size 64", "--quantized-kv-start 0", "--compute model"), True),
-        (("--kv-group-size 32", "--quantized-kv-start 0"), False),
-        (("--kv-group-size 64,32",), False),
-        (("--kv-group-size 64", "--max-kv-size 512"), False),
-    ],
-)
-def test_caches_with_settings_of_their_own_are_not_predicted(
-    arguments, is_known, monkeypatch
-):
-    """MLX's groups of other sizes than 64, and its limit, change what a token takes."""
-    engine = FakeEngine()
-    identity = replace(engine.identity(), arguments=arguments)
-    monkeypatch.setattr(FakeEngine, "identity", lambda _self: identity)
-    made, run = on_devices(), run_of(served("f16/q4_0", k_mib=4.0, v_mib=1.125))
-    run = replace(run, setup=replace(run.setup, server_args=arguments))
-
-    planned, shown = planned_memory(made), lines_of(measured_memory(run, WEIGHTS))
+    planned = planned_memory(on_devices())
+    shown = " ".join(lines_of(measured_memory(run, WEIGHTS if is_known else None)))
 
     assert {is_known} == {each.kv_bytes[0] is not None for each in planned.pairs}
-    assert is_known == ("as predicted" in " ".join(shown))
-    assert is_known == ("no prediction" not in " ".join(shown))
+    assert is_known == ("as predicted" in shown) == ("no prediction" not in shown)
 
 
 def on_devices(*devices):

@@ -45,7 +45,7 @@ from codeneedle.engines.mlx import log as logs
 from codeneedle.engines.mlx.convert import converted, refuse_unconvertible
 from codeneedle.engines.mlx.folder import is_folder_of_mlx, read_folder
 from codeneedle.engines.mlx.log import KEY_VARIABLE
-from codeneedle.engines.mlx.settings import NAME, MlxSettings, missing
+from codeneedle.engines.mlx.settings import NAME, MlxSettings, is_of_known_size, missing
 from codeneedle.errors import BadInput, CellError, ToolFailed
 from codeneedle.grid import Pair
 from codeneedle.models.gguf import Weights
@@ -181,6 +181,11 @@ class Mlx(Engine):
             devices=devices(),
             arguments=tuple(self._cache_arguments()),
         )
+
+    @property
+    def has_usual_sizes(self) -> bool:
+        """As of `engine.Engine`."""
+        return is_of_known_size(self.identity().arguments)
 
     def cache_types(self) -> CacheTypes:
         """As of `engine.Engine`."""
