@@ -373,7 +373,7 @@ class Work:
         texts: Lengths of the texts that are read, each from an empty cache, in tokens.
         written: Tokens that are written or forced one after the other.
         depth: Tokens before these, a mean.
-        phrase: What is asked, where the text tells more of it than the settings do.
+        phrase: What is asked, for the plan.
     """
 
     texts: tuple[int, ...] = ()
@@ -503,14 +503,6 @@ class Probe(ABC):
     ) -> tuple[str, ...]:
         """What a user should know before it starts, one sentence each."""
         return ()
-
-    def price(self, _settings: Any, _setup: Setup | None) -> str:
-        """
-        What a pair takes, as a phrase for the plan; empty if there is nothing to say.
-
-        The setup is that of the run folder, None in a new one.
-        """
-        return ""
 
     def work(self, _settings: Any, _outlook: Outlook) -> Work | None:
         """What a cell takes; None where nothing can be said before the first one."""

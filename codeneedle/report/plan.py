@@ -396,15 +396,13 @@ def _whole_corpus(plan: Plan) -> str:
 
 def _asked(plan: Plan, setup: Setup | None, probe: Probe) -> str:
     """What a cell of *probe* is asked, and the tokens that this takes."""
-    settings = plan.request.chosen(probe.name, probe.settings)
-    work = plan.work(probe)
-    phrases = [probe.price(settings, setup)]
+    work, phrases = plan.work(probe), []
     if work:
         about = "" if setup and setup.corpus.is_counted else "about "
         texts = plural(len(work.texts), "text") if work.texts[1:] else "the text"
         read = f"{about}{plural(sum(work.texts), 'token')} of {texts} read a cell"
         more = f", about {work.written:,} written or forced" if work.written else ""
-        phrases = [work.phrase or phrases[0], read + more]
+        phrases = [work.phrase, read + more]
     return "; ".join(filter(None, phrases)) or "each pair"
 
 

@@ -120,7 +120,7 @@ def test_a_probe_tells_its_price():
     """Questions and tokens to read, before anything is measured."""
     text = " ".join(shown(planned(probes=("retrieval",))).split())
 
-    assert "retrieval 120 questions and about " in text
+    assert "retrieval 120 questions: single, multikey at " in text
     assert "the first pair also sets 2 dials" in text
 
 

@@ -148,8 +148,13 @@ def test_without_a_metric_the_headline_of_what_ran_is_shown(tmp_path):
     """Of retrieval that of its first task, where all of its tasks are uninformative."""
     stored(tmp_path, made_run(), corpus="recalled")
     chosen = {
-        **{"tasks": ["single"], "lengths": [1024], "depths": [0.5], "questions": 1},
-        **{"dial": [], "gate": "on", "graded": ""},
+        "tasks": ["single"],
+        "lengths": [1024],
+        "depths": [0.5],
+        "questions": 1,
+        "dial": [],
+        "gate": "on",
+        "graded": "",
     }
     setup = replace(made_setup(), probes={"retrieval": chosen})
     texts = made_texts("single", dial=0)

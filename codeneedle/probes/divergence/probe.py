@@ -188,7 +188,7 @@ class DivergenceProbe(Probe):
         text = settings.text
         size = corpus.size_bytes if corpus else None
         if text:
-            size = len(file_bytes(text, option="--text"))
+            size = len(file_bytes(text))
         if size is None or settings.chunks is None:
             return
         longest = max(settings.contexts, default=SMALLEST_DEFAULT_CONTEXT)
@@ -204,7 +204,7 @@ class DivergenceProbe(Probe):
     def work(self, settings: DivergenceSettings, outlook: Outlook) -> Work:
         """Each chunk once, as many as the text is likely to have."""
         text = settings.text
-        size = len(file_bytes(text, option="--text")) if text else 0
+        size = len(file_bytes(text)) if text else 0
         tokens = size // BYTES_PER_TOKEN if text else outlook.text_tokens
         longest = min(DEFAULT_CONTEXT, outlook.context)
         contexts = settings.contexts or (_shortened(longest, tokens),)
@@ -325,7 +325,7 @@ def _sizes(conditions: Json) -> dict[int, int]:
 def _text(run: RunContext) -> bytes:
     """The text to compare on: the file asked for, else the corpus as it is sent."""
     path = run.settings_of(DivergenceSettings, NAME).text
-    return run.text.encode() if path is None else file_bytes(path, option="--text")
+    return run.text.encode() if path is None else file_bytes(path)
 
 
 def _chunks(settings: DivergenceSettings, context: int, text_size: int) -> int:

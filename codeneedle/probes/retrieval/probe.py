@@ -156,28 +156,20 @@ class RetrievalProbe(Probe):
                 else f"These weights were trained for {trained:,} tokens: use {less}.",
             )
 
-    def price(self, settings: RetrievalSettings, _setup: Setup | None = None) -> str:
-        """What a pair takes, as a phrase for the plan."""
-        chosen = stored_conditions(settings)
-        read = sum(size.length for size, _ in texts_of(expected(chosen), chosen))
-        asked = sum(map(chosen.questions_of, chosen.tasks)) * len(chosen.lengths)
-        found = len(chosen.tasks) - len(chosen.dial)
-        dials = f"; the first pair also sets {plural(found, 'dial')}" if found else ""
-        lengths = ", ".join(map(str, chosen.lengths))
-        return (
-            f"{plural(asked, 'question')} and about {read:,} tokens of text a pair: "
-            f"{', '.join(chosen.tasks)} at {lengths} tokens{dials}"
-        )
-
     def work(self, settings: RetrievalSettings, _outlook: Outlook) -> Work:
         """Each text, and an answer to each question, written and forced."""
         chosen = stored_conditions(settings)
         texts = [size.length for size, _ in texts_of(expected(chosen), chosen)]
         asked = sum(map(chosen.questions_of, chosen.tasks)) * len(chosen.lengths)
+        found = len(chosen.tasks) - len(chosen.dial)
+        dials = f"; the first pair also sets {plural(found, 'dial')}" if found else ""
+        lengths = ", ".join(map(str, chosen.lengths))
         return Work(
             texts=tuple(texts),
             written=asked * USUAL_ANSWER_TOKENS,
             depth=sum(texts) // len(texts),
+            phrase=f"{plural(asked, 'question')}: {', '.join(chosen.tasks)} at "
+            f"{lengths} tokens{dials}",
         )
 
     def conditions(self, run: RunContext) -> Json:
