@@ -134,8 +134,7 @@ class Step:
             return self.what
         if not at.is_prompt:
             return f"{self.what}, token {at.done:,} of {at.total:,}"
-        share = f"{at.done / at.total:.0%}"
-        return f"{self.what}: {at.done:,} of {at.total:,} tokens read ({share})"
+        return f"{self.what}: {at.done / at.total:.0%} of {at.total:,} tokens"
 
 
 @dataclass(slots=True, kw_only=True)
