@@ -253,6 +253,24 @@ def test_what_cannot_be_measured_of_an_addition_leaves_the_numbers(
 
 
 @pytest.mark.real
+def test_a_long_sweep_stops_at_a_reference_that_has_nothing_to_lose(folder):
+    """The built-in model finds no function by what it does; its cell stays."""
+    chosen = ("--types", "f16,q8_0,q4_0", "--corpus", "tiny", "--context", "1536")
+    asked = ("--probe", "retrieval", "--tasks", "meaning", "--lengths", "700")
+
+    told = called(folder, "sweep", *chosen, *asked, "--depths", "0.5", "--dial", "0")
+
+    assert 1 == told.returncode
+    assert "right with f16/f16, so there is little to lose; the other 8 cells" in (
+        " ".join(told.stderr.split())
+    )
+    cells = (folder / RUN / "cells").iterdir()
+    assert ["f16-f16.retrieval.json"] == [path.name for path in cells]
+    setup = json.loads((folder / RUN / "setup.json").read_text())
+    assert "f16/f16" == setup["calibrated"]["retrieval"]["reference"]
+
+
+@pytest.mark.real
 def test_lengths_and_depths_that_are_added_cost_their_texts_alone(folder):
     """Of the built-in model, whose tokens are bytes."""
     pairs = ("f16-f16", "q4_0-q4_0")

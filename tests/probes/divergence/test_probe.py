@@ -378,13 +378,6 @@ def test_a_text_that_changed_meanwhile_is_refused(made_run, tmp_path):
         PROBE.measure(cell)
 
 
-def test_the_order_is_by_precision():
-    """Each pair comes after those that would be the reference before it."""
-    pairs = [Pair("q4_0", "q4_0"), Pair("q8_0", "f16"), Pair("f16", "q4_0")]
-
-    assert [pairs[2], pairs[1], pairs[0]] == list(PROBE.order(pairs))
-
-
 # The real tool
 
 
