@@ -3,16 +3,32 @@
 from dataclasses import replace
 
 from made_records import made_setup
-from made_retrieval import made_frozen, made_texts, retrieval_record, with_frozen
+from made_retrieval import (
+    DEPTHS,
+    made_frozen,
+    made_texts,
+    retrieval_record,
+    with_frozen,
+)
 
 from codeneedle.probes.retrieval.metrics import METRICS, of_tasks
 from codeneedle.probes.retrieval.record import NAME
-from codeneedle.records.record import Run
+from codeneedle.probes.retrieval.settings import RetrievalConditions
+from codeneedle.records.record import Run, as_json
 
 LENGTHS = (1024, 2048)
+CONDITIONS = RetrievalConditions(
+    tasks=("multikey",),
+    lengths=LENGTHS,
+    depths=DEPTHS,
+    questions=2,
+    dial=(),
+    gate="on",
+    graded="",
+)
 SETUP = replace(
     made_setup(types_k=("f16", "q4_0"), types_v=("f16",)),
-    probes={NAME: {"tasks": ["multikey"], "lengths": list(LENGTHS)}},
+    probes={NAME: as_json(CONDITIONS)},
 )
 BY_NAME = {metric.name: metric for metric in (*METRICS, *of_tasks(SETUP))}
 RIGHT = BY_NAME["retrieval"]
