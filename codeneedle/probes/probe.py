@@ -26,7 +26,7 @@ from codeneedle.engines.engine import (
 )
 from codeneedle.engines.messages import Progress
 from codeneedle.errors import CellError, FolderUnusable
-from codeneedle.grid import Pair
+from codeneedle.grid import Pair, most_precise_first
 from codeneedle.models.gguf import Weights
 from codeneedle.probes.answers import Answer, Gap
 from codeneedle.probes.metrics import Metric
@@ -134,8 +134,7 @@ class Step:
             return self.what
         if not at.is_prompt:
             return f"{self.what}, token {at.done:,} of {at.total:,}"
-        share = f"{at.done / at.total:.0%}"
-        return f"{self.what}: {at.done:,} of {at.total:,} tokens read ({share})"
+        return f"{self.what}: {at.done / at.total:.0%} of {at.total:,} tokens"
 
 
 @dataclass(slots=True, kw_only=True)
@@ -373,7 +372,7 @@ class Work:
         texts: Lengths of the texts that are read, each from an empty cache, in tokens.
         written: Tokens that are written or forced one after the other.
         depth: Tokens before these, a mean.
-        phrase: What is asked, where the text tells more of it than the settings do.
+        phrase: What is asked, for the plan.
     """
 
     texts: tuple[int, ...] = ()
@@ -504,14 +503,6 @@ class Probe(ABC):
         """What a user should know before it starts, one sentence each."""
         return ()
 
-    def price(self, _settings: Any, _setup: Setup | None) -> str:
-        """
-        What a pair takes, as a phrase for the plan; empty if there is nothing to say.
-
-        The setup is that of the run folder, None in a new one.
-        """
-        return ""
-
     def work(self, _settings: Any, _outlook: Outlook) -> Work | None:
         """What a cell takes; None where nothing can be said before the first one."""
         return None
@@ -545,8 +536,8 @@ class Probe(ABC):
     # --- cell by cell
 
     def order(self, pairs: Sequence[Pair]) -> Sequence[Pair]:
-        """The pairs in the order that the probe needs; shuffled by default."""
-        return pairs
+        """The shuffled *pairs* in running order; by precision where one calibrates."""
+        return most_precise_first(pairs) if self.calibrates else pairs
 
     @abstractmethod
     def measure(self, context: ProbeContext) -> Json:

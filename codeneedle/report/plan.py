@@ -286,6 +286,9 @@ TWICE_MARK = "="
 ROOM_TOKENS = 1024
 """Of a context, for a question and its answer."""
 
+MOST_ROWS = 12
+"""Pairs whose memory is shown by context; of more, those of one type."""
+
 FIRST_PAIRS = 3
 """Pairs of the running order that are shown."""
 
@@ -334,8 +337,15 @@ def plan_document(plan: Plan, growing: Sequence[str] = ()) -> Document:
     ]
     yield Grid(request.rows, request.columns, rows)
     yield Lines(list(_legend(plan, cells)))
-    yield from predicted_memory(planned_memory(plan))
+    yield from predicted_memory(_shortened(planned_memory(plan)))
     yield Lines([f"note: {note}" for note in plan.notes], style="yellow")
+
+
+def _shortened(memory: MemoryPlan) -> MemoryPlan:
+    """Of many pairs those of one type: the others lie between them."""
+    alike = tuple(each for each in memory.pairs if each.pair.k == each.pair.v)
+    is_long = len(memory.pairs) > MOST_ROWS and alike
+    return replace(memory, pairs=alike) if is_long else memory
 
 
 def _cells_of(plan: Plan, probe: Probe, growing: Sequence[str]) -> _Cells:
@@ -396,15 +406,13 @@ def _whole_corpus(plan: Plan) -> str:
 
 def _asked(plan: Plan, setup: Setup | None, probe: Probe) -> str:
     """What a cell of *probe* is asked, and the tokens that this takes."""
-    settings = plan.request.chosen(probe.name, probe.settings)
-    work = plan.work(probe)
-    phrases = [probe.price(settings, setup)]
+    work, phrases = plan.work(probe), []
     if work:
         about = "" if setup and setup.corpus.is_counted else "about "
         texts = plural(len(work.texts), "text") if work.texts[1:] else "the text"
         read = f"{about}{plural(sum(work.texts), 'token')} of {texts} read a cell"
         more = f", about {work.written:,} written or forced" if work.written else ""
-        phrases = [work.phrase or phrases[0], read + more]
+        phrases = [work.phrase, read + more]
     return "; ".join(filter(None, phrases)) or "each pair"
 
 

@@ -120,7 +120,7 @@ def test_a_probe_tells_its_price():
     """Questions and tokens to read, before anything is measured."""
     text = " ".join(shown(planned(probes=("retrieval",))).split())
 
-    assert "retrieval 120 questions and about " in text
+    assert "retrieval 120 questions: single, multikey at " in text
     assert "the first pair also sets 2 dials" in text
 
 
@@ -267,6 +267,18 @@ def served(pair, *, k_mib, v_mib, context=4096, **changes):
 def run_of(*records):
     """A run of *records* alone."""
     return replace(made_run(), records=records)
+
+
+def test_of_many_pairs_the_memory_of_those_of_one_type_is_shown_by_context(
+    monkeypatch,
+):
+    monkeypatch.setattr("codeneedle.report.plan.MOST_ROWS", 8)
+    types = ("bf16", "q8_0", "q4_0")
+    text = shown(planned(k_types=types, v_types=types)).partition("by context")[2]
+
+    rows = [line.split()[0] for line in text.splitlines() if "/" in line]
+    assert ["K/V", *(f"{each}/{each}" for each in types)] == rows
+    assert "bf16/q8_0" not in text
 
 
 def test_a_plan_has_a_row_per_pair():

@@ -129,7 +129,7 @@ def _compared(
     with locked(task.folder / "base.lock", waiting=nap):
         reference = tool.reference(task)
         if reference is None:
-            what = f"computing the reference {task.reference}"
+            what = "computing the reference"
             tell(what, done, 0)
             name = f"{task.reference.slug}.{probe}-base.{task.context}.log"
             reference = tool.write_reference(
@@ -175,9 +175,9 @@ def _steps(tool: DivergenceTool, task: DivergenceTask) -> int:
     return (1 if tool.reference(task) else 2) * task.chunks
 
 
-def file_bytes(path: Path, *, option: str) -> bytes:
+def file_bytes(path: Path) -> bytes:
     """
-    A text that *option* names.
+    The text that ``--text`` names.
 
     Raises:
         BadInput: If it is no file, or too large.
@@ -193,9 +193,9 @@ def file_bytes(path: Path, *, option: str) -> bytes:
     except OSError as error:
         reason = error.strerror or str(error)
     raise BadInput(
-        source=f"{option} {path}",
+        source=f"--text {path}",
         reason=reason,
-        hint=f"Name a plain text file, or leave {option} out.",
+        hint="Name a plain text file, or leave --text out.",
     )
 
 

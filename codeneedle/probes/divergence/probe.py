@@ -1,7 +1,6 @@
 """The divergence probe: next-token distributions compared with the reference's."""
 
 import hashlib
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -11,7 +10,6 @@ from msgspec import Meta, Struct, structs
 from codeneedle.corpora.corpus import Corpus
 from codeneedle.engines.engine import Ability, Engine
 from codeneedle.errors import BadInput
-from codeneedle.grid import Pair, most_precise_first
 from codeneedle.probes.divergence.comparison import (
     MOST_CHUNKS,
     Text,
@@ -165,10 +163,6 @@ class DivergenceProbe(Probe):
         """The same at each context, where a run has several."""
         return at_contexts(setup, NAME)
 
-    def order(self, pairs: Sequence[Pair]) -> Sequence[Pair]:
-        """The reference first: the others are compared with it."""
-        return most_precise_first(pairs)
-
     def reads_corpus(self, settings: DivergenceSettings) -> bool:
         """Whether distributions are compared on the corpus, not on a text."""
         return settings.text is None
@@ -188,7 +182,7 @@ class DivergenceProbe(Probe):
         text = settings.text
         size = corpus.size_bytes if corpus else None
         if text:
-            size = len(file_bytes(text, option="--text"))
+            size = len(file_bytes(text))
         if size is None or settings.chunks is None:
             return
         longest = max(settings.contexts, default=SMALLEST_DEFAULT_CONTEXT)
@@ -204,7 +198,7 @@ class DivergenceProbe(Probe):
     def work(self, settings: DivergenceSettings, outlook: Outlook) -> Work:
         """Each chunk once, as many as the text is likely to have."""
         text = settings.text
-        size = len(file_bytes(text, option="--text")) if text else 0
+        size = len(file_bytes(text)) if text else 0
         tokens = size // BYTES_PER_TOKEN if text else outlook.text_tokens
         longest = min(DEFAULT_CONTEXT, outlook.context)
         contexts = settings.contexts or (_shortened(longest, tokens),)
@@ -325,7 +319,7 @@ def _sizes(conditions: Json) -> dict[int, int]:
 def _text(run: RunContext) -> bytes:
     """The text to compare on: the file asked for, else the corpus as it is sent."""
     path = run.settings_of(DivergenceSettings, NAME).text
-    return run.text.encode() if path is None else file_bytes(path, option="--text")
+    return run.text.encode() if path is None else file_bytes(path)
 
 
 def _chunks(settings: DivergenceSettings, context: int, text_size: int) -> int:

@@ -13,7 +13,6 @@ from codeneedle.document import Document
 from codeneedle.engines.engine import Ability
 from codeneedle.engines.messages import Chat, Completion, Forced, Reply
 from codeneedle.errors import BadInput, UnknownName
-from codeneedle.grid import Pair, most_precise_first
 from codeneedle.probes.answers import USABLE, Gap
 from codeneedle.probes.answers import Answer as Reported
 from codeneedle.probes.asking import Asker
@@ -156,28 +155,20 @@ class RetrievalProbe(Probe):
                 else f"These weights were trained for {trained:,} tokens: use {less}.",
             )
 
-    def price(self, settings: RetrievalSettings, _setup: Setup | None = None) -> str:
-        """What a pair takes, as a phrase for the plan."""
-        chosen = stored_conditions(settings)
-        read = sum(size.length for size, _ in texts_of(expected(chosen), chosen))
-        asked = sum(map(chosen.questions_of, chosen.tasks)) * len(chosen.lengths)
-        found = len(chosen.tasks) - len(chosen.dial)
-        dials = f"; the first pair also sets {plural(found, 'dial')}" if found else ""
-        lengths = ", ".join(map(str, chosen.lengths))
-        return (
-            f"{plural(asked, 'question')} and about {read:,} tokens of text a pair: "
-            f"{', '.join(chosen.tasks)} at {lengths} tokens{dials}"
-        )
-
     def work(self, settings: RetrievalSettings, _outlook: Outlook) -> Work:
         """Each text, and an answer to each question, written and forced."""
         chosen = stored_conditions(settings)
         texts = [size.length for size, _ in texts_of(expected(chosen), chosen)]
         asked = sum(map(chosen.questions_of, chosen.tasks)) * len(chosen.lengths)
+        found = len(chosen.tasks) - len(chosen.dial)
+        dials = f"; the first pair also sets {plural(found, 'dial')}" if found else ""
+        lengths = ", ".join(map(str, chosen.lengths))
         return Work(
             texts=tuple(texts),
             written=asked * USUAL_ANSWER_TOKENS,
             depth=sum(texts) // len(texts),
+            phrase=f"{plural(asked, 'question')}: {', '.join(chosen.tasks)} at "
+            f"{lengths} tokens{dials}",
         )
 
     def conditions(self, run: RunContext) -> Json:
@@ -215,10 +206,6 @@ class RetrievalProbe(Probe):
     def more_metrics(self, setup: Setup) -> tuple[Metric, ...]:
         """Those of each task, and of each of several lengths."""
         return of_tasks(setup)
-
-    def order(self, pairs: Sequence[Pair]) -> Sequence[Pair]:
-        """The running order: the first pair sets the dials for all others."""
-        return most_precise_first(pairs)
 
     def measure(self, context: ProbeContext) -> Json:
         """

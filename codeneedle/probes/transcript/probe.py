@@ -103,16 +103,6 @@ class TranscriptProbe(Probe):
         note = "is not stored: 'codeneedle show' reads the file again"
         return (f"the text of {_file(settings)} {note}",)
 
-    def price(self, settings: TranscriptSettings, setup: Setup | None) -> str:
-        """Number of turns that are forced; of all turns before they are counted."""
-        if setup and NAME in setup.probes:
-            return plural(len(conditions_of(setup).turns), "turn")
-        _, conversations = read_conversations(_file(settings))
-        turns = (turn for conversation in conversations for turn in conversation.turns)
-        count = sum(turn.role == "assistant" for turn in turns)
-        most = f", at most {settings.tokens:,} tokens" if settings.tokens else ""
-        return f"{plural(count, 'turn')}{most}"
-
     def work(self, settings: TranscriptSettings, outlook: Outlook) -> Work:
         """Each conversation is read once, and its turns are forced if they fit."""
         setup = outlook.setup
@@ -127,21 +117,25 @@ class TranscriptProbe(Probe):
                 texts=tuple(longest.values()),
                 written=sum(turn.tokens for turn in turns),
                 depth=sum(depths) // len(depths),
+                phrase=plural(len(turns), "turn"),
             )
         per_token = 1 if outlook.is_built_in else CHARACTERS_PER_TOKEN
         _, conversations = read_conversations(_file(settings))
-        texts, forced = [], 0
+        texts, forced, count = [], 0, 0
         for conversation in conversations:
             turns_of_it = conversation.turns
             sizes = [(len(str(turn.message())), turn.role) for turn in turns_of_it]
             whole = sum(size for size, _ in sizes) // per_token
             texts.append(min(whole, outlook.context))
-            answers = sum(size for size, role in sizes if role == "assistant")
-            forced += answers * texts[-1] // max(whole, 1) // per_token
+            answers = [size for size, role in sizes if role == "assistant"]
+            count += len(answers)
+            forced += sum(answers) * texts[-1] // max(whole, 1) // per_token
+        most = f", at most {settings.tokens:,} tokens" if settings.tokens else ""
         return Work(
             texts=tuple(texts),
             written=min(forced, settings.tokens or forced),
             depth=sum(texts) // len(texts) // 2,
+            phrase=f"{plural(count, 'turn')}{most}",
         )
 
     def conditions(self, run: RunContext) -> Json:

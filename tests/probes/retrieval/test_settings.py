@@ -82,10 +82,12 @@ def test_a_plan_prices_questions_and_reading():
         dial=(2,),
     )
 
-    assert PROBE.price(settings).startswith("12 questions and about 4,608 tokens")
-    assert PROBE.price(settings).endswith("the first pair also sets 1 dial")
-    assert PROBE.price(fixed).startswith("12 questions and about 1,536 tokens")
-    assert "dial" not in PROBE.price(fixed)
+    found, set_before = (PROBE.work(each, None) for each in (settings, fixed))
+
+    asked = "12 questions: multikey at 512, 1024 tokens"
+    assert (4608, 1536) == (sum(found.texts), sum(set_before.texts))
+    assert f"{asked}; the first pair also sets 1 dial" == found.phrase
+    assert asked == set_before.phrase
 
 
 @pytest.mark.parametrize(

@@ -214,10 +214,10 @@ def test_the_plan_estimates_tokens_until_they_are_counted(tmp_path):
         (estimated.written, counted.written),
     ):
         assert exact / 3 < about < 3 * exact
-    assert "4 turns" == PROBE.price(settings, None) == PROBE.price(settings, run.setup)
+    assert "4 turns" == estimated.phrase == counted.phrase
     limited = TranscriptSettings(file=settings.file, tokens=50)
-    assert 50 == PROBE.work(limited, outlook).written
-    assert "4 turns, at most 50 tokens" == PROBE.price(limited, None)
+    work = PROBE.work(limited, outlook)
+    assert (50, "4 turns, at most 50 tokens") == (work.written, work.phrase)
 
 
 # The real llama-server
