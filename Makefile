@@ -49,8 +49,10 @@ sweep: llama ## Sweep the 6x6 grid on a small language model, show grid and heat
 	$(BIN)/codeneedle sweep $$asked || test $$? -eq 1 || exit; \
 	$(BIN)/codeneedle grid $$run && $(BIN)/codeneedle heatmap $$run
 
+# A file of tests stays in one process, and with it what its tests share.
 test: llama $(SNAKEMAKE) ## Run every test, the ones on the real llama-server included
-	@$(BIN)/pytest --cov --cov-report=term $(PYTEST_ARGS)
+	@$(BIN)/pytest --cov --cov-report=term -n logical --maxprocesses 4 --dist loadfile \
+	  $(PYTEST_ARGS)
 
 faults: llama ## Inject every kind of fault many times, and print what it cost
 	@$(BIN)/pytest tests/faults --all-injections $(PYTEST_ARGS)

@@ -96,7 +96,7 @@ class Watched:
         self.notes = set()
         argv = [sys.executable, "-m", "codeneedle", "sweep", "--corpus", "tiny"]
         with subprocess.Popen(
-            [*argv, "--types", "f16,q8_0", "--context", "4096"],
+            [*argv, "--types", "q8_0", "--context", "4096"],
             cwd=folder,
             env=os.environ | SECRETS,
             stdin=subprocess.DEVNULL,
@@ -142,7 +142,7 @@ class Watched:
 
 @pytest.fixture(scope="module")
 def watched(tmp_path_factory, llama_server, nano):
-    """A sweep of four cells, begun with secrets in its environment."""
+    """A sweep of one cell, begun with secrets in its environment."""
     return Watched(tmp_path_factory.mktemp("watched"))
 
 

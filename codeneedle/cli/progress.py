@@ -7,6 +7,7 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from statistics import fmean
 from typing import Self
@@ -173,14 +174,21 @@ def ensure_models(console: Console, paths: Iterable[Path | None]) -> None:
 
 
 def say(console: Console, text: str) -> None:
-    """Print lines in bold."""
-    console.print(Text(visible_lines(text), style="bold"))
+    """Print lines in bold; indented ones are commands, which are not broken."""
+    for line in visible_lines(text).splitlines():
+        show = console.print if line.startswith(" ") else partial(show_words, console)
+        show(Text(line, style="bold"))
 
 
 def note_lines(console: Console, lines: Iterable[str]) -> None:
     """Print each line as a note."""
     for line in lines:
-        console.print(Text(f"note: {visible(line)}", style="yellow"))
+        show_words(console, Text(f"note: {visible(line)}", style="yellow"))
+
+
+def show_words(console: Console, line: Text) -> None:
+    """Print *line*, on a terminal broken between words; in a log it is one line."""
+    console.print(line, soft_wrap=not console.is_terminal)
 
 
 # --- a sweep
@@ -328,7 +336,7 @@ class SweepDisplay:
 
     def __enter__(self) -> Self:
         for line in opening_lines(self._progress):
-            self._console.print(line)
+            show_words(self._console, line)
         if self._live:
             self._live.start()
         return self

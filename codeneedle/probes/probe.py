@@ -26,7 +26,7 @@ from codeneedle.engines.engine import (
 )
 from codeneedle.engines.messages import Progress
 from codeneedle.errors import CellError, FolderUnusable
-from codeneedle.grid import Pair
+from codeneedle.grid import Pair, most_precise_first
 from codeneedle.models.gguf import Weights
 from codeneedle.probes.answers import Answer, Gap
 from codeneedle.probes.metrics import Metric
@@ -134,8 +134,7 @@ class Step:
             return self.what
         if not at.is_prompt:
             return f"{self.what}, token {at.done:,} of {at.total:,}"
-        share = f"{at.done / at.total:.0%}"
-        return f"{self.what}: {at.done:,} of {at.total:,} tokens read ({share})"
+        return f"{self.what}: {at.done / at.total:.0%} of {at.total:,} tokens"
 
 
 @dataclass(slots=True, kw_only=True)
@@ -537,8 +536,8 @@ class Probe(ABC):
     # --- cell by cell
 
     def order(self, pairs: Sequence[Pair]) -> Sequence[Pair]:
-        """The pairs in the order that the probe needs; shuffled by default."""
-        return pairs
+        """The shuffled *pairs* in running order; by precision where one calibrates."""
+        return most_precise_first(pairs) if self.calibrates else pairs
 
     @abstractmethod
     def measure(self, context: ProbeContext) -> Json:

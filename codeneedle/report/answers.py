@@ -73,7 +73,7 @@ def _overviews(found: Sequence[tuple[Run, CellRecord]]) -> Document:
         for command in dict.fromkeys(each.command for each in records):
             of_command = [each for each in records if each.command == command]
             probes = ", ".join(each.probe for each in of_command)
-            yield Lines([f"{probes}: {shlex.join(command)}"], copied="command")
+            yield Lines([f"{probes}:", shlex.join(command)], copied="command")
             yield Facts(list(_proved(run, of_command[0])), is_quiet=True)
         for record in records:
             if not record.has_numbers:

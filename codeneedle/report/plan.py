@@ -286,6 +286,9 @@ TWICE_MARK = "="
 ROOM_TOKENS = 1024
 """Of a context, for a question and its answer."""
 
+MOST_ROWS = 12
+"""Pairs whose memory is shown by context; of more, those of one type."""
+
 FIRST_PAIRS = 3
 """Pairs of the running order that are shown."""
 
@@ -334,8 +337,15 @@ def plan_document(plan: Plan, growing: Sequence[str] = ()) -> Document:
     ]
     yield Grid(request.rows, request.columns, rows)
     yield Lines(list(_legend(plan, cells)))
-    yield from predicted_memory(planned_memory(plan))
+    yield from predicted_memory(_shortened(planned_memory(plan)))
     yield Lines([f"note: {note}" for note in plan.notes], style="yellow")
+
+
+def _shortened(memory: MemoryPlan) -> MemoryPlan:
+    """Of many pairs those of one type: the others lie between them."""
+    alike = tuple(each for each in memory.pairs if each.pair.k == each.pair.v)
+    is_long = len(memory.pairs) > MOST_ROWS and alike
+    return replace(memory, pairs=alike) if is_long else memory
 
 
 def _cells_of(plan: Plan, probe: Probe, growing: Sequence[str]) -> _Cells:

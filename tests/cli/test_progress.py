@@ -83,7 +83,7 @@ def test_a_cell_tells_how_far_the_text_is_read_and_how_long_that_takes(progress)
 
     shown = printed(live_view(progress), width=120)
 
-    assert "reading the corpus: 2,048 of 6,843 tokens read (30%), 2:20 left" in shown
+    assert "reading the corpus: 30% of 6,843 tokens, 2:20 left" in shown
     assert "round" not in shown
     assert progress.left_s() is None
 
@@ -253,6 +253,20 @@ def test_a_task_is_named_on_terminals_and_in_logs(is_terminal):
 )
 def test_what_measures_the_reference_again_is_shown_as_that(name, phrase):
     assert phrase == probe_phrase(replace(PROBES["recall"], name=name))
+
+
+@pytest.mark.parametrize("is_terminal", [True, False])
+def test_notes_are_broken_between_words_on_terminals_alone(is_terminal):
+    console = Console(
+        file=io.StringIO(),
+        force_terminal=is_terminal,
+        width=20,
+        soft_wrap=True,
+        color_system=None,
+    )
+    note_lines(console, ["a note of more than twenty letters"])
+
+    assert is_terminal == ("note: a note of more\n" in console.file.getvalue())
 
 
 def test_before_the_first_answer_the_time_is_that_of_the_plan(progress):

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from injections import Aftermath, Folder, Injection, put_corpus
+from injections import SHORT, Aftermath, Folder, Injection, put_corpus
 from rich.console import Console
 from rich.table import Table
 
@@ -74,7 +74,7 @@ def times(request: pytest.FixtureRequest) -> Callable[..., int]:
 @pytest.fixture
 def folder(tmp_path: Path) -> Folder:
     """A working folder with a corpus by the name of tiny."""
-    put_corpus(tmp_path)
+    put_corpus(tmp_path, of=SHORT)
     return Folder(tmp_path)
 
 

@@ -11,11 +11,12 @@ import threading
 import fake_openai
 import msgspec
 import psutil
+from calls import called
 from fake_engine import made_weights
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from injections import processes_in
-from started_sweeps import problem, run
+from started_sweeps import problem
 
 from codeneedle.engines.engine import ModelSpec
 from codeneedle.engines.messages import Chat, Completion, Message
@@ -65,13 +66,13 @@ def swept(folder, faults, *arguments, **variables):
     fakes = folder / "fakes.json"
     fakes.write_text(json.dumps(faults), encoding="utf-8")
     words = f"{COMMAND} --port ${{port}} --k ${{k}} --fake echo --fakes {fakes}"
-    return run(
+    return called(
         folder,
         *("sweep", "--engine", "command", "--command", words, "--health", "/health"),
         *("--served-name", fake_openai.MODEL, "--no-proof-by-memory"),
         *("--corpus", "tiny", "--context", "4096", "--prompt-form", "completion"),
         *("--types", ",".join(["f16", *faults]), *arguments),
-        variables=variables,
+        **variables,
     )
 
 
@@ -129,7 +130,7 @@ def test_what_a_start_command_leaves_without_our_mark_is_named(folder, ledger):
     """By the sweep and by doctor; nobody ends what may be another's."""
     done = swept(folder.path, {"q8_0": ["leave=bare"]}, "--ask", "written")
     (left,) = processes_in(folder.path)
-    doctor = run(folder.path, "doctor")
+    doctor = called(folder.path, "doctor")
     psutil.Process(left).send_signal(signal.SIGKILL)
 
     said = next(line for line in done.stderr.splitlines() if f"(pid {left})" in line)

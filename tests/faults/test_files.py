@@ -8,7 +8,8 @@ import shutil
 from pathlib import Path
 
 import pytest
-from injections import GRID, Folder, error_line, put_corpus, statuses
+from calls import called
+from injections import GRID, SHORT, Folder, error_line, put_corpus, statuses
 from made_records import made_needle, made_record, made_round, made_setup
 from started_sweeps import going
 
@@ -36,10 +37,9 @@ PAIRS = [Pair(k, v) for k in ("q8_0", "q4_0") for v in ("q8_0", "q4_0")]
 def measured(tmp_path_factory, llama_server, nano):
     """A finished sweep of four real cells."""
     path = tmp_path_factory.mktemp("measured")
-    put_corpus(path)
-    with going(path, "sweep", *GRID) as sweep:
-        said, _ = sweep.communicate()
-    assert 0 == sweep.returncode, said
+    put_corpus(path, of=SHORT)
+    swept = called(path, "sweep", *GRID)
+    assert 0 == swept.returncode, swept.stderr
     return path
 
 

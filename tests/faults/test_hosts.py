@@ -106,7 +106,7 @@ def test_a_killed_share_costs_its_cell_a_second_try_and_nothing_else(
     ("fault", "settings"),
     [
         ("the shared folder slow", shares(2, slow_s=0.1)),
-        ("eight at once", shares(8)),
+        ("four at once", shares(4)),
     ],
 )
 def test_shares_in_one_folder_measure_each_cell_once(

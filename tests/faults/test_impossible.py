@@ -178,7 +178,7 @@ def test_reports_of_a_changed_file_are_numbers_or_a_message(name, swept, times):
         for new in (impossible(value) if at else ())
     ]
     commands = [[*words.split(), "--out", "."] for words in REPORTS]
-    chosen = random.Random(name).sample(changes, times(100, quick=2))  # noqa: S311
+    chosen = random.Random(name).sample(changes, times(40, quick=2))  # noqa: S311
     for path, at, new in chosen:
         whole = path.read_bytes()
         path.write_bytes(changed(opened(path), at, new))
@@ -221,7 +221,7 @@ def test_a_changed_run_folder_is_planned_or_refused_with_a_hint(
         for at, value in places(raw)
         for new in (impossible(value) if at else ())
     ]
-    chosen = random.Random(name).sample(changes, times(100, quick=4))  # noqa: S311
+    chosen = random.Random(name).sample(changes, times(40, quick=4))  # noqa: S311
     for each in chosen:
         text = tomli_w.dumps(each).encode() if name == SWEEP else None
         (folder / name).write_bytes(text or sealed(json.dumps(each).encode()))

@@ -11,6 +11,7 @@ import json
 import time
 
 import pytest
+from calls import called
 from injections import error_line, put_corpus, statuses
 from made_records import made_needle, made_round
 from programs import misbehave, server
@@ -125,7 +126,7 @@ def test_whatever_a_model_says_is_kept_scored_and_shown_harmlessly(
 
 def _assert_exports_are_read(path):
     def told(*arguments):
-        done = impatient(path, *arguments)
+        done = called(path, *arguments)
         assert 0 == done.returncode, done.stderr
         return done.stdout
 
@@ -176,7 +177,7 @@ def test_no_margin_is_invented_where_a_token_is_no_text(folder, ledger):
     binary = replying(folder, [*LINES.values()], "probable")
     swept = impatient(path, *SWEEP, "q8_0", "--llama-server", binary)
     rounds = record(path, "q8_0-q8_0")["observation"]["rounds"]
-    (row,) = csv.DictReader(io.StringIO(run(path, *REPORTS["table as CSV"]).stdout))
+    (row,) = csv.DictReader(io.StringIO(called(path, *REPORTS["table as CSV"]).stdout))
 
     assert 0 == swept.returncode, swept.stderr
     assert 1.25 == float(row["margin"])
@@ -198,7 +199,7 @@ def test_no_margin_is_invented_for_characters_of_several_bytes(
     lines = (f"{chr(0x1F600 + at)}é日{at * 7919 % 9973:04}\n" for at in range(24))
     source = folder.path / "text.py"
     source.write_text(f'def first():\n    return """\n{"".join(lines)}"""\n')
-    swept = run(folder.path, "sweep", "--corpus", "text.py", *SWEEP[-3:], "q8_0")
+    swept = called(folder.path, "sweep", "--corpus", "text.py", *SWEEP[-3:], "q8_0")
     (file,) = folder.path.rglob("cells/*.json")
     (asked,) = json.loads(file.read_bytes())["observation"]["rounds"]
 
@@ -217,17 +218,16 @@ def test_a_long_reply_that_is_stored_is_scored_in_the_time_it_takes_to_read(
     """As another program may have written it: to each character once."""
     reply = "".join(map(json.loads, LONG[name]))
     needle = made_needle()
-    asked = ScoredRound(
-        needle, made_round(needle, reply=reply[: times(10, quick=1) << 20])
-    )
+    part = reply[: times(40, quick=1) << 18]
+    asked = ScoredRound(needle, made_round(needle, reply=part))
 
     spent = time.process_time()
     scored = score(needle, asked.round.reply)
     assert 0 == scored.matched
     assert asked.error in {"", "empty answer"}
-    assert answer_end(needle, reply[: 1 << 20]) >= 0
-    part = score(needle, reply[: 1 << 15])
-    assert side_by_side(needle, part, width=100)
+    assert answer_end(needle, part[: 1 << 20]) >= 0
+    short = score(needle, part[: 1 << 15])
+    assert side_by_side(needle, short, width=100)
     # Hours where a line is read once for each line; it is seconds.
     assert time.process_time() - spent < 120
 

@@ -5,14 +5,15 @@ import shlex
 import subprocess
 
 import pytest
+from calls import called
 from injections import error_line, statuses
-from started_sweeps import ONE, command, controls, ended, on_terminal, run
+from started_sweeps import ONE, command, controls, ended, on_terminal
 
 pytestmark = pytest.mark.real
 
 DIVERGENCE = "--probe divergence"
 SWEEPS = {
-    f"{DIVERGENCE} --chunks 99999": "Use --chunks 5 or less",
+    f"{DIVERGENCE} --chunks 99999": "Use --chunks 4 or less",
     "-- --grammar x": "It changes the answers",
     f"{DIVERGENCE} --text /nonexistent": "Name a plain text file",
     f"{DIVERGENCE} --divergence-context 0": "whole number of 2 or more",
@@ -39,7 +40,7 @@ def test_what_cannot_be_asked_for_is_refused_before_a_server_starts(
     """With the next action in the hint, and nothing in the folder."""
     (folder.path / "loop.py").symlink_to("loop.py")
     for words, hint in [*SWEEPS.items()][: times(99, quick=2)]:
-        done = run(folder.path, "sweep", *ONE, *shlex.split(words))
+        done = called(folder.path, "sweep", *ONE, *shlex.split(words))
         assert done.returncode in {2, 3}, words
         assert hint in done.stderr.partition(" hint: ")[2], words
         assert "fitting" not in done.stderr, words
@@ -57,7 +58,7 @@ def test_what_cannot_be_asked_for_is_refused_before_a_server_starts(
 def test_a_folder_of_any_name_is_printed_for_a_shell_and_safely(folder, ledger):
     """What comes next can be copied from the screen; nothing else of it is run."""
     path, out = folder.path, "o ut$(touch pwned)'"
-    swept = run(path, "sweep", *ONE, "--out", out)
+    swept = called(path, "sweep", *ONE, "--out", out)
     shown = swept.stderr.partition("look at them:\n")[2].splitlines()[:2]
     program = shlex.join(command()[:3])
     script = "\n".join(shown).replace("codeneedle ", f"{program} ")

@@ -9,10 +9,11 @@ from itertools import product
 
 import psutil
 import pytest
+from calls import called
 from injection_points import current, place
 from made_servers import fake_server
 from programs import misbehave, server
-from started_sweeps import impatient, problem, record, run
+from started_sweeps import impatient, problem, record
 
 FAULTS = {
     "exits at once": ("die=3", "crashed", "exit code 3"),
@@ -123,7 +124,8 @@ def _wrong(folder, ledger, cells):
 
 def _assert_measured_memory_is_of_finished_cells(folder, ledger, cells):
     """Logs of other cells may have sizes all the same."""
-    table, _, left_out = run(folder.path, "memory", "tiny").stdout.partition("left out")
+    shown = called(folder.path, "memory", "tiny").stdout
+    table, _, left_out = shown.partition("left out")
     shown = set(re.findall(r"^ *(\w+/\w+) ", table, re.MULTILINE))
     for name, cell in cells.items():
         pair, status = cell.replace("-", "/"), FAULTS.get(name, ("", "finished"))[1]

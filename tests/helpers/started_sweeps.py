@@ -15,8 +15,12 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
+import injected
 import msgspec
 import psutil
+import pytest
+from calls import VARIABLES, called
+from injection_points import place
 from injections import (
     TINY,
     Folder,
@@ -80,7 +84,7 @@ def command(*arguments, faults=()):
 
 def environment(variables=None):
     """Variables of the program: no colours, a fixed width, and *variables*."""
-    return os.environ | {"COLUMNS": "100", "NO_COLOR": "1"} | (variables or {})
+    return os.environ | VARIABLES | (variables or {})
 
 
 @contextlib.contextmanager
@@ -187,8 +191,12 @@ def controls(raw):
 
 
 def impatient(folder, *arguments, silence_s=1.0, load_s=2.0, cells=None):
-    """`run` with short timeouts; of servers those of *cells* alone, if given."""
-    return run(folder, *arguments, faults=[impatience(silence_s, load_s, cells)])
+    """`called` with short timeouts; of servers those of *cells* alone, if given."""
+    with pytest.MonkeyPatch.context() as patch:
+        put = lambda point, value: patch.setattr(*place(point), value)  # noqa: E731
+        patch.setattr(injected, "put", put)
+        injected.impatient(silence_s, load_s, cells)
+        return called(folder, *arguments)
 
 
 def struck(folder, arguments, name, number, delay_s):
@@ -349,9 +357,9 @@ class Series:
 
     def complete(self) -> str:
         """The same command, to its end: all cells finished, nothing left running."""
-        code, said = ended(self.path, *self.arguments)
-        assert code == 0, said
-        assert is_clean(said), said
+        done = called(self.path, *self.arguments)
+        said = done.stderr + done.stdout
+        assert done.returncode == 0, said
         assert ["finished"] * self.cells == statuses(self.path)
         assert set() == alive(self.orphans)
         assert [] == processes_in(self.path)

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 from made_records import failed_record, made_record, made_setup
 
-from codeneedle.records.record import Effective, KvBuffer, Phases, Status
+from codeneedle.records.record import Effective, KvBuffer, Phases, Proof, Status
 
 PHASES = Phases(
     between_s=0.25,
@@ -41,6 +41,19 @@ def test_all_caches_of_a_server_add_up():
 
     assert 8.0 == Effective(kv=caches).kv_mib
     assert Effective().kv_mib is None
+
+
+@pytest.mark.parametrize(
+    ("memory", "per_token"),
+    [
+        ((), None),
+        (((512, 9),), None),
+        (((512, 9), (512, 9)), None),
+        (((512, 9), (1024, 521), (2048, 600)), 1.0),
+    ],
+)
+def test_a_token_takes_what_two_contexts_differ_by(memory, per_token):
+    assert per_token == Proof(memory=memory).bytes_per_token
 
 
 @pytest.mark.parametrize("status", Status)

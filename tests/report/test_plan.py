@@ -269,6 +269,18 @@ def run_of(*records):
     return replace(made_run(), records=records)
 
 
+def test_of_many_pairs_the_memory_of_those_of_one_type_is_shown_by_context(
+    monkeypatch,
+):
+    monkeypatch.setattr("codeneedle.report.plan.MOST_ROWS", 8)
+    types = ("bf16", "q8_0", "q4_0")
+    text = shown(planned(k_types=types, v_types=types)).partition("by context")[2]
+
+    rows = [line.split()[0] for line in text.splitlines() if "/" in line]
+    assert ["K/V", *(f"{each}/{each}" for each in types)] == rows
+    assert "bf16/q8_0" not in text
+
+
 def test_a_plan_has_a_row_per_pair():
     """
     Sizes at each context, and the longest context; training context is marked, and the

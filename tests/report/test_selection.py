@@ -147,7 +147,15 @@ def test_a_selection_has_the_records_of_one_probe(tmp_path):
 def test_without_a_metric_the_headline_of_what_ran_is_shown(tmp_path):
     """Of retrieval that of its first task, where all of its tasks are uninformative."""
     stored(tmp_path, made_run(), corpus="recalled")
-    chosen = {"tasks": ["single"], "lengths": [1024]}
+    chosen = {
+        "tasks": ["single"],
+        "lengths": [1024],
+        "depths": [0.5],
+        "questions": 1,
+        "dial": [],
+        "gate": "on",
+        "graded": "",
+    }
     setup = replace(made_setup(), probes={"retrieval": chosen})
     texts = made_texts("single", dial=0)
     for score, name in ((0.7, "mixed"), (0.0, "nothing")):

@@ -129,7 +129,7 @@ def _compared(
     with locked(task.folder / "base.lock", waiting=nap):
         reference = tool.reference(task)
         if reference is None:
-            what = f"computing the reference {task.reference}"
+            what = "computing the reference"
             tell(what, done, 0)
             name = f"{task.reference.slug}.{probe}-base.{task.context}.log"
             reference = tool.write_reference(

@@ -19,7 +19,7 @@ from msgspec import Meta, Struct
 from codeneedle.corpora.random_bodies import random_bytes
 from codeneedle.engines.engine import Ability, Engine, Tokenizer
 from codeneedle.errors import BadInput, FolderUnusable
-from codeneedle.grid import Pair, most_precise_first
+from codeneedle.grid import Pair
 from codeneedle.models.gguf import Weights
 from codeneedle.probes.divergence.comparison import (
     Text,
@@ -229,10 +229,6 @@ class CopyProbe(Probe):
     def more_metrics(self, setup: Setup) -> tuple[Metric, ...]:
         """The same at each context, where a run has several."""
         return at_contexts(setup, NAME)
-
-    def order(self, pairs: Sequence[Pair]) -> Sequence[Pair]:
-        """The reference first: the others are compared with it."""
-        return most_precise_first(pairs)
 
     def notes(
         self, settings: CopySettings, weights: Weights, engine: Engine, folder: Path

@@ -1,7 +1,6 @@
 """The divergence probe: next-token distributions compared with the reference's."""
 
 import hashlib
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -11,7 +10,6 @@ from msgspec import Meta, Struct, structs
 from codeneedle.corpora.corpus import Corpus
 from codeneedle.engines.engine import Ability, Engine
 from codeneedle.errors import BadInput
-from codeneedle.grid import Pair, most_precise_first
 from codeneedle.probes.divergence.comparison import (
     MOST_CHUNKS,
     Text,
@@ -161,10 +159,6 @@ class DivergenceProbe(Probe):
     def more_metrics(self, setup: Setup) -> tuple[Metric, ...]:
         """The same at each context, where a run has several."""
         return at_contexts(setup, NAME)
-
-    def order(self, pairs: Sequence[Pair]) -> Sequence[Pair]:
-        """The reference first: the others are compared with it."""
-        return most_precise_first(pairs)
 
     def reads_corpus(self, settings: DivergenceSettings) -> bool:
         """Whether distributions are compared on the corpus, not on a text."""

@@ -19,7 +19,6 @@ from msgspec import Meta, Struct
 from codeneedle.corpora.corpus import Corpus
 from codeneedle.engines.engine import Ability, Engine, Served
 from codeneedle.errors import BadInput, CellError, UnknownName
-from codeneedle.grid import Pair, most_precise_first
 from codeneedle.models.gguf import Weights
 from codeneedle.probes.evaluation.contract import (
     OFFLINE,
@@ -140,10 +139,6 @@ class EvaluationProbe(Probe):
         """As of `Probe`; nothing checks that the program itself stays the same."""
         chosen = run.settings_of(EvaluationSettings, NAME)
         return {"command": chosen.command, "score": chosen.score, "read": chosen.read}
-
-    def order(self, pairs: Sequence[Pair]) -> Sequence[Pair]:
-        """As of `Probe`: the first pair decides which samples there are."""
-        return most_precise_first(pairs)
 
     def measure(self, context: ProbeContext) -> Json:
         """

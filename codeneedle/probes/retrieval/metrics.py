@@ -146,8 +146,10 @@ def _units(record: CellRecord, setup: Setup) -> list[str]:
 
 
 def _able(record: CellRecord, setup: Setup) -> float:
-    """Share of right answers, of informative tasks; 0 if none is."""
-    shares = [e.score.share for e in outcomes(record) if _is_informative(e, setup)]
+    """Share of right answers, of informative tasks where there are any."""
+    answers = outcomes(record)
+    chosen = [each for each in answers if _is_informative(each, setup)] or answers
+    shares = [each.score.share for each in chosen]
     return math.fsum(shares) / len(shares) if shares else 0.0
 
 

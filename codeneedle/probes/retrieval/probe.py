@@ -13,7 +13,6 @@ from codeneedle.document import Document
 from codeneedle.engines.engine import Ability
 from codeneedle.engines.messages import Chat, Completion, Forced, Reply
 from codeneedle.errors import BadInput, UnknownName
-from codeneedle.grid import Pair, most_precise_first
 from codeneedle.probes.answers import USABLE, Gap
 from codeneedle.probes.answers import Answer as Reported
 from codeneedle.probes.asking import Asker
@@ -207,10 +206,6 @@ class RetrievalProbe(Probe):
     def more_metrics(self, setup: Setup) -> tuple[Metric, ...]:
         """Those of each task, and of each of several lengths."""
         return of_tasks(setup)
-
-    def order(self, pairs: Sequence[Pair]) -> Sequence[Pair]:
-        """The running order: the first pair sets the dials for all others."""
-        return most_precise_first(pairs)
 
     def measure(self, context: ProbeContext) -> Json:
         """

@@ -110,8 +110,6 @@ def test_a_language_model_answers_with_every_kind_of_cache(smollm2):
     for k, v, size in (
         ("f16", "f16", None),
         ("kv8", "kv8", None),
-        ("kv8", "kv4", None),
-        ("f16", "f16", 24),
         ("kv8", "kv4", 24),
     ):
         session.pair = Pair(k, v)
@@ -124,7 +122,7 @@ def test_a_language_model_answers_with_every_kind_of_cache(smollm2):
         answers.add(b"".join(map(text.piece, written)))
 
     assert {b"The capital of France is Paris."} == answers
-    assert ["KVCache", "QuantizedKVCache", *["SplitKVCache"] * 3] == kinds
+    assert ["KVCache", "QuantizedKVCache", "SplitKVCache"] == kinds
     assert len(prompt) > 24
 
 

@@ -275,7 +275,7 @@ def test_each_context_is_compared_with_steps_over_all_of_them(made_run):
     done = [step.done for step in steps]
     assert sorted(done) == done
     assert [0, 4, 4, 5, 8, 12, 12, 13] == done
-    assert "computing the reference f16/f16 at 512 tokens" == steps[0].what
+    assert "computing the reference at 512 tokens" == steps[0].what
 
 
 def test_a_record_holds_what_ran_in_its_own_comparison(made_run):
@@ -376,13 +376,6 @@ def test_a_text_that_changed_meanwhile_is_refused(made_run, tmp_path):
 
     with pytest.raises(BadInput, match="it has changed since"):
         PROBE.measure(cell)
-
-
-def test_the_order_is_by_precision():
-    """Each pair comes after those that would be the reference before it."""
-    pairs = [Pair("q4_0", "q4_0"), Pair("q8_0", "f16"), Pair("f16", "q4_0")]
-
-    assert [pairs[2], pairs[1], pairs[0]] == list(PROBE.order(pairs))
 
 
 # The real tool

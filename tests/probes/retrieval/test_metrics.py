@@ -225,6 +225,17 @@ def test_a_dial_whose_setting_was_never_tried_is_a_bad_setup():
         frozen_of(with_frozen(setup_of(), frozen))
 
 
+@pytest.mark.parametrize(("score", "able"), [(0.7, 1.0), (0.1, 0.5)])
+def test_what_a_reference_could_lose_is_its_share_of_informative_tasks(score, able):
+    """Of all tasks where none is: then that share says how little there is."""
+    single = made_texts("single", dial=0, answer=lambda _asked, _length: "no")
+    dials = (made_dial(score=score), made_dial("single", setting=0, score=0.1))
+    setup = with_frozen(setup_of(["multikey", "single"]), made_frozen(*dials))
+    record = retrieval_record("f16/f16", [*made_texts(), *single])
+
+    assert able == BY_NAME["retrieval"].loss.able(record, setup)
+
+
 # In words
 
 

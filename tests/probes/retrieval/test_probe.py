@@ -259,13 +259,6 @@ def test_a_cell_that_failed_leaves_the_dial_to_the_next_one(tmp_path):
     assert str(OTHER) == found.frozen.reference
 
 
-def test_the_most_precise_pair_comes_first():
-    """It is the one that the others are compared with."""
-    pairs = [OTHER, Pair("q8_0", "f16"), REFERENCE]
-
-    assert REFERENCE == PROBE.order(pairs)[0]
-
-
 # The gate
 
 

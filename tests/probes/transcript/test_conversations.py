@@ -50,6 +50,7 @@ def refusal_of(data):
             ]
         },
         [{"from": "human", "value": "Hi"}, {"from": "gpt", "value": "Hello"}],
+        {"messages": HELLO, "system": ""},
     ],
 )
 def test_one_conversation_is_read_in_each_form(value):
