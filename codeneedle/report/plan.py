@@ -423,7 +423,7 @@ def _corpus_estimate(plan: Plan) -> str:
         return f"{named}; not read by these probes"
     functions = plural(len(corpus.functions), "function")
     return (
-        f"{named}; {size(corpus.size_bytes)}, {functions} of 20 lines or more; when "
+        f"{named}; {size(corpus.size_bytes)}, {functions}; when "
         "the sweep starts, its tokens are counted and it is trimmed to the context if "
         "necessary"
     )

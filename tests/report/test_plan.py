@@ -180,6 +180,10 @@ def test_what_is_done_is_marked_and_tells_what_is_left():
     assert "nothing left, 10.0 s a cell" == facts_of(shown(one))["time"]
 
 
+def test_the_corpus_of_a_plan_claims_no_length_of_its_functions():
+    assert "200 functions; when the sweep starts" in shown(planned(), width=500)
+
+
 def test_cells_that_lack_what_is_added_are_not_finished():
     plan = planned()
     plan.store.adopt(SETUP)
