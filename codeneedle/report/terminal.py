@@ -26,7 +26,7 @@ GAPS = (2, 1)
 LEAST_COLUMN = 6
 """Least width of a column of a grid, in characters."""
 
-LEAST_FOLDED = 16
+LEAST_FOLDED = 12
 """Columns of words are narrowed to this before blocks are made, in characters."""
 
 

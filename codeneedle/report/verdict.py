@@ -359,7 +359,7 @@ def front(found: Verdict) -> list[Standing]:
     return [each for each in found.standings if each.pair in named]
 
 
-HEADING = ["memory", "speed", "K/V", "loss", "from", "to", "word", "by"]
+HEADING = ["K/V", "memory", "speed", "loss", "from", "to", "word", "by"]
 """Columns of the table; those that no row fills are left out."""
 
 
@@ -391,7 +391,7 @@ def _table_row(found: Verdict, each: Standing, counted: Metric) -> list[str]:
     memory = f"{each.memory:.0%}" if each.memory is not None else ""
     speed = f"{each.speed:.0%}" if each.speed is not None else ""
     pair = visible(str(each.pair))
-    start = [memory, speed, pair]
+    start = [pair, memory, speed]
     if each.pair == found.reference:
         return [*start, "", "", "", f"reference {REFERENCE_MARK}", ""]
     row = each.leading

@@ -290,9 +290,9 @@ def test_a_row_has_the_loss_its_bounds_and_the_word():
     losses = {GOOD: WITHIN, COARSE: BEYOND, "q8_0/q4_0": unclear}
     heading, found = rows(losing_run(losses))
 
-    assert ["memory", "K/V", "loss", "from", "to", "of 16 functions"] == heading
-    assert ["100%", REFERENCE, "", "", "", "reference *"] == found[REFERENCE]
-    assert ["53%", GOOD, "0.0 %", "-0.1 %", "0.1 %", "within"] == found[GOOD]
+    assert ["K/V", "memory", "loss", "from", "to", "of 16 functions"] == heading
+    assert [REFERENCE, "100%", "", "", "", "reference *"] == found[REFERENCE]
+    assert [GOOD, "53%", "0.0 %", "-0.1 %", "0.1 %", "within"] == found[GOOD]
     assert "beyond" == found[COARSE][-1]
     assert found["q8_0/q4_0"][-1].startswith("open: about ")
     assert found["q8_0/q4_0"][-1].endswith(" functions would decide it")
@@ -519,7 +519,7 @@ def test_markdown_has_the_headline_the_table_and_the_facts():
 
     assert "### random-bodies/made-model: verdict" == lines[0]
     assert lines[2].startswith("- **Set: ")
-    assert any("| memory | K/V | loss |" in line for line in lines)
+    assert any("| K/V | memory | loss |" in line for line in lines)
     assert any("like these 16" in line for line in lines)
     assert text.endswith("\n")
 

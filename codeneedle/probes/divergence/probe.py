@@ -42,10 +42,7 @@ DEFAULT_CHUNKS = 8
 """Of the contexts that are asked for."""
 
 FEW_CHUNKS = 4
-"""
-Where nothing is asked. 36 pairs of a model of 135 million parameters then take 12
-minutes on two cores.
-"""
+"""Where nothing is asked: a first answer for all pairs is to take minutes on a CPU."""
 
 BYTES_PER_TOKEN = 4
 """Of English and code, roughly; only for the choice of a default context."""
