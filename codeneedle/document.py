@@ -69,7 +69,8 @@ class Lines:
 
     Attributes:
         lines: The sentences.
-        style: Of all of them, as rich spells it; other forms show what is bold.
+        style: Of those that have none of their own, as rich spells it; other forms show
+            what is bold.
         copied: What they are instead, where they are to be copied as they stand.
     """
 
@@ -83,6 +84,11 @@ Document = Iterable[Block]
 
 CORNER = "K \\ V"
 """Top left corner of a grid: K types go down, V types across."""
+
+
+def is_bold(line: Shown, style: str) -> bool:
+    """Whether a line of `Lines` of that *style* is bold, as a whole."""
+    return "bold" in (style if isinstance(line, str) else str(line.style))
 
 
 def has_content(block: Block) -> bool:

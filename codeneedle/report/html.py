@@ -15,6 +15,7 @@ from codeneedle.document import (
     Shown,
     Table,
     has_content,
+    is_bold,
 )
 from codeneedle.text import visible, visible_lines
 
@@ -40,8 +41,8 @@ def _block(block: Block) -> Markup:
             note = Markup('<p class="note">{}</p>').format(title)
             return note + Markup("<pre>{}</pre>").format(whole)
         case Lines(lines, style):
-            kind = "bold" if "bold" in style else ""
-            return _inside("ul", (_element("li", line, kind) for line in lines))
+            kinds = ["bold" if is_bold(line, style) else "" for line in lines]
+            return _inside("ul", map(_element, ["li"] * len(kinds), lines, kinds))
 
 
 def _entries(entries: Iterable[tuple[str, Shown]]) -> Iterator[Markup]:

@@ -14,6 +14,7 @@ from codeneedle.document import (
     Shown,
     Table,
     has_content,
+    is_bold,
 )
 from codeneedle.text import plain, visible_lines
 
@@ -41,8 +42,9 @@ def _lines(block: Block) -> Iterator[str]:
             yield f"<details><summary>{plain(title)}</summary>"
             yield f"<pre>\n{escape(whole, quote=False)}\n</pre>\n</details>"
         case Lines(lines, style):
-            mark = "**" if "bold" in style else ""
-            yield from (f"- {mark}{_text(line)}{mark}" for line in lines)
+            for line in lines:
+                mark = "**" if is_bold(line, style) else ""
+                yield f"- {mark}{_text(line)}{mark}"
 
 
 def _text(shown: Shown) -> str:

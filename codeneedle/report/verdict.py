@@ -5,6 +5,8 @@ import shlex
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
+from rich.text import Text
+
 from codeneedle.corpora.corpus import LIMIT
 from codeneedle.document import Block, Document, Facts, Heading, Lines, Table
 from codeneedle.grid import RUNS, Pair
@@ -92,8 +94,7 @@ def conclusion(found: Verdict, spell: Spell) -> Document:
 
 def _headline(found: Verdict, spell: Spell) -> Iterator[Block]:
     first, *rest = headline(found, spell)
-    yield Lines([first], style="bold green")
-    yield Lines(rest)
+    yield Lines([Text(visible(first), "bold green"), *rest])
 
 
 # --- the first lines
