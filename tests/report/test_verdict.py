@@ -519,6 +519,7 @@ def test_markdown_has_the_headline_the_table_and_the_facts():
 
     assert "### random-bodies/made-model: verdict" == lines[0]
     assert lines[2].startswith("- **Set: ")
+    assert "loses" in lines[3]
     assert any("| K/V | memory | loss |" in line for line in lines)
     assert any("like these 16" in line for line in lines)
     assert text.endswith("\n")
