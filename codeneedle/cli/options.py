@@ -476,8 +476,7 @@ SWEEP_OPTIONS = {
         "--probe",
         "LIST",
         words,
-        "What to measure: recall, divergence, copy, throughput, retrieval, reuse, "
-        "transcript, eval.",
+        "What to measure: {probes}.",
         "recall",
     ),
     "contexts": _valued(
@@ -598,7 +597,11 @@ class SweepCommand(TyperCommand):
 
     def get_params(self, ctx: Any) -> list[Any]:
         """All parameters; the probes are imported only for this."""
+        from codeneedle.probes import PROBES
+
         shared = _params(SWEEP_OPTIONS | _options_of_settings())
+        (probes,) = (param for param in shared if param.name == "probes")
+        probes.help = probes.help.format(probes=", ".join(PROBES))
         return [*shared, *super().get_params(ctx)]
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:

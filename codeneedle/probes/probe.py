@@ -428,6 +428,8 @@ class Probe(ABC):
         neutral: Names of settings that change no answer, only how many there are.
         asked_by: Name of the setting that asks for the probe where its name is not
             given; empty for none.
+        asks_functions: Whether it asks for functions of the corpus: `Setup.forced` and,
+            for recall, `Setup.needles`.
         calibrates: Whether the first pair that it measures, the reference, sets what
             holds for all others, which wait for it: `ProbeContext.calibrate`.
         is_timed: Whether it measures time, and has the machine for itself; its first
@@ -446,6 +448,7 @@ class Probe(ABC):
     counts_tokens: bool = False
     neutral: frozenset[str] = frozenset()
     asked_by: str = ""
+    asks_functions: bool = False
     calibrates: bool = False
     is_timed: bool = False
 

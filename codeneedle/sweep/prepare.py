@@ -28,6 +28,7 @@ from codeneedle.probes.recall.prompts import (
 )
 from codeneedle.probes.recall.record import NAME as RECALL
 from codeneedle.probes.recall.settings import (
+    Ask,
     RecallSettings,
 )
 from codeneedle.records.comparability import OtherSetup
@@ -171,8 +172,8 @@ def _with_grown(plan: Plan, setup: Setup) -> Request:
 @contextlib.contextmanager
 def _hinting(plan: Plan) -> Iterator[None]:
     """
-    Name what may be added to a run folder, and the option with which a run whose recall
-    asked something else goes on.
+    Name what may be added to a run folder, and the option with which a run whose probe
+    asked something else of functions goes on.
     """
     growing = [
         option_of(probe.settings, name) for probe in plan.probes for name in probe.grows
@@ -180,8 +181,12 @@ def _hinting(plan: Plan) -> Iterator[None]:
     try:
         yield
     except OtherSetup as error:
-        if error.key.startswith("recall "):
-            option = option_of(RecallSettings, error.key.removeprefix("recall "))
+        name, _, setting = error.key.partition(" ")
+        kinds = {
+            each.name: each.settings for each in plan.probes if each.asks_functions
+        }
+        if name in kinds and setting in kinds[name].__struct_fields__:
+            option = option_of(kinds[name], setting)
             value = error.stored.strip("'")
             way = f"without {option}" if value == "None" else f"with {option} {value}"
             error.hint = f"Go on {way}, or choose another folder with --out."
@@ -324,7 +329,19 @@ def _stored(plan: Plan, stored: Setup) -> Fitted:
 
 
 def _asks_functions(plan: Plan) -> bool:
-    return RECALL in {probe.name for probe in plan.probes}
+    return any(probe.asks_functions for probe in plan.probes)
+
+
+def _function_settings(plan: Plan) -> RecallSettings:
+    """
+    What is asked of functions: lines are forced alone where another probe asks.
+
+    Where none does, room is left for all that recall may ask of the folder later.
+    """
+    chosen = plan.request.chosen(RECALL, RecallSettings)
+    if RECALL in {probe.name for probe in plan.probes} or not _asks_functions(plan):
+        return chosen
+    return structs.replace(chosen, ask=Ask.FORCED)
 
 
 def _fit(plan: Plan) -> Fit:
@@ -337,7 +354,7 @@ def _fit(plan: Plan) -> Fit:
         form=plan.prompt_form,
         prefill_no_think=plan.request.prefill_no_think,
         may_trim=plan.request.fit,
-        settings=plan.request.chosen(RECALL, RecallSettings),
+        settings=_function_settings(plan),
         asks_functions=_asks_functions(plan),
         folder=plan.store.folder,
     )
@@ -347,7 +364,7 @@ def _count_key(plan: Plan) -> tuple[object, ...]:
     """All that the counts of *plan* depend on."""
     request = plan.request
     asked = (plan.context, plan.prompt_form, request.prefill_no_think, request.fit)
-    functions = (_asks_functions(plan), plan.request.chosen(RECALL, RecallSettings))
+    functions = (_asks_functions(plan), _function_settings(plan))
     weights_path, text = plan.weights.path, plan.corpus.sha256
     return (weights_path, text, asked, functions, request.server_args)
 

@@ -39,7 +39,7 @@ from codeneedle.sweep.prepare import (
 from codeneedle.sweep.request import Execution, read_sweep
 from codeneedle.sweep.workers import Share
 
-RECALL = made_probe("recall")
+RECALL = replace(made_probe("recall"), settings=RecallSettings, asks_functions=True)
 
 
 @pytest.fixture(autouse=True)
@@ -187,22 +187,23 @@ def test_a_corpus_that_no_probe_reads_is_neither_counted_nor_fitted():
 
 
 @pytest.mark.parametrize(
-    ("settings", "reads"),
+    "settings",
     [
-        ({}, ("recall", "divergence", "throughput")),
-        ({"divergence": DivergenceSettings(text=Path("t"))}, ("recall", "throughput")),
-        ({"throughput": ThroughputSettings(depths=(0,))}, ("recall", "divergence")),
+        {},
+        {"divergence": DivergenceSettings(text=Path("t"))},
+        {"throughput": ThroughputSettings(depths=(0,))},
     ],
 )
-def test_probes_that_read_a_text_of_their_own_need_no_corpus(settings, reads):
+def test_probes_that_read_a_text_of_their_own_need_no_corpus(settings):
     """
-    Retrieval and copies make theirs; the others can be given one, or other depths.
+    Some make theirs; others can be given one, or other depths. None that asks for
+    functions of the corpus does.
     """
-    found = tuple(
-        name for name in PROBES if planned(PROBES[name], **settings).reads_corpus
-    )
+    usual = {p.name for p in PROBES.values() if p.reads_corpus(p.settings())}
+    found = {name for name in PROBES if planned(PROBES[name], **settings).reads_corpus}
 
-    assert set(reads) == set(found)
+    assert usual - settings.keys() == found
+    assert found >= {probe.name for probe in PROBES.values() if probe.asks_functions}
 
 
 def test_each_probe_adds_its_conditions_to_the_folder():
@@ -482,6 +483,20 @@ def test_where_a_text_does_not_fit_one_that_does_is_named(chosen, context, named
 
 
 # --- folders that were begun without recall
+
+
+def test_other_probes_that_ask_for_functions_get_lines_to_force_alone():
+    """No function to write is stored, and the text has no room for one."""
+    put_mixed()
+    opening = replace(made_probe("opening"), asks_functions=True)
+    small = {"contexts": (1536,)}
+
+    alone = prepare(replace(asking("mixed", **small), probes=(opening,)))
+    forced = prepare(asking("mixed", ask="forced", **small, out="forced"))
+
+    assert alone.setup.forced
+    assert forced.setup.forced == alone.setup.forced
+    assert ((), forced.text) == (alone.setup.needles, alone.text)
 
 
 DIVERGENCE = made_probe("divergence")

@@ -88,8 +88,8 @@ class Fit:
         form: How a needle is asked for.
         prefill_no_think: Whether answers are begun with an empty thought.
         may_trim: Whether the corpus may be cut to whole functions.
-        settings: What the user chose of recall.
-        asks_functions: Whether recall is measured.
+        settings: What is asked of functions; where none are, what the user chose.
+        asks_functions: Whether a probe asks for functions.
         folder: The run folder.
     """
 

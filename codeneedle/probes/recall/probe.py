@@ -411,6 +411,8 @@ class RecallProbe(Probe):
 
     def asks(self, setup: Setup) -> tuple[str, ...]:
         """How many functions are written, and how many lines of others are forced."""
+        if setup.probes and NAME not in setup.probes:
+            return ()
         phrases = []
         if setup.needles:
             phrases.append(f"{plural(len(setup.needles), 'function')} written")
@@ -460,6 +462,7 @@ PROBE = RecallProbe(
     layout=RecallConditions,
     continued_metric=FORCED[0].name,
     neutral=frozenset({"ask", "functions"}),
+    asks_functions=True,
     repeats=True,
 )
 

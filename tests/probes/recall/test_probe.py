@@ -667,3 +667,11 @@ def test_contexts_that_errors_and_notes_name_do_with_the_real_server(codeneedle)
     assert 0 == code, whole
     assert "5 lines of 20 functions forced" in whole
     assert "functions to force fit" not in whole
+
+
+def test_a_setup_of_other_probes_is_not_described_as_recall():
+    """Its functions were forced by another one."""
+    other = replace(made_setup(needles=4), probes={"opening": {}})
+    both = replace(other, probes={**other.probes, "recall": {}})
+
+    assert ((), ("4 functions written",)) == (PROBE.asks(other), PROBE.asks(both))
