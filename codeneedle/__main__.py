@@ -9,9 +9,6 @@ from typing import NoReturn
 CANNOT_RUN = 3
 """Exit code of a command that this machine cannot run."""
 
-INTERRUPTED = 130
-"""Exit code of a command that Ctrl-C ended."""
-
 LEAST_MEMORY_BYTES = 256 << 20
 """
 Address space that is needed to load numpy and what is built on it.
@@ -41,7 +38,7 @@ def main() -> None:
     try:
         _load_and_run()
     except KeyboardInterrupt:
-        sys.exit(INTERRUPTED)
+        sys.exit(128 + signal.SIGINT)  # as signals.INTERRUPTED, before any import
     finally:
         # Ctrl-C while the interpreter shuts down would only print a traceback.
         signal.signal(signal.SIGINT, signal.SIG_IGN)

@@ -34,7 +34,7 @@ from codeneedle.report.captions import (
     setup_line,
     status_word,
 )
-from codeneedle.report.grid import Scale, cell_style, value_scale
+from codeneedle.report.colours import Scale, cell_style, value_scale
 from codeneedle.report.terminal import rendered
 from codeneedle.sweep.runner import CellEnded, CellStarted, CellStepped, Event
 from codeneedle.system.signals import unwinding_on_signals

@@ -55,14 +55,15 @@ from codeneedle.sweep.runner import Event, Runner, once_more, pending
 from codeneedle.sweep.workers import agreement, on_other_devices, share_of_array
 from codeneedle.system.machine import overload
 from codeneedle.system.orphans import end_orphans, leftovers, this_process
-from codeneedle.system.signals import StopRequest, stop_request, unwinding_on_signals
+from codeneedle.system.signals import (
+    INTERRUPTED,
+    StopRequest,
+    stop_request,
+    unwinding_on_signals,
+)
 from codeneedle.text import plural, sweep_command, visible
 from codeneedle.verdict.judge import Limits, judge
 from codeneedle.verdict.trust import trusted, trusted_records
-
-INTERRUPTED = 130
-"""Exit code of an interrupted sweep; the same command resumes it."""
-
 
 HEADLINES = {"matched", "recall-logp"}
 """What reports show of recall where no metric is named."""

@@ -33,7 +33,7 @@ from codeneedle.report.captions import (
     status_word,
     unmeasured_lines,
 )
-from codeneedle.report.grid import (
+from codeneedle.report.colours import (
     RAMP,
     Scale,
     difference_scale,

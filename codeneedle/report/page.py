@@ -20,8 +20,8 @@ from codeneedle.probes.answers import Answer
 from codeneedle.probes.metrics import LossKind
 from codeneedle.records.record import Run
 from codeneedle.report import answers, captions, compare
+from codeneedle.report.colours import RAMP, hex_of, value_scale
 from codeneedle.report.data import strict
-from codeneedle.report.grid import RAMP, hex_of, value_scale
 from codeneedle.report.html import html
 from codeneedle.report.table import Column, PairTable, pair_table
 from codeneedle.report.verdict import Spell, front, headline, sentences

@@ -22,7 +22,7 @@ from codeneedle.probes.probe import Probe
 from codeneedle.records.record import Run
 from codeneedle.report import captions, data
 from codeneedle.report.captions import REFERENCE_MARK, named_pairs, status_word
-from codeneedle.report.grid import Scale, cell_style, value_scale
+from codeneedle.report.colours import Scale, cell_style, value_scale
 from codeneedle.text import NO_VALUE_WORD, number, sweep_command
 from codeneedle.verdict.factors import sentences
 

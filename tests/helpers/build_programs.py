@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from programs import script
 
-from codeneedle.engines.llama_cpp import build, installation
+from codeneedle.engines.llama_cpp import build, release
 
 PROGRAMS = ("llama-server", "llama-perplexity", "llama-bench")
 
@@ -65,7 +65,7 @@ class BuildPrograms:
     @property
     def left_behind(self):
         """Names of files beside the lock, drafts included."""
-        folder = installation.built_folder().parent
+        folder = release.built_folder().parent
         return sorted(path.name for path in folder.iterdir() if path.suffix != ".lock")
 
 

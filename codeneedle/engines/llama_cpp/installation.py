@@ -7,24 +7,14 @@ from collections.abc import Collection
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from codeneedle.engines.llama_cpp.release import built_folder
 from codeneedle.errors import ToolFailed, ToolMissing
 from codeneedle.system import processes
-from codeneedle.system.files import cache_folder, exists, expanded
+from codeneedle.system.files import exists, expanded
 
 SERVER, PERPLEXITY, BENCH = "llama-server", "llama-perplexity", "llama-bench"
 VARIABLE = "LLAMA_SERVER"
 """Environment variable that names a llama-server."""
-
-PINNED_BUILD = 11434
-"""The release of llama.cpp that ``codeneedle llama`` builds."""
-
-PINNED_RECIPE = 2
-"""
-Counts changes of the options that it is built with; each has a folder of its own.
-
-2 - without AMX
-1 - first version
-"""
 
 ASK_TIMEOUT_S = 60.0
 """Long: the first start on a GPU may compile its kernels."""
@@ -84,11 +74,6 @@ class ServerFacts:
     options: frozenset[str]
     devices: tuple[str, ...] = ()
     cpu_features: str = ""
-
-
-def built_folder() -> Path:
-    """Folder of the release that ``codeneedle llama`` builds."""
-    return cache_folder() / "llama.cpp" / f"b{PINNED_BUILD}-{PINNED_RECIPE}"
 
 
 def find(*, llama_server: Path | None = None) -> Tools:

@@ -13,7 +13,7 @@ from build_programs import PROGRAMS, BuildPrograms, dest, pack
 from programs import script
 
 from codeneedle.engines.llama_cpp import build as building
-from codeneedle.engines.llama_cpp import installation
+from codeneedle.engines.llama_cpp import installation, release
 from codeneedle.engines.llama_cpp.build import environment_of, unpack
 from codeneedle.errors import FolderUnusable, ToolFailed, ToolMissing
 from codeneedle.system import machine
@@ -151,7 +151,7 @@ def test_a_compiler_error_is_shown_and_its_log_kept(world):
     with pytest.raises(ToolFailed, match="no such thing") as caught:
         world.build()
 
-    log = installation.built_folder().parent / "compiling.log"
+    log = release.built_folder().parent / "compiling.log"
     assert str(log) in caught.value.hint
     assert "a.c:1: error" in log.read_text()
     assert ["compiling.log"] == world.left_behind
@@ -192,7 +192,7 @@ def test_an_interrupted_build_leaves_nothing(world):
 
 def test_a_second_builder_waits_for_the_first(world):
     """It reports that it waits, and does not build again."""
-    folder = installation.built_folder()
+    folder = release.built_folder()
     folder.parent.mkdir(parents=True)
     lock = folder.with_name("b11434-2.lock").open("wb")
     fcntl.flock(lock, fcntl.LOCK_EX)

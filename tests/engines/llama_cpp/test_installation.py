@@ -5,7 +5,7 @@ import os
 import pytest
 from programs import HELP, llama_like, script
 
-from codeneedle.engines.llama_cpp import installation
+from codeneedle.engines.llama_cpp import installation, release
 from codeneedle.engines.llama_cpp.installation import ask, find, read_help
 from codeneedle.errors import MachineError, ToolFailed, ToolMissing
 
@@ -22,7 +22,7 @@ def _empty_world(tmp_path, monkeypatch):
 
 def test_the_order_is_argument_environment_path_cache(tmp_path, monkeypatch):
     """A place is searched only if those before it hold nothing."""
-    built = llama_like(installation.built_folder() / "llama-server")
+    built = llama_like(release.built_folder() / "llama-server")
     assert (built, "the cache folder") == (find().server, find().source)
 
     on_path = llama_like(tmp_path / "bin" / "llama-server")
