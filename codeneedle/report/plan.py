@@ -16,7 +16,7 @@ from codeneedle.models.kv_cache import (
     room_of,
 )
 from codeneedle.probes.probe import Probe
-from codeneedle.records.record import AGAIN, CellRecord, Run, Setup, Status
+from codeneedle.records.record import AGAIN, BadSetup, CellRecord, Run, Setup, Status
 from codeneedle.report.captions import (
     corpus_line,
     engine_line,
@@ -469,7 +469,10 @@ def time_phrase(plans: Sequence[Plan]) -> str:
     """What a sweep of all *plans* takes, before its first cell; empty if unknown."""
     total = 0.0
     for plan in plans:
-        every = [_cells_of(plan, probe, ()) for probe in plan.probes]
+        try:
+            every = [_cells_of(plan, probe, ()) for probe in plan.probes]
+        except BadSetup:  # moved aside and made anew when the sweep begins
+            return ""
         left_s = _left_in_all(plan, every)
         if left_s is None:
             return ""

@@ -104,7 +104,7 @@ class Plan:
             corpus=self.corpus,
             context=self.context,
             is_built_in=self.is_built_in,
-            setup=self.store.setup(),
+            setup=self.store.intact_setup(),
         )
 
     def work(self, probe: Probe) -> Work | None:
