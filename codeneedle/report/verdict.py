@@ -146,7 +146,8 @@ def _saving(found: Verdict, standing: Standing) -> str:
 def _loss_sentence(found: Verdict, row: Row) -> str:
     """``loses 0.1 % of the right tokens, at most 0.9 % (limit 1.0 %)``."""
     high = row.bounds.high
-    most = f", at most {_amount(found, row, high)}" if math.isfinite(high) else ""
+    is_bound = math.isfinite(high) and high >= 0  # below 0 the text gains, if anything
+    most = f", at most {_amount(found, row, high)}" if is_bound else ""
     limit = f"(limit {_amount(found, row, row.limit)})"
     if row.kind is LossKind.ANSWERS:
         what = f"loses {row.lost} of {row.bounds.units} {row.metric.noun}"
