@@ -278,11 +278,10 @@ def test_what_is_meant_for_llama_server_is_refused(spec):
 
 
 def test_tools_that_are_llama_cpps_are_missing():
-    """Named with the probes that work."""
     for ability in set(Ability) - {Ability.FORCED, Ability.ADDRESS}:
         with pytest.raises(ToolMissing, match=ability.value) as caught:
             command().require(ability)
-        assert "--probe recall" in caught.value.hint
+        assert "with llama.cpp" in caught.value.hint
     with pytest.raises(MachineError):
         command().divergence_tool()
 
