@@ -46,7 +46,7 @@ OFTENER = {"throughput": {"depths": [0], "repetitions": 5}}
     ("changes", "said"),
     [
         ({"context": 4096}, "context: 12288, now 4096"),
-        ({"needles": (FIRST, SECOND)}, "number of needles: 3, now 2"),
+        ({"needles": (FIRST, SECOND)}, "needles length: 3, now 2"),
         (
             {"needles": (FIRST, replace(SECOND, line=7), THIRD)},
             "needles 2 line: 25, now 7",
@@ -126,6 +126,19 @@ def test_two_records_of_one_cell_agree_as_far_as_both_were_asked(answers, place)
     ours, theirs = ANSWERS.observation, changed(**answers)
     assert place == first_other(ours, theirs)
     assert place == first_other(theirs, ours)
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs", "place"),
+    [
+        ([], [0.5], "x length"),
+        ([0.5], [], "x length"),
+        ([], [{"reply": "a"}], ""),
+        ([{"reply": "a"}], [{"reply": "a"}, 0.5], "x length"),
+    ],
+)
+def test_only_lists_of_answers_may_differ_in_length(ours, theirs, place):
+    assert place == first_other({"x": ours}, {"x": theirs})
 
 
 def test_answers_that_begin_alike_differ_where_one_ends():

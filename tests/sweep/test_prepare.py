@@ -548,7 +548,7 @@ def kept(ready):
     [
         ({"contexts": (4096,)}, "another context: 8192, now 4096"),
         ({"seed": 7}, "another seed: 42, now 7"),
-        ({"server_args": ("-t", "1")}, "another number of server_args: 0, now 2"),
+        ({"server_args": ("-t", "1")}, "another server_args length: 0, now 2"),
         (
             {"prompt_form": PromptForm.CHAT},
             "another prompt_form: 'completion', now 'chat'",

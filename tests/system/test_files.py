@@ -14,6 +14,7 @@ from codeneedle.system.files import (
     read_note,
     read_regular,
     reason_of,
+    tail,
     write_note,
     write_whole,
 )
@@ -84,6 +85,16 @@ def test_a_link_that_comes_back_is_not_followed(tmp_path, monkeypatch):
             create(link)
 
     assert b"precious" == victim.read_bytes()
+
+
+def test_the_end_of_a_log_is_read_as_text(tmp_path):
+    """What is no UTF-8 is replaced; of a missing file, and of a pipe, it is empty."""
+    path = tmp_path / "log"
+    path.write_bytes(b"abcd\xff")
+    os.mkfifo(tmp_path / "pipe")
+
+    assert ["d\ufffd", "abcd\ufffd"] == [tail(path, limit) for limit in (2, 9)]
+    assert ["", ""] == [tail(tmp_path / name, 9) for name in ("none", "pipe")]
 
 
 def test_a_created_file_is_appended_to(tmp_path):

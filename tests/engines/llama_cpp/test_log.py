@@ -30,7 +30,6 @@ from codeneedle.engines.llama_cpp.log import (
     read_log,
     size,
     statistics,
-    tail,
     too_short,
     trouble,
 )
@@ -287,10 +286,7 @@ def test_both_ends_of_a_long_log_are_read(tmp_path):
 
     assert "abcdef" == read_log(path, end_bytes=3)
     assert "ab\n[...]\nef" == read_log(path, end_bytes=2)
-    assert b"ef" == tail(path, 2)
-    assert b"abcdef" == tail(path, 9)
     assert "" == read_log(tmp_path / "none")
-    assert b"" == tail(tmp_path / "none", 2)
 
 
 def test_a_server_that_shuts_down_says_so_near_the_end_of_its_log(tmp_path):
