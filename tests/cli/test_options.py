@@ -84,7 +84,6 @@ GIVEN = [
 def test_each_option_reaches_the_request_and_wins_over_a_sweep_file(
     parse, words, field, value
 ):
-    """All else is as if nothing had been said."""
     stored = parse("mine")
     found = parse("mine", *words.split())
 
@@ -114,7 +113,6 @@ def test_types_of_both_axes_overrule_those_that_a_file_gives_one(parse):
 
 
 def test_a_run_folder_is_gone_on_with_unless_another_is_chosen(parse, tmp_path):
-    """Its sweep file is read like any other; options overrule it."""
     run = tmp_path / "sweeps" / "a" / "b"
     run.mkdir(parents=True)
     (run / "sweep.toml").write_text("corpus = 'tiny'\nseed = 9\n", encoding="utf-8")
@@ -155,7 +153,6 @@ def test_a_run_folder_that_decided_goes_on_deciding_unless_it_must_not(parse, tm
     ],
 )
 def test_each_option_of_a_probe_reaches_its_settings(parse, words, probe, field, value):
-    """With a sweep file, its other settings stay."""
     stored = parse("mine").settings
     found = parse("mine", "--probe", probe, *words.split()).settings
 
@@ -166,10 +163,7 @@ def test_each_option_of_a_probe_reaches_its_settings(parse, words, probe, field,
 
 
 def test_an_option_of_two_probes_belongs_to_the_one_that_is_asked_for(parse):
-    """
-    Depths are tokens of one and shares of a text of the other: both at once, and the
-    option could mean neither.
-    """
+    """Depths are tokens of one and shares of a text of the other."""
     timed = parse("--probe", "throughput", "--depths", "512").settings
     found = parse("--probe", "retrieval", "--depths", "0.5,1").settings
 
@@ -220,7 +214,6 @@ def test_arguments_of_llama_server_before_the_dashes_are_told_their_place(parse,
 
 
 def test_the_corpus_may_come_from_the_environment(parse):
-    """Options and sweep files win over the variable, and an empty one says nothing."""
     assert "http_server" == parse("mine", env={"CORPUS": "jquery"}).corpus
     assert "jquery" == parse(env={"CORPUS": "jquery"}).corpus
     assert "mine" == parse("--corpus", "mine", env={"CORPUS": "jquery"}).corpus
@@ -228,11 +221,6 @@ def test_the_corpus_may_come_from_the_environment(parse):
 
 
 def test_arguments_for_the_server_follow_a_sweep_or_stand_alone(parse):
-    """
-    What comes after -- is handed on as it is; a sweep's own arguments give way. The
-    sweep may be named before or behind options, and both axes take the types unless one
-    has its own.
-    """
     found = parse("mine", "--", "-ngl", "99", "--override-kv", "a=b,c")
     types = parse("--types", " q4_0, bf16,q4_0", "--v-types", "q8_0")
 
@@ -284,9 +272,6 @@ def _options():
     ],
 )
 def test_what_cannot_be_is_refused(parse, words):
-    """
-    Words for numbers, numbers out of range, unknown and shortened names, two sweeps.
-    """
     with pytest.raises((RequestError, USAGE_ERROR)) as caught:
         parse(*words.split())
 
@@ -305,7 +290,6 @@ def test_what_cannot_be_is_refused(parse, words):
     ],
 )
 def test_an_empty_value_is_refused(parse, option, text):
-    """It never quietly runs a default; the option is named."""
     with pytest.raises(RequestError) as caught:
         parse(option, text)
 
@@ -313,7 +297,6 @@ def test_an_empty_value_is_refused(parse, option, text):
 
 
 def test_every_flag_that_a_sweep_file_can_set_can_be_overruled():
-    """Each has a negative form."""
     flags = {
         each.name: each.secondary_opts
         for each in _options()
@@ -335,7 +318,6 @@ def test_help_names_each_probe_and_engine(codeneedle):
 
 @pytest.mark.parametrize("command", ["sweep", "plan", "submit slurm"])
 def test_help_has_every_option_in_the_group_that_it_belongs_to(codeneedle, command):
-    """One of two probes stands in the groups of both, with what it means there."""
     shown = codeneedle(*command.split(), "--help").stdout
 
     groups = re.split(r"\n(?=\S[^\n]*:\n)", shown)
@@ -352,7 +334,6 @@ def test_help_has_every_option_in_the_group_that_it_belongs_to(codeneedle, comma
 
 
 def test_help_and_shells_name_the_models(codeneedle):
-    """With a letter that no name begins with, a shell completes paths as ever."""
     shown = " ".join(codeneedle("sweep", "--help").stdout.split()).replace("- ", "-")
 
     def completed(text):
@@ -367,7 +348,6 @@ def test_help_and_shells_name_the_models(codeneedle):
 
 
 def test_a_model_by_name_is_a_path_in_the_cache(parse):
-    """Whether or not it has been fetched."""
     assert SMOLLM2.path == parse("--model", "smollm2").model
     with pytest.raises(RequestError, match="--model smolm: is neither the name"):
         parse("--model", "smolm")
