@@ -56,15 +56,10 @@ def turn(matched=(20, 20)):
     ],
 )
 def test_a_spread_is_median_least_and_most(numbers, expected):
-    """In any order; equal numbers have no range, and none at all are a dash."""
     assert expected == bench.spread(numbers)
 
 
 def test_a_cell_stands_beside_the_published_one():
-    """
-    Seconds of both, their ratio, and what of ours is not measuring; times of other
-    answers are not compared.
-    """
     told = bench.cells_section({"q8_0/q8_0": [turn()]}, [0.1, 0.2, 0.3], where="here")
     other = bench.cells_section({"q8_0/q8_0": [turn((20, 19))]}, [], where="here")
 
@@ -75,7 +70,6 @@ def test_a_cell_stands_beside_the_published_one():
 
 
 def test_a_busy_machine_is_told_and_a_quiet_one_is_not(monkeypatch):
-    """Busy: more than half of the cores are in use."""
     monkeypatch.setattr(bench.machine, "usable_cores", lambda: 2)
     monkeypatch.setattr(os, "getloadavg", lambda: (1.1, 0.0, 0.0))
     busy = bench.busy_line()
@@ -103,7 +97,6 @@ def test_the_published_server_has_types_attention_and_context_and_nothing_else(n
 
 
 def test_the_published_question_is_a_greedy_chat_that_nothing_ends_early():
-    """Not streamed, no probabilities, the whole text first."""
     needle = made_needle()
     questions = published_protocol.Questions(
         text="the corpus", needles=(needle,), context=4096
@@ -130,10 +123,6 @@ def test_the_published_question_is_a_greedy_chat_that_nothing_ends_early():
     ],
 )
 def test_what_cannot_be_measured_is_refused_first(tmp_path, words, code, said):
-    """
-    An unknown section, a pair that is none, a number that is none; without llama.cpp
-    it says what to run.
-    """
     told = run(
         *words.split(), CODENEEDLE_CACHE=str(tmp_path), PATH="", LLAMA_SERVER=None
     )
@@ -144,7 +133,6 @@ def test_what_cannot_be_measured_is_refused_first(tmp_path, words, code, said):
 
 
 def test_reports_of_made_records_are_timed_and_nothing_is_left(nano, tmp_path):
-    """A row for each command; the user's cache folder stays as it was."""
     scratch, cache = tmp_path / "tmp", tmp_path / "cache"
     for folder in (scratch, cache):
         folder.mkdir()
@@ -165,9 +153,6 @@ def test_reports_of_made_records_are_timed_and_nothing_is_left(nano, tmp_path):
 
 @pytest.mark.real
 def test_both_sides_recall_the_same(llama_server, nano, tmp_path):
-    """
-    One pair, two functions: a table, and the raw numbers where they were asked for.
-    """
     kept = tmp_path / "bench.json"
     told = run(
         *("cells", "--pairs", "q8_0/q8_0", "--repetitions", "1"),

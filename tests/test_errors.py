@@ -17,7 +17,6 @@ from codeneedle.errors import (
 
 
 def test_the_tree_in_the_docstring_is_whole():
-    """Every class of the module is drawn, and nothing else."""
     drawn = set(re.findall(r"^ +[-+] (\w+)", errors.__doc__ or "", re.MULTILINE))
     defined = {
         name
@@ -29,14 +28,12 @@ def test_the_tree_in_the_docstring_is_whole():
 
 
 def test_a_mistyped_name_is_answered_with_the_nearest():
-    """One suggestion where something is near, else all there is."""
     assert "Did you mean 'matched'?" == did_you_mean("matchd", ["matched", "pass"])
     assert "Known: matched, pass." == did_you_mean("zzz", ["matched", "pass"])
     assert "None is known yet." == did_you_mean("zzz", [])
 
 
 def test_an_error_tells_what_and_hints_what_next():
-    """Sentence, hint and exit code come with the class."""
     error = UnknownName(kind="probe", name="recal", known=["recall"])
 
     assert ("unknown probe 'recal'", 2) == (str(error), error.exit_code)
@@ -45,7 +42,6 @@ def test_an_error_tells_what_and_hints_what_next():
 
 @pytest.mark.parametrize("number", sorted(HINTS))
 def test_each_refusal_has_a_sentence_and_a_hint(number):
-    """The system's own words, the file if there is one, and what to do."""
     refused = refusal(OSError(number, "words", "records/file"))
 
     assert refused is not None
@@ -72,12 +68,10 @@ def wrapped(cause):
     ],
 )
 def test_errors_of_other_classes_are_known_too(error, words):
-    """Memory and threads run out in classes of their own; libraries wrap errors."""
     assert words in str(refusal(error))
 
 
 @pytest.mark.parametrize("error", [KeyError("x"), FileNotFoundError(2, "x"), OSError()])
 def test_mistakes_of_ours_keep_their_traceback(error):
-    """Only errors of the system become `SystemRefuses`."""
     assert refusal(error) is None
     assert "" == hint_for(error)

@@ -37,7 +37,6 @@ DIGITS = "9" * 5_000
 
 
 def test_a_number_without_end_in_a_server_log_is_no_number():
-    """Sizes that are none, and counts of any length, are as if they were not there."""
     kv = (
         "llama_kv_cache: size = 1.0 MiB ( {} cells, 7 layers, 1/1 seqs), "
         "K (q8_0): {} MiB, V (q4_0): 0.5 MiB"
@@ -55,7 +54,6 @@ def test_a_number_without_end_in_a_server_log_is_no_number():
 
 
 def test_a_number_without_end_in_a_log_of_perplexity_is_no_number():
-    """Progress and counts are read past it."""
     log = f"[1]2.5,[{DIGITS}]2.5,\ncomputing {DIGITS} chunks, n_ctx={DIGITS}\n"
     short = f"you need at least {DIGITS} tokens\ntokenizes to only {DIGITS} tokens"
 
@@ -65,7 +63,6 @@ def test_a_number_without_end_in_a_log_of_perplexity_is_no_number():
 
 
 def test_a_result_line_that_is_nested_without_end_is_no_result():
-    """Also in a field that nobody reads."""
     asked = SpeedTask(
         pair=Pair("f16", "f16"),
         depth=0,
@@ -107,7 +104,6 @@ def test_a_note_of_more_chunks_than_a_header_can_state_is_of_another_file(tmp_pa
 
 @pytest.mark.parametrize("odd", [math.nan, math.inf, -math.inf])
 def test_a_model_whose_shape_is_no_number_has_no_shape(odd):
-    """What must be there is missing, what may be there has its default."""
     file = {"files": [Path("x.gguf")], "size_bytes": 1}
     without = gguf.parse(gguf_bytes(SHAPE | {"llama.block_count": odd}))
     usual = gguf.parse(gguf_bytes(SHAPE | {"llama.context_length": odd}))
@@ -118,9 +114,6 @@ def test_a_model_whose_shape_is_no_number_has_no_shape(odd):
 
 
 def test_a_header_that_is_all_text_is_not_kept_in_memory(monkeypatch):
-    """
-    Beyond a limit, texts and lists are walked over; what comes after is still read.
-    """
     monkeypatch.setattr(gguf, "MOST_KEPT", 600)
     keys = SHAPE | {"a.text": "x" * 500, "a.list": [1] * 200, "a.last": 5}
     header = gguf.parse(gguf_bytes(keys))
@@ -131,7 +124,6 @@ def test_a_header_that_is_all_text_is_not_kept_in_memory(monkeypatch):
 
 
 def test_a_part_of_a_model_in_no_parts_is_a_file(tmp_path):
-    """Its name counts nothing, so it is read like any other."""
     path = tmp_path / "x-00001-of-00000.gguf"
     path.write_bytes(b"no model")
 
@@ -140,10 +132,6 @@ def test_a_part_of_a_model_in_no_parts_is_a_file(tmp_path):
 
 
 def test_names_that_are_no_unicode_can_be_stored():
-    """
-    A folder's name may be any bytes, and stands in reasons and arguments: the record
-    of a failed cell is written all the same, with U+FFFD in their place.
-    """
     record = replace(
         made_record("f16/f16", [made_round(made_needle())]),
         reason="no room in /data/\udcff",
@@ -163,7 +151,6 @@ def test_names_that_are_no_unicode_can_be_stored():
 
 @pytest.mark.parametrize("name", fuzz_targets.TARGETS)
 def test_each_reader_takes_its_seeds_and_long_stretches_of_one_thing(name):
-    """What fuzzing begins with raises nothing but what the reader promises."""
     target = fuzz_targets.TARGETS[name]
 
     for data in target.inputs():
@@ -171,7 +158,6 @@ def test_each_reader_takes_its_seeds_and_long_stretches_of_one_thing(name):
 
 
 def test_a_defect_is_not_taken_for_a_refusal():
-    """Anything but the promised errors comes out of a target."""
     target = replace(fuzz_targets.TARGETS["gguf"], reads=lambda data: data[99])
 
     with pytest.raises(IndexError):
@@ -186,9 +172,6 @@ def test_a_defect_is_not_taken_for_a_refusal():
     ],
 )
 def test_fuzzing_says_what_is_missing(arguments, code, words):
-    """
-    An unknown target is a wrong request; without atheris this machine cannot do it.
-    """
     # An empty module path: atheris may be installed here.
     body = (
         "import importlib.util, runpy, sys;"

@@ -15,7 +15,6 @@ from codeneedle.grid import (
 
 
 def test_a_pair_reads_back_what_it_prints():
-    """The text form of a pair is its name everywhere."""
     pair = Pair("q8_0", "q4_0")
 
     assert "q8_0/q4_0" == str(pair)
@@ -24,7 +23,6 @@ def test_a_pair_reads_back_what_it_prints():
 
 @pytest.mark.parametrize("text", ["", "q8_0", "q8_0/", "/q4_0", "a/b/c"])
 def test_anything_else_is_no_pair(text):
-    """A mistyped pair is refused with the right form as hint."""
     with pytest.raises(BadInput, match="not a pair") as caught:
         Pair.parse(text)
 
@@ -32,7 +30,6 @@ def test_anything_else_is_no_pair(text):
 
 
 def test_types_are_ordered_by_precision_and_unknown_ones_come_last():
-    """A fork's types are accepted, after all that are known."""
     assert ["f32", "bf16", "q8_0", "q4_0", "turbo"] == by_precision(
         ["turbo", "q4_0", "bf16", "q8_0", "f32", "q4_0"]
     )
@@ -55,9 +52,6 @@ def test_a_type_of_mlx_takes_half_a_bit_for_scale_and_bias():
     ],
 )
 def test_types_of_other_engines_are_ordered_by_the_bits_in_their_names(types):
-    """
-    vLLM, SGLang, MLX, TabbyAPI and forks of llama.cpp spell types in ways of their own.
-    """
     assert list(types) == by_precision(reversed(types))
     assert Pair(types[0], types[0]) == most_precise(Pair(t, t) for t in types[::-1])
 
@@ -70,14 +64,12 @@ def test_the_reference_among_types_of_equal_size_does_not_depend_on_their_order(
 
 
 def test_the_most_precise_pair_is_the_reference():
-    """K decides before V."""
     pairs = [Pair("q4_0", "bf16"), Pair("bf16", "q4_0"), Pair("bf16", "q8_0")]
 
     assert Pair("bf16", "q8_0") == most_precise(pairs)
 
 
 def test_the_running_order_is_shuffled_whole_and_the_same_for_a_seed():
-    """Every pair once, not in order of precision, and again the same tomorrow."""
     order = shuffled(whole_grid(DEFAULT_TYPES, DEFAULT_TYPES), seed=42)
 
     assert 36 == len(set(order)) == len(order)

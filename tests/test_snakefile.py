@@ -46,9 +46,7 @@ def run_snakemake(folder, *config, first="", gone=""):
 
 
 def test_a_cell_without_numbers_is_done_if_its_record_says_why(tmp_path):
-    """
-    Snakemake would delete the record of a job that failed. Without a record it did.
-    """
+    """Snakemake would delete the record of a job that failed."""
     first = str(script(tmp_path / "bin" / "codeneedle", WITHOUT_NUMBERS).parent)
     config = ("run=a/b", "threads=1")
 
@@ -75,7 +73,6 @@ printf '%s\\n' "$@" > "$out/a b/c/cells/$k-$v.recall.json"
 
 
 def test_what_a_shell_would_act_on_reaches_codeneedle_as_it_is(tmp_path):
-    """Folders, types and options of a sweep: nothing in them is a command."""
     first = str(script(tmp_path / "bin" / "codeneedle", QUOTED).parent)
     config = ("types=q8_0,$(touch x)", "out=my runs;touch y", "run=a b/c")
 
@@ -90,7 +87,6 @@ def test_what_a_shell_would_act_on_reaches_codeneedle_as_it_is(tmp_path):
 
 @pytest.mark.real
 def test_each_cell_is_a_job_and_all_share_a_run_folder(llama_server, nano, tmp_path):
-    """The most precise pair comes first; a second call finds nothing to do."""
     put_corpus(tmp_path, functions=1)
 
     def run() -> str:

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from codeneedle.errors import BadInput
 from codeneedle.text import (
     duration,
+    memory_size,
     mib,
     number,
     plural,
@@ -54,12 +55,10 @@ def test_a_duration_is_as_long_as_it_needs_to_be(seconds, phrase):
     ],
 )
 def test_a_size_has_the_unit_that_suits_it(count, phrase):
-    """Bytes are whole; the largest unit takes all that is larger."""
     assert phrase == size(count)
 
 
 def test_mib_are_a_million_bytes_and_some():
-    """1,048,576 of them."""
     assert 1.5 == mib(1_572_864)
 
 
@@ -67,7 +66,6 @@ def test_mib_are_a_million_bytes_and_some():
     ("count", "phrase"), [(0, "0 cells"), (1, "1 cell"), (1024, "1,024 cells")]
 )
 def test_nouns_follow_their_number(count, phrase):
-    """One is one."""
     assert phrase == plural(count, "cell")
 
 
@@ -82,25 +80,21 @@ def test_nouns_follow_their_number(count, phrase):
     ],
 )
 def test_what_is_not_just_shown_becomes_visible(text, shown):
-    """Letters, accents, wide characters and backslashes stay."""
     assert shown == visible(text)
 
 
 def test_lines_and_tabs_of_a_longer_text_stay() -> None:
-    """All else that a terminal would not just show is escaped."""
     assert "a\n\tb\\x1b[2J\n\n\\r" == visible_lines("a\n\tb\x1b[2J\n\n\r")
 
 
 @given(st.text())
 def test_nothing_invisible_is_left(text):
-    """No control, format or separator character survives, whatever comes."""
     categories = {unicodedata.category(character) for character in visible(text)}
 
     assert not categories & {"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"}
 
 
 def test_zero_has_no_sign():
-    """A difference that rounds to nothing has neither sign; without a value: a dash."""
     assert "0.00" == number(-0.001, digits=2)
     assert "0.00" == number(0.001, digits=2, sign=True)
     assert "+0.31" == number(0.3125, digits=2, sign=True)
@@ -118,3 +112,16 @@ def test_a_time_has_a_unit(text, seconds):
 def test_what_is_no_time_is_refused(text):
     with pytest.raises(BadInput, match="--budget"):
         time_span("--budget", text)
+
+
+@pytest.mark.parametrize(
+    ("text", "size"), [("2GiB", 2 << 30), ("512mib", 512 << 20), ("1.5 KiB", 1536)]
+)
+def test_a_size_of_memory_has_a_unit(text, size):
+    assert size == memory_size("--max-memory", text)
+
+
+@pytest.mark.parametrize("text", ["2", "2GB", "GiB", "0GiB", "-1GiB", "nanGiB", ""])
+def test_what_is_no_size_of_memory_is_refused(text):
+    with pytest.raises(BadInput, match="--max-memory"):
+        memory_size("--max-memory", text)

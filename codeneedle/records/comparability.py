@@ -4,7 +4,7 @@ import hashlib
 import itertools
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import fields, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ from codeneedle.records.record import (
     Json,
     Run,
     Setup,
+    as_json,
 )
 from codeneedle.text import sweep_command
 
@@ -134,9 +135,11 @@ def differences(ours: Setup, theirs: Setup) -> Iterator[tuple[str, str, str]]:
     of them lacks are left out.
     """
     ours, theirs = _with_functions(ours, theirs), _with_functions(theirs, ours)
-    for name, was in _compared(ours).items():
-        if was != (now := getattr(theirs, name)):
-            yield _first_difference(name, was, now)
+    facts, others = _compared(ours), _compared(theirs)
+    for name in facts:
+        found = _first_difference({name: facts[name]}, {name: others[name]})
+        if found is not None:
+            yield found[0], repr(found[1]), repr(found[2])
     for probe in sorted(ours.probes.keys() & theirs.probes.keys()):
         before, after = ours.probes[probe], theirs.probes[probe]
         for key in sorted(before.keys() | after.keys()):
@@ -175,13 +178,10 @@ def other_kernels(builds: tuple[str, str], features: tuple[str, str]) -> str:
     return ", ".join(phrases)
 
 
-def _compared(setup: Setup) -> dict[str, Any]:
-    """What must not differ in *setup*, but for the settings of probes."""
-    return {
-        field.name: getattr(setup, field.name)
-        for field in fields(Setup)
-        if field.name not in _NOT_COMPARED
-    }
+def _compared(setup: Setup) -> Json:
+    """What must not differ in *setup*, as JSON, but for the settings of probes."""
+    facts = as_json(setup)
+    return {name: facts[name] for name in facts if name not in _NOT_COMPARED}
 
 
 def identity(setup: Setup) -> str:
@@ -268,45 +268,39 @@ def first_other(ours: Json | None, theirs: Json | None) -> str:
     Times are left out: ``rounds 3 reply`` for what was said and how probable it was.
     Answers are compared as far as both have them: one may have been asked more.
     """
-    found = _first_other(ours, theirs)
-    return "" if found is None else found or "the beginning"
+    found = _first_difference(ours, theirs, of_observations=True)
+    return "" if found is None else found[0] or "the beginning"
 
 
-def _first_other(ours: object, theirs: object) -> str | None:
-    """The path of the first difference; None if there is none."""
-    parts: Iterable[tuple[object, object, object]] = ()
+def _first_difference(
+    ours: Any, theirs: Any, *, of_observations: bool = False
+) -> tuple[str, Any, Any] | None:
+    """
+    The first difference of two JSON values: its path, and both; None if they are equal.
+
+    Of observations, names of `_CHANGING` are skipped, and lists of objects, which are
+    answers, are compared as far as both go.
+    """
     if isinstance(ours, dict) and isinstance(theirs, dict):
-        keys = [key for key in {**ours, **theirs} if not _CHANGING.fullmatch(key)]
-        parts = ((key, ours.get(key), theirs.get(key)) for key in keys)
+        parts: Iterable[tuple[object, Any, Any]] = (
+            (key, ours.get(key), theirs.get(key))
+            for key in {**ours, **theirs}
+            if not (of_observations and _CHANGING.fullmatch(key))
+        )
     elif isinstance(ours, list) and isinstance(theirs, list):
+        are_objects = all(isinstance(each, dict) for each in (*ours, *theirs))
+        if len(ours) != len(theirs) and not (of_observations and are_objects):
+            return "length", len(ours), len(theirs)
         parts = zip(itertools.count(1), ours, theirs, strict=False)
-        are_answers = all(isinstance(each, dict) for each in (*ours[:1], *theirs[:1]))
-        if len(ours) != len(theirs) and not are_answers:
-            return "length"
-    elif ours != theirs:
-        return ""
+    else:
+        return None if ours == theirs else ("", ours, theirs)
     for name, mine, other in parts:
-        found = _first_other(mine, other)
-        if found is not None:
-            return f"{name} {found}".rstrip()
+        if found := _first_difference(mine, other, of_observations=of_observations):
+            path, was, now = found
+            return f"{name} {path}".rstrip(), was, now
     return None
 
 
 def _hash(facts: object) -> str:
     data = msgspec.json.encode(facts, order="sorted")
     return hashlib.sha256(data).hexdigest()[:_DIGITS]
-
-
-def _first_difference(key: str, was: object, now: object) -> tuple[str, str, str]:
-    """Descend into nested facts, so that the message names one value, not twenty."""
-    if type(was) is type(now) and hasattr(type(was), "__dataclass_fields__"):
-        for field in fields(was):  # type: ignore[arg-type]
-            a, b = getattr(was, field.name), getattr(now, field.name)
-            if a != b:
-                return _first_difference(f"{key} {field.name}", a, b)
-    if isinstance(was, tuple) and isinstance(now, tuple) and len(was) != len(now):
-        return f"number of {key}", str(len(was)), str(len(now))
-    if isinstance(was, tuple) and isinstance(now, tuple):
-        at = next(i for i, (a, b) in enumerate(zip(was, now, strict=True)) if a != b)
-        return _first_difference(f"{key} {at + 1}", was[at], now[at])
-    return key, repr(was), repr(now)

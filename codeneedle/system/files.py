@@ -175,6 +175,16 @@ def read_regular(path: Path) -> bytes | None:
         return None
 
 
+def tail(path: Path, limit_bytes: int) -> str:
+    """The text of the last *limit_bytes* of a log; empty if it cannot be read."""
+    try:
+        with open_regular(path) as file:
+            file.seek(max(0, os.fstat(file.fileno()).st_size - limit_bytes))
+            return file.read(limit_bytes).decode(errors="replace")
+    except OSError:
+        return ""
+
+
 def read_note(path: Path, layout: type[_Layout]) -> _Layout | None:
     """The *layout* that `write_note` wrote; None if that cannot be read there."""
     try:

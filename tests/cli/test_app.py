@@ -28,7 +28,6 @@ def swept(tmp_path):
 
 
 def test_help_names_every_command(codeneedle):
-    """What there is to do can be seen at a glance."""
     shown = codeneedle("--help").stdout
 
     commands = [each.name or each.callback.__name__ for each in app.registered_commands]
@@ -48,7 +47,6 @@ def test_a_run_without_numbers_is_told_apart_by_the_exit_code(
 
 
 def test_gen_corpus_tells_its_file_which_is_named_after_the_seed(codeneedle, tmp_path):
-    """Its hash is told, too; the same knobs give the same bytes."""
     first = codeneedle("gen-corpus", "--seed", "7")
     codeneedle("gen-corpus", "--seed", "7", "--out", "again.py")
     data = (tmp_path / "corpora" / "random-bodies-7.py").read_bytes()
@@ -69,9 +67,6 @@ def test_gen_corpus_tells_its_file_which_is_named_after_the_seed(codeneedle, tmp
 def test_gen_corpus_replaces_nothing_that_it_did_not_write(
     codeneedle, tmp_path, words, said
 ):
-    """
-    Neither a file of the user's, nor the built-in corpus; bad knobs write nothing.
-    """
     (tmp_path / "precious.py").write_text("x = 1\n")
 
     refused = codeneedle("gen-corpus", *words.split())
@@ -86,7 +81,6 @@ def test_gen_corpus_replaces_nothing_that_it_did_not_write(
 def test_paths_of_pictures_are_verbatim_in_a_pipe_and_safe_on_a_terminal(
     codeneedle, tmp_path
 ):
-    """The name of a folder may have control characters."""
     (tmp_path / "sweeps").rename(tmp_path / "odd\x1b[31m")
 
     piped = codeneedle("heatmap", "random-bodies", "--out", "odd\x1b[31m")
@@ -114,7 +108,6 @@ def test_paths_of_pictures_are_verbatim_in_a_pipe_and_safe_on_a_terminal(
     ],
 )
 def test_what_cannot_be_shown_is_refused_with_what_there_is(codeneedle, words, said):
-    """Unknown runs, corpora and metrics, two forms at once; a name is never a path."""
     refused = codeneedle(*words.split())
 
     assert 2 == refused.returncode
@@ -122,7 +115,6 @@ def test_what_cannot_be_shown_is_refused_with_what_there_is(codeneedle, words, s
 
 
 def test_corpus_list_and_show_need_no_server(codeneedle):
-    """One can look at the texts before anything is installed."""
     listed = codeneedle("corpus", "list").stdout
     shown = codeneedle("corpus", "show", "random-bodies-mini").stdout
 
@@ -131,7 +123,6 @@ def test_corpus_list_and_show_need_no_server(codeneedle):
 
 
 def test_a_sweep_without_llama_cpp_says_how_to_get_it(codeneedle, tmp_path):
-    """Both ways are named: ours and Homebrew's."""
     refused = codeneedle(
         "sweep", PATH="/nowhere", LLAMA_SERVER="", CODENEEDLE_CACHE=str(tmp_path)
     )
@@ -142,7 +133,6 @@ def test_a_sweep_without_llama_cpp_says_how_to_get_it(codeneedle, tmp_path):
 
 
 def test_the_script_of_an_array_is_written_and_sent(codeneedle, nano, tmp_path):
-    """The command that sends it is told; with ``--submit``, what sbatch says."""
     server = llama_like(tmp_path / "llama-server")
     script(tmp_path / "bin" / "sbatch", 'echo "Submitted $1"')
     path = os.pathsep.join([str(tmp_path / "bin"), os.environ["PATH"]])
@@ -161,7 +151,6 @@ def test_the_script_of_an_array_is_written_and_sent(codeneedle, nano, tmp_path):
 
 
 def test_what_was_merged_is_told(codeneedle, tmp_path):
-    """Where it is, for a program; how much, and what was compared, for a person."""
     for name in "ab":
         stored_run(tmp_path / name)
 
@@ -175,7 +164,6 @@ def test_what_was_merged_is_told(codeneedle, tmp_path):
 
 
 def test_a_receipt_is_printed_and_read_from_a_text(codeneedle, tmp_path):
-    """As it was printed, or by standard input; not beside a folder."""
     stored_run(tmp_path / "sweeps")
     printed = codeneedle("receipt", "random-bodies")
     (tmp_path / "issue.md").write_text(printed.stdout, encoding="utf-8")
@@ -190,7 +178,6 @@ def test_a_receipt_is_printed_and_read_from_a_text(codeneedle, tmp_path):
 
 
 def test_the_version_is_told(codeneedle):
-    """That of the package, and nothing else."""
     told = codeneedle("--version")
     refused = [codeneedle("--version", extra) for extra in ("extra", "llama")]
 
@@ -212,7 +199,6 @@ def test_the_version_is_told(codeneedle):
     ],
 )
 def test_a_wrong_command_line_is_refused_with_a_hint(codeneedle, words, said):
-    """Exit code 2, one error and one hint, no usage text in between."""
     refused = codeneedle(*words)
 
     assert 2 == refused.returncode
@@ -242,7 +228,6 @@ needs_full = pytest.mark.skipif(
 
 @needs_full
 def test_write_errors_on_stderr_are_ignored():
-    """A full disk and a closed stream do not end a sweep."""
     with open("/dev/full", "w", encoding="utf-8", buffering=1) as full:  # noqa: PTH123
         stream = BestEffort(full)
         assert 5 == stream.write("line\n")
@@ -253,7 +238,6 @@ def test_write_errors_on_stderr_are_ignored():
 
 
 def test_a_best_effort_stream_is_otherwise_its_stream(monkeypatch):
-    """Encoding and terminal are those of the stream."""
     monkeypatch.setattr(sys, "stderr", io.StringIO())
     with reliable_streams():
         sys.stderr.write("heard\n")
@@ -273,7 +257,6 @@ def test_write_errors_on_stdout_are_reported(monkeypatch):
 
 
 def test_a_closed_stdout_is_an_error(tmp_path):
-    """``>&-`` loses what was asked for."""
     shell = f'exec "{sys.executable}" -m codeneedle corpus list >&-'
     done = subprocess.run(
         ["/bin/sh", "-c", shell],
@@ -326,10 +309,6 @@ PRINTING = HEAVY - {"httpx", "matplotlib", "pandas", "scipy", "seaborn"}
 def test_commands_wait_for_what_they_use_and_for_nothing_else(
     tmp_path, commands, allowed
 ):
-    """
-    Help imports no library of the work; that on a sweep names the settings of all
-    probes; what is printed is made of plain values, and no server is asked.
-    """
     program = (
         "import sys\n"
         "from codeneedle.cli import app\n"
@@ -353,10 +332,6 @@ def test_commands_wait_for_what_they_use_and_for_nothing_else(
 
 
 def test_panels_are_printed_and_drawn(codeneedle, tmp_path):
-    """
-    The same maps in a terminal and as pictures, whose paths are printed; also of a run
-    whose first probe was another one.
-    """
     rounds = [made_round(needle) for needle in TASKS_RUN.setup.needles]
     recalled = made_record("f16/f16", rounds)
     stored_run(tmp_path / "sweeps", run_of(*TASKS_RUN.records, recalled))
@@ -373,7 +348,6 @@ def test_panels_are_printed_and_drawn(codeneedle, tmp_path):
 
 
 def test_a_speed_has_a_table_and_curves_by_depth(codeneedle, tmp_path):
-    """The heatmap is of the deepest depth alone."""
     run = made_speeds.run_of(
         made_speeds.measured(made_speeds.F16, {0: 100.0, 100: 100.0}),
         made_speeds.measured(made_speeds.Q8, {0: 50.0, 100: 150.0}),

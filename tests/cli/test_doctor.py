@@ -1,7 +1,6 @@
 """What would run here, what is missing, and how to fix it."""
 
 import dataclasses
-import json
 from pathlib import Path
 
 import pytest
@@ -16,8 +15,8 @@ from codeneedle.cli.doctor import (
     Problem,
     TypeFacts,
     diagnose,
-    doctor_json,
-    doctor_screen,
+    doctor_document,
+    doctor_object,
 )
 from codeneedle.cli.engines import ENGINES
 from codeneedle.engines.llama_cpp.installation import ServerFacts, Tools
@@ -86,12 +85,10 @@ WHOLE = Diagnosis(
 
 
 def screen(diagnosis, *, width=80):
-    text = printed(doctor_screen(diagnosis), width=width)
-    return [line.rstrip() for line in text.splitlines()]
+    return printed(doctor_document(diagnosis), width=width).splitlines()
 
 
 def test_all_facts_are_on_the_screen():
-    """Programs, machine, model and types, each in its line."""
     lines = screen(WHOLE)
 
     assert [
@@ -115,10 +112,10 @@ def test_all_facts_are_on_the_screen():
     assert "q4_0  refused       block of 32 does not" in lines
     assert "q5_0  unknown       unknown" in lines
     assert "Nothing is missing." == lines[-1]
+    assert lines == [line.rstrip() for line in lines]
 
 
 def test_problems_come_last_with_what_mends_them():
-    """Errors and notes are told apart by a word, not by colour alone."""
     lines = screen(
         dataclasses.replace(
             WHOLE,
@@ -147,7 +144,6 @@ def test_problems_come_last_with_what_mends_them():
 def test_models_by_name_are_listed_with_size_and_licence(
     monkeypatch, tmp_path, is_fetched, state
 ):
-    """Whether each is there already, or would be fetched by its first use."""
     monkeypatch.setenv("CODENEEDLE_CACHE", str(tmp_path))
     if is_fetched:
         SMOLLM2.path.parent.mkdir(parents=True)
@@ -157,15 +153,11 @@ def test_models_by_name_are_listed_with_size_and_licence(
 
     assert f"--model smollm2 {state}: SmolLM2-135M-Instruct Q4_1, 88.6 MiB" in text
     assert "licence Apache-2.0" in text
-    assert is_fetched is json.loads(doctor_json(WHOLE))["models"][0]["is_fetched"]
+    assert is_fetched is doctor_object(WHOLE)["models"][0]["is_fetched"]
 
 
 @pytest.mark.parametrize("width", [80, 120])
 def test_the_screen_is_one_screen(width):
-    """
-    At most 40 lines, none wider than the terminal, even with long paths; markup and
-    escapes in a path are shown as they are spelled.
-    """
     path = Path("/m/[red]a\x1b[2J" + "x" * 200 + ".gguf")
     model = dataclasses.replace(
         MODEL, weights=dataclasses.replace(WEIGHTS, files=(path,))
@@ -223,7 +215,6 @@ def whats(found):
 
 
 def test_a_bare_machine_has_problems_but_no_error(tmp_path):
-    """No llama.cpp and no weights: both are listed, each with a hint."""
     found = diagnose(model=tmp_path / "none.gguf")
 
     assert not found.is_ready
@@ -238,7 +229,6 @@ def test_a_bare_machine_has_problems_but_no_error(tmp_path):
 
 
 def test_a_complete_installation_has_no_problems(server, model, tmp_path):
-    """All three programs, a server that takes all types, and a model that fits."""
     text = server.read_text()
     every = "allowed values: bf16, q8_0, q5_1, q5_0, q4_1, q4_0"
     for line in ("f32, f16, bf16, q8_0,", "f16, q8_0"):
@@ -257,7 +247,6 @@ def test_a_complete_installation_has_no_problems(server, model, tmp_path):
 
 
 def test_an_engine_is_shown_with_its_versions_and_its_own_types(model, monkeypatch):
-    """Types of llama.cpp say nothing of the memory that MLX takes."""
     versions = {"mlx": "0.32.4", "mlx-lm": "0.32.2"}
     made = dataclasses.replace(ENGINES["mlx"], find=lambda *_: versions)
     monkeypatch.setitem(ENGINES, "mlx", made)
@@ -271,7 +260,6 @@ def test_an_engine_is_shown_with_its_versions_and_its_own_types(model, monkeypat
 
 
 def test_what_a_sweep_can_do_without_is_a_note(server, model):
-    """Missing companions and refused types do not stop a sweep."""
     found = diagnose(llama_server=server, model=model)
 
     assert found.is_ready
@@ -284,7 +272,6 @@ def test_what_a_sweep_can_do_without_is_a_note(server, model):
 
 
 def test_a_broken_server_is_a_problem_and_its_path_is_still_shown(model, tmp_path):
-    """The programs were found, only their answers are missing."""
     found = diagnose(
         llama_server=script(tmp_path / "llama-server", "kill -4 $$"),
         model=model,
@@ -293,15 +280,11 @@ def test_a_broken_server_is_a_problem_and_its_path_is_still_shown(model, tmp_pat
     assert not found.is_ready
     assert found.server is None
     assert f"{tmp_path}/llama-server (from" in " ".join(screen(found, width=300))
-    assert (
-        str(tmp_path / "llama-server")
-        == json.loads(doctor_json(found))["programs"]["server"]
-    )
+    assert str(tmp_path / "llama-server") == doctor_object(found)["programs"]["server"]
     assert "signal 4" in whats(found)[0]
 
 
 def test_a_model_that_only_its_server_can_read_is_no_problem():
-    """It is looked for as the engine does it: another one needs no GGUF file."""
     found = diagnose(engine="endpoint", model=Path("org/model"))
 
     assert [] == whats(found)
@@ -323,10 +306,6 @@ def test_heads_that_do_not_fit_are_told_by_type(tmp_path):
 
 
 def test_what_a_sweep_would_suffer_from_is_mentioned(server, model, monkeypatch):
-    """
-    A GPU that the server does not see, too little memory for weights and the largest
-    KV cache, and a server that was left behind, with what ends it; looking does not.
-    """
     left = [doctor.orphans.Orphan("llama-server", 4711)]
     unmarked = doctor.orphans.Leftover(
         pid=4712, started=1.0, name="vllm", holds="listens on port 80", program="sh"
@@ -349,9 +328,8 @@ def test_what_a_sweep_would_suffer_from_is_mentioned(server, model, monkeypatch)
 
 
 def test_the_json_has_all_facts():
-    """Paths are texts, what is missing is null."""
-    found = json.loads(doctor_json(dataclasses.replace(WHOLE, model=None)))
-    model = json.loads(doctor_json(WHOLE))["model"]
+    found = doctor_object(dataclasses.replace(WHOLE, model=None))
+    model = doctor_object(WHOLE)["model"]
 
     assert set(found) == {
         *("codeneedle", "machine", "cache", "cache_free_bytes"),
@@ -365,9 +343,9 @@ def test_the_json_has_all_facts():
         "bench": None,
         "version": SERVER.version,
         "build": 11434,
-        "k_types": ["f16", "q8_0"],
-        "v_types": ["f16", "q8_0"],
-        "devices": list(SERVER.devices),
+        "k_types": SERVER.k_types,
+        "v_types": SERVER.v_types,
+        "devices": SERVER.devices,
     } == found["programs"]
     assert found["model"] is None
     assert ([8], True, 16_384) == (

@@ -70,7 +70,6 @@ def test_a_folder_of_mlx_is_told_the_engine_that_serves_it(tmp_path):
 
 
 def test_the_settings_of_another_engine_are_refused(parse):
-    """They would be ignored without a word."""
     with pytest.raises(BadInput, match="settings of the engine endpoint") as caught:
         offered(parse("mine", "--engine", "mlx"))
 
@@ -78,7 +77,6 @@ def test_the_settings_of_another_engine_are_refused(parse):
 
 
 def test_an_engine_that_does_not_exist_is_refused_by_name():
-    """With the names of those that do."""
     with pytest.raises(UnknownName, match="unknown engine 'llama'") as caught:
         offered(Request(engine="llama"))
 
@@ -95,9 +93,6 @@ def test_an_engine_that_does_not_exist_is_refused_by_name():
 def test_the_shipped_sweeps_of_mlx_make_the_published_tables(
     tmp_path, name, v_types, probes
 ):
-    """
-    Length by depth for each K with each V; the same by divergence, speed and memory.
-    """
     asked = read_sweep(name, folder=tmp_path)
 
     assert ("mlx", ("f16", "kv8", "kv4")) == (asked.engine, asked.rows)
@@ -111,7 +106,6 @@ def test_the_shipped_sweeps_of_mlx_make_the_published_tables(
     [("k", ("f16", "q8_0"), ("f16",)), ("v", ("q4_0",), ("f16", "q8_0"))],
 )
 def test_a_command_may_fix_the_type_of_one_side(placeholder, k_types, v_types):
-    """The pairs are those that were asked for then; two types of it cannot be."""
     template = f"{sys.executable} ${{port}} ${{{placeholder}}}"
     settings = CommandSettings(command=template, served_name="made")
     asked = Request(
@@ -159,9 +153,6 @@ def started(*faults):
 def test_a_server_that_ignores_the_cache_type_is_caught_and_marked_everywhere(
     swept, codeneedle, tmp_path
 ):
-    """
-    Grid, table, page and verdict: it is a gap with a reason, and no ground of advice.
-    """
     done = swept("command", "--types", "f16,q8_0", *started("ignore-v"))
 
     assert 1 == done.returncode, done.stderr
@@ -179,10 +170,6 @@ def test_a_server_that_ignores_the_cache_type_is_caught_and_marked_everywhere(
 def test_a_sweep_by_a_command_finishes_resumes_and_says_how_lengths_came_about(
     swept, codeneedle
 ):
-    """
-    The same as with llama-server; forced recall is a gap with a reason, unless the
-    server echoes a prompt with its probabilities.
-    """
     args = ("--types", "f16,q8_0", *started())
 
     first, second = swept("command", *args), swept("command", *args)
@@ -196,7 +183,6 @@ def test_a_sweep_by_a_command_finishes_resumes_and_says_how_lengths_came_about(
 
 
 def test_a_server_that_echoes_a_prompt_is_asked_for_forced_recall(swept, codeneedle):
-    """As vLLM does: right lines are scored as with llama-server."""
     done = swept("command", "--types", "f16,q8_0", "--ask", "forced", *started("echo"))
 
     assert 0 == done.returncode, done.stderr
@@ -219,7 +205,6 @@ def test_forced_recall_of_chats_is_refused_before_anything_starts(swept, codenee
 
 
 def test_a_server_that_does_not_echo_is_no_crash(swept, tmp_path):
-    """Its cell is unsupported, and the reason names what works; it is asked once."""
     with fake_openai.endpoint() as server:
         done = swept(
             "endpoint",
@@ -236,9 +221,6 @@ def test_a_server_that_does_not_echo_is_no_crash(swept, tmp_path):
 
 
 def test_cells_of_endpoints_come_one_after_the_other(swept, codeneedle, tmp_path):
-    """
-    Each on an address of its own; the key is in no file, though the server says it.
-    """
     for pair in ("f16/f16", "q8_0/q4_0"):
         faults = ("wants=sk-secret-1", "says-key")
         with fake_openai.endpoint(*faults, types=pair) as server:
@@ -260,7 +242,6 @@ RECIPES = ("vllm", "sglang", "ik-llama", "ollama", "tabbyapi")
 
 @pytest.mark.parametrize("name", RECIPES)
 def test_recipes_ship_and_can_be_planned(name, tmp_path, monkeypatch):
-    """With a program of that name on PATH and nothing else: no recipe has a typo."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("CORPUS", raising=False)
     made_world(tmp_path, monkeypatch)
@@ -300,7 +281,6 @@ def kept(tmp_path):
 
 
 def test_the_weights_of_a_run_are_read_where_its_records_say(kept):
-    """A file of the same size; no engine that is gone reads any."""
     other = changed(kept.setup.weights, size_bytes=1)
 
     assert 4 == weights_of(kept).layers

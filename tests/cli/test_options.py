@@ -17,7 +17,6 @@ from codeneedle.cli.options import (
     DecideOption,
     SweepCommand,
     limits_of,
-    memory_size,
     percent,
     token_count,
 )
@@ -84,7 +83,6 @@ GIVEN = [
 def test_each_option_reaches_the_request_and_wins_over_a_sweep_file(
     parse, words, field, value
 ):
-    """All else is as if nothing had been said."""
     stored = parse("mine")
     found = parse("mine", *words.split())
 
@@ -114,7 +112,6 @@ def test_types_of_both_axes_overrule_those_that_a_file_gives_one(parse):
 
 
 def test_a_run_folder_is_gone_on_with_unless_another_is_chosen(parse, tmp_path):
-    """Its sweep file is read like any other; options overrule it."""
     run = tmp_path / "sweeps" / "a" / "b"
     run.mkdir(parents=True)
     (run / "sweep.toml").write_text("corpus = 'tiny'\nseed = 9\n", encoding="utf-8")
@@ -155,7 +152,6 @@ def test_a_run_folder_that_decided_goes_on_deciding_unless_it_must_not(parse, tm
     ],
 )
 def test_each_option_of_a_probe_reaches_its_settings(parse, words, probe, field, value):
-    """With a sweep file, its other settings stay."""
     stored = parse("mine").settings
     found = parse("mine", "--probe", probe, *words.split()).settings
 
@@ -166,10 +162,7 @@ def test_each_option_of_a_probe_reaches_its_settings(parse, words, probe, field,
 
 
 def test_an_option_of_two_probes_belongs_to_the_one_that_is_asked_for(parse):
-    """
-    Depths are tokens of one and shares of a text of the other: both at once, and the
-    option could mean neither.
-    """
+    """Depths are tokens of one and shares of a text of the other."""
     timed = parse("--probe", "throughput", "--depths", "512").settings
     found = parse("--probe", "retrieval", "--depths", "0.5,1").settings
 
@@ -220,7 +213,6 @@ def test_arguments_of_llama_server_before_the_dashes_are_told_their_place(parse,
 
 
 def test_the_corpus_may_come_from_the_environment(parse):
-    """Options and sweep files win over the variable, and an empty one says nothing."""
     assert "http_server" == parse("mine", env={"CORPUS": "jquery"}).corpus
     assert "jquery" == parse(env={"CORPUS": "jquery"}).corpus
     assert "mine" == parse("--corpus", "mine", env={"CORPUS": "jquery"}).corpus
@@ -228,11 +220,6 @@ def test_the_corpus_may_come_from_the_environment(parse):
 
 
 def test_arguments_for_the_server_follow_a_sweep_or_stand_alone(parse):
-    """
-    What comes after -- is handed on as it is; a sweep's own arguments give way. The
-    sweep may be named before or behind options, and both axes take the types unless one
-    has its own.
-    """
     found = parse("mine", "--", "-ngl", "99", "--override-kv", "a=b,c")
     types = parse("--types", " q4_0, bf16,q4_0", "--v-types", "q8_0")
 
@@ -284,9 +271,6 @@ def _options():
     ],
 )
 def test_what_cannot_be_is_refused(parse, words):
-    """
-    Words for numbers, numbers out of range, unknown and shortened names, two sweeps.
-    """
     with pytest.raises((RequestError, USAGE_ERROR)) as caught:
         parse(*words.split())
 
@@ -305,7 +289,6 @@ def test_what_cannot_be_is_refused(parse, words):
     ],
 )
 def test_an_empty_value_is_refused(parse, option, text):
-    """It never quietly runs a default; the option is named."""
     with pytest.raises(RequestError) as caught:
         parse(option, text)
 
@@ -313,7 +296,6 @@ def test_an_empty_value_is_refused(parse, option, text):
 
 
 def test_every_flag_that_a_sweep_file_can_set_can_be_overruled():
-    """Each has a negative form."""
     flags = {
         each.name: each.secondary_opts
         for each in _options()
@@ -335,7 +317,6 @@ def test_help_names_each_probe_and_engine(codeneedle):
 
 @pytest.mark.parametrize("command", ["sweep", "plan", "submit slurm"])
 def test_help_has_every_option_in_the_group_that_it_belongs_to(codeneedle, command):
-    """One of two probes stands in the groups of both, with what it means there."""
     shown = codeneedle(*command.split(), "--help").stdout
 
     groups = re.split(r"\n(?=\S[^\n]*:\n)", shown)
@@ -352,7 +333,6 @@ def test_help_has_every_option_in_the_group_that_it_belongs_to(codeneedle, comma
 
 
 def test_help_and_shells_name_the_models(codeneedle):
-    """With a letter that no name begins with, a shell completes paths as ever."""
     shown = " ".join(codeneedle("sweep", "--help").stdout.split()).replace("- ", "-")
 
     def completed(text):
@@ -367,7 +347,6 @@ def test_help_and_shells_name_the_models(codeneedle):
 
 
 def test_a_model_by_name_is_a_path_in_the_cache(parse):
-    """Whether or not it has been fetched."""
     assert SMOLLM2.path == parse("--model", "smollm2").model
     with pytest.raises(RequestError, match="--model smolm: is neither the name"):
         parse("--model", "smolm")
@@ -412,19 +391,6 @@ def test_limits_are_those_that_were_given_and_defaults():
     assert "--max-memory 2GiB --at 32K" in caught.value.hint
 
 
-@pytest.mark.parametrize(
-    ("text", "size"), [("2GiB", 2 << 30), ("512mib", 512 << 20), ("1.5 KiB", 1536)]
-)
-def test_a_size_of_memory_has_a_unit(text, size):
-    assert size == memory_size("--max-memory", text)
-
-
-@pytest.mark.parametrize("text", ["2", "2GB", "GiB", "0GiB", "-1GiB", "nanGiB", ""])
-def test_what_is_no_size_of_memory_is_refused(text):
-    with pytest.raises(BadInput, match="--max-memory"):
-        memory_size("--max-memory", text)
-
-
 @pytest.mark.parametrize(("text", "tokens"), [("32768", 32768), ("32K", 32768)])
 def test_tokens_are_counted_or_in_thousands(text, tokens):
     assert tokens == token_count("--at", text)
@@ -434,24 +400,3 @@ def test_tokens_are_counted_or_in_thousands(text, tokens):
 def test_what_is_no_number_of_tokens_is_refused(text):
     with pytest.raises(BadInput, match="--at"):
         token_count("--at", text)
-
-
-@pytest.mark.parametrize(
-    ("command", "instead"),
-    [
-        ("sweep --settle q8_0/q4_0", "--more"),
-        ("sweep --settle=q8_0/q4_0", "--more"),
-        ("verdict x --max-changed 2%", "--max-loss"),
-        ("sweep --max-kld 0.01", "--max-loss"),
-        ("grid x --strict-indent", "--metric matched-strict"),
-        ("page x --max-kld 0.01", "--max-loss"),
-    ],
-)
-def test_options_that_are_no_more_name_those_to_use_instead(
-    codeneedle, command, instead
-):
-    refused = codeneedle(*command.split())
-
-    assert 2 == refused.returncode
-    assert "No such option" in refused.stderr
-    assert f"hint: Use {instead}" in refused.stderr

@@ -57,10 +57,6 @@ def finished(pair):
 
 
 def test_the_current_cell_tells_its_round(progress):
-    """
-    Which cell, which round, and which function, below a grid with a place for every
-    pair.
-    """
     before = printed(live_view(progress), width=90)
     progress.note(CellStarted(PAIRS[6]))
     progress.note(CellStepped(PAIRS[6], Step(8, 16, "f_i")))
@@ -90,9 +86,7 @@ def test_a_cell_tells_how_far_the_text_is_read_and_how_long_that_takes(progress)
 
 
 def test_the_first_answers_of_the_first_cell_tell_the_time_that_is_left(progress):
-    """
-    A minute of reading, and a minute for half a round of sixteen: 33 minutes a cell.
-    """
+    """A minute of reading, another for half a round of sixteen: 33 minutes a cell."""
     cell = progress.running[PAIRS[0]] = RunningCell()
     cell.started -= 120
     progress.note(CellStepped(PAIRS[0], Step(0, 16, "f_a")))
@@ -116,10 +110,7 @@ def test_the_first_ctrl_c_is_answered_while_a_cell_says_nothing(progress):
 
 
 def test_a_finished_cell_shows_its_number_and_a_failed_one_its_word(progress):
-    """
-    A gap has a word, never a zero; an interrupted cell is not done. The time left comes
-    from the cells so far: 34 of 10.7 seconds are six minutes.
-    """
+    """34 cells of 10.7 seconds are six minutes."""
     progress.note(CellEnded(finished(PAIRS[0])))
     progress.note(CellEnded(failed_record(PAIRS[1], Status.OUT_OF_MEMORY)))
     progress.note(CellEnded(failed_record(PAIRS[2], Status.INTERRUPTED)))
@@ -135,9 +126,7 @@ def test_a_finished_cell_shows_its_number_and_a_failed_one_its_word(progress):
 def test_events_that_come_while_the_grid_is_drawn_do_not_disturb_it(
     progress, monkeypatch
 ):
-    """
-    It is drawn in a thread of its own: what comes meanwhile is shown the next time.
-    """
+    """What comes while a thread draws the grid is shown the next time."""
     rest = iter(PAIRS[2:])
 
     def meanwhile(*_args):
@@ -155,7 +144,6 @@ def test_events_that_come_while_the_grid_is_drawn_do_not_disturb_it(
 
 
 def test_cells_of_other_shares_do_not_count(progress):
-    """One that turns out to have fallen back is told to whoever found it."""
     progress.pairs = PAIRS[:2]
     progress.note(CellEnded(failed_record(PAIRS[2], Status.FALLBACK_CPU)))
 
@@ -163,7 +151,6 @@ def test_cells_of_other_shares_do_not_count(progress):
 
 
 def test_a_pipe_gets_a_line_per_cell(progress):
-    """Where nothing can be redrawn, nothing is."""
     out = io.StringIO()
     with SweepDisplay(Console(file=out, width=200), progress) as screen:
         screen.show(CellStarted(PAIRS[0]))
@@ -192,7 +179,6 @@ def test_a_pipe_gets_a_line_per_cell(progress):
 def test_the_rest_of_a_task_is_estimated_from_what_is_done(
     done, total, elapsed, phrase
 ):
-    """As fast as so far; of a task of unknown length only the time is known."""
     assert phrase == far_phrase("hashing weights", done, total, elapsed)
 
 
@@ -208,7 +194,6 @@ def told(*calls, **settings):
 
 
 def test_a_task_prints_a_line_after_two_seconds_and_then_every_ten():
-    """What is over sooner prints nothing."""
     calls = [(float(done), "hashing", done) for done in range(31)]
 
     assert [
@@ -220,7 +205,6 @@ def test_a_task_prints_a_line_after_two_seconds_and_then_every_ten():
 
 
 def test_a_new_phase_is_told_at_once_and_estimated_from_its_own_beginning():
-    """A log names every phase that comes after the first line."""
     assert [
         "unpacking: 50 %, 3.0 s left",
         "compiling: 0 %",
@@ -235,7 +219,6 @@ def test_a_new_phase_is_told_at_once_and_estimated_from_its_own_beginning():
 
 @pytest.mark.parametrize("is_terminal", [True, False])
 def test_a_task_is_named_on_terminals_and_in_logs(is_terminal):
-    """A terminal has one line that disappears at the end, a log keeps its lines."""
     console = Console(file=io.StringIO(), force_terminal=is_terminal, width=80)
     with working(console, "checking") as tell:
         tell("hashing", 10, 100)
@@ -285,7 +268,6 @@ def test_pairs_that_are_not_measured_have_no_dot(progress):
 
 
 def test_control_characters_in_paths_are_shown_as_escapes():
-    """``--out`` may hold any byte that a file name may."""
     console = Console(file=io.StringIO(), width=80)
     note_lines(console, ["kept as a\x1b[2Jb"])
     say(console, "look at them:\n  a\x1b[2Jb\nretry")

@@ -14,7 +14,6 @@ from injections import processes_in
 
 @pytest.mark.real
 def test_a_cell_is_served_verified_until_ctrl_c(tmp_path):
-    """Its address and key are those that clients of OpenAI's API read."""
     command = (sys.executable, "-m", "codeneedle", "serve", "q8_0/q4_0")
     with subprocess.Popen(
         [*command, "--context", "1K"],

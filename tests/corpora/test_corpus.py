@@ -12,7 +12,6 @@ from codeneedle.errors import BadInput, UnknownName
 
 
 def test_a_name_is_a_corpus_file_then_a_source_file_then_built_in(here):
-    """What a person puts into the folder goes before what is there anyway."""
     put(here / "corpora/http_server.py", python("mine"))
     assert ["mine"] == names_of(load("http_server").functions)
 
@@ -26,7 +25,6 @@ def test_a_name_is_a_corpus_file_then_a_source_file_then_built_in(here):
 
 
 def test_a_name_goes_before_a_path_and_a_separator_makes_a_path(here):
-    """A folder that is called like a corpus is reached with ``./``."""
     put(here / "jquery/a.py", python("mine"))
 
     assert "memorised" == load("jquery").kind
@@ -35,7 +33,6 @@ def test_a_name_goes_before_a_path_and_a_separator_makes_a_path(here):
 
 @pytest.mark.parametrize("text", ["random-bodys", "", "x" * 5_000, "\0", "..."])
 def test_what_is_neither_name_nor_path_is_answered_with_the_known_names(here, text):
-    """Odd input and typos end in an error for people."""
     with pytest.raises(UnknownName) as caught:
         load(text)
     assert "random-bodies" in caught.value.hint
@@ -43,7 +40,6 @@ def test_what_is_neither_name_nor_path_is_answered_with_the_known_names(here, te
 
 @pytest.mark.parametrize("text", ["./no", "/no/such", "a\0/b", "../no.py", "no\\such"])
 def test_a_path_that_leads_nowhere_is_not_found(here, text):
-    """A separator says that it was meant as a path."""
     with pytest.raises(BadInput, match=r"No such file|null byte") as caught:
         load(text)
     assert "corpus list" in caught.value.hint
@@ -60,9 +56,6 @@ def test_a_path_that_leads_nowhere_is_not_found(here, text):
     ],
 )
 def test_a_path_to_no_file_says_what_it_is_and_what_to_do(here, kind, reason, hint):
-    """
-    The hint is about a pipe, a device or a link, not about the spelling of a name.
-    """
     ODD_FILES[kind](here / "odd")
 
     with pytest.raises(BadInput) as caught:
@@ -88,9 +81,6 @@ def test_a_path_to_no_file_says_what_it_is_and_what_to_do(here, kind, reason, hi
     ids=["short functions", "shared signatures", "unparsable"],
 )
 def test_where_nothing_can_be_asked_the_hint_says_why(here, text, said, hint):
-    """
-    Short functions, ones that cannot be quoted, and errors have different remedies.
-    """
     put(here / "a.py", text)
 
     with pytest.raises(BadInput) as caught:
@@ -116,7 +106,6 @@ def test_functions_of_five_lines_are_forced_and_those_of_twenty_written(here):
 
 
 def test_a_pair_can_be_asked_for_more_functions_than_any_sweep_asks(here):
-    """As many as the limit; the first ones reach from top to end, and so do others."""
     corpus = load("random-bodies")
 
     chosen = corpus.forced(32, 5)
@@ -158,10 +147,6 @@ def test_fitting_asks_little(here):
 def test_a_fitted_text_fits_ends_whole_and_could_not_be_longer(
     here, lengths, last, gap, limit, wanted
 ):
-    """
-    It is the whole text, or its longest beginning that fits and ends with a function;
-    it holds one of as many lines as wanted. The shortest such text is known.
-    """
     functions = [python(f"f{at}", lines=nr) for at, nr in enumerate([*lengths, last])]
     put(here / "a.py", "".join(function + "# -\n" * gap for function in functions))
     corpus = load("a.py")

@@ -108,7 +108,6 @@ PLACES = st.lists(st.tuples(st.integers(0, 60), st.integers(1, 9)), max_size=9)
 def test_occurrences_are_those_that_a_search_for_each_string_finds(
     text, places, others
 ):
-    """Whatever stands around them, within words too, whether they overlap or not."""
     strings = {text[at : at + length] for at, length in places} | others
     strings -= {""}
     counts = {
@@ -129,10 +128,6 @@ LINES = st.lists(st.integers(1, 2_000), unique=True, max_size=60).map(sorted)
 
 @given(lines=LINES, k=st.integers(1, 30), seed=st.integers(), data=st.data())
 def test_the_choice_is_spread_sorted_and_the_same_again(lines, k, seed, data):
-    """
-    As many as asked or there are, in order, one at least from each band that has
-    any; the same ones in whatever order they came, and without some of the others.
-    """
     found = [made(line) for line in lines]
     chosen = choose(found, k=k, seed=seed, line_count=2_000)
     taken = [function.line for function in chosen]
@@ -150,7 +145,6 @@ def test_the_choice_is_spread_sorted_and_the_same_again(lines, k, seed, data):
 
 @pytest.mark.parametrize("seed", range(8))
 def test_bands_have_equal_heights(seed):
-    """Of four lines and two bands, the third line begins the second band."""
     found = [made(line) for line in (1, 2, 3)]
     chosen = choose(found, k=2, seed=seed, line_count=4)
 
@@ -158,7 +152,6 @@ def test_bands_have_equal_heights(seed):
 
 
 def test_another_seed_chooses_others():
-    """The seed decides; the choice of one of them is pinned."""
     found = [made(line) for line in range(1, 1_001, 10)]
     ours, theirs = (choose(found, k=4, seed=s, line_count=1_000) for s in (42, 43))
 
@@ -184,7 +177,6 @@ def not_blank(lines):
 
 @given(function=bodies(20))
 def test_a_needle_ends_with_its_twentieth_line_that_is_not_blank(function):
-    """Its lines are the body's first, verbatim, and the few after them follow."""
     needle = written_needle(function, depth=0.25)
 
     body = function.body
@@ -207,10 +199,6 @@ def test_a_needle_ends_with_its_twentieth_line_that_is_not_blank(function):
 def test_forced_lines_and_those_before_them_are_the_beginning_of_the_body(
     function, lines, seed
 ):
-    """
-    As many as wanted that are not blank, from such a line to such a line, within the
-    first 20 of them.
-    """
     needle = forced_needle(function, depth=0.25, lines=lines, seed=seed)
 
     begun = (*needle.before, *needle.lines)
@@ -235,7 +223,6 @@ def test_forced_lines_and_those_before_them_are_the_beginning_of_the_body(
     ],
 )
 def test_forced_lines_begin_at_any_line_within_the_first_twenty(content, lines, starts):
-    """The seed decides; a function of no more lines than wanted is forced whole."""
     function = made(7, end=7 + content)
 
     assert starts == {
@@ -273,7 +260,6 @@ def test_each_block_ends_at_twice_the_functions_of_those_before_it(first, limit,
 def test_each_block_is_spread_over_the_functions_that_those_before_it_left(
     lines, first, limit, seed
 ):
-    """In order of lines, none twice, and all functions where there are no more."""
     found = [made(line) for line in lines]
 
     chosen = in_blocks(found, first=first, limit=limit, seed=seed, line_count=2_000)
@@ -299,7 +285,6 @@ def test_fewer_functions_are_the_first_of_more():
 
 
 def test_depth_runs_from_the_first_line_to_the_last():
-    """0 is the top of a text, 1 its end."""
     depths = [depth_of(made(line), line_count=101) for line in (1, 51, 101)]
 
     assert [0.0, 0.5, 1.0] == depths
@@ -307,9 +292,6 @@ def test_depth_runs_from_the_first_line_to_the_last():
 
 
 def test_a_text_is_cut_after_outermost_functions_only():
-    """
-    A cut inside of a function would divide it; its last line is that of its brace.
-    """
     outer, inner = made(1, end=50), [made(1, end=30), made(10, end=30), made(50)]
     braced = Function(
         name="f", signature="f()\n{", line=60, body=("a", "b"), closing_lines=1

@@ -47,7 +47,6 @@ def names_and_literals(text):
     ],
 )
 def test_the_bytes_of_built_in_corpora_are_pinned(knobs, sha256):
-    """Knobs make one text, on every platform and Python."""
     assert sha256 == hashlib.sha256(text_of(knobs).encode("ascii")).hexdigest()
 
 
@@ -63,7 +62,6 @@ def test_the_bytes_of_built_in_corpora_are_pinned(knobs, sha256):
 )
 @settings(max_examples=40)
 def test_the_text_is_what_the_knobs_say(knobs):
-    """Any knobs make valid Python of the stated shape, size and names."""
     text = text_of(knobs)
     pairs = names_and_literals(text)
     functions = definitions(text)
@@ -105,7 +103,6 @@ def test_every_keyword_of_this_python_is_avoided():
 )
 @settings(max_examples=40)
 def test_twins_differ_in_as_many_lines_as_asked_and_families_in_all(knobs):
-    """In the same lines, evenly spread; names in the last character alone."""
     text = text_of(knobs)
     found = definitions(text)
     bodies = [[ast.unparse(line) for line in function.body] for function in found]
@@ -134,9 +131,7 @@ def test_the_bytes_of_twins_are_pinned():
 
 @pytest.mark.parametrize("compressed", [zlib.compress, lzma.compress])
 def test_the_random_characters_do_not_compress(compressed):
-    """
-    No compressor gets below the entropy of the alphabet, and a good one gets near.
-    """
+    """No compressor gets below the entropy of the alphabet."""
     pairs = names_and_literals(text_of(Knobs()))
     characters = "".join(name[1:] + literal for name, literal in pairs)
     entropy_bytes = len(characters) * math.log2(len(ALPHABET)) / 8
@@ -146,7 +141,6 @@ def test_the_random_characters_do_not_compress(compressed):
 
 
 def test_more_functions_continue_the_text_of_fewer():
-    """A corpus that grows keeps its needles."""
     _, _, few = text_of(Knobs(functions=3)).partition("\n")
     _, _, many = text_of(Knobs(functions=5)).partition("\n")
 
@@ -173,9 +167,6 @@ def test_more_functions_continue_the_text_of_fewer():
     ],
 )
 def test_knobs_that_cannot_be_say_which_to_turn(knobs, hint):
-    """
-    Out of range, too few names, or too much text: refused before anything is made.
-    """
     with pytest.raises(BadInput) as caught:
         Knobs(**knobs)
     assert hint in caught.value.hint
@@ -188,7 +179,6 @@ FEW = Knobs(functions=2, value_length=6, name_length=5, lines=20, seed=7)
 
 
 def test_a_corpus_is_written_and_told_with_its_hash(tmp_path):
-    """What is told is true of the file, which replaces an earlier one."""
     path = tmp_path / "new" / "bodies.py"
     write(Knobs(functions=1, seed=1), path)
     written = write(FEW, path)
@@ -200,7 +190,6 @@ def test_a_corpus_is_written_and_told_with_its_hash(tmp_path):
 
 
 def test_a_folder_that_cannot_be_made_is_named(tmp_path):
-    """As an error of this machine, with a hint."""
     (tmp_path / "file").write_text("")
 
     with pytest.raises(FolderUnusable) as caught:

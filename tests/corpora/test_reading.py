@@ -11,7 +11,6 @@ from codeneedle.errors import BadInput
 
 
 def test_a_file_is_read_as_an_editor_shows_it(here):
-    """A byte order mark goes, line ends become newlines, and nothing else changes."""
     text = "\ufeff" + python("mine").replace("\n", "\r\n") + "x = '\x0c\u2028'\r# é\r\n"
     put(here / "mine.py", text)
     corpus = load("mine.py")
@@ -23,7 +22,6 @@ def test_a_file_is_read_as_an_editor_shows_it(here):
 
 
 def test_bytes_that_are_not_utf_8_stay_one_character_each(here):
-    """An old file keeps its length and its lines, and what it ends with."""
     data = b"# \xe9\xff\x85\n" + python("mine").rstrip().encode()
     put(here / "mine.py", data)
 
@@ -40,7 +38,6 @@ def test_bytes_that_are_not_utf_8_stay_one_character_each(here):
     ],
 )
 def test_a_file_without_text_says_so(here, data, reason):
-    """There is nothing to remember in it."""
     put(here / "a.py", data)
 
     with pytest.raises(BadInput) as caught:
@@ -50,7 +47,6 @@ def test_a_file_without_text_says_so(here, data, reason):
 
 
 def test_a_folder_is_joined_with_a_comment_that_names_each_file(here):
-    """Sorted, of known languages, each below a line in its own language."""
     put(here / "src/b/two.js", javascript("two"))
     put(here / "src/a.py", python("none") + python("one").rstrip("\n"))
     put(here / "src/c.php", "<?php\n" + javascript("three"))
@@ -65,7 +61,6 @@ def test_a_folder_is_joined_with_a_comment_that_names_each_file(here):
 
 
 def test_other_peoples_and_hidden_folders_are_skipped(here):
-    """A sweep is about the user's own code."""
     skipped = ("node_modules", "__pycache__", ".venv", ".git", "a/node_modules/b")
     for folder in skipped:
         put(here / "src" / folder / "a.py", python("theirs"))
@@ -76,7 +71,6 @@ def test_other_peoples_and_hidden_folders_are_skipped(here):
 
 
 def test_loops_of_links_end_and_no_file_comes_twice(here):
-    """A link to a folder is followed, unless that was seen."""
     put(here / "elsewhere/b.py", python("linked"))
     put(here / "src/a.py", python("mine"))
     (here / "src/loop").symlink_to(here / "src")
@@ -88,7 +82,6 @@ def test_loops_of_links_end_and_no_file_comes_twice(here):
 
 
 def test_a_file_that_cannot_be_parsed_keeps_its_text_and_is_reported(here):
-    """Its functions are no needles; blank files are not worth a note."""
     put(here / "src/a.py", python("mine"))
     put(here / "src/b.py", "print 'old'\n" + python("old"))
     put(here / "src/c.py", b"\0\0")
@@ -102,7 +95,6 @@ def test_a_file_that_cannot_be_parsed_keeps_its_text_and_is_reported(here):
 
 
 def test_a_folder_without_source_says_so(here):
-    """An empty folder is no corpus; of one with broken files the first is named."""
     (here / "src").mkdir()
     with pytest.raises(BadInput, match="src: holds no source file"):
         load("./src")
@@ -113,10 +105,6 @@ def test_a_folder_without_source_says_so(here):
 
 
 def test_a_folder_is_read_in_order_until_16_mb(here, monkeypatch):
-    """
-    Whole files up to just the limit; the next and all after it are left out by name,
-    also a short one that would still fit.
-    """
     for name in ("one", "two", "three"):
         put(here / f"src/{len(name)}{name}.py", python(name))
     put(here / "src/x.py", "x = 1\n")
@@ -137,7 +125,6 @@ def test_a_folder_is_read_in_order_until_16_mb(here, monkeypatch):
 
 
 def test_files_that_change_after_they_were_found_are_left_out(here):
-    """What went, or became a pipe that nobody writes to, is named."""
     put(here / "src/gone.py", python("gone"))
     put(here / "src/pipe.py", python("pipe"))
     put(here / "src/stays.py", python("stays"))
@@ -155,7 +142,6 @@ def test_files_that_change_after_they_were_found_are_left_out(here):
 
 
 def test_the_first_files_that_are_left_out_are_named_and_the_others_counted(here):
-    """A note for each of a thousand would bury all that follows."""
     put(here / "src/good.py", python("good"))
     for at in range(23):
         put(here / f"src/bad{at:02}.py", b"\0")

@@ -16,7 +16,6 @@ from codeneedle.errors import BadInput, RequestError
 
 
 def test_the_default_corpus_is_200_random_bodies(here):
-    """It needs no file, and its origin states every knob."""
     corpus = load("random-bodies")
 
     assert ("random-bodies", "incompressible") == (corpus.name, corpus.kind)
@@ -27,7 +26,6 @@ def test_the_default_corpus_is_200_random_bodies(here):
 
 
 def test_the_small_corpora_have_16_functions_or_more_of_which_one_s_are_long(here):
-    """They are what an error offers where a larger text does not fit."""
     mini, short = map(load, SMALL_CORPORA)
 
     assert 16 == len(mini.written()) == len(mini.forced(16, 5))
@@ -50,7 +48,6 @@ def test_the_small_corpora_have_16_functions_or_more_of_which_one_s_are_long(her
 def test_real_code_is_memorised_and_of_an_installed_version(
     here, name, origin, function, least
 ):
-    """That of the running interpreter, and that of a package."""
     corpus = load(name)
 
     assert ("memorised", origin) == (corpus.kind, corpus.origin)
@@ -60,10 +57,6 @@ def test_real_code_is_memorised_and_of_an_installed_version(
 
 
 def test_what_is_not_installed_says_what_to_do(here, monkeypatch):
-    """
-    An optional extra is named in the list, too; some Pythons are compiled files alone.
-    """
-
     def missing(name):
         raise metadata.PackageNotFoundError(name)
 
@@ -83,7 +76,6 @@ def test_what_is_not_installed_says_what_to_do(here, monkeypatch):
 
 
 def test_the_list_has_every_name_once_and_survives_broken_files(here):
-    """A corpus file that cannot be read is listed with what is wrong."""
     put(here / "corpora/mine.py", python("mine"))
     put(here / "corpora/bad.toml", "fils = []")
     put(here / "corpora/jquery.toml", "[generate]\nseed = 7")
@@ -112,7 +104,6 @@ def test_the_list_has_every_name_once_and_survives_broken_files(here):
     ],
 )
 def test_a_name_is_safe_as_a_folder(text, safe):
-    """Runs are kept below a folder of that name."""
     assert safe == slug(text)
 
 
@@ -120,7 +111,6 @@ def test_a_name_is_safe_as_a_folder(text, safe):
 
 
 def test_a_corpus_file_names_files_and_patterns_relative_to_itself(here):
-    """Files first, then patterns; what both find comes once."""
     put(here / "src/a/a.py", python("one"))
     put(here / "src/deep/b.py", python("two"))
     put(here / "src/deep/.cache/c.py", python("three"))
@@ -160,7 +150,6 @@ def test_a_corpus_file_names_files_and_patterns_relative_to_itself(here):
 def test_a_corpus_file_says_the_language_or_generates_its_text(
     here, file, toml, text, kind
 ):
-    """Found by its name or by its path, it is called the same."""
     put(here / "a.inc", python("one"))
     put(here / file, toml)
     corpus = load(file)
@@ -170,7 +159,6 @@ def test_a_corpus_file_says_the_language_or_generates_its_text(
 
 
 def test_a_limit_cuts_after_the_last_whole_function(here):
-    """The text is no longer than the limit, and no function is divided."""
     put(here / "corpora/mine.toml", "limit_bytes = 3000\n[generate]")
     corpus = load("mine")
 
@@ -180,7 +168,6 @@ def test_a_limit_cuts_after_the_last_whole_function(here):
 
 
 def test_files_beyond_the_limit_are_not_read(here):
-    """A limit makes a folder of any size usable."""
     put(here / "src/a.py", python("one"))
     put(here / "src/b.py", python("two"))
     put(here / "src/c.py", b"\0 not looked at")
@@ -219,7 +206,6 @@ def test_files_beyond_the_limit_are_not_read(here):
     ],
 )
 def test_a_bad_corpus_file_says_what_to_mend(here, toml, said, hint):
-    """Unknown keys, wrong values, empty patterns and what does not exist."""
     put(here / "corpora/mine.toml", toml)
 
     with pytest.raises(RequestError) as caught:
@@ -229,7 +215,6 @@ def test_a_bad_corpus_file_says_what_to_mend(here, toml, said, hint):
 
 
 def test_the_corpus_file_of_this_package_reads_its_own_source():
-    """The checkout ships a corpus of code that no model has seen."""
     corpus = load("codeneedle", folder=Path(__file__).parents[2] / "corpora")
 
     assert "unseen" == corpus.kind
@@ -257,9 +242,7 @@ def test_the_corpus_file_of_this_package_reads_its_own_source():
 def test_a_generated_corpus_has_a_built_in_name_only_with_its_knobs(
     here, knobs, out, path
 ):
-    """
-    Other text under the name random-bodies would silently replace the built-in one.
-    """
+    """Other text of that name would silently replace the built-in one."""
     written = generated_path(knobs, out and Path(out))
 
     assert (here / "corpora" / path).resolve() == written.resolve()
@@ -275,7 +258,6 @@ def test_a_generated_corpus_has_a_built_in_name_only_with_its_knobs(
     ],
 )
 def test_a_built_in_corpus_is_not_replaced_by_generated_text(here, knobs, out):
-    """The hint offers a name of its own."""
     with pytest.raises(BadInput, match="would replace the built-in corpus") as caught:
         generated_path(knobs, Path(out))
     assert str(generated_path(knobs)) in caught.value.hint

@@ -39,7 +39,6 @@ class Least(Engine):
 
 
 def test_an_engine_answers_and_can_do_nothing_else(tmp_path):
-    """Each missing ability is named, and so is what works."""
     engine = Least(model=MODEL)
 
     assert frozenset() == engine.abilities
@@ -68,7 +67,6 @@ def test_an_engine_answers_and_can_do_nothing_else(tmp_path):
     ],
 )
 def test_what_an_engine_would_ignore_is_refused(changes, source):
-    """A user would take it for done."""
     Least(model=MODEL).refuse_arguments()
 
     with pytest.raises(BadInput, match="engine least cannot pass it on") as caught:
@@ -77,8 +75,6 @@ def test_what_an_engine_would_ignore_is_refused(changes, source):
 
 
 def test_an_engine_without_servers_cannot_be_made():
-    """It is said where it is written, not in the middle of a sweep."""
-
     class Nothing(Engine):
         """No engine."""
 
@@ -87,7 +83,6 @@ def test_an_engine_without_servers_cannot_be_made():
 
 
 def test_a_server_that_is_not_ours_tells_nothing():
-    """Neither what runs, nor what it takes; and it does not end."""
     served = Served(client=None, command=())
 
     assert Effective() == served.effective()
@@ -105,7 +100,6 @@ def test_a_server_that_is_not_ours_tells_nothing():
 
 
 def test_what_a_server_took_is_known_after_its_end():
-    """As far as it was looked at before."""
     argv = [sys.executable, "-c", "input()"]
     with subprocess.Popen(argv, stdin=subprocess.PIPE) as child:
         served = Served(client=None, command=tuple(argv), child=child)

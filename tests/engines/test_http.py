@@ -33,7 +33,6 @@ def clock(monkeypatch):
 
 
 def test_a_deadline_ends_a_request_unless_it_is_extended(clock):
-    """Each extension grants the whole limit again."""
     deadline = _Deadline(lambda: False)
     deadline.start(10.0)
     clock.pass_s(deadline, 9)
@@ -59,7 +58,6 @@ def test_a_server_that_shuts_down_may_complete_its_reply(clock):
 
 @pytest.mark.parametrize("size", [1, 2, 3, 100])
 def test_lines_do_not_depend_on_how_the_stream_was_cut(size):
-    """A byte at a time or all at once, the lines are the same."""
     data = b"data: 1\r\n\r\n:\ndata: 2\n\nrest"
     chunks = [data[at : at + size] for at in range(0, len(data), size)]
 
@@ -76,7 +74,6 @@ def test_a_line_without_end_is_refused(monkeypatch):
 
 @pytest.mark.parametrize("read", [lines, whole])
 def test_an_answer_without_end_is_refused(read):
-    """Just the limit is read."""
     chunks = iter([b"data: x\n" * 10] * 100)
 
     list(read([b"data: x\n" * 10] * 10, limit_bytes=800))
@@ -86,7 +83,6 @@ def test_an_answer_without_end_is_refused(read):
 
 
 def test_of_an_error_only_the_beginning_is_read():
-    """A page of megabytes is not read to its end."""
     chunks = iter([b"x" * 1000] * 100)
 
     assert b"xxx" == beginning([b"x"] * 3)

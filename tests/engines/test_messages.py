@@ -44,10 +44,7 @@ def completion(*events, enough=never):
 
 
 def test_a_reply_is_its_tokens_with_probabilities_and_gaps():
-    """
-    The gap is how much more likely a token was than the best other one; negative, which
-    greedy sampling never gives, it is stored as observed.
-    """
+    """A negative gap, which greedy sampling never gives, is stored as observed."""
     probabilities = {
         "id": 9,
         "logprob": -3.0,
@@ -66,10 +63,6 @@ def test_a_reply_is_its_tokens_with_probabilities_and_gaps():
 
 
 def test_gaps_are_missing_where_the_server_does_not_name_tokens():
-    """
-    Without token ids, or without a second candidate, no lead is known: no gap of
-    0.0 is stored for any token of the reply.
-    """
     chosen = {"logprob": -0.25}
     nameless = {**chosen, "top_logprobs": [chosen, {"logprob": -1.5}]}
     alone = {**chosen, "id": 1, "top_logprobs": [{**chosen, "id": 1}]}
@@ -83,7 +76,6 @@ def test_gaps_are_missing_where_the_server_does_not_name_tokens():
 
 
 def test_a_reply_tells_how_far_its_prompt_is_read_and_how_many_tokens_came():
-    """A prompt that was read before, all but some tokens, is not worth a word."""
     told = []
     read, known = (
         {"content": "", "prompt_progress": {"total": 6843, "processed": n, "cache": c}}
@@ -111,9 +103,7 @@ def test_each_token_has_its_share_of_the_text():
 
 
 def test_a_token_of_bytes_that_are_no_text_keeps_the_gap_that_the_server_states():
-    """
-    It is one U+FFFD of the reply, never a gap of 0.0: texts of tokens are not used.
-    """
+    """It is one U+FFFD of the reply; texts of tokens are not used."""
     events = [
         json.loads(json.dumps(token(text)).encode().replace(b"?", b"\\ud83d"))
         for text in ("a\n", "?", "b")
@@ -134,7 +124,6 @@ def test_a_probability_that_is_no_number_is_the_lowest(strange):
 
 
 def test_a_reply_is_cut_at_the_first_line_break_where_it_is_long_enough():
-    """The check runs at each token with a line break, and at no other."""
     asked = []
 
     def enough(text):
@@ -149,7 +138,6 @@ def test_a_reply_is_cut_at_the_first_line_break_where_it_is_long_enough():
 
 
 def test_a_stream_without_its_last_event_is_no_reply():
-    """Half an answer is not taken for a whole one; the error says how far it came."""
     with pytest.raises(ServerGone) as caught:
         completion(token("a"))
 
@@ -157,7 +145,6 @@ def test_a_stream_without_its_last_event_is_no_reply():
 
 
 def test_a_reply_longer_than_its_tokens_can_be_is_refused():
-    """A server that ignores the limit fills neither memory nor a record."""
     event = {"content": "x" * (LONGEST_TOKEN * 1000 + 1)}
 
     with pytest.raises(BadReply) as caught:
@@ -178,7 +165,6 @@ def test_a_reply_longer_than_its_tokens_can_be_is_refused():
     ],
 )
 def test_what_is_no_json_object_is_refused(data):
-    """Half an object, a page, a list, too deep a nesting, a number of 5,000 digits."""
     with pytest.raises(BadReply):
         parsed(data, expected="an event")
 
@@ -207,7 +193,6 @@ def test_an_error_with_absurd_words_is_told_in_few():
 
 
 def test_an_error_that_is_a_page_is_quoted_in_one_line():
-    """Without control characters; of ten megabytes, 200 characters are shown."""
     found = refusal(b"<h1>\n\x1b[31mBad\x1b[0m gateway</h1>", code=502)
 
     assert type(found) is Refused
@@ -229,16 +214,13 @@ def score(right, told):
 
 
 def test_a_first_choice_leads_and_another_one_lags():
-    """
-    A lead is to the most probable other token, whether the right one is listed or not.
-    """
+    """A lead is to the most probable other token; the right one may not be listed."""
     assert (-0.1, 2.4, False) == score(1, told(1, t1=-0.1, t2=-2.5))
     assert (-2.5, -2.4, False) == score(2, told(2, t1=-0.1, t2=-2.5))
     assert (-9.0, -8.9, False) == score(3, told(3, t1=-0.1, t2=-2.5))
 
 
 def test_a_token_that_is_not_listed_is_bounded_by_the_last_one_that_is():
-    """Its probability is at most that of the least probable listed one."""
     assert (-2.5, -2.4, True) == score(3, told(1, t1=-0.1, t2=-2.5))
 
 
@@ -252,7 +234,6 @@ def test_a_probability_that_no_float_holds_is_a_bound(strange):
 
 @pytest.mark.parametrize("silent", [Token(), Token(logprob=-0.5), Token(1, -0.5)])
 def test_probabilities_that_name_no_tokens_are_refused(silent):
-    """Nothing can be scored by them."""
     with pytest.raises(BadReply):
         score(1, silent)
 
@@ -267,7 +248,6 @@ def test_an_answer_of_another_shape_is_not_quoted_as_python_writes_it():
 
 
 def test_what_a_server_does_not_tell_of_a_reply_counts_as_nothing():
-    """Neither tokens nor times nor probabilities are made up."""
     told = asdict(Generation())
 
     assert {None, 0, ()} == set(told.values())

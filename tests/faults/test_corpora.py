@@ -84,7 +84,6 @@ NESTED = {
 
 @pytest.mark.parametrize("name", sorted(NESTED))
 def test_no_depth_of_nesting_ends_a_parser(tree, told, name):
-    """It is parsed, or the file is left out; the others are asked for."""
     (tree / name).write_text(NESTED[name] + "\n", encoding="utf-8")
     saw = told(f"nesting 100,000 deep in {Path(name).suffix}", tree)
 
@@ -95,10 +94,6 @@ def test_no_depth_of_nesting_ends_a_parser(tree, told, name):
 
 
 def test_half_a_gigabyte_is_read_up_to_its_limit(tree, told):
-    """
-    A large file is refused by itself and left out of a tree; of a tree the first
-    16 MB are read, and the rest is named.
-    """
     os.truncate(put(tree.parent / "big.py", b"#"), 500_000_000)
     assert "big.py: larger than 16 MB" in told("a file of 500 MB", "./big.py")
 
@@ -112,7 +107,6 @@ def test_half_a_gigabyte_is_read_up_to_its_limit(tree, told):
 
 
 def test_a_corpus_file_of_gigabytes_is_refused(tree, told):
-    """It names sources; it does not hold them."""
     os.truncate(put(tree.parent / "corpora/huge.toml", b"#"), 3_000_000_000)
 
     assert "larger than 1 MB" in told("a corpus file of 3 GB", "huge")
@@ -120,9 +114,7 @@ def test_a_corpus_file_of_gigabytes_is_refused(tree, told):
 
 
 def test_lines_and_signatures_of_megabytes_are_read(tree, told, times):
-    """
-    As minifiers and generators make them; a long signature is compared like any other.
-    """
+    """As minifiers and generators make them."""
     count = times(1_000_000, quick=100_000)
     names = ", ".join(f"a{at}" for at in range(count // 10))
     put(tree / "line.js", "f(a);" * count)
@@ -133,7 +125,6 @@ def test_lines_and_signatures_of_megabytes_are_read(tree, told, times):
 
 
 def test_a_hundred_thousand_files_are_read_in_order(tree, told, times):
-    """Without running out of file handles or memory."""
     count = times(100_000, quick=2_000)
     for at in range(count):
         folder = tree / f"d{at % 100}"
@@ -149,7 +140,6 @@ def test_a_hundred_thousand_files_are_read_in_order(tree, told, times):
 
 @pytest.mark.parametrize("kind", ODD_FILES)
 def test_what_is_no_file_is_never_opened(tree, told, kind):
-    """Passed over in a tree; refused where a person names it."""
     ODD_FILES[kind](tree / "odd.py")
     put(tree.parent / "corpora/named.toml", b'files = ["../tree/odd.py", "../tree"]')
 
@@ -160,7 +150,6 @@ def test_what_is_no_file_is_never_opened(tree, told, kind):
 
 @pytest.mark.parametrize("name", ["named.toml", "named.py"])
 def test_a_pipe_among_named_corpora_is_no_corpus(tree, told, name):
-    """Listing the names does not wait for it either."""
     put(tree.parent / "corpora/other.toml", b"[generate]\n")
     os.mkfifo(tree.parent / "corpora" / name)
 
@@ -171,7 +160,6 @@ def test_a_pipe_among_named_corpora_is_no_corpus(tree, told, name):
 
 
 def test_folders_a_thousand_deep_end_no_search(tree, told, times):
-    """Nor do those that are too deep for a path."""
     deep = times(3_000, quick=1_200)
     at = os.open(tree, os.O_RDONLY)
     for _ in range(deep):
@@ -192,7 +180,6 @@ def test_folders_a_thousand_deep_end_no_search(tree, told, times):
 
 @pytest.mark.parametrize("mode", [0o000, 0o400])
 def test_a_folder_that_is_closed_to_us_is_noted(told, mode):
-    """The others are asked for, and notes name what is missing."""
     # Not below the folder of the tests, which other users may not enter.
     with tempfile.TemporaryDirectory() as name:
         tree = Path(name, "tree")
@@ -221,7 +208,6 @@ def test_a_folder_that_is_closed_to_us_is_noted(told, mode):
     "name", [b"a\nb.py", b"\x1b[31mred.py", b"\xff\xfe.py", b"\xe2\x80\xae.py", b"#.py"]
 )
 def test_names_are_printed_and_stored_safely(tree, told, name):
-    """A file may be called anything, in a tree and as a corpus."""
     path = Path(tree, os.fsdecode(name))
     path.write_text(python("f"), encoding="utf-8")
 

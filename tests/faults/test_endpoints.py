@@ -88,7 +88,6 @@ def records(folder):
 def test_each_fault_of_an_endpoint_is_a_gap_or_costs_its_own_cell(
     folder, ledger, times
 ):
-    """Never a number, never a traceback; nothing is left, and no file has the key."""
     unscored = [*UNSCORED.items()][: times(99, quick=4)]
     failed = [*FAILED.items()][: times(99, quick=1)]
     faults = {name: fault for name, (fault, _) in [*unscored, *failed]} | HARMLESS
@@ -127,7 +126,6 @@ def test_each_fault_of_an_endpoint_is_a_gap_or_costs_its_own_cell(
 
 
 def test_what_a_start_command_leaves_without_our_mark_is_named(folder, ledger):
-    """By the sweep and by doctor; nobody ends what may be another's."""
     done = swept(folder.path, {"q8_0": ["leave=bare"]}, "--ask", "written")
     (left,) = processes_in(folder.path)
     doctor = called(folder.path, "doctor")
@@ -286,9 +284,6 @@ def assert_plausible(found):
 
 
 def test_no_answer_of_a_server_is_too_odd(ledger, times):
-    """
-    Through a real socket: headers, status lines, counts, log-probabilities, nonsense.
-    """
     answer = [b""]
 
     with saying(answer) as url:

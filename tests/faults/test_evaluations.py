@@ -32,10 +32,6 @@ TYPES = ("f16", "q8_0", "q5_1", "q4_0")
 def test_each_fault_of_an_evaluation_costs_its_own_cell_alone(
     folder, ledger, times, codeneedle
 ):
-    """
-    A status and one line say why, with the end of the log; the other cells are kept,
-    another try finishes these, and no process is left.
-    """
     path = folder.path
     types = TYPES[: times(4, quick=3)]
     pairs = [f"{k}-{v}" for k in types for v in types][1:]
@@ -69,7 +65,6 @@ def test_each_fault_of_an_evaluation_costs_its_own_cell_alone(
 
 
 def test_a_program_that_is_missing_is_a_refusal_or_a_gap(folder, ledger, codeneedle):
-    """Before the first server, if it is not there; else a gap, if it goes meanwhile."""
     path = folder.path
     missing = codeneedle("sweep", "--eval", "no-such-evaluation")
     assert 3 == missing.returncode

@@ -154,7 +154,6 @@ FOREIGN = {"record of another cell", "record of another run"}
 @pytest.mark.real
 @pytest.mark.parametrize("fault", DAMAGES)
 def test_what_is_no_record_of_its_cell_is_a_gap_and_is_kept(done, ledger, fault):
-    """It is told why, the cell is open, and the next record puts it aside untouched."""
     pair = PAIRS[0]
     path = cell(done, pair)
     good = decode_record(path.read_bytes(), file="x")
@@ -187,9 +186,6 @@ def batches(often: int) -> list[list[str]]:
 def test_damaged_records_are_shown_as_gaps_and_measured_again(
     done, ledger, times, codeneedle, batch
 ):
-    """
-    A grid tells why, the same command measures those cells alone, and then all is done.
-    """
     if batch >= times(99, quick=1):
         pytest.skip("make faults goes through all of them")
     faults = batches(99)[batch]
@@ -226,7 +222,6 @@ SEALED = {
 
 @pytest.mark.parametrize("kind", SEALED)
 def test_a_cut_or_one_changed_bit_is_refused_wherever_it_is(ledger, times, kind):
-    """Also inside a number, and in the checksum itself."""
     value, decode = SEALED[kind]
     data = encode(value)
     size = len(data.rstrip())
@@ -261,7 +256,6 @@ def test_a_record_without_a_seal_is_refused_whatever_it_holds(ledger, times):
 
 @pytest.mark.real
 def test_a_record_of_another_version_is_refused_and_stays(done, ledger, codeneedle):
-    """Neither shown nor overwritten; the hint says what to run again."""
     path = cell(done, PAIRS[1])
     later = resealed(path.read_bytes(), schema=SCHEMA + 1)
     path.write_bytes(later)
@@ -296,7 +290,6 @@ SETUP_DAMAGES = {
 def test_a_setup_that_is_lost_is_made_anew_by_the_same_command(
     done, ledger, times, codeneedle, fault
 ):
-    """The records tell that they are of it, and none is measured again."""
     number = list(SETUP_DAMAGES).index(fault)
     if number >= times(99, quick=2):
         pytest.skip("make faults goes through all of them")
@@ -316,7 +309,6 @@ def test_a_setup_that_is_lost_is_made_anew_by_the_same_command(
 
 @pytest.mark.real
 def test_a_lost_setup_is_not_made_from_another_request(done, ledger, codeneedle):
-    """Records of one context never come to stand beside those of another."""
     path = done.path / RUN / SETUP
     replaced(path, b"{")
     before = {file: file.read_bytes() for file in path.parent.glob("cells/*")}
@@ -352,10 +344,6 @@ PLANTED = {
 def test_what_was_planted_where_files_are_written_is_replaced(
     done, ledger, times, tmp_path_factory, codeneedle, fault
 ):
-    """
-    As in a run folder that came from somebody else: nothing outside of it is written
-    to, nothing is waited for, and what was asked for is there.
-    """
     if list(PLANTED).index(fault) >= times(99, quick=2):
         pytest.skip("make faults goes through all of them")
     victim = tmp_path_factory.mktemp("home") / "victim"
@@ -411,7 +399,6 @@ NUISANCES = {
 def test_what_lies_about_in_a_run_folder_is_in_nobodys_way(
     done, ledger, times, codeneedle, fault
 ):
-    """It is passed over, or told; no process is ended for what a damaged note says."""
     number = list(NUISANCES).index(fault)
     if number >= times(99, quick=3):
         pytest.skip("make faults goes through all of them")
@@ -427,7 +414,6 @@ def test_what_lies_about_in_a_run_folder_is_in_nobodys_way(
 
 
 def test_a_damaged_note_of_a_server_ends_nothing(tmp_path, ledger, times, monkeypatch):
-    """Whatever its bytes are."""
     chance = random.Random(7)  # noqa: S311 - the same damage each time
     owner, host = b'{"pid": 4194305, "started": 1}', this_host().encode()
     data = b'{"mark": "x.0123abcd", "owner": %b, "host": "%b", "left": []}'
@@ -447,7 +433,6 @@ def test_a_damaged_note_of_a_server_ends_nothing(tmp_path, ledger, times, monkey
 
 @pytest.mark.real
 def test_a_text_edited_between_two_starts_is_another_setup(done, ledger, codeneedle):
-    """What differs is named, and the records stay those of the former text."""
     corpus = done.path / "corpora" / "tiny.toml"
     corpus.write_text(corpus.read_text().replace("seed = 7", "seed = 8"))
 
@@ -463,7 +448,6 @@ def test_a_text_edited_between_two_starts_is_another_setup(done, ledger, codenee
 def test_a_text_that_changes_while_a_sweep_runs_changes_nothing(
     folder, ledger, times, llama_server, nano, what
 ):
-    """It was read once, at the start: all cells are asked about the same text."""
     if not times(1, quick=0):
         pytest.skip("make faults does it")
     source = folder.path / "text.py"
@@ -488,7 +472,6 @@ def test_a_text_that_changes_while_a_sweep_runs_changes_nothing(
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root reads everything")
 def test_a_record_that_may_not_be_read_is_a_gap(folder, ledger):
-    """The system's own words are the reason."""
     store = Store(folder.path / RUN)
     store.add(made_record(PAIRS[0], [made_round(made_needle())]))
     cell(folder, PAIRS[0]).chmod(0)

@@ -84,7 +84,6 @@ def shares(number, **settings):
 def test_a_killed_share_costs_its_cell_a_second_try_and_nothing_else(
     shared, ledger, times
 ):
-    """At any moment; the same command goes on with its share, as a requeued task."""
     chance = random.Random(14)  # noqa: S311 - no secret
     for at in range(times(50, quick=2)):
         folder = Folder(shared.path / str(at))
@@ -112,7 +111,6 @@ def test_a_killed_share_costs_its_cell_a_second_try_and_nothing_else(
 def test_shares_in_one_folder_measure_each_cell_once(
     shared, ledger, times, fault, settings
 ):
-    """The reference, which all of them need, by the first one alone."""
     for at in range(times(20, quick=1)):
         folder = Folder(shared.path / str(at))
         (folder.path / "runs").mkdir(parents=True)
@@ -141,7 +139,6 @@ def test_the_same_share_started_twice_is_refused_with_the_process_that_has_it(
 def test_a_full_folder_ends_the_sweeps_and_they_go_on_when_there_is_room(
     shared, ledger, times
 ):
-    """What had finished is kept; what could not be stored is measured again."""
     for at in range(times(10, quick=1)):
         folder = Folder(shared.path / str(at))
         (folder.path / "runs").mkdir(parents=True)
@@ -177,7 +174,6 @@ def two_runs(tmp_path):
 
 
 def test_a_merge_that_was_interrupted_goes_on(two_runs, ledger, tmp_path, monkeypatch):
-    """At each record: the shares stay as they are, and the next merge is whole."""
     copy = Store.copy
     for stop_at in range(len(PAIRS)):
         left = [stop_at]
@@ -200,7 +196,6 @@ def test_a_merge_that_was_interrupted_goes_on(two_runs, ledger, tmp_path, monkey
 
 
 def test_a_record_of_another_model_in_a_share_is_not_merged(two_runs, ledger, tmp_path):
-    """It is told, and its cell is a gap until it is measured."""
     store = Store(two_runs[1] / "made" / "made")
     pair = next(
         iter(record.pair for record in store.records() if record.pair.k != "f16")

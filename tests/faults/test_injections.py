@@ -24,21 +24,18 @@ def finished(folder):
 
 
 def test_a_record_that_vanishes_is_a_cell_lost(folder, finished):
-    """What had finished, and has no file any more, is counted."""
     finished.unlink()
 
     assert Aftermath(cells_lost=1) == folder.aftermath()
 
 
 def test_a_record_that_cannot_be_read_is_damaged_and_lost(folder, finished):
-    """A finished cell of which only half is left counts twice."""
     finished.write_bytes(finished.read_bytes()[:100])
 
     assert Aftermath(cells_lost=1, files_damaged=1) == folder.aftermath()
 
 
 def test_a_process_that_was_started_in_the_folder_is_left(folder):
-    """Whatever lives with the folder as its working directory counts."""
     with subprocess.Popen(
         [sys.executable, "-c", "input()"], cwd=folder.path, stdin=subprocess.PIPE
     ) as child:

@@ -98,7 +98,6 @@ WRITES = {
 
 
 def test_a_disk_may_be_full_at_any_write(small_disk, ledger, times):
-    """What had finished is kept; with room again, the same command goes on."""
     series = small_disk
     first = series.arguments
     for what in list(WRITES)[: times(9, quick=1)]:
@@ -113,7 +112,6 @@ def test_a_disk_may_be_full_at_any_write(small_disk, ledger, times):
 
 
 def test_a_disk_may_be_full_at_any_moment(small_disk, ledger, times):
-    """While a sweep runs, somebody else takes all that is left."""
     series = small_disk
     chance = random.Random(4)  # noqa: S311 - no secret
     for _ in range(times(10, quick=0)):
@@ -132,7 +130,6 @@ def test_a_disk_may_be_full_at_any_moment(small_disk, ledger, times):
 def test_a_full_disk_takes_no_report_and_no_corpus(
     small_disk, ledger, times, llama_server
 ):
-    """Each command says so; an earlier picture stays as it was."""
     series = small_disk
     if times(2, quick=1) == 2:
         series.complete()
@@ -165,9 +162,6 @@ def test_a_full_disk_takes_no_report_and_no_corpus(
 def test_output_that_cannot_be_written_is_told_and_progress_is_not(
     series, ledger, times
 ):
-    """
-    A CSV that does not fit its disk ends badly; a sweep that nobody hears goes on.
-    """
     with open("/dev/full", "w") as full:  # noqa: PTH123
         assert 0 == run(series.path, *series.arguments, stderr=full).returncode
         noted(series, ledger, "the disk is full: progress", "")
@@ -186,7 +180,6 @@ def test_output_that_cannot_be_written_is_told_and_progress_is_not(
 def test_a_hash_that_cannot_be_remembered_costs_nothing(
     small_disk, ledger, nano, llama_server
 ):
-    """The cache is full: the weights are hashed again each time."""
     series = small_disk
     cache = series.path / "cache"
     cache.mkdir()
@@ -206,7 +199,6 @@ def test_a_hash_that_cannot_be_remembered_costs_nothing(
 
 
 def test_a_folder_that_is_read_only_is_named(small_disk, ledger, times):
-    """Reports are still to be had."""
     series = small_disk
     series.complete()
     remounted(series.path, "ro")
@@ -259,7 +251,6 @@ def test_a_folder_that_is_taken_away_ends_the_sweep(series, ledger, times, how):
 
 
 def test_nothing_is_decided_by_the_time_of_day(series, ledger):
-    """The clock goes back an hour with each look at it, and files are of tomorrow."""
     code, said = ended(series.path, *series.arguments, faults=[("clock_set_back", {})])
     assert 0 == code, said
     cells = sorted((series.path / RUN / "cells").glob("*.json"))
@@ -290,10 +281,6 @@ LIMITS = {
 
 @pytest.mark.parametrize("fault", LIMITS)
 def test_a_limit_may_be_too_small_for_us(series, ledger, times, fault):
-    """
-    For a note, a log, a record, a library: the program or a cell says so, and with a
-    larger limit the same command goes on.
-    """
     first, (what, limits, codes) = series.arguments, LIMITS[fault]
     for most in limits[: times(9, quick=int("-v" not in fault))]:
         code, said = ended(series.path, *series.arguments, before=limited(what, most))
@@ -309,9 +296,6 @@ def test_a_limit_may_be_too_small_for_us(series, ledger, times, fault):
 
 
 def test_memory_may_be_too_little_for_a_server(series, ledger, times, llama_server):
-    """
-    Each cell has its status and a reason of one line, and the last words of the log.
-    """
     most = 'case "$*" in *--cache-type-k*) ulimit -v $(cat limit);; esac'
     server = script(
         series.path / "bin" / "llama-server", f'{most}\nexec {llama_server} "$@"'
@@ -337,7 +321,6 @@ def test_memory_may_be_too_little_for_a_server(series, ledger, times, llama_serv
 
 @pytest.mark.parametrize("who", ["us", "the server", "both"])
 def test_a_suspension_shorter_than_the_limit_fails_no_cell(series, ledger, times, who):
-    """Whoever was stopped in a round goes on where it was."""
     if times(2, quick=1) == 1:
         pytest.skip("in the full form alone")
     faults = [impatience(silence_s=60.0, load_s=60.0)]
@@ -375,7 +358,6 @@ def serving(series, sweep):
 
 
 def test_two_sweeps_at_once_do_each_other_no_harm(series, ledger, times):
-    """One gets the folder; the other one is told, or finds the work done."""
     chance = random.Random(2)  # noqa: S311 - no secret
     for _ in range(times(10, quick=1)):
         with (
@@ -396,7 +378,6 @@ def test_two_sweeps_at_once_do_each_other_no_harm(series, ledger, times):
 
 
 def test_a_share_without_locks_is_good_enough(series, ledger, times):
-    """Better unlocked than unable."""
     for name in ("ENOLCK", "EOPNOTSUPP")[: times(2, quick=1)]:
         faults = [("no_locks", {"name": name})]
         code, said = ended(series.path, *series.arguments, faults=faults)

@@ -97,10 +97,6 @@ def shown(folder, *arguments):
 def test_whatever_a_model_says_is_kept_scored_and_shown_harmlessly(
     folder, ledger, times
 ):
-    """
-    A round each: the cell finishes, every report is made, and neither a terminal nor
-    an export gets a control character or markup of the model's.
-    """
     path = folder.path
     binary = replying(folder, [*REPLIES.values()])
     sweep = (*SWEEP, "q8_0", "--llama-server", binary)
@@ -144,7 +140,6 @@ def _assert_exports_are_read(path):
 
 
 def test_a_reply_longer_than_its_tokens_is_an_error_of_the_cell(folder, ledger, times):
-    """It takes no memory and no time to speak of, and another try may finish."""
     chosen = dict([*LONG.items()][: times(len(LONG), quick=2)])
     for name, events in chosen.items():
         sweep = (*SWEEP, "q8_0", "--llama-server", replying(folder, [events]))
@@ -169,10 +164,6 @@ LINES = {
 
 
 def test_no_margin_is_invented_where_a_token_is_no_text(folder, ledger):
-    """
-    Each token has the lead that the server states, and none is told by its text, which
-    others share.
-    """
     path = folder.path
     binary = replying(folder, [*LINES.values()], "probable")
     swept = impatient(path, *SWEEP, "q8_0", "--llama-server", binary)
@@ -192,10 +183,7 @@ def test_no_margin_is_invented_where_a_token_is_no_text(folder, ledger):
 def test_no_margin_is_invented_for_characters_of_several_bytes(
     folder, ledger, llama_server
 ):
-    """
-    The built-in model says a byte a token; llama-server states none that is half a
-    character. It copies without a doubt, so a small margin is none of its own.
-    """
+    """llama-server states no character of which it has half."""
     lines = (f"{chr(0x1F600 + at)}é日{at * 7919 % 9973:04}\n" for at in range(24))
     source = folder.path / "text.py"
     source.write_text(f'def first():\n    return """\n{"".join(lines)}"""\n')
@@ -215,7 +203,6 @@ def test_no_margin_is_invented_for_characters_of_several_bytes(
 def test_a_long_reply_that_is_stored_is_scored_in_the_time_it_takes_to_read(
     name, times
 ):
-    """As another program may have written it: to each character once."""
     reply = "".join(map(json.loads, LONG[name]))
     needle = made_needle()
     part = reply[: times(40, quick=1) << 18]
@@ -233,7 +220,6 @@ def test_a_long_reply_that_is_stored_is_scored_in_the_time_it_takes_to_read(
 
 
 def test_a_hostile_log_does_not_reach_the_terminal(folder, ledger, times):
-    """A reason is a line of the log, or of the answer; both may be the model's."""
     line = f"error loading model: {EVIL}\u202e[bold]x[/bold]<script>"
     binary = server(folder.path, {"q8_0-q8_0": [f"say={line}", "die=1"]})
     raw = shown(folder.path, *SWEEP, "q8_0", "--llama-server", binary)
@@ -265,10 +251,7 @@ TEMPLATES = {
 def test_a_chat_template_that_hides_the_text_is_refused_before_the_first_cell(
     folder, ledger, times, llama_server
 ):
-    """
-    Recall would be 0.00 in every cell, as if the model had forgotten everything; so
-    would answers about a text of the probe retrieval's own.
-    """
+    """Recall would be 0.00 in every cell, as if the model had forgotten everything."""
     names = list(TEMPLATES)[: times(9, quick=1)]
     for name, probe in itertools.product(names, ("recall", "retrieval")):
         template, words = TEMPLATES[name]

@@ -69,10 +69,6 @@ def struck(series, delay_s, **changes):
 
 
 def test_killed_at_any_moment_the_same_command_goes_on(series, ledger, times):
-    """
-    No cell is lost, no file is damaged, and what outlives us is ended at the next
-    start; in the end the grid is whole.
-    """
     chance = random.Random(20)  # noqa: S311 - no secret
     kills, wanted = 0, times(200, quick=3)
     while kills < wanted:
@@ -88,7 +84,6 @@ def test_killed_at_any_moment_the_same_command_goes_on(series, ledger, times):
 
 
 def test_killed_in_each_write_the_same_command_goes_on(folder, series, ledger, times):
-    """Before, in the middle of and after every write and every start of a child."""
     series = Series(folder, *ONE)
     calls = range(1, 1000) if times(2, quick=1) == 2 else (34,)
     for call in calls:
@@ -108,7 +103,6 @@ def test_killed_in_each_write_the_same_command_goes_on(folder, series, ledger, t
 def test_stopped_between_two_answers_only_what_is_missing_is_asked(
     series, ledger, number
 ):
-    """What is on disk stays as it is; the next server goes on behind it."""
     faults = [signal_at("write a record", 3, number)]
     code, said = ended(series.path, *series.arguments, faults=faults)
     assert code in {-signal.SIGKILL, 130}, said
@@ -156,7 +150,6 @@ def killed_beside(series, child_pid):
 
 @pytest.mark.parametrize("who", ["counting", "q8_0-"])
 def test_a_server_that_hangs_when_we_are_killed_is_ended(series, ledger, times, who):
-    """The one that counts, and the one of a cell; both are frozen at that moment."""
     if who == "counting" and times(2, quick=1) == 1:
         pytest.skip("in the full form alone")
 
@@ -175,7 +168,6 @@ TOOLS = {"llama-perplexity": DIVERGENCE, "llama-bench": THROUGHPUT}
 
 @pytest.mark.parametrize("tool", TOOLS)
 def test_a_tool_that_outlives_us_is_ended(series, ledger, times, tool):
-    """It has no alias: it is known by a mark in its environment."""
     if tool == "llama-perplexity" and times(2, quick=1) == 1:
         pytest.skip("in the full form alone")
     series.arguments = (*series.arguments, *TOOLS[tool])
@@ -186,9 +178,7 @@ def test_a_tool_that_outlives_us_is_ended(series, ledger, times, tool):
 
 
 def test_servers_and_tools_end_with_a_sigkill(series, ledger, times):
-    """
-    No later command is needed for that: the kernel closes a pipe, and a shell sees it.
-    """
+    """No later command is needed: the kernel closes a pipe, and a shell sees it."""
     tools = {"llama-server": (), **TOOLS}
     for program in list(tools)[: times(3, quick=1)]:
         series.arguments = ("sweep", *TWO, *tools[program])
@@ -216,9 +206,7 @@ def test_servers_and_tools_end_with_a_sigkill(series, ledger, times):
 def test_what_outlived_its_run_folder_is_told_and_ended_by_any_sweep(
     series, ledger, tmp_path
 ):
-    """
-    The note of a server is not in the run folder, which may be removed or renamed.
-    """
+    """The note of a server is not in the run folder, which may be renamed."""
     server = killed_beside(series, lambda: running_child(series.path).get("pid"))
     series.anew()
     (tmp_path / "other").mkdir()
@@ -235,7 +223,6 @@ def test_what_outlived_its_run_folder_is_told_and_ended_by_any_sweep(
 
 
 def test_a_copy_of_a_run_folder_knows_nothing_of_its_servers(series, ledger, times):
-    """A sweep in the copy goes on from the cells in it; that of the original, too."""
     ignored = shutil.ignore_patterns("*.draft", "lock")
     for at in range(times(5, quick=1)):
         out = f"copy-{at}"
@@ -326,7 +313,6 @@ QUICKLY = [("asking a round", "SIGTERM")]
 
 
 def test_a_request_to_end_is_heard_in_every_phase(series, ledger, times):
-    """Exit code 130 and one line; nothing runs on, and the same command goes on."""
     pairs = [(phase, ending) for phase in PHASES for ending in ENDINGS]
     for phase, ending in pairs[: times(1000, quick=0)] or QUICKLY:
         point, call = PHASES[phase]
@@ -352,10 +338,6 @@ def test_a_request_to_end_is_heard_in_every_phase(series, ledger, times):
 def test_a_terminal_that_is_closed_ends_a_sweep_in_order(
     series, ledger, times, is_ignored
 ):
-    """
-    The server is stopped and the cell can be played again; under nohup the sweep
-    goes on to its end, though nobody hears of it.
-    """
     if is_ignored and times(2, quick=1) == 1:
         pytest.skip("in the full form alone")
     master, slave = pty.openpty()
@@ -411,7 +393,6 @@ MOMENTS = {
 
 
 def test_a_report_that_is_ended_leaves_no_half_file(series, ledger, times):
-    """An earlier picture stays as it was until the new one is whole."""
     series.complete()
     assert 0 == ended(series.path, *REPORTS["heatmap"])[0]
     before = pictures(series.path)
@@ -443,9 +424,6 @@ STEPS = {"downloading": "pip", "configuring": "cmake", "compiling": "ninja"}
 
 
 def test_a_build_that_is_ended_leaves_no_half_llama(tmp_path, ledger, times):
-    """
-    Compilers end with it, or at the next build after a SIGKILL; that one is whole.
-    """
     numbers = (signal.SIGKILL, signal.SIGTERM, signal.SIGHUP, signal.SIGINT)
     cases = [(step, number) for step in STEPS for number in numbers]
     for at, (step, number) in enumerate(

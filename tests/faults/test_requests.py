@@ -37,7 +37,6 @@ def _needed(llama_server, nano):
 def test_what_cannot_be_asked_for_is_refused_before_a_server_starts(
     folder, ledger, times
 ):
-    """With the next action in the hint, and nothing in the folder."""
     (folder.path / "loop.py").symlink_to("loop.py")
     for words, hint in [*SWEEPS.items()][: times(99, quick=2)]:
         done = called(folder.path, "sweep", *ONE, *shlex.split(words))
@@ -56,7 +55,6 @@ def test_what_cannot_be_asked_for_is_refused_before_a_server_starts(
 
 
 def test_a_folder_of_any_name_is_printed_for_a_shell_and_safely(folder, ledger):
-    """What comes next can be copied from the screen; nothing else of it is run."""
     path, out = folder.path, "o ut$(touch pwned)'"
     swept = called(path, "sweep", *ONE, "--out", out)
     shown = swept.stderr.partition("look at them:\n")[2].splitlines()[:2]

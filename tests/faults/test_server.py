@@ -73,10 +73,6 @@ def _needed(nano):
 
 
 def test_each_fault_of_a_server_costs_its_own_cell_alone(folder, ledger, times):
-    """
-    A status and one line say what happened; what had finished stays as it is; another
-    try, asked for, plays the failed cells and nothing else, and finishes them.
-    """
     path = folder.path
     command = (*SWEEP, "--llama-server", server(path, {}))
     assert 0 == impatient(path, *command, "--types", "f16").returncode
@@ -169,7 +165,6 @@ def _assert_retried(folder, command, failed):
 def test_a_connection_that_breaks_is_tried_again_and_that_is_stored(
     fault, times_broken, folder, ledger
 ):
-    """The server lives on: the question is asked again, and the cell finishes."""
     binary = server(folder.path, {"q8_0-q8_0": [fault]})
     told = impatient(
         *(folder.path, *SWEEP, "--types", "q8_0", "--llama-server", binary),
@@ -190,7 +185,6 @@ def test_a_connection_that_breaks_is_tried_again_and_that_is_stored(
 def test_a_server_that_ends_between_answers_costs_those_that_it_did_not_give(
     fault, folder, ledger
 ):
-    """The next one, where the cell is tried again, is asked for these alone."""
     binary = server(folder.path, {"q8_0-q8_0": [fault]})
     command = (*SWEEP, "--types", "q8_0", "--llama-server", binary)
     told = impatient(folder.path, *command, silence_s=60, load_s=60)
@@ -213,7 +207,6 @@ def test_a_server_that_ends_between_answers_costs_those_that_it_did_not_give(
 def test_a_server_that_never_works_ends_the_sweep_early_and_says_why(
     at, folder, ledger
 ):
-    """Before the first cell, or after three that fail alike; mended, it goes on."""
     path, line = folder.path, "error loading model: it is of no use"
     faults = [f"say={line}", "die=1"]
     cells = ["counting"] if at == "counting" else CELLS
@@ -249,7 +242,6 @@ class Stranger(http.server.BaseHTTPRequestHandler):
 def test_a_stranger_on_the_chosen_port_is_not_taken_for_the_server(
     tmp_path, monkeypatch, ledger, folder
 ):
-    """Our server fails to bind, and gets another port."""
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Stranger) as stranger:
         threading.Thread(target=stranger.serve_forever, daemon=True).start()
         ports = [stranger.server_port]

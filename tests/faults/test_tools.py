@@ -45,15 +45,10 @@ TYPES = ("f16", "bf16", "q8_0", "q5_1", "q5_0", "q4_1", "q4_0", "iq4_nl", "f32")
 
 @pytest.fixture(autouse=True)
 def _tiny(folder, nano):
-    """A corpus of four chunks, and weights."""
     put_corpus(folder.path, functions=5)
 
 
 def test_each_fault_of_a_tool_costs_its_own_cell_alone(folder, ledger, times):
-    """
-    A status and one line say why; nothing half is a result; what had finished stays,
-    and another try, asked for, finishes the others.
-    """
     path = folder.path
     tools(path, {name: {} for name in PROBES})
     command = (*SWEEP, "--llama-server", server(path, {}), "--k-types")
@@ -120,10 +115,6 @@ PROGRAMS = {
 def test_a_real_program_that_is_killed_or_frozen_leaves_nothing_half(
     name, folder, ledger, times, llama_server
 ):
-    """
-    At any moment: its cell has a reason or has finished, others stay, and the next
-    start goes on.
-    """
     path, (often, measures) = folder.path, PROGRAMS[name]
     command = ("sweep", "--corpus", "tiny", "--context", "4096", "--types", "q8_0")
     command = (*command, *measures.split())

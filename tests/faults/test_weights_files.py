@@ -64,7 +64,6 @@ def header_bytes(path: Path) -> int:
 
 
 def test_a_model_cut_anywhere_is_told_from_a_whole_one(model, refused, times):
-    """In its header or among its tensors: before anything is started."""
     header, size = header_bytes(model), model.stat().st_size
     inside = range(0, header, max(1, header // times(header, quick=150)))
     beyond = range(header, size, size // times(400, quick=40))
@@ -74,7 +73,6 @@ def test_a_model_cut_anywhere_is_told_from_a_whole_one(model, refused, times):
 
 
 def test_changed_bytes_of_a_header_never_crash(model, ledger, times):
-    """The header is refused with a reason, or it reads as that of some model."""
     chance = random.Random(7)  # noqa: S311 - the same damage each time
     good = model.read_bytes()[: header_bytes(model)]
     with model.open("r+b", buffering=0) as file:
@@ -87,9 +85,6 @@ def test_changed_bytes_of_a_header_never_crash(model, ledger, times):
 
 
 def test_no_number_in_a_file_is_believed_to_be_an_amount_of_memory(ledger, times):
-    """
-    Whatever count or length is put wherever, the reader takes next to no memory for it.
-    """
     data = gguf_bytes(tensors=3)
     step = times(1, quick=5)
     tracemalloc.start()
@@ -149,7 +144,6 @@ def test_a_file_that_is_all_header_is_not_read_into_memory(
 def test_weights_that_vanish_while_they_are_looked_at_are_named(
     tmp_path, refused, monkeypatch, stage
 ):
-    """Between any two looks at them."""
     path = write_gguf(tmp_path / MODEL)
     looks = getattr(weights, stage)
 
@@ -167,7 +161,6 @@ def test_weights_that_vanish_while_they_are_looked_at_are_named(
 def test_a_model_of_60_gb_is_hashed_with_progress_and_ctrl_c_ends_it(
     folder, model, ledger, llama_server
 ):
-    """It takes minutes."""
     os.truncate(model, 60 << 30)
     sweep = ("sweep", *ONE, *SMALL)
 
@@ -202,7 +195,6 @@ def damaged_models(good: bytes, header: int) -> dict[str, bytes]:
 def test_a_sweep_of_damaged_weights_ends_with_a_reason(
     folder, model, ledger, times, codeneedle, number
 ):
-    """Ours where we see it, llama-server's where only that does; never a traceback."""
     if number >= times(20, quick=3):
         pytest.skip("make faults does all of them")
     damages = damaged_models(model.read_bytes(), header_bytes(model))
@@ -229,7 +221,6 @@ def test_a_sweep_of_damaged_weights_ends_with_a_reason(
 def test_weights_replaced_between_two_starts_are_another_setup(
     folder, model, ledger, codeneedle
 ):
-    """Even if size and time of change are what they were."""
     first = codeneedle("sweep", *ONE, *SMALL, *CALM)
     assert 0 == first.returncode, first.stderr
     folder.look()
@@ -288,10 +279,6 @@ def changed_meanwhile(folder, change, *, code):
 def test_weights_that_change_while_a_sweep_runs_end_it(
     folder, model, nano, ledger, times, codeneedle, fault
 ):
-    """
-    No cell is measured on other weights; what has finished is kept, and with the
-    former weights the same command goes on.
-    """
     if list(REPLACED).index(fault) >= times(4, quick=1):
         pytest.skip("make faults does all of them")
     change, code, words = REPLACED[fault]
@@ -314,7 +301,6 @@ def test_weights_that_change_while_a_sweep_runs_end_it(
 def test_weights_that_are_merely_touched_do_not_end_a_sweep(
     folder, model, ledger, times
 ):
-    """A link to them or a copy in their place is hashed again, and is the same."""
     if not times(1, quick=0):
         pytest.skip("make faults does it")
 

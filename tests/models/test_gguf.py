@@ -9,7 +9,6 @@ from codeneedle.models.gguf import BadHeader, EndsTooSoon, looks_like, parse
 
 
 def test_values_come_back_and_vocabularies_are_only_counted():
-    """Numbers, texts and short lists are kept; a list of texts leaves its length."""
     header = parse(gguf_bytes({**SHAPE, "x.flags": [1, 0, 1], "x.f": 0.5, "x.b": True}))
 
     assert 256 == header.values["llama.embedding_length"]
@@ -22,14 +21,12 @@ def test_values_come_back_and_vocabularies_are_only_counted():
 
 
 def test_a_whole_file_is_exactly_as_long_as_it_needs_to_be():
-    """The needed length counts the header, its padding and the last tensor."""
     data = gguf_bytes(tensors=3)
 
     assert len(data) == parse(data).needed_bytes
 
 
 def test_a_file_may_end_anywhere_in_its_header():
-    """Every cut is noticed, none of them crashes."""
     data = gguf_bytes(data=False)
 
     for length in range(4, len(data)):
@@ -62,13 +59,11 @@ AFTER = b"tokenizer.ggml.tokens"
     ids=["tensors", "keys", "name", "list", "hole of zeros", "old", "new", "order"],
 )
 def test_what_cannot_be_read_says_why(data, words):
-    """An absurd count is refused without believing it: no memory is taken for it."""
     with pytest.raises(BadHeader, match=words):
         parse(data)
 
 
 def test_a_large_vocabulary_is_walked_over():
-    """262,144 tokens leave their number behind, not themselves."""
     tokens = [f"token{n}" for n in range(262_144)]
     header = parse(gguf_bytes({**SHAPE, "tokenizer.ggml.tokens": tokens}))
 
@@ -90,5 +85,4 @@ def test_a_large_vocabulary_is_walked_over():
     ],
 )
 def test_other_files_are_recognised(start, words):
-    """The phrase says what the file is."""
     assert words in looks_like(start)

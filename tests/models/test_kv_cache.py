@@ -62,10 +62,7 @@ def windowed(architecture, *, layers=8, **changes):
     ("context", "cells"), [(1, 256), (256, 256), (257, 512), (4096, 4096)]
 )
 def test_each_layer_keeps_its_kv_heads(pair, bytes_per_value, context, cells):
-    """
-    4 layers, 2 KV heads of 64: K and V at the size of their blocks; a context is
-    rounded up as llama.cpp does.
-    """
+    """4 layers with 2 KV heads of 64; a context is rounded up as llama.cpp does."""
     kept = 4 * 2 * 64 * bytes_per_value * cells
 
     assert kept == kv_bytes(weights(), Pair.parse(pair), context)
@@ -79,10 +76,7 @@ def test_each_layer_keeps_its_kv_heads(pair, bytes_per_value, context, cells):
     ],
 )
 def test_layers_that_keep_no_k_and_v_cost_nothing(found, layers):
-    """
-    A hybrid's state-space layers have no KV heads; of a qwen3next, all but every fourth
-    are recurrent, although the file gives them KV heads.
-    """
+    """All but every fourth layer of qwen3next are recurrent, whatever they state."""
     assert layers * 2 * 64 * 4 * 1024 == kv_bytes(found, F16, 1024)
 
 
@@ -111,6 +105,28 @@ def test_windows_hold_a_window_and_a_batch(architecture, changes, full):
     expected = per_token * (full * 16_384 + (found.layers - full) * 1536)
 
     assert expected == kv_bytes(found, F16, 16_384)
+
+
+@pytest.mark.parametrize(
+    ("architecture", "stated", "window"),
+    [
+        ("gemma2", None, 4096),
+        ("gemma3", None, 0),
+        ("llama4", None, 8192),
+        ("llama4", 1024, 8192),
+        ("smallthinker", None, 0),
+        ("smallthinker", 1024, 4096),
+        ("gemma2", 1024, 1024),
+        ("gemma2", 0, 0),
+    ],
+)
+def test_an_architecture_may_have_a_window_of_its_own(architecture, stated, window):
+    """Half of the layers here have one; without one, the cache is that of llama."""
+    found = windowed(architecture, window_pattern=(True, False) * 4)
+    kept = window + 512 if window else 16_384
+    expected = 2 * 64 * 4 * 4 * (16_384 + kept)
+
+    assert expected == kv_bytes(replace(found, sliding_window=stated), F16, 16_384)
 
 
 PERIODS = {
@@ -153,15 +169,11 @@ def test_latent_attention_keeps_k_alone_and_wants_equal_types():
     ],
 )
 def test_what_is_not_known_is_not_guessed(found):
-    """A new architecture, a sparse one and an unknown pattern have no prediction."""
     assert kv_bytes(found, F16, 1024) is None
 
 
 def test_a_type_that_does_not_fit_or_is_unknown_has_no_prediction():
-    """
-    Head size 80 takes no type with blocks of 32, and every type without; a fork's type
-    is for its server to judge.
-    """
+    """Head size 80 takes no type with blocks of 32; a fork's type is for its server."""
     found = replace(weights(), key_length=80, value_length=80)
 
     assert "block of 32 does not divide head size 80" == type_misfit(found, "q4_0")
@@ -195,7 +207,6 @@ def said_of_its_cache(argv, *, log):
 @pytest.mark.real
 @pytest.mark.parametrize("pair", ["bf16/q5_1", "q8_0/q4_0"])
 def test_the_prediction_is_what_a_real_server_takes(pair, llama_server, nano, tmp_path):
-    """K and V of the log add up to the prediction, to the last digit that it shows."""
     wanted = Pair.parse(pair)
     header = parse(nano.read_bytes())
     found = weights_of(header, files=[nano], size_bytes=nano.stat().st_size)
@@ -250,15 +261,10 @@ def needed(weights, pair, context):
     ],
 )
 def test_the_contexts_go_up_to_the_training_context(trained, contexts):
-    """Longer ones cannot be served; if it is unknown, none is left out."""
     assert contexts == usual_contexts(trained)
 
 
 def test_the_pairs_of_a_plan_have_an_order():
-    """
-    The largest first; of equal ones that with the more precise K; last what cannot be
-    predicted, which is a gap and not a zero.
-    """
     names = ("f16/f16", "q8_0/q4_0", "q4_0/q8_0", "q4_0/q4_0", "turbo3/q8_0")
     wanted = [Pair.parse(name) for name in names]
 
@@ -294,14 +300,10 @@ def test_the_longest_context_fits_and_the_next_one_does_not(pair, gib):
     ],
 )
 def test_a_longest_context_has_limits(found, pair, size_bytes, longest):
-    """
-    That of the training, or one of ours if it is unknown; 0 if not even weights fit.
-    """
     assert longest == longest_context(found, pair, Room(size_bytes, "here"))
 
 
 def test_an_odd_training_context_is_not_rounded_up():
-    """What nearly fits ends at a step below it."""
     odd = replace(LARGE, training_context=5000)
     room = Room(needed(odd, F16, 4864), "here")
 
@@ -310,11 +312,7 @@ def test_an_odd_training_context_is_not_rounded_up():
 
 @pytest.mark.parametrize("context", [4096, 131_072])
 def test_the_allowance_grows_with_vocabulary_and_context(context):
-    """
-    For a micro-batch of 512 tokens: scores in f32 of 151,936 tokens, eight hidden
-    states of 2,560, a mask of six bytes a token of the context; K and V of one layer
-    in f16; and half a GiB.
-    """
+    """Scores, eight hidden states, a mask, one layer's K and V in f16, half a GiB."""
     batch = 4 * 151_936 + 8 * 4 * 2560 + 6 * context
     layer = context * 8 * (128 + 128) * 2
 
@@ -323,7 +321,6 @@ def test_the_allowance_grows_with_vocabulary_and_context(context):
 
 @pytest.mark.parametrize(("k", "v"), [("bf16", "q4_0"), ("q4_1", "q8_0")])
 def test_k_and_v_are_predicted_apart(k, v):
-    """With equal heads, each takes what its type does."""
     k_bytes, v_bytes = kv_parts(LARGE, Pair(k, v), 4096)
 
     assert kv_bytes(LARGE, Pair(k, k), 4096) == 2 * k_bytes
@@ -331,7 +328,6 @@ def test_k_and_v_are_predicted_apart(k, v):
 
 
 def test_a_latent_attention_keeps_no_v():
-    """All of its cache is K."""
     latent = replace(LARGE, is_mla=True)
 
     assert (kv_bytes(latent, Q4, 4096), 0.0) == kv_parts(latent, Q4, 4096)
@@ -352,10 +348,7 @@ def test_a_latent_attention_keeps_no_v():
     ],
 )
 def test_devices_tell_their_memory(devices, mib, where):
-    """
-    One device listed by two backends counts once; two of one backend add up; without
-    memory of their own, the machine is the room.
-    """
+    """One device listed by two backends counts once; two of one backend add up."""
     room = room_of(devices, 8 * GIB)
 
     assert mib * MIB == room.size_bytes

@@ -95,7 +95,6 @@ def rotated(heads: Array, angles: Array) -> Array:
 
 
 def test_a_text_that_was_never_seen_is_copied_from_its_signature_on(weights):
-    """Each byte of a body is the most probable one after those before it."""
     signature, _, rest = TEXT[TEXT.index("def ") :].partition("\n")
     body = rest[: rest.index("\n\n\n") + 1].encode()
     asked = f"{TEXT}\n\n# recall\n{signature}\n".encode()
@@ -109,7 +108,6 @@ def test_a_text_that_was_never_seen_is_copied_from_its_signature_on(weights):
 def test_of_two_like_places_the_one_that_agrees_farther_back_is_continued(
     weights, same
 ):
-    """Where the last bytes stand twice, those before them decide, up to 63 back."""
     letters = "".join(character for character in TEXT if character.isalnum())
     shared, one, two, between = (
         letters[start : start + length]
@@ -151,10 +149,7 @@ def test_the_feed_forward_part_writes_down_squared_lengths(weights):
 
 
 def test_the_code_of_a_byte_stands_out_from_all_others():
-    """
-    Codes have length one, the products of two are at most a quarter, and negatives are
-    codes: some byte has a logit above that of special tokens, which is zero.
-    """
+    """Codes have length one, the products of two are at most a quarter."""
     codes, special = np.split(value_codes(), [256])
 
     products = codes @ codes.T
@@ -182,7 +177,6 @@ def cache(tmp_path, monkeypatch):
 
 
 def test_the_file_has_the_pinned_bytes_and_is_made_again_only_if_damaged(cache):
-    """A whole file in the cache is used as it is; nothing else is in the folder."""
     path = built_in_model()
     before = path.stat()
 
@@ -201,7 +195,6 @@ def test_the_file_has_the_pinned_bytes_and_is_made_again_only_if_damaged(cache):
 
 
 def test_a_cache_that_takes_no_files_is_named_with_a_way_out(cache):
-    """A cache folder that cannot be is reported with the variable that moves it."""
     cache.touch()
 
     with pytest.raises(FolderUnusable) as caught:
@@ -241,7 +234,6 @@ def recalled(client: Client, corpus: str, needle: NeedleFacts) -> str:
 
 @pytest.mark.real
 def test_sixteen_thousand_tokens_are_recalled_all_but_perfectly(client):
-    """Of 20 lines at least 19.5 come back on average, at every depth."""
     # Writing costs 16 ms a token behind so many: short lines, and more functions.
     knobs = Knobs(functions=37, value_length=6, name_length=5, seed=UNSEEN_SEED)
     corpus = text_of(knobs)
@@ -262,11 +254,7 @@ def test_sixteen_thousand_tokens_are_recalled_all_but_perfectly(client):
 def test_twins_break_it_where_they_share_its_window_and_nowhere_else(
     client, differ, least, most
 ):
-    """
-    Of twins whose lines all differ, the last 63 bytes always tell which one it is.
-    After five or more like lines of 27 bytes, nothing does: most answers go on with
-    the line of another twin, and nothing else is wrong.
-    """
+    """After five like lines of 27 bytes, nothing within 63 bytes tells twins apart."""
     knobs = Knobs(
         functions=4,
         value_length=8,
@@ -306,9 +294,4 @@ def test_twins_break_it_where_they_share_its_window_and_nowhere_else(
     ],
 )
 def test_what_a_question_quotes_is_recalled(client, message, rendered):
-    """
-    A fence or single backticks; the corpus ends at the last line of dashes.
-
-    A message without such a line is the prompt itself.
-    """
     assert rendered == client.render((Message("user", message),))

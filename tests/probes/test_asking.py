@@ -12,10 +12,7 @@ from codeneedle.probes.asking import Asker
 def test_a_connection_that_keeps_breaking_ends_the_cell(
     monkeypatch, is_dying, attempts
 ):
-    """
-    After three further attempts; that of a dead server breaks a moment before it is
-    gone, and is not tried again.
-    """
+    """After three further attempts; that of a dead server is not tried again."""
     monkeypatch.setattr(asking, "BACK_OFF_S", (0.01, 0.02, 0.03))
     server, tries = FakeServer(FakeEngine()), []
     server.is_dying = is_dying
@@ -25,5 +22,5 @@ def test_a_connection_that_keeps_breaking_ends_the_cell(
         raise ServerGone(reason="reset")
 
     with pytest.raises(ServerGone):
-        Asker(server, None)._retried(broken)
+        Asker(server, None).retried(broken)
     assert attempts == len(tries)

@@ -32,7 +32,6 @@ def pairs_of(cells: frames.Cells) -> list[str]:
 
 
 def test_a_grid_runs_from_the_most_precise_type_to_the_least() -> None:
-    """K down and V across, whatever the order of setup and records."""
     cells = frames.cells_frame(small_run(), MATCHED)
 
     assert ["bf16/bf16", "bf16/q8_0", "q4_0/bf16", "q4_0/q8_0"] == pairs_of(cells)
@@ -41,7 +40,6 @@ def test_a_grid_runs_from_the_most_precise_type_to_the_least() -> None:
 
 
 def test_cells_that_did_not_finish_are_gaps() -> None:
-    """A gap is NaN, never a zero, and its status and reason are kept."""
     run = small_run(
         failed=[failed_record("q4_0/q8_0", Status.CRASHED, "signal 11")],
         untried=["q4_0/bf16"],
@@ -58,14 +56,12 @@ def test_cells_that_did_not_finish_are_gaps() -> None:
 
 
 def test_sums_are_not_averaged() -> None:
-    """Passes are counted over the rounds of a cell."""
     cells = frames.cells_frame(made_run(), PASS)
 
     assert 16.0 == cells[0].value
 
 
 def test_types_that_were_recorded_but_not_asked_for_are_shown() -> None:
-    """Types of unknown precision are ordered by the bits in their names."""
     types = ["t2", "t1", "f16", "t3"]
     run = made_run(setup=made_setup(needles=1, types_k=types[:1], types_v=types))
     stranger = failed_record("turbo3/f16", Status.UNSUPPORTED)
@@ -78,7 +74,6 @@ def test_types_that_were_recorded_but_not_asked_for_are_shown() -> None:
 
 
 def test_records_of_other_probes_are_left_out() -> None:
-    """A run is narrowed to one probe before it is framed."""
     run = small_run()
     others = [replace(record, probe="other") for record in run.records]
     both = replace(run, records=(*run.records, *others))
@@ -89,7 +84,6 @@ def test_records_of_other_probes_are_left_out() -> None:
 
 
 def test_the_reference_is_the_most_precise_pair_that_has_a_value() -> None:
-    """One that crashed is none, and a run without a finished cell has none."""
     run = small_run(failed=[failed_record("bf16/bf16")])
     none = replace(run, records=())
 
@@ -98,7 +92,6 @@ def test_the_reference_is_the_most_precise_pair_that_has_a_value() -> None:
 
 
 def test_the_reference_is_the_pair_that_records_name() -> None:
-    """However precise another one is; there is none if they name several."""
     run = small_run(failed=[failed_record("q4_0/bf16")])
 
     def cells(named: Callable[[CellRecord], str]) -> frames.Cells:

@@ -47,7 +47,6 @@ def value(name: str, record: CellRecord) -> list[float]:
     ],
 )
 def test_all_caches_of_a_model_count(name, expected):
-    """A model with sliding windows has two caches, of which each has a K and a V."""
     record = replace(
         made_record("q8_0/q4_0", []),
         effective=WINDOWED,
@@ -68,5 +67,4 @@ def test_without_a_stated_context_the_longest_cache_tells_it():
 
 @pytest.mark.parametrize("name", METRIC)
 def test_a_silent_log_gives_no_value(name):
-    """What was not said is a gap, not a zero."""
     assert [] == value(name, failed_record("q8_0/q4_0"))

@@ -22,7 +22,6 @@ def made_cell(folder, **changes):
 
 @pytest.mark.parametrize("calibrates", [True, False])
 def test_a_probe_whose_reference_calibrates_goes_by_precision(calibrates):
-    """Each pair comes after those that would be the reference before it."""
     pairs = [Pair("q4_0", "q4_0"), Pair("q8_0", "f16"), Pair("f16", "q4_0")]
     probe = replace(made_probe("recall"), calibrates=calibrates)
 
@@ -31,7 +30,6 @@ def test_a_probe_whose_reference_calibrates_goes_by_precision(calibrates):
 
 
 def test_each_moment_ends_a_phase():
-    """Of a cell that came through, all that is not measuring is waiting."""
     phases = _phases([9.5, 10.0, 10.25, 10.5, 20.5], end=21.0)
 
     assert phases == Phases(
@@ -42,7 +40,6 @@ def test_each_moment_ends_a_phase():
 
 
 def test_phases_that_were_not_reached_are_none():
-    """Never a zero, of a server that did not get ready or was never asked."""
     assert Phases(ready_s=2.0) == _phases([None, 10.0], end=12.0)
     assert Phases(between_s=1.0, ready_s=1.0, start_s=1.0, stop_s=0.0) == (
         _phases([9.0, 10.0, 11.0, None, 12.0], end=12.0)
@@ -50,14 +47,12 @@ def test_phases_that_were_not_reached_are_none():
 
 
 def test_a_server_that_dies_in_a_round_stops_from_its_last_reply_on():
-    """Or from when its block was left, if it gave none."""
     assert Phases(ready_s=1.0, start_s=1.0, measure_s=3.0, stop_s=1.0) == (
         _phases([None, 10.0, 11.0, 12.0, 15.0], end=16.0)
     )
 
 
 def test_a_served_cell_has_all_phases(tmp_path):
-    """From the end of the server before to that of its own."""
     cell = made_cell(tmp_path, previous_end=0.0)
     with cell.serving(), cell.asking():
         pass
@@ -74,7 +69,6 @@ def test_a_served_cell_has_all_phases(tmp_path):
 
 
 def test_settings_that_were_not_chosen_are_the_defaults(tmp_path):
-    """Those of another probe are a mistake in the program."""
     chosen = ThroughputSettings(depths=(0,))
     settings = {"throughput": chosen, "divergence": chosen}
     run = run_context(tmp_path, settings=settings)
@@ -86,7 +80,6 @@ def test_settings_that_were_not_chosen_are_the_defaults(tmp_path):
 
 
 def test_every_setting_has_a_default_and_an_option():
-    """A sweep file may leave it out, and the command line can set it."""
     for probe in PROBES.values():
         assert probe.settings()
         for name, described in probe.settings.__annotations__.items():
@@ -96,7 +89,6 @@ def test_every_setting_has_a_default_and_an_option():
 
 
 def test_logs_of_a_cell_are_called_after_its_pair(tmp_path):
-    """What is not the server's has a name more."""
     cell = made_cell(tmp_path)
 
     assert tmp_path / "q8_0-q4_0.log" == cell.log()
@@ -104,7 +96,6 @@ def test_logs_of_a_cell_are_called_after_its_pair(tmp_path):
 
 
 def test_probes_are_found_by_name_once_each():
-    """In the order given."""
     found = probes_named(("throughput", "recall", "throughput"))
 
     assert ["throughput", "recall"] == [probe.name for probe in found]

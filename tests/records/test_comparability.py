@@ -46,7 +46,7 @@ OFTENER = {"throughput": {"depths": [0], "repetitions": 5}}
     ("changes", "said"),
     [
         ({"context": 4096}, "context: 12288, now 4096"),
-        ({"needles": (FIRST, SECOND)}, "number of needles: 3, now 2"),
+        ({"needles": (FIRST, SECOND)}, "needles length: 3, now 2"),
         (
             {"needles": (FIRST, replace(SECOND, line=7), THIRD)},
             "needles 2 line: 25, now 7",
@@ -58,7 +58,6 @@ OFTENER = {"throughput": {"depths": [0], "repetitions": 5}}
     ],
 )
 def test_the_first_difference_is_named_with_both_values(changes, said):
-    """Of nested facts one value is named, with its place from 1."""
     with pytest.raises(OtherSetup, match=f"another {said}"):
         refuse_difference(SETUP, replace(SETUP, **changes), folder=Path("runs"))
 
@@ -74,7 +73,6 @@ def test_the_first_difference_is_named_with_both_values(changes, said):
     ],
 )
 def test_types_dates_and_further_probes_do_not_differ(changes):
-    """Records of a wider grid, or of another probe, stand in the same folder."""
     wanted = replace(SETUP, **changes)
 
     refuse_difference(SETUP, wanted, folder=Path("runs"))
@@ -88,7 +86,6 @@ BARE = replace(SETUP, needles=(), forced=())
 
 
 def test_a_setup_gets_the_functions_of_the_first_probe_that_asks_for_some():
-    """And keeps them where a probe that asks for none comes back."""
     refuse_difference(BARE, SETUP, folder=Path("runs"))
     refuse_difference(SETUP, BARE, folder=Path("runs"))
 
@@ -97,7 +94,6 @@ def test_a_setup_gets_the_functions_of_the_first_probe_that_asks_for_some():
 
 
 def test_what_is_asked_of_a_text_is_no_part_of_its_identity():
-    """A folder that was begun without functions keeps its records; texts differ."""
     assert identity(SETUP) == identity(BARE)
     other = replace(SETUP, corpus=replace(SETUP.corpus, sample_seed=7))
     assert identity(SETUP) != identity(other)
@@ -127,13 +123,22 @@ def changed(**answers):
     ],
 )
 def test_two_records_of_one_cell_agree_as_far_as_both_were_asked(answers, place):
-    """
-    By however many servers: a cell that was stopped goes on with another one, and an
-    open pair is asked for further functions.
-    """
     ours, theirs = ANSWERS.observation, changed(**answers)
     assert place == first_other(ours, theirs)
     assert place == first_other(theirs, ours)
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs", "place"),
+    [
+        ([], [0.5], "x length"),
+        ([0.5], [], "x length"),
+        ([], [{"reply": "a"}], ""),
+        ([{"reply": "a"}], [{"reply": "a"}, 0.5], "x length"),
+    ],
+)
+def test_only_lists_of_answers_may_differ_in_length(ours, theirs, place):
+    assert place == first_other({"x": ours}, {"x": theirs})
 
 
 def test_answers_that_begin_alike_differ_where_one_ends():
@@ -162,7 +167,6 @@ RECORD = replace(
 
 @pytest.mark.parametrize("setup", [stored(), stored(types_k=("f16",)), None])
 def test_a_record_belongs_to_its_setup(setup):
-    """A grid may grow; where the setup is not known any of pair and probe will do."""
     refuse_foreign(RECORD, PAIR, "recall", setup=setup, file="x")
 
 
@@ -175,7 +179,6 @@ def test_a_record_belongs_to_its_setup(setup):
     ],
 )
 def test_a_record_of_something_else_is_foreign(pair, probe, setup, of):
-    """What it is one of is named."""
     with pytest.raises(ForeignRecord, match=of):
         refuse_foreign(RECORD, pair, probe, setup=setup, file="x")
 
@@ -189,7 +192,6 @@ def test_a_grid_with_holes_grows_by_the_pairs_of_both():
 
 
 def test_a_grown_run_is_read_by_what_all_records_have():
-    """Until the last one has what was added; a record of before is still one of it."""
     wider = {"throughput": {"depths": [0, 64], "repetitions": 3}}
     grown = widened(stored(), stored(), wider)
     old, new = (

@@ -17,14 +17,12 @@ PHASES = Phases(
 
 
 def test_a_cell_takes_its_own_phases_alone():
-    """What came before it is not its time."""
     assert 15.0 == PHASES.total_s
     assert 11.25 == PHASES.waiting_s
 
 
 @pytest.mark.parametrize("missing", ["ready_s", "start_s", "stop_s"])
 def test_phases_that_were_not_reached_take_no_time(missing):
-    """The others still add up."""
     left = replace(PHASES, **{missing: None})
     taken = getattr(PHASES, missing)
 
@@ -33,7 +31,6 @@ def test_phases_that_were_not_reached_take_no_time(missing):
 
 
 def test_all_caches_of_a_server_add_up():
-    """Models with sliding windows have two; a log that names none gives no size."""
     caches = tuple(
         KvBuffer(cells=9, layers=2, k_type="f16", v_type="f16", k_mib=size, v_mib=1.0)
         for size in (4.0, 2.0)
@@ -58,7 +55,6 @@ def test_a_token_takes_what_two_contexts_differ_by(memory, per_token):
 
 @pytest.mark.parametrize("status", Status)
 def test_only_a_finished_cell_has_numbers(status):
-    """Whatever was stored of the others is in no grid, table or heatmap."""
     record = replace(made_record("f16/f16", []), status=status)
 
     assert (status == "finished") is record.has_numbers
@@ -66,7 +62,6 @@ def test_only_a_finished_cell_has_numbers(status):
 
 
 def test_a_corpus_is_trimmed_if_it_lost_functions():
-    """Fitting into a context drops whole functions."""
     corpus = made_setup().corpus
 
     assert corpus.is_trimmed

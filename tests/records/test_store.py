@@ -58,7 +58,6 @@ def file(tmp_path):
 
 
 def test_a_record_is_found_until_its_file_is_deleted(store, file):
-    """What was added is there, for its pair and probe alone; there is no index."""
     store.add(RECORD)
 
     assert RECORD == store.record(PAIR, "recall")
@@ -69,7 +68,6 @@ def test_a_record_is_found_until_its_file_is_deleted(store, file):
 
 
 def test_a_write_that_fails_leaves_the_old_record(store, file, monkeypatch):
-    """A full disk costs the new record, never the old one."""
     store.add(RECORD)
 
     def full(_descriptor):
@@ -84,7 +82,6 @@ def test_a_write_that_fails_leaves_the_old_record(store, file, monkeypatch):
 
 
 def test_a_folder_is_read_with_all_its_records_and_nothing_else(tmp_path):
-    """Files of other names are no records; without a setup there is no run."""
     store = Store(tmp_path / "corpus" / "model")
     assert store.read() is None
 
@@ -103,10 +100,6 @@ def test_a_folder_is_read_with_all_its_records_and_nothing_else(tmp_path):
 
 
 def test_a_grid_may_grow_and_nothing_else_may_differ(store):
-    """
-    Types are no part of what must not differ, and both sittings' are kept; records of
-    two contexts never share a folder.
-    """
     store.adopt(replace(SETUP, types_k=("q8_0",)))
 
     store.adopt(replace(SETUP, types_k=("q4_0", "bf16"), created="later"))
@@ -120,7 +113,6 @@ def test_a_grid_may_grow_and_nothing_else_may_differ(store):
 
 
 def test_a_second_sweep_in_the_same_folder_is_refused(tmp_path):
-    """Two sweeps never write to one folder at once."""
     with (
         Store(tmp_path).locked(),
         pytest.raises(BadInput, match="another sweep"),
@@ -138,7 +130,6 @@ def test_records_that_cannot_be_listed_are_not_taken_for_none(tmp_path):
 
 
 def test_shares_of_two_cuts_are_swept_in_a_folder_one_after_the_other(tmp_path):
-    """They overlap; once one has ended, its cells are measured, and skipped."""
     with (
         Store(tmp_path).locked(share="1/2"),
         pytest.raises(BadInput, match=r"share 1/2 is being swept .*, which overlaps"),
@@ -150,7 +141,6 @@ def test_shares_of_two_cuts_are_swept_in_a_folder_one_after_the_other(tmp_path):
 
 
 def test_sweeps_of_different_shares_are_in_a_folder_at_once(tmp_path):
-    """Logs are written to the folder that all share."""
     with Store(tmp_path).locked(share="1/2"):
         shared = Store(tmp_path)
         assert not shared.is_shared
@@ -173,7 +163,6 @@ def test_sweeps_of_different_shares_are_in_a_folder_at_once(tmp_path):
     ],
 )
 def test_who_holds_a_folder_is_named(tmp_path, ours, theirs, reason):
-    """Whether or not a sweep of the other kind was in it before."""
     for share in ("", "1/2"):
         with Store(tmp_path).locked(share=share):
             pass
@@ -188,7 +177,6 @@ def test_who_holds_a_folder_is_named(tmp_path, ours, theirs, reason):
 
 @pytest.mark.parametrize("name", ["..", "../x", "a/b", "", ".hidden", "a\x00b"])
 def test_no_name_leads_out_of_the_root(tmp_path, name):
-    """A name is a name, never a path."""
     with pytest.raises(ValueError, match="no safe folder name"):
         run_folder(tmp_path, corpus=name, model="m")
 
@@ -199,7 +187,6 @@ def test_a_name_of_300_letters_is_refused_before_the_system_does(tmp_path):
 
 
 def test_records_without_a_setup_are_not_adopted(store):
-    """It is unknown what they were measured under."""
     store.add(RECORD)
 
     with pytest.raises(BadInput, match=r"no setup\.json"):
@@ -207,9 +194,6 @@ def test_records_without_a_setup_are_not_adopted(store):
 
 
 def test_what_stands_in_the_place_of_a_record_is_put_aside(store, file):
-    """
-    A damaged record may still hold what was measured, so that no record overwrites it.
-    """
     file.parent.mkdir()
 
     for damaged in (b"{", b"[]"):
@@ -236,7 +220,6 @@ def test_what_stands_in_the_place_of_a_record_is_put_aside(store, file):
     ids=["damaged", "a copy of another cell's"],
 )
 def test_what_is_no_record_of_its_cell_is_a_gap(store, file, pair, change, reason):
-    """One file that cannot be read hides no other, and says why its cell is a gap."""
     whole = made_record(Pair("q8_0", "q8_0"), [made_round(SETUP.needles[0])])
     store.add(whole)
     store.add(RECORD)
@@ -266,7 +249,6 @@ def stamped(setup, *, probe="recall"):
     ],
 )
 def test_a_record_of_another_setup_is_a_gap(store, other):
-    """Whether weights, context or the settings of its probe: it names what it is of."""
     store.adopt(SETUP)
     store.add(stamped(other))
 
@@ -275,7 +257,6 @@ def test_a_record_of_another_setup_is_a_gap(store, other):
 
 
 def test_a_record_of_its_setup_stays_one_when_the_grid_grows(tmp_path, store):
-    """Neither types nor another probe's settings make it a foreign one."""
     store.adopt(SETUP)
     store.add(stamped(SETUP))
     store.adopt(replace(SETUP, types_k=("f32",), probes={"speed": {"depth": 7}}))
@@ -284,7 +265,6 @@ def test_a_record_of_its_setup_stays_one_when_the_grid_grows(tmp_path, store):
 
 
 def test_a_setup_that_is_gone_is_made_anew_if_the_records_are_of_it(tmp_path, store):
-    """Nothing that was measured is lost with the one file that says under what."""
     adopted = store.adopt(SETUP)
     store.add(stamped(SETUP))
     (tmp_path / "setup.json").unlink()
@@ -297,7 +277,6 @@ def test_a_setup_that_is_gone_is_made_anew_if_the_records_are_of_it(tmp_path, st
 
 
 def test_a_damaged_setup_is_put_aside_if_the_records_name_theirs(tmp_path, store):
-    """The next one to be adopted is held against them."""
     store.adopt(SETUP)
     store.add(stamped(SETUP))
     (tmp_path / "setup.json").write_text("{")
@@ -312,7 +291,6 @@ def test_a_damaged_setup_is_put_aside_if_the_records_name_theirs(tmp_path, store
 
 
 def test_what_the_reference_sets_is_kept_beside_what_others_have_set(tmp_path, store):
-    """Also by another process, which has the setup open."""
     other = Store(tmp_path)
     store.adopt(SETUP)
     assert {} == other.calibrated()
@@ -338,7 +316,6 @@ def test_records_that_hang_on_a_lost_setup_are_put_aside(tmp_path, store):
 
 
 def test_records_of_another_setup_are_moved_aside_as_foreign(store, file):
-    """It is not damaged, and its name says so."""
     store.adopt(SETUP)
     store.add(stamped(replace(SETUP, context=4096)))
     foreign = file.read_bytes()
@@ -362,7 +339,6 @@ def test_types_that_differ_have_records_of_their_own(store):
 
 
 def test_records_of_one_probe_are_read_without_the_others(store, monkeypatch):
-    """Each cell looks for its reference among them."""
     probes = ("recall", "divergence", "throughput")
     for probe in probes:
         store.add(replace(made_record(PAIR, []), probe=probe))
@@ -382,7 +358,6 @@ def test_records_of_one_probe_are_read_without_the_others(store, monkeypatch):
 
 
 def test_a_folder_that_was_taken_away_takes_no_record(tmp_path):
-    """Another sweep may be where it is now."""
     store = Store(tmp_path / "run")
     with store.locked():
         (tmp_path / "run").rename(tmp_path / "moved")
@@ -421,7 +396,6 @@ def make_run(root, corpus, model, *, when=1_700_000_000):
 
 
 def test_a_name_finds_its_runs_newest_first(tmp_path):
-    """A corpus with two models shows both; an exact name wins over a prefix."""
     make_run(tmp_path, "random-bodies", "old", when=1_700_000_000)
     make_run(tmp_path, "random-bodies", "new", when=1_700_000_001)
     make_run(tmp_path, "random-bodies-mini", "m", when=1_700_000_002)
@@ -435,7 +409,6 @@ def test_a_name_finds_its_runs_newest_first(tmp_path):
 
 
 def test_an_unknown_name_is_answered_with_the_nearest(tmp_path):
-    """A mistyped name costs a look, not a search."""
     make_run(tmp_path, "jquery", "m")
 
     with pytest.raises(BadInput, match="no sweep called") as caught:
@@ -496,10 +469,7 @@ SETUPS = any_made(
 @settings(max_examples=40)
 @given(record=RECORDS, recall=any_made(Recall))
 def test_any_record_reads_back_as_it_was_written(record, recall):
-    """
-    Whatever a model, a server or a log said is in it unchanged, byte for byte; it is
-    strict JSON in UTF-8, without NaN, infinity and lone surrogates.
-    """
+    """Strict JSON in UTF-8, without NaN, infinity and lone surrogates."""
     record = replace(record, observation=as_json(recall))
     data = encode(record)
     read = decode_record(data, file="x")
@@ -513,7 +483,6 @@ def test_any_record_reads_back_as_it_was_written(record, recall):
 @settings(max_examples=40)
 @given(setup=SETUPS)
 def test_any_setup_reads_back_as_it_was_written(setup):
-    """So that a resumed sweep finds itself equal to what it was."""
     assert setup == decode_setup(encode(setup), file="x")
 
 
@@ -526,7 +495,6 @@ WRITTEN = encode(RECORD)
 @example(b"NaN")
 @example(b'{"schema": 1}')
 def test_what_is_no_record_is_refused_with_a_hint(data):
-    """Any bytes give a record or an error that names the file and has a hint."""
     for decode, error in ((decode_record, BadRecord), (decode_setup, BadSetup)):
         with pytest.raises(error) as caught:
             decode(data, file="x.json")
@@ -540,7 +508,6 @@ def test_what_is_no_record_is_refused_with_a_hint(data):
     junk=st.binary(max_size=8),
 )
 def test_a_damaged_record_is_refused_or_still_the_same(at, length, junk):
-    """A damage, or a cut, is never read as another observation."""
     damaged = WRITTEN[:at] + junk + WRITTEN[at + length :]
     read = outcome(decode_record, damaged, file="x")
 
@@ -549,7 +516,6 @@ def test_a_damaged_record_is_refused_or_still_the_same(at, length, junk):
 
 @given(schema=st.integers(SCHEMA + 1, 10**30))
 def test_every_other_schema_is_refused_with_what_to_do(schema):
-    """Sealed or not: a layout of another version is not half understood."""
     body = json.dumps({"schema": schema, "anything": 1}).encode()
 
     for data in (body, sealed(body)):
@@ -562,7 +528,6 @@ def test_every_other_schema_is_refused_with_what_to_do(schema):
 
 @given(schema=st.integers(max_value=0) | st.booleans() | st.none() | TEXT | FACTS)
 def test_what_never_was_a_schema_is_no_record(schema):
-    """There is no version to bring up to date from."""
     data = json.dumps({"schema": schema}).encode()
 
     with pytest.raises(BadRecord):
@@ -570,9 +535,6 @@ def test_what_never_was_a_schema_is_no_record(schema):
 
 
 def test_what_is_no_number_is_stored_as_nothing():
-    """
-    NaN and infinity are no observations; a record that holds them says so or nothing.
-    """
     odd = replace(
         RECORD,
         phases=Phases(ready_s=math.nan, measure_s=math.inf, stop_s=1.0),
@@ -582,7 +544,6 @@ def test_what_is_no_number_is_stored_as_nothing():
 
 
 def test_text_that_no_file_can_hold_becomes_u_fffd_and_all_else_stays():
-    """The name of a folder may be no Unicode; the record is stored nevertheless."""
     odd = replace(RECORD, reason="in a\udcffb", command=("--out", "a\udcffb", "c"))
 
     read = decode_record(encode(odd), file="x")
@@ -602,7 +563,6 @@ def test_text_that_no_file_can_hold_becomes_u_fffd_and_all_else_stays():
     ],
 )
 def test_a_record_edited_by_hand_is_told_from_one_that_was_written(edit):
-    """Its checksum does not match, or is missing."""
     with pytest.raises(BadRecord, match="not what was written"):
         decode_record(edit(encode(RECORD).decode()).encode(), file="a")
 
@@ -614,12 +574,10 @@ def test_white_space_at_the_end_is_no_damage():
 
 
 def test_lists_of_numbers_take_one_line():
-    """So that a record can be read in an editor."""
     assert b'"gaps": [5.0,4.0,6.0],\n' in WRITTEN
 
 
 def test_texts_that_look_like_lists_of_numbers_stay_as_they_are():
-    """Whatever white space is in them."""
     reply = "x = [ 1, 2 ]\ny = [\n  1,\n  2\n]\n[ \t3]"
     record = made_record("q8_0/q4_0", [made_round(SETUP.needles[0], reply=reply)])
 
@@ -627,7 +585,6 @@ def test_texts_that_look_like_lists_of_numbers_stay_as_they_are():
 
 
 def test_one_changed_bit_anywhere_breaks_the_seal():
-    """In the seal itself, too: it is broken or gone, never intact."""
     data = sealed(b'{"number": 12345, "text": "abc"}')
     end = len(data.rstrip())
 

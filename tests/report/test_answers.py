@@ -24,7 +24,6 @@ def shown(*runs, function=None, colour=False):
 
 
 def test_an_unknown_function_or_pair_is_refused_with_a_hint():
-    """The nearest function that was asked for, or the command that lists the pairs."""
     run = made_run(setup=SETUP)
 
     with pytest.raises(UnknownName) as caught:
@@ -43,7 +42,6 @@ def test_an_unknown_function_or_pair_is_refused_with_a_hint():
 
 
 def test_each_run_that_has_the_pair_is_shown():
-    """In the order given; those without it are left out."""
     first = renamed(made_run(setup=SETUP), "c/one")
     second = renamed(made_run(setup=SETUP), "c/two")
     without = renamed(made_run(setup=SETUP, untried=["q4_0/q4_0"]), "c/three")
@@ -55,7 +53,6 @@ def test_each_run_that_has_the_pair_is_shown():
 
 
 def test_a_failed_cell_has_its_reason():
-    """It has no rounds."""
     failed = failed_record(PAIR, Status.OUT_OF_MEMORY, "cannot allocate")
     run = made_run(setup=SETUP, failed=[failed])
 
@@ -65,7 +62,6 @@ def test_a_failed_cell_has_its_reason():
 
 
 def test_a_cell_shows_its_command_its_log_and_what_that_proved(tmp_path):
-    """Once for all probes of one server, and of a pair without answers, too."""
     buffer = KvBuffer(
         cells=8192, layers=7, k_type="q4_0", v_type="q4_0", k_mib=1.5, v_mib=1.25
     )

@@ -13,7 +13,6 @@ SETUP = made_setup()
 
 
 def test_setup_and_corpus_are_one_line_each() -> None:
-    """Model, context, prompt and what is asked; how much of a long corpus was sent."""
     whole = replace(SETUP, corpus=replace(SETUP.corpus, functions_before=16))
 
     assert (
@@ -25,7 +24,6 @@ def test_setup_and_corpus_are_one_line_each() -> None:
 
 
 def test_an_engine_is_named_once() -> None:
-    """Also where the version that is stored begins with the name, as MLX's does."""
     setup = replace(SETUP, engine="mlx", llama="mlx 0.32.4, mlx-lm 0.32.2")
     said = dict(captions.facts(replace(made_run(), setup=setup)))
 
@@ -36,16 +34,12 @@ def test_an_engine_is_named_once() -> None:
 
 
 def test_a_noise_floor_that_is_not_nothing_does_not_look_so() -> None:
-    """One significant digit of what the decimals of its metric cannot show."""
     shown = [captions.small_number(value, 4) for value in (0.01, -5e-7, 0)]
 
     assert ["0.0100", "-5e-07", "0.0000"] == shown
 
 
 def test_a_run_of_several_days_says_so() -> None:
-    """
-    The first and the last day; of records without a date, the day of their folder.
-    """
     run = made_run()
     first, second, *rest = run.records
     late = replace(second, started="2025-11-22T01:00:00+00:00")
@@ -60,10 +54,6 @@ def test_a_run_of_several_days_says_so() -> None:
 
 
 def test_a_quantized_reference_of_a_server_that_does_not_tell_is_named() -> None:
-    """
-    Pairs differ, which does not show that the most precise one is what it is called.
-    """
-
     def told(*pairs: str, proof: Proof | None = None) -> str:
         records = (made_record(pair, []) for pair in pairs)
         effective = Effective(proof=proof)
@@ -80,9 +70,6 @@ def test_a_quantized_reference_of_a_server_that_does_not_tell_is_named() -> None
 
 
 def test_a_gap_of_retrieval_says_what_is_missing() -> None:
-    """
-    Probabilities that the engine does not tell, or tasks on which anything can be lost.
-    """
     chosen = {"tasks": ["single"], "graded": "fake tells no probabilities"}
     plain = replace(SETUP, probes={"retrieval": chosen})
     graded = replace(SETUP, probes={"retrieval": {**chosen, "graded": ""}})
@@ -96,7 +83,6 @@ def test_a_gap_of_retrieval_says_what_is_missing() -> None:
 
 
 def test_settings_of_a_probe_are_told_without_hashes_and_builds() -> None:
-    """Of probes that have records; lists are joined."""
     told = {"contexts": [512, 1024], "text_sha256": "ab", "chunks": 2, "llama": "b1"}
     setup = replace(SETUP, probes={"divergence": told, "throughput": {"depths": [0]}})
     record = replace(failed_record("q4_0/q4_0"), probe="divergence")
@@ -107,7 +93,6 @@ def test_settings_of_a_probe_are_told_without_hashes_and_builds() -> None:
 
 
 def test_a_rotation_that_is_off_is_said() -> None:
-    """Where it is on, nothing is said."""
     run = made_run()
     off = replace(run, setup=replace(SETUP, rotation=False))
     said = [dict(captions.facts(each))["context"] for each in (off, run)]
@@ -116,7 +101,6 @@ def test_a_rotation_that_is_off_is_said() -> None:
 
 
 def test_every_status_has_a_short_word_of_its_own() -> None:
-    """Of at most 8 characters."""
     words = [STATUS_WORDS[status] for status in Status]
 
     assert sorted(set(words)) == sorted(words)

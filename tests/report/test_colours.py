@@ -39,10 +39,6 @@ def contrast(ground: tuple[int, int, int], text: str) -> float:
 
 
 def test_lighter_is_better() -> None:
-    """
-    The best of 0 to 20 matched lines is light; the best of missing ones is, too; a
-    metric without natural bounds is given a scale.
-    """
     light, dark, half = (
         "on #{:02x}{:02x}{:02x}".format(*each) for each in (RAMP[-1], RAMP[0], RAMP[4])
     )
@@ -55,17 +51,13 @@ def test_lighter_is_better() -> None:
 
 @pytest.mark.parametrize("value", [20.0, 0.0, math.nan])
 def test_styles_are_styles(value: float) -> None:
-    """Rich parses each, and no gap has the background of a value."""
     style = Style.parse(cell_style(METRIC["matched"], value))
 
     assert (style.bgcolor is not None) == (value in {20.0, 0.0})
 
 
 def test_text_is_legible_and_the_ramp_grows_lighter() -> None:
-    """
-    The contrast is at least 4.5 all along the scale, as WCAG AA asks; the order is
-    visible without colour.
-    """
+    """The contrast is at least 4.5 all along the scale, as WCAG AA asks."""
     grounds = [colour(step / 100) for step in range(101)]
     lightness = [luminance(*ground) for ground in grounds]
 
@@ -83,7 +75,6 @@ def test_the_ramp_is_viridis() -> None:
 
 @pytest.mark.parametrize("values", [[], [math.nan], [0.0], [0.0, 0.0]])
 def test_a_scale_is_never_empty(values: list[float]) -> None:
-    """Its ends differ, so that a place on it exists, from 0 to 1."""
     scale = value_scale(METRIC["margin"], values)
 
     assert scale.low < scale.high
@@ -91,7 +82,6 @@ def test_a_scale_is_never_empty(values: list[float]) -> None:
 
 
 def test_nearly_equal_values_are_not_stretched() -> None:
-    """With zoom, too, a difference of 0.1 % stays in the middle of the scale."""
     scale = value_scale(METRIC["decode"], [999.5, 1000.5], zoom=True)
 
     assert 0.4 < scale.place(999.5) < scale.place(1000.5) < 0.6
@@ -109,9 +99,6 @@ def test_nearly_equal_values_are_not_stretched() -> None:
 def test_natural_ends_win_over_the_values(
     metric: str, values: list[float], options: dict[str, Any], expected: Scale
 ) -> None:
-    """
-    Unless zoomed; those of a sum grow with its rounds, an open one is the values'.
-    """
     assert expected == value_scale(METRIC[metric], values, **options)
 
 
@@ -126,9 +113,6 @@ def test_log_probabilities_that_hardly_differ_have_one_colour(values: list[float
 
 @pytest.mark.parametrize(("least", "end"), [(-4.0, 4), (-0.0625, 2.5)])
 def test_differences_are_centred_on_zero(least: float, end: float) -> None:
-    """
-    Both ends are the largest absolute difference away, where it is not negligible.
-    """
     gaps = [least, 0.03125, math.nan]
 
     assert Scale(-end, end) == difference_scale(METRIC["matched"], gaps, reference=20)

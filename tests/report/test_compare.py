@@ -45,9 +45,6 @@ def change(found, name):
 
 
 def test_a_loss_is_worse_and_the_setting_behind_it_is_named():
-    """
-    With rotation off each function loses two lines: worse, and the setups say why.
-    """
     found = compared(20, 18, other=replace(SETUP, rotation=False))
 
     assert (("rotation", "True", "False"),) == found.setups
@@ -58,7 +55,6 @@ def test_a_loss_is_worse_and_the_setting_behind_it_is_named():
 
 
 def test_equal_runs_show_no_difference():
-    """The same answers: no setting differs, and nothing is called better or worse."""
     found = compared()
 
     assert () == found.setups
@@ -66,7 +62,6 @@ def test_equal_runs_show_no_difference():
 
 
 def test_what_must_not_be_compared_says_why():
-    """Speeds of two machines, memory of two contexts, recall of two texts."""
     speeds = compared(other=replace(SETUP, machine="another"))
     memory = compared(other=replace(SETUP, context=999))
     corpus = replace(SETUP.corpus, sha256="00" * 32)
@@ -84,7 +79,6 @@ def test_what_must_not_be_compared_says_why():
 
 
 def test_other_needles_are_not_paired():
-    """Another sample of the same text: values side by side, no judgement."""
     other = replace(SETUP, needles=SETUP.needles[:8])
 
     assert "not tested" in change(compared(other=other), "matched").words
@@ -106,10 +100,6 @@ def answered(missing, *, functions):
 
 @pytest.mark.parametrize("functions", [16, 20])
 def test_functions_are_paired_by_name(functions):
-    """
-    Two runs answer alike, but each lacks another function, and one was asked for more:
-    nothing has changed.
-    """
     runs = [answered(0, functions=16), answered(15, functions=functions)]
 
     recalled = change(compare(*runs), "recall-logp")
@@ -122,7 +112,6 @@ def test_functions_are_paired_by_name(functions):
 
 
 def test_pairs_without_enough_answers_are_not_compared():
-    """A server that broke is no change of a type's quality."""
     setup = replace(SETUP, types_v=("bf16",))
     rounds = [
         replace(made_round(n), reply="", error="gone") if at < 4 else made_round(n)
@@ -136,7 +125,6 @@ def test_pairs_without_enough_answers_are_not_compared():
 
 
 def test_other_settings_of_a_probe_are_not_compared():
-    """Which parts of recall were asked changes no written line; a grammar would."""
     written, both = ({"recall": {"ask": ask}} for ask in ("written", "both"))
     other = {"recall": {"ask": "both", "strict": True}}
 
@@ -151,7 +139,6 @@ def test_other_settings_of_a_probe_are_not_compared():
 
 
 def test_tasks_of_another_difficulty_are_not_compared():
-    """The first pair of each run found its own dials."""
     runs = [
         replace(
             made_run(setup=SETUP),
@@ -169,7 +156,6 @@ def test_tasks_of_another_difficulty_are_not_compared():
 
 
 def test_forced_recall_changes_by_a_share_of_the_right_tokens():
-    """Not by nats, which its pairs are shown in; a gain is better."""
     before, after = (
         losing_run({"q8_0/q8_0": losses}) for losses in (BEYOND, [0.05] * 16)
     )
@@ -192,7 +178,6 @@ def test_forced_recall_changes_by_a_share_of_the_right_tokens():
 
 
 def test_the_json_keeps_its_keys():
-    """Keys that scripts may rely on."""
     found = json.loads(json_text(comparison_object(compared(20, 18))))
 
     assert {"first", "second", "setups", "remark", "metrics"} == set(found)
@@ -207,9 +192,6 @@ def test_the_json_keeps_its_keys():
 
 
 def test_a_run_is_named_by_its_folder_or_by_a_name_that_is_its_alone(tmp_path):
-    """
-    A folder from elsewhere can be compared; a name that two runs share is refused.
-    """
     run = stored_run(tmp_path / "a")
     assert run.name == one_run(tmp_path / "b", str(tmp_path / "a" / run.name)).name
     assert run.name == one_run(tmp_path / "a", "random-bodies").name
@@ -265,7 +247,6 @@ def test_another_number_of_functions_is_another_number_of_units_alone():
     ],
 )
 def test_divergence_is_not_compared_across_builds_and_processors(facts, words):
-    """Both are named, and why; what stands for itself is compared all the same."""
     record = diverging("bf16/bf16", [0.01, 0.02])
     run = replace(losing_run({}), records=(record, *losing_run({}).records))
     found = compare(run, replace(run, setup=replace(run.setup, **facts)))

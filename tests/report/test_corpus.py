@@ -18,7 +18,6 @@ def tiny(tmp_path):
 
 
 def test_each_corpus_has_a_line(tmp_path):
-    """Name, kind and origin; a broken file has its error."""
     (tmp_path / "tiny.toml").write_text(CORPUS, encoding="utf-8")
     (tmp_path / "odd.toml").write_text("seed = 1", encoding="utf-8")
 
@@ -33,7 +32,6 @@ def test_each_corpus_has_a_line(tmp_path):
 
 
 def test_an_overview_has_the_functions_that_would_be_asked_for(tiny):
-    """Each with its depth, line, length and signature, below facts of the text."""
     text = printed(overview(tiny), width=200)
 
     assert "6 functions of 5 lines or more" in text
@@ -44,7 +42,6 @@ def test_an_overview_has_the_functions_that_would_be_asked_for(tiny):
 
 
 def test_files_that_were_left_out_are_listed(tmp_path):
-    """With the reason; control characters of their names are escaped."""
     body = "".join(f"    name_{n} = {n}\n" for n in range(24))
     (tmp_path / "good.py").write_text(f"def first():\n{body}")
     (tmp_path / "bad\x1b[2J.py").write_text("def (:\n")
@@ -56,7 +53,6 @@ def test_files_that_were_left_out_are_listed(tmp_path):
 
 
 def test_the_truth_of_a_function_is_what_a_model_should_answer(tiny):
-    """Its first twenty lines, verbatim; for a typo, the nearest name is offered."""
     function = tiny.functions[2]
 
     assert "\n".join(function.body[:20]) == truth(tiny, function.name)

@@ -64,10 +64,6 @@ def row_of(run: Run, metric: Metric = MATCHED, *also: Metric) -> Sequence[Shown]
 
 
 def test_the_summary_has_the_published_form() -> None:
-    """
-    Passes, matched lines, range and gradient, a row per run; a metric that is asked for
-    twice has one column, and runs of different length share no bound.
-    """
     run = made_run(lambda pair, at: 15 if str(pair) == "q4_0/q4_0" else 20)
     small = made_run(setup=SMALL)
 
@@ -92,7 +88,6 @@ def test_the_summary_has_the_published_form() -> None:
 
 
 def test_the_summary_says_how_many_pairs_it_rests_on() -> None:
-    """A partial sweep is recognisable; one with nothing finished has only dashes."""
     some = made_run(failed=[failed_record("q4_0/q4_0")], untried=["q4_1/q4_0"])
     none = replace(made_run(setup=SMALL), records=())
 
@@ -101,7 +96,6 @@ def test_the_summary_says_how_many_pairs_it_rests_on() -> None:
 
 
 def test_the_grid_has_k_down_and_v_across() -> None:
-    """The reference is marked, and every number has its decimals."""
     run = made_run(
         lambda pair, at: {"bf16": 20, "q4_0": 12}[pair.k] - (pair.v == "q8_0"),
         setup=SMALL,
@@ -118,7 +112,6 @@ def test_the_grid_has_k_down_and_v_across() -> None:
 
 
 def test_a_heading_has_the_unit_and_the_number_of_observations() -> None:
-    """Unless the label has the unit, or there is a single observation."""
     run = made_run(setup=SMALL)
 
     assert (
@@ -130,7 +123,6 @@ def test_a_heading_has_the_unit_and_the_number_of_observations() -> None:
 
 
 def test_wide_numbers_widen_their_column_and_gaps_are_not_coloured() -> None:
-    """Two blanks stay between columns; a pair that was not run is dim."""
     large = replace(
         MATCHED, values=lambda *_: [1234567.5], bounds=(None, None), names=None
     )
@@ -144,10 +136,6 @@ def test_wide_numbers_widen_their_column_and_gaps_are_not_coloured() -> None:
 
 
 def test_gaps_show_their_status_and_the_legend_its_reason() -> None:
-    """
-    One line per status and reason, naming the first pairs and counting the others; a
-    mean over 1 of 2 rounds is not comparable with one over both.
-    """
     types = ("bf16", "q8_0", "q5_1", "q5_0", "q4_1", "q4_0")
     setup = made_setup(needles=2, types_k=types, types_v=["bf16", "q8_0"])
     no_room = failed_record("q4_0/q8_0", Status.OUT_OF_MEMORY, "needs 9 GiB, has 8")
@@ -174,10 +162,6 @@ def test_gaps_show_their_status_and_the_legend_its_reason() -> None:
 def test_missing_answers_are_counted_of_what_was_asked_and_of_parts_that_any_has() -> (
     None
 ):
-    """
-    Of 4 functions that a pair was asked for, not of the 2 of every pair; written ones
-    of an engine that answers none are not missing.
-    """
     setup = replace(
         made_setup(needles=4, types_k=("bf16",), types_v=("bf16",)),
         probes={"recall": {"ask": "both", "functions": 2}},
@@ -195,7 +179,6 @@ def test_missing_answers_are_counted_of_what_was_asked_and_of_parts_that_any_has
 
 
 def test_the_built_in_model_warns_of_text_it_is_not_made_for() -> None:
-    """It can recall incompressible text only."""
     setup = replace(SMALL, weights=replace(SMALL.weights, name="needle-nano"))
     unseen = replace(setup, corpus=replace(setup.corpus, kind="unseen"))
 
@@ -209,10 +192,6 @@ def test_the_built_in_model_warns_of_text_it_is_not_made_for() -> None:
 
 
 def test_each_run_has_its_row_and_its_grid() -> None:
-    """
-    Several runs share the summary, in the order given; types that do not fit stand in
-    blocks below, and a pipe gets no escapes.
-    """
     types = [f"type_{at}" for at in range(12)]
     wide = made_run(setup=made_setup(needles=1, types_k=types[:2], types_v=types))
     runs = [renamed(wide, name) for name in ("b/x", "a/y")]
@@ -231,9 +210,6 @@ def test_each_run_has_its_row_and_its_grid() -> None:
 
 
 def test_the_mark_is_on_the_pair_that_records_name() -> None:
-    """
-    Even if others are more precise; the noise floor of a metric that has one is told.
-    """
     metric = replace(MATCHED, reference=lambda _: "q4_0/q8_0", floor=True)
     lines = lines_of(made_run(setup=SMALL), metric)
 
@@ -245,7 +221,6 @@ def test_the_mark_is_on_the_pair_that_records_name() -> None:
 
 
 def test_without_one_reference_nothing_is_marked() -> None:
-    """The legend says which pairs the records name."""
     several = replace(MATCHED, reference=lambda record: f"{record.pair.k}/bf16")
     missing = replace(MATCHED, reference=lambda _: "f16/f16")
     run = made_run(setup=SMALL)
@@ -258,7 +233,6 @@ def test_without_one_reference_nothing_is_marked() -> None:
 
 
 def test_a_probe_without_records_says_what_there_is() -> None:
-    """A sweep of divergence has no matched lines, but a KL divergence."""
     setup = replace(SMALL, probes={"recall": {}, "divergence": {}, "gone": {}})
     run = replace(made_run(setup=setup), records=())
     said = "no cell was measured for matched"
@@ -271,7 +245,6 @@ def test_a_probe_without_records_says_what_there_is() -> None:
 
 
 def test_several_long_names_fit_a_narrow_terminal() -> None:
-    """Columns stand in blocks below each other; no number is broken."""
     names = [f"a-corpus-with-a-long-name/some-model-{at}-Q4_K_M" for at in (1, 2)]
     run = made_run(lambda pair, _at: 20 if pair.k == "bf16" else 9)
     runs = [renamed(run, name) for name in names]
@@ -300,9 +273,6 @@ def test_a_mean_of_nearly_nothing_has_no_sign():
 
 
 def test_a_reference_that_was_measured_twice_is_the_floor():
-    """
-    The grid says how far its two values are apart; a second value alone tells nothing.
-    """
     setup = made_setup(types_k=("q8_0", "q4_0"), types_v=("q8_0",))
     run = made_run(setup=setup)
     first = run.records[0]
@@ -328,10 +298,6 @@ BROKEN = made_run(
 
 
 def test_a_grid_as_csv_has_a_row_per_pair_and_a_column_per_metric():
-    """
-    Gaps are empty fields with a status and a reason on one line; each row has the name
-    of its run.
-    """
     text = csv_text(grid_rows([BROKEN, replace(BROKEN, name="other/model")], METRICS))
     rows = list(csv.DictReader(io.StringIO(text)))
 
@@ -352,7 +318,6 @@ def test_a_grid_as_csv_has_a_row_per_pair_and_a_column_per_metric():
 
 
 def test_a_grid_as_json_is_strict_and_complete():
-    """Null where there is no value; setup, reference and metrics are there."""
     (run,) = json.loads(json_text(grid_objects([BROKEN], METRICS, [judged(BROKEN)])))
 
     assert "bf16/bf16" == run["reference"]
@@ -368,7 +333,6 @@ def test_a_grid_as_json_is_strict_and_complete():
 
 
 def test_a_grid_as_markdown_has_the_summary_and_the_legend():
-    """GitHub tables, K down and V across; a bar in a reason starts no column."""
     found = [judged(BROKEN)]
     text = markdown(report([BROKEN], [MATCHED], [PASS], found))
     lines = text.split("\n")

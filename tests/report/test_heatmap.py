@@ -56,7 +56,6 @@ def words(figure: Figure) -> list[str]:
 
 
 def test_a_png_and_an_svg_are_written(tmp_path: Path) -> None:
-    """Named after the metric, into a folder that is made if necessary."""
     png, svg = drawn(tmp_path / "new")
     other, _ = drawn(tmp_path, difference=True)
 
@@ -67,10 +66,6 @@ def test_a_png_and_an_svg_are_written(tmp_path: Path) -> None:
 
 
 def test_the_same_records_give_the_same_bytes(tmp_path: Path) -> None:
-    """
-    They contain no date and no random identifier; settings are left as before, and no
-    figure stays open.
-    """
     before = dict(mpl.rcParams)
     once = drawn(tmp_path / "once")
     again = drawn(tmp_path / "again")
@@ -82,10 +77,6 @@ def test_the_same_records_give_the_same_bytes(tmp_path: Path) -> None:
 
 
 def test_cells_hold_their_number_or_their_status() -> None:
-    """
-    Values with the metric's decimals; gaps say why they are gaps. Light is good, and
-    the natural scale is kept unless zoomed.
-    """
     shown = picture()
     zoomed = picture(zoom=True)
 
@@ -98,10 +89,6 @@ def test_cells_hold_their_number_or_their_status() -> None:
 
 
 def test_differences_are_signed_and_centred() -> None:
-    """
-    The reference is zero, the worst pair at the end of the scale; what is beyond the
-    limit is bold, in the values too, and a note says so.
-    """
     found = judge(RUN)
     shown = picture(found=found, difference=True)
     values = picture(found=found)
@@ -119,7 +106,6 @@ def test_differences_are_signed_and_centred() -> None:
 
 
 def test_the_picture_says_what_it_shows_and_on_what() -> None:
-    """Metric, model, corpus, context, build, machine and date."""
     shown = picture()
     notes = "\n".join(shown.facts)
 
@@ -165,7 +151,6 @@ def test_names_are_drawn_verbatim_and_without_warnings(tmp_path: Path) -> None:
 
 
 def test_cells_are_square_and_the_picture_grows_with_the_grid(tmp_path: Path) -> None:
-    """Twelve V types make a wider picture than three."""
     wide = made_setup(
         needles=1, types_k=["bf16"], types_v=[f"t{at}" for at in range(12)]
     )
@@ -184,7 +169,6 @@ def test_cells_are_square_and_the_picture_grows_with_the_grid(tmp_path: Path) ->
 
 
 def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
-    """By the error."""
     taken = tmp_path / "taken"
     taken.write_text("a file", encoding="utf-8")
 
@@ -193,7 +177,6 @@ def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
 
 
 def test_differences_are_to_the_pair_that_records_name() -> None:
-    """Even if others are more precise; where they name several, values are drawn."""
     one = replace(MATCHED, reference=lambda _: "q4_0/q4_0")
     several = replace(MATCHED, reference=lambda record: str(record.pair))
 
@@ -208,7 +191,6 @@ def test_differences_are_to_the_pair_that_records_name() -> None:
 
 
 def test_a_large_grid_has_small_cells_without_labels() -> None:
-    """The types are still there."""
     types = [f"made_{LETTERS[at]}" for at in range(LABELLED + 1)]
     setup = made_setup(needles=1, types_k=types, types_v=types)
     shown = picture(made_run(setup=setup))

@@ -51,7 +51,6 @@ def html(run):
 
 
 def test_it_is_one_file_without_requests_of_at_most_6_mb(html):
-    """Nothing is loaded from elsewhere, and a policy forbids it."""
     markup = re.sub(r"<script.*?</script>", "", html, flags=re.DOTALL)
 
     assert len(html.encode()) <= 6 * MEBIBYTE
@@ -60,13 +59,11 @@ def test_it_is_one_file_without_requests_of_at_most_6_mb(html):
 
 
 def test_text_of_records_cannot_end_the_block_that_holds_it(html):
-    """A closing tag in a reason is escaped in the data, and in the title."""
     assert 3 == html.count("</script>")
     assert "<img src=x" not in html
 
 
 def test_two_runs_are_compared_and_of_three_none(run):
-    """Of two, what differs in their setups and what changed is on the page."""
     other = replace(run, name="other/run", setup=replace(run.setup, rotation=False))
 
     both = page([run, other], None, asks_for, unknown)
@@ -76,7 +73,6 @@ def test_two_runs_are_compared_and_of_three_none(run):
 
 
 def test_runs_of_one_name_are_told_apart_and_each_speaks_its_own_words(tmp_path):
-    """By their folders; a pair is spelled as the engine of its run takes it."""
     first = replace(made_run(lossy), root=tmp_path / "a")
     second = replace(first, root=tmp_path / "b")
     second = replace(second, setup=replace(second.setup, engine="mlx"))
@@ -91,7 +87,6 @@ def test_runs_of_one_name_are_told_apart_and_each_speaks_its_own_words(tmp_path)
 
 
 def test_answers_to_tasks_stand_beside_what_was_expected():
-    """One that is right has no rows; the mode of each is named."""
     texts = made_texts(
         answer=lambda asked, _n: "no" if asked.depth > 0.5 else right(asked, 0)
     )
@@ -106,7 +101,6 @@ def test_answers_to_tasks_stand_beside_what_was_expected():
 
 
 def test_it_holds_the_sweep_file_and_the_command_that_goes_on(run):
-    """Ready to paste; what a terminal or a browser would act on is shown instead."""
     kept = replace(
         run, name="a/b c", root=Path("my runs"), sweep='corpus = "x"\nseed = 7\x1b\n'
     )
@@ -147,9 +141,6 @@ def shown(html, tmp_path):
 
 
 def test_a_browser_shows_it_and_the_switches_work(shown):
-    """
-    No error, no request; another metric changes the cells; a gap shows its reason.
-    """
     before = shown.inner_text("#grid")
     shown.select_option("#metric", "hallucinated")
     assert before != shown.inner_text("#grid")

@@ -29,7 +29,6 @@ def words(of_figure):
 
 
 def test_each_task_has_a_png_and_an_svg(tmp_path):
-    """Called after the task and what is drawn; the same records give the same bytes."""
     drawn = draw_panels(RUN, RIGHT, difference=False, folder=tmp_path / "a")
     again = draw_panels(RUN, RIGHT, difference=False, folder=tmp_path / "b")
 
@@ -50,14 +49,12 @@ def test_each_task_has_a_png_and_an_svg(tmp_path):
 def test_comparisons_and_log_probabilities_have_files_of_their_own(
     tmp_path, metric, difference, stem
 ):
-    """No picture replaces another one."""
     drawn = draw_panels(RUN, BY_NAME[metric], difference=difference, folder=tmp_path)
 
     assert {stem} == {path.stem for path in drawn}
 
 
 def test_values_types_lengths_and_depths_are_written():
-    """And what it was measured on."""
     written = words(figure(RUN))
 
     assert {
@@ -76,7 +73,6 @@ def test_values_types_lengths_and_depths_are_written():
 
 
 def test_a_comparison_is_drawn_as_shares_of_four_colours():
-    """As wide as their counts, with the sums above each panel."""
     drawn = figure(RUN, difference=True)
     other = drawn.axes[1]
     colours = {
@@ -103,7 +99,6 @@ def test_a_comparison_without_a_difference_says_so():
 
 
 def test_a_pair_without_answers_and_a_length_that_was_left_out_are_hatched():
-    """Gaps are not the colour of a value."""
     left_out = [("multikey", 4096, "too hard")]
     failed = replace(failed_record("q4_0/f16"), probe=NAME)
     run = run_of(record_of("f16/f16", unless(None)), failed, left_out=left_out)
@@ -117,7 +112,6 @@ def test_a_pair_without_answers_and_a_length_that_was_left_out_are_hatched():
 
 
 def test_nothing_to_draw_is_refused_before_a_folder_is_made(tmp_path):
-    """As an error with a hint."""
     with pytest.raises(NothingToShow):
         draw_panels(
             run_of(setup=SETUP), RIGHT, difference=True, folder=tmp_path / "new"
@@ -127,7 +121,6 @@ def test_nothing_to_draw_is_refused_before_a_folder_is_made(tmp_path):
 
 
 def test_a_folder_that_cannot_be_written_is_an_error_of_ours(tmp_path):
-    """Here a file has its name."""
     (tmp_path / "file").touch()
 
     with pytest.raises(FolderUnusable):

@@ -50,7 +50,6 @@ def panels(run, metric=RIGHT):
 
 
 def test_a_panel_is_the_mean_by_length_and_depth():
-    """Each pair has one, K slowest, with all lengths and depths of the run."""
     found = panels(RUN)
     reference, other = found.panels
 
@@ -68,7 +67,6 @@ def test_a_panel_is_the_mean_by_length_and_depth():
 
 
 def test_questions_are_told_apart_by_what_both_pairs_answered():
-    """Both right, lost, gained, both wrong; paired by the name of the question."""
     found = panels(RUN)
     reference, other = found.panels
 
@@ -80,7 +78,6 @@ def test_questions_are_told_apart_by_what_both_pairs_answered():
 
 
 def test_a_question_that_the_reference_was_not_asked_is_not_compared():
-    """It still counts in the value."""
     found = panels(
         run_of(
             record_of("f16/f16", unless(None), lengths=(1024,)),
@@ -94,7 +91,6 @@ def test_a_question_that_the_reference_was_not_asked_is_not_compared():
 
 
 def test_a_length_that_was_left_out_is_a_column_of_gaps_with_its_reason():
-    """The gate's reason stands below."""
     left_out = [("multikey", 4096, "f16/f16 was right at no depth of 2048")]
     found = run_of(record_of("f16/f16", unless(None)), left_out=left_out)
 
@@ -105,7 +101,6 @@ def test_a_length_that_was_left_out_is_a_column_of_gaps_with_its_reason():
 
 
 def test_a_length_that_a_pair_was_not_asked_is_a_gap_and_no_zero():
-    """Named with its reason; the reference has its values there."""
     reason = "nothing is right at 1,024 tokens, of which f16/f16 has 100%"
     gated = retrieval_record(
         "q4_0/f16",
@@ -124,7 +119,6 @@ def test_a_length_that_a_pair_was_not_asked_is_a_gap_and_no_zero():
 
 
 def test_csv_has_a_row_for_each_pair_task_length_and_depth():
-    """Nothing for what was not asked, with its reason; no zero."""
     gated = retrieval_record(
         "q4_0/f16",
         made_texts(length=1024, answer=wrong),
@@ -165,7 +159,6 @@ def test_json_has_the_same_rows_and_what_answers_depend_on():
 
 
 def test_the_log_probability_has_panels_too():
-    """Lost and gained are still about right and wrong."""
     found = panels(RUN, BY_NAME["multikey-logp"])
 
     assert -0.5 == pytest.approx(found.panels[0].whole.value)
@@ -174,7 +167,6 @@ def test_the_log_probability_has_panels_too():
 
 
 def test_without_probabilities_a_log_probability_is_a_gap():
-    """Shown as a dash, and the scale still has two ends."""
     texts = made_texts(length=1024, scored=None)
     run = run_of(retrieval_record("f16/f16", texts))
     found = panels(run, BY_NAME["retrieval-logp"])
@@ -184,7 +176,6 @@ def test_without_probabilities_a_log_probability_is_a_gap():
 
 
 def test_all_tasks_have_panels_of_their_own():
-    """A metric of one task shows that one alone."""
     texts = [*made_texts("multikey"), *made_texts("single", dial=0)]
     setup = replace(SETUP, probes={NAME: {"tasks": ["multikey", "single"]}})
     run = run_of(retrieval_record("f16/f16", texts), setup=setup)
@@ -206,7 +197,6 @@ def test_all_tasks_have_panels_of_their_own():
     ],
 )
 def test_what_has_no_length_and_depth_is_refused(run, metric, hint):
-    """With the metrics that have, or the sweep that would measure them."""
     with pytest.raises(BadInput, match="no answers by length and depth") as caught:
         panels_of(run, metric)
 
@@ -223,7 +213,6 @@ def test_tasks_that_were_never_answered_are_nothing_to_show():
 
 
 def test_a_comparison_needs_something_to_compare_with():
-    """Here nothing was forced, so no pair has a log-probability."""
     run = run_of(retrieval_record("f16/f16", made_texts(scored=None)))
 
     with pytest.raises(BadInput, match="to compare the others with"):
@@ -231,7 +220,6 @@ def test_a_comparison_needs_something_to_compare_with():
 
 
 def test_a_terminal_shows_numbers_side_by_side():
-    """With the mean beside each pair, and the reference marked."""
     text = shown(RUN)
 
     assert "multikey: right answers" in text
@@ -241,7 +229,6 @@ def test_a_terminal_shows_numbers_side_by_side():
 
 
 def test_a_terminal_shows_losses_and_gains_as_letters():
-    """No colour is needed to read them, and all four counts are told."""
     text = shown(RUN, difference=True)
 
     assert "lost and gained against f16/f16" in text
@@ -255,7 +242,6 @@ def test_a_terminal_shows_losses_and_gains_as_letters():
 
 
 def test_losses_and_gains_have_colours_of_their_own():
-    """Those of the pictures."""
     text = shown(RUN, difference=True, colour=True)
 
     assert "48;2;233;161;91" in text
@@ -264,7 +250,6 @@ def test_losses_and_gains_have_colours_of_their_own():
 
 
 def test_a_pair_without_answers_says_why():
-    """Its status is where its map would be, the reason is below."""
     failed = replace(failed_record("q4_0/f16"), probe=NAME)
     text = shown(run_of(record_of("f16/f16", unless(None)), failed))
 
@@ -276,5 +261,4 @@ def test_a_pair_without_answers_says_why():
     ("length", "word"), [(1024, "1K"), (65536, "64K"), (1500, "1,500")]
 )
 def test_lengths_are_short(length, word):
-    """Where they are round."""
     assert word == length_word(length)

@@ -65,10 +65,6 @@ def facts_of(text):
 
 
 def test_a_new_sweep_tells_what_it_would_do():
-    """
-    What is not known yet is said to be known later, the first pairs of the order are
-    named, and notes come last.
-    """
     plan = replace(planned(), notes=("look \x1b[2J",))
     text = shown(plan, width=500)
     facts = facts_of(text)
@@ -88,9 +84,7 @@ def test_a_new_sweep_tells_what_it_would_do():
 
 
 def test_a_new_sweep_tells_a_time_where_the_engine_knows_its_pace(monkeypatch):
-    """
-    A second for a server, 1,688 ms to read, 1,822 tokens of 10 ms: five times 21 s.
-    """
+    """A second for a server, 1,688 ms to read, 1,822 tokens of 10 ms: 21 s a cell."""
     pace = Pace(start_s=1.0, read_s=0.001, write_s=0.01, read_back_s=0, write_back_s=0)
     monkeypatch.setattr(FakeEngine, "pace", lambda _self: pace)
 
@@ -117,7 +111,6 @@ def test_a_text_that_is_cut_names_the_context_of_all_of_it():
 
 
 def test_a_probe_tells_its_price():
-    """Questions and tokens to read, before anything is measured."""
     text = " ".join(shown(planned(probes=("retrieval",))).split())
 
     assert "retrieval 120 questions: single, multikey at " in text
@@ -133,10 +126,7 @@ def test_a_sweep_of_one_pair():
 
 @pytest.mark.parametrize("width", [60, 100])
 def test_the_grid_predicts_memory(width):
-    """
-    4 layers with 2 KV heads of 64: f16 takes 8 MiB of K at 8,192 tokens; what a fork
-    takes of its own type is not known.
-    """
+    """4 layers with 2 KV heads of 64: f16 takes 8 MiB of K at 8,192 tokens."""
     fork = FakeEngine(types=CacheTypes())
     plan = planned(
         engine=fork, k_types=("f16", "q8_0", "turbo3"), v_types=("f16", "q4_0")
@@ -149,10 +139,6 @@ def test_the_grid_predicts_memory(width):
 
 
 def test_what_is_done_is_marked_and_tells_what_is_left():
-    """
-    Of the first probe: finished cells have a mark, the others a word; their mean time
-    is each of the rest's, and one that was interrupted runs again.
-    """
     plan = planned()
     plan.store.adopt(SETUP)
     slow = Phases(ready_s=1.0, measure_s=9.0)
@@ -211,10 +197,6 @@ def test_all_time_is_told_before_a_sweep_where_it_is_known(monkeypatch):
 
 
 def test_the_reference_counts_twice_and_its_repeat_is_priced():
-    """
-    The most precise pair is measured again after all others, unless it is alone or the
-    model is the built-in one.
-    """
     plan = planned()
     again = replace(made_record("q8_0/q8_0", []), probe=f"recall{AGAIN}")
     plan.store.adopt(SETUP)
@@ -232,7 +214,6 @@ def test_the_reference_counts_twice_and_its_repeat_is_priced():
 
 
 def test_a_pair_that_the_weights_cannot_take_says_why(tmp_path):
-    """Once, below the grid."""
     odd = {**SHAPE, "llama.embedding_length": 320}
     write_gguf(tmp_path / "odd.gguf", odd)
 
@@ -286,10 +267,6 @@ def test_of_many_pairs_the_memory_of_those_of_one_type_is_shown_by_context(
 
 
 def test_a_plan_has_a_row_per_pair():
-    """
-    Sizes at each context, and the longest context; training context is marked, and the
-    memory that it follows from is named.
-    """
     lines = table_of("q8_0/q4_0", "f16/f16")
     said = " ".join(lines)
 
@@ -303,7 +280,6 @@ def test_a_plan_has_a_row_per_pair():
 
 
 def test_a_pair_that_cannot_be_served_and_a_wide_table():
-    """The reason is below the table; a model of long contexts still fits 80 columns."""
     odd = replace(WEIGHTS, key_length=80)
     large = replace(
         WEIGHTS, layers=36, kv_heads=(8,) * 36, training_context=262_144, key_length=128
@@ -318,7 +294,6 @@ def test_a_pair_that_cannot_be_served_and_a_wide_table():
 
 
 def test_an_unknown_size_is_a_question_mark():
-    """The type of a fork has no size here."""
     lines = table_of("turbo3/f16")
 
     assert ["turbo3/f16", "?", "?", "?", "?"] == lines[3].split()
@@ -326,10 +301,6 @@ def test_an_unknown_size_is_a_question_mark():
 
 
 def test_measured_sizes_are_next_to_the_predicted_ones():
-    """
-    K and V apart, per 1,000 tokens, compute buffers, and the peak of the process; a V
-    that was asked for as q4_0, and is as large as f16, is flagged.
-    """
     record = served("f16/q4_0", k_mib=4.0, v_mib=1.12, peak_rss_bytes=64 << 20)
 
     lines = lines_of(measured_memory(run_of(record), WEIGHTS))
@@ -347,10 +318,6 @@ def test_measured_sizes_are_next_to_the_predicted_ones():
 
 
 def test_measured_sizes_on_a_large_accelerator_fit_80_columns():
-    """
-    Gigabytes of cache in 32K tokens, and a column for memory on devices where it is
-    known of a cell; others have a dash there.
-    """
     sizes = {"k_mib": 2048.0, "v_mib": 2048.0, "context": 32_768}
     peak, held = 70_000 << 20, 79_000 << 20
     record = served("bf16/bf16", **sizes, peak_rss_bytes=peak, device_bytes=held)
@@ -370,10 +337,6 @@ def test_measured_sizes_on_a_large_accelerator_fit_80_columns():
 
 
 def test_the_longest_context_of_a_pair_counts():
-    """
-    Probes may serve the same pair with several contexts; pairs are in order of
-    precision, and a cell that another probe finished is not left out.
-    """
     coarse = served("q4_0/f16", k_mib=1.0, v_mib=1.0)
     short = served("f16/f16", k_mib=1.0, v_mib=1.0, context=1024)
     long = served("f16/f16", k_mib=4.0, v_mib=4.0)
@@ -390,7 +353,6 @@ def test_the_longest_context_of_a_pair_counts():
 
 
 def test_a_server_counts_before_a_tool_with_a_longer_context():
-    """Only its process was observed, so that it has a peak."""
     server = served("f16/f16", k_mib=4.0, v_mib=4.0, peak_rss_bytes=64 << 20)
     tool = served("f16/f16", k_mib=8.0, v_mib=8.0, context=8192)
 
@@ -400,7 +362,6 @@ def test_a_server_counts_before_a_tool_with_a_longer_context():
 
 
 def test_without_weights_or_finished_cells_there_is_no_prediction():
-    """The weights of an old run may be gone."""
     run = run_of(served("f16/f16", k_mib=2, v_mib=2, command=("x", "--model", "/no")))
 
     lines = lines_of(measured_memory(run, None))
@@ -413,7 +374,6 @@ def test_without_weights_or_finished_cells_there_is_no_prediction():
 
 @pytest.mark.parametrize("status", [Status.INTERRUPTED, Status.FALLBACK_CPU])
 def test_memory_leaves_out_cells_that_did_not_finish(status):
-    """Their logs may have sizes, but only finished cells have numbers, as in a grid."""
     sizes = {"k_mib": 4.0, "v_mib": 4.0}
     stopped = replace(served("f16/q4_0", **sizes), status=status, reason="Ctrl-C")
 
@@ -430,7 +390,6 @@ def test_memory_leaves_out_cells_that_did_not_finish(status):
 
 @pytest.mark.parametrize("is_known", [True, False])
 def test_caches_with_settings_of_their_own_are_not_predicted(is_known, monkeypatch):
-    """An engine says so: groups of other sizes, and limits, change a token's share."""
     monkeypatch.setattr(FakeEngine, "has_usual_sizes", is_known)
     run = run_of(served("f16/q4_0", k_mib=4.0, v_mib=1.125))
 
@@ -451,10 +410,6 @@ def on_devices(*devices):
 
 
 def test_a_plan_uses_the_memory_of_devices_or_of_the_machine():
-    """
-    With accelerators, all layers are offloaded; one that is too small allows nothing,
-    and each pair has its row, the largest first.
-    """
     small = planned_memory(on_devices("CUDA0 tiny (64 MiB)"))
     lines = lines_of(predicted_memory(small))
 

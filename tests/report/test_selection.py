@@ -69,7 +69,6 @@ def stored(root, run, *, model="made-model", corpus="random-bodies"):
 
 
 def test_no_two_probes_call_a_metric_alike():
-    """But for those of a cell, which every probe has."""
     of_cell = {metric.name for metric in OF_CELL}
     names = [metric.name for probe in PROBES.values() for metric in probe.metrics]
 
@@ -97,7 +96,6 @@ def test_a_metric_of_cells_is_read_from_the_first_probe_with_a_value():
     ],
 )
 def test_settings_make_metrics_of_their_own(setup, name, probe):
-    """One for each context and each depth that one of the runs was measured with."""
     runs = [made_run(setup=PLAIN), replace(made_run(setup=PLAIN), setup=setup)]
 
     found, metric = metric_named(name, runs)
@@ -106,7 +104,6 @@ def test_settings_make_metrics_of_their_own(setup, name, probe):
 
 
 def test_a_depth_that_was_not_measured_is_no_metric(setup):
-    """The nearest is offered; runs without the probe know none."""
     with pytest.raises(UnknownName) as caught:
         metric_named("tg@257", [replace(made_run(setup=PLAIN), setup=setup)])
     assert "unknown metric 'tg@257'" == str(caught.value)
@@ -117,7 +114,6 @@ def test_a_depth_that_was_not_measured_is_no_metric(setup):
 
 
 def test_a_selection_knows_all_metrics_of_its_runs_each_once(tmp_path, setup):
-    """A program that asks for columns gets those of contexts and depths, too."""
     run = replace(made_run(setup=PLAIN), setup=setup)
     for model in ("one", "two"):
         stored(tmp_path, run, model=model)
@@ -129,7 +125,6 @@ def test_a_selection_knows_all_metrics_of_its_runs_each_once(tmp_path, setup):
 
 
 def test_a_selection_has_the_records_of_one_probe(tmp_path):
-    """That of the metric; what else is in the folder is not mixed in."""
     run = made_run(setup=PLAIN)
     (_, other) = failed("throughput", "q4_0/q4_0")
     stored(tmp_path, replace(run, records=(*run.records, other)))
@@ -145,7 +140,6 @@ def test_a_selection_has_the_records_of_one_probe(tmp_path):
 
 
 def test_without_a_metric_the_headline_of_what_ran_is_shown(tmp_path):
-    """Of retrieval that of its first task, where all of its tasks are uninformative."""
     stored(tmp_path, made_run(), corpus="recalled")
     chosen = {
         "tasks": ["single"],
@@ -173,7 +167,6 @@ def test_without_a_metric_the_headline_of_what_ran_is_shown(tmp_path):
 
 
 def test_a_summary_has_passes_next_to_another_metric(tmp_path):
-    """Never the metric itself once more."""
     stored(tmp_path, made_run(setup=PLAIN))
 
     matched, passed = (
@@ -185,10 +178,6 @@ def test_a_summary_has_passes_next_to_another_metric(tmp_path):
 
 
 def test_forced_recall_is_shown_first_where_it_was_asked(tmp_path):
-    """
-    With what was written beside it where a run has written; a former run shows the
-    lines that match.
-    """
     former = made_run(setup=PLAIN)
     stored(tmp_path, former, model="former")
     setup = replace(PLAIN, probes={"recall": {"ask": "both"}})
@@ -208,7 +197,6 @@ def test_forced_recall_is_shown_first_where_it_was_asked(tmp_path):
 
 
 def test_pages_are_shown_by_one_name(tmp_path):
-    """A prefix covers them, and so does the corpus."""
     run = made_run(setup=PLAIN)
     for model in ("m+rotation-on", "m+rotation-off"):
         stored(tmp_path, run, model=model)
@@ -221,7 +209,6 @@ def test_pages_are_shown_by_one_name(tmp_path):
 
 
 def test_a_table_is_sorted_by_what_ranks(tmp_path):
-    """Not by perplexity; for an unknown metric, the nearest is offered."""
     bad = Pair("q4_0", "q4_0")
     run = made_run(lambda pair, _at: 3 if pair == bad else 20, setup=PLAIN)
     (_, broken) = failed("divergence", "q4_0/q4_0")
@@ -236,7 +223,6 @@ def test_a_table_is_sorted_by_what_ranks(tmp_path):
 
 
 def test_a_page_goes_to_the_folder_of_its_only_run_and_else_beside_all(tmp_path):
-    """A run that is named twice, by corpus and by folder, is on it once."""
     first = stored(tmp_path, made_run(setup=PLAIN))
     folder = str(first.folder)
 

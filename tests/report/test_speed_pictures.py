@@ -19,7 +19,6 @@ RUN = run_of(
 
 
 def test_each_k_type_has_its_curves(tmp_path: Path) -> None:
-    """Of compared cells alone; the reference's is 100 % throughout."""
     figure = paint(speed_table(RUN, "tg"))
     curves = [
         [list(map(float, line.get_ydata())) for line in axes.get_lines()]

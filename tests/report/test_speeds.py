@@ -52,7 +52,6 @@ def test_reading_has_its_crossover():
 
 
 def test_a_speed_of_a_cell_that_fell_back_is_marked_and_not_compared():
-    """Neither is it the reference where it is the most precise."""
     first = replace(measured(F16, {0: 1.0}), status=Status.FALLBACK_F16)
 
     assert not row(TABLE, Q4, 100).compared
@@ -74,7 +73,6 @@ def test_a_speed_of_another_device_is_not_compared():
 
 
 def test_a_gap_has_a_word_and_no_speed():
-    """Of a depth, and of a cell without any."""
     crashed = replace(failed_record(Q4, Status.CRASHED), probe="throughput")
     run = run_of(measured(F16, {0: 1.0, 100: None}), crashed)
     text = printed(speeds_document([speed_table(run, "tg")]))
@@ -84,7 +82,6 @@ def test_a_gap_has_a_word_and_no_speed():
 
 
 def test_every_form_has_every_speed():
-    """CSV and JSON unrounded, with nothing for what is missing."""
     rows = list(csv.DictReader(io.StringIO(csv_text(speed_rows([TABLE])))))
     (found,) = json.loads(json_text(speed_objects([TABLE])))
 

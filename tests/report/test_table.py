@@ -75,10 +75,6 @@ def row(lines, pair):
 
 
 def test_columns_are_ordered_by_quality_speed_and_memory():
-    """
-    Within a group, probes and their metrics keep their order, with those that settings
-    add; a probe without records has none, and exports have those that are not shown.
-    """
     added = made_metric("kld@512", values=lambda *_: [0.1])
     more = made_probe(
         "divergence", *DIVERGENCE.metrics, more_metrics=lambda _setup: (added,)
@@ -104,7 +100,6 @@ def test_columns_are_ordered_by_quality_speed_and_memory():
     [("kld", 16.0), ("tg", 192.5 / 200), ("kv", 1.0), ("matched", math.nan)],
 )
 def test_values_are_divided_by_the_reference(metric, expected):
-    """Where the metric has a noise floor or a ratio; never for the reference itself."""
     table = table_of()
 
     assert Pair("bf16", "bf16") == table.reference
@@ -121,7 +116,6 @@ def test_a_floor_of_zero_or_less(floor, expected):
 
 
 def test_the_next_pair_is_the_reference_of_a_probe_whose_first_failed():
-    """As in a grid: the most precise pair with a value. The column says so."""
     run = run_of_all(changes=[failed("throughput", "bf16/bf16")])
     table = table_of(run)
 
@@ -132,10 +126,6 @@ def test_the_next_pair_is_the_reference_of_a_probe_whose_first_failed():
 
 
 def test_a_failed_cell_leaves_gaps_in_the_columns_of_its_probe():
-    """
-    Other probes have their numbers; the legend has status, probe and reason. Without
-    any finished cell there is no reference.
-    """
     run = run_of_all(changes=[failed("divergence", "q4_0/q4_0")])
     lines = lines_of(run)
     broken = replace(run.records[0], status=Status.CRASHED, observation=None)
@@ -150,7 +140,6 @@ def test_a_failed_cell_leaves_gaps_in_the_columns_of_its_probe():
 
 
 def test_a_fallback_cell_is_a_gap_in_the_table_as_in_the_grid():
-    """It was not measured as asked for, so it has a word, and does not rank."""
     run = run_of_all(changes=[fell_back("throughput", "q4_0/q4_0", tg=[999.0])])
     lines = lines_of(run, sort="tg")
 
@@ -163,7 +152,6 @@ def test_a_fallback_cell_is_a_gap_in_the_table_as_in_the_grid():
 
 
 def test_a_metric_of_two_probes_comes_from_the_first_with_a_value():
-    """Their contexts may differ, so the values are not mixed."""
     none = made_metric("kv", values=lambda *_: [])
     first = made_metric("kv", values=lambda *_: [7.0])
     second = made_metric("kv", values=lambda *_: [8.0])
@@ -183,10 +171,6 @@ def test_a_metric_of_two_probes_comes_from_the_first_with_a_value():
 
 
 def test_a_metric_without_any_value_has_no_column_where_its_probe_has_others():
-    """
-    Recall that was only forced has no written lines. A probe that failed everywhere
-    keeps its columns, which hold the reasons; sorting shows what it sorts by.
-    """
     none = made_metric("none", values=lambda *_: [])
     some = made_metric("some", values=lambda *_: [7.0])
     probes = [made_probe("divergence", none, some), made_probe("throughput", none)]
@@ -198,7 +182,6 @@ def test_a_metric_without_any_value_has_no_column_where_its_probe_has_others():
 
 @pytest.mark.parametrize("metric", ["kld", "top1", "tg", "quiet"])
 def test_sorting_puts_the_best_first_and_shows_the_column(metric):
-    """The lowest or the highest value, whichever is better."""
     table = table_of(sort=metric)
 
     assert (Pair("bf16", "bf16"), Pair("q4_0", "q4_0")) == (
@@ -209,7 +192,6 @@ def test_sorting_puts_the_best_first_and_shows_the_column(metric):
 
 
 def test_sorting_puts_gaps_last_and_keeps_the_order_of_equals():
-    """All pairs match 20 lines here."""
     run = run_of_all(changes=[failed("divergence", "bf16/bf16")])
 
     assert Pair("bf16", "bf16") == table_of(run, sort="kld").pairs[-1]
@@ -217,7 +199,6 @@ def test_sorting_puts_gaps_last_and_keeps_the_order_of_equals():
 
 
 def test_only_a_known_metric_with_a_better_end_sorts():
-    """The nearest known name is offered, or those that sort."""
     with pytest.raises(UnknownName) as caught:
         table_of(sort="kdl")
     assert "kld" in caught.value.hint
@@ -228,7 +209,6 @@ def test_only_a_known_metric_with_a_better_end_sorts():
 
 
 def test_a_column_is_compared_with_the_pair_that_its_records_name():
-    """A sweep of q8_0 that went on with bf16: KLD stays measured against q8_0."""
     run = run_of_all(against="q8_0/q8_0")
     table, lines = table_of(run), lines_of(run)
 
@@ -241,7 +221,6 @@ def test_a_column_is_compared_with_the_pair_that_its_records_name():
 
 
 def test_records_that_name_several_references_have_no_noise_floor():
-    """What was measured against different pairs is not comparable."""
     key, record = fell_back(
         "divergence", "q4_0/q4_0", against="bf16/bf16", kld=[3.0], top1=[9], ppl=[9]
     )
@@ -256,10 +235,6 @@ def test_records_that_name_several_references_have_no_noise_floor():
 
 
 def test_a_row_has_values_and_their_ratios():
-    """
-    Multiples of the noise floor in parentheses, shares of the reference in percent,
-    right-aligned below their headings; remarks of probes are below.
-    """
     probe = made_probe(
         "throughput", *THROUGHPUT.metrics, remarks=lambda _run: ("never\x1b[2J faster",)
     )
@@ -294,10 +269,6 @@ def test_a_row_has_values_and_their_ratios():
     ],
 )
 def test_ratios_are_short(floor, word, said):
-    """
-    A decimal below 10, thousands from 10,000 on; of a noise floor of 0, or of rounding,
-    there are none, and the legend says so.
-    """
     lines = lines_of(run_of_all(floor=floor))
 
     assert bool(word) == ("x)" in "\n".join(lines))
@@ -307,10 +278,6 @@ def test_ratios_are_short(floor, word, said):
 
 
 def test_cells_without_a_value_are_a_dot_or_a_dash():
-    """
-    Not run, or finished without a value; the legend has both. Values from 1,000 on have
-    no decimals, which would cost a column.
-    """
     first = Pair("bf16", "bf16")
     empty = made_metric(
         "empty", values=lambda of, *_: [1.0] if of.pair == first else []
@@ -326,7 +293,6 @@ def test_cells_without_a_value_are_a_dot_or_a_dash():
 
 @pytest.mark.parametrize(("width", "blocks"), [(100, 1), (80, 1), (60, 2)])
 def test_a_narrow_terminal_gets_blocks_that_repeat_the_pairs(width, blocks):
-    """In the same order, below a heading that names it; no number is cut."""
     lines = lines_of(width=width, sort="tg")
     at = [number for number, line in enumerate(lines) if line.startswith("K/V")]
     found = [[line.split()[0] for line in lines[n : n + 10]] for n in at]
@@ -337,7 +303,6 @@ def test_a_narrow_terminal_gets_blocks_that_repeat_the_pairs(width, blocks):
 
 
 def test_several_tables_and_a_column_wider_than_the_terminal():
-    """Each table has what it was measured on; a number is not cut."""
     text = printed(tables_document([table_of(probes=[DIVERGENCE])] * 2), width=20)
 
     assert 2 == text.count("all metrics")
@@ -346,10 +311,6 @@ def test_several_tables_and_a_column_wider_than_the_terminal():
 
 
 def test_the_verdict_on_each_pair_is_its_last_column_and_the_legend_explains_it():
-    """
-    K at q4_0 loses five lines of every function; a run without a verdict has no such
-    column.
-    """
     run = made_run(
         lambda pair, at: 18 + at % 2 - 5 * (pair.k == "q4_0"),
         setup=made_setup(types_k=TYPES, types_v=TYPES),
@@ -370,10 +331,6 @@ def rows_of(text):
 
 
 def test_a_table_as_csv_has_metrics_and_statuses_of_every_pair():
-    """
-    Unrounded, with the ratio to the reference where there is one; a gap has its reason
-    in the same row.
-    """
     changes = [failed("divergence", "q4_0/q4_0"), (("throughput", "q4_0/q4_0"), None)]
     found = rows_of(csv_text(table_rows([table_of(run_of_all(changes=changes))])))
     first, second, *_, last = found
@@ -404,7 +361,6 @@ def test_a_table_as_csv_has_metrics_and_statuses_of_every_pair():
 
 
 def test_csv_of_runs_with_different_probes_shares_its_columns():
-    """What a run was not measured with is empty."""
     other = table_of(renamed(made_run(), "other/made-model"))
     found = rows_of(csv_text(table_rows([table_of(), other])))
 
@@ -415,7 +371,6 @@ def test_csv_of_runs_with_different_probes_shares_its_columns():
 
 
 def test_a_table_as_json_has_values_ratios_and_noise_floors():
-    """A list of runs, each with its setup, metrics and rows, and their verdicts."""
     words = {Pair("bf16", "q8_0"): "within"}
     judged = SimpleNamespace(word=words.get)
     table = replace(table_of(sort="tg"), verdict=judged)
@@ -436,7 +391,6 @@ def test_a_table_as_json_has_values_ratios_and_noise_floors():
 
 @pytest.mark.parametrize("floor", [0, 0.5])
 def test_a_table_as_markdown_has_its_legend(floor):
-    """As many columns in each line, and nothing that GitHub would take for emphasis."""
     table = table_of(run_of_all(floor=floor))
     text = markdown(tables_document([table], lambda _engine: str))
     lines = text.splitlines()
@@ -451,7 +405,6 @@ def test_a_table_as_markdown_has_its_legend(floor):
 
 
 def test_a_table_as_markdown_has_memory_the_verdict_and_the_commands():
-    """Memory by the types where no log tells; the commands are folded away."""
     setup = made_setup(types_k=TYPES, types_v=TYPES)
     run = made_run(lambda pair, at: 20 - 5 * (pair.k == "q4_0"), setup=setup)
     bare = [

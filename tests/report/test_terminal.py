@@ -19,7 +19,6 @@ def test_blocks_stand_apart_and_those_without_content_are_left_out():
 
 
 def test_no_text_can_write_on_the_terminal():
-    """Of strings; a text with styles is what its maker made safe."""
     blocks = (
         Heading(EVIL),
         Lines([EVIL]),
@@ -45,7 +44,6 @@ def test_numbers_stand_at_the_right_and_words_fold():
 
 
 def test_columns_that_do_not_fit_stand_below_beside_the_first_again():
-    """Blanks between columns are saved first."""
     table = Table(["K/V", "aaaa", "bbbb"], [["x", "1", "2"]], ["K/V"])
 
     assert ["K/V  aaaa  bbbb", "x       1     2"] == lines_of(table, width=15)

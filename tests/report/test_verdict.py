@@ -106,7 +106,6 @@ def test_where_nothing_is_within_the_nearest_pair_and_its_command_are_named():
 
 
 def test_the_command_that_continues_repeats_folder_and_limits():
-    """Else nothing would be open to it; that the run decides stands in its folder."""
     run = continuing({GOOD: OPEN})
     limits = Limits(max_loss=0.011, max_lost=0.2)
     elsewhere = replace(run, root=Path("my runs"))
@@ -138,7 +137,6 @@ def test_a_pair_that_no_text_decides_says_how_many_a_sweep_asks():
 
 
 def test_few_functions_say_how_many_to_ask():
-    """In place of a nearest pair, of which so few tell nothing."""
     open_ = losing_run({GOOD: OPEN[:3], COARSE: (0.05, 0.2, 0.1)})
     beyond = losing_run({GOOD: OPEN[:5], COARSE: BEYOND[:5]})
 
@@ -219,7 +217,6 @@ def test_the_built_in_model_recommends_nothing():
 
 
 def test_divergence_alone_names_candidates():
-    """Recall was not measured, so nothing is set, with a size of memory neither."""
     run = with_klds(replace(losing_run({}), records=()), {GOOD: 0.001, COARSE: 0.2})
     none = with_klds(replace(losing_run({}), records=()), {COARSE: 0.2})
     size = int(judge(run).standing(Pair.parse(GOOD)).memory_bytes)
@@ -395,8 +392,6 @@ def test_a_reference_that_nearly_repeats_itself_says_how_nearly():
 
 
 def test_lengths_from_which_answers_are_lost_are_named():
-    """Also of a task that the reference has wholly right."""
-
     def record(pair, least):
         texts = (
             text
@@ -470,7 +465,6 @@ def test_the_summary_names_what_is_beyond(coarse, phrase):
 
 
 def test_a_terminal_of_80_columns_is_wide_enough():
-    """No number is broken, and no line is longer."""
     types = ("bf16", "q8_0", "q5_1", "q5_0", "q4_1", "q4_0")
     pairs = [f"{k}/{v}" for k in types for v in types][1:]
     run = losing_run(dict.fromkeys(pairs[:20], OPEN) | {COARSE: BEYOND})
@@ -486,7 +480,6 @@ def test_a_terminal_of_80_columns_is_wide_enough():
 
 
 def test_the_end_of_a_sweep_has_the_rows_that_matter_and_names_the_others():
-    """The reference, and pairs of which none is smaller and loses less."""
     run = losing_run(
         {
             "bf16/q8_0": BEYOND,

@@ -72,7 +72,6 @@ def test_a_reference_that_has_as_many_is_not_asked():
 
 @pytest.mark.parametrize(("now", "then"), [(16, 32), (20, 32), (32, 64), (64, 96)])
 def test_pairs_are_doubled_up_to_96(now, then):
-    """One that was stopped half-way goes on to the same end."""
     pair = "q8_0/q8_0"
 
     asked = goals({pair: OPEN}, asked={pair: now}, reference=96)
@@ -89,7 +88,6 @@ def test_nothing_is_asked_beyond_96_functions_nor_beyond_the_text():
 
 
 def test_only_pairs_that_may_replace_the_recommended_one_are_asked():
-    """Open, measured below the limit, and smaller."""
     above = tuple(0.015 + each for each in OPEN)
     asked = goals(
         {
@@ -122,7 +120,6 @@ def test_at_most_four_are_asked_those_that_need_the_fewest():
 
 
 def test_pairs_that_further_functions_cannot_decide_are_not_asked():
-    """Answers are missing, bounds alone are known, or divergence is what is open."""
     setup = losing_setup([REFERENCE, "q8_0/q8_0", "q8_0/q4_0"], forced=96)
     bounded = losing(setup, "q8_0/q4_0", WITHIN, bounds=1)
 
@@ -222,7 +219,6 @@ def noisy(number):
 
 
 def test_open_pairs_are_asked_until_they_are_decided(world):
-    """What was answered is not asked again; each server reads the text once."""
     world.losses = {GOOD: wavering, BAD: lambda number: 0.3 + 0.01 * (-1) ** number}
     world.sweep(WHOLE, GOOD, BAD)
     assert ["open", "beyond"] == [world.word(pair) for pair in (GOOD, BAD)]
@@ -261,7 +257,6 @@ def test_a_run_of_which_nothing_is_open_asks_for_nothing(world):
 
 
 def test_it_stops_between_servers_when_the_time_is_up(world):
-    """Before the first one, too; the next start goes on."""
     world.losses = {GOOD: noisy}
     world.sweep(WHOLE, GOOD)
 
@@ -275,7 +270,6 @@ def test_it_stops_between_servers_when_the_time_is_up(world):
 
 
 def test_a_pair_that_fails_is_left_as_it_was_and_the_others_go_on(world):
-    """Its answers until then are kept, and the next start goes on from them."""
     other = Pair("q8_0", "q4_0")
     world.losses = {GOOD: noisy, other: noisy}
     world.sweep(WHOLE, GOOD, other)
@@ -355,7 +349,6 @@ def test_the_time_of_further_functions_is_set_beside_that_of_the_sweep():
 
 
 def test_a_cell_that_was_resumed_spent_nothing_on_further_functions():
-    """It took two servers for what every pair is asked."""
     setup = losing_setup([REFERENCE, "q8_0/q8_0"], forced=32)
     records = (timed(REFERENCE, starts=2, functions=16, total_s=24.0, setup=setup),)
 

@@ -51,10 +51,6 @@ def merged(tmp_path, *folders):
 
 
 def test_shares_of_hosts_that_compute_alike_become_one_run(tmp_path):
-    """
-    Each cell once; a cell that has finished stands before one that has not; times may
-    differ. What is there already counts as a source.
-    """
     a = share(tmp_path / "a", finished(F16), finished(Q8), failed(Q4))
     b = share(tmp_path / "b", finished(F16, ms=9.0), finished(Q4))
 
@@ -69,7 +65,6 @@ def test_shares_of_hosts_that_compute_alike_become_one_run(tmp_path):
 
 
 def test_of_two_records_of_a_pair_the_one_with_more_answers_is_taken(tmp_path):
-    """One share has asked it for further functions, the other went on after a stop."""
     setup = made_setup(needles=0, forced=4, types_k=TYPES, types_v=TYPES)
 
     def asked(functions, starts):
@@ -87,7 +82,6 @@ def test_of_two_records_of_a_pair_the_one_with_more_answers_is_taken(tmp_path):
 
 
 def test_a_share_without_recall_joins_one_with_it(tmp_path):
-    """In either order: the functions are those that were asked for."""
     bare = replace(SETUP, needles=(), forced=())
     screening = replace(finished(F16), probe="divergence", observation={})
     a = share(tmp_path / "a", screening, finished(F16))
@@ -107,10 +101,6 @@ def proved(pair, number):
 
 
 def test_evidence_of_different_shares_is_compared(tmp_path):
-    """
-    A cell that its own share verified is unverified if another share's is the same to
-    the last digit.
-    """
     a = share(tmp_path / "a", proved(F16, -1.0), proved(Q8, -2.0))
     b = share(tmp_path / "b", proved(F16, -1.0), proved(Q4, -2.0))
 
@@ -127,7 +117,6 @@ def test_evidence_of_different_shares_is_compared(tmp_path):
 
 @pytest.mark.parametrize("is_tried", [True, False])
 def test_without_the_reference_s_evidence_a_merge_verifies_nothing(tmp_path, is_tried):
-    """Whether the most precise pair failed, or nobody came to it: nothing was shown."""
     reason = "there is no evidence of f16/f16 to compare its own with"
     others = [proved(Q8, -2.0), proved(Q4, -3.0)]
     a = share(tmp_path / "a", *others, *([failed(F16)] if is_tried else []))
@@ -139,9 +128,7 @@ def test_without_the_reference_s_evidence_a_merge_verifies_nothing(tmp_path, is_
 
 
 def test_cells_of_different_devices_are_not_held_to_each_other(tmp_path):
-    """
-    Layers and parts of the graph are those of a device; its own sweep compared them.
-    """
+    """Layers and parts of the graph are those of a device."""
 
     def on(pair, device, layers, parts):
         effective = Effective(offloaded_layers=layers, graph_splits=parts)
@@ -157,7 +144,6 @@ def test_cells_of_different_devices_are_not_held_to_each_other(tmp_path):
 
 
 def test_what_was_measured_once_more_is_judged_beside_the_first_records(tmp_path):
-    """The repeated reference of a grid of quantized types is not alone."""
     setup = replace(SETUP, types_k=TYPES[1:], types_v=TYPES[1:])
     again = replace(proved(Q8, -2.0), probe=f"recall{AGAIN}")
     records = (proved(Q8, -2.0), again, proved(Q4, -3.0))
@@ -170,7 +156,6 @@ def test_what_was_measured_once_more_is_judged_beside_the_first_records(tmp_path
 
 
 def test_records_are_taken_over_byte_by_byte(tmp_path):
-    """White space at their end included; what is in the place of one is moved aside."""
     a = share(tmp_path / "a", finished(F16), finished(Q8))
     path = Path(SETUP.corpus.name, "made", "cells", "q8_0-q8_0.recall.json")
     (a / path).write_bytes((a / path).read_bytes() + b"\n\n")
@@ -187,9 +172,6 @@ def test_records_are_taken_over_byte_by_byte(tmp_path):
 
 @pytest.mark.parametrize("key", ["context", "machine", "llama"])
 def test_setups_that_differ_are_refused_with_key_and_both_values(tmp_path, key):
-    """
-    Before anything is written; hosts of another processor or build are other setups.
-    """
     ours, theirs = (8192, 4096) if key == "context" else ("this one", "that one")
     mine, other = (replace(SETUP, **{key: value}) for value in (ours, theirs))
     a = share(tmp_path / "a", finished(F16), setup=mine)
@@ -203,7 +185,6 @@ def test_setups_that_differ_are_refused_with_key_and_both_values(tmp_path, key):
 
 
 def test_a_reference_that_says_something_else_is_refused(tmp_path):
-    """The hosts do not compute alike: the message says where."""
     a = share(tmp_path / "a", finished(F16), finished(Q8))
     b = share(tmp_path / "b", finished(F16, text="another answer"), finished(Q4))
 
@@ -237,7 +218,6 @@ def test_shares_without_a_common_cell_are_refused(tmp_path):
 
 
 def test_a_record_of_another_model_in_a_share_is_left_out_and_told(tmp_path):
-    """It bears the stamp of its setup; its cell is a gap."""
     a = share(tmp_path / "a", finished(F16))
     b = share(tmp_path / "b", finished(F16))
     foreign = replace(finished(Q4), setup="0123456789abcdef")
@@ -253,7 +233,6 @@ def test_a_record_of_another_model_in_a_share_is_left_out_and_told(tmp_path):
 
 
 def test_runs_are_joined_by_what_they_are_not_by_the_names_of_their_folders(tmp_path):
-    """As copied flat, from several hosts; pages of a sweep file stay apart."""
     for name, pair in (("share 1", Q8), ("share2", Q4)):
         run = Store(tmp_path / name)
         run.adopt(SETUP)
@@ -267,7 +246,6 @@ def test_runs_are_joined_by_what_they_are_not_by_the_names_of_their_folders(tmp_
 
 
 def test_a_run_that_one_of_several_sources_holds_is_refused(tmp_path):
-    """A share of it may be missing, or be called something else."""
     a, b = share(tmp_path / "a", finished(F16)), share(tmp_path / "b", finished(F16))
     weights = replace(SETUP.weights, name="other")
     share(b, finished(F16), setup=replace(SETUP, weights=weights), model="other")
@@ -278,7 +256,6 @@ def test_a_run_that_one_of_several_sources_holds_is_refused(tmp_path):
 
 
 def test_a_name_that_is_no_folder_name_is_refused_with_a_hint(tmp_path):
-    """Such as a page that was renamed by hand."""
     Store(tmp_path / "made-model+my page").adopt(SETUP)
 
     with pytest.raises(BadInput, match="no safe folder name") as caught:
@@ -287,7 +264,6 @@ def test_a_name_that_is_no_folder_name_is_refused_with_a_hint(tmp_path):
 
 
 def test_a_folder_without_a_run_is_refused(tmp_path):
-    """It may have been mistyped; nothing is joined."""
     a = share(tmp_path / "a", finished(F16))
     with pytest.raises(BadInput, match="there is no run in it"):
         merged(tmp_path, a, tmp_path / "nowhere")

@@ -36,10 +36,6 @@ def planned_page(name, page):
 
 
 def test_a_plan_starts_nothing_and_makes_no_folder(tmp_path):
-    """
-    It knows the grid, the context and where records will go; the running order depends
-    on the seed alone, not on the order in which types were written.
-    """
     found = planned()
 
     assert {Pair(k, v) for k in TYPES[2:] for v in TYPES[2:]} == set(found.pairs)
@@ -50,7 +46,6 @@ def test_a_plan_starts_nothing_and_makes_no_folder(tmp_path):
 
 
 def test_each_page_has_a_folder_of_its_own():
-    """Beside that of a sweep without pages, under one prefix."""
     asked = asking(rotation=("on", "off"), contexts=(1024, 2048))
     folders = [planned_page(*page).store.folder.name for page in pages(asked)]
 
@@ -78,7 +73,6 @@ def test_each_page_has_a_folder_of_its_own():
 def test_the_context_is_the_one_asked_for_or_one_that_suits(
     model, asked, trained, expected
 ):
-    """Never more than the weights were trained for, where they say it."""
     request = Request(models=("model.gguf",) * model, contexts=asked)
     header = SimpleNamespace(training_context=trained)
 
@@ -86,10 +80,6 @@ def test_the_context_is_the_one_asked_for_or_one_that_suits(
 
 
 def test_a_context_beyond_the_training_is_refused_with_the_longest():
-    """
-    A model that forgets is no finding about cache types; unless the engine says that
-    the user's arguments stretch it on purpose.
-    """
     with pytest.raises(BadInput) as caught:
         planned(contexts=(8193,))
 
@@ -111,7 +101,6 @@ def test_a_context_beyond_the_training_is_refused_with_the_longest():
 def test_a_template_makes_a_chat_but_for_the_built_in_model(
     template, built_in, expected
 ):
-    """Base models go on with a text; the form that is asked for is taken."""
     request = Request(models=() if built_in else ("model.gguf",))
     header = SimpleNamespace(chat_template=template, is_read=True)
 
@@ -121,7 +110,6 @@ def test_a_template_makes_a_chat_but_for_the_built_in_model(
 
 @pytest.mark.parametrize(("axis", "kind"), [("k_types", "K"), ("v_types", "V")])
 def test_a_type_that_the_binary_lacks_is_refused_with_those_that_it_has(axis, kind):
-    """The axis is named; nobody means the type whose name is alike."""
     with pytest.raises(BadInput, match="fake has no q4_K for the cache") as caught:
         planned(**{axis: ("q8_0", "q4_K")})
 
@@ -130,10 +118,6 @@ def test_a_type_that_the_binary_lacks_is_refused_with_those_that_it_has(axis, ki
 
 
 def test_an_engine_says_which_types_and_pairs_it_has():
-    """
-    One that tells no types is believed, for a fork has its own; some only take K and
-    V of one type.
-    """
     same = frozenset({Pair("q8_0", "q8_0"), Pair("q4_0", "q4_0")})
     silent = FakeEngine(types=CacheTypes())
     paired = FakeEngine(types=CacheTypes(k=TYPES, v=TYPES, pairs=same))
@@ -143,7 +127,6 @@ def test_an_engine_says_which_types_and_pairs_it_has():
 
 
 def test_types_that_nobody_names_are_those_that_the_engine_usually_has():
-    """One that tells none must be told: a default would be refused by its server."""
     usual = FakeEngine(types=CacheTypes(usual=("f16", "kv8")))
     silent = FakeEngine(types=CacheTypes(usual=()))
 
@@ -158,7 +141,6 @@ def test_types_that_nobody_names_are_those_that_the_engine_usually_has():
     [("divergence", Ability.DIVERGENCE), ("throughput", Ability.SPEED)],
 )
 def test_a_probe_that_needs_what_the_engine_lacks_is_refused(probe, ability):
-    """In planning, before anything is counted; other probes run."""
     engine = FakeEngine(abilities=frozenset(Ability) - {ability})
 
     with pytest.raises(ToolMissing, match=ability):
@@ -181,7 +163,6 @@ def test_a_probe_that_needs_what_the_engine_lacks_is_refused(probe, ability):
     ids=["ability", "text"],
 )
 def test_the_corpus_is_read_after_all_else_is_checked(changes, error):
-    """It may take a minute; what can be told at once is told before."""
     engine = FakeEngine(abilities=frozenset())
 
     def read(_name):
@@ -205,7 +186,6 @@ def test_the_corpus_is_read_after_all_else_is_checked(changes, error):
     ],
 )
 def test_an_empty_thought_is_refused_where_nothing_thinks(changes, words):
-    """It would have no effect, or spoil each answer; in a chat it begins one."""
     with pytest.raises(BadInput, match=words) as caught:
         planned(prefill_no_think=True, **changes)
 
@@ -214,7 +194,6 @@ def test_an_empty_thought_is_refused_where_nothing_thinks(changes, words):
 
 
 def test_arguments_of_every_page_are_checked():
-    """A variant may no more break the experiment than anything else."""
     asked = asking(variants={"plain": (), "p": ("--port", "1")})
     plain, other = pages(asked)
 
@@ -224,7 +203,6 @@ def test_arguments_of_every_page_are_checked():
 
 
 def test_a_full_disk_is_noticed_before_the_start(monkeypatch):
-    """Not even the records would fit."""
     monkeypatch.setattr(plan, "free_disk_bytes", lambda _: 1 << 20)
 
     with pytest.raises(FolderUnusable, match="1,048,576 bytes are free") as caught:
@@ -236,7 +214,6 @@ def test_a_full_disk_is_noticed_before_the_start(monkeypatch):
 def test_a_folder_below_one_that_is_closed_is_noticed_before_the_start(
     tmp_path, monkeypatch
 ):
-    """The system says neither that it is there nor that it is not."""
     closed = tmp_path / "closed"
     closed.mkdir()
     stat, access = os.stat, os.access
@@ -255,10 +232,6 @@ def test_a_folder_below_one_that_is_closed_is_noticed_before_the_start(
 
 
 def test_a_user_is_told_of_the_built_in_model_and_of_what_is_left_out(tmp_path):
-    """
-    It has a corpus that suits it, and is no judge of others than incompressible ones;
-    files that cannot be read are named.
-    """
     body = "".join(f"    name_{n} = {n}\n" for n in range(24))
     (tmp_path / "src").mkdir()
     (tmp_path / "src" / "good.py").write_text(f"def first():\n{body}")
@@ -276,10 +249,6 @@ def test_a_user_is_told_of_the_built_in_model_and_of_what_is_left_out(tmp_path):
 
 
 def test_a_probe_refuses_settings_that_do_not_fit_the_context():
-    """
-    Before anything starts; what the weights were trained for binds, unless they are
-    stretched on purpose.
-    """
     settings = RetrievalSettings(lengths=("8K",))
     asked = {"probes": ("retrieval",), "retrieval": settings}
     stretched = FakeEngine(stretches_context=True)
@@ -290,9 +259,7 @@ def test_a_probe_refuses_settings_that_do_not_fit_the_context():
 
 
 def test_a_task_whose_answer_fills_the_context_is_named_and_no_length():
-    """
-    The longest ledger alone takes more than 1,024 tokens: no text is short enough.
-    """
+    """The longest ledger alone takes more than 1,024 tokens."""
     settings = RetrievalSettings(tasks=("ledger",), lengths=("512",))
 
     with pytest.raises(BadInput) as stopped:

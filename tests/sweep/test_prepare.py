@@ -62,10 +62,7 @@ def refused(**changes):
 
 
 def test_a_corpus_that_fits_is_sent_whole_and_the_setup_stored():
-    """
-    Each needle may take half as many tokens again as its truth, and a preamble; the
-    setup is on disk, with what was asked for, before a cell starts.
-    """
+    """Each needle may take half as many tokens again as its truth, and a preamble."""
     plan = planned(rotation=("off",), server_args=("-t", "1"), seed=7)
 
     ready = prepare(plan)
@@ -82,7 +79,6 @@ def test_a_corpus_that_fits_is_sent_whole_and_the_setup_stored():
 
 
 def test_a_long_corpus_is_trimmed_to_whole_functions():
-    """What is left fits with question and longest answer, and says what it was."""
     plan = planned(contexts=(3000,))
 
     ready = prepare(plan)
@@ -98,7 +94,6 @@ def test_a_long_corpus_is_trimmed_to_whole_functions():
 
 
 def test_a_long_corpus_is_refused_where_it_must_stay_whole():
-    """The hint names a context that would do; nothing is left of the try but logs."""
     plan = planned(contexts=(3000,), fit=False)
 
     with pytest.raises(BadInput) as caught:
@@ -122,7 +117,6 @@ def test_where_no_context_would_do_a_long_corpus_may_only_be_trimmed():
 
 
 def test_a_trimmed_run_is_not_continued_where_trimming_is_forbidden():
-    """The flag holds for what is there already, too; so does another setup."""
     asked = {"contexts": (3000,)}
     refuse_unfit(planned(**asked))
     measured(planned(**asked))
@@ -135,7 +129,6 @@ def test_a_trimmed_run_is_not_continued_where_trimming_is_forbidden():
 
 
 def test_two_models_of_one_name_are_refused(tmp_path):
-    """Their records would share a folder."""
     (tmp_path / "b").mkdir()
     shutil.copy("model.gguf", "b")
     first, other = planned(), planned(models=("b/model.gguf",))
@@ -146,10 +139,6 @@ def test_two_models_of_one_name_are_refused(tmp_path):
 
 
 def test_what_was_counted_is_not_counted_again():
-    """
-    A sweep that goes on has the setup, text and needles that it had, also of a trimmed
-    corpus; pages share what they count, unless another number of functions fits.
-    """
     engine, other, counts = FakeEngine(), FakeEngine(), {}
     for contexts in ((8192,), (3000,)):
         asked = {"contexts": contexts, "out": Path(str(contexts)), "engine": engine}
@@ -163,10 +152,6 @@ def test_what_was_counted_is_not_counted_again():
 
 
 def test_a_corpus_that_no_probe_reads_is_neither_counted_nor_fitted():
-    """
-    No function of it would fit this context. A probe that does read it counts it then,
-    and the folder goes on with both, in either order.
-    """
     engine, blind = FakeEngine(), made_probe("other", reads_corpus=lambda _: False)
     few = planned(blind, engine=engine, contexts=(256,))
 
@@ -195,10 +180,6 @@ def test_a_corpus_that_no_probe_reads_is_neither_counted_nor_fitted():
     ],
 )
 def test_probes_that_read_a_text_of_their_own_need_no_corpus(settings):
-    """
-    Some make theirs; others can be given one, or other depths. None that asks for
-    functions of the corpus does.
-    """
     usual = {p.name for p in PROBES.values() if p.reads_corpus(p.settings())}
     found = {name for name in PROBES if planned(PROBES[name], **settings).reads_corpus}
 
@@ -207,10 +188,6 @@ def test_probes_that_read_a_text_of_their_own_need_no_corpus(settings):
 
 
 def test_each_probe_adds_its_conditions_to_the_folder():
-    """
-    It sees setup and text as they will be; conditions of other probes stay. One that
-    cannot run leaves no setup, and more types widen the one that is there.
-    """
     seen = []
 
     def conditions(run):
@@ -234,8 +211,6 @@ def test_each_probe_adds_its_conditions_to_the_folder():
 
 
 def test_other_conditions_of_a_probe_are_refused():
-    """Speeds at other depths are no rows of the same table."""
-
     def probe(*depths):
         return made_probe("throughput", conditions=lambda _: {"depths": list(depths)})
 
@@ -285,9 +260,6 @@ def put_corpus(name, **knobs):
 def test_a_folder_goes_on_with_what_it_was_asked_and_with_nothing_else(
     before, now, option
 ):
-    """
-    With the same options typed again, and with none; the error names one that works.
-    """
     first = measured(asking(**before)).setup
 
     with pytest.raises(OtherSetup, match=r"another recall \w+: ") as caught:
@@ -301,7 +273,6 @@ def test_a_folder_goes_on_with_what_it_was_asked_and_with_nothing_else(
 
 
 def test_a_text_with_fewer_functions_than_wanted_is_resumed_with_the_same_words():
-    """The folder holds how many there are, the command how many were wanted."""
     first = prepare(asking(functions=50)).setup
 
     assert 6 == conditions_of(first).functions
@@ -309,7 +280,6 @@ def test_a_text_with_fewer_functions_than_wanted_is_resumed_with_the_same_words(
 
 
 def test_32_functions_are_forced_and_16_written_where_nothing_else_is_said():
-    """And all functions that there are can be forced, where open pairs need them."""
     put_corpus("many", functions=120)
 
     ready = prepare(asking("many", contexts=(65536,)))
@@ -336,7 +306,6 @@ def test_functions_are_chosen_for_what_is_asked_alone(ask, written, forced):
 
 
 def test_a_text_without_long_functions_is_forced_alone_and_says_so():
-    """Nobody asked for lines to be written; who does is told what works."""
     put_corpus("short", functions=9, lines=7)
 
     ready = prepare(asking("short", functions=9))
@@ -383,7 +352,6 @@ def put_mixed():
 
 
 def test_a_context_that_holds_no_long_function_forces_lines_alone():
-    """A longer one writes that function, too; who asked for that is told how long."""
     put_mixed()
     small = {"contexts": (1536,)}
 
@@ -403,7 +371,6 @@ def test_a_context_that_holds_no_long_function_forces_lines_alone():
 def test_a_context_that_holds_fewer_functions_than_wanted_says_which_holds_them(
     wanted, held
 ):
-    """That is the smallest one; of a text that has fewer, all of them."""
     put_corpus("many", functions=60, lines=8)
 
     few = prepare(asking("many", ask="forced", functions=wanted, contexts=(2048,)))
@@ -437,7 +404,6 @@ def test_a_context_beyond_the_training_is_not_named():
 
 
 def test_a_text_that_has_fewer_functions_than_wanted_says_so_once():
-    """Where it is cut, a longer context is named before."""
     assert ("6 functions to force, not 32: the text has 6",) == prepare(asking()).notes
     assert () == prepare(asking()).notes
     assert () == prepare(asking(functions=6, out="b")).notes
@@ -468,7 +434,6 @@ def test_a_context_that_holds_no_function_names_the_smallest_that_does(ask):
     ],
 )
 def test_where_a_text_does_not_fit_one_that_does_is_named(chosen, context, named):
-    """One that has what is asked for; else a larger context alone."""
     put_corpus("large", functions=9, value_length=900)
 
     with pytest.raises(BadInput) as caught:
@@ -486,7 +451,6 @@ def test_where_a_text_does_not_fit_one_that_does_is_named(chosen, context, named
 
 
 def test_other_probes_that_ask_for_functions_get_lines_to_force_alone():
-    """No function to write is stored, and the text has no room for one."""
     put_mixed()
     opening = replace(made_probe("opening"), asks_functions=True)
     small = {"contexts": (1536,)}
@@ -503,7 +467,6 @@ DIVERGENCE = made_probe("divergence")
 
 
 def test_a_folder_that_was_begun_by_divergence_gets_functions_later():
-    """Of the text that it was begun with: as if recall had been measured first."""
     put_corpus("many", functions=60)
     small = {"contexts": (4096,)}
 
@@ -523,7 +486,6 @@ def test_a_folder_that_was_begun_by_divergence_gets_functions_later():
 
 
 def test_what_is_asked_later_is_chosen_from_the_text_of_the_folder():
-    """Which was cut so that lines could have been written, too."""
     put_corpus("many", functions=60)
     before = prepare(replace(asking("many", contexts=(4096,)), probes=(DIVERGENCE,)))
 
@@ -537,7 +499,6 @@ def test_what_is_asked_later_is_chosen_from_the_text_of_the_folder():
 
 @pytest.mark.parametrize("chosen", [{"ask": "both"}, {"lines": 6}])
 def test_a_text_that_was_cut_too_short_for_what_is_asked_later_says_so(chosen):
-    """What works is named; a folder has one text."""
     put_mixed()
     small = {"contexts": (1536,)}
     prepare(replace(asking("mixed", **small), probes=(DIVERGENCE,)))
@@ -557,10 +518,6 @@ def test_a_text_that_was_cut_too_short_for_what_is_asked_later_says_so(chosen):
 
 
 def test_the_run_folder_keeps_the_request_and_grows_with_it(tmp_path):
-    """
-    With what was chosen for it, and paths that lead there from anywhere; a setup that
-    is refused changes nothing.
-    """
     built_in = prepare(planned(models=(), corpus=None))
     assert ("random-bodies-mini", ("needle-nano",)) == (
         kept(built_in).corpus,
@@ -591,7 +548,7 @@ def kept(ready):
     [
         ({"contexts": (4096,)}, "another context: 8192, now 4096"),
         ({"seed": 7}, "another seed: 42, now 7"),
-        ({"server_args": ("-t", "1")}, "another number of server_args: 0, now 2"),
+        ({"server_args": ("-t", "1")}, "another server_args length: 0, now 2"),
         (
             {"prompt_form": PromptForm.CHAT},
             "another prompt_form: 'completion', now 'chat'",
@@ -608,17 +565,12 @@ def kept(ready):
     ],
 )
 def test_another_request_or_engine_is_refused_in_the_same_folder(changes, words):
-    """The key and both values are named."""
     measured(planned())
 
     assert words in refused(**changes)
 
 
 def test_a_try_without_a_single_number_makes_room_for_another():
-    """
-    A plan sees a new folder, and changes none; the next sweep moves what is there
-    into a folder of its own. What is measured by then, or of shares, stays.
-    """
     first = planned()
     prepare(first)
     first.store.add(failed_record("f16/f16"))
@@ -643,10 +595,6 @@ def test_a_try_without_a_single_number_makes_room_for_another():
 
 
 def test_another_text_and_other_weights_by_the_same_name_are_refused(tmp_path):
-    """
-    They are known by their contents: a text need not differ in length, nor in what was
-    sent of it.
-    """
     measured(planned())
     text = tmp_path / "corpora" / "tiny.toml"
     text.write_text(CORPUS.replace("7", "8"))
@@ -658,7 +606,6 @@ def test_another_text_and_other_weights_by_the_same_name_are_refused(tmp_path):
 
 
 def test_how_thinking_is_switched_off_is_told():
-    """A completion has nothing to switch off; chats by every means there is."""
     chat = planned(prompt_form=PromptForm.CHAT, prefill_no_think=True)
     means = FakeEngine(thinking_off="--reasoning-budget 0")
 
@@ -670,7 +617,6 @@ def test_how_thinking_is_switched_off_is_told():
 
 
 def test_devices_are_part_of_the_machine():
-    """Numbers of another accelerator are others."""
     gpu = FakeEngine(devices=("CUDA0 NVIDIA L4 (22563 MiB)",))
 
     assert machine_phrase(gpu).endswith("; CUDA0 NVIDIA L4 (22563 MiB)")
@@ -700,8 +646,6 @@ def test_a_template_that_drops_the_text_is_refused(template, words):
 
 
 def test_a_prompt_that_is_counted_shorter_than_its_text_is_refused():
-    """Though all that is asked for is in it: a server may count badly."""
-
     class Odd(ByteTokenizer):
         def count_tokens(self, text, *, add_special=True):
             return 10**6 // len(text)
@@ -711,7 +655,6 @@ def test_a_prompt_that_is_counted_shorter_than_its_text_is_refused():
 
 
 def test_records_go_with_the_setup_that_held_what_they_were_measured_by():
-    """Only then, and only those of a probe whose reference sets something for all."""
     probe = replace(made_probe("divergence"), calibrates=True)
     plan = planned(RECALL, probe)
     prepare(plan)
@@ -728,7 +671,6 @@ def test_records_go_with_the_setup_that_held_what_they_were_measured_by():
 
 
 def test_the_setup_says_what_the_header_of_the_weights_says():
-    """A run of before, which does not, goes on: the hash of the weights is compared."""
     plan = planned()
     header = replace(plan.weights, architecture="qwen3", file_type="Q4_K_M")
     prepared = prepare(replace(plan, weights=header))

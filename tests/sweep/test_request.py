@@ -46,7 +46,6 @@ def names(**asked):
 
 
 def test_pages_are_the_product_of_all_axes():
-    """Each has one value of each axis, weights outermost."""
     asked = Request(
         models=("a.gguf", "b.gguf"),
         contexts=(4096, 8192, 4096),
@@ -83,18 +82,11 @@ def test_pages_are_the_product_of_all_axes():
     ],
 )
 def test_a_page_is_called_after_what_pages_differ_in(asked, expected):
-    """
-    An axis of one value needs no name, but for what llama.cpp does not do by itself;
-    weights have a folder of their own.
-    """
     assert expected == names(**asked)
 
 
 def test_a_page_has_all_of_its_request_and_its_own_arguments_last():
-    """
-    llama-server takes the last of two, so a variant may change what all have; what
-    suits the model is left to us.
-    """
+    """llama-server takes the last of two, so a variant may change what all have."""
     variants = {"plain": (), "t": ("-t", "1")}
     asked = Request(contexts=(4096, 8192), seed=7, skip_fallback=True)
 
@@ -140,7 +132,6 @@ def refused(folder, name="mine"):
 
 
 def test_every_key_reaches_the_request(write):
-    """Types are ordered, one axis may have its own, and ~ is the home folder."""
     asked = read_sweep("mine", folder=write(EVERY_KEY))
     models = ("a.gguf", "~/b.gguf", "smollm2", "needle-nano")
     expected = Request(
@@ -187,7 +178,6 @@ def test_every_key_reaches_the_request(write):
     ids=["nothing", "byte order mark", "K", "V"],
 )
 def test_what_a_file_leaves_out_is_as_without_one(write, text, expected):
-    """An axis without types of its own has those of both."""
     assert expected == read_sweep("mine", folder=write(text))
 
 
@@ -202,7 +192,6 @@ def test_what_a_file_leaves_out_is_as_without_one(write, text, expected):
     ],
 )
 def test_an_unknown_key_is_refused_with_the_nearest(write, text, key, nearest):
-    """A typo never quietly runs a default, at any level."""
     said, hint = refused(write(text))
 
     assert said.endswith(f"mine.toml: unknown key {key}")
@@ -233,7 +222,6 @@ def test_an_unknown_key_is_refused_with_the_nearest(write, text, key, nearest):
     ],
 )
 def test_a_value_that_cannot_be_names_its_key(write, text, key):
-    """Of another type, or out of range."""
     said, hint = refused(write(text))
 
     assert f"`{key}" in said
@@ -245,7 +233,6 @@ def test_a_value_that_cannot_be_names_its_key(write, text, key):
 
 @pytest.mark.parametrize("name", ["a/b", "../out", "flash off", "", ".hidden", "a+b"])
 def test_a_variant_is_called_like_a_folder(write, name):
-    """Its records go into one of that name, which never leads elsewhere."""
     said, hint = refused(write(f"[variants]\n'{name}' = ['-t', '1']"))
 
     assert f"'{name}' in [variants]" in said
@@ -265,7 +252,6 @@ def test_a_variant_is_called_like_a_folder(write, name):
     ids=["half", "twice", "bytes", "digits", "deep", "date"],
 )
 def test_a_file_that_is_no_toml_is_refused(write, data):
-    """Half, twice the same, no text at all, or beyond what a parser takes."""
     said, hint = refused(write(data))
 
     assert "mine.toml: " in said
@@ -273,7 +259,6 @@ def test_a_file_that_is_no_toml_is_refused(write, data):
 
 
 def test_a_folder_is_no_sweep_file(tmp_path):
-    """Neither one of records beside it, nor one that ends alike; none is offered."""
     (tmp_path / "mine").mkdir()
     (tmp_path / "other.toml").mkdir()
 
@@ -289,7 +274,6 @@ def test_a_folder_is_no_sweep_file(tmp_path):
 
 
 def test_an_unknown_sweep_is_answered_with_the_nearest(write):
-    """Those in the folder are known, too, and win over those that come with us."""
     folder = write("seed = 7", name="price")
 
     assert 7 == read_sweep("price", folder=folder).seed
@@ -304,7 +288,6 @@ def test_an_unknown_sweep_is_answered_with_the_nearest(write):
 
 
 def test_rotation_is_on_or_off():
-    """In files as in options; other words are refused with the nearest."""
     with pytest.raises(UnknownName):
         overruled(Request(), {"rotation": ("of",)})
     with pytest.raises(UnknownName) as caught:
@@ -330,10 +313,6 @@ def test_rotation_is_on_or_off():
 def test_shipped_sweeps_are_what_their_comments_say(
     tmp_path, name, types, probes, depths
 ):
-    """
-    The whole grid, its corners, both mixed pairs by depth, the whole price; what
-    is read beside the README is what runs by that name in any folder.
-    """
     asked = read_sweep(name, folder=tmp_path)
     speed = ThroughputSettings(depths=depths, repetitions=3) if depths else None
 
@@ -351,7 +330,6 @@ def test_the_published_sweep_writes_to_a_fixed_limit_with_the_whole_text(tmp_pat
 
 
 def test_the_shipped_sweep_of_retrieval_is_the_published_table(tmp_path):
-    """Five depths, three precisions; and it can be read beside the README."""
     name = "retrieval-depths"
     asked = read_sweep(name, folder=tmp_path)
     chosen = asked.retrieval
@@ -376,7 +354,6 @@ STORED = Request(
 
 
 def test_a_run_folder_keeps_what_all_sweeps_of_it_asked_for(tmp_path):
-    """Types and probes grow, with their tables; of all else the last word counts."""
     store = Store(tmp_path)
     divergence = DivergenceSettings(chunks=3, text=tmp_path / "wiki.txt")
     wanted = replace(
@@ -409,7 +386,6 @@ def test_axes_of_their_own_grow_apart():
 
 
 def test_a_run_folder_is_known_by_its_path_alone(tmp_path, monkeypatch):
-    """Relative where its runs are below the working folder; a name is none."""
     monkeypatch.chdir(tmp_path)
     folder = tmp_path / "sweeps" / "a" / "b"
     folder.mkdir(parents=True)
@@ -459,7 +435,6 @@ def toml(value):
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
 @given(data=st.data())
 def test_any_table_is_read_or_refused_with_a_hint(tmp_path, kind, data):
-    """Nothing ends in a traceback, and no unknown key is ignored."""
     read, keys = READERS[kind]
     names = st.sampled_from(keys) | TEXT
     table = data.draw(st.dictionaries(names, VALUES, max_size=5))
@@ -486,7 +461,6 @@ def test_any_table_is_read_or_refused_with_a_hint(tmp_path, kind, data):
     ],
 )
 def test_a_setting_that_cannot_be_names_its_option(probe, field, value, words):
-    """When the command line is read, before anything is fitted or loaded."""
     with pytest.raises(BadInput) as caught:
         overruled(Request(), {probe: {field: value}})
 
@@ -494,7 +468,6 @@ def test_a_setting_that_cannot_be_names_its_option(probe, field, value, words):
 
 
 def test_options_of_a_probe_replace_single_settings():
-    """Its other settings, and those of other probes, stay."""
     stored = Request(
         divergence=DivergenceSettings(chunks=3, contexts=(512,)),
         throughput=ThroughputSettings(depths=(0,)),
@@ -509,7 +482,6 @@ def test_options_of_a_probe_replace_single_settings():
 
 
 def test_a_sweep_file_that_misspells_a_model_is_refused():
-    """Before anything looks for a file of that name."""
     with pytest.raises(BadInput, match="'models': smolm: is neither") as caught:
         decoded("models = ['smolm']", source="mine")
 
@@ -517,7 +489,6 @@ def test_a_sweep_file_that_misspells_a_model_is_refused():
 
 
 def test_the_sweep_of_make_forces_the_lines_of_a_real_model(tmp_path):
-    """The whole default grid, in completion form, on weights that have a name."""
     found = read_sweep("gradient", folder=tmp_path)
 
     assert SMOLLM2.path == found.model

@@ -110,10 +110,6 @@ def fails(status=Status.CRASHED, reason="it broke"):
 
 
 def test_every_pair_is_measured_once_in_running_order(store):
-    """
-    A new folder means the whole grid, positions count from 1, and a second start
-    measures none again.
-    """
     script = Script()
 
     events = walk(store, script)
@@ -126,8 +122,6 @@ def test_every_pair_is_measured_once_in_running_order(store):
 
 
 def test_a_record_is_on_disk_before_it_is_told(store):
-    """A listener that fails at an event loses nothing of what it was told."""
-
     def tell(event):
         if isinstance(event, CellEnded):
             assert event.record == store.record(event.record.pair, "recall")
@@ -140,10 +134,6 @@ def test_a_record_is_on_disk_before_it_is_told(store):
 
 
 def test_an_interrupted_cell_has_a_record_and_is_measured_again(store):
-    """
-    The interruption goes on its way; what was stopped half-way is still to be done.
-    """
-
     def interrupted(_cell):
         raise KeyboardInterrupt
 
@@ -155,7 +145,6 @@ def test_an_interrupted_cell_has_a_record_and_is_measured_again(store):
 
 
 def test_a_failed_cell_is_a_record_and_measured_again_only_if_wished(store):
-    """It keeps the lines of the log; the other pairs are measured."""
     script = Script(lambda cell: fails()(cell) if cell.pair == PAIRS[1] else None)
     walk(store, script)
 
@@ -173,10 +162,6 @@ def test_a_failed_cell_is_a_record_and_measured_again_only_if_wished(store):
 
 
 def test_cells_that_fail_alike_from_the_start_end_the_sweep(store):
-    """
-    When nothing works, three cells are enough to know; once one has finished, the
-    machine works, and the failures are findings.
-    """
     script = Script(fails())
 
     with pytest.raises(CodeneedleError, match="first 3 cells failed alike") as caught:
@@ -198,7 +183,6 @@ def nothing_right(cell):
 
 @pytest.mark.parametrize("tries", [True, False])
 def test_a_reference_that_has_nothing_to_lose_ends_a_sweep_that_tries_it(store, tries):
-    """Its cell stays, and so does the answer where the command is run again."""
     pairs = sorted(PAIRS, key=lambda pair: pair != GOOD)
     script = Script(nothing_right)
     refusal = pytest.raises(CodeneedleError, match=r"0% right with q8_0/q8_0, so .* 3")
@@ -221,7 +205,6 @@ def test_a_reference_that_has_something_to_lose_ends_nothing(store):
 
 
 def test_cells_that_fail_in_different_ways_do_not_end_it(store):
-    """Different reasons are different findings."""
     script = Script(lambda cell: fails(reason=str(cell.pair))(cell))
 
     walk(store, script)
@@ -230,8 +213,6 @@ def test_cells_that_fail_in_different_ways_do_not_end_it(store):
 
 
 def test_cells_that_fell_back_and_were_measured_do_not_end_it(store):
-    """A grid without fast kernels is slow, but it is a grid."""
-
     def outcome(cell):
         cell.fallback = ON_CPU
 
@@ -244,7 +225,6 @@ def test_cells_that_fell_back_and_were_measured_do_not_end_it(store):
 
 
 def test_the_current_cell_ends_before_a_sweep_that_is_asked_to_stop(store):
-    """The first Ctrl-C ends between cells."""
     script = Script()
 
     walk(store, script, asked_to_stop=lambda: bool(script.measured))
@@ -255,7 +235,6 @@ def test_the_current_cell_ends_before_a_sweep_that_is_asked_to_stop(store):
 def test_a_sweep_that_waits_for_another_one_ends_at_the_first_ctrl_c(
     store, tmp_path, monkeypatch
 ):
-    """Its cell has not begun: nothing is lost, and the other one may take hours."""
     monkeypatch.setenv("CODENEEDLE_CACHE", str(tmp_path / "cache"))
     script, steps, asked = Script(), [], []
     timed = replace(script.probe, is_timed=True)
@@ -299,7 +278,6 @@ def test_a_failure_on_a_full_disk_is_not_the_cell_s(store, monkeypatch):
 
 
 def test_weights_that_are_replaced_meanwhile_end_the_sweep(store, tmp_path):
-    """What was measured last is not stored: it may be of either file."""
     weights = made_weights(path=tmp_path / "w.gguf", identity="as it was")
     (tmp_path / "w.gguf").write_bytes(b"GGUF other")
     made = made_runner(store)
@@ -332,7 +310,6 @@ def test_answers_of_weights_that_are_replaced_meanwhile_are_not_kept(store, tmp_
 def test_weights_that_are_touched_are_hashed_with_progress_and_ctrl_c_ends_it(
     store, tmp_path
 ):
-    """A model of 60 GB takes minutes: that is shown, and can be interrupted."""
     path = write_gguf(tmp_path / "w.gguf")
     found = read_header(path)
     setup = made_setup(needles=1, types_k=TYPES, types_v=TYPES)
@@ -364,7 +341,6 @@ def test_steps_are_told_with_the_pair(store):
 
 
 def test_what_a_cell_sets_for_all_is_in_the_setup_of_the_next_ones(store):
-    """In the file, too, where a later sweep finds it."""
     store.adopt(made_setup(needles=1, types_k=TYPES, types_v=TYPES))
     seen = []
 
@@ -384,10 +360,6 @@ def test_what_a_cell_sets_for_all_is_in_the_setup_of_the_next_ones(store):
 
 
 def test_a_preflight_marks_each_cell_of_its_pair_and_runs_once(store):
-    """
-    It loads the weights, and the answer is the same for all probes; if wished, it ends
-    the cell, and the line of the log is kept.
-    """
     engine = FakeEngine(preflight_finds={BAD: ON_CPU})
     made = made_runner(store, engine)
     events = []
@@ -418,10 +390,6 @@ def recall_record(store, engine, **changes):
 
 @pytest.mark.parametrize(("skip", "asked"), [(False, 2), (True, 1)])
 def test_a_fallback_that_is_told_at_the_first_token_marks_the_cell(store, skip, asked):
-    """
-    Its rounds are asked all the same, unless such cells are to be skipped: then the
-    round that reads the corpus is the last one.
-    """
     engine = FakeEngine(fallback=ON_CPU)
     engine.server = FakeServer(engine)
 
@@ -433,7 +401,6 @@ def test_a_fallback_that_is_told_at_the_first_token_marks_the_cell(store, skip, 
 
 
 def test_a_server_that_differs_from_what_was_asked_is_not_measured(store):
-    """It is asked nothing; the record says in what it differs, and what runs."""
     runs = Effective(context=512)
     engine = FakeEngine(differences=("K is f16, not q8_0",), effective=runs)
     engine.server = FakeServer(engine)
@@ -447,7 +414,6 @@ def test_a_server_that_differs_from_what_was_asked_is_not_measured(store):
 
 
 def test_what_a_server_holds_is_asked_while_it_lives(store):
-    """Of its own process, when its rounds are through."""
     engine = FakeEngine()
     engine.server = FakeServer(engine, holds_bytes=5 << 20)
 
@@ -490,10 +456,6 @@ def gpu():
 def test_a_cell_that_fell_back_beside_others_is_told_and_stored_as_observed(
     store, sweeps, told
 ):
-    """
-    Until something better has run it looks normal; then it is told again, after the
-    cell that showed it. Its record is not written again.
-    """
     script = Script(measured_as(parts={BAD: 30}))
 
     for pairs in sweeps:
@@ -508,8 +470,6 @@ def test_a_cell_that_fell_back_beside_others_is_told_and_stored_as_observed(
 
 
 def test_a_cell_is_verified_once_the_reference_is_there(store):
-    """It is told again, and is finished then."""
-
     def outcome(cell):
         print_ = Print(text=str(cell.pair), logprobs=())
         cell.effective = Effective(proof=Proof(prints=(print_, print_)))
@@ -525,8 +485,6 @@ def test_a_cell_is_verified_once_the_reference_is_there(store):
 
 
 def test_a_command_of_one_pair_counts_what_others_could_not_measure(store):
-    """Jobs of a cell each, in one folder: the most precise pair has failed before."""
-
     def outcome(cell):
         if cell.pair == GOOD:
             fails()(cell)
@@ -542,7 +500,6 @@ def test_a_command_of_one_pair_counts_what_others_could_not_measure(store):
 
 
 def test_the_reference_is_measured_once_more_after_all_others(store):
-    """As a cell of its own, that is resumed."""
     script = Script()
     probe = replace(script.probe, repeats=True)
     assert once_more(probe, PAIRS, store=store) is None
@@ -606,9 +563,6 @@ def broken(status):
 def test_a_cell_that_ends_early_keeps_its_answers_and_goes_on_from_them(
     store, error, status
 ):
-    """
-    Place and time are those of its beginning; a failure goes on where it is retried.
-    """
     with contextlib.suppress(KeyboardInterrupt, Killed):
         walk(store, Script(answering("abc", error)), pairs=PAIRS[:2])
     early = store.record(PAIRS[0], "recall")
@@ -640,8 +594,6 @@ def test_a_cell_that_ends_early_keeps_its_answers_and_goes_on_from_them(
     "error", [KeyboardInterrupt(), broken(Status.CRASHED)], ids=["stopped", "crashed"]
 )
 def test_answers_stay_where_the_next_server_gives_none(store, error):
-    """It may not even get ready."""
-
     def failing(_cell):
         raise error
 
@@ -663,7 +615,6 @@ def test_answers_stay_where_the_next_server_gives_none(store, error):
 def test_a_finished_cell_whose_settings_grew_goes_on_and_keeps_its_numbers(
     store, error
 ):
-    """It has numbers all the time, and is left until it has all that was added."""
     setup = replace(made_setup(needles=1), probes={"recall": {"answers": 2}})
     store.adopt(setup)
     walk(store, Script(answering("ab")), pairs=PAIRS[:1])
@@ -686,8 +637,6 @@ def test_a_finished_cell_whose_settings_grew_goes_on_and_keeps_its_numbers(
 
 
 def test_each_answer_is_on_disk_before_the_next_question(store):
-    """As those of a cell that was interrupted."""
-
     def outcome(cell):
         for answers in (["a"], ["a", "b"]):
             cell.keep({"answers": answers})
@@ -724,8 +673,6 @@ def test_the_time_of_all_servers_of_a_cell_is_counted(store):
     [Status.UNSUPPORTED, Status.MISMATCHED, Status.FALLBACK_CPU, Status.FALLBACK_F16],
 )
 def test_a_cell_that_did_not_run_what_was_asked_is_measured_anew(store, status):
-    """Its answers are of something else."""
-
     def fallen_back(cell):
         cell.keep({"answers": ["of another cache"]})
         if status in {Status.FALLBACK_CPU, Status.FALLBACK_F16}:
@@ -769,7 +716,6 @@ def test_crashes_alike_end_a_sweep_whatever_was_answered_before_them(store):
 
 
 def test_a_pair_with_numbers_is_asked_for_more(store):
-    """It goes on from all its answers, with the goal; a sweep would not touch it."""
     walk(store, Script(answering("ab")), pairs=[BAD, GOOD])
     before, given, told = store.record(GOOD, "recall"), [], []
 
@@ -799,7 +745,6 @@ def test_a_pair_with_numbers_is_asked_for_more(store):
     ids=["stopped", "killed", "crashed", "fell back"],
 )
 def test_numbers_stay_whatever_ends_their_next_questions(store, error, kept):
-    """With the answers that came before it; whoever asked is told of the failure."""
     walk(store, Script(answering("ab")), pairs=PAIRS[:2])
     told = []
 
@@ -816,8 +761,6 @@ def test_numbers_stay_whatever_ends_their_next_questions(store, error, kept):
 
 
 def test_answers_of_a_server_that_fell_back_are_not_kept(store):
-    """Neither beside those that a pair has already, nor for a server that does not."""
-
     def outcome(cell):
         cell.fallback = ON_CPU
         return answering("abcd", Killed() if cell.pair == BAD else None)(cell)
@@ -855,10 +798,6 @@ def workers(number=2):
 
 
 def test_several_workers_measure_each_cell_once_side_by_side(store):
-    """
-    Each cell waits for another one to be measured at the same time; events come in the
-    thread of the caller, records name the device.
-    """
     together, told = threading.Barrier(2, timeout=60), []
     script = Script(lambda _cell: together.wait() and None)
 
@@ -887,7 +826,6 @@ def setting(seen):
 
 
 def test_the_cell_that_decides_for_others_is_measured_first_and_alone(store):
-    """If it fails, the next one decides; from then on, all workers are at work."""
     seen = []
 
     def outcome(cell):
@@ -906,7 +844,6 @@ def test_the_cell_that_decides_for_others_is_measured_first_and_alone(store):
 
 @pytest.mark.parametrize("status", [Status.INTERRUPTED, Status.FINISHED])
 def test_a_cell_that_was_stopped_behind_what_it_set_goes_on_alone(store, status):
-    """What it has set so far holds, but may not be all."""
     store.adopt(made_setup(needles=1, types_k=TYPES, types_v=TYPES))
     store.calibrate("recall", {"by": str(PAIRS[0])})
     store.add(replace(made_record(PAIRS[0], [made_round(NEEDLE)]), status=status))
@@ -918,7 +855,6 @@ def test_a_cell_that_was_stopped_behind_what_it_set_goes_on_alone(store, status)
 
 
 def test_times_are_taken_by_one_worker_that_has_the_machine(store):
-    """All cores, one device: speeds of different devices are never compared."""
     alone = Worker(engine=FakeEngine(), device="GPU 0, all cores")
     script = Script(lambda _cell: threads.append(threading.current_thread()))
     threads = []
@@ -932,10 +868,6 @@ def test_times_are_taken_by_one_worker_that_has_the_machine(store):
 
 
 def test_an_interruption_ends_all_cells_and_their_records_say_so(store):
-    """
-    The second Ctrl-C comes in the main thread; each worker hears of it at its next
-    step, or when its server has ended.
-    """
     together = threading.Barrier(2, timeout=60)
 
     def outcome(cell):
@@ -958,7 +890,6 @@ def test_an_interruption_ends_all_cells_and_their_records_say_so(store):
 
 
 def test_an_error_of_one_worker_comes_up_when_the_others_are_through(store):
-    """Their cells are kept; no further one is begun."""
     together, failing = threading.Barrier(2, timeout=60), []
 
     def outcome(cell):
@@ -978,7 +909,6 @@ def test_an_error_of_one_worker_comes_up_when_the_others_are_through(store):
 
 
 def test_shares_of_a_folder_measure_each_cell_once(store):
-    """Also the reference, which all of them need; no cell is told twice."""
     scripts = [Script(), Script(), Script()]
     told = [[], [], []]
     start = threading.Barrier(3, timeout=60)
@@ -1015,7 +945,6 @@ def of_another(store, pair=PAIRS[0]):
 
 
 def test_a_cell_that_another_process_has_measured_is_not_begun(store):
-    """It is told, with the record that is there."""
     script = Script(lambda cell: of_another(store, PAIRS[2]) and None)
 
     events = walk(store, script, pairs=PAIRS[:3])
@@ -1028,7 +957,6 @@ def test_a_cell_that_another_process_has_measured_is_not_begun(store):
 
 @pytest.mark.parametrize("error", [None, KeyboardInterrupt()])
 def test_the_first_record_of_a_cell_that_two_measured_stands(store, error):
-    """As where files have no locks: neither answers nor an end replace it."""
     theirs = made_record(PAIRS[0], [made_round(NEEDLE)])
 
     def outcome(cell):
@@ -1072,10 +1000,6 @@ def share_that_leads(store, other, ours, *, fails_first):
 
 @pytest.mark.parametrize("fails_first", [False, True])
 def test_a_share_goes_by_what_the_first_one_stored(store, fails_first):
-    """
-    It waits while another share measures the cell that decides for all; where that
-    fails, the next one of either decides.
-    """
     seen = []
     other = Store(store.folder)
     script = Script(setting(seen))

@@ -27,7 +27,6 @@ def lines_of(array, *folders, **execution):
 
 
 def test_a_slurm_array_shares_a_sweep(tmp_path):
-    """A task for each share, whatever tasks are sent again."""
     array = SlurmArray(tasks=8, cpus=2, more="-p gpu --comment='a b'")
 
     lines = lines_of(array)
@@ -89,7 +88,6 @@ def test_a_percent_sign_in_the_path_of_logs_is_doubled():
 def test_tasks_sweep_each_page_and_stop_at_all_but_cells_without_numbers(
     tmp_path, monkeypatch
 ):
-    """After 1 the next page follows, and the task ends with it; after others none."""
     program = tmp_path / "python"
     program.write_text('#!/bin/sh\necho "$4 $6"\nexit $(cat code)\n')
     program.chmod(0o755)
@@ -115,7 +113,6 @@ def test_tasks_sweep_each_page_and_stop_at_all_but_cells_without_numbers(
 
 
 def test_run_folders_hold_their_sweep_files_before_a_task_starts():
-    """A folder of another setup is refused, and keeps the file that it has."""
     SlurmArray(tasks=1).write(Path("a.sbatch"), [planned()])
 
     kept = read_sweep(str(Path.cwd() / FOLDER))

@@ -31,7 +31,6 @@ def cores(monkeypatch):
 
 
 def test_cores_are_divided_between_workers_and_devices():
-    """One worker has all; more workers than cores are refused, more devices are not."""
     assert (Place(),) == places()
     assert (Place("2"),) == places(devices=["2"])
     assert (Place("", 2),) * 4 == places(workers=4)
@@ -44,8 +43,6 @@ def test_cores_are_divided_between_workers_and_devices():
 
 
 def test_devices_of_one_kind_have_one_phrase_and_those_of_two_have_two():
-    """By what they are, not by their numbers; the whole machine has none."""
-
     def phrase(device, place):
         return place.phrase(FakeEngine(devices=(device,)))
 
@@ -58,7 +55,6 @@ def test_devices_of_one_kind_have_one_phrase_and_those_of_two_have_two():
 
 @pytest.mark.parametrize("of", [1, 2, 3, 8, 20])
 def test_shares_cover_the_grid_and_overlap_in_the_reference_alone(of):
-    """In running order; shares of a grid that is too small have the reference alone."""
     shares = [Share(number, of).pairs(PAIRS) for number in range(1, of + 1)]
 
     assert set(PAIRS) == set().union(*shares)
@@ -86,9 +82,7 @@ def test_shares_cover_the_grid_and_overlap_in_the_reference_alone(of):
 def test_the_reference_is_measured_on_other_kinds_of_devices_alone(
     tmp_path, measured_on, devices, others
 ):
-    """
-    Another number of threads is no other kind: a plain resume measures nothing more.
-    """
+    """Another number of threads is no other kind."""
     store = Store(tmp_path)
     store.add(replace(made_record("f16/f16", []), device=measured_on))
 
@@ -99,7 +93,6 @@ def test_the_reference_is_measured_on_other_kinds_of_devices_alone(
 
 @pytest.mark.parametrize("text", ["0/8", "9/8", "3", "3/0", "-1/8", "3/8/9", "a/b", ""])
 def test_what_is_no_share_is_refused(text):
-    """Shares count from 1."""
     with pytest.raises(BadInput, match="not a share such as 3/8"):
         Share.parse(text)
 
@@ -113,7 +106,6 @@ def test_what_is_no_share_is_refused(text):
     ],
 )
 def test_a_task_of_an_array_knows_its_share(said, share):
-    """Wherever the numbers of the array begin; outside of one there is no share."""
     environment = {f"SLURM_ARRAY_TASK_{name}": text for name, text in said.items()}
     assert share == str(share_of_array(environment))
     assert share_of_array({"SLURM_ARRAY_TASK_ID": "3"}) is None

@@ -14,13 +14,13 @@ from codeneedle.system.files import (
     read_note,
     read_regular,
     reason_of,
+    tail,
     write_note,
     write_whole,
 )
 
 
 def test_a_file_is_written_whole_its_folders_made(tmp_path):
-    """A shorter text leaves nothing of a longer one, and no other file."""
     path = tmp_path / "a" / "b" / "file.json"
 
     write_whole(path, b"long and old")
@@ -35,7 +35,6 @@ def test_a_file_is_written_whole_its_folders_made(tmp_path):
 def test_a_write_that_does_not_end_well_changes_nothing(
     tmp_path, monkeypatch, error, there
 ):
-    """What was there stays, what was not there is not; no draft is left either way."""
     path = tmp_path / "file.json"
     if there:
         path.write_bytes(b"old")
@@ -60,9 +59,7 @@ def test_a_write_that_does_not_end_well_changes_nothing(
     ],
 )
 def test_a_planted_link_or_pipe_is_replaced_and_no_target_touched(tmp_path, plant):
-    """
-    Opening a pipe would wait for a reader. The name of the draft is not known before.
-    """
+    """Opening a pipe would wait for a reader."""
     victim = tmp_path / "victim"
     victim.write_bytes(b"precious")
     plant(tmp_path / "file")
@@ -90,8 +87,17 @@ def test_a_link_that_comes_back_is_not_followed(tmp_path, monkeypatch):
     assert b"precious" == victim.read_bytes()
 
 
+def test_the_end_of_a_log_is_read_as_text(tmp_path):
+    """What is no UTF-8 is replaced; of a missing file, and of a pipe, it is empty."""
+    path = tmp_path / "log"
+    path.write_bytes(b"abcd\xff")
+    os.mkfifo(tmp_path / "pipe")
+
+    assert ["d\ufffd", "abcd\ufffd"] == [tail(path, limit) for limit in (2, 9)]
+    assert ["", ""] == [tail(tmp_path / name, 9) for name in ("none", "pipe")]
+
+
 def test_a_created_file_is_appended_to(tmp_path):
-    """Two writers of one log do not overwrite each other."""
     path = tmp_path / "log"
     path.write_text("of yesterday")
     with create(path) as ours:
@@ -103,7 +109,6 @@ def test_a_created_file_is_appended_to(tmp_path):
 
 
 def test_a_file_is_read_and_nothing_is_nothing(tmp_path):
-    """A link that leads nowhere is nothing, too."""
     (tmp_path / "file").write_bytes(b"{}")
     (tmp_path / "link").symlink_to("nowhere")
 
@@ -122,7 +127,6 @@ def test_a_file_is_read_and_nothing_is_nothing(tmp_path):
     ],
 )
 def test_what_is_not_a_regular_file_is_not_read(tmp_path, make, reason):
-    """A pipe without a writer, or a device without an end, would be read for ever."""
     make(tmp_path / "file")
 
     with pytest.raises(OSError, match=r".") as caught:
@@ -133,10 +137,6 @@ def test_what_is_not_a_regular_file_is_not_read(tmp_path, make, reason):
 
 @pytest.mark.parametrize("damage", [b"", b"{", b'["7"]', b"\xff", b"[" * 100_000])
 def test_a_note_is_read_unless_it_is_damaged_and_need_not_be_written(tmp_path, damage):
-    """
-    What stands in a cache is believed only if it has the right shape; where the folder
-    would be, there may be a file.
-    """
     note = tmp_path / "cache" / "note.json"
     write_note(note, [7])
     found = read_note(note, list[int])
@@ -149,7 +149,6 @@ def test_a_note_is_read_unless_it_is_damaged_and_need_not_be_written(tmp_path, d
 
 
 def test_a_file_moved_aside_replaces_nothing(tmp_path):
-    """The second and third are counted; a dangling link takes a name, too."""
     (tmp_path / "file.damaged-3").symlink_to("nowhere")
     moved = []
     for content in ("a", "b", "c"):
@@ -179,7 +178,6 @@ def test_a_file_has_another_identity_once_written_to(tmp_path):
 
 
 def test_a_lock_has_one_holder(tmp_path):
-    """Others are refused until the block ends; the file names the last holder."""
     path = tmp_path / "lock"
     assert "" == holder(path)
     with locked(path), pytest.raises(BlockingIOError), locked(path):
@@ -191,7 +189,6 @@ def test_a_lock_has_one_holder(tmp_path):
 
 
 def test_a_lock_may_be_waited_for(tmp_path):
-    """As often as it takes."""
     path = tmp_path / "lock"
     holder = locked(path)
     holder.__enter__()
@@ -209,7 +206,6 @@ def test_a_lock_may_be_waited_for(tmp_path):
 
 
 def test_a_lock_whose_file_was_taken_away_is_lost(tmp_path):
-    """Whoever comes next finds another file, or none."""
     path = tmp_path / "lock"
     with locked(path) as lock:
         assert not lock.is_lost()
@@ -220,7 +216,6 @@ def test_a_lock_whose_file_was_taken_away_is_lost(tmp_path):
 
 
 def test_a_lock_is_neither_waited_for_as_a_pipe_nor_made_behind_a_link(tmp_path):
-    """The target of the link is neither created nor locked."""
     os.mkfifo(tmp_path / "pipe")
     (tmp_path / "link").symlink_to("victim")
 

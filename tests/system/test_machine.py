@@ -47,17 +47,13 @@ def cgroup(tmp_path, monkeypatch):
     ],
 )
 def test_a_phrase_holds_what_numbers_depend_on(changes, cores):
-    """
-    Affinity and containers, but neither free memory nor Python; memory is rounded,
-    because the kernel keeps back a little of it.
-    """
+    """Memory is rounded, because the kernel keeps back a little of it."""
     expected = f"AMD EPYC 7B13, x86_64, {cores}, 64 GiB, Debian GNU/Linux 12"
 
     assert expected == dataclasses.replace(FACTS, **changes).phrase()
 
 
 def test_this_machine_can_be_described():
-    """All numbers are positive and hang together."""
     found = facts()
 
     assert 1 <= found.usable_cores <= found.logical_cores
@@ -79,7 +75,6 @@ def test_a_container_limits_the_cores(cgroup, limit, cores):
 
 
 def test_a_container_limits_the_memory(cgroup):
-    """What is free is the rest of its limit; ``max`` is none."""
     (cgroup / "memory.max").write_text("1073741824\n")
     (cgroup / "memory.current").write_text("1000000000\n")
     limited = facts()
@@ -107,7 +102,6 @@ def test_a_processor_is_named_as_linux_names_it(tmp_path, monkeypatch, text, nam
 
 
 def test_free_disk_is_that_of_the_folder_to_be(tmp_path):
-    """A folder that is not there yet lies on the disk of its parent."""
     assert machine.free_disk_bytes(tmp_path / "not" / "yet") > 0
 
 
@@ -132,10 +126,6 @@ def driver(tmp_path, monkeypatch):
 
 
 def test_a_process_has_what_it_holds_on_all_devices(driver, tmp_path):
-    """
-    There is a line per process and device, asked for without heading and unit; those
-    of others do not count.
-    """
     driver(f"echo \"$@\" > {tmp_path}/asked; printf '41, 9\\n42, 5120\\n42, 1024\\n'")
 
     assert 6144 * MIB == used_bytes(42)
@@ -153,14 +143,12 @@ def test_a_process_has_what_it_holds_on_all_devices(driver, tmp_path):
     ],
 )
 def test_without_a_size_of_the_process_it_is_unknown(driver, body):
-    """Other processes, no size, no driver: none of them is zero bytes."""
     driver(body)
 
     assert None is used_bytes(42)
 
 
 def test_the_program_is_looked_for_once(tmp_path, monkeypatch):
-    """Where there is none, asking again costs nothing."""
     looked = []
     monkeypatch.setattr(machine.sys, "platform", "linux")
     monkeypatch.setattr(machine.shutil, "which", looked.append)
@@ -175,10 +163,7 @@ def test_the_program_is_looked_for_once(tmp_path, monkeypatch):
 def test_a_driver_that_hangs_is_given_up_and_macos_is_not_asked(
     driver, monkeypatch, platform, body
 ):
-    """
-    A stuck driver costs a moment, never the sweep; accelerators of macOS share the
-    memory of the machine.
-    """
+    """Accelerators of macOS share the memory of the machine."""
     monkeypatch.setattr(machine, "ASK_TIMEOUT_S", 0.05)
     driver(body)
     monkeypatch.setattr(machine.sys, "platform", platform)
@@ -215,9 +200,6 @@ def found_in(folder):
 
 
 def test_a_folder_is_made_whole_and_once(wanted):
-    """
-    What a killed process left is replaced: a draft, and a folder that lacks the file.
-    """
     (wanted.parent / "wanted.draft-1").mkdir(parents=True)
     wanted.mkdir()
 
@@ -227,7 +209,6 @@ def test_a_folder_is_made_whole_and_once(wanted):
 
 
 def test_a_folder_that_cannot_be_made_whole_is_not_made(wanted):
-    """Whatever went wrong, nothing stays; it can be tried again."""
     with pytest.raises(KeyboardInterrupt):
         made(wanted, react=lambda: signal.raise_signal(signal.SIGINT))
 
@@ -236,7 +217,6 @@ def test_a_folder_that_cannot_be_made_whole_is_not_made(wanted):
 
 
 def test_of_two_at_once_the_second_waits_for_the_first(wanted):
-    """And makes nothing."""
     waits = threading.Event()
     others = []
 
@@ -254,7 +234,6 @@ def test_of_two_at_once_the_second_waits_for_the_first(wanted):
 
 
 def test_a_folder_for_which_there_is_no_room_is_not_begun(wanted, monkeypatch):
-    """With the size that is needed and a way out; likewise where no file can be."""
     monkeypatch.setattr(machine, "free_disk_bytes", lambda _: 100)
     words = "only 100 B are free, 101 B are needed"
 
@@ -270,7 +249,6 @@ def test_a_folder_for_which_there_is_no_room_is_not_begun(wanted, monkeypatch):
 
 
 def test_a_sweep_that_waits_tells_for_whom(tmp_path, monkeypatch):
-    """Notes of processes that were killed are removed."""
     monkeypatch.setenv("CODENEEDLE_CACHE", str(tmp_path))
     other = os.getppid()
     lock = tmp_path / f"measuring-{platform.node() or 'here'}.lock"

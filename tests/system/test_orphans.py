@@ -70,7 +70,6 @@ def store(folder, note):
 
 
 def test_an_orphan_is_found_and_ended(orphan, notes):
-    """By its mark."""
     store(notes, note_of())
 
     assert [Orphan("llama-server", orphan.pid)] == orphans.orphans()
@@ -86,7 +85,6 @@ def test_an_orphan_is_found_and_ended(orphan, notes):
     ids=["its owner lives", "another host"],
 )
 def test_the_note_of_a_living_owner_or_another_host_is_void(orphan, notes, change):
-    """It ends nobody, and stays."""
     file = store(notes, note_of(**change))
 
     assert [] == orphans.orphans()
@@ -111,7 +109,6 @@ def test_an_owner_that_is_a_zombie_is_gone(orphan, notes):
 
 
 def test_a_process_with_another_mark_is_left_alone(orphan, notes):
-    """Only the note goes."""
     file = store(notes, note_of(mark="llama-server.ffffffff"))
 
     assert [] == end_orphans()
@@ -147,7 +144,6 @@ def test_our_own_process_group_is_never_ended(notes, monkeypatch):
     ],
 )
 def test_a_note_that_is_none_is_removed(notes, content):
-    """No process is ended for it. One that is a pipe is not waited for."""
     (notes / "x.json").write_text(content)
     os.mkfifo(notes / "y.json")
 
@@ -157,7 +153,6 @@ def test_a_note_that_is_none_is_removed(notes, content):
 
 @pytest.mark.parametrize("has_note", [True, False])
 def test_a_draft_that_a_sigkill_left_is_removed(orphan, notes, has_note):
-    """With the child that it names, if that runs; what is cut short names none."""
     file = store(notes, note_of())
     draft = file.with_suffix(".json.draft")
     draft.write_bytes(file.read_bytes())
@@ -172,7 +167,6 @@ def test_a_draft_that_a_sigkill_left_is_removed(orphan, notes, has_note):
 
 
 def test_the_draft_of_a_living_owner_stays(notes):
-    """It is about to become the note."""
     draft = store(notes, Note(mark=MARK, owner=OURS, host=this_host()))
     draft = draft.rename(draft.with_suffix(".json.draft"))
 
@@ -181,7 +175,6 @@ def test_the_draft_of_a_living_owner_stays(notes):
 
 
 def test_a_child_is_noted_while_it_runs(tmp_path, notes):
-    """With its owner and its mark; the note is gone with it."""
     with noted(["/bin/cat"], env={}, log=tmp_path / "cat.log") as child:
         child.wait()
     with noted(["/bin/sleep", "60"], env={}, log=tmp_path / "sleep.log") as child:
@@ -238,7 +231,6 @@ def alive(pid):
 
 @pytest.mark.parametrize("script", LEAVING.values(), ids=LEAVING)
 def test_what_a_start_command_leaves_behind_is_ended(tmp_path, notes, script):
-    """It bears the mark wherever it has gone."""
     left, _ = left_by(script, tmp_path)
 
     assert left is None
@@ -250,7 +242,6 @@ def test_what_a_start_command_leaves_behind_is_ended(tmp_path, notes, script):
     ("log", "holds"), [("/dev/null", "listens on port"), ("{log}", "writes to")]
 )
 def test_what_is_left_without_a_mark_is_named(tmp_path, notes, log, holds):
-    """Whoever holds our port or our log; the note stays as long as that runs."""
     script = KEPT if log == "/dev/null" else KEPT.replace("{port}", "0")
     left, port = left_by(script, tmp_path, log=log.format(log=tmp_path / "log"))
 
@@ -285,7 +276,6 @@ def test_what_is_left_without_a_mark_is_named(tmp_path, notes, log, holds):
 def test_a_program_is_watched_until_it_ends_or_stops_writing(
     tmp_path, monkeypatch, script, limits, expected
 ):
-    """Its exit code; None for one that took too long and was ended."""
     monkeypatch.setattr(orphans, "POLL_S", 0.02)
     seen = []
     more = tmp_path / "more"
@@ -304,7 +294,6 @@ def test_a_program_is_watched_until_it_ends_or_stops_writing(
 
 
 def test_the_note_of_a_child_that_will_not_end_stays(tmp_path, notes, monkeypatch):
-    """The next command finds it."""
     monkeypatch.setattr(Note, "groups", lambda _: [2**22 + 1])
     with noted(["/bin/cat"], env={}, log=tmp_path / "log"):
         pass
@@ -313,7 +302,6 @@ def test_the_note_of_a_child_that_will_not_end_stays(tmp_path, notes, monkeypatc
 
 
 def test_a_cache_folder_that_takes_no_file_is_no_obstacle(tmp_path, notes):
-    """The child is killed together with us all the same."""
     notes.rmdir()
     notes.touch()
     with noted(["/bin/sleep", "60"], env={}, log=tmp_path / "log") as child:

@@ -74,9 +74,6 @@ def graces(monkeypatch, *, interrupt=3600.0, terminate=3600.0, kill=3600.0):
 
 
 def test_a_short_question_is_answered_with_code_and_both_streams():
-    """
-    Output and complaints come apart, with the exit code; what is no text is replaced.
-    """
     code = r"import sys; sys.stdout.buffer.write(b'a\xff'); sys.exit('but')"
 
     answer = output_of(python(code), timeout_s=60)
@@ -85,7 +82,6 @@ def test_a_short_question_is_answered_with_code_and_both_streams():
 
 
 def test_of_an_endless_answer_only_the_beginning_is_kept():
-    """A program that prints on and on neither stalls nor fills our memory."""
     code = f"print('x' * {3 * processes.OUTPUT_LIMIT_BYTES})"
     answer = output_of(python(code), timeout_s=60)
 
@@ -93,7 +89,6 @@ def test_of_an_endless_answer_only_the_beginning_is_kept():
 
 
 def test_a_program_that_does_not_answer_is_ended(tmp_path):
-    """Its time is limited, and so is that of its children."""
     code = "import subprocess, sys; subprocess.run(sys.argv[1:])"
     started = set(psutil.Process().children(recursive=True))
 
@@ -114,7 +109,6 @@ def test_an_answer_is_complete_when_its_program_has_ended(tmp_path):
 
 @pytest.mark.parametrize("program", ["/nowhere/llama-server", "/etc", "a\0b"])
 def test_a_program_that_cannot_be_started_is_named(program):
-    """Missing, a folder, or no name at all: the error says which program."""
     with pytest.raises(ToolFailed) as caught:
         output_of([program], timeout_s=60)
 
@@ -122,9 +116,6 @@ def test_a_program_that_cannot_be_started_is_named(program):
 
 
 def test_a_child_gets_the_environment_that_it_is_given_and_no_input(log):
-    """
-    Nothing else is inherited; reading stdin ends at once; both streams are logged.
-    """
     code = "import os, sys; print(sorted(os.environ), repr(sys.stdin.read()))"
     code += "; sys.stdout.flush(); os.write(2, b'complained')"
     env = {"ONLY": "this", "LC_ALL": "C.UTF-8"}
@@ -149,7 +140,6 @@ def test_a_child_of_a_background_job_does_not_ignore_sigint(tmp_path, monkeypatc
 
 
 def test_a_child_ends_with_its_block_and_no_grace_is_waited_out(log, monkeypatch):
-    """However the block is left; a child that leaves when asked is not waited for."""
     graces(monkeypatch)
     with (
         pytest.raises(ZeroDivisionError),
@@ -161,7 +151,6 @@ def test_a_child_ends_with_its_block_and_no_grace_is_waited_out(log, monkeypatch
 
 
 def test_a_suspended_child_is_continued_to_handle_the_signal(log, monkeypatch):
-    """The first one is enough."""
     graces(monkeypatch)
     with running(["/bin/sleep", "3600"], env={}, log=log) as child:
         os.kill(child.pid, signal.SIGSTOP)
@@ -170,10 +159,6 @@ def test_a_suspended_child_is_continued_to_handle_the_signal(log, monkeypatch):
 
 
 def test_children_of_a_child_end_with_it(log, tmp_path, monkeypatch):
-    """
-    The whole group goes, even if its leader has left before, and by SIGKILL if it
-    ignores SIGINT and SIGTERM.
-    """
     graces(monkeypatch, interrupt=0.1, terminate=0.1)
     mark = tmp_path / "ready"
     code = "import subprocess, sys; print(subprocess.Popen(sys.argv[1:]).pid)"
@@ -187,7 +172,6 @@ def test_children_of_a_child_end_with_it(log, tmp_path, monkeypatch):
 
 
 def test_a_child_that_cannot_be_ended_is_reported(log, monkeypatch):
-    """The error names the process group."""
     monkeypatch.setattr(processes, "GRACES_S", ())
     with pytest.raises(ToolFailed) as caught, running(FOREVER, env={}, log=log) as c:
         pass
@@ -198,7 +182,6 @@ def test_a_child_that_cannot_be_ended_is_reported(log, monkeypatch):
 
 
 def test_ctrl_c_while_stopping_skips_to_the_next_request(log, tmp_path, monkeypatch):
-    """It is not lost either: it arrives when the child is gone."""
     graces(monkeypatch)
     request = processes._signal
 
@@ -218,7 +201,6 @@ def test_ctrl_c_while_stopping_skips_to_the_next_request(log, tmp_path, monkeypa
 
 
 def test_a_log_that_cannot_be_written_is_named(tmp_path):
-    """A run folder may be gone, or its disk full."""
     log = tmp_path / "gone" / "child.log"
 
     with pytest.raises(FolderUnusable) as caught, running(FOREVER, env={}, log=log):
@@ -246,10 +228,6 @@ print(child.pid)
 
 @pytest.mark.parametrize("thread", ["main", "another"])
 def test_a_child_and_its_group_are_killed_when_we_are(tmp_path, thread):
-    """
-    Whichever thread has started it, ended by now or not; and children of the child,
-    too.
-    """
     code = """
 import sys, threading, time
 from pathlib import Path
@@ -290,7 +268,6 @@ time.sleep(3600)
 
 
 def test_nothing_is_left_of_the_watch_over_a_child(log):
-    """The shell that would kill it ends with the block, and does not kill it."""
     before = set(psutil.Process().children())
     with running(python("print('done')"), env={}, log=log) as child:
         assert ends_within(child, 60)
@@ -300,10 +277,7 @@ def test_nothing_is_left_of_the_watch_over_a_child(log):
 
 
 def test_a_child_that_writes_without_end_is_ended(log):
-    """
-    By the system, once its log has the size that a file may have; our own limit is
-    as before.
-    """
+    """By the system, once its log has the size that a file may have."""
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     endless = ["/bin/sh", "-c", "while :; do echo xxxxxxxxxxxxxxxxxxxx; done"]
 
@@ -333,7 +307,6 @@ def test_a_child_works_in_the_folder_that_it_is_given(tmp_path):
 
 @pytest.mark.parametrize("make", [os.mkfifo, lambda path: path.symlink_to("victim")])
 def test_a_log_is_created_anew_whatever_has_its_name(tmp_path, log, make):
-    """No link is followed, and no pipe waited for."""
     victim = tmp_path / "victim"
     victim.write_text("precious")
     make(log)
@@ -344,7 +317,6 @@ def test_a_log_is_created_anew_whatever_has_its_name(tmp_path, log, make):
 
 
 def test_a_log_that_vanishes_does_not_matter(log):
-    """Its child goes on."""
     with running(FOREVER, env={}, log=log) as child:
         log.unlink()
         assert child.poll() is None
@@ -361,11 +333,9 @@ def test_a_log_that_vanishes_does_not_matter(log):
     ],
 )
 def test_places_languages_and_devices_are_inherited_and_nothing_else(name, is_kept):
-    """No arguments by environment, and no secrets, whatever their name begins with."""
     assert is_kept is bool(clean({name: "x"}))
 
 
 def test_the_time_of_day_has_its_zone():
-    """ISO 8601, UTC, to the second."""
     assert dt.timedelta(0) == dt.datetime.fromisoformat(now()).utcoffset()
     assert len("2026-01-31T23:59:59+00:00") == len(now())

@@ -24,7 +24,6 @@ def unchanged_handlers():
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
 def test_a_request_to_terminate_unwinds_the_stack(number):
-    """It passes through every block, as Ctrl-C does, and says which signal it was."""
     left = []
 
     def work():
@@ -50,7 +49,6 @@ def test_a_signal_that_is_ignored_stays_ignored():
 
 
 def test_the_first_ctrl_c_is_noted_and_the_second_raises():
-    """Once ends after the current cell, twice at once."""
     with stop_request() as request:
         asked = [request.asked_to_stop]
         signal.raise_signal(signal.SIGINT)
@@ -62,9 +60,6 @@ def test_the_first_ctrl_c_is_noted_and_the_second_raises():
 
 
 def test_held_signals_arrive_when_the_block_ends():
-    """
-    None is lost, and none comes before; holding keeps the meaning of what it holds.
-    """
     with stop_request() as request:
         with held() as hold:
             os.kill(os.getpid(), signal.SIGINT)
@@ -74,7 +69,6 @@ def test_held_signals_arrive_when_the_block_ends():
 
 
 def test_a_hold_may_be_released_early():
-    """From then on signals arrive as they come."""
     with held() as hold:
         signal.raise_signal(signal.SIGINT)
         with pytest.raises(KeyboardInterrupt):

@@ -48,7 +48,6 @@ def always(_length, _depth):
     ids=["nothing", "pair", "length", "depth", "length and pair"],
 )
 def test_what_makes_the_difference_is_shown_and_nothing_else(reference, other, names):
-    """What a pair alone loses at a length is no matter of the length."""
     assert names == shown(record("f16/f16", reference), record("q4_0/f16", other))
 
 

@@ -94,7 +94,6 @@ def test_each_pair_is_within_beyond_or_open_and_the_smallest_within_is_set():
 
 
 def test_a_loss_is_what_the_right_tokens_have_less_than_with_the_reference():
-    """In probability, function by function, with the bounds of the page."""
     losses = (0.01, -0.005, *OPEN[2:])
 
     row = row_of(losing_run({GOOD: losses, COARSE: BEYOND}))
@@ -108,7 +107,6 @@ def test_a_loss_is_what_the_right_tokens_have_less_than_with_the_reference():
 
 
 def test_the_limit_may_be_changed_afterwards():
-    """Intervals do not depend on it."""
     run = losing_run({GOOD: WITHIN, COARSE: BEYOND})
     strict, loose = (Limits(max_loss=limit) for limit in (0.001, 0.15))
 
@@ -177,7 +175,6 @@ def test_a_single_pair_is_the_reference_and_compared_with_nothing():
 
 
 def test_pairs_are_compared_on_the_functions_that_both_answered():
-    """What the reference lacks is left out for all."""
     run = losing_run({GOOD: [0.5, 0.5, *WITHIN[2:]]}, reference="")
     reference = losing(run.setup, REFERENCE, [None, None, *[0.0] * 14])
 
@@ -188,7 +185,6 @@ def test_pairs_are_compared_on_the_functions_that_both_answered():
 
 
 def test_a_pair_that_lacks_answers_is_never_within():
-    """The hardest are missing first; what is beyond all the same, is."""
     missing = row_of(losing_run({GOOD: [None, *WITHIN[1:]]}))
     beyond = row_of(losing_run({GOOD: [None, *BEYOND[1:]]}))
 
@@ -218,7 +214,6 @@ def test_a_pair_that_shares_no_function_with_the_reference_is_not_compared():
     ],
 )
 def test_gaps_are_not_compared_and_named_with_their_reason(status, reason):
-    """They are not among the pairs that share the error."""
     run = losing_run({GOOD: OPEN}, failed_record(COARSE, status, reason))
 
     found = judge(run)
@@ -270,7 +265,6 @@ def test_a_partial_grid_is_judged_as_far_as_it_goes():
 
 
 def test_the_most_precise_pair_with_numbers_is_the_reference():
-    """Though it is quantized: what it loses itself is unknown."""
     run = losing_run({COARSE: BEYOND}, failed_record(REFERENCE), reference=GOOD)
 
     found = judge(run)
@@ -303,7 +297,6 @@ def test_each_time_that_a_pair_gets_functions_is_one_more_look(functions, look):
 
 
 def test_functions_that_the_reference_lacks_count_for_nothing():
-    """A pair that was asked further while the reference could not be."""
     setup = losing_setup([REFERENCE, GOOD], forced=32)
     run = losing_run({GOOD: OPEN * 2}, setup=setup, reference="")
     reference = losing(setup, REFERENCE, [0.0] * 16)
@@ -375,7 +368,6 @@ def test_a_model_that_cannot_recall_has_nothing_to_lose():
 
 @pytest.mark.parametrize("loss", [0.02, -0.02])
 def test_an_engine_that_does_not_repeat_itself_has_no_verdict(loss):
-    """Whichever of the two measurements of the reference has more."""
     run = losing_run({GOOD: WITHIN})
     again = repeated(losing(run.setup, REFERENCE, [loss] * 16))
 
@@ -390,7 +382,6 @@ def test_an_engine_that_does_not_repeat_itself_has_no_verdict(loss):
 
 @pytest.mark.parametrize("again", [20, 10])
 def test_answers_that_come_and_go_are_no_evidence(again):
-    """More of them the second time show as little repetition as fewer."""
     run = written(0)
     first = made_run(
         lambda pair, at: 30 - again if at < 3 else 20, setup=run.setup
@@ -448,7 +439,6 @@ def test_the_row_that_is_farthest_from_its_own_limit_decides():
 
 
 def test_divergence_alone_is_never_enough():
-    """It sets nothing, whatever is asked for; beyond it says all the same."""
     run = with_klds(
         replace(losing_run({}), records=()),
         {GOOD: [0.001, 0.002] * 8, COARSE: [0.2, 0.3] * 8},
@@ -467,7 +457,6 @@ def test_divergence_alone_is_never_enough():
 
 
 def test_within_takes_every_graded_metric_and_one_is_enough_for_beyond():
-    """Recall and copies."""
     types = ["f16/f16", "q8_0/q8_0", "q5_1/q5_1", "q4_0/q4_0"]
     setup = losing_setup(types)
     run = losing_run(
@@ -513,7 +502,6 @@ def test_nats_are_losses_of_probability_and_gains_may_be_large():
 
 
 def test_a_metric_that_a_pair_lacks_keeps_it_open():
-    """As after a screening, which measured recall of a few alone."""
     run = with_klds(
         losing_run({GOOD: WITHIN}),
         {GOOD: [0.001, 0.002] * 8, "q5_1/q5_1": [0.001, 0.002] * 8},
@@ -624,7 +612,6 @@ def test_written_answers_beside_a_graded_metric_can_only_veto():
 
 
 def test_a_pair_without_a_written_answer_is_judged_by_its_forced_lines():
-    """A model that thinks until its tokens are spent."""
     setup = made_setup(types_k=("bf16", "q8_0"), types_v=("bf16",))
     silent = [
         replace(made_round(each), reply="", error="empty") for each in setup.needles
@@ -650,7 +637,6 @@ def test_written_recall_of_a_model_that_writes_nothing_has_no_say():
 
 
 def test_texts_are_units_of_tasks_and_lost_with_fewer_right_answers():
-    """Questions of one text count once; log-probabilities are graded."""
     texts = made_texts(questions=3)
     worse = made_texts(questions=3, answer=lambda _question, _length: "nothing")
     setup = replace(
@@ -673,7 +659,6 @@ def test_texts_are_units_of_tasks_and_lost_with_fewer_right_answers():
 
 
 def test_a_type_is_named_whose_pairs_all_have_one_word():
-    """Only of two pairs or more; the reference is no pair of its own types."""
     types = ("bf16", "q8_0", "q4_0")
     pairs = [f"{k}/{v}" for k in types for v in types][1:]
     losses = {pair: BEYOND if pair.startswith("q4_0") else WITHIN for pair in pairs}
@@ -722,7 +707,6 @@ def test_a_sliding_window_does_not_grow_with_the_context(at, mib):
 
 
 def test_with_a_size_the_pair_is_set_that_loses_least_of_those_that_fit():
-    """Within or not; the reference stays where it fits."""
     run = losing_run({GOOD: OPEN, "q5_1/q5_1": WITHIN, COARSE: BEYOND})
     size = {str(each.pair): int(each.memory_bytes) for each in judge(run).standings}
 

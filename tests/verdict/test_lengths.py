@@ -49,8 +49,6 @@ def test_answers_are_lost_from_the_length_on_from_which_all_are(least):
 
 
 def test_a_length_at_which_answers_come_back_ends_it():
-    """What is lost in the middle alone is no length from which on it is."""
-
     def answer(asked, length):
         return "nothing" if length in {512, 2048} else right(asked, length)
 
@@ -78,7 +76,6 @@ def test_few_texts_show_no_loss_and_a_larger_limit_needs_more():
 
 
 def test_a_length_at_which_the_reference_answers_nothing_says_nothing():
-    """Neither that it is lost there, nor that it is not."""
     run = (
         record("f16/f16", failing_from(2048)),
         record("q4_0/f16", failing_from(1024)),
@@ -97,7 +94,6 @@ def test_a_run_without_tasks_or_without_their_reference_has_no_such_lengths():
 
 
 def test_questions_of_one_text_are_one_unit():
-    """Three texts whose questions are all wrong are three, whatever they ask."""
     reference = record_of("f16/f16", right)
     coarse = record_of("q4_0/f16", wrong)
 
@@ -137,7 +133,6 @@ def test_a_loss_at_the_greatest_length_alone_is_beyond_the_limit():
 
 
 def test_lengths_that_a_pair_was_not_asked_do_not_end_its_loss():
-    """It has nothing right at 1,024 tokens, and is asked no further."""
     texts = [
         text
         for length in (512, 1024)

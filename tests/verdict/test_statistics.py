@@ -246,7 +246,6 @@ def decided_at(losses, limit, *, look, pairs, most):
     some.sampled_from([1, 8, 35]),
 )
 def test_the_units_needed_are_the_fewest_that_decide(losses, limit, look, pairs):
-    """More than there are: those of now have not decided it."""
     expected = decided_at(losses, limit, look=look, pairs=pairs, most=400)
 
     found = units_needed(losses, limit, look=look, pairs=pairs)

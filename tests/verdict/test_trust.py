@@ -54,10 +54,6 @@ def found(*records, speeds=None, has_device=True, asked=()):
 
 @pytest.mark.parametrize("has_device", [True, False])
 def test_a_graph_in_more_parts_than_another_s_left_the_accelerator(has_device):
-    """
-    The reason names both numbers, and the most precise pair that has the fewest; the
-    scheduler reports them with and without an accelerator.
-    """
     cells = (
         cell("q4_0/q4_0", parts=2),
         cell("q8_0/q4_0", parts=30),
@@ -82,12 +78,10 @@ def test_a_graph_in_more_parts_than_another_s_left_the_accelerator(has_device):
     ids=["as many", "none tells", "one tells", "as many layers", "layers of one"],
 )
 def test_equal_numbers_and_unknown_ones_are_no_sign(cells):
-    """How many there are depends on model and build; that they differ is the sign."""
     assert {} == found(*cells)
 
 
 def test_cells_that_did_not_finish_are_not_compared():
-    """They have a status already, and what ran before they failed is not known."""
     crashed = replace(failed_record("q4_0/q4_0"), effective=Effective(graph_splits=1))
     named = replace(cell("q8_0/q4_0", parts=30), status=Status.FALLBACK_CPU)
 
@@ -115,10 +109,6 @@ def test_a_prompt_read_at_less_than_a_quarter_is_suspect():
     ids=["a quarter", "symmetric itself", "none symmetric", "unknown"],
 )
 def test_speeds_are_compared_with_the_fastest_symmetric_pair(speeds, expected):
-    """
-    A quarter is believed; of two asymmetric pairs both may have fallen back; and a
-    probe that reads no whole prompt has no say.
-    """
     assert expected == list(found(*map(cell, speeds), speeds=speeds))
 
 
@@ -134,10 +124,7 @@ def test_speeds_are_compared_with_the_fastest_symmetric_pair(speeds, expected):
 def test_only_a_cache_on_an_accelerator_is_held_to_its_speed(
     devices, has_device, expected
 ):
-    """
-    A processor takes several times as long for quantized attention; where part of
-    the layers is offloaded, that part would be slow.
-    """
+    """A processor takes several times as long for quantized attention."""
     speeds = {"bf16/bf16": 4000.0, "q8_0/q4_0": 90.0}
     cells = [cell(pair, devices=devices) for pair in speeds]
 
@@ -145,7 +132,6 @@ def test_only_a_cache_on_an_accelerator_is_held_to_its_speed(
 
 
 def test_what_the_scheduler_says_is_the_better_reason():
-    """A cell that is slow and in more parts is told by its parts."""
     speeds = {"bf16/bf16": 4000.0, "q8_0/q4_0": 90.0}
 
     suspect = found(
@@ -172,9 +158,6 @@ def test_what_the_scheduler_says_is_the_better_reason():
     ids=["most", "of two the more precise"],
 )
 def test_a_cell_that_is_offloaded_otherwise_is_mismatched(layers, pair, reason):
-    """
-    The reason names both numbers, and the most precise pair that has the usual one.
-    """
     cells = [cell(each, layers=count) for each, count in layers.items()]
 
     assert {pair: (Status.MISMATCHED, reason)} == found(*cells)
@@ -223,10 +206,7 @@ OTHER = (("a", (-0.5, -1.01)),) * 2
 def test_a_cell_is_verified_by_replies_that_differ_and_repeat_themselves(
     prints, reason
 ):
-    """
-    A server may silently ignore the type: a difference must be larger than that
-    between two askings of one server.
-    """
+    """A difference must be larger than that between two askings of one server."""
     marked = found(proved("auto/auto", *SAME), proved("fp8/fp8", *prints))
 
     status, told = marked.pop("fp8/fp8", (Status.UNVERIFIED, ""))
@@ -248,10 +228,7 @@ def test_a_cell_is_verified_by_replies_that_differ_and_repeat_themselves(
 def test_memory_that_grows_less_with_the_context_is_evidence_too(
     reference, other, is_marked
 ):
-    """
-    In MiB. Growing faster than the reference, or shrinking, proves nothing: the noise
-    of 70 GB would pass for a saving.
-    """
+    """Growing faster than the reference, or shrinking, proves nothing."""
     cells = [
         proved(pair, *SAME, memory=((1024, less << 20), (2048, more << 20)))
         for pair, (less, more) in (("auto/auto", reference), ("fp8/fp8", other))
@@ -263,7 +240,6 @@ def test_memory_that_grows_less_with_the_context_is_evidence_too(
 
 
 def test_without_evidence_of_the_most_precise_pair_nothing_is_verified():
-    """What is asked for counts, not what came first."""
     cells = [proved("q8_0/q8_0", *SAME), proved("q4_0/q4_0", *OTHER)]
 
     marked = found(*cells, asked=[Pair("f16", "f16"), Pair("q8_0", "q8_0")])
@@ -285,19 +261,12 @@ def test_without_evidence_of_the_most_precise_pair_nothing_is_verified():
     ],
 )
 def test_a_lone_pair_that_is_quantized_is_unverified(pair, is_marked):
-    """
-    There is nothing to tell it from; a cell that is not quantized is the reference.
-    """
     reason = "no more precise pair was measured to compare its evidence with"
 
     assert ({pair: reason} if is_marked else {}) == marks(proved(pair, *SAME))
 
 
 def test_a_quantized_reference_is_verified_by_a_pair_that_differs_from_it():
-    """
-    A server that ignores types gives all the same; pairs that were asked for, but have
-    no evidence, show nothing.
-    """
     first, same = proved("q8_0/q8_0", *SAME), proved("q4_0/q4_0", *SAME)
     lone = "no more precise pair was measured to compare its evidence with"
 
@@ -324,7 +293,6 @@ def test_a_server_that_ignores_one_type_is_caught_by_the_other_pair():
 
 
 def test_a_server_that_tells_needs_no_evidence():
-    """As llama-server does in its log."""
     assert {} == marks(cell("f16/f16"), cell("q8_0/q8_0"))
 
 
@@ -343,8 +311,6 @@ def test_a_server_that_tells_needs_no_evidence():
 def test_a_cache_is_smaller_that_grows_by_a_twentieth_less_and_by_16_mib(
     reference_mib, saved_mib, is_smaller
 ):
-    """Beside a reference that grows by four times that, and where it grows at all."""
-
     def growing(mib):
         return Proof(memory=((1024, 1 << 30), (2048, (1 << 30) + (mib << 20))))
 
@@ -383,7 +349,6 @@ def test_a_run_is_trusted_as_far_as_its_cells_agree_and_stays_as_it_is_stored():
 
 
 def test_what_belongs_to_the_grid_counts_whether_or_not_it_was_measured():
-    """A pair alone is held to the most precise one, which nobody has come to."""
     reason = "there is no evidence of f16/f16 to compare its own with"
 
     records = (proved("q8_0/q8_0", *SAME), proved("q4_0/q4_0", *OTHER))
@@ -403,7 +368,6 @@ def test_cells_of_other_probes_and_of_other_devices_are_not_compared():
 
 
 def test_what_was_measured_once_more_stands_beside_the_first_records():
-    """The repeated reference of a grid of quantized types is not alone."""
     setup = made_setup(types_k=TYPES[1:], types_v=TYPES[1:])
     records = [proved("q8_0/q8_0", *SAME), proved("q4_0/q4_0", *OTHER)]
     again = replace(records[0], probe="recall_again")
@@ -418,7 +382,6 @@ def test_what_was_measured_once_more_stands_beside_the_first_records():
     ("devices", "status"), [(("CUDA0",), "fallback-cpu"), (("CPU",), "finished")]
 )
 def test_a_slow_prompt_marks_a_cell_of_a_run_on_an_accelerator(devices, status):
-    """By the priming round of the recall probe."""
     needle = made_needle()
 
     def reading(pair, prompt_ms):
@@ -441,7 +404,6 @@ def test_the_probes_that_read_prompts_tell_how_fast():
 
 
 def test_records_of_a_folder_are_trusted_beside_those_of_their_probe(tmp_path):
-    """Without a setup nothing is known of their grid: they stay as they are stored."""
     bare, whole = Store(tmp_path / "bare"), Store(tmp_path / "whole")
     whole.adopt(SETUP)
     for store in (bare, whole):

@@ -37,11 +37,11 @@ from codeneedle.engines.llama_cpp.log import (
     exit_phrase,
     printable,
     read_log,
-    tail,
 )
 from codeneedle.errors import BadInput, CellError, ToolMissing
 from codeneedle.records.record import Effective, Status, Trouble
 from codeneedle.system import processes
+from codeneedle.system.files import tail
 from codeneedle.system.orphans import watched
 
 PHASES = 4
@@ -449,5 +449,4 @@ def _too_slow(phase: str, seconds: float, log: Path) -> CellError:
 
 
 def _phase(log: Path) -> str:
-    output = tail(log, _TAIL_BYTES).decode(errors="replace")
-    return last_phase(output) or "loading"
+    return last_phase(tail(log, _TAIL_BYTES)) or "loading"

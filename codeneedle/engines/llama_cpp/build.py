@@ -19,7 +19,6 @@ from codeneedle.engines.llama_cpp.installation import (
     PERPLEXITY,
     SERVER,
 )
-from codeneedle.engines.llama_cpp.log import tail
 from codeneedle.engines.llama_cpp.release import (
     PACKAGE,
     PACKAGE_SHA256,
@@ -29,6 +28,7 @@ from codeneedle.engines.llama_cpp.release import (
 )
 from codeneedle.errors import MachineError, ToolFailed, ToolMissing
 from codeneedle.system import machine, processes
+from codeneedle.system.files import tail
 from codeneedle.system.orphans import end_orphans, noted
 from codeneedle.system.processes import is_secret
 
@@ -49,7 +49,7 @@ POLL_S = 0.25
 
 _TAIL_BYTES = 1 << 14
 _QUOTED_LINES = 8
-_STEP = re.compile(rb"^\[(\d+)/(\d+)\]", re.MULTILINE)
+_STEP = re.compile(r"^\[(\d+)/(\d+)\]", re.MULTILINE)
 """What ninja prints before each step: steps begun, and their number."""
 
 _DROPPED = frozenset(
@@ -437,16 +437,15 @@ def _is_complete(folder: Path) -> bool:
     return all(os.access(folder / name, os.X_OK) for name in PROGRAMS)
 
 
-def _steps_in(log_tail: bytes) -> tuple[int, int]:
+def _steps_in(log_tail: str) -> tuple[int, int]:
     """The last ``[12/216]`` of a log: steps done, steps in all; zeros if none."""
     found = _STEP.findall(log_tail)
     return (int(found[-1][0]), int(found[-1][1])) if found else (0, 0)
 
 
-def _telling_lines(log_tail: bytes) -> list[str]:
+def _telling_lines(log_tail: str) -> list[str]:
     """`_QUOTED_LINES` lines from the first error on, else the last ones."""
-    text = log_tail.decode(errors="replace")
-    lines = [line.rstrip() for line in text.splitlines() if line.strip()]
+    lines = [line.rstrip() for line in log_tail.splitlines() if line.strip()]
     errors = [at for at, line in enumerate(lines) if "error" in line.lower()]
     start = errors[0] if errors else max(0, len(lines) - _QUOTED_LINES)
     return [line[:200] for line in lines[start : start + _QUOTED_LINES]]

@@ -16,6 +16,7 @@ from codeneedle.engines.engine import ChunkValues, Estimate, Statistics, killed
 from codeneedle.engines.llama_cpp.base_file import Lengths
 from codeneedle.grid import Pair
 from codeneedle.records.record import Effective, KvBuffer, Status, Trouble
+from codeneedle.system.files import tail
 from codeneedle.system.processes import END_BYTES, OMISSION
 
 LINE_CHARACTERS = 500
@@ -24,7 +25,7 @@ LINE_CHARACTERS = 500
 CONTEXT_STEP = 256
 """llama.cpp rounds a context up to a multiple of this."""
 
-_SHUTDOWN = b"cleaning up before exit"
+_SHUTDOWN = "cleaning up before exit"
 _TAIL_BYTES = 16 << 10
 
 _NEW_CONTEXT = "constructing llama_context"
@@ -103,17 +104,6 @@ COMMAND_SIGN = "$ "
 def is_shutting_down(path: Path) -> bool:
     """Whether the end of a server's log says that it is shutting down."""
     return _SHUTDOWN in tail(path, _TAIL_BYTES)
-
-
-def tail(path: Path, limit_bytes: int) -> bytes:
-    """The last *limit_bytes* of a log; empty if it cannot be read."""
-    try:
-        with path.open("rb") as file:
-            size = os.fstat(file.fileno()).st_size
-            file.seek(max(0, size - limit_bytes))
-            return file.read(limit_bytes)
-    except OSError:
-        return b""
 
 
 def read_log(path: Path, *, end_bytes: int = END_BYTES) -> str:

@@ -29,9 +29,9 @@ from codeneedle.engines.http import SHORT_S, redacting
 from codeneedle.engines.messages import Readiness, Refused
 from codeneedle.engines.openai.client import WANTS_KEY, OpenAi, advised, is_listed
 from codeneedle.engines.openai.server import (
+    LOG_BYTES,
     Server,
     death,
-    end_of,
     last_lines,
     missed,
     prints,
@@ -55,6 +55,7 @@ from codeneedle.grid import Pair
 from codeneedle.records.record import Proof
 from codeneedle.system import processes
 from codeneedle.system.credentials import secret_in
+from codeneedle.system.files import tail
 from codeneedle.system.orphans import noted
 from codeneedle.system.processes import free_port, is_secret
 
@@ -274,7 +275,7 @@ class Command(OpenAiEngine):
                 return server
             if _ended(server, log) is None:
                 raise missed(seen, server, log)
-            is_taken = "address already in use" in end_of(log).lower()
+            is_taken = "address already in use" in tail(log, LOG_BYTES).lower()
             if attempt == PORT_ATTEMPTS or not is_taken:
                 break
         raise death(server, log)

@@ -21,6 +21,7 @@ from codeneedle.engines.openai.client import OpenAi
 from codeneedle.errors import CellError
 from codeneedle.records.record import Effective, Print, Proof, Status
 from codeneedle.system import machine
+from codeneedle.system.files import tail
 from codeneedle.system.processes import (
     FILE_LIMIT_BYTES,
     Child,
@@ -300,17 +301,7 @@ def is_flooded(log: Path) -> bool:
     return False
 
 
-def end_of(log: Path) -> str:
-    """The end of a log; empty if it cannot be read."""
-    try:
-        with log.open("rb") as file:
-            file.seek(max(0, log.stat().st_size - LOG_BYTES))
-            return file.read(LOG_BYTES).decode(errors="replace")
-    except OSError:
-        return ""
-
-
 def last_lines(log: Path) -> tuple[str, ...]:
     """The last lines of a log that are not blank; at most `LAST_LINES`."""
-    lines = (line.rstrip() for line in end_of(log).splitlines())
+    lines = (line.rstrip() for line in tail(log, LOG_BYTES).splitlines())
     return tuple(line for line in lines if line)[-LAST_LINES:]

@@ -28,6 +28,7 @@ from codeneedle.errors import (
 from codeneedle.records.record import Status
 from codeneedle.system import files, processes
 from codeneedle.system.credentials import secret_in
+from codeneedle.system.files import tail
 from codeneedle.system.orphans import noted
 from codeneedle.system.processes import is_secret
 from codeneedle.text import duration, size, visible
@@ -319,13 +320,7 @@ def _failed(
 
 def end_of(log: Path) -> tuple[str, ...]:
     """The last `LAST_LINES` lines of *log* that are not blank."""
-    try:
-        with files.open_regular(log) as file:
-            file.seek(max(0, log.stat().st_size - LOG_BYTES))
-            text = file.read(LOG_BYTES).decode(errors="replace")
-    except OSError:
-        return ()
-    lines = (visible(line.rstrip()) for line in text.splitlines())
+    lines = (visible(line.rstrip()) for line in tail(log, LOG_BYTES).splitlines())
     return tuple(line[:500] for line in lines if line.strip())[-LAST_LINES:]
 
 

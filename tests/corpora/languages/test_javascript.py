@@ -115,11 +115,6 @@ export default function () {
 
 
 def test_every_function_is_named_by_what_holds_it():
-    """
-    Declarations, variables, methods, properties and assignments, qualified. A body lies
-    between the lines of its braces; a closing one has a line of its own, or shares one
-    that is of the body.
-    """
     found = functions(ES2017)
 
     assert "" == doubts(ES2017, found)
@@ -161,10 +156,7 @@ def test_a_long_text_is_not_checked_as_that_would_take_minutes(monkeypatch):
 
 @pytest.mark.parametrize("depth", [1_000, 70_000])
 def test_functions_a_thousand_deep_are_found_to_a_depth_of_a_hundred(depth):
-    """
-    Each holds the lines of all within it, so memory has to have an end. Beyond 65,535
-    levels a query of tree-sitter takes minutes, unless its depth is limited.
-    """
+    """Beyond 65,535 levels a query of tree-sitter takes minutes without a limit."""
     found = functions("function f() {\n" * depth + "}\n" * depth)
 
     assert 100 == len(found)
@@ -172,7 +164,6 @@ def test_functions_a_thousand_deep_are_found_to_a_depth_of_a_hundred(depth):
 
 
 def test_what_esprima_cannot_read_is_said_with_the_reason():
-    """Class fields, private names, decorators, optional chaining and the like."""
     found = functions(NEWER)
 
     assert "knows ES2017 at most, cannot read it: Line" in doubts(NEWER, found)
@@ -215,9 +206,6 @@ def test_lines_are_those_of_the_file_to_both_parsers(text, names):
 
 
 def test_both_parsers_read_jquery_alike():
-    """
-    In 10,000 lines of real code, one finds 422 functions, the other sees them all.
-    """
     package = distribution("XStatic-jQuery")
     file = Path(str(package.locate_file("xstatic/pkg/jquery/data/jquery.js")))
     text = file.read_text(encoding="utf-8")

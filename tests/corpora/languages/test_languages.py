@@ -10,7 +10,6 @@ from codeneedle.corpora.languages import Unparsable, of_suffix
 
 
 def test_every_file_of_the_folder_is_a_language():
-    """Adding a language is adding a file; a suffix belongs to one, in either case."""
     folder = Path(languages.__file__).parent
     files = sorted(file.stem for file in folder.glob("*.py") if file.stem[0] != "_")
     of_language = {
@@ -44,7 +43,6 @@ def test_every_file_of_the_folder_is_a_language():
     ],
 )
 def test_what_is_in_no_language_is_unparsable(suffix, text, line):
-    """The error is ours, names the language, and knows the line where there is one."""
     language = of_suffix(suffix, source="x")
     with pytest.raises(Unparsable) as caught:
         language.functions(text)

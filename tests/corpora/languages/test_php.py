@@ -54,10 +54,6 @@ $nobody = array_map(function ($x) {
 
 
 def test_functions_methods_and_assigned_closures_are_found_verbatim():
-    """
-    Each by its name, qualified by class, trait, enum and function, with its lines:
-    attributes stay out, and a brace on a line of its own ends the signature.
-    """
     text = TEXT.replace("// why", "// \x0c\x85\u2028 why").replace("    ", "\t")
     found = functions(text)
 

@@ -45,7 +45,6 @@ def only(text):
     ids=["plain", "decorators", "comments above", "one line", "comments below"],
 )
 def test_a_function_is_its_signature_and_its_body(text, line, signature, body):
-    """It begins with its def; the body is all that follows up to its last statement."""
     function = only(text)
 
     assert ("f", line, signature) == (function.name, function.line, function.signature)
@@ -90,7 +89,6 @@ NESTED = "".join(f"{' ' * depth}def f{depth}():\n" for depth in range(90))
     ids=["classes and functions", "branches and blocks", "deep nesting"],
 )
 def test_functions_are_found_wherever_they_stand(text, names):
-    """Their names are qualified by classes and functions around them."""
     assert names == names_of(functions(text))
 
 
@@ -112,7 +110,6 @@ def test_functions_are_found_wherever_they_stand(text, names):
     ],
 )
 def test_a_signature_ends_with_the_colon_that_opens_the_body(signature):
-    """Colons in defaults, annotations, strings and comments do not end it."""
     function = only(f"{signature}\n    # first: a comment\n    return 1\n")
 
     assert signature == function.signature
@@ -140,7 +137,6 @@ def test_lines_are_those_of_the_file(text):
 
 
 def test_warnings_about_the_text_stay_inside():
-    """An invalid escape in a user's file is no warning of ours."""
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         function = only("def f(x):\n    assert (x, 1)\n    return '\\d' is x\n")
@@ -149,7 +145,6 @@ def test_warnings_about_the_text_stay_inside():
 
 
 def test_the_library_of_this_python_comes_out_verbatim():
-    """In a hundred real files, every function is a stretch of its file's lines."""
     files = sorted(STDLIB.glob("*.py"))[:100]
     count = 0
     for file in files:

@@ -54,10 +54,6 @@ BENCH_OPTIONS = options_in(HELP)
     ],
 )
 def test_words_become_arguments(words, expected):
-    """
-    Underscores of long names are dashes, ``=`` and numbers give values, and no word
-    is lost.
-    """
     found = parse(words)
 
     assert expected == [(argument.name, argument.values) for argument in found]
@@ -86,7 +82,6 @@ def test_all_names_of_an_argument_are_known_everywhere(name):
     ],
 )
 def test_arguments_that_stretch_the_context_are_known(words, expected):
-    """However they are spelled."""
     assert expected is stretches_context(words)
 
 
@@ -104,7 +99,6 @@ def test_arguments_that_stretch_the_context_are_known(words, expected):
     ],
 )
 def test_an_argument_that_would_break_the_experiment_is_refused(argument):
-    """Before anything starts, with what to do instead."""
     with pytest.raises(BadInput) as caught:
         refuse_reserved(["-ngl", "99", argument, "1"])
 
@@ -113,15 +107,11 @@ def test_an_argument_that_would_break_the_experiment_is_refused(argument):
 
 
 def test_other_arguments_are_passed_on():
-    """They are part of the setup; users know their machines better."""
     refuse_reserved(["-ngl", "99", "-t", "8", "--no-mmap", "-ub", "2048", "--swa-full"])
 
 
 @pytest.mark.real
 def test_arguments_that_undo_ours_are_refused(llama_server):
-    """
-    Of all that is stated to the server, the user may only replace layers and threads.
-    """
     facts = ask(llama_server)
     launch = replace(LAUNCH, options=facts.options, model=TINY)
     stated = {argument.name for argument in parse(command(launch, port=1)[1:])}
@@ -137,7 +127,6 @@ def test_arguments_that_undo_ours_are_refused(llama_server):
 
 
 def test_a_cell_is_one_slot_on_loopback_with_its_types():
-    """Everything that could differ from pair to pair is stated."""
     assert [
         *("/bin/llama-server", "--model", "/models/m.gguf"),
         *("--alias", "made-cell"),
@@ -181,10 +170,7 @@ def test_a_cell_is_one_slot_on_loopback_with_its_types():
     ],
 )
 def test_a_server_is_told_what_it_needs_and_can(changes, stated, absent):
-    """
-    Only one that may choose says whether the accelerator has attention; an argument
-    that a build does not know would end it; one that counts needs no accelerator.
-    """
+    """An argument that a build does not know would end it."""
     argv = command(replace(LAUNCH, **changes), port=1)
 
     start = argv.index(stated[0])
@@ -257,14 +243,10 @@ def test_rotation_is_left_out_where_asked():
     ],
 )
 def test_arguments_are_shared_with_llama_perplexity(given, shared, ignored):
-    """
-    Those that say where and how to compute; a value too many or few is not passed.
-    """
     assert (shared, ignored) == shared_arguments(given)
 
 
 def test_a_real_llama_bench_has_what_is_needed():
-    """All options that are used stand in its help text."""
     assert set() == set(BENCH_NEEDED) - BENCH_OPTIONS
 
 
@@ -303,9 +285,6 @@ def test_what_matters_for_speed_is_passed_to_llama_bench(server_args, passed):
     ],
 )
 def test_the_rest_is_told_and_not_passed_to_llama_bench(server_args, options):
-    """
-    No word is dropped; an older program is not stopped by an argument it does not know.
-    """
     assert ({}, server_args) == translated(server_args, options)
 
 

@@ -44,9 +44,6 @@ def both(**changes):
 
 
 def test_a_real_output_is_read_by_field():
-    """
-    Reading and writing are told apart by their sizes, among hundreds of log lines.
-    """
     result = read_result(REAL, TASK)
 
     assert (64, 0, 256) == (result.pp.n_prompt, result.pp.n_gen, result.pp.n_depth)
@@ -56,7 +53,6 @@ def test_a_real_output_is_read_by_field():
 
 
 def test_order_and_further_fields_do_not_matter():
-    """A build may write first, or state what is unknown here."""
     swapped = "\n".join(reversed(both(n_new=[{}]).splitlines()))
 
     assert read_result(both(), TASK) == read_result(swapped, TASK)
@@ -71,7 +67,6 @@ def test_speeds_follow_from_durations():
 
 @given(st.integers(0, len(both()) - 3))
 def test_an_output_that_is_cut_is_never_a_result(length):
-    """Neither a full disk nor a crash leaves half a result."""
     with pytest.raises(CellError):
         read_result(both()[:length], TASK)
 
@@ -108,7 +103,6 @@ def without(field):
     ],
 )
 def test_an_output_of_another_shape_is_no_result(output, words):
-    """Both tests once, each field of its type, each sample above zero."""
     with pytest.raises(CellError, match=words):
         read_result(output, TASK)
 
@@ -126,21 +120,18 @@ def test_an_output_of_another_shape_is_no_result(output, words):
     ],
 )
 def test_what_was_understood_is_compared_with_what_was_asked(changes, phrases):
-    """What llama-bench understood stands in its results."""
     result = read_result(both(**changes), TASK)
 
     assert phrases == set(differences(result, TASK, layers=999))
 
 
 def test_the_last_phase_counts():
-    """Progress is read from the last line that states any."""
     assert "generation run 2/2" == last_phase(REAL)
     assert "warmup prompt run" == last_phase(REAL.partition(": depth run")[0])
     assert last_phase("llama_context: n_ctx = 512") is None
 
 
 def test_texts_of_the_tool_hold_no_terminal_escapes():
-    """They go into reasons, phases and reports."""
     evil = "q8_0\x1b]0;title\x07\u202e"
     result = read_result(both(type_k=evil, cpu_info=evil), TASK)
     phase = last_phase("llama-bench: benchmark 1/2: prompt run\x1b[2J 1/2\n")
@@ -180,7 +171,6 @@ def measured(tool, task, *, runs=None, silence_s=60.0, progress=ignore):
 
 
 def test_speeds_of_each_repetition_are_measured(tmp_path):
-    """512 tokens read and 128 written in a second each; the tool's facts with them."""
     runs = []
     found = measured(made_bench(tmp_path), speed_task(), runs=runs)
 
@@ -209,7 +199,6 @@ def test_speeds_of_each_repetition_are_measured(tmp_path):
     ],
 )
 def test_a_tool_that_fails_is_an_error_with_a_status(tmp_path, fault, status, reason):
-    """Whatever it exits with."""
     with pytest.raises(CellError, match=reason) as caught:
         measured(made_bench(tmp_path, fault), speed_task())
 
@@ -229,7 +218,6 @@ def test_a_tool_that_fails_is_an_error_with_a_status(tmp_path, fault, status, re
     ],
 )
 def test_something_else_than_asked_for_is_a_mismatch(tmp_path, fault, difference):
-    """What the log states counts as much as what the results state."""
     tool = made_bench(tmp_path, fault)
     if difference is None:  # the first context counts
         measured(tool, speed_task())
@@ -244,7 +232,6 @@ def test_something_else_than_asked_for_is_a_mismatch(tmp_path, fault, difference
 
 
 def test_a_bench_without_the_accelerator_of_the_server_is_a_mismatch(tmp_path):
-    """A CPU build beside a server for a GPU measures something else."""
     tool = made_bench(tmp_path, devices=("CUDA0 NVIDIA L4 (22563 MiB)",))
 
     with pytest.raises(CellError, match="knows no accelerator, not CUDA0"):
@@ -261,7 +248,6 @@ def hanging(tmp_path, monkeypatch):
 
 
 def test_a_tool_that_hangs_is_ended(hanging):
-    """A kernel may never return."""
     with pytest.raises(CellError, match="not done after") as caught:
         measured(hanging, speed_task(), silence_s=0.2)
 
@@ -269,8 +255,6 @@ def test_a_tool_that_hangs_is_ended(hanging):
 
 
 def test_an_interrupted_run_leaves_no_child(tmp_path, hanging):
-    """The tool is stopped when the callback raises."""
-
     def interrupt(_phase):
         raise KeyboardInterrupt
 
@@ -281,7 +265,6 @@ def test_an_interrupted_run_leaves_no_child(tmp_path, hanging):
 
 
 def test_a_part_of_the_layers_is_accepted_if_asked_for(tmp_path):
-    """Otherwise all layers are to be on the accelerator."""
     partly = "say=load_tensors: offloaded 20/33 layers to GPU"
     tool = made_bench(tmp_path, partly, arguments=("--n_gpu_layers", "20"))
 
@@ -301,7 +284,6 @@ def test_a_fallback_is_noted_beside_the_speeds(tmp_path):
 
 
 def test_arguments_are_those_of_the_server_where_the_tool_has_them(tmp_path):
-    """The user's win; the others are listed."""
     tool = made_bench(
         tmp_path, arguments=("-ngl", "7", "--rope-scale", "4"), is_tiny=True
     )
@@ -316,7 +298,6 @@ def test_arguments_are_those_of_the_server_where_the_tool_has_them(tmp_path):
 
 
 def test_rotation_is_switched_off_by_a_variable(tmp_path):
-    """The one that llama.cpp reads, as for a server; and the log must confirm it."""
     for rotation in (True, False):
         measured(made_bench(tmp_path, rotation=rotation), speed_task())
     rotates = made_bench(tmp_path, "say=llama: attn_rot_k = 64", rotation=False)
@@ -330,7 +311,6 @@ def test_rotation_is_switched_off_by_a_variable(tmp_path):
 
 @pytest.mark.parametrize("option", ["--n-depth", "--output jsonl"])
 def test_a_bench_without_a_needed_option_is_too_old(tmp_path, option):
-    """The error names the option and a way to get a newer one."""
     help_text = (LOGS / "bench-help.txt").read_text()
     missing = "jsonl" if "jsonl" in option else option
     (tmp_path / "help").write_text(help_text.replace(missing, "gone"))

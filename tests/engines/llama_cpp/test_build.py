@@ -35,7 +35,6 @@ def world(tmp_path, monkeypatch):
 
 
 def test_a_build_leaves_the_programs_the_licence_and_a_note(world):
-    """Nothing else is kept, and `find` finds the new server."""
     folder = world.build()
     note = json.loads((folder / "build.json").read_text())
 
@@ -51,10 +50,7 @@ def test_a_build_leaves_the_programs_the_licence_and_a_note(world):
 
 
 def test_three_programs_of_a_numbered_release_are_built_without_amx(world):
-    """
-    There is no git checkout to ask for number and commit; AMX code ends with SIGILL on
-    some processors; never are there more compilers than cores.
-    """
+    """AMX code ends with SIGILL on some processors; there is no git checkout to ask."""
     world.build()
     configured = (world.folder / "cmake.said").read_text()
     compiled = (world.folder / "ninja.said").read_text().split()
@@ -70,7 +66,6 @@ def test_three_programs_of_a_numbered_release_are_built_without_amx(world):
 
 
 def test_cuda_is_switched_on_where_compiler_and_gpu_are(world, monkeypatch):
-    """All pairs of cache types get a kernel; nvcc without a GPU changes nothing."""
     nvcc = script(world.bin / "nvcc", "")
     assert building.cuda_compiler() is None
 
@@ -84,7 +79,6 @@ def test_cuda_is_switched_on_where_compiler_and_gpu_are(world, monkeypatch):
 
 
 def test_a_build_is_done_once(world):
-    """The second time nothing is fetched or compiled."""
     first = world.build()
     script(world.bin / "pip", "exit 1")
 
@@ -92,7 +86,6 @@ def test_a_build_is_done_once(world):
 
 
 def test_progress_is_read_from_the_log(world):
-    """Phases come in order, and compiling ends with all steps done."""
     world.build()
     phases = list(dict.fromkeys(phase for phase, _, _ in world.progress))
     compiling = [steps for phase, *steps in world.progress if phase == "compiling"]
@@ -104,7 +97,6 @@ def test_progress_is_read_from_the_log(world):
 
 
 def test_a_page_of_warnings_does_not_set_progress_back(world):
-    """The last step is kept while the end of the log shows none."""
     seen = world.folder / "seen"
     noise = "i=0; while [ $i -lt 900 ]; do echo warning: something unused; i=$((i+1))"
     world.ninja(
@@ -118,7 +110,6 @@ def test_a_page_of_warnings_does_not_set_progress_back(world):
 
 
 def test_an_archive_of_another_hash_is_not_unpacked(world):
-    """A wrong hash ends the build before anything in the archive is used."""
     with pytest.raises(ToolFailed, match="brought an archive of SHA-256"):
         world.build(sha256="0" * 64)
 
@@ -130,9 +121,6 @@ def test_an_archive_of_another_hash_is_not_unpacked(world):
     "words", ["DO NOT MATCH THE HASHES:\n Got   abc", "No matching distribution"]
 )
 def test_what_pip_refuses_is_shown_in_its_words(world, words):
-    """
-    The first check of the hash is pip's; the hint names mirrors, and the log is kept.
-    """
     script(world.bin / "pip", f"echo 'ERROR: {words}'; exit 1")
 
     with pytest.raises(ToolFailed) as caught:
@@ -145,7 +133,6 @@ def test_what_pip_refuses_is_shown_in_its_words(world, words):
 
 
 def test_a_compiler_error_is_shown_and_its_log_kept(world):
-    """The message has the lines from the first error on, the hint names the log."""
     world.ninja(end="echo 'a.c:1: error: no such thing'; exit 1")
 
     with pytest.raises(ToolFailed, match="no such thing") as caught:
@@ -165,7 +152,6 @@ def test_a_compiler_error_is_shown_and_its_log_kept(world):
     ],
 )
 def test_a_server_of_another_number_or_none_is_not_kept(world, ninja, words):
-    """The folder gets its final name only after --version states the right build."""
     world.ninja(**ninja)
 
     with pytest.raises(ToolFailed, match=words):
@@ -175,8 +161,6 @@ def test_a_server_of_another_number_or_none_is_not_kept(world, ninja, words):
 
 
 def test_an_interrupted_build_leaves_nothing(world):
-    """Ctrl-C ends the compilers and removes the draft."""
-
     def interrupt(done):
         if done:
             raise KeyboardInterrupt
@@ -191,7 +175,6 @@ def test_an_interrupted_build_leaves_nothing(world):
 
 
 def test_a_second_builder_waits_for_the_first(world):
-    """It reports that it waits, and does not build again."""
     folder = release.built_folder()
     folder.parent.mkdir(parents=True)
     lock = folder.with_name("b11434-2.lock").open("wb")
@@ -210,7 +193,6 @@ def test_a_second_builder_waits_for_the_first(world):
 
 
 def test_a_missing_compiler_is_noticed_first(world, monkeypatch):
-    """Nothing is fetched before, and the hint has the command that installs one."""
     monkeypatch.setenv("PATH", str(world.folder / "nowhere"))
 
     with pytest.raises(ToolMissing, match="a C compiler is missing") as caught:
@@ -221,7 +203,6 @@ def test_a_missing_compiler_is_noticed_first(world, monkeypatch):
 
 
 def test_a_full_disk_is_noticed_first(world, monkeypatch):
-    """A build needs `NEEDED_BYTES` for a while."""
     monkeypatch.setattr(machine, "free_disk_bytes", lambda _: 1 << 20)
 
     with pytest.raises(FolderUnusable, match="MiB are free"):
@@ -229,7 +210,6 @@ def test_a_full_disk_is_noticed_first(world, monkeypatch):
 
 
 def test_an_old_cmake_is_not_used(world):
-    """A new one is fetched, and ninja with it, into the draft alone."""
     newer = world.cmake("4.0.0").replace('"$2/bin"', '"$2/bin"; touch /dev/null')
     script(world.folder / "newer-cmake", newer)
     script(world.bin / "cmake", world.cmake("3.16.3"))
@@ -249,7 +229,6 @@ def test_an_old_cmake_is_not_used(world):
 
 
 def test_jobs_are_bounded_by_memory(monkeypatch):
-    """One compiler per 2 GiB, one per core, and never none."""
     monkeypatch.setattr(machine, "usable_cores", lambda: 8)
     for free_gib, expected in ((64, 8), (7, 3), (1, 1)):
         monkeypatch.setattr(
@@ -259,9 +238,6 @@ def test_jobs_are_bounded_by_memory(monkeypatch):
 
 
 def test_the_tree_of_an_archive_is_unpacked_alone(tmp_path):
-    """
-    Not the package around it; programs stay executable, and other files do not get so.
-    """
     pack(tmp_path / "a.tar.gz")
 
     tree = unpack(tmp_path / "a.tar.gz", into=tmp_path / "into")
@@ -273,7 +249,6 @@ def test_the_tree_of_an_archive_is_unpacked_alone(tmp_path):
 
 
 def test_build_tools_inherit_no_variable_that_leads_them_elsewhere():
-    """PYTHONPATH, MAKEFLAGS and LLAMA_ARG_* are dropped; proxies and flags are kept."""
     env = environment_of(
         {
             "PATH": "/bin",

@@ -31,7 +31,6 @@ LINES = "".join(f"line {number}\n" for number in range(40))
 
 
 def test_a_reply_of_many_tokens_arrives_whole(tmp_path):
-    """Text, counts and times, a probability and a gap for each token."""
     with fake_server(tmp_path) as served:
         reply = served.client.complete(QUESTION)
 
@@ -72,14 +71,12 @@ def count(served):
 def test_an_answer_that_goes_wrong_has_an_error_of_its_own(
     asked, fault, error, tmp_path
 ):
-    """Half an answer is never returned, and no library's exception is raised."""
     with fake_server(tmp_path, fault) as served, pytest.raises(error):
         asked(served)
 
 
 @pytest.mark.parametrize("fault", ["slow-headers", "slow", "pings"])
 def test_a_server_that_says_next_to_nothing_is_left(fault, tmp_path):
-    """Single bytes of headers or of an event, and pings, do not extend the deadline."""
     with (
         fake_server(tmp_path, fault, silence_s=0.5) as served,
         pytest.raises(ServerSilent) as caught,
@@ -103,10 +100,6 @@ def test_a_server_that_shuts_down_is_not_waited_for(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("faults", [(), ("no-grammar",)], ids=["at once", "by token"])
 def test_an_answer_is_scored_without_being_asked_for(faults, tmp_path):
-    """
-    Each of its tokens has a probability, a lead and an end in the text; also where
-    the server knows no grammar of tokens.
-    """
     with fake_server(tmp_path, *faults) as served:
         forced = served.client.force(QUESTION, "right")
 
@@ -120,15 +113,11 @@ def test_an_answer_is_scored_without_being_asked_for(faults, tmp_path):
     [("reset", ServerGone), ("html", BadReply), ("refuse=500", Refused)],
 )
 def test_scoring_goes_wrong_as_a_reply_does(fault, error, tmp_path):
-    """The same checks, the same errors."""
     with fake_server(tmp_path, fault) as served, pytest.raises(error):
         served.client.force(QUESTION, "a text of many tokens")
 
 
 def test_a_port_without_a_server_is_silent():
-    """
-    A server that has not bound its port yet is not ready; any other question fails.
-    """
     with Client("http://127.0.0.1:9", api_key="k") as connection:
         assert Readiness.SILENT is connection.readiness("a")
         with pytest.raises(ServerGone):
@@ -136,7 +125,6 @@ def test_a_port_without_a_server_is_silent():
 
 
 def test_proxies_of_the_environment_are_not_used(tmp_path, monkeypatch):
-    """Requests go to loopback whatever HTTP_PROXY says."""
     monkeypatch.setitem(os.environ, "HTTP_PROXY", "http://127.0.0.1:9")
     monkeypatch.setitem(os.environ, "ALL_PROXY", "http://127.0.0.1:9")
 
@@ -146,7 +134,6 @@ def test_proxies_of_the_environment_are_not_used(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("tokens", [512, 601, 767])
 def test_the_hint_of_a_prompt_that_is_too_long_names_a_context(tokens):
-    """One that suffices; a reply takes room, too."""
     stated = {
         "code": 400,
         "message": f"request ({tokens} tokens) exceeds the available context size",
@@ -188,12 +175,10 @@ def chat(*choices, enough=lambda _: False):
     ],
 )
 def test_why_a_completion_ended_is_kept(last, finish):
-    """``length`` means that the limit of tokens ended it."""
     assert finish == completion({"content": "", "stop": True, **last}).finish
 
 
 def test_counts_and_times_are_those_of_the_last_event_that_states_them():
-    """A reply that is cut has them, too."""
     timings = {
         "cache_n": 10,
         "prompt_n": 2,
@@ -216,7 +201,6 @@ def test_counts_and_times_are_those_of_the_last_event_that_states_them():
 
 
 def test_a_chat_tells_thinking_and_answer_apart():
-    """Thinking is not part of the answer, nor passed to ``enough``."""
     other = {"id": 2, "logprob": -2.5}
     probabilities = [{"id": 1, "logprob": -0.1, "top_logprobs": [other]}]
     reply = chat(
@@ -256,7 +240,6 @@ def test_an_event_that_only_states_usage_is_no_end():
     ],
 )
 def test_an_event_of_another_shape_is_refused(read, event):
-    """Types are checked here, so that no later code has to."""
     with pytest.raises(BadReply):
         read(event)
 
@@ -287,10 +270,6 @@ PROMPT = "alpha = 'kX9bQ2'\nbeta = 'Zt71Wc'\ngamma = 'Pq04Lm'\n" * 2 + "alpha = 
 
 @pytest.mark.real
 def test_the_real_server_counts_and_renders(real):
-    """
-    The built-in model has a token for each byte, and one that begins a prompt; of many
-    texts each is counted alone, an empty one has no tokens.
-    """
     assert 6 == real.count_tokens("hello")
     assert 5 == real.count_tokens("hello", add_special=False)
     assert [5, 0, 3, 3] == real.counts(["hello", "", "a\nb", "\u20ac"])
@@ -305,7 +284,6 @@ def test_the_real_server_counts_and_renders(real):
 
 @pytest.mark.real
 def test_chat_and_completion_give_the_same_text(real):
-    """A template that adds nothing makes a chat the completion of its text."""
     completed = real.complete(Completion(prompt=PROMPT, max_tokens=30))
     chatted = real.chat(Chat(messages=(Message("user", PROMPT),), max_tokens=30))
 
@@ -317,7 +295,6 @@ def test_chat_and_completion_give_the_same_text(real):
 
 @pytest.mark.real
 def test_a_question_asked_again_is_answered_the_same_after_a_cut(real):
-    """What an earlier reply left in the cache changes nothing."""
     question = Completion(prompt=PROMPT, max_tokens=60)
     first = real.complete(question)
     cut = real.complete(question, enough=lambda text: "\n" in text)
@@ -331,7 +308,6 @@ def test_a_question_asked_again_is_answered_the_same_after_a_cut(real):
 
 @pytest.mark.real
 def test_the_real_server_scores_what_it_would_have_written_as_it_wrote_it(real):
-    """Forced to its own reply, a model gives each token its probability again."""
     question = Completion(prompt=PROMPT, max_tokens=12)
     written = real.complete(question)
     forced = real.force(question, written.text)
@@ -344,10 +320,6 @@ def test_the_real_server_scores_what_it_would_have_written_as_it_wrote_it(real):
 
 @pytest.mark.real
 def test_the_real_server_scores_what_it_would_never_write(real):
-    """
-    A probability that is far from the first is told, too, and that of each part of a
-    character, though it ends none.
-    """
     question = Completion(prompt=PROMPT, max_tokens=12)
     right = f"'\u20ac{real.complete(question).text[1:6]}"
     forced = real.force(question, right)
@@ -359,7 +331,6 @@ def test_the_real_server_scores_what_it_would_never_write(real):
 
 @pytest.mark.real
 def test_the_real_server_refuses_a_prompt_that_is_too_long(real):
-    """The error says by how much."""
     with pytest.raises(Refused, match="exceed_context_size_error") as caught:
         real.complete(Completion(prompt="x" * 3000, max_tokens=1))
 
@@ -382,10 +353,7 @@ def words_of(name):
 def test_a_coarse_k_costs_a_language_model_some_of_its_recall(
     llama_server, smollm2, tmp_path
 ):
-    """
-    The right lines are less probable after a K in four bits, though it would write
-    them with neither cache.
-    """
+    """K in four bits makes its lines less probable; it writes them with neither."""
     names = WORDS[:4]
     text = "\n".join(map(words_of, names))
     means = {}

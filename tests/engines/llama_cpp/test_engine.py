@@ -56,19 +56,13 @@ def preflight(folder, *faults):
     ],
 )
 def test_only_pairs_that_not_every_build_has_are_in_doubt(pair, doubtful):
-    """
-    Those with different types, and those with a type of which some builds have none;
-    of a quantized V a server says nothing.
-    """
+    """Of a quantized V a server says nothing."""
     assert doubtful is fake_llama_cpp(devices=GPU).needs_preflight(Pair.parse(pair))
 
 
 @pytest.mark.parametrize("argument", ["-nkvo", "--no_kv_offload"])
 def test_attention_on_the_host_is_not_in_doubt(argument):
-    """
-    Without an accelerator, or where the user keeps the cache on the host, it has
-    nowhere to fall back to.
-    """
+    """Without an accelerator, or with the cache on the host, there is no fallback."""
     engine = fake_llama_cpp(devices=GPU, arguments=("-t", "4", argument))
 
     assert not engine.needs_preflight(Pair("q8_0", "f16"))
@@ -79,10 +73,7 @@ def test_attention_on_the_host_is_not_in_doubt(argument):
     "faults", [(f"say-if=auto={LEFT}",), (f"say={LEFT}", "die=1")], ids=["told", "died"]
 )
 def test_attention_that_would_leave_the_accelerator_is_told(faults, tmp_path):
-    """
-    By the server itself, asked with flash attention left to its choice; with a
-    quantized V it says so and ends.
-    """
+    """Flash attention is left to its choice; with a quantized V it says so and ends."""
     trouble = preflight(tmp_path, *faults)
 
     assert Status.FALLBACK_CPU is trouble.status
@@ -91,7 +82,6 @@ def test_attention_that_would_leave_the_accelerator_is_told(faults, tmp_path):
 
 @pytest.mark.parametrize("faults", [(), ("die=1",), ("types=f16/f16",)])
 def test_whatever_else_is_wrong_is_left_to_the_cell(faults, tmp_path):
-    """A preflight only looks for fallbacks; the cell itself tells the rest."""
     assert None is preflight(tmp_path, *faults)
 
 
@@ -99,11 +89,7 @@ def test_whatever_else_is_wrong_is_left_to_the_cell(faults, tmp_path):
 def test_the_real_server_checks_attention_without_warming_up(
     llama_server, nano, tmp_path
 ):
-    """
-    It answers on a machine where attention stays where it is, computes nothing, and has
-    the smallest context; whatever else the cell asks for stays.
-    This build does not check a quantized V, so V is not.
-    """
+    """This build does not check a quantized V, so V is not quantized."""
     engine = real_llama_cpp(llama_server, nano, arguments=("--device", "none"))
 
     trouble = engine.preflight(Pair("q8_0", "f16"), log=tmp_path / "preflight.log")
@@ -131,7 +117,6 @@ def count(folder, *faults):
 
 
 def test_what_counts_is_the_smallest_server(tmp_path):
-    """No cache types, and nothing on an accelerator; other arguments are passed on."""
     engine = fake_llama_cpp(arguments=("-ngl", "99", "-t", "1"))
     log = tmp_path / "log"
 
@@ -153,7 +138,6 @@ def test_what_counts_is_the_smallest_server(tmp_path):
 def test_an_argument_that_the_server_does_not_serve_with_is_refused(
     words, status, reason, tmp_path
 ):
-    """As any other mistake in the request is; with some it prints and ends well."""
     error = count(tmp_path, f"say={words}", f"die={status}")
 
     assert 2 == error.exit_code
@@ -162,10 +146,6 @@ def test_an_argument_that_the_server_does_not_serve_with_is_refused(
 
 
 def test_a_server_that_fails_to_count_is_an_error_of_the_machine(tmp_path):
-    """
-    The message is kept, and the hint names the log; a file's own error is none of
-    the command line.
-    """
     words = "llama_mmap: failed to map: Invalid argument"
     error = count(tmp_path, f"say={words}", "die=1")
 
@@ -195,7 +175,6 @@ def test_a_template_that_fills_the_memory_is_stopped_and_named(
 
 
 def test_a_template_without_end_is_stopped_and_named(tmp_path, monkeypatch):
-    """After a bounded time, at the start as well as when it is rendered."""
     monkeypatch.setattr(llama_cpp, "COUNT_TIMEOUT_S", 0.3)
     monkeypatch.setattr(processes, "GRACES_S", ((signal.SIGKILL, 60.0),))
     with (
@@ -214,7 +193,6 @@ def test_a_template_without_end_is_stopped_and_named(tmp_path, monkeypatch):
 @pytest.mark.real
 @pytest.mark.parametrize("args", [("-nlg", "99"), ("-t", "many")])
 def test_the_real_server_refuses_arguments(llama_server, nano, args, tmp_path):
-    """Misspelled ones and wrong values."""
     engine = real_llama_cpp(llama_server, nano, arguments=args)
 
     with pytest.raises(BadInput), engine.tokenizing(log=tmp_path / "counting.log"):
@@ -232,7 +210,6 @@ def real_llama_cpp(llama_server, nano, **spec):
 
 
 def test_an_engine_has_the_abilities_of_the_programs_beside_the_server(tmp_path):
-    """What is missing is named, with how to get it."""
     engine = fake_llama_cpp()
     whole = replace(engine, tools=replace(engine.tools, bench=tmp_path))
 
@@ -277,7 +254,6 @@ def test_what_the_real_server_cannot_render_is_left_in_no_file(
 
 
 def test_thinking_is_switched_off_where_the_binary_can(tmp_path):
-    """Of a completion nothing is switched off."""
     options = {"--reasoning-budget"}
     chat = fake_llama_cpp(options=options, thinking=False)
 
@@ -290,7 +266,6 @@ def test_thinking_is_switched_off_where_the_binary_can(tmp_path):
 
 
 def test_a_cell_may_think_whatever_the_run_says(tmp_path):
-    """As an evaluation does; and other programs reach it by its address."""
     chat = fake_llama_cpp(options={"--reasoning-budget"}, thinking=False)
 
     with chat.serving(replace(CELL, thinks=True), log=tmp_path / "log") as served:
@@ -303,7 +278,6 @@ def test_a_cell_may_think_whatever_the_run_says(tmp_path):
 
 
 def test_a_variable_that_would_change_all_cells_is_told(monkeypatch):
-    """It is not passed on, and the option that does it is named."""
     monkeypatch.delenv("LLAMA_ATTN_ROT_DISABLE", raising=False)
     assert () == fake_llama_cpp().notes()
     monkeypatch.setenv("LLAMA_ATTN_ROT_DISABLE", "1")
@@ -329,10 +303,6 @@ L4S = tuple(f"CUDA{n} NVIDIA L4 (22563 MiB)" for n in range(3))
     ],
 )
 def test_a_device_is_one_that_is_there_and_lent_to_us(monkeypatch, device, lent, seen):
-    """
-    By its number, or its place among those that a scheduler lends; every program of
-    llama.cpp is told of that one alone.
-    """
     for name in VISIBLE_DEVICES:
         monkeypatch.delenv(name, raising=False)
     if lent:

@@ -17,7 +17,6 @@ def test_a_token_that_the_prompt_alone_does_not_have_is_scored():
 
 
 def test_a_token_of_the_prompt_that_changed_is_not_of_the_continuation():
-    """What the tokenizer cuts otherwise before the continuation is no part of it."""
     whole = pieces("f", "()", ":\n", "a")
 
     assert {3: 1} == right_ends([100, 7, 8], whole, "a")

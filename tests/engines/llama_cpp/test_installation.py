@@ -21,7 +21,6 @@ def _empty_world(tmp_path, monkeypatch):
 
 
 def test_the_order_is_argument_environment_path_cache(tmp_path, monkeypatch):
-    """A place is searched only if those before it hold nothing."""
     built = llama_like(release.built_folder() / "llama-server")
     assert (built, "the cache folder") == (find().server, find().source)
 
@@ -40,7 +39,6 @@ def test_the_order_is_argument_environment_path_cache(tmp_path, monkeypatch):
 
 
 def test_a_missing_server_is_reported_with_the_ways_to_get_one():
-    """The hint names our own build and Homebrew's."""
     with pytest.raises(ToolMissing) as caught:
         find()
 
@@ -50,7 +48,6 @@ def test_a_missing_server_is_reported_with_the_ways_to_get_one():
 
 
 def test_a_path_that_is_no_program_is_refused_for_what_it_is(tmp_path, monkeypatch):
-    """What was named explicitly is never silently skipped, though PATH has a server."""
     llama_like(tmp_path / "llama-server")
     monkeypatch.setenv("PATH", str(tmp_path))
     (tmp_path / "file").touch()
@@ -133,9 +130,6 @@ def test_a_server_tells_what_it_uses_of_the_processor(tmp_path, system_info, exp
     ids=["a missing library", "a crash", "another program", "hangs", "a binary"],
 )
 def test_what_is_no_working_server_is_reported(tmp_path, monkeypatch, content, words):
-    """
-    With its last words, its signal, or its answer; each question has a time limit.
-    """
     monkeypatch.setattr(installation, "ASK_TIMEOUT_S", 1.0 if "no" in words else 60.0)
     path = script(tmp_path / "llama-server", "")
     path.write_bytes(content)
@@ -145,10 +139,6 @@ def test_what_is_no_working_server_is_reported(tmp_path, monkeypatch, content, w
 
 
 def test_types_and_options_are_read_from_the_help():
-    """
-    Types across wrapped lines, in a fork's spelling and order; K and V have their own
-    lists. An option that only a description mentions is none.
-    """
     found = read_help(VERSION, HELP)
 
     assert found is not None
@@ -170,17 +160,12 @@ def test_types_and_options_are_read_from_the_help():
     ],
 )
 def test_old_and_new_versions_are_told_from_other_programs(text, help_text, expected):
-    """
-    The number comes before the commit, or follows the word build; without a version
-    line or the option of cache types it is another program.
-    """
     found = read_help(text, help_text)
 
     assert expected == (found and (found.version, found.build))
 
 
 def test_older_layouts_are_read():
-    """Lines may be indented or starred, and need not list the types."""
     text = (
         "usage: llama-server\n\n"
         "  -h,    --help, --usage          print usage\n"
@@ -196,7 +181,6 @@ def test_older_layouts_are_read():
 
 @pytest.mark.real
 def test_the_real_server_answers_every_question(llama_server):
-    """The pinned build lists the nine types of upstream and all options we use."""
     facts = ask(find(llama_server=llama_server).server)
     upstream = {
         *("f32", "f16", "bf16", "q8_0", "q5_1", "q5_0", "q4_1", "q4_0", "iq4_nl"),

@@ -30,7 +30,6 @@ from codeneedle.engines.llama_cpp.log import (
     read_log,
     size,
     statistics,
-    tail,
     too_short,
     trouble,
 )
@@ -49,7 +48,6 @@ RUNS = read(log("real-q8_0-q4_0"))
 
 
 def test_everything_that_runs_is_read_from_a_real_log():
-    """A server started with -lv 4 states each setting that a cell depends on."""
     expected = Effective(
         build="11434 (unknown)",
         context=8192,
@@ -76,7 +74,6 @@ def test_everything_that_runs_is_read_from_a_real_log():
 
 
 def test_offload_and_buffers_of_all_devices_are_read():
-    """On a GPU the layers there, and the compute buffers of device and host, count."""
     effective = read(log("quoted-cuda-f16-conversion"))
 
     assert (33, 33) == (effective.offloaded_layers, effective.total_layers)
@@ -96,7 +93,6 @@ def test_both_caches_of_a_sliding_window_count_and_those_of_a_draft_model_do_not
 
 
 def test_older_builds_are_read_as_well():
-    """Without prefixes, with other names, and beside a recurrent state."""
     effective = read(log("quoted-hybrid-old-build"))
 
     assert "6000 (abcdef0)" == effective.build
@@ -164,7 +160,6 @@ def test_the_reason_of_a_failure_is_found(name, status, words):
     ],
 )
 def test_each_backend_s_message_is_known(status, line):
-    """What a build cannot do, no memory, no threads; lines around it tell less."""
     found = trouble(f"warming up the model\n0.00.908.334 E {line}\nexiting due to it")
 
     assert found is not None
@@ -172,7 +167,6 @@ def test_each_backend_s_message_is_known(status, line):
 
 
 def test_a_healthy_log_has_no_trouble():
-    """Warnings of a server that works are not taken for failures."""
     healthy = log("real-q8_0-q4_0")
 
     assert (None, None) == (trouble(healthy), fallback(healthy))
@@ -194,7 +188,6 @@ def test_a_fallback_is_noticed(name, status):
 
 
 def test_the_evidence_is_the_lines_that_name_types_context_and_attention():
-    """They are stored with a mismatch."""
     lines = evidence(log("real-q8_0-q4_0"))
 
     assert any("K (q8_0)" in line for line in lines)
@@ -202,7 +195,6 @@ def test_the_evidence_is_the_lines_that_name_types_context_and_attention():
 
 
 def test_the_last_lines_of_a_log_hold_no_control_characters():
-    """Colours and control characters of a log never reach a terminal."""
     text = "\x1b[31mred\x1b[0m\n\n\x07bell\x00\n\x1b]0;title\x07done\n"
 
     assert ("red", " bell", "done") == last_lines(text)
@@ -270,10 +262,6 @@ STILL = replace(ASKED, rotation=False)
     ],
 )
 def test_each_difference_from_what_was_asked_for_is_named(asked, runs, differences):
-    """
-    Of types, context, flash attention, layers and rotation; only types that the log
-    does not name are not taken for granted.
-    """
     assert differences == mismatches(asked, runs)
 
 
@@ -293,16 +281,12 @@ def test_a_type_that_is_another_one_at_first_is_a_mismatch(line, differences):
 
 
 def test_both_ends_of_a_long_log_are_read(tmp_path):
-    """A log of at most twice the limit is read whole; a missing one is empty."""
     path = tmp_path / "log"
     path.write_bytes(b"abcdef")
 
     assert "abcdef" == read_log(path, end_bytes=3)
     assert "ab\n[...]\nef" == read_log(path, end_bytes=2)
-    assert b"ef" == tail(path, 2)
-    assert b"abcdef" == tail(path, 9)
     assert "" == read_log(tmp_path / "none")
-    assert b"" == tail(tmp_path / "none", 2)
 
 
 def test_a_server_that_shuts_down_says_so_near_the_end_of_its_log(tmp_path):
@@ -330,7 +314,6 @@ def test_a_server_that_shuts_down_says_so_near_the_end_of_its_log(tmp_path):
 def test_how_a_program_ended_is_said_by_its_exit_code(
     returncode, phrase, status, words
 ):
-    """Negative ones are signals, of which two have causes that the log cannot tell."""
     found = exit_cause(returncode)
 
     assert phrase == exit_phrase(returncode)
@@ -339,7 +322,6 @@ def test_how_a_program_ended_is_said_by_its_exit_code(
 
 
 def test_lines_have_no_time_stamps_and_blank_ones_are_left_out():
-    """Only the prefix of llama.cpp's own logger is removed."""
     text = "0.00.073.447 I main: x\n\n   \n0.1 I kept\n"
 
     assert ["main: x", "0.1 I kept"] == list(lines(text))
@@ -370,7 +352,6 @@ REQUIRED = (
 
 
 def test_all_statistics_of_a_complete_output_are_read():
-    """Values and their errors, perplexities, divergences, probabilities."""
     found = statistics(COMPLETE)
 
     assert found is not None
@@ -388,10 +369,7 @@ def test_all_statistics_of_a_complete_output_are_read():
 
 
 def test_each_chunk_by_itself_follows_from_the_means_so_far():
-    """
-    Their mean is that of all, and shares are whole tokens: 221, 222, 227 and 230 of
-    255.
-    """
+    """Their mean is that of all; shares are whole tokens: 221, 222, 227, 230 of 255."""
     found, whole = by_chunk(COMPLETE, tokens=255), statistics(COMPLETE)
 
     assert 4 == len(found)
@@ -418,7 +396,6 @@ def test_a_divergence_of_minus_zero_is_zero():
 
 
 def test_no_number_comes_from_an_output_that_is_cut_anywhere():
-    """There are all statistics or none."""
     whole = statistics(COMPLETE)
     complete_from = COMPLETE.index(LAST) + len(LAST)
     offsets = {
@@ -434,7 +411,6 @@ def test_no_number_comes_from_an_output_that_is_cut_anywhere():
 
 @pytest.mark.parametrize("label", REQUIRED)
 def test_a_missing_line_makes_the_statistics_incomplete(label):
-    """Each stored number is required."""
     lines = COMPLETE.splitlines(keepends=True)
     without = [line for line in lines if not line.startswith(label)]
 
@@ -453,9 +429,6 @@ def test_a_missing_line_makes_the_statistics_incomplete(label):
     ids=["two outputs", "a line twice", "no number", "other chunks than announced"],
 )
 def test_statistics_that_contradict_are_refused(text):
-    """
-    Two outputs in one file are neither averaged nor chosen from; NaN is not measured.
-    """
     assert statistics(text) is None
 
 
@@ -553,15 +526,11 @@ def test_the_final_perplexity_ends_a_run_that_writes():
     ],
 )
 def test_progress_and_early_ends_are_read_in_both_modes(name, done, early):
-    """
-    Writing prints ``[1]12.3,``, comparing prints a row. The tool may exit, with 0,
-    before its log is written: no result and no error.
-    """
+    """The tool may exit with 0 before its log is written: no result and no error."""
     assert (done, early) == (chunks_done(printed(name)), ends_early(printed(name)))
 
 
 def test_sizes_are_read():
-    """Chunks and context before the first chunk, or how many tokens the text lacks."""
     assert Size(chunks=4, context=512) == size(printed("base")) == size(COMPLETE)
     assert size(printed("text-too-short")) is None
     assert Lengths(needed=1024, found=701) == too_short(printed("text-too-short"))

@@ -54,7 +54,6 @@ def hasty(monkeypatch):
 
 
 def test_a_pair_is_compared_with_the_written_reference(tmp_path, run):
-    """The reference is written once, with its text beside it, and used again."""
     tool = made_perplexity(tmp_path)
     floor = compared(tool, divergence_task(run))
     found = compared(tool, divergence_task(run, "q4_0/q4_0"))
@@ -74,7 +73,6 @@ def test_a_pair_is_compared_with_the_written_reference(tmp_path, run):
 
 
 def test_each_run_is_noted_before_and_after(tmp_path, run):
-    """First with its command, then with what the log tells."""
     runs = []
     compared(made_perplexity(tmp_path), divergence_task(run, "q4_0/q4_0"), runs=runs)
 
@@ -107,7 +105,6 @@ def test_a_base_file_that_came_out_short_is_an_error(tmp_path, run):
     ids=str,
 )
 def test_a_reference_of_something_else_is_not_used(tmp_path, run, changes, model):
-    """Weights, text, pair and chunks must be the same, and so must arguments."""
     task = divergence_task(run)
     compared(made_perplexity(tmp_path), task)
 
@@ -134,10 +131,6 @@ def test_a_reference_of_something_else_is_not_used(tmp_path, run, changes, model
 def test_a_tool_that_fails_is_an_error_with_a_status(
     tmp_path, run, fault, status, words
 ):
-    """
-    Whatever it exits with: half of these exit 0. What each line of its log means is
-    the parser's (`test_log`).
-    """
     tool = made_perplexity(tmp_path, fault)
     pair = {"wrong-types": "q8_0/q8_0"}.get(fault, "f16/f16")
     task = divergence_task(run, pair, reference=Pair.parse(pair))
@@ -175,7 +168,6 @@ def test_a_tool_that_writes_nothing_is_ended(tmp_path, run, hasty, monkeypatch):
 
 
 def test_an_interrupted_run_leaves_no_draft_and_no_child(tmp_path, run, hasty):
-    """Progress is a number of chunks; the stand-in hangs after the first."""
     draft = BaseFile.of(run, context=512).draft
 
     def interrupt(chunks):
@@ -193,7 +185,6 @@ def test_an_interrupted_run_leaves_no_draft_and_no_child(tmp_path, run, hasty):
 
 
 def test_a_folder_that_takes_no_file_is_an_error_of_the_folder(tmp_path, run):
-    """No other cell would fare better."""
     run.write_text("in the way")
 
     with pytest.raises(FolderUnusable, match=str(run)):
@@ -201,7 +192,6 @@ def test_a_folder_that_takes_no_file_is_an_error_of_the_folder(tmp_path, run):
 
 
 def test_a_text_that_turns_out_too_short_is_an_error_of_the_request(tmp_path, run):
-    """No other cell would fare better; the tool's own count is quoted."""
     tool = made_perplexity(tmp_path, "print=text-too-short")
 
     with pytest.raises(BadInput, match=r"701 tokens.*takes 1,024") as caught:
@@ -249,9 +239,7 @@ def test_a_text_is_given_only_to_write_a_base_file(tmp_path):
 
 
 def test_a_batch_is_never_longer_than_a_chunk(tmp_path):
-    """
-    The tool would compute several chunks side by side, in a cache of another shape.
-    """
+    """The tool would compute several chunks at once, in a cache of another shape."""
     tool = made_perplexity(tmp_path)
 
     assert "512" == value_of(tool.command(job()), "--batch-size")
@@ -271,7 +259,6 @@ def test_a_batch_is_never_longer_than_a_chunk(tmp_path):
 def test_the_user_s_number_of_layers_is_used_however_it_is_spelled(
     tmp_path, arguments, words, layers
 ):
-    """Underscores are dashes for llama.cpp. Otherwise all layers are offloaded."""
     tool = made_perplexity(tmp_path, arguments=arguments)
     command = tool.command(job())
 
@@ -288,7 +275,6 @@ def test_a_tiny_model_gets_few_threads_that_sleep(tmp_path):
 
 
 def test_all_layers_are_to_be_on_the_accelerator_unless_a_number_was_chosen(tmp_path):
-    """Distributions of other kernels are not compared unnoticed."""
     told = """\
 llama_context: n_ctx_seq             = 512
 llama_kv_cache: size = 1.00 MiB ( 512 cells, 1 layers, 1/1 seqs), \
@@ -302,7 +288,6 @@ load_tensors: offloaded 20/33 layers to GPU
 
 
 def test_the_version_is_that_which_the_tool_states(tmp_path):
-    """A tool that states none is called unknown."""
     silent = script(tmp_path / "silent", "true")
 
     assert "0.6.0-dev (build 11434, commit fake)" == made_perplexity(tmp_path).version
@@ -339,9 +324,7 @@ def check(tool, text_bytes, *, context=512, chunks=4):
 def test_a_text_with_fewer_bytes_than_tokens_needed_is_refused(
     tmp_path, text_bytes, context, chunks, hint
 ):
-    """
-    No tokenizer makes more tokens than bytes. The hint names only values that fit.
-    """
+    """No tokenizer makes more tokens than bytes."""
     tool = made_perplexity(tmp_path)
 
     with pytest.raises(BadInput, match=r"^wiki.txt: it has at most") as caught:
@@ -351,10 +334,7 @@ def test_a_text_with_fewer_bytes_than_tokens_needed_is_refused(
 
 
 def test_a_text_that_just_suffices_is_accepted(tmp_path):
-    """
-    Two chunks are needed even if one is computed; a text begins with up to two tokens
-    more than it has bytes.
-    """
+    """A text begins with up to two tokens more than it has bytes."""
     tool = made_perplexity(tmp_path)
     check(tool, 2046)
     check(tool, 1022, chunks=1)
@@ -453,10 +433,7 @@ def kept(tmp_path):
     [(260, 4, 546_772), (259, 4, 546_772), (128_256, 564, 36_893_861_492)],
 )
 def test_the_size_is_predicted_to_the_byte(vocabulary, chunks, size):
-    """
-    Measured with b11434 for the built-in model; for LLaMA 3 over wikitext-2, the
-    tool's README says 37 GB. A row has an even number of 16-bit values.
-    """
+    """Measured with b11434; the 37 GB for LLaMA 3 are of the tool's README."""
     assert size == predicted_bytes(vocabulary=vocabulary, chunks=chunks, context=512)
 
 
@@ -469,14 +446,12 @@ def test_only_the_second_half_of_a_chunk_is_scored(chunks, context, scored):
 
 
 def test_a_complete_file_of_the_same_identity_is_used(kept):
-    """Chunks, perplexity and seconds are those of its note."""
     assert KEPT == kept.usable(IDENTITY)
     assert not kept.draft.exists()
 
 
 @pytest.mark.parametrize("field", [field.name for field in fields(Identity)])
 def test_a_file_of_another_identity_is_not_used(kept, field):
-    """Text, weights, build, types, context, chunks, arguments: all must be the same."""
     value = getattr(IDENTITY, field)
     other = {str: f"{value}x", tuple: ("x",), bool: False, int: 999}[type(value)]
 
@@ -506,7 +481,6 @@ def test_a_file_of_another_identity_is_not_used(kept, field):
     ],
 )
 def test_a_damaged_or_foreign_file_is_not_used(kept, damaged, fault):
-    """Header and size say what is wrong; the note has a hash of tokens and end."""
     if damaged is None:
         kept.path.unlink()
     else:
@@ -528,7 +502,6 @@ def test_a_file_without_a_readable_note_is_not_used(kept, note):
 
 @pytest.mark.parametrize("which", ["path", "note_path", "draft"])
 def test_whatever_is_in_the_place_of_a_base_file_is_removed(kept, which):
-    """A pipe is not waited for; a file that is written again has no note before."""
     place = getattr(kept, which)
     place.unlink(missing_ok=True)
     os.mkfifo(place)

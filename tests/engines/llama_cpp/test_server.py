@@ -30,7 +30,6 @@ def impatient(monkeypatch):
 
 
 def test_a_served_cell_is_what_was_asked_and_gone_afterwards(tmp_path):
-    """The server ends with the block."""
     with fake_server(tmp_path) as served:
         assert Readiness.READY is served.client.readiness(served.launch.alias)
         (kv,) = served.effective().kv
@@ -63,10 +62,6 @@ def test_a_server_has_a_name_of_its_own(tmp_path):
 
 @pytest.mark.parametrize("fault", ["die=7", "die-loading=7", "die-in-round=7"])
 def test_a_server_that_dies_is_reported_at_once(fault, tmp_path):
-    """
-    With its exit code: the child is looked at before the port and any timeout, and a
-    broken connection is only what its death looks like from here.
-    """
     with pytest.raises(ServerDied) as caught, fake_server(tmp_path, fault) as served:
         served.client.complete(QUESTION)
 
@@ -83,7 +78,6 @@ def test_a_server_that_dies_is_reported_at_once(fault, tmp_path):
     ],
 )
 def test_the_log_says_why_a_server_died(line, status, words, excerpt, tmp_path):
-    """Its line is the reason, and its last words are kept."""
     with (
         pytest.raises(ServerDied, match=words) as caught,
         fake_server(tmp_path, f"say={line}", "die=1"),
@@ -95,7 +89,6 @@ def test_the_log_says_why_a_server_died(line, status, words, excerpt, tmp_path):
 
 
 def test_other_errors_of_a_block_get_the_last_words_of_the_log(tmp_path):
-    """Whatever failed in a round, its record shows what the server was doing."""
     with pytest.raises(CellError) as caught, fake_server(tmp_path, "html") as served:
         served.client.complete(QUESTION)
 
@@ -111,7 +104,6 @@ def test_other_errors_of_a_block_get_the_last_words_of_the_log(tmp_path):
     ],
 )
 def test_a_server_that_never_gets_ready_is_given_up(fault, words, tmp_path, impatient):
-    """In time, with what was seen of it last."""
     with (
         pytest.raises(CellError) as caught,
         fake_server(tmp_path, fault, load_timeout_s=4.0),
@@ -142,7 +134,6 @@ def test_a_pair_that_hangs_at_warm_up_is_given_up(tmp_path, impatient):
 
 
 def test_types_that_are_not_the_ones_asked_for_are_told(tmp_path):
-    """An error about them is left with the lines that decided it."""
     with (
         pytest.raises(CellError) as caught,
         fake_server(tmp_path, "types=f16/f16") as served,
@@ -155,7 +146,6 @@ def test_types_that_are_not_the_ones_asked_for_are_told(tmp_path):
 
 
 def test_types_that_are_not_named_are_told_as_well(tmp_path, monkeypatch):
-    """After a while in which the log may catch up."""
     monkeypatch.setattr(server, "LOG_DELAY_S", 0.1)
     with fake_server(tmp_path, "no-kv") as served:
         (difference,) = served.verify(CELL)
@@ -164,7 +154,6 @@ def test_types_that_are_not_named_are_told_as_well(tmp_path, monkeypatch):
 
 
 def test_a_part_of_the_layers_differs_unless_the_user_chose_it(tmp_path):
-    """Without a number, all of them are asked for."""
     launch = fake_launch("say=load_tensors: offloaded 20/33 layers to GPU")
     chosen = replace(launch, extra=(*launch.extra, "-ngl", "20"))
     log = tmp_path / "server.log"
@@ -178,7 +167,6 @@ def test_a_part_of_the_layers_differs_unless_the_user_chose_it(tmp_path):
 
 
 def test_a_port_that_was_taken_meanwhile_is_exchanged(tmp_path):
-    """Between choosing a port and binding it, anybody may come."""
     taken = tmp_path / "taken"
     taken.touch()
 
@@ -187,7 +175,6 @@ def test_a_port_that_was_taken_meanwhile_is_exchanged(tmp_path):
 
 
 def test_the_memory_of_a_server_is_known_after_its_end(tmp_path):
-    """The largest that was seen."""
     with fake_server(tmp_path) as served:
         pass
 
@@ -209,7 +196,6 @@ def real_launch(llama_server, nano):
 
 @pytest.mark.real
 def test_the_real_server_runs_what_was_asked_for(real_launch, tmp_path):
-    """Types, context rounded up to 256, flash attention and device are verified."""
     with serving(real_launch, log=tmp_path / "log") as served:
         fell_back = served.fallback()
         effective = served.effective()
@@ -231,7 +217,6 @@ def test_the_real_server_runs_what_was_asked_for(real_launch, tmp_path):
 
 @pytest.mark.real
 def test_the_real_server_refuses_a_type_that_it_does_not_know(real_launch, tmp_path):
-    """The cell is unsupported, for the reason that the server states."""
     launch = replace(real_launch, pair=Pair("q9_0", "q4_0"))
     with pytest.raises(ServerDied) as caught, serving(launch, log=tmp_path / "log"):
         pass
@@ -266,10 +251,7 @@ def log(tmp_path):
 
 
 def test_loading_and_warming_up_have_their_own_time(log, clock):
-    """
-    From the moment that the log speaks of warming up, the time for loading is over; a
-    server that lost its port had warmed up for nothing, and goes on loading.
-    """
+    """A server that lost its port had warmed up for nothing, and goes on loading."""
     deadlines = Deadlines(log=log, load_s=30.0, warmup_s=50.0)
     clock[0] = 120.0
     assert 10.0 == deadlines.left_s()

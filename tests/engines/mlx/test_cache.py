@@ -150,7 +150,6 @@ def test_a_model_repeats_its_text_with_a_cache_of_bounded_size(
 
 
 def test_text_behind_a_bounded_cache_is_forgotten(folder, text_model):
-    """The bound binds: with fewer tokens than lie between, the answer is lost."""
     said, _ = answer(folder, text_model, k="kv8", v="kv8", max_kv_size=32)
 
     assert ANSWER != said
@@ -160,7 +159,6 @@ def test_text_behind_a_bounded_cache_is_forgotten(folder, text_model):
 def test_alike_k_and_v_give_what_mlx_lm_gives(
     folder, text_model, monkeypatch, kind, bits
 ):
-    """Plain and quantized, to the last digit, with nothing of mlx-lm replaced."""
     settings = MlxSettings(compute="model")
     session = Session.load(folder, Pair(kind, kind), settings)
     session.model.set_dtype(mx.float16)
@@ -193,7 +191,6 @@ def test_tokens_stay_as_they_are_until_quantization_starts(folder, text_model):
 
 @pytest.mark.parametrize("v", ["kv2", "kv4"])
 def test_a_prompt_behind_a_long_one_starts_unquantized(folder, text_model, v):
-    """Its first tokens are not added to caches that the other one had quantized."""
     settings = MlxSettings(compute="float32", quantized_kv_start=60)
     session = Session.load(folder, Pair("kv2", v), settings)
     prompt = text_model.ids(TEXT)[:20] * 2
@@ -229,7 +226,6 @@ def test_a_mask_of_a_text_is_applied_to_all_its_heads():
 
 @pytest.mark.parametrize("bits", [2, 4, 8])
 def test_equal_bits_give_what_mlx_lm_gives(bits):
-    """Packed values and attention are mlx-lm's own, where that can do it."""
     ours, theirs = split(Packing(bits), Packing(bits)), QuantizedKVCache(bits=bits)
     queries = values(5, seed=9, heads=4)
     packed = ours.update_and_fetch(values(5, 1), values(5, 2))
@@ -247,7 +243,6 @@ def test_equal_bits_give_what_mlx_lm_gives(bits):
 
 
 def test_attention_uses_the_bits_of_each_side():
-    """With different bits, it is attention on what each side has kept."""
     key, value = Packing(8, 64), Packing(3, 32)
     cache = split(key, value)
     queries = values(4, seed=9, heads=4)
@@ -303,7 +298,6 @@ def test_states_of_mlx_lm_are_read():
 @pytest.mark.parametrize("key", [FOUR, EIGHT, PLAIN])
 @pytest.mark.parametrize("make", [split, lambda *each: bounded(16, 4, *each)])
 def test_a_state_survives_a_round_trip(key, make, tmp_path):
-    """Through a file, after it has wrapped; what is appended then is the same."""
     cache = make(key, Packing(4, 32))
     for at in range(40):
         cache.update_and_fetch(values(1, at), values(1, 100 + at))
@@ -326,7 +320,6 @@ def test_a_state_survives_a_round_trip(key, make, tmp_path):
 
 
 def test_trimming_drops_the_last_tokens():
-    """What is written behind them takes their place."""
     cache, fresh = split(), split()
     cache.update_and_fetch(values(20, 1), values(20, 2))
 
@@ -354,7 +347,6 @@ def test_a_hundred_steps_past_its_size_keep_the_first_and_the_last(key):
 
 @pytest.mark.parametrize("key", [PLAIN, EIGHT, FOUR])
 def test_a_rotating_cache_holds_what_mlx_lm_s_holds(key):
-    """Of prompts, single tokens and prompts again, at the same places."""
     ours, theirs = bounded(16, keep=4, key=key), RotatingKVCache(16, keep=4)
     for seed, count in enumerate((10, *[1] * 110, 7, 1, 1, 40, *[1] * 30)):
         new = values(count, seed), values(count, 1000 + seed)
@@ -365,7 +357,6 @@ def test_a_rotating_cache_holds_what_mlx_lm_s_holds(key):
 
 
 def test_several_tokens_at_once_see_the_first_ones_and_a_full_window():
-    """Behind a wrapped cache, the mask shows each its own window and what is kept."""
     cache = bounded(8, keep=2)
     for at in range(20):
         cache.update_and_fetch(numbered(at, 1), numbered(at, 1))
@@ -382,7 +373,6 @@ def test_several_tokens_at_once_see_the_first_ones_and_a_full_window():
 
 
 def test_a_bounded_cache_is_trimmed_until_it_is_full():
-    """Afterwards, what the last tokens have overwritten is gone."""
     cache = bounded(16)
     cache.update_and_fetch(numbered(0, 10), numbered(0, 10))
 
@@ -396,7 +386,6 @@ def test_a_bounded_cache_is_trimmed_until_it_is_full():
 
 @pytest.mark.parametrize("count", [7, 16, 40])
 def test_a_plain_rotating_cache_can_be_quantized_after_it_has_wrapped(count):
-    """The next token goes where it would have gone."""
     plain = RotatingKVCache(16, keep=4)
     for at in range(count):
         plain.update_and_fetch(values(1, at), values(1, 100 + at))
@@ -412,7 +401,6 @@ def test_a_plain_rotating_cache_can_be_quantized_after_it_has_wrapped(count):
 @pytest.mark.parametrize("plain", [KVCache, lambda: RotatingKVCache(16, keep=4)])
 @pytest.mark.parametrize("key", [FOUR, EIGHT])
 def test_converting_again_changes_nothing(plain, key):
-    """A quantized cache is its own conversion."""
     made = quantized(plain(), key, FOUR)
     made.update_and_fetch(values(3, 1), values(3, 2))
 

@@ -114,7 +114,6 @@ def test_a_server_that_only_counts_makes_no_replies(serving):
 
 
 def test_a_reply_ends_at_a_token_that_ends_it(serving):
-    """While the prompt is read, events without text show that it goes on."""
     stream = events(serving([97, END])("/completion", {"prompt": "x", "n_predict": 9}))
 
     assert ["", "a", ""] == [each["content"] for each in stream]
@@ -125,7 +124,6 @@ def test_a_reply_ends_at_a_token_that_ends_it(serving):
 
 
 def test_a_reply_ends_where_it_is_long_enough(serving):
-    """Or where the context is full."""
     short = events(serving(b"a" * 20)("/completion", {"prompt": "x", "n_predict": 3}))
     full = events(serving(b"a" * 20)("/completion", {"prompt": "x", "n_predict": 99}))
 
@@ -146,7 +144,6 @@ def test_a_letter_of_several_tokens_comes_when_it_is_whole(serving):
     "way", [{"grammar": "root ::= <[98]> <[99]>"}, {"logit_bias": [[98, 1e6]]}]
 )
 def test_forced_tokens_come_whatever_is_more_probable(serving, way):
-    """With their own probability, and the first choices beside it."""
     body = {"prompt": "x", "n_predict": 2, "n_probs": 2} | way
     told = events(serving([97, END])("/completion", body))[1:]
     (first, *_) = told[0]["completion_probabilities"]

@@ -56,7 +56,6 @@ def test_pairs_that_are_rotated_together_are_put_half_a_head_apart():
 
 
 def test_a_model_is_converted_once(nano):
-    """The folder says of the model what the file says, and is a whole one."""
     weights = read_header(nano)
 
     folder = converted(weights)
@@ -76,7 +75,6 @@ def test_a_model_is_converted_once(nano):
 
 
 def test_matrices_have_16_bits_a_value_and_vectors_32(nano):
-    """Each layer has a file, and what is in none comes before them."""
     folder = converted(read_header(nano))
     files = sorted(folder.glob("model-*.safetensors"))
     tensors = [load_file(file) for file in files]
@@ -193,7 +191,6 @@ def test_a_tensor_that_a_llama_does_not_have_is_refused(source):
 
 
 def test_a_model_that_lacks_what_is_needed_leaves_nothing(tmp_path):
-    """Neither a folder nor a draft."""
     weights = read_header(write_gguf(tmp_path / "made.gguf"))
 
     with pytest.raises(WeightsUnusable, match="cannot be converted"):

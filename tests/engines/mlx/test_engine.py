@@ -71,7 +71,6 @@ def served(engine, tmp_path_factory):
 
 
 def test_a_served_model_writes_what_it_reads(served):
-    """Probabilities and counts come with it, and the prompt is reused."""
     question = Completion(prompt=PROMPT, max_tokens=60)
     first = served.client.complete(question, enough=lambda text: "\n" in text)
     again = served.client.complete(question, enough=lambda text: "\n" in text)
@@ -83,7 +82,6 @@ def test_a_served_model_writes_what_it_reads(served):
 
 
 def test_a_chat_goes_through_the_template(served):
-    """The built-in model's template makes a completion of a question."""
     asked = f"{TEXT}---\nRepeat `def beta(value):`"
     reply = served.client.chat(
         Chat(messages=(Message("user", asked),), max_tokens=30),
@@ -94,7 +92,6 @@ def test_a_chat_goes_through_the_template(served):
 
 
 def test_forced_tokens_are_scored_as_written_ones_are(served):
-    """In one pass over all of them, with the same probabilities."""
     question = Completion(prompt=PROMPT, max_tokens=len(ANSWER))
     written = served.client.complete(question)
     right = served.client.force(question, ANSWER)
@@ -107,7 +104,6 @@ def test_forced_tokens_are_scored_as_written_ones_are(served):
 
 
 def test_a_prompt_that_does_not_fit_is_refused(served):
-    """With its length, before it is read."""
     with pytest.raises(Refused) as caught:
         served.client.complete(Completion(prompt="a" * 600, max_tokens=1))
 
@@ -115,7 +111,6 @@ def test_a_prompt_that_does_not_fit_is_refused(served):
 
 
 def test_nobody_else_is_answered(served):
-    """The key is in the child's environment and in our requests only."""
     url = str(served.client._http.base_url)
 
     assert 401 == httpx.post(f"{url}/tokenize", json={"content": "a"}).status_code
@@ -124,7 +119,6 @@ def test_nobody_else_is_answered(served):
 
 
 def test_what_runs_is_read_from_the_arrays(served):
-    """Class, types, group sizes and bytes per token of each layer."""
     found = served.effective()
     (cache,) = found.kv
 
@@ -140,7 +134,6 @@ def test_what_runs_is_read_from_the_arrays(served):
 
 
 def test_what_was_not_asked_for_is_a_mismatch(served):
-    """Another pair, another context."""
     asked = CellSpec(Pair("kv4", "kv4"), 1024)
 
     assert (
@@ -150,8 +143,6 @@ def test_what_was_not_asked_for_is_a_mismatch(served):
 
 
 def test_a_child_that_is_killed_is_named(engine, tmp_path):
-    """Its cell fails with the reason, and no note of it stays."""
-
     def ask_a_killed_one():
         with engine.serving(SPLIT, log=tmp_path / "child.log") as server:
             os.kill(server.child.pid, signal.SIGKILL)
@@ -165,7 +156,6 @@ def test_a_child_that_is_killed_is_named(engine, tmp_path):
 
 
 def test_tokens_are_counted_without_weights(engine, tmp_path):
-    """As llama-server counts them: the token that begins a prompt is one more."""
     with engine.tokenizing(log=tmp_path / "counting.log") as tokenizer:
         assert 4 == tokenizer.count_tokens("abc")
         assert [1, 0, 5] == tokenizer.counts(["a", "", "<|eos"])
@@ -189,7 +179,6 @@ def task(tmp_path, pair, *, chunks=2):
 
 
 def test_distributions_are_compared_with_the_reference(engine, tmp_path):
-    """The reference differs from itself by rounding alone, coarse types by more."""
     tool = engine.divergence_tool()
     rest = {"log": tmp_path / "tool.log", "note": ignore, "progress": ignore}
     runs = []
@@ -212,7 +201,6 @@ def test_distributions_are_compared_with_the_reference(engine, tmp_path):
 
 
 def test_a_text_that_turns_out_too_short_is_refused(engine, tmp_path):
-    """Before anything is kept."""
     tool = engine.divergence_tool()
     asked = replace(task(tmp_path, Pair("f16", "f16")), text=TEXT.encode())
 
@@ -224,7 +212,6 @@ def test_a_text_that_turns_out_too_short_is_refused(engine, tmp_path):
 
 
 def test_speed_is_measured_at_a_depth(engine, tmp_path):
-    """Each repetition alone, with the memory that it took at most."""
     found = engine.speed_tool().measure(
         SpeedTask(
             pair=Pair("kv4", "kv4"),
@@ -261,7 +248,6 @@ def test_a_start_that_no_context_reaches_is_refused(engine):
 
 
 def test_arguments_of_llama_server_are_refused(engine):
-    """They would change nothing, and look as if they did."""
     model = replace(engine.model, arguments=("-t", "1"))
 
     with pytest.raises(BadInput, match="cannot pass it on"):
@@ -269,7 +255,6 @@ def test_arguments_of_llama_server_are_refused(engine):
 
 
 def test_a_choice_of_devices_is_refused(engine):
-    """Two cells on one GPU would share it."""
     model = replace(engine.model, device="1")
 
     with pytest.raises(BadInput, match="one device"):
@@ -277,7 +262,6 @@ def test_a_choice_of_devices_is_refused(engine):
 
 
 def test_what_changes_the_arithmetic_is_part_of_the_setup(engine):
-    """Groups, where quantization starts, the size of a cache, the type of compute."""
     settings = MlxSettings(group_size=(64, 32), max_kv_size=128, compute="model")
 
     assert (
@@ -377,7 +361,6 @@ ONE = Speed(pp=2.0, tg=1.0, peak_bytes=5)
 def test_a_tool_that_fails_is_told_with_the_reason(
     child_that, tmp_path, lines, script, status, reason
 ):
-    """One that runs something else is stopped while it runs."""
     with pytest.raises(CellError, match=reason) as caught:
         speeds(child_that(script, *lines), tmp_path, silence_s=1)
 

@@ -63,7 +63,6 @@ def test_what_was_asked_for_is_no_mismatch(said):
 
 
 def test_each_difference_is_named_once(said):
-    """However many layers have it."""
     log = said(
         layer(0, v="kv8", v_group_size=64),
         layer(1, v="kv8", v_group_size=64),
@@ -80,7 +79,6 @@ def test_each_difference_is_named_once(said):
 
 
 def test_a_cache_that_could_not_be_quantized_is_a_mismatch(said):
-    """A layer with K and V that stay as they are does not run the pair."""
     log = said(layer(), LayerCache(layer=1, class_name="ChunkedKVCache"))
 
     assert ("layer 1 keeps a ChunkedKVCache, not quantized",) == mismatches(
@@ -99,7 +97,6 @@ def test_a_cache_without_the_bound_asked_for_is_a_mismatch(said):
 
 
 def test_a_child_that_says_nothing_is_a_mismatch(said):
-    """What cannot be read is not believed."""
     assert ("it does not say what its caches are",) == mismatches(
         CELL, SETTINGS, "hello\n"
     )
@@ -109,7 +106,6 @@ def test_a_child_that_says_nothing_is_a_mismatch(said):
 
 
 def test_memory_is_counted_by_layers_and_cells(said):
-    """A cache of bounded size holds no more than its bound."""
     log = said(layer(0), layer(1), layer(2, tokens=128))
 
     found = effective(log)
@@ -139,7 +135,6 @@ def test_a_log_that_is_not_there_is_empty(tmp_path):
 
 
 def test_a_child_gets_no_more_than_it_needs(monkeypatch):
-    """Another BLAS may be preloaded; models are not looked for on the network."""
     monkeypatch.setenv("LD_PRELOAD", "libopenblas.so.0")
     monkeypatch.setenv("HF_TOKEN", "hf-of-the-user")
 
@@ -162,7 +157,6 @@ def test_the_error_of_a_child_that_ended_has_the_end_of_its_log(tmp_path):
 
 
 def test_a_failure_has_the_reason_of_its_last_exception():
-    """And a status by its kind."""
     oom = "Traceback\nRuntimeError: [malloc] Unable to allocate 9 bytes.\n"
     group = (
         "ValueError: [quantize] The last dimension of the matrix needs to be divisible "

@@ -85,7 +85,6 @@ def test_only_what_differs_from_the_prompt_before_is_read_again(folder):
 
 
 def test_scored_tokens_have_the_probabilities_of_written_ones(folder):
-    """Read together behind the prompt, or one after the other."""
     session = loaded(folder, max_kv_size=24)
     row, written = session.read(PROMPT), []
     for token in (5, 6, 7):

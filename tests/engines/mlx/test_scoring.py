@@ -36,7 +36,6 @@ def test_what_is_far_below_the_first_choice_has_one_value():
 
 
 def test_statistics_are_those_of_the_definitions():
-    """Sums over the vocabulary, means over tokens, perplexity from the right ones."""
     base, found = rows(40, seed=1), rows(40, seed=2)
     right = np.random.default_rng(3).integers(0, VOCABULARY, 40)
     sums = Sums()

@@ -65,7 +65,6 @@ def test_words_that_look_special_are_so_only_if_they_may_be(pieces):
 
 
 def test_pieces_are_the_bytes_of_a_text(pieces):
-    """Of letters that have no token of their own, and of special tokens as well."""
     ids = pieces.ids("a \u00e4</s>", add_special=False)
 
     assert "a \u00e4</s>".encode() == b"".join(map(pieces.piece, ids))
@@ -77,7 +76,6 @@ def test_whatever_is_stated_to_end_a_reply_ends_it(pieces):
 
 
 def test_a_prompt_is_rendered_without_the_token_that_comes_first_anyway(pieces):
-    """An answer that is begun is continued."""
     messages = [{"role": "user", "content": "b"}]
     begun = [*messages, {"role": "assistant", "content": "The"}]
 
@@ -92,7 +90,6 @@ def test_a_template_that_refuses_says_why(pieces):
 
 
 def test_no_code_of_a_model_runs(pieces, tmp_path):
-    """Neither a tokenizer of its own nor what a template reaches for."""
     mark = tmp_path / "it ran"
     (tmp_path / "own.py").write_text(f"open({str(mark)!r}, 'w').close()\n")
     settings = json.loads((tmp_path / "tokenizer_config.json").read_text())
@@ -132,7 +129,6 @@ def test_bytes_that_are_no_letters_are_spelled_as_letters(tmp_path):
 
 @pytest.mark.real
 def test_a_language_model_has_the_tokens_that_llama_server_counts(smollm2, tmp_path):
-    """Digits apart, letters of several bytes, white space, words that look special."""
     header = read_header(smollm2)
     tools = find()
     model = ModelSpec(weights=header, name="smollm2")

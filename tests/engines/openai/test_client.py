@@ -82,7 +82,6 @@ def talk():
 
 
 def test_a_completion_is_streamed_and_counted(talk):
-    """Text, counts of the server's, log-probabilities, gaps, times by our clock."""
     with endpoint() as server, talk(server) as client:
         reply = client.complete(QUESTION)
 
@@ -98,7 +97,6 @@ def test_a_completion_is_streamed_and_counted(talk):
 
 
 def test_a_chat_says_the_same(talk):
-    """And that the model is not to think."""
     with endpoint() as server, talk(server) as client:
         chat, completion = client.chat(CHAT), client.complete(QUESTION)
 
@@ -119,7 +117,6 @@ def test_a_begun_answer_is_continued(talk):
 
 
 def test_a_reply_that_is_long_enough_is_cut(talk):
-    """Its tokens are counted by its events, because no usage comes any more."""
     with endpoint() as server, talk(server) as client:
         reply = client.complete(QUESTION, enough=lambda text: "two" in text)
 
@@ -138,7 +135,6 @@ def test_a_reply_that_is_long_enough_is_cut(talk):
 def test_fields_that_a_strict_server_refuses_are_left_out_from_then_on(
     talk, fault, left_out
 ):
-    """The second question is sent once; what is left out is known."""
     with endpoint(fault) as server, talk(server) as client:
         assert ANSWER == client.complete(QUESTION).text
         tries = len(server.bodies)
@@ -150,7 +146,6 @@ def test_fields_that_a_strict_server_refuses_are_left_out_from_then_on(
 
 
 def test_without_probabilities_and_counts_there_are_gaps(talk):
-    """Not zeros: margins are missing, tokens are counted by events."""
     with endpoint("no-logprobs", "no-usage") as server, talk(server) as client:
         reply = client.complete(QUESTION)
 
@@ -159,10 +154,6 @@ def test_without_probabilities_and_counts_there_are_gaps(talk):
 
 
 def test_given_text_is_scored_where_the_server_echoes_it(talk):
-    """
-    Token by token, from the one in which the answer begins; what is written behind it
-    does not count. While the server is busy, it is asked again.
-    """
     right = "\n  one\n  tw"
     whole, before = len(ASKED + right), len(ASKED)
     with endpoint("echo", "busy=1") as server, talk(server) as client:
@@ -205,7 +196,6 @@ def test_given_text_is_scored_where_the_server_echoes_it(talk):
 def test_a_server_that_cannot_score_given_text_leaves_a_gap(
     talk, faults, question, said
 ):
-    """With the reason; what the model wrote stays."""
     with (
         endpoint(*faults) as server,
         talk(server) as client,
@@ -234,7 +224,6 @@ def test_a_server_of_a_kind_that_scores_no_given_text_has_not_crashed(
 
 
 def test_places_of_tokens_need_not_be_told(talk):
-    """Those of the right answer are known from their texts."""
     with endpoint("echo") as server, talk(server) as client:
         told = client.force(QUESTION, ANSWER)
         server.faults["offsets"] = "bare"
@@ -244,7 +233,6 @@ def test_places_of_tokens_need_not_be_told(talk):
 
 
 def test_a_server_that_breaks_at_its_first_echo_is_not_asked_again(talk):
-    """It is waited for once, for a short time; each right answer after it is a gap."""
     with endpoint("echo-refused=500") as server, talk(server) as client:
         for _ in range(3):
             with pytest.raises(BadReply, match="500"):
@@ -255,7 +243,6 @@ def test_a_server_that_breaks_at_its_first_echo_is_not_asked_again(talk):
 
 
 def test_a_server_that_has_echoed_and_breaks_is_a_failure(talk):
-    """As it is of what is written: the cell is measured again."""
     with endpoint("echo") as server, talk(server) as client:
         client.force(QUESTION, "right")
         server.faults["echo-refused"] = "500"
@@ -266,7 +253,6 @@ def test_a_server_that_has_echoed_and_breaks_is_a_failure(talk):
 
 
 def test_a_wrong_key_is_no_lack_of_echoes(talk):
-    """Everything else would be refused, too."""
     with (
         endpoint("echo-refused=401") as server,
         talk(server) as client,
@@ -295,7 +281,6 @@ def echoed(*pieces, written, counted):
     ("written", "counted"), [((), 0), (("\n",), 1), (("\n",), None)]
 )
 def test_scores_are_those_of_the_right_tokens(written, counted):
-    """A model that ends at once has written no token, and a server says so."""
     right = ("  re", "turn", " xyz")
     whole = ("def ", "f", "(x):\n", *right, *written)
     answer = echoed(*whole, written=len(written), counted=counted)
@@ -337,7 +322,6 @@ def test_tokens_that_do_not_spell_what_is_right_are_not_scored():
     ],
 )
 def test_impossible_probabilities_of_a_reply_are_a_gap(talk, ask, fault, said):
-    """The text stays, and the reason is known."""
     question = QUESTION if ask == "complete" else CHAT
     with endpoint(fault) as server, talk(server) as client:
         reply = getattr(client, ask)(question)
@@ -368,18 +352,13 @@ def test_probabilities_that_rounding_explains_are_used(talk):
 def test_tokens_are_compared_with_the_reply_as_servers_write_them(
     tokens, text, is_spelled
 ):
-    """
-    Blanks, bytes and marks have forms of their own; a few characters may be no text.
-    """
+    """Blanks, bytes and marks have forms of their own."""
     reply = Reply(text=text, reasoning="so" * (tokens[0] == "<think>"), finish="stop")
 
     assert is_spelled == (not _misspelled(tokens, reply))
 
 
 def test_a_busy_server_is_asked_again_when_it_says(talk):
-    """
-    429 with Retry-After; nothing is lost, and the wait is not in the reply's time.
-    """
     with endpoint("busy=2") as server, talk(server) as client:
         reply = client.complete(QUESTION)
 
@@ -390,7 +369,6 @@ def test_a_busy_server_is_asked_again_when_it_says(talk):
 
 @pytest.mark.parametrize("fault", ["down=2", "broken=2"])
 def test_errors_of_the_server_are_survived(talk, fault):
-    """5xx: asked again after growing pauses."""
     with endpoint(fault) as server, talk(server) as client:
         assert ANSWER == client.complete(QUESTION).text
 
@@ -407,7 +385,6 @@ def test_errors_of_the_server_are_survived(talk, fault):
     ],
 )
 def test_a_refusal_says_what_to_do(talk, fault, code, hint):
-    """Wrong key, wrong path, elsewhere, broken for good."""
     with (
         endpoint(fault) as server,
         talk(server, api_key="sk-wrong") as client,
@@ -438,7 +415,6 @@ QUOTING = "https://other/?key=sk-a/secret"
     ids=["escaped", "cut", "redirect", "event", "no event"],
 )
 def test_a_key_that_a_server_quotes_is_not_told(answer):
-    """Wherever it stands, and where the quotation ends within it."""
     body = httpx.ByteStream(answer.pop("content", b""))
     transport = httpx.MockTransport(lambda _: httpx.Response(**answer, stream=body))
     with (
@@ -452,7 +428,6 @@ def test_a_key_that_a_server_quotes_is_not_told(answer):
 
 
 def test_a_key_that_a_server_says_is_not_stored(talk):
-    """Neither whole, nor where the reply ends within it; nor as the name of a model."""
     with endpoint("says-key") as server, talk(server, api_key=KEY) as client:
         whole = client.complete(QUESTION).text
         cut = client.complete(Completion(prompt=ASKED, max_tokens=4)).text
@@ -463,7 +438,6 @@ def test_a_key_that_a_server_says_is_not_stored(talk):
 
 @pytest.mark.parametrize("fault", ["open-end", "endless-end"])
 def test_a_reply_ends_where_the_server_says_so(talk, fault):
-    """Whatever comes, or does not come, behind that."""
     with endpoint(fault) as server, talk(server, silence_s=5.0) as client:
         reply = client.complete(QUESTION)
 
@@ -486,7 +460,6 @@ def test_counts_that_no_prompt_has_are_refused(talk, counts):
     ],
 )
 def test_an_answer_is_read_no_further_than_one_of_its_kind_goes(talk, fault, ask):
-    """A list of models and an echo of 30 characters have 4 MiB at most."""
     with endpoint(fault) as server, talk(server) as client:
         ours = client._http.stream
         sizes = []
@@ -548,7 +521,6 @@ def test_a_reply_that_broke_off_is_none(reason):
 
 
 def test_the_key_never_follows_a_redirect(talk):
-    """The other server gets no question at all."""
     with endpoint() as other, endpoint(f"redirect={other.url}") as server:
         with talk(server, api_key=KEY) as client, pytest.raises(Refused):
             client.complete(QUESTION)
@@ -558,7 +530,6 @@ def test_the_key_never_follows_a_redirect(talk):
 
 
 def test_a_server_that_says_nothing_is_not_waited_for_forever(talk):
-    """And one that is not there is no connection."""
     with (
         endpoint("mute") as server,
         talk(server, silence_s=0.2) as client,
@@ -571,7 +542,6 @@ def test_a_server_that_says_nothing_is_not_waited_for_forever(talk):
 
 
 def test_a_certificate_that_nobody_signed_is_refused(talk, tmp_path):
-    """As any browser does; the key is not sent."""
     pem = tmp_path / "pem"
     pem.write_text(SELF_SIGNED, encoding="utf-8")
     with endpoint() as server:
@@ -606,7 +576,6 @@ def test_a_certificate_that_nobody_signed_is_refused(talk, tmp_path):
 def test_a_server_is_ready_when_it_is_well_and_lists_the_model(
     talk, faults, health, seen
 ):
-    """Another program on the port is not taken for it."""
     with endpoint(*faults) as server, talk(server) as client:
         assert seen is client.readiness(health=health)
 
@@ -620,7 +589,6 @@ def test_a_model_of_ollama_is_known_without_its_tag(talk, monkeypatch):
 
 
 def test_a_model_without_a_name_is_the_first_that_is_listed(talk):
-    """So that --served-name may be left out."""
     with endpoint() as server, talk(server) as client:
         client.model = ""
         client.readiness(health="")
@@ -632,7 +600,6 @@ def test_a_model_without_a_name_is_the_first_that_is_listed(talk):
     ("faults", "path"), [((), "prompt"), (("chat-only",), "messages")]
 )
 def test_a_prompt_is_counted_by_the_server(talk, faults, path):
-    """In a chat where texts are not continued."""
     with endpoint(*faults) as server, talk(server) as client:
         assert 25 == client.prompt_tokens("x" * 100)
 

@@ -47,9 +47,6 @@ def running(url, **settings):
 
 
 def test_a_cell_is_served_by_the_command_and_ends_with_its_block(tmp_path):
-    """
-    On a free port, with the types and the context of the cell, in a log of its own.
-    """
     log = tmp_path / "cell.log"
 
     with command().serving(CELL, log=log) as served:
@@ -66,7 +63,6 @@ def test_a_cell_is_served_by_the_command_and_ends_with_its_block(tmp_path):
 
 
 def test_evidence_repeats_itself_and_differs_between_types(tmp_path):
-    """Two askings of one server are equal, those of two types are not."""
     prints = {}
     for k in ("f16", "q8_0"):
         cell = CellSpec(Pair(k, "f16"), 2048)
@@ -98,7 +94,6 @@ def test_memory_is_looked_at_with_two_contexts(tmp_path):
     ],
 )
 def test_a_server_that_ends_says_why(tmp_path, faults, said, status):
-    """With the last line of its log; at the start, or in a reply."""
     with (
         pytest.raises(CellError, match=said) as caught,
         command(*faults).serving(CELL, log=tmp_path / "log"),
@@ -113,7 +108,6 @@ def test_a_server_that_ends_says_why(tmp_path, faults, said, status):
     "faults", [("flood", "loading=9999"), ("flood-in-round", "mute")]
 )
 def test_a_server_whose_log_has_no_end_is_stopped(tmp_path, monkeypatch, faults):
-    """While it loads, and while it is asked; a file of its own may be longer."""
     monkeypatch.setattr(server, "FILE_LIMIT_BYTES", 8 << 20)
     monkeypatch.setattr(server, "POLL_S", 0.01)
 
@@ -127,7 +121,6 @@ def test_a_server_whose_log_has_no_end_is_stopped(tmp_path, monkeypatch, faults)
 
 
 def test_a_command_that_does_not_stay_is_told_so(tmp_path):
-    """Its server may run behind it, and is ended with it."""
     script = tmp_path / "serve.sh"
     script.write_text(f"setsid {sys.executable} {FAKE} --port $1 &", encoding="utf-8")
     asked = CommandSettings(command=f"sh {script} ${{port}} ${{k}}")
@@ -145,7 +138,6 @@ def test_a_command_that_does_not_stay_is_told_so(tmp_path):
 
 
 def test_a_port_that_was_taken_is_changed(tmp_path):
-    """The second start finds a free one."""
     taken = tmp_path / "taken"
     taken.touch()
 
@@ -164,7 +156,6 @@ def test_a_port_that_was_taken_is_changed(tmp_path):
 def test_a_server_that_never_becomes_ready_is_given_up(
     tmp_path, monkeypatch, faults, settings, said, option
 ):
-    """Soon, and with the option to look at: time does not mend it."""
     monkeypatch.setattr(server, "STRANGER_S", 0.1)
     monkeypatch.setattr(server, "LOAD_TIMEOUT_S", 20.0)
     made = command(*faults, served_name=MODEL, **settings)
@@ -180,7 +171,6 @@ def test_a_server_that_never_becomes_ready_is_given_up(
 
 
 def test_a_server_that_wants_a_key_is_not_waited_for(tmp_path):
-    """It says so at once."""
     with (
         pytest.raises(CellError, match="401") as caught,
         command("wants=sk-right").serving(CELL, log=tmp_path / "log"),
@@ -191,7 +181,6 @@ def test_a_server_that_wants_a_key_is_not_waited_for(tmp_path):
 
 
 def test_what_a_server_writes_of_its_secrets_is_not_told(tmp_path, monkeypatch):
-    """Neither the key nor a variable that is passed on, whatever its log holds."""
     monkeypatch.setenv("HUB_TOKEN", "hf-of-the-user")
     monkeypatch.setenv("KEY", "sk-of-the-user")
     script = tmp_path / "serve.py"
@@ -219,7 +208,6 @@ def test_what_a_server_writes_of_its_secrets_is_not_told(tmp_path, monkeypatch):
 
 
 def test_what_a_server_is_handed_and_may_say_is_known_as_secret(monkeypatch, tmp_path):
-    """The key, variables that are named like one, and passwords in addresses."""
     handed = {"HUB_TOKEN": "hf-1", "PROXY": "http://me:pw@host", "DEVICE": "0"}
     for name, value in handed.items():
         monkeypatch.setenv(name, value)
@@ -229,7 +217,6 @@ def test_what_a_server_is_handed_and_may_say_is_known_as_secret(monkeypatch, tmp
 
 
 def test_variables_reach_the_server_and_its_record(tmp_path):
-    """A type that is taken from one is in the command of the record."""
     args = "--port ${port}"
     made = command(args=args, env=("OLLAMA_KV_CACHE_TYPE=${k}",))
 
@@ -241,7 +228,6 @@ def test_variables_reach_the_server_and_its_record(tmp_path):
 
 
 def test_with_one_placeholder_pairs_are_of_one_type():
-    """And a note says so."""
     one, both = command(args="--port ${port} --k ${k}"), command()
 
     assert {Pair(t, t) for t in ("f16", "q8_0", "q4_0")} == one.cache_types().pairs
@@ -251,7 +237,6 @@ def test_with_one_placeholder_pairs_are_of_one_type():
 
 
 def test_the_identity_repeats_the_command():
-    """Another command is another setup; the version is the program's own."""
     identity = command(served_name=MODEL).identity()
 
     assert "command" == identity.name
@@ -270,7 +255,6 @@ def test_the_identity_repeats_the_command():
     ],
 )
 def test_what_is_meant_for_llama_server_is_refused(spec):
-    """It would be ignored."""
     with pytest.raises(BadInput, match="cannot pass it on"):
         command(spec=spec).refuse_arguments()
 
@@ -287,7 +271,6 @@ def test_tools_that_are_llama_cpps_are_missing():
 
 
 def test_chats_are_not_forced():
-    """Known before anything starts, with what works instead; and a note says so."""
     chats, texts = command(spec=replace(SPEC, is_chat=True)), command()
 
     texts.require(Ability.FORCED)
@@ -303,7 +286,6 @@ def test_chats_are_not_forced():
 def test_llama_server_is_known_to_score_nothing_through_this_api(
     is_chat, start, tmp_path
 ):
-    """In no form, so that another engine is named; the note says so, too."""
     llama_like(tmp_path / "llama-server")
     server = f"{tmp_path}/llama-server --port ${{port}} -ctk ${{k}} -ctv ${{v}}"
     spec = replace(SPEC, is_chat=is_chat)
@@ -322,7 +304,6 @@ def test_llama_server_is_known_to_score_nothing_through_this_api(
 
 
 def test_a_program_that_is_not_there_is_named():
-    """Before anything starts."""
     asked = CommandSettings(command="no-such-program ${port} ${k}")
 
     with pytest.raises(ToolMissing, match="no-such-program was not found"):
@@ -330,13 +311,11 @@ def test_a_program_that_is_not_there_is_named():
 
 
 def test_lengths_are_counted_by_a_server_of_the_command(tmp_path):
-    """It is started for that alone."""
     with command().tokenizing(log=tmp_path / "log") as tokenizer:
         assert 25 == tokenizer.count_tokens("x" * 100)
 
 
 def test_a_server_that_does_not_count_stops_the_sweep(tmp_path):
-    """Lengths cannot be estimated then."""
     with (
         pytest.raises(ToolFailed, match="cannot count"),
         command("no-usage").tokenizing(log=tmp_path / "log") as tokenizer,
@@ -345,7 +324,6 @@ def test_a_server_that_does_not_count_stops_the_sweep(tmp_path):
 
 
 def test_an_endpoint_is_asked_as_it_is():
-    """One cell, with evidence, and no process of ours."""
     with endpoint() as server:
         made = running(server.url, served_name=MODEL)
         with made.serving(CELL, log=Path("unused")) as served:
@@ -370,7 +348,6 @@ def test_an_endpoint_is_asked_as_it_is():
 def test_an_endpoint_that_cannot_be_used_is_refused_at_once(
     faults, settings, error, said
 ):
-    """Before the corpus is read."""
     with endpoint(*faults) as server, pytest.raises(error, match=said) as caught:
         running(server.url, **settings)
 
@@ -378,7 +355,6 @@ def test_an_endpoint_that_cannot_be_used_is_refused_at_once(
 
 
 def test_an_endpoint_that_is_not_there_is_refused_at_once():
-    """Nothing listens on the port."""
     with endpoint() as server:
         url = server.url
 
@@ -387,7 +363,6 @@ def test_an_endpoint_that_is_not_there_is_refused_at_once():
 
 
 def test_an_endpoint_gets_its_key_and_nobody_else_does():
-    """It is in no record: not in the command, not in the identity."""
     with endpoint("wants=sk-right") as server:
         made = running(server.url, api_key_env="KEY")
         with made.serving(CELL, log=Path("unused")) as served:
@@ -423,10 +398,7 @@ def mlx_lm_server(nano, tmp_path_factory):
 
 
 def test_a_real_second_implementation_is_asked(mlx_lm_server):
-    """
-    mlx-lm's server refuses numbers of log-probabilities, streams none, sends comments
-    while it reads, and counts tokens: replies repeat themselves, and margins are gaps.
-    """
+    """mlx-lm's server refuses numbers of log-probabilities, and streams none."""
     made = running(mlx_lm_server, served_name="default_model")
 
     with made.serving(CELL, log=Path("unused")) as served:

@@ -45,7 +45,6 @@ def test_memory_of_which_a_part_is_unknown_is_unknown(
 
 
 def test_lengths_are_estimated_from_the_servers_counts():
-    """A long text by its middle, and rather too high; each sample is counted once."""
     asked = []
 
     def count(text):
@@ -86,7 +85,6 @@ def test_a_server_that_names_no_tokens_is_unsupported_where_they_are_needed():
 
 @pytest.mark.parametrize("context", [256, 512, 4096])
 def test_the_fixed_text_leaves_room_and_ends_with_its_first_line(context):
-    """What follows stands behind its first line, far away."""
     text = proof_text(context)
     first = text.partition("\n")[0]
 
@@ -96,7 +94,6 @@ def test_the_fixed_text_leaves_room_and_ends_with_its_first_line(context):
 
 @pytest.mark.parametrize("faults", [(), ("chat-only",)])
 def test_evidence_is_two_replies_to_a_text_that_is_in_the_cache_by_then(faults):
-    """In a chat where the server does not continue texts."""
     with endpoint(*faults) as asked, OpenAi(asked.url) as client:
         client.model = MODEL
         found = prints(client, context=4096)
@@ -128,7 +125,6 @@ def test_why_a_server_did_not_get_ready_is_told(tmp_path, seen, strange, said):
 
 
 def test_how_a_server_ended_is_told_by_the_last_line_of_its_log(tmp_path):
-    """The beginning of it, if it is long; nothing, if there is no log."""
     client = SimpleNamespace(prompt_tokens=len)
     killed = Server(client=client, command=(), child=SimpleNamespace(returncode=-9))
     (tmp_path / "log").write_text(f"{'x' * 5000}\n")

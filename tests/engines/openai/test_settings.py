@@ -22,7 +22,6 @@ def made(command, *env):
 
 
 def test_placeholders_are_filled_word_by_word_and_without_a_shell():
-    """A path with a blank stays one word; other braces, and a dollar alone, stay."""
     template = made("serve '${model}' -p ${port} -c${k} --x '{\"a\": {}}' $HOME $(ls)")
 
     words, env = template.filled(VALUES, {})
@@ -53,7 +52,6 @@ def test_variables_are_set_or_passed_on(monkeypatch):
     ],
 )
 def test_a_command_with_one_placeholder_has_one_type(command, is_diagonal):
-    """Its grid is the diagonal."""
     assert is_diagonal is made(command).is_diagonal
 
 
@@ -72,7 +70,6 @@ def test_a_command_with_one_placeholder_has_one_type(command, is_diagonal):
     ],
 )
 def test_a_command_that_cannot_work_is_refused(command, env, said):
-    """Before anything starts, with a hint."""
     with pytest.raises(BadInput, match=said) as caught:
         made(command, *env)
 
@@ -98,9 +95,6 @@ def test_a_command_that_cannot_work_is_refused(command, env, said):
     ],
 )
 def test_a_secret_in_a_command_is_refused_wherever_it_stands(words):
-    """
-    As an option, a variable, a header, in JSON, in a text for a shell, in an address.
-    """
     with pytest.raises(BadInput, match="takes a secret") as caught:
         made(f"serve ${{port}} ${{k}} {words}")
 
@@ -134,7 +128,6 @@ def test_a_secret_in_a_variable_is_refused(text):
     ],
 )
 def test_what_only_sounds_like_a_secret_is_none(words):
-    """Of vLLM, llama.cpp, docker; and a variable that a shell puts in."""
     assert shlex.split(words) == list(made(f"s ${{port}} ${{k}} {words}").words[3:])
 
 
@@ -163,19 +156,16 @@ def test_an_address_without_a_server_or_with_a_secret_is_refused(url):
 
 
 def test_an_address_loses_its_last_slash():
-    """Paths are put behind it."""
     assert "https://host:8000/v1" == checked_url("https://host:8000/v1/")
 
 
 def test_an_endpoint_needs_its_pair():
-    """Nobody else knows what it runs with."""
     assert "q8_0/q4_0" == str(checked_pair("q8_0/q4_0"))
     with pytest.raises(BadInput, match="cannot see the cache types"):
         checked_pair("")
 
 
 def test_a_key_comes_from_the_environment_alone():
-    """One that is not set is refused, without the key of another variable."""
     assert "" == key_of("", {})
     assert "sk-1" == key_of("KEY", {"KEY": " sk-1\n"})
     for unusable in ({}, {"KEY": ""}, {"KEY": "a\x00b"}):

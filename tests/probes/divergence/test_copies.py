@@ -73,10 +73,7 @@ def chunks_of(tokenizer, text, context):
 def test_the_second_half_of_a_chunk_repeats_the_first_token_by_token(
     context, begins, blank
 ):
-    """
-    Whatever the tokenizer merges across joins, and whatever it puts before a prompt:
-    only the first token of a chunk may be another, as the tool may overwrite it.
-    """
+    """Only the first token of a chunk may be another, as the tool may overwrite it."""
     tokenizer = Merging(begins=begins, blank=blank)
     text = laid_out(Cutter(tokenizer, "seed"), context=context, chunks=5)
 
@@ -90,14 +87,12 @@ def test_the_second_half_of_a_chunk_repeats_the_first_token_by_token(
 
 
 def test_a_tokenizer_whose_copies_would_differ_is_refused():
-    """Here, line breaks belong to words. Nothing is measured on texts nearly equal."""
     tokenizer = Merging(pattern=r"\s+\S+|\S+")
     with pytest.raises(BadInput, match="not the same tokens"):
         laid_out(Cutter(tokenizer, "seed"), context=64, chunks=2)
 
 
 def test_made_texts_depend_on_the_seed_alone():
-    """More of one continues less of it; words are equally likely."""
     assert made_words("a", 900).startswith(made_words("a", 500))
     assert made_words("a", 500) != made_words("b", 500)
     assert 500 <= len(made_words("a", 500)) < 600
@@ -133,9 +128,6 @@ def with_conditions(run):
 
 
 def test_texts_are_laid_out_once_and_kept_in_the_run_folder(made_run):
-    """
-    A resumed sweep starts no server to count tokens; other settings make another text.
-    """
     run = made_run(contexts=(256, 512), chunks=3)
     first = PROBE.conditions(run)
 
@@ -148,7 +140,6 @@ def test_texts_are_laid_out_once_and_kept_in_the_run_folder(made_run):
 
 
 def test_contexts_and_disk_are_checked_before_the_first_cell(made_run, monkeypatch):
-    """By the training of the weights, the tool, and what the reference would take."""
     tool = FakeDivergence()
     with pytest.raises(BadInput, match="--copy-context 100000"):
         PROBE.conditions(made_run(contexts=(100_000,)))
@@ -161,7 +152,6 @@ def test_contexts_and_disk_are_checked_before_the_first_cell(made_run, monkeypat
 
 
 def test_what_the_reference_takes_on_the_disk_is_told_in_planning(made_run):
-    """Once: nothing is said where it is there already."""
     tool = FakeDivergence()
     run = made_run(tool)
     told = [CopySettings(chunks=20), run.weights, run.engine, run.folder]
@@ -188,7 +178,6 @@ def test_a_cell_is_compared_in_a_folder_of_its_own(made_run):
 
 
 def test_a_stored_text_that_changed_is_refused(made_run):
-    """The reference's distributions are those of another text."""
     run = with_conditions(made_run(chunks=2))
     (text,) = (run.folder / NAME).glob("*.txt")
     text.write_text(" something else")
@@ -214,9 +203,7 @@ def test_a_stored_text_that_changed_is_refused(made_run):
 def test_pairs_on_which_reading_and_writing_disagree_are_told(
     copy_loss, recall_loss, disagree
 ):
-    """
-    Where one path loses significantly, and the other by its interval less than half.
-    """
+    """One path loses significantly, and the other by its interval less than half."""
     run = run_of_copies(copy_loss, recall_loss)
 
     found = PROBE.remarks(run)
@@ -227,7 +214,6 @@ def test_pairs_on_which_reading_and_writing_disagree_are_told(
 
 
 def test_values_of_chunks_are_told_apart_by_their_number():
-    """So two pairs are compared chunk by chunk, and a cell's number is the mean."""
     record = copied("q4_0/f16", [-1.0, -2.0])
     metrics = {metric.name: metric for metric in PROBE.metrics}
 

@@ -46,9 +46,7 @@ def values(record, metrics=METRICS):
 
 
 def test_each_metric_is_one_number_of_the_comparison():
-    """
-    The perplexity ratio is that to the reference before it was rounded to 16 bits.
-    """
+    """The perplexity ratio is to the reference before it was rounded to 16 bits."""
     assert {
         "kld": [0.25],
         "kld999": [4.0],
@@ -72,7 +70,6 @@ def test_mean_divergence_is_the_headline_and_perplexity_never_ranks():
 
 
 def test_percentages_and_nats_are_drawn_on_scales_of_their_own():
-    """Bounds, least span of a scale, digits, and whether tables have them."""
     nats, percent = ((0, None), 0.1, 4), ((0, 100), 10)
 
     assert {
@@ -93,10 +90,6 @@ def test_percentages_and_nats_are_drawn_on_scales_of_their_own():
 
 
 def test_several_contexts_have_metrics_of_their_own():
-    """
-    Named ``kld@512``; of a single context, there are none. A context that a record
-    lacks is a gap, never a zero.
-    """
     record = compared(512, 4096)
     conditions = {NAME: {"contexts": [512, 4096]}}
     more = at_contexts(replace(SETUP, probes=conditions), NAME)
@@ -113,7 +106,6 @@ def test_several_contexts_have_metrics_of_their_own():
 
 
 def test_metrics_state_the_pair_that_they_are_measured_against():
-    """Perplexity is measured against none."""
     references = {metric.name: metric.reference for metric in METRICS}
     record = compared(512, reference="q8_0/q8_0")
 
@@ -125,7 +117,6 @@ def test_metrics_state_the_pair_that_they_are_measured_against():
 
 
 def test_what_is_stored_is_read_strictly():
-    """Something else than an observation or contexts is an error, not an absence."""
     record = compared(512)
 
     assert divergence_of(replace(record, probe="recall")) is None

@@ -91,7 +91,6 @@ def beside_f16(run):
 
 
 def test_the_text_is_the_corpus_as_sent(made_run):
-    """Its name and hash are conditions, so that another text is refused."""
     chosen = PROBE.conditions(made_run(chunks=4))
 
     assert {
@@ -106,7 +105,6 @@ def test_the_text_is_the_corpus_as_sent(made_run):
 
 
 def test_a_file_takes_the_place_of_the_corpus(made_run, tmp_path):
-    """With ``--text``, its bytes count."""
     file = tmp_path / "wiki.txt"
     file.write_text("x" * 5000)
     tool = FakeDivergence()
@@ -120,10 +118,6 @@ def test_a_file_takes_the_place_of_the_corpus(made_run, tmp_path):
 
 
 def test_each_context_is_checked_by_the_tool(made_run):
-    """
-    Repeated contexts count once; of a text that is not asked for in chunks, as many
-    as may fit, from 2 to 8; at most 4 where the context was not asked for either.
-    """
     tool = FakeDivergence()
     unasked = PROBE.conditions(made_run(tool, contexts=()))
     tool.checked.clear()
@@ -151,17 +145,12 @@ def test_each_context_is_checked_by_the_tool(made_run):
     ],
 )
 def test_the_default_context_suits_text_and_weights(made_run, size, changes, expected):
-    """
-    1024 tokens where the text most likely has four times as many, and less otherwise; a
-    token of the built-in model is a byte.
-    """
     run = made_run(corpus="x" * size, contexts=(), changes=changes)
 
     assert [expected] == PROBE.conditions(run)["contexts"]
 
 
 def test_a_context_beyond_the_training_is_refused(made_run):
-    """Unless the user's arguments stretch it on purpose."""
     changes = {"weights": made_weights(training_context=256)}
 
     with pytest.raises(BadInput, match=r"--divergence-context 512: .* 256 tokens"):
@@ -173,7 +162,6 @@ def test_a_context_beyond_the_training_is_refused(made_run):
 def test_a_disk_that_is_too_small_is_refused_before_anything_starts(
     made_run, monkeypatch
 ):
-    """What the references would add at all contexts, and some room for records."""
     tool = FakeDivergence()
     run = made_run(tool, contexts=(512, 1024), chunks=4)
     needed = 2 * 4000 + comparison.SPARE_BYTES
@@ -191,13 +179,11 @@ def test_a_disk_that_is_too_small_is_refused_before_anything_starts(
 
 @pytest.mark.parametrize("name", ["", "nowhere.txt", "n" * 300])
 def test_a_text_that_is_no_file_is_refused_in_planning(tmp_path, name):
-    """A folder, nothing at all, or a name that is too long."""
     with pytest.raises(BadInput, match="--text"):
         PROBE.check(DivergenceSettings(text=tmp_path / name), None)
 
 
 def test_a_text_that_is_too_large_is_refused_in_planning(tmp_path, monkeypatch):
-    """The tool reads all of it, however few chunks it computes."""
     monkeypatch.setattr(comparison, "MAX_TEXT_BYTES", 10)
     file = tmp_path / "wiki.txt"
     file.write_text("x" * 10)
@@ -209,7 +195,6 @@ def test_a_text_that_is_too_large_is_refused_in_planning(tmp_path, monkeypatch):
 
 
 def test_more_chunks_than_a_text_can_have_are_refused_in_planning(tmp_path):
-    """No tokenizer makes more tokens than bytes; the corpus counts once it is read."""
     file = tmp_path / "wiki.txt"
     file.write_text("x" * 5000)
     in_file = DivergenceSettings(text=file, contexts=(400, 500), chunks=10)
@@ -231,7 +216,6 @@ def test_more_chunks_than_a_text_can_have_are_refused_in_planning(tmp_path):
 def test_impossible_settings_are_refused_before_a_token_is_counted(
     codeneedle, tmp_path
 ):
-    """With exit code 2, and without a run folder."""
     told = codeneedle("sweep", "--probe", "divergence", "--chunks", "99999")
 
     assert 2 == told.returncode, told.stderr
@@ -244,7 +228,6 @@ def test_impossible_settings_are_refused_before_a_token_is_counted(
 
 
 def test_the_reference_runs_first_and_is_written_once(made_run):
-    """Then it is compared with itself, and every other pair with it."""
     tool = FakeDivergence()
     records = swept(made_run(tool, chunks=4), pairs=(Q4, F16, Q8))
 
@@ -264,7 +247,6 @@ def test_the_reference_runs_first_and_is_written_once(made_run):
 
 
 def test_each_context_is_compared_with_steps_over_all_of_them(made_run):
-    """A reference that must be written counts as many chunks again."""
     steps = []
     run = made_run(contexts=(512, 256), chunks=4)
     observation = PROBE.measure(context_of(run, tell=steps.append))
@@ -279,10 +261,6 @@ def test_each_context_is_compared_with_steps_over_all_of_them(made_run):
 
 
 def test_a_record_holds_what_ran_in_its_own_comparison(made_run):
-    """
-    Neither what the reference ran, nor what that fell back to: that marks the cell of
-    the reference, whose own comparison need not say so again.
-    """
     tool = FakeDivergence(reference_fallback=ON_CPU)
     cell = context_of(beside_f16(made_run(tool)), Q8)
     own = context_of(made_run(FakeDivergence(reference_fallback=ON_CPU)), F16)
@@ -296,10 +274,6 @@ def test_a_record_holds_what_ran_in_its_own_comparison(made_run):
 
 
 def test_the_next_most_precise_pair_replaces_a_reference_that_fails(made_run):
-    """
-    The reference is the most precise pair that ran; the one that failed has the
-    status and the command of its failure.
-    """
     records = swept(made_run(FakeDivergence(outcome=fails_for(F16))))
 
     failed = records[F16]
@@ -309,7 +283,6 @@ def test_the_next_most_precise_pair_replaces_a_reference_that_fails(made_run):
 
 
 def test_a_reference_that_runs_at_last_does_not_replace_the_present_one(made_run):
-    """Within a run, all divergences are from the same pair."""
     swept(made_run(FakeDivergence(outcome=fails_for(F16))))
 
     records = swept(made_run(), retry_failed=True)
@@ -319,7 +292,6 @@ def test_a_reference_that_runs_at_last_does_not_replace_the_present_one(made_run
 
 
 def test_a_context_with_more_chunks_is_compared_anew_and_no_other(made_run):
-    """A context with fewer chunks than stand in the folder is what it was."""
     tool = FakeDivergence()
     first = beside_f16(made_run(tool, contexts=(512, 256), chunks=4))
     before = PROBE.measure(context_of(first, Q8))
@@ -346,7 +318,6 @@ def test_a_context_with_more_chunks_is_compared_anew_and_no_other(made_run):
 
 
 def test_prose_takes_the_place_of_the_corpus_but_with_the_built_in_model(made_run):
-    """It is the same wherever the program is installed, so figures compare."""
     plain, engine = DivergenceSettings(), made_run().engine
     engine.model = ModelSpec(weights=made_weights(), name="some")
     tiny = ToolEngine(model=replace(engine.model, is_tiny=True))
@@ -360,7 +331,6 @@ def test_prose_takes_the_place_of_the_corpus_but_with_the_built_in_model(made_ru
 
 
 def test_a_text_that_turns_out_too_short_ends_the_sweep(made_run):
-    """Every other cell would fail alike."""
     error = BadInput(source="wiki.txt", reason="too short", hint="Use a longer one.")
 
     with pytest.raises(BadInput, match="too short"):
@@ -368,7 +338,6 @@ def test_a_text_that_turns_out_too_short_ends_the_sweep(made_run):
 
 
 def test_a_text_that_changed_meanwhile_is_refused(made_run, tmp_path):
-    """Conditions and reference are those of the same text."""
     file = tmp_path / "wiki.txt"
     file.write_text("x" * 5000)
     cell = context_of(made_run(text=file))

@@ -90,7 +90,6 @@ def test_a_grader_has_no_server():
 
 
 def test_a_file_of_the_present_folder_is_named_by_its_place(tmp_path, monkeypatch):
-    """A command runs in a folder of its own, where the file is not."""
     monkeypatch.chdir(tmp_path)
     Path("ask.py").touch()
 
@@ -116,7 +115,6 @@ def test_variables_are_passed_on_by_names_that_are_set(monkeypatch):
 
 
 def test_the_key_and_the_address_are_variables_and_nothing_else_is(task, monkeypatch):
-    """None of ours that may hold a secret, and no argument with the key."""
     monkeypatch.setenv("HF_TOKEN", "hf-1")
     monkeypatch.setenv("MINE", "mine")
     made = task("", "${model}", "${out}", "${seed}", passed_on=("MINE",))
@@ -216,7 +214,6 @@ def test_a_command_that_has_lost_its_server_is_ended(task, monkeypatch):
 
 
 def test_a_program_that_has_gone_since_is_a_gap(task, tmp_path):
-    """It was there when the sweep began; the other cells are kept."""
     program = script(tmp_path / "program", "exit 0")
     made = task("", words=(str(program),))
     program.unlink()

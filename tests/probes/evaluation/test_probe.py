@@ -104,7 +104,6 @@ def test_other_samples_are_a_mismatch(sample, words):
 
 @pytest.mark.real
 def test_an_evaluation_is_a_probe_like_others(codeneedle, tmp_path):
-    """A sweep, its records, what the command left, a table, a verdict; resumed."""
     words = ("--eval", COMMAND, "--types", "f16,q4_0")
     done = swept(codeneedle, *words)
     assert 0 == done.returncode, done.stderr
@@ -144,7 +143,6 @@ def test_an_evaluation_is_a_probe_like_others(codeneedle, tmp_path):
 def test_a_grader_runs_once_the_server_has_ended_and_alone_if_it_fails(
     codeneedle, tmp_path
 ):
-    """It grades what the command left; mended, it does not cost the evaluation."""
     grader = tmp_path / "grade.py"
     grader.write_text("import sys; print('no compiler'); sys.exit(2)")
     words = (
@@ -176,7 +174,6 @@ def test_a_grader_runs_once_the_server_has_ended_and_alone_if_it_fails(
     [({}, ("eval",)), ({"probes": ("recall",)}, ("recall", "eval"))],
 )
 def test_options_of_an_evaluation_ask_for_it(probes, expected):
-    """Beside other probes where these are named, alone where none is."""
     request, _ = request_of({"eval__command": "sh x", **probes})
 
     assert expected == request.probes
@@ -184,7 +181,6 @@ def test_options_of_an_evaluation_ask_for_it(probes, expected):
 
 
 def test_a_sweep_file_has_a_table_of_it():
-    """Which asks for it, too."""
     request = decoded('[eval]\ncommand = "sh x"\ntimeout = "30m"', source="x.toml")
 
     assert ("eval",) == asked_probes(request, is_named=False)

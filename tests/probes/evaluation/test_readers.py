@@ -105,7 +105,6 @@ def test_texts_are_stored_in_one_line_of_limited_length(tmp_path):
 
 
 def test_a_pipe_is_not_waited_for(tmp_path):
-    """A command may leave anything."""
     os.mkfifo(tmp_path / "results.jsonl")
 
     with pytest.raises(Unreadable, match="wrote no"):

@@ -58,15 +58,11 @@ def counts(needle, reply, **more):
     ],
 )
 def test_lines_are_counted_by_what_became_of_them(reply, expected):
-    """
-    Lines behind a complete answer are bonus or overrun, never hallucinated; an answer
-    lasts at least as many lines as were asked for; blank lines do not count.
-    """
+    """An answer lasts at least as many lines as were asked for."""
     assert expected == counts(NEEDLE, reply)
 
 
 def test_indentation_counts_only_with_strict_indent():
-    """Both readings come from the same reply; trailing white space never counts."""
     reply = "\n".join(f"{line.strip()}  " for line in ASKED)
 
     assert {"matched": 20} == counts(NEEDLE, reply)
@@ -91,14 +87,11 @@ def test_indentation_counts_only_with_strict_indent():
     ],
 )
 def test_fences_thoughts_and_text_around_the_answer_are_removed(reply):
-    """
-    A fence may be open at the end, or from before the start (of a prefilled reply).
-    """
+    """A fence may be open at the end, or at the start of a prefilled reply."""
     assert {"matched": 20} == counts(NEEDLE, reply)
 
 
 def test_an_unfinished_thought_leaves_no_answer():
-    """What follows an opening think tag without end is not part of the answer."""
     assert [] == answer_lines(NEEDLE, f"<think>\n{BODY}")
 
 
@@ -127,10 +120,6 @@ IN_TRUTH = {
     ],
 )
 def test_a_perfect_reply_scores_20_whatever_its_lines_look_like(lines, around):
-    """
-    Fences, tags and signatures that are part of the truth are not removed from a
-    reply; those around it are, and count for nothing.
-    """
     truth = [lines.get(at, line) for at, line in enumerate(ASKED)]
     needle = replace(NEEDLE, lines=tuple(truth))
 
@@ -138,7 +127,6 @@ def test_a_perfect_reply_scores_20_whatever_its_lines_look_like(lines, around):
 
 
 def test_thoughts_do_not_match_where_the_truth_has_no_think_tag():
-    """The answer in a thinking block and nothing behind it is no answer."""
     fenced = replace(NEEDLE, lines=("    ```", *ASKED[1:]))
 
     assert 0 == score(NEEDLE, f"<think>{BODY}</think>").matched
@@ -156,18 +144,13 @@ def test_a_tie_goes_to_an_asked_line_and_not_to_a_following_one():
 
 
 def test_of_alignments_that_differ_in_length_the_longest_wins():
-    """
-    A reply that leaves a line out and reads on is not credited with a later like line.
-    """
+    """A reply that reads on behind a gap is not credited with a later like line."""
     needle = needle_of(["a", "}"], ["b", "c", "}"])
 
     assert {"matched": 1, "missing": 1, "bonus": 3} == counts(needle, "a\nb\nc\n}")
 
 
 def test_rows_keep_lines_as_they_stand_in_their_texts():
-    """
-    Indentation and trailing white space are shown; a mark tells which text has a line.
-    """
     rows = score(needle_of(["  a", "b"], ["c"]), "a \nx\nc\ny\nz").rows
 
     assert [
@@ -203,17 +186,13 @@ def test_of_equal_alignments_the_one_with_the_earliest_lines_is_taken():
     ],
 )
 def test_the_answer_ends_before_its_tail_and_never_in_a_thought(before, after):
-    """
-    The end is that of the last line of the answer, line break included, in the reply
-    as it was sent: lines that the model also thought of are not taken for it.
-    """
+    """Lines that the model also thought of are not taken for it."""
     reply = f"{before}{BODY}\n{after}"
 
     assert len(f"{before}{BODY}\n") == answer_end(NEEDLE, reply)
 
 
 def test_an_answer_of_nothing_ends_at_the_start():
-    """Neither an empty reply nor an unfinished thought holds any of it."""
     assert 0 == answer_end(NEEDLE, "")
     assert 0 == answer_end(NEEDLE, f"<think>\n{BODY}")
 
@@ -246,10 +225,7 @@ def content(lines, key=str.strip):
 
 @given(truth=TRUTH, more=st.lists(WORDS, max_size=5), reply=LINES, strict=st.booleans())
 def test_marks_are_those_of_the_best_alignment(truth, more, reply, strict):
-    """
-    Matches and bonus together are a longest common subsequence; of those, one with the
-    most asked lines: the best of all places to part the reply at.
-    """
+    """Matches and bonus together are a longest common subsequence."""
     key = str.rstrip if strict else str.strip
     asked, after, said = (content(lines, key) for lines in (truth, more, reply))
     parted = [
@@ -266,10 +242,6 @@ def test_marks_are_those_of_the_best_alignment(truth, more, reply, strict):
 
 @given(truth=ANY_TRUTH, more=st.lists(WORDS, max_size=5), reply=ANY_REPLY)
 def test_rows_are_both_texts_in_their_order(truth, more, reply):
-    """
-    Every asked line stands in one row and every line of the answer in one, both in
-    reading order; two that share a row are equal, and no row is empty.
-    """
     needle = needle_of(truth, more)
     rows = score(needle, reply).rows
     bonus = [row.expected for row in rows if row.mark is Mark.BONUS]
@@ -292,13 +264,11 @@ def test_rows_are_both_texts_in_their_order(truth, more, reply):
 
 @given(truth=ANY_TRUTH)
 def test_the_truth_itself_is_perfect(truth):
-    """Repeating what was asked matches all of it, and invents nothing."""
     assert {"matched": len(truth)} == counts(needle_of(truth), "\n".join(truth))
 
 
 @given(truth=TRUTH, reply=LINES, line=WORDS)
 def test_saying_more_never_unmatches_a_line(truth, reply, line):
-    """A reply that goes on matches at least as many lines as before."""
     before = score(needle_of(truth), "\n".join(reply)).matched
     after = score(needle_of(truth), "\n".join([*reply, line])).matched
 
@@ -307,7 +277,6 @@ def test_saying_more_never_unmatches_a_line(truth, reply, line):
 
 @given(truth=ANY_TRUTH, reply=ANY_REPLY)
 def test_lines_of_the_answer_are_lines_of_the_reply(truth, reply):
-    """Reading only takes away; the end of the answer lies within the reply."""
     needle = needle_of(truth)
     lines = answer_lines(needle, reply)
 

@@ -42,7 +42,6 @@ def compared(reply, *, needle=NEEDLE, width=100, colour=False):
 
 
 def test_matching_lines_are_next_to_each_other():
-    """Numbered as in the corpus, without a mark."""
     lines = compared("\n".join(LINES))
 
     assert 20 == len(lines)
@@ -52,7 +51,6 @@ def test_matching_lines_are_next_to_each_other():
 
 
 def test_every_kind_of_line_has_its_mark():
-    """Missing lines on the left, the others on the right, distinct without colour."""
     reply = [*LINES[:5], *LINES[6:15], "    made_up()", *LINES[15:]]
 
     lines = compared("\n".join([*reply, *NEEDLE.more, "after"]))
@@ -64,10 +62,6 @@ def test_every_kind_of_line_has_its_mark():
 
 
 def test_a_line_in_place_of_another_is_next_to_it():
-    """
-    One differing character is one row, with the character underlined; lines that have
-    little in common are not underlined.
-    """
     slip = LINES[4].replace("0000", "0007")
     reply = "\n".join([*LINES[:4], slip, *LINES[5:]])
     other = "\n".join([*LINES[:4], "return", *LINES[5:]])
@@ -80,7 +74,6 @@ def test_a_line_in_place_of_another_is_next_to_it():
 
 
 def test_blank_lines_count_in_the_numbering():
-    """They are not shown, but an editor counts them."""
     spaced = replace(NEEDLE, lines=(LINES[0], "", *LINES[1:]))
 
     lines = compared("\n".join(LINES), needle=spaced)
@@ -89,7 +82,6 @@ def test_blank_lines_count_in_the_numbering():
 
 
 def test_control_characters_of_replies_are_escaped():
-    """Escapes, carriage returns and direction marks do nothing; markup is no markup."""
     evil = "\x1b[2J\x1b]0;title\x07\u202eback\x9b1m [red]markup[/red]"
 
     text = "\n".join(compared("\n".join([evil, *LINES]), width=160))
@@ -99,7 +91,6 @@ def test_control_characters_of_replies_are_escaped():
 
 
 def test_long_lines_continue_in_the_next_row():
-    """Nothing is cut off: a difference may be in the last character."""
     long = "    x = " + repr("".join(chr(ord("a") + at % 26) for at in range(90)))
     needle = replace(NEEDLE, lines=(long, *LINES[1:]))
 
@@ -111,7 +102,6 @@ def test_long_lines_continue_in_the_next_row():
 
 
 def test_wide_characters_keep_the_columns_aligned():
-    """They take two columns each; a tab is visible."""
     needle = replace(NEEDLE, lines=("\tx = '漢字漢字漢字漢字漢字漢字'", *LINES[1:]))
 
     rows = compared("\n".join(needle.lines), needle=needle, width=70)
@@ -122,7 +112,6 @@ def test_wide_characters_keep_the_columns_aligned():
 
 
 def test_the_overview_has_a_line_per_round():
-    """Depth, line, counts, margin and how the reply ended."""
     run = made_run(lambda pair, at: 20 - at, setup=made_setup(needles=2))
 
     lines = printed(overview(run, run.records[0])).splitlines()
@@ -135,7 +124,6 @@ def test_the_overview_has_a_line_per_round():
 
 
 def test_a_round_without_an_answer_has_its_error():
-    """In the overview, escaped, and by itself."""
     first, second, _ = SETUP.needles
     lost = Round(needle=first.name, prompt_sha256="d0", error="HTTP 500 \x1b[1m")
     record = made_record(PAIR, [lost, made_round(second)])
@@ -149,7 +137,6 @@ def test_a_round_without_an_answer_has_its_error():
 
 
 def test_the_overview_names_a_method_without_its_class():
-    """And a method is found by its own name."""
     needle = replace(SETUP.needles[0], name="VeryLongRequestHandler.f_a")
     run = made_run(setup=replace(SETUP, needles=(needle, *SETUP.needles[1:])))
 
@@ -158,10 +145,6 @@ def test_the_overview_names_a_method_without_its_class():
 
 
 def test_one_round_is_shown_line_by_line():
-    """
-    With its run, pair and function above it, nothing of the others, and colours on
-    request.
-    """
     run = made_run(setup=SETUP)
     text = shown(run, function="f_b")
 
@@ -173,9 +156,6 @@ def test_one_round_is_shown_line_by_line():
 
 
 def test_a_forced_function_shows_what_each_token_lost_against_the_reference():
-    """
-    The worst is named; colours only on request; without a reference nothing is lost.
-    """
     setup = replace(SETUP, probes={"recall": {"ask": "forced"}})
     whole = made_forced(setup.forced[0], logprob=-0.01)
     worse = replace(whole, logprobs=(-0.01, -3.0, *whole.logprobs[2:]), bounds=(1,))
@@ -201,7 +181,6 @@ def test_a_forced_function_shows_what_each_token_lost_against_the_reference():
 
 
 def test_forced_lines_are_shown_by_needle():
-    """Where writing would leave the truth, beside what was written or without it."""
     setup = replace(made_setup(needles=2), probes={"recall": {"ask": "both"}})
     first, _ = setup.needles
     scored, other = setup.forced

@@ -12,7 +12,6 @@ from codeneedle.probes.recall.settings import RecallSettings
 
 
 def test_a_chat_is_counted_as_the_template_renders_it():
-    """With the empty thought that begins its answer, and thinking switched off."""
     tokenizer, corpus = ByteTokenizer(), load("random-bodies-mini")
 
     def tokens(form, *, prefill_no_think=False):

@@ -51,7 +51,6 @@ def failed(needle: NeedleFacts, error: str = "HTTP 500") -> Round:
 
 
 def test_each_answered_round_is_one_value() -> None:
-    """Rounds are scored against their needles, in asking order."""
     flat = "\n".join(line.strip() for line in FIRST.lines)
     rounds = [
         made_round(FIRST, reply=flat),
@@ -66,11 +65,7 @@ def test_each_answered_round_is_one_value() -> None:
 
 
 def test_a_round_without_an_answer_counts_as_nothing_recalled() -> None:
-    """
-    A pair must not look better for saying less: a round that failed, or has no line to
-    score, has no matched line, and is counted apart. A cell without any answer has no
-    value.
-    """
+    """A pair must not look better for saying less."""
     empty = made_round(THIRD, reply="<think>what is it that")
     rounds = [made_round(FIRST), failed(SECOND), empty]
 
@@ -88,7 +83,6 @@ def test_a_round_without_an_answer_counts_as_nothing_recalled() -> None:
 
 
 def test_the_margin_is_the_smallest_gap_of_each_round() -> None:
-    """One value per round, in nats; the mean over rounds is the cell's."""
     rounds = [made_round(FIRST, gap=0.25), made_round(SECOND, gap=3.0)]
 
     assert [0.25, 3.0] == values("margin", rounds)
@@ -96,10 +90,7 @@ def test_the_margin_is_the_smallest_gap_of_each_round() -> None:
 
 
 def test_reading_speed_comes_from_whole_readings_alone() -> None:
-    """
-    The priming round reads 9,000 tokens in 3 s; rounds behind a cache tell nothing,
-    those that found none do.
-    """
+    """The priming round reads 9,000 tokens in 3 s."""
     cached = made_round(FIRST)
     uncached = replace(cached, cached_tokens=5, prompt_ms=4497.5)
 
@@ -118,7 +109,6 @@ def test_short_replies_tell_no_writing_speed() -> None:
 
 
 def test_the_cell_itself_is_one_value() -> None:
-    """Memory and times belong to the cell, not to its rounds."""
     rounds = [made_round(FIRST), made_round(SECOND)]
 
     assert [3.5] == values("kv", rounds)
@@ -127,7 +117,6 @@ def test_the_cell_itself_is_one_value() -> None:
 
 
 def test_forced_lines_have_a_value_for_each_function_that_was_scored() -> None:
-    """Paired by its name; a round with an error has none, but breaks at once."""
     first, second, third = SETUP.forced
     lost = replace(made_forced(second), error="no probabilities", logprobs=(), leads=())
     rounds = [made_forced(first, behind=[3]), lost, made_forced(third, logprob=-0.25)]
@@ -151,7 +140,6 @@ def test_forced_lines_have_a_value_for_each_function_that_was_scored() -> None:
 def test_further_functions_of_open_pairs_are_in_losses_and_not_in_what_grids_show() -> (
     None
 ):
-    """Means over other functions than those of the other pairs compare with none."""
     setup = replace(SETUP, probes={NAME: {"functions": 2}})
     logprobs = (-0.5, -0.25, -0.125)
     rounds = [
@@ -180,7 +168,6 @@ def test_losses_are_computed_of_the_mean_probability_of_right_tokens() -> None:
 
 
 def test_the_share_of_tokens_with_a_bound_alone_is_known() -> None:
-    """An engine that lists few tokens tells of others how probable they are at most."""
     rounds = [replace(made_forced(each), bounds=(0, 4)) for each in SETUP.forced[:1]]
     record = made_record(
         "q8_0/q4_0", [], forced=[*rounds, made_forced(SETUP.forced[1])]
@@ -192,7 +179,6 @@ def test_the_share_of_tokens_with_a_bound_alone_is_known() -> None:
 
 
 def test_lines_and_leads_are_drawn_on_scales_of_their_own() -> None:
-    """Bounds, least span of a scale, and digits."""
     of_20 = ("matched", "missing", "matched-strict")
     assert {
         **dict.fromkeys(of_20, ((0, 20), 5, 2)),
@@ -211,7 +197,6 @@ def of_recall(**conditions: object) -> Setup:
 
 
 def test_a_setup_that_says_nothing_of_recall_has_the_defaults() -> None:
-    """32 functions of five lines are forced, beside those that are written."""
     expected = RecallConditions(ask=Ask.BOTH, functions=32, lines=5)
 
     assert expected == conditions_of(SETUP) == conditions_of(of_recall())
@@ -224,7 +209,6 @@ def test_a_setup_that_says_nothing_of_recall_has_the_defaults() -> None:
 def test_conditions_that_are_none_are_a_bad_setup(
     conditions: dict[str, object],
 ) -> None:
-    """A file that was edited, or written by something else."""
     with pytest.raises(BadRecord, match=r"setup\.json"):
         conditions_of(of_recall(**conditions))
 
@@ -236,7 +220,6 @@ def test_conditions_that_are_none_are_a_bad_setup(
 def test_forced_recall_is_the_headline_where_it_was_asked(
     ask: str, expected: str
 ) -> None:
-    """And its metrics exist nowhere else."""
     setup = of_recall(ask=ask)
 
     assert expected == PROBE.headline(setup)

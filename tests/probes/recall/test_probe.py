@@ -89,9 +89,7 @@ def breaks(times):
 
 
 def test_all_needles_are_asked_after_one_round_that_is_not_scored(tmp_path):
-    """
-    That one asks for the last needle: all others find just the corpus in the cache.
-    """
+    """It asks for the last needle: all others find just the corpus in the cache."""
     engine = FakeEngine(reply=lambda asked: reply_to(asked, text=asked.prompt[-10:]))
 
     found = measured(tmp_path, engine)
@@ -107,7 +105,6 @@ def test_all_needles_are_asked_after_one_round_that_is_not_scored(tmp_path):
 
 
 def test_a_chat_is_asked_with_thinking_switched_off(tmp_path):
-    """And goes on after an empty thought where that was asked for."""
     engine = FakeEngine()
 
     measured(tmp_path, engine, form=PromptForm.CHAT, prefill_no_think=True)
@@ -119,7 +116,6 @@ def test_a_chat_is_asked_with_thinking_switched_off(tmp_path):
 
 
 def test_probabilities_are_stored_where_each_token_has_one(tmp_path):
-    """As the server tells them."""
     found = measured(tmp_path, FakeEngine())
 
     assert [((-0.1,), (2.0,), (9,))] * 3 == [
@@ -152,7 +148,6 @@ def test_a_server_that_drafts_gives_no_margins(tmp_path):
 def test_conditions_are_what_was_chosen_then_what_is_stored_then_the_defaults(
     chosen, stored, expected, tmp_path
 ):
-    """No more functions than the text as sent has."""
     setup = replace(made_setup(), probes=stored)
     settings = {"recall": RecallSettings(**chosen)}
 
@@ -168,7 +163,6 @@ def test_conditions_are_what_was_chosen_then_what_is_stored_then_the_defaults(
 def test_lines_are_forced_alone_where_none_can_be_written(
     needles, forced, chosen, ask, tmp_path
 ):
-    """Unless something else was chosen, which is another run."""
     setup = made_setup(needles=needles, forced=forced)
     settings = {"recall": RecallSettings(ask=chosen)}
 
@@ -185,10 +179,6 @@ def test_lines_are_forced_alone_where_none_can_be_written(
     [("forced", 0, 4), ("both", 3, 4), ("written", 3, 0)],
 )
 def test_right_lines_are_scored_after_what_was_written(ask, written, forced, tmp_path):
-    """
-    Each function's, joined as they stand in the text. One round comes before all,
-    that is not scored.
-    """
     engine = FakeEngine(force=lambda *asked: forced_to(*asked, bounds=(0,)))
     conditions = {"ask": ask, "functions": 4}
 
@@ -204,7 +194,6 @@ def test_right_lines_are_scored_after_what_was_written(ask, written, forced, tmp
 
 @pytest.mark.parametrize("form", PromptForm)
 def test_the_lines_before_forced_ones_are_in_their_prompt(form, tmp_path):
-    """A chat's answer is begun with them; a completion goes on behind them."""
     asked = []
 
     def force(question, right):
@@ -227,7 +216,6 @@ def test_the_lines_before_forced_ones_are_in_their_prompt(form, tmp_path):
 
 
 def test_what_was_written_stays_where_nothing_can_be_scored(tmp_path):
-    """A server may tell no probabilities; the rounds say so."""
     engine = FakeEngine(force=lambda *_: BadReply(expected="probabilities"))
 
     found = measured(tmp_path, engine)
@@ -251,7 +239,6 @@ def test_what_was_written_stays_where_nothing_can_be_scored(tmp_path):
 def test_an_engine_that_cannot_score_lines_is_asked_for_written_ones(
     ask, abilities, suited
 ):
-    """Unless scores are asked for: that is refused."""
     engine = FakeEngine(abilities=frozenset(abilities))
 
     assert RecallSettings(suited) == PROBE.suited(RecallSettings(ask), engine)
@@ -281,7 +268,6 @@ def test_options_of_forced_lines_are_refused_with_what_the_engine_can(
 
 
 def test_a_limit_of_replies_is_of_written_ones():
-    """Without a choice both are asked for, so that none is written no more."""
     for ask, suited in ((None, Ask.BOTH), (Ask.WRITTEN, Ask.WRITTEN)):
         settings = RecallSettings(ask, reply_tokens=9)
         assert suited == PROBE.suited(settings, FakeEngine()).ask
@@ -310,7 +296,6 @@ def test_why_there_are_no_margins_is_said():
 
 
 def test_scoring_is_tried_again_where_the_connection_breaks(tmp_path):
-    """As a question is."""
     left = [GONE]
     engine = FakeEngine(force=lambda *a: left.pop() if left else forced_to(*a))
 
@@ -329,7 +314,6 @@ def test_scoring_is_tried_again_where_the_connection_breaks(tmp_path):
     ],
 )
 def test_written_recall_that_tells_nothing_says_so(matched, words):
-    """Where no pair loses a line, and where the reference has none to lose."""
     said = " ".join(PROBE.remarks(made_run(matched)))
 
     assert (words or "") in said
@@ -348,7 +332,6 @@ def test_written_recall_that_tells_nothing_says_so(matched, words):
     ],
 )
 def test_a_cell_without_any_answer_fails_and_says_why(changes, words, tmp_path):
-    """It is never a zero."""
     engine = FakeEngine(reply=lambda asked: reply_to(asked, **changes))
 
     with pytest.raises(CellError, match=f"no round has an answer: {words}") as caught:
@@ -357,7 +340,6 @@ def test_a_cell_without_any_answer_fails_and_says_why(changes, words, tmp_path):
 
 
 def test_one_round_without_an_answer_is_an_error_of_that_round(tmp_path):
-    """The others count."""
     first = made_setup(needles=3).needles[0]
 
     def reply(asked):
@@ -372,10 +354,6 @@ def test_one_round_without_an_answer_is_an_error_of_that_round(tmp_path):
 
 
 def test_a_connection_that_breaks_is_tried_again(tmp_path):
-    """
-    The round has the reply, and why it took three attempts, a line each; the next
-    round has none of that.
-    """
     ask = asker(tmp_path, FakeEngine(reply=breaks(2)))
     asked, after = (ask.round(NEEDLE, tokens=50) for _ in range(2))
 
@@ -386,7 +364,6 @@ def test_a_connection_that_breaks_is_tried_again(tmp_path):
 
 
 def test_a_completed_reply_is_never_asked_for_again(tmp_path):
-    """Lines that are not the asked ones are an answer, however poor."""
     ask = asker(tmp_path, FakeEngine())
     asked = ask.round(NEEDLE, tokens=50)
 
@@ -415,10 +392,7 @@ def test_a_completed_reply_is_never_asked_for_again(tmp_path):
     ],
 )
 def test_a_reply_is_enough_when_reading_on_would_tell_nothing_more(reply, expected):
-    """
-    Whether a model runs on shows only if it may; an unfinished line does not count, a
-    faulty answer ends after some slack, and thoughts are no answer.
-    """
+    """Whether a model runs on shows only if it may."""
     assert expected == enough_for(NEEDLE)(reply)
 
 
@@ -462,7 +436,6 @@ def record_of(context, observation, status=Status.INTERRUPTED):
 
 
 def test_each_answer_is_kept_at_once(tmp_path):
-    """With all that were given before."""
     engine, kept = FakeEngine(), []
     engine.server = FakeServer(engine)
     context = made_context(tmp_path, engine)
@@ -476,7 +449,6 @@ def test_each_answer_is_kept_at_once(tmp_path):
 
 
 def test_nothing_is_kept_until_there_is_an_answer(tmp_path):
-    """A cell without any is a failure, whatever it was asked."""
     first = made_setup(needles=3).needles[0]
     engine, kept = FakeEngine(), []
     engine.reply = lambda asked: reply_to(
@@ -493,10 +465,6 @@ def test_nothing_is_kept_until_there_is_an_answer(tmp_path):
 
 @pytest.mark.parametrize("after", range(1, 8))
 def test_a_cell_goes_on_from_what_was_answered(after, tmp_path):
-    """
-    Another server reads the text once more, and is asked what is missing; what there
-    is of the answers is as if one server had given all.
-    """
     engine, kept = FakeEngine(), []
     engine.server = FakeServer(engine)
     context = made_context(tmp_path, engine)
@@ -528,7 +496,6 @@ def test_further_functions_are_forced_and_nothing_is_written_again(tmp_path):
 
 
 def test_a_pair_is_judged_after_each_block_of_forced_functions(tmp_path):
-    """The first is of every sweep; a record tells how many it has answered."""
     setup = replace(
         made_setup(needles=0, forced=40), probes={"recall": {"functions": 16}}
     )
@@ -582,10 +549,7 @@ def test_a_plan_of_a_run_folder_names_what_the_folder_holds(tmp_path):
 def test_the_real_prompt_ends_with_the_lines_before_and_what_is_scored_is_the_text_s(
     codeneedle, tmp_path, form
 ):
-    """
-    With the built-in model a token is a byte: each prompt is as long as text, question
-    and lines before, and each byte of the lines, as they stand in the text, is scored.
-    """
+    """With the built-in model a token is a byte."""
     template = ("--", "--chat-template", "chatml") if form is PromptForm.CHAT else ()
     said = codeneedle(
         *("sweep", "--corpus", "random-bodies-short", "--types", "q8_0"),
@@ -621,7 +585,6 @@ def test_the_real_prompt_ends_with_the_lines_before_and_what_is_scored_is_the_te
 def test_a_model_that_runs_on_is_seen_where_only_a_limit_ends_replies(
     codeneedle, tmp_path
 ):
-    """The built-in model copies the next function, too, and no line of it is asked."""
     (tmp_path / "few.toml").write_text(
         "sample_k = 1\n[generate]\nfunctions = 4\nlines = 20\nvalue_length = 4\n"
         "name_length = 4\nindent = 1\nseed = 11\n"
@@ -646,8 +609,6 @@ def test_a_model_that_runs_on_is_seen_where_only_a_limit_ends_replies(
 
 @pytest.mark.real
 def test_contexts_that_errors_and_notes_name_do_with_the_real_server(codeneedle):
-    """A function needs so much, and all 20 of them so much more."""
-
     def sweep(context):
         said = codeneedle(
             *("sweep", "--corpus", "random-bodies-short", "--types", "q8_0"),
@@ -670,7 +631,6 @@ def test_contexts_that_errors_and_notes_name_do_with_the_real_server(codeneedle)
 
 
 def test_a_setup_of_other_probes_is_not_described_as_recall():
-    """Its functions were forced by another one."""
     other = replace(made_setup(needles=4), probes={"opening": {}})
     both = replace(other, probes={**other.probes, "recall": {}})
 

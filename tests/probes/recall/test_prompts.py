@@ -10,10 +10,7 @@ NEEDLE = made_needle()
 
 
 def test_the_corpus_comes_first_in_both_forms():
-    """
-    The shared prefix is what a server takes from its cache; a completion ends with
-    the signature, where the body begins.
-    """
+    """The shared prefix is what a server takes from its cache."""
     completion = completion_prompt("CORPUS", NEEDLE)
 
     assert completion.startswith("CORPUS\n")
@@ -22,10 +19,7 @@ def test_the_corpus_comes_first_in_both_forms():
 
 
 def test_a_question_quotes_the_real_signature_and_counts_blank_lines():
-    """
-    Asking for 20 lines of a body with blank ones would forbid the last; backticks
-    around a line end would not be read as a quotation.
-    """
+    """Asking for 20 lines of a body with blank ones would forbid the last."""
     spaced = replace(NEEDLE, lines=("", *NEEDLE.lines))
     long = replace(NEEDLE, signature="def f(\n    a,\n):")
 
@@ -46,7 +40,6 @@ def test_a_completion_goes_on_behind_the_lines_before_those_that_are_asked():
 
 
 def test_a_chat_s_answer_is_begun_with_the_lines_before_those_that_are_asked():
-    """After an empty thought where that is wanted; the question counts them, too."""
     asked, answer = chat_messages("x", FORCED)
     _, thoughtful = chat_messages("x", FORCED, prefill_no_think=True)
 
@@ -57,7 +50,6 @@ def test_a_chat_s_answer_is_begun_with_the_lines_before_those_that_are_asked():
 
 
 def test_a_prefilled_thought_is_the_assistants():
-    """The answer goes on after a thought that is over already."""
     asked, answer = chat_messages("x", NEEDLE, prefill_no_think=True)
 
     assert "assistant" == answer.role

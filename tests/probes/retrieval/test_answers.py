@@ -41,7 +41,6 @@ def task_answers(run, function=None, width=100):
 
 
 def test_failure_modes_of_a_pair_are_counted_by_task():
-    """Only those that occur have a column; the graded endpoint is the last one."""
     text = task_answers(TASKS_RUN)
 
     assert "2 of 6 questions right" in text
@@ -52,7 +51,6 @@ def test_failure_modes_of_a_pair_are_counted_by_task():
 
 
 def test_a_wrong_answer_stands_beside_what_was_expected():
-    """An intrusion names what the answer belongs to and how far away that is."""
     text = task_answers(TASKS_RUN)
     intrusion = next(each for each in QUESTIONS if each.depth < 0.4)
 
@@ -63,9 +61,6 @@ def test_a_wrong_answer_stands_beside_what_was_expected():
 
 
 def test_one_question_is_shown_in_full():
-    """
-    What was asked, expected and answered, and what forcing the right answer found.
-    """
     asked = QUESTIONS[0]
     text = task_answers(TASKS_RUN, asked.question)
 
@@ -75,7 +70,6 @@ def test_one_question_is_shown_in_full():
 
 
 def test_an_unknown_question_is_refused_with_the_nearest():
-    """As an unknown function is."""
     with pytest.raises(UnknownName) as caught:
         task_answers(TASKS_RUN, QUESTIONS[0].question[:-1] + "x")
 
@@ -83,15 +77,12 @@ def test_an_unknown_question_is_refused_with_the_nearest():
 
 
 def test_a_pair_that_did_not_answer_says_why():
-    """Its status and the reason."""
     failed = replace(failed_record("q4_0/q4_0"), probe="retrieval")
 
     assert "crashed: it died" in task_answers(replace(TASKS_RUN, records=(failed,)))
 
 
 def test_long_answers_are_shortened_and_cannot_write_on_the_terminal():
-    """In the list; a question alone shows all of it, escapes as text."""
-
     def answer(_question, _length):
         return "\x1b[2J" + "never " * 20
 

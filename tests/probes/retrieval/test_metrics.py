@@ -50,7 +50,6 @@ def wrong_at(depth):
 
 
 def test_an_outcome_names_the_place_of_a_question_and_what_became_of_it():
-    """A right answer has no decoy, and its log-probability is per token."""
     found = outcomes(retrieval_record("f16/f16", made_texts()))
 
     assert [0.1, 0.5, 0.9] * 2 == [each.depth for each in found]
@@ -61,9 +60,6 @@ def test_an_outcome_names_the_place_of_a_question_and_what_became_of_it():
 
 
 def test_an_intrusion_is_named_with_the_decoy_that_came():
-    """
-    Decoys are stored once per text; each question has its own back when it is judged.
-    """
     record = retrieval_record("q4_0/q4_0", made_texts(answer=decoy_of))
 
     found = outcomes(record)
@@ -74,7 +70,6 @@ def test_an_intrusion_is_named_with_the_decoy_that_came():
 
 
 def test_without_probabilities_there_is_no_graded_endpoint():
-    """A gap, not a zero."""
     record = retrieval_record("f16/f16", made_texts(scored=None))
 
     assert [1.0] * 6 == values(BY_NAME["retrieval"], record)
@@ -96,7 +91,6 @@ def test_an_answer_is_right_until_the_first_token_that_another_one_leads():
 
 
 def test_an_observation_of_something_else_is_a_bad_record():
-    """Also a question whose decoy the text does not have."""
     good = retrieval_record("f16/f16", made_texts())
     broken = msgspec.json.decode(msgspec.json.encode(good.observation))
     broken["texts"][0]["decoys"] = []
@@ -111,7 +105,6 @@ def test_an_observation_of_something_else_is_a_bad_record():
 
 
 def test_a_task_that_the_reference_fails_is_shown_and_never_averaged():
-    """Its metrics have values, overall ones do not."""
     texts = [
         *made_texts(),
         *made_texts("single", dial=0, answer=lambda _asked, _length: "no"),
@@ -140,7 +133,6 @@ def test_the_dial_judges_lengths_that_the_reference_was_not_asked(
 
 
 def test_a_task_is_informative_at_the_lengths_at_which_the_reference_answers():
-    """Whatever the dial was set to at the shortest."""
     answered = [("multikey", 512, 0.19), ("multikey", 1024, 1.0)]
     frozen = made_frozen(made_dial(score=0.1), answered=answered)
     texts = [*made_texts(length=512), *made_texts(length=1024, answer=decoy_of)]
@@ -151,7 +143,6 @@ def test_a_task_is_informative_at_the_lengths_at_which_the_reference_answers():
 
 
 def test_modes_are_counted_over_all_tasks():
-    """A sum over questions, one metric for each mode but the good one."""
     record = retrieval_record("q4_0/q4_0", made_texts(answer=decoy_of))
 
     assert 6 == sum(values(BY_NAME["intrusion"], record))
@@ -160,7 +151,6 @@ def test_modes_are_counted_over_all_tasks():
 
 
 def test_each_task_is_a_metric_and_each_length_where_there_are_several():
-    """As many as the settings name; with a single length it would be said twice."""
     one = [metric.name for metric in of_tasks(setup_of())]
     two = [metric.name for metric in of_tasks(setup_of(lengths=(512, 1024)))]
 
@@ -170,7 +160,6 @@ def test_each_task_is_a_metric_and_each_length_where_there_are_several():
 
 
 def test_what_other_pairs_still_lack_counts_in_no_metric():
-    """A record may have further lengths and texts, while a run grows."""
     texts = [made_texts(length=length, questions=4) for length in (512, 1024)]
     record = retrieval_record("q4_0/q4_0", itertools.chain(*texts))
     metric = BY_NAME["retrieval"]
@@ -190,16 +179,12 @@ def test_what_other_pairs_still_lack_counts_in_no_metric():
 
 
 def test_tasks_that_are_none_are_a_bad_setup():
-    """A file that was edited, or written by something else."""
     with pytest.raises(BadRecord, match="tasks or lengths"):
         of_tasks(setup_of(lengths=("long",)))
 
 
 def test_units_are_texts_whatever_they_are_asked():
-    """
-    Questions of one text share what makes it hard: two texts that lose two of six
-    answers each are two units, not twelve.
-    """
+    """Two texts that lose two of six answers each are two units, not twelve."""
     record = retrieval_record("q4_0/f16", made_texts(questions=4, answer=wrong_at(0.5)))
 
     units = BY_NAME["retrieval"].by_unit(record, setup_of())
@@ -208,7 +193,6 @@ def test_units_are_texts_whatever_they_are_asked():
 
 
 def test_texts_that_a_pair_was_not_asked_are_missing_and_not_nothing():
-    """So that it is never within a limit."""
     not_asked = [("multikey", 2048, "nothing is right")]
     record = retrieval_record("q4_0/f16", made_texts(), not_asked=not_asked)
 
@@ -227,7 +211,6 @@ def test_a_dial_whose_setting_was_never_tried_is_a_bad_setup():
 
 @pytest.mark.parametrize(("score", "able"), [(0.7, 1.0), (0.1, 0.5)])
 def test_what_a_reference_could_lose_is_its_share_of_informative_tasks(score, able):
-    """Of all tasks where none is: then that share says how little there is."""
     single = made_texts("single", dial=0, answer=lambda _asked, _length: "no")
     dials = (made_dial(score=score), made_dial("single", setting=0, score=0.1))
     setup = with_frozen(setup_of(["multikey", "single"]), made_frozen(*dials))
@@ -240,7 +223,6 @@ def test_what_a_reference_could_lose_is_its_share_of_informative_tasks(score, ab
 
 
 def test_remarks_tell_the_path_of_the_dial_and_what_was_left_out():
-    """A line for each task, and one for each length that no pair was asked at."""
     reason = "f16/f16 has less than 20% right at 1,024 tokens at every depth"
     frozen = made_frozen(
         made_dial(),

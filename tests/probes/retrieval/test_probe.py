@@ -159,7 +159,6 @@ def scores(*shares):
     ids=["at once", "up", "back", "cliff", "ceiling", "hard", "too hard"],
 )
 def test_the_dial_goes_up_until_the_reference_is_within_the_aim(shares, path, setting):
-    """Without a setting within, the nearest that tells something."""
     found = dialled("multikey", scores(*shares))
 
     assert path == [step.setting for step in found.path]
@@ -169,9 +168,6 @@ def test_the_dial_goes_up_until_the_reference_is_within_the_aim(shares, path, se
 def test_the_dial_goes_down_from_a_setting_that_is_too_hard_or_does_not_fit(
     monkeypatch,
 ):
-    """
-    A text that is too short for a setting has easier ones; if for all, it is refused.
-    """
     monkeypatch.setitem(TASKS, "multikey", replace(TASKS["multikey"], start=3))
 
     down = dialled("multikey", scores(1.0, 0.8, 0.4, 0.1))
@@ -185,7 +181,6 @@ def test_the_dial_goes_down_from_a_setting_that_is_too_hard_or_does_not_fit(
 
 
 def test_the_reference_sets_the_dial_on_questions_of_their_own(tmp_path):
-    """Right below eight keys: the path leads there, and no scored question was seen."""
     engine = FakeEngine(reply=right_below(8))
 
     found = measured(tmp_path, engine, dial=(), lengths=(1500,))
@@ -202,7 +197,6 @@ def test_the_reference_sets_the_dial_on_questions_of_their_own(tmp_path):
 
 
 def test_a_fixed_dial_is_tried_once_and_kept(tmp_path):
-    """Whether it tells anything has to be known all the same."""
     engine = FakeEngine(reply=looked_up)
 
     found = measured(tmp_path, engine, dial=("multikey=1",))
@@ -216,9 +210,6 @@ def test_a_fixed_dial_is_tried_once_and_kept(tmp_path):
 
 
 def test_further_pairs_are_asked_the_same_and_set_no_dial(tmp_path):
-    """
-    Also where the sweep was stopped in between: the setup on disk is all it takes.
-    """
     first = FakeEngine(reply=nine_in_ten)
     theirs = measured(tmp_path, first, dial=())
     asked = [question.prompt for question in first.server.questions]
@@ -233,10 +224,6 @@ def test_further_pairs_are_asked_the_same_and_set_no_dial(tmp_path):
 
 
 def test_a_sweep_that_stopped_behind_the_dial_goes_on_with_it(tmp_path):
-    """
-    The second command reads it from the setup on disk, through the runner and the
-    store, and asks the other pair alone.
-    """
     store = Store(tmp_path / "corpus" / "model")
     engines = FakeEngine(reply=nine_in_ten), FakeEngine(reply=looked_up)
     for engine, pairs in zip(engines, ([REFERENCE], [REFERENCE, OTHER]), strict=True):
@@ -273,7 +260,6 @@ def failing_from(characters):
 
 
 def test_lengths_beyond_one_where_the_reference_fails_are_asked_of_no_pair(tmp_path):
-    """It fails at 1,000 at each depth: 2,000 is left out of it and of the others."""
     engine = FakeEngine(reply=failing_from(800))
     lengths = (500, 1000, 2000)
 
@@ -292,7 +278,6 @@ def test_lengths_beyond_one_where_the_reference_fails_are_asked_of_no_pair(tmp_p
 
 @pytest.mark.parametrize("gate", [True, False])
 def test_a_pair_that_answers_nothing_is_not_asked_at_greater_lengths(tmp_path, gate):
-    """Where the reference answers; unless there is no gate."""
     asked = {"lengths": (500, 1000, 2000), "gate": gate}
     reference = measured(tmp_path, FakeEngine(reply=looked_up), **asked)
     engine = FakeEngine(reply=failing_from(800))
@@ -308,7 +293,6 @@ def test_a_pair_that_answers_nothing_is_not_asked_at_greater_lengths(tmp_path, g
 
 
 def test_without_the_gate_all_lengths_are_asked(tmp_path):
-    """As every other pair is asked what the reference was asked."""
     engine = FakeEngine(reply=failing_from(800))
 
     found = measured(tmp_path, engine, lengths=(500, 1000, 2000), gate=False)
@@ -334,9 +318,6 @@ def test_one_depth_that_works_keeps_the_gate_open(tmp_path):
 
 
 def test_an_added_length_costs_its_own_texts_alone(tmp_path):
-    """
-    The dial and the answers stay; the other pairs get the lengths of the reference.
-    """
     engine = FakeEngine(reply=nine_in_ten)
     first = measured(tmp_path, engine, dial=(), lengths=(1000,))
     other = measured(tmp_path, engine, OTHER, first.frozen, dial=(), lengths=(1000,))
@@ -375,7 +356,6 @@ def wider(folder, **asked):
     ids=["questions", "depths", "both"],
 )
 def test_added_depths_and_questions_cost_their_texts_alone(tmp_path, asked, added):
-    """The others stay to the byte; a pair that comes later is asked all of them."""
     before = measured(tmp_path, FakeEngine(reply=looked_up))
     again, later = FakeEngine(reply=looked_up), FakeEngine(reply=looked_up)
     more = {"conditions": wider(tmp_path, **asked)}
@@ -397,7 +377,6 @@ def test_added_depths_and_questions_cost_their_texts_alone(tmp_path, asked, adde
 
 
 def test_a_run_grows_twice_and_refuses_what_is_no_addition(tmp_path):
-    """Fewer depths and questions are what stands there already."""
     usual = made_run(tmp_path, FakeEngine()).setup.probes[NAME]
     first = wider(tmp_path, questions=3)
     wanted = made_run(tmp_path, FakeEngine(), depths=(0.5,)).setup.probes[NAME]
@@ -418,7 +397,6 @@ def test_a_run_grows_twice_and_refuses_what_is_no_addition(tmp_path):
 
 
 def test_the_gate_is_asked_at_added_lengths_and_leaves_out_none_that_is_there(tmp_path):
-    """The reference fails from 800 characters on: 1,500 is measured, 3,000 is not."""
     right, failing = FakeEngine(reply=looked_up), FakeEngine(reply=failing_from(800))
     first = measured(tmp_path, right, lengths=(500, 2000))
     wider = {"former": first.record, "lengths": (500, 1000, 2000, 3000)}
@@ -442,7 +420,6 @@ def test_an_added_length_that_is_too_short_for_the_dial_is_left_out(tmp_path):
 
 
 def test_a_repetition_of_the_reference_sets_nothing(tmp_path):
-    """Though it answers otherwise: the gate stays where it was."""
     lengths = {"lengths": (500, 1000, 2000)}
     first = measured(tmp_path, FakeEngine(reply=looked_up), **lengths)
     failing = FakeEngine(reply=failing_from(800))
@@ -458,7 +435,6 @@ def test_a_repetition_of_the_reference_sets_nothing(tmp_path):
 
 
 def test_every_text_is_read_by_a_question_that_is_not_scored(tmp_path):
-    """The last one of the text: each scored one finds just the text in the cache."""
     engine = FakeEngine(reply=looked_up)
 
     found = measured(tmp_path, engine)
@@ -474,9 +450,6 @@ def test_every_text_is_read_by_a_question_that_is_not_scored(tmp_path):
 
 
 def test_answers_are_stored_as_they_come_and_judged_when_read(tmp_path):
-    """
-    And the right answer is forced after the same prompt, with the blank before it.
-    """
     engine = FakeEngine(reply=looked_up)
 
     found = measured(tmp_path, engine)
@@ -492,10 +465,7 @@ def test_answers_are_stored_as_they_come_and_judged_when_read(tmp_path):
 
 
 def test_an_indentation_before_an_answer_stays_in_the_prompt(tmp_path):
-    """
-    A single blank behind a word goes with what follows; the rest of an indentation
-    is where the answer begins, so that both are tokenized as in the text.
-    """
+    """As in the text: a single blank is tokenized with what follows it."""
     engine = FakeEngine()
 
     found = measured(tmp_path, engine, tasks=("twins",), lengths=(1500,))
@@ -507,10 +477,7 @@ def test_an_indentation_before_an_answer_stays_in_the_prompt(tmp_path):
 
 
 def test_a_chat_gets_the_question_behind_the_text(tmp_path):
-    """
-    Its answer is begun for it, as small models go on with the text otherwise; the
-    rest is forced.
-    """
+    """Small models go on with the text otherwise."""
     engine = FakeEngine()
 
     found = measured(tmp_path, engine, form=PromptForm.CHAT)
@@ -525,7 +492,6 @@ def test_a_chat_gets_the_question_behind_the_text(tmp_path):
 
 
 def test_an_engine_without_probabilities_leaves_the_graded_endpoint_out(tmp_path):
-    """The conditions say why, so that such records never mix with others."""
     engine = FakeEngine(reply=looked_up, abilities=frozenset({Ability.SPEED}))
 
     found = measured(tmp_path, engine)
@@ -539,7 +505,6 @@ def test_an_engine_without_probabilities_leaves_the_graded_endpoint_out(tmp_path
 
 
 def test_a_broken_connection_is_tried_again_and_told(tmp_path):
-    """As by the recall probe: never a completed reply."""
     left = [ServerGone(reason="reset")]
     count = []
 
@@ -574,7 +539,6 @@ def test_texts_get_as_long_as_asked_for(tokenizer):
     [("\n\n", False), (" 123", False), (" 123.\n", True), ("\n 123\n", True)],
 )
 def test_one_line_answers_a_question_of_one_line(so_far, is_enough):
-    """Blank lines before it do not count; a chat may begin with something else."""
     (text,) = make_texts(
         "single", dial=0, characters=500, depths=(0.5,), questions=1, seed=1
     )
@@ -588,7 +552,6 @@ def test_one_line_answers_a_question_of_one_line(so_far, is_enough):
 
 
 def test_an_answer_of_lines_is_read_a_little_beyond_its_last():
-    """Four lines are asked for; what comes behind them tells a loop from an end."""
     (text,) = make_texts(
         "ledger", dial=1, characters=900, depths=(0.5,), questions=1, seed=1
     )
@@ -602,10 +565,6 @@ def test_an_answer_of_lines_is_read_a_little_beyond_its_last():
 
 @pytest.mark.real
 def test_the_built_in_model_finds_what_its_window_tells_apart(tmp_path):
-    """
-    UUIDs on a real server, from the dial to forced answers: all right, and every
-    token of them the first choice.
-    """
     settings = RetrievalSettings(
         tasks=("multikey",),
         lengths=(1500,),
@@ -637,10 +596,6 @@ def test_the_built_in_model_finds_what_its_window_tells_apart(tmp_path):
 def test_a_language_model_is_graded_where_answers_are_all_alike(
     smollm2, codeneedle, tmp_path
 ):
-    """
-    Two pairs of SmolLM2 on one short text: a coarser K changes the log-probability of
-    each right answer, whatever it does to the answers.
-    """
     done = codeneedle(
         *("sweep", "--model", str(smollm2), "--context", "2048", "--out", "runs"),
         *("--k-types", "f16,q4_0", "--v-types", "f16", "--prompt-form", "completion"),
@@ -663,7 +618,6 @@ def test_a_language_model_is_graded_where_answers_are_all_alike(
 def test_the_dial_stops_where_the_texts_of_the_run_do_not_fit_any_more(
     tmp_path, monkeypatch
 ):
-    """Those of the dial may fit: they are others."""
     run = made_run(tmp_path, FakeEngine())
     own = zlib.crc32(f"{run.setup.seed}:1500:".encode())
 

@@ -105,18 +105,15 @@ SEEN = {
     ],
 )
 def test_every_answer_is_of_one_kind(asked, reply, mode):
-    """By the payload, never by the wording around it."""
     assert mode == score_answer(asked, reply).mode
 
 
 @pytest.mark.parametrize("seen", SEEN)
 def test_the_failures_that_were_published_are_not_taken_for_answers(seen):
-    """Loops, salad, and a wrong number with a derivation."""
     assert 0.0 == score_answer(CODE, SEEN[seen]).share
 
 
 def test_every_kind_has_an_example_here():
-    """No rule is out of reach."""
     (cases,) = [
         mark.args[1]
         for mark in test_every_answer_is_of_one_kind.pytestmark
@@ -127,7 +124,6 @@ def test_every_kind_has_an_example_here():
 
 
 def test_an_intrusion_is_named_with_its_distances():
-    """Whose value it is, how far away that stands, how many characters differ."""
     score = score_answer(CODE, "It is 90333.")
 
     assert ("Oslo", 0.25) == (score.decoy, score.away)
@@ -135,7 +131,6 @@ def test_an_intrusion_is_named_with_its_distances():
 
 
 def test_a_near_miss_has_its_edit_distance():
-    """To the item that is missing."""
     assert 1 == score_answer(CODE, "4821").edits
     assert 1 == score_answer(LEDGER, "01: kiwi\n02: lime\n03: bear\n04: plum").edits
 
@@ -151,7 +146,6 @@ def test_a_near_miss_has_its_edit_distance():
     ],
 )
 def test_of_several_items_as_many_are_looked_at_as_are_asked_for(reply, share):
-    """Who names everything is not right about it."""
     assert share == pytest.approx(score_answer(CODES, reply).share)
 
 
@@ -165,7 +159,6 @@ def test_of_several_items_as_many_are_looked_at_as_are_asked_for(reply, share):
     ],
 )
 def test_lines_count_wherever_they_are(reply, share):
-    """One that is missing does not make those behind it wrong."""
     assert share == score_answer(LEDGER, reply).share
 
 
@@ -181,7 +174,6 @@ def test_lines_count_wherever_they_are(reply, share):
     ],
 )
 def test_an_answer_is_cut_when_no_more_can_change_it(asked, reply, enough):
-    """A wrong one is not: what becomes of it tells the kind of failure."""
     assert enough is is_enough(asked, reply)
 
 
@@ -190,7 +182,6 @@ def test_an_answer_is_cut_when_no_more_can_change_it(asked, reply, enough):
     [(name, n) for name in TASKS for n in range(len(TASKS[name].settings))],
 )
 def test_the_payloads_of_all_tasks_are_right_and_their_decoys_intrude(name, dial):
-    """As the generators state both."""
     texts = make_texts(
         name, dial=dial, characters=16_000, depths=[0.2, 0.8], questions=1, seed=9
     )
@@ -207,7 +198,6 @@ def test_the_payloads_of_all_tasks_are_right_and_their_decoys_intrude(name, dial
 
 @given(st.text(max_size=60))
 def test_any_answer_can_be_judged(reply):
-    """With shares from 0 to 1; all only if it is correct."""
     for asked in (CODE, CODES, LEDGER, TWIN):
         score = score_answer(asked, reply)
         assert 0.0 <= score.share <= 1.0

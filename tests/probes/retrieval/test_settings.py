@@ -29,7 +29,6 @@ from codeneedle.probes.retrieval.settings import (
     ],
 )
 def test_settings_that_cannot_be_are_refused(asked, words):
-    """Before anything is loaded, each with what to write instead."""
     with pytest.raises(RequestError, match=words) as caught:
         PROBE.check(RetrievalSettings(**asked), None)
 
@@ -37,14 +36,12 @@ def test_settings_that_cannot_be_are_refused(asked, words):
 
 
 def test_lengths_are_read_in_kibi_and_sorted():
-    """Numbers of a sweep file and words of an option alike."""
     settings = RetrievalSettings(lengths=("2k", 512, "1K", 1024))
 
     assert (512, 1024, 2048) == lengths_of(settings)
 
 
 def test_a_length_beyond_the_context_is_refused_with_one_that_is_enough():
-    """Question and answer included; that context is then enough."""
     settings = RetrievalSettings(lengths=(4096,))
 
     with pytest.raises(BadInput, match="the context has 4,096") as caught:
@@ -56,7 +53,6 @@ def test_a_length_beyond_the_context_is_refused_with_one_that_is_enough():
 
 
 def test_a_length_beyond_the_training_is_refused_unless_stretched():
-    """The hint names the longest that fits; stretched, only the context binds."""
     settings = RetrievalSettings(lengths=("16K",))
 
     with pytest.raises(BadInput, match="trained for 8,192"):
@@ -103,10 +99,6 @@ def test_a_plan_prices_questions_and_reading():
 def test_a_template_that_drops_the_text_is_refused_before_the_first_cell(
     tmp_path, template, lost
 ):
-    """
-    Also where this is the only probe, so that no corpus was counted; a folder that was
-    looked at is not looked at again.
-    """
     engine = FakeEngine(tokenizer=ByteTokenizer(template))
     asked = {"tasks": ("twins",), "form": PromptForm.CHAT, "dial": ()}
 
@@ -129,7 +121,6 @@ def test_a_template_that_keeps_the_text_is_looked_at_once(tmp_path):
 
 
 def test_an_unknown_task_names_the_nearest():
-    """A typo never runs a default."""
     with pytest.raises(UnknownName) as caught:
         PROBE.check(RetrievalSettings(tasks=("singel",)), None)
 

@@ -48,7 +48,6 @@ def asked(name, dial, **options):
 
 @pytest.mark.parametrize(("name", "dial"), SETTINGS)
 def test_the_same_seed_makes_the_same_texts_and_another_makes_others(name, dial):
-    """Texts and questions alike."""
     assert texts(name, dial) == texts(name, dial)
     assert texts(name, dial)[0].text != texts(name, dial, seed=6)[0].text
 
@@ -64,7 +63,6 @@ def test_the_bytes_of_all_tasks_are_pinned():
 
 @pytest.mark.parametrize(("name", "dial"), SETTINGS)
 def test_a_text_is_as_long_as_asked_and_never_longer(name, dial):
-    """At most 200 characters are left."""
     for text in texts(name, dial):
         assert 11_800 <= len(text.text) <= 12_000
         assert text.text.endswith("\n")
@@ -72,7 +70,6 @@ def test_a_text_is_as_long_as_asked_and_never_longer(name, dial):
 
 @pytest.mark.parametrize(("name", "dial"), SETTINGS)
 def test_every_depth_has_its_number_of_questions(name, dial):
-    """Whatever number of them share a text; their names are all different."""
     depths = DEPTHS if TASKS[name].has_depth else [0.5]
     found = [question for _, question in asked(name, dial, questions=3)]
 
@@ -82,10 +79,6 @@ def test_every_depth_has_its_number_of_questions(name, dial):
 
 @pytest.mark.parametrize(("name", "dial"), PLACED)
 def test_what_is_asked_for_stands_at_its_depth_and_nowhere_else(name, dial):
-    """
-    The payload once, or each of several items, but for names, which chains repeat;
-    within 3 % of the text, if it is not as long as a tenth of it.
-    """
     for text, question in asked(name, dial):
         near = 0.1 if len(question.payload) > 300 else 0.03
         is_list = question.shape is Shape.ITEMS
@@ -98,9 +91,6 @@ def test_what_is_asked_for_stands_at_its_depth_and_nowhere_else(name, dial):
 
 @pytest.mark.parametrize(("name", "dial"), PLACED)
 def test_decoys_stand_where_they_say_and_are_no_right_answers(name, dial):
-    """
-    In order of their places; other records of a ledger are right in their own place.
-    """
     for text, question in asked(name, dial):
         places = [decoy.place for decoy in question.decoys]
 
@@ -120,17 +110,13 @@ def test_decoys_stand_where_they_say_and_are_no_right_answers(name, dial):
     ],
 )
 def test_what_is_to_be_remembered_does_not_compress(name, dial, characters, least):
-    """
-    UUIDs are hexadecimal, so half of their bytes; sentences of a few hundred words
-    have fewer bits, a repeated one would have hardly any.
-    """
+    """UUIDs are hexadecimal, so half of their bytes; sentences have fewer bits."""
     text = texts(name, dial, characters=characters)[0].text.encode()
 
     assert least < len(zlib.compress(text, 9)) / len(text)
 
 
 def test_filler_is_never_repeated():
-    """Sentences are drawn: a loop of four, as others have, costs nothing to read."""
     lines = texts("single", 0)[0].text.splitlines()
 
     assert len(lines) == len(set(lines))
@@ -146,7 +132,6 @@ def test_the_needle_has_the_wording_of_the_published_tables():
 
 @pytest.mark.parametrize(("name", "dial"), SETTINGS)
 def test_a_completion_is_begun_up_to_the_payload(name, dial):
-    """Where the text itself has that beginning, the payload follows it immediately."""
     for text, question in asked(name, dial):
         if question.begin in text:
             assert question.begin + question.payload in text
@@ -156,7 +141,6 @@ def test_a_completion_is_begun_up_to_the_payload(name, dial):
 
 @pytest.mark.parametrize("dial", range(9))
 def test_twins_differ_in_as_many_lines_as_the_setting_says(dial):
-    """Names in their last character; bodies in the same lines."""
     setting = TASKS["twins"].settings[dial]
     for _, question in asked("twins", dial, characters=16_000):
         own = question.payload.lstrip().split("\n")
@@ -171,7 +155,6 @@ def test_twins_differ_in_as_many_lines_as_the_setting_says(dial):
 
 @pytest.mark.parametrize("dial", range(5))
 def test_a_chain_can_be_followed_in_the_order_of_the_text(dial):
-    """From the number through as many names as there are hops."""
     for text, question in asked("variables", dial):
         values = {}
         for line in text.splitlines():
@@ -182,7 +165,6 @@ def test_a_chain_can_be_followed_in_the_order_of_the_text(dial):
 
 
 def test_common_words_occur_as_much_more_often_as_the_setting_says():
-    """Counted over a text of many whole decks and a part of one."""
     (text,) = texts("common-words", 4, characters=60_000)
     words = text.text.split()
     right = [words.count(word) for word in text.questions[0].items]
@@ -196,7 +178,6 @@ def test_common_words_occur_as_much_more_often_as_the_setting_says():
 
 
 def test_the_rank_of_a_line_follows_from_its_place():
-    """The n-th is the n-th from the top."""
     for text, question in asked("nth", 2):
         codes = [line[-4:-1] for line in text.splitlines() if line.startswith("A code")]
         ranks = {decoy.payload: decoy.key for decoy in question.decoys}
@@ -205,7 +186,6 @@ def test_the_rank_of_a_line_follows_from_its_place():
 
 
 def test_no_two_functions_that_are_described_do_the_same():
-    """By what they return, so that a description fits one function of its text."""
     lists = [
         [7, -12, 4, 230, -351, 9, -8, 1041, -1023],
         [-5, 6, 306, -2, 1041, 1100],
@@ -223,7 +203,6 @@ def test_no_two_functions_that_are_described_do_the_same():
 
 @pytest.mark.parametrize("dial", range(len(TASKS["meaning"].settings)))
 def test_a_function_is_described_in_words_that_its_code_has_not(dial):
-    """But for the name of its argument, which all functions have."""
     for text, question in asked("meaning", dial):
         code = text.partition(f"def {question.payload}(")[2].partition("\n\n")[0]
         what, _, which = question.key.removesuffix(" numbers").rpartition(" the ")
@@ -236,7 +215,6 @@ def test_a_function_is_described_in_words_that_its_code_has_not(dial):
 
 
 def test_an_unknown_task_is_told_with_the_nearest_known():
-    """As an unknown corpus is."""
     with pytest.raises(UnknownName, match="multikeys") as caught:
         texts("multikeys", 0)
     assert "multikey" in caught.value.hint
@@ -244,7 +222,6 @@ def test_an_unknown_task_is_told_with_the_nearest_known():
 
 @pytest.mark.parametrize("dial", [-1, len(TASKS["multikey"].settings)])
 def test_a_setting_that_is_not_there_is_told_with_those_that_are(dial):
-    """Settings are numbered from 0."""
     with pytest.raises(BadInput) as caught:
         texts("multikey", dial)
     assert "from 0 to 8" in caught.value.hint
@@ -255,7 +232,6 @@ def test_a_setting_that_is_not_there_is_told_with_those_that_are(dial):
     [("multikey", 7), ("multikey", 8), ("ledger", 7), ("common-words", 0)],
 )
 def test_what_does_not_fit_is_told_before_anything_is_asked(name, dial):
-    """With what to change."""
     with pytest.raises(BadInput) as caught:
         texts(name, dial, characters=200)
     assert "Choose a greater length" in caught.value.hint

@@ -4,7 +4,6 @@ from codeneedle.probes.retrieval.tasks import Chance
 
 
 def test_chance_is_even():
-    """All numbers below a limit come, about equally often."""
     chance = Chance("even")
     found = [chance.below(6) for _ in range(6000)]
 

@@ -30,7 +30,6 @@ def shown(function=None):
 
 
 def test_each_way_has_a_line_with_what_it_changed():
-    """Or with the reason why it could not be compared."""
     lines = lines_of(compared([OTHER, SAME]))
 
     assert "abcd cold 0 of 500" in lines
@@ -40,7 +39,6 @@ def test_each_way_has_a_line_with_what_it_changed():
 
 
 def test_replies_that_differ_stand_beside_the_cold_one():
-    """Those that do not are left out; control characters are shown as escapes."""
     lines = lines_of(compared([OTHER, SAME]))
 
     at = lines.index("abcd cold turn")
@@ -49,7 +47,6 @@ def test_replies_that_differ_stand_beside_the_cold_one():
 
 
 def test_show_has_all_questions_or_one():
-    """By the name of the function that was asked for."""
     every, one = shown(), shown("wxyz")
 
     assert "2 questions with a cold cache, and used again" in every

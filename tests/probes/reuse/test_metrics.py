@@ -46,7 +46,6 @@ def values(record):
 
 
 def test_each_way_has_the_largest_change_of_all_tokens_and_questions():
-    """The headline is that of all ways; replies are counted."""
     reference, other = RUN.records
 
     assert {
@@ -62,14 +61,12 @@ def test_each_way_has_the_largest_change_of_all_tokens_and_questions():
 
 
 def test_a_way_with_gaps_alone_has_no_value():
-    """Other ways keep theirs."""
     found = values(reuse_record("f16/f16", made_question(turn=0.5, gaps=GAP)))
 
     assert (None, 0.5) == (found["reuse@restore"], found["reuse"])
 
 
 def test_a_stranger_is_no_record():
-    """As of every probe: the file is named."""
     record = replace(RUN.records[0], observation={"functions": "many"})
 
     with pytest.raises(BadRecord, match=r"f16-f16\.reuse\.json"):
@@ -77,7 +74,6 @@ def test_a_stranger_is_no_record():
 
 
 def test_a_table_shows_each_way_beside_the_reference():
-    """In multiples of it, where it is more than rounding; then what it means."""
     text = printed(tables_document([pair_table(RUN, [PROBE])]), width=120)
 
     heading, *rows = (line.split() for line in text.splitlines()[2:7])
@@ -95,7 +91,6 @@ def test_a_table_shows_each_way_beside_the_reference():
 
 
 def test_grid_and_json_have_the_headline():
-    """Of the pairs that were measured; the others are named as not run."""
     verdict = judge(RUN, Limits())
     text = printed(grid(RUN, METRICS[0], verdict), width=100)
     (run,) = json.loads(json_text(grid_objects([RUN], METRICS, [verdict])))
@@ -119,7 +114,6 @@ def test_the_verdict_takes_none_of_it_for_a_loss():
 
 
 def test_differences_of_rounding_are_one_sentence():
-    """With the largest of all pairs, also where the reference has more than a nat."""
     small = [
         reuse_record(pair, made_question(turn=0.5)) for pair in ("f16/f16", "q4_0/f16")
     ]

@@ -14,9 +14,8 @@ from codeneedle.errors import BadInput, CellError
 from codeneedle.grid import Pair
 from codeneedle.probes import asking
 from codeneedle.probes.probe import Outlook, ProbeContext
-from codeneedle.probes.reuse.probe import PROBE
+from codeneedle.probes.reuse.probe import PROBE, ReuseSettings
 from codeneedle.probes.reuse.record import AGAIN, NAME, Reuse, Way
-from codeneedle.probes.reuse.settings import ReuseSettings
 from codeneedle.records.record import CellRecord, Run, Status, as_json, from_json
 
 REFERENCE, OTHER = Pair("f16", "f16"), Pair("q4_0", "q4_0")
@@ -76,7 +75,6 @@ def test_a_healthy_server_gives_the_same_in_every_way(tmp_path):
 
 
 def test_a_turn_finds_more_in_the_cache_than_another_question(tmp_path):
-    """The first question and the answer as the model wrote it, token by token."""
     run = fake_run(tmp_path, "slots=right")
 
     (question,) = measured(cell(run)).questions
@@ -87,7 +85,6 @@ def test_a_turn_finds_more_in_the_cache_than_another_question(tmp_path):
 
 
 def test_a_server_that_answers_otherwise_after_a_restore_is_named(tmp_path):
-    """By its replies, its probabilities, and a sentence."""
     run = fake_run(tmp_path, "slots=damaged")
 
     context = cell(run, questions=2)
@@ -115,7 +112,6 @@ def test_a_server_that_answers_otherwise_after_a_restore_is_named(tmp_path):
 def test_a_server_that_cannot_restore_has_a_gap_there_and_nowhere_else(
     tmp_path, faults, options, reason
 ):
-    """Whether it knows no such argument, or refuses what it has saved."""
     run = replace(
         fake_run(tmp_path, *faults), engine=fake_llama_cpp(*faults, options=options)
     )
@@ -133,7 +129,6 @@ def test_a_server_that_cannot_restore_has_a_gap_there_and_nowhere_else(
 
 
 def test_the_saved_cache_is_gone_after_the_cell(tmp_path):
-    """It holds the text; also what a killed program has left behind is removed."""
     run = fake_run(tmp_path, "slots=right")
     left = tmp_path / "f16-f16.reuse.slots"
     left.mkdir()
@@ -155,7 +150,6 @@ def test_a_server_that_reuses_nothing_is_unsupported(tmp_path):
 
 
 def test_a_server_that_keeps_the_cache_of_another_prompt_is_unsupported(tmp_path):
-    """Nothing could be compared with what comes from the cache itself."""
     engine = FakeEngine(
         reply=lambda question: reply_to(question, prompt_tokens=500, cached_tokens=400)
     )
@@ -188,7 +182,6 @@ def test_the_cache_is_prepared_anew_where_a_connection_breaks(tmp_path):
 
 
 def test_a_stopped_cell_is_continued(tmp_path):
-    """Questions that have an answer are not asked again."""
     kept = []
     run = fake_run(tmp_path, "slots=right")
     measured(cell(run, questions=2, keep=kept.append))
@@ -203,7 +196,6 @@ def test_a_stopped_cell_is_continued(tmp_path):
 
 
 def test_a_text_beyond_the_context_is_refused_with_one_that_suffices():
-    """Of a small context without a choice, the text is as long as fits."""
     with pytest.raises(BadInput) as caught:
         PROBE.check_context(ReuseSettings(length=4096), 4096, None)
     with pytest.raises(BadInput, match="--probe reuse"):
@@ -213,7 +205,6 @@ def test_a_text_beyond_the_context_is_refused_with_one_that_suffices():
 
 
 def test_the_plan_tells_what_a_pair_reads(tmp_path):
-    """A text for all and two of each question; as stored, once it is."""
     stored = cell(run_context(tmp_path), questions=2).run.setup
     outlook = Outlook(corpus=load("random-bodies-mini"), context=2048, is_built_in=True)
 

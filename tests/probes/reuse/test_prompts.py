@@ -20,7 +20,6 @@ FIRST, SECOND = TEXT.functions[:2]
 
 
 def test_functions_are_as_they_stand_in_the_text():
-    """Each line number is that of the signature."""
     lines = TEXT.text.split("\n")
 
     assert 6 == len(TEXT.functions)
@@ -42,7 +41,6 @@ def test_a_text_has_about_the_length_that_was_chosen(tokenizer):
 @pytest.mark.parametrize("prefill", [True, False])
 @pytest.mark.parametrize("form", ["chat", "completion"])
 def test_a_second_turn_begins_with_the_first_and_its_answer(tmp_path, form, prefill):
-    """Which is what a server finds in its cache."""
     setup = replace(made_setup(), prompt_form=form)
     run = run_context(tmp_path, setup=setup, prefill_no_think=prefill)
 

@@ -56,7 +56,6 @@ RATIOS = st.dictionaries(
 
 @given(RATIOS)
 def test_a_crossover_lies_within_the_measured_range(by_depth):
-    """The pair that is faster at the greatest depth is faster from there on."""
     trend, *depth = crossing(by_depth).removesuffix(" tokens").split()
 
     assert (list(by_depth.values())[-1] * 100.0 > 100.0) == (trend in AHEAD)
@@ -76,7 +75,6 @@ def test_exchanging_the_two_mirrors_the_trend(by_depth):
 
 
 def test_only_depths_that_both_have_count():
-    """A gap on either side shortens the range; so does a cell that fell back."""
     ours = measured(Q8, {0: 50.0, 100: 150.0, 200: None})
     theirs = measured(F16, {0: 100.0, 100: 100.0, 200: 1.0})
 
@@ -85,7 +83,6 @@ def test_only_depths_that_both_have_count():
 
 
 def test_each_depth_of_the_settings_has_its_metrics():
-    """Names tell test and depth; a run without the probe has none, and no values."""
     assert ["tg@0", "pp@0", "tg@9", "pp@9", "peak@0", "peak@9"] == [
         metric.name for metric in at_depths(run_of(depths=(0, 9)).setup)
     ]
@@ -94,7 +91,6 @@ def test_each_depth_of_the_settings_has_its_metrics():
 
 
 def test_a_speed_is_that_of_its_depth():
-    """Metrics without a depth are of the greatest one; a gap is not a zero."""
     setup = run_of().setup
     full = measured(Q8, {0: 9.0, 100: 4.0})
     shallow = measured(Q8, {0: 9.0, 100: None})
@@ -109,7 +105,6 @@ def test_a_speed_is_that_of_its_depth():
 
 @pytest.mark.parametrize("observation", [None, {}, {"speeds": "fast"}])
 def test_another_observation_is_refused(observation):
-    """A record that was edited is named, with what is wrong; so is a setup."""
     record = replace(measured(F16, {0: 1.0}), observation=observation)
     setup = replace(made_setup(), probes={NAME: {"depths": "all"}})
 

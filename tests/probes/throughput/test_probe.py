@@ -76,7 +76,6 @@ def fails_at(depth, status=Status.OUT_OF_MEMORY):
 
 
 def test_chosen_settings_are_conditions(made_run):
-    """With the sizes of most published tables, and arguments of the user."""
     assert {
         "depths": [0, 8, 64],
         "repetitions": 2,
@@ -102,7 +101,6 @@ def test_chosen_settings_are_conditions(made_run):
     ids=["corpus", "training", "no training", "built-in"],
 )
 def test_default_depths_suit_corpus_and_weights(made_run, changes, depths, sizes):
-    """At most the training context less both tests; small for the built-in model."""
     run = made_run(depths=(), repetitions=None, changes=changes)
     chosen = PROBE.conditions(run)
 
@@ -114,7 +112,6 @@ def test_default_depths_suit_corpus_and_weights(made_run, changes, depths, sizes
 
 
 def test_a_depth_beyond_the_training_is_refused_unless_stretched(made_run):
-    """The greatest leaves room for both tests."""
     assert PROBE.conditions(made_run(depths=(32768 - 512,)))
     with pytest.raises(BadInput, match="--depths 32257: ") as caught:
         PROBE.conditions(made_run(depths=(32768 - 511,)))
@@ -129,7 +126,6 @@ def test_a_depth_beyond_the_training_is_refused_unless_stretched(made_run):
 
 
 def test_each_depth_is_measured_by_a_run_of_its_own(made_run):
-    """Speeds per repetition and depth, and the tool's facts."""
     tool, steps = FakeSpeed(), []
     found, cell = measured(made_run(tool), tell=steps.append)
 
@@ -156,7 +152,6 @@ def test_each_depth_is_measured_by_a_run_of_its_own(made_run):
 
 
 def test_a_depth_that_fails_is_a_gap_and_so_are_deeper_ones(made_run):
-    """Nothing deeper is tried; a fallback keeps its speeds and marks the cell."""
     fallback = Trouble(Status.FALLBACK_F16, "converting K and V to f16")
     tool = FakeSpeed(outcome=fails_at(64), fallback=fallback)
     found, cell = measured(made_run(tool))
@@ -177,7 +172,6 @@ def test_a_depth_that_fails_is_a_gap_and_so_are_deeper_ones(made_run):
     ("depth", "status"), [(0, Status.OUT_OF_MEMORY), (64, Status.MISMATCHED)]
 )
 def test_the_shallowest_depth_or_a_mismatch_ends_the_cell(made_run, depth, status):
-    """No speed of it is stored; its command is kept."""
     cell = context_of(made_run(FakeSpeed(outcome=fails_at(depth, status))))
 
     with pytest.raises(CellError, match="failed to"):
@@ -186,7 +180,6 @@ def test_the_shallowest_depth_or_a_mismatch_ends_the_cell(made_run, depth, statu
 
 
 def test_the_time_limit_grows_with_what_the_depth_before_took(made_run):
-    """The first depth may take as long as loading; a deeper one its square."""
     before = DepthSpeeds(depth=0, seconds=10.0)
     tool = FakeSpeed()
     measured(made_run(tool))
@@ -224,7 +217,6 @@ def remarks_of(*records):
 
 
 def test_pairs_that_overtake_at_the_same_depth_share_a_line():
-    """In order of precision; failed cells and other probes are not compared."""
     lines = remarks_of(
         record("f16/f16", 100, 100, 100),
         record("q4_0/q4_0", 50, 100, 150),

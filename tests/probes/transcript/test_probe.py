@@ -224,7 +224,6 @@ def test_the_plan_estimates_tokens_until_they_are_counted(tmp_path):
 
 
 def test_the_real_server_renders_and_forces_a_conversation(tmp_path):
-    """Tokens of all classes are scored, and the cache goes on from turn to turn."""
     template = tmp_path / "store.jinja"
     template.write_text(TEMPLATE)
     arguments = ("--jinja", "--chat-template-file", str(template))

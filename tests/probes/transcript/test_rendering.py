@@ -175,7 +175,6 @@ def test_white_space_around_a_field_may_be_dropped():
     ],
 )
 def test_arguments_are_recognized_however_a_template_writes_them(rendered):
-    """And can be shown again from the recording."""
     turn = Turn(role="assistant", calls=(Call("f", '{"a":"é","b":[1,2]}'),))
 
     parts, dropped = parts_of(turn, rendered)
