@@ -187,6 +187,16 @@ def refuse_unknown(
             )
 
 
+def bad_value(option: str, text: str, kind: str, *examples: str) -> BadInput:
+    """The error for the *text* of an *option* that is not *kind*, such as a size."""
+    shown = " or ".join(f"{option} {example}" for example in examples)
+    return BadInput(
+        source=option,
+        reason=f"'{text}' is not {kind}",
+        hint=f"Give one, for example {shown}",
+    )
+
+
 def value_hint(reason: str, *, otherwise: str) -> str:
     """
     The hint for an invalid value.

@@ -4,9 +4,11 @@ import functools
 import math
 import re
 import shlex
+import string
 import unicodedata
+from collections.abc import Mapping
 
-from codeneedle.errors import BadInput
+from codeneedle.errors import bad_value
 
 _KIB = 1024
 MIB = _KIB**2
@@ -25,6 +27,7 @@ def duration(seconds: float) -> str:
 
 
 _SECONDS = {"s": 1.0, "m": 60.0, "h": 3600.0}
+_BYTES = {"kib": 1 << 10, "mib": 1 << 20, "gib": 1 << 30, "tib": 1 << 40}
 
 
 def time_span(option: str, text: str) -> float:
@@ -34,18 +37,33 @@ def time_span(option: str, text: str) -> float:
     Raises:
         BadInput: If *text* is not a duration above 0.
     """
-    number, unit = text.strip()[:-1], text.strip()[-1:].lower()
-    try:
-        seconds = float(number) * _SECONDS[unit]
-    except (KeyError, ValueError):
-        seconds = 0.0
-    if not 0 < seconds < math.inf:
-        raise BadInput(
-            source=option,
-            reason=f"'{text}' is not a time",
-            hint=f"Give hours, minutes or seconds: {option} 2h, {option} 90m",
-        )
+    seconds = _quantity(text, _SECONDS)
+    if seconds is None:
+        raise bad_value(option, text, "a time", "2h", "90m")
     return seconds
+
+
+def memory_size(option: str, text: str) -> int:
+    """
+    A size in bytes from ``2GiB`` or ``512MiB``, the value of an *option*.
+
+    Raises:
+        BadInput: If *text* is not a size above 0.
+    """
+    count = _quantity(text, _BYTES)
+    if count is None:
+        raise bad_value(option, text, "a size of memory", "2GiB", "512MiB")
+    return int(count)
+
+
+def _quantity(text: str, units: Mapping[str, float]) -> float | None:
+    """A number above 0 times its unit, one of *units*; None for other texts."""
+    digits = text.strip().rstrip(string.ascii_letters)
+    try:
+        number = float(digits) * units[text.strip()[len(digits) :].lower()]
+    except (KeyError, ValueError):
+        return None
+    return number if 0 < number < math.inf else None
 
 
 def size(count: float) -> str:

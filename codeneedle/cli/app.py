@@ -455,13 +455,13 @@ def _in_form(
 
 def _dialect() -> "Dialect":
     """The words of llama.cpp's tools."""
-    from codeneedle.engines.llama_cpp import by_hand
+    from codeneedle.engines.llama_cpp import arguments
     from codeneedle.report.llama_form import Dialect
 
     return Dialect(
-        base=by_hand.base_command,
-        compares=by_hand.comparison,
-        build=by_hand.build_option,
+        base=arguments.base_command,
+        compares=arguments.comparison,
+        build=arguments.build_option,
     )
 
 
@@ -711,14 +711,14 @@ def doctor(
     json: JsonOption = False,
 ) -> int:
     """Show what would run here, what is missing, and how to fix it."""
-    from codeneedle.cli.doctor import diagnose, doctor_json, doctor_screen
+    from codeneedle.cli.doctor import diagnose, doctor_document, doctor_object
 
-    found = diagnose(engine=engine, llama_server=llama_server, model=model)
+    diagnosis = diagnose(engine=engine, llama_server=llama_server, model=model)
     if json:
-        _write(doctor_json(found))
+        _write_json(doctor_object(diagnosis))
     else:
-        _stdout().print(doctor_screen(found))
-    return 0 if found.is_ready else 3
+        _show(doctor_document(diagnosis))
+    return 0 if diagnosis.is_ready else 3
 
 
 @app.command()
@@ -775,19 +775,7 @@ def _bad_usage(error: Any) -> BadInput:
     """What typer says about a command line, as an error of ours."""
     command = error.ctx.command_path if error.ctx else "codeneedle"
     reason = error.format_message().rstrip(".")
-    instead = FORMER_OPTIONS.get(getattr(error, "option_name", ""))
-    return BadInput(
-        source=command, reason=reason, hint=instead or f"See {command} --help"
-    )
-
-
-FORMER_OPTIONS = {
-    "--settle": "Use --more: it asks all open pairs for further functions.",
-    "--max-changed": "Use --max-loss 1%: the share of right tokens that may be lost.",
-    "--strict-indent": "Use --metric matched-strict; CSV and JSON have it, too.",
-    "--max-kld": "Use --max-loss 1%: divergence may be three times that, in nats.",
-}
-"""Options that there are no more, with what to use instead."""
+    return BadInput(source=command, reason=reason, hint=f"See {command} --help")
 
 
 def _refuse_closed_stdout(words: Sequence[str]) -> None:

@@ -6,12 +6,11 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import msgspec
-from rich.console import Group, RenderableType
-from rich.table import Table
 from rich.text import Text
 
 from codeneedle import __version__
 from codeneedle.cli.engines import Offer, offered
+from codeneedle.document import Document, Facts, Lines, Shown, Table
 from codeneedle.engines.llama_cpp import installation
 from codeneedle.engines.llama_cpp.build import has_nvidia_gpu
 from codeneedle.engines.llama_cpp.installation import ServerFacts, Tools
@@ -21,12 +20,13 @@ from codeneedle.models import nano, pretrained, weights
 from codeneedle.models.gguf import Weights
 from codeneedle.models.kv_cache import kv_bytes, type_misfit
 from codeneedle.models.pretrained import Pretrained
+from codeneedle.report.data import attributes
 from codeneedle.sweep.plan import chosen_context
 from codeneedle.sweep.request import Execution, Request
 from codeneedle.system import machine, orphans
 from codeneedle.system.files import cache_folder
 from codeneedle.system.machine import MachineFacts
-from codeneedle.text import plural, size, visible
+from codeneedle.text import plural, size, visible, visible_lines
 
 _Value = TypeVar("_Value")
 
@@ -268,9 +268,9 @@ def _orphan_problems() -> Iterator[Problem]:
         )
 
 
-def doctor_json(diagnosis: Diagnosis) -> str:
-    """All facts of *diagnosis* as JSON."""
-    found = {
+def doctor_object(diagnosis: Diagnosis) -> Any:
+    """All facts of *diagnosis*, for JSON."""
+    facts = {
         "codeneedle": __version__,
         "machine": diagnosis.machine,
         "cache": diagnosis.cache,
@@ -282,18 +282,13 @@ def doctor_json(diagnosis: Diagnosis) -> str:
         "types": diagnosis.types,
         "problems": diagnosis.problems,
     }
-    encoded = msgspec.json.encode(found, enc_hook=str)
-    return msgspec.json.format(encoded, indent=2).decode() + "\n"
+    return msgspec.to_builtins(facts, enc_hook=str)
 
 
 def _programs(tools: Tools | None, server: ServerFacts | None) -> dict[str, Any] | None:
     if tools is None:
         return None
-    return {
-        "server": tools.server,
-        "source": tools.source,
-        "perplexity": tools.perplexity,
-        "bench": tools.bench,
+    return attributes(tools, "server", "source", "perplexity", "bench") | {
         "version": server.version if server else "",
         "build": server.build if server else None,
         "k_types": server.k_types if server else (),
@@ -306,46 +301,42 @@ def _model_facts(model: Model | None) -> dict[str, Any] | None:
     if model is None:
         return None
     header = model.weights
-    stated = (
-        *("path", "size_bytes", "architecture", "file_type", "layers", "key_length"),
-        *("value_length", "training_context", "vocabulary"),
-    )
-    return {name: getattr(header, name) for name in stated} | {
-        "is_built_in": model.is_built_in,
+    return {
+        **attributes(header, "path", "size_bytes", "architecture", "file_type"),
+        **attributes(header, "layers", "key_length", "value_length"),
+        **attributes(header, "training_context", "vocabulary"),
         "kv_heads": sorted(set(header.kv_heads)),
         "has_chat_template": header.chat_template is not None,
-        "context": model.context,
-        "kv_bytes": model.kv_bytes,
+        **attributes(model, "is_built_in", "context", "kv_bytes"),
     }
 
 
 def _known_model_facts(model: Pretrained) -> dict[str, Any]:
     return {
-        "name": model.name,
-        "title": model.title,
-        "licence": model.licence,
-        "path": model.path,
-        "size_bytes": model.size_bytes,
+        **attributes(model, "name", "title", "licence", "path", "size_bytes"),
         "download_bytes": model.package_bytes,
         "is_fetched": model.is_fetched,
     }
 
 
-def doctor_screen(diagnosis: Diagnosis) -> RenderableType:
-    """All facts of *diagnosis* for a terminal of 80 columns, problems last."""
-    facts = Table.grid(padding=(0, 2))
-    facts.add_column(style="dim", no_wrap=True)
-    facts.add_column(overflow="fold")
-    for word, phrase in (
+def doctor_document(diagnosis: Diagnosis) -> Document:
+    """All facts of *diagnosis*, problems last."""
+    facts = (
         *_engine_lines(diagnosis),
         *_machine_lines(diagnosis),
         *_model_lines(diagnosis.model),
         *_known_model_lines(),
-    ):
-        style = "red" if phrase == MISSING else ""
-        facts.add_row(word, Text(visible(phrase), style=style))
-    types = (Text(), _type_table(diagnosis)) if diagnosis.types else ()
-    return Group(facts, *types, Text(), *_problem_lines(diagnosis))
+    )
+    yield Facts(
+        [
+            (word, Text(MISSING, "red") if phrase == MISSING else phrase)
+            for word, phrase in facts
+        ],
+        is_quiet=True,
+    )
+    heading = ("type", "llama-server", "head size")
+    yield Table(heading, [_type_row(each) for each in diagnosis.types], words=heading)
+    yield Lines(list(_problem_lines(diagnosis)))
 
 
 def _engine_lines(diagnosis: Diagnosis) -> Iterator[tuple[str, str]]:
@@ -426,19 +417,13 @@ def _shape(header: Weights) -> str:
     return f"{kind}, {layers}, {heads} {noun}, head size {sizes}"
 
 
-def _type_table(diagnosis: Diagnosis) -> Table:
-    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
-    table.add_column("type", no_wrap=True)
-    table.add_column("llama-server", no_wrap=True)
-    table.add_column("head size")
-    for each in diagnosis.types:
-        accepted, misfit = each.is_accepted, each.misfit
-        table.add_row(
-            each.name,
-            _mark(accepted, "accepted", "refused"),
-            _mark(None if misfit is None else not misfit, "fits", misfit or ""),
-        )
-    return table
+def _type_row(facts: TypeFacts) -> list[Shown]:
+    fits = None if facts.misfit is None else not facts.misfit
+    return [
+        facts.name,
+        _mark(facts.is_accepted, "accepted", "refused"),
+        _mark(fits, "fits", facts.misfit or ""),
+    ]
 
 
 def _mark(is_good: bool | None, good: str, bad: str) -> Text:
@@ -451,13 +436,6 @@ def _problem_lines(diagnosis: Diagnosis) -> Iterator[Text]:
     if not diagnosis.problems:
         yield Text("Nothing is missing.", style="green")
     for problem in diagnosis.problems:
-        yield from _lines(problem)
-
-
-def _lines(problem: Problem) -> Iterator[Text]:
-    word, style = ("error", "bold red") if problem.stops else ("note", "bold yellow")
-    first, *others = problem.what.splitlines()
-    yield Text.assemble((f"{word}: ", style), visible(first))
-    for line in others:
-        yield Text(visible(line))
-    yield Text.assemble(("  hint: ", "bold cyan"), visible(problem.hint))
+        label = ("error: ", "bold red") if problem.stops else ("note: ", "bold yellow")
+        yield Text.assemble(label, visible_lines(problem.what))
+        yield Text.assemble(("  hint: ", "bold cyan"), visible(problem.hint))

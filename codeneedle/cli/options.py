@@ -1,7 +1,6 @@
 """The options of all commands: one definition each, and how their text is read."""
 
 import dataclasses
-import math
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -11,9 +10,9 @@ import typer
 from typer.core import TyperCommand
 from typer.main import get_command
 
-from codeneedle.errors import BadInput, UnknownName
+from codeneedle.errors import BadInput, UnknownName, bad_value
 from codeneedle.grid import DEFAULT_TYPES, ENGINE, RUNS
-from codeneedle.text import time_span
+from codeneedle.text import memory_size, time_span
 
 if TYPE_CHECKING:
     from codeneedle.sweep.request import Execution, Request
@@ -58,21 +57,6 @@ def words(name: str, text: str) -> tuple[str, ...]:
     return found
 
 
-def positive(name: str, text: str) -> float:
-    """A number above 0."""
-    try:
-        number = float(text)
-    except ValueError:
-        number = 0.0
-    if not 0 < number < math.inf:
-        raise BadInput(
-            source=name,
-            reason=f"'{text}' is not a number above 0",
-            hint=f"Give a number, for example {name} 0.01",
-        )
-    return number
-
-
 def percent(name: str, text: str) -> float:
     """A share between 0 and 1, written in per cent: ``1%``, ``0.5%``."""
     try:
@@ -80,38 +64,22 @@ def percent(name: str, text: str) -> float:
     except ValueError:
         share = 0.0
     if not text.strip().endswith("%") or not 0 < share < 1:
-        raise BadInput(
-            source=name,
-            reason=f"'{text}' is not a percentage between 0% and 100%",
-            hint=f"Give one with its sign, for example {name} 1%",
-        )
+        raise bad_value(name, text, "a percentage between 0% and 100%", "1%")
     return share
 
 
-_BYTES = {"kib": 1 << 10, "mib": 1 << 20, "gib": 1 << 30, "tib": 1 << 40}
-
-
-def memory_size(name: str, text: str) -> int:
-    """A size in bytes: ``2GiB``, ``512MiB``."""
-    unit = text.strip()[-3:].lower()
-    if unit not in _BYTES:
-        raise BadInput(
-            source=name,
-            reason=f"'{text}' is not a size of memory",
-            hint=f"Give one with its unit, for example {name} 2GiB or {name} 512MiB",
-        )
-    return int(positive(name, text.strip()[:-3]) * _BYTES[unit])
+def whole_number(name: str, text: str) -> int:
+    """A whole number of 1 or more."""
+    if not (text.isascii() and text.isdecimal() and int(text)):
+        raise bad_value(name, text, "a whole number of 1 or more", "2")
+    return int(text)
 
 
 def token_count(name: str, text: str) -> int:
     """A number of tokens: ``32768`` or ``32K``."""
     digits = text.strip().removesuffix("K").removesuffix("k")
     if not (digits.isascii() and digits.isdecimal() and int(digits)):
-        raise BadInput(
-            source=name,
-            reason=f"'{text}' is not a number of tokens",
-            hint=f"Give one, for example {name} 32768 or {name} 32K",
-        )
+        raise bad_value(name, text, "a number of tokens", "32768", "32K")
     return int(digits) * (1 if digits == text.strip() else 1024)
 
 
@@ -128,16 +96,6 @@ def context_list(name: str, text: str) -> tuple[int, ...]:
             hint="Give whole numbers of 256 or more, separated by commas.",
         )
     return found
-
-
-def _number_of_workers(name: str, text: str) -> int:
-    if not (text.isascii() and text.isdecimal() and int(text)):
-        raise BadInput(
-            source=name,
-            reason=f"'{text}' is not a whole number of 1 or more",
-            hint=f"Give one, for example {name} 2",
-        )
-    return int(text)
 
 
 def _share(_name: str, text: str) -> Any:
@@ -527,7 +485,7 @@ SWEEP_OPTIONS = {
     "workers": _valued(
         "--workers",
         "N",
-        _number_of_workers,
+        whole_number,
         "Cells at the same time on the CPU; its cores are divided.",
         "1",
     ),

@@ -83,6 +83,11 @@ def sides(pair: Pair) -> dict[str, str]:
     return {"k": pair.k, "v": pair.v}
 
 
+def attributes(source: object, *names: str) -> dict[str, Any]:
+    """The attributes *names* of *source*, by name."""
+    return {name: getattr(source, name) for name in names}
+
+
 def cell_row(metric: Metric, cell: Cell) -> dict[str, object]:
     """The value of *metric*, its standard error, and the units that this is over."""
     n = cell.units if cell.has_value else ""
@@ -92,13 +97,7 @@ def cell_row(metric: Metric, cell: Cell) -> dict[str, object]:
 
 def metric_object(metric: Metric) -> dict[str, Any]:
     """What JSON says of *metric*."""
-    return {
-        "name": metric.name,
-        "label": metric.label,
-        "unit": metric.unit,
-        "better": metric.better,
-        "is_sum": metric.is_sum,
-    }
+    return attributes(metric, "name", "label", "unit", "better", "is_sum")
 
 
 def setup_object(run: Run) -> dict[str, Any]:

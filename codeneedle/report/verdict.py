@@ -637,11 +637,7 @@ def _verdict_object(found: Verdict, spell: Spell) -> dict[str, Any]:
 def _standing_object(each: Standing) -> dict[str, Any]:
     return {
         **data.sides(each.pair),
-        "word": each.word,
-        "memory": each.memory,
-        "memory_bytes": each.memory_bytes,
-        "speed": each.speed,
-        "trouble": each.trouble,
+        **data.attributes(each, "word", "memory", "memory_bytes", "speed", "trouble"),
         "lacking": list(each.lacking),
         "metrics": [
             {

@@ -1,7 +1,6 @@
 """What would run here, what is missing, and how to fix it."""
 
 import dataclasses
-import json
 from pathlib import Path
 
 import pytest
@@ -16,8 +15,8 @@ from codeneedle.cli.doctor import (
     Problem,
     TypeFacts,
     diagnose,
-    doctor_json,
-    doctor_screen,
+    doctor_document,
+    doctor_object,
 )
 from codeneedle.cli.engines import ENGINES
 from codeneedle.engines.llama_cpp.installation import ServerFacts, Tools
@@ -86,8 +85,7 @@ WHOLE = Diagnosis(
 
 
 def screen(diagnosis, *, width=80):
-    text = printed(doctor_screen(diagnosis), width=width)
-    return [line.rstrip() for line in text.splitlines()]
+    return printed(doctor_document(diagnosis), width=width).splitlines()
 
 
 def test_all_facts_are_on_the_screen():
@@ -114,6 +112,7 @@ def test_all_facts_are_on_the_screen():
     assert "q4_0  refused       block of 32 does not" in lines
     assert "q5_0  unknown       unknown" in lines
     assert "Nothing is missing." == lines[-1]
+    assert lines == [line.rstrip() for line in lines]
 
 
 def test_problems_come_last_with_what_mends_them():
@@ -154,7 +153,7 @@ def test_models_by_name_are_listed_with_size_and_licence(
 
     assert f"--model smollm2 {state}: SmolLM2-135M-Instruct Q4_1, 88.6 MiB" in text
     assert "licence Apache-2.0" in text
-    assert is_fetched is json.loads(doctor_json(WHOLE))["models"][0]["is_fetched"]
+    assert is_fetched is doctor_object(WHOLE)["models"][0]["is_fetched"]
 
 
 @pytest.mark.parametrize("width", [80, 120])
@@ -281,10 +280,7 @@ def test_a_broken_server_is_a_problem_and_its_path_is_still_shown(model, tmp_pat
     assert not found.is_ready
     assert found.server is None
     assert f"{tmp_path}/llama-server (from" in " ".join(screen(found, width=300))
-    assert (
-        str(tmp_path / "llama-server")
-        == json.loads(doctor_json(found))["programs"]["server"]
-    )
+    assert str(tmp_path / "llama-server") == doctor_object(found)["programs"]["server"]
     assert "signal 4" in whats(found)[0]
 
 
@@ -332,8 +328,8 @@ def test_what_a_sweep_would_suffer_from_is_mentioned(server, model, monkeypatch)
 
 
 def test_the_json_has_all_facts():
-    found = json.loads(doctor_json(dataclasses.replace(WHOLE, model=None)))
-    model = json.loads(doctor_json(WHOLE))["model"]
+    found = doctor_object(dataclasses.replace(WHOLE, model=None))
+    model = doctor_object(WHOLE)["model"]
 
     assert set(found) == {
         *("codeneedle", "machine", "cache", "cache_free_bytes"),
@@ -347,9 +343,9 @@ def test_the_json_has_all_facts():
         "bench": None,
         "version": SERVER.version,
         "build": 11434,
-        "k_types": ["f16", "q8_0"],
-        "v_types": ["f16", "q8_0"],
-        "devices": list(SERVER.devices),
+        "k_types": SERVER.k_types,
+        "v_types": SERVER.v_types,
+        "devices": SERVER.devices,
     } == found["programs"]
     assert found["model"] is None
     assert ([8], True, 16_384) == (

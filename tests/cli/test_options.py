@@ -17,7 +17,6 @@ from codeneedle.cli.options import (
     DecideOption,
     SweepCommand,
     limits_of,
-    memory_size,
     percent,
     token_count,
 )
@@ -386,19 +385,6 @@ def test_limits_are_those_that_were_given_and_defaults():
     assert "--max-memory 2GiB --at 32K" in caught.value.hint
 
 
-@pytest.mark.parametrize(
-    ("text", "size"), [("2GiB", 2 << 30), ("512mib", 512 << 20), ("1.5 KiB", 1536)]
-)
-def test_a_size_of_memory_has_a_unit(text, size):
-    assert size == memory_size("--max-memory", text)
-
-
-@pytest.mark.parametrize("text", ["2", "2GB", "GiB", "0GiB", "-1GiB", "nanGiB", ""])
-def test_what_is_no_size_of_memory_is_refused(text):
-    with pytest.raises(BadInput, match="--max-memory"):
-        memory_size("--max-memory", text)
-
-
 @pytest.mark.parametrize(("text", "tokens"), [("32768", 32768), ("32K", 32768)])
 def test_tokens_are_counted_or_in_thousands(text, tokens):
     assert tokens == token_count("--at", text)
@@ -408,24 +394,3 @@ def test_tokens_are_counted_or_in_thousands(text, tokens):
 def test_what_is_no_number_of_tokens_is_refused(text):
     with pytest.raises(BadInput, match="--at"):
         token_count("--at", text)
-
-
-@pytest.mark.parametrize(
-    ("command", "instead"),
-    [
-        ("sweep --settle q8_0/q4_0", "--more"),
-        ("sweep --settle=q8_0/q4_0", "--more"),
-        ("verdict x --max-changed 2%", "--max-loss"),
-        ("sweep --max-kld 0.01", "--max-loss"),
-        ("grid x --strict-indent", "--metric matched-strict"),
-        ("page x --max-kld 0.01", "--max-loss"),
-    ],
-)
-def test_options_that_are_no_more_name_those_to_use_instead(
-    codeneedle, command, instead
-):
-    refused = codeneedle(*command.split())
-
-    assert 2 == refused.returncode
-    assert "No such option" in refused.stderr
-    assert f"hint: Use {instead}" in refused.stderr
