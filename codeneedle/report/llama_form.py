@@ -14,8 +14,9 @@ from codeneedle.document import Block, Document, Facts, Heading, Lines, Table
 from codeneedle.engines.engine import Estimate, Statistics
 from codeneedle.errors import BadInput
 from codeneedle.grid import Pair, bits, most_precise_first
-from codeneedle.probes.divergence.record import Compared, divergence_of
-from codeneedle.records.record import CellRecord
+from codeneedle.probes import frames
+from codeneedle.probes.divergence.record import NAME, Compared, divergence_of
+from codeneedle.records.record import CellRecord, Run
 from codeneedle.report import captions
 from codeneedle.report.verdict import front
 from codeneedle.text import NO_VALUE_WORD, number
@@ -45,6 +46,11 @@ class Dialect:
     build: Callable[[Iterable[Pair]], str]
 
 
+def of_divergence(run: Run) -> Run:
+    """*run* with the records that `llama_form` shows."""
+    return frames.of_probe(run, NAME)
+
+
 def llama_form(found: Verdict, dialect: Dialect) -> Document:
     """
     A table for each context of the run that *found* judges.
@@ -55,15 +61,14 @@ def llama_form(found: Verdict, dialect: Dialect) -> Document:
     run = found.run
     compared = {
         record.pair: (record, seen)
-        for record in run.records
+        for record in of_divergence(run).records
         if record.has_numbers and (seen := divergence_of(record))
-        if record.probe == "divergence"
     }
     if not compared:
         raise BadInput(
             source=run.name,
             reason="has no divergence, which this form is of",
-            hint="It comes from: codeneedle sweep --probe divergence",
+            hint=f"It comes from: codeneedle sweep --probe {NAME}",
         )
     pairs = most_precise_first(compared)
     stored = (at.context for _, seen in compared.values() for at in seen.contexts)
@@ -140,7 +145,7 @@ def _commands(
     found: Verdict, records: Sequence[CellRecord], reference: str, dialect: Dialect
 ) -> Iterator[str]:
     """The same figures by hand, and the build option for pairs worth compiling."""
-    settings = found.run.setup.probes.get("divergence", {})
+    settings = found.run.setup.probes.get(NAME, {})
     contexts = settings.get("contexts", [])
     yield f"# text.txt: {settings.get('text', '')}"
     for record in records:
