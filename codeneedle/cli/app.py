@@ -321,7 +321,7 @@ def heatmap(
                     it.metric,
                     difference=difference,
                     zoom=zoom,
-                    found=found,
+                    verdict=found,
                     folder=folder,
                 )
             )

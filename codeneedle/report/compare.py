@@ -207,30 +207,30 @@ NOTHING_SHARED = "They share no metric with values of the same pair."
 """Instead of a table of changes."""
 
 
-def comparison_document(found: Comparison) -> Document:
+def comparison_document(comparison: Comparison) -> Document:
     """Setups, then metrics over all pairs, then pair by pair."""
-    yield from summary(found)
-    for change in found.changes:
+    yield from summary(comparison)
+    for change in comparison.changes:
         if not change.refused:
             yield Heading(f"{change.metric.name}: {change.metric.label}")
             rows = list(_pair_rows(change))
             yield Table(["K/V", "first", "second", "change"], rows, words={"K/V"})
 
 
-def summary(found: Comparison) -> Document:
+def summary(comparison: Comparison) -> Document:
     """How the setups differ, and what changed over all pairs."""
-    first, second = captions.names_of([found.first, found.second])
+    first, second = captions.names_of([comparison.first, comparison.second])
     yield Heading(f"{second} compared with {first}")
-    setups = found.setups or (("nothing differs", "", ""),)
+    setups = comparison.setups or (("nothing differs", "", ""),)
     heading = ["setup", "first", "second"]
     yield Table(heading, setups, words=heading)
     heading = ["metric", "change", "from", "to", "the second is"]
-    rows = list(_change_rows(found))
+    rows = list(_change_rows(comparison))
     yield Table(heading, rows, words={heading[0], heading[-1]})
-    yield Lines([found.remark if rows else NOTHING_SHARED])
+    yield Lines([comparison.remark if rows else NOTHING_SHARED])
 
 
-def comparison_object(found: Comparison) -> dict[str, Any]:
+def comparison_object(comparison: Comparison) -> dict[str, Any]:
     """
     One object; null where there is no number.
 
@@ -240,14 +240,14 @@ def comparison_object(found: Comparison) -> dict[str, Any]:
     ``unit_of_change``, ``words``, ``pairs``: ``k``, ``v``, ``first``, ``second``).
     """
     return {
-        "first": str(found.first.folder),
-        "second": str(found.second.folder),
+        "first": str(comparison.first.folder),
+        "second": str(comparison.second.folder),
         "setups": [
             {"name": name, "first": was, "second": now}
-            for name, was, now in found.setups
+            for name, was, now in comparison.setups
         ],
-        "remark": found.remark,
-        "metrics": [_change_object(each) for each in found.changes],
+        "remark": comparison.remark,
+        "metrics": [_change_object(each) for each in comparison.changes],
     }
 
 
@@ -268,9 +268,9 @@ def _change_object(each: Change) -> dict[str, Any]:
     }
 
 
-def _change_rows(found: Comparison) -> Iterator[list[str]]:
+def _change_rows(comparison: Comparison) -> Iterator[list[str]]:
     """What changed, a row per metric, or why it is not compared."""
-    for each in found.changes:
+    for each in comparison.changes:
         bounds = each.bounds
         ends = (bounds.mean, bounds.low, bounds.high) if bounds else (math.nan,) * 3
         yield [each.metric.name, *(_change_text(each, end) for end in ends), each.words]

@@ -191,12 +191,12 @@ def receipt_markdown(run: Run, dialect: "Dialect") -> str:
     from codeneedle.report.markdown import markdown
     from codeneedle.verdict.judge import judge
 
-    found = judge(run)
-    table = replace(pair_table(run, tuple(PROBES.values())), verdict=found)
+    verdict = judge(run)
+    table = replace(pair_table(run, tuple(PROBES.values())), verdict=verdict)
     receipt = signed(_receipt(table))
     divergence = of_divergence(run)
     if any(each.has_numbers for each in divergence.records):
-        bare = replace(found, run=_without_paths(divergence))
+        bare = replace(verdict, run=_without_paths(divergence))
         shown: Document = [*llama_form(bare, dialect), Lines([WALL])]
     else:
         shown = merged([receipt])
@@ -430,7 +430,7 @@ def read_receipts(names: Iterable[str]) -> list[Receipt]:
         BadInput: If a text cannot be read, is too long, or has none, and if a receipt
             was damaged, cannot be true, or is of another version.
     """
-    found: dict[str, Receipt] = {}
+    by_sum: dict[str, Receipt] = {}
     for name in names:
         receipts = list(receipts_in(_text(name), source=name))
         if not receipts:
@@ -440,14 +440,14 @@ def read_receipts(names: Iterable[str]) -> list[Receipt]:
                 hint=f"A receipt is a line that begins with {MARK} and is printed by: "
                 "codeneedle receipt NAME",
             )
-        found.update({each.sha256: each for each in receipts})
-    if len(found) > MOST_RECEIPTS:
+        by_sum.update({each.sha256: each for each in receipts})
+    if len(by_sum) > MOST_RECEIPTS:
         raise BadInput(
-            source=f"{len(found)} receipts",
+            source=f"{len(by_sum)} receipts",
             reason=f"are more than the {MOST_RECEIPTS} that can stand side by side",
             hint="Merge fewer at once.",
         )
-    return list(found.values())
+    return list(by_sum.values())
 
 
 def _text(name: str) -> str:
@@ -659,9 +659,9 @@ def _metric(probe: str, name: str) -> Metric:
     """The metric of that *name*; of one that only settings have, what is known."""
     by_name = {metric.name: metric for metric in PROBES[probe].metrics}
     first = PROBES[probe].metrics[0]
-    found = by_name.get(name) or by_name.get(name.partition("@")[0])
+    known = by_name.get(name) or by_name.get(name.partition("@")[0])
     unknown = replace(first, label=name, bounds=(None, None), loss=None, unit="")
-    return replace(found or unknown, name=name)
+    return replace(known or unknown, name=name)
 
 
 def _key(receipt: Receipt, probe: str, name: str) -> tuple[object, ...]:
