@@ -26,7 +26,14 @@ from codeneedle.grid import Pair
 from codeneedle.probes.recall.record import Recall, recall_of
 from codeneedle.probes.recall.settings import Ask, RecallSettings
 from codeneedle.records.record import Phases, Run, Status, as_json
-from codeneedle.sweep.decide import decide, finalists, further, spent_share, time_s
+from codeneedle.sweep.decide import (
+    decide,
+    finalists,
+    further,
+    settled,
+    spent_share,
+    time_s,
+)
 from codeneedle.sweep.prepare import prepare
 from codeneedle.sweep.runner import CellStarted, Runner
 from codeneedle.verdict.judge import Limits, judge
@@ -409,6 +416,19 @@ def test_of_many_finalists_five_are_spread_evenly():
         str(found[1]),
         str(found[-1]),
     ]
+
+
+def test_what_a_screening_did_not_propose_is_settled_in_a_sweep_that_decides():
+    run = screened({"bf16/q8_0": 0.001, "q8_0/bf16": 0.003, "q8_0/q4_0": 0.2})
+    decided = replace(run, sweep='probes = ["divergence", "recall"]\ndecide = true\n')
+
+    found = finalists(run, Limits())
+    assert {Pair.parse(each) for each in ("q8_0/bf16", "q8_0/q4_0")} == settled(
+        judge(decided)
+    )
+    assert not settled(judge(decided)) & {*found}
+    assert set() == settled(judge(run)) == settled(judge(replace(run, sweep="[")))
+    assert set() == settled(judge(replace(decided, records=())))
 
 
 def test_where_all_is_beyond_the_limit_nothing_is_worth_measuring():
