@@ -3,45 +3,13 @@ Parses the header of a GGUF file: metadata, tensors, the length that the file mu
 and the facts about the model.
 """
 
+import functools
 import math
 import re
 import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-
-# fmt: off
-TENSOR_TYPES: dict[int, tuple[int, int]] = {
-    0: (1, 4), 1: (1, 2), 24: (1, 1), 25: (1, 2), 26: (1, 4), 27: (1, 8),
-    28: (1, 8), 30: (1, 2),
-    2: (32, 18), 3: (32, 20), 6: (32, 22), 7: (32, 24), 8: (32, 34), 9: (32, 40),
-    10: (256, 84), 11: (256, 110), 12: (256, 144), 13: (256, 176),
-    14: (256, 210), 15: (256, 292), 16: (256, 66), 17: (256, 74), 18: (256, 98),
-    19: (256, 50), 20: (32, 18), 21: (256, 110), 22: (256, 82), 23: (256, 136),
-    29: (256, 56), 34: (256, 54), 35: (256, 66),
-    39: (32, 17), 40: (64, 36), 41: (128, 18),
-}
-# fmt: on
-"""
-Values per block and bytes per block, by ``enum ggml_type``.
-
-Types that are not listed count as 0 bytes, so that a newer file is not called too
-short. Source: ``ggml.h`` and ``GGML_QUANT_SIZES`` of the ``gguf`` package.
-"""
-
-# fmt: off
-FILE_TYPES: dict[int, str] = {
-    0: "F32", 1: "F16", 2: "Q4_0", 3: "Q4_1", 7: "Q8_0", 8: "Q5_0", 9: "Q5_1",
-    10: "Q2_K", 11: "Q3_K_S", 12: "Q3_K_M", 13: "Q3_K_L", 14: "Q4_K_S",
-    15: "Q4_K_M", 16: "Q5_K_S", 17: "Q5_K_M", 18: "Q6_K", 19: "IQ2_XXS",
-    20: "IQ2_XS", 21: "Q2_K_S", 22: "IQ3_XS", 23: "IQ3_XXS", 24: "IQ1_S",
-    25: "IQ4_NL", 26: "IQ3_S", 27: "IQ3_M", 28: "IQ2_S", 29: "IQ2_M",
-    30: "IQ4_XS", 31: "IQ1_M", 32: "BF16", 36: "TQ1_0", 37: "TQ2_0",
-    38: "MXFP4_MOE", 39: "NVFP4", 40: "Q1_0",
-}
-# fmt: on
-"""What ``general.file_type`` means. Source: ``enum llama_ftype`` of ``llama.h``."""
-
 
 Value = int | float | bool | str | tuple[int | float | bool, ...]
 Buffer = bytes | bytearray | memoryview
@@ -55,7 +23,7 @@ MOST_ELEMENTS = 1 << 24
 MOST_DIMENSIONS = 8
 MOST_TENSORS = 1 << 17
 MOST_BYTES = 1 << 56
-"""Limits far above any model: a file that exceeds them is damaged."""
+"""Limits far above any model; a file that exceeds one is damaged."""
 
 LONGEST_TEXT = 4 << 20
 """Bytes; longer strings are skipped. Chat templates have some 10 KB."""
@@ -117,14 +85,12 @@ class Header:
     The header of a GGUF file.
 
     Attributes:
-        version: Version of the format.
         values: Values of the keys that hold numbers, strings or short lists of numbers.
         lengths: Number of elements of each key that holds a list.
         tensors: Number of tensors.
         needed_bytes: Least length of a file that holds the data of all tensors.
     """
 
-    version: int
     values: dict[str, Value]
     lengths: dict[str, int]
     tensors: int
@@ -140,7 +106,7 @@ def parse(data: Buffer) -> Header:
         BadHeader: If it is no GGUF, of another version, or damaged.
     """
     reader = _Reader(data)
-    version = _version(reader)
+    _refuse_version(reader)
     tensors, keys = reader.count(), reader.count()
     if keys > MOST_KEYS or tensors > MOST_TENSORS:
         raise BadHeader(f"it claims to have {keys} keys and {tensors} tensors")
@@ -151,7 +117,6 @@ def parse(data: Buffer) -> Header:
     extent = _extent(reader, tensors)
     start = _aligned(reader.at, values.get("general.alignment", DEFAULT_ALIGNMENT))
     return Header(
-        version=version,
         values=values,
         lengths=lengths,
         tensors=tensors,
@@ -237,7 +202,7 @@ class _Reader:
         return struct.unpack_from(f"<{count}{code}", self._data, start)
 
 
-def _version(reader: _Reader) -> int:
+def _refuse_version(reader: _Reader) -> None:
     if reader.take(len(MAGIC)) != MAGIC:
         raise BadHeader("it does not begin with the letters GGUF")
     version = reader.small()
@@ -247,7 +212,6 @@ def _version(reader: _Reader) -> int:
     if version not in VERSIONS:
         known = " and ".join(map(str, VERSIONS))
         raise BadHeader(f"it has GGUF version {version}, we know {known}")
-    return version
 
 
 def _read_key(
@@ -311,8 +275,20 @@ def _end(reader: _Reader) -> int:
     if dimensions > MOST_DIMENSIONS:
         raise BadHeader(f"it holds a tensor of {dimensions} dimensions")
     elements = math.prod(reader.count() for _ in range(dimensions))
-    values, size = TENSOR_TYPES.get(reader.small(), (1, 0))
+    values, size = _blocks().get(reader.small(), (1, 0))
     return reader.count() + elements // values * size
+
+
+@functools.cache
+def _blocks() -> dict[int, tuple[int, int]]:
+    """
+    Values and bytes of a block of each tensor type, by ``enum ggml_type``.
+
+    An unknown type counts as 0 bytes, so that a newer file is not called too short.
+    """
+    from gguf import GGML_QUANT_SIZES
+
+    return {int(kind): sizes for kind, sizes in GGML_QUANT_SIZES.items()}
 
 
 def _aligned(at: int, alignment: object) -> int:
@@ -340,7 +316,7 @@ class Weights:
         files: The parts in order; one where the model is not split.
         size_bytes: Length of all of them.
         architecture: As llama.cpp names it: ``qwen3``.
-        name: Given by its author; may be empty.
+        name: Chosen by its author; may be empty.
         file_type: Quantization of the weights: ``Q4_K_M``; may be empty.
         layers: Number of layers, without those for multi-token prediction.
         embedding: Width of the residual stream.
@@ -352,13 +328,13 @@ class Weights:
         value_length_swa: Head size of V in those.
         is_mla: Whether K and V are compressed into one latent vector.
         shared_kv_layers: Last layers that reuse the cache of earlier ones.
-        sliding_window: Its size in tokens; None where the file has no such key.
-        window_pattern: Which layers have a window, or every how many-th has
-            none; None where the file does not say.
-        recurrent_layers: Which layers keep a state instead of K and V; empty
-            where the file does not say.
-        full_attention_interval: Every how many-th layer of a hybrid keeps K and
-            V; None where the file does not say.
+        sliding_window: Its size in tokens; None without such a key.
+        window_pattern: Whether each layer has a window, or a period: one layer of
+            each has none. None without such a key.
+        recurrent_layers: Whether each layer keeps a state instead of K and V; empty
+            without such a key.
+        full_attention_interval: Period of a hybrid: one layer of each keeps K and V.
+            None without such a key.
         has_indexer: Whether it keeps an index beside K and V (sparse attention).
         training_context: Context it was trained on, in tokens; 0 if unknown.
         vocabulary: Tokens it knows.
@@ -418,7 +394,7 @@ def weights_of(
     """
     keys = _Keys(header)
     layers = keys.layers()
-    embedding = keys.least("embedding_length", at_least=1)
+    embedding = keys.positive("embedding_length")
     heads = keys.per_layer("attention.head_count", layers, (0,) * layers)
     head_size = embedding // heads[0] if heads[0] else 0
     key_length = keys.whole("attention.key_length", head_size)
@@ -460,7 +436,7 @@ def _whole(number: float) -> int | None:
 
 
 class _Keys:
-    """The values of a header, by the part of their key after the architecture."""
+    """The values of a header by their keys, without the prefix of the architecture."""
 
     def __init__(self, header: Header) -> None:
         self._values = header.values
@@ -473,13 +449,17 @@ class _Keys:
         return value if isinstance(value, str) else ""
 
     def file_type(self) -> str:
+        """What ``general.file_type`` means by ``enum llama_ftype``; may be empty."""
+        from gguf import LlamaFileType
+
         number = self._values.get("general.file_type")
-        return FILE_TYPES.get(number, "") if isinstance(number, int) else ""
+        name = next((kind.name for kind in LlamaFileType if kind == number), "")
+        return name.removeprefix("MOSTLY_").removeprefix("ALL_")
 
     def maybe(self, name: str) -> int | None:
         value = self._values.get(f"{self.architecture}.{name}")
         if isinstance(value, tuple):
-            # A list with a number for each layer.
+            # One number per layer.
             value = value[0] if value else None
         return _whole(value) if isinstance(value, (int, float)) else None
 
@@ -487,15 +467,15 @@ class _Keys:
         value = self.maybe(name)
         return default if value is None or value < 0 else value
 
-    def least(self, name: str, *, at_least: int) -> int:
+    def positive(self, name: str) -> int:
         value = self.maybe(name)
-        if value is None or value < at_least:
+        if value is None or value < 1:
             raise BadHeader(f"its key '{self.architecture}.{name}' is missing")
         return value
 
     def layers(self) -> int:
         """Those that keep K and V; one for multi-token prediction does not count."""
-        blocks = self.least("block_count", at_least=1)
+        blocks = self.positive("block_count")
         if blocks > MOST_LAYERS:
             raise BadHeader(f"it claims to have {blocks} layers")
         return max(blocks - self.whole("nextn_predict_layers", 0), 1)

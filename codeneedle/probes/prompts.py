@@ -1,6 +1,9 @@
-"""The wording of recall prompts, as a chat or as a completion."""
+"""The forms of prompts, and the request of a prompt in the form of a run."""
 
 from enum import StrEnum
+
+from codeneedle.engines.messages import Chat, Completion, Message
+from codeneedle.records.record import Setup
 
 NO_THINK_PREFILL = "<think>\n\n</think>\n\n"
 """Begins the answer with ``--prefill-no-think``: an empty, closed thought."""
@@ -15,3 +18,25 @@ class PromptForm(StrEnum):
 
     CHAT = "chat"
     COMPLETION = "completion"
+
+
+def request(
+    setup: Setup, *, prompt: str, messages: tuple[Message, ...], tokens: int
+) -> Chat | Completion:
+    """
+    The request in the prompt form and with the seed of *setup*.
+
+    Args:
+        setup: Of the run.
+        prompt: The text that a completion continues.
+        messages: What a chat answers.
+        tokens: Most tokens of the reply.
+    """
+    if setup.prompt_form == PromptForm.COMPLETION:
+        return Completion(prompt=prompt, max_tokens=tokens, seed=setup.seed)
+    return Chat(
+        messages=messages,
+        max_tokens=tokens,
+        seed=setup.seed,
+        template_args=NO_THINK_ARGS,
+    )

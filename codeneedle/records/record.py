@@ -6,7 +6,7 @@ settings.
 from dataclasses import dataclass, field, fields, replace
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any, Generic, TypeVar
+from typing import Annotated, Any, TypeVar
 
 import msgspec
 
@@ -534,22 +534,6 @@ class BadSetup(BadRecord):
             hint="Sweep again as before: records tell whether they belong to that. "
             "Or choose another folder with --out.",
         )
-
-
-_Value = TypeVar("_Value", CellRecord, Setup)
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class ByIdentity(Generic[_Value]):
-    """A key of a cache: records and setups hold dicts, which have no hash."""
-
-    value: _Value
-
-    def __hash__(self) -> int:
-        return id(self.value)
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, ByIdentity) and self.value is other.value
 
 
 _Layout = TypeVar("_Layout")

@@ -107,6 +107,28 @@ def test_windows_hold_a_window_and_a_batch(architecture, changes, full):
     assert expected == kv_bytes(found, F16, 16_384)
 
 
+@pytest.mark.parametrize(
+    ("architecture", "stated", "window"),
+    [
+        ("gemma2", None, 4096),
+        ("gemma3", None, 0),
+        ("llama4", None, 8192),
+        ("llama4", 1024, 8192),
+        ("smallthinker", None, 0),
+        ("smallthinker", 1024, 4096),
+        ("gemma2", 1024, 1024),
+        ("gemma2", 0, 0),
+    ],
+)
+def test_an_architecture_may_have_a_window_of_its_own(architecture, stated, window):
+    """Half of the layers here have one; without one, the cache is that of llama."""
+    found = windowed(architecture, window_pattern=(True, False) * 4)
+    kept = window + 512 if window else 16_384
+    expected = 2 * 64 * 4 * 4 * (16_384 + kept)
+
+    assert expected == kv_bytes(replace(found, sliding_window=stated), F16, 16_384)
+
+
 PERIODS = {
     2: ("gemma2", "gpt-oss"),
     4: ("cohere2moe", *EVERY_FOURTH),

@@ -22,5 +22,5 @@ def test_a_connection_that_keeps_breaking_ends_the_cell(
         raise ServerGone(reason="reset")
 
     with pytest.raises(ServerGone):
-        Asker(server, None)._retried(broken)
+        Asker(server, None).retried(broken)
     assert attempts == len(tries)

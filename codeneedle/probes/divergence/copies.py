@@ -41,6 +41,7 @@ from codeneedle.probes.probe import (
 )
 from codeneedle.probes.recall.metrics import FORCED
 from codeneedle.probes.recall.record import NAME as RECALL
+from codeneedle.probes.stored import conditions_in
 from codeneedle.records.record import (
     MOST_TOKENS,
     Json,
@@ -48,7 +49,6 @@ from codeneedle.records.record import (
     Run,
     Setup,
     as_json,
-    from_json,
 )
 from codeneedle.system.files import read_regular, write_whole
 from codeneedle.text import size
@@ -293,7 +293,7 @@ class CopyProbe(Probe):
             CellError: If the tool fails, or runs other cache types than asked for.
         """
         run = context.run
-        chosen = from_json(run.setup.probes[NAME], CopyConditions, file="setup.json")
+        chosen = conditions_in(run.setup, NAME, CopyConditions)
         texts = []
         for at, length in enumerate(chosen.contexts):
             path = _path(run, length, chosen.chunks)

@@ -23,7 +23,8 @@ from codeneedle.probes.divergence.record import NAME
 from codeneedle.probes.metrics import METRICS as OF_CELL
 from codeneedle.probes.metrics import Metric
 from codeneedle.probes.probe import Outlook, Probe, ProbeContext, RunContext, Work
-from codeneedle.records.record import MOST_TOKENS, Json, Setup, as_json, from_json
+from codeneedle.probes.stored import conditions_in
+from codeneedle.records.record import MOST_TOKENS, Json, Setup, as_json
 from codeneedle.text import plural
 
 PROSE = Path(__file__).with_name("python-3.11-reference.txt")
@@ -279,8 +280,7 @@ class DivergenceProbe(Probe):
             BadInput: If the text turns out to be too short.
             CellError: If the tool fails, or runs other cache types than asked for.
         """
-        stored = context.run.setup.probes[NAME]
-        chosen = from_json(stored, DivergenceConditions, file="setup.json")
+        chosen = conditions_in(context.run.setup, NAME, DivergenceConditions)
         data = _text(context.run)
         if hashlib.sha256(data).hexdigest() != chosen.text_sha256:
             raise BadInput(

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 from codeneedle.engines.engine import ChunkValues, Statistics
 from codeneedle.grid import Pair
+from codeneedle.probes.stored import calibrated_in, file_of, observed
 from codeneedle.records.record import (
     MOST_NATS,
     Amount,
@@ -11,7 +12,6 @@ from codeneedle.records.record import (
     Count,
     Length,
     Setup,
-    from_json,
     refuse_impossible,
 )
 
@@ -89,10 +89,8 @@ def reference_of(setup: Setup, probe: str) -> Pair | None:
     Raises:
         BadRecord: If what the setup keeps is something else.
     """
-    stored = setup.calibrated.get(probe)
-    if stored is None:
-        return None
-    return Pair.parse(from_json(stored, ComparedWith, file="setup.json").reference)
+    known = calibrated_in(setup, probe, ComparedWith)
+    return Pair.parse(known.reference) if known else None
 
 
 def divergence_of(record: CellRecord) -> Divergence | None:
@@ -104,9 +102,8 @@ def divergence_of(record: CellRecord) -> Divergence | None:
     """
     if record.probe not in {NAME, COPY} or record.observation is None:
         return None
-    file = f"{record.pair.slug}.{record.probe}.json"
-    found = from_json(record.observation, Divergence, file=file)
-    for each in found.contexts:
+    divergence, file = observed(record, Divergence), file_of(record)
+    for each in divergence.contexts:
         values = each.statistics
         is_possible = (
             min(values.ppl.value, values.ppl_base.value, values.ppl_ratio.value) > 0
@@ -118,4 +115,4 @@ def divergence_of(record: CellRecord) -> Divergence | None:
         refuse_impossible(is_possible, what, file=file)
         is_whole = len(each.by_chunk) in {0, each.chunks}
         refuse_impossible(is_whole, "chunks are missing or too many", file=file)
-    return found
+    return divergence

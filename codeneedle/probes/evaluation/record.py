@@ -2,7 +2,8 @@
 
 from dataclasses import dataclass
 
-from codeneedle.records.record import CellRecord, Setup, from_json
+from codeneedle.probes.stored import calibrated_in, observed
+from codeneedle.records.record import CellRecord, Setup
 
 NAME = "eval"
 
@@ -66,8 +67,7 @@ def evaluation_of(record: CellRecord) -> Evaluation:
     Raises:
         BadRecord: If it has another layout.
     """
-    file = f"{record.pair.slug}.{record.probe}.json"
-    return from_json(record.observation or {}, Evaluation, file=file)
+    return observed(record, Evaluation)
 
 
 def first_of(setup: Setup) -> Evaluation | None:
@@ -77,5 +77,4 @@ def first_of(setup: Setup) -> Evaluation | None:
     Raises:
         BadRecord: If what the setup keeps is something else.
     """
-    stored = setup.calibrated.get(NAME)
-    return from_json(stored, Evaluation, file="setup.json") if stored else None
+    return calibrated_in(setup, NAME, Evaluation)

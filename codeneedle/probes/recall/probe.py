@@ -40,7 +40,7 @@ from codeneedle.probes.probe import (
     Times,
     Work,
 )
-from codeneedle.probes.prompts import NO_THINK_ARGS, PromptForm
+from codeneedle.probes.prompts import request
 from codeneedle.probes.recall.alignment import answer_lines, score
 from codeneedle.probes.recall.metrics import (
     FORCED,
@@ -478,14 +478,19 @@ class RecallAsker(Asker):
             CellError: If the server fails, or the connection breaks at each attempt.
         """
         question = self._question(needle, tokens=tokens)
-        self._retries.clear()
-        with self.context.asking():
-            reply = self._retried(lambda: self._reply(question, needle))
-        answer = _round(needle, _sha256(question), reply)
+        reply = self.written(question, self._enough_for(needle))
+        answer = Round(
+            needle=needle.name,
+            prompt_sha256=_sha256(question),
+            reply=reply.text,
+            error=_why_unanswered(needle, reply),
+            retries=self.retries,
+            **shared_with(reply, Generation),
+        )
         if reply.drafted:
             # Of drafted tokens the server tells no probabilities: some are missing.
             answer = replace(answer, logprobs=(), gaps=(), lengths=())
-        return replace(answer, retries=tuple(self._retries))
+        return answer
 
     def scored(self, needle: NeedleFacts) -> ForcedRound:
         """
@@ -496,41 +501,26 @@ class RecallAsker(Asker):
         """
         question = self._question(needle, tokens=needle.budget)
         blank = ForcedRound(needle=needle.name, prompt_sha256=_sha256(question))
-        right = "\n".join(needle.lines)
-        self._retries.clear()
         try:
-            with self.context.asking():
-                found = self._retried(lambda: self.served.client.force(question, right))
+            scores = self.forced(question, "\n".join(needle.lines))
         except BadReply as error:
             # What was written stays: a server may tell no probabilities.
             return replace(blank, error=one_line(str(error)))
-        scored = shared_with(found, Forced)
-        return replace(blank, **scored, retries=tuple(self._retries))
+        return replace(blank, **shared_with(scores, Forced), retries=self.retries)
 
-    def _reply(self, question: Chat | Completion, needle: NeedleFacts) -> Reply:
-        client = self.served.client
+    def _enough_for(self, needle: NeedleFacts) -> Callable[[str], bool]:
+        """As `enough_for`; with a limit of tokens, that alone ends a reply."""
         has_limit = conditions_of(self.context.run.setup).reply_tokens is not None
-        is_enough = enough_for(needle)
-
-        def enough(so_far: str) -> bool:
-            return not has_limit and is_enough(so_far)
-
-        if isinstance(question, Chat):
-            return client.chat(question, enough=enough)
-        return client.complete(question, enough=enough)
+        return (lambda _so_far: False) if has_limit else enough_for(needle)
 
     def _question(self, needle: NeedleFacts, *, tokens: int) -> Chat | Completion:
         run = self.context.run
-        if run.setup.prompt_form == PromptForm.COMPLETION:
-            prompt = completion_prompt(run.text, needle)
-            return Completion(prompt=prompt, max_tokens=tokens, seed=run.setup.seed)
-        return Chat(
-            messages=chat_messages(
-                run.text, needle, prefill_no_think=run.prefill_no_think
-            ),
-            max_tokens=tokens,
-            seed=run.setup.seed,
-            template_args=NO_THINK_ARGS,
+        prefill = run.prefill_no_think
+        return request(
+            run.setup,
+            prompt=completion_prompt(run.text, needle),
+            messages=chat_messages(run.text, needle, prefill_no_think=prefill),
+            tokens=tokens,
         )
 
 
@@ -571,16 +561,6 @@ def _sha256(question: Chat | Completion) -> str:
     else:
         text = "\n".join(f"{said.role}: {said.content}" for said in question.messages)
     return hashlib.sha256(text.encode()).hexdigest()
-
-
-def _round(needle: NeedleFacts, prompt_sha256: str, reply: Reply) -> Round:
-    return Round(
-        needle=needle.name,
-        prompt_sha256=prompt_sha256,
-        reply=reply.text,
-        error=_why_unanswered(needle, reply),
-        **shared_with(reply, Generation),
-    )
 
 
 def _why_unanswered(needle: NeedleFacts, reply: Reply) -> str:

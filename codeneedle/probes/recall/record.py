@@ -1,18 +1,13 @@
 """What the recall probe stores of a cell."""
 
-import functools
 from dataclasses import dataclass
 from typing import Annotated
 
 import msgspec
 
 from codeneedle.engines.messages import Forced, Generation
-from codeneedle.records.record import (
-    ByIdentity,
-    CellRecord,
-    from_json,
-    refuse_impossible,
-)
+from codeneedle.probes.stored import cached, file_of, observed
+from codeneedle.records.record import CellRecord, refuse_impossible
 
 NAME = "recall"
 """Of the probe."""
@@ -79,32 +74,19 @@ class Recall:
         return (*self.rounds, *self.forced)
 
 
+@cached()
 def recall_of(record: CellRecord) -> Recall:
     """
-    What the recall probe stored of *record*.
+    The observation of the probe in *record*.
 
     Raises:
-        BadRecord: If it is something else.
+        BadRecord: If it has another layout, or scores of other tokens.
     """
-    return _recall_of(ByIdentity(record))
-
-
-# Small: all metrics of a record are asked for before the next record. An entry holds
-# tens of thousands of numbers.
-@functools.lru_cache(maxsize=16)
-def _recall_of(key: ByIdentity[CellRecord]) -> Recall:
-    record = key.value
-    file = file_of(record)
-    found = from_json(record.observation or {}, Recall, file=file)
-    for each in found.forced:
+    recall = observed(record, Recall)
+    for each in recall.forced:
         is_possible = bool(each.error) or each.is_even
         what = (
             f"the scores of {each.needle} are not of the same tokens, or there is none"
         )
-        refuse_impossible(is_possible, what, file=file)
-    return found
-
-
-def file_of(record: CellRecord) -> str:
-    """What messages call *record*."""
-    return f"the {record.probe} record of {record.pair}"
+        refuse_impossible(is_possible, what, file=file_of(record))
+    return recall

@@ -5,19 +5,18 @@ import functools
 import itertools
 import math
 import statistics
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from codeneedle.probes.recall.alignment import Mark, answer_end, score
 from codeneedle.probes.recall.record import (
     ForcedRound,
     Round,
-    file_of,
     recall_of,
 )
+from codeneedle.probes.stored import cached, file_of
 from codeneedle.records.record import (
     BadRecord,
-    ByIdentity,
     CellRecord,
     NeedleFacts,
     Setup,
@@ -210,6 +209,7 @@ def margins_of(record: CellRecord, setup: Setup) -> list[Margins]:
     return [found for answer in rounds if (found := answer.margins)]
 
 
+@cached()
 def scored_rounds(record: CellRecord, setup: Setup) -> tuple[ScoredRound, ...]:
     """
     The rounds of *record*, in asking order.
@@ -218,7 +218,11 @@ def scored_rounds(record: CellRecord, setup: Setup) -> tuple[ScoredRound, ...]:
         BadRecord: If it holds something else, or asks for a needle that *setup*
             does not have.
     """
-    return _scored_rounds(ByIdentity(record), ByIdentity(setup))
+    by_name = {needle.name: needle for needle in setup.needles}
+    rounds = recall_of(record).rounds
+    return tuple(
+        ScoredRound(_needle(by_name, each.needle, record), each) for each in rounds
+    )
 
 
 def forced_answers(record: CellRecord, setup: Setup) -> tuple[ForcedAnswer, ...]:
@@ -228,28 +232,20 @@ def forced_answers(record: CellRecord, setup: Setup) -> tuple[ForcedAnswer, ...]
     Raises:
         BadRecord: As of `scored_rounds`.
     """
-    needles = {needle.name: needle for needle in setup.forced}
+    by_name = {needle.name: needle for needle in setup.forced}
     rounds = [each for each in recall_of(record).forced if each.logprobs]
-    try:
-        return tuple(ForcedAnswer(needles[each.needle], each) for each in rounds)
-    except KeyError as error:
-        reason = f"its setup has no needle {error}"
-        raise BadRecord(file=file_of(record), reason=reason) from error
+    return tuple(
+        ForcedAnswer(_needle(by_name, each.needle, record), each) for each in rounds
+    )
 
 
-@functools.lru_cache(maxsize=16)
-def _scored_rounds(
-    record: ByIdentity[CellRecord], setup: ByIdentity[Setup]
-) -> tuple[ScoredRound, ...]:
-    needles = {needle.name: needle for needle in setup.value.needles}
-    try:
-        return tuple(
-            ScoredRound(needles[answer.needle], answer)
-            for answer in recall_of(record.value).rounds
-        )
-    except KeyError as error:
-        reason = f"its setup has no needle {error}"
-        raise BadRecord(file=file_of(record.value), reason=reason) from error
+def _needle(
+    by_name: Mapping[str, NeedleFacts], name: str, record: CellRecord
+) -> NeedleFacts:
+    if name not in by_name:
+        reason = f"its setup has no needle '{name}'"
+        raise BadRecord(file=file_of(record), reason=reason)
+    return by_name[name]
 
 
 # Large: an entry is five numbers, and the cells of a good grid give equal replies.

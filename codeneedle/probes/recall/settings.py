@@ -9,7 +9,8 @@ from msgspec import Meta, Struct
 from codeneedle.corpora.corpus import FUNCTIONS, LIMIT
 from codeneedle.corpora.needles import ASKED_LINES, FORCED_LINES
 from codeneedle.probes.recall.record import NAME
-from codeneedle.records.record import MOST_TOKENS, Setup, from_json
+from codeneedle.probes.stored import conditions_in
+from codeneedle.records.record import MOST_TOKENS, Setup
 
 
 class Ask(StrEnum):
@@ -57,7 +58,7 @@ def conditions_of(setup: Setup) -> RecallConditions:
     Raises:
         BadRecord: If it says something that is none.
     """
-    return from_json(setup.probes.get(NAME, {}), RecallConditions, file="setup.json")
+    return conditions_in(setup, NAME, RecallConditions)
 
 
 def asked_of(setup: Setup) -> Ask:

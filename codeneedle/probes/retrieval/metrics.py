@@ -24,9 +24,9 @@ from codeneedle.probes.retrieval.record import (
     retrieval_of,
 )
 from codeneedle.probes.retrieval.scoring import Mode
-from codeneedle.probes.retrieval.settings import RetrievalConditions, texts_at
+from codeneedle.probes.retrieval.settings import conditions_of, texts_at
 from codeneedle.probes.retrieval.task_kinds import TASKS
-from codeneedle.records.record import BadRecord, CellRecord, Run, Setup, from_json
+from codeneedle.records.record import BadRecord, CellRecord, Run, Setup
 
 # --- metrics
 
@@ -72,7 +72,7 @@ def _asked(setup: Setup) -> Callable[[Outcome], bool]:
     frozen = frozen_of(setup)
     if frozen is None or NAME not in setup.former:
         return lambda _each: True
-    asked = from_json(setup.probes[NAME], RetrievalConditions, file="setup.json")
+    asked = conditions_of(setup)
     texts = {task: texts_at(task, frozen, asked) for task in asked.tasks}
 
     def is_asked(each: Outcome) -> bool:

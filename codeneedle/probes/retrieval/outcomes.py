@@ -1,22 +1,17 @@
 """What became of each question of a record, scored when it is read."""
 
-import functools
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from codeneedle.probes.retrieval.record import (
-    NAME,
     Answer,
     TextRead,
     retrieval_of,
 )
 from codeneedle.probes.retrieval.scoring import AnswerScore, score_answer
-from codeneedle.records.record import (
-    BadRecord,
-    ByIdentity,
-    CellRecord,
-)
+from codeneedle.probes.stored import cached, file_of
+from codeneedle.records.record import BadRecord, CellRecord
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,6 +50,8 @@ class Outcome:
     answer: Answer
 
 
+# All records of a large grid: a live one asks for all of them several times a second.
+@cached(most=256)
 def outcomes(record: CellRecord) -> tuple[Outcome, ...]:
     """
     What became of each question of *record*, in asking order; scored anew.
@@ -62,22 +59,16 @@ def outcomes(record: CellRecord) -> tuple[Outcome, ...]:
     Raises:
         BadRecord: If what it holds cannot be read.
     """
-    return _outcomes(ByIdentity(record))
-
-
-# All records of a large grid: a live one asks for all of them several times a second.
-@functools.lru_cache(maxsize=256)
-def _outcomes(key: ByIdentity[CellRecord]) -> tuple[Outcome, ...]:
-    found = retrieval_of(key.value)
-    if found is None:
+    retrieval = retrieval_of(record)
+    if retrieval is None:
         return ()
     try:
         return tuple(
-            _outcome(text, answer) for text in found.texts for answer in text.asked
+            _outcome(text, answer) for text in retrieval.texts for answer in text.asked
         )
     except (IndexError, ValueError) as error:
-        file = f"{key.value.pair.slug}.{NAME}.json"
-        raise BadRecord(file=file, reason=f"a question is none: {error}") from error
+        reason = f"a question is none: {error}"
+        raise BadRecord(file=file_of(record), reason=reason) from error
 
 
 def _outcome(text: TextRead, answer: Answer) -> Outcome:

@@ -19,7 +19,7 @@ from codeneedle.probes.asking import Asker
 from codeneedle.probes.metrics import METRICS as OF_CELL
 from codeneedle.probes.metrics import Metric
 from codeneedle.probes.probe import Outlook, Probe, ProbeContext, RunContext, Work
-from codeneedle.probes.prompts import NO_THINK_ARGS, PromptForm
+from codeneedle.probes.prompts import PromptForm, request
 from codeneedle.probes.retrieval.dial import (
     DIAL_QUESTIONS,
     dialled,
@@ -52,6 +52,7 @@ from codeneedle.probes.retrieval.settings import (
     RetrievalSettings,
     answer_room,
     as_stored,
+    conditions_of,
     expected,
     fixed_dials,
     lengths_of,
@@ -186,8 +187,8 @@ class RetrievalProbe(Probe):
         can_force = Ability.LOG_PROBABILITIES in run.engine.abilities
         graded = "" if can_force else f"{run.engine.name} tells no probabilities"
         chosen = stored_conditions(settings, graded)
-        if stored := run.setup.probes.get(NAME):
-            chosen = replace(chosen, blocks=_conditions(stored).blocks)
+        if NAME in run.setup.probes:
+            chosen = replace(chosen, blocks=conditions_of(run.setup).blocks)
         return as_stored(chosen)
 
     def widened(self, stored: Json, wanted: Json) -> Json | None:
@@ -219,7 +220,7 @@ class RetrievalProbe(Probe):
             BadInput: If no setting of a task fits its shortest length.
             CellError: If the server fails.
         """
-        chosen = _conditions(context.run.setup.probes[NAME])
+        chosen = conditions_of(context.run.setup)
         former = retrieval_of(context.former) if context.former else None
         found = former or Retrieval(texts=())
         context.step(0, 1, "loading")
@@ -517,7 +518,7 @@ class _Measuring:
     ) -> Answer:
         reply = self.asker.answered(text, question)
         retries = self.asker.retries
-        forced = None if self.chosen.graded else self.asker.forced(text, question)
+        forced = None if self.chosen.graded else self.asker.scored(text, question)
         numbers = {decoy: at for at, decoy in enumerate(decoys)}
         named = replace(question, name=f"{size.length}-{question.name}")
         return Answer(
@@ -597,60 +598,38 @@ def _mean(values: Iterable[float]) -> float:
 
 
 class _Questioner(Asker):
-    """Sends questions of tasks; retries connection errors, never a completed reply."""
-
-    @property
-    def retries(self) -> tuple[str, ...]:
-        """Why attempts of the last request failed before it was answered."""
-        return tuple(self._retries)
+    """Sends questions of tasks."""
 
     def primed(self, text: TaskText, question: Question) -> Reply:
         """The beginning of the reply to a question that makes *text* be read."""
-        return self._sent(text, question, tokens=PRIMING_TOKENS)
+        return self._reply(text, question, tokens=PRIMING_TOKENS)
 
     def answered(self, text: TaskText, question: Question) -> Reply:
-        """
-        The reply to *question* about *text*.
-
-        Raises:
-            CellError: If the server fails, or the connection breaks at each attempt.
-        """
+        """The reply to *question* about *text*."""
         tokenizer = self.served.tokenizer
         right = question.payload
         tokens = tokenizer.counts([right])[0] if tokenizer else len(right)
         budget = math.ceil(ANSWER_FACTOR * tokens) + ANSWER_EXTRA_TOKENS
-        return self._sent(text, question, tokens=budget)
+        return self._reply(text, question, tokens=budget)
 
-    def forced(self, text: TaskText, question: Question) -> Forced:
+    def scored(self, text: TaskText, question: Question) -> Forced:
         """The right answer to *question*, token by token."""
-        request = self._asking(text, question, tokens=1)
         right = f"{question.begin[len(unblanked(question.begin)) :]}{question.payload}"
-        self._retries.clear()
-        with self.context.asking():
-            return self._retried(lambda: self.served.client.force(request, right))
+        return self.forced(self._request(text, question, tokens=1), right)
 
-    def _sent(self, text: TaskText, question: Question, *, tokens: int) -> Reply:
-        request = self._asking(text, question, tokens=tokens)
-        client = self.served.client
+    def _reply(self, text: TaskText, question: Question, *, tokens: int) -> Reply:
         enough = enough_for(question, self.context.run.setup.prompt_form)
-        self._retries.clear()
-        with self.context.asking():
-            if isinstance(request, Chat):
-                return self._retried(lambda: client.chat(request, enough=enough))
-            return self._retried(lambda: client.complete(request, enough=enough))
+        return self.written(self._request(text, question, tokens=tokens), enough)
 
-    def _asking(
+    def _request(
         self, text: TaskText, question: Question, *, tokens: int
     ) -> Chat | Completion:
         run = self.context.run
-        if run.setup.prompt_form == PromptForm.COMPLETION:
-            prompt = f"{text.text}\n{unblanked(question.begin)}"
-            return Completion(prompt=prompt, max_tokens=tokens, seed=run.setup.seed)
-        return Chat(
+        return request(
+            run.setup,
+            prompt=f"{text.text}\n{unblanked(question.begin)}",
             messages=messages(run, text, question),
-            max_tokens=tokens,
-            seed=run.setup.seed,
-            template_args=NO_THINK_ARGS,
+            tokens=tokens,
         )
 
 

@@ -6,16 +6,17 @@ from dataclasses import dataclass
 from codeneedle.engines.messages import Finish, Forced
 from codeneedle.probes.answers import USABLE
 from codeneedle.probes.retrieval.tasks import Decoy, Posed, Question
+from codeneedle.probes.stored import cached, calibrated_in, file_of, observed
 from codeneedle.records.record import (
     Amount,
     CellRecord,
     Count,
     Setup,
     Share,
-    from_json,
     refuse_impossible,
     shared_with,
 )
+from codeneedle.records.store import SETUP
 
 NAME = "retrieval"
 """Of the probe."""
@@ -214,6 +215,7 @@ class Retrieval:
     not_asked: tuple[LeftOut, ...] = ()
 
 
+@cached()
 def frozen_of(setup: Setup) -> Frozen | None:
     """
     What the reference has set for all cells; None before it has.
@@ -221,15 +223,12 @@ def frozen_of(setup: Setup) -> Frozen | None:
     Raises:
         BadRecord: If what the setup keeps is something else.
     """
-    stored = setup.calibrated.get(NAME)
-    if stored is None:
-        return None
-    found = from_json(stored, Frozen, file="setup.json")
-    for dial in found.dials:
+    frozen = calibrated_in(setup, NAME, Frozen)
+    for dial in frozen.dials if frozen else ():
         is_possible = any(step.setting == dial.setting for step in dial.path)
         what = f"the setting of {dial.task} was never tried"
-        refuse_impossible(is_possible, what, file="setup.json")
-    return found
+        refuse_impossible(is_possible, what, file=SETUP)
+    return frozen
 
 
 def retrieval_of(record: CellRecord) -> Retrieval | None:
@@ -241,9 +240,8 @@ def retrieval_of(record: CellRecord) -> Retrieval | None:
     """
     if record.probe != NAME or record.observation is None:
         return None
-    file = f"{record.pair.slug}.{record.probe}.json"
-    found = from_json(record.observation, Retrieval, file=file)
-    for text in found.texts:
+    retrieval = observed(record, Retrieval)
+    for text in retrieval.texts:
         for asked in text.asked:
             is_possible = (
                 bool(asked.items)
@@ -251,5 +249,5 @@ def retrieval_of(record: CellRecord) -> Retrieval | None:
                 and (asked.scored is None or asked.scored.is_even)
             )
             what = f"the answer to {asked.name} does not belong to its question"
-            refuse_impossible(is_possible, what, file=file)
-    return found
+            refuse_impossible(is_possible, what, file=file_of(record))
+    return retrieval

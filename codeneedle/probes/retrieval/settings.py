@@ -25,7 +25,15 @@ from codeneedle.probes.retrieval.record import (
 )
 from codeneedle.probes.retrieval.task_kinds import TASKS, TASKS_VERSION, make_texts
 from codeneedle.probes.retrieval.tasks import TaskText
-from codeneedle.records.record import MOST_TOKENS, Json, Length, Share, as_json
+from codeneedle.probes.stored import conditions_in
+from codeneedle.records.record import (
+    MOST_TOKENS,
+    Json,
+    Length,
+    Setup,
+    Share,
+    as_json,
+)
 
 TASK_NAMES = ("single", "multikey")
 LENGTHS = ("1K", "2K", "4K")
@@ -315,6 +323,16 @@ class RetrievalConditions:
             questions=questions,
             blocks=blocks if len(blocks) > 1 else (),
         )
+
+
+def conditions_of(setup: Setup) -> RetrievalConditions:
+    """
+    The conditions of the probe in *setup*.
+
+    Raises:
+        BadRecord: If they have another layout.
+    """
+    return conditions_in(setup, NAME, RetrievalConditions)
 
 
 def as_stored(chosen: RetrievalConditions) -> Json:

@@ -7,10 +7,13 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Annotated
+
+from msgspec import Meta, Struct
 
 from codeneedle.document import Document
 from codeneedle.engines.engine import Ability, CannotSave
-from codeneedle.engines.messages import Chat, Completion, Forced, Reply
+from codeneedle.engines.messages import Completion, Forced, Reply
 from codeneedle.errors import BadInput, CellError, FolderUnusable
 from codeneedle.grid import Pair, most_precise, most_precise_first
 from codeneedle.probes.answers import Answer
@@ -27,22 +30,18 @@ from codeneedle.probes.reuse.prompts import (
 )
 from codeneedle.probes.reuse.record import (
     AGAIN,
+    MOST_QUESTIONS,
     NAME,
     Reuse,
     ReuseAnswer,
+    ReuseConditions,
     ReuseQuestion,
     Way,
+    conditions_of,
     reuse_of,
 )
-from codeneedle.probes.reuse.settings import (
-    LEAST_LENGTH,
-    ROOM,
-    ReuseConditions,
-    ReuseSettings,
-    chosen,
-    conditions_of,
-)
 from codeneedle.records.record import (
+    MOST_TOKENS,
     CellRecord,
     Json,
     NeedleFacts,
@@ -51,6 +50,16 @@ from codeneedle.records.record import (
     as_json,
 )
 from codeneedle.text import one_line, plural
+
+LENGTH = 2048
+"""Tokens of the text: a build was broken at 2,048, not at 512 (llama.cpp #27506)."""
+
+LEAST_LENGTH = 256
+
+QUESTIONS = 3
+
+ROOM = 512
+"""Tokens beside the text: two questions, two answers, right lines, chat template."""
 
 REPLY_TOKENS = 32
 """Tokens of each answer; those of a first turn are written one by one."""
@@ -73,6 +82,41 @@ On a healthy server (llama.cpp b11434, CPU) no way differs on the built-in model
 SmolLM2 only the second turn of f16/f16 does, by up to 0.33 nats, as its values were
 computed token by token instead of in a batch; q8_0/q8_0 and q4_0/q4_0 do not differ.
 """
+
+
+_Length = Annotated[int, Meta(ge=LEAST_LENGTH, le=MOST_TOKENS)]
+
+
+class ReuseSettings(Struct, frozen=True, forbid_unknown_fields=True):
+    """What a user may choose."""
+
+    length: Annotated[
+        _Length | None,
+        Meta(
+            description="Tokens of the text of the probe reuse, which asks the same "
+            "question with a cold cache and with one that is used again: a difference "
+            "is an error of the cache, and no loss of the pair.",
+            extra={
+                "option": "--reuse-length",
+                "default": f"{LENGTH}, or what the context holds",
+            },
+        ),
+    ] = None
+    questions: Annotated[
+        int,
+        Meta(
+            ge=1,
+            le=MOST_QUESTIONS,
+            description="Questions of the probe reuse.",
+            extra={"option": "--reuse-questions", "default": str(QUESTIONS)},
+        ),
+    ] = QUESTIONS
+
+
+def chosen(settings: ReuseSettings, context: int) -> ReuseConditions:
+    """The conditions that *settings* mean in a *context* of that many tokens."""
+    length = settings.length or min(LENGTH, context - ROOM)
+    return ReuseConditions(length=length, questions=settings.questions)
 
 
 class ReuseProbe(Probe):
@@ -229,8 +273,8 @@ class _ReuseAsker(Asker):
             for away in (0, len(functions) // 2, len(functions) // 4)
         )
         if self.cannot_save is None:
-            self.cannot_save = self._retried(lambda: self._saved(other))
-        turn = Turn(before, self._retried(lambda: self._first_reply(before)).text)
+            self.cannot_save = self.retried(lambda: self._saved(other))
+        turn = Turn(before, self.retried(lambda: self._first_reply(before)).text)
         answers = []
         for way in Way:
             self.context.step(number, of, f"{needle.name}: {way}")
@@ -252,7 +296,7 @@ class _ReuseAsker(Asker):
 
         def replied() -> Reply:
             self._prepare(way, turn.needle, other)
-            return self._sent(question)
+            return self.sent(question)
 
         def forced() -> Forced:
             self._prepare(way, turn.needle, other)
@@ -260,7 +304,7 @@ class _ReuseAsker(Asker):
 
         try:
             with self.context.asking():
-                reply, scored = self._retried(replied), self._retried(forced)
+                reply, scored = self.retried(replied), self.retried(forced)
         except CannotSave as error:
             return ReuseAnswer(way=way, gap=one_line(str(error)))
         prompt = reply.prompt_tokens
@@ -310,13 +354,7 @@ class _ReuseAsker(Asker):
     def _first_reply(self, needle: NeedleFacts, *, tokens: int = REPLY_TOKENS) -> Reply:
         """The reply to the first question of a conversation."""
         run, text = self.context.run, self.text.text
-        return self._sent(asking(run, text, needle, tokens=tokens))
-
-    def _sent(self, question: Chat | Completion) -> Reply:
-        client = self.served.client
-        if isinstance(question, Chat):
-            return client.chat(question)
-        return client.complete(question)
+        return self.sent(asking(run, text, needle, tokens=tokens))
 
 
 # --- remarks

@@ -8,7 +8,7 @@ from codeneedle.corpora.random_bodies import Knobs, text_of
 from codeneedle.engines.engine import Tokenizer
 from codeneedle.engines.messages import Chat, Completion, Message
 from codeneedle.probes.probe import RunContext
-from codeneedle.probes.prompts import NO_THINK_ARGS, NO_THINK_PREFILL, PromptForm
+from codeneedle.probes.prompts import NO_THINK_PREFILL, request
 from codeneedle.probes.recall.prompts import (
     chat_messages,
     completion_prompt,
@@ -103,16 +103,12 @@ def asking(
         tokens: Most tokens of the answer.
         before: The first turn of the conversation; None to begin one.
     """
-    seed = run.setup.seed
     first = before.needle if before else needle
-    if run.setup.prompt_form == PromptForm.COMPLETION:
-        prompt = completion_prompt(text, first)
-        if before:
-            prompt = completion_prompt(f"{prompt}{before.answer}", needle)
-        return Completion(prompt=prompt, max_tokens=tokens, seed=seed)
     prefill = run.prefill_no_think
+    prompt = completion_prompt(text, first)
     messages = chat_messages(text, first, prefill_no_think=prefill)
     if before:
+        prompt = completion_prompt(f"{prompt}{before.answer}", needle)
         begun = (Message("assistant", NO_THINK_PREFILL),) if prefill else ()
         messages = (
             messages[0],
@@ -120,6 +116,4 @@ def asking(
             Message("user", question(needle)),
             *begun,
         )
-    return Chat(
-        messages=messages, max_tokens=tokens, seed=seed, template_args=NO_THINK_ARGS
-    )
+    return request(run.setup, prompt=prompt, messages=messages, tokens=tokens)

@@ -2,11 +2,37 @@
 
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Annotated
+
+from msgspec import Meta
 
 from codeneedle.engines.messages import Forced
-from codeneedle.records.record import CellRecord, from_json
+from codeneedle.probes.stored import conditions_in, observed
+from codeneedle.records.record import CellRecord, Length, Setup
 
 NAME = "reuse"
+
+MOST_QUESTIONS = 1000
+
+# 1 - first version
+WORDING = 1
+"""Version of the text, the questions and the ways; a condition."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReuseConditions:
+    """
+    Conditions that must match for records to be comparable.
+
+    Attributes:
+        length: Approximate length of the text, in tokens.
+        questions: Number of questions.
+        wording: `WORDING` at the time.
+    """
+
+    length: Length
+    questions: Annotated[int, Meta(ge=1, le=MOST_QUESTIONS)]
+    wording: int = WORDING
 
 
 class Way(StrEnum):
@@ -123,5 +149,14 @@ def reuse_of(record: CellRecord) -> Reuse:
     Raises:
         BadRecord: If it has another layout.
     """
-    file = f"{record.pair.slug}.{record.probe}.json"
-    return from_json(record.observation or {}, Reuse, file=file)
+    return observed(record, Reuse)
+
+
+def conditions_of(setup: Setup) -> ReuseConditions:
+    """
+    The conditions of the probe in *setup*.
+
+    Raises:
+        BadRecord: If they have another layout.
+    """
+    return conditions_in(setup, NAME, ReuseConditions)

@@ -5,14 +5,8 @@ from typing import Annotated
 
 from msgspec import Meta
 
-from codeneedle.records.record import (
-    Amount,
-    CellRecord,
-    Count,
-    Length,
-    Setup,
-    from_json,
-)
+from codeneedle.probes.stored import conditions_in, observed
+from codeneedle.records.record import Amount, CellRecord, Count, Length, Setup
 
 NAME = "throughput"
 
@@ -97,10 +91,9 @@ def conditions_of(setup: Setup) -> ThroughputConditions | None:
     Raises:
         BadRecord: If they have another layout.
     """
-    stored = setup.probes.get(NAME)
-    if stored is None:
+    if NAME not in setup.probes:
         return None
-    return from_json(stored, ThroughputConditions, file="setup.json")
+    return conditions_in(setup, NAME, ThroughputConditions)
 
 
 def throughput_of(record: CellRecord) -> Throughput:
@@ -110,5 +103,4 @@ def throughput_of(record: CellRecord) -> Throughput:
     Raises:
         BadRecord: If it has another layout.
     """
-    file = f"{record.pair.slug}.{record.probe}.json"
-    return from_json(record.observation or {}, Throughput, file=file)
+    return observed(record, Throughput)

@@ -45,7 +45,6 @@ from codeneedle.records.record import (
     Run,
     Setup,
     as_json,
-    from_json,
     shared_with,
 )
 from codeneedle.text import plural
@@ -152,7 +151,7 @@ class TranscriptProbe(Probe):
         sha256, conversations = read_conversations(_file(settings))
         known = run.setup.probes.get(NAME)
         if known:
-            stored = from_json(known, Conditions, file="setup.json")
+            stored = conditions_of(run.setup)
             if (stored.sha256, stored.limit) == (sha256, settings.tokens):
                 return known
         turns = _counted_turns(run)
@@ -193,7 +192,7 @@ class TranscriptProbe(Probe):
             missing = chosen.turns[len(transcript.turns) :]
             for done, turn in enumerate(missing):
                 context.step(done, len(missing), f"turn {turn.name}")
-                forced = forcer.forced(turn, rendered[turn.name])
+                forced = forcer.turn(turn, rendered[turn.name])
                 transcript = replace(transcript, turns=(*transcript.turns, forced))
                 if not done:
                     context.observe_fallback(served)
@@ -358,9 +357,9 @@ def _whole_conversations(transcript: Transcript, chosen: Conditions) -> Transcri
 
 
 class _Forcer(Asker):
-    """Forces turns; retries broken connections."""
+    """Forces turns."""
 
-    def forced(self, turn: TurnFacts, rendered: RenderedTurn) -> ForcedTurn:
+    def turn(self, turn: TurnFacts, rendered: RenderedTurn) -> ForcedTurn:
         """
         The scores of a turn.
 
@@ -371,11 +370,8 @@ class _Forcer(Asker):
         question = Completion(
             prompt=rendered.prompt, max_tokens=1, seed=self.context.run.setup.seed
         )
-        client = self.served.client
-        self._retries.clear()
         try:
-            with self.context.asking():
-                scores = self._retried(lambda: client.force(question, rendered.text))
+            scores = self.forced(question, rendered.text)
         except BadReply:
             error = "the server reported no token probabilities"
             return ForcedTurn(turn=turn.name, error=error)
@@ -387,6 +383,6 @@ class _Forcer(Asker):
             ) from None
         return ForcedTurn(
             turn=turn.name,
-            retries=tuple(self._retries),
+            retries=self.retries,
             **shared_with(scores, Forced),
         )

@@ -1,20 +1,19 @@
 """The stored layout of transcripts: numbers and hashes, none of their text."""
 
 import bisect
-import functools
 from collections.abc import Iterator
 from dataclasses import dataclass
 
 from codeneedle.engines.messages import Forced
+from codeneedle.probes.stored import cached, conditions_in, file_of, observed
 from codeneedle.probes.transcript.rendering import Kind, Part
 from codeneedle.records.record import (
-    BadRecord,
-    ByIdentity,
     CellRecord,
     Count,
     Setup,
-    from_json,
+    refuse_impossible,
 )
+from codeneedle.records.store import SETUP
 
 NAME = "transcript"
 """Of the probe."""
@@ -150,6 +149,7 @@ class ScoredToken:
     end: int
 
 
+@cached()
 def conditions_of(setup: Setup) -> Conditions:
     """
     The conditions of the probe in *setup*.
@@ -157,7 +157,10 @@ def conditions_of(setup: Setup) -> Conditions:
     Raises:
         BadRecord: If there are none, or they have another layout.
     """
-    return _conditions_of(ByIdentity(setup))
+    conditions = conditions_in(setup, NAME, Conditions)
+    for turn in conditions.turns:
+        refuse_impossible(bool(turn.parts), "a turn has no parts", file=SETUP)
+    return conditions
 
 
 def transcript_of(record: CellRecord) -> Transcript:
@@ -167,14 +170,15 @@ def transcript_of(record: CellRecord) -> Transcript:
     Raises:
         BadRecord: If it has another layout.
     """
-    file = f"the {record.probe} record of {record.pair}"
-    transcript = from_json(record.observation or {}, Transcript, file=file)
+    transcript = observed(record, Transcript)
     for turn in transcript.turns:
-        if not turn.is_even and not turn.error:
-            raise BadRecord(file=file, reason=f"scores of turn {turn.turn} are missing")
+        is_possible = turn.is_even or bool(turn.error)
+        what = f"scores of turn {turn.turn} are missing"
+        refuse_impossible(is_possible, what, file=file_of(record))
     return transcript
 
 
+@cached()
 def scored_turns(
     record: CellRecord, setup: Setup
 ) -> dict[str, tuple[ScoredToken, ...]]:
@@ -184,26 +188,10 @@ def scored_turns(
     Raises:
         BadRecord: As of `conditions_of` and `transcript_of`.
     """
-    return _scored_turns(ByIdentity(record), ByIdentity(setup))
-
-
-# Small: all metrics of a record are computed before the next record.
-@functools.lru_cache(maxsize=16)
-def _conditions_of(key: ByIdentity[Setup]) -> Conditions:
-    chosen = from_json(key.value.probes.get(NAME, {}), Conditions, file="setup.json")
-    if not all(turn.parts for turn in chosen.turns):
-        raise BadRecord(file="setup.json", reason="a turn has no parts")
-    return chosen
-
-
-@functools.lru_cache(maxsize=16)
-def _scored_turns(
-    record: ByIdentity[CellRecord], setup: ByIdentity[Setup]
-) -> dict[str, tuple[ScoredToken, ...]]:
-    turns = {turn.name: turn for turn in conditions_of(setup.value).turns}
+    turns = {turn.name: turn for turn in conditions_of(setup).turns}
     return {
         forced.turn: tuple(_tokens(turns[forced.turn], forced))
-        for forced in transcript_of(record.value).turns
+        for forced in transcript_of(record).turns
         if forced.is_even and forced.turn in turns
     }
 

@@ -14,9 +14,8 @@ from codeneedle.errors import BadInput, CellError
 from codeneedle.grid import Pair
 from codeneedle.probes import asking
 from codeneedle.probes.probe import Outlook, ProbeContext
-from codeneedle.probes.reuse.probe import PROBE
+from codeneedle.probes.reuse.probe import PROBE, ReuseSettings
 from codeneedle.probes.reuse.record import AGAIN, NAME, Reuse, Way
-from codeneedle.probes.reuse.settings import ReuseSettings
 from codeneedle.records.record import CellRecord, Run, Status, as_json, from_json
 
 REFERENCE, OTHER = Pair("f16", "f16"), Pair("q4_0", "q4_0")

@@ -1,0 +1,90 @@
+"""Reads what probes store in records and in the setup, and caches what follows."""
+
+import functools
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import ParamSpec, TypeVar
+
+from codeneedle.records.record import CellRecord, Setup, from_json
+from codeneedle.records.store import SETUP
+
+_Layout = TypeVar("_Layout")
+_Result = TypeVar("_Result")
+_Arguments = ParamSpec("_Arguments")
+
+
+def file_of(record: CellRecord) -> str:
+    """Name of the file of *record*, for errors."""
+    return f"{record.pair.slug}.{record.probe}.json"
+
+
+def observed(record: CellRecord, layout: type[_Layout]) -> _Layout:
+    """
+    The observation of *record*.
+
+    Raises:
+        BadRecord: If it has another layout.
+    """
+    return from_json(record.observation or {}, layout, file=file_of(record))
+
+
+def conditions_in(setup: Setup, probe: str, layout: type[_Layout]) -> _Layout:
+    """
+    The conditions of *probe* in *setup*; those of an empty object if it has none.
+
+    Raises:
+        BadRecord: If they have another layout.
+    """
+    return from_json(setup.probes.get(probe, {}), layout, file=SETUP)
+
+
+def calibrated_in(setup: Setup, probe: str, layout: type[_Layout]) -> _Layout | None:
+    """
+    What the reference has set for all cells of *probe*; None before it has.
+
+    Raises:
+        BadRecord: If what the setup keeps has another layout.
+    """
+    stored = setup.calibrated.get(probe)
+    return None if stored is None else from_json(stored, layout, file=SETUP)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _ByIdentity:
+    """A key of a cache: records and setups hold dicts, which have no hash."""
+
+    value: object
+
+    def __hash__(self) -> int:
+        return id(self.value)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _ByIdentity) and self.value is other.value
+
+
+def cached(
+    most: int = 16,
+) -> Callable[[Callable[_Arguments, _Result]], Callable[_Arguments, _Result]]:
+    """
+    Decorate a function of records and setups: results for the last *most* are kept.
+
+    16 suffice where all metrics of a record are computed before the next record: an
+    entry may hold tens of thousands of numbers.
+    """
+
+    def decorated(
+        function: Callable[_Arguments, _Result],
+    ) -> Callable[_Arguments, _Result]:
+        @functools.lru_cache(maxsize=most)
+        def kept(*keys: _ByIdentity) -> _Result:
+            return function(*(key.value for key in keys))  # type: ignore[call-arg, arg-type]
+
+        @functools.wraps(function)
+        def by_identity(
+            *values: _Arguments.args, **_none: _Arguments.kwargs
+        ) -> _Result:
+            return kept(*map(_ByIdentity, values))
+
+        return by_identity
+
+    return decorated
