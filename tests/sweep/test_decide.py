@@ -109,6 +109,10 @@ def test_only_pairs_that_may_replace_the_recommended_one_are_asked():
     assert {REFERENCE: 32, "q8_0/q4_0": 32} == asked
 
 
+def test_a_pair_of_the_size_of_the_recommended_one_is_not_asked():
+    assert {} == goals({"q8_0/q4_0": WITHIN, "q4_0/q8_0": OPEN})
+
+
 def test_without_a_recommended_pair_all_that_are_smaller_are_asked():
     asked = goals({"bf16/q8_0": OPEN, "q8_0/q8_0": OPEN})
 
@@ -400,6 +404,12 @@ def test_finalists_are_those_of_which_none_is_smaller_and_nearer():
     assert [REFERENCE, "q4_0/q8_0", "q8_0/q8_0", "bf16/q8_0"] == [
         str(pair) for pair in finalists(run, Limits())
     ]
+
+
+def test_a_pair_of_the_size_of_the_reference_is_no_finalist():
+    run = screened({"f16/f16": 0.001, "q8_0/q8_0": 0.002})
+
+    assert [REFERENCE, "q8_0/q8_0"] == [str(pair) for pair in finalists(run, Limits())]
 
 
 def test_of_many_finalists_five_are_spread_evenly():
