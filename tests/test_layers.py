@@ -142,7 +142,6 @@ OF_ONE_PROBE = {
     "report/speed_pictures.py": "likewise",
     "report/llama_form.py": "divergence as llama.cpp's maintainers read it",
     "report/receipt.py": "the least divergence that is no mistake",
-    "verdict/judge.py": "how many samples decide an evaluation",
 }
 """Reports that are about what one probe measures, and what is still to go."""
 
