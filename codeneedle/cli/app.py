@@ -455,13 +455,13 @@ def _in_form(
 
 def _dialect() -> "Dialect":
     """The words of llama.cpp's tools."""
-    from codeneedle.engines.llama_cpp import by_hand
+    from codeneedle.engines.llama_cpp import arguments
     from codeneedle.report.llama_form import Dialect
 
     return Dialect(
-        base=by_hand.base_command,
-        compares=by_hand.comparison,
-        build=by_hand.build_option,
+        base=arguments.base_command,
+        compares=arguments.comparison,
+        build=arguments.build_option,
     )
 
 

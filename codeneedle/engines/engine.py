@@ -26,7 +26,7 @@ from codeneedle.engines.messages import (
     ServerGone,
     TokenPiece,
 )
-from codeneedle.errors import BadInput, CellError, ToolMissing
+from codeneedle.errors import BadInput, CellError, ToolFailed, ToolMissing
 from codeneedle.grid import DEFAULT_TYPES, Pair
 from codeneedle.models.gguf import Weights
 from codeneedle.records.record import (
@@ -46,7 +46,7 @@ class Ability(StrEnum):
     """What a probe may need of an engine, beside answers."""
 
     LOG_PROBABILITIES = "log-probabilities"
-    FORCED = "forced recall"
+    FORCED = "forced decoding"
     DIVERGENCE = "divergence"
     SPEED = "speed"
     ADDRESS = "programs that speak OpenAI's API"
@@ -382,6 +382,24 @@ class Served:
         return machine.used_bytes(self.child.pid) if self.child else None
 
 
+@contextlib.contextmanager
+def counting(tool: str, *, hint: str = "") -> Iterator[None]:
+    """
+    Translate errors of a block before the first cell, which counts tokens with *tool*.
+
+    Raises:
+        ToolFailed: For a `CellError`, with its hint where none is given.
+    """
+    try:
+        yield
+    except CellError as error:
+        raise ToolFailed(
+            tool=tool,
+            reason=f"cannot count the corpus' tokens: {error}",
+            hint=hint or error.hint,
+        ) from error
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pace:
     """
@@ -487,7 +505,8 @@ class Engine(ABC):
             raise ToolMissing(
                 tool=f"the engine {self.name}",
                 reason=f"has no tool for {ability}",
-                hint="Use --probe recall or --probe retrieval.",
+                hint="Leave out the probe that needs it, or serve the model with "
+                "llama.cpp.",
             )
 
     def refuse_arguments(self) -> None:

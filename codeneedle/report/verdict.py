@@ -531,10 +531,10 @@ def _either(types: Sequence[str]) -> str:
 def _warnings(found: Verdict) -> Iterator[str]:
     for name, reason in found.silent.items():
         yield f"{name} has no say: {visible(reason)}."
-    for name, (lost, won) in found.flips.items():
+    for name, (lost, won, units) in found.flips.items():
         yield (
             f"{visible(str(found.reference))}, evaluated again: {lost} lost, {won} won "
-            f"of {plural(found.units[name], 'sample')} ({name}): its own flips."
+            f"of {plural(units, 'sample')} ({name}): its own flips."
         )
     for name, loss in found.repeats.items():
         if name not in {*found.silent, *found.flips} and loss:
@@ -622,7 +622,7 @@ def _verdict_object(found: Verdict, spell: Spell) -> dict[str, Any]:
         "repeats": dict(found.repeats),
         "flips": {
             name: {"lost": lost, "won": won}
-            for name, (lost, won) in found.flips.items()
+            for name, (lost, won, _) in found.flips.items()
         },
         "pairs": [_standing_object(each) for each in found.standings],
         "lost_from": [

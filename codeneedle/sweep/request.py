@@ -18,7 +18,7 @@ import tomli_w
 from msgspec.structs import replace
 
 from codeneedle.corpora.registry import NAME
-from codeneedle.engines.settings import SETTINGS
+from codeneedle.engines import SETTINGS
 from codeneedle.errors import BadInput, UnknownName, refuse_unknown, value_hint
 from codeneedle.grid import ENGINE, RUNS, Pair, by_precision, whole_grid
 from codeneedle.models import pretrained

@@ -7,7 +7,11 @@ from pathlib import Path
 import pytest
 
 from codeneedle.engines.engine import Estimate
-from codeneedle.engines.llama_cpp import by_hand
+from codeneedle.engines.llama_cpp.arguments import (
+    base_command,
+    build_option,
+    comparison,
+)
 from codeneedle.errors import BadInput
 from codeneedle.probes.divergence.record import divergence_of
 from codeneedle.records.store import Store
@@ -21,9 +25,7 @@ from codeneedle.report.markdown import markdown
 from codeneedle.verdict.judge import judge
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "runs" / "divergence"
-DIALECT = Dialect(
-    base=by_hand.base_command, compares=by_hand.comparison, build=by_hand.build_option
-)
+DIALECT = Dialect(base=base_command, compares=comparison, build=build_option)
 
 
 @pytest.fixture

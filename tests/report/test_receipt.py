@@ -13,7 +13,11 @@ import pytest
 from made_losses import diverging, losing_run, losing_setup
 from made_records import made_run
 
-from codeneedle.engines.llama_cpp import by_hand
+from codeneedle.engines.llama_cpp.arguments import (
+    base_command,
+    build_option,
+    comparison,
+)
 from codeneedle.errors import BadInput
 from codeneedle.grid import DEFAULT_TYPES
 from codeneedle.records.comparability import WALL
@@ -39,9 +43,7 @@ from codeneedle.report.receipt import (
 )
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "runs"
-DIALECT = Dialect(
-    base=by_hand.base_command, compares=by_hand.comparison, build=by_hand.build_option
-)
+DIALECT = Dialect(base=base_command, compares=comparison, build=build_option)
 RUNS = ("divergence", "recall", "retrieval", "mlx")
 
 

@@ -249,13 +249,6 @@ def test_pairs_that_nothing_decides_are_asked_for_the_whole_text(world):
     assert 40 == world.functions(GOOD) == world.functions(WHOLE)
 
 
-def test_a_run_of_which_nothing_is_open_asks_for_nothing(world):
-    world.sweep(WHOLE, GOOD)
-
-    assert [] == world.decide()
-    assert [] == world.rounds
-
-
 def test_it_stops_between_servers_when_the_time_is_up(world):
     world.losses = {GOOD: noisy}
     world.sweep(WHOLE, GOOD)

@@ -210,17 +210,6 @@ def test_each_probe_adds_its_conditions_to_the_folder():
     assert (("f16", "q8_0", "q4_0"), ("q8_0", "q4_0")) == (both.types_k, both.types_v)
 
 
-def test_other_conditions_of_a_probe_are_refused():
-    def probe(*depths):
-        return made_probe("throughput", conditions=lambda _: {"depths": list(depths)})
-
-    measured(planned(probe(0, 256)))
-    with pytest.raises(OtherSetup) as caught:
-        prepare(planned(probe(0, 512)))
-
-    assert "throughput depths: [0, 256], now [0, 512]" in str(caught.value)
-
-
 def asking(corpus="tiny", *, engine=None, contexts=(8192,), out="sweeps", **chosen):
     """A plan in which recall is asked so."""
     settings = msgspec.convert(chosen, type=RecallSettings)

@@ -22,6 +22,7 @@ from codeneedle.engines.engine import (
     SpeedTool,
     Template,
     Tokenizer,
+    counting,
 )
 from codeneedle.engines.llama_cpp import arguments, bench, perplexity
 from codeneedle.engines.llama_cpp.arguments import (
@@ -31,7 +32,12 @@ from codeneedle.engines.llama_cpp.arguments import (
     Launch,
 )
 from codeneedle.engines.llama_cpp.client import Client
-from codeneedle.engines.llama_cpp.installation import ServerFacts, Tools
+from codeneedle.engines.llama_cpp.installation import (
+    BENCH,
+    PERPLEXITY,
+    ServerFacts,
+    Tools,
+)
 from codeneedle.engines.llama_cpp.log import fallback, read_log
 from codeneedle.engines.llama_cpp.server import (
     LOAD_TIMEOUT_S,
@@ -40,7 +46,7 @@ from codeneedle.engines.llama_cpp.server import (
     is_about_an_argument,
     serving,
 )
-from codeneedle.errors import BadInput, CellError, ToolFailed, ToolMissing
+from codeneedle.errors import BadInput, CellError, ToolMissing
 from codeneedle.grid import Pair
 from codeneedle.records.record import Trouble
 from codeneedle.system.machine import mean_load, usable_cores
@@ -139,15 +145,12 @@ class LlamaCpp(Engine):
                 "conversations with their answers",
                 hint="Build a newer one with 'codeneedle llama'.",
             )
-        tool, option = {
-            Ability.DIVERGENCE: ("llama-perplexity", "divergence"),
-            Ability.SPEED: ("llama-bench", "throughput"),
-        }[ability]
+        tools = {Ability.DIVERGENCE: PERPLEXITY, Ability.SPEED: BENCH}
         raise ToolMissing(
-            tool=tool,
+            tool=tools[ability],
             reason=f"is not beside {self.tools.server}",
             hint="Build all programs with 'codeneedle llama', or point --llama-server "
-            f"at an installation that has it, or leave the probe {option} out.",
+            "at an installation that has it, or leave out the probe that needs it.",
         )
 
     def refuse_arguments(self) -> None:
@@ -240,19 +243,20 @@ class LlamaCpp(Engine):
     def templating(self) -> Iterator[Template]:
         """As of `engine.Engine`: a server's log quotes what it cannot render."""
         self.require(Ability.CONVERSATIONS)
+        hint = "Pass another template: -- --chat-template chatml"
         with tempfile.TemporaryDirectory(prefix="codeneedle-") as folder:
             log = Path(folder) / "rendering.log"
-            try:
-                with self._counting(log, WHOLE_ANSWERS) as client:
-                    yield client
-            except ToolFailed as error:
-                error.hint = "Pass another template: -- --chat-template chatml"
-                raise
+            with self._counting(log, WHOLE_ANSWERS, hint=hint) as client:
+                yield client
 
     @contextlib.contextmanager
     def tokenizing(self, *, log: Path) -> Iterator[Tokenizer]:
         """As of `engine.Engine`: no cache types, smallest context, no warm-up."""
-        with self._counting(log) as client:
+        hint = (
+            f"See {log}. If the chat template of the weights never ends or fills the "
+            "memory, pass another one: -- --chat-template chatml"
+        )
+        with self._counting(log, hint=hint) as client:
             try:
                 yield client
             except LostText as error:
@@ -260,32 +264,23 @@ class LlamaCpp(Engine):
                 raise
 
     @contextlib.contextmanager
-    def _counting(self, log: Path, *options: str) -> Iterator[Client]:
+    def _counting(self, log: Path, *options: str, hint: str) -> Iterator[Client]:
         launch = replace(
             self._launch(None, context=512),
             alias=f"{self.model.name}.counting",
             extra=(*arguments.without_offload(self._extra()), *options),
         )
         reads_all = arguments.has(self.model.arguments, arguments.LOADING)
-        try:
-            with serving(
-                launch,
-                log=log,
-                load_timeout_s=LOAD_TIMEOUT_S if reads_all else COUNT_LOAD_TIMEOUT_S,
-                silence_s=COUNT_TIMEOUT_S,
-                memory_bytes=COUNT_MEMORY_BYTES + self.model.weights.size_bytes,
-            ) as served:
-                yield served.client
-        except CellError as error:
-            # No cell has begun: this says nothing about cache types.
-            self._refuse_bad_arguments(error, log)
-            raise ToolFailed(
-                tool="llama-server",
-                reason=f"cannot count the corpus' tokens: {error}",
-                hint=f"See {log}. If the chat template of the weights never ends or "
-                "fills the memory, pass another one: -- --chat-template chatml",
-                log=log,
-            ) from error
+        server = serving(
+            launch,
+            log=log,
+            load_timeout_s=LOAD_TIMEOUT_S if reads_all else COUNT_LOAD_TIMEOUT_S,
+            silence_s=COUNT_TIMEOUT_S,
+            memory_bytes=COUNT_MEMORY_BYTES + self.model.weights.size_bytes,
+        )
+        counted = counting("llama-server", hint=hint)
+        with counted, self._refusing_arguments(log), server as served:
+            yield served.client
 
     @contextlib.contextmanager
     def serving(self, cell: CellSpec, *, log: Path) -> Iterator[LlamaServer]:
@@ -353,15 +348,24 @@ class LlamaCpp(Engine):
     def _extra(self) -> tuple[str, ...]:
         return (*self.thinking_off.split(), *self.model.arguments)
 
-    def _refuse_bad_arguments(self, error: CellError, log: Path) -> None:
-        if not self.model.arguments:
-            return
-        reason = str(error) if is_about_an_argument(read_log(log)) else ""
-        if isinstance(error, ServerDied) and error.returncode == 0:
-            reason = "llama-server does what they say and exits, instead of serving"
-        if reason:
-            raise BadInput(
-                source="the arguments after '--'",
-                reason=reason,
-                hint="See 'llama-server --help'.",
-            ) from error
+    @contextlib.contextmanager
+    def _refusing_arguments(self, log: Path) -> Iterator[None]:
+        """
+        Blame the user's arguments for the end of a server in the block, if it does.
+
+        Raises:
+            BadInput: If its log names one, or it exits with 0.
+        """
+        try:
+            yield
+        except CellError as error:
+            reason = str(error) if is_about_an_argument(read_log(log)) else ""
+            if isinstance(error, ServerDied) and error.returncode == 0:
+                reason = "llama-server does what they say and exits, instead of serving"
+            if reason and self.model.arguments:
+                raise BadInput(
+                    source="the arguments after '--'",
+                    reason=reason,
+                    hint="See 'llama-server --help'.",
+                ) from error
+            raise

@@ -27,6 +27,7 @@ from codeneedle.engines.engine import (
     SpeedTool,
     Tokenizer,
     ToolRun,
+    counting,
     explained,
     mismatched,
 )
@@ -46,7 +47,7 @@ from codeneedle.engines.mlx.convert import converted, refuse_unconvertible
 from codeneedle.engines.mlx.folder import is_folder_of_mlx, read_folder
 from codeneedle.engines.mlx.log import KEY_VARIABLE
 from codeneedle.engines.mlx.settings import NAME, MlxSettings, is_of_known_size, missing
-from codeneedle.errors import BadInput, CellError, ToolFailed
+from codeneedle.errors import BadInput, CellError
 from codeneedle.grid import Pair
 from codeneedle.models.gguf import Weights
 from codeneedle.models.weights import read_header
@@ -199,15 +200,9 @@ class Mlx(Engine):
     def tokenizing(self, *, log: Path) -> Iterator[Tokenizer]:
         """As of `engine.Engine`: a child that loads no weights."""
         launch = [*self.command("serve", context=512), "--counting"]
-        try:
-            with _serving(launch, log=log, silence_s=COUNT_TIMEOUT_S) as (client, _):
-                yield client
-        except CellError as error:
-            raise ToolFailed(
-                tool=NAME,
-                reason=f"cannot count the corpus' tokens: {error}",
-                log=log,
-            ) from error
+        child = _serving(launch, log=log, silence_s=COUNT_TIMEOUT_S)
+        with counting(NAME), child as (client, _):
+            yield client
 
     @contextlib.contextmanager
     def serving(self, cell: CellSpec, *, log: Path) -> "Iterator[MlxServer]":

@@ -22,6 +22,7 @@ from codeneedle.engines.engine import (
     EngineIdentity,
     ModelSpec,
     Tokenizer,
+    counting,
     explained,
 )
 from codeneedle.engines.http import SHORT_S, redacting
@@ -208,16 +209,9 @@ class Command(OpenAiEngine):
     def tokenizing(self, *, log: Path) -> Iterator[Tokenizer]:
         """As of `engine.Engine`: a server of the most precise type, which counts."""
         cell = CellSpec(Pair(self.types[0], self.types[0]), COUNTING_CONTEXT)
-        try:
-            with self._started(cell, log=log) as server:
-                yield server.tokenizer
-        except CellError as error:
-            raise ToolFailed(
-                tool=self.template.words[0],
-                reason=f"cannot count the corpus' tokens: {error}",
-                hint=error.hint,
-                log=log,
-            ) from error
+        started = self._started(cell, log=log)
+        with counting(self.template.words[0]), started as server:
+            yield server.tokenizer
 
     @contextlib.contextmanager
     def serving(self, cell: CellSpec, *, log: Path) -> Iterator[Server]:
@@ -378,15 +372,8 @@ class Endpoint(OpenAiEngine):
     @contextlib.contextmanager
     def tokenizing(self, *, log: Path) -> Iterator[Tokenizer]:  # noqa: ARG002 - of a protocol
         """As of `engine.Engine`."""
-        try:
-            with self._connected() as server:
-                yield server.tokenizer
-        except CellError as error:
-            raise ToolFailed(
-                tool=self.settings.url,
-                reason=f"cannot count the corpus' tokens: {error}",
-                hint=error.hint,
-            ) from error
+        with counting(self.settings.url), self._connected() as server:
+            yield server.tokenizer
 
     @contextlib.contextmanager
     def serving(self, cell: CellSpec, *, log: Path) -> Iterator[Server]:  # noqa: ARG002 - of a protocol

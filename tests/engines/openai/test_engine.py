@@ -265,7 +265,7 @@ def test_tools_that_are_llama_cpps_are_missing():
     for ability in set(Ability) - {Ability.FORCED, Ability.ADDRESS}:
         with pytest.raises(ToolMissing, match=ability.value) as caught:
             command().require(ability)
-        assert "--probe recall" in caught.value.hint
+        assert "with llama.cpp" in caught.value.hint
     with pytest.raises(MachineError):
         command().divergence_tool()
 
