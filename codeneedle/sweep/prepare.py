@@ -36,7 +36,6 @@ from codeneedle.records.record import Json, Setup, WeightsFacts
 from codeneedle.sweep.plan import Plan
 from codeneedle.sweep.request import Request, keep, option_of
 from codeneedle.system import machine
-from codeneedle.system.processes import now
 
 Counts = dict[tuple[object, ...], Fitted]
 """
@@ -410,5 +409,5 @@ def _setup(plan: Plan, fitted: Fitted, *, weights_sha256: str | None = None) -> 
         pairs=tuple(map(str, plan.request.chosen_pairs)),
         architecture=plan.weights.architecture,
         quant=plan.weights.file_type,
-        created=now(),
+        created=machine.now(),
     )

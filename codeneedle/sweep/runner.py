@@ -17,9 +17,9 @@ from codeneedle.probes.probe import Probe, ProbeContext, RunContext, Step
 from codeneedle.records.record import AGAIN, CellRecord, Json, Run, Status, Trouble
 from codeneedle.records.store import Store
 from codeneedle.sweep.workers import Worker, finished_of
-from codeneedle.system.files import nap
-from codeneedle.system.machine import free_disk_bytes, occupied
-from codeneedle.system.processes import ending_all, now
+from codeneedle.system.files import free_disk_bytes, nap
+from codeneedle.system.machine import now, occupied
+from codeneedle.system.processes import ending_all
 from codeneedle.text import one_line, plural
 from codeneedle.verdict.judge import too_little
 from codeneedle.verdict.trust import trusted, trusted_records
