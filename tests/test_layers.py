@@ -194,7 +194,10 @@ ALLOWED = {
     ("engines/openai/settings.py", "llama_cpp"): "a path of many servers",
     ("grid.py", "mlx"): "types of all engines, in runs whose engine may not be here",
     ("sweep/slurm.py", "llama_cpp"): "an option of ours is called like it",
-    ("system/processes.py", "llama_cpp"): "variables of drivers, and of what uses them",
+    (
+        "system/environment.py",
+        "llama_cpp",
+    ): "variables of drivers, and of what uses them",
 }
 """Where words of another engine may stand, with the reason."""
 
