@@ -103,7 +103,7 @@ def grid(run: Run, metric: Metric, verdict: "Verdict") -> Iterator[Block]:
     yield values(cells, metric)
     yield Facts(
         [
-            *captions.legend_entries(run.setup, cells, metric, settled(found)),
+            *captions.legend_entries(run.setup, cells, metric, settled(verdict)),
             *captions.floor_entries(run, metric, cells),
             *metric_entries(verdict, metric.name),
         ]
