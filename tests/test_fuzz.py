@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 from gguf_files import SHAPE, gguf_bytes
-from made_records import made_needle, made_record, made_round, made_setup
 
 from codeneedle.engines.engine import SpeedTask
 from codeneedle.engines.llama_cpp import log as serverlog
@@ -23,7 +22,6 @@ from codeneedle.models import gguf
 from codeneedle.models.gguf import BadHeader, weights_of
 from codeneedle.models.weights import read_header
 from codeneedle.records.record import KvBuffer
-from codeneedle.records.store import decode_record, decode_setup, encode
 
 SCRIPTS = Path(__file__).parents[1] / "scripts"
 sys.path.append(str(SCRIPTS))
@@ -129,21 +127,6 @@ def test_a_part_of_a_model_in_no_parts_is_a_file(tmp_path):
 
     with pytest.raises(WeightsUnusable, match="not a GGUF"):
         read_header(path)
-
-
-def test_names_that_are_no_unicode_can_be_stored():
-    record = replace(
-        made_record("f16/f16", [made_round(made_needle())]),
-        reason="no room in /data/\udcff",
-        log_excerpt=("\ud800",),
-    )
-    setup = replace(made_setup(), server_args=("--lora", "/data/\udcff"))
-
-    read = decode_record(encode(record), file="x")
-    arguments = decode_setup(encode(setup), file="x").server_args
-
-    assert "no room in /data/\ufffd" == read.reason
-    assert ("--lora", "/data/\ufffd") == arguments
 
 
 # --- how they are fuzzed

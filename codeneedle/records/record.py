@@ -61,7 +61,7 @@ class KvBuffer:
         v_bytes_per_token: Likewise of V.
     """
 
-    cells: Length
+    cells: Count
     layers: Count
     k_type: str
     v_type: str
@@ -141,7 +141,7 @@ class Effective:
     """
 
     build: str | None = None
-    context: Length | None = None
+    context: Count | None = None
     flash_attention: str | None = None
     kv: tuple[KvBuffer, ...] = ()
     rotation_k: Count | None = None

@@ -122,16 +122,6 @@ def test_corpus_list_and_show_need_no_server(codeneedle):
     assert 16 == len(re.findall(r"def \w+\(\):", shown))
 
 
-def test_a_sweep_without_llama_cpp_says_how_to_get_it(codeneedle, tmp_path):
-    refused = codeneedle(
-        "sweep", PATH="/nowhere", LLAMA_SERVER="", CODENEEDLE_CACHE=str(tmp_path)
-    )
-
-    assert 3 == refused.returncode
-    assert "codeneedle llama" in refused.stderr
-    assert "brew install llama.cpp" in refused.stderr
-
-
 def test_the_script_of_an_array_is_written_and_sent(codeneedle, nano, tmp_path):
     server = llama_like(tmp_path / "llama-server")
     script(tmp_path / "bin" / "sbatch", 'echo "Submitted $1"')

@@ -25,7 +25,7 @@ from codeneedle.engines.openai.settings import CommandSettings, EndpointSettings
 from codeneedle.errors import BadInput, UnknownName, WeightsUnusable
 from codeneedle.records.record import WeightsFacts
 from codeneedle.report.plan import plan_document
-from codeneedle.sweep.request import Execution, Request, read_sweep
+from codeneedle.sweep.request import Execution, Request
 
 
 @pytest.fixture
@@ -81,24 +81,6 @@ def test_an_engine_that_does_not_exist_is_refused_by_name():
         offered(Request(engine="llama"))
 
     assert "llama.cpp" in caught.value.hint
-
-
-@pytest.mark.parametrize(
-    ("name", "v_types", "probes"),
-    [
-        ("mlx-niah", ("f16", "kv8", "kv4"), ("retrieval",)),
-        ("mlx-split", ("f16", "kv8", "kv4", "kv2"), ("divergence", "throughput")),
-    ],
-)
-def test_the_shipped_sweeps_of_mlx_make_the_published_tables(
-    tmp_path, name, v_types, probes
-):
-    asked = read_sweep(name, folder=tmp_path)
-
-    assert ("mlx", ("f16", "kv8", "kv4")) == (asked.engine, asked.rows)
-    assert (v_types, probes) == (asked.columns, asked.probes)
-    assert 0 == asked.mlx.quantized_kv_start
-    assert ENGINES["mlx"] is offered(asked)
 
 
 @pytest.mark.parametrize(

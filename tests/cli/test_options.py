@@ -105,12 +105,6 @@ def test_what_belongs_to_one_command_is_no_part_of_the_request(parse):
     )
 
 
-def test_types_of_both_axes_overrule_those_that_a_file_gives_one(parse):
-    found = parse("mine", "--types", "f16,q4_K")
-
-    assert ("f16", "q4_K") == found.rows == found.columns
-
-
 def test_a_run_folder_is_gone_on_with_unless_another_is_chosen(parse, tmp_path):
     run = tmp_path / "sweeps" / "a" / "b"
     run.mkdir(parents=True)

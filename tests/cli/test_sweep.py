@@ -12,7 +12,7 @@ import pytest
 from calls import called
 from injections import GRID, SHORT, TINY, processes_in, put_corpus, statuses
 from msgspec import structs
-from programs import llama_like, script
+from programs import llama_like
 from rich.console import Console
 from started_sweeps import RUN, going, record, run, running_child, signal_at
 
@@ -131,9 +131,9 @@ def test_plan_says_what_would_be_fetched_and_fetches_nothing(codeneedle, tmp_pat
 @pytest.mark.parametrize(
     ("metric", "out", "arguments"),
     [
-        ("matched", RUNS, "a/b"),
+        ("", RUNS, "a/b"),
         ("kld", RUNS, "a/b --metric kld"),
-        ("matched", Path("my runs; rm -r x"), "a/b --out 'my runs; rm -r x'"),
+        ("", Path("my runs; rm -r x"), "a/b --out 'my runs; rm -r x'"),
     ],
 )
 def test_the_commands_that_come_next_are_quoted_for_a_shell(metric, out, arguments):
@@ -163,6 +163,8 @@ def test_one_sweep_measures_all_probes_and_a_second_start_does_nothing(priced):
     assert 0 == told.returncode, told.stderr
     assert ["finished"] * 6 == statuses(folder)
     assert all(f"{probe}: 2 of 2 cells finished" in told.stderr for probe in PROBES)
+    assert "  codeneedle grid tiny/needle-nano\n" in told.stderr
+    assert "  codeneedle grid tiny/needle-nano --metric kld\n" in told.stderr
     assert set(PROBES) == set(settings)
     assert [256, 512] == settings["divergence"]["contexts"]
     assert [0, 256] == settings["throughput"]["depths"]
@@ -384,30 +386,6 @@ def test_rotation_is_an_axis_of_its_own(folder):
 
 
 @pytest.mark.real
-def test_a_failed_cell_is_played_again_where_it_is_asked_for(folder, llama_server):
-    broken = folder / "broken"
-    broken.touch()
-    server = script(
-        folder / "llama-server",
-        f'case "$*" in *"--cache-type-k q4_0"*) [ ! -e "{broken}" ] || exit 7;; esac\n'
-        f'exec "{llama_server}" "$@"',
-    )
-    command = ("sweep", *GRID, "--v-types", "q8_0", "--llama-server", str(server))
-
-    first = called(folder, *command)
-    failed = record(folder, PAIRS[1])["status"]
-    broken.unlink()
-    again = called(folder, *command)
-    retried = called(folder, *command, "--retry-failed")
-
-    assert (1, 1, 0) == (first.returncode, again.returncode, retried.returncode)
-    assert ("crashed", "finished") == (failed, record(folder, PAIRS[1])["status"])
-    assert "nothing to do" in again.stderr
-    assert "--retry-failed" in again.stderr
-    assert "recall: 2 of 2 cells finished" in retried.stderr
-
-
-@pytest.mark.real
 def test_what_a_user_has_drafted_is_counted(folder):
     draft = ("--spec-type", "ngram-simple", "--spec-ngram-simple-size-m", "64")
     told = called(folder, "sweep", *ONE, "--", *draft)
@@ -430,21 +408,6 @@ def test_the_chat_form_recalls_like_the_completion_form(folder):
     truths = {needle["name"]: needle["lines"] for needle in setup["needles"]}
     for asked in record(folder, "q8_0-q4_0")["observation"]["rounds"]:
         assert truths[asked["needle"]] == asked["reply"].split("\n")[:20]
-
-
-@pytest.mark.real
-def test_a_corpus_that_is_too_long_is_trimmed_and_says_so(folder):
-    few = ("--corpus", "tiny", "--context", "2048", "--types", "q8_0")
-    told = called(folder, "sweep", *few)
-    refused = called(folder, "sweep", *few, "--no-fit", "--out", "other")
-    corpus = stored(folder / RUN / "setup.json")["corpus"]
-
-    assert 0 == told.returncode, told.stderr
-    assert corpus["functions"] < corpus["functions_before"] == 3
-    assert "trimmed to" in told.stderr
-    assert "trimmed to" in called(folder, "grid", "tiny").stdout
-    assert 2 == refused.returncode
-    assert "--context" in refused.stderr
 
 
 @pytest.mark.real
@@ -602,36 +565,6 @@ def test_a_sweep_that_asks_open_pairs_is_ended_and_goes_on(opened, number, times
 
 
 @pytest.mark.real
-@pytest.mark.parametrize(
-    ("number", "times", "code"), [(signal.SIGINT, 2, 130), (signal.SIGKILL, 1, -9)]
-)
-def test_answers_of_a_cell_that_is_ended_half_way_are_kept(
-    tmp_path, llama_server, nano, number, times, code
-):
-    put_corpus(tmp_path, functions=12, of=BRIEF)
-    command = (*FORCED, "--functions", "12", "--no-more")
-
-    faults = [signal_at("write a record", 4, number, times=times)]
-    told = run(tmp_path, *command, faults=faults)
-    assert code == told.returncode, told.stderr
-    (pair,) = (p for p in (WHOLE, COARSE) if record(tmp_path, p))
-    half = record(tmp_path, pair)
-    shown = called(tmp_path, "grid", "tiny").stdout
-    ended = called(tmp_path, *command)
-    whole = record(tmp_path, pair)
-
-    assert "interrupted" == half["status"]
-    kept = half["observation"]["forced"]
-    assert 3 <= len(kept) < 12
-    assert "intr." in shown
-    assert 0 == ended.returncode, ended.stderr
-    assert kept == whole["observation"]["forced"][: len(kept)]
-    assert 12 == len(functions(tmp_path, pair)) == len({*functions(tmp_path, pair)})
-    assert ("finished", 2) == (whole["status"], whole["observation"]["starts"])
-    assert half["started"] == whole["started"]
-
-
-@pytest.mark.real
 def test_when_the_time_is_up_nothing_new_begins(opened):
     folder, options = opened
     wider = ("f16,q8_0,q4_0" if word == "f16,q4_0" else word for word in FORCED)
@@ -671,4 +604,8 @@ def test_deciding_screens_all_pairs_and_measures_a_few(folder):
     assert 2 <= len(recalled) <= 6
     assert "worth measuring further: " in told.stderr
     assert "nothing to do" in again.stderr
+    legend = called(folder, "grid", "tiny", "--metric", "recall-logp").stdout
+    assert ("the screening settled" in legend) == (len(recalled) < 6)
+    screen = called(folder, "grid", "tiny", "--metric", "kld").stdout
+    assert "the screening settled" not in screen
     assert cells == {path.name for path in (folder / RUN / "cells").iterdir()}

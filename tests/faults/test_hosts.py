@@ -6,7 +6,6 @@ import os
 import random
 import subprocess
 import sys
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -193,21 +192,3 @@ def test_a_merge_that_was_interrupted_goes_on(two_runs, ledger, tmp_path, monkey
         assert sorted(PAIRS) == sorted(stored)
         folder = Folder(tmp_path / str(stop_at))
         ledger.note("a merge interrupted", of=folder)
-
-
-def test_a_record_of_another_model_in_a_share_is_not_merged(two_runs, ledger, tmp_path):
-    store = Store(two_runs[1] / "made" / "made")
-    pair = next(
-        iter(record.pair for record in store.records() if record.pair.k != "f16")
-    )
-    store.add(replace(finished(pair), setup="0123456789abcdef"))
-
-    (found,) = merging.merge(two_runs, tmp_path / "all")
-
-    stored = {r.pair for r in Store(found.folder).records() if r.has_numbers}
-    assert {pair} == set(PAIRS) - stored
-    (left_out,) = found.left_out
-    saw = left_out.replace(str(tmp_path), "...")
-    ledger.note(
-        "a record of another model in a share", saw, of=Folder(tmp_path / "all")
-    )

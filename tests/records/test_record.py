@@ -6,6 +6,7 @@ import pytest
 from made_records import failed_record, made_record, made_setup
 
 from codeneedle.records.record import Effective, KvBuffer, Phases, Proof, Status
+from codeneedle.records.store import decode_record, encode
 
 PHASES = Phases(
     between_s=0.25,
@@ -66,3 +67,12 @@ def test_a_corpus_is_trimmed_if_it_lost_functions():
 
     assert corpus.is_trimmed
     assert not replace(corpus, functions=corpus.functions_before).is_trimmed
+
+
+def test_what_a_server_reports_of_its_context_is_stored_whatever_it_is():
+    most = 10**15 - 1
+    record = made_record("f16/f16", ())
+    cache = replace(record.effective.kv[0], cells=most)
+    record = replace(record, effective=Effective(context=most, kv=(cache,)))
+
+    assert record == decode_record(encode(record), file="x")

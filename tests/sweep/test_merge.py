@@ -8,10 +8,9 @@ from made_records import made_forced, made_record, made_round, made_setup
 
 from codeneedle.errors import BadInput
 from codeneedle.grid import Pair
-from codeneedle.records.record import AGAIN, Effective, Print, Proof, Status
+from codeneedle.records.record import Status
 from codeneedle.records.store import Store, run_folder
 from codeneedle.sweep.merge import merge
-from codeneedle.verdict.trust import trusted
 
 TYPES = ("f16", "q8_0", "q4_0")
 SETUP = made_setup(needles=2, types_k=TYPES, types_v=TYPES)
@@ -92,67 +91,6 @@ def test_a_share_without_recall_joins_one_with_it(tmp_path):
         store = Store(found.folder)
         assert SETUP.needles == store.setup().needles
         assert {"recall", "divergence"} == {each.probe for each in store.records()}
-
-
-def proved(pair, number):
-    """A finished cell of a server that does not tell, with evidence."""
-    proof = Proof(prints=(Print(text="a", logprobs=(number,)),) * 2)
-    return replace(finished(pair), effective=Effective(proof=proof))
-
-
-def test_evidence_of_different_shares_is_compared(tmp_path):
-    a = share(tmp_path / "a", proved(F16, -1.0), proved(Q8, -2.0))
-    b = share(tmp_path / "b", proved(F16, -1.0), proved(Q4, -2.0))
-
-    _, store = merged(tmp_path, a, b)
-
-    told = {r.pair: (r.status, r.reason) for r in trusted(store.read()).records}
-    twin = "its probabilities are those of q8_0/q8_0, to the last digit"
-    assert {
-        F16: (Status.FINISHED, ""),
-        Q8: (Status.FINISHED, ""),
-        Q4: (Status.UNVERIFIED, twin),
-    } == told
-
-
-@pytest.mark.parametrize("is_tried", [True, False])
-def test_without_the_reference_s_evidence_a_merge_verifies_nothing(tmp_path, is_tried):
-    reason = "there is no evidence of f16/f16 to compare its own with"
-    others = [proved(Q8, -2.0), proved(Q4, -3.0)]
-    a = share(tmp_path / "a", *others, *([failed(F16)] if is_tried else []))
-
-    _, store = merged(tmp_path, a)
-
-    told = {r.pair: (r.status, r.reason) for r in trusted(store.read()).records}
-    assert [(Status.UNVERIFIED, reason)] * 2 == [told[Q8], told[Q4]]
-
-
-def test_cells_of_different_devices_are_not_held_to_each_other(tmp_path):
-    """Layers and parts of the graph are those of a device."""
-
-    def on(pair, device, layers, parts):
-        effective = Effective(offloaded_layers=layers, graph_splits=parts)
-        return replace(finished(pair), device=device, effective=effective)
-
-    big = [on(pair, "CUDA0", 33, 2) for pair in (F16, Q8)]
-    a = share(tmp_path / "a", *big, on(Q4, "smaller", 30, 3))
-
-    _, store = merged(tmp_path, a)
-
-    told = {r.pair: (r.status, r.reason) for r in trusted(store.read()).records}
-    assert dict.fromkeys((F16, Q8, Q4), (Status.FINISHED, "")) == told
-
-
-def test_what_was_measured_once_more_is_judged_beside_the_first_records(tmp_path):
-    setup = replace(SETUP, types_k=TYPES[1:], types_v=TYPES[1:])
-    again = replace(proved(Q8, -2.0), probe=f"recall{AGAIN}")
-    records = (proved(Q8, -2.0), again, proved(Q4, -3.0))
-    a = share(tmp_path / "a", *records, setup=setup)
-
-    _, store = merged(tmp_path, a)
-
-    found = trusted(store.read()).records
-    assert [Status.FINISHED] * 3 == [record.status for record in found]
 
 
 def test_records_are_taken_over_byte_by_byte(tmp_path):

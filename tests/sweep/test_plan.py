@@ -248,16 +248,6 @@ def test_a_user_is_told_of_the_built_in_model_and_of_what_is_left_out(tmp_path):
     assert "bad.py" in planned(corpus="./src").notes[0]
 
 
-def test_a_probe_refuses_settings_that_do_not_fit_the_context():
-    settings = RetrievalSettings(lengths=("8K",))
-    asked = {"probes": ("retrieval",), "retrieval": settings}
-    stretched = FakeEngine(stretches_context=True)
-
-    with pytest.raises(BadInput, match="--lengths 8192"):
-        planned(**asked)
-    assert planned(**asked, contexts=(16384,), engine=stretched)
-
-
 def test_a_task_whose_answer_fills_the_context_is_named_and_no_length():
     """The longest ledger alone takes more than 1,024 tokens."""
     settings = RetrievalSettings(tasks=("ledger",), lengths=("512",))

@@ -210,17 +210,6 @@ def test_each_probe_adds_its_conditions_to_the_folder():
     assert (("f16", "q8_0", "q4_0"), ("q8_0", "q4_0")) == (both.types_k, both.types_v)
 
 
-def test_other_conditions_of_a_probe_are_refused():
-    def probe(*depths):
-        return made_probe("throughput", conditions=lambda _: {"depths": list(depths)})
-
-    measured(planned(probe(0, 256)))
-    with pytest.raises(OtherSetup) as caught:
-        prepare(planned(probe(0, 512)))
-
-    assert "throughput depths: [0, 256], now [0, 512]" in str(caught.value)
-
-
 def asking(corpus="tiny", *, engine=None, contexts=(8192,), out="sweeps", **chosen):
     """A plan in which recall is asked so."""
     settings = msgspec.convert(chosen, type=RecallSettings)
@@ -461,6 +450,21 @@ def test_other_probes_that_ask_for_functions_get_lines_to_force_alone():
     assert alone.setup.forced
     assert forced.setup.forced == alone.setup.forced
     assert ((), forced.text) == (alone.setup.needles, alone.text)
+
+
+def test_functions_to_write_are_refused_in_a_folder_that_was_begun_without_them():
+    opening = replace(made_probe("opening"), asks_functions=True)
+    begun = prepare(replace(planned(), probes=(opening,)))
+    assert begun.setup.forced
+
+    for ask in (Ask.WRITTEN, Ask.BOTH):
+        written = planned(PROBES["recall"], recall=RecallSettings(ask=ask))
+        with pytest.raises(BadInput, match=f"--ask {ask}: .* without functions to w"):
+            prepare(written)
+        with pytest.raises(BadInput, match="without functions to write"):
+            refuse_unfit(written)
+    forced = planned(PROBES["recall"], recall=RecallSettings(ask=Ask.FORCED))
+    assert begun.setup.forced == prepare(forced).setup.forced
 
 
 DIVERGENCE = made_probe("divergence")

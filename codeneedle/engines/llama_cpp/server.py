@@ -1,6 +1,5 @@
 """A llama-server from its start to its stop, and why it failed."""
 
-import os
 import secrets
 import shlex
 import time
@@ -41,7 +40,8 @@ from codeneedle.engines.messages import BadReply, Readiness, Refused
 from codeneedle.engines.started import StartedServer, nap_after
 from codeneedle.errors import CellError
 from codeneedle.records.record import Effective, Status, Trouble
-from codeneedle.system import machine, processes
+from codeneedle.system import machine
+from codeneedle.system.environment import inherited
 from codeneedle.system.orphans import noted
 from codeneedle.system.processes import Child
 from codeneedle.text import one_line, size
@@ -238,7 +238,7 @@ def serving(
         api_key = f"{secrets.token_urlsafe(32)}-end"
         is_passive = waits_passively(launch.model)
         argv = command(replace(launch, alias=alias), port=port)
-        env = processes.clean(os.environ)
+        env = inherited()
         env |= variables(launch.model, is_passive=is_passive)
         env["LLAMA_API_KEY"] = api_key
         heading = f"{COMMAND_SIGN}{one_line(shlex.join(argv))}\n"

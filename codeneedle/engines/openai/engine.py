@@ -51,9 +51,8 @@ from codeneedle.errors import BadInput, CellError, MachineError, ToolFailed, Too
 from codeneedle.grid import Pair
 from codeneedle.records.record import Proof
 from codeneedle.system import processes
-from codeneedle.system.credentials import secret_in
+from codeneedle.system.environment import inherited, is_secret, secret_in
 from codeneedle.system.orphans import noted
-from codeneedle.system.processes import is_secret
 
 VERSION_TIMEOUT_S = 120.0
 """For ``--version``: some import all of PyTorch before they answer."""
@@ -264,7 +263,7 @@ class Command(OpenAiEngine):
         child = stack.enter_context(
             noted(
                 argv,
-                env=processes.clean(os.environ) | env,
+                env=inherited() | env,
                 log=log,
                 file_limit_bytes=FILE_LIMIT_BYTES,
                 port=port,

@@ -1,7 +1,6 @@
 """llama-bench: its output, real and broken, and runs of a stand-in."""
 
 import json
-import os
 from dataclasses import replace
 from pathlib import Path
 
@@ -252,16 +251,6 @@ def test_a_tool_that_hangs_is_ended(hanging):
         measured(hanging, speed_task(), silence_s=0.2)
 
     assert "timed-out" == caught.value.status
-
-
-def test_an_interrupted_run_leaves_no_child(tmp_path, hanging):
-    def interrupt(_phase):
-        raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        measured(hanging, speed_task(), progress=interrupt)
-    with pytest.raises(ProcessLookupError):
-        os.kill(int((tmp_path / "pid").read_text()), 0)
 
 
 def test_a_part_of_the_layers_is_accepted_if_asked_for(tmp_path):

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 from made_servers import PAIR, fake_launch, fake_server, made_launch
 
-from codeneedle.engines.engine import CellSpec, mismatched
+from codeneedle.engines.engine import CellSpec
 from codeneedle.engines.llama_cpp import server
 from codeneedle.engines.llama_cpp.installation import ask
 from codeneedle.engines.llama_cpp.log import read_log
@@ -133,18 +133,6 @@ def test_a_pair_that_hangs_at_warm_up_is_given_up(tmp_path, impatient):
     assert any("warming up" in line for line in caught.value.log_excerpt)
 
 
-def test_types_that_are_not_the_ones_asked_for_are_told(tmp_path):
-    with (
-        pytest.raises(CellError) as caught,
-        fake_server(tmp_path, "types=f16/f16") as served,
-    ):
-        raise mismatched(served.verify(CELL))
-
-    assert "K is f16, not q8_0; V is f16, not q4_0" in str(caught.value)
-    assert any("K (f16)" in line for line in caught.value.log_excerpt)
-    assert "mismatched" == caught.value.status
-
-
 def test_types_that_are_not_named_are_told_as_well(tmp_path, monkeypatch):
     monkeypatch.setattr(server, "LOG_DELAY_S", 0.1)
     with fake_server(tmp_path, "no-kv") as served:
@@ -164,14 +152,6 @@ def test_a_part_of_the_layers_differs_unless_the_user_chose_it(tmp_path):
     with serving(chosen, log=log) as served:
         assert () == served.verify(CELL)
         assert 20 == served.effective().offloaded_layers
-
-
-def test_a_port_that_was_taken_meanwhile_is_exchanged(tmp_path):
-    taken = tmp_path / "taken"
-    taken.touch()
-
-    with fake_server(tmp_path, f"port-taken={taken}") as served:
-        assert Readiness.READY is served.client.readiness(served.launch.alias)
 
 
 def test_the_memory_of_a_server_is_known_after_its_end(tmp_path):

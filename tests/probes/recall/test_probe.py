@@ -1,6 +1,5 @@
 """The recall probe: what is asked, what is stored, when a reply is enough."""
 
-import re
 from dataclasses import replace
 
 import pytest
@@ -244,8 +243,9 @@ def test_an_engine_that_cannot_score_lines_is_asked_for_written_ones(
     assert RecallSettings(suited) == PROBE.suited(RecallSettings(ask), engine)
     for more in (Ask.FORCED, Ask.BOTH):
         if not abilities:
-            with pytest.raises(ToolMissing, match="no tool for forced recall"):
+            with pytest.raises(ToolMissing, match="no tool for forced") as caught:
                 PROBE.suited(RecallSettings(more), engine)
+            assert caught.value.hint.endswith(", or --ask written.")
 
 
 @pytest.mark.parametrize(
@@ -274,15 +274,6 @@ def test_a_limit_of_replies_is_of_written_ones():
 
     with pytest.raises(BadInput, match="--reply-tokens 9: is of lines that are writ"):
         PROBE.suited(RecallSettings(Ask.FORCED, reply_tokens=9), FakeEngine())
-
-
-def test_an_engine_that_cannot_force_is_refused_with_written_recall():
-    engine = FakeEngine(abilities=frozenset())
-
-    with pytest.raises(ToolMissing) as caught:
-        PROBE.suited(RecallSettings(Ask.FORCED), engine)
-
-    assert caught.value.hint.endswith(", or --ask written.")
 
 
 def test_why_there_are_no_margins_is_said():
@@ -605,29 +596,6 @@ def test_a_model_that_runs_on_is_seen_where_only_a_limit_ends_replies(
     assert 20 == rounds[0].counts.matched == rounds[1].counts.matched
     assert rounds[0].counts.overrun >= 10 > rounds[1].counts.overrun
     assert "Go on with --reply-tokens 700" in other.stderr
-
-
-@pytest.mark.real
-def test_contexts_that_errors_and_notes_name_do_with_the_real_server(codeneedle):
-    def sweep(context):
-        said = codeneedle(
-            *("sweep", "--corpus", "random-bodies-short", "--types", "q8_0"),
-            *("--ask", "forced", "--context", str(context), "--out", f"at {context}"),
-        )
-        return said.returncode, said.stderr
-
-    def named(words):
-        return int(re.search(r"--context (\d+)", words)[1])
-
-    code, refused = sweep(256)
-    assert (2, 512) == (code, named(refused))
-    code, noted = sweep(512)
-    assert 0 == code, noted
-    assert "functions to force fit the context; --context" in noted
-    code, whole = sweep(named(noted))
-    assert 0 == code, whole
-    assert "5 lines of 20 functions forced" in whole
-    assert "functions to force fit" not in whole
 
 
 def test_a_setup_of_other_probes_is_not_described_as_recall():

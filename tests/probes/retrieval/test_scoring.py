@@ -108,21 +108,6 @@ def test_every_answer_is_of_one_kind(asked, reply, mode):
     assert mode == score_answer(asked, reply).mode
 
 
-@pytest.mark.parametrize("seen", SEEN)
-def test_the_failures_that_were_published_are_not_taken_for_answers(seen):
-    assert 0.0 == score_answer(CODE, SEEN[seen]).share
-
-
-def test_every_kind_has_an_example_here():
-    (cases,) = [
-        mark.args[1]
-        for mark in test_every_answer_is_of_one_kind.pytestmark
-        if mark.name == "parametrize"
-    ]
-
-    assert set(Mode) == {mode for _, _, mode in cases}
-
-
 def test_an_intrusion_is_named_with_its_distances():
     score = score_answer(CODE, "It is 90333.")
 

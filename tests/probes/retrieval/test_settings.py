@@ -4,7 +4,7 @@ import pytest
 from fake_engine import ByteTokenizer, FakeEngine
 from made_retrieval import made_run
 
-from codeneedle.errors import BadInput, RequestError, UnknownName
+from codeneedle.errors import BadInput, RequestError
 from codeneedle.probes.prompts import PromptForm
 from codeneedle.probes.retrieval.probe import PROBE
 from codeneedle.probes.retrieval.record import NAME
@@ -118,10 +118,3 @@ def test_a_template_that_keeps_the_text_is_looked_at_once(tmp_path):
     assert run.setup.probes == {NAME: PROBE.conditions(run)}
 
     assert 1 == engine.counted
-
-
-def test_an_unknown_task_names_the_nearest():
-    with pytest.raises(UnknownName) as caught:
-        PROBE.check(RetrievalSettings(tasks=("singel",)), None)
-
-    assert "'single'" in caught.value.hint
