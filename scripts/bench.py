@@ -52,7 +52,7 @@ from codeneedle.sweep.merge import merge
 from codeneedle.sweep.runner import Runner
 from codeneedle.sweep.workers import Worker
 from codeneedle.system import files, machine
-from codeneedle.system.processes import now, running
+from codeneedle.system.processes import running
 from codeneedle.system.signals import unwinding_on_signals
 from codeneedle.text import duration, mib
 
@@ -518,7 +518,7 @@ def own_cache() -> Iterator[Path]:
 def machine_line() -> str:
     """Processor, cores, memory, system, Python and date."""
     facts = machine.facts()
-    return f"{facts.phrase()}, Python {facts.python}; {now()[:10]}"
+    return f"{facts.phrase()}, Python {facts.python}; {machine.now()[:10]}"
 
 
 def busy_line() -> str:
@@ -608,7 +608,11 @@ def main() -> int:
         say(f"error: {error}\n hint: {error.hint}")
         return 3
     if kept:
-        where = {"started": now(), "machine": machine_line(), "settings": settings}
+        where = {
+            "started": machine.now(),
+            "machine": machine_line(),
+            "settings": settings,
+        }
         kept.write_text(json.dumps({**where, "sections": found}, indent=2))
     return 0
 

@@ -11,7 +11,6 @@ Where the publication leaves something open, this takes what is fast: the text c
 first in each prompt, so that it is read once, and ``/health`` is polled every 20 ms.
 """
 
-import os
 import socket
 import time
 from dataclasses import dataclass
@@ -25,7 +24,8 @@ from codeneedle.probes.prompts import NO_THINK_ARGS
 from codeneedle.probes.recall.alignment import score
 from codeneedle.probes.recall.prompts import chat_messages
 from codeneedle.records.record import Json, NeedleFacts
-from codeneedle.system.processes import Child, clean, running
+from codeneedle.system.environment import inherited
+from codeneedle.system.processes import Child, running
 
 HOST = "127.0.0.1"
 POLL_S = 0.02
@@ -86,7 +86,7 @@ def measure(
     url = f"http://{HOST}:{port}"
     began = time.perf_counter()
     with (
-        running(argv, env=clean(os.environ), log=log) as child,
+        running(argv, env=inherited(), log=log) as child,
         httpx.Client(base_url=url, timeout=REPLY_TIMEOUT_S, trust_env=False) as client,
     ):
         _wait_until_ready(child, client, log)

@@ -141,8 +141,6 @@ OF_ONE_PROBE = {
     "report/speeds.py": "throughput by depth",
     "report/speed_pictures.py": "likewise",
     "report/llama_form.py": "divergence as llama.cpp's maintainers read it",
-    "report/receipt.py": "the least divergence that is no mistake",
-    "verdict/judge.py": "how many samples decide an evaluation",
 }
 """Reports that are about what one probe measures, and what is still to go."""
 
@@ -196,7 +194,10 @@ ALLOWED = {
     ("engines/openai/settings.py", "llama_cpp"): "a path of many servers",
     ("grid.py", "mlx"): "types of all engines, in runs whose engine may not be here",
     ("sweep/slurm.py", "llama_cpp"): "an option of ours is called like it",
-    ("system/processes.py", "llama_cpp"): "variables of drivers, and of what uses them",
+    (
+        "system/environment.py",
+        "llama_cpp",
+    ): "variables of drivers, and of what uses them",
 }
 """Where words of another engine may stand, with the reason."""
 

@@ -53,16 +53,15 @@ from codeneedle.records.record import Status
 from codeneedle.records.store import Store, find_runs, run_folder
 from codeneedle.sweep.request import read_sweep
 from codeneedle.system import orphans
-from codeneedle.system.credentials import secret_in
-from codeneedle.system.files import cache_folder
-from codeneedle.system.processes import (
-    END_BYTES,
-    FILE_LIMIT_BYTES,
+from codeneedle.system.environment import (
     KEPT,
     KEPT_PREFIXES,
     SECRET_WORDS,
-    clean,
+    inherited,
+    secret_in,
 )
+from codeneedle.system.files import cache_folder
+from codeneedle.system.processes import END_BYTES, FILE_LIMIT_BYTES
 from codeneedle.text import size
 
 PACKAGE = Path(package.__file__).parent
@@ -170,7 +169,7 @@ def test_a_server_inherits_no_secrets_and_they_are_stored_nowhere(watched):
     assert {"LLAMA_API_KEY"} == SECRETS.keys() & theirs.keys()
     assert SECRETS["LLAMA_API_KEY"] != theirs["LLAMA_API_KEY"]
     assert theirs.keys() <= {
-        *clean(os.environ),
+        *inherited(),
         *("LLAMA_API_KEY", "OMP_WAIT_POLICY", orphans.VARIABLE),
     }
     for name in SECRETS.keys() - {"LLAMA_ARG_HOST", "LLAMA_ARG_PORT"}:

@@ -24,7 +24,7 @@ from codeneedle.report.data import attributes
 from codeneedle.sweep.plan import chosen_context
 from codeneedle.sweep.request import Execution, Request
 from codeneedle.system import machine, orphans
-from codeneedle.system.files import cache_folder
+from codeneedle.system.files import cache_folder, free_disk_bytes
 from codeneedle.system.machine import MachineFacts
 from codeneedle.text import plural, size, visible, visible_lines
 
@@ -157,7 +157,7 @@ def diagnose(
     return Diagnosis(
         machine=facts,
         cache=cache_folder(),
-        cache_free_bytes=machine.free_disk_bytes(cache_folder()),
+        cache_free_bytes=free_disk_bytes(cache_folder()),
         engine=engine,
         versions=programs if isinstance(programs, dict) else {},
         tools=tools,

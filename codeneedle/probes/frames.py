@@ -3,7 +3,7 @@
 import itertools
 import math
 import statistics
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from codeneedle.grid import Pair, by_precision, most_precise
@@ -162,9 +162,22 @@ def reference(cells: Cells) -> Pair | None:
     pair with a value. None if records name several, or one without a value.
     """
     pairs = [cell.pair for cell in cells if cell.has_value]
-    if names := named_references(cells):
-        return names[0] if len(names) == 1 and names[0] in pairs else None
-    return most_precise(pairs) if pairs else None
+    return chosen_reference(pairs, [cell.against for cell in cells])
+
+
+def chosen_reference(pairs: Collection[Pair], against: Iterable[str]) -> Pair | None:
+    """
+    The pair that others are compared with, as of `reference`.
+
+    Args:
+        pairs: Those with a value.
+        against: Names of the pairs that records were measured against; empty for none.
+    """
+    names = {*against} - {""}
+    if not names:
+        return most_precise(pairs) if pairs else None
+    named = Pair.parse(min(names))
+    return named if len(names) == 1 and named in pairs else None
 
 
 def floor(run: Run, metric: Metric, cells: Cells) -> float:
@@ -189,11 +202,6 @@ def named_references(cells: Cells) -> list[Pair]:
     return [
         Pair.parse(pair) for pair in sorted({cell.against for cell in cells} - {""})
     ]
-
-
-def reference_named_by(metric: Metric, record: CellRecord) -> str:
-    """Name of the pair that *record* was measured against; empty if none."""
-    return (metric.reference(record) or "") if metric.reference else ""
 
 
 def value_at(cells: Cells, pair: Pair) -> float:
@@ -256,5 +264,5 @@ def _cell(pair: Pair, record: CellRecord | None, run: Run, metric: Metric) -> Ce
         observations=values,
         error=_error(metric, record, units, len(values)),
         units=len(units),
-        against=reference_named_by(metric, record),
+        against=metric.against(record),
     )

@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import partial
+from statistics import NormalDist
 from typing import Literal
 
 from codeneedle.records.record import CellRecord, Effective, Setup
@@ -37,6 +38,11 @@ class LossKind(StrEnum):
         """True if a loss is a share of right tokens."""
         return self in {LossKind.PROBABILITY, LossKind.NATS}
 
+    @property
+    def is_counted(self) -> bool:
+        """True if units often do not differ at all, which is no reason for doubt."""
+        return self in {LossKind.ANSWERS, LossKind.SCORE}
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Loss:
@@ -62,6 +68,46 @@ class Loss:
     units: Callable[[CellRecord, Setup], Sequence[str]] | None = None
     bounded: Callable[[CellRecord], float] = lambda _record: 0.0
     able: Callable[[CellRecord, Setup], float] = lambda _record, _setup: 1.0
+
+    def of(self, value: float, reference: float) -> float:
+        """The loss of a unit with *value*, against that of the *reference*."""
+        match self.kind:
+            case LossKind.CHANGE:
+                return value
+            case LossKind.NATS:
+                return -math.expm1(value - reference)
+            case LossKind.ANSWERS:
+                return float(reference - value >= self.lost_from)
+            case LossKind.PROBABILITY | LossKind.SCORE:
+                return reference - value
+
+
+LEAST_DIVERGENCE = 0.1
+"""How far below 0 rounding may bring a mean divergence, in nats."""
+
+NOTABLE_LOSS = 0.05
+"""Loss of the mean score for which plan and verdict count samples: five points."""
+
+POWER = 0.8
+"""Chance that so many samples show such a loss."""
+
+
+def samples_needed(flips: float, *, share: float, loss: float = NOTABLE_LOSS) -> int:
+    """
+    Number of samples that show a given loss of the mean score, with `POWER`.
+
+    Args:
+        flips: Share of samples whose score differs from the reference's.
+        share: Chance of an error on one side, as of `verdict.statistics.error_share`.
+        loss: Loss of the mean score.
+
+    Source:
+        Normal approximation; the variance of the difference of two scores of 0 or 1 is
+        the share that differs.
+    """
+    normal = NormalDist()
+    errors = normal.inv_cdf(1 - share) + normal.inv_cdf(POWER)
+    return math.ceil(errors**2 * max(flips, loss) / loss**2)
 
 
 Noun = Literal["functions", "chunks", "texts", "samples", "turns", "conversations"]
@@ -140,6 +186,10 @@ class Metric:
     def counted(self) -> str:
         """Plural noun for its observations: a text has one per question."""
         return "questions" if self.noun == "texts" else self.noun
+
+    def against(self, record: CellRecord) -> str:
+        """Name of the pair that *record* was measured against; empty for none."""
+        return (self.reference(record) or "") if self.reference else ""
 
     def by_unit(self, record: CellRecord, setup: Setup) -> dict[str, float]:
         """The number of each unit of a finished record that losses are computed of."""

@@ -106,7 +106,7 @@ class Step:
     How far a probe is.
 
     Attributes:
-        done: Steps behind it; for recall, rounds.
+        done: Steps behind it; `Probe.step` says of what.
         total: Steps that it takes.
         what: What it does now, as a phrase.
         within: How far the request of this step is; None before a server says so.
@@ -430,10 +430,13 @@ class Probe(ABC):
             given; empty for none.
         asks_functions: Whether it asks for functions of the corpus: `Setup.forced` and,
             for recall, `Setup.needles`.
+        makes_texts: Whether the seed of a run decides its texts, and its conditions do
+            not tell them.
         calibrates: Whether the first pair that it measures, the reference, sets what
             holds for all others, which wait for it: `ProbeContext.calibrate`.
         is_timed: Whether it measures time, and has the machine for itself; its first
             metric is the speed of writing.
+        step: What one of its steps is, for the progress of a cell.
     """
 
     name: str
@@ -449,8 +452,10 @@ class Probe(ABC):
     neutral: frozenset[str] = frozenset()
     asked_by: str = ""
     asks_functions: bool = False
+    makes_texts: bool = False
     calibrates: bool = False
     is_timed: bool = False
+    step: str = "round"
 
     # --- before the first cell
 

@@ -23,8 +23,7 @@ from codeneedle.probes.prompts import PromptForm
 from codeneedle.records.store import Store, run_folder
 from codeneedle.sweep.request import Execution, Request
 from codeneedle.sweep.workers import Place, Worker, places
-from codeneedle.system.files import exists, expanded, nearest
-from codeneedle.system.machine import free_disk_bytes
+from codeneedle.system.files import exists, expanded, free_disk_bytes, nearest
 
 DEFAULT_CONTEXT = 16_384
 """Tokens, where the weights were trained for as many; larger ones cost hours."""

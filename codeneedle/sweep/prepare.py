@@ -36,7 +36,6 @@ from codeneedle.records.record import Json, Setup, WeightsFacts
 from codeneedle.sweep.plan import Plan
 from codeneedle.sweep.request import Request, keep, option_of
 from codeneedle.system import machine
-from codeneedle.system.processes import now
 
 Counts = dict[tuple[object, ...], Fitted]
 """
@@ -310,6 +309,8 @@ def _stored(plan: Plan, stored: Setup) -> Fitted:
 
     Raises:
         OtherSetup: If its corpus was trimmed, which is forbidden now.
+        BadInput: If recall is to have functions written, and another probe has chosen
+            functions to force alone.
     """
     if stored.corpus.is_trimmed and not plan.request.fit:
         raise OtherSetup(
@@ -317,6 +318,14 @@ def _stored(plan: Plan, stored: Setup) -> Fitted:
             key="corpus",
             stored="one that was trimmed to the context",
             wanted="all of it (--no-fit)",
+        )
+    ask = _function_settings(plan).ask
+    is_foreign = stored.forced and not stored.needles and RECALL not in stored.probes
+    if is_foreign and ask and Ask.WRITTEN in ask.parts:
+        raise BadInput(
+            source=f"--ask {ask}",
+            reason=f"{plan.store.folder} was begun without functions to write",
+            hint="Use --ask forced, or another folder with --out.",
         )
     facts = replace(
         stored.corpus,
@@ -400,5 +409,5 @@ def _setup(plan: Plan, fitted: Fitted, *, weights_sha256: str | None = None) -> 
         pairs=tuple(map(str, plan.request.chosen_pairs)),
         architecture=plan.weights.architecture,
         quant=plan.weights.file_type,
-        created=now(),
+        created=machine.now(),
     )

@@ -1,6 +1,6 @@
 """
-Files and folders: writing whole files, creating files without following links, a lock,
-moving unreadable files aside, the cache folder.
+Files and folders: whole files, new files that follow no link, locks, names that are
+free, the cache folder and what is made in it, free disk.
 """
 
 import contextlib
@@ -8,20 +8,24 @@ import fcntl
 import os
 import platform
 import secrets
+import shutil
 import stat
+import tempfile
 import time
 from collections.abc import Callable, Iterator
+from itertools import chain, count
 from pathlib import Path
 from typing import BinaryIO, TypeVar
 
 import msgspec
 import platformdirs
+import psutil
 
 from codeneedle.errors import FolderUnusable
-from codeneedle.text import visible
+from codeneedle.text import size, visible
 
 HOLDER_BYTES = 200
-"""What is read of the file of a lock."""
+"""Longest text of a lock file that is read."""
 
 CACHE_VARIABLE = "CODENEEDLE_CACHE"
 """Environment variable that names another cache folder."""
@@ -30,7 +34,7 @@ _Layout = TypeVar("_Layout")
 
 
 def cache_folder() -> Path:
-    """The folder, which may not exist yet; everything in it can be made again."""
+    """The cache folder, which may not exist; all of its contents can be made again."""
     chosen = os.environ.get(CACHE_VARIABLE)
     if chosen:
         return expanded(chosen).absolute()
@@ -65,12 +69,12 @@ def identity(path: Path) -> str:
     """
     A text that changes when the file at *path* is replaced or written to.
 
-    Made of its resolved path, device, inode, size, and the times of the last change of
+    It has the resolved path, device, inode, size, and the times of the last change of
     contents and of inode (which no program can set). Renaming the file or linking to it
     changes the latter, too.
 
-    Not noticed: a change of equal length within one tick of the clock (milliseconds),
-    on a file system that stores no such times, or caused by a failing disk.
+    It misses a change of equal length within one tick of the clock (milliseconds), on a
+    file system that stores no such times, or by a failing disk.
 
     Raises:
         OSError: If there is no such file.
@@ -111,13 +115,13 @@ def write_whole(path: Path, data: bytes, *, is_lasting: bool = True) -> None:
         path: Of the file.
         data: All of it.
         is_lasting: Whether to wait for the disk, some milliseconds. Without, a power
-            cut may leave less than *data*; of many files `os.sync` is the end.
+            cut may leave less than *data* until `os.sync`.
 
     Raises:
         OSError: If it cannot be written.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    # Of its own: another process may write the same file.
+    # A random name: another process may write the same file.
     draft = path.with_name(f"{path.name}.{secrets.token_hex(4)}.draft")
     try:
         with create(draft) as file:
@@ -127,7 +131,6 @@ def write_whole(path: Path, data: bytes, *, is_lasting: bool = True) -> None:
                 os.fsync(file.fileno())
         draft.replace(path)
     except BaseException:
-        # The first error is the one to report.
         with contextlib.suppress(OSError):
             draft.unlink()
         raise
@@ -186,7 +189,7 @@ def tail(path: Path, limit_bytes: int) -> str:
 
 
 def read_note(path: Path, layout: type[_Layout]) -> _Layout | None:
-    """The *layout* that `write_note` wrote; None if that cannot be read there."""
+    """The note at *path*; None if there is none, or it is no *layout*."""
     try:
         return msgspec.json.decode(read_regular(path) or b"", type=layout)
     except (OSError, ValueError, msgspec.MsgspecError, RecursionError):
@@ -194,7 +197,7 @@ def read_note(path: Path, layout: type[_Layout]) -> _Layout | None:
 
 
 def write_note(path: Path, note: object) -> None:
-    """Write *note* as JSON, if that can be: without it, something takes longer."""
+    """Write *note* as JSON if the disk allows it; nothing depends on it."""
     with contextlib.suppress(OSError):
         write_whole(path, msgspec.json.encode(note))
 
@@ -208,7 +211,7 @@ def move_aside(path: Path, suffix: str) -> Path:
         suffix: Added to the name, with a number from the second such file on.
 
     Returns:
-        Its new path, which did not exist before.
+        Its new path.
 
     Raises:
         OSError: If it cannot be renamed.
@@ -217,13 +220,10 @@ def move_aside(path: Path, suffix: str) -> Path:
 
 
 def unused(path: Path) -> Path:
-    """*path*, with a number behind it from the second of that name on."""
-    number, found = 1, path
+    """*path*, or the first of ``path-2``, ``path-3`` ... that does not exist."""
+    numbered = (path.with_name(f"{path.name}-{number}") for number in count(2))
     # Not exists(): a dangling link takes the name, too.
-    while os.path.lexists(found):
-        number += 1
-        found = path.with_name(f"{path.name}-{number}")
-    return found
+    return next(each for each in chain([path], numbered) if not os.path.lexists(each))
 
 
 class Lock:
@@ -243,7 +243,7 @@ class Lock:
 
 
 def nap() -> None:
-    """Wait for a moment, until a lock may be free."""
+    """Sleep for a moment, after which a lock may be free."""
     time.sleep(0.1)
 
 
@@ -261,10 +261,10 @@ def locked(
     such as some network shares, nothing is locked.
 
     Args:
-        path: The file that is locked; it names who holds it, as of `holder`.
-        waiting: Called as long as another process holds the lock; sleeps for a
-            moment each time. By default nothing is waited for.
-        is_shared: Whether others may hold a shared lock meanwhile.
+        path: The lock file; it names the `holder` of a lock that is not shared.
+        waiting: Called while another process holds the lock; sleeps for a moment. None
+            does not wait.
+        is_shared: Whether other processes may hold a shared lock meanwhile.
 
     Raises:
         BlockingIOError: If another process holds it, and *waiting* is None.
@@ -292,7 +292,58 @@ def locked(
 
 
 def holder(path: Path) -> str:
-    """Who holds the lock *path* alone, as ``pid 123 on host``; empty if unknown."""
+    """The process that holds the lock *path*: ``pid 123 on host``; may be empty."""
     with contextlib.suppress(OSError), open_regular(path) as file:
         return visible(file.read(HOLDER_BYTES).decode(errors="replace"))
     return ""
+
+
+def free_disk_bytes(folder: Path) -> int:
+    """Free space where *folder* is or would be made."""
+    return psutil.disk_usage(str(nearest(folder))).free
+
+
+def made_folder(
+    folder: Path,
+    make: Callable[[Path], Path],
+    *,
+    is_whole: Callable[[], bool],
+    needed_bytes: int = 0,
+    waiting: Callable[[], object] = nap,
+) -> Path:
+    """
+    *folder*, below the cache folder, made unless it is whole; all of it or nothing.
+
+    A second process waits for the first. What a process that got SIGKILL left is
+    removed by the next one.
+
+    Args:
+        folder: Its place once *make* has returned.
+        make: Takes an empty folder beside it, which is removed afterwards, and returns
+            the folder in there that is kept.
+        is_whole: Whether *folder* exists with all of its contents.
+        needed_bytes: Disk space that *make* takes.
+        waiting: Called while another process makes it; sleeps for a moment.
+
+    Raises:
+        FolderUnusable: If it cannot be written, or the disk is too full.
+    """
+    prefix = f"{folder.name}.draft-"
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        with locked(folder.with_name(f"{folder.name}.lock"), waiting=waiting):
+            if is_whole():
+                return folder
+            for stale in folder.parent.glob(f"{prefix}*"):
+                shutil.rmtree(stale, ignore_errors=True)
+            free_bytes = free_disk_bytes(folder)
+            if free_bytes < needed_bytes:
+                free, needed = size(free_bytes), size(needed_bytes)
+                reason = f"only {free} are free, {needed} are needed for a while"
+                raise cache_unusable(folder.parent, reason)
+            with tempfile.TemporaryDirectory(prefix=prefix, dir=folder.parent) as draft:
+                made = make(Path(draft))
+                shutil.rmtree(folder, ignore_errors=True)
+                return made.rename(folder)
+    except OSError as error:
+        raise cache_unusable(folder.parent, reason_of(error)) from error

@@ -1,15 +1,15 @@
 """
-The machine: processor, cores, memory, system, free disk, and memory that a process
-holds on devices.
+The machine: processor, cores, load, memory, system, time of day, and the memory of
+processes, on devices, too.
 """
 
 import contextlib
+import datetime as dt
 import functools
 import os
 import platform
 import shutil
 import sys
-import tempfile
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -19,16 +19,8 @@ import psutil
 
 from codeneedle.errors import MachineError
 from codeneedle.system import processes
-from codeneedle.system.files import (
-    cache_folder,
-    cache_unusable,
-    locked,
-    nap,
-    nearest,
-    read_regular,
-    reason_of,
-)
-from codeneedle.text import plural, size, visible
+from codeneedle.system.files import cache_folder, locked, read_regular
+from codeneedle.text import MIB, one_line, plural, visible
 
 ASK_TIMEOUT_S = 10.0
 """For nvidia-smi and sysctl; without its daemon, the driver takes seconds to load."""
@@ -45,7 +37,6 @@ _QUESTION = (
     "--query-compute-apps=pid,used_gpu_memory",
     "--format=csv,noheader,nounits",
 )
-_MIB, _GIB = 1 << 20, 1 << 30
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,7 +76,7 @@ class MachineFacts:
             self.architecture,
             cores,
             # Rounded: what a kernel reserves of it differs between versions.
-            f"{round(self.memory_bytes / _GIB)} GiB",
+            f"{round(self.memory_bytes / (1 << 30))} GiB",
             self.system,
         )
         return ", ".join(part for part in parts if part)
@@ -109,6 +100,11 @@ def facts() -> MachineFacts:
     )
 
 
+def now() -> str:
+    """ISO 8601 in UTC, to the second: ``2026-01-31T23:59:59+00:00``."""
+    return dt.datetime.now(dt.UTC).isoformat(timespec="seconds")
+
+
 def usable_cores() -> int:
     """Cores that this process may use, at least 1."""
     cores = psutil.cpu_count() or 1
@@ -117,13 +113,9 @@ def usable_cores() -> int:
     return max(1, min(cores, _core_limit() or cores))
 
 
-LOOK_S = 0.2
-"""How long `busy_cores` looks."""
-
-
 def busy_cores() -> float:
-    """How many cores all programs together use now, from 0; takes `LOOK_S`."""
-    return psutil.cpu_percent(interval=LOOK_S) / 100 * (psutil.cpu_count() or 1)
+    """Cores that all programs together use now, from 0; takes 0.2 s."""
+    return psutil.cpu_percent(interval=0.2) / 100 * (psutil.cpu_count() or 1)
 
 
 def available_memory_bytes() -> int:
@@ -136,71 +128,22 @@ def available_memory_bytes() -> int:
     return max(0, min(available, limit - used))
 
 
-def free_disk_bytes(folder: Path) -> int:
-    """Free space where *folder* is or would be made."""
-    return psutil.disk_usage(str(nearest(folder))).free
-
-
-def made_folder(
-    folder: Path,
-    make: Callable[[Path], Path],
-    *,
-    is_whole: Callable[[], bool],
-    needed_bytes: int = 0,
-    waiting: Callable[[], object] = nap,
-) -> Path:
-    """
-    *folder*, below the cache folder, made unless it is whole; all of it or nothing.
-
-    A second process waits for the first. What a process that got SIGKILL left is
-    removed by the next one.
-
-    Args:
-        folder: It gets its name when *make* has returned.
-        make: Takes an empty folder beside it, which is removed afterwards, and returns
-            the one in there that is kept.
-        is_whole: Whether *folder* is there, with all that belongs to it.
-        needed_bytes: Disk that making it takes for a while.
-        waiting: Called as long as another process makes it; sleeps for a moment.
-
-    Raises:
-        FolderUnusable: If it cannot be written, or the disk is too full.
-    """
-    prefix = f"{folder.name}.draft-"
-    try:
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        with locked(folder.with_name(f"{folder.name}.lock"), waiting=waiting):
-            if is_whole():
-                return folder
-            for stale in folder.parent.glob(f"{prefix}*"):
-                shutil.rmtree(stale, ignore_errors=True)
-            free_bytes = free_disk_bytes(folder)
-            if free_bytes < needed_bytes:
-                free, needed = size(free_bytes), size(needed_bytes)
-                reason = f"only {free} are free, {needed} are needed for a while"
-                raise cache_unusable(folder.parent, reason)
-            with tempfile.TemporaryDirectory(prefix=prefix, dir=folder.parent) as draft:
-                made = make(Path(draft))
-                shutil.rmtree(folder, ignore_errors=True)
-                return made.rename(folder)
-    except OSError as error:
-        raise cache_unusable(folder.parent, reason_of(error)) from error
-
-
 def mean_load() -> float:
-    """Programs that compute or wait for a core, a mean of the last minute; from 0."""
+    """Programs that compute or wait for a core, mean of the last minute, from 0."""
     with contextlib.suppress(OSError):
         return os.getloadavg()[0]
     return 0.0
 
 
 def overload() -> str:
-    """What is to be said of more programs that compute than there are cores, if so."""
+    """A warning if more programs compute than there are cores; else empty."""
     load, cores = mean_load(), usable_cores()
     if load <= cores:
         return ""
-    found = f"the load of this machine is {load:.1f} on {plural(cores, 'core')}"
-    return f"{found}: times are longer, and speeds lower, than without other programs"
+    return (
+        f"the load of this machine is {load:.1f} on {plural(cores, 'core')}: times are "
+        "longer, and speeds lower, than without other programs"
+    )
 
 
 @contextlib.contextmanager
@@ -213,10 +156,10 @@ def occupied(
     Where the cache folder has no locks, others are not noticed.
 
     Args:
-        what: What computes, for those who wait for it.
-        alone: Whether nobody else may compute meanwhile, as times are taken.
-        waiting: Called with who computes, as long as it has to wait; sleeps for a
-            moment each time. None: nobody is waited for.
+        what: Run that computes, shown to sweeps that wait.
+        alone: Whether nobody else may compute meanwhile, because times are measured.
+        waiting: Called with process and run of another sweep while it computes; sleeps
+            for a moment. None does not wait.
     """
     # The cache folder may be shared with other hosts.
     path = cache_folder() / f"measuring-{platform.node() or 'here'}.lock"
@@ -225,7 +168,7 @@ def occupied(
         if waiting:
             waiting(_who_computes(path))
 
-    # Of a lock that several hold, the system does not tell the holders everywhere.
+    # Not every system names the holders of a shared lock.
     note = path.with_suffix(f".{os.getpid()}-{threading.get_ident()}")
     with contextlib.ExitStack() as stack:
         with contextlib.suppress(OSError):
@@ -239,8 +182,8 @@ def occupied(
 
 
 def _who_computes(path: Path) -> str:
-    """Process and run of one of the others that compute; empty if unknown."""
-    found = ""
+    """Process and run of another sweep that computes; empty if unknown."""
+    who = ""
     for note in path.parent.glob(f"{path.stem}.*-*"):
         pid = note.suffix[1:].partition("-")[0]
         if not pid.isdecimal() or int(pid) == os.getpid():
@@ -249,8 +192,8 @@ def _who_computes(path: Path) -> str:
             if not psutil.pid_exists(int(pid)):  # it was killed
                 note.unlink()
             elif run := read_regular(note):
-                found = f"pid {pid}, {visible(run.decode(errors='replace'))}"
-    return found
+                who = f"pid {pid}, {visible(run.decode(errors='replace'))}"
+    return who
 
 
 def _system() -> str:
@@ -271,13 +214,11 @@ def _processor() -> str:
         lines = CPUINFO.read_text(errors="replace").splitlines()
     except OSError:
         return ""
-    named = [line.split(":", 1) for line in lines if ":" in line]
-    found = {key.strip(): value.strip() for key, value in named}
+    pairs = [line.split(":", 1) for line in lines if ":" in line]
+    facts = {key.strip(): one_line(value) for key, value in pairs}
     # The first on x86, one of the others on ARM boards.
-    for key in ("model name", "Model", "Hardware", "cpu"):
-        if found.get(key):
-            return " ".join(found[key].split())
-    return ""
+    keys = ("model name", "Model", "Hardware", "cpu")
+    return next((facts[key] for key in keys if facts.get(key)), "")
 
 
 def _sysctl_brand() -> str:
@@ -307,7 +248,7 @@ def memory_kills() -> int:
     """
     Processes that the kernel has killed for lack of memory since the machine started.
 
-    0 where it does not tell. It counts one before that is killed (Linux 4.13).
+    0 without such a count. Linux 4.13 and later count a process before it is killed.
     """
     try:
         text = VMSTAT.read_text(encoding="ascii")
@@ -318,11 +259,11 @@ def memory_kills() -> int:
 
 
 _KILLS_BEFORE = memory_kills()
-"""When this process began."""
+"""`memory_kills` at the start of this process."""
 
 
 def ran_out_of_memory() -> bool:
-    """Whether the kernel has killed a process for it since this one began."""
+    """Whether the kernel has killed a process for it since this one started."""
     return memory_kills() > _KILLS_BEFORE
 
 
@@ -339,14 +280,14 @@ def peak_rss_bytes(pid: int) -> int | None:
     """
     Largest resident size of *pid* so far, in bytes; None if it is gone.
 
-    Linux keeps it (``VmHWM`` in kB, proc(5)); elsewhere, it is the present size.
+    ``VmHWM`` of proc(5) on Linux, the present size elsewhere.
     """
-    seen = status_bytes(pid, "VmHWM")
-    return _rss_bytes(pid) if seen is None else seen
+    peak = status_bytes(pid, "VmHWM")
+    return _rss_bytes(pid) if peak is None else peak
 
 
 def status_bytes(pid: int, key: str) -> int | None:
-    """A size that Linux states of *pid* in kB; None where it states none."""
+    """The size *key* of ``/proc/PID/status`` in bytes; None where there is none."""
     with contextlib.suppress(OSError, ValueError, IndexError):
         status = Path(f"/proc/{pid}/status").read_text(encoding="utf-8")
         return int(status.partition(f"{key}:")[2].split()[0]) << 10
@@ -357,22 +298,11 @@ def group_rss_bytes(group: int) -> int | None:
     """
     Resident memory of all processes of a process group, in bytes; None if it is gone.
 
-    What they share is counted for each of them.
+    Memory that they share is counted for all of them.
     """
-    found = [rss for pid in group_pids(group) if (rss := _rss_bytes(pid)) is not None]
-    return sum(found) if found else None
-
-
-def group_pids(group: int) -> list[int]:
-    """The processes of the process group *group*, in ascending order."""
-    return [pid for pid in psutil.pids() if _group_of(pid) == group]
-
-
-def _group_of(pid: int) -> int | None:
-    try:
-        return os.getpgid(pid)
-    except OSError:  # it has ended, or belongs to another user
-        return None
+    sizes = [_rss_bytes(pid) for pid in processes.members(group)]
+    present = [size for size in sizes if size is not None]
+    return sum(present) if present else None
 
 
 def _rss_bytes(pid: int) -> int | None:
@@ -400,12 +330,12 @@ def used_bytes(*pids: int) -> int | None:
         return None
     # One line per process and device.
     sizes = [size for owner, size in _lines(answer.stdout) if owner in pids]
-    return sum(sizes) * _MIB if sizes else None
+    return sum(sizes) * MIB if sizes else None
 
 
 @functools.cache
 def nvidia_smi() -> str | None:
-    """Path of nvidia-smi, looked for once; None if there is none."""
+    """Path of nvidia-smi; None if there is none."""
     return None if sys.platform == "darwin" else shutil.which(NVIDIA_SMI)
 
 

@@ -1,6 +1,7 @@
 """
-Notes of running servers and tools in the cache folder, from which what they leave
-behind is found and ended: by us, or by the next command if codeneedle was killed.
+Notes of running servers and tools in the cache folder, by which processes that they
+leave behind are found and ended: after them, or by the next command if codeneedle was
+killed.
 """
 
 import contextlib
@@ -31,10 +32,10 @@ VARIABLE = "CODENEEDLE_CHILD"
 """Environment variable that holds a child's mark."""
 
 POLL_S = 0.25
-"""Between two checks of a program's files: rare, as they disturb measurements."""
+"""Between two checks of a program's files; checks disturb measurements."""
 
 PASSES = 3
-"""Looks for marked processes: what ends may start others."""
+"""Searches for marked processes: one that ends may start others."""
 
 _Mark = Annotated[str, msgspec.Meta(pattern=r"^[^/]+\.[0-9a-f]{8}$")]
 """Name of a program, and random digits: no other process has the same."""
@@ -45,11 +46,11 @@ _Pid = Annotated[int, msgspec.Meta(gt=1, lt=1 << 31)]
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Process:
     """
-    A process, told from a later one with the same pid.
+    A process; a later one with the same pid differs.
 
     Attributes:
         pid: Its number.
-        started: When it started, as of `started_at`.
+        started: Its start, as of `started_at`.
     """
 
     pid: _Pid
@@ -63,7 +64,7 @@ class Process:
 @dataclass(frozen=True, slots=True)
 class Orphan:
     """
-    A child, or what it started, that has outlived the codeneedle that started it.
+    A process group that has outlived the codeneedle that started it.
 
     Attributes:
         program: Name of the child's program: ``llama-server``.
@@ -77,13 +78,13 @@ class Orphan:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Leftover(Process):
     """
-    A process without a mark that holds what was given to a child, which has ended.
+    A process without a mark that uses the port or log of a child that has ended.
 
-    The child started it, or it has nothing to do with us: nobody ends it.
+    The child may have started it or not; it is not ended.
 
     Attributes:
         name: Of the process.
-        holds: What it does: ``listens on port 8123``.
+        holds: What it uses, as a phrase: ``listens on port 8123``.
         program: Name of the child's program.
     """
 
@@ -105,10 +106,10 @@ class Note:
     What is noted of a child while it runs.
 
     Attributes:
-        mark: The value of `VARIABLE` in its environment, and of all that it starts.
-        owner: The codeneedle that started it; while that lives, so may the child.
-        host: Where both run, as of `this_host`.
-        left: What holds its port or its log now that it has ended.
+        mark: Value of `VARIABLE` in its environment, which its children inherit.
+        owner: The codeneedle that started it.
+        host: Host of both, as of `this_host`.
+        left: Processes that use its port or log after its end.
     """
 
     mark: _Mark
@@ -170,10 +171,9 @@ def noted(
     """
     Run a child as `processes.running` does, with a note of it in the cache folder.
 
-    All that it starts ends with it, in whatever session, if it bears the mark. The note
-    stays if something is left. Without a cache folder that can be written to, there is
-    none: the child is killed together with this process anyway, except where the two
-    lines of shell in `processes` cannot run.
+    Processes that it starts end with it, in whatever session, if they have the mark.
+    The note stays while one is left. Without a writable cache folder there is no note,
+    and the child is still killed together with this process.
 
     Args:
         argv: Program, as an absolute path, and its arguments.
@@ -181,7 +181,8 @@ def noted(
         log: As of `running`.
         folder: As of `running`.
         file_limit_bytes: As of `running`.
-        port: That the child listens on; who still holds it, or the log, is noted then.
+        port: Port of the child; processes that use it, or the log, after the end are
+            noted.
         heading: As of `running`.
 
     Raises:
@@ -230,10 +231,10 @@ def watched(
     Args:
         argv: As of `noted`.
         env: As of `noted`.
-        files: Those that it writes; the first receives its output, and is overwritten.
-        grown: Called after they have grown; what it raises ends the program.
-        silence_s: How long they may stay as they are, in seconds.
-        longest_s: How long it may run, in seconds.
+        files: Those that it writes; the first is replaced and receives its output.
+        grown: Called after they have grown; an exception ends the program.
+        silence_s: Limit of the time in which none grows, in seconds.
+        longest_s: Limit of the whole time, in seconds.
         file_limit_bytes: As of `running`.
 
     Returns:
@@ -246,22 +247,20 @@ def watched(
         began_s = last_s = time.monotonic()
         size = 0
         while not ends_within(child, POLL_S):
-            now_s, found = time.monotonic(), sum(map(_size, files))
-            if found != size:
-                size, last_s = found, now_s
+            now_s, before, size = time.monotonic(), size, sum(map(_size, files))
+            if size != before:
+                last_s = now_s
                 grown()
-            elif now_s - last_s > silence_s:
-                return None
-            if now_s - began_s > longest_s:
+            if now_s - last_s > silence_s or now_s - began_s > longest_s:
                 return None
         return child.returncode
 
 
 def orphans() -> list[Orphan]:
-    """The children of this host, and theirs, that run although their owner is gone."""
-    found = ((note, group) for _, note in _abandoned() for group in note.groups())
-    known = (Orphan(note.program, group) for note, group in found)
-    return list(dict.fromkeys(known))  # a note, and a draft of its next version
+    """The process groups of this host whose owner is gone."""
+    marked = ((note, group) for _, note in _abandoned() for group in note.groups())
+    # A note and a draft of its next version name the same group.
+    return list(dict.fromkeys(Orphan(note.program, group) for note, group in marked))
 
 
 def end_orphans() -> list[Orphan]:
@@ -285,7 +284,7 @@ def end_orphans() -> list[Orphan]:
 
 
 def leftovers(owner: Process | None = None) -> list[Leftover]:
-    """What children of *owner*, or of anybody on this host, left behind and runs."""
+    """The `Leftover` processes of *owner*, or of all on this host, that still run."""
     notes = (read_note(file, Note) for file in sorted(_folder().glob("*.json")))
     return [
         each
@@ -297,7 +296,7 @@ def leftovers(owner: Process | None = None) -> list[Leftover]:
 
 
 def _holding(port: int, log: Path, program: str) -> Iterator[Leftover]:
-    """What began after us, and listens on *port* or has *log* open."""
+    """Processes younger than this one that listen on *port* or have *log* open."""
     began = psutil.Process().create_time()
     for process in psutil.process_iter():
         with contextlib.suppress(psutil.Error, OSError):
@@ -324,11 +323,10 @@ def _holding(port: int, log: Path, program: str) -> Iterator[Leftover]:
 
 def started_at(pid: int) -> float | None:
     """
-    When *pid* started, only good for comparing; None if no such process runs.
+    The start of *pid*, for comparisons alone; None if no such process runs.
 
-    Linux: clock ticks since boot, field 22 of ``/proc/PID/stat`` (proc(5)), which
-    do not change when the clock is set. Elsewhere seconds since the epoch, which
-    the kernel notes at the start.
+    On Linux clock ticks since boot, field 22 of ``/proc/PID/stat`` (proc(5)), which do
+    not change when the clock is set; elsewhere seconds since the epoch.
     """
     with contextlib.suppress(OSError, ValueError, IndexError):
         stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8")
@@ -357,7 +355,7 @@ def this_host() -> str:
 
 
 def this_process() -> Process:
-    """This process, as others of this host find it."""
+    """This process, for comparison by others on this host."""
     return Process(pid=os.getpid(), started=started_at(os.getpid()) or 0.0)
 
 
@@ -380,10 +378,10 @@ def _remove(file: Path) -> None:
 
 def _abandoned() -> Iterator[tuple[Path, Note]]:
     """
-    Abandoned notes and their files; what is no note is removed on the way.
+    Abandoned notes with their files; removes files that are no notes.
 
-    So are the drafts of notes: SIGKILL leaves them. One that is written at this very
-    moment may be lost; the next version of the note takes its place.
+    Drafts of notes count, since SIGKILL leaves them. A draft that is being written may
+    be removed; the next version of the note takes its place.
     """
     for file in sorted(_folder().glob("*.json*")):
         note = read_note(file, Note)

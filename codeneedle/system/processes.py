@@ -5,7 +5,6 @@ stop that reaches the whole process group.
 
 import atexit
 import contextlib
-import datetime as dt
 import os
 import resource
 import selectors
@@ -22,51 +21,33 @@ import psutil
 
 from codeneedle.errors import FolderUnusable, ToolFailed, hint_for
 from codeneedle.system import files, signals
+from codeneedle.system.environment import inherited
 
 Child = subprocess.Popen[bytes]
 
-KEPT = frozenset(
-    {
-        *("PATH", "HOME", "USER", "LOGNAME", "SHELL", "TZ", "LANG", "LANGUAGE"),
-        *("TMPDIR", "XDG_CACHE_HOME", "LD_LIBRARY_PATH"),
-        *("DYLD_LIBRARY_PATH", "DYLD_FALLBACK_LIBRARY_PATH", "DYLD_FRAMEWORK_PATH"),
-    }
-)
-"""Variables that a child inherits, by name: where things are, and in what language."""
-
-KEPT_PREFIXES = (
-    *("LC_", "GGML_"),
-    *("CUDA_", "NVIDIA_", "HIP_", "HSA_", "ROCR_", "ROCM_"),
-    *("VK_", "MESA_", "METAL_", "MTL_", "ONEAPI_", "SYCL_", "ZE_"),
-    *("OMP_", "GOMP_", "KMP_", "OPENBLAS_", "MKL_"),
-)
-"""Variables that a child inherits, by how they start: devices and threads."""
-
-SECRET_WORDS = ("KEY", "TOKEN", "SECRET", "PASSW", "CREDENTIAL", "AUTH")
-"""Words in a name for which it is dropped all the same: ``VK_ACCESS_TOKEN``."""
-
 GRACES_S: tuple[tuple[signal.Signals, float], ...] = (
-    (signal.SIGINT, 3.0),  # b11434 hangs on one in twelve that follows a cut answer
+    # After an answer that was cut off, b11434 hangs on one SIGINT in twelve.
+    (signal.SIGINT, 3.0),
     (signal.SIGTERM, 5.0),
     (signal.SIGKILL, 30.0),  # a driver that frees a GPU's memory cannot be hurried
 )
 """Signals that stop a process group, and how long each may take, in seconds."""
 
 SHORTEST_NAP_S, LONGEST_NAP_S = 0.001, 0.05
-"""Between polls of a child that ends: doubled from the first to the second."""
+"""Pauses between polls of a child that ends: doubled from the first to the second."""
 
 OUTPUT_LIMIT_BYTES = 4 << 20
-"""What `output_of` keeps of each stream; llama-server's ``--help`` has 60 KB."""
+"""Limit of `output_of` for a stream; llama-server's ``--help`` has 60 KB."""
 
 FILE_LIMIT_BYTES = 2 << 30
 """
-A file that a child writes may have this size: it bounds a log that grows without end.
+Limit of the files that a child writes, its log among them.
 
-Not less, because drivers append to caches of compiled kernels of up to 1 GiB.
+Drivers append to caches of compiled kernels of up to 1 GiB.
 """
 
 END_BYTES = 1 << 20
-"""What is kept of the start and of the end of a long log."""
+"""Bytes that are kept of the start and of the end of a long log."""
 
 OMISSION = b"\n[...]\n"
 """Replaces the middle of a long log."""
@@ -75,46 +56,22 @@ _running: set[Child] = set()
 """Children not yet stopped, for `ending_all` and `_kill_the_rest`."""
 
 _starting = threading.Lock()
-"""Held while a child starts: limits are those of the whole process."""
+"""Held while a child starts: `_limited_files` changes the whole process."""
 
 _are_ending = threading.Event()
 """Set while `ending_all` is active."""
-
-
-def now() -> str:
-    """ISO 8601 in UTC, to the second: ``2026-01-31T23:59:59+00:00``."""
-    return dt.datetime.now(dt.UTC).isoformat(timespec="seconds")
-
-
-def clean(environment: Mapping[str, str]) -> dict[str, str]:
-    """
-    The part of *environment*, usually ``os.environ``, that a child may inherit.
-
-    A list of what is allowed, so that variables which programs read as arguments
-    (``LLAMA_ARG_*``), proxies and tokens are not passed on.
-    """
-    return {
-        name: value
-        for name, value in environment.items()
-        if name in KEPT or (name.startswith(KEPT_PREFIXES) and not is_secret(name))
-    }
-
-
-def is_secret(name: str) -> bool:
-    """Whether a variable of that *name* most likely holds a secret."""
-    return any(word in name.upper() for word in SECRET_WORDS)
 
 
 def output_of(
     argv: Sequence[str], *, timeout_s: float, env: Mapping[str, str] | None = None
 ) -> subprocess.CompletedProcess[str]:
     """
-    Run a program that answers quickly, such as ``--version``, to its end.
+    Run a command that ends soon, such as ``--version``.
 
     Args:
         argv: Program and its arguments.
-        timeout_s: How long it may take, in seconds.
-        env: Its whole environment; by default the `clean` part of ours.
+        timeout_s: Limit of its time, in seconds.
+        env: Its whole environment; by default what children inherit.
 
     Returns:
         Its exit status, and at most the first `OUTPUT_LIMIT_BYTES` of each stream.
@@ -122,7 +79,7 @@ def output_of(
     Raises:
         ToolFailed: If it cannot be started, or takes longer.
     """
-    env = clean(os.environ) if env is None else env
+    env = inherited() if env is None else env
     pipe = subprocess.PIPE
     with _started(argv, env=env, stdout=pipe, stderr=pipe) as child:
         kept = _read_all(child, until=time.monotonic() + timeout_s)
@@ -149,19 +106,19 @@ def running(
     """
     Start *argv*; stop its process group when the block ends, however it ends.
 
-    The child has its own session, so that Ctrl-C reaches only this process, which
-    chooses the order of events; no stdin; and a log file for its output, since a full
-    pipe would block it. If this process is killed, the child is killed as well.
+    The child has a session of its own, so that Ctrl-C reaches this process alone; no
+    stdin; and a log file for its output, since a full pipe would block it. If this
+    process is killed, the child is killed as well.
 
     Args:
         argv: Program, as an absolute path, and its arguments.
         env: The child's whole environment; nothing else is inherited.
-        log: Receives stdout and stderr, interleaved. Replaced; shortened to its two
-            ends when the child has ended.
+        log: File for stdout and stderr, interleaved; replaced, and shortened to its
+            two ends once the child has ended.
         folder: Its working folder; None for ours.
-        file_limit_bytes: Size from which writing to a file ends the child with
-            SIGXFSZ; None for a child that writes large files.
-        heading: What *log* begins with, before anything that the child writes.
+        file_limit_bytes: Size of a file at which SIGXFSZ ends the child; None for no
+            limit.
+        heading: Beginning of *log*, before the output of the child.
 
     Yields:
         The child. It may exit on its own at any moment: poll it.
@@ -220,10 +177,9 @@ def stop(child: Child) -> None:
 @contextlib.contextmanager
 def ending_all() -> Iterator[None]:
     """
-    Stop the children of all threads; for the length of the block none can be started.
+    Stop the children of all threads; in the block, none can be started.
 
-    The threads see their children end, or get a KeyboardInterrupt when they start one;
-    they end in the block.
+    A thread that starts one gets a KeyboardInterrupt. The block waits for the threads.
 
     Raises:
         ToolFailed: If one survives SIGKILL.
@@ -242,12 +198,11 @@ def ending_all() -> Iterator[None]:
 
 def end_group(group: int, *, is_reaped: Callable[[], bool] = lambda: True) -> None:
     """
-    Stop the process group *group* as `stop` does; it need not be a child of ours.
+    Stop the process group *group*, of a child or not, as `stop` does.
 
     Args:
         group: Pid of the process that leads it.
-        is_reaped: Whether the leader's exit status has been collected, for a child of
-            ours; that may be a moment after its process is gone.
+        is_reaped: Whether the exit status of a child of ours has been collected.
 
     Raises:
         ToolFailed: If one of the group survives SIGKILL.
@@ -338,11 +293,10 @@ def _killed_with_us() -> Iterator[Callable[[int], None]]:
     """
     Have a process group killed if this process dies inside of the block.
 
-    A shell waits on a pipe that the kernel closes then. Linux has PR_SET_PDEATHSIG for
-    this, but it spares the rest of a group, fires when the *thread* that started the
-    child ends, and needs code between fork and exec, which is not safe with threads.
-    SIGKILL between the start of a child and the line that names it leaves the child to
-    the next command, which finds it by its note.
+    A shell waits on a pipe that the kernel closes then. PR_SET_PDEATHSIG of Linux
+    spares the rest of a group, fires when the *thread* that started the child ends, and
+    needs code between fork and exec, which is not safe with threads. A child that is
+    started right before a SIGKILL is found by its note, see `orphans`.
 
     Yields:
         Takes the pid of the process that leads the group.
@@ -360,19 +314,19 @@ def _killed_with_us() -> Iterator[Callable[[int], None]]:
             start_new_session=True,
         )
     except OSError:
-        # Only a precaution: the note of `orphans` is left for the next command.
+        # The next command finds the child by its note, see `orphans`.
         yield lambda _: None
         return
 
-    def tell(line: object) -> None:
+    def send(line: object) -> None:
         with contextlib.suppress(BrokenPipeError):
             shell.stdin.write(f"{line}\n".encode())  # type: ignore[union-attr]
 
     with shell:
         try:
-            yield tell
+            yield send
         finally:
-            tell("done")
+            send("done")
 
 
 @contextlib.contextmanager
@@ -388,8 +342,7 @@ def _log_file(log: Path, heading: str) -> Iterator[BinaryIO]:
         output = files.create(log)
     except OSError as error:
         raise FolderUnusable(folder=log, reason=files.reason_of(error)) from error
-    # The child writes behind it: both share the place in the file. On a full disk it
-    # runs without a log.
+    # On a full disk the child runs without a log.
     with contextlib.suppress(OSError):
         os.write(output.fileno(), os.fsencode(heading))
     try:
@@ -414,7 +367,7 @@ def _shorten(log: Path) -> None:
 
 
 def _read_all(child: Child, *, until: float) -> tuple[bytes, bytes] | None:
-    """What *child* prints to its pipes before it ends; None if it takes too long."""
+    """Output of *child* on both pipes until it ends; None if it takes too long."""
     pipes = [pipe for pipe in (child.stdout, child.stderr) if pipe is not None]
     kept = [bytearray() for _ in pipes]
     with contextlib.ExitStack() as stack:
@@ -452,14 +405,17 @@ def _has_members(group: int) -> bool:
         return False
     except PermissionError:
         pass  # what macOS reports for a group of zombies
-    return any(_runs_in(group, pid) for pid in psutil.pids())
+    return any(True for _ in members(group))
 
 
-def _runs_in(group: int, pid: int) -> bool:
-    with contextlib.suppress(OSError, psutil.Error):
-        if os.getpgid(pid) == group:
-            return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
-    return False
+def members(group: int) -> Iterator[int]:
+    """The processes of the process group *group*, without zombies."""
+    for pid in psutil.pids():
+        with contextlib.suppress(OSError, psutil.Error):
+            if os.getpgid(pid) != group:
+                continue
+            if psutil.Process(pid).status() != psutil.STATUS_ZOMBIE:
+                yield pid
 
 
 def _naps(*, until: float) -> Iterator[float]:

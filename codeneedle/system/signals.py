@@ -23,10 +23,10 @@ HELD = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 @dataclass(slots=True)
 class StopRequest:
     """
-    Whether the user wants the sweep to end.
+    The request to end after the current cell.
 
     Attributes:
-        asked_to_stop: Whether SIGINT arrived: end after the current cell.
+        asked_to_stop: Whether SIGINT has arrived.
     """
 
     asked_to_stop: bool = False
@@ -58,8 +58,6 @@ def unwinding_on_signals() -> Iterator[None]:
     """
     Turn SIGTERM and SIGHUP into a KeyboardInterrupt with the name of the signal.
 
-    So the stack unwinds, and they are handled wherever Ctrl-C is.
-
     A signal that is ignored, as under ``nohup``, stays ignored. Outside the main
     thread, where Python sets no handlers, nothing changes.
     """
@@ -67,12 +65,12 @@ def unwinding_on_signals() -> Iterator[None]:
     def unwind(number: int, _frame: FrameType | None) -> NoReturn:
         raise KeyboardInterrupt(signal.Signals(number).name)
 
-    mine: dict[int, _Handler] = {
+    handlers: dict[int, _Handler] = {
         number: unwind
         for number in (signal.SIGTERM, signal.SIGHUP)
         if signal.getsignal(number) is not signal.SIG_IGN
     }
-    with _handling(mine):
+    with _handling(handlers):
         yield
 
 
@@ -84,7 +82,7 @@ def stop_request() -> Iterator[StopRequest]:
     Outside the main thread nothing changes.
 
     Yields:
-        Whether the first one has arrived.
+        The request, which the first SIGINT sets.
     """
     request = StopRequest()
 
@@ -107,7 +105,7 @@ def held() -> Iterator[Hold]:
     action are left alone, since they end the process without unwinding anyway.
 
     Yields:
-        What arrived; released when the block ends, or earlier by `Hold.release`.
+        The signals; delivered when the block ends, or earlier by `Hold.release`.
     """
     hold = Hold()
 

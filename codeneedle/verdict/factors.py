@@ -213,8 +213,6 @@ def _p(values: _Values) -> float:
     counts = np.bincount(strata)
     shares = shares - (np.bincount(strata, weights=shares) / counts)[strata]
     varies = np.bincount(strata, weights=np.abs(shares)) > 1e-9  # noqa: PLR2004
-    if not varies.any():
-        return 1.0
     sizes = np.bincount(levels).astype(float)
     keep = varies[strata]  # a stratum of equal shares adds nothing
     shares, strata, levels = shares[keep], strata[keep], levels[keep]

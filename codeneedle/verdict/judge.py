@@ -9,13 +9,17 @@ from codeneedle.grid import (
     Pair,
     bits,
     by_precision,
-    most_precise,
     most_precise_first,
 )
 from codeneedle.models.pretrained import BUILT_IN
 from codeneedle.probes import PROBES, frames
-from codeneedle.probes.evaluation.metrics import NOTABLE_LOSS, samples_needed
-from codeneedle.probes.metrics import Loss, LossKind, Metric
+from codeneedle.probes.metrics import (
+    NOTABLE_LOSS,
+    Loss,
+    LossKind,
+    Metric,
+    samples_needed,
+)
 from codeneedle.probes.probe import Probe
 from codeneedle.records.record import AGAIN, CellRecord, Effective, KvBuffer, Run, Setup
 from codeneedle.text import MIB
@@ -116,6 +120,7 @@ class Row:
 
     Attributes:
         metric: The metric.
+        kind: Kind of its losses.
         bounds: Interval of the mean loss; for answers, of the share lost.
         limit: The limit that applies.
         word: Position of the interval relative to the limit.
@@ -127,6 +132,7 @@ class Row:
     """
 
     metric: Metric
+    kind: LossKind
     bounds: Bounds
     limit: float
     word: Word
@@ -134,13 +140,6 @@ class Row:
     lost: int = 0
     won: int = 0
     remark: str = ""
-
-    @property
-    def kind(self) -> LossKind:
-        """Kind of its losses."""
-        if self.metric.loss is None:
-            raise ValueError(f"{self.metric.name} has no loss")
-        return self.metric.loss.kind
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -195,11 +194,10 @@ class Verdict:
         reference: The pair that all are compared with; None without numbers.
         standings: One per pair with a record, most precise first.
         chosen: The pair to set; None to keep the reference.
-        units: Number of units with the reference, by name of the metric.
         silent: Metrics that do not enter the verdict, with the reason, by name.
         repeats: Distance of the reference from its repetition, by name of the metric.
-        flips: Units that the repetition of the reference lost and won, by name of the
-            metric.
+        flips: Units that the repetition of the reference lost and won, and all units,
+            by name of the metric.
         lost_from: Lengths from which on pairs lose the answers to a task.
     """
 
@@ -208,10 +206,9 @@ class Verdict:
     reference: Pair | None = None
     standings: tuple[Standing, ...] = ()
     chosen: Pair | None = None
-    units: Mapping[str, int] = field(default_factory=dict)
     silent: Mapping[str, str] = field(default_factory=dict)
     repeats: Mapping[str, float] = field(default_factory=dict)
-    flips: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+    flips: Mapping[str, tuple[int, int, int]] = field(default_factory=dict)
     lost_from: tuple[LostFrom, ...] = ()
 
     @property
@@ -282,25 +279,31 @@ def judge(run: Run, limits: Limits | None = None) -> Verdict:
         limits: Losses that the user accepts.
     """
     limits = limits or Limits()
-    comparisons = list(_comparisons(run))
+    comparisons = _comparisons(run)
     reference = next((each.reference for each in comparisons if each.reference), None)
     if reference is None:
         return Verdict(run=run, limits=limits)
     by_name = {each.metric.name: each for each in comparisons}
-    silences = {name: each.silence(limits) for name, each in by_name.items()}
-    repeats = {name: each.repetition() for name, each in by_name.items()}
-    flips = {name: each.flips() for name, each in by_name.items()}
-    entering = [each for name, each in by_name.items() if not silences[name]]
+    reasons = {name: each.silence(limits) for name, each in by_name.items()}
+    silent = {name: reason for name, reason in reasons.items() if reason}
+    entering = [each for name, each in by_name.items() if name not in silent]
     lost = lost_from(run, limits.max_lost)
     verdict = Verdict(
         run=run,
         limits=limits,
         reference=reference,
         standings=tuple(_standings(run, entering, reference, limits, lost)),
-        units={name: len(each.of_reference) for name, each in by_name.items()},
-        silent={name: reason for name, reason in silences.items() if reason},
-        repeats={name: loss for name, loss in repeats.items() if loss is not None},
-        flips={name: counts for name, counts in flips.items() if counts is not None},
+        silent=silent,
+        repeats={
+            name: each.repeated
+            for name, each in by_name.items()
+            if each.repeated is not None
+        },
+        flips={
+            name: (*_counts(each.again), len(each.of_reference))
+            for name, each in by_name.items()
+            if each.again and each.loss.kind is LossKind.SCORE
+        },
         lost_from=tuple(lost),
     )
     return replace(verdict, chosen=_chosen(verdict))
@@ -317,9 +320,6 @@ _ENDS = {
 }
 """The smallest and the largest possible loss."""
 
-_COUNTED = frozenset({LossKind.ANSWERS, LossKind.SCORE})
-"""Kinds whose units often do not differ at all, which is no reason for doubt."""
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Comparison:
@@ -330,111 +330,94 @@ class _Comparison:
         metric: The metric.
         loss: How it enters the verdict.
         probe: The probe that measured it.
-        run: The run.
-        reference: The pair that others are compared with; None if there is none.
+        setup: Of the run.
         records: Records of the probe that have numbers.
         units: Of each pair with values, the numbers that losses are computed of, by
             name of the unit.
-        again: The repetition of the reference; None without one.
+        reference: The pair that others are compared with; None if there is none.
+        again: Losses of the repetition of the reference; empty without one.
+        repeated: Distance of the reference from its repetition; None without one.
     """
 
     metric: Metric
     loss: Loss
     probe: Probe
-    run: Run
-    reference: Pair | None
+    setup: Setup
     records: Mapping[Pair, CellRecord]
     units: Mapping[Pair, Mapping[str, float]]
-    again: CellRecord | None
+    reference: Pair | None
+    again: Sequence[float] = ()
+    repeated: float | None = None
 
     @property
     def of_reference(self) -> Mapping[str, float]:
         """The units of the reference."""
-        return self.units.get(self.reference, {}) if self.reference else {}
+        return self.units[self.reference] if self.reference else {}
 
-    def losses(self, units: Mapping[str, float]) -> list[float]:
-        """The losses of those *units* that the reference has, too."""
-        paired = self._paired(units)
-        if self.loss.kind is LossKind.CHANGE:
-            return [value for _, value in paired]
-        if self.loss.kind is LossKind.NATS:
-            return [-math.expm1(value - reference) for reference, value in paired]
-        if self.loss.kind is LossKind.ANSWERS:
-            least = self.loss.lost_from
-            return [float(reference - value >= least) for reference, value in paired]
-        return [reference - value for reference, value in paired]
+    def with_repetition(self, record: CellRecord) -> "_Comparison":
+        """The same, with the repetition of the reference, if it shares units."""
+        again = self.metric.by_unit(record, self.setup)
+        losses = self._losses(self.of_reference, again)
+        if not losses:
+            return self
+        apart = losses
+        if self.loss.kind is LossKind.ANSWERS:  # lost or won
+            apart = [*losses, *self._losses(again, self.of_reference)]
+        repeated = abs(math.fsum(apart)) / len(losses)
+        return replace(self, again=losses, repeated=repeated)
 
-    def _paired(self, units: Mapping[str, float]) -> list[tuple[float, float]]:
-        """Values of the reference with those of *units*, for units that both have."""
-        reference = self.of_reference
-        return [(reference[name], units[name]) for name in reference if name in units]
-
-    def repetition(self) -> float | None:
-        """Distance of the reference from its repetition; None without one."""
-        if self.again is None:
-            return None
-        again = self.metric.by_unit(self.again, self.run.setup)
-        losses = self.losses(again)
-        if self.loss.kind is LossKind.ANSWERS:
-            least = self.loss.lost_from
-            paired = self._paired(again)
-            losses = [float(abs(first - second) >= least) for first, second in paired]
-        return abs(math.fsum(losses)) / len(losses) if losses else None
-
-    def flips(self) -> tuple[int, int] | None:
-        """
-        Units whose score the repetition of the reference lost and won.
-
-        None for other kinds of loss, and without a repetition.
-        """
-        if self.again is None or self.loss.kind is not LossKind.SCORE:
-            return None
-        return _counts(self.losses(self.metric.by_unit(self.again, self.run.setup)))
+    def _losses(
+        self, first: Mapping[str, float], second: Mapping[str, float]
+    ) -> list[float]:
+        """The losses of the *second*, of the units that both have."""
+        names = (name for name in first if name in second)
+        return [self.loss.of(second[name], first[name]) for name in names]
 
     def silence(self, limits: Limits) -> str:
         """Why the metric does not enter the verdict; empty if it does."""
-        reference = self.reference
-        if reference is None:
+        if self.reference is None:
             return "the pair that others were measured against has no value"
-        if reason := too_little(self.loss, self.records[reference], self.run.setup):
+        if reason := too_little(self.loss, self.records[self.reference], self.setup):
             return reason
-        if self.loss.kind is LossKind.SCORE:
-            return ""  # intervals of scores include the noise of sampling
-        repeated, kind = self.repetition(), self.loss.kind
-        if repeated is not None and repeated > limits.of(kind):
-            return (
-                f"{reference}, measured twice, differs from itself by "
-                f"{limits.phrase(kind, repeated)}, more than the limit of "
-                f"{limits.phrase(kind, limits.of(kind))}: this engine does not repeat "
-                "itself so closely"
-            )
-        return ""
+        kind, repeated = self.loss.kind, self.repeated
+        limit = limits.of(kind)
+        # Intervals of scores include the noise of sampling.
+        if kind is LossKind.SCORE or repeated is None or repeated <= limit:
+            return ""
+        return (
+            f"{self.reference}, measured twice, differs from itself by "
+            f"{limits.phrase(kind, repeated)}, more than the limit of "
+            f"{limits.phrase(kind, limit)}: this engine does not repeat itself so "
+            "closely"
+        )
 
     def row(self, pair: Pair, limits: Limits) -> Row | None:
         """The result for *pair*; None if it shares no unit with the reference."""
-        losses = self.losses(self.units.get(pair, {}))
+        losses = self._losses(self.of_reference, self.units.get(pair, {}))
         if not losses:
             return None
-        pairs, limit = len(self.units) - 1, limits.of(self.loss.kind)
-        look = self.probe.look(self.records[pair], self.run.setup)
+        kind, pairs = self.loss.kind, len(self.units) - 1
+        limit = limits.of(kind)
+        look = self.probe.look(self.records[pair], self.setup)
         share = error_share(look, pairs)
-        lost, won = _counts(losses) if self.loss.kind in _COUNTED else (0, 0)
-        is_few = self.loss.kind is LossKind.SCORE and lost + won < FEWEST_FLIPS
-        if self.loss.kind is LossKind.ANSWERS:
+        lost, won = _counts(losses) if kind.is_counted else (0, 0)
+        is_few = kind is LossKind.SCORE and lost + won < FEWEST_FLIPS
+        if kind is LossKind.ANSWERS:
             bounds = lost_share(lost, len(losses), share)
         elif is_few:
             bounds = _by_counts(losses, share)
         else:
-            bounds = interval(losses, share).clipped(*_ENDS[self.loss.kind])
+            bounds = interval(losses, share).clipped(*_ENDS[kind])
         remark, word = self._remark(pair, losses, bounds.word(limit))
         needed = None
         if word is Word.OPEN and is_few:
             few = _too_few(lost + won, len(losses), share)
-            remark = f"{remark}; {few}" if remark else few
-        elif word is Word.OPEN and self.loss.kind is not LossKind.ANSWERS:
+            remark = "; ".join(filter(None, [remark, few]))
+        elif word is Word.OPEN and kind is not LossKind.ANSWERS:
             needed = units_needed(losses, limit, look=look + 1, pairs=pairs)
         return Row(
             metric=self.metric,
+            kind=kind,
             bounds=bounds,
             limit=limit,
             word=word,
@@ -458,7 +441,7 @@ class _Comparison:
             return words, Word.OPEN if word is Word.WITHIN else word
         if self.loss.bounded(self.records[pair]) > BOUNDED and word is Word.WITHIN:
             return "of some tokens only a bound is known: it may lose more", Word.OPEN
-        if self.loss.kind not in _COUNTED and not any(losses):
+        if not (self.loss.kind.is_counted or any(losses)):
             return "the same to the last digit: is this cache what it claims?", word
         return "", word
 
@@ -466,9 +449,9 @@ class _Comparison:
         """Number of units that only the reference has, and of all that were asked."""
         if self.loss.units is None:
             return 0, 0
-        names = self.loss.units(self.records[pair], self.run.setup)
-        lacking = [name for name in names if name not in self.units[pair]]
-        return sum(name in self.of_reference for name in lacking), len(names)
+        names = self.loss.units(self.records[pair], self.setup)
+        lacking = {*names} & self.of_reference.keys() - self.units[pair].keys()
+        return len(lacking), len(names)
 
 
 def _counts(losses: Sequence[float]) -> tuple[int, int]:
@@ -501,57 +484,36 @@ def _too_few(flips: int, units: int, share: float) -> str:
     )
 
 
-def _comparisons(run: Run) -> Iterator[_Comparison]:
+def _comparisons(run: Run) -> list[_Comparison]:
     """The metrics that have a loss and values; graded ones first."""
-    metrics = [
-        (probe, metric, metric.loss)
-        for probe in PROBES.values()
-        for metric in probe.metrics_of(run.setup)
-        if metric.loss
-    ]
-    metrics.sort(key=lambda each: not each[2].kind.is_graded)
-    for probe, metric, loss in metrics:
-        records = {
-            record.pair: record
-            for record in run.records
-            if record.probe == probe.name and record.has_numbers
-        }
-        units = {
-            pair: of_pair
-            for pair, record in records.items()
-            if (of_pair := metric.by_unit(record, run.setup))
-        }
-        if not units:
-            continue
-        reference = _reference(metric, [records[pair] for pair in units])
-        yield _Comparison(
-            metric=metric,
-            loss=loss,
-            probe=probe,
-            run=run,
-            reference=reference,
-            records=records,
-            units=units,
-            again=next(
-                (
-                    record
-                    for record in run.records
-                    if record.probe == probe.name + AGAIN
-                    if record.pair == reference and record.has_numbers
+    comparisons = []
+    for probe in PROBES.values():
+        of_probe = frames.of_probe(run, probe.name)
+        records = {r.pair: r for r in of_probe.records if r.has_numbers}
+        for metric in probe.metrics_of(run.setup) if records else ():
+            units = {
+                pair: of_pair
+                for pair, record in records.items()
+                if metric.loss and (of_pair := metric.by_unit(record, run.setup))
+            }
+            if not metric.loss or not units:
+                continue
+            comparison = _Comparison(
+                metric=metric,
+                loss=metric.loss,
+                probe=probe,
+                setup=run.setup,
+                records=records,
+                units=units,
+                reference=frames.chosen_reference(
+                    units, [metric.against(records[pair]) for pair in units]
                 ),
-                None,
-            ),
-        )
-
-
-def _reference(metric: Metric, records: Sequence[CellRecord]) -> Pair | None:
-    """The pair that *records* were measured against, or the most precise one."""
-    pairs = [record.pair for record in records]
-    names = {frames.reference_named_by(metric, record) for record in records} - {""}
-    if not names:
-        return most_precise(pairs)
-    reference = Pair.parse(min(names))
-    return reference if len(names) == 1 and reference in pairs else None
+            )
+            for again in of_probe.again:
+                if again.pair == comparison.reference and again.has_numbers:
+                    comparison = comparison.with_repetition(again)
+            comparisons.append(comparison)
+    return sorted(comparisons, key=lambda each: not each.loss.kind.is_graded)
 
 
 # --- pairs
@@ -579,9 +541,7 @@ def _standings(
         trouble = _trouble(pair, records)
         is_compared = rows and pair != reference and not trouble
         if is_compared:
-            rows = _with_lost_lengths(
-                rows, [loss for loss in lost if loss.pair == pair]
-            )
+            rows = _with_lost_lengths(rows, [e for e in lost if e.pair == pair])
         names = {row.metric.name for row in rows}
         yield Standing(
             pair=pair,
@@ -616,7 +576,7 @@ def _word(rows: Sequence[Row], deciding: Sequence[str]) -> Word:
 
 
 def _with_lost_lengths(rows: Sequence[Row], lost: Sequence[LostFrom]) -> list[Row]:
-    """*rows* of a pair; that of retrieval is beyond if lengths are *lost*."""
+    """*rows* of a pair; that of lost texts is beyond if lengths are *lost*."""
     remark = "; ".join(f"{e.task}: lost from {e.length:,} tokens on" for e in lost)
     return [
         replace(row, word=Word.BEYOND, remark=remark)

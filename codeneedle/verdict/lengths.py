@@ -1,7 +1,7 @@
 """Finds the lengths of text from which on pairs lose the answers to a task."""
 
+import itertools
 import statistics
-from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
@@ -40,10 +40,14 @@ def lost_from(run: Run, max_lost: float) -> list[LostFrom]:
     an interval that holds for all pairs and lengths at once. Only lengths at which the
     reference answers count; lengths that a pair was not asked are skipped.
     """
-    answers = answers_by_length(run)
-    if not answers:
+    shares = {pair: _shares(of) for pair, of in answers_by_length(run).items()}
+    if not shares:
         return []
-    reference = _by_length(answers.pop(most_precise(answers)))
+    reference = shares.pop(most_precise(shares))
+    answered: dict[str, list[int]] = {}
+    for (task, length), texts in sorted(reference.items(), reverse=True):
+        if statistics.fmean(texts.values()) >= USABLE[0]:
+            answered.setdefault(task, []).append(length)
     not_asked = {
         (record.pair, gap.task, gap.length)
         for record in run.records
@@ -52,38 +56,33 @@ def lost_from(run: Run, max_lost: float) -> list[LostFrom]:
         if not gap.is_of_all
     }
     lost = []
-    for pair, of_pair in answers.items():
-        by_length = _by_length(of_pair)
-        for task, expected in reference.items():
-            answered = {
-                length: texts
-                for length, texts in expected.items()
-                if statistics.fmean(texts.values()) >= USABLE[0]
-            }
-            share = error_share(0, len(answers) * len(answered))
-            least = None
-            for length in sorted(answered, reverse=True):
-                if (pair, task, length) in not_asked:
-                    continue
-                texts = by_length.get(task, {}).get(length, {})
-                if not _is_lost(answered[length], texts, share, max_lost):
-                    break
-                least = length
-            if least is not None:
-                lost.append(LostFrom(task=task, length=least, pair=pair))
+    for (pair, of_pair), (task, lengths) in itertools.product(
+        shares.items(), answered.items()
+    ):
+        share = error_share(0, len(shares) * len(lengths))
+        least = None
+        for length in lengths:
+            if (pair, task, length) in not_asked:
+                continue
+            texts = of_pair.get((task, length), {})
+            if not _is_lost(reference[task, length], texts, share, max_lost):
+                break
+            least = length
+        if least is not None:
+            lost.append(LostFrom(task=task, length=least, pair=pair))
     return sorted(lost, key=lambda loss: (loss.task, loss.length, str(loss.pair)))
 
 
-def _by_length(answers: Iterable[Answer]) -> dict[str, dict[int, Texts]]:
-    """The texts of *answers* by task and length."""
-    shares: dict[tuple[str, int, str], list[float]] = defaultdict(list)
+def _shares(answers: Iterable[Answer]) -> dict[tuple[str, int], Texts]:
+    """The texts of *answers*, by task and length."""
+    rights: dict[tuple[str, int], dict[str, list[float]]] = {}
     for answer in answers:
-        shares[answer.task, answer.length, answer.text].append(answer.right)
-    by_task: dict[str, dict[int, dict[str, float]]] = {}
-    for (task, length, text), of_text in shares.items():
-        by_length = by_task.setdefault(task, {})
-        by_length.setdefault(length, {})[text] = statistics.fmean(of_text)
-    return {task: {**by_length} for task, by_length in by_task.items()}
+        texts = rights.setdefault((answer.task, answer.length), {})
+        texts.setdefault(answer.text, []).append(answer.right)
+    return {
+        place: {text: statistics.fmean(of_text) for text, of_text in texts.items()}
+        for place, texts in rights.items()
+    }
 
 
 def _is_lost(reference: Texts, texts: Texts, share: float, limit: float) -> bool:

@@ -1,5 +1,6 @@
 """Intervals for mean losses and for shares of lost answers, over units."""
 
+import bisect
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -131,14 +132,10 @@ def units_needed(
         below, above = _half_widths(values, count, share)
         return above <= gap if gap > 0 else below < -gap
 
-    # Bisection, as the width falls with the number of units.
-    few, many = len(values), MOST_UNITS
-    if not decides(many):
-        return None
-    while many - few > 1:
-        middle = (few + many) // 2
-        few, many = (few, middle) if decides(middle) else (middle, many)
-    return many
+    # The width falls with the number of units.
+    counts = range(len(values) + 1, MOST_UNITS + 1)
+    at = bisect.bisect_left(counts, x=True, key=decides)
+    return counts[at] if at < len(counts) else None
 
 
 def _half_widths(

@@ -1,7 +1,6 @@
 """Predicted KV memory: by hand, by published numbers, and by a real server's log."""
 
 import contextlib
-import os
 import re
 import subprocess
 from dataclasses import replace
@@ -27,6 +26,7 @@ from codeneedle.models.kv_cache import (
     usual_contexts,
 )
 from codeneedle.system import processes
+from codeneedle.system.environment import inherited
 from codeneedle.text import mib
 
 F16, Q4 = Pair("f16", "f16"), Pair("q4_0", "q4_0")
@@ -194,8 +194,8 @@ LINE = re.compile(
 
 def said_of_its_cache(argv, *, log):
     """The cells, and the MiB of K and V, that a server logs before it is ready."""
-    env = processes.clean(os.environ)
-    with processes.running([str(word) for word in argv], env=env, log=log) as child:
+    command = [str(word) for word in argv]
+    with processes.running(command, env=inherited(), log=log) as child:
         while child.poll() is None:
             if said := LINE.search(log.read_text(errors="replace")):
                 return int(said["cells"]), float(said["k"]), float(said["v"])

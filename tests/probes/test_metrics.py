@@ -1,11 +1,11 @@
-"""Memory metrics: of any record whose server said how large it is."""
+"""Metrics of memory, of any record whose server said how large it is; and samples."""
 
 from dataclasses import replace
 
 import pytest
 from made_records import failed_record, made_record, made_setup
 
-from codeneedle.probes.metrics import METRICS
+from codeneedle.probes.metrics import METRICS, samples_needed
 from codeneedle.records.record import CellRecord, Effective, KvBuffer
 
 METRIC = {metric.name: metric for metric in METRICS}
@@ -68,3 +68,16 @@ def test_without_a_stated_context_the_longest_cache_tells_it():
 @pytest.mark.parametrize("name", METRIC)
 def test_a_silent_log_gives_no_value(name):
     assert [] == value(name, failed_record("q8_0/q4_0"))
+
+
+@pytest.mark.parametrize(("samples", "points"), [(240, 5.7), (1319, 2.5)])
+def test_published_sizes_tell_what_they_can(samples, points):
+    """Of one sample in ten that differs, at 80 % power: two sizes of test sets."""
+    needed = samples_needed(0.1, share=0.025, loss=points / 100)
+
+    assert samples == pytest.approx(needed, rel=0.06)
+
+
+def test_more_pairs_take_more_samples_and_few_flips_no_fewer_than_the_loss():
+    assert samples_needed(0.1, share=0.025 / 35) > samples_needed(0.1, share=0.025)
+    assert samples_needed(0.0, share=0.025) == samples_needed(0.05, share=0.025)

@@ -2,19 +2,17 @@
 
 import contextlib
 import dataclasses
+import datetime as dt
 import os
 import platform
-import signal
-import threading
 
 import psutil
 import pytest
 from programs import script
 
-from codeneedle.errors import FolderUnusable
 from codeneedle.system import machine
 from codeneedle.system.files import locked
-from codeneedle.system.machine import MachineFacts, facts, made_folder, used_bytes
+from codeneedle.system.machine import MachineFacts, facts, now, used_bytes
 
 MIB = 1 << 20
 
@@ -101,10 +99,6 @@ def test_a_processor_is_named_as_linux_names_it(tmp_path, monkeypatch, text, nam
     assert name == machine._processor()
 
 
-def test_free_disk_is_that_of_the_folder_to_be(tmp_path):
-    assert machine.free_disk_bytes(tmp_path / "not" / "yet") > 0
-
-
 @pytest.fixture(autouse=True)
 def forgetful():
     """The program is looked for anew in each test."""
@@ -171,83 +165,6 @@ def test_a_driver_that_hangs_is_given_up_and_macos_is_not_asked(
     assert None is used_bytes(42)
 
 
-# Folders of the cache
-
-
-@pytest.fixture
-def wanted(tmp_path):
-    """The path of a folder with one file that belongs to it; neither is there yet."""
-    return tmp_path / "cache" / "wanted"
-
-
-def made(wanted, *, react=lambda: None, **options):
-    """Make *wanted* with its file; *react* is called half-way."""
-
-    def make(draft):
-        (draft / "scratch").touch()
-        (draft / "new").mkdir()
-        react()
-        (draft / "new" / "file").touch()
-        return draft / "new"
-
-    return made_folder(wanted, make, is_whole=(wanted / "file").is_file, **options)
-
-
-def found_in(folder):
-    """All that *folder* holds, but for its lock."""
-    paths = (path.relative_to(folder) for path in folder.rglob("*"))
-    return sorted(str(path) for path in paths if path.suffix != ".lock")
-
-
-def test_a_folder_is_made_whole_and_once(wanted):
-    (wanted.parent / "wanted.draft-1").mkdir(parents=True)
-    wanted.mkdir()
-
-    assert wanted == made(wanted)
-    assert wanted == made(wanted, react=lambda: pytest.fail("made again"))
-    assert ["wanted", "wanted/file"] == found_in(wanted.parent)
-
-
-def test_a_folder_that_cannot_be_made_whole_is_not_made(wanted):
-    with pytest.raises(KeyboardInterrupt):
-        made(wanted, react=lambda: signal.raise_signal(signal.SIGINT))
-
-    assert [] == found_in(wanted.parent)
-    assert made(wanted).is_dir()
-
-
-def test_of_two_at_once_the_second_waits_for_the_first(wanted):
-    waits = threading.Event()
-    others = []
-
-    def second():
-        others.append(
-            made(wanted, react=lambda: pytest.fail("made twice"), waiting=waits.set)
-        )
-
-    thread = threading.Thread(target=second)
-    made(wanted, react=lambda: (thread.start(), waits.wait(30)))
-    thread.join(30)
-
-    assert waits.is_set()
-    assert [wanted] == others
-
-
-def test_a_folder_for_which_there_is_no_room_is_not_begun(wanted, monkeypatch):
-    monkeypatch.setattr(machine, "free_disk_bytes", lambda _: 100)
-    words = "only 100 B are free, 101 B are needed"
-
-    with pytest.raises(FolderUnusable, match=words) as full:
-        made(wanted, needed_bytes=101)
-    wanted.parent.joinpath("wanted.lock").unlink()
-    wanted.parent.rmdir()
-    wanted.parent.touch()
-    with pytest.raises(FolderUnusable, match=r"Not a directory|File exists") as taken:
-        made(wanted)
-
-    assert all("CODENEEDLE_CACHE" in each.value.hint for each in (full, taken))
-
-
 def test_a_sweep_that_waits_tells_for_whom(tmp_path, monkeypatch):
     monkeypatch.setenv("CODENEEDLE_CACHE", str(tmp_path))
     other = os.getppid()
@@ -291,3 +208,8 @@ def test_more_programs_than_cores_are_said(monkeypatch):
 
     assert "the load of this machine is 8.7 on 2 cores" in said
     assert "" == machine.overload()
+
+
+def test_the_time_of_day_has_its_zone():
+    assert dt.timedelta(0) == dt.datetime.fromisoformat(now()).utcoffset()
+    assert len("2026-01-31T23:59:59+00:00") == len(now())

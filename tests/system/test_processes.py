@@ -15,9 +15,7 @@ from codeneedle.system import processes
 from codeneedle.system.processes import (
     END_BYTES,
     OMISSION,
-    clean,
     ends_within,
-    now,
     output_of,
     running,
 )
@@ -320,22 +318,3 @@ def test_a_log_that_vanishes_does_not_matter(log):
     with running(FOREVER, env={}, log=log) as child:
         log.unlink()
         assert child.poll() is None
-
-
-@pytest.mark.parametrize(
-    ("name", "is_kept"),
-    [
-        *((name, True) for name in ("PATH", "HOME", "LC_ALL")),
-        *((name, True) for name in ("CUDA_VISIBLE_DEVICES", "OMP_NUM_THREADS")),
-        *((name, False) for name in ("LLAMA_ARG_CTX_SIZE", "LLAMA_API_KEY")),
-        *((name, False) for name in ("HF_TOKEN", "HTTP_PROXY", "LD_PRELOAD")),
-        *((name, False) for name in ("VK_ACCESS_TOKEN", "CUDA_API_KEY", "MKL_SECRET")),
-    ],
-)
-def test_places_languages_and_devices_are_inherited_and_nothing_else(name, is_kept):
-    assert is_kept is bool(clean({name: "x"}))
-
-
-def test_the_time_of_day_has_its_zone():
-    assert dt.timedelta(0) == dt.datetime.fromisoformat(now()).utcoffset()
-    assert len("2026-01-31T23:59:59+00:00") == len(now())

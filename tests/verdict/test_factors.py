@@ -5,6 +5,9 @@ from made_panels import run_of
 from made_retrieval import made_texts, retrieval_record
 
 from codeneedle.corpora.random_bodies import random_bytes
+from codeneedle.grid import Pair
+from codeneedle.probes.answers import Answer
+from codeneedle.verdict import factors as module
 from codeneedle.verdict.factors import factors, sentences
 
 PAIRS = ("f16/f16", "q4_0/f16")
@@ -80,3 +83,28 @@ def test_a_sentence_names_the_ends_and_what_is_not_shown():
 
 def test_without_answers_nothing_is_tested():
     assert {} == factors(run_of()) == sentences(run_of())
+
+
+def test_depths_are_compared_within_texts_of_which_some_are_harder(monkeypatch):
+    """Where later depths are better in each text, but were asked of harder ones."""
+    texts = [
+        *((f"easy-{n}", {0.1: 0.8, 0.5: 1.0}) for n in range(12)),
+        *((f"hard-{n}", {0.5: 0.0, 0.9: 0.2}) for n in range(12)),
+    ]
+    answers = [
+        Answer(
+            name=f"{text}-{depth}",
+            show=lambda _view: (),
+            task="single",
+            length=512,
+            depth=depth,
+            text=text,
+            right=right,
+        )
+        for text, rights in texts
+        for depth, right in rights.items()
+    ]
+    by_pair = {Pair("f16", "f16"): answers}
+    monkeypatch.setattr(module, "answers_by_length", lambda _run: by_pair)
+
+    assert ["depth"] == shown()

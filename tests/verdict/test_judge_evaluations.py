@@ -112,7 +112,7 @@ def test_the_flips_of_the_reference_are_the_floor_and_silence_nothing():
     was = scores(150)
     found = judge(run_of({GOOD: flipped(was, 20, 2)}, again=flipped(was, 14, 5)))
 
-    assert {"eval": (14, 5)} == found.flips
+    assert {"eval": (14, 5, 200)} == found.flips
     assert {} == found.silent
     assert (
         "f16/f16, evaluated again: 14 lost, 5 won of 200 samples (eval): its own flips."

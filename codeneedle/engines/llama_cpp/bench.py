@@ -1,6 +1,5 @@
 """Measures speed with llama-bench, and parses the JSON lines that it prints."""
 
-import os
 import re
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -41,6 +40,7 @@ from codeneedle.engines.llama_cpp.log import (
 from codeneedle.errors import BadInput, CellError, ToolMissing
 from codeneedle.records.record import Effective, Status, Trouble
 from codeneedle.system import processes
+from codeneedle.system.environment import inherited
 from codeneedle.system.files import tail
 from codeneedle.system.orphans import watched
 
@@ -179,7 +179,7 @@ class Bench:
             MachineError: If it cannot be started or stopped.
         """
         # Times are taken while nobody else computes.
-        env = processes.clean(os.environ)
+        env = inherited()
         env |= variables(self.model, is_passive=self.model.is_tiny)
 
         def grown() -> None:

@@ -28,9 +28,9 @@ from codeneedle.engines.llama_cpp.release import (
 )
 from codeneedle.errors import MachineError, ToolFailed, ToolMissing
 from codeneedle.system import machine, processes
-from codeneedle.system.files import tail
+from codeneedle.system.environment import is_secret
+from codeneedle.system.files import made_folder, tail
 from codeneedle.system.orphans import end_orphans, noted
-from codeneedle.system.processes import is_secret
 
 Report = Callable[[str, int, int], None]
 
@@ -111,7 +111,7 @@ def build(report: Report) -> Path:
         end_orphans()
         return _built(_Steps(draft, report))
 
-    return machine.made_folder(
+    return made_folder(
         final,
         make,
         is_whole=lambda: _is_complete(final),

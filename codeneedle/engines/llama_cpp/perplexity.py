@@ -1,6 +1,5 @@
 """Compares pairs with llama-perplexity, on base files: the reference's logits."""
 
-import os
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -57,6 +56,7 @@ from codeneedle.engines.llama_cpp.log import (
 from codeneedle.errors import CellError, ToolMissing
 from codeneedle.records.record import Status
 from codeneedle.system import processes
+from codeneedle.system.environment import inherited
 from codeneedle.system.orphans import watched
 from codeneedle.system.processes import FILE_LIMIT_BYTES
 
@@ -241,7 +241,7 @@ class Perplexity(BaseFileTool):
         argv = self.command(job)
         note(ToolRun(command=tuple(argv)))
         is_passive = waits_passively(self.model)
-        env = processes.clean(os.environ)
+        env = inherited()
         env |= variables(self.model, is_passive=is_passive)
 
         def grown() -> None:

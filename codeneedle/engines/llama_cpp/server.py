@@ -1,7 +1,6 @@
 """A llama-server from its start to its stop, and why it failed."""
 
 import contextlib
-import os
 import secrets
 import shlex
 import time
@@ -49,7 +48,8 @@ from codeneedle.engines.llama_cpp.log import (
 from codeneedle.engines.messages import BadReply, Readiness, Refused
 from codeneedle.errors import CellError
 from codeneedle.records.record import Effective, Status, Trouble
-from codeneedle.system import machine, processes
+from codeneedle.system import machine
+from codeneedle.system.environment import inherited
 from codeneedle.system.orphans import noted
 from codeneedle.system.processes import Child, free_port
 from codeneedle.text import one_line, size
@@ -237,7 +237,7 @@ def _started(
     api_key = f"{secrets.token_urlsafe(32)}-end"
     launch = replace(launch, is_passive=waits_passively(launch.model))
     argv = command(launch, port=port)
-    env = processes.clean(os.environ)
+    env = inherited()
     env |= variables(launch.model, is_passive=launch.is_passive)
     env["LLAMA_API_KEY"] = api_key
     heading = f"{COMMAND_SIGN}{one_line(shlex.join(argv))}\n"

@@ -14,8 +14,7 @@ from codeneedle.engines.mlx.folder import CONFIG, TOKENIZER, TOKENIZER_CONFIG
 from codeneedle.errors import WeightsUnusable
 from codeneedle.models.gguf import Weights
 from codeneedle.models.weights import sha256, short_name
-from codeneedle.system.files import cache_folder
-from codeneedle.system.machine import made_folder
+from codeneedle.system.files import cache_folder, made_folder
 
 ARCHITECTURE = "llama"
 """The one that is converted; of others there are folders made by mlx_lm.convert."""

@@ -18,7 +18,7 @@ from codeneedle.engines.mlx.settings import MlxSettings
 from codeneedle.errors import CellError
 from codeneedle.grid import Pair
 from codeneedle.records.record import Effective, KvBuffer, Status, Trouble
-from codeneedle.system import processes
+from codeneedle.system.environment import inherited
 from codeneedle.text import harmless, one_line
 
 KEY_VARIABLE = "CODENEEDLE_MLX_KEY"
@@ -48,7 +48,7 @@ def environment() -> dict[str, str]:
     """Of a child: it asks no server for models, and may use another BLAS."""
     offline = {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1"}
     preloaded = {n: os.environ[n] for n in ("LD_PRELOAD",) if n in os.environ}
-    return processes.clean(os.environ) | offline | preloaded
+    return inherited() | offline | preloaded
 
 
 class Line(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag=str.lower):

@@ -54,10 +54,10 @@ from codeneedle.errors import BadInput, CellError, MachineError, ToolFailed, Too
 from codeneedle.grid import Pair
 from codeneedle.records.record import Proof
 from codeneedle.system import processes
-from codeneedle.system.credentials import secret_in
+from codeneedle.system.environment import inherited, is_secret, secret_in
 from codeneedle.system.files import tail
 from codeneedle.system.orphans import noted
-from codeneedle.system.processes import free_port, is_secret
+from codeneedle.system.processes import free_port
 
 HOST = "127.0.0.1"
 
@@ -296,7 +296,7 @@ class Command(OpenAiEngine):
         child = stack.enter_context(
             noted(
                 argv,
-                env=processes.clean(os.environ) | env,
+                env=inherited() | env,
                 log=log,
                 file_limit_bytes=FILE_LIMIT_BYTES,
                 port=port,

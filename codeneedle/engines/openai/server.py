@@ -25,6 +25,7 @@ from codeneedle.system.files import tail
 from codeneedle.system.processes import (
     FILE_LIMIT_BYTES,
     Child,
+    members,
     stop,
 )
 from codeneedle.text import size
@@ -214,7 +215,7 @@ class Server(Served):
         """As of `engine.Served`: of its process group."""
         if self.child is None:
             return None
-        return machine.used_bytes(*machine.group_pids(self.child.pid))
+        return machine.used_bytes(*members(self.child.pid))
 
     def memory_bytes(self) -> int | None:
         """What its process group holds, on the host and on devices; None if unknown."""

@@ -13,8 +13,7 @@ from msgspec import Meta, Struct
 
 from codeneedle.errors import BadInput, did_you_mean
 from codeneedle.grid import Pair
-from codeneedle.system.credentials import secret_in
-from codeneedle.system.processes import is_secret
+from codeneedle.system.environment import is_secret, secret_in
 
 COMMAND = "command"
 ENDPOINT = "endpoint"

@@ -16,7 +16,7 @@ from codeneedle.probes.divergence.record import (
 )
 from codeneedle.probes.probe import ProbeContext, RunContext
 from codeneedle.records.record import Json, as_json
-from codeneedle.system import machine
+from codeneedle.system import files
 from codeneedle.system.files import locked, nap
 from codeneedle.text import size as size_phrase
 
@@ -234,7 +234,7 @@ def refuse_full_disk(
         tool.missing_bytes(folder, context=context, chunks=chunks)
         for context, chunks in sizes
     )
-    free = machine.free_disk_bytes(run.folder)
+    free = files.free_disk_bytes(run.folder)
     if needed + SPARE_BYTES > free:
         raise FolderUnusable(
             folder=run.folder,

@@ -27,10 +27,9 @@ from codeneedle.errors import (
 )
 from codeneedle.records.record import Status
 from codeneedle.system import files, processes
-from codeneedle.system.credentials import secret_in
+from codeneedle.system.environment import inherited, is_secret, secret_in
 from codeneedle.system.files import tail
 from codeneedle.system.orphans import noted
-from codeneedle.system.processes import is_secret
 from codeneedle.text import duration, size, visible
 
 PLACEHOLDERS = ("base_url", "model", "out", "seed", "context", "here")
@@ -201,7 +200,7 @@ class Task:
         The key is in no other place: everybody can read a command line.
         """
         names = (name for name in self.passed_on if name in os.environ)
-        inherited = {name: os.environ[name] for name in names}
+        passed_on = {name: os.environ[name] for name in names}
         # Proxies, if passed on, are not for the server on this machine.
         local = "127.0.0.1,localhost"
         facts = {"no_proxy": local, "NO_PROXY": local}
@@ -214,7 +213,7 @@ class Task:
             facts |= {"OPENAI_BASE_URL": url, "OPENAI_API_BASE": url}
             facts |= {"OPENAI_API_KEY": key, "CODENEEDLE_API_KEY": key}
             facts |= {"CODENEEDLE_BASE_URL": url, "CODENEEDLE_MODEL": model}
-        return processes.clean(os.environ) | inherited | facts
+        return inherited() | passed_on | facts
 
 
 def emptied(folder: Path) -> Path:

@@ -3,14 +3,10 @@
 import math
 from collections.abc import Sequence
 from functools import partial
-from statistics import NormalDist
 
 from codeneedle.probes.evaluation.record import NAME, evaluation_of, first_of
 from codeneedle.probes.metrics import Loss, LossKind, Metric
 from codeneedle.records.record import CellRecord, Setup
-
-NOTABLE_LOSS = 0.05
-"""Loss of the mean score for which plan and verdict count samples: five points."""
 
 USUAL_FLIPS = 0.1
 """
@@ -19,27 +15,6 @@ Share of samples whose score differs from the reference's, before it is measured
 It is 5 to 15 % in published comparisons of caches, also between two runs of the
 reference.
 """
-
-POWER = 0.8
-"""Chance that so many samples show such a loss."""
-
-
-def samples_needed(flips: float, *, share: float, loss: float = NOTABLE_LOSS) -> int:
-    """
-    Number of samples that show a given loss of the mean score, with `POWER`.
-
-    Args:
-        flips: Share of samples whose score differs from the reference's.
-        share: Chance of an error on one side, as of `verdict.statistics.error_share`.
-        loss: Loss of the mean score.
-
-    Source:
-        Normal approximation; the variance of the difference of two scores of 0 or 1 is
-        the share that differs.
-    """
-    normal = NormalDist()
-    errors = normal.inv_cdf(1 - share) + normal.inv_cdf(POWER)
-    return math.ceil(errors**2 * max(flips, loss) / loss**2)
 
 
 def _scores(record: CellRecord, _setup: Setup) -> Sequence[float]:

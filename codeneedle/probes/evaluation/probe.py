@@ -30,7 +30,7 @@ from codeneedle.probes.evaluation.contract import (
     run,
     words_of,
 )
-from codeneedle.probes.evaluation.metrics import METRICS, USUAL_FLIPS, samples_needed
+from codeneedle.probes.evaluation.metrics import METRICS, USUAL_FLIPS
 from codeneedle.probes.evaluation.readers import AUTO, LINES_NAME, READERS, read
 from codeneedle.probes.evaluation.record import (
     NAME,
@@ -40,6 +40,7 @@ from codeneedle.probes.evaluation.record import (
     first_of,
 )
 from codeneedle.probes.metrics import METRICS as OF_CELL
+from codeneedle.probes.metrics import samples_needed
 from codeneedle.probes.probe import Probe, ProbeContext, RunContext
 from codeneedle.records.record import Json, Status, as_json
 from codeneedle.text import plural, time_span, visible

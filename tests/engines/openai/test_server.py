@@ -36,7 +36,7 @@ def test_memory_of_which_a_part_is_unknown_is_unknown(
     """A device that did not answer once would look like a small cache."""
     monkeypatch.setattr(server.machine, "nvidia_smi", lambda: "x" * has_devices or None)
     monkeypatch.setattr(server.machine, "group_rss_bytes", lambda _pid: host)
-    monkeypatch.setattr(server.machine, "group_pids", lambda _pid: [1])
+    monkeypatch.setattr(server, "members", lambda _pid: [1])
     monkeypatch.setattr(server.machine, "used_bytes", lambda *_pids: device)
     client = SimpleNamespace(prompt_tokens=len)
     made = Server(client=client, command=(), child=SimpleNamespace(pid=1))

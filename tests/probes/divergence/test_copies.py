@@ -30,7 +30,7 @@ from codeneedle.probes.divergence.copies import (
 from codeneedle.probes.divergence.record import Divergence
 from codeneedle.probes.probe import ProbeContext
 from codeneedle.records.record import from_json
-from codeneedle.system import machine
+from codeneedle.system import files
 
 F16, K4 = Pair("f16", "f16"), Pair("q4_0", "f16")
 BEGIN = -1
@@ -146,7 +146,7 @@ def test_contexts_and_disk_are_checked_before_the_first_cell(made_run, monkeypat
     PROBE.conditions(made_run(tool, contexts=(), chunks=2))
     assert [(1024, 2)] == [(each["context"], each["chunks"]) for each in tool.checked]
 
-    monkeypatch.setattr(machine, "free_disk_bytes", lambda _: 0)
+    monkeypatch.setattr(files, "free_disk_bytes", lambda _: 0)
     with pytest.raises(FolderUnusable, match="take 2"):
         PROBE.conditions(made_run(tool, chunks=2))
 

@@ -24,7 +24,7 @@ from codeneedle.records.record import Status, Trouble, from_json
 from codeneedle.records.store import Store
 from codeneedle.sweep import runner
 from codeneedle.sweep.runner import CellEnded, Runner
-from codeneedle.system import machine
+from codeneedle.system import files
 
 TEXT = "".join(f"line {at}: {at * 7919:x}\n" for at in range(400))
 SHA256 = "326cc5e1e3102cf43e309a411ca022b51be876568a5d8b3dbef7c17e6b781796"
@@ -165,11 +165,11 @@ def test_a_disk_that_is_too_small_is_refused_before_anything_starts(
     tool = FakeDivergence()
     run = made_run(tool, contexts=(512, 1024), chunks=4)
     needed = 2 * 4000 + comparison.SPARE_BYTES
-    monkeypatch.setattr(machine, "free_disk_bytes", lambda _: needed - 1)
+    monkeypatch.setattr(files, "free_disk_bytes", lambda _: needed - 1)
     with pytest.raises(FolderUnusable, match=r"take 7\.8 KiB"):
         PROBE.conditions(run)
 
-    monkeypatch.setattr(machine, "free_disk_bytes", lambda _: needed)
+    monkeypatch.setattr(files, "free_disk_bytes", lambda _: needed)
     assert PROBE.conditions(run)
     assert [] == tool.calls
 

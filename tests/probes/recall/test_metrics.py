@@ -105,6 +105,7 @@ def test_short_replies_tell_no_writing_speed() -> None:
     short = replace(made_round(FIRST), predicted_tokens=1, predicted_ms=0.001)
 
     assert [] == values("decode", [short])
+    assert [] == values("decode", [replace(made_round(FIRST), predicted_ms=0.0)])
     assert [800.0] == values("decode", [made_round(FIRST)])
 
 
