@@ -181,14 +181,18 @@ def transcript(context: typer.Context) -> None:
 
     What the chat template drops, and what does not fit the context, is named.
     """
-    from codeneedle.cli.sweep import counted_transcript
+    from msgspec.structs import replace
+
+    from codeneedle.cli.sweep import planned
     from codeneedle.probes.transcript.answers import choice
+    from codeneedle.probes.transcript.probe import PROBE, turns_of
 
     request, execution = context.obj
     with _stderr().status("rendering conversations"):
-        counted, tokens = counted_transcript(request, execution)
-    file = str(request.transcript.file)
-    _show(choice(file, counted, context=tokens))
+        plan = planned(replace(request, probes=(PROBE.name,)), execution)[0]
+        settings = request.transcript
+        counted = turns_of(settings, plan.engine, plan.context)
+    _show(choice(str(settings.file), counted, context=plan.context))
 
 
 @submit.command(cls=SweepCommand)

@@ -501,7 +501,8 @@ def _cell_phrase(progress: SweepProgress, pair: Pair, cell: RunningCell) -> str:
         return f"{where}  loading"
     at = ""
     if step.total > 1:
-        at = f"round {min(step.done + 1, step.total)} of {step.total}  "
+        number = min(step.done + 1, step.total)
+        at = f"{progress.probe.step} {number} of {step.total}  "
     return f"{where}  {at}{visible(step.phrase)}{_rest_of_reading(cell)}"
 
 

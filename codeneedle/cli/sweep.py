@@ -27,12 +27,10 @@ from codeneedle.grid import RUNS, Pair, most_precise
 from codeneedle.models.pretrained import path_of
 from codeneedle.models.weights import sha256
 from codeneedle.probes.probe import Probe, RunContext
-from codeneedle.probes.transcript.choice import CountedTurn
-from codeneedle.probes.transcript.probe import TranscriptSettings, turns_of
-from codeneedle.probes.transcript.record import NAME as TRANSCRIPT
 from codeneedle.records.record import Run
 from codeneedle.records.store import SETUP
 from codeneedle.report.plan import time_phrase
+from codeneedle.report.selection import default_metric
 from codeneedle.sweep import plan as planning
 from codeneedle.sweep.decide import (
     PROBE,
@@ -64,9 +62,6 @@ from codeneedle.system.signals import (
 from codeneedle.text import plural, sweep_command, visible
 from codeneedle.verdict.judge import Limits, judge
 from codeneedle.verdict.trust import trusted, trusted_records
-
-HEADLINES = {"matched", "recall-logp"}
-"""What reports show of recall where no metric is named."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -189,21 +184,6 @@ def planned(request: Request, execution: Execution) -> list[Plan]:
         )
         for name, page in found
     ]
-
-
-def counted_transcript(
-    request: Request, execution: Execution
-) -> tuple[Sequence[CountedTurn], int]:
-    """
-    The turns that the first page would force or leave out, and its context.
-
-    Raises:
-        CodeneedleError: As `planned`; and if the conversations cannot be rendered.
-    """
-    asked = structs.replace(request, probes=(TRANSCRIPT,))
-    plan = planned(asked, execution)[0]
-    settings = plan.request.chosen(TRANSCRIPT, TranscriptSettings)
-    return turns_of(settings, plan.engine, plan.context), plan.context
 
 
 def refuse(plans: Sequence[Plan]) -> list[tuple[str, ...]]:
@@ -497,8 +477,9 @@ class _Page:
 
     def _told(self, progress: SweepProgress, what: str) -> int:
         """Tell *what* became of a probe, and what comes next; the exit code."""
-        metric = progress.metrics[0].name
-        folder = self.plan.store.folder
+        metric, folder = progress.metrics[0].name, self.plan.store.folder
+        if (run := self._read()) and metric == default_metric([run]):
+            metric = ""
         lines = [f"{probe_phrase(progress.probe)}: {what}", "look at them:"]
         lines += next_commands(progress.name, metric, folder.parent.parent)
         if progress.failures:
@@ -514,9 +495,16 @@ def _is_comparable(run: Run) -> bool:
 
 
 def next_commands(name: str, metric: str, out: Path) -> list[str]:
-    """The commands that show *metric* of the run *name* in *out*, a line each."""
+    """
+    The commands that show a run, a line each.
+
+    Args:
+        name: Of the run.
+        metric: Name of what to show; empty for what is shown where none is named.
+        out: Folder of all run folders.
+    """
     words = [name]
-    if metric not in HEADLINES:
+    if metric:
         words += ["--metric", metric]
     if out != RUNS:
         words += ["--out", str(out)]

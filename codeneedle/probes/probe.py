@@ -106,7 +106,7 @@ class Step:
     How far a probe is.
 
     Attributes:
-        done: Steps behind it; for recall, rounds.
+        done: Steps behind it; `Probe.step` says of what.
         total: Steps that it takes.
         what: What it does now, as a phrase.
         within: How far the request of this step is; None before a server says so.
@@ -434,6 +434,7 @@ class Probe(ABC):
             holds for all others, which wait for it: `ProbeContext.calibrate`.
         is_timed: Whether it measures time, and has the machine for itself; its first
             metric is the speed of writing.
+        step: What one of its steps is, for the progress of a cell.
     """
 
     name: str
@@ -451,6 +452,7 @@ class Probe(ABC):
     asks_functions: bool = False
     calibrates: bool = False
     is_timed: bool = False
+    step: str = "round"
 
     # --- before the first cell
 

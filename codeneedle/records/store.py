@@ -111,7 +111,6 @@ class Store:
 
     Attributes:
         folder: Its path.
-        is_shared: Whether sweeps of other shares may add records now.
         is_void: Whether its setup and records do not count: they are of a former setup,
             and the next sweep will `set_aside` them.
     """
@@ -120,7 +119,6 @@ class Store:
         self.folder = folder
         self._setup: Setup | None = None
         self._lock: Lock | None = None
-        self.is_shared = False
         self.is_void = False
 
     @property
@@ -162,11 +160,11 @@ class Store:
                         raise self._busy(path, share) from error
                     self._lock = self._lock or lock
                 self._refuse_other_cut(share)
-            self.is_shared, self.is_void = bool(share), False
+            self.is_void = False
             try:
                 yield
             finally:
-                self._lock, self.is_shared = None, False
+                self._lock = None
 
     def _refuse_other_cut(self, share: str) -> None:
         """Stop if a share of another number of shares is being swept."""

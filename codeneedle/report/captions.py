@@ -1,7 +1,7 @@
 """Captions: what a run was measured on, and what marks and words in a grid mean."""
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 
 from codeneedle.errors import NothingToShow
 from codeneedle.grid import Pair, most_precise
@@ -218,17 +218,29 @@ PAIRS_NAMED = 4
 """Pairs that a line of the legend names before it counts the others."""
 
 
-def legend_entries(setup: Setup, cells: Cells, metric: Metric) -> list[tuple[str, str]]:
-    """Each mark and word in the grid, with its meaning."""
+def legend_entries(
+    setup: Setup, cells: Cells, metric: Metric, settled: Collection[Pair] = ()
+) -> list[tuple[str, str]]:
+    """Each mark and word in the grid, with its meaning; *settled* as `not_run`."""
     entries = [*_reference_entries(cells, metric), *_failure_entries(cells)]
     finished = (cell for cell in cells if cell.status == Status.FINISHED)
     if not all(cell.has_value for cell in finished):
         entries.append((NO_VALUE_WORD, no_value_phrase(setup, metric)))
-    if any(cell.status == frames.NOT_RUN and not cell.is_hole for cell in cells):
-        entries.append((NOT_RUN_WORD, "not run"))
+    entries += not_run(cells, settled)
     if shows_errors(cells, metric):
         entries.append(ERROR_ENTRY)
     return entries
+
+
+def not_run(cells: Cells, settled: Collection[Pair]) -> Iterator[tuple[str, str]]:
+    """The entry for pairs without a record; *settled* ones are left out on purpose."""
+    missing = [c.pair for c in cells if c.status == frames.NOT_RUN and not c.is_hole]
+    left = [pair for pair in missing if pair not in settled]
+    if not left and missing:
+        yield NOT_RUN_WORD, "not measured: the screening settled them"
+    elif missing:
+        only = f": {named_pairs(left)}; the screening settled the others"
+        yield NOT_RUN_WORD, f"not run{only if left != missing else ''}"
 
 
 def no_value_phrase(setup: Setup, metric: Metric) -> str:

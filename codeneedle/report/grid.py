@@ -94,6 +94,7 @@ def _summary_row(run: Run, columns: Sequence[Metric], found: "Verdict") -> list[
 def grid(run: Run, metric: Metric, found: "Verdict") -> Iterator[Block]:
     """Heading, grid, legend, and the pairs that are within, beyond and open."""
     from codeneedle.report.verdict import metric_entries
+    from codeneedle.sweep.decide import settled
 
     cells = frames.cells_frame(run, metric)
     described = captions.described(metric) + captions.combined(metric, cells)
@@ -101,7 +102,7 @@ def grid(run: Run, metric: Metric, found: "Verdict") -> Iterator[Block]:
     yield values(cells, metric)
     yield Facts(
         [
-            *captions.legend_entries(run.setup, cells, metric),
+            *captions.legend_entries(run.setup, cells, metric, settled(found)),
             *captions.floor_entries(run, metric, cells),
             *metric_entries(found, metric.name),
         ]

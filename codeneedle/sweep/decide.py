@@ -3,11 +3,15 @@
 import math
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
+from dataclasses import replace
 
+from codeneedle.errors import RequestError
 from codeneedle.grid import Pair
 from codeneedle.probes import PROBES
 from codeneedle.probes.probe import Times
 from codeneedle.records.record import CellRecord, Run, Setup
+from codeneedle.records.store import SWEEP
+from codeneedle.sweep.request import decoded
 from codeneedle.sweep.runner import Event, Runner
 from codeneedle.verdict.judge import Limits, Verdict, best_by_size, cache_size, judge
 from codeneedle.verdict.statistics import Word
@@ -142,6 +146,22 @@ def _cell_s(record: CellRecord, goal: int) -> float:
 def _reading_s(record: CellRecord, times: Times) -> float:
     """Seconds of one server of *record* without its questions."""
     return max(record.phases.total_s - times.questions_s, 0.0) / times.servers
+
+
+def settled(verdict: Verdict) -> set[Pair]:
+    """
+    The pairs that a sweep which decides measures no further, as it screened them alone.
+
+    Empty for other runs, and where the screening has proposed nothing.
+    """
+    run = verdict.run
+    try:
+        decides = decoded(run.sweep, source=SWEEP).decide
+    except RequestError:
+        return set()
+    records = tuple(each for each in run.records if each.probe in SCREENS)
+    proposed = decides and finalists(replace(run, records=records), verdict.limits)
+    return {each.pair for each in records} - {*proposed} if proposed else set()
 
 
 def finalists(run: Run, limits: Limits) -> list[Pair]:

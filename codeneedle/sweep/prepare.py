@@ -309,6 +309,8 @@ def _stored(plan: Plan, stored: Setup) -> Fitted:
 
     Raises:
         OtherSetup: If its corpus was trimmed, which is forbidden now.
+        BadInput: If recall is to have functions written, and another probe has chosen
+            functions to force alone.
     """
     if stored.corpus.is_trimmed and not plan.request.fit:
         raise OtherSetup(
@@ -316,6 +318,14 @@ def _stored(plan: Plan, stored: Setup) -> Fitted:
             key="corpus",
             stored="one that was trimmed to the context",
             wanted="all of it (--no-fit)",
+        )
+    ask = _function_settings(plan).ask
+    is_foreign = stored.forced and not stored.needles and RECALL not in stored.probes
+    if is_foreign and ask and Ask.WRITTEN in ask.parts:
+        raise BadInput(
+            source=f"--ask {ask}",
+            reason=f"{plan.store.folder} was begun without functions to write",
+            hint="Use --ask forced, or another folder with --out.",
         )
     facts = replace(
         stored.corpus,

@@ -118,7 +118,7 @@ class Runner:
             without.
         tries_reference: Whether a reference that has nothing to lose ends the sweep.
         workers: What measures, side by side; by default one on the whole machine.
-        alone: What measures probes that take times.
+        alone: What measures probes that take times; None for the first of *workers*.
     """
 
     run: RunContext
@@ -135,7 +135,6 @@ class Runner:
 
     def __post_init__(self) -> None:
         self.workers = self.workers or [Worker(engine=self.run.engine)]
-        self.alone = self.alone or self.workers[0]
 
     def sweep(
         self,
@@ -167,9 +166,7 @@ class Runner:
         """
         walk = _Walk(self, probe, pairs)
         walk.refuse_blank()
-        workers = self.workers
-        if probe.is_timed and self.alone:
-            workers = [self.alone]
+        workers = [self.alone or self.workers[0]] if probe.is_timed else self.workers
         if len(workers) == 1:
             walk.tell = tell
             self._work(workers[0], walk)
@@ -260,6 +257,7 @@ class Runner:
         """Measure cells of *walk* until none is left."""
         while (pair := walk.take()) is not None:
             try:
+                walk.tell(CellStarted(pair))
                 with self._alone(walk, pair):
                     if not walk.takes_over(pair):
                         self._cell(worker, walk, pair)
@@ -271,10 +269,10 @@ class Runner:
     @contextlib.contextmanager
     def _alone(self, walk: "_Walk", pair: Pair) -> Iterator[None]:
         """
-        Without other shares, where *pair* is a cell that they need, too.
+        Keep other shares from *pair* for a block if they need that cell, too.
 
-        All need the reference, and what the first cell of a probe may set for all
-        others. One share measures it, the others wait and go by what that has stored.
+        All need the reference, and the first cell of a probe that calibrates. One share
+        measures it; the others wait, and go by what that has stored.
         """
 
         def wait() -> None:
@@ -289,11 +287,9 @@ class Runner:
         def is_common() -> bool:
             return walk.is_led() or pair == most_precise(walk.pairs)
 
-        walk.tell(CellStarted(pair))
         with contextlib.ExitStack() as stack:
-            if self.store.is_shared and is_common():
-                lock = self.store.alone(walk.probe.name, waiting=wait)
-                stack.enter_context(lock)
+            if is_common():
+                stack.enter_context(self.store.alone(walk.probe.name, waiting=wait))
                 walk.refresh()
                 if not is_common():
                     stack.close()
@@ -302,59 +298,16 @@ class Runner:
     def _cell(
         self, worker: Worker, walk: "_Walk", pair: Pair, goal: int | None = None
     ) -> CellRecord:
-        position, probe = walk.pairs.index(pair) + 1, walk.probe
-        cell = self._context(worker, pair, walk, goal)
-        started = now()
-        kept = cell.former.observation if cell.former else None
-
-        def made(record: CellRecord) -> CellRecord:
-            record = replace(
-                record,
-                position=cell.former.position if cell.former else position,
-                started=cell.former.started if cell.former else started,
-                device=worker.device,
-            )
-            partial = replace(record, observation=record.observation or kept)
-            return partial if partial.is_partial else record
-
-        def keep(observation: Json) -> None:
-            nonlocal kept
-            # Answers of a server that fell back are of something else.
-            if cell.fallback or walk.of_others(pair):
-                return
-            self._refuse_replaced_weights(cell)
-            kept = observation
-            whole = cell.former if cell.former and not cell.former.is_partial else None
-            status = whole.status if whole else Status.INTERRUPTED
-            record = _record(
-                probe, cell, status, reason=STOPPED, observation=observation
-            )
-            # What was added to the settings is not all there yet.
-            record = replace(record, setup=whole.setup if whole else "")
-            self.store.add(made(record))
-
-        def calibrate(facts: Json) -> None:
-            self._refuse_replaced_weights(cell)
-            self.store.calibrate(_base(probe.name), facts)
-            self.know({_base(probe.name): facts})
-
-        cell.keep, cell.calibrate = keep, calibrate
+        """Measure a cell and store its record, unless that would lose numbers."""
+        draft = self._draft(worker, walk, pair, goal)
         try:
-            with occupied(
-                self.store.name,
-                alone=probe.is_timed,
-                waiting=functools.partial(self._wait, cell) if self.may_wait else None,
-            ):
-                record = self._measured(probe, cell)
-            if walk.is_aborted and not record.has_numbers:
-                raise KeyboardInterrupt  # noqa: TRY301 - its server was ended for that
+            record = self._measured(walk, draft)
         except KeyboardInterrupt:
-            record = made(_record(probe, cell, Status.INTERRUPTED, reason=STOPPED))
+            record = draft.record(Status.INTERRUPTED, reason=STOPPED)
             walk.tell(CellEnded(walk.of_others(pair) or self._stored(record)))
             raise
         finally:
-            worker.previous_end = cell.previous_end
-        record = made(record)
+            worker.previous_end = draft.cell.previous_end
         self._refuse_full_disk(record)
         with walk.changed:
             # Where files have no locks, another share may have measured it as well.
@@ -368,45 +321,73 @@ class Runner:
         walk.count(record)
         return record
 
-    def _context(
-        self, worker: Worker, pair: Pair, walk: "_Walk", goal: int | None
-    ) -> ProbeContext:
+    def _draft(
+        self, worker: Worker, walk: "_Walk", pair: Pair, goal: int | None
+    ) -> "_Draft":
+        """A cell before it is measured."""
+
         def tell(step: Step) -> None:
             if walk.is_aborted:
                 raise KeyboardInterrupt
             walk.tell(CellStepped(pair, step))
 
+        def calibrate(facts: Json) -> None:
+            self._refuse_replaced_weights(cell)
+            self.store.calibrate(_base(walk.probe.name), facts)
+            self.know({_base(walk.probe.name): facts})
+
         former = self.store.record(pair, walk.probe.name)
         is_kept = former and (former.is_partial or self.store.is_outgrown(former))
-        return ProbeContext(
+        cell = ProbeContext(
             run=replace(self.run, engine=worker.engine),
             pair=pair,
             logs=self.store.logs(),
             tell=tell,
+            calibrate=calibrate,
             former=former if goal or is_kept else None,
             goal=goal,
             previous_end=worker.previous_end,
         )
+        draft = _Draft(
+            cell=cell,
+            probe=walk.probe.name,
+            position=walk.pairs.index(pair) + 1,
+            device=worker.device,
+            observation=cell.former.observation if cell.former else None,
+        )
+        cell.keep = functools.partial(self._keep, walk, draft)
+        return draft
 
-    def _measured(self, probe: Probe, cell: ProbeContext) -> CellRecord:
-        """The record of *cell*; a failure is one with a status."""
-        self._refuse_replaced_weights(cell)
-        try:
-            self._preflight(cell)
-            observation = probe.measure(cell)
-        except CellError as error:
+    def _keep(self, walk: "_Walk", draft: "_Draft", observation: Json) -> None:
+        """Store what was observed of a cell so far."""
+        # Answers of a server that fell back are of something else.
+        if draft.cell.fallback or walk.of_others(draft.cell.pair):
+            return
+        self._refuse_replaced_weights(draft.cell)
+        draft.observation = observation
+        self.store.add(draft.so_far())
+
+    def _measured(self, walk: "_Walk", draft: "_Draft") -> CellRecord:
+        """The record of a cell; a failure is one with a status."""
+        cell = draft.cell
+        waiting = functools.partial(self._wait, cell) if self.may_wait else None
+        with occupied(self.store.name, alone=walk.probe.is_timed, waiting=waiting):
             self._refuse_replaced_weights(cell)
-            return _record(
-                probe,
-                cell,
-                Status(error.status),
-                reason=one_line(str(error)),
-                log_excerpt=error.log_excerpt,
-            )
-        self._refuse_replaced_weights(cell)
-        seen = cell.fallback or Trouble(Status.FINISHED, "")
-        reason = one_line(seen.reason)
-        return _record(probe, cell, seen.status, reason=reason, observation=observation)
+            try:
+                self._preflight(cell)
+                observation = walk.probe.measure(cell)
+            except CellError as error:
+                status, excerpt = Status(error.status), error.log_excerpt
+                record = draft.record(status, reason=str(error), log_excerpt=excerpt)
+            else:
+                trouble = cell.fallback or Trouble(Status.FINISHED, "")
+                record = draft.record(
+                    trouble.status, reason=trouble.reason, observation=observation
+                )
+            self._refuse_replaced_weights(cell)
+        if walk.is_aborted and not record.has_numbers:
+            raise KeyboardInterrupt  # its server was ended for that
+        return record
 
     def _preflight(self, cell: ProbeContext) -> None:
         """
@@ -466,29 +447,75 @@ class Runner:
             raise FolderUnusable(folder=self.store.folder, reason=reason)
 
 
-def _record(
-    probe: Probe,
-    cell: ProbeContext,
-    status: Status,
-    *,
-    reason: str = "",
-    observation: Json | None = None,
-    log_excerpt: tuple[str, ...] = (),
-) -> CellRecord:
-    return CellRecord(
-        pair=cell.pair,
-        probe=probe.name,
-        status=status,
-        started="",
-        reason="" if status is Status.FINISHED else reason,
-        command=cell.command,
-        effective=cell.effective,
-        phases=cell.phases.after(cell.former.phases) if cell.former else cell.phases,
-        peak_rss_bytes=cell.peak_rss_bytes,
-        device_bytes=cell.device_bytes,
-        log_excerpt=log_excerpt,
-        observation=observation,
-    )
+@dataclass(slots=True, kw_only=True)
+class _Draft:
+    """
+    A cell while it is measured, and what its record has in any case.
+
+    Attributes:
+        cell: What its probe is given.
+        probe: Name of the probe.
+        position: Place in the running order, from 1.
+        device: Phrase of the worker.
+        observation: What was observed so far; None if nothing was.
+        started: When it began.
+    """
+
+    cell: ProbeContext
+    probe: str
+    position: int
+    device: str
+    observation: Json | None
+    started: str = field(default_factory=now)
+
+    def record(
+        self,
+        status: Status,
+        *,
+        reason: str = "",
+        observation: Json | None = None,
+        log_excerpt: tuple[str, ...] = (),
+    ) -> CellRecord:
+        """
+        The record with *status*.
+
+        Place and date are those of the first server of the cell. One that ended early
+        has what was observed so far.
+        """
+        cell, former = self.cell, self.cell.former
+        record = CellRecord(
+            pair=cell.pair,
+            probe=self.probe,
+            status=status,
+            started=former.started if former else self.started,
+            reason=one_line(reason),
+            position=former.position if former else self.position,
+            command=cell.command,
+            effective=cell.effective,
+            phases=cell.phases.after(former.phases) if former else cell.phases,
+            peak_rss_bytes=cell.peak_rss_bytes,
+            device_bytes=cell.device_bytes,
+            log_excerpt=log_excerpt,
+            observation=observation,
+            device=self.device,
+        )
+        partial = replace(record, observation=observation or self.observation)
+        return partial if partial.is_partial else record
+
+    def so_far(self) -> CellRecord:
+        """
+        The record while it is measured: of an interrupted cell.
+
+        A whole one that is asked for more keeps its status, and the setup without what
+        was added.
+        """
+        former = self.cell.former
+        if former is None or former.is_partial:
+            return self.record(Status.INTERRUPTED, reason=STOPPED)
+        record = self.record(
+            former.status, reason=former.reason, observation=self.observation
+        )
+        return replace(record, setup=former.setup)
 
 
 class _Stopped(Exception):  # noqa: N818 - named after the fact
@@ -519,13 +546,15 @@ class _Walk:
         self._runner = runner
         self._observed = self._stored()
         self.records = self._trusted()
+        # Before it is known what is left: what another process stores then is new.
+        before = {pair: self._record(pair) for pair in pairs}
         self._left = pending(
             pairs,
             store=runner.store,
             probe=probe.name,
             retry_failed=runner.retry_failed,
         )
-        self._seen = {pair: self._record(pair) for pair in self._left}
+        self._seen = {pair: before[pair] for pair in self._left}
         self._measuring: set[Pair] = set()
         self._failures: list[str] = []
 

@@ -71,6 +71,16 @@ def test_the_current_cell_tells_its_round(progress):
     assert "8/16" in shown
 
 
+def test_the_steps_of_divergence_are_chunks(progress):
+    progress.probe = PROBES["divergence"]
+    progress.note(CellStarted(PAIRS[0]))
+    progress.note(CellStepped(PAIRS[0], Step(2, 8, "comparing at 512 tokens")))
+
+    view = printed(live_view(progress), width=100)
+
+    assert "chunk 3 of 8  comparing at 512 tokens" in view
+
+
 def test_a_cell_tells_how_far_the_text_is_read_and_how_long_that_takes(progress):
     cell = progress.running[PAIRS[0]] = RunningCell()
     within = Progress(2048, 6843, is_prompt=True)

@@ -131,9 +131,9 @@ def test_plan_says_what_would_be_fetched_and_fetches_nothing(codeneedle, tmp_pat
 @pytest.mark.parametrize(
     ("metric", "out", "arguments"),
     [
-        ("matched", RUNS, "a/b"),
+        ("", RUNS, "a/b"),
         ("kld", RUNS, "a/b --metric kld"),
-        ("matched", Path("my runs; rm -r x"), "a/b --out 'my runs; rm -r x'"),
+        ("", Path("my runs; rm -r x"), "a/b --out 'my runs; rm -r x'"),
     ],
 )
 def test_the_commands_that_come_next_are_quoted_for_a_shell(metric, out, arguments):
@@ -163,6 +163,8 @@ def test_one_sweep_measures_all_probes_and_a_second_start_does_nothing(priced):
     assert 0 == told.returncode, told.stderr
     assert ["finished"] * 6 == statuses(folder)
     assert all(f"{probe}: 2 of 2 cells finished" in told.stderr for probe in PROBES)
+    assert "  codeneedle grid tiny/needle-nano\n" in told.stderr
+    assert "  codeneedle grid tiny/needle-nano --metric kld\n" in told.stderr
     assert set(PROBES) == set(settings)
     assert [256, 512] == settings["divergence"]["contexts"]
     assert [0, 256] == settings["throughput"]["depths"]
@@ -602,4 +604,8 @@ def test_deciding_screens_all_pairs_and_measures_a_few(folder):
     assert 2 <= len(recalled) <= 6
     assert "worth measuring further: " in told.stderr
     assert "nothing to do" in again.stderr
+    legend = called(folder, "grid", "tiny", "--metric", "recall-logp").stdout
+    assert ("the screening settled" in legend) == (len(recalled) < 6)
+    screen = called(folder, "grid", "tiny", "--metric", "kld").stdout
+    assert "the screening settled" not in screen
     assert cells == {path.name for path in (folder / RUN / "cells").iterdir()}

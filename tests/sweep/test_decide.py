@@ -26,7 +26,14 @@ from codeneedle.grid import Pair
 from codeneedle.probes.recall.record import Recall, recall_of
 from codeneedle.probes.recall.settings import Ask, RecallSettings
 from codeneedle.records.record import Phases, Run, Status, as_json
-from codeneedle.sweep.decide import decide, finalists, further, spent_share, time_s
+from codeneedle.sweep.decide import (
+    decide,
+    finalists,
+    further,
+    settled,
+    spent_share,
+    time_s,
+)
 from codeneedle.sweep.prepare import prepare
 from codeneedle.sweep.runner import CellStarted, Runner
 from codeneedle.verdict.judge import Limits, judge
@@ -100,6 +107,10 @@ def test_only_pairs_that_may_replace_the_recommended_one_are_asked():
     )
 
     assert {REFERENCE: 32, "q8_0/q4_0": 32} == asked
+
+
+def test_a_pair_of_the_size_of_the_recommended_one_is_not_asked():
+    assert {} == goals({"q8_0/q4_0": WITHIN, "q4_0/q8_0": OPEN})
 
 
 def test_without_a_recommended_pair_all_that_are_smaller_are_asked():
@@ -388,6 +399,12 @@ def test_finalists_are_those_of_which_none_is_smaller_and_nearer():
     ]
 
 
+def test_a_pair_of_the_size_of_the_reference_is_no_finalist():
+    run = screened({"f16/f16": 0.001, "q8_0/q8_0": 0.002})
+
+    assert [REFERENCE, "q8_0/q8_0"] == [str(pair) for pair in finalists(run, Limits())]
+
+
 def test_of_many_finalists_five_are_spread_evenly():
     pairs = ["bf16/q8_0", "q8_0/q8_0", "q8_0/q5_1", "q5_1/q5_1", "q5_1/q5_0"]
     pairs += ["q5_0/q5_0", "q5_0/q4_1", "q4_1/q4_1", "q4_0/q4_0"]
@@ -402,6 +419,19 @@ def test_of_many_finalists_five_are_spread_evenly():
         str(found[1]),
         str(found[-1]),
     ]
+
+
+def test_what_a_screening_did_not_propose_is_settled_in_a_sweep_that_decides():
+    run = screened({"bf16/q8_0": 0.001, "q8_0/bf16": 0.003, "q8_0/q4_0": 0.2})
+    decided = replace(run, sweep='probes = ["divergence", "recall"]\ndecide = true\n')
+
+    found = finalists(run, Limits())
+    assert {Pair.parse(each) for each in ("q8_0/bf16", "q8_0/q4_0")} == settled(
+        judge(decided)
+    )
+    assert not settled(judge(decided)) & {*found}
+    assert set() == settled(judge(run)) == settled(judge(replace(run, sweep="[")))
+    assert set() == settled(judge(replace(decided, records=())))
 
 
 def test_where_all_is_beyond_the_limit_nothing_is_worth_measuring():

@@ -452,6 +452,21 @@ def test_other_probes_that_ask_for_functions_get_lines_to_force_alone():
     assert ((), forced.text) == (alone.setup.needles, alone.text)
 
 
+def test_functions_to_write_are_refused_in_a_folder_that_was_begun_without_them():
+    opening = replace(made_probe("opening"), asks_functions=True)
+    begun = prepare(replace(planned(), probes=(opening,)))
+    assert begun.setup.forced
+
+    for ask in (Ask.WRITTEN, Ask.BOTH):
+        written = planned(PROBES["recall"], recall=RecallSettings(ask=ask))
+        with pytest.raises(BadInput, match=f"--ask {ask}: .* without functions to w"):
+            prepare(written)
+        with pytest.raises(BadInput, match="without functions to write"):
+            refuse_unfit(written)
+    forced = planned(PROBES["recall"], recall=RecallSettings(ask=Ask.FORCED))
+    assert begun.setup.forced == prepare(forced).setup.forced
+
+
 DIVERGENCE = made_probe("divergence")
 
 

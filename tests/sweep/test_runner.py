@@ -911,6 +911,20 @@ def test_a_cell_that_another_process_has_measured_is_not_begun(store):
     assert theirs == store.record(PAIRS[2], "recall")
 
 
+def test_a_record_that_comes_while_a_sweep_looks_for_what_is_left_stands(
+    store, monkeypatch
+):
+    def meanwhile(*args, **facts):
+        left = pending(*args, **facts)
+        of_another(store)
+        return left
+
+    monkeypatch.setattr(runner, "pending", meanwhile)
+    walk(store, script := Script(), pairs=PAIRS[:1])
+
+    assert [] == script.measured
+
+
 @pytest.mark.parametrize("error", [None, KeyboardInterrupt()])
 def test_the_first_record_of_a_cell_that_two_measured_stands(store, error):
     theirs = made_record(PAIRS[0], [made_round(NEEDLE)])

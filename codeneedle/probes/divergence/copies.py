@@ -325,6 +325,7 @@ PROBE = CopyProbe(
     layout=CopyConditions,
     needs=frozenset({Ability.DIVERGENCE}),
     screens=True,
+    step="chunk",
     counts_tokens=True,
     calibrates=True,
 )

@@ -303,6 +303,7 @@ PROBE = DivergenceProbe(
     grows=("contexts", "chunks"),
     needs=frozenset({Ability.DIVERGENCE}),
     screens=True,
+    step="chunk",
     calibrates=True,
 )
 

@@ -35,7 +35,7 @@ from codeneedle.records.record import (
     as_json,
 )
 from codeneedle.system import machine
-from codeneedle.text import one_line
+from codeneedle.text import one_line, plural
 
 DEPTHS = (0, 4096)
 """Default depths in tokens; the length of the corpus is added."""
@@ -299,6 +299,7 @@ PROBE = ThroughputProbe(
     grows=("depths",),
     needs=frozenset({Ability.SPEED}),
     is_timed=True,
+    step="depth",
 )
 
 
@@ -340,7 +341,8 @@ def _measured(
     before: Sequence[DepthSpeeds],
 ) -> Speeds:
     total, done = len(chosen.depths), len(before)
-    context.step(done, total, f"depth {depth:,}")
+    where = f"after {plural(depth, 'token')}"
+    context.step(done, total, where)
     return tool.measure(
         SpeedTask(
             pair=context.pair,
@@ -354,7 +356,7 @@ def _measured(
             depth, chosen.prompt_tokens, before[-1] if before else None
         ),
         note=context.observe_tool,
-        progress=lambda what: context.step(done, total, f"depth {depth:,}: {what}"),
+        progress=lambda what: context.step(done, total, f"{where}: {what}"),
     )
 
 

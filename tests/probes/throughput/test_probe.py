@@ -148,7 +148,7 @@ def test_each_depth_is_measured_by_a_run_of_its_own(made_run):
     assert [(0, 3), (0, 3), (1, 3), (1, 3), (2, 3), (2, 3)] == [
         (step.done, step.total) for step in steps
     ]
-    assert "depth 128: prompt run 1/2" == steps[-1].what
+    assert "after 128 tokens: prompt run 1/2" == steps[-1].what
 
 
 def test_a_depth_that_fails_is_a_gap_and_so_are_deeper_ones(made_run):
