@@ -43,7 +43,6 @@ from codeneedle.sweep.decide import (
 )
 from codeneedle.sweep.plan import Plan
 from codeneedle.sweep.prepare import (
-    Counts,
     prepare,
     refuse_shared_folders,
     refuse_unfit,
@@ -114,10 +113,9 @@ def sweep(request: Request, execution: Execution, console: Console, wish: Wish) 
             plans = checked(request, execution, console)
             if phrase := time_phrase(plans):
                 say(console, phrase)
-            counts: Counts = {}
             return max(
                 _Page(
-                    plan, console, wish, counts, is_last=plan is plans[-1], began=began
+                    plan, console, wish, is_last=plan is plans[-1], began=began
                 ).sweep()
                 for plan in plans
             )
@@ -230,7 +228,6 @@ class _Page:
     plan: Plan
     console: Console
     wish: Wish
-    counts: Counts
     is_last: bool
     began: float
 
@@ -363,7 +360,7 @@ class _Page:
                 mended = f"it is kept as {damaged}, and made anew"
                 note_lines(self.console, [f"the setup could not be read: {mended}"])
             with working(self.console, "fitting the corpus to the context"):
-                run = prepare(plan, self.counts)
+                run = prepare(plan)
             note_lines(self.console, run.notes)
             return run
 
