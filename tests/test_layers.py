@@ -141,7 +141,6 @@ OF_ONE_PROBE = {
     "report/speeds.py": "throughput by depth",
     "report/speed_pictures.py": "likewise",
     "report/llama_form.py": "divergence as llama.cpp's maintainers read it",
-    "report/receipt.py": "the least divergence that is no mistake",
 }
 """Reports that are about what one probe measures, and what is still to go."""
 

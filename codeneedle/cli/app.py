@@ -325,7 +325,7 @@ def heatmap(
                     it.metric,
                     difference=difference,
                     zoom=zoom,
-                    found=found,
+                    verdict=found,
                     folder=folder,
                 )
             )

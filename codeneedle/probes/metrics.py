@@ -82,6 +82,9 @@ class Loss:
                 return reference - value
 
 
+LEAST_DIVERGENCE = 0.1
+"""How far below 0 rounding may bring a mean divergence, in nats."""
+
 NOTABLE_LOSS = 0.05
 """Loss of the mean score for which plan and verdict count samples: five points."""
 

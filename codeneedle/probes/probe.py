@@ -430,6 +430,8 @@ class Probe(ABC):
             given; empty for none.
         asks_functions: Whether it asks for functions of the corpus: `Setup.forced` and,
             for recall, `Setup.needles`.
+        makes_texts: Whether the seed of a run decides its texts, and its conditions do
+            not tell them.
         calibrates: Whether the first pair that it measures, the reference, sets what
             holds for all others, which wait for it: `ProbeContext.calibrate`.
         is_timed: Whether it measures time, and has the machine for itself; its first
@@ -450,6 +452,7 @@ class Probe(ABC):
     neutral: frozenset[str] = frozenset()
     asked_by: str = ""
     asks_functions: bool = False
+    makes_texts: bool = False
     calibrates: bool = False
     is_timed: bool = False
     step: str = "round"

@@ -30,18 +30,18 @@ def answers(
         BadInput: If no run has a record of the pair.
         UnknownName: If it was asked for nothing of that name.
     """
-    found = [
+    measured = [
         (run, record) for run in runs for record in run.records if record.pair == pair
     ]
-    if not found:
+    if not measured:
         raise BadInput(
             source=pair,
             reason=f"no record in {', '.join(run.name for run in runs)}",
             hint=f"See which pairs it has: codeneedle grid {runs[0].name}",
         )
     if function is None:
-        return _overviews(found)
-    named = [(run, answer) for run, record in found for answer in of(run, record)]
+        return _overviews(measured)
+    named = [(run, answer) for run, record in measured for answer in of(run, record)]
     chosen = [
         (run, answer)
         for run, answer in named
@@ -65,10 +65,10 @@ def of(run: Run, record: CellRecord) -> Iterator[Answer]:
         yield from PROBES[record.probe].answers(run, record)
 
 
-def _overviews(found: Sequence[tuple[Run, CellRecord]]) -> Document:
+def _overviews(measured: Sequence[tuple[Run, CellRecord]]) -> Document:
     """Programs that measured a pair, with what they proved; then its answers."""
-    for run in {id(run): run for run, _ in found}.values():
-        records = [record for of, record in found if of is run]
+    for run in {id(run): run for run, _ in measured}.values():
+        records = [record for of, record in measured if of is run]
         yield Heading(f"{run.name}  {records[0].pair}")
         for command in dict.fromkeys(each.command for each in records):
             of_command = [each for each in records if each.command == command]

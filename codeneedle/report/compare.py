@@ -2,13 +2,14 @@
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from codeneedle.document import Document, Heading, Lines, Table
 from codeneedle.grid import Pair
 from codeneedle.probes import PROBES
 from codeneedle.probes.metrics import LossKind, Metric
+from codeneedle.probes.probe import Probe
 from codeneedle.records.comparability import WALL, differences, other_kernels
 from codeneedle.records.record import Json, Run, Setup
 from codeneedle.report import captions, data
@@ -88,7 +89,8 @@ def compare(first: Run, second: Run) -> Comparison:
     Units (needles, chunks, questions) are paired by name where text and needles are the
     same; those count that both references answered. Refused are speeds of different
     machines, memory of different contexts, divergence across builds or CPU features,
-    and probes with different settings.
+    probes with different settings, and probes of which the corpus or the seed decides
+    the text where that differs.
     """
     probes = tuple(PROBES.values())
     ours, theirs = (pair_table(run, probes) for run in (first, second))
@@ -116,22 +118,22 @@ def _change(
     columns: tuple[Column, Column], tables: tuple[PairTable, PairTable], tested: int
 ) -> Change:
     ours, theirs = columns
-    runs = (tables[0].run, tables[1].run)
-    setups = (runs[0].setup, runs[1].setup)
+    setups = (tables[0].run.setup, tables[1].run.setup)
     values = {
         pair: (cell.value, theirs.cell(pair).value)
         for pair, cell in ours.cells.items()
         if cell.has_value and theirs.cell(pair).has_value
     }
-    metric = ours.metric
-    refused = _refused(metric, setups) or _refused_settings(ours.probe, runs)
-    if refused or not metric.loss or not values or not _are_paired(*setups):
-        return Change(metric=metric, values=values, refused=refused)
+    change = Change(metric=ours.metric, values=values)
+    if reason := next(_refusals(ours, *setups), ""):
+        return replace(change, refused=f"not compared: {reason}")
+    is_paired = not PROBES[ours.probe].asks_functions or _are_paired(*setups)
+    if not ours.metric.loss or not values or not is_paired:
+        return change
     gaps = _gaps(ours, tables, list(values))
     if not gaps:
-        return Change(metric=metric, values=values)
-    bounds = interval(gaps, ALPHA / 2 / max(tested, 1))
-    return Change(metric=metric, values=values, bounds=bounds)
+        return change
+    return replace(change, bounds=interval(gaps, ALPHA / 2 / max(tested, 1)))
 
 
 def _gaps(
@@ -162,18 +164,25 @@ def _answered(column: Column, table: PairTable, pair: Pair) -> dict[str, float]:
     return {name: value for name, value in units.items() if name not in silent}
 
 
-def _refused(metric: Metric, setups: tuple[Setup, Setup]) -> str:
-    """Why values of *metric* must not be compared; empty if they may."""
-    first, second = setups
+def _refusals(column: Column, first: Setup, second: Setup) -> Iterator[str]:
+    """Why values of *column* must not be compared; nothing if they may."""
+    metric, probe = column.metric, PROBES[column.probe]
     if metric.is_distance and (kernels := _other_kernels(first, second)):
-        return f"not compared: other {visible(kernels)}"
+        yield f"other {visible(kernels)}"
     if metric.group == "speed" and first.machine != second.machine:
-        return "not compared: speeds of different machines"
+        yield "speeds of different machines"
     if metric.group == "memory" and first.context != second.context:
-        return "not compared: memory of different contexts"
-    if metric.group == "quality" and first.corpus.sha256 != second.corpus.sha256:
-        return "not compared: another text"
-    return ""
+        yield "memory of different contexts"
+    is_other = probe.asks_functions and first.corpus.sha256 != second.corpus.sha256
+    is_other |= probe.makes_texts and first.seed != second.seed
+    if metric.group == "quality" and is_other:
+        yield "another text"
+    ours, theirs = (_settings(probe, setup) for setup in (first, second))
+    other = [key for key in {**ours, **theirs} if ours.get(key) != theirs.get(key)]
+    if other:
+        yield f"other {', '.join(map(visible, other))} of {probe.name}"
+    if refusal := probe.refusal(first, second):
+        yield refusal
 
 
 def _other_kernels(first: Setup, second: Setup) -> str:
@@ -181,20 +190,10 @@ def _other_kernels(first: Setup, second: Setup) -> str:
     return other_kernels(builds, (first.cpu_features, second.cpu_features))
 
 
-def _refused_settings(probe: str, runs: tuple[Run, Run]) -> str:
-    """Why what *probe* measured in two runs is not the same; empty if it is."""
-    first, second = (_settings(probe, run.setup) for run in runs)
-    other = [key for key in {**first, **second} if first.get(key) != second.get(key)]
-    if other:
-        return f"not compared: other {', '.join(map(visible, other))} of {probe}"
-    refusal = PROBES[probe].refusal(runs[0].setup, runs[1].setup)
-    return f"not compared: {refusal}" if refusal else ""
-
-
-def _settings(probe: str, setup: Setup) -> Json:
+def _settings(probe: Probe, setup: Setup) -> Json:
     """Settings of *probe* that decide its answers."""
-    stored = setup.probes.get(probe, {})
-    return {k: value for k, value in stored.items() if k not in PROBES[probe].neutral}
+    stored = setup.probes.get(probe.name, {})
+    return {k: value for k, value in stored.items() if k not in probe.neutral}
 
 
 def _are_paired(first: Setup, second: Setup) -> bool:
@@ -208,30 +207,30 @@ NOTHING_SHARED = "They share no metric with values of the same pair."
 """Instead of a table of changes."""
 
 
-def comparison_document(found: Comparison) -> Document:
+def comparison_document(comparison: Comparison) -> Document:
     """Setups, then metrics over all pairs, then pair by pair."""
-    yield from summary(found)
-    for change in found.changes:
+    yield from summary(comparison)
+    for change in comparison.changes:
         if not change.refused:
             yield Heading(f"{change.metric.name}: {change.metric.label}")
             rows = list(_pair_rows(change))
             yield Table(["K/V", "first", "second", "change"], rows, words={"K/V"})
 
 
-def summary(found: Comparison) -> Document:
+def summary(comparison: Comparison) -> Document:
     """How the setups differ, and what changed over all pairs."""
-    first, second = captions.names_of([found.first, found.second])
+    first, second = captions.names_of([comparison.first, comparison.second])
     yield Heading(f"{second} compared with {first}")
-    setups = found.setups or (("nothing differs", "", ""),)
+    setups = comparison.setups or (("nothing differs", "", ""),)
     heading = ["setup", "first", "second"]
     yield Table(heading, setups, words=heading)
     heading = ["metric", "change", "from", "to", "the second is"]
-    rows = list(_change_rows(found))
+    rows = list(_change_rows(comparison))
     yield Table(heading, rows, words={heading[0], heading[-1]})
-    yield Lines([found.remark if rows else NOTHING_SHARED])
+    yield Lines([comparison.remark if rows else NOTHING_SHARED])
 
 
-def comparison_object(found: Comparison) -> dict[str, Any]:
+def comparison_object(comparison: Comparison) -> dict[str, Any]:
     """
     One object; null where there is no number.
 
@@ -241,14 +240,14 @@ def comparison_object(found: Comparison) -> dict[str, Any]:
     ``unit_of_change``, ``words``, ``pairs``: ``k``, ``v``, ``first``, ``second``).
     """
     return {
-        "first": str(found.first.folder),
-        "second": str(found.second.folder),
+        "first": str(comparison.first.folder),
+        "second": str(comparison.second.folder),
         "setups": [
             {"name": name, "first": was, "second": now}
-            for name, was, now in found.setups
+            for name, was, now in comparison.setups
         ],
-        "remark": found.remark,
-        "metrics": [_change_object(each) for each in found.changes],
+        "remark": comparison.remark,
+        "metrics": [_change_object(each) for each in comparison.changes],
     }
 
 
@@ -269,9 +268,9 @@ def _change_object(each: Change) -> dict[str, Any]:
     }
 
 
-def _change_rows(found: Comparison) -> Iterator[list[str]]:
+def _change_rows(comparison: Comparison) -> Iterator[list[str]]:
     """What changed, a row per metric, or why it is not compared."""
-    for each in found.changes:
+    for each in comparison.changes:
         bounds = each.bounds
         ends = (bounds.mean, bounds.low, bounds.high) if bounds else (math.nan,) * 3
         yield [each.metric.name, *(_change_text(each, end) for end in ends), each.words]

@@ -52,9 +52,9 @@ def csv_name(name: str) -> str:
     return re.sub(r"\W+", "_", name)
 
 
-def json_text(found: object) -> str:
-    """*found* as indented JSON, with a line end; null for a number that is none."""
-    whole = json.dumps(strict(found), indent=2, ensure_ascii=False, allow_nan=False)
+def json_text(value: object) -> str:
+    """*value* as indented JSON, with a line end; null for a number that is none."""
+    whole = json.dumps(strict(value), indent=2, ensure_ascii=False, allow_nan=False)
     return f"{whole}\n"
 
 

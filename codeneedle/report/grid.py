@@ -26,7 +26,7 @@ def report(
     runs: Sequence[Run],
     metrics: Sequence[Metric],
     also: Sequence[Metric],
-    found: Sequence["Verdict"],
+    verdicts: Sequence["Verdict"],
 ) -> Document:
     """
     The summary of all *runs*, then the grids of each with what it was measured on.
@@ -36,12 +36,12 @@ def report(
         metrics: Each shown as a grid; the last in the summary, with its range and
             what is beyond the limit.
         also: Further metrics of the summary, before that one.
-        found: The verdict on each run.
+        verdicts: The verdict on each run.
     """
-    yield summary(runs, metrics[-1], also, found)
-    for run, on in zip(runs, found, strict=True):
+    yield summary(runs, metrics[-1], also, verdicts)
+    for run, verdict in zip(runs, verdicts, strict=True):
         for metric in metrics:
-            yield from grid(run, metric, on)
+            yield from grid(run, metric, verdict)
         yield Lines(captions.cautions(run.setup), style="bold")
         yield Facts(captions.facts(run), is_quiet=True)
 
@@ -50,7 +50,7 @@ def summary(
     runs: Sequence[Run],
     metric: Metric,
     also: Sequence[Metric],
-    found: Sequence["Verdict"],
+    verdicts: Sequence["Verdict"],
 ) -> Table:
     """
     One row per run, in the form of the published table.
@@ -65,13 +65,14 @@ def summary(
         f"{metric.name}\nrange",
         "beyond\nthe limit",
     ]
-    rows = [_summary_row(run, columns, on) for run, on in zip(runs, found, strict=True)]
+    both = zip(runs, verdicts, strict=True)
+    rows = [_summary_row(run, columns, verdict) for run, verdict in both]
     if not rows[1:]:  # its name stands above its grid
         return Table(heading[1:], [rows[0][1:]], words={heading[-1]})
     return Table(heading, rows, words={heading[0], heading[-1]})
 
 
-def _summary_row(run: Run, columns: Sequence[Metric], found: "Verdict") -> list[str]:
+def _summary_row(run: Run, columns: Sequence[Metric], verdict: "Verdict") -> list[str]:
     # A live grid needs no statistics: they take a second to load.
     from codeneedle.report.verdict import beyond_phrase
 
@@ -87,11 +88,11 @@ def _summary_row(run: Run, columns: Sequence[Metric], found: "Verdict") -> list[
         str(of) if spread.cells == of else f"{spread.cells} of {of}",
         *(_mean_and_sd(each, frames.spread(tables[each.name])) for each in columns),
         f"{low} - {high}" if spread.cells else NO_VALUE_WORD,
-        beyond_phrase(found, metric.name) or NO_VALUE_WORD,
+        beyond_phrase(verdict, metric.name) or NO_VALUE_WORD,
     ]
 
 
-def grid(run: Run, metric: Metric, found: "Verdict") -> Iterator[Block]:
+def grid(run: Run, metric: Metric, verdict: "Verdict") -> Iterator[Block]:
     """Heading, grid, legend, and the pairs that are within, beyond and open."""
     from codeneedle.report.verdict import metric_entries
     from codeneedle.sweep.decide import settled
@@ -102,9 +103,9 @@ def grid(run: Run, metric: Metric, found: "Verdict") -> Iterator[Block]:
     yield values(cells, metric)
     yield Facts(
         [
-            *captions.legend_entries(run.setup, cells, metric, settled(found)),
+            *captions.legend_entries(run.setup, cells, metric, settled(verdict)),
             *captions.floor_entries(run, metric, cells),
-            *metric_entries(found, metric.name),
+            *metric_entries(verdict, metric.name),
         ]
     )
     yield Lines(
@@ -171,15 +172,15 @@ def grid_rows(runs: Sequence[Run], metrics: Sequence[Metric]) -> Iterator[data.R
 
 
 def grid_objects(
-    runs: Sequence[Run], metrics: Sequence[Metric], found: Sequence["Verdict"]
+    runs: Sequence[Run], metrics: Sequence[Metric], verdicts: Sequence["Verdict"]
 ) -> list[dict[str, Any]]:
     """
     A list of runs: setup without the needles' text, metrics, and a cell per pair.
 
-    Values are unrounded; null where there is none. *found* has a verdict on each run.
+    Values are unrounded; null where there is none.
     """
-    both = zip(runs, found, strict=True)
-    return [_run_object(run, metrics, on) for run, on in both]
+    both = zip(runs, verdicts, strict=True)
+    return [_run_object(run, metrics, verdict) for run, verdict in both]
 
 
 def _keys(cell: Cell) -> dict[str, str]:
@@ -190,7 +191,7 @@ def _keys(cell: Cell) -> dict[str, str]:
 
 
 def _run_object(
-    run: Run, metrics: Sequence[Metric], found: "Verdict"
+    run: Run, metrics: Sequence[Metric], verdict: "Verdict"
 ) -> dict[str, Any]:
     columns = frames.cells_frames(run, metrics)
     reference = frames.reference(columns[metrics[0].name])
@@ -201,8 +202,8 @@ def _run_object(
         "words": {
             name: {
                 str(standing.pair): word
-                for standing in found.compared
-                if (word := found.word(standing.pair, name))
+                for standing in verdict.compared
+                if (word := verdict.word(standing.pair, name))
             }
             for name in columns
         },

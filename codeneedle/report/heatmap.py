@@ -357,7 +357,7 @@ def draw(
     *,
     difference: bool = False,
     zoom: bool = False,
-    found: Verdict,
+    verdict: Verdict,
     folder: Path,
 ) -> tuple[Path, Path]:
     """
@@ -369,7 +369,7 @@ def draw(
         difference: Whether to draw each pair's value less the reference's; the files
             are then called ``heatmap-METRIC-difference``.
         zoom: Whether the colours span the values, not the metric's natural bounds.
-        found: The verdict on the run: pairs beyond the limit by *metric* are bold.
+        verdict: The verdict on the run: pairs beyond the limit by *metric* are bold.
         folder: Where the files go; made if it does not exist.
 
     Returns:
@@ -379,7 +379,7 @@ def draw(
         NothingToShow: If no cell has a value.
         FolderUnusable: If the disk refuses.
     """
-    picture = picture_of(run, metric, found, difference=difference, zoom=zoom)
+    picture = picture_of(run, metric, verdict, difference=difference, zoom=zoom)
     if all(square.is_gap for row in picture.squares for square in row):
         raise captions.nothing_to_show(run, metric.name)
     name = f"heatmap-{metric.name}{'-difference' if difference else ''}"
@@ -417,7 +417,7 @@ def drawn(
 def picture_of(
     run: Run,
     metric: Metric,
-    found: Verdict,
+    verdict: Verdict,
     *,
     difference: bool = False,
     zoom: bool = False,
@@ -442,7 +442,7 @@ def picture_of(
         colours, caption = "around zero", f"difference, {caption}"
         label = number(base, digits=metric.digits)
         title = f"{metric.label}: difference from {reference} ({label})"
-    beyond = {c.pair for c in cells if found.word(c.pair, metric.name) == Word.BEYOND}
+    beyond = {c.pair for c in cells if verdict.word(c.pair, metric.name) == Word.BEYOND}
     return Picture(
         k_types=tuple(frames.k_types(cells)),
         v_types=tuple(frames.v_types(cells)),
@@ -451,7 +451,7 @@ def picture_of(
         colours=colours,
         caption=caption,
         title=_capital(f"{title}{better(metric)}"),
-        notes=_notes(run, metric, cells, found),
+        notes=_notes(run, metric, cells, verdict),
         facts=run_facts(run),
         reference=reference,
     )
@@ -496,7 +496,7 @@ def run_facts(run: Run) -> tuple[str, ...]:
     )
 
 
-def _notes(run: Run, metric: Metric, cells: Cells, found: Verdict) -> tuple[str, ...]:
+def _notes(run: Run, metric: Metric, cells: Cells, verdict: Verdict) -> tuple[str, ...]:
     reference = frames.reference(cells)
     return (
         *captions.cautions(run.setup),
@@ -504,7 +504,7 @@ def _notes(run: Run, metric: Metric, cells: Cells, found: Verdict) -> tuple[str,
         *map(_capital, unmeasured_lines(run, metric)),
         *map(_capital, incomplete_lines(run, cells)),
         *filter(None, [_capital(reference_note(cells))]),
-        *(_word_note(*each) for each in metric_entries(found, metric.name)),
+        *(_word_note(*each) for each in metric_entries(verdict, metric.name)),
     )
 
 

@@ -14,8 +14,9 @@ from codeneedle.document import Block, Document, Facts, Heading, Lines, Table
 from codeneedle.engines.engine import Estimate, Statistics
 from codeneedle.errors import BadInput
 from codeneedle.grid import Pair, bits, most_precise_first
-from codeneedle.probes.divergence.record import Compared, divergence_of
-from codeneedle.records.record import CellRecord
+from codeneedle.probes import frames
+from codeneedle.probes.divergence.record import NAME, Compared, divergence_of
+from codeneedle.records.record import CellRecord, Run
 from codeneedle.report import captions
 from codeneedle.report.verdict import front
 from codeneedle.text import NO_VALUE_WORD, number
@@ -45,25 +46,29 @@ class Dialect:
     build: Callable[[Iterable[Pair]], str]
 
 
-def llama_form(found: Verdict, dialect: Dialect) -> Document:
+def of_divergence(run: Run) -> Run:
+    """*run* with the records that `llama_form` shows."""
+    return frames.of_probe(run, NAME)
+
+
+def llama_form(verdict: Verdict, dialect: Dialect) -> Document:
     """
-    A table for each context of the run that *found* judges.
+    A table for each context of the run that *verdict* judges.
 
     Raises:
         BadInput: If divergence was not measured.
     """
-    run = found.run
+    run = verdict.run
     compared = {
         record.pair: (record, seen)
-        for record in run.records
+        for record in of_divergence(run).records
         if record.has_numbers and (seen := divergence_of(record))
-        if record.probe == "divergence"
     }
     if not compared:
         raise BadInput(
             source=run.name,
             reason="has no divergence, which this form is of",
-            hint="It comes from: codeneedle sweep --probe divergence",
+            hint=f"It comes from: codeneedle sweep --probe {NAME}",
         )
     pairs = most_precise_first(compared)
     stored = (at.context for _, seen in compared.values() for at in seen.contexts)
@@ -76,7 +81,7 @@ def llama_form(found: Verdict, dialect: Dialect) -> Document:
             pair: at for pair in pairs if (at := compared[pair][1].at(context))
         }
         parts += _part(at_context, reference)
-    commands = list(_commands(found, records, reference, dialect))
+    commands = list(_commands(verdict, records, reference, dialect))
     return [*parts, Facts(captions.facts(run)), Lines(commands, copied="Commands")]
 
 
@@ -101,14 +106,14 @@ def _bits(pair: Pair) -> str:
     return f"{sum(known) / 2:g}" if len(known) == len(sizes) else NO_VALUE_WORD
 
 
-def _figures(found: Statistics) -> list[str]:
+def _figures(statistics: Statistics) -> list[str]:
     return [
-        _estimate(found.ppl, 4),
-        _estimate(ppl_difference(found), 4),
-        _estimate(found.kld, 6),
-        _estimate(found.dp_mean, 3),
-        _estimate(found.dp_rms, 3),
-        _estimate(found.same_top, 2),
+        _estimate(statistics.ppl, 4),
+        _estimate(ppl_difference(statistics), 4),
+        _estimate(statistics.kld, 6),
+        _estimate(statistics.dp_mean, 3),
+        _estimate(statistics.dp_rms, 3),
+        _estimate(statistics.same_top, 2),
     ]
 
 
@@ -119,14 +124,14 @@ def _estimate(each: Estimate, digits: int) -> str:
     return f"{shown} ± {number(each.error, digits=digits)}"
 
 
-def ppl_difference(found: Statistics) -> Estimate:
+def ppl_difference(statistics: Statistics) -> Estimate:
     """
     PPL of a pair less that of the base, with the error that the tool states.
 
     The three relative errors e give the covariance of both logarithms, as
     (e_pair^2 + e_base^2 - e_ratio^2) / 2; the tool computes it likewise.
     """
-    pair, base, ratio = found.ppl, found.ppl_base, found.ppl_ratio
+    pair, base, ratio = statistics.ppl, statistics.ppl_base, statistics.ppl_ratio
     value = pair.value - base.value
     if pair.error is None or base.error is None or ratio.error is None:
         return Estimate(value, None)
@@ -137,10 +142,10 @@ def ppl_difference(found: Statistics) -> Estimate:
 
 
 def _commands(
-    found: Verdict, records: Sequence[CellRecord], reference: str, dialect: Dialect
+    verdict: Verdict, records: Sequence[CellRecord], reference: str, dialect: Dialect
 ) -> Iterator[str]:
     """The same figures by hand, and the build option for pairs worth compiling."""
-    settings = found.run.setup.probes.get("divergence", {})
+    settings = verdict.run.setup.probes.get(NAME, {})
     contexts = settings.get("contexts", [])
     yield f"# text.txt: {settings.get('text', '')}"
     for record in records:
@@ -152,13 +157,13 @@ def _commands(
         yield shlex.join(dialect.compares(record.command))
     if len(contexts) > 1:
         yield f"# likewise at contexts of {', '.join(map(str, contexts))} tokens"
-    worth = worth_compiling(found)
+    worth = worth_compiling(verdict)
     if worth:
         yield "# CUDA kernels of the pairs that lose least for their size:"
         yield f"# {dialect.build(worth)}"
 
 
-def worth_compiling(found: Verdict) -> list[Pair]:
+def worth_compiling(verdict: Verdict) -> list[Pair]:
     """Pairs of which no other as small loses less, without those beyond the limit."""
-    pairs = [each.pair for each in front(found) if each.word is not Word.BEYOND]
+    pairs = [each.pair for each in front(verdict) if each.word is not Word.BEYOND]
     return most_precise_first(pairs)

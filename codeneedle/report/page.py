@@ -56,9 +56,9 @@ def page(
         weights_of: The header that predicts the caches of a run.
     """
     names = captions.names_of(runs)
-    found = [judge(run, limits) for run in runs]
+    verdicts = [judge(run, limits) for run in runs]
     shown = []
-    for name, each in zip(names, found, strict=True):
+    for name, each in zip(names, verdicts, strict=True):
         spell = asks_for(each.run.setup.engine)
         shown.append({"name": name, **_run_facts(each, spell, weights_of(each.run))})
     both = compare.summary(compare.compare(*runs)) if len(runs) == PAIR else ()
@@ -70,7 +70,7 @@ def page(
         title=", ".join(names),
         data=_script_json({"runs": shown, "colours": [hex_of(c) for c in RAMP]}),
         comparison=html(both),
-        verdicts=[html(_verdict(each)) for each in found],
+        verdicts=[html(_verdict(each)) for each in verdicts],
         facts=[html(_facts(run)) for run in runs],
         plotly=Markup(_closed(get_plotlyjs())),  # noqa: S704 - the library's own file
         script=Markup(folder.joinpath("page.js").read_text(encoding="utf-8")),  # noqa: S704 - ours
@@ -81,11 +81,11 @@ PAIR = 2
 """Runs that are compared with each other on a page."""
 
 
-def _verdict(found: Verdict) -> Document:
+def _verdict(verdict: Verdict) -> Document:
     """What pairs lose; what to set stands above it."""
-    if found.compared:
-        yield losses(found, found.standings)
-    yield Lines(sentences(found))
+    if verdict.compared:
+        yield losses(verdict, verdict.standings)
+    yield Lines(sentences(verdict))
 
 
 def _facts(run: Run) -> Document:
@@ -108,31 +108,33 @@ def _closed(script: str) -> str:
     return script.replace("</script", "<\\/script")
 
 
-def _run_facts(found: Verdict, spell: Spell, weights: Weights | None) -> dict[str, Any]:
+def _run_facts(
+    verdict: Verdict, spell: Spell, weights: Weights | None
+) -> dict[str, Any]:
     """What the script shows of one run."""
-    run = found.run
+    run = verdict.run
     table = pair_table(run, tuple(PROBES.values()))
     by_pair: dict[Pair, list[Answer]] = {}
     for record in run.records:
         by_pair.setdefault(record.pair, []).extend(answers.of(run, record))
     return {
-        "headline": headline(found, spell),
-        "reference": visible(str(found.reference)) if found.reference else "",
+        "headline": headline(verdict, spell),
+        "reference": visible(str(verdict.reference)) if verdict.reference else "",
         "k": list(dict.fromkeys(visible(pair.k) for pair in table.pairs)),
         "v": list(dict.fromkeys(visible(pair.v) for pair in table.pairs)),
         "metrics": [
-            _metric(column, table, found)
+            _metric(column, table, verdict)
             for column in table.columns
             if column.has_values
         ],
-        "front": _front(found),
+        "front": _front(verdict),
         "maps": list(_maps(by_pair)),
         "answers": _answers(by_pair),
         "memory": _memory(weights, table.pairs),
     }
 
 
-def _metric(column: Column, table: PairTable, found: Verdict) -> dict[str, Any]:
+def _metric(column: Column, table: PairTable, verdict: Verdict) -> dict[str, Any]:
     """One metric of the switch: a cell per pair, with what a pointer shows of it."""
     metric, cells = column.metric, list(column.cells.values())
     rounds = frames.most_observations(cells)
@@ -143,34 +145,36 @@ def _metric(column: Column, table: PairTable, found: Verdict) -> dict[str, Any]:
         "better": metric.better,
         "digits": metric.digits,
         "ends": [scale.low, scale.high],
-        "note": found.silent.get(metric.name, ""),
-        "cells": [_cell(column, pair, found) for pair in table.pairs],
+        "note": verdict.silent.get(metric.name, ""),
+        "cells": [_cell(column, pair, verdict) for pair in table.pairs],
     }
 
 
-def _cell(column: Column, pair: Pair, found: Verdict) -> dict[str, Any]:
-    cell, standing = column.cell(pair), found.standing(pair)
+def _cell(column: Column, pair: Pair, verdict: Verdict) -> dict[str, Any]:
+    cell, standing = column.cell(pair), verdict.standing(pair)
     row = standing.row(column.metric.name) if standing else None
     interval = ""
     if row and math.isfinite(row.bounds.high):
         ends = (row.bounds.low, row.bounds.high)
-        interval = " .. ".join(found.limits.phrase(row.kind, end) for end in ends)
+        interval = " .. ".join(verdict.limits.phrase(row.kind, end) for end in ends)
     return {
         "value": cell.value if cell.has_value else None,
         "n": cell.n,
         "loss": interval,
-        "verdict": found.word(pair, column.metric.name),
+        "verdict": verdict.word(pair, column.metric.name),
         "word": "" if cell.has_value else captions.cell_word(cell),
         "why": visible(f"{cell.status or 'not run'} {one_line(cell.reason)}".strip()),
     }
 
 
-def _front(found: Verdict) -> dict[str, Any]:
+def _front(verdict: Verdict) -> dict[str, Any]:
     """Memory against loss, and speed, of each pair that has them."""
-    best = {each.pair for each in front(found)}
+    best = {each.pair for each in front(verdict)}
     return {
-        "limit": found.limits.max_loss,
-        "limitText": found.limits.phrase(LossKind.PROBABILITY, found.limits.max_loss),
+        "limit": verdict.limits.max_loss,
+        "limitText": verdict.limits.phrase(
+            LossKind.PROBABILITY, verdict.limits.max_loss
+        ),
         "points": [
             {
                 "pair": visible(str(each.pair)),
@@ -180,9 +184,9 @@ def _front(found: Verdict) -> dict[str, Any]:
                 "high": row.bounds.high,
                 "speed": each.speed,
                 "onFront": each.pair in best,
-                "verdict": found.word(each.pair),
+                "verdict": verdict.word(each.pair),
             }
-            for each in found.compared
+            for each in verdict.compared
             if each.memory is not None and (row := _graded(each))
         ],
     }
@@ -197,11 +201,11 @@ def _graded(standing: Standing) -> Row | None:
 Answers = Mapping[Pair, Sequence[Answer]]
 
 
-def _maps(found: Answers) -> Iterator[dict[str, Any]]:
+def _maps(by_pair: Answers) -> Iterator[dict[str, Any]]:
     """How much of the answers is right by length and depth, of each task and pair."""
     judged = {
         pair: [each for each in of_pair if each.task and not each.error]
-        for pair, of_pair in found.items()
+        for pair, of_pair in by_pair.items()
     }
     for task in dict.fromkeys(each.task for of in judged.values() for each in of):
         of_task = {
@@ -250,7 +254,7 @@ def _mean(values: Iterable[float]) -> float | None:
     return math.fsum(known) / len(known) if known else None
 
 
-def _answers(found: Answers) -> dict[str, Any]:
+def _answers(by_pair: Answers) -> dict[str, Any]:
     """
     Answers beside what was expected: by pair and question, rows of two texts.
 
@@ -258,7 +262,7 @@ def _answers(found: Answers) -> dict[str, Any]:
     are counted.
     """
     left, left_out = ANSWER_CHARACTERS, 0
-    flat = [(pair, each) for pair, of in found.items() for each in of if each.beside]
+    flat = [(pair, each) for pair, of in by_pair.items() for each in of if each.beside]
     pairs: dict[str, dict[str, Any]] = {}
     for pair, answer in sorted(flat, key=lambda each: each[1].right):
         beside = answer.beside() if answer.beside and answer.right < 1 else ()

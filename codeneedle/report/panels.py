@@ -135,7 +135,8 @@ def panels_of(run: Run, metric: Metric) -> list[Panels]:
     """
     name = metric.name.removesuffix(_LOGP)
     asked = answers_by_length(run)
-    tasks = list(dict.fromkeys(each.task for found in asked.values() for each in found))
+    every = itertools.chain.from_iterable(asked.values())
+    tasks = list(dict.fromkeys(each.task for each in every))
     asking = [p.name for p in PROBES.values() if type(p).gaps is not Probe.gaps]
     chosen = [task for task in tasks if name in {task, *asking}]
     if not tasks and any(name in run.setup.probes for name in asking):
@@ -161,23 +162,23 @@ def _panels(
     cells: Sequence[Cell],
 ) -> Panels:
     of_task = {
-        pair: [each for each in found if each.task == task]
-        for pair, found in asked.items()
+        pair: [each for each in of_pair if each.task == task]
+        for pair, of_pair in asked.items()
     }
-    flat = [each for found in of_task.values() for each in found]
+    flat = [each for of_pair in of_task.values() for each in of_pair]
     reference = frames.reference(cells)
     base = of_task.get(reference, []) if reference else []
     is_logp = metric.name.endswith(_LOGP)
     left_out: dict[int, str] = {}
     not_asked: dict[Pair, dict[int, str]] = {}
     for record in run.records:
-        found = PROBES[record.probe].gaps(run, record) if record.has_numbers else ()
-        left_out |= _reasons(found, task, is_of_all=True)
-        not_asked[record.pair] = _reasons(found, task, is_of_all=False)
-    gaps: dict[int, list[Pair]] = {}
+        gaps = PROBES[record.probe].gaps(run, record) if record.has_numbers else ()
+        left_out |= _reasons(gaps, task, is_of_all=True)
+        not_asked[record.pair] = _reasons(gaps, task, is_of_all=False)
+    without: dict[int, list[Pair]] = {}
     for pair, reasons in not_asked.items():
         for length in reasons:
-            gaps.setdefault(length, []).append(pair)
+            without.setdefault(length, []).append(pair)
     return Panels(
         task=task,
         metric=metric,
@@ -205,7 +206,7 @@ def _panels(
             *(
                 f"{length:,} tokens: not asked of {named_pairs(pairs)}, with nothing "
                 "right at a shorter length"
-                for length, pairs in sorted(gaps.items())
+                for length, pairs in sorted(without.items())
             ),
         ),
     )
@@ -221,11 +222,11 @@ def _reasons(gaps: Iterable[Gap], task: str, *, is_of_all: bool) -> dict[int, st
 
 
 def _panel(
-    cell: Cell, found: Sequence[Answer], base: Sequence[Answer], *, is_logp: bool
+    cell: Cell, answers: Sequence[Answer], base: Sequence[Answer], *, is_logp: bool
 ) -> Panel:
     theirs = {each.name: each.right == 1 for each in base}
     by_place: dict[Place, list[Answer]] = {}
-    for each in found:
+    for each in answers:
         by_place.setdefault((each.length, each.depth), []).append(each)
     return Panel(
         pair=cell.pair,
@@ -235,15 +236,15 @@ def _panel(
             place: _spot(there, theirs, is_logp=is_logp)
             for place, there in by_place.items()
         },
-        whole=_spot(found, theirs, is_logp=is_logp),
+        whole=_spot(answers, theirs, is_logp=is_logp),
     )
 
 
 def _spot(
-    found: Iterable[Answer], theirs: Mapping[str, bool], *, is_logp: bool
+    answers: Iterable[Answer], theirs: Mapping[str, bool], *, is_logp: bool
 ) -> Spot:
     values, kinds = [], []
-    for each in found:
+    for each in answers:
         value = each.logp if is_logp else each.right
         if value is not None:
             values.append(value)

@@ -121,19 +121,19 @@ def measured_memory(run: Run, weights: Weights | None) -> Document:
             shown; one with the peak of a server goes first.
         weights: The model; None if nothing can be predicted.
     """
-    found = measured(run, weights)
-    contexts = sorted({each.context for each in found})
+    sizes = measured(run, weights)
+    contexts = sorted({each.context for each in sizes})
     lengths = " or ".join(f"{context:,}" for context in contexts)
-    where = f", context {lengths} tokens" if found else ""
-    on_device = any(each.device_mib is not None for each in found)
+    where = f", context {lengths} tokens" if sizes else ""
+    on_device = any(each.device_mib is not None for each in sizes)
     yield Heading(f"{run.name}: measured memory, MiB{where}")
     yield Table(
         ["K/V", *HEADINGS, *(["device"] if on_device else [])],
-        [[str(each.pair), *_measured_row(each, on_device=on_device)] for each in found],
+        [[str(each.pair), *_measured_row(each, on_device=on_device)] for each in sizes],
         words={"K/V"},
     )
     left_out = (f"left out: {line}" for line in _left_out(run))
-    yield Lines([*_conclusion(found), *left_out])
+    yield Lines([*_conclusion(sizes), *left_out])
 
 
 def measured(run: Run, weights: Weights | None) -> list[Measured]:
@@ -206,10 +206,10 @@ def _context(record: CellRecord) -> int:
 def _measured_row(each: Measured, *, on_device: bool) -> Iterator[str]:
     predictions = each.predicted or (None, None)
     sizes = zip((each.k_mib, each.v_mib), predictions, each.differs, strict=True)
-    for found, expected, differs in sizes:
+    for size_mib, expected, differs in sizes:
         # The blank aligns the digits of a column; a difference can be in the decimals.
-        digits = 2 if differs else _digits(found, 2)
-        yield f"{found:,.{digits}f}{DIFFERS_MARK if differs else ' '}"
+        digits = 2 if differs else _digits(size_mib, 2)
+        yield f"{size_mib:,.{digits}f}{DIFFERS_MARK if differs else ' '}"
         yield UNKNOWN if expected is None else f"{expected:,.{digits}f}"
     yield f"{each.per_1k_mib:.{1 if each.per_1k_mib >= _ONE_DECIMAL_FROM else 3}f}"
     further = (each.device_mib,) if on_device else ()
@@ -222,10 +222,10 @@ def _digits(size_mib: float, usual: int) -> int:
     return 0 if size_mib >= _NO_DECIMALS_FROM else usual
 
 
-def _conclusion(found: Sequence[Measured]) -> Iterator[str]:
-    predictable = [each for each in found if each.predicted]
+def _conclusion(sizes: Sequence[Measured]) -> Iterator[str]:
+    predictable = [each for each in sizes if each.predicted]
     off = [each for each in predictable if any(each.differs)]
-    if not found:
+    if not sizes:
         yield "no finished cell has the size of its KV cache in its log"
     elif not predictable:
         yield (

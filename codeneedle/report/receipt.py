@@ -25,8 +25,7 @@ from codeneedle.document import Document, Facts, Heading, Lines, Table
 from codeneedle.errors import BadInput
 from codeneedle.grid import Pair, most_precise_first
 from codeneedle.probes import PROBES
-from codeneedle.probes.divergence.record import LEAST_DIVERGENCE, NAME
-from codeneedle.probes.metrics import LossKind, Metric
+from codeneedle.probes.metrics import LEAST_DIVERGENCE, LossKind, Metric
 from codeneedle.records.comparability import WALL, other_kernels
 from codeneedle.records.record import Json, Run, Setup, Status
 from codeneedle.report.captions import status_word
@@ -188,15 +187,16 @@ def receipt_markdown(run: Run, dialect: "Dialect") -> str:
 
     Where divergence was measured the table is `llama_form`.
     """
-    from codeneedle.report.llama_form import llama_form
+    from codeneedle.report.llama_form import llama_form, of_divergence
     from codeneedle.report.markdown import markdown
     from codeneedle.verdict.judge import judge
 
-    found = judge(run)
-    table = replace(pair_table(run, tuple(PROBES.values())), verdict=found)
+    verdict = judge(run)
+    table = replace(pair_table(run, tuple(PROBES.values())), verdict=verdict)
     receipt = signed(_receipt(table))
-    if any(each.probe == NAME and each.has_numbers for each in run.records):
-        bare = replace(found, run=_without_paths(run))
+    divergence = of_divergence(run)
+    if any(each.has_numbers for each in divergence.records):
+        bare = replace(verdict, run=_without_paths(divergence))
         shown: Document = [*llama_form(bare, dialect), Lines([WALL])]
     else:
         shown = merged([receipt])
@@ -254,17 +254,13 @@ def _receipt(table: PairTable) -> Receipt:
         metrics=tuple((each.probe, each.metric.name) for each in columns),
         pairs=tuple(_pair_numbers(table, columns, pair) for pair in table.pairs),
         units=packed(
-            {e.metric.name: _units(table, e) for e in columns if _has_units(e)}
+            {e.metric.name: _units(table, e) for e in columns if e.metric.loss}
         ),
     )
 
 
 def _is_told(column: Column) -> bool:
     return column.has_values and (column.is_shown or column.metric.is_kept)
-
-
-def _has_units(column: Column) -> bool:
-    return column.metric.loss is not None
 
 
 def _conditions(setup: Setup) -> Conditions:
@@ -368,10 +364,9 @@ def _without_paths(run: Run) -> Run:
             probes={name: _bare(stored) for name, stored in setup.probes.items()},
         ),
         records=tuple(
-            replace(each, command=_words(each.command))
-            for each in run.records
-            if each.probe == NAME
+            replace(each, command=_words(each.command)) for each in run.records
         ),
+        again=(),
         sweep="",
     )
 
@@ -435,7 +430,7 @@ def read_receipts(names: Iterable[str]) -> list[Receipt]:
         BadInput: If a text cannot be read, is too long, or has none, and if a receipt
             was damaged, cannot be true, or is of another version.
     """
-    found: dict[str, Receipt] = {}
+    by_sum: dict[str, Receipt] = {}
     for name in names:
         receipts = list(receipts_in(_text(name), source=name))
         if not receipts:
@@ -445,14 +440,14 @@ def read_receipts(names: Iterable[str]) -> list[Receipt]:
                 hint=f"A receipt is a line that begins with {MARK} and is printed by: "
                 "codeneedle receipt NAME",
             )
-        found.update({each.sha256: each for each in receipts})
-    if len(found) > MOST_RECEIPTS:
+        by_sum.update({each.sha256: each for each in receipts})
+    if len(by_sum) > MOST_RECEIPTS:
         raise BadInput(
-            source=f"{len(found)} receipts",
+            source=f"{len(by_sum)} receipts",
             reason=f"are more than the {MOST_RECEIPTS} that can stand side by side",
             hint="Merge fewer at once.",
         )
-    return list(found.values())
+    return list(by_sum.values())
 
 
 def _text(name: str) -> str:
@@ -664,9 +659,9 @@ def _metric(probe: str, name: str) -> Metric:
     """The metric of that *name*; of one that only settings have, what is known."""
     by_name = {metric.name: metric for metric in PROBES[probe].metrics}
     first = PROBES[probe].metrics[0]
-    found = by_name.get(name) or by_name.get(name.partition("@")[0])
+    known = by_name.get(name) or by_name.get(name.partition("@")[0])
     unknown = replace(first, label=name, bounds=(None, None), loss=None, unit="")
-    return replace(found or unknown, name=name)
+    return replace(known or unknown, name=name)
 
 
 def _key(receipt: Receipt, probe: str, name: str) -> tuple[object, ...]:
@@ -678,9 +673,10 @@ def _key(receipt: Receipt, probe: str, name: str) -> tuple[object, ...]:
         return (setup.context, receipt.model.sha256)
     if metric.group == "speed":
         return (receipt.place.machine, digest, receipt.model.sha256)
-    if not metric.is_distance:
-        return (setup.text_sha256, digest)
-    return (*_base(receipt), setup.text_sha256, digest)
+    base = _base(receipt) if metric.is_distance else ()
+    corpus = setup.text_sha256 if PROBES[probe].asks_functions else ""
+    seed = setup.seed if PROBES[probe].makes_texts else 0
+    return (*base, corpus, seed, digest)
 
 
 def _base(receipt: Receipt) -> tuple[object, ...]:

@@ -97,12 +97,12 @@ def select(
         UnknownName: If no probe has that metric.
         BadRecord: If a file cannot be read.
     """
-    found = read_runs(root, name)
-    probe, chosen = metric_named(metric or default_metric(found), found)
+    whole = read_runs(root, name)
+    probe, chosen = metric_named(metric or default_metric(whole), whole)
     selection = Selection(
-        runs=tuple(of_probe(run, probe.name) for run in found),
-        whole=tuple(found),
-        probe=_with_more_metrics(probe, found),
+        runs=tuple(of_probe(run, probe.name) for run in whole),
+        whole=tuple(whole),
+        probe=_with_more_metrics(probe, whole),
         metric=chosen,
         limits=limits,
     )
@@ -183,8 +183,8 @@ def read_runs(root: Path, name: str) -> list[Run]:
     Raises:
         BadInput: If nothing has that name.
     """
-    found = (store.read() for store in find_runs(root, name))
-    return [trusted(run) for run in found if run]
+    runs = (store.read() for store in find_runs(root, name))
+    return [trusted(run) for run in runs if run]
 
 
 def one_run(root: Path, name: str) -> Run:
@@ -197,14 +197,14 @@ def one_run(root: Path, name: str) -> Run:
     folder = Path(name)
     if (folder / SETUP).is_file() and (run := Store(folder).read()):
         return trusted(run)
-    found = read_runs(root, name)
-    if len(found) > 1:
+    runs = read_runs(root, name)
+    if len(runs) > 1:
         raise BadInput(
             source=f"'{name}'",
-            reason=f"is the name of {len(found)} runs",
-            hint=f"Name one: {', '.join(run.name for run in found)}.",
+            reason=f"is the name of {len(runs)} runs",
+            hint=f"Name one: {', '.join(run.name for run in runs)}.",
         )
-    return found[0]
+    return runs[0]
 
 
 def runs_named(root: Path, names: Sequence[str]) -> tuple[list[Run], Path]:
@@ -220,12 +220,12 @@ def runs_named(root: Path, names: Sequence[str]) -> tuple[list[Run], Path]:
     Raises:
         BadInput: If one of them names nothing.
     """
-    found: dict[tuple[str, str], Run] = {}
+    by_key: dict[tuple[str, str], Run] = {}
     for name in names:
         is_folder = (Path(name) / SETUP).is_file()
         for run in [one_run(root, name)] if is_folder else read_runs(root, name):
-            found.setdefault((run.name, run.setup.created), run)
-    runs = list(found.values())
+            by_key.setdefault((run.name, run.setup.created), run)
+    runs = list(by_key.values())
     alone = root / runs[0].name
     return runs, alone if len(runs) == 1 and alone.is_dir() else root
 

@@ -424,11 +424,11 @@ MEMORY, BY_TYPES = "KV memory", "~"
 """Heading of the cache's size, and the mark of one that no log states."""
 
 
-def _memory(found: "Verdict | None", pair: Pair) -> str:
+def _memory(verdict: "Verdict | None", pair: Pair) -> str:
     """``53%`` of the reference's cache, marked where only the types tell."""
     from codeneedle.verdict.judge import Standing, cache_size
 
-    standing = (found and found.standing(pair)) or Standing(pair=pair)
+    standing = (verdict and verdict.standing(pair)) or Standing(pair=pair)
     share = cache_size(standing)
     mark = BY_TYPES if standing.memory is None else ""
     return f"{mark}{share:.0%}" if math.isfinite(share) else NO_VALUE_WORD

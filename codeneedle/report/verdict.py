@@ -57,13 +57,13 @@ MORE_UNITS = {
 """Options that ask for more of each unit, or what else does."""
 
 
-def verdicts(found: Sequence[Verdict], spell_of: Callable[[str], Spell]) -> Document:
+def verdicts(of_runs: Sequence[Verdict], spell_of: Callable[[str], Spell]) -> Document:
     """
     Whole verdicts: a row for every pair.
 
     *spell_of* spells pairs in the words of an engine.
     """
-    for each in found:
+    for each in of_runs:
         yield Heading(f"{each.run.name}: verdict")
         yield from _headline(each, spell_of(each.run.setup.engine))
         if each.compared:
@@ -72,38 +72,38 @@ def verdicts(found: Sequence[Verdict], spell_of: Callable[[str], Spell]) -> Docu
         yield Facts(captions.facts(each.run), is_quiet=True)
 
 
-def brief(found: Verdict, spell: Spell) -> Document:
+def brief(verdict: Verdict, spell: Spell) -> Document:
     """What to set and why, for the end of a sweep: the rows that matter."""
-    yield from _headline(found, spell)
-    if found.compared:
-        rows = front(found)
-        yield table(found, rows)
-        left = len(found.standings) - len(rows)
+    yield from _headline(verdict, spell)
+    if verdict.compared:
+        rows = front(verdict)
+        yield table(verdict, rows)
+        left = len(verdict.standings) - len(rows)
         if left:
-            words = ["codeneedle", "verdict", found.run.name, *_options(found)]
+            words = ["codeneedle", "verdict", verdict.run.name, *_options(verdict)]
             line = f"{plural(left, 'more pair')}: {shlex.join(words)}"
             yield Lines([line], style="dim")
-    yield Lines(sentences(found))
+    yield Lines(sentences(verdict))
 
 
-def conclusion(found: Verdict, spell: Spell) -> Document:
+def conclusion(verdict: Verdict, spell: Spell) -> Document:
     """What to set and why, without a table."""
-    yield from _headline(found, spell)
-    yield Lines(sentences(found))
+    yield from _headline(verdict, spell)
+    yield Lines(sentences(verdict))
 
 
-def _headline(found: Verdict, spell: Spell) -> Iterator[Block]:
-    first, *rest = headline(found, spell)
+def _headline(verdict: Verdict, spell: Spell) -> Iterator[Block]:
+    first, *rest = headline(verdict, spell)
     yield Lines([Text(visible(first), "bold green"), *rest])
 
 
 # --- the first lines
 
 
-def headline(found: Verdict, spell: Spell) -> list[str]:
+def headline(verdict: Verdict, spell: Spell) -> list[str]:
     """What to set, and what that loses; a line each."""
-    if found.reference is None:
-        has_numbers = any(record.has_numbers for record in found.run.records)
+    if verdict.reference is None:
+        has_numbers = any(record.has_numbers for record in verdict.run.records)
         why = (
             "nothing that was measured can show a loss"
             if has_numbers
@@ -111,29 +111,29 @@ def headline(found: Verdict, spell: Spell) -> list[str]:
         )
         return [
             f"Nothing can be said: {why}.",
-            f"See why: codeneedle table {shlex.quote(found.run.name)}",
+            f"See why: codeneedle table {shlex.quote(verdict.run.name)}",
         ]
-    if found.is_instrument:
+    if verdict.is_instrument:
         return [INSTRUMENT]
-    chosen = found.standing(found.chosen) if found.chosen else None
+    chosen = verdict.standing(verdict.chosen) if verdict.chosen else None
     if chosen and chosen.leading:
-        loses = _loss_sentence(found, chosen.leading)
+        loses = _loss_sentence(verdict, chosen.leading)
         word = "" if chosen.word is Word.WITHIN else f": {chosen.word}"
         return [
-            f"Set: {spell(chosen.pair)}   ({_saving(found, chosen)})",
+            f"Set: {spell(chosen.pair)}   ({_saving(verdict, chosen)})",
             f"     {loses}{word}",
-            *_reference_line(found),
+            *_reference_line(verdict),
         ]
-    return [*_keep(found, spell), *_reference_line(found)]
+    return [*_keep(verdict, spell), *_reference_line(verdict)]
 
 
-def _saving(found: Verdict, standing: Standing) -> str:
+def _saving(verdict: Verdict, standing: Standing) -> str:
     """What a pair takes of memory, and writes of speed."""
     parts = []
-    if found.limits.max_memory_bytes and standing.memory_bytes is not None:
-        context = found.limits.at or found.run.setup.context
+    if verdict.limits.max_memory_bytes and standing.memory_bytes is not None:
+        context = verdict.limits.at or verdict.run.setup.context
         parts.append(f"{size(standing.memory_bytes)} at {context:,} tokens")
-    reference = visible(str(found.reference))
+    reference = visible(str(verdict.reference))
     if standing.memory is not None:
         parts.append(f"{standing.memory:.0%} of the KV memory of {reference}")
     else:
@@ -143,59 +143,60 @@ def _saving(found: Verdict, standing: Standing) -> str:
     return ", ".join(parts)
 
 
-def _loss_sentence(found: Verdict, row: Row) -> str:
+def _loss_sentence(verdict: Verdict, row: Row) -> str:
     """``loses 0.1 % of the right tokens, at most 0.9 % (limit 1.0 %)``."""
     high = row.bounds.high
     is_bound = math.isfinite(high) and high >= 0  # below 0 the text gains, if anything
-    most = f", at most {_amount(found, row, high)}" if is_bound else ""
-    limit = f"(limit {_amount(found, row, row.limit)})"
+    most = f", at most {_amount(verdict, row, high)}" if is_bound else ""
+    limit = f"(limit {_amount(verdict, row, row.limit)})"
     if row.kind is LossKind.ANSWERS:
         what = f"loses {row.lost} of {row.bounds.units} {row.metric.noun}"
     elif row.kind is LossKind.CHANGE:
-        what = f"changes by {_amount(found, row, row.bounds.mean)}"
+        what = f"changes by {_amount(verdict, row, row.bounds.mean)}"
     elif row.kind is LossKind.SCORE:
-        amount = _amount(found, row, row.bounds.mean)
+        amount = _amount(verdict, row, row.bounds.mean)
         flips = f"{row.lost} lost, {row.won} won of {row.bounds.units} samples"
         what = f"loses {amount} of the score ({flips})"
     else:
-        loss = _amount(found, row, row.bounds.mean)
+        loss = _amount(verdict, row, row.bounds.mean)
         no_loss = "shows no loss of right tokens"
         what = no_loss if loss.startswith("-") else f"loses {loss} of the right tokens"
     return f"{what}{most} {limit}"
 
 
-def _amount(found: Verdict, row: Row, value: float) -> str:
+def _amount(verdict: Verdict, row: Row, value: float) -> str:
     """A loss as reports show it: ``0.9 %``, ``0.0120 nats``."""
     if not math.isfinite(value):
         return NO_VALUE_WORD
-    return found.limits.phrase(row.kind, value)
+    return verdict.limits.phrase(row.kind, value)
 
 
-def _reference_line(found: Verdict) -> Iterator[str]:
-    if found.reference and not found.reference.is_plain:
+def _reference_line(verdict: Verdict) -> Iterator[str]:
+    reference = verdict.reference
+    if reference and not reference.is_plain:
         yield (
-            f"     All this is beside {visible(str(found.reference))}, whose own loss "
-            "is unknown: no pair without quantization has numbers."
+            f"     All this is beside {visible(str(reference))}, whose own loss is "
+            "unknown: no pair without quantization has numbers."
         )
 
 
-def _keep(found: Verdict, spell: Spell) -> Iterator[str]:
+def _keep(verdict: Verdict, spell: Spell) -> Iterator[str]:
     """Why the reference is to be kept, and what would change that."""
-    if found.reference is None:
+    if verdict.reference is None:
         return
-    kept, limits = spell(found.reference), found.limits
+    kept, limits = spell(verdict.reference), verdict.limits
     if limits.max_memory_bytes is not None:
-        yield from _unfitting(found, kept)
+        yield from _unfitting(verdict, kept)
         return
-    if not found.compared:
+    if not verdict.compared:
         none = "no other pair can be compared with it yet"
         silent = "nothing that was measured has a say"
-        yield f"Keep: {kept}. No verdict: {silent if found.silent else none}."
+        yield f"Keep: {kept}. No verdict: {silent if verdict.silent else none}."
         return
-    if not found.graded:
-        yield from _ungraded(found, kept)
+    if not verdict.graded:
+        yield from _ungraded(verdict, kept)
         return
-    rows = _main_rows(found)
+    rows = _main_rows(verdict)
     loss = limits.phrase(rows[0].kind, rows[0].limit)
     what = " of the score" if rows[0].kind is LossKind.SCORE else ""
     yield f"Keep: {kept}. No smaller cache is shown to lose less than {loss}{what}."
@@ -207,12 +208,12 @@ def _keep(found: Verdict, spell: Spell) -> Iterator[str]:
             f"{ENOUGH_UNITS} or more ({MORE_UNITS[noun]})."
         )
         return
-    yield from _nearest(found)
+    yield from _nearest(verdict)
 
 
-def _main_rows(found: Verdict) -> list[Row]:
+def _main_rows(verdict: Verdict) -> list[Row]:
     """What the first graded metric says of each pair; without one, another metric."""
-    rows = [row for each in found.compared for row in each.rows]
+    rows = [row for each in verdict.compared for row in each.rows]
     graded = [row for row in rows if row.kind.is_graded]
     scores = [row for row in rows if row.kind is LossKind.SCORE]
     answers = [row for row in rows if row.kind is LossKind.ANSWERS]
@@ -220,31 +221,31 @@ def _main_rows(found: Verdict) -> list[Row]:
     return [row for row in rows if row.metric.name == names[0]]
 
 
-def _ungraded(found: Verdict, kept: str) -> Iterator[str]:
+def _ungraded(verdict: Verdict, kept: str) -> Iterator[str]:
     """Where no metric with a loss has a say: answers alone, or divergence alone."""
     answers = [
         row
-        for each in found.compared
+        for each in verdict.compared
         for row in each.rows
         if row.kind is LossKind.ANSWERS
     ]
     if answers:
-        lost = found.limits.phrase(LossKind.ANSWERS, found.limits.max_lost)
+        lost = verdict.limits.phrase(LossKind.ANSWERS, verdict.limits.max_lost)
         noun = answers[0].metric.noun
         yield (
             f"Keep: {kept}. No smaller cache is shown to lose fewer than {lost} of "
             f"{noun}."
         )
         return
-    yield f"Keep: {kept}. Recall was not measured; {_candidates(found)}."
+    yield f"Keep: {kept}. Losses were not measured; {_candidates(verdict)}."
 
 
-def _candidates(found: Verdict) -> str:
+def _candidates(verdict: Verdict) -> str:
     """What divergence alone proposes, of the pairs that fit."""
-    most = found.limits.max_memory_bytes
+    most = verdict.limits.max_memory_bytes
     pairs = [
         each.pair
-        for each in front(found)
+        for each in front(verdict)
         if each.rows and all(row.word is Word.WITHIN for row in each.rows)
         if most is None or (each.memory_bytes or math.inf) <= most
     ]
@@ -254,17 +255,17 @@ def _candidates(found: Verdict) -> str:
     return f"no {fitting} is within the limit of divergence"
 
 
-def _unfitting(found: Verdict, kept: str) -> Iterator[str]:
+def _unfitting(verdict: Verdict, kept: str) -> Iterator[str]:
     """Why no pair is named although the memory is limited."""
-    most = found.limits.max_memory_bytes or 0
-    context = found.limits.at or found.run.setup.context
+    most = verdict.limits.max_memory_bytes or 0
+    context = verdict.limits.at or verdict.run.setup.context
     where = f"{size(most)} at {context:,} tokens"
     sizes = {
         each.pair: each.memory_bytes
-        for each in found.standings
+        for each in verdict.standings
         if each.memory_bytes is not None
     }
-    if found.reference and sizes.get(found.reference, math.inf) <= most:
+    if verdict.reference and sizes.get(verdict.reference, math.inf) <= most:
         yield f"Keep: {kept}. It fits into {where}."
     elif not sizes:
         yield f"Keep: {kept}. No log of this run tells the size of a cache."
@@ -272,17 +273,17 @@ def _unfitting(found: Verdict, kept: str) -> Iterator[str]:
         least = min(sizes, key=lambda pair: sizes[pair])
         smallest = f"{visible(str(least))} takes {size(sizes[least])}"
         yield f"Nothing fits into {where}: the smallest, {smallest}."
-    elif not found.graded and found.compared:
-        yield f"Nothing to set: recall was not measured; {_candidates(found)}."
+    elif not verdict.graded and verdict.compared:
+        yield f"Nothing to set: losses were not measured; {_candidates(verdict)}."
     else:
         yield f"No pair that fits into {where} was compared with the reference."
 
 
-def _nearest(found: Verdict) -> Iterator[str]:
+def _nearest(verdict: Verdict) -> Iterator[str]:
     """The pair that would be decided soonest, with the command that decides it."""
     near = [
         (row.needed, each, row)
-        for each in found.compared
+        for each in verdict.compared
         if each.word is Word.OPEN and (row := each.leading) and row.needed
         if row.bounds.mean < row.limit and cache_size(each) < 1
     ]
@@ -290,26 +291,26 @@ def _nearest(found: Verdict) -> Iterator[str]:
         return
     needed, standing, row = min(near, key=lambda entry: entry[0])
     more = needed - row.bounds.units
-    loses = _loss_sentence(found, row).rpartition(" (")[0]
+    loses = _loss_sentence(verdict, row).rpartition(" (")[0]
     start = f"Nearest: {visible(str(standing.pair))} {loses}"
     noun = row.metric.noun
     yield f"{start}: about {more:,} more {noun} would decide it."
-    yield from _way_on(found, standing, needed, noun)
+    yield from _way_on(verdict, standing, needed, noun)
 
 
 def _way_on(
-    found: Verdict, standing: Standing, needed: int, noun: str
+    verdict: Verdict, standing: Standing, needed: int, noun: str
 ) -> Iterator[str]:
     """The command that asks further units, or what would make that possible."""
-    setup = found.run.setup
+    setup = verdict.run.setup
     if noun != "functions":
         yield f"That takes a new run with more {MORE_UNITS[noun]}."
         return
-    goals = further(found)
+    goals = further(verdict)
     if standing.pair in goals:
-        time = time_s(found.run, goals)
+        time = time_s(verdict.run, goals)
         about = f" (about {duration(time)})" if math.isfinite(time) else ""
-        yield f"{more_command(found)}{about}"
+        yield f"{more_command(verdict)}{about}"
         return
     if needed > LIMIT:
         yield f"A sweep asks {LIMIT} functions at most."
@@ -325,20 +326,20 @@ def _way_on(
         yield f"The text has {functions} functions: use a longer --corpus."
 
 
-def more_command(found: Verdict) -> str:
+def more_command(verdict: Verdict) -> str:
     """The command that asks the open pairs of a run for further functions."""
-    return sweep_command(found.run.folder, *_limit_options(found), "--more")
+    return sweep_command(verdict.run.folder, *_limit_options(verdict), "--more")
 
 
-def _options(found: Verdict) -> list[str]:
+def _options(verdict: Verdict) -> list[str]:
     """Where the run is, and the limits that it is held against, if not the default."""
-    root = found.run.root
+    root = verdict.run.root
     where = ["--out", str(root)] if root not in {None, RUNS} else []
-    return [*where, *_limit_options(found)]
+    return [*where, *_limit_options(verdict)]
 
 
-def _limit_options(found: Verdict) -> list[str]:
-    options, limits = [], found.limits
+def _limit_options(verdict: Verdict) -> list[str]:
+    options, limits = [], verdict.limits
     for flag, limit, default in (
         ("--max-loss", limits.max_loss, MAX_LOSS),
         ("--max-lost", limits.max_lost, MAX_LOST),
@@ -352,24 +353,24 @@ def _limit_options(found: Verdict) -> list[str]:
 # --- the table
 
 
-def front(found: Verdict) -> list[Standing]:
+def front(verdict: Verdict) -> list[Standing]:
     """The reference, what is set, and pairs of which none as small loses less."""
     # Where a screening chose what to measure, the others were left out on purpose.
-    measured = [each for each in found.compared if not each.lacking]
-    best = {each.pair for each in best_by_size(measured or found.compared)}
-    named = {found.reference, found.chosen, *best}
-    return [each for each in found.standings if each.pair in named]
+    measured = [each for each in verdict.compared if not each.lacking]
+    best = {each.pair for each in best_by_size(measured or verdict.compared)}
+    named = {verdict.reference, verdict.chosen, *best}
+    return [each for each in verdict.standings if each.pair in named]
 
 
 HEADING = ["K/V", "memory", "speed", "loss", "from", "to", "word", "by"]
 """Columns of the table; those that no row fills are left out."""
 
 
-def table(found: Verdict, standings: Sequence[Standing]) -> Table:
+def table(verdict: Verdict, standings: Sequence[Standing]) -> Table:
     """A row for each of *standings*, the largest cache first."""
     ordered = sorted(standings, key=cache_size, reverse=True)
-    counted = _counted_rows(found, ordered)
-    rows = [_table_row(found, each, counted[0].metric) for each in ordered]
+    counted = _counted_rows(verdict, ordered)
+    rows = [_table_row(verdict, each, counted[0].metric) for each in ordered]
     filled = [at for at, _ in enumerate(HEADING) if any(row[at] for row in rows)]
     units = sorted({row.bounds.units for row in counted})
     several = f"{units[0]} to {units[-1]}" if len(units) > 1 else f"{units[0]}"
@@ -382,19 +383,19 @@ def table(found: Verdict, standings: Sequence[Standing]) -> Table:
     )
 
 
-def _counted_rows(found: Verdict, standings: Sequence[Standing]) -> list[Row]:
+def _counted_rows(verdict: Verdict, standings: Sequence[Standing]) -> list[Row]:
     """The rows whose units the heading names: those that decide, if by one metric."""
     deciding = [row for each in standings if each.word and (row := each.leading)]
     is_one = len({row.metric.name for row in deciding}) == 1
-    return deciding if is_one else _main_rows(found)
+    return deciding if is_one else _main_rows(verdict)
 
 
-def _table_row(found: Verdict, each: Standing, counted: Metric) -> list[str]:
+def _table_row(verdict: Verdict, each: Standing, counted: Metric) -> list[str]:
     memory = f"{each.memory:.0%}" if each.memory is not None else ""
     speed = f"{each.speed:.0%}" if each.speed is not None else ""
     pair = visible(str(each.pair))
     start = [pair, memory, speed]
-    if each.pair == found.reference:
+    if each.pair == verdict.reference:
         return [*start, "", "", "", f"reference {REFERENCE_MARK}", ""]
     row = each.leading
     if each.trouble or row is None or each.word is None:
@@ -407,12 +408,12 @@ def _table_row(found: Verdict, each: Standing, counted: Metric) -> list[str]:
             each.trouble.partition(":")[0] or "not compared",
             "",
         ]
-    main = _main_rows(found)[0].metric.name
+    main = _main_rows(verdict)[0].metric.name
     by = "" if row.metric.name == main else row.metric.name
     if by and row.metric.noun != counted.noun:
         by += f", {row.bounds.units} {row.metric.noun}"
     ends = (row.bounds.mean, row.bounds.low, row.bounds.high)
-    amounts = (_amount(found, row, end) for end in ends)
+    amounts = (_amount(verdict, row, end) for end in ends)
     return [*start, *amounts, word_phrase(each, row), by]
 
 
@@ -436,70 +437,71 @@ def word_phrase(standing: Standing, row: Row) -> str:
 # --- by metric
 
 
-def metric_entries(found: Verdict, metric: str) -> list[tuple[str, str]]:
+def metric_entries(verdict: Verdict, metric: str) -> list[tuple[str, str]]:
     """The pairs of each word by one metric: a word and a phrase each."""
-    if metric in found.silent:
-        return [("verdict", f"no say: {visible(found.silent[metric])}")]
+    if metric in verdict.silent:
+        return [("verdict", f"no say: {visible(verdict.silent[metric])}")]
     entries = []
     for word in Word:
         pairs = [
             each.pair
-            for each in found.compared
-            if found.word(each.pair, metric) == word
+            for each in verdict.compared
+            if verdict.word(each.pair, metric) == word
         ]
         if pairs:
-            meaning = _meaning(found, word, metric)
+            meaning = _meaning(verdict, word, metric)
             entries.append((str(word), f"{named_pairs(pairs)}: {meaning}"))
     return entries
 
 
-def _meaning(found: Verdict, word: Word, metric: str) -> str:
+def _meaning(verdict: Verdict, word: Word, metric: str) -> str:
     """What a word says of pairs, with the limit: ``loss at most 1.0 %``."""
     if word is Word.OPEN:
         return "neither is shown"
-    row = next(row for each in found.compared if (row := each.row(metric)))
+    row = next(row for each in verdict.compared if (row := each.row(metric)))
     what = "change" if row.kind is LossKind.CHANGE else "loss"
     if row.kind is LossKind.SCORE:
         what = "loss of the score"
     if row.kind is LossKind.ANSWERS:
         what = f"lost {row.metric.noun}"
     how = "at most" if word is Word.WITHIN else "more than"
-    return f"{what} {how} {_amount(found, row, row.limit)}"
+    return f"{what} {how} {_amount(verdict, row, row.limit)}"
 
 
-def beyond_phrase(found: Verdict, metric: str) -> str:
+def beyond_phrase(verdict: Verdict, metric: str) -> str:
     """What is beyond the limit by one metric: ``K q4_1, q4_0``; ``none``; or pairs."""
-    if metric in found.silent or not any(each.row(metric) for each in found.compared):
+    has_rows = any(each.row(metric) for each in verdict.compared)
+    if metric in verdict.silent or not has_rows:
         return ""
     types = [
         f"{axis.upper()} {', '.join(map(visible, names))}"
         for axis in ("k", "v")
-        if (names := found.types_all(Word.BEYOND, axis, metric))
+        if (names := verdict.types_all(Word.BEYOND, axis, metric))
     ]
-    pairs = sum(found.word(e.pair, metric) == Word.BEYOND for e in found.compared)
+    pairs = sum(verdict.word(e.pair, metric) == Word.BEYOND for e in verdict.compared)
     return "; ".join(types) or (plural(pairs, "pair") if pairs else "none")
 
 
 # --- the sentences below
 
 
-def sentences(found: Verdict) -> list[str]:
+def sentences(verdict: Verdict) -> list[str]:
     """What K and V say, what may not have been seen, and what it is about."""
     return [
-        *_axes(found),
-        *_lengths(found),
-        *_warnings(found),
-        *_population(found),
-        *_troubles(found),
+        *_axes(verdict),
+        *_lengths(verdict),
+        *_warnings(verdict),
+        *_population(verdict),
+        *_troubles(verdict),
     ]
 
 
-def _axes(found: Verdict) -> Iterator[str]:
+def _axes(verdict: Verdict) -> Iterator[str]:
     """A sentence on K and one on V, where every pair of a type has the same word."""
     for axis, other in (("K", "V"), ("V", "K")):
         phrases: list[str] = []
         for word in (Word.BEYOND, Word.WITHIN):
-            types = found.types_all(word, axis.lower())
+            types = verdict.types_all(word, axis.lower())
             if types:
                 says = "it is" if phrases else "the loss is"
                 limit = "" if phrases else " the limit"
@@ -509,13 +511,13 @@ def _axes(found: Verdict) -> Iterator[str]:
             yield f"{sentence[0].upper()}{sentence[1:]}, with every {other} measured."
 
 
-def _lengths(found: Verdict) -> Iterator[str]:
+def _lengths(verdict: Verdict) -> Iterator[str]:
     """A sentence for each task and length from which on pairs lose its answers."""
     by_length: dict[tuple[str, int], list[Pair]] = {}
-    for each in found.lost_from:
+    for each in verdict.lost_from:
         by_length.setdefault((each.task, each.length), []).append(each.pair)
     for (task, length), pairs in by_length.items():
-        share = found.limits.phrase(LossKind.ANSWERS, found.limits.max_lost)
+        share = verdict.limits.phrase(LossKind.ANSWERS, verdict.limits.max_lost)
         yield (
             f"{task}: more than {share} of texts are lost from {length:,} tokens on "
             f"with {named_pairs(pairs)}."
@@ -528,27 +530,27 @@ def _either(types: Sequence[str]) -> str:
     return " or ".join(filter(None, [", ".join(safe[:-1]), safe[-1]]))
 
 
-def _warnings(found: Verdict) -> Iterator[str]:
-    for name, reason in found.silent.items():
+def _warnings(verdict: Verdict) -> Iterator[str]:
+    for name, reason in verdict.silent.items():
         yield f"{name} has no say: {visible(reason)}."
-    for name, (lost, won, units) in found.flips.items():
+    reference = visible(str(verdict.reference))
+    for name, (lost, won, units) in verdict.flips.items():
         yield (
-            f"{visible(str(found.reference))}, evaluated again: {lost} lost, {won} won "
-            f"of {plural(units, 'sample')} ({name}): its own flips."
+            f"{reference}, evaluated again: {lost} lost, {won} won of "
+            f"{plural(units, 'sample')} ({name}): its own flips."
         )
-    for name, loss in found.repeats.items():
-        if name not in {*found.silent, *found.flips} and loss:
-            reference = visible(str(found.reference))
+    for name, loss in verdict.repeats.items():
+        if name not in {*verdict.silent, *verdict.flips} and loss:
             change = LossKind.CHANGE if name.endswith("kld") else LossKind.PROBABILITY
-            by = found.limits.phrase(change, loss)
+            by = verdict.limits.phrase(change, loss)
             yield f"{reference}, measured twice, differs from itself by {by} ({name})."
 
 
-def _population(found: Verdict) -> Iterator[str]:
+def _population(verdict: Verdict) -> Iterator[str]:
     """What the numbers are about, and what so few units may not have shown."""
-    if not found.compared:
+    if not verdict.compared:
         return
-    rows = _main_rows(found)
+    rows = _main_rows(verdict)
     units, noun = min(row.bounds.units for row in rows), rows[0].metric.noun
     if rows[0].kind is LossKind.SCORE:
         yield f"About samples like these {units}; other tasks can differ by more."
@@ -570,9 +572,9 @@ def _population(found: Verdict) -> Iterator[str]:
         )
 
 
-def _troubles(found: Verdict) -> Iterator[str]:
+def _troubles(verdict: Verdict) -> Iterator[str]:
     by_reason: dict[str, list[Pair]] = {}
-    for each in found.standings:
+    for each in verdict.standings:
         if each.trouble:
             by_reason.setdefault(each.trouble, []).append(each.pair)
     for reason, pairs in by_reason.items():
@@ -583,7 +585,7 @@ def _troubles(found: Verdict) -> Iterator[str]:
 
 
 def verdict_objects(
-    found: Sequence[Verdict], spell_of: Callable[[str], Spell]
+    of_runs: Sequence[Verdict], spell_of: Callable[[str], Spell]
 ) -> list[dict[str, Any]]:
     """
     A list of verdicts; null where there is no number. *spell_of* as of `verdicts`.
@@ -599,17 +601,17 @@ def verdict_objects(
     word); ``lost_from`` (``task``, ``length``, ``k``, ``v``: a pair loses answers from
     that length on). Losses are shares, changes are nats.
     """
-    return [_verdict_object(each, spell_of(each.run.setup.engine)) for each in found]
+    return [_verdict_object(each, spell_of(each.run.setup.engine)) for each in of_runs]
 
 
-def _verdict_object(found: Verdict, spell: Spell) -> dict[str, Any]:
-    limits = found.limits
+def _verdict_object(verdict: Verdict, spell: Spell) -> dict[str, Any]:
+    limits = verdict.limits
     return {
-        "run": found.run.name,
-        "headline": headline(found, spell),
-        "reference": str(found.reference) if found.reference else None,
-        "set": str(found.chosen) if found.chosen else None,
-        "is_instrument": found.is_instrument,
+        "run": verdict.run.name,
+        "headline": headline(verdict, spell),
+        "reference": str(verdict.reference) if verdict.reference else None,
+        "set": str(verdict.chosen) if verdict.chosen else None,
+        "is_instrument": verdict.is_instrument,
         "limits": {
             "max_loss": limits.max_loss,
             "max_lost": limits.max_lost,
@@ -618,19 +620,19 @@ def _verdict_object(found: Verdict, spell: Spell) -> dict[str, Any]:
             "max_memory_bytes": limits.max_memory_bytes,
             "at": limits.at,
         },
-        "silent": dict(found.silent),
-        "repeats": dict(found.repeats),
+        "silent": dict(verdict.silent),
+        "repeats": dict(verdict.repeats),
         "flips": {
             name: {"lost": lost, "won": won}
-            for name, (lost, won, _) in found.flips.items()
+            for name, (lost, won, _) in verdict.flips.items()
         },
-        "pairs": [_standing_object(each) for each in found.standings],
+        "pairs": [_standing_object(each) for each in verdict.standings],
         "lost_from": [
             {"task": each.task, "length": each.length, **data.sides(each.pair)}
-            for each in found.lost_from
+            for each in verdict.lost_from
         ],
-        "sentences": sentences(found),
-        "facts": dict(captions.facts(found.run)),
+        "sentences": sentences(verdict),
+        "facts": dict(captions.facts(verdict.run)),
     }
 
 

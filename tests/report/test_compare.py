@@ -78,6 +78,36 @@ def test_what_must_not_be_compared_says_why():
     assert "another text" in change(texts, "matched").words
 
 
+@pytest.mark.parametrize(
+    ("text", "words"), [("prose", "no difference shown"), ("other", "other text")]
+)
+def test_divergence_on_a_text_of_its_own_is_compared_across_corpora(text, words):
+    corpus = replace(SETUP.corpus, sha256="00" * 32)
+    first, second = (
+        replace(
+            losing_run({}),
+            setup=replace(setup, probes={"divergence": {"text": name}}),
+            records=(diverging("bf16/bf16", [0.01, 0.02, 0.03]),),
+        )
+        for setup, name in ((SETUP, "prose"), (replace(SETUP, corpus=corpus), text))
+    )
+
+    assert words in change(compare(first, second), "kld").words
+
+
+def test_texts_of_another_seed_are_not_compared():
+    runs = [
+        replace(
+            made_run(setup=SETUP),
+            setup=replace(with_frozen(SETUP, made_frozen()), seed=seed),
+            records=(retrieval_record("bf16/bf16", made_texts()),),
+        )
+        for seed in (1, 2)
+    ]
+
+    assert "not compared: another text" == change(compare(*runs), "retrieval").words
+
+
 def test_other_needles_are_not_paired():
     other = replace(SETUP, needles=SETUP.needles[:8])
 

@@ -39,14 +39,14 @@ RUN = made_run(
 UNJUDGED = Verdict(run=RUN, limits=Limits())
 
 
-def picture(run=RUN, metric=MATCHED, found=UNJUDGED, **options) -> Picture:
+def picture(run=RUN, metric=MATCHED, verdict=UNJUDGED, **options) -> Picture:
     """The picture of *run*; nothing is judged."""
-    return picture_of(run, metric, found, **options)
+    return picture_of(run, metric, verdict, **options)
 
 
 def drawn(folder: Path, run=RUN, **options) -> tuple[Path, Path]:
     """The files of its picture."""
-    return draw(run, MATCHED, found=UNJUDGED, folder=folder, **options)
+    return draw(run, MATCHED, verdict=UNJUDGED, folder=folder, **options)
 
 
 def words(figure: Figure) -> list[str]:
@@ -90,8 +90,8 @@ def test_cells_hold_their_number_or_their_status() -> None:
 
 def test_differences_are_signed_and_centred() -> None:
     found = judge(RUN)
-    shown = picture(found=found, difference=True)
-    values = picture(found=found)
+    shown = picture(verdict=found, difference=True)
+    values = picture(verdict=found)
     squares = [square for row in shown.squares for square in row]
 
     assert ["0.00", "0.00", "0.00", "not run", "oom", "-9.50"] == [

@@ -326,8 +326,11 @@ def test_other_texts_machines_and_models_have_tables_of_their_own():
     run = golden()
     text = replace(run.setup.corpus, sha256="ab" * 32)
     model = replace(run.setup.weights, sha256="cd" * 32)
+    recall, retrieval = golden("recall"), golden("retrieval")
 
-    assert ["1", "2"] == tables(run, elsewhere(run, corpus=text))[0]["ppl"]
+    assert ["1", "2"] == tables(recall, elsewhere(recall, corpus=text))[0]["matched"]
+    assert ["1 | 2"] == tables(run, elsewhere(run, corpus=text))[0]["ppl"]
+    assert ["1", "2"] == tables(retrieval, elsewhere(retrieval, seed=7))[0]["single"]
     assert ["1", "2"] == tables(run, elsewhere(run, machine="another"))[0]["tg"]
     assert ["1", "2"] == tables(run, elsewhere(run, weights=model))[0]["kld"]
 

@@ -223,11 +223,11 @@ def test_divergence_alone_names_candidates():
 
     (line,) = said(run)
     assert line.endswith(
-        "Recall was not measured; candidates by divergence: q8_0/q8_0."
+        "Losses were not measured; candidates by divergence: q8_0/q8_0."
     )
     assert said(none)[0].endswith("no smaller cache is within the limit of divergence.")
     assert [
-        "Nothing to set: recall was not measured; candidates by divergence: q8_0/q8_0."
+        "Nothing to set: losses were not measured; candidates by divergence: q8_0/q8_0."
     ] == said(run, Limits(max_memory_bytes=size))
     (line,) = said(run, Limits(max_memory_bytes=size - 1))
     assert line.endswith("no cache that fits is within the limit of divergence.")

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 from codeneedle.engines.engine import ChunkValues, Statistics
 from codeneedle.grid import Pair
+from codeneedle.probes.metrics import LEAST_DIVERGENCE
 from codeneedle.probes.stored import calibrated_in, file_of, observed
 from codeneedle.records.record import (
     MOST_NATS,
@@ -20,9 +21,6 @@ NAME = "divergence"
 
 COPY = "copy"
 """Of the one whose text says everything twice."""
-
-LEAST_DIVERGENCE = 0.1
-"""How far below 0 rounding may bring a mean divergence, in nats."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

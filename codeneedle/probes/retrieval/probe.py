@@ -291,6 +291,7 @@ PROBE = RetrievalProbe(
     layout=RetrievalConditions,
     grows=("lengths", "depths", "questions"),
     counts_tokens=True,
+    makes_texts=True,
     repeats=True,
     calibrates=True,
 )

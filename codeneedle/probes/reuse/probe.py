@@ -228,6 +228,7 @@ PROBE = ReuseProbe(
     settings=ReuseSettings,
     layout=ReuseConditions,
     needs=frozenset({Ability.FORCED}),
+    makes_texts=True,
 )
 
 
