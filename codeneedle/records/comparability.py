@@ -1,8 +1,9 @@
-"""Which setups are comparable: what must not differ, and what may grow."""
+"""Compares setups and records: fields that must match, and settings that may grow."""
 
 import hashlib
 import itertools
 import re
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -46,8 +47,9 @@ class OtherSetup(RequestError):  # noqa: N818 - named after the fact
     The run folder holds records of another setup; they must not mix.
 
     Attributes:
-        key: What differs: ``context``, or ``recall depth`` for a probe's setting.
-        stored: Its value in the folder; ``None`` for none.
+        key: The field that differs: ``context``, or ``recall depth`` for a setting of
+            a probe.
+        stored: Its value in the folder; ``None`` if it has none.
     """
 
     def __init__(self, *, folder: Path, key: str, stored: str, wanted: str) -> None:
@@ -62,41 +64,37 @@ class OtherSetup(RequestError):  # noqa: N818 - named after the fact
 
 def widened(stored: Setup, wanted: Setup, grown: Mapping[str, Json] = {}) -> Setup:
     """
-    The stored setup with the types and probes of both: it grows.
+    The stored setup with the types and probes of both.
 
-    Its corpus is counted from the first probe on that reads it, and has needles from
-    the first that asks for some.
+    Its corpus is that of the first setup that has counted it, its needles are those of
+    the first setup that has some.
 
     Args:
-        stored: That of the run folder.
-        wanted: Another that does not differ from it.
-        grown: Wider settings of probes that are in the folder, by name.
+        stored: The setup of the run folder.
+        wanted: A setup that does not differ from it.
+        grown: New settings of probes that are in the folder, by name.
     """
-    former = {name: list(each) for name, each in stored.former.items()}
-    for name, each in wanted.former.items():
-        former[name] = [*former.get(name, ()), *each]
-    for name in grown:
-        former[name] = [*former.get(name, ()), stored.probes[name]]
-    pairs: list[str] = []
+    former: defaultdict[str, dict[str, Json]] = defaultdict(dict)
+    outgrown = {name: (stored.probes[name],) for name in grown}
+    for settings in (stored.former, wanted.former, outgrown):
+        for name, each in settings.items():
+            former[name] |= {_hash(values): values for values in each}
+    pairs: Iterable[Pair] = ()
     if stored.pairs or wanted.pairs:
-        pairs = list(dict.fromkeys(map(str, (*stored.grid, *wanted.grid))))
+        pairs = dict.fromkeys((*stored.grid, *wanted.grid))
     return replace(
         _counted(stored, wanted),
         probes={**stored.probes, **wanted.probes, **grown},
         calibrated={**wanted.calibrated, **stored.calibrated},
-        former={name: _distinct(each) for name, each in former.items()},
-        pairs=tuple(pairs),
+        former={name: tuple(each.values()) for name, each in former.items()},
+        pairs=tuple(map(str, pairs)),
         types_k=tuple(by_precision((*stored.types_k, *wanted.types_k))),
         types_v=tuple(by_precision((*stored.types_v, *wanted.types_v))),
     )
 
 
-def _distinct(settings: Iterable[Json]) -> tuple[Json, ...]:
-    return tuple({_hash(each): each for each in settings}.values())
-
-
 def _counted(stored: Setup, wanted: Setup) -> Setup:
-    """*stored*, with what *wanted* has counted or chosen for the first time."""
+    """*stored* with the counts and functions of *wanted* where it has none."""
     stored = _with_functions(stored, wanted)
     if stored.corpus.is_counted:
         return stored
@@ -110,7 +108,7 @@ def _counted(stored: Setup, wanted: Setup) -> Setup:
 
 
 def _with_functions(setup: Setup, other: Setup) -> Setup:
-    """*setup*, with the functions of *other* where no probe has asked for any yet."""
+    """*setup* with the functions of *other* if no probe has asked for any yet."""
     if setup.needles or setup.forced:
         return setup
     return replace(setup, needles=other.needles, forced=other.forced)
@@ -118,10 +116,10 @@ def _with_functions(setup: Setup, other: Setup) -> Setup:
 
 def refuse_difference(stored: Setup, wanted: Setup, *, folder: Path) -> None:
     """
-    Stop if records of *wanted* must not stand beside those of *stored*.
+    Stop if records of *wanted* are not comparable with those of *stored*.
 
     Raises:
-        OtherSetup: Naming the first difference, and both values.
+        OtherSetup: With the first difference and both values.
     """
     for key, was, now in differences(_counted(stored, wanted), wanted):
         raise OtherSetup(folder=folder, key=key, stored=was, wanted=now)
@@ -129,10 +127,10 @@ def refuse_difference(stored: Setup, wanted: Setup, *, folder: Path) -> None:
 
 def differences(ours: Setup, theirs: Setup) -> Iterator[tuple[str, str, str]]:
     """
-    In what two setups differ, of all that records must share: name and both values.
+    The fields that must match and do not: name and both values.
 
-    Of nested facts the first that differs is named; types, dates and probes that one
-    of them lacks are left out.
+    Of nested fields the first difference is named. Probes of one setup alone do not
+    count.
     """
     ours, theirs = _with_functions(ours, theirs), _with_functions(theirs, ours)
     facts, others = _compared(ours), _compared(theirs)
@@ -158,7 +156,7 @@ WALL = (
 
 def other_kernels(builds: tuple[str, str], features: tuple[str, str]) -> str:
     """
-    What separates the kernels of two runs, with both values; empty if nothing does.
+    The difference between the kernels of two runs, as a phrase; empty if there is none.
 
     Args:
         builds: `Setup.llama` of each.
@@ -179,24 +177,24 @@ def other_kernels(builds: tuple[str, str], features: tuple[str, str]) -> str:
 
 
 def _compared(setup: Setup) -> Json:
-    """What must not differ in *setup*, as JSON, but for the settings of probes."""
+    """The fields of *setup* that must match, but for settings of probes, as JSON."""
     facts = as_json(setup)
     return {name: facts[name] for name in facts if name not in _NOT_COMPARED}
 
 
 def identity(setup: Setup) -> str:
     """
-    A hash of what must not differ in *setup*.
+    A hash of the fields of *setup* that must match.
 
-    Without the settings of probes, the functions that follow from them and from the
-    text, and the origin of the text, which is a phrase.
+    The settings of probes, the functions that follow from them and from the text, and
+    the origin of the text, which is a phrase, do not count.
     """
-    chosen = {"corpus": replace(setup.corpus, origin=""), "needles": (), "forced": ()}
-    return _hash(_compared(setup) | chosen)
+    corpus = replace(setup.corpus, origin="")
+    return _hash(_compared(replace(setup, corpus=corpus, needles=(), forced=())))
 
 
 def stamp(setup: Setup, probe: str) -> str:
-    """The name of *setup* in records of *probe*."""
+    """The identifier of *setup* in records of *probe*."""
     return _stamp(setup, setup.probes.get(probe))
 
 
@@ -205,16 +203,16 @@ def _stamp(setup: Setup, settings: Json | None) -> str:
 
 
 def is_outgrown(record: CellRecord, setup: Setup) -> bool:
-    """Whether *record* lacks what was added to the settings of its probe."""
+    """Whether *record* was made under former settings of its probe."""
     is_whole = record.observation is not None and not record.is_partial
     return is_whole and record.setup in _former_stamps(setup, record.probe)
 
 
 def in_common(run: Run) -> Setup:
     """
-    The setup of *run*, with the settings that all records with numbers have.
+    The setup of *run*, with the settings that all records with numbers share.
 
-    Those are the former ones of a probe until its last record has what was added.
+    Those are former settings of a probe while a record made under them is left.
     """
     probes = dict(run.setup.probes)
     for name, former in run.setup.former.items():
@@ -235,14 +233,14 @@ def refuse_foreign(
     Stop if *record* is not that of *pair* and *probe* under *setup*.
 
     Args:
-        record: What was found.
-        pair: Whose record should be there.
-        probe: Likewise.
-        setup: That of the run folder; None if it is not known.
-        file: Where it was found.
+        record: The stored record.
+        pair: Pair by the name of its file.
+        probe: Probe by the name of its file.
+        setup: Setup of the run folder; None if unknown.
+        file: Path of its file.
 
     Raises:
-        ForeignRecord: Naming what it is one of.
+        ForeignRecord: With the pair and probe, or setup, of *record*.
     """
     if (record.pair, record.probe) != (pair, probe):
         raise ForeignRecord(file=file, of=f"{record.pair}, {record.probe}")
@@ -256,17 +254,17 @@ _CHANGING = re.compile(
     r"(?:.*_)?(?:ms|s|seconds|starts|retries|tokens|drafted|accepted)$"
 )
 """
-Names of what differs from time to time in observations: durations, and counts that
-depend on when a server or a connection ended, or a cache was filled.
+Names of observations that differ between repetitions: durations, and counts that
+depend on the end of a server or a connection, or on a cache.
 """
 
 
 def first_other(ours: Json | None, theirs: Json | None) -> str:
     """
-    Where two observations of one cell begin to differ; empty if nowhere.
+    The place of the first difference of two observations of a cell: ``rounds 3 reply``.
 
-    Times are left out: ``rounds 3 reply`` for what was said and how probable it was.
-    Answers are compared as far as both have them: one may have been asked more.
+    It is empty without one. Times do not count, nor do answers to questions that only
+    one of them was asked.
     """
     found = _first_difference(ours, theirs, of_observations=True)
     return "" if found is None else found[0] or "the beginning"

@@ -17,25 +17,22 @@ Json = dict[str, Any]
 
 Count = Annotated[int, msgspec.Meta(ge=0)]
 Amount = Annotated[float, msgspec.Meta(ge=0.0, le=1e15)]
-"""A duration, a size or a speed, of which sums are numbers, too."""
+"""A duration, a size or a speed; sums of them stay finite."""
 
 Share = Annotated[float, msgspec.Meta(ge=0.0, le=1.0)]
 
 MOST_TOKENS = 16 << 20
-"""Of a text or a context: no model has one of as many."""
+"""Limit of texts and contexts, above that of any model."""
 
 Length = Annotated[int, msgspec.Meta(ge=0, le=MOST_TOKENS)]
-"""Of a text or a context, in tokens, characters, lines or functions."""
+"""Length of a text or a context, in tokens, characters, lines or functions."""
 
 MOST_NATS = 1e4
-"""More than any log-probability has: the smallest number of 32 bits has 103."""
+"""Limit of log-probabilities; that of the smallest number of 32 bits is -103."""
 
 Nats = Annotated[float, msgspec.Meta(ge=-MOST_NATS, le=MOST_NATS)]
 LogProb = Annotated[float, msgspec.Meta(ge=-MOST_NATS, le=1e-3)]
-"""Natural logarithm of a probability; above 0 for rounding alone."""
-
-# What numbers may be is checked where they are read: a record that was damaged or made
-# up is neither shown nor computed with.
+"""Natural logarithm of a probability; above 0 by rounding alone."""
 
 SCHEMA = 1
 """Version of the layout of all stored files; files of another one are refused."""
@@ -44,7 +41,7 @@ SCHEMA = 1
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KvBuffer:
     """
-    One KV cache of a server, from its log. Sliding-window models have two.
+    A KV cache of a server, from its log. Sliding-window models have two.
 
     Attributes:
         cells: Positions it holds, in tokens.
@@ -53,12 +50,12 @@ class KvBuffer:
         v_type: Effective element type of V.
         k_mib: Size of K, in MiB.
         v_mib: Size of V, in MiB.
-        class_name: Of the cache, where the engine has several; else empty.
-        k_group_size: Values of K that share a scale, where that can be chosen; 0 if
-            they are not quantized.
-        v_group_size: Likewise of V.
-        k_bytes_per_token: Of K in each layer, as measured; None if it was not.
-        v_bytes_per_token: Likewise of V.
+        class_name: Class of the cache; empty if the engine has only one.
+        k_group_size: Values of K that share a scale; 0 without quantization, None if
+            the engine has one size.
+        v_group_size: The same of V.
+        k_bytes_per_token: Measured size of K per layer; None if not measured.
+        v_bytes_per_token: The same of V.
     """
 
     cells: Count
@@ -81,8 +78,8 @@ class Print:
 
     Attributes:
         text: The reply.
-        logprobs: Per token, natural logarithm of its probability; empty if the server
-            tells none.
+        logprobs: Natural logarithms of the tokens' probabilities; empty if the server
+            reports none.
     """
 
     text: str
@@ -92,12 +89,12 @@ class Print:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Proof:
     """
-    Evidence of the cache of a server that does not tell what cache it has.
+    Evidence of the cache of a server that does not report its cache types.
 
     Attributes:
-        prints: Replies to the same text, asked several times.
-        memory: Context in tokens, and what a server with it held on the host and on
-            devices, in bytes; of two contexts, ascending, or none.
+        prints: Repeated replies to one text.
+        memory: Context in tokens and memory on host and devices in bytes, for two
+            contexts in ascending order; or empty.
     """
 
     prints: tuple[Print, ...] = ()
@@ -105,7 +102,7 @@ class Proof:
 
     @property
     def bytes_per_token(self) -> float | None:
-        """What one more token of context takes; None without two contexts."""
+        """Memory of a further token of context; None without two contexts."""
         if len(self.memory) < 2 or self.memory[0][0] == self.memory[1][0]:  # noqa: PLR2004 - a slope
             return None
         (few, less), (many, more) = self.memory[:2]
@@ -115,29 +112,30 @@ class Proof:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Effective:
     """
-    The settings that a server really runs with, from its log.
+    The effective settings of a server, from its log.
 
     Fields are None if the log has no such line.
 
     Attributes:
-        build: Version and build number, as the server states them.
+        build: Version and build number, as the server reports them.
         context: Context of the one slot, in tokens.
         flash_attention: ``enabled``, ``disabled`` or ``auto``.
-        kv: Its KV caches; empty if the log names none.
+        kv: Its KV caches; empty if the log has none.
         rotation_k: Size of the Hadamard rotation of K, in values; 0 is none.
         rotation_v: Size of the rotation of V.
         offloaded_layers: Layers on the accelerator.
         total_layers: Layers that could be offloaded.
         graph_splits: Parts of the compute graph, one after the other on a device.
-        devices: Names of the devices that hold KV caches, in order.
+        devices: Names of the devices with KV caches, in order.
         compute_mib: Compute buffers of all devices, in MiB.
         threads: CPU threads it computes with.
-        waiting: How these wait for each other: ``passive``, asleep, or ``active``.
-        unquantized: Layers without K and V that could be quantized, one phrase each.
-        quantized_kv_start: Tokens of a context that stay as they are at first.
-        proof: Evidence of its cache, where it does not tell.
-        left_out: Fields of requests that it refuses, and that were left out.
-        unscored: Why log-probabilities of its replies were not used; empty if all were.
+        waiting: How idle threads wait: ``passive``, asleep, or ``active``.
+        unquantized: Phrases on layers without K and V that could be quantized.
+        quantized_kv_start: Number of first tokens that are not quantized.
+        proof: Evidence of its cache, where it does not report types.
+        left_out: Fields that were left out of requests because it refuses them.
+        unscored: Why log-probabilities of its replies were not used; empty if they
+            were.
     """
 
     build: str | None = None
@@ -161,7 +159,7 @@ class Effective:
 
     @property
     def kv_mib(self) -> float | None:
-        """Size of all KV caches, in MiB; None if the log names none."""
+        """Size of all KV caches, in MiB; None if the log has none."""
         if not self.kv:
             return None
         return sum(buffer.k_mib + buffer.v_mib for buffer in self.kv)
@@ -173,11 +171,11 @@ class Phases:
     Durations of the phases of a cell, in seconds; None for phases not reached.
 
     Attributes:
-        between_s: From the end of the last cell's server to this launch; None of
-            the first cell that a command runs.
+        between_s: From the end of the previous server to this launch; None for the
+            first cell of a command.
         ready_s: From launch to a verified server.
         start_s: From there to the first question.
-        measure_s: Probing, the priming round included.
+        measure_s: Probing, priming round included.
         stop_s: From the last answer to the end of the server's process group.
     """
 
@@ -189,18 +187,18 @@ class Phases:
 
     @property
     def total_s(self) -> float:
-        """The cell itself, without the time before it, in seconds."""
-        own = (self.ready_s, self.start_s, self.measure_s, self.stop_s)
-        return sum(phase or 0.0 for phase in own)
+        """All but the time before the launch, in seconds."""
+        phases = (self.ready_s, self.start_s, self.measure_s, self.stop_s)
+        return sum(phase or 0.0 for phase in phases)
 
     @property
     def waiting_s(self) -> float:
-        """Time not spent on probing, in seconds: the cost of a fresh server."""
+        """All but probing, in seconds: the cost of a fresh server."""
         waits = (self.between_s, self.ready_s, self.start_s, self.stop_s)
         return sum(phase or 0.0 for phase in waits)
 
     def after(self, former: "Phases") -> "Phases":
-        """Those of a cell that took another server before: *former* and these."""
+        """The sums of *former*, with an earlier server of the cell, and these."""
         sums = {
             each.name: round(ours + theirs, 4)
             for each in fields(self)
@@ -211,7 +209,7 @@ class Phases:
 
 
 class Status(StrEnum):
-    """How a cell ended; see `CellRecord.has_numbers`."""
+    """How a cell ended."""
 
     FINISHED = "finished"
     UNSUPPORTED = "unsupported"
@@ -228,10 +226,10 @@ class Status(StrEnum):
 @dataclass(frozen=True, slots=True)
 class Trouble:
     """
-    Why a server failed, or what it does instead of what it was asked for.
+    The failure of a server, or its difference from what was requested.
 
     Attributes:
-        status: How the cell ends.
+        status: Status of the cell.
         reason: A line of its log, without prefix, or a phrase.
     """
 
@@ -245,23 +243,22 @@ class CellRecord:
     The result of one probe on one cell, or why there is none.
 
     Attributes:
-        pair: The cache types asked for.
+        pair: The requested cache types.
         probe: Name of the probe.
         status: How it ended.
-        started: When it began, ISO 8601 with zone.
-        reason: Why the status is not ``finished``, in one line; else empty.
+        started: Time of its start, ISO 8601 with zone.
+        reason: Why the status is not ``finished``, on one line; else empty.
         position: Place in the running order, from 1.
-        command: The server's arguments, without secrets.
-        effective: The settings that it really ran with.
+        command: Arguments of the server, without secrets.
+        effective: Effective settings of the server.
         phases: Durations.
         peak_rss_bytes: Largest resident size of the server process that was measured.
         device_bytes: Memory of the process on accelerators at the end of probing.
-        log_excerpt: The lines of the log that decided the status, or the last ones.
-        observation: Raw results of the probe; its own module decodes them.
-        setup: `comparability.stamp` of the setup that it was measured under; empty
-            until it is stored.
-        device: Device and threads that it was given, as a phrase; empty for the whole
-            machine. Speeds of different ones are not compared.
+        log_excerpt: Lines of the log that explain the status, or the last ones.
+        observation: Raw results, in the layout of the probe.
+        setup: `comparability.stamp` of its setup; empty until it is stored.
+        device: Its device and threads, as a phrase; empty for the whole machine.
+            Speeds on different devices are not compared.
         schema: Version of this layout.
     """
 
@@ -285,16 +282,16 @@ class CellRecord:
     @property
     def has_numbers(self) -> bool:
         """
-        Whether grids, tables, heatmaps and statistics may use its numbers.
+        Whether reports and statistics may use its numbers.
 
-        Only a finished cell has any: one that fell back or was interrupted did not
-        measure what was asked for, whatever it stored.
+        Only those of a finished cell: another status means that something else than
+        requested was measured, or not all of it.
         """
         return self.status is Status.FINISHED
 
     @property
     def is_partial(self) -> bool:
-        """Whether it ended early, and holds what was observed until then."""
+        """Whether it ended early, with observations."""
         ended_early = {
             Status.INTERRUPTED,
             Status.CRASHED,
@@ -307,19 +304,18 @@ class CellRecord:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NeedleFacts:
     """
-    One needle of a setup, with the truth it is scored against.
+    A needle of a setup, with the right answer.
 
     Attributes:
         name: Qualified name of the function.
         signature: Its signature lines, verbatim, joined by newlines.
-        line: Line of the signature in the corpus as it was sent, from 1.
-        depth: Place in that corpus, from 0 (top) to 1 (end).
-        lines: The lines that are asked for, verbatim; of written recall exactly 20 are
-            not blank.
-        before: Lines of the body before those; they stand in the prompt. Empty where
-            the first lines of the body are asked for.
+        line: Line of the signature in the text that is sent, from 1.
+        depth: Place in that text, from 0 (top) to 1 (end).
+        lines: The right lines, verbatim; for written recall, exactly 20 are not blank.
+        before: Lines of the body before those, which stand in the prompt; empty if
+            *lines* begin the body.
         more: Lines of the body after those, for the metric `bonus`; may be empty.
-        budget: Most tokens that a reply may have; 0 where nothing is written.
+        budget: Limit of the tokens of a reply; 0 if no reply is written.
     """
 
     name: str
@@ -335,20 +331,20 @@ class NeedleFacts:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CorpusFacts:
     """
-    The corpus as it was sent.
+    The corpus of a setup, fitted to the context.
 
     Attributes:
         name: Short name, also a folder of the run.
-        origin: Where the text comes from, as a phrase.
+        origin: Source of the text, as a phrase.
         kind: ``incompressible``, ``unseen`` or ``memorised``.
-        sha256: Of the text as sent, UTF-8.
-        characters: Length of the text as sent.
-        source_sha256: Of the whole text, before fitting.
-        sample_k: Needles wanted.
-        sample_seed: Seed of the choice.
-        tokens: Its length by the server's tokenizer; 0 if it was not counted.
-        functions: Functions with enough lines in the text as sent.
-        functions_before: The same before fitting; larger if it was trimmed.
+        sha256: Hash of the fitted text in UTF-8.
+        characters: Length of the fitted text.
+        source_sha256: Hash of the whole text.
+        sample_k: Number of needles that was requested.
+        sample_seed: Seed of their choice.
+        tokens: Length by the server's tokenizer; 0 if it was not counted.
+        functions: Functions of the fitted text with enough lines.
+        functions_before: The same of the whole text.
     """
 
     name: str
@@ -365,7 +361,7 @@ class CorpusFacts:
 
     @property
     def is_counted(self) -> bool:
-        """Whether it was counted and fitted: it is not where no probe reads it."""
+        """Whether it was counted and fitted; it is if a probe sends it."""
         return self.tokens > 0
 
     @property
@@ -381,7 +377,7 @@ class WeightsFacts:
 
     Attributes:
         name: Short name, also a folder of the run.
-        sha256: Of the file; of all files in order, where they are split.
+        sha256: Hash of the file, or of all files of a split model in order.
         size_bytes: Length of the file or files.
     """
 
@@ -400,35 +396,34 @@ class Setup:
         prompt_form: ``chat`` or ``completion``.
         thinking: How thinking was switched off, as a phrase.
         corpus: The text that is sent.
-        needles: Functions whose lines are to be written, in asking order.
-        forced: Functions whose lines are forced, in asking order: those of every
-            sweep, and behind them those that open pairs may be asked in addition.
+        needles: Functions for written recall, in asking order.
+        forced: Functions for forced recall, in asking order: those of every sweep, then
+            those that open pairs may be asked in addition.
         weights: The model.
-        llama: Build of llama-server, or version of another engine, as it states it.
+        llama: Build of llama-server, or version of another engine, as it reports it.
         machine: Processor, memory, devices and system, as a phrase.
-        cpu_features: What the engine uses of the processor: ``AVX AVX2 FMA``; kernels,
-            and so the last digits, depend on it. Empty where it does not tell.
+        cpu_features: Processor features that the engine uses: ``AVX AVX2 FMA``;
+            kernels, and so the last digits, depend on them. Empty if unknown.
         context: Context size, in tokens.
         rotation: Whether quantized values were rotated, if possible.
-        server_args: Further arguments of the user's for llama-server.
+        server_args: Arguments that the user added for llama-server.
         seed: Seed of sampling and of the running order.
-        engine: What served the model.
-        lengths: How lengths in tokens were estimated; empty where they were counted.
-        types_k: K types, as asked for; not compared.
-        types_v: V types, as asked for; not compared.
-        pairs: The pairs of a grid with holes, ``q8_0/q4_0``; empty where every K is
-            measured with every V. Not compared.
-        architecture: Of the weights, as their header states it: ``qwen3``. Empty where
-            there is none; not compared, as the hash of the weights is.
-        quant: Quantization of the weights, likewise: ``Q4_K_M``.
-        created: When the run folder was made, ISO 8601; not compared.
-        probes: Settings of each probe that was run, by its name; a probe that is
-            new to the folder adds its own.
-        calibrated: What the reference has set for all cells of a probe, by its name,
-            such as how hard tasks are; compared where shares are merged.
-        former: Settings that a probe had before they grew, by its name, oldest first:
-            records of them lack what was added since. Not compared.
-        identity: `comparability.identity` of the setup as first stored; empty
+        engine: Name of the engine.
+        lengths: How lengths in tokens were estimated; empty if they were counted.
+        types_k: Requested K types; not compared.
+        types_v: Requested V types; not compared.
+        pairs: Pairs of a grid with holes, ``q8_0/q4_0``; empty for every K with every
+            V. Not compared.
+        architecture: Architecture in the header of the weights: ``qwen3``; may be
+            empty. Not compared, since the hash of the weights is.
+        quant: Quantization of the weights: ``Q4_K_M``; otherwise as *architecture*.
+        created: Time at which the run folder was made, ISO 8601; not compared.
+        probes: Settings of all probes of the run, by name.
+        calibrated: Facts that the reference sets for all cells of a probe, by name of
+            the probe, such as the difficulty of tasks; compared in a merge.
+        former: Settings of probes before these grew, by name, oldest first; records
+            made under them lack the additions. Not compared.
+        identity: `comparability.identity` of the setup when it was first stored; empty
             before. Not compared.
         schema: Version of this layout.
     """
@@ -463,13 +458,13 @@ class Setup:
 
     @property
     def grid(self) -> list[Pair]:
-        """Every pair to measure, K slowest, most precise first."""
+        """All pairs to measure, K slowest, most precise first."""
         pairs = list(map(Pair.parse, self.pairs))
         return pairs or whole_grid(self.types_k, self.types_v)
 
 
 AGAIN = "_again"
-"""Behind a probe's name in the record of a pair that it has measured once more."""
+"""Suffix of a probe's name in records of repeated measurements."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -479,11 +474,11 @@ class Run:
 
     Attributes:
         name: ``corpus/model``, as its folder is called.
-        setup: What its records have in common.
-        records: One per cell and probe that was tried, in no particular order.
-        again: Of a run that was narrowed to a probe, what it has measured once more.
-        root: The folder of runs that it was read from; None if from no folder.
-        sweep: The text of its sweep file; empty if there is none.
+        setup: The setup of its records.
+        records: Records of all cells and probes that were tried, in no order.
+        again: Repeated measurements, in a run that was narrowed to a probe.
+        root: The folder of runs that it was read from; None if it was not read.
+        sweep: Text of its sweep file; empty if there is none.
     """
 
     name: str
@@ -514,7 +509,7 @@ class BadRecord(RequestError):  # noqa: N818 - named after the fact
 
 
 class ForeignRecord(BadRecord):
-    """A record, but not one of this cell or of this run folder."""
+    """A record of another cell or run folder."""
 
     def __init__(self, *, file: str, of: str) -> None:
         super().__init__(
@@ -525,7 +520,7 @@ class ForeignRecord(BadRecord):
 
 
 class BadSetup(BadRecord):
-    """Not a setup: how the records beside it were made is unknown."""
+    """Not a setup: truncated, edited, or another kind of file."""
 
     def __init__(self, *, file: str, reason: str) -> None:
         super().__init__(
@@ -540,12 +535,12 @@ _Layout = TypeVar("_Layout")
 
 
 def shared_with(value: object, layout: type) -> dict[str, Any]:
-    """The fields of *layout*, a dataclass, as *value* has them, by name."""
+    """The values of *value* for the fields of *layout*, a dataclass, by name."""
     return {each.name: getattr(value, each.name) for each in fields(layout)}
 
 
 def as_json(stored: object) -> Json:
-    """*stored*, an observation or settings, as it will be read back from disk."""
+    """*stored*, an observation, a setup or settings, as it is read from disk."""
     decoded: Json = msgspec.json.decode(msgspec.json.encode(stored), type=Json)
     return decoded
 
@@ -555,7 +550,7 @@ def refuse_impossible(is_possible: bool, what: str, *, file: str) -> None:
     Stop at stored values that contradict each other.
 
     Raises:
-        BadRecord: Of *file*, saying *what* is wrong, unless all *is_possible*.
+        BadRecord: On *file*, with *what* as its reason, unless *is_possible*.
     """
     if not is_possible:
         raise BadRecord(file=file, reason=what)
@@ -563,10 +558,10 @@ def refuse_impossible(is_possible: bool, what: str, *, file: str) -> None:
 
 def from_json(raw: Json, layout: type[_Layout], *, file: str) -> _Layout:
     """
-    Read what `as_json` made of a *layout*.
+    The *layout* that `as_json` turned into *raw*.
 
     Raises:
-        BadRecord: If *raw*, which stands in *file*, is something else.
+        BadRecord: If *raw*, which stands in *file*, is no such layout.
     """
     try:
         return msgspec.convert(raw, type=layout)

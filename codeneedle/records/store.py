@@ -47,27 +47,27 @@ from codeneedle.text import harmless
 
 SETUP = "setup.json"
 SWEEP = "sweep.toml"
-"""The sweep file of the run's page: what was asked for, in all sweeps of it."""
+"""Sweep file of a run: the request of all sweeps of it."""
 CELLS = "cells"
 LOGS = "logs"
 LOCK = "lock"
 FORMER = "former"
-"""A folder in a run folder: what a try of another setup has left in it."""
+"""Subfolder for the records of a former setup, see `Store.set_aside`."""
 
 _CELL_NAME = re.compile(r"(?P<k>[^-]+)-(?P<v>[^-]+)\.(?P<probe>\w+)\.json")
 LONGEST_NAME = 200
-"""Letters of the name of a corpus or a model; of a file, systems take 255 bytes."""
+"""Limit of names of corpora and models, in letters; file systems take 255 bytes."""
 
 _SAFE_NAME = re.compile(r"[a-z0-9_][a-z0-9_.+-]*")
 
 
 def run_folder(root: Path, *, corpus: str, model: str) -> Path:
     """
-    Where the records of *model* on *corpus* go: ``root/corpus/model``.
+    The run folder of *model* on *corpus*: ``root/corpus/model``.
 
     Raises:
-        ValueError: If a name could lead out of *root*, or is too long; names are made
-            safe where they are read.
+        ValueError: If a name is not safe, or too long; they are made safe where they
+            are read.
     """
     for name in (corpus, model):
         if len(name) > LONGEST_NAME:
@@ -107,12 +107,12 @@ def find_runs(root: Path, name: str) -> list["Store"]:
 
 class Store:
     """
-    A run folder. Deleting a cell's file makes the cell run again.
+    A run folder.
 
     Attributes:
-        folder: Where it is.
-        is_void: Whether setup and records are read as if there were none: those of a
-            try of another setup, which the next sweep will `set_aside`.
+        folder: Its path.
+        is_void: Whether its setup and records do not count: they are of a former setup,
+            and the next sweep will `set_aside` them.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -137,12 +137,12 @@ class Store:
         Keep other sweeps out of the folder; locks end with this process.
 
         Args:
-            share: Of the grid, as ``3/8``: only sweeps of the whole grid and of the
-                same share are kept out then, for the others write other files; and
-                of shares of a grid that is cut into another number, which overlap it.
+            share: Of the grid, ``3/8``; empty for the whole grid. Sweeps of other
+                shares of the same number are not kept out, since they write other
+                files.
 
         Raises:
-            BadInput: If such a sweep is in it, with its process.
+            BadInput: If such a sweep is running in it; names its process.
             FolderUnusable: If it cannot be written to.
         """
         locks = [self.folder / LOCK]
@@ -167,7 +167,7 @@ class Store:
                 self._lock = None
 
     def _refuse_other_cut(self, share: str) -> None:
-        """Stop where a share of another number of shares is being swept."""
+        """Stop if a share of another number of shares is being swept."""
         _, _, cut = share.partition("/")
         for path in self.folder.glob(f"share-*.{LOCK}") if cut else ():
             other = path.stem.removeprefix("share-").replace("-of-", "/")
@@ -185,16 +185,16 @@ class Store:
                 ) from error
 
     def _busy(self, path: Path, share: str) -> BadInput:
-        """The error for a folder in which somebody holds the lock *path*."""
+        """The error for a folder in which another process holds the lock *path*."""
         if not (by := holder(path)):
-            what = "sweeps of shares are running in it"
+            reason = "sweeps of shares are running in it"
         elif path.name == LOCK:
-            what = f"another sweep is running in it ({by})"
+            reason = f"another sweep is running in it ({by})"
         else:
-            what = f"share {share} is being swept already ({by})"
+            reason = f"share {share} is being swept already ({by})"
         return BadInput(
             source=self.folder,
-            reason=what,
+            reason=reason,
             hint="Wait for it, or choose another folder with --out. Sweeps with "
             "different shares (--shard 1/2, --shard 2/2) share a folder.",
         )
@@ -205,8 +205,8 @@ class Store:
         Keep sweeps of other shares from *what* for a block.
 
         Args:
-            what: The setup, or cells of a probe that all shares need.
-            waiting: Called as long as another sweep does it; sleeps for a moment.
+            what: `SETUP`, or a probe with cells that all shares need.
+            waiting: Called while another sweep holds it; sleeps for a moment.
         """
         with contextlib.ExitStack() as stack:
             with _translated(self.folder):
@@ -234,18 +234,17 @@ class Store:
 
     def adopt(self, setup: Setup, grown: Mapping[str, Json] = {}) -> Setup:
         """
-        Make the folder one of *setup*, or check that it is.
+        Store *setup*, or add it to the stored one.
 
         Args:
-            setup: With the settings of probes as they are stored where they grow.
-            grown: Those that they grow to, by probe.
+            setup: With the stored settings of probes that grow.
+            grown: New settings of those probes, by name.
 
         Returns:
-            The setup of the folder from now on: the stored one, with the types and
-            probes of *setup* added.
+            The setup of the folder: the stored one with the types and probes of both.
 
         Raises:
-            OtherSetup: If its records were made under another one.
+            OtherSetup: If the stored one differs.
             FolderUnusable: If it cannot be written to.
         """
         stored = self.compare(setup)
@@ -263,7 +262,7 @@ class Store:
         The stored setup, if *setup* does not differ from it; None if there is none.
 
         Raises:
-            OtherSetup: Naming the first difference.
+            OtherSetup: With the first difference.
             BadInput: If there is no stored setup, but records of another one.
         """
         stored = self.setup()
@@ -278,13 +277,13 @@ class Store:
         return stored
 
     def calibrated(self) -> dict[str, Json]:
-        """What the reference has set for all cells by now, by probe."""
+        """`Setup.calibrated` as it is stored now."""
         with contextlib.suppress(BadSetup):
             self.setup()
         return self._setup.calibrated if self._setup else {}
 
     def calibrate(self, probe: str, facts: Json) -> None:
-        """Keep in the setup what the reference has set for all cells of *probe*."""
+        """Add the *facts* that the reference sets for all cells of *probe*."""
         with self.alone(SETUP):
             calibrated = {**self.calibrated(), probe: facts}
             if self._setup is not None:
@@ -293,9 +292,9 @@ class Store:
 
     def set_probe_aside(self, probe: str) -> None:
         """
-        Move the records of *probe* aside, which hang on a setup that is gone.
+        Move the records of *probe* aside, whose calibration is lost.
 
-        Those of further names are among them, such as of a repetition.
+        Records of repeated measurements are among them.
         """
         for path in self._cells():
             named = _CELL_NAME.fullmatch(path.name)
@@ -303,7 +302,7 @@ class Store:
                 move_aside(path, "uncalibrated")
 
     def is_outgrown(self, record: CellRecord) -> bool:
-        """Whether *record* lacks what was added to the settings of its probe."""
+        """Whether *record* was made under former settings of its probe."""
         setup = self._known()
         return setup is not None and is_outgrown(record, setup)
 
@@ -323,10 +322,10 @@ class Store:
         Move a setup that cannot be read aside.
 
         The folder must be `locked`. The next setup to be adopted is compared with the
-        records, which name theirs.
+        identity in the records.
 
         Returns:
-            Where it is now; None if there was nothing to mend.
+            Its new path; None if there was nothing to mend.
         """
         if self.intact_setup() or not os.path.lexists(self.folder / SETUP):
             return None
@@ -334,9 +333,9 @@ class Store:
 
     def set_aside(self) -> Path:
         """
-        Move all but locks into a folder of its own in this one; where that is.
+        Move everything but locks into a subfolder, and return its path.
 
-        The folder must be `locked`, not for a share alone.
+        The folder must be `locked` for the whole grid.
 
         Raises:
             FolderUnusable: If something cannot be moved.
@@ -352,14 +351,14 @@ class Store:
         return folder
 
     def sweep_file(self) -> str:
-        """The text of its sweep file; empty if there is none that can be read."""
+        """The text of its sweep file; empty if there is none, or it is unreadable."""
         with contextlib.suppress(OSError, UnicodeDecodeError):
             return (read_regular(self.folder / SWEEP) or b"").decode()
         return ""
 
     def keep_sweep_file(self, text: str) -> None:
         """
-        Make *text* its sweep file.
+        Write *text* as its sweep file.
 
         Raises:
             FolderUnusable: If it cannot be written.
@@ -370,7 +369,7 @@ class Store:
     # Records
 
     def has_numbers(self) -> bool:
-        """Whether any record has."""
+        """Whether any of its records has."""
         return any(record.has_numbers for record in self.records())
 
     def read(self) -> Run | None:
@@ -378,7 +377,7 @@ class Store:
         The whole folder; None if it holds no run.
 
         Raises:
-            BadInput: If another version of codeneedle wrote a part of it.
+            BadInput: If another version of codeneedle wrote one of its files.
             BadSetup: If its setup cannot be read.
         """
         setup = self.setup()
@@ -398,7 +397,7 @@ class Store:
         The records, by file name.
 
         Args:
-            probe: Only those of this probe; no others are read.
+            probe: Reads only records of this probe; empty for all.
 
         Raises:
             BadInput: If another version of codeneedle wrote one.
@@ -421,8 +420,8 @@ class Store:
         """
         The record of *pair* and *probe*; None if there is none.
 
-        One that cannot be used is returned as that of an interrupted cell, with the
-        reason.
+        For a file that is no such record, a record of an interrupted cell is returned,
+        with the reason.
 
         Raises:
             BadInput: If another version of codeneedle wrote it.
@@ -437,10 +436,10 @@ class Store:
 
     def add(self, record: CellRecord) -> None:
         """
-        Write *record*, whole or not at all; one without a setup is of the folder's.
+        Write *record*, whole or not at all; without a setup, it gets the folder's.
 
-        A file in its place that is not a record of its cell is moved aside: as
-        ``.damaged`` if it cannot be read, as ``.foreign`` if it is another's.
+        A file in its place that is no record of its cell is moved aside: as
+        ``.damaged`` if it cannot be read, as ``.foreign`` if it is another record.
 
         Raises:
             FolderUnusable: If it cannot be written, or the locked folder is gone.
@@ -452,10 +451,9 @@ class Store:
 
     def copy(self, other: "Store", pair: Pair, probe: str) -> None:
         """
-        Take the record of *pair* and *probe* over from *other*, if it has one.
+        Copy the record of *pair* and *probe* from *other*, if it has one.
 
-        As `add`, but byte by byte, and without waiting for the disk: as long as *other*
-        is there, a copy that a power cut has damaged can be made again.
+        As `add`, but byte by byte, and without waiting for the disk.
 
         Raises:
             FolderUnusable: As of `add`, or if the record cannot be read.
@@ -468,7 +466,7 @@ class Store:
                 write_whole(path, data, is_lasting=False)
 
     def _freed(self, pair: Pair, probe: str) -> Path:
-        """Where a record is to be written, once what is no record of it is aside."""
+        """The path of a record; a file there that is none of it is moved aside."""
         self._refuse_lost()
         path = self._place(pair, probe)
         with _translated(path.parent):
@@ -482,7 +480,7 @@ class Store:
         return path
 
     def logs(self) -> Path:
-        """Where servers write their logs; the folder exists."""
+        """The folder of the servers' logs, which exists."""
         self._refuse_lost()
         folder = self.folder / LOGS
         with _translated(folder):
@@ -494,7 +492,7 @@ class Store:
         Files of records, sorted.
 
         Raises:
-            BadInput: If their folder may not be read: no grid without them is one.
+            BadInput: If their folder may not be read; a grid must not lack them.
         """
         folder = self.folder / CELLS
         try:
@@ -511,7 +509,7 @@ class Store:
         return sorted(path for path in paths if path.name.endswith(end))
 
     def _place(self, pair: Pair, probe: str) -> Path:
-        """Where the record of *pair* and *probe* is, or would be written."""
+        """The path of the record of *pair* and *probe*, which may not exist."""
         return self.folder / CELLS / f"{pair.slug}.{probe}.json"
 
     def _own(self, path: Path, pair: Pair, probe: str) -> CellRecord:
@@ -527,12 +525,12 @@ class Store:
         return record
 
     def _identities(self) -> set[str]:
-        """Of the setups that records name."""
-        found = set()
+        """The identities of setups in records."""
+        identities = set()
         for path in self._cells():
             with contextlib.suppress(OSError, BadRecord):
-                found.add(_decoded(path).setup.partition("-")[0])
-        return found
+                identities.add(_decoded(path).setup.partition("-")[0])
+        return identities
 
     def _known(self) -> Setup | None:
         if self._setup is None:
@@ -592,15 +590,15 @@ def sealed(data: bytes) -> bytes:
     """
     The JSON object *data*, which is not empty, with a seal as its last key.
 
-    CRC-32 finds every damage that spans up to 32 bits, and all but one in four
-    billion of the others. It is no signature: who wants to forge a file, can.
+    CRC-32 detects all damage of up to 32 adjacent bits, and all but one in four billion
+    of other damage. It is no signature: anybody can compute it.
     """
     start = data.rstrip().removesuffix(b"}").rstrip() + b",\n "
     return b'%b"crc32": "%08x"\n}\n' % (start, zlib.crc32(start))
 
 
 def is_intact(data: bytes) -> bool | None:
-    """Whether *data* is what was sealed; None if it bears no seal."""
+    """Whether *data* is unchanged since it was sealed; None without a seal."""
     at = data.rfind(b'"crc32"', -_LONGEST_BYTES)
     seal = _SEAL.fullmatch(data, max(at, 0))
     if seal is None:
@@ -615,9 +613,8 @@ def encode(stored: CellRecord | Setup) -> bytes:
     """
     As indented JSON, sealed; lists of numbers take one line.
 
-    NaN and infinity become null: they are no observations. What no file can hold,
-    such as the name of a folder that is no Unicode, becomes U+FFFD: better a reason
-    with a hole than a record that is lost.
+    NaN and infinity become null, text that UTF-8 cannot hold, such as a folder's name
+    that is no Unicode, U+FFFD.
     """
     try:
         data = msgspec.json.encode(stored)
@@ -629,10 +626,10 @@ def encode(stored: CellRecord | Setup) -> bytes:
 
 _NUMBERS = re.compile(rb"\[\n *-?\d[^][{}\"]*\]")
 """
-A list that begins with a number on a line of its own, and holds no text.
+A list of numbers, each on a line of its own.
 
-Half of an indented record is white space around its numbers. Nothing inside of a
-text is taken for such a list: its line ends are escaped.
+Half of an indented record is white space around its numbers. Texts never match, since
+their line ends are escaped.
 """
 
 
@@ -646,7 +643,7 @@ def decode_record(data: bytes, *, file: str) -> CellRecord:
 
     Raises:
         BadInput: If another version of codeneedle wrote it.
-        BadRecord: If it is anything else than a record.
+        BadRecord: If it is no record.
     """
     return _decode(data, CellRecord, file=file)
 
@@ -657,7 +654,7 @@ def decode_setup(data: bytes, *, file: str) -> Setup:
 
     Raises:
         BadInput: If another version of codeneedle wrote it.
-        BadSetup: If it is anything else than a setup.
+        BadSetup: If it is no setup.
     """
     try:
         return _decode(data, Setup, file=file)
@@ -690,14 +687,14 @@ def _decode(data: bytes, layout: type[_Layout], *, file: str) -> _Layout:
 
 def _refuse_schema(raw: Json, *, file: str) -> None:
     """Stop at a file of another version."""
-    found = raw.get("schema")
+    schema = raw.get("schema")
     # Not isinstance: true would pass for 1.
-    if type(found) is not int or found < 1:
+    if type(schema) is not int or schema < 1:
         raise BadRecord(file=file, reason="it has no schema number")
-    if found != SCHEMA:
+    if schema != SCHEMA:
         raise BadInput(
             source=file,
-            reason=f"it has schema {found}, this codeneedle reads {SCHEMA}",
+            reason=f"it has schema {schema}, this codeneedle reads {SCHEMA}",
             hint="Move its run folder away, or choose another with --out, and run the "
             "same sweep again. Or use the codeneedle that wrote it.",
         )
