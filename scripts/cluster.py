@@ -32,7 +32,7 @@ from codeneedle.errors import CodeneedleError, MachineError, ToolFailed, ToolMis
 from codeneedle.records.comparability import first_other
 from codeneedle.records.store import Store
 from codeneedle.system.machine import usable_cores
-from codeneedle.system.processes import output_of, running
+from codeneedle.system.processes import free_port, output_of, running
 from codeneedle.system.signals import unwinding_on_signals
 
 PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch", "squeue", "scontrol", "sinfo")
@@ -95,13 +95,6 @@ def missing() -> ToolMissing | None:
     )
 
 
-def free_port() -> int:
-    """A port that nobody listens on."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
 def say(text: str) -> None:
     """Tell how far it is."""
     print(f"{time.strftime('%H:%M:%S')} {text}", flush=True)
@@ -144,8 +137,8 @@ def cluster(folder: Path) -> Iterator[None]:
         "host": host,
         "user": getpass.getuser(),
         "cores": usable_cores(),
-        "control": free_port(),
-        "worker": free_port(),
+        "control": free_port("127.0.0.1"),
+        "worker": free_port("127.0.0.1"),
     }
     for name in ("state", "spool"):
         (folder / name).mkdir()

@@ -273,13 +273,18 @@ _COMPLETION = Completion(prompt="", max_tokens=1)
 _SAID = (Message("user", ""),)
 
 
-def read_endpoint(data: bytes) -> None:
-    """What a server with OpenAI's API answers; chosen and cut in the same way."""
+def _ask(questions: Sequence[Callable[[], object]], data: bytes) -> None:
+    """Two bytes before an answer choose the question, its success and the cuts."""
     how, cut = (*data[:2], 0, 0)[:2]
     _SERVER.data, _SERVER.size = data[2:], 1 + 97 * cut
     _SERVER.code = 400 if how & _IS_REFUSED else 200
+    questions[(how & ~_IS_REFUSED) % len(questions)]()
+
+
+def read_endpoint(data: bytes) -> None:
+    """What a server with OpenAI's API answers."""
     _ENDPOINT.no_echo, _ENDPOINT.left_out = "", ()
-    _ENDPOINT_QUESTIONS[(how & ~_IS_REFUSED) % len(_ENDPOINT_QUESTIONS)]()
+    _ask(_ENDPOINT_QUESTIONS, data)
 
 
 def _scores(found: Forced) -> None:
@@ -311,11 +316,8 @@ _QUESTIONS: tuple[Callable[[], object], ...] = (
 
 
 def read_answer(data: bytes) -> None:
-    """What a server answers; two bytes before it choose question, success and cuts."""
-    how, cut = (*data[:2], 0, 0)[:2]
-    _SERVER.data, _SERVER.size = data[2:], 1 + 97 * cut
-    _SERVER.code = 400 if how & _IS_REFUSED else 200
-    _QUESTIONS[(how & ~_IS_REFUSED) % len(_QUESTIONS)]()
+    """What llama-server answers."""
+    _ask(_QUESTIONS, data)
 
 
 def _keeps(reply: Reply) -> None:

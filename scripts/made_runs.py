@@ -34,7 +34,7 @@ SLIPS = 0.05
 RECORDS = made("made_records")
 
 
-def make_run(root: Path, cells: int, *, seed: int = 42) -> Path:
+def make_run(root: Path, cells: int) -> Path:
     """
     Write a finished run of *cells* pairs into a run folder below *root*.
 
@@ -43,12 +43,11 @@ def make_run(root: Path, cells: int, *, seed: int = 42) -> Path:
         cells: Pairs with records, 1 or more. The grid is as square as can be; 36
             are the six default types and the next best. Beyond those of llama.cpp,
             types have made-up names.
-        seed: Of the random numbers.
 
     Returns:
         The run folder: ``root/made-corpus/made-model``.
     """
-    chance = np.random.default_rng(seed)
+    chance = np.random.default_rng(42)
     types = _types(math.isqrt(cells - 1) + 1)
     setup = RECORDS.made_setup(types_k=types, types_v=types)
     setup = replace(setup, corpus=replace(setup.corpus, name=CORPUS))

@@ -91,9 +91,9 @@ class Scenario:
     independent: bool = False
 
 
-def read_lines(path: Path = DATA) -> Lines:
+def read_lines() -> Lines:
     """The lines of the stored run, as deviations."""
-    with np.load(path) as stored:
+    with np.load(DATA) as stored:
         probabilities = np.exp(stored["logprobs"].astype(float))
         function, line = stored["functions"], stored["lines"]
     functions, of_each = function.max() + 1, line.max() + 1
@@ -249,8 +249,9 @@ def table(lines: Lines, grids: int, designs: Sequence[tuple[int, int]]) -> None:
             print(f"| {design[0]} x {design[1]} | {found.row()} |", flush=True)
 
 
-def coverage(folder: Path, drawn_functions: int = 12, draws: int = 10_000) -> None:
+def coverage(folder: Path) -> None:
     """Print how often intervals of few functions miss the mean of all of a real run."""
+    drawn_functions, draws = 12, 10_000
     run = Store(folder).read()
     if run is None:
         raise SystemExit(f"{folder} is no run folder")

@@ -33,11 +33,11 @@ def asked(*parts):
     return names_of(eligible(text, functions(text)))
 
 
-def made(line, *, end=None, name=None):
+def made(line, *, end=None):
     """A function from *line* to *end*, 22 lines if not told."""
     length = 21 if end is None else end - line
     return Function(
-        name=name or f"f{line}",
+        name=f"f{line}",
         signature=f"def f{line}():",
         line=line,
         body=("    x",) * length,

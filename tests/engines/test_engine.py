@@ -74,14 +74,6 @@ def test_what_an_engine_would_ignore_is_refused(changes, source):
     assert source == caught.value.source
 
 
-def test_an_engine_without_servers_cannot_be_made():
-    class Nothing(Engine):
-        """No engine."""
-
-    with pytest.raises(TypeError, match="abstract"):
-        Nothing()
-
-
 def test_a_server_that_is_not_ours_tells_nothing():
     served = Served(client=None, command=())
 

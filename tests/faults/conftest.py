@@ -23,13 +23,7 @@ GROUPS = (
 
 @dataclass(frozen=True, slots=True)
 class Ledger:
-    """
-    Faults that were injected; one that cost something fails its test.
-
-    Attributes:
-        injections: Of the whole test run.
-        group: Whose faults the present test injects, one of `GROUPS`.
-    """
+    """Faults that were injected; one that cost something fails its test."""
 
     injections: list[Injection]
     group: str

@@ -12,14 +12,7 @@ VARIABLES = {"COLUMNS": "100", "NO_COLOR": "1"}
 
 
 def called(folder, *arguments, **variables):
-    """
-    What ``codeneedle ARGUMENTS`` in *folder* prints, and its exit code.
-
-    Args:
-        folder: Working directory.
-        arguments: Of the command.
-        variables: Of the environment.
-    """
+    """What ``codeneedle ARGUMENTS`` in *folder* prints, and its exit code."""
     words = [str(word) for word in arguments]
     out, err = _stream(), _stream()
     with pytest.MonkeyPatch.context() as patch:

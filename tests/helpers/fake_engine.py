@@ -48,12 +48,12 @@ def reply_to(_question, text="an answer\n", **changes):
     return Reply(text=text, **{**said, **changes})
 
 
-def forced_to(_question, right, *, logprob=-0.1, lead=2.0, **changes):
+def forced_to(_question, right, *, logprob=-0.1, **changes):
     """Each character of *right*, a token, scored alike."""
     tokens = len(right)
     said = {
         "logprobs": (logprob,) * tokens,
-        "leads": (lead,) * tokens,
+        "leads": (2.0,) * tokens,
         "ends": tuple(range(1, tokens + 1)),
     }
     return Forced(**{**said, **changes})
@@ -61,17 +61,7 @@ def forced_to(_question, right, *, logprob=-0.1, lead=2.0, **changes):
 
 @dataclass
 class FakeServer:
-    """
-    A served model: an `engine.Served` without a process.
-
-    Attributes:
-        engine: What it is served by.
-        questions: What it was asked, in order.
-        forced: The right answers that it was forced to, in order.
-        is_dying: Whether it ends as soon as it is waited for.
-        holds_bytes: What it holds on accelerators.
-        settled: How often it was waited for.
-    """
+    """An `engine.Served` without a process; it keeps what it was asked, in order."""
 
     engine: "FakeEngine"
     questions: list = field(default_factory=list)
@@ -136,28 +126,15 @@ class FakeServer:
 @dataclass
 class FakeEngine(Engine):
     """
-    Answers as a test wishes.
+    Answers as a test wishes, and keeps what it served and was asked, in order.
 
     Attributes:
-        model: What it serves.
-        types: Cache types that it takes.
-        devices: Accelerators that it sees.
-        version: As it states it.
-        cpu_features: What it uses of the processor.
-        abilities: What it can do.
         reply: Makes a reply, or an error, of a question.
         force: Likewise, scores of a question and its right answer.
-        effective: What its servers say runs.
         differences: In what its servers differ from what was asked.
         fallback: What they do instead of fast attention, from the first token on.
         preflight_finds: What a preflight finds; pairs that need none are missing.
-        refused: Arguments that it does not take.
-        stretches_context: As of `engine.Engine`.
-        thinking_off: Likewise.
-        template: Renders conversations.
         server: What it serves; made anew for each cell where None.
-        served: Cells that it served, in order.
-        preflights: Pairs that it was asked to check, in order.
     """
 
     model: ModelSpec | None = None
@@ -172,7 +149,6 @@ class FakeEngine(Engine):
     differences: tuple = ()
     fallback: Trouble | None = None
     preflight_finds: dict[Pair, Trouble | None] = field(default_factory=dict)
-    refused: tuple = ("--port",)
     stretches_context: bool = False
     thinking_off: str = ""
     tokenizer: ByteTokenizer = field(default_factory=ByteTokenizer)
@@ -187,9 +163,8 @@ class FakeEngine(Engine):
     name = "fake"
 
     def refuse_arguments(self):
-        for word in self.model.arguments:
-            if word in self.refused:
-                raise BadInput(source=word, reason="refused", hint="Drop it.")
+        if "--port" in self.model.arguments:
+            raise BadInput(source="--port", reason="refused", hint="Drop it.")
 
     def identity(self):
         return EngineIdentity(

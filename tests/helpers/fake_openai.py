@@ -8,9 +8,7 @@ Beside ``--port``, ``--k``, ``--v``, ``--context`` it takes ``--fakes FILE``, JS
 of the following by type of K, and ``--fake NAME`` or ``--fake NAME=VALUE`` as often as
 wanted:
 
-    ignore              compute the same whatever the cache types are
-    ignore-v            the same, of V alone
-    drift               tell other probabilities each time
+    ignore-v            compute the same whatever the cache type of V is
     no-logprobs         tell no probabilities
     echo                tell probabilities of the prompt, too, as vLLM does
     echo-refused=N      answer N to whoever asks for that
@@ -277,12 +275,8 @@ class Handler(BaseHTTPRequestHandler):
         if "logprob" in self.faults:
             return json.loads(self.faults["logprob"])
         known = self.server.types
-        if "ignore" in self.faults:
-            known = "nothing"
-        elif "ignore-v" in self.faults:
+        if "ignore-v" in self.faults:
             known = known.partition("/")[0]
-        if "drift" in self.faults:
-            known = f"{known}{time.monotonic_ns()}"
         digest = hashlib.sha256(f"{known}:{number}".encode()).digest()
         return -0.5 - digest[0] / 1000
 

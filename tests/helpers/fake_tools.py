@@ -18,13 +18,7 @@ from codeneedle.records.record import Effective
 
 @dataclass
 class ToolEngine(FakeEngine):
-    """
-    A `FakeEngine` with tools.
-
-    Attributes:
-        divergence: Compares distributions.
-        speed: Measures speed.
-    """
+    """A `FakeEngine` with tools."""
 
     divergence: "FakeDivergence | None" = None
     speed: "FakeSpeed | None" = None
@@ -59,17 +53,7 @@ def made_statistics(kld=0.25, **changes):
 
 @dataclass
 class FakeDivergence:
-    """
-    Implements `engine.DivergenceTool`.
-
-    Attributes:
-        outcome: Called with each pair that is compared; its error is raised.
-        reference_fallback: What the reference's own run falls back to.
-        tasks: What it was given, in order.
-        calls: What it did, in order: ``write f16/f16@512``, ``compare ...``.
-        checked: What it was asked to check.
-        kept: References that it has, by pair and context.
-    """
+    """An `engine.DivergenceTool`; it raises the errors that *outcome* has of a pair."""
 
     outcome: object = lambda _pair: None
     reference_fallback: object = None
@@ -123,14 +107,7 @@ class FakeDivergence:
 
 @dataclass
 class FakeSpeed:
-    """
-    Implements `engine.SpeedTool`.
-
-    Attributes:
-        outcome: Called with each task; its error is raised.
-        tasks: What it measured, in order.
-        limits_s: How long it might be silent, in order.
-    """
+    """An `engine.SpeedTool`; it raises the errors that *outcome* has of a task."""
 
     outcome: object = lambda _task: None
     fallback: object = None

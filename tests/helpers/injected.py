@@ -126,14 +126,7 @@ def release_of_stand_ins(folder):
 
 
 def impatient(silence_s, load_s, cells=None):
-    """
-    Short timeouts, in seconds.
-
-    Args:
-        silence_s: How long a server or a tool may be silent.
-        load_s: How long it may load.
-        cells: The cells whose servers get them, as slugs of pairs; all if None.
-    """
+    """Short timeouts, in seconds; of the servers of *cells* (slugs) alone, if given."""
     limits = {
         "load_timeout_s": load_s,
         "warmup_timeout_s": load_s,

@@ -32,14 +32,7 @@ def put_corpus(folder, *, functions=3, of=TINY):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Aftermath:
-    """
-    What is left after a fault.
-
-    Attributes:
-        cells_lost: Cells that had finished before, and have not any more.
-        files_damaged: Records and setups that cannot be read.
-        processes_left: Processes that still run in the folder.
-    """
+    """What a fault has cost; lost are cells that had finished before."""
 
     cells_lost: int = 0
     files_damaged: int = 0
@@ -48,17 +41,7 @@ class Aftermath:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Injection:
-    """
-    One fault, injected once.
-
-    Attributes:
-        group: Whose fault: ``ourselves``, ``server``, ``machine``, ``tools``,
-            ``files``, ``model``, ``requests``, ``hosts``, ``endpoints``,
-            ``evaluations``.
-        fault: A phrase; equal ones are counted together.
-        saw: The line that a person saw of it; empty if it was rightly unseen.
-        aftermath: What it cost.
-    """
+    """One fault, injected once; a user saw nothing of it if *saw* is empty."""
 
     group: str
     fault: str
@@ -68,14 +51,7 @@ class Injection:
 
 @dataclass(slots=True)
 class Folder:
-    """
-    A working folder of a sweep, watched for what a fault does to it.
-
-    Attributes:
-        path: Where sweeps are started; all that they start has it as its working
-            directory.
-        finished: Record files that were seen to be finished.
-    """
+    """The working folder of a sweep; *finished* are records that were seen finished."""
 
     path: Path
     finished: set[Path] = field(default_factory=set)

@@ -149,13 +149,7 @@ def _answer(number, facts):
 
 
 class FakeTemplate(ByteTokenizer):
-    """
-    Renders conversations as `TEMPLATE` does, but shorter; tokens are bytes.
-
-    Attributes:
-        drops: Fields of messages that it ignores.
-        opens: What begins an answer beside its role.
-    """
+    """Renders conversations as `TEMPLATE` does, but shorter; tokens are bytes."""
 
     def __init__(self, drops=(), opens=""):
         super().__init__()

@@ -17,9 +17,10 @@ from codeneedle.records.record import (
 REFERENCE = "f16/f16"
 
 
-def made_evaluation(samples: Sequence[Sample], against: str = REFERENCE) -> Json:
+def made_evaluation(samples: Sequence[Sample]) -> Json:
     """What the probe stores of *samples*."""
-    return as_json(Evaluation(samples=tuple(samples), reader="lines", against=against))
+    found = Evaluation(samples=tuple(samples), reader="lines", against=REFERENCE)
+    return as_json(found)
 
 
 def with_scores(setup: Setup, scores: Sequence[float]) -> Setup:
@@ -33,14 +34,7 @@ def samples_of(scores: Sequence[float]) -> list[Sample]:
 
 
 def evaluated(pair: str, scores: Sequence[float], *, again: bool = False) -> CellRecord:
-    """
-    The record of a cell.
-
-    Args:
-        pair: Its cache types.
-        scores: Of its samples.
-        again: Whether it is the repetition of the reference.
-    """
+    """The record of a cell; *again* is the repetition of the reference."""
     return CellRecord(
         pair=Pair.parse(pair),
         probe=f"{NAME}{AGAIN if again else ''}",

@@ -41,14 +41,7 @@ BEYOND = tuple(0.10 + 0.02 * (-1) ** at for at in range(16))
 def losing_setup(
     pairs: Sequence[str], *, forced: int = 16, functions: int = 16
 ) -> Setup:
-    """
-    The facts of a run that forces lines and asks for none.
-
-    Args:
-        pairs: Of the grid.
-        forced: Functions that a pair can be asked for.
-        functions: Those that every pair is asked for.
-    """
+    """A run that forces *functions* of each pair, and may force *forced* of them."""
     types = [Pair.parse(pair) for pair in pairs]
     setup = made_setup(
         needles=0,

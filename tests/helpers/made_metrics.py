@@ -69,25 +69,16 @@ def lost(pair):
     return 32 - BITS_PER_ELEMENT[pair.k] - BITS_PER_ELEMENT[pair.v]
 
 
-def run_of_all(
-    *,
-    floor=0.5,
-    matched=lambda _pair, _at: 20,
-    changes=(),
-    setup=SETUP,
-    against=None,
-):
+def run_of_all(*, floor=0.5, changes=(), against=None):
     """
     A run of three probes over a 3x3 grid.
 
     Args:
         floor: KLD of the reference; that of others is larger by the bits they lost.
-        matched: As in `made_run`.
         changes: Probe and pair, with the record in its place; None removes it.
-        setup: Of the run.
         against: The pair that records name as the reference of their KLD.
     """
-    run = made_run(matched, setup=setup)
+    run = made_run(setup=SETUP)
     records = {(record.probe, str(record.pair)): record for record in run.records}
     start = lost(Pair.parse(against)) if against else 0
     for record in run.records:
@@ -109,9 +100,10 @@ def run_of_all(
     return replace(run, records=kept)
 
 
-def failed(probe, pair, status=Status.OUT_OF_MEMORY, reason="cannot allocate"):
+def failed(probe, pair):
     """A change for `run_of_all`: the cell failed."""
-    return (probe, pair), replace(failed_record(pair, status, reason), probe=probe)
+    record = failed_record(pair, Status.OUT_OF_MEMORY, "cannot allocate")
+    return (probe, pair), replace(record, probe=probe)
 
 
 def fell_back(probe, pair, **observation):

@@ -2,7 +2,7 @@
 
 from dataclasses import fields
 
-from fake_engine import TYPES, FakeEngine
+from fake_engine import FakeEngine
 from gguf_files import SHAPE, write_gguf
 from made_records import made_record
 from msgspec.structs import replace
@@ -52,17 +52,15 @@ repetitions = 2
 
 TWO = ("q8_0", "q4_0")
 
-__all__ = ["CORPUS", "EVERY_KEY", "TWO", "TYPES", "asking", "made_world", "planned"]
 
-
-def made_world(folder, monkeypatch, *, keys=SHAPE):
+def made_world(folder, monkeypatch):
     """A working folder with a corpus called tiny and weights called model.gguf."""
     monkeypatch.chdir(folder)
     monkeypatch.setenv("CODENEEDLE_CACHE", str(folder / "cache"))
     monkeypatch.delenv("LLAMA_ATTN_ROT_DISABLE", raising=False)
     (folder / "corpora").mkdir()
     (folder / "corpora" / "tiny.toml").write_text(CORPUS, encoding="utf-8")
-    write_gguf(folder / "model.gguf", keys)
+    write_gguf(folder / "model.gguf", SHAPE)
     monkeypatch.setattr(nano, "built_in_model", lambda: folder / "model.gguf")
 
 

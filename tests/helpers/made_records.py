@@ -59,15 +59,7 @@ def made_setup(
     types_k: Sequence[str] = DEFAULT_TYPES,
     types_v: Sequence[str] = DEFAULT_TYPES,
 ) -> Setup:
-    """
-    The facts of a run on made-up weights.
-
-    Args:
-        needles: Functions to be written.
-        forced: Functions whose lines are forced; as many as *needles* if None.
-        types_k: Of the grid.
-        types_v: Likewise.
-    """
+    """A run that writes *needles* and forces *forced* functions, or as many."""
     forced = needles if forced is None else forced
     return Setup(
         prompt_version=1,

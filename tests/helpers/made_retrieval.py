@@ -35,12 +35,12 @@ def right(question, _length):
     return question.payload
 
 
-def made_scored(payload, *, logp=-0.5, lead=1.0):
+def made_scored(payload):
     """A right answer of one token per character, all of them alike."""
     count = len(payload)
     return Forced(
-        logprobs=(logp,) * count,
-        leads=(lead,) * count,
+        logprobs=(-0.5,) * count,
+        leads=(1.0,) * count,
         ends=tuple(range(1, count + 1)),
         wall_s=0.1,
     )

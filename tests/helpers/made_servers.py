@@ -30,10 +30,10 @@ def made_launch(binary, weights, *, pair=PAIR, context, extra=(), options=(), **
     )
 
 
-def fake_launch(*faults, pair=PAIR, context=4096):
+def fake_launch(*faults):
     """What starts the fake server with *faults*: ``"die=3"``."""
     extra = [argument for fault in faults for argument in ("--fake", fault)]
-    return made_launch(FAKE, "no.gguf", pair=pair, context=context, extra=extra)
+    return made_launch(FAKE, "no.gguf", pair=PAIR, context=4096, extra=extra)
 
 
 def fake_llama_cpp(*faults, devices=(), options=frozenset(), **spec):

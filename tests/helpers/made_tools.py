@@ -22,14 +22,14 @@ def made_model(**changes):
     return ModelSpec(**{"weights": made_weights(), "name": "made", **changes})
 
 
-def made_facts(*, build=11434, devices=(), options=("--verbosity", "--fit", "--poll")):
+def made_facts(*, build=11434, devices=()):
     """What a llama-server of *build* says of itself."""
     return ServerFacts(
         version="0.6.0",
         build=build,
         k_types=(),
         v_types=(),
-        options=frozenset(options),
+        options=frozenset(("--verbosity", "--fit", "--poll")),
         devices=devices,
     )
 
@@ -76,10 +76,10 @@ def divergence_task(folder, pair="f16/f16", **changes):
     return DivergenceTask(**{**wanted, **changes})
 
 
-def speed_task(pair="q8_0/q4_0", **changes):
+def speed_task(**changes):
     """A small test of speed."""
     wanted = {
-        "pair": Pair.parse(pair),
+        "pair": Pair("q8_0", "q4_0"),
         "depth": 64,
         "prompt_tokens": 512,
         "generated_tokens": 128,

@@ -23,7 +23,7 @@ TEXT = "say f(1)"
 PARTS = (Part(Kind.TEXT, 0, 4, "content"), Part(Kind.TOOL, 4, 8, "arguments 0"))
 
 
-def made_conditions(turns=16, *, conversations=1, parts=PARTS):
+def made_conditions(turns=16, *, conversations=1):
     """*turns* in each of the conversations."""
     return Conditions(
         sha256="ab" * 32,
@@ -36,7 +36,7 @@ def made_conditions(turns=16, *, conversations=1, parts=PARTS):
                 tokens=len(TEXT),
                 prompt_sha256="cd" * 32,
                 text_sha256="ef" * 32,
-                parts=parts,
+                parts=PARTS,
             )
             for conversation in range(conversations)
             for turn in range(turns)
@@ -73,13 +73,7 @@ def transcript_record(pair, turns):
 
 
 def transcript_run(probabilities, conditions=None):
-    """
-    A run with a record for each pair of *probabilities*.
-
-    Args:
-        probabilities: By pair, of a turn's number and a token's place.
-        conditions: What was forced.
-    """
+    """A run with *probabilities* of each pair, by number of turn and place of token."""
     chosen = conditions or made_conditions()
     setup = replace(
         losing_setup(list(probabilities)), probes={NAME: as_json(chosen)}, forced=()

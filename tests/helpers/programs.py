@@ -62,13 +62,7 @@ esac""",
 
 
 def server(folder, faults):
-    """
-    A llama-server in *folder* whose *faults* are chosen by cell.
-
-    Args:
-        folder: Where it goes.
-        faults: Per cell, ``q8_0-q4_0`` or ``counting``, what `fake_llama` knows.
-    """
+    """A llama-server in *folder*; *faults* of `fake_llama` by cell, or ``counting``."""
     misbehave(folder, faults)
     return script(
         folder / "bin" / "llama-server",
@@ -98,13 +92,7 @@ exec "{python}" -S "{fake}" "$fault" "$@"
 
 
 def tools(folder, faults):
-    """
-    Stand-ins of llama-perplexity and llama-bench beside the `server` in *folder*.
-
-    Args:
-        folder: Where they go.
-        faults: By name of the tool, per cell, what the fake of that name knows.
-    """
+    """Tools beside the `server` in *folder*; *faults* of the fakes by name and cell."""
     for name, of_cells in faults.items():
         chosen = folder / f"{name}-faults"
         _choose(chosen, of_cells)

@@ -12,9 +12,9 @@ def python(name, *, lines=20):
     return f"def {name}():\n{body}"
 
 
-def javascript(name, *, lines=20):
-    """A JavaScript function with as many body lines."""
-    body = "".join(f"  {name}({at});\n" for at in range(lines))
+def javascript(name):
+    """A JavaScript function of 20 body lines."""
+    body = "".join(f"  {name}({at});\n" for at in range(20))
     return f"function {name}() {{\n{body}}}\n"
 
 

@@ -66,9 +66,9 @@ def signal_at(point, call, number, *, times=1):
     return at(point, call, "send", number=int(number), times=times)
 
 
-def impatience(silence_s, load_s, cells=None):
-    """Short timeouts, in seconds; of servers those of *cells* alone, if given."""
-    return ("impatient", {"silence_s": silence_s, "load_s": load_s, "cells": cells})
+def impatience(silence_s, load_s):
+    """Short timeouts, in seconds."""
+    return ("impatient", {"silence_s": silence_s, "load_s": load_s})
 
 
 # --- the program
@@ -93,13 +93,7 @@ def going(folder, *arguments, faults=(), variables=None, before=None):
     The program under way in *folder*, its output in one pipe, without a terminal.
 
     Killed at the end of the block; what it started is for the test to look at.
-
-    Args:
-        folder: Working directory.
-        arguments: Of the command.
-        faults: In its own process.
-        variables: Added to its environment.
-        before: Called in the child before the program begins.
+    *before* is called in the child before the program begins.
     """
 
     def prepare():
@@ -152,14 +146,7 @@ HARMLESS = re.compile(rb"\x1b\[[0-9;]*m|\x1b\[\?25[hl]|\x1b\[[12]?[AK]|\x1b\[1G"
 
 
 def on_terminal(folder, *arguments, interrupt_at=None):
-    """
-    Exit code and raw bytes of a command with a terminal.
-
-    Args:
-        folder: Working directory.
-        arguments: Of the command.
-        interrupt_at: Bytes at which it gets a SIGINT.
-    """
+    """Exit code and raw bytes of a command; at *interrupt_at* it gets a SIGINT."""
     ours, theirs = pty.openpty()
     child = subprocess.Popen(
         command(*arguments),
@@ -200,16 +187,7 @@ def impatient(folder, *arguments, silence_s=1.0, load_s=2.0, cells=None):
 
 
 def struck(folder, arguments, name, number, delay_s):
-    """
-    Run the program; the first child called *name* that computes a cell is signalled.
-
-    Args:
-        folder: Working directory.
-        arguments: Of the command.
-        name: Of a program.
-        number: The signal that it gets.
-        delay_s: How long after its start, in seconds.
-    """
+    """Signal the first child called *name* that computes a cell, after *delay_s*."""
     faults = [impatience(silence_s=3.0, load_s=6.0)]
     with going(folder, *arguments, faults=faults) as sweep:
         while sweep.poll() is None and not (pid := _computing(folder, name)):
@@ -312,15 +290,7 @@ def told(said):
 
 
 class Series:
-    """
-    A sweep that is ended in many ways, and started again each time.
-
-    Attributes:
-        folder: Where it happens.
-        arguments: Of the sweep.
-        orphans: Processes that outlived a start, for the next start to end.
-        ports: Where servers listened.
-    """
+    """A sweep that is ended in many ways, and started again each time."""
 
     def __init__(self, folder: Folder, *arguments: str) -> None:
         # A cell takes half a second.
@@ -340,7 +310,7 @@ class Series:
         if port := running_child(self.path).get("port"):
             self.ports.add(int(port))
 
-    def injection(self, fault: str, said: str, group: str = "ourselves") -> Injection:
+    def injection(self, fault: str, said: str) -> Injection:
         """
         What a start cost that said *said*.
 
@@ -353,7 +323,7 @@ class Series:
         note = re.search(r"note: (ended a .*) that was left behind", said)
         aftermath = replace(self.folder.aftermath(), processes_left=left)
         saw = note[1] if note else ""
-        return Injection(group=group, fault=fault, saw=saw, aftermath=aftermath)
+        return Injection(group="ourselves", fault=fault, saw=saw, aftermath=aftermath)
 
     def complete(self) -> str:
         """The same command, to its end: all cells finished, nothing left running."""

@@ -51,12 +51,7 @@ def weights() -> Model:
 
 
 def logits(weights: Model, tokens: Sequence[int]) -> Array:
-    """
-    What llama.cpp computes from these weights.
-
-    Returns:
-        Shape (n, 260): after each of the n tokens, the logits of the next.
-    """
+    """Logits of the next of n tokens, as llama.cpp computes them; shape (n, 260)."""
     angles = np.arange(len(tokens))[:, None] * weights.frequencies
     stream = weights.embedding[list(tokens)]
     for layer in weights.layers:

@@ -221,10 +221,10 @@ def test_what_is_no_record_of_its_cell_is_a_gap(store, file, pair, change, reaso
     assert reason in gap.reason
 
 
-def stamped(setup, *, probe="recall"):
+def stamped(setup):
     """A record that was measured under *setup*, as an adopted one."""
     setup = replace(setup, identity=identity(setup))
-    return replace(RECORD, setup=stamp(setup, probe))
+    return replace(RECORD, setup=stamp(setup, "recall"))
 
 
 @pytest.mark.parametrize(

@@ -14,8 +14,8 @@ from codeneedle.report.panel_pictures import KIND_COLOURS, draw_panels, paint
 from codeneedle.report.panels import panels_of
 
 
-def figure(run, metric=RIGHT, *, difference=False):
-    (found,) = panels_of(run, metric)
+def figure(run, *, difference=False):
+    (found,) = panels_of(run, RIGHT)
     return paint(found, run, difference=difference)
 
 

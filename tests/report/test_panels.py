@@ -39,8 +39,8 @@ from codeneedle.report.panels import (
 )
 
 
-def shown(run, *, metric=RIGHT, difference=False, colour=False):
-    document = panels_document([run], metric, difference=difference)
+def shown(run, *, difference=False, colour=False):
+    document = panels_document([run], RIGHT, difference=difference)
     return printed(document, width=80, colour=colour)
 
 

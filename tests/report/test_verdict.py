@@ -67,10 +67,9 @@ def with_klds(run, klds, chunks=16):
     return replace(run, records=(*run.records, *made))
 
 
-def continuing(losses, *, forced=96, **facts):
+def continuing(losses):
     """A run of a text that has further functions."""
-    setup = losing_setup([REFERENCE, *losses], forced=forced)
-    return replace(losing_run(losses, setup=setup), **facts)
+    return losing_run(losses, setup=losing_setup([REFERENCE, *losses], forced=96))
 
 
 # The first lines

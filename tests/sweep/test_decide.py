@@ -41,7 +41,7 @@ from codeneedle.verdict.judge import Limits, judge
 WHOLE, GOOD, BAD = Pair("f16", "f16"), Pair("q8_0", "q8_0"), Pair("q4_0", "q4_0")
 
 
-def goals(losses, *, forced=96, asked=None, functions=16, more=(), reference=16):
+def goals(losses, *, forced=96, asked=None, more=(), reference=16):
     """
     What `further` gives of a run, by pair as text.
 
@@ -49,11 +49,10 @@ def goals(losses, *, forced=96, asked=None, functions=16, more=(), reference=16)
         losses: By pair, those of 16 functions; repeated for more.
         forced: Functions of the text.
         asked: By pair, how many functions were asked; 16 of others.
-        functions: Those of every sweep.
         more: Further records.
         reference: Functions of the reference.
     """
-    setup = losing_setup([REFERENCE, *losses], forced=forced, functions=functions)
+    setup = losing_setup([REFERENCE, *losses], forced=forced)
     records = [
         losing(setup, pair, (tuple(each) * 6)[: (asked or {}).get(pair, 16)])
         for pair, each in losses.items()

@@ -73,10 +73,10 @@ class Script:
         return seen or observation()
 
 
-def observation(*, prompt_ms=3000.0):
+def observation():
     """What the recall probe stores of one round behind 9,000 tokens."""
-    priming = replace(made_priming(NEEDLE), prompt_ms=prompt_ms)
-    return as_json(Recall(rounds=(made_round(NEEDLE),), priming=priming))
+    rounds = (made_round(NEEDLE),)
+    return as_json(Recall(rounds=rounds, priming=made_priming(NEEDLE)))
 
 
 def made_runner(store, engine=None, **changes):
@@ -100,11 +100,11 @@ def ended(events):
     return [(record.pair, record.status.value) for record in records]
 
 
-def fails(status=Status.CRASHED, reason="it broke"):
+def fails(reason="it broke"):
     """An outcome that is an error."""
 
     def outcome(_cell):
-        raise CellError(reason, hint="Look.", status=status, log_excerpt=("a line",))
+        raise CellError(reason, hint="Look.", log_excerpt=("a line",))
 
     return outcome
 
@@ -426,24 +426,6 @@ def test_what_a_server_holds_is_asked_while_it_lives(store):
 # Fallbacks that other cells' numbers show
 
 
-def measured_as(parts=None, prompt_ms=None):
-    """An outcome by pair: parts of the graph, time to read."""
-
-    def outcome(cell):
-        cell.effective = Effective(
-            graph_splits=(parts or {}).get(cell.pair, 2),
-            devices=("CUDA0",),
-        )
-        return observation(prompt_ms=(prompt_ms or {}).get(cell.pair, 3000.0))
-
-    return outcome
-
-
-def gpu():
-    """An engine that sees an accelerator."""
-    return FakeEngine(devices=("CUDA0 NVIDIA L4",))
-
-
 @pytest.mark.parametrize(
     ("sweeps", "told"),
     [
@@ -456,10 +438,14 @@ def gpu():
 def test_a_cell_that_fell_back_beside_others_is_told_and_stored_as_observed(
     store, sweeps, told
 ):
-    script = Script(measured_as(parts={BAD: 30}))
+    def outcome(cell):
+        parts = 30 if cell.pair == BAD else 2
+        cell.effective = Effective(graph_splits=parts, devices=("CUDA0",))
+
+    script, gpu = Script(outcome), FakeEngine(devices=("CUDA0 NVIDIA L4",))
 
     for pairs in sweeps:
-        events = walk(store, script, pairs=pairs, engine=gpu())
+        events = walk(store, script, pairs=pairs, engine=gpu)
 
     assert told == ended(events)
     stored = store.record(BAD, "recall")

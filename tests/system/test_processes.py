@@ -59,14 +59,14 @@ def wait_for(mark):
     mark.open().close()
 
 
-def graces(monkeypatch, *, interrupt=3600.0, terminate=3600.0, kill=3600.0):
+def graces(monkeypatch, *, interrupt=3600.0, terminate=3600.0):
     monkeypatch.setattr(
         processes,
         "GRACES_S",
         (
             (signal.SIGINT, interrupt),
             (signal.SIGTERM, terminate),
-            (signal.SIGKILL, kill),
+            (signal.SIGKILL, 3600.0),
         ),
     )
 

@@ -539,8 +539,9 @@ def test_divergence_from_another_reference_has_no_say():
 # Answers
 
 
-def written(lost, *, functions=16, types=("bf16", "q8_0")):
+def written(lost, *, functions=16):
     """A run of written lines; so many functions of q8_0/q8_0 come back short."""
+    types = ("bf16", "q8_0")
     setup = made_setup(needles=functions, forced=0, types_k=types, types_v=types)
     setup = replace(setup, probes={"recall": {"ask": "written"}})
     return made_run(

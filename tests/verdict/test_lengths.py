@@ -35,10 +35,10 @@ def failing_from(least):
     return answer
 
 
-def lengths(*records, max_lost=MAX_LOST, pair=COARSE):
-    """Where *pair* loses answers from."""
+def lengths(*records, max_lost=MAX_LOST):
+    """Where `COARSE` loses answers from."""
     found = lost_from(run_of(*records), max_lost)
-    return [(each.task, each.length) for each in found if each.pair == pair]
+    return [(each.task, each.length) for each in found if each.pair == COARSE]
 
 
 @pytest.mark.parametrize("least", [512, 1024, 2048])
@@ -100,9 +100,10 @@ def test_questions_of_one_text_are_one_unit():
     assert [] == lengths(reference, coarse)
 
 
-def audit(*, lengths=(4096, 8192, 16384, 32768, 65536), texts=5):
+def audit():
     """Every answer of q8_0 at 64K lost, f16 right; all others right with both."""
-    asked = {"tasks": ["single"], "lengths": list(lengths)}
+    lengths = [4096, 8192, 16384, 32768, 65536]
+    asked = {"tasks": ["single"], "lengths": lengths}
     setup = replace(SETUP, probes={"retrieval": asked})
 
     def record_with(pair, answer):
@@ -110,7 +111,7 @@ def audit(*, lengths=(4096, 8192, 16384, 32768, 65536), texts=5):
             text
             for length in lengths
             for text in made_texts("single", dial=0, length=length, answer=answer)
-            if text.number < texts
+            if text.number < 5
         )
         return retrieval_record(pair, made)
 

@@ -1,10 +1,12 @@
 """Building llama.cpp: complete or not at all, with stand-ins for its programs."""
 
+import fcntl
 import hashlib
 import json
 import os
 import signal
 import sys
+import threading
 
 import pytest
 from build_programs import PROGRAMS, BuildPrograms, dest, pack
@@ -13,7 +15,7 @@ from programs import script
 from codeneedle.engines.llama_cpp import build as building
 from codeneedle.engines.llama_cpp import installation, release
 from codeneedle.engines.llama_cpp.build import environment_of, unpack
-from codeneedle.errors import ToolFailed, ToolMissing
+from codeneedle.errors import FolderUnusable, ToolFailed, ToolMissing
 from codeneedle.system import machine
 
 
@@ -170,6 +172,31 @@ def test_an_interrupted_build_leaves_nothing(world):
     assert ["compiling.log"] == world.left_behind
     with pytest.raises(ProcessLookupError):
         os.kill(int((world.folder / "pid").read_text()), signal.SIGCONT)
+
+
+def test_a_second_builder_waits_for_the_first(world):
+    folder = release.built_folder()
+    folder.parent.mkdir(parents=True)
+    lock = folder.with_name("b11434-2.lock").open("wb")
+    fcntl.flock(lock, fcntl.LOCK_EX)
+    waits = threading.Event()
+
+    second = threading.Thread(target=world.build, args=(lambda _: waits.set(),))
+    second.start()
+    assert waits.wait(30)
+    for name in PROGRAMS:
+        script(folder / name, "")
+    lock.close()
+    second.join(30)
+
+    assert {"waiting for another build"} == {phase for phase, _, _ in world.progress}
+
+
+def test_a_full_disk_is_noticed_first(world, monkeypatch):
+    monkeypatch.setattr(machine, "free_disk_bytes", lambda _: 1 << 20)
+
+    with pytest.raises(FolderUnusable, match="MiB are free"):
+        world.build()
 
 
 def test_a_missing_compiler_is_noticed_first(world, monkeypatch):

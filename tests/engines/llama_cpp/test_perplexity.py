@@ -407,11 +407,10 @@ IDENTITY = Identity(
 )
 
 
-def content(*, context=512, vocabulary=260, chunks=4, fill=b"\0"):
+def content(*, context=512, fill=b"\0"):
     """A complete base file, filled with one byte."""
-    numbers = (context, vocabulary, chunks)
-    header = MAGIC + b"".join(n.to_bytes(4, "little") for n in numbers)
-    whole = predicted_bytes(vocabulary=vocabulary, chunks=chunks, context=context)
+    header = MAGIC + b"".join(n.to_bytes(4, "little") for n in (context, 260, 4))
+    whole = predicted_bytes(vocabulary=260, chunks=4, context=context)
     return header + fill * (whole - len(header))
 
 

@@ -165,12 +165,12 @@ def test_tokens_are_counted_without_weights(engine, tmp_path):
         assert (0xC3,) == split
 
 
-def task(tmp_path, pair, *, chunks=2):
+def task(tmp_path, pair):
     return DivergenceTask(
         pair=pair,
         reference=Pair("f16", "f16"),
         context=256,
-        chunks=chunks,
+        chunks=2,
         text=(TEXT * 8).encode(),
         text_name="text",
         weights_sha256="0" * 64,

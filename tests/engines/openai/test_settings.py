@@ -44,18 +44,6 @@ def test_variables_are_set_or_passed_on(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("command", "is_diagonal"),
-    [
-        ("s ${port} ${k}", True),
-        ("s ${port} ${v}", True),
-        ("s ${port} ${k},${v}", False),
-    ],
-)
-def test_a_command_with_one_placeholder_has_one_type(command, is_diagonal):
-    assert is_diagonal is made(command).is_diagonal
-
-
-@pytest.mark.parametrize(
     ("command", "env", "said"),
     [
         ("", (), "needs the command"),

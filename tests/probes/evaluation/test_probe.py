@@ -25,9 +25,9 @@ def swept(codeneedle, *words, **variables):
     return codeneedle("sweep", "--context", "1024", *words, **variables)
 
 
-def stored(folder, cell, probe="eval"):
+def stored(folder, cell):
     """The record of a cell."""
-    return json.loads((folder / RUN / "cells" / f"{cell}.{probe}.json").read_text())
+    return json.loads((folder / RUN / "cells" / f"{cell}.eval.json").read_text())
 
 
 # Settings

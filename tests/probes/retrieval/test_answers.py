@@ -34,10 +34,10 @@ TASKS_RUN = Run(
 QUESTIONS = outcomes(TASKS_RUN.records[0])
 
 
-def task_answers(run, function=None, width=100):
+def task_answers(run, function=None):
     pair = Pair("q4_0", "q4_0")
     found = answers([run], pair, function, View())
-    return " ".join(printed(found, width=width).split())
+    return " ".join(printed(found, width=100).split())
 
 
 def test_failure_modes_of_a_pair_are_counted_by_task():

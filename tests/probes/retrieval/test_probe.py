@@ -76,13 +76,7 @@ def nine_in_ten(question):
 
 @dataclass
 class Cell:
-    """
-    What the probe stores of a cell.
-
-    Attributes:
-        record: The record.
-        frozen: What the setup keeps of the reference, behind this cell.
-    """
+    """A record, and what the setup keeps of the reference behind this cell."""
 
     record: CellRecord
     frozen: Frozen
