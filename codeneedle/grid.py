@@ -10,10 +10,10 @@ from pathlib import Path
 from codeneedle.errors import BadInput
 
 ENGINE = "llama.cpp"
-"""What serves the model where nothing else is said."""
+"""Default engine."""
 
 RUNS = Path("sweeps")
-"""Folder of all run folders, where nothing else is said."""
+"""Default folder of all run folders."""
 
 BITS_PER_ELEMENT: dict[str, float] = {
     "f32": 32.0,
@@ -118,10 +118,10 @@ def _slug(cache_type: str) -> str:
 
 def bits(cache_type: str) -> float | None:
     """
-    Storage per cached value, in bits; None if neither we nor its name tell.
+    Storage per cached value, in bits; None if unknown.
 
-    Of llama.cpp's types it is exact. Of the types of forks and other engines it is the
-    first number of the name, without scales: 8 of ``fp8_e4m3``, 4 of ``kv4``.
+    It is exact for types in `BITS_PER_ELEMENT`. For those of forks and other engines it
+    is the first number of the name, without scales: 8 for ``fp8_e4m3``.
     """
     if cache_type in BITS_PER_ELEMENT:
         return BITS_PER_ELEMENT[cache_type]

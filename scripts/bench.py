@@ -45,7 +45,8 @@ from codeneedle.errors import CodeneedleError, MachineError
 from codeneedle.grid import Pair
 from codeneedle.models.nano import built_in_model
 from codeneedle.probes.probe import Probe, ProbeContext, RunContext
-from codeneedle.probes.recall.rounds import counts_of
+from codeneedle.probes.recall.alignment import Mark
+from codeneedle.probes.recall.rounds import answered_rounds
 from codeneedle.records.record import Json
 from codeneedle.records.store import Store, encode
 from codeneedle.sweep.merge import merge
@@ -294,7 +295,9 @@ def _turn(bench: Bench, path: Path, pair: Pair) -> Turn:
         command_s=command_s,
         cell_s=record.phases.total_s + (record.phases.between_s or 0.0),
         overhead_s=record.phases.waiting_s,
-        matched=tuple(c.matched for c in counts_of(record, setup)),
+        matched=tuple(
+            each.counts[Mark.MATCHED] for each in answered_rounds(record, setup)
+        ),
         published=published,
     )
 

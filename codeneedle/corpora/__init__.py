@@ -1,1 +1,1 @@
-"""Corpora: texts, and the functions asked for in them."""
+"""Corpora: texts, and the functions in them that are needles."""

@@ -1,6 +1,6 @@
 """
-A corpus: its text, its functions, which of them are asked for, and how much of it
-fits a context.
+A corpus: its text, its functions, the choice of those in questions, and the part of the
+text that fits a context.
 """
 
 import bisect
@@ -30,13 +30,13 @@ from codeneedle.system.files import expanded
 from codeneedle.text import plural, visible
 
 NAMED_FILES = 20
-"""Files that are named where they are left out; there may be thousands."""
+"""Limit of the files that are named as left out; there may be thousands."""
 
 FUNCTIONS = 32
-"""Functions whose lines are forced, where nothing else is said and so many fit."""
+"""Default number of functions of forced recall, if the text has so many."""
 
 LIMIT = 96
-"""Functions of a text that a pair is asked for, at most."""
+"""Limit of the functions of forced recall."""
 
 FIRST_TRIED_CHARACTERS = 1 << 16
 """Length of the first text that is tried whether it fits; doubled while it does."""
@@ -45,19 +45,19 @@ FIRST_TRIED_CHARACTERS = 1 << 16
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Corpus:
     """
-    A text to remember, and what is asked of it.
+    A text to remember, and its functions.
 
     Attributes:
         name: Lower case, safe as the name of a folder.
         text: Its lines end with newlines.
-        origin: Where it comes from, as a phrase, with versions and knobs.
+        origin: Source of the text, as a phrase, with versions and knobs.
         kind: What a model can know of it beforehand.
-        functions: Those that can be asked for, in order of lines.
+        functions: Those that can be needles, in order of lines.
         cuts: Line numbers after which the text may be cut, ascending.
-        sample_k: How many functions are to be written.
-        sample_seed: Decides which.
+        sample_k: Number of functions of written recall.
+        sample_seed: Seed of their choice.
         skipped: Label and reason of files that are left out, or whose functions are.
-        checks: As of `reading.JoinedText`; they take seconds.
+        checks: As in `reading.JoinedText`; they take seconds.
     """
 
     name: str
@@ -75,25 +75,25 @@ class Corpus:
 
     @property
     def sha256(self) -> str:
-        """Of the text in UTF-8, as hexadecimal digits."""
+        """Hash of the text in UTF-8, as hexadecimal digits."""
         return hashlib.sha256(self.text.encode()).hexdigest()
 
     @property
     def size_bytes(self) -> int:
-        """Of the text in UTF-8."""
+        """Length of the text in UTF-8."""
         return len(self.text.encode())
 
     @property
     def line_count(self) -> int:
-        """How many lines of *text* an editor shows."""
+        """Number of lines of *text* that an editor shows."""
         return self.text.count("\n") + (not self.text.endswith("\n"))
 
     def left_out(self) -> list[str]:
-        """A line on each of the first files in `skipped`, and one on all others."""
+        """Lines on the first files in `skipped`, and one on all others."""
         return _listed(self.skipped)
 
     def doubts(self) -> list[str]:
-        """Lines on the files whose functions a second parser does not see alike."""
+        """Lines on the files in which a second parser does not find the functions."""
         doubts = [(file, check()) for file, check in self.checks]
         return _listed([(file, doubt) for file, doubt in doubts if doubt])
 
@@ -101,25 +101,15 @@ class Corpus:
         """The functions with *lines* lines or more that are not blank."""
         return [each for each in self.functions if each.content_lines >= lines]
 
-    def cut(self, cuts: int, end: int) -> "Corpus":
-        """What ends at the last of the first *cuts*, after *end* characters."""
-        last = self.cuts[cuts - 1]
-        return replace(
-            self,
-            text=self.text[:end],
-            functions=tuple(f for f in self.functions if f.end <= last),
-            cuts=self.cuts[:cuts],
-        )
-
     def shortest(self, lines: int, functions: int = 1) -> str:
-        """The shortest text that it may be cut to with *functions* of *lines* lines."""
+        """The shortest text that has *functions* functions of *lines* lines or more."""
         ends = sorted(function.end for function in self.of_length(lines))
         end = ends[functions - 1]
         cut = next((cut for cut in self.cuts if cut >= end), self.line_count)
         return "\n".join([*self.text.split("\n")[:cut], ""])
 
     def written(self) -> list[Function]:
-        """The functions that are to be written, in order of lines."""
+        """The functions of written recall, in order of lines."""
         return needles.choose(
             self.of_length(ASKED_LINES),
             k=self.sample_k,
@@ -129,11 +119,11 @@ class Corpus:
 
     def forced(self, first: int, lines: int) -> list[Function]:
         """
-        The functions whose lines are forced, at most `LIMIT`, in asking order.
+        The functions of forced recall, at most `LIMIT`, in asking order.
 
         Args:
-            first: How many of them any sweep asks for.
-            lines: Lines that are not blank, of each.
+            first: Number of functions that every sweep asks for.
+            lines: Least number of their lines that are not blank.
         """
         return needles.in_blocks(
             self.of_length(lines),
@@ -145,7 +135,7 @@ class Corpus:
 
 
 def _listed(files: Sequence[tuple[str, str]]) -> list[str]:
-    """A line on each of the first of *files* with its reason, one on all others."""
+    """Lines on the first of *files* with their reasons, and one on all others."""
     lines = [f"{_shortened(file)}: {reason}" for file, reason in files[:NAMED_FILES]]
     more = len(files) - len(lines)
     return [*lines, f"and {plural(more, 'more file')}"] if more else lines
@@ -162,15 +152,14 @@ def longest(
     corpus: Corpus, fits: Callable[[str], bool], *, lines: int = FORCED_LINES
 ) -> Corpus | None:
     """
-    The whole corpus if it fits, else as much of it as does; None if that is nothing.
+    The longest beginning of *corpus* that fits; None if it holds no function.
 
-    The text is cut after the last line of an outermost function; it begins as
-    before. Functions beyond the cut go.
+    The text is cut after the last line of an outermost function.
 
     Args:
-        corpus: The whole one.
-        fits: Whether a text fits; if one does, so do all that it begins with.
-            Called about twice for each halving of the number of functions.
+        corpus: The whole corpus.
+        fits: Whether a text fits; the beginnings of a text that fits do, too. Called
+            about twice for each halving of the number of functions.
         lines: Lines that are not blank of a function that must remain.
     """
     line_ends = [match.end() for match in re.finditer("\n", corpus.text)]
@@ -179,32 +168,30 @@ def longest(
     fitting = _fitting(candidates, lambda end: fits(corpus.text[:end]))
     if fitting == len(candidates):
         return corpus
-    shorter = corpus.cut(fitting, ends[fitting - 1]) if fitting else None
-    return shorter if shorter and shorter.of_length(lines) else None
+    cuts = corpus.cuts[:fitting]
+    functions = [each for each in corpus.functions if cuts and each.end <= cuts[-1]]
+    if not any(function.content_lines >= lines for function in functions):
+        return None
+    text = corpus.text[: ends[fitting - 1]]
+    return replace(corpus, text=text, functions=tuple(functions), cuts=cuts)
 
 
 def _fitting(ends: Sequence[int], fits: Callable[[int], bool]) -> int:
     """
-    How many of *ends*, ascending, fit: the first ones.
+    The number of *ends*, in ascending order, that fit.
 
-    The length is doubled from a small one on: a server takes as long to find that
-    16 MB do not fit as for all shorter texts together.
+    Lengths are doubled from a small one on: a server takes as long to tokenize 16 MB as
+    all shorter texts together.
     """
     known, reach = 0, FIRST_TRIED_CHARACTERS
     while known < len(ends):
         tried = max(bisect.bisect_right(ends, reach), known + 1)
         if not fits(ends[tried - 1]):
-            # As numbers: 0 for those that fit, which come first, 1 for the others.
             return bisect.bisect_left(
                 ends, 1, lo=known, hi=tried - 1, key=lambda end: int(not fits(end))
             )
         known, reach = tried, 2 * reach
     return known
-
-
-def _nothing_fits(name: str, *, hint: str) -> BadInput:
-    reason = "no part of it that holds a function to ask for is short enough"
-    return BadInput(source=f"corpus {name}", reason=reason, hint=hint)
 
 
 # --- loading
@@ -214,19 +201,18 @@ def load(name_or_path: str, *, folder: Path = FOLDER) -> Corpus:
     """
     The corpus of a name or a path.
 
-    A name is, in this order: a corpus file ``NAME.toml`` in *folder*, a source
-    file ``NAME.py`` (or any known suffix) in it, a built-in corpus. All else is
-    the path of a file, of a folder, or of a corpus file; such a corpus is named
-    after the path's last part.
+    A name is, in this order, that of a corpus file ``NAME.toml`` in *folder*, of a
+    source file ``NAME.py`` (or any known suffix) in it, of a built-in corpus. Other
+    texts are paths of files, folders or corpus files, after which the corpus is named.
 
     Args:
         name_or_path: As the user wrote it.
-        folder: Where corpora with a name are.
+        folder: Folder of named corpora.
 
     Raises:
-        UnknownName: If nothing has that name.
-        BadInput: If the path leads nowhere, the text cannot be read, or it holds
-            nothing to ask for.
+        UnknownName: If there is no such name.
+        BadInput: If the path leads nowhere, or the text cannot be read or holds no
+            function that can be a needle.
     """
     if is_name(name_or_path, folder):
         file = _file_of(name_or_path, folder)
@@ -238,7 +224,7 @@ def load(name_or_path: str, *, folder: Path = FOLDER) -> Corpus:
         return _corpus(text, name=name_or_path, origin=origin, kind=kind)
     path = expanded(name_or_path)
     is_path = any(separator in name_or_path for separator in "/\\")
-    # Not exists(): of a link that leads nowhere the error says so.
+    # Not exists(): a link that leads nowhere has an error of its own.
     if is_path or (name_or_path and os.path.lexists(path)):
         return _from_path(path)
     known = [named.name for named in names(folder)]
@@ -246,14 +232,14 @@ def load(name_or_path: str, *, folder: Path = FOLDER) -> Corpus:
 
 
 def is_name(name_or_path: str, folder: Path = FOLDER) -> bool:
-    """Whether a corpus has that name, so that it is no path."""
+    """Whether a corpus has that name."""
     can_be = NAME.fullmatch(name_or_path)
     is_known = name_or_path in BUILT_IN
     return bool(can_be and (is_known or _file_of(name_or_path, folder)))
 
 
 def names(folder: Path = FOLDER) -> list[Named]:
-    """Every corpus that has a name: those in *folder*, then the built-in ones."""
+    """All named corpora: those in *folder*, then the built-in ones."""
     listed = {named.name: named for named in names_in(folder)}
     for name, built_in in BUILT_IN.items():
         listed.setdefault(name, Named(name, built_in.origin(), built_in.kind))
@@ -306,7 +292,11 @@ def _from_corpus_file(path: Path, *, name: str) -> Corpus:
         return whole
     shorter = longest(whole, lambda text: len(text.encode()) <= limit)
     if shorter is None:
-        raise _nothing_fits(name, hint=f"Raise limit_bytes in {path}.")
+        raise BadInput(
+            source=f"corpus {name}",
+            reason="no part of it that holds a function to ask for is short enough",
+            hint=f"Raise limit_bytes in {path}.",
+        )
     return shorter
 
 
@@ -338,7 +328,7 @@ def _why_no_text(left_out: Sequence[tuple[str, str]]) -> str:
 
 
 def _nothing_to_ask(read: JoinedText, *, name: str) -> BadInput:
-    found = len(read.functions)
+    count = len(read.functions)
     lines = max((function.content_lines for function in read.functions), default=0)
     if read.left_out and not lines:
         label, reason = read.left_out[0]
@@ -349,7 +339,7 @@ def _nothing_to_ask(read: JoinedText, *, name: str) -> BadInput:
         hint = "No long function has a signature that occurs in the text just once."
     return BadInput(
         source=f"corpus {name}",
-        reason=f"no function to ask for: of {found} found, the longest has {lines}"
+        reason=f"no function to ask for: of {count} found, the longest has {lines}"
         " body lines that are not blank",
         hint=hint,
     )

@@ -9,17 +9,17 @@ from dataclasses import dataclass, replace
 from codeneedle.records.record import NeedleFacts
 
 ASKED_LINES = 20
-"""Body lines that a round of written recall asks for, as in published sweeps."""
+"""Body lines in a question of written recall, as in published sweeps."""
 
 MORE_LINES = 5
-"""Lines after those that count for `bonus`: to write more is not wrong."""
+"""Further body lines that count for the metric `bonus`."""
 
 FORCED_LINES = 5
 """
 Default number of body lines that are forced.
 
-Functions differ more than their lines do, so with the same number of tokens many
-functions of few lines give narrower intervals than few functions of many lines.
+Functions differ more than the lines of one, so many functions of few lines give
+narrower intervals than few functions of many lines.
 """
 
 
@@ -107,9 +107,9 @@ def occurring_once(text: str, strings: Iterable[str]) -> set[str]:
     """
     The *strings* that occur exactly once in *text*, counting overlaps.
 
-    Searching 16 MB for each of 3,000 signatures takes 40 s. So a string is compared
-    only at occurrences of its rarest inner word: a word with other characters on both
-    sides in the string is a whole word in the text, too.
+    3,000 searches of 16 MB take 40 s. A string is therefore compared only at
+    occurrences of its rarest inner word: a word between other characters in the string
+    is a whole word in the text, too.
     """
     frequency = Counter(_WORD.findall(text))
     counts: Counter[str] = Counter()

@@ -25,7 +25,7 @@ SKIPPED_FOLDERS = frozenset(
 """Folders of installed or generated code; hidden folders are skipped as well."""
 
 BLANK = "empty"
-"""The reason that is not reported of one file among many."""
+"""Reason that is not reported for one of several files."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,12 +51,12 @@ class JoinedText:
 
     Attributes:
         text: Of a single file it has no such line.
-        functions: All that were found, short ones too, by their lines in *text*.
-        files: How many are in *text*.
-        left_out: Label and reason of files that are not in *text*, and of those
-            whose functions could not be found.
-        checks: Label of each file that a second parser can check, and what does it: it
-            returns what that parser has against the functions, empty if nothing.
+        functions: All functions with their lines in *text*, short ones included.
+        files: Number of files in *text*.
+        left_out: Label and reason of files that are not in *text*, or could not be
+            parsed.
+        checks: Label and check of files that a second parser can read; a check returns
+            its objection to the functions, empty without one.
     """
 
     text: str
@@ -128,9 +128,9 @@ def read_files(
     Args:
         paths: Of the files.
         root: Labels are relative to it.
-        suffix: Of the language that all are read as; None for their own.
-        limit_bytes: Reading stops with the file that exceeds it, which is part of
-            the text; what comes after it is not reported.
+        suffix: Suffix of the language of all files; None for their own.
+        limit_bytes: The file that exceeds it is the last one in the text; later files
+            are not reported.
 
     Raises:
         BadInput: If a file is in no known language.
@@ -167,9 +167,9 @@ def files_in(folder: Path) -> Iterator[Path]:
     """
     The files below *folder* in a known language, sorted by name in each folder.
 
-    Links are followed, each file and folder is visited once. Pipes, devices and
-    sockets are passed over: reading one might never end. What cannot be looked at or
-    listed is returned itself, so that reading it gives the reason.
+    Links are followed, files and folders are visited once. Pipes, devices and sockets
+    are passed over, since reading one might never end. A path that is not accessible is
+    returned, so that reading it gives the reason.
     """
     suffixes = set(languages.suffixes())
     seen: set[tuple[int, int]] = set()
@@ -197,7 +197,7 @@ def files_in(folder: Path) -> Iterator[Path]:
 
 
 def is_skipped(name: str) -> bool:
-    """Whether a search passes over files and folders of this name."""
+    """Whether files and folders of this name are passed over."""
     is_hidden = name[0] == "." and name not in {".", ".."}
     return is_hidden or name in SKIPPED_FOLDERS
 
@@ -228,7 +228,7 @@ def unusable(path: Path) -> BadInput:
 
 
 _KINDS = {"p": "a named pipe", "c": "a device", "b": "a device", "s": "a socket"}
-"""What a file is that is not regular, by the first letter that ``ls -l`` shows."""
+"""Kinds of special files, by the first letter of ``ls -l``."""
 
 
 # --- reading files
@@ -263,9 +263,8 @@ def decoded(data: bytes, *, label: str) -> str:
     """
     The text of *data*, the contents of a file.
 
-    A byte order mark is dropped, and every line ends with a newline. Bytes that
-    are not UTF-8 make the whole file be read as Latin-1, which keeps each byte as
-    one character.
+    A byte order mark is dropped, and every line ends with a newline. A file that is not
+    UTF-8 is read as Latin-1, which turns all bytes into characters.
 
     Raises:
         BadInput: If it is blank or binary.

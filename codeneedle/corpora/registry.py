@@ -52,8 +52,8 @@ class CorpusFile:
         glob: Patterns of files, relative to the same folder; ``**`` is any folders.
         limit_bytes: Largest text in bytes; a longer one is cut after the last function
             that fits.
-        sample_k: Number of functions that are asked for.
-        sample_seed: Determines which.
+        sample_k: Number of functions of written recall.
+        sample_seed: Seed of their choice.
         language: Name of the language of all files, whatever their suffixes.
         kind: What a model knows of the text; ``unseen`` by default.
         generate: Knobs of random bodies, instead of files.

@@ -1,13 +1,14 @@
 """Metrics: their description, and those of memory and time of all probes."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import partial
-from statistics import NormalDist
+from statistics import NormalDist, fmean
 from typing import Literal
 
+from codeneedle.engines.messages import Forced
 from codeneedle.records.record import CellRecord, Effective, Setup
 from codeneedle.text import mib
 
@@ -212,7 +213,14 @@ class Metric:
         by_name: dict[str, list[float]] = {}
         for name, value in zip(names, values, strict=True):
             by_name.setdefault(name, []).append(value)
-        return {name: math.fsum(of) / len(of) for name, of in by_name.items()}
+        return {name: fmean(of) for name, of in by_name.items()}
+
+
+def bounded_share(scores: Iterable[Forced]) -> float:
+    """Share of the tokens of *scores* whose log-probability is only an upper bound."""
+    every = list(scores)
+    tokens = sum(len(each.logprobs) for each in every)
+    return sum(len(each.bounds) for each in every) / tokens if tokens else 0.0
 
 
 def of_cell(number: Callable[[CellRecord], float | None]) -> Values:

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from statistics import fmean
 from typing import Any
 
 from codeneedle.document import Document, Heading, Lines, Table
@@ -147,9 +148,7 @@ def _gaps(
             {name: after[name] - before[name] for name in before if name in after}
         )
     shared = set.intersection(*map(set, gains))
-    return [
-        math.fsum(gain[name] for gain in gains) / len(gains) for name in sorted(shared)
-    ]
+    return [fmean(gain[name] for gain in gains) for name in sorted(shared)]
 
 
 def _answered(column: Column, table: PairTable, pair: Pair) -> dict[str, float]:

@@ -5,6 +5,7 @@ import json
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from importlib.resources import files
+from statistics import fmean
 from typing import Any
 
 from jinja2 import Environment
@@ -251,7 +252,7 @@ def _columns(depths: Sequence[float]) -> dict[float, str]:
 
 def _mean(values: Iterable[float]) -> float | None:
     known = list(values)
-    return math.fsum(known) / len(known) if known else None
+    return fmean(known) if known else None
 
 
 def _answers(by_pair: Answers) -> dict[str, Any]:

@@ -7,6 +7,7 @@ import itertools
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from statistics import fmean
 from typing import Any
 
 from rich.text import Text
@@ -250,7 +251,7 @@ def _spot(
             values.append(value)
         if each.name in theirs:
             kinds.append(kind_of(theirs[each.name], each.right == 1))
-    mean = math.fsum(values) / len(values) if values else math.nan
+    mean = fmean(values) if values else math.nan
     right, lost, gained, wrong = map(kinds.count, KINDS)
     return Spot(mean, (right, lost, gained, wrong), len(values))
 

@@ -17,6 +17,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import combinations
 from pathlib import Path
+from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -582,7 +583,7 @@ def _impossible_units(receipt: Receipt, names: Sequence[str]) -> Iterator[str]:
             known, value = [v for v in values if v is not None], each.values[at]
             if not known or value is None:
                 continue
-            mean = math.fsum(known) / len(known)
+            mean = fmean(known)
             # Tools print numbers near 0 with few digits.
             if abs(mean - value) > max(TOLERANCE * abs(value), 2e-5):
                 yield f"{name} of {each.pair} is {value}, and {mean:.5g} by its units"

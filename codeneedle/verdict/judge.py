@@ -1,6 +1,7 @@
 """The verdict of a run: each pair is within the limit, beyond it, or open."""
 
 import math
+import statistics
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -468,7 +469,7 @@ def _by_counts(losses: Sequence[float], share: float) -> Bounds:
     """
     (lost, won), units = _counts(losses), len(losses)
     return Bounds(
-        mean=math.fsum(losses) / units,
+        mean=statistics.fmean(losses),
         low=-lost_share(won, units, share).high,
         high=lost_share(lost, units, share).high,
         units=units,

@@ -1,15 +1,15 @@
-"""Languages: each module finds the functions in one kind of source text.
+"""
+Finds the functions in source texts, with a module for each language.
 
-A language is one file in this folder, found by being there. It offers:
+A module of this folder is a language, unless its name begins with an underscore. It
+has:
 
-* ``SUFFIXES``: of its files, lower case, with the dot.
-* ``COMMENT``: how a comment line is written, ``{}`` for its words.
-* ``functions(text)``: the functions of a text whose lines end with newlines, as
-  they stand there, in the order of their lines. It raises `Unparsable`.
-* ``doubts(text, functions)``, if a second parser can check them: what it has against
-  them, as a phrase.
-
-A module whose name begins with an underscore is shared by languages.
+* ``SUFFIXES``: suffixes of files, lower case, with the dot.
+* ``COMMENT``: a comment line, ``{}`` for its words.
+* ``functions(text)``: the functions of a text whose lines end with newlines, verbatim,
+  in the order of their lines. It raises `Unparsable`.
+* ``doubts(text, functions)``, if a second parser can check them: its objection, as a
+  phrase.
 """
 
 import functools
@@ -37,15 +37,15 @@ class Unparsable(RequestError):  # noqa: N818 - named after the fact
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Language:
     """
-    What a module of this folder offers.
+    A language, as its module defines it.
 
     Attributes:
-        name: Of the module: ``python``.
-        suffixes: Of its files, lower case, with the dot.
+        name: Name of the module: ``python``.
+        suffixes: Suffixes of files, lower case, with the dot.
         comment: A comment line, ``{}`` for its words.
-        functions: Finds the functions of a text.
-        doubts: What a second parser has against the functions of a text, empty if
-            nothing; None if there is no such parser.
+        functions: Returns the functions of a text.
+        doubts: Returns the objection of a second parser to the functions of a text,
+            empty without one; None if there is no such parser.
     """
 
     name: str
@@ -57,13 +57,13 @@ class Language:
 
 @functools.cache
 def known() -> Mapping[str, Language]:
-    """Every language by its name; parsers are imported at the first call."""
+    """All languages by name; parsers are imported at the first call."""
     names = [module.name for module in pkgutil.iter_modules(__path__)]
     return {name: _language(name) for name in sorted(names) if name[0] != "_"}
 
 
 def suffixes() -> list[str]:
-    """Every suffix that a language has, in the order of the languages."""
+    """All suffixes, in the order of the languages."""
     return [suffix for language in known().values() for suffix in language.suffixes]
 
 

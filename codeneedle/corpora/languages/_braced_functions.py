@@ -11,14 +11,14 @@ from codeneedle.corpora.needles import Function
 
 MAX_DEPTH = 100
 """
-Most named nodes within one another, as in Python. The body of a function contains
-those of all functions in it, so a thousand would hold each line a thousand times.
+Limit of nested functions, as in Python. The body of a function contains those of all
+functions in it, so a thousand of them would hold a line a thousand times.
 """
 
 MAX_TREE_DEPTH = 10_000
 """
-Deepest node that is looked at. tree-sitter counts the depth of a query in 16 bits:
-beyond 65,535 it loses matches and takes minutes, at 100,000 more than two.
+Limit of the depth of nodes. tree-sitter counts the depth of a query in 16 bits: beyond
+65,535 it loses matches, and 100,000 take more than two minutes.
 """
 
 
@@ -34,14 +34,14 @@ Named = tuple[tree_sitter.Node | None, tree_sitter.Node]
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Grammar:
     """
-    How functions are found in the tree that tree-sitter builds.
+    The functions of a language in the tree of tree-sitter.
 
     Attributes:
         language: Its name, for errors.
-        grammar: Of tree-sitter.
-        types: Of all nodes that may name something.
-        named: The node of the name (None: ``default``) and what is named, if a node
-            names anything; it may name itself.
+        grammar: Grammar of tree-sitter.
+        types: Types of all nodes that may name a function or class.
+        named: For such a node, that of the name (None: ``default``) and the named one,
+            which may be itself; None if it names nothing.
         block: Type of a body between braces.
         apart: Types of leading children that are not part of the signature, such as
             decorators.
@@ -93,7 +93,7 @@ class Grammar:
                 yield self._function(name, node, body, lines)
 
     def _nodes(self, root: tree_sitter.Node) -> list[tree_sitter.Node]:
-        """Those that may name something, each before those in it."""
+        """The nodes of `types`, outer ones before inner ones."""
         # By a query: visiting all nodes from Python takes twice as long as parsing.
         cursor = tree_sitter.QueryCursor(_query(self.grammar, tuple(self.types)))
         cursor.set_max_start_depth(MAX_TREE_DEPTH)

@@ -80,9 +80,9 @@ functions = Grammar(
 """
 Functions with a body between braces and a name, nested ones too.
 
-The name is their own, or that of what holds them: a variable, a property, a class
-field, an assignment's target, ``default`` for a default export. Raises `Unparsable` if
-the grammar finds an error.
+A function without a name has that of its variable, property, class field or target of
+an assignment, or ``default`` for a default export. Raises `Unparsable` if the grammar
+finds an error.
 """
 
 
@@ -90,7 +90,7 @@ the grammar finds an error.
 
 
 _ESPRIMA_FAILS = (
-    # Raised on syntax that it does not know, beside its own error.
+    # Raised, beside its own error, on syntax that it does not know.
     ArithmeticError,
     AssertionError,
     AttributeError,
@@ -102,7 +102,7 @@ _ESPRIMA_FAILS = (
 
 
 def doubts(text: str, known: Sequence[Function]) -> str:
-    """What esprima has against the functions of *text*; empty if it sees them all."""
+    """The functions of *text* that esprima does not find, as a phrase; may be empty."""
     if len(text) > MAX_CHECKED_CHARACTERS:
         return f"more than {MAX_CHECKED_CHARACTERS:,} characters, too long for esprima"
     # Imported here: it builds tables of all characters, which takes a second.
@@ -126,7 +126,7 @@ def _braces(function: Function) -> tuple[int, int]:
 
 
 def _bodies(root: Any, text: str) -> Iterator[tuple[int, int]]:
-    """The same of each function that esprima sees."""
+    """The same for all functions that esprima finds."""
     # Offsets are used, not esprima's line numbers: to it, as to the standard, U+2028
     # and U+2029 end a line; to an editor they do not.
     ends = [match.start() for match in re.finditer("\n", text)]

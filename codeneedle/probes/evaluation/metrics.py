@@ -1,8 +1,8 @@
 """Metrics of evaluations: mean score, samples lost, samples won."""
 
-import math
 from collections.abc import Sequence
 from functools import partial
+from statistics import fmean
 
 from codeneedle.probes.evaluation.record import NAME, evaluation_of, first_of
 from codeneedle.probes.metrics import Loss, LossKind, Metric
@@ -37,8 +37,7 @@ def _changed(record: CellRecord, setup: Setup, *, sign: int) -> Sequence[float]:
 
 
 def _mean(record: CellRecord, _setup: Setup) -> float:
-    scores = [sample.score for sample in evaluation_of(record).samples]
-    return math.fsum(scores) / len(scores) if scores else 0.0
+    return fmean([sample.score for sample in evaluation_of(record).samples] or [0])
 
 
 def _change(name: str, label: str, sign: int) -> Metric:

@@ -5,6 +5,7 @@ import itertools
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from statistics import fmean
 
 from rapidfuzz.distance import Levenshtein
 from rich.cells import cell_len, chop_cells
@@ -30,7 +31,7 @@ from codeneedle.text import NO_VALUE_WORD, number, plural, visible
 def answers(run: Run, record: CellRecord) -> Iterator[Answer]:
     """The written functions of *record*, then the forced ones."""
     for asked in scored_rounds(record, run.setup):
-        matched = asked.counts.matched
+        matched = asked.counts[Mark.MATCHED]
         yield Answer(
             name=asked.needle.name,
             show=functools.partial(_round, asked),
@@ -95,8 +96,8 @@ def overview(run: Run, record: CellRecord) -> Document:
     if forced:
         bounds = sum(len(answer.round.bounds) for answer in forced)
         unlisted = f"; {plural(bounds, 'token')} of unlisted probability"
-        said = f"right lines of {plural(len(forced), 'needle')} scored token by token"
-        yield Lines([f"{said}{unlisted if bounds else ''}"])
+        scored = f"right lines of {plural(len(forced), 'needle')} scored token by token"
+        yield Lines([f"{scored}{unlisted if bounds else ''}"])
         yield Table(FORCED_HEADINGS, list(map(_forced_row, forced)), words={"needle"})
 
 
@@ -192,7 +193,7 @@ def _worst(tokens: Sequence[Token]) -> str:
     if not lost:
         return f"no token lost {LEAST_LOST:.0%} or more"
     named = ", ".join(f"'{each.text}' {each.lost:.0%}" for each in lost[:WORST_TOKENS])
-    mean = math.fsum(each.lost for each in tokens) / len(tokens)
+    mean = fmean(each.lost for each in tokens)
     return f"lost most: {named}; mean of {plural(len(tokens), 'token')} {mean:.1%}"
 
 
@@ -227,16 +228,9 @@ def overview_row(asked: ScoredRound) -> list[str]:
     where = _place(asked.needle)
     if asked.error:
         return [*where, *[""] * 6, f"error: {asked.error}"]
-    counts = asked.counts
-    lines = (
-        counts.matched,
-        counts.missing,
-        counts.hallucinated,
-        counts.bonus,
-        counts.overrun,
-    )
+    lines = [str(asked.counts[mark]) for mark in Mark]
     margin = f"{asked.margins.least:.2f}" if asked.margins else "-"
-    return [*where, *map(str, lines), margin, asked.round.finish or ""]
+    return [*where, *lines, margin, asked.round.finish or ""]
 
 
 # --- lines beside each other

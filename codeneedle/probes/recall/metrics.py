@@ -1,21 +1,20 @@
 """Metrics of the recall probe."""
 
-import math
 from collections.abc import Callable, Sequence
 from functools import partial
+from statistics import fmean
 
 from codeneedle.corpora.needles import ASKED_LINES
 from codeneedle.probes.metrics import METRICS as OF_CELL
-from codeneedle.probes.metrics import Loss, LossKind, Metric, Values
+from codeneedle.probes.metrics import Loss, LossKind, Metric, Values, bounded_share
+from codeneedle.probes.recall.alignment import Mark
 from codeneedle.probes.recall.record import ForcedRound, Round, recall_of
 from codeneedle.probes.recall.rounds import (
-    PASS_LINES,
     ForcedAnswer,
     Margins,
     ScoredRound,
-    counts_of,
+    answered_rounds,
     forced_answers,
-    margins_of,
     scored_rounds,
 )
 from codeneedle.probes.recall.settings import (
@@ -42,6 +41,9 @@ Servers count the first token, though it fell out of reading the prompt: with 16
 of them the speed is at most 7 % too high.
 """
 
+
+PASS_LINES = 8
+"""Matched lines from which a round passes, as in the published sweeps."""
 
 LOST_LINES = 4
 """A function is lost that has this many lines fewer than with the reference."""
@@ -104,7 +106,7 @@ def _round_names(record: CellRecord, _setup: Setup) -> list[str]:
 
 
 def _margin_names(record: CellRecord, setup: Setup) -> list[str]:
-    rounds = (each for each in scored_rounds(record, setup) if not each.error)
+    rounds = answered_rounds(record, setup)
     return [each.needle.name for each in rounds if each.margins]
 
 
@@ -112,7 +114,8 @@ def _of_gaps(number: Callable[[Margins], float]) -> Values:
     """One value for each round that has an answer with gaps."""
 
     def values(record: CellRecord, setup: Setup) -> list[float]:
-        return [number(margins) for margins in margins_of(record, setup)]
+        rounds = answered_rounds(record, setup)
+        return [number(each.margins) for each in rounds if each.margins]
 
     return values
 
@@ -162,20 +165,17 @@ def _every_name(record: CellRecord, _setup: Setup) -> list[str]:
     return [each.needle for each in recall_of(record).forced]
 
 
-def _bounded(record: CellRecord) -> float:
-    forced = recall_of(record).forced
-    tokens = sum(len(each.logprobs) for each in forced)
-    return sum(len(each.bounds) for each in forced) / tokens if tokens else 0.0
-
-
 def _first_choices(record: CellRecord, setup: Setup) -> float:
-    rights = [answer.right for answer in forced_answers(record, setup)]
-    return math.fsum(rights) / len(rights) if rights else 0.0
+    return fmean([each.right for each in forced_answers(record, setup)] or [0])
+
+
+def _matched(answer: ScoredRound) -> int:
+    return answer.counts[Mark.MATCHED]
 
 
 def _matched_share(record: CellRecord, setup: Setup) -> float:
-    matched = [counts.matched for counts in counts_of(record, setup)]
-    return sum(matched) / len(matched) / ASKED_LINES if matched else 0.0
+    matched = [_matched(answer) for answer in answered_rounds(record, setup)]
+    return fmean(matched or [0]) / ASKED_LINES
 
 
 def _errors(record: CellRecord, setup: Setup) -> list[float]:
@@ -232,7 +232,7 @@ METRICS: tuple[Metric, ...] = (
         label=f"matched lines of {ASKED_LINES}",
         better="higher",
         bounds=(0, ASKED_LINES),
-        values=_of_answers(lambda each: each.counts.matched, missing=0),
+        values=_of_answers(_matched, missing=0),
         names=_round_names,
         in_table=True,
         loss=Loss(kind=LossKind.ANSWERS, lost_from=LOST_LINES, able=_matched_share),
@@ -241,35 +241,35 @@ METRICS: tuple[Metric, ...] = (
         name="pass",
         label=f"rounds with at least {PASS_LINES} matched lines",
         better="higher",
-        values=_of_answers(lambda each: each.counts.passed),
+        values=_of_answers(lambda each: _matched(each) >= PASS_LINES),
     ),
     _lines(
         name="hallucinated",
         label="lines of the answer that match nothing",
         better="lower",
         bounds=(0, None),
-        values=_of_answers(lambda each: each.counts.hallucinated),
+        values=_of_answers(lambda each: each.counts[Mark.HALLUCINATED]),
     ),
     _lines(
         name="missing",
         label=f"missing lines of {ASKED_LINES}",
         better="lower",
         bounds=(0, ASKED_LINES),
-        values=_of_answers(lambda each: each.counts.missing, missing=ASKED_LINES),
+        values=_of_answers(lambda each: each.counts[Mark.MISSING], missing=ASKED_LINES),
     ),
     _lines(
         name="bonus",
         label="correct lines past the asked ones",
         better="neither",
         bounds=(0, None),
-        values=_of_answers(lambda each: each.counts.bonus),
+        values=_of_answers(lambda each: each.counts[Mark.BONUS]),
     ),
     _lines(
         name="overrun",
         label="lines past the end of the answer that match nothing",
         better="neither",
         bounds=(0, None),
-        values=_of_answers(lambda each: each.counts.overrun),
+        values=_of_answers(lambda each: each.counts[Mark.OVERRUN]),
     ),
     _lines(
         name="matched-strict",
@@ -342,7 +342,7 @@ FORCED: tuple[Metric, ...] = (
             kind=LossKind.PROBABILITY,
             by_unit=_probabilities,
             units=_every_name,
-            bounded=_bounded,
+            bounded=lambda record: bounded_share(recall_of(record).forced),
             able=_first_choices,
         ),
     ),

@@ -4,9 +4,10 @@ import bisect
 import functools
 import itertools
 import math
-import statistics
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from statistics import fmean, quantiles
 
 from codeneedle.probes.recall.alignment import Mark, answer_end, score
 from codeneedle.probes.recall.record import (
@@ -21,39 +22,6 @@ from codeneedle.records.record import (
     NeedleFacts,
     Setup,
 )
-
-PASS_LINES = 8
-"""Matched lines from which a round passes, as in the published sweeps."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Counts:
-    """
-    A round in numbers of lines, of the 20 that were asked for.
-
-    Attributes:
-        matched: Expected lines given back in order.
-        missing: Expected lines that are not.
-        hallucinated: Lines of the answer that match nothing.
-        bonus: Correct lines past the asked ones.
-        overrun: Lines past the end of the answer that match nothing.
-    """
-
-    matched: int
-    missing: int
-    hallucinated: int
-    bonus: int
-    overrun: int
-
-    @property
-    def answered(self) -> int:
-        """Lines of the answer, whatever became of them."""
-        return self.matched + self.hallucinated + self.bonus + self.overrun
-
-    @property
-    def passed(self) -> bool:
-        """Whether the published sweeps would call it a pass."""
-        return self.matched >= PASS_LINES
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,11 +58,12 @@ class ScoredRound:
         """Why there is nothing to score; empty if there is."""
         if self.round.error:
             return self.round.error
-        return "" if self.counts.answered else "empty answer"
+        is_empty = self.counts.keys() <= {Mark.MISSING}
+        return "empty answer" if is_empty else ""
 
     @property
-    def counts(self) -> Counts:
-        """Its score, leading white space aside."""
+    def counts(self) -> Counter[Mark]:
+        """Lines of each kind, leading white space aside."""
         return _counts(self.needle, self.round.reply)
 
     @property
@@ -140,17 +109,17 @@ class ForcedAnswer:
     @property
     def logp(self) -> float:
         """Mean log-probability of a token, in nats; at most 0."""
-        return math.fsum(self.round.logprobs) / len(self.round.logprobs)
+        return fmean(self.round.logprobs)
 
     @property
     def probability(self) -> float:
         """Mean probability of a token, from 0 to 1."""
-        return math.fsum(map(math.exp, self.round.logprobs)) / len(self.round.logprobs)
+        return fmean(map(math.exp, self.round.logprobs))
 
     @property
     def right(self) -> float:
         """Share of tokens that were the first choice, from 0 to 1."""
-        return sum(lead >= 0 for lead in self.round.leads) / len(self.round.leads)
+        return fmean(lead >= 0 for lead in self.round.leads)
 
     @property
     def breaks_at(self) -> int:
@@ -183,30 +152,8 @@ def margins(gaps: Sequence[float]) -> Margins | None:
     fifth = ordered[0]
     if len(ordered) > 1:
         # Between order statistics: definition 7 of Hyndman & Fan, 1996.
-        fifth, *_ = statistics.quantiles(ordered, n=20, method="inclusive")
-    return Margins(least=ordered[0], fifth=fifth, mean=math.fsum(gaps) / len(gaps))
-
-
-def counts_of(record: CellRecord, setup: Setup) -> list[Counts]:
-    """
-    The scores of the rounds of *record* that have an answer, in asking order.
-
-    Raises:
-        BadRecord: As of `scored_rounds`.
-    """
-    rounds = scored_rounds(record, setup)
-    return [answer.counts for answer in rounds if not answer.error]
-
-
-def margins_of(record: CellRecord, setup: Setup) -> list[Margins]:
-    """
-    The margins of the answers of *record* that have some, in asking order.
-
-    Raises:
-        BadRecord: As of `scored_rounds`.
-    """
-    rounds = (answer for answer in scored_rounds(record, setup) if not answer.error)
-    return [found for answer in rounds if (found := answer.margins)]
+        fifth, *_ = quantiles(ordered, n=20, method="inclusive")
+    return Margins(least=ordered[0], fifth=fifth, mean=fmean(gaps))
 
 
 @cached()
@@ -223,6 +170,16 @@ def scored_rounds(record: CellRecord, setup: Setup) -> tuple[ScoredRound, ...]:
     return tuple(
         ScoredRound(_needle(by_name, each.needle, record), each) for each in rounds
     )
+
+
+def answered_rounds(record: CellRecord, setup: Setup) -> list[ScoredRound]:
+    """
+    The rounds of *record* that have an answer, in asking order.
+
+    Raises:
+        BadRecord: As of `scored_rounds`.
+    """
+    return [each for each in scored_rounds(record, setup) if not each.error]
 
 
 def forced_answers(record: CellRecord, setup: Setup) -> tuple[ForcedAnswer, ...]:
@@ -250,9 +207,8 @@ def _needle(
 
 # Large: an entry is five numbers, and the cells of a good grid give equal replies.
 @functools.lru_cache(maxsize=65_536)
-def _counts(needle: NeedleFacts, reply: str) -> Counts:
-    scored = score(needle, reply)
-    return Counts(**{mark.value: scored.count(mark) for mark in Mark})
+def _counts(needle: NeedleFacts, reply: str) -> Counter[Mark]:
+    return Counter(row.mark for row in score(needle, reply).rows)
 
 
 @functools.lru_cache(maxsize=65_536)

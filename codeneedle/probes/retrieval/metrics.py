@@ -3,12 +3,13 @@
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from statistics import fmean
 from typing import TypeVar
 
 import msgspec
 
 from codeneedle.probes.answers import USABLE
-from codeneedle.probes.metrics import Loss, LossKind, Metric
+from codeneedle.probes.metrics import Loss, LossKind, Metric, bounded_share
 from codeneedle.probes.retrieval.outcomes import (
     Outcome,
     outcomes,
@@ -127,9 +128,7 @@ def _reading_speeds(record: CellRecord, _setup: Setup) -> list[float]:
 
 def _bounded(record: CellRecord) -> float:
     """Share of the tokens of right answers of which a bound alone is known."""
-    scored = [each.answer.scored for each in outcomes(record) if each.answer.scored]
-    tokens = sum(len(each.logprobs) for each in scored)
-    return sum(len(each.bounds) for each in scored) / tokens if tokens else 0.0
+    return bounded_share(e.answer.scored for e in outcomes(record) if e.answer.scored)
 
 
 def _units(record: CellRecord, setup: Setup) -> list[str]:
@@ -149,8 +148,7 @@ def _able(record: CellRecord, setup: Setup) -> float:
     """Share of right answers, of informative tasks where there are any."""
     answers = outcomes(record)
     chosen = [each for each in answers if _is_informative(each, setup)] or answers
-    shares = [each.score.share for each in chosen]
-    return math.fsum(shares) / len(shares) if shares else 0.0
+    return fmean([each.score.share for each in chosen] or [0])
 
 
 LEAST_LOSS = 1e-9

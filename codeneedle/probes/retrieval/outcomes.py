@@ -3,6 +3,7 @@
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from statistics import fmean
 
 from codeneedle.probes.retrieval.record import (
     Answer,
@@ -81,7 +82,7 @@ def _outcome(text: TextRead, answer: Answer) -> Outcome:
         text=text_name(text.task, text.length, text.number),
         number=text.number,
         score=score_answer(answer.question(text.number, text.decoys), answer.reply),
-        logp=_mean(scored.logprobs) if scored else None,
+        logp=fmean(scored.logprobs) if scored else None,
         is_bound=bool(scored and scored.bounds),
         until=_first_choices(scored.leads) if scored else None,
         tokens=len(scored.logprobs) if scored else 0,
@@ -97,10 +98,6 @@ def text_name(task: str, length: int, number: int) -> str:
 def _first_choices(leads: Sequence[float]) -> int:
     """How many tokens come before the first that another one leads."""
     return next((at for at, lead in enumerate(leads) if lead < 0), len(leads))
-
-
-def _mean(values: Sequence[float]) -> float:
-    return math.fsum(values) / len(values)
 
 
 def survival(found: Iterable[Outcome], tokens: int) -> float:

@@ -7,6 +7,7 @@ import math
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from statistics import fmean
 
 from codeneedle.corpora.corpus import Corpus
 from codeneedle.document import Document
@@ -367,12 +368,12 @@ class _Measuring:
             return self._gated(found, size, shares.values())
         if self.is_again:
             return found
-        right = _mean(itertools.chain.from_iterable(shares.values()))
+        right = fmean(itertools.chain.from_iterable(shares.values()))
         place = (size.task, size.length)
         others = (e for e in frozen.answered if (e.task, e.length) != place)
         told = Answered(*place, round(right, 4))
         frozen = replace(frozen, answered=(*others, told))
-        fails = all(_mean(each) < FAILS_BELOW for each in shares.values())
+        fails = all(fmean(each) < FAILS_BELOW for each in shares.values())
         if fails and self.chosen.gate == "on":
             reason = (
                 f"{frozen.reference} has less than {FAILS_BELOW:.0%} right at "
@@ -465,8 +466,7 @@ class _Measuring:
             for text in self._made(size, setting, tried, "dial")
             for question in text.questions
         ]
-        right = math.fsum(shares) / len(shares)
-        return DialStep(setting, round(right, 4), len(shares))
+        return DialStep(setting, round(fmean(shares), 4), len(shares))
 
     def _characters(self, task: str, setting: int, length: int) -> int:
         """Characters of a text of *length* tokens."""
@@ -588,11 +588,6 @@ def _shares(found: Retrieval, size: Fitted) -> dict[float, list[float]]:
             score = score_answer(each.question(text.number, text.decoys), each.reply)
             shares.setdefault(each.depth, []).append(score.share)
     return shares
-
-
-def _mean(values: Iterable[float]) -> float:
-    each = list(values)
-    return math.fsum(each) / len(each)
 
 
 # --- asking

@@ -2,8 +2,8 @@
 
 import functools
 import itertools
-import math
 from collections.abc import Sequence
+from statistics import fmean
 
 from codeneedle.probes.metrics import Metric
 from codeneedle.probes.throughput.record import (
@@ -77,7 +77,7 @@ def mean_speeds(record: CellRecord, test: str) -> dict[int, float]:
         return {}
     speeds = {at.depth: getattr(at, test) for at in throughput_of(record).speeds}
     return {
-        depth: math.fsum(repetitions) / len(repetitions)
+        depth: fmean(repetitions)
         for depth, repetitions in speeds.items()
         if repetitions
     }

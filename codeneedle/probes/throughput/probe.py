@@ -1,10 +1,10 @@
 """The throughput probe: speed of prompt reading and writing by depth."""
 
-import math
 import time
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from statistics import fmean
 from typing import Annotated
 
 from msgspec import Meta, Struct
@@ -284,10 +284,9 @@ def _not_compared(record: CellRecord) -> str:
     deepest = next((at for at in reversed(stored) if at.tg), None)
     if record.has_numbers or deepest is None:
         return ""
-    speed = math.fsum(deepest.tg) / len(deepest.tg)
     return (
         f"not compared, {record.status.value}: {record.pair} writes "
-        f"{speed:,.1f} tokens/s at depth {deepest.depth:,}"
+        f"{fmean(deepest.tg):,.1f} tokens/s at depth {deepest.depth:,}"
     )
 
 

@@ -10,6 +10,7 @@ from rich.text import Text
 from codeneedle.document import Document, Heading, Lines, Table
 from codeneedle.probes.answers import Answer, View, loss_style
 from codeneedle.probes.transcript.choice import CountedTurn, dropped_phrases
+from codeneedle.probes.transcript.metrics import breaks_at, logp, right
 from codeneedle.probes.transcript.record import (
     NAME,
     conditions_of,
@@ -76,13 +77,9 @@ def overview(run: Run, record: CellRecord) -> Document:
         if tokens is None:
             rows.append([*place, "", "", "", errors.get(turn.name, "not asked")])
             continue
-        right = sum(token.lead >= 0 for token in tokens) / len(tokens)
-        logp = sum(token.logprob for token in tokens) / len(tokens)
-        broken = (at for at, token in enumerate(tokens) if token.lead < 0)
         kinds = ", ".join(kind for kind in Kind if kind in {t.kind for t in tokens})
-        breaks = str(next(broken, len(tokens)))
-        shares = [number(logp, digits=3), number(100 * right, digits=1)]
-        rows.append([*place, breaks, *shares, kinds])
+        shares = [number(logp(tokens), digits=3), number(right(tokens), digits=1)]
+        rows.append([*place, f"{breaks_at(tokens):g}", *shares, kinds])
     yield Lines([f"{plural(len(scored), 'turn')} forced token by token"])
     heading = ("turn", "after", "tokens", "breaks at", "logp", "right %", "classes")
     yield Table(heading, rows, words={"turn", "classes"})

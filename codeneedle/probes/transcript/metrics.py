@@ -3,9 +3,10 @@
 import math
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
+from statistics import fmean
 
 from codeneedle.probes.metrics import METRICS as OF_CELL
-from codeneedle.probes.metrics import Loss, LossKind, Metric
+from codeneedle.probes.metrics import Loss, LossKind, Metric, bounded_share
 from codeneedle.probes.transcript.record import (
     NAME,
     ScoredToken,
@@ -37,45 +38,38 @@ def _tokens_by(
     return grouped
 
 
-def _logp(tokens: Sequence[ScoredToken]) -> float:
-    return math.fsum(token.logprob for token in tokens) / len(tokens)
+def logp(tokens: Sequence[ScoredToken]) -> float:
+    """Mean log-probability of a token, in nats."""
+    return fmean(token.logprob for token in tokens)
 
 
-def _probability(tokens: Sequence[ScoredToken]) -> float:
-    return math.fsum(math.exp(token.logprob) for token in tokens) / len(tokens)
-
-
-def _right(tokens: Sequence[ScoredToken]) -> float:
+def right(tokens: Sequence[ScoredToken]) -> float:
+    """Tokens that were the first choice, in percent."""
     return 100 * sum(token.lead >= 0 for token in tokens) / len(tokens)
 
 
-def _breaks_at(tokens: Sequence[ScoredToken]) -> float:
+def breaks_at(tokens: Sequence[ScoredToken]) -> float:
     """Number of tokens before the first that was not the first choice."""
     breaks = (at for at, token in enumerate(tokens) if token.lead < 0)
     return float(next(breaks, len(tokens)))
 
 
-def _bounded(record: CellRecord) -> float:
-    """Share of all tokens of whose probability only a bound is known."""
-    turns = transcript_of(record).turns
-    tokens = sum(len(turn.logprobs) for turn in turns)
-    return sum(len(turn.bounds) for turn in turns) / tokens if tokens else 0.0
-
-
 def _loss(kind: Kind | None, grouped: _Grouped) -> Loss:
     def by_unit(record: CellRecord, setup: Setup) -> dict[str, float]:
         units = grouped(record, setup)
-        return {name: _probability(tokens) for name, tokens in units.items()}
+        return {
+            name: fmean(math.exp(token.logprob) for token in tokens)
+            for name, tokens in units.items()
+        }
 
     def able(record: CellRecord, setup: Setup) -> float:
-        rights = list(map(_right, grouped(record, setup).values()))
-        return math.fsum(rights) / len(rights) / 100 if rights else 0.0
+        return fmean([*map(right, grouped(record, setup).values())] or [0]) / 100
 
     return Loss(
         kind=LossKind.PROBABILITY,
         by_unit=by_unit,
         units=lambda _record, setup: conditions_of(setup).units(kind),
-        bounded=_bounded,
+        bounded=lambda record: bounded_share(transcript_of(record).turns),
         able=able,
     )
 
@@ -99,7 +93,7 @@ def _of_kind(kind: Kind | None, *, enters_verdict: bool) -> Iterator[Metric]:
             names=lambda *of: list(grouped(*of)),
         )
 
-    yield metric(_logp, by_unit)(
+    yield metric(logp, by_unit)(
         name=f"{NAME}-logp{suffix}",
         label=f"log-probability of {what}",
         unit="nats",
@@ -109,7 +103,7 @@ def _of_kind(kind: Kind | None, *, enters_verdict: bool) -> Iterator[Metric]:
         in_table=True,
         loss=_loss(kind, by_unit) if enters_verdict else None,
     )
-    yield metric(_right, by_unit)(
+    yield metric(right, by_unit)(
         name=f"{NAME}-right{suffix}",
         label=f"{what} that were the first choice",
         unit="%",
@@ -117,7 +111,7 @@ def _of_kind(kind: Kind | None, *, enters_verdict: bool) -> Iterator[Metric]:
         least_span=10,
         in_table=kind is None,
     )
-    yield metric(_breaks_at, by_turn)(
+    yield metric(breaks_at, by_turn)(
         name=f"{NAME}-breaks-at{suffix}",
         label=f"{what} before greedy writing would leave a turn",
         unit="tokens",

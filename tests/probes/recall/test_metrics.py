@@ -54,13 +54,13 @@ def test_each_answered_round_is_one_value() -> None:
     flat = "\n".join(line.strip() for line in FIRST.lines)
     rounds = [
         made_round(FIRST, reply=flat),
-        made_round(SECOND, reply=made_reply(SECOND, matched=12)),
+        made_round(SECOND, reply=made_reply(SECOND, matched=8)),
         made_round(THIRD, reply=made_reply(THIRD, matched=7)),
     ]
 
-    assert [20, 12, 7] == values("matched", rounds)
-    assert [0, 12, 7] == values("matched-strict", rounds)
-    assert [0, 8, 13] == values("missing", rounds)
+    assert [20, 8, 7] == values("matched", rounds)
+    assert [0, 8, 7] == values("matched-strict", rounds)
+    assert [0, 12, 13] == values("missing", rounds)
     assert [1, 1, 0] == values("pass", rounds)
 
 

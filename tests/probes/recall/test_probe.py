@@ -22,6 +22,7 @@ from codeneedle.grid import Pair
 from codeneedle.probes import asking
 from codeneedle.probes.probe import Outlook, ProbeContext
 from codeneedle.probes.prompts import NO_THINK_ARGS, PromptForm
+from codeneedle.probes.recall.alignment import Mark
 from codeneedle.probes.recall.probe import (
     PRIMING_TOKENS,
     PROBE,
@@ -593,8 +594,9 @@ def test_a_model_that_runs_on_is_seen_where_only_a_limit_ends_replies(
     rounds = [scored_rounds(*each.records(), each.setup())[0] for each in stores]
 
     assert 700 == rounds[0].round.predicted_tokens
-    assert 20 == rounds[0].counts.matched == rounds[1].counts.matched
-    assert rounds[0].counts.overrun >= 10 > rounds[1].counts.overrun
+    first, second = (each.counts for each in rounds)
+    assert 20 == first[Mark.MATCHED] == second[Mark.MATCHED]
+    assert first[Mark.OVERRUN] >= 10 > second[Mark.OVERRUN]
     assert "Go on with --reply-tokens 700" in other.stderr
 
 

@@ -14,15 +14,14 @@ from made_records import (
 )
 
 from codeneedle.probes.recall import rounds
+from codeneedle.probes.recall.alignment import Mark
 from codeneedle.probes.recall.record import ForcedRound, Round, recall_of
 from codeneedle.probes.recall.rounds import (
-    Counts,
     ForcedAnswer,
     Margins,
     ScoredRound,
-    counts_of,
+    answered_rounds,
     margins,
-    margins_of,
     scored_rounds,
 )
 from codeneedle.records.record import BadRecord
@@ -38,21 +37,10 @@ def test_a_round_is_counted_by_lines():
     bare = "\n".join(line.strip() for line in FIRST.lines)
     flat = ScoredRound(FIRST, made_round(FIRST, reply=bare))
 
-    assert asked.counts == (
-        Counts(matched=12, missing=8, hallucinated=3, bonus=0, overrun=0)
-    )
-    assert 20 == flat.counts.matched
+    expected = {Mark.MATCHED: 12, Mark.MISSING: 8, Mark.HALLUCINATED: 3}
+    assert expected == asked.counts
+    assert 20 == flat.counts[Mark.MATCHED]
     assert 0 == flat.matched_strict
-
-
-@pytest.mark.parametrize(("matched", "passed"), [(7, False), (8, True)])
-def test_a_round_passes_from_eight_lines_on(matched, passed):
-    """As the published sweeps count."""
-    asked = ScoredRound(
-        FIRST, made_round(FIRST, reply=made_reply(FIRST, matched=matched))
-    )
-
-    assert passed is asked.counts.passed
 
 
 @pytest.mark.parametrize(
@@ -73,8 +61,8 @@ def test_rounds_without_an_answer_have_neither_counts_nor_margins():
     wrong = made_round(FIRST, reply="x", gap=2.0)
     record = made_record("q8_0/q4_0", [wrong, LOST, made_round(FIRST, gap=1.0)])
 
-    assert [0, 20] == [c.matched for c in counts_of(record, SETUP)]
-    assert [2.0, 1.0] == [m.least for m in margins_of(record, SETUP)]
+    assert [0, 20] == [e.counts[Mark.MATCHED] for e in answered_rounds(record, SETUP)]
+    assert [2.0, 1.0] == [e.margins.least for e in answered_rounds(record, SETUP)]
 
 
 def test_margins_are_those_of_the_answer_alone():
@@ -112,8 +100,8 @@ def test_without_the_gaps_of_all_tokens_there_are_no_margins(changes):
     """Not 0.0: a speculating server tells no probabilities of those it drafted."""
     record = made_record("q8_0/q4_0", [replace(made_round(FIRST), **changes)])
 
-    assert [] == margins_of(record, SETUP)
-    assert [20] == [c.matched for c in counts_of(record, SETUP)]
+    assert [None] == [e.margins for e in answered_rounds(record, SETUP)]
+    assert [20] == [e.counts[Mark.MATCHED] for e in answered_rounds(record, SETUP)]
 
 
 def test_a_needle_that_the_setup_does_not_have_is_a_bad_record():
@@ -155,7 +143,7 @@ def test_equal_replies_are_scored_once(monkeypatch):
     ]
 
     for record in records * 2:
-        counts_of(record, SETUP)
+        answered_rounds(record, SETUP)
 
     assert 1 == len(scored)
 
