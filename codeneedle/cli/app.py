@@ -144,7 +144,7 @@ def sweep(
     from codeneedle.cli import sweep as sweep_module
 
     request, execution = context.obj
-    wish = sweep_module.Wish(
+    options = sweep_module.Options(
         retry_failed=retry_failed,
         more=more,
         budget_s=budget,
@@ -152,7 +152,7 @@ def sweep(
         calibration=calibration,
         limits=limits_of(max_loss, max_lost, max_eval_lost, max_memory, at),
     )
-    return sweep_module.sweep(request, execution, _stderr(), wish)
+    return sweep_module.sweep(request, execution, _stderr(), options)
 
 
 @app.command(cls=SweepCommand)

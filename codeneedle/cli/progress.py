@@ -236,7 +236,6 @@ class SweepProgress:
     The state of a running sweep, kept up to date by its events.
 
     Attributes:
-        name: Of the run: ``corpus/model``.
         setup: What the records have in common.
         pairs: All cells, in running order.
         probe: Which probe runs; its first metric is shown.
@@ -251,7 +250,6 @@ class SweepProgress:
             frame, as a cell may take minutes without an event.
     """
 
-    name: str
     setup: Setup
     pairs: Sequence[Pair]
     probe: Probe

@@ -5,7 +5,7 @@ import functools
 import shlex
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from msgspec import structs
@@ -43,7 +43,6 @@ from codeneedle.sweep.decide import (
 )
 from codeneedle.sweep.plan import Plan
 from codeneedle.sweep.prepare import (
-    Counts,
     prepare,
     refuse_shared_folders,
     refuse_unfit,
@@ -65,18 +64,18 @@ from codeneedle.verdict.trust import trusted, trusted_records
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wish:
+class Options:
     """
-    What a user wants of this command alone, beside what is to be measured.
+    Options of the command, beside what is to be measured.
 
     Attributes:
         retry_failed: Whether cells that failed are measured again.
-        more: Whether open pairs are asked for further functions; None: for at most a
-            third of the sweep's time.
-        budget_s: Seconds after which nothing new begins; None for no limit.
-        wait: Whether it waits while other sweeps compute that times are taken without.
+        more: Whether open pairs are measured with further functions; None: for at most
+            a third of the time of the sweep.
+        budget_s: Seconds after which no cell starts; None for no limit.
+        wait: Whether a cell waits for other sweeps if one of them takes times.
         calibration: Whether a reference that has nothing to lose ends a long sweep.
-        limits: What pairs are held against.
+        limits: Largest losses that the user accepts.
     """
 
     retry_failed: bool = False
@@ -87,9 +86,11 @@ class Wish:
     limits: Limits
 
 
-def sweep(request: Request, execution: Execution, console: Console, wish: Wish) -> int:
+def sweep(
+    request: Request, execution: Execution, console: Console, options: Options
+) -> int:
     """
-    Sweep what *request* asks for, as far as it is not done yet.
+    Measure the cells of *request* that have no record yet.
 
     All pages are checked before the first one starts.
 
@@ -97,7 +98,7 @@ def sweep(request: Request, execution: Execution, console: Console, wish: Wish) 
         request: What to measure.
         execution: What the command uses.
         console: Where to show it.
-        wish: What is wanted of this command alone.
+        options: Of this command alone.
 
     Returns:
         The exit code: 0 if every cell has finished, 1 if some did not, 130 if
@@ -114,10 +115,13 @@ def sweep(request: Request, execution: Execution, console: Console, wish: Wish) 
             plans = checked(request, execution, console)
             if phrase := time_phrase(plans):
                 say(console, phrase)
-            counts: Counts = {}
             return max(
                 _Page(
-                    plan, console, wish, counts, is_last=plan is plans[-1], began=began
+                    plan=plan,
+                    console=console,
+                    options=options,
+                    is_last=plan is plans[-1],
+                    began=began,
                 ).sweep()
                 for plan in plans
             )
@@ -131,11 +135,11 @@ def sweep(request: Request, execution: Execution, console: Console, wish: Wish) 
 
 def deciding(request: Request, execution: Execution) -> Request:
     """
-    *request*, if it decides, with a probe that screens before those that measure a few
-    pairs.
+    *request*; if it decides, with a probe that screens all pairs before those that
+    measure a few.
 
     Raises:
-        BadInput: If it decides, and a share of the grid is asked for.
+        BadInput: If it decides, and a share of the grid is to be measured.
     """
     if not request.decide:
         return request
@@ -155,7 +159,7 @@ def planned(request: Request, execution: Execution) -> list[Plan]:
     """
     The plans of all pages of *request*.
 
-    The engine is looked for first: that takes no time, and reading a corpus does.
+    The engine comes first: looking for it takes no time, and reading a corpus does.
 
     Raises:
         BadInput: If there are several, and one run folder is named.
@@ -165,13 +169,13 @@ def planned(request: Request, execution: Execution) -> list[Plan]:
     engine_for = offer.engine_for(offer.suited(request), execution)
     # A corpus that several pages share is read once.
     read = functools.cache(load)
-    found = pages(request)
-    if execution.folder and found[1:]:
+    by_name = pages(request)
+    if execution.folder and by_name[1:]:
         raise BadInput(
             source=execution.folder,
-            reason=f"a run folder has one page of a grid, and this asks for "
-            f"{len(found)}",
-            hint="Name one value each, or choose another folder with --out.",
+            reason=f"a run folder has one page of a grid, not {len(by_name)}",
+            hint="Name one model, context and rotation, or choose another folder with "
+            "--out.",
         )
     return [
         planning.plan(
@@ -182,16 +186,16 @@ def planned(request: Request, execution: Execution) -> list[Plan]:
             weights_at=offer.weights,
             suited=offer.suited,
         )
-        for name, page in found
+        for name, page in by_name
     ]
 
 
 def refuse(plans: Sequence[Plan]) -> list[tuple[str, ...]]:
     """
-    Stop at plans that a sweep would not begin, or not finish, for what is known now.
+    Stop at plans that a sweep could not begin, or not finish.
 
     Returns:
-        Of each plan, the probes whose cells all lack what is added now.
+        For each plan, the probes whose cells all lack what is added now.
 
     Raises:
         CodeneedleError: As of `prepare.refuse_unfit`.
@@ -202,9 +206,9 @@ def refuse(plans: Sequence[Plan]) -> list[tuple[str, ...]]:
 
 def checked(request: Request, execution: Execution, console: Console) -> list[Plan]:
     """
-    The plans of all pages, with whatever can fail before a server is started.
+    The plans of all pages, after every check that needs no server.
 
-    Weights that have a name are fetched; *console* shows how far it is, and notes.
+    Weights that have a name are fetched; *console* shows the progress, and notes.
 
     Raises:
         CodeneedleError: If the sweep cannot start.
@@ -223,16 +227,28 @@ def checked(request: Request, execution: Execution, console: Console) -> list[Pl
     return plans
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, kw_only=True)
 class _Page:
-    """One page of a sweep."""
+    """
+    One page of a sweep.
+
+    Attributes:
+        plan: What it does.
+        console: Where it is shown.
+        options: Of the command.
+        is_last: Whether no page follows.
+        began: When the command began, in monotonic seconds.
+        runner: Measures its cells, once it is set up.
+        stop: Whether the user has asked to stop since then.
+    """
 
     plan: Plan
     console: Console
-    wish: Wish
-    counts: Counts
+    options: Options
     is_last: bool
     began: float
+    runner: Runner = field(init=False)
+    stop: StopRequest = field(init=False)
 
     def sweep(self) -> int:
         """
@@ -251,101 +267,25 @@ class _Page:
                 cells = plural(len(plan.pairs), "cell")
                 note_lines(self.console, [f"share {shard} of the grid: {cells}"])
             run = self._set_up()
-            with stop_request() as user:
-                runner = Runner(
+            with stop_request() as self.stop:
+                self.runner = Runner(
                     run=run,
                     store=plan.store,
-                    retry_failed=self.wish.retry_failed,
-                    asked_to_stop=lambda: user.asked_to_stop or self._is_spent(),
-                    may_wait=self.wish.wait,
+                    retry_failed=self.options.retry_failed,
+                    asked_to_stop=lambda: self.stop.asked_to_stop or self._is_spent(),
+                    may_wait=self.options.wait,
                     tries_reference=self._tries_reference,
                     workers=plan.workers,
                     alone=plan.alone,
                 )
-                code = self._measured(runner, user)
-        self._tell_leftovers()
-        if user.asked_to_stop and not self.is_last:
+                code = self._measured()
+        self._note_leftovers()
+        if self.stop.asked_to_stop and not self.is_last:
             raise KeyboardInterrupt
         if self._is_spent() and (code or self._is_open()):
             say(self.console, "The time is up; run the same command to continue.")
-        self._tell_verdict()
+        self._show_verdict()
         return code
-
-    def _measured(self, runner: Runner, user: StopRequest) -> int:
-        """Run the probes, then ask open pairs for more; the exit code."""
-        codes: list[int] = [0]
-        pairs: Sequence[Pair] = self.plan.pairs
-        for probe in self.plan.probes:
-            if self.plan.request.decide and probe.name not in SCREENS:
-                pairs = self._finalists(runner)
-            if not pairs:
-                break
-            codes += self._swept_twice(runner, probe, pairs, user)
-        is_whole = not runner.asked_to_stop() and self.plan.execution.shard is None
-        if is_whole and self.wish.more is not False:
-            codes.append(self._decided(runner, user))
-        return max(codes)
-
-    def _finalists(self, runner: Runner) -> Sequence[Pair]:
-        """The pairs that are worth to be measured further, once all are screened."""
-        run = runner.read()
-        records = tuple(each for each in run.records if each.probe in SCREENS)
-        left = pending(self.plan.pairs, store=self.plan.store, probe=SCREENS[0])
-        if left or not records:
-            return ()
-        chosen = finalists(replace(run, records=records), self.wish.limits)
-        names = ", ".join(visible(str(pair)) for pair in chosen)
-        what = (
-            f"worth measuring further: {names}\n(the reference, and pairs of which no "
-            "other has a smaller cache and less divergence, the smallest first)"
-        )
-        none = "nothing to measure further: all smaller caches are beyond the limit"
-        say(self.console, what if chosen else none)
-        return tuple(pair for pair in self.plan.pairs if pair in {*chosen})
-
-    @property
-    def _tries_reference(self) -> bool:
-        return self.wish.calibration and self.plan.tries_reference
-
-    def _is_spent(self) -> bool:
-        budget = self.wish.budget_s
-        return budget is not None and time.monotonic() - self.began >= budget
-
-    def _read(self) -> Run | None:
-        stored = self.plan.store.read()
-        return trusted(stored) if stored else None
-
-    def _is_open(self) -> bool:
-        """Whether pairs are left that the same command would ask further functions."""
-        stored = self._read()
-        may_ask = self.plan.execution.shard is None and self.wish.more is not False
-        return bool(may_ask and stored and further(judge(stored, self.wish.limits)))
-
-    def _decided(self, runner: Runner, user: StopRequest) -> int:
-        """Ask open pairs for further functions; the exit code."""
-
-        def is_over(run: Run) -> bool:
-            is_long = self.wish.more is None and spent_share(run) >= TIME_SHARE
-            return is_long or runner.asked_to_stop()
-
-        @contextlib.contextmanager
-        def show(asked: Mapping[Pair, int]) -> Iterator[Callable[[Event], None]]:
-            progress = self._progress(runner.run, PROBE, tuple(asked))
-            progress.records.clear()
-            functions = plural(max(asked.values()), "function")
-            say(self.console, f"open pairs, up to {functions} each:")
-            progress.asked_to_stop = lambda: user.asked_to_stop
-            with SweepDisplay(self.console, progress) as display:
-                yield display.show
-
-        failed = decide(runner, self.wish.limits, is_over=is_over, show=show)
-        reasons = (
-            f"{each.pair} was asked no further: {each.reason}" for each in failed
-        )
-        note_lines(self.console, reasons)
-        if user.asked_to_stop:
-            raise KeyboardInterrupt
-        return 1 if failed else 0
 
     def _set_up(self) -> RunContext:
         """The corpus fitted and the setup stored, by one of several at a time."""
@@ -358,74 +298,122 @@ class _Page:
                     for orphan in end_orphans()
                 ),
             )
-            damaged = plan.store.mend()
-            if damaged:
-                mended = f"it is kept as {damaged}, and made anew"
-                note_lines(self.console, [f"the setup could not be read: {mended}"])
+            if damaged := plan.store.mend():
+                kept = f"it is kept as {damaged}, and made anew"
+                note_lines(self.console, [f"the setup could not be read: {kept}"])
             with working(self.console, "fitting the corpus to the context"):
-                run = prepare(plan, self.counts)
+                run = prepare(plan)
             note_lines(self.console, run.notes)
             return run
 
-    def _swept_twice(
-        self, runner: Runner, probe: Probe, pairs: Sequence[Pair], user: StopRequest
-    ) -> Iterator[int]:
+    @property
+    def _tries_reference(self) -> bool:
+        return self.options.calibration and self.plan.tries_reference
+
+    def _is_spent(self) -> bool:
+        budget = self.options.budget_s
+        return budget is not None and time.monotonic() - self.began >= budget
+
+    @property
+    def _may_extend(self) -> bool:
+        """Whether open pairs may be measured with further functions."""
+        return self.plan.execution.shard is None and self.options.more is not False
+
+    def _read(self) -> Run | None:
+        stored = self.plan.store.read()
+        return trusted(stored) if stored else None
+
+    def _is_open(self) -> bool:
+        """Whether the same command would measure pairs with further functions."""
+        run = self._read()
+        return bool(
+            self._may_extend and run and further(judge(run, self.options.limits))
+        )
+
+    def _measured(self) -> int:
+        """Run the probes, then extend open pairs; the exit code."""
+        codes: list[int] = [0]
+        pairs: Sequence[Pair] = self.plan.pairs
+        for probe in self.plan.probes:
+            if self.plan.request.decide and not probe.screens:
+                pairs = self._finalists()
+            if not pairs:
+                break
+            codes += self._swept_twice(probe, pairs)
+        if self._may_extend and not self.runner.asked_to_stop():
+            codes.append(self._decided())
+        return max(codes)
+
+    def _finalists(self) -> Sequence[Pair]:
+        """The pairs that are worth measuring further, once all are screened."""
+        plan = self.plan
+        screens = [probe.name for probe in plan.probes if probe.screens]
+        if any(pending(plan.pairs, store=plan.store, probe=name) for name in screens):
+            return ()
+        chosen = finalists(self.runner.read(), self.options.limits)
+        names = ", ".join(visible(str(pair)) for pair in chosen)
+        what = (
+            f"worth measuring further: {names}\n(the reference, and pairs of which no "
+            "other has a smaller cache and less divergence, the smallest first)"
+        )
+        none = "nothing to measure further: all smaller caches are beyond the limit"
+        say(self.console, what if chosen else none)
+        return tuple(pair for pair in plan.pairs if pair in {*chosen})
+
+    def _decided(self) -> int:
+        """Measure open pairs with further functions; the exit code."""
+
+        def is_over(run: Run) -> bool:
+            is_long = self.options.more is None and spent_share(run) >= TIME_SHARE
+            return is_long or self.runner.asked_to_stop()
+
+        @contextlib.contextmanager
+        def show(goals: Mapping[Pair, int]) -> Iterator[Callable[[Event], None]]:
+            progress = self._progress(PROBE, tuple(goals))
+            progress.records.clear()
+            functions = plural(max(goals.values()), "function")
+            say(self.console, f"open pairs, up to {functions} each:")
+            with SweepDisplay(self.console, progress) as display:
+                yield display.show
+
+        limits = self.options.limits
+        failed = decide(self.runner, limits, is_over=is_over, show=show)
+        note_lines(
+            self.console,
+            (f"{r.pair} was not measured further: {r.reason}" for r in failed),
+        )
+        if self.stop.asked_to_stop:
+            raise KeyboardInterrupt
+        return 1 if failed else 0
+
+    def _swept_twice(self, probe: Probe, pairs: Sequence[Pair]) -> Iterator[int]:
         """The exit codes of *probe*, and of its reference measured again."""
-        yield self._swept(runner, probe, pairs, user)
+        yield self._swept(self.runner, probe, pairs)
         if self.plan.repeated(probe):
             twice = once_more(probe, pairs, store=self.plan.store)
             if twice:
                 again, reference = twice
-                yield self._swept(runner, again, [reference], user)
-        yield from self._swept_elsewhere(runner, probe, pairs, user)
+                yield self._swept(self.runner, again, [reference])
+        yield from self._swept_elsewhere(probe, pairs)
 
-    def _swept_elsewhere(
-        self, runner: Runner, probe: Probe, pairs: Sequence[Pair], user: StopRequest
-    ) -> Iterator[int]:
-        """The same of the reference on each further kind of device."""
-        plan = self.plan
-        devices = {worker.device: worker for worker in plan.workers}
+    def _swept_elsewhere(self, probe: Probe, pairs: Sequence[Pair]) -> Iterator[int]:
+        """The exit code of the reference on each further kind of device."""
+        store = self.plan.store
+        devices = {worker.device: worker for worker in self.plan.workers}
         for other, reference, device in on_other_devices(
-            probe, pairs, store=plan.store, devices=list(devices)
+            probe, pairs, store=store, devices=list(devices)
         ):
-            there = replace(runner, workers=[devices[device]])
-            yield self._swept(there, other, [reference], user)
-            said = agreement(probe, other, pairs, store=plan.store)
-            note_lines(self.console, [said] if said else [])
+            there = replace(self.runner, workers=[devices[device]])
+            yield self._swept(there, other, [reference])
+            if note := agreement(probe, other, pairs, store=store):
+                note_lines(self.console, [note])
 
-    def _tell_leftovers(self) -> None:
-        """What servers of this sweep left behind that cannot be ended for sure."""
-        left = leftovers(this_process())
-        if left:
-            more = f", and {len(left) - 1} more" if left[1:] else ""
-            note_lines(self.console, [f"{left[0]}{more}; see codeneedle doctor"])
-
-    def _tell_verdict(self) -> None:
-        """What the run allows to conclude so far, if there is anything to compare."""
-        stored = self._read()
-        if stored is None or not _is_comparable(stored):
-            return
-        from codeneedle.report.terminal import rendered
-        from codeneedle.report.verdict import brief
-
-        try:
-            found = judge(stored, self.wish.limits)
-        except CodeneedleError as error:
-            # Every cell is kept; the command says the same, with its exit code.
-            say(self.console, f"no verdict: {error}")
-            return
-        shown = brief(found, asks_for(stored.setup.engine))
-        self.console.print(rendered(shown))
-
-    def _swept(
-        self, runner: Runner, probe: Probe, pairs: Sequence[Pair], user: StopRequest
-    ) -> int:
-        progress = self._progress(runner.run, probe, pairs)
+    def _swept(self, runner: Runner, probe: Probe, pairs: Sequence[Pair]) -> int:
+        progress = self._progress(probe, pairs)
         if not self._pending(progress):
             cells = plural(len(progress.pairs), "cell")
-            return self._told(progress, f"all {cells} are done: nothing to do")
-        if not user.asked_to_stop:
-            progress.asked_to_stop = lambda: user.asked_to_stop
+            return self._summary(progress, f"all {cells} are done: nothing to do")
+        if not self.stop.asked_to_stop:
             with SweepDisplay(self.console, progress) as display:
 
                 def show(event: Event) -> None:
@@ -434,59 +422,80 @@ class _Page:
 
                 runner.sweep(probe, progress.pairs, tell=show)
         # Asked to stop, and cells are left: of this probe, or all of a later one.
-        if user.asked_to_stop and progress.done < len(progress.pairs):
+        if self.stop.asked_to_stop and progress.done < len(progress.pairs):
             raise KeyboardInterrupt
         finished = progress.done - progress.failures
         cells = f"{finished} of {len(progress.pairs)} cells finished"
         lacking = sum(map(self.plan.store.is_outgrown, progress.records.values()))
         if lacking:
             cells += f", {lacking} without what was added: it failed, see the logs"
-        return self._told(progress, cells) or int(lacking > 0)
+        return self._summary(progress, cells) or int(lacking > 0)
 
     def _pending(self, progress: SweepProgress) -> list[Pair]:
         return pending(
             progress.pairs,
             store=self.plan.store,
             probe=progress.probe.name,
-            retry_failed=self.wish.retry_failed,
+            retry_failed=self.options.retry_failed,
         )
 
-    def _progress(
-        self, run: RunContext, probe: Probe, pairs: Sequence[Pair]
-    ) -> SweepProgress:
-        store, ordered = self.plan.store, probe.order(pairs)
+    def _progress(self, probe: Probe, pairs: Sequence[Pair]) -> SweepProgress:
+        ordered = probe.order(pairs)
         if self._tries_reference:
             first = most_precise(ordered)
             ordered = sorted(ordered, key=lambda pair: pair != first)
         progress = SweepProgress(
-            name=store.name,
-            setup=run.setup,
+            setup=self.runner.run.setup,
             pairs=tuple(ordered),
             probe=probe,
             records={},
             workers=1 if probe.is_timed else len(self.plan.workers),
             is_first=probe is self.plan.probes[0],
             cell_s=self.plan.cell_s(probe),
+            asked_to_stop=lambda: self.stop.asked_to_stop,
         )
         # A failed cell that is measured again is not done, whatever its file says.
         left = set(self._pending(progress))
-        records = trusted_records(store, probe.name)
+        records = trusted_records(self.plan.store, probe.name)
         done = (p for p in progress.pairs if p in records and p not in left)
         progress.records |= {pair: records[pair] for pair in done}
         return progress
 
-    def _told(self, progress: SweepProgress, what: str) -> int:
-        """Tell *what* became of a probe, and what comes next; the exit code."""
+    def _summary(self, progress: SweepProgress, result: str) -> int:
+        """Show the *result* of a probe, and the commands that follow; the exit code."""
         metric, folder = progress.metrics[0].name, self.plan.store.folder
         if (run := self._read()) and metric == default_metric([run]):
             metric = ""
-        lines = [f"{probe_phrase(progress.probe)}: {what}", "look at them:"]
-        lines += next_commands(progress.name, metric, folder.parent.parent)
+        lines = [f"{probe_phrase(progress.probe)}: {result}", "look at them:"]
+        lines += next_commands(self.plan.store.name, metric, folder.parent.parent)
         if progress.failures:
             again = sweep_command(folder, "--retry-failed")
             lines += ["measure those without numbers again:", f"  {again}"]
         say(self.console, "\n".join(lines))
         return 1 if progress.failures or progress.done < len(progress.pairs) else 0
+
+    def _note_leftovers(self) -> None:
+        """What servers of this sweep left behind that cannot be ended for sure."""
+        left = leftovers(this_process())
+        if left:
+            more = f", and {len(left) - 1} more" if left[1:] else ""
+            note_lines(self.console, [f"{left[0]}{more}; see codeneedle doctor"])
+
+    def _show_verdict(self) -> None:
+        """The verdict on the run so far, if there is anything to compare."""
+        run = self._read()
+        if run is None or not _is_comparable(run):
+            return
+        from codeneedle.report.terminal import rendered
+        from codeneedle.report.verdict import brief
+
+        try:
+            verdict = judge(run, self.options.limits)
+        except CodeneedleError as error:
+            # The records are kept; 'codeneedle verdict' fails alike, with its code.
+            say(self.console, f"no verdict: {error}")
+            return
+        self.console.print(rendered(brief(verdict, asks_for(run.setup.engine))))
 
 
 def _is_comparable(run: Run) -> bool:

@@ -1,4 +1,7 @@
-"""Asks open pairs for further functions until each is decided, or the time is up."""
+"""
+Chooses pairs by a screening, and measures open pairs with further functions until each
+is decided or the time is up.
+"""
 
 import math
 from collections.abc import Callable, Mapping
@@ -17,7 +20,7 @@ from codeneedle.verdict.judge import Limits, Verdict, best_by_size, cache_size, 
 from codeneedle.verdict.statistics import Word
 
 MOST_PAIRS = 4
-"""Pairs that are asked for further functions at a time."""
+"""Pairs that are measured with further functions at a time."""
 
 SCREENS = tuple(name for name, probe in PROBES.items() if probe.screens)
 """
@@ -29,92 +32,93 @@ FINALISTS = 5
 """Pairs that a screening proposes, at most."""
 
 TIME_SHARE = 1 / 3
-"""Of the time of a sweep, the most that its further functions take by themselves."""
+"""The most that further functions take by default, as a share of the sweep's time."""
 
 PROBE = next(probe for probe in PROBES.values() if probe.continued_metric)
-"""What open pairs are asked in addition."""
+"""Measures open pairs with further functions."""
 
 
-def further(found: Verdict) -> dict[Pair, int]:
+def further(verdict: Verdict) -> dict[Pair, int]:
     """
-    The pairs to ask for further functions, and how many altogether; empty if none.
+    The pairs to measure with further functions, each with its new number of functions.
 
     Those are open, measured below the limit, and smaller than the cache that is
-    recommended so far; at most `MOST_PAIRS`, those that need the fewest functions. Each
-    is doubled. The reference comes first, where it has fewer than they will have.
+    recommended so far; at most `MOST_PAIRS`, those that need the fewest functions. The
+    number of each is doubled. The reference comes first, where it has fewer than they
+    will have. Empty if no pair can be decided.
     """
-    ends = PROBE.unit_ends(found.run.setup)
-    asked = {
+    ends = PROBE.unit_ends(verdict.run.setup)
+    counts = {
         record.pair: PROBE.units(record)
-        for record in found.run.records
+        for record in verdict.run.records
         if record.probe == PROBE.name and record.has_numbers
     }
-    chosen = found.standing(found.chosen) if found.chosen else None
+    chosen = verdict.standing(verdict.chosen) if verdict.chosen else None
     largest = cache_size(chosen) if chosen else 1.0
     needed: dict[Pair, tuple[int, int]] = {}
-    for each in found.compared:
-        row = each.row(PROBE.continued_metric)
-        if row is None or each.word is not Word.OPEN or row.word is not Word.OPEN:
+    for standing in verdict.compared:
+        row = standing.row(PROBE.continued_metric)
+        if row is None or standing.word is not Word.OPEN or row.word is not Word.OPEN:
             continue
-        goal = next((end for end in ends if end > asked.get(each.pair, 0)), 0)
-        is_below = row.bounds.mean < row.limit and cache_size(each) < largest
+        goal = next((end for end in ends if end > counts.get(standing.pair, 0)), 0)
+        is_below = row.bounds.mean < row.limit and cache_size(standing) < largest
         if goal and row.needed and is_below and not row.remark:
-            needed[each.pair] = (row.needed, goal)
+            needed[standing.pair] = (row.needed, goal)
     pairs = sorted(needed, key=lambda pair: (needed[pair][0], str(pair)))[:MOST_PAIRS]
     goals = {pair: needed[pair][1] for pair in pairs}
     most = max(goals.values(), default=0)
-    if found.reference and most > asked.get(found.reference, 0):
-        return {found.reference: most, **goals}
+    if verdict.reference and most > counts.get(verdict.reference, 0):
+        return {verdict.reference: most, **goals}
     return goals
 
 
 Show = Callable[[Mapping[Pair, int]], AbstractContextManager[Callable[[Event], None]]]
-"""Begins to show a round of pairs and functions; gives what takes its events."""
+"""Takes pairs with their new numbers of functions; yields what shows events."""
 
 
 def decide(
     runner: Runner, limits: Limits, *, is_over: Callable[[Run], bool], show: Show
 ) -> list[CellRecord]:
     """
-    Ask open pairs for further functions until none is left that could be decided.
+    Measure open pairs with further functions until none is left that could be decided.
 
     Args:
         runner: Measures cells.
-        limits: What the pairs are held against.
-        is_over: Whether to stop, by the run so far; asked before each server.
-        show: Shows each round.
+        limits: Largest losses that the user accepts.
+        is_over: Whether to stop, by the run so far; called before each server.
+        show: Shows each pass over the open pairs.
 
     Returns:
-        The records of cells that failed; what was answered before is kept.
+        The records of cells that failed; their earlier answers are kept.
 
     Raises:
         KeyboardInterrupt: As it came.
     """
     failed: dict[Pair, CellRecord] = {}
     while True:
-        found = judge(runner.read(), limits)
-        asked = {p: goal for p, goal in further(found).items() if p not in failed}
-        if not asked or is_over(found.run):
+        verdict = judge(runner.read(), limits)
+        goals = {p: goal for p, goal in further(verdict).items() if p not in failed}
+        if not goals or is_over(verdict.run):
             return list(failed.values())
-        with show(asked) as tell:
-            for pair, goal in asked.items():
+        with show(goals) as tell:
+            for pair, goal in goals.items():
                 record = runner.extend(PROBE, pair, goal, tell=tell)
                 if not record.has_numbers or PROBE.units(record) < goal:
                     failed[pair] = record
-                # Without the reference, what others answer is compared with nothing.
-                if found.reference in failed or is_over(runner.read()):
+                # Without the reference, answers of others are compared with nothing.
+                if verdict.reference in failed or is_over(runner.read()):
                     return list(failed.values())
 
 
 def spent_share(run: Run) -> float:
-    """Time that further functions took, by the time of all else that was measured."""
+    """Time of further functions, divided by that of everything else."""
     whole = math.fsum(record.phases.total_s for record in run.records)
     more = math.fsum(_further_s(record, run.setup) for record in run.records)
     return more / (whole - more) if whole > more else 0.0
 
 
 def _further_s(record: CellRecord, setup: Setup) -> float:
-    """Seconds that further functions of *record* took, with their servers."""
+    """Seconds of the further functions of *record*, with their servers."""
     looks = 0
     if record.probe == PROBE.name and record.has_numbers:
         looks = PROBE.look(record, setup)
@@ -127,7 +131,7 @@ def _further_s(record: CellRecord, setup: Setup) -> float:
 
 
 def time_s(run: Run, goals: Mapping[Pair, int]) -> float:
-    """Seconds that it takes to ask each pair of *goals*; NaN where that is unknown."""
+    """Seconds that the functions of *goals* take, about; NaN where that is unknown."""
     total = 0.0
     for record in run.records:
         if record.probe == PROBE.name and record.pair in goals and record.has_numbers:
@@ -139,8 +143,8 @@ def _cell_s(record: CellRecord, goal: int) -> float:
     """Seconds of one more server of *record*, until it has *goal* functions."""
     times = PROBE.times(record)
     known = len(times.units)
-    each = math.fsum(times.units) / max(known, 1)
-    return _reading_s(record, times) + (goal - known) * each
+    function_s = math.fsum(times.units) / max(known, 1)
+    return _reading_s(record, times) + (goal - known) * function_s
 
 
 def _reading_s(record: CellRecord, times: Times) -> float:
@@ -150,7 +154,7 @@ def _reading_s(record: CellRecord, times: Times) -> float:
 
 def settled(verdict: Verdict) -> set[Pair]:
     """
-    The pairs that a sweep which decides measures no further, as it screened them alone.
+    The pairs that a sweep which decides screens alone.
 
     Empty for other runs, and where the screening has proposed nothing.
     """
@@ -159,32 +163,29 @@ def settled(verdict: Verdict) -> set[Pair]:
         decides = decoded(run.sweep, source=SWEEP).decide
     except RequestError:
         return set()
-    records = tuple(each for each in run.records if each.probe in SCREENS)
-    proposed = decides and finalists(replace(run, records=records), verdict.limits)
-    return {each.pair for each in records} - {*proposed} if proposed else set()
+    proposed = decides and finalists(run, verdict.limits)
+    screened = {record.pair for record in run.records if record.probe in SCREENS}
+    return screened - {*proposed} if proposed else set()
 
 
 def finalists(run: Run, limits: Limits) -> list[Pair]:
     """
-    The reference and the pairs that are worth to be measured, by a screening alone.
+    The reference and the pairs that are worth measuring, by the screening of *run*.
 
     Of the pairs that are not beyond the limit, those of which no other has a smaller
     cache and a smaller divergence; of more than `FINALISTS`, evenly spread ones. Empty
     where there is none of them.
-
-    Args:
-        run: With the records of the probes that screen alone.
-        limits: What the pairs are held against.
     """
-    found = judge(run, limits)
+    records = tuple(record for record in run.records if record.probe in SCREENS)
+    verdict = judge(replace(run, records=records), limits)
     fitting = [
-        each
-        for each in found.compared
-        if cache_size(each) < 1 and each.word is not Word.BEYOND
+        standing
+        for standing in verdict.compared
+        if cache_size(standing) < 1 and standing.word is not Word.BEYOND
     ]
     front = best_by_size(fitting)
     step = max((len(front) - 1) / (FINALISTS - 1), 1.0)
     chosen = dict.fromkeys(
         front[round(at * step)].pair for at in range(min(FINALISTS, len(front)))
     )
-    return [found.reference, *chosen] if found.reference and chosen else []
+    return [verdict.reference, *chosen] if verdict.reference and chosen else []

@@ -2,7 +2,7 @@
 
 import math
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
@@ -64,7 +64,6 @@ class Plan:
         store: Where its records are.
         workers: What measures, side by side.
         alone: What measures probes that take times.
-        notes: What a user should know before it starts.
     """
 
     request: Request
@@ -81,7 +80,6 @@ class Plan:
     store: Store
     workers: tuple[Worker, ...]
     alone: Worker
-    notes: tuple[str, ...] = ()
 
     @property
     def is_built_in(self) -> bool:
@@ -91,10 +89,34 @@ class Plan:
     @property
     def reads_corpus(self) -> bool:
         """Whether a probe reads the corpus, so that it must fit the context."""
-        return any(
-            probe.reads_corpus(self.request.chosen(probe.name, probe.settings))
+        settings_of = self.request.settings_of
+        return any(probe.reads_corpus(settings_of(probe)) for probe in self.probes)
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What a user should know before it starts."""
+        of_probes = (
+            probe.notes(
+                self.request.settings_of(probe),
+                self.weights,
+                self.engine,
+                self.store.folder,
+            )
             for probe in self.probes
         )
+        return (*self.engine.notes(), *self._corpus_notes(), *chain(*of_probes))
+
+    def _corpus_notes(self) -> Iterator[str]:
+        request, corpus = self.request, self.corpus
+        yield from corpus.left_out()
+        if not request.models:
+            chosen = "" if request.corpus else f", chosen for it: corpus {corpus.name}"
+            yield f"no --model given: this is the built-in model{chosen}"
+        if self.is_built_in and corpus.kind != "incompressible":
+            yield (
+                "the built-in model is an instrument for incompressible text: what "
+                f"it misses of {corpus.name} says nothing about cache types"
+            )
 
     @property
     def outlook(self) -> Outlook:
@@ -108,8 +130,7 @@ class Plan:
 
     def work(self, probe: Probe) -> Work | None:
         """What a cell of *probe* takes, about."""
-        settings = self.request.chosen(probe.name, probe.settings)
-        return probe.work(settings, self.outlook)
+        return probe.work(self.request.settings_of(probe), self.outlook)
 
     def cell_s(self, probe: Probe) -> float | None:
         """Seconds that a cell of *probe* is likely to take; None if that is unknown."""
@@ -165,27 +186,17 @@ def plan(
     """
     request = suited(page)
     probes = probes_named(request.probes)
-    _check_settings(request, probes, None)
+    _check_settings(request, probes)
     header = weights_at(request.model or nano.built_in_model())
-    form = request.prompt_form or default_form(request, header)
-    _refuse_prefill(request, form)
+    form = _checked_form(request, header)
     spec = _spec(request, header, form)
     engine = engine_for(spec)
-    _refuse_missing_abilities(engine, probes)
-    request = _with_settings(request, engine, probes)
-    request = _with_types(request, engine)
+    request = _as_engine_can(request, engine, probes)
     workers, alone = _workers(execution, spec, engine_for)
     pairs = _pairs(request, execution, engine)
     context = _checked_context(request, header, engine, probes)
     corpus = read(chosen_corpus(request))
     _check_settings(request, probes, corpus)
-    store = _store(execution, corpus.name, spec.name)
-    said = (
-        probe.notes(
-            request.chosen(probe.name, probe.settings), header, engine, store.folder
-        )
-        for probe in probes
-    )
     return Plan(
         request=request,
         kept=_kept(page, request, context, form),
@@ -198,10 +209,9 @@ def plan(
         context=context,
         prompt_form=form,
         pairs=pairs,
-        store=store,
+        store=_store(execution, corpus.name, spec.name),
         workers=workers,
         alone=alone,
-        notes=(*engine.notes(), *notes(request, corpus), *chain(*said)),
     )
 
 
@@ -245,9 +255,7 @@ def _checked_context(
     context = chosen_context(request, header, stretched=is_stretched)
     trained = None if is_stretched else header.training_context
     for probe in probes:
-        probe.check_context(
-            request.chosen(probe.name, probe.settings), context, trained
-        )
+        probe.check_context(request.settings_of(probe), context, trained)
     return context
 
 
@@ -259,25 +267,33 @@ def default_form(request: Request, header: Weights) -> PromptForm:
     return PromptForm.CHAT
 
 
-def notes(request: Request, corpus: Corpus) -> list[str]:
-    """What a user should know about corpus and model before the sweep starts."""
-    found = corpus.left_out()
-    if not request.models:
-        chosen = "" if request.corpus else f", chosen for it: corpus {corpus.name}"
-        found.append(f"no --model given: this is the built-in model{chosen}")
-    if request.model is None and corpus.kind != "incompressible":
-        found.append(
-            "the built-in model is an instrument for incompressible text: what "
-            f"it misses of {corpus.name} says nothing about cache types"
+def _checked_form(request: Request, header: Weights) -> PromptForm:
+    """
+    The prompt form asked for, else the default.
+
+    Raises:
+        BadInput: If an empty thought is to be prefilled, and nothing thinks in it.
+    """
+    form = request.prompt_form or default_form(request, header)
+    what = ""
+    if request.model is None:
+        what = "the built-in model does not think"
+    elif form is PromptForm.COMPLETION:
+        what = "the completion form has no thinking"
+    if request.prefill_no_think and what:
+        raise BadInput(
+            source="--prefill-no-think",
+            reason=f"it has no effect here: {what}",
+            hint="Drop it, or use it with --model and the chat form.",
         )
-    return found
+    return form
 
 
 def _check_settings(
-    request: Request, probes: Sequence[Probe], corpus: Corpus | None
+    request: Request, probes: Sequence[Probe], corpus: Corpus | None = None
 ) -> None:
     for probe in probes:
-        probe.check(request.chosen(probe.name, probe.settings), corpus)
+        probe.check(request.settings_of(probe), corpus)
 
 
 def _spec(request: Request, header: Weights, form: PromptForm) -> ModelSpec:
@@ -314,58 +330,34 @@ def _worker(place: Place, spec: ModelSpec, engine_for: EngineFor) -> Worker:
     return Worker(engine=engine, device=place.phrase(engine))
 
 
-def _refuse_prefill(request: Request, form: PromptForm) -> None:
-    if not request.prefill_no_think:
-        return
-    what = ""
-    if request.model is None:
-        what = "the built-in model does not think"
-    elif form is PromptForm.COMPLETION:
-        what = "the completion form has no thinking"
-    if what:
-        raise BadInput(
-            source="--prefill-no-think",
-            reason=f"it has no effect here: {what}",
-            hint="Drop it, or use it with --model and the chat form.",
-        )
+def _as_engine_can(
+    request: Request, engine: Engine, probes: Sequence[Probe]
+) -> Request:
+    """
+    *request* with settings of *probes* that suit *engine*, and with its usual types
+    where the user named none.
 
-
-def _refuse_missing_abilities(engine: Engine, probes: Sequence[Probe]) -> None:
+    Raises:
+        BadInput: If the engine has no usual types, or a setting does not suit it.
+        ToolMissing: If it lacks an ability that a probe needs.
+    """
     engine.refuse_arguments()
+    changes: dict[str, Any] = {}
     for probe in probes:
         for ability in sorted(probe.needs):
             engine.require(ability)
-
-
-def _with_settings(
-    request: Request, engine: Engine, probes: Sequence[Probe]
-) -> Request:
-    """*request* with the settings of *probes* as *engine* can do them."""
-    changes: dict[str, Any] = {}
-    for probe in probes:
-        chosen = request.chosen(probe.name, probe.settings)
-        suited = probe.suited(chosen, engine)
-        if suited != chosen:
+        chosen = request.settings_of(probe)
+        if (suited := probe.suited(chosen, engine)) != chosen:
             changes[probe.name] = suited
+    if not (request.rows and request.columns):
+        changes["types"] = engine.cache_types().usual
+        if not changes["types"]:
+            raise BadInput(
+                source="--types",
+                reason=f"the engine {engine.name} does not report its cache types",
+                hint="Name them, the most precise one first: --types auto,fp8",
+            )
     return structs.replace(request, **changes)
-
-
-def _with_types(request: Request, engine: Engine) -> Request:
-    """
-    *request* with the engine's usual types where the user named none.
-
-    Raises:
-        BadInput: If it has none.
-    """
-    usual = engine.cache_types().usual
-    if not usual and not (request.rows and request.columns):
-        raise BadInput(
-            source="--types",
-            reason=f"the engine {engine.name} does not tell its cache types",
-            hint="Name them, the most precise one first: --types auto,fp8",
-        )
-    is_whole = request.rows and request.columns
-    return request if is_whole else structs.replace(request, types=usual)
 
 
 def _pairs(request: Request, execution: Execution, engine: Engine) -> tuple[Pair, ...]:

@@ -37,14 +37,8 @@ from codeneedle.sweep.plan import Plan
 from codeneedle.sweep.request import Request, keep, option_of
 from codeneedle.system import machine
 
-Counts = dict[tuple[object, ...], Fitted]
-"""
-What was counted by this process, by what decides the number of tokens. Pages of a
-sweep share it.
-"""
 
-
-def prepare(plan: Plan, counts: Counts | None = None) -> RunContext:
+def prepare(plan: Plan) -> RunContext:
     """
     Fit the corpus to the context, choose needles, and store the setup.
 
@@ -55,7 +49,6 @@ def prepare(plan: Plan, counts: Counts | None = None) -> RunContext:
 
     Args:
         plan: One page of a sweep; its store is locked.
-        counts: What was counted for other pages; this page's is added.
 
     Raises:
         OtherSetup: If the run folder is one of another setup.
@@ -63,18 +56,17 @@ def prepare(plan: Plan, counts: Counts | None = None) -> RunContext:
             drops it, or the engine does not take the user's arguments.
         CodeneedleError: If counting fails, or a probe finds that it cannot run.
     """
-    counts = {} if counts is None else counts
     try:
-        return _prepared(plan, counts)
+        return _prepared(plan)
     except OtherSetup:
         if not _is_vain(plan):
             raise
         plan.store.set_aside()
-        return _prepared(plan, counts)
+        return _prepared(plan)
 
 
-def _prepared(plan: Plan, counts: Counts) -> RunContext:
-    run, setup, grown = _compared(plan, _fitted(plan, counts), plan.probes)
+def _prepared(plan: Plan) -> RunContext:
+    run, setup, grown = _compared(plan, _fitted(plan), plan.probes)
     for probe in plan.probes:
         # A setup that was lost took what these records hang on with it.
         if probe.calibrates and probe.name not in run.setup.probes:
@@ -163,7 +155,7 @@ def _with_grown(plan: Plan, setup: Setup) -> Request:
     for probe in plan.probes:
         if probe.name in setup.former:
             grown = probe.choice(setup.probes[probe.name])
-            chosen = plan.kept.chosen(probe.name, probe.settings)
+            chosen = plan.kept.settings_of(probe)
             changes[probe.name] = structs.replace(chosen, **grown)
     return structs.replace(plan.kept, **changes)
 
@@ -282,7 +274,7 @@ def machine_phrase(engine: Engine) -> str:
     return f"{machine.facts().phrase()}{f'; {devices}' if devices else ''}"
 
 
-def _fitted(plan: Plan, counts: Counts) -> Fitted:
+def _fitted(plan: Plan) -> Fitted:
     stored, reads = plan.store.setup(), plan.reads_corpus
     if stored is not None and (stored.corpus.is_counted or not reads):
         known = _stored(plan, stored)
@@ -292,11 +284,8 @@ def _fitted(plan: Plan, counts: Counts) -> Fitted:
             return counted_further(PromptCounter(tokenizer, _fit(plan)), known)
     if not reads:
         return Fitted(facts=facts_of(plan.corpus, plan.corpus), text="")
-    key = _count_key(plan)
-    if key not in counts:
-        with tokenizing(plan.engine, plan.store.folder) as tokenizer:
-            counts[key] = counted(PromptCounter(tokenizer, _fit(plan)))
-    return counts[key]
+    with tokenizing(plan.engine, plan.store.folder) as tokenizer:
+        return counted(PromptCounter(tokenizer, _fit(plan)))
 
 
 def _stored(plan: Plan, stored: Setup) -> Fitted:
@@ -367,15 +356,6 @@ def _fit(plan: Plan) -> Fit:
         asks_functions=_asks_functions(plan),
         folder=plan.store.folder,
     )
-
-
-def _count_key(plan: Plan) -> tuple[object, ...]:
-    """All that the counts of *plan* depend on."""
-    request = plan.request
-    asked = (plan.context, plan.prompt_form, request.prefill_no_think, request.fit)
-    functions = (_asks_functions(plan), _function_settings(plan))
-    weights_path, text = plan.weights.path, plan.corpus.sha256
-    return (weights_path, text, asked, functions, request.server_args)
 
 
 def _setup(plan: Plan, fitted: Fitted, *, weights_sha256: str | None = None) -> Setup:

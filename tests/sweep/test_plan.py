@@ -132,7 +132,7 @@ def test_types_that_nobody_names_are_those_that_the_engine_usually_has():
 
     assert ("f16", "kv8") == planned(engine=usual, types=()).request.rows
     assert TWO == planned(engine=silent).request.rows
-    with pytest.raises(BadInput, match="fake does not tell its cache types"):
+    with pytest.raises(BadInput, match="fake does not report its cache types"):
         planned(engine=silent, types=())
 
 
