@@ -212,18 +212,6 @@ def test_more_chunks_than_a_text_can_have_are_refused_in_planning(tmp_path):
     assert f"Use --chunks {fitting} or less, or a longer" in caught.value.hint
 
 
-@pytest.mark.real
-def test_impossible_settings_are_refused_before_a_token_is_counted(
-    codeneedle, tmp_path
-):
-    told = codeneedle("sweep", "--probe", "divergence", "--chunks", "99999")
-
-    assert 2 == told.returncode, told.stderr
-    assert "--chunks 20 or less" in told.stderr
-    assert "counting" not in told.stderr
-    assert [] == list(tmp_path.iterdir())
-
-
 # Measuring
 
 
