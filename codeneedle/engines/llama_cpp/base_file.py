@@ -16,7 +16,8 @@ from typing import Self
 
 import msgspec
 
-from codeneedle.engines.engine import DivergenceTask, ModelSpec, Reference, ToolRun
+from codeneedle.engines.engine import ModelSpec
+from codeneedle.engines.tools import DivergenceTask, Reference, ToolRun
 from codeneedle.errors import BadInput, CellError, FolderUnusable
 from codeneedle.grid import Pair
 from codeneedle.system.files import open_regular, read_note, write_whole
@@ -279,12 +280,12 @@ Progress = Callable[[int], None]
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BaseFileTool(ABC):
     """
-    The part of an `engine.DivergenceTool` that keeps references in base files.
+    The part of an `tools.DivergenceTool` that keeps references in base files.
 
     Attributes:
-        version: As of `engine.DivergenceTool`.
+        version: As of `tools.DivergenceTool`.
         model: What it computes with.
-        arguments: As of `engine.DivergenceTool`.
+        arguments: As of `tools.DivergenceTool`.
         ignored: Likewise.
     """
 
@@ -300,13 +301,13 @@ class BaseFileTool(ABC):
 
         Raises:
             BadInput: If the text turns out to be too short.
-            CellError: As of `engine.DivergenceTool.write_reference`.
+            CellError: As of `tools.DivergenceTool.write_reference`.
         """
 
     def check(
         self, *, text_name: str, text_bytes: int, context: int, chunks: int
     ) -> None:
-        """As of `engine.DivergenceTool`."""
+        """As of `tools.DivergenceTool`."""
         # A text has no more tokens than bytes, but for one or two at the start.
         lengths = Lengths(found=text_bytes + 2, needed=max(2, chunks) * context)
         if lengths.found < lengths.needed:
@@ -314,7 +315,7 @@ class BaseFileTool(ABC):
         refuse_few(chunks=chunks, context=context)
 
     def missing_bytes(self, folder: Path, *, context: int, chunks: int) -> int:
-        """As of `engine.DivergenceTool`, beside what it replaces."""
+        """As of `tools.DivergenceTool`, beside what it replaces."""
         present = BaseFile.of(folder, context=context).present_bytes()
         return max(0, self.base_bytes(chunks=chunks, context=context) - present)
 
@@ -339,14 +340,14 @@ class BaseFileTool(ABC):
         )
 
     def reference(self, task: DivergenceTask) -> Reference | None:
-        """As of `engine.DivergenceTool`."""
+        """As of `tools.DivergenceTool`."""
         base = BaseFile.of(task.folder, context=task.context)
         return base.usable(self.identity(task))
 
     def write_reference(
         self, task: DivergenceTask, *, log: Path, note: Notify, progress: Progress
     ) -> Reference:
-        """As of `engine.DivergenceTool`."""
+        """As of `tools.DivergenceTool`."""
         base = BaseFile.of(task.folder, context=task.context)
         identity = self.identity(task)
         text = base.path.with_name(f"{identity.text_sha256[:16]}.txt")

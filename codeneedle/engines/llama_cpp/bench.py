@@ -9,13 +9,7 @@ from typing import Self
 
 import msgspec
 
-from codeneedle.engines.engine import (
-    ModelSpec,
-    Speeds,
-    SpeedTask,
-    ToolRun,
-    mismatched,
-)
+from codeneedle.engines.engine import ModelSpec, mismatched
 from codeneedle.engines.llama_cpp import log as logs
 from codeneedle.engines.llama_cpp.arguments import (
     ALL_LAYERS,
@@ -37,6 +31,7 @@ from codeneedle.engines.llama_cpp.log import (
     printable,
     read_log,
 )
+from codeneedle.engines.tools import Speeds, SpeedTask, ToolRun
 from codeneedle.errors import BadInput, CellError, ToolMissing
 from codeneedle.records.record import Effective, Status, Trouble
 from codeneedle.system import processes
@@ -60,7 +55,7 @@ _UNKNOWN_TYPE = re.compile(
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bench:
     """
-    llama-bench with one model. Implements `engine.SpeedTool`.
+    llama-bench with one model. Implements `tools.SpeedTool`.
 
     Attributes:
         tool: Its path.
@@ -96,7 +91,7 @@ class Bench:
 
     @property
     def arguments(self) -> Mapping[str, str]:
-        """As of `engine.SpeedTool`; the user's come last, and win."""
+        """As of `tools.SpeedTool`; the user's come last, and win."""
         ours = {BENCH_OFFLOAD: ALL_LAYERS}
         if "--progress" in self.options:
             ours["--progress"] = ""
@@ -109,7 +104,7 @@ class Bench:
 
     @property
     def ignored(self) -> tuple[str, ...]:
-        """As of `engine.SpeedTool`."""
+        """As of `tools.SpeedTool`."""
         return translated(self.model.arguments, self.options)[1]
 
     def measure(
@@ -121,7 +116,7 @@ class Bench:
         note: Callable[[ToolRun], None],
         progress: Callable[[str], None],
     ) -> Speeds:
-        """As of `engine.SpeedTool`."""
+        """As of `tools.SpeedTool`."""
         command = self.command(task)
         note(ToolRun(command=command))
         output = self._run(command, log=log, silence_s=silence_s, progress=progress)

@@ -13,13 +13,11 @@ from codeneedle.engines.engine import (
     Ability,
     CacheTypes,
     CellSpec,
-    DivergenceTool,
     Engine,
     EngineIdentity,
     LostText,
     ModelSpec,
     Pace,
-    SpeedTool,
     Template,
     Tokenizer,
     counting,
@@ -46,6 +44,7 @@ from codeneedle.engines.llama_cpp.server import (
     is_about_an_argument,
     serving,
 )
+from codeneedle.engines.tools import DivergenceTool, SpeedTool
 from codeneedle.errors import BadInput, CellError, ToolMissing
 from codeneedle.grid import Pair
 from codeneedle.records.record import Trouble

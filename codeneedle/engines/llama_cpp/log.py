@@ -12,8 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from signal import SIGKILL, SIGXFSZ, Signals
 
-from codeneedle.engines.engine import ChunkValues, Estimate, Statistics, killed
+from codeneedle.engines.engine import killed
 from codeneedle.engines.llama_cpp.base_file import Lengths
+from codeneedle.engines.tools import ChunkValues, Estimate, Statistics
 from codeneedle.grid import Pair
 from codeneedle.records.record import Effective, KvBuffer, Status, Trouble
 from codeneedle.system.files import tail

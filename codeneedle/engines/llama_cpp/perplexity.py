@@ -5,14 +5,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Self
 
-from codeneedle.engines.engine import (
-    Comparison,
-    DivergenceTask,
-    ModelSpec,
-    Reference,
-    ToolRun,
-    mismatched,
-)
+from codeneedle.engines.engine import ModelSpec, mismatched
 from codeneedle.engines.llama_cpp import log as logs
 from codeneedle.engines.llama_cpp.arguments import (
     ALL_LAYERS,
@@ -53,6 +46,7 @@ from codeneedle.engines.llama_cpp.log import (
     statistics,
     too_short,
 )
+from codeneedle.engines.tools import Comparison, DivergenceTask, Reference, ToolRun
 from codeneedle.errors import CellError, ToolMissing
 from codeneedle.records.record import Status
 from codeneedle.system import processes
@@ -100,7 +94,7 @@ OPTIONAL: tuple[tuple[str, ...], ...] = (
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Perplexity(BaseFileTool):
     """
-    llama-perplexity with one model. Implements `engine.DivergenceTool`.
+    llama-perplexity with one model. Implements `tools.DivergenceTool`.
 
     Attributes:
         tool: Its path.
@@ -135,7 +129,7 @@ class Perplexity(BaseFileTool):
     def check(
         self, *, text_name: str, text_bytes: int, context: int, chunks: int
     ) -> None:
-        """As of `engine.DivergenceTool`."""
+        """As of `tools.DivergenceTool`."""
         # Without arguments, super() knows only the class before it got its slots.
         super(Perplexity, self).check(
             text_name=text_name, text_bytes=text_bytes, context=context, chunks=chunks
@@ -163,7 +157,7 @@ class Perplexity(BaseFileTool):
         note: Notify,
         progress: Progress,
     ) -> Comparison:
-        """As of `engine.DivergenceTool`."""
+        """As of `tools.DivergenceTool`."""
         job = Job(task=task, text=None, log=log)
         log_text, retries = self._completed(job, note, progress)
         found = statistics(log_text)

@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from codeneedle.engines.engine import HOST, Comparison
+from codeneedle.engines.engine import HOST
 from codeneedle.engines.llama_cpp.base_file import (
     HEADER,
     MAGIC,
@@ -30,6 +30,7 @@ from codeneedle.engines.mlx import scoring
 from codeneedle.engines.mlx.log import KEY_VARIABLE, tell
 from codeneedle.engines.mlx.settings import MlxSettings
 from codeneedle.engines.mlx.tokens import TextModel
+from codeneedle.engines.tools import Comparison
 from codeneedle.grid import Pair
 
 Json = dict[str, Any]

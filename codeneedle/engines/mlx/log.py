@@ -12,9 +12,10 @@ from typing import TypeVar
 
 import msgspec
 
-from codeneedle.engines.engine import CellSpec, Comparison, killed
+from codeneedle.engines.engine import CellSpec, killed
 from codeneedle.engines.llama_cpp.base_file import Lengths, Written
 from codeneedle.engines.mlx.settings import MlxSettings
+from codeneedle.engines.tools import Comparison
 from codeneedle.errors import CellError
 from codeneedle.grid import Pair
 from codeneedle.records.record import Effective, KvBuffer, Status, Trouble

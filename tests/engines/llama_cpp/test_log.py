@@ -8,7 +8,6 @@ from statistics import fmean
 
 import pytest
 
-from codeneedle.engines.engine import Estimate
 from codeneedle.engines.llama_cpp.base_file import Lengths
 from codeneedle.engines.llama_cpp.log import (
     Expected,
@@ -33,6 +32,7 @@ from codeneedle.engines.llama_cpp.log import (
     too_short,
     trouble,
 )
+from codeneedle.engines.tools import Estimate
 from codeneedle.grid import Pair
 from codeneedle.records.record import Effective, KvBuffer, Status
 
