@@ -555,39 +555,3 @@ def rounded(number: float) -> float:
     """*number* with the decimals that are kept; 0 where it is infinite or none."""
     # Adding zero turns -0.0 into 0.0.
     return round(number, DIGITS) + 0.0 if math.isfinite(number) else 0.0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Score:
-    """
-    How probable one right token was; as in `record.Forced`.
-
-    Attributes:
-        logprob: Natural logarithm of its probability, or an upper bound.
-        is_bound: Whether it is a bound.
-        lead: Log-probability minus that of the most probable other token.
-    """
-
-    logprob: float
-    is_bound: bool
-    lead: float
-
-
-def score_of(right: int, told: Token) -> Score:
-    """
-    How probable *right* was at the place where *told* came.
-
-    Raises:
-        BadReply: If the server does not list tokens by number.
-    """
-    listed = {each.id: logarithm(each.logprob) for each in told.top_logprobs}
-    listed.setdefault(told.id, logarithm(told.logprob))
-    others = [logprob for token, logprob in listed.items() if token != right]
-    if NO_ID in listed or not others:
-        raise BadReply(expected="probabilities by token", found=str(told))
-    logprob = listed.get(right, min(others))
-    return Score(
-        logprob=rounded(logprob),
-        is_bound=right not in listed or logprob <= LOWEST_LOGPROB,
-        lead=rounded(logprob - max(others)),
-    )

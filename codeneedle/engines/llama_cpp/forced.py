@@ -5,13 +5,16 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from codeneedle.engines.messages import (
+    LOWEST_LOGPROB,
+    NO_ID,
     TOP_TOKENS,
+    BadReply,
     Refused,
     Reply,
-    Score,
     Token,
     TokenPiece,
-    score_of,
+    logarithm,
+    rounded,
 )
 
 LISTED_TOKENS = 100
@@ -48,6 +51,42 @@ class NextTokens:
     tokens: tuple[int, ...]
     listed: int = TOP_TOKENS
     seed: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Score:
+    """
+    How probable one right token was; as in `messages.Forced`.
+
+    Attributes:
+        logprob: Natural logarithm of its probability, or an upper bound.
+        is_bound: Whether it is a bound.
+        lead: Log-probability minus that of the most probable other token.
+    """
+
+    logprob: float
+    is_bound: bool
+    lead: float
+
+
+def score_of(right: int, told: Token) -> Score:
+    """
+    How probable *right* was at the place where *told* came.
+
+    Raises:
+        BadReply: If the server does not list tokens by number.
+    """
+    listed = {each.id: logarithm(each.logprob) for each in told.top_logprobs}
+    listed.setdefault(told.id, logarithm(told.logprob))
+    others = [logprob for token, logprob in listed.items() if token != right]
+    if NO_ID in listed or not others:
+        raise BadReply(expected="probabilities by token", found=str(told))
+    logprob = listed.get(right, min(others))
+    return Score(
+        logprob=rounded(logprob),
+        is_bound=right not in listed or logprob <= LOWEST_LOGPROB,
+        lead=rounded(logprob - max(others)),
+    )
 
 
 Tell = Callable[[NextTokens], tuple[Reply, Sequence[Token]]]

@@ -28,7 +28,13 @@ from codeneedle.engines.engine import (
 )
 from codeneedle.engines.http import SHORT_S, redacting
 from codeneedle.engines.messages import Refused
-from codeneedle.engines.openai.client import WANTS_KEY, OpenAi, advised, is_listed
+from codeneedle.engines.openai.client import (
+    LISTED,
+    WANTS_KEY,
+    OpenAi,
+    advised,
+    is_listed,
+)
 from codeneedle.engines.openai.server import (
     CommandServer,
     Server,
@@ -305,7 +311,7 @@ class Endpoint(OpenAiEngine):
 
     Attributes:
         model: What is served.
-        settings: What the user says of it.
+        url: Of the server, up to ``/v1``.
         pair: What it runs with, as the user says.
         key: For the server; empty for none.
         served_name: What it calls the model.
@@ -313,7 +319,7 @@ class Endpoint(OpenAiEngine):
 
     name: ClassVar[str] = ENDPOINT
     model: ModelSpec
-    settings: EndpointSettings
+    url: str
     pair: Pair
     key: str = ""
     served_name: str = ""
@@ -323,7 +329,7 @@ class Endpoint(OpenAiEngine):
         return EngineIdentity(
             name=self.name,
             version="as its user says",
-            program=self.settings.url,
+            program=self.url,
             machine="that of the endpoint",
             lengths=LENGTHS,
         )
@@ -334,13 +340,13 @@ class Endpoint(OpenAiEngine):
 
     def notes(self) -> tuple[str, ...]:
         """As of `engine.Engine`."""
-        said = f"only you say that {self.settings.url} runs {self.pair}"
+        said = f"only you say that {self.url} runs {self.pair}"
         return (said, *OpenAiEngine.notes(self))
 
     @contextlib.contextmanager
     def tokenizing(self, *, log: Path) -> Iterator[Tokenizer]:  # noqa: ARG002 - of a protocol
         """As of `engine.Engine`."""
-        with counting(self.settings.url), self._connected() as server:
+        with counting(self.url), self._connected() as server:
             yield server.tokenizer
 
     @contextlib.contextmanager
@@ -353,13 +359,12 @@ class Endpoint(OpenAiEngine):
 
     @contextlib.contextmanager
     def _connected(self) -> Iterator[Server]:
-        url = self.settings.url
-        with OpenAi(checked_url(url), api_key=self.key) as client:
+        with OpenAi(self.url, api_key=self.key) as client:
             client.model = self.served_name
             yield Server(
                 client=client,
-                command=("--url", url, "--as", str(self.pair)),
-                address=Address(url=url, model=self.served_name, key=self.key),
+                command=("--url", self.url, "--as", str(self.pair)),
+                address=Address(url=self.url, model=self.served_name, key=self.key),
             )
 
 
@@ -451,34 +456,23 @@ def endpoint_of(
     url, pair = checked_url(settings.url), checked_pair(settings.pair)
     key = key_of(settings.api_key_env, environment)
     with OpenAi(url, api_key=key) as client:
-        served_name = settings.served_name or _first_model(client, url)
-        if settings.served_name:
-            _refuse_unreachable(client, url, settings.served_name)
-    return lambda model: Endpoint(
-        model=model, settings=settings, pair=pair, key=key, served_name=served_name
-    )
-
-
-def _first_model(client: OpenAi, url: str) -> str:
-    listed = _listed(client, url)
-    if not listed:
+        listed = _listed(client, url)
+    name = settings.served_name or next(iter(listed), "")
+    if not name:
         raise BadInput(
             source=f"--url {url}",
             reason="the server does not list its models",
             hint="Name the model: --served-name NAME",
         )
-    return listed[0]
-
-
-def _refuse_unreachable(client: OpenAi, url: str, name: str) -> None:
-    """Stop at a server that does not answer, or that lists other models."""
-    listed = _listed(client, url)
     if listed and not is_listed(name, listed):
         raise BadInput(
             source=f"--served-name {name}",
             reason=f"the server at {url} does not list it",
-            hint=f"It lists: {', '.join(listed[:5])}.",
+            hint=f"It lists: {', '.join(listed[:LISTED])}.",
         )
+    return lambda model: Endpoint(
+        model=model, url=url, pair=pair, key=key, served_name=name
+    )
 
 
 def _listed(client: OpenAi, url: str) -> tuple[str, ...]:
