@@ -159,7 +159,7 @@ class LostText(BadInput):
 class Tokenizer(Protocol):
     """The tokenizer and the chat template of a model."""
 
-    def count_tokens(self, text: str, *, add_special: bool = True) -> int:
+    def count_tokens(self, text: str) -> int:
         """Length of *text* in tokens; with the special one that begins a prompt."""
         ...
 

@@ -87,7 +87,7 @@ EXCEEDED = "exceed_context_size_error"
 """Type of the error for a prompt that is longer than the context."""
 
 WORTH_TELLING = 64
-"""Tokens of a prompt from which on it is told how far it is read."""
+"""Least tokens of a prompt whose progress is reported."""
 
 CERTAIN = 1e6
 """Logit bias, in nats, that makes a token come."""
@@ -122,19 +122,13 @@ class Client(Connection):
         is_ours = json.dumps(alias) in json.dumps(models)
         return Readiness.READY if is_ours else Readiness.STRANGER
 
-    def count_tokens(self, text: str, *, add_special: bool = True) -> int:
-        """
-        Length of *text* by the server's own tokenizer, in tokens.
-
-        Args:
-            text: Read as a prompt is: special tokens in it count as one.
-            add_special: Whether the one that begins a prompt is counted.
-        """
-        return len(self._ids(text, add_special=add_special))
+    def count_tokens(self, text: str) -> int:
+        """As of `engine.Tokenizer`: what looks like a special token counts as one."""
+        return len(self._ids(text))
 
     def counts(self, texts: Sequence[str]) -> list[int]:
-        """The lengths of *texts*, in tokens, without a token that begins a prompt."""
-        return [self.count_tokens(text, add_special=False) for text in texts]
+        """As of `engine.Tokenizer`; special tokens likewise."""
+        return [len(self._ids(text, add_special=False)) for text in texts]
 
     def tokens(self, text: str, *, add_special: bool = True) -> tuple[TokenPiece, ...]:
         """As of `engine.Tokenizer`: words that look like special tokens are text."""

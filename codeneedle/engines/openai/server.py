@@ -75,7 +75,7 @@ class Estimates:
     _known: dict[str, int] = field(default_factory=dict)
     _density: float = 0.0
 
-    def count_tokens(self, text: str, *, add_special: bool = True) -> int:  # noqa: ARG002 - of a protocol
+    def count_tokens(self, text: str) -> int:
         """About the length of *text*, in tokens; rather too high."""
         if not text:
             return 0
