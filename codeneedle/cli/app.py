@@ -646,10 +646,10 @@ def show(
 @corpora.command("list")
 def list_corpora() -> None:
     """List the corpora that have a name here."""
-    from codeneedle.corpora import corpus
+    from codeneedle.corpora import registry
     from codeneedle.report.corpus import listing
 
-    _show([listing(corpus.names())])
+    _show([listing(registry.names())])
 
 
 @corpora.command("show")
@@ -658,11 +658,11 @@ def show_corpus(
     function: Annotated[str | None, argument("FUNCTION", "Print its body.")] = None,
 ) -> None:
     """Show what would be asked of a corpus, or the body of one function."""
-    from codeneedle.corpora import corpus
+    from codeneedle.corpora import registry
     from codeneedle.report.corpus import overview, truth
 
     with _stderr().status("reading the corpus"):
-        found = corpus.load(name)
+        found = registry.load(name)
         shown = overview(found) if function is None else truth(found, function)
     if isinstance(shown, str):
         _write_verbatim(f"{shown}\n")

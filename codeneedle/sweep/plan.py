@@ -10,13 +10,13 @@ from typing import Any
 
 from msgspec import structs
 
-from codeneedle.corpora import corpus as corpora
+from codeneedle.corpora import registry
 from codeneedle.corpora.corpus import Corpus
 from codeneedle.engines.engine import Engine, ModelSpec
 from codeneedle.errors import BadInput, FolderUnusable
 from codeneedle.grid import Pair, most_precise, shuffled
 from codeneedle.models import nano, pretrained, weights
-from codeneedle.models.gguf import Weights
+from codeneedle.models.weights import Weights
 from codeneedle.probes import probes_named
 from codeneedle.probes.probe import Outlook, Probe, Work
 from codeneedle.probes.prompts import PromptForm
@@ -163,7 +163,7 @@ def plan(
     execution: Execution,
     *,
     engine_for: EngineFor,
-    read: Callable[[str], Corpus] = corpora.load,
+    read: Callable[[str], Corpus] = registry.load,
     weights_at: Callable[[Path], Weights] = weights.read_header,
     suited: Callable[[Request], Request] = lambda request: request,
 ) -> Plan:
@@ -395,7 +395,7 @@ def _kept(page: Request, request: Request, context: int, form: PromptForm) -> Re
     built_in = () if request.models else (nano.NAME,)
     return structs.replace(
         page,
-        corpus=corpus if corpora.is_name(corpus) else _absolute(corpus),
+        corpus=corpus if registry.is_name(corpus) else _absolute(corpus),
         models=tuple(map(_weights_from_anywhere, page.models)) or built_in,
         types=request.types,
         contexts=(context,),
