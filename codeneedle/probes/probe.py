@@ -75,10 +75,10 @@ class RunContext:
 
     def settings_of(self, kind: type[_Settings], name: str) -> _Settings:
         """What the user chose for the probe *name*, whose settings are a *kind*."""
-        found = self.settings.get(name, kind())
-        if not isinstance(found, kind):
-            raise TypeError(f"settings of {name} are {type(found).__name__}")
-        return found
+        settings = self.settings.get(name, kind())
+        if not isinstance(settings, kind):
+            raise TypeError(f"settings of {name} are {type(settings).__name__}")
+        return settings
 
 
 @contextlib.contextmanager
