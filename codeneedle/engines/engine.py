@@ -62,7 +62,7 @@ class ModelSpec:
         arguments: Further arguments of the user's for the engine.
         rotation: Whether quantized values are rotated, where the engine can do that.
         thinking: Whether the model may think before it answers.
-        is_chat: Whether it is asked in chats, rather than to continue texts.
+        is_chat: Whether it answers chats, rather than continues texts.
         is_tiny: Whether the model is so small that threads cost more than they save.
         device: The one accelerator to use, by number or name of its driver; empty for
             all. An engine that cannot choose refuses it with the arguments.
@@ -84,7 +84,7 @@ class ModelSpec:
 @dataclass(frozen=True, slots=True)
 class CellSpec:
     """
-    What one server is asked for.
+    What one server is started for.
 
     Attributes:
         pair: Cache types.
@@ -341,7 +341,7 @@ class Served:
         return machine.peak_rss_bytes(self.child.pid) if self.child else None
 
     def device_bytes(self) -> int | None:
-        """What it holds on accelerators now; None if that cannot be told."""
+        """What it holds on accelerators now; None if that is unknown."""
         return machine.used_bytes(self.child.pid) if self.child else None
 
 

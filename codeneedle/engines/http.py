@@ -139,7 +139,7 @@ class Connection:
                 checked.
             api_key: Sent in the Authorization header, and nowhere else; none if empty.
             silence_s: How long the server may be without an event, in seconds.
-            is_leaving: Whether the server has been told to shut down; checked while
+            is_leaving: Whether the server is shutting down; checked while
                 a reply is awaited.
             transport: For tests.
         """
@@ -185,8 +185,8 @@ class Connection:
             if kind in _NO_EVENTS:
                 continue
             if kind not in {b"data", b"error"}:
-                found = line.decode(errors="replace")
-                raise BadReply(expected="events", found=found)
+                text = line.decode(errors="replace")
+                raise BadReply(expected="events", answer=text)
             if data.strip() == b"[DONE]":
                 return
             # Pings do not count: a server whose computation hangs sends them, too.

@@ -251,11 +251,11 @@ class Lengths:
     The length of a text that is too short, in tokens.
 
     Attributes:
-        found: What the text has, at most.
+        present: What the text has, at most.
         needed: What it takes, at least.
     """
 
-    found: int
+    present: int
     needed: int
 
 
@@ -309,8 +309,8 @@ class BaseFileTool(ABC):
     ) -> None:
         """As of `tools.DivergenceTool`."""
         # A text has no more tokens than bytes, but for one or two at the start.
-        lengths = Lengths(found=text_bytes + 2, needed=max(2, chunks) * context)
-        if lengths.found < lengths.needed:
+        lengths = Lengths(present=text_bytes + 2, needed=max(2, chunks) * context)
+        if lengths.present < lengths.needed:
             raise text_too_short(text_name, lengths, context=context, chunks=chunks)
         refuse_few(chunks=chunks, context=context)
 
@@ -356,16 +356,16 @@ class BaseFileTool(ABC):
             write_whole(text, task.text)
         started = time.monotonic()
         try:
-            found = self.written(Job(task=task, text=text, log=log), note, progress)
-            fault = base.fault(base.draft, identity, chunks=found.chunks)
+            written = self.written(Job(task=task, text=text, log=log), note, progress)
+            fault = base.fault(base.draft, identity, chunks=written.chunks)
             if fault is not None:
                 raise CellError(
                     f"the base file is not whole: {fault}",
                     hint=f"Is the disk of {base.path.parent} full?",
                 )
-            refuse_few(chunks=found.chunks, context=task.context)
+            refuse_few(chunks=written.chunks, context=task.context)
             seconds = round(time.monotonic() - started, 4)
-            kept = Reference(chunks=found.chunks, ppl=found.ppl, seconds=seconds)
+            kept = Reference(chunks=written.chunks, ppl=written.ppl, seconds=seconds)
             with _folder_errors(base.path.parent):
                 base.keep(identity, kept)
             return kept
@@ -387,8 +387,8 @@ def text_too_short(
     name: str, lengths: Lengths, *, context: int, chunks: int
 ) -> BadInput:
     """The error for the text of this *name*; its hint names what fits."""
-    fitting = lengths.found // context
-    shorter = lengths.found // max(2, chunks)
+    fitting = lengths.present // context
+    shorter = lengths.present // max(2, chunks)
     ways = [
         f"{option} {value} or less"
         for option, value, is_possible in (
@@ -399,9 +399,9 @@ def text_too_short(
     ]
     return BadInput(
         source=name,
-        reason=f"it has at most {lengths.found:,} tokens, and comparing distributions "
-        f"on {plural(max(2, chunks), 'chunk')} of {context:,} tokens takes "
-        f"{lengths.needed:,}",
+        reason=f"it has at most {lengths.present:,} tokens, and comparing "
+        f"distributions on {plural(max(2, chunks), 'chunk')} of {context:,} tokens "
+        f"takes {lengths.needed:,}",
         hint=f"Use {', or '.join([*ways, 'a longer --text'])}.",
     )
 

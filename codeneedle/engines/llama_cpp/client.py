@@ -318,9 +318,9 @@ class Client(Connection):
         came: list[Token] = []
 
         def read(event: Json) -> StreamEvent:
-            found = completion_event(event)
-            came.extend(found.tokens)
-            return found
+            stated = completion_event(event)
+            came.extend(stated.tokens)
+            return stated
 
         body, limit = forcing_body(wanted), len(wanted.tokens)
         reply = self._reply(COMPLETION, body, read, never, max_tokens=limit, **far)
@@ -426,34 +426,34 @@ class _Rendered:
 
 def completion_event(event: Json) -> StreamEvent:
     """Read an event of ``/completion``."""
-    found = shaped(event, _Completion, expected="an event of a completion")
-    limited = found.stop_type == "limit" or found.stopped_limit
+    stated = shaped(event, _Completion, expected="an event of a completion")
+    limited = stated.stop_type == "limit" or stated.stopped_limit
     ending: Finish = "length" if limited else "stop"
     return StreamEvent(
-        text=found.content,
-        tokens=found.completion_probabilities,
-        timings=found.timings,
-        finish=ending if found.stop else None,
-        reading=_progress_of(found.prompt_progress),
+        text=stated.content,
+        tokens=stated.completion_probabilities,
+        timings=stated.timings,
+        finish=ending if stated.stop else None,
+        reading=_progress_of(stated.prompt_progress),
     )
 
 
 def chat_event(event: Json) -> StreamEvent:
     """Read an event of ``/v1/chat/completions``."""
-    found = shaped(event, _Chat, expected="an event of a chat")
-    if not found.choices:  # the one that states usage
-        reading = _progress_of(found.prompt_progress)
-        return StreamEvent(timings=found.timings, reading=reading)
-    choice = found.choices[0]
+    stated = shaped(event, _Chat, expected="an event of a chat")
+    if not stated.choices:  # the one that states usage
+        reading = _progress_of(stated.prompt_progress)
+        return StreamEvent(timings=stated.timings, reading=reading)
+    choice = stated.choices[0]
     reason = choice.finish_reason
     ending: Finish = "length" if reason == "length" else "stop"
     return StreamEvent(
         text=choice.delta.content or "",
         reasoning=choice.delta.reasoning_content or "",
         tokens=(choice.logprobs and choice.logprobs.content) or (),
-        timings=found.timings,
+        timings=stated.timings,
         finish=ending if reason else None,
-        reading=_progress_of(found.prompt_progress),
+        reading=_progress_of(stated.prompt_progress),
     )
 
 

@@ -87,8 +87,8 @@ memory.
 
 def _lent() -> list[str]:
     """The devices that the environment leaves us; empty if it does not say."""
-    said = next(filter(None, map(os.environ.get, VISIBLE_DEVICES)), None)
-    return said.split(",") if said else []
+    devices = next(filter(None, map(os.environ.get, VISIBLE_DEVICES)), None)
+    return devices.split(",") if devices else []
 
 
 WHOLE_ANSWERS = "--no-prefill-assistant"

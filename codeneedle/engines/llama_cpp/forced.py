@@ -80,7 +80,7 @@ def score_of(right: int, came: Token) -> Score:
     listed.setdefault(came.id, logarithm(came.logprob))
     others = [logprob for token, logprob in listed.items() if token != right]
     if NO_ID in listed or not others:
-        raise BadReply(expected="probabilities by token", found=str(came))
+        raise BadReply(expected="probabilities by token", answer=str(came))
     logprob = listed.get(right, min(others))
     return Score(
         logprob=rounded(logprob),

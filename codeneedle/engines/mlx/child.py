@@ -376,7 +376,7 @@ def _write_base(options: argparse.Namespace, session: Any, base: Any) -> None:
     # As llama-perplexity: a shorter text makes fewer chunks, but not fewer than two.
     needed = LEAST_CHUNKS * context
     if len(ids) < needed:
-        tell(logs.Short(lengths=Lengths(found=len(ids), needed=needed)))
+        tell(logs.Short(lengths=Lengths(present=len(ids), needed=needed)))
         return
     chunks = scoring.chunks(ids, context=context, beginning=text.ids(""))
     chunks = chunks[: options.chunks]

@@ -131,7 +131,7 @@ class OpenAi(Connection):
     """
     Talks to one server with OpenAI's API, one request at a time.
 
-    Implements `engine.Replies`. A reply that is complete is never asked for again.
+    Implements `engine.Replies`. A complete reply is never requested again.
 
     Attributes:
         model: What the server calls the model; empty until it is known.
@@ -297,7 +297,7 @@ class OpenAi(Connection):
         """
         The answer to *body*, which ends with *right*.
 
-        A server that does not echo is not asked again.
+        A server that does not echo gets no further request.
         """
         if self.no_echo:
             raise _unscorable(self.no_echo)
@@ -357,7 +357,7 @@ class OpenAi(Connection):
         """
         reply = self.continued(text, max_tokens=1)
         if not reply.prompt_tokens:
-            raise BadReply(expected="usage: how many tokens a prompt has", found="")
+            raise BadReply(expected="usage: how many tokens a prompt has", answer="")
         return reply.prompt_tokens
 
     def _body(self, question: Chat | Completion) -> Json:
@@ -613,9 +613,9 @@ class Event(StreamEvent):
     fault: str = ""
 
 
-def _unscorable(found: str) -> BadReply:
+def _unscorable(answer: str) -> BadReply:
     """That the server scores no given text: it is of another kind, and not broken."""
-    error = BadReply(expected=PROBABILITIES, found=found)
+    error = BadReply(expected=PROBABILITIES, answer=answer)
     error.status = Status.UNSUPPORTED
     return error
 
@@ -648,13 +648,15 @@ def read_echo(answer: _Event, *, right: str, wall_s: float) -> Forced:
     elif not fault and not all(map(_others, taken)):
         fault = "an echo with tokens beside which no other one is listed"
     if fault:
-        raise BadReply(expected=PROBABILITIES, found=fault)
-    own = [logarithm(each.logprob) for each in taken]
-    rest = [max(map(logarithm, _others(each))) for each in taken]
+        raise BadReply(expected=PROBABILITIES, answer=fault)
+    numbers = [logarithm(each.logprob) for each in taken]
+    others = [max(map(logarithm, _others(each))) for each in taken]
     return Forced(
-        logprobs=tuple(map(rounded, own)),
-        bounds=tuple(at for at, number in enumerate(own) if number <= LOWEST_LOGPROB),
-        leads=tuple(rounded(a - b) for a, b in zip(own, rest, strict=True)),
+        logprobs=tuple(map(rounded, numbers)),
+        bounds=tuple(
+            at for at, number in enumerate(numbers) if number <= LOWEST_LOGPROB
+        ),
+        leads=tuple(rounded(a - b) for a, b in zip(numbers, others, strict=True)),
         ends=tuple(len(right) - sum(sizes[at:]) for at in range(1, len(sizes) + 1)),
         prompt_tokens=first,
         wall_s=wall_s,
@@ -674,14 +676,14 @@ def _spelling(right: str, tokens: Sequence["_Place"]) -> Sequence["_Place"]:
 
 def read_event(event: Json) -> Event:
     """Read an event of ``/completions`` or ``/chat/completions``."""
-    found = shaped(event, _Event, expected="an event of a reply")
-    timings = _timings(found.usage)
-    if not found.choices:  # the one that states usage
+    stated = shaped(event, _Event, expected="an event of a reply")
+    timings = _timings(stated.usage)
+    if not stated.choices:  # the one that states usage
         return Event(timings=timings)
-    choice = found.choices[0]
+    choice = stated.choices[0]
     delta, reason = choice.delta or _Delta(), choice.finish_reason
     if reason in BROKEN_OFF:
-        raise BadReply(expected="a whole reply", found=f"finish_reason: {reason}")
+        raise BadReply(expected="a whole reply", answer=f"finish_reason: {reason}")
     ending: Finish = "length" if reason == "length" else "stop"
     places, _ = _places(choice.logprobs)
     return Event(
@@ -717,11 +719,11 @@ def _places(logprobs: object) -> tuple[Sequence["_Place"], Sequence[int]]:
     None where a server has a form of its own for them, or reports none.
     """
     with contextlib.suppress(BadReply):
-        found = shaped(logprobs or {}, _Logprobs, expected="log-probabilities")
-        if found.content is not None:
-            return found.content, ()
-        texts, numbers = found.tokens or (), found.token_logprobs or ()
-        tops = found.top_logprobs or (None,) * len(texts)
+        stated = shaped(logprobs or {}, _Logprobs, expected="log-probabilities")
+        if stated.content is not None:
+            return stated.content, ()
+        texts, numbers = stated.tokens or (), stated.token_logprobs or ()
+        tops = stated.top_logprobs or (None,) * len(texts)
         if not len(texts) == len(numbers) == len(tops):
             return (), ()
         rows = zip(texts, numbers, tops, strict=True)
@@ -734,7 +736,7 @@ def _places(logprobs: object) -> tuple[Sequence["_Place"], Sequence[int]]:
                 ),
             )
             for text, number, top in rows
-        ], found.text_offset or ()
+        ], stated.text_offset or ()
     return (), ()
 
 
@@ -760,8 +762,8 @@ def _others(place: _Place) -> list[float | None]:
     """
     listed = place.top_logprobs or ()
     same = [each for each in listed if each.token == place.token]
-    own = min(same, key=lambda each: _distance(each, place), default=None)
-    return [each.logprob for each in listed if each is not own]
+    itself = min(same, key=lambda each: _distance(each, place), default=None)
+    return [each.logprob for each in listed if each is not itself]
 
 
 def _token(place: _Place) -> Token:
