@@ -30,6 +30,7 @@ from started_sweeps import controls, on_terminal
 import codeneedle as package
 from codeneedle.cli import app
 from codeneedle.corpora import registry
+from codeneedle.engines.engine import HOST
 from codeneedle.engines.http import (
     ANSWER_LIMIT_BYTES,
     ERROR_LIMIT_BYTES,
@@ -37,7 +38,6 @@ from codeneedle.engines.http import (
     REPLY_LIMIT_BYTES,
 )
 from codeneedle.engines.llama_cpp import build, installation
-from codeneedle.engines.llama_cpp.arguments import HOST
 from codeneedle.engines.llama_cpp.build import environment_of
 from codeneedle.engines.llama_cpp.server import serving
 from codeneedle.engines.openai import engine

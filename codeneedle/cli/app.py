@@ -645,10 +645,10 @@ def show(
 @corpora.command("list")
 def list_corpora() -> None:
     """List the corpora by name."""
-    from codeneedle.corpora import corpus
+    from codeneedle.corpora import registry
     from codeneedle.report.corpus import listing
 
-    _show([listing(corpus.names())])
+    _show([listing(registry.names())])
 
 
 @corpora.command("show")
@@ -657,11 +657,11 @@ def show_corpus(
     function: Annotated[str | None, argument("FUNCTION", "Print its body.")] = None,
 ) -> None:
     """Show the functions of a corpus, or the body of one."""
-    from codeneedle.corpora import corpus
+    from codeneedle.corpora import registry
     from codeneedle.report.corpus import overview, truth
 
     with _stderr().status("reading the corpus"):
-        loaded = corpus.load(name)
+        loaded = registry.load(name)
     if function is None:
         _show(overview(loaded))
     else:

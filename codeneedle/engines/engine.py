@@ -23,7 +23,6 @@ from codeneedle.engines.messages import (
     Message,
     Progress,
     Reply,
-    ServerGone,
     TokenPiece,
 )
 from codeneedle.errors import BadInput, CellError, ToolFailed, ToolMissing
@@ -40,6 +39,9 @@ from codeneedle.records.record import (
 )
 from codeneedle.system import machine
 from codeneedle.system.processes import Child, ends_within
+
+HOST = "127.0.0.1"
+"""Where servers that we start listen."""
 
 
 class Ability(StrEnum):
@@ -272,41 +274,6 @@ class CannotSave(CellError):  # noqa: N818 - named after the fact
             hint="Serve the model with llama.cpp, which can.",
             status=Status.UNSUPPORTED,
         )
-
-
-DEATH_S = 1.0
-"""How long a process that broke its connection may take to be gone."""
-
-
-@contextlib.contextmanager
-def explained(
-    child: Child | None,
-    *,
-    cause: Callable[[], CellError | None],
-    telling: Callable[[CellError], tuple[str, ...]],
-) -> Iterator[None]:
-    """
-    Errors of a block that needs *child*, with what is known of it.
-
-    Args:
-        child: The process of a server; None if it is not ours.
-        cause: What explains any error, such as that it has ended; None if nothing.
-        telling: The lines of its log that tell of an error.
-
-    Raises:
-        CellError: The cause; else that of the block, with these lines.
-    """
-    try:
-        yield
-    except CellError as error:
-        if child and isinstance(error, ServerGone):
-            # The connection breaks a moment before the process is gone.
-            ends_within(child, DEATH_S)
-        found = cause()
-        if found is not None:
-            raise found from error
-        error.log_excerpt = error.log_excerpt or telling(error)
-        raise
 
 
 @dataclass(slots=True, kw_only=True)

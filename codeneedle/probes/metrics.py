@@ -245,12 +245,12 @@ def _v_mib(record: CellRecord) -> float | None:
 
 def _mib_per_1k(record: CellRecord) -> float | None:
     """Size over context; with sliding windows it falls with the context."""
-    size, context = record.effective.kv_mib, _context(record.effective)
+    size, context = record.effective.kv_mib, context_of(record.effective)
     return size / context * 1000 if size is not None and context else None
 
 
-def _context(effective: Effective) -> int:
-    """The context in tokens; that of the longest cache if the log has none."""
+def context_of(effective: Effective) -> int:
+    """The context in tokens; that of the longest cache if none is known, else 0."""
     longest = max((buffer.cells for buffer in effective.kv), default=0)
     return effective.context or longest
 

@@ -272,7 +272,7 @@ def _answers(by_pair: Answers) -> dict[str, Any]:
         if left < 0:
             left_out, rows = left_out + 1, []
         pairs.setdefault(visible(str(pair)), {})[visible(answer.name)] = {
-            "said": visible(answer.outcome),
+            "outcome": visible(answer.outcome),
             "isRight": answer.right == 1,
             "error": visible(answer.error),
             "rows": rows,

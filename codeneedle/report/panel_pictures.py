@@ -164,7 +164,7 @@ def _picture_notes(panels: Panels, *, difference: bool) -> list[str]:
 
 def _paint_panel(axes: Axes, panels: Panels, panel: Panel, *, difference: bool) -> None:
     axes.set_axis_on()
-    if not panel.has_spots:
+    if not panel.spots:
         _paint_missing(axes, panels, panel)
         return
     says = f"mean {number(panel.whole.value, digits=panels.metric.digits)}"

@@ -11,7 +11,7 @@ from typing import Any
 
 from msgspec import structs
 
-from codeneedle.corpora import corpus as corpora
+from codeneedle.corpora import registry
 from codeneedle.corpora.corpus import Corpus
 from codeneedle.engines.engine import Engine, ModelSpec
 from codeneedle.errors import BadInput, FolderUnusable
@@ -164,7 +164,7 @@ def plan(
     execution: Execution,
     *,
     engine_for: EngineFor,
-    read: Callable[[str], Corpus] = corpora.load,
+    read: Callable[[str], Corpus] = registry.load,
     weights_at: Callable[[Path], Weights] = weights.read_header,
     suited: Callable[[Request], Request] = lambda request: request,
 ) -> Plan:
@@ -395,7 +395,7 @@ def _kept(page: Request, request: Request, context: int, form: PromptForm) -> Re
     built_in = () if request.models else (nano.NAME,)
     return structs.replace(
         page,
-        corpus=corpus if corpora.is_name(corpus) else _absolute(corpus),
+        corpus=corpus if registry.is_name(corpus) else _absolute(corpus),
         models=tuple(map(_weights_from_anywhere, page.models)) or built_in,
         types=request.types,
         contexts=(context,),

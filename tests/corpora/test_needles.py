@@ -273,17 +273,6 @@ def test_each_block_is_spread_over_the_functions_that_those_before_it_left(
         begin = end
 
 
-def test_fewer_functions_are_the_first_of_more():
-    found = [made(line) for line in range(1, 2_000, 30)]
-
-    few, many = (
-        in_blocks(found, first=8, limit=limit, seed=42, line_count=2_000)
-        for limit in (16, 64)
-    )
-
-    assert few == many[:16]
-
-
 def test_depth_runs_from_the_first_line_to_the_last():
     depths = [depth_of(made(line), line_count=101) for line in (1, 51, 101)]
 

@@ -20,8 +20,8 @@ POINTS = {
         "codeneedle.engines.llama_cpp.engine:LlamaCpp.serving"
     ),
     "start a server process": "codeneedle.system.orphans:running",
-    "wait for a server": "codeneedle.engines.llama_cpp.server:wait",
-    "choose a port": "codeneedle.engines.llama_cpp.server:free_port",
+    "wait for a server": "codeneedle.engines.started:_awaited",
+    "choose a port": "codeneedle.engines.started:free_port",
     "ask for a completion": "codeneedle.engines.llama_cpp.client:Client.complete",
     "look whether a process group lives": "codeneedle.system.processes:_has_members",
     "wait for a tool": "codeneedle.system.orphans:ends_within",

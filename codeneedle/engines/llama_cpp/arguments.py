@@ -9,12 +9,10 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from codeneedle.engines.engine import ModelSpec
+from codeneedle.engines.engine import HOST, ModelSpec
 from codeneedle.errors import BadInput
 from codeneedle.grid import Pair
 from codeneedle.system.machine import busy_cores, usable_cores
-
-HOST = "127.0.0.1"
 
 ALL_LAYERS = "999"
 """

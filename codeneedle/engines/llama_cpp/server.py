@@ -1,26 +1,17 @@
 """A llama-server from its start to its stop, and why it failed."""
 
-import contextlib
 import secrets
 import shlex
 import time
-from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, field, replace
-from functools import partial
 from pathlib import Path
 from typing import Literal
 
-from codeneedle.engines.engine import (
-    Address,
-    CannotSave,
-    CellSpec,
-    Served,
-    Tokenizer,
-    explained,
-)
-from codeneedle.engines.http import SHORT_S, SILENCE_S
+from codeneedle.engines import started
+from codeneedle.engines.engine import HOST, Address, CannotSave, CellSpec, Tokenizer
+from codeneedle.engines.http import SILENCE_S
 from codeneedle.engines.llama_cpp.arguments import (
-    HOST,
     SLOT_FOLDER,
     Launch,
     asks_for_all_layers,
@@ -46,12 +37,13 @@ from codeneedle.engines.llama_cpp.log import (
     trouble,
 )
 from codeneedle.engines.messages import BadReply, Readiness, Refused
+from codeneedle.engines.started import StartedServer, nap_after
 from codeneedle.errors import CellError
 from codeneedle.records.record import Effective, Status, Trouble
 from codeneedle.system import machine
 from codeneedle.system.environment import inherited
 from codeneedle.system.orphans import noted
-from codeneedle.system.processes import Child, free_port
+from codeneedle.system.processes import Child
 from codeneedle.text import one_line, size
 
 LOAD_TIMEOUT_S = 1800.0
@@ -67,15 +59,17 @@ in memory by then, so nothing of that depends on a disk.
 
 
 @dataclass(slots=True, kw_only=True)
-class LlamaServer(Served):
+class LlamaServer(StartedServer):
     """
-    A llama-server that is ready.
+    A llama-server.
 
     Attributes:
         launch: What it was started with.
         client: Sends requests to it.
         log: Its log.
         child: Its process.
+        load_timeout_s: How long it may take to load, in seconds.
+        warmup_timeout_s: How long it may take from then until it is ready.
         memory_bytes: Memory of its own that it may take; None for no limit.
     """
 
@@ -83,7 +77,10 @@ class LlamaServer(Served):
     client: Client
     log: Path
     child: Child
+    load_timeout_s: float
+    warmup_timeout_s: float
     memory_bytes: int | None
+    _warm_from_s: float | None = field(default=None, init=False)
     _was_too_large: bool = field(default=False, init=False)
 
     @property
@@ -134,13 +131,62 @@ class LlamaServer(Served):
         except (BadReply, Refused) as error:
             raise CannotSave(str(error)) from error
 
+    def readiness(self, limit_s: float) -> Readiness:
+        """As of `StartedServer`."""
+        return self.client.readiness(self.launch.alias, limit_s=limit_s)
+
+    def left_s(self, waited_s: float) -> float:
+        """As of `StartedServer`; its log says when it has loaded."""
+        if self.is_too_large():
+            return 0.0
+        if self._warm_from_s is None:
+            if _WARM_UP not in read_log(self.log):
+                return self.load_timeout_s - waited_s
+            self._warm_from_s = waited_s
+        return self._warm_from_s + self.warmup_timeout_s - waited_s
+
+    def delay(self, readiness: Readiness) -> CellError:
+        """As of `StartedServer`."""
+        what = {
+            Readiness.LOADING: "is still loading",
+            Readiness.STRANGER: "does not answer under its name",
+        }.get(readiness, "does not answer")
+        message = f"llama-server {what} after {self.load_timeout_s:g} s"
+        hint = f"See {self.log}. Is the disk slow, or the memory full?"
+        if self._warm_from_s is not None:
+            message = f"llama-server hangs at warm-up, for {self.warmup_timeout_s:g} s"
+            hint = f"See {self.log}. It may concern this pair only."
+        return self._too_large() or CellError(
+            message,
+            hint=hint,
+            status=Status.TIMED_OUT,
+            log_excerpt=last_lines(read_log(self.log)),
+        )
+
+    def death(self) -> "ServerDied":
+        """As of `StartedServer`."""
+        return ServerDied(
+            returncode=self.child.returncode,
+            log=self.log,
+            log_text=read_log(self.log),
+        )
+
+    def excerpt(self, error: CellError) -> tuple[str, ...]:
+        """As of `StartedServer`."""
+        is_mismatch = error.status == Status.MISMATCHED
+        return (evidence if is_mismatch else last_lines)(read_log(self.log))
+
+    def failure(self) -> CellError | None:
+        """As of `StartedServer`; or that it takes too much memory."""
+        return self._too_large() if self.child.poll() is None else self.death()
+
     def is_too_large(self) -> bool:
         """Whether it was ever seen with more memory of its own than it may take."""
         if self.memory_bytes is not None and not self._was_too_large:
             self._was_too_large = _own_memory(self.child.pid) > self.memory_bytes
         return self._was_too_large
 
-    def too_large(self) -> CellError | None:
+    def _too_large(self) -> CellError | None:
         """The error for a server beyond its limit of memory; None if it was not."""
         limit = self.memory_bytes
         if limit is None or not self._was_too_large:
@@ -153,14 +199,13 @@ class LlamaServer(Served):
         )
 
 
-PORT_ATTEMPTS = 5
-"""Another program may take the port before the server binds it."""
+_WARM_UP = "warming up the model"
+"""Says a server of the pinned and of older builds once the weights are loaded."""
 
 LOG_DELAY_S = 2.0
 """How long the log may lag behind the server's answers."""
 
 
-@contextlib.contextmanager
 def serving(
     launch: Launch,
     *,
@@ -169,12 +214,9 @@ def serving(
     warmup_timeout_s: float = WARMUP_TIMEOUT_S,
     silence_s: float = SILENCE_S,
     memory_bytes: int | None = None,
-) -> Iterator[LlamaServer]:
+) -> AbstractContextManager[LlamaServer]:
     """
-    A llama-server that is ready, for the length of a block.
-
-    When the block ends, however it ends, the server's whole process group has
-    ended, and its port is free.
+    A llama-server that is ready, as of `started.serving`.
 
     Args:
         launch: What to serve.
@@ -186,172 +228,43 @@ def serving(
 
     Raises:
         ServerDied: If it ends, at the start or within the block.
-        CellError: If it takes too long; others of the block pass through, with what
-            the log tells of them.
-        MachineError: If it cannot be started or stopped.
     """
-    deadlines = Deadlines(log=log, load_s=load_timeout_s, warmup_s=warmup_timeout_s)
     # A random name, so that another server is never taken for this one; llama-server
     # takes what is after a comma for another name.
     alias = f"{launch.alias.replace(',', '-')}.{secrets.token_hex(4)}"
-    launch = replace(launch, alias=alias)
-    with contextlib.ExitStack() as stack:
-        start = partial(_started, launch, log, silence_s, memory_bytes, stack)
-        served = _ready(start, deadlines)
-        try:
-            with explained(
-                served.child,
-                cause=lambda: _cause(served),
-                telling=lambda error: _telling(error, served.log),
-            ):
-                yield served
-        finally:
-            served.peak_rss_bytes()
 
-
-def _ready(start: Callable[[], LlamaServer], deadlines: "Deadlines") -> LlamaServer:
-    """Start the server, again where its port was taken."""
-    for attempt in range(1, PORT_ATTEMPTS + 1):
-        deadlines.restart()
-        served = start()
-        seen = wait(served, deadlines)
-        if seen is Readiness.READY:
-            return served
-        if served.child.poll() is None:
-            raise served.too_large() or deadlines.missed(seen)
-        if attempt == PORT_ATTEMPTS or not is_about_the_port(read_log(served.log)):
-            break
-    raise _death(served)
-
-
-def _started(
-    launch: Launch,
-    log: Path,
-    silence_s: float,
-    memory_bytes: int | None,
-    stack: contextlib.ExitStack,
-) -> LlamaServer:
-    """A server that is not ready yet; *stack* stops it."""
-    port = free_port(HOST)
-    # The server's log ends with the last four characters of its key.
-    api_key = f"{secrets.token_urlsafe(32)}-end"
-    launch = replace(launch, is_passive=waits_passively(launch.model))
-    argv = command(launch, port=port)
-    env = inherited()
-    env |= variables(launch.model, is_passive=launch.is_passive)
-    env["LLAMA_API_KEY"] = api_key
-    heading = f"{COMMAND_SIGN}{one_line(shlex.join(argv))}\n"
-    child = stack.enter_context(noted(argv, env=env, log=log, heading=heading))
-    url = f"http://{HOST}:{port}"
-    served: LlamaServer
-    client = stack.enter_context(
-        Client(
+    def start(port: int, stack: ExitStack) -> LlamaServer:
+        # The server's log ends with the last four characters of its key.
+        api_key = f"{secrets.token_urlsafe(32)}-end"
+        is_passive = waits_passively(launch.model)
+        argv = command(replace(launch, alias=alias), port=port)
+        env = inherited()
+        env |= variables(launch.model, is_passive=is_passive)
+        env["LLAMA_API_KEY"] = api_key
+        heading = f"{COMMAND_SIGN}{one_line(shlex.join(argv))}\n"
+        child = stack.enter_context(noted(argv, env=env, log=log, heading=heading))
+        url = f"http://{HOST}:{port}"
+        server: LlamaServer
+        client = Client(
             url,
             api_key=api_key,
             silence_s=silence_s,
-            is_leaving=lambda: is_shutting_down(log) or served.is_too_large(),
+            is_leaving=lambda: is_shutting_down(log) or server.is_too_large(),
         )
-    )
-    served = LlamaServer(
-        launch=launch,
-        client=client,
-        command=tuple(argv),
-        log=log,
-        child=child,
-        address=Address(url=f"{url}/v1", model=launch.alias, key=api_key),
-        memory_bytes=memory_bytes,
-    )
-    return served
-
-
-FIRST_NAP_S = 0.002
-LONGEST_NAP_S = 0.25
-NAP_SHARE = 0.04
-"""
-The built-in model is ready after 50 ms, a large one after minutes: each nap is a
-share of the time so far, so that readiness is noticed soon.
-"""
-
-_WARM_UP = "warming up the model"
-"""Says a server of the pinned and of older builds once the weights are loaded."""
-
-
-class Deadlines:
-    """
-    How long a server may take to load, and from then on to warm up.
-
-    Attributes:
-        log: What the server says.
-        load_s: Time for loading, in seconds; tries to start share it.
-        warmup_s: Time for warming up, in seconds.
-    """
-
-    def __init__(self, *, log: Path, load_s: float, warmup_s: float) -> None:
-        self.log = log
-        self.load_s = load_s
-        self.warmup_s = warmup_s
-        self._began_s = time.monotonic()
-        self._warm_from_s: float | None = None
-
-    def restart(self) -> None:
-        """Begin another try at starting."""
-        self._warm_from_s = None
-
-    def left_s(self) -> float:
-        """Seconds until the deadline; negative when it has passed."""
-        now_s = time.monotonic() - self._began_s
-        if self._warm_from_s is None:
-            if _WARM_UP not in read_log(self.log):
-                return self.load_s - now_s
-            self._warm_from_s = now_s
-        return self._warm_from_s + self.warmup_s - now_s
-
-    def missed(self, seen: Readiness) -> CellError:
-        """The error for a server that is not ready in time."""
-        what = {
-            Readiness.LOADING: "is still loading",
-            Readiness.STRANGER: "does not answer under its name",
-        }.get(seen, "does not answer")
-        message = f"llama-server {what} after {self.load_s:g} s"
-        hint = f"See {self.log}. Is the disk slow, or the memory full?"
-        if self._warm_from_s is not None:
-            message = f"llama-server hangs at warm-up, for {self.warmup_s:g} s now"
-            hint = f"See {self.log}. It may concern this pair only."
-        return CellError(
-            message,
-            hint=hint,
-            status=Status.TIMED_OUT,
-            log_excerpt=last_lines(read_log(self.log)),
+        server = LlamaServer(
+            launch=replace(launch, alias=alias, is_passive=is_passive),
+            client=stack.enter_context(client),
+            command=tuple(argv),
+            log=log,
+            child=child,
+            address=Address(url=f"{url}/v1", model=alias, key=api_key),
+            load_timeout_s=load_timeout_s,
+            warmup_timeout_s=warmup_timeout_s,
+            memory_bytes=memory_bytes,
         )
+        return server
 
-
-def nap_after(waited_s: float) -> float:
-    """How long to sleep before the next poll, after *waited_s* seconds; in seconds."""
-    return min(max(FIRST_NAP_S, NAP_SHARE * waited_s), LONGEST_NAP_S)
-
-
-def wait(served: LlamaServer, deadlines: Deadlines) -> Readiness:
-    """
-    How far the server is once it is ready, has ended, or is out of time or memory.
-
-    The child is polled before the port: once it has ended, whatever answers there is
-    another program.
-    """
-    began = time.monotonic()
-    seen = Readiness.SILENT
-    while served.child.poll() is None:
-        left_s = deadlines.left_s()
-        if left_s <= 0 or served.is_too_large():
-            break
-        limit_s = min(SHORT_S, left_s)
-        now_seen = served.client.readiness(served.launch.alias, limit_s=limit_s)
-        if now_seen is Readiness.READY and served.child.poll() is None:
-            return now_seen
-        # The last poll, with less time, sees less than the ones before.
-        if now_seen is not Readiness.SILENT or limit_s == SHORT_S:
-            seen = now_seen
-        time.sleep(min(nap_after(time.monotonic() - began), left_s))
-    return Readiness.SILENT if seen is Readiness.READY else seen
+    return started.serving(start)
 
 
 class ServerDied(CellError):  # noqa: N818 - named after the fact
@@ -373,13 +286,6 @@ class ServerDied(CellError):  # noqa: N818 - named after the fact
         self.returncode = returncode
 
 
-def is_about_the_port(log_text: str) -> bool:
-    """Whether the server ended because another program has its port."""
-    found = trouble(log_text)
-    words = found.reason.lower() if found else ""
-    return "couldn't bind" in words or "already in use" in words
-
-
 def is_about_an_argument(log_text: str) -> bool:
     """Whether the server ended because it could not read its command line."""
     found = trouble(log_text)
@@ -395,26 +301,6 @@ def _farewell(log_text: str) -> Trouble | None:
         return None
     reason = "it received a termination signal from outside codeneedle"
     return Trouble(Status.CRASHED, reason)
-
-
-def _cause(served: LlamaServer) -> CellError | None:
-    """That the server has ended or takes too much memory, if so."""
-    has_ended = served.child.poll() is not None
-    return _death(served) if has_ended else served.too_large()
-
-
-def _telling(error: CellError, log: Path) -> tuple[str, ...]:
-    """The lines of its log that tell of *error*."""
-    is_mismatch = error.status == Status.MISMATCHED
-    return (evidence if is_mismatch else last_lines)(read_log(log))
-
-
-def _death(served: LlamaServer) -> ServerDied:
-    return ServerDied(
-        returncode=served.child.returncode,
-        log=served.log,
-        log_text=read_log(served.log),
-    )
 
 
 def _own_memory(pid: int) -> int:

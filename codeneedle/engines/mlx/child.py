@@ -11,14 +11,13 @@ import re
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from functools import partial
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from codeneedle.engines.engine import Comparison
+from codeneedle.engines.engine import HOST, Comparison
 from codeneedle.engines.llama_cpp.base_file import (
     HEADER,
     MAGIC,
@@ -35,7 +34,6 @@ from codeneedle.grid import Pair
 
 Json = dict[str, Any]
 
-HOST = "127.0.0.1"
 MOST_BODY_BYTES = 256 << 20
 """A prompt of a million tokens, as numbers, has some 10 MB."""
 
@@ -336,11 +334,10 @@ def serve(options: argparse.Namespace) -> None:
     """Answer requests until a signal comes."""
     text = TextModel(options.model)
     session = None if options.counting else _session(options)
-    server = Server((HOST, 0), Handler)
+    server = Server((HOST, options.port), Handler)
     server.text, server.session = text, session
     server.alias, server.context = options.alias, options.context
     server.key = os.environ.pop(KEY_VARIABLE, "")
-    tell(logs.Listening(port=server.server_port))
     server.serve_forever()
 
 
@@ -463,6 +460,7 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--max-kv-size", type=int)
     made.add_argument("--compute", choices=("float32", "model"), default="model")
     made.add_argument("--alias", default="")
+    made.add_argument("--port", type=int, default=0)
     made.add_argument("--counting", action="store_true")
     made.add_argument("--base", type=Path)
     made.add_argument("--text", type=Path)
@@ -477,7 +475,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     options = parser().parse_args(arguments)
     modes = {"serve": serve, "divergence": divergence, "speed": speed}
     try:
-        partial(modes[options.mode], options)()
+        modes[options.mode](options)
     except KeyboardInterrupt:
         sys.exit(0)
 

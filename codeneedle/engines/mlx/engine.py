@@ -3,14 +3,16 @@
 import contextlib
 import secrets
 import sys
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, field
 from importlib import metadata
 from pathlib import Path
 from typing import ClassVar
 
+from codeneedle.engines import started
 from codeneedle.engines.engine import (
+    HOST,
     Ability,
     CacheTypes,
     CellSpec,
@@ -21,14 +23,12 @@ from codeneedle.engines.engine import (
     EngineIdentity,
     ModelSpec,
     Reference,
-    Served,
     Speeds,
     SpeedTask,
     SpeedTool,
     Tokenizer,
     ToolRun,
     counting,
-    explained,
     mismatched,
 )
 from codeneedle.engines.http import SILENCE_S
@@ -47,6 +47,7 @@ from codeneedle.engines.mlx.convert import converted, refuse_unconvertible
 from codeneedle.engines.mlx.folder import is_folder_of_mlx, read_folder
 from codeneedle.engines.mlx.log import KEY_VARIABLE
 from codeneedle.engines.mlx.settings import NAME, MlxSettings, is_of_known_size, missing
+from codeneedle.engines.started import StartedServer
 from codeneedle.errors import BadInput, CellError
 from codeneedle.grid import Pair
 from codeneedle.models.gguf import Weights
@@ -81,12 +82,8 @@ LOAD_TIMEOUT_S = 1800.0
 COUNT_TIMEOUT_S = 120.0
 """How long it may take to tokenize or to render, some megabytes at most."""
 
-POLL_S = 0.05
-
 TOOL_SILENCE_S = 3600.0
 """How long a tool may write nothing: a chunk of a large model may take as long."""
-
-_HOST = "127.0.0.1"
 
 
 def find() -> dict[str, str]:
@@ -143,8 +140,8 @@ class Mlx(Engine):
 
     @property
     def abilities(self) -> frozenset[Ability]:
-        """All of them: the child does everything."""
-        return frozenset(Ability)
+        """All but whole conversations and the whole of OpenAI's API."""
+        return frozenset(Ability) - {Ability.ADDRESS, Ability.CONVERSATIONS}
 
     def refuse_arguments(self) -> None:
         """As of `engine.Engine`; group sizes and weights, too."""
@@ -200,22 +197,37 @@ class Mlx(Engine):
     def tokenizing(self, *, log: Path) -> Iterator[Tokenizer]:
         """As of `engine.Engine`: a child that loads no weights."""
         launch = [*self.command("serve", context=512), "--counting"]
-        child = _serving(launch, log=log, silence_s=COUNT_TIMEOUT_S)
-        with counting(NAME), child as (client, _):
-            yield client
+        child = self._serving(launch, log=log, silence_s=COUNT_TIMEOUT_S)
+        with counting(NAME), child as served:
+            yield served.client
 
-    @contextlib.contextmanager
-    def serving(self, cell: CellSpec, *, log: Path) -> "Iterator[MlxServer]":
+    def serving(
+        self, cell: CellSpec, *, log: Path
+    ) -> "AbstractContextManager[MlxServer]":
         """As of `engine.Engine`."""
         launch = self.command("serve", cell.pair, context=cell.context)
-        with _serving(launch, log=log) as (client, child):
-            served = MlxServer(
-                client=client, command=tuple(launch), log=log, child=child, engine=self
+        return self._serving(launch, log=log)
+
+    def _serving(
+        self, argv: Sequence[str], *, log: Path, silence_s: float = SILENCE_S
+    ) -> "AbstractContextManager[MlxServer]":
+        alias, key = f"{NAME}.{secrets.token_hex(4)}", secrets.token_urlsafe(32)
+        env = logs.environment() | {KEY_VARIABLE: key}
+
+        def start(port: int, stack: ExitStack) -> MlxServer:
+            more = ("--alias", alias, "--port", str(port))
+            child = stack.enter_context(noted([*argv, *more], env=env, log=log))
+            client = Client(f"http://{HOST}:{port}", api_key=key, silence_s=silence_s)
+            return MlxServer(
+                client=stack.enter_context(client),
+                command=tuple(argv),
+                log=log,
+                child=child,
+                engine=self,
+                alias=alias,
             )
-            try:
-                yield served
-            finally:
-                served.peak_rss_bytes()
+
+        return started.serving(start)
 
     def divergence_tool(self) -> DivergenceTool:
         """As of `engine.Engine`."""
@@ -278,19 +290,23 @@ class Mlx(Engine):
 
 
 @dataclass(slots=True, kw_only=True)
-class MlxServer(Served):
+class MlxServer(StartedServer):
     """
-    A child that is ready to answer.
+    A child that answers.
 
     Attributes:
         client: Sends requests to it.
         log: Its log.
+        child: Its process.
         engine: What started it.
+        alias: The name under which it answers.
     """
 
     client: Client
     log: Path
+    child: Child
     engine: Mlx
+    alias: str
 
     @property
     def tokenizer(self) -> Tokenizer:
@@ -312,56 +328,30 @@ class MlxServer(Served):
         memory = logs.last(logs.read_log(self.log), logs.Memory)
         return memory.peak_bytes if memory else None
 
+    def readiness(self, limit_s: float) -> Readiness:
+        """As of `StartedServer`."""
+        return self.client.readiness(self.alias, limit_s=limit_s)
 
-@contextlib.contextmanager
-def _serving(
-    argv: Sequence[str], *, log: Path, silence_s: float = SILENCE_S
-) -> Iterator[tuple[Client, Child]]:
-    """
-    A child that answers, for the length of a block.
+    def left_s(self, waited_s: float) -> float:
+        """As of `StartedServer`."""
+        return LOAD_TIMEOUT_S - waited_s
 
-    Raises:
-        CellError: If it ends or takes too long; others of the block get the end of
-            its log.
-        MachineError: If it cannot be started or stopped.
-    """
-    alias, key = f"{NAME}.{secrets.token_hex(4)}", secrets.token_urlsafe(32)
-    argv = [*argv, "--alias", alias]
-    env = logs.environment() | {KEY_VARIABLE: key}
-    with contextlib.ExitStack() as stack:
-        child = stack.enter_context(noted(argv, env=env, log=log))
-        port = _port(child, log)
-        client = stack.enter_context(
-            Client(f"http://{_HOST}:{port}", api_key=key, silence_s=silence_s)
+    def delay(self, _readiness: Readiness) -> CellError:
+        """As of `StartedServer`."""
+        return CellError(
+            f"mlx does not answer after {LOAD_TIMEOUT_S:g} s",
+            hint=f"See {self.log}. Is the disk slow, or the memory full?",
+            status=Status.TIMED_OUT,
+            log_excerpt=logs.last_lines(logs.read_log(self.log)),
         )
-        if client.readiness(alias) is not Readiness.READY:
-            raise logs.died(child.poll(), log)
-        with explained(
-            child,
-            cause=lambda: (
-                None if child.poll() is None else logs.died(child.returncode, log)
-            ),
-            telling=lambda _: logs.last_lines(logs.read_log(log)),
-        ):
-            yield client, child
 
+    def death(self) -> CellError:
+        """As of `StartedServer`."""
+        return logs.died(self.child.returncode, self.log)
 
-def _port(child: Child, log: Path) -> int:
-    """Where the child listens, which it chooses itself, once it has loaded."""
-    deadline = time.monotonic() + LOAD_TIMEOUT_S
-    while child.poll() is None:
-        listening = logs.last(logs.read_log(log), logs.Listening)
-        if listening is not None:
-            return listening.port
-        if time.monotonic() > deadline:
-            raise CellError(
-                f"mlx does not answer after {LOAD_TIMEOUT_S:g} s",
-                hint=f"See {log}. Is the disk slow, or the memory full?",
-                status=Status.TIMED_OUT,
-                log_excerpt=logs.last_lines(logs.read_log(log)),
-            )
-        time.sleep(POLL_S)
-    raise logs.died(child.returncode, log)
+    def excerpt(self, _error: CellError) -> tuple[str, ...]:
+        """As of `StartedServer`."""
+        return logs.last_lines(logs.read_log(self.log))
 
 
 def _bad_group_size(sizes: Sequence[int], reason: str) -> BadInput:

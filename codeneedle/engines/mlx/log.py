@@ -55,17 +55,6 @@ class Line(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag=str.
     """What a line of the log says, beside others that libraries write."""
 
 
-class Listening(Line, frozen=True, kw_only=True):
-    """
-    The child is ready.
-
-    Attributes:
-        port: On loopback.
-    """
-
-    port: int
-
-
 class Memory(Line, frozen=True, kw_only=True):
     """
     What MLX has allocated.
@@ -158,7 +147,7 @@ class Speed(Line, frozen=True, kw_only=True):
     peak_bytes: int
 
 
-_KINDS = Listening | Memory | Running | Short | Chunk | Wrote | Compared | Speed
+_KINDS = Memory | Running | Short | Chunk | Wrote | Compared | Speed
 _decoder = msgspec.json.Decoder(_KINDS)
 _Kind = TypeVar("_Kind", bound=Line)
 
@@ -294,10 +283,10 @@ def trouble(log_text: str, returncode: int) -> Trouble:
     return Trouble(Status.CRASHED, reason)
 
 
-def died(returncode: int | None, log: Path) -> CellError:
-    """The error for a child that has ended, or does not answer under its name."""
+def died(returncode: int, log: Path) -> CellError:
+    """The error for a child that has ended."""
     log_text = read_log(log)
-    found = trouble(log_text, returncode or 0)
+    found = trouble(log_text, returncode)
     return CellError(
         f"mlx ended: {found.reason}",
         hint=f"The end of its log is in {log}.",

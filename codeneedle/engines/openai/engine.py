@@ -13,7 +13,9 @@ from functools import partial
 from pathlib import Path
 from typing import ClassVar
 
+from codeneedle.engines import started
 from codeneedle.engines.engine import (
+    HOST,
     Ability,
     Address,
     CacheTypes,
@@ -23,20 +25,15 @@ from codeneedle.engines.engine import (
     ModelSpec,
     Tokenizer,
     counting,
-    explained,
 )
 from codeneedle.engines.http import SHORT_S, redacting
-from codeneedle.engines.messages import Readiness, Refused
+from codeneedle.engines.messages import Refused
 from codeneedle.engines.openai.client import WANTS_KEY, OpenAi, advised, is_listed
 from codeneedle.engines.openai.server import (
-    LOG_BYTES,
+    CommandServer,
     Server,
-    death,
-    last_lines,
-    missed,
     prints,
     stops_flood,
-    wait,
 )
 from codeneedle.engines.openai.settings import (
     COMMAND,
@@ -55,17 +52,10 @@ from codeneedle.grid import Pair
 from codeneedle.records.record import Proof
 from codeneedle.system import processes
 from codeneedle.system.environment import inherited, is_secret, secret_in
-from codeneedle.system.files import tail
 from codeneedle.system.orphans import noted
-from codeneedle.system.processes import free_port
-
-HOST = "127.0.0.1"
 
 VERSION_TIMEOUT_S = 120.0
 """For ``--version``: some import all of PyTorch before they answer."""
-
-PORT_ATTEMPTS = 3
-"""Another program may take the port before the server binds it."""
 
 FILE_LIMIT_BYTES = 64 << 30
 """Of a file of the server's, but for its log: it may download weights."""
@@ -236,23 +226,15 @@ class Command(OpenAiEngine):
         return self._grown[cell]
 
     @contextlib.contextmanager
-    def _started(self, cell: CellSpec, *, log: Path) -> Iterator[Server]:
+    def _started(self, cell: CellSpec, *, log: Path) -> Iterator[CommandServer]:
         """A server of *cell* that is ready, for the length of a block."""
-        with redacting(*self._secrets()), contextlib.ExitStack() as stack:
-            server = self._ready(cell, log, stack)
+        start = partial(self._launched, cell, log)
+        with redacting(*self._secrets()), started.serving(start) as server:
             # Without a name of the user's it is the first that the server lists.
             if server.address:
                 named = replace(server.address, model=server.client.model)
                 server.address = named
-            try:
-                with explained(
-                    server.child,
-                    cause=lambda: _ended(server, log),
-                    telling=lambda _: last_lines(log),
-                ):
-                    yield server
-            finally:
-                server.peak_rss_bytes()
+            yield server
 
     def _secrets(self) -> list[str]:
         """What the server knows, and may say or write into its log."""
@@ -266,24 +248,9 @@ class Command(OpenAiEngine):
             ),
         ]
 
-    def _ready(self, cell: CellSpec, log: Path, stack: contextlib.ExitStack) -> Server:
-        """Start it, again where its port was taken."""
-        for attempt in range(1, PORT_ATTEMPTS + 1):
-            server = self._launched(cell, log, stack)
-            seen = wait(server, log, health=self.settings.health)
-            if seen is Readiness.READY:
-                return server
-            if _ended(server, log) is None:
-                raise missed(seen, server, log)
-            is_taken = "address already in use" in tail(log, LOG_BYTES).lower()
-            if attempt == PORT_ATTEMPTS or not is_taken:
-                break
-        raise death(server, log)
-
     def _launched(
-        self, cell: CellSpec, log: Path, stack: contextlib.ExitStack
-    ) -> Server:
-        port = free_port(HOST)
+        self, cell: CellSpec, log: Path, port: int, stack: contextlib.ExitStack
+    ) -> CommandServer:
         values = {
             "k": cell.pair.k,
             "v": cell.pair.v,
@@ -315,16 +282,17 @@ class Command(OpenAiEngine):
         own = (name for name, text in self.template.env.items() if text is not None)
         command = (*(f"{name}={env[name]}" for name in own), *argv)
         address = Address(url=url, model=self.settings.served_name, key=self.key)
-        return Server(client=client, command=command, child=child, address=address)
+        return CommandServer(
+            client=client,
+            command=command,
+            child=child,
+            address=address,
+            log=log,
+            health=self.settings.health,
+        )
 
 
-def _ended(server: Server, log: Path) -> CellError | None:
-    """How the server has ended; None while it runs."""
-    is_running = server.child is None or server.child.poll() is None
-    return None if is_running else death(server, log)
-
-
-def _held(server: Server, cell: CellSpec) -> tuple[tuple[int, int], ...]:
+def _held(server: CommandServer, cell: CellSpec) -> tuple[tuple[int, int], ...]:
     """The context of *cell*, and the memory of its server; empty if it is unknown."""
     held = server.memory_bytes()
     return () if held is None else ((cell.context, held),)

@@ -6,7 +6,6 @@ cache, waiting until it is ready, and how it ended.
 import contextlib
 import hashlib
 import math
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,6 +17,7 @@ from codeneedle.engines.messages import (
     TokenPiece,
 )
 from codeneedle.engines.openai.client import OpenAi
+from codeneedle.engines.started import StartedServer
 from codeneedle.errors import CellError
 from codeneedle.records.record import Effective, Print, Proof, Status
 from codeneedle.system import machine
@@ -35,9 +35,6 @@ LOAD_TIMEOUT_S = 3600.0
 
 STRANGER_S = 30.0
 """How long a server may list other models than ours, or ours without a --health."""
-
-POLL_S = 0.25
-"""Between two questions about readiness."""
 
 LAST_LINES = 12
 """Of the log of a server that failed."""
@@ -207,14 +204,32 @@ class Server(Served):
             proof=self.proof, left_out=client.left_out, unscored=client.unscored
         )
 
+
+# --- a server of a command
+
+
+@dataclass(slots=True, kw_only=True)
+class CommandServer(Server, StartedServer):
+    """
+    A server that the user's command has started.
+
+    Attributes:
+        child: Its process.
+        log: Its log.
+        health: Path that answers with a success once it is ready; none if empty.
+    """
+
+    child: Child
+    log: Path
+    health: str = ""
+    _strange_from_s: float | None = field(default=None, init=False)
+
     def _resident_bytes(self) -> int | None:
         """As of `engine.Served`: of its process group."""
-        return machine.group_rss_bytes(self.child.pid) if self.child else None
+        return machine.group_rss_bytes(self.child.pid)
 
     def device_bytes(self) -> int | None:
         """As of `engine.Served`: of its process group."""
-        if self.child is None:
-            return None
         return machine.used_bytes(*members(self.child.pid))
 
     def memory_bytes(self) -> int | None:
@@ -224,67 +239,53 @@ class Server(Served):
             device = 0  # no device that could tell
         return None if host is None or device is None else host + device
 
+    def readiness(self, limit_s: float) -> Readiness:
+        """As of `StartedServer`."""
+        return self.client.readiness(health=self.health, limit_s=limit_s)
 
-# --- waiting
+    def left_s(self, waited_s: float) -> float:
+        """As of `StartedServer`; a stranger has less time, and none without a key."""
+        if stops_flood(self.child, self.log) or self.client.wants_key:
+            return 0.0
+        if not self.client.strange:
+            self._strange_from_s = None
+            return LOAD_TIMEOUT_S - waited_s
+        if self._strange_from_s is None:
+            self._strange_from_s = waited_s
+        return min(LOAD_TIMEOUT_S, self._strange_from_s + STRANGER_S) - waited_s
 
+    def delay(self, readiness: Readiness) -> CellError:
+        """As of `StartedServer`, with the option to look at."""
+        what, hint = self.client.strange, self.client.advice
+        if not what:
+            how = {
+                Readiness.LOADING: "is still loading",
+                Readiness.STRANGER: "lists no model",
+            }.get(readiness, "does not answer on its port")
+            what = f"the server {how} after {LOAD_TIMEOUT_S:g} s"
+            hint = "Are --health and --served-name right?"
+        return CellError(
+            what,
+            hint=f"{hint} See {self.log}.",
+            status=Status.TIMED_OUT,
+            log_excerpt=last_lines(self.log),
+        )
 
-def wait(server: Server, log: Path, *, health: str) -> Readiness:
-    """How far the server is once it is ready, has ended, or is out of time."""
-    child, began_s = server.child, time.monotonic()
-    seen = Readiness.SILENT
-    strange_s: float | None = None
-    # Polled before the port: once it has ended, another program may answer there.
-    while child is not None and child.poll() is None:
-        now_s = time.monotonic()
-        if now_s - began_s > LOAD_TIMEOUT_S:
-            break
-        if stops_flood(child, log):
-            break
-        seen = server.client.readiness(health=health)
-        if seen is Readiness.READY and child.poll() is None:
-            return seen
-        is_strange = seen is Readiness.STRANGER and bool(server.client.strange)
-        strange_s = (strange_s or now_s) if is_strange else None
-        if is_strange and server.client.wants_key:
-            return seen
-        if strange_s is not None and now_s - strange_s > STRANGER_S:
-            return seen
-        time.sleep(POLL_S)
-    return Readiness.SILENT if seen is Readiness.READY else seen
+    def death(self) -> CellError:
+        """As of `StartedServer`, with the last line of its log."""
+        code, lines = self.child.returncode, last_lines(self.log)
+        last_words = f": {lines[-1][:SAID]}" if lines else ""
+        what = f"ended with {f'signal {-code}' if code < 0 else f'exit code {code}'}"
+        hint = f"The end of its log is in {self.log}."
+        if is_flooded(self.log):
+            what = f"was stopped: its log has more than {size(FILE_LIMIT_BYTES)}"
+        elif code == 0:
+            hint = f"The command must run as long as its server does. {hint}"
+        return CellError(f"the server {what}{last_words}", hint=hint, log_excerpt=lines)
 
-
-def missed(seen: Readiness, server: Server, log: Path) -> CellError:
-    """Why a server that runs is not ready in time, with the option to look at."""
-    client = server.client
-    if seen is Readiness.STRANGER and client.strange:
-        what, hint = client.strange, client.advice
-    else:
-        how = {
-            Readiness.LOADING: "is still loading",
-            Readiness.STRANGER: "lists no model",
-        }.get(seen, "does not answer on its port")
-        what = f"the server {how} after {LOAD_TIMEOUT_S:g} s"
-        hint = "Are --health and --served-name right?"
-    return CellError(
-        what,
-        hint=f"{hint} See {log}.",
-        status=Status.TIMED_OUT,
-        log_excerpt=last_lines(log),
-    )
-
-
-def death(server: Server, log: Path) -> CellError:
-    """How a server ended, with the last line of its log."""
-    code = server.child.returncode if server.child else 0
-    lines = last_lines(log)
-    last_words = f": {lines[-1][:SAID]}" if lines else ""
-    what = f"ended with {f'signal {-code}' if code < 0 else f'exit code {code}'}"
-    hint = f"The end of its log is in {log}."
-    if is_flooded(log):
-        what = f"was stopped: its log has more than {size(FILE_LIMIT_BYTES)}"
-    elif code == 0:
-        hint = f"The command must run as long as its server does. {hint}"
-    return CellError(f"the server {what}{last_words}", hint=hint, log_excerpt=lines)
+    def excerpt(self, _error: CellError) -> tuple[str, ...]:
+        """As of `StartedServer`."""
+        return last_lines(self.log)
 
 
 def stops_flood(child: Child, log: Path) -> bool:

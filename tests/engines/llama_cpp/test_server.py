@@ -12,7 +12,7 @@ from codeneedle.engines.engine import CellSpec
 from codeneedle.engines.llama_cpp import server
 from codeneedle.engines.llama_cpp.installation import ask
 from codeneedle.engines.llama_cpp.log import read_log
-from codeneedle.engines.llama_cpp.server import Deadlines, ServerDied, serving
+from codeneedle.engines.llama_cpp.server import LlamaServer, ServerDied, serving
 from codeneedle.engines.messages import Completion, Readiness
 from codeneedle.errors import CellError
 from codeneedle.grid import Pair
@@ -205,40 +205,27 @@ def test_the_real_server_refuses_a_type_that_it_does_not_know(real_launch, tmp_p
     assert "Unsupported cache type: q9_0" in str(caught.value)
 
 
-# Deadlines
-
-
 LINE = (
     "0.00.017.067 I cmn  common_init_: warming up the model with an empty run - "
     "please wait ... (--no-warmup to disable)\n"
 )
 
 
-@pytest.fixture
-def clock(monkeypatch):
-    """A clock that stands still at 100 s until it is set."""
-    now = [100.0]
-    monkeypatch.setattr(server.time, "monotonic", lambda: now[0])
-    return now
+def test_loading_and_warming_up_have_their_own_time(tmp_path):
+    log = tmp_path / "server.log"
+    log.write_text("loading model tensors\n")
+    loading = LlamaServer(
+        launch=fake_launch(),
+        client=None,
+        command=(),
+        log=log,
+        child=None,
+        load_timeout_s=30.0,
+        warmup_timeout_s=50.0,
+        memory_bytes=None,
+    )
 
-
-@pytest.fixture
-def log(tmp_path):
-    """A log that says that the model is being loaded."""
-    path = tmp_path / "server.log"
-    path.write_text("loading model tensors\n")
-    return path
-
-
-def test_loading_and_warming_up_have_their_own_time(log, clock):
-    """A server that lost its port had warmed up for nothing, and goes on loading."""
-    deadlines = Deadlines(log=log, load_s=30.0, warmup_s=50.0)
-    clock[0] = 120.0
-    assert 10.0 == deadlines.left_s()
+    assert 10.0 == loading.left_s(20.0)
     log.write_text(LINE)
-    assert 50.0 == deadlines.left_s()
-    clock[0] = 171.0
-    assert -1.0 == deadlines.left_s()
-    log.unlink()
-    deadlines.restart()
-    assert -41.0 == deadlines.left_s()
+    assert 50.0 == loading.left_s(20.0)
+    assert -1.0 == loading.left_s(71.0)

@@ -18,6 +18,7 @@ pytest.importorskip("mlx_lm", reason="mlx-lm is not installed")
 import httpx
 
 from codeneedle.engines.engine import (
+    Ability,
     CellSpec,
     DivergenceTask,
     ModelSpec,
@@ -245,6 +246,15 @@ def test_a_start_that_no_context_reaches_is_refused(engine):
     with pytest.raises(CellError, match="no token of a context of 512"):
         late.command("serve", SPLIT.pair, context=SPLIT.context)
     assert late.command("serve", SPLIT.pair, context=513)
+
+
+@pytest.mark.parametrize("ability", [Ability.ADDRESS, Ability.CONVERSATIONS])
+def test_what_the_child_cannot_do_is_refused(engine, ability):
+    """It is refused before a cell, instead of failing in each."""
+    with pytest.raises(ToolMissing, match="engine mlx has no tool for"):
+        engine.require(ability)
+    with pytest.raises(ToolMissing):
+        engine.templating()
 
 
 def test_arguments_of_llama_server_are_refused(engine):

@@ -109,7 +109,6 @@ def test_a_server_that_ends_says_why(tmp_path, faults, said, status):
 )
 def test_a_server_whose_log_has_no_end_is_stopped(tmp_path, monkeypatch, faults):
     monkeypatch.setattr(server, "FILE_LIMIT_BYTES", 8 << 20)
-    monkeypatch.setattr(server, "POLL_S", 0.01)
 
     with (
         pytest.raises(CellError, match=r"its log has more than 8\.0 MiB"),

@@ -9,16 +9,20 @@ from codeneedle.engines.messages import Message, Readiness
 from codeneedle.engines.openai import server
 from codeneedle.engines.openai.client import OpenAi
 from codeneedle.engines.openai.server import (
+    CommandServer,
     Estimates,
-    Server,
-    death,
     last_lines,
-    missed,
     prints,
     proof_text,
 )
 from codeneedle.errors import CellError
 from codeneedle.records.record import Status
+
+
+def made_server(*, log=None, child=None, **client):
+    """A server of a command whose client says what *client* has."""
+    answers = SimpleNamespace(prompt_tokens=len, **client)
+    return CommandServer(client=answers, command=(), log=log, child=child)
 
 
 @pytest.mark.parametrize(
@@ -38,10 +42,8 @@ def test_memory_of_which_a_part_is_unknown_is_unknown(
     monkeypatch.setattr(server.machine, "group_rss_bytes", lambda _pid: host)
     monkeypatch.setattr(server, "members", lambda _pid: [1])
     monkeypatch.setattr(server.machine, "used_bytes", lambda *_pids: device)
-    client = SimpleNamespace(prompt_tokens=len)
-    made = Server(client=client, command=(), child=SimpleNamespace(pid=1))
 
-    assert held == made.memory_bytes()
+    assert held == made_server(child=SimpleNamespace(pid=1)).memory_bytes()
 
 
 def test_lengths_are_estimated_from_the_servers_counts():
@@ -114,10 +116,10 @@ def test_evidence_is_two_replies_to_a_text_that_is_in_the_cache_by_then(faults):
     ],
 )
 def test_why_a_server_did_not_get_ready_is_told(tmp_path, seen, strange, said):
-    client = SimpleNamespace(strange=strange, advice="Mend it.", prompt_tokens=len)
-    (tmp_path / "log").write_text("one\n\ntwo\n")
+    log = tmp_path / "log"
+    log.write_text("one\n\ntwo\n")
 
-    found = missed(seen, Server(client=client, command=()), tmp_path / "log")
+    found = made_server(log=log, strange=strange, advice="Mend it.").delay(seen)
 
     assert said in str(found)
     assert Status.TIMED_OUT == found.status
@@ -125,13 +127,31 @@ def test_why_a_server_did_not_get_ready_is_told(tmp_path, seen, strange, said):
 
 
 def test_how_a_server_ended_is_told_by_the_last_line_of_its_log(tmp_path):
-    client = SimpleNamespace(prompt_tokens=len)
-    killed = Server(client=client, command=(), child=SimpleNamespace(returncode=-9))
-    (tmp_path / "log").write_text(f"{'x' * 5000}\n")
+    log = tmp_path / "log"
+    killed = made_server(log=log, child=SimpleNamespace(returncode=-9))
+    log.write_text(f"{'x' * 5000}\n")
 
-    told = str(death(killed, tmp_path / "log"))
+    told = str(killed.death())
 
     assert told.startswith("the server ended with signal 9: xxx")
     assert len(told) < 300
     assert () == last_lines(tmp_path / "none")
-    assert "signal 9" == str(death(killed, tmp_path / "none"))[-8:]
+    log.unlink()
+    assert "signal 9" == str(killed.death())[-8:]
+
+
+@pytest.mark.parametrize(
+    ("waited_s", "client", "left_s"),
+    [
+        (100.0, {"strange": "", "wants_key": False}, 3500.0),
+        (100.0, {"strange": "it is another", "wants_key": False}, 30.0),
+        (3590.0, {"strange": "it is another", "wants_key": False}, 10.0),
+        (100.0, {"strange": "it wants a key", "wants_key": True}, 0.0),
+    ],
+)
+def test_a_stranger_has_less_time_to_become_ready(tmp_path, waited_s, client, left_s):
+    stranger = made_server(log=tmp_path / "log", **client)
+
+    assert left_s == stranger.left_s(waited_s)
+    if left_s == 30.0:
+        assert 20.0 == stranger.left_s(waited_s + 10.0)

@@ -1,6 +1,5 @@
 """Metrics of the reuse probe, and what reports make of them."""
 
-import json
 from dataclasses import replace
 
 import pytest
@@ -12,8 +11,6 @@ from codeneedle.probes.reuse.metrics import METRICS
 from codeneedle.probes.reuse.probe import PROBE
 from codeneedle.probes.reuse.record import NAME
 from codeneedle.records.record import BadRecord, Run
-from codeneedle.report.data import json_text
-from codeneedle.report.grid import grid, grid_objects
 from codeneedle.report.table import pair_table, tables_document
 from codeneedle.verdict.judge import Limits, judge
 
@@ -87,21 +84,6 @@ def test_a_table_shows_each_way_beside_the_reference():
     assert (
         "not compared after saving and restoring: no --slot-save-path (q4_0/q4_0)"
         in " ".join(text.split())
-    )
-
-
-def test_grid_and_json_have_the_headline():
-    verdict = judge(RUN, Limits())
-    text = printed(grid(RUN, METRICS[0], verdict), width=100)
-    (run,) = json.loads(json_text(grid_objects([RUN], METRICS, [verdict])))
-
-    told = {(cell["k"], cell["v"]): cell["values"]["reuse"] for cell in run["cells"]}
-    assert "0.2500*" in text
-    assert "3.0000" in text
-    assert (0.25, 3.0, None) == (
-        told["f16", "f16"],
-        told["q4_0", "q4_0"],
-        told["f16", "q4_0"],
     )
 
 

@@ -1,0 +1,155 @@
+"""Servers that an engine starts: until they answer, while they are used, their end."""
+
+import contextlib
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TypeVar
+
+from codeneedle.engines.engine import HOST, Served
+from codeneedle.engines.http import SHORT_S
+from codeneedle.engines.messages import Readiness, ServerGone
+from codeneedle.errors import CellError
+from codeneedle.system.files import tail
+from codeneedle.system.processes import Child, ends_within, free_port
+
+PORT_ATTEMPTS = 5
+"""Another program may take the port before the server binds it."""
+
+_PORT_IS_TAKEN = ("address already in use", "couldn't bind")
+"""What servers log then."""
+
+_TAIL_BYTES = 64 << 10
+
+DEATH_S = 1.0
+"""How long a process that broke its connection may take to be gone."""
+
+FIRST_NAP_S = 0.002
+LONGEST_NAP_S = 0.25
+NAP_SHARE = 0.04
+"""
+The built-in model is ready after 50 ms, a large one after minutes: each nap is a
+share of the time so far, so that readiness is noticed soon.
+"""
+
+
+class StartedServer(Served, ABC):
+    """
+    A server that runs as a child of ours.
+
+    Attributes:
+        child: Its process.
+        log: Its log.
+    """
+
+    __slots__ = ()
+    child: Child
+    log: Path
+
+    @abstractmethod
+    def readiness(self, limit_s: float) -> Readiness:
+        """Its state; each question may take *limit_s* seconds."""
+
+    @abstractmethod
+    def left_s(self, waited_s: float) -> float:
+        """
+        Seconds that it still has to get ready; 0 or less to give it up.
+
+        Args:
+            waited_s: Seconds since its start.
+        """
+
+    @abstractmethod
+    def delay(self, readiness: Readiness) -> CellError:
+        """The error for a server that runs and did not get beyond *readiness*."""
+
+    @abstractmethod
+    def death(self) -> CellError:
+        """The error for a server that has ended."""
+
+    @abstractmethod
+    def excerpt(self, error: CellError) -> tuple[str, ...]:
+        """The lines of its log that explain *error*."""
+
+    def failure(self) -> CellError | None:
+        """What explains any error: that it has ended; None while it runs."""
+        return None if self.child.poll() is None else self.death()
+
+
+_Server = TypeVar("_Server", bound=StartedServer)
+
+
+@contextlib.contextmanager
+def serving(start: Callable[[int, ExitStack], _Server]) -> Iterator[_Server]:
+    """
+    A server that is ready, for the length of a block.
+
+    When the block ends, however it ends, the server's whole process group has
+    ended, and its port is free.
+
+    Args:
+        start: Starts the server on a port of `HOST`; the stack stops it.
+
+    Raises:
+        CellError: If it takes too long, or ends, at the start or within the block;
+            others of the block pass through, with an excerpt of its log.
+        MachineError: If it cannot be started or stopped.
+    """
+    with ExitStack() as stack:
+        server = _ready(start, stack)
+        try:
+            yield server
+        except CellError as error:
+            if isinstance(error, ServerGone):
+                # The connection breaks a moment before the process is gone.
+                ends_within(server.child, DEATH_S)
+            if failure := server.failure():
+                raise failure from error
+            error.log_excerpt = error.log_excerpt or server.excerpt(error)
+            raise
+        finally:
+            server.peak_rss_bytes()
+
+
+def _ready(start: Callable[[int, ExitStack], _Server], stack: ExitStack) -> _Server:
+    """Start the server, again where its port was taken."""
+    for attempt in range(1, PORT_ATTEMPTS + 1):
+        server = start(free_port(HOST), stack)
+        readiness = _awaited(server)
+        if readiness is Readiness.READY:
+            return server
+        if server.child.poll() is None:
+            raise server.delay(readiness)
+        log = tail(server.log, _TAIL_BYTES).lower()
+        if attempt == PORT_ATTEMPTS or not any(sign in log for sign in _PORT_IS_TAKEN):
+            break
+    raise server.death()
+
+
+def _awaited(server: StartedServer) -> Readiness:
+    """
+    How far the server is once it is ready, has ended, or is out of time.
+
+    The child is polled before the port: once it has ended, whatever answers there is
+    another program.
+    """
+    began_s, waited_s = time.monotonic(), 0.0
+    best = Readiness.SILENT
+    while server.child.poll() is None and (left_s := server.left_s(waited_s)) > 0:
+        limit_s = min(SHORT_S, left_s)
+        readiness = server.readiness(limit_s)
+        if readiness is Readiness.READY and server.child.poll() is None:
+            return readiness
+        # The last poll, with less time, sees less than the ones before.
+        if readiness is not Readiness.SILENT or limit_s == SHORT_S:
+            best = readiness
+        time.sleep(min(nap_after(time.monotonic() - began_s), left_s))
+        waited_s = time.monotonic() - began_s
+    return Readiness.SILENT if best is Readiness.READY else best
+
+
+def nap_after(waited_s: float) -> float:
+    """How long to sleep before the next poll, after *waited_s* seconds; in seconds."""
+    return min(max(FIRST_NAP_S, NAP_SHARE * waited_s), LONGEST_NAP_S)
