@@ -12,7 +12,7 @@ from itertools import groupby
 from operator import itemgetter
 
 from codeneedle.grid import BITS_PER_ELEMENT, BLOCK_SIZE, Pair, precision
-from codeneedle.models.gguf import Weights
+from codeneedle.models.weights import Weights
 from codeneedle.text import MIB
 
 CONTEXT_STEP = 256

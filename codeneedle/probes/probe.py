@@ -27,7 +27,7 @@ from codeneedle.engines.engine import (
 from codeneedle.engines.messages import Progress
 from codeneedle.errors import CellError, FolderUnusable
 from codeneedle.grid import Pair, most_precise_first
-from codeneedle.models.gguf import Weights
+from codeneedle.models.weights import Weights
 from codeneedle.probes.answers import Answer, Gap
 from codeneedle.probes.metrics import Metric
 from codeneedle.records.record import (

@@ -20,7 +20,7 @@ from codeneedle.corpora.random_bodies import random_bytes
 from codeneedle.engines.engine import Ability, Engine, Tokenizer
 from codeneedle.errors import BadInput, FolderUnusable
 from codeneedle.grid import Pair
-from codeneedle.models.gguf import Weights
+from codeneedle.models.weights import Weights
 from codeneedle.probes.divergence.comparison import (
     Text,
     compared,
