@@ -19,7 +19,13 @@ from codeneedle.records.record import BadRecord, BadSetup, Run, Setup, from_json
 PROBES: dict[str, Probe] = {
     probe.name: probe
     for probe in (
-        *(RECALL, DIVERGENCE, COPY, THROUGHPUT, RETRIEVAL, REUSE, TRANSCRIPT),
+        RECALL,
+        DIVERGENCE,
+        COPY,
+        THROUGHPUT,
+        RETRIEVAL,
+        REUSE,
+        TRANSCRIPT,
         EVALUATION,
     )
 }

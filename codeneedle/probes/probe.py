@@ -410,6 +410,7 @@ class Probe(ABC):
 
     Attributes:
         name: What ``--probe`` takes; part of its records' file names.
+        purpose: What it measures, in a few words, for ``--help``.
         metrics: What its records can be asked for; the first is its headline.
         settings: What a user may choose, all fields with a default: the table of the
             probe's name in a sweep file, and the options that the fields' metadata
@@ -440,6 +441,7 @@ class Probe(ABC):
     """
 
     name: str
+    purpose: str
     metrics: tuple[Metric, ...]
     settings: type[Struct] = NoSettings
     layout: type | None = None

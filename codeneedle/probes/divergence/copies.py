@@ -320,6 +320,7 @@ class CopyProbe(Probe):
 
 PROBE = CopyProbe(
     name=NAME,
+    purpose="the second copy of a text",
     metrics=(*COPY_METRICS, *OF_CELL),
     settings=CopySettings,
     layout=CopyConditions,

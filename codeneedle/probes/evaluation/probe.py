@@ -178,6 +178,7 @@ class EvaluationProbe(Probe):
 
 PROBE = EvaluationProbe(
     name=NAME,
+    purpose="any evaluation program",
     metrics=(*METRICS, *OF_CELL),
     settings=EvaluationSettings,
     needs=frozenset({Ability.ADDRESS}),

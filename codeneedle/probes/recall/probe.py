@@ -457,6 +457,7 @@ class RecallProbe(Probe):
 
 PROBE = RecallProbe(
     name=NAME,
+    purpose="lines of functions, verbatim",
     metrics=METRICS,
     settings=RecallSettings,
     layout=RecallConditions,

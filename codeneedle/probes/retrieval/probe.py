@@ -287,6 +287,7 @@ class RetrievalProbe(Probe):
 
 PROBE = RetrievalProbe(
     name=NAME,
+    purpose="questions by length and depth",
     metrics=(*METRICS, *OF_CELL),
     settings=RetrievalSettings,
     layout=RetrievalConditions,

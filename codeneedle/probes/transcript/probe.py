@@ -258,6 +258,7 @@ class TranscriptProbe(Probe):
 
 PROBE = TranscriptProbe(
     name=NAME,
+    purpose="recorded conversations",
     metrics=OVER_ALL,
     settings=TranscriptSettings,
     layout=Conditions,
