@@ -192,6 +192,14 @@ def test_units_are_texts_whatever_they_are_asked():
     assert [pytest.approx(2 / 3)] * 2 == list(units.values())
 
 
+def test_reading_is_a_speed_without_the_tokens_that_were_kept():
+    (text,) = made_texts()
+    times = (replace(text, prompt_ms=each) for each in (500.0, 0.0))
+    record = retrieval_record("f16/f16", times)
+
+    assert [2048.0] == values(BY_NAME["reading"], record)
+
+
 def test_texts_that_a_pair_was_not_asked_are_missing_and_not_nothing():
     not_asked = [("multikey", 2048, "nothing is right")]
     record = retrieval_record("q4_0/f16", made_texts(), not_asked=not_asked)
