@@ -39,7 +39,7 @@ from published_protocol import PublishedCell, Questions, measure
 from rich.console import Console
 from rich.table import Table
 
-from codeneedle.corpora import corpus
+from codeneedle.corpora import registry
 from codeneedle.engines.llama_cpp import installation
 from codeneedle.errors import CodeneedleError, MachineError
 from codeneedle.grid import Pair
@@ -279,7 +279,7 @@ def _turn(bench: Bench, path: Path, pair: Pair) -> Turn:
     (record,), setup = store.records(), store.setup()
     assert setup is not None  # noqa: S101 - it has just been written
     questions = Questions(
-        text=corpus.load(str(path)).text,
+        text=registry.load(str(path)).text,
         needles=setup.needles,
         context=CONTEXT,
         reply_tokens=bench.reply_tokens,
@@ -396,7 +396,7 @@ def _waiting(made: Store, cells: int) -> tuple[Runner, Probe, list[Pair]]:
         folder=made.folder,
     )
 
-    probe = Sleeper(name="recall", metrics=())
+    probe = Sleeper(name="recall", purpose="sleeping", metrics=())
     return Runner(run=context, store=made), probe, [Pair(k, "f16") for k in types]
 
 

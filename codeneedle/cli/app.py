@@ -1,4 +1,4 @@
-"""The command line: each command reads its arguments, calls, shows and returns."""
+"""The command line: a command reads its arguments, calls, shows and returns."""
 
 import contextlib
 import os
@@ -67,12 +67,12 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 corpora = typer.Typer(
-    help="Look at the texts that a model can be asked to remember.",
+    help="Show the texts that a model recalls.",
     rich_markup_mode=None,
 )
 app.add_typer(corpora, name="corpus")
 submit = typer.Typer(
-    help="Hand a sweep to a scheduler, a share for each task.",
+    help="Submit a sweep to a scheduler, a share for each task.",
     rich_markup_mode=None,
 )
 app.add_typer(submit, name="submit")
@@ -86,7 +86,7 @@ def common(
         bool, typer.Option("--version", help="Show the version.")
     ] = False,
 ) -> None:
-    """What all commands have in common: nothing but the version."""
+    """The option of the program itself."""
     if version and context.invoked_subcommand:
         raise BadInput(
             source="--version",
@@ -102,7 +102,7 @@ def common(
 @submit.callback(invoke_without_command=True)
 @corpora.callback(invoke_without_command=True)
 def show_help(context: typer.Context) -> None:
-    """Show the commands of a group where none is named, as a usage error."""
+    """Show the commands of a group if none is named, as a usage error."""
     if context.invoked_subcommand is None:
         _write(f"{context.get_help()}\n")
         raise typer.Exit(2)
@@ -138,8 +138,7 @@ def sweep(
     """
     Run the grid: a fresh llama-server for each pair of types.
 
-    The same command continues where it was stopped. Ctrl-C once ends after the
-    current cell, twice at once.
+    The same command resumes it. Ctrl-C once ends after the current cell, twice at once.
     """
     from codeneedle.cli import sweep as sweep_module
 
@@ -177,9 +176,9 @@ def plan(
 @app.command(cls=TranscriptCommand)
 def transcript(context: typer.Context) -> None:
     """
-    Show what a sweep would force of recorded conversations.
+    Show the turns of conversations that a sweep would force.
 
-    What the chat template drops, and what does not fit the context, is named.
+    Names what the chat template drops, and what does not fit the context.
     """
     from msgspec.structs import replace
 
@@ -208,14 +207,12 @@ def slurm(
     script: Annotated[
         Path, option("--script", "FILE", path, "The script to write.")
     ] = Path("codeneedle.sbatch"),
-    send: Annotated[
-        bool, typer.Option("--submit", help="Send it by sbatch, too.")
-    ] = False,
+    send: Annotated[bool, typer.Option("--submit", help="Send it by sbatch.")] = False,
 ) -> None:
     """
-    Write the script of a SLURM array that does a sweep.
+    Write the script of a SLURM array that runs a sweep.
 
-    Its tasks share the run folder; sent again, it goes on where it was stopped.
+    Its tasks share the run folder; sent again, it resumes.
     """
     from codeneedle.cli import sweep as sweep_module
     from codeneedle.cli.progress import note_lines
@@ -241,14 +238,14 @@ def serve(
     from codeneedle.cli.serve import serve as serve_pair
     from codeneedle.grid import Pair
 
-    given = {
+    options = {
         "models": model,
         "contexts": (context,) if context else None,
         "engine": engine,
         "llama_server": llama_server,
     }
-    asked = request_of({name: each for name, each in given.items() if each})
-    return serve_pair(Pair.parse(pair), *asked, _stdout())
+    request, execution = request_of({k: v for k, v in options.items() if v})
+    return serve_pair(Pair.parse(pair), request, execution, _stdout(), _stderr())
 
 
 @app.command()
@@ -264,19 +261,20 @@ def grid(
     markdown: MarkdownOption = False,
     out: OutOption = RUNS,
 ) -> None:
-    """Show a sweep's summary and its grid, K down and V across."""
+    """Show the summary and the grid of a sweep, K down and V across."""
     from codeneedle.report.grid import grid_objects, grid_rows, report
     from codeneedle.report.selection import select
 
     form = one_form(csv=csv, json=json, markdown=markdown)
     limits = limits_of(max_loss, max_lost, max_eval_lost)
-    it = select(out, name, metric, limits=limits)
+    chosen = select(out, name, metric, limits=limits)
+    metrics = chosen.probe.metrics
     if form == "csv":
-        _write_rows(grid_rows(it.runs, it.probe.metrics))
+        _write_rows(grid_rows(chosen.runs, metrics))
     elif form == "json":
-        _write_json(grid_objects(it.runs, it.probe.metrics, it.verdicts))
+        _write_json(grid_objects(chosen.runs, metrics, chosen.verdicts))
     else:
-        _show(report(it.runs, it.shown, it.also, it.verdicts), form)
+        _show(report(chosen.runs, chosen.shown, chosen.also, chosen.verdicts), form)
 
 
 @app.command()
@@ -299,9 +297,9 @@ def heatmap(
     out: OutOption = RUNS,
 ) -> None:
     """
-    Draw a sweep's grid as PNG and SVG, and print their paths.
+    Draw a grid as PNG and SVG, and print their paths.
 
-    Of a speed (pp, tg) also its curves by depth.
+    For a speed (pp, tg), draw its curves by depth, too.
     """
     from codeneedle.errors import NothingToShow
     from codeneedle.report.heatmap import draw
@@ -312,28 +310,29 @@ def heatmap(
 
     wanted = metric or ("retrieval" if panels else None)
     limits = limits_of(max_loss, max_lost, max_eval_lost)
-    it = select(out, name, wanted, limits=limits)
+    chosen = select(out, name, wanted, limits=limits)
+    shown = chosen.metric
     empty: NothingToShow | None = None
-    for run, found in zip(it.runs, it.verdicts, strict=True):
+    for run, verdict in zip(chosen.runs, chosen.verdicts, strict=True):
         folder = out / run.name
         try:
             pictures = (
-                draw_panels(run, it.metric, difference=difference, folder=folder)
+                draw_panels(run, shown, difference=difference, folder=folder)
                 if panels
                 else draw(
                     run,
-                    it.metric,
+                    shown,
                     difference=difference,
                     zoom=zoom,
-                    verdict=found,
+                    verdict=verdict,
                     folder=folder,
                 )
             )
         except NothingToShow as error:
             empty = error
             continue
-        if has_depths(it.metric.name):
-            pictures = (*pictures, *draw_speeds(run, it.metric.name, folder=folder))
+        if has_depths(shown.name):
+            pictures = (*pictures, *draw_speeds(run, shown.name, folder=folder))
         for picture in pictures:
             _write_verbatim(f"{picture}\n")
     if empty:
@@ -357,13 +356,13 @@ def panels(
     from codeneedle.report.selection import select
 
     one_form(csv=csv, json=json, difference=difference)
-    it = select(out, name, metric)
+    chosen = select(out, name, metric)
     if csv:
-        _write_rows(panel_rows(it.runs, it.metric))
+        _write_rows(panel_rows(chosen.runs, chosen.metric))
     elif json:
-        _write_json(panel_objects(it.runs, it.metric))
+        _write_json(panel_objects(chosen.runs, chosen.metric))
     else:
-        _show(panels_document(it.runs, it.metric, difference=difference))
+        _show(panels_document(chosen.runs, chosen.metric, difference=difference))
 
 
 @app.command()
@@ -376,7 +375,7 @@ def table(
     ] = None,
     metric: Annotated[
         str | None,
-        option("--metric", "METRIC", word, "A speed alone, pp or tg, by depth."),
+        option("--metric", "METRIC", word, "Only a speed, pp or tg, by depth."),
     ] = None,
     max_loss: MaxLoss = None,
     max_lost: MaxLost = None,
@@ -386,11 +385,11 @@ def table(
     markdown: MarkdownOption = False,
     form: Annotated[
         str | None,
-        option("--form", "FORM", word, "llama.cpp: the columns its maintainers read."),
+        option("--form", "FORM", word, "llama.cpp: the columns of llama-perplexity."),
     ] = None,
     out: OutOption = RUNS,
 ) -> None:
-    """Show one row per pair: what all probes measured of it."""
+    """Show one row per pair with the metrics of all probes."""
     from codeneedle.cli.engines import asks_for
     from codeneedle.report.selection import pair_tables
     from codeneedle.report.table import table_objects, table_rows, tables_document
@@ -420,7 +419,7 @@ def table(
 
 
 def _show_speeds(out: Path, name: str, test: str, form: str) -> None:
-    """Print the speeds of *test* by depth, of the runs that have any."""
+    """Print the speeds of *test* by depth, for the runs that have any."""
     from codeneedle.report.selection import read_runs
     from codeneedle.report.speeds import (
         speed_objects,
@@ -442,7 +441,7 @@ def _in_form(
     form: str, out: Path, name: str, limits: "Limits | None"
 ) -> "list[Document]":
     """
-    The tables of runs in the *form* of others.
+    The tables of runs in a *form* other than ours.
 
     Raises:
         UnknownName: If there is no such form.
@@ -472,9 +471,9 @@ def _dialect() -> "Dialect":
 @app.command()
 def receipt(name: RunName, *, out: OutOption = RUNS) -> None:
     """
-    Print a run to pass on: a table, and a line for 'merge'.
+    Print a table to pass on, and a line for 'merge'.
 
-    For an issue or a gist. No text, reply or path of yours is in it.
+    For an issue or a gist. It holds no text, no reply and no path.
     """
     from codeneedle.report.receipt import receipt_markdown
     from codeneedle.report.selection import one_run
@@ -495,7 +494,7 @@ def verdict(
     markdown: MarkdownOption = False,
     out: OutOption = RUNS,
 ) -> int:
-    """Say which pair to set, and what it loses at most."""
+    """Show which pair to set, and what it loses at most."""
     from codeneedle.cli.engines import asks_for
     from codeneedle.report.selection import read_runs
     from codeneedle.report.verdict import verdict_objects, verdicts
@@ -503,21 +502,21 @@ def verdict(
 
     form = one_form(json=json, markdown=markdown)
     limits = limits_of(max_loss, max_lost, max_eval_lost, max_memory, at)
-    found = [judge(run, limits) for run in read_runs(out, name)]
+    runs = read_runs(out, name)
+    every = [judge(run, limits) for run in runs]
     if json:
-        _write_json(verdict_objects(found, asks_for))
+        _write_json(verdict_objects(every, asks_for))
     else:
-        _show(verdicts(found, asks_for), form)
-    return (
-        0 if all(any(r.has_numbers for r in each.run.records) for each in found) else 1
-    )
+        _show(verdicts(every, asks_for), form)
+    are_measured = all(any(r.has_numbers for r in run.records) for run in runs)
+    return 0 if are_measured else 1
 
 
 @app.command()
 def page(
     names: Annotated[
         list[str],
-        argument("NAME...", "A corpus, corpus/model, how it begins, or a run folder."),
+        argument("NAME...", "A corpus, corpus/model, a prefix, or a run folder."),
     ],
     *,
     max_loss: MaxLoss = None,
@@ -549,7 +548,7 @@ def page(
 @app.command()
 def compare(
     first: Annotated[str, argument("A", "A run by name, or its folder.")],
-    second: Annotated[str, argument("B", "The run to compare with it, likewise.")],
+    second: Annotated[str, argument("B", "The run to compare it with.")],
     *,
     json: JsonOption = False,
     out: OutOption = RUNS,
@@ -558,11 +557,11 @@ def compare(
     from codeneedle.report import compare as comparison
     from codeneedle.report.selection import one_run
 
-    found = comparison.compare(one_run(out, first), one_run(out, second))
+    compared = comparison.compare(one_run(out, first), one_run(out, second))
     if json:
-        _write_json(comparison.comparison_object(found))
+        _write_json(comparison.comparison_object(compared))
     else:
-        _show(comparison.comparison_document(found))
+        _show(comparison.comparison_document(compared))
 
 
 @app.command()
@@ -578,10 +577,10 @@ def merge(
     out: OutOption = RUNS,
 ) -> None:
     """
-    Join shares that several hosts have measured, and print where.
+    Join shares of several hosts, and print the run folder.
 
-    Setups that differ, in processor or build too, are refused: see 'compare'.
-    Runs of receipts, in files or stdin (-), are printed side by side instead.
+    Setups that differ, also in processor or build, are refused: see 'compare'.
+    Receipts, in files or stdin (-), are printed side by side instead.
     """
     from codeneedle.cli.progress import note_lines, working
     from codeneedle.report.receipt import are_texts, merged, read_receipts
@@ -592,9 +591,9 @@ def merge(
         _show(merged(read_receipts(folders)), "markdown")
         return
     with working(_stderr(), "merging") as tell:
-        found = joined([Path(folder) for folder in folders], out, tell=tell)
-    for run in found:
-        note_lines(_stderr(), (f"left out of {each}" for each in run.left_out))
+        runs = joined([Path(folder) for folder in folders], out, tell=tell)
+    for run in runs:
+        note_lines(_stderr(), (f"left out of {reason}" for reason in run.left_out))
         alike = plural(len(run.compared), "cell")
         taken = f"{plural(len(run.cells), 'record')} of {len(run.sources)} folders"
         note_lines(_stderr(), [f"{taken}; {alike} of several, the same in all"])
@@ -627,13 +626,13 @@ def show(
             "--transcript",
             "FILE",
             path,
-            "Where the text of turns is, which no run holds.",
+            "The conversations: a run does not hold their text.",
             "the file that was measured",
         ),
     ] = None,
     out: OutOption = RUNS,
 ) -> None:
-    """Show what a pair answered and how it failed, or one answer."""
+    """Show the answers of a pair and its failures, or one answer."""
     from codeneedle.grid import Pair
     from codeneedle.probes.answers import View
     from codeneedle.report.answers import answers
@@ -645,11 +644,11 @@ def show(
 
 @corpora.command("list")
 def list_corpora() -> None:
-    """List the corpora that have a name here."""
-    from codeneedle.corpora import corpus
+    """List the corpora by name."""
+    from codeneedle.corpora import registry
     from codeneedle.report.corpus import listing
 
-    _show([listing(corpus.names())])
+    _show([listing(registry.names())])
 
 
 @corpora.command("show")
@@ -657,17 +656,16 @@ def show_corpus(
     name: CorpusName,
     function: Annotated[str | None, argument("FUNCTION", "Print its body.")] = None,
 ) -> None:
-    """Show what would be asked of a corpus, or the body of one function."""
-    from codeneedle.corpora import corpus
+    """Show the functions of a corpus, or the body of one."""
+    from codeneedle.corpora import registry
     from codeneedle.report.corpus import overview, truth
 
     with _stderr().status("reading the corpus"):
-        found = corpus.load(name)
-        shown = overview(found) if function is None else truth(found, function)
-    if isinstance(shown, str):
-        _write_verbatim(f"{shown}\n")
+        loaded = registry.load(name)
+    if function is None:
+        _show(overview(loaded))
     else:
-        _show(shown)
+        _write_verbatim(f"{truth(loaded, function)}\n")
 
 
 @app.command("gen-corpus")
@@ -675,7 +673,7 @@ def gen_corpus(
     functions: Annotated[int, typer.Option(help="How many functions.")] = 200,
     value_len: Annotated[int, typer.Option(help="Characters of each literal.")] = 24,
     lines: Annotated[int, typer.Option(help="Lines of each function's body.")] = 20,
-    seed: Annotated[int, typer.Option(help="The same seed gives the same bytes.")] = 42,
+    seed: Annotated[int, typer.Option(help="The same seed gives the same text.")] = 42,
     twins: Annotated[
         int, typer.Option(help="Functions of nearly the same name and body.")
     ] = 1,
@@ -729,7 +727,7 @@ def doctor(
 def fetch(
     name: Annotated[str, argument("MODEL", "A model by name: smollm2.")],
 ) -> None:
-    """Fetch a model that has a name here, and print its path."""
+    """Fetch a model by name, and print its path."""
     from codeneedle.cli.progress import ensure_models
     from codeneedle.models import nano, pretrained
 
@@ -761,9 +759,9 @@ def main() -> None:
             command = get_command(app)
             code = command(prog_name="codeneedle", standalone_mode=False) or 0
     except CodeneedleError as error:
-        code = _tell(error)
+        code = _show_error(error)
     except USAGE_ERROR as error:
-        code = _tell(_bad_usage(error))
+        code = _show_error(_bad_usage(error))
     except BrokenPipeError:
         # The reader of our output has gone, as in: codeneedle grid NAME | head
         code = 1
@@ -771,12 +769,12 @@ def main() -> None:
         refused = refusal(error)
         if refused is None:
             raise
-        code = _tell(refused)
+        code = _show_error(refused)
     sys.exit(code)
 
 
 def _bad_usage(error: Any) -> BadInput:
-    """What typer says about a command line, as an error of ours."""
+    """The `BadInput` for an *error* of typer."""
     command = error.ctx.command_path if error.ctx else "codeneedle"
     reason = error.format_message().rstrip(".")
     return BadInput(source=command, reason=reason, hint=f"See {command} --help")
@@ -791,11 +789,11 @@ def _refuse_closed_stdout(words: Sequence[str]) -> None:
         )
 
 
-def _tell(error: CodeneedleError) -> int:
+def _show_error(error: CodeneedleError) -> int:
     """
     Print *error* and its hint; returns its exit code.
 
-    Does without rich: memory may be too short to import it.
+    Not by rich: there may be too little memory to import it.
     """
     is_plain = not (sys.stderr and sys.stderr.isatty()) or "NO_COLOR" in os.environ
     for label, text, colour in (
@@ -883,10 +881,10 @@ def _write_rows(rows: "Iterable[Row]") -> None:
     _write(csv_text(rows))
 
 
-def _write_json(found: object) -> None:
+def _write_json(value: object) -> None:
     from codeneedle.report.data import json_text
 
-    _write(json_text(found))
+    _write(json_text(value))
 
 
 def _write(text: str) -> None:
@@ -920,6 +918,6 @@ LEAST_WIDTH = 20
 
 
 def _wide_enough(console: "Console") -> "Console":
-    """*console*, where a terminal says that it has hardly any columns, or none."""
+    """*console* with `LEAST_WIDTH` columns or more, as terminals may report none."""
     console.width = max(console.width, LEAST_WIDTH)
     return console

@@ -17,9 +17,9 @@ from codeneedle.engines.llama_cpp.installation import ServerFacts, Tools
 from codeneedle.errors import CodeneedleError
 from codeneedle.grid import DEFAULT_TYPES, ENGINE, Pair
 from codeneedle.models import nano, pretrained, weights
-from codeneedle.models.gguf import Weights
 from codeneedle.models.kv_cache import kv_bytes, type_misfit
 from codeneedle.models.pretrained import Pretrained
+from codeneedle.models.weights import Weights
 from codeneedle.report.data import attributes
 from codeneedle.sweep.plan import chosen_context
 from codeneedle.sweep.request import Execution, Request
@@ -89,7 +89,7 @@ class TypeFacts:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Diagnosis:
     """
-    Everything that was found.
+    Everything that a sweep needs, as far as it is here.
 
     Attributes:
         machine: Processor, memory, system.
@@ -140,19 +140,20 @@ def diagnose(
         UnknownName: If there is no such engine.
     """
     problems: list[Problem] = []
-    asked = Request(engine=engine)
-    offer, is_llama = offered(asked), engine == ENGINE
-    uses = Execution(llama_server=llama_server)
-    programs = _found(lambda: offer.find(asked, uses), problems)
+    request, execution = Request(engine=engine), Execution(llama_server=llama_server)
+    offer = offered(request)
+    programs = _checked(lambda: offer.find(request, execution), problems)
     tools = programs if isinstance(programs, Tools) else None
-    server = _found(lambda: installation.ask(tools.server), problems) if tools else None
-    found = _found(lambda: _model(model, offer), problems)
+    server = None
+    if tools:
+        server = _checked(lambda: installation.ask(tools.server), problems)
+    loaded = _checked(lambda: _model(model, offer), problems)
     facts = machine.facts()
-    names = DEFAULT_TYPES if is_llama else ()
-    types = tuple(_type(name, server, found) for name in names)
+    names = DEFAULT_TYPES if engine == ENGINE else ()
+    types = tuple(_type(name, server, loaded) for name in names)
     problems += _program_problems(tools, server)
     problems += _type_problems(types)
-    problems += _memory_problems(found, server, facts)
+    problems += _memory_problems(loaded, server, facts)
     problems += _orphan_problems()
     return Diagnosis(
         machine=facts,
@@ -162,16 +163,16 @@ def diagnose(
         versions=programs if isinstance(programs, dict) else {},
         tools=tools,
         server=server,
-        model=found,
+        model=loaded,
         types=types,
         problems=tuple(sorted(problems, key=lambda problem: not problem.stops)),
     )
 
 
-def _found(look: Callable[[], _Value], problems: list[Problem]) -> _Value | None:
-    """What *look* returns; if it raises, None, and one more of the *problems*."""
+def _checked(check: Callable[[], _Value], problems: list[Problem]) -> _Value | None:
+    """The value of *check*; if it raises, None, and one more of the *problems*."""
     try:
-        return look()
+        return check()
     except CodeneedleError as error:
         problems.append(Problem(what=str(error), hint=error.hint, stops=True))
         return None
@@ -180,15 +181,15 @@ def _found(look: Callable[[], _Value], problems: list[Problem]) -> _Value | None
 def _model(path: Path | None, offer: Offer) -> Model:
     read = offer.weights if path else weights.read_header
     header = read(path or nano.built_in_model())
-    asked = Request(models=(str(path),) if path else ())
-    context = chosen_context(asked, header, stretched=False)
+    request = Request(models=(str(path),) if path else ())
+    context = chosen_context(request, header, stretched=False)
     return Model(
         weights=header,
         is_built_in=path is None,
         context=context,
         kv_bytes={
             str(pair): kv_bytes(header, pair, context)
-            for pair in (Pair(each, each) for each in offer.types)
+            for pair in (Pair(name, name) for name in offer.types)
         },
     )
 
@@ -227,9 +228,9 @@ def _program_problems(
 
 
 def _type_problems(types: tuple[TypeFacts, ...]) -> Iterator[Problem]:
-    refused = [each.name for each in types if each.is_accepted is False]
+    refused = [facts.name for facts in types if facts.is_accepted is False]
     if refused:
-        rest = ",".join(each.name for each in types if each.is_accepted)
+        rest = ",".join(facts.name for facts in types if facts.is_accepted)
         yield Problem(
             what=f"this llama-server does not accept {', '.join(refused)}",
             hint=f"codeneedle sweep --types {rest}",
@@ -278,7 +279,7 @@ def doctor_object(diagnosis: Diagnosis) -> Any:
         "engine": diagnosis.engine,
         "programs": _programs(diagnosis.tools, diagnosis.server),
         "model": _model_facts(diagnosis.model),
-        "models": [_known_model_facts(each) for each in pretrained.MODELS.values()],
+        "models": [_known_model_facts(model) for model in pretrained.MODELS.values()],
         "types": diagnosis.types,
         "problems": diagnosis.problems,
     }

@@ -13,6 +13,9 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
+from codeneedle.engines.llama_cpp import installation
+from codeneedle.engines.llama_cpp.arguments import cache_flags
+from codeneedle.engines.llama_cpp.installation import Tools
 from codeneedle.engines.mlx.folder import is_folder_of_mlx
 from codeneedle.engines.mlx.settings import NAME as MLX
 from codeneedle.engines.mlx.settings import MlxSettings, is_of_known_size
@@ -32,8 +35,7 @@ from codeneedle.errors import (
     WeightsUnusable,
 )
 from codeneedle.grid import ENGINE, Pair, by_precision
-from codeneedle.models.gguf import Weights
-from codeneedle.models.weights import known_by_name, read_header
+from codeneedle.models.weights import Weights, known_by_name, read_header
 from codeneedle.system.files import expanded
 
 if TYPE_CHECKING:
@@ -66,13 +68,13 @@ class Offer:
             is missing.
         engine_for: Makes what makes engines of models; may ask its programs what they
             can do.
-        suited: What is asked for, with what follows from the engine's settings. Raises
-            a `RequestError` if they do not go together.
-        weights: Reads what ``--model`` leads to. Raises a `MachineError`.
-        has_usual_sizes: Whether caches take what their types say, by the arguments
-            that a setup has of it.
+        suited: The request, with what follows from the engine's settings. Raises a
+            `RequestError` if they do not go together.
+        weights: Reads the weights that ``--model`` names. Raises a `MachineError`.
+        has_usual_sizes: Whether caches have the sizes of their types, by the
+            `server_args` of a setup.
         types: The most and the least precise of its usual types, for the doctor.
-        spelled: How a user asks it for a pair.
+        spelled: The options of the engine that set a pair.
     """
 
     find: Callable[["Request", "Execution"], object]
@@ -84,25 +86,16 @@ class Offer:
     spelled: Callable[[Pair], str] = str
 
 
-def _find_llama_cpp(_request: "Request", execution: "Execution") -> object:
-    from codeneedle.engines.llama_cpp import installation
-
+def _find_llama_cpp(_request: "Request", execution: "Execution") -> Tools:
     return installation.find(llama_server=execution.llama_server)
 
 
-def _llama_cpp(_request: "Request", execution: "Execution") -> "EngineFor":
-    from codeneedle.engines.llama_cpp import installation
+def _llama_cpp(request: "Request", execution: "Execution") -> "EngineFor":
     from codeneedle.engines.llama_cpp.engine import LlamaCpp
 
-    tools = installation.find(llama_server=execution.llama_server)
+    tools = _find_llama_cpp(request, execution)
     facts = installation.ask(tools.server)
     return lambda model: LlamaCpp(tools=tools, facts=facts, model=model)
-
-
-def _options_of_llama_server(pair: Pair) -> str:
-    from codeneedle.engines.llama_cpp.arguments import cache_flags
-
-    return cache_flags(pair)
 
 
 def _find_mlx(_request: "Request", _execution: "Execution") -> object:
@@ -157,15 +150,15 @@ def _suited_command(request: "Request") -> "Request":
 
 
 def _as_path(name: str) -> str:
-    """What a server calls its model, so that it is not taken for a name of ours."""
+    """The *name* that a server has for its model, which is no name of `pretrained`."""
     return f"./{name}"
 
 
 def _find_command(request: "Request", _execution: "Execution") -> object:
     from codeneedle.engines.openai.engine import found_program
 
-    asked = request.chosen(COMMAND, CommandSettings)
-    return found_program(template_of(asked)) if asked.command else None
+    settings = request.chosen(COMMAND, CommandSettings)
+    return found_program(template_of(settings)) if settings.command else None
 
 
 def _command(request: "Request", _execution: "Execution") -> "EngineFor":
@@ -185,8 +178,7 @@ def _suited_endpoint(request: "Request") -> "Request":
     settings = request.chosen(ENDPOINT, EndpointSettings)
     checked_url(settings.url)
     pair = checked_pair(settings.pair)
-    asked, own = (request.rows, request.columns), ((pair.k,), (pair.v,))
-    if asked not in {((), ()), own}:
+    if (request.rows, request.columns) not in {((), ()), ((pair.k,), (pair.v,))}:
         raise BadInput(
             source="--types",
             reason="an endpoint has the one pair that it runs with",
@@ -215,7 +207,7 @@ ENGINES: Mapping[str, Offer] = {
         find=_find_llama_cpp,
         engine_for=_llama_cpp,
         types=("bf16", "q4_0"),
-        spelled=_options_of_llama_server,
+        spelled=cache_flags,
     ),
     MLX: Offer(
         find=_find_mlx,
@@ -241,7 +233,7 @@ ENGINES: Mapping[str, Offer] = {
 
 
 def asks_for(engine: str) -> Callable[[Pair], str]:
-    """How a user asks *engine* for a pair; of one that is not known, the pair."""
+    """Spells the options of *engine* for a pair; of an unknown engine, the pair."""
     return ENGINES[engine].spelled if engine in ENGINES else str
 
 
@@ -267,11 +259,11 @@ def weights_of(run: "Run") -> Weights | None:
 
 def offered(request: "Request") -> Offer:
     """
-    The engine that *request* asks for.
+    The engine of *request*.
 
     Raises:
         UnknownName: If there is none of that name.
-        BadInput: If another one's settings are given, which would be ignored.
+        BadInput: If the settings of another engine are given, which would be ignored.
     """
     if request.engine not in ENGINES:
         raise UnknownName(kind="engine", name=request.engine, known=list(ENGINES))

@@ -1,4 +1,4 @@
-"""The options of all commands: one definition each, and how their text is read."""
+"""The options of all commands, and how their values are read."""
 
 import dataclasses
 import os
@@ -28,7 +28,7 @@ Reader = Callable[[str, str], Any]
 """Takes the name of an option and its text; returns the value, or raises BadInput."""
 
 
-# --- how texts are read
+# --- values
 
 
 def word(name: str, text: str) -> str:
@@ -47,14 +47,14 @@ def path(name: str, text: str) -> Path:
 
 def words(name: str, text: str) -> tuple[str, ...]:
     """The distinct words of a list that is separated by commas."""
-    found = tuple(dict.fromkeys(filter(None, map(str.strip, text.split(",")))))
-    if not found:
+    distinct = tuple(dict.fromkeys(filter(None, map(str.strip, text.split(",")))))
+    if not distinct:
         raise BadInput(
             source=name,
             reason=f"'{text}' is an empty list",
             hint="Separate values by commas, or leave the option out.",
         )
-    return found
+    return distinct
 
 
 def percent(name: str, text: str) -> float:
@@ -86,16 +86,16 @@ def token_count(name: str, text: str) -> int:
 def context_list(name: str, text: str) -> tuple[int, ...]:
     """Distinct context sizes, in tokens."""
     try:
-        found = tuple(dict.fromkeys(map(int, words(name, text))))
+        contexts = tuple(dict.fromkeys(map(int, words(name, text))))
     except ValueError:
-        found = (0,)
-    if min(found) < 256:  # noqa: PLR2004 - as in sweep files
+        contexts = (0,)
+    if min(contexts) < 256:  # noqa: PLR2004 - as in sweep files
         raise BadInput(
             source=name,
             reason=f"'{text}' are not whole numbers of tokens, 256 or more",
             hint="Give whole numbers of 256 or more, separated by commas.",
         )
-    return found
+    return contexts
 
 
 def _share(_name: str, text: str) -> Any:
@@ -125,7 +125,7 @@ def _models(name: str, text: str) -> tuple[str]:
 
 
 def _model_names(incomplete: str) -> list[str]:
-    """Names that begin like *incomplete*; with none, shells complete paths."""
+    """Names that begin with *incomplete*; without any, shells complete paths."""
     from codeneedle.models.pretrained import NAMES
 
     return [name for name in NAMES if name.startswith(incomplete)]
@@ -144,24 +144,22 @@ def option(
 
     Args:
         flag: Its name: ``--metric``.
-        metavar: What stands for its value in help texts.
+        metavar: Name of its value in help texts.
         read: Makes the value.
         text: Its help text.
-        default: What is used without it, for the help text; empty if Python's
-            default value says it.
-        complete: What a shell may complete the beginning of a value to.
+        default: The default, for the help text; empty for Python's default value.
+        complete: Completes the beginning of a value, for shells.
     """
 
     def value(given: str) -> Any:
         return read(flag, given)
 
-    shown = default or True
     return typer.Option(
         flag,
         metavar=metavar,
         parser=value,
         help=text,
-        show_default=shown,
+        show_default=default or True,
         autocompletion=complete,
     )
 
@@ -175,9 +173,9 @@ def argument(metavar: str, text: str) -> Any:
     return typer.Argument(metavar=metavar, parser=value, help=text)
 
 
-# --- what several commands take
+# --- options of several commands
 
-RunName = Annotated[str, argument("NAME", "A corpus, corpus/model, or how it begins.")]
+RunName = Annotated[str, argument("NAME", "A corpus, corpus/model, or a prefix.")]
 CorpusName = Annotated[str, argument("NAME|PATH", "A corpus by name, or a path.")]
 MetricOption = Annotated[
     str | None,
@@ -185,7 +183,7 @@ MetricOption = Annotated[
         "--metric",
         "METRIC",
         word,
-        "What to show; an unknown one lists all.",
+        "The metric to show; an unknown name lists all.",
         "the headline of the first probe that ran",
     ),
 ]
@@ -205,7 +203,7 @@ MaxLost = Annotated[
         "--max-lost",
         "PERCENT",
         percent,
-        "Largest share of answers that may be lost, where nothing else is measured.",
+        "Largest share of answers that may be lost, if only answers are measured.",
         "10%",
     ),
 ]
@@ -225,7 +223,7 @@ MaxMemory = Annotated[
         "--max-memory",
         "SIZE",
         memory_size,
-        "Largest KV cache, 2GiB: name the pair that loses least of those that fit.",
+        "Largest KV cache, 2GiB: choose the pair that loses least of those that fit.",
         "any",
     ),
 ]
@@ -243,15 +241,15 @@ DecideOption = Annotated[
     bool | None,
     typer.Option(
         "--decide/--no-decide",
-        help="Screen all pairs by divergence, and measure recall of the few that are "
-        "worth it: an answer in a part of the time.",
+        help="Screen all pairs by divergence, and measure recall of a few: an answer "
+        "in a part of the time.",
         show_default="no-decide, or that of the run",
     ),
 ]
 MoreOption = Annotated[
     bool | None,
     typer.Option(
-        help="Ask open pairs for further functions until each is decided.",
+        help="Measure open pairs with further functions until each is decided.",
         show_default="for at most a third of the sweep's time",
     ),
 ]
@@ -269,15 +267,15 @@ CalibrationOption = Annotated[
     bool,
     typer.Option(
         "--calibration/--no-calibration",
-        help="Measure the reference of a long grid first, and stop there if the model "
-        "has too little right for any pair to lose.",
+        help="Measure the reference of a long grid first, and stop if it has too "
+        "little right for any pair to lose.",
     ),
 ]
 WaitOption = Annotated[
     bool,
     typer.Option(
         "--wait/--no-wait",
-        help="Wait while another sweep computes, where times are taken.",
+        help="Wait for other sweeps on this machine if one of them takes times.",
     ),
 ]
 OutOption = Annotated[
@@ -297,7 +295,7 @@ def _model_option(read: Reader) -> Any:
     )
 
 
-_ENGINE_HELP = "What serves the model: llama.cpp, mlx, command, endpoint."
+_ENGINE_HELP = "The engine that serves the model: llama.cpp, mlx, command, endpoint."
 EngineOption = Annotated[str, option("--engine", "NAME", word, _ENGINE_HELP)]
 ModelOption = Annotated[Path | None, _model_option(_model)]
 ModelsOption = Annotated[str | None, _model_option(_models)]
@@ -325,7 +323,7 @@ DifferenceOption = Annotated[
     bool,
     typer.Option(
         "--difference",
-        help="Show what each pair loses or gains against the reference.",
+        help="Show the difference of each pair from the reference.",
     ),
 ]
 CsvOption = Annotated[bool, typer.Option("--csv", help="Print CSV: a row per pair.")]
@@ -345,7 +343,7 @@ def limits_of(
     at: int | None = None,
 ) -> "Limits":
     """
-    What pairs are held against, by what the user gave of it.
+    The limits of a verdict, with a default for each that is not given.
 
     Raises:
         BadInput: If a context is given without a size of memory.
@@ -367,21 +365,21 @@ def limits_of(
     )
 
 
-def one_form(**asked: bool) -> str:
+def one_form(**flags: bool) -> str:
     """
-    The form of a report that is asked for; empty for the usual one.
+    The form of a report that is chosen by *flags*; empty for the default.
 
     Raises:
-        BadInput: If more than one is asked for.
+        BadInput: If more than one is chosen.
     """
-    chosen = [name for name, is_asked in asked.items() if is_asked]
+    chosen = [name for name, is_set in flags.items() if is_set]
     if len(chosen) > 1:
         source = " and ".join(f"--{name}" for name in chosen)
         raise BadInput(source=source, reason="choose one", hint="Leave one out.")
     return "".join(chosen)
 
 
-# --- what plans a sweep
+# --- options of sweeps
 
 
 def _valued(flag: str, metavar: str, read: Reader, text: str, default: str = "") -> Any:
@@ -393,7 +391,7 @@ def _switch(text: str, default: str) -> Any:
     """
     The annotation of a flag that may be left out.
 
-    It has a negative form, so that a sweep file that sets it can be overruled.
+    It has a negative form, to overrule a sweep file that sets it.
     """
     return Annotated[bool | None, typer.Option(help=text, show_default=default)]
 
@@ -401,9 +399,7 @@ def _switch(text: str, default: str) -> Any:
 SWEEP_OPTIONS = {
     "sweep": Annotated[
         str | None,
-        argument(
-            "SWEEP", "A sweep file, by name or path, or a run folder to go on with."
-        ),
+        argument("SWEEP", "A sweep file, by name or path, or a run folder to resume."),
     ],
     "corpus": _valued(
         "--corpus",
@@ -425,7 +421,7 @@ SWEEP_OPTIONS = {
         "--pairs",
         "LIST",
         words,
-        "Pairs in place of a grid: f16/f16,q8_0/q8_0,q8_0/q4_0.",
+        "Pairs instead of a grid: f16/f16,q8_0/q8_0,q8_0/q4_0.",
     ),
     "same": _switch("K and V have the same type in every pair.", "no-same"),
     "k_types": _valued("--k-types", "LIST", words, "Cache types of K alone."),
@@ -434,14 +430,14 @@ SWEEP_OPTIONS = {
         "--probe",
         "LIST",
         words,
-        "What to measure: {probes}.",
+        "Probes, separated by commas: {probes}.",
         "recall",
     ),
     "contexts": _valued(
         "--context",
         "LIST",
         context_list,
-        "Context sizes in tokens, each a grid of its own.",
+        "Context sizes in tokens; a grid for each.",
         "16384, or what the weights were trained for",
     ),
     "rotation": _valued(
@@ -455,17 +451,18 @@ SWEEP_OPTIONS = {
         "--prompt-form",
         "FORM",
         _prompt_form,
-        "How a function is asked for: chat or completion.",
+        "Form of the prompts: chat or completion.",
         "chat where the weights have a template",
     ),
     "prefill_no_think": _switch(
-        "Begin answers with an empty thought, for models that think anyway.", "no"
+        "Begin answers with an empty thought, for models that always think.", "no"
     ),
     "fit": _switch(
-        "Trim a corpus that is longer than the context, or refuse it.", "fit"
+        "Trim a corpus that is longer than the context, instead of refusing it.",
+        "fit",
     ),
     "skip_fallback": _switch(
-        "End a cell before it is measured if attention leaves the GPU.", "no"
+        "Stop a cell before it is measured if attention leaves the GPU.", "no"
     ),
     "seed": Annotated[
         int | None,
@@ -479,22 +476,22 @@ SWEEP_OPTIONS = {
         "--devices",
         "LIST",
         words,
-        "Accelerators by number; a cell on each at the same time: 0,1,2,3.",
+        "Accelerators by number, 0,1,2,3, each with a cell at the same time.",
         "one cell at a time, on all",
     ),
     "workers": _valued(
         "--workers",
         "N",
         whole_number,
-        "Cells at the same time on the CPU; its cores are divided.",
+        "Number of cells at the same time on the CPU, which divide its cores.",
         "1",
     ),
     "shard": _valued(
         "--shard",
         "I/N",
         _share,
-        "Measure one of N shares; others may use the same folder.",
-        "that of a SLURM array's task, else all",
+        "Measure share I of N; other shares may use the same folder.",
+        "that of the SLURM array task, else all",
     ),
     "llama_server": ServerOption,
     "out": _valued("--out", "FOLDER", path, "Folder of all run folders.", str(RUNS)),
@@ -508,8 +505,8 @@ All but ``sweep`` give the field of that name to a `Request` or an `Execution`.
 
 GROUPS = {
     "What to sweep": (
-        *("models", "types", "corpus", "contexts", "k_types", "v_types", "engine"),
-        *("rotation", "fit", "seed", "out"),
+        *("models", "types", "pairs", "same", "corpus", "contexts", "k_types"),
+        *("v_types", "engine", "rotation", "fit", "seed", "out"),
     ),
     "What to measure": (
         *("probes", "decide", "prompt_form", "prefill_no_think", "skip_fallback"),
@@ -517,17 +514,9 @@ GROUPS = {
     "llama.cpp": ("llama_server",),
     "Several devices": ("devices", "workers", "shard"),
     "SLURM": ("tasks", "gpus", "cpus", "sbatch", "script", "send"),
-    "When to stop, and what to answer": (
-        *(
-            "retry_failed",
-            "more",
-            "budget",
-            "wait",
-            "calibration",
-            "max_loss",
-            "max_lost",
-        ),
-        *("max_eval_lost", "max_memory", "at", "help"),
+    "When to stop, and limits of the verdict": (
+        *("retry_failed", "more", "budget", "wait", "calibration", "max_loss"),
+        *("max_lost", "max_eval_lost", "max_memory", "at", "help"),
     ),
 }
 """
@@ -542,7 +531,7 @@ TITLES = {
     "command": "Other servers, started by a command",
     "endpoint": "Other servers that are running",
 }
-"""What groups of probes and engines are called, if not after their name."""
+"""Titles of the groups of probes and engines that differ from their names."""
 
 
 class SweepCommand(TyperCommand):
@@ -559,7 +548,8 @@ class SweepCommand(TyperCommand):
 
         shared = _params(SWEEP_OPTIONS | _options_of_settings())
         (probes,) = (param for param in shared if param.name == "probes")
-        probes.help = probes.help.format(probes=", ".join(PROBES))
+        known = (f"{probe.name} ({probe.purpose})" for probe in PROBES.values())
+        probes.help = probes.help.format(probes=", ".join(known))
         return [*shared, *super().get_params(ctx)]
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
@@ -572,10 +562,8 @@ class SweepCommand(TyperCommand):
         except USAGE_ERROR as error:
             _refuse_server_args(getattr(error, "option_name", ""), ours)
             raise
-        own = {param.name for param in self.params}
-        given = {
-            name: ctx.params.pop(name) for name in ctx.params.keys() - own - {"help"}
-        }
+        of_command = {"help", *(param.name for param in self.params)}
+        given = {name: ctx.params.pop(name) for name in ctx.params.keys() - of_command}
         if not ctx.resilient_parsing:
             given["server_args"] = theirs or None
             ctx.obj = request_of(
@@ -601,7 +589,7 @@ class SweepCommand(TyperCommand):
 
 
 class TranscriptCommand(SweepCommand):
-    """One that takes a file of conversations in the place of a sweep file."""
+    """A command with a file of conversations in place of a sweep file."""
 
     def get_params(self, ctx: Any) -> list[Any]:
         """As of `SweepCommand`."""
@@ -610,7 +598,7 @@ class TranscriptCommand(SweepCommand):
         (taken,) = _params({name: file})
         taken.required = True
         others = super().get_params(ctx)
-        return [taken, *(each for each in others if each.name not in {name, "sweep"})]
+        return [taken, *(p for p in others if p.name not in {name, "sweep"})]
 
 
 def _grouped(params: Iterable[Any], ctx: Any) -> dict[str, list[tuple[str, str]]]:
@@ -619,7 +607,7 @@ def _grouped(params: Iterable[Any], ctx: Any) -> dict[str, list[tuple[str, str]]
 
     what, measure, *others = GROUPS
     titles = ["Arguments", what, measure, *map(_title, TABLES), *others]
-    found: dict[str, list[tuple[str, str]]] = {title: [] for title in titles}
+    groups: dict[str, list[tuple[str, str]]] = {title: [] for title in titles}
     known = {name: title for title, names in GROUPS.items() for name in names}
     order = [*known]
     by_name = {param.name: param for param in params}
@@ -627,17 +615,17 @@ def _grouped(params: Iterable[Any], ctx: Any) -> dict[str, list[tuple[str, str]]
         param = by_name[name]
         label, text = param.get_help_record(ctx) or ("", "")
         if param.param_type_name == "argument":
-            found["Arguments"].append((label, text))
+            groups["Arguments"].append((label, text))
         elif "__" in name:
-            for owner, own in _texts_of_owners(name, text).items():
-                found[_title(owner)].append((label, own))
+            for owner, description in _texts_of_owners(name, text).items():
+                groups[_title(owner)].append((label, description))
         else:
-            found[known.get(name, what)].append((label, text))
-    return {title: rows for title, rows in found.items() if rows}
+            groups[known[name]].append((label, text))
+    return {title: rows for title, rows in groups.items() if rows}
 
 
 def _title(table: str) -> str:
-    """What the group of a probe or an engine is called, and how it is asked for."""
+    """The title of the group of a probe or an engine, with the option for it."""
     from codeneedle.probes import PROBES
 
     taken_by = f"--{'probe' if table in PROBES else 'engine'} {table}"
@@ -683,21 +671,21 @@ def _options_of_settings() -> dict[str, Any]:
     Annotations by ``probe__field``, as settings of probes and engines describe them.
 
     They are read as texts; `sweep.request.overruled` checks and converts them. An
-    option of several is called after all of them, and described by each.
+    option of several owners has the names of all, and the descriptions of each.
     """
     from msgspec.structs import fields
 
     from codeneedle.sweep.request import TABLES
 
-    found: dict[str, list[tuple[str, Any]]] = {}
-    for name, kind in TABLES.items():
+    by_flag: dict[str, dict[str, Any]] = {}
+    for table, kind in TABLES.items():
         for field in fields(kind):
             (described,) = field.type.__metadata__
-            owner = (f"{name}__{field.name}", described)
-            found.setdefault(described.extra["option"], []).append(owner)
+            owners = by_flag.setdefault(described.extra["option"], {})
+            owners[f"{table}__{field.name}"] = described
     return {
-        "__".join(own for own, _ in owners): _of_settings([each for _, each in owners])
-        for owners in found.values()
+        "__".join(owners): _of_settings(list(owners.values()))
+        for owners in by_flag.values()
     }
 
 
@@ -722,17 +710,17 @@ def _joined(glue: str, texts: Iterable[str | None]) -> str:
 
 def _refuse_server_args(unknown: str, given: Sequence[str]) -> None:
     """Stop at an *unknown* short option with the place for those of llama-server."""
-    found = [each for each in given if unknown and each.startswith(unknown)]
-    if not found or unknown.startswith("--"):
+    if not unknown or unknown.startswith("--"):
         return
-    at = given.index(found[0])
-    value = [each for each in given[at + 1 : at + 2] if not each.startswith("-")]
-    raise BadInput(
-        source=found[0],
-        reason="is no option of codeneedle",
-        hint="Arguments of llama-server come after --: codeneedle sweep ... -- "
-        + " ".join([found[0], *value]),
-    )
+    for at, option in enumerate(given):
+        if option.startswith(unknown):
+            value = [text for text in given[at + 1 : at + 2] if text[:1] != "-"]
+            raise BadInput(
+                source=option,
+                reason="is no option of codeneedle",
+                hint="Arguments of llama-server come after --: codeneedle sweep ... -- "
+                + " ".join([option, *value]),
+            )
 
 
 def _refuse_lost_folder() -> None:
@@ -770,18 +758,19 @@ def request_of(
     given: Mapping[str, Any], *, decide: bool | None = None
 ) -> "tuple[Request, Execution]":
     """
-    What the *given* values of options ask for, by name, and what the command uses.
+    The request and the execution by the *given* values of options.
 
-    What is not given is taken from the sweep file or run folder that is named, if one
-    is; what neither says, from the environment.
+    Other values come from the sweep file or run folder, if one is named, then from the
+    environment.
 
     Args:
         given: By name of an option of `SWEEP_OPTIONS` or `_options_of_settings`.
-        decide: Whether a probe screens for others; None for what the sweep file says.
+        decide: Whether a probe screens for others; None for the value of the sweep
+            file.
 
     Raises:
-        RequestError: If the sweep file is unknown or wrong, or if an option is given
-            that belongs to a probe or an engine that is not asked for.
+        RequestError: If the sweep file is unknown or wrong, or if an option belongs to
+            a probe or an engine that is not used.
     """
     from msgspec.structs import replace
 
@@ -840,16 +829,16 @@ def _owner(name: str, used: Sequence[str]) -> tuple[str, str]:
 
     parts = name.split("__")
     owners = list(zip(parts[::2], parts[1::2], strict=True))
-    asked = [owner for owner in owners if owner[0] in used]
-    if len(asked) > 1:
+    takers = [owner for owner in owners if owner[0] in used]
+    if len(takers) > 1:
         raise BadInput(
-            source=f"--{asked[0][1]}",
-            reason=f"{' and '.join(probe for probe, _ in asked)} both take it",
+            source=f"--{takers[0][1]}",
+            reason=f"{' and '.join(probe for probe, _ in takers)} both take it",
             hint="Sweep one after the other, or write a sweep file with a table for "
             "each.",
         )
-    if not asked:
-        takers = [
+    if not takers:
+        ways = [
             f"--{'probe' if owner in PROBES else 'engine'} {owner}"
             for owner, _ in owners
         ]
@@ -857,7 +846,7 @@ def _owner(name: str, used: Sequence[str]) -> tuple[str, str]:
         option = option_of(TABLES[owner], field).partition("/")[0]
         raise BadInput(
             source=option,
-            reason=f"belongs to {' or '.join(takers)}",
-            hint=f"Add {takers[0]}, or leave {option} out.",
+            reason=f"belongs to {' or '.join(ways)}",
+            hint=f"Add {ways[0]}, or leave {option} out.",
         )
-    return asked[0]
+    return takers[0]

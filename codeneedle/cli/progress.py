@@ -1,4 +1,4 @@
-"""Everything shown on stderr while something runs: a live grid, bars, plain lines."""
+"""Progress on stderr: a live grid, bars, plain lines."""
 
 import contextlib
 import math
@@ -47,10 +47,10 @@ BAR_WIDTH = 60
 """Columns of a bar."""
 
 QUIET_S = 2.0
-"""A task that takes no longer prints no line on how far it is, in seconds."""
+"""A task that takes no longer prints no line, in seconds."""
 
 LINE_EVERY_S = 10.0
-"""Time between two lines of one phase where there is no terminal, in seconds."""
+"""Time between two lines of one phase without a terminal, in seconds."""
 
 Tell = Callable[[str, int, int], None]
 """Takes the phase of a task, how much of it is done, and of how much (0: unknown)."""
@@ -62,14 +62,14 @@ Tell = Callable[[str, int, int], None]
 @contextlib.contextmanager
 def working(console: Console, what: str) -> Iterator[Tell]:
     """
-    Show that a task is running: a spinner on a terminal, else lines now and then.
+    Show that a task is running: a spinner on a terminal, else a line now and then.
 
     Args:
         console: Where to show it.
         what: The task, as a phrase.
 
     Yields:
-        What the task may call to tell how far it is.
+        Takes the progress of the task.
     """
     if not console.is_terminal:
         console.print(f"{what} ...")
@@ -84,7 +84,7 @@ def working(console: Console, what: str) -> Iterator[Tell]:
 @dataclass(slots=True, kw_only=True)
 class PlainLines:
     """
-    Turns calls on how far a task is into lines, not too many of them.
+    Turns the progress of a task into lines, not too many of them.
 
     Attributes:
         show: Takes a line.
@@ -103,7 +103,7 @@ class PlainLines:
     _next: float = 0.0
 
     def tell(self, phase: str, done: int, total: int) -> None:
-        """Take in how far the task is; show a line if it is time for one."""
+        """Take in the progress of the task; show a line if it is time for one."""
         now = self.clock()
         if self._phase is None:
             self._next = now + self.quiet_s
@@ -139,15 +139,15 @@ def ensure_llama(console: Console, *, anyway: bool = False) -> str:
     Raises:
         MachineError: If it cannot be built here.
     """
-    found = None if anyway else _found()
-    if found:
-        return f"{found.server} (from {found.source})"
+    installed = None if anyway else _installed()
+    if installed:
+        return f"{installed.server} (from {installed.source})"
     with unwinding_on_signals(), working(console, "building llama.cpp") as tell:
         folder = build.build(tell)
     return f"{folder / installation.SERVER} (the pinned release)"
 
 
-def _found() -> Tools | None:
+def _installed() -> Tools | None:
     try:
         return installation.find()
     except ToolMissing:
@@ -174,7 +174,7 @@ def ensure_models(console: Console, paths: Iterable[Path | None]) -> None:
 
 
 def say(console: Console, text: str) -> None:
-    """Print lines in bold; indented ones are commands, which are not broken."""
+    """Print lines in bold; indented ones are commands and are not broken."""
     for line in visible_lines(text).splitlines():
         show = console.print if line.startswith(" ") else partial(show_words, console)
         show(Text(line, style="bold"))
@@ -187,7 +187,7 @@ def note_lines(console: Console, lines: Iterable[str]) -> None:
 
 
 def show_words(console: Console, line: Text) -> None:
-    """Print *line*, on a terminal broken between words; in a log it is one line."""
+    """Print *line*: broken between words on a terminal, else as one line."""
     console.print(line, soft_wrap=not console.is_terminal)
 
 
@@ -200,9 +200,9 @@ class RunningCell:
     A cell that is measured now.
 
     Attributes:
-        step: How far its probe is; None before it says.
-        started: When it began, monotonic seconds.
-        since: When it began what it does now, or the first of several steps; likewise.
+        step: Progress of its probe; None before the first step.
+        started: When it began, in monotonic seconds.
+        since: When its present step began, or the first of several steps; likewise.
     """
 
     step: Step | None = None
@@ -211,11 +211,11 @@ class RunningCell:
 
     @property
     def part(self) -> float:
-        """How much of it is done, from 0 to 1."""
+        """The part of it that is done, from 0 to 1."""
         return self.step.part if self.step else 0.0
 
     def note(self, step: Step) -> None:
-        """Take in how far its probe is."""
+        """Take in the progress of its probe."""
         former = self.step
         is_next = former is None or former.total != step.total
         if is_next or (step.total == 1 and former and former.what != step.what):
@@ -223,7 +223,7 @@ class RunningCell:
         self.step = step
 
     def whole_s(self) -> float | None:
-        """Estimated seconds of all of it; None before one of several steps is on."""
+        """Estimated seconds of all of it; None before the first of several steps."""
         if self.step is None or self.step.total == 1 or not self.part:
             return None
         before = self.since - self.started
@@ -236,16 +236,15 @@ class SweepProgress:
     The state of a running sweep, kept up to date by its events.
 
     Attributes:
-        setup: What the records have in common.
+        setup: That of the records.
         pairs: All cells, in running order.
-        probe: Which probe runs; its first metric is shown.
-        records: What is on disk, by pair.
+        probe: The probe that runs; its first metric is shown.
+        records: Those on disk, by pair.
         running: The cells that are measured now, in the order in which they began.
         workers: How many cells are measured at the same time, at most.
-        started: When this command began, monotonic seconds.
+        started: When this command began, in monotonic seconds.
         is_first: Whether to print the description of the run first.
-        cell_s: Seconds that a cell is likely to take, before the first one; None if
-            that is unknown.
+        cell_s: Estimated seconds of a cell, before the first one; None if unknown.
         asked_to_stop: Whether the sweep stops after the current cell; called with each
             frame, as a cell may take minutes without an event.
     """
@@ -274,7 +273,7 @@ class SweepProgress:
             case CellStepped(pair=pair, step=step) if pair in self.running:
                 self.running[pair].note(step)
             case CellEnded(record=record):
-                # Cells of other shares or of a larger grid are told, too.
+                # There are events for cells of other shares and of a larger grid, too.
                 if record.pair in self.pairs:
                     self.records[record.pair] = record
                 self.running.pop(record.pair, None)
@@ -345,7 +344,7 @@ class SweepDisplay:
             self._console.print(rendered([grid(self._progress)]))
 
     def show(self, event: Event) -> None:
-        """Take *event* in; print a line where the grid does not tell it."""
+        """Take in *event*; print a line if the grid does not show it."""
         self._progress.note(event)
         is_new = not self._is_ending and self._progress.asked_to_stop()
         if self._live is None and is_new:
@@ -358,7 +357,7 @@ class SweepDisplay:
 
 
 def opening_lines(progress: SweepProgress) -> list[Text]:
-    """What is about to be measured, on what, and how much is done already."""
+    """The run, the probe, and how many cells are done already."""
     cells = plural(len(progress.pairs), "cell")
     done = f", {progress.done} done already" if progress.done else ""
     phrase = probe_phrase(progress.probe)
@@ -370,7 +369,7 @@ def opening_lines(progress: SweepProgress) -> list[Text]:
 
 
 def probe_phrase(probe: Probe) -> str:
-    """What is measured: ``recall``, or ``recall, the reference once more``."""
+    """The name of *probe* for users: ``recall, the reference once more``."""
     name, _, more = probe.name.partition("_")
     where = "once more" if probe.name.endswith(AGAIN) else "on another device"
     return f"{name}, the reference {where}" if more else name
@@ -380,7 +379,7 @@ def live_view(progress: SweepProgress) -> RenderableType:
     """
     The grid so far, and below it the current cell and the time.
 
-    Of a copy: it is drawn in a thread of its own, while events change *progress*.
+    It draws a copy, in another thread, while events change *progress*.
     """
     records, running = dict(progress.records), dict(progress.running)
     progress = replace(progress, records=records, running=running)
@@ -429,7 +428,7 @@ def status_view(progress: SweepProgress) -> Iterator[RenderableType]:
 
 
 def ending_phrase(progress: SweepProgress) -> Text:
-    """What the first Ctrl-C did, and what the second one would do."""
+    """The effect of the first Ctrl-C, and that of a second one."""
     what = f"ending after {_these(progress)}; Ctrl-C again ends at once"
     return Text(what, style="yellow")
 
@@ -460,7 +459,7 @@ def value_of(metric: Metric, record: CellRecord, setup: Setup) -> float:
 
 
 def _numbers(record: CellRecord, progress: SweepProgress) -> list[str]:
-    """Each metric that has a value, with it: forced recall alone writes no lines."""
+    """The metrics that have a value, with it: forced recall alone writes no lines."""
     values = ((m, value_of(m, record, progress.setup)) for m in progress.metrics)
     return [
         f"{metric.name} {number(value, digits=metric.digits)}"

@@ -1,4 +1,4 @@
-"""The serve command: one cell's server, verified, for whoever asks it by their own."""
+"""The serve command: a verified server of one cell, for clients of the user."""
 
 import shlex
 from pathlib import Path
@@ -21,7 +21,13 @@ POLL_S = 0.5
 """Between two looks at the server."""
 
 
-def serve(pair: Pair, request: Request, execution: Execution, console: Console) -> int:
+def serve(
+    pair: Pair,
+    request: Request,
+    execution: Execution,
+    console: Console,
+    notes: Console,
+) -> int:
     """
     Serve *pair* until the user stops it, and print how programs reach it.
 
@@ -30,15 +36,15 @@ def serve(pair: Pair, request: Request, execution: Execution, console: Console) 
         request: Model, engine and context.
         execution: Which binary.
         console: Where to show the address.
+        notes: Where to show everything else.
 
     Returns:
         The exit code: 0, as the user ends it.
 
     Raises:
-        CodeneedleError: If it does not get ready, is not what was asked for, or ends.
+        CodeneedleError: If it does not get ready, runs something else, or ends.
     """
     request = replace(request, k_types=(pair.k,), v_types=(pair.v,), probes=())
-    notes = Console(stderr=True, highlight=False, soft_wrap=True)
     ensure_models(notes, map(path_of, request.models))
     (plan,) = planned(request, execution)
     plan.engine.require(Ability.ADDRESS)

@@ -21,7 +21,7 @@ from codeneedle.cli.progress import (
     say,
     working,
 )
-from codeneedle.corpora.corpus import load
+from codeneedle.corpora.registry import load
 from codeneedle.errors import BadInput, CodeneedleError
 from codeneedle.grid import RUNS, Pair, most_precise
 from codeneedle.models.pretrained import path_of

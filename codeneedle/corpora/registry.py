@@ -1,4 +1,4 @@
-"""Finds corpora by name: built-in ones, and files in the folder ``corpora``."""
+"""Finds and loads corpora by name or path: built-in ones, corpus and source files."""
 
 import contextlib
 import importlib.metadata
@@ -7,15 +7,24 @@ import os
 import platform
 import re
 import tomllib
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import asdict, dataclass, fields
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import msgspec
 
-from codeneedle.corpora import languages, reading
-from codeneedle.corpora.random_bodies import MINI, SHORT, Knobs, is_generated, text_of
+from codeneedle.corpora import languages, needles, reading
+from codeneedle.corpora.corpus import Corpus, Kind, longest
+from codeneedle.corpora.needles import FORCED_LINES
+from codeneedle.corpora.random_bodies import (
+    HEADER,
+    MINI,
+    SHORT,
+    Knobs,
+    is_generated,
+    text_of,
+)
 from codeneedle.corpora.reading import JoinedText, Source
 from codeneedle.errors import (
     BadInput,
@@ -32,9 +41,6 @@ FOLDER = Path("corpora")
 
 NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
 """Valid names of corpora, which are never paths."""
-
-Kind = Literal["incompressible", "unseen", "memorised"]
-"""What a model knows of a text beforehand: nothing, its language, all of it."""
 
 MAX_CORPUS_FILE_BYTES = 1_000_000
 """Largest corpus file; one with a hundred names has 5 KB."""
@@ -239,35 +245,6 @@ class Named(NamedTuple):
     kind: str
 
 
-def names_in(folder: Path) -> Iterator[Named]:
-    """The corpus files and source files in *folder*, including invalid ones."""
-    if not folder.is_dir():
-        return
-    for path in sorted(folder.iterdir()):
-        if not (NAME.fullmatch(path.stem) and path.is_file()):
-            continue
-        if path.suffix == ".toml":
-            yield Named(slug(path.stem), *_origin_and_kind(path))
-        elif path.suffix in languages.suffixes():
-            yield Named(slug(path.stem), str(path), _kind_of_file(path))
-
-
-def _origin_and_kind(path: Path) -> tuple[str, str]:
-    """Origin and kind of a corpus file; of an invalid one, the error."""
-    try:
-        read = read_corpus_file(path)
-    except RequestError as error:
-        return str(error), "-"
-    return read.origin(path), read.known_kind
-
-
-def _kind_of_file(path: Path) -> Kind:
-    with contextlib.suppress(OSError):  # reported when it is loaded
-        if is_generated(path):
-            return "incompressible"
-    return "unseen"
-
-
 def slug(name: str) -> str:
     """*name* as a valid folder name in lower case, never empty."""
     safe = re.sub(r"[^a-z0-9_.-]+", "-", name.lower())[:80].strip(".-")
@@ -377,3 +354,182 @@ def generated_path(knobs: Knobs, out: Path | None = None) -> Path:
             hint=f"Choose another name, such as --out {default}",
         )
     return path
+
+
+# --- loading
+
+
+def load(name_or_path: str, *, folder: Path = FOLDER) -> Corpus:
+    """
+    The corpus of a name or a path.
+
+    A name is, in this order, that of a corpus file ``NAME.toml`` in *folder*, of a
+    source file ``NAME.py`` (or any known suffix) in it, of a built-in corpus. Other
+    texts are paths of files, folders or corpus files, after which the corpus is named.
+
+    Args:
+        name_or_path: As the user wrote it.
+        folder: Folder of named corpora.
+
+    Raises:
+        UnknownName: If there is no such name.
+        BadInput: If the path leads nowhere, or the text cannot be read or holds no
+            function that can be a needle.
+    """
+    if is_name(name_or_path, folder):
+        file = _file_of(name_or_path, folder)
+        if file is not None:
+            return _from_file(file, name=slug(name_or_path))
+        built_in = BUILT_IN[name_or_path]
+        text = reading.joined([built_in.source()])
+        origin, kind = built_in.origin(), built_in.kind
+        return _corpus(text, name=name_or_path, origin=origin, kind=kind)
+    path = expanded(name_or_path)
+    is_path = any(separator in name_or_path for separator in "/\\")
+    # Not exists(): a link that leads nowhere has an error of its own.
+    if is_path or (name_or_path and os.path.lexists(path)):
+        return _from_path(path)
+    known = [named.name for named in names(folder)]
+    raise UnknownName(kind="corpus", name=name_or_path, known=known)
+
+
+def is_name(name_or_path: str, folder: Path = FOLDER) -> bool:
+    """Whether a corpus has that name."""
+    can_be = NAME.fullmatch(name_or_path)
+    is_known = name_or_path in BUILT_IN
+    return bool(can_be and (is_known or _file_of(name_or_path, folder)))
+
+
+def names(folder: Path = FOLDER) -> list[Named]:
+    """All named corpora: those in *folder*, then the built-in ones."""
+    listed = {named.name: named for named in _names_in(folder)}
+    for name, built_in in BUILT_IN.items():
+        listed.setdefault(name, Named(name, built_in.origin(), built_in.kind))
+    return list(listed.values())
+
+
+def _names_in(folder: Path) -> Iterator[Named]:
+    """The corpus files and source files in *folder*, including invalid ones."""
+    if not folder.is_dir():
+        return
+    for path in sorted(folder.iterdir()):
+        if not (NAME.fullmatch(path.stem) and path.is_file()):
+            continue
+        if path.suffix == ".toml":
+            yield Named(slug(path.stem), *_origin_and_kind(path))
+        elif path.suffix in languages.suffixes():
+            yield Named(slug(path.stem), str(path), _kind_of_file(path))
+
+
+def _origin_and_kind(path: Path) -> tuple[str, str]:
+    """Origin and kind of a corpus file; of an invalid one, the error."""
+    try:
+        read = read_corpus_file(path)
+    except RequestError as error:
+        return str(error), "-"
+    return read.origin(path), read.known_kind
+
+
+def _kind_of_file(path: Path) -> Kind:
+    with contextlib.suppress(OSError):  # reported when it is loaded
+        if is_generated(path):
+            return "incompressible"
+    return "unseen"
+
+
+def _file_of(name: str, folder: Path) -> Path | None:
+    for suffix in (".toml", *languages.suffixes()):
+        path = folder / f"{name}{suffix}"
+        if os.path.isfile(path):  # noqa: PTH113 - False for what cannot be a name
+            return path
+    return None
+
+
+def _from_path(path: Path) -> Corpus:
+    if not reading.is_file_or_folder(path):
+        raise reading.unusable(path)
+    name = slug(Path(os.path.abspath(path)).name)  # noqa: PTH100 - keeps links' names
+    if path.is_file():
+        return _from_file(path, name=name)
+    read = reading.read_files(reading.files_in(path), root=path)
+    label = visible(str(path))
+    origin = f"{label}, files: {read.files}" if read.files else label
+    return _corpus(read, name=name, origin=origin, kind="unseen")
+
+
+def _from_file(path: Path, *, name: str) -> Corpus:
+    if path.suffix.lower() == ".toml":
+        return _from_corpus_file(path, name=name.removesuffix(".toml"))
+    label = visible(str(path))
+    languages.of_suffix(path.suffix, source=label)
+    text = reading.read_text(path, label=label)
+    kind: Kind = "incompressible" if text.startswith(HEADER) else "unseen"
+    source = Source(label=visible(path.name), suffix=path.suffix, text=text)
+    return _corpus(reading.joined([source]), name=name, origin=label, kind=kind)
+
+
+def _from_corpus_file(path: Path, *, name: str) -> Corpus:
+    described = read_corpus_file(path)
+    read = read_named(described, file=path)
+    origin, kind = described.origin(path), described.known_kind
+    whole = replace(
+        _corpus(read, name=name, origin=origin, kind=kind),
+        sample_k=described.sample_k,
+        sample_seed=described.sample_seed,
+    )
+    limit = described.limit_bytes
+    if limit is None or whole.size_bytes <= limit:
+        return whole
+    shorter = longest(whole, lambda text: len(text.encode()) <= limit)
+    if shorter is None:
+        raise BadInput(
+            source=f"corpus {name}",
+            reason="no part of it that holds a function to ask for is short enough",
+            hint=f"Raise limit_bytes in {path}.",
+        )
+    return shorter
+
+
+def _corpus(read: JoinedText, *, name: str, origin: str, kind: Kind) -> Corpus:
+    if not read.files:
+        reason = _why_no_text(read.left_out)
+        hint = "Choose a readable file of source code."
+        raise BadInput(source=origin, reason=reason, hint=hint)
+    functions = needles.eligible(read.text, read.functions)
+    if not functions:
+        raise _nothing_to_ask(read, name=name)
+    return Corpus(
+        name=name,
+        text=read.text,
+        origin=origin,
+        kind=kind,
+        functions=tuple(functions),
+        cuts=tuple(needles.cut_points(read.functions)),
+        skipped=read.left_out,
+        checks=read.checks,
+    )
+
+
+def _why_no_text(left_out: Sequence[tuple[str, str]]) -> str:
+    if left_out:
+        label, reason = left_out[0]
+        return f"holds nothing that can be read: {label}: {reason}"
+    return "holds no source file in a known language"
+
+
+def _nothing_to_ask(read: JoinedText, *, name: str) -> BadInput:
+    count = len(read.functions)
+    lines = max((function.content_lines for function in read.functions), default=0)
+    if read.left_out and not lines:
+        label, reason = read.left_out[0]
+        hint = f"Not all could be read. {label}: {reason}."
+    elif lines < FORCED_LINES:
+        hint = f"Add code whose functions have {FORCED_LINES} such lines or more."
+    else:
+        hint = "No long function has a signature that occurs in the text just once."
+    return BadInput(
+        source=f"corpus {name}",
+        reason=f"no function to ask for: of {count} found, the longest has {lines}"
+        " body lines that are not blank",
+        hint=hint,
+    )

@@ -222,15 +222,19 @@ def _error(metric: Metric, record: CellRecord, units: Sequence[float], n: int) -
     """
     Standard error of the value of a cell, which has *n* observations.
 
-    As its tool reports it, else that of the mean over *units*: sd / sqrt(units).
+    As its tool reports it, else that of the mean over *units*.
     """
     if metric.error:
         reported = metric.error(record)
         return math.nan if reported is None else reported
-    if len(units) < 2:  # noqa: PLR2004 - no spread
+    return standard_error(units) * (n if metric.is_sum else 1)
+
+
+def standard_error(values: Sequence[float]) -> float:
+    """Of the mean of *values*: sd / sqrt(n); NaN without two of them."""
+    if len(values) < 2:  # noqa: PLR2004 - no spread
         return math.nan
-    of_mean = statistics.stdev(units) / math.sqrt(len(units))
-    return of_mean * n if metric.is_sum else of_mean
+    return statistics.stdev(values) / math.sqrt(len(values))
 
 
 def _by_pair(records: Iterable[CellRecord]) -> dict[Pair, CellRecord]:

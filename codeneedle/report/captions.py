@@ -1,7 +1,8 @@
 """Captions: what a run was measured on, and what marks and words in a grid mean."""
 
 import math
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Hashable, Iterable, Iterator, Sequence
+from typing import TypeVar
 
 from codeneedle.errors import NothingToShow
 from codeneedle.grid import Pair, most_precise
@@ -20,6 +21,8 @@ from codeneedle.text import (
 )
 
 _SHORT_HASH = 8
+
+_Key = TypeVar("_Key", bound=Hashable)
 
 
 def names_of(runs: Sequence[Run]) -> list[str]:
@@ -180,21 +183,31 @@ def cell_word(cell: frames.Cell) -> str:
 
 
 ERROR_ENTRY = ("±", "standard error")
-"""In legends of what `with_error` shows."""
+"""In legends of what `value_text` shows."""
 
 
 def shows_errors(cells: Iterable[Cell], metric: Metric) -> bool:
-    """Whether `with_error` shows any."""
+    """Whether `value_text` shows any."""
     return metric.shows_error and any(math.isfinite(cell.error) for cell in cells)
 
 
-def with_error(cell: Cell, metric: Metric, *, digits: int | None = None) -> str:
-    """``16.52``, or ``16.52±0.31`` of metrics whose error is worth showing."""
-    places = metric.digits if digits is None else digits
-    shown = number(cell.value, digits=places)
-    if not metric.shows_error or not math.isfinite(cell.error):
+def with_error(
+    value: float, error: float | None, *, digits: int, mark: str = "±"
+) -> str:
+    """``16.52±0.31``; ``16.52`` where the *error* is unknown."""
+    shown = number(value, digits=digits)
+    if error is None or not math.isfinite(error):
         return shown
-    return f"{shown}±{number(cell.error, digits=places)}"
+    return f"{shown}{mark}{number(error, digits=digits)}"
+
+
+def value_text(
+    cell: Cell, metric: Metric, *, digits: int | None = None, mark: str = "±"
+) -> str:
+    """The value of *cell*, `with_error` of metrics whose error is worth showing."""
+    places = metric.digits if digits is None else digits
+    error = cell.error if metric.shows_error else None
+    return with_error(cell.value, error, digits=places, mark=mark)
 
 
 def described(metric: Metric) -> str:
@@ -292,12 +305,21 @@ def reference_note(cells: Cells) -> str:
 
 def _failure_entries(cells: Cells) -> Iterator[tuple[str, str]]:
     """One entry per status and reason: the word, the pairs, and the reason."""
-    failed: dict[tuple[str, str], list[Pair]] = {}
-    for cell in cells:
-        if cell.status not in {Status.FINISHED, frames.NOT_RUN}:
-            failed.setdefault((cell.status, cell.reason), []).append(cell.pair)
+    failed = pairs_by(
+        ((cell.status, cell.reason), cell.pair)
+        for cell in cells
+        if cell.status not in {Status.FINISHED, frames.NOT_RUN}
+    )
     for (status, reason), pairs in failed.items():
         yield status_word(status), failure_phrase(pairs, status, reason)
+
+
+def pairs_by(keyed: Iterable[tuple[_Key, Pair]]) -> dict[_Key, list[Pair]]:
+    """The pairs of each key, each once, in order."""
+    by_key: dict[_Key, dict[Pair, None]] = {}
+    for key, pair in keyed:
+        by_key.setdefault(key, {})[pair] = None
+    return {key: list(pairs) for key, pairs in by_key.items()}
 
 
 def failure_phrase(pairs: Sequence[Pair], status: str, reason: str) -> str:

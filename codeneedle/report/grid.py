@@ -131,7 +131,7 @@ def values(cells: Cells, metric: Metric) -> Grid:
 
 
 def _shown(metric: Metric, scale: Scale, cell: Cell, *, is_reference: bool) -> Text:
-    value = captions.with_error(cell, metric)
+    value = captions.value_text(cell, metric)
     # The blank aligns the digits of a column.
     mark = REFERENCE_MARK if is_reference else " "
     text = (value if cell.has_value else cell_word(cell)) + mark

@@ -468,9 +468,9 @@ def _squares(
     """*values*, in the order of *cells*, as rows of squares."""
     flat = []
     for value, cell in zip(values, cells, strict=True):
-        label = number(value, digits=metric.digits, sign=sign)
-        if metric.shows_error and math.isfinite(cell.error) and not sign:
-            label += f"\n±{number(cell.error, digits=metric.digits)}"
+        label = captions.value_text(cell, metric, mark="\n±")
+        if sign:
+            label = number(value, digits=metric.digits, sign=True)
         missing = "" if cell.is_hole else "not run"
         word = status_word(cell.status) if cell.status else missing
         flat.append(
@@ -487,12 +487,12 @@ def better(metric: Metric) -> str:
 
 def run_facts(run: Run) -> tuple[str, ...]:
     """What *run* was measured on, a line each."""
-    said, engine = dict(captions.facts(run)), run.setup.engine
+    facts, engine = dict(captions.facts(run)), run.setup.engine
     return (
-        visible(f"{run.name}  |  {said['model']}  |  context {said['context']}"),
-        said["corpus"],
+        visible(f"{run.name}  |  {facts['model']}  |  context {facts['context']}"),
+        facts["corpus"],
         *(f"{name}: {phrase}" for name, phrase in captions.probe_settings(run)),
-        f"{engine} {said[engine]}  |  {said['machine']}  |  {said['date']}",
+        f"{engine} {facts[engine]}  |  {facts['machine']}  |  {facts['date']}",
     )
 
 

@@ -118,10 +118,7 @@ def _figures(statistics: Statistics) -> list[str]:
 
 
 def _estimate(each: Estimate, digits: int) -> str:
-    shown = number(each.value, digits=digits)
-    if each.error is None:
-        return shown
-    return f"{shown} ± {number(each.error, digits=digits)}"
+    return captions.with_error(each.value, each.error, digits=digits, mark=" ± ")
 
 
 def ppl_difference(statistics: Statistics) -> Estimate:

@@ -172,7 +172,7 @@ function showAnswer() {
   const of = pairs[byId("answer-pair").value];
   if (!of) return;
   const chosen = byId("answer-function").value;
-  options("answer-function", order.filter((name) => of[name]).map((name) => [name, `${name}: ${of[name].error || of[name].said}`]));
+  options("answer-function", order.filter((name) => of[name]).map((name) => [name, `${name}: ${of[name].error || of[name].outcome}`]));
   const answer = of[byId("answer-function").value] ?? of[chosen];
   if (!answer) return;
   const whole = answer.isRight && !answer.rows.length;

@@ -14,8 +14,8 @@ from plotly.offline import get_plotlyjs
 
 from codeneedle.document import Document, Facts, Lines
 from codeneedle.grid import Pair
-from codeneedle.models.gguf import Weights
 from codeneedle.models.kv_cache import kv_bytes, usual_contexts
+from codeneedle.models.weights import Weights
 from codeneedle.probes import PROBES, frames
 from codeneedle.probes.answers import Answer
 from codeneedle.probes.metrics import LossKind
@@ -272,7 +272,7 @@ def _answers(by_pair: Answers) -> dict[str, Any]:
         if left < 0:
             left_out, rows = left_out + 1, []
         pairs.setdefault(visible(str(pair)), {})[visible(answer.name)] = {
-            "said": visible(answer.outcome),
+            "outcome": visible(answer.outcome),
             "isRight": answer.right == 1,
             "error": visible(answer.error),
             "rows": rows,

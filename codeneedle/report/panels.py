@@ -83,11 +83,6 @@ class Panel:
     whole: Spot
     not_asked: Mapping[int, str] = field(default_factory=dict)
 
-    @property
-    def has_spots(self) -> bool:
-        """Whether there is anything to show."""
-        return bool(self.spots)
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Panels:
@@ -363,7 +358,7 @@ def _legend() -> list[Text]:
 def _panel_text(panels: Panels, panel: Panel, *, difference: bool) -> Text:
     """The map of a pair, a line for each depth, all lines as long."""
     mark = REFERENCE_MARK if panel.pair == panels.reference else ""
-    if not panel.has_spots:
+    if not panel.spots:
         return Text(status_word(panel.status), style="yellow")
     right, lost, gained, wrong = panel.whole.counts
     if difference:

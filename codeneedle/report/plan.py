@@ -1,11 +1,11 @@
 """The plan of a sweep, and KV memory as predicted and as measured."""
 
-from collections.abc import Iterator, Sequence
+import math
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from codeneedle.document import Document, Facts, Grid, Heading, Lines, Table
 from codeneedle.grid import Pair, precision
-from codeneedle.models.gguf import Weights
 from codeneedle.models.kv_cache import (
     MemoryPlan,
     PairMemory,
@@ -15,17 +15,20 @@ from codeneedle.models.kv_cache import (
     predicted,
     room_of,
 )
+from codeneedle.models.weights import Weights
+from codeneedle.probes.metrics import METRICS, context_of
 from codeneedle.probes.probe import Probe
 from codeneedle.records.record import AGAIN, BadSetup, CellRecord, Run, Setup, Status
 from codeneedle.report.captions import (
     corpus_line,
     engine_line,
     failure_phrase,
+    pairs_by,
     status_word,
 )
 from codeneedle.sweep.plan import Plan
 from codeneedle.system import machine
-from codeneedle.text import NO_VALUE_WORD, duration, mib, plural, size
+from codeneedle.text import NO_VALUE_WORD, duration, mib, number, plural, size
 from codeneedle.verdict.trust import trusted_records
 
 UNKNOWN = "?"
@@ -55,25 +58,15 @@ class Measured:
     Attributes:
         pair: The cache types.
         context: Context of the server or tool, in tokens.
-        k_mib: Size of K, in MiB.
-        v_mib: Size of V, in MiB.
+        sizes_mib: By the name of its metric, each size of memory; NaN if unknown.
         predicted: Predicted sizes of K and V, in MiB; None without a prediction.
-        per_1k_mib: Both for 1,000 tokens of the context, in MiB.
-        compute_mib: Compute buffers, in MiB; None where the log names none.
-        peak_mib: Largest resident size of the process, in MiB; None if unknown.
-        device_mib: Memory held on accelerators, in MiB; None if unknown.
         tolerance_mib: Possible rounding error of K or V.
     """
 
     pair: Pair
     context: int
-    k_mib: float
-    v_mib: float
+    sizes_mib: Mapping[str, float]
     predicted: tuple[float, float] | None
-    per_1k_mib: float
-    compute_mib: float | None
-    peak_mib: float | None
-    device_mib: float | None
     tolerance_mib: float
 
     @property
@@ -83,8 +76,8 @@ class Measured:
             return False, False
         k_mib, v_mib = self.predicted
         return (
-            abs(k_mib - self.k_mib) > self.tolerance_mib,
-            abs(v_mib - self.v_mib) > self.tolerance_mib,
+            abs(k_mib - self.sizes_mib["kv-k"]) > self.tolerance_mib,
+            abs(v_mib - self.sizes_mib["kv-v"]) > self.tolerance_mib,
         )
 
 
@@ -125,7 +118,7 @@ def measured_memory(run: Run, weights: Weights | None) -> Document:
     contexts = sorted({each.context for each in sizes})
     lengths = " or ".join(f"{context:,}" for context in contexts)
     where = f", context {lengths} tokens" if sizes else ""
-    on_device = any(each.device_mib is not None for each in sizes)
+    on_device = any(math.isfinite(each.sizes_mib["device"]) for each in sizes)
     yield Heading(f"{run.name}: measured memory, MiB{where}")
     yield Table(
         ["K/V", *HEADINGS, *(["device"] if on_device else [])],
@@ -145,7 +138,7 @@ def measured(run: Run, weights: Weights | None) -> list[Measured]:
         if known is None or _rank(record) > _rank(known):
             chosen[record.pair] = record
     ordered = sorted(chosen.values(), key=_precision)
-    return [_measured(record, weights) for record in ordered]
+    return [_measured(record, run.setup, weights) for record in ordered]
 
 
 def _precision(record: CellRecord) -> tuple[float, ...]:
@@ -155,66 +148,57 @@ def _precision(record: CellRecord) -> tuple[float, ...]:
 def _left_out(run: Run) -> Iterator[str]:
     """The pairs without a finished record, with their status and reason."""
     finished = {record.pair for record in run.records if record.has_numbers}
-    failed: dict[tuple[str, str], list[Pair]] = {}
-    for record in sorted(run.records, key=_precision):
-        if record.pair not in finished:
-            pairs = failed.setdefault((record.status.value, record.reason), [])
-            if record.pair not in pairs:
-                pairs.append(record.pair)
+    failed = pairs_by(
+        ((record.status.value, record.reason), record.pair)
+        for record in sorted(run.records, key=_precision)
+        if record.pair not in finished
+    )
     for (status, reason), pairs in failed.items():
         yield failure_phrase(pairs, status, reason)
 
 
-def _measured(record: CellRecord, weights: Weights | None) -> Measured:
-    buffers = record.effective.kv
-    k_mib = sum(buffer.k_mib for buffer in buffers)
-    v_mib = sum(buffer.v_mib for buffer in buffers)
-    peak, held = record.peak_rss_bytes, record.device_bytes
+def _measured(record: CellRecord, setup: Setup, weights: Weights | None) -> Measured:
     return Measured(
         pair=record.pair,
-        context=_context(record),
-        k_mib=k_mib,
-        v_mib=v_mib,
+        context=context_of(record.effective),
+        sizes_mib={
+            metric.name: next(iter(metric.values(record, setup)), math.nan)
+            for metric in METRICS
+            if metric.group == "memory"
+        },
         predicted=_prediction(record, weights),
-        per_1k_mib=(k_mib + v_mib) / _context(record) * 1000,
-        compute_mib=record.effective.compute_mib,
-        peak_mib=None if peak is None else mib(peak),
-        device_mib=None if held is None else mib(held),
         # Slightly more, because decimal fractions are not exact in binary.
-        tolerance_mib=ROUNDING_MIB * len(buffers) + 1e-6,
+        tolerance_mib=ROUNDING_MIB * len(record.effective.kv) + 1e-6,
     )
 
 
 def _rank(record: CellRecord) -> tuple[bool, int]:
     """Order of the records of a pair: servers before tools, then by context."""
-    return record.peak_rss_bytes is not None, _context(record)
+    return record.peak_rss_bytes is not None, context_of(record.effective)
 
 
 def _prediction(
     record: CellRecord, weights: Weights | None
 ) -> tuple[float, float] | None:
-    parts = weights and kv_parts(weights, record.pair, _context(record))
+    context = context_of(record.effective)
+    parts = weights and kv_parts(weights, record.pair, context)
     return (mib(parts[0]), mib(parts[1])) if parts else None
 
 
-def _context(record: CellRecord) -> int:
-    """The context that was served, or else the longest cache; 1 if unknown."""
-    served = record.effective
-    return served.context or max((each.cells for each in served.kv), default=0) or 1
-
-
 def _measured_row(each: Measured, *, on_device: bool) -> Iterator[str]:
-    predictions = each.predicted or (None, None)
-    sizes = zip((each.k_mib, each.v_mib), predictions, each.differs, strict=True)
+    known, predictions = each.sizes_mib, each.predicted or (None, None)
+    sizes = zip((known["kv-k"], known["kv-v"]), predictions, each.differs, strict=True)
     for size_mib, expected, differs in sizes:
         # The blank aligns the digits of a column; a difference can be in the decimals.
         digits = 2 if differs else _digits(size_mib, 2)
         yield f"{size_mib:,.{digits}f}{DIFFERS_MARK if differs else ' '}"
         yield UNKNOWN if expected is None else f"{expected:,.{digits}f}"
-    yield f"{each.per_1k_mib:.{1 if each.per_1k_mib >= _ONE_DECIMAL_FROM else 3}f}"
-    further = (each.device_mib,) if on_device else ()
-    for rest in (each.compute_mib, each.peak_mib, *further):
-        yield NO_VALUE_WORD if rest is None else f"{rest:,.{_digits(rest, 1)}f}"
+    per_1k = known["kv-per-1k"]
+    yield number(per_1k, digits=1 if per_1k >= _ONE_DECIMAL_FROM else 3)
+    for name in ("compute", "rss", *(["device"] if on_device else [])):
+        rest = known[name]
+        shown = f"{rest:,.{_digits(rest, 1)}f}"
+        yield NO_VALUE_WORD if math.isnan(rest) else shown
 
 
 def _digits(size_mib: float, usual: int) -> int:

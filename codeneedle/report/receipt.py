@@ -29,9 +29,9 @@ from codeneedle.probes import PROBES
 from codeneedle.probes.metrics import LEAST_DIVERGENCE, LossKind, Metric
 from codeneedle.records.comparability import WALL, other_kernels
 from codeneedle.records.record import Json, Run, Setup, Status
-from codeneedle.report.captions import status_word
+from codeneedle.report.captions import status_word, with_error
 from codeneedle.report.table import Column, PairTable, pair_table
-from codeneedle.text import number, plural, visible
+from codeneedle.text import plural, visible
 
 if TYPE_CHECKING:
     from codeneedle.report.llama_form import Dialect
@@ -707,13 +707,10 @@ def _table(group: Mapping[int, Receipt], probe: str, metric: Metric) -> Table:
 
 
 def _value(numbers: PairNumbers | None, at: int, metric: Metric) -> str:
-    if numbers is None or numbers.values[at] is None:
+    value = numbers.values[at] if numbers else None
+    if numbers is None or value is None:
         return status_word(numbers.status if numbers else "")
-    value, error = numbers.values[at], numbers.errors[at]
-    shown = number(value or 0.0, digits=metric.digits)
-    return (
-        shown if error is None else f"{shown} ± {number(error, digits=metric.digits)}"
-    )
+    return with_error(value, numbers.errors[at], digits=metric.digits, mark=" ± ")
 
 
 def _remarks(numbered: Mapping[int, Receipt]) -> Iterator[str]:

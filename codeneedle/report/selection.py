@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from codeneedle.errors import BadInput, UnknownName
 from codeneedle.probes import PROBES
-from codeneedle.probes.frames import cells_frame, of_probe
+from codeneedle.probes.frames import of_probe
 from codeneedle.probes.metrics import Metric
 from codeneedle.probes.probe import Probe
 from codeneedle.records.record import Run
@@ -66,13 +66,7 @@ class Selection:
             metric
             for metric in self.probe.metrics
             if (metric.is_sum and metric.better == "higher") or metric in beside
-            if metric != self.metric and self.has_values(metric)
-        )
-
-    def has_values(self, metric: Metric) -> bool:
-        """Whether any cell of any run has a value: forced recall alone writes none."""
-        return any(
-            cell.has_value for run in self.runs for cell in cells_frame(run, metric)
+            if metric != self.metric and _is_measured(self.probe, metric, self.runs)
         )
 
 
@@ -107,8 +101,10 @@ def select(
         limits=limits,
     )
     if metric is None:
-        beside = tuple(filter(selection.has_values, probe.beside(chosen)))
-        return replace(selection, beside=beside)
+        # Forced recall alone has no values of what is written.
+        beside = probe.beside(chosen)
+        measured = tuple(each for each in beside if _is_measured(probe, each, whole))
+        return replace(selection, beside=measured)
     return selection
 
 
@@ -120,15 +116,9 @@ def default_metric(runs: Sequence[Run]) -> str:
     any value it is the headline of all probes' first.
     """
     for probe in PROBES.values():
-        finished = [
-            (run, record)
-            for run in runs
-            for record in of_probe(run, probe.name).records
-            if record.has_numbers
-        ]
-        firsts = (probe.metrics_of(run.setup)[0] for run, _ in finished)
+        firsts = (probe.metrics_of(run.setup)[0] for run in runs)
         for metric in (*firsts, probe.metrics[0], *_more_metrics(probe, runs)):
-            if any(metric.values(each, run.setup) for run, each in finished):
+            if _is_measured(probe, metric, runs):
                 return metric.name
     return next(iter(PROBES.values())).metrics[0].name
 

@@ -11,13 +11,13 @@ import pandas as pd
 from codeneedle.document import Document, Facts, Heading, Lines, Table
 from codeneedle.errors import NothingToShow, UnknownName
 from codeneedle.grid import Pair, most_precise, most_precise_first
-from codeneedle.probes.frames import OTHER_DEVICE, of_probe
+from codeneedle.probes.frames import OTHER_DEVICE, of_probe, standard_error
 from codeneedle.probes.throughput.metrics import LABELS, crossover, mean_speeds
 from codeneedle.probes.throughput.record import NAME, conditions_of, throughput_of
 from codeneedle.records.record import CellRecord, Run, Status
 from codeneedle.report import captions, data
 from codeneedle.report.captions import status_word
-from codeneedle.text import number, visible
+from codeneedle.text import visible
 
 COLUMNS = ("k", "v", "depth", "speed", "error", "ratio", "compared", "status", "reason")
 """Of the frame, and with the run before them those of CSV."""
@@ -126,19 +126,12 @@ def _rows(
             record.pair.v,
             depth,
             speed,
-            _error(values),
+            standard_error(values),
             speed / base.get(depth, math.nan),
             compared,
             status,
             reason,
         )
-
-
-def _error(values: Sequence[float]) -> float:
-    """Standard error of the mean; NaN of a single value."""
-    if len(values) < 2:  # noqa: PLR2004 - no spread
-        return math.nan
-    return statistics.stdev(values) / math.sqrt(len(values))
 
 
 def speed_tables(runs: Iterable[Run], test: str) -> list[SpeedTable]:
@@ -184,17 +177,14 @@ def legend(table: SpeedTable) -> list[tuple[str, str]]:
         ]
     if table.frame["error"].notna().any():
         entries.append(captions.ERROR_ENTRY)
-    marked: dict[tuple[str, str, str], list[Pair]] = {}
-    for row in table.frame.itertuples():
-        if word := _word(row):
-            phrase = "" if word == ELSEWHERE else str(row.status)
-            pairs = marked.setdefault((word, phrase, str(row.reason)), [])
-            pair = Pair(str(row.k), str(row.v))
-            pairs += [] if pair in pairs else [pair]
-    entries += [
-        (word, captions.failure_phrase(pairs, phrase, reason))
-        for (word, phrase, reason), pairs in marked.items()
-    ]
+    marked = captions.pairs_by(
+        ((word, str(row.status), str(row.reason)), Pair(str(row.k), str(row.v)))
+        for row in table.frame.itertuples()
+        if (word := _word(row))
+    )
+    for (word, status, reason), pairs in marked.items():
+        phrase = "" if word == ELSEWHERE else status
+        entries.append((word, captions.failure_phrase(pairs, phrase, reason)))
     return entries
 
 
@@ -214,9 +204,7 @@ def _text(row: Any, *, has_ratio: bool) -> str:
     """``31.2±0.3 98%``; behind a speed that is not compared, the word that says why."""
     parts = []
     if math.isfinite(row.speed):
-        shown = number(row.speed, digits=1)
-        error = number(row.error, digits=1)
-        parts = [f"{shown}±{error}" if math.isfinite(row.error) else shown]
+        parts = [captions.with_error(row.speed, row.error, digits=1)]
         if has_ratio and math.isfinite(row.ratio):
             parts.append(f"{row.ratio:.0%}")
     return " ".join([*parts, *filter(None, [_word(row)])])

@@ -1,5 +1,6 @@
 """One row per pair with the metrics of all probes, compared with the reference."""
 
+import itertools
 import math
 import shlex
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -320,7 +321,7 @@ def cell_texts(column: Column, pair: Pair) -> tuple[str, str]:
         return captions.cell_word(cell), ""
     digits = 0 if abs(cell.value) >= NO_DECIMALS_FROM else column.metric.digits
     ratio = column.over_reference(pair)
-    shown = captions.with_error(cell, column.metric, digits=digits)
+    shown = captions.value_text(cell, column.metric, digits=digits)
     return shown, _ratio_text(column.metric, ratio)
 
 
@@ -332,13 +333,13 @@ def table_legend(table: PairTable) -> list[tuple[str, str]]:
         entries.append((REFERENCE_MARK, f"the reference, {_safe(table.reference)}"))
     if any(captions.shows_errors(c.cells.values(), c.metric) for c in table.shown):
         entries.append(captions.ERROR_ENTRY)
-    said = set(table.words.values())
+    words = set(table.words.values())
     return [
         *entries,
         *_references(table),
         *_ratios(table),
         *_words(table),
-        *((word, meaning) for word, meaning in MEANINGS.items() if word in said),
+        *((word, meaning) for word, meaning in MEANINGS.items() if word in words),
     ]
 
 
@@ -392,13 +393,12 @@ def _has_ratios(column: Column) -> bool:
 
 def _words(table: PairTable) -> Iterator[tuple[str, str]]:
     """Each word of cells without a value, with pairs and reasons."""
-    failed: dict[tuple[str, str, str], list[Pair]] = {}
-    for pair in table.pairs:
-        for probe in dict.fromkeys(column.probe for column in table.shown):
-            record = table.records.get((pair, probe))
-            if record and not record.has_numbers:
-                key = (probe, record.status.value, record.reason)
-                failed.setdefault(key, []).append(pair)
+    probes = dict.fromkeys(column.probe for column in table.shown)
+    failed = captions.pairs_by(
+        ((probe, record.status.value, record.reason), pair)
+        for pair, probe in itertools.product(table.pairs, probes)
+        if (record := table.records.get((pair, probe))) and not record.has_numbers
+    )
     for (probe, status, reason), pairs in failed.items():
         phrase = captions.failure_phrase(pairs, f"{status} ({probe})", reason)
         yield status_word(status), phrase

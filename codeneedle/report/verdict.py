@@ -12,7 +12,7 @@ from codeneedle.document import Block, Document, Facts, Heading, Lines, Table
 from codeneedle.grid import RUNS, Pair
 from codeneedle.probes.metrics import LossKind, Metric
 from codeneedle.report import captions, data
-from codeneedle.report.captions import REFERENCE_MARK, named_pairs
+from codeneedle.report.captions import REFERENCE_MARK, named_pairs, pairs_by
 from codeneedle.sweep.decide import further, time_s
 from codeneedle.text import (
     NO_VALUE_WORD,
@@ -513,9 +513,8 @@ def _axes(verdict: Verdict) -> Iterator[str]:
 
 def _lengths(verdict: Verdict) -> Iterator[str]:
     """A sentence for each task and length from which on pairs lose its answers."""
-    by_length: dict[tuple[str, int], list[Pair]] = {}
-    for each in verdict.lost_from:
-        by_length.setdefault((each.task, each.length), []).append(each.pair)
+    lost = verdict.lost_from
+    by_length = pairs_by(((each.task, each.length), each.pair) for each in lost)
     for (task, length), pairs in by_length.items():
         share = verdict.limits.phrase(LossKind.ANSWERS, verdict.limits.max_lost)
         yield (
@@ -573,10 +572,7 @@ def _population(verdict: Verdict) -> Iterator[str]:
 
 
 def _troubles(verdict: Verdict) -> Iterator[str]:
-    by_reason: dict[str, list[Pair]] = {}
-    for each in verdict.standings:
-        if each.trouble:
-            by_reason.setdefault(each.trouble, []).append(each.pair)
+    by_reason = pairs_by((e.trouble, e.pair) for e in verdict.standings if e.trouble)
     for reason, pairs in by_reason.items():
         yield f"Not judged: {named_pairs(pairs)}: {visible(reason)}"
 

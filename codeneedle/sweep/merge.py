@@ -35,9 +35,9 @@ class Merged:
     Attributes:
         folder: Where it is now.
         sources: Folders that it was joined of.
-        cells: Which folder holds the record of each cell and probe that is taken.
+        cells: The folder from which the record of each cell and probe is taken.
         records: Those, with empty observations: 10,000 whole ones take gigabytes.
-        compared: Cells that several folders hold, and that say the same in all.
+        compared: How many folders hold a cell, for those that several hold alike.
         left_out: Why a record could not be taken, with its folder, a line each.
     """
 
@@ -58,10 +58,9 @@ def merge(
     """
     Join the runs of the same corpus and model in *sources* below *out*.
 
-    Those are what setups say, whatever folders are called.
-
-    All are checked before the first record is written. A merge that was interrupted
-    goes on where it is called again: what is in *out* counts as a source.
+    Setups name corpus and model, not folders. All are checked before the first record
+    is written. An interrupted merge resumes if it is called again: what is in *out*
+    counts as a source.
 
     Args:
         sources: Run folders, or folders of run folders.
@@ -70,8 +69,8 @@ def merge(
 
     Raises:
         BadInput: If a source holds no run, if only one of several holds a run, if
-            setups differ, if no cell was measured by both of two sources, or if one
-            says something else in each.
+            setups differ, if no cell was measured by both of two sources, or if the
+            observations of one differ.
         FolderUnusable: If *out* cannot be written to.
     """
     runs: dict[Path, list[Store]] = {}
@@ -91,9 +90,9 @@ def merge(
                 hint="Name only folders of runs that are to be joined.",
             )
         checked.append((target, _checked(target, stores, tell)))
-    for target, found in checked:
-        _write(target, found, tell)
-    return [found for _, found in checked]
+    for target, merged in checked:
+        _write(target, merged, tell)
+    return [merged for _, merged in checked]
 
 
 def _runs_in(source: Path) -> list[Store]:
@@ -139,8 +138,8 @@ def _folder(store: Store, out: Path) -> Path:
 def _checked(
     target: Store, stores: Sequence[Store], tell: Callable[[str, int, int], None]
 ) -> Merged:
-    """Which records are taken from where."""
-    found = Merged(
+    """The records to take, and from where."""
+    merged = Merged(
         folder=target.folder, sources=tuple(store.folder for store in stores)
     )
     setups = [_setup(store) for store in stores]
@@ -148,53 +147,53 @@ def _checked(
         _refuse_difference(stores[0], setups[0], store, setup)
     for at, (store, setup) in enumerate(zip(stores, setups, strict=True)):
         tell(f"reading {store.folder}", at, len(stores))
-        before = {probe for _, probe in found.cells}
+        before = {probe for _, probe in merged.cells}
         alone: set[str] = set()
         common: set[str] = set()
         run = Run(name=store.name, setup=setup, records=tuple(store.records()))
         for record in trusted(run).records:
-            is_common = _take(found, store, record)
-            if _says_something(record):
+            is_common = _take(merged, store, record)
+            if _is_comparable(record):
                 (common if is_common else alone).add(record.probe)
         _refuse_unrelated(stores[0], store, (alone - common) & before)
-    return found
+    return merged
 
 
-def _take(found: Merged, store: Store, record: CellRecord) -> bool:
+def _take(merged: Merged, store: Store, record: CellRecord) -> bool:
     """
-    Note where *record* is; whether another folder has it, too, and says the same.
+    Note where *record* is; returns whether another folder has an equal one.
 
-    Of two that say the same, the one with more answers is taken.
+    Of two equal ones, the one with more answers is taken.
 
     Raises:
-        BadInput: If it says something else.
+        BadInput: If their observations differ.
     """
     key = (record.pair, record.probe)
     if record.status is Status.INTERRUPTED:
         if not record.started:  # it could not be read as one of this cell and setup
             what = f"{record.pair}, {record.probe}: {record.reason}"
-            found.left_out.append(f"{store.folder}: {what}")
+            merged.left_out.append(f"{store.folder}: {what}")
         return False
-    if key not in found.cells or not found.records[key].has_numbers:
-        found.cells[key] = store
+    if key not in merged.cells or not merged.records[key].has_numbers:
+        merged.cells[key] = store
         is_empty = record.observation is None
-        found.records[key] = record if is_empty else replace(record, observation={})
+        merged.records[key] = record if is_empty else replace(record, observation={})
         return False
-    if not _says_something(record):
+    if not _is_comparable(record):
         return False
-    other = found.cells[key]
+    other = merged.cells[key]
     former = other.record(*key)
     place = first_other(former.observation, record.observation) if former else ""
     if place:
         raise _unlike(other, store, f"{record.pair}, {record.probe}", place)
     units = PROBES[record.probe].units
     if former is not None and units(record) > units(former):
-        found.cells[key] = store
-    found.compared[key] = found.compared.get(key, 1) + 1
+        merged.cells[key] = store
+    merged.compared[key] = merged.compared.get(key, 1) + 1
     return True
 
 
-def _says_something(record: CellRecord) -> bool:
+def _is_comparable(record: CellRecord) -> bool:
     """Whether its observation has more than times, so that it can be compared."""
     probe = PROBES.get(record.probe)
     return record.has_numbers and probe is not None and not probe.is_timed
@@ -259,7 +258,9 @@ def _comparison(ours: Store, theirs: Store) -> str:
     return visible(shlex.join(["codeneedle", "compare", *folders]))
 
 
-def _write(target: Store, found: Merged, tell: Callable[[str, int, int], None]) -> None:
+def _write(
+    target: Store, merged: Merged, tell: Callable[[str, int, int], None]
+) -> None:
     for folder in (target.folder.parent, target.folder, target.folder / CELLS):
         if folder.is_symlink():
             raise BadInput(
@@ -268,13 +269,13 @@ def _write(target: Store, found: Merged, tell: Callable[[str, int, int], None]) 
                 hint="Put a folder in its place, or choose another with --out.",
             )
     with target.locked():
-        for folder in found.sources:
+        for folder in merged.sources:
             source = Store(folder)
             target.adopt(_setup(source))
             if text := source.sweep_file():
                 keep(decoded(text, source=str(folder / SWEEP)), target)
-        for at, (key, store) in enumerate(found.cells.items()):
-            tell(f"writing {target.folder}", at, len(found.cells))
+        for at, (key, store) in enumerate(merged.cells.items()):
+            tell(f"writing {target.folder}", at, len(merged.cells))
             if store.folder != target.folder.absolute():
                 target.copy(store, *key)
         # Once for all: to wait for each of 10,000 files takes minutes.

@@ -1,5 +1,6 @@
 """From a request to a plan: everything that can fail cheaply fails here."""
 
+import errno
 import math
 import os
 from collections.abc import Callable, Iterator, Sequence
@@ -10,13 +11,13 @@ from typing import Any
 
 from msgspec import structs
 
-from codeneedle.corpora import corpus as corpora
+from codeneedle.corpora import registry
 from codeneedle.corpora.corpus import Corpus
 from codeneedle.engines.engine import Engine, ModelSpec
 from codeneedle.errors import BadInput, FolderUnusable
 from codeneedle.grid import Pair, most_precise, shuffled
 from codeneedle.models import nano, pretrained, weights
-from codeneedle.models.gguf import Weights
+from codeneedle.models.weights import Weights
 from codeneedle.probes import probes_named
 from codeneedle.probes.probe import Outlook, Probe, Work
 from codeneedle.probes.prompts import PromptForm
@@ -59,7 +60,7 @@ class Plan:
         model: Short name of the weights.
         corpus: The text, before fitting.
         context: Context size, in tokens.
-        prompt_form: How needles are asked for.
+        prompt_form: Form of the prompts.
         pairs: The grid, in running order.
         store: Where its records are.
         workers: What measures, side by side.
@@ -120,7 +121,7 @@ class Plan:
 
     @property
     def outlook(self) -> Outlook:
-        """What is known of it without a server."""
+        """What is known of the run without a server."""
         return Outlook(
             corpus=self.corpus,
             context=self.context,
@@ -129,7 +130,7 @@ class Plan:
         )
 
     def work(self, probe: Probe) -> Work | None:
-        """What a cell of *probe* takes, about."""
+        """An estimate of what a cell of *probe* takes."""
         return probe.work(self.request.settings_of(probe), self.outlook)
 
     def cell_s(self, probe: Probe) -> float | None:
@@ -147,7 +148,7 @@ class Plan:
 
     @property
     def tries_reference(self) -> bool:
-        """Whether the grid is long, and its one probe alone could tell anything."""
+        """Whether the grid is long, and has one probe alone."""
         return len(self.pairs) >= TRIED_FROM and not self.probes[1:]
 
     def repeated(self, probe: Probe) -> Pair | None:
@@ -163,7 +164,7 @@ def plan(
     execution: Execution,
     *,
     engine_for: EngineFor,
-    read: Callable[[str], Corpus] = corpora.load,
+    read: Callable[[str], Corpus] = registry.load,
     weights_at: Callable[[Path], Weights] = weights.read_header,
     suited: Callable[[Request], Request] = lambda request: request,
 ) -> Plan:
@@ -173,16 +174,16 @@ def plan(
     The corpus comes last: reading it may take a minute.
 
     Args:
-        page: One page of what a user asked for.
+        page: One page of a request.
         execution: What the command uses.
         engine_for: Makes the engine.
         read: Makes a corpus of its name or path.
-        weights_at: Reads what the model's path leads to.
-        suited: Adds what follows from the engine's settings.
+        weights_at: Reads the weights at a path.
+        suited: Adds what follows from the settings of the engine.
 
     Raises:
-        RequestError: If it can be mended by asking otherwise.
-        MachineError: If this machine cannot do it.
+        RequestError: If another request would work.
+        MachineError: If this machine cannot run it.
     """
     request = suited(page)
     probes = probes_named(request.probes)
@@ -216,7 +217,7 @@ def plan(
 
 
 def chosen_corpus(request: Request) -> str:
-    """The corpus asked for, else one that suits the model."""
+    """The corpus of *request*, else one that suits the model."""
     if request.corpus:
         return request.corpus
     return DEFAULT_CORPUS if request.model else BUILT_IN_CORPUS
@@ -224,10 +225,10 @@ def chosen_corpus(request: Request) -> str:
 
 def chosen_context(request: Request, header: Weights, *, stretched: bool) -> int:
     """
-    The context asked for, else one that suits the model, in tokens.
+    The context of *request*, else one that suits the model, in tokens.
 
     Args:
-        request: What a user asked for.
+        request: One page.
         header: Of the weights.
         stretched: Whether the engine extends the context beyond the training.
 
@@ -269,7 +270,7 @@ def default_form(request: Request, header: Weights) -> PromptForm:
 
 def _checked_form(request: Request, header: Weights) -> PromptForm:
     """
-    The prompt form asked for, else the default.
+    The prompt form of *request*, else the default.
 
     Raises:
         BadInput: If an empty thought is to be prefilled, and nothing thinks in it.
@@ -312,7 +313,7 @@ def _spec(request: Request, header: Weights, form: PromptForm) -> ModelSpec:
 def _workers(
     execution: Execution, spec: ModelSpec, engine_for: EngineFor
 ) -> tuple[tuple[Worker, ...], Worker]:
-    """What measures side by side, and what measures while nobody else computes."""
+    """The workers that measure side by side, and the one that has the machine alone."""
     sites = places(devices=execution.devices, workers=execution.workers)
     workers = tuple(_worker(site, spec, engine_for) for site in sites)
     return workers, _worker(sites[0].alone(), spec, engine_for)
@@ -363,11 +364,11 @@ def _as_engine_can(
 def _pairs(request: Request, execution: Execution, engine: Engine) -> tuple[Pair, ...]:
     """The grid, in running order; types that the engine does not have are refused."""
     types = engine.cache_types()
-    for axis, asked, known in (
+    for axis, names, known in (
         ("K", request.rows, types.k),
         ("V", request.columns, types.v),
     ):
-        for name in asked:
+        for name in names:
             if known and name not in known:
                 raise BadInput(
                     source=f"{axis} type {name}",
@@ -382,20 +383,19 @@ def _pairs(request: Request, execution: Execution, engine: Engine) -> tuple[Pair
 
 def _kept(page: Request, request: Request, context: int, form: PromptForm) -> Request:
     """
-    What the run folder of *page* keeps: what was chosen for it as well, and paths that
-    lead there from any folder.
+    The request that the run folder keeps: with all that was chosen, and absolute paths.
 
     Args:
-        page: As the user asked for it.
+        page: As the user wrote it.
         request: As it suits the engine.
         context: In tokens.
-        form: How needles are asked for.
+        form: Form of the prompts.
     """
     corpus = chosen_corpus(request)
     built_in = () if request.models else (nano.NAME,)
     return structs.replace(
         page,
-        corpus=corpus if corpora.is_name(corpus) else _absolute(corpus),
+        corpus=corpus if registry.is_name(corpus) else _absolute(corpus),
         models=tuple(map(_weights_from_anywhere, page.models)) or built_in,
         types=request.types,
         contexts=(context,),
@@ -404,7 +404,7 @@ def _kept(page: Request, request: Request, context: int, form: PromptForm) -> Re
 
 
 def _weights_from_anywhere(word: str) -> str:
-    """*word*, the absolute path if it is one: a server may know it as a name."""
+    """*word*, absolute if it is a path: a server may know it as a name."""
     is_name = word in pretrained.NAMES or not exists(expanded(word))
     return word if is_name else _absolute(word)
 
@@ -415,10 +415,10 @@ def _absolute(path: str) -> str:
 
 def _store(execution: Execution, corpus: str, model: str) -> Store:
     """
-    The store of the page that is measured, after a look at the disk below it.
+    The store of the page.
 
     Raises:
-        FolderUnusable: If it cannot be written to, or next to nothing is free.
+        FolderUnusable: If it cannot be written to, or has less than `LEAST_FREE_BYTES`.
     """
     name = f"{model}+{execution.page}" if execution.page else model
     below = run_folder(execution.out, corpus=corpus, model=name)
@@ -426,7 +426,8 @@ def _store(execution: Execution, corpus: str, model: str) -> Store:
     existing = nearest(folder)
     if not os.access(existing, os.W_OK | os.X_OK):
         is_read_only = os.statvfs(existing).f_flag & os.ST_RDONLY
-        reason = "its disk is read-only" if is_read_only else "you have no right to"
+        denied = os.strerror(errno.EACCES)
+        reason = "its disk is read-only" if is_read_only else denied
         raise FolderUnusable(folder=existing, reason=reason)
     free = free_disk_bytes(folder)
     if free < LEAST_FREE_BYTES:

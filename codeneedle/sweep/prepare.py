@@ -23,14 +23,9 @@ from codeneedle.probes.recall.fitting import (
     counted_further,
     facts_of,
 )
-from codeneedle.probes.recall.prompts import (
-    PROMPT_VERSION,
-)
+from codeneedle.probes.recall.prompts import PROMPT_VERSION
 from codeneedle.probes.recall.record import NAME as RECALL
-from codeneedle.probes.recall.settings import (
-    Ask,
-    RecallSettings,
-)
+from codeneedle.probes.recall.settings import Ask, RecallSettings
 from codeneedle.records.comparability import OtherSetup
 from codeneedle.records.record import Json, Setup, WeightsFacts
 from codeneedle.sweep.plan import Plan
@@ -43,9 +38,9 @@ def prepare(plan: Plan) -> RunContext:
     Fit the corpus to the context, choose needles, and store the setup.
 
     Where no probe reads the corpus, it is taken as it is, and there are no needles.
-    A run folder that was made from the same text is asked first, so that a
-    resumed sweep starts no server just to count. One of another setup without a single
-    number is set aside.
+    Counts come from the setup of the run folder if it has one, so that a resumed sweep
+    starts no server to count. A folder of another setup without any number is set
+    aside.
 
     Args:
         plan: One page of a sweep; its store is locked.
@@ -68,7 +63,7 @@ def prepare(plan: Plan) -> RunContext:
 def _prepared(plan: Plan) -> RunContext:
     run, setup, grown = _compared(plan, _fitted(plan), plan.probes)
     for probe in plan.probes:
-        # A setup that was lost took what these records hang on with it.
+        # These records depend on a calibration that was lost with its setup.
         if probe.calibrates and probe.name not in run.setup.probes:
             plan.store.set_probe_aside(probe.name)
     with _hinting(plan):
@@ -81,7 +76,7 @@ def _compared(
     plan: Plan, fitted: Fitted, probes: Iterable[Probe]
 ) -> tuple[RunContext, Setup, dict[str, Json]]:
     """
-    The run of *plan* in its folder, the setup to compare, and what *probes* grow to.
+    The run of *plan* in its folder, the setup to compare, and grown settings by probe.
 
     Raises:
         OtherSetup: If the run folder is one of another setup, but for its probes.
@@ -99,7 +94,7 @@ def _is_vain(plan: Plan) -> bool:
     """
     Whether the run folder has no number that another setup could be mixed with.
 
-    Never where a share is to be measured: sweeps of others may be about to add some.
+    Never where a share is measured: other sweeps may be about to add some.
     """
     return plan.execution.shard is None and not plan.store.has_numbers()
 
@@ -127,10 +122,10 @@ def _growth(
     probes: Iterable[Probe], stored: Setup | None, conditions: Mapping[str, Json]
 ) -> tuple[dict[str, Json], dict[str, Json]]:
     """
-    The *conditions* of *probes*, and those that the run folder grows to.
+    The *conditions* of *probes* to compare with the run folder, and those it grows to.
 
-    The first have the *stored* values of settings that may grow: what else differs is
-    refused, and named.
+    The first have the *stored* values of settings that may grow, so that only another
+    difference is refused.
     """
     compared, grown = dict(conditions), dict[str, Json]()
     for probe in probes:
@@ -150,7 +145,7 @@ def _growth(
 
 
 def _with_grown(plan: Plan, setup: Setup) -> Request:
-    """What the run folder of *plan* keeps, with all that its settings grew to."""
+    """The request that the run folder of *plan* keeps, with grown settings."""
     changes = {}
     for probe in plan.probes:
         if probe.name in setup.former:
@@ -163,8 +158,8 @@ def _with_grown(plan: Plan, setup: Setup) -> Request:
 @contextlib.contextmanager
 def _hinting(plan: Plan) -> Iterator[None]:
     """
-    Name what may be added to a run folder, and the option with which a run whose probe
-    asked something else of functions goes on.
+    Add a hint to `OtherSetup`: what can be added to the run folder, or the option with
+    which it goes on.
     """
     growing = [
         option_of(probe.settings, name) for probe in plan.probes for name in probe.grows
@@ -188,21 +183,21 @@ def _hinting(plan: Plan) -> Iterator[None]:
 
 def refuse_unfit(plan: Plan) -> tuple[str, ...]:
     """
-    Stop at what would end the sweep, as far as no server is needed to see it.
+    Stop at what would end the sweep, as far as that needs no server.
 
-    That is a run folder of another setup, or one that was trimmed and must not be; and
-    whatever a probe finds wrong, of a new folder with all of the text. One of another
-    setup without a single number is as a new one from now on.
+    That is a run folder of another setup, a trimmed corpus where none may be trimmed,
+    and what a probe refuses, in a new folder with the whole text. A folder of another
+    setup without any number counts as new from now on.
 
     Returns:
-        The probes that the folder has cells of, all of which lack what is added now.
+        The probes of the folder whose cells all lack what is added now.
 
     Raises:
-        OtherSetup: If its records were made under another one.
-        BadInput: As of probes.
-        BadSetup: If its setup cannot be read, nor told from its records; or if its
-            probes have settings that cannot be.
-        MachineError: If a probe lacks a tool, or disk.
+        OtherSetup: If its records were made under another setup.
+        BadInput: If a probe refuses its settings.
+        BadSetup: If its setup cannot be read, and not be restored from its records; or
+            if its probes have impossible settings.
+        MachineError: If a probe lacks a tool, or disk space.
     """
     try:
         if stored := plan.store.intact_setup():
@@ -254,7 +249,7 @@ def refuse_shared_folders(plans: Sequence[Plan]) -> None:
 
 
 def thinking_phrase(plan: Plan) -> str:
-    """How thinking is switched off, for the setup."""
+    """How thinking is switched off, as a phrase for the setup."""
     if plan.prompt_form is PromptForm.COMPLETION:
         return "none: completion form"
     means = ["enable_thinking=false in the template's arguments"]
@@ -266,7 +261,7 @@ def thinking_phrase(plan: Plan) -> str:
 
 
 def machine_phrase(engine: Engine) -> str:
-    """Processor, memory, system and devices, the same from day to day."""
+    """Processor, memory, system and devices: what does not change from day to day."""
     identity = engine.identity()
     if identity.machine:
         return identity.machine
@@ -290,11 +285,11 @@ def _fitted(plan: Plan) -> Fitted:
 
 def _stored(plan: Plan, stored: Setup) -> Fitted:
     """
-    What would be counted now, taken from the *stored* setup.
+    The counts of the *stored* setup, in place of new ones.
 
-    If the text, the tokenizer or the wording is another, some other field differs
-    and the folder is refused for that. Where the same text comes from is no
-    difference: generated, or read from the file that it was written to.
+    If the text, the tokenizer or the prompts differ, so does another field of the
+    setup, and the folder is refused for that. The origin of a text is no difference: it
+    may be generated, or read from the file that it was written to.
 
     Raises:
         OtherSetup: If its corpus was trimmed, which is forbidden now.
@@ -332,9 +327,9 @@ def _asks_functions(plan: Plan) -> bool:
 
 def _function_settings(plan: Plan) -> RecallSettings:
     """
-    What is asked of functions: lines are forced alone where another probe asks.
+    The settings by which functions are chosen: to force alone for other probes.
 
-    Where none does, room is left for all that recall may ask of the folder later.
+    Where no probe needs functions, those of recall leave room for it later.
     """
     chosen = plan.request.chosen(RECALL, RecallSettings)
     if RECALL in {probe.name for probe in plan.probes} or not _asks_functions(plan):
@@ -343,7 +338,7 @@ def _function_settings(plan: Plan) -> RecallSettings:
 
 
 def _fit(plan: Plan) -> Fit:
-    """What the corpus of *plan* is fitted to."""
+    """The limits that the corpus of *plan* is fitted to."""
     trained = plan.weights.training_context
     return Fit(
         corpus=plan.corpus,
@@ -359,7 +354,7 @@ def _fit(plan: Plan) -> Fit:
 
 
 def _setup(plan: Plan, fitted: Fitted, *, weights_sha256: str | None = None) -> Setup:
-    """What the run is; without a hash, that of the weights, which may take a while."""
+    """The setup of *plan*; hashing the weights, if None is given, may take a while."""
     if weights_sha256 is None:
         weights_sha256 = weights.sha256(plan.weights)
     identity = plan.engine.identity()

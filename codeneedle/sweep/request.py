@@ -1,7 +1,4 @@
-"""
-What a user asks of a sweep: a request, which is what a sweep file holds, and what one
-command uses to measure it.
-"""
+"""Requests, which sweep files hold, and what one command uses to measure them."""
 
 import itertools
 import os
@@ -74,7 +71,7 @@ class Request(_Tables, frozen=True, kw_only=True, forbid_unknown_fields=True):
         contexts: Context sizes, in tokens.
         rotation: Whether quantized values are rotated, as llama.cpp does unless it is
             told not to: ``on``, ``off`` or both.
-        prompt_form: How needles are asked for.
+        prompt_form: Form of the prompts.
         prefill_no_think: Whether to begin the answer with an empty thought.
         fit: Whether a corpus that is too long is trimmed, rather than refused.
         skip_fallback: Whether a cell that falls back ends before it is measured.
@@ -240,7 +237,7 @@ def _names(
 
 
 def union(stored: Request, wanted: Request) -> Request:
-    """*wanted*, with the types, the probes and their tables of *stored* beside it."""
+    """*wanted*, with the types, probes and tables that *stored* has in addition."""
     if stored.chosen_pairs or wanted.chosen_pairs:
         pairs = dict.fromkeys(map(str, (*stored.grid, *wanted.grid)))
         changes = _ALONE | {"pairs": tuple(pairs)}
@@ -267,7 +264,7 @@ _ALONE: dict[str, Any] = {
 
 
 def _joined(stored: Request, wanted: Request) -> Request:
-    """*wanted*, with the probes and the tables of *stored* beside its own."""
+    """*wanted*, with the probes and tables that *stored* has in addition."""
     tables = {
         name: table
         for name, table in stored.settings.items()
@@ -279,7 +276,7 @@ def _joined(stored: Request, wanted: Request) -> Request:
 
 def keep(request: Request, store: Store) -> None:
     """
-    Make *request*, with what was asked before it, the sweep file of a run folder.
+    Join *request* to the sweep file of a run folder.
 
     Raises:
         BadInput: If the sweep file that is there cannot be read.
@@ -345,20 +342,20 @@ def decoded(text: str, *, source: str) -> Request:
 
 def asked_probes(request: Request, *, is_named: bool) -> tuple[str, ...]:
     """
-    The probes of *request*, with those that their settings ask for.
+    The probes of *request*, with those whose `Probe.asked_by` is set.
 
     Args:
-        request: What a user wants.
-        is_named: Whether its probes were named; if not, those are enough.
+        request: The request.
+        is_named: Whether its probes were named; if not, those that are set suffice.
     """
-    asked = (
+    implied = (
         name
         for name, table in request.settings.items()
         if name in PROBES and getattr(table, PROBES[name].asked_by or "", None)
     )
     is_named = is_named or request.probes != Request().probes
     named = request.probes if is_named else ()
-    return tuple(dict.fromkeys((*named, *asked))) or request.probes
+    return tuple(dict.fromkeys((*named, *implied))) or request.probes
 
 
 def encoded(request: Request) -> str:
@@ -381,14 +378,14 @@ def _changed(struct: msgspec.Struct) -> dict[str, Any]:
 
 def overruled(request: Request, options: Mapping[str, Any]) -> Request:
     """
-    *request* with what *options* give in place of its values.
+    *request* with the values of *options* in place of its own.
 
     Args:
-        request: Of a sweep file, or of none.
-        options: By key of a sweep file, values or their texts; of a table, by its keys.
+        request: Of a sweep file, or the default.
+        options: Values or their texts, by key of a sweep file; of a table, by its keys.
 
     Raises:
-        BadInput: If a value cannot be; it names the option.
+        BadInput: If a value is impossible; it names the option.
         UnknownName: If a rotation has an unknown name.
     """
     try:
@@ -417,7 +414,7 @@ def overruled(request: Request, options: Mapping[str, Any]) -> Request:
 
 
 def _refuse_pairs(request: Request) -> None:
-    """Refuse what cannot be a pair, and pairs beside types."""
+    """Stop at texts that are no pair, and at pairs beside types."""
     for text in request.pairs:
         Pair.parse(text)
     types = request.types or request.k_types or request.v_types
@@ -430,7 +427,7 @@ def _refuse_pairs(request: Request) -> None:
     if request.same and (request.k_types or request.v_types):
         raise BadInput(
             source="--same",
-            reason="K and V have types of their own",
+            reason="--k-types and --v-types name other types for K and V",
             hint="Give --types, or leave --same out.",
         )
 
@@ -443,8 +440,8 @@ def _option_at(place: str) -> str:
 
 def option_of(settings: type[msgspec.Struct], name: str) -> str:
     """The option that stands for the field *name* of a probe's *settings*."""
-    (found,) = (f for f in msgspec.structs.fields(settings) if f.name == name)
-    described = msgspec.inspect.type_info(found.type)
+    (field,) = (f for f in msgspec.structs.fields(settings) if f.name == name)
+    described = msgspec.inspect.type_info(field.type)
     extra = getattr(described, "extra", None) or {}
     return str(extra.get("option", f"--{name}"))
 
@@ -518,7 +515,7 @@ def _shipped() -> Iterator[tuple[str, str]]:
 
 
 def _refuse_unusable(request: Request, *, source: str) -> None:
-    """Stop at names of models, rotations and variants that cannot be."""
+    """Stop at impossible names of models, rotations and variants."""
     _refuse_rotations(request.rotation)
     _refuse_pairs(request)
     for word in request.models:

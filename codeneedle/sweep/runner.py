@@ -67,11 +67,11 @@ def pending(
     pairs: Sequence[Pair], *, store: Store, probe: str, retry_failed: bool = False
 ) -> list[Pair]:
     """
-    The pairs still to be measured: untried or interrupted, and failed if wished.
+    The pairs without a whole record of *probe*; with *retry_failed* failed ones, too.
 
-    So are those that lack what was added to the settings of the probe. A failure is a
-    result unless another try is asked for: a pair that no kernel supports fails again,
-    and costs the time again.
+    Those are untried and interrupted ones, and those that lack what was added to the
+    settings of the probe. A failure is a result: a pair that no kernel supports fails
+    again, and takes as long again.
     """
     records = trusted_records(store, probe)
     return [
@@ -84,7 +84,7 @@ def pending(
 
 
 def _is_left(record: CellRecord, store: Store) -> bool:
-    """Whether a cell with this *record* was not measured to its end."""
+    """Whether the cell of *record* was not measured to its end."""
     return record.status is Status.INTERRUPTED or store.is_outgrown(record)
 
 
@@ -94,8 +94,8 @@ def once_more(
     """
     The reference of *pairs*, and what measures it again once *probe* is through.
 
-    Its record has another name, so that it resumes, fails and is paid for as any
-    other cell. None if the probe repeats none, or there is nothing to compare.
+    Its record has another name, so that it resumes and fails as any other cell. None
+    if the probe repeats none, or there is nothing to compare.
     """
     finished = finished_of(probe, pairs, store)
     if not probe.repeats or len(finished) < 2:  # noqa: PLR2004 - a reference and another
@@ -114,8 +114,7 @@ class Runner:
         store: Where records are and go.
         retry_failed: Whether cells that failed are measured again.
         asked_to_stop: Called between cells; true ends the sweep there.
-        may_wait: Whether a cell waits while other sweeps compute that times are taken
-            without.
+        may_wait: Whether a cell waits for other sweeps if one of them takes times.
         tries_reference: Whether a reference that has nothing to lose ends the sweep.
         workers: What measures, side by side; by default one on the whole machine.
         alone: What measures probes that take times; None for the first of *workers*.
@@ -146,8 +145,8 @@ class Runner:
         """
         Measure the *pairs* that have no record of *probe*.
 
-        Each record is on disk before it is told. Where a cell's numbers show that
-        another one fell back, that one is told again with its new status.
+        Each record is on disk before its event. Where the numbers of a cell show that
+        another one fell back, there is an event for that one, too, with its new status.
         A cell that another process has measured meanwhile is not measured again.
 
         Args:
@@ -159,10 +158,9 @@ class Runner:
             CodeneedleError: If the first cells fail alike and none has finished; or if
                 no pair can lose anything beside the reference.
             FolderUnusable: If a cell failed on a disk that is full.
-            WeightsReplaced: If the weights are not those any more that the run began
-                with; what was measured meanwhile is not stored.
-            KeyboardInterrupt: As it came; the records of cells that were running say
-                so.
+            WeightsReplaced: If the file of the weights has been replaced since the run
+                began; what was measured meanwhile is not stored.
+            KeyboardInterrupt: As it came; running cells have an interrupted record.
         """
         walk = _Walk(self, probe, pairs)
         walk.refuse_blank()
@@ -176,7 +174,7 @@ class Runner:
             raise walk.error
 
     def read(self) -> Run:
-        """The run as it is stored by now, and as far as it may be trusted."""
+        """The run as it is stored by now, with derived statuses."""
         records = tuple(self.store.records())
         setup = self.run.setup
         return trusted(Run(name=self.store.name, setup=setup, records=records))
@@ -190,9 +188,9 @@ class Runner:
         tell: Callable[[Event], None] = lambda _event: None,
     ) -> CellRecord:
         """
-        Ask *pair*, which has numbers, for further units, *goal* altogether.
+        Measure further units of *pair*, which has numbers: *goal* altogether.
 
-        A failure leaves what was answered.
+        A failure leaves the answers that there are.
 
         Returns:
             Its record, or that of the failure.
@@ -210,7 +208,7 @@ class Runner:
             raise KeyboardInterrupt from None
 
     def know(self, calibrated: Mapping[str, Json]) -> None:
-        """Go by what the reference has set for all cells, by probe."""
+        """Take in what the reference has *calibrated* for all cells, by probe."""
         setup = self.run.setup
         known = {**setup.calibrated, **calibrated}
         self.run = replace(self.run, setup=replace(setup, calibrated=known))
@@ -219,7 +217,7 @@ class Runner:
         self, workers: Sequence[Worker], walk: "_Walk", tell: Callable[[Event], None]
     ) -> None:
         """
-        Each worker in a thread of its own; this one tells events and takes signals.
+        Run each worker in a thread; this one shows events and takes signals.
 
         An error of one worker ends the others after their cells; what is raised here,
         such as the second Ctrl-C, ends their servers.
@@ -272,7 +270,7 @@ class Runner:
         Keep other shares from *pair* for a block if they need that cell, too.
 
         All need the reference, and the first cell of a probe that calibrates. One share
-        measures it; the others wait, and go by what that has stored.
+        measures it; the others wait, and use its record.
         """
 
         def wait() -> None:
@@ -425,10 +423,10 @@ class Runner:
 
     def _wait(self, cell: ProbeContext, who: str) -> None:
         """
-        Wait for others that compute.
+        Wait a moment for another sweep.
 
         Raises:
-            _Stopped: If the sweep is to end.
+            _Stopped: If this sweep is to end.
         """
         if self.asked_to_stop():
             raise _Stopped
@@ -438,7 +436,7 @@ class Runner:
         nap()
 
     def _refuse_full_disk(self, record: CellRecord) -> None:
-        """Stop at a failure that may be the disk's: a log without room tells less."""
+        """Stop at a failure whose cause may be a full disk: its log is cut off."""
         if record.has_numbers:
             return
         free = free_disk_bytes(self.store.folder)
@@ -450,7 +448,7 @@ class Runner:
 @dataclass(slots=True, kw_only=True)
 class _Draft:
     """
-    A cell while it is measured, and what its record has in any case.
+    A cell while it is measured, and what all its records have in common.
 
     Attributes:
         cell: What its probe is given.
@@ -529,7 +527,7 @@ class _Walk:
     Attributes:
         probe: What measures.
         pairs: The grid, in running order.
-        records: What is stored of the probe, by pair, as far as it may be trusted.
+        records: What is stored of the probe, by pair, with derived statuses.
         tell: Takes events.
         changed: Held while any of this changes.
         is_aborted: Whether running cells are to end at once.
@@ -572,7 +570,7 @@ class _Walk:
             return None
 
     def leave(self, pair: Pair) -> None:
-        """*pair* is not measured any more, whatever became of it."""
+        """Note that *pair* is not measured any more."""
         with self.changed:
             self._measuring.discard(pair)
             self.changed.notify_all()
@@ -584,19 +582,19 @@ class _Walk:
             self.changed.notify_all()
 
     def refresh(self) -> None:
-        """Take in what other processes have stored."""
+        """Read what other processes have stored."""
         with self.changed:
             self._runner.know(self._runner.store.calibrated())
             self._observed |= self._stored()
             self.records = self._trusted()
 
     def is_led(self) -> bool:
-        """Whether the next cell sets what holds for all others."""
+        """Whether the next cell calibrates the probe for all others."""
         store = self._runner.store
         is_set = _base(self.probe.name) in self._runner.run.setup.calibrated and any(
-            each.observation is not None
-            and not (each.is_partial or store.is_outgrown(each))
-            for each in self.records.values()
+            record.observation is not None
+            and not (record.is_partial or store.is_outgrown(record))
+            for record in self.records.values()
         )
         return self.probe.calibrates and not is_set
 
@@ -608,7 +606,7 @@ class _Walk:
         return record if is_new else None
 
     def takes_over(self, pair: Pair) -> bool:
-        """Whether there is such a record; it is told, and stands."""
+        """Whether there is such a record; if so, it is kept, with an event."""
         record = self.of_others(pair)
         if record is not None:
             self.add(record)
@@ -616,10 +614,10 @@ class _Walk:
 
     def add(self, record: CellRecord) -> CellRecord:
         """
-        Tell a stored *record*, and others that have another status for it.
+        Take in a stored *record*, with events for it and for others that it changes.
 
         Returns:
-            *record*, as far as it may be trusted.
+            *record*, with its derived status.
         """
         with self.changed:
             before = self.records
@@ -627,8 +625,10 @@ class _Walk:
             self.records = self._trusted()
             record = self.records[record.pair]
             others = [r for p, r in self.records.items() if r != before.get(p, r)]
-            for each in (record, *(r for r in others if r.pair != record.pair)):
-                self.tell(CellEnded(each))
+            self.tell(CellEnded(record))
+            for other in others:
+                if other.pair != record.pair:
+                    self.tell(CellEnded(other))
         return record
 
     def count(self, record: CellRecord) -> None:
@@ -636,16 +636,15 @@ class _Walk:
         Count a failure.
 
         Raises:
-            CodeneedleError: If nothing but failures of one kind has been seen; or as of
-                `refuse_blank`.
+            CodeneedleError: If all cells so far failed alike; or as of `refuse_blank`.
         """
         with self.changed:
             self.refuse_blank()
             self._failures = _alike(self._failures, record)
             has_numbers = any(
-                self.records[each].has_numbers
-                for each in self.pairs
-                if each in self.records
+                self.records[pair].has_numbers
+                for pair in self.pairs
+                if pair in self.records
             )
             if len(self._failures) == GIVE_UP_AFTER and not has_numbers:
                 raise CodeneedleError(
@@ -656,17 +655,17 @@ class _Walk:
 
     def refuse_blank(self) -> None:
         """
-        Stop at a reference that has nothing to lose, where cells are left.
+        Stop at a reference that has nothing to lose, if cells are left.
 
         Raises:
-            CodeneedleError: With what may tell more.
+            CodeneedleError: With other models, corpora and probes as the way out.
         """
         record = self.records.get(most_precise(self.pairs))
         is_tried = self._runner.tries_reference and self._left
         if not is_tried or record is None or not record.has_numbers:
             return
         setup = self._runner.run.setup
-        losses = [each.loss for each in self.probe.metrics_of(setup) if each.loss]
+        losses = [m.loss for m in self.probe.metrics_of(setup) if m.loss]
         reasons = [too_little(loss, record, setup) for loss in losses]
         if reasons and all(reasons):
             raise CodeneedleError(
@@ -681,9 +680,9 @@ class _Walk:
 
     def _stored(self) -> dict[tuple[Pair, str], CellRecord]:
         """
-        The probe's records in the folder, of this grid and of earlier ones.
+        The records of the probe in the folder, of this grid and of earlier ones.
 
-        What was measured once more is judged beside those of the first time.
+        A repetition of the reference is verified beside the records of the first time.
         """
         setup = self._runner.run.setup
         return {
@@ -696,12 +695,10 @@ class _Walk:
         }
 
     def _trusted(self) -> dict[Pair, CellRecord]:
-        """What was observed by this probe, by pair."""
+        """The records of this probe with derived statuses, by pair."""
         setup, observed = self._runner.run.setup, tuple(self._observed.values())
         run = trusted(Run(name="", setup=setup, records=observed))
-        return {
-            each.pair: each for each in run.records if each.probe == self.probe.name
-        }
+        return {r.pair: r for r in run.records if r.probe == self.probe.name}
 
 
 def _base(probe: str) -> str:
@@ -711,9 +708,9 @@ def _base(probe: str) -> str:
 
 def _alike(failures: list[str], record: CellRecord) -> list[str]:
     """
-    The failures in a row that are alike, this one included.
+    The failures in a row that are alike, that of *record* included.
 
-    A cell that fell back and was measured all the same is none.
+    A cell that fell back and was measured all the same is no failure.
     """
     is_measured = record.observation is not None and not record.is_partial
     if record.has_numbers or is_measured:

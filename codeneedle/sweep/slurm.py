@@ -46,7 +46,7 @@ class SlurmArray:
         Args:
             folders: Run folders, at least one; each holds the sweep file of a page.
                 Logs of the tasks go to the folder of all run folders.
-            execution: What the command was given that a run folder does not keep.
+            execution: Options of the command that a run folder does not keep.
 
         Raises:
             BadInput: If a quote in `more` has no end, or a path or an option has more
@@ -120,25 +120,25 @@ class SlurmArray:
     @staticmethod
     def send(path: Path) -> str:
         """
-        Send the script at *path*; what sbatch says.
+        Send the script at *path*; returns the output of sbatch.
 
         Raises:
             ToolFailed: If there is no sbatch, or it refuses.
         """
-        said = output_of(
+        done = output_of(
             ["sbatch", str(path)], timeout_s=SBATCH_TIMEOUT_S, env=os.environ
         )
-        if said.returncode:
+        if done.returncode:
             raise ToolFailed(
                 tool="sbatch",
-                reason=f"refuses {path}: {one_line(said.stderr)}",
+                reason=f"refuses {path}: {one_line(done.stderr)}",
                 hint="Mend the arguments with --sbatch, or the script by hand.",
             )
-        return said.stdout.strip()
+        return done.stdout.strip()
 
 
 def _options(execution: Execution) -> Iterator[str]:
-    """What a command was given that a run folder does not keep, as options again."""
+    """The options of a command that a run folder does not keep."""
     if execution.llama_server:
         yield from ("--llama-server", str(execution.llama_server))
     if execution.devices:

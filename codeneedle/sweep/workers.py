@@ -1,7 +1,4 @@
-"""
-What measures side by side, and which cells are whose: devices, workers and shares of
-the grid.
-"""
+"""Workers that measure side by side, their devices, and shares of the grid."""
 
 import os
 import re
@@ -34,12 +31,12 @@ class Place:
     threads: int | None = None
 
     def alone(self) -> "Place":
-        """The same device, while nobody else computes."""
+        """The same device with all cores."""
         return replace(self, threads=None)
 
     def phrase(self, engine: Engine) -> str:
         """
-        What its speeds depend on, for records; empty for the whole machine.
+        Device and threads, for records; empty for the whole machine.
 
         Devices of one kind have the same phrase.
         """
@@ -53,11 +50,11 @@ class Place:
 @dataclass(slots=True, kw_only=True)
 class Worker:
     """
-    What measures one cell at a time.
+    Measures one cell at a time.
 
     Attributes:
         engine: Bound to its device and its share of the cores.
-        device: Which those are, as of `Place.phrase`.
+        device: Those, as of `Place.phrase`.
         previous_end: When its server before had ended, in monotonic seconds.
     """
 
@@ -77,7 +74,7 @@ def places(
         workers: So many on the CPU, if there are no *devices*.
 
     Raises:
-        BadInput: If both are asked for, or there are fewer cores than workers.
+        BadInput: If both are given, or there are fewer cores than workers.
     """
     if devices and workers is not None:
         raise BadInput(
@@ -124,21 +121,21 @@ class Share:
         Raises:
             BadInput: If *text* is anything else.
         """
-        found = _SHARE.fullmatch(text)
-        if not found or int(found[1]) > int(found[2]):
+        share = _SHARE.fullmatch(text)
+        if not share or int(share[1]) > int(share[2]):
             raise BadInput(
                 source="--shard",
                 reason=f"'{text}' is not a share such as 3/8",
                 hint="Give the number of the share, from 1, and how many there are.",
             )
-        return cls(int(found[1]), int(found[2]))
+        return cls(int(share[1]), int(share[2]))
 
     def pairs(self, pairs: Sequence[Pair]) -> tuple[Pair, ...]:
         """
         Those of *pairs*, in running order, that are in this share.
 
-        The most precise one is in all shares: what others are compared with, and what
-        shows whether hosts compute alike.
+        The most precise one, the reference, is in all shares: it shows whether hosts
+        compute alike.
         """
         mine = {most_precise(pairs), *pairs[self.number - 1 :: self.of]}
         return tuple(pair for pair in pairs if pair in mine)
@@ -152,11 +149,11 @@ def share_of_array(environment: Mapping[str, str] = os.environ) -> Share | None:
         BadInput: If its tasks are not numbered without gaps.
     """
     names = ("ID", "COUNT", "MIN", "STEP")
-    found = [environment.get(f"SLURM_ARRAY_TASK_{name}", "") for name in names]
-    if not (found[0].isdecimal() and found[1].isdecimal()):
+    texts = [environment.get(f"SLURM_ARRAY_TASK_{name}", "") for name in names]
+    if not (texts[0].isdecimal() and texts[1].isdecimal()):
         return None
-    task, count = int(found[0]), int(found[1])
-    least, step = (int(text) if text.isdecimal() else 1 for text in found[2:])
+    task, count = int(texts[0]), int(texts[1])
+    least, step = (int(text) if text.isdecimal() else 1 for text in texts[2:])
     number, rest = divmod(task - least, step)
     if rest or not 0 <= number < count:
         raise BadInput(
@@ -171,10 +168,10 @@ def on_other_devices(
     probe: Probe, pairs: Sequence[Pair], *, store: Store, devices: Sequence[str]
 ) -> list[tuple[Probe, Pair, str]]:
     """
-    What measures the reference on each kind of device that has not measured it.
+    The probes that measure the reference on each kind of device that has not yet.
 
     Args:
-        probe: Is through with *pairs*.
+        probe: Has measured *pairs*.
         pairs: A grid, or a share of it.
         store: Where its records are.
         devices: Phrases of the workers; equal ones are of one kind.
@@ -209,17 +206,17 @@ def _kind(phrase: str) -> str:
 def agreement(
     probe: Probe, other: Probe, pairs: Sequence[Pair], *, store: Store
 ) -> str:
-    """Whether the reference says the same on two kinds of device, as a sentence."""
+    """A sentence on whether two kinds of device agree on the reference."""
     ours = _reference(probe, pairs, store)
     theirs = trusted_records(store, other.name).get(ours.pair) if ours else None
     if not (ours and theirs and theirs.has_numbers):
         return ""
-    found = first_other(ours.observation, theirs.observation)
+    place = first_other(ours.observation, theirs.observation)
     where = f"{ours.pair} on {ours.device} and on {theirs.device}"
-    if not found:
+    if not place:
         return f"{where}: the same {probe.name}"
     return (
-        f"{where}: {probe.name} differs from {found} on; differences as small between "
+        f"{where}: {probe.name} differs from {place} on; differences as small between "
         "cells of the two mean nothing"
     )
 

@@ -5,7 +5,8 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from source_files import ODD_FILES, names_of, put, python
 
-from codeneedle.corpora.corpus import LIMIT, load, longest
+from codeneedle.corpora.corpus import LIMIT, longest
+from codeneedle.corpora.registry import load
 from codeneedle.errors import BadInput, UnknownName
 
 # --- names and paths

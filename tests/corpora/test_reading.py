@@ -6,7 +6,7 @@ import pytest
 from source_files import assert_verbatim, javascript, names_of, put, python
 
 from codeneedle.corpora import reading
-from codeneedle.corpora.corpus import load
+from codeneedle.corpora.registry import load
 from codeneedle.errors import BadInput
 
 

@@ -7,9 +7,15 @@ from pathlib import Path
 import pytest
 from source_files import assert_verbatim, names_of, put, python
 
-from codeneedle.corpora.corpus import load, names
 from codeneedle.corpora.random_bodies import MINI, Knobs, text_of
-from codeneedle.corpora.registry import BUILT_IN, SMALL_CORPORA, generated_path, slug
+from codeneedle.corpora.registry import (
+    BUILT_IN,
+    SMALL_CORPORA,
+    generated_path,
+    load,
+    names,
+    slug,
+)
 from codeneedle.errors import BadInput, RequestError
 
 # --- built in

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from source_files import ODD_FILES, names_of, put, python
 
-from codeneedle.corpora.corpus import load, names
+from codeneedle.corpora.registry import load, names
 from codeneedle.errors import CodeneedleError
 
 DEEP = 100_000

@@ -3,7 +3,7 @@
 import pytest
 from printing import printed
 
-from codeneedle.corpora import corpus
+from codeneedle.corpora import registry
 from codeneedle.errors import UnknownName
 from codeneedle.report.corpus import listing, overview, truth
 
@@ -14,14 +14,14 @@ CORPUS = "[generate]\nfunctions = 6\nvalue_length = 6\nname_length = 5\nseed = 7
 def tiny(tmp_path):
     """A generated corpus of six functions."""
     (tmp_path / "tiny.toml").write_text(CORPUS, encoding="utf-8")
-    return corpus.load("tiny", folder=tmp_path)
+    return registry.load("tiny", folder=tmp_path)
 
 
 def test_each_corpus_has_a_line(tmp_path):
     (tmp_path / "tiny.toml").write_text(CORPUS, encoding="utf-8")
     (tmp_path / "odd.toml").write_text("seed = 1", encoding="utf-8")
 
-    text = printed([listing(corpus.names(tmp_path))], width=200)
+    text = printed([listing(registry.names(tmp_path))], width=200)
 
     lines = [line.split(maxsplit=2) for line in text.splitlines()]
     rows = {line[0]: line[1] for line in lines if len(line) > 1}
@@ -46,7 +46,7 @@ def test_files_that_were_left_out_are_listed(tmp_path):
     (tmp_path / "good.py").write_text(f"def first():\n{body}")
     (tmp_path / "bad\x1b[2J.py").write_text("def (:\n")
 
-    text = printed(overview(corpus.load(str(tmp_path))))
+    text = printed(overview(registry.load(str(tmp_path))))
 
     assert "left out: bad" in text
     assert "\x1b" not in text
@@ -66,7 +66,7 @@ def test_files_that_a_second_parser_does_not_see_alike_are_listed(tmp_path):
     for name, last in (("good", ""), ("newer", "a ??= 1;\n")):
         (tmp_path / f"{name}.js").write_text(f"function {name}() {{\n{body}}}\n{last}")
 
-    text = printed(overview(corpus.load(str(tmp_path))))
+    text = printed(overview(registry.load(str(tmp_path))))
 
     assert "in doubt: newer.js: esprima, which knows ES2017 at most" in text
     assert 1 == text.count("in doubt")

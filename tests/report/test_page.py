@@ -96,7 +96,7 @@ def test_answers_to_tasks_stand_beside_what_was_expected():
         [Run(name="made", setup=setup, records=(record,))], None, asks_for, unknown
     )
 
-    assert '"said":"correct","isRight":true,"error":"","rows":[]' in said
+    assert '"outcome":"correct","isRight":true,"error":"","rows":[]' in said
     assert '","no"]]' in said
 
 

@@ -14,8 +14,9 @@ from printing import printed
 
 from codeneedle.engines.engine import CacheTypes, Pace
 from codeneedle.grid import Pair
-from codeneedle.models.gguf import parse, weights_of
+from codeneedle.models.gguf import parse
 from codeneedle.models.kv_cache import Room, predicted
+from codeneedle.models.weights import weights_of
 from codeneedle.records.record import (
     AGAIN,
     Effective,
@@ -348,7 +349,8 @@ def test_the_longest_context_of_a_pair_counts():
     text = "\n".join(lines_of(measured_memory(run, WEIGHTS)))
 
     assert ["f16/f16", "q4_0/f16"] == [str(each.pair) for each in found]
-    assert (4.0, 4.0) == (found[0].k_mib, found[0].v_mib) == found[0].predicted
+    sizes = found[0].sizes_mib
+    assert (4.0, 4.0) == (sizes["kv-k"], sizes["kv-v"]) == found[0].predicted
     assert "made-model: measured memory, MiB, context 4,096 tokens" in text
     assert "left out" not in text
 
@@ -359,7 +361,7 @@ def test_a_server_counts_before_a_tool_with_a_longer_context():
 
     (found,) = measured(run_of(tool, server), WEIGHTS)
 
-    assert (64.0, 4096) == (found.peak_mib, found.context)
+    assert (64.0, 4096) == (found.sizes_mib["rss"], found.context)
 
 
 def test_without_weights_or_finished_cells_there_is_no_prediction():

@@ -479,7 +479,7 @@ def test_options_of_the_grid_overrule_all_that_a_file_says_of_it():
     [
         ({"pairs": ["f16"]}, "'f16': is not a pair of cache types"),
         ({"pairs": ["f16/f16"], "types": ["f16"]}, "--pairs: names the types"),
-        ({"same": True, "k_types": ["f16"]}, "--same: K and V have types of their own"),
+        ({"same": True, "k_types": ["f16"]}, "--same: --k-types and --v-types name"),
     ],
 )
 def test_pairs_that_cannot_be_are_refused(options, words):

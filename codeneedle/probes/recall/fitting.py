@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from codeneedle.corpora.corpus import Corpus, load, longest
+from codeneedle.corpora.corpus import Corpus, longest
 from codeneedle.corpora.needles import ASKED_LINES, Function
-from codeneedle.corpora.registry import SMALL_CORPORA
+from codeneedle.corpora.registry import SMALL_CORPORA, load
 from codeneedle.engines.engine import LostText, Tokenizer
 from codeneedle.errors import BadInput
 from codeneedle.probes.prompts import NO_THINK_ARGS, PromptForm

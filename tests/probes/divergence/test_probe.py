@@ -11,7 +11,7 @@ from made_contexts import real_context, run_context
 from made_records import failed_record, made_setup
 from programs import script
 
-from codeneedle.corpora.corpus import load
+from codeneedle.corpora.registry import load
 from codeneedle.engines.engine import ModelSpec
 from codeneedle.engines.llama_cpp import installation
 from codeneedle.errors import BadInput, CellError, FolderUnusable

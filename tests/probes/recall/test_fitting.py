@@ -5,7 +5,7 @@ from pathlib import Path
 from fake_engine import ByteTokenizer
 from made_records import made_needle
 
-from codeneedle.corpora.corpus import load
+from codeneedle.corpora.registry import load
 from codeneedle.probes.prompts import NO_THINK_ARGS, PromptForm
 from codeneedle.probes.recall.fitting import Fit, PromptCounter
 from codeneedle.probes.recall.settings import RecallSettings

@@ -14,7 +14,7 @@ from made_records import (
     made_setup,
 )
 
-from codeneedle.corpora.corpus import load
+from codeneedle.corpora.registry import load
 from codeneedle.engines.engine import Ability
 from codeneedle.engines.messages import BadReply, Chat, ServerGone
 from codeneedle.errors import BadInput, CellError, ToolMissing

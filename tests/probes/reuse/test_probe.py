@@ -8,7 +8,7 @@ from made_contexts import real_context, run_context
 from made_records import made_setup
 from made_servers import fake_llama_cpp
 
-from codeneedle.corpora.corpus import load
+from codeneedle.corpora.registry import load
 from codeneedle.engines.messages import Completion, ServerGone
 from codeneedle.errors import BadInput, CellError
 from codeneedle.grid import Pair

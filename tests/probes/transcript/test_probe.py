@@ -9,7 +9,7 @@ from made_contexts import real_context, run_context
 from made_conversations import TEMPLATE, FakeTemplate, made_conversation
 from made_records import made_setup
 
-from codeneedle.corpora.corpus import load
+from codeneedle.corpora.registry import load
 from codeneedle.engines.messages import BadReply, Refused, ServerGone
 from codeneedle.errors import BadInput, CellError
 from codeneedle.grid import Pair
