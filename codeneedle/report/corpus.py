@@ -61,6 +61,6 @@ def _facts(corpus: Corpus, *, written: int, forced: int) -> str:
     length = f"{size(corpus.size_bytes)}, {plural(corpus.line_count, 'line')}"
     return (
         f"{corpus.kind}; {length}; {functions} of {FORCED_LINES} lines or more with a "
-        f"signature of their own; of the whole text, {WRITTEN_LINES} lines of {written} "
-        f"would be written and {FORCED_LINES} of {forced} forced"
+        f"signature of their own; of the whole text, {WRITTEN_LINES} lines of "
+        f"{written} would be written and {FORCED_LINES} of {forced} forced"
     )
