@@ -89,7 +89,7 @@ WRITES = {
     "the second record": ("write a record", 2, ()),
     "the base file": ("write a base file", 1, DIVERGENCE),
     "the setup": ("write a setup", 1, ()),
-    "the note of a server": ("write the note of a server", 4, ()),
+    "the note of a server": ("write the note of a server", 3, ()),
     "the log of a server": ("wait for a server", 2, ()),
     "a server's log, in a round": ("ask for a completion", 2, ()),
     "a tool's log": ("wait for a tool", 1, THROUGHPUT),
@@ -231,7 +231,7 @@ GONE = {
     "in a round": ("ask for a completion", 2),
     "before a record": ("write a record", 1),
     "while counting": ("start the counting server", 1),
-    "before a note": ("write the note of a server", 4),
+    "before a note": ("write the note of a server", 3),
     "before a log": ("start a server process", 2),
     "between cells": ("start the server of a cell", 2),
 }
