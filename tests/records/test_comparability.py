@@ -14,7 +14,6 @@ from codeneedle.records.comparability import (
     identity,
     in_common,
     is_outgrown,
-    other_kernels,
     refuse_difference,
     refuse_foreign,
     stamp,
@@ -28,14 +27,6 @@ SETUP = replace(
     probes={"throughput": {"depths": [0], "repetitions": 3}},
 )
 FIRST, SECOND, THIRD = SETUP.needles
-
-
-def test_kernels_are_other_ones_by_build_or_by_features_of_the_processor():
-    assert "" == other_kernels(("1", "1"), ("AVX2 FMA", "FMA AVX2"))
-    assert "builds 1 and -" == other_kernels(("1", ""), ("", ""))
-    assert (
-        "builds 1 and 2, CPU features (AVX2 in the first, no others in the second)"
-    ) == other_kernels(("1", "2"), ("AVX2 FMA", "FMA"))
 
 
 FEWER = {"throughput": {"depths": [0]}}

@@ -8,7 +8,6 @@ from statistics import fmean
 
 import pytest
 
-from codeneedle.engines.engine import Estimate
 from codeneedle.engines.llama_cpp.base_file import Lengths
 from codeneedle.engines.llama_cpp.log import (
     Expected,
@@ -33,6 +32,7 @@ from codeneedle.engines.llama_cpp.log import (
     too_short,
     trouble,
 )
+from codeneedle.engines.tools import Estimate
 from codeneedle.grid import Pair
 from codeneedle.records.record import Effective, KvBuffer, Status
 
@@ -533,5 +533,5 @@ def test_progress_and_early_ends_are_read_in_both_modes(name, done, early):
 def test_sizes_are_read():
     assert Size(chunks=4, context=512) == size(printed("base")) == size(COMPLETE)
     assert size(printed("text-too-short")) is None
-    assert Lengths(needed=1024, found=701) == too_short(printed("text-too-short"))
+    assert Lengths(needed=1024, present=701) == too_short(printed("text-too-short"))
     assert too_short(printed("base")) is None
