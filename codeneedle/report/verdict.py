@@ -111,7 +111,7 @@ def headline(verdict: Verdict, spell: Spell) -> list[str]:
             else "no cell of this run has numbers"
         )
         return [
-            f"Nothing can be said: {why}.",
+            f"No verdict: {why}.",
             f"See why: codeneedle table {shlex.quote(verdict.run.name)}",
         ]
     if verdict.is_instrument:
@@ -572,7 +572,7 @@ def _population(verdict: Verdict) -> Iterator[str]:
 def _troubles(verdict: Verdict) -> Iterator[str]:
     by_reason = pairs_by((e.trouble, e.pair) for e in verdict.standings if e.trouble)
     for reason, pairs in by_reason.items():
-        yield f"Not judged: {named_pairs(pairs)}: {visible(reason)}"
+        yield f"Not compared: {named_pairs(pairs)}: {visible(reason)}"
 
 
 # --- as data
