@@ -25,6 +25,7 @@ from codeneedle.errors import BadInput, CodeneedleError
 from codeneedle.grid import RUNS, Pair, most_precise
 from codeneedle.models.pretrained import path_of
 from codeneedle.models.weights import sha256
+from codeneedle.probes import PROBES
 from codeneedle.probes.probe import Probe, RunContext
 from codeneedle.records.record import Run
 from codeneedle.records.store import SETUP
@@ -441,16 +442,24 @@ class _Page:
 
     def _summary(self, progress: SweepProgress, result: str) -> int:
         """Show the *result* of a probe, and the commands that follow; the exit code."""
-        metric, folder = progress.metrics[0].name, self.plan.store.folder
-        if (run := self._read()) and metric == default_metric([run]):
-            metric = ""
+        folder = self.plan.store.folder
         lines = [f"{probe_phrase(progress.probe)}: {result}", "look at them:"]
+        metric = self._metric_to_name(progress)
         lines += next_commands(self.plan.store.name, metric, folder.parent.parent)
         if progress.failures:
             again = sweep_command(folder, "--retry-failed")
             lines += ["measure those without numbers again:", f"  {again}"]
         say(self.console, "\n".join(lines))
         return 1 if progress.failures or progress.done < len(progress.pairs) else 0
+
+    def _metric_to_name(self, progress: SweepProgress) -> str:
+        """The headline; empty if reports show it by default, also once all is done."""
+        metric, run = progress.metrics[0].name, self._read()
+        names = {probe.name for probe in self.plan.probes}
+        first = next(name for name in PROBES if name in names)
+        is_first = progress.probe.name.partition("_")[0] == first
+        is_default = run is not None and metric == default_metric([run])
+        return "" if is_first and is_default else metric
 
     def _note_leftovers(self) -> None:
         """What servers of this sweep left behind that cannot be ended for sure."""

@@ -302,8 +302,8 @@ def _stored(plan: Plan, stored: Setup) -> Fitted:
             wanted="all of it (--no-fit)",
         )
     ask = _function_settings(plan).ask
-    is_foreign = stored.forced and not stored.needles and RECALL not in stored.probes
-    if is_foreign and ask and Ask.WRITTEN in ask.parts:
+    is_begun = stored.forced and not stored.needles and RECALL not in stored.probes
+    if is_begun and _asks_functions(plan) and ask and Ask.WRITTEN in ask.parts:
         raise BadInput(
             source=f"--ask {ask}",
             reason=f"{plan.store.folder} was begun without functions to write",
