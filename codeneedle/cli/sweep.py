@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from msgspec import structs
 from rich.console import Console
 
 from codeneedle.cli.engines import asks_for, offered
@@ -34,9 +33,9 @@ from codeneedle.report.selection import default_metric
 from codeneedle.sweep import plan as planning
 from codeneedle.sweep.decide import (
     PROBE,
-    SCREENS,
     TIME_SHARE,
     decide,
+    deciding,
     finalists,
     further,
     spent_share,
@@ -133,28 +132,6 @@ def sweep(
         return INTERRUPTED
 
 
-def deciding(request: Request, execution: Execution) -> Request:
-    """
-    *request*; if it decides, with a probe that screens all pairs before those that
-    measure a few.
-
-    Raises:
-        BadInput: If it decides, and a share of the grid is to be measured.
-    """
-    if not request.decide:
-        return request
-    if execution.shard is not None:
-        raise BadInput(
-            source=f"--shard {execution.shard}",
-            reason="a share of the grid cannot choose which pairs to measure further",
-            hint="Sweep shares with --probe divergence --no-decide, then use --decide "
-            "without --shard.",
-        )
-    screens = [name for name in request.probes if name in SCREENS] or [*SCREENS[:1]]
-    others = [name for name in request.probes if name not in SCREENS] or [PROBE.name]
-    return structs.replace(request, probes=(*screens, *others))
-
-
 def planned(request: Request, execution: Execution) -> list[Plan]:
     """
     The plans of all pages of *request*.
@@ -214,8 +191,9 @@ def checked(request: Request, execution: Execution, console: Console) -> list[Pl
         CodeneedleError: If the sweep cannot start.
     """
     # Before a download: a missing program would end the sweep, too.
-    suited = offered(request).suited(request)
-    offered(request).find(suited, execution)
+    offer = offered(request)
+    suited = offer.suited(request)
+    offer.find(suited, execution)
     ensure_models(console, map(path_of, suited.models))
     with working(console, f"checking {request.engine}, weights and corpus") as tell:
         plans = planned(request, execution)

@@ -168,9 +168,7 @@ def _hinting(plan: Plan) -> Iterator[None]:
         yield
     except OtherSetup as error:
         name, _, setting = error.key.partition(" ")
-        kinds = {
-            each.name: each.settings for each in plan.probes if each.asks_functions
-        }
+        kinds = {p.name: p.settings for p in plan.probes if p.asks_functions}
         if name in kinds and setting in kinds[name].__struct_fields__:
             option = option_of(kinds[name], setting)
             value = error.stored.strip("'")
