@@ -299,7 +299,11 @@ METRICS: tuple[Metric, ...] = (
         values=_of_gaps(lambda margins: margins.mean),
     ),
     _speed(
-        name="prefill", label="prompt reading, a by-product", digits=0, values=_prefill
+        name="prefill",
+        label="prompt reading, a by-product",
+        digits=0,
+        values=_prefill,
+        is_prompt_speed=True,
     ),
     _speed(
         name="decode",

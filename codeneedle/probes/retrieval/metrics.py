@@ -184,6 +184,7 @@ METRICS: tuple[Metric, ...] = (
         digits=0,
         values=_reading_speeds,
         group="speed",
+        is_prompt_speed=True,
     ),
 )
 """Those of every run; the first is the headline."""
