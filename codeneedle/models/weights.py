@@ -1,6 +1,10 @@
-"""Finds and checks GGUF files, reads their facts, and hashes weights, with a cache."""
+"""
+Weights: finds and checks GGUF files, reads the facts in their headers, and hashes the
+files, with a cache.
+"""
 
 import hashlib
+import math
 import mmap
 import re
 import shlex
@@ -14,15 +18,7 @@ import msgspec
 
 from codeneedle.errors import BadInput, WeightsUnusable, did_you_mean
 from codeneedle.models import pretrained
-from codeneedle.models.gguf import (
-    BadHeader,
-    EndsTooSoon,
-    Header,
-    Weights,
-    looks_like,
-    parse,
-    weights_of,
-)
+from codeneedle.models.gguf import BadHeader, EndsTooSoon, Header, looks_like, parse
 from codeneedle.system.files import (
     cache_folder,
     expanded,
@@ -41,6 +37,208 @@ UNFINISHED = "The download did not finish; resume or repeat it."
 
 _LONGEST_NAME = 100
 _OFFERED = 5
+
+
+_NAME = re.compile(r"[\w.-]{1,64}")
+"""An architecture; the names of its keys begin with it."""
+
+MOST_LAYERS = 512
+"""``LLAMA_MAX_LAYERS`` of llama.cpp."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Weights:
+    """
+    The facts in the header of a model file, or of the parts of a split one.
+
+    Attributes:
+        files: The parts in order; one where the model is not split.
+        size_bytes: Length of all of them.
+        architecture: As llama.cpp names it: ``qwen3``.
+        name: Chosen by its author; may be empty.
+        file_type: Quantization of the weights: ``Q4_K_M``; may be empty.
+        layers: Number of layers, without those for multi-token prediction.
+        embedding: Width of the residual stream.
+        heads: Attention heads of each layer.
+        kv_heads: Heads of K and V of each layer; 0 where a layer keeps none.
+        key_length: Head size of K.
+        value_length: Head size of V.
+        key_length_swa: Head size of K in layers with a sliding window.
+        value_length_swa: Head size of V in those.
+        is_mla: Whether K and V are compressed into one latent vector.
+        shared_kv_layers: Last layers that reuse the cache of earlier ones.
+        sliding_window: Its size in tokens; None without such a key.
+        window_pattern: Whether each layer has a window, or a period: one layer of
+            each has none. None without such a key.
+        recurrent_layers: Whether each layer keeps a state instead of K and V; empty
+            without such a key.
+        full_attention_interval: Period of a hybrid: one layer of each keeps K and V.
+            None without such a key.
+        has_indexer: Whether it keeps an index beside K and V (sparse attention).
+        training_context: Context it was trained on, in tokens; 0 if unknown.
+        vocabulary: Tokens it knows.
+        chat_template: Text of its template; None where it has none.
+        identity: `identity_of` the files when the header was read; may be empty.
+        folder: Of a model that is a folder, which its engine alone reads; else None.
+    """
+
+    files: tuple[Path, ...]
+    size_bytes: int = 0
+    architecture: str = ""
+    name: str = ""
+    file_type: str = ""
+    layers: int = 0
+    embedding: int = 0
+    heads: tuple[int, ...] = ()
+    kv_heads: tuple[int, ...] = ()
+    key_length: int = 0
+    value_length: int = 0
+    key_length_swa: int = 0
+    value_length_swa: int = 0
+    is_mla: bool = False
+    shared_kv_layers: int = 0
+    sliding_window: int | None = None
+    window_pattern: int | tuple[bool, ...] | None = None
+    recurrent_layers: tuple[bool, ...] = ()
+    full_attention_interval: int | None = None
+    has_indexer: bool = False
+    training_context: int = 0
+    vocabulary: int = 0
+    chat_template: str | None = None
+    identity: str = ""
+    folder: Path | None = None
+
+    @property
+    def is_read(self) -> bool:
+        """Whether its files were read, so that more than a name is known."""
+        return bool(self.architecture)
+
+    @property
+    def path(self) -> Path:
+        """What is served: the only file, the first part, or the folder."""
+        return self.folder or self.files[0]
+
+
+def weights_of(
+    header: Header, *, files: Sequence[Path], size_bytes: int, identity: str = ""
+) -> Weights:
+    """
+    Read the facts from *header*.
+
+    Defaults are those of llama.cpp, ``llama_model_base::load_hparams``.
+
+    Raises:
+        BadHeader: If a key is missing that every language model has.
+    """
+    keys = _Keys(header)
+    layers = keys.layers()
+    embedding = keys.positive("embedding_length")
+    heads = keys.per_layer("attention.head_count", layers, (0,) * layers)
+    head_size = embedding // heads[0] if heads[0] else 0
+    key_length = keys.whole("attention.key_length", head_size)
+    value_length = keys.whole("attention.value_length", head_size)
+    return Weights(
+        files=tuple(files),
+        size_bytes=size_bytes,
+        architecture=keys.architecture,
+        name=keys.text("general.name"),
+        file_type=keys.file_type(),
+        layers=layers,
+        embedding=embedding,
+        heads=heads,
+        kv_heads=keys.per_layer("attention.head_count_kv", layers, heads),
+        key_length=key_length,
+        value_length=value_length,
+        key_length_swa=keys.whole("attention.key_length_swa", key_length),
+        value_length_swa=keys.whole("attention.value_length_swa", value_length),
+        is_mla=keys.whole("attention.key_length_mla", 0) > 0
+        and keys.whole("attention.value_length_mla", 0) > 0,
+        shared_kv_layers=keys.whole("attention.shared_kv_layers", 0),
+        sliding_window=keys.maybe("attention.sliding_window"),
+        window_pattern=keys.flags("attention.sliding_window_pattern", layers)
+        or keys.maybe("attention.sliding_window_pattern"),
+        recurrent_layers=keys.flags("attention.recurrent_layers", layers),
+        full_attention_interval=keys.maybe("full_attention_interval"),
+        has_indexer=keys.has_any("attention.indexer."),
+        training_context=keys.whole("context_length", 0),
+        vocabulary=header.lengths.get("tokenizer.ggml.tokens")
+        or keys.whole("vocab_size", 0),
+        chat_template=keys.text("tokenizer.chat_template") or None,
+        identity=identity,
+    )
+
+
+def _whole(number: float) -> int | None:
+    """*number* without its fraction; None for infinity and NaN."""
+    return int(number) if math.isfinite(number) else None
+
+
+class _Keys:
+    """The values of a header by their keys, without the prefix of the architecture."""
+
+    def __init__(self, header: Header) -> None:
+        self._values = header.values
+        self.architecture = self.text("general.architecture")
+        if not _NAME.fullmatch(self.architecture):
+            raise BadHeader("it names no architecture")
+
+    def text(self, name: str) -> str:
+        value = self._values.get(name)
+        return value if isinstance(value, str) else ""
+
+    def file_type(self) -> str:
+        """What ``general.file_type`` means by ``enum llama_ftype``; may be empty."""
+        from gguf import LlamaFileType
+
+        number = self._values.get("general.file_type")
+        name = next((kind.name for kind in LlamaFileType if kind == number), "")
+        return name.removeprefix("MOSTLY_").removeprefix("ALL_")
+
+    def maybe(self, name: str) -> int | None:
+        value = self._values.get(f"{self.architecture}.{name}")
+        if isinstance(value, tuple):
+            # One number per layer.
+            value = value[0] if value else None
+        return _whole(value) if isinstance(value, (int, float)) else None
+
+    def whole(self, name: str, default: int) -> int:
+        value = self.maybe(name)
+        return default if value is None or value < 0 else value
+
+    def positive(self, name: str) -> int:
+        value = self.maybe(name)
+        if value is None or value < 1:
+            raise BadHeader(f"its key '{self.architecture}.{name}' is missing")
+        return value
+
+    def layers(self) -> int:
+        """Those that keep K and V; one for multi-token prediction does not count."""
+        blocks = self.positive("block_count")
+        if blocks > MOST_LAYERS:
+            raise BadHeader(f"it claims to have {blocks} layers")
+        return max(blocks - self.whole("nextn_predict_layers", 0), 1)
+
+    def per_layer(
+        self, name: str, layers: int, default: tuple[int, ...]
+    ) -> tuple[int, ...]:
+        value = self._values.get(f"{self.architecture}.{name}")
+        if isinstance(value, tuple) and len(value) >= layers:
+            return tuple(max(_whole(each) or 0, 0) for each in value[:layers])
+        single = self.maybe(name)
+        return default if single is None else (max(single, 0),) * layers
+
+    def flags(self, name: str, layers: int) -> tuple[bool, ...]:
+        value = self._values.get(f"{self.architecture}.{name}")
+        if not isinstance(value, tuple) or len(value) < layers:
+            return ()
+        return tuple(bool(each) for each in value[:layers])
+
+    def has_any(self, prefix: str) -> bool:
+        start = f"{self.architecture}.{prefix}"
+        return any(name.startswith(start) for name in self._values)
+
+
+# --- files
 
 
 def read_header(path: Path) -> Weights:

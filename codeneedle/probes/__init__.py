@@ -19,7 +19,13 @@ from codeneedle.records.record import BadRecord, BadSetup, Run, Setup, from_json
 PROBES: dict[str, Probe] = {
     probe.name: probe
     for probe in (
-        *(RECALL, DIVERGENCE, COPY, THROUGHPUT, RETRIEVAL, REUSE, TRANSCRIPT),
+        RECALL,
+        DIVERGENCE,
+        COPY,
+        THROUGHPUT,
+        RETRIEVAL,
+        REUSE,
+        TRANSCRIPT,
         EVALUATION,
     )
 }
@@ -60,11 +66,11 @@ def probes_named(names: Iterable[str]) -> list[Probe]:
 
 def answers_by_length(run: Run) -> dict[Pair, Sequence[Answer]]:
     """Answers of each pair of *run* about texts, of which there are several lengths."""
-    found: dict[Pair, list[Answer]] = {}
+    by_pair: dict[Pair, list[Answer]] = {}
     for record in run.records:
         if record.has_numbers and record.probe in PROBES:
             answers = PROBES[record.probe].answers(run, record)
             about = [answer for answer in answers if answer.text]
             if about:
-                found.setdefault(record.pair, []).extend(about)
-    return {**found}
+                by_pair.setdefault(record.pair, []).extend(about)
+    return {**by_pair}

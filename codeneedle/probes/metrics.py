@@ -146,6 +146,8 @@ class Metric:
         error: Standard error of the value of a record as its tool reports it; None for
             that of a mean over units.
         shows_error: True if reports show that error beside the value.
+        is_prompt_speed: True if it is how fast a cell read prompts, in tokens per
+            second: a cell that is far slower than others has fallen back.
         noun: Plural noun for its units, which are the same in every cell.
         units: The value of every unit; None if `values` are of units.
     """
@@ -169,6 +171,7 @@ class Metric:
     loss: Loss | None = None
     error: Callable[[CellRecord], float | None] | None = None
     shows_error: bool = False
+    is_prompt_speed: bool = False
     noun: Noun = "functions"
     units: Values | None = None
 

@@ -27,7 +27,7 @@ from codeneedle.engines.engine import (
 from codeneedle.engines.messages import Progress
 from codeneedle.errors import CellError, FolderUnusable
 from codeneedle.grid import Pair, most_precise_first
-from codeneedle.models.gguf import Weights
+from codeneedle.models.weights import Weights
 from codeneedle.probes.answers import Answer, Gap
 from codeneedle.probes.metrics import Metric
 from codeneedle.records.record import (
@@ -75,10 +75,10 @@ class RunContext:
 
     def settings_of(self, kind: type[_Settings], name: str) -> _Settings:
         """What the user chose for the probe *name*, whose settings are a *kind*."""
-        found = self.settings.get(name, kind())
-        if not isinstance(found, kind):
-            raise TypeError(f"settings of {name} are {type(found).__name__}")
-        return found
+        settings = self.settings.get(name, kind())
+        if not isinstance(settings, kind):
+            raise TypeError(f"settings of {name} are {type(settings).__name__}")
+        return settings
 
 
 @contextlib.contextmanager
@@ -410,6 +410,7 @@ class Probe(ABC):
 
     Attributes:
         name: What ``--probe`` takes; part of its records' file names.
+        purpose: What it measures, in a few words, for ``--help``.
         metrics: What its records can be asked for; the first is its headline.
         settings: What a user may choose, all fields with a default: the table of the
             probe's name in a sweep file, and the options that the fields' metadata
@@ -440,6 +441,7 @@ class Probe(ABC):
     """
 
     name: str
+    purpose: str
     metrics: tuple[Metric, ...]
     settings: type[Struct] = NoSettings
     layout: type | None = None

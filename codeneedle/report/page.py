@@ -14,8 +14,8 @@ from plotly.offline import get_plotlyjs
 
 from codeneedle.document import Document, Facts, Lines
 from codeneedle.grid import Pair
-from codeneedle.models.gguf import Weights
 from codeneedle.models.kv_cache import kv_bytes, usual_contexts
+from codeneedle.models.weights import Weights
 from codeneedle.probes import PROBES, frames
 from codeneedle.probes.answers import Answer
 from codeneedle.probes.metrics import LossKind

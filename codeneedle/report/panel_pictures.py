@@ -5,9 +5,12 @@ import math
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import seaborn as sns
 from matplotlib.axes import Axes
+from matplotlib.cm import ScalarMappable
+from matplotlib.colors import Normalize
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch, Rectangle
 
@@ -112,11 +115,9 @@ def paint(panels: Panels, run: Run, *, difference: bool) -> Figure:
     for axes in places.flat:
         axes.set_axis_off()
     for panel in panels.panels:
-        at = (k_types.index(panel.pair.k), v_types.index(panel.pair.v))
-        _paint_panel(places[at], panels, panel, difference=difference)
-        _paint_edges(
-            places[at], panels, panel, is_left=not at[1], is_low=at[0] == down - 1
-        )
+        axes = places[k_types.index(panel.pair.k), v_types.index(panel.pair.v)]
+        _paint_panel(axes, panels, panel, difference=difference)
+        _paint_edges(axes, panels, panel)
     for axes, v in zip(places[0], v_types, strict=True):
         _write(axes, v, (0.5, 1), (0, 24), weight="bold")
     whole_wide, whole_high = figure.get_size_inches()
@@ -142,7 +143,7 @@ def paint(panels: Panels, run: Run, *, difference: bool) -> Figure:
     if difference:
         _paint_legend(figure)
     else:
-        _paint_bar(bar_of(figure, most=BAR_HEIGHT), panels)
+        _paint_bar(figure, panels)
     return figure
 
 
@@ -253,22 +254,21 @@ def _paint_missing(axes: Axes, panels: Panels, panel: Panel) -> None:
     )
 
 
-def _paint_edges(
-    axes: Axes, panels: Panels, panel: Panel, *, is_left: bool, is_low: bool
-) -> None:
+def _paint_edges(axes: Axes, panels: Panels, panel: Panel) -> None:
     """Lengths below the lowest panels, K and depths left of the first; a frame."""
-    lengths = [length_word(each) if is_low else "" for each in panels.lengths]
-    depths = [f"{each:g}" if is_left else "" for each in panels.depths]
+    lengths, depths = panels.lengths, panels.depths
     axes.set_xlim(0, len(lengths))
     axes.set_ylim(len(depths), 0)
-    axes.set_xticks([each + 0.5 for each in range(len(lengths))])
-    axes.set_yticks([each + 0.5 for each in range(len(depths))])
-    axes.set_xticklabels(lengths, rotation=0, size=NOTE_POINTS)
-    axes.set_yticklabels(depths, rotation=0, size=NOTE_POINTS)
-    axes.tick_params(length=0, labelcolor=INK, pad=3)
+    axes.set_xticks(np.arange(len(lengths)) + 0.5, map(length_word, lengths))
+    axes.set_yticks(np.arange(len(depths)) + 0.5, [f"{each:g}" for each in depths])
+    axes.tick_params(
+        length=0, labelcolor=INK, labelsize=NOTE_POINTS, labelrotation=0, pad=3
+    )
+    axes.label_outer()
     axes.set_xlabel("")
     axes.set_ylabel("")
-    if is_left:
+    place = axes.get_subplotspec()
+    if place and place.is_first_col():
         k = visible(panel.pair.k)
         _write(axes, k, (0, 0.5), (-30, 0), ha="right", weight="bold")
     is_reference = panel.pair == panels.reference
@@ -310,18 +310,12 @@ def _paint_names(corner: Axes, middle: tuple[float, float]) -> None:
     _write(corner, "depth", (0, 1), (-8, 7), ha="right", **small)
 
 
-def _paint_bar(bar: Axes, panels: Panels) -> None:
+def _paint_bar(figure: Figure, panels: Panels) -> None:
     """The colour scale."""
-    steps = 256
-    colours = COLOURS[_colours(panels)]
-    low, high = panels.scale.low, panels.scale.high
-    ramp = [[at / (steps - 1)] for at in range(steps)]
-    bar.imshow(
-        ramp, cmap=colours, aspect="auto", origin="lower", extent=(0, 1, low, high)
-    )
-    bar.set_xticks([])
-    for spine in bar.spines.values():
-        spine.set_visible(False)
+    bar = bar_of(figure, most=BAR_HEIGHT)
+    values = Normalize(panels.scale.low, panels.scale.high)
+    mapped = ScalarMappable(values, COLOURS[_colours(panels)])
+    figure.colorbar(mapped, cax=bar).outline.set_visible(False)
     paint_scale(bar, panels.scale, panels.metric.unit or "share")
 
 

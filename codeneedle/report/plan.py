@@ -6,7 +6,6 @@ from dataclasses import dataclass, replace
 
 from codeneedle.document import Document, Facts, Grid, Heading, Lines, Table
 from codeneedle.grid import Pair, precision
-from codeneedle.models.gguf import Weights
 from codeneedle.models.kv_cache import (
     MemoryPlan,
     PairMemory,
@@ -16,6 +15,7 @@ from codeneedle.models.kv_cache import (
     predicted,
     room_of,
 )
+from codeneedle.models.weights import Weights
 from codeneedle.probes.metrics import METRICS, context_of
 from codeneedle.probes.probe import Probe
 from codeneedle.records.record import AGAIN, BadSetup, CellRecord, Run, Setup, Status

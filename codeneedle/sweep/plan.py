@@ -17,7 +17,7 @@ from codeneedle.engines.engine import Engine, ModelSpec
 from codeneedle.errors import BadInput, FolderUnusable
 from codeneedle.grid import Pair, most_precise, shuffled
 from codeneedle.models import nano, pretrained, weights
-from codeneedle.models.gguf import Weights
+from codeneedle.models.weights import Weights
 from codeneedle.probes import probes_named
 from codeneedle.probes.probe import Outlook, Probe, Work
 from codeneedle.probes.prompts import PromptForm

@@ -39,15 +39,15 @@ class Hold:
 
     Attributes:
         arrived: Their numbers, in order of arrival.
+        handlers: Restores the former handlers.
     """
 
     arrived: list[int] = field(default_factory=list)
-    _replaced: dict[int, _Handler | signal.Handlers] = field(default_factory=dict)
+    handlers: contextlib.ExitStack = field(default_factory=contextlib.ExitStack)
 
     def release(self) -> None:
-        """Restore the handlers, and deliver what arrived meanwhile."""
-        _restore(self._replaced)
-        self._replaced = {}
+        """Restore the handlers, and deliver the signals that arrived."""
+        self.handlers.close()
         arrived, self.arrived = self.arrived, []
         for number in arrived:
             signal.raise_signal(number)
@@ -112,17 +112,14 @@ def held() -> Iterator[Hold]:
     def delay(number: int, _frame: FrameType | None) -> None:
         hold.arrived.append(number)
 
-    if threading.current_thread() is threading.main_thread():
-        for number in HELD:
-            handler = signal.getsignal(number)
-            # Stored first: a signal may arrive before the next statement.
-            if callable(handler):
-                hold._replaced[number] = handler  # noqa: SLF001 - our own
-                signal.signal(number, delay)
-            elif handler is signal.SIG_IGN:
-                hold._replaced[number] = handler  # noqa: SLF001 - our own
-                signal.signal(number, _discard)
+    former = {number: signal.getsignal(number) for number in HELD}
+    handlers: dict[int, _Handler] = {
+        number: delay if callable(handler) else _discard
+        for number, handler in former.items()
+        if callable(handler) or handler is signal.SIG_IGN
+    }
     try:
+        hold.handlers.enter_context(_handling(handlers))
         yield hold
     finally:
         hold.release()
@@ -143,9 +140,6 @@ def _handling(handlers: Mapping[int, _Handler]) -> Iterator[None]:
             signal.signal(number, handler)
         yield
     finally:
-        _restore({n: handler for n, handler in before.items() if handler is not None})
-
-
-def _restore(handlers: Mapping[int, _Handler | int]) -> None:
-    for number, handler in handlers.items():
-        signal.signal(number, handler)
+        for number, former in before.items():
+            if former is not None:
+                signal.signal(number, former)

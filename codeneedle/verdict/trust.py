@@ -63,14 +63,17 @@ def trusted(run: Run) -> Run:
     marked: dict[CellKey, Trouble] = {}
     for (probe, device), records in groups.items():
         first = groups.get((probe.removesuffix(AGAIN), device), {})
-        found = suspects(
+        troubles = suspects(
             (first | records).values(),
             speed=prompt_speed(metrics_of(probe), setup),
             has_device=has_device,
             asked=asked,
         )
-        own = found.keys() & records.keys()
-        marked |= {(pair, probe, device): found[pair] for pair in own}
+        marked |= {
+            (pair, probe, device): trouble
+            for pair, trouble in troubles.items()
+            if pair in records
+        }
     return replace(
         run,
         setup=setup,
@@ -188,8 +191,7 @@ def _slow(
 ) -> Iterator[tuple[Pair, Trouble]]:
     # Of those whose KV cache may be on an accelerator.
     on_device = (each for each in finished if set(each.effective.devices) != {"CPU"})
-    found = {record.pair: speed(record) for record in on_device}
-    speeds = {pair: value for pair, value in found.items() if value}
+    speeds = {r.pair: value for r in on_device if (value := speed(r))}
     symmetric = [pair for pair in speeds if pair.k == pair.v]
     if not symmetric:
         return
@@ -203,17 +205,13 @@ def _slow(
             yield pair, Trouble(Status.FALLBACK_CPU, reason)
 
 
-PROMPT_SPEEDS = frozenset({"prefill", "pp", "reading"})
-"""Names of the metrics of prompt speed, in tokens per second."""
-
-
 def prompt_speed(metrics: Iterable[Metric], setup: Setup) -> Speed:
     """
     How fast a cell read prompts, by the first of *metrics* that measures it.
 
     Of several values the slowest counts: a fallback slows down every prompt.
     """
-    metric = next((each for each in metrics if each.name in PROMPT_SPEEDS), None)
+    metric = next((each for each in metrics if each.is_prompt_speed), None)
 
     def speed(record: CellRecord) -> float | None:
         if metric is None:
@@ -251,8 +249,7 @@ def _unproved(
     reference that is quantized is told from others, too: that shows that the server
     heeds types, not that those of the reference are what they are called.
     """
-    told = {record.pair: record.effective.proof for record in finished}
-    proofs = {pair: proof for pair, proof in told.items() if proof is not None}
+    proofs = {r.pair: r.effective.proof for r in finished if r.effective.proof}
     if not proofs:
         return
     reference = most_precise({*asked, *proofs})

@@ -20,8 +20,9 @@ from codeneedle.cli.doctor import (
 )
 from codeneedle.cli.engines import ENGINES
 from codeneedle.engines.llama_cpp.installation import ServerFacts, Tools
-from codeneedle.models.gguf import parse, weights_of
+from codeneedle.models.gguf import parse
 from codeneedle.models.pretrained import SMOLLM2
+from codeneedle.models.weights import weights_of
 from codeneedle.system import machine
 from codeneedle.system.machine import MachineFacts
 

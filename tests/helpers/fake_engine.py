@@ -15,7 +15,7 @@ from codeneedle.engines.engine import (
 from codeneedle.engines.messages import Completion, Forced, Reply, TokenPiece
 from codeneedle.errors import BadInput
 from codeneedle.grid import Pair
-from codeneedle.models.gguf import Weights
+from codeneedle.models.weights import Weights
 from codeneedle.records.record import Effective, Trouble
 
 TYPES = ("f16", "bf16", "q8_0", "q4_0")

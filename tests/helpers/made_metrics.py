@@ -44,7 +44,7 @@ def made_probe(name, *metrics, outcome=None, **methods):
     """A probe of these metrics, with functions in place of its *methods*."""
     replaced = {method: staticmethod(made) for method, made in methods.items()}
     kind = type("Replaced", (MadeProbe,), replaced)
-    return kind(name=name, metrics=metrics, outcome=outcome)
+    return kind(name=name, purpose="", metrics=metrics, outcome=outcome)
 
 
 KLD = made_metric(

@@ -11,7 +11,7 @@ from fake_engine import made_weights
 from gguf_files import SHAPE, gguf_bytes
 
 from codeneedle.grid import Pair
-from codeneedle.models.gguf import parse, weights_of
+from codeneedle.models.gguf import parse
 from codeneedle.models.kv_cache import (
     CONTEXTS,
     Room,
@@ -25,6 +25,7 @@ from codeneedle.models.kv_cache import (
     type_misfit,
     usual_contexts,
 )
+from codeneedle.models.weights import weights_of
 from codeneedle.system import processes
 from codeneedle.system.environment import inherited
 from codeneedle.text import mib

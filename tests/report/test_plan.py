@@ -14,8 +14,9 @@ from printing import printed
 
 from codeneedle.engines.engine import CacheTypes, Pace
 from codeneedle.grid import Pair
-from codeneedle.models.gguf import parse, weights_of
+from codeneedle.models.gguf import parse
 from codeneedle.models.kv_cache import Room, predicted
+from codeneedle.models.weights import weights_of
 from codeneedle.records.record import (
     AGAIN,
     Effective,

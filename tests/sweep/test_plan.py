@@ -6,8 +6,8 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from fake_engine import FakeEngine
-from made_plans import TWO, TYPES, asking, made_world, planned
+from fake_engine import TYPES, FakeEngine
+from made_plans import TWO, asking, made_world, planned
 
 from codeneedle.engines.engine import Ability, CacheTypes
 from codeneedle.errors import (

@@ -15,15 +15,13 @@ from signal import SIGKILL, SIGXFSZ, Signals
 from codeneedle.engines.engine import ChunkValues, Estimate, Statistics, killed
 from codeneedle.engines.llama_cpp.base_file import Lengths
 from codeneedle.grid import Pair
+from codeneedle.models.kv_cache import padded
 from codeneedle.records.record import Effective, KvBuffer, Status, Trouble
 from codeneedle.system.files import tail
 from codeneedle.system.processes import END_BYTES, OMISSION
 
 LINE_CHARACTERS = 500
 """What is read of a line; a model's own text may make lines of megabytes."""
-
-CONTEXT_STEP = 256
-"""llama.cpp rounds a context up to a multiple of this."""
 
 _SHUTDOWN = "cleaning up before exit"
 _TAIL_BYTES = 16 << 10
@@ -343,8 +341,7 @@ def _wrong_types(pair: Pair, buffers: Sequence[KvBuffer]) -> Iterator[str]:
 
 
 def _wrong_context(expected: int, effective: int | None) -> Iterator[str]:
-    padded = -(-expected // CONTEXT_STEP) * CONTEXT_STEP
-    if effective is not None and not expected <= effective <= padded:
+    if effective is not None and not expected <= effective <= padded(expected):
         yield f"the context is {effective} tokens, not {expected}"
 
 

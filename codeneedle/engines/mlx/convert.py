@@ -12,8 +12,7 @@ import numpy.typing as npt
 
 from codeneedle.engines.mlx.folder import CONFIG, TOKENIZER, TOKENIZER_CONFIG
 from codeneedle.errors import WeightsUnusable
-from codeneedle.models.gguf import Weights
-from codeneedle.models.weights import sha256, short_name
+from codeneedle.models.weights import Weights, sha256, short_name
 from codeneedle.system.files import cache_folder, made_folder
 
 ARCHITECTURE = "llama"

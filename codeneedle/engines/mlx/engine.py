@@ -50,8 +50,7 @@ from codeneedle.engines.mlx.settings import NAME, MlxSettings, is_of_known_size,
 from codeneedle.engines.started import StartedServer
 from codeneedle.errors import BadInput, CellError
 from codeneedle.grid import Pair
-from codeneedle.models.gguf import Weights
-from codeneedle.models.weights import read_header
+from codeneedle.models.weights import Weights, read_header
 from codeneedle.records.record import Effective, Status
 from codeneedle.system import machine
 from codeneedle.system.orphans import noted, watched

@@ -7,8 +7,7 @@ from typing import Any
 
 from codeneedle.engines.mlx.settings import missing
 from codeneedle.errors import WeightsUnusable
-from codeneedle.models.gguf import MOST_LAYERS, Weights
-from codeneedle.models.weights import UNFINISHED, identity_of
+from codeneedle.models.weights import MOST_LAYERS, UNFINISHED, Weights, identity_of
 from codeneedle.system.files import reason_of
 
 CONFIG = "config.json"

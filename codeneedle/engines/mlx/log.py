@@ -19,7 +19,7 @@ from codeneedle.errors import CellError
 from codeneedle.grid import Pair
 from codeneedle.records.record import Effective, KvBuffer, Status, Trouble
 from codeneedle.system.environment import inherited
-from codeneedle.text import harmless, one_line
+from codeneedle.text import MIB, harmless, one_line
 
 KEY_VARIABLE = "CODENEEDLE_MLX_KEY"
 """Environment variable from which the child takes the key of its requests."""
@@ -30,7 +30,6 @@ MARK = "codeneedle-mlx: "
 MOST_LOG_BYTES = 8 << 20
 EXCERPT_LINES = 12
 
-_MIB = 1 << 20
 _OUT_OF_MEMORY = re.compile(
     r"unable to allocate|insufficient memory|out of memory|MemoryError|bad_alloc"
     r"|attempting to allocate",
@@ -219,8 +218,8 @@ def _buffer(layers: Sequence[LayerCache], context: int) -> KvBuffer:
         layers=len(layers),
         k_type=first.k,
         v_type=first.v,
-        k_mib=round(cells * sum(e.k_bytes_per_token for e in layers) / _MIB, 4),
-        v_mib=round(cells * sum(e.v_bytes_per_token for e in layers) / _MIB, 4),
+        k_mib=round(cells * sum(e.k_bytes_per_token for e in layers) / MIB, 4),
+        v_mib=round(cells * sum(e.v_bytes_per_token for e in layers) / MIB, 4),
         class_name=first.class_name,
         k_group_size=first.k_group_size,
         v_group_size=first.v_group_size,

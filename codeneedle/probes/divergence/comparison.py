@@ -100,8 +100,8 @@ def compared(
             )
     if set_before is None:
         context.calibrate(as_json(ComparedWith(reference=str(reference))))
-    found = tuple(known[text.context] for text in texts)
-    return as_json(Divergence(reference=str(reference), contexts=found))
+    contexts = tuple(known[text.context] for text in texts)
+    return as_json(Divergence(reference=str(reference), contexts=contexts))
 
 
 def _compared(
@@ -144,7 +144,7 @@ def _compared(
     behind = done
     tell("comparing", behind, 0)
     started = time.monotonic()
-    found = tool.compare(
+    comparison = tool.compare(
         task,
         reference,
         log=context.log(f"{probe}.{task.context}"),
@@ -154,13 +154,13 @@ def _compared(
     return Compared(
         context=task.context,
         chunks=reference.chunks,
-        tokens=found.tokens,
+        tokens=comparison.tokens,
         seconds=round(time.monotonic() - started, 4),
         base_seconds=reference.seconds,
         reference_ppl=reference.ppl,
-        statistics=found.statistics,
-        retries=found.retries,
-        by_chunk=found.by_chunk,
+        statistics=comparison.statistics,
+        retries=comparison.retries,
+        by_chunk=comparison.by_chunk,
     )
 
 

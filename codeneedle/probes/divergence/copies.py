@@ -20,7 +20,7 @@ from codeneedle.corpora.random_bodies import random_bytes
 from codeneedle.engines.engine import Ability, Engine, Tokenizer
 from codeneedle.errors import BadInput, FolderUnusable
 from codeneedle.grid import Pair
-from codeneedle.models.gguf import Weights
+from codeneedle.models.weights import Weights
 from codeneedle.probes.divergence.comparison import (
     Text,
     compared,
@@ -181,8 +181,8 @@ def _differences(
     """
     from codeneedle.probes import frames
 
-    (found,) = (each for each in metrics if each.name == f"{probe}-logp")
-    metric = replace(found, loss=None)  # in nats, not what losses are computed of
+    (logp,) = (each for each in metrics if each.name == f"{probe}-logp")
+    metric = replace(logp, loss=None)  # in nats, not what losses are computed of
     narrowed = frames.of_probe(run, probe)
     reference = frames.reference(frames.cells_frame(narrowed, metric))
     named = {
@@ -320,6 +320,7 @@ class CopyProbe(Probe):
 
 PROBE = CopyProbe(
     name=NAME,
+    purpose="the second copy of a text",
     metrics=(*COPY_METRICS, *OF_CELL),
     settings=CopySettings,
     layout=CopyConditions,
@@ -415,8 +416,8 @@ class Cutter:
         while len(self._pool) < needed:
             count *= START_CHARACTERS
             text = made_words(self.seed, count)[:count]
-            found = self.tokenizer.tokens(text, add_special=False)
-            self._pool = [(token.id, str(token.piece)) for token in found]
+            read = self.tokenizer.tokens(text, add_special=False)
+            self._pool = [(token.id, str(token.piece)) for token in read]
 
     def cut(self, tokens: int) -> Passage:
         """
@@ -441,8 +442,8 @@ class Cutter:
 
     def ids(self, text: str, *, add_special: bool = False) -> tuple[int, ...]:
         """Numbers of the tokens of *text*."""
-        found = self.tokenizer.tokens(text, add_special=add_special)
-        return tuple(token.id for token in found)
+        tokens = self.tokenizer.tokens(text, add_special=add_special)
+        return tuple(token.id for token in tokens)
 
     def _passage(self, start: int, tokens: int) -> Passage | None:
         chosen = self._pool[start : start + tokens]
@@ -451,8 +452,8 @@ class Cutter:
         )
         expected = (*self.separator, *passage.ids) * 2 + self.separator
         twice = f"{SEPARATOR}{passage.text}" * 2 + SEPARATOR
-        found = self.ids(twice)[-len(expected) :]
-        return passage if found == expected else None
+        ids = self.ids(twice)[-len(expected) :]
+        return passage if ids == expected else None
 
 
 def _unsuitable() -> BadInput:
@@ -489,7 +490,7 @@ def laid_out(cutter: Cutter, *, context: int, chunks: int) -> str:
     # Where a token begins a prompt, it takes the place of the first separator; a
     # blank that the tokenizer puts there itself takes that of the first blank.
     for begin in (0, len(SEPARATOR), len(SEPARATOR) + 1):
-        found = cutter.ids(text[begin:], add_special=True)
-        if list(found[1 : len(expected)]) == expected[1:]:
+        ids = cutter.ids(text[begin:], add_special=True)
+        if list(ids[1 : len(expected)]) == expected[1:]:
             return text[begin:]
     raise _unsuitable()

@@ -23,17 +23,21 @@ def _values(numbers: Numbers, context: int | None = None) -> Values:
     """The numbers of the comparison at *context*, or at the first one."""
 
     def values(record: CellRecord, _setup: Setup) -> Sequence[float]:
-        found = divergence_of(record)
-        compared = found.at(context) if found else None
+        compared = _compared(record, context)
         return () if compared is None else numbers(compared)
 
     return values
 
 
+def _compared(record: CellRecord, context: int | None) -> Compared | None:
+    divergence = divergence_of(record)
+    return divergence.at(context) if divergence else None
+
+
 def _reference(record: CellRecord) -> str | None:
     """The pair that *record* was compared with."""
-    found = divergence_of(record)
-    return found.reference if found else None
+    divergence = divergence_of(record)
+    return divergence.reference if divergence else None
 
 
 def _of_chunks(value: Callable[[ChunkValues], float]) -> Numbers:
@@ -76,8 +80,7 @@ def _error(
     """The standard error that llama-perplexity states of an estimate."""
 
     def error(record: CellRecord) -> float | None:
-        found = divergence_of(record)
-        compared = found.at(context) if found else None
+        compared = _compared(record, context)
         return estimate(compared.statistics).error if compared else None
 
     return error
@@ -122,7 +125,7 @@ _KINDS: tuple[_Kind, ...] = (
             _divergence("kld", "mean KL divergence from the reference", in_table=True),
             loss=Loss(kind=LossKind.CHANGE),
         ),
-        lambda found: found.kld,
+        lambda statistics: statistics.kld,
         by_chunk=lambda chunk: chunk.kld,
     ),
     _Kind(
@@ -141,7 +144,7 @@ _KINDS: tuple[_Kind, ...] = (
             floor=False,
             shows_error=True,
         ),
-        lambda found: found.same_top,
+        lambda statistics: statistics.same_top,
         by_chunk=lambda chunk: chunk.same_top,
     ),
     _Kind(
@@ -161,7 +164,7 @@ _KINDS: tuple[_Kind, ...] = (
             digits=3,
             is_kept=True,
         ),
-        lambda found: found.dp_rms,
+        lambda statistics: statistics.dp_rms,
     ),
     _estimate(
         replace(
@@ -174,7 +177,7 @@ _KINDS: tuple[_Kind, ...] = (
             floor=False,
             shows_error=True,
         ),
-        lambda found: found.ppl,
+        lambda statistics: statistics.ppl,
         is_compared=False,
     ),
     _Kind(

@@ -297,6 +297,7 @@ class DivergenceProbe(Probe):
 
 PROBE = DivergenceProbe(
     name=NAME,
+    purpose="next-token distributions beside the reference's",
     metrics=(*METRICS, *OF_CELL),
     settings=DivergenceSettings,
     layout=DivergenceConditions,

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from codeneedle.engines.engine import ChunkValues, Statistics
 from codeneedle.grid import Pair
 from codeneedle.probes.metrics import LEAST_DIVERGENCE
-from codeneedle.probes.stored import calibrated_in, file_of, observed
+from codeneedle.probes.stored import cached, calibrated_in, file_of, observed
 from codeneedle.records.record import (
     MOST_NATS,
     Amount,
@@ -91,6 +91,7 @@ def reference_of(setup: Setup, probe: str) -> Pair | None:
     return Pair.parse(known.reference) if known else None
 
 
+@cached()
 def divergence_of(record: CellRecord) -> Divergence | None:
     """
     What *record* holds of these probes; None if it is another's, or holds nothing.

@@ -19,7 +19,7 @@ from msgspec import Meta, Struct
 from codeneedle.corpora.corpus import Corpus
 from codeneedle.engines.engine import Ability, Engine, Served
 from codeneedle.errors import BadInput, CellError, UnknownName
-from codeneedle.models.gguf import Weights
+from codeneedle.models.weights import Weights
 from codeneedle.probes.evaluation.contract import (
     OFFLINE,
     PLACEHOLDERS,
@@ -178,6 +178,7 @@ class EvaluationProbe(Probe):
 
 PROBE = EvaluationProbe(
     name=NAME,
+    purpose="any evaluation program",
     metrics=(*METRICS, *OF_CELL),
     settings=EvaluationSettings,
     needs=frozenset({Ability.ADDRESS}),

@@ -306,15 +306,15 @@ def side_by_side(needle: NeedleFacts, score: Score, *, width: int) -> Document:
 def line_pairs(needle: NeedleFacts, score: Score) -> list[LinePair]:
     """The aligned lines; a missing line next to a superfluous one in its place."""
     numbers = iter(_numbered(needle))
-    found: list[LinePair] = []
+    pairs: list[LinePair] = []
     for missing, extra, both in _stretches(score.rows):
         for at in range(max(len(missing), len(extra))):
             expected = missing[at] if at < len(missing) else None
             produced = extra[at] if at < len(extra) else None
-            found.append(LinePair(_number(numbers, expected), expected, produced))
+            pairs.append(LinePair(_number(numbers, expected), expected, produced))
         if both:
-            found.append(LinePair(_number(numbers, both), both, both))
-    return found
+            pairs.append(LinePair(_number(numbers, both), both, both))
+    return pairs
 
 
 def _stretches(

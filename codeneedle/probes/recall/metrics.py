@@ -70,8 +70,8 @@ def unanswered(record: CellRecord, setup: Setup, part: Ask) -> frozenset[str]:
 
 def asked_for(record: CellRecord, part: Ask) -> frozenset[str]:
     """Names of the needles that *record* was asked for, written or forced."""
-    found = recall_of(record)
-    rounds = found.forced if part is Ask.FORCED else found.rounds
+    recall = recall_of(record)
+    rounds = recall.forced if part is Ask.FORCED else recall.rounds
     return frozenset(each.needle for each in rounds)
 
 
@@ -150,9 +150,11 @@ def _forced_names(record: CellRecord, setup: Setup) -> list[str]:
 
 def _breaks_at(record: CellRecord, setup: Setup) -> list[float]:
     """Right lines of every needle, 0 of one without scores where any has some."""
-    found = {each.needle.name: each.breaks_at for each in forced_answers(record, setup)}
-    rounds = _of_all_pairs(record, setup) if found else ()
-    return [float(found.get(each.needle, 0)) for each in rounds]
+    breaks = {
+        each.needle.name: each.breaks_at for each in forced_answers(record, setup)
+    }
+    rounds = _of_all_pairs(record, setup) if breaks else ()
+    return [float(breaks.get(each.needle, 0)) for each in rounds]
 
 
 def _probabilities(record: CellRecord, setup: Setup) -> dict[str, float]:
@@ -297,7 +299,11 @@ METRICS: tuple[Metric, ...] = (
         values=_of_gaps(lambda margins: margins.mean),
     ),
     _speed(
-        name="prefill", label="prompt reading, a by-product", digits=0, values=_prefill
+        name="prefill",
+        label="prompt reading, a by-product",
+        digits=0,
+        values=_prefill,
+        is_prompt_speed=True,
     ),
     _speed(
         name="decode",

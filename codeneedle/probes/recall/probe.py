@@ -121,17 +121,17 @@ def needles_of(
 
 
 def _missing(
-    found: Recall, setup: Setup, goal: int | None
+    recall: Recall, setup: Setup, goal: int | None
 ) -> list[tuple[Ask, NeedleFacts]]:
-    """The functions that *found* has no round of, those to be written first."""
+    """The functions that *recall* has no round of, those to be written first."""
     chosen = conditions_of(setup)
     wanted = {
         Ask.WRITTEN: setup.needles,
         Ask.FORCED: setup.forced[: goal or chosen.functions],
     }
     answered = {
-        Ask.WRITTEN: {each.needle for each in found.rounds},
-        Ask.FORCED: {each.needle for each in found.forced},
+        Ask.WRITTEN: {each.needle for each in recall.rounds},
+        Ask.FORCED: {each.needle for each in recall.forced},
     }
     return [
         (part, needle)
@@ -167,24 +167,24 @@ def _last_of_every_sweep(setup: Setup) -> NeedleFacts:
 
 
 def _with_answer(
-    asker: "RecallAsker", part: Ask, needle: NeedleFacts, found: Recall
+    asker: "RecallAsker", part: Ask, needle: NeedleFacts, recall: Recall
 ) -> Recall:
-    """*found*, and the answer to one more question."""
+    """*recall*, and the answer to one more question."""
     if part is Ask.WRITTEN:
         written = asker.round(needle, tokens=needle.budget)
-        return replace(found, rounds=(*found.rounds, written))
-    return replace(found, forced=(*found.forced, asker.scored(needle)))
+        return replace(recall, rounds=(*recall.rounds, written))
+    return replace(recall, forced=(*recall.forced, asker.scored(needle)))
 
 
 def _gaps(run: Run) -> Iterator[str]:
     """Why no record has forced scores, or margins, where the same is true of all."""
     records = [r for r in run.records if r.probe == NAME and r.has_numbers]
-    found = [recall_of(record) for record in records]
-    forced = [answer for each in found for answer in each.forced]
+    recalls = [recall_of(record) for record in records]
+    forced = [answer for each in recalls for answer in each.forced]
     errors = {answer.error for answer in forced}
     if forced and "" not in errors:
         yield f"no forced recall: {min(errors)}"
-    written = [answer for each in found for answer in each.rounds if not answer.error]
+    written = [answer for each in recalls for answer in each.rounds if not answer.error]
     drafts = any(answer.drafted for answer in written)
     if written and not drafts and not any(answer.logprobs for answer in written):
         unscored = {record.effective.unscored for record in records} - {""}
@@ -227,11 +227,11 @@ class RecallProbe(Probe):
 
     def times(self, record: CellRecord) -> Times:
         """The functions whose lines were forced, and all questions."""
-        found = recall_of(record)
+        recall = recall_of(record)
         return Times(
-            units=tuple(each.wall_s for each in found.forced),
-            questions_s=math.fsum(each.wall_s for each in found.answers),
-            servers=max(found.starts, 1),
+            units=tuple(each.wall_s for each in recall.forced),
+            questions_s=math.fsum(each.wall_s for each in recall.answers),
+            servers=max(recall.starts, 1),
         )
 
     def suited(self, settings: RecallSettings, engine: Engine) -> RecallSettings:
@@ -340,28 +340,28 @@ class RecallProbe(Probe):
             CellError: If the server fails, or no round has an answer.
         """
         setup = context.run.setup
-        found = Recall(rounds=(), starts=0)
+        recall = Recall(rounds=(), starts=0)
         if context.former and context.former.observation:
-            found = recall_of(context.former)
-        questions = _missing(found, setup, context.goal)
+            recall = recall_of(context.former)
+        questions = _missing(recall, setup, context.goal)
         context.step(0, 1, "loading")
         with context.serving() as served:
             asker = RecallAsker(served, context)
             context.step(0, 1, "reading the corpus")
             priming = asker.round(_last_of_every_sweep(setup), tokens=PRIMING_TOKENS)
             context.observe_fallback(served)
-            found = replace(
-                found, priming=found.priming or priming, starts=found.starts + 1
+            recall = replace(
+                recall, priming=recall.priming or priming, starts=recall.starts + 1
             )
             for done, (part, needle) in enumerate(questions):
                 context.step(done, len(questions), f"{part} {needle.name}")
-                found = _with_answer(asker, part, needle, found)
-                if _has_answers(found):
-                    context.keep(as_json(found))
+                recall = _with_answer(asker, part, needle, recall)
+                if _has_answers(recall):
+                    context.keep(as_json(recall))
             asker.settle()
             context.step(1, 1, "stopping")
-        _refuse_without_answers(found)
-        return as_json(found)
+        _refuse_without_answers(recall)
+        return as_json(recall)
 
     def more_metrics(self, setup: Setup) -> tuple[Metric, ...]:
         """Those of forced recall, where it was asked for."""
@@ -425,17 +425,17 @@ class RecallProbe(Probe):
     def silent(self, run: Run) -> dict[str, dict[Pair, tuple[int, int]]]:
         """Functions without an answer; not of what no pair could give."""
         records = [r for r in run.records if r.probe == NAME and r.has_numbers]
-        found = {}
+        silent = {}
         for part in asked_of(run.setup).parts:
             if any(is_answered(each, run.setup, part) for each in records):
                 what = "scores of their lines" if part is Ask.FORCED else "an answer"
                 phrase = f"functions without {what}, which count as nothing recalled"
-                found[phrase] = {
+                silent[phrase] = {
                     each.pair: (len(missing), len(asked_for(each, part)))
                     for each in records
                     if (missing := unanswered(each, run.setup, part))
                 }
-        return found
+        return silent
 
     def answers(self, run: Run, record: CellRecord) -> Iterable[Answer]:
         """Functions that were written, then those that were forced."""
@@ -457,6 +457,7 @@ class RecallProbe(Probe):
 
 PROBE = RecallProbe(
     name=NAME,
+    purpose="lines of functions, verbatim",
     metrics=METRICS,
     settings=RecallSettings,
     layout=RecallConditions,
@@ -573,14 +574,14 @@ def _why_unanswered(needle: NeedleFacts, reply: Reply) -> str:
     return "the answer is empty"
 
 
-def _has_answers(found: Recall) -> bool:
-    return any(not answer.error for answer in found.answers)
+def _has_answers(recall: Recall) -> bool:
+    return any(not answer.error for answer in recall.answers)
 
 
-def _refuse_without_answers(found: Recall) -> None:
-    if not _has_answers(found):
-        error = found.answers[0].error
-        if not found.rounds:
+def _refuse_without_answers(recall: Recall) -> None:
+    if not _has_answers(recall):
+        error = recall.answers[0].error
+        if not recall.rounds:
             raise CellError(
                 f"no right lines could be scored: {error}; --ask written needs none",
                 hint="Use --ask written.",

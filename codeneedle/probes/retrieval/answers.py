@@ -38,10 +38,10 @@ def answers(record: CellRecord) -> Iterator[Answer]:
 
 def gaps(run: Run, record: CellRecord) -> list[Gap]:
     """Lengths that no pair was asked, and those that this one was not."""
-    frozen, found = frozen_of(run.setup), retrieval_of(record)
+    frozen, retrieval = frozen_of(run.setup), retrieval_of(record)
     both = (
         (frozen.left_out if frozen else (), True),
-        (found.not_asked if found else (), False),
+        (retrieval.not_asked if retrieval else (), False),
     )
     return [
         Gap(
@@ -62,22 +62,22 @@ def _beside(each: Outcome) -> Beside:
 
 def overview(record: CellRecord) -> Document:
     """How the answers of a retrieval record failed, and each that did."""
-    found = outcomes(record)
-    wrong = [each for each in found if each.score.mode is not Mode.CORRECT]
-    right = len(found) - len(wrong)
-    yield Lines([f"{right} of {plural(len(found), 'question')} right"])
-    yield _modes(found)
+    results = outcomes(record)
+    wrong = [each for each in results if each.score.mode is not Mode.CORRECT]
+    right = len(results) - len(wrong)
+    yield Lines([f"{right} of {plural(len(results), 'question')} right"])
+    yield _modes(results)
     heading = ["question", "expected", "answered", "mode"]
     if wrong:
         yield Table(heading, list(map(_wrong_row, wrong)), words=heading)
 
 
-def _modes(found: Sequence[Outcome]) -> Table:
+def _modes(results: Sequence[Outcome]) -> Table:
     """A row for each task, a column for each mode that occurs."""
-    modes = [mode for mode in Mode if any(o.score.mode is mode for o in found)]
+    modes = [mode for mode in Mode if any(o.score.mode is mode for o in results)]
     rows = []
-    for task in dict.fromkeys(each.task for each in found):
-        of_task = [each for each in found if each.task == task]
+    for task in dict.fromkeys(each.task for each in results):
+        of_task = [each for each in results if each.task == task]
         counts = [sum(o.score.mode is mode for o in of_task) for mode in modes]
         logps = [each.logp for each in of_task if each.logp is not None]
         mean = f"{fmean(logps):.3f}" if logps else NO_VALUE_WORD

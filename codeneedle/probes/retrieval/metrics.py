@@ -117,8 +117,8 @@ def _is_informative(each: Outcome | LeftOut, setup: Setup) -> bool:
 
 
 def _reading_speeds(record: CellRecord, _setup: Setup) -> list[float]:
-    found = retrieval_of(record)
-    texts = found.texts if found else ()
+    retrieval = retrieval_of(record)
+    texts = retrieval.texts if retrieval else ()
     return [
         (text.prompt_tokens - text.cached_tokens) / text.prompt_ms * 1000
         for text in texts
@@ -133,13 +133,15 @@ def _bounded(record: CellRecord) -> float:
 
 def _units(record: CellRecord, setup: Setup) -> list[str]:
     """Informative texts; also those that the pair was not asked, as lost on others."""
-    found = retrieval_of(record)
+    retrieval = retrieval_of(record)
     asked = [each.text for each in outcomes(record) if _is_informative(each, setup)]
     not_asked = [
         text_name(left.task, left.length, number)
-        for left in (found.not_asked if found else ())
-        if found and _is_informative(left, setup)
-        for number in {each.number for each in found.texts if each.task == left.task}
+        for left in (retrieval.not_asked if retrieval else ())
+        if retrieval and _is_informative(left, setup)
+        for number in {
+            each.number for each in retrieval.texts if each.task == left.task
+        }
     ]
     return list(dict.fromkeys([*asked, *not_asked]))
 
@@ -182,6 +184,7 @@ METRICS: tuple[Metric, ...] = (
         digits=0,
         values=_reading_speeds,
         group="speed",
+        is_prompt_speed=True,
     ),
 )
 """Those of every run; the first is the headline."""
@@ -213,9 +216,9 @@ def _values_of(setup: Setup, key: str, kind: type[_Value]) -> tuple[_Value, ...]
     Raises:
         BadRecord: If it is something else.
     """
-    found = setup.probes.get(NAME, {}).get(key, [])
+    stored = setup.probes.get(NAME, {}).get(key, [])
     try:
-        return msgspec.convert(found, type=tuple[kind, ...])  # type: ignore[valid-type]
+        return msgspec.convert(stored, type=tuple[kind, ...])  # type: ignore[valid-type]
     except msgspec.ValidationError as error:
         reason = f"the tasks or lengths of {NAME} are none: {error}"
         raise BadRecord(file="setup.json", reason=reason) from error
@@ -276,8 +279,8 @@ def _not_asked(records: Sequence[CellRecord]) -> Iterator[str]:
     """A line for each length that some pairs were not asked, and why."""
     pairs: dict[LeftOut, list[str]] = {}
     for record in records:
-        found = retrieval_of(record)
-        for each in found.not_asked if found else ():
+        retrieval = retrieval_of(record)
+        for each in retrieval.not_asked if retrieval else ():
             pairs.setdefault(each, []).append(str(record.pair))
     for each, names in pairs.items():
         yield (
@@ -308,8 +311,8 @@ def _dial_phrase(dial: Dialled, frozen: Frozen) -> str:
 def _survivals(records: Sequence[CellRecord]) -> Iterator[str]:
     """Of the task whose answers are long, a line per pair."""
     for record in records:
-        found = [each for each in outcomes(record) if each.task == "ledger"]
-        shares = ((tokens, survival(found, tokens)) for tokens in SURVIVAL_TOKENS)
+        long = [each for each in outcomes(record) if each.task == "ledger"]
+        shares = ((tokens, survival(long, tokens)) for tokens in SURVIVAL_TOKENS)
         known = [
             f"{tokens}: {share:.0%}"
             for tokens, share in shares

@@ -100,12 +100,14 @@ def _first_choices(leads: Sequence[float]) -> int:
     return next((at for at, lead in enumerate(leads) if lead < 0), len(leads))
 
 
-def survival(found: Iterable[Outcome], tokens: int) -> float:
+def survival(results: Iterable[Outcome], tokens: int) -> float:
     """
     Share of answers that greedy writing has right for *tokens* tokens, from 0 to 1.
 
     Answers that are not that long do not count; NaN if none is.
     """
-    long = [each for each in found if each.until is not None and each.tokens >= tokens]
+    long = [
+        each for each in results if each.until is not None and each.tokens >= tokens
+    ]
     right = sum(each.until is not None and each.until >= tokens for each in long)
     return right / len(long) if long else math.nan

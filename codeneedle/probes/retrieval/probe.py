@@ -162,8 +162,8 @@ class RetrievalProbe(Probe):
         chosen = stored_conditions(settings)
         texts = [size.length for size, _ in texts_of(expected(chosen), chosen)]
         asked = sum(map(chosen.questions_of, chosen.tasks)) * len(chosen.lengths)
-        found = len(chosen.tasks) - len(chosen.dial)
-        dials = f"; the first pair also sets {plural(found, 'dial')}" if found else ""
+        unset = len(chosen.tasks) - len(chosen.dial)
+        dials = f"; the first pair also sets {plural(unset, 'dial')}" if unset else ""
         lengths = ", ".join(map(str, chosen.lengths))
         return Work(
             texts=tuple(texts),
@@ -223,7 +223,7 @@ class RetrievalProbe(Probe):
         """
         chosen = conditions_of(context.run.setup)
         former = retrieval_of(context.former) if context.former else None
-        found = former or Retrieval(texts=())
+        retrieval = former or Retrieval(texts=())
         context.step(0, 1, "loading")
         with context.serving() as served:
             asker = _Questioner(served, context)
@@ -233,14 +233,14 @@ class RetrievalProbe(Probe):
             cell.frozen = cell.lengthened(known) if known else cell.dialled()
             if cell.frozen != known:
                 context.calibrate(as_json(cell.frozen))
-            not_asked = _lengthened(found.not_asked, cell.frozen)
-            found = replace(found, not_asked=not_asked)
-            for so_far in cell.texts(found):
-                found = so_far
-                context.keep(as_json(found))
+            not_asked = _lengthened(retrieval.not_asked, cell.frozen)
+            retrieval = replace(retrieval, not_asked=not_asked)
+            for so_far in cell.texts(retrieval):
+                retrieval = so_far
+                context.keep(as_json(retrieval))
             asker.settle()
             context.step(1, 1, "stopping")
-        return as_json(found)
+        return as_json(retrieval)
 
     def no_value(self, setup: Setup, metric: str) -> str:
         """Why right answers were not scored; or that no task tells pairs apart."""
@@ -287,6 +287,7 @@ class RetrievalProbe(Probe):
 
 PROBE = RetrievalProbe(
     name=NAME,
+    purpose="questions by length and depth",
     metrics=(*METRICS, *OF_CELL),
     settings=RetrievalSettings,
     layout=RetrievalConditions,
@@ -348,26 +349,26 @@ class _Measuring:
                     left_out.append(LeftOut(dial.task, length, reason))
         return replace(frozen, sizes=tuple(sizes), left_out=tuple(left_out))
 
-    def texts(self, found: Retrieval) -> Iterator[Retrieval]:
-        """*found*, with one more text that it lacks each time."""
-        begin = len(found.texts)
-        while left := _missing(found, self.frozen, self.chosen):
-            done = len(found.texts) - begin
+    def texts(self, retrieval: Retrieval) -> Iterator[Retrieval]:
+        """*retrieval*, with one more text that it lacks each time."""
+        begin = len(retrieval.texts)
+        while left := _missing(retrieval, self.frozen, self.chosen):
+            done = len(retrieval.texts) - begin
             self.steps = done, done + len(left)
             size, number = left[0]
             read = self._read(size, self._text(size, number), number)
-            found = replace(found, texts=(*found.texts, read))
+            retrieval = replace(retrieval, texts=(*retrieval.texts, read))
             if number + 1 == texts_at(size.task, self.frozen, self.chosen):
-                found = self._asked(found, size)
-            yield found
+                retrieval = self._asked(retrieval, size)
+            yield retrieval
 
-    def _asked(self, found: Retrieval, size: Fitted) -> Retrieval:
-        """*found*, with what all answers to a task at one length tell of the others."""
-        frozen, shares = self.frozen, _shares(found, size)
+    def _asked(self, retrieval: Retrieval, size: Fitted) -> Retrieval:
+        """The same, with what answers to a task at one length tell of the others."""
+        frozen, shares = self.frozen, _shares(retrieval, size)
         if frozen.reference != str(self.context.pair):
-            return self._gated(found, size, shares.values())
+            return self._gated(retrieval, size, shares.values())
         if self.is_again:
-            return found
+            return retrieval
         right = fmean(itertools.chain.from_iterable(shares.values()))
         place = (size.task, size.length)
         others = (e for e in frozen.answered if (e.task, e.length) != place)
@@ -379,27 +380,27 @@ class _Measuring:
                 f"{frozen.reference} has less than {FAILS_BELOW:.0%} right at "
                 f"{size.length:,} tokens at every depth"
             )
-            left_out = (*frozen.left_out, *_beyond(size, found, frozen, reason))
+            left_out = (*frozen.left_out, *_beyond(size, retrieval, frozen, reason))
             frozen = replace(frozen, left_out=left_out)
         self.frozen = frozen
         self.context.calibrate(as_json(frozen))
-        return found
+        return retrieval
 
     def _gated(
-        self, found: Retrieval, size: Fitted, shares: Iterable[Sequence[float]]
+        self, retrieval: Retrieval, size: Fitted, shares: Iterable[Sequence[float]]
     ) -> Retrieval:
-        """*found*, without longer texts if this pair has nothing of *shares* right."""
+        """The same, without longer texts if this pair has nothing of *shares* right."""
         theirs = self.frozen.right_at(size.task, size.length) or 0.0
         is_gated = self.chosen.gate == "on" and theirs >= FAILS_BELOW
         if not is_gated or any(map(any, shares)):
-            return found
+            return retrieval
         reason = (
             f"nothing is right at {size.length:,} tokens, of which "
             f"{self.frozen.reference} has {theirs:.0%}"
         )
-        beyond = _beyond(size, found, self.frozen, reason)
-        not_asked = (*found.not_asked, *beyond)
-        return replace(found, not_asked=not_asked)
+        beyond = _beyond(size, retrieval, self.frozen, reason)
+        not_asked = (*retrieval.not_asked, *beyond)
+        return replace(retrieval, not_asked=not_asked)
 
     def _text(self, size: Fitted, number: int) -> TaskText:
         """The text of that *number*, the same for every pair."""
@@ -538,23 +539,23 @@ class _Measuring:
 
 
 def _missing(
-    found: Retrieval, frozen: Frozen, chosen: RetrievalConditions
+    retrieval: Retrieval, frozen: Frozen, chosen: RetrievalConditions
 ) -> list[tuple[Fitted, int]]:
-    """The texts that *found* lacks: task and length of each with its number."""
-    done = {(each.task, each.length, each.number) for each in found.texts}
+    """The texts that *retrieval* lacks: task and length of each with its number."""
+    done = {(each.task, each.length, each.number) for each in retrieval.texts}
     return [
         (size, number)
-        for size, number in texts_of(frozen, chosen, found.not_asked)
+        for size, number in texts_of(frozen, chosen, retrieval.not_asked)
         if (size.task, size.length, number) not in done
     ]
 
 
 def _beyond(
-    failed: Fitted, found: Retrieval, frozen: Frozen, reason: str
+    failed: Fitted, retrieval: Retrieval, frozen: Frozen, reason: str
 ) -> list[LeftOut]:
     """The greater lengths of the task that *failed*, left out for that *reason*."""
-    known = {(text.task, text.length) for text in found.texts}
-    known |= {(e.task, e.length) for e in (*frozen.left_out, *found.not_asked)}
+    known = {(text.task, text.length) for text in retrieval.texts}
+    known |= {(e.task, e.length) for e in (*frozen.left_out, *retrieval.not_asked)}
     return [
         LeftOut(each.task, each.length, reason)
         for each in frozen.sizes
@@ -578,10 +579,10 @@ def _lengthened(not_asked: Sequence[LeftOut], frozen: Frozen) -> tuple[LeftOut, 
     )
 
 
-def _shares(found: Retrieval, size: Fitted) -> dict[float, list[float]]:
+def _shares(retrieval: Retrieval, size: Fitted) -> dict[float, list[float]]:
     """How right the answers to the task are at the length of *size*, by depth."""
     shares: dict[float, list[float]] = {}
-    for text in found.texts:
+    for text in retrieval.texts:
         if (text.task, text.length) != (size.task, size.length):
             continue
         for each in text.asked:

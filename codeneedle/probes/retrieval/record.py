@@ -231,6 +231,7 @@ def frozen_of(setup: Setup) -> Frozen | None:
     return frozen
 
 
+@cached()
 def retrieval_of(record: CellRecord) -> Retrieval | None:
     """
     What *record* holds of this probe; None if it holds nothing of it.

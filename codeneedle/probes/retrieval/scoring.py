@@ -152,10 +152,10 @@ def _mentions(words: set[str], answer: str) -> list[str]:
     """The *words* that stand in *answer* whole, in order; of nested ones the longer."""
     either = "|".join(re.escape(word) for word in sorted(words, key=len, reverse=True))
     plain = re.sub(r"(?<=\d),(?=\d{3}\b)", "", answer)
-    found = [
+    readings = [
         re.findall(rf"(?<!\w)(?:{either})(?!\w)", text) for text in (answer, plain)
     ]
-    return max(found, key=len)
+    return max(readings, key=len)
 
 
 # --- lines

@@ -172,7 +172,7 @@ def fixed_dials(settings: RetrievalSettings) -> dict[str, int]:
         BadInput: If one is no setting of its task.
         UnknownName: If a task is not among those asked for.
     """
-    found = {}
+    fixed = {}
     for word in map(str, settings.dial):
         named, _, number = word.rpartition("=")
         if named and named not in settings.tasks:
@@ -187,8 +187,8 @@ def fixed_dials(settings: RetrievalSettings) -> dict[str, int]:
                     reason=f"is no setting of {task}",
                     hint=f"Choose one from 0 to {last}, or leave --dial out.",
                 )
-            found[task] = int(number)
-    return found
+            fixed[task] = int(number)
+    return fixed
 
 
 def answer_room(settings: RetrievalSettings, context: int) -> int:

@@ -35,17 +35,17 @@ def _question(each: ReuseQuestion, _view: View) -> Document:
 
 def overview(record: CellRecord) -> Document:
     """Each way of each question of a reuse record, then the replies that differ."""
-    found = reuse_of(record).questions
-    said = f"{plural(len(found), 'question')} with a cold cache, and used again"
-    yield Lines([said])
-    yield from compared(found)
+    questions = reuse_of(record).questions
+    count = plural(len(questions), "question")
+    yield Lines([f"{count} with a cold cache, and used again"])
+    yield from compared(questions)
 
 
-def compared(found: Sequence[ReuseQuestion]) -> Document:
-    """What each way of *found* changed; below, replies beside those of a cold cache."""
-    rows = [_row(question, answer) for question in found for answer in question.answers]
+def compared(questions: Sequence[ReuseQuestion]) -> Document:
+    """What each way changed; below, replies beside those of a cold cache."""
+    rows = [_row(each, answer) for each in questions for answer in each.answers]
     yield Table(HEADINGS, rows, words={"question", "cache", "reply"})
-    for question in found:
+    for question in questions:
         yield from _replies(question)
 
 

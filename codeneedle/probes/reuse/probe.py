@@ -224,6 +224,7 @@ class ReuseProbe(Probe):
 
 PROBE = ReuseProbe(
     name=NAME,
+    purpose="a cache that is used again",
     metrics=(*METRICS, *OF_CELL),
     settings=ReuseSettings,
     layout=ReuseConditions,

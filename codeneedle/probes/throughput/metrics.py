@@ -113,6 +113,7 @@ def _metric(test: str, depth: int | None) -> Metric:
         in_table=depth is None,
         relative=True,
         shows_error=True,
+        is_prompt_speed=test == "pp",
     )
 
 

@@ -292,6 +292,7 @@ def _not_compared(record: CellRecord) -> str:
 
 PROBE = ThroughputProbe(
     name=NAME,
+    purpose="speed by depth",
     metrics=(*METRICS, *OF_CELL),
     settings=ThroughputSettings,
     layout=ThroughputConditions,

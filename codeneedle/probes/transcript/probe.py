@@ -13,7 +13,7 @@ from codeneedle.document import Document
 from codeneedle.engines.engine import Ability, Engine
 from codeneedle.engines.messages import BadReply, Completion, Forced, Refused
 from codeneedle.errors import BadInput, CellError
-from codeneedle.models.gguf import Weights
+from codeneedle.models.weights import Weights
 from codeneedle.probes.answers import Answer
 from codeneedle.probes.asking import Asker
 from codeneedle.probes.metrics import Metric
@@ -258,6 +258,7 @@ class TranscriptProbe(Probe):
 
 PROBE = TranscriptProbe(
     name=NAME,
+    purpose="recorded conversations",
     metrics=OVER_ALL,
     settings=TranscriptSettings,
     layout=Conditions,
