@@ -13,7 +13,6 @@ import httpx
 
 from codeneedle.corpora import languages, needles, reading, registry
 from codeneedle.corpora.needles import Function
-from codeneedle.engines.engine import SpeedTask
 from codeneedle.engines.llama_cpp import log
 from codeneedle.engines.llama_cpp.base_file import BaseFile, Identity
 from codeneedle.engines.llama_cpp.bench import (
@@ -37,6 +36,7 @@ from codeneedle.engines.llama_cpp.log import (
 )
 from codeneedle.engines.messages import Chat, Completion, Forced, Message, Reply
 from codeneedle.engines.openai.client import OpenAi
+from codeneedle.engines.tools import SpeedTask
 from codeneedle.errors import CellError, CodeneedleError, MachineError, RequestError
 from codeneedle.grid import Pair
 from codeneedle.models.kv_cache import Room, misfit, predicted

@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 from gguf_files import SHAPE, gguf_bytes
 
-from codeneedle.engines.engine import SpeedTask
 from codeneedle.engines.llama_cpp import log as serverlog
 from codeneedle.engines.llama_cpp import perplexity
 from codeneedle.engines.llama_cpp.base_file import BaseFile, Identity
 from codeneedle.engines.llama_cpp.bench import read_result
+from codeneedle.engines.tools import SpeedTask
 from codeneedle.errors import CellError, WeightsUnusable
 from codeneedle.grid import Pair
 from codeneedle.models import gguf

@@ -5,7 +5,6 @@ import http.cookiejar
 import ssl
 import time
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import replace
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
@@ -16,15 +15,12 @@ from codeneedle.engines.messages import (
     BadReply,
     Progress,
     Refused,
-    Reply,
     ServerGone,
     ServerSilent,
-    StreamEvent,
     ignored,
     parsed,
     refusal,
     refuse_beyond,
-    reply_of,
     shaped,
 )
 from codeneedle.errors import CellError
@@ -143,7 +139,7 @@ class Connection:
                 checked.
             api_key: Sent in the Authorization header, and nowhere else; none if empty.
             silence_s: How long the server may be without an event, in seconds.
-            is_leaving: Whether the server has been told to shut down; checked while
+            is_leaving: Whether the server is shutting down; checked while
                 a reply is awaited.
             transport: For tests.
         """
@@ -175,45 +171,6 @@ class Connection:
     ) -> None:
         self._http.close()
 
-    def _reply(
-        self,
-        path: str,
-        body: Json,
-        read: Callable[[Json], StreamEvent],
-        enough: Callable[[str], bool],
-        *,
-        max_tokens: int,
-        before: int = 0,
-        of: int = 0,
-    ) -> Reply:
-        """
-        The streamed answer to *body*, as of `messages.reply_of`.
-
-        Args:
-            path: Of the endpoint.
-            body: Sent as JSON.
-            read: Reads an event.
-            enough: Whether a reply is long enough.
-            max_tokens: Tokens that were asked for.
-            before: Tokens that came by earlier requests, for how far it is.
-            of: Tokens of all these requests; 0 for those of this one.
-        """
-
-        def tell(at: Progress) -> None:
-            whole = Progress(before + at.done, of or max_tokens)
-            self.tell(at if at.is_prompt else whole)
-
-        started = time.perf_counter()
-        with self._sent("POST", path, body, limit_s=self._silence_s) as response:
-            reply = reply_of(
-                self._events(response),
-                read=read,
-                enough=enough,
-                max_tokens=max_tokens,
-                tell=tell,
-            )
-        return replace(reply, wall_s=round(time.perf_counter() - started, 4))
-
     def _events(
         self, response: httpx.Response, *, limit_bytes: int = REPLY_LIMIT_BYTES
     ) -> Iterator[Json]:
@@ -228,8 +185,8 @@ class Connection:
             if kind in _NO_EVENTS:
                 continue
             if kind not in {b"data", b"error"}:
-                found = line.decode(errors="replace")
-                raise BadReply(expected="events", found=found)
+                text = line.decode(errors="replace")
+                raise BadReply(expected="events", answer=text)
             if data.strip() == b"[DONE]":
                 return
             # Pings do not count: a server whose computation hangs sends them, too.
@@ -239,32 +196,31 @@ class Connection:
                 raise refusal(data, code=response.status_code)
             yield event
 
-    def _answer(
-        self, method: str, path: str, layout: type[_Layout], body: Json | None = None
-    ) -> _Layout:
-        answer = self._ask(
-            method,
-            path,
-            body,
-            limit_s=self._silence_s,
-            limit_bytes=REPLY_LIMIT_BYTES,
-        )
-        with redacting(self._api_key):
-            return shaped(answer, layout, expected=f"what {path} should say")
-
     def _ask(
         self,
         method: str,
         path: str,
+        layout: type[_Layout],
         body: Json | None = None,
         *,
         limit_s: float,
         limit_bytes: int = ANSWER_LIMIT_BYTES,
-    ) -> Json:
-        """The whole answer to a request that is not answered by a stream."""
+    ) -> _Layout:
+        """
+        The whole answer to a request that is not answered by a stream.
+
+        Args:
+            method: Of HTTP.
+            path: Of the endpoint.
+            layout: Of the answer.
+            body: Sent as JSON.
+            limit_s: Time limit for all of it.
+            limit_bytes: Size limit of the answer.
+        """
+        expected = f"what {path} should say"
         with self._sent(method, path, body, limit_s=limit_s) as response:
             data = whole(response.iter_raw(), limit_bytes=limit_bytes)
-            return parsed(data, expected=f"what {path} should say")
+            return shaped(parsed(data, expected=expected), layout, expected=expected)
 
     @contextlib.contextmanager
     def _sent(

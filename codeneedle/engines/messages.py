@@ -90,7 +90,7 @@ class Forced:
 
 
 TOP_TOKENS = 2
-"""Most probable tokens asked for per position: the one that comes, and the next."""
+"""Most probable tokens requested per position: the one that comes, and the next."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,12 +188,12 @@ class BadReply(CellError):  # noqa: N818 - named after the fact
     """The server's answer cannot be read, or is longer than any answer could be."""
 
     def __init__(
-        self, *, expected: str = "", found: str = "", limit_bytes: int = 0
+        self, *, expected: str = "", answer: str = "", limit_bytes: int = 0
     ) -> None:
         super().__init__(
             f"the server's answer is longer than {size(limit_bytes)}"
             if limit_bytes
-            else f"the server did not answer with {expected}: {quoted(found)}",
+            else f"the server did not answer with {expected}: {quoted(answer)}",
             hint="Is it the kind of server that --engine names? Its log may tell more.",
         )
 
@@ -205,7 +205,7 @@ class Refused(CellError):  # noqa: N818 - named after the fact
     Attributes:
         code: HTTP status.
         kind: The server's type of the error, such as ``invalid_request_error``.
-        message: What it said.
+        message: Its text.
         counts: Further fields of the error that are whole numbers.
         retry_after: When to ask again, as it says it in HTTP; mostly empty.
     """
@@ -271,12 +271,12 @@ def parsed(data: bytes, *, expected: str) -> Json:
     text = data.decode(errors="replace")
     try:
         # Not msgspec's decoder: this one also reads the NaN of older builds.
-        found = json.loads(text)
+        answer = json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise BadReply(expected=expected, found=text) from error
-    if not isinstance(found, dict):
-        raise BadReply(expected=expected, found=text)
-    return found
+        raise BadReply(expected=expected, answer=text) from error
+    if not isinstance(answer, dict):
+        raise BadReply(expected=expected, answer=text)
+    return answer
 
 
 def refuse_beyond(limit: int, length: int) -> None:
@@ -317,7 +317,7 @@ def shaped(answer: Any, layout: type[_Layout], *, expected: str) -> _Layout:
         return msgspec.convert(answer, type=layout)
     except (msgspec.ValidationError, OverflowError, RecursionError) as error:
         # Not the answer itself: its text may be far longer than its bytes were.
-        raise BadReply(expected=expected, found=str(error)) from error
+        raise BadReply(expected=expected, answer=str(error)) from error
 
 
 def quoted(text: str) -> str:
@@ -442,7 +442,7 @@ def reply_of(
         read: Reads one event of the endpoint in use.
         enough: Called with the text so far after each event with a line break,
             however the bytes arrived; ends the reply when it returns True.
-        max_tokens: Tokens that were asked for.
+        max_tokens: Tokens that it may have.
         tell: Called with how far the reply is.
 
     Raises:
@@ -555,39 +555,3 @@ def rounded(number: float) -> float:
     """*number* with the decimals that are kept; 0 where it is infinite or none."""
     # Adding zero turns -0.0 into 0.0.
     return round(number, DIGITS) + 0.0 if math.isfinite(number) else 0.0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Score:
-    """
-    How probable one right token was; as in `record.Forced`.
-
-    Attributes:
-        logprob: Natural logarithm of its probability, or an upper bound.
-        is_bound: Whether it is a bound.
-        lead: Log-probability minus that of the most probable other token.
-    """
-
-    logprob: float
-    is_bound: bool
-    lead: float
-
-
-def score_of(right: int, told: Token) -> Score:
-    """
-    How probable *right* was at the place where *told* came.
-
-    Raises:
-        BadReply: If the server does not list tokens by number.
-    """
-    listed = {each.id: logarithm(each.logprob) for each in told.top_logprobs}
-    listed.setdefault(told.id, logarithm(told.logprob))
-    others = [logprob for token, logprob in listed.items() if token != right]
-    if NO_ID in listed or not others:
-        raise BadReply(expected="probabilities by token", found=str(told))
-    logprob = listed.get(right, min(others))
-    return Score(
-        logprob=rounded(logprob),
-        is_bound=right not in listed or logprob <= LOWEST_LOGPROB,
-        lead=rounded(logprob - max(others)),
-    )

@@ -21,10 +21,10 @@ from codeneedle.engines.engine import (
     Engine,
     Served,
     Tokenizer,
-    ToolRun,
     mismatched,
 )
 from codeneedle.engines.messages import Progress
+from codeneedle.engines.tools import ToolRun
 from codeneedle.errors import CellError, FolderUnusable
 from codeneedle.grid import Pair, most_precise_first
 from codeneedle.models.weights import Weights

@@ -145,37 +145,6 @@ def differences(ours: Setup, theirs: Setup) -> Iterator[tuple[str, str, str]]:
                 yield f"{probe} {key}", repr(before.get(key)), repr(after.get(key))
 
 
-WALL = (
-    "Divergence is measured against a base that each build writes itself: two builds, "
-    "or processors with other features, differ on K-quant weights by 0.027 to 0.035 "
-    "nats, more than q4_0/q4_0 costs, and on Q8_0 weights by nothing. Measure with the "
-    "same build on the same kind of processor, best with Q8_0 weights."
-)
-"""Why divergence is not compared. Source: antonellof/ferrox #102, #108, #110, #111."""
-
-
-def other_kernels(builds: tuple[str, str], features: tuple[str, str]) -> str:
-    """
-    The difference between the kernels of two runs, as a phrase; empty if there is none.
-
-    Args:
-        builds: `Setup.llama` of each.
-        features: `Setup.cpu_features` of each.
-    """
-    phrases = []
-    if builds[0] != builds[1]:
-        phrases.append(f"builds {builds[0] or '-'} and {builds[1] or '-'}")
-    first, second = (each.split() for each in features)
-    if set(first) != set(second):
-        ours = [name for name in first if name not in second] or ["no others"]
-        theirs = [name for name in second if name not in first] or ["no others"]
-        phrases.append(
-            f"CPU features ({' '.join(ours)} in the first, {' '.join(theirs)} in the "
-            "second)"
-        )
-    return ", ".join(phrases)
-
-
 def _compared(setup: Setup) -> Json:
     """The fields of *setup* that must match, but for settings of probes, as JSON."""
     facts = as_json(setup)

@@ -11,12 +11,20 @@ from codeneedle.grid import Pair
 from codeneedle.probes import PROBES
 from codeneedle.probes.metrics import LossKind, Metric
 from codeneedle.probes.probe import Probe
-from codeneedle.records.comparability import WALL, differences, other_kernels
+from codeneedle.records.comparability import differences
 from codeneedle.records.record import Json, Run, Setup
 from codeneedle.report import captions, data
 from codeneedle.report.table import Column, PairTable, pair_table
 from codeneedle.text import NO_VALUE_WORD, number, visible
 from codeneedle.verdict.statistics import ALPHA, Bounds, interval
+
+WALL = (
+    "Divergence is measured against a base that each build writes itself: two builds, "
+    "or processors with other features, differ on K-quant weights by 0.027 to 0.035 "
+    "nats, more than q4_0/q4_0 costs, and on Q8_0 weights by nothing. Measure with the "
+    "same build on the same kind of processor, best with Q8_0 weights."
+)
+"""Why divergence is not compared. Source: antonellof/ferrox #102, #108, #110, #111."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -182,6 +190,28 @@ def _refusals(column: Column, first: Setup, second: Setup) -> Iterator[str]:
         yield f"other {', '.join(map(visible, other))} of {probe.name}"
     if refusal := probe.refusal(first, second):
         yield refusal
+
+
+def other_kernels(builds: tuple[str, str], features: tuple[str, str]) -> str:
+    """
+    The difference between the kernels of two runs, as a phrase; empty if there is none.
+
+    Args:
+        builds: `Setup.llama` of each.
+        features: `Setup.cpu_features` of each.
+    """
+    phrases = []
+    if builds[0] != builds[1]:
+        phrases.append(f"builds {builds[0] or '-'} and {builds[1] or '-'}")
+    first, second = (each.split() for each in features)
+    if set(first) != set(second):
+        ours = [name for name in first if name not in second] or ["no others"]
+        theirs = [name for name in second if name not in first] or ["no others"]
+        phrases.append(
+            f"CPU features ({' '.join(ours)} in the first, {' '.join(theirs)} in the "
+            "second)"
+        )
+    return ", ".join(phrases)
 
 
 def _other_kernels(first: Setup, second: Setup) -> str:

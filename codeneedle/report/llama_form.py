@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from codeneedle.document import Block, Document, Facts, Heading, Lines, Table
-from codeneedle.engines.engine import Estimate, Statistics
+from codeneedle.engines.tools import Estimate, Statistics
 from codeneedle.errors import BadInput
 from codeneedle.grid import Pair, bits, most_precise_first
 from codeneedle.probes import frames

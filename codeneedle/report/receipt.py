@@ -27,9 +27,9 @@ from codeneedle.errors import BadInput
 from codeneedle.grid import Pair, most_precise_first
 from codeneedle.probes import PROBES
 from codeneedle.probes.metrics import LEAST_DIVERGENCE, LossKind, Metric
-from codeneedle.records.comparability import WALL, other_kernels
 from codeneedle.records.record import Json, Run, Setup, Status
 from codeneedle.report.captions import status_word, with_error
+from codeneedle.report.compare import WALL, other_kernels
 from codeneedle.report.table import Column, PairTable, pair_table
 from codeneedle.text import plural, visible
 

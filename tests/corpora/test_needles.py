@@ -1,7 +1,7 @@
 """Needles: which functions are asked for, in what order, and which of their lines."""
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from source_files import names_of
 
@@ -105,6 +105,7 @@ PLACES = st.lists(st.tuples(st.integers(0, 60), st.integers(1, 9)), max_size=9)
 
 
 @given(text=CODE, places=PLACES, others=st.sets(CODE, max_size=3))
+@example(text="(((", places=[(0, 2)], others=set()).via("overlapping by all but one")
 def test_occurrences_are_those_that_a_search_for_each_string_finds(
     text, places, others
 ):

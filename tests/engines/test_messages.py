@@ -13,12 +13,10 @@ from codeneedle.engines.messages import (
     Progress,
     Refused,
     ServerGone,
-    Token,
     parsed,
     quoted,
     refusal,
     reply_of,
-    score_of,
     shaped,
 )
 
@@ -196,44 +194,6 @@ def test_an_error_that_is_a_page_is_quoted_in_one_line():
     assert type(found) is Refused
     assert "'<h1> [31mBad [0m gateway</h1>'" in str(found)
     assert 203 == len(quoted("x" * 10_000_000))
-
-
-# Scores
-
-
-def told(chosen, **listed):
-    others = tuple(Token(int(name[1:]), value) for name, value in listed.items())
-    return Token(chosen, listed.get(f"t{chosen}", -9.0), others)
-
-
-def score(right, told):
-    found = score_of(right, told)
-    return found.logprob, found.lead, found.is_bound
-
-
-def test_a_first_choice_leads_and_another_one_lags():
-    """A lead is to the most probable other token; the right one may not be listed."""
-    assert (-0.1, 2.4, False) == score(1, told(1, t1=-0.1, t2=-2.5))
-    assert (-2.5, -2.4, False) == score(2, told(2, t1=-0.1, t2=-2.5))
-    assert (-9.0, -8.9, False) == score(3, told(3, t1=-0.1, t2=-2.5))
-
-
-def test_a_token_that_is_not_listed_is_bounded_by_the_last_one_that_is():
-    assert (-2.5, -2.4, True) == score(3, told(1, t1=-0.1, t2=-2.5))
-
-
-@pytest.mark.parametrize("strange", [None, math.nan, -3.4e38])
-def test_a_probability_that_no_float_holds_is_a_bound(strange):
-    """A server says so of what is less than the smallest one."""
-    found = score(1, told(1, t1=strange, t2=-2.5))
-
-    assert (LOWEST_LOGPROB, True) == (found[0], found[2])
-
-
-@pytest.mark.parametrize("silent", [Token(), Token(logprob=-0.5), Token(1, -0.5)])
-def test_probabilities_that_name_no_tokens_are_refused(silent):
-    with pytest.raises(BadReply):
-        score(1, silent)
 
 
 def test_an_answer_of_another_shape_is_not_quoted_as_python_writes_it():

@@ -28,7 +28,7 @@ class ByteTokenizer:
         self.template = template
         self.template_args = []
 
-    def count_tokens(self, text, *, add_special=True):
+    def count_tokens(self, text):
         return len(text.encode())
 
     def counts(self, texts):

@@ -4,7 +4,7 @@ from dataclasses import dataclass, field, replace
 
 from fake_engine import FakeEngine
 
-from codeneedle.engines.engine import (
+from codeneedle.engines.tools import (
     ChunkValues,
     Comparison,
     Estimate,
@@ -53,7 +53,7 @@ def made_statistics(kld=0.25, **changes):
 
 @dataclass
 class FakeDivergence:
-    """An `engine.DivergenceTool`; it raises the errors that *outcome* has of a pair."""
+    """An `tools.DivergenceTool`; it raises the errors that *outcome* has of a pair."""
 
     outcome: object = lambda _pair: None
     reference_fallback: object = None
@@ -107,7 +107,7 @@ class FakeDivergence:
 
 @dataclass
 class FakeSpeed:
-    """An `engine.SpeedTool`; it raises the errors that *outcome* has of a task."""
+    """An `tools.SpeedTool`; it raises the errors that *outcome* has of a task."""
 
     outcome: object = lambda _task: None
     fallback: object = None

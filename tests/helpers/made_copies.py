@@ -5,7 +5,7 @@ from dataclasses import replace
 from fake_tools import made_statistics
 from made_records import failed_record, made_forced, made_record, made_setup
 
-from codeneedle.engines.engine import ChunkValues
+from codeneedle.engines.tools import ChunkValues
 from codeneedle.probes.divergence.copies import NAME
 from codeneedle.probes.divergence.record import Compared, Divergence
 from codeneedle.records.record import Run, Status, as_json

@@ -13,7 +13,7 @@ from made_records import (
     sized,
 )
 
-from codeneedle.engines.engine import ChunkValues
+from codeneedle.engines.tools import ChunkValues
 from codeneedle.grid import Pair
 from codeneedle.probes.divergence.record import NAME as DIVERGENCE
 from codeneedle.probes.divergence.record import Compared, Divergence

@@ -6,10 +6,11 @@ from pathlib import Path
 from fake_engine import made_weights
 from programs import script
 
-from codeneedle.engines.engine import DivergenceTask, ModelSpec, SpeedTask
+from codeneedle.engines.engine import ModelSpec
 from codeneedle.engines.llama_cpp.bench import Bench
 from codeneedle.engines.llama_cpp.installation import ServerFacts, Tools
 from codeneedle.engines.llama_cpp.perplexity import Perplexity
+from codeneedle.engines.tools import DivergenceTask, SpeedTask
 from codeneedle.grid import Pair
 
 HERE = Path(__file__).parent

@@ -23,9 +23,14 @@ from made_retrieval import (
 from printing import printed
 
 from codeneedle.errors import BadInput
-from codeneedle.records.comparability import WALL
 from codeneedle.records.record import Run
-from codeneedle.report.compare import compare, comparison_document, comparison_object
+from codeneedle.report.compare import (
+    WALL,
+    compare,
+    comparison_document,
+    comparison_object,
+    other_kernels,
+)
 from codeneedle.report.data import json_text
 from codeneedle.report.selection import one_run
 
@@ -288,3 +293,11 @@ def test_divergence_is_not_compared_across_builds_and_processors(facts, words):
     assert WALL in " ".join(printed(comparison_document(found)).split())
     assert WALL == comparison_object(found)["remark"]
     assert "" == compare(run, run).remark
+
+
+def test_kernels_are_other_ones_by_build_or_by_features_of_the_processor():
+    assert "" == other_kernels(("1", "1"), ("AVX2 FMA", "FMA AVX2"))
+    assert "builds 1 and -" == other_kernels(("1", ""), ("", ""))
+    assert (
+        "builds 1 and 2, CPU features (AVX2 in the first, no others in the second)"
+    ) == other_kernels(("1", "2"), ("AVX2 FMA", "FMA"))

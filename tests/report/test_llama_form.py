@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from codeneedle.engines.engine import Estimate
 from codeneedle.engines.llama_cpp.arguments import (
     base_command,
     build_option,
     comparison,
 )
+from codeneedle.engines.tools import Estimate
 from codeneedle.errors import BadInput
 from codeneedle.probes.divergence.record import divergence_of
 from codeneedle.records.store import Store

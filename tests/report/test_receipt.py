@@ -20,8 +20,8 @@ from codeneedle.engines.llama_cpp.arguments import (
 )
 from codeneedle.errors import BadInput
 from codeneedle.grid import DEFAULT_TYPES
-from codeneedle.records.comparability import WALL
 from codeneedle.records.store import Store
+from codeneedle.report.compare import WALL
 from codeneedle.report.llama_form import Dialect
 from codeneedle.report.markdown import markdown
 from codeneedle.report.receipt import (

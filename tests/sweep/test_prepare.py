@@ -648,7 +648,7 @@ def test_a_template_that_drops_the_text_is_refused(template, words):
 
 def test_a_prompt_that_is_counted_shorter_than_its_text_is_refused():
     class Odd(ByteTokenizer):
-        def count_tokens(self, text, *, add_special=True):
+        def count_tokens(self, text):
             return 10**6 // len(text)
 
     with pytest.raises(BadInput, match="the corpus alone has"):

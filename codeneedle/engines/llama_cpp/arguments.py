@@ -294,11 +294,11 @@ def waiting(is_passive: bool) -> str:
 def variables(model: ModelSpec, *, is_passive: bool) -> dict[str, str]:
     """Environment variables of each program of llama.cpp that computes with *model*."""
     # Builds without OpenMP have --poll.
-    found = {WAIT_POLICY: "passive"} if is_passive else {}
+    chosen = {WAIT_POLICY: "passive"} if is_passive else {}
     if not model.rotation:
-        found[ROTATION_VARIABLE] = "1"
+        chosen[ROTATION_VARIABLE] = "1"
     device = model.device
-    return found | (dict.fromkeys(VISIBLE_DEVICES, device) if device else {})
+    return chosen | (dict.fromkeys(VISIBLE_DEVICES, device) if device else {})
 
 
 def threads(model: ModelSpec, options: Collection[str]) -> Iterator[str]:

@@ -16,7 +16,8 @@ from typing import Self
 
 import msgspec
 
-from codeneedle.engines.engine import DivergenceTask, ModelSpec, Reference, ToolRun
+from codeneedle.engines.engine import ModelSpec
+from codeneedle.engines.tools import DivergenceTask, Reference, ToolRun
 from codeneedle.errors import BadInput, CellError, FolderUnusable
 from codeneedle.grid import Pair
 from codeneedle.system.files import open_regular, read_note, write_whole
@@ -250,11 +251,11 @@ class Lengths:
     The length of a text that is too short, in tokens.
 
     Attributes:
-        found: What the text has, at most.
+        present: What the text has, at most.
         needed: What it takes, at least.
     """
 
-    found: int
+    present: int
     needed: int
 
 
@@ -279,12 +280,12 @@ Progress = Callable[[int], None]
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BaseFileTool(ABC):
     """
-    The part of an `engine.DivergenceTool` that keeps references in base files.
+    The part of an `tools.DivergenceTool` that keeps references in base files.
 
     Attributes:
-        version: As of `engine.DivergenceTool`.
+        version: As of `tools.DivergenceTool`.
         model: What it computes with.
-        arguments: As of `engine.DivergenceTool`.
+        arguments: As of `tools.DivergenceTool`.
         ignored: Likewise.
     """
 
@@ -300,21 +301,21 @@ class BaseFileTool(ABC):
 
         Raises:
             BadInput: If the text turns out to be too short.
-            CellError: As of `engine.DivergenceTool.write_reference`.
+            CellError: As of `tools.DivergenceTool.write_reference`.
         """
 
     def check(
         self, *, text_name: str, text_bytes: int, context: int, chunks: int
     ) -> None:
-        """As of `engine.DivergenceTool`."""
+        """As of `tools.DivergenceTool`."""
         # A text has no more tokens than bytes, but for one or two at the start.
-        lengths = Lengths(found=text_bytes + 2, needed=max(2, chunks) * context)
-        if lengths.found < lengths.needed:
+        lengths = Lengths(present=text_bytes + 2, needed=max(2, chunks) * context)
+        if lengths.present < lengths.needed:
             raise text_too_short(text_name, lengths, context=context, chunks=chunks)
         refuse_few(chunks=chunks, context=context)
 
     def missing_bytes(self, folder: Path, *, context: int, chunks: int) -> int:
-        """As of `engine.DivergenceTool`, beside what it replaces."""
+        """As of `tools.DivergenceTool`, beside what it replaces."""
         present = BaseFile.of(folder, context=context).present_bytes()
         return max(0, self.base_bytes(chunks=chunks, context=context) - present)
 
@@ -339,14 +340,14 @@ class BaseFileTool(ABC):
         )
 
     def reference(self, task: DivergenceTask) -> Reference | None:
-        """As of `engine.DivergenceTool`."""
+        """As of `tools.DivergenceTool`."""
         base = BaseFile.of(task.folder, context=task.context)
         return base.usable(self.identity(task))
 
     def write_reference(
         self, task: DivergenceTask, *, log: Path, note: Notify, progress: Progress
     ) -> Reference:
-        """As of `engine.DivergenceTool`."""
+        """As of `tools.DivergenceTool`."""
         base = BaseFile.of(task.folder, context=task.context)
         identity = self.identity(task)
         text = base.path.with_name(f"{identity.text_sha256[:16]}.txt")
@@ -355,16 +356,16 @@ class BaseFileTool(ABC):
             write_whole(text, task.text)
         started = time.monotonic()
         try:
-            found = self.written(Job(task=task, text=text, log=log), note, progress)
-            fault = base.fault(base.draft, identity, chunks=found.chunks)
+            written = self.written(Job(task=task, text=text, log=log), note, progress)
+            fault = base.fault(base.draft, identity, chunks=written.chunks)
             if fault is not None:
                 raise CellError(
                     f"the base file is not whole: {fault}",
                     hint=f"Is the disk of {base.path.parent} full?",
                 )
-            refuse_few(chunks=found.chunks, context=task.context)
+            refuse_few(chunks=written.chunks, context=task.context)
             seconds = round(time.monotonic() - started, 4)
-            kept = Reference(chunks=found.chunks, ppl=found.ppl, seconds=seconds)
+            kept = Reference(chunks=written.chunks, ppl=written.ppl, seconds=seconds)
             with _folder_errors(base.path.parent):
                 base.keep(identity, kept)
             return kept
@@ -386,8 +387,8 @@ def text_too_short(
     name: str, lengths: Lengths, *, context: int, chunks: int
 ) -> BadInput:
     """The error for the text of this *name*; its hint names what fits."""
-    fitting = lengths.found // context
-    shorter = lengths.found // max(2, chunks)
+    fitting = lengths.present // context
+    shorter = lengths.present // max(2, chunks)
     ways = [
         f"{option} {value} or less"
         for option, value, is_possible in (
@@ -398,9 +399,9 @@ def text_too_short(
     ]
     return BadInput(
         source=name,
-        reason=f"it has at most {lengths.found:,} tokens, and comparing distributions "
-        f"on {plural(max(2, chunks), 'chunk')} of {context:,} tokens takes "
-        f"{lengths.needed:,}",
+        reason=f"it has at most {lengths.present:,} tokens, and comparing "
+        f"distributions on {plural(max(2, chunks), 'chunk')} of {context:,} tokens "
+        f"takes {lengths.needed:,}",
         hint=f"Use {', or '.join([*ways, 'a longer --text'])}.",
     )
 

@@ -9,13 +9,7 @@ from typing import Self
 
 import msgspec
 
-from codeneedle.engines.engine import (
-    ModelSpec,
-    Speeds,
-    SpeedTask,
-    ToolRun,
-    mismatched,
-)
+from codeneedle.engines.engine import ModelSpec, mismatched
 from codeneedle.engines.llama_cpp import log as logs
 from codeneedle.engines.llama_cpp.arguments import (
     ALL_LAYERS,
@@ -37,6 +31,7 @@ from codeneedle.engines.llama_cpp.log import (
     printable,
     read_log,
 )
+from codeneedle.engines.tools import Speeds, SpeedTask, ToolRun
 from codeneedle.errors import BadInput, CellError, ToolMissing
 from codeneedle.records.record import Effective, Status, Trouble
 from codeneedle.system import processes
@@ -60,7 +55,7 @@ _UNKNOWN_TYPE = re.compile(
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bench:
     """
-    llama-bench with one model. Implements `engine.SpeedTool`.
+    llama-bench with one model. Implements `tools.SpeedTool`.
 
     Attributes:
         tool: Its path.
@@ -96,7 +91,7 @@ class Bench:
 
     @property
     def arguments(self) -> Mapping[str, str]:
-        """As of `engine.SpeedTool`; the user's come last, and win."""
+        """As of `tools.SpeedTool`; the user's come last, and win."""
         ours = {BENCH_OFFLOAD: ALL_LAYERS}
         if "--progress" in self.options:
             ours["--progress"] = ""
@@ -109,7 +104,7 @@ class Bench:
 
     @property
     def ignored(self) -> tuple[str, ...]:
-        """As of `engine.SpeedTool`."""
+        """As of `tools.SpeedTool`."""
         return translated(self.model.arguments, self.options)[1]
 
     def measure(
@@ -121,7 +116,7 @@ class Bench:
         note: Callable[[ToolRun], None],
         progress: Callable[[str], None],
     ) -> Speeds:
-        """As of `engine.SpeedTool`."""
+        """As of `tools.SpeedTool`."""
         command = self.command(task)
         note(ToolRun(command=command))
         output = self._run(command, log=log, silence_s=silence_s, progress=progress)
@@ -218,13 +213,13 @@ class Bench:
             all_layers=layers == ALL_LAYERS,
         )
         is_number = layers.lstrip("-").isdigit()
-        found = (
+        mismatches = (
             *differences(result, task, layers=int(layers) if is_number else None),
             *logs.mismatches(expected, effective),
             *self._other_installation(result.pp),
         )
-        if found:
-            unique = tuple(dict.fromkeys(found))
+        if mismatches:
+            unique = tuple(dict.fromkeys(mismatches))
             raise mismatched(unique, log_excerpt=logs.evidence(output))
 
     def _other_installation(self, row: "BenchRow") -> Iterator[str]:
@@ -241,12 +236,12 @@ class BenchRow:
     """
     One test, as a JSON line of llama-bench; other fields are ignored.
 
-    It repeats what llama-bench was asked for, as it understood it; what really ran is
+    It repeats the arguments of llama-bench, as it understood them; what really ran is
     in the rest of its output.
 
     Attributes:
         build_commit: Of llama.cpp; ``unknown`` outside a repository.
-        build_number: Of llama.cpp; 0 where it was not told.
+        build_number: Of llama.cpp; 0 where it was not stated at the build.
         cpu_info: Names of the processors.
         gpu_info: Names of the accelerators; empty where there are none.
         backends: Names of the accelerating backends; ``CPU`` where there are none.
@@ -315,12 +310,12 @@ def read_result(output: str, task: SpeedTask) -> BenchResult:
     try:
         return _result(output, task)
     except ValueError as error:
-        found = logs.trouble(output)
+        trouble = logs.trouble(output)
         raise CellError(
             f"llama-bench gave no result: {error}"
-            f"{f'; its log: {found.reason}' if found else ''}",
+            f"{f'; its log: {trouble.reason}' if trouble else ''}",
             hint="Its whole output is in the logs folder of the run.",
-            status=found.status if found else Status.CRASHED,
+            status=trouble.status if trouble else Status.CRASHED,
             log_excerpt=logs.last_lines(output),
         ) from error
 
@@ -333,8 +328,8 @@ def differences(
 
     Args:
         result: Both tests.
-        task: What was asked for.
-        layers: Layers to offload that were asked for; None if none was.
+        task: What was to be measured.
+        layers: Layers that were to be offloaded; None for any number.
     """
     for row in (result.pp, result.tg):
         if row.type_k != task.pair.k:
@@ -349,8 +344,8 @@ def differences(
 
 def last_phase(output: str) -> str | None:
     """What llama-bench does now: ``prompt run 2/3``; None if it does not say."""
-    found = _PROGRESS.findall(output)
-    return printable(found[-1]).strip() if found else None
+    phases = _PROGRESS.findall(output)
+    return printable(phases[-1]).strip() if phases else None
 
 
 def is_unknown_type(output: str) -> bool:

@@ -318,9 +318,9 @@ def _fetched(steps: _Steps, pip: Sequence[str]) -> Path:
     if archive is None:
         raise steps.failure("downloading", "brought no archive", hint=mirror)
     with archive.open("rb") as file:
-        found = hashlib.file_digest(file, "sha256").hexdigest()
-    if found != PACKAGE_SHA256:
-        reason = f"brought an archive of SHA-256 {found}, not {PACKAGE_SHA256}"
+        digest = hashlib.file_digest(file, "sha256").hexdigest()
+    if digest != PACKAGE_SHA256:
+        reason = f"brought an archive of SHA-256 {digest}, not {PACKAGE_SHA256}"
         raise steps.failure("downloading", reason, hint=mirror)
     return archive
 
@@ -365,8 +365,8 @@ def _version_of(cmake: str) -> tuple[int, int]:
         answer = processes.output_of([cmake, "--version"], timeout_s=ASK_TIMEOUT_S)
     except MachineError:
         return (0, 0)
-    found = re.search(r"version (\d+)\.(\d+)", answer.stdout)
-    return (int(found[1]), int(found[2])) if found else (0, 0)
+    match = re.search(r"version (\d+)\.(\d+)", answer.stdout)
+    return (int(match[1]), int(match[2])) if match else (0, 0)
 
 
 def _cmake_options() -> list[str]:
@@ -403,8 +403,8 @@ def _check_build(steps: _Steps, server: Path) -> None:
     answer = processes.output_of([str(server), "--version"], timeout_s=ASK_TIMEOUT_S)
     text = answer.stdout + answer.stderr
     if answer.returncode or not re.search(rf"\b{PINNED_BUILD}\b", text):
-        said = next(iter(text.splitlines()), f"exit code {answer.returncode}")
-        raise steps.failure("checking", f"found a llama-server that answers: {said}")
+        line = next(iter(text.splitlines()), f"exit code {answer.returncode}")
+        raise steps.failure("checking", f"found a llama-server that answers: {line}")
 
 
 def _refuse_without_compiler() -> None:
@@ -422,8 +422,8 @@ def _refuse_without_compiler() -> None:
     if sys.platform == "darwin":
         install = "xcode-select --install"
         # The commands always exist; without the tools they ask to install them.
-        asked = ["/usr/bin/xcode-select", "-p"]
-        if processes.output_of(asked, timeout_s=ASK_TIMEOUT_S).returncode:
+        argv = ["/usr/bin/xcode-select", "-p"]
+        if processes.output_of(argv, timeout_s=ASK_TIMEOUT_S).returncode:
             missing.append("C")
     if missing:
         raise ToolMissing(
@@ -439,8 +439,8 @@ def _is_complete(folder: Path) -> bool:
 
 def _steps_in(log_tail: str) -> tuple[int, int]:
     """The last ``[12/216]`` of a log: steps done, steps in all; zeros if none."""
-    found = _STEP.findall(log_tail)
-    return (int(found[-1][0]), int(found[-1][1])) if found else (0, 0)
+    steps = _STEP.findall(log_tail)
+    return (int(steps[-1][0]), int(steps[-1][1])) if steps else (0, 0)
 
 
 def _telling_lines(log_tail: str) -> list[str]:

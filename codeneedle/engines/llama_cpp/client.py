@@ -3,11 +3,11 @@
 import json
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from http import HTTPStatus
-from typing import Literal
+from typing import Literal, TypeVar
 
-from codeneedle.engines.http import SHORT_S, Connection, never
+from codeneedle.engines.http import REPLY_LIMIT_BYTES, SHORT_S, Connection, never
 from codeneedle.engines.llama_cpp.forced import NextTokens, right_ends, scored
 from codeneedle.engines.messages import (
     TOP_TOKENS,
@@ -27,9 +27,12 @@ from codeneedle.engines.messages import (
     Timings,
     Token,
     TokenPiece,
+    reply_of,
     shaped,
 )
 from codeneedle.records.record import Json
+
+_Layout = TypeVar("_Layout")
 
 NEUTRAL_SAMPLING: Json = {
     "temperature": 0.0,
@@ -84,7 +87,7 @@ EXCEEDED = "exceed_context_size_error"
 """Type of the error for a prompt that is longer than the context."""
 
 WORTH_TELLING = 64
-"""Tokens of a prompt from which on it is told how far it is read."""
+"""Least tokens of a prompt whose progress is reported."""
 
 CERTAIN = 1e6
 """Logit bias, in nats, that makes a token come."""
@@ -106,8 +109,8 @@ class Client(Connection):
             limit_s: Time limit for each of two questions, in seconds.
         """
         try:
-            self._ask("GET", "/health", limit_s=limit_s)
-            models = self._ask("GET", "/v1/models", limit_s=limit_s)
+            self._ask("GET", "/health", dict, limit_s=limit_s)
+            models = self._ask("GET", "/v1/models", dict, limit_s=limit_s)
         except Refused as error:
             is_loading = error.code == HTTPStatus.SERVICE_UNAVAILABLE
             return Readiness.LOADING if is_loading else Readiness.STRANGER
@@ -119,19 +122,13 @@ class Client(Connection):
         is_ours = json.dumps(alias) in json.dumps(models)
         return Readiness.READY if is_ours else Readiness.STRANGER
 
-    def count_tokens(self, text: str, *, add_special: bool = True) -> int:
-        """
-        Length of *text* by the server's own tokenizer, in tokens.
-
-        Args:
-            text: Read as a prompt is: special tokens in it count as one.
-            add_special: Whether the one that begins a prompt is counted.
-        """
-        return len(self._ids(text, add_special=add_special))
+    def count_tokens(self, text: str) -> int:
+        """As of `engine.Tokenizer`: what looks like a special token counts as one."""
+        return len(self._ids(text))
 
     def counts(self, texts: Sequence[str]) -> list[int]:
-        """The lengths of *texts*, in tokens, without a token that begins a prompt."""
-        return [self.count_tokens(text, add_special=False) for text in texts]
+        """As of `engine.Tokenizer`; special tokens likewise."""
+        return [len(self._ids(text, add_special=False)) for text in texts]
 
     def tokens(self, text: str, *, add_special: bool = True) -> tuple[TokenPiece, ...]:
         """As of `engine.Tokenizer`: words that look like special tokens are text."""
@@ -144,7 +141,7 @@ class Client(Connection):
     ) -> str:
         """The prompt that the chat template makes of *messages*."""
         body = template_body(messages, template_args or {})
-        return self._answer("POST", "/apply-template", _Rendered, body).prompt
+        return self._answer("/apply-template", _Rendered, body).prompt
 
     def render_conversation(
         self,
@@ -162,7 +159,7 @@ class Client(Connection):
         }
         if tools:
             body["tools"] = tools
-        return self._answer("POST", "/apply-template", _Rendered, body).prompt
+        return self._answer("/apply-template", _Rendered, body).prompt
 
     def complete(
         self, question: Completion, *, enough: Callable[[str], bool] = never
@@ -245,7 +242,7 @@ class Client(Connection):
             Refused: If the server cannot.
         """
         path, body = f"{SLOT}?action={action}", {"filename": SAVED}
-        self._answer("POST", path, _Slot, body)
+        self._answer(path, _Slot, body)
 
     def wait_idle(self) -> None:
         """
@@ -265,26 +262,65 @@ class Client(Connection):
         body: Json,
         read: Callable[[Json], StreamEvent],
         enough: Callable[[str], bool],
-        **counts: int,
+        *,
+        max_tokens: int,
+        before: int = 0,
+        of: int = 0,
     ) -> Reply:
-        """As of `Connection`; the hint of a prompt that is too long names a context."""
+        """
+        The streamed answer to *body*, as of `messages.reply_of`.
+
+        Args:
+            path: Of the endpoint.
+            body: Sent as JSON.
+            read: Reads an event.
+            enough: Whether a reply is long enough.
+            max_tokens: Tokens that it may have.
+            before: Tokens that came by earlier requests, for how far it is.
+            of: Tokens of all these requests; 0 for those of this one.
+        """
+
+        def tell(at: Progress) -> None:
+            whole = Progress(before + at.done, of or max_tokens)
+            self.tell(at if at.is_prompt else whole)
+
+        started = time.perf_counter()
         try:
-            return super()._reply(path, body, read, enough, **counts)
+            with self._sent("POST", path, body, limit_s=self._silence_s) as response:
+                reply = reply_of(
+                    self._events(response),
+                    read=read,
+                    enough=enough,
+                    max_tokens=max_tokens,
+                    tell=tell,
+                )
         except Refused as error:
             tokens = error.counts.get("n_prompt_tokens", 0)
             if error.kind == EXCEEDED and tokens:
                 # One token more than the prompt, so that there is room for a reply.
                 error.hint = f"Use --context {(tokens // 256 + 1) * 256} or more."
             raise
+        return replace(reply, wall_s=round(time.perf_counter() - started, 4))
+
+    def _answer(self, path: str, layout: type[_Layout], body: Json) -> _Layout:
+        """The answer to *body* that comes as a whole."""
+        return self._ask(
+            "POST",
+            path,
+            layout,
+            body,
+            limit_s=self._silence_s,
+            limit_bytes=REPLY_LIMIT_BYTES,
+        )
 
     def _forced(self, wanted: NextTokens, **far: int) -> tuple[Reply, list[Token]]:
         """The reply to *wanted*, and the tokens that it has, with what is listed."""
         came: list[Token] = []
 
         def read(event: Json) -> StreamEvent:
-            found = completion_event(event)
-            came.extend(found.tokens)
-            return found
+            stated = completion_event(event)
+            came.extend(stated.tokens)
+            return stated
 
         body, limit = forcing_body(wanted), len(wanted.tokens)
         reply = self._reply(COMPLETION, body, read, never, max_tokens=limit, **far)
@@ -293,23 +329,14 @@ class Client(Connection):
     def _ids(
         self, text: str, *, add_special: bool = True, parse_special: bool = True
     ) -> tuple[int, ...]:
-        body = {
-            "content": text,
-            "add_special": add_special,
-            "parse_special": parse_special,
-        }
-        return self._answer("POST", "/tokenize", _Ids, body).tokens
+        body = tokenize_body(text, add_special, parse_special)
+        return self._answer("/tokenize", _Ids, body).tokens
 
     def _pieces(
         self, text: str, *, add_special: bool = True, parse_special: bool = True
     ) -> tuple[TokenPiece, ...]:
-        body = {
-            "content": text,
-            "add_special": add_special,
-            "parse_special": parse_special,
-            "with_pieces": True,
-        }
-        return self._answer("POST", "/tokenize", _Pieces, body).tokens
+        body = tokenize_body(text, add_special, parse_special)
+        return self._answer("/tokenize", _Pieces, body | {"with_pieces": True}).tokens
 
 
 # --- requests
@@ -365,6 +392,15 @@ def template_body(
     return body
 
 
+def tokenize_body(text: str, add_special: bool, parse_special: bool) -> Json:
+    """The request for the tokens of *text*."""
+    return {
+        "content": text,
+        "add_special": add_special,
+        "parse_special": parse_special,
+    }
+
+
 # --- answers
 
 
@@ -390,34 +426,34 @@ class _Rendered:
 
 def completion_event(event: Json) -> StreamEvent:
     """Read an event of ``/completion``."""
-    found = shaped(event, _Completion, expected="an event of a completion")
-    limited = found.stop_type == "limit" or found.stopped_limit
+    stated = shaped(event, _Completion, expected="an event of a completion")
+    limited = stated.stop_type == "limit" or stated.stopped_limit
     ending: Finish = "length" if limited else "stop"
     return StreamEvent(
-        text=found.content,
-        tokens=found.completion_probabilities,
-        timings=found.timings,
-        finish=ending if found.stop else None,
-        reading=_progress_of(found.prompt_progress),
+        text=stated.content,
+        tokens=stated.completion_probabilities,
+        timings=stated.timings,
+        finish=ending if stated.stop else None,
+        reading=_progress_of(stated.prompt_progress),
     )
 
 
 def chat_event(event: Json) -> StreamEvent:
     """Read an event of ``/v1/chat/completions``."""
-    found = shaped(event, _Chat, expected="an event of a chat")
-    if not found.choices:  # the one that states usage
-        reading = _progress_of(found.prompt_progress)
-        return StreamEvent(timings=found.timings, reading=reading)
-    choice = found.choices[0]
+    stated = shaped(event, _Chat, expected="an event of a chat")
+    if not stated.choices:  # the one that states usage
+        reading = _progress_of(stated.prompt_progress)
+        return StreamEvent(timings=stated.timings, reading=reading)
+    choice = stated.choices[0]
     reason = choice.finish_reason
     ending: Finish = "length" if reason == "length" else "stop"
     return StreamEvent(
         text=choice.delta.content or "",
         reasoning=choice.delta.reasoning_content or "",
         tokens=(choice.logprobs and choice.logprobs.content) or (),
-        timings=found.timings,
+        timings=stated.timings,
         finish=ending if reason else None,
-        reading=_progress_of(found.prompt_progress),
+        reading=_progress_of(stated.prompt_progress),
     )
 
 

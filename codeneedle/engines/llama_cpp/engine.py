@@ -13,13 +13,11 @@ from codeneedle.engines.engine import (
     Ability,
     CacheTypes,
     CellSpec,
-    DivergenceTool,
     Engine,
     EngineIdentity,
     LostText,
     ModelSpec,
     Pace,
-    SpeedTool,
     Template,
     Tokenizer,
     counting,
@@ -46,6 +44,7 @@ from codeneedle.engines.llama_cpp.server import (
     is_about_an_argument,
     serving,
 )
+from codeneedle.engines.tools import DivergenceTool, SpeedTool
 from codeneedle.errors import BadInput, CellError, ToolMissing
 from codeneedle.grid import Pair
 from codeneedle.records.record import Trouble
@@ -88,8 +87,8 @@ memory.
 
 def _lent() -> list[str]:
     """The devices that the environment leaves us; empty if it does not say."""
-    said = next(filter(None, map(os.environ.get, VISIBLE_DEVICES)), None)
-    return said.split(",") if said else []
+    devices = next(filter(None, map(os.environ.get, VISIBLE_DEVICES)), None)
+    return devices.split(",") if devices else []
 
 
 WHOLE_ANSWERS = "--no-prefill-assistant"

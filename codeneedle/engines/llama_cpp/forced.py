@@ -5,18 +5,21 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from codeneedle.engines.messages import (
+    LOWEST_LOGPROB,
+    NO_ID,
     TOP_TOKENS,
+    BadReply,
     Refused,
     Reply,
-    Score,
     Token,
     TokenPiece,
-    score_of,
+    logarithm,
+    rounded,
 )
 
 LISTED_TOKENS = 100
 """
-Asked for where the token that comes is not told, as it is part of a character.
+Requested where the token that comes is not reported, as part of a character.
 
 A hundred cost five hundredths of the time more than two.
 """
@@ -31,7 +34,7 @@ class NextTokens:
         before: The tokens before them, the first of the prompt included.
         tokens: The tokens. One may be any; more must each end a character, and none
             may be a special one.
-        listed: How many of the most probable ones are told beside each.
+        listed: How many of the most probable ones are reported beside each.
         seed: Of sampling; without effect.
 
     Source:
@@ -39,7 +42,7 @@ class NextTokens:
         the same both ways to the last digit. Measured with llama.cpp b11434 and one
         thread. SmolLM2, 160 tokens after 1,600: one request with a grammar 10.5 s, one
         for each token 11.5 s; with 100 listed, 12 s, and 2 of them not among those,
-        while the token that comes is always told. Built-in model, 300 tokens after
+        while the token that comes is always reported. Built-in model, 300 tokens after
         17,000: 4.5 s and 7.0 s. A grammar ends the server at a special token, is
         refused at a part of a character, and by builds that know none of tokens.
     """
@@ -50,8 +53,44 @@ class NextTokens:
     seed: int = 0
 
 
-Tell = Callable[[NextTokens], tuple[Reply, Sequence[Token]]]
-"""Asks a server; the reply, and the tokens in it with what is listed beside each."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Score:
+    """
+    How probable one right token was; as in `messages.Forced`.
+
+    Attributes:
+        logprob: Natural logarithm of its probability, or an upper bound.
+        is_bound: Whether it is a bound.
+        lead: Log-probability minus that of the most probable other token.
+    """
+
+    logprob: float
+    is_bound: bool
+    lead: float
+
+
+def score_of(right: int, came: Token) -> Score:
+    """
+    How probable *right* was at the place where *came* did.
+
+    Raises:
+        BadReply: If the server does not list tokens by number.
+    """
+    listed = {each.id: logarithm(each.logprob) for each in came.top_logprobs}
+    listed.setdefault(came.id, logarithm(came.logprob))
+    others = [logprob for token, logprob in listed.items() if token != right]
+    if NO_ID in listed or not others:
+        raise BadReply(expected="probabilities by token", answer=str(came))
+    logprob = listed.get(right, min(others))
+    return Score(
+        logprob=rounded(logprob),
+        is_bound=right not in listed or logprob <= LOWEST_LOGPROB,
+        lead=rounded(logprob - max(others)),
+    )
+
+
+Request = Callable[[NextTokens], tuple[Reply, Sequence[Token]]]
+"""Gives the reply, and the tokens in it with what is listed beside each."""
 
 
 def right_ends(
@@ -84,37 +123,38 @@ def right_ends(
 
 
 def scored(
-    asked: NextTokens, tell: Tell, *, at_once: bool, other: Callable[[], int]
+    wanted: NextTokens, request: Request, *, at_once: bool, other: Callable[[], int]
 ) -> tuple[Reply, list[Score]]:
     """
     The first reply, and the score of each token.
 
     Args:
-        asked: The tokens, one or more.
-        tell: Asks the server.
+        wanted: The tokens, one or more.
+        request: Makes them come.
         at_once: Whether one request may be tried for all of them.
-        other: A token that ends a character; called where one of *asked* does not.
+        other: A token that ends a character; called where one of *wanted* does not.
 
     Raises:
-        CellError: As of *tell*; and if tokens were drafted, which have no
+        CellError: As of *request*; and if tokens were drafted, which have no
             probabilities.
     """
     with contextlib.suppress(Refused):  # no grammars of tokens
         if at_once:
-            reply, told = tell(asked)
-            # Of drafted tokens, no probabilities are told.
-            told_all = asked.tokens == tuple(token.id for token in told)
-            if told_all and not reply.drafted:
-                return reply, [score_of(token.id, token) for token in told]
-    every = (*asked.before, *asked.tokens)
-    found = []
-    for at, right in enumerate(asked.tokens, start=len(asked.before)):
-        alone = replace(asked, before=every[:at], tokens=(right,))
-        reply, told = tell(alone)
-        if not told:
-            # No probability is told of a part of a character, and of a token that
-            # ends the reply; both may be among those listed beside another one.
+            reply, came = request(wanted)
+            # Drafted tokens are reported without probabilities.
+            is_whole = wanted.tokens == tuple(token.id for token in came)
+            if is_whole and not reply.drafted:
+                return reply, [score_of(token.id, token) for token in came]
+    every = (*wanted.before, *wanted.tokens)
+    replies, scores = [], []
+    for at, right in enumerate(wanted.tokens, start=len(wanted.before)):
+        alone = replace(wanted, before=every[:at], tokens=(right,))
+        reply, came = request(alone)
+        if not came:
+            # Parts of a character, and a token that ends the reply, are reported
+            # without probabilities; both may be among those listed beside another.
             another = replace(alone, tokens=(other(),), listed=LISTED_TOKENS)
-            reply, told = tell(another)
-        found.append((reply, score_of(right, told[0] if told else Token())))
-    return found[0][0], [score for _, score in found]
+            reply, came = request(another)
+        replies.append(reply)
+        scores.append(score_of(right, came[0] if came else Token()))
+    return replies[0], scores

@@ -132,9 +132,9 @@ def devices(server: Path) -> tuple[str, ...]:
     """The accelerators that *server* would use, in its order, without free memory."""
     matches = map(_DEVICE.fullmatch, _output(server, "--list-devices").splitlines())
     return tuple(
-        f"{found['name']} {found['what']} ({found['mib']} MiB)"
-        for found in matches
-        if found
+        f"{match['name']} {match['what']} ({match['mib']} MiB)"
+        for match in matches
+        if match
     )
 
 
@@ -150,23 +150,23 @@ def cpu_features(server: Path, options: Collection[str]) -> str:
         answer = processes.output_of(argv, timeout_s=ASK_TIMEOUT_S)
     except ToolFailed:
         return ""
-    found = _FEATURES.search(answer.stdout + answer.stderr)
-    stated = found[1].split("|") if found else ()
+    match = _FEATURES.search(answer.stdout + answer.stderr)
+    stated = match[1].split("|") if match else ()
     return " ".join(re.sub(" = 1$| ", "", each.strip()) for each in stated).strip()
 
 
 def read_help(version_text: str, help_text: str) -> ServerFacts | None:
     """What ``--version`` and ``--help`` say; None if they are not llama-server's."""
-    found = _VERSION.search(version_text)
+    match = _VERSION.search(version_text)
     sections = _sections(help_text)
     options = frozenset(
         name for names in sections for name in names if name.startswith("--")
     )
-    if found is None or "--cache-type-k" not in options:
+    if match is None or "--cache-type-k" not in options:
         return None
-    build = _BUILD.search(found["version"])
+    build = _BUILD.search(match["version"])
     return ServerFacts(
-        version=found["version"],
+        version=match["version"],
         build=int(build["new"] or build["old"]) if build else None,
         k_types=_types(sections, "--cache-type-k"),
         v_types=_types(sections, "--cache-type-v"),
@@ -180,8 +180,8 @@ def _sections(help_text: str) -> dict[tuple[str, ...], str]:
     names: tuple[str, ...] = ()
     for line in help_text.splitlines():
         if _OPTION_LINE.match(line):
-            found = _OPTION_NAMES.search(line)
-            names = tuple(re.split(r",\s*", found[0])) if found else ()
+            match = _OPTION_NAMES.search(line)
+            names = tuple(re.split(r",\s*", match[0])) if match else ()
             sections[names] = line
         elif not line.strip() or not line.startswith(" "):
             names = ()
@@ -192,9 +192,9 @@ def _sections(help_text: str) -> dict[tuple[str, ...], str]:
 
 def _types(sections: dict[tuple[str, ...], str], option: str) -> tuple[str, ...]:
     for names, text in sections.items():
-        found = _ALLOWED.search(text)
-        if option in names and found:
-            return tuple(dict.fromkeys(re.split(r"\s*,\s*", found[1])))
+        match = _ALLOWED.search(text)
+        if option in names and match:
+            return tuple(dict.fromkeys(re.split(r"\s*,\s*", match[1])))
     return ()
 
 

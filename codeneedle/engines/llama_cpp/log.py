@@ -12,8 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from signal import SIGKILL, SIGXFSZ, Signals
 
-from codeneedle.engines.engine import ChunkValues, Estimate, Statistics, killed
+from codeneedle.engines.engine import killed
 from codeneedle.engines.llama_cpp.base_file import Lengths
+from codeneedle.engines.tools import ChunkValues, Estimate, Statistics
 from codeneedle.grid import Pair
 from codeneedle.models.kv_cache import padded
 from codeneedle.records.record import Effective, KvBuffer, Status, Trouble
@@ -55,7 +56,7 @@ def read(log_text: str) -> Effective:
 
 
 def trouble(log_text: str) -> Trouble | None:
-    """Why the program failed, if its log tells: the most telling of its lines."""
+    """Why the program failed, by the most specific line of its log, if there is one."""
     return _first_sign(_TROUBLES, log_text)
 
 
@@ -76,8 +77,8 @@ def printable(line: str) -> str:
 def evidence(log_text: str) -> tuple[str, ...]:
     """The lines that state cache types, context, flash attention and offload."""
     signs = (_KV, _FLASH, _FLASH_RESOLVED, _OFFLOADED, *_CONTEXTS)
-    found = [line for line in lines(log_text) if any(s.search(line) for s in signs)]
-    return tuple(dict.fromkeys(" ".join(line.split()) for line in found))
+    telling = [line for line in lines(log_text) if any(s.search(line) for s in signs)]
+    return tuple(dict.fromkeys(" ".join(line.split()) for line in telling))
 
 
 def last_lines(log_text: str, *, limit: int = 12) -> tuple[str, ...]:
@@ -128,7 +129,7 @@ def read_log(path: Path, *, end_bytes: int = END_BYTES) -> str:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Expected:
     """
-    What a program was asked for.
+    What a program was started for.
 
     Attributes:
         pair: Cache types; None for a server that measures nothing.
@@ -145,22 +146,22 @@ class Expected:
 
 def mismatches(expected: Expected, effective: Effective) -> tuple[str, ...]:
     """
-    In what *effective* differs from what was asked for, one phrase each.
+    In what *effective* differs from *expected*, one phrase each.
 
     A setting that the log does not state is no difference, except the cache types:
     without them, no measurement could be attributed to a pair.
     """
     if expected.pair is None:
         return ()
-    found = list(_wrong_types(expected.pair, effective.kv))
-    found += _wrong_context(expected.context, effective.context)
+    differences = list(_wrong_types(expected.pair, effective.kv))
+    differences += _wrong_context(expected.context, effective.context)
     if effective.flash_attention == "disabled":
-        found.append("flash attention is off, not on")
+        differences.append("flash attention is off, not on")
     if not expected.rotation and (effective.rotation_k or effective.rotation_v):
-        found.append("quantized values are rotated, although rotation is off")
+        differences.append("quantized values are rotated, although rotation is off")
     if expected.all_layers:
-        found += _wrong_offload(effective)
-    return tuple(found)
+        differences += _wrong_offload(effective)
+    return tuple(differences)
 
 
 _PREFIX = re.compile(r"^\d+\.\d\d\.\d{3}\.\d{3} [IWED] ")
@@ -240,7 +241,7 @@ _TROUBLES: Sequence[tuple[Status, re.Pattern[str]]] = (
         re.compile(r"exiting due to|failed to (?:load|create|initialize)"),
     ),
 )
-"""Most telling first: lines that follow an error often only say that it failed."""
+"""Most specific first: lines that follow an error often only say that it failed."""
 
 _FALLBACKS: Sequence[tuple[Status, re.Pattern[str]]] = (
     (Status.FALLBACK_F16, re.compile(r"converting K and V to f16")),
@@ -266,9 +267,9 @@ def _first_context(everything: Iterable[str]) -> Iterator[str]:
 def _first_sign(
     signs: Sequence[tuple[Status, re.Pattern[str]]], log_text: str
 ) -> Trouble | None:
-    found = list(lines(log_text))
+    everything = list(lines(log_text))
     for status, sign in signs:
-        for line in found:
+        for line in everything:
             if sign.search(line):
                 return Trouble(status, " ".join(line.split()))
     return None
@@ -278,9 +279,9 @@ def _kv_buffers(lines: Iterable[str], *, lazily: bool) -> Iterator[KvBuffer]:
     """The caches; a type that is not that of all values, *lazily*, says so."""
     names = {"q8_0": "q8_0, f16 at first"} if lazily else {}
     for line in lines:
-        found = _KV.search(line)
-        if found:
-            cells, layers, k_type, k_mib, v_type, v_mib = found.groups()
+        match = _KV.search(line)
+        if match:
+            cells, layers, k_type, k_mib, v_type, v_mib = match.groups()
             yield KvBuffer(
                 cells=int(cells),
                 layers=int(layers),
@@ -293,9 +294,9 @@ def _kv_buffers(lines: Iterable[str], *, lazily: bool) -> Iterator[KvBuffer]:
 
 def _context(lines: Sequence[str]) -> int | None:
     for pattern in _CONTEXTS:
-        found = _first_number(pattern, lines)
-        if found is not None:
-            return found
+        context = _first_number(pattern, lines)
+        if context is not None:
+            return context
     return None
 
 
@@ -305,19 +306,19 @@ def _flash_attention(lines: Sequence[str]) -> str | None:
 
 
 def _compute_mib(lines: Iterable[str]) -> float | None:
-    found: dict[str, float] = {}
+    sizes: dict[str, float] = {}
     for line in lines:
         match = _COMPUTE.search(line)
         if match:  # a graph that is reserved again says so again
-            found[match[1]] = float(match[2])
-    return round(sum(found.values()), 2) if found else None
+            sizes[match[1]] = float(match[2])
+    return round(sum(sizes.values()), 2) if sizes else None
 
 
 def _all(pattern: re.Pattern[str], lines: Iterable[str]) -> Iterator[str]:
     for line in lines:
-        found = pattern.search(line)
-        if found:
-            yield found.group(1)
+        match = pattern.search(line)
+        if match:
+            yield match.group(1)
 
 
 def _last(pattern: re.Pattern[str], lines: Iterable[str]) -> str | None:
@@ -325,8 +326,8 @@ def _last(pattern: re.Pattern[str], lines: Iterable[str]) -> str | None:
 
 
 def _first_number(pattern: re.Pattern[str], lines: Iterable[str]) -> int | None:
-    found = next(_all(pattern, lines), None)
-    return None if found is None else int(found)
+    number = next(_all(pattern, lines), None)
+    return None if number is None else int(number)
 
 
 def _wrong_types(pair: Pair, buffers: Sequence[KvBuffer]) -> Iterator[str]:
@@ -398,14 +399,14 @@ def statistics(log_text: str) -> Statistics | None:
     order, each value must be a number, and no line may state an error.
     """
     lines = list(_stripped(log_text))
-    found = [read for read in map(_labelled, lines) if read is not None]
-    names = [name for name, _ in found]
+    labelled = [read for read in map(_labelled, lines) if read is not None]
+    names = [name for name, _ in labelled]
     if names not in (_ORDER, _ORDER_WITHOUT_95) or failure(log_text) is not None:
         return None
     announced = size(log_text)
     if announced is None or _rows(lines) != list(range(1, announced.chunks + 1)):
         return None
-    values = dict(found)
+    values = dict(labelled)
     if not all(math.isfinite(estimate.value) for estimate in values.values()):
         return None
     return _statistics(values)
@@ -446,10 +447,10 @@ def by_chunk(log_text: str, *, tokens: int) -> tuple[ChunkValues, ...]:
 
 def final_perplexity(log_text: str) -> Estimate | None:
     """The perplexity of a run that wrote a base file; None unless it is complete."""
-    found = _only(_FINAL.fullmatch(line) for line in _stripped(log_text))
-    if found is None or failure(log_text) is not None:
+    match = _only(_FINAL.fullmatch(line) for line in _stripped(log_text))
+    if match is None or failure(log_text) is not None:
         return None
-    estimate = _estimate(found["value"], found["error"])
+    estimate = _estimate(match["value"], match["error"])
     return estimate if math.isfinite(estimate.value) else None
 
 
@@ -466,10 +467,10 @@ def ends_early(log_text: str) -> bool:
 
 def size(log_text: str) -> Size | None:
     """What the tool announced to compute; None if it did not get so far."""
-    found = _only(_SIZE.search(line) for line in _stripped(log_text))
-    if found is None:
+    match = _only(_SIZE.search(line) for line in _stripped(log_text))
+    if match is None:
         return None
-    return Size(chunks=int(found["chunks"]), context=int(found["context"]))
+    return Size(chunks=int(match["chunks"]), context=int(match["context"]))
 
 
 def chunks_done(log_text: str) -> int:
@@ -488,10 +489,10 @@ def failure(log_text: str) -> str | None:
 
 def too_short(log_text: str) -> Lengths | None:
     """How many tokens the text lacks, if the tool says so; else None."""
-    needed, found = _NEEDED.search(log_text), _FOUND.search(log_text)
-    if needed is None or found is None:
+    needed, present = _NEEDED.search(log_text), _PRESENT.search(log_text)
+    if needed is None or present is None:
         return None
-    return Lengths(needed=int(needed[1]), found=int(found[1]))
+    return Lengths(needed=int(needed[1]), present=int(present[1]))
 
 
 _NUMBER = r"[-+]?(?:\d+\.\d+|nan|inf)"
@@ -509,7 +510,7 @@ _ROW = re.compile(
     rf"\s+(?P<top>{_NUMBER}) ± +{_NUMBER} %"
 )
 _NEEDED = re.compile(rf"you need at least ({_COUNT}) tokens")
-_FOUND = re.compile(rf"tokenizes to only ({_COUNT}) tokens")
+_PRESENT = re.compile(rf"tokenizes to only ({_COUNT}) tokens")
 
 _FAILURE = re.compile(
     r"failed to decode"
@@ -558,15 +559,15 @@ def _stripped(log_text: str) -> Iterator[str]:
 
 def _labelled(line: str) -> tuple[str, Estimate] | None:
     """A complete line of the statistics, by its field's name; None if it is none."""
-    found = _LINE.fullmatch(line.strip())
-    if found is None:
+    match = _LINE.fullmatch(line.strip())
+    if match is None:
         return None
-    name = _LABELS.get(" ".join(found["label"].split()))
-    if name is None or (found["error"] is not None) != (name in _WITH_ERROR):
+    name = _LABELS.get(" ".join(match["label"].split()))
+    if name is None or (match["error"] is not None) != (name in _WITH_ERROR):
         return None
-    if (found["percent"] is not None) != (name in {"dp_mean", "dp_rms", "same_top"}):
+    if (match["percent"] is not None) != (name in {"dp_mean", "dp_rms", "same_top"}):
         return None
-    return name, _estimate(found["value"], found["error"])
+    return name, _estimate(match["value"], match["error"])
 
 
 def _estimate(value: str, error: str | None) -> Estimate:
@@ -579,18 +580,18 @@ def _estimate(value: str, error: str | None) -> Estimate:
 def _rows(lines: Iterable[str]) -> list[int]:
     """The numbers of the chunks that have a line in a comparison, in order."""
     matches = map(_ROW.fullmatch, lines)
-    return [int(found["chunk"]) for found in matches if found]
+    return [int(match["chunk"]) for match in matches if match]
 
 
 def _only(matches: Iterable[re.Match[str] | None]) -> re.Match[str] | None:
     """The one match there is; None if there are none or several."""
-    found = [match for match in matches if match is not None]
-    return found[0] if len(found) == 1 else None
+    present = [match for match in matches if match is not None]
+    return present[0] if len(present) == 1 else None
 
 
 def _statistics(values: dict[str, Estimate]) -> Statistics:
-    found = {
+    fields = {
         name: value if name in _WITH_ERROR else value.value
         for name, value in values.items()
     }
-    return Statistics(**{"kld_95": None, **found})  # type: ignore[arg-type]
+    return Statistics(**{"kld_95": None, **fields})  # type: ignore[arg-type]

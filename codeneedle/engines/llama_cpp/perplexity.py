@@ -5,14 +5,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Self
 
-from codeneedle.engines.engine import (
-    Comparison,
-    DivergenceTask,
-    ModelSpec,
-    Reference,
-    ToolRun,
-    mismatched,
-)
+from codeneedle.engines.engine import ModelSpec, mismatched
 from codeneedle.engines.llama_cpp import log as logs
 from codeneedle.engines.llama_cpp.arguments import (
     ALL_LAYERS,
@@ -53,6 +46,7 @@ from codeneedle.engines.llama_cpp.log import (
     statistics,
     too_short,
 )
+from codeneedle.engines.tools import Comparison, DivergenceTask, Reference, ToolRun
 from codeneedle.errors import CellError, ToolMissing
 from codeneedle.records.record import Status
 from codeneedle.system import processes
@@ -100,7 +94,7 @@ OPTIONAL: tuple[tuple[str, ...], ...] = (
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Perplexity(BaseFileTool):
     """
-    llama-perplexity with one model. Implements `engine.DivergenceTool`.
+    llama-perplexity with one model. Implements `tools.DivergenceTool`.
 
     Attributes:
         tool: Its path.
@@ -135,7 +129,7 @@ class Perplexity(BaseFileTool):
     def check(
         self, *, text_name: str, text_bytes: int, context: int, chunks: int
     ) -> None:
-        """As of `engine.DivergenceTool`."""
+        """As of `tools.DivergenceTool`."""
         # Without arguments, super() knows only the class before it got its slots.
         super(Perplexity, self).check(
             text_name=text_name, text_bytes=text_bytes, context=context, chunks=chunks
@@ -145,9 +139,9 @@ class Perplexity(BaseFileTool):
     def written(self, job: Job, note: Notify, progress: Progress) -> Written:
         """As of `BaseFileTool`."""
         log_text, _ = self._completed(job, note, progress)
-        said = too_short(log_text)
-        if said is not None:
-            raise job.too_short(said)
+        lengths = too_short(log_text)
+        if lengths is not None:
+            raise job.too_short(lengths)
         ppl, done = final_perplexity(log_text), size(log_text)
         if ppl is None or done is None:
             raise _incomplete(job, log_text)
@@ -163,17 +157,17 @@ class Perplexity(BaseFileTool):
         note: Notify,
         progress: Progress,
     ) -> Comparison:
-        """As of `engine.DivergenceTool`."""
+        """As of `tools.DivergenceTool`."""
         job = Job(task=task, text=None, log=log)
         log_text, retries = self._completed(job, note, progress)
-        found = statistics(log_text)
+        numbers = statistics(log_text)
         expected = Size(chunks=reference.chunks, context=task.context)
-        if found is None or size(log_text) != expected:
+        if numbers is None or size(log_text) != expected:
             raise _incomplete(job, log_text)
         self.verify(job, log_text)
         per_chunk = scored_tokens(chunks=1, context=task.context)
         return Comparison(
-            statistics=found,
+            statistics=numbers,
             tokens=reference.chunks * per_chunk,
             retries=retries,
             by_chunk=by_chunk(log_text, tokens=per_chunk),
@@ -201,8 +195,8 @@ class Perplexity(BaseFileTool):
         Stop at cache types, or a context, that differ from what *job* asked for.
 
         Args:
-            job: What was asked for.
-            log_text: What the tool said.
+            job: What was to run.
+            log_text: Log of the tool.
             is_over: Whether it has ended; before, the log may name no cache yet.
 
         Raises:
@@ -310,9 +304,9 @@ def _mode(job: Job) -> Iterator[str]:
 
 
 def _failed(job: Job, log_text: str, *, returncode: int) -> CellError:
-    found = logs.trouble(log_text)
-    cause = found or exit_cause(returncode)
-    reason = cause.reason if found else failure(log_text) or cause.reason
+    trouble = logs.trouble(log_text)
+    cause = trouble or exit_cause(returncode)
+    reason = cause.reason if trouble else failure(log_text) or cause.reason
     message = f"ended with {exit_phrase(returncode)}: {reason}"
     return _error(job, message, log_text, status=cause.status)
 
@@ -325,11 +319,11 @@ def _silent(job: Job) -> CellError:
 
 def _incomplete(job: Job, log_text: str) -> CellError:
     """The error for a tool that exits with 0 without a complete result."""
-    found = logs.trouble(log_text)
+    trouble = logs.trouble(log_text)
     silent = CUT_OFF if ends_early(log_text) else "it does not say why"
-    reason = failure(log_text) or (found.reason if found else silent)
+    reason = failure(log_text) or (trouble.reason if trouble else silent)
     message = f"ended without complete statistics: {reason}"
-    status = found.status if found else Status.CRASHED
+    status = trouble.status if trouble else Status.CRASHED
     return _error(job, message, log_text, status=status)
 
 

@@ -276,11 +276,11 @@ class ServerDied(CellError):  # noqa: N818 - named after the fact
     """
 
     def __init__(self, *, returncode: int, log: Path, log_text: str) -> None:
-        found = trouble(log_text) or _farewell(log_text) or exit_cause(returncode)
+        cause = trouble(log_text) or _farewell(log_text) or exit_cause(returncode)
         super().__init__(
-            f"llama-server ended with {exit_phrase(returncode)}: {found.reason}",
+            f"llama-server ended with {exit_phrase(returncode)}: {cause.reason}",
             hint=f"The end of its log is in {log}.",
-            status=found.status,
+            status=cause.status,
             log_excerpt=last_lines(log_text),
         )
         self.returncode = returncode
@@ -288,15 +288,15 @@ class ServerDied(CellError):  # noqa: N818 - named after the fact
 
 def is_about_an_argument(log_text: str) -> bool:
     """Whether the server ended because it could not read its command line."""
-    found = trouble(log_text)
-    words = found.reason if found else ""
+    cause = trouble(log_text)
+    words = cause.reason if cause else ""
     # The system's own "Invalid argument", of a file, has a capital.
     signs = ("invalid argument", "error while handling argument", "unknown argument")
     return any(sign in words for sign in signs)
 
 
 def _farewell(log_text: str) -> Trouble | None:
-    """A server that is told to end logs it, and ends with exit code 0."""
+    """A server that gets a signal to end logs it, and ends with exit code 0."""
     if "cleaning up before exit" not in log_text:
         return None
     reason = "it received a termination signal from outside codeneedle"
@@ -305,5 +305,5 @@ def _farewell(log_text: str) -> Trouble | None:
 
 def _own_memory(pid: int) -> int:
     """Resident memory of *pid* without the files it maps, where the system tells."""
-    own = machine.status_bytes(pid, "RssAnon")
-    return (machine.peak_rss_bytes(pid) or 0) if own is None else own
+    anonymous = machine.status_bytes(pid, "RssAnon")
+    return (machine.peak_rss_bytes(pid) or 0) if anonymous is None else anonymous

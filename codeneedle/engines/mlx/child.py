@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from codeneedle.engines.engine import HOST, Comparison
+from codeneedle.engines.engine import HOST
 from codeneedle.engines.llama_cpp.base_file import (
     HEADER,
     MAGIC,
@@ -30,6 +30,7 @@ from codeneedle.engines.mlx import scoring
 from codeneedle.engines.mlx.log import KEY_VARIABLE, tell
 from codeneedle.engines.mlx.settings import MlxSettings
 from codeneedle.engines.mlx.tokens import TextModel
+from codeneedle.engines.tools import Comparison
 from codeneedle.grid import Pair
 
 Json = dict[str, Any]
@@ -148,20 +149,15 @@ class Handler(BaseHTTPRequestHandler):
         self.end_headers()
 
     def _tokenize(self, body: Json) -> None:
-        content, text = body["content"], self.server.text
-        parse = bool(body.get("parse_special", True))
-        ids: list[int] = []
-        for part in content if isinstance(content, list) else [content]:
-            if isinstance(part, int):
-                ids.append(part)
-                continue
-            first = bool(body.get("add_special")) and not ids
-            ids += text.ids(part, add_special=first, parse_special=parse)
+        text = self.server.text
+        tokens: list[Any] = text.ids(
+            body["content"],
+            add_special=body.get("add_special", False),
+            parse_special=body.get("parse_special", True),
+        )
         if body.get("with_pieces"):
-            tokens = [{"id": each, "piece": _piece(text.piece(each))} for each in ids]
-            self._answer(200, {"tokens": tokens})
-        else:
-            self._answer(200, {"tokens": ids})
+            tokens = [{"id": id_, "piece": _piece(text.piece(id_))} for id_ in tokens]
+        self._answer(200, {"tokens": tokens})
 
     def _render(self, body: Json) -> None:
         self._answer(200, {"prompt": self._rendered(body)})
@@ -174,14 +170,13 @@ class Handler(BaseHTTPRequestHandler):
     def _complete(self, body: Json) -> None:
         prompt = body["prompt"]
         ids = self.server.text.ids(prompt) if isinstance(prompt, str) else prompt
-        forced = _forced(body)
-        count = int(body.get("n_predict", 0))
-        self._reply(ids, count, forced, int(body.get("n_probs", 1)), _completion_event)
+        count, listed = body.get("n_predict", 0), body.get("n_probs", 1)
+        self._reply(ids, count, _forced(body), listed, _completion_event)
 
     def _chat(self, body: Json) -> None:
         ids = self.server.text.ids(self._rendered(body))
-        listed = int(body.get("top_logprobs", 1))
-        self._reply(ids, int(body.get("max_tokens", 0)), [], listed, _chat_event)
+        count, listed = body.get("max_tokens", 0), body.get("top_logprobs", 1)
+        self._reply(ids, count, [], listed, _chat_event)
 
     def _reply(
         self,
@@ -206,7 +201,7 @@ class Handler(BaseHTTPRequestHandler):
         reply = _Reply(self.server, ids, max(1, listed), forced)
         for text, tokens, finish in reply.parts(
             min(count, self.server.context - len(ids)),
-            lambda: self._event(event("", [], reply.timings(), "")),
+            lambda _: self._event(event("", [], reply.timings(), "")),
         ):
             self._event(event(text, tokens, reply.timings(), finish))
         tell(_memory())
@@ -240,12 +235,12 @@ class _Reply:
         }
 
     def parts(
-        self, most: int, reading: Callable[[], None]
+        self, most: int, progress: Callable[[int], None]
     ) -> Iterator[tuple[str, list[Json], str]]:
         """Text, tokens and, of the last one, why the reply ends."""
         decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
         ends = self._server.text.ends
-        for token, scored, is_last in self._tokens(most, lambda _: reading()):
+        for token, scored, is_last in self._tokens(most, progress):
             is_end = token in ends and not self._forced
             piece = b"" if is_end else self._server.text.piece(token)
             text = decoder.decode(piece, final=is_last or is_end)
@@ -381,7 +376,7 @@ def _write_base(options: argparse.Namespace, session: Any, base: Any) -> None:
     # As llama-perplexity: a shorter text makes fewer chunks, but not fewer than two.
     needed = LEAST_CHUNKS * context
     if len(ids) < needed:
-        tell(logs.Short(lengths=Lengths(found=len(ids), needed=needed)))
+        tell(logs.Short(lengths=Lengths(present=len(ids), needed=needed)))
         return
     chunks = scoring.chunks(ids, context=context, beginning=text.ids(""))
     chunks = chunks[: options.chunks]

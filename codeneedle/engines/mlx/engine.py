@@ -16,18 +16,10 @@ from codeneedle.engines.engine import (
     Ability,
     CacheTypes,
     CellSpec,
-    Comparison,
-    DivergenceTask,
-    DivergenceTool,
     Engine,
     EngineIdentity,
     ModelSpec,
-    Reference,
-    Speeds,
-    SpeedTask,
-    SpeedTool,
     Tokenizer,
-    ToolRun,
     counting,
     mismatched,
 )
@@ -48,6 +40,16 @@ from codeneedle.engines.mlx.folder import is_folder_of_mlx, read_folder
 from codeneedle.engines.mlx.log import KEY_VARIABLE
 from codeneedle.engines.mlx.settings import NAME, MlxSettings, is_of_known_size, missing
 from codeneedle.engines.started import StartedServer
+from codeneedle.engines.tools import (
+    Comparison,
+    DivergenceTask,
+    DivergenceTool,
+    Reference,
+    Speeds,
+    SpeedTask,
+    SpeedTool,
+    ToolRun,
+)
 from codeneedle.errors import BadInput, CellError
 from codeneedle.grid import Pair
 from codeneedle.models.weights import Weights, read_header
@@ -437,7 +439,7 @@ class _Run:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MlxDivergence(BaseFileTool):
-    """Compares pairs in a child. Implements `engine.DivergenceTool`."""
+    """Compares pairs in a child. Implements `tools.DivergenceTool`."""
 
     engine: Mlx
 
@@ -459,7 +461,7 @@ class MlxDivergence(BaseFileTool):
         note: Notify,
         progress: Progress,
     ) -> Comparison:
-        """As of `engine.DivergenceTool`."""
+        """As of `tools.DivergenceTool`."""
         log_text = self._completed(Job(task=task, text=None, log=log), note, progress)
         compared = logs.last(log_text, logs.Compared)
         scored = scored_tokens(chunks=reference.chunks, context=task.context)
@@ -498,7 +500,7 @@ def _incomplete(log_text: str) -> CellError:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MlxSpeed:
-    """Measures speed in a child. Implements `engine.SpeedTool`."""
+    """Measures speed in a child. Implements `tools.SpeedTool`."""
 
     engine: Mlx
     arguments: Mapping[str, str]
@@ -513,7 +515,7 @@ class MlxSpeed:
         note: Notify,
         progress: Callable[[str], None],
     ) -> Speeds:
-        """As of `engine.SpeedTool`."""
+        """As of `tools.SpeedTool`."""
         context = task.depth + max(task.prompt_tokens, task.generated_tokens)
         run = _Run(
             engine=self.engine,

@@ -66,7 +66,7 @@ def read_json(path: Path) -> dict[str, Any]:
                 reason=f"is larger than {MOST_JSON_BYTES >> 20} MiB",
                 hint="Is it the file of a model? Download it again.",
             )
-        found = json.loads(path.read_bytes())
+        content = json.loads(path.read_bytes())
     except OSError as error:
         raise WeightsUnusable(
             path=path,
@@ -75,9 +75,9 @@ def read_json(path: Path) -> dict[str, Any]:
         ) from error
     except (ValueError, RecursionError) as error:
         raise _damaged(path, str(error)) from error
-    if not isinstance(found, dict):
+    if not isinstance(content, dict):
         raise _damaged(path, "it holds no object")
-    return found
+    return content
 
 
 def template_of(folder: Path) -> str | None:
@@ -90,11 +90,11 @@ def template_of(folder: Path) -> str | None:
             raise _damaged(file, str(error)) from error
     if not (folder / TOKENIZER_CONFIG).is_file():
         return None
-    found = read_json(folder / TOKENIZER_CONFIG).get("chat_template")
-    if isinstance(found, list):  # several, by name
-        named = {each.get("name"): each for each in found if isinstance(each, dict)}
-        found = named.get("default", {}).get("template")
-    return found if isinstance(found, str) else None
+    template = read_json(folder / TOKENIZER_CONFIG).get("chat_template")
+    if isinstance(template, list):  # several, by name
+        named = {each.get("name"): each for each in template if isinstance(each, dict)}
+        template = named.get("default", {}).get("template")
+    return template if isinstance(template, str) else None
 
 
 def _weights(folder: Path, files: tuple[Path, ...], config: dict[str, Any]) -> Weights:

@@ -12,9 +12,10 @@ from typing import TypeVar
 
 import msgspec
 
-from codeneedle.engines.engine import CellSpec, Comparison, killed
+from codeneedle.engines.engine import CellSpec, killed
 from codeneedle.engines.llama_cpp.base_file import Lengths, Written
 from codeneedle.engines.mlx.settings import MlxSettings
+from codeneedle.engines.tools import Comparison
 from codeneedle.errors import CellError
 from codeneedle.grid import Pair
 from codeneedle.records.record import Effective, KvBuffer, Status, Trouble
@@ -168,41 +169,41 @@ def read_log(path: Path) -> str:
 
 def lines(log_text: str, kind: type[_Kind]) -> list[_Kind]:
     """The lines of *kind*, in order; damaged ones are left out."""
-    found = []
+    stated = []
     for each in log_text.splitlines():
         if each.startswith(MARK):
             with contextlib.suppress(msgspec.DecodeError, RecursionError):
-                found.append(_decoder.decode(each.removeprefix(MARK)))
-    return [line for line in found if isinstance(line, kind)]
+                stated.append(_decoder.decode(each.removeprefix(MARK)))
+    return [line for line in stated if isinstance(line, kind)]
 
 
 def last(log_text: str, kind: type[_Kind]) -> _Kind | None:
     """The last line of *kind*; None if there is none."""
-    found = lines(log_text, kind)
-    return found[-1] if found else None
+    stated = lines(log_text, kind)
+    return stated[-1] if stated else None
 
 
 def effective(log_text: str) -> Effective:
     """What runs, for a record: layers of one kind are one cache."""
-    found = last(log_text, Running)
-    if found is None:
+    running = last(log_text, Running)
+    if running is None:
         return Effective()
-    held = [each for each in found.layers if each.k]
+    held = [each for each in running.layers if each.k]
     kinds = groupby(
-        sorted(held, key=lambda each: _kind(each, found.context)),
-        key=lambda each: _kind(each, found.context),
+        sorted(held, key=lambda each: _kind(each, running.context)),
+        key=lambda each: _kind(each, running.context),
     )
     return Effective(
-        build=found.build,
-        context=found.context,
-        kv=tuple(_buffer(list(layers), found.context) for _, layers in kinds),
-        devices=("CPU",) if found.build.endswith("cpu") else ("GPU",),
+        build=running.build,
+        context=running.context,
+        kv=tuple(_buffer(list(layers), running.context) for _, layers in kinds),
+        devices=("CPU",) if running.build.endswith("cpu") else ("GPU",),
         unquantized=tuple(
             f"layer {each.layer}: {each.class_name}"
-            for each in found.layers
+            for each in running.layers
             if not each.k
         ),
-        quantized_kv_start=found.quantized_kv_start,
+        quantized_kv_start=running.quantized_kv_start,
     )
 
 
@@ -230,40 +231,40 @@ def _buffer(layers: Sequence[LayerCache], context: int) -> KvBuffer:
 
 def mismatches(cell: CellSpec, settings: MlxSettings, log_text: str) -> tuple[str, ...]:
     """In what the child differs from *cell* and *settings*, one phrase each."""
-    found = last(log_text, Running)
-    if found is None:
+    running = last(log_text, Running)
+    if running is None:
         return ("it does not say what its caches are",)
-    return tuple(dict.fromkeys(_differences(cell, settings, found)))
+    return tuple(dict.fromkeys(_differences(cell, settings, running)))
 
 
 def _differences(
-    cell: CellSpec, settings: MlxSettings, found: Running
+    cell: CellSpec, settings: MlxSettings, running: Running
 ) -> Iterator[str]:
-    if found.context != cell.context:
-        yield f"context {found.context} instead of {cell.context}"
+    if running.context != cell.context:
+        yield f"context {running.context} instead of {cell.context}"
     start = settings.quantized_kv_start
-    if found.quantized_kv_start != start:
-        yield f"quantized from token {found.quantized_kv_start} on instead of {start}"
-    held = [each for each in found.layers if each.k]
+    if running.quantized_kv_start != start:
+        yield f"quantized from token {running.quantized_kv_start} on instead of {start}"
+    held = [each for each in running.layers if each.k]
     if not held:
         yield "no layer keeps K and V that can be quantized"
     for each in held:
         yield from _layer_differences(cell.pair, settings, each)
-    for each in found.layers:
+    for each in running.layers:
         # Layers with a state instead of K and V have nothing to quantize.
         if not each.k and "KV" in each.class_name:
             yield f"layer {each.layer} keeps a {each.class_name}, not quantized"
 
 
 def _layer_differences(
-    pair: Pair, settings: MlxSettings, found: LayerCache
+    pair: Pair, settings: MlxSettings, cache: LayerCache
 ) -> Iterator[str]:
-    if (found.k, found.v) != (pair.k, pair.v):
-        yield f"K {found.k}, V {found.v} instead of {pair}"
+    if (cache.k, cache.v) != (pair.k, pair.v):
+        yield f"K {cache.k}, V {cache.v} instead of {pair}"
     size = settings.max_kv_size
-    if size is not None and found.tokens is None:
+    if size is not None and cache.tokens is None:
         yield f"a cache of any size instead of {size:,} tokens"
-    groups = (found.k_group_size, found.v_group_size)
+    groups = (cache.k_group_size, cache.v_group_size)
     for runs, wanted in zip(groups, settings.groups, strict=True):
         if runs not in {0, wanted}:
             yield f"group size {runs} instead of {wanted}"
@@ -285,11 +286,11 @@ def trouble(log_text: str, returncode: int) -> Trouble:
 def died(returncode: int, log: Path) -> CellError:
     """The error for a child that has ended."""
     log_text = read_log(log)
-    found = trouble(log_text, returncode)
+    cause = trouble(log_text, returncode)
     return CellError(
-        f"mlx ended: {found.reason}",
+        f"mlx ended: {cause.reason}",
         hint=f"The end of its log is in {log}.",
-        status=found.status,
+        status=cause.status,
         log_excerpt=last_lines(log_text),
     )
 

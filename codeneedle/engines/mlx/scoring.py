@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
-from codeneedle.engines.engine import ChunkValues, Estimate, Statistics
 from codeneedle.engines.llama_cpp.base_file import row_values
+from codeneedle.engines.tools import ChunkValues, Estimate, Statistics
 
 Row = npt.NDArray[np.float32]
 """Log-probabilities of all tokens, natural logarithms."""

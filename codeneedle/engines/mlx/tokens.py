@@ -54,8 +54,8 @@ class TextModel:
             parse_special: Whether words that look like special tokens are those.
         """
         self._encoder.encode_special_tokens = not parse_special
-        found = list(self._encoder.encode(text, add_special_tokens=False).ids)
-        return [*self._beginning(), *found] if add_special else found
+        tokens = list(self._encoder.encode(text, add_special_tokens=False).ids)
+        return [*self._beginning(), *tokens] if add_special else tokens
 
     def piece(self, token: int) -> bytes:
         """The bytes that *token* adds to a text; none if there is no such token."""
@@ -102,8 +102,8 @@ class TextModel:
     def _beginning(self) -> list[int]:
         """The tokens before a text, without those behind it."""
         both = self._encoder.encode("a", add_special_tokens=True).ids
-        own = self._encoder.encode("a", add_special_tokens=False).ids
-        return list(both[: both.index(own[0])]) if own and own[0] in both else []
+        alone = self._encoder.encode("a", add_special_tokens=False).ids
+        return list(both[: both.index(alone[0])]) if alone and alone[0] in both else []
 
 
 def _stated_ends(folder: Path) -> Iterator[int]:

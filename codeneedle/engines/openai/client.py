@@ -131,7 +131,7 @@ class OpenAi(Connection):
     """
     Talks to one server with OpenAI's API, one request at a time.
 
-    Implements `engine.Replies`. A reply that is complete is never asked for again.
+    Implements `engine.Replies`. A complete reply is never requested again.
 
     Attributes:
         model: What the server calls the model; empty until it is known.
@@ -164,17 +164,14 @@ class OpenAi(Connection):
             CellError: If it does not answer, or refuses.
         """
         try:
-            answer = self._ask("GET", "models", limit_s=limit_s)
+            listed = self._ask("GET", "models", _Models, limit_s=limit_s).data
         except BadReply:
             return None
         except Refused as error:
             if error.code in NOT_FOUND:
                 return None
             raise
-        with contextlib.suppress(BadReply):
-            listed = shaped(answer, _Models, expected="a list of models").data
-            return tuple(self._masked(each.id) for each in listed)
-        return None
+        return tuple(self._masked(model.id) for model in listed)
 
     def readiness(self, *, health: str, limit_s: float = SHORT_S) -> Readiness:
         """
@@ -255,7 +252,7 @@ class OpenAi(Connection):
             "prompt": question.prompt,
             "logprobs": TOP_TOKENS,
         }
-        return self._answered("completions", body, enough, read_completion)
+        return self._answered("completions", body, enough)
 
     def chat(self, question: Chat, *, enough: Callable[[str], bool] = never) -> Reply:
         """As of `engine.Replies`; a last message of the assistant is continued."""
@@ -268,7 +265,7 @@ class OpenAi(Connection):
             body["chat_template_kwargs"] = dict(question.template_args)
         if question.messages[-1].role == "assistant":
             body |= {"continue_final_message": True, "add_generation_prompt": False}
-        return self._answered("chat/completions", body, enough, read_chat)
+        return self._answered("chat/completions", body, enough)
 
     def force(self, question: Completion | Chat, right: str) -> Forced:
         """
@@ -296,11 +293,11 @@ class OpenAi(Connection):
         elapsed_s = round(time.perf_counter() - started, 4)
         return read_echo(answer, right=right, wall_s=elapsed_s)
 
-    def _echoed(self, body: Json, right: str) -> Json:
+    def _echoed(self, body: Json, right: str) -> "_Event":
         """
         The answer to *body*, which ends with *right*.
 
-        A server that does not echo is not asked again.
+        A server that does not echo gets no further request.
         """
         if self.no_echo:
             raise _unscorable(self.no_echo)
@@ -311,6 +308,7 @@ class OpenAi(Connection):
                 lambda: self._ask(
                     "POST",
                     "completions",
+                    _Event,
                     body,
                     limit_s=self._silence_s,
                     limit_bytes=limit_bytes,
@@ -324,7 +322,8 @@ class OpenAi(Connection):
             # Others cost no waiting, and may be about this one prompt: its length.
             self.no_echo = str(error) if error.code in BUSY else ""
             raise _unscorable(str(error)) from error
-        if not has_echo(answer, right):
+        choices = answer.choices
+        if not choices or right.strip() not in (choices[0].text or ""):
             self.no_echo = "a reply without an echo"
             raise _unscorable(self.no_echo)
         self._echoes = True
@@ -358,7 +357,7 @@ class OpenAi(Connection):
         """
         reply = self.continued(text, max_tokens=1)
         if not reply.prompt_tokens:
-            raise BadReply(expected="usage: how many tokens a prompt has", found="")
+            raise BadReply(expected="usage: how many tokens a prompt has", answer="")
         return reply.prompt_tokens
 
     def _body(self, question: Chat | Completion) -> Json:
@@ -369,18 +368,12 @@ class OpenAi(Connection):
             **NEUTRAL,
         }
 
-    def _answered(
-        self,
-        path: str,
-        body: Json,
-        enough: Callable[[str], bool],
-        read: Callable[[Json], "Event"],
-    ) -> Reply:
+    def _answered(self, path: str, body: Json, enough: Callable[[str], bool]) -> Reply:
         """The reply to *body*; without fields that the server turns out to refuse."""
 
         def ask(left_out: Sequence[str]) -> Reply:
             sent = self._without(body, left_out)
-            return self._patiently(lambda: self._streamed(path, sent, enough, read))
+            return self._patiently(lambda: self._streamed(path, sent, enough))
 
         try:
             return ask(self.left_out)
@@ -427,20 +420,14 @@ class OpenAi(Connection):
                 self.sleep(pause_s)
         raise AssertionError
 
-    def _streamed(
-        self,
-        path: str,
-        body: Json,
-        enough: Callable[[str], bool],
-        read: Callable[[Json], "Event"],
-    ) -> Reply:
+    def _streamed(self, path: str, body: Json, enough: Callable[[str], bool]) -> Reply:
         """One attempt; times are by our clock, for the API tells none."""
         seen = _Seen()
         limit_bytes = TOKEN_BYTES * (body["max_tokens"] + UNSPELLED)
         with self._sent("POST", path, body, limit_s=self._silence_s) as response:
             reply = reply_of(
                 self._events(response, limit_bytes=limit_bytes),
-                read=lambda event: seen.add(read(event)),
+                read=lambda event: seen.add(read_event(event)),
                 enough=enough,
                 max_tokens=body["max_tokens"],
             )
@@ -626,30 +613,14 @@ class Event(StreamEvent):
     fault: str = ""
 
 
-def read_completion(event: Json) -> Event:
-    """Read an event of ``/completions``."""
-    return _event(event, "an event of a completion")
-
-
-def read_chat(event: Json) -> Event:
-    """Read an event of ``/chat/completions``."""
-    return _event(event, "an event of a chat")
-
-
-def _unscorable(found: str) -> BadReply:
+def _unscorable(answer: str) -> BadReply:
     """That the server scores no given text: it is of another kind, and not broken."""
-    error = BadReply(expected=PROBABILITIES, found=found)
+    error = BadReply(expected=PROBABILITIES, answer=answer)
     error.status = Status.UNSUPPORTED
     return error
 
 
-def has_echo(answer: Json, right: str) -> bool:
-    """Whether *answer* repeats *right*, with which its prompt ended."""
-    choices = shaped(answer, _Event, expected=PROBABILITIES).choices
-    return bool(choices) and right.strip() in (choices[0].text or "")
-
-
-def read_echo(answer: Json, *, right: str, wall_s: float) -> Forced:
+def read_echo(answer: _Event, *, right: str, wall_s: float) -> Forced:
     """
     The scores of *right*, with which the text that a server echoes ends.
 
@@ -659,9 +630,8 @@ def read_echo(answer: Json, *, right: str, wall_s: float) -> Forced:
     Raises:
         BadReply: If what it tells of these tokens is not all there, or impossible.
     """
-    found = shaped(answer, _Event, expected=PROBABILITIES)
-    choice = found.choices[0] if found.choices else _Choice()
-    counted = found.usage.completion_tokens if found.usage else None
+    choice = answer.choices[0] if answer.choices else _Choice()
+    counted = answer.usage.completion_tokens if answer.usage else None
     every, offsets = _places(choice.logprobs)
     prompt = every[: max(0, len(every) - (1 if counted is None else counted))]
     taken = _spelling(right, prompt)
@@ -678,13 +648,15 @@ def read_echo(answer: Json, *, right: str, wall_s: float) -> Forced:
     elif not fault and not all(map(_others, taken)):
         fault = "an echo with tokens beside which no other one is listed"
     if fault:
-        raise BadReply(expected=PROBABILITIES, found=fault)
-    own = [logarithm(each.logprob) for each in taken]
-    rest = [max(map(logarithm, _others(each))) for each in taken]
+        raise BadReply(expected=PROBABILITIES, answer=fault)
+    numbers = [logarithm(each.logprob) for each in taken]
+    others = [max(map(logarithm, _others(each))) for each in taken]
     return Forced(
-        logprobs=tuple(map(rounded, own)),
-        bounds=tuple(at for at, number in enumerate(own) if number <= LOWEST_LOGPROB),
-        leads=tuple(rounded(a - b) for a, b in zip(own, rest, strict=True)),
+        logprobs=tuple(map(rounded, numbers)),
+        bounds=tuple(
+            at for at, number in enumerate(numbers) if number <= LOWEST_LOGPROB
+        ),
+        leads=tuple(rounded(a - b) for a, b in zip(numbers, others, strict=True)),
         ends=tuple(len(right) - sum(sizes[at:]) for at in range(1, len(sizes) + 1)),
         prompt_tokens=first,
         wall_s=wall_s,
@@ -702,15 +674,16 @@ def _spelling(right: str, tokens: Sequence["_Place"]) -> Sequence["_Place"]:
     return taken if left <= 0 and spelled.endswith(right) else ()
 
 
-def _event(event: Json, expected: str) -> Event:
-    found = shaped(event, _Event, expected=expected)
-    timings = _timings(found.usage)
-    if not found.choices:  # the one that states usage
+def read_event(event: Json) -> Event:
+    """Read an event of ``/completions`` or ``/chat/completions``."""
+    stated = shaped(event, _Event, expected="an event of a reply")
+    timings = _timings(stated.usage)
+    if not stated.choices:  # the one that states usage
         return Event(timings=timings)
-    choice = found.choices[0]
+    choice = stated.choices[0]
     delta, reason = choice.delta or _Delta(), choice.finish_reason
     if reason in BROKEN_OFF:
-        raise BadReply(expected="a whole reply", found=f"finish_reason: {reason}")
+        raise BadReply(expected="a whole reply", answer=f"finish_reason: {reason}")
     ending: Finish = "length" if reason == "length" else "stop"
     places, _ = _places(choice.logprobs)
     return Event(
@@ -746,11 +719,11 @@ def _places(logprobs: object) -> tuple[Sequence["_Place"], Sequence[int]]:
     None where a server has a form of its own for them, or reports none.
     """
     with contextlib.suppress(BadReply):
-        found = shaped(logprobs or {}, _Logprobs, expected="log-probabilities")
-        if found.content is not None:
-            return found.content, ()
-        texts, numbers = found.tokens or (), found.token_logprobs or ()
-        tops = found.top_logprobs or (None,) * len(texts)
+        stated = shaped(logprobs or {}, _Logprobs, expected="log-probabilities")
+        if stated.content is not None:
+            return stated.content, ()
+        texts, numbers = stated.tokens or (), stated.token_logprobs or ()
+        tops = stated.top_logprobs or (None,) * len(texts)
         if not len(texts) == len(numbers) == len(tops):
             return (), ()
         rows = zip(texts, numbers, tops, strict=True)
@@ -763,7 +736,7 @@ def _places(logprobs: object) -> tuple[Sequence["_Place"], Sequence[int]]:
                 ),
             )
             for text, number, top in rows
-        ], found.text_offset or ()
+        ], stated.text_offset or ()
     return (), ()
 
 
@@ -789,8 +762,8 @@ def _others(place: _Place) -> list[float | None]:
     """
     listed = place.top_logprobs or ()
     same = [each for each in listed if each.token == place.token]
-    own = min(same, key=lambda each: _distance(each, place), default=None)
-    return [each.logprob for each in listed if each is not own]
+    itself = min(same, key=lambda each: _distance(each, place), default=None)
+    return [each.logprob for each in listed if each is not itself]
 
 
 def _token(place: _Place) -> Token:

@@ -10,6 +10,7 @@ import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import ClassVar
 
@@ -28,7 +29,13 @@ from codeneedle.engines.engine import (
 )
 from codeneedle.engines.http import SHORT_S, redacting
 from codeneedle.engines.messages import Refused
-from codeneedle.engines.openai.client import WANTS_KEY, OpenAi, advised, is_listed
+from codeneedle.engines.openai.client import (
+    LISTED,
+    WANTS_KEY,
+    OpenAi,
+    advised,
+    is_listed,
+)
 from codeneedle.engines.openai.server import (
     CommandServer,
     Server,
@@ -88,7 +95,7 @@ class OpenAiEngine(Engine):
 
     @property
     def abilities(self) -> frozenset[Ability]:
-        """As of `engine.Engine`; whether other servers echo is seen when asked."""
+        """As of `engine.Engine`; the first request shows whether other servers echo."""
         cannot = self.is_without_echo or self.model.is_chat
         return frozenset({Ability.ADDRESS} | (set() if cannot else {Ability.FORCED}))
 
@@ -141,7 +148,7 @@ class Command(OpenAiEngine):
         version: As the program states it.
         types: Cache types of the grid, most precise first.
         key: For its server; empty for none.
-        is_diagonal: Whether the one type that it is told is that of K and V.
+        is_diagonal: Whether its one placeholder sets the type of K and V.
     """
 
     name: ClassVar[str] = COMMAND
@@ -157,17 +164,19 @@ class Command(OpenAiEngine):
 
     def identity(self) -> EngineIdentity:
         """As of `engine.Engine`."""
-        told = self.settings
+        settings = self.settings
+        options = {
+            "--command": settings.command,
+            "--command-env": ",".join(settings.env),
+            "--health": settings.health,
+            "--served-name": settings.served_name,
+        }
+        given = (option for option in options.items() if option[1])
         return EngineIdentity(
             name=self.name,
             version=self.version,
             program=self.program,
-            arguments=(
-                *("--command", told.command),
-                *(("--command-env", ",".join(told.env)) if told.env else ()),
-                *(("--health", told.health) if told.health else ()),
-                *(("--served-name", told.served_name) if told.served_name else ()),
-            ),
+            arguments=tuple(chain.from_iterable(given)),
             lengths=LENGTHS,
         )
 
@@ -177,23 +186,23 @@ class Command(OpenAiEngine):
         return self.template.is_llama_server
 
     def cache_types(self) -> CacheTypes:
-        """As of `engine.Engine`: told one type, K and V are of one, or one is fixed."""
+        """As of `engine.Engine`: with one placeholder, K = V or one side is fixed."""
         same = frozenset(Pair(each, each) for each in self.types)
         return CacheTypes(pairs=same if self.is_diagonal else None, usual=())
 
     def notes(self) -> tuple[str, ...]:
         """As of `engine.Engine`."""
-        found = [*OpenAiEngine.notes(self)]
+        notes = [*OpenAiEngine.notes(self)]
         if self.is_diagonal:
             side = "--v-types" if "k" in self.template.placeholders else "--k-types"
             alone = "K" if side == "--v-types" else "V"
-            found.append(
+            notes.append(
                 "the command sets one type for K and V: pairs are K = V; "
                 f"give {side} if the command sets {alone} alone"
             )
         if "context" not in self.template.placeholders:
-            found.append("the command has no ${context}: it must serve enough")
-        return tuple(found)
+            notes.append("the command has no ${context}: it must serve enough")
+        return tuple(notes)
 
     @contextlib.contextmanager
     def tokenizing(self, *, log: Path) -> Iterator[Tokenizer]:
@@ -209,9 +218,9 @@ class Command(OpenAiEngine):
         half = self._at_half(cell, log=log.with_suffix(".half.log"))
         with self._started(cell, log=log) as server:
             whole = _held(server, cell) if half else ()
-            found = prints(server.client, context=cell.context)
+            replies = prints(server.client, context=cell.context)
             memory = (*half, *whole) if whole else ()
-            server.proof = Proof(prints=found, memory=memory)
+            server.proof = Proof(prints=replies, memory=memory)
             yield server
 
     def _at_half(self, cell: CellSpec, *, log: Path) -> tuple[tuple[int, int], ...]:
@@ -279,8 +288,8 @@ class Command(OpenAiEngine):
         )
         client.model = self.settings.served_name
         client.secrets = tuple(self._secrets())
-        own = (name for name, text in self.template.env.items() if text is not None)
-        command = (*(f"{name}={env[name]}" for name in own), *argv)
+        stated = (name for name, text in self.template.env.items() if text is not None)
+        command = (*(f"{name}={env[name]}" for name in stated), *argv)
         address = Address(url=url, model=self.settings.served_name, key=self.key)
         return CommandServer(
             client=client,
@@ -305,7 +314,7 @@ class Endpoint(OpenAiEngine):
 
     Attributes:
         model: What is served.
-        settings: What the user says of it.
+        url: Of the server, up to ``/v1``.
         pair: What it runs with, as the user says.
         key: For the server; empty for none.
         served_name: What it calls the model.
@@ -313,7 +322,7 @@ class Endpoint(OpenAiEngine):
 
     name: ClassVar[str] = ENDPOINT
     model: ModelSpec
-    settings: EndpointSettings
+    url: str
     pair: Pair
     key: str = ""
     served_name: str = ""
@@ -323,7 +332,7 @@ class Endpoint(OpenAiEngine):
         return EngineIdentity(
             name=self.name,
             version="as its user says",
-            program=self.settings.url,
+            program=self.url,
             machine="that of the endpoint",
             lengths=LENGTHS,
         )
@@ -334,32 +343,31 @@ class Endpoint(OpenAiEngine):
 
     def notes(self) -> tuple[str, ...]:
         """As of `engine.Engine`."""
-        said = f"only you say that {self.settings.url} runs {self.pair}"
-        return (said, *OpenAiEngine.notes(self))
+        source = f"only you say that {self.url} runs {self.pair}"
+        return (source, *OpenAiEngine.notes(self))
 
     @contextlib.contextmanager
     def tokenizing(self, *, log: Path) -> Iterator[Tokenizer]:  # noqa: ARG002 - of a protocol
         """As of `engine.Engine`."""
-        with counting(self.settings.url), self._connected() as server:
+        with counting(self.url), self._connected() as server:
             yield server.tokenizer
 
     @contextlib.contextmanager
     def serving(self, cell: CellSpec, *, log: Path) -> Iterator[Server]:  # noqa: ARG002 - of a protocol
         """As of `engine.Engine`."""
         with self._connected() as server:
-            found = prints(server.client, context=cell.context)
-            server.proof = Proof(prints=found)
+            replies = prints(server.client, context=cell.context)
+            server.proof = Proof(prints=replies)
             yield server
 
     @contextlib.contextmanager
     def _connected(self) -> Iterator[Server]:
-        url = self.settings.url
-        with OpenAi(checked_url(url), api_key=self.key) as client:
+        with OpenAi(self.url, api_key=self.key) as client:
             client.model = self.served_name
             yield Server(
                 client=client,
-                command=("--url", url, "--as", str(self.pair)),
-                address=Address(url=url, model=self.served_name, key=self.key),
+                command=("--url", self.url, "--as", str(self.pair)),
+                address=Address(url=self.url, model=self.served_name, key=self.key),
             )
 
 
@@ -423,13 +431,15 @@ def found_program(template: Template) -> str:
 def _version(program: str) -> str:
     """What the program says of itself, in one line; ``unknown`` if nothing."""
     try:
-        told = processes.output_of([program, "--version"], timeout_s=VERSION_TIMEOUT_S)
+        answer = processes.output_of(
+            [program, "--version"], timeout_s=VERSION_TIMEOUT_S
+        )
     except MachineError:
         return "unknown"
-    lines = f"{told.stdout}\n{told.stderr}".splitlines()
+    lines = f"{answer.stdout}\n{answer.stderr}".splitlines()
     named = [line.strip() for line in lines if "version" in line.lower()]
     first = [line.strip() for line in lines if line.strip()]
-    if told.returncode or not first:
+    if answer.returncode or not first:
         return "unknown"
     return (named or first)[0][:100]
 
@@ -451,46 +461,35 @@ def endpoint_of(
     url, pair = checked_url(settings.url), checked_pair(settings.pair)
     key = key_of(settings.api_key_env, environment)
     with OpenAi(url, api_key=key) as client:
-        served_name = settings.served_name or _first_model(client, url)
-        if settings.served_name:
-            _refuse_unreachable(client, url, settings.served_name)
-    return lambda model: Endpoint(
-        model=model, settings=settings, pair=pair, key=key, served_name=served_name
-    )
-
-
-def _first_model(client: OpenAi, url: str) -> str:
-    listed = _listed(client, url)
-    if not listed:
+        listed = _listed(client, url)
+    name = settings.served_name or next(iter(listed), "")
+    if not name:
         raise BadInput(
             source=f"--url {url}",
             reason="the server does not list its models",
             hint="Name the model: --served-name NAME",
         )
-    return listed[0]
-
-
-def _refuse_unreachable(client: OpenAi, url: str, name: str) -> None:
-    """Stop at a server that does not answer, or that lists other models."""
-    listed = _listed(client, url)
     if listed and not is_listed(name, listed):
         raise BadInput(
             source=f"--served-name {name}",
             reason=f"the server at {url} does not list it",
-            hint=f"It lists: {', '.join(listed[:5])}.",
+            hint=f"It lists: {', '.join(listed[:LISTED])}.",
         )
+    return lambda model: Endpoint(
+        model=model, url=url, pair=pair, key=key, served_name=name
+    )
 
 
 def _listed(client: OpenAi, url: str) -> tuple[str, ...]:
     try:
         return client.models(limit_s=SHORT_S) or ()
     except Refused as error:
-        told = advised(error)
+        refused = advised(error)
         if error.code in WANTS_KEY:
             raise BadInput(
-                source=f"--url {url}", reason=str(told), hint=told.hint
+                source=f"--url {url}", reason=str(refused), hint=refused.hint
             ) from error
-        raise ToolFailed(tool=url, reason=str(told), hint=told.hint) from error
+        raise ToolFailed(tool=url, reason=str(refused), hint=refused.hint) from error
     except CellError as error:
         raise ToolFailed(
             tool=url, reason=f"does not answer: {error}", hint="Is it running?"

@@ -39,7 +39,7 @@ STRANGER_S = 30.0
 LAST_LINES = 12
 """Of the log of a server that failed."""
 
-SAID = 200
+LAST_WORDS = 200
 """Characters of its last line, in an error."""
 
 LOG_BYTES = 64 << 10
@@ -75,7 +75,7 @@ class Estimates:
     _known: dict[str, int] = field(default_factory=dict)
     _density: float = 0.0
 
-    def count_tokens(self, text: str, *, add_special: bool = True) -> int:  # noqa: ARG002 - of a protocol
+    def count_tokens(self, text: str) -> int:
         """About the length of *text*, in tokens; rather too high."""
         if not text:
             return 0
@@ -152,7 +152,7 @@ def prints(client: OpenAi, *, context: int) -> tuple[Print, ...]:
     """
     What the server replies to the same text, `ASKS` times.
 
-    It is asked once more before, so that each scored asking finds the text in a cache
+    One more request comes first, so that each scored one finds the text in a cache
     of prefixes, if the server has one.
 
     Args:
@@ -274,7 +274,7 @@ class CommandServer(Server, StartedServer):
     def death(self) -> CellError:
         """As of `StartedServer`, with the last line of its log."""
         code, lines = self.child.returncode, last_lines(self.log)
-        last_words = f": {lines[-1][:SAID]}" if lines else ""
+        last_words = f": {lines[-1][:LAST_WORDS]}" if lines else ""
         what = f"ended with {f'signal {-code}' if code < 0 else f'exit code {code}'}"
         hint = f"The end of its log is in {self.log}."
         if is_flooded(self.log):

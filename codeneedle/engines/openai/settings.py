@@ -52,7 +52,7 @@ _KeyVariable = Annotated[
 
 
 class CommandSettings(Struct, frozen=True, forbid_unknown_fields=True):
-    """How a server is started, and how it is asked."""
+    """How a server is started, and how it is reached."""
 
     command: Annotated[
         str,
@@ -282,7 +282,7 @@ def _named(texts: Iterable[str]) -> list[str]:
 
 
 def _filled(text: str, values: Mapping[str, object]) -> str:
-    return _PLACEHOLDER.sub(lambda found: str(values[found[1]]), text)
+    return _PLACEHOLDER.sub(lambda match: str(values[match[1]]), text)
 
 
 def _variable(text: str) -> tuple[str, str | None]:
@@ -310,20 +310,20 @@ def _variable(text: str) -> tuple[str, str | None]:
 
 def _refuse_placeholders(template: Template) -> None:
     """Stop at one that does not exist, and where one is missing."""
-    found = template.placeholders
-    for name in sorted(found - set(PLACEHOLDERS)):
+    placeholders = template.placeholders
+    for name in sorted(placeholders - set(PLACEHOLDERS)):
         raise BadInput(
             source="--command",
             reason=f"unknown placeholder '${{{name}}}'",
             hint=did_you_mean(name, PLACEHOLDERS),
         )
-    if "port" not in found:
+    if "port" not in placeholders:
         raise BadInput(
             source="--command",
             reason="does not say where the port goes",
             hint="Put ${port} into it, or into --command-env.",
         )
-    if not found & {"k", "v"}:
+    if not placeholders & {"k", "v"}:
         raise BadInput(
             source="--command",
             reason="does not say where the cache type goes",

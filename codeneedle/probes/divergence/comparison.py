@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from codeneedle.engines.engine import DivergenceTask, DivergenceTool, ToolRun
+from codeneedle.engines.tools import DivergenceTask, DivergenceTool, ToolRun
 from codeneedle.errors import BadInput, FolderUnusable
 from codeneedle.probes.divergence.record import (
     Compared,

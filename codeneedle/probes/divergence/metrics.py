@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 import msgspec
 
-from codeneedle.engines.engine import ChunkValues, Estimate, Statistics
+from codeneedle.engines.tools import ChunkValues, Estimate, Statistics
 from codeneedle.probes.divergence.record import (
     NAME,
     Compared,

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from codeneedle.engines.engine import ChunkValues, Statistics
+from codeneedle.engines.tools import ChunkValues, Statistics
 from codeneedle.grid import Pair
 from codeneedle.probes.metrics import LEAST_DIVERGENCE
 from codeneedle.probes.stored import cached, calibrated_in, file_of, observed

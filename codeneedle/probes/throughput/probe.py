@@ -9,7 +9,8 @@ from typing import Annotated
 
 from msgspec import Meta, Struct
 
-from codeneedle.engines.engine import Ability, Speeds, SpeedTask, SpeedTool
+from codeneedle.engines.engine import Ability
+from codeneedle.engines.tools import Speeds, SpeedTask, SpeedTool
 from codeneedle.errors import BadInput, CellError
 from codeneedle.grid import Pair, most_precise, most_precise_first
 from codeneedle.probes.metrics import METRICS as OF_CELL

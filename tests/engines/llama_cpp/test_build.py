@@ -16,7 +16,7 @@ from codeneedle.engines.llama_cpp import build as building
 from codeneedle.engines.llama_cpp import installation, release
 from codeneedle.engines.llama_cpp.build import environment_of, unpack
 from codeneedle.errors import FolderUnusable, ToolFailed, ToolMissing
-from codeneedle.system import machine
+from codeneedle.system import files, machine
 
 
 def names(folder):
@@ -193,7 +193,7 @@ def test_a_second_builder_waits_for_the_first(world):
 
 
 def test_a_full_disk_is_noticed_first(world, monkeypatch):
-    monkeypatch.setattr(machine, "free_disk_bytes", lambda _: 1 << 20)
+    monkeypatch.setattr(files, "free_disk_bytes", lambda _: 1 << 20)
 
     with pytest.raises(FolderUnusable, match="MiB are free"):
         world.build()

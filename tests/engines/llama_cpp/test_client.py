@@ -271,7 +271,6 @@ PROMPT = "alpha = 'kX9bQ2'\nbeta = 'Zt71Wc'\ngamma = 'Pq04Lm'\n" * 2 + "alpha = 
 @pytest.mark.real
 def test_the_real_server_counts_and_renders(real):
     assert 6 == real.count_tokens("hello")
-    assert 5 == real.count_tokens("hello", add_special=False)
     assert [5, 0, 3, 3] == real.counts(["hello", "", "a\nb", "\u20ac"])
     assert [] == real.counts([])
     assert [3] == real.counts(["\u20ac"])

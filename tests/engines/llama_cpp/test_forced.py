@@ -1,7 +1,11 @@
-"""A right continuation: where its tokens are."""
+"""A right continuation: where its tokens are, and how probable each was."""
 
-from codeneedle.engines.llama_cpp.forced import right_ends
-from codeneedle.engines.messages import TokenPiece
+import math
+
+import pytest
+
+from codeneedle.engines.llama_cpp.forced import right_ends, score_of
+from codeneedle.engines.messages import LOWEST_LOGPROB, BadReply, Token, TokenPiece
 
 
 def pieces(*parts):
@@ -28,3 +32,38 @@ def test_a_token_completes_the_characters_that_end_with_it():
     whole = pieces("x", (0xE2, 0x82), (0xAC,), "b")
 
     assert {1: 0, 2: 1, 3: 2} == right_ends([100], whole, "\u20acb")
+
+
+def told(chosen, **listed):
+    others = tuple(Token(int(name[1:]), value) for name, value in listed.items())
+    return Token(chosen, listed.get(f"t{chosen}", -9.0), others)
+
+
+def score(right, told):
+    found = score_of(right, told)
+    return found.logprob, found.lead, found.is_bound
+
+
+def test_a_first_choice_leads_and_another_one_lags():
+    """A lead is to the most probable other token; the right one may not be listed."""
+    assert (-0.1, 2.4, False) == score(1, told(1, t1=-0.1, t2=-2.5))
+    assert (-2.5, -2.4, False) == score(2, told(2, t1=-0.1, t2=-2.5))
+    assert (-9.0, -8.9, False) == score(3, told(3, t1=-0.1, t2=-2.5))
+
+
+def test_a_token_that_is_not_listed_is_bounded_by_the_last_one_that_is():
+    assert (-2.5, -2.4, True) == score(3, told(1, t1=-0.1, t2=-2.5))
+
+
+@pytest.mark.parametrize("strange", [None, math.nan, -3.4e38])
+def test_a_probability_that_no_float_holds_is_a_bound(strange):
+    """A server says so of what is less than the smallest one."""
+    found = score(1, told(1, t1=strange, t2=-2.5))
+
+    assert (LOWEST_LOGPROB, True) == (found[0], found[2])
+
+
+@pytest.mark.parametrize("silent", [Token(), Token(logprob=-0.5), Token(1, -0.5)])
+def test_probabilities_that_name_no_tokens_are_refused(silent):
+    with pytest.raises(BadReply):
+        score(1, silent)

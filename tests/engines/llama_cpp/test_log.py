@@ -8,7 +8,6 @@ from statistics import fmean
 
 import pytest
 
-from codeneedle.engines.engine import Estimate
 from codeneedle.engines.llama_cpp.base_file import Lengths
 from codeneedle.engines.llama_cpp.log import (
     Expected,
@@ -33,6 +32,7 @@ from codeneedle.engines.llama_cpp.log import (
     too_short,
     trouble,
 )
+from codeneedle.engines.tools import Estimate
 from codeneedle.grid import Pair
 from codeneedle.records.record import Effective, KvBuffer, Status
 
@@ -384,7 +384,9 @@ def test_each_chunk_by_itself_follows_from_the_means_so_far():
 
 def test_chunks_without_a_number_have_no_values():
     """A perplexity that is none spoils all that are subtracted from it."""
-    assert () == by_chunk(COMPLETE.replace("12266.2220", "nan"), tokens=255)
+    for ppl, chunks in (("nan", 0), ("0.0000", 0), ("1.0000", 4)):
+        told = COMPLETE.replace("12266.2220", ppl)
+        assert chunks == len(by_chunk(told, tokens=255))
 
 
 def test_a_divergence_of_minus_zero_is_zero():
@@ -533,5 +535,5 @@ def test_progress_and_early_ends_are_read_in_both_modes(name, done, early):
 def test_sizes_are_read():
     assert Size(chunks=4, context=512) == size(printed("base")) == size(COMPLETE)
     assert size(printed("text-too-short")) is None
-    assert Lengths(needed=1024, found=701) == too_short(printed("text-too-short"))
+    assert Lengths(needed=1024, present=701) == too_short(printed("text-too-short"))
     assert too_short(printed("base")) is None

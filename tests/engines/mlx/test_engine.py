@@ -17,13 +17,7 @@ pytest.importorskip("mlx_lm", reason="mlx-lm is not installed")
 
 import httpx
 
-from codeneedle.engines.engine import (
-    Ability,
-    CellSpec,
-    DivergenceTask,
-    ModelSpec,
-    SpeedTask,
-)
+from codeneedle.engines.engine import Ability, CellSpec, ModelSpec
 from codeneedle.engines.messages import (
     Chat,
     Completion,
@@ -34,6 +28,7 @@ from codeneedle.engines.mlx import engine as engine_module
 from codeneedle.engines.mlx.engine import Mlx, find
 from codeneedle.engines.mlx.log import MARK, LayerCache, Running, Speed
 from codeneedle.engines.mlx.settings import MlxSettings
+from codeneedle.engines.tools import DivergenceTask, SpeedTask
 from codeneedle.errors import BadInput, CellError, ToolMissing
 from codeneedle.grid import Pair
 from codeneedle.models.weights import read_header

@@ -20,13 +20,15 @@ from codeneedle.engines.messages import (
     Reply,
     ServerGone,
     ServerSilent,
+    shaped,
 )
 from codeneedle.engines.openai.client import (
     OpenAi,
+    _Event,
     _misspelled,
     masked,
-    read_completion,
     read_echo,
+    read_event,
     seconds_of,
 )
 from codeneedle.errors import CellError
@@ -274,7 +276,7 @@ def echoed(*pieces, written, counted):
     usage = {"prompt_tokens": len(pieces) - written}
     usage |= {} if counted is None else {"completion_tokens": counted}
     choice = {"text": "".join(pieces), "logprobs": told}
-    return {"choices": [choice], "usage": usage}
+    return shaped({"choices": [choice], "usage": usage}, _Event, expected="an echo")
 
 
 @pytest.mark.parametrize(
@@ -517,7 +519,7 @@ def test_cookies_of_a_server_are_not_read(talk):
 def test_a_reply_that_broke_off_is_none(reason):
     """It would count as what the model says."""
     with pytest.raises(BadReply, match=reason):
-        read_completion({"choices": [{"text": "a", "finish_reason": reason}]})
+        read_event({"choices": [{"text": "a", "finish_reason": reason}]})
 
 
 def test_the_key_never_follows_a_redirect(talk):
@@ -627,9 +629,9 @@ def test_tokens_of_the_same_text_are_told_apart_by_their_probability():
     tops = [told, {"token": "a", "logprob": -1.5}, {"token": "b", "logprob": -3.0}]
     event = {"text": "a", "logprobs": {"content": [{**told, "top_logprobs": tops}]}}
 
-    (token,) = read_completion({"choices": [event]}).tokens
+    (token,) = read_event({"choices": [event]}).tokens
 
     assert [-1.5, -3.0] == [other.logprob for other in token.top_logprobs]
     for logprobs in ({"content": 7}, {"tokens": ["a"], "token_logprobs": []}, "x"):
         odd = {"text": "a", "logprobs": logprobs}
-        assert () == read_completion({"choices": [odd]}).tokens
+        assert () == read_event({"choices": [odd]}).tokens

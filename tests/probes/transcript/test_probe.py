@@ -135,7 +135,7 @@ def test_a_broken_connection_is_tried_again(tmp_path, monkeypatch):
 
 def test_no_error_that_is_stored_quotes_the_server(tmp_path):
     """Which may say what was said in the conversation."""
-    bad = BadReply(expected="tokens", found="SECRET")
+    bad = BadReply(expected="tokens", answer="SECRET")
     refused = Refused(code=500, kind="server_error", message="SECRET")
 
     def forced_with(error, among):
