@@ -7,7 +7,7 @@ from source_files import names_of
 
 from codeneedle.corpora.languages.python import functions
 from codeneedle.corpora.needles import (
-    ASKED_LINES,
+    WRITTEN_LINES,
     Function,
     block_ends,
     choose,
@@ -182,7 +182,7 @@ def test_a_needle_ends_with_its_twentieth_line_that_is_not_blank(function):
 
     body = function.body
     assert body == (*needle.lines, *needle.more, *body[len(needle.lines) + 5 :])
-    assert ASKED_LINES == not_blank(needle.lines)
+    assert WRITTEN_LINES == not_blank(needle.lines)
     assert "    x = 19" == needle.lines[-1]
     assert min(5, len(body) - len(needle.lines)) == len(needle.more)
     assert ("f", "def f():", 7, 0.25) == (
@@ -207,7 +207,7 @@ def test_forced_lines_and_those_before_them_are_the_beginning_of_the_body(
     assert lines == not_blank(needle.lines)
     assert needle.lines[0].strip()
     assert needle.lines[-1].strip()
-    assert not_blank(begun) <= ASKED_LINES
+    assert not_blank(begun) <= WRITTEN_LINES
     assert () == needle.more
     assert needle == forced_needle(function, depth=0.25, lines=lines, seed=seed)
 
