@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from codeneedle.corpora import needles
-from codeneedle.corpora.needles import ASKED_LINES, FORCED_LINES, Function
+from codeneedle.corpora.needles import FORCED_LINES, WRITTEN_LINES, Function
 from codeneedle.text import plural
 
 Kind = Literal["incompressible", "unseen", "memorised"]
@@ -99,7 +99,7 @@ class Corpus:
     def written(self) -> list[Function]:
         """The functions of written recall, in order of lines."""
         return needles.choose(
-            self.of_length(ASKED_LINES),
+            self.of_length(WRITTEN_LINES),
             k=self.sample_k,
             seed=self.sample_seed,
             line_count=self.line_count,

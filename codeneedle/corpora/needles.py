@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 from codeneedle.records.record import NeedleFacts
 
-ASKED_LINES = 20
+WRITTEN_LINES = 20
 """Body lines in a question of written recall, as in published sweeps."""
 
 MORE_LINES = 5
@@ -205,7 +205,7 @@ def written_needle(function: Function, *, depth: float) -> NeedleFacts:
         function: It has at least 20 such lines.
         depth: Its place in the corpus, from 0 to 1; see `depth_of`.
     """
-    end = function.content[ASKED_LINES - 1] + 1
+    end = function.content[WRITTEN_LINES - 1] + 1
     return NeedleFacts(
         name=function.name,
         signature=function.signature,
@@ -231,7 +231,7 @@ def forced_needle(
         lines: Number of lines that are not blank.
         seed: Determines the first line.
     """
-    content = function.content[:ASKED_LINES]
+    content = function.content[:WRITTEN_LINES]
     places = len(content) - lines + 1
     at = int.from_bytes(_draw(function, seed)) % places
     begin, end = content[at], content[at + lines - 1] + 1

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from string import ascii_letters, digits
 
-from codeneedle.corpora.needles import ASKED_LINES, FORCED_LINES
+from codeneedle.corpora.needles import FORCED_LINES, WRITTEN_LINES
 from codeneedle.corpora.reading import MAX_BYTES
 from codeneedle.errors import BadInput, FolderUnusable
 from codeneedle.system.files import write_whole
@@ -63,7 +63,7 @@ class Knobs:
     """
 
     functions: int = 200
-    lines: int = ASKED_LINES
+    lines: int = WRITTEN_LINES
     value_length: int = 24
     name_length: int = 16
     seed: int = 42

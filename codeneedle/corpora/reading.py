@@ -1,4 +1,4 @@
-"""Source files: found in folders, read as text, and joined into one text."""
+"""Finds source files in folders, reads them as text, and joins these."""
 
 import os
 import stat
@@ -92,13 +92,13 @@ def joined(
             parts.append(f"{language.comment.format(source.label)}\n")
             lines += 1
         try:
-            found = language.functions(source.text)
+            parsed = language.functions(source.text)
         except languages.Unparsable as error:
             unparsable.append((source.label, str(error)))
         else:
-            functions += [replace(each, line=each.line + lines) for each in found]
+            functions += [replace(each, line=each.line + lines) for each in parsed]
             if language.doubts:
-                check = partial(language.doubts, source.text, found)
+                check = partial(language.doubts, source.text, parsed)
                 checks.append((source.label, check))
         is_ended = len(sources) == 1 or source.text.endswith("\n")
         parts.append(source.text if is_ended else f"{source.text}\n")

@@ -508,12 +508,12 @@ def refuse_replaced(
     """
     # Made-up weights are no files.
     if weights.identity and identity_of(weights.files) != weights.identity:
-        found = _sha256(weights, progress)
-        if found != expected:
+        digest = _sha256(weights, progress)
+        if digest != expected:
             raise BadInput(
                 source=weights.path,
                 reason="other weights than those that the sweep began with: sha256 "
-                f"{found[:_SHORT_HASH]}, was {expected[:_SHORT_HASH]}",
+                f"{digest[:_SHORT_HASH]}, was {expected[:_SHORT_HASH]}",
                 hint="What has finished is kept. Put the former file back and sweep "
                 "again, or choose another folder with --out.",
             )

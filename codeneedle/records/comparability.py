@@ -135,9 +135,10 @@ def differences(ours: Setup, theirs: Setup) -> Iterator[tuple[str, str, str]]:
     ours, theirs = _with_functions(ours, theirs), _with_functions(theirs, ours)
     facts, others = _compared(ours), _compared(theirs)
     for name in facts:
-        found = _first_difference({name: facts[name]}, {name: others[name]})
-        if found is not None:
-            yield found[0], repr(found[1]), repr(found[2])
+        difference = _first_difference({name: facts[name]}, {name: others[name]})
+        if difference is not None:
+            path, was, now = difference
+            yield path, repr(was), repr(now)
     for probe in sorted(ours.probes.keys() & theirs.probes.keys()):
         before, after = ours.probes[probe], theirs.probes[probe]
         for key in sorted(before.keys() | after.keys()):
@@ -235,8 +236,8 @@ def first_other(ours: Json | None, theirs: Json | None) -> str:
     It is empty without one. Times do not count, nor do answers to questions that only
     one of them was asked.
     """
-    found = _first_difference(ours, theirs, of_observations=True)
-    return "" if found is None else found[0] or "the beginning"
+    difference = _first_difference(ours, theirs, of_observations=True)
+    return "" if difference is None else difference[0] or "the beginning"
 
 
 def _first_difference(
@@ -262,8 +263,9 @@ def _first_difference(
     else:
         return None if ours == theirs else ("", ours, theirs)
     for name, mine, other in parts:
-        if found := _first_difference(mine, other, of_observations=of_observations):
-            path, was, now = found
+        inner = _first_difference(mine, other, of_observations=of_observations)
+        if inner is not None:
+            path, was, now = inner
             return f"{name} {path}".rstrip(), was, now
     return None
 

@@ -92,8 +92,8 @@ def find_runs(root: Path, name: str) -> list["Store"]:
     }
     wanted = name.strip("/")
     exact = [run for run in known if wanted in {run, run.split("/")[0]}]
-    found = exact or [run for run in known if run.startswith(wanted)]
-    if not found or not wanted:
+    matching = exact or [run for run in known if run.startswith(wanted)]
+    if not matching or not wanted:
         raise BadInput(
             source=f"{root}{os.sep}",
             reason=f"there is no sweep called '{name}' in it",
@@ -101,7 +101,7 @@ def find_runs(root: Path, name: str) -> list["Store"]:
             if known
             else "Run 'codeneedle sweep' first.",
         )
-    stores = (known[run] for run in found)
+    stores = (known[run] for run in matching)
     return sorted(stores, key=Store.changed_at, reverse=True)
 
 

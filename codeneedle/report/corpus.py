@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 
 from codeneedle.corpora.corpus import FUNCTIONS, Corpus
-from codeneedle.corpora.needles import ASKED_LINES, FORCED_LINES, depth_of
+from codeneedle.corpora.needles import FORCED_LINES, WRITTEN_LINES, depth_of
 from codeneedle.corpora.registry import Named
 from codeneedle.document import Document, Heading, Lines, Table
 from codeneedle.errors import UnknownName
@@ -50,7 +50,7 @@ def truth(corpus: Corpus, name: str) -> str:
     """
     for function in corpus.functions:
         if function.name == name or function.name.endswith(f".{name}"):
-            end = function.content[:ASKED_LINES][-1] + 1
+            end = function.content[:WRITTEN_LINES][-1] + 1
             return "\n".join(function.body[:end])
     known = [function.name for function in corpus.functions]
     raise UnknownName(kind="function", name=name, known=known)
@@ -61,6 +61,6 @@ def _facts(corpus: Corpus, *, written: int, forced: int) -> str:
     length = f"{size(corpus.size_bytes)}, {plural(corpus.line_count, 'line')}"
     return (
         f"{corpus.kind}; {length}; {functions} of {FORCED_LINES} lines or more with a "
-        f"signature of their own; of the whole text, {ASKED_LINES} lines of {written} "
-        f"would be written and {FORCED_LINES} of {forced} forced"
+        f"signature of their own; of the whole text, {WRITTEN_LINES} lines of "
+        f"{written} would be written and {FORCED_LINES} of {forced} forced"
     )

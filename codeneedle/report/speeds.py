@@ -9,7 +9,7 @@ from typing import Any
 import pandas as pd
 
 from codeneedle.document import Document, Facts, Heading, Lines, Table
-from codeneedle.errors import NothingToShow, UnknownName
+from codeneedle.errors import BadInput, NothingToShow
 from codeneedle.grid import Pair, most_precise, most_precise_first
 from codeneedle.probes.frames import OTHER_DEVICE, of_probe, standard_error
 from codeneedle.probes.throughput.metrics import LABELS, crossover, mean_speeds
@@ -70,11 +70,15 @@ def speed_table(run: Run, test: str) -> SpeedTable:
     The speeds of *test* in *run*.
 
     Raises:
-        UnknownName: If there is no such test.
+        BadInput: If there is no such test.
         NothingToShow: If no pair has a speed.
     """
     if test not in LABELS:
-        raise UnknownName(kind="speed by depth", name=test, known=list(LABELS))
+        raise BadInput(
+            source="--metric",
+            reason=f"'{test}' is no speed by depth: {' or '.join(LABELS)}",
+            hint=f"Others: codeneedle grid {visible(run.name)} --metric METRIC",
+        )
     records = {record.pair: record for record in of_probe(run, NAME).records}
     finished = [pair for pair, record in records.items() if mean_speeds(record, test)]
     reference = most_precise(finished) if finished else None

@@ -132,12 +132,12 @@ class Note:
 
         The child's own, and those of what has left it for a session of its own.
         """
-        found = set()
+        groups = set()
         for pid in psutil.pids():
             with contextlib.suppress(psutil.Error, OSError):
                 if psutil.Process(pid).environ().get(VARIABLE) == self.mark:
-                    found.add(os.getpgid(pid))
-        return sorted(found - {os.getpgrp()})
+                    groups.add(os.getpgid(pid))
+        return sorted(groups - {os.getpgrp()})
 
     def end(self) -> list[Orphan]:
         """

@@ -353,7 +353,7 @@ def test_a_speed_has_a_table_and_curves_by_depth(codeneedle, tmp_path):
         path.rpartition("/")[2] for path in drawn.stdout.split()
     ]
     assert 2 == refused.returncode
-    assert "unknown speed by depth 'matched'" in refused.stderr
+    assert "--metric: 'matched' is no speed by depth: tg or pp" in refused.stderr
 
 
 @pytest.mark.parametrize("columns", ["0", "1", "12"])

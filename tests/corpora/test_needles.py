@@ -1,13 +1,13 @@
 """Needles: which functions are asked for, in what order, and which of their lines."""
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from source_files import names_of
 
 from codeneedle.corpora.languages.python import functions
 from codeneedle.corpora.needles import (
-    ASKED_LINES,
+    WRITTEN_LINES,
     Function,
     block_ends,
     choose,
@@ -105,6 +105,7 @@ PLACES = st.lists(st.tuples(st.integers(0, 60), st.integers(1, 9)), max_size=9)
 
 
 @given(text=CODE, places=PLACES, others=st.sets(CODE, max_size=3))
+@example(text="(((", places=[(0, 2)], others=set()).via("overlapping by all but one")
 def test_occurrences_are_those_that_a_search_for_each_string_finds(
     text, places, others
 ):
@@ -181,7 +182,7 @@ def test_a_needle_ends_with_its_twentieth_line_that_is_not_blank(function):
 
     body = function.body
     assert body == (*needle.lines, *needle.more, *body[len(needle.lines) + 5 :])
-    assert ASKED_LINES == not_blank(needle.lines)
+    assert WRITTEN_LINES == not_blank(needle.lines)
     assert "    x = 19" == needle.lines[-1]
     assert min(5, len(body) - len(needle.lines)) == len(needle.more)
     assert ("f", "def f():", 7, 0.25) == (
@@ -206,7 +207,7 @@ def test_forced_lines_and_those_before_them_are_the_beginning_of_the_body(
     assert lines == not_blank(needle.lines)
     assert needle.lines[0].strip()
     assert needle.lines[-1].strip()
-    assert not_blank(begun) <= ASKED_LINES
+    assert not_blank(begun) <= WRITTEN_LINES
     assert () == needle.more
     assert needle == forced_needle(function, depth=0.25, lines=lines, seed=seed)
 

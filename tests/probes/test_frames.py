@@ -83,6 +83,18 @@ def test_records_of_other_probes_are_left_out() -> None:
         frames.cells_frame(both, MATCHED)
 
 
+def test_speeds_of_another_device_are_gaps_and_other_values_are_not() -> None:
+    run = small_run()
+    devices = {Pair("q4_0", "q8_0"): "CUDA1"}
+    records = (replace(r, device=devices.get(r.pair, "CUDA0")) for r in run.records)
+    run = replace(run, records=tuple(records))
+    *others, elsewhere = frames.cells_frame(run, replace(MATCHED, group="speed"))
+
+    assert all(cell.has_value for cell in frames.cells_frame(run, MATCHED))
+    assert all(cell.has_value for cell in others)
+    assert frames.OTHER_DEVICE == elsewhere.reason
+
+
 def test_the_reference_is_the_most_precise_pair_that_has_a_value() -> None:
     run = small_run(failed=[failed_record("bf16/bf16")])
     none = replace(run, records=())
@@ -108,6 +120,19 @@ def test_the_reference_is_the_pair_that_records_name() -> None:
     )
 
 
+def test_the_floor_is_what_two_measurements_of_the_reference_differ_by() -> None:
+    run = small_run()
+    cells = frames.cells_frame(run, MATCHED)
+    by_pair = {str(record.pair): record for record in run.records}
+    again = replace(
+        made_run(lambda *_: 17, setup=SMALL).records[0], pair=Pair("bf16", "bf16")
+    )
+    others = [by_pair["q4_0/q8_0"], failed_record("bf16/bf16")]
+
+    assert 3.0 == frames.floor(replace(run, again=(*others, again)), MATCHED, cells)
+    assert math.isnan(frames.floor(replace(run, again=(*others,)), MATCHED, cells))
+
+
 def test_the_spread_divides_by_the_number_of_cells() -> None:
     """15.97 +/- 0.16 for one cell of 15 among 36 of 16, as published."""
     run = made_run(lambda pair, _at: 15 if str(pair) == "q4_0/q4_0" else 16)
@@ -120,7 +145,7 @@ def test_the_spread_divides_by_the_number_of_cells() -> None:
     nothing = frames.spread([])
     assert math.isnan(nothing.mean)
     assert math.isnan(nothing.sd)
-    assert 0 == nothing.cells
+    assert 0 == nothing.cells == frames.most_observations([])
 
 
 def test_pairs_outside_of_a_grid_with_holes_are_no_gaps() -> None:

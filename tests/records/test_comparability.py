@@ -19,7 +19,7 @@ from codeneedle.records.comparability import (
     stamp,
     widened,
 )
-from codeneedle.records.record import ForeignRecord, Run
+from codeneedle.records.record import ForeignRecord, Run, Status
 
 SETUP = replace(
     made_setup(needles=3),
@@ -81,6 +81,8 @@ def test_a_setup_gets_the_functions_of_the_first_probe_that_asks_for_some():
     refuse_difference(SETUP, BARE, folder=Path("runs"))
 
     assert SETUP == widened(BARE, SETUP) == widened(SETUP, BARE)
+    forcing = replace(SETUP, needles=())
+    assert forcing == widened(forcing, SETUP)
     assert [] == list(differences(BARE, SETUP)) == list(differences(SETUP, BARE))
 
 
@@ -111,6 +113,7 @@ def changed(**answers):
         ({"rounds": []}, ""),
         ({"rounds": ANSWERS.observation["rounds"][1:]}, "rounds 1 needle"),
         ({"priming": {"reply": "x"}}, "priming"),
+        ({"rounds": "xy"}, "rounds"),
     ],
 )
 def test_two_records_of_one_cell_agree_as_far_as_both_were_asked(answers, place):
@@ -197,7 +200,11 @@ def test_a_grown_run_is_read_by_what_all_records_have():
 
     for record in (old, new):
         refuse_foreign(record, record.pair, "throughput", setup=grown, file="x")
-    assert [True, False] == [is_outgrown(each, grown) for each in (old, new)]
+    partial = replace(old, status=Status.INTERRUPTED)
+    failed = replace(old, status=Status.CRASHED, observation=None)
+    assert [True, False, False, False] == [
+        is_outgrown(each, grown) for each in (old, new, partial, failed)
+    ]
     half = Run(name="a/b", setup=grown, records=(old, new))
     assert SETUP.probes == in_common(half).probes
     assert wider == in_common(replace(half, records=(new,))).probes

@@ -5,7 +5,18 @@ from dataclasses import replace
 import pytest
 from made_records import failed_record, made_record, made_setup
 
-from codeneedle.records.record import Effective, KvBuffer, Phases, Proof, Status
+from codeneedle.records.record import (
+    Amount,
+    BadRecord,
+    Count,
+    Effective,
+    KvBuffer,
+    Phases,
+    Proof,
+    Share,
+    Status,
+    from_json,
+)
 from codeneedle.records.store import decode_record, encode
 
 PHASES = Phases(
@@ -47,11 +58,28 @@ def test_all_caches_of_a_server_add_up():
         ((), None),
         (((512, 9),), None),
         (((512, 9), (512, 9)), None),
+        (((512, 9), (1024, 521)), 1.0),
         (((512, 9), (1024, 521), (2048, 600)), 1.0),
     ],
 )
 def test_a_token_takes_what_two_contexts_differ_by(memory, per_token):
     assert per_token == Proof(memory=memory).bytes_per_token
+
+
+@pytest.mark.parametrize(
+    ("kind", "possible", "impossible"),
+    [
+        (Count, 0, -1),
+        (Amount, 0.0, -0.1),
+        (Amount, 1e15, 2e15),
+        (Share, 0.0, -0.1),
+        (Share, 1.0, 1.1),
+    ],
+)
+def test_numbers_that_cannot_be_are_refused(kind, possible, impossible):
+    assert possible == from_json(possible, kind, file="x")
+    with pytest.raises(BadRecord):
+        from_json(impossible, kind, file="x")
 
 
 @pytest.mark.parametrize("status", Status)

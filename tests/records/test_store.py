@@ -251,6 +251,23 @@ def test_a_record_of_its_setup_stays_one_when_the_grid_grows(tmp_path, store):
     assert stamped(SETUP) == Store(tmp_path).record(PAIR, "recall")
 
 
+def test_a_record_of_former_settings_is_outgrown(store):
+    setup = replace(SETUP, probes={"recall": {"functions": 8}})
+    assert not store.is_outgrown(stamped(setup))
+
+    store.adopt(setup)
+    assert not store.is_outgrown(stamped(setup))
+
+    store.adopt(setup, {"recall": {"functions": 16}})
+    assert store.is_outgrown(stamped(setup))
+
+
+def test_a_sweep_file_gives_way_to_another_one(store):
+    for text in ("a = 1\n", "a = 2\n"):
+        store.keep_sweep_file(text)
+        assert text == store.sweep_file()
+
+
 def test_a_setup_that_is_gone_is_made_anew_if_the_records_are_of_it(tmp_path, store):
     adopted = store.adopt(SETUP)
     store.add(stamped(SETUP))

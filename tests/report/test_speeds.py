@@ -10,7 +10,7 @@ from made_records import failed_record
 from made_speeds import F16, Q4, Q8, measured, run_of
 from printing import printed
 
-from codeneedle.errors import NothingToShow, UnknownName
+from codeneedle.errors import BadInput, NothingToShow
 from codeneedle.records.record import Status
 from codeneedle.report.data import csv_text, json_text
 from codeneedle.report.markdown import markdown
@@ -97,10 +97,10 @@ def test_every_form_has_every_speed():
 
 
 def test_other_metrics_have_no_depths():
-    with pytest.raises(UnknownName) as error:
+    with pytest.raises(BadInput) as error:
         speed_table(RUN, "matched")
 
-    assert "tg, pp" in error.value.hint
+    assert "tg or pp" in error.value.reason
 
 
 def test_a_run_without_speeds_has_nothing_to_show():

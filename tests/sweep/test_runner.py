@@ -956,15 +956,27 @@ def share_that_leads(store, other, ours, *, fails_first):
 
 @pytest.mark.parametrize("fails_first", [False, True])
 def test_a_share_goes_by_what_the_first_one_stored(store, fails_first):
-    seen = []
+    seen, leads = [], []
     other = Store(store.folder)
-    script = Script(setting(seen))
-    share_that_leads(store, other, script, fails_first=fails_first)
+
+    def refuse():
+        raise LookupError
+
+    def outcome(cell):
+        try:
+            with other.alone("recall", waiting=refuse):
+                leads.append(False)
+        except LookupError:
+            leads.append(True)
+        setting(seen)(cell)
+
+    share_that_leads(store, other, Script(outcome), fails_first=fails_first)
 
     first = None if fails_first else str(PAIRS[0])
     assert [pair for pair, _ in seen] == PAIRS[1:]
     assert first == seen[0][1]
     assert seen[1][1] == (first or str(PAIRS[1]))
+    assert [fails_first, False, False] == leads
 
 
 def test_a_stop_ends_the_wait_for_another_share(store):

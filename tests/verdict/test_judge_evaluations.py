@@ -79,6 +79,13 @@ def test_fewer_than_six_that_differ_cannot_be_told_with_how_many_would():
     assert 0.1 < row.bounds.high < 0.15
 
 
+def test_no_score_can_be_won_or_lost_by_more_than_all_of_it():
+    few, others = [0.0] * 4 + [1.0] * 3, [1.0] * 4 + [0.0] * 3
+
+    assert -1 == row_of(run_of({GOOD: others}, few)).bounds.low
+    assert 1 == row_of(run_of({GOOD: few}, others)).bounds.high
+
+
 def test_of_many_samples_without_any_difference_a_small_loss_can_be_told():
     was = scores(700, of=900)
 

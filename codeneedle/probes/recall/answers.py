@@ -11,7 +11,7 @@ from rapidfuzz.distance import Levenshtein
 from rich.cells import cell_len, chop_cells
 from rich.text import Text
 
-from codeneedle.corpora.needles import ASKED_LINES
+from codeneedle.corpora.needles import WRITTEN_LINES
 from codeneedle.document import Document, Lines, Table
 from codeneedle.probes import frames
 from codeneedle.probes.answers import Answer, Beside, View, loss_style
@@ -38,8 +38,8 @@ def answers(run: Run, record: CellRecord) -> Iterator[Answer]:
             task=NAME,
             length=run.setup.corpus.tokens,
             depth=asked.needle.depth,
-            right=matched / ASKED_LINES,
-            outcome=f"{matched} of {ASKED_LINES}",
+            right=matched / WRITTEN_LINES,
+            outcome=f"{matched} of {WRITTEN_LINES}",
             error=asked.error,
             beside=functools.partial(_beside, asked),
         )

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from codeneedle.corpora.corpus import Corpus, longest
-from codeneedle.corpora.needles import ASKED_LINES, Function
+from codeneedle.corpora.needles import WRITTEN_LINES, Function
 from codeneedle.corpora.registry import SMALL_CORPORA, load
 from codeneedle.engines.engine import LostText, Tokenizer
 from codeneedle.errors import BadInput
@@ -160,7 +160,7 @@ class PromptCounter:
                 signature=each.signature,
                 line=each.line,
                 depth=0.0,
-                lines=each.body[: each.content[:ASKED_LINES][-1] + 1],
+                lines=each.body[: each.content[:WRITTEN_LINES][-1] + 1],
             )
             for each in functions
         ]
@@ -213,7 +213,7 @@ def _ways(fit: Fit, corpus: Corpus) -> list[RecallConditions]:
 
 def _lines_needed(chosen: RecallConditions) -> int:
     """Lines that are not blank of a function that can be asked for."""
-    return ASKED_LINES if Ask.WRITTEN in chosen.ask.parts else chosen.lines
+    return WRITTEN_LINES if Ask.WRITTEN in chosen.ask.parts else chosen.lines
 
 
 def _longest(counter: PromptCounter, chosen: RecallConditions) -> Corpus | None:
@@ -348,9 +348,9 @@ def _notes(
     """Why fewer functions are asked for than a user may expect: *forced* of them."""
     fit = counter.fit
     if chosen.ask is Ask.FORCED and fit.settings.ask is None:
-        has_long = fit.corpus.of_length(ASKED_LINES)
+        has_long = fit.corpus.of_length(WRITTEN_LINES)
         what = "fits the context" if has_long else "is in the text"
-        yield f"lines are forced alone: no function of {ASKED_LINES} lines {what}"
+        yield f"lines are forced alone: no function of {WRITTEN_LINES} lines {what}"
     if Ask.FORCED not in chosen.ask.parts or forced >= chosen.functions:
         return
     functions = plural(forced, "function")
@@ -398,5 +398,5 @@ def _refuse_lost_text(
 
 
 def _asked_bytes(function: Function) -> int:
-    lines = function.body[: function.content[:ASKED_LINES][-1] + 1]
+    lines = function.body[: function.content[:WRITTEN_LINES][-1] + 1]
     return sum(len(line.encode()) + 1 for line in (function.signature, *lines))

@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from statistics import fmean
 
-from codeneedle.corpora.needles import ASKED_LINES
+from codeneedle.corpora.needles import WRITTEN_LINES
 from codeneedle.probes.metrics import METRICS as OF_CELL
 from codeneedle.probes.metrics import Loss, LossKind, Metric, Values, bounded_share
 from codeneedle.probes.recall.alignment import Mark
@@ -177,7 +177,7 @@ def _matched(answer: ScoredRound) -> int:
 
 def _matched_share(record: CellRecord, setup: Setup) -> float:
     matched = [_matched(answer) for answer in answered_rounds(record, setup)]
-    return fmean(matched or [0]) / ASKED_LINES
+    return fmean(matched or [0]) / WRITTEN_LINES
 
 
 def _errors(record: CellRecord, setup: Setup) -> list[float]:
@@ -231,9 +231,9 @@ _seconds = partial(Metric, unit="s", better="lower", bounds=(0, None), group="sp
 METRICS: tuple[Metric, ...] = (
     _lines(
         name="matched",
-        label=f"matched lines of {ASKED_LINES}",
+        label=f"matched lines of {WRITTEN_LINES}",
         better="higher",
-        bounds=(0, ASKED_LINES),
+        bounds=(0, WRITTEN_LINES),
         values=_of_answers(_matched, missing=0),
         names=_round_names,
         in_table=True,
@@ -254,10 +254,12 @@ METRICS: tuple[Metric, ...] = (
     ),
     _lines(
         name="missing",
-        label=f"missing lines of {ASKED_LINES}",
+        label=f"missing lines of {WRITTEN_LINES}",
         better="lower",
-        bounds=(0, ASKED_LINES),
-        values=_of_answers(lambda each: each.counts[Mark.MISSING], missing=ASKED_LINES),
+        bounds=(0, WRITTEN_LINES),
+        values=_of_answers(
+            lambda each: each.counts[Mark.MISSING], missing=WRITTEN_LINES
+        ),
     ),
     _lines(
         name="bonus",
@@ -275,9 +277,9 @@ METRICS: tuple[Metric, ...] = (
     ),
     _lines(
         name="matched-strict",
-        label=f"matched lines of {ASKED_LINES}, leading white space included",
+        label=f"matched lines of {WRITTEN_LINES}, leading white space included",
         better="higher",
-        bounds=(0, ASKED_LINES),
+        bounds=(0, WRITTEN_LINES),
         values=_of_answers(lambda each: each.matched_strict, missing=0),
         names=_round_names,
     ),

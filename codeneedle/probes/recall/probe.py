@@ -10,7 +10,7 @@ from msgspec import structs
 
 from codeneedle.corpora.corpus import Corpus
 from codeneedle.corpora.needles import (
-    ASKED_LINES,
+    WRITTEN_LINES,
     block_ends,
     depth_of,
     forced_needle,
@@ -147,7 +147,7 @@ def _phrase(chosen: RecallConditions, written: int, forced: int) -> str:
     if Ask.WRITTEN in chosen.ask.parts:
         functions, limit = plural(written, "function"), chosen.reply_tokens
         until = f", up to {plural(limit, 'token')} each" if limit else ""
-        phrases.append(f"{ASKED_LINES} lines of {functions} written{until}")
+        phrases.append(f"{WRITTEN_LINES} lines of {functions} written{until}")
     if Ask.FORCED in chosen.ask.parts:
         functions, lines = plural(forced, "function"), plural(chosen.lines, "line")
         phrases.append(f"{lines} of {functions} forced")
@@ -157,7 +157,7 @@ def _phrase(chosen: RecallConditions, written: int, forced: int) -> str:
 def _expected(chosen: RecallConditions, outlook: Outlook) -> tuple[int, int]:
     """About how many functions of the text as sent are written, and forced."""
     corpus, share = outlook.corpus, outlook.share
-    long = math.floor(share * len(corpus.of_length(ASKED_LINES)))
+    long = math.floor(share * len(corpus.of_length(WRITTEN_LINES)))
     all_lines = math.floor(share * len(corpus.of_length(chosen.lines)))
     return min(long, corpus.sample_k), min(all_lines, chosen.functions)
 
@@ -273,10 +273,10 @@ class RecallProbe(Probe):
         if corpus is None:
             return
         longest = max(function.content_lines for function in corpus.functions)
-        if settings.ask in {Ask.WRITTEN, Ask.BOTH} and longest < ASKED_LINES:
+        if settings.ask in {Ask.WRITTEN, Ask.BOTH} and longest < WRITTEN_LINES:
             raise BadInput(
                 source=f"--ask {settings.ask}",
-                reason=f"no function of corpus {corpus.name} has {ASKED_LINES} lines "
+                reason=f"no function of corpus {corpus.name} has {WRITTEN_LINES} lines "
                 f"to write; the longest has {longest} that are not blank",
                 # Whoever is asked for both can force.
                 hint="Use another --corpus"
@@ -319,7 +319,7 @@ class RecallProbe(Probe):
                 chosen = replace(chosen, ask=Ask.FORCED)
         written *= Ask.WRITTEN in chosen.ask.parts
         forced *= Ask.FORCED in chosen.ask.parts
-        tokens = chosen.reply_tokens or ASKED_LINES * a_line
+        tokens = chosen.reply_tokens or WRITTEN_LINES * a_line
         return Work(
             texts=(outlook.text_tokens,),
             written=math.ceil(written * tokens + forced * chosen.lines * a_line),
@@ -387,13 +387,13 @@ class RecallProbe(Probe):
         if values and min(values) >= CEILING_LINES:
             lines.append(
                 f"written recall is at its ceiling: {min(values):.2f} lines of "
-                f"{ASKED_LINES} or more with each pair, which tells none from another"
+                f"{WRITTEN_LINES} or more with each pair, which tells none from another"
             )
         reference = frames.reference(cells)
         lost = frames.value_at(cells, reference) if reference else math.inf
         if lost <= FLOOR_LINES:
             lines.append(
-                f"written recall is at its floor: {lost:.2f} lines of {ASKED_LINES} "
+                f"written recall is at its floor: {lost:.2f} lines of {WRITTEN_LINES} "
                 f"with {reference}, so no pair has anything to lose"
             )
         return (*lines, *_gaps(run))
@@ -543,16 +543,16 @@ def enough_for(needle: NeedleFacts) -> Callable[[str], bool]:
 
 
 def _is_enough(needle: NeedleFacts, complete: str) -> bool:
-    if complete.count("\n") + 1 < ASKED_LINES:
+    if complete.count("\n") + 1 < WRITTEN_LINES:
         return False
     answer = answer_lines(needle, complete)
-    if len(answer) >= ASKED_LINES + SLACK_LINES:
+    if len(answer) >= WRITTEN_LINES + SLACK_LINES:
         return True
-    if len(answer) < ASKED_LINES or score(needle, complete).matched < ASKED_LINES:
+    if len(answer) < WRITTEN_LINES or score(needle, complete).matched < WRITTEN_LINES:
         return False
     # Of any kind: prose after a closed fence is a tail, too.
     lines = sum(bool(line.strip()) for line in complete.split("\n"))
-    return lines >= ASKED_LINES + TAIL_LINES
+    return lines >= WRITTEN_LINES + TAIL_LINES
 
 
 def _sha256(question: Chat | Completion) -> str:

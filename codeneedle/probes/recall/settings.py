@@ -7,7 +7,7 @@ from typing import Annotated
 from msgspec import Meta, Struct
 
 from codeneedle.corpora.corpus import FUNCTIONS, LIMIT
-from codeneedle.corpora.needles import ASKED_LINES, FORCED_LINES
+from codeneedle.corpora.needles import FORCED_LINES, WRITTEN_LINES
 from codeneedle.probes.recall.record import NAME
 from codeneedle.probes.stored import conditions_in
 from codeneedle.records.record import MOST_TOKENS, Setup
@@ -47,7 +47,7 @@ class RecallConditions:
 
     ask: Ask = Ask.BOTH
     functions: Annotated[int, Meta(ge=1, le=LIMIT)] = FUNCTIONS
-    lines: Annotated[int, Meta(ge=1, le=ASKED_LINES)] = FORCED_LINES
+    lines: Annotated[int, Meta(ge=1, le=WRITTEN_LINES)] = FORCED_LINES
     reply_tokens: Annotated[int, Meta(ge=1, le=MOST_TOKENS)] | None = None
 
 
@@ -91,7 +91,7 @@ class RecallSettings(Struct, frozen=True, forbid_unknown_fields=True):
         ),
     ] = None
     lines: Annotated[
-        Annotated[int, Meta(ge=1, le=ASKED_LINES)] | None,
+        Annotated[int, Meta(ge=1, le=WRITTEN_LINES)] | None,
         Meta(
             description="Lines of each of them that are forced.",
             extra={"option": "--lines", "default": str(FORCED_LINES)},

@@ -384,7 +384,9 @@ def test_each_chunk_by_itself_follows_from_the_means_so_far():
 
 def test_chunks_without_a_number_have_no_values():
     """A perplexity that is none spoils all that are subtracted from it."""
-    assert () == by_chunk(COMPLETE.replace("12266.2220", "nan"), tokens=255)
+    for ppl, chunks in (("nan", 0), ("0.0000", 0), ("1.0000", 4)):
+        told = COMPLETE.replace("12266.2220", ppl)
+        assert chunks == len(by_chunk(told, tokens=255))
 
 
 def test_a_divergence_of_minus_zero_is_zero():

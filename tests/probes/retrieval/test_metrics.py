@@ -192,6 +192,14 @@ def test_units_are_texts_whatever_they_are_asked():
     assert [pytest.approx(2 / 3)] * 2 == list(units.values())
 
 
+def test_reading_is_a_speed_without_the_tokens_that_were_kept():
+    (text,) = made_texts()
+    times = (replace(text, prompt_ms=each) for each in (500.0, 0.0))
+    record = retrieval_record("f16/f16", times)
+
+    assert [2048.0] == values(BY_NAME["reading"], record)
+
+
 def test_texts_that_a_pair_was_not_asked_are_missing_and_not_nothing():
     not_asked = [("multikey", 2048, "nothing is right")]
     record = retrieval_record("q4_0/f16", made_texts(), not_asked=not_asked)
@@ -217,6 +225,7 @@ def test_what_a_reference_could_lose_is_its_share_of_informative_tasks(score, ab
     record = retrieval_record("f16/f16", [*made_texts(), *single])
 
     assert able == BY_NAME["retrieval"].loss.able(record, setup)
+    assert 0 == BY_NAME["retrieval"].loss.able(retrieval_record("f16/f16", []), setup)
 
 
 # In words
@@ -229,13 +238,38 @@ def test_remarks_tell_the_path_of_the_dial_and_what_was_left_out():
         made_dial("single", setting=0, score=1.0, is_fixed=True),
         left_out=[("multikey", 2048, reason)],
     )
-    record = retrieval_record("f16/f16", made_texts())
-    run = Run(name="x/y", setup=with_frozen(setup_of(), frozen), records=(record,))
+    records = (
+        retrieval_record("f16/f16", made_texts()),
+        *(
+            retrieval_record(pair, [], not_asked=[("multikey", 1024, "nothing left")])
+            for pair in ("q8_0/f16", "q4_0/f16")
+        ),
+    )
+    run = Run(name="x/y", setup=with_frozen(setup_of(), frozen), records=records)
 
-    dial, fixed, left = remarks(run)
+    dial, fixed, left, not_asked = remarks(run)
 
     assert dial.startswith("multikey: setting 2, 6 cities")
     assert dial.endswith("found on f16/f16 (2: 70% right)")
     assert fixed.endswith("too easy for a small loss to show")
     assert left == f"multikey at 2,048 tokens was asked of no pair: {reason}"
+    assert not_asked == (
+        "multikey at 1,024 tokens was not asked of q8_0/f16, q4_0/f16: nothing left"
+    )
     assert () == remarks(replace(run, records=()))
+
+
+def test_remarks_tell_for_how_many_tokens_a_ledger_stays_right():
+    def scored(payload):
+        made = made_scored(payload * 20)
+        return replace(made, leads=(*made.leads[:100], -1.0, *made.leads[101:]))
+
+    texts = made_texts("ledger", dial=0, scored=scored)
+    record = retrieval_record("f16/f16", texts)
+
+    (phrase,) = remarks(Run(name="x/y", setup=setup_of(), records=(record,)))
+
+    assert phrase == (
+        "ledger, f16/f16: answers right for so many tokens: 16: 100%, 32: 100%, "
+        "64: 100%, 128: 0%, 256: 0%, 512: 0%"
+    )

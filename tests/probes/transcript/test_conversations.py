@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from made_conversations import TOOLS, made_conversation
 
 from codeneedle.errors import BadInput
+from codeneedle.probes.transcript import conversations
 from codeneedle.probes.transcript.conversations import (
     Call,
     conversations_of,
@@ -174,6 +175,17 @@ def test_bytes_that_are_no_utf_8_are_refused_with_their_line():
 def test_a_file_that_is_not_there_is_refused(tmp_path):
     with pytest.raises(BadInput, match="there is no such file"):
         read_conversations(tmp_path / "none.json")
+
+
+def test_a_file_is_refused_from_one_byte_more_than_the_most(tmp_path, monkeypatch):
+    file = tmp_path / "said.json"
+    file.write_text(json.dumps(HELLO))
+    monkeypatch.setattr(conversations, "LARGEST_BYTES", file.stat().st_size)
+    assert read_conversations(file)
+
+    file.write_text(json.dumps(HELLO) + " ")
+    with pytest.raises(BadInput, match="it has more than"):
+        read_conversations(file)
 
 
 def test_a_folder_is_refused(tmp_path):
