@@ -228,7 +228,7 @@ def packed(units: Units) -> str:
 
 
 def _receipt(table: PairTable) -> Receipt:
-    run, columns = table.run, [each for each in table.columns if _is_told(each)]
+    run, columns = table.run, [each for each in table.columns if _is_included(each)]
     setup, weights = run.setup, run.setup.weights
     return Receipt(
         codeneedle=VERSION,
@@ -260,7 +260,7 @@ def _receipt(table: PairTable) -> Receipt:
     )
 
 
-def _is_told(column: Column) -> bool:
+def _is_included(column: Column) -> bool:
     return column.has_values and (column.is_shown or column.metric.is_kept)
 
 

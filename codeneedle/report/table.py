@@ -176,10 +176,12 @@ def _columns(run: Run, probes: Iterable[Probe], sort: str | None) -> tuple[Colum
                     chosen[name] = column
     # Stable: within a group, probes and their metrics keep their order.
     by_group = sorted(chosen.values(), key=lambda c: GROUPS.index(c.metric.group))
-    told = {column.probe for column in by_group if column.has_values}
+    measured = {column.probe for column in by_group if column.has_values}
     return tuple(
         replace(column, is_shown=False)
-        if column.probe in told and not column.has_values and column.metric.name != sort
+        if column.probe in measured
+        and not column.has_values
+        and column.metric.name != sort
         else column
         for column in by_group
     )
