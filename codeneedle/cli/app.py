@@ -163,9 +163,10 @@ def plan(
     """Show what a sweep would do, without starting a server."""
     from codeneedle.cli import sweep as sweep_module
     from codeneedle.report.plan import plan_document
+    from codeneedle.sweep.decide import deciding
 
     request, execution = context.obj
-    request = sweep_module.deciding(request, execution)
+    request = deciding(request, execution)
     with _stderr().status("reading the corpus"):
         plans = sweep_module.planned(request, execution)
         growing = sweep_module.refuse(plans)

@@ -336,7 +336,7 @@ def doctor_document(diagnosis: Diagnosis) -> Document:
         is_quiet=True,
     )
     heading = ("type", "llama-server", "head size")
-    yield Table(heading, [_type_row(each) for each in diagnosis.types], words=heading)
+    yield Table(heading, [_type_row(facts) for facts in diagnosis.types], words=heading)
     yield Lines(list(_problem_lines(diagnosis)))
 
 

@@ -1,8 +1,10 @@
 """The options of all commands, and how their values are read."""
 
 import dataclasses
+import functools
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -546,7 +548,11 @@ class SweepCommand(TyperCommand):
         """All parameters; the probes are imported only for this."""
         from codeneedle.probes import PROBES
 
-        shared = _params(SWEEP_OPTIONS | _options_of_settings())
+        settings = {
+            name: _of_settings([*owners.values()])
+            for name, owners in _settings().items()
+        }
+        shared = _params(SWEEP_OPTIONS | settings)
         (probes,) = (param for param in shared if param.name == "probes")
         known = (f"{probe.name} ({probe.purpose})" for probe in PROBES.values())
         probes.help = probes.help.format(probes=", ".join(known))
@@ -626,35 +632,32 @@ def _grouped(params: Iterable[Any], ctx: Any) -> dict[str, list[tuple[str, str]]
 
 def _title(table: str) -> str:
     """The title of the group of a probe or an engine, with the option for it."""
+    return f"{TITLES.get(table, table.capitalize())} ({_chosen_by(table)})"
+
+
+def _chosen_by(table: str) -> str:
+    """The option that chooses a probe or an engine: ``--probe recall``."""
     from codeneedle.probes import PROBES
 
-    taken_by = f"--{'probe' if table in PROBES else 'engine'} {table}"
-    return f"{TITLES.get(table, table.capitalize())} ({taken_by})"
+    return f"--{'probe' if table in PROBES else 'engine'} {table}"
 
 
 def _texts_of_owners(name: str, text: str) -> dict[str, str]:
     """
-    The help text of an option of `_options_of_settings` in the group of each owner.
+    The help text of an option of `_settings`, by the table that it is for.
 
     Args:
-        name: Of the option: owners and fields.
-        text: What describes it for all of them.
+        name: Of the option.
+        text: Its help text for all tables.
     """
-    from msgspec.structs import fields
-
-    from codeneedle.sweep.request import TABLES
-
-    parts = name.split("__")
-    owners = dict(zip(parts[::2], parts[1::2], strict=True))
+    owners = _settings()[name]
     if len(owners) == 1:
-        return dict.fromkeys(owners, text)
+        return {table: text for table, _ in owners}
     texts = {}
-    for owner, field in owners.items():
-        (kind,) = (each.type for each in fields(TABLES[owner]) if each.name == field)
-        (described,) = kind.__metadata__
+    for (table, _), described in owners.items():
         default = described.extra.get("default")
         shown = f"  [default: ({default})]" if default else ""
-        texts[owner] = f"{described.description}{shown}"
+        texts[table] = f"{described.description}{shown}"
     return texts
 
 
@@ -666,31 +669,33 @@ def _params(annotations: Mapping[str, Any]) -> list[Any]:
     return list(get_command(app).params)
 
 
-def _options_of_settings() -> dict[str, Any]:
+@functools.cache
+def _settings() -> dict[str, dict[tuple[str, str], Any]]:
     """
-    Annotations by ``probe__field``, as settings of probes and engines describe them.
+    The metadata of the settings of probes and engines, by table and field.
 
-    They are read as texts; `sweep.request.overruled` checks and converts them. An
-    option of several owners has the names of all, and the descriptions of each.
+    Settings with one option are together, under a name for the option that has all
+    tables and fields: ``throughput__depths__retrieval__depths``.
     """
     from msgspec.structs import fields
 
     from codeneedle.sweep.request import TABLES
 
-    by_flag: dict[str, dict[str, Any]] = {}
+    by_flag: dict[str, dict[tuple[str, str], Any]] = {}
     for table, kind in TABLES.items():
         for field in fields(kind):
             (described,) = field.type.__metadata__
             owners = by_flag.setdefault(described.extra["option"], {})
-            owners[f"{table}__{field.name}"] = described
-    return {
-        "__".join(owners): _of_settings(list(owners.values()))
-        for owners in by_flag.values()
-    }
+            owners[table, field.name] = described
+    return {"__".join(chain(*owners)): owners for owners in by_flag.values()}
 
 
 def _of_settings(described: Sequence[Any]) -> Any:
-    """The annotation of one setting, or several, as their metadata describe them."""
+    """
+    The annotation of the option for one setting, or several, by their metadata.
+
+    It is read as a text; `sweep.request.overruled` checks and converts that.
+    """
     extra = described[0].extra
     flag, text = extra["option"], _joined(" ", (d.description for d in described))
     default = _joined("; ", (d.extra.get("default") for d in described))
@@ -764,7 +769,7 @@ def request_of(
     environment.
 
     Args:
-        given: By name of an option of `SWEEP_OPTIONS` or `_options_of_settings`.
+        given: By name of an option of `SWEEP_OPTIONS` or `_settings`.
         decide: Whether a probe screens for others; None for the value of the sweep
             file.
 
@@ -784,7 +789,7 @@ def request_of(
         run_folder_at,
     )
 
-    of_command = {each.name for each in dataclasses.fields(Execution)}
+    of_command = {field.name for field in dataclasses.fields(Execution)}
     execution = Execution(**{k: v for k, v in given.items() if k in of_command})
     sweep = given.get("sweep")
     if sweep and "out" not in given:
@@ -797,11 +802,11 @@ def request_of(
         *options.get("probes", stored.probes),
         options.get("engine", stored.engine),
         *(_probes_that_decide() if decides else ()),
-        *(name for name, each in PROBES.items() if f"{name}__{each.asked_by}" in given),
+        *(name for name, p in PROBES.items() if f"{name}__{p.asked_by}" in given),
     )
-    for name in lasting - options.keys():
-        owner, field = _owner(name, used)
-        options.setdefault(owner, {})[field] = given[name]
+    for name in sorted(lasting - options.keys()):
+        table, field = _owner(name, used)
+        options.setdefault(table, {})[field] = given[name]
     request = overruled(stored, options)
     return replace(
         request,
@@ -819,34 +824,27 @@ def _probes_that_decide() -> tuple[str, ...]:
 
 def _owner(name: str, used: Sequence[str]) -> tuple[str, str]:
     """
-    The probe or engine, and the field, that an option of `_options_of_settings` sets.
+    The probe or engine, and the field, that an option of `_settings` sets.
 
     Raises:
-        BadInput: If none or several of those that take it are *used*.
+        BadInput: If none or several of those that have it are *used*.
     """
-    from codeneedle.probes import PROBES
-    from codeneedle.sweep.request import TABLES, option_of
-
-    parts = name.split("__")
-    owners = list(zip(parts[::2], parts[1::2], strict=True))
-    takers = [owner for owner in owners if owner[0] in used]
-    if len(takers) > 1:
+    owners = _settings()[name]
+    chosen = [owner for owner in owners if owner[0] in used]
+    if len(chosen) == 1:
+        return chosen[0]
+    described = next(iter(owners.values()))
+    flag = described.extra["option"].partition("/")[0]
+    if chosen:
         raise BadInput(
-            source=f"--{takers[0][1]}",
-            reason=f"{' and '.join(probe for probe, _ in takers)} both take it",
+            source=flag,
+            reason=f"{' and '.join(table for table, _ in chosen)} both take it",
             hint="Sweep one after the other, or write a sweep file with a table for "
             "each.",
         )
-    if not takers:
-        ways = [
-            f"--{'probe' if owner in PROBES else 'engine'} {owner}"
-            for owner, _ in owners
-        ]
-        owner, field = owners[0]
-        option = option_of(TABLES[owner], field).partition("/")[0]
-        raise BadInput(
-            source=option,
-            reason=f"belongs to {' or '.join(ways)}",
-            hint=f"Add {ways[0]}, or leave {option} out.",
-        )
-    return takers[0]
+    ways = [_chosen_by(table) for table, _ in owners]
+    raise BadInput(
+        source=flag,
+        reason=f"belongs to {' or '.join(ways)}",
+        hint=f"Add {ways[0]}, or leave {flag} out.",
+    )

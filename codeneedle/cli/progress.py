@@ -20,7 +20,6 @@ from rich.text import Text
 
 from codeneedle.document import Grid
 from codeneedle.engines.llama_cpp import build, installation
-from codeneedle.engines.llama_cpp.installation import Tools
 from codeneedle.errors import ToolMissing
 from codeneedle.grid import Pair, by_precision
 from codeneedle.models import pretrained
@@ -139,19 +138,13 @@ def ensure_llama(console: Console, *, anyway: bool = False) -> str:
     Raises:
         MachineError: If it cannot be built here.
     """
-    installed = None if anyway else _installed()
-    if installed:
-        return f"{installed.server} (from {installed.source})"
+    if not anyway:
+        with contextlib.suppress(ToolMissing):
+            tools = installation.find()
+            return f"{tools.server} (from {tools.source})"
     with unwinding_on_signals(), working(console, "building llama.cpp") as tell:
         folder = build.build(tell)
     return f"{folder / installation.SERVER} (the pinned release)"
-
-
-def _installed() -> Tools | None:
-    try:
-        return installation.find()
-    except ToolMissing:
-        return None
 
 
 def ensure_models(console: Console, paths: Iterable[Path | None]) -> None:

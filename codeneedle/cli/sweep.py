@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from msgspec import structs
 from rich.console import Console
 
 from codeneedle.cli.engines import asks_for, offered
@@ -26,6 +25,7 @@ from codeneedle.errors import BadInput, CodeneedleError
 from codeneedle.grid import RUNS, Pair, most_precise
 from codeneedle.models.pretrained import path_of
 from codeneedle.models.weights import sha256
+from codeneedle.probes import PROBES
 from codeneedle.probes.probe import Probe, RunContext
 from codeneedle.records.record import Run
 from codeneedle.records.store import SETUP
@@ -34,9 +34,9 @@ from codeneedle.report.selection import default_metric
 from codeneedle.sweep import plan as planning
 from codeneedle.sweep.decide import (
     PROBE,
-    SCREENS,
     TIME_SHARE,
     decide,
+    deciding,
     finalists,
     further,
     spent_share,
@@ -133,28 +133,6 @@ def sweep(
         return INTERRUPTED
 
 
-def deciding(request: Request, execution: Execution) -> Request:
-    """
-    *request*; if it decides, with a probe that screens all pairs before those that
-    measure a few.
-
-    Raises:
-        BadInput: If it decides, and a share of the grid is to be measured.
-    """
-    if not request.decide:
-        return request
-    if execution.shard is not None:
-        raise BadInput(
-            source=f"--shard {execution.shard}",
-            reason="a share of the grid cannot choose which pairs to measure further",
-            hint="Sweep shares with --probe divergence --no-decide, then use --decide "
-            "without --shard.",
-        )
-    screens = [name for name in request.probes if name in SCREENS] or [*SCREENS[:1]]
-    others = [name for name in request.probes if name not in SCREENS] or [PROBE.name]
-    return structs.replace(request, probes=(*screens, *others))
-
-
 def planned(request: Request, execution: Execution) -> list[Plan]:
     """
     The plans of all pages of *request*.
@@ -214,8 +192,9 @@ def checked(request: Request, execution: Execution, console: Console) -> list[Pl
         CodeneedleError: If the sweep cannot start.
     """
     # Before a download: a missing program would end the sweep, too.
-    suited = offered(request).suited(request)
-    offered(request).find(suited, execution)
+    offer = offered(request)
+    suited = offer.suited(request)
+    offer.find(suited, execution)
     ensure_models(console, map(path_of, suited.models))
     with working(console, f"checking {request.engine}, weights and corpus") as tell:
         plans = planned(request, execution)
@@ -463,16 +442,24 @@ class _Page:
 
     def _summary(self, progress: SweepProgress, result: str) -> int:
         """Show the *result* of a probe, and the commands that follow; the exit code."""
-        metric, folder = progress.metrics[0].name, self.plan.store.folder
-        if (run := self._read()) and metric == default_metric([run]):
-            metric = ""
+        folder = self.plan.store.folder
         lines = [f"{probe_phrase(progress.probe)}: {result}", "look at them:"]
+        metric = self._metric_to_name(progress)
         lines += next_commands(self.plan.store.name, metric, folder.parent.parent)
         if progress.failures:
             again = sweep_command(folder, "--retry-failed")
             lines += ["measure those without numbers again:", f"  {again}"]
         say(self.console, "\n".join(lines))
         return 1 if progress.failures or progress.done < len(progress.pairs) else 0
+
+    def _metric_to_name(self, progress: SweepProgress) -> str:
+        """The headline; empty if reports show it by default, also once all is done."""
+        metric, run = progress.metrics[0].name, self._read()
+        names = {probe.name for probe in self.plan.probes}
+        first = next(name for name in PROBES if name in names)
+        is_first = progress.probe.name.partition("_")[0] == first
+        is_default = run is not None and metric == default_metric([run])
+        return "" if is_first and is_default else metric
 
     def _note_leftovers(self) -> None:
         """What servers of this sweep left behind that cannot be ended for sure."""

@@ -621,7 +621,7 @@ def encode(stored: CellRecord | Setup) -> bytes:
     except UnicodeEncodeError:
         data = msgspec.json.encode(_harmless(msgspec.to_builtins(stored)))
     indented = msgspec.json.format(data, indent=1)
-    return sealed(_NUMBERS.sub(_on_one_line, indented))
+    return sealed(_NUMBERS.sub(lambda found: b"".join(found[0].split()), indented))
 
 
 _NUMBERS = re.compile(rb"\[\n *-?\d[^][{}\"]*\]")
@@ -631,10 +631,6 @@ A list of numbers, each on a line of its own.
 Half of an indented record is white space around its numbers. Texts never match, since
 their line ends are escaped.
 """
-
-
-def _on_one_line(numbers: re.Match[bytes]) -> bytes:
-    return b"".join(numbers[0].split())
 
 
 def decode_record(data: bytes, *, file: str) -> CellRecord:

@@ -37,15 +37,15 @@ def names_of(runs: Sequence[Run]) -> list[str]:
 def setup_line(setup: Setup) -> str:
     """The model, the corpus and how it is asked, on one line."""
     return visible(
-        f"{setup.weights.name} on {setup.corpus.name}: context {_asked(setup)}"
+        f"{setup.weights.name} on {setup.corpus.name}: context {_context_phrase(setup)}"
     )
 
 
-def _asked(setup: Setup) -> str:
+def _context_phrase(setup: Setup) -> str:
     """``8,192 tokens, chat prompt, 16 functions written, 5 lines of 32 forced``."""
-    asked = (phrase for probe in PROBES.values() for phrase in probe.asks(setup))
+    questions = (phrase for probe in PROBES.values() for phrase in probe.asks(setup))
     form = f"{setup.prompt_form} prompt"
-    return ", ".join([plural(setup.context, "token"), form, *asked])
+    return ", ".join([plural(setup.context, "token"), form, *questions])
 
 
 def corpus_line(setup: Setup) -> str:
@@ -72,13 +72,13 @@ def facts(run: Run) -> tuple[tuple[str, str], ...]:
     """What *run* was measured on: a word and a phrase for each fact."""
     setup = run.setup
     model = setup.weights
-    told = f"{size(model.size_bytes)}, sha256 {model.sha256[:_SHORT_HASH]}"
-    known = told if model.size_bytes else "known by its name alone"
-    asked = f"{_asked(setup)}{'' if setup.rotation else ', rotation off'}"
+    weights = f"{size(model.size_bytes)}, sha256 {model.sha256[:_SHORT_HASH]}"
+    known = weights if model.size_bytes else "known by its name alone"
+    rotation = "" if setup.rotation else ", rotation off"
     lines = [
         ("model", f"{model.name}, {known}"),
         ("corpus", corpus_line(setup)),
-        ("context", asked),
+        ("context", f"{_context_phrase(setup)}{rotation}"),
         *probe_settings(run),
         *_not_shown(run),
         engine_line(setup.engine, " ".join([setup.llama, *setup.server_args])),

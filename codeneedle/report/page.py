@@ -73,7 +73,7 @@ def page(
         comparison=html(both),
         verdicts=[html(_verdict(each)) for each in verdicts],
         facts=[html(_facts(run)) for run in runs],
-        plotly=Markup(_closed(get_plotlyjs())),  # noqa: S704 - the library's own file
+        plotly=Markup(get_plotlyjs().replace("</script", "<\\/script")),  # noqa: S704 - the library's own file
         script=Markup(folder.joinpath("page.js").read_text(encoding="utf-8")),  # noqa: S704 - ours
     )
 
@@ -103,10 +103,6 @@ def _script_json(data: object) -> Markup:
     for special, escape in (("<", "\\u003c"), (">", "\\u003e"), ("&", "\\u0026")):
         text = text.replace(special, escape)
     return Markup(text)  # noqa: S704 - escaped above
-
-
-def _closed(script: str) -> str:
-    return script.replace("</script", "<\\/script")
 
 
 def _run_facts(
@@ -204,14 +200,14 @@ Answers = Mapping[Pair, Sequence[Answer]]
 
 def _maps(by_pair: Answers) -> Iterator[dict[str, Any]]:
     """How much of the answers is right by length and depth, of each task and pair."""
-    judged = {
+    scored = {
         pair: [each for each in of_pair if each.task and not each.error]
         for pair, of_pair in by_pair.items()
     }
-    for task in dict.fromkeys(each.task for of in judged.values() for each in of):
+    for task in dict.fromkeys(each.task for of in scored.values() for each in of):
         of_task = {
             visible(str(pair)): [each for each in of_pair if each.task == task]
-            for pair, of_pair in judged.items()
+            for pair, of_pair in scored.items()
         }
         every = [each for of_pair in of_task.values() for each in of_pair]
         lengths = sorted({each.length for each in every})

@@ -149,7 +149,7 @@ def paint(panels: Panels, run: Run, *, difference: bool) -> Figure:
 
 def _of_how_many(panels: Panels) -> str:
     """``, 4 questions a cell``: a share of two tells little."""
-    counts = {spot.asked for each in panels.panels for spot in each.spots.values()}
+    counts = {spot.questions for each in panels.panels for spot in each.spots.values()}
     most = max(counts, default=0)
     least = "" if len(counts) < 2 else f"{min(counts)} to "  # noqa: PLR2004 - as many
     return f", {least}{plural(most, 'question')} a cell"

@@ -45,12 +45,12 @@ class Spot:
     Attributes:
         value: Mean of the metric; NaN where it has none.
         counts: Of questions, in the order of `KINDS`, against the reference.
-        asked: Questions behind the value.
+        questions: Number of questions behind the value.
     """
 
     value: float
     counts: tuple[int, int, int, int]
-    asked: int = 0
+    questions: int = 0
 
     @property
     def n(self) -> int:
@@ -130,8 +130,8 @@ def panels_of(run: Run, metric: Metric) -> list[Panels]:
         NothingToShow: If nothing was answered.
     """
     name = metric.name.removesuffix(_LOGP)
-    asked = answers_by_length(run)
-    every = itertools.chain.from_iterable(asked.values())
+    answers = answers_by_length(run)
+    every = itertools.chain.from_iterable(answers.values())
     tasks = list(dict.fromkeys(each.task for each in every))
     asking = [p.name for p in PROBES.values() if type(p).gaps is not Probe.gaps]
     chosen = [task for task in tasks if name in {task, *asking}]
@@ -147,19 +147,19 @@ def panels_of(run: Run, metric: Metric) -> list[Panels]:
             else f"Ask: {sweep_command(run.folder, '--probe', *asking)}",
         )
     cells = frames.cells_frame(run, metric)
-    return [_panels(run, metric, task, asked, cells) for task in chosen]
+    return [_panels(run, metric, task, answers, cells) for task in chosen]
 
 
 def _panels(
     run: Run,
     metric: Metric,
     task: str,
-    asked: Mapping[Pair, Sequence[Answer]],
+    answers: Mapping[Pair, Sequence[Answer]],
     cells: Sequence[Cell],
 ) -> Panels:
     of_task = {
         pair: [each for each in of_pair if each.task == task]
-        for pair, of_pair in asked.items()
+        for pair, of_pair in answers.items()
     }
     flat = [each for of_pair in of_task.values() for each in of_pair]
     reference = frames.reference(cells)
@@ -459,7 +459,7 @@ def _rows(panels: Panels) -> Iterator[dict[str, Any]]:
                 "depth": depth,
                 "metric": panels.metric.name,
                 "value": spot.value,
-                "n": spot.asked,
+                "n": spot.questions,
                 **{
                     kind.replace(" ", "_"): count
                     for kind, count in zip(KINDS, spot.counts, strict=True)

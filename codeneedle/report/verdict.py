@@ -11,6 +11,7 @@ from codeneedle.corpora.corpus import LIMIT
 from codeneedle.document import Block, Document, Facts, Heading, Lines, Table
 from codeneedle.grid import RUNS, Pair
 from codeneedle.probes.metrics import LossKind, Metric
+from codeneedle.probes.probe import enough_context
 from codeneedle.report import captions, data
 from codeneedle.report.captions import REFERENCE_MARK, named_pairs, pairs_by
 from codeneedle.sweep.decide import further, time_s
@@ -110,7 +111,7 @@ def headline(verdict: Verdict, spell: Spell) -> list[str]:
             else "no cell of this run has numbers"
         )
         return [
-            f"Nothing can be said: {why}.",
+            f"No verdict: {why}.",
             f"See why: codeneedle table {shlex.quote(verdict.run.name)}",
         ]
     if verdict.is_instrument:
@@ -124,7 +125,7 @@ def headline(verdict: Verdict, spell: Spell) -> list[str]:
             f"     {loses}{word}",
             *_reference_line(verdict),
         ]
-    return [*_keep(verdict, spell), *_reference_line(verdict)]
+    return [*_keep(verdict, spell(verdict.reference)), *_reference_line(verdict)]
 
 
 def _saving(verdict: Verdict, standing: Standing) -> str:
@@ -180,11 +181,9 @@ def _reference_line(verdict: Verdict) -> Iterator[str]:
         )
 
 
-def _keep(verdict: Verdict, spell: Spell) -> Iterator[str]:
-    """Why the reference is to be kept, and what would change that."""
-    if verdict.reference is None:
-        return
-    kept, limits = spell(verdict.reference), verdict.limits
+def _keep(verdict: Verdict, kept: str) -> Iterator[str]:
+    """Why the reference, spelled as *kept*, stays, and what would change that."""
+    limits = verdict.limits
     if limits.max_memory_bytes is not None:
         yield from _unfitting(verdict, kept)
         return
@@ -310,25 +309,21 @@ def _way_on(
     if standing.pair in goals:
         time = time_s(verdict.run, goals)
         about = f" (about {duration(time)})" if math.isfinite(time) else ""
-        yield f"{more_command(verdict)}{about}"
+        options = _limit_options(verdict)
+        yield f"{sweep_command(verdict.run.folder, *options, '--more')}{about}"
         return
     if needed > LIMIT:
         yield f"A sweep asks {LIMIT} functions at most."
         return
     functions, whole = len(setup.forced), setup.corpus.functions_before
     if setup.corpus.is_trimmed and functions < needed <= whole:
-        context = -(-setup.context * needed // max(functions, 1) // 256) * 256
+        context = enough_context(-(-setup.context * needed // max(functions, 1)))
         yield (
             f"The context holds {functions} functions; about --context {context} "
             f"holds {needed}, in a new run."
         )
     else:
         yield f"The text has {functions} functions: use a longer --corpus."
-
-
-def more_command(verdict: Verdict) -> str:
-    """The command that asks the open pairs of a run for further functions."""
-    return sweep_command(verdict.run.folder, *_limit_options(verdict), "--more")
 
 
 def _options(verdict: Verdict) -> list[str]:
@@ -538,10 +533,9 @@ def _warnings(verdict: Verdict) -> Iterator[str]:
             f"{reference}, evaluated again: {lost} lost, {won} won of "
             f"{plural(units, 'sample')} ({name}): its own flips."
         )
-    for name, loss in verdict.repeats.items():
+    for name, (kind, loss) in verdict.repeats.items():
         if name not in {*verdict.silent, *verdict.flips} and loss:
-            change = LossKind.CHANGE if name.endswith("kld") else LossKind.PROBABILITY
-            by = verdict.limits.phrase(change, loss)
+            by = verdict.limits.phrase(kind, loss)
             yield f"{reference}, measured twice, differs from itself by {by} ({name})."
 
 
@@ -574,7 +568,7 @@ def _population(verdict: Verdict) -> Iterator[str]:
 def _troubles(verdict: Verdict) -> Iterator[str]:
     by_reason = pairs_by((e.trouble, e.pair) for e in verdict.standings if e.trouble)
     for reason, pairs in by_reason.items():
-        yield f"Not judged: {named_pairs(pairs)}: {visible(reason)}"
+        yield f"Not compared: {named_pairs(pairs)}: {visible(reason)}"
 
 
 # --- as data
@@ -617,7 +611,7 @@ def _verdict_object(verdict: Verdict, spell: Spell) -> dict[str, Any]:
             "at": limits.at,
         },
         "silent": dict(verdict.silent),
-        "repeats": dict(verdict.repeats),
+        "repeats": {name: loss for name, (_, loss) in verdict.repeats.items()},
         "flips": {
             name: {"lost": lost, "won": won}
             for name, (lost, won, _) in verdict.flips.items()

@@ -8,13 +8,15 @@ from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import replace
 
-from codeneedle.errors import RequestError
+from msgspec import structs
+
+from codeneedle.errors import BadInput, RequestError
 from codeneedle.grid import Pair
 from codeneedle.probes import PROBES
 from codeneedle.probes.probe import Times
 from codeneedle.records.record import CellRecord, Run, Setup
 from codeneedle.records.store import SWEEP
-from codeneedle.sweep.request import decoded
+from codeneedle.sweep.request import Execution, Request, decoded
 from codeneedle.sweep.runner import Event, Runner
 from codeneedle.verdict.judge import Limits, Verdict, best_by_size, cache_size, judge
 from codeneedle.verdict.statistics import Word
@@ -36,6 +38,28 @@ TIME_SHARE = 1 / 3
 
 PROBE = next(probe for probe in PROBES.values() if probe.continued_metric)
 """Measures open pairs with further functions."""
+
+
+def deciding(request: Request, execution: Execution) -> Request:
+    """
+    *request*; if it decides, with a probe that screens all pairs before those that
+    measure a few.
+
+    Raises:
+        BadInput: If it decides, and a share of the grid is to be measured.
+    """
+    if not request.decide:
+        return request
+    if execution.shard is not None:
+        raise BadInput(
+            source=f"--shard {execution.shard}",
+            reason="a share of the grid cannot choose which pairs to measure further",
+            hint="Sweep shares with --probe divergence --no-decide, then use --decide "
+            "without --shard.",
+        )
+    screens = [name for name in request.probes if name in SCREENS] or [*SCREENS[:1]]
+    others = [name for name in request.probes if name not in SCREENS] or [PROBE.name]
+    return structs.replace(request, probes=(*screens, *others))
 
 
 def further(verdict: Verdict) -> dict[Pair, int]:

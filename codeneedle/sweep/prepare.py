@@ -168,9 +168,7 @@ def _hinting(plan: Plan) -> Iterator[None]:
         yield
     except OtherSetup as error:
         name, _, setting = error.key.partition(" ")
-        kinds = {
-            each.name: each.settings for each in plan.probes if each.asks_functions
-        }
+        kinds = {p.name: p.settings for p in plan.probes if p.asks_functions}
         if name in kinds and setting in kinds[name].__struct_fields__:
             option = option_of(kinds[name], setting)
             value = error.stored.strip("'")
@@ -304,8 +302,8 @@ def _stored(plan: Plan, stored: Setup) -> Fitted:
             wanted="all of it (--no-fit)",
         )
     ask = _function_settings(plan).ask
-    is_foreign = stored.forced and not stored.needles and RECALL not in stored.probes
-    if is_foreign and ask and Ask.WRITTEN in ask.parts:
+    is_begun = stored.forced and not stored.needles and RECALL not in stored.probes
+    if is_begun and _asks_functions(plan) and ask and Ask.WRITTEN in ask.parts:
         raise BadInput(
             source=f"--ask {ask}",
             reason=f"{plan.store.folder} was begun without functions to write",

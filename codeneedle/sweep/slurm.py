@@ -152,7 +152,7 @@ def _one_after_the_other(commands: Sequence[str]) -> list[str]:
     if len(commands) == 1:
         return [f"exec {commands[0]}"]
     stop = "{ code=$?; [ $code -eq 1 ] || exit $code; }"
-    return [*(f"{each} || {stop}" for each in commands), "exit ${code:-0}"]
+    return [*(f"{command} || {stop}" for command in commands), "exit ${code:-0}"]
 
 
 def _refuse_lines(text: str) -> None:

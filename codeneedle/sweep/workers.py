@@ -42,7 +42,7 @@ class Place:
         """
         devices = engine.identity().devices if self.device else ()
         # Without the name by which it is called on this host: CUDA0.
-        kinds = sorted({each.partition(" ")[2] or each for each in devices})
+        kinds = sorted({name.partition(" ")[2] or name for name in devices})
         threads = [plural(self.threads, "thread")] if self.threads else []
         return ", ".join([*kinds, *threads])
 

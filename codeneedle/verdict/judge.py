@@ -196,7 +196,8 @@ class Verdict:
         standings: One per pair with a record, most precise first.
         chosen: The pair to set; None to keep the reference.
         silent: Metrics that do not enter the verdict, with the reason, by name.
-        repeats: Distance of the reference from its repetition, by name of the metric.
+        repeats: Distance of the reference from its repetition, with the kind of loss
+            that it is measured as, by name of the metric.
         flips: Units that the repetition of the reference lost and won, and all units,
             by name of the metric.
         lost_from: Lengths from which on pairs lose the answers to a task.
@@ -208,7 +209,7 @@ class Verdict:
     standings: tuple[Standing, ...] = ()
     chosen: Pair | None = None
     silent: Mapping[str, str] = field(default_factory=dict)
-    repeats: Mapping[str, float] = field(default_factory=dict)
+    repeats: Mapping[str, tuple[LossKind, float]] = field(default_factory=dict)
     flips: Mapping[str, tuple[int, int, int]] = field(default_factory=dict)
     lost_from: tuple[LostFrom, ...] = ()
 
@@ -296,7 +297,7 @@ def judge(run: Run, limits: Limits | None = None) -> Verdict:
         standings=tuple(_standings(run, entering, reference, limits, lost)),
         silent=silent,
         repeats={
-            name: each.repeated
+            name: (each.loss.kind, each.repeated)
             for name, each in by_name.items()
             if each.repeated is not None
         },

@@ -58,7 +58,7 @@ def trusted(run: Run) -> Run:
         groups.setdefault((record.probe, record.device), {})[record.pair] = record
     refuse_impossible_settings(run.setup)
     setup = in_common(run)
-    asked = {*setup.grid, *(record.pair for record in run.records)}
+    grid = {*setup.grid, *(record.pair for record in run.records)}
     has_device = any(set(each.effective.devices) - {"CPU"} for each in run.records)
     marked: dict[CellKey, Trouble] = {}
     for (probe, device), records in groups.items():
@@ -67,7 +67,7 @@ def trusted(run: Run) -> Run:
             (first | records).values(),
             speed=prompt_speed(metrics_of(probe), setup),
             has_device=has_device,
-            asked=asked,
+            grid=grid,
         )
         marked |= {
             (pair, probe, device): trouble
@@ -122,7 +122,7 @@ def suspects(
     *,
     speed: Speed,
     has_device: bool,
-    asked: Iterable[Pair] = (),
+    grid: Iterable[Pair] = (),
 ) -> dict[Pair, Trouble]:
     """
     The finished cells whose own numbers show that they fell back, and why.
@@ -138,14 +138,14 @@ def suspects(
         records: Of one probe, at most one per pair; those not finished do not count.
         speed: How fast a cell read prompts.
         has_device: Whether the machine has an accelerator.
-        asked: Pairs that belong to them, measured or not.
+        grid: Pairs of the sweep, measured or not.
     """
     finished = [record for record in records if record.has_numbers]
     elsewhere = dict(_otherwise_offloaded(finished))
     alike = [record for record in finished if record.pair not in elsewhere]
     slow = dict(_slow(alike, speed)) if has_device else {}
     # llama.cpp's scheduler reports the parts itself: the stronger evidence.
-    unproved = dict(_unproved(finished, asked))
+    unproved = dict(_unproved(finished, grid))
     return slow | dict(_in_more_parts(alike)) | elsewhere | unproved
 
 
@@ -239,7 +239,7 @@ LEAST_GROWTH = 0.05
 
 
 def _unproved(
-    finished: Sequence[CellRecord], asked: Iterable[Pair]
+    finished: Sequence[CellRecord], grid: Iterable[Pair]
 ) -> Iterator[tuple[Pair, Trouble]]:
     """
     Cells of servers that do not tell, which nothing tells from a more precise one.
@@ -252,9 +252,13 @@ def _unproved(
     proofs = {r.pair: r.effective.proof for r in finished if r.effective.proof}
     if not proofs:
         return
-    reference = most_precise({*asked, *proofs})
+    reference = most_precise({*grid, *proofs})
     known = proofs.pop(reference, None)
-    apart = {pair for pair, proof in proofs.items() if known and _is_told(proof, known)}
+    apart = {
+        pair
+        for pair, proof in proofs.items()
+        if known and (_differ(proof, known) or _is_smaller(proof, known))
+    }
     if known and not apart and not reference.is_plain:
         reason = "no more precise pair was measured to compare its evidence with"
         if proofs:
@@ -271,11 +275,6 @@ def _unproved(
             reason = f"its probabilities are those of {twin}, to the last digit"
         if reason:
             yield pair, Trouble(Status.UNVERIFIED, reason)
-
-
-def _is_told(one: Proof, reference: Proof) -> bool:
-    """Whether replies or memory tell it from the reference."""
-    return _differ(one, reference) or _is_smaller(one, reference)
 
 
 def _twin(pair: Pair, proofs: Mapping[Pair, Proof]) -> Pair | None:
@@ -299,12 +298,12 @@ def _differ(one: Proof, other: Proof) -> bool:
 
 def _is_smaller(one: Proof, reference: Proof) -> bool:
     """Whether its memory grows less with the context than that of the reference."""
-    own, its = one.bytes_per_token, reference.bytes_per_token
-    if own is None or its is None:
+    ours, theirs = one.bytes_per_token, reference.bytes_per_token
+    if ours is None or theirs is None:
         return False
     (few, _), (many, _) = one.memory[:2]
-    grown, saved = its * (many - few), (its - own) * (many - few)
-    if own <= 0 or grown < REFERENCE_GROWTH * LEAST_GROWTH_BYTES:
+    grown, saved = theirs * (many - few), (theirs - ours) * (many - few)
+    if ours <= 0 or grown < REFERENCE_GROWTH * LEAST_GROWTH_BYTES:
         return False
     return saved > max(LEAST_GROWTH_BYTES, LEAST_GROWTH * grown)
 

@@ -304,7 +304,7 @@ def test_every_flag_that_a_sweep_file_can_set_can_be_overruled():
 
 
 def test_help_names_each_probe_and_engine(codeneedle):
-    shown = " ".join(codeneedle("sweep", "--help").stdout.split())
+    shown = " ".join(codeneedle("sweep", "--help").stdout.split()).replace("- ", "-")
     assert all(f"{p.name} ({p.purpose})" in shown for p in PROBES.values())
     assert f"{', '.join(ENGINES)}." in shown
 

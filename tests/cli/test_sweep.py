@@ -613,7 +613,8 @@ def test_deciding_screens_all_pairs_and_measures_a_few(folder, probe, options):
     assert "nothing to do" in again.stderr
     legend = called(folder, "grid", "tiny", "--metric", "recall-logp").stdout
     assert ("the screening settled" in legend) == (len(recalled) < 6)
-    metric = {"divergence": "kld", "copy": "copy-kld"}[probe]
+    metric = {"divergence": "kld", "copy": "copy-ppl"}[probe]
+    assert f"codeneedle grid tiny/needle-nano --metric {metric}\n" in told.stderr
     screen = called(folder, "grid", "tiny", "--metric", metric).stdout
     assert "the screening settled" not in screen
     assert cells == {path.name for path in (folder / RUN / "cells").iterdir()}

@@ -11,6 +11,7 @@ from codeneedle.records.record import (
     Count,
     Effective,
     KvBuffer,
+    Length,
     Phases,
     Proof,
     Share,
@@ -66,10 +67,19 @@ def test_a_token_takes_what_two_contexts_differ_by(memory, per_token):
     assert per_token == Proof(memory=memory).bytes_per_token
 
 
+def test_phases_that_an_earlier_server_also_reached_are_sums():
+    former = Phases(ready_s=0.2, start_s=1.0)
+
+    assert Phases(ready_s=0.3, stop_s=2.0) == Phases(ready_s=0.1, stop_s=2.0).after(
+        former
+    )
+
+
 @pytest.mark.parametrize(
     ("kind", "possible", "impossible"),
     [
         (Count, 0, -1),
+        (Length, 0, -1),
         (Amount, 0.0, -0.1),
         (Amount, 1e15, 2e15),
         (Share, 0.0, -0.1),

@@ -167,7 +167,7 @@ def test_a_run_without_numbers_says_where_to_see_why():
     unable = replace(run, records=(timed,))
 
     assert [
-        "Nothing can be said: no cell of this run has numbers.",
+        "No verdict: no cell of this run has numbers.",
         "See why: codeneedle table random-bodies/made-model",
     ] == said(run)
     assert said(unable)[0].endswith(": nothing that was measured can show a loss.")
@@ -325,7 +325,7 @@ def test_a_pair_in_trouble_has_its_status_there_and_the_reason_below():
     _, found = rows(run)
 
     assert "out-of-memory" == found[COARSE][-1]
-    assert f"Not judged: q4_0/q4_0: out-of-memory: {reason}" in sentences(judge(run))
+    assert f"Not compared: q4_0/q4_0: out-of-memory: {reason}" in sentences(judge(run))
 
 
 def test_what_keeps_a_pair_open_is_said():

@@ -23,7 +23,6 @@ from codeneedle.probes.recall.settings import (
     Ask,
     RecallConditions,
     RecallSettings,
-    asked_of,
     conditions_of,
 )
 from codeneedle.probes.throughput.probe import ThroughputSettings
@@ -296,7 +295,7 @@ def test_a_text_without_long_functions_is_forced_alone_and_says_so():
 
     ready = prepare(asking("short", functions=9))
 
-    assert Ask.FORCED is asked_of(ready.setup)
+    assert Ask.FORCED is conditions_of(ready.setup).ask
     assert ((), 9) == (ready.setup.needles, len(ready.setup.forced))
     assert (
         "lines are forced alone: no function of 20 lines is in the text",
@@ -343,7 +342,7 @@ def test_a_context_that_holds_no_long_function_forces_lines_alone():
 
     ready = prepare(asking("mixed", functions=4, **small))
 
-    assert Ask.FORCED is asked_of(ready.setup)
+    assert Ask.FORCED is conditions_of(ready.setup).ask
     assert (
         "lines are forced alone: no function of 20 lines fits the context",
     ) == ready.notes

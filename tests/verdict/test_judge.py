@@ -28,6 +28,7 @@ from made_retrieval import made_texts, retrieval_record
 
 from codeneedle.grid import Pair
 from codeneedle.models.pretrained import BUILT_IN
+from codeneedle.probes.metrics import LossKind
 from codeneedle.records.record import Effective, KvBuffer, Run, Status
 from codeneedle.verdict.judge import Limits, best_by_size, judge
 from codeneedle.verdict.statistics import Word, error_share, interval
@@ -373,7 +374,7 @@ def test_an_engine_that_does_not_repeat_itself_has_no_verdict(loss):
     found = judge(replace(run, records=(*run.records, again)))
 
     assert "this engine does not repeat itself" in found.silent["recall-logp"]
-    assert found.repeats["recall-logp"] == pytest.approx(0.02)
+    assert found.repeats["recall-logp"][1] == pytest.approx(0.02)
     assert ((), None) == (found.compared, found.chosen)
     loose = judge(found.run, Limits(max_loss=0.05))
     assert ({}, {GOOD: "within"}) == (loose.silent, words(loose))
@@ -396,7 +397,7 @@ def test_answers_that_come_and_go_are_no_evidence(again):
     found = judge(replace(run, records=(*first, second)))
 
     assert "does not repeat itself" in found.silent["matched"]
-    assert 3 / 16 == found.repeats["matched"]
+    assert (LossKind.ANSWERS, 3 / 16) == found.repeats["matched"]
 
 
 # Several metrics

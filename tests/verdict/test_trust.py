@@ -44,7 +44,7 @@ def found(*records, speeds=None, has_device=True, asked=()):
         records,
         speed=lambda record: by_pair.get(record.pair),
         has_device=has_device,
-        asked=asked,
+        grid=asked,
     )
     return {
         str(pair): (trouble.status, trouble.reason) for pair, trouble in suspect.items()

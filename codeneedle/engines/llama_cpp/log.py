@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from signal import SIGKILL, SIGXFSZ, Signals
+from signal import SIGKILL, SIGXFSZ
 
 from codeneedle.engines.engine import killed
 from codeneedle.engines.llama_cpp.base_file import Lengths
@@ -20,6 +20,9 @@ from codeneedle.models.kv_cache import padded
 from codeneedle.records.record import Effective, KvBuffer, Status, Trouble
 from codeneedle.system.files import tail
 from codeneedle.system.processes import END_BYTES, OMISSION
+
+LAST_LINES = 12
+"""Of the log of a program that failed."""
 
 LINE_CHARACTERS = 500
 """What is read of a line; a model's own text may make lines of megabytes."""
@@ -81,12 +84,12 @@ def evidence(log_text: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys(" ".join(line.split()) for line in telling))
 
 
-def last_lines(log_text: str, *, limit: int = 12) -> tuple[str, ...]:
-    """The last *limit* lines of a log, without those that never explain a failure."""
+def last_lines(log_text: str) -> tuple[str, ...]:
+    """The last lines of a log, without those that never explain a failure."""
     telling = [
         line for line in lines(log_text) if not any(noise in line for noise in _NOISE)
     ]
-    return tuple(line.rstrip() for line in telling[-limit:])
+    return tuple(line.rstrip() for line in telling[-LAST_LINES:])
 
 
 def lines(log_text: str) -> Iterator[str]:
@@ -361,16 +364,6 @@ def exit_cause(returncode: int) -> Trouble:
         reason = "its log exceeds the limit of file sizes: see ulimit -f"
         return Trouble(Status.CRASHED, reason)
     return Trouble(Status.CRASHED, "its log does not say why")
-
-
-def exit_phrase(returncode: int) -> str:
-    """``exit code 3`` or ``SIGKILL``: how a program ended."""
-    if returncode >= 0:
-        return f"exit code {returncode}"
-    try:
-        return Signals(-returncode).name
-    except ValueError:
-        return f"signal {-returncode}"
 
 
 # --- llama-perplexity

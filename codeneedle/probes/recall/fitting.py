@@ -11,6 +11,7 @@ from codeneedle.corpora.needles import WRITTEN_LINES, Function
 from codeneedle.corpora.registry import SMALL_CORPORA, load
 from codeneedle.engines.engine import LostText, Tokenizer
 from codeneedle.errors import BadInput
+from codeneedle.probes.probe import enough_context
 from codeneedle.probes.prompts import NO_THINK_ARGS, PromptForm
 from codeneedle.probes.recall.probe import PRIMING_TOKENS, needles_of
 from codeneedle.probes.recall.prompts import (
@@ -268,12 +269,8 @@ def _fits_whole(counter: PromptCounter, name: str) -> bool:
 
 
 def _larger_context(fit: Fit, tokens: int) -> int | None:
-    """
-    The context that holds *tokens*: a multiple of 256, as engines round it.
-
-    None if the weights were not trained for it.
-    """
-    context = -(-tokens // 256) * 256
+    """The context that holds *tokens*; None if the weights were not trained for it."""
+    context = enough_context(tokens)
     trained = fit.trained
     if trained is None:
         return context

@@ -19,7 +19,6 @@ from codeneedle.probes.recall.rounds import (
 )
 from codeneedle.probes.recall.settings import (
     Ask,
-    asked_of,
     conditions_of,
 )
 from codeneedle.records.record import CellRecord, Setup
@@ -398,4 +397,4 @@ FORCED: tuple[Metric, ...] = (
 
 def forced_metrics(setup: Setup) -> tuple[Metric, ...]:
     """The metrics that *setup* has beyond `METRICS`."""
-    return FORCED if Ask.FORCED in asked_of(setup).parts else ()
+    return FORCED if Ask.FORCED in conditions_of(setup).ask.parts else ()

@@ -56,7 +56,6 @@ from codeneedle.probes.recall.settings import (
     Ask,
     RecallConditions,
     RecallSettings,
-    asked_of,
     conditions,
     conditions_of,
 )
@@ -426,7 +425,7 @@ class RecallProbe(Probe):
         """Functions without an answer; not of what no pair could give."""
         records = [r for r in run.records if r.probe == NAME and r.has_numbers]
         silent = {}
-        for part in asked_of(run.setup).parts:
+        for part in conditions_of(run.setup).ask.parts:
             if any(is_answered(each, run.setup, part) for each in records):
                 what = "scores of their lines" if part is Ask.FORCED else "an answer"
                 phrase = f"functions without {what}, which count as nothing recalled"

@@ -61,11 +61,6 @@ def conditions_of(setup: Setup) -> RecallConditions:
     return conditions_in(setup, NAME, RecallConditions)
 
 
-def asked_of(setup: Setup) -> Ask:
-    """Whether recall is written, forced, or both in *setup*."""
-    return conditions_of(setup).ask
-
-
 class RecallSettings(Struct, frozen=True, forbid_unknown_fields=True):
     """What a user may choose; None for what the run folder holds, or else a default."""
 

@@ -19,7 +19,14 @@ from codeneedle.probes.answers import Answer as Reported
 from codeneedle.probes.asking import Asker
 from codeneedle.probes.metrics import METRICS as OF_CELL
 from codeneedle.probes.metrics import Metric
-from codeneedle.probes.probe import Outlook, Probe, ProbeContext, RunContext, Work
+from codeneedle.probes.probe import (
+    Outlook,
+    Probe,
+    ProbeContext,
+    RunContext,
+    Work,
+    enough_context,
+)
 from codeneedle.probes.prompts import PromptForm, request
 from codeneedle.probes.retrieval.dial import (
     DIAL_QUESTIONS,
@@ -143,7 +150,7 @@ class RetrievalProbe(Probe):
                 "context on purpose with rope arguments after --.",
             )
         if needed > context:
-            enough = -(-needed // 256) * 256
+            enough = enough_context(needed)
             fits = not trained or enough <= trained
             left = (context if fits else trained or context) - room
             least = min(shortest, tokens_of(LENGTHS[0]))

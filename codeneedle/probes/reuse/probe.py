@@ -19,7 +19,14 @@ from codeneedle.grid import Pair, most_precise, most_precise_first
 from codeneedle.probes.answers import Answer
 from codeneedle.probes.asking import Asker
 from codeneedle.probes.metrics import METRICS as OF_CELL
-from codeneedle.probes.probe import Outlook, Probe, ProbeContext, RunContext, Work
+from codeneedle.probes.probe import (
+    Outlook,
+    Probe,
+    ProbeContext,
+    RunContext,
+    Work,
+    enough_context,
+)
 from codeneedle.probes.reuse.metrics import LABELS, METRICS
 from codeneedle.probes.reuse.prompts import (
     ReuseText,
@@ -138,13 +145,12 @@ class ReuseProbe(Probe):
         length = settings.length or LEAST_LENGTH
         if length + ROOM <= context:
             return
-        enough = -(-(length + ROOM) // 256) * 256  # rounded up
         option = f"--reuse-length {length}" if settings.length else f"--probe {NAME}"
         raise BadInput(
             source=option,
             reason=f"with questions and answers it needs {length + ROOM:,} tokens, the "
             f"context has {context:,}",
-            hint=f"Use --context {enough} or more.",
+            hint=f"Use --context {enough_context(length + ROOM)} or more.",
         )
 
     def work(self, settings: ReuseSettings, outlook: Outlook) -> Work:

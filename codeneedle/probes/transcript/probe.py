@@ -17,7 +17,14 @@ from codeneedle.models.weights import Weights
 from codeneedle.probes.answers import Answer
 from codeneedle.probes.asking import Asker
 from codeneedle.probes.metrics import Metric
-from codeneedle.probes.probe import Outlook, Probe, ProbeContext, RunContext, Work
+from codeneedle.probes.probe import (
+    Outlook,
+    Probe,
+    ProbeContext,
+    RunContext,
+    Work,
+    enough_context,
+)
 from codeneedle.probes.transcript.choice import (
     CountedTurn,
     counted_turns,
@@ -285,7 +292,7 @@ def _nothing_left(
     rendered = [turn.facts for turn in turns if turn.turn.text]
     least = min((turn.prompt_tokens + turn.tokens for turn in rendered), default=0)
     shortest = min((turn.tokens for turn in rendered), default=0)
-    hint = f"Use --context {(least // 256 + 1) * 256} or more."
+    hint = f"Use --context {enough_context(least + 1)} or more."
     if not rendered:
         hint = "Name a chat template that does in the arguments after '--'."
     elif settings.tokens and shortest > settings.tokens:

@@ -25,7 +25,6 @@ from codeneedle.probes.recall.record import NAME, Round
 from codeneedle.probes.recall.settings import (
     Ask,
     RecallConditions,
-    asked_of,
     conditions_of,
 )
 from codeneedle.records.record import BadRecord, NeedleFacts, Setup
@@ -201,7 +200,7 @@ def test_a_setup_that_says_nothing_of_recall_has_the_defaults() -> None:
     expected = RecallConditions(ask=Ask.BOTH, functions=32, lines=5)
 
     assert expected == conditions_of(SETUP) == conditions_of(of_recall())
-    assert Ask.FORCED is asked_of(of_recall(ask="forced"))
+    assert Ask.FORCED is conditions_of(of_recall(ask="forced")).ask
 
 
 @pytest.mark.parametrize(
