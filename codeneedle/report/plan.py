@@ -396,7 +396,7 @@ def _asked(plan: Plan, setup: Setup | None, probe: Probe) -> str:
         texts = plural(len(work.texts), "text") if work.texts[1:] else "the text"
         read = f"{about}{plural(sum(work.texts), 'token')} of {texts} read a cell"
         more = f", about {work.written:,} written or forced" if work.written else ""
-        phrases = [work.phrase, read + more]
+        phrases = [work.phrase, *([read + more] if work.texts else [])]
     return "; ".join(filter(None, phrases)) or "each pair"
 
 

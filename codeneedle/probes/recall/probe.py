@@ -39,6 +39,7 @@ from codeneedle.probes.probe import (
     RunContext,
     Times,
     Work,
+    enough_context,
 )
 from codeneedle.probes.prompts import request
 from codeneedle.probes.recall.alignment import answer_lines, score
@@ -151,6 +152,23 @@ def _phrase(chosen: RecallConditions, written: int, forced: int) -> str:
         functions, lines = plural(forced, "function"), plural(chosen.lines, "line")
         phrases.append(f"{lines} of {functions} forced")
     return "; ".join(phrases)
+
+
+def _least(corpus: Corpus, chosen: RecallConditions, outlook: Outlook) -> int:
+    """About the tokens of the shortest part with a function, as it is asked for."""
+    if not corpus.of_length(chosen.lines):
+        return 0
+    lines_before_and_right = WRITTEN_LINES / corpus.line_count * len(corpus.text)
+    shortest = len(corpus.shortest(chosen.lines))
+    return outlook.tokens(shortest + lines_before_and_right)
+
+
+def _too_little(least: int) -> str:
+    """What a plan says where the sweep is likely to refuse the context."""
+    return (
+        f"the context is too small: one function takes about {least:,} tokens with "
+        f"question and answer; use --context {enough_context(least)} or more"
+    )
 
 
 def _expected(chosen: RecallConditions, outlook: Outlook) -> tuple[int, int]:
@@ -313,6 +331,9 @@ class RecallProbe(Probe):
             written = len(setup.needles)
             forced = min(len(setup.forced), chosen.functions)
         else:
+            least = _least(corpus, chosen, outlook)
+            if least > outlook.context:
+                return Work(phrase=_too_little(least))
             written, forced = _expected(chosen, outlook)
             if settings.ask is None and not written:
                 chosen = replace(chosen, ask=Ask.FORCED)

@@ -521,6 +521,14 @@ def test_a_plan_names_as_many_functions_as_the_text_has(settings, expected):
     assert expected == PROBE.work(RecallSettings(**settings), outlook).phrase
 
 
+def test_a_plan_says_that_a_context_is_likely_to_hold_no_function():
+    outlook = Outlook(corpus=load("random-bodies-mini"), context=512, is_built_in=True)
+
+    expected = "the context is too small: one function takes about 693 tokens with "
+    expected += "question and answer; use --context 768 or more"
+    assert expected == PROBE.work(RecallSettings(), outlook).phrase
+
+
 def test_a_plan_of_a_run_folder_names_what_the_folder_holds(tmp_path):
     setup = made_context(tmp_path, FakeEngine(), conditions={"functions": 4}).run.setup
     corpus = load("random-bodies-mini")
