@@ -309,7 +309,8 @@ def _way_on(
     if standing.pair in goals:
         time = time_s(verdict.run, goals)
         about = f" (about {duration(time)})" if math.isfinite(time) else ""
-        yield f"{more_command(verdict)}{about}"
+        options = _limit_options(verdict)
+        yield f"{sweep_command(verdict.run.folder, *options, '--more')}{about}"
         return
     if needed > LIMIT:
         yield f"A sweep asks {LIMIT} functions at most."
@@ -323,11 +324,6 @@ def _way_on(
         )
     else:
         yield f"The text has {functions} functions: use a longer --corpus."
-
-
-def more_command(verdict: Verdict) -> str:
-    """The command that asks the open pairs of a run for further functions."""
-    return sweep_command(verdict.run.folder, *_limit_options(verdict), "--more")
 
 
 def _options(verdict: Verdict) -> list[str]:
