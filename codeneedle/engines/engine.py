@@ -2,7 +2,7 @@
 What an engine is: how a model is served with a chosen KV cache.
 
 It knows no program: each engine has a folder, and `cli` is the only place that chooses
-one.
+one. `started` has the servers that engines start, `tools` what some have beside them.
 """
 
 import contextlib

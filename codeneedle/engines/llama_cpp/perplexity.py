@@ -32,15 +32,14 @@ from codeneedle.engines.llama_cpp.installation import (
     ServerFacts,
     Tools,
 )
-from codeneedle.engines.llama_cpp.log import (
+from codeneedle.engines.llama_cpp.log import exit_cause, read_log
+from codeneedle.engines.llama_cpp.statistics import (
     Size,
     by_chunk,
     chunks_done,
     ends_early,
-    exit_cause,
     failure,
     final_perplexity,
-    read_log,
     size,
     statistics,
     too_short,
