@@ -20,7 +20,7 @@ def measured(pair: Pair, speeds: dict[int, float | None]) -> CellRecord:
     """A finished record that writes at *speeds*, by depth; None is a gap."""
     stored = Throughput(
         speeds=tuple(
-            DepthSpeeds(depth=depth, tg=(speed, speed), pp=(1.0,))
+            DepthSpeeds(depth=depth, tg=(speed, speed), pp=(1.0, 1.0))
             if speed
             else DepthSpeeds(depth=depth, status="out-of-memory", gap="full")
             for depth, speed in speeds.items()

@@ -28,6 +28,7 @@ from codeneedle.engines.messages import (
 )
 from codeneedle.errors import BadInput, CellError, CodeneedleError
 from codeneedle.grid import Pair
+from codeneedle.models.kv_cache import padded
 from codeneedle.probes import frames
 from codeneedle.probes.answers import Answer
 from codeneedle.probes.asking import Asker
@@ -39,7 +40,6 @@ from codeneedle.probes.probe import (
     RunContext,
     Times,
     Work,
-    enough_context,
 )
 from codeneedle.probes.prompts import request
 from codeneedle.probes.recall.alignment import answer_lines, score
@@ -167,7 +167,7 @@ def _too_little(least: int) -> str:
     """What a plan says where the sweep is likely to refuse the context."""
     return (
         f"the context is too small: one function takes about {least:,} tokens with "
-        f"question and answer; use --context {enough_context(least)} or more"
+        f"question and answer; use --context {padded(least)} or more"
     )
 
 

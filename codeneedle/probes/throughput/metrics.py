@@ -40,11 +40,13 @@ def crossover(record: CellRecord, reference: CellRecord, test: str = "tg") -> st
     Returns:
         ``from 4,096 tokens`` if the pair overtakes there, ``until 4,096 tokens`` if it
         falls behind there, ``always`` or ``never`` if there is no crossing; empty if
-        the two have no depth in common.
+        the two have no depth in common, or one of them was measured once.
 
     Raises:
         BadRecord: If one of them has another layout.
     """
+    if is_measured_once(record) or is_measured_once(reference):
+        return ""
     speeds, others = mean_speeds(record, test), mean_speeds(reference, test)
     points = [
         (depth, speeds[depth] / others[depth])
@@ -58,6 +60,12 @@ def crossover(record: CellRecord, reference: CellRecord, test: str = "tg") -> st
             trend = "from" if ends_faster else "until"
             return f"{trend} {_crossing(left, right):,.0f} tokens"
     return "always" if ends_faster else "never"
+
+
+def is_measured_once(record: CellRecord) -> bool:
+    """Whether a speed of *record* is a single measurement, of unknown noise."""
+    speeds = throughput_of(record).speeds if record.has_numbers else ()
+    return any(len(at.tg) == 1 or len(at.pp) == 1 for at in speeds)
 
 
 def _crossing(left: tuple[int, float], right: tuple[int, float]) -> float:

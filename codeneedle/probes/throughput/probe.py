@@ -16,7 +16,12 @@ from codeneedle.grid import Pair, most_precise, most_precise_first
 from codeneedle.probes.metrics import METRICS as OF_CELL
 from codeneedle.probes.metrics import Metric
 from codeneedle.probes.probe import Outlook, Probe, ProbeContext, RunContext, Work
-from codeneedle.probes.throughput.metrics import METRICS, at_depths, crossover
+from codeneedle.probes.throughput.metrics import (
+    METRICS,
+    at_depths,
+    crossover,
+    is_measured_once,
+)
 from codeneedle.probes.throughput.record import (
     NAME,
     DepthSpeeds,
@@ -54,6 +59,8 @@ Sizes for the built-in model, to see the probe at work within seconds.
 
 Filling the cache to the length of its corpus would take three times as long.
 """
+
+ONCE = "measured once, so no speed is called higher (--repetitions 3)"
 
 OVERLOADED = "measured while more programs computed than there are cores"
 
@@ -274,6 +281,8 @@ def _compared(measured: Mapping[Pair, CellRecord]) -> tuple[str, ...]:
             is_adverb = depths in {"always", "never"}
             phrase = f"{depths} {phrase}" if is_adverb else f"{phrase} {depths}"
             remarks[phrase].append(pair)
+        if is_measured_once(records[pair]):
+            remarks[ONCE].append(pair)
         if throughput_of(records[pair]).load > 1:
             remarks[OVERLOADED].append(pair)
     return tuple(f"{phrase}: {_listed(pairs)}" for phrase, pairs in remarks.items())

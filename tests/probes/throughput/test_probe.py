@@ -16,6 +16,7 @@ from codeneedle.errors import BadInput, CellError
 from codeneedle.grid import Pair
 from codeneedle.probes.probe import ProbeContext
 from codeneedle.probes.throughput.probe import (
+    ONCE,
     OVERLOADED,
     PROBE,
     ThroughputSettings,
@@ -193,10 +194,10 @@ def test_the_time_limit_grows_with_what_the_depth_before_took(made_run):
 # Remarks
 
 
-def record(pair, *speeds):
+def record(pair, *speeds, times=2):
     """Writing speeds at depths 0, 1,000, 2,000 ... in tokens per second."""
     measured = tuple(
-        DepthSpeeds(depth=1000 * at, pp=(100.0,), tg=(speed,), seconds=1.0)
+        DepthSpeeds(depth=1000 * at, pp=(100.0,) * times, tg=(speed,) * times)
         for at, speed in enumerate(speeds)
     )
     stored = Throughput(
@@ -214,6 +215,14 @@ def record(pair, *speeds):
 def remarks_of(*records):
     """The remarks of a run of these records."""
     return PROBE.remarks(Run(name="a/b", setup=made_setup(), records=records))
+
+
+def test_what_was_measured_once_is_not_called_faster():
+    lines = remarks_of(
+        record("f16/f16", 100, times=1), record("q4_0/q4_0", 150, times=1)
+    )
+
+    assert (f"{ONCE}: f16/f16, q4_0/q4_0",) == lines
 
 
 def test_pairs_that_overtake_at_the_same_depth_share_a_line():
