@@ -23,13 +23,12 @@ from codeneedle.engines.llama_cpp.bench import (
 from codeneedle.engines.llama_cpp.bench import read_result as read_bench
 from codeneedle.engines.llama_cpp.client import Client
 from codeneedle.engines.llama_cpp.installation import read_help
-from codeneedle.engines.llama_cpp.log import (
-    Expected,
+from codeneedle.engines.llama_cpp.log import Expected, mismatches
+from codeneedle.engines.llama_cpp.statistics import (
     chunks_done,
     ends_early,
     failure,
     final_perplexity,
-    mismatches,
     size,
     statistics,
     too_short,

@@ -40,6 +40,7 @@ LEAST_LIMIT_S = 120.0
 MODULES = (
     "corpora/needles",
     "engines/llama_cpp/log",
+    "engines/llama_cpp/statistics",
     "grid",
     "models/kv_cache",
     "probes/divergence/metrics",

@@ -2,7 +2,7 @@
 What an engine is: how a model is served with a chosen KV cache.
 
 It knows no program: each engine has a folder, and `cli` is the only place that chooses
-one.
+one. `started` has the servers that engines start, `tools` what some have beside them.
 """
 
 import contextlib
@@ -12,6 +12,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
+from signal import Signals
 from typing import ClassVar, Protocol
 
 from codeneedle.engines.messages import (
@@ -539,6 +540,16 @@ class Engine(ABC):
         """
         self.require(Ability.SPEED)
         raise NotImplementedError
+
+
+def exit_phrase(returncode: int) -> str:
+    """``exit code 3`` or ``SIGKILL``: how a program ended."""
+    if returncode >= 0:
+        return f"exit code {returncode}"
+    try:
+        return Signals(-returncode).name
+    except ValueError:
+        return f"signal {-returncode}"
 
 
 def killed() -> Trouble:

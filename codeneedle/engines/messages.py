@@ -415,7 +415,7 @@ class StreamEvent:
         tokens: Those of both.
         timings: Counts and times so far.
         finish: Why the reply ended; None if it has not.
-        reading: How far the server has read the prompt; None if it does not say so.
+        progress: How far the server has read the prompt; None if it does not say so.
     """
 
     text: str = ""
@@ -423,7 +423,7 @@ class StreamEvent:
     tokens: tuple[Token, ...] = ()
     timings: Timings | None = None
     finish: Finish | None = None
-    reading: Progress | None = None
+    progress: Progress | None = None
 
 
 def reply_of(
@@ -454,7 +454,7 @@ def reply_of(
     for each in events:
         event = read(each)
         partial.add(event)
-        tell(event.reading or Progress(partial.tokens, max_tokens))
+        tell(event.progress or Progress(partial.tokens, max_tokens))
         refuse_beyond(LONGEST_TOKEN * max_tokens, partial.characters)
         if "\n" in event.text and event.finish is None and enough(partial.joined()):
             partial.finish = "cut"

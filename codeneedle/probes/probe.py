@@ -100,15 +100,6 @@ def tokenizing(engine: Engine, folder: Path) -> Iterator[Tokenizer]:
         yield tokenizer
 
 
-CONTEXT_STEP = 256
-"""Engines round a context to a multiple of so many tokens."""
-
-
-def enough_context(tokens: int) -> int:
-    """The smallest context that holds *tokens*, as engines round it."""
-    return -(-tokens // CONTEXT_STEP) * CONTEXT_STEP
-
-
 @dataclass(frozen=True, slots=True)
 class Step:
     """

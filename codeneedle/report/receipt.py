@@ -228,8 +228,13 @@ def packed(units: Units) -> str:
 
 
 def _receipt(table: PairTable) -> Receipt:
-    run, columns = table.run, [each for each in table.columns if _is_included(each)]
-    setup, weights = run.setup, run.setup.weights
+    columns = [
+        each
+        for each in table.columns
+        if each.has_values and (each.is_shown or each.metric.is_kept)
+    ]
+    setup = table.run.setup
+    weights = setup.weights
     return Receipt(
         codeneedle=VERSION,
         model=Model(
@@ -258,10 +263,6 @@ def _receipt(table: PairTable) -> Receipt:
             {e.metric.name: _units(table, e) for e in columns if e.metric.loss}
         ),
     )
-
-
-def _is_included(column: Column) -> bool:
-    return column.has_values and (column.is_shown or column.metric.is_kept)
 
 
 def _conditions(setup: Setup) -> Conditions:
@@ -408,7 +409,8 @@ def are_texts(names: Sequence[str]) -> bool:
     Raises:
         BadInput: If some are and some are not.
     """
-    texts = [name for name in names if name == "-" or _is_text(Path(name))]
+    paths = {name: Path(name) for name in names}
+    texts = [n for n, p in paths.items() if n == "-" or (p.exists() and not p.is_dir())]
     others = [name for name in names if name not in texts]
     if texts and others:
         raise BadInput(
@@ -417,10 +419,6 @@ def are_texts(names: Sequence[str]) -> bool:
             hint="Merge folders of runs, or texts with receipts, not both at once.",
         )
     return bool(texts)
-
-
-def _is_text(path: Path) -> bool:
-    return path.exists() and not path.is_dir()
 
 
 def read_receipts(names: Iterable[str]) -> list[Receipt]:

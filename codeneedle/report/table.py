@@ -382,15 +382,15 @@ def _references(table: PairTable) -> Iterator[tuple[str, str]]:
 
 def _ratios(table: PairTable) -> Iterator[tuple[str, str]]:
     """What the ratios are, where there are any."""
-    metrics = [column.metric for column in table.shown if _has_ratios(column)]
+    metrics = [
+        column.metric
+        for column in table.shown
+        if any(math.isfinite(column.over_reference(pair)) for pair in column.cells)
+    ]
     if any(metric.floor for metric in metrics):
         yield "(2x)", "times the noise floor: the reference compared with itself"
     if any(not metric.floor for metric in metrics):
         yield "98%", "of the reference's value"
-
-
-def _has_ratios(column: Column) -> bool:
-    return any(math.isfinite(column.over_reference(pair)) for pair in column.cells)
 
 
 def _words(table: PairTable) -> Iterator[tuple[str, str]]:

@@ -10,8 +10,8 @@ from rich.text import Text
 from codeneedle.corpora.corpus import LIMIT
 from codeneedle.document import Block, Document, Facts, Heading, Lines, Table
 from codeneedle.grid import RUNS, Pair
+from codeneedle.models.kv_cache import padded
 from codeneedle.probes.metrics import LossKind, Metric
-from codeneedle.probes.probe import enough_context
 from codeneedle.report import captions, data
 from codeneedle.report.captions import REFERENCE_MARK, named_pairs, pairs_by
 from codeneedle.sweep.decide import further, time_s
@@ -309,25 +309,21 @@ def _way_on(
     if standing.pair in goals:
         time = time_s(verdict.run, goals)
         about = f" (about {duration(time)})" if math.isfinite(time) else ""
-        yield f"{more_command(verdict)}{about}"
+        options = _limit_options(verdict)
+        yield f"{sweep_command(verdict.run.folder, *options, '--more')}{about}"
         return
     if needed > LIMIT:
         yield f"A sweep asks {LIMIT} functions at most."
         return
     functions, whole = len(setup.forced), setup.corpus.functions_before
     if setup.corpus.is_trimmed and functions < needed <= whole:
-        context = enough_context(-(-setup.context * needed // max(functions, 1)))
+        context = padded(-(-setup.context * needed // max(functions, 1)))
         yield (
             f"The context holds {functions} functions; about --context {context} "
             f"holds {needed}, in a new run."
         )
     else:
         yield f"The text has {functions} functions: use a longer --corpus."
-
-
-def more_command(verdict: Verdict) -> str:
-    """The command that asks the open pairs of a run for further functions."""
-    return sweep_command(verdict.run.folder, *_limit_options(verdict), "--more")
 
 
 def _options(verdict: Verdict) -> list[str]:

@@ -254,7 +254,11 @@ def _unproved(
         return
     reference = most_precise({*grid, *proofs})
     known = proofs.pop(reference, None)
-    apart = {pair for pair, proof in proofs.items() if known and _is_told(proof, known)}
+    apart = {
+        pair
+        for pair, proof in proofs.items()
+        if known and (_differ(proof, known) or _is_smaller(proof, known))
+    }
     if known and not apart and not reference.is_plain:
         reason = "no more precise pair was measured to compare its evidence with"
         if proofs:
@@ -271,11 +275,6 @@ def _unproved(
             reason = f"its probabilities are those of {twin}, to the last digit"
         if reason:
             yield pair, Trouble(Status.UNVERIFIED, reason)
-
-
-def _is_told(one: Proof, reference: Proof) -> bool:
-    """Whether replies or memory tell it from the reference."""
-    return _differ(one, reference) or _is_smaller(one, reference)
 
 
 def _twin(pair: Pair, proofs: Mapping[Pair, Proof]) -> Pair | None:

@@ -9,7 +9,7 @@ from typing import Self
 
 import msgspec
 
-from codeneedle.engines.engine import ModelSpec, mismatched
+from codeneedle.engines.engine import ModelSpec, exit_phrase, mismatched
 from codeneedle.engines.llama_cpp import log as logs
 from codeneedle.engines.llama_cpp.arguments import (
     ALL_LAYERS,
@@ -27,7 +27,6 @@ from codeneedle.engines.llama_cpp.installation import (
 )
 from codeneedle.engines.llama_cpp.log import (
     exit_cause,
-    exit_phrase,
     printable,
     read_log,
 )

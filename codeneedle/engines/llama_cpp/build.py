@@ -232,7 +232,7 @@ class _Steps:
     def failure(self, phase: str, reason: str, *, hint: str = "") -> ToolFailed:
         """The error of a phase, with the last lines of its log."""
         log = self.log(phase)
-        quoted = [f"\n  {line}" for line in _telling_lines(tail(log, _TAIL_BYTES))]
+        quoted = [f"\n  {line}" for line in _error_lines(tail(log, _TAIL_BYTES))]
         where = f"The whole log is {log}. " if log.exists() else ""
         return ToolFailed(
             tool="llama.cpp",
@@ -443,7 +443,7 @@ def _steps_in(log_tail: str) -> tuple[int, int]:
     return (int(steps[-1][0]), int(steps[-1][1])) if steps else (0, 0)
 
 
-def _telling_lines(log_tail: str) -> list[str]:
+def _error_lines(log_tail: str) -> list[str]:
     """`_QUOTED_LINES` lines from the first error on, else the last ones."""
     lines = [line.rstrip() for line in log_tail.splitlines() if line.strip()]
     errors = [at for at, line in enumerate(lines) if "error" in line.lower()]

@@ -434,7 +434,7 @@ def completion_event(event: Json) -> StreamEvent:
         tokens=stated.completion_probabilities,
         timings=stated.timings,
         finish=ending if stated.stop else None,
-        reading=_progress_of(stated.prompt_progress),
+        progress=_progress_of(stated.prompt_progress),
     )
 
 
@@ -442,8 +442,8 @@ def chat_event(event: Json) -> StreamEvent:
     """Read an event of ``/v1/chat/completions``."""
     stated = shaped(event, _Chat, expected="an event of a chat")
     if not stated.choices:  # the one that states usage
-        reading = _progress_of(stated.prompt_progress)
-        return StreamEvent(timings=stated.timings, reading=reading)
+        progress = _progress_of(stated.prompt_progress)
+        return StreamEvent(timings=stated.timings, progress=progress)
     choice = stated.choices[0]
     reason = choice.finish_reason
     ending: Finish = "length" if reason == "length" else "stop"
@@ -453,11 +453,11 @@ def chat_event(event: Json) -> StreamEvent:
         tokens=(choice.logprobs and choice.logprobs.content) or (),
         timings=stated.timings,
         finish=ending if reason else None,
-        reading=_progress_of(stated.prompt_progress),
+        progress=_progress_of(stated.prompt_progress),
     )
 
 
-def _progress_of(stated: "_Reading | None") -> Progress | None:
+def _progress_of(stated: "_PromptProgress | None") -> Progress | None:
     """How far a prompt is read, unless next to all of it was read before."""
     if stated is None or stated.total - stated.cache < WORTH_TELLING:
         return None
@@ -465,7 +465,7 @@ def _progress_of(stated: "_Reading | None") -> Progress | None:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Reading:
+class _PromptProgress:
     total: int = 0
     cache: int = 0
     processed: int = 0
@@ -479,7 +479,7 @@ class _Completion:
     stopped_limit: bool = False  # what older builds say instead
     timings: Timings | None = None
     completion_probabilities: tuple[Token, ...] = ()
-    prompt_progress: _Reading | None = None
+    prompt_progress: _PromptProgress | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -504,4 +504,4 @@ class _Choice:
 class _Chat:
     choices: tuple[_Choice, ...]
     timings: Timings | None = None
-    prompt_progress: _Reading | None = None
+    prompt_progress: _PromptProgress | None = None

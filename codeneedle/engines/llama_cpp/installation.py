@@ -7,6 +7,7 @@ from collections.abc import Collection
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from codeneedle.engines.engine import exit_phrase
 from codeneedle.engines.llama_cpp.release import built_folder
 from codeneedle.errors import ToolFailed, ToolMissing
 from codeneedle.system import processes
@@ -256,10 +257,9 @@ def _output(server: Path, question: str) -> str:
     # Old servers, and programs of other kinds, end with 1 after a usage text.
     if code < 0 or (code and not child.stdout):
         last_line = " ".join(text.strip().splitlines()[-1:])[:300]
-        how = f"signal {-code}" if code < 0 else f"exit code {code}"
         raise ToolFailed(
             tool=str(server),
-            reason=f"{question} ended with {how}"
+            reason=f"{question} ended with {exit_phrase(code)}"
             f"{f': {last_line}' if last_line else ''}",
             hint="Install or build it again, or use another one with --llama-server.",
         )

@@ -1,25 +1,21 @@
-"""
-The parsers of llama.cpp's logs: effective settings, causes of failures, and the
-statistics of llama-perplexity.
-"""
+"""The parsers of llama.cpp's logs: effective settings and causes of failures."""
 
-import itertools
-import math
 import os
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from signal import SIGKILL, SIGXFSZ, Signals
+from signal import SIGKILL, SIGXFSZ
 
 from codeneedle.engines.engine import killed
-from codeneedle.engines.llama_cpp.base_file import Lengths
-from codeneedle.engines.tools import ChunkValues, Estimate, Statistics
 from codeneedle.grid import Pair
 from codeneedle.models.kv_cache import padded
 from codeneedle.records.record import Effective, KvBuffer, Status, Trouble
 from codeneedle.system.files import tail
 from codeneedle.system.processes import END_BYTES, OMISSION
+
+LAST_LINES = 12
+"""Of the log of a program that failed."""
 
 LINE_CHARACTERS = 500
 """What is read of a line; a model's own text may make lines of megabytes."""
@@ -81,12 +77,12 @@ def evidence(log_text: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys(" ".join(line.split()) for line in telling))
 
 
-def last_lines(log_text: str, *, limit: int = 12) -> tuple[str, ...]:
-    """The last *limit* lines of a log, without those that never explain a failure."""
+def last_lines(log_text: str) -> tuple[str, ...]:
+    """The last lines of a log, without those that never explain a failure."""
     telling = [
         line for line in lines(log_text) if not any(noise in line for noise in _NOISE)
     ]
-    return tuple(line.rstrip() for line in telling[-limit:])
+    return tuple(line.rstrip() for line in telling[-LAST_LINES:])
 
 
 def lines(log_text: str) -> Iterator[str]:
@@ -168,15 +164,15 @@ _PREFIX = re.compile(r"^\d+\.\d\d\.\d{3}\.\d{3} [IWED] ")
 _ANSI = re.compile(r"\x1b(?:\[[0-9;?]*[ -/]*[@-~]|\][^\x07\x1b]*\x07?|.)?")
 _NOISE = ("memory_breakdown", "cleaning up before exit", "to show complete usage")
 
-_COUNT = r"\d{1,15}(?!\d)"
+COUNT = r"\d{1,15}(?!\d)"
 _MIB = r"\d{1,15}(?:\.\d+)?"
 """Numbers as a server writes them: no more digits than a float can tell apart."""
 
 _BUILD = re.compile(r"\bbuild:? (\d+ \([^)]*\))")
 _CONTEXTS = (
-    re.compile(rf"\bn_ctx_slot = ({_COUNT})"),
-    re.compile(rf"\bn_ctx(?:_seq|_per_seq)\s+= ({_COUNT})"),
-    re.compile(rf"llama_context: n_ctx\s+= ({_COUNT})"),
+    re.compile(rf"\bn_ctx_slot = ({COUNT})"),
+    re.compile(rf"\bn_ctx(?:_seq|_per_seq)\s+= ({COUNT})"),
+    re.compile(rf"llama_context: n_ctx\s+= ({COUNT})"),
 )
 _FLASH = re.compile(r"\bflash_attn\s+= (\w+)")
 _FLASH_RESOLVED = re.compile(
@@ -184,20 +180,20 @@ _FLASH_RESOLVED = re.compile(
 )
 _KV = re.compile(
     rf"llama_kv_cache\w*: size =\s*{_MIB} MiB "
-    rf"\(\s*({_COUNT}) cells,\s*({_COUNT}) layers,[^)]*\), "
+    rf"\(\s*({COUNT}) cells,\s*({COUNT}) layers,[^)]*\), "
     rf"K \((\w+)\):\s*({_MIB}) MiB, V \((\w+)\):\s*({_MIB}) MiB"
 )
 _LAZY = re.compile(r"lazy[ _-]?quant|kv_cache\w*:.*\blazy", re.IGNORECASE)
 """Of a build whose q8_0 is f16 until the cache is half full: llama.cpp #28267."""
 
 _KV_DEVICE = re.compile(r"llama_kv_cache\w*:\s+(\S+) KV buffer size =")
-_ROTATION_K = re.compile(rf"\b(?:n|attn)_rot_k = ({_COUNT})")
-_ROTATION_V = re.compile(rf"\b(?:n|attn)_rot_v = ({_COUNT})")
-_OFFLOADED = re.compile(rf"offloaded ({_COUNT})/{_COUNT} layers to GPU")
-_OFFLOADABLE = re.compile(rf"offloaded {_COUNT}/({_COUNT}) layers to GPU")
-_SPLITS = re.compile(rf"\bsplits = ({_COUNT})")
+_ROTATION_K = re.compile(rf"\b(?:n|attn)_rot_k = ({COUNT})")
+_ROTATION_V = re.compile(rf"\b(?:n|attn)_rot_v = ({COUNT})")
+_OFFLOADED = re.compile(rf"offloaded ({COUNT})/{COUNT} layers to GPU")
+_OFFLOADABLE = re.compile(rf"offloaded {COUNT}/({COUNT}) layers to GPU")
+_SPLITS = re.compile(rf"\bsplits = ({COUNT})")
 _COMPUTE = re.compile(rf"(?<!\S)(\S+)\s+compute buffer size =\s*({_MIB}) MiB")
-_THREADS = re.compile(rf"\bn_threads = ({_COUNT})")
+_THREADS = re.compile(rf"\bn_threads = ({COUNT})")
 
 _TROUBLES: Sequence[tuple[Status, re.Pattern[str]]] = (
     (
@@ -361,237 +357,3 @@ def exit_cause(returncode: int) -> Trouble:
         reason = "its log exceeds the limit of file sizes: see ulimit -f"
         return Trouble(Status.CRASHED, reason)
     return Trouble(Status.CRASHED, "its log does not say why")
-
-
-def exit_phrase(returncode: int) -> str:
-    """``exit code 3`` or ``SIGKILL``: how a program ended."""
-    if returncode >= 0:
-        return f"exit code {returncode}"
-    try:
-        return Signals(-returncode).name
-    except ValueError:
-        return f"signal {-returncode}"
-
-
-# --- llama-perplexity
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Size:
-    """
-    What the tool announces to compute.
-
-    Attributes:
-        chunks: Pieces of text.
-        context: Length of each, in tokens.
-    """
-
-    chunks: int
-    context: int
-
-
-def statistics(log_text: str) -> Statistics | None:
-    """
-    The statistics of a comparison; None unless they are complete.
-
-    The tool exits 0 whatever happened, prints running values before it fails,
-    and logs two errors that it then ignores. So each line must be there once and in
-    order, each value must be a number, and no line may state an error.
-    """
-    lines = list(_stripped(log_text))
-    labelled = [read for read in map(_labelled, lines) if read is not None]
-    names = [name for name, _ in labelled]
-    if names not in (_ORDER, _ORDER_WITHOUT_95) or failure(log_text) is not None:
-        return None
-    announced = size(log_text)
-    if announced is None or _rows(lines) != list(range(1, announced.chunks + 1)):
-        return None
-    values = dict(labelled)
-    if not all(math.isfinite(estimate.value) for estimate in values.values()):
-        return None
-    return _statistics(values)
-
-
-def by_chunk(log_text: str, *, tokens: int) -> tuple[ChunkValues, ...]:
-    """
-    Each chunk by itself, from the means so far that a complete comparison prints.
-
-    Their last digits are rounded: to 4 decimals for perplexities, 5 for divergences.
-    So of chunk i a log-probability is exact to i / 10,000 by the perplexity, in nats,
-    and a divergence to i / 100,000. The share of first choices is exact.
-
-    Args:
-        log_text: Of the comparison.
-        tokens: Scored tokens of each chunk.
-
-    Returns:
-        Empty where a value is no number.
-    """
-    sums = [(0.0, 0.0, 0)]
-    for row in filter(None, map(_ROW.fullmatch, _stripped(log_text))):
-        chunks, ppl = int(row["chunk"]), float(row["ppl"])
-        kld, top = float(row["kld"]), float(row["top"])
-        if not all(map(math.isfinite, (ppl, kld, top))) or ppl <= 0:
-            return ()
-        same = round(top / 100 * tokens * chunks)
-        sums.append((chunks * math.log(ppl), chunks * kld, same))
-    return tuple(
-        ChunkValues(
-            logp=round(before[0] - now[0], 6) + 0.0,
-            kld=round(now[1] - before[1], 6) + 0.0,
-            same_top=round(100 * (now[2] - before[2]) / tokens, 4),
-        )
-        for before, now in itertools.pairwise(sums)
-    )
-
-
-def final_perplexity(log_text: str) -> Estimate | None:
-    """The perplexity of a run that wrote a base file; None unless it is complete."""
-    match = _only(_FINAL.fullmatch(line) for line in _stripped(log_text))
-    if match is None or failure(log_text) is not None:
-        return None
-    estimate = _estimate(match["value"], match["error"])
-    return estimate if math.isfinite(estimate.value) else None
-
-
-def ends_early(log_text: str) -> bool:
-    """
-    Whether the log holds neither a result nor an error.
-
-    A thread of the tool writes its log, and ends with the process, whatever it still
-    had to write: llama.cpp #22142. Seen with b11434, a small model and a busy machine.
-    """
-    result = statistics(log_text) or final_perplexity(log_text)
-    return result is None and failure(log_text) is None
-
-
-def size(log_text: str) -> Size | None:
-    """What the tool announced to compute; None if it did not get so far."""
-    match = _only(_SIZE.search(line) for line in _stripped(log_text))
-    if match is None:
-        return None
-    return Size(chunks=int(match["chunks"]), context=int(match["context"]))
-
-
-def chunks_done(log_text: str) -> int:
-    """How many chunks are done, in either of the tool's two modes."""
-    written = [int(number) for number in _WRITTEN.findall(log_text)]
-    return max([*written, *_rows(_stripped(log_text))], default=0)
-
-
-def failure(log_text: str) -> str | None:
-    """The first line that states an error, even one that the tool ignores; or None."""
-    for line in lines(log_text):
-        if _FAILURE.search(line):
-            return " ".join(line.split())
-    return None
-
-
-def too_short(log_text: str) -> Lengths | None:
-    """How many tokens the text lacks, if the tool says so; else None."""
-    needed, present = _NEEDED.search(log_text), _PRESENT.search(log_text)
-    if needed is None or present is None:
-        return None
-    return Lengths(needed=int(needed[1]), present=int(present[1]))
-
-
-_NUMBER = r"[-+]?(?:\d+\.\d+|nan|inf)"
-
-_FINAL = re.compile(
-    rf"Final estimate: PPL = (?P<value>{_NUMBER}) \+/- (?P<error>{_NUMBER})"
-)
-_SIZE = re.compile(
-    rf"(?:over|computing) (?P<chunks>{_COUNT}) chunks, n_ctx=(?P<context>{_COUNT})"
-)
-_WRITTEN = re.compile(rf"\[({_COUNT})\][-\d.naif]+,")
-_ROW = re.compile(
-    rf"\s*(?P<chunk>\d+)\s+(?P<ppl>{_NUMBER}) ± +{_NUMBER}\s+{_NUMBER} ± +{_NUMBER}"
-    rf"\s+(?P<kld>{_NUMBER}) ± +{_NUMBER}\s+{_NUMBER} ± +{_NUMBER} %"
-    rf"\s+(?P<top>{_NUMBER}) ± +{_NUMBER} %"
-)
-_NEEDED = re.compile(rf"you need at least ({_COUNT}) tokens")
-_PRESENT = re.compile(rf"tokenizes to only ({_COUNT}) tokens")
-
-_FAILURE = re.compile(
-    r"failed to decode"
-    r"|failed reading"
-    r"|does not look like a file containing log-probabilities"
-    r"|you need at least \d+ tokens"
-    r"|failed to open"
-    r"|Unexpected negative standard deviation"
-    # The tool prints these two and goes on.
-    r"|has been computed with \d+, while the current context is"
-    r"|inconsistent vocabulary"
-)
-
-_LABELS: dict[str, str] = {
-    "Mean PPL(Q)": "ppl",
-    "Mean PPL(base)": "ppl_base",
-    "Mean PPL(Q)/PPL(base)": "ppl_ratio",
-    "Mean KLD": "kld",
-    "Maximum KLD": "kld_max",
-    "99.9% KLD": "kld_999",
-    "99.0% KLD": "kld_99",
-    "95.0% KLD": "kld_95",
-    "90.0% KLD": "kld_90",
-    "Median KLD": "kld_median",
-    "Minimum KLD": "kld_min",
-    "Mean Δp": "dp_mean",
-    "RMS Δp": "dp_rms",
-    "Same top p": "same_top",
-}
-"""The lines that are kept, white space aside, in the order they are printed."""
-
-_ORDER = list(_LABELS.values())
-_ORDER_WITHOUT_95 = [name for name in _ORDER if name != "kld_95"]
-_WITH_ERROR = frozenset(
-    {"ppl", "ppl_base", "ppl_ratio", "kld", "dp_mean", "dp_rms", "same_top"}
-)
-_LINE = re.compile(
-    rf"(?P<label>[^\s:]+(?:\s+[^\s:]+)*)\s*: +(?P<value>{_NUMBER})"
-    rf"(?: ± +(?P<error>{_NUMBER}))?(?P<percent> ?%)?"
-)
-
-
-def _stripped(log_text: str) -> Iterator[str]:
-    return (line.rstrip() for line in lines(log_text))
-
-
-def _labelled(line: str) -> tuple[str, Estimate] | None:
-    """A complete line of the statistics, by its field's name; None if it is none."""
-    match = _LINE.fullmatch(line.strip())
-    if match is None:
-        return None
-    name = _LABELS.get(" ".join(match["label"].split()))
-    if name is None or (match["error"] is not None) != (name in _WITH_ERROR):
-        return None
-    if (match["percent"] is not None) != (name in {"dp_mean", "dp_rms", "same_top"}):
-        return None
-    return name, _estimate(match["value"], match["error"])
-
-
-def _estimate(value: str, error: str | None) -> Estimate:
-    # A tiny number is printed with a sign: -0.000000.
-    number = float(value) + 0.0
-    spread = math.nan if error is None else float(error)
-    return Estimate(number, spread if math.isfinite(spread) else None)
-
-
-def _rows(lines: Iterable[str]) -> list[int]:
-    """The numbers of the chunks that have a line in a comparison, in order."""
-    matches = map(_ROW.fullmatch, lines)
-    return [int(match["chunk"]) for match in matches if match]
-
-
-def _only(matches: Iterable[re.Match[str] | None]) -> re.Match[str] | None:
-    """The one match there is; None if there are none or several."""
-    present = [match for match in matches if match is not None]
-    return present[0] if len(present) == 1 else None
-
-
-def _statistics(values: dict[str, Estimate]) -> Statistics:
-    fields = {
-        name: value if name in _WITH_ERROR else value.value
-        for name, value in values.items()
-    }
-    return Statistics(**{"kld_95": None, **fields})  # type: ignore[arg-type]

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Self
 
-from codeneedle.engines.engine import ModelSpec, mismatched
+from codeneedle.engines.engine import ModelSpec, exit_phrase, mismatched
 from codeneedle.engines.llama_cpp import log as logs
 from codeneedle.engines.llama_cpp.arguments import (
     ALL_LAYERS,
@@ -32,16 +32,14 @@ from codeneedle.engines.llama_cpp.installation import (
     ServerFacts,
     Tools,
 )
-from codeneedle.engines.llama_cpp.log import (
+from codeneedle.engines.llama_cpp.log import exit_cause, read_log
+from codeneedle.engines.llama_cpp.statistics import (
     Size,
     by_chunk,
     chunks_done,
     ends_early,
-    exit_cause,
-    exit_phrase,
     failure,
     final_perplexity,
-    read_log,
     size,
     statistics,
     too_short,

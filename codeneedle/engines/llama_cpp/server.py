@@ -9,7 +9,14 @@ from pathlib import Path
 from typing import Literal
 
 from codeneedle.engines import started
-from codeneedle.engines.engine import HOST, Address, CannotSave, CellSpec, Tokenizer
+from codeneedle.engines.engine import (
+    HOST,
+    Address,
+    CannotSave,
+    CellSpec,
+    Tokenizer,
+    exit_phrase,
+)
 from codeneedle.engines.http import SILENCE_S
 from codeneedle.engines.llama_cpp.arguments import (
     SLOT_FOLDER,
@@ -27,7 +34,6 @@ from codeneedle.engines.llama_cpp.log import (
     Expected,
     evidence,
     exit_cause,
-    exit_phrase,
     fallback,
     is_shutting_down,
     last_lines,

@@ -247,10 +247,6 @@ class Mlx(Engine):
             engine=self, arguments={name: value for name, _, value in words}
         )
 
-    def folder(self) -> Path:
-        """The model for MLX; a GGUF file is converted the first time."""
-        return self.model.weights.folder or converted(self.model.weights)
-
     def command(
         self, mode: str, pair: Pair | None = None, *, context: int
     ) -> list[str]:
@@ -269,16 +265,14 @@ class Mlx(Engine):
                 status=Status.UNSUPPORTED,
             )
         types = ("--cache-type-k", pair.k, "--cache-type-v", pair.v) if pair else ()
+        # A GGUF file is converted the first time.
+        folder = self.model.weights.folder or converted(self.model.weights)
         return [
             *(sys.executable, "-P", "-m", "codeneedle.engines.mlx.child", mode),
-            *("--model", str(self.folder()), "--context", str(context)),
+            *("--model", str(folder), "--context", str(context)),
             *types,
             *(word for each in self._cache_arguments() for word in each.split()),
         ]
-
-    def mismatches(self, cell: CellSpec, log_text: str) -> tuple[str, ...]:
-        """In what the child of a log differs from *cell*, one phrase each."""
-        return logs.mismatches(cell, self.settings, log_text)
 
     def _cache_arguments(self) -> Iterator[str]:
         key, value = self.settings.groups
@@ -320,7 +314,7 @@ class MlxServer(StartedServer):
 
     def verify(self, cell: CellSpec) -> tuple[str, ...]:
         """As of `engine.Served`."""
-        return self.engine.mismatches(cell, logs.read_log(self.log))
+        return logs.mismatches(cell, self.engine.settings, logs.read_log(self.log))
 
     def device_bytes(self) -> int | None:
         """As of `engine.Served`: the most that MLX had allocated on a GPU."""
@@ -431,7 +425,7 @@ class _Run:
 
     def _verify(self, log_text: str, *, is_over: bool) -> None:
         if is_over or logs.last(log_text, logs.Running):
-            differences = self.engine.mismatches(self.cell, log_text)
+            differences = logs.mismatches(self.cell, self.engine.settings, log_text)
             if differences:
                 excerpt = logs.last_lines(log_text)
                 raise mismatched(differences, log_excerpt=excerpt)

@@ -12,7 +12,7 @@ from typing import TypeVar
 
 import msgspec
 
-from codeneedle.engines.engine import CellSpec, killed
+from codeneedle.engines.engine import CellSpec, exit_phrase, killed
 from codeneedle.engines.llama_cpp.base_file import Lengths, Written
 from codeneedle.engines.mlx.settings import MlxSettings
 from codeneedle.engines.tools import Comparison
@@ -273,7 +273,8 @@ def _layer_differences(
 def trouble(log_text: str, returncode: int) -> Trouble:
     """Why a child ended, by the end of its log and its exit code."""
     raised = [each for each in last_lines(log_text) if _RAISED.match(each)]
-    reason = one_line(raised[-1]) if raised else _exit_cause(returncode)
+    silent = f"ended with {exit_phrase(returncode)}, and its log does not say why"
+    reason = one_line(raised[-1]) if raised else silent
     if _OUT_OF_MEMORY.search(reason):
         return Trouble(Status.OUT_OF_MEMORY, reason)
     if returncode == -signal.SIGKILL:
@@ -300,9 +301,3 @@ def last_lines(log_text: str) -> tuple[str, ...]:
     lines = (each for each in log_text.splitlines() if not each.startswith(MARK))
     shown = [harmless(each) for each in lines if each.strip()]
     return tuple(shown[-EXCERPT_LINES:])
-
-
-def _exit_cause(returncode: int) -> str:
-    if returncode < 0:
-        return f"ended by signal {signal.Signals(-returncode).name}"
-    return f"ended with exit code {returncode}, and its log does not say why"

@@ -14,7 +14,9 @@ from mlx_lm.models.cache import (
     KVCache,
     QuantizedKVCache,
     RotatingKVCache,
+    can_trim_prompt_cache,
     make_prompt_cache,
+    trim_prompt_cache,
 )
 from mlx_lm.utils import load_model
 
@@ -158,13 +160,10 @@ class Session:
         to stay as they are.
         """
         surplus = len(self.tokens) - length
-        is_early = length < self.settings.quantized_kv_start
-        if surplus and is_early and self._is_quantized:
+        is_early = self._is_quantized and length < self.settings.quantized_kv_start
+        if surplus and (is_early or not can_trim_prompt_cache(self.caches)):
             return False
-        if surplus and not all(each.is_trimmable() for each in self.caches):
-            return False
-        for each in self.caches if surplus else []:
-            each.trim(surplus)
+        trim_prompt_cache(self.caches, surplus)
         self.tokens = self.tokens[:length]
         return True
 

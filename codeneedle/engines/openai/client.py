@@ -412,8 +412,8 @@ class OpenAi(Connection):
             try:
                 return ask()
             except Refused as error:
-                told_s = seconds_of(error.retry_after)
-                pause_s = wait_s if told_s is None else told_s
+                stated_s = seconds_of(error.retry_after)
+                pause_s = wait_s if stated_s is None else stated_s
                 is_busy = error.code in BUSY and wait_s is not None
                 if not is_busy or pause_s is None or pause_s > LONGEST_WAIT_S:
                     raise advised(error) from error

@@ -27,7 +27,7 @@ from codeneedle.engines.engine import (
     Tokenizer,
     counting,
 )
-from codeneedle.engines.http import SHORT_S, redacting
+from codeneedle.engines.http import redacting
 from codeneedle.engines.messages import Refused
 from codeneedle.engines.openai.client import (
     LISTED,
@@ -482,7 +482,7 @@ def endpoint_of(
 
 def _listed(client: OpenAi, url: str) -> tuple[str, ...]:
     try:
-        return client.models(limit_s=SHORT_S) or ()
+        return client.models() or ()
     except Refused as error:
         refused = advised(error)
         if error.code in WANTS_KEY:

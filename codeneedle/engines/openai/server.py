@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from codeneedle.engines.engine import Served, Tokenizer
+from codeneedle.engines.engine import Served, Tokenizer, exit_phrase
 from codeneedle.engines.messages import (
     Message,
     Readiness,
@@ -275,7 +275,7 @@ class CommandServer(Server, StartedServer):
         """As of `StartedServer`, with the last line of its log."""
         code, lines = self.child.returncode, last_lines(self.log)
         last_words = f": {lines[-1][:LAST_WORDS]}" if lines else ""
-        what = f"ended with {f'signal {-code}' if code < 0 else f'exit code {code}'}"
+        what = f"ended with {exit_phrase(code)}"
         hint = f"The end of its log is in {self.log}."
         if is_flooded(self.log):
             what = f"was stopped: its log has more than {size(FILE_LIMIT_BYTES)}"

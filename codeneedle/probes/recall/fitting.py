@@ -11,7 +11,7 @@ from codeneedle.corpora.needles import WRITTEN_LINES, Function
 from codeneedle.corpora.registry import SMALL_CORPORA, load
 from codeneedle.engines.engine import LostText, Tokenizer
 from codeneedle.errors import BadInput
-from codeneedle.probes.probe import enough_context
+from codeneedle.models.kv_cache import padded
 from codeneedle.probes.prompts import NO_THINK_ARGS, PromptForm
 from codeneedle.probes.recall.probe import PRIMING_TOKENS, needles_of
 from codeneedle.probes.recall.prompts import (
@@ -270,7 +270,7 @@ def _fits_whole(counter: PromptCounter, name: str) -> bool:
 
 def _larger_context(fit: Fit, tokens: int) -> int | None:
     """The context that holds *tokens*; None if the weights were not trained for it."""
-    context = enough_context(tokens)
+    context = padded(tokens)
     trained = fit.trained
     if trained is None:
         return context

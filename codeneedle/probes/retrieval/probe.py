@@ -14,6 +14,7 @@ from codeneedle.document import Document
 from codeneedle.engines.engine import Ability
 from codeneedle.engines.messages import Chat, Completion, Forced, Reply
 from codeneedle.errors import BadInput, UnknownName
+from codeneedle.models.kv_cache import padded
 from codeneedle.probes.answers import USABLE, Gap
 from codeneedle.probes.answers import Answer as Reported
 from codeneedle.probes.asking import Asker
@@ -25,7 +26,6 @@ from codeneedle.probes.probe import (
     ProbeContext,
     RunContext,
     Work,
-    enough_context,
 )
 from codeneedle.probes.prompts import PromptForm, request
 from codeneedle.probes.retrieval.dial import (
@@ -150,7 +150,7 @@ class RetrievalProbe(Probe):
                 "context on purpose with rope arguments after --.",
             )
         if needed > context:
-            enough = enough_context(needed)
+            enough = padded(needed)
             fits = not trained or enough <= trained
             left = (context if fits else trained or context) - room
             least = min(shortest, tokens_of(LENGTHS[0]))

@@ -418,17 +418,13 @@ def texts_of(
         chosen: What the run asks.
         not_asked: What one pair is not asked.
     """
-    left_out = (*frozen.left_out, *not_asked)
+    left_out = {(each.task, each.length) for each in (*frozen.left_out, *not_asked)}
     return [
         (size, number)
         for size in frozen.sizes
-        if not _is_out(size, left_out)
+        if (size.task, size.length) not in left_out
         for number in range(texts_at(size.task, frozen, chosen))
     ]
-
-
-def _is_out(size: Fitted, left_out: Iterable[LeftOut]) -> bool:
-    return (size.task, size.length) in {(each.task, each.length) for each in left_out}
 
 
 def texts_at(task: str, frozen: Frozen, chosen: RetrievalConditions) -> int:

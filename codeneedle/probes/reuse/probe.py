@@ -16,6 +16,7 @@ from codeneedle.engines.engine import Ability, CannotSave
 from codeneedle.engines.messages import Completion, Forced, Reply
 from codeneedle.errors import BadInput, CellError, FolderUnusable
 from codeneedle.grid import Pair, most_precise, most_precise_first
+from codeneedle.models.kv_cache import padded
 from codeneedle.probes.answers import Answer
 from codeneedle.probes.asking import Asker
 from codeneedle.probes.metrics import METRICS as OF_CELL
@@ -25,7 +26,6 @@ from codeneedle.probes.probe import (
     ProbeContext,
     RunContext,
     Work,
-    enough_context,
 )
 from codeneedle.probes.reuse.metrics import LABELS, METRICS
 from codeneedle.probes.reuse.prompts import (
@@ -150,7 +150,7 @@ class ReuseProbe(Probe):
             source=option,
             reason=f"with questions and answers it needs {length + ROOM:,} tokens, the "
             f"context has {context:,}",
-            hint=f"Use --context {enough_context(length + ROOM)} or more.",
+            hint=f"Use --context {padded(length + ROOM)} or more.",
         )
 
     def work(self, settings: ReuseSettings, outlook: Outlook) -> Work:

@@ -13,6 +13,7 @@ from codeneedle.document import Document
 from codeneedle.engines.engine import Ability, Engine
 from codeneedle.engines.messages import BadReply, Completion, Forced, Refused
 from codeneedle.errors import BadInput, CellError
+from codeneedle.models.kv_cache import padded
 from codeneedle.models.weights import Weights
 from codeneedle.probes.answers import Answer
 from codeneedle.probes.asking import Asker
@@ -23,7 +24,6 @@ from codeneedle.probes.probe import (
     ProbeContext,
     RunContext,
     Work,
-    enough_context,
 )
 from codeneedle.probes.transcript.choice import (
     CountedTurn,
@@ -292,7 +292,7 @@ def _nothing_left(
     rendered = [turn.facts for turn in turns if turn.turn.text]
     least = min((turn.prompt_tokens + turn.tokens for turn in rendered), default=0)
     shortest = min((turn.tokens for turn in rendered), default=0)
-    hint = f"Use --context {enough_context(least + 1)} or more."
+    hint = f"Use --context {padded(least + 1)} or more."
     if not rendered:
         hint = "Name a chat template that does in the arguments after '--'."
     elif settings.tokens and shortest > settings.tokens:

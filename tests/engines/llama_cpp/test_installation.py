@@ -122,7 +122,7 @@ def test_a_server_tells_what_it_uses_of_the_processor(tmp_path, system_info, exp
     ("content", "words"),
     [
         (b"#!/bin/sh\necho 'cannot open libggml.so' >&2; exit 127", "libggml.so"),
-        (b"#!/bin/sh\nkill -4 $$", "signal 4"),
+        (b"#!/bin/sh\nkill -4 $$", "SIGILL"),
         (b"#!/bin/sh\necho I am a teapot", "I am a teapot"),
         (b"#!/bin/sh\nexec sleep 60", "no answer"),
         (b"\x7fELF\x02\x01\x01" + bytes(64), "cannot be started"),

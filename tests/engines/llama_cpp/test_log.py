@@ -1,38 +1,25 @@
-"""llama.cpp's logs and llama-perplexity's output: real, broken, from the sources."""
+"""llama.cpp's logs: real, broken, from the sources."""
 
-import math
-from dataclasses import astuple, replace
+from dataclasses import replace
 from pathlib import Path
 from signal import SIGXFSZ
-from statistics import fmean
 
 import pytest
 
-from codeneedle.engines.llama_cpp.base_file import Lengths
+from codeneedle.engines.engine import exit_phrase
 from codeneedle.engines.llama_cpp.log import (
     Expected,
-    Size,
-    by_chunk,
-    chunks_done,
-    ends_early,
     evidence,
     exit_cause,
-    exit_phrase,
-    failure,
     fallback,
-    final_perplexity,
     is_shutting_down,
     last_lines,
     lines,
     mismatches,
     read,
     read_log,
-    size,
-    statistics,
-    too_short,
     trouble,
 )
-from codeneedle.engines.tools import Estimate
 from codeneedle.grid import Pair
 from codeneedle.records.record import Effective, KvBuffer, Status
 
@@ -198,7 +185,7 @@ def test_the_last_lines_of_a_log_hold_no_control_characters():
     text = "\x1b[31mred\x1b[0m\n\n\x07bell\x00\n\x1b]0;title\x07done\n"
 
     assert ("red", " bell", "done") == last_lines(text)
-    assert ("done",) == last_lines(text, limit=1)
+    assert 12 == len(last_lines("line\n" * 20))
 
 
 def test_of_a_line_of_megabytes_only_the_beginning_is_read():
@@ -325,215 +312,3 @@ def test_lines_have_no_time_stamps_and_blank_ones_are_left_out():
     text = "0.00.073.447 I main: x\n\n   \n0.1 I kept\n"
 
     assert ["main: x", "0.1 I kept"] == list(lines(text))
-
-
-def printed(name):
-    """What llama-perplexity printed."""
-    return (LOGS / f"perplexity-{name}.txt").read_text(encoding="utf-8")
-
-
-COMPLETE = printed("q4_0")
-LAST = "Same top p: 88.235 ± 1.009 %"
-REQUIRED = (
-    "Mean PPL(Q)  ",
-    "Mean PPL(base)  ",
-    "Mean PPL(Q)/PPL(base)",
-    "Mean    KLD",
-    "Maximum KLD",
-    "99.9%   KLD",
-    "99.0%   KLD",
-    "90.0%   KLD",
-    "Median  KLD",
-    "Minimum KLD",
-    "Mean    Δp",
-    "RMS Δp",
-    "Same top p:",
-)
-
-
-def test_all_statistics_of_a_complete_output_are_read():
-    found = statistics(COMPLETE)
-
-    assert found is not None
-    assert Estimate(13381.611444, 3983.09685) == found.ppl
-    assert Estimate(2976.113205, 694.97974) == found.ppl_base
-    assert Estimate(4.496338, 0.583749) == found.ppl_ratio
-    assert Estimate(1.173086, 0.114657) == found.kld
-    percentiles = (found.kld_90, found.kld_95, found.kld_99, found.kld_999)
-    assert (3.174846, 10.47472, 18.045601, 23.566275) == percentiles
-    extremes = (found.kld_min, found.kld_median, found.kld_max)
-    assert (-4e-06, 6e-06, 23.709171) == extremes
-    assert Estimate(0.077, 0.301) == found.dp_mean
-    assert Estimate(9.612, 1.370) == found.dp_rms
-    assert Estimate(88.235, 1.009) == found.same_top
-
-
-def test_each_chunk_by_itself_follows_from_the_means_so_far():
-    """Their mean is that of all; shares are whole tokens: 221, 222, 227, 230 of 255."""
-    found, whole = by_chunk(COMPLETE, tokens=255), statistics(COMPLETE)
-
-    assert 4 == len(found)
-    assert 1.1902 == found[0].kld
-    assert -math.log(12192.7235) == pytest.approx(found[0].logp, abs=1e-6)
-    assert 2 * 1.27243 - 1.1902 == pytest.approx(found[1].kld)
-    assert [221, 222, 227, 230] == [round(2.55 * each.same_top, 3) for each in found]
-    means = [fmean(values) for values in zip(*map(astuple, found), strict=True)]
-    expected = [-math.log(whole.ppl.value), whole.kld.value, whole.same_top.value]
-    assert expected == pytest.approx(means, abs=1e-3)
-
-
-def test_chunks_without_a_number_have_no_values():
-    """A perplexity that is none spoils all that are subtracted from it."""
-    for ppl, chunks in (("nan", 0), ("0.0000", 0), ("1.0000", 4)):
-        told = COMPLETE.replace("12266.2220", ppl)
-        assert chunks == len(by_chunk(told, tokens=255))
-
-
-def test_a_divergence_of_minus_zero_is_zero():
-    """The reference compared with itself prints -0.000000."""
-    found = statistics(printed("self-f16"))
-
-    assert found is not None
-    assert "0.0" == str(found.kld.value)
-
-
-def test_no_number_comes_from_an_output_that_is_cut_anywhere():
-    whole = statistics(COMPLETE)
-    complete_from = COMPLETE.index(LAST) + len(LAST)
-    offsets = {
-        *range(0, len(COMPLETE), 61),
-        *range(complete_from - 90, len(COMPLETE), 7),
-        *range(complete_from - 30, complete_from + 3),
-    }
-
-    for offset in sorted(offsets):
-        expected = whole if offset >= complete_from else None
-        assert expected == statistics(COMPLETE[:offset]), offset
-
-
-@pytest.mark.parametrize("label", REQUIRED)
-def test_a_missing_line_makes_the_statistics_incomplete(label):
-    lines = COMPLETE.splitlines(keepends=True)
-    without = [line for line in lines if not line.startswith(label)]
-
-    assert 1 == len(lines) - len(without)
-    assert statistics("".join(without)) is None
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        COMPLETE + COMPLETE,
-        f"{COMPLETE}\n{LAST}\n",
-        COMPLETE.replace("KLD:   1.173086", "KLD:       -nan"),
-        COMPLETE.replace("over 4 chunks", "over 5 chunks"),
-    ],
-    ids=["two outputs", "a line twice", "no number", "other chunks than announced"],
-)
-def test_statistics_that_contradict_are_refused(text):
-    assert statistics(text) is None
-
-
-def test_the_95th_percentile_may_be_missing():
-    """Old builds do not print it."""
-    found = statistics(COMPLETE.replace("95.0%   KLD:  10.474720\n", ""))
-
-    assert found is not None
-    assert found.kld_95 is None
-
-
-@pytest.mark.parametrize(
-    "ignored",
-    [
-        (
-            "b.kld has been computed with 512, while the current context is 256. "
-            "Increase it with -c and retry"
-        ),
-        "inconsistent vocabulary (300 vs 260)",
-    ],
-)
-def test_errors_that_the_tool_ignores_are_not_ignored(ignored):
-    """The tool logs two errors and goes on; the numbers after them are wrong."""
-    text = f"0.00.024.815 E kl_divergence: {ignored}\n{COMPLETE}"
-
-    assert statistics(text) is None
-    assert f"kl_divergence: {ignored}" == failure(text).split(" E ")[-1]
-
-
-@pytest.mark.parametrize(
-    ("name", "words"),
-    [
-        ("base-foreign", "does not look like a file containing log-probabilities"),
-        ("base-truncated", "failed reading log-probs for chunk 2"),
-        ("base-of-another-context", "computed with 512, while the current context"),
-        ("base-of-another-vocabulary", "inconsistent vocabulary (300 vs 260)"),
-        ("base-unwritable", "failed to open /nonexistent/x.kld for writing"),
-        ("text-too-short", "you need at least 1024 tokens"),
-    ],
-)
-def test_each_way_to_fail_is_named_and_has_no_statistics(name, words):
-    """The tool exits 0 on most of these; only its log tells."""
-    text = printed(name)
-
-    assert words in (failure(text) or "")
-    assert statistics(text) is None
-    assert final_perplexity(text) is None
-
-
-def test_too_few_scored_tokens_have_rows_and_no_statistics():
-    """The tool prints running values of 62 tokens, stops there, and exits 0."""
-    text = printed("too-few-scored")
-
-    assert 2 == chunks_done(text)
-    assert failure(text) is None
-    assert statistics(text) is None
-
-
-def test_an_error_that_is_no_number_leaves_the_value():
-    """An RMS of exactly zero has an error of zero by zero."""
-    found = statistics(
-        COMPLETE.replace("9.612 ± 1.370 %\nSame", "0.000 ±  -nan %\nSame")
-    )
-
-    assert found is not None
-    assert Estimate(0.0, None) == found.dp_rms
-
-
-def test_warnings_between_the_lines_are_ignored():
-    """Drivers write to the same file."""
-    noisy = COMPLETE.replace("Median  KLD", "0.01.000.000 W cuda: slow\nMedian  KLD")
-
-    assert statistics(COMPLETE) == statistics(noisy)
-
-
-def test_the_final_perplexity_ends_a_run_that_writes():
-    """Without it, the base file may be incomplete."""
-    text = printed("base")
-
-    assert Estimate(14145.3098, 4242.15655) == final_perplexity(text)
-    assert final_perplexity(text[: text.index("Final estimate") + 30]) is None
-    assert final_perplexity(printed("disk-full")) is None
-    assert final_perplexity(COMPLETE) is None
-
-
-@pytest.mark.parametrize(
-    ("name", "done", "early"),
-    [
-        ("base", 4, False),
-        ("q4_0", 4, False),
-        ("disk-full", 1, True),
-        ("cut-at-exit", 3, True),
-        ("base-truncated", 2, False),
-        ("base-foreign", 0, False),
-    ],
-)
-def test_progress_and_early_ends_are_read_in_both_modes(name, done, early):
-    """The tool may exit with 0 before its log is written: no result and no error."""
-    assert (done, early) == (chunks_done(printed(name)), ends_early(printed(name)))
-
-
-def test_sizes_are_read():
-    assert Size(chunks=4, context=512) == size(printed("base")) == size(COMPLETE)
-    assert size(printed("text-too-short")) is None
-    assert Lengths(needed=1024, present=701) == too_short(printed("text-too-short"))
-    assert too_short(printed("base")) is None
