@@ -21,6 +21,18 @@ def test_a_pair_reads_back_what_it_prints():
     assert pair == Pair.parse(" q8_0/q4_0 ")
 
 
+def test_a_type_takes_as_much_as_its_blocks_in_files_of_weights():
+    gguf = pytest.importorskip("gguf")
+    stored = {
+        kind.name.lower(): 8 * size / values
+        for kind, (values, size) in gguf.GGML_QUANT_SIZES.items()
+    }
+    types = BITS_PER_ELEMENT.keys() & stored.keys()
+
+    assert {*DEFAULT_TYPES} <= types
+    assert {k: stored[k] for k in types} == {k: BITS_PER_ELEMENT[k] for k in types}
+
+
 @pytest.mark.parametrize("text", ["", "q8_0", "q8_0/", "/q4_0", "a/b/c"])
 def test_anything_else_is_no_pair(text):
     with pytest.raises(BadInput, match="not a pair") as caught:

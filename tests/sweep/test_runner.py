@@ -477,6 +477,8 @@ def test_the_reference_is_measured_once_more_after_all_others(store):
 
     walk(store, script)
     again, reference = once_more(probe, PAIRS, store=store)
+    assert once_more(probe, PAIRS[:1], store=store) is None
+    assert PAIRS[0] == once_more(probe, PAIRS[:2], store=store)[1]
     given = []
     twice = replace(again, outcome=lambda cell: given.append(cell) or observation())
     for _ in range(2):

@@ -130,6 +130,19 @@ def test_a_row_that_is_open_says_how_many_functions_would_decide_it():
     assert row_of(run, "q8_0/q4_0").needed is None
 
 
+@pytest.mark.parametrize(
+    ("max_loss", "kind", "said"),
+    [
+        (0.02, LossKind.NATS, "0.9 %"),
+        (0.001, LossKind.NATS, "0.94 %"),
+        (0.02, LossKind.CHANGE, "0.0094 nats"),
+        (0.00001, LossKind.CHANGE, "0.0094321 nats"),
+    ],
+)
+def test_a_smaller_limit_shows_more_digits_of_a_loss(max_loss, kind, said):
+    assert said == Limits(max_loss=max_loss).phrase(kind, 0.0094321)
+
+
 def test_losses_that_are_all_zero_are_within_and_raise_a_doubt():
     row = row_of(losing_run({GOOD: [0.0] * 16}))
 

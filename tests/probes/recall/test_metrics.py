@@ -176,6 +176,8 @@ def test_the_share_of_tokens_with_a_bound_alone_is_known() -> None:
     assert 0.2 == FORCED[0].loss.bounded(record)
     empty = made_record("q8_0/q4_0", [])
     assert 0.0 == FORCED[0].loss.bounded(empty) == METRICS[0].loss.able(empty, SETUP)
+    written = made_record("q8_0/q4_0", [made_round(FIRST)])
+    assert 1.0 == METRICS[0].loss.able(written, SETUP)
 
 
 def test_lines_and_leads_are_drawn_on_scales_of_their_own() -> None:

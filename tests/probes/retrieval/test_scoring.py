@@ -117,6 +117,8 @@ def test_an_intrusion_is_named_with_its_distances():
 
 def test_a_near_miss_has_its_edit_distance():
     assert 1 == score_answer(CODE, "4821").edits
+    assert 2 == score_answer(question("48213907"), "48213988").edits
+    assert None is score_answer(question("48213907"), "48213888").edits
     assert 1 == score_answer(LEDGER, "01: kiwi\n02: lime\n03: bear\n04: plum").edits
 
 
