@@ -3,6 +3,7 @@
 import hashlib
 import itertools
 import re
+import shlex
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
@@ -134,16 +135,21 @@ def differences(ours: Setup, theirs: Setup) -> Iterator[tuple[str, str, str]]:
     """
     ours, theirs = _with_functions(ours, theirs), _with_functions(theirs, ours)
     facts, others = _compared(ours), _compared(theirs)
+    arguments, now_given = facts.pop("server_args"), others.pop("server_args")
     for name in facts:
         difference = _first_difference({name: facts[name]}, {name: others[name]})
         if difference is not None:
             path, was, now = difference
-            yield path, repr(was), repr(now)
+            yield path.replace("_", " "), repr(was), repr(now)
+    if arguments != now_given:
+        given = (shlex.join(each) or "none" for each in (arguments, now_given))
+        yield ("list of arguments after '--'", *given)
     for probe in sorted(ours.probes.keys() & theirs.probes.keys()):
         before, after = ours.probes[probe], theirs.probes[probe]
         for key in sorted(before.keys() | after.keys()):
             if before.get(key) != after.get(key):
-                yield f"{probe} {key}", repr(before.get(key)), repr(after.get(key))
+                path = f"{probe} {key}".replace("_", " ")
+                yield path, repr(before.get(key)), repr(after.get(key))
 
 
 def _compared(setup: Setup) -> Json:

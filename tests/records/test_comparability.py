@@ -42,7 +42,10 @@ OFTENER = {"throughput": {"depths": [0], "repetitions": 5}}
             {"needles": (FIRST, replace(SECOND, line=7), THIRD)},
             "needles 2 line: 25, now 7",
         ),
-        ({"server_args": ("--threads", "4")}, "server_args 2: '2', now '4'"),
+        (
+            {"server_args": ("--threads", "4")},
+            "list of arguments after '--': --threads 2, now --threads 4",
+        ),
         ({"corpus": replace(SETUP.corpus, tokens=1)}, "corpus tokens: 8912, now 1"),
         ({"probes": OFTENER}, "throughput repetitions: 3, now 5"),
         ({"probes": FEWER}, "throughput repetitions: 3, now None"),

@@ -548,10 +548,13 @@ def kept(ready):
     [
         ({"contexts": (4096,)}, "another context: 8192, now 4096"),
         ({"seed": 7}, "another seed: 42, now 7"),
-        ({"server_args": ("-t", "1")}, "another server_args length: 0, now 2"),
+        (
+            {"server_args": ("-t", "1")},
+            "another list of arguments after '--': none, now -t 1",
+        ),
         (
             {"prompt_form": PromptForm.CHAT},
-            "another prompt_form: 'completion', now 'chat'",
+            "another prompt form: 'completion', now 'chat'",
         ),
         ({"rotation": ("off",)}, "another rotation: True, now False"),
         (
@@ -560,7 +563,7 @@ def kept(ready):
         ),
         (
             {"engine": FakeEngine(cpu_features="AVX2")},
-            "another cpu_features: '', now 'AVX2'",
+            "another cpu features: '', now 'AVX2'",
         ),
     ],
 )

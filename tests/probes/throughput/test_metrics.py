@@ -98,7 +98,7 @@ def test_a_speed_is_that_of_its_depth():
 
     assert (4.0, 4.0) == TG.values(full, setup)
     assert (9.0, 9.0) == at_0.values(full, setup)
-    assert (1.0,) == pp_at_0.values(full, setup)
+    assert (1.0, 1.0) == pp_at_0.values(full, setup)
     assert () == TG.values(shallow, setup)
     assert () == TG.values(measured(Q8, {0: 9.0}), setup)
 
