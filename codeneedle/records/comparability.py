@@ -142,8 +142,8 @@ def differences(ours: Setup, theirs: Setup) -> Iterator[tuple[str, str, str]]:
             path, was, now = difference
             yield path.replace("_", " "), repr(was), repr(now)
     if arguments != now_given:
-        given = (shlex.join(each) or "none" for each in (arguments, now_given))
-        yield ("list of arguments after '--'", *given)
+        was, now = (shlex.join(given) or "none" for given in (arguments, now_given))
+        yield "list of arguments after '--'", was, now
     for probe in sorted(ours.probes.keys() & theirs.probes.keys()):
         before, after = ours.probes[probe], theirs.probes[probe]
         for key in sorted(before.keys() | after.keys()):
