@@ -349,13 +349,13 @@ def unmeasured_lines(run: Run, metric: Metric) -> list[str]:
 
     Args:
         run: Records of that probe alone; its setup names the other probes.
-        metric: What is shown; of each other probe, the first metric is offered.
+        metric: What is shown; of other probes, the headline is offered.
     """
     if run.records:
         return []
     others = [PROBES[name] for name in run.setup.probes if name in PROBES]
     offers = [
-        f"{probe.name} (--metric {probe.metrics[0].name})"
+        f"{probe.name} (--metric {probe.metrics_of(run.setup)[0].name})"
         for probe in others
         if metric.name.partition("@")[0] not in {each.name for each in probe.metrics}
     ]

@@ -239,6 +239,12 @@ def test_a_probe_without_records_says_what_there_is() -> None:
 
     assert f"{said}; this run was set up for divergence (--metric kld)" in lines_of(run)
     assert said in lines_of(replace(run, setup=SMALL))
+    forced = replace(setup, probes={"recall": {"ask": "forced"}})
+    assert "recall (--metric recall-logp)" in " ".join(
+        printed(
+            grid(replace(run, setup=forced), replace(MATCHED, name="kld"), judged(run))
+        ).split()
+    )
     assert said not in printed(
         grid(made_run(setup=setup), MATCHED, judged(made_run(setup=setup)))
     )
