@@ -5,7 +5,8 @@ Change one operator or number at a time in a pure module, and see whether a test
     python scripts/mutants.py --sample 0 alignment   all mutants of that module
 
 Each mutant (cosmic-ray makes them) runs in a copy of the project against the test files
-of its own module; it is caught if they fail or take ten times as long as without it.
+of its own module, and if these pass, against all tests of its folder and the golden
+reports; it is caught if one fails, or takes ten times as long as without it.
 Exit code 1 if less than 90 of 100 are caught.
 """
 
@@ -36,6 +37,11 @@ GOAL = 0.9
 SLACK_FACTOR = 10.0
 LEAST_LIMIT_S = 120.0
 """A mutant is caught by time after so many times what its tests take, or this."""
+
+FOLDER_LIMIT_S = 900.0
+"""Likewise for the tests of its folder and the golden reports, on a busy machine."""
+
+GOLDEN = "tests/test_golden.py"
 
 MODULES = (
     "corpora/needles",
@@ -153,16 +159,27 @@ def run_tests(copy: Path, tests: Sequence[str]) -> None:
     os._exit(int(pytest.main([*options, *tests])))  # threads of tests may be left
 
 
-def passes(path: Path, copy: Path, *, limit_s: float | None = None) -> bool:
+def folder_of(path: Path) -> Path:
+    """The folder of the tests of the module *path*, from the root."""
+    return Path("tests", *path.parent.parts[1:])
+
+
+def own_tests(path: Path, copy: Path) -> list[str]:
+    """The test files of the module *path*; all of its folder where it has none."""
+    folder = folder_of(path)
+    return list(
+        map(str, sorted((copy / folder).glob(f"test_{path.stem}*")) or [folder])
+    )
+
+
+def passes(copy: Path, tests: Sequence[str], *, limit_s: float | None = None) -> bool:
     """
-    Whether the tests of the module *path* pass in the *copy* of the project.
+    Whether *tests* pass in the *copy* of the project.
 
     Raises:
         TimeoutError: If they are not through after the limit.
     """
-    folder = Path("tests", *path.parent.parts[1:])
-    tests = sorted((copy / folder).glob(f"test_{path.stem}*")) or [folder]
-    child = FORKS.Process(target=run_tests, args=(copy, list(map(str, tests))))
+    child = FORKS.Process(target=run_tests, args=(copy, tests))
     child.start()
     child.join(limit_s)
     if child.exitcode is None:
@@ -177,7 +194,10 @@ def outcome(mutant: Mutant, copies: "queue.Queue[Path]", limit_s: float) -> str:
     copy = copies.get()
     try:
         (copy / mutant.path).write_text(mutant.after, encoding="utf-8")
-        survived = passes(mutant.path, copy, limit_s=limit_s)
+        own, every = tests_of(mutant.path, copy)
+        survived = passes(copy, own, limit_s=limit_s) and passes(
+            copy, every, limit_s=FOLDER_LIMIT_S
+        )
     except TimeoutError:
         return "late"
     finally:
@@ -213,7 +233,7 @@ def main() -> int:
             copies.put(copy)
         for path in sorted({mutant.path for mutant in chosen}):
             began = time.monotonic()
-            if not passes(path, copy):
+            if not passes(copy, tests_of(path, copy)[0]):
                 sys.exit(f"the tests of {path} fail without any change")
             spent_s = time.monotonic() - began
             limits[path] = max(LEAST_LIMIT_S, SLACK_FACTOR * spent_s)
