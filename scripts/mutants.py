@@ -159,17 +159,12 @@ def run_tests(copy: Path, tests: Sequence[str]) -> None:
     os._exit(int(pytest.main([*options, *tests])))  # threads of tests may be left
 
 
-def folder_of(path: Path) -> Path:
-    """The folder of the tests of the module *path*, from the root."""
-    return Path("tests", *path.parent.parts[1:])
-
-
-def own_tests(path: Path, copy: Path) -> list[str]:
-    """The test files of the module *path*; all of its folder where it has none."""
-    folder = folder_of(path)
-    return list(
-        map(str, sorted((copy / folder).glob(f"test_{path.stem}*")) or [folder])
-    )
+def tests_of(path: Path, copy: Path) -> tuple[list[str], list[str]]:
+    """The test files of the module *path*, and those of its folder with the golden."""
+    folder = copy / "tests" / Path(*path.parent.parts[1:])
+    every = sorted(map(str, folder.glob("test_*.py")))
+    own = sorted(map(str, folder.glob(f"test_{path.stem}*")))
+    return own or every, [*every, GOLDEN]
 
 
 def passes(copy: Path, tests: Sequence[str], *, limit_s: float | None = None) -> bool:
