@@ -227,8 +227,8 @@ def main() -> int:
             shutil.copytree(ROOT, copy, ignore=shutil.ignore_patterns(".*"))
             copies.put(copy)
         for path in sorted({mutant.path for mutant in chosen}):
-            own, every = tests_of(path, copy)
-            if not passes(copy, every):
+            own, neighbours = tests_of(path, copy)
+            if not passes(copy, neighbours):
                 sys.exit(f"the tests of {path} fail without any change")
             began = time.monotonic()
             passes(copy, own)
