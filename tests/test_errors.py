@@ -51,6 +51,10 @@ def test_each_refusal_has_a_sentence_and_a_hint(number):
     assert refused.hint == hint_for(OSError(number, "words"))
 
 
+def test_who_has_no_right_is_sent_to_the_owner():
+    assert "ask its owner" in hint_for(PermissionError(errno.EACCES, "words"))
+
+
 def wrapped(cause):
     """What a library raises from *cause*."""
     outer = ImportError("please read this")

@@ -1,6 +1,7 @@
 """Run folders: one file per cell and probe, each written whole or not at all."""
 
 import contextlib
+import errno
 import os
 import re
 import zlib
@@ -11,7 +12,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from codeneedle.errors import BadInput, FolderUnusable, did_you_mean
+from codeneedle.errors import BadInput, FolderUnusable, SystemRefuses, did_you_mean
 from codeneedle.grid import Pair
 from codeneedle.records.comparability import (
     identity,
@@ -85,6 +86,7 @@ def find_runs(root: Path, name: str) -> list["Store"]:
 
     Raises:
         BadInput: If nothing in *root* has that name.
+        SystemRefuses: If a folder of that name must not be read.
     """
     known = {
         f"{path.parent.parent.name}/{path.parent.name}": Store(path.parent)
@@ -94,6 +96,10 @@ def find_runs(root: Path, name: str) -> list["Store"]:
     exact = [run for run in known if wanted in {run, run.split("/")[0]}]
     matching = exact or [run for run in known if run.startswith(wanted)]
     if not matching or not wanted:
+        for folder in root.glob("*/*"):
+            is_meant = wanted and "/".join(folder.parts[-2:]).startswith(wanted)
+            if is_meant and not os.access(folder, os.R_OK | os.X_OK):
+                raise SystemRefuses(number=errno.EACCES, file=str(folder))
         raise BadInput(
             source=f"{root}{os.sep}",
             reason=f"there is no sweep called '{name}' in it",

@@ -12,7 +12,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from made_records import made_record, made_round, made_setup
 
-from codeneedle.errors import BadInput, FolderUnusable
+from codeneedle.errors import BadInput, FolderUnusable, SystemRefuses
 from codeneedle.grid import Pair
 from codeneedle.probes.recall.record import Recall
 from codeneedle.records import store as stores
@@ -406,6 +406,17 @@ def test_a_name_finds_its_runs_newest_first(tmp_path):
     assert ["new", "old"] == found("random-bodies")
     assert ["m", "new", "old"] == found("random")
     assert ["m"] == found("random-bodies-mini/m")
+
+
+@pytest.mark.parametrize("name", ["tiny", "tiny/mo"])
+def test_a_run_that_must_not_be_read_is_not_called_unknown(tmp_path, monkeypatch, name):
+    (tmp_path / "tiny" / "model").mkdir(parents=True)
+    monkeypatch.setattr(os, "access", lambda *_: False)  # root has every right
+
+    with pytest.raises(SystemRefuses, match="Permission denied") as refused:
+        find_runs(tmp_path, name)
+
+    assert "ask its owner" in refused.value.hint
 
 
 def test_an_unknown_name_is_answered_with_the_nearest(tmp_path):
