@@ -285,14 +285,17 @@ def test_lengths_and_depths_that_are_added_cost_their_texts_alone(folder):
 
 @pytest.mark.real
 @pytest.mark.parametrize(
-    ("options", "key"),
+    ("command", "options", "key"),
     [
-        (("--depths", "128", "--repetitions", "2"), "throughput repetitions"),
-        (("--seed", "7"), "seed"),
+        ("sweep", ("--depths", "128", "--repetitions", "2"), "throughput repetitions"),
+        ("sweep", ("--seed", "7"), "seed"),
+        ("plan", ("--seed", "7"), "seed"),
     ],
 )
-def test_what_cannot_be_added_is_refused_and_what_can_is_named(growing, options, key):
-    told = called(growing, "sweep", RUN, *options)
+def test_what_cannot_be_added_is_refused_and_what_can_is_named(
+    growing, command, options, key
+):
+    told = called(growing, command, RUN, *options)
 
     assert 2 == told.returncode
     assert f"a run with another {key}" in told.stderr
