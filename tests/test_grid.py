@@ -7,6 +7,7 @@ from codeneedle.grid import (
     BITS_PER_ELEMENT,
     DEFAULT_TYPES,
     Pair,
+    bits,
     by_precision,
     most_precise,
     shuffled,
@@ -51,6 +52,10 @@ def test_a_type_of_mlx_takes_half_a_bit_for_scale_and_bias():
     bits = {int(name[2:]): at for name, at in BITS_PER_ELEMENT.items() if "kv" in name}
 
     assert {each: each + 0.5 for each in (8, 6, 5, 4, 3, 2)} == bits
+
+
+def test_types_of_other_engines_have_16_bits_at_most():
+    assert [16.0, 16.0, None] == [bits(name) for name in ("auto", "x16", "x17")]
 
 
 @pytest.mark.parametrize(

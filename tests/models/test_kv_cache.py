@@ -152,6 +152,18 @@ def test_of_so_many_layers_one_has_no_window(architecture, period):
     assert 2 * 64 * 4 * cells == kv_bytes(found, F16, 16_384)
 
 
+@pytest.mark.parametrize(
+    ("architecture", "window"), [("llama4", 8192), ("smallthinker", 4096)]
+)
+def test_of_twelve_layers_with_a_window_of_their_own_three_have_none(
+    architecture, window
+):
+    cells = 3 * 16_384 + 9 * (window + 512)
+
+    expected = 2 * 64 * 4 * cells
+    assert expected == kv_bytes(windowed(architecture, layers=12), F16, 16_384)
+
+
 def test_latent_attention_keeps_k_alone_and_wants_equal_types():
     """DeepSeek's K and V are one; llama.cpp refuses two types for them."""
     found = replace(weights(), architecture="deepseek2", is_mla=True)

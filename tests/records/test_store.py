@@ -171,6 +171,7 @@ def test_no_name_leads_out_of_the_root(tmp_path, name):
 def test_a_name_of_300_letters_is_refused_before_the_system_does(tmp_path):
     with pytest.raises(ValueError, match="a name has 300 letters: 'nnnnnnnnnnnnnnnn"):
         run_folder(tmp_path, corpus="c", model="n" * 300)
+    assert run_folder(tmp_path, corpus="c", model="n" * 200)
 
 
 def test_records_without_a_setup_are_not_adopted(store):

@@ -21,13 +21,14 @@ from made_losses import (
 from made_plans import CORPUS, made_world, planned
 from made_records import made_forced, made_record, made_setup, sized
 
-from codeneedle.errors import CellError
+from codeneedle.errors import BadInput, CellError
 from codeneedle.grid import Pair
 from codeneedle.probes.recall.record import Recall, recall_of
 from codeneedle.probes.recall.settings import Ask, RecallSettings
 from codeneedle.records.record import Phases, Run, Status, as_json
 from codeneedle.sweep.decide import (
     decide,
+    deciding,
     finalists,
     further,
     settled,
@@ -35,7 +36,9 @@ from codeneedle.sweep.decide import (
     time_s,
 )
 from codeneedle.sweep.prepare import prepare
+from codeneedle.sweep.request import Execution, Request
 from codeneedle.sweep.runner import CellStarted, Runner
+from codeneedle.sweep.workers import Share
 from codeneedle.verdict.judge import Limits, judge
 
 WHOLE, GOOD, BAD = Pair("f16", "f16"), Pair("q8_0", "q8_0"), Pair("q4_0", "q4_0")
@@ -456,3 +459,11 @@ def test_divergence_and_copies_are_compared_by_their_limits():
     found = finalists(replace(run, records=(*run.records, *copies)), Limits())
 
     assert [reference, "q4_0/q4_0", "q8_0/q8_0"] == list(map(str, found))
+
+
+def test_a_share_of_a_grid_cannot_decide():
+    request = Request(decide=True)
+
+    assert ("divergence", "recall") == deciding(request, Execution()).probes
+    with pytest.raises(BadInput, match="a share of the grid cannot choose"):
+        deciding(request, Execution(shard=Share(number=1, of=2)))

@@ -78,6 +78,8 @@ SEEN = {
             "old man: 316. old man: 316. old man: 316. old man: 31",
             "repetition",
         ),
+        (CODE, f"one two three four five six{' go' * 8}", "repetition"),
+        (CODE, f"one two three four five six seven eight nine{' go' * 8}", "wrong"),
         (CODE, SEEN["Llama, 192K"], "salad"),
         (CODE, SEEN["Qwen, 128K"], "salad"),
         (CODE, "||<>##//--..~~&&", "salad"),

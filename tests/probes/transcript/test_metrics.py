@@ -50,6 +50,16 @@ def test_classes_of_tokens_have_metrics_of_their_own():
     names = {metric.name for metric in PROBE.metrics_of(run.setup)}
     assert "transcript-right@tool" in names
     assert "transcript-logp@code" not in names
+    shown = {metric.name for metric in PROBE.metrics_of(run.setup) if metric.in_table}
+    assert {"transcript-right", "transcript-logp@tool"} <= shown
+    assert "transcript-right@tool" not in shown
+
+
+def test_a_model_that_answered_no_turn_has_nothing_to_lose():
+    run = transcript_run({"bf16/bf16": steady})
+    (loss, *_) = (m.loss for m in PROBE.metrics_of(run.setup) if m.loss)
+
+    assert 0 == loss.able(transcript_record("bf16/bf16", []), run.setup)
 
 
 def test_first_choices_are_counted_until_the_first_that_is_none():
