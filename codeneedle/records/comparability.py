@@ -54,9 +54,10 @@ class OtherSetup(RequestError):  # noqa: N818 - named after the fact
     """
 
     def __init__(self, *, folder: Path, key: str, stored: str, wanted: str) -> None:
+        name = key.replace("_", " ")
         super().__init__(
-            f"{folder} holds a run with another {key}: {stored}, now {wanted}",
-            hint=f"Go on with the former {key}: {sweep_command(folder)}. Or "
+            f"{folder} holds a run with another {name}: {stored}, now {wanted}",
+            hint=f"Go on with the former {name}: {sweep_command(folder)}. Or "
             "choose another folder with --out, or move that one away.",
         )
         self.key = key
@@ -140,7 +141,7 @@ def differences(ours: Setup, theirs: Setup) -> Iterator[tuple[str, str, str]]:
         difference = _first_difference({name: facts[name]}, {name: others[name]})
         if difference is not None:
             path, was, now = difference
-            yield path.replace("_", " "), repr(was), repr(now)
+            yield path, repr(was), repr(now)
     if arguments != now_given:
         was, now = (shlex.join(given) or "none" for given in (arguments, now_given))
         yield "list of arguments after '--'", was, now
@@ -148,8 +149,7 @@ def differences(ours: Setup, theirs: Setup) -> Iterator[tuple[str, str, str]]:
         before, after = ours.probes[probe], theirs.probes[probe]
         for key in sorted(before.keys() | after.keys()):
             if before.get(key) != after.get(key):
-                path = f"{probe} {key}".replace("_", " ")
-                yield path, repr(before.get(key)), repr(after.get(key))
+                yield f"{probe} {key}", repr(before.get(key)), repr(after.get(key))
 
 
 def _compared(setup: Setup) -> Json:

@@ -37,7 +37,7 @@ POINTS = {
     "draw a picture": "codeneedle.report.heatmap:paint",
     # what is replaced
     "class of a child": "codeneedle.system.processes:Child",
-    "time of day": "codeneedle.system.processes:now",
+    "time of day": "codeneedle.system.machine:now",
     "grace periods of a child": "codeneedle.system.processes:GRACES_S",
     "serve": "codeneedle.engines.llama_cpp.engine:serving",
     "memory of counting": "codeneedle.engines.llama_cpp.engine:COUNT_MEMORY_BYTES",
