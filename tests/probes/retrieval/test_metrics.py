@@ -197,7 +197,9 @@ def test_reading_is_a_speed_without_the_tokens_that_were_kept():
     times = (replace(text, prompt_ms=each) for each in (500.0, 0.0))
     record = retrieval_record("f16/f16", times)
 
-    assert [2048.0] == values(BY_NAME["reading"], record)
+    reading = BY_NAME["reading"]
+    assert [2048.0] == values(reading, record)
+    assert ((0, None), True) == (reading.bounds, reading.is_prompt_speed)
 
 
 def test_texts_that_a_pair_was_not_asked_are_missing_and_not_nothing():

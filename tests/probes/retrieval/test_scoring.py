@@ -112,9 +112,11 @@ def test_every_answer_is_of_one_kind(asked, reply, mode):
 
 def test_an_intrusion_is_named_with_its_distances():
     score = score_answer(CODE, "It is 90333.")
+    of_lines = score_answer(LEDGER, "\n".join(RECORDS[1:]))
 
     assert ("Oslo", 0.25) == (score.decoy, score.away)
     assert 4 == score.edits
+    assert ("record 2", 0.25) == (of_lines.decoy, of_lines.away)
 
 
 def test_a_near_miss_has_its_edit_distance():
