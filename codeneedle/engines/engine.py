@@ -24,6 +24,7 @@ from codeneedle.engines.messages import (
     Reply,
     TokenPiece,
 )
+from codeneedle.engines.survey import Survey
 from codeneedle.engines.tools import DivergenceTool, SpeedTool
 from codeneedle.errors import BadInput, CellError, ToolFailed, ToolMissing
 from codeneedle.grid import DEFAULT_TYPES, Pair
@@ -519,6 +520,29 @@ class Engine(ABC):
 
     def preflight(self, pair: Pair, *, log: Path) -> Trouble | None:  # noqa: ARG002 - likewise
         """What a server of *pair* would do instead of fast attention, if anything."""
+        return None
+
+    def survey(
+        self,
+        pairs: Sequence[Pair],  # noqa: ARG002 - for those that can answer
+        *,
+        context: int,  # noqa: ARG002 - likewise
+        log: Path,  # noqa: ARG002 - likewise
+    ) -> Survey | None:
+        """
+        Where attention would run for *pairs* and what memory they take.
+
+        Answered before the first cell, without loading the weights. A survey that
+        fails says why in `Survey.unknown`; it raises nothing.
+
+        Args:
+            pairs: Pairs of the grid.
+            context: Context size, in tokens.
+            log: Log of the programs that answer.
+
+        Returns:
+            None if the engine has no way to answer.
+        """
         return None
 
     def divergence_tool(self) -> DivergenceTool:

@@ -38,6 +38,19 @@ SCHEMA = 1
 """Version of the layout of all stored files; files of another one are refused."""
 
 
+class Attention(StrEnum):
+    """Where the attention of a cell ran, or would run."""
+
+    KERNEL = "kernel"
+    """A fast kernel of the backend for this pair."""
+
+    CPU = "cpu"
+    """The CPU: the backend has no kernel for this pair."""
+
+    CONVERTED = "converted"
+    """A kernel for f16, to which the backend converts K and V at each step."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KvBuffer:
     """
