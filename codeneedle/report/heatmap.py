@@ -380,7 +380,11 @@ def _paint_types(axes: Axes, picture: Picture) -> None:
 
 def paint_scale(bar: Axes, scale: Scale | LossScale, caption: str) -> None:
     """Ticks and *caption* of the colour scale *bar*, which goes from 0 to 1."""
-    ticks = _loss_ticks(scale) if isinstance(scale, LossScale) else _ticks(scale)
+    ticks = (
+        loss_ticks(scale.limit, scale.high)
+        if isinstance(scale, LossScale)
+        else _ticks(scale)
+    )
     places = [scale.place(tick) for tick in ticks]
     bar.set_yticks(places, [f"{tick:z.4g}" for tick in ticks])
     bar.tick_params(length=3, color=QUIET, labelcolor=INK, labelsize=NOTE_POINTS)
@@ -401,13 +405,13 @@ def _ticks(scale: Scale) -> list[float]:
     return [scale.low, *kept, scale.high]
 
 
-def _loss_ticks(scale: LossScale) -> list[float]:
-    """No loss, the limit, and 2, 5, 10, 20, ... times it."""
+def loss_ticks(limit: float, high: float) -> list[float]:
+    """No loss, the *limit*, and 2, 5, 10, 20, ... times it, up to *high*."""
     times = (step * 10**power for power in range(4) for step in (2, 5, 10))
     beyond = itertools.takewhile(
-        lambda at: at <= scale.high, (scale.limit * each for each in times)
+        lambda at: at <= high, (limit * each for each in times)
     )
-    return [0.0, scale.limit, *beyond]
+    return [0.0, limit, *beyond]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
