@@ -92,10 +92,13 @@ def conditions(run: Run) -> tuple[str, str]:
     """What *run* was measured on, in two lines."""
     setup = run.setup
     asked = (phrase for probe in PROBES.values() for phrase in probe.asks(setup))
+    corpus = setup.corpus
+    cut = f" ({corpus.functions} of {corpus.functions_before} functions)"
+    sent = f"{corpus.name}{cut if corpus.is_trimmed else ''}"
     what = [plural(setup.context, "token"), *asked]
     engine = " ".join(engine_line(setup.engine, setup.llama))
     return (
-        visible(f"{setup.weights.name} on {setup.corpus.name}, {', '.join(what)}"),
+        visible(f"{setup.weights.name} on {sent}, {', '.join(what)}"),
         visible(f"{engine}, {_device(setup.machine)}, {dates(run)}"),
     )
 

@@ -117,7 +117,9 @@ def test_the_first_grid_is_the_loss_and_nats_are_shown_on_demand() -> None:
 def test_conditions_take_two_lines() -> None:
     *_, first, second = shown(RUN).rstrip().splitlines()
 
-    assert first.startswith("made-model on random-bodies, 12,288 tokens, 5 lines of 16")
+    assert first.startswith(
+        "made-model on random-bodies (16 of 200 functions), 12,288 tokens, "
+    )
     assert second.startswith("llama.cpp b11434-abcdef0, Xeon, 2025-11-20")
 
 
