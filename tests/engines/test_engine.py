@@ -79,8 +79,7 @@ def test_a_server_that_is_not_ours_tells_nothing():
 
     assert Effective() == served.effective()
     assert () == served.verify(CellSpec(PAIR, 512))
-    assert (None, None, None) == (
-        served.fallback(),
+    assert (None, None) == (
         served.peak_rss_bytes(),
         served.device_bytes(),
     )

@@ -287,7 +287,6 @@ class _ReuseAsker(Asker):
         for way in Way:
             self.context.step(number, of, f"{needle.name}: {way}")
             answers.append(self._answer(way, needle, turn, other))
-        self.context.observe_fallback(self.served)
         return ReuseQuestion(
             function=needle.name,
             before=before.name,

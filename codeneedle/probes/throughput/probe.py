@@ -32,6 +32,7 @@ from codeneedle.probes.throughput.record import (
     throughput_of,
 )
 from codeneedle.records.record import (
+    Attention,
     CellRecord,
     Json,
     Length,
@@ -269,7 +270,11 @@ class ThroughputProbe(Probe):
 
 def _compared(measured: Mapping[Pair, CellRecord]) -> tuple[str, ...]:
     """Remarks on the pairs that have numbers."""
-    records = {pair: record for pair, record in measured.items() if record.has_numbers}
+    records = {
+        pair: record
+        for pair, record in measured.items()
+        if record.has_numbers and record.has_usual_speed
+    }
     if not records:
         return ()
     reference = most_precise(records)
@@ -289,13 +294,16 @@ def _compared(measured: Mapping[Pair, CellRecord]) -> tuple[str, ...]:
 
 
 def _not_compared(record: CellRecord) -> str:
-    """The writing speed of a cell that fell back; empty for others."""
+    """The writing speed of a cell without a kernel; empty for others."""
     stored = throughput_of(record).speeds if record.observation else ()
     deepest = next((at for at in reversed(stored) if at.tg), None)
-    if record.has_numbers or deepest is None:
+    if record.has_usual_speed or deepest is None:
         return ""
+    where = "converted to f16"
+    if record.attention is Attention.CPU:
+        where = "attention on the CPU"
     return (
-        f"not compared, {record.status.value}: {record.pair} writes "
+        f"not compared, {where}: {record.pair} writes "
         f"{fmean(deepest.tg):,.1f} tokens/s at depth {deepest.depth:,}"
     )
 

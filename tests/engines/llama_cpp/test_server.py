@@ -177,7 +177,6 @@ def real_launch(llama_server, nano):
 @pytest.mark.real
 def test_the_real_server_runs_what_was_asked_for(real_launch, tmp_path):
     with serving(real_launch, log=tmp_path / "log") as served:
-        fell_back = served.fallback()
         effective = served.effective()
         assert () == served.verify(CellSpec(PAIR, 1000))
         port = int(served.command[served.command.index("--port") + 1])
