@@ -10,7 +10,7 @@ import pandas as pd
 
 from codeneedle.document import Document, Facts, Heading, Lines, Table
 from codeneedle.errors import BadInput, NothingToShow
-from codeneedle.grid import Pair, most_precise, most_precise_first
+from codeneedle.grid import Pair, most_precise_first, reference_among
 from codeneedle.probes.frames import OTHER_DEVICE, of_probe, standard_error
 from codeneedle.probes.throughput.metrics import LABELS, crossover, mean_speeds
 from codeneedle.probes.throughput.record import NAME, conditions_of, throughput_of
@@ -80,8 +80,8 @@ def speed_table(run: Run, test: str) -> SpeedTable:
             hint=f"Others: codeneedle grid {visible(run.name)} --metric METRIC",
         )
     records = {record.pair: record for record in of_probe(run, NAME).records}
-    finished = [pair for pair, record in records.items() if mean_speeds(record, test)]
-    reference = most_precise(finished) if finished else None
+    finished = [record for record in records.values() if mean_speeds(record, test)]
+    reference = reference_among(finished)
     first = records[reference] if reference else None
     rows = [
         row

@@ -7,7 +7,7 @@ from typing import TypeVar
 
 import numpy as np
 
-from codeneedle.grid import Pair, most_precise
+from codeneedle.grid import Pair, reference_among
 from codeneedle.probes import answers_by_length
 from codeneedle.probes.answers import Answer
 from codeneedle.records.record import Run
@@ -92,9 +92,10 @@ def factors(run: Run) -> dict[str, tuple[Factor, ...]]:
     shown may have one. A factor with a single level is not tested.
     """
     by_pair = answers_by_length(run)
-    if not by_pair:
+    chosen = reference_among(r for r in run.records if r.pair in by_pair)
+    if chosen is None:
         return {}
-    reference = by_pair[most_precise(by_pair)]
+    reference = by_pair[chosen]
     tested = []
     for task in dict.fromkeys(answer.task for answer in reference):
         answers = [answer for answer in reference if answer.task == task]

@@ -508,7 +508,8 @@ def _comparisons(run: Run) -> list[_Comparison]:
                 records=records,
                 units=units,
                 reference=frames.chosen_reference(
-                    units, [metric.against(records[pair]) for pair in units]
+                    [records[pair] for pair in units],
+                    [metric.against(records[pair]) for pair in units],
                 ),
             )
             for again in of_probe.again:

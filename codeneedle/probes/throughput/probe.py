@@ -12,7 +12,7 @@ from msgspec import Meta, Struct
 from codeneedle.engines.engine import Ability
 from codeneedle.engines.tools import Speeds, SpeedTask, SpeedTool
 from codeneedle.errors import BadInput, CellError
-from codeneedle.grid import Pair, most_precise, most_precise_first
+from codeneedle.grid import Pair, most_precise_first, reference_among
 from codeneedle.probes.metrics import METRICS as OF_CELL
 from codeneedle.probes.metrics import Metric
 from codeneedle.probes.probe import Outlook, Probe, ProbeContext, RunContext, Work
@@ -270,9 +270,9 @@ class ThroughputProbe(Probe):
 def _compared(measured: Mapping[Pair, CellRecord]) -> tuple[str, ...]:
     """Remarks on the pairs that have numbers."""
     records = {pair: record for pair, record in measured.items() if record.has_numbers}
-    if not records:
+    reference = reference_among(records.values())
+    if reference is None:
         return ()
-    reference = most_precise(records)
     remarks: dict[str, list[Pair]] = defaultdict(list)
     for pair in most_precise_first(records):
         depths = crossover(records[pair], records[reference])
