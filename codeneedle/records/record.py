@@ -310,8 +310,8 @@ class CellRecord:
         return self.effective.attention
 
     @property
-    def has_usual_speed(self) -> bool:
-        """Whether its speed may be ranked: attention ran in a kernel, or is unknown."""
+    def in_kernel(self) -> bool:
+        """Whether attention ran in a kernel, as far as is known: speeds are ranked."""
         return self.attention in {None, Attention.KERNEL}
 
     @property

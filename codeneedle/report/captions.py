@@ -229,15 +229,17 @@ _ATTENTION_PHRASES = {
 
 def attention_entries(cells: Cells) -> Iterator[tuple[str, str]]:
     """An entry for each mark of `value_text`, with its pairs and what tells."""
-    marked = pairs_by((cell.attention, cell.pair) for cell in cells if cell.is_marked)
+    elsewhere = [cell for cell in cells if not cell.in_kernel]
+    marked = pairs_by((cell.attention, cell.pair) for cell in elsewhere)
     for attention, pairs in marked.items():
-        if attention:
-            evidence = next(c.evidence for c in cells if c.pair == pairs[0])
-            phrase = f"{_ATTENTION_PHRASES[attention]} {named_pairs(pairs)}"
-            why = f" ({visible(evidence)})" if evidence else ""
-            slow = any(not c.is_ranked for c in cells if c.pair in pairs)
-            ranked = "; such speeds are compared with none" if slow else ""
-            yield attention_mark(attention), f"{phrase}{why}{ranked}"
+        if attention is None:
+            continue
+        of_mark = [cell for cell in elsewhere if cell.attention is attention]
+        evidence = f" ({visible(of_mark[0].evidence)})" if of_mark[0].evidence else ""
+        phrase = f"{_ATTENTION_PHRASES[attention]} {named_pairs(pairs)}{evidence}"
+        if not all(cell.is_ranked for cell in of_mark):
+            phrase += "; such speeds are compared with none"
+        yield attention_mark(attention), phrase
 
 
 def described(metric: Metric) -> str:

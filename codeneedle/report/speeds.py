@@ -10,7 +10,7 @@ import pandas as pd
 
 from codeneedle.document import Document, Facts, Heading, Lines, Table
 from codeneedle.errors import BadInput, NothingToShow
-from codeneedle.grid import Pair, most_precise, most_precise_first
+from codeneedle.grid import Pair, most_precise_first, reference_among
 from codeneedle.probes.frames import OTHER_DEVICE, of_probe, standard_error
 from codeneedle.probes.throughput.metrics import LABELS, crossover, mean_speeds
 from codeneedle.probes.throughput.record import NAME, conditions_of, throughput_of
@@ -39,8 +39,8 @@ class SpeedTable:
         test: ``tg``, writing, or ``pp``, prompt reading.
         frame: `COLUMNS`, a row for each pair and depth. Speeds and their standard
             errors are in tokens/s, NaN where there is none; ``ratio`` is that to the
-            reference at this depth. Cells whose attention ran in no kernel, and those of
-            another device, keep their speed and are not ``compared``.
+            reference at this depth. Cells without a kernel, and those of another
+            device, keep their speed and are not ``compared``.
         reference: The most precise pair that is compared; None if there is none.
         crossed: From or until which depth each compared pair is faster.
     """
@@ -84,11 +84,11 @@ def speed_table(run: Run, test: str) -> SpeedTable:
         )
     records = {record.pair: record for record in of_probe(run, NAME).records}
     finished = [
-        pair
-        for pair, record in records.items()
-        if mean_speeds(record, test) and record.has_usual_speed
+        record
+        for record in records.values()
+        if mean_speeds(record, test) and record.in_kernel
     ]
-    reference = most_precise(finished) if finished else None
+    reference = reference_among(finished)
     first = records[reference] if reference else None
     rows = [
         row
@@ -111,7 +111,7 @@ def speed_table(run: Run, test: str) -> SpeedTable:
 
 def _is_compared(record: CellRecord, reference: CellRecord | None) -> bool:
     is_here = reference is not None and record.device == reference.device
-    return record.has_numbers and record.has_usual_speed and is_here
+    return record.has_numbers and record.in_kernel and is_here
 
 
 def _rows(
@@ -130,7 +130,7 @@ def _rows(
         status, reason = record.status.value, record.reason
         if at and at.gap:
             status, reason = at.status, at.gap
-        elif not record.has_usual_speed:
+        elif not record.in_kernel:
             reason = record.effective.attention_evidence
         elif record.has_numbers and not compared:
             reason = OTHER_DEVICE

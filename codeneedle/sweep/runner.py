@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from queue import SimpleQueue
 
 from codeneedle.errors import CellError, CodeneedleError, FolderUnusable
-from codeneedle.grid import Pair, most_precise
+from codeneedle.grid import Pair, most_precise, reference_among
 from codeneedle.models.weights import refuse_replaced
 from codeneedle.probes.probe import Probe, ProbeContext, RunContext, Step
 from codeneedle.records.record import AGAIN, CellRecord, Json, Run, Status
@@ -98,9 +98,10 @@ def once_more(
     if the probe repeats none, or there is nothing to compare.
     """
     finished = finished_of(probe, pairs, store)
-    if not probe.repeats or len(finished) < 2:  # noqa: PLR2004 - a reference and another
+    reference = reference_among(finished.values())
+    is_alone = len(finished) < 2  # noqa: PLR2004 - a reference and another
+    if not probe.repeats or reference is None or is_alone:
         return None
-    reference = most_precise(finished)
     return replace(probe, name=f"{probe.name}{AGAIN}", repeats=False), reference
 
 

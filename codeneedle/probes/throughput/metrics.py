@@ -47,7 +47,7 @@ def crossover(record: CellRecord, reference: CellRecord, test: str = "tg") -> st
         BadRecord: If one of them has another layout.
     """
     both = (record, reference)
-    if any(map(is_measured_once, both)) or not all(r.has_usual_speed for r in both):
+    if any(map(is_measured_once, both)) or not all(r.in_kernel for r in both):
         return ""
     speeds, others = mean_speeds(record, test), mean_speeds(reference, test)
     points = [

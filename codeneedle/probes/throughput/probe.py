@@ -12,7 +12,7 @@ from msgspec import Meta, Struct
 from codeneedle.engines.engine import Ability
 from codeneedle.engines.tools import Speeds, SpeedTask, SpeedTool
 from codeneedle.errors import BadInput, CellError
-from codeneedle.grid import Pair, most_precise, most_precise_first
+from codeneedle.grid import Pair, most_precise_first, reference_among
 from codeneedle.probes.metrics import METRICS as OF_CELL
 from codeneedle.probes.metrics import Metric
 from codeneedle.probes.probe import Outlook, Probe, ProbeContext, RunContext, Work
@@ -273,11 +273,11 @@ def _compared(measured: Mapping[Pair, CellRecord]) -> tuple[str, ...]:
     records = {
         pair: record
         for pair, record in measured.items()
-        if record.has_numbers and record.has_usual_speed
+        if record.has_numbers and record.in_kernel
     }
-    if not records:
+    reference = reference_among(records.values())
+    if reference is None:
         return ()
-    reference = most_precise(records)
     remarks: dict[str, list[Pair]] = defaultdict(list)
     for pair in most_precise_first(records):
         depths = crossover(records[pair], records[reference])
@@ -297,7 +297,7 @@ def _not_compared(record: CellRecord) -> str:
     """The writing speed of a cell without a kernel; empty for others."""
     stored = throughput_of(record).speeds if record.observation else ()
     deepest = next((at for at in reversed(stored) if at.tg), None)
-    if record.has_usual_speed or deepest is None:
+    if record.in_kernel or deepest is None:
         return ""
     where = "converted to f16"
     if record.attention is Attention.CPU:

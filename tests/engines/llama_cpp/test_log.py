@@ -20,7 +20,7 @@ from codeneedle.engines.llama_cpp.log import (
     trouble,
 )
 from codeneedle.grid import Pair
-from codeneedle.records.record import Effective, KvBuffer, Status
+from codeneedle.records.record import Attention, Effective, KvBuffer, Status
 
 LOGS = Path(__file__).parents[2] / "helpers" / "logs"
 
