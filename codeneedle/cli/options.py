@@ -100,6 +100,19 @@ def context_list(name: str, text: str) -> tuple[int, ...]:
     return contexts
 
 
+def picture_forms(name: str, text: str) -> tuple[str, ...]:
+    """Distinct forms of a picture: ``png,pdf``."""
+    forms = tuple(dict.fromkeys(words(name, text)))
+    for form in forms:
+        if form not in PICTURE_FORMS:
+            raise UnknownName(kind=f"value of {name}", name=form, known=PICTURE_FORMS)
+    return forms
+
+
+PICTURE_FORMS = ("png", "svg", "pdf")
+"""Endings of the pictures that can be drawn."""
+
+
 def _share(_name: str, text: str) -> Any:
     from codeneedle.sweep.workers import Share
 
@@ -320,6 +333,9 @@ ServerOption = Annotated[
         "The llama-server to use.",
         "LLAMA_SERVER, PATH, or the one that 'codeneedle llama' built",
     ),
+]
+PictureFormsOption = Annotated[
+    str, option("--form", "FORM,...", picture_forms, "Of the files: png, svg, pdf.")
 ]
 DifferenceOption = Annotated[
     bool,

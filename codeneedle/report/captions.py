@@ -88,6 +88,24 @@ def facts(run: Run) -> tuple[tuple[str, str], ...]:
     return tuple((word, visible(phrase)) for word, phrase in lines)
 
 
+def conditions(run: Run) -> tuple[str, str]:
+    """What *run* was measured on, in two lines."""
+    setup = run.setup
+    asked = (phrase for probe in PROBES.values() for phrase in probe.asks(setup))
+    what = [plural(setup.context, "token"), *asked]
+    engine = " ".join(engine_line(setup.engine, setup.llama))
+    return (
+        visible(f"{setup.weights.name} on {setup.corpus.name}, {', '.join(what)}"),
+        visible(f"{engine}, {_device(setup.machine)}, {dates(run)}"),
+    )
+
+
+def _device(machine: str) -> str:
+    """The accelerators of a machine, or else its processor."""
+    processor, _, devices = machine.partition("; ")
+    return devices or processor.partition(", ")[0]
+
+
 def engine_line(name: str, version: str) -> tuple[str, str]:
     """The name of an engine and its version, which may begin with that name."""
     return name, version.removeprefix(f"{name} ")
@@ -267,7 +285,7 @@ def legend_entries(
     setup: Setup, cells: Cells, metric: Metric, settled: Collection[Pair] = ()
 ) -> list[tuple[str, str]]:
     """Each mark and word in the grid, with its meaning; *settled* as `not_run`."""
-    entries = [*_reference_entries(cells, metric), *_failure_entries(cells)]
+    entries = [*_reference_entries(cells, metric), *failure_entries(cells)]
     entries += attention_entries(cells)
     finished = (cell for cell in cells if cell.status == Status.FINISHED)
     if not all(cell.has_value for cell in finished):
@@ -336,7 +354,7 @@ def reference_note(cells: Cells) -> str:
     return ""
 
 
-def _failure_entries(cells: Cells) -> Iterator[tuple[str, str]]:
+def failure_entries(cells: Cells) -> Iterator[tuple[str, str]]:
     """One entry per status and reason: the word, the pairs, and the reason."""
     failed = pairs_by(
         ((cell.status, cell.reason), cell.pair)

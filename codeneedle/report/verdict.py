@@ -8,7 +8,7 @@ from typing import Any
 from rich.text import Text
 
 from codeneedle.corpora.corpus import LIMIT
-from codeneedle.document import Block, Document, Facts, Heading, Lines, Table
+from codeneedle.document import Document, Facts, Heading, Lines, Table
 from codeneedle.grid import RUNS, Pair
 from codeneedle.models.kv_cache import padded
 from codeneedle.probes.metrics import LossKind, Metric
@@ -67,7 +67,7 @@ def verdicts(of_runs: Sequence[Verdict], spell_of: Callable[[str], Spell]) -> Do
     """
     for each in of_runs:
         yield Heading(f"{each.run.name}: verdict")
-        yield from _headline(each, spell_of(each.run.setup.engine))
+        yield headline_lines(each, spell_of(each.run.setup.engine))
         if each.compared:
             yield table(each, each.standings)
         yield Lines(sentences(each))
@@ -76,7 +76,7 @@ def verdicts(of_runs: Sequence[Verdict], spell_of: Callable[[str], Spell]) -> Do
 
 def brief(verdict: Verdict, spell: Spell) -> Document:
     """What to set and why, for the end of a sweep: the rows that matter."""
-    yield from _headline(verdict, spell)
+    yield headline_lines(verdict, spell)
     if verdict.compared:
         rows = front(verdict)
         yield table(verdict, rows)
@@ -90,13 +90,14 @@ def brief(verdict: Verdict, spell: Spell) -> Document:
 
 def conclusion(verdict: Verdict, spell: Spell) -> Document:
     """What to set and why, without a table."""
-    yield from _headline(verdict, spell)
+    yield headline_lines(verdict, spell)
     yield Lines(sentences(verdict))
 
 
-def _headline(verdict: Verdict, spell: Spell) -> Iterator[Block]:
+def headline_lines(verdict: Verdict, spell: Spell) -> Lines:
+    """The `headline`, its first line in green."""
     first, *rest = headline(verdict, spell)
-    yield Lines([Text(visible(first), "bold green"), *rest])
+    return Lines([Text(visible(first), "bold green"), *rest])
 
 
 # --- the first lines
@@ -473,9 +474,13 @@ def _meaning(verdict: Verdict, word: Word, metric: str) -> str:
     return f"{what} {how} {_amount(verdict, row, row.limit)}"
 
 
-def beyond_phrase(verdict: Verdict, metric: str) -> str:
-    """What is beyond the limit by one metric: ``K q4_1, q4_0``; ``none``; or pairs."""
-    has_rows = any(each.row(metric) for each in verdict.compared)
+def beyond_phrase(verdict: Verdict, metric: str = "") -> str:
+    """
+    What is beyond the limit: ``K q4_1, q4_0``; ``none``; or how many pairs.
+
+    By the *metric* of that name alone, or by all if empty.
+    """
+    has_rows = any(not metric or each.row(metric) for each in verdict.compared)
     if metric in verdict.silent or not has_rows:
         return ""
     types = [

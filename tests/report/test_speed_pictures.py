@@ -9,6 +9,7 @@ from matplotlib.text import Annotation
 
 from codeneedle.errors import NothingToShow
 from codeneedle.records.record import Attention, Effective
+from codeneedle.report.heatmap import Files
 from codeneedle.report.speed_pictures import draw_speeds, paint
 from codeneedle.report.speeds import speed_table
 
@@ -29,7 +30,7 @@ def test_each_k_type_has_its_curves(tmp_path: Path) -> None:
     assert [1.0, 1.0] in curves[0]
     assert [0.8, 1.2] in curves[1]
     assert not any(0.03 in curve for curve in curves[2])
-    png, svg = draw_speeds(RUN, "tg", folder=tmp_path)
+    png, svg = draw_speeds(RUN, "tg", Files(folder=tmp_path))
     assert ("depths-tg.png", "depths-tg.svg") == (png.name, svg.name)
     assert png.stat().st_size
     assert svg.stat().st_size
@@ -52,4 +53,4 @@ def test_the_scale_is_that_of_compared_cells_and_others_are_listed() -> None:
 
 def test_without_a_reference_there_are_no_curves(tmp_path: Path) -> None:
     with pytest.raises(NothingToShow):
-        draw_speeds(run_of(FALLEN), "tg", folder=tmp_path)
+        draw_speeds(run_of(FALLEN), "tg", Files(folder=tmp_path))
