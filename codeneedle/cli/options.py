@@ -479,9 +479,6 @@ SWEEP_OPTIONS = {
         "Trim a corpus that is longer than the context, instead of refusing it.",
         "fit",
     ),
-    "skip_fallback": _switch(
-        "Stop a cell before it is measured if attention leaves the GPU.", "no"
-    ),
     "seed": Annotated[
         int | None,
         typer.Option(
@@ -526,9 +523,7 @@ GROUPS = {
         *("models", "types", "pairs", "same", "corpus", "contexts", "k_types"),
         *("v_types", "engine", "rotation", "fit", "seed", "out"),
     ),
-    "What to measure": (
-        *("probes", "decide", "prompt_form", "prefill_no_think", "skip_fallback"),
-    ),
+    "What to measure": (*("probes", "decide", "prompt_form", "prefill_no_think"),),
     "llama.cpp": ("llama_server",),
     "Several devices": ("devices", "workers", "shard"),
     "SLURM": ("tasks", "gpus", "cpus", "sbatch", "script", "send"),

@@ -221,7 +221,7 @@ def loss_entries(losses: "Losses") -> list[tuple[str, str]]:
 
 def values(cells: Cells, metric: Metric) -> Grid:
     """The styled text of each of *cells*, K down and V across."""
-    known = [cell.value for cell in cells]
+    known = [cell.value for cell in cells if cell.is_ranked]
     scale = value_scale(metric, known, rounds=frames.most_observations(cells))
     reference = frames.reference(cells)
     return _grid_of(
@@ -251,7 +251,7 @@ def _shown(metric: Metric, scale: Scale, cell: Cell, *, is_reference: bool) -> T
     # The blank aligns the digits of a column.
     mark = REFERENCE_MARK if is_reference else " "
     text = (value if cell.has_value else cell_word(cell)) + mark
-    is_dim = cell.status == frames.NOT_RUN
+    is_dim = cell.status == frames.NOT_RUN or not cell.is_ranked
     return Text(text, "dim" if is_dim else cell_style(metric, cell.value, scale))
 
 
@@ -317,11 +317,16 @@ def grid_objects(
     return [_run_object(run, metrics, verdict) for run, verdict in both]
 
 
-def _keys(cell: Cell) -> dict[str, str]:
+def _keys(cell: Cell) -> dict[str, str | None]:
     """What all metrics of a pair share."""
     missing = data.HOLE_STATUS if cell.is_hole else data.NOT_RUN_STATUS
     status = cell.status or missing
-    return {**data.sides(cell.pair), "status": status, "reason": cell.reason}
+    return {
+        **data.sides(cell.pair),
+        "status": status,
+        "reason": cell.reason,
+        "attention": cell.attention.value if cell.attention else None,
+    }
 
 
 def _run_object(
