@@ -125,3 +125,21 @@ def test_a_size_of_memory_has_a_unit(text, size):
 def test_what_is_no_size_of_memory_is_refused(text):
     with pytest.raises(BadInput, match="--max-memory"):
         memory_size("--max-memory", text)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("~~gone~~", r"\~\~gone\~\~"),
+        ("$x$", r"\$x\$"),
+        ("&lt;b&gt;", r"\&lt;b\&gt;"),
+        ("by @name", "by @<!-- -->name"),
+        ("me@host", "me@host"),
+        ("#12", "#<!-- -->12"),
+        ("https://a.b", "https:<!-- -->//a.b"),
+        ("www.a.b", "www.<!-- -->a.b"),
+        ("q8_0/q4_0: 3.1 %", r"q8\_0/q4\_0: 3.1 %"),
+    ],
+)
+def test_text_has_no_meaning_in_markdown(text, expected):
+    assert expected == plain(text)
