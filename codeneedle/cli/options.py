@@ -14,7 +14,7 @@ from typer.main import get_command
 
 from codeneedle.errors import BadInput, UnknownName, bad_value
 from codeneedle.grid import DEFAULT_TYPES, ENGINE, RUNS
-from codeneedle.text import memory_size, time_span
+from codeneedle.quantities import memory_size, percent, time_span, token_count
 
 if TYPE_CHECKING:
     from codeneedle.sweep.request import Execution, Request
@@ -59,17 +59,6 @@ def words(name: str, text: str) -> tuple[str, ...]:
     return distinct
 
 
-def percent(name: str, text: str) -> float:
-    """A share between 0 and 1, written in per cent: ``1%``, ``0.5%``."""
-    try:
-        share = float(text.strip().removesuffix("%")) / 100
-    except ValueError:
-        share = 0.0
-    if not text.strip().endswith("%") or not 0 < share < 1:
-        raise bad_value(name, text, "a percentage between 0% and 100%", "1%")
-    return share
-
-
 def whole_number(name: str, text: str) -> int:
     """A whole number of 1 or more."""
     if not (text.isascii() and text.isdecimal() and int(text)):
@@ -77,27 +66,12 @@ def whole_number(name: str, text: str) -> int:
     return int(text)
 
 
-def token_count(name: str, text: str) -> int:
-    """A number of tokens: ``32768`` or ``32K``."""
-    digits = text.strip().removesuffix("K").removesuffix("k")
-    if not (digits.isascii() and digits.isdecimal() and int(digits)):
+def context_size(name: str, text: str) -> int:
+    """A context of 1 token or more."""
+    tokens = token_count(name, text)
+    if not tokens:
         raise bad_value(name, text, "a number of tokens", "32768", "32K")
-    return int(digits) * (1 if digits == text.strip() else 1024)
-
-
-def context_list(name: str, text: str) -> tuple[int, ...]:
-    """Distinct context sizes, in tokens."""
-    try:
-        contexts = tuple(dict.fromkeys(map(int, words(name, text))))
-    except ValueError:
-        contexts = (0,)
-    if min(contexts) < 256:  # noqa: PLR2004 - as in sweep files
-        raise BadInput(
-            source=name,
-            reason=f"'{text}' are not whole numbers of tokens, 256 or more",
-            hint="Give whole numbers of 256 or more, separated by commas.",
-        )
-    return contexts
+    return tokens
 
 
 def _share(_name: str, text: str) -> Any:
@@ -225,7 +199,8 @@ MaxMemory = Annotated[
         "--max-memory",
         "SIZE",
         memory_size,
-        "Largest KV cache, 2GiB: choose the pair that loses least of those that fit.",
+        "Largest KV cache, 2GiB or 2GB: choose the pair that loses least of those "
+        "that fit.",
         "any",
     ),
 ]
@@ -234,7 +209,7 @@ AtOption = Annotated[
     option(
         "--at",
         "TOKENS",
-        token_count,
+        context_size,
         "Context of --max-memory: 32K.",
         "that of the run",
     ),
@@ -306,7 +281,7 @@ ContextOption = Annotated[
     option(
         "--context",
         "TOKENS",
-        token_count,
+        context_size,
         "Context size: 16384 or 16K.",
         "16384, or what the weights were trained for",
     ),
@@ -438,8 +413,8 @@ SWEEP_OPTIONS = {
     "contexts": _valued(
         "--context",
         "LIST",
-        context_list,
-        "Context sizes in tokens; a grid for each.",
+        words,
+        "Context sizes, 16384 or 16K; a grid for each.",
         "16384, or what the weights were trained for",
     ),
     "rotation": _valued(
