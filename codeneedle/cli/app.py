@@ -730,13 +730,13 @@ def fetch(
 ) -> None:
     """Fetch a model by name, and print its path."""
     from codeneedle.cli.progress import ensure_models
-    from codeneedle.models import nano, pretrained
+    from codeneedle.models import pretrained
 
     if name not in pretrained.NAMES:
         raise UnknownName(kind="model", name=name, known=pretrained.NAMES)
     path = pretrained.named(name)
     ensure_models(_stderr(), [path])
-    _write_verbatim(f"{path or nano.built_in_model()}\n")
+    _write_verbatim(f"{path or pretrained.built_in_model()}\n")
 
 
 @app.command()
