@@ -33,9 +33,11 @@ from codeneedle.cli.options import (
     ModelOption,
     ModelsOption,
     MoreOption,
+    OnlyRunName,
     OutOption,
     PlacesCsvOption,
     RunName,
+    RunNames,
     ServerOption,
     SweepCommand,
     TranscriptCommand,
@@ -251,7 +253,7 @@ def serve(
 
 @app.command()
 def grid(
-    name: RunName,
+    name: OnlyRunName = None,
     metric: MetricOption = None,
     *,
     max_loss: MaxLoss = None,
@@ -280,7 +282,7 @@ def grid(
 
 @app.command()
 def heatmap(
-    name: RunName,
+    name: OnlyRunName = None,
     metric: MetricOption = None,
     *,
     panels: Annotated[
@@ -315,7 +317,7 @@ def heatmap(
     shown = chosen.metric
     empty: NothingToShow | None = None
     for run, verdict in zip(chosen.runs, chosen.verdicts, strict=True):
-        folder = out / run.name
+        folder = run.folder
         try:
             pictures = (
                 draw_panels(run, shown, difference=difference, folder=folder)
@@ -342,7 +344,7 @@ def heatmap(
 
 @app.command()
 def panels(
-    name: RunName,
+    name: OnlyRunName = None,
     metric: Annotated[
         str, option("--metric", "METRIC", word, "All tasks, or one: nth, nth-logp.")
     ] = "retrieval",
@@ -368,7 +370,7 @@ def panels(
 
 @app.command()
 def table(
-    name: RunName,
+    name: OnlyRunName = None,
     *,
     sort: Annotated[
         str | None,
@@ -419,7 +421,7 @@ def table(
         _show(tables_document(tables, asks_for if markdown else None), chosen)
 
 
-def _show_speeds(out: Path, name: str, test: str, form: str) -> None:
+def _show_speeds(out: Path, name: str | None, test: str, form: str) -> None:
     """Print the speeds of *test* by depth, for the runs that have any."""
     from codeneedle.report.selection import read_runs
     from codeneedle.report.speeds import (
@@ -439,7 +441,7 @@ def _show_speeds(out: Path, name: str, test: str, form: str) -> None:
 
 
 def _in_form(
-    form: str, out: Path, name: str, limits: "Limits | None"
+    form: str, out: Path, name: str | None, limits: "Limits | None"
 ) -> "list[Document]":
     """
     The tables of runs in a *form* other than ours.
@@ -470,7 +472,7 @@ def _dialect() -> "Dialect":
 
 
 @app.command()
-def receipt(name: RunName, *, out: OutOption = RUNS) -> None:
+def receipt(name: OnlyRunName = None, *, out: OutOption = RUNS) -> None:
     """
     Print a table to pass on, and a line for 'merge'.
 
@@ -484,7 +486,7 @@ def receipt(name: RunName, *, out: OutOption = RUNS) -> None:
 
 @app.command()
 def verdict(
-    name: RunName,
+    name: OnlyRunName = None,
     *,
     max_loss: MaxLoss = None,
     max_lost: MaxLost = None,
@@ -515,10 +517,7 @@ def verdict(
 
 @app.command()
 def page(
-    names: Annotated[
-        list[str],
-        argument("NAME...", "A corpus, corpus/model, a prefix, or a run folder."),
-    ],
+    names: RunNames = None,
     *,
     max_loss: MaxLoss = None,
     max_lost: MaxLost = None,
@@ -533,7 +532,7 @@ def page(
     from codeneedle.report.selection import runs_named
     from codeneedle.system.files import write_whole
 
-    runs, folder = runs_named(out, names)
+    runs, folder = runs_named(out, names or ())
     html = html_page(
         runs,
         limits_of(max_loss, max_lost, max_eval_lost, max_memory, at),
@@ -602,7 +601,7 @@ def merge(
 
 
 @app.command()
-def memory(name: RunName, *, out: OutOption = RUNS) -> None:
+def memory(name: OnlyRunName = None, *, out: OutOption = RUNS) -> None:
     """Show the memory of each pair, measured and predicted."""
     from codeneedle.cli.engines import weights_of
     from codeneedle.report.plan import measured_memory

@@ -104,7 +104,55 @@ def _model_names(incomplete: str) -> list[str]:
     """Names that begin with *incomplete*; without any, shells complete paths."""
     from codeneedle.models.pretrained import NAMES
 
-    return [name for name in NAMES if name.startswith(incomplete)]
+    return _beginning(incomplete, NAMES)
+
+
+def run_names(incomplete: str) -> list[str]:
+    """Runs in the default folder that begin with *incomplete*: ``corpus/model``."""
+    from codeneedle.records.store import SETUP
+
+    folders = (path.parent for path in sorted(RUNS.glob(f"*/*/{SETUP}")))
+    return _beginning(incomplete, (f"{f.parent.name}/{f.name}" for f in folders))
+
+
+def sweep_names(incomplete: str) -> list[str]:
+    """Sweep files by name, and run folders, that begin with *incomplete*."""
+    from codeneedle.sweep.request import sweep_names as known
+
+    folders = (f"{RUNS}/{name}" for name in run_names(""))
+    return _beginning(incomplete, [*known(), *folders])
+
+
+def corpus_names(incomplete: str) -> list[str]:
+    """Corpora by name that begin with *incomplete*; shells complete paths, too."""
+    from codeneedle.corpora.registry import names
+
+    return _beginning(incomplete, (named.name for named in names()))
+
+
+def metric_names(incomplete: str) -> list[str]:
+    """Metrics of all probes, and of runs here, that begin with *incomplete*."""
+    from codeneedle.probes import PROBES
+    from codeneedle.records.store import Store
+
+    setups = [Store(RUNS / name).intact_setup() for name in run_names("")]
+    every = (
+        metric.name
+        for probe in PROBES.values()
+        for metric in chain(
+            probe.metrics,
+            *(
+                probe.more_metrics(setup)
+                for setup in filter(None, setups)
+                if probe.name in setup.probes
+            ),
+        )
+    )
+    return _beginning(incomplete, dict.fromkeys(every))
+
+
+def _beginning(incomplete: str, names: Iterable[str]) -> list[str]:
+    return [name for name in names if name.startswith(incomplete)]
 
 
 def option(
@@ -140,19 +188,35 @@ def option(
     )
 
 
-def argument(metavar: str, text: str) -> Any:
+def argument(
+    metavar: str, text: str, *, complete: Callable[[str], list[str]] | None = None
+) -> Any:
     """A positional argument that is a non-empty text, for an annotation."""
 
     def value(given: str) -> str:
-        return word(metavar, given)
+        return word(metavar.strip("[]."), given)
 
-    return typer.Argument(metavar=metavar, parser=value, help=text)
+    return typer.Argument(
+        metavar=metavar, parser=value, help=text, autocompletion=complete
+    )
 
 
 # --- options of several commands
 
-RunName = Annotated[str, argument("NAME", "A corpus, corpus/model, or a prefix.")]
-CorpusName = Annotated[str, argument("NAME|PATH", "A corpus by name, or a path.")]
+_RUN_HELP = "A corpus, corpus/model, a prefix, or a run folder."
+RunName = Annotated[str, argument("NAME", _RUN_HELP, complete=run_names)]
+OnlyRunName = Annotated[
+    str | None,
+    argument("[NAME]", f"{_RUN_HELP} Default: the only run.", complete=run_names),
+]
+RunNames = Annotated[
+    list[str] | None,
+    argument("[NAME]...", f"{_RUN_HELP} Default: the only run.", complete=run_names),
+]
+CorpusName = Annotated[
+    str,
+    argument("NAME|PATH", "A corpus by name, or a path.", complete=corpus_names),
+]
 MetricOption = Annotated[
     str | None,
     option(
@@ -161,6 +225,7 @@ MetricOption = Annotated[
         word,
         "The metric to show; an unknown name lists all.",
         "the headline of the first probe that ran",
+        metric_names,
     ),
 ]
 MaxLoss = Annotated[
@@ -359,9 +424,16 @@ def one_form(**flags: bool) -> str:
 # --- options of sweeps
 
 
-def _valued(flag: str, metavar: str, read: Reader, text: str, default: str = "") -> Any:
+def _valued(
+    flag: str,
+    metavar: str,
+    read: Reader,
+    text: str,
+    default: str = "",
+    complete: Callable[[str], list[str]] | None = None,
+) -> Any:
     """The annotation of an `option` that may be left out."""
-    return Annotated[str | None, option(flag, metavar, read, text, default)]
+    return Annotated[str | None, option(flag, metavar, read, text, default, complete)]
 
 
 def _switch(text: str, default: str) -> Any:
@@ -376,7 +448,11 @@ def _switch(text: str, default: str) -> Any:
 SWEEP_OPTIONS = {
     "sweep": Annotated[
         str | None,
-        argument("SWEEP", "A sweep file, by name or path, or a run folder to resume."),
+        argument(
+            "SWEEP",
+            "A sweep file, by name or path, or a run folder to resume.",
+            complete=sweep_names,
+        ),
     ],
     "corpus": _valued(
         "--corpus",
@@ -384,6 +460,7 @@ SWEEP_OPTIONS = {
         word,
         "A corpus by name, a file, or a folder; see 'codeneedle corpus list'.",
         f"the environment's {CORPUS}, or what suits the model",
+        corpus_names,
     ),
     "models": ModelsOption,
     "engine": _valued("--engine", "NAME", word, _ENGINE_HELP, ENGINE),

@@ -14,6 +14,7 @@ import msgspec.inspect
 import tomli_w
 from msgspec.structs import replace
 
+from codeneedle.corpora import registry
 from codeneedle.corpora.registry import NAME
 from codeneedle.engines import SETTINGS
 from codeneedle.errors import BadInput, UnknownName, refuse_unknown, value_hint
@@ -526,13 +527,17 @@ def is_path(name: str) -> bool:
 
 def run_folder_at(name: str) -> Path | None:
     """
-    The run folder that *name* is the path of; None if it is none.
+    The run folder that *name* is: its path, or ``corpus/model``; None if it is none.
 
     Relative where it is below the working folder, so that commands are short.
     """
-    if not is_path(name) or not expanded(name).is_dir():
+    if not is_path(name):
         return None
-    folder = Path(os.path.abspath(expanded(name)))  # noqa: PTH100 - keeps links' names
+    places = (expanded(name), RUNS / name)
+    found = next((place for place in places if place.is_dir()), None)
+    if found is None:
+        return None
+    folder = Path(os.path.abspath(found))  # noqa: PTH100 - keeps links' names
     here = Path.cwd()
     return folder.relative_to(here) if here in folder.parents[2:] else folder
 
@@ -541,8 +546,8 @@ def _text(name: str, folder: Path) -> tuple[str, str]:
     """Where the sweep file called *name* is, for errors, and its text."""
     path = folder / f"{name}.toml"
     if is_path(name):
-        path = expanded(name)
-        path = path / SWEEP if path.is_dir() else path
+        run = run_folder_at(name)
+        path = run / SWEEP if run else expanded(name)
     try:
         data = read_regular(path)
         if data is not None:
@@ -555,6 +560,7 @@ def _text(name: str, folder: Path) -> tuple[str, str]:
     shipped = dict(_shipped())
     if name in shipped:
         return path.name, shipped[name]
+    _refuse_other_kind(name)
     if os.sep in name:
         raise BadInput(
             source=path,
@@ -562,6 +568,21 @@ def _text(name: str, folder: Path) -> tuple[str, str]:
             hint="Name a sweep, a sweep file, or a run folder: sweeps/CORPUS/MODEL.",
         )
     raise UnknownName(kind="sweep", name=name, known=sweep_names(folder))
+
+
+def _refuse_other_kind(name: str) -> None:
+    """Stop at the name of a model or corpus with the option that takes it."""
+    kind = ""
+    if name in pretrained.NAMES or name.lower().endswith(".gguf"):
+        kind = "model"
+    elif registry.is_name(name):
+        kind = "corpus"
+    if kind:
+        raise BadInput(
+            source=f"sweep {name}",
+            reason=f"'{name}' is a {kind}, and no sweep file has that name",
+            hint=f"Name it by its option: codeneedle sweep --{kind} {name}",
+        )
 
 
 def _shipped() -> Iterator[tuple[str, str]]:
