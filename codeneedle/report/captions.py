@@ -242,6 +242,11 @@ def attention_mark(attention: Attention | None) -> str:
     return _ATTENTION_MARKS.get(attention, "") if attention else ""
 
 
+def loss_word(word: str, cell: Cell) -> str:
+    """What stands below a loss: its *word*, and where attention ran: ``open cpu``."""
+    return f"{word} {attention_mark(cell.attention)}".strip()
+
+
 _ATTENTION_PHRASES = {
     Attention.CPU: "attention on the CPU: this backend has no kernel for",
     Attention.CONVERTED: "cache converted to f16 at each step: no kernel was built for",

@@ -37,7 +37,7 @@ from codeneedle.report.html import html
 from codeneedle.report.table import Column, PairTable, pair_table
 from codeneedle.report.verdict import Spell, headline, sentences
 from codeneedle.report.verdict import table as losses
-from codeneedle.text import one_line, sweep_command, visible
+from codeneedle.text import number, one_line, sweep_command, visible
 from codeneedle.verdict.judge import Limits, Verdict, judge
 from codeneedle.verdict.losses import Losses, losses_of
 from codeneedle.verdict.statistics import Word
@@ -132,7 +132,7 @@ def _run_facts(verdict: Verdict, losses: Losses | None, spell: Spell) -> dict[st
         "headline": headline(verdict, spell),
         "reference": visible(str(verdict.reference)) if verdict.reference else "",
         "metrics": [
-            *([_loss(losses)] if losses else []),
+            *([loss_facts(losses)] if losses else []),
             *(_metric(column, table, verdict) for column in columns),
         ],
         "maps": list(_maps(_by_pair(run))),
@@ -146,7 +146,7 @@ def _by_pair(run: Run) -> dict[Pair, list[Answer]]:
     return by_pair
 
 
-def _loss(losses: Losses) -> dict[str, Any]:
+def loss_facts(losses: Losses) -> dict[str, Any]:
     """The loss as the first metric of the switch."""
     cells, metric = losses.cells(), losses.metric
     scale = loss_scale(losses.limit, [cell.value for cell in cells])
@@ -182,7 +182,8 @@ def _metric(column: Column, table: PairTable, verdict: Verdict) -> dict[str, Any
     metric = column.metric
     cells = [column.cell(pair) for pair in table.pairs]
     rounds = frames.most_observations(cells)
-    scale = value_scale(metric, [each.value for each in cells], rounds=rounds)
+    ranked = [each.value for each in cells if each.is_ranked]
+    scale = value_scale(metric, ranked, rounds=rounds)
     note = verdict.silent.get(metric.name, "")
     words = {each.pair: verdict.word(each.pair, metric.name) for each in cells}
     better = "" if metric.better == "neither" else f"; {metric.better} is better"
@@ -225,12 +226,17 @@ def _cell(
             word,
             "" if cell.is_hole else f"{pair}: {why}",
         ]
+    tip = "; ".join(filter(None, [pair, word, *tips, visible(cell.evidence)]))
+    if not cell.is_ranked:
+        return [captions.value_text(cell, metric), word, tip]
+    is_loss = isinstance(scale, LossScale)
+    value = number(cell.value, digits=metric.digits)
     ground = cell_colour(metric, cell.value, scale)
     marks = "b" * (is_bold or word == Word.BEYOND) + "s" * word.startswith("set")
     return [
-        captions.value_text(cell, metric),
-        word,
-        "; ".join(filter(None, [pair, word, *tips])),
+        value if is_loss else captions.value_text(cell, metric),
+        captions.loss_word(word, cell) if is_loss else word,
+        tip,
         hex_of(ground),
         text_colour(*ground),
         marks + "o" * (word == Word.OPEN),
