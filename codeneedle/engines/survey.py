@@ -8,17 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from codeneedle.grid import Pair
-from codeneedle.records.record import Attention, KvBuffer
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DeviceMemory:
-    """Memory of one device, or of the host, in bytes."""
-
-    device: str  # as the engine names it: "CUDA0", "Host"
-    weights: int
-    context: int  # KV caches and recurrent states
-    compute: int  # buffers of the graph
+from codeneedle.records.record import Attention, DeviceMemory, KvBuffer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,6 +32,8 @@ class Survey:
     context: int  # in tokens
     pairs: Mapping[Pair, PairSurvey]
     unknown: str = ""  # why there is no answer for some pairs; empty if there is
+    took_s: float = 0.0
+    is_kept: bool = False  # whether all answers are those of a former survey
 
     def attention(self, pair: Pair) -> Attention | None:
         """Where attention would run for *pair*; None if unknown or refused."""

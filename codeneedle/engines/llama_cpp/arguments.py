@@ -387,6 +387,24 @@ def shared_arguments(
     return tuple(shared), tuple(ignored)
 
 
+_GRAPH_ONLY = frozenset(("-b", "--batch-size"))
+"""What llama-fit-params takes beside those; llama-perplexity has one of its own."""
+
+_OF_WEIGHTS = frozenset(("--lora", "--lora-scaled"))
+"""What needs weights, which llama-fit-params does not load."""
+
+
+def graph_arguments(server_args: Iterable[str]) -> tuple[str, ...]:
+    """The arguments for llama-server that decide on the graph and its memory."""
+    kept: list[str] = []
+    for argument in parse(server_args):
+        shared, _ = shared_arguments(argument.words)
+        is_kept = argument.name in _GRAPH_ONLY or shared
+        kept.extend(argument.words if is_kept else ())
+    words = (each for each in parse(kept) if each.name not in _OF_WEIGHTS)
+    return tuple(word for argument in words for word in argument.words)
+
+
 BENCH_NEEDED = (
     *("--output", "--verbose", "--repetitions", "--n-prompt", "--n-gen", "--n-depth"),
     *("--cache-type-k", "--cache-type-v", "--flash-attn", "--n-gpu-layers"),
