@@ -33,10 +33,12 @@ from codeneedle.cli.options import (
     ModelOption,
     ModelsOption,
     MoreOption,
+    OnlyRunName,
     OutOption,
     PictureFormsOption,
     PlacesCsvOption,
     RunName,
+    RunNames,
     ServerOption,
     SweepCommand,
     TranscriptCommand,
@@ -280,7 +282,7 @@ def serve(
 
 @app.command()
 def grid(
-    name: RunName,
+    name: OnlyRunName = None,
     metric: MetricOption = None,
     *,
     max_loss: MaxLoss = None,
@@ -313,7 +315,7 @@ def grid(
 
 @app.command()
 def heatmap(
-    name: RunName,
+    name: OnlyRunName = None,
     metric: MetricOption = None,
     *,
     panels: Annotated[
@@ -349,7 +351,7 @@ def heatmap(
     empty: NothingToShow | None = None
     for run, verdict in zip(chosen.runs, chosen.verdicts, strict=True):
         files = Files(
-            folder=out / run.name, forms=cast("tuple[str, ...]", forms), is_plain=plain
+            folder=run.folder, forms=cast("tuple[str, ...]", forms), is_plain=plain
         )
         spell = asks_for(run.setup.engine)
         try:
@@ -371,7 +373,7 @@ def heatmap(
 
 @app.command()
 def panels(
-    name: RunName,
+    name: OnlyRunName = None,
     metric: Annotated[
         str, option("--metric", "METRIC", word, "All tasks, or one: nth, nth-logp.")
     ] = "retrieval",
@@ -397,7 +399,7 @@ def panels(
 
 @app.command()
 def table(
-    name: RunName,
+    name: OnlyRunName = None,
     *,
     sort: Annotated[
         str | None,
@@ -448,7 +450,7 @@ def table(
         _show(tables_document(tables, asks_for if markdown else None), chosen)
 
 
-def _show_speeds(out: Path, name: str, test: str, form: str) -> None:
+def _show_speeds(out: Path, name: str | None, test: str, form: str) -> None:
     """Print the speeds of *test* by depth, for the runs that have any."""
     from codeneedle.report.selection import read_runs
     from codeneedle.report.speeds import (
@@ -468,7 +470,7 @@ def _show_speeds(out: Path, name: str, test: str, form: str) -> None:
 
 
 def _in_form(
-    form: str, out: Path, name: str, limits: "Limits | None"
+    form: str, out: Path, name: str | None, limits: "Limits | None"
 ) -> "list[Document]":
     """
     The tables of runs in a *form* other than ours.
@@ -499,7 +501,7 @@ def _dialect() -> "Dialect":
 
 
 @app.command()
-def receipt(name: RunName, *, out: OutOption = RUNS) -> None:
+def receipt(name: OnlyRunName = None, *, out: OutOption = RUNS) -> None:
     """
     Print a table to pass on, and a line for 'merge'.
 
@@ -513,7 +515,7 @@ def receipt(name: RunName, *, out: OutOption = RUNS) -> None:
 
 @app.command()
 def verdict(
-    name: RunName,
+    name: OnlyRunName = None,
     *,
     max_loss: MaxLoss = None,
     max_lost: MaxLost = None,
@@ -544,10 +546,7 @@ def verdict(
 
 @app.command()
 def page(
-    names: Annotated[
-        list[str],
-        argument("NAME...", "A corpus, corpus/model, a prefix, or a run folder."),
-    ],
+    names: RunNames = None,
     *,
     max_loss: MaxLoss = None,
     max_lost: MaxLost = None,
@@ -562,7 +561,7 @@ def page(
     from codeneedle.report.selection import runs_named
     from codeneedle.system.files import write_whole
 
-    runs, folder = runs_named(out, names)
+    runs, folder = runs_named(out, names or ())
     html = html_page(
         runs,
         limits_of(max_loss, max_lost, max_eval_lost, max_memory, at),
@@ -631,7 +630,7 @@ def merge(
 
 
 @app.command()
-def memory(name: RunName, *, out: OutOption = RUNS) -> None:
+def memory(name: OnlyRunName = None, *, out: OutOption = RUNS) -> None:
     """Show the memory of each pair, measured and predicted."""
     from codeneedle.cli.engines import weights_of
     from codeneedle.report.plan import measured_memory

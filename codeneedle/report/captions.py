@@ -92,10 +92,13 @@ def conditions(run: Run) -> tuple[str, str]:
     """What *run* was measured on, in two lines."""
     setup = run.setup
     asked = (phrase for probe in PROBES.values() for phrase in probe.asks(setup))
+    corpus = setup.corpus
+    cut = f" ({corpus.functions} of {corpus.functions_before} functions)"
+    sent = f"{corpus.name}{cut if corpus.is_trimmed else ''}"
     what = [plural(setup.context, "token"), *asked]
     engine = " ".join(engine_line(setup.engine, setup.llama))
     return (
-        visible(f"{setup.weights.name} on {setup.corpus.name}, {', '.join(what)}"),
+        visible(f"{setup.weights.name} on {sent}, {', '.join(what)}"),
         visible(f"{engine}, {_device(setup.machine)}, {dates(run)}"),
     )
 
@@ -237,6 +240,11 @@ _ATTENTION_MARKS = {Attention.CPU: "cpu", Attention.CONVERTED: "f16"}
 def attention_mark(attention: Attention | None) -> str:
     """``cpu`` or ``f16``; empty for attention in a kernel, or unknown."""
     return _ATTENTION_MARKS.get(attention, "") if attention else ""
+
+
+def loss_word(word: str, cell: Cell) -> str:
+    """What stands below a loss: its *word*, and where attention ran: ``open cpu``."""
+    return f"{word} {attention_mark(cell.attention)}".strip()
 
 
 _ATTENTION_PHRASES = {

@@ -213,6 +213,7 @@ def loss_entries(losses: "Losses") -> list[tuple[str, str]]:
     entries = [
         *captions.failure_entries(cells),
         *captions.not_run(cells, settled(losses.verdict)),
+        *captions.attention_entries(cells),
     ]
     for name, pairs in losses.otherwise().items():
         entries.append((name, f"decides {captions.named_pairs(pairs)}"))
@@ -259,14 +260,16 @@ def _loss_shown(losses: "Losses", scale: LossScale, cell: Cell) -> Text:
     metric, word = losses.metric, losses.word(cell.pair)
     if cell.status == frames.NOT_RUN:
         return Text(f"{cell_word(cell)} ", "dim")
-    shown = captions.value_text(cell, metric) if cell.has_value else cell_word(cell)
+    value = number(cell.value, digits=metric.digits)
+    shown = value if cell.has_value else cell_word(cell)
     is_set = cell.pair == losses.verdict.chosen
     mark = REFERENCE_MARK if cell.pair == losses.verdict.reference else " "
     first = f"[{shown}]" if is_set else f"{shown}{mark}"
     style = cell_style(metric, cell.value, scale)
     if is_set or word == "beyond":
         style = f"bold {style}"
-    return Text(f"{first}\n{word} " if word else first, style)
+    below = captions.loss_word(word, cell)
+    return Text(f"{first}\n{below} " if below else first, style)
 
 
 def _mean_heading(metric: Metric, runs: Sequence[Run]) -> str:

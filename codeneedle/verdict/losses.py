@@ -68,6 +68,8 @@ class Losses:
             status="finished",
             value=PERCENT * row.bounds.mean if row else value,
             against=str(self.verdict.reference),
+            attention=standing.attention,
+            evidence=standing.evidence,
         )
 
     def word(self, pair: Pair) -> str:

@@ -39,7 +39,7 @@ def test_a_build_leaves_the_programs_the_licence_and_a_note(world):
     note = json.loads((folder / "build.json").read_text())
 
     assert sorted([*PROGRAMS, "LICENSE", "build.json"]) == sorted(names(folder))
-    assert b11434-3 == world.left_behind
+    assert ["b11434-3"] == world.left_behind
     assert 11434 == note["build"]
     assert world.archive.exists()
     assert (
