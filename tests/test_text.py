@@ -7,15 +7,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from codeneedle.errors import BadInput
 from codeneedle.text import (
     duration,
-    memory_size,
     mib,
     number,
+    plain,
     plural,
     size,
-    time_span,
     visible,
     visible_lines,
 )

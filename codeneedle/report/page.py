@@ -37,7 +37,7 @@ from codeneedle.report.html import html
 from codeneedle.report.table import Column, PairTable, pair_table
 from codeneedle.report.verdict import Spell, headline, sentences
 from codeneedle.report.verdict import table as losses
-from codeneedle.text import one_line, sweep_command, visible
+from codeneedle.text import number, one_line, sweep_command, visible
 from codeneedle.verdict.judge import Limits, Verdict, judge
 from codeneedle.verdict.losses import Losses, losses_of
 from codeneedle.verdict.statistics import Word
@@ -89,8 +89,14 @@ def page(
         data=_script_json({"runs": shown, "colours": RAMP}),
         comparison=html(both),
         verdicts=[html(_verdict(each)) for each in verdicts],
-        fronts=[front_charts(each) if each else "" for each in losses],
-        memories=[_memory(each, weights_of(each.run)) for each in verdicts],
+        fronts=[
+            front_charts(each, number=at) if each else ""
+            for at, each in enumerate(losses)
+        ],
+        memories=[
+            _memory(each, weights_of(each.run), number=at)
+            for at, each in enumerate(verdicts)
+        ],
         facts=[html(_facts(run)) for run in runs],
         script=Markup(folder.joinpath("page.js").read_text(encoding="utf-8")),  # noqa: S704 - ours
     )
@@ -132,7 +138,7 @@ def _run_facts(verdict: Verdict, losses: Losses | None, spell: Spell) -> dict[st
         "headline": headline(verdict, spell),
         "reference": visible(str(verdict.reference)) if verdict.reference else "",
         "metrics": [
-            *([_loss(losses)] if losses else []),
+            *([loss_facts(losses)] if losses else []),
             *(_metric(column, table, verdict) for column in columns),
         ],
         "maps": list(_maps(_by_pair(run))),
@@ -146,7 +152,7 @@ def _by_pair(run: Run) -> dict[Pair, list[Answer]]:
     return by_pair
 
 
-def _loss(losses: Losses) -> dict[str, Any]:
+def loss_facts(losses: Losses) -> dict[str, Any]:
     """The loss as the first metric of the switch."""
     cells, metric = losses.cells(), losses.metric
     scale = loss_scale(losses.limit, [cell.value for cell in cells])
@@ -161,6 +167,7 @@ def _loss(losses: Losses) -> dict[str, Any]:
                 metric,
                 scale,
                 word=losses.word(cell.pair),
+                below=captions.loss_word(losses, cell),
                 tips=_ends(losses, cell),
             )
             for cell in cells
@@ -182,7 +189,8 @@ def _metric(column: Column, table: PairTable, verdict: Verdict) -> dict[str, Any
     metric = column.metric
     cells = [column.cell(pair) for pair in table.pairs]
     rounds = frames.most_observations(cells)
-    scale = value_scale(metric, [each.value for each in cells], rounds=rounds)
+    ranked = [each.value for each in cells if each.is_ranked]
+    scale = value_scale(metric, ranked, rounds=rounds)
     note = verdict.silent.get(metric.name, "")
     words = {each.pair: verdict.word(each.pair, metric.name) for each in cells}
     better = "" if metric.better == "neither" else f"; {metric.better} is better"
@@ -213,24 +221,29 @@ def _cell(
     scale: Scale | LossScale,
     *,
     word: str = "",
+    below: str = "",
     is_bold: bool = False,
     tips: Sequence[str] = (),
 ) -> list[Any]:
-    """Text, word, what a pointer shows, ground and ink: shorter than names for each."""
+    """Text, text below, tip, ground, ink and marks: shorter than names for each."""
     pair = visible(str(cell.pair))
     if not cell.has_value:
         why = visible(f"{cell.status or 'not run'} {one_line(cell.reason)}".strip())
         return [
             captions.cell_word(cell),
-            word,
+            below,
             "" if cell.is_hole else f"{pair}: {why}",
         ]
+    tip = "; ".join(filter(None, [pair, word, *tips, visible(cell.evidence)]))
+    if not cell.is_ranked:
+        return [captions.value_text(cell, metric), below, tip]
+    value = number(cell.value, digits=metric.digits)
     ground = cell_colour(metric, cell.value, scale)
     marks = "b" * (is_bold or word == Word.BEYOND) + "s" * word.startswith("set")
     return [
-        captions.value_text(cell, metric),
-        word,
-        "; ".join(filter(None, [pair, word, *tips])),
+        value if below else captions.value_text(cell, metric),
+        below,
+        tip,
         hex_of(ground),
         text_colour(*ground),
         marks + "o" * (word == Word.OPEN),
@@ -329,7 +342,7 @@ def _shown(line: str | None) -> str | None:
     return None if line is None else visible(line.replace("\t", "»   "))
 
 
-def _memory(verdict: Verdict, weights: Weights | None) -> Markup:
+def _memory(verdict: Verdict, weights: Weights | None, *, number: int) -> Markup:
     """Predicted KV cache by context; empty without the weights' header."""
     if weights is None:
         return Markup()
@@ -338,4 +351,4 @@ def _memory(verdict: Verdict, weights: Weights | None) -> Markup:
         standing.pair: [kv_bytes(weights, standing.pair, each) for each in contexts]
         for standing in verdict.standings
     }
-    return memory_charts(verdict, contexts, sizes)
+    return memory_charts(verdict, contexts, sizes, number=number)
