@@ -100,32 +100,6 @@ def test_zero_has_no_sign():
 
 
 @pytest.mark.parametrize(
-    ("text", "seconds"), [("90s", 90), ("90m", 5400), ("1.5h", 5400), (" 2H ", 7200)]
-)
-def test_a_time_has_a_unit(text, seconds):
-    assert seconds == time_span("--budget", text)
-
-
-@pytest.mark.parametrize("text", ["2", "h", "-1h", "0s", "soon", "infh", ""])
-def test_what_is_no_time_is_refused(text):
-    with pytest.raises(BadInput, match="--budget"):
-        time_span("--budget", text)
-
-
-@pytest.mark.parametrize(
-    ("text", "size"), [("2GiB", 2 << 30), ("512mib", 512 << 20), ("1.5 KiB", 1536)]
-)
-def test_a_size_of_memory_has_a_unit(text, size):
-    assert size == memory_size("--max-memory", text)
-
-
-@pytest.mark.parametrize("text", ["2", "2GB", "GiB", "0GiB", "-1GiB", "nanGiB", ""])
-def test_what_is_no_size_of_memory_is_refused(text):
-    with pytest.raises(BadInput, match="--max-memory"):
-        memory_size("--max-memory", text)
-
-
-@pytest.mark.parametrize(
     ("text", "expected"),
     [
         ("~~gone~~", r"\~\~gone\~\~"),

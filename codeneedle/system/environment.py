@@ -46,17 +46,15 @@ def is_secret(name: str) -> bool:
     return any(word in name.upper() for word in SECRET_WORDS)
 
 
-LONGEST_VALUE = 256
-"""Characters of a value that are looked at; what is no secret is far shorter."""
-
 _SETTING = re.compile(
     r"""(?<![\w./~-])(?=(?P<name>-{0,2}[A-Za-z_][\w.-]*)["']?"""
     r"""(?P<sign>\s*[=:]\s*|\s+)["']?"""
-    r"""(?P<value>[^\s"',;}]{1,%d}))""" % LONGEST_VALUE
+    r"""(?P<value>[^\s"',;}]{1,256}))"""
 )
 """
 A name with what may be its value, also inside of a value: ``--env=NAME=VALUE``,
 ``--name value``, ``export NAME=VALUE;``, ``{"name": "value"}``, ``Name: value``.
+The value ends after 256 characters, so that a long text takes no quadratic time.
 """
 
 _SECRET_NAME = re.compile(
