@@ -183,6 +183,34 @@ def plan(
         _show(plan_document(planned, grown))
 
 
+@app.command(cls=SweepCommand)
+def kernels(context: typer.Context, *, json: JsonOption = False) -> None:
+    """Show which pairs have a kernel here, and their memory."""
+    from codeneedle.cli import sweep as sweep_module
+    from codeneedle.report.kernels import (
+        kernels_document,
+        kernels_object,
+        memory_document,
+    )
+
+    request, execution = context.obj
+    with _stderr().status("asking the engine"):
+        plans = sweep_module.planned(request, execution)
+    surveyed = [(plan, plan.survey) for plan in plans if plan.survey]
+    if not surveyed:
+        raise BadInput(
+            source=f"--engine {request.engine}",
+            reason="it cannot say where attention runs before it has started",
+            hint="Start a sweep: its cells tell.",
+        )
+    if json:
+        _write_json([kernels_object(survey) for _, survey in surveyed])
+        return
+    for plan, survey in surveyed:
+        rows, columns = plan.request.rows, plan.request.columns
+        _show((*kernels_document(survey, rows, columns), *memory_document(survey)))
+
+
 @app.command(cls=TranscriptCommand)
 def transcript(context: typer.Context) -> None:
     """

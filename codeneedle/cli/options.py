@@ -527,6 +527,9 @@ SWEEP_OPTIONS = {
     "prefill_no_think": _switch(
         "Begin answers with an empty thought, for models that always think.", "no"
     ),
+    "kernels_only": _switch(
+        "Leave out pairs that have no kernel on this machine.", "no"
+    ),
     "fit": _switch(
         "Trim a corpus that is longer than the context, instead of refusing it.",
         "fit",
@@ -573,7 +576,8 @@ All but ``sweep`` give the field of that name to a `Request` or an `Execution`.
 GROUPS = {
     "What to sweep": (
         *("models", "types", "pairs", "same", "corpus", "contexts", "k_types"),
-        *("v_types", "engine", "rotation", "fit", "seed", "out"),
+        *("v_types", "engine", "rotation", "kernels_only", "fit"),
+        *("seed", "out"),
     ),
     "What to measure": (*("probes", "decide", "prompt_form", "prefill_no_think"),),
     "llama.cpp": ("llama_server",),
@@ -581,7 +585,7 @@ GROUPS = {
     "SLURM": ("tasks", "gpus", "cpus", "sbatch", "script", "send"),
     "When to stop, and limits of the verdict": (
         *("retry_failed", "more", "budget", "wait", "calibration", "max_loss"),
-        *("max_lost", "max_eval_lost", "max_memory", "at", "help"),
+        *("max_lost", "max_eval_lost", "max_memory", "at", "json", "help"),
     ),
 }
 """

@@ -75,6 +75,7 @@ class Request(_Tables, frozen=True, kw_only=True, forbid_unknown_fields=True):
             told not to: ``on``, ``off`` or both.
         prompt_form: Form of the prompts.
         prefill_no_think: Whether to begin the answer with an empty thought.
+        kernels_only: Whether pairs without a kernel on this machine are left out.
         fit: Whether a corpus that is too long is trimmed, rather than refused.
         seed: Of sampling and of the running order.
         server_args: Further arguments for llama-server; a page's own come last.
@@ -95,6 +96,7 @@ class Request(_Tables, frozen=True, kw_only=True, forbid_unknown_fields=True):
     rotation: tuple[str, ...] = ("on",)
     prompt_form: PromptForm | None = None
     prefill_no_think: bool = False
+    kernels_only: bool = False
     fit: bool = True
     seed: int = 42
     server_args: tuple[str, ...] = ()
