@@ -36,6 +36,7 @@ from codeneedle.cli.options import (
     OutOption,
     PlacesCsvOption,
     RunName,
+    RunNames,
     ServerOption,
     SweepCommand,
     TranscriptCommand,
@@ -251,7 +252,7 @@ def serve(
 
 @app.command()
 def grid(
-    name: RunName,
+    names: RunNames,
     metric: MetricOption = None,
     *,
     max_loss: MaxLoss = None,
@@ -262,13 +263,17 @@ def grid(
     markdown: MarkdownOption = False,
     out: OutOption = RUNS,
 ) -> None:
-    """Show the summary and the grid of a sweep, K down and V across."""
+    """
+    Show the summary and the grid of a sweep, K down and V across.
+
+    Of several runs it also shows what each sets, and losses side by side.
+    """
     from codeneedle.report.grid import grid_objects, grid_rows, report
     from codeneedle.report.selection import select
 
     form = one_form(csv=csv, json=json, markdown=markdown)
     limits = limits_of(max_loss, max_lost, max_eval_lost)
-    chosen = select(out, name, metric, limits=limits)
+    chosen = select(out, *names, metric=metric, limits=limits)
     metrics = chosen.probe.metrics
     if form == "csv":
         _write_rows(grid_rows(chosen.runs, metrics))
@@ -311,11 +316,11 @@ def heatmap(
 
     wanted = metric or ("retrieval" if panels else None)
     limits = limits_of(max_loss, max_lost, max_eval_lost)
-    chosen = select(out, name, wanted, limits=limits)
+    chosen = select(out, name, metric=wanted, limits=limits)
     shown = chosen.metric
     empty: NothingToShow | None = None
     for run, verdict in zip(chosen.runs, chosen.verdicts, strict=True):
-        folder = out / run.name
+        folder = run.folder
         try:
             pictures = (
                 draw_panels(run, shown, difference=difference, folder=folder)
@@ -357,7 +362,7 @@ def panels(
     from codeneedle.report.selection import select
 
     one_form(csv=csv, json=json, difference=difference)
-    chosen = select(out, name, metric)
+    chosen = select(out, name, metric=metric)
     if csv:
         _write_rows(panel_rows(chosen.runs, chosen.metric))
     elif json:
@@ -515,10 +520,7 @@ def verdict(
 
 @app.command()
 def page(
-    names: Annotated[
-        list[str],
-        argument("NAME...", "A corpus, corpus/model, a prefix, or a run folder."),
-    ],
+    names: RunNames,
     *,
     max_loss: MaxLoss = None,
     max_lost: MaxLost = None,

@@ -177,7 +177,13 @@ def argument(metavar: str, text: str) -> Any:
 
 # --- options of several commands
 
-RunName = Annotated[str, argument("NAME", "A corpus, corpus/model, or a prefix.")]
+RunName = Annotated[
+    str, argument("NAME", "A corpus, corpus/model, a prefix, or a run folder.")
+]
+RunNames = Annotated[
+    list[str],
+    argument("NAME...", "Corpora, corpus/model, prefixes, or run folders."),
+]
 CorpusName = Annotated[str, argument("NAME|PATH", "A corpus by name, or a path.")]
 MetricOption = Annotated[
     str | None,

@@ -31,6 +31,8 @@ def report(
     """
     The summary of all *runs*, then the grids of each with what it was measured on.
 
+    Several runs are also set beside each other, by type and pair.
+
     Args:
         runs: In the order to show; records of one probe each.
         metrics: Each shown as a grid; the last in the summary, with its range and
@@ -39,6 +41,11 @@ def report(
         verdicts: The verdict on each run.
     """
     yield summary(runs, metrics[-1], also, verdicts)
+    if runs[1:]:
+        # Not at the top: it needs the verdict's statistics, and a live grid does not.
+        from codeneedle.report.runs import beside_each_other
+
+        yield from beside_each_other(verdicts, metrics[-1])
     for run, verdict in zip(runs, verdicts, strict=True):
         for metric in metrics:
             yield from grid(run, metric, verdict)
@@ -65,8 +72,10 @@ def summary(
         f"{metric.name}\nrange",
         "beyond\nthe limit",
     ]
-    both = zip(runs, verdicts, strict=True)
-    rows = [_summary_row(run, columns, verdict) for run, verdict in both]
+    of_runs = zip(captions.names_of(runs), runs, verdicts, strict=True)
+    rows = [
+        [name, *_summary_row(run, columns, verdict)] for name, run, verdict in of_runs
+    ]
     if not rows[1:]:  # its name stands above its grid
         return Table(heading[1:], [rows[0][1:]], words={heading[-1]})
     return Table(heading, rows, words={heading[0], heading[-1]})
@@ -84,7 +93,6 @@ def _summary_row(run: Run, columns: Sequence[Metric], verdict: "Verdict") -> lis
     digits = max(metric.digits, SUMMARY_DIGITS)
     low, high = (number(end, digits=digits) for end in (spread.low, spread.high))
     return [
-        run.name,
         str(of) if spread.cells == of else f"{spread.cells} of {of}",
         *(_mean_and_sd(each, frames.spread(tables[each.name])) for each in columns),
         f"{low} - {high}" if spread.cells else NO_VALUE_WORD,

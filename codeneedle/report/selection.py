@@ -72,17 +72,16 @@ class Selection:
 
 def select(
     root: Path,
-    name: str,
-    metric: str | None,
-    *,
+    *names: str,
+    metric: str | None = None,
     limits: "Limits | None" = None,
 ) -> Selection:
     """
-    Read the runs called *name* and look *metric* up.
+    Read the runs called *names* and look *metric* up.
 
     Args:
         root: Folder of all run folders.
-        name: A corpus, ``corpus/model``, or a prefix.
+        names: Corpora, ``corpus/model``, prefixes, or run folders.
         metric: Name of a metric of any probe; None for the `default_metric`.
         limits: What the verdicts hold pairs against.
 
@@ -91,7 +90,7 @@ def select(
         UnknownName: If no probe has that metric.
         BadRecord: If a file cannot be read.
     """
-    whole = read_runs(root, name)
+    whole = read_runs(root, *names)
     probe, chosen = metric_named(metric or default_metric(whole), whole)
     selection = Selection(
         runs=tuple(of_probe(run, probe.name) for run in whole),
@@ -162,19 +161,29 @@ def pair_tables(
     return [replace(each, verdict=judge(each.run, limits)) for each in tables]
 
 
-def read_runs(root: Path, name: str) -> list[Run]:
+def read_runs(root: Path, *names: str) -> list[Run]:
     """
-    The runs called *name*, newest first, with the records of all probes.
+    The runs of all *names*, each once, with the records of all probes.
+
+    Those of one name are in order of their change, newest first.
 
     Args:
         root: Folder of all run folders.
-        name: A corpus, ``corpus/model``, or a prefix.
+        names: Corpora, ``corpus/model``, prefixes, or run folders.
 
     Raises:
-        BadInput: If nothing has that name.
+        BadInput: If one of them names nothing.
     """
-    runs = (store.read() for store in find_runs(root, name))
+    stores = [store for name in names for store in _stores(root, name)]
+    by_folder = {store.folder.resolve(): store for store in stores}
+    runs = (store.read() for store in by_folder.values())
     return [trusted(run) for run in runs if run]
+
+
+def _stores(root: Path, name: str) -> list[Store]:
+    """The run folder *name*, or those in *root* that are called so."""
+    folder = Path(name)
+    return [Store(folder)] if (folder / SETUP).is_file() else find_runs(root, name)
 
 
 def one_run(root: Path, name: str) -> Run:
@@ -184,9 +193,6 @@ def one_run(root: Path, name: str) -> Run:
     Raises:
         BadInput: If there is none, or several.
     """
-    folder = Path(name)
-    if (folder / SETUP).is_file() and (run := Store(folder).read()):
-        return trusted(run)
     runs = read_runs(root, name)
     if len(runs) > 1:
         raise BadInput(
@@ -199,23 +205,11 @@ def one_run(root: Path, name: str) -> Run:
 
 def runs_named(root: Path, names: Sequence[str]) -> tuple[list[Run], Path]:
     """
-    The runs of all *names*, each once, and the folder that a file about them goes to.
+    The runs of all *names*, and the folder that a file about them goes to.
 
     That is the run folder of a single run in *root*, and *root* itself for others.
-
-    Args:
-        root: Folder of all run folders.
-        names: Corpora, ``corpus/model``, prefixes, or run folders.
-
-    Raises:
-        BadInput: If one of them names nothing.
     """
-    by_key: dict[tuple[str, str], Run] = {}
-    for name in names:
-        is_folder = (Path(name) / SETUP).is_file()
-        for run in [one_run(root, name)] if is_folder else read_runs(root, name):
-            by_key.setdefault((run.name, run.setup.created), run)
-    runs = list(by_key.values())
+    runs = read_runs(root, *names)
     alone = root / runs[0].name
     return runs, alone if len(runs) == 1 and alone.is_dir() else root
 
