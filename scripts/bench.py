@@ -43,7 +43,7 @@ from codeneedle.corpora import registry
 from codeneedle.engines.llama_cpp import installation
 from codeneedle.errors import CodeneedleError, MachineError
 from codeneedle.grid import Pair
-from codeneedle.models.nano import built_in_model
+from codeneedle.models.pretrained import built_in_model
 from codeneedle.probes.probe import Probe, ProbeContext, RunContext
 from codeneedle.probes.recall.alignment import Mark
 from codeneedle.probes.recall.rounds import answered_rounds

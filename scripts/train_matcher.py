@@ -2,12 +2,12 @@
 Train the built-in model's matcher from nothing: minutes on two cores.
 
     pip install torch
-    python scripts/train_matcher.py --out codeneedle/models/matcher.npz
+    python scripts/train_matcher.py --out scripts/matcher.npz
 
 With the same seed, versions and threads it makes the same numbers. A new matcher
-makes another model: pin its hash in `codeneedle.models.nano`.
+makes another model: see `built_in_model`.
 
-What is trained is in `codeneedle.models.nano.Matcher`: codes of bytes, hashes of what
+What is trained is in `built_in_model.Matcher`: codes of bytes, hashes of what
 lies farther back, and the two projections whose products say how alike two windows
 are. The layers around it copy exactly, so no attention is needed here: windows are
 cut out of texts, the windows before all places of a stretch of text are the keys,
@@ -28,8 +28,7 @@ from typing import Any
 
 import numpy as np
 import torch
-
-from codeneedle.models.nano import BEGIN, SEEN, SLOTS, TOKENS
+from built_in_model import BEGIN, SEEN, SLOTS, TOKENS
 
 CODE, HASH, LEVELS, MATCH = 8, 31, 2, 47
 """Dimensions of a code and of a hash, layers of hashes, dimensions of the match."""

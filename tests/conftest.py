@@ -15,8 +15,7 @@ from hypothesis import settings
 from codeneedle.engines.llama_cpp import installation
 from codeneedle.engines.llama_cpp.build import environment_of
 from codeneedle.errors import MachineError
-from codeneedle.models.nano import built_in_model
-from codeneedle.models.pretrained import SMOLLM2, fetch
+from codeneedle.models.pretrained import SMOLLM2, built_in_model, fetch
 from codeneedle.system.files import CACHE_VARIABLE, cache_folder
 
 Completed = subprocess.CompletedProcess[str]

@@ -16,7 +16,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import httpx
-import numpy as np
 import psutil
 import pytest
 from hypothesis import given
@@ -301,14 +300,6 @@ def test_nothing_is_unpickled():
     assert "msgspec" in known
     assert not known & {"pickle", "marshal", "shelve", "dbm"}
     assert not known & {"dill", "joblib", "yaml", "torch"}
-
-
-def test_the_one_file_of_arrays_is_read_without_pickle():
-    """It comes with the package, and holds numbers alone."""
-    with np.load(PACKAGE / "models" / "matcher.npz", allow_pickle=False) as stored:
-        kinds = {stored[name].dtype.kind for name in stored.files}
-
-    assert {"f"} == kinds
 
 
 # --- names

@@ -16,7 +16,7 @@ from codeneedle.engines.llama_cpp.build import has_nvidia_gpu
 from codeneedle.engines.llama_cpp.installation import ServerFacts, Tools
 from codeneedle.errors import CodeneedleError
 from codeneedle.grid import DEFAULT_TYPES, ENGINE, Pair
-from codeneedle.models import nano, pretrained, weights
+from codeneedle.models import pretrained, weights
 from codeneedle.models.kv_cache import kv_bytes, type_misfit
 from codeneedle.models.pretrained import Pretrained
 from codeneedle.models.weights import Weights
@@ -180,7 +180,7 @@ def _checked(check: Callable[[], _Value], problems: list[Problem]) -> _Value | N
 
 def _model(path: Path | None, offer: Offer) -> Model:
     read = offer.weights if path else weights.read_header
-    header = read(path or nano.built_in_model())
+    header = read(path or pretrained.built_in_model())
     request = Request(models=(str(path),) if path else ())
     context = chosen_context(request, header, stretched=False)
     return Model(

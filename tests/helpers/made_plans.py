@@ -7,7 +7,7 @@ from gguf_files import SHAPE, write_gguf
 from made_records import made_record
 from msgspec.structs import replace
 
-from codeneedle.models import nano
+from codeneedle.models import pretrained
 from codeneedle.sweep import plan
 from codeneedle.sweep.prepare import prepare
 from codeneedle.sweep.request import Execution, Request
@@ -61,7 +61,7 @@ def made_world(folder, monkeypatch):
     (folder / "corpora").mkdir()
     (folder / "corpora" / "tiny.toml").write_text(CORPUS, encoding="utf-8")
     write_gguf(folder / "model.gguf", SHAPE)
-    monkeypatch.setattr(nano, "built_in_model", lambda: folder / "model.gguf")
+    monkeypatch.setattr(pretrained, "built_in_model", lambda: folder / "model.gguf")
 
 
 def asking(**changes):

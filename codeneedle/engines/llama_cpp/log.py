@@ -6,11 +6,12 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from signal import SIGKILL, SIGXFSZ
+from typing import Any
 
 from codeneedle.engines.engine import killed
 from codeneedle.grid import Pair
 from codeneedle.models.kv_cache import padded
-from codeneedle.records.record import Effective, KvBuffer, Status, Trouble
+from codeneedle.records.record import Attention, Effective, KvBuffer, Status, Trouble
 from codeneedle.system.files import tail
 from codeneedle.system.processes import END_BYTES, OMISSION
 
@@ -48,17 +49,13 @@ def read(log_text: str) -> Effective:
         devices=tuple(dict.fromkeys(_all(_KV_DEVICE, model))),
         compute_mib=_compute_mib(model),
         threads=_first_number(_THREADS, everything),
+        **_attention(everything),
     )
 
 
 def trouble(log_text: str) -> Trouble | None:
     """Why the program failed, by the most specific line of its log, if there is one."""
     return _first_sign(_TROUBLES, log_text)
-
-
-def fallback(log_text: str) -> Trouble | None:
-    """What runs instead of fast attention on the cache types asked for, if anything."""
-    return _first_sign(_FALLBACKS, log_text)
 
 
 def printable(line: str) -> str:
@@ -239,16 +236,11 @@ _TROUBLES: Sequence[tuple[Status, re.Pattern[str]]] = (
 )
 """Most specific first: lines that follow an error often only say that it failed."""
 
-_FALLBACKS: Sequence[tuple[Status, re.Pattern[str]]] = (
-    (Status.FALLBACK_F16, re.compile(r"converting K and V to f16")),
-    (
-        Status.FALLBACK_CPU,
-        re.compile(
-            r"Flash Attention (?:tensor )?is assigned to device CPU"
-            r"|Flash Attention (?:was auto|not supported), set to disabled"
-        ),
-    ),
+_ATTENTION = (
+    (Attention.CONVERTED, re.compile(r"converting K and V to f16")),
+    (Attention.CPU, re.compile(r"Flash Attention (tensor )?is assigned to device CPU")),
 )
+"""Lines that tell where attention runs if not in a kernel; some at the first token."""
 
 
 def _first_context(everything: Iterable[str]) -> Iterator[str]:
@@ -308,6 +300,16 @@ def _compute_mib(lines: Iterable[str]) -> float | None:
         if match:  # a graph that is reserved again says so again
             sizes[match[1]] = float(match[2])
     return round(sum(sizes.values()), 2) if sizes else None
+
+
+def _attention(lines: Sequence[str]) -> dict[str, Any]:
+    """The fields of `Effective` on attention, if a line tells."""
+    for attention, sign in _ATTENTION:
+        for line in lines:
+            if sign.search(line):
+                evidence = " ".join(line.split())
+                return {"attention": attention, "attention_evidence": evidence}
+    return {}
 
 
 def _all(pattern: re.Pattern[str], lines: Iterable[str]) -> Iterator[str]:

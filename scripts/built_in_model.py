@@ -1,28 +1,24 @@
 """
-The built-in model: an induction circuit whose weights are constructed, written to a
-GGUF file in the cache folder on first use, always the same bytes.
+Make the built-in model: an induction circuit whose weights are constructed.
+
+    python scripts/built_in_model.py [--out codeneedle/models/needle-nano.gguf]
+
+It writes the same bytes everywhere. Another matcher or construction makes another
+model: pin its hash in `codeneedle.models.pretrained`.
 """
 
+import argparse
 import hashlib
 import math
-import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
-from importlib import resources
 from pathlib import Path
 
 import gguf
 import numpy as np
 import numpy.typing as npt
 
-from codeneedle.models.pretrained import BUILT_IN
-from codeneedle.system.files import (
-    cache_folder,
-    cache_unusable,
-    read_regular,
-    reason_of,
-    write_whole,
-)
+from codeneedle.models import pretrained
 
 Array = npt.NDArray[np.float64]
 
@@ -385,53 +381,6 @@ def _rms(energy: float, width: int) -> float:
     return math.sqrt(energy / width + EPSILON)
 
 
-NAME = BUILT_IN
-"""In the metadata and in the file name."""
-
-SHA256 = "3319a9a0bf681daf76087969b5243a45f66ccc85b576f5fe8a2ec9ed766896b6"
-"""Of the assembled file; a test compares it."""
-
-
-def built_in_model() -> Path:
-    """
-    The built-in model's GGUF file in the cache folder, assembled unless it is there.
-
-    Returns:
-        Its path. The name contains the hash of its bytes, so that versions of this
-        package do not share files.
-
-    Raises:
-        FolderUnusable: If it can be neither found nor written.
-    """
-    folder = cache_folder()
-    try:
-        path = folder / _file_name(SHA256)
-        return path if _is_whole(path) else _make(folder)
-    except OSError as error:
-        raise cache_unusable(folder, reason_of(error)) from error
-
-
-def _make(folder: Path) -> Path:
-    """Assemble the file, and write it into *folder*."""
-    with tempfile.TemporaryDirectory(prefix=f"{NAME}-") as scratch:
-        draft = Path(scratch) / "draft.gguf"
-        write_gguf(draft)
-        data = draft.read_bytes()
-    path = folder / _file_name(hashlib.sha256(data).hexdigest())
-    write_whole(path, data)
-    return path
-
-
-def _file_name(sha256: str) -> str:
-    return f"{NAME}-{sha256[:12]}.gguf"
-
-
-def _is_whole(path: Path) -> bool:
-    """Whether the right bytes are at *path*."""
-    data = read_regular(path)
-    return data is not None and hashlib.sha256(data).hexdigest() == SHA256
-
-
 CONTEXT = 65536
 """Tokens, each a byte, over which the ruler is unambiguous."""
 
@@ -470,8 +419,7 @@ after it quotes, in a fence or between single backticks, is repeated behind it.
 
 def trained_matcher() -> Matcher:
     """The trained part of the model, as ``scripts/train_matcher.py`` made it."""
-    data = resources.files("codeneedle") / "models" / "matcher.npz"
-    with data.open("rb") as file, np.load(file) as stored:
+    with np.load(Path(__file__).with_name("matcher.npz")) as stored:
         arrays = {name: stored[name].astype(np.float64) for name in stored.files}
     hashes = [arrays[name] for name in sorted(arrays) if name.startswith("hash_")]
     # Lengths are restored, because 16 bits have rounded them.
@@ -501,7 +449,7 @@ def write_gguf(path: Path) -> None:
 
 
 def _describe(file: gguf.GGUFWriter, model: Model) -> None:
-    file.add_name(NAME)
+    file.add_name(pretrained.BUILT_IN)
     file.add_description("Copies from its context by induction, byte by byte")
     file.add_license("MIT")
     file.add_context_length(CONTEXT)
@@ -590,3 +538,14 @@ def _rope_factors(frequencies: Array) -> Array:
         for pair, frequency in enumerate(frequencies.tolist())
     ]
     return np.array(factors)
+
+
+def main() -> None:
+    """Write the file."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--out", type=Path, default=pretrained.built_in_path())
+    write_gguf(parser.parse_args().out)
+
+
+if __name__ == "__main__":
+    main()

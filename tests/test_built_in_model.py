@@ -1,7 +1,7 @@
 """The built-in model: an induction circuit, in a file of the same bytes everywhere."""
 
-import hashlib
 import math
+import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -15,29 +15,31 @@ from codeneedle.corpora.random_bodies import Knobs, text_of
 from codeneedle.engines.llama_cpp.client import Client
 from codeneedle.engines.llama_cpp.server import serving
 from codeneedle.engines.messages import Completion, Message
-from codeneedle.errors import FolderUnusable
+from codeneedle.errors import WeightsUnusable
 from codeneedle.grid import Pair
-from codeneedle.models.nano import (
+from codeneedle.models import pretrained
+from codeneedle.probes.recall.alignment import Mark, score
+from codeneedle.probes.recall.prompts import completion_prompt
+from codeneedle.records.record import NeedleFacts
+
+sys.path.append(str(Path(__file__).parents[1] / "scripts"))
+from built_in_model import (
     BEGIN,
     CONTEXT,
     EPSILON,
     HEAD,
     LOOK_BACK_NATS,
     RULER,
-    SHA256,
     VALUE_DIMS,
     Array,
     Layer,
     Model,
-    built_in_model,
     construct,
     orthonormal,
     trained_matcher,
     value_codes,
+    write_gguf,
 )
-from codeneedle.probes.recall.alignment import Mark, score
-from codeneedle.probes.recall.prompts import completion_prompt
-from codeneedle.records.record import NeedleFacts
 
 TEXT = text_of(Knobs(functions=2, value_length=6, name_length=5, seed=1009))
 UNSEEN_SEED = 20260101
@@ -164,39 +166,24 @@ def test_carriers_are_orthonormal_to_the_last_bit(columns):
     assert carrier.tolist() == carrier.astype(np.float16).tolist()
 
 
-@pytest.fixture
-def cache(tmp_path, monkeypatch):
-    """The folder that the environment names for the file; it is not there yet."""
-    monkeypatch.setenv("CODENEEDLE_CACHE", str(tmp_path / "cache"))
-    return tmp_path / "cache"
+def test_the_script_makes_the_bytes_that_the_package_ships(tmp_path):
+    write_gguf(tmp_path / "again.gguf")
+
+    shipped = pretrained.built_in_model()
+    assert shipped.read_bytes() == (tmp_path / "again.gguf").read_bytes()
 
 
-def test_the_file_has_the_pinned_bytes_and_is_made_again_only_if_damaged(cache):
-    path = built_in_model()
-    before = path.stat()
+@pytest.mark.parametrize("data", [None, b"GGUF half of it"])
+def test_an_installation_without_the_whole_file_is_named(tmp_path, monkeypatch, data):
+    path = tmp_path / "needle-nano.gguf"
+    if data is not None:
+        path.write_bytes(data)
+    monkeypatch.setattr(pretrained, "built_in_path", lambda: path)
 
-    again = built_in_model()
-    assert [path] == [again] == list(cache.iterdir())
-    assert SHA256 == hashlib.sha256(path.read_bytes()).hexdigest()
-    assert (before.st_ino, before.st_mtime_ns) == (
-        again.stat().st_ino,
-        again.stat().st_mtime_ns,
-    )
+    with pytest.raises(WeightsUnusable) as caught:
+        pretrained.built_in_model.__wrapped__()
 
-    path.write_bytes(b"GGUF half of it")
-    built_in_model()
-    assert SHA256 == hashlib.sha256(path.read_bytes()).hexdigest()
-    assert [path] == list(cache.iterdir())
-
-
-def test_a_cache_that_takes_no_files_is_named_with_a_way_out(cache):
-    cache.touch()
-
-    with pytest.raises(FolderUnusable) as caught:
-        built_in_model()
-
-    assert str(cache) in str(caught.value)
-    assert "CODENEEDLE_CACHE" in caught.value.hint
+    assert str(path) in str(caught.value)
 
 
 @pytest.fixture(scope="module")
