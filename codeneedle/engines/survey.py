@@ -8,17 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from codeneedle.grid import Pair
-from codeneedle.records.record import Attention, Effective, KvBuffer
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DeviceMemory:
-    """Memory of one device, or of the host, in bytes."""
-
-    device: str  # as the engine names it: "CUDA0", "Host"
-    weights: int
-    context: int  # KV caches and recurrent states
-    compute: int  # buffers of the graph
+from codeneedle.records.record import Attention, DeviceMemory, Effective, KvBuffer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,6 +33,8 @@ class Survey:
     pairs: Mapping[Pair, PairSurvey]
     unknown: str = ""  # why there is no answer for some pairs; empty if there is
     whole_splits: int | None = None  # graph splits with attention in a kernel
+    took_s: float = 0.0
+    is_kept: bool = False  # whether all answers are those of a former survey
 
     def attention(self, pair: Pair) -> Attention | None:
         """Where attention would run for *pair*; None if unknown or refused."""
@@ -88,10 +80,14 @@ def with_attention(
                 effective, attention=attention, attention_evidence=evidence
             )
     foretold = survey.attention(pair) if survey else None
-    if foretold and effective.attention and foretold is not effective.attention:
-        told = f"{effective.attention_evidence}; the survey said {foretold}"
-        effective = replace(effective, attention_evidence=told.removeprefix("; "))
-    return effective
+    if foretold is None or foretold is effective.attention:
+        return effective
+    if effective.attention is None:
+        return replace(
+            effective, attention=foretold, attention_evidence="by the survey"
+        )
+    told = f"{effective.attention_evidence}; the survey said {foretold}"
+    return replace(effective, attention_evidence=told)
 
 
 def _by_splits(effective: Effective, splits: int, whole: int) -> Attention | None:

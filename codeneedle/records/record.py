@@ -85,6 +85,16 @@ class KvBuffer:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceMemory:
+    """Memory that a program takes on one device, or on the host, in bytes."""
+
+    device: str  # as the engine names it: "CUDA0", "Host"
+    weights: Count
+    context: Count  # KV caches and recurrent states
+    compute: Count  # buffers of the graph
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Print:
     """
     A reply to a fixed text.
@@ -143,6 +153,8 @@ class Effective:
         attention_evidence: Line of the log, or phrase, that tells it; may be empty.
         devices: Names of the devices with KV caches, in order.
         compute_mib: Compute buffers of all devices, in MiB.
+        memory: Buffers by device, the host among them, as the log names them.
+        recurrent_bytes: State of recurrent layers, which cache types do not change.
         threads: CPU threads it computes with.
         waiting: How idle threads wait: ``passive``, asleep, or ``active``.
         unquantized: Phrases on layers without K and V that could be quantized.
@@ -166,6 +178,8 @@ class Effective:
     attention_evidence: str = ""
     devices: tuple[str, ...] = ()
     compute_mib: Amount | None = None
+    memory: tuple[DeviceMemory, ...] = ()
+    recurrent_bytes: Count = 0
     threads: Count | None = None
     waiting: str | None = None
     unquantized: tuple[str, ...] = ()

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Collection, Hashable, Iterable, Iterator, Sequence
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from codeneedle.errors import NothingToShow
 from codeneedle.grid import Pair, most_precise
@@ -19,6 +19,9 @@ from codeneedle.text import (
     sweep_command,
     visible,
 )
+
+if TYPE_CHECKING:  # a live grid does not wait for statistics
+    from codeneedle.verdict.losses import Losses
 
 _SHORT_HASH = 8
 
@@ -92,10 +95,13 @@ def conditions(run: Run) -> tuple[str, str]:
     """What *run* was measured on, in two lines."""
     setup = run.setup
     asked = (phrase for probe in PROBES.values() for phrase in probe.asks(setup))
+    corpus = setup.corpus
+    cut = f" ({corpus.functions} of {corpus.functions_before} functions)"
+    sent = f"{corpus.name}{cut if corpus.is_trimmed else ''}"
     what = [plural(setup.context, "token"), *asked]
     engine = " ".join(engine_line(setup.engine, setup.llama))
     return (
-        visible(f"{setup.weights.name} on {setup.corpus.name}, {', '.join(what)}"),
+        visible(f"{setup.weights.name} on {sent}, {', '.join(what)}"),
         visible(f"{engine}, {_device(setup.machine)}, {dates(run)}"),
     )
 
@@ -237,6 +243,17 @@ _ATTENTION_MARKS = {Attention.CPU: "cpu", Attention.CONVERTED: "f16"}
 def attention_mark(attention: Attention | None) -> str:
     """``cpu`` or ``f16``; empty for attention in a kernel, or unknown."""
     return _ATTENTION_MARKS.get(attention, "") if attention else ""
+
+
+def loss_word(losses: "Losses", cell: Cell) -> str:
+    """
+    What stands below a loss: its word, what else decides it, and where attention ran.
+
+    ``within``, ``beyond kld``, ``open cpu``.
+    """
+    pair, mark = cell.pair, attention_mark(cell.attention)
+    words = (losses.word(pair), losses.decided_by(pair), mark)
+    return visible(" ".join(filter(None, words)))
 
 
 _ATTENTION_PHRASES = {

@@ -156,9 +156,14 @@ def _loss_row(run: Run, verdict: "Verdict") -> list[str]:
     return [
         _count(cells, spread),
         f"{low} - {high}",
-        str(verdict.chosen or verdict.reference),
+        NO_VALUE_WORD if verdict.is_instrument else _set_phrase(verdict),
         beyond_phrase(verdict) or NO_VALUE_WORD,
     ]
+
+
+def _set_phrase(verdict: "Verdict") -> str:
+    """The pair to set, or to keep."""
+    return str(verdict.chosen) if verdict.chosen else f"keep {verdict.reference}"
 
 
 def _means(run: Run, metrics: Sequence[Metric]) -> list[str]:
@@ -221,6 +226,7 @@ def loss_entries(losses: "Losses") -> list[tuple[str, str]]:
     entries = [
         *captions.failure_entries(cells),
         *captions.not_run(cells, settled(losses.verdict)),
+        *captions.attention_entries(cells),
     ]
     for name, pairs in losses.otherwise().items():
         entries.append((name, f"decides {captions.named_pairs(pairs)}"))
@@ -267,14 +273,16 @@ def _loss_shown(losses: "Losses", scale: LossScale, cell: Cell) -> Text:
     metric, word = losses.metric, losses.word(cell.pair)
     if cell.status == frames.NOT_RUN:
         return Text(f"{cell_word(cell)} ", "dim")
-    shown = captions.value_text(cell, metric) if cell.has_value else cell_word(cell)
+    value = number(cell.value, digits=metric.digits)
+    shown = value if cell.has_value else cell_word(cell)
     is_set = cell.pair == losses.verdict.chosen
     mark = REFERENCE_MARK if cell.pair == losses.verdict.reference else " "
     first = f"[{shown}]" if is_set else f"{shown}{mark}"
     style = cell_style(metric, cell.value, scale)
     if is_set or word == "beyond":
         style = f"bold {style}"
-    return Text(f"{first}\n{word} " if word else first, style)
+    below = captions.loss_word(losses, cell)
+    return Text(f"{first}\n{below} " if below else first, style)
 
 
 def _mean_heading(metric: Metric, runs: Sequence[Run]) -> str:

@@ -67,12 +67,14 @@ class Square:
         label: Its text.
         is_bold: Whether the text is bold.
         word: A smaller text below it.
+        is_open: Whether it is dashed: neither within the limit nor beyond it.
     """
 
     value: float
     label: str
     is_bold: bool = False
     word: str = ""
+    is_open: bool = False
 
     @property
     def is_gap(self) -> bool:
@@ -284,7 +286,7 @@ def _paint_cells(axes: Axes, bar: Axes, picture: Picture) -> None:
         for at_v, square in enumerate(row):
             if square.is_gap and square.label:
                 paint_gap(axes, at_k, at_v)
-            if square.word == Word.OPEN:
+            if square.is_open:
                 paint_open(axes, at_k, at_v)
             if has_labels(picture.k_types, picture.v_types):
                 _write(axes, square, at_k, at_v, ink=_ink(picture, square))
@@ -346,7 +348,9 @@ def _write(axes: Axes, square: Square, at_k: int, at_v: int, *, ink: str) -> Non
         **how,
     )
     if square.word:
-        axes.text(at_v + 0.5, at_k + 0.72, square.word, size=WORD_POINTS, **how)
+        fits = 0.9 * CELL * POINTS_PER_INCH / (EM * len(square.word))
+        size = min(WORD_POINTS, fits)
+        axes.text(at_v + 0.5, at_k + 0.72, square.word, size=size, **how)
 
 
 def _ink(picture: Picture, square: Square) -> str:
@@ -380,7 +384,11 @@ def _paint_types(axes: Axes, picture: Picture) -> None:
 
 def paint_scale(bar: Axes, scale: Scale | LossScale, caption: str) -> None:
     """Ticks and *caption* of the colour scale *bar*, which goes from 0 to 1."""
-    ticks = _loss_ticks(scale) if isinstance(scale, LossScale) else _ticks(scale)
+    ticks = (
+        loss_ticks(scale.limit, scale.high)
+        if isinstance(scale, LossScale)
+        else _ticks(scale)
+    )
     places = [scale.place(tick) for tick in ticks]
     bar.set_yticks(places, [f"{tick:z.4g}" for tick in ticks])
     bar.tick_params(length=3, color=QUIET, labelcolor=INK, labelsize=NOTE_POINTS)
@@ -401,13 +409,13 @@ def _ticks(scale: Scale) -> list[float]:
     return [scale.low, *kept, scale.high]
 
 
-def _loss_ticks(scale: LossScale) -> list[float]:
-    """No loss, the limit, and 2, 5, 10, 20, ... times it."""
+def loss_ticks(limit: float, high: float) -> list[float]:
+    """No loss, the *limit*, and 2, 5, 10, 20, ... times it, up to *high*."""
     times = (step * 10**power for power in range(4) for step in (2, 5, 10))
     beyond = itertools.takewhile(
-        lambda at: at <= scale.high, (scale.limit * each for each in times)
+        lambda at: at <= high, (limit * each for each in times)
     )
-    return [0.0, scale.limit, *beyond]
+    return [0.0, limit, *beyond]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -463,9 +471,11 @@ def _loss_square(losses: Losses, cell: Cell) -> Square:
     word = losses.word(cell.pair)
     missing = "" if cell.is_hole else "not run"
     status = status_word(cell.status) if cell.status else missing
-    label = captions.value_text(cell, losses.metric) if cell.has_value else status
+    value = number(cell.value, digits=losses.metric.digits)
+    label = value if cell.has_value else status
     is_bold = word == Word.BEYOND or cell.pair == losses.verdict.chosen
-    return Square(cell.value, label, is_bold, word)
+    below = captions.loss_word(losses, cell)
+    return Square(cell.value, label, is_bold, below, is_open=word == Word.OPEN)
 
 
 def draw(
@@ -572,7 +582,8 @@ def picture_of(
     values = [cell.value - (base or 0.0) for cell in cells]
     caption = metric.unit or metric.name
     if base is None:
-        scale = value_scale(metric, values, rounds=rounds)
+        ranked = [cell.value for cell in cells if cell.is_ranked]
+        scale = value_scale(metric, ranked, rounds=rounds)
         colours = f"lighter is {'lower' if metric.better == 'lower' else 'higher'}"
         title = metric.label + captions.combined(metric, cells)
     else:
@@ -612,7 +623,11 @@ def _squares(
         missing = "" if cell.is_hole else "not run"
         word = status_word(cell.status) if cell.status else missing
         flat.append(
-            Square(value, word if math.isnan(value) else label, cell.pair in bold)
+            Square(
+                value if cell.is_ranked else math.nan,
+                word if math.isnan(value) else label,
+                cell.pair in bold,
+            )
         )
     return _rows(flat, cells)
 

@@ -15,6 +15,7 @@ from codeneedle.probes.probe import Probe
 from codeneedle.records.record import Run
 from codeneedle.records.store import SETUP, Store, find_runs
 from codeneedle.report.table import PairTable, pair_table
+from codeneedle.system.files import expanded
 from codeneedle.verdict.trust import trusted
 
 if TYPE_CHECKING:
@@ -77,7 +78,7 @@ class Selection:
 
 def select(
     root: Path,
-    *names: str,
+    *names: str | None,
     metric: str | None = None,
     limits: "Limits | None" = None,
 ) -> Selection:
@@ -86,7 +87,7 @@ def select(
 
     Args:
         root: Folder of all run folders.
-        names: Corpora, ``corpus/model``, prefixes, or run folders.
+        names: As of `read_runs`.
         metric: Name of a metric of any probe, or ``loss``; None for the loss, and the
             `default_metric` of runs without one.
         limits: What the verdicts hold pairs against.
@@ -132,7 +133,7 @@ def default_metric(runs: Sequence[Run]) -> str:
 
 def pair_tables(
     root: Path,
-    name: str,
+    name: str | None,
     *,
     sort: str | None,
     limits: "Limits | None" = None,
@@ -142,7 +143,7 @@ def pair_tables(
 
     Args:
         root: Folder of all run folders.
-        name: A corpus, ``corpus/model``, or a prefix.
+        name: As of `read_runs`.
         sort: Name of the metric to sort by; None for the most precise first. A run
             without it is not sorted.
         limits: What the verdict holds pairs against.
@@ -169,7 +170,7 @@ def pair_tables(
     return [replace(each, verdict=judge(each.run, limits)) for each in tables]
 
 
-def read_runs(root: Path, *names: str) -> list[Run]:
+def read_runs(root: Path, *names: str | None) -> list[Run]:
     """
     The runs of all *names*, each once, with the records of all probes.
 
@@ -177,26 +178,58 @@ def read_runs(root: Path, *names: str) -> list[Run]:
 
     Args:
         root: Folder of all run folders.
-        names: Corpora, ``corpus/model``, prefixes, or run folders.
+        names: Corpora, ``corpus/model``, prefixes, or folders of one run or several;
+            None, or no name, for the only run in *root*.
 
     Raises:
-        BadInput: If one of them names nothing.
+        BadInput: If one of them names nothing, or none is named and there are several.
     """
-    stores = [store for name in names for store in _stores(root, name)]
+    stores = [store for name in names or (None,) for store in _stores(root, name)]
     by_folder = {store.folder.resolve(): store for store in stores}
     runs = (store.read() for store in by_folder.values())
     return [trusted(run) for run in runs if run]
 
 
-def _stores(root: Path, name: str) -> list[Store]:
-    """The run folder *name*, or those in *root* that are called so."""
-    folder = Path(name)
-    return [Store(folder)] if (folder / SETUP).is_file() else find_runs(root, name)
+def _stores(root: Path, name: str | None) -> list[Store]:
+    if name is None:
+        return [_only_store(root)]
+    folder = expanded(name)
+    if (folder / SETUP).is_file():
+        return [Store(folder)]
+    inside = [*folder.glob(f"*/{SETUP}"), *folder.glob(f"*/*/{SETUP}")]
+    if inside and ".." not in folder.parts:
+        stores = [Store(path.parent) for path in inside]
+        return sorted(stores, key=Store.changed_at, reverse=True)
+    if folder.is_dir() and folder.is_absolute():
+        raise BadInput(
+            source=f"'{name}'",
+            reason="is no run folder: it has no setup.json",
+            hint="Name sweeps/CORPUS/MODEL, as a sweep made it.",
+        )
+    return find_runs(root, name)
 
 
-def one_run(root: Path, name: str) -> Run:
+def _only_store(root: Path) -> Store:
+    folders = sorted(path.parent for path in root.glob(f"*/*/{SETUP}"))
+    if not folders:
+        raise BadInput(
+            source=f"{root}/",
+            reason="there is no run in it",
+            hint="Run 'codeneedle sweep' first, or name a run folder.",
+        )
+    if len(folders) > 1:
+        names = ", ".join(f"{each.parent.name}/{each.name}" for each in folders)
+        raise BadInput(
+            source=f"{root}/",
+            reason=f"{len(folders)} runs are in it",
+            hint=f"Name one: {names}.",
+        )
+    return Store(folders[0])
+
+
+def one_run(root: Path, name: str | None) -> Run:
     """
-    The run of the folder *name*, or the only one in *root* that is called so.
+    The only run called *name*, as of `read_runs`.
 
     Raises:
         BadInput: If there is none, or several.
@@ -216,6 +249,13 @@ def runs_named(root: Path, names: Sequence[str]) -> tuple[list[Run], Path]:
     The runs of all *names*, and the folder that a file about them goes to.
 
     That is the run folder of a single run in *root*, and *root* itself for others.
+
+    Args:
+        root: Folder of all run folders.
+        names: As of `read_runs`; empty for the only run.
+
+    Raises:
+        BadInput: If one of them names nothing.
     """
     runs = read_runs(root, *names)
     alone = root / runs[0].name

@@ -7,6 +7,7 @@ import atexit
 import contextlib
 import os
 import resource
+import select
 import selectors
 import signal
 import socket
@@ -15,7 +16,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import BinaryIO
+from typing import IO
 
 import psutil
 
@@ -49,6 +50,12 @@ Drivers append to caches of compiled kernels of up to 1 GiB.
 END_BYTES = 1 << 20
 """Bytes that are kept of the start and of the end of a long log."""
 
+Output = subprocess.CompletedProcess[str]
+"""How a program ended, and what it wrote."""
+
+QUIET_S = 0.5
+"""Pause in what a program writes after which `told_output_of` takes it to be over."""
+
 OMISSION = b"\n[...]\n"
 """Replaces the middle of a long log."""
 
@@ -64,7 +71,7 @@ _are_ending = threading.Event()
 
 def output_of(
     argv: Sequence[str], *, timeout_s: float, env: Mapping[str, str] | None = None
-) -> subprocess.CompletedProcess[str]:
+) -> Output:
     """
     Run a command that ends soon, such as ``--version``.
 
@@ -82,15 +89,83 @@ def output_of(
     env = inherited() if env is None else env
     pipe = subprocess.PIPE
     with _started(argv, env=env, stdout=pipe, stderr=pipe) as child:
-        kept = _read_all(child, until=time.monotonic() + timeout_s)
-        if kept is None:
-            raise ToolFailed(
-                tool=argv[0],
-                reason=f"gave no answer within {timeout_s:g} s",
-                hint="Is the machine overloaded? Try the program by hand.",
-            )
-        stdout, stderr = (data.decode(errors="replace") for data in kept)
-        return subprocess.CompletedProcess(argv, child.returncode, stdout, stderr)
+        kept = {each: bytearray() for each in (child.stdout, child.stderr) if each}
+        _read_all(child, kept, until=time.monotonic() + timeout_s, limit_s=timeout_s)
+        return _completed(child, *kept.values())
+
+
+def told_output_of(
+    argv: Sequence[str],
+    *,
+    timeout_s: float,
+    env: Mapping[str, str],
+    last_words: bytes,
+) -> Output:
+    """
+    `output_of` for a program that may end before its log is written.
+
+    llama.cpp writes its log from a thread of its own, and what is left in its queue is
+    lost when the program ends (llama.cpp #22142). Here its stdout is a pipe that is
+    full, so that it waits at its end until *last_words* stand in its stderr, or nothing
+    has been written there for `QUIET_S`. One that is aborted does not wait.
+
+    Args:
+        argv: Program and its arguments; it must write to stdout at its end alone.
+        timeout_s: Limit of its time, in seconds.
+        env: Its whole environment.
+        last_words: What the log ends with, if it is whole.
+
+    Raises:
+        ToolFailed: If it cannot be started, or takes longer.
+    """
+    until = time.monotonic() + timeout_s
+    with contextlib.ExitStack() as stack:
+        reading, writing = (
+            stack.enter_context(open(end, mode, buffering=0))  # noqa: PTH123 - not a path
+            for end, mode in zip(os.pipe(), ("rb", "wb"), strict=True)
+        )
+        _fill(writing.fileno())
+        child = stack.enter_context(
+            _started(argv, env=env, stdout=writing, stderr=subprocess.PIPE)
+        )
+        writing.close()
+        kept = {each: bytearray() for each in (reading, child.stderr) if each}
+        _await(last_words, *list(kept.items())[-1], until=until)
+        _read_all(child, kept, until=until, limit_s=timeout_s)
+        stdout, stderr = kept.values()
+        return _completed(child, stdout.lstrip(b"\0"), stderr)
+
+
+def _await(words: bytes, pipe: IO[bytes], kept: bytearray, *, until: float) -> None:
+    """Add what comes by *pipe* to *kept*: up to *words*, a pause or the end."""
+    while words not in kept:
+        now = time.monotonic()
+        pause_s = min(until - now, QUIET_S) if kept else until - now
+        if pause_s <= 0 or not select.select([pipe], [], [], pause_s)[0]:
+            return
+        chunk = os.read(pipe.fileno(), 1 << 16)
+        if not chunk:
+            return
+        kept.extend(chunk[: OUTPUT_LIMIT_BYTES - len(kept)])
+
+
+def _fill(pipe: int) -> None:
+    """Write NULs to *pipe* until it takes no more."""
+    os.set_blocking(pipe, False)
+    with contextlib.suppress(BlockingIOError):
+        while True:
+            os.write(pipe, bytes(1 << 12))
+    with contextlib.suppress(BlockingIOError):
+        while True:
+            os.write(pipe, bytes(1))
+    os.set_blocking(pipe, True)
+
+
+def _completed(
+    child: Child, stdout: bytes | bytearray, stderr: bytes | bytearray
+) -> Output:
+    said, told = (data.decode(errors="replace") for data in (stdout, stderr))
+    return subprocess.CompletedProcess(child.args, child.returncode, said, told)
 
 
 @contextlib.contextmanager
@@ -234,8 +309,8 @@ def _started(
     argv: Sequence[str],
     *,
     env: Mapping[str, str],
-    stdout: int | BinaryIO,
-    stderr: int | BinaryIO,
+    stdout: int | IO[bytes],
+    stderr: int | IO[bytes],
     folder: Path | None = None,
     file_limit_bytes: int | None = None,
 ) -> Iterator[Child]:
@@ -330,7 +405,7 @@ def _killed_with_us() -> Iterator[Callable[[int], None]]:
 
 
 @contextlib.contextmanager
-def _log_file(log: Path, heading: str) -> Iterator[BinaryIO]:
+def _log_file(log: Path, heading: str) -> Iterator[IO[bytes]]:
     """
     *log*, created anew with *heading*, for a child to write to; shortened after the
     block.
@@ -366,18 +441,27 @@ def _shorten(log: Path) -> None:
         file.truncate()
 
 
-def _read_all(child: Child, *, until: float) -> tuple[bytes, bytes] | None:
-    """Output of *child* on both pipes until it ends; None if it takes too long."""
-    pipes = [pipe for pipe in (child.stdout, child.stderr) if pipe is not None]
-    kept = [bytearray() for _ in pipes]
+def _read_all(
+    child: Child, kept: Mapping[IO[bytes], bytearray], *, until: float, limit_s: float
+) -> None:
+    """
+    Add what *child* writes until it ends to what is *kept* of its pipes.
+
+    Raises:
+        ToolFailed: If that takes until the monotonic time *until*, *limit_s* in all.
+    """
     with contextlib.ExitStack() as stack:
         selector = stack.enter_context(selectors.DefaultSelector())
-        for pipe, buffer in zip(pipes, kept, strict=True):
+        for pipe, buffer in kept.items():
             stack.callback(pipe.close)
             selector.register(pipe, selectors.EVENT_READ, buffer)
         while selector.get_map() or child.poll() is None:
             if time.monotonic() > until:
-                return None
+                raise ToolFailed(
+                    tool=str(child.args[0]),  # type: ignore[index]
+                    reason=f"gave no answer within {limit_s:g} s",
+                    hint="Is the machine overloaded? Try the program by hand.",
+                )
             ready = selector.select(LONGEST_NAP_S)
             for key, _ in ready:
                 chunk = os.read(key.fd, 1 << 16)
@@ -387,7 +471,6 @@ def _read_all(child: Child, *, until: float) -> tuple[bytes, bytes] | None:
                     selector.unregister(key.fileobj)
             if not ready and child.poll() is not None:
                 break  # a child of the child still holds the pipe
-    return bytes(kept[0]), bytes(kept[1])
 
 
 def _signal(group: int, request: signal.Signals) -> None:

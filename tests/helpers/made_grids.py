@@ -13,10 +13,11 @@ from made_retrieval import (
     right,
     with_frozen,
 )
-from made_speeds import measured
+from made_speeds import measured, run_of
 
 from codeneedle.grid import DEFAULT_TYPES, Pair
 from codeneedle.probes.recall.record import Recall
+from codeneedle.probes.retrieval.settings import RetrievalConditions
 from codeneedle.records.record import CellRecord, Run, Setup, Status, as_json
 
 FUNCTIONS = 24
@@ -57,8 +58,17 @@ def whole_grid() -> Run:
     more = [
         each for record in run.records if record.has_numbers for each in _more(record)
     ]
-    tasks = {"tasks": ["multikey", "nth"], "lengths": [1024, 4096]}
-    probes = {"recall": {}, "divergence": {}, "retrieval": tasks}
+    asked = RetrievalConditions(
+        tasks=("multikey", "nth"),
+        lengths=(1024, 4096),
+        depths=(0.1, 0.5, 0.9),
+        questions=3,
+        dial=(),
+        gate="off",
+        graded="",
+    )
+    timed = run_of(depths=(0, 4096)).setup.probes
+    probes = {"retrieval": as_json(asked), **timed}
     setup = replace(run.setup, probes={**run.setup.probes, **probes})
     frozen = made_frozen(made_dial(), made_dial("nth"))
     return replace(run, setup=with_frozen(setup, frozen), records=(*run.records, *more))

@@ -11,9 +11,10 @@ from made_records import failed_record, made_run, stored_run
 from printing import printed
 
 from codeneedle.grid import Pair
-from codeneedle.records.record import Run, Status
+from codeneedle.records.record import Attention, Run, Status
 from codeneedle.report.grid import loss_report
 from codeneedle.report.heatmap import Files, draw_losses, loss_picture, paint
+from codeneedle.report.page import loss_facts
 from codeneedle.report.pictures import draw_metric
 from codeneedle.report.runs import beside_each_other
 from codeneedle.report.selection import LOSS, default_metric, metric_named, select
@@ -82,6 +83,8 @@ def test_what_divergence_alone_decides_is_said() -> None:
 
     assert ("0.0", "beyond") == by_pair(found)["q8_0/q8_0"]
     assert {"kld": [Pair("q8_0", "q8_0")]} == found.otherwise()
+    assert "beyond kld" in shown(run)
+    assert "kld  decides q8_0/q8_0" in shown(run)
 
 
 def test_scores_are_shown_where_no_right_tokens_were_measured() -> None:
@@ -96,6 +99,12 @@ def test_scores_are_shown_where_no_right_tokens_were_measured() -> None:
 
     assert "25.0" == by_pair(found)["q8_0/q8_0"][0]
     assert "points of the score" == found.what
+
+
+def test_a_run_without_a_pair_to_set_keeps_its_reference() -> None:
+    run = losing_run({"q4_0/q4_0": BEYOND})
+
+    assert " keep bf16/bf16 " in shown(run, run)
 
 
 def test_divergence_alone_is_no_loss() -> None:
@@ -118,7 +127,9 @@ def test_the_first_grid_is_the_loss_and_nats_are_shown_on_demand() -> None:
 def test_conditions_take_two_lines() -> None:
     *_, first, second = shown(RUN).rstrip().splitlines()
 
-    assert first.startswith("made-model on random-bodies, 12,288 tokens, 5 lines of 16")
+    assert first.startswith(
+        "made-model on random-bodies (16 of 200 functions), 12,288 tokens, "
+    )
     assert second.startswith("llama.cpp b11434-abcdef0, Xeon, 2025-11-20")
 
 
@@ -211,6 +222,26 @@ def test_the_first_picture_is_the_loss_and_others_have_their_metric(
     )
 
     assert [stem] == [path.stem for path in drawn]
+
+
+def test_where_attention_ran_stands_behind_the_word_of_a_pair() -> None:
+    """It is no part of the word: the pair is as open as one in a kernel."""
+    (slow,) = [each for each in RUN.records if str(each.pair) == "q8_0/q5_0"]
+    told = replace(
+        slow.effective, attention=Attention.CPU, attention_evidence="graph splits"
+    )
+    others = [each for each in RUN.records if each is not slow]
+    run = replace(RUN, records=(*others, replace(slow, effective=told)))
+
+    found = losses(run)
+    picture = loss_picture(found, spell_of(""))
+    below = {square.word: square.is_open for row in picture.squares for square in row}
+
+    assert "open" == found.word(Pair("q8_0", "q5_0"))
+    assert below["open cpu"]
+    assert "open cpu" in shown(run)
+    assert "cpu  attention on the CPU" in shown(run)
+    assert ["0.5", "open cpu"] in [each[:2] for each in loss_facts(found)["cells"]]
 
 
 def test_answers_are_shown_behind_the_share_that_was_lost() -> None:

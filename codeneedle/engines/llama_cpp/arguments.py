@@ -35,10 +35,10 @@ KV_ON_HOST = frozenset({"-nkvo", "--no-kv-offload"})
 SPLITTING = frozenset(
     (
         *("-ot", "--override-tensor", "-cmoe", "--cpu-moe", "-ncmoe", "--n-cpu-moe"),
-        *("-sm", "--split-mode", "-ts", "--tensor-split"),
+        *("-sm", "--split-mode", "-ts", "--tensor-split", *KV_ON_HOST),
     )
 )
-"""What splits the graph of every pair, wherever its attention runs."""
+"""What splits the graph of every pair, whatever kernels there are."""
 _STRETCHING = ("--rope-", "--yarn-", "--override-kv")
 """Prefixes of arguments that extend the context."""
 
@@ -391,6 +391,24 @@ def shared_arguments(
         )
         (shared if is_shared else ignored).extend(argument.words)
     return tuple(shared), tuple(ignored)
+
+
+_GRAPH_ONLY = frozenset(("-b", "--batch-size"))
+"""What llama-fit-params takes beside those; llama-perplexity has one of its own."""
+
+_OF_WEIGHTS = frozenset(("--lora", "--lora-scaled"))
+"""What needs weights, which llama-fit-params does not load."""
+
+
+def graph_arguments(server_args: Iterable[str]) -> tuple[str, ...]:
+    """The arguments for llama-server that decide on the graph and its memory."""
+    kept: list[str] = []
+    for argument in parse(server_args):
+        shared, _ = shared_arguments(argument.words)
+        is_kept = argument.name in _GRAPH_ONLY or shared
+        kept.extend(argument.words if is_kept else ())
+    words = (each for each in parse(kept) if each.name not in _OF_WEIGHTS)
+    return tuple(word for argument in words for word in argument.words)
 
 
 BENCH_NEEDED = (

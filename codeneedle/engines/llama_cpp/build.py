@@ -16,6 +16,7 @@ from pathlib import Path, PurePosixPath
 from codeneedle.engines.llama_cpp.installation import (
     ASK_TIMEOUT_S,
     BENCH,
+    FIT_PARAMS,
     PERPLEXITY,
     SERVER,
 )
@@ -34,7 +35,7 @@ from codeneedle.system.orphans import end_orphans, noted
 
 Report = Callable[[str, int, int], None]
 
-PROGRAMS = (SERVER, PERPLEXITY, BENCH)
+PROGRAMS = (SERVER, PERPLEXITY, BENCH, FIT_PARAMS)
 
 NEEDED_BYTES = 1 << 30
 """Disk that source and objects take during a build; 0.3 GiB were measured."""

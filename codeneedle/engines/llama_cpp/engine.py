@@ -4,7 +4,7 @@ import contextlib
 import os
 import re
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import ClassVar
@@ -22,7 +22,7 @@ from codeneedle.engines.engine import (
     Tokenizer,
     counting,
 )
-from codeneedle.engines.llama_cpp import arguments, bench, perplexity
+from codeneedle.engines.llama_cpp import arguments, bench, perplexity, survey
 from codeneedle.engines.llama_cpp.arguments import (
     LAZY_VARIABLE,
     ROTATION_VARIABLE,
@@ -44,6 +44,7 @@ from codeneedle.engines.llama_cpp.server import (
     is_about_an_argument,
     serving,
 )
+from codeneedle.engines.survey import Survey
 from codeneedle.engines.tools import DivergenceTool, SpeedTool
 from codeneedle.errors import BadInput, CellError, ToolMissing
 from codeneedle.grid import Pair
@@ -285,6 +286,14 @@ class LlamaCpp(Engine):
             launch = replace(launch, extra=self.model.arguments)
         with serving(launch, log=log) as served:
             yield served
+
+    def survey(self, pairs: Sequence[Pair], *, context: int, log: Path) -> Survey:
+        """As of `engine.Engine`: llama-fit-params answers, a call for each pair."""
+        tool = self.tools.fit_params
+        if tool is None:
+            return survey.missing(self.tools, context)
+        surveyor = survey.Surveyor.of(tool, self.facts, self.model)
+        return surveyor.survey(pairs, context=context, log=log)
 
     def divergence_tool(self) -> DivergenceTool:
         """As of `engine.Engine`."""

@@ -8,12 +8,18 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from codeneedle.engines.engine import exit_phrase
-from codeneedle.engines.llama_cpp.release import built_folder
+from codeneedle.engines.llama_cpp.release import USABLE_RECIPES, built_folder
 from codeneedle.errors import ToolFailed, ToolMissing
 from codeneedle.system import processes
 from codeneedle.system.files import exists, expanded
 
 SERVER, PERPLEXITY, BENCH = "llama-server", "llama-perplexity", "llama-bench"
+FIT_PARAMS = "llama-fit-params"
+"""Tells what a model would take, and where it would run, without its weights."""
+
+CACHE = "the cache folder"
+"""Where ``codeneedle llama`` builds, as a phrase."""
+
 VARIABLE = "LLAMA_SERVER"
 """Environment variable that names a llama-server."""
 
@@ -44,12 +50,14 @@ class Tools:
         perplexity: llama-perplexity; None where it is not beside the server.
         bench: llama-bench; likewise.
         source: Where the server was found, as a phrase.
+        fit_params: llama-fit-params; likewise.
     """
 
     server: Path
     perplexity: Path | None
     bench: Path | None
     source: str
+    fit_params: Path | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,9 +104,10 @@ def find(*, llama_server: Path | None = None) -> Tools:
         return _named(Path(named), source=VARIABLE)
     if on_path := shutil.which(SERVER):
         return _tools(Path(on_path).absolute(), source="PATH")
-    built = built_folder() / SERVER
-    if _is_program(built):
-        return _tools(built, source="the cache folder")
+    for recipe in USABLE_RECIPES:
+        built = built_folder(recipe) / SERVER
+        if _is_program(built):
+            return _tools(built, source=CACHE)
     raise ToolMissing(
         tool=SERVER,
         reason="was not found on PATH or in the cache folder",
@@ -230,6 +239,7 @@ def _tools(server: Path, *, source: str) -> Tools:
         perplexity=_beside(server, PERPLEXITY),
         bench=_beside(server, BENCH),
         source=source,
+        fit_params=_beside(server, FIT_PARAMS),
     )
 
 

@@ -11,9 +11,17 @@ from typing import Any
 from codeneedle.engines.engine import killed
 from codeneedle.grid import Pair
 from codeneedle.models.kv_cache import padded
-from codeneedle.records.record import Attention, Effective, KvBuffer, Status, Trouble
+from codeneedle.records.record import (
+    Attention,
+    DeviceMemory,
+    Effective,
+    KvBuffer,
+    Status,
+    Trouble,
+)
 from codeneedle.system.files import tail
 from codeneedle.system.processes import END_BYTES, OMISSION
+from codeneedle.text import MIB
 
 LAST_LINES = 12
 """Of the log of a program that failed."""
@@ -48,6 +56,8 @@ def read(log_text: str) -> Effective:
         graph_splits=max(map(int, _all(_SPLITS, model)), default=None),
         devices=tuple(dict.fromkeys(_all(_KV_DEVICE, model))),
         compute_mib=_compute_mib(model),
+        memory=tuple(_memory(everything, model)),
+        recurrent_bytes=sum(_recurrent(model)),
         threads=_first_number(_THREADS, everything),
         **_attention(everything),
     )
@@ -190,6 +200,10 @@ _OFFLOADED = re.compile(rf"offloaded ({COUNT})/{COUNT} layers to GPU")
 _OFFLOADABLE = re.compile(rf"offloaded {COUNT}/({COUNT}) layers to GPU")
 _SPLITS = re.compile(rf"\bsplits = ({COUNT})")
 _COMPUTE = re.compile(rf"(?<!\S)(\S+)\s+compute buffer size =\s*({_MIB}) MiB")
+_BUFFER = re.compile(
+    rf"(?<!\S)(\S+)\s+(model|KV|RS|compute|output) buffer size =\s*({_MIB}) MiB"
+)
+_RECURRENT = re.compile(rf"llama_memory_recurrent\w*: size =\s*({_MIB}) MiB")
 _THREADS = re.compile(rf"\bn_threads = ({COUNT})")
 
 _TROUBLES: Sequence[tuple[Status, re.Pattern[str]]] = (
@@ -310,6 +324,45 @@ def _attention(lines: Sequence[str]) -> dict[str, Any]:
                 evidence = " ".join(line.split())
                 return {"attention": attention, "attention_evidence": evidence}
     return {}
+
+
+def _memory(everything: Iterable[str], model: Iterable[str]) -> Iterator[DeviceMemory]:
+    """
+    The buffers of each device, in bytes.
+
+    Those of the weights add up, as a split model has several; those of the graph are
+    stated again when it is reserved again. A draft model's are left out, but for
+    weights.
+    """
+    sizes: dict[str, dict[str, float]] = {}
+    of_model = (each for each in _buffers(everything) if each[1] == "model")
+    of_context = (each for each in _buffers(model) if each[1] != "model")
+    for device, kind, mib in (*of_model, *of_context):
+        of_device = sizes.setdefault(device, {})
+        again = kind in {"compute", "output"}
+        of_device[kind] = mib + (0.0 if again else of_device.get(kind, 0.0))
+    for device, of_device in sizes.items():
+        known = {kind: round(mib * MIB) for kind, mib in of_device.items()}
+        yield DeviceMemory(
+            device=device,
+            weights=known.get("model", 0),
+            context=known.get("KV", 0) + known.get("RS", 0),
+            compute=known.get("compute", 0) + known.get("output", 0),
+        )
+
+
+def _buffers(lines: Iterable[str]) -> Iterator[tuple[str, str, float]]:
+    """Device, kind and size in MiB of each buffer."""
+    for line in lines:
+        match = _BUFFER.search(line)
+        if match:
+            yield match[1], match[2], float(match[3])
+
+
+def _recurrent(lines: Iterable[str]) -> Iterator[int]:
+    """Sizes of recurrent states, in bytes."""
+    for mib in _all(_RECURRENT, lines):
+        yield round(float(mib) * MIB)
 
 
 def _all(pattern: re.Pattern[str], lines: Iterable[str]) -> Iterator[str]:

