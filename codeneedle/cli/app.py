@@ -37,8 +37,10 @@ from codeneedle.cli.options import (
     OutOption,
     PictureFormsOption,
     PlacesCsvOption,
+    PortOption,
     RunName,
     RunNames,
+    ServeCommand,
     ServerOption,
     SweepCommand,
     TranscriptCommand,
@@ -226,13 +228,26 @@ def transcript(context: typer.Context) -> None:
     _show(choice(str(settings.file), counted, context=plan.context))
 
 
+MOST_TASKS = 4_000_000
+"""Largest array that SLURM can be set to take: MaxArraySize of slurm.conf(5)."""
+
+MOST_OF_A_NODE = 65_533
+"""SLURM counts the cores of a node in 16 bits, and the last values have meanings."""
+
+
 @submit.command(cls=SweepCommand)
 def slurm(
     context: typer.Context,
     *,
-    tasks: Annotated[int, typer.Option(min=1, help="Number of array tasks.")] = 8,
-    gpus: Annotated[int, typer.Option(min=0, help="GPUs per task.")] = 1,
-    cpus: Annotated[int, typer.Option(min=1, help="Cores per task.")] = 4,
+    tasks: Annotated[
+        int, typer.Option(min=1, max=MOST_TASKS, help="Number of array tasks.")
+    ] = 8,
+    gpus: Annotated[
+        int, typer.Option(min=0, max=MOST_OF_A_NODE, help="GPUs per task.")
+    ] = 1,
+    cpus: Annotated[
+        int, typer.Option(min=1, max=MOST_OF_A_NODE, help="Cores per task.")
+    ] = 4,
     sbatch: Annotated[
         str, typer.Option(help="More arguments: '--partition=gpu --time=8:00:00'.")
     ] = "",
@@ -257,15 +272,22 @@ def slurm(
     _write_verbatim(f"{array.send(script) if send else script}\n")
 
 
-@app.command()
+@app.command(cls=ServeCommand)
 def serve(
+    arguments: typer.Context,
     pair: Annotated[str, argument("K/V", "Cache types: q8_0/q4_0.")],
     model: ModelsOption = None,
     context: ContextOption = None,
     engine: EngineOption = ENGINE,
+    port: PortOption = None,
     llama_server: ServerOption = None,
 ) -> int:
-    """Start one cell's server, and print its address and key."""
+    """
+    Start one cell's server, and print its address and key.
+
+    The key is random, or that in the variable CODENEEDLE_API_KEY. What follows -- goes
+    to llama-server: -- -ngl 99
+    """
     from codeneedle.cli.options import request_of
     from codeneedle.cli.serve import serve as serve_pair
     from codeneedle.grid import Pair
@@ -275,9 +297,11 @@ def serve(
         "contexts": (context,) if context else None,
         "engine": engine,
         "llama_server": llama_server,
+        "server_args": arguments.obj,
     }
     request, execution = request_of({k: v for k, v in options.items() if v})
-    return serve_pair(Pair.parse(pair), request, execution, _stdout(), _stderr())
+    chosen = Pair.parse(pair)
+    return serve_pair(chosen, request, execution, _stdout(), _stderr(), port=port)
 
 
 @app.command()

@@ -75,6 +75,8 @@ def with_attention(
         if attention is Attention.CPU and is_split and surveyed is None:
             attention = None
         evidence = f"{splits} graph splits, {whole} with attention in a kernel"
+        if not _is_on_accelerator(effective):
+            evidence = "the cache is on the CPU"
         if attention is not None:
             effective = replace(
                 effective, attention=attention, attention_evidence=evidence
