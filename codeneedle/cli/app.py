@@ -312,7 +312,7 @@ def serve(
 
 @app.command()
 def grid(
-    name: OnlyRunName = None,
+    names: RunNames = None,
     metric: MetricOption = None,
     *,
     max_loss: MaxLoss = None,
@@ -323,7 +323,11 @@ def grid(
     markdown: MarkdownOption = False,
     out: OutOption = RUNS,
 ) -> None:
-    """Show the summary and the grid of a sweep, K down and V across."""
+    """
+    Show the summary and the grid of a sweep, K down and V across.
+
+    Of several runs it also shows what each sets, and losses side by side.
+    """
     from codeneedle.cli.engines import asks_for
     from codeneedle.report import captions
     from codeneedle.report.grid import grid_objects, grid_rows, loss_report, report
@@ -331,7 +335,7 @@ def grid(
 
     form = one_form(csv=csv, json=json, markdown=markdown)
     limits = limits_of(max_loss, max_lost, max_eval_lost)
-    chosen = select(out, name, metric, limits=limits)
+    chosen = select(out, *(names or ()), metric=metric, limits=limits)
     metrics = chosen.probe.metrics
     if form == "csv":
         _write_rows(grid_rows(chosen.runs, metrics))
@@ -381,7 +385,7 @@ def heatmap(
 
     wanted = metric or ("retrieval" if panels else None)
     limits = limits_of(max_loss, max_lost, max_eval_lost)
-    chosen = select(out, name, wanted, limits=limits)
+    chosen = select(out, name, metric=wanted, limits=limits)
     empty: NothingToShow | None = None
     for run, verdict in zip(chosen.runs, chosen.verdicts, strict=True):
         files = Files(
@@ -422,7 +426,7 @@ def panels(
     from codeneedle.report.selection import select
 
     one_form(csv=csv, json=json, difference=difference)
-    chosen = select(out, name, metric)
+    chosen = select(out, name, metric=metric)
     if csv:
         _write_rows(panel_rows(chosen.runs, chosen.metric))
     elif json:
@@ -611,20 +615,21 @@ def page(
 @app.command()
 def compare(
     first: Annotated[str, argument("A", "A run by name, or its folder.")],
-    second: Annotated[str, argument("B", "The run to compare it with.")],
+    others: Annotated[list[str], argument("B...", "Runs to compare with it.")],
     *,
     json: JsonOption = False,
     out: OutOption = RUNS,
 ) -> None:
-    """Compare two runs: setups first, then metrics by pair."""
+    """Compare runs with the first: setups, then metrics by pair."""
     from codeneedle.report import compare as comparison
     from codeneedle.report.selection import one_run
 
-    compared = comparison.compare(one_run(out, first), one_run(out, second))
+    base = one_run(out, first)
+    compared = [comparison.compare(base, one_run(out, other)) for other in others]
     if json:
-        _write_json(comparison.comparison_object(compared))
+        _write_json([comparison.comparison_object(each) for each in compared])
     else:
-        _show(comparison.comparison_document(compared))
+        _show(comparison.comparisons_document(compared))
 
 
 @app.command()
