@@ -28,7 +28,7 @@ from codeneedle.engines.llama_cpp.arguments import (
 )
 from codeneedle.engines.llama_cpp.installation import FIT_PARAMS, ServerFacts, Tools
 from codeneedle.engines.survey import PairSurvey, Survey
-from codeneedle.errors import CodeneedleError
+from codeneedle.errors import ToolFailed
 from codeneedle.grid import Pair
 from codeneedle.records.record import Attention, DeviceMemory, Status
 from codeneedle.system import processes
@@ -231,7 +231,9 @@ class _Asked:
             answer = _answer(pair, said)
             if answer:
                 return answer
-            if said.returncode and _NO_CONTEXT.search(said.stderr):
+            if said.returncode:
+                if not _NO_CONTEXT.search(said.stderr):
+                    break
                 # Its logger gets ahead only where there is little else to write.
                 level = 1
         if said.returncode and _NO_CONTEXT.search(said.stderr):
@@ -250,7 +252,7 @@ class _Asked:
                 env=env | {"GGML_NO_BACKTRACE": "1"},
                 last_words=_LAST_WORDS,
             )
-        except CodeneedleError as error:
+        except ToolFailed as error:
             # Further pairs would take as long.
             self.failures = MOST_FAILURES
             raise _NoAnswerError(str(error)) from error
