@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
 from codeneedle.errors import BadInput
 
@@ -148,9 +149,34 @@ def by_precision(types: Iterable[str]) -> list[str]:
     return sorted(dict.fromkeys(types), key=precision)
 
 
+class Candidate(Protocol):
+    """What may be the reference: a record with numbers, or a cell with a value."""
+
+    @property
+    def pair(self) -> Pair:
+        """The pair that it is of."""
+
+    @property
+    def in_kernel(self) -> bool:
+        """Whether its attention ran in a kernel, as far as is known."""
+
+
+def reference_among(candidates: Iterable[Candidate]) -> Pair | None:
+    """
+    The pair that all others are compared with.
+
+    The most precise of *candidates*, of those in a kernel if there are any; None
+    without candidates. Every choice among measured pairs is made here.
+    """
+    every = list(candidates)
+    pairs = {each.pair for each in every if each.in_kernel}
+    pairs = pairs or {each.pair for each in every}
+    return most_precise(pairs) if pairs else None
+
+
 def most_precise(pairs: Iterable[Pair]) -> Pair:
     """
-    The pair that the others are compared with.
+    The pair that loses least by its types: by the coarser of K and V.
 
     Raises:
         ValueError: If there are no pairs.
@@ -159,13 +185,30 @@ def most_precise(pairs: Iterable[Pair]) -> Pair:
 
 
 def most_precise_first(pairs: Iterable[Pair]) -> list[Pair]:
-    """*pairs* from the most precise one on, by K before V."""
+    """*pairs* from the most precise one on, as of `most_precise`."""
     return sorted(pairs, key=_pair_precision)
 
 
 def _pair_precision(pair: Pair) -> tuple[object, ...]:
-    # The name decides between types of equal size: never the running order.
-    return (*precision(pair.k), pair.k, *precision(pair.v), pair.v)
+    # A pair with 4-bit V loses what 4-bit V loses, however precise its K is. The name
+    # decides between types of equal size: never the running order.
+    k, v = precision(pair.k), precision(pair.v)
+    return (max(k, v), min(k, v), k, pair.k, pair.v)
+
+
+def finer_axes(pair: Pair, reference: Pair) -> list[str]:
+    """
+    The axes, ``K`` and ``V``, on which *pair* has more bits than *reference*.
+
+    Types that are not quantized are equal.
+    """
+    sides = {"K": (pair.k, reference.k), "V": (pair.v, reference.v)}
+    return [axis for axis, (one, other) in sides.items() if _bits(one) > _bits(other)]
+
+
+def _bits(cache_type: str) -> float:
+    """Bits of a type, at most `FULL_BITS`; 0 if unknown."""
+    return min(bits(cache_type) or 0.0, FULL_BITS)
 
 
 def whole_grid(k_types: Iterable[str], v_types: Iterable[str]) -> list[Pair]:

@@ -58,7 +58,7 @@ from codeneedle.records.record import (
 )
 from codeneedle.records.store import decode_record, decode_setup, encode, sealed
 from codeneedle.sweep import request
-from codeneedle.verdict.trust import suspects
+from codeneedle.verdict.trust import attention_on_cpu, suspects
 
 PAIR = Pair("q8_0", "q4_0")
 _NEEDLE = seeds.made("made_records").made_needle()
@@ -352,13 +352,15 @@ def read_server_log(data: bytes) -> None:
     effective = log.read(text)
     asked = Expected(pair=PAIR, context=4096, all_layers=True)
     phrases = mismatches(asked, effective)
-    troubles = [log.trouble(text), log.fallback(text)]
+    troubles = [log.trouble(text)]
     lines = (*phrases, *log.evidence(text), *log.last_lines(text))
+    lines = (*lines, effective.attention_evidence)
     lines = (*lines, *(each.reason for each in troubles if each))
     claim(all("\n" not in line for line in lines), "lines are lines")
     record = _stored(effective=effective, log_excerpt=lines)
     other = replace(record, pair=Pair("f16", "f16"))
-    suspects([record, other], speed=lambda _: 1.0, has_device=True)
+    suspects([record, other])
+    attention_on_cpu([record, other], speed=lambda _: 1.0)
 
 
 def read_perplexity(data: bytes) -> None:

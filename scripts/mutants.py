@@ -64,7 +64,6 @@ MODULES = (
     "records/store",
     "sweep/decide",
     "sweep/runner",
-    "verdict/factors",
     "verdict/judge",
     "verdict/lengths",
     "verdict/statistics",

@@ -34,6 +34,7 @@ from codeneedle.cli.options import (
     ModelsOption,
     MoreOption,
     OutOption,
+    PictureFormsOption,
     PlacesCsvOption,
     RunName,
     ServerOption,
@@ -263,7 +264,8 @@ def grid(
     out: OutOption = RUNS,
 ) -> None:
     """Show the summary and the grid of a sweep, K down and V across."""
-    from codeneedle.report.grid import grid_objects, grid_rows, report
+    from codeneedle.cli.engines import asks_for
+    from codeneedle.report.grid import grid_objects, grid_rows, loss_report, report
     from codeneedle.report.selection import select
 
     form = one_form(csv=csv, json=json, markdown=markdown)
@@ -274,6 +276,9 @@ def grid(
         _write_rows(grid_rows(chosen.runs, metrics))
     elif form == "json":
         _write_json(grid_objects(chosen.runs, metrics, chosen.verdicts))
+    elif chosen.asks_loss:
+        losses = (chosen.runs, chosen.shown, chosen.also, chosen.verdicts, asks_for)
+        _show(loss_report(*losses), form)
     else:
         _show(report(chosen.runs, chosen.shown, chosen.also, chosen.verdicts), form)
 
@@ -288,52 +293,48 @@ def heatmap(
         typer.Option("--panels", help="Draw answers to tasks, a map for each pair."),
     ] = False,
     difference: DifferenceOption = False,
-    zoom: Annotated[
+    plain: Annotated[
         bool,
-        typer.Option("--zoom", help="Stretch the colours over the values that occur."),
+        typer.Option("--plain", help="Leave out the text below, for a paper."),
     ] = False,
+    forms: PictureFormsOption = "png,svg",  # the option makes a tuple of it
     max_loss: MaxLoss = None,
     max_lost: MaxLost = None,
     max_eval_lost: MaxEvalLost = None,
     out: OutOption = RUNS,
 ) -> None:
     """
-    Draw a grid as PNG and SVG, and print their paths.
+    Draw the loss of each pair, or a metric, and print the paths.
 
     For a speed (pp, tg), draw its curves by depth, too.
     """
+    from codeneedle.cli.engines import asks_for
     from codeneedle.errors import NothingToShow
-    from codeneedle.report.heatmap import draw
+    from codeneedle.report.heatmap import Files
     from codeneedle.report.panel_pictures import draw_panels
+    from codeneedle.report.pictures import draw_metric
     from codeneedle.report.selection import select
-    from codeneedle.report.speed_pictures import draw_speeds
-    from codeneedle.report.speeds import has_depths
 
     wanted = metric or ("retrieval" if panels else None)
     limits = limits_of(max_loss, max_lost, max_eval_lost)
     chosen = select(out, name, wanted, limits=limits)
-    shown = chosen.metric
     empty: NothingToShow | None = None
     for run, verdict in zip(chosen.runs, chosen.verdicts, strict=True):
-        folder = out / run.name
+        files = Files(
+            folder=out / run.name, forms=cast("tuple[str, ...]", forms), is_plain=plain
+        )
+        spell = asks_for(run.setup.engine)
         try:
             pictures = (
-                draw_panels(run, shown, difference=difference, folder=folder)
+                draw_panels(run, chosen.metric, difference=difference, files=files)
                 if panels
-                else draw(
-                    run,
-                    shown,
-                    difference=difference,
-                    zoom=zoom,
-                    verdict=verdict,
-                    folder=folder,
+                else draw_metric(
+                    run, chosen, verdict, spell, files, difference=difference
                 )
             )
         except NothingToShow as error:
             empty = error
             continue
-        if has_depths(shown.name):
-            pictures = (*pictures, *draw_speeds(run, shown.name, folder=folder))
         for picture in pictures:
             _write_verbatim(f"{picture}\n")
     if empty:

@@ -100,6 +100,19 @@ def context_list(name: str, text: str) -> tuple[int, ...]:
     return contexts
 
 
+def picture_forms(name: str, text: str) -> tuple[str, ...]:
+    """Distinct forms of a picture: ``png,pdf``."""
+    forms = tuple(dict.fromkeys(words(name, text)))
+    for form in forms:
+        if form not in PICTURE_FORMS:
+            raise UnknownName(kind=f"value of {name}", name=form, known=PICTURE_FORMS)
+    return forms
+
+
+PICTURE_FORMS = ("png", "svg", "pdf")
+"""Endings of the pictures that can be drawn."""
+
+
 def _share(_name: str, text: str) -> Any:
     from codeneedle.sweep.workers import Share
 
@@ -321,6 +334,9 @@ ServerOption = Annotated[
         "LLAMA_SERVER, PATH, or the one that 'codeneedle llama' built",
     ),
 ]
+PictureFormsOption = Annotated[
+    str, option("--form", "FORM,...", picture_forms, "Of the files: png, svg, pdf.")
+]
 DifferenceOption = Annotated[
     bool,
     typer.Option(
@@ -463,9 +479,6 @@ SWEEP_OPTIONS = {
         "Trim a corpus that is longer than the context, instead of refusing it.",
         "fit",
     ),
-    "skip_fallback": _switch(
-        "Stop a cell before it is measured if attention leaves the GPU.", "no"
-    ),
     "seed": Annotated[
         int | None,
         typer.Option(
@@ -510,9 +523,7 @@ GROUPS = {
         *("models", "types", "pairs", "same", "corpus", "contexts", "k_types"),
         *("v_types", "engine", "rotation", "fit", "seed", "out"),
     ),
-    "What to measure": (
-        *("probes", "decide", "prompt_form", "prefill_no_think", "skip_fallback"),
-    ),
+    "What to measure": (*("probes", "decide", "prompt_form", "prefill_no_think"),),
     "llama.cpp": ("llama_server",),
     "Several devices": ("devices", "workers", "shard"),
     "SLURM": ("tasks", "gpus", "cpus", "sbatch", "script", "send"),

@@ -70,10 +70,8 @@ def _facts(served: Served, cell: CellSpec, log: Path) -> list[str]:
     """What runs, as far as the engine has shown it."""
     held = served.effective().kv_mib
     cache = f", KV cache {size(held * (1 << 20))}" if held is not None else ""
-    fallback = served.fallback()
     return [
         f"{visible(str(cell.pair))} is verified{cache}; {cell.context:,} tokens",
-        *([visible(fallback.reason)] if fallback else []),
         f"log: {log}",
         "Ctrl-C ends it",
     ]

@@ -307,10 +307,6 @@ class Served:
         """In what it differs from *cell*, one phrase each."""
         return ()
 
-    def fallback(self) -> Trouble | None:
-        """What it does instead of fast attention on the cache types, if anything."""
-        return None
-
     def ends_within(self, limit_s: float) -> bool:
         """Whether it ends on its own before *limit_s* seconds are over."""
         return self.child is not None and ends_within(self.child, limit_s)
@@ -510,17 +506,14 @@ class Engine(ABC):
         return False
 
     @property
+    def splits_graph(self) -> bool:
+        """Whether the user's arguments split the graph of each pair over devices."""
+        return False
+
+    @property
     def thinking_off(self) -> str:
         """How the engine itself keeps the model from thinking; empty if it cannot."""
         return ""
-
-    def needs_preflight(self, pair: Pair) -> bool:  # noqa: ARG002 - for those that need it
-        """Whether `preflight` may find something about *pair*."""
-        return False
-
-    def preflight(self, pair: Pair, *, log: Path) -> Trouble | None:  # noqa: ARG002 - likewise
-        """What a server of *pair* would do instead of fast attention, if anything."""
-        return None
 
     def survey(
         self,

@@ -5,10 +5,10 @@ An engine makes it before the first cell, without loading the weights.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from codeneedle.grid import Pair
-from codeneedle.records.record import Attention, DeviceMemory, KvBuffer
+from codeneedle.records.record import Attention, DeviceMemory, Effective, KvBuffer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,6 +32,7 @@ class Survey:
     context: int  # in tokens
     pairs: Mapping[Pair, PairSurvey]
     unknown: str = ""  # why there is no answer for some pairs; empty if there is
+    whole_splits: int | None = None  # graph splits with attention in a kernel
     took_s: float = 0.0
     is_kept: bool = False  # whether all answers are those of a former survey
 
@@ -44,3 +45,54 @@ class Survey:
         """Why the engine cannot run *pair*; empty if it can, or if that is unknown."""
         answer = self.pairs.get(pair)
         return answer.refusal if answer else ""
+
+
+WHOLE_SPLITS = 2
+"""Graph splits of a model that is on one device: its input, and everything else."""
+
+
+def with_attention(
+    effective: Effective, survey: Survey | None, pair: Pair, *, is_split: bool
+) -> Effective:
+    """
+    *effective* with where attention ran, by the splits of the compute graph.
+
+    A graph is whole with two splits, or with as many as f16/f16 has in the survey. With
+    attention on the CPU it has two more for each layer that has a KV cache. What a log
+    line has told stays.
+
+    Args:
+        effective: Settings of a server or tool, as its log tells them.
+        survey: Survey of the run; None without one.
+        pair: The pair that was measured, to compare with the survey.
+        is_split: Whether arguments of the user's split the graph of each pair.
+    """
+    splits = effective.graph_splits
+    if effective.attention is None and splits is not None:
+        surveyed = survey.whole_splits if survey else None
+        whole = max(WHOLE_SPLITS, surveyed or 0)
+        attention = _by_splits(effective, splits, whole)
+        if attention is Attention.CPU and is_split and surveyed is None:
+            attention = None
+        evidence = f"{splits} graph splits, {whole} with attention in a kernel"
+        if attention is not None:
+            effective = replace(
+                effective, attention=attention, attention_evidence=evidence
+            )
+    foretold = survey.attention(pair) if survey else None
+    if foretold and effective.attention and foretold is not effective.attention:
+        told = f"{effective.attention_evidence}; the survey said {foretold}"
+        effective = replace(effective, attention_evidence=told.removeprefix("; "))
+    return effective
+
+
+def _by_splits(effective: Effective, splits: int, whole: int) -> Attention | None:
+    if not _is_on_accelerator(effective) or splits <= whole:
+        return Attention.KERNEL
+    layers = sum(cache.layers for cache in effective.kv)
+    return Attention.CPU if layers and splits - whole >= layers else None
+
+
+def _is_on_accelerator(effective: Effective) -> bool:
+    """Whether any of the model is: on the CPU alone each pair has a kernel."""
+    return bool(effective.offloaded_layers or set(effective.devices) - {"CPU"})

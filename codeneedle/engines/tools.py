@@ -12,7 +12,7 @@ from typing import Annotated, Protocol
 import msgspec
 
 from codeneedle.grid import Pair
-from codeneedle.records.record import MOST_NATS, Amount, Effective, LogProb, Trouble
+from codeneedle.records.record import MOST_NATS, Amount, Effective, LogProb
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,12 +23,10 @@ class ToolRun:
     Attributes:
         command: What it is started with.
         effective: What ran, as far as its log tells; None before it has ended.
-        fallback: What it did instead of fast attention, if anything.
     """
 
     command: tuple[str, ...]
     effective: Effective | None = None
-    fallback: Trouble | None = None
 
 
 Finite = Annotated[float, msgspec.Meta(ge=-1e30, le=1e30)]

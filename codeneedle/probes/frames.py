@@ -3,12 +3,12 @@
 import itertools
 import math
 import statistics
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from codeneedle.grid import Pair, by_precision, most_precise
+from codeneedle.grid import Candidate, Pair, by_precision, reference_among
 from codeneedle.probes.metrics import Metric
-from codeneedle.records.record import AGAIN, CellRecord, Run
+from codeneedle.records.record import AGAIN, Attention, CellRecord, Run
 
 NOT_RUN = ""
 """Status of a pair without a record."""
@@ -32,6 +32,10 @@ class Cell:
         error: Standard error of the value; NaN if unknown.
         units: Number of units behind the error: functions, chunks, texts, repetitions.
         against: The pair that the record was measured against; empty if none.
+        attention: Where attention of its cell ran; None if nothing tells.
+        evidence: What tells it, as a phrase.
+        is_ranked: False for speeds of cells whose attention ran in no kernel: they are
+            shown, and compared with none.
     """
 
     pair: Pair
@@ -43,6 +47,14 @@ class Cell:
     error: float = math.nan
     units: int = 0
     against: str = ""
+    attention: Attention | None = None
+    evidence: str = ""
+    is_ranked: bool = True
+
+    @property
+    def in_kernel(self) -> bool:
+        """True if its attention ran in a kernel, as far as is known."""
+        return self.attention in {None, Attention.KERNEL}
 
     @property
     def n(self) -> int:
@@ -139,13 +151,14 @@ class Spread:
 
 def spread(cells: Cells) -> Spread:
     """The summary of a `cells_frame`."""
-    values = [cell.value for cell in cells if cell.has_value] or [math.nan]
+    ranked = [cell.value for cell in cells if cell.has_value and cell.is_ranked]
+    values = ranked or [math.nan]
     return Spread(
         mean=statistics.fmean(values),
         sd=math.nan if math.isnan(values[0]) else statistics.pstdev(values),
         low=min(values),
         high=max(values),
-        cells=sum(cell.has_value for cell in cells),
+        cells=len(ranked),
     )
 
 
@@ -161,23 +174,26 @@ def reference(cells: Cells) -> Pair | None:
     The pair that records were measured against, if they name one; else the most precise
     pair with a value. None if records name several, or one without a value.
     """
-    pairs = [cell.pair for cell in cells if cell.has_value]
-    return chosen_reference(pairs, [cell.against for cell in cells])
+    with_value = [cell for cell in cells if cell.has_value and cell.is_ranked]
+    return chosen_reference(with_value, [cell.against for cell in cells])
 
 
-def chosen_reference(pairs: Collection[Pair], against: Iterable[str]) -> Pair | None:
+def chosen_reference(
+    candidates: Sequence[Candidate], against: Iterable[str]
+) -> Pair | None:
     """
     The pair that others are compared with, as of `reference`.
 
     Args:
-        pairs: Those with a value.
+        candidates: Those with a value.
         against: Names of the pairs that records were measured against; empty for none.
     """
     names = {*against} - {""}
     if not names:
-        return most_precise(pairs) if pairs else None
+        return reference_among(candidates)
     named = Pair.parse(min(names))
-    return named if len(names) == 1 and named in pairs else None
+    has_value = any(each.pair == named for each in candidates)
+    return named if len(names) == 1 and has_value else None
 
 
 def floor(run: Run, metric: Metric, cells: Cells) -> float:
@@ -248,8 +264,9 @@ def _by_pair(records: Iterable[CellRecord]) -> dict[Pair, CellRecord]:
 
 def _device(run: Run) -> str:
     """Device of the reference; speeds on other devices are left out."""
-    finished = {record.pair: record for record in run.records if record.has_numbers}
-    return finished[most_precise(finished)].device if finished else ""
+    finished = [record for record in run.records if record.has_numbers]
+    reference = reference_among(finished)
+    return next((each.device for each in finished if each.pair == reference), "")
 
 
 def _cell(pair: Pair, record: CellRecord | None, run: Run, metric: Metric) -> Cell:
@@ -269,4 +286,7 @@ def _cell(pair: Pair, record: CellRecord | None, run: Run, metric: Metric) -> Ce
         error=_error(metric, record, units, len(values)),
         units=len(units),
         against=metric.against(record),
+        attention=record.attention,
+        evidence=record.effective.attention_evidence,
+        is_ranked=metric.group != "speed" or record.in_kernel,
     )

@@ -24,8 +24,9 @@ from codeneedle.engines.engine import (
     mismatched,
 )
 from codeneedle.engines.messages import Progress
+from codeneedle.engines.survey import Survey, with_attention
 from codeneedle.engines.tools import ToolRun
-from codeneedle.errors import CellError, FolderUnusable
+from codeneedle.errors import FolderUnusable
 from codeneedle.grid import Pair, most_precise_first
 from codeneedle.models.weights import Weights
 from codeneedle.probes.answers import Answer, Gap
@@ -37,7 +38,6 @@ from codeneedle.records.record import (
     Phases,
     Run,
     Setup,
-    Trouble,
 )
 from codeneedle.records.store import LOGS
 
@@ -58,7 +58,7 @@ class RunContext:
         settings: What the user chose for each probe, by its name.
         folder: The run folder.
         prefill_no_think: Whether to begin answers with an empty thought.
-        skip_fallback: Whether a cell that falls back ends before it is measured.
+        survey: Where attention would run for each pair; None if the engine cannot say.
         notes: What a user should know before the first cell, one sentence each.
     """
 
@@ -70,7 +70,7 @@ class RunContext:
     settings: Mapping[str, Struct]
     folder: Path
     prefill_no_think: bool = False
-    skip_fallback: bool = False
+    survey: Survey | None = None
     notes: tuple[str, ...] = ()
 
     def settings_of(self, kind: type[_Settings], name: str) -> _Settings:
@@ -158,7 +158,6 @@ class ProbeContext:
             seconds; from `serving` on, that of this cell. None if there was none.
         command: What the server or tool was started with.
         effective: What runs, once it is known.
-        fallback: What runs instead of fast attention, if anything.
         phases: Where the time went, so far.
         peak_rss_bytes: Largest resident size of the server that was seen.
         device_bytes: What the server held on accelerators when it was through.
@@ -175,7 +174,6 @@ class ProbeContext:
     previous_end: float | None = None
     command: tuple[str, ...] = ()
     effective: Effective = field(default_factory=Effective)
-    fallback: Trouble | None = None
     phases: Phases = field(default_factory=Phases)
     peak_rss_bytes: int | None = None
     device_bytes: int | None = None
@@ -199,21 +197,6 @@ class ProbeContext:
     def log(self, name: str = "") -> Path:
         """A log file of this cell; *name* tells it from the server's."""
         return self.logs / f"{self.pair.slug}{f'.{name}' if name else ''}.log"
-
-    def refuse_fallback(self) -> None:
-        """
-        Stop at a fallback, if such cells are to be skipped.
-
-        Raises:
-            CellError: If they are, and this is one.
-        """
-        if self.fallback is not None and self.run.skip_fallback:
-            raise CellError(
-                self.fallback.reason,
-                hint="Drop --skip-fallback to have such cells measured, and marked.",
-                status=self.fallback.status,
-                log_excerpt=(self.fallback.reason,),
-            )
 
     @contextlib.contextmanager
     def serving(
@@ -270,23 +253,17 @@ class ProbeContext:
     def observe_tool(self, run: ToolRun) -> None:
         """Keep the command of a tool, and what runs once it is known."""
         self.command = run.command
-        self.effective = run.effective or self.effective
-        self.fallback = self.fallback or run.fallback
+        if run.effective:
+            self.effective = self._placed(run.effective)
 
-    def observe_fallback(self, served: Served) -> None:
-        """
-        Look for a fallback again: some are only logged at the first token.
-
-        Raises:
-            CellError: If there is one, and such cells are to be skipped.
-        """
-        self.fallback = served.fallback() or self.fallback
-        self.refuse_fallback()
+    def _placed(self, effective: Effective) -> Effective:
+        run = self.run
+        is_split = run.engine.splits_graph
+        return with_attention(effective, run.survey, self.pair, is_split=is_split)
 
     def _observe(self, served: Served) -> None:
         self.command = served.command
-        self.effective = served.effective()
-        self.fallback = served.fallback() or self.fallback
+        self.effective = self._placed(served.effective())
         seen = served.peak_rss_bytes()
         self.peak_rss_bytes = max(seen or 0, self.peak_rss_bytes or 0) or None
 

@@ -149,6 +149,8 @@ class Effective:
         offloaded_layers: Layers on the accelerator.
         total_layers: Layers that could be offloaded.
         graph_splits: Parts of the compute graph, one after the other on a device.
+        attention: Where attention ran; None if nothing tells.
+        attention_evidence: Line of the log, or phrase, that tells it; may be empty.
         devices: Names of the devices with KV caches, in order.
         compute_mib: Compute buffers of all devices, in MiB.
         memory: Buffers by device, the host among them, as the log names them.
@@ -172,6 +174,8 @@ class Effective:
     offloaded_layers: Count | None = None
     total_layers: Count | None = None
     graph_splits: Count | None = None
+    attention: Attention | None = None
+    attention_evidence: str = ""
     devices: tuple[str, ...] = ()
     compute_mib: Amount | None = None
     memory: tuple[DeviceMemory, ...] = ()
@@ -240,8 +244,6 @@ class Status(StrEnum):
 
     FINISHED = "finished"
     UNSUPPORTED = "unsupported"
-    FALLBACK_CPU = "fallback-cpu"
-    FALLBACK_F16 = "fallback-f16"
     OUT_OF_MEMORY = "out-of-memory"
     TIMED_OUT = "timed-out"
     CRASHED = "crashed"
@@ -315,6 +317,16 @@ class CellRecord:
         requested was measured, or not all of it.
         """
         return self.status is Status.FINISHED
+
+    @property
+    def attention(self) -> Attention | None:
+        """Where its attention ran; None if nothing tells."""
+        return self.effective.attention
+
+    @property
+    def in_kernel(self) -> bool:
+        """Whether attention ran in a kernel, as far as is known: speeds are ranked."""
+        return self.attention in {None, Attention.KERNEL}
 
     @property
     def is_partial(self) -> bool:

@@ -10,7 +10,7 @@ from codeneedle.models.pretrained import BUILT_IN
 from codeneedle.probes import PROBES, frames
 from codeneedle.probes.frames import Cell, Cells
 from codeneedle.probes.metrics import Metric
-from codeneedle.records.record import Json, Run, Setup, Status
+from codeneedle.records.record import Attention, Json, Run, Setup, Status
 from codeneedle.text import (
     NO_VALUE_WORD,
     number,
@@ -88,6 +88,27 @@ def facts(run: Run) -> tuple[tuple[str, str], ...]:
     return tuple((word, visible(phrase)) for word, phrase in lines)
 
 
+def conditions(run: Run) -> tuple[str, str]:
+    """What *run* was measured on, in two lines."""
+    setup = run.setup
+    asked = (phrase for probe in PROBES.values() for phrase in probe.asks(setup))
+    corpus = setup.corpus
+    cut = f" ({corpus.functions} of {corpus.functions_before} functions)"
+    sent = f"{corpus.name}{cut if corpus.is_trimmed else ''}"
+    what = [plural(setup.context, "token"), *asked]
+    engine = " ".join(engine_line(setup.engine, setup.llama))
+    return (
+        visible(f"{setup.weights.name} on {sent}, {', '.join(what)}"),
+        visible(f"{engine}, {_device(setup.machine)}, {dates(run)}"),
+    )
+
+
+def _device(machine: str) -> str:
+    """The accelerators of a machine, or else its processor."""
+    processor, _, devices = machine.partition("; ")
+    return devices or processor.partition(", ")[0]
+
+
 def engine_line(name: str, version: str) -> tuple[str, str]:
     """The name of an engine and its version, which may begin with that name."""
     return name, version.removeprefix(f"{name} ")
@@ -160,8 +181,6 @@ NOT_RUN_WORD = "."
 STATUS_WORDS: dict[Status, str] = {
     Status.FINISHED: NO_VALUE_WORD,
     Status.UNSUPPORTED: "unsupp.",
-    Status.FALLBACK_CPU: "on-cpu",
-    Status.FALLBACK_F16: "as-f16",
     Status.OUT_OF_MEMORY: "oom",
     Status.TIMED_OUT: "t/o",
     Status.CRASHED: "crash",
@@ -204,10 +223,49 @@ def with_error(
 def value_text(
     cell: Cell, metric: Metric, *, digits: int | None = None, mark: str = "±"
 ) -> str:
-    """The value of *cell*, `with_error` of metrics whose error is worth showing."""
+    """
+    The value of *cell*, `with_error` of metrics whose error is worth showing.
+
+    Behind it where attention ran, if in no kernel: ``0.98 cpu``.
+    """
     places = metric.digits if digits is None else digits
     error = cell.error if metric.shows_error else None
-    return with_error(cell.value, error, digits=places, mark=mark)
+    shown = with_error(cell.value, error, digits=places, mark=mark)
+    return f"{shown} {attention_mark(cell.attention)}".rstrip()
+
+
+_ATTENTION_MARKS = {Attention.CPU: "cpu", Attention.CONVERTED: "f16"}
+
+
+def attention_mark(attention: Attention | None) -> str:
+    """``cpu`` or ``f16``; empty for attention in a kernel, or unknown."""
+    return _ATTENTION_MARKS.get(attention, "") if attention else ""
+
+
+def loss_word(word: str, cell: Cell) -> str:
+    """What stands below a loss: its *word*, and where attention ran: ``open cpu``."""
+    return f"{word} {attention_mark(cell.attention)}".strip()
+
+
+_ATTENTION_PHRASES = {
+    Attention.CPU: "attention on the CPU: this backend has no kernel for",
+    Attention.CONVERTED: "cache converted to f16 at each step: no kernel was built for",
+}
+
+
+def attention_entries(cells: Cells) -> Iterator[tuple[str, str]]:
+    """An entry for each mark of `value_text`, with its pairs and what tells."""
+    elsewhere = [cell for cell in cells if not cell.in_kernel]
+    marked = pairs_by((cell.attention, cell.pair) for cell in elsewhere)
+    for attention, pairs in marked.items():
+        if attention is None:
+            continue
+        of_mark = [cell for cell in elsewhere if cell.attention is attention]
+        evidence = f" ({visible(of_mark[0].evidence)})" if of_mark[0].evidence else ""
+        phrase = f"{_ATTENTION_PHRASES[attention]} {named_pairs(pairs)}{evidence}"
+        if not all(cell.is_ranked for cell in of_mark):
+            phrase += "; such speeds are compared with none"
+        yield attention_mark(attention), phrase
 
 
 def described(metric: Metric) -> str:
@@ -235,7 +293,8 @@ def legend_entries(
     setup: Setup, cells: Cells, metric: Metric, settled: Collection[Pair] = ()
 ) -> list[tuple[str, str]]:
     """Each mark and word in the grid, with its meaning; *settled* as `not_run`."""
-    entries = [*_reference_entries(cells, metric), *_failure_entries(cells)]
+    entries = [*_reference_entries(cells, metric), *failure_entries(cells)]
+    entries += attention_entries(cells)
     finished = (cell for cell in cells if cell.status == Status.FINISHED)
     if not all(cell.has_value for cell in finished):
         entries.append((NO_VALUE_WORD, no_value_phrase(setup, metric)))
@@ -303,7 +362,7 @@ def reference_note(cells: Cells) -> str:
     return ""
 
 
-def _failure_entries(cells: Cells) -> Iterator[tuple[str, str]]:
+def failure_entries(cells: Cells) -> Iterator[tuple[str, str]]:
     """One entry per status and reason: the word, the pairs, and the reason."""
     failed = pairs_by(
         ((cell.status, cell.reason), cell.pair)

@@ -1,7 +1,7 @@
 """Scales and colours of grids, the same on a terminal, in pictures and on the page."""
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from codeneedle.probes.metrics import Metric
@@ -15,42 +15,71 @@ negligible differences must not span all colours.
 
 @dataclass(frozen=True, slots=True)
 class Scale:
-    """
-    The ends of a colour scale.
+    """The ends of a colour scale."""
 
-    Attributes:
-        low: Value at its lower end.
-        high: Value at its upper end; larger than *low*.
-    """
-
-    low: float
-    high: float
+    low: float  # value at its lower end
+    high: float  # value at its upper end; larger than *low*
 
     def place(self, value: float) -> float:
         """Where *value* lies, from 0 (low) to 1 (high)."""
         return min(max((value - self.low) / (self.high - self.low), 0.0), 1.0)
 
 
-def value_scale(
-    metric: Metric, values: Iterable[float], *, rounds: int = 1, zoom: bool = False
-) -> Scale:
+@dataclass(frozen=True, slots=True)
+class LossScale:
     """
-    The natural bounds of *metric*; where there are none, the ends of the *values*.
+    The scale of a loss: even from 0 to the limit, and in equal ratios beyond it.
+
+    A place of `TURN` or more is beyond the limit.
+    """
+
+    limit: float
+    high: float  # value at its upper end; larger than *limit*
+
+    def place(self, value: float) -> float:
+        """Where *value* lies, from 0 (no loss) to 1."""
+        if value <= self.limit:
+            return min(max(value / self.limit, 0.0) * TURN, TURN - 0.001)
+        share = math.log(value / self.limit) / math.log(self.high / self.limit)
+        return min(TURN + (1 - TURN) * share, 1.0)
+
+    def value(self, place: float) -> float:
+        """The loss at *place*, 0 to 1."""
+        if place < TURN:
+            return float(self.limit * place / TURN)
+        share = (place - TURN) / (1 - TURN)
+        return float(self.limit * (self.high / self.limit) ** share)
+
+
+TURN = 0.4
+"""Place of the limit on the scale of a loss."""
+
+LEAST_RATIO = 4.0
+"""Least ratio of the upper end of the scale of a loss to the limit."""
+
+
+def loss_scale(limit: float, losses: Iterable[float]) -> LossScale:
+    """From 0 to the largest of *losses*; NaN are gaps."""
+    seen = [loss for loss in losses if math.isfinite(loss)]
+    return LossScale(limit, max([LEAST_RATIO * limit, *seen]))
+
+
+def value_scale(metric: Metric, values: Iterable[float], *, rounds: int = 1) -> Scale:
+    """
+    From the least to the largest of *values*, and at least the metric's least span.
 
     Args:
         metric: The metric of *values*.
         values: Of cells; NaN are gaps.
         rounds: Observations of a cell. Bounds are those of one observation; those of
             a sum are multiplied by this.
-        zoom: Whether to use the ends of the values despite natural bounds.
     """
     seen = [value for value in values if math.isfinite(value)]
-    low, high = (None, None) if zoom else natural_bounds(metric, rounds=rounds)
-    if low is not None and high is not None:
-        return Scale(low, high)
-    low = min(seen, default=0.0) if low is None else low
-    high = max(seen, default=1.0) if high is None else high
-    return _wide_enough(low, high, metric=metric)
+    natural = natural_bounds(metric, rounds=rounds)
+    low, high = (each or 0.0 for each in natural)
+    if not seen:
+        return Scale(low, high if high > low else low + 1.0)
+    return _wide_enough(min(seen), max(seen), metric=metric, natural=natural)
 
 
 def difference_scale(
@@ -83,15 +112,28 @@ def natural_bounds(metric: Metric, *, rounds: int) -> tuple[float | None, float 
     )
 
 
-def _wide_enough(low: float, high: float, *, metric: Metric) -> Scale:
-    """From *low* to *high*, wider where that is too narrow; not beyond a bound."""
+def _wide_enough(
+    low: float,
+    high: float,
+    *,
+    metric: Metric,
+    natural: tuple[float | None, float | None],
+) -> Scale:
+    """
+    From *low* to *high*, wider where that is too narrow; not beyond a bound.
+
+    It grows at the worse end: values that hardly differ are all light.
+    """
     share = LEAST_SHARE * max(abs(low), abs(high))
     missing = max((metric.least_span or share or 1.0) - (high - low), 0.0)
-    if metric.bounds[1] == high:
-        return Scale(low - missing, high)
-    if metric.bounds[0] == low:
-        return Scale(low, high + missing)
-    return Scale(low - missing / 2, high + missing / 2)
+    least, most = natural
+    below = {"higher": missing, "lower": 0.0, "neither": missing / 2}[metric.better]
+    low, high = low - below, high + (missing - below)
+    if most is not None and high > most:
+        return Scale(low - (high - most), most)
+    if least is not None and low < least:
+        return Scale(least, high + (least - low))
+    return Scale(low, high)
 
 
 RAMP: tuple[tuple[int, int, int], ...] = (
@@ -114,10 +156,29 @@ live grid does not import a plotting library. Nathaniel Smith and Stefan van der
 A Better Default Colormap for Matplotlib, SciPy 2015.
 """
 
+WITHIN_RAMP: tuple[tuple[int, int, int], ...] = ((237, 245, 252), (158, 202, 225))
+"""Blue, from no loss to the limit, after the lighter half of ColorBrewer's Blues."""
+
+BEYOND_RAMP: tuple[tuple[int, int, int], ...] = (
+    (253, 174, 97),
+    (241, 131, 55),
+    (217, 95, 14),
+    (166, 59, 8),
+    (102, 37, 6),
+)
+"""
+Orange to brown, from the limit on, after ColorBrewer's YlOrBr.
+
+Blue and orange differ for all of the colour-blind, and both ramps grow darker with the
+loss, so that the order is seen in grey, too. Cynthia Brewer, colorbrewer2.org.
+"""
+
+Rgb = tuple[int, int, int]
+
 _DARK_TEXT, _LIGHT_TEXT = "#000000", "#ffffff"
 
 
-def cell_style(metric: Metric, value: float, scale: Scale | None = None) -> str:
+def cell_style(metric: Metric, value: float, scale: Scale | LossScale) -> str:
     """
     The style of a cell, for rich: lighter is better, or higher where neither is.
 
@@ -126,27 +187,45 @@ def cell_style(metric: Metric, value: float, scale: Scale | None = None) -> str:
     Args:
         metric: Has the better end.
         value: The value; NaN for a gap.
-        scale: Of the grid; the metric's natural one if None, which needs two bounds.
+        scale: Of the grid.
     """
     if math.isnan(value):
         return "italic"
-    place = (scale or value_scale(metric, [value])).place(value)
-    red, green, blue = colour(1 - place if metric.better == "lower" else place)
-    return f"{text_colour(red, green, blue)} on {hex_of((red, green, blue))}"
+    ground = cell_colour(metric, value, scale)
+    return f"{text_colour(*ground)} on {hex_of(ground)}"
 
 
-def hex_of(rgb: tuple[int, int, int]) -> str:
+def cell_colour(metric: Metric, value: float, scale: Scale | LossScale) -> Rgb:
+    """The colour of a cell with *value*, in sRGB."""
+    place = scale.place(value)
+    if isinstance(scale, LossScale):
+        return loss_colour(place)
+    return colour(1 - place if metric.better == "lower" else place)
+
+
+def loss_colour(place: float) -> Rgb:
+    """The colour at *place*, 0 to 1, of the scale of a loss; it turns at the limit."""
+    if place < TURN:
+        return _mixed(WITHIN_RAMP, place / TURN)
+    return _mixed(BEYOND_RAMP, (place - TURN) / (1 - TURN))
+
+
+def hex_of(rgb: Rgb) -> str:
     """``#440154``."""
     return "#{:02x}{:02x}{:02x}".format(*rgb)
 
 
-def colour(place: float) -> tuple[int, int, int]:
+def colour(place: float) -> Rgb:
     """The colour at *place* of `RAMP`, from 0 (dark) to 1 (light), in sRGB."""
-    at = place * (len(RAMP) - 1)
-    below = min(int(at), len(RAMP) - 2)
+    return _mixed(RAMP, place)
+
+
+def _mixed(ramp: Sequence[Rgb], place: float) -> Rgb:
+    at = place * (len(ramp) - 1)
+    below = min(int(at), len(ramp) - 2)
     red, green, blue = (
         round(low + (at - below) * (high - low))
-        for low, high in zip(RAMP[below], RAMP[below + 1], strict=True)
+        for low, high in zip(ramp[below], ramp[below + 1], strict=True)
     )
     return red, green, blue
 

@@ -1,6 +1,6 @@
 """The grid of a run and the summary of several."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from rich.text import Text
@@ -12,11 +12,19 @@ from codeneedle.probes.metrics import Metric
 from codeneedle.records.record import Run
 from codeneedle.report import captions, data
 from codeneedle.report.captions import REFERENCE_MARK, cell_word
-from codeneedle.report.colours import Scale, cell_style, value_scale
+from codeneedle.report.colours import (
+    LossScale,
+    Scale,
+    cell_style,
+    loss_scale,
+    value_scale,
+)
 from codeneedle.text import NO_VALUE_WORD, number
 
 if TYPE_CHECKING:
+    from codeneedle.report.verdict import Spell
     from codeneedle.verdict.judge import Verdict
+    from codeneedle.verdict.losses import Losses
 
 SUMMARY_DIGITS = 2
 """Fewest decimals of a mean over cells, as in the published table."""
@@ -46,6 +54,45 @@ def report(
         yield Facts(captions.facts(run), is_quiet=True)
 
 
+def loss_report(
+    runs: Sequence[Run],
+    metrics: Sequence[Metric],
+    also: Sequence[Metric],
+    verdicts: Sequence["Verdict"],
+    spell_of: Callable[[str], "Spell"],
+) -> Document:
+    """
+    The loss of each pair, which pair to set, and what it was measured on.
+
+    Args:
+        runs: In the order to show; records of one probe each.
+        metrics: Grids below the loss, but for what the loss says of them.
+        also: Metrics of the summary, behind the loss.
+        verdicts: The verdict on each run.
+        spell_of: Spells pairs in the words of an engine.
+    """
+    from codeneedle.report.verdict import headline_lines
+    from codeneedle.verdict.losses import losses_of
+
+    if not any(map(losses_of, verdicts)):
+        yield from report(runs, metrics, also, verdicts)
+        return
+    if runs[1:] or also:
+        yield loss_summary(runs, also, verdicts)
+    for run, verdict in zip(runs, verdicts, strict=True):
+        losses = losses_of(verdict)
+        if losses:
+            yield Heading(f"{run.name}: {losses.metric.label}")
+            yield loss_values(losses)
+            yield headline_lines(verdict, spell_of(run.setup.engine))
+            yield Facts(loss_entries(losses))
+        for metric in metrics:
+            if not (losses and losses.says(metric)):
+                yield from grid(run, metric, verdict)
+        yield Lines(captions.cautions(run.setup), style="bold")
+        yield Lines(captions.conditions(verdict.run), style="dim")
+
+
 def summary(
     runs: Sequence[Run],
     metric: Metric,
@@ -61,7 +108,7 @@ def summary(
     heading = [
         "run",
         "pairs",
-        *(f"{_heading(each, runs)}\n(mean +/- sd)" for each in columns),
+        *(_mean_heading(each, runs) for each in columns),
         f"{metric.name}\nrange",
         "beyond\nthe limit",
     ]
@@ -72,21 +119,63 @@ def summary(
     return Table(heading, rows, words={heading[0], heading[-1]})
 
 
+def loss_summary(
+    runs: Sequence[Run], also: Sequence[Metric], verdicts: Sequence["Verdict"]
+) -> Table:
+    """One row per run: its losses, the pair to set, and means of *also*."""
+    first = ["run", "pairs", "loss, %\nrange", "set", "beyond\nthe limit"]
+    rows = [
+        [run.name, *_loss_row(run, verdict), *_means(run, also)]
+        for run, verdict in zip(runs, verdicts, strict=True)
+    ]
+    heading = [*first, *(_mean_heading(each, runs) for each in also)]
+    if not rows[1:]:  # its name stands above its grid
+        return Table(heading[1:], [rows[0][1:]], words={*first[3:]})
+    return Table(heading, rows, words={first[0], *first[3:]})
+
+
+def _loss_row(run: Run, verdict: "Verdict") -> list[str]:
+    from codeneedle.report.verdict import beyond_phrase
+    from codeneedle.verdict.losses import losses_of
+
+    losses = losses_of(verdict)
+    if losses is None:
+        return [str(len(run.records)), NO_VALUE_WORD, NO_VALUE_WORD, NO_VALUE_WORD]
+    cells, digits = losses.cells(), losses.metric.digits
+    spread = frames.spread(cells)
+    low, high = (number(end, digits=digits) for end in (spread.low, spread.high))
+    return [
+        _count(cells, spread),
+        f"{low} - {high}",
+        str(verdict.chosen or verdict.reference),
+        beyond_phrase(verdict) or NO_VALUE_WORD,
+    ]
+
+
+def _means(run: Run, metrics: Sequence[Metric]) -> list[str]:
+    tables = frames.cells_frames(run, metrics)
+    return [_mean_and_sd(each, frames.spread(tables[each.name])) for each in metrics]
+
+
+def _count(cells: Cells, spread: frames.Spread) -> str:
+    """``36``, or ``35 of 36``: pairs with a value."""
+    of = sum(not cell.is_hole for cell in cells)
+    return str(of) if spread.cells == of else f"{spread.cells} of {of}"
+
+
 def _summary_row(run: Run, columns: Sequence[Metric], verdict: "Verdict") -> list[str]:
     # A live grid needs no statistics: they take a second to load.
     from codeneedle.report.verdict import beyond_phrase
 
     metric = columns[-1]
-    tables = frames.cells_frames(run, columns)
-    cells = tables[metric.name]
+    cells = frames.cells_frame(run, metric)
     spread = frames.spread(cells)
-    of = sum(not cell.is_hole for cell in cells)
     digits = max(metric.digits, SUMMARY_DIGITS)
     low, high = (number(end, digits=digits) for end in (spread.low, spread.high))
     return [
         run.name,
-        str(of) if spread.cells == of else f"{spread.cells} of {of}",
-        *(_mean_and_sd(each, frames.spread(tables[each.name])) for each in columns),
+        _count(cells, spread),
+        *_means(run, columns),
         f"{low} - {high}" if spread.cells else NO_VALUE_WORD,
         beyond_phrase(verdict, metric.name) or NO_VALUE_WORD,
     ]
@@ -116,17 +205,45 @@ def grid(run: Run, metric: Metric, verdict: "Verdict") -> Iterator[Block]:
     )
 
 
+def loss_entries(losses: "Losses") -> list[tuple[str, str]]:
+    """Why pairs have no loss, and which words another metric decides."""
+    from codeneedle.sweep.decide import settled
+
+    cells = losses.cells()
+    entries = [
+        *captions.failure_entries(cells),
+        *captions.not_run(cells, settled(losses.verdict)),
+        *captions.attention_entries(cells),
+    ]
+    for name, pairs in losses.otherwise().items():
+        entries.append((name, f"decides {captions.named_pairs(pairs)}"))
+    return entries
+
+
 def values(cells: Cells, metric: Metric) -> Grid:
     """The styled text of each of *cells*, K down and V across."""
-    known = [cell.value for cell in cells]
+    known = [cell.value for cell in cells if cell.is_ranked]
     scale = value_scale(metric, known, rounds=frames.most_observations(cells))
     reference = frames.reference(cells)
+    return _grid_of(
+        cells,
+        [
+            _shown(metric, scale, cell, is_reference=cell.pair == reference)
+            for cell in cells
+        ],
+    )
+
+
+def loss_values(losses: "Losses") -> Grid:
+    """The loss of each pair above its word, on a scale that turns at the limit."""
+    cells = losses.cells()
+    scale = loss_scale(losses.limit, [cell.value for cell in cells])
+    return _grid_of(cells, [_loss_shown(losses, scale, cell) for cell in cells])
+
+
+def _grid_of(cells: Cells, texts: Sequence[Text]) -> Grid:
     across = len(frames.v_types(cells))
-    flat = [
-        _shown(metric, scale, cell, is_reference=cell.pair == reference)
-        for cell in cells
-    ]
-    rows = [flat[at : at + across] for at in range(0, len(flat), across)]
+    rows = [texts[at : at + across] for at in range(0, len(texts), across)]
     return Grid(frames.k_types(cells), frames.v_types(cells), rows)
 
 
@@ -135,8 +252,28 @@ def _shown(metric: Metric, scale: Scale, cell: Cell, *, is_reference: bool) -> T
     # The blank aligns the digits of a column.
     mark = REFERENCE_MARK if is_reference else " "
     text = (value if cell.has_value else cell_word(cell)) + mark
-    is_dim = cell.status == frames.NOT_RUN
+    is_dim = cell.status == frames.NOT_RUN or not cell.is_ranked
     return Text(text, "dim" if is_dim else cell_style(metric, cell.value, scale))
+
+
+def _loss_shown(losses: "Losses", scale: LossScale, cell: Cell) -> Text:
+    metric, word = losses.metric, losses.word(cell.pair)
+    if cell.status == frames.NOT_RUN:
+        return Text(f"{cell_word(cell)} ", "dim")
+    value = number(cell.value, digits=metric.digits)
+    shown = value if cell.has_value else cell_word(cell)
+    is_set = cell.pair == losses.verdict.chosen
+    mark = REFERENCE_MARK if cell.pair == losses.verdict.reference else " "
+    first = f"[{shown}]" if is_set else f"{shown}{mark}"
+    style = cell_style(metric, cell.value, scale)
+    if is_set or word == "beyond":
+        style = f"bold {style}"
+    below = captions.loss_word(word, cell)
+    return Text(f"{first}\n{below} " if below else first, style)
+
+
+def _mean_heading(metric: Metric, runs: Sequence[Run]) -> str:
+    return f"{_heading(metric, runs)}\n(mean +/- sd)"
 
 
 def _heading(metric: Metric, runs: Sequence[Run]) -> str:
@@ -183,11 +320,16 @@ def grid_objects(
     return [_run_object(run, metrics, verdict) for run, verdict in both]
 
 
-def _keys(cell: Cell) -> dict[str, str]:
+def _keys(cell: Cell) -> dict[str, str | None]:
     """What all metrics of a pair share."""
     missing = data.HOLE_STATUS if cell.is_hole else data.NOT_RUN_STATUS
     status = cell.status or missing
-    return {**data.sides(cell.pair), "status": status, "reason": cell.reason}
+    return {
+        **data.sides(cell.pair),
+        "status": status,
+        "reason": cell.reason,
+        "attention": cell.attention.value if cell.attention else None,
+    }
 
 
 def _run_object(

@@ -1,7 +1,8 @@
-"""Heatmaps of a grid as PNG and SVG."""
+"""Heatmaps of a grid as PNG, SVG and PDF."""
 
 import functools
 import io
+import itertools
 import math
 import textwrap
 import warnings
@@ -15,7 +16,11 @@ import pandas as pd
 import seaborn as sns
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
-from matplotlib.colors import Colormap, LinearSegmentedColormap
+from matplotlib.colors import (
+    Colormap,
+    LinearSegmentedColormap,
+    ListedColormap,
+)
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 from matplotlib.ticker import MaxNLocator
@@ -23,7 +28,7 @@ from matplotlib.ticker import MaxNLocator
 from codeneedle.errors import FolderUnusable
 from codeneedle.grid import Pair
 from codeneedle.probes import frames
-from codeneedle.probes.frames import Cells
+from codeneedle.probes.frames import Cell, Cells
 from codeneedle.probes.metrics import Metric
 from codeneedle.records.record import Run
 from codeneedle.report import captions
@@ -35,15 +40,20 @@ from codeneedle.report.captions import (
 )
 from codeneedle.report.colours import (
     RAMP,
+    LossScale,
     Scale,
     difference_scale,
+    loss_colour,
+    loss_scale,
     text_colour,
     value_scale,
 )
-from codeneedle.report.verdict import metric_entries
+from codeneedle.report.grid import loss_entries
+from codeneedle.report.verdict import Spell, headline, metric_entries
 from codeneedle.system.files import write_whole
 from codeneedle.text import number, visible
 from codeneedle.verdict.judge import Verdict
+from codeneedle.verdict.losses import Losses
 from codeneedle.verdict.statistics import Word
 
 
@@ -56,11 +66,15 @@ class Square:
         value: Gives the colour; NaN is a gap.
         label: Its text.
         is_bold: Whether the text is bold.
+        word: A smaller text below it.
+        is_open: Whether it is dashed: neither within the limit nor beyond it.
     """
 
     value: float
     label: str
     is_bold: bool = False
+    word: str = ""
+    is_open: bool = False
 
     @property
     def is_gap(self) -> bool:
@@ -78,24 +92,24 @@ class Picture:
         v_types: From left to right.
         squares: A row for each K type, with one for each V type.
         scale: The values at the ends of the colour map.
-        colours: ``lighter is higher``, ``lighter is lower`` or ``around zero``.
+        colours: One of `COLOURS`.
         caption: Label of the colour scale.
         title: What is shown, of how many, and which way is better.
         notes: Lines below the cells.
         facts: What it was measured on; smaller lines below these.
-        reference: The pair with a frame; None if there is none.
+        framed: The pair with a frame; None if there is none.
     """
 
     k_types: tuple[str, ...]
     v_types: tuple[str, ...]
     squares: tuple[tuple[Square, ...], ...]
-    scale: Scale
+    scale: Scale | LossScale
     colours: str
     caption: str
     title: str
     notes: tuple[str, ...]
     facts: tuple[str, ...]
-    reference: Pair | None
+    framed: Pair | None
 
 
 CELL = 0.80
@@ -119,7 +133,7 @@ LEAST_WIDTH = 6.6
 """Least width of lines of text, in inches."""
 
 TITLE_POINTS, NOTE_POINTS, FACT_POINTS = 13.0, 8.5, 6.5
-TYPE_POINTS, CELL_POINTS = 10.0, 10.5
+TYPE_POINTS, CELL_POINTS, WORD_POINTS = 10.0, 10.5, 7.0
 
 EM, DIGIT_EM = 0.57, 0.64
 """Mean width of a letter, and width of a digit, relative to the font size."""
@@ -152,6 +166,9 @@ COLOURS: dict[str, Colormap] = {
     "lighter is lower": _DARK_TO_LIGHT.reversed(),
     # Orange below 0, white at 0, purple above; safe for the colour-blind.
     "around zero": mpl.colormaps["PuOr"],
+    "turns at the limit": ListedColormap(
+        [tuple(part / 255 for part in loss_colour(at / 999)) for at in range(1000)]
+    ),
 }
 """Colour maps by the meaning of their colours."""
 
@@ -162,6 +179,8 @@ def _settings() -> dict[Any, Any]:
         "font.family": "DejaVu Sans",
         "svg.fonttype": "path",
         "svg.hashsalt": "codeneedle",
+        # As outlines of TrueType, which journals accept.
+        "pdf.fonttype": 42,
         "hatch.linewidth": 0.7,
         # Dollar signs in names start no formula.
         "text.parse_math": False,
@@ -229,9 +248,13 @@ def write_below(
                 size=points,
                 color=ink,
                 linespacing=LINE,
+                gid=BELOW,
             )
             below += (text.count("\n") + 1) * points * LINE + points
 
+
+BELOW = "below"
+"""Marks text that a plain picture leaves out."""
 
 LINE = 1.3
 """Distance of lines, relative to the font size."""
@@ -240,15 +263,21 @@ LINE = 1.3
 def _paint_cells(axes: Axes, bar: Axes, picture: Picture) -> None:
     sns.heatmap(
         pd.DataFrame(
-            [[square.value for square in row] for row in picture.squares],
+            [
+                [
+                    math.nan if each.is_gap else picture.scale.place(each.value)
+                    for each in row
+                ]
+                for row in picture.squares
+            ],
             index=picture.k_types,
             columns=picture.v_types,
         ),
         ax=axes,
         cbar_ax=bar,
         cmap=COLOURS[picture.colours],
-        vmin=picture.scale.low,
-        vmax=picture.scale.high,
+        vmin=0.0,
+        vmax=1.0,
         linewidths=1.5,
         linecolor="white",
         square=True,
@@ -257,14 +286,35 @@ def _paint_cells(axes: Axes, bar: Axes, picture: Picture) -> None:
         for at_v, square in enumerate(row):
             if square.is_gap and square.label:
                 paint_gap(axes, at_k, at_v)
+            if square.is_open:
+                paint_open(axes, at_k, at_v)
             if has_labels(picture.k_types, picture.v_types):
                 _write(axes, square, at_k, at_v, ink=_ink(picture, square))
-    if picture.reference:
-        at_k = picture.k_types.index(picture.reference.k)
-        at_v = picture.v_types.index(picture.reference.v)
-        frame = Rectangle((at_v, at_k), 1, 1, fill=False, edgecolor=INK, linewidth=2)
+    if picture.framed:
+        at_k = picture.k_types.index(picture.framed.k)
+        at_v = picture.v_types.index(picture.framed.v)
+        frame = Rectangle((at_v, at_k), 1, 1, fill=False, edgecolor=INK, linewidth=2.5)
         frame.set_clip_on(False)
         axes.add_patch(frame)
+
+
+def _place(scale: Scale | LossScale, square: Square) -> float:
+    """Where the colour of *square* lies, 0 to 1; NaN of a gap."""
+    return math.nan if square.is_gap else scale.place(square.value)
+
+
+def paint_open(axes: Axes, at_k: int, at_v: int) -> None:
+    """Dashes within the cell in that row and column: not decided."""
+    axes.add_patch(
+        Rectangle(
+            (at_v + 0.06, at_k + 0.06),
+            *(0.88, 0.88),
+            fill=False,
+            edgecolor=INK,
+            linestyle=(0, (3, 3)),
+            linewidth=0.8,
+        )
+    )
 
 
 def paint_gap(axes: Axes, at_k: int, at_v: int) -> None:
@@ -287,17 +337,18 @@ def _write(axes: Axes, square: Square, at_k: int, at_v: int, *, ink: str) -> Non
     """Draw the label of a cell, as large as fits."""
     longest = max(map(len, square.label.split("\n")))
     fits = 0.86 * CELL * POINTS_PER_INCH / (DIGIT_EM * max(longest, 1))
+    how: dict[str, Any] = {"color": ink, "ha": "center", "va": "center"}
     axes.text(
         at_v + 0.5,
-        at_k + 0.5,
+        at_k + (0.42 if square.word else 0.5),
         square.label,
         size=min(CELL_POINTS, fits),
         style="italic" if square.is_gap else "normal",
         weight="bold" if square.is_bold else "normal",
-        color=ink,
-        ha="center",
-        va="center",
+        **how,
     )
+    if square.word:
+        axes.text(at_v + 0.5, at_k + 0.72, square.word, size=WORD_POINTS, **how)
 
 
 def _ink(picture: Picture, square: Square) -> str:
@@ -329,10 +380,15 @@ def _paint_types(axes: Axes, picture: Picture) -> None:
     axes.set_ylabel("K cache", size=TYPE_POINTS, color=QUIET, labelpad=6)
 
 
-def paint_scale(bar: Axes, scale: Scale, caption: str) -> None:
-    """Ticks and *caption* of the colour scale *bar*."""
-    bar.set_yticks(_ticks(scale))
-    bar.set_yticklabels([f"{tick:z.4g}" for tick in _ticks(scale)])
+def paint_scale(bar: Axes, scale: Scale | LossScale, caption: str) -> None:
+    """Ticks and *caption* of the colour scale *bar*, which goes from 0 to 1."""
+    ticks = (
+        loss_ticks(scale.limit, scale.high)
+        if isinstance(scale, LossScale)
+        else _ticks(scale)
+    )
+    places = [scale.place(tick) for tick in ticks]
+    bar.set_yticks(places, [f"{tick:z.4g}" for tick in ticks])
     bar.tick_params(length=3, color=QUIET, labelcolor=INK, labelsize=NOTE_POINTS)
     bar.set_ylabel(visible(caption), size=NOTE_POINTS, color=QUIET)
     bar.yaxis.set_label_position("right")
@@ -351,46 +407,111 @@ def _ticks(scale: Scale) -> list[float]:
     return [scale.low, *kept, scale.high]
 
 
+def loss_ticks(limit: float, high: float) -> list[float]:
+    """No loss, the *limit*, and 2, 5, 10, 20, ... times it, up to *high*."""
+    times = (step * 10**power for power in range(4) for step in (2, 5, 10))
+    beyond = itertools.takewhile(
+        lambda at: at <= high, (limit * each for each in times)
+    )
+    return [0.0, limit, *beyond]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Files:
+    """
+    Which files a picture is written to.
+
+    Attributes:
+        folder: Where they go; made if it does not exist.
+        forms: Their endings: png, svg, pdf.
+        is_plain: Whether the text below the picture is left out, for a paper.
+    """
+
+    folder: Path
+    forms: Sequence[str] = ("png", "svg")
+    is_plain: bool = False
+
+
+def draw_losses(losses: Losses, spell: Spell, files: Files) -> list[Path]:
+    """
+    Write ``heatmap-loss``.
+
+    Raises:
+        FolderUnusable: If the disk refuses.
+    """
+    picture = loss_picture(losses, spell)
+    return drawn(functools.partial(paint, picture), files, name="heatmap-loss")
+
+
+def loss_picture(losses: Losses, spell: Spell) -> Picture:
+    """The loss of each pair with its word, and a frame around the pair to set."""
+    cells, verdict, metric = losses.cells(), losses.verdict, losses.metric
+    flat = [_loss_square(losses, cell) for cell in cells]
+    return Picture(
+        k_types=tuple(frames.k_types(cells)),
+        v_types=tuple(frames.v_types(cells)),
+        squares=_rows(flat, cells),
+        scale=loss_scale(losses.limit, [cell.value for cell in cells]),
+        colours="turns at the limit",
+        caption=f"of 100 {losses.what}; limit {losses.limit:g}",
+        title=_capital(metric.label),
+        notes=(
+            *captions.cautions(verdict.run.setup),
+            *(visible(line.strip()) for line in headline(verdict, spell)),
+            *(f"{word}: {phrase}" for word, phrase in loss_entries(losses)),
+        ),
+        facts=captions.conditions(verdict.run),
+        framed=verdict.chosen,
+    )
+
+
+def _loss_square(losses: Losses, cell: Cell) -> Square:
+    word = losses.word(cell.pair)
+    missing = "" if cell.is_hole else "not run"
+    status = status_word(cell.status) if cell.status else missing
+    value = number(cell.value, digits=losses.metric.digits)
+    label = value if cell.has_value else status
+    is_bold = word == Word.BEYOND or cell.pair == losses.verdict.chosen
+    below = captions.loss_word(word, cell)
+    return Square(cell.value, label, is_bold, below, is_open=word == Word.OPEN)
+
+
 def draw(
     run: Run,
     metric: Metric,
     *,
     difference: bool = False,
-    zoom: bool = False,
     verdict: Verdict,
-    folder: Path,
-) -> tuple[Path, Path]:
+    files: Files,
+) -> list[Path]:
     """
-    Write ``heatmap-METRIC.png`` and ``.svg`` into *folder*.
+    Write ``heatmap-METRIC``.
 
     Args:
         run: Records of one probe.
         metric: What to draw.
         difference: Whether to draw each pair's value less the reference's; the files
             are then called ``heatmap-METRIC-difference``.
-        zoom: Whether the colours span the values, not the metric's natural bounds.
         verdict: The verdict on the run: pairs beyond the limit by *metric* are bold.
-        folder: Where the files go; made if it does not exist.
+        files: Where it goes.
 
     Returns:
-        The paths of the PNG and of the SVG.
+        The paths of all files.
 
     Raises:
         NothingToShow: If no cell has a value.
         FolderUnusable: If the disk refuses.
     """
-    picture = picture_of(run, metric, verdict, difference=difference, zoom=zoom)
+    picture = picture_of(run, metric, verdict, difference=difference)
     if all(square.is_gap for row in picture.squares for square in row):
         raise captions.nothing_to_show(run, metric.name)
     name = f"heatmap-{metric.name}{'-difference' if difference else ''}"
-    return drawn(functools.partial(paint, picture), folder=folder, name=name)
+    return drawn(functools.partial(paint, picture), files, name=name)
 
 
-def drawn(
-    painted: Callable[[], Figure], *, folder: Path, name: str
-) -> tuple[Path, Path]:
+def drawn(painted: Callable[[], Figure], files: Files, *, name: str) -> list[Path]:
     """
-    Write what *painted* returns as PNG and SVG; the same picture gives the same bytes.
+    Write what *painted* returns; the same picture gives the same bytes.
 
     Raises:
         FolderUnusable: If the disk refuses.
@@ -399,19 +520,45 @@ def drawn(
         # Letters that the font lacks are drawn as boxes.
         warnings.filterwarnings("ignore", message="Glyph .* missing from font")
         figure = painted()
-        pixels, curves = io.BytesIO(), io.BytesIO()
-        save = functools.partial(figure.savefig, bbox_inches="tight", pad_inches=0.25)
-        save(pixels, format="png", dpi=PIXELS_PER_INCH, metadata={"Software": None})
-        save(curves, format="svg", metadata={"Date": None, "Creator": None})
-    png, svg = folder / f"{name}.png", folder / f"{name}.svg"
+        if files.is_plain:
+            for text in figure.findobj(lambda artist: artist.get_gid() == BELOW):
+                text.remove()
+        contents = {form: _saved(figure, form) for form in files.forms}
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        files.folder.mkdir(parents=True, exist_ok=True)
         # Files are replaced whole: an earlier picture is not lost on an error.
-        write_whole(png, pixels.getvalue())
-        write_whole(svg, curves.getvalue())
+        return [
+            _written(files.folder / f"{name}.{form}", content)
+            for form, content in contents.items()
+        ]
     except OSError as error:
-        raise FolderUnusable(folder=folder, reason=str(error)) from error
-    return png, svg
+        raise FolderUnusable(folder=files.folder, reason=str(error)) from error
+
+
+METADATA = {
+    "png": {"Software": None},
+    "svg": {"Date": None, "Creator": None},
+    "pdf": {"CreationDate": None, "Creator": None, "Producer": None},
+}
+"""What matplotlib would write into each form, without dates."""
+
+
+def _saved(figure: Figure, form: str) -> bytes:
+    content = io.BytesIO()
+    figure.savefig(
+        content,
+        format=form,
+        bbox_inches="tight",
+        pad_inches=0.25,
+        dpi=PIXELS_PER_INCH,
+        metadata=METADATA[form],
+    )
+    return content.getvalue()
+
+
+def _written(file: Path, content: bytes) -> Path:
+    write_whole(file, content)
+    return file
 
 
 def picture_of(
@@ -420,7 +567,6 @@ def picture_of(
     verdict: Verdict,
     *,
     difference: bool = False,
-    zoom: bool = False,
 ) -> Picture:
     """
     The value of every pair, or with *difference* that less the reference's.
@@ -434,7 +580,8 @@ def picture_of(
     values = [cell.value - (base or 0.0) for cell in cells]
     caption = metric.unit or metric.name
     if base is None:
-        scale = value_scale(metric, values, rounds=rounds, zoom=zoom)
+        ranked = [cell.value for cell in cells if cell.is_ranked]
+        scale = value_scale(metric, ranked, rounds=rounds)
         colours = f"lighter is {'lower' if metric.better == 'lower' else 'higher'}"
         title = metric.label + captions.combined(metric, cells)
     else:
@@ -453,7 +600,7 @@ def picture_of(
         title=_capital(f"{title}{better(metric)}"),
         notes=_notes(run, metric, cells, verdict),
         facts=run_facts(run),
-        reference=reference,
+        framed=reference,
     )
 
 
@@ -474,8 +621,16 @@ def _squares(
         missing = "" if cell.is_hole else "not run"
         word = status_word(cell.status) if cell.status else missing
         flat.append(
-            Square(value, word if math.isnan(value) else label, cell.pair in bold)
+            Square(
+                value if cell.is_ranked else math.nan,
+                word if math.isnan(value) else label,
+                cell.pair in bold,
+            )
         )
+    return _rows(flat, cells)
+
+
+def _rows(flat: Sequence[Square], cells: Cells) -> tuple[tuple[Square, ...], ...]:
     across = len(frames.v_types(cells))
     return tuple(tuple(flat[at : at + across]) for at in range(0, len(flat), across))
 

@@ -1,8 +1,8 @@
 """One HTML file about runs: verdict, grids, front, depths, answers, memory, facts."""
 
-import itertools
 import json
 import math
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from importlib.resources import files
 from statistics import fmean
@@ -10,7 +10,6 @@ from typing import Any
 
 from jinja2 import Environment
 from markupsafe import Markup
-from plotly.offline import get_plotlyjs
 
 from codeneedle.document import Document, Facts, Lines
 from codeneedle.grid import Pair
@@ -18,20 +17,33 @@ from codeneedle.models.kv_cache import kv_bytes, usual_contexts
 from codeneedle.models.weights import Weights
 from codeneedle.probes import PROBES, frames
 from codeneedle.probes.answers import Answer
-from codeneedle.probes.metrics import LossKind
+from codeneedle.probes.frames import Cell
+from codeneedle.probes.metrics import Metric
 from codeneedle.records.record import Run
 from codeneedle.report import answers, captions, compare
-from codeneedle.report.colours import RAMP, hex_of, value_scale
+from codeneedle.report.charts import front_charts, memory_charts
+from codeneedle.report.colours import (
+    RAMP,
+    LossScale,
+    Scale,
+    cell_colour,
+    hex_of,
+    loss_scale,
+    text_colour,
+    value_scale,
+)
 from codeneedle.report.data import strict
 from codeneedle.report.html import html
 from codeneedle.report.table import Column, PairTable, pair_table
-from codeneedle.report.verdict import Spell, front, headline, sentences
+from codeneedle.report.verdict import Spell, headline, sentences
 from codeneedle.report.verdict import table as losses
-from codeneedle.text import mib, one_line, sweep_command, visible
-from codeneedle.verdict.judge import Limits, Row, Standing, Verdict, judge
+from codeneedle.text import number, one_line, sweep_command, visible
+from codeneedle.verdict.judge import Limits, Verdict, judge
+from codeneedle.verdict.losses import Losses, losses_of
+from codeneedle.verdict.statistics import Word
 
-ANSWER_CHARACTERS = 700_000
-"""Most characters of answers on a page: the pairs that lost most go first."""
+ANSWER_BYTES = 400_000
+"""Most bytes of answers on a page: a page with all else has at most 1 MB."""
 
 DEPTH_BINS = 5
 MOST_DEPTHS = 10
@@ -58,10 +70,15 @@ def page(
     """
     names = captions.names_of(runs)
     verdicts = [judge(run, limits) for run in runs]
-    shown = []
-    for name, each in zip(names, verdicts, strict=True):
-        spell = asks_for(each.run.setup.engine)
-        shown.append({"name": name, **_run_facts(each, spell, weights_of(each.run))})
+    losses = [losses_of(each) for each in verdicts]
+    shown = [
+        {
+            "name": name,
+            **_run_facts(each, of, asks_for(each.run.setup.engine)),
+            "answers": _answers(_by_pair(each.run), ANSWER_BYTES // len(runs)),
+        }
+        for name, each, of in zip(names, verdicts, losses, strict=True)
+    ]
     both = compare.summary(compare.compare(*runs)) if len(runs) == PAIR else ()
     folder = files("codeneedle.report")
     template = Environment(autoescape=True).from_string(
@@ -69,11 +86,12 @@ def page(
     )
     return template.render(
         title=", ".join(names),
-        data=_script_json({"runs": shown, "colours": [hex_of(c) for c in RAMP]}),
+        data=_script_json({"runs": shown, "colours": RAMP}),
         comparison=html(both),
         verdicts=[html(_verdict(each)) for each in verdicts],
+        fronts=[front_charts(each) if each else "" for each in losses],
+        memories=[_memory(each, weights_of(each.run)) for each in verdicts],
         facts=[html(_facts(run)) for run in runs],
-        plotly=Markup(get_plotlyjs().replace("</script", "<\\/script")),  # noqa: S704 - the library's own file
         script=Markup(folder.joinpath("page.js").read_text(encoding="utf-8")),  # noqa: S704 - ours
     )
 
@@ -105,94 +123,124 @@ def _script_json(data: object) -> Markup:
     return Markup(text)  # noqa: S704 - escaped above
 
 
-def _run_facts(
-    verdict: Verdict, spell: Spell, weights: Weights | None
-) -> dict[str, Any]:
+def _run_facts(verdict: Verdict, losses: Losses | None, spell: Spell) -> dict[str, Any]:
     """What the script shows of one run."""
     run = verdict.run
     table = pair_table(run, tuple(PROBES.values()))
-    by_pair: dict[Pair, list[Answer]] = {}
-    for record in run.records:
-        by_pair.setdefault(record.pair, []).extend(answers.of(run, record))
+    columns = [column for column in table.columns if column.has_values]
     return {
         "headline": headline(verdict, spell),
         "reference": visible(str(verdict.reference)) if verdict.reference else "",
-        "k": list(dict.fromkeys(visible(pair.k) for pair in table.pairs)),
-        "v": list(dict.fromkeys(visible(pair.v) for pair in table.pairs)),
         "metrics": [
-            _metric(column, table, verdict)
-            for column in table.columns
-            if column.has_values
+            *([loss_facts(losses)] if losses else []),
+            *(_metric(column, table, verdict) for column in columns),
         ],
-        "front": _front(verdict),
-        "maps": list(_maps(by_pair)),
-        "answers": _answers(by_pair),
-        "memory": _memory(weights, table.pairs),
+        "maps": list(_maps(_by_pair(run))),
     }
+
+
+def _by_pair(run: Run) -> dict[Pair, list[Answer]]:
+    by_pair: dict[Pair, list[Answer]] = {}
+    for record in run.records:
+        by_pair.setdefault(record.pair, []).extend(answers.of(run, record))
+    return by_pair
+
+
+def loss_facts(losses: Losses) -> dict[str, Any]:
+    """The loss as the first metric of the switch."""
+    cells, metric = losses.cells(), losses.metric
+    scale = loss_scale(losses.limit, [cell.value for cell in cells])
+    return {
+        "name": metric.name,
+        "label": f"{metric.label}; the colour turns at the limit of {losses.limit:g}",
+        "k": [visible(name) for name in frames.k_types(cells)],
+        "v": [visible(name) for name in frames.v_types(cells)],
+        "cells": [
+            _cell(
+                cell,
+                metric,
+                scale,
+                word=losses.word(cell.pair),
+                tips=_ends(losses, cell),
+            )
+            for cell in cells
+        ],
+    }
+
+
+def _ends(losses: Losses, cell: Cell) -> list[str]:
+    row = losses.rows.get(cell.pair)
+    if row is None or not math.isfinite(row.bounds.high):
+        return []
+    ends = (row.bounds.low, row.bounds.high)
+    low, high = (losses.verdict.limits.phrase(row.kind, end) for end in ends)
+    return [f"{low} to {high}, {row.bounds.units} {row.metric.noun}"]
 
 
 def _metric(column: Column, table: PairTable, verdict: Verdict) -> dict[str, Any]:
     """One metric of the switch: a cell per pair, with what a pointer shows of it."""
-    metric, cells = column.metric, list(column.cells.values())
+    metric = column.metric
+    cells = [column.cell(pair) for pair in table.pairs]
     rounds = frames.most_observations(cells)
-    scale = value_scale(metric, [each.value for each in cells], rounds=rounds)
+    ranked = [each.value for each in cells if each.is_ranked]
+    scale = value_scale(metric, ranked, rounds=rounds)
+    note = verdict.silent.get(metric.name, "")
+    words = {each.pair: verdict.word(each.pair, metric.name) for each in cells}
+    better = "" if metric.better == "neither" else f"; {metric.better} is better"
+    is_beyond = Word.BEYOND in words.values()
+    bold = ". Bold: beyond the limit by this metric" if is_beyond else ""
+    said = f"{': ' if note else ''}{note}{bold}"
     return {
         "name": metric.name,
-        "label": captions.described(metric),
-        "better": metric.better,
-        "digits": metric.digits,
-        "ends": [scale.low, scale.high],
-        "note": verdict.silent.get(metric.name, ""),
-        "cells": [_cell(column, pair, verdict) for pair in table.pairs],
-    }
-
-
-def _cell(column: Column, pair: Pair, verdict: Verdict) -> dict[str, Any]:
-    cell, standing = column.cell(pair), verdict.standing(pair)
-    row = standing.row(column.metric.name) if standing else None
-    interval = ""
-    if row and math.isfinite(row.bounds.high):
-        ends = (row.bounds.low, row.bounds.high)
-        interval = " .. ".join(verdict.limits.phrase(row.kind, end) for end in ends)
-    return {
-        "value": cell.value if cell.has_value else None,
-        "n": cell.n,
-        "loss": interval,
-        "verdict": verdict.word(pair, column.metric.name),
-        "word": "" if cell.has_value else captions.cell_word(cell),
-        "why": visible(f"{cell.status or 'not run'} {one_line(cell.reason)}".strip()),
-    }
-
-
-def _front(verdict: Verdict) -> dict[str, Any]:
-    """Memory against loss, and speed, of each pair that has them."""
-    best = {each.pair for each in front(verdict)}
-    return {
-        "limit": verdict.limits.max_loss,
-        "limitText": verdict.limits.phrase(
-            LossKind.PROBABILITY, verdict.limits.max_loss
-        ),
-        "points": [
-            {
-                "pair": visible(str(each.pair)),
-                "memory": each.memory,
-                "loss": row.bounds.mean,
-                "low": row.bounds.low,
-                "high": row.bounds.high,
-                "speed": each.speed,
-                "onFront": each.pair in best,
-                "verdict": verdict.word(each.pair),
-            }
-            for each in verdict.compared
-            if each.memory is not None and (row := _graded(each))
+        "label": f"{captions.described(metric)}{better}{said}",
+        "k": [visible(name) for name in frames.k_types(cells)],
+        "v": [visible(name) for name in frames.v_types(cells)],
+        "cells": [
+            _cell(
+                cell,
+                metric,
+                scale,
+                is_bold=words[cell.pair] == Word.BEYOND,
+                tips=[f"n {cell.n}", words[cell.pair]] if cell.has_value else [],
+            )
+            for cell in cells
         ],
     }
 
 
-def _graded(standing: Standing) -> Row | None:
-    """What decides *standing*, if that is a loss."""
-    row = standing.leading
-    return row if row and row.kind.is_graded else None
+def _cell(
+    cell: Cell,
+    metric: Metric,
+    scale: Scale | LossScale,
+    *,
+    word: str = "",
+    is_bold: bool = False,
+    tips: Sequence[str] = (),
+) -> list[Any]:
+    """Text, word, what a pointer shows, ground and ink: shorter than names for each."""
+    pair = visible(str(cell.pair))
+    if not cell.has_value:
+        why = visible(f"{cell.status or 'not run'} {one_line(cell.reason)}".strip())
+        return [
+            captions.cell_word(cell),
+            word,
+            "" if cell.is_hole else f"{pair}: {why}",
+        ]
+    tip = "; ".join(filter(None, [pair, word, *tips, visible(cell.evidence)]))
+    if not cell.is_ranked:
+        return [captions.value_text(cell, metric), word, tip]
+    is_loss = isinstance(scale, LossScale)
+    value = number(cell.value, digits=metric.digits)
+    ground = cell_colour(metric, cell.value, scale)
+    marks = "b" * (is_bold or word == Word.BEYOND) + "s" * word.startswith("set")
+    return [
+        value if is_loss else captions.value_text(cell, metric),
+        captions.loss_word(word, cell) if is_loss else word,
+        tip,
+        hex_of(ground),
+        text_colour(*ground),
+        marks + "o" * (word == Word.OPEN),
+    ]
 
 
 Answers = Mapping[Pair, Sequence[Answer]]
@@ -251,47 +299,49 @@ def _mean(values: Iterable[float]) -> float | None:
     return fmean(known) if known else None
 
 
-def _answers(by_pair: Answers) -> dict[str, Any]:
+def _answers(by_pair: Answers, most_bytes: int) -> dict[str, Any]:
     """
-    Answers beside what was expected: by pair and question, rows of two texts.
+    Answers that are not right beside what was expected: by pair and question.
 
-    One that is right has no rows. Answers that do not fit into `ANSWER_CHARACTERS`
-    are counted.
+    Right ones are counted, by pair. So are those that do not fit into *most_bytes* of
+    JSON; the pairs that lost most go first.
     """
-    left, left_out = ANSWER_CHARACTERS, 0
     flat = [(pair, each) for pair, of in by_pair.items() for each in of if each.beside]
+    right = Counter(visible(str(pair)) for pair, each in flat if each.right == 1)
+    left, left_out = most_bytes, 0
     pairs: dict[str, dict[str, Any]] = {}
-    for pair, answer in sorted(flat, key=lambda each: each[1].right):
-        beside = answer.beside() if answer.beside and answer.right < 1 else ()
-        rows = [[_shown(text) for text in line] for line in beside]
-        left -= sum(len(text or "") for text in itertools.chain(*rows))
+    wrong = [(pair, each) for pair, each in flat if each.right < 1]
+    for pair, answer in sorted(wrong, key=lambda each: each[1].right):
+        shown = _answer(answer)
+        left -= len(json.dumps(shown)) + len(answer.name)
         if left < 0:
-            left_out, rows = left_out + 1, []
-        pairs.setdefault(visible(str(pair)), {})[visible(answer.name)] = {
-            "outcome": visible(answer.outcome),
-            "isRight": answer.right == 1,
-            "error": visible(answer.error),
-            "rows": rows,
-        }
-    order = list(dict.fromkeys(visible(answer.name) for _, answer in flat))
-    return {"order": order, "pairs": pairs, "leftOut": left_out}
+            left_out += 1
+            continue
+        pairs.setdefault(visible(str(pair)), {})[visible(answer.name)] = shown
+    order = list(dict.fromkeys(visible(answer.name) for _, answer in wrong))
+    return {"order": order, "pairs": pairs, "right": right, "leftOut": left_out}
+
+
+def _answer(answer: Answer) -> dict[str, Any]:
+    beside = answer.beside() if answer.beside else ()
+    return {
+        "outcome": visible(answer.outcome),
+        "error": visible(answer.error),
+        "rows": [[_shown(text) for text in line] for line in beside],
+    }
 
 
 def _shown(line: str | None) -> str | None:
     return None if line is None else visible(line.replace("\t", "»   "))
 
 
-def _memory(weights: Weights | None, pairs: Sequence[Pair]) -> dict[str, Any]:
-    """Predicted KV cache of each pair by context; empty without the weights' header."""
+def _memory(verdict: Verdict, weights: Weights | None) -> Markup:
+    """Predicted KV cache by context; empty without the weights' header."""
     if weights is None:
-        return {"contexts": [], "pairs": {}}
+        return Markup()
     contexts = usual_contexts(weights.training_context)
     sizes = {
-        visible(str(pair)): [_mib(kv_bytes(weights, pair, each)) for each in contexts]
-        for pair in pairs
+        standing.pair: [kv_bytes(weights, standing.pair, each) for each in contexts]
+        for standing in verdict.standings
     }
-    return {"contexts": list(contexts), "pairs": sizes}
-
-
-def _mib(count: int | None) -> float | None:
-    return None if count is None else round(mib(count), 3)
+    return memory_charts(verdict, contexts, sizes)

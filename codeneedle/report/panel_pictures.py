@@ -25,6 +25,7 @@ from codeneedle.report.heatmap import (
     QUIET,
     TITLE_POINTS,
     TYPE_POINTS,
+    Files,
     bar_of,
     better,
     drawn,
@@ -69,20 +70,20 @@ SPOT_POINTS = 7.0
 
 
 def draw_panels(
-    run: Run, metric: Metric, *, difference: bool, folder: Path
+    run: Run, metric: Metric, *, difference: bool, files: Files
 ) -> list[Path]:
     """
-    Write ``panels-TASK.png`` and ``.svg`` for each task into *folder*.
+    Write ``panels-TASK`` for each task.
 
     Args:
         run: Records of the retrieval probe alone.
         metric: As of `panels.panels_of`.
         difference: Whether to draw what was lost and gained against the reference;
             the files are then called ``panels-TASK-difference``.
-        folder: Where the files go; made if it does not exist.
+        files: Where they go.
 
     Returns:
-        The paths of all PNG and SVG files.
+        The paths of all files.
 
     Raises:
         BadInput: If there is nothing to draw, or to compare with.
@@ -95,7 +96,7 @@ def draw_panels(
             refuse_without_reference(panels, run)
             end = "-difference"
         painted = functools.partial(paint, panels, run, difference=difference)
-        paths += drawn(painted, folder=folder, name=f"panels-{panels.task}{end}")
+        paths += drawn(painted, files, name=f"panels-{panels.task}{end}")
     return paths
 
 
@@ -313,8 +314,7 @@ def _paint_names(corner: Axes, middle: tuple[float, float]) -> None:
 def _paint_bar(figure: Figure, panels: Panels) -> None:
     """The colour scale."""
     bar = bar_of(figure, most=BAR_HEIGHT)
-    values = Normalize(panels.scale.low, panels.scale.high)
-    mapped = ScalarMappable(values, COLOURS[_colours(panels)])
+    mapped = ScalarMappable(Normalize(0.0, 1.0), COLOURS[_colours(panels)])
     figure.colorbar(mapped, cax=bar).outline.set_visible(False)
     paint_scale(bar, panels.scale, panels.metric.unit or "share")
 

@@ -25,7 +25,6 @@ from codeneedle.report import captions, data
 from codeneedle.report.captions import REFERENCE_MARK, named_pairs, status_word
 from codeneedle.report.colours import Scale, cell_style, value_scale
 from codeneedle.text import NO_VALUE_WORD, number, sweep_command
-from codeneedle.verdict.factors import sentences
 
 KINDS = ("both right", "lost", "gained", "both wrong")
 """What may become of a question that two pairs were asked, the reference first."""
@@ -315,12 +314,10 @@ def panels_document(
         BadInput: As `panels_of`, or if there is nothing to compare with.
     """
     for run in runs:
-        says = sentences(run)
         for panels in panels_of(run, metric):
             if difference:
                 refuse_without_reference(panels, run)
             yield from _task(run, panels, difference=difference)
-            yield Lines([says.get(panels.task, "")])
         yield Facts(captions.facts(run), is_quiet=True)
 
 
@@ -423,24 +420,17 @@ def panel_rows(runs: Sequence[Run], metric: Metric) -> Iterator[data.Row]:
 
 
 def panel_objects(runs: Sequence[Run], metric: Metric) -> list[dict[str, Any]]:
-    """
-    A list of runs and tasks: the reference, what the answers depend on, and the rows.
-
-    ``rows`` has what `panel_rows` has. ``sentence`` is empty where no dependence is
-    shown.
-    """
+    """A list of runs and tasks: the reference, and the rows as of `panel_rows`."""
     return [
         {
             "run": run.name,
             "task": panels.task,
             "metric": metric.name,
             "reference": str(panels.reference) if panels.reference else None,
-            "sentence": says.get(panels.task, ""),
             "notes": panels.notes,
             "rows": list(_rows(panels)),
         }
         for run in runs
-        for says in [sentences(run)]
         for panels in panels_of(run, metric)
     ]
 

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from codeneedle.document import Document, Facts, Grid, Heading, Lines, Table
-from codeneedle.grid import Pair, precision
+from codeneedle.grid import Pair, most_precise_first
 from codeneedle.models.kv_cache import (
     MemoryPlan,
     PairMemory,
@@ -137,12 +137,10 @@ def measured(run: Run, weights: Weights | None) -> list[Measured]:
         known = chosen.get(record.pair)
         if known is None or _rank(record) > _rank(known):
             chosen[record.pair] = record
-    ordered = sorted(chosen.values(), key=_precision)
-    return [_measured(record, run.setup, weights) for record in ordered]
-
-
-def _precision(record: CellRecord) -> tuple[float, ...]:
-    return (*precision(record.pair.k), *precision(record.pair.v))
+    return [
+        _measured(chosen[pair], run.setup, weights)
+        for pair in most_precise_first(chosen)
+    ]
 
 
 def _left_out(run: Run) -> Iterator[str]:
@@ -150,8 +148,9 @@ def _left_out(run: Run) -> Iterator[str]:
     finished = {record.pair for record in run.records if record.has_numbers}
     failed = pairs_by(
         ((record.status.value, record.reason), record.pair)
-        for record in sorted(run.records, key=_precision)
-        if record.pair not in finished
+        for pair in most_precise_first({each.pair for each in run.records} - finished)
+        for record in run.records
+        if record.pair == pair
     )
     for (status, reason), pairs in failed.items():
         yield failure_phrase(pairs, status, reason)

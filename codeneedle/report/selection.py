@@ -20,6 +20,9 @@ from codeneedle.verdict.trust import trusted
 if TYPE_CHECKING:
     from codeneedle.verdict.judge import Limits, Verdict
 
+LOSS = "loss"
+"""Name of the loss among metrics: what the verdict says of each pair."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Selection:
@@ -34,6 +37,7 @@ class Selection:
         beside: Metrics to show beside it, where the user named none: of lines that
             were written and of lines that were forced, the headline of the other.
         limits: What the verdicts hold pairs against; None for the default.
+        asks_loss: Whether to show the loss instead of *metric* where a run has one.
     """
 
     runs: tuple[Run, ...]
@@ -42,6 +46,7 @@ class Selection:
     metric: Metric
     beside: tuple[Metric, ...] = ()
     limits: "Limits | None" = None
+    asks_loss: bool = False
 
     @property
     def shown(self) -> tuple[Metric, ...]:
@@ -83,7 +88,8 @@ def select(
     Args:
         root: Folder of all run folders.
         name: A corpus, ``corpus/model``, or a prefix.
-        metric: Name of a metric of any probe; None for the `default_metric`.
+        metric: Name of a metric of any probe, or ``loss``; None for the loss, and the
+            `default_metric` of runs without one.
         limits: What the verdicts hold pairs against.
 
     Raises:
@@ -92,13 +98,15 @@ def select(
         BadRecord: If a file cannot be read.
     """
     whole = read_runs(root, name)
-    probe, chosen = metric_named(metric or default_metric(whole), whole)
+    named = None if metric == LOSS else metric
+    probe, chosen = metric_named(named or default_metric(whole), whole)
     selection = Selection(
         runs=tuple(of_probe(run, probe.name) for run in whole),
         whole=tuple(whole),
         probe=_with_more_metrics(probe, whole),
         metric=chosen,
         limits=limits,
+        asks_loss=named is None,
     )
     if metric is None:
         # Forced recall alone has no values of what is written.
@@ -237,7 +245,7 @@ def metric_named(name: str, runs: Sequence[Run]) -> tuple[Probe, Metric]:
         for metric in {each.name: each for each in metrics}.values():
             by_name.setdefault(metric.name, []).append((probe, metric))
     if name not in by_name:
-        raise UnknownName(kind="metric", name=name, known=list(by_name))
+        raise UnknownName(kind="metric", name=name, known=[LOSS, *by_name])
     known = by_name[name]
     return next((each for each in known if _is_measured(*each, runs)), known[0])
 

@@ -18,6 +18,7 @@ from codeneedle.report.heatmap import (
     NOTE_POINTS,
     QUIET,
     TYPE_POINTS,
+    Files,
     drawn,
     figure_of,
     run_facts,
@@ -43,9 +44,9 @@ LISTED = 8
 Colour = tuple[float, float, float]
 
 
-def draw_speeds(run: Run, test: str, *, folder: Path) -> tuple[Path, Path]:
+def draw_speeds(run: Run, test: str, files: Files) -> list[Path]:
     """
-    Write ``depths-TEST.png`` and ``.svg`` into *folder*, and return their paths.
+    Write ``depths-TEST``, and return the paths.
 
     Raises:
         UnknownName: If there is no such test.
@@ -56,7 +57,7 @@ def draw_speeds(run: Run, test: str, *, folder: Path) -> tuple[Path, Path]:
     if table.reference is None:
         raise captions.nothing_to_show(run, test)
     painted = functools.partial(paint, table)
-    return drawn(painted, folder=folder, name=f"depths-{test}")
+    return drawn(painted, files, name=f"depths-{test}")
 
 
 def paint(table: SpeedTable) -> Figure:

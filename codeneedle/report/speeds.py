@@ -10,16 +10,19 @@ import pandas as pd
 
 from codeneedle.document import Document, Facts, Heading, Lines, Table
 from codeneedle.errors import BadInput, NothingToShow
-from codeneedle.grid import Pair, most_precise, most_precise_first
+from codeneedle.grid import Pair, most_precise_first, reference_among
 from codeneedle.probes.frames import OTHER_DEVICE, of_probe, standard_error
 from codeneedle.probes.throughput.metrics import LABELS, crossover, mean_speeds
 from codeneedle.probes.throughput.record import NAME, conditions_of, throughput_of
-from codeneedle.records.record import CellRecord, Run, Status
+from codeneedle.records.record import Attention, CellRecord, Run, Status
 from codeneedle.report import captions, data
 from codeneedle.report.captions import status_word
 from codeneedle.text import visible
 
-COLUMNS = ("k", "v", "depth", "speed", "error", "ratio", "compared", "status", "reason")
+COLUMNS = (
+    *("k", "v", "depth", "speed", "error", "ratio", "compared", "status", "reason"),
+    "attention",
+)
 """Of the frame, and with the run before them those of CSV."""
 
 ELSEWHERE = "other"
@@ -36,8 +39,8 @@ class SpeedTable:
         test: ``tg``, writing, or ``pp``, prompt reading.
         frame: `COLUMNS`, a row for each pair and depth. Speeds and their standard
             errors are in tokens/s, NaN where there is none; ``ratio`` is that to the
-            reference at this depth. Cells that fell back, and those of another device,
-            keep their speed and are not ``compared``.
+            reference at this depth. Cells without a kernel, and those of another
+            device, keep their speed and are not ``compared``.
         reference: The most precise pair that is compared; None if there is none.
         crossed: From or until which depth each compared pair is faster.
     """
@@ -80,8 +83,12 @@ def speed_table(run: Run, test: str) -> SpeedTable:
             hint=f"Others: codeneedle grid {visible(run.name)} --metric METRIC",
         )
     records = {record.pair: record for record in of_probe(run, NAME).records}
-    finished = [pair for pair, record in records.items() if mean_speeds(record, test)]
-    reference = most_precise(finished) if finished else None
+    finished = [
+        record
+        for record in records.values()
+        if mean_speeds(record, test) and record.in_kernel
+    ]
+    reference = reference_among(finished)
     first = records[reference] if reference else None
     rows = [
         row
@@ -104,7 +111,7 @@ def speed_table(run: Run, test: str) -> SpeedTable:
 
 def _is_compared(record: CellRecord, reference: CellRecord | None) -> bool:
     is_here = reference is not None and record.device == reference.device
-    return record.has_numbers and is_here
+    return record.has_numbers and record.in_kernel and is_here
 
 
 def _rows(
@@ -123,6 +130,8 @@ def _rows(
         status, reason = record.status.value, record.reason
         if at and at.gap:
             status, reason = at.status, at.gap
+        elif not record.in_kernel:
+            reason = record.effective.attention_evidence
         elif record.has_numbers and not compared:
             reason = OTHER_DEVICE
         yield (
@@ -135,6 +144,7 @@ def _rows(
             compared,
             status,
             reason,
+            record.attention.value if record.attention else None,
         )
 
 
@@ -187,7 +197,7 @@ def legend(table: SpeedTable) -> list[tuple[str, str]]:
         if (word := _word(row))
     )
     for (word, status, reason), pairs in marked.items():
-        phrase = "" if word == ELSEWHERE else status
+        phrase = "" if status == Status.FINISHED else status
         entries.append((word, captions.failure_phrase(pairs, phrase, reason)))
     return entries
 
@@ -218,7 +228,10 @@ def _word(row: Any) -> str:
     """Why a cell has no speed, or one that is not compared; empty of others."""
     if row.status != Status.FINISHED or math.isnan(row.speed):
         return status_word(row.status)
-    return "" if row.compared else ELSEWHERE
+    if row.compared:
+        return ""
+    attention = Attention(row.attention) if row.attention else None
+    return captions.attention_mark(attention) or ELSEWHERE
 
 
 def speed_rows(tables: Iterable[SpeedTable]) -> Iterator[data.Row]:

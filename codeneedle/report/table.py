@@ -76,7 +76,7 @@ class Column:
         has_ratio = self.metric.floor or self.metric.relative
         if not has_ratio or pair == self.reference or not self.reference_value:
             return math.nan
-        if self.is_floor_rounding:
+        if self.is_floor_rounding or not self.cell(pair).is_ranked:
             return math.nan
         # Rounding can leave a noise floor slightly below zero.
         return self.cell(pair).value / abs(self.reference_value)
@@ -212,9 +212,10 @@ def _ordered_pairs(
     column = _sorting_column(sort, columns)
     sign = 1 if column.metric.better == "lower" else -1
 
-    def rank(pair: Pair) -> tuple[bool, float]:
+    def rank(pair: Pair) -> tuple[bool, bool, float]:
         cell = column.cell(pair)
-        return (not cell.has_value, sign * cell.value if cell.has_value else 0.0)
+        value = sign * cell.value if cell.has_value else 0.0
+        return not cell.has_value, not cell.is_ranked, value
 
     return sorted(pairs, key=rank)
 
@@ -414,6 +415,7 @@ def _words(table: PairTable) -> Iterator[tuple[str, str]]:
                 captions.no_value_phrase(table.run.setup, column.metric),
             )
     cells = [column.cell(pair) for column in table.shown for pair in table.pairs]
+    yield from captions.attention_entries(cells)
     if any(cell.status == frames.NOT_RUN for cell in cells):
         yield NOT_RUN_WORD, "not run"
 
@@ -497,6 +499,14 @@ def _status(table: PairTable, pair: Pair, probe: str) -> tuple[str, str]:
     if record is None:
         return data.NOT_RUN_STATUS, ""
     return record.status.value, visible(record.reason)
+
+
+def _attention(table: PairTable, pair: Pair) -> str | None:
+    """Where attention of *pair* ran: in no kernel if that is so of any probe."""
+    records = (table.records.get((pair, probe)) for probe in table.probes)
+    told = [record for record in records if record and record.attention]
+    told.sort(key=lambda record: record.in_kernel)
+    return told[0].attention if told else None
 
 
 def _column_object(column: Column) -> dict[str, Any]:

@@ -8,10 +8,11 @@ from typing import Any
 from rich.text import Text
 
 from codeneedle.corpora.corpus import LIMIT
-from codeneedle.document import Block, Document, Facts, Heading, Lines, Table
+from codeneedle.document import Document, Facts, Heading, Lines, Table
 from codeneedle.grid import RUNS, Pair
 from codeneedle.models.kv_cache import padded
 from codeneedle.probes.metrics import LossKind, Metric
+from codeneedle.records.record import Attention
 from codeneedle.report import captions, data
 from codeneedle.report.captions import REFERENCE_MARK, named_pairs, pairs_by
 from codeneedle.sweep.decide import further, time_s
@@ -66,7 +67,7 @@ def verdicts(of_runs: Sequence[Verdict], spell_of: Callable[[str], Spell]) -> Do
     """
     for each in of_runs:
         yield Heading(f"{each.run.name}: verdict")
-        yield from _headline(each, spell_of(each.run.setup.engine))
+        yield headline_lines(each, spell_of(each.run.setup.engine))
         if each.compared:
             yield table(each, each.standings)
         yield Lines(sentences(each))
@@ -75,7 +76,7 @@ def verdicts(of_runs: Sequence[Verdict], spell_of: Callable[[str], Spell]) -> Do
 
 def brief(verdict: Verdict, spell: Spell) -> Document:
     """What to set and why, for the end of a sweep: the rows that matter."""
-    yield from _headline(verdict, spell)
+    yield headline_lines(verdict, spell)
     if verdict.compared:
         rows = front(verdict)
         yield table(verdict, rows)
@@ -89,13 +90,14 @@ def brief(verdict: Verdict, spell: Spell) -> Document:
 
 def conclusion(verdict: Verdict, spell: Spell) -> Document:
     """What to set and why, without a table."""
-    yield from _headline(verdict, spell)
+    yield headline_lines(verdict, spell)
     yield Lines(sentences(verdict))
 
 
-def _headline(verdict: Verdict, spell: Spell) -> Iterator[Block]:
+def headline_lines(verdict: Verdict, spell: Spell) -> Lines:
+    """The `headline`, its first line in green."""
     first, *rest = headline(verdict, spell)
-    yield Lines([Text(visible(first), "bold green"), *rest])
+    return Lines([Text(visible(first), "bold green"), *rest])
 
 
 # --- the first lines
@@ -116,6 +118,11 @@ def headline(verdict: Verdict, spell: Spell) -> list[str]:
         ]
     if verdict.is_instrument:
         return [INSTRUMENT]
+    if not verdict.has_kernel:
+        return [
+            "No recommendation: no pair that was measured has a kernel here.",
+            "Its losses are below; what has a kernel: codeneedle kernels",
+        ]
     chosen = verdict.standing(verdict.chosen) if verdict.chosen else None
     if chosen and chosen.leading:
         loses = _loss_sentence(verdict, chosen.leading)
@@ -175,9 +182,12 @@ def _amount(verdict: Verdict, row: Row, value: float) -> str:
 def _reference_line(verdict: Verdict) -> Iterator[str]:
     reference = verdict.reference
     if reference and not reference.is_plain:
+        plain = [each for each in verdict.standings if each.pair.is_plain]
+        measured = [each for each in plain if not each.trouble]
+        lacks = "a kernel" if measured else "numbers"
         yield (
             f"     All this is beside {visible(str(reference))}, whose own loss is "
-            "unknown: no pair without quantization has numbers."
+            f"unknown: no pair without quantization has {lacks}."
         )
 
 
@@ -389,7 +399,8 @@ def _table_row(verdict: Verdict, each: Standing, counted: Metric) -> list[str]:
     memory = f"{each.memory:.0%}" if each.memory is not None else ""
     speed = f"{each.speed:.0%}" if each.speed is not None else ""
     pair = visible(str(each.pair))
-    start = [pair, memory, speed]
+    mark = captions.attention_mark(each.attention)
+    start = [f"{pair} {mark}".rstrip(), memory, speed]
     if each.pair == verdict.reference:
         return [*start, "", "", "", f"reference {REFERENCE_MARK}", ""]
     row = each.leading
@@ -463,9 +474,13 @@ def _meaning(verdict: Verdict, word: Word, metric: str) -> str:
     return f"{what} {how} {_amount(verdict, row, row.limit)}"
 
 
-def beyond_phrase(verdict: Verdict, metric: str) -> str:
-    """What is beyond the limit by one metric: ``K q4_1, q4_0``; ``none``; or pairs."""
-    has_rows = any(each.row(metric) for each in verdict.compared)
+def beyond_phrase(verdict: Verdict, metric: str = "") -> str:
+    """
+    What is beyond the limit: ``K q4_1, q4_0``; ``none``; or how many pairs.
+
+    By the *metric* of that name alone, or by all if empty.
+    """
+    has_rows = any(not metric or each.row(metric) for each in verdict.compared)
     if metric in verdict.silent or not has_rows:
         return ""
     types = [
@@ -485,6 +500,7 @@ def sentences(verdict: Verdict) -> list[str]:
     return [
         *_axes(verdict),
         *_lengths(verdict),
+        *_kernels(verdict),
         *_warnings(verdict),
         *_population(verdict),
         *_troubles(verdict),
@@ -516,6 +532,31 @@ def _lengths(verdict: Verdict) -> Iterator[str]:
             f"{task}: more than {share} of texts are lost from {length:,} tokens on "
             f"with {named_pairs(pairs)}."
         )
+
+
+def _kernels(verdict: Verdict) -> Iterator[str]:
+    """What the losses alone would set, and which pairs are worth a kernel."""
+    best = verdict.standing(verdict.elsewhere) if verdict.elsewhere else None
+    if best and best.leading and verdict.has_kernel:
+        loses = _loss_sentence(verdict, best.leading).rpartition(" (")[0]
+        where = "is converted to f16 at each step"
+        if best.attention is Attention.CPU:
+            where = "has its attention on the CPU here"
+        why = f" ({visible(best.evidence)})" if best.evidence else ""
+        yield (
+            f"By its losses alone {visible(str(best.pair))} would be set: it {loses}, "
+            f"at {cache_size(best):.0%} of the KV memory, but {where}{why}."
+        )
+    if pairs := verdict.worth_compiling:
+        yield f"Worth a kernel, within the limit and smaller: {named_pairs(pairs)}."
+    marks: dict[str, None] = {}
+    for each in verdict.standings:
+        if not each.in_kernel:
+            marks[captions.attention_mark(each.attention)] = None
+    meanings = {"cpu": "attention ran on the CPU", "f16": "converted to f16"}
+    if marks:
+        told = "; ".join(f"{mark}: {meanings[mark]}" for mark in marks)
+        yield f"{told}. Losses count, speeds are compared with none."
 
 
 def _either(types: Sequence[str]) -> str:
@@ -581,15 +622,17 @@ def verdict_objects(
     A list of verdicts; null where there is no number. *spell_of* as of `verdicts`.
 
     Keys: ``run``, ``headline`` (lines), ``reference``, ``set`` (a pair or null),
+    ``without_kernels`` (what the losses alone would set, if it has no kernel here),
+    ``worth_compiling`` (pairs within the limit, without a kernel, and smaller),
     ``is_instrument``, ``limits`` (``max_loss``, ``max_lost``, ``max_eval_lost``,
     ``max_change`` in nats, ``max_memory_bytes``, ``at``), ``silent``, ``repeats`` and
     ``flips`` (by metric; ``lost`` and ``won`` by the reference, evaluated again),
     ``pairs`` (``k``, ``v``, ``word``, ``memory``, ``memory_bytes``, ``speed``,
-    ``trouble``, ``lacking``, ``metrics``: ``name``, ``kind``, ``word``, ``loss``,
-    ``low``, ``high``, ``limit``, ``units``, ``noun``, ``lost``, ``won``, ``needed``,
-    ``remark``), ``sentences`` and ``facts`` (what it was measured on, a phrase by
-    word); ``lost_from`` (``task``, ``length``, ``k``, ``v``: a pair loses answers from
-    that length on). Losses are shares, changes are nats.
+    ``attention``, ``trouble``, ``lacking``, ``metrics``: ``name``, ``kind``,
+    ``word``, ``loss``, ``low``, ``high``, ``limit``, ``units``, ``noun``, ``lost``,
+    ``won``, ``needed``, ``remark``), ``sentences`` and ``facts`` (what it was measured
+    on, a phrase by word); ``lost_from`` (``task``, ``length``, ``k``, ``v``: a pair
+    loses answers from that length on). Losses are shares, changes are nats.
     """
     return [_verdict_object(each, spell_of(each.run.setup.engine)) for each in of_runs]
 
@@ -601,6 +644,8 @@ def _verdict_object(verdict: Verdict, spell: Spell) -> dict[str, Any]:
         "headline": headline(verdict, spell),
         "reference": str(verdict.reference) if verdict.reference else None,
         "set": str(verdict.chosen) if verdict.chosen else None,
+        "without_kernels": str(verdict.elsewhere) if verdict.elsewhere else None,
+        "worth_compiling": [str(pair) for pair in verdict.worth_compiling],
         "is_instrument": verdict.is_instrument,
         "limits": {
             "max_loss": limits.max_loss,
@@ -630,6 +675,7 @@ def _standing_object(each: Standing) -> dict[str, Any]:
     return {
         **data.sides(each.pair),
         **data.attributes(each, "word", "memory", "memory_bytes", "speed", "trouble"),
+        "attention": each.attention,
         "lacking": list(each.lacking),
         "metrics": [
             {

@@ -113,7 +113,6 @@ def _run(
         settings=plan.request.settings,
         folder=plan.store.folder,
         prefill_no_think=plan.request.prefill_no_think,
-        skip_fallback=plan.request.skip_fallback,
         notes=fitted.notes,
     )
 

@@ -74,7 +74,6 @@ class Request(_Tables, frozen=True, kw_only=True, forbid_unknown_fields=True):
         prompt_form: Form of the prompts.
         prefill_no_think: Whether to begin the answer with an empty thought.
         fit: Whether a corpus that is too long is trimmed, rather than refused.
-        skip_fallback: Whether a cell that falls back ends before it is measured.
         seed: Of sampling and of the running order.
         server_args: Further arguments for llama-server; a page's own come last.
         variants: Arguments for llama-server that are tried against each other, by name.
@@ -95,7 +94,6 @@ class Request(_Tables, frozen=True, kw_only=True, forbid_unknown_fields=True):
     prompt_form: PromptForm | None = None
     prefill_no_think: bool = False
     fit: bool = True
-    skip_fallback: bool = False
     seed: int = 42
     server_args: tuple[str, ...] = ()
     variants: dict[str, tuple[str, ...]] = msgspec.field(default_factory=dict)

@@ -11,10 +11,10 @@ from dataclasses import dataclass, field, replace
 from queue import SimpleQueue
 
 from codeneedle.errors import CellError, CodeneedleError, FolderUnusable
-from codeneedle.grid import Pair, most_precise
+from codeneedle.grid import Pair, most_precise, reference_among
 from codeneedle.models.weights import refuse_replaced
 from codeneedle.probes.probe import Probe, ProbeContext, RunContext, Step
-from codeneedle.records.record import AGAIN, CellRecord, Json, Run, Status, Trouble
+from codeneedle.records.record import AGAIN, CellRecord, Json, Run, Status
 from codeneedle.records.store import Store
 from codeneedle.sweep.workers import Worker, finished_of
 from codeneedle.system.files import free_disk_bytes, nap
@@ -98,9 +98,10 @@ def once_more(
     if the probe repeats none, or there is nothing to compare.
     """
     finished = finished_of(probe, pairs, store)
-    if not probe.repeats or len(finished) < 2:  # noqa: PLR2004 - a reference and another
+    reference = reference_among(finished.values())
+    is_alone = len(finished) < 2  # noqa: PLR2004 - a reference and another
+    if not probe.repeats or reference is None or is_alone:
         return None
-    reference = most_precise(finished)
     return replace(probe, name=f"{probe.name}{AGAIN}", repeats=False), reference
 
 
@@ -128,9 +129,6 @@ class Runner:
     tries_reference: bool = False
     workers: Sequence[Worker] = ()
     alone: Worker | None = None
-    _preflights: dict[tuple[str, Pair], Trouble | None] = field(
-        default_factory=dict, init=False
-    )
 
     def __post_init__(self) -> None:
         self.workers = self.workers or [Worker(engine=self.run.engine)]
@@ -358,8 +356,7 @@ class Runner:
 
     def _keep(self, walk: "_Walk", draft: "_Draft", observation: Json) -> None:
         """Store what was observed of a cell so far."""
-        # Answers of a server that fell back are of something else.
-        if draft.cell.fallback or walk.of_others(draft.cell.pair):
+        if walk.of_others(draft.cell.pair):
             return
         self._refuse_replaced_weights(draft.cell)
         draft.observation = observation
@@ -372,38 +369,16 @@ class Runner:
         with occupied(self.store.name, alone=walk.probe.is_timed, waiting=waiting):
             self._refuse_replaced_weights(cell)
             try:
-                self._preflight(cell)
                 observation = walk.probe.measure(cell)
             except CellError as error:
                 status, excerpt = Status(error.status), error.log_excerpt
                 record = draft.record(status, reason=str(error), log_excerpt=excerpt)
             else:
-                trouble = cell.fallback or Trouble(Status.FINISHED, "")
-                record = draft.record(
-                    trouble.status, reason=trouble.reason, observation=observation
-                )
+                record = draft.record(Status.FINISHED, observation=observation)
             self._refuse_replaced_weights(cell)
         if walk.is_aborted and not record.has_numbers:
             raise KeyboardInterrupt  # its server was ended for that
         return record
-
-    def _preflight(self, cell: ProbeContext) -> None:
-        """
-        Find out once per pair whether attention stays on the accelerator.
-
-        Raises:
-            CellError: If it does not, and such cells are to be skipped.
-        """
-        engine, pair = cell.run.engine, cell.pair
-        if not engine.needs_preflight(pair):
-            return
-        cell.step(0, 1, "checking where attention runs")
-        key = (" ".join(engine.identity().devices), pair)
-        if key not in self._preflights:
-            log = cell.log("preflight")
-            self._preflights[key] = engine.preflight(pair, log=log)
-        cell.fallback = self._preflights[key]
-        cell.refuse_fallback()
 
     def _stored(self, record: CellRecord) -> CellRecord:
         """Store *record*, unless numbers would be lost; what is stored now."""
@@ -710,7 +685,7 @@ def _alike(failures: list[str], record: CellRecord) -> list[str]:
     """
     The failures in a row that are alike, that of *record* included.
 
-    A cell that fell back and was measured all the same is no failure.
+    A cell that was measured and is marked all the same is no failure.
     """
     is_measured = record.observation is not None and not record.is_partial
     if record.has_numbers or is_measured:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from codeneedle.engines.engine import Engine
 from codeneedle.errors import BadInput
-from codeneedle.grid import Pair, most_precise
+from codeneedle.grid import Pair, most_precise, reference_among
 from codeneedle.probes.probe import Probe
 from codeneedle.records.comparability import first_other
 from codeneedle.records.record import CellRecord
@@ -223,7 +223,8 @@ def agreement(
 
 def _reference(probe: Probe, pairs: Sequence[Pair], store: Store) -> CellRecord | None:
     finished = finished_of(probe, pairs, store)
-    return finished[most_precise(finished)] if finished else None
+    reference = reference_among(finished.values())
+    return finished[reference] if reference else None
 
 
 def finished_of(

@@ -22,7 +22,15 @@ from codeneedle.probes.metrics import (
     samples_needed,
 )
 from codeneedle.probes.probe import Probe
-from codeneedle.records.record import AGAIN, CellRecord, Effective, KvBuffer, Run, Setup
+from codeneedle.records.record import (
+    AGAIN,
+    Attention,
+    CellRecord,
+    Effective,
+    KvBuffer,
+    Run,
+    Setup,
+)
 from codeneedle.text import MIB
 from codeneedle.verdict.lengths import LostFrom, lost_from
 from codeneedle.verdict.statistics import (
@@ -157,6 +165,8 @@ class Standing:
         word: Verdict by all rows; None for the reference and for a pair in trouble.
         trouble: Why it is not compared, status and reason; empty if it is.
         lacking: Names of deciding metrics that other pairs have and it has not.
+        attention: Where its attention ran; None if nothing tells.
+        evidence: What tells it, as a phrase.
     """
 
     pair: Pair
@@ -167,6 +177,13 @@ class Standing:
     word: Word | None = None
     trouble: str = ""
     lacking: tuple[str, ...] = ()
+    attention: Attention | None = None
+    evidence: str = ""
+
+    @property
+    def in_kernel(self) -> bool:
+        """True if its attention ran in a kernel, as far as is known."""
+        return self.attention in {None, Attention.KERNEL}
 
     @property
     def leading(self) -> Row | None:
@@ -194,7 +211,9 @@ class Verdict:
         limits: The limits that apply.
         reference: The pair that all are compared with; None without numbers.
         standings: One per pair with a record, most precise first.
-        chosen: The pair to set; None to keep the reference.
+        chosen: The pair to set, one with a kernel; None to keep the reference.
+        elsewhere: The pair that the losses alone would set, if it has no kernel; else
+            None.
         silent: Metrics that do not enter the verdict, with the reason, by name.
         repeats: Distance of the reference from its repetition, with the kind of loss
             that it is measured as, by name of the metric.
@@ -208,6 +227,7 @@ class Verdict:
     reference: Pair | None = None
     standings: tuple[Standing, ...] = ()
     chosen: Pair | None = None
+    elsewhere: Pair | None = None
     silent: Mapping[str, str] = field(default_factory=dict)
     repeats: Mapping[str, tuple[LossKind, float]] = field(default_factory=dict)
     flips: Mapping[str, tuple[int, int, int]] = field(default_factory=dict)
@@ -217,6 +237,24 @@ class Verdict:
     def is_instrument(self) -> bool:
         """True if the built-in model was measured, a test fixture."""
         return self.run.setup.weights.name == BUILT_IN
+
+    @property
+    def has_kernel(self) -> bool:
+        """False if attention of every pair with numbers ran in no kernel."""
+        measured = [each for each in self.standings if not each.trouble]
+        return any(each.in_kernel for each in measured) or not measured
+
+    @property
+    def worth_compiling(self) -> tuple[Pair, ...]:
+        """Pairs without a kernel, within the limit, and smaller than what is set."""
+        chosen = self.standing(self.chosen) if self.chosen else None
+        most = cache_size(chosen) if chosen else 1.0
+        return tuple(
+            each.pair
+            for each in sorted(self.compared, key=cache_size)
+            if not each.in_kernel and each.word is Word.WITHIN
+            if cache_size(each) < most
+        )
 
     @property
     def graded(self) -> bool:
@@ -308,7 +346,13 @@ def judge(run: Run, limits: Limits | None = None) -> Verdict:
         },
         lost_from=tuple(lost),
     )
-    return replace(verdict, chosen=_chosen(verdict))
+    best = _chosen(verdict, verdict.standings)
+    here = [each for each in verdict.standings if each.in_kernel]
+    chosen = best if verdict.has_kernel else None
+    if best and not any(each.pair == best for each in here):
+        chosen = _chosen(verdict, here)
+        return replace(verdict, chosen=chosen, elsewhere=best)
+    return replace(verdict, chosen=chosen)
 
 
 # --- metrics, unit by unit
@@ -508,7 +552,8 @@ def _comparisons(run: Run) -> list[_Comparison]:
                 records=records,
                 units=units,
                 reference=frames.chosen_reference(
-                    units, [metric.against(records[pair]) for pair in units]
+                    [records[pair] for pair in units],
+                    [metric.against(records[pair]) for pair in units],
                 ),
             )
             for again in of_probe.again:
@@ -541,6 +586,7 @@ def _standings(
             if pair != comparison.reference and (row := comparison.row(pair, limits))
         ]
         trouble = _trouble(pair, records)
+        attention, evidence = _attention(pair, records)
         is_compared = rows and pair != reference and not trouble
         if is_compared:
             rows = _with_lost_lengths(rows, [e for e in lost if e.pair == pair])
@@ -553,6 +599,8 @@ def _standings(
             rows=() if trouble else tuple(rows),
             word=_word(rows, deciding) if is_compared else None,
             trouble=trouble,
+            attention=attention,
+            evidence=evidence,
             lacking=tuple(name for name in deciding if name not in names)
             if is_compared
             else (),
@@ -611,6 +659,18 @@ def _trouble(pair: Pair, records: Iterable[CellRecord]) -> str:
     )
 
 
+def _attention(
+    pair: Pair, records: Iterable[CellRecord]
+) -> tuple[Attention | None, str]:
+    """Where attention of *pair* ran: in no kernel if that is so of any probe."""
+    told = [r for r in records if r.pair == pair and r.has_numbers and r.attention]
+    told.sort(key=lambda record: record.in_kernel)
+    first = told[0] if told else None
+    return (
+        (first.attention, first.effective.attention_evidence) if first else (None, "")
+    )
+
+
 def _kv_bytes(pair: Pair, records: Iterable[CellRecord], context: int) -> float | None:
     """Size of the KV cache of *pair* at *context* tokens, from its log."""
     for record in records:
@@ -638,7 +698,7 @@ def _speeds(run: Run) -> dict[Pair, float]:
         for cell in frames.cells_frame(
             frames.of_probe(run, probe.name), probe.metrics[0]
         )
-        if cell.has_value
+        if cell.has_value and cell.is_ranked
     }
 
 
@@ -646,18 +706,18 @@ def _ratio(value: float | None, reference: float | None) -> float | None:
     return None if value is None or not reference else value / reference
 
 
-def _chosen(verdict: Verdict) -> Pair | None:
-    """The pair to set: the smallest within, or the least loss among those that fit."""
+def _chosen(verdict: Verdict, standings: Sequence[Standing]) -> Pair | None:
+    """The pair of *standings* to set: the smallest within, or the best that fits."""
     if verdict.is_instrument:
         return None
     most = verdict.limits.max_memory_bytes
     if most is None:
-        within = [each for each in verdict.compared if each.word is Word.WITHIN]
+        within = [each for each in standings if each.word is Word.WITHIN]
         smaller = [each for each in within if cache_size(each) < 1]
         return min(smaller, key=cache_size).pair if smaller else None
     fitting = [
         each
-        for each in verdict.standings
+        for each in standings
         if each.memory_bytes is not None and each.memory_bytes <= most
     ]
     if any(each.pair == verdict.reference for each in fitting):

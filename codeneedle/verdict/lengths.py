@@ -5,7 +5,7 @@ import statistics
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from codeneedle.grid import Pair, most_precise
+from codeneedle.grid import Pair, reference_among
 from codeneedle.probes import PROBES, answers_by_length
 from codeneedle.probes.answers import USABLE, Answer
 from codeneedle.records.record import Run
@@ -41,9 +41,10 @@ def lost_from(run: Run, max_lost: float) -> list[LostFrom]:
     reference answers count; lengths that a pair was not asked are skipped.
     """
     shares = {pair: _shares(of) for pair, of in answers_by_length(run).items()}
-    if not shares:
+    chosen = reference_among(r for r in run.records if r.pair in shares)
+    if chosen is None:
         return []
-    reference = shares.pop(most_precise(shares))
+    reference = shares.pop(chosen)
     answered: dict[str, list[int]] = {}
     for (task, length), texts in sorted(reference.items(), reverse=True):
         if statistics.fmean(texts.values()) >= USABLE[0]:

@@ -1,6 +1,6 @@
 """
-How far cells may be trusted beside each other: which fell back to the CPU or to f16 by
-the numbers of others, and which have a cache that nothing shows to be the right one.
+How far cells may be trusted beside each other: where their attention ran by the numbers
+of others, and which have a cache that nothing shows to be the right one.
 """
 
 import itertools
@@ -15,6 +15,7 @@ from codeneedle.probes.metrics import Metric
 from codeneedle.records.comparability import in_common
 from codeneedle.records.record import (
     AGAIN,
+    Attention,
     CellRecord,
     Print,
     Proof,
@@ -40,7 +41,7 @@ Speed = Callable[[CellRecord], float | None]
 
 def trusted(run: Run) -> Run:
     """
-    *run* with what follows for each cell from the others, as its status and reason.
+    *run* with what follows for each cell from the others: its status, and attention.
 
     A record stores what was observed of its cell alone. Cells are compared that were
     measured by the same probe on the same device, where a pair that was measured once
@@ -60,24 +61,20 @@ def trusted(run: Run) -> Run:
     setup = in_common(run)
     grid = {*setup.grid, *(record.pair for record in run.records)}
     has_device = any(set(each.effective.devices) - {"CPU"} for each in run.records)
-    marked: dict[CellKey, Trouble] = {}
+    troubles: dict[CellKey, Trouble] = {}
+    on_cpu: dict[CellKey, str] = {}
     for (probe, device), records in groups.items():
         first = groups.get((probe.removesuffix(AGAIN), device), {})
-        troubles = suspects(
-            (first | records).values(),
-            speed=prompt_speed(metrics_of(probe), setup),
-            has_device=has_device,
-            grid=grid,
-        )
-        marked |= {
-            (pair, probe, device): trouble
-            for pair, trouble in troubles.items()
-            if pair in records
-        }
+        finished = [each for each in (first | records).values() if each.has_numbers]
+        speed = prompt_speed(metrics_of(probe), setup) if has_device else None
+        for pair, trouble in suspects(finished, grid=grid).items():
+            troubles[pair, probe, device] = trouble
+        for pair, evidence in attention_on_cpu(finished, speed=speed).items():
+            on_cpu[pair, probe, device] = evidence
     return replace(
         run,
         setup=setup,
-        records=tuple(_marked(each, marked) for each in run.records),
+        records=tuple(_derived(each, troubles, on_cpu) for each in run.records),
     )
 
 
@@ -85,11 +82,20 @@ CellKey = tuple[Pair, str, str]
 """A pair, a probe and a device."""
 
 
-def _marked(record: CellRecord, marked: Mapping[CellKey, Trouble]) -> CellRecord:
-    trouble = marked.get((record.pair, record.probe, record.device))
-    if trouble is None:
-        return record
-    return replace(record, status=trouble.status, reason=trouble.reason)
+def _derived(
+    record: CellRecord,
+    troubles: Mapping[CellKey, Trouble],
+    on_cpu: Mapping[CellKey, str],
+) -> CellRecord:
+    key = (record.pair, record.probe, record.device)
+    if evidence := on_cpu.get(key):
+        effective = replace(
+            record.effective, attention=Attention.CPU, attention_evidence=evidence
+        )
+        record = replace(record, effective=effective)
+    if trouble := troubles.get(key):
+        record = replace(record, status=trouble.status, reason=trouble.reason)
+    return record
 
 
 def trusted_records(store: Store, probe: str) -> dict[Pair, CellRecord]:
@@ -118,35 +124,43 @@ def metrics_of(probe: str) -> tuple[Metric, ...]:
 
 
 def suspects(
-    records: Iterable[CellRecord],
-    *,
-    speed: Speed,
-    has_device: bool,
-    grid: Iterable[Pair] = (),
+    finished: Sequence[CellRecord], *, grid: Iterable[Pair] = ()
 ) -> dict[Pair, Trouble]:
     """
-    The finished cells whose own numbers show that they fell back, and why.
+    The finished cells whose numbers stand for something else, and why.
 
-    A graph in more parts than another pair's means that some of it runs on another
-    device. On an accelerator, reading prompts many times slower means the same; on a
-    CPU it does not, because quantized attention is that slow there. A cell with another
-    number of layers on the accelerator than most is compared with no other. One whose
-    evidence is that of a more precise pair is unverified; so are all others while the
-    most precise one has none, and that one if it is quantized and no other differs.
+    A cell with another number of layers on the accelerator than most is compared with
+    no other. One whose evidence is that of a more precise pair is unverified; so are
+    all others while the most precise one has none, and that one if it is quantized and
+    no other differs.
 
     Args:
-        records: Of one probe, at most one per pair; those not finished do not count.
-        speed: How fast a cell read prompts.
-        has_device: Whether the machine has an accelerator.
+        finished: Of one probe, at most one per pair.
         grid: Pairs of the sweep, measured or not.
     """
-    finished = [record for record in records if record.has_numbers]
-    elsewhere = dict(_otherwise_offloaded(finished))
-    alike = [record for record in finished if record.pair not in elsewhere]
-    slow = dict(_slow(alike, speed)) if has_device else {}
+    return dict(_otherwise_offloaded(finished)) | dict(_unproved(finished, grid))
+
+
+def attention_on_cpu(
+    finished: Sequence[CellRecord], *, speed: Speed | None
+) -> dict[Pair, str]:
+    """
+    The cells whose attention ran on the CPU by the numbers of others, and what tells.
+
+    Only of cells that do not tell themselves. A graph in more parts than another pair's
+    means that some of it runs on another device. On an accelerator, reading prompts
+    many times slower means the same; on a CPU it does not, because quantized attention
+    is that slow there.
+
+    Args:
+        finished: Of one probe, at most one per pair.
+        speed: How fast a cell read prompts; None on a machine without an accelerator.
+    """
+    unknown = {each.pair for each in finished if each.attention is None}
+    slow = dict(_slow(finished, speed)) if speed else {}
     # llama.cpp's scheduler reports the parts itself: the stronger evidence.
-    unproved = dict(_unproved(finished, grid))
-    return slow | dict(_in_more_parts(alike)) | elsewhere | unproved
+    told = slow | dict(_in_more_parts(finished))
+    return {pair: evidence for pair, evidence in told.items() if pair in unknown}
 
 
 def _otherwise_offloaded(
@@ -172,7 +186,7 @@ def _otherwise_offloaded(
             yield pair, Trouble(Status.MISMATCHED, reason)
 
 
-def _in_more_parts(finished: Sequence[CellRecord]) -> Iterator[tuple[Pair, Trouble]]:
+def _in_more_parts(finished: Sequence[CellRecord]) -> Iterator[tuple[Pair, str]]:
     parts = {
         record.pair: record.effective.graph_splits
         for record in finished
@@ -182,13 +196,10 @@ def _in_more_parts(finished: Sequence[CellRecord]) -> Iterator[tuple[Pair, Troub
     for pair, count in parts.items():
         if count > fewest:
             whole = most_precise(each for each in parts if parts[each] == fewest)
-            reason = f"the graph falls into {count} parts, {fewest} for {whole}"
-            yield pair, Trouble(Status.FALLBACK_CPU, reason)
+            yield pair, f"{count} graph splits, {fewest} for {whole}"
 
 
-def _slow(
-    finished: Sequence[CellRecord], speed: Speed
-) -> Iterator[tuple[Pair, Trouble]]:
+def _slow(finished: Sequence[CellRecord], speed: Speed) -> Iterator[tuple[Pair, str]]:
     # Of those whose KV cache may be on an accelerator.
     on_device = (each for each in finished if set(each.effective.devices) != {"CPU"})
     speeds = {r.pair: value for r in on_device if (value := speed(r))}
@@ -198,18 +209,20 @@ def _slow(
     fastest = max(symmetric, key=lambda pair: speeds[pair])
     for pair, value in speeds.items():
         if value < SLOWEST_SHARE * speeds[fastest]:
-            reason = (
-                f"it reads {value:,.0f} tokens/s of a prompt, "
-                f"{fastest} reads {speeds[fastest]:,.0f}"
+            yield (
+                pair,
+                (
+                    f"by its speed alone: it reads {value:,.0f} tokens/s of a prompt, "
+                    f"{fastest} reads {speeds[fastest]:,.0f}"
+                ),
             )
-            yield pair, Trouble(Status.FALLBACK_CPU, reason)
 
 
 def prompt_speed(metrics: Iterable[Metric], setup: Setup) -> Speed:
     """
     How fast a cell read prompts, by the first of *metrics* that measures it.
 
-    Of several values the slowest counts: a fallback slows down every prompt.
+    Of several values the slowest counts: attention on the CPU slows every prompt.
     """
     metric = next((each for each in metrics if each.is_prompt_speed), None)
 

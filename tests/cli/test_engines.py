@@ -155,12 +155,12 @@ def test_a_sweep_by_a_command_finishes_resumes_and_says_how_lengths_came_about(
     args = ("--types", "f16,q8_0", *started())
 
     first, second = swept("command", *args), swept("command", *args)
-    grid = codeneedle("grid", RUN).stdout
+    verdict = codeneedle("verdict", RUN).stdout
 
     assert (0, 0) == (first.returncode, second.returncode), first.stderr
     assert "all 4 cells are done" in second.stderr
     table = " ".join(codeneedle("table", RUN).stdout.split())
-    assert "estimated from the server's own counts" in " ".join(grid.split())
+    assert "estimated from the server's own counts" in " ".join(verdict.split())
     assert "no forced recall: the server did not answer with probabilities" in table
 
 
@@ -168,7 +168,7 @@ def test_a_server_that_echoes_a_prompt_is_asked_for_forced_recall(swept, codenee
     done = swept("command", "--types", "f16,q8_0", "--ask", "forced", *started("echo"))
 
     assert 0 == done.returncode, done.stderr
-    assert "recall-logp" in codeneedle("grid", RUN).stdout
+    assert "right tokens lost" in codeneedle("grid", RUN).stdout
 
 
 def test_forced_recall_of_chats_is_refused_before_anything_starts(swept, codeneedle):

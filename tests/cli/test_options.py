@@ -71,8 +71,6 @@ GIVEN = [
     ("--no-prefill-no-think", "prefill_no_think", False),
     ("--fit", "fit", True),
     ("--no-fit", "fit", False),
-    ("--skip-fallback", "skip_fallback", True),
-    ("--no-skip-fallback", "skip_fallback", False),
     ("--seed 0", "seed", 0),
     ("-- -ngl 99", "server_args", ("-ngl", "99")),
 ]
@@ -297,7 +295,7 @@ def test_every_flag_that_a_sweep_file_can_set_can_be_overruled():
     }
     del flags["help"]
 
-    own = {"prefill_no_think", "fit", "skip_fallback", "same"}
+    own = {"prefill_no_think", "fit", "same"}
     of_settings = {"retrieval__gate", "command__proof_by_memory"}
     assert own | of_settings == flags.keys()
     assert all(name.startswith("--no-") for [name] in flags.values())

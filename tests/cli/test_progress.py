@@ -153,7 +153,7 @@ def test_events_that_come_while_the_grid_is_drawn_do_not_disturb_it(
 
 def test_cells_of_other_shares_do_not_count(progress):
     progress.pairs = PAIRS[:2]
-    progress.note(CellEnded(failed_record(PAIRS[2], Status.FALLBACK_CPU)))
+    progress.note(CellEnded(failed_record(PAIRS[2], Status.CRASHED)))
 
     assert (0, 0) == (progress.done, progress.failures)
 

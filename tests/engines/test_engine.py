@@ -47,8 +47,6 @@ def test_an_engine_answers_and_can_do_nothing_else(tmp_path):
         engine.thinking_off,
         engine.stretches_context,
     )
-    assert not engine.needs_preflight(PAIR)
-    assert engine.preflight(PAIR, log=tmp_path / "log") is None
     for ability in Ability:
         with pytest.raises(
             ToolMissing, match=f"engine least has no tool for {ability}"
@@ -79,8 +77,7 @@ def test_a_server_that_is_not_ours_tells_nothing():
 
     assert Effective() == served.effective()
     assert () == served.verify(CellSpec(PAIR, 512))
-    assert (None, None, None) == (
-        served.fallback(),
+    assert (None, None) == (
         served.peak_rss_bytes(),
         served.device_bytes(),
     )

@@ -1,7 +1,7 @@
 """An engine without a process: tokens are bytes, and answers are made up."""
 
 import contextlib
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from codeneedle.engines.engine import (
@@ -14,9 +14,8 @@ from codeneedle.engines.engine import (
 )
 from codeneedle.engines.messages import Completion, Forced, Reply, TokenPiece
 from codeneedle.errors import BadInput
-from codeneedle.grid import Pair
 from codeneedle.models.weights import Weights
-from codeneedle.records.record import Effective, Trouble
+from codeneedle.records.record import Attention, Effective
 
 TYPES = ("f16", "bf16", "q8_0", "q4_0")
 
@@ -103,14 +102,12 @@ class FakeServer:
         raise CannotSave("there is no file")
 
     def effective(self):
-        return self.engine.effective
+        # Some of it is only told at the first token.
+        attention = self.engine.attention if self.questions else None
+        return replace(self.engine.effective, attention=attention)
 
     def verify(self, cell):
         return self.engine.differences
-
-    def fallback(self):
-        # Some are only told at the first token.
-        return self.engine.fallback if self.questions else None
 
     def ends_within(self, _limit_s):
         return self.is_dying
@@ -132,8 +129,7 @@ class FakeEngine(Engine):
         reply: Makes a reply, or an error, of a question.
         force: Likewise, scores of a question and its right answer.
         differences: In what its servers differ from what was asked.
-        fallback: What they do instead of fast attention, from the first token on.
-        preflight_finds: What a preflight finds; pairs that need none are missing.
+        attention: Where their attention runs, told from the first token on.
         server: What it serves; made anew for each cell where None.
     """
 
@@ -147,15 +143,13 @@ class FakeEngine(Engine):
     force: object = forced_to
     effective: Effective = field(default_factory=Effective)
     differences: tuple = ()
-    fallback: Trouble | None = None
-    preflight_finds: dict[Pair, Trouble | None] = field(default_factory=dict)
+    attention: Attention | None = None
     stretches_context: bool = False
     thinking_off: str = ""
     tokenizer: ByteTokenizer = field(default_factory=ByteTokenizer)
     template: object = None
     server: FakeServer | None = None
     served: list = field(default_factory=list)
-    preflights: list = field(default_factory=list)
     counted: int = 0
     alive: list = field(default_factory=list)
     alive_at_device_query: list = field(default_factory=list)
@@ -197,13 +191,6 @@ class FakeEngine(Engine):
             yield server
         finally:
             self.alive.remove(server)
-
-    def needs_preflight(self, pair):
-        return pair in self.preflight_finds
-
-    def preflight(self, pair, *, log):
-        self.preflights.append(pair)
-        return self.preflight_finds[pair]
 
 
 def made_weights(

@@ -56,7 +56,7 @@ class FakeDivergence:
     """An `tools.DivergenceTool`; it raises the errors that *outcome* has of a pair."""
 
     outcome: object = lambda _pair: None
-    reference_fallback: object = None
+    reference_attention: object = None
     tasks: list = field(default_factory=list)
     calls: list = field(default_factory=list)
     checked: list = field(default_factory=list)
@@ -76,7 +76,9 @@ class FakeDivergence:
         return self.kept.get((task.reference, task.context))
 
     def write_reference(self, task, *, log, note, progress):
-        self._run("write", task.reference, task, note, fallback=self.reference_fallback)
+        self._run(
+            "write", task.reference, task, note, attention=self.reference_attention
+        )
         progress(task.chunks)
         self.kept[task.reference, task.context] = made = Reference(
             chunks=task.chunks, ppl=4.0, seconds=2.5
@@ -93,7 +95,7 @@ class FakeDivergence:
             by_chunk=(values,) * reference.chunks,
         )
 
-    def _run(self, what, pair, task, note, *, fallback=None):
+    def _run(self, what, pair, task, note, *, attention=None):
         name = f"{what} {pair}@{task.context}"
         self.tasks.append(task)
         self.calls.append(name)
@@ -102,7 +104,8 @@ class FakeDivergence:
         error = self.outcome(pair)
         if error is not None:
             raise error
-        note(replace(run, effective=Effective(build=str(pair)), fallback=fallback))
+        effective = Effective(build=str(pair), attention=attention)
+        note(replace(run, effective=effective))
 
 
 @dataclass
@@ -110,7 +113,7 @@ class FakeSpeed:
     """An `tools.SpeedTool`; it raises the errors that *outcome* has of a task."""
 
     outcome: object = lambda _task: None
-    fallback: object = None
+    attention: object = None
     tasks: list = field(default_factory=list)
     limits_s: list = field(default_factory=list)
 
@@ -129,9 +132,8 @@ class FakeSpeed:
         if error is not None:
             raise error
         progress("prompt run 1/2")
-        note(
-            replace(run, effective=Effective(build="7 (fake)"), fallback=self.fallback)
-        )
+        effective = Effective(build="7 (fake)", attention=self.attention)
+        note(replace(run, effective=effective))
         return Speeds(
             pp=(200.0, 100.0),
             tg=(20.0, 10.0),

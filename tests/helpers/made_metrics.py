@@ -3,13 +3,13 @@
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from made_records import failed_record, made_run, made_setup
+from made_records import failed_record, made_record, made_run, made_setup
 
 from codeneedle.grid import BITS_PER_ELEMENT, Pair
 from codeneedle.probes.metrics import Metric
 from codeneedle.probes.probe import Probe
 from codeneedle.probes.recall import probe as recall
-from codeneedle.records.record import Effective, Status
+from codeneedle.records.record import Attention, Effective, Status
 
 TYPES = ("bf16", "q8_0", "q4_0")
 SETUP = made_setup(needles=4, types_k=TYPES, types_v=TYPES)
@@ -106,11 +106,9 @@ def failed(probe, pair):
     return (probe, pair), replace(record, probe=probe)
 
 
-def fell_back(probe, pair, **observation):
-    """A change for `run_of_all`: a fallback cell with an observation."""
-    record = replace(
-        failed_record(pair, Status.FALLBACK_CPU, "38 graph splits"),
-        probe=probe,
-        observation=observation,
-    )
+def on_cpu(probe, pair, **observation):
+    """A change for `run_of_all`: a cell with attention on the CPU."""
+    effective = Effective(attention=Attention.CPU, attention_evidence="38 graph splits")
+    record = made_record(pair, [])
+    record = replace(record, effective=effective, probe=probe, observation=observation)
     return (probe, pair), record

@@ -8,6 +8,7 @@ from made_records import failed_record, made_record, made_setup
 from codeneedle.records.record import (
     Amount,
     BadRecord,
+    CellRecord,
     Count,
     Effective,
     KvBuffer,
@@ -16,6 +17,7 @@ from codeneedle.records.record import (
     Proof,
     Share,
     Status,
+    as_json,
     from_json,
 )
 from codeneedle.records.store import decode_record, encode
@@ -114,3 +116,13 @@ def test_what_a_server_reports_of_its_context_is_stored_whatever_it_is():
     record = replace(record, effective=Effective(context=most, kv=(cache,)))
 
     assert record == decode_record(encode(record), file="x")
+
+
+@pytest.mark.parametrize("status", ["fallback-cpu", "fallback-f16"])
+def test_a_record_of_a_status_that_is_gone_is_refused_with_what_to_do(status):
+    raw = as_json(made_record("f16/q8_0", [])) | {"status": status}
+
+    with pytest.raises(BadRecord, match=status) as caught:
+        from_json(raw, CellRecord, file="cells/f16-q8_0.recall.json")
+
+    assert "sweep again" in caught.value.hint

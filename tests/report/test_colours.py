@@ -14,6 +14,8 @@ from codeneedle.report.colours import (
     cell_style,
     colour,
     difference_scale,
+    loss_colour,
+    loss_scale,
     text_colour,
     value_scale,
 )
@@ -43,15 +45,15 @@ def test_lighter_is_better() -> None:
         "on #{:02x}{:02x}{:02x}".format(*each) for each in (RAMP[-1], RAMP[0], RAMP[4])
     )
 
-    assert light in cell_style(METRIC["matched"], 20)
-    assert dark in cell_style(METRIC["matched"], 0)
-    assert light in cell_style(METRIC["missing"], 0)
+    assert light in cell_style(METRIC["matched"], 20, Scale(0, 20))
+    assert dark in cell_style(METRIC["matched"], 0, Scale(0, 20))
+    assert light in cell_style(METRIC["missing"], 0, Scale(0, 20))
     assert half in cell_style(METRIC["decode"], 50.0, Scale(0, 100))
 
 
 @pytest.mark.parametrize("value", [20.0, 0.0, math.nan])
 def test_styles_are_styles(value: float) -> None:
-    style = Style.parse(cell_style(METRIC["matched"], value))
+    style = Style.parse(cell_style(METRIC["matched"], value, Scale(0, 20)))
 
     assert (style.bgcolor is not None) == (value in {20.0, 0.0})
 
@@ -82,24 +84,41 @@ def test_a_scale_is_never_empty(values: list[float]) -> None:
 
 
 def test_nearly_equal_values_are_not_stretched() -> None:
-    scale = value_scale(METRIC["decode"], [999.5, 1000.5], zoom=True)
+    scale = value_scale(METRIC["decode"], [999.5, 1000.5])
 
-    assert 0.4 < scale.place(999.5) < scale.place(1000.5) < 0.6
+    assert 0.9 < scale.place(999.5) < scale.place(1000.5) == 1
 
 
 @pytest.mark.parametrize(
     ("metric", "values", "options", "expected"),
     [
-        ("matched", [19.94, 20.0], {}, Scale(0, 20)),
-        ("matched", [15.0, 20.0], {"zoom": True}, Scale(15, 20)),
-        ("pass", [15.0], {"rounds": 16}, Scale(0, 16)),
-        ("decode", [700.0, math.nan, 800.0], {}, Scale(0, 800)),
+        ("matched", [19.94, 20.0], {}, Scale(15, 20)),
+        ("matched", [1.0], {}, Scale(0, 5)),
+        ("matched", [2.0, 20.0], {}, Scale(2, 20)),
+        ("pass", [15.0], {"rounds": 16}, Scale(14.25, 15)),
+        ("missing", [20.0], {}, Scale(15, 20)),
+        ("decode", [700.0, math.nan, 800.0], {}, Scale(700, 800)),
     ],
 )
-def test_natural_ends_win_over_the_values(
+def test_a_scale_has_its_ends_at_the_values_unless_they_hardly_differ(
     metric: str, values: list[float], options: dict[str, Any], expected: Scale
 ) -> None:
     assert expected == value_scale(METRIC[metric], values, **options)
+
+
+def test_the_colour_of_a_loss_turns_at_the_limit_and_darkens_with_the_loss() -> None:
+    """Blue is more than red up to the limit; lightness falls, in grey by a step."""
+    scale = loss_scale(1.0, [0.2, 11.3, math.nan])
+    losses = [-0.4, 0.0, 0.2, 0.5, 1.0, 1.01, 2.0, 5.0, 11.3]
+    grounds = [loss_colour(scale.place(loss)) for loss in losses]
+    lightness = [luminance(*ground) for ground in grounds]
+
+    assert [blue > red for red, _, blue in grounds] == [loss <= 1 for loss in losses]
+    assert sorted(lightness, reverse=True) == lightness
+    assert 4.5 <= min(contrast(ground, text_colour(*ground)) for ground in grounds)
+    assert 11.3 == scale.high
+    assert 4.0 == loss_scale(1.0, [0.2]).high
+    assert [2.0, 5.0] == [pytest.approx(scale.value(scale.place(x))) for x in (2, 5)]
 
 
 @pytest.mark.parametrize("values", [[0.0, -4.9e-5, -0.05], [0.0, 0.0]])

@@ -19,6 +19,7 @@ from codeneedle.records.record import Status
 from codeneedle.report.colours import Scale
 from codeneedle.report.heatmap import (
     LABELLED,
+    Files,
     Picture,
     draw,
     paint,
@@ -44,9 +45,10 @@ def picture(run=RUN, metric=MATCHED, verdict=UNJUDGED, **options) -> Picture:
     return picture_of(run, metric, verdict, **options)
 
 
-def drawn(folder: Path, run=RUN, **options) -> tuple[Path, Path]:
+def drawn(folder: Path, run=RUN, **options) -> list[Path]:
     """The files of its picture."""
-    return draw(run, MATCHED, verdict=UNJUDGED, folder=folder, **options)
+    files = Files(folder=folder)
+    return draw(run, MATCHED, verdict=UNJUDGED, files=files, **options)
 
 
 def words(figure: Figure) -> list[str]:
@@ -78,12 +80,11 @@ def test_the_same_records_give_the_same_bytes(tmp_path: Path) -> None:
 
 def test_cells_hold_their_number_or_their_status() -> None:
     shown = picture()
-    zoomed = picture(zoom=True)
 
     assert ["20.00", "20.00", "20.00", "not run", "oom", "10.50"] == (
         words(paint(shown))
     )
-    assert (Scale(0, 20), Scale(10.5, 20)) == (shown.scale, zoomed.scale)
+    assert Scale(10.5, 20) == shown.scale
     assert "lighter is higher" == shown.colours
     assert "lighter is lower" == picture(metric=METRIC["missing"]).colours
 
@@ -98,7 +99,7 @@ def test_differences_are_signed_and_centred() -> None:
         square.label for square in squares
     ]
     assert Scale(-9.5, 9.5) == shown.scale
-    assert Pair("bf16", "bf16") == shown.reference
+    assert Pair("bf16", "bf16") == shown.framed
     assert [squares[-1]] == [square for square in squares if square.is_bold]
     assert [False, True] == [values.squares[at][-1].is_bold for at in (0, 1)]
     for each in (shown, values):
@@ -183,9 +184,9 @@ def test_differences_are_to_the_pair_that_records_name() -> None:
     shown = picture(metric=one, difference=True)
     other = picture(metric=several, difference=True)
 
-    assert Pair("q4_0", "q4_0") == shown.reference
+    assert Pair("q4_0", "q4_0") == shown.framed
     assert "+9.50" == shown.squares[0][0].label
-    assert None is other.reference
+    assert None is other.framed
     assert "20.00" == other.squares[0][0].label
     assert other.notes[-1].startswith("Measured against bf16/bf16 or ")
 

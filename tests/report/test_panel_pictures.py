@@ -10,6 +10,7 @@ from matplotlib.colors import to_hex
 
 from codeneedle.errors import FolderUnusable, NothingToShow
 from codeneedle.probes.retrieval.record import NAME
+from codeneedle.report.heatmap import Files
 from codeneedle.report.panel_pictures import KIND_COLOURS, draw_panels, paint
 from codeneedle.report.panels import panels_of
 
@@ -28,9 +29,14 @@ def words(of_figure):
     return {text.get_text() for text in texts}
 
 
+def files(folder):
+    """PNG and SVG in *folder*."""
+    return Files(folder=folder)
+
+
 def test_each_task_has_a_png_and_an_svg(tmp_path):
-    drawn = draw_panels(RUN, RIGHT, difference=False, folder=tmp_path / "a")
-    again = draw_panels(RUN, RIGHT, difference=False, folder=tmp_path / "b")
+    drawn = draw_panels(RUN, RIGHT, difference=False, files=files(tmp_path / "a"))
+    again = draw_panels(RUN, RIGHT, difference=False, files=files(tmp_path / "b"))
 
     def digests(paths):
         return [hashlib.sha256(path.read_bytes()).hexdigest() for path in paths]
@@ -49,7 +55,9 @@ def test_each_task_has_a_png_and_an_svg(tmp_path):
 def test_comparisons_and_log_probabilities_have_files_of_their_own(
     tmp_path, metric, difference, stem
 ):
-    drawn = draw_panels(RUN, BY_NAME[metric], difference=difference, folder=tmp_path)
+    drawn = draw_panels(
+        RUN, BY_NAME[metric], difference=difference, files=files(tmp_path)
+    )
 
     assert {stem} == {path.stem for path in drawn}
 
@@ -114,7 +122,10 @@ def test_a_pair_without_answers_and_a_length_that_was_left_out_are_hatched():
 def test_nothing_to_draw_is_refused_before_a_folder_is_made(tmp_path):
     with pytest.raises(NothingToShow):
         draw_panels(
-            run_of(setup=SETUP), RIGHT, difference=True, folder=tmp_path / "new"
+            run_of(setup=SETUP),
+            RIGHT,
+            difference=True,
+            files=files(tmp_path / "new"),
         )
 
     assert not (tmp_path / "new").exists()
@@ -124,4 +135,4 @@ def test_a_folder_that_cannot_be_written_is_an_error_of_ours(tmp_path):
     (tmp_path / "file").touch()
 
     with pytest.raises(FolderUnusable):
-        draw_panels(RUN, RIGHT, difference=False, folder=tmp_path / "file")
+        draw_panels(RUN, RIGHT, difference=False, files=files(tmp_path / "file"))

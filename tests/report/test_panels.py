@@ -140,7 +140,7 @@ def test_csv_has_a_row_for_each_pair_task_length_and_depth():
     assert {"multikey"} == {row["task"] for row in rows}
 
 
-def test_json_has_the_same_rows_and_what_answers_depend_on():
+def test_json_has_the_same_rows():
     texts = {n: made_texts("single", dial=0, length=n, questions=6) for n in LENGTHS}
     lost = made_texts("single", dial=0, length=2048, questions=6, answer=wrong)
     setup = replace(SETUP, probes={NAME: {"tasks": ["single"]}})
@@ -154,8 +154,6 @@ def test_json_has_the_same_rows_and_what_answers_depend_on():
 
     assert ("single", "f16/f16") == (found["task"], found["reference"])
     assert 12 == len(found["rows"])
-    assert found["sentence"].startswith("single: answers depend on pair (100% right")
-    assert found["sentence"] in " ".join(shown(run).split())
 
 
 def test_the_log_probability_has_panels_too():

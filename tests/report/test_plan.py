@@ -375,7 +375,7 @@ def test_without_weights_or_finished_cells_there_is_no_prediction():
     assert "no finished cell has the size of its KV cache in its log" in none
 
 
-@pytest.mark.parametrize("status", [Status.INTERRUPTED, Status.FALLBACK_CPU])
+@pytest.mark.parametrize("status", [Status.INTERRUPTED, Status.CRASHED])
 def test_memory_leaves_out_cells_that_did_not_finish(status):
     sizes = {"k_mib": 4.0, "v_mib": 4.0}
     stopped = replace(served("f16/q4_0", **sizes), status=status, reason="Ctrl-C")

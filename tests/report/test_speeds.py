@@ -11,7 +11,7 @@ from made_speeds import F16, Q4, Q8, measured, run_of
 from printing import printed
 
 from codeneedle.errors import BadInput, NothingToShow
-from codeneedle.records.record import Status
+from codeneedle.records.record import Attention, Effective, Status
 from codeneedle.report.data import csv_text, json_text
 from codeneedle.report.markdown import markdown
 from codeneedle.report.speeds import (
@@ -21,9 +21,8 @@ from codeneedle.report.speeds import (
     speeds_document,
 )
 
-FALLEN = replace(
-    measured(Q4, {0: 10.0, 100: 3.0}), status=Status.FALLBACK_CPU, reason="it is slow"
-)
+ON_CPU = Effective(attention=Attention.CPU, attention_evidence="38 graph splits")
+FALLEN = replace(measured(Q4, {0: 10.0, 100: 3.0}), effective=ON_CPU)
 RUN = run_of(
     measured(F16, {0: 100.0, 100: 102.0}),
     measured(Q8, {0: 50.0, 100: 153.0}),
@@ -51,16 +50,16 @@ def test_reading_has_its_crossover():
     assert {Q8: "never"} == table.crossed
 
 
-def test_a_speed_of_a_cell_that_fell_back_is_marked_and_not_compared():
-    first = replace(measured(F16, {0: 1.0}), status=Status.FALLBACK_F16)
+def test_a_speed_without_a_kernel_is_marked_and_not_compared():
+    first = replace(measured(F16, {0: 1.0}), effective=ON_CPU)
 
     assert not row(TABLE, Q4, 100).compared
     assert 3.0 == row(TABLE, Q4, 100).speed
     assert [0, 100] == list(TABLE.apart["depth"])
     assert Q8 == speed_table(run_of(first, measured(Q8, {0: 1.0})), "tg").reference
     text = printed(speeds_document([TABLE]))
-    assert "3.0±0.0 3% on-cpu" in text
-    assert "q4_0/q4_0 fallback-cpu: it is slow" in text
+    assert "3.0±0.0 3% cpu" in text
+    assert "38 graph splits" in text
 
 
 def test_a_speed_of_another_device_is_not_compared():

@@ -16,9 +16,9 @@ from made_metrics import (
     THROUGHPUT,
     TYPES,
     failed,
-    fell_back,
     made_metric,
     made_probe,
+    on_cpu,
     run_of_all,
 )
 from made_records import made_run, made_setup, renamed
@@ -139,15 +139,15 @@ def test_a_failed_cell_leaves_gaps_in_the_columns_of_its_probe():
     assert "the reference" not in " ".join(lines_of(nothing))
 
 
-def test_a_fallback_cell_is_a_gap_in_the_table_as_in_the_grid():
-    run = run_of_all(changes=[fell_back("throughput", "q4_0/q4_0", tg=[999.0])])
+def test_a_speed_without_a_kernel_is_shown_marked_and_ranked_with_none():
+    run = run_of_all(changes=[on_cpu("throughput", "q4_0/q4_0", tg=[999.0])])
     lines = lines_of(run, sort="tg")
 
-    assert "on-cpu" in row(lines, "q4_0/q4_0")
-    assert "999" not in "\n".join(lines)
-    assert "on-cpu   q4_0/q4_0 fallback-cpu (throughput): 38 graph splits" in lines
+    (line,) = [each for each in lines if each.startswith("q4_0/q4_0")]
+    assert " 999.0 cpu " in line
+    assert any("cpu" in line and "38 graph splits" in line for line in lines)
     assert Pair("q4_0", "q4_0") == table_of(run, sort="tg").pairs[-1]
-    first = run_of_all(changes=[fell_back("throughput", "bf16/bf16", tg=[1])])
+    first = run_of_all(changes=[on_cpu("throughput", "bf16/bf16", tg=[1])])
     assert Pair("bf16", "q8_0") == column(table_of(first), "tg").reference
 
 
@@ -221,7 +221,7 @@ def test_a_column_is_compared_with_the_pair_that_its_records_name():
 
 
 def test_records_that_name_several_references_have_no_noise_floor():
-    key, record = fell_back(
+    key, record = on_cpu(
         "divergence", "q4_0/q4_0", against="bf16/bf16", kld=[3.0], top1=[9], ppl=[9]
     )
     change = (key, replace(record, status=Status.FINISHED, reason=""))

@@ -85,7 +85,7 @@ def test_a_page_is_called_after_what_pages_differ_in(asked, expected):
 def test_a_page_has_all_of_its_request_and_its_own_arguments_last():
     """llama-server takes the last of two, so a variant may change what all have."""
     variants = {"plain": (), "t": ("-t", "1")}
-    asked = Request(contexts=(4096, 8192), seed=7, skip_fallback=True)
+    asked = Request(contexts=(4096, 8192), seed=7, prefill_no_think=True)
 
     assert [("-t", "2"), ("-t", "2", "-t", "1")] == [
         page.server_args

@@ -1,4 +1,4 @@
-"""The walk over the cells of a run: order, records, failures, fallbacks, stops."""
+"""The walk over the cells of a run: order, records, failures, stops."""
 
 import contextlib
 import threading
@@ -25,12 +25,12 @@ from codeneedle.probes.recall import probe as recall
 from codeneedle.probes.recall.metrics import METRICS
 from codeneedle.probes.recall.record import Recall
 from codeneedle.records.record import (
+    Attention,
     Effective,
     Phases,
     Print,
     Proof,
     Status,
-    Trouble,
     as_json,
 )
 from codeneedle.records.store import Store
@@ -50,7 +50,6 @@ TYPES = ("q8_0", "q4_0")
 PAIRS = shuffled(whole_grid(TYPES, TYPES), seed=42)
 GOOD, BAD = Pair("q8_0", "q8_0"), Pair("q8_0", "q4_0")
 NEEDLE = made_needle()
-ON_CPU = Trouble(Status.FALLBACK_CPU, "attention runs on the CPU")
 
 
 @pytest.fixture
@@ -82,8 +81,7 @@ def observation():
 def made_runner(store, engine=None, **changes):
     """A runner of a run in *store*."""
     setup = made_setup(needles=1, types_k=TYPES, types_v=TYPES)
-    skip = changes.pop("skip_fallback", False)
-    context = run_context(store.folder, engine, setup=setup, skip_fallback=skip)
+    context = run_context(store.folder, engine, setup=setup)
     return Runner(run=context, store=store, **changes)
 
 
@@ -210,18 +208,6 @@ def test_cells_that_fail_in_different_ways_do_not_end_it(store):
     walk(store, script)
 
     assert PAIRS == script.measured
-
-
-def test_cells_that_fell_back_and_were_measured_do_not_end_it(store):
-    def outcome(cell):
-        cell.fallback = ON_CPU
-
-    script = Script(outcome)
-    events = walk(store, script)
-
-    assert [(pair, "fallback-cpu") for pair in PAIRS] == ended(events)
-    assert ON_CPU.reason == store.record(PAIRS[0], "recall").reason
-    assert store.record(PAIRS[0], "recall").observation
 
 
 def test_the_current_cell_ends_before_a_sweep_that_is_asked_to_stop(store):
@@ -356,30 +342,7 @@ def test_what_a_cell_sets_for_all_is_in_the_setup_of_the_next_ones(store):
     assert kept == Store(store.folder).setup().calibrated
 
 
-# What a preflight finds
-
-
-def test_a_preflight_marks_each_cell_of_its_pair_and_runs_once(store):
-    engine = FakeEngine(preflight_finds={BAD: ON_CPU})
-    made = made_runner(store, engine)
-    events = []
-    for name in ("recall", "other"):
-        made.sweep(Script(name=name).probe, [BAD, GOOD], tell=events.append)
-    script = Script(name="skipping")
-    walk(store, script, pairs=[BAD], engine=engine, skip_fallback=True)
-
-    assert [BAD] * 2 == engine.preflights
-    assert Status.FALLBACK_CPU is store.record(BAD, "recall").status
-    assert Status.FALLBACK_CPU is store.record(BAD, "other").status
-    assert Status.FINISHED is store.record(GOOD, "recall").status
-    assert Step(0, 1, "checking where attention runs") == events[1].step
-    assert [] == script.measured
-    record = store.record(BAD, "skipping")
-    assert (Status.FALLBACK_CPU, None) == (record.status, record.observation)
-    assert (ON_CPU.reason,) == record.log_excerpt
-
-
-# The recall probe on a server that falls back, differs, or holds memory
+# The recall probe on a server that differs, or holds memory
 
 
 def recall_record(store, engine, **changes):
@@ -388,16 +351,13 @@ def recall_record(store, engine, **changes):
     return store.record(BAD, "recall")
 
 
-@pytest.mark.parametrize(("skip", "asked"), [(False, 2), (True, 1)])
-def test_a_fallback_that_is_told_at_the_first_token_marks_the_cell(store, skip, asked):
-    engine = FakeEngine(fallback=ON_CPU)
+def test_attention_that_is_told_at_the_first_token_is_in_the_record(store):
+    engine = FakeEngine(attention=Attention.CONVERTED)
     engine.server = FakeServer(engine)
 
-    record = recall_record(store, engine, skip_fallback=skip)
+    record = recall_record(store, engine)
 
-    assert (Status.FALLBACK_CPU, ON_CPU.reason) == (record.status, record.reason)
-    assert skip == (record.observation is None)
-    assert asked == len(engine.server.questions)
+    assert (Status.FINISHED, Attention.CONVERTED) == (record.status, record.attention)
 
 
 def test_a_server_that_differs_from_what_was_asked_is_not_measured(store):
@@ -423,19 +383,19 @@ def test_what_a_server_holds_is_asked_while_it_lives(store):
     assert [True] == engine.alive_at_device_query
 
 
-# Fallbacks that other cells' numbers show
+# What the numbers of other cells show
 
 
 @pytest.mark.parametrize(
     ("sweeps", "told"),
     [
-        ([[GOOD, BAD]], [(GOOD, "finished"), (BAD, "fallback-cpu")]),
-        ([[BAD, GOOD]], [(BAD, "finished"), (GOOD, "finished"), (BAD, "fallback-cpu")]),
-        ([[BAD], [GOOD]], [(GOOD, "finished"), (BAD, "fallback-cpu")]),
+        ([[GOOD, BAD]], [(GOOD, None), (BAD, "cpu")]),
+        ([[BAD, GOOD]], [(BAD, None), (GOOD, None), (BAD, "cpu")]),
+        ([[BAD], [GOOD]], [(GOOD, None), (BAD, "cpu")]),
     ],
     ids=["at once", "later", "in the next sweep"],
 )
-def test_a_cell_that_fell_back_beside_others_is_told_and_stored_as_observed(
+def test_attention_on_the_cpu_beside_others_is_told_and_stored_as_observed(
     store, sweeps, told
 ):
     def outcome(cell):
@@ -447,12 +407,13 @@ def test_a_cell_that_fell_back_beside_others_is_told_and_stored_as_observed(
     for pairs in sweeps:
         events = walk(store, script, pairs=pairs, engine=gpu)
 
-    assert told == ended(events)
+    finished = [each.record for each in events if isinstance(each, CellEnded)]
+    assert told == [(each.pair, each.attention) for each in finished]
     stored = store.record(BAD, "recall")
-    assert (Status.FINISHED, "") == (stored.status, stored.reason)
+    assert (Status.FINISHED, None) == (stored.status, stored.attention)
     assert observation() == stored.observation
     (found,) = (r for r in made_runner(store).read().records if r.pair == BAD)
-    assert "the graph falls into 30 parts, 2 for q8_0/q8_0" == found.reason
+    assert "30 graph splits, 2 for q8_0/q8_0" == found.effective.attention_evidence
 
 
 def test_a_cell_is_verified_once_the_reference_is_there(store):
@@ -643,15 +604,12 @@ def test_the_time_of_all_servers_of_a_cell_is_counted(store):
 
 @pytest.mark.parametrize(
     "status",
-    [Status.UNSUPPORTED, Status.MISMATCHED, Status.FALLBACK_CPU, Status.FALLBACK_F16],
+    [Status.UNSUPPORTED, Status.MISMATCHED],
 )
 def test_a_cell_that_did_not_run_what_was_asked_is_measured_anew(store, status):
     def fallen_back(cell):
         cell.keep({"answers": ["of another cache"]})
-        if status in {Status.FALLBACK_CPU, Status.FALLBACK_F16}:
-            cell.fallback = Trouble(status, "it fell back")
-        else:
-            raise broken(status)
+        raise broken(status)
 
     walk(store, Script(fallen_back), pairs=PAIRS[:1])
     assert status is store.record(PAIRS[0], "recall").status
@@ -713,9 +671,9 @@ def test_a_pair_with_numbers_is_asked_for_more(store):
         (KeyboardInterrupt(), "abc"),
         (Killed(), "abc"),
         (broken(Status.CRASHED), "abc"),
-        (broken(Status.FALLBACK_CPU), "abc"),
+        (broken(Status.MISMATCHED), "abc"),
     ],
-    ids=["stopped", "killed", "crashed", "fell back"],
+    ids=["stopped", "killed", "crashed", "mismatched"],
 )
 def test_numbers_stay_whatever_ends_their_next_questions(store, error, kept):
     walk(store, Script(answering("ab")), pairs=PAIRS[:2])
@@ -731,25 +689,6 @@ def test_numbers_stay_whatever_ends_their_next_questions(store, error, kept):
     assert (Status.FINISHED, "") == (found.status, found.reason)
     assert {"answers": [*kept]} == found.observation
     assert isinstance(error, Killed) or CellEnded(found) == told[-1]
-
-
-def test_answers_of_a_server_that_fell_back_are_not_kept(store):
-    def outcome(cell):
-        cell.fallback = ON_CPU
-        return answering("abcd", Killed() if cell.pair == BAD else None)(cell)
-
-    walk(store, Script(answering("ab")), pairs=[GOOD])
-    before = store.record(GOOD, "recall")
-
-    made = made_runner(store).extend(Script(outcome).probe, GOOD, 64)
-    with pytest.raises(Killed):
-        walk(store, Script(outcome), pairs=[BAD])
-
-    assert (Status.FALLBACK_CPU, before) == (
-        made.status,
-        store.record(GOOD, "recall"),
-    )
-    assert None is store.record(BAD, "recall")
 
 
 def test_numbers_stay_where_no_further_answer_came(store):

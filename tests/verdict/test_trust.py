@@ -1,4 +1,4 @@
-"""Fallbacks that only the numbers of other cells show."""
+"""What the numbers of cells tell of each other: attention, offload, evidence."""
 
 from dataclasses import replace
 
@@ -14,10 +14,19 @@ from made_records import (
 
 from codeneedle.grid import Pair
 from codeneedle.probes import PROBES
-from codeneedle.records.record import CellRecord, Effective, Print, Proof, Run, Status
+from codeneedle.records.record import (
+    Attention,
+    CellRecord,
+    Effective,
+    Print,
+    Proof,
+    Run,
+    Status,
+)
 from codeneedle.records.store import Store
 from codeneedle.verdict.trust import (
     _is_smaller,
+    attention_on_cpu,
     metrics_of,
     suspects,
     trusted,
@@ -37,32 +46,37 @@ def cell(
     return replace(made_record(pair, []), effective=effective)
 
 
-def found(*records, speeds=None, has_device=True, asked=()):
-    """The suspects among *records*, with status and reason; *speeds* by pair."""
-    by_pair = {Pair.parse(pair): speed for pair, speed in (speeds or {}).items()}
-    suspect = suspects(
-        records,
-        speed=lambda record: by_pair.get(record.pair),
-        has_device=has_device,
-        grid=asked,
-    )
+def found(*records, asked=()):
+    """The suspects among *records*, with status and reason."""
+    finished = [record for record in records if record.has_numbers]
+    suspect = suspects(finished, grid=asked)
     return {
         str(pair): (trouble.status, trouble.reason) for pair, trouble in suspect.items()
     }
 
 
-@pytest.mark.parametrize("has_device", [True, False])
-def test_a_graph_in_more_parts_than_another_s_left_the_accelerator(has_device):
+def on_cpu(*records, speeds=None):
+    """Those of *records* with attention on the CPU, and what tells."""
+    by_pair = {Pair.parse(pair): speed for pair, speed in (speeds or {}).items()}
+    finished = [record for record in records if record.has_numbers]
+    told = attention_on_cpu(finished, speed=lambda record: by_pair.get(record.pair))
+    return {str(pair): evidence for pair, evidence in told.items()}
+
+
+def test_a_graph_in_more_parts_than_another_s_left_the_accelerator():
     cells = (
         cell("q4_0/q4_0", parts=2),
         cell("q8_0/q4_0", parts=30),
         cell("bf16/bf16", parts=2),
     )
-    reason = "the graph falls into 30 parts, 2 for bf16/bf16"
+    assert {"q8_0/q4_0": "30 graph splits, 2 for bf16/bf16"} == on_cpu(*cells)
 
-    assert {"q8_0/q4_0": (Status.FALLBACK_CPU, reason)} == (
-        found(*cells, has_device=has_device)
-    )
+
+def test_a_cell_that_tells_itself_where_attention_ran_is_believed():
+    told = cell("q8_0/q4_0", parts=30)
+    told = replace(told, effective=replace(told.effective, attention=Attention.KERNEL))
+
+    assert {} == on_cpu(told, cell("bf16/bf16", parts=2))
 
 
 @pytest.mark.parametrize(
@@ -77,14 +91,13 @@ def test_a_graph_in_more_parts_than_another_s_left_the_accelerator(has_device):
     ids=["as many", "none tells", "one tells", "as many layers", "layers of one"],
 )
 def test_equal_numbers_and_unknown_ones_are_no_sign(cells):
-    assert {} == found(*cells)
+    assert ({}, {}) == (found(*cells), on_cpu(*cells))
 
 
 def test_cells_that_did_not_finish_are_not_compared():
     crashed = replace(failed_record("q4_0/q4_0"), effective=Effective(graph_splits=1))
-    named = replace(cell("q8_0/q4_0", parts=30), status=Status.FALLBACK_CPU)
 
-    assert {} == found(crashed, named, cell("bf16/bf16", parts=2))
+    assert {} == on_cpu(crashed, cell("bf16/bf16", parts=2))
 
 
 def test_a_prompt_read_at_less_than_a_quarter_is_suspect():
@@ -92,8 +105,8 @@ def test_a_prompt_read_at_less_than_a_quarter_is_suspect():
     speeds = {"bf16/bf16": 3000.0, "q8_0/q8_0": 4000.0, "q8_0/q4_0": 999.0}
     reason = "it reads 999 tokens/s of a prompt, q8_0/q8_0 reads 4,000"
 
-    assert {"q8_0/q4_0": (Status.FALLBACK_CPU, reason)} == (
-        found(*map(cell, speeds), speeds=speeds)
+    assert {"q8_0/q4_0": f"by its speed alone: {reason}"} == (
+        on_cpu(*map(cell, speeds), speeds=speeds)
     )
 
 
@@ -108,36 +121,33 @@ def test_a_prompt_read_at_less_than_a_quarter_is_suspect():
     ids=["a quarter", "symmetric itself", "none symmetric", "unknown"],
 )
 def test_speeds_are_compared_with_the_fastest_symmetric_pair(speeds, expected):
-    assert expected == list(found(*map(cell, speeds), speeds=speeds))
+    assert expected == list(on_cpu(*map(cell, speeds), speeds=speeds))
 
 
 @pytest.mark.parametrize(
-    ("devices", "has_device", "expected"),
+    ("devices", "expected"),
     [
-        (("CUDA0",), True, ["q8_0/q4_0"]),
-        (("CUDA0",), False, []),
-        (("CPU",), True, []),
-        (("CUDA0", "CPU"), True, ["q8_0/q4_0"]),
+        (("CUDA0",), ["q8_0/q4_0"]),
+        (("CPU",), []),
+        (("CUDA0", "CPU"), ["q8_0/q4_0"]),
     ],
 )
-def test_only_a_cache_on_an_accelerator_is_held_to_its_speed(
-    devices, has_device, expected
-):
+def test_only_a_cache_on_an_accelerator_is_held_to_its_speed(devices, expected):
     """A processor takes several times as long for quantized attention."""
     speeds = {"bf16/bf16": 4000.0, "q8_0/q4_0": 90.0}
     cells = [cell(pair, devices=devices) for pair in speeds]
 
-    assert expected == list(found(*cells, speeds=speeds, has_device=has_device))
+    assert expected == list(on_cpu(*cells, speeds=speeds))
 
 
 def test_what_the_scheduler_says_is_the_better_reason():
     speeds = {"bf16/bf16": 4000.0, "q8_0/q4_0": 90.0}
 
-    suspect = found(
+    told = on_cpu(
         cell("bf16/bf16", parts=2), cell("q8_0/q4_0", parts=30), speeds=speeds
     )
 
-    assert suspect["q8_0/q4_0"][1].startswith("the graph falls into 30 parts")
+    assert "30 graph splits, 2 for bf16/bf16" == told["q8_0/q4_0"]
 
 
 @pytest.mark.parametrize(
@@ -338,10 +348,11 @@ def test_a_run_is_trusted_as_far_as_its_cells_agree_and_stays_as_it_is_stored():
 
     found = trusted(run)
 
-    reason = "the graph falls into 30 parts, 2 for f16/f16"
-    assert (Status.FALLBACK_CPU, reason) == (
-        found.records[1].status,
-        found.records[1].reason,
+    other = found.records[1]
+    assert (Status.FINISHED, Attention.CPU, "30 graph splits, 2 for f16/f16") == (
+        other.status,
+        other.attention,
+        other.effective.attention_evidence,
     )
     assert records[0] == found.records[0]
     assert found == trusted(found)
@@ -378,9 +389,9 @@ def test_what_was_measured_once_more_stands_beside_the_first_records():
 
 
 @pytest.mark.parametrize(
-    ("devices", "status"), [(("CUDA0",), "fallback-cpu"), (("CPU",), "finished")]
+    ("devices", "attention"), [(("CUDA0",), Attention.CPU), (("CPU",), None)]
 )
-def test_a_slow_prompt_marks_a_cell_of_a_run_on_an_accelerator(devices, status):
+def test_a_slow_prompt_marks_a_cell_of_a_run_on_an_accelerator(devices, attention):
     needle = made_needle()
 
     def reading(pair, prompt_ms):
@@ -388,9 +399,10 @@ def test_a_slow_prompt_marks_a_cell_of_a_run_on_an_accelerator(devices, status):
         record = made_record(pair, [made_round(needle)], priming=priming)
         return replace(record, effective=Effective(devices=devices))
 
-    found = told(reading("f16/f16", 3000.0), reading("q4_0/q4_0", 30_000.0))
+    records = (reading("f16/f16", 3000.0), reading("q4_0/q4_0", 30_000.0))
+    found = trusted(Run(name="a/b", setup=SETUP, records=records))
 
-    assert status == found[Q4, "recall"][0]
+    assert attention == found.records[1].attention
 
 
 def test_the_probes_that_read_prompts_tell_how_fast():
@@ -408,6 +420,6 @@ def test_records_of_a_folder_are_trusted_beside_those_of_their_probe(tmp_path):
         for record in (cell("f16/f16", parts=2), cell("q4_0/q4_0", parts=30)):
             store.add(record)
 
-    assert Status.FINISHED is trusted_records(bare, "recall")[Q4].status
-    assert Status.FALLBACK_CPU is trusted_records(whole, "recall")[Q4].status
+    assert None is trusted_records(bare, "recall")[Q4].attention
+    assert Attention.CPU is trusted_records(whole, "recall")[Q4].attention
     assert {} == trusted_records(whole, "divergence")

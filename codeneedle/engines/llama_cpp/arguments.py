@@ -32,6 +32,13 @@ OFFLOAD = frozenset({"-ngl", "--gpu-layers", "--n-gpu-layers"})
 DEVICE = frozenset({"-dev", "--device"})
 LOADING = frozenset({"-lm", "--load-mode", "--no-mmap"})
 KV_ON_HOST = frozenset({"-nkvo", "--no-kv-offload"})
+SPLITTING = frozenset(
+    (
+        *("-ot", "--override-tensor", "-cmoe", "--cpu-moe", "-ncmoe", "--n-cpu-moe"),
+        *("-sm", "--split-mode", "-ts", "--tensor-split"),
+    )
+)
+"""What splits the graph of every pair, wherever its attention runs."""
 _STRETCHING = ("--rope-", "--yarn-", "--override-kv")
 """Prefixes of arguments that extend the context."""
 
@@ -232,7 +239,6 @@ class Launch:
     extra: tuple[str, ...] = ()
     options: frozenset[str] = frozenset()
     slots: Path | None = None
-    flash_attention: str = "on"
     is_passive: bool = False
 
 
@@ -319,7 +325,7 @@ def asks_for_all_layers(launch: Launch) -> bool:
 def _cache(launch: Launch) -> Iterator[str]:
     pair = launch.pair
     if pair is not None:
-        yield from ("--flash-attn", launch.flash_attention)
+        yield from ("--flash-attn", "on")
         yield from ("--cache-type-k", pair.k, "--cache-type-v", pair.v)
 
 

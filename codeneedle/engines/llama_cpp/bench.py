@@ -121,11 +121,7 @@ class Bench:
         output = self._run(command, log=log, silence_s=silence_s, progress=progress)
         result = read_result(output, task)
         effective = replace(logs.read(output), build=result.pp.build)
-        note(
-            ToolRun(
-                command=command, effective=effective, fallback=logs.fallback(output)
-            )
-        )
+        note(ToolRun(command=command, effective=effective))
         self._verify(task, result, effective, output)
         row = result.pp
         return Speeds(
@@ -153,7 +149,7 @@ class Bench:
             "--n-depth": str(task.depth),
         }
         # A flag has no value. Verbose: else only errors are logged, neither cache
-        # types nor fallbacks.
+        # types nor conversions.
         words = [word for item in arguments.items() for word in item if word]
         return (str(self.tool), "--verbose", *words)
 

@@ -36,7 +36,7 @@ from codeneedle.engines.llama_cpp.installation import (
     ServerFacts,
     Tools,
 )
-from codeneedle.engines.llama_cpp.log import fallback, read_log
+from codeneedle.engines.llama_cpp.log import read_log
 from codeneedle.engines.llama_cpp.server import (
     LOAD_TIMEOUT_S,
     LlamaServer,
@@ -48,7 +48,6 @@ from codeneedle.engines.survey import Survey
 from codeneedle.engines.tools import DivergenceTool, SpeedTool
 from codeneedle.errors import BadInput, CellError, ToolMissing
 from codeneedle.grid import Pair
-from codeneedle.records.record import Trouble
 from codeneedle.system.machine import mean_load, usable_cores
 
 READ_S, WRITE_S = 6.4e-11, 1e-10
@@ -94,15 +93,6 @@ def _lent() -> list[str]:
 
 WHOLE_ANSWERS = "--no-prefill-assistant"
 """Renders a last message of the assistant like any other."""
-
-_PREFLIGHT_CONTEXT = 256
-"""Tokens; the least that a server takes."""
-
-_CHECKED_V_TYPES = frozenset({"f32", "f16", "bf16"})
-"""Types of V for which a build checks whether it has attention."""
-
-_ALWAYS_FAST = frozenset({"f16", "bf16"})
-"""Those of them that every build has attention for, if K is of the same type."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -234,6 +224,11 @@ class LlamaCpp(Engine):
         return arguments.stretches_context(self.model.arguments)
 
     @property
+    def splits_graph(self) -> bool:
+        """As of `engine.Engine`."""
+        return arguments.has(self.model.arguments, arguments.SPLITTING)
+
+    @property
     def thinking_off(self) -> str:
         """As of `engine.Engine`."""
         has_budget = "--reasoning-budget" in self.facts.options
@@ -291,37 +286,6 @@ class LlamaCpp(Engine):
             launch = replace(launch, extra=self.model.arguments)
         with serving(launch, log=log) as served:
             yield served
-
-    def needs_preflight(self, pair: Pair) -> bool:
-        """
-        As of `engine.Engine`: a server tells nothing where V is quantized.
-
-        A user who puts the cache on the host gets attention there, as asked for.
-        """
-        on_host = arguments.has(self.model.arguments, arguments.KV_ON_HOST)
-        if not self.facts.devices or on_host or pair.v not in _CHECKED_V_TYPES:
-            return False
-        return pair.k != pair.v or pair.k not in _ALWAYS_FAST
-
-    def preflight(self, pair: Pair, *, log: Path) -> Trouble | None:
-        """
-        As of `engine.Engine`.
-
-        With flash attention on, llama.cpp does not check whether the accelerator has
-        it for these types, and the CPU takes over without a word. Where the server may
-        choose, it checks and says so, at loading: nothing is computed.
-
-        Later builds do not check where V is quantized, as they turn flash attention on
-        for it; of those pairs only the parts of the graph and the speed tell, and only
-        beside another pair's (`trust.suspects`).
-        """
-        launch = self._launch(pair, context=_PREFLIGHT_CONTEXT)
-        quick = ("--no-warmup",) if "--no-warmup" in launch.options else ()
-        asking = replace(launch, flash_attention="auto", extra=(*launch.extra, *quick))
-        # Without attention it often ends at once, and never is what a cell asks for.
-        with contextlib.suppress(CellError), serving(asking, log=log):
-            pass
-        return fallback(read_log(log))
 
     def survey(self, pairs: Sequence[Pair], *, context: int, log: Path) -> Survey:
         """As of `engine.Engine`: llama-fit-params answers, a call for each pair."""

@@ -6,11 +6,13 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from signal import SIGKILL, SIGXFSZ
+from typing import Any
 
 from codeneedle.engines.engine import killed
 from codeneedle.grid import Pair
 from codeneedle.models.kv_cache import padded
 from codeneedle.records.record import (
+    Attention,
     DeviceMemory,
     Effective,
     KvBuffer,
@@ -57,17 +59,13 @@ def read(log_text: str) -> Effective:
         memory=tuple(_memory(everything, model)),
         recurrent_bytes=sum(_recurrent(model)),
         threads=_first_number(_THREADS, everything),
+        **_attention(everything),
     )
 
 
 def trouble(log_text: str) -> Trouble | None:
     """Why the program failed, by the most specific line of its log, if there is one."""
     return _first_sign(_TROUBLES, log_text)
-
-
-def fallback(log_text: str) -> Trouble | None:
-    """What runs instead of fast attention on the cache types asked for, if anything."""
-    return _first_sign(_FALLBACKS, log_text)
 
 
 def printable(line: str) -> str:
@@ -252,16 +250,11 @@ _TROUBLES: Sequence[tuple[Status, re.Pattern[str]]] = (
 )
 """Most specific first: lines that follow an error often only say that it failed."""
 
-_FALLBACKS: Sequence[tuple[Status, re.Pattern[str]]] = (
-    (Status.FALLBACK_F16, re.compile(r"converting K and V to f16")),
-    (
-        Status.FALLBACK_CPU,
-        re.compile(
-            r"Flash Attention (?:tensor )?is assigned to device CPU"
-            r"|Flash Attention (?:was auto|not supported), set to disabled"
-        ),
-    ),
+_ATTENTION = (
+    (Attention.CONVERTED, re.compile(r"converting K and V to f16")),
+    (Attention.CPU, re.compile(r"Flash Attention (tensor )?is assigned to device CPU")),
 )
+"""Lines that tell where attention runs if not in a kernel; some at the first token."""
 
 
 def _first_context(everything: Iterable[str]) -> Iterator[str]:
@@ -360,6 +353,16 @@ def _recurrent(lines: Iterable[str]) -> Iterator[int]:
     """Sizes of recurrent states, in bytes."""
     for mib in _all(_RECURRENT, lines):
         yield round(float(mib) * MIB)
+
+
+def _attention(lines: Sequence[str]) -> dict[str, Any]:
+    """The fields of `Effective` on attention, if a line tells."""
+    for attention, sign in _ATTENTION:
+        for line in lines:
+            if sign.search(line):
+                evidence = " ".join(line.split())
+                return {"attention": attention, "attention_evidence": evidence}
+    return {}
 
 
 def _all(pattern: re.Pattern[str], lines: Iterable[str]) -> Iterator[str]:

@@ -259,7 +259,6 @@ class Perplexity(BaseFileTool):
             ToolRun(
                 command=tuple(argv),
                 effective=replace(logs.read(log_text), waiting=waiting(is_passive)),
-                fallback=logs.fallback(log_text),
             )
         )
         if returncode != 0:

@@ -34,7 +34,6 @@ from codeneedle.engines.llama_cpp.log import (
     Expected,
     evidence,
     exit_cause,
-    fallback,
     is_shutting_down,
     last_lines,
     mismatches,
@@ -116,10 +115,6 @@ class LlamaServer(StartedServer):
             if not differences or effective.kv or waited_s > LOG_DELAY_S:
                 return differences
             time.sleep(nap_after(waited_s))
-
-    def fallback(self) -> Trouble | None:
-        """As of `engine.Served`."""
-        return fallback(read_log(self.log))
 
     def save_cache(self) -> None:
         """As of `engine.Served`."""

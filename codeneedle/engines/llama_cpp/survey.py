@@ -7,7 +7,7 @@ import hashlib
 import platform
 import re
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -27,7 +27,7 @@ from codeneedle.engines.llama_cpp.arguments import (
     variables,
 )
 from codeneedle.engines.llama_cpp.installation import FIT_PARAMS, ServerFacts, Tools
-from codeneedle.engines.survey import PairSurvey, Survey
+from codeneedle.engines.survey import WHOLE_SPLITS, PairSurvey, Survey
 from codeneedle.errors import ToolFailed
 from codeneedle.grid import Pair
 from codeneedle.records.record import Attention, DeviceMemory, Status
@@ -48,9 +48,6 @@ The program aborts right after that line, which its logger loses in half of the 
 
 MOST_FAILURES = 3
 """Calls that end without an answer, after which no further pair is asked."""
-
-WHOLE_SPLITS = 2
-"""Parts of a graph on a device: the embedding on the host, and everything else."""
 
 PLAIN = Pair("f16", "f16")
 """The pair that each backend has a kernel for, if it has any."""
@@ -151,11 +148,12 @@ class Surveyor:
         asked = _Asked(self, context, log)
         answers = {pair: asked.about(pair) for pair in dict.fromkeys(pairs)}
         known = {pair: each for pair, each in answers.items() if each}
-        judged = _judged(known, self.arguments, asked.about)
+        whole = _whole_splits(known.values(), self.arguments, asked.about)
         asked.keep()
         return Survey(
             context=context,
-            pairs=judged,
+            pairs={pair: _judged(each, whole) for pair, each in known.items()},
+            whole_splits=whole,
             unknown=asked.failure,
             took_s=time.monotonic() - started,
             is_kept=not asked.is_grown,
@@ -306,29 +304,26 @@ def _memory(said: str) -> Iterator[DeviceMemory]:
 _Ask = Callable[..., PairSurvey | None]
 
 
-def _judged(
-    answers: Mapping[Pair, PairSurvey], arguments: Sequence[str], ask: _Ask
-) -> dict[Pair, PairSurvey]:
-    """*answers* with where attention runs, by the parts of their graphs."""
-    served = {pair: each for pair, each in answers.items() if not each.refusal}
-    whole = _whole_splits(served, ask) if _on_device(served, arguments) else None
+def _judged(answer: PairSurvey, whole: int | None) -> PairSurvey:
+    """
+    *answer* with where attention runs, by the parts of its graph.
 
-    def judged(each: PairSurvey) -> PairSurvey:
-        if each.refusal or not each.kv:
-            return each
-        splits = each.graph_splits or 0
-        is_whole = whole is None or splits <= whole
-        attention = Attention.KERNEL if is_whole else Attention.CPU
-        return replace(each, attention=attention)
-
-    return {pair: judged(each) for pair, each in answers.items()}
+    Args:
+        answer: What the program tells.
+        whole: Most parts with attention in a kernel; None on the CPU, which has one
+            for each pair.
+    """
+    if answer.refusal or not answer.kv:
+        return answer
+    is_whole = whole is None or (answer.graph_splits or 0) <= whole
+    return replace(answer, attention=Attention.KERNEL if is_whole else Attention.CPU)
 
 
-def _on_device(served: Mapping[Pair, PairSurvey], arguments: Sequence[str]) -> bool:
+def _on_device(answers: Collection[PairSurvey], arguments: Sequence[str]) -> bool:
     """Whether attention is to run on a device: there is one, and it may be used."""
     if has(arguments, KV_ON_HOST) or _layers_on_device(arguments) == 0:
         return False
-    return any(each.device != HOST for pair in served.values() for each in pair.memory)
+    return any(each.device != HOST for pair in answers for each in pair.memory)
 
 
 def _layers_on_device(arguments: Sequence[str]) -> int | None:
@@ -338,26 +333,28 @@ def _layers_on_device(arguments: Sequence[str]) -> int | None:
     return int(last[0]) if last and last[0].isdecimal() else None
 
 
-def _whole_splits(served: Mapping[Pair, PairSurvey], ask: _Ask) -> int:
+def _whole_splits(
+    answers: Collection[PairSurvey], arguments: Sequence[str], ask: _Ask
+) -> int | None:
     """
-    Most parts of a graph whose attention runs in a kernel.
+    Most parts of a graph whose attention runs in a kernel; None without a device.
 
     Two, or as many as f16/f16 has: weights that the user left on the host split the
     graph, too. f16/f16 itself has no kernel if it has as many parts as with its cache
     on the host, or two for each layer with a cache, and two more.
     """
-    plain = served.get(PLAIN) or ask(PLAIN)
+    if not _on_device(answers, arguments):
+        return None
+    plain = ask(PLAIN)
     splits = plain.graph_splits if plain else None
     if plain is None or splits is None or splits <= WHOLE_SPLITS:
         return WHOLE_SPLITS
     on_host = ask(PLAIN, "--no-kv-offload")
     most = on_host.graph_splits if on_host else None
-    layers = sum(buffer.layers for buffer in plain.kv)
-    by_layers = 2 * layers + WHOLE_SPLITS
     # A recurrent state would go to the host, too, and split the graph further.
-    is_told = most is not None and not plain.recurrent_bytes
-    is_on_cpu = splits >= most if is_told and most is not None else splits >= by_layers
-    return WHOLE_SPLITS if is_on_cpu else splits
+    if most is None or plain.recurrent_bytes:
+        most = 2 * sum(buffer.layers for buffer in plain.kv) + WHOLE_SPLITS
+    return WHOLE_SPLITS if splits >= most else splits
 
 
 def _key(

@@ -168,9 +168,7 @@ class EvaluationProbe(Probe):
         first = first_of(context.run.setup)
         if first is None:
             first = replace(evaluation, samples=samples, against=str(context.pair))
-            # Not of another cache than the one that was asked for.
-            if context.fallback is None:
-                context.calibrate(as_json(first))
+            context.calibrate(as_json(first))
             return as_json(first)
         samples = aligned(samples, first)
         return as_json(replace(evaluation, samples=samples, against=first.against))
@@ -262,7 +260,6 @@ class _Cell:
             began = time.monotonic()
             with context.asking():
                 self.run_command(self.settings.command, "--eval", served)
-            context.observe_fallback(served)
             if served.ends_within(0):
                 # The engine replaces this error by the cause.
                 raise CellError("the server has ended", hint="See its log.")

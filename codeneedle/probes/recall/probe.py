@@ -369,7 +369,6 @@ class RecallProbe(Probe):
             asker = RecallAsker(served, context)
             context.step(0, 1, "reading the corpus")
             priming = asker.round(_last_of_every_sweep(setup), tokens=PRIMING_TOKENS)
-            context.observe_fallback(served)
             recall = replace(
                 recall, priming=recall.priming or priming, starts=recall.starts + 1
             )

@@ -503,7 +503,6 @@ class _Measuring:
         self.context.step(*self.steps, f"{what}: reading")
         # Each scored question then finds the text in the cache, and nothing else.
         priming = self.asker.primed(text, text.questions[-1])
-        self.context.observe_fallback(self.asker.served)
         decoys = tuple(dict.fromkeys(d for q in text.questions for d in q.decoys))
         answers = []
         for question in text.questions:

@@ -15,7 +15,7 @@ from codeneedle.document import Document
 from codeneedle.engines.engine import Ability, CannotSave
 from codeneedle.engines.messages import Completion, Forced, Reply
 from codeneedle.errors import BadInput, CellError, FolderUnusable
-from codeneedle.grid import Pair, most_precise, most_precise_first
+from codeneedle.grid import Pair, most_precise_first, reference_among
 from codeneedle.models.kv_cache import padded
 from codeneedle.probes.answers import Answer
 from codeneedle.probes.asking import Asker
@@ -225,7 +225,10 @@ class ReuseProbe(Probe):
         """Pairs whose reused cache differs more than the reference's, and gaps."""
         records = [r for r in run.records if r.probe == NAME and r.has_numbers]
         by_pair = {record.pair: reuse_of(record) for record in records}
-        return (*_differences(by_pair), *_gaps(by_pair)) if by_pair else ()
+        reference = reference_among(records)
+        if reference is None:
+            return ()
+        return (*_differences(by_pair, reference), *_gaps(by_pair))
 
 
 PROBE = ReuseProbe(
@@ -287,7 +290,6 @@ class _ReuseAsker(Asker):
         for way in Way:
             self.context.step(number, of, f"{needle.name}: {way}")
             answers.append(self._answer(way, needle, turn, other))
-        self.context.observe_fallback(self.served)
         return ReuseQuestion(
             function=needle.name,
             before=before.name,
@@ -368,9 +370,8 @@ class _ReuseAsker(Asker):
 # --- remarks
 
 
-def _differences(by_pair: Mapping[Pair, Reuse]) -> Iterator[str]:
+def _differences(by_pair: Mapping[Pair, Reuse], reference: Pair) -> Iterator[str]:
     """Ways in which pairs differ notably; if there are none, the largest difference."""
-    reference = most_precise(by_pair)
     largest, is_notable = 0.0, False
     for pair, way in itertools.product(most_precise_first(by_pair), AGAIN):
         nats = by_pair[pair].largest(way) or 0.0

@@ -40,12 +40,14 @@ def crossover(record: CellRecord, reference: CellRecord, test: str = "tg") -> st
     Returns:
         ``from 4,096 tokens`` if the pair overtakes there, ``until 4,096 tokens`` if it
         falls behind there, ``always`` or ``never`` if there is no crossing; empty if
-        the two have no depth in common, or one of them was measured once.
+        the two have no depth in common, or one of them was measured once or had its
+        attention in no kernel.
 
     Raises:
         BadRecord: If one of them has another layout.
     """
-    if is_measured_once(record) or is_measured_once(reference):
+    both = (record, reference)
+    if any(map(is_measured_once, both)) or not all(r.in_kernel for r in both):
         return ""
     speeds, others = mean_speeds(record, test), mean_speeds(reference, test)
     points = [

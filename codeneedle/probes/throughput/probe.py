@@ -12,7 +12,7 @@ from msgspec import Meta, Struct
 from codeneedle.engines.engine import Ability
 from codeneedle.engines.tools import Speeds, SpeedTask, SpeedTool
 from codeneedle.errors import BadInput, CellError
-from codeneedle.grid import Pair, most_precise, most_precise_first
+from codeneedle.grid import Pair, most_precise_first, reference_among
 from codeneedle.probes.metrics import METRICS as OF_CELL
 from codeneedle.probes.metrics import Metric
 from codeneedle.probes.probe import Outlook, Probe, ProbeContext, RunContext, Work
@@ -32,6 +32,7 @@ from codeneedle.probes.throughput.record import (
     throughput_of,
 )
 from codeneedle.records.record import (
+    Attention,
     CellRecord,
     Json,
     Length,
@@ -269,10 +270,14 @@ class ThroughputProbe(Probe):
 
 def _compared(measured: Mapping[Pair, CellRecord]) -> tuple[str, ...]:
     """Remarks on the pairs that have numbers."""
-    records = {pair: record for pair, record in measured.items() if record.has_numbers}
-    if not records:
+    records = {
+        pair: record
+        for pair, record in measured.items()
+        if record.has_numbers and record.in_kernel
+    }
+    reference = reference_among(records.values())
+    if reference is None:
         return ()
-    reference = most_precise(records)
     remarks: dict[str, list[Pair]] = defaultdict(list)
     for pair in most_precise_first(records):
         depths = crossover(records[pair], records[reference])
@@ -289,13 +294,16 @@ def _compared(measured: Mapping[Pair, CellRecord]) -> tuple[str, ...]:
 
 
 def _not_compared(record: CellRecord) -> str:
-    """The writing speed of a cell that fell back; empty for others."""
+    """The writing speed of a cell without a kernel; empty for others."""
     stored = throughput_of(record).speeds if record.observation else ()
     deepest = next((at for at in reversed(stored) if at.tg), None)
-    if record.has_numbers or deepest is None:
+    if record.in_kernel or deepest is None:
         return ""
+    where = "converted to f16"
+    if record.attention is Attention.CPU:
+        where = "attention on the CPU"
     return (
-        f"not compared, {record.status.value}: {record.pair} writes "
+        f"not compared, {where}: {record.pair} writes "
         f"{fmean(deepest.tg):,.1f} tokens/s at depth {deepest.depth:,}"
     )
 

@@ -201,8 +201,6 @@ class TranscriptProbe(Probe):
                 context.step(done, len(missing), f"turn {turn.name}")
                 forced = forcer.turn(turn, rendered[turn.name])
                 transcript = replace(transcript, turns=(*transcript.turns, forced))
-                if not done:
-                    context.observe_fallback(served)
                 context.keep(as_json(transcript))
             forcer.settle()
             context.step(1, 1, "stopping")

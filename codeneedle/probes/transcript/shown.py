@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from codeneedle.errors import BadInput
-from codeneedle.grid import most_precise
+from codeneedle.grid import reference_among
 from codeneedle.probes.transcript.conversations import Turn, read_conversations
 from codeneedle.probes.transcript.record import (
     NAME,
@@ -71,8 +71,10 @@ def shown_tokens(
         for other in run.records
         if other.probe == NAME and other.has_numbers
     }
-    reference = records[most_precise(records)] if records else None
-    expected = scored_turns(reference, run.setup).get(name) if reference else None
+    reference = reference_among(records.values())
+    expected = (
+        scored_turns(records[reference], run.setup).get(name) if reference else None
+    )
     return tuple(
         ShownToken(
             text=text[token.start : token.end] or UNKNOWN,

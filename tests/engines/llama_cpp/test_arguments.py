@@ -140,7 +140,6 @@ def test_a_cell_is_one_slot_on_loopback_with_its_types():
 @pytest.mark.parametrize(
     ("changes", "stated", "absent"),
     [
-        ({"flash_attention": "auto"}, ["--flash-attn", "auto"], "on"),
         ({"slots": Path("/s")}, ["--n-gpu-layers", "999"], "--slot-save-path"),
         (
             {"slots": Path("/s"), "options": {"--slot-save-path"}},
@@ -162,7 +161,6 @@ def test_a_cell_is_one_slot_on_loopback_with_its_types():
         ),
     ],
     ids=[
-        "attention is left to it",
         "it cannot save its cache",
         "it may save its cache",
         "an older build",

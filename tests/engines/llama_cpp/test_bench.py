@@ -261,14 +261,14 @@ def test_a_part_of_the_layers_is_accepted_if_asked_for(tmp_path):
     assert measured(tool, speed_task()).tg
 
 
-def test_a_fallback_is_noted_beside_the_speeds(tmp_path):
+def test_a_conversion_to_f16_is_noted_beside_the_speeds(tmp_path):
     """Only a verbose llama-bench logs that it converts to f16."""
     runs = []
     converts = "say=ggml_cuda: converting K and V to f16 instead (slow)."
     found = measured(made_bench(tmp_path, converts), speed_task(), runs=runs)
 
     assert found.tg
-    assert "fallback-f16" == runs[1].fallback.status
+    assert "converted" == runs[1].effective.attention
     assert "--verbose" in runs[1].command
 
 

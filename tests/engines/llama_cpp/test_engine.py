@@ -17,7 +17,6 @@ from codeneedle.engines.messages import Message, Refused
 from codeneedle.errors import BadInput, MachineError, ToolFailed, ToolMissing
 from codeneedle.grid import Pair
 from codeneedle.models.weights import read_header
-from codeneedle.records.record import Status
 from codeneedle.system import processes
 
 CELL = CellSpec(PAIR, 4096)
@@ -26,63 +25,7 @@ CELL = CellSpec(PAIR, 4096)
 # Preflight
 
 
-LEFT = (
-    "resolve_fused_ops: layer 0 is assigned to device CUDA0 but Flash Attention is "
-    "assigned to device CPU (usually due to missing support)"
-)
 GPU = ("CUDA0 NVIDIA L4 (22563 MiB)",)
-
-
-def preflight(folder, *faults):
-    """What the fake server with *faults* says of attention."""
-    engine = fake_llama_cpp(*faults)
-    return engine.preflight(PAIR, log=folder / "preflight.log")
-
-
-@pytest.mark.parametrize(
-    ("pair", "doubtful"),
-    [
-        ("f16/f16", False),
-        ("bf16/bf16", False),
-        ("q8_0/q8_0", False),
-        ("q4_0/q4_0", False),
-        ("q8_0/f16", True),
-        ("f16/bf16", True),
-        ("f32/f32", True),
-        ("turbo3/f16", True),
-        ("q8_0/q4_0", False),
-        ("q5_1/q5_1", False),
-        ("f16/turbo3", False),
-    ],
-)
-def test_only_pairs_that_not_every_build_has_are_in_doubt(pair, doubtful):
-    """Of a quantized V a server says nothing."""
-    assert doubtful is fake_llama_cpp(devices=GPU).needs_preflight(Pair.parse(pair))
-
-
-@pytest.mark.parametrize("argument", ["-nkvo", "--no_kv_offload"])
-def test_attention_on_the_host_is_not_in_doubt(argument):
-    """Without an accelerator, or with the cache on the host, there is no fallback."""
-    engine = fake_llama_cpp(devices=GPU, arguments=("-t", "4", argument))
-
-    assert not engine.needs_preflight(Pair("q8_0", "f16"))
-    assert not fake_llama_cpp().needs_preflight(Pair("q8_0", "f16"))
-
-
-@pytest.mark.parametrize(
-    "faults", [(f"say-if=auto={LEFT}",), (f"say={LEFT}", "die=1")], ids=["told", "died"]
-)
-def test_attention_that_would_leave_the_accelerator_is_told(faults, tmp_path):
-    """Flash attention is left to its choice; with a quantized V it says so and ends."""
-    trouble = preflight(tmp_path, *faults)
-
-    assert Status.FALLBACK_CPU is trouble.status
-    assert LEFT == trouble.reason
-
-
-@pytest.mark.parametrize("faults", [(), ("die=1",), ("types=f16/f16",)])
-def test_whatever_else_is_wrong_is_left_to_the_cell(faults, tmp_path):
-    assert None is preflight(tmp_path, *faults)
 
 
 @pytest.mark.real

@@ -11,7 +11,6 @@ from codeneedle.engines.llama_cpp.log import (
     Expected,
     evidence,
     exit_cause,
-    fallback,
     is_shutting_down,
     last_lines,
     lines,
@@ -21,7 +20,7 @@ from codeneedle.engines.llama_cpp.log import (
     trouble,
 )
 from codeneedle.grid import Pair
-from codeneedle.records.record import Effective, KvBuffer, Status
+from codeneedle.records.record import Attention, Effective, KvBuffer, Status
 
 LOGS = Path(__file__).parents[2] / "helpers" / "logs"
 
@@ -156,22 +155,21 @@ def test_each_backend_s_message_is_known(status, line):
 def test_a_healthy_log_has_no_trouble():
     healthy = log("real-q8_0-q4_0")
 
-    assert (None, None) == (trouble(healthy), fallback(healthy))
+    assert (None, None) == (trouble(healthy), read(healthy).attention)
 
 
 @pytest.mark.parametrize(
-    ("name", "status"),
+    ("name", "attention"),
     [
-        ("quoted-cuda-f16-conversion", Status.FALLBACK_F16),
-        ("quoted-attention-on-cpu", Status.FALLBACK_CPU),
+        ("quoted-cuda-f16-conversion", Attention.CONVERTED),
+        ("quoted-attention-on-cpu", Attention.CPU),
     ],
 )
-def test_a_fallback_is_noticed(name, status):
-    """Attention on the CPU or on converted types is logged once."""
-    found = fallback(log(name))
+def test_a_line_that_tells_where_attention_runs_is_read(name, attention):
+    effective = read(log(name))
 
-    assert found is not None
-    assert status is found.status
+    assert attention is effective.attention
+    assert effective.attention_evidence
 
 
 def test_the_evidence_is_the_lines_that_name_types_context_and_attention():

@@ -14,8 +14,10 @@ from codeneedle.engines.llama_cpp.installation import ask
 from codeneedle.engines.llama_cpp.log import read_log
 from codeneedle.engines.llama_cpp.server import LlamaServer, ServerDied, serving
 from codeneedle.engines.messages import Completion, Readiness
+from codeneedle.engines.survey import with_attention
 from codeneedle.errors import CellError
 from codeneedle.grid import Pair
+from codeneedle.records.record import Attention
 from codeneedle.system import processes
 
 CELL = CellSpec(PAIR, 4096)
@@ -177,7 +179,6 @@ def real_launch(llama_server, nano):
 @pytest.mark.real
 def test_the_real_server_runs_what_was_asked_for(real_launch, tmp_path):
     with serving(real_launch, log=tmp_path / "log") as served:
-        fell_back = served.fallback()
         effective = served.effective()
         assert () == served.verify(CellSpec(PAIR, 1000))
         port = int(served.command[served.command.index("--port") + 1])
@@ -189,7 +190,10 @@ def test_the_real_server_runs_what_was_asked_for(real_launch, tmp_path):
         effective.context,
         effective.flash_attention,
     )
-    assert fell_back is None
+    assert (
+        Attention.KERNEL
+        is with_attention(effective, None, PAIR, is_split=False).attention
+    )
     assert "warming up the model" in log_text  # from there on another deadline counts
     with pytest.raises(ConnectionRefusedError):
         socket.create_connection(("127.0.0.1", port))

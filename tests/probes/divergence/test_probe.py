@@ -20,7 +20,7 @@ from codeneedle.probes.divergence import comparison
 from codeneedle.probes.divergence.probe import NAME, PROBE, DivergenceSettings
 from codeneedle.probes.divergence.record import Divergence, divergence_of
 from codeneedle.probes.probe import ProbeContext
-from codeneedle.records.record import Status, Trouble, from_json
+from codeneedle.records.record import Attention, Status, from_json
 from codeneedle.records.store import Store
 from codeneedle.sweep import runner
 from codeneedle.sweep.runner import CellEnded, Runner
@@ -29,7 +29,6 @@ from codeneedle.system import files
 TEXT = "".join(f"line {at}: {at * 7919:x}\n" for at in range(400))
 SHA256 = "326cc5e1e3102cf43e309a411ca022b51be876568a5d8b3dbef7c17e6b781796"
 F16, Q8, Q4 = (Pair(name, name) for name in ("f16", "q8_0", "q4_0"))
-ON_CPU = Trouble(Status.FALLBACK_CPU, "attention runs on the CPU")
 
 
 @pytest.fixture
@@ -249,15 +248,16 @@ def test_each_context_is_compared_with_steps_over_all_of_them(made_run):
 
 
 def test_a_record_holds_what_ran_in_its_own_comparison(made_run):
-    tool = FakeDivergence(reference_fallback=ON_CPU)
+    tool = FakeDivergence(reference_attention=Attention.CPU)
     cell = context_of(beside_f16(made_run(tool)), Q8)
-    own = context_of(made_run(FakeDivergence(reference_fallback=ON_CPU)), F16)
+    own = context_of(made_run(FakeDivergence(reference_attention=Attention.CPU)), F16)
     PROBE.measure(cell)
     PROBE.measure(own)
 
     assert ("tool", "compare q8_0/q8_0@512") == cell.command
     assert "q8_0/q8_0" == cell.effective.build
-    assert (None, ON_CPU) == (cell.fallback, own.fallback)
+    assert None is cell.effective.attention
+    assert "compare f16/f16@512" == own.command[1]
     assert cell.phases.measure_s is not None
 
 

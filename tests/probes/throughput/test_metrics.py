@@ -13,7 +13,7 @@ from codeneedle.probes.throughput.record import (
     NAME,
     throughput_of,
 )
-from codeneedle.records.record import BadRecord, Status
+from codeneedle.records.record import Attention, BadRecord, Effective
 
 TG = METRICS[0]
 
@@ -79,7 +79,8 @@ def test_only_depths_that_both_have_count():
     theirs = measured(F16, {0: 100.0, 100: 100.0, 200: 1.0})
 
     assert "from 50 tokens" == crossover(ours, theirs)
-    assert "" == crossover(replace(ours, status=Status.FALLBACK_F16), theirs)
+    converted = Effective(attention=Attention.CONVERTED)
+    assert "" == crossover(replace(ours, effective=converted), theirs)
 
 
 def test_each_depth_of_the_settings_has_its_metrics():

@@ -24,10 +24,10 @@ from codeneedle.probes.throughput.probe import (
 )
 from codeneedle.probes.throughput.record import NAME, DepthSpeeds, Throughput
 from codeneedle.records.record import (
+    Attention,
     CellRecord,
     Run,
     Status,
-    Trouble,
     as_json,
     from_json,
 )
@@ -153,8 +153,7 @@ def test_each_depth_is_measured_by_a_run_of_its_own(made_run):
 
 
 def test_a_depth_that_fails_is_a_gap_and_so_are_deeper_ones(made_run):
-    fallback = Trouble(Status.FALLBACK_F16, "converting K and V to f16")
-    tool = FakeSpeed(outcome=fails_at(64), fallback=fallback)
+    tool = FakeSpeed(outcome=fails_at(64), attention=Attention.CONVERTED)
     found, cell = measured(made_run(tool))
 
     shallow, failed, skipped = found.speeds
@@ -166,7 +165,7 @@ def test_a_depth_that_fails_is_a_gap_and_so_are_deeper_ones(made_run):
     )
     assert ("out-of-memory", "depth 64 failed") == (skipped.status, skipped.gap)
     assert [0, 64] == [task.depth for task in tool.tasks]
-    assert fallback == cell.fallback
+    assert Attention.CONVERTED is cell.effective.attention
 
 
 @pytest.mark.parametrize(
@@ -235,7 +234,7 @@ def test_pairs_that_overtake_at_the_same_depth_share_a_line():
         replace(record("q5_1/q5_1"), status=Status.CRASHED, observation=None),
     )
 
-    never, faster = lines
+    faster, never = lines
     assert (
         "writes faster than f16/f16 from 1,000 tokens: q8_0/q8_0, q4_0/q4_0" == faster
     )
@@ -244,13 +243,13 @@ def test_pairs_that_overtake_at_the_same_depth_share_a_line():
     assert () == PROBE.remarks(recall_run())
 
 
-def test_the_speed_of_a_cell_that_fell_back_is_reported_and_not_compared():
-    fallen = replace(record("q8_0/q4_0", 50, 3), status=Status.FALLBACK_CPU)
-    lines = remarks_of(record("f16/f16", 100, 102), fallen)
+def test_the_speed_of_a_cell_without_a_kernel_is_reported_and_not_compared():
+    slow = record("q8_0/q4_0", 50, 3)
+    slow = replace(slow, effective=replace(slow.effective, attention=Attention.CPU))
+    lines = remarks_of(record("f16/f16", 100, 102), slow)
 
-    assert (
-        "not compared, fallback-cpu: q8_0/q4_0 writes 3.0 tokens/s at depth 1,000",
-    ) == lines
+    (line,) = lines
+    assert line.startswith("not compared, attention on the CPU: q8_0/q4_0 writes 3.0 ")
 
 
 def test_speeds_taken_beside_many_programs_are_said_to_be_such(made_run, monkeypatch):

@@ -1,0 +1,45 @@
+"""Which pictures answer to a metric."""
+
+from pathlib import Path
+
+from codeneedle.records.record import Run
+from codeneedle.report.heatmap import Files, draw, draw_losses
+from codeneedle.report.selection import Selection
+from codeneedle.report.speed_pictures import draw_speeds
+from codeneedle.report.speeds import has_depths
+from codeneedle.report.verdict import Spell
+from codeneedle.verdict.judge import Verdict
+from codeneedle.verdict.losses import losses_of
+
+
+def draw_metric(
+    run: Run,
+    chosen: Selection,
+    verdict: Verdict,
+    spell: Spell,
+    files: Files,
+    *,
+    difference: bool = False,
+) -> list[Path]:
+    """
+    Draw the loss of *run*, or the metric that is asked for; a speed by depth, too.
+
+    Args:
+        run: Records of one probe.
+        chosen: What is asked for.
+        verdict: The verdict on the run.
+        spell: Spells a pair in the words of its engine.
+        files: Where the pictures go.
+        difference: Whether to draw differences from the reference.
+
+    Raises:
+        NothingToShow: If no cell has a value.
+        FolderUnusable: If the disk refuses.
+    """
+    if chosen.asks_loss and not difference and (losses := losses_of(verdict)):
+        return draw_losses(losses, spell, files)
+    name = chosen.metric.name
+    pictures = draw(
+        run, chosen.metric, difference=difference, verdict=verdict, files=files
+    )
+    return [*pictures, *(draw_speeds(run, name, files) if has_depths(name) else [])]

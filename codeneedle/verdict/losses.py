@@ -1,0 +1,130 @@
+"""The loss of every pair of a grid, in the unit of the verdict."""
+
+import math
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+
+from codeneedle.grid import Pair
+from codeneedle.probes import frames
+from codeneedle.probes.frames import Cell, Cells
+from codeneedle.probes.metrics import LossKind, Metric
+from codeneedle.verdict.judge import Row, Standing, Verdict
+from codeneedle.verdict.statistics import Word
+
+PERCENT = 100
+
+KINDS = (
+    {LossKind.PROBABILITY, LossKind.NATS},
+    {LossKind.SCORE},
+    {LossKind.ANSWERS},
+)
+"""
+Kinds of losses that have one unit; the first that was measured is shown.
+
+Divergence is a change, not a loss.
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Losses:
+    """The loss of each pair: of 100 right tokens, how many fewer than the reference."""
+
+    verdict: Verdict  # has the words, and the pair to set
+    rows: Mapping[Pair, Row]  # the row that gives the loss of a pair
+    limit: float  # of 100
+    what: str  # of what there are 100: right tokens
+
+    @property
+    def metric(self) -> Metric:
+        """The loss as a metric; its values are those of `cells`."""
+        return Metric(
+            name="loss",
+            label=f"{self.what} lost, of 100, beside {self.verdict.reference}",
+            unit="%",
+            better="lower",
+            bounds=(None, PERCENT),
+            # As many as `Limits.phrase` shows.
+            digits=max(1, 1 - math.floor(math.log10(self.limit))),
+            values=lambda _record, _setup: (),
+        )
+
+    def cells(self) -> Cells:
+        """Every pair of the grid; its value is its loss, of 100."""
+        run = self.verdict.run
+        k_types, v_types = frames.axes(run)
+        return [self._cell(Pair(k, v)) for k in k_types for v in v_types]
+
+    def _cell(self, pair: Pair) -> Cell:
+        run, standing = self.verdict.run, self.verdict.standing(pair)
+        if standing is None:
+            return Cell(pair=pair, is_hole=pair not in run.setup.grid)
+        if standing.trouble:
+            status, _, reason = standing.trouble.partition(": ")
+            return Cell(pair=pair, status=status, reason=reason)
+        row, is_reference = self.rows.get(pair), pair == self.verdict.reference
+        value = 0.0 if is_reference else math.nan
+        return Cell(
+            pair=pair,
+            status="finished",
+            value=PERCENT * row.bounds.mean if row else value,
+            against=str(self.verdict.reference),
+            attention=standing.attention,
+            evidence=standing.evidence,
+        )
+
+    def word(self, pair: Pair) -> str:
+        """``within``, ``open``, ``beyond``; ``reference``; ``set`` of what to set."""
+        if pair == self.verdict.reference:
+            return "reference"
+        word = self.verdict.word(pair)
+        if pair != self.verdict.chosen:
+            return word
+        return "set" if word == Word.WITHIN else f"set, {word}"
+
+    def says(self, metric: Metric) -> bool:
+        """True if the losses are those of *metric*, of right tokens."""
+        kinds = {row.kind for row in self.rows.values() if row.metric == metric}
+        return any(kind.is_graded for kind in kinds)
+
+    def otherwise(self) -> dict[str, list[Pair]]:
+        """The pairs whose word another metric decides, by the name of that metric."""
+        pairs: dict[str, list[Pair]] = {}
+        for standing in self.verdict.compared:
+            leading, row = standing.leading, self.rows.get(standing.pair)
+            if leading and leading is not row:
+                pairs.setdefault(leading.metric.name, []).append(standing.pair)
+        return pairs
+
+
+def losses_of(verdict: Verdict) -> Losses | None:
+    """The losses of a run; None if nothing that was measured shows a loss."""
+    for kinds in KINDS:
+        rows = {
+            each.pair: row
+            for each in verdict.compared
+            if (row := _row(each, kinds)) is not None
+        }
+        if rows:
+            row = next(iter(rows.values()))
+            return Losses(
+                verdict=verdict,
+                rows=rows,
+                limit=PERCENT * row.limit,
+                what=_what(row),
+            )
+    return None
+
+
+def _row(standing: Standing, kinds: Collection[LossKind]) -> Row | None:
+    """What decides *standing*, if it is of these *kinds*; else the worst that is."""
+    leading = standing.leading
+    if leading and leading.kind in kinds:
+        return leading
+    rows = [row for row in standing.rows if row.kind in kinds]
+    return max(rows, key=lambda row: row.bounds.high / row.limit, default=None)
+
+
+def _what(row: Row) -> str:
+    if row.kind.is_graded:
+        return "right tokens"
+    return row.metric.noun if row.kind is LossKind.ANSWERS else "points of the score"

@@ -1,0 +1,98 @@
+"""Charts of the page: names over nothing, the limit as a band, colours of the page."""
+
+import itertools
+
+import pytest
+from made_grids import lossy_grid
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+from matplotlib.text import Text
+from matplotlib.transforms import Bbox
+
+from codeneedle.grid import Pair
+from codeneedle.report.charts import (
+    FORMATS,
+    front_charts,
+    front_frame,
+    memory_charts,
+    paint_front,
+    shown_pairs,
+)
+from codeneedle.verdict.judge import judge
+from codeneedle.verdict.losses import losses_of
+
+VERDICT = judge(lossy_grid())
+LOSSES = losses_of(VERDICT)
+FRAME = front_frame(LOSSES)
+SIZES = {
+    Pair.parse(pair): [size, 4 * size]
+    for pair, size in {
+        "bf16/bf16": 2**30,
+        "q8_0/q8_0": 2**29,
+        "q8_0/q4_1": 2**28,
+        "q4_0/q4_0": 2**27,
+    }.items()
+}
+
+
+def painted(kind: str) -> tuple[Axes, list[Text]]:
+    """The axes of a chart, and the names on it."""
+    figure = Figure(figsize=FORMATS[kind], dpi=72, layout="constrained")
+    FigureCanvasAgg(figure)
+    axes = figure.add_subplot()
+    names = paint_front(axes, FRAME, LOSSES)
+    figure.draw_without_rendering()
+    return axes, names
+
+
+@pytest.mark.parametrize("kind", FORMATS)
+def test_names_of_the_front_lie_over_no_other_name_point_or_bar(kind: str) -> None:
+    axes, names = painted(kind)
+    boxes = [Text.get_window_extent(name) for name in names]
+    points = axes.transData.transform(FRAME[["memory", "loss"]].to_numpy(float))
+    front = FRAME[FRAME["on_front"]]
+    bars = [
+        Bbox(axes.transData.transform([(row.memory, row.low), (row.memory, row.high)]))
+        for row in front.itertuples()
+    ]
+
+    assert not any(one.overlaps(two) for one, two in itertools.combinations(boxes, 2))
+    assert not any(box.contains(*point) for box in boxes for point in points)
+    assert not any(box.overlaps(bar) for box in boxes for bar in bars)
+    assert {name.get_text() for name in names} <= {*front["pair"]}
+    (chosen,) = [each for each in names if each.get_weight() == "bold"]
+    assert str(VERDICT.chosen) == chosen.get_text()
+
+
+def test_the_axes_are_where_the_points_are_and_the_limit_is_a_band() -> None:
+    axes, _ = painted("wide")
+    (low, high), (left, right) = axes.get_ylim(), axes.get_xlim()
+
+    assert -1 < low < 0
+    assert FRAME["loss"].max() < high < 1.5 * FRAME["loss"].max()
+    assert 0.2 < left < FRAME["memory"].min() < FRAME["memory"].max() < right < 0.9
+    (band,) = axes.patches
+    assert 1.0 == band.get_bbox().y1
+
+
+def test_a_chart_has_the_colours_of_the_page_and_says_its_numbers_to_a_pointer() -> (
+    None
+):
+    charts = front_charts(LOSSES)
+
+    assert charts.count("<svg") == charts.count("</svg>") == len(FORMATS)
+    assert "var(--ink)" in charts
+    assert "#0" not in charts.replace("#000000", "")
+    assert "<title>q8_0/q4_1: within, set; memory 42%; loss 0.5 of 100" in charts
+
+
+def test_memory_by_context_has_three_lines_and_the_rest_in_a_table() -> None:
+    charts = memory_charts(VERDICT, [4096, 16384], SIZES)
+
+    assert ["bf16/bf16", "q8_0/q4_1", "q4_0/q4_0"] == [
+        str(pair) for pair in shown_pairs(VERDICT, SIZES)
+    ]
+    assert "q8_0/q8_0" not in charts.partition("<details>")[0]
+    assert '<td class="words">q8_0/q8_0</td>' in charts.partition("<details>")[2]
+    assert "" == memory_charts(VERDICT, [4096], {})

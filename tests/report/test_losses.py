@@ -1,0 +1,242 @@
+"""The loss is the first grid and the first picture of a run that has a verdict."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from made_evaluations import evaluated, with_scores
+from made_grids import FAILED, lossy_grid
+from made_losses import BEYOND, OPEN, WITHIN, diverging, losing_run
+from made_records import failed_record, made_run, stored_run
+from printing import printed
+
+from codeneedle.grid import Pair
+from codeneedle.records.record import Attention, Run, Status
+from codeneedle.report.grid import loss_report
+from codeneedle.report.heatmap import Files, draw_losses, loss_picture, paint
+from codeneedle.report.page import loss_facts
+from codeneedle.report.pictures import draw_metric
+from codeneedle.report.selection import LOSS, default_metric, metric_named, select
+from codeneedle.verdict.judge import Limits, judge
+from codeneedle.verdict.losses import Losses, losses_of
+
+BROKEN = failed_record("q5_0/q5_0", Status.OUT_OF_MEMORY, "full")
+RUN = losing_run(
+    {
+        "q8_0/q8_0": WITHIN,
+        "q8_0/q5_0": OPEN,
+        "q4_0/q4_0": BEYOND,
+    },
+    BROKEN,
+)
+
+
+def spell_of(_engine):
+    return lambda pair: f"-ctk {pair.k} -ctv {pair.v}"
+
+
+def losses(run: Run = RUN, limits: Limits | None = None) -> Losses:
+    """The losses of *run*, which has some."""
+    found = losses_of(judge(run, limits))
+    assert found
+    return found
+
+
+def by_pair(found: Losses) -> dict[str, tuple[str, str]]:
+    """The loss of each pair with a record, to one decimal, and its word."""
+    return {
+        str(cell.pair): (f"{cell.value:.1f}", found.word(cell.pair))
+        for cell in found.cells()
+        if cell.status
+    }
+
+
+def shown(*runs: Run, width: int = 100) -> str:
+    """The grid of *runs*, as `codeneedle grid` prints it."""
+    _, metric = metric_named(default_metric(runs), runs)
+    verdicts = [judge(run) for run in runs]
+    document = loss_report(runs, [metric], [], verdicts, spell_of)
+    return printed(document, width=width)
+
+
+def test_every_pair_has_its_loss_of_100_right_tokens_and_its_word() -> None:
+    found = losses()
+
+    assert {
+        "bf16/bf16": ("0.0", "reference"),
+        "q8_0/q8_0": ("0.0", "set"),
+        "q8_0/q5_0": ("0.5", "open"),
+        "q4_0/q4_0": ("10.0", "beyond"),
+        "q5_0/q5_0": ("nan", ""),
+    } == by_pair(found)
+    assert "right tokens lost, of 100, beside bf16/bf16" == found.metric.label
+    assert 1.0 == found.limit
+    assert 2 == losses(limits=Limits(max_loss=0.001)).metric.digits
+
+
+def test_what_divergence_alone_decides_is_said() -> None:
+    run = losing_run({"q8_0/q8_0": WITHIN}, diverging("q8_0/q8_0", [0.5] * 8))
+    run = replace(run, records=(*run.records, diverging("bf16/bf16", [0.0] * 8)))
+
+    found = losses(run)
+
+    assert ("0.0", "beyond") == by_pair(found)["q8_0/q8_0"]
+    assert {"kld": [Pair("q8_0", "q8_0")]} == found.otherwise()
+
+
+def test_scores_are_shown_where_no_right_tokens_were_measured() -> None:
+    run = losing_run({}, reference="")
+    setup = with_scores(run.setup, [1.0] * 40)
+    records = (
+        evaluated("bf16/bf16", [1.0] * 40),
+        evaluated("q8_0/q8_0", [1.0] * 30 + [0.0] * 10),
+    )
+
+    found = losses(replace(run, setup=setup, records=records))
+
+    assert "25.0" == by_pair(found)["q8_0/q8_0"][0]
+    assert "points of the score" == found.what
+
+
+def test_divergence_alone_is_no_loss() -> None:
+    records = (diverging("bf16/bf16", [0.0] * 8), diverging("q8_0/q8_0", [0.1] * 8))
+
+    assert None is losses_of(judge(replace(RUN, records=records)))
+
+
+def test_the_first_grid_is_the_loss_and_nats_are_shown_on_demand() -> None:
+    said = shown(RUN)
+
+    assert said.startswith(
+        "random-bodies/made-model: right tokens lost, of 100, beside bf16/bf16\n"
+    )
+    assert "[0.0]" in said
+    assert "nats" not in said
+    assert "oom  q5_0/q5_0 out-of-memory: full" in said
+
+
+def test_conditions_take_two_lines() -> None:
+    *_, first, second = shown(RUN).rstrip().splitlines()
+
+    assert first.startswith(
+        "made-model on random-bodies (16 of 200 functions), 12,288 tokens, "
+    )
+    assert second.startswith("llama.cpp b11434-abcdef0, Xeon, 2025-11-20")
+
+
+def test_a_grid_of_36_pairs_fits_80_columns() -> None:
+    said = shown(lossy_grid(), width=80)
+
+    assert 1 == said.count("K \\ V")
+    assert 80 >= max(map(len, said.splitlines()))
+
+
+def test_a_run_without_a_loss_is_shown_as_before() -> None:
+    run = losing_run({})
+
+    assert "log-probability of the right tokens, nats" in shown(run)
+
+
+def test_a_run_with_written_lines_begins_with_the_summary_of_the_published_table():
+    run = lossy_grid(written=True)
+    probe, metric = metric_named("recall-logp", [run])
+    also = [each for each in probe.metrics if each.name == "matched"]
+    document = loss_report([run], [metric], also, [judge(run)], spell_of)
+
+    assert ["pairs", "loss,", "%", "set", "beyond", "avg", "matched", "/20"] == (
+        printed(document).splitlines()[0].split()
+    )
+
+
+def test_several_runs_have_a_row_each_with_their_pair_to_set() -> None:
+    said = shown(RUN, replace(RUN, name="random-bodies/other"))
+
+    assert "random-bodies/other" in said.split("\n\n")[0]
+    assert 2 == said.split("\n\n")[0].count("q8_0/q8_0")
+
+
+def test_the_pair_to_set_is_framed_and_words_stand_in_the_squares() -> None:
+    found = losses(lossy_grid())
+    picture = loss_picture(found, spell_of("llama.cpp"))
+    texts = [text.get_text() for text in paint(picture).axes[0].texts]
+
+    assert found.verdict.chosen == picture.framed
+    assert {"reference", "within", "set", "open", "beyond", "oom"} <= {*texts}
+    assert 2 == len(picture.facts)
+    assert any(FAILED in note for note in picture.notes)
+
+
+def test_a_plain_picture_has_no_text_below_and_each_form_its_file(
+    tmp_path: Path,
+) -> None:
+    whole = Files(folder=tmp_path / "whole", forms=("svg", "pdf"))
+    plain = Files(folder=tmp_path / "plain", forms=("svg",), is_plain=True)
+
+    svg, pdf = draw_losses(losses(), spell_of(""), whole)
+    (short,) = draw_losses(losses(), spell_of(""), plain)
+
+    assert ("heatmap-loss.svg", "heatmap-loss.pdf") == (svg.name, pdf.name)
+    assert b"%PDF" == pdf.read_bytes()[:4]
+    assert "<!-- Set: -ctk q8_0" in svg.read_text(encoding="utf-8")
+    assert "<!-- Set: -ctk q8_0" not in short.read_text(encoding="utf-8")
+    assert "<!-- Right tokens lost" in short.read_text(encoding="utf-8")
+
+
+def test_the_same_losses_give_the_same_bytes(tmp_path: Path) -> None:
+    forms = ("png", "svg", "pdf")
+    once, again = (
+        draw_losses(losses(), spell_of(""), Files(folder=tmp_path / at, forms=forms))
+        for at in ("a", "b")
+    )
+
+    assert [each.read_bytes() for each in once] == [each.read_bytes() for each in again]
+
+
+@pytest.mark.parametrize(
+    ("metric", "options", "stem"),
+    [
+        (None, {}, "heatmap-loss"),
+        (LOSS, {}, "heatmap-loss"),
+        (None, {"difference": True}, "heatmap-recall-logp-difference"),
+        ("recall-logp", {}, "heatmap-recall-logp"),
+    ],
+)
+def test_the_first_picture_is_the_loss_and_others_have_their_metric(
+    tmp_path: Path, metric, options, stem
+) -> None:
+    stored_run(tmp_path, RUN)
+    chosen = select(tmp_path, "random-bodies", metric)
+    files = Files(folder=tmp_path / "new", forms=("svg",))
+
+    drawn = draw_metric(
+        *(chosen.runs[0], chosen, chosen.verdicts[0], spell_of(""), files), **options
+    )
+
+    assert [stem] == [path.stem for path in drawn]
+
+
+def test_where_attention_ran_stands_behind_the_word_of_a_pair() -> None:
+    """It is no part of the word: the pair is as open as one in a kernel."""
+    (slow,) = [each for each in RUN.records if str(each.pair) == "q8_0/q5_0"]
+    told = replace(
+        slow.effective, attention=Attention.CPU, attention_evidence="graph splits"
+    )
+    others = [each for each in RUN.records if each is not slow]
+    run = replace(RUN, records=(*others, replace(slow, effective=told)))
+
+    found = losses(run)
+    picture = loss_picture(found, spell_of(""))
+    below = {square.word: square.is_open for row in picture.squares for square in row}
+
+    assert "open" == found.word(Pair("q8_0", "q5_0"))
+    assert below["open cpu"]
+    assert "open cpu" in shown(run)
+    assert "cpu  attention on the CPU" in shown(run)
+    assert ["0.5", "open cpu"] in [each[:2] for each in loss_facts(found)["cells"]]
+
+
+def test_answers_are_shown_behind_the_share_that_was_lost() -> None:
+    said = shown(made_run(lambda pair, at: 20 - (pair.k == "q4_0") * (at % 3)))
+
+    assert "functions lost, of 100" in said
+    assert said.index("functions lost") < said.index("matched lines of 20")

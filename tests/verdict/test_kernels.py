@@ -1,0 +1,71 @@
+"""The verdict sets pairs with a kernel, and says what others would be worth."""
+
+from dataclasses import replace
+
+import pytest
+from made_losses import BEYOND, REFERENCE, WITHIN, losing_run
+
+from codeneedle.grid import Pair
+from codeneedle.records.record import Attention, Effective
+from codeneedle.report.verdict import headline, sentences
+from codeneedle.verdict.judge import judge
+
+SMALL, SAME = "q8_0/q4_0", "q8_0/q8_0"
+LOSSES = {"bf16/q8_0": WITHIN, SAME: WITHIN, SMALL: WITHIN, "q4_0/q4_0": BEYOND}
+
+
+def without_kernel(run, *pairs, attention=Attention.CPU):
+    """*run* with attention of *pairs* in no kernel."""
+    effective = Effective(attention=attention, attention_evidence="62 graph splits")
+    return replace(
+        run,
+        records=tuple(
+            replace(each, effective=effective) if str(each.pair) in pairs else each
+            for each in run.records
+        ),
+    )
+
+
+def said(verdict):
+    """The first lines and the sentences."""
+    return " ".join([*headline(verdict, str), *sentences(verdict)])
+
+
+@pytest.mark.parametrize("attention", [Attention.CPU, Attention.CONVERTED])
+def test_a_smaller_pair_without_a_kernel_is_named_and_not_set(attention):
+    run = without_kernel(losing_run(LOSSES), SMALL, "bf16/q8_0", attention=attention)
+    found = judge(run)
+
+    assert (Pair.parse(SAME), Pair.parse(SMALL)) == (found.chosen, found.elsewhere)
+    assert "within" == found.word(Pair.parse(SMALL))
+    assert (Pair.parse(SMALL),) == found.worth_compiling
+    assert f"By its losses alone {SMALL} would be set" in said(found)
+    assert "62 graph splits" in said(found)
+
+
+def test_where_every_pair_has_a_kernel_nothing_is_said_of_kernels():
+    found = judge(losing_run(LOSSES))
+
+    assert (Pair.parse(SMALL), None, ()) == (
+        found.chosen,
+        found.elsewhere,
+        found.worth_compiling,
+    )
+    assert "kernel" not in said(found)
+
+
+def test_a_run_without_any_kernel_gives_no_advice():
+    run = losing_run(LOSSES)
+    run = without_kernel(run, *(str(record.pair) for record in run.records))
+    found = judge(run)
+
+    assert found.chosen is None
+    assert "No recommendation" in headline(found, str)[0]
+    assert "within" == found.word(Pair.parse(SMALL))
+
+
+def test_the_reference_is_of_those_in_a_kernel():
+    run = without_kernel(losing_run(LOSSES), REFERENCE)
+
+    assert Pair.parse("bf16/q8_0") == judge(run).reference
+    assert "no pair without quantization has a kernel" in said(judge(run))
