@@ -10,7 +10,7 @@ from programs import script
 
 from codeneedle.engines.llama_cpp import build, release
 
-PROGRAMS = ("llama-server", "llama-perplexity", "llama-bench")
+PROGRAMS = ("llama-server", "llama-perplexity", "llama-bench", "llama-fit-params")
 
 
 class BuildPrograms:

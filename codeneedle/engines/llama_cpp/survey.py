@@ -148,7 +148,7 @@ class Surveyor:
         asked = _Asked(self, context, log)
         answers = {pair: asked.about(pair) for pair in dict.fromkeys(pairs)}
         known = {pair: each for pair, each in answers.items() if each}
-        whole = _whole_splits(known.values(), self.arguments, asked.about)
+        whole = self._whole_splits(known.values(), asked.about)
         asked.keep()
         return Survey(
             context=context,
@@ -158,6 +158,28 @@ class Surveyor:
             took_s=time.monotonic() - started,
             is_kept=not asked.is_grown,
         )
+
+    def _whole_splits(self, answers: Collection[PairSurvey], ask: "_Ask") -> int | None:
+        """
+        Most parts of a graph whose attention runs in a kernel; None without a device.
+
+        Two, or as many as f16/f16 has: weights that the user left on the host split
+        the graph, too. f16/f16 itself has no kernel if it has as many parts as with
+        its cache on the host, or two for each layer with a cache, and two more.
+        """
+        if not _on_device(answers, self.arguments):
+            return None
+        plain = ask(PLAIN)
+        splits = plain.graph_splits if plain else None
+        if plain is None or splits is None or splits <= WHOLE_SPLITS:
+            return WHOLE_SPLITS
+        on_host = ask(PLAIN, "--no-kv-offload")
+        most = on_host.graph_splits if on_host else None
+        layers = sum(buffer.layers for buffer in plain.kv)
+        # A recurrent state would go to the host, too, and split the graph further.
+        if most is None or layers < self.model.weights.layers:
+            most = 2 * layers + WHOLE_SPLITS
+        return WHOLE_SPLITS if splits >= most else splits
 
 
 def missing(tools: Tools, context: int) -> Survey:
@@ -331,30 +353,6 @@ def _layers_on_device(arguments: Sequence[str]) -> int | None:
     chosen = [each for each in parse(arguments) if each.name in OFFLOAD]
     last = chosen[-1].values if chosen else ()
     return int(last[0]) if last and last[0].isdecimal() else None
-
-
-def _whole_splits(
-    answers: Collection[PairSurvey], arguments: Sequence[str], ask: _Ask
-) -> int | None:
-    """
-    Most parts of a graph whose attention runs in a kernel; None without a device.
-
-    Two, or as many as f16/f16 has: weights that the user left on the host split the
-    graph, too. f16/f16 itself has no kernel if it has as many parts as with its cache
-    on the host, or two for each layer with a cache, and two more.
-    """
-    if not _on_device(answers, arguments):
-        return None
-    plain = ask(PLAIN)
-    splits = plain.graph_splits if plain else None
-    if plain is None or splits is None or splits <= WHOLE_SPLITS:
-        return WHOLE_SPLITS
-    on_host = ask(PLAIN, "--no-kv-offload")
-    most = on_host.graph_splits if on_host else None
-    # A recurrent state would go to the host, too, and split the graph further.
-    if most is None or plain.recurrent_bytes:
-        most = 2 * sum(buffer.layers for buffer in plain.kv) + WHOLE_SPLITS
-    return WHOLE_SPLITS if splits >= most else splits
 
 
 def _key(

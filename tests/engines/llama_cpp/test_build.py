@@ -39,7 +39,7 @@ def test_a_build_leaves_the_programs_the_licence_and_a_note(world):
     note = json.loads((folder / "build.json").read_text())
 
     assert sorted([*PROGRAMS, "LICENSE", "build.json"]) == sorted(names(folder))
-    assert ["b11434-2"] == world.left_behind
+    assert ["b11434-3"] == world.left_behind
     assert 11434 == note["build"]
     assert world.archive.exists()
     assert (
@@ -49,7 +49,7 @@ def test_a_build_leaves_the_programs_the_licence_and_a_note(world):
     assert folder / "llama-server" == installation.find(llama_server=None).server
 
 
-def test_three_programs_of_a_numbered_release_are_built_without_amx(world):
+def test_the_programs_of_a_numbered_release_are_built_without_amx(world):
     """AMX code ends with SIGILL on some processors; there is no git checkout to ask."""
     world.build()
     configured = (world.folder / "cmake.said").read_text()
@@ -177,7 +177,7 @@ def test_an_interrupted_build_leaves_nothing(world):
 def test_a_second_builder_waits_for_the_first(world):
     folder = release.built_folder()
     folder.parent.mkdir(parents=True)
-    lock = folder.with_name("b11434-2.lock").open("wb")
+    lock = folder.with_name("b11434-3.lock").open("wb")
     fcntl.flock(lock, fcntl.LOCK_EX)
     waits = threading.Event()
 
