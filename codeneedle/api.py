@@ -14,11 +14,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from codeneedle.errors import BadInput
+from codeneedle.grid import RUNS
 from codeneedle.probes import PROBES
 from codeneedle.probes.frames import axes, cells_frame, of_probe
 from codeneedle.records.record import CellRecord, Run, Setup
-from codeneedle.records.store import SETUP
 from codeneedle.report.selection import default_metric, metric_named, one_run
 from codeneedle.verdict.judge import MAX_LOSS, MAX_LOST, Limits, Verdict, judge
 
@@ -123,18 +122,16 @@ class LoadedRun:
         )
 
 
-def load(folder: str | Path) -> LoadedRun:
+def load(run: str | Path | None = None) -> LoadedRun:
     """
-    Read a run folder, ``sweeps/<corpus>/<model>``.
+    Read a run.
+
+    Args:
+        run: Its folder, ``sweeps/<corpus>/<model>``; or its name below ``sweeps``, as
+            the commands take it; None for the only run there.
 
     Raises:
-        BadInput: If it is not a run folder.
+        BadInput: If there is none of that name, or several.
         BadRecord: If its setup cannot be read or has another schema.
     """
-    if not (Path(folder) / SETUP).is_file():
-        raise BadInput(
-            source=f"'{folder}'",
-            reason="is no run folder: it has no setup.json",
-            hint="Name sweeps/CORPUS/MODEL, as a sweep made it.",
-        )
-    return LoadedRun(one_run(Path(), str(folder)))
+    return LoadedRun(one_run(RUNS, None if run is None else str(run)))

@@ -4,11 +4,7 @@ import functools
 import math
 import re
 import shlex
-import string
 import unicodedata
-from collections.abc import Mapping
-
-from codeneedle.errors import bad_value
 
 _KIB = 1024
 MIB = _KIB**2
@@ -24,46 +20,6 @@ def duration(seconds: float) -> str:
     if hours >= 48:  # noqa: PLR2004 - two days
         return f"{hours // 24} d {hours % 24} h"
     return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
-
-
-_SECONDS = {"s": 1.0, "m": 60.0, "h": 3600.0}
-_BYTES = {"kib": 1 << 10, "mib": 1 << 20, "gib": 1 << 30, "tib": 1 << 40}
-
-
-def time_span(option: str, text: str) -> float:
-    """
-    A duration in seconds from ``90m``, ``2h`` or ``1.5h``, the value of an *option*.
-
-    Raises:
-        BadInput: If *text* is not a duration above 0.
-    """
-    seconds = _quantity(text, _SECONDS)
-    if seconds is None:
-        raise bad_value(option, text, "a time", "2h", "90m")
-    return seconds
-
-
-def memory_size(option: str, text: str) -> int:
-    """
-    A size in bytes from ``2GiB`` or ``512MiB``, the value of an *option*.
-
-    Raises:
-        BadInput: If *text* is not a size above 0.
-    """
-    count = _quantity(text, _BYTES)
-    if count is None:
-        raise bad_value(option, text, "a size of memory", "2GiB", "512MiB")
-    return int(count)
-
-
-def _quantity(text: str, units: Mapping[str, float]) -> float | None:
-    """A number above 0 times its unit, one of *units*; None for other texts."""
-    digits = text.strip().rstrip(string.ascii_letters)
-    try:
-        number = float(digits) * units[text.strip()[len(digits) :].lower()]
-    except (KeyError, ValueError):
-        return None
-    return number if 0 < number < math.inf else None
 
 
 def size(count: float) -> str:

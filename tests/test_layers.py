@@ -27,6 +27,7 @@ FOLDERS = (
     "system",
     "document",
     "grid",
+    "quantities",
     "text",
     "errors",
     "__init__",

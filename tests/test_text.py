@@ -7,15 +7,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from codeneedle.errors import BadInput
 from codeneedle.text import (
     duration,
-    memory_size,
     mib,
     number,
     plural,
     size,
-    time_span,
     visible,
     visible_lines,
 )
@@ -99,29 +96,3 @@ def test_zero_has_no_sign():
     assert "0.00" == number(0.001, digits=2, sign=True)
     assert "+0.31" == number(0.3125, digits=2, sign=True)
     assert "-" == number(math.nan, digits=2)
-
-
-@pytest.mark.parametrize(
-    ("text", "seconds"), [("90s", 90), ("90m", 5400), ("1.5h", 5400), (" 2H ", 7200)]
-)
-def test_a_time_has_a_unit(text, seconds):
-    assert seconds == time_span("--budget", text)
-
-
-@pytest.mark.parametrize("text", ["2", "h", "-1h", "0s", "soon", "infh", ""])
-def test_what_is_no_time_is_refused(text):
-    with pytest.raises(BadInput, match="--budget"):
-        time_span("--budget", text)
-
-
-@pytest.mark.parametrize(
-    ("text", "size"), [("2GiB", 2 << 30), ("512mib", 512 << 20), ("1.5 KiB", 1536)]
-)
-def test_a_size_of_memory_has_a_unit(text, size):
-    assert size == memory_size("--max-memory", text)
-
-
-@pytest.mark.parametrize("text", ["2", "2GB", "GiB", "0GiB", "-1GiB", "nanGiB", ""])
-def test_what_is_no_size_of_memory_is_refused(text):
-    with pytest.raises(BadInput, match="--max-memory"):
-        memory_size("--max-memory", text)

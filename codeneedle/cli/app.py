@@ -33,10 +33,12 @@ from codeneedle.cli.options import (
     ModelOption,
     ModelsOption,
     MoreOption,
+    OnlyRunName,
     OutOption,
     PictureFormsOption,
     PlacesCsvOption,
     RunName,
+    RunNames,
     ServerOption,
     SweepCommand,
     TranscriptCommand,
@@ -175,6 +177,34 @@ def plan(
         _show(plan_document(planned, grown))
 
 
+@app.command(cls=SweepCommand)
+def kernels(context: typer.Context, *, json: JsonOption = False) -> None:
+    """Show which pairs have a kernel here, and their memory."""
+    from codeneedle.cli import sweep as sweep_module
+    from codeneedle.report.kernels import (
+        kernels_document,
+        kernels_object,
+        memory_document,
+    )
+
+    request, execution = context.obj
+    with _stderr().status("asking the engine"):
+        plans = sweep_module.planned(request, execution)
+    surveyed = [(plan, plan.survey) for plan in plans if plan.survey]
+    if not surveyed:
+        raise BadInput(
+            source=f"--engine {request.engine}",
+            reason="it cannot say where attention runs before it has started",
+            hint="Start a sweep: its cells tell.",
+        )
+    if json:
+        _write_json([kernels_object(survey) for _, survey in surveyed])
+        return
+    for plan, survey in surveyed:
+        rows, columns = plan.request.rows, plan.request.columns
+        _show((*kernels_document(survey, rows, columns), *memory_document(survey)))
+
+
 @app.command(cls=TranscriptCommand)
 def transcript(context: typer.Context) -> None:
     """
@@ -252,7 +282,7 @@ def serve(
 
 @app.command()
 def grid(
-    name: RunName,
+    name: OnlyRunName = None,
     metric: MetricOption = None,
     *,
     max_loss: MaxLoss = None,
@@ -285,7 +315,7 @@ def grid(
 
 @app.command()
 def heatmap(
-    name: RunName,
+    name: OnlyRunName = None,
     metric: MetricOption = None,
     *,
     panels: Annotated[
@@ -321,7 +351,7 @@ def heatmap(
     empty: NothingToShow | None = None
     for run, verdict in zip(chosen.runs, chosen.verdicts, strict=True):
         files = Files(
-            folder=out / run.name, forms=cast("tuple[str, ...]", forms), is_plain=plain
+            folder=run.folder, forms=cast("tuple[str, ...]", forms), is_plain=plain
         )
         spell = asks_for(run.setup.engine)
         try:
@@ -343,7 +373,7 @@ def heatmap(
 
 @app.command()
 def panels(
-    name: RunName,
+    name: OnlyRunName = None,
     metric: Annotated[
         str, option("--metric", "METRIC", word, "All tasks, or one: nth, nth-logp.")
     ] = "retrieval",
@@ -369,7 +399,7 @@ def panels(
 
 @app.command()
 def table(
-    name: RunName,
+    name: OnlyRunName = None,
     *,
     sort: Annotated[
         str | None,
@@ -420,7 +450,7 @@ def table(
         _show(tables_document(tables, asks_for if markdown else None), chosen)
 
 
-def _show_speeds(out: Path, name: str, test: str, form: str) -> None:
+def _show_speeds(out: Path, name: str | None, test: str, form: str) -> None:
     """Print the speeds of *test* by depth, for the runs that have any."""
     from codeneedle.report.selection import read_runs
     from codeneedle.report.speeds import (
@@ -440,7 +470,7 @@ def _show_speeds(out: Path, name: str, test: str, form: str) -> None:
 
 
 def _in_form(
-    form: str, out: Path, name: str, limits: "Limits | None"
+    form: str, out: Path, name: str | None, limits: "Limits | None"
 ) -> "list[Document]":
     """
     The tables of runs in a *form* other than ours.
@@ -471,7 +501,7 @@ def _dialect() -> "Dialect":
 
 
 @app.command()
-def receipt(name: RunName, *, out: OutOption = RUNS) -> None:
+def receipt(name: OnlyRunName = None, *, out: OutOption = RUNS) -> None:
     """
     Print a table to pass on, and a line for 'merge'.
 
@@ -485,7 +515,7 @@ def receipt(name: RunName, *, out: OutOption = RUNS) -> None:
 
 @app.command()
 def verdict(
-    name: RunName,
+    name: OnlyRunName = None,
     *,
     max_loss: MaxLoss = None,
     max_lost: MaxLost = None,
@@ -516,10 +546,7 @@ def verdict(
 
 @app.command()
 def page(
-    names: Annotated[
-        list[str],
-        argument("NAME...", "A corpus, corpus/model, a prefix, or a run folder."),
-    ],
+    names: RunNames = None,
     *,
     max_loss: MaxLoss = None,
     max_lost: MaxLost = None,
@@ -534,7 +561,7 @@ def page(
     from codeneedle.report.selection import runs_named
     from codeneedle.system.files import write_whole
 
-    runs, folder = runs_named(out, names)
+    runs, folder = runs_named(out, names or ())
     html = html_page(
         runs,
         limits_of(max_loss, max_lost, max_eval_lost, max_memory, at),
@@ -603,7 +630,7 @@ def merge(
 
 
 @app.command()
-def memory(name: RunName, *, out: OutOption = RUNS) -> None:
+def memory(name: OnlyRunName = None, *, out: OutOption = RUNS) -> None:
     """Show the memory of each pair, measured and predicted."""
     from codeneedle.cli.engines import weights_of
     from codeneedle.report.plan import measured_memory

@@ -14,7 +14,7 @@ from typer.main import get_command
 
 from codeneedle.errors import BadInput, UnknownName, bad_value
 from codeneedle.grid import DEFAULT_TYPES, ENGINE, RUNS
-from codeneedle.text import memory_size, time_span
+from codeneedle.quantities import memory_size, percent, time_span, token_count
 
 if TYPE_CHECKING:
     from codeneedle.sweep.request import Execution, Request
@@ -59,17 +59,6 @@ def words(name: str, text: str) -> tuple[str, ...]:
     return distinct
 
 
-def percent(name: str, text: str) -> float:
-    """A share between 0 and 1, written in per cent: ``1%``, ``0.5%``."""
-    try:
-        share = float(text.strip().removesuffix("%")) / 100
-    except ValueError:
-        share = 0.0
-    if not text.strip().endswith("%") or not 0 < share < 1:
-        raise bad_value(name, text, "a percentage between 0% and 100%", "1%")
-    return share
-
-
 def whole_number(name: str, text: str) -> int:
     """A whole number of 1 or more."""
     if not (text.isascii() and text.isdecimal() and int(text)):
@@ -77,27 +66,12 @@ def whole_number(name: str, text: str) -> int:
     return int(text)
 
 
-def token_count(name: str, text: str) -> int:
-    """A number of tokens: ``32768`` or ``32K``."""
-    digits = text.strip().removesuffix("K").removesuffix("k")
-    if not (digits.isascii() and digits.isdecimal() and int(digits)):
+def context_size(name: str, text: str) -> int:
+    """A context of 1 token or more."""
+    tokens = token_count(name, text)
+    if not tokens:
         raise bad_value(name, text, "a number of tokens", "32768", "32K")
-    return int(digits) * (1 if digits == text.strip() else 1024)
-
-
-def context_list(name: str, text: str) -> tuple[int, ...]:
-    """Distinct context sizes, in tokens."""
-    try:
-        contexts = tuple(dict.fromkeys(map(int, words(name, text))))
-    except ValueError:
-        contexts = (0,)
-    if min(contexts) < 256:  # noqa: PLR2004 - as in sweep files
-        raise BadInput(
-            source=name,
-            reason=f"'{text}' are not whole numbers of tokens, 256 or more",
-            hint="Give whole numbers of 256 or more, separated by commas.",
-        )
-    return contexts
+    return tokens
 
 
 def picture_forms(name: str, text: str) -> tuple[str, ...]:
@@ -143,7 +117,55 @@ def _model_names(incomplete: str) -> list[str]:
     """Names that begin with *incomplete*; without any, shells complete paths."""
     from codeneedle.models.pretrained import NAMES
 
-    return [name for name in NAMES if name.startswith(incomplete)]
+    return _beginning(incomplete, NAMES)
+
+
+def run_names(incomplete: str) -> list[str]:
+    """Runs in the default folder that begin with *incomplete*: ``corpus/model``."""
+    from codeneedle.records.store import SETUP
+
+    folders = (path.parent for path in sorted(RUNS.glob(f"*/*/{SETUP}")))
+    return _beginning(incomplete, (f"{f.parent.name}/{f.name}" for f in folders))
+
+
+def sweep_names(incomplete: str) -> list[str]:
+    """Sweep files by name, and run folders, that begin with *incomplete*."""
+    from codeneedle.sweep.request import sweep_names as known
+
+    folders = (f"{RUNS}/{name}" for name in run_names(""))
+    return _beginning(incomplete, [*known(), *folders])
+
+
+def corpus_names(incomplete: str) -> list[str]:
+    """Corpora by name that begin with *incomplete*; shells complete paths, too."""
+    from codeneedle.corpora.registry import names
+
+    return _beginning(incomplete, (named.name for named in names()))
+
+
+def metric_names(incomplete: str) -> list[str]:
+    """Metrics of all probes, and of runs here, that begin with *incomplete*."""
+    from codeneedle.probes import PROBES
+    from codeneedle.records.store import Store
+
+    setups = [Store(RUNS / name).intact_setup() for name in run_names("")]
+    every = (
+        metric.name
+        for probe in PROBES.values()
+        for metric in chain(
+            probe.metrics,
+            *(
+                probe.more_metrics(setup)
+                for setup in filter(None, setups)
+                if probe.name in setup.probes
+            ),
+        )
+    )
+    return _beginning(incomplete, dict.fromkeys(every))
+
+
+def _beginning(incomplete: str, names: Iterable[str]) -> list[str]:
+    return [name for name in names if name.startswith(incomplete)]
 
 
 def option(
@@ -179,19 +201,35 @@ def option(
     )
 
 
-def argument(metavar: str, text: str) -> Any:
+def argument(
+    metavar: str, text: str, *, complete: Callable[[str], list[str]] | None = None
+) -> Any:
     """A positional argument that is a non-empty text, for an annotation."""
 
     def value(given: str) -> str:
-        return word(metavar, given)
+        return word(metavar.strip("[]."), given)
 
-    return typer.Argument(metavar=metavar, parser=value, help=text)
+    return typer.Argument(
+        metavar=metavar, parser=value, help=text, autocompletion=complete
+    )
 
 
 # --- options of several commands
 
-RunName = Annotated[str, argument("NAME", "A corpus, corpus/model, or a prefix.")]
-CorpusName = Annotated[str, argument("NAME|PATH", "A corpus by name, or a path.")]
+_RUN_HELP = "A corpus, corpus/model, a prefix, or a run folder."
+RunName = Annotated[str, argument("NAME", _RUN_HELP, complete=run_names)]
+OnlyRunName = Annotated[
+    str | None,
+    argument("[NAME]", f"{_RUN_HELP} Default: the only run.", complete=run_names),
+]
+RunNames = Annotated[
+    list[str] | None,
+    argument("[NAME]...", f"{_RUN_HELP} Default: the only run.", complete=run_names),
+]
+CorpusName = Annotated[
+    str,
+    argument("NAME|PATH", "A corpus by name, or a path.", complete=corpus_names),
+]
 MetricOption = Annotated[
     str | None,
     option(
@@ -200,6 +238,7 @@ MetricOption = Annotated[
         word,
         "The metric to show; an unknown name lists all.",
         "the headline of the first probe that ran",
+        metric_names,
     ),
 ]
 MaxLoss = Annotated[
@@ -238,7 +277,8 @@ MaxMemory = Annotated[
         "--max-memory",
         "SIZE",
         memory_size,
-        "Largest KV cache, 2GiB: choose the pair that loses least of those that fit.",
+        "Largest KV cache, 2GiB or 2GB: choose the pair that loses least of those "
+        "that fit.",
         "any",
     ),
 ]
@@ -247,7 +287,7 @@ AtOption = Annotated[
     option(
         "--at",
         "TOKENS",
-        token_count,
+        context_size,
         "Context of --max-memory: 32K.",
         "that of the run",
     ),
@@ -319,7 +359,7 @@ ContextOption = Annotated[
     option(
         "--context",
         "TOKENS",
-        token_count,
+        context_size,
         "Context size: 16384 or 16K.",
         "16384, or what the weights were trained for",
     ),
@@ -400,9 +440,16 @@ def one_form(**flags: bool) -> str:
 # --- options of sweeps
 
 
-def _valued(flag: str, metavar: str, read: Reader, text: str, default: str = "") -> Any:
+def _valued(
+    flag: str,
+    metavar: str,
+    read: Reader,
+    text: str,
+    default: str = "",
+    complete: Callable[[str], list[str]] | None = None,
+) -> Any:
     """The annotation of an `option` that may be left out."""
-    return Annotated[str | None, option(flag, metavar, read, text, default)]
+    return Annotated[str | None, option(flag, metavar, read, text, default, complete)]
 
 
 def _switch(text: str, default: str) -> Any:
@@ -417,7 +464,11 @@ def _switch(text: str, default: str) -> Any:
 SWEEP_OPTIONS = {
     "sweep": Annotated[
         str | None,
-        argument("SWEEP", "A sweep file, by name or path, or a run folder to resume."),
+        argument(
+            "SWEEP",
+            "A sweep file, by name or path, or a run folder to resume.",
+            complete=sweep_names,
+        ),
     ],
     "corpus": _valued(
         "--corpus",
@@ -425,6 +476,7 @@ SWEEP_OPTIONS = {
         word,
         "A corpus by name, a file, or a folder; see 'codeneedle corpus list'.",
         f"the environment's {CORPUS}, or what suits the model",
+        corpus_names,
     ),
     "models": ModelsOption,
     "engine": _valued("--engine", "NAME", word, _ENGINE_HELP, ENGINE),
@@ -454,8 +506,8 @@ SWEEP_OPTIONS = {
     "contexts": _valued(
         "--context",
         "LIST",
-        context_list,
-        "Context sizes in tokens; a grid for each.",
+        words,
+        "Context sizes, 16384 or 16K; a grid for each.",
         "16384, or what the weights were trained for",
     ),
     "rotation": _valued(
@@ -474,6 +526,9 @@ SWEEP_OPTIONS = {
     ),
     "prefill_no_think": _switch(
         "Begin answers with an empty thought, for models that always think.", "no"
+    ),
+    "kernels_only": _switch(
+        "Leave out pairs that have no kernel on this machine.", "no"
     ),
     "fit": _switch(
         "Trim a corpus that is longer than the context, instead of refusing it.",
@@ -521,7 +576,8 @@ All but ``sweep`` give the field of that name to a `Request` or an `Execution`.
 GROUPS = {
     "What to sweep": (
         *("models", "types", "pairs", "same", "corpus", "contexts", "k_types"),
-        *("v_types", "engine", "rotation", "fit", "seed", "out"),
+        *("v_types", "engine", "rotation", "kernels_only", "fit"),
+        *("seed", "out"),
     ),
     "What to measure": (*("probes", "decide", "prompt_form", "prefill_no_think"),),
     "llama.cpp": ("llama_server",),

@@ -141,7 +141,8 @@ def ensure_llama(console: Console, *, anyway: bool = False) -> str:
     if not anyway:
         with contextlib.suppress(ToolMissing):
             tools = installation.find()
-            return f"{tools.server} (from {tools.source})"
+            if tools.fit_params or tools.source != installation.CACHE:
+                return f"{tools.server} (from {tools.source})"
     with unwinding_on_signals(), working(console, "building llama.cpp") as tell:
         folder = build.build(tell)
     return f"{folder / installation.SERVER} (the pinned release)"
@@ -238,6 +239,7 @@ class SweepProgress:
         started: When this command began, in monotonic seconds.
         is_first: Whether to print the description of the run first.
         cell_s: Estimated seconds of a cell, before the first one; None if unknown.
+        impossible: Pairs that cannot run here: no failures.
         asked_to_stop: Whether the sweep stops after the current cell; called with each
             frame, as a cell may take minutes without an event.
     """
@@ -251,6 +253,7 @@ class SweepProgress:
     started: float = field(default_factory=time.monotonic)
     is_first: bool = True
     cell_s: float | None = None
+    impossible: frozenset[Pair] = frozenset()
     asked_to_stop: Callable[[], bool] = lambda: False
 
     @property
@@ -280,8 +283,9 @@ class SweepProgress:
 
     @property
     def failures(self) -> int:
-        """Cells that have ended and have no numbers."""
-        return self.done - sum(r.has_numbers for r in self.records.values())
+        """Cells that have ended without numbers, but for pairs that cannot run."""
+        absent = len(self.records.keys() & self.impossible)
+        return self.done - absent - sum(r.has_numbers for r in self.records.values())
 
     def left_s(self) -> float | None:
         """

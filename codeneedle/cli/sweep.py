@@ -2,9 +2,10 @@
 
 import contextlib
 import functools
+import math
 import shlex
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -58,7 +59,7 @@ from codeneedle.system.signals import (
     stop_request,
     unwinding_on_signals,
 )
-from codeneedle.text import plural, sweep_command, visible
+from codeneedle.text import duration, plural, sweep_command, visible
 from codeneedle.verdict.judge import Limits, judge
 from codeneedle.verdict.trust import trusted, trusted_records
 
@@ -310,18 +311,41 @@ class _Page:
         )
 
     def _measured(self) -> int:
-        """Run the probes, then extend open pairs; the exit code."""
+        """
+        Run the probes, then extend open pairs; the exit code.
+
+        Pairs with a kernel come first, and their verdict before all others.
+        """
+        plan = self.plan
+        last = set(plan.without_kernel)
+        codes = self._probed([pair for pair in plan.pairs if pair not in last])
+        if self._may_extend and not self.runner.asked_to_stop():
+            codes.append(self._decided())
+        if last and not self.runner.asked_to_stop():
+            self._show_verdict()
+            cells = plural(len(last), "pair")
+            say(self.console, f"now {cells} without a kernel here{self._time_of(last)}")
+            codes += self._probed(plan.pairs)
+        return max(codes)
+
+    def _time_of(self, pairs: Collection[Pair]) -> str:
+        """What cells of *pairs* take, about, as a phrase; empty if unknown."""
+        known = [self.plan.cell_s(probe) for probe in self.plan.probes]
+        times = [each for each in known if each is not None]
+        if len(times) < len(known):
+            return ""
+        return f", about {duration(math.fsum(times) * len(pairs))}"
+
+    def _probed(self, pairs: Sequence[Pair]) -> list[int]:
+        """The exit codes of all probes on *pairs*."""
         codes: list[int] = [0]
-        pairs: Sequence[Pair] = self.plan.pairs
         for probe in self.plan.probes:
             if self.plan.request.decide and not probe.screens:
                 pairs = self._finalists()
             if not pairs:
                 break
             codes += self._swept_twice(probe, pairs)
-        if self._may_extend and not self.runner.asked_to_stop():
-            codes.append(self._decided())
-        return max(codes)
+        return codes
 
     def _finalists(self) -> Sequence[Pair]:
         """The pairs that are worth measuring further, once all are screened."""
@@ -431,6 +455,7 @@ class _Page:
             workers=1 if probe.is_timed else len(self.plan.workers),
             is_first=probe is self.plan.probes[0],
             cell_s=self.plan.cell_s(probe),
+            impossible=frozenset(filter(self.plan.refusal, ordered)),
             asked_to_stop=lambda: self.stop.asked_to_stop,
         )
         # A failed cell that is measured again is not done, whatever its file says.

@@ -80,10 +80,14 @@ def with_attention(
                 effective, attention=attention, attention_evidence=evidence
             )
     foretold = survey.attention(pair) if survey else None
-    if foretold and effective.attention and foretold is not effective.attention:
-        told = f"{effective.attention_evidence}; the survey said {foretold}"
-        effective = replace(effective, attention_evidence=told.removeprefix("; "))
-    return effective
+    if foretold is None or foretold is effective.attention:
+        return effective
+    if effective.attention is None:
+        return replace(
+            effective, attention=foretold, attention_evidence="by the survey"
+        )
+    told = f"{effective.attention_evidence}; the survey said {foretold}"
+    return replace(effective, attention_evidence=told)
 
 
 def _by_splits(effective: Effective, splits: int, whole: int) -> Attention | None:

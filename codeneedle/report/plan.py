@@ -11,7 +11,6 @@ from codeneedle.models.kv_cache import (
     PairMemory,
     kv_bytes,
     kv_parts,
-    misfit,
     predicted,
     room_of,
 )
@@ -26,9 +25,10 @@ from codeneedle.report.captions import (
     pairs_by,
     status_word,
 )
+from codeneedle.report.kernels import kernels_document
 from codeneedle.sweep.plan import Plan
 from codeneedle.system import machine
-from codeneedle.text import NO_VALUE_WORD, duration, mib, number, plural, size
+from codeneedle.text import MIB, NO_VALUE_WORD, duration, mib, number, plural, size
 from codeneedle.verdict.trust import trusted_records
 
 UNKNOWN = "?"
@@ -320,6 +320,8 @@ def plan_document(plan: Plan, growing: Sequence[str] = ()) -> Document:
     ]
     yield Grid(request.rows, request.columns, rows)
     yield Lines(list(_legend(plan, cells)))
+    if plan.survey:
+        yield from kernels_document(plan.survey, request.rows, request.columns)
     yield from predicted_memory(_shortened(planned_memory(plan)))
     yield Lines([f"note: {note}" for note in plan.notes], style="yellow")
 
@@ -334,7 +336,7 @@ def _shortened(memory: MemoryPlan) -> MemoryPlan:
 def _cells_of(plan: Plan, probe: Probe, growing: Sequence[str]) -> _Cells:
     stored = trusted_records(plan.store, probe.name)
     repeated = plan.repeated(probe)
-    pairs = len(plan.pairs)
+    pairs = len(plan.possible)
     if plan.request.decide and not probe.screens:
         # Not at the top: what only predicts memory does not wait for statistics.
         from codeneedle.sweep.decide import FINALISTS
@@ -482,16 +484,24 @@ def _order(plan: Plan) -> str:
 def _cell(plan: Plan, pair: Pair, cells: _Cells) -> str:
     if pair not in plan.request.grid:
         return ""
-    if misfit(plan.weights, pair):
+    if plan.refusal(pair):
         return "cannot"
     record = cells.records.get(pair)
     if record and not record.has_numbers:
         return status_word(record.status)
-    predicted = kv_bytes(_weights(plan), pair, plan.context)
+    predicted = _kv_bytes(plan, pair)
     shown = UNKNOWN if predicted is None else f"{mib(predicted):,.1f}"
     is_done = record is not None and pair not in cells.lacking
     twice = TWICE_MARK if pair == cells.repeated else " "
     return f"{shown}{twice if cells.repeated else ''}{DONE_MARK if is_done else ' '}"
+
+
+def _kv_bytes(plan: Plan, pair: Pair) -> float | None:
+    """Size of the caches of *pair*: as the engine answers, else by the header."""
+    answer = plan.survey.pairs.get(pair) if plan.survey else None
+    if answer and answer.kv:
+        return MIB * sum(cache.k_mib + cache.v_mib for cache in answer.kv)
+    return kv_bytes(_weights(plan), pair, plan.context)
 
 
 def _legend(plan: Plan, cells: _Cells) -> Iterator[str]:
@@ -499,7 +509,7 @@ def _legend(plan: Plan, cells: _Cells) -> Iterator[str]:
         yield f"{DONE_MARK} finished"
     if cells.repeated:
         yield f"{TWICE_MARK} measured first and last: two values that differ by noise"
-    reasons = {misfit(plan.weights, pair) for pair in plan.pairs} - {None}
+    reasons = {plan.refusal(pair) for pair in plan.pairs}
     yield from (f"cannot: {reason}" for reason in sorted(filter(None, reasons)))
     for record in cells.tried:
         if not record.has_numbers:

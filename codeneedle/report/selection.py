@@ -15,6 +15,7 @@ from codeneedle.probes.probe import Probe
 from codeneedle.records.record import Run
 from codeneedle.records.store import SETUP, Store, find_runs
 from codeneedle.report.table import PairTable, pair_table
+from codeneedle.system.files import expanded
 from codeneedle.verdict.trust import trusted
 
 if TYPE_CHECKING:
@@ -77,7 +78,7 @@ class Selection:
 
 def select(
     root: Path,
-    name: str,
+    name: str | None,
     metric: str | None,
     *,
     limits: "Limits | None" = None,
@@ -87,7 +88,7 @@ def select(
 
     Args:
         root: Folder of all run folders.
-        name: A corpus, ``corpus/model``, or a prefix.
+        name: As of `read_runs`.
         metric: Name of a metric of any probe, or ``loss``; None for the loss, and the
             `default_metric` of runs without one.
         limits: What the verdicts hold pairs against.
@@ -133,7 +134,7 @@ def default_metric(runs: Sequence[Run]) -> str:
 
 def pair_tables(
     root: Path,
-    name: str,
+    name: str | None,
     *,
     sort: str | None,
     limits: "Limits | None" = None,
@@ -143,7 +144,7 @@ def pair_tables(
 
     Args:
         root: Folder of all run folders.
-        name: A corpus, ``corpus/model``, or a prefix.
+        name: As of `read_runs`.
         sort: Name of the metric to sort by; None for the most precise first. A run
             without it is not sorted.
         limits: What the verdict holds pairs against.
@@ -170,31 +171,66 @@ def pair_tables(
     return [replace(each, verdict=judge(each.run, limits)) for each in tables]
 
 
-def read_runs(root: Path, name: str) -> list[Run]:
+def read_runs(root: Path, name: str | None) -> list[Run]:
     """
     The runs called *name*, newest first, with the records of all probes.
 
     Args:
         root: Folder of all run folders.
-        name: A corpus, ``corpus/model``, or a prefix.
+        name: A corpus, ``corpus/model``, a prefix, or a folder of one run or several;
+            None for the only run in *root*.
 
     Raises:
-        BadInput: If nothing has that name.
+        BadInput: If nothing has that name, or if several runs could be meant.
     """
-    runs = (store.read() for store in find_runs(root, name))
+    runs = (store.read() for store in _stores(root, name))
     return [trusted(run) for run in runs if run]
 
 
-def one_run(root: Path, name: str) -> Run:
+def _stores(root: Path, name: str | None) -> list[Store]:
+    if name is None:
+        return [_only_store(root)]
+    folder = expanded(name)
+    if (folder / SETUP).is_file():
+        return [Store(folder)]
+    inside = [*folder.glob(f"*/{SETUP}"), *folder.glob(f"*/*/{SETUP}")]
+    if inside and ".." not in folder.parts:
+        stores = [Store(path.parent) for path in inside]
+        return sorted(stores, key=Store.changed_at, reverse=True)
+    if folder.is_dir() and folder.is_absolute():
+        raise BadInput(
+            source=f"'{name}'",
+            reason="is no run folder: it has no setup.json",
+            hint="Name sweeps/CORPUS/MODEL, as a sweep made it.",
+        )
+    return find_runs(root, name)
+
+
+def _only_store(root: Path) -> Store:
+    folders = sorted(path.parent for path in root.glob(f"*/*/{SETUP}"))
+    if not folders:
+        raise BadInput(
+            source=f"{root}/",
+            reason="there is no run in it",
+            hint="Run 'codeneedle sweep' first, or name a run folder.",
+        )
+    if len(folders) > 1:
+        names = ", ".join(f"{each.parent.name}/{each.name}" for each in folders)
+        raise BadInput(
+            source=f"{root}/",
+            reason=f"{len(folders)} runs are in it",
+            hint=f"Name one: {names}.",
+        )
+    return Store(folders[0])
+
+
+def one_run(root: Path, name: str | None) -> Run:
     """
-    The run of the folder *name*, or the only one in *root* that is called so.
+    The only run called *name*, as of `read_runs`.
 
     Raises:
         BadInput: If there is none, or several.
     """
-    folder = Path(name)
-    if (folder / SETUP).is_file() and (run := Store(folder).read()):
-        return trusted(run)
     runs = read_runs(root, name)
     if len(runs) > 1:
         raise BadInput(
@@ -213,15 +249,14 @@ def runs_named(root: Path, names: Sequence[str]) -> tuple[list[Run], Path]:
 
     Args:
         root: Folder of all run folders.
-        names: Corpora, ``corpus/model``, prefixes, or run folders.
+        names: As of `read_runs`; empty for the only run.
 
     Raises:
         BadInput: If one of them names nothing.
     """
     by_key: dict[tuple[str, str], Run] = {}
-    for name in names:
-        is_folder = (Path(name) / SETUP).is_file()
-        for run in [one_run(root, name)] if is_folder else read_runs(root, name):
+    for name in names or (None,):
+        for run in read_runs(root, name):
             by_key.setdefault((run.name, run.setup.created), run)
     runs = list(by_key.values())
     alone = root / runs[0].name

@@ -14,17 +14,27 @@ from msgspec import structs
 from codeneedle.corpora import registry
 from codeneedle.corpora.corpus import Corpus
 from codeneedle.engines.engine import Engine, ModelSpec
+from codeneedle.engines.survey import Survey
 from codeneedle.errors import BadInput, FolderUnusable
 from codeneedle.grid import Pair, most_precise, shuffled
 from codeneedle.models import pretrained, weights
+from codeneedle.models.kv_cache import misfit
 from codeneedle.models.weights import Weights
 from codeneedle.probes import probes_named
 from codeneedle.probes.probe import Outlook, Probe, Work
 from codeneedle.probes.prompts import PromptForm
+from codeneedle.records.record import Attention
 from codeneedle.records.store import Store, run_folder
 from codeneedle.sweep.request import Execution, Request
 from codeneedle.sweep.workers import Place, Worker, places
-from codeneedle.system.files import exists, expanded, free_disk_bytes, nearest
+from codeneedle.system.files import (
+    cache_folder,
+    exists,
+    expanded,
+    free_disk_bytes,
+    nearest,
+)
+from codeneedle.text import plural
 
 DEFAULT_CONTEXT = 16_384
 """Tokens, where the weights were trained for as many; larger ones cost hours."""
@@ -65,6 +75,8 @@ class Plan:
         store: Where its records are.
         workers: What measures, side by side.
         alone: What measures probes that take times.
+        survey: Where attention would run for each pair; None if the engine cannot say.
+        replaced: That f16 takes the place of bf16, as a sentence; empty if not.
     """
 
     request: Request
@@ -81,6 +93,31 @@ class Plan:
     store: Store
     workers: tuple[Worker, ...]
     alone: Worker
+    survey: Survey | None = None
+    replaced: str = ""
+
+    def refusal(self, pair: Pair) -> str:
+        """Why *pair* cannot run here, as a phrase; empty if it can, or is unknown."""
+        surveyed = self.survey.refusal(pair) if self.survey else ""
+        return surveyed or misfit(self.weights, pair) or ""
+
+    @property
+    def possible(self) -> tuple[Pair, ...]:
+        """The pairs that are not known to be refused, in running order."""
+        return tuple(pair for pair in self.pairs if not self.refusal(pair))
+
+    @property
+    def without_kernel(self) -> tuple[Pair, ...]:
+        """
+        The pairs whose attention would run in no kernel, in running order.
+
+        Empty where no pair has a kernel: then all are alike.
+        """
+        survey = self.survey
+        if survey is None:
+            return ()
+        pairs = [pair for pair in self.possible if _lacks_kernel(survey, pair)]
+        return tuple(pairs) if len(pairs) < len(self.possible) else ()
 
     @property
     def is_built_in(self) -> bool:
@@ -105,7 +142,27 @@ class Plan:
             )
             for probe in self.probes
         )
-        return (*self.engine.notes(), *self._corpus_notes(), *chain(*of_probes))
+        ours = (*self.engine.notes(), *self._corpus_notes(), *self._kernel_notes())
+        return (*ours, *chain(*of_probes))
+
+    def _kernel_notes(self) -> Iterator[str]:
+        if self.replaced:
+            yield self.replaced
+        if self.survey is None:
+            return
+        if self.survey.unknown:
+            yield f"where attention will run is not known: {self.survey.unknown}"
+        told = [pair for pair in self.possible if self.survey.attention(pair)]
+        if told and all(_lacks_kernel(self.survey, pair) for pair in told):
+            yield (
+                "no pair has a kernel on this machine: attention runs on the CPU, and "
+                "nothing will be recommended"
+            )
+        elif self.without_kernel:
+            yield (
+                f"{plural(len(self.without_kernel), 'pair')} of {len(self.pairs)} "
+                "without a kernel here: measured last (--kernels-only leaves them out)"
+            )
 
     def _corpus_notes(self) -> Iterator[str]:
         request, corpus = self.request, self.corpus
@@ -154,9 +211,9 @@ class Plan:
     def repeated(self, probe: Probe) -> Pair | None:
         """The pair that *probe* measures again after all others; None for none."""
         # The built-in model is an instrument: its tests show that it repeats itself.
-        if self.is_built_in or not probe.repeats or not self.pairs[1:]:
+        if self.is_built_in or not probe.repeats or not self.possible[1:]:
             return None
-        return most_precise(self.pairs)
+        return most_precise(set(self.possible) - {*self.without_kernel})
 
 
 def plan(
@@ -192,12 +249,22 @@ def plan(
     form = _checked_form(request, header)
     spec = _spec(request, header, form)
     engine = engine_for(spec)
+    has_types = bool(request.rows and request.columns)
     request = _as_engine_can(request, engine, probes)
     workers, alone = _workers(execution, spec, engine_for)
-    pairs = _pairs(request, execution, engine)
     context = _checked_context(request, header, engine, probes)
-    corpus = read(chosen_corpus(request))
+    name = chosen_corpus(request)
+    corpus = read(name)
     _check_settings(request, probes, corpus)
+    store = _store(execution, corpus.name, spec.name)
+    usual, replaced = request.types, ""
+    if not has_types and store.intact_setup() is None:
+        usual = _with_kernels(engine, usual, context)
+        replaced = "" if usual == request.types else REPLACED
+        request = structs.replace(request, types=usual)
+    pairs = _pairs(request, execution, engine)
+    survey = engine.survey(pairs, context=context, log=_survey_log())
+    pairs = _kept_pairs(request, pairs, survey)
     return Plan(
         request=request,
         kept=_kept(page, request, context, form),
@@ -210,10 +277,89 @@ def plan(
         context=context,
         prompt_form=form,
         pairs=pairs,
-        store=_store(execution, corpus.name, spec.name),
+        store=store,
         workers=workers,
         alone=alone,
+        survey=survey,
+        replaced=replaced,
     )
+
+
+REPLACED = (
+    "f16 takes the place of bf16, for which this machine has no kernel beside other "
+    "types (--types chooses)"
+)
+
+
+def _survey_log() -> Path:
+    """Log of the programs that answer a survey, outside of any run folder."""
+    return cache_folder() / "surveys" / "survey.log"
+
+
+def _lacks_kernel(survey: Survey, pair: Pair) -> bool:
+    return survey.attention(pair) not in {None, Attention.KERNEL}
+
+
+def _with_kernels(
+    engine: Engine, types: tuple[str, ...], context: int
+) -> tuple[str, ...]:
+    """
+    *types*, with f16 in the place of bf16 where that has kernels and bf16 has none.
+
+    That is beside other types: f16 is the default of users, and bf16 alone with itself
+    would leave its row and its column without a kernel.
+    """
+    if "bf16" not in types or "f16" in types or not engine.identity().devices:
+        return types
+    others = [name for name in types if name != "bf16"]
+    mixed = {name: [Pair(name, other) for other in others] for name in ("bf16", "f16")}
+    asked = [*mixed["bf16"], *mixed["f16"], Pair("bf16", "bf16"), Pair("f16", "f16")]
+    survey = engine.survey(asked, context=context, log=_survey_log())
+    if survey is None:
+        return types
+
+    def kernels(name: str) -> int:
+        pairs = (*mixed[name], Pair(name, name))
+        return sum(survey.attention(pair) is Attention.KERNEL for pair in pairs)
+
+    is_alone = not any(
+        survey.attention(pair) is Attention.KERNEL for pair in mixed["bf16"]
+    )
+    if is_alone and kernels("f16") > kernels("bf16"):
+        return tuple("f16" if name == "bf16" else name for name in types)
+    return types
+
+
+def _kept_pairs(
+    request: Request, pairs: tuple[Pair, ...], survey: Survey | None
+) -> tuple[Pair, ...]:
+    """
+    *pairs*; of a request that wants those with a kernel, these alone.
+
+    Raises:
+        BadInput: If no pair can run, or none has a kernel and those alone are wanted.
+    """
+    if survey is None:
+        return pairs
+    possible = [pair for pair in pairs if not survey.refusal(pair)]
+    if pairs and not possible:
+        raise BadInput(
+            source=f"{plural(len(pairs), 'pair')}, {pairs[0]} ...",
+            reason=f"none can run here: {survey.refusal(pairs[0])}",
+            hint="Ask for others: 'codeneedle kernels --types f16,q8_0,...' shows "
+            "which run.",
+        )
+    if not (request.kernels_only or request.decide):
+        return pairs
+    here = tuple(pair for pair in possible if not _lacks_kernel(survey, pair))
+    if not here and request.kernels_only:
+        raise BadInput(
+            source="--kernels-only",
+            reason=f"none of {plural(len(pairs), 'pair')} has a kernel here",
+            hint="Leave it out to measure them with attention on the CPU, or ask for "
+            "other --types: 'codeneedle kernels' shows what has one.",
+        )
+    return here or pairs
 
 
 def chosen_corpus(request: Request) -> str:

@@ -114,6 +114,7 @@ def _run(
         folder=plan.store.folder,
         prefill_no_think=plan.request.prefill_no_think,
         notes=fitted.notes,
+        survey=plan.survey,
     )
 
 

@@ -3,7 +3,7 @@
 import itertools
 import os
 import tomllib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
@@ -14,6 +14,7 @@ import msgspec.inspect
 import tomli_w
 from msgspec.structs import replace
 
+from codeneedle.corpora import registry
 from codeneedle.corpora.registry import NAME
 from codeneedle.engines import SETTINGS
 from codeneedle.errors import BadInput, UnknownName, refuse_unknown, value_hint
@@ -22,6 +23,7 @@ from codeneedle.models import pretrained
 from codeneedle.probes import PROBES
 from codeneedle.probes.probe import Probe
 from codeneedle.probes.prompts import PromptForm
+from codeneedle.quantities import token_count
 from codeneedle.records.store import SWEEP, Store
 from codeneedle.sweep.workers import Share
 from codeneedle.system.files import expanded, read_regular, reason_of
@@ -73,6 +75,7 @@ class Request(_Tables, frozen=True, kw_only=True, forbid_unknown_fields=True):
             told not to: ``on``, ``off`` or both.
         prompt_form: Form of the prompts.
         prefill_no_think: Whether to begin the answer with an empty thought.
+        kernels_only: Whether pairs without a kernel on this machine are left out.
         fit: Whether a corpus that is too long is trimmed, rather than refused.
         seed: Of sampling and of the running order.
         server_args: Further arguments for llama-server; a page's own come last.
@@ -93,6 +96,7 @@ class Request(_Tables, frozen=True, kw_only=True, forbid_unknown_fields=True):
     rotation: tuple[str, ...] = ("on",)
     prompt_form: PromptForm | None = None
     prefill_no_think: bool = False
+    kernels_only: bool = False
     fit: bool = True
     seed: int = 42
     server_args: tuple[str, ...] = ()
@@ -327,7 +331,8 @@ def decoded(text: str, *, source: str) -> Request:
             refuse_unknown(table[name], known, source=source, key=name)
     _refuse_empty(table, source=source)
     try:
-        request = msgspec.convert(table, type=Request, dec_hook=_path_of)
+        read = _with_tokens(table, lambda *keys: f"{source}, key '{'.'.join(keys)}'")
+        request = msgspec.convert(read, type=Request, dec_hook=_path_of)
     except msgspec.ValidationError as error:
         raise BadInput(
             source=source,
@@ -386,10 +391,9 @@ def overruled(request: Request, options: Mapping[str, Any]) -> Request:
         BadInput: If a value is impossible; it names the option.
         UnknownName: If a rotation has an unknown name.
     """
+    read = _with_tokens(options, _option_of)
     try:
-        given = msgspec.convert(
-            dict(options), type=Request, strict=False, dec_hook=_path_of
-        )
+        given = msgspec.convert(read, type=Request, strict=False, dec_hook=_path_of)
     except msgspec.ValidationError as error:
         reason, _, place = str(error).partition(" - at ")
         hint = value_hint(reason, otherwise="Give it another value.")
@@ -432,16 +436,72 @@ def _refuse_pairs(request: Request) -> None:
 
 def _option_at(place: str) -> str:
     """The option for the value at *place*: ``$.throughput.depths[0]`` is --depths."""
-    _, name, *keys = place.strip("`").partition("[")[0].split(".")
-    return option_of(TABLES[name], keys[0]) if keys else f"--{name}"
+    _, *keys = place.strip("`").partition("[")[0].split(".")
+    return _option_of(*keys)
+
+
+def _option_of(name: str, *keys: str) -> str:
+    """The option for key *name* of a sweep file, or for a key of the table *name*."""
+    if keys:
+        return option_of(TABLES[name], keys[0])
+    return f"--{name.removesuffix('s') if name in _PLURALS else name}"
+
+
+_PLURALS = ("contexts", "models", "probes")
+"""Keys of a sweep file whose option has the name in the singular."""
+
+
+def _with_tokens(
+    table: Mapping[str, Any], source: Callable[..., str]
+) -> dict[str, Any]:
+    """
+    *table* with every number of tokens that is a text, ``"32K"``, as a number.
+
+    Args:
+        table: Of a sweep file, or of options.
+        source: What to name in an error, by the keys that lead to a value.
+
+    Raises:
+        BadInput: If a text is no number of tokens.
+    """
+
+    def counted(value: Any, *keys: str) -> Any:
+        if isinstance(value, str):
+            return token_count(source(*keys), value)
+        is_list = isinstance(value, list | tuple)
+        return [counted(each, *keys) for each in value] if is_list else value
+
+    read = dict(table)
+    if "contexts" in read:
+        read["contexts"] = counted(read["contexts"], "contexts")
+    for name in TABLES.keys() & read.keys():
+        if isinstance(read[name], Mapping):
+            of_tokens = _token_fields(TABLES[name]) & read[name].keys()
+            read[name] = dict(read[name]) | {
+                key: counted(read[name][key], name, key) for key in of_tokens
+            }
+    return read
+
+
+def _token_fields(settings: type[msgspec.Struct]) -> set[str]:
+    """The fields of *settings* that count tokens."""
+    return {
+        field.name
+        for field in msgspec.structs.fields(settings)
+        if _described(field).get("unit") == "tokens"
+    }
 
 
 def option_of(settings: type[msgspec.Struct], name: str) -> str:
     """The option that stands for the field *name* of a probe's *settings*."""
     (field,) = (f for f in msgspec.structs.fields(settings) if f.name == name)
+    return str(_described(field).get("option", f"--{name}"))
+
+
+def _described(field: msgspec.structs.FieldInfo) -> dict[str, Any]:
+    """What the type of a *field* of settings says of its option."""
     described = msgspec.inspect.type_info(field.type)
-    extra = getattr(described, "extra", None) or {}
-    return str(extra.get("option", f"--{name}"))
+    return getattr(described, "extra", None) or {}
 
 
 def _path_of(kind: type, value: object) -> object:
@@ -467,13 +527,17 @@ def is_path(name: str) -> bool:
 
 def run_folder_at(name: str) -> Path | None:
     """
-    The run folder that *name* is the path of; None if it is none.
+    The run folder that *name* is: its path, or ``corpus/model``; None if it is none.
 
     Relative where it is below the working folder, so that commands are short.
     """
-    if not is_path(name) or not expanded(name).is_dir():
+    if not is_path(name):
         return None
-    folder = Path(os.path.abspath(expanded(name)))  # noqa: PTH100 - keeps links' names
+    places = (expanded(name), RUNS / name)
+    found = next((place for place in places if place.is_dir()), None)
+    if found is None:
+        return None
+    folder = Path(os.path.abspath(found))  # noqa: PTH100 - keeps links' names
     here = Path.cwd()
     return folder.relative_to(here) if here in folder.parents[2:] else folder
 
@@ -482,8 +546,8 @@ def _text(name: str, folder: Path) -> tuple[str, str]:
     """Where the sweep file called *name* is, for errors, and its text."""
     path = folder / f"{name}.toml"
     if is_path(name):
-        path = expanded(name)
-        path = path / SWEEP if path.is_dir() else path
+        run = run_folder_at(name)
+        path = run / SWEEP if run else expanded(name)
     try:
         data = read_regular(path)
         if data is not None:
@@ -496,6 +560,7 @@ def _text(name: str, folder: Path) -> tuple[str, str]:
     shipped = dict(_shipped())
     if name in shipped:
         return path.name, shipped[name]
+    _refuse_other_kind(name)
     if os.sep in name:
         raise BadInput(
             source=path,
@@ -503,6 +568,21 @@ def _text(name: str, folder: Path) -> tuple[str, str]:
             hint="Name a sweep, a sweep file, or a run folder: sweeps/CORPUS/MODEL.",
         )
     raise UnknownName(kind="sweep", name=name, known=sweep_names(folder))
+
+
+def _refuse_other_kind(name: str) -> None:
+    """Stop at the name of a model or corpus with the option that takes it."""
+    kind = ""
+    if name in pretrained.NAMES or name.lower().endswith(".gguf"):
+        kind = "model"
+    elif registry.is_name(name):
+        kind = "corpus"
+    if kind:
+        raise BadInput(
+            source=f"sweep {name}",
+            reason=f"'{name}' is a {kind}, and no sweep file has that name",
+            hint=f"Name it by its option: codeneedle sweep --{kind} {name}",
+        )
 
 
 def _shipped() -> Iterator[tuple[str, str]]:

@@ -12,6 +12,7 @@ from queue import SimpleQueue
 
 from codeneedle.errors import CellError, CodeneedleError, FolderUnusable
 from codeneedle.grid import Pair, most_precise, reference_among
+from codeneedle.models.kv_cache import misfit
 from codeneedle.models.weights import refuse_replaced
 from codeneedle.probes.probe import Probe, ProbeContext, RunContext, Step
 from codeneedle.records.record import AGAIN, CellRecord, Json, Run, Status
@@ -369,6 +370,7 @@ class Runner:
         with occupied(self.store.name, alone=walk.probe.is_timed, waiting=waiting):
             self._refuse_replaced_weights(cell)
             try:
+                refuse_refused(cell)
                 observation = walk.probe.measure(cell)
             except CellError as error:
                 status, excerpt = Status(error.status), error.log_excerpt
@@ -418,6 +420,23 @@ class Runner:
         if free < FULL_DISK_BYTES:
             reason = f"only {free:,} bytes are free"
             raise FolderUnusable(folder=self.store.folder, reason=reason)
+
+
+def refuse_refused(cell: ProbeContext) -> None:
+    """
+    Stop at a pair that the engine cannot run, without starting a server.
+
+    Raises:
+        CellError: With what the survey says.
+    """
+    survey, pair = cell.run.survey, cell.pair
+    reason = survey.refusal(pair) if survey else ""
+    if reason := reason or misfit(cell.run.weights, pair) or "":
+        raise CellError(
+            reason,
+            hint="Other pairs run: codeneedle kernels",
+            status=Status.UNSUPPORTED,
+        )
 
 
 @dataclass(slots=True, kw_only=True)

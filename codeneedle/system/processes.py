@@ -50,6 +50,9 @@ Drivers append to caches of compiled kernels of up to 1 GiB.
 END_BYTES = 1 << 20
 """Bytes that are kept of the start and of the end of a long log."""
 
+Output = subprocess.CompletedProcess[str]
+"""How a program ended, and what it wrote."""
+
 QUIET_S = 0.5
 """Pause in what a program writes after which `told_output_of` takes it to be over."""
 
@@ -68,7 +71,7 @@ _are_ending = threading.Event()
 
 def output_of(
     argv: Sequence[str], *, timeout_s: float, env: Mapping[str, str] | None = None
-) -> subprocess.CompletedProcess[str]:
+) -> Output:
     """
     Run a command that ends soon, such as ``--version``.
 
@@ -97,7 +100,7 @@ def told_output_of(
     timeout_s: float,
     env: Mapping[str, str],
     last_words: bytes,
-) -> subprocess.CompletedProcess[str]:
+) -> Output:
     """
     `output_of` for a program that may end before its log is written.
 
@@ -160,7 +163,7 @@ def _fill(pipe: int) -> None:
 
 def _completed(
     child: Child, stdout: bytes | bytearray, stderr: bytes | bytearray
-) -> subprocess.CompletedProcess[str]:
+) -> Output:
     said, told = (data.decode(errors="replace") for data in (stdout, stderr))
     return subprocess.CompletedProcess(child.args, child.returncode, said, told)
 

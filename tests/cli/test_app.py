@@ -181,7 +181,6 @@ def test_the_version_is_told(codeneedle):
     [
         (["gird", "x"], "Did you mean 'grid'?"),
         (["corpus", "lst"], "Did you mean 'list'?"),
-        (["grid"], "See codeneedle grid --help"),
         (["grid", "a", "b"], "See codeneedle grid --help"),
         (["grid", "a", "--metrik", "x"], "--metric"),
         (["grid", ""], "NAME: '' is empty"),

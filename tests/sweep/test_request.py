@@ -202,7 +202,7 @@ def test_an_unknown_key_is_refused_with_the_nearest(write, text, key, nearest):
         ("types = [8]", "$.types[0]"),
         ("corpus = 3", "$.corpus"),
         ("contexts = [4096, 8]", "$.contexts[1]"),
-        ("contexts = ['4096']", "$.contexts[0]"),
+        ("contexts = [[4096]]", "$.contexts[0]"),
         ("fit = 'yes'", "$.fit"),
         ("seed = 1.5", "$.seed"),
         ("prompt_form = 'chatty'", "$.prompt_form"),

@@ -35,10 +35,10 @@ KV_ON_HOST = frozenset({"-nkvo", "--no-kv-offload"})
 SPLITTING = frozenset(
     (
         *("-ot", "--override-tensor", "-cmoe", "--cpu-moe", "-ncmoe", "--n-cpu-moe"),
-        *("-sm", "--split-mode", "-ts", "--tensor-split"),
+        *("-sm", "--split-mode", "-ts", "--tensor-split", *KV_ON_HOST),
     )
 )
-"""What splits the graph of every pair, wherever its attention runs."""
+"""What splits the graph of every pair, whatever kernels there are."""
 _STRETCHING = ("--rope-", "--yarn-", "--override-kv")
 """Prefixes of arguments that extend the context."""
 

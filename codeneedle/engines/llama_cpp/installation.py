@@ -17,6 +17,9 @@ SERVER, PERPLEXITY, BENCH = "llama-server", "llama-perplexity", "llama-bench"
 FIT_PARAMS = "llama-fit-params"
 """Tells what a model would take, and where it would run, without its weights."""
 
+CACHE = "the cache folder"
+"""Where ``codeneedle llama`` builds, as a phrase."""
+
 VARIABLE = "LLAMA_SERVER"
 """Environment variable that names a llama-server."""
 
@@ -104,7 +107,7 @@ def find(*, llama_server: Path | None = None) -> Tools:
     for recipe in USABLE_RECIPES:
         built = built_folder(recipe) / SERVER
         if _is_program(built):
-            return _tools(built, source="the cache folder")
+            return _tools(built, source=CACHE)
     raise ToolMissing(
         tool=SERVER,
         reason="was not found on PATH or in the cache folder",

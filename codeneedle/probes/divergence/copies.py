@@ -105,7 +105,12 @@ class CopySettings(Struct, frozen=True, forbid_unknown_fields=True):
         Meta(
             description="Contexts to copy in, in tokens; the copies of a token are "
             "half of it apart.",
-            extra={"option": "--copy-context", "metavar": "LIST", "default": "1024"},
+            extra={
+                "option": "--copy-context",
+                "metavar": "LIST",
+                "unit": "tokens",
+                "default": "1024",
+            },
         ),
     ] = ()
     chunks: Annotated[

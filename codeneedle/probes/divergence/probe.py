@@ -62,6 +62,7 @@ class DivergenceSettings(Struct, frozen=True, forbid_unknown_fields=True):
             extra={
                 "option": "--divergence-context",
                 "metavar": "LIST",
+                "unit": "tokens",
                 "default": "1024, or what the weights were trained for",
             },
         ),

@@ -42,8 +42,9 @@ from codeneedle.probes.evaluation.record import (
 from codeneedle.probes.metrics import METRICS as OF_CELL
 from codeneedle.probes.metrics import samples_needed
 from codeneedle.probes.probe import Probe, ProbeContext, RunContext
+from codeneedle.quantities import time_span
 from codeneedle.records.record import Json, Status, as_json
-from codeneedle.text import plural, time_span, visible
+from codeneedle.text import plural, visible
 
 FOLDER = "evaluations"
 """Folder in the run folder that holds the working folders of all cells."""

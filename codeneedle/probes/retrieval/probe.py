@@ -69,7 +69,6 @@ from codeneedle.probes.retrieval.settings import (
     stored_conditions,
     texts_at,
     texts_of,
-    tokens_of,
 )
 from codeneedle.probes.retrieval.task_kinds import TASKS, make_texts
 from codeneedle.probes.retrieval.tasks import Decoy, Posed, Question, Shape, TaskText
@@ -153,7 +152,7 @@ class RetrievalProbe(Probe):
             enough = padded(needed)
             fits = not trained or enough <= trained
             left = (context if fits else trained or context) - room
-            least = min(shortest, tokens_of(LENGTHS[0]))
+            least = min(shortest, LENGTHS[0])
             less = f"lengths up to {left}" if left >= least else "fewer --tasks"
             raise BadInput(
                 source=f"--lengths {length}",

@@ -36,7 +36,7 @@ from codeneedle.records.record import (
 )
 
 TASK_NAMES = ("single", "multikey")
-LENGTHS = ("1K", "2K", "4K")
+LENGTHS = (1024, 2048, 4096)
 DEPTHS = (0.1, 0.3, 0.5, 0.7, 0.9)
 """The depths of the published tables of retrieval by length, depth and precision."""
 
@@ -61,10 +61,11 @@ ANSWER_CHARACTERS_PER_TOKEN = 2
 TEMPLATE_TOKENS = 128
 """What a chat template may add to text and question."""
 
-KIBI = 1024
-
 
 # --- what a user may choose
+
+
+_TextLength = Annotated[int, Meta(ge=1, le=MOST_TOKENS)]
 
 
 class RetrievalSettings(Struct, frozen=True, forbid_unknown_fields=True):
@@ -82,13 +83,14 @@ class RetrievalSettings(Struct, frozen=True, forbid_unknown_fields=True):
         ),
     ] = TASK_NAMES
     lengths: Annotated[
-        tuple[int | str, ...],
+        tuple[_TextLength, ...],
         Meta(
             description="Lengths of its texts, in tokens: 512 or 1K.",
             extra={
                 "option": "--lengths",
                 "metavar": "LIST",
-                "default": ",".join(LENGTHS),
+                "unit": "tokens",
+                "default": "1K,2K,4K",
             },
         ),
     ] = LENGTHS
@@ -134,34 +136,9 @@ class RetrievalSettings(Struct, frozen=True, forbid_unknown_fields=True):
     ] = True
 
 
-def tokens_of(length: int | str) -> int:
-    """
-    A length in tokens: ``1K`` is 1,024.
-
-    Raises:
-        BadInput: If it is none.
-    """
-    word = str(length).strip().upper()
-    digits = word.removesuffix("K")
-    if not (digits.isascii() and digits.isdecimal() and int(digits)):
-        raise BadInput(
-            source=f"--lengths {length}",
-            reason="is no length in tokens",
-            hint="Write 512, or 4K for 4,096, separated by commas.",
-        )
-    tokens = int(digits) * (KIBI if word.endswith("K") else 1)
-    if tokens > MOST_TOKENS:
-        raise BadInput(
-            source=f"--lengths {length}",
-            reason="is longer than any context",
-            hint=f"Use lengths up to {MOST_TOKENS // KIBI}K.",
-        )
-    return tokens
-
-
 def lengths_of(settings: RetrievalSettings) -> tuple[int, ...]:
     """The lengths asked for, in tokens, shortest first."""
-    return tuple(sorted({tokens_of(length) for length in settings.lengths}))
+    return tuple(sorted({*settings.lengths}))
 
 
 def fixed_dials(settings: RetrievalSettings) -> dict[str, int]:
@@ -368,7 +345,7 @@ def refuse_lost_text(run: RunContext, length: int) -> None:
     (text,) = make_texts(
         "single",
         dial=0,
-        characters=CHARACTERS_PER_TOKEN * max(length, KIBI),
+        characters=CHARACTERS_PER_TOKEN * max(length, LENGTHS[0]),
         depths=(0.5,),
         questions=1,
         seed=run.setup.seed,

@@ -91,6 +91,7 @@ class ThroughputSettings(Struct, frozen=True, forbid_unknown_fields=True):
             extra={
                 "option": "--depths",
                 "metavar": "LIST",
+                "unit": "tokens",
                 "default": "0,4096 and the corpus",
             },
         ),

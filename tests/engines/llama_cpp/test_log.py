@@ -20,7 +20,13 @@ from codeneedle.engines.llama_cpp.log import (
     trouble,
 )
 from codeneedle.grid import Pair
-from codeneedle.records.record import Attention, Effective, KvBuffer, Status
+from codeneedle.records.record import (
+    Attention,
+    DeviceMemory,
+    Effective,
+    KvBuffer,
+    Status,
+)
 
 LOGS = Path(__file__).parents[2] / "helpers" / "logs"
 
@@ -53,6 +59,10 @@ def test_everything_that_runs_is_read_from_a_real_log():
         graph_splits=1,
         devices=("CPU",),
         compute_mib=10.55,
+        memory=(
+            DeviceMemory(device="CPU_Mapped", weights=1656750, context=0, compute=0),
+            DeviceMemory(device="CPU", weights=0, context=5117051, compute=11062477),
+        ),
         threads=2,
     )
 

@@ -1,0 +1,102 @@
+"""Reads quantities as users write them: tokens, memory, time, shares."""
+
+import math
+import re
+from collections.abc import Mapping
+
+from codeneedle.errors import BadInput, bad_value
+
+_TOKENS = {"": 1, "k": 1 << 10, "m": 1 << 20}
+_SECONDS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+_BYTES = {
+    "kib": 1 << 10,
+    "mib": 1 << 20,
+    "gib": 1 << 30,
+    "tib": 1 << 40,
+    "kb": 10**3,
+    "mb": 10**6,
+    "gb": 10**9,
+    "tb": 10**12,
+}
+_QUANTITY = re.compile(r"\s*(?P<digits>[0-9.]+)\s*(?P<unit>[a-zA-Z]*)\s*", re.ASCII)
+
+LARGEST_SHARE_WITHOUT_SIGN = 0.1
+"""From here to 1, a number without a sign may mean a share or a percentage."""
+
+
+def token_count(source: str, text: str) -> int:
+    """
+    A number of tokens of 0 or more: ``32768``, ``32K`` or ``1M``; K is 1,024.
+
+    Args:
+        source: The option or key that *text* was given to.
+        text: As the user wrote it.
+
+    Raises:
+        BadInput: If *text* is no whole number of tokens.
+    """
+    count = _quantity(text, _TOKENS)
+    if count is None or count != int(count):
+        raise bad_value(source, text, "a number of tokens", "32768", "32K")
+    return int(count)
+
+
+def time_span(source: str, text: str) -> float:
+    """
+    A duration in seconds: ``90m``, ``2h`` or ``1.5h``.
+
+    Raises:
+        BadInput: If *text* is no duration above 0.
+    """
+    seconds = _quantity(text, _SECONDS)
+    if not seconds:
+        raise bad_value(source, text, "a time", "2h", "90m")
+    return seconds
+
+
+def memory_size(source: str, text: str) -> int:
+    """
+    A size in bytes: ``2GiB``, ``512MiB``; ``2GB`` is 2,000,000,000.
+
+    Raises:
+        BadInput: If *text* is no size above 0.
+    """
+    count = _quantity(text, _BYTES)
+    if not count:
+        raise bad_value(source, text, "a size of memory", "2GiB", "2GB")
+    return int(count)
+
+
+def percent(source: str, text: str) -> float:
+    """
+    A share between 0 and 1: ``3%``, ``3`` and ``0.03`` are the same.
+
+    Raises:
+        BadInput: If *text* is none, or could mean two: ``0.5`` is 0.5 % or 50 %.
+    """
+    word = text.strip()
+    count = _quantity(word.removesuffix("%"), {"": 1})
+    is_signed = word.endswith("%")
+    if count and not is_signed and LARGEST_SHARE_WITHOUT_SIGN <= count < 1:
+        raise BadInput(
+            source=source,
+            reason=f"'{text}' may mean {count:g} % or {count:.0%}",
+            hint=f"Write {source} {count:g}% or {source} {count:.0%}",
+        )
+    is_share = count is not None and count < LARGEST_SHARE_WITHOUT_SIGN
+    share = (count or 0.0) / (1 if is_share and not is_signed else 100)
+    if not 0 < share < 1:
+        raise bad_value(source, text, "a percentage between 0% and 100%", "1%")
+    return share
+
+
+def _quantity(text: str, units: Mapping[str, float]) -> float | None:
+    """A number of 0 or more, times one of *units*; None for any other text."""
+    parts = _QUANTITY.fullmatch(text)
+    if parts is None or parts["unit"].lower() not in units:
+        return None
+    try:
+        number = float(parts["digits"]) * units[parts["unit"].lower()]
+    except ValueError:
+        return None
+    return number if number < math.inf else None

@@ -1,0 +1,121 @@
+"""A quantity is read in every usual form; one that could mean two is refused."""
+
+import pytest
+import tomli_w
+
+from codeneedle.errors import BadInput
+from codeneedle.quantities import memory_size, percent, time_span, token_count
+from codeneedle.sweep.request import Request, decoded, overruled
+
+
+@pytest.mark.parametrize(
+    ("text", "tokens"),
+    [("32768", 32768), ("32K", 32768), (" 16k ", 16384), ("1M", 1 << 20), ("0", 0)],
+)
+def test_tokens_are_counted_or_in_units_of_1024(text, tokens):
+    assert tokens == token_count("--at", text)
+
+
+@pytest.mark.parametrize("text", ["-5", "1.7K", "K", "many", "", "²", "4KB", "1,5"])
+def test_what_is_no_number_of_tokens_is_refused(text):
+    with pytest.raises(BadInput, match="--at") as caught:
+        token_count("--at", text)
+    assert "--at 32K" in caught.value.hint
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"), [("90m", 5400.0), ("1.5h", 5400.0), ("2d", 172800.0)]
+)
+def test_a_time_has_a_unit(text, seconds):
+    assert seconds == time_span("--budget", text)
+
+
+@pytest.mark.parametrize("text", ["2", "h", "-1h", "0s", "soon", "infh", "", "1.2.3h"])
+def test_what_is_no_time_is_refused(text):
+    with pytest.raises(BadInput, match="--budget"):
+        time_span("--budget", text)
+
+
+@pytest.mark.parametrize(
+    ("text", "size"),
+    [
+        ("2GiB", 2 << 30),
+        ("512mib", 512 << 20),
+        ("1.5 KiB", 1536),
+        ("2GB", 2_000_000_000),
+        ("700 MB", 700_000_000),
+    ],
+)
+def test_a_size_of_memory_is_binary_or_decimal(text, size):
+    assert size == memory_size("--max-memory", text)
+
+
+@pytest.mark.parametrize("text", ["2", "2G", "GiB", "0GiB", "-1GiB", "nanGiB", ""])
+def test_what_is_no_size_of_memory_is_refused(text):
+    with pytest.raises(BadInput, match="--max-memory") as caught:
+        memory_size("--max-memory", text)
+    assert "--max-memory 2GiB or --max-memory 2GB" in caught.value.hint
+
+
+@pytest.mark.parametrize(
+    ("text", "share"),
+    [
+        *(("1%", 0.01), (" 0.5% ", 0.005), ("3 %", 0.03)),
+        *(("3", 0.03), ("1", 0.01), ("0.03", 0.03), ("10", 0.1)),
+    ],
+)
+def test_a_limit_is_a_percentage_or_a_share(text, share):
+    assert share == pytest.approx(percent("--max-loss", text))
+
+
+@pytest.mark.parametrize(("text", "other"), [("0.5", "50%"), ("0.10", "10%")])
+def test_a_number_that_is_a_share_or_a_percentage_is_refused_with_both(text, other):
+    with pytest.raises(BadInput, match="may mean") as caught:
+        percent("--max-loss", text)
+    assert f"--max-loss {float(text):g}% or --max-loss {other}" in caught.value.hint
+
+
+@pytest.mark.parametrize(
+    "text", ["0%", "0", "-1%", "100%", "100", "200%", "nan%", "inf%", "%", "one%", ""]
+)
+def test_what_is_no_percentage_is_refused(text):
+    with pytest.raises(BadInput, match="between 0% and 100%") as caught:
+        percent("--max-loss", text)
+    assert "--max-loss 1%" in caught.value.hint
+
+
+TOKEN_KEYS = {
+    "--context": "contexts",
+    "--divergence-context": "divergence.contexts",
+    "--copy-context": "copy.contexts",
+    "--depths": "throughput.depths",
+    "--lengths": "retrieval.lengths",
+}
+
+
+def nested(key, value):
+    """*value* at *key*, whose table is before the dot."""
+    table, _, name = key.rpartition(".")
+    return {table: {name: value}} if table else {name: value}
+
+
+@pytest.mark.parametrize("key", TOKEN_KEYS.values())
+def test_every_number_of_tokens_takes_thousands_in_options_and_files(key):
+    table, _, name = key.rpartition(".")
+    header = f"[{table}]\n" if table else ""
+
+    asked = overruled(Request(), nested(key, ("4K", "8192")))
+    stored = decoded(f'{header}{name} = ["4K", 8192]', source="a.toml")
+
+    assert asked == stored
+    chosen = getattr(asked, table) if table else asked
+    assert (4096, 8192) == getattr(chosen, name)
+
+
+@pytest.mark.parametrize(("option", "key"), TOKEN_KEYS.items())
+def test_what_is_no_number_of_tokens_is_refused_by_the_name_of_its_option(option, key):
+    with pytest.raises(BadInput, match=f"{option}: '4KB'") as caught:
+        overruled(Request(), nested(key, ("4KB",)))
+    assert f"{option} 32K" in caught.value.hint
+    with pytest.raises(BadInput, match=f"a.toml, key '{key}': 'many'"):
+        decoded(tomli_w.dumps(nested(key, ["many"])), source="a.toml")
