@@ -11,7 +11,6 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from subprocess import CompletedProcess
 from typing import Self
 
 from codeneedle.engines.engine import ModelSpec, exit_phrase
@@ -260,7 +259,7 @@ class _Asked:
             return _refused(pair, "llama.cpp cannot make a context for it")
         raise _NoAnswerError(self._failure_of(said))
 
-    def _output(self, pair: Pair, *extra: str, level: int) -> CompletedProcess[str]:
+    def _output(self, pair: Pair, *extra: str, level: int) -> processes.Answer:
         surveyor = self.surveyor
         argv = surveyor.command(pair, self.context, *extra, level=level)
         env = inherited() | variables(surveyor.model, is_passive=False)
@@ -277,7 +276,7 @@ class _Asked:
             self.failures = MOST_FAILURES
             raise _NoAnswerError(str(error)) from error
 
-    def _failure_of(self, said: CompletedProcess[str]) -> str:
+    def _failure_of(self, said: processes.Answer) -> str:
         """Why *said* tells nothing, as a phrase; its text is left in the log."""
         with suppress(OSError):
             self.log.parent.mkdir(parents=True, exist_ok=True)
@@ -291,7 +290,7 @@ class _Asked:
         return f"{FIT_PARAMS} ended with {exit_phrase(said.returncode)}{why}"
 
 
-def _answer(pair: Pair, said: CompletedProcess[str]) -> PairSurvey | None:
+def _answer(pair: Pair, said: processes.Answer) -> PairSurvey | None:
     """What *said* tells of *pair*; None if it is no whole answer."""
     if said.returncode:
         trouble = logs.trouble(said.stderr)
