@@ -60,12 +60,16 @@ MARKS = {
 # --- memory against loss
 
 
-def front_charts(losses: Losses) -> Markup:
-    """Each pair's memory against its loss, for both formats; empty without sizes."""
+def front_charts(losses: Losses, *, number: int = 0) -> Markup:
+    """
+    Each pair's memory against its loss, for both formats; empty without sizes.
+
+    *number* is that of the run on its page.
+    """
     frame = front_frame(losses)
     if len(frame) < 2:  # noqa: PLR2004 - nothing to compare
         return Markup()
-    return _charts(lambda axes: paint_front(axes, frame, losses), "front")
+    return _charts(lambda axes: paint_front(axes, frame, losses), f"front-{number}")
 
 
 def front_frame(losses: Losses) -> pd.DataFrame:
@@ -176,11 +180,12 @@ def _paint_limit(
 def _paint_tips(axes: Axes, frame: pd.DataFrame) -> None:
     """Unseen discs that a pointer finds; `inline` gives them their text."""
     for row in _rows(frame):
-        ends = f"{row.low:z.1f} to {row.high:z.1f}"
+        known = math.isfinite(row.high)
+        ends = f" ({row.low:z.1f} to {row.high:z.1f})" if known else ""
         lines = [
             f"{row.pair}: {row.word}{', set' if row.is_set else ''}",
             f"memory {row.memory:.0%}",
-            f"loss {row.loss:z.1f} of 100 ({ends})",
+            f"loss {row.loss:z.1f} of 100{ends}",
         ]
         if row.speed is not None and math.isfinite(row.speed):
             lines.append(f"writing speed {row.speed:.0%}")
@@ -292,8 +297,14 @@ Sizes = Mapping[Pair, Sequence[int | None]]
 """Bytes of the KV cache of each pair, by context."""
 
 
-def memory_charts(verdict: Verdict, contexts: Sequence[int], sizes: Sizes) -> Markup:
-    """Lines of the reference, the pair to set and the smallest; a table of all."""
+def memory_charts(
+    verdict: Verdict, contexts: Sequence[int], sizes: Sizes, *, number: int = 0
+) -> Markup:
+    """
+    Lines of the reference, the pair to set and the smallest; a table of all.
+
+    *number* is that of the run on its page.
+    """
     shown = shown_pairs(verdict, sizes)
     if not contexts or not shown:
         return Markup()
@@ -305,7 +316,9 @@ def memory_charts(verdict: Verdict, contexts: Sequence[int], sizes: Sizes) -> Ma
         ]
     )
     chosen = visible(str(verdict.chosen))
-    charts = _charts(lambda axes: _paint_memory(axes, frame, chosen), "memory")
+    charts = _charts(
+        lambda axes: _paint_memory(axes, frame, chosen), f"memory-{number}"
+    )
     summary = Markup("<details><summary>All pairs</summary>{}</details>")
     return charts + summary.format(html([_memory_table(contexts, sizes)]))
 
@@ -454,7 +467,7 @@ def _themed(svg: str, kind: str) -> str:
     )
     body = body.replace("xlink:href", "href")
     body = re.sub(rf'<g id="{TIP}([^"]*)">', r'<g class="tip"><title>\1</title>', body)
-    body = re.sub(r' id="[a-zA-Z]+[a-zA-Z.]*_\d+"', "", body)
+    body = re.sub(r' id="[a-zA-Z][\w.]*_\d+"', "", body)
     body = re.sub(r"\n\s*", "\n", body)
     for colour, variable in THEME.items():
         body = body.replace(colour, variable)

@@ -89,8 +89,14 @@ def page(
         data=_script_json({"runs": shown, "colours": RAMP}),
         comparison=html(both),
         verdicts=[html(_verdict(each)) for each in verdicts],
-        fronts=[front_charts(each) if each else "" for each in losses],
-        memories=[_memory(each, weights_of(each.run)) for each in verdicts],
+        fronts=[
+            front_charts(each, number=at) if each else ""
+            for at, each in enumerate(losses)
+        ],
+        memories=[
+            _memory(each, weights_of(each.run), number=at)
+            for at, each in enumerate(verdicts)
+        ],
         facts=[html(_facts(run)) for run in runs],
         script=Markup(folder.joinpath("page.js").read_text(encoding="utf-8")),  # noqa: S704 - ours
     )
@@ -335,7 +341,7 @@ def _shown(line: str | None) -> str | None:
     return None if line is None else visible(line.replace("\t", "»   "))
 
 
-def _memory(verdict: Verdict, weights: Weights | None) -> Markup:
+def _memory(verdict: Verdict, weights: Weights | None, *, number: int) -> Markup:
     """Predicted KV cache by context; empty without the weights' header."""
     if weights is None:
         return Markup()
@@ -344,4 +350,4 @@ def _memory(verdict: Verdict, weights: Weights | None) -> Markup:
         standing.pair: [kv_bytes(weights, standing.pair, each) for each in contexts]
         for standing in verdict.standings
     }
-    return memory_charts(verdict, contexts, sizes)
+    return memory_charts(verdict, contexts, sizes, number=number)

@@ -23,7 +23,7 @@ from codeneedle.models.weights import Weights
 from codeneedle.probes import probes_named
 from codeneedle.probes.probe import Outlook, Probe, Work
 from codeneedle.probes.prompts import PromptForm
-from codeneedle.records.record import Attention
+from codeneedle.records.record import Attention, Setup
 from codeneedle.records.store import Store, run_folder
 from codeneedle.sweep.request import Execution, Request
 from codeneedle.sweep.workers import Place, Worker, places
@@ -257,11 +257,11 @@ def plan(
     corpus = read(name)
     _check_settings(request, probes, corpus)
     store = _store(execution, corpus.name, spec.name)
-    usual, replaced = request.types, ""
-    if not has_types and store.intact_setup() is None:
-        usual = _with_kernels(engine, usual, context)
-        replaced = "" if usual == request.types else REPLACED
-        request = structs.replace(request, types=usual)
+    replaced = ""
+    if not has_types:
+        types = _usual_types(request.types, engine, context, store.intact_setup())
+        replaced = "" if types == request.types else REPLACED
+        request = structs.replace(request, types=types)
     pairs = _pairs(request, execution, engine)
     survey = engine.survey(pairs, context=context, log=_survey_log())
     pairs = _kept_pairs(request, pairs, survey)
@@ -298,6 +298,16 @@ def _survey_log() -> Path:
 
 def _lacks_kernel(survey: Survey, pair: Pair) -> bool:
     return survey.attention(pair) not in {None, Attention.KERNEL}
+
+
+def _usual_types(
+    types: tuple[str, ...], engine: Engine, context: int, stored: Setup | None
+) -> tuple[str, ...]:
+    """*types*, as `_with_kernels` has them, or as a run folder has begun with them."""
+    if stored is None:
+        return _with_kernels(engine, types, context)
+    with_f16 = tuple("f16" if name == "bf16" else name for name in types)
+    return with_f16 if set(with_f16) == {*stored.types_k} else types
 
 
 def _with_kernels(

@@ -13,6 +13,7 @@ from codeneedle.engines.engine import (
     ModelSpec,
 )
 from codeneedle.engines.messages import Completion, Forced, Reply, TokenPiece
+from codeneedle.engines.survey import PairSurvey, Survey
 from codeneedle.errors import BadInput
 from codeneedle.models.weights import Weights
 from codeneedle.records.record import Attention, Effective
@@ -130,6 +131,8 @@ class FakeEngine(Engine):
         force: Likewise, scores of a question and its right answer.
         differences: In what its servers differ from what was asked.
         attention: Where their attention runs, told from the first token on.
+        surveyed: What a survey says of a pair: `Attention`, or a refusal; None for an
+            engine that cannot say.
         server: What it serves; made anew for each cell where None.
     """
 
@@ -144,6 +147,7 @@ class FakeEngine(Engine):
     effective: Effective = field(default_factory=Effective)
     differences: tuple = ()
     attention: Attention | None = None
+    surveyed: object = None
     stretches_context: bool = False
     thinking_off: str = ""
     tokenizer: ByteTokenizer = field(default_factory=ByteTokenizer)
@@ -172,6 +176,11 @@ class FakeEngine(Engine):
     def cache_types(self):
         return self.types
 
+    def survey(self, pairs, *, context, log):
+        if self.surveyed is None:
+            return None
+        return made_survey({pair: self.surveyed(pair) for pair in pairs}, context)
+
     @contextlib.contextmanager
     def tokenizing(self, *, log):
         self.counted += 1
@@ -191,6 +200,33 @@ class FakeEngine(Engine):
             yield server
         finally:
             self.alive.remove(server)
+
+
+def made_survey(answers, context=4096):
+    """A survey in which each pair has an `Attention`, or a refusal."""
+    return Survey(
+        context=context,
+        pairs={
+            pair: PairSurvey(
+                pair=pair,
+                attention=answer if isinstance(answer, Attention) else None,
+                refusal="" if isinstance(answer, Attention) else answer,
+            )
+            for pair, answer in answers.items()
+        },
+        whole_splits=2,
+    )
+
+
+def same_types_alone(pair):
+    """As Metal: a kernel where K and V are alike."""
+    return Attention.KERNEL if pair.k == pair.v else Attention.CPU
+
+
+def bf16_alone(pair):
+    """As Vulkan: bf16 has a kernel with itself alone."""
+    is_mixed = pair.k != pair.v and "bf16" in {pair.k, pair.v}
+    return Attention.CPU if is_mixed else Attention.KERNEL
 
 
 def made_weights(

@@ -13,7 +13,7 @@ from made_retrieval import (
     right,
     with_frozen,
 )
-from made_speeds import measured
+from made_speeds import measured, run_of
 
 from codeneedle.grid import DEFAULT_TYPES, Pair
 from codeneedle.probes.recall.record import Recall
@@ -67,7 +67,8 @@ def whole_grid() -> Run:
         gate="off",
         graded="",
     )
-    probes = {"retrieval": as_json(asked)}
+    timed = run_of(depths=(0, 4096)).setup.probes
+    probes = {"retrieval": as_json(asked), **timed}
     setup = replace(run.setup, probes={**run.setup.probes, **probes})
     frozen = made_frozen(made_dial(), made_dial("nth"))
     return replace(run, setup=with_frozen(setup, frozen), records=(*run.records, *more))

@@ -1,6 +1,8 @@
 """Charts of the page: names over nothing, the limit as a band, colours of the page."""
 
 import itertools
+import re
+from dataclasses import replace
 
 import pytest
 from made_grids import lossy_grid
@@ -85,6 +87,20 @@ def test_a_chart_has_the_colours_of_the_page_and_says_its_numbers_to_a_pointer()
     assert "var(--ink)" in charts
     assert "#0" not in charts.replace("#000000", "")
     assert "<title>q8_0/q4_1: within, set; memory 42%; loss 0.5 of 100" in charts
+
+
+def test_text_of_records_is_text_in_a_chart() -> None:
+    """Names of types come from a record, which anybody may have written."""
+    run = lossy_grid()
+    hostile = Pair('<script>alert(1)</script>"--> #010101', "q8_0")
+    (first, *others) = [each for each in run.records if str(each.pair) == "q8_0/q4_1"]
+    rest = [each for each in run.records if each is not first]
+    taken = replace(run, records=(*rest, *others, replace(first, pair=hostile)))
+
+    charts = front_charts(losses_of(judge(taken)))
+
+    assert "&lt;script&gt;alert(1)" in charts
+    assert not re.search(r"<(script|img)", charts)
 
 
 def test_memory_by_context_has_three_lines_and_the_rest_in_a_table() -> None:

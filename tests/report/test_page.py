@@ -74,6 +74,15 @@ def test_a_page_of_36_cells_with_four_probes_has_at_most_1_mb():
     assert '"leftOut":0' not in html  # answers that did not fit are counted
 
 
+def test_parts_of_charts_have_names_of_their_own():
+    """A part that another chart of the page hides would not be drawn."""
+    run = lossy_grid()
+    html = page([run, run], None, asks_for, lambda _run: HEADER)
+    names = re.findall(r'<[^>]* id="([^"]*)"', html)
+
+    assert sorted({*names}) == sorted(names)
+
+
 def test_the_first_metric_of_a_page_is_the_loss():
     html = page([lossy_grid()], None, asks_for, unknown)
 

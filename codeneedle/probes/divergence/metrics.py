@@ -219,7 +219,7 @@ _COPY_KINDS: tuple[_Kind, ...] = (
             label="log-probability of the second copy, per token",
             better="higher",
             bounds=(None, 0),
-            least_span=0.5,
+            least_span=0.2,
             in_table=False,
             loss=Loss(kind=LossKind.NATS),
         ),

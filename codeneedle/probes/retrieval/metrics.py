@@ -88,7 +88,7 @@ def _right(chosen: _Chosen) -> Metric:
 
 def _logp(chosen: _Chosen) -> Metric:
     metric = _numbers(lambda each: each.logp, chosen)
-    return replace(metric, unit="nats", bounds=(None, 0), digits=3, least_span=0.5)
+    return replace(metric, unit="nats", bounds=(None, 0), digits=3, least_span=0.2)
 
 
 def _until(chosen: _Chosen) -> Metric:

@@ -99,7 +99,7 @@ def _of_kind(kind: Kind | None, *, enters_verdict: bool) -> Iterator[Metric]:
         unit="nats",
         bounds=(None, 0),
         digits=3,
-        least_span=0.5,
+        least_span=0.2,
         in_table=True,
         loss=_loss(kind, by_unit) if enters_verdict else None,
     )

@@ -80,7 +80,7 @@ def test_percentages_and_nats_are_drawn_on_scales_of_their_own():
         "ppl": ((1, None), 0, 4, True),
         "ppl-ratio": ((0, None), 0, 4, False),
         "copy-ppl": ((1, None), 0, 3, True),
-        "copy-logp": ((None, 0), 0.5, 4, False),
+        "copy-logp": ((None, 0), 0.2, 4, False),
     } == {
         each.name: (each.bounds, each.least_span, each.digits, each.in_table)
         for each in (*METRICS, *COPY_METRICS)

@@ -1,0 +1,144 @@
+"""What a survey of kernels decides before the first cell."""
+
+from dataclasses import replace
+
+import pytest
+from fake_engine import FakeEngine, bf16_alone, made_survey, same_types_alone
+from made_plans import made_world, measured, planned
+
+from codeneedle.engines.engine import CacheTypes
+from codeneedle.engines.survey import with_attention
+from codeneedle.errors import BadInput
+from codeneedle.grid import Pair
+from codeneedle.records.record import Attention, Effective, KvBuffer
+
+
+@pytest.fixture(autouse=True)
+def world(tmp_path, monkeypatch):
+    made_world(tmp_path, monkeypatch)
+
+
+GPU = ("Vulkan0 a GPU (8 GiB)",)
+SAME, MIXED = Pair("q8_0", "q8_0"), Pair("q8_0", "q4_0")
+
+
+def refusing_mixed(pair):
+    """A backend that cannot write mixed caches."""
+    return Attention.KERNEL if pair.k == pair.v else "cannot write it"
+
+
+def plan_on(surveyed, **changes):
+    """A plan of three types on an engine with such a survey."""
+    engine = FakeEngine(surveyed=surveyed, devices=GPU)
+    return planned(engine=engine, **{"types": ("f16", "q8_0", "q4_0"), **changes})
+
+
+def test_pairs_without_a_kernel_are_measured_last():
+    plan = plan_on(same_types_alone)
+
+    assert 9 == len(plan.pairs)
+    assert {pair for pair in plan.pairs if pair.k != pair.v} == {*plan.without_kernel}
+    assert any("6 pairs of 9 without a kernel" in note for note in plan.notes)
+
+
+def test_only_pairs_with_a_kernel_are_left_where_these_alone_are_wanted():
+    plan = plan_on(same_types_alone, kernels_only=True)
+
+    assert {pair for pair in plan.pairs if pair.k == pair.v} == {*plan.pairs}
+    assert 3 == len(plan.pairs)
+
+
+def test_kernels_alone_are_refused_where_there_is_none():
+    with pytest.raises(BadInput, match="has a kernel here"):
+        plan_on(lambda _pair: Attention.CPU, kernels_only=True)
+
+
+def test_a_machine_without_any_kernel_is_told_before_the_first_cell():
+    plan = plan_on(lambda _pair: Attention.CPU)
+
+    assert () == plan.without_kernel
+    assert any("no pair has a kernel" in note for note in plan.notes)
+
+
+def test_a_build_that_refuses_every_pair_is_refused():
+    with pytest.raises(BadInput, match="cannot write it"):
+        plan_on(lambda _pair: "cannot write it")
+
+
+def test_refused_pairs_are_in_the_grid_and_are_not_counted():
+    plan = plan_on(refusing_mixed)
+
+    assert (9, 3) == (len(plan.pairs), len(plan.possible))
+    assert "cannot write it" == plan.refusal(MIXED)
+
+
+@pytest.mark.parametrize(
+    ("surveyed", "first"),
+    [(bf16_alone, "f16"), (same_types_alone, "bf16"), (None, "bf16")],
+    ids=["Vulkan", "Metal", "no survey"],
+)
+def test_f16_takes_the_place_of_bf16_where_that_has_kernels(surveyed, first):
+    engine = FakeEngine(surveyed=surveyed, devices=GPU, types=CacheTypes())
+    plan = planned(engine=engine, types=())
+
+    assert first == plan.request.rows[0]
+    assert bool(plan.replaced) == (first == "f16")
+
+
+def test_a_folder_that_was_begun_with_f16_goes_on_with_it(tmp_path):
+    engine = FakeEngine(surveyed=bf16_alone, devices=GPU, types=CacheTypes())
+    measured(planned(engine=engine, types=(), out=tmp_path))
+    again = planned(engine=engine, types=(), out=tmp_path)
+
+    assert "f16" == again.request.rows[0]
+
+
+# What the splits of a real cell say beside the survey
+
+
+def cell(splits, layers=30):
+    """What a server on an accelerator tells of its graph."""
+    cache = KvBuffer(
+        cells=4096, layers=layers, k_type="q8_0", v_type="q4_0", k_mib=1.0, v_mib=1.0
+    )
+    return Effective(
+        graph_splits=splits,
+        kv=(cache,),
+        devices=("Vulkan0",),
+        offloaded_layers=layers + 1,
+    )
+
+
+@pytest.mark.parametrize(
+    ("splits", "attention"),
+    [(2, Attention.KERNEL), (62, Attention.CPU), (5, None), (None, None)],
+)
+def test_splits_tell_without_another_cell(splits, attention):
+    """SmolLM2 on Vulkan: 2 splits are whole, 62 are attention on the CPU."""
+    found = with_attention(cell(splits), None, MIXED, is_split=False)
+
+    assert attention is found.attention
+
+
+def test_a_graph_that_is_split_for_other_reasons_says_nothing_without_a_survey():
+    found = with_attention(cell(62), None, MIXED, is_split=True)
+    survey = replace(made_survey({MIXED: Attention.KERNEL}), whole_splits=62)
+    surveyed = with_attention(cell(62), survey, MIXED, is_split=True)
+
+    assert (None, Attention.KERNEL) == (found.attention, surveyed.attention)
+
+
+def test_a_cell_that_contradicts_the_survey_says_so():
+    survey = made_survey({MIXED: Attention.KERNEL})
+    found = with_attention(cell(62), survey, MIXED, is_split=False)
+
+    assert Attention.CPU is found.attention
+    assert found.attention_evidence.endswith("the survey said kernel")
+
+
+def test_on_the_cpu_alone_every_pair_has_a_kernel():
+    found = with_attention(
+        Effective(graph_splits=1, devices=("CPU",)), None, SAME, is_split=False
+    )
+
+    assert Attention.KERNEL is found.attention
