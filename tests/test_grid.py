@@ -9,7 +9,9 @@ from codeneedle.grid import (
     Pair,
     bits,
     by_precision,
+    finer_axes,
     most_precise,
+    most_precise_first,
     shuffled,
     whole_grid,
 )
@@ -80,10 +82,34 @@ def test_the_reference_among_types_of_equal_size_does_not_depend_on_their_order(
     assert most_precise(pairs) == most_precise(reversed(pairs))
 
 
-def test_the_most_precise_pair_is_the_reference():
-    pairs = [Pair("q4_0", "bf16"), Pair("bf16", "q4_0"), Pair("bf16", "q8_0")]
+def test_pairs_are_as_precise_as_the_coarser_of_k_and_v():
+    pairs = [
+        "bf16/bf16",
+        "bf16/q8_0",
+        "q8_0/bf16",
+        "q8_0/q8_0",
+        "bf16/q4_0",
+        "q4_0/bf16",
+    ]
+    ordered = [Pair.parse(pair) for pair in pairs]
 
-    assert Pair("bf16", "q8_0") == most_precise(pairs)
+    assert ordered == most_precise_first(reversed(ordered))
+    assert Pair("q8_0", "q8_0") == most_precise(ordered[3:])
+
+
+@pytest.mark.parametrize(
+    ("pair", "axes"),
+    [
+        ("bf16/q4_0", ["K"]),
+        ("q4_0/bf16", ["V"]),
+        ("f16/bf16", ["K", "V"]),
+        ("q8_0/q4_0", []),
+        ("turbo/q8_0", []),
+    ],
+)
+def test_an_axis_is_finer_with_more_bits(pair, axes):
+    assert axes == finer_axes(Pair.parse(pair), Pair("q8_0", "q8_0"))
+    assert [] == finer_axes(Pair("f16", "f32"), Pair("bf16", "f16"))
 
 
 def test_the_running_order_is_shuffled_whole_and_the_same_for_a_seed():

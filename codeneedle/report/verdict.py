@@ -9,7 +9,7 @@ from rich.text import Text
 
 from codeneedle.corpora.corpus import LIMIT
 from codeneedle.document import Document, Facts, Heading, Lines, Table
-from codeneedle.grid import RUNS, Pair
+from codeneedle.grid import RUNS, Pair, by_precision
 from codeneedle.models.kv_cache import padded
 from codeneedle.probes.metrics import LossKind, Metric
 from codeneedle.records.record import Attention
@@ -197,6 +197,9 @@ def _keep(verdict: Verdict, kept: str) -> Iterator[str]:
     if limits.max_memory_bytes is not None:
         yield from _unfitting(verdict, kept)
         return
+    if verdict.finer:
+        yield from _no_best(verdict)
+        return
     if not verdict.compared:
         none = "no other pair can be compared with it yet"
         silent = "nothing that was measured has a say"
@@ -218,6 +221,27 @@ def _keep(verdict: Verdict, kept: str) -> Iterator[str]:
         )
         return
     yield from _nearest(verdict)
+
+
+def _no_best(verdict: Verdict) -> Iterator[str]:
+    """No pair is the most precise one in both K and V: what to measure."""
+    finer = verdict.finer
+    sides = [*finer, *filter(None, [verdict.reference])]
+    best = Pair(
+        by_precision(pair.k for pair in sides)[0],
+        by_precision(pair.v for pair in sides)[0],
+    )
+    has = "have" if finer[1:] else "has"
+    yield (
+        f"No verdict: {named_pairs(finer)} {has} a finer K or V than "
+        f"{visible(str(verdict.reference))}, the reference, whose own loss is unknown."
+    )
+    standing = verdict.standing(best)
+    if standing and standing.trouble:
+        yield f"{visible(str(best))} would tell: {visible(standing.trouble)}"
+        return
+    command = sweep_command(verdict.run.folder, "--pairs", str(best))
+    yield f"{visible(str(best))} would tell: {command}"
 
 
 def _main_rows(verdict: Verdict) -> list[Row]:
@@ -274,7 +298,10 @@ def _unfitting(verdict: Verdict, kept: str) -> Iterator[str]:
         for each in verdict.standings
         if each.memory_bytes is not None
     }
-    if verdict.reference and sizes.get(verdict.reference, math.inf) <= most:
+    fits = verdict.reference and sizes.get(verdict.reference, math.inf) <= most
+    if fits and verdict.finer:
+        yield from _no_best(verdict)
+    elif fits:
         yield f"Keep: {kept}. It fits into {where}."
     elif not sizes:
         yield f"Keep: {kept}. No log of this run tells the size of a cache."

@@ -10,6 +10,7 @@ from codeneedle.grid import (
     Pair,
     bits,
     by_precision,
+    finer_axes,
     most_precise_first,
 )
 from codeneedle.models.pretrained import BUILT_IN
@@ -267,6 +268,22 @@ class Verdict:
         """The pairs that are compared with the reference."""
         return tuple(each for each in self.standings if each.word is not None)
 
+    @property
+    def finer(self) -> tuple[Pair, ...]:
+        """
+        The compared pairs with a finer K or V than the reference.
+
+        Of those in a kernel where the reference is: others are no choice here.
+        """
+        own = self.standing(self.reference) if self.reference else None
+        if own is None:
+            return ()
+        return tuple(
+            each.pair
+            for each in self.compared
+            if each.in_kernel >= own.in_kernel and finer_axes(each.pair, own.pair)
+        )
+
     def standing(self, pair: Pair) -> Standing | None:
         """The standing of *pair*; None if it has no record."""
         return next((each for each in self.standings if each.pair == pair), None)
@@ -327,7 +344,8 @@ def judge(run: Run, limits: Limits | None = None) -> Verdict:
     reasons = {name: each.silence(limits) for name, each in by_name.items()}
     silent = {name: reason for name, reason in reasons.items() if reason}
     entering = [each for name, each in by_name.items() if name not in silent]
-    lost = lost_from(run, limits.max_lost)
+    every = lost_from(run, limits.max_lost)
+    lost = [each for each in every if not finer_axes(each.pair, reference)]
     verdict = Verdict(
         run=run,
         limits=limits,
@@ -478,6 +496,10 @@ class _Comparison:
     ) -> tuple[str, Word]:
         """A doubt about the bounds, and the word that it leaves of *word*."""
         reference = self.records[self.reference or pair]
+        finer = finer_axes(pair, reference.pair)
+        if finer and word is Word.BEYOND:
+            words = f"{reference.pair} has a coarser {' and '.join(finer)}"
+            return f"{words}: the loss may be its own", Word.OPEN
         if self.loss.bounded(reference) > BOUNDED and word is Word.BEYOND:
             words = "of some tokens of the reference only a bound is known"
             return f"{words}: it may lose less", Word.OPEN

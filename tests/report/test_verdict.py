@@ -208,6 +208,20 @@ def test_a_quantized_reference_is_said_to_have_an_unknown_loss():
         )
 
 
+def test_a_reference_with_a_coarser_axis_than_another_pair_is_not_kept():
+    setup = losing_setup(["bf16/q4_0", "q8_0/q8_0"])
+    losses = {"bf16/q4_0": BEYOND, "q8_0/q8_0": [0.0] * 16}
+    failed = failed_record("bf16/q8_0")
+
+    first, way_on = said(losing_run(losses, setup=setup, reference=""))[:2]
+    _, failure = said(losing_run(losses, failed, setup=setup, reference=""))[:2]
+
+    assert first.startswith("No verdict: bf16/q4_0 has a finer K or V than q8_0/q8_0")
+    assert way_on.startswith("bf16/q8_0 would tell: codeneedle sweep ")
+    assert way_on.endswith("--pairs bf16/q8_0")
+    assert "bf16/q8_0 would tell: crashed: it died" == failure
+
+
 def test_the_built_in_model_recommends_nothing():
     run = losing_run({GOOD: WITHIN})
     weights = replace(run.setup.weights, name=BUILT_IN)

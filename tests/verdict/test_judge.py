@@ -287,6 +287,24 @@ def test_the_most_precise_pair_with_numbers_is_the_reference():
     assert "crashed: it died" == of(found, REFERENCE).trouble
 
 
+def test_a_pair_is_not_beyond_a_reference_with_a_coarser_axis():
+    """The best K with a 4-bit V was once the reference of q8_0/q8_0."""
+    setup = losing_setup(["bf16/q4_0", GOOD, "bf16/q8_0"])
+    losses = {"bf16/q4_0": BEYOND, GOOD: [0.0] * 16}
+
+    def judged(losses):
+        return judge(losing_run(losses, setup=setup, reference=""))
+
+    found = judged(losses)
+    odd = judged({"q8_0/bf16": BEYOND, "bf16/q8_0": [0.0] * 16, COARSE: BEYOND})
+
+    assert Pair.parse(GOOD) == found.reference
+    assert {"bf16/q4_0": "open"} == words(found)
+    assert (Pair("bf16", "q4_0"),) == found.finer
+    assert Pair("bf16", "q8_0") == odd.reference
+    assert {"q8_0/bf16": "open", COARSE: "beyond"} == words(odd)
+
+
 # Several looks
 
 
