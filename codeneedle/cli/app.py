@@ -162,6 +162,7 @@ def plan(
     context: typer.Context,
     *,
     decide: DecideOption = None,  # noqa: ARG001 - the request has it
+    at: AtOption = None,
 ) -> None:
     """Show what a sweep would do, without starting a server."""
     from codeneedle.cli import sweep as sweep_module
@@ -174,7 +175,7 @@ def plan(
         plans = sweep_module.planned(request, execution)
         growing = sweep_module.refuse(plans)
     for planned, grown in zip(plans, growing, strict=True):
-        _show(plan_document(planned, grown))
+        _show(plan_document(planned, grown, at=at))
 
 
 @app.command(cls=SweepCommand)

@@ -311,6 +311,9 @@ def _answer(pair: Pair, said: processes.Answer) -> PairSurvey | None:
 
 def _refused(pair: Pair, line: str) -> PairSurvey:
     reason = line.partition(": ")[2] if line.startswith("llama_") else line
+    # One reason for all pairs of the same kind.
+    for cache_type in (pair.k, pair.v):
+        reason = reason.replace(f" ({cache_type})", "")
     return PairSurvey(pair=pair, refusal=reason or line, evidence=line)
 
 

@@ -15,35 +15,10 @@ from codeneedle.engines.llama_cpp.engine import LlamaCpp
 from codeneedle.engines.llama_cpp.installation import ask
 from codeneedle.engines.messages import Message, Refused
 from codeneedle.errors import BadInput, MachineError, ToolFailed, ToolMissing
-from codeneedle.grid import Pair
 from codeneedle.models.weights import read_header
 from codeneedle.system import processes
 
 CELL = CellSpec(PAIR, 4096)
-
-
-# Preflight
-
-
-GPU = ("CUDA0 NVIDIA L4 (22563 MiB)",)
-
-
-@pytest.mark.real
-def test_the_real_server_checks_attention_without_warming_up(
-    llama_server, nano, tmp_path
-):
-    """This build does not check a quantized V, so V is not quantized."""
-    engine = real_llama_cpp(llama_server, nano, arguments=("--device", "none"))
-
-    trouble = engine.preflight(Pair("q8_0", "f16"), log=tmp_path / "preflight.log")
-
-    log = (tmp_path / "preflight.log").read_text()
-    assert None is trouble
-    assert "n_ctx_seq             = 256" in log
-    assert "K (q8_0)" in log
-    assert "flash_attn            = auto" in log
-    assert "Flash Attention enabled" in log
-    assert "warming up" not in log
 
 
 # Counting
