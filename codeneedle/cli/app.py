@@ -37,8 +37,10 @@ from codeneedle.cli.options import (
     OutOption,
     PictureFormsOption,
     PlacesCsvOption,
+    PortOption,
     RunName,
     RunNames,
+    ServeCommand,
     ServerOption,
     SweepCommand,
     TranscriptCommand,
@@ -258,15 +260,22 @@ def slurm(
     _write_verbatim(f"{array.send(script) if send else script}\n")
 
 
-@app.command()
+@app.command(cls=ServeCommand)
 def serve(
+    arguments: typer.Context,
     pair: Annotated[str, argument("K/V", "Cache types: q8_0/q4_0.")],
     model: ModelsOption = None,
     context: ContextOption = None,
     engine: EngineOption = ENGINE,
+    port: PortOption = None,
     llama_server: ServerOption = None,
 ) -> int:
-    """Start one cell's server, and print its address and key."""
+    """
+    Start one cell's server, and print its address and key.
+
+    The key is random, or that in the variable CODENEEDLE_API_KEY. What follows -- goes
+    to llama-server: -- -ngl 99
+    """
     from codeneedle.cli.options import request_of
     from codeneedle.cli.serve import serve as serve_pair
     from codeneedle.grid import Pair
@@ -276,9 +285,11 @@ def serve(
         "contexts": (context,) if context else None,
         "engine": engine,
         "llama_server": llama_server,
+        "server_args": arguments.obj,
     }
     request, execution = request_of({k: v for k, v in options.items() if v})
-    return serve_pair(Pair.parse(pair), request, execution, _stdout(), _stderr())
+    chosen = Pair.parse(pair)
+    return serve_pair(chosen, request, execution, _stdout(), _stderr(), port=port)
 
 
 @app.command()

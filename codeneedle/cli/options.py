@@ -66,6 +66,18 @@ def whole_number(name: str, text: str) -> int:
     return int(text)
 
 
+def port_number(name: str, text: str) -> int:
+    """A port that a program may choose."""
+    port = whole_number(name, text)
+    if not FIRST_PORT <= port <= LAST_PORT:
+        raise bad_value(name, text, f"a port from {FIRST_PORT} to {LAST_PORT}", "8080")
+    return port
+
+
+FIRST_PORT, LAST_PORT = 1024, 65_535
+"""Lower ones are the system's."""
+
+
 def context_size(name: str, text: str) -> int:
     """A context of 1 token or more."""
     tokens = token_count(name, text)
@@ -377,6 +389,10 @@ ServerOption = Annotated[
 PictureFormsOption = Annotated[
     str, option("--form", "FORM,...", picture_forms, "Of the files: png, svg, pdf.")
 ]
+PortOption = Annotated[
+    int | None,
+    option("--port", "PORT", port_number, "Port to listen on.", "a free one"),
+]
 DifferenceOption = Annotated[
     bool,
     typer.Option(
@@ -644,6 +660,19 @@ class SweepCommand(TyperCommand):
         """Examples as they are, and what goes to llama-server."""
         formatter.write(f"\n{self.epilog or ''}\n")
         formatter.write("What follows -- goes to llama-server as it is: -- -ngl 99\n")
+
+    def collect_usage_pieces(self, ctx: Any) -> list[str]:
+        """What follows the name of the command in a usage line."""
+        return [*super().collect_usage_pieces(ctx), "[-- ARGS]"]
+
+
+class ServeCommand(TyperCommand):
+    """A command whose context's object is the words after ``--``, for llama-server."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Parse what stands before ``--``."""
+        ours, ctx.obj = split_server_args(args)
+        return super().parse_args(ctx, ours)
 
     def collect_usage_pieces(self, ctx: Any) -> list[str]:
         """What follows the name of the command in a usage line."""

@@ -1,7 +1,8 @@
 """The serve command: a verified server of one cell, for clients of the user."""
 
+import os
 import shlex
-from pathlib import Path
+from collections.abc import Iterator, Mapping
 
 from msgspec.structs import replace
 from rich.console import Console
@@ -9,9 +10,13 @@ from rich.console import Console
 from codeneedle.cli.progress import ensure_models, note_lines, say
 from codeneedle.cli.sweep import planned
 from codeneedle.engines.engine import Ability, Address, CellSpec, Served, mismatched
-from codeneedle.errors import CellError
+from codeneedle.engines.survey import with_attention
+from codeneedle.errors import BadInput, CellError
 from codeneedle.grid import Pair
 from codeneedle.models.pretrained import path_of
+from codeneedle.records.record import Attention, Effective
+from codeneedle.report.captions import attention_mark
+from codeneedle.sweep.plan import Plan
 from codeneedle.sweep.request import Execution, Request
 from codeneedle.system.files import cache_folder
 from codeneedle.system.signals import unwinding_on_signals
@@ -20,6 +25,9 @@ from codeneedle.text import size, visible
 POLL_S = 0.5
 """Between two looks at the server."""
 
+KEY = "CODENEEDLE_API_KEY"
+"""Variable with the key that the server is to ask for; a random one without it."""
+
 
 def serve(
     pair: Pair,
@@ -27,6 +35,8 @@ def serve(
     execution: Execution,
     console: Console,
     notes: Console,
+    *,
+    port: int | None = None,
 ) -> int:
     """
     Serve *pair* until the user stops it, and print how programs reach it.
@@ -37,6 +47,7 @@ def serve(
         execution: Which binary.
         console: Where to show the address.
         notes: Where to show everything else.
+        port: Port to listen on; None for a free one.
 
     Returns:
         The exit code: 0, as the user ends it.
@@ -44,18 +55,19 @@ def serve(
     Raises:
         CodeneedleError: If it does not get ready, runs something else, or ends.
     """
+    key = chosen_key(os.environ)
     request = replace(request, k_types=(pair.k,), v_types=(pair.v,), probes=())
     ensure_models(notes, map(path_of, request.models))
     (plan,) = planned(request, execution)
-    plan.engine.require(Ability.ADDRESS)
-    cell = CellSpec(pair, plan.context, thinks=True)
+    _refuse_unable(plan, port, key)
+    cell = CellSpec(pair, plan.context, thinks=True, port=port, key=key)
     log = cache_folder() / "serving" / f"{plan.model}.{pair.slug}.log"
     log.parent.mkdir(parents=True, exist_ok=True)
     try:
         with unwinding_on_signals(), plan.engine.serving(cell, log=log) as served:
             if differences := served.verify(cell):
                 raise mismatched(differences)
-            note_lines(notes, _facts(served, cell, log))
+            note_lines(notes, [*_facts(served, plan, cell), f"log: {log}", ENDS])
             if served.address is not None:
                 console.print(_exports(served.address), end="", soft_wrap=True)
             while not served.ends_within(POLL_S):
@@ -66,15 +78,66 @@ def serve(
     return 0
 
 
-def _facts(served: Served, cell: CellSpec, log: Path) -> list[str]:
-    """What runs, as far as the engine has shown it."""
-    held = served.effective().kv_mib
+ENDS = "Ctrl-C ends it"
+
+
+def chosen_key(environment: Mapping[str, str]) -> str:
+    """
+    The key that the user chose for the server; empty for a random one.
+
+    Raises:
+        BadInput: If no header could hold it, or llama-server would take it for several.
+    """
+    key = environment.get(KEY, "")
+    if not (key.isascii() and key.isprintable()) or {" ", ","} & {*key}:
+        raise BadInput(
+            source=KEY,
+            reason="is no key: letters, digits and signs of ASCII, no blank or comma",
+            hint="Choose another, or unset it for a random one.",
+        )
+    return key
+
+
+def _refuse_unable(plan: Plan, port: int | None, key: str) -> None:
+    """
+    Stop at an engine that cannot serve programs, or not at the address asked for.
+
+    Raises:
+        CodeneedleError: Naming what it lacks.
+    """
+    engine = plan.engine
+    engine.require(Ability.ADDRESS)
+    given = [*(["--port"] if port else []), *([KEY] if key else [])]
+    if given and Ability.CHOSEN_ADDRESS not in engine.abilities:
+        raise BadInput(
+            source=" and ".join(given),
+            reason=f"the engine {engine.name} has a port and a key of its own",
+            hint="Leave it out, or serve the model with llama.cpp.",
+        )
+
+
+def _facts(served: Served, plan: Plan, cell: CellSpec) -> Iterator[str]:
+    """What runs, as far as the engine has shown it, and where."""
+    is_split = plan.engine.splits_graph
+    ran = with_attention(served.effective(), plan.survey, cell.pair, is_split=is_split)
+    held = ran.kv_mib
     cache = f", KV cache {size(held * (1 << 20))}" if held is not None else ""
-    return [
-        f"{visible(str(cell.pair))} is verified{cache}; {cell.context:,} tokens",
-        f"log: {log}",
-        "Ctrl-C ends it",
-    ]
+    mark = attention_mark(ran.attention)
+    pair = f"{visible(str(cell.pair))}{f' ({mark})' if mark else ''}"
+    yield f"{pair} is verified{cache}; {cell.context:,} tokens"
+    if ran.attention:
+        yield _place(ran)
+
+
+def _place(ran: Effective) -> str:
+    """Where attention runs, and what tells it."""
+    where = {
+        Attention.CPU: "on the CPU: this machine has no kernel for the pair",
+        Attention.CONVERTED: "in a kernel for f16: K and V are converted at each step",
+        Attention.KERNEL: "in a kernel",
+    }
+    told = f" ({visible(ran.attention_evidence)})" if ran.attention_evidence else ""
+    return f"attention runs {where[ran.attention or Attention.KERNEL]}{told}"
 
 
 def _exports(address: Address) -> str:

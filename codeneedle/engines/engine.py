@@ -51,6 +51,7 @@ class Ability(StrEnum):
     SPEED = "speed"
     ADDRESS = "programs that speak OpenAI's API"
     CONVERSATIONS = "whole conversations"
+    CHOSEN_ADDRESS = "a port or a key of the user's choice"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,12 +94,16 @@ class CellSpec:
         context: Size of the context of its one slot, in tokens.
         thinks: Whether the model may think, whatever `ModelSpec.thinking` says.
         slots: Folder, there already, in which it may save its cache; None for none.
+        port: Port that it listens on; None for a free one.
+        key: Key that it asks for; empty for a random one, or that of the engine.
     """
 
     pair: Pair
     context: int
     thinks: bool = False
     slots: Path | None = None
+    port: int | None = None
+    key: str = field(default="", repr=False)
 
 
 @dataclass(frozen=True, slots=True)

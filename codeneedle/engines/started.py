@@ -82,7 +82,9 @@ _Server = TypeVar("_Server", bound=StartedServer)
 
 
 @contextlib.contextmanager
-def serving(start: Callable[[int, ExitStack], _Server]) -> Iterator[_Server]:
+def serving(
+    start: Callable[[int, ExitStack], _Server], *, port: int | None = None
+) -> Iterator[_Server]:
     """
     A server that is ready, for the length of a block.
 
@@ -91,6 +93,7 @@ def serving(start: Callable[[int, ExitStack], _Server]) -> Iterator[_Server]:
 
     Args:
         start: Starts the server on a port of `HOST`; the stack stops it.
+        port: That port; None for a free one.
 
     Raises:
         CellError: If it takes too long, or ends, at the start or within the block;
@@ -98,7 +101,7 @@ def serving(start: Callable[[int, ExitStack], _Server]) -> Iterator[_Server]:
         MachineError: If it cannot be started or stopped.
     """
     with ExitStack() as stack:
-        server = _ready(start, stack)
+        server = _ready(start, stack, port)
         try:
             yield server
         except CellError as error:
@@ -113,17 +116,20 @@ def serving(start: Callable[[int, ExitStack], _Server]) -> Iterator[_Server]:
             server.peak_rss_bytes()
 
 
-def _ready(start: Callable[[int, ExitStack], _Server], stack: ExitStack) -> _Server:
-    """Start the server, again where its port was taken."""
+def _ready(
+    start: Callable[[int, ExitStack], _Server], stack: ExitStack, port: int | None
+) -> _Server:
+    """Start the server, again where a free port was taken meanwhile."""
     for attempt in range(1, PORT_ATTEMPTS + 1):
-        server = start(free_port(HOST), stack)
+        server = start(port or free_port(HOST), stack)
         readiness = _awaited(server)
         if readiness is Readiness.READY:
             return server
         if server.child.poll() is None:
             raise server.delay(readiness)
         log = tail(server.log, _TAIL_BYTES).lower()
-        if attempt == PORT_ATTEMPTS or not any(sign in log for sign in _PORT_IS_TAKEN):
+        is_taken = any(sign in log for sign in _PORT_IS_TAKEN)
+        if port or attempt == PORT_ATTEMPTS or not is_taken:
             break
     raise server.death()
 

@@ -45,7 +45,7 @@ class Survey:
     @property
     def has_no_cache(self) -> bool:
         """Whether the engine makes a context without a KV cache for each pair."""
-        made = [each for each in self.pairs.values() if not each.refusal]
+        made = [each for each in self.pairs.values() if each.memory]
         return bool(made) and not any(each.kv for each in made)
 
     def refusal(self, pair: Pair) -> str:
@@ -151,6 +151,8 @@ def with_attention(
         if attention is Attention.CPU and is_split and surveyed is None:
             attention = None
         evidence = f"{splits} graph splits, {whole} with attention in a kernel"
+        if not _is_on_accelerator(effective):
+            evidence = "the cache is on the CPU"
         if attention is not None:
             effective = replace(
                 effective, attention=attention, attention_evidence=evidence

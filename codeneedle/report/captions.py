@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Collection, Hashable, Iterable, Iterator, Sequence
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from codeneedle.errors import NothingToShow
 from codeneedle.grid import Pair, most_precise
@@ -19,6 +19,9 @@ from codeneedle.text import (
     sweep_command,
     visible,
 )
+
+if TYPE_CHECKING:  # a live grid does not wait for statistics
+    from codeneedle.verdict.losses import Losses
 
 _SHORT_HASH = 8
 
@@ -242,9 +245,15 @@ def attention_mark(attention: Attention | None) -> str:
     return _ATTENTION_MARKS.get(attention, "") if attention else ""
 
 
-def loss_word(word: str, cell: Cell) -> str:
-    """What stands below a loss: its *word*, and where attention ran: ``open cpu``."""
-    return f"{word} {attention_mark(cell.attention)}".strip()
+def loss_word(losses: "Losses", cell: Cell) -> str:
+    """
+    What stands below a loss: its word, what else decides it, and where attention ran.
+
+    ``within``, ``beyond kld``, ``open cpu``.
+    """
+    pair, mark = cell.pair, attention_mark(cell.attention)
+    words = (losses.word(pair), losses.decided_by(pair), mark)
+    return visible(" ".join(filter(None, words)))
 
 
 _ATTENTION_PHRASES = {

@@ -147,9 +147,14 @@ def _loss_row(run: Run, verdict: "Verdict") -> list[str]:
     return [
         _count(cells, spread),
         f"{low} - {high}",
-        str(verdict.chosen or verdict.reference),
+        NO_VALUE_WORD if verdict.is_instrument else _set_phrase(verdict),
         beyond_phrase(verdict) or NO_VALUE_WORD,
     ]
+
+
+def _set_phrase(verdict: "Verdict") -> str:
+    """The pair to set, or to keep."""
+    return str(verdict.chosen) if verdict.chosen else f"keep {verdict.reference}"
 
 
 def _means(run: Run, metrics: Sequence[Metric]) -> list[str]:
@@ -268,7 +273,7 @@ def _loss_shown(losses: "Losses", scale: LossScale, cell: Cell) -> Text:
     style = cell_style(metric, cell.value, scale)
     if is_set or word == "beyond":
         style = f"bold {style}"
-    below = captions.loss_word(word, cell)
+    below = captions.loss_word(losses, cell)
     return Text(f"{first}\n{below} " if below else first, style)
 
 

@@ -348,7 +348,9 @@ def _write(axes: Axes, square: Square, at_k: int, at_v: int, *, ink: str) -> Non
         **how,
     )
     if square.word:
-        axes.text(at_v + 0.5, at_k + 0.72, square.word, size=WORD_POINTS, **how)
+        fits = 0.9 * CELL * POINTS_PER_INCH / (EM * len(square.word))
+        size = min(WORD_POINTS, fits)
+        axes.text(at_v + 0.5, at_k + 0.72, square.word, size=size, **how)
 
 
 def _ink(picture: Picture, square: Square) -> str:
@@ -472,7 +474,7 @@ def _loss_square(losses: Losses, cell: Cell) -> Square:
     value = number(cell.value, digits=losses.metric.digits)
     label = value if cell.has_value else status
     is_bold = word == Word.BEYOND or cell.pair == losses.verdict.chosen
-    below = captions.loss_word(word, cell)
+    below = captions.loss_word(losses, cell)
     return Square(cell.value, label, is_bold, below, is_open=word == Word.OPEN)
 
 

@@ -167,6 +167,7 @@ def loss_facts(losses: Losses) -> dict[str, Any]:
                 metric,
                 scale,
                 word=losses.word(cell.pair),
+                below=captions.loss_word(losses, cell),
                 tips=_ends(losses, cell),
             )
             for cell in cells
@@ -220,28 +221,28 @@ def _cell(
     scale: Scale | LossScale,
     *,
     word: str = "",
+    below: str = "",
     is_bold: bool = False,
     tips: Sequence[str] = (),
 ) -> list[Any]:
-    """Text, word, what a pointer shows, ground and ink: shorter than names for each."""
+    """Text, text below, tip, ground, ink and marks: shorter than names for each."""
     pair = visible(str(cell.pair))
     if not cell.has_value:
         why = visible(f"{cell.status or 'not run'} {one_line(cell.reason)}".strip())
         return [
             captions.cell_word(cell),
-            word,
+            below,
             "" if cell.is_hole else f"{pair}: {why}",
         ]
     tip = "; ".join(filter(None, [pair, word, *tips, visible(cell.evidence)]))
     if not cell.is_ranked:
-        return [captions.value_text(cell, metric), word, tip]
-    is_loss = isinstance(scale, LossScale)
+        return [captions.value_text(cell, metric), below, tip]
     value = number(cell.value, digits=metric.digits)
     ground = cell_colour(metric, cell.value, scale)
     marks = "b" * (is_bold or word == Word.BEYOND) + "s" * word.startswith("set")
     return [
-        value if is_loss else captions.value_text(cell, metric),
-        captions.loss_word(word, cell) if is_loss else word,
+        value if below else captions.value_text(cell, metric),
+        below,
         tip,
         hex_of(ground),
         text_colour(*ground),

@@ -86,13 +86,18 @@ class Losses:
         kinds = {row.kind for row in self.rows.values() if row.metric == metric}
         return any(kind.is_graded for kind in kinds)
 
+    def decided_by(self, pair: Pair) -> str:
+        """The metric that decides the word of *pair*; empty if that is its loss."""
+        standing, row = self.verdict.standing(pair), self.rows.get(pair)
+        leading = standing.leading if standing else None
+        return leading.metric.name if leading and leading is not row else ""
+
     def otherwise(self) -> dict[str, list[Pair]]:
         """The pairs whose word another metric decides, by the name of that metric."""
         pairs: dict[str, list[Pair]] = {}
         for standing in self.verdict.compared:
-            leading, row = standing.leading, self.rows.get(standing.pair)
-            if leading and leading is not row:
-                pairs.setdefault(leading.metric.name, []).append(standing.pair)
+            if name := self.decided_by(standing.pair):
+                pairs.setdefault(name, []).append(standing.pair)
         return pairs
 
 

@@ -11,14 +11,19 @@ import urllib.request
 import pytest
 from injections import processes_in
 
+from codeneedle.cli.serve import chosen_key
+from codeneedle.errors import BadInput
+from codeneedle.system.processes import free_port
+
 
 @pytest.mark.real
 def test_a_cell_is_served_verified_until_ctrl_c(tmp_path):
     command = (sys.executable, "-m", "codeneedle", "serve", "q8_0/q4_0")
+    port = str(free_port("127.0.0.1"))
     with subprocess.Popen(
-        [*command, "--context", "1K"],
+        [*command, "--context", "1K", "--port", port, "--", "--no-kv-offload"],
         cwd=tmp_path,
-        env=os.environ | {"NO_COLOR": "1"},
+        env=os.environ | {"NO_COLOR": "1", "CODENEEDLE_API_KEY": "of-the-user"},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         encoding="utf-8",
@@ -39,12 +44,33 @@ def test_a_cell_is_served_verified_until_ctrl_c(tmp_path):
         rest, notes = serving.communicate(timeout=60)
 
     assert said["OPENAI_MODEL"] == model
+    assert f"http://127.0.0.1:{port}/v1" == said["OPENAI_BASE_URL"]
+    assert "of-the-user" == said["OPENAI_API_KEY"]
+    assert "attention runs in a kernel (the cache is on the CPU)" in notes
     assert "q8_0/q4_0 is verified, KV cache " in notes
     assert "1,024 tokens" in notes
     assert notes.endswith("Stopped.\n")
     assert "" == rest
     assert 0 == serving.returncode
     assert [] == processes_in(tmp_path)
+
+
+@pytest.mark.parametrize("key", ["two words", "one,two", "schlüssel", "line\n"])
+def test_a_key_that_no_header_holds_is_refused(key):
+    with pytest.raises(BadInput):
+        chosen_key({"CODENEEDLE_API_KEY": key})
+
+
+@pytest.mark.parametrize("port", ["80", "70000", "x"])
+def test_ports_of_the_system_and_none_at_all_are_refused(codeneedle, port):
+    assert 2 == codeneedle("serve", "q8_0/q4_0", "--port", port).returncode
+
+
+def test_arguments_that_would_change_what_is_served_are_refused(codeneedle):
+    refused = codeneedle("serve", "q8_0/q4_0", "--", "-fa", "off")
+
+    assert 2 == refused.returncode
+    assert "It is always on: a quantized V cache needs it." in refused.stderr
 
 
 def test_types_that_the_server_has_not_are_refused(codeneedle):

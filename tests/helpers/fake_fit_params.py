@@ -19,7 +19,10 @@ KERNELS = {
     "never": lambda k, v: False,
     "moe-on-host": lambda k, v: k == v,
 }
-REFUSED = "0.00.005.974 E llama_init_from_model: model does not support different K ({}) and V ({})"
+REFUSED = (
+    "0.00.005.974 E llama_init_from_model: "
+    "model does not support different K ({}) and V ({})"
+)
 
 
 def option(name):

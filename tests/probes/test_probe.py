@@ -93,7 +93,7 @@ def test_logs_of_a_cell_are_called_after_its_pair(tmp_path):
     cell = made_cell(tmp_path)
 
     assert tmp_path / "q8_0-q4_0.log" == cell.log()
-    assert tmp_path / "q8_0-q4_0.preflight.log" == cell.log("preflight")
+    assert tmp_path / "q8_0-q4_0.half.log" == cell.log("half")
 
 
 def test_probes_are_found_by_name_once_each():

@@ -82,6 +82,8 @@ def test_what_divergence_alone_decides_is_said() -> None:
 
     assert ("0.0", "beyond") == by_pair(found)["q8_0/q8_0"]
     assert {"kld": [Pair("q8_0", "q8_0")]} == found.otherwise()
+    assert "beyond kld" in shown(run)
+    assert "kld  decides q8_0/q8_0" in shown(run)
 
 
 def test_scores_are_shown_where_no_right_tokens_were_measured() -> None:
@@ -96,6 +98,12 @@ def test_scores_are_shown_where_no_right_tokens_were_measured() -> None:
 
     assert "25.0" == by_pair(found)["q8_0/q8_0"][0]
     assert "points of the score" == found.what
+
+
+def test_a_run_without_a_pair_to_set_keeps_its_reference() -> None:
+    run = losing_run({"q4_0/q4_0": BEYOND})
+
+    assert " keep bf16/bf16 " in shown(run, run)
 
 
 def test_divergence_alone_is_no_loss() -> None:

@@ -6,7 +6,7 @@ llama-perplexity and llama-bench, and the commands that repeat a comparison by h
 import os
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from codeneedle.engines.engine import HOST, ModelSpec
@@ -227,8 +227,9 @@ class Launch:
         extra: The user's further arguments. They come last, and win.
         options: Long options that the binary has.
         slots: Folder in which it may save its cache; None for none.
-        flash_attention: ``on``; ``auto`` has the server say whether it could be.
         is_passive: Whether its threads sleep while they wait for each other.
+        port: Port that it listens on; None for a free one.
+        key: Key that it asks for; empty for a random one.
     """
 
     binary: Path
@@ -240,6 +241,8 @@ class Launch:
     options: frozenset[str] = frozenset()
     slots: Path | None = None
     is_passive: bool = False
+    port: int | None = None
+    key: str = field(default="", repr=False)
 
 
 def command(launch: Launch, *, port: int) -> list[str]:

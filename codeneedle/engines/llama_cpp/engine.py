@@ -119,7 +119,12 @@ class LlamaCpp(Engine):
             Ability.SPEED: self.tools.bench,
         }
         has = (ability for ability, tool in tools.items() if tool)
-        always = {Ability.LOG_PROBABILITIES, Ability.FORCED, Ability.ADDRESS}
+        always = {
+            Ability.LOG_PROBABILITIES,
+            Ability.FORCED,
+            Ability.ADDRESS,
+            Ability.CHOSEN_ADDRESS,
+        }
         if WHOLE_ANSWERS in self.facts.options:
             always.add(Ability.CONVERSATIONS)
         return frozenset({*always, *has})
@@ -281,7 +286,7 @@ class LlamaCpp(Engine):
     def serving(self, cell: CellSpec, *, log: Path) -> Iterator[LlamaServer]:
         """As of `engine.Engine`."""
         launch = self._launch(cell.pair, context=cell.context)
-        launch = replace(launch, slots=cell.slots)
+        launch = replace(launch, slots=cell.slots, port=cell.port, key=cell.key)
         if cell.thinks:
             launch = replace(launch, extra=self.model.arguments)
         with serving(launch, log=log) as served:

@@ -303,8 +303,8 @@ def _context(lines: Sequence[str]) -> int | None:
 
 
 def _flash_attention(lines: Sequence[str]) -> str | None:
-    stated = _last(_FLASH, lines)
-    return _last(_FLASH_RESOLVED, lines) or stated if stated == "auto" else stated
+    # Some models have it switched off although it was asked for.
+    return _last(_FLASH_RESOLVED, lines) or _last(_FLASH, lines)
 
 
 def _compute_mib(lines: Iterable[str]) -> float | None:

@@ -236,7 +236,7 @@ def serving(
 
     def start(port: int, stack: ExitStack) -> LlamaServer:
         # The server's log ends with the last four characters of its key.
-        api_key = f"{secrets.token_urlsafe(32)}-end"
+        api_key = launch.key or f"{secrets.token_urlsafe(32)}-end"
         is_passive = waits_passively(launch.model)
         argv = command(replace(launch, alias=alias), port=port)
         env = inherited()
@@ -265,7 +265,7 @@ def serving(
         )
         return server
 
-    return started.serving(start)
+    return started.serving(start, port=launch.port)
 
 
 class ServerDied(CellError):  # noqa: N818 - named after the fact

@@ -1,4 +1,4 @@
-"""llama.cpp as an engine: abilities, preflight, counting."""
+"""llama.cpp as an engine: abilities, counting."""
 
 import signal
 import tempfile
@@ -19,6 +19,9 @@ from codeneedle.models.weights import read_header
 from codeneedle.system import processes
 
 CELL = CellSpec(PAIR, 4096)
+
+
+GPU = ("CUDA0 NVIDIA L4 (22563 MiB)",)
 
 
 # Counting
@@ -132,6 +135,7 @@ def test_an_engine_has_the_abilities_of_the_programs_beside_the_server(tmp_path)
     whole = replace(engine, tools=replace(engine.tools, bench=tmp_path))
 
     served = {Ability.LOG_PROBABILITIES, Ability.FORCED, Ability.ADDRESS}
+    served.add(Ability.CHOSEN_ADDRESS)
     assert served == engine.abilities
     assert {*served, Ability.SPEED} == whole.abilities
     whole.require(Ability.SPEED)

@@ -320,3 +320,17 @@ def test_lines_have_no_time_stamps_and_blank_ones_are_left_out():
     text = "0.00.073.447 I main: x\n\n   \n0.1 I kept\n"
 
     assert ["main: x", "0.1 I kept"] == list(lines(text))
+
+
+def test_flash_attention_that_was_asked_for_and_switched_off_is_a_mismatch():
+    said = (
+        "llama_context: flash_attn            = enabled\n"
+        "llama_context: Flash Attention not supported, set to disabled\n"
+        "llama_kv_cache: size =  1.00 MiB (  4096 cells,   3 layers,  1/1 seqs), "
+        "K (q8_0):    0.50 MiB, V (q4_0):    0.50 MiB\n"
+    )
+    expected = Expected(pair=Pair("q8_0", "q4_0"), context=4096)
+
+    differences = mismatches(expected, read(said))
+
+    assert ("flash attention is off, not on",) == differences

@@ -1,0 +1,78 @@
+"""The tiny models of random weights: each is what llama.cpp takes it for."""
+
+import hashlib
+
+import pytest
+import zoo
+from made_servers import made_launch
+
+from codeneedle.engines.llama_cpp.installation import ask
+from codeneedle.engines.llama_cpp.log import read_log
+from codeneedle.engines.llama_cpp.server import ServerDied, serving
+from codeneedle.engines.messages import Completion
+from codeneedle.grid import Pair
+
+F16 = Pair("f16", "f16")
+
+KV = "llama_kv_cache: size"
+RECURRENT = "llama_memory_recurrent: size"
+WINDOWED = "SWA KV cache, size"
+
+CACHES = {
+    "mamba2": {RECURRENT},
+    "lfm2": {KV, RECURRENT},
+    "qwen35": {KV, RECURRENT},
+    "gemma3": {KV, WINDOWED},
+    "gptoss": {KV, WINDOWED},
+}
+"""What the log says of the caches of a model; the others keep K and V alone."""
+
+
+@pytest.mark.parametrize("name", zoo.NAMES)
+def test_a_model_of_the_zoo_is_always_the_same_bytes(name, tmp_path):
+    (tmp_path / "again").mkdir()
+    files = [zoo.write(name, folder) for folder in (tmp_path, tmp_path / "again")]
+    first, second = (hashlib.sha256(file.read_bytes()).digest() for file in files)
+
+    assert first == second
+
+
+@pytest.fixture
+def launch_of(llama_server, tmp_path):
+    """What starts the real server with a model of the zoo."""
+    options = ask(llama_server).options
+
+    def launch(name):
+        weights = zoo.write(name, tmp_path)
+        return made_launch(
+            llama_server,
+            weights,
+            pair=F16,
+            context=512,
+            options=options,
+            threads=1,
+            is_tiny=True,
+        )
+
+    return launch
+
+
+@pytest.mark.real
+@pytest.mark.parametrize("name", sorted({*zoo.NAMES} - {"bert"}))
+def test_the_real_server_answers_with_each_model_of_the_zoo(name, launch_of, tmp_path):
+    with serving(launch_of(name), log=tmp_path / "log") as served:
+        served.client.complete(Completion(prompt="def f():\n", max_tokens=4))
+        said = read_log(served.log)
+
+    expected = CACHES.get(name, {KV})
+    assert expected == {line for line in (KV, RECURRENT, WINDOWED) if line in said}
+
+
+@pytest.mark.real
+def test_the_real_server_aborts_at_an_encoder_that_is_to_write(launch_of, tmp_path):
+    """Without ``--embedding`` it reserves one output, and an encoder has more."""
+    with (
+        pytest.raises(ServerDied, match="n_outputs_max"),
+        serving(launch_of("bert"), log=tmp_path / "log"),
+    ):
+        pass
