@@ -229,13 +229,26 @@ def transcript(context: typer.Context) -> None:
     _show(choice(str(settings.file), counted, context=plan.context))
 
 
+MOST_TASKS = 4_000_000
+"""Largest array that SLURM can be set to take: MaxArraySize of slurm.conf(5)."""
+
+MOST_OF_A_NODE = 65_533
+"""SLURM counts the cores of a node in 16 bits, and the last values have meanings."""
+
+
 @submit.command(cls=SweepCommand)
 def slurm(
     context: typer.Context,
     *,
-    tasks: Annotated[int, typer.Option(min=1, help="Number of array tasks.")] = 8,
-    gpus: Annotated[int, typer.Option(min=0, help="GPUs per task.")] = 1,
-    cpus: Annotated[int, typer.Option(min=1, help="Cores per task.")] = 4,
+    tasks: Annotated[
+        int, typer.Option(min=1, max=MOST_TASKS, help="Number of array tasks.")
+    ] = 8,
+    gpus: Annotated[
+        int, typer.Option(min=0, max=MOST_OF_A_NODE, help="GPUs per task.")
+    ] = 1,
+    cpus: Annotated[
+        int, typer.Option(min=1, max=MOST_OF_A_NODE, help="Cores per task.")
+    ] = 4,
     sbatch: Annotated[
         str, typer.Option(help="More arguments: '--partition=gpu --time=8:00:00'.")
     ] = "",

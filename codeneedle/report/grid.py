@@ -219,6 +219,7 @@ def loss_entries(losses: "Losses") -> list[tuple[str, str]]:
         *captions.failure_entries(cells),
         *captions.not_run(cells, settled(losses.verdict)),
         *captions.attention_entries(cells),
+        *captions.left_out_entries(cells),
     ]
     for name, pairs in losses.otherwise().items():
         entries.append((name, f"decides {captions.named_pairs(pairs)}"))

@@ -174,6 +174,15 @@ def test_the_pair_to_set_is_framed_and_words_stand_in_the_squares() -> None:
     assert any(FAILED in note for note in picture.notes)
 
 
+def test_a_picture_of_an_unfinished_run_says_so_in_its_squares_alone() -> None:
+    run = losing_run({"q4_0/q4_0": BEYOND})
+    picture = loss_picture(losses(run), spell_of(""))
+
+    assert "not run" in {square.label for row in picture.squares for square in row}
+    assert not any("not run" in note for note in picture.notes)
+    assert not any("codeneedle sweep" in note for note in picture.notes)
+
+
 def test_a_plain_picture_has_no_text_below_and_each_form_its_file(
     tmp_path: Path,
 ) -> None:
