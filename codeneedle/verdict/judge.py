@@ -5,6 +5,7 @@ import statistics
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from codeneedle.errors import BadInput
 from codeneedle.grid import (
     FULL_BITS,
     Pair,
@@ -100,6 +101,23 @@ class Limits:
     max_eval_lost: float = MAX_EVAL_LOST
     max_memory_bytes: int | None = None
     at: int | None = None
+
+    def __post_init__(self) -> None:
+        """
+        Refuse limits that no loss can be held against.
+
+        Raises:
+            BadInput: If one is not above 0 and at most 1.
+        """
+        for name in ("max_loss", "max_lost", "max_eval_lost"):
+            limit = getattr(self, name)
+            if not 0 < limit <= 1:
+                percent = f"; {limit:g} % is {limit / 100:g}" if limit > 1 else ""
+                raise BadInput(
+                    source=f"{name}={limit}",
+                    reason="is no share above 0 and up to 1",
+                    hint=f"Write 3 % as 0.03{percent}.",
+                )
 
     def of(self, kind: LossKind) -> float:
         """The limit for metrics of one *kind* of loss."""
