@@ -165,6 +165,7 @@ def plan(
     context: typer.Context,
     *,
     decide: DecideOption = None,  # noqa: ARG001 - the request has it
+    at: AtOption = None,
     json: JsonOption = False,
 ) -> None:
     """Show what a sweep would do, without starting a server."""
@@ -182,7 +183,7 @@ def plan(
         _write_json([plan_object(planned, grown) for planned, grown in both])
         return
     for planned, grown in both:
-        _show(plan_document(planned, grown))
+        _show(plan_document(planned, grown, at=at))
 
 
 @app.command(cls=SweepCommand)

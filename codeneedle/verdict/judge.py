@@ -14,6 +14,7 @@ from codeneedle.grid import (
     finer_axes,
     most_precise_first,
 )
+from codeneedle.models.kv_cache import cache_bytes
 from codeneedle.models.pretrained import BUILT_IN
 from codeneedle.probes import PROBES, frames
 from codeneedle.probes.metrics import (
@@ -33,7 +34,6 @@ from codeneedle.records.record import (
     Run,
     Setup,
 )
-from codeneedle.text import MIB
 from codeneedle.verdict.lengths import LostFrom, lost_from
 from codeneedle.verdict.statistics import (
     Bounds,
@@ -749,7 +749,7 @@ def _buffer_bytes(buffer: KvBuffer, effective: Effective, context: int) -> float
     """Size of a buffer at another *context*: a sliding window does not grow with it."""
     longest = max(other.cells for other in effective.kv)
     cells = context if buffer.cells == longest else min(context, buffer.cells)
-    return (buffer.k_mib + buffer.v_mib) * MIB * cells / max(buffer.cells, 1)
+    return sum(cache_bytes(buffer)) * cells / max(buffer.cells, 1)
 
 
 def _speeds(run: Run) -> dict[Pair, float]:
