@@ -23,7 +23,8 @@ from made_retrieval import (
 from printing import printed
 
 from codeneedle.errors import BadInput
-from codeneedle.records.record import Run
+from codeneedle.grid import Pair
+from codeneedle.records.record import Attention, Effective, Run
 from codeneedle.report.compare import (
     WALL,
     compare,
@@ -301,3 +302,31 @@ def test_kernels_are_other_ones_by_build_or_by_features_of_the_processor():
     assert (
         "builds 1 and 2, CPU features (AVX2 in the first, no others in the second)"
     ) == other_kernels(("1", "2"), ("AVX2 FMA", "FMA"))
+
+
+def test_only_cells_whose_attention_ran_in_the_same_place_are_tested():
+    moved = Pair("q4_0", "q4_0")
+
+    def run(lines, attention):
+        made = made_run(lambda _pair, at: lines - at % 2, setup=SETUP)
+        ran = Effective(attention=attention, attention_evidence="62 graph splits")
+        records = (
+            replace(each, effective=ran) if each.pair == moved else each
+            for each in made.records
+        )
+        return replace(made, records=tuple(records))
+
+    found = compare(run(20, Attention.KERNEL), run(18, Attention.CPU))
+    matched = change(found, "matched")
+
+    assert (moved,) == matched.elsewhere
+    assert moved in matched.values
+    assert "worse" == matched.words
+    assert "attention ran elsewhere: q4_0/q4_0" in printed(comparison_document(found))
+    tested = {
+        f"{each['k']}/{each['v']}": each["is_tested"]
+        for each in comparison_object(found)["metrics"][0]["pairs"]
+    }
+    assert {"q4_0/q4_0"} == {
+        pair for pair, is_tested in tested.items() if not is_tested
+    }
