@@ -10,7 +10,8 @@ The Python API: runs as data frames, and their verdict.
     run.setup.context                     # the conditions of the measurement
 """
 
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -73,7 +74,9 @@ class LoadedRun:
         Returns:
             A row per K type and a column per V type, most precise first, NaN for cells
             without a number; with *units* the columns ``k``, ``v``, ``unit`` and
-            ``value``. Values have the unit that ``codeneedle table`` shows.
+            ``value``. Values have the unit that ``codeneedle table`` shows. Units
+            average to the cell, or add up to it where it is a sum (``pass``); a unit of
+            several answers is their mean.
 
         Raises:
             UnknownName: If there is no such metric.
@@ -84,13 +87,7 @@ class LoadedRun:
         probe, chosen = metric_named(metric or default_metric([self.run]), [self.run])
         run = of_probe(self.run, probe.name)
         if units:
-            rows = [
-                (record.pair.k, record.pair.v, unit, value)
-                for record in run.records
-                if record.has_numbers
-                for unit, value in chosen.by_unit(record, run.setup).items()
-            ]
-            return pd.DataFrame(rows, columns=["k", "v", "unit", "value"])
+            return _unit_frame(run, chosen.unit_values)
         down, across = axes(run)
         values = [cell.value for cell in cells_frame(run, chosen)]
         return pd.DataFrame(
@@ -121,6 +118,26 @@ class LoadedRun:
             columns=pd.Index(across, name="v"),
         )
 
+    def loss_units(self, metric: str | None = None) -> "pd.DataFrame":
+        """
+        What losses of *metric* are computed of, by pair and unit.
+
+        For forced recall it is the mean probability of the right tokens, where `frame`
+        has log-probabilities.
+
+        Returns:
+            The columns ``k``, ``v``, ``unit`` and ``value``; no row for a metric
+            without losses.
+
+        Raises:
+            UnknownName: If there is no such metric.
+        """
+        probe, chosen = metric_named(metric or default_metric([self.run]), [self.run])
+        run = of_probe(self.run, probe.name)
+        return _unit_frame(
+            run if chosen.loss else replace(run, records=()), chosen.by_unit
+        )
+
     def verdict(
         self,
         *,
@@ -142,6 +159,21 @@ class LoadedRun:
                 max_loss=max_loss, max_lost=max_lost, max_memory_bytes=max_memory_bytes
             ),
         )
+
+
+def _unit_frame(
+    run: Run, of_record: Callable[[CellRecord, Setup], Mapping[str, float]]
+) -> "pd.DataFrame":
+    """A row for each pair and unit of *run*."""
+    import pandas as pd
+
+    rows = [
+        (record.pair.k, record.pair.v, unit, value)
+        for record in run.records
+        if record.has_numbers
+        for unit, value in of_record(record, run.setup).items()
+    ]
+    return pd.DataFrame(rows, columns=["k", "v", "unit", "value"])
 
 
 def load(run: str | Path | None = None) -> LoadedRun:

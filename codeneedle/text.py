@@ -92,12 +92,28 @@ def sweep_command(folder: object, *options: str) -> str:
     return visible(shlex.join(["codeneedle", "sweep", str(folder), *options]))
 
 
+_MARKDOWN = re.compile(
+    r"[\\`*_|<>\[\]~$&]"
+    r"|(?<!\w)@(?=\w)"  # a user, who is notified
+    r"|(?<!\w)#(?=\d)"  # an issue
+    r"|:(?=//)|(?<=\bwww)\.",  # an address, which becomes a link
+    re.IGNORECASE,
+)
+"""What has a meaning in GitHub's Markdown, in the middle of a line."""
+
+
 def plain(text: str) -> str:
-    """*text* on one line, escaped for Markdown and HTML."""
-    text = visible(text)
-    for special in "\\`*_|<>[]":
-        text = text.replace(special, f"\\{special}")
-    return text
+    """
+    *text* on one line, escaped for Markdown and HTML.
+
+    A backslash before ``@`` and ``#`` does not keep GitHub from linking; an empty
+    comment does.
+    """
+    return _MARKDOWN.sub(_escaped, visible(text))
+
+
+def _escaped(found: re.Match[str]) -> str:
+    return f"{found[0]}<!-- -->" if found[0] in "@#:." else f"\\{found[0]}"
 
 
 NO_VALUE_WORD = "-"

@@ -198,14 +198,25 @@ def finished(folder: Path) -> int:
 
 
 def array() -> Path:
-    """The script of the array, with a folder for each share."""
+    """
+    The script of the array, with a run folder for each share.
+
+    Raises:
+        MachineError: If the script does not name the folder that it shares.
+    """
     words = ("--tasks", str(TASKS), "--gpus", "1", "--cpus", "1", "--out", "shares")
     script = Path(codeneedle("submit", "slurm", *GRID, *words, *SERVER))
-    text = script.read_text().replace(
-        "--out shares", '--out "shares/$SLURM_ARRAY_TASK_ID"'
-    )
+    (shared,) = Path("shares").glob("*/*")
+    for task in range(1, TASKS + 1):
+        shutil.copytree(shared, Path("shares", str(task), *shared.parts[1:]))
+    text, whole = script.read_text(), str(shared)
+    if f"{whole} --shard" not in text:
+        raise MachineError(f"{script} does not sweep {whole}", hint="Look at it.")
+    own = f'"shares/$SLURM_ARRAY_TASK_ID/{shared.relative_to("shares")}"'
     device = 'echo "task $SLURM_ARRAY_TASK_ID: device $CUDA_VISIBLE_DEVICES"\n'
+    text = text.replace(f"{whole} --shard", f"{own} --shard")
     script.write_text(text.replace("exec ", f"{device}exec "))
+    shutil.rmtree(shared.parent)
     return script
 
 

@@ -253,7 +253,7 @@ def reproducers(outcomes: Sequence[Outcome]) -> Iterator[str]:
             yield f"{each.name} exited with {each.returncode}"
 
 
-def asked() -> argparse.Namespace:
+def parsed(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     """The command line."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
     parser.add_argument("--inputs", type=int, default=INPUTS, help="of all targets")
@@ -261,12 +261,12 @@ def asked() -> argparse.Namespace:
     parser.add_argument("--out", type=Path, help="keeps inputs, logs and reproducers")
     parser.add_argument("--again", type=Path, help="reads this input, without atheris")
     parser.add_argument("--child", action="store_true", help=argparse.SUPPRESS)
-    return parser.parse_args()
+    return parser.parse_args(arguments)
 
 
 def main() -> int:
     """Fuzz what is asked for; the exit code."""
-    given = asked()
+    given = parsed()
     known = {} if given.child else targets()
     if given.child:
         fuzz(given.target, inputs=given.inputs, folder=given.out)

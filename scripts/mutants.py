@@ -200,14 +200,19 @@ def outcome(mutant: Mutant, copies: "queue.Queue[Path]", limit_s: float) -> str:
     return "survived" if survived else "failed"
 
 
-def main() -> int:
-    """Test mutants and list those that survive."""
+def parsed(arguments: Sequence[str] | None = None) -> argparse.Namespace:
+    """The command line."""
     parser = argparse.ArgumentParser(description=str(__doc__).strip().splitlines()[0])
     parser.add_argument("modules", nargs="*", default=[""], help="parts of names")
     parser.add_argument("--sample", type=int, default=100, help="0 is all of them")
     parser.add_argument("--seed", type=int, default=42)
     parser.add_argument("--jobs", type=int, default=os.cpu_count())
-    asked = parser.parse_args()
+    return parser.parse_args(arguments)
+
+
+def main() -> int:
+    """Test mutants and list those that survive."""
+    asked = parsed()
     FORKS.set_forkserver_preload(PRELOADED)
     chance = random.Random(asked.seed)  # noqa: S311 - no secret
     modules = [each for each in MODULES if any(part in each for part in asked.modules)]

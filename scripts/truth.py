@@ -330,14 +330,19 @@ def half_widths(lines: Lines, designs: Sequence[tuple[int, int]]) -> None:
         print(f"| {design[0]} x {design[1]} | {shown} |")
 
 
-def main() -> None:
-    """Simulate, or take the lines of a run, or look at real intervals."""
+def parsed(arguments: Sequence[str] | None = None) -> argparse.Namespace:
+    """The command line."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--grids", type=int, default=1_000)
     parser.add_argument("--designs", help="3x20,16x5: functions x lines")
     parser.add_argument("--coverage", nargs="+", type=Path, metavar="FOLDER")
     parser.add_argument("--take", type=Path, metavar="FOLDER")
-    given = parser.parse_args()
+    return parser.parse_args(arguments)
+
+
+def main() -> None:
+    """Simulate, or take the lines of a run, or look at real intervals."""
+    given = parsed()
     designs: Sequence[tuple[int, int]] = DESIGNS
     if given.designs:
         words = (word.split("x") for word in given.designs.split(","))

@@ -11,6 +11,7 @@ from codeneedle.text import (
     duration,
     mib,
     number,
+    plain,
     plural,
     size,
     visible,
@@ -96,3 +97,21 @@ def test_zero_has_no_sign():
     assert "0.00" == number(0.001, digits=2, sign=True)
     assert "+0.31" == number(0.3125, digits=2, sign=True)
     assert "-" == number(math.nan, digits=2)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("~~gone~~", r"\~\~gone\~\~"),
+        ("$x$", r"\$x\$"),
+        ("&lt;b&gt;", r"\&lt;b\&gt;"),
+        ("by @name", "by @<!-- -->name"),
+        ("me@host", "me@host"),
+        ("#12", "#<!-- -->12"),
+        ("https://a.b", "https:<!-- -->//a.b"),
+        ("www.a.b", "www.<!-- -->a.b"),
+        ("q8_0/q4_0: 3.1 %", r"q8\_0/q4\_0: 3.1 %"),
+    ],
+)
+def test_text_has_no_meaning_in_markdown(text, expected):
+    assert expected == plain(text)

@@ -228,13 +228,26 @@ def transcript(context: typer.Context) -> None:
     _show(choice(str(settings.file), counted, context=plan.context))
 
 
+MOST_TASKS = 4_000_000
+"""Largest array that SLURM can be set to take: MaxArraySize of slurm.conf(5)."""
+
+MOST_OF_A_NODE = 65_533
+"""SLURM counts the cores of a node in 16 bits, and the last values have meanings."""
+
+
 @submit.command(cls=SweepCommand)
 def slurm(
     context: typer.Context,
     *,
-    tasks: Annotated[int, typer.Option(min=1, help="Number of array tasks.")] = 8,
-    gpus: Annotated[int, typer.Option(min=0, help="GPUs per task.")] = 1,
-    cpus: Annotated[int, typer.Option(min=1, help="Cores per task.")] = 4,
+    tasks: Annotated[
+        int, typer.Option(min=1, max=MOST_TASKS, help="Number of array tasks.")
+    ] = 8,
+    gpus: Annotated[
+        int, typer.Option(min=0, max=MOST_OF_A_NODE, help="GPUs per task.")
+    ] = 1,
+    cpus: Annotated[
+        int, typer.Option(min=1, max=MOST_OF_A_NODE, help="Cores per task.")
+    ] = 4,
     sbatch: Annotated[
         str, typer.Option(help="More arguments: '--partition=gpu --time=8:00:00'.")
     ] = "",
@@ -293,7 +306,7 @@ def serve(
 
 @app.command()
 def grid(
-    name: OnlyRunName = None,
+    names: RunNames = None,
     metric: MetricOption = None,
     *,
     max_loss: MaxLoss = None,
@@ -304,14 +317,18 @@ def grid(
     markdown: MarkdownOption = False,
     out: OutOption = RUNS,
 ) -> None:
-    """Show the summary and the grid of a sweep, K down and V across."""
+    """
+    Show the summary and the grid of a sweep, K down and V across.
+
+    Of several runs it also shows what each sets, and losses side by side.
+    """
     from codeneedle.cli.engines import asks_for
     from codeneedle.report.grid import grid_objects, grid_rows, loss_report, report
     from codeneedle.report.selection import select
 
     form = one_form(csv=csv, json=json, markdown=markdown)
     limits = limits_of(max_loss, max_lost, max_eval_lost)
-    chosen = select(out, name, metric, limits=limits)
+    chosen = select(out, *(names or ()), metric=metric, limits=limits)
     metrics = chosen.probe.metrics
     if form == "csv":
         _write_rows(grid_rows(chosen.runs, metrics))
@@ -358,7 +375,7 @@ def heatmap(
 
     wanted = metric or ("retrieval" if panels else None)
     limits = limits_of(max_loss, max_lost, max_eval_lost)
-    chosen = select(out, name, wanted, limits=limits)
+    chosen = select(out, name, metric=wanted, limits=limits)
     empty: NothingToShow | None = None
     for run, verdict in zip(chosen.runs, chosen.verdicts, strict=True):
         files = Files(
@@ -399,7 +416,7 @@ def panels(
     from codeneedle.report.selection import select
 
     one_form(csv=csv, json=json, difference=difference)
-    chosen = select(out, name, metric)
+    chosen = select(out, name, metric=metric)
     if csv:
         _write_rows(panel_rows(chosen.runs, chosen.metric))
     elif json:
@@ -588,20 +605,21 @@ def page(
 @app.command()
 def compare(
     first: Annotated[str, argument("A", "A run by name, or its folder.")],
-    second: Annotated[str, argument("B", "The run to compare it with.")],
+    others: Annotated[list[str], argument("B...", "Runs to compare with it.")],
     *,
     json: JsonOption = False,
     out: OutOption = RUNS,
 ) -> None:
-    """Compare two runs: setups first, then metrics by pair."""
+    """Compare runs with the first: setups, then metrics by pair."""
     from codeneedle.report import compare as comparison
     from codeneedle.report.selection import one_run
 
-    compared = comparison.compare(one_run(out, first), one_run(out, second))
+    base = one_run(out, first)
+    compared = [comparison.compare(base, one_run(out, other)) for other in others]
     if json:
-        _write_json(comparison.comparison_object(compared))
+        _write_json([comparison.comparison_object(each) for each in compared])
     else:
-        _show(comparison.comparison_document(compared))
+        _show(comparison.comparisons_document(compared))
 
 
 @app.command()

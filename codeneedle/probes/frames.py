@@ -32,6 +32,7 @@ class Cell:
         error: Standard error of the value; NaN if unknown.
         units: Number of units behind the error: functions, chunks, texts, repetitions.
         against: The pair that the record was measured against; empty if none.
+        lacking: Phrase for what the value leaves out, as of `metrics.Loss`.
         attention: Where attention of its cell ran; None if nothing tells.
         evidence: What tells it, as a phrase.
         is_ranked: False for speeds of cells whose attention ran in no kernel: they are
@@ -47,6 +48,7 @@ class Cell:
     error: float = math.nan
     units: int = 0
     against: str = ""
+    lacking: str = ""
     attention: Attention | None = None
     evidence: str = ""
     is_ranked: bool = True
@@ -288,6 +290,7 @@ def _cell(pair: Pair, record: CellRecord | None, run: Run, metric: Metric) -> Ce
         error=_error(metric, record, units, len(values)),
         units=len(units),
         against=metric.against(record),
+        lacking=metric.loss.lacking(record) if metric.loss else "",
         attention=record.attention,
         evidence=record.effective.attention_evidence,
         is_ranked=metric.group != "speed" or record.in_kernel,

@@ -57,6 +57,8 @@ class Loss:
         lost_from: Decrease from which on a unit is lost, of answers.
         units: Names of all units of a record, including those without a value; None if
             each has one.
+        lacking: Phrase for the units of a record that could not be measured, and may
+            have been lost or won; empty for none.
         bounded: Share of the tokens of a record, from 0 to 1, whose probability has
             only an upper bound.
         able: Share of a record that is right, from 0 to 1: a reference with little
@@ -67,6 +69,7 @@ class Loss:
     by_unit: Callable[[CellRecord, Setup], dict[str, float]] | None = None
     lost_from: float = 0.0
     units: Callable[[CellRecord, Setup], Sequence[str]] | None = None
+    lacking: Callable[[CellRecord], str] = lambda _record: ""
     bounded: Callable[[CellRecord], float] = lambda _record: 0.0
     able: Callable[[CellRecord, Setup], float] = lambda _record, _setup: 1.0
 

@@ -307,6 +307,7 @@ def legend_entries(
     finished = (cell for cell in cells if cell.status == Status.FINISHED)
     if not all(cell.has_value for cell in finished):
         entries.append((NO_VALUE_WORD, no_value_phrase(setup, metric)))
+    entries += left_out_entries(cells)
     entries += not_run(cells, settled)
     if shows_errors(cells, metric):
         entries.append(ERROR_ENTRY)
@@ -341,6 +342,13 @@ def _reference_entries(cells: Cells, metric: Metric) -> Iterator[tuple[str, str]
             yield REFERENCE_MARK, meaning
     if note := reference_note(cells):
         yield "against", note
+
+
+def left_out_entries(cells: Cells) -> Iterator[tuple[str, str]]:
+    """What values leave out because it could not be measured."""
+    for cell in cells:
+        if cell.lacking:
+            yield "left out", visible(f"{cell.pair}: {cell.lacking}")
 
 
 def floor_entries(run: Run, metric: Metric, cells: Cells) -> list[tuple[str, str]]:

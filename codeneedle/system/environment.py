@@ -48,11 +48,13 @@ def is_secret(name: str) -> bool:
 
 _SETTING = re.compile(
     r"""(?<![\w./~-])(?=(?P<name>-{0,2}[A-Za-z_][\w.-]*)["']?"""
-    r"""(?P<sign>\s*[=:]\s*|\s+)["']?(?P<value>[^\s"',;}]+))"""
+    r"""(?P<sign>\s*[=:]\s*|\s+)["']?"""
+    r"""(?P<value>[^\s"',;}]{1,256}))"""
 )
 """
 A name with what may be its value, also inside of a value: ``--env=NAME=VALUE``,
 ``--name value``, ``export NAME=VALUE;``, ``{"name": "value"}``, ``Name: value``.
+The value ends after 256 characters, so that a long text takes no quadratic time.
 """
 
 _SECRET_NAME = re.compile(
@@ -67,9 +69,17 @@ _TOKEN_OF_TEXT = re.compile(
     r"[-_]?tokens?$",
     re.IGNORECASE,
 )
-_COUNT = re.compile(r"[\d.]+[kKmM]?$")
-_NO_SECRET = re.compile(r"[$-]|(bool:|true|false|null|none|auto)")
-"""Values that are none: variables, further options, words of JSON."""
+_COUNT = re.compile(r"\d[\d.]{0,8}[kKmM]?")
+_COUNTED = re.compile(r"tokens$|(^|[-_.])(max|min|num|n|new)[-_.]", re.IGNORECASE)
+"""Names of numbers of tokens; that of ``--token`` and ``HF_TOKEN`` is a secret."""
+
+_NO_SECRET = re.compile(
+    r"\$(\{\w+\}?|[A-Z_][A-Z0-9_]*)|true|false|null|none|auto|bool:(true|false)|int:\d+"
+)
+"""Values that are none: variables of a shell, words of JSON and of GGUF."""
+
+_OPTION = re.compile(r"--?[A-Za-z][\w-]*(=.*)?|-\d+")
+"""Behind a blank, the next option, or a number below 0."""
 
 _USER_IN_URL = re.compile(r"\w://[^\s/@]*@")
 
@@ -84,10 +94,13 @@ def secret_in(text: str) -> str:
 
 def _holds_secret(*, name: str, sign: str, value: str) -> bool:
     is_variable = "=" in sign and name.isupper() and is_secret(name)
-    if _NO_SECRET.match(value) or not (is_variable or _SECRET_NAME.search(name)):
+    if not (is_variable or _SECRET_NAME.search(name)) or _NO_SECRET.fullmatch(value):
+        return False
+    if sign.isspace() and _OPTION.fullmatch(value):
         return False
     if name.lower().rstrip("s").endswith("token"):
-        return not (_COUNT.match(value) or _TOKEN_OF_TEXT.search(name))
+        is_count = _COUNT.fullmatch(value) and _COUNTED.search(name)
+        return not (is_count or _TOKEN_OF_TEXT.search(name))
     if sign.isspace():  # words of a text, but for an option and a header's scheme
         return name.startswith("-") or name.lower() == "bearer"
     return ":" not in sign or not value.startswith("/")  # a volume of a container

@@ -140,6 +140,7 @@ class Row:
         lost: Lost units, of answers and scores; 0 for other kinds.
         won: Units with a higher score; 0 for other kinds.
         remark: Doubt about the bounds, which may change the word; empty without any.
+        lacking: Its part on what could not be measured, which widens the bounds.
     """
 
     metric: Metric
@@ -151,6 +152,7 @@ class Row:
     lost: int = 0
     won: int = 0
     remark: str = ""
+    lacking: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -499,7 +501,11 @@ class _Comparison:
             bounds = _by_counts(losses, share)
         else:
             bounds = interval(losses, share).clipped(*_ENDS[kind])
+        if kind is LossKind.SCORE:
+            bounds = bounds.widened(self._unmeasured(pair)).clipped(*_ENDS[kind])
         remark, word = self._remark(pair, losses, bounds.word(limit))
+        lacking = self._lacking(pair)
+        remark = "; ".join(filter(None, [remark, lacking]))
         needed = None
         if word is Word.OPEN and is_few:
             few = _too_few(lost + won, len(losses), share)
@@ -516,6 +522,7 @@ class _Comparison:
             lost=lost,
             won=won,
             remark=remark,
+            lacking=lacking,
         )
 
     def _remark(
@@ -540,9 +547,25 @@ class _Comparison:
             return "the same to the last digit: is this cache what it claims?", word
         return "", word
 
+    def _unmeasured(self, pair: Pair) -> float:
+        """Share of the units that the pair or the reference has no number of."""
+        if self.loss.units is None:
+            return 0.0
+        names = {*self.loss.units(self.records[pair], self.setup)}
+        both = self.of_reference.keys() & self.units[pair].keys()
+        return len(names - both) / len(names)
+
+    def _lacking(self, pair: Pair) -> str:
+        """What of the pair and of the reference could not be measured."""
+        own = self.loss.lacking(self.records[pair])
+        reference = self.records[self.reference or pair]
+        other = self.loss.lacking(reference)
+        return "; ".join(filter(None, [own, other and f"{reference.pair}: {other}"]))
+
     def _missing(self, pair: Pair) -> tuple[int, int]:
         """Number of units that only the reference has, and of all that were asked."""
-        if self.loss.units is None:
+        # What has no score widens the bounds of an evaluation.
+        if self.loss.units is None or self.loss.kind is LossKind.SCORE:
             return 0, 0
         names = self.loss.units(self.records[pair], self.setup)
         lacking = {*names} & self.of_reference.keys() - self.units[pair].keys()

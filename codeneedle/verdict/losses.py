@@ -67,6 +67,7 @@ class Losses:
             pair=pair,
             status="finished",
             value=PERCENT * row.bounds.mean if row else value,
+            lacking=row.lacking if row else "",
             against=str(self.verdict.reference),
             attention=standing.attention,
             evidence=standing.evidence,

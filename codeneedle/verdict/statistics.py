@@ -51,6 +51,10 @@ class Bounds:
         high = self.high if math.isinf(self.high) else min(self.high, highest)
         return replace(self, low=low, high=high)
 
+    def widened(self, by: float) -> "Bounds":
+        """The interval, wider by so much at either end."""
+        return replace(self, low=self.low - by, high=self.high + by)
+
     def word(self, limit: float) -> Word:
         """Position of the interval relative to *limit*."""
         if self.high <= limit:

@@ -28,6 +28,16 @@ def with_scores(setup: Setup, scores: Sequence[float]) -> Setup:
     return replace(setup, calibrated={NAME: made_evaluation(samples_of(scores))})
 
 
+def failing(record: CellRecord, places: Sequence[int], error: str) -> CellRecord:
+    """*record*, whose samples at these places have an *error* and no score."""
+    stored = record.observation or {}
+    samples = [
+        {**each, "score": 0.0, "error": error} if at in places else each
+        for at, each in enumerate(stored["samples"])
+    ]
+    return replace(record, observation={**stored, "samples": samples})
+
+
 def samples_of(scores: Sequence[float]) -> list[Sample]:
     """A sample for each score."""
     return [Sample(id=f"s{at}", score=score) for at, score in enumerate(scores)]

@@ -30,6 +30,7 @@ from codeneedle.report.compare import (
     compare,
     comparison_document,
     comparison_object,
+    comparisons_document,
     other_kernels,
 )
 from codeneedle.report.data import json_text
@@ -330,3 +331,17 @@ def test_only_cells_whose_attention_ran_in_the_same_place_are_tested():
     assert {"q4_0/q4_0"} == {
         pair for pair, is_tested in tested.items() if not is_tested
     }
+
+
+def test_several_runs_are_compared_with_the_first_in_a_column_each():
+    worse, other = compared(20, 18), compared(other=replace(SETUP, machine="another"))
+
+    said = printed(comparisons_document([worse, other]), width=120)
+
+    first, *_ = said.split("compared with")
+    rows = {line.split()[0]: line.rstrip() for line in first.splitlines() if line}
+    assert ["-2.00", "worse", "0.00", "no", "difference", "shown"] == (
+        rows["matched"].split()[1:]
+    )
+    assert rows["decode"].endswith("not compared")
+    assert 2 == said.count("compared with")

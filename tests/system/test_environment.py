@@ -2,7 +2,7 @@
 
 import pytest
 
-from codeneedle.system.environment import inherited
+from codeneedle.system.environment import inherited, secret_in
 
 
 @pytest.mark.parametrize(
@@ -21,3 +21,42 @@ def test_places_languages_and_devices_are_inherited_and_nothing_else(
     monkeypatch.setenv(name, "x")
 
     assert is_kept is (name in inherited())
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "--password=autobahn",
+        "--token nullbyte",
+        "--password=-x",
+        "--token=$ecret",
+        "--token 12345678",
+        "HF_TOKEN=12345678",
+        "--api-key=none-of-yours",
+        "--token=trueblue",
+    ],
+)
+def test_a_secret_is_found_however_its_value_begins(text):
+    assert secret_in(f"serve {text} --port 1") != ""
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "--max-tokens 8192",
+        "--n-token=512",
+        "--api-key $API_KEY",
+        "--api-key=${key}",
+        "--password --other",
+        "--override-kv tokenizer.ggml.add_bos_token=bool:false",
+        '{"add_token": null}',
+    ],
+)
+def test_counts_variables_and_words_are_no_secrets(text):
+    assert secret_in(f"serve {text} --port 1") == ""
+
+
+@pytest.mark.parametrize("unit", ["a=", "a ", "a:", "-", "x://", " ", "token=none "])
+def test_a_long_command_is_searched_in_linear_time(unit):
+    """One in quadratic time would take an hour."""
+    assert secret_in(unit * (1_000_000 // len(unit))) == ""

@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 import pytest
-from made_evaluations import REFERENCE, evaluated, with_scores
+from made_evaluations import REFERENCE, evaluated, failing, with_scores
 from made_losses import BEYOND, WITHIN, losing_run
 from made_records import made_setup, sized
 
@@ -93,6 +93,54 @@ def test_of_many_samples_without_any_difference_a_small_loss_can_be_told():
 
     assert ("within", "") == (row.word, row.remark)
     assert 0 < row.bounds.high < 0.005
+
+
+DOWN = "judge: HTTP 503"
+
+
+def broken(run, failures):
+    """*run*, whose judge was down for these samples of pairs."""
+    records = tuple(
+        failing(each, failures.get(str(each.pair), ()), DOWN) for each in run.records
+    )
+    return replace(run, records=records)
+
+
+@pytest.mark.parametrize("side", [GOOD, REFERENCE])
+def test_a_sample_without_a_score_on_either_side_is_left_out_and_counted(side):
+    """What the judge did not grade was once a loss of one side."""
+    was = scores(700, of=900)
+    run = run_of({GOOD: was}, was)
+
+    row = row_of(broken(run, {side: range(9)}))
+    more = row_of(broken(run, {side: range(50)}))
+
+    said = f"9 of 900 samples have no score: {DOWN}"
+    named = said if side == GOOD else f"{REFERENCE}: {said}"
+    assert ("within", 0, 0, 891) == (row.word, row.lost, row.won, row.bounds.units)
+    assert named == row.remark
+    # They may have been lost.
+    assert row_of(run).bounds.high + 0.01 == pytest.approx(row.bounds.high, abs=1e-4)
+    assert "open" == more.word
+
+
+def test_no_pair_is_beyond_by_what_has_no_score():
+    was = scores(150)
+    lost = flipped(was, 30, 2)
+    run = run_of({GOOD: lost}, was)
+
+    assert "beyond" == row_of(run).word
+    assert "open" == row_of(broken(run, {GOOD: range(100, 120)})).word
+
+
+def test_a_unit_with_a_sample_without_a_score_is_left_out_whole():
+    run = run_of({GOOD: scores(150)})
+    for record in run.records:
+        record.observation["samples"][1]["id"] = "s0"
+        record.observation["samples"][1]["seed"] = 1
+
+    assert 199 == row_of(run).bounds.units
+    assert 198 == row_of(broken(run, {GOOD: [1]})).bounds.units
 
 
 def test_samples_of_a_group_are_one_unit():

@@ -4,7 +4,14 @@ from collections.abc import Sequence
 from functools import partial
 from statistics import fmean
 
-from codeneedle.probes.evaluation.record import NAME, evaluation_of, first_of
+from codeneedle.probes.evaluation.record import (
+    NAME,
+    Sample,
+    evaluation_of,
+    first_of,
+    is_unscored,
+    unscored,
+)
 from codeneedle.probes.metrics import Loss, LossKind, Metric
 from codeneedle.records.record import CellRecord, Setup
 
@@ -17,27 +24,47 @@ reference.
 """
 
 
+def _scored(record: CellRecord) -> list[Sample]:
+    """The samples that have a score; none if too few have one."""
+    samples = evaluation_of(record).samples
+    return [] if is_unscored(samples) else [each for each in samples if not each.error]
+
+
 def _scores(record: CellRecord, _setup: Setup) -> Sequence[float]:
-    return [sample.score for sample in evaluation_of(record).samples]
+    return [sample.score for sample in _scored(record)]
 
 
 def _units(record: CellRecord, _setup: Setup) -> Sequence[str]:
-    return [sample.unit for sample in evaluation_of(record).samples]
+    return [sample.unit for sample in _scored(record)]
+
+
+def _every_unit(record: CellRecord, _setup: Setup) -> Sequence[str]:
+    return list(dict.fromkeys(each.unit for each in evaluation_of(record).samples))
+
+
+def _whole_units(record: CellRecord, _setup: Setup) -> dict[str, float]:
+    """The mean score of each unit all of whose samples have a score."""
+    lacking = {each.unit for each in evaluation_of(record).samples if each.error}
+    scores: dict[str, list[float]] = {}
+    for sample in _scored(record):
+        if sample.unit not in lacking:
+            scores.setdefault(sample.unit, []).append(sample.score)
+    return {unit: fmean(of_unit) for unit, of_unit in scores.items()}
 
 
 def _changed(record: CellRecord, setup: Setup, *, sign: int) -> Sequence[float]:
     """1.0 for each sample whose score is higher (*sign* 1) or lower (-1); else 0.0."""
     first = first_of(setup)
-    scores = {sample.key: sample.score for sample in first.samples} if first else {}
+    scores = {e.key: e.score for e in first.samples if not e.error} if first else {}
     return [
         float(sign * (sample.score - scores[sample.key]) > 0)
-        for sample in evaluation_of(record).samples
+        for sample in _scored(record)
         if sample.key in scores
     ]
 
 
-def _mean(record: CellRecord, _setup: Setup) -> float:
-    return fmean([sample.score for sample in evaluation_of(record).samples] or [0])
+def _mean(record: CellRecord, setup: Setup) -> float:
+    return fmean(_scores(record, setup) or [0])
 
 
 def _change(name: str, label: str, sign: int) -> Metric:
@@ -67,7 +94,13 @@ METRICS: tuple[Metric, ...] = (
         values=_scores,
         in_table=True,
         names=_units,
-        loss=Loss(kind=LossKind.SCORE, able=_mean),
+        loss=Loss(
+            kind=LossKind.SCORE,
+            by_unit=_whole_units,
+            units=_every_unit,
+            lacking=lambda record: unscored(evaluation_of(record).samples),
+            able=_mean,
+        ),
         noun="samples",
     ),
     _change("eval-lost", "samples with a lower score than the reference's", -1),

@@ -38,12 +38,14 @@ from codeneedle.probes.evaluation.record import (
     Sample,
     evaluation_of,
     first_of,
+    is_unscored,
+    unscored,
 )
 from codeneedle.probes.metrics import METRICS as OF_CELL
 from codeneedle.probes.metrics import samples_needed
 from codeneedle.probes.probe import Probe, ProbeContext, RunContext
 from codeneedle.quantities import time_span
-from codeneedle.records.record import Json, Status, as_json
+from codeneedle.records.record import Json, Run, Status, as_json
 from codeneedle.text import plural, visible
 
 FOLDER = "evaluations"
@@ -142,6 +144,15 @@ class EvaluationProbe(Probe):
         chosen = run.settings_of(EvaluationSettings, NAME)
         return {"command": chosen.command, "score": chosen.score, "read": chosen.read}
 
+    def remarks(self, run: Run) -> tuple[str, ...]:
+        """As of `Probe`: samples without a score, which are left out."""
+        return tuple(
+            f"{record.pair}: {phrase}; left out"
+            for record in run.records
+            if record.probe == NAME and record.has_numbers
+            if (phrase := unscored(evaluation_of(record).samples))
+        )
+
     def measure(self, context: ProbeContext) -> Json:
         """
         As of `Probe`: runs the command and the grader, and reads their results.
@@ -149,8 +160,8 @@ class EvaluationProbe(Probe):
         If only the grader failed before, only the grader runs again.
 
         Raises:
-            CellError: If one of them fails, or the samples differ from those of the
-                first cell.
+            CellError: If one of them fails, too many samples have no score, or they
+                differ from those of the first cell.
         """
         cell = _Cell(context, is_again=self.name != NAME)
         evaluation = cell.evaluated()
@@ -160,18 +171,16 @@ class EvaluationProbe(Probe):
         context.step(1, 1, "reading the results")
         reader, samples = cell.results()
         if reader == LINES_NAME:
-            # Lines may store the seed of the command, which differs in a repetition.
-            samples = tuple(
-                replace(sample, seed=0) if sample.seed == cell.seed else sample
-                for sample in samples
-            )
+            samples = seedless(samples, cell.seed)
         evaluation = replace(evaluation, reader=reader)
         first = first_of(context.run.setup)
+        if first is not None:
+            samples = aligned(samples, first)
+        refuse_unscored(samples)
         if first is None:
             first = replace(evaluation, samples=samples, against=str(context.pair))
             context.calibrate(as_json(first))
             return as_json(first)
-        samples = aligned(samples, first)
         return as_json(replace(evaluation, samples=samples, against=first.against))
 
 
@@ -187,11 +196,37 @@ PROBE = EvaluationProbe(
 )
 
 
+def seedless(samples: Sequence[Sample], seed: int) -> tuple[Sample, ...]:
+    """
+    *samples* without the *seed* of the command, which differs in a repetition.
+
+    Only where all have it: among others it is the number of an attempt.
+    """
+    if {each.seed for each in samples} != {seed}:
+        return tuple(samples)
+    return tuple(replace(sample, seed=0) for sample in samples)
+
+
+def refuse_unscored(samples: Sequence[Sample]) -> None:
+    """
+    Refuse an evaluation that failed itself.
+
+    Raises:
+        CellError: If more than `MOST_UNSCORED` of *samples* have no score.
+    """
+    if is_unscored(samples):
+        raise CellError(
+            unscored(samples),
+            hint="Mend what grades them, then measure it again: --retry-failed.",
+        )
+
+
 def aligned(samples: Sequence[Sample], first: Evaluation) -> tuple[Sample, ...]:
     """
     *samples* in the order of those of the *first* cell.
 
-    A missing sample scores 0: a cache that makes a model hang must not gain by it.
+    A missing sample has no score and says so: it is no loss, and no pair is within the
+    limit by leaving samples out.
 
     Raises:
         CellError: If there are other samples, or samples with other prompts.

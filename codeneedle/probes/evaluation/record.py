@@ -1,5 +1,7 @@
 """The stored layout of an evaluation: its samples with their scores."""
 
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from codeneedle.probes.stored import calibrated_in, observed
@@ -15,7 +17,7 @@ class Sample:
 
     Attributes:
         id: Identifies the sample in every cell.
-        score: From 0 to 1; 0 if it has none.
+        score: From 0 to 1; without meaning if it has an error.
         seed: Number of the attempt at the same sample; 0 for a single one.
         group: Group of samples of correlated difficulty; empty for none.
         prompt: Hash of the prompt as the tool reports it; empty if it does not.
@@ -58,6 +60,33 @@ class Evaluation:
     wall_s: float = 0.0
     seed: int = 0
     against: str = ""
+
+
+MOST_UNSCORED = 0.1
+"""
+Largest share of samples without a score; above it a cell is a gap.
+
+What has no score may have been lost or won, so that many widen an interval by ten
+points to either side: twice the loss that an evaluation is meant to show.
+"""
+
+
+def unscored(samples: Sequence[Sample]) -> str:
+    """``40 of 80 samples have no score: judge: HTTP 503``; empty if all have one."""
+    reasons = Counter(sample.error for sample in samples if sample.error)
+    count = reasons.total()
+    if not count:
+        return ""
+    (reason, times), *others = reasons.most_common()
+    more = f" ({times}), and {len(others)} other reasons" if others else ""
+    has = "has" if count == 1 else "have"
+    return f"{count} of {len(samples)} samples {has} no score: {reason}{more}"
+
+
+def is_unscored(samples: Sequence[Sample]) -> bool:
+    """True if more of *samples* than `MOST_UNSCORED` have no score."""
+    without = sum(bool(sample.error) for sample in samples)
+    return without > MOST_UNSCORED * len(samples)
 
 
 def evaluation_of(record: CellRecord) -> Evaluation:

@@ -2,12 +2,15 @@
 
 from dataclasses import replace
 
-from made_evaluations import evaluated, made_evaluation, with_scores
+from made_evaluations import evaluated, failing, made_evaluation, with_scores
 from made_records import made_setup
 
 from codeneedle.grid import Pair
 from codeneedle.probes.evaluation.metrics import METRICS
 from codeneedle.probes.evaluation.record import Sample
+from codeneedle.probes.frames import cells_frame
+from codeneedle.records.record import Run
+from codeneedle.report.captions import legend_entries
 
 SCORE, LOST, WON = METRICS
 SETUP = made_setup()
@@ -22,6 +25,23 @@ def test_a_cell_has_a_score_and_counts_of_what_differs():
     assert [0, 0, 1, 0] == WON.values(record, setup)
     assert [] == LOST.values(record, SETUP)
     assert "f16/f16" == LOST.reference(record)
+
+
+def test_a_sample_without_a_score_is_no_zero():
+    record = failing(evaluated("q8_0/q8_0", [1.0] * 20), [3], "no reply")
+    setup = with_scores(SETUP, [1.0] * 20)
+    most = failing(record, range(3), "no reply")
+
+    assert [1.0] * 19 == SCORE.values(record, setup)
+    assert [0] * 19 == LOST.values(record, setup)
+    assert [] == SCORE.values(most, setup)
+    (cell,) = (
+        each
+        for each in cells_frame(Run(name="r", setup=setup, records=(record,)), SCORE)
+        if each.pair == record.pair
+    )
+    entries = legend_entries(setup, [cell], SCORE)
+    assert ("left out", "q8_0/q8_0: 1 of 20 samples has no score: no reply") in entries
 
 
 def test_units_are_groups_and_samples_with_all_of_their_tries():

@@ -1,0 +1,137 @@
+"""The commands of long scripts are parsed, without running them."""
+
+import contextlib
+import importlib
+import re
+import sys
+from pathlib import Path
+
+import pytest
+from parsing import accepted
+
+from codeneedle.records.store import SWEEP, run_folder
+from codeneedle.sweep.request import Execution
+from codeneedle.sweep.slurm import SlurmArray
+
+ROOT = Path(__file__).parents[1]
+sys.path.append(str(ROOT / "scripts"))
+import bench  # noqa: E402 - found in the folder just added
+import cluster  # noqa: E402
+import evaluations  # noqa: E402
+import golden  # noqa: E402
+
+SCRIPT = re.compile(r"scripts/(?P<name>\w+)\.py(?P<arguments>.*)")
+OPTIONAL = re.compile(r"\$\(\w+_ARGS\)")
+
+
+def recipe(target: str) -> str:
+    """The lines of a target in the Makefile."""
+    text = (ROOT / "Makefile").read_text(encoding="utf-8")
+    (found,) = re.findall(rf"^{target}:.*\n((?:\t.*\n)+)", text, re.MULTILINE)
+    return OPTIONAL.sub("", found)
+
+
+@pytest.mark.parametrize("target", ["fuzz", "mutants", "truth", "bench"])
+def test_a_long_target_starts_its_script_with_arguments_it_accepts(target):
+    if target == "mutants":
+        pytest.importorskip("cosmic_ray", reason="its target installs it")
+    found = SCRIPT.search(recipe(target))
+    script = importlib.import_module(found["name"])
+
+    script.parsed(found["arguments"].split())
+
+
+def test_the_target_of_faults_names_an_option_of_pytest(request):
+    (option,) = re.findall(r"--([\w-]+)", recipe("faults"))
+    option = option.replace("-", "_")
+
+    assert request.config.getoption(option) in {True, False}
+
+
+def test_the_target_of_evaluations_names_one_folder():
+    found = SCRIPT.search(recipe("evaluations"))
+
+    assert len(found["arguments"].split()) == 1
+
+
+@pytest.mark.parametrize(
+    "words",
+    [*bench.START_UP, *bench.REPORTS, *map(str.split, golden.REPORTS)],
+    ids=" ".join,
+)
+def test_a_command_on_made_or_stored_runs_is_accepted(words):
+    if words[0].startswith("--"):
+        pytest.skip("an option of the program itself")
+    assert accepted([*words, "--out", "made"]) == f"codeneedle {words[0]}"
+
+
+@pytest.mark.parametrize("words", golden.SWEEPS.values(), ids=golden.SWEEPS)
+def test_a_sweep_of_a_golden_run_is_accepted(words):
+    words = ["sweep", *words.split(), "--out", "made"]
+
+    assert accepted(words) == "codeneedle sweep"
+
+
+def test_the_sweep_of_a_bench_is_accepted(tmp_path, monkeypatch):
+    asked = []
+
+    def start(*words, log):
+        asked.append(accepted(words))
+        raise InterruptedError
+
+    monkeypatch.setattr(bench, "codeneedle", start)
+    settings = bench.Bench(folder=tmp_path, say=print)
+    with contextlib.suppress(InterruptedError):
+        bench._sweep(settings, Path("corpus.toml"), "f16", "q8_0")
+
+    assert asked == ["codeneedle sweep"]
+
+
+@pytest.mark.parametrize("name", evaluations.TOOLS)
+def test_the_commands_of_evaluations_are_accepted(name, tmp_path, monkeypatch):
+    asked = []
+
+    def start(*words):
+        asked.append(accepted(words))
+        return 0
+
+    monkeypatch.setattr(evaluations, "_codeneedle", start)
+    monkeypatch.setattr(evaluations, "find_runs", lambda _out, _name: [])
+    evaluations._swept(name, evaluations.TOOLS[name], tmp_path, tmp_path)
+
+    assert asked == ["codeneedle sweep", "codeneedle verdict"]
+
+
+def test_the_commands_of_a_cluster_are_accepted_and_merge_every_share(
+    tmp_path, monkeypatch
+):
+    asked = []
+
+    def start(*words):
+        asked.append((accepted(words), words))
+        out = Path(words[words.index("--out") + 1])
+        folder = run_folder(out, corpus="tiny", model="needle-nano")
+        folder.mkdir(parents=True)
+        (folder / SWEEP).write_text("")
+        if words[0] != "submit":
+            return str(folder)
+        array = SlurmArray(tasks=cluster.TASKS)
+        Path("array.sh").write_text(array.script([folder], Execution()))
+        return "array.sh"
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(cluster, "codeneedle", start)
+    monkeypatch.setattr(cluster, "cluster", contextlib.nullcontext)
+    monkeypatch.setattr(cluster, "swept_in_tasks", lambda _script: None)
+    cluster._compared(tmp_path)
+
+    assert [name for name, _ in asked] == [
+        "codeneedle sweep",
+        "codeneedle submit slurm",
+        "codeneedle merge",
+    ]
+    merged = [word for word in asked[-1][1] if word.startswith("shares/")]
+    assert merged == [f"shares/{task}" for task in range(1, cluster.TASKS + 1)]
+    assert '"shares/$SLURM_ARRAY_TASK_ID/tiny/needle-nano" --shard' in (
+        Path("array.sh").read_text()
+    )
