@@ -19,7 +19,9 @@ def _needed(nano):
 
 def swept(folder, splits, *arguments):
     """The sweep of a grid of two types whose servers say *splits*, by cell."""
-    binary = server(folder.path, {cell: [said] for cell, said in splits.items()})
+    binary = server(
+        folder.path, {cell: [said, "slots=right"] for cell, said in splits.items()}
+    )
     grid = ("--corpus", "tiny", "--context", "4096", "--types", ",".join(TYPES))
     command = ("sweep", *grid, "--llama-server", binary, *arguments)
     return impatient(folder.path, *command)
