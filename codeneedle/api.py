@@ -20,13 +20,21 @@ from codeneedle.probes import PROBES
 from codeneedle.probes.frames import axes, cells_frame, of_probe
 from codeneedle.records.record import CellRecord, Run, Setup
 from codeneedle.report.selection import default_metric, metric_named, one_run
-from codeneedle.verdict.judge import MAX_LOSS, MAX_LOST, Limits, Verdict, judge
+from codeneedle.text import plural, visible
+from codeneedle.verdict.judge import (
+    MAX_EVAL_LOST,
+    MAX_LOSS,
+    MAX_LOST,
+    Limits,
+    Verdict,
+    judge,
+)
 
 if TYPE_CHECKING:
     import pandas as pd
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class LoadedRun:
     """
     A run as `load` read it, without cells that a running sweep adds later.
@@ -36,6 +44,12 @@ class LoadedRun:
     """
 
     run: Run
+
+    def __repr__(self) -> str:
+        """Name, number of records, and metrics; not the records themselves."""
+        counted = plural(len(self.records), "record")
+        metrics = ", ".join(self.metrics)
+        return f"<LoadedRun {visible(self.run.name)}: {counted}; {metrics}>"
 
     @property
     def setup(self) -> Setup:
@@ -50,7 +64,7 @@ class LoadedRun:
     @property
     def metrics(self) -> list[str]:
         """Names of the metrics that have a value for at least one pair."""
-        return [
+        names = (
             metric.name
             for probe in PROBES.values()
             if probe.name in self.setup.probes
@@ -59,7 +73,8 @@ class LoadedRun:
                 cell.has_value
                 for cell in cells_frame(of_probe(self.run, probe.name), metric)
             )
-        ]
+        )
+        return list(dict.fromkeys(names))
 
     def frame(
         self, metric: str | None = None, *, units: bool = False
@@ -143,7 +158,9 @@ class LoadedRun:
         *,
         max_loss: float = MAX_LOSS,
         max_lost: float = MAX_LOST,
+        max_eval_lost: float = MAX_EVAL_LOST,
         max_memory_bytes: int | None = None,
+        at: int | None = None,
     ) -> Verdict:
         """
         The pair to set and the losses of all pairs, as ``codeneedle verdict`` does.
@@ -151,12 +168,18 @@ class LoadedRun:
         Args:
             max_loss: Largest share of right tokens that may be lost, above 0 to 1.
             max_lost: Largest share of answers that may be lost, above 0 to 1.
-            max_memory_bytes: Largest KV cache at the context of the run; None for any.
+            max_eval_lost: Largest loss of the mean score of an evaluation, likewise.
+            max_memory_bytes: Largest KV cache; None for any.
+            at: Context of *max_memory_bytes*, in tokens; None for that of the run.
         """
         return judge(
             self.run,
             Limits(
-                max_loss=max_loss, max_lost=max_lost, max_memory_bytes=max_memory_bytes
+                max_loss=max_loss,
+                max_lost=max_lost,
+                max_eval_lost=max_eval_lost,
+                max_memory_bytes=max_memory_bytes,
+                at=at,
             ),
         )
 

@@ -42,6 +42,7 @@ from codeneedle.cli.options import (
     RunNames,
     ServeCommand,
     ServerOption,
+    SlurmCommand,
     SweepCommand,
     TranscriptCommand,
     WaitOption,
@@ -164,10 +165,12 @@ def plan(
     context: typer.Context,
     *,
     decide: DecideOption = None,  # noqa: ARG001 - the request has it
+    at: AtOption = None,
+    json: JsonOption = False,
 ) -> None:
     """Show what a sweep would do, without starting a server."""
     from codeneedle.cli import sweep as sweep_module
-    from codeneedle.report.plan import plan_document
+    from codeneedle.report.plan import plan_document, plan_object
     from codeneedle.sweep.decide import deciding
 
     request, execution = context.obj
@@ -175,8 +178,12 @@ def plan(
     with _stderr().status("reading the corpus"):
         plans = sweep_module.planned(request, execution)
         growing = sweep_module.refuse(plans)
-    for planned, grown in zip(plans, growing, strict=True):
-        _show(plan_document(planned, grown))
+    both = list(zip(plans, growing, strict=True))
+    if json:
+        _write_json([plan_object(planned, grown) for planned, grown in both])
+        return
+    for planned, grown in both:
+        _show(plan_document(planned, grown, at=at))
 
 
 @app.command(cls=SweepCommand)
@@ -235,7 +242,7 @@ MOST_OF_A_NODE = 65_533
 """SLURM counts the cores of a node in 16 bits, and the last values have meanings."""
 
 
-@submit.command(cls=SweepCommand)
+@submit.command(cls=SlurmCommand)
 def slurm(
     context: typer.Context,
     *,
@@ -323,6 +330,7 @@ def grid(
     Of several runs it also shows what each sets, and losses side by side.
     """
     from codeneedle.cli.engines import asks_for
+    from codeneedle.report import captions
     from codeneedle.report.grid import grid_objects, grid_rows, loss_report, report
     from codeneedle.report.selection import select
 
@@ -339,6 +347,9 @@ def grid(
         _show(loss_report(*losses), form)
     else:
         _show(report(chosen.runs, chosen.shown, chosen.also, chosen.verdicts), form)
+    if not (chosen.asks_loss or chosen.has_values):
+        run, metric_name = chosen.whole[0], chosen.metric.name
+        raise captions.nothing_to_show(run, metric_name, chosen.probe.name)
 
 
 @app.command()
@@ -659,13 +670,19 @@ def merge(
 
 
 @app.command()
-def memory(name: OnlyRunName = None, *, out: OutOption = RUNS) -> None:
+def memory(
+    name: OnlyRunName = None, *, json: JsonOption = False, out: OutOption = RUNS
+) -> None:
     """Show the memory of each pair, measured and predicted."""
     from codeneedle.cli.engines import weights_of
-    from codeneedle.report.plan import measured_memory
+    from codeneedle.report.plan import measured_memory, memory_object
     from codeneedle.report.selection import read_runs
 
-    for run in read_runs(out, name):
+    runs = read_runs(out, name)
+    if json:
+        _write_json([memory_object(run, weights_of(run)) for run in runs])
+        return
+    for run in runs:
         _show(measured_memory(run, weights_of(run)))
 
 
@@ -701,12 +718,15 @@ def show(
 
 
 @corpora.command("list")
-def list_corpora() -> None:
+def list_corpora(*, json: JsonOption = False) -> None:
     """List the corpora by name."""
     from codeneedle.corpora import registry
-    from codeneedle.report.corpus import listing
+    from codeneedle.report.corpus import listing, listing_objects
 
-    _show([listing(registry.names())])
+    if json:
+        _write_json(listing_objects(registry.names()))
+    else:
+        _show([listing(registry.names())])
 
 
 @corpora.command("show")
@@ -962,7 +982,10 @@ def _write_verbatim(text: str) -> None:
 def _stdout() -> "Console":
     from rich.console import Console
 
-    return _wide_enough(Console(highlight=False))
+    console = Console(highlight=False)
+    if not console.is_terminal and "COLUMNS" not in os.environ:
+        console.width = PIPED_WIDTH
+    return _wide_enough(console)
 
 
 def _stderr() -> "Console":
@@ -970,6 +993,9 @@ def _stderr() -> "Console":
 
     return _wide_enough(Console(stderr=True, highlight=False, soft_wrap=True))
 
+
+PIPED_WIDTH = 1000
+"""Columns where the output is a file or a pipe: paths and sentences stay whole."""
 
 LEAST_WIDTH = 20
 """Columns in which every report can be drawn."""

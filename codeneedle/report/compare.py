@@ -64,7 +64,7 @@ class Change:
         if self.bounds is None and len(self.elsewhere) == len(self.values):
             return "not tested: attention ran elsewhere"
         if self.bounds is None:
-            unpaired = "not tested: the two do not share needles or chunks"
+            unpaired = "not tested: the two do not share functions, questions or chunks"
             return unpaired if self.metric.loss else "not tested"
         if self.bounds.low <= 0 <= self.bounds.high:
             return "no difference shown"

@@ -511,7 +511,8 @@ def draw(
     """
     picture = picture_of(run, metric, verdict, difference=difference)
     if all(square.is_gap for row in picture.squares for square in row):
-        raise captions.nothing_to_show(run, metric.name)
+        probe = captions.probe_of(run, metric.name)
+        raise captions.nothing_to_show(run, metric.name, probe)
     name = f"heatmap-{metric.name}{'-difference' if difference else ''}"
     return drawn(functools.partial(paint, picture), files, name=name)
 

@@ -3,12 +3,15 @@
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from codeneedle.document import Document, Facts, Grid, Heading, Lines, Table
-from codeneedle.grid import Pair, most_precise_first
+from codeneedle.engines.survey import Survey, gain
+from codeneedle.grid import Pair, most_precise, most_precise_first, precision
 from codeneedle.models.kv_cache import (
     MemoryPlan,
     PairMemory,
+    cache_bytes,
     kv_bytes,
     kv_parts,
     predicted,
@@ -25,10 +28,10 @@ from codeneedle.report.captions import (
     pairs_by,
     status_word,
 )
-from codeneedle.report.kernels import kernels_document
-from codeneedle.sweep.plan import Plan
+from codeneedle.report.kernels import gain_line, kernels_document
+from codeneedle.sweep.plan import Plan, survey_log
 from codeneedle.system import machine
-from codeneedle.text import MIB, NO_VALUE_WORD, duration, mib, number, plural, size
+from codeneedle.text import NO_VALUE_WORD, duration, mib, number, plural, size
 from codeneedle.verdict.trust import trusted_records
 
 UNKNOWN = "?"
@@ -127,6 +130,32 @@ def measured_memory(run: Run, weights: Weights | None) -> Document:
     )
     left_out = (f"left out: {line}" for line in _left_out(run))
     yield Lines([*_conclusion(sizes), *left_out])
+
+
+def memory_object(run: Run, weights: Weights | None) -> dict[str, Any]:
+    """
+    The same for JSON, null where a size is unknown.
+
+    Keys: ``run``, ``pairs`` (``k``, ``v``, ``context``, ``measured_mib`` by metric,
+    ``predicted_mib`` (``k``, ``v``) or null, ``differs``) and ``left_out`` (sentences).
+    """
+    return {
+        "run": run.name,
+        "pairs": [
+            {
+                "k": each.pair.k,
+                "v": each.pair.v,
+                "context": each.context,
+                "measured_mib": dict(each.sizes_mib),
+                "predicted_mib": dict(zip("kv", each.predicted, strict=True))
+                if each.predicted
+                else None,
+                "differs": any(each.differs),
+            }
+            for each in measured(run, weights)
+        ],
+        "left_out": list(_left_out(run)),
+    }
 
 
 def measured(run: Run, weights: Weights | None) -> list[Measured]:
@@ -303,14 +332,54 @@ class _Cells:
         return [*self.records.values(), *([self.again] if self.again else [])]
 
 
-def plan_document(plan: Plan, growing: Sequence[str] = ()) -> Document:
+def gain_document(plan: Plan, at: int | None = None) -> Document:
+    """
+    What there is to gain: q8_0 for both and the smallest pair, beside the reference.
+
+    Args:
+        plan: A checked plan.
+        at: Context, in tokens; None for that of the plan.
+    """
+    possible = plan.possible
+    if plan.survey is None or not possible[1:]:
+        return
+    reference = most_precise(possible)
+    pairs = list(dict.fromkeys([*_EXAMPLES & {*possible}, _smallest(possible)]))
+    survey: Survey | None = plan.survey
+    if at and at != plan.context:
+        survey = plan.engine.survey([reference, *pairs], context=at, log=survey_log())
+    weights = plan.weights.size_bytes
+    gains = {
+        pair: gain(survey, pair, reference=reference, weights=weights)
+        for pair in pairs
+        if survey and pair != reference
+    }
+    lines = [f"{pair}: {gain_line(each)}" for pair, each in gains.items() if each]
+    if lines:
+        yield Heading(f"what there is to gain beside {reference}")
+        yield Lines(lines)
+
+
+_EXAMPLES = frozenset({Pair("q8_0", "q8_0")})
+"""Pairs that everybody asks about first."""
+
+
+def _smallest(pairs: Sequence[Pair]) -> Pair:
+    return max(pairs, key=lambda pair: (*precision(pair.k), *precision(pair.v)))
+
+
+def plan_document(
+    plan: Plan, growing: Sequence[str] = (), *, at: int | None = None
+) -> Document:
     """
     What a sweep would run: facts, the grid with predicted KV memory, and notes.
 
     Args:
         plan: A checked plan; finished cells are those of its first probe.
         growing: Names of probes whose cells all lack what is added now.
+        at: Context for what there is to gain, in tokens; None for that of the plan.
     """
+    yield from gain_document(plan, at)
     every = [_cells_of(plan, probe, growing) for probe in plan.probes]
     cells, request = every[0], plan.request
     yield Facts(list(_facts(plan, every)), is_quiet=True)
@@ -324,6 +393,57 @@ def plan_document(plan: Plan, growing: Sequence[str] = ()) -> Document:
         yield from kernels_document(plan.survey, request.rows, request.columns)
     yield from predicted_memory(_shortened(planned_memory(plan)))
     yield Lines([f"note: {note}" for note in plan.notes], style="yellow")
+
+
+def plan_object(plan: Plan, growing: Sequence[str] = ()) -> dict[str, Any]:
+    """
+    The same for JSON; times are estimates in seconds, null where nothing is known.
+
+    Keys: ``model``, ``corpus``, ``context`` (tokens), ``prompt_form``, ``engine``,
+    ``folder``, ``order`` (pairs), ``probes`` (``name``, ``cells``, ``finished``,
+    ``cell_s``, ``left_s``, ``read_tokens`` and ``written_tokens`` of a cell),
+    ``left_s``, ``memory`` (``k``, ``v``, ``kv_bytes`` by context, ``longest_context``,
+    ``misfit``) and ``notes``.
+    """
+    every = [_cells_of(plan, probe, growing) for probe in plan.probes]
+    memory = planned_memory(plan)
+    return {
+        "model": plan.model,
+        "corpus": plan.corpus.name,
+        "context": plan.context,
+        "prompt_form": plan.prompt_form.value,
+        "engine": plan.engine.identity().name,
+        "folder": str(plan.store.folder),
+        "order": list(map(str, plan.pairs)),
+        "probes": [_cells_object(plan, cells) for cells in every],
+        "left_s": _left_in_all(plan, every),
+        "memory": [
+            {
+                "k": each.pair.k,
+                "v": each.pair.v,
+                "kv_bytes": dict(zip(memory.contexts, each.kv_bytes, strict=True)),
+                "longest_context": each.longest_context,
+                "misfit": each.misfit,
+            }
+            for each in memory.pairs
+        ],
+        "notes": list(plan.notes),
+    }
+
+
+def _cells_object(plan: Plan, cells: _Cells) -> dict[str, Any]:
+    left_s, cell_s = _left(plan, cells)
+    work = plan.work(cells.probe)
+    finished = [each for each in cells.tried if each.has_numbers]
+    return {
+        "name": cells.probe.name,
+        "cells": cells.total,
+        "finished": sum(each.pair not in cells.lacking for each in finished),
+        "cell_s": cell_s,
+        "left_s": left_s,
+        "read_tokens": sum(work.texts) if work else None,
+        "written_tokens": work.written if work else None,
+    }
 
 
 def _shortened(memory: MemoryPlan) -> MemoryPlan:
@@ -500,7 +620,7 @@ def _kv_bytes(plan: Plan, pair: Pair) -> float | None:
     """Size of the caches of *pair*: as the engine answers, else by the header."""
     answer = plan.survey.pairs.get(pair) if plan.survey else None
     if answer and answer.kv:
-        return MIB * sum(cache.k_mib + cache.v_mib for cache in answer.kv)
+        return sum(sum(cache_bytes(cache)) for cache in answer.kv)
     return kv_bytes(_weights(plan), pair, plan.context)
 
 

@@ -55,6 +55,11 @@ class Selection:
         return (*self.beside, self.metric)
 
     @property
+    def has_values(self) -> bool:
+        """Whether any pair has a value of a metric that is shown."""
+        return any(_is_measured(self.probe, each, self.runs) for each in self.shown)
+
+    @property
     def verdicts(self) -> list["Verdict"]:
         """The verdict on each run."""
         from codeneedle.verdict.judge import judge

@@ -18,7 +18,7 @@ from codeneedle.engines.survey import Survey
 from codeneedle.errors import BadInput, FolderUnusable
 from codeneedle.grid import Pair, most_precise, shuffled
 from codeneedle.models import pretrained, weights
-from codeneedle.models.kv_cache import misfit
+from codeneedle.models.kv_cache import cacheless, misfit
 from codeneedle.models.weights import Weights
 from codeneedle.probes import probes_named
 from codeneedle.probes.probe import Outlook, Probe, Work
@@ -246,6 +246,7 @@ def plan(
     probes = probes_named(request.probes)
     _check_settings(request, probes)
     header = weights_at(request.model or pretrained.built_in_model())
+    _refuse_cacheless(header, cacheless(header))
     form = _checked_form(request, header)
     spec = _spec(request, header, form)
     engine = engine_for(spec)
@@ -256,14 +257,17 @@ def plan(
     name = chosen_corpus(request)
     corpus = read(name)
     _check_settings(request, probes, corpus)
-    store = _store(execution, corpus.name, spec.name)
+    store = _store(request, execution, corpus.name, spec.name)
     replaced = ""
     if not has_types:
         types = _usual_types(request.types, engine, context, store.intact_setup())
         replaced = "" if types == request.types else REPLACED
         request = structs.replace(request, types=types)
     pairs = _pairs(request, execution, engine)
-    survey = engine.survey(pairs, context=context, log=_survey_log())
+    survey = engine.survey(pairs, context=context, log=survey_log())
+    if survey and survey.has_no_cache:
+        reason = f"llama.cpp makes no KV cache for {header.architecture}"
+        _refuse_cacheless(header, reason)
     pairs = _kept_pairs(request, pairs, survey)
     return Plan(
         request=request,
@@ -291,7 +295,7 @@ REPLACED = (
 )
 
 
-def _survey_log() -> Path:
+def survey_log() -> Path:
     """Log of the programs that answer a survey, outside of any run folder."""
     return cache_folder() / "surveys" / "survey.log"
 
@@ -324,7 +328,7 @@ def _with_kernels(
     others = [name for name in types if name != "bf16"]
     mixed = {name: [Pair(name, other) for other in others] for name in ("bf16", "f16")}
     asked = [*mixed["bf16"], *mixed["f16"], Pair("bf16", "bf16"), Pair("f16", "f16")]
-    survey = engine.survey(asked, context=context, log=_survey_log())
+    survey = engine.survey(asked, context=context, log=survey_log())
     if survey is None:
         return types
 
@@ -370,6 +374,21 @@ def _kept_pairs(
             "other --types: 'codeneedle kernels' shows what has one.",
         )
     return here or pairs
+
+
+def _refuse_cacheless(header: Weights, reason: str) -> None:
+    """
+    Stop at weights without a KV cache; *reason* is empty for others.
+
+    Raises:
+        BadInput: With the reason.
+    """
+    if reason:
+        raise BadInput(
+            source=header.path,
+            reason=reason,
+            hint="Choose weights of a model with attention: --model FILE.",
+        )
 
 
 def chosen_corpus(request: Request) -> str:
@@ -565,19 +584,46 @@ def _weights_from_anywhere(word: str) -> str:
     return word if is_name else _absolute(word)
 
 
+def _context_page(context: int) -> str:
+    return f"context-{context}"
+
+
+def _of_context(execution: Execution, corpus: str, model: str, context: int) -> Path:
+    """
+    The folder of *model* at *context*, in tokens.
+
+    The one whose run has that context, called after it or not; else a new one, which
+    is called after its context where the page is, or where the plain name is taken.
+    """
+    plain, named = (
+        run_folder(execution.out, corpus=corpus, model=name)
+        for name in (model, f"{model}+{_context_page(context)}")
+    )
+    setup = Store(plain).intact_setup()
+    if setup and setup.context == context:
+        return plain
+    is_taken = setup is not None or named.exists()
+    return named if is_taken or execution.page else plain
+
+
 def _absolute(path: str) -> str:
     return str(expanded(path).absolute())
 
 
-def _store(execution: Execution, corpus: str, model: str) -> Store:
+def _store(request: Request, execution: Execution, corpus: str, model: str) -> Store:
     """
     The store of the page.
+
+    A context that the user names has a folder of its own beside that of another one,
+    so that a second context needs no other ``--out``, and nothing is measured twice.
 
     Raises:
         FolderUnusable: If it cannot be written to, or has less than `LEAST_FREE_BYTES`.
     """
     name = f"{model}+{execution.page}" if execution.page else model
     below = run_folder(execution.out, corpus=corpus, model=name)
+    if request.context and execution.page in {"", _context_page(request.context)}:
+        below = _of_context(execution, corpus, model, request.context)
     folder = execution.folder or below
     existing = nearest(folder)
     if not os.access(existing, os.W_OK | os.X_OK):
