@@ -21,6 +21,11 @@ _PLACES = {
 }
 
 
+def __dir__() -> list[str]:
+    """The public names, also those that were not imported yet."""
+    return sorted(__all__)
+
+
 def __getattr__(name: str) -> Any:
     """
     The public names, imported on first use, and the version.

@@ -10,7 +10,8 @@ The Python API: runs as data frames, and their verdict.
     run.setup.context                     # the conditions of the measurement
 """
 
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -19,13 +20,21 @@ from codeneedle.probes import PROBES
 from codeneedle.probes.frames import axes, cells_frame, of_probe
 from codeneedle.records.record import CellRecord, Run, Setup
 from codeneedle.report.selection import default_metric, metric_named, one_run
-from codeneedle.verdict.judge import MAX_LOSS, MAX_LOST, Limits, Verdict, judge
+from codeneedle.text import plural, visible
+from codeneedle.verdict.judge import (
+    MAX_EVAL_LOST,
+    MAX_LOSS,
+    MAX_LOST,
+    Limits,
+    Verdict,
+    judge,
+)
 
 if TYPE_CHECKING:
     import pandas as pd
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class LoadedRun:
     """
     A run as `load` read it, without cells that a running sweep adds later.
@@ -35,6 +44,12 @@ class LoadedRun:
     """
 
     run: Run
+
+    def __repr__(self) -> str:
+        """Name, number of records, and metrics; not the records themselves."""
+        counted = plural(len(self.records), "record")
+        metrics = ", ".join(self.metrics)
+        return f"<LoadedRun {visible(self.run.name)}: {counted}; {metrics}>"
 
     @property
     def setup(self) -> Setup:
@@ -49,7 +64,7 @@ class LoadedRun:
     @property
     def metrics(self) -> list[str]:
         """Names of the metrics that have a value for at least one pair."""
-        return [
+        names = (
             metric.name
             for probe in PROBES.values()
             if probe.name in self.setup.probes
@@ -58,7 +73,8 @@ class LoadedRun:
                 cell.has_value
                 for cell in cells_frame(of_probe(self.run, probe.name), metric)
             )
-        ]
+        )
+        return list(dict.fromkeys(names))
 
     def frame(
         self, metric: str | None = None, *, units: bool = False
@@ -73,7 +89,9 @@ class LoadedRun:
         Returns:
             A row per K type and a column per V type, most precise first, NaN for cells
             without a number; with *units* the columns ``k``, ``v``, ``unit`` and
-            ``value``. Values have the unit that ``codeneedle table`` shows.
+            ``value``. Values have the unit that ``codeneedle table`` shows. Units
+            average to the cell, or add up to it where it is a sum (``pass``); a unit of
+            several answers is their mean.
 
         Raises:
             UnknownName: If there is no such metric.
@@ -84,13 +102,7 @@ class LoadedRun:
         probe, chosen = metric_named(metric or default_metric([self.run]), [self.run])
         run = of_probe(self.run, probe.name)
         if units:
-            rows = [
-                (record.pair.k, record.pair.v, unit, value)
-                for record in run.records
-                if record.has_numbers
-                for unit, value in chosen.by_unit(record, run.setup).items()
-            ]
-            return pd.DataFrame(rows, columns=["k", "v", "unit", "value"])
+            return _unit_frame(run, chosen.unit_values)
         down, across = axes(run)
         values = [cell.value for cell in cells_frame(run, chosen)]
         return pd.DataFrame(
@@ -99,12 +111,34 @@ class LoadedRun:
             columns=pd.Index(across, name="v"),
         )
 
+    def loss_units(self, metric: str | None = None) -> "pd.DataFrame":
+        """
+        What losses of *metric* are computed of, by pair and unit.
+
+        For forced recall it is the mean probability of the right tokens, where `frame`
+        has log-probabilities.
+
+        Returns:
+            The columns ``k``, ``v``, ``unit`` and ``value``; no row for a metric
+            without losses.
+
+        Raises:
+            UnknownName: If there is no such metric.
+        """
+        probe, chosen = metric_named(metric or default_metric([self.run]), [self.run])
+        run = of_probe(self.run, probe.name)
+        return _unit_frame(
+            run if chosen.loss else replace(run, records=()), chosen.by_unit
+        )
+
     def verdict(
         self,
         *,
         max_loss: float = MAX_LOSS,
         max_lost: float = MAX_LOST,
+        max_eval_lost: float = MAX_EVAL_LOST,
         max_memory_bytes: int | None = None,
+        at: int | None = None,
     ) -> Verdict:
         """
         The pair to set and the losses of all pairs, as ``codeneedle verdict`` does.
@@ -112,14 +146,35 @@ class LoadedRun:
         Args:
             max_loss: Largest share of right tokens that may be lost, above 0 to 1.
             max_lost: Largest share of answers that may be lost, above 0 to 1.
-            max_memory_bytes: Largest KV cache at the context of the run; None for any.
+            max_eval_lost: Largest loss of the mean score of an evaluation, likewise.
+            max_memory_bytes: Largest KV cache; None for any.
+            at: Context of *max_memory_bytes*, in tokens; None for that of the run.
         """
         return judge(
             self.run,
             Limits(
-                max_loss=max_loss, max_lost=max_lost, max_memory_bytes=max_memory_bytes
+                max_loss=max_loss,
+                max_lost=max_lost,
+                max_eval_lost=max_eval_lost,
+                max_memory_bytes=max_memory_bytes,
+                at=at,
             ),
         )
+
+
+def _unit_frame(
+    run: Run, of_record: Callable[[CellRecord, Setup], Mapping[str, float]]
+) -> "pd.DataFrame":
+    """A row for each pair and unit of *run*."""
+    import pandas as pd
+
+    rows = [
+        (record.pair.k, record.pair.v, unit, value)
+        for record in run.records
+        if record.has_numbers
+        for unit, value in of_record(record, run.setup).items()
+    ]
+    return pd.DataFrame(rows, columns=["k", "v", "unit", "value"])
 
 
 def load(run: str | Path | None = None) -> LoadedRun:

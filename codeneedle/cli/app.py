@@ -42,6 +42,7 @@ from codeneedle.cli.options import (
     RunNames,
     ServeCommand,
     ServerOption,
+    SlurmCommand,
     SweepCommand,
     TranscriptCommand,
     WaitOption,
@@ -165,10 +166,11 @@ def plan(
     context: typer.Context,
     *,
     decide: DecideOption = None,  # noqa: ARG001 - the request has it
+    json: JsonOption = False,
 ) -> None:
     """Show what a sweep would do, without starting a server."""
     from codeneedle.cli import sweep as sweep_module
-    from codeneedle.report.plan import plan_document
+    from codeneedle.report.plan import plan_document, plan_object
     from codeneedle.sweep.decide import deciding
 
     request, execution = context.obj
@@ -176,7 +178,11 @@ def plan(
     with _stderr().status("reading the corpus"):
         plans = sweep_module.planned(request, execution)
         growing = sweep_module.refuse(plans)
-    for planned, grown in zip(plans, growing, strict=True):
+    both = list(zip(plans, growing, strict=True))
+    if json:
+        _write_json([plan_object(planned, grown) for planned, grown in both])
+        return
+    for planned, grown in both:
         _show(plan_document(planned, grown))
 
 
@@ -236,7 +242,7 @@ MOST_OF_A_NODE = 65_533
 """SLURM counts the cores of a node in 16 bits, and the last values have meanings."""
 
 
-@submit.command(cls=SweepCommand)
+@submit.command(cls=SlurmCommand)
 def slurm(
     context: typer.Context,
     *,
@@ -307,7 +313,7 @@ def serve(
 
 @app.command()
 def grid(
-    name: OnlyRunName = None,
+    names: RunNames = None,
     metric: MetricOption = None,
     *,
     max_loss: MaxLoss = None,
@@ -318,14 +324,19 @@ def grid(
     markdown: MarkdownOption = False,
     out: OutOption = RUNS,
 ) -> None:
-    """Show the summary and the grid of a sweep, K down and V across."""
+    """
+    Show the summary and the grid of a sweep, K down and V across.
+
+    Of several runs it also shows what each sets, and losses side by side.
+    """
     from codeneedle.cli.engines import asks_for
+    from codeneedle.report import captions
     from codeneedle.report.grid import grid_objects, grid_rows, loss_report, report
     from codeneedle.report.selection import select
 
     form = one_form(csv=csv, json=json, markdown=markdown)
     limits = limits_of(max_loss, max_lost, max_eval_lost)
-    chosen = select(out, name, metric, limits=limits)
+    chosen = select(out, *(names or ()), metric=metric, limits=limits)
     metrics = chosen.probe.metrics
     if form == "csv":
         _write_rows(grid_rows(chosen.runs, metrics))
@@ -336,6 +347,9 @@ def grid(
         _show(loss_report(*losses), form)
     else:
         _show(report(chosen.runs, chosen.shown, chosen.also, chosen.verdicts), form)
+    if not (chosen.asks_loss or chosen.has_values):
+        run, metric_name = chosen.whole[0], chosen.metric.name
+        raise captions.nothing_to_show(run, metric_name, chosen.probe.name)
 
 
 @app.command()
@@ -372,7 +386,7 @@ def heatmap(
 
     wanted = metric or ("retrieval" if panels else None)
     limits = limits_of(max_loss, max_lost, max_eval_lost)
-    chosen = select(out, name, wanted, limits=limits)
+    chosen = select(out, name, metric=wanted, limits=limits)
     empty: NothingToShow | None = None
     for run, verdict in zip(chosen.runs, chosen.verdicts, strict=True):
         files = Files(
@@ -413,7 +427,7 @@ def panels(
     from codeneedle.report.selection import select
 
     one_form(csv=csv, json=json, difference=difference)
-    chosen = select(out, name, metric)
+    chosen = select(out, name, metric=metric)
     if csv:
         _write_rows(panel_rows(chosen.runs, chosen.metric))
     elif json:
@@ -602,20 +616,21 @@ def page(
 @app.command()
 def compare(
     first: Annotated[str, argument("A", "A run by name, or its folder.")],
-    second: Annotated[str, argument("B", "The run to compare it with.")],
+    others: Annotated[list[str], argument("B...", "Runs to compare with it.")],
     *,
     json: JsonOption = False,
     out: OutOption = RUNS,
 ) -> None:
-    """Compare two runs: setups first, then metrics by pair."""
+    """Compare runs with the first: setups, then metrics by pair."""
     from codeneedle.report import compare as comparison
     from codeneedle.report.selection import one_run
 
-    compared = comparison.compare(one_run(out, first), one_run(out, second))
+    base = one_run(out, first)
+    compared = [comparison.compare(base, one_run(out, other)) for other in others]
     if json:
-        _write_json(comparison.comparison_object(compared))
+        _write_json([comparison.comparison_object(each) for each in compared])
     else:
-        _show(comparison.comparison_document(compared))
+        _show(comparison.comparisons_document(compared))
 
 
 @app.command()
@@ -655,13 +670,19 @@ def merge(
 
 
 @app.command()
-def memory(name: OnlyRunName = None, *, out: OutOption = RUNS) -> None:
+def memory(
+    name: OnlyRunName = None, *, json: JsonOption = False, out: OutOption = RUNS
+) -> None:
     """Show the memory of each pair, measured and predicted."""
     from codeneedle.cli.engines import weights_of
-    from codeneedle.report.plan import measured_memory
+    from codeneedle.report.plan import measured_memory, memory_object
     from codeneedle.report.selection import read_runs
 
-    for run in read_runs(out, name):
+    runs = read_runs(out, name)
+    if json:
+        _write_json([memory_object(run, weights_of(run)) for run in runs])
+        return
+    for run in runs:
         _show(measured_memory(run, weights_of(run)))
 
 
@@ -697,12 +718,15 @@ def show(
 
 
 @corpora.command("list")
-def list_corpora() -> None:
+def list_corpora(*, json: JsonOption = False) -> None:
     """List the corpora by name."""
     from codeneedle.corpora import registry
-    from codeneedle.report.corpus import listing
+    from codeneedle.report.corpus import listing, listing_objects
 
-    _show([listing(registry.names())])
+    if json:
+        _write_json(listing_objects(registry.names()))
+    else:
+        _show([listing(registry.names())])
 
 
 @corpora.command("show")
@@ -959,7 +983,10 @@ def _write_verbatim(text: str) -> None:
 def _stdout() -> "Console":
     from rich.console import Console
 
-    return _wide_enough(Console(highlight=False))
+    console = Console(highlight=False)
+    if not console.is_terminal and "COLUMNS" not in os.environ:
+        console.width = PIPED_WIDTH
+    return _wide_enough(console)
 
 
 def _stderr() -> "Console":
@@ -967,6 +994,9 @@ def _stderr() -> "Console":
 
     return _wide_enough(Console(stderr=True, highlight=False, soft_wrap=True))
 
+
+PIPED_WIDTH = 1000
+"""Columns where the output is a file or a pipe: paths and sentences stay whole."""
 
 LEAST_WIDTH = 20
 """Columns in which every report can be drawn."""

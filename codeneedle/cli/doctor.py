@@ -386,6 +386,8 @@ def _model_lines(model: Model | None) -> Iterator[tuple[str, str]]:
     if not header.is_read:
         yield "weights", f"{header.path}, known to its server alone"
         return
+    if model.is_built_in:
+        yield "--model", "not given: what follows is of the built-in test fixture"
     built_in = "built in, " if model.is_built_in else ""
     yield "weights", f"{header.path} ({built_in}{size(header.size_bytes)})"
     yield "model", _shape(header)

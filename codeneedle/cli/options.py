@@ -3,7 +3,7 @@
 import dataclasses
 import functools
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -601,7 +601,7 @@ GROUPS = {
     "SLURM": ("tasks", "gpus", "cpus", "sbatch", "script", "send"),
     "When to stop, and limits of the verdict": (
         *("retry_failed", "more", "budget", "wait", "calibration", "max_loss"),
-        *("max_lost", "max_eval_lost", "max_memory", "at", "help"),
+        *("max_lost", "max_eval_lost", "max_memory", "at", "json", "help"),
     ),
 }
 """
@@ -626,6 +626,9 @@ class SweepCommand(TyperCommand):
     Its options are `SWEEP_OPTIONS`, the settings of all probes and engines, and its
     own; what follows ``--`` goes to llama-server.
     """
+
+    usual: Collection[str] = ()
+    """Names of the parameters that its help text lists; empty for all."""
 
     def get_params(self, ctx: Any) -> list[Any]:
         """All parameters; the probes are imported only for this."""
@@ -663,18 +666,31 @@ class SweepCommand(TyperCommand):
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
         """Options in groups; rich would take longer to import than all the rest."""
-        for title, rows in _grouped(self.get_params(ctx), ctx).items():
+        params = self.get_params(ctx)
+        if self.usual:
+            params = [each for each in params if each.name in self.usual]
+        for title, rows in _grouped(params, ctx).items():
             with formatter.section(title):
                 formatter.write_dl(rows)
 
     def format_epilog(self, ctx: Any, formatter: Any) -> None:  # noqa: ARG002 - of click
         """Examples as they are, and what goes to llama-server."""
-        formatter.write(f"\n{self.epilog or ''}\n")
+        formatter.write(f"\n{self.epilog}\n" if self.epilog else "\n")
+        if self.usual:
+            formatter.write(
+                "The options of sweep are taken, too: codeneedle sweep -h\n"
+            )
         formatter.write("What follows -- goes to llama-server as it is: -- -ngl 99\n")
 
     def collect_usage_pieces(self, ctx: Any) -> list[str]:
         """What follows the name of the command in a usage line."""
         return [*super().collect_usage_pieces(ctx), "[-- ARGS]"]
+
+
+class SlurmCommand(SweepCommand):
+    """A command that passes a sweep on to a scheduler."""
+
+    usual = ("sweep", *GROUPS["SLURM"], "models", "corpus", "out", "help")
 
 
 class ServeCommand(TyperCommand):
@@ -692,6 +708,11 @@ class ServeCommand(TyperCommand):
 
 class TranscriptCommand(SweepCommand):
     """A command with a file of conversations in place of a sweep file."""
+
+    usual = (
+        *("transcript__file", "models", "engine", "contexts", "prompt_form"),
+        *("prefill_no_think", "llama_server", "help"),
+    )
 
     def get_params(self, ctx: Any) -> list[Any]:
         """As of `SweepCommand`."""

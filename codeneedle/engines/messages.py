@@ -184,6 +184,18 @@ class ServerSilent(CellError):  # noqa: N818 - named after the fact
         )
 
 
+class PromptCut(CellError):  # noqa: N818 - named after the fact
+    """A server that does not read all of a prompt: its answers measure nothing."""
+
+    def __init__(self, what: str) -> None:
+        super().__init__(
+            f"the server cut the prompt: {what}",
+            hint="Start it with a larger context (vLLM: --max-model-len, Ollama: "
+            "num_ctx), or ask for a smaller --context.",
+            status=Status.MISMATCHED,
+        )
+
+
 class BadReply(CellError):  # noqa: N818 - named after the fact
     """The server's answer cannot be read, or is longer than any answer could be."""
 

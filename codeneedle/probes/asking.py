@@ -5,12 +5,27 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 from codeneedle.engines.engine import Served
-from codeneedle.engines.messages import Chat, Completion, Forced, Reply, ServerGone
+from codeneedle.engines.messages import (
+    Chat,
+    Completion,
+    Forced,
+    PromptCut,
+    Reply,
+    ServerGone,
+)
 from codeneedle.probes.probe import ProbeContext
 from codeneedle.text import one_line
 
 BACK_OFF_S = (0.1, 0.5, 2.0)
 """How long to wait before each further attempt, in seconds."""
+
+LEAST_READ = 0.5
+"""
+Least share of the corpus's tokens that a server reads of a prompt that holds it.
+
+Where lengths are estimated they are a few percent too high, for uneven texts a third;
+servers that cut prompts keep a fixed length, most often a small part.
+"""
 
 _Answer = TypeVar("_Answer")
 
@@ -42,12 +57,31 @@ class Asker:
     ) -> Reply:
         """The reply to *question*, ended once there is *enough* of it."""
         with self.context.asking():
-            return self.retried(lambda: self.sent(question, enough))
+            reply = self.retried(lambda: self.sent(question, enough))
+        self._refuse_cut(question, reply.prompt_tokens)
+        return reply
 
     def forced(self, question: Chat | Completion, right: str) -> Forced:
         """The scores of the *right* reply to *question*, token by token."""
         with self.context.asking():
-            return self.retried(lambda: self.served.client.force(question, right))
+            scores = self.retried(lambda: self.served.client.force(question, right))
+        self._refuse_cut(question, scores.prompt_tokens)
+        return scores
+
+    def _refuse_cut(self, question: Chat | Completion, read: int) -> None:
+        """
+        Refuse an answer to a prompt of which the server has *read* too few tokens.
+
+        Raises:
+            PromptCut: If it counts far fewer than the corpus in the prompt has.
+        """
+        run = self.context.run
+        tokens = run.setup.corpus.tokens
+        is_few = 0 < read < LEAST_READ * tokens  # 0: it does not count
+        if is_few and any(run.text in text for text in _texts(question)):
+            raise PromptCut(
+                f"it counts {read:,} tokens, the text alone has about {tokens:,}"
+            )
 
     def sent(
         self,
@@ -72,3 +106,10 @@ class Asker:
                     raise
                 self.retries += (one_line(str(error)),)
         return ask()
+
+
+def _texts(question: Chat | Completion) -> tuple[str, ...]:
+    """The texts that *question* sends."""
+    if isinstance(question, Chat):
+        return tuple(message.content for message in question.messages)
+    return (question.prompt,)

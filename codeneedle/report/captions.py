@@ -1,6 +1,7 @@
 """Captions: what a run was measured on, and what marks and words in a grid mean."""
 
 import math
+import shlex
 from collections.abc import Collection, Hashable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, TypeVar
 
@@ -89,6 +90,16 @@ def facts(run: Run) -> tuple[tuple[str, str], ...]:
         ("date", dates(run)),
     ]
     return tuple((word, visible(phrase)) for word, phrase in lines)
+
+
+def divergence_facts(run: Run, probe: str) -> list[tuple[str, str]]:
+    """What a table of *probe*, which has a text of its own, was measured on."""
+    own = [*(word for word, _ in probe_settings(run) if word == probe), "model"]
+    engine, _ = engine_line(run.setup.engine, run.setup.llama)
+    words = {*own, engine, "machine", "date"}
+    rotation = "on" if run.setup.rotation else "off"
+    known = [entry for entry in facts(run) if entry[0] in words]
+    return [*known[:1], ("rotation", rotation), *known[1:]]
 
 
 def conditions(run: Run) -> tuple[str, str]:
@@ -411,12 +422,39 @@ def named_pairs(pairs: Sequence[Pair]) -> str:
     return named if rest <= 0 else f"{named} and {rest} more"
 
 
-def nothing_to_show(run: Run, what: str) -> NothingToShow:
-    """The error for *run* without numbers of *what*, with the command that goes on."""
-    command = sweep_command(run.folder)
-    why = f"See why: codeneedle table {visible(run.name)}"
-    hint = f"Measure them: {command}" if run.sweep else why
+def nothing_to_show(run: Run, what: str, probe: str) -> NothingToShow:
+    """
+    The error for *run* without numbers of *what*, with the command that goes on.
+
+    Args:
+        run: With the records of *probe*, at least.
+        what: Name of the metric, or a phrase.
+        probe: Name of the probe that measures it.
+    """
+    others = [
+        metric.name
+        for metric in PROBES[probe].metrics_of(run.setup)
+        for record in frames.of_probe(run, probe).records
+        if record.has_numbers and metric.values(record, run.setup)
+    ]
+    hint = f"See why: codeneedle table {shlex.quote(visible(str(run.folder)))}"
+    if others:
+        shown = sweep_command(run.folder).replace(" sweep ", " grid ", 1)
+        hint = f"This run measured {others[0]}: {shown} --metric {others[0]}"
+    elif run.sweep:
+        added = () if probe in run.setup.probes else ("--probe", probe)
+        hint = f"Measure them: {sweep_command(run.folder, *added)}"
     return NothingToShow(run=visible(run.name), what=what, hint=hint)
+
+
+def probe_of(run: Run, metric: str) -> str:
+    """Name of the probe that measures *metric*, one of *run* if any of those does."""
+    in_run = {each.name for each in PROBES.values() if each.name in run.setup.probes}
+    for probe in sorted(PROBES.values(), key=lambda each: each.name not in in_run):
+        more = probe.more_metrics(run.setup) if probe.name in in_run else ()
+        if metric in {each.name for each in (*probe.metrics, *more)}:
+            return probe.name
+    return next(iter(PROBES))
 
 
 def unmeasured_lines(run: Run, metric: Metric) -> list[str]:

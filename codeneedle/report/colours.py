@@ -43,13 +43,6 @@ class LossScale:
         share = math.log(value / self.limit) / math.log(self.high / self.limit)
         return min(TURN + (1 - TURN) * share, 1.0)
 
-    def value(self, place: float) -> float:
-        """The loss at *place*, 0 to 1."""
-        if place < TURN:
-            return float(self.limit * place / TURN)
-        share = (place - TURN) / (1 - TURN)
-        return float(self.limit * (self.high / self.limit) ** share)
-
 
 TURN = 0.4
 """Place of the limit on the scale of a loss."""

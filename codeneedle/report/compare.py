@@ -1,4 +1,4 @@
-"""Two runs side by side: how their setups differ, and what that costs."""
+"""Runs side by side with a first one: how setups differ, and what that costs."""
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -58,7 +58,7 @@ class Change:
         if self.refused:
             return self.refused
         if self.bounds is None:
-            unpaired = "not tested: the two do not share needles or chunks"
+            unpaired = "not tested: the two do not share functions, questions or chunks"
             return unpaired if self.metric.loss else "not tested"
         if self.bounds.low <= 0 <= self.bounds.high:
             return "no difference shown"
@@ -234,6 +234,39 @@ def _are_paired(first: Setup, second: Setup) -> bool:
 
 NOTHING_SHARED = "They share no metric with values of the same pair."
 """Instead of a table of changes."""
+
+
+def comparisons_document(comparisons: Sequence[Comparison]) -> Document:
+    """What changed in each of several runs, a column per run; then each by itself."""
+    if comparisons[1:]:
+        first, *others = captions.names_of(
+            [comparisons[0].first, *(each.second for each in comparisons)]
+        )
+        yield Heading(f"changes from {first}")
+        columns = [name.replace("/", "/\n") for name in others]
+        changes = [
+            {change.metric.name: change for change in each.changes}
+            for each in comparisons
+        ]
+        yield Table(
+            ["metric", *columns],
+            [
+                [name, *(_brief(of_run.get(name)) for of_run in changes)]
+                for name in dict.fromkeys(name for each in changes for name in each)
+            ],
+            words={"metric", *columns},
+        )
+    for each in comparisons:
+        yield from comparison_document(each)
+
+
+def _brief(change: Change | None) -> str:
+    """``-2.5 % worse``; ``not compared``, the reason of which stands below."""
+    if change is None:
+        return NO_VALUE_WORD
+    if change.bounds is None:
+        return change.words.partition(":")[0]
+    return f"{_change_text(change, change.bounds.mean)} {change.words}"
 
 
 def comparison_document(comparison: Comparison) -> Document:

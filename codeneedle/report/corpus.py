@@ -7,6 +7,7 @@ from codeneedle.corpora.needles import FORCED_LINES, WRITTEN_LINES, depth_of
 from codeneedle.corpora.registry import Named
 from codeneedle.document import Document, Heading, Lines, Table
 from codeneedle.errors import UnknownName
+from codeneedle.report.data import attributes
 from codeneedle.text import plural, size
 
 
@@ -15,6 +16,11 @@ def listing(named: Iterable[Named]) -> Table:
     rows = [[each.name, each.kind, each.origin] for each in named]
     heading = ["corpus", "kind", "origin"]
     return Table(heading, rows, words=heading)
+
+
+def listing_objects(named: Iterable[Named]) -> list[dict[str, str]]:
+    """The same for JSON: ``name``, ``kind``, ``origin``."""
+    return [attributes(each, "name", "kind", "origin") for each in named]
 
 
 def overview(corpus: Corpus) -> Document:
@@ -59,8 +65,16 @@ def truth(corpus: Corpus, name: str) -> str:
 def _facts(corpus: Corpus, *, written: int, forced: int) -> str:
     functions = plural(len(corpus.functions), "function")
     length = f"{size(corpus.size_bytes)}, {plural(corpus.line_count, 'line')}"
+    asked = [
+        f"{lines} lines of {count} functions would be {how}"
+        for lines, count, how in (
+            (WRITTEN_LINES, written, "written"),
+            (FORCED_LINES, forced, "forced"),
+        )
+        if count
+    ]
+    asked_for = " and ".join(asked) or "no function can be asked for"
     return (
         f"{corpus.kind}; {length}; {functions} of {FORCED_LINES} lines or more with a "
-        f"signature of their own; of the whole text, {WRITTEN_LINES} lines of "
-        f"{written} would be written and {FORCED_LINES} of {forced} forced"
+        f"signature of their own; of the whole text, {asked_for}"
     )

@@ -64,6 +64,8 @@ def loss_report(
     """
     The loss of each pair, which pair to set, and what it was measured on.
 
+    Losses of several runs are also shown side by side, by type and by pair.
+
     Args:
         runs: In the order to show; records of one probe each.
         metrics: Grids below the loss, but for what the loss says of them.
@@ -71,6 +73,7 @@ def loss_report(
         verdicts: The verdict on each run.
         spell_of: Spells pairs in the words of an engine.
     """
+    from codeneedle.report.runs import beside_each_other
     from codeneedle.report.verdict import headline_lines
     from codeneedle.verdict.losses import losses_of
 
@@ -79,6 +82,8 @@ def loss_report(
         return
     if runs[1:] or also:
         yield loss_summary(runs, also, verdicts)
+    if runs[1:]:
+        yield from beside_each_other(verdicts)
     for run, verdict in zip(runs, verdicts, strict=True):
         losses = losses_of(verdict)
         if losses:
@@ -112,8 +117,10 @@ def summary(
         f"{metric.name}\nrange",
         "beyond\nthe limit",
     ]
-    both = zip(runs, verdicts, strict=True)
-    rows = [_summary_row(run, columns, verdict) for run, verdict in both]
+    of_runs = zip(captions.names_of(runs), runs, verdicts, strict=True)
+    rows = [
+        [name, *_summary_row(run, columns, verdict)] for name, run, verdict in of_runs
+    ]
     if not rows[1:]:  # its name stands above its grid
         return Table(heading[1:], [rows[0][1:]], words={heading[-1]})
     return Table(heading, rows, words={heading[0], heading[-1]})
@@ -125,8 +132,10 @@ def loss_summary(
     """One row per run: its losses, the pair to set, and means of *also*."""
     first = ["run", "pairs", "loss, %\nrange", "set", "beyond\nthe limit"]
     rows = [
-        [run.name, *_loss_row(run, verdict), *_means(run, also)]
-        for run, verdict in zip(runs, verdicts, strict=True)
+        [name, *_loss_row(run, verdict), *_means(run, also)]
+        for name, run, verdict in zip(
+            captions.names_of(runs), runs, verdicts, strict=True
+        )
     ]
     heading = [*first, *(_mean_heading(each, runs) for each in also)]
     if not rows[1:]:  # its name stands above its grid
@@ -178,7 +187,6 @@ def _summary_row(run: Run, columns: Sequence[Metric], verdict: "Verdict") -> lis
     digits = max(metric.digits, SUMMARY_DIGITS)
     low, high = (number(end, digits=digits) for end in (spread.low, spread.high))
     return [
-        run.name,
         _count(cells, spread),
         *_means(run, columns),
         f"{low} - {high}" if spread.cells else NO_VALUE_WORD,

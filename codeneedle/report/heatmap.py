@@ -459,8 +459,13 @@ def loss_picture(losses: Losses, spell: Spell) -> Picture:
         title=_capital(metric.label),
         notes=(
             *captions.cautions(verdict.run.setup),
-            *(visible(line.strip()) for line in headline(verdict, spell)),
-            *(f"{word}: {phrase}" for word, phrase in loss_entries(losses)),
+            # What to set and what that loses, without the command that goes on.
+            *(visible(line.strip()) for line in headline(verdict, spell)[:2]),
+            *(
+                f"{word}: {phrase}"
+                for word, phrase in loss_entries(losses)
+                if word != captions.NOT_RUN_WORD  # the squares say so
+            ),
         ),
         facts=captions.conditions(verdict.run),
         framed=verdict.chosen,
@@ -506,7 +511,8 @@ def draw(
     """
     picture = picture_of(run, metric, verdict, difference=difference)
     if all(square.is_gap for row in picture.squares for square in row):
-        raise captions.nothing_to_show(run, metric.name)
+        probe = captions.probe_of(run, metric.name)
+        raise captions.nothing_to_show(run, metric.name, probe)
     name = f"heatmap-{metric.name}{'-difference' if difference else ''}"
     return drawn(functools.partial(paint, picture), files, name=name)
 

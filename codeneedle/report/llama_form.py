@@ -9,6 +9,7 @@ import math
 import shlex
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from codeneedle.document import Block, Document, Facts, Heading, Lines, Table
 from codeneedle.engines.tools import Estimate, Statistics
@@ -26,6 +27,12 @@ from codeneedle.verdict.statistics import Word
 HEADING = (
     *("K", "V", "BPV", "PPL", "ΔPPL", "KLD"),
     *("Mean Δp, %", "RMS Δp, %", "Same top p, %"),
+)
+
+
+NOTES = (
+    "BPV: bits of a value of the cache, the mean of K and V.",
+    "±: standard error over tokens, as the tool states it.",
 )
 
 
@@ -82,7 +89,12 @@ def llama_form(verdict: Verdict, dialect: Dialect) -> Document:
         }
         parts += _part(at_context, reference)
     commands = list(_commands(verdict, records, reference, dialect))
-    return [*parts, Facts(captions.facts(run)), Lines(commands, copied="Commands")]
+    return [
+        *parts,
+        Lines(NOTES),
+        Facts(captions.divergence_facts(run, NAME)),
+        Lines(commands, copied="Commands"),
+    ]
 
 
 def _part(at_context: dict[Pair, Compared], reference: str) -> Iterator[Block]:
@@ -97,6 +109,10 @@ def _part(at_context: dict[Pair, Compared], reference: str) -> Iterator[Block]:
             name[1] += ", again"
         rows.append([*name, *_figures(compared.statistics)])
     yield Table(HEADING, rows, words=HEADING[:2])
+    base = number(first.statistics.ppl_base.value, digits=4)
+    yield Lines(
+        [f"ΔPPL is against the base file, which has 16 bits a value: PPL(base) {base}"]
+    )
 
 
 def _bits(pair: Pair) -> str:
@@ -144,20 +160,27 @@ def _commands(
     """The same figures by hand, and the build option for pairs worth compiling."""
     settings = verdict.run.setup.probes.get(NAME, {})
     contexts = settings.get("contexts", [])
-    yield f"# text.txt: {settings.get('text', '')}"
+    kept = f"base/{str(settings.get('text_sha256', ''))[:16]}.txt"
+    yield f"# text.txt: {settings.get('text', '')}; {kept} in the run folder"
     for record in records:
         compared = divergence_of(record)
         if str(record.pair) == reference and compared:
             chunks = compared.contexts[-1].chunks
-            yield shlex.join(dialect.base(record.command, chunks))
+            yield _without_folders(dialect.base(record.command, chunks))
     for record in records:
-        yield shlex.join(dialect.compares(record.command))
+        yield _without_folders(dialect.compares(record.command))
     if len(contexts) > 1:
         yield f"# likewise at contexts of {', '.join(map(str, contexts))} tokens"
     worth = worth_compiling(verdict)
     if worth:
         yield "# CUDA kernels of the pairs that lose least for their size:"
         yield f"# {dialect.build(worth)}"
+
+
+def _without_folders(command: Iterable[str]) -> str:
+    """*command* with the names of files alone: it is posted where all can read it."""
+    words = (Path(word).name if Path(word).is_absolute() else word for word in command)
+    return shlex.join(words)
 
 
 def worth_compiling(verdict: Verdict) -> list[Pair]:

@@ -135,7 +135,7 @@ def panels_of(run: Run, metric: Metric) -> list[Panels]:
     asking = [p.name for p in PROBES.values() if type(p).gaps is not Probe.gaps]
     chosen = [task for task in tasks if name in {task, *asking}]
     if not tasks and any(name in run.setup.probes for name in asking):
-        raise captions.nothing_to_show(run, "answers to tasks")
+        raise captions.nothing_to_show(run, "answers to tasks", "retrieval")
     if not chosen:
         known = [*asking, *(f"{task}{end}" for task in tasks for end in ("", _LOGP))]
         raise BadInput(

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from codeneedle.document import Document, Facts, Grid, Heading, Lines, Table
 from codeneedle.grid import Pair, most_precise_first
@@ -127,6 +128,32 @@ def measured_memory(run: Run, weights: Weights | None) -> Document:
     )
     left_out = (f"left out: {line}" for line in _left_out(run))
     yield Lines([*_conclusion(sizes), *left_out])
+
+
+def memory_object(run: Run, weights: Weights | None) -> dict[str, Any]:
+    """
+    The same for JSON, null where a size is unknown.
+
+    Keys: ``run``, ``pairs`` (``k``, ``v``, ``context``, ``measured_mib`` by metric,
+    ``predicted_mib`` (``k``, ``v``) or null, ``differs``) and ``left_out`` (sentences).
+    """
+    return {
+        "run": run.name,
+        "pairs": [
+            {
+                "k": each.pair.k,
+                "v": each.pair.v,
+                "context": each.context,
+                "measured_mib": dict(each.sizes_mib),
+                "predicted_mib": dict(zip("kv", each.predicted, strict=True))
+                if each.predicted
+                else None,
+                "differs": any(each.differs),
+            }
+            for each in measured(run, weights)
+        ],
+        "left_out": list(_left_out(run)),
+    }
 
 
 def measured(run: Run, weights: Weights | None) -> list[Measured]:
@@ -324,6 +351,57 @@ def plan_document(plan: Plan, growing: Sequence[str] = ()) -> Document:
         yield from kernels_document(plan.survey, request.rows, request.columns)
     yield from predicted_memory(_shortened(planned_memory(plan)))
     yield Lines([f"note: {note}" for note in plan.notes], style="yellow")
+
+
+def plan_object(plan: Plan, growing: Sequence[str] = ()) -> dict[str, Any]:
+    """
+    The same for JSON; times are estimates in seconds, null where nothing is known.
+
+    Keys: ``model``, ``corpus``, ``context`` (tokens), ``prompt_form``, ``engine``,
+    ``folder``, ``order`` (pairs), ``probes`` (``name``, ``cells``, ``finished``,
+    ``cell_s``, ``left_s``, ``read_tokens`` and ``written_tokens`` of a cell),
+    ``left_s``, ``memory`` (``k``, ``v``, ``kv_bytes`` by context, ``longest_context``,
+    ``misfit``) and ``notes``.
+    """
+    every = [_cells_of(plan, probe, growing) for probe in plan.probes]
+    memory = planned_memory(plan)
+    return {
+        "model": plan.model,
+        "corpus": plan.corpus.name,
+        "context": plan.context,
+        "prompt_form": plan.prompt_form.value,
+        "engine": plan.engine.identity().name,
+        "folder": str(plan.store.folder),
+        "order": list(map(str, plan.pairs)),
+        "probes": [_cells_object(plan, cells) for cells in every],
+        "left_s": _left_in_all(plan, every),
+        "memory": [
+            {
+                "k": each.pair.k,
+                "v": each.pair.v,
+                "kv_bytes": dict(zip(memory.contexts, each.kv_bytes, strict=True)),
+                "longest_context": each.longest_context,
+                "misfit": each.misfit,
+            }
+            for each in memory.pairs
+        ],
+        "notes": list(plan.notes),
+    }
+
+
+def _cells_object(plan: Plan, cells: _Cells) -> dict[str, Any]:
+    left_s, cell_s = _left(plan, cells)
+    work = plan.work(cells.probe)
+    finished = [each for each in cells.tried if each.has_numbers]
+    return {
+        "name": cells.probe.name,
+        "cells": cells.total,
+        "finished": sum(each.pair not in cells.lacking for each in finished),
+        "cell_s": cell_s,
+        "left_s": left_s,
+        "read_tokens": sum(work.texts) if work else None,
+        "written_tokens": work.written if work else None,
+    }
 
 
 def _shortened(memory: MemoryPlan) -> MemoryPlan:

@@ -55,6 +55,11 @@ class Selection:
         return (*self.beside, self.metric)
 
     @property
+    def has_values(self) -> bool:
+        """Whether any pair has a value of a metric that is shown."""
+        return any(_is_measured(self.probe, each, self.runs) for each in self.shown)
+
+    @property
     def verdicts(self) -> list["Verdict"]:
         """The verdict on each run."""
         from codeneedle.verdict.judge import judge
@@ -78,17 +83,16 @@ class Selection:
 
 def select(
     root: Path,
-    name: str | None,
-    metric: str | None,
-    *,
+    *names: str | None,
+    metric: str | None = None,
     limits: "Limits | None" = None,
 ) -> Selection:
     """
-    Read the runs called *name* and look *metric* up.
+    Read the runs called *names* and look *metric* up.
 
     Args:
         root: Folder of all run folders.
-        name: As of `read_runs`.
+        names: As of `read_runs`.
         metric: Name of a metric of any probe, or ``loss``; None for the loss, and the
             `default_metric` of runs without one.
         limits: What the verdicts hold pairs against.
@@ -98,7 +102,7 @@ def select(
         UnknownName: If no probe has that metric.
         BadRecord: If a file cannot be read.
     """
-    whole = read_runs(root, name)
+    whole = read_runs(root, *names)
     named = None if metric == LOSS else metric
     probe, chosen = metric_named(named or default_metric(whole), whole)
     selection = Selection(
@@ -171,19 +175,23 @@ def pair_tables(
     return [replace(each, verdict=judge(each.run, limits)) for each in tables]
 
 
-def read_runs(root: Path, name: str | None) -> list[Run]:
+def read_runs(root: Path, *names: str | None) -> list[Run]:
     """
-    The runs called *name*, newest first, with the records of all probes.
+    The runs of all *names*, each once, with the records of all probes.
+
+    Those of one name are in order of their change, newest first.
 
     Args:
         root: Folder of all run folders.
-        name: A corpus, ``corpus/model``, a prefix, or a folder of one run or several;
-            None for the only run in *root*.
+        names: Corpora, ``corpus/model``, prefixes, or folders of one run or several;
+            None, or no name, for the only run in *root*.
 
     Raises:
-        BadInput: If nothing has that name, or if several runs could be meant.
+        BadInput: If one of them names nothing, or none is named and there are several.
     """
-    runs = (store.read() for store in _stores(root, name))
+    stores = [store for name in names or (None,) for store in _stores(root, name)]
+    by_folder = {store.folder.resolve(): store for store in stores}
+    runs = (store.read() for store in by_folder.values())
     return [trusted(run) for run in runs if run]
 
 
@@ -243,7 +251,7 @@ def one_run(root: Path, name: str | None) -> Run:
 
 def runs_named(root: Path, names: Sequence[str]) -> tuple[list[Run], Path]:
     """
-    The runs of all *names*, each once, and the folder that a file about them goes to.
+    The runs of all *names*, and the folder that a file about them goes to.
 
     That is the run folder of a single run in *root*, and *root* itself for others.
 
@@ -254,11 +262,7 @@ def runs_named(root: Path, names: Sequence[str]) -> tuple[list[Run], Path]:
     Raises:
         BadInput: If one of them names nothing.
     """
-    by_key: dict[tuple[str, str], Run] = {}
-    for name in names or (None,):
-        for run in read_runs(root, name):
-            by_key.setdefault((run.name, run.setup.created), run)
-    runs = list(by_key.values())
+    runs = read_runs(root, *names)
     alone = root / runs[0].name
     return runs, alone if len(runs) == 1 and alone.is_dir() else root
 

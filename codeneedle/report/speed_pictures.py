@@ -55,7 +55,7 @@ def draw_speeds(run: Run, test: str, files: Files) -> list[Path]:
     """
     table = speed_table(run, test)
     if table.reference is None:
-        raise captions.nothing_to_show(run, test)
+        raise captions.nothing_to_show(run, test, "throughput")
     painted = functools.partial(paint, table)
     return drawn(painted, files, name=f"depths-{test}")
 

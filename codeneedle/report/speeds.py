@@ -97,7 +97,7 @@ def speed_table(run: Run, test: str) -> SpeedTable:
     ]
     frame = pd.DataFrame(rows, columns=list(COLUMNS))
     if not frame["speed"].notna().any():
-        raise captions.nothing_to_show(run, test)
+        raise captions.nothing_to_show(run, test, "throughput")
     crossed = {
         pair: crossover(record, first, test)
         for pair, record in records.items()

@@ -701,7 +701,8 @@ def _verdict_object(verdict: Verdict, spell: Spell) -> dict[str, Any]:
 def _standing_object(each: Standing) -> dict[str, Any]:
     return {
         **data.sides(each.pair),
-        **data.attributes(each, "word", "memory", "memory_bytes", "speed", "trouble"),
+        **data.attributes(each, "word", "memory", "speed", "trouble"),
+        "memory_bytes": None if each.memory_bytes is None else round(each.memory_bytes),
         "attention": each.attention,
         "lacking": list(each.lacking),
         "metrics": [

@@ -256,7 +256,7 @@ def plan(
     name = chosen_corpus(request)
     corpus = read(name)
     _check_settings(request, probes, corpus)
-    store = _store(execution, corpus.name, spec.name)
+    store = _store(request, execution, corpus.name, spec.name)
     replaced = ""
     if not has_types:
         types = _usual_types(request.types, engine, context, store.intact_setup())
@@ -565,19 +565,46 @@ def _weights_from_anywhere(word: str) -> str:
     return word if is_name else _absolute(word)
 
 
+def _context_page(context: int) -> str:
+    return f"context-{context}"
+
+
+def _of_context(execution: Execution, corpus: str, model: str, context: int) -> Path:
+    """
+    The folder of *model* at *context*, in tokens.
+
+    The one whose run has that context, called after it or not; else a new one, which
+    is called after its context where the page is, or where the plain name is taken.
+    """
+    plain, named = (
+        run_folder(execution.out, corpus=corpus, model=name)
+        for name in (model, f"{model}+{_context_page(context)}")
+    )
+    setup = Store(plain).intact_setup()
+    if setup and setup.context == context:
+        return plain
+    is_taken = setup is not None or named.exists()
+    return named if is_taken or execution.page else plain
+
+
 def _absolute(path: str) -> str:
     return str(expanded(path).absolute())
 
 
-def _store(execution: Execution, corpus: str, model: str) -> Store:
+def _store(request: Request, execution: Execution, corpus: str, model: str) -> Store:
     """
     The store of the page.
+
+    A context that the user names has a folder of its own beside that of another one,
+    so that a second context needs no other ``--out``, and nothing is measured twice.
 
     Raises:
         FolderUnusable: If it cannot be written to, or has less than `LEAST_FREE_BYTES`.
     """
     name = f"{model}+{execution.page}" if execution.page else model
     below = run_folder(execution.out, corpus=corpus, model=name)
+    if request.context and execution.page in {"", _context_page(request.context)}:
+        below = _of_context(execution, corpus, model, request.context)
     folder = execution.folder or below
     existing = nearest(folder)
     if not os.access(existing, os.W_OK | os.X_OK):

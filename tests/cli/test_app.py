@@ -181,9 +181,9 @@ def test_the_version_is_told(codeneedle):
     [
         (["gird", "x"], "Did you mean 'grid'?"),
         (["corpus", "lst"], "Did you mean 'list'?"),
-        (["grid", "a", "b"], "See codeneedle grid --help"),
+        (["panels", "a", "b"], "See codeneedle panels --help"),
         (["grid", "a", "--metrik", "x"], "--metric"),
-        (["grid", ""], "NAME: '' is empty"),
+        (["grid", ""], "'' is empty"),
         (["--verson"], "--version"),
     ],
 )

@@ -306,7 +306,7 @@ def test_help_names_each_probe_and_engine(codeneedle):
     assert f"{', '.join(ENGINES)}." in shown
 
 
-@pytest.mark.parametrize("command", ["sweep", "plan", "submit slurm"])
+@pytest.mark.parametrize("command", ["sweep", "plan"])
 def test_help_has_every_option_in_the_group_that_it_belongs_to(codeneedle, command):
     shown = codeneedle(*command.split(), "--help").stdout
 

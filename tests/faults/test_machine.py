@@ -10,6 +10,7 @@ import signal
 import subprocess
 import time
 
+import psutil
 import pytest
 from injected import fill_disk
 from injections import Folder, processes_in, statuses
@@ -322,7 +323,7 @@ def test_a_suspension_shorter_than_the_limit_fails_no_cell(series, ledger, times
         stopped = both.get(who, [sweep.pid, server])
         for pid in stopped:
             os.kill(pid, signal.SIGSTOP)
-        time.sleep(4.5)  # it is time that passes here
+        assert until(lambda: all(is_stopped(pid) for pid in stopped))
         for pid in reversed(stopped):
             os.kill(pid, signal.SIGCONT)
         said, _ = sweep.communicate(timeout=PATIENCE_S)
@@ -330,6 +331,11 @@ def test_a_suspension_shorter_than_the_limit_fails_no_cell(series, ledger, times
     assert 0 == sweep.returncode, said
     assert ["finished"] * series.cells == statuses(series.path)
     series.complete()
+
+
+def is_stopped(pid):
+    """Whether the process is suspended."""
+    return psutil.Process(pid).status() == psutil.STATUS_STOPPED
 
 
 def serving(series, sweep):

@@ -29,6 +29,7 @@ from codeneedle.report.compare import (
     compare,
     comparison_document,
     comparison_object,
+    comparisons_document,
     other_kernels,
 )
 from codeneedle.report.data import json_text
@@ -301,3 +302,17 @@ def test_kernels_are_other_ones_by_build_or_by_features_of_the_processor():
     assert (
         "builds 1 and 2, CPU features (AVX2 in the first, no others in the second)"
     ) == other_kernels(("1", "2"), ("AVX2 FMA", "FMA"))
+
+
+def test_several_runs_are_compared_with_the_first_in_a_column_each():
+    worse, other = compared(20, 18), compared(other=replace(SETUP, machine="another"))
+
+    said = printed(comparisons_document([worse, other]), width=120)
+
+    first, *_ = said.split("compared with")
+    rows = {line.split()[0]: line.rstrip() for line in first.splitlines() if line}
+    assert ["-2.00", "worse", "0.00", "no", "difference", "shown"] == (
+        rows["matched"].split()[1:]
+    )
+    assert rows["decode"].endswith("not compared")
+    assert 2 == said.count("compared with")

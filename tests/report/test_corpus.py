@@ -35,7 +35,8 @@ def test_an_overview_has_the_functions_that_would_be_asked_for(tiny):
     text = printed(overview(tiny), width=200)
 
     assert "6 functions of 5 lines or more" in text
-    assert "20 lines of 6 would be written and 5 of 6 forced" in text
+    assert "20 lines of 6 functions would be written" in text
+    assert "5 lines of 6 functions would be forced" in text
     for function in tiny.functions:
         assert f" {function.line} " in text
         assert function.signature in text

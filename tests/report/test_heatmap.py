@@ -136,7 +136,8 @@ def test_a_run_without_numbers_is_not_drawn(
     ) as caught:
         drawn(tmp_path / "new", empty, difference=difference)
 
-    assert f"Measure them: codeneedle sweep sweeps/{RUN.name}" == caught.value.hint
+    asked = f"codeneedle sweep sweeps/{RUN.name} --probe recall"
+    assert f"Measure them: {asked}" == caught.value.hint
     assert 1 == caught.value.exit_code
     assert not (tmp_path / "new").exists()
 

@@ -16,6 +16,7 @@ from codeneedle.report.grid import loss_report
 from codeneedle.report.heatmap import Files, draw_losses, loss_picture, paint
 from codeneedle.report.page import loss_facts
 from codeneedle.report.pictures import draw_metric
+from codeneedle.report.runs import beside_each_other
 from codeneedle.report.selection import LOSS, default_metric, metric_named, select
 from codeneedle.verdict.judge import Limits, judge
 from codeneedle.verdict.losses import Losses, losses_of
@@ -174,6 +175,15 @@ def test_the_pair_to_set_is_framed_and_words_stand_in_the_squares() -> None:
     assert any(FAILED in note for note in picture.notes)
 
 
+def test_a_picture_of_an_unfinished_run_says_so_in_its_squares_alone() -> None:
+    run = losing_run({"q4_0/q4_0": BEYOND})
+    picture = loss_picture(losses(run), spell_of(""))
+
+    assert "not run" in {square.label for row in picture.squares for square in row}
+    assert not any("not run" in note for note in picture.notes)
+    assert not any("codeneedle sweep" in note for note in picture.notes)
+
+
 def test_a_plain_picture_has_no_text_below_and_each_form_its_file(
     tmp_path: Path,
 ) -> None:
@@ -213,7 +223,7 @@ def test_the_first_picture_is_the_loss_and_others_have_their_metric(
     tmp_path: Path, metric, options, stem
 ) -> None:
     stored_run(tmp_path, RUN)
-    chosen = select(tmp_path, "random-bodies", metric)
+    chosen = select(tmp_path, "random-bodies", metric=metric)
     files = Files(folder=tmp_path / "new", forms=("svg",))
 
     drawn = draw_metric(
@@ -248,3 +258,26 @@ def test_answers_are_shown_behind_the_share_that_was_lost() -> None:
 
     assert "functions lost, of 100" in said
     assert said.index("functions lost") < said.index("matched lines of 20")
+
+
+def test_losses_of_several_runs_stand_side_by_side_by_type_and_pair():
+    both = {"bf16/q8_0": WITHIN, "q8_0/q8_0": WITHIN}
+    first = losing_run(both)
+    second = replace(losing_run(both | {"q8_0/q4_0": BEYOND}), name="other/model")
+
+    shown = printed(beside_each_other([judge(run) for run in (first, second)]))
+
+    rows = {line[:9].strip(): line[9:].split() for line in shown.splitlines()}
+    assert ["0.0", "%", "0.0", "%"] == rows["V q8_0"]
+    assert ["-", "5.0", "%"] == rows["K q8_0"]
+    assert ["*", "*"] == rows["bf16/bf16"]
+    assert ["-", "10.0", "%", "beyond"] == rows["q8_0/q4_0"]
+
+
+def test_a_grid_takes_several_names_and_run_folders(tmp_path):
+    first, second = (stored_run(tmp_path / each) for each in ("a", "b"))
+    folders = [str(tmp_path / each / first.name) for each in ("a", "b")]
+
+    chosen = select(tmp_path / "a", second.name, *folders)
+
+    assert [tmp_path / "a", tmp_path / "b"] == [run.root for run in chosen.runs]

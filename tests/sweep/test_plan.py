@@ -8,6 +8,7 @@ from types import SimpleNamespace
 import pytest
 from fake_engine import TYPES, FakeEngine
 from made_plans import TWO, asking, made_world, planned
+from made_records import made_setup
 
 from codeneedle.engines.engine import Ability, CacheTypes
 from codeneedle.errors import (
@@ -19,7 +20,9 @@ from codeneedle.grid import Pair
 from codeneedle.probes.divergence.probe import DivergenceSettings
 from codeneedle.probes.prompts import PromptForm
 from codeneedle.probes.retrieval.settings import RetrievalSettings
+from codeneedle.records.store import Store, run_folder
 from codeneedle.sweep import plan
+from codeneedle.sweep.plan import _of_context
 from codeneedle.sweep.request import Execution, Request, pages
 
 
@@ -250,7 +253,7 @@ def test_a_user_is_told_of_the_built_in_model_and_of_what_is_left_out(tmp_path):
 
 def test_a_task_whose_answer_fills_the_context_is_named_and_no_length():
     """The longest ledger alone takes more than 1,024 tokens."""
-    settings = RetrievalSettings(tasks=("ledger",), lengths=("512",))
+    settings = RetrievalSettings(tasks=("ledger",), lengths=(512,))
 
     with pytest.raises(BadInput) as stopped:
         planned(probes=("retrieval",), retrieval=settings, contexts=(1024,))
@@ -269,3 +272,21 @@ def test_the_reference_of_a_long_grid_is_tried_where_one_probe_is_asked(
     types, probes, tries
 ):
     assert tries == planned(types=types, probes=probes).tries_reference
+
+
+def test_a_second_context_has_a_folder_of_its_own_and_the_first_keeps_its_own(
+    tmp_path,
+):
+    """Also where two contexts were asked for at once before."""
+    root = tmp_path / "sweeps"
+    plain = run_folder(root, corpus="c", model="m")
+    execution = Execution(out=root)
+    assert plain == _of_context(execution, "c", "m", 4096)
+
+    Store(plain).adopt(replace(made_setup(), context=4096))
+
+    second = run_folder(root, corpus="c", model="m+context-8192")
+    both = replace(execution, page="context-4096")
+    assert plain == _of_context(execution, "c", "m", 4096)
+    assert plain == _of_context(both, "c", "m", 4096)
+    assert second == _of_context(execution, "c", "m", 8192)

@@ -75,6 +75,23 @@ def test_few_texts_show_no_loss_and_a_larger_limit_needs_more():
     assert [] == lengths(*many, max_lost=0.9)
 
 
+@pytest.mark.parametrize(("of", "lost"), [(5, [("single", 512)]), (6, [])])
+def test_the_reference_must_answer_a_fifth_of_a_length(of, lost):
+    """Of so many texts it answers one; 30 questions, so that a loss can be shown."""
+
+    def answers(pair, *, is_right):
+        texts = []
+        for at in range(30):
+            said = right if is_right and at % of == 0 else wrong
+            (text,) = made_texts("single", dial=0, length=512, answer=said)[:1]
+            texts.append(replace(text, number=at))
+        return retrieval_record(pair, texts)
+
+    run = (answers("f16/f16", is_right=True), answers("q4_0/f16", is_right=False))
+
+    assert lost == lengths(*run, max_lost=0.01)
+
+
 def test_a_length_at_which_the_reference_answers_nothing_says_nothing():
     run = (
         record("f16/f16", failing_from(2048)),

@@ -31,6 +31,7 @@ from codeneedle.engines.messages import (
     Finish,
     Forced,
     Message,
+    PromptCut,
     Readiness,
     Refused,
     Reply,
@@ -286,7 +287,7 @@ class OpenAi(Connection):
         body = self._without(body, (*self.left_out, "stream_options"))
         answer = self._echoed(body, right)
         elapsed_s = round(time.perf_counter() - started, 4)
-        return read_echo(answer, right=right, wall_s=elapsed_s)
+        return read_echo(answer, right=right, wall_s=elapsed_s, prompt=question.prompt)
 
     def _echoed(self, body: Json, right: str) -> "_Event":
         """
@@ -600,12 +601,13 @@ def _unscorable(answer: str) -> BadReply:
     return error
 
 
-def read_echo(answer: _Event, *, right: str, wall_s: float) -> Forced:
+def read_echo(answer: _Event, *, right: str, wall_s: float, prompt: str = "") -> Forced:
     """
     The scores of *right*, with which the text that a server echoes ends.
 
     Its tokens are the last ones of the prompt that spell it; the first may begin before
-    it. The offsets that the server reports must agree.
+    it. The offsets that the server reports must agree, and all tokens must spell the
+    *prompt*, too: a server may cut what is too long for it.
 
     Raises:
         BadReply: If what it tells of these tokens is not all there, or impossible.
@@ -613,16 +615,18 @@ def read_echo(answer: _Event, *, right: str, wall_s: float) -> Forced:
     choice = answer.choices[0] if answer.choices else _Choice()
     counted = answer.usage.completion_tokens if answer.usage else None
     every, offsets = _places(choice.logprobs)
-    prompt = every[: max(0, len(every) - (1 if counted is None else counted))]
-    taken = _spelling(right, prompt)
-    first = len(prompt) - len(taken)
+    read = every[: max(0, len(every) - (1 if counted is None else counted))]
+    taken = _spelling(right, read)
+    first = len(read) - len(taken)
     sizes = [len(each.token) for each in taken]
-    starts = offsets[first : len(prompt)]
+    starts = offsets[first : len(read)]
     steps = [after - before for before, after in itertools.pairwise(starts)]
     fault = next(filter(None, map(_fault, taken)), "")
     if not taken:
         what = "with other tokens" if every else "without log-probabilities"
         fault = f"an echo {what}"
+    elif cut := _cut("".join(each.token for each in read), prompt + right):
+        raise PromptCut(cut)
     elif offsets and steps != sizes[:-1]:
         fault = "an echo with text offsets that do not fit its tokens"
     elif not fault and not all(map(_others, taken)):
@@ -641,6 +645,14 @@ def read_echo(answer: _Event, *, right: str, wall_s: float) -> Forced:
         prompt_tokens=first,
         wall_s=wall_s,
     )
+
+
+def _cut(echo: str, prompt: str) -> str:
+    """How much less than *prompt* an *echo* spells; empty if it spells all of it."""
+    spelled, sent = (_SPECIAL.sub("", _UNSEEN.sub("", each)) for each in (echo, prompt))
+    if spelled.endswith(sent):
+        return ""
+    return f"its echo spells {len(spelled):,} of {len(sent):,} visible characters"
 
 
 def _spelling(right: str, tokens: Sequence["_Place"]) -> Sequence["_Place"]:
@@ -768,6 +780,10 @@ What tokens and replies are compared without: blanks, and all beyond ASCII.
 
 Servers write bytes and blanks in tokens as ``<0x0A>``, ``bytes:\\x0a``, ``Ċ`` or ``▁``.
 """
+
+
+_SPECIAL = re.compile(r"<\|[^|<>]*\|>|</?s>|</?(?:start|end)_of_\w+>|<[be]os>")
+"""Tokens of templates, which a server may echo as nothing; compared without them."""
 
 
 def _misspelled(tokens: Sequence[str], reply: Reply) -> str:

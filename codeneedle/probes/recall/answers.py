@@ -167,7 +167,7 @@ def _tokens(ours: ForcedAnswer, theirs: ForcedAnswer | None) -> list[Token]:
             chance=chances[at],
             lost=base[at] - chances[at] if base else math.nan,
             is_bound=at in ours.round.bounds,
-            is_first=ours.round.leads[at] >= 0,
+            is_first=ours.round.leads[at] > 0,
         )
         for at, (begin, end) in enumerate(places)
     ]
@@ -204,7 +204,7 @@ LEAST_LOST = 0.01
 PLACE = ("needle", "depth", "line")
 """Columns that tell needles apart."""
 
-FORCED_HEADINGS = (*PLACE, "breaks at", "logp", "right %", "least lead")
+FORCED_HEADINGS = (*PLACE, "breaks at", "logp", "right %", "smallest lead")
 
 OVERVIEW_HEADINGS = (
     *PLACE,

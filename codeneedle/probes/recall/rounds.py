@@ -119,7 +119,7 @@ class ForcedAnswer:
     @property
     def right(self) -> float:
         """Share of tokens that were the first choice, from 0 to 1."""
-        return fmean(lead >= 0 for lead in self.round.leads)
+        return fmean(lead > 0 for lead in self.round.leads)
 
     @property
     def breaks_at(self) -> int:
@@ -130,7 +130,7 @@ class ForcedAnswer:
         tokens: it would leave the truth in the line after these.
         """
         scored = zip(self.round.leads, self.round.ends, strict=True)
-        first = next((end for lead, end in scored if lead < 0), None)
+        first = next((end for lead, end in scored if lead <= 0), None)
         lines = self.needle.lines
         if first is not None:
             # A line break belongs to the line that it ends.

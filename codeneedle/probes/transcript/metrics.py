@@ -45,12 +45,12 @@ def logp(tokens: Sequence[ScoredToken]) -> float:
 
 def right(tokens: Sequence[ScoredToken]) -> float:
     """Tokens that were the first choice, in percent."""
-    return 100 * sum(token.lead >= 0 for token in tokens) / len(tokens)
+    return 100 * sum(token.lead > 0 for token in tokens) / len(tokens)
 
 
 def breaks_at(tokens: Sequence[ScoredToken]) -> float:
     """Number of tokens before the first that was not the first choice."""
-    breaks = (at for at, token in enumerate(tokens) if token.lead < 0)
+    breaks = (at for at, token in enumerate(tokens) if token.lead <= 0)
     return float(next(breaks, len(tokens)))
 
 

@@ -15,6 +15,7 @@ from codeneedle.engines.messages import (
     Chat,
     Completion,
     Message,
+    PromptCut,
     Readiness,
     Refused,
     Reply,
@@ -300,6 +301,30 @@ def test_a_token_that_straddles_the_begin_of_the_answer_is_scored():
     found = read_echo(answer, right="x=1", wall_s=0.0)
 
     assert ((-0.2, -0.3), (1, 3)) == (found.logprobs, found.ends)
+
+
+@pytest.mark.parametrize(
+    ("echo", "is_whole"),
+    [
+        (("def", "\u2581f", "<0x0A>", " return"), True),
+        (("<s>", "def ", "<|x|>", "f", "\n", " return"), True),
+        (("f", "\n", " return"), False),
+        (("def ", "\n", " return"), False),
+    ],
+)
+def test_an_echo_spells_the_whole_prompt(echo, is_whole):
+    """A server that cuts its prompts was once scored as if it had read them."""
+    answer = echoed(*echo, written=0, counted=0)
+
+    def read():
+        return read_echo(answer, right=" return", prompt="def f\n", wall_s=0.0)
+
+    if is_whole:
+        assert (-0.1 * (len(echo) - 1),) == pytest.approx(read().logprobs)
+        return
+    with pytest.raises(PromptCut, match="cut the prompt: its echo spells") as caught:
+        read()
+    assert "mismatched" == caught.value.status
 
 
 def test_tokens_that_do_not_spell_what_is_right_are_not_scored():

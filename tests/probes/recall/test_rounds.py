@@ -186,7 +186,7 @@ def test_writing_would_leave_the_truth_in_the_line_of_the_first_wrong_token(
 ):
     """A line break belongs to the line that it ends; blank lines are not counted."""
     good = 0 if wrong_at is None else wrong_at
-    leads = (0.0,) * good if wrong_at is None else (*((0.0,) * good), -0.1)
+    leads = (0.1,) * good if wrong_at is None else (*((0.1,) * good), -0.1)
 
     assert expected == forced(*leads).breaks_at
 
@@ -208,7 +208,8 @@ def test_a_first_token_that_completes_no_character_is_of_the_first_line():
 
 
 def test_forced_lines_are_scored_by_token():
+    """A token as probable as another one is no first choice."""
     found = forced(-1.0, 0.0, lines=("abcd",))
 
-    assert (-0.5, 0.75, -1.0) == (found.logp, found.right, found.margins.least)
+    assert (-0.5, 0.5, -1.0) == (found.logp, found.right, found.margins.least)
     assert 0.25 == found.margins.mean

@@ -112,7 +112,7 @@ def test_a_class_in_few_turns_is_shown_and_not_judged():
 
 
 def test_metrics_are_drawn_on_scales_of_their_own():
-    assert [((None, 0), 0.5, 3), ((0, 100), 10, 1), ((0, None), 5, 1)] == [
+    assert [((None, 0), 0.2, 3), ((0, 100), 10, 1), ((0, None), 5, 1)] == [
         (each.bounds, each.least_span, each.digits) for each in PROBE.metrics[:3]
     ]
 
