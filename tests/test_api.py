@@ -75,6 +75,15 @@ def test_the_verdict_takes_limits(run):
     assert codeneedle.Pair.parse("f16/f16") == verdict.reference
 
 
+@pytest.mark.parametrize("limit", [math.nan, 3, 0, -1, math.inf])
+@pytest.mark.parametrize("name", ["max_loss", "max_lost"])
+def test_limits_that_are_no_shares_are_refused_with_a_hint(run, name, limit):
+    with pytest.raises(BadInput, match="is no share above 0") as caught:
+        run.verdict(**{name: limit})
+
+    assert "Write 3 % as 0.03" in caught.value.hint
+
+
 def test_the_setup_says_what_was_measured(run):
     assert (3072, "golden") == (run.setup.context, run.setup.corpus.name)
 

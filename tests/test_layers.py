@@ -190,6 +190,7 @@ ALLOWED = {
     ("cli", "llama_cpp"): "help, and what the doctor looks for",
     ("cli", "mlx"): "likewise",
     ("cli", "openai"): "likewise",
+    ("engines/llama_cpp/backends.py", "mlx"): "a backend of llama.cpp has that name",
     ("engines/mlx/child.py", "llama_cpp"): "it answers as llama-server does",
     ("engines/mlx/engine.py", "llama_cpp"): "options of that child",
     ("engines/openai/settings.py", "llama_cpp"): "a path of many servers",

@@ -165,6 +165,7 @@ def plan(
     context: typer.Context,
     *,
     decide: DecideOption = None,  # noqa: ARG001 - the request has it
+    at: AtOption = None,
     json: JsonOption = False,
 ) -> None:
     """Show what a sweep would do, without starting a server."""
@@ -182,7 +183,7 @@ def plan(
         _write_json([plan_object(planned, grown) for planned, grown in both])
         return
     for planned, grown in both:
-        _show(plan_document(planned, grown))
+        _show(plan_document(planned, grown, at=at))
 
 
 @app.command(cls=SweepCommand)
@@ -821,11 +822,23 @@ def llama(
     anyway: Annotated[
         bool, typer.Option("--anyway", help="Build even if one is installed already.")
     ] = False,
+    backend: Annotated[
+        str | None,
+        typer.Option(
+            "--backend",
+            metavar="NAME",
+            help="Where it computes: cuda, hip, vulkan, sycl, metal or cpu; built "
+            "beside the others, used by LLAMA_SERVER.  [default: cuda where its "
+            "compiler and a GPU are, metal on Macs, else cpu]",
+            show_default=False,
+        ),
+    ] = None,
 ) -> None:
     """Build llama.cpp into the cache folder if none is installed."""
     from codeneedle.cli.progress import ensure_llama
 
-    _write_verbatim(f"{ensure_llama(_stderr(), anyway=anyway)}\n")
+    where = ensure_llama(_stderr(), anyway=anyway, backend=backend)
+    _write_verbatim(f"{where}\n")
 
 
 def main() -> None:

@@ -12,7 +12,7 @@ from codeneedle import __version__
 from codeneedle.cli.engines import Offer, offered
 from codeneedle.document import Document, Facts, Lines, Shown, Table
 from codeneedle.engines.llama_cpp import installation
-from codeneedle.engines.llama_cpp.build import has_nvidia_gpu
+from codeneedle.engines.llama_cpp.backends import has_nvidia_gpu
 from codeneedle.engines.llama_cpp.installation import ServerFacts, Tools
 from codeneedle.errors import CodeneedleError
 from codeneedle.grid import DEFAULT_TYPES, ENGINE, Pair

@@ -300,7 +300,7 @@ AtOption = Annotated[
         "--at",
         "TOKENS",
         context_size,
-        "Context of --max-memory: 32K.",
+        "Context of --max-memory, and of what there is to gain: 32K.",
         "that of the run",
     ),
 ]
@@ -416,20 +416,9 @@ def limits_of(
     max_memory: int | None = None,
     at: int | None = None,
 ) -> "Limits":
-    """
-    The limits of a verdict, with a default for each that is not given.
-
-    Raises:
-        BadInput: If a context is given without a size of memory.
-    """
+    """The limits of a verdict, with a default for each that is not given."""
     from codeneedle.verdict.judge import MAX_EVAL_LOST, MAX_LOSS, MAX_LOST, Limits
 
-    if at and not max_memory:
-        raise BadInput(
-            source="--at",
-            reason="is the context of --max-memory, which is not given",
-            hint="Give both: --max-memory 2GiB --at 32K",
-        )
     return Limits(
         max_loss=max_loss or MAX_LOSS,
         max_lost=max_lost or MAX_LOST,

@@ -3,6 +3,7 @@
 import contextlib
 import math
 import os
+import shlex
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -20,6 +21,7 @@ from rich.text import Text
 
 from codeneedle.document import Grid
 from codeneedle.engines.llama_cpp import build, installation
+from codeneedle.engines.llama_cpp.backends import backend_named
 from codeneedle.errors import ToolMissing
 from codeneedle.grid import Pair, by_precision
 from codeneedle.models import pretrained
@@ -124,13 +126,16 @@ def far_phrase(phase: str, done: int, total: int, elapsed_s: float) -> str:
     return f"{far}, {duration(elapsed_s * (total - done) / done)} left"
 
 
-def ensure_llama(console: Console, *, anyway: bool = False) -> str:
+def ensure_llama(
+    console: Console, *, anyway: bool = False, backend: str | None = None
+) -> str:
     """
     Build llama.cpp unless one is installed.
 
     Args:
-        console: Where to show progress.
+        console: Where to show progress, and how to use what was built for a backend.
         anyway: Whether to build even if one is installed.
+        backend: Where it is to compute, by name; it is built beside the others.
 
     Returns:
         Where llama-server is, as a phrase.
@@ -138,14 +143,20 @@ def ensure_llama(console: Console, *, anyway: bool = False) -> str:
     Raises:
         MachineError: If it cannot be built here.
     """
-    if not anyway:
+    asked = backend_named(backend) if backend else None
+    if not anyway and asked is None:
         with contextlib.suppress(ToolMissing):
             tools = installation.find()
             if tools.fit_params or tools.source != installation.CACHE:
                 return f"{tools.server} (from {tools.source})"
     with unwinding_on_signals(), working(console, "building llama.cpp") as tell:
-        folder = build.build(tell)
-    return f"{folder / installation.SERVER} (the pinned release)"
+        folder = build.build(tell, asked)
+    server = folder / installation.SERVER
+    if asked is None:
+        return f"{server} (the pinned release)"
+    used_by = f"{installation.VARIABLE}={shlex.quote(str(server))} codeneedle sweep"
+    note_lines(console, [f"sweeps use it where they are told to: {used_by}"])
+    return f"{server} (the pinned release, {asked.name})"
 
 
 def ensure_models(console: Console, paths: Iterable[Path | None]) -> None:

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from codeneedle.grid import Pair
+from codeneedle.models.kv_cache import cache_bytes
 from codeneedle.records.record import Attention, DeviceMemory, Effective, KvBuffer
 
 
@@ -41,10 +42,85 @@ class Survey:
         answer = self.pairs.get(pair)
         return answer.attention if answer else None
 
+    @property
+    def has_no_cache(self) -> bool:
+        """Whether the engine makes a context without a KV cache for each pair."""
+        made = [each for each in self.pairs.values() if each.memory]
+        return bool(made) and not any(each.kv for each in made)
+
     def refusal(self, pair: Pair) -> str:
         """Why the engine cannot run *pair*; empty if it can, or if that is unknown."""
         answer = self.pairs.get(pair)
         return answer.refusal if answer else ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gain:
+    """
+    What a pair saves beside the reference; sizes in bytes.
+
+    Attributes:
+        context: In tokens.
+        weights: Of the model.
+        reference: KV cache of the reference.
+        kv: KV cache of the pair.
+        recurrent: State that cache types do not change.
+        compute: Buffers of the graph, of the reference.
+        per_token: KV cache of a further token, of the pair.
+    """
+
+    context: int
+    weights: int
+    reference: float
+    kv: float
+    recurrent: int
+    compute: int
+    per_token: float
+
+    @property
+    def share(self) -> float:
+        """Of all memory with the reference, what the pair saves."""
+        whole = self.weights + self.reference + self.recurrent + self.compute
+        return (self.reference - self.kv) / whole
+
+    @property
+    def tokens(self) -> int:
+        """Further tokens that the memory of the reference would hold with the pair."""
+        saved = self.reference - self.kv
+        return int(saved / self.per_token) if self.per_token else 0
+
+
+def gain(survey: Survey, pair: Pair, *, reference: Pair, weights: int) -> Gain | None:
+    """
+    What *pair* saves beside *reference*.
+
+    Args:
+        survey: Has both pairs, at the context in question.
+        pair: The pair in question.
+        reference: The pair to compare with.
+        weights: Their size, in bytes.
+
+    Returns:
+        None if the engine does not tell the size of both caches.
+    """
+    theirs, ours = survey.pairs.get(reference), survey.pairs.get(pair)
+    if not (theirs and ours and theirs.kv and ours.kv):
+        return None
+    longest = max(cache.cells for cache in ours.kv)
+    return Gain(
+        context=survey.context,
+        weights=weights,
+        reference=sum(sum(cache_bytes(cache)) for cache in theirs.kv),
+        kv=sum(sum(cache_bytes(cache)) for cache in ours.kv),
+        recurrent=theirs.recurrent_bytes,
+        compute=sum(device.compute for device in theirs.memory),
+        # A sliding window does not grow.
+        per_token=sum(
+            sum(cache_bytes(cache)) / cache.cells
+            for cache in ours.kv
+            if cache.cells == longest
+        ),
+    )
 
 
 WHOLE_SPLITS = 2

@@ -13,6 +13,7 @@ from operator import itemgetter
 
 from codeneedle.grid import BITS_PER_ELEMENT, BLOCK_SIZE, Pair, precision
 from codeneedle.models.weights import Weights
+from codeneedle.records.record import KvBuffer
 from codeneedle.text import MIB
 
 CONTEXT_STEP = 256
@@ -247,6 +248,44 @@ def _pattern(weights: Weights, known: _Window) -> tuple[int, ...] | None:
         size if period == 0 or layer % period != dense else 0
         for layer in range(weights.layers)
     )
+
+
+ROUNDING_BYTES = 0.005 * MIB
+"""Rounding error of a size in a log, which has two decimals of MiB."""
+
+
+def cache_bytes(buffer: KvBuffer) -> tuple[float, float]:
+    """
+    Size of K and of V of a cache, in bytes.
+
+    A log rounds them. The bits of the type and whole blocks of values for each cell
+    and layer give the exact size, where that is within the rounding.
+    """
+    cells = buffer.cells * buffer.layers
+    return (
+        _exact_bytes(buffer.k_mib * MIB, buffer.k_type, cells),
+        _exact_bytes(buffer.v_mib * MIB, buffer.v_type, cells),
+    )
+
+
+def _exact_bytes(rounded: float, cache_type: str, cells: int) -> float:
+    size = BITS_PER_ELEMENT.get(cache_type)
+    if size is None or not cells:
+        return rounded
+    # The heads of a layer have a multiple of 8 values, quantized ones of a block.
+    step = max(BLOCK_SIZE[cache_type], 8) * size / 8 * cells
+    exact = round(rounded / step) * step
+    return exact if abs(exact - rounded) <= ROUNDING_BYTES else rounded
+
+
+def cacheless(weights: Weights) -> str:
+    """Why a model has no KV cache, as a sentence; empty if it has, or may have."""
+    name = weights.architecture
+    if not weights.is_causal:
+        return f"{name} is an encoder: it has no cache"
+    if weights.kv_heads and not any(weights.kv_heads):
+        return f"{name} keeps a state instead of K and V: cache types change nothing"
+    return ""
 
 
 CONTEXTS = (1_024, 4_096, 16_384, 32_768, 65_536, 131_072)

@@ -75,6 +75,7 @@ class Weights:
         full_attention_interval: Period of a hybrid: one layer of each keeps K and V.
             None without such a key.
         has_indexer: Whether it keeps an index beside K and V (sparse attention).
+        is_causal: Whether a token sees those before it alone; encoders see all.
         training_context: Context it was trained on, in tokens; 0 if unknown.
         vocabulary: Tokens it knows.
         chat_template: Text of its template; None where it has none.
@@ -102,6 +103,7 @@ class Weights:
     recurrent_layers: tuple[bool, ...] = ()
     full_attention_interval: int | None = None
     has_indexer: bool = False
+    is_causal: bool = True
     training_context: int = 0
     vocabulary: int = 0
     chat_template: str | None = None
@@ -160,6 +162,7 @@ def weights_of(
         recurrent_layers=keys.flags("attention.recurrent_layers", layers),
         full_attention_interval=keys.maybe("full_attention_interval"),
         has_indexer=keys.has_any("attention.indexer."),
+        is_causal=keys.whole("attention.causal", 1) > 0,
         training_context=keys.whole("context_length", 0),
         vocabulary=header.lengths.get("tokenizer.ggml.tokens")
         or keys.whole("vocab_size", 0),

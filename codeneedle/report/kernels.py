@@ -6,7 +6,7 @@ from typing import Any
 from rich.text import Text
 
 from codeneedle.document import Block, Document, Facts, Grid, Heading, Lines
-from codeneedle.engines.survey import PairSurvey, Survey
+from codeneedle.engines.survey import Gain, PairSurvey, Survey
 from codeneedle.grid import Pair, most_precise
 from codeneedle.records.record import Attention, DeviceMemory
 from codeneedle.report import data
@@ -109,6 +109,28 @@ def _told(survey: Survey) -> Iterator[Block]:
             took = f"asked in {duration(survey.took_s)}, without loading the weights"
         of = f"{plural(len(survey.pairs), 'pair')} at {survey.context:,} tokens"
         yield Lines([f"{of}, {took}"], style="dim")
+
+
+def gain_line(gain: Gain) -> str:
+    """What a pair saves, as a sentence without its period."""
+    state = ""
+    if gain.recurrent:
+        state = f", recurrent state {size(gain.recurrent)} as it is"
+    return (
+        f"at {gain.context:,} tokens: weights {size(gain.weights)}, KV "
+        f"{size(round(gain.reference))} -> {size(round(gain.kv))}{state}, compute "
+        f"buffers {size(gain.compute)}: {percent(gain.share)} of the memory of this "
+        f"model, or {gain.tokens:,} more tokens"
+    )
+
+
+def percent(share: float) -> str:
+    """``53 %``, or ``1.7 %`` where a decimal matters."""
+    return f"{100 * share:.{0 if share >= _WHOLE_PERCENT else 1}f} %"
+
+
+_WHOLE_PERCENT = 0.1
+"""From here on, decimals of a percentage tell nothing."""
 
 
 # --- as data

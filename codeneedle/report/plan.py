@@ -6,10 +6,12 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from codeneedle.document import Document, Facts, Grid, Heading, Lines, Table
-from codeneedle.grid import Pair, most_precise_first
+from codeneedle.engines.survey import Survey, gain
+from codeneedle.grid import Pair, most_precise, most_precise_first, precision
 from codeneedle.models.kv_cache import (
     MemoryPlan,
     PairMemory,
+    cache_bytes,
     kv_bytes,
     kv_parts,
     predicted,
@@ -26,10 +28,10 @@ from codeneedle.report.captions import (
     pairs_by,
     status_word,
 )
-from codeneedle.report.kernels import kernels_document
-from codeneedle.sweep.plan import Plan
+from codeneedle.report.kernels import gain_line, kernels_document
+from codeneedle.sweep.plan import Plan, survey_log
 from codeneedle.system import machine
-from codeneedle.text import MIB, NO_VALUE_WORD, duration, mib, number, plural, size
+from codeneedle.text import NO_VALUE_WORD, duration, mib, number, plural, size
 from codeneedle.verdict.trust import trusted_records
 
 UNKNOWN = "?"
@@ -330,14 +332,54 @@ class _Cells:
         return [*self.records.values(), *([self.again] if self.again else [])]
 
 
-def plan_document(plan: Plan, growing: Sequence[str] = ()) -> Document:
+def gain_document(plan: Plan, at: int | None = None) -> Document:
+    """
+    What there is to gain: q8_0 for both and the smallest pair, beside the reference.
+
+    Args:
+        plan: A checked plan.
+        at: Context, in tokens; None for that of the plan.
+    """
+    possible = plan.possible
+    if plan.survey is None or not possible[1:]:
+        return
+    reference = most_precise(possible)
+    pairs = list(dict.fromkeys([*_EXAMPLES & {*possible}, _smallest(possible)]))
+    survey: Survey | None = plan.survey
+    if at and at != plan.context:
+        survey = plan.engine.survey([reference, *pairs], context=at, log=survey_log())
+    weights = plan.weights.size_bytes
+    gains = {
+        pair: gain(survey, pair, reference=reference, weights=weights)
+        for pair in pairs
+        if survey and pair != reference
+    }
+    lines = [f"{pair}: {gain_line(each)}" for pair, each in gains.items() if each]
+    if lines:
+        yield Heading(f"what there is to gain beside {reference}")
+        yield Lines(lines)
+
+
+_EXAMPLES = frozenset({Pair("q8_0", "q8_0")})
+"""Pairs that everybody asks about first."""
+
+
+def _smallest(pairs: Sequence[Pair]) -> Pair:
+    return max(pairs, key=lambda pair: (*precision(pair.k), *precision(pair.v)))
+
+
+def plan_document(
+    plan: Plan, growing: Sequence[str] = (), *, at: int | None = None
+) -> Document:
     """
     What a sweep would run: facts, the grid with predicted KV memory, and notes.
 
     Args:
         plan: A checked plan; finished cells are those of its first probe.
         growing: Names of probes whose cells all lack what is added now.
+        at: Context for what there is to gain, in tokens; None for that of the plan.
     """
+    yield from gain_document(plan, at)
     every = [_cells_of(plan, probe, growing) for probe in plan.probes]
     cells, request = every[0], plan.request
     yield Facts(list(_facts(plan, every)), is_quiet=True)
@@ -578,7 +620,7 @@ def _kv_bytes(plan: Plan, pair: Pair) -> float | None:
     """Size of the caches of *pair*: as the engine answers, else by the header."""
     answer = plan.survey.pairs.get(pair) if plan.survey else None
     if answer and answer.kv:
-        return MIB * sum(cache.k_mib + cache.v_mib for cache in answer.kv)
+        return sum(sum(cache_bytes(cache)) for cache in answer.kv)
     return kv_bytes(_weights(plan), pair, plan.context)
 
 

@@ -70,6 +70,7 @@ def verdicts(of_runs: Sequence[Verdict], spell_of: Callable[[str], Spell]) -> Do
         yield headline_lines(each, spell_of(each.run.setup.engine))
         if each.compared:
             yield table(each, each.standings)
+            yield from others(each, each.standings)
         yield Lines(sentences(each))
         yield Facts(captions.facts(each.run), is_quiet=True)
 
@@ -80,6 +81,7 @@ def brief(verdict: Verdict, spell: Spell) -> Document:
     if verdict.compared:
         rows = front(verdict)
         yield table(verdict, rows)
+        yield from others(verdict, rows)
         left = len(verdict.standings) - len(rows)
         if left:
             words = ["codeneedle", "verdict", verdict.run.name, *_options(verdict)]
@@ -125,14 +127,40 @@ def headline(verdict: Verdict, spell: Spell) -> list[str]:
         ]
     chosen = verdict.standing(verdict.chosen) if verdict.chosen else None
     if chosen and chosen.leading:
-        loses = _loss_sentence(verdict, chosen.leading)
-        word = "" if chosen.word is Word.WITHIN else f": {chosen.word}"
+        if chosen.word is not Word.WITHIN:
+            return [*_least(verdict, chosen, spell), *_reference_line(verdict)]
         return [
             f"Set: {spell(chosen.pair)}   ({_saving(verdict, chosen)})",
-            f"     {loses}{word}",
+            f"     {_loss_sentence(verdict, chosen.leading)}",
             *_reference_line(verdict),
         ]
     return [*_keep(verdict, spell(verdict.reference)), *_reference_line(verdict)]
+
+
+def _least(verdict: Verdict, chosen: Standing, spell: Spell) -> Iterator[str]:
+    """What fits into a limited memory and is not shown to be within the limit."""
+    row, limits = chosen.leading, verdict.limits
+    if row is None:
+        return
+    context = limits.at or verdict.run.setup.context
+    where = f"{size(limits.max_memory_bytes or 0)} at {context:,} tokens"
+    saving = _saving(verdict, chosen)
+    yield f"Least loss that fits {where}: {spell(chosen.pair)}   ({saving})"
+    yield f"     {_loss_sentence(verdict, row)}: {chosen.word}"
+    limit = f"your limit of {_amount(verdict, row, row.limit)}"
+    is_above = row.bounds.mean > row.limit
+    stands = f"above {limit}" if is_above else f"not shown to be within {limit}"
+    fitting = [each for each in verdict.compared if _fits(verdict, each)]
+    none = "; nothing that fits is shown to be within it"
+    if any(each.word is Word.WITHIN for each in fitting):
+        none = ""
+    yield f"     This is {stands}{none}."
+
+
+def _fits(verdict: Verdict, standing: Standing) -> bool:
+    """True unless its cache is known to be larger than the memory that is limited."""
+    most = verdict.limits.max_memory_bytes
+    return most is None or (standing.memory_bytes or 0) <= most
 
 
 def _saving(verdict: Verdict, standing: Standing) -> str:
@@ -162,9 +190,10 @@ def _loss_sentence(verdict: Verdict, row: Row) -> str:
     elif row.kind is LossKind.CHANGE:
         what = f"changes by {_amount(verdict, row, row.bounds.mean)}"
     elif row.kind is LossKind.SCORE:
-        amount = _amount(verdict, row, row.bounds.mean)
         flips = f"{row.lost} lost, {row.won} won of {row.bounds.units} samples"
-        what = f"loses {amount} of the score ({flips})"
+        points = f"{-100 * row.bounds.mean:.1f} points better"
+        loses = f"loses {_amount(verdict, row, row.bounds.mean)} of the score"
+        what = f"{points if row.bounds.mean < 0 else loses} ({flips})"
     else:
         loss = _amount(verdict, row, row.bounds.mean)
         no_loss = "shows no loss of right tokens"
@@ -399,8 +428,17 @@ HEADING = ["K/V", "memory", "speed", "loss", "from", "to", "word", "by"]
 
 
 def table(verdict: Verdict, standings: Sequence[Standing]) -> Table:
-    """A row for each of *standings*, the largest cache first."""
-    ordered = sorted(standings, key=cache_size, reverse=True)
+    """
+    A row for each of *standings*, the largest cache first.
+
+    Of those that fit where the memory is limited, and of the reference.
+    """
+    fitting = [
+        each
+        for each in standings
+        if each.pair == verdict.reference or _fits(verdict, each)
+    ]
+    ordered = sorted(fitting, key=cache_size, reverse=True)
     counted = _counted_rows(verdict, ordered)
     rows = [_table_row(verdict, each, counted[0].metric) for each in ordered]
     filled = [at for at, _ in enumerate(HEADING) if any(row[at] for row in rows)]
@@ -415,6 +453,37 @@ def table(verdict: Verdict, standings: Sequence[Standing]) -> Table:
     )
 
 
+def others(verdict: Verdict, standings: Sequence[Standing]) -> Iterator[Table]:
+    """What further metrics that decide say of *standings*, a row each."""
+    rows = [
+        [
+            name,
+            visible(str(each.pair)),
+            *(_amount(verdict, row, end) for end in _ends(row)),
+            _own_phrase(row),
+        ]
+        for name in sorted({row.metric.name for e in standings for row in e.rows})
+        for each in sorted(standings, key=cache_size, reverse=True)
+        if (row := each.row(name)) and _fits(verdict, each) and row is not each.leading
+        if row.kind.is_graded or row.kind is LossKind.SCORE
+    ]
+    if rows:
+        heading = ["metric", "K/V", "loss", "from", "to", "by this metric"]
+        yield Table(heading, rows, words={*heading[:2], heading[-1]})
+
+
+def _ends(row: Row) -> tuple[float, float, float]:
+    return row.bounds.mean, row.bounds.low, row.bounds.high
+
+
+def _own_phrase(row: Row) -> str:
+    """``within, of 80 samples: 3 lost, 1 won``."""
+    phrase = f"{row.word}, of {row.bounds.units} {row.metric.noun}"
+    if row.kind is LossKind.SCORE:
+        phrase += f": {row.lost} lost, {row.won} won"
+    return f"{phrase}; {row.remark}" if row.remark else phrase
+
+
 def _counted_rows(verdict: Verdict, standings: Sequence[Standing]) -> list[Row]:
     """The rows whose units the heading names: those that decide, if by one metric."""
     deciding = [row for each in standings if each.word and (row := each.leading)]
@@ -424,6 +493,8 @@ def _counted_rows(verdict: Verdict, standings: Sequence[Standing]) -> list[Row]:
 
 def _table_row(verdict: Verdict, each: Standing, counted: Metric) -> list[str]:
     memory = f"{each.memory:.0%}" if each.memory is not None else ""
+    if verdict.limits.max_memory_bytes is not None and each.memory_bytes is not None:
+        memory = size(each.memory_bytes)
     speed = f"{each.speed:.0%}" if each.speed is not None else ""
     pair = visible(str(each.pair))
     mark = captions.attention_mark(each.attention)
@@ -445,8 +516,7 @@ def _table_row(verdict: Verdict, each: Standing, counted: Metric) -> list[str]:
     by = "" if row.metric.name == main else row.metric.name
     if by and row.metric.noun != counted.noun:
         by += f", {row.bounds.units} {row.metric.noun}"
-    ends = (row.bounds.mean, row.bounds.low, row.bounds.high)
-    amounts = (_amount(verdict, row, end) for end in ends)
+    amounts = (_amount(verdict, row, end) for end in _ends(row))
     return [*start, *amounts, word_phrase(each, row), by]
 
 

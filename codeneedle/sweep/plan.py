@@ -18,7 +18,7 @@ from codeneedle.engines.survey import Survey
 from codeneedle.errors import BadInput, FolderUnusable
 from codeneedle.grid import Pair, most_precise, shuffled
 from codeneedle.models import pretrained, weights
-from codeneedle.models.kv_cache import misfit
+from codeneedle.models.kv_cache import cacheless, misfit
 from codeneedle.models.weights import Weights
 from codeneedle.probes import probes_named
 from codeneedle.probes.probe import Outlook, Probe, Work
@@ -246,6 +246,7 @@ def plan(
     probes = probes_named(request.probes)
     _check_settings(request, probes)
     header = weights_at(request.model or pretrained.built_in_model())
+    _refuse_cacheless(header, cacheless(header))
     form = _checked_form(request, header)
     spec = _spec(request, header, form)
     engine = engine_for(spec)
@@ -263,7 +264,10 @@ def plan(
         replaced = "" if types == request.types else REPLACED
         request = structs.replace(request, types=types)
     pairs = _pairs(request, execution, engine)
-    survey = engine.survey(pairs, context=context, log=_survey_log())
+    survey = engine.survey(pairs, context=context, log=survey_log())
+    if survey and survey.has_no_cache:
+        reason = f"llama.cpp makes no KV cache for {header.architecture}"
+        _refuse_cacheless(header, reason)
     pairs = _kept_pairs(request, pairs, survey)
     return Plan(
         request=request,
@@ -291,7 +295,7 @@ REPLACED = (
 )
 
 
-def _survey_log() -> Path:
+def survey_log() -> Path:
     """Log of the programs that answer a survey, outside of any run folder."""
     return cache_folder() / "surveys" / "survey.log"
 
@@ -324,7 +328,7 @@ def _with_kernels(
     others = [name for name in types if name != "bf16"]
     mixed = {name: [Pair(name, other) for other in others] for name in ("bf16", "f16")}
     asked = [*mixed["bf16"], *mixed["f16"], Pair("bf16", "bf16"), Pair("f16", "f16")]
-    survey = engine.survey(asked, context=context, log=_survey_log())
+    survey = engine.survey(asked, context=context, log=survey_log())
     if survey is None:
         return types
 
@@ -370,6 +374,21 @@ def _kept_pairs(
             "other --types: 'codeneedle kernels' shows what has one.",
         )
     return here or pairs
+
+
+def _refuse_cacheless(header: Weights, reason: str) -> None:
+    """
+    Stop at weights without a KV cache; *reason* is empty for others.
+
+    Raises:
+        BadInput: With the reason.
+    """
+    if reason:
+        raise BadInput(
+            source=header.path,
+            reason=reason,
+            hint="Choose weights of a model with attention: --model FILE.",
+        )
 
 
 def chosen_corpus(request: Request) -> str:

@@ -26,6 +26,9 @@ from codeneedle.system.environment import inherited
 
 Child = subprocess.Popen[bytes]
 
+Answer = subprocess.CompletedProcess[str]
+"""Exit status and output of a program that has ended."""
+
 GRACES_S: tuple[tuple[signal.Signals, float], ...] = (
     # After an answer that was cut off, b11434 hangs on one SIGINT in twelve.
     (signal.SIGINT, 3.0),
@@ -344,16 +347,23 @@ def _started(
 
 @contextlib.contextmanager
 def _limited_files(limit_bytes: int | None) -> Iterator[None]:
-    """Lower the size that files may have, for children that start in the block."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    if limit_bytes is None or soft != resource.RLIM_INFINITY:
-        yield
-        return
-    resource.setrlimit(resource.RLIMIT_FSIZE, (limit_bytes, hard))
+    """
+    Lower the size that files may have, for children that start in the block.
+
+    They leave no core dumps, which may be as large as a model, in any case.
+    """
+    file, core = resource.RLIMIT_FSIZE, resource.RLIMIT_CORE
+    before = {limit: resource.getrlimit(limit) for limit in (file, core)}
+    chosen = {core: 0}
+    if limit_bytes is not None and before[file][0] == resource.RLIM_INFINITY:
+        chosen[file] = limit_bytes
+    for limit, size_bytes in chosen.items():
+        resource.setrlimit(limit, (size_bytes, before[limit][1]))
     try:
         yield
     finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+        for limit in chosen:
+            resource.setrlimit(limit, before[limit])
 
 
 _WATCH = 'read -r group && { read -r done || kill -s KILL -- "-$group"; }'

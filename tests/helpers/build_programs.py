@@ -48,7 +48,7 @@ class BuildPrograms:
             "echo '[216/216] Linking CXX executable bin/llama-server'",
         )
 
-    def build(self, react=lambda done: None, sha256=None):
+    def build(self, react=lambda done: None, sha256=None, **choice):
         """Build; *react* is called with the steps done at each report."""
 
         def report(phase, done, total):
@@ -60,7 +60,7 @@ class BuildPrograms:
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(build, "PACKAGE_SHA256", digest)
             patch.setattr(build, "private_pip", lambda _: pip)
-            return build.build(report)
+            return build.build(report, **choice)
 
     @property
     def left_behind(self):

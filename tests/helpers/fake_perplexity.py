@@ -107,6 +107,11 @@ def main():
     if fault == "cut" and not is_writing and was_asked() <= int(value):
         say(log("cut-at-exit", k, v))
         return
+    if fault == "mute" and not is_writing:
+        say("llama_model_loader: loaded meta data\n")
+        if was_asked() > int(value):
+            say(log("unknown-type", k, v))
+        sys.exit(1)
     if fault == "wrong-types":
         k = "f16"
     if is_writing:

@@ -49,7 +49,7 @@ POINTS = {
     "hash of a source package": "codeneedle.engines.llama_cpp.build:PACKAGE_SHA256",
     "pip of a build": "codeneedle.engines.llama_cpp.build:private_pip",
     "polling of a build": "codeneedle.engines.llama_cpp.build:POLL_S",
-    "look for a GPU": "codeneedle.engines.llama_cpp.build:has_nvidia_gpu",
+    "look for a GPU": "codeneedle.engines.llama_cpp.backends:has_nvidia_gpu",
 }
 
 

@@ -16,6 +16,7 @@ from codeneedle.models.kv_cache import (
     CONTEXTS,
     Room,
     allowance_bytes,
+    cacheless,
     kv_bytes,
     kv_parts,
     longest_context,
@@ -378,3 +379,28 @@ def test_types_of_mlx_take_as_much_as_blocks_of_32_with_one_scale(pair, equal):
     )
 
     assert expected == found > 0
+
+
+@pytest.mark.parametrize(
+    ("keys", "reason"),
+    [
+        ({"bert.attention.causal": False}, "bert is an encoder: it has no cache"),
+        (
+            {"bert.attention.head_count": 0},
+            "bert keeps a state instead of K and V: cache types change nothing",
+        ),
+        ({"bert.attention.head_count_kv": (0, 4)}, ""),
+    ],
+)
+def test_weights_without_a_cache_are_told_by_their_header(keys, reason):
+    shape = {
+        "general.architecture": "bert",
+        "bert.block_count": 2,
+        "bert.embedding_length": 256,
+        "bert.attention.head_count": 4,
+    }
+    header = parse(gguf_bytes({**shape, **keys}))
+
+    assert reason == cacheless(
+        weights_of(header, files=[Path("bert.gguf")], size_bytes=1)
+    )

@@ -276,9 +276,17 @@ def test_a_size_of_memory_names_what_fits_and_says_how_it_stands():
         return said(run, Limits(max_memory_bytes=limit))
 
     fits, small = lines(size[GOOD]), lines(size[COARSE])
-    assert fits[0].startswith("Set: -ctk q8_0 -ctv q8_0   (2.1 MiB at 12,288 tokens, ")
+    assert fits[0].startswith(
+        "Least loss that fits 2.1 MiB at 12,288 tokens: -ctk q8_0 -ctv q8_0   (2.1 MiB "
+    )
     assert fits[1].endswith("(limit 1.0 %): open")
     assert small[1].endswith("(limit 1.0 %): beyond")
+    none = "; nothing that fits is shown to be within it."
+    assert f"     This is not shown to be within your limit of 1.0 %{none}" == fits[2]
+    assert f"     This is above your limit of 1.0 %{none}" == small[2]
+    _, found = rows(run, Limits(max_memory_bytes=size[COARSE]))
+    assert [REFERENCE, COARSE] == list(found)
+    assert "1.1 MiB" == found[COARSE][1]
     assert ["Keep: -ctk bf16 -ctv bf16. It fits into 4.0 MiB at 12,288 tokens."] == (
         lines(size[REFERENCE])
     )

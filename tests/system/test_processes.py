@@ -18,6 +18,7 @@ from codeneedle.system.processes import (
     ends_within,
     output_of,
     running,
+    told_output_of,
 )
 
 FOREVER = [sys.executable, "-c", "import time; time.sleep(3600)"]
@@ -318,3 +319,27 @@ def test_a_log_that_vanishes_does_not_matter(log):
     with running(FOREVER, env={}, log=log) as child:
         log.unlink()
         assert child.poll() is None
+
+
+LATE_LOGGER = """
+import os, sys, threading, time
+threading.Thread(target=lambda: (time.sleep(0.2), os.write(2, b"last words\\n")),
+                 daemon=True).start()
+sys.stdout.write("an answer\\n")
+sys.stdout.flush()
+os._exit(0)
+"""
+
+
+def test_a_program_with_a_late_log_ends_once_it_is_whole():
+    answer = told_output_of(
+        python(LATE_LOGGER), timeout_s=60, env={}, last_words=b"last words"
+    )
+
+    assert ("an answer\n", "last words\n") == (answer.stdout, answer.stderr)
+
+
+def test_children_leave_no_core_dumps():
+    code = "import resource; print(resource.getrlimit(resource.RLIMIT_CORE)[0])"
+
+    assert "0\n" == output_of(python(code), timeout_s=60).stdout

@@ -9,7 +9,13 @@ from made_records import made_setup, sized
 
 from codeneedle.grid import Pair
 from codeneedle.records.record import Run
-from codeneedle.report.verdict import headline, sentences, table, verdict_objects
+from codeneedle.report.verdict import (
+    headline,
+    others,
+    sentences,
+    table,
+    verdict_objects,
+)
 from codeneedle.verdict.judge import Limits, judge
 from codeneedle.verdict.statistics import error_share, interval
 
@@ -203,6 +209,21 @@ def test_a_pair_is_within_only_if_recall_and_evaluation_are():
         both(60).word(Pair.parse(GOOD)),
     )
     assert "beyond" == both(0).word(Pair.parse("q4_0/q4_0"))
+    (beside,) = others(both(60), both(60).standings)
+    told = {(metric, pair): phrase for metric, pair, *_, phrase in beside.rows}
+    assert "within, of 16 functions" == told["recall-logp", GOOD]
+    assert told["eval", "q4_0/q4_0"].startswith("within, of 400 samples: 0 lost, 0 won")
+
+
+def test_more_right_samples_are_points_better():
+    """They were once a loss of -30.0 %."""
+    was = scores(150)
+    found = judge(run_of({GOOD: [1.0] * 200}, was), Limits())
+
+    assert any(
+        "25.0 points better (0 lost, 50 won of 200 samples)" in line
+        for line in headline(found, spell)
+    )
 
 
 def test_a_verdict_by_an_evaluation_alone_sets_and_keeps():

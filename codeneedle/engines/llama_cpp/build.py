@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
+from codeneedle.engines.llama_cpp.backends import Backend, options_of
 from codeneedle.engines.llama_cpp.installation import (
     ASK_TIMEOUT_S,
     BENCH,
@@ -83,7 +84,9 @@ pip asks for the metadata of a source package even if it only downloads it.
 """
 
 
-def build(report: Report) -> Path:
+def build(
+    report: Report, backend: Backend | None = None, *, patches: Sequence[Path] = ()
+) -> Path:
     """
     The folder with the pinned release, built now unless it is there already.
 
@@ -93,16 +96,20 @@ def build(report: Report) -> Path:
     Args:
         report: Called several times a second with the phase, the steps of it that are
             done, and their number; 0 if that is unknown.
+        backend: Where it is to compute, in a folder of its own; None is what is sure
+            to be right here.
+        patches: Changes of its sources, for a build that only tests use.
 
     Raises:
-        ToolMissing: If there is no compiler.
+        ToolMissing: If there is no compiler, or not what the backend is compiled with.
         ToolFailed: If a step fails; its log is kept.
         FolderUnusable: If the disk is full, or files cannot be written.
     """
-    final = built_folder()
+    final = built_folder(variant=_variant(backend, patches))
     if _is_complete(final):
         return final
     _refuse_without_compiler()
+    options = [*_cmake_options(), *options_of(backend)]
 
     def wait() -> None:
         report("waiting for another build", 0, 0)
@@ -110,7 +117,7 @@ def build(report: Report) -> Path:
 
     def make(draft: Path) -> Path:
         end_orphans()
-        return _built(_Steps(draft, report))
+        return _built(_Steps(draft, report), options, patches)
 
     return made_folder(
         final,
@@ -119,20 +126,6 @@ def build(report: Report) -> Path:
         needed_bytes=NEEDED_BYTES,
         waiting=wait,
     )
-
-
-def has_nvidia_gpu() -> bool:
-    """Whether NVIDIA's driver runs here; ``/dev/dxg`` is that of Windows' Linux."""
-    return any(Path(path).exists() for path in ("/dev/nvidiactl", "/dev/dxg"))
-
-
-def cuda_compiler() -> str | None:
-    """Path of nvcc, if there also is a GPU to compile for; None otherwise."""
-    homes = [os.environ.get(name) for name in ("CUDA_HOME", "CUDA_PATH")]
-    homes += ["/usr/local/cuda", "/opt/cuda"]
-    candidates = ["nvcc", *(f"{home}/bin/nvcc" for home in homes if home)]
-    nvcc = next((path for name in candidates if (path := shutil.which(name))), None)
-    return nvcc if has_nvidia_gpu() else None
 
 
 def jobs() -> int:
@@ -247,14 +240,24 @@ class _Steps:
         return self.folder.with_name(f"{phase.replace(' ', '-')}.log")
 
 
-def _built(steps: _Steps) -> Path:
+def _variant(backend: Backend | None, patches: Sequence[Path]) -> str:
+    """What tells a build from the one that is used by itself; empty for that one."""
+    name = "" if backend is None else backend.name
+    changes = b"".join(path.read_bytes() for path in patches)
+    return f"{name}-{hashlib.sha256(changes).hexdigest()[:8]}" if changes else name
+
+
+def _built(steps: _Steps, options: Sequence[str], patches: Sequence[Path]) -> Path:
     """A folder inside the draft that holds what is to be kept."""
     pip = private_pip(steps)
     archive = _fetched(steps, pip)
     steps.report("unpacking", 0, 0)
     tree = unpack(archive, into=steps.folder / "source")
     cmake, ninja = _build_tools(steps, pip)
-    objects, options = steps.folder / "objects", _cmake_options()
+    for patch in patches:
+        argv = [*("patch", "-p1", "-d", str(tree)), *("-i", str(patch.absolute()))]
+        steps.run("patching", [shutil.which(argv[0]) or argv[0], *argv[1:]])
+    objects = steps.folder / "objects"
     steps.run(
         "configuring",
         [
@@ -275,7 +278,7 @@ def _built(steps: _Steps) -> Path:
         "build": PINNED_BUILD,
         "archive": f"{PACKAGE} {PACKAGE_VERSION}",
         "archive_sha256": PACKAGE_SHA256,
-        "cmake_options": options,
+        "cmake_options": list(options),
         "built": dt.datetime.now(dt.UTC).isoformat(timespec="seconds"),
     }
     (finished / "build.json").write_text(json.dumps(note, indent=2) + "\n")
@@ -371,7 +374,7 @@ def _version_of(cmake: str) -> tuple[int, int]:
 
 
 def _cmake_options() -> list[str]:
-    chosen = [
+    return [
         "-DCMAKE_BUILD_TYPE=Release",
         "-DBUILD_SHARED_LIBS=OFF",
         "-DLLAMA_BUILD_TESTS=OFF",
@@ -387,15 +390,6 @@ def _cmake_options() -> list[str]:
         # with GCC 12 on a Xeon with AMX, on weights in Q4_1.
         *(f"-DCMAKE_{language}_FLAGS=-U__AMX_INT8__" for language in ("C", "CXX")),
     ]
-    nvcc = cuda_compiler()
-    if nvcc is not None:
-        chosen += [
-            "-DGGML_CUDA=ON",
-            f"-DCMAKE_CUDA_COMPILER={nvcc}",
-            # Otherwise most mixed pairs have no kernel for flash attention.
-            "-DGGML_CUDA_FA_QUANTS=all",
-        ]
-    return chosen
 
 
 def _check_build(steps: _Steps, server: Path) -> None:

@@ -316,16 +316,6 @@ def _compute_mib(lines: Iterable[str]) -> float | None:
     return round(sum(sizes.values()), 2) if sizes else None
 
 
-def _attention(lines: Sequence[str]) -> dict[str, Any]:
-    """The fields of `Effective` on attention, if a line tells."""
-    for attention, sign in _ATTENTION:
-        for line in lines:
-            if sign.search(line):
-                evidence = " ".join(line.split())
-                return {"attention": attention, "attention_evidence": evidence}
-    return {}
-
-
 def _memory(everything: Iterable[str], model: Iterable[str]) -> Iterator[DeviceMemory]:
     """
     The buffers of each device, in bytes.
@@ -363,6 +353,16 @@ def _recurrent(lines: Iterable[str]) -> Iterator[int]:
     """Sizes of recurrent states, in bytes."""
     for mib in _all(_RECURRENT, lines):
         yield round(float(mib) * MIB)
+
+
+def _attention(lines: Sequence[str]) -> dict[str, Any]:
+    """The fields of `Effective` on attention, if a line tells."""
+    for attention, sign in _ATTENTION:
+        for line in lines:
+            if sign.search(line):
+                evidence = " ".join(line.split())
+                return {"attention": attention, "attention_evidence": evidence}
+    return {}
 
 
 def _all(pattern: re.Pattern[str], lines: Iterable[str]) -> Iterator[str]:

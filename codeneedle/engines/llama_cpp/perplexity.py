@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
+from signal import SIGABRT
 from typing import Self
 
 from codeneedle.engines.engine import ModelSpec, exit_phrase, mismatched
@@ -62,6 +63,13 @@ Further runs of the tool if the end of its log, and so all numbers, is missing.
 Measured with the built-in model on two busy cores: 3 runs of 30; at a load of 25, nine
 of 36 cells, and one of them six times running. A large model takes longer to exit than
 its log to be written.
+"""
+
+FAILED_RETRIES = 8
+"""
+Further runs of a tool that fails, if its log does not say why.
+
+What a model refuses is logged right before the end: of six runs, four lost that line.
 """
 
 CUT_OFF = (
@@ -213,17 +221,26 @@ class Perplexity(BaseFileTool):
 
     def _completed(self, job: Job, note: Notify, progress: Progress) -> tuple[str, int]:
         """The log of *job*, and how often it ran again as the end of it was missing."""
-        log_text, retries = self._run(job, note, progress), 0
-        while retries < RETRIES and ends_early(log_text):
-            log_text, retries = self._run(job, note, progress), retries + 1
+        retries = 0
+        while True:
+            log_text, returncode = self._run(job, note, progress)
+            is_cut = ends_early(log_text) if returncode == 0 else _is_mute(log_text)
+            most = RETRIES if returncode == 0 else FAILED_RETRIES
+            # A signal from outside has no reason in the log.
+            by_itself = returncode >= 0 or returncode == -SIGABRT
+            if not (is_cut and by_itself) or retries >= most:
+                break
+            retries += 1
+        if returncode != 0:
+            raise _failed(job, log_text, returncode=returncode)
         return log_text, retries
 
-    def _run(self, job: Job, note: Notify, progress: Progress) -> str:
+    def _run(self, job: Job, note: Notify, progress: Progress) -> tuple[str, int]:
         """
         Run *job* to its end.
 
         Returns:
-            Its log. Exit code 0 is no sign of success: look for the statistics.
+            Its log and exit code; 0 is no sign of success: look for the statistics.
 
         Raises:
             CellError: If it fails, writes nothing for `SILENCE_S`, or runs other cache
@@ -261,9 +278,7 @@ class Perplexity(BaseFileTool):
                 effective=replace(logs.read(log_text), waiting=waiting(is_passive)),
             )
         )
-        if returncode != 0:
-            raise _failed(job, log_text, returncode=returncode)
-        return log_text
+        return log_text, returncode
 
     def _takes_all_layers(self) -> bool:
         return not has(self.arguments, OFFLOAD)
@@ -298,6 +313,11 @@ def _mode(job: Job) -> Iterator[str]:
         yield "--kl-divergence"
     else:
         yield from ("--file", str(job.text), "--chunks", str(job.task.chunks))
+
+
+def _is_mute(log_text: str) -> bool:
+    """Whether the log of a run that failed names no cause."""
+    return logs.trouble(log_text) is None and not failure(log_text)
 
 
 def _failed(job: Job, log_text: str, *, returncode: int) -> CellError:

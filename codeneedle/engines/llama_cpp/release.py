@@ -26,6 +26,12 @@ USABLE_RECIPES = (PINNED_RECIPE, 2)
 """Those that are used where they were built: their programs give the same numbers."""
 
 
-def built_folder(recipe: int = PINNED_RECIPE) -> Path:
-    """Folder of the release as ``codeneedle llama`` builds it, by a *recipe*."""
-    return cache_folder() / "llama.cpp" / f"b{PINNED_BUILD}-{recipe}"
+def built_folder(recipe: int = PINNED_RECIPE, *, variant: str = "") -> Path:
+    """
+    Folder of the release as ``codeneedle llama`` builds it, by a *recipe*.
+
+    A *variant* is one for a backend that was asked for; it lies beside the others, and
+    is used where it is named alone.
+    """
+    end = f"-{variant}" if variant else ""
+    return cache_folder() / "llama.cpp" / f"b{PINNED_BUILD}-{recipe}{end}"

@@ -7,7 +7,7 @@ import hashlib
 import platform
 import re
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -27,13 +27,12 @@ from codeneedle.engines.llama_cpp.arguments import (
 )
 from codeneedle.engines.llama_cpp.installation import FIT_PARAMS, ServerFacts, Tools
 from codeneedle.engines.survey import WHOLE_SPLITS, PairSurvey, Survey
-from codeneedle.errors import CodeneedleError
+from codeneedle.errors import ToolFailed
 from codeneedle.grid import Pair
 from codeneedle.records.record import Attention, DeviceMemory, Status
 from codeneedle.system import processes
 from codeneedle.system.environment import inherited
 from codeneedle.system.files import cache_folder, identity, read_note, write_note
-from codeneedle.system.processes import Output
 from codeneedle.text import MIB
 
 TIMEOUT_S = 60.0
@@ -148,16 +147,38 @@ class Surveyor:
         asked = _Asked(self, context, log)
         answers = {pair: asked.about(pair) for pair in dict.fromkeys(pairs)}
         known = {pair: each for pair, each in answers.items() if each}
-        judged, whole = _judged(known, self.arguments, asked.about)
+        whole = self._whole_splits(known.values(), asked.about)
         asked.keep()
         return Survey(
             context=context,
-            pairs=judged,
-            unknown=asked.failure,
+            pairs={pair: _judged(each, whole) for pair, each in known.items()},
             whole_splits=whole,
+            unknown=asked.failure,
             took_s=time.monotonic() - started,
             is_kept=not asked.is_grown,
         )
+
+    def _whole_splits(self, answers: Collection[PairSurvey], ask: "_Ask") -> int | None:
+        """
+        Most parts of a graph whose attention runs in a kernel; None without a device.
+
+        Two, or as many as f16/f16 has: weights that the user left on the host split
+        the graph, too. f16/f16 itself has no kernel if it has as many parts as with
+        its cache on the host, or two for each layer with a cache, and two more.
+        """
+        if not _on_device(answers, self.arguments):
+            return None
+        plain = ask(PLAIN)
+        splits = plain.graph_splits if plain else None
+        if plain is None or splits is None or splits <= WHOLE_SPLITS:
+            return WHOLE_SPLITS
+        on_host = ask(PLAIN, "--no-kv-offload")
+        most = on_host.graph_splits if on_host else None
+        layers = sum(buffer.layers for buffer in plain.kv)
+        # A recurrent state would go to the host, too, and split the graph further.
+        if most is None or layers < self.model.weights.layers:
+            most = 2 * layers + WHOLE_SPLITS
+        return WHOLE_SPLITS if splits >= most else splits
 
 
 def missing(tools: Tools, context: int) -> Survey:
@@ -229,14 +250,16 @@ class _Asked:
             answer = _answer(pair, said)
             if answer:
                 return answer
-            if said.returncode and _NO_CONTEXT.search(said.stderr):
+            if said.returncode:
+                if not _NO_CONTEXT.search(said.stderr):
+                    break
                 # Its logger gets ahead only where there is little else to write.
                 level = 1
         if said.returncode and _NO_CONTEXT.search(said.stderr):
             return _refused(pair, "llama.cpp cannot make a context for it")
         raise _NoAnswerError(self._failure_of(said))
 
-    def _output(self, pair: Pair, *extra: str, level: int) -> Output:
+    def _output(self, pair: Pair, *extra: str, level: int) -> processes.Answer:
         surveyor = self.surveyor
         argv = surveyor.command(pair, self.context, *extra, level=level)
         env = inherited() | variables(surveyor.model, is_passive=False)
@@ -248,12 +271,12 @@ class _Asked:
                 env=env | {"GGML_NO_BACKTRACE": "1"},
                 last_words=_LAST_WORDS,
             )
-        except CodeneedleError as error:
+        except ToolFailed as error:
             # Further pairs would take as long.
             self.failures = MOST_FAILURES
             raise _NoAnswerError(str(error)) from error
 
-    def _failure_of(self, said: Output) -> str:
+    def _failure_of(self, said: processes.Answer) -> str:
         """Why *said* tells nothing, as a phrase; its text is left in the log."""
         with suppress(OSError):
             self.log.parent.mkdir(parents=True, exist_ok=True)
@@ -267,7 +290,7 @@ class _Asked:
         return f"{FIT_PARAMS} ended with {exit_phrase(said.returncode)}{why}"
 
 
-def _answer(pair: Pair, said: Output) -> PairSurvey | None:
+def _answer(pair: Pair, said: processes.Answer) -> PairSurvey | None:
     """What *said* tells of *pair*; None if it is no whole answer."""
     if said.returncode:
         trouble = logs.trouble(said.stderr)
@@ -288,6 +311,9 @@ def _answer(pair: Pair, said: Output) -> PairSurvey | None:
 
 def _refused(pair: Pair, line: str) -> PairSurvey:
     reason = line.partition(": ")[2] if line.startswith("llama_") else line
+    # One reason for all pairs of the same kind.
+    for cache_type in (pair.k, pair.v):
+        reason = reason.replace(f" ({cache_type})", "")
     return PairSurvey(pair=pair, refusal=reason or line, evidence=line)
 
 
@@ -302,33 +328,26 @@ def _memory(said: str) -> Iterator[DeviceMemory]:
 _Ask = Callable[..., PairSurvey | None]
 
 
-def _judged(
-    answers: Mapping[Pair, PairSurvey], arguments: Sequence[str], ask: _Ask
-) -> tuple[dict[Pair, PairSurvey], int | None]:
+def _judged(answer: PairSurvey, whole: int | None) -> PairSurvey:
     """
-    *answers* with where attention runs, by the splits of their graphs.
+    *answer* with where attention runs, by the parts of its graph.
 
-    Also the splits of a whole graph; None where attention is to run on the host.
+    Args:
+        answer: What the program tells.
+        whole: Most parts with attention in a kernel; None on the CPU, which has one
+            for each pair.
     """
-    served = {pair: each for pair, each in answers.items() if not each.refusal}
-    whole = _whole_splits(served, ask) if _on_device(served, arguments) else None
-
-    def judged(each: PairSurvey) -> PairSurvey:
-        if each.refusal or not each.kv:
-            return each
-        splits = each.graph_splits or 0
-        is_whole = whole is None or splits <= whole
-        attention = Attention.KERNEL if is_whole else Attention.CPU
-        return replace(each, attention=attention)
-
-    return {pair: judged(each) for pair, each in answers.items()}, whole
+    if answer.refusal or not answer.kv:
+        return answer
+    is_whole = whole is None or (answer.graph_splits or 0) <= whole
+    return replace(answer, attention=Attention.KERNEL if is_whole else Attention.CPU)
 
 
-def _on_device(served: Mapping[Pair, PairSurvey], arguments: Sequence[str]) -> bool:
+def _on_device(answers: Collection[PairSurvey], arguments: Sequence[str]) -> bool:
     """Whether attention is to run on a device: there is one, and it may be used."""
     if has(arguments, KV_ON_HOST) or _layers_on_device(arguments) == 0:
         return False
-    return any(each.device != HOST for pair in served.values() for each in pair.memory)
+    return any(each.device != HOST for pair in answers for each in pair.memory)
 
 
 def _layers_on_device(arguments: Sequence[str]) -> int | None:
@@ -336,28 +355,6 @@ def _layers_on_device(arguments: Sequence[str]) -> int | None:
     chosen = [each for each in parse(arguments) if each.name in OFFLOAD]
     last = chosen[-1].values if chosen else ()
     return int(last[0]) if last and last[0].isdecimal() else None
-
-
-def _whole_splits(served: Mapping[Pair, PairSurvey], ask: _Ask) -> int:
-    """
-    Most parts of a graph whose attention runs in a kernel.
-
-    Two, or as many as f16/f16 has: weights that the user left on the host split the
-    graph, too. f16/f16 itself has no kernel if it has as many parts as with its cache
-    on the host, or two for each layer with a cache, and two more.
-    """
-    plain = served.get(PLAIN) or ask(PLAIN)
-    splits = plain.graph_splits if plain else None
-    if plain is None or splits is None or splits <= WHOLE_SPLITS:
-        return WHOLE_SPLITS
-    on_host = ask(PLAIN, "--no-kv-offload")
-    most = on_host.graph_splits if on_host else None
-    layers = sum(buffer.layers for buffer in plain.kv)
-    by_layers = 2 * layers + WHOLE_SPLITS
-    # A recurrent state would go to the host, too, and split the graph further.
-    is_told = most is not None and not plain.recurrent_bytes
-    is_on_cpu = splits >= most if is_told and most is not None else splits >= by_layers
-    return WHOLE_SPLITS if is_on_cpu else splits
 
 
 def _key(

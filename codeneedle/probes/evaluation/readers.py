@@ -1,5 +1,6 @@
 """Reads the results of evaluations: our own lines, or the files of a known tool."""
 
+import functools
 import itertools
 import json
 import re
@@ -212,6 +213,36 @@ _TIME = re.compile(r"_\d{4}-\d\d-\d\dT.*")
 """What follows the task in the name of a file."""
 
 
+LOWER_IS_BETTER = frozenset(
+    {
+        "brier_score",
+        "bits_per_byte",
+        "byte_perplexity",
+        "cer",
+        "perplexity",
+        "ter",
+        "wer",
+        "word_perplexity",
+    }
+)
+"""
+Metrics of lm-eval that are errors, where its results do not say so.
+
+Source: ``higher_is_better`` of ``register_metric`` in ``lm_eval/api/metrics.py``; cer
+and wer are those of tasks.
+"""
+
+
+def _is_error(path: Path, task: str, metric: str) -> bool:
+    """Whether less of a *metric* is better, by the results beside the samples."""
+    layout = dict[str, dict[str, bool | None]]
+    for results in sorted(path.parent.glob("results_*.json")):
+        stated = (_member(results, layout, "higher_is_better") or {}).get(task, {})
+        if (is_higher := stated.get(metric)) is not None:
+            return not is_higher
+    return metric in LOWER_IS_BETTER
+
+
 class _LmEvalRow(Struct):
     doc_id: int
     doc_hash: str = ""
@@ -222,11 +253,13 @@ class _LmEvalRow(Struct):
 
 def _of_lm_eval(path: Path) -> Iterator[Sample]:
     """
-    A row of lm-eval for each sample and filter, with the first of its metrics.
+    A row of lm-eval for each sample and filter, with the first of its metrics; 1 less
+    that metric if it is an error.
 
     Filters of one sample are a group: they grade the same reply.
     """
     task = _TIME.sub("", path.stem.removeprefix("samples_"))
+    is_error = functools.cache(functools.partial(_is_error, path, task))
     for place, raw in _lines(path, dict[str, Any]):
         try:
             row = msgspec.convert(raw, type=_LmEvalRow)
@@ -239,6 +272,8 @@ def _of_lm_eval(path: Path) -> Iterator[Sample]:
                 reason=f"{place}: its metric ({visible(named)}) is no number",
                 hint="Use a task with a score for each sample: exact_match, acc.",
             )
+        if is_error(row.metrics[0]):
+            score = 1 - score
         document = f"{task}:{row.doc_id}:{row.doc_hash[:12]}"
         yield _sample(
             f"{document}:{row.filter}", score, group=document, prompt=row.prompt_hash

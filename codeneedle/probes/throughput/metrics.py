@@ -3,7 +3,7 @@
 import functools
 import itertools
 from collections.abc import Sequence
-from statistics import fmean
+from statistics import fmean, stdev
 
 from codeneedle.probes.metrics import Metric
 from codeneedle.probes.throughput.record import (
@@ -35,12 +35,13 @@ def crossover(record: CellRecord, reference: CellRecord, test: str = "tg") -> st
 
     The ratio of mean speeds is interpolated linearly between depths. Its last crossing
     of 1 counts: beyond it, up to the greatest depth of both, one of the two stays
-    ahead. A ratio of exactly 1 is not faster.
+    ahead. A ratio of exactly 1 is not faster. Only depths count at which the means are
+    further apart than the standard deviations of both together.
 
     Returns:
         ``from 4,096 tokens`` if the pair overtakes there, ``until 4,096 tokens`` if it
         falls behind there, ``always`` or ``never`` if there is no crossing; empty if
-        the two have no depth in common, or one of them was measured once or had its
+        no depth of both tells them apart, or one of them was measured once or had its
         attention in no kernel.
 
     Raises:
@@ -53,6 +54,7 @@ def crossover(record: CellRecord, reference: CellRecord, test: str = "tg") -> st
     points = [
         (depth, speeds[depth] / others[depth])
         for depth in sorted(speeds.keys() & others.keys())
+        if _are_apart(record, reference, test, depth)
     ]
     if not points:
         return ""
@@ -62,6 +64,20 @@ def crossover(record: CellRecord, reference: CellRecord, test: str = "tg") -> st
             trend = "from" if ends_faster else "until"
             return f"{trend} {_crossing(left, right):,.0f} tokens"
     return "always" if ends_faster else "never"
+
+
+def _are_apart(
+    record: CellRecord, reference: CellRecord, test: str, depth: int
+) -> bool:
+    """Whether the speeds of two cells differ by more than the noise of both."""
+    means = [mean_speeds(each, test)[depth] for each in (record, reference)]
+    noise: float = sum(
+        stdev(getattr(at, test))
+        for each in (record, reference)
+        for at in throughput_of(each).speeds
+        if at.depth == depth
+    )
+    return bool(abs(means[0] - means[1]) >= noise)
 
 
 def is_measured_once(record: CellRecord) -> bool:

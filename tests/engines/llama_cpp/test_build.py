@@ -12,10 +12,10 @@ import pytest
 from build_programs import PROGRAMS, BuildPrograms, dest, pack
 from programs import script
 
+from codeneedle.engines.llama_cpp import backends, installation, release
 from codeneedle.engines.llama_cpp import build as building
-from codeneedle.engines.llama_cpp import installation, release
 from codeneedle.engines.llama_cpp.build import environment_of, unpack
-from codeneedle.errors import FolderUnusable, ToolFailed, ToolMissing
+from codeneedle.errors import FolderUnusable, ToolFailed, ToolMissing, UnknownName
 from codeneedle.system import files, machine
 
 
@@ -29,7 +29,7 @@ def world(tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:/usr/bin:/bin")
     monkeypatch.delenv("CC", raising=False)
     monkeypatch.delenv("CXX", raising=False)
-    monkeypatch.setattr(building, "has_nvidia_gpu", lambda: False)
+    monkeypatch.setattr(backends, "has_nvidia_gpu", lambda: False)
     monkeypatch.setattr(building, "POLL_S", 0.01)
     return BuildPrograms(tmp_path)
 
@@ -67,15 +67,75 @@ def test_the_programs_of_a_numbered_release_are_built_without_amx(world):
 
 def test_cuda_is_switched_on_where_compiler_and_gpu_are(world, monkeypatch):
     nvcc = script(world.bin / "nvcc", "")
-    assert building.cuda_compiler() is None
+    assert backends.cuda_compiler() is None
 
-    monkeypatch.setattr(building, "has_nvidia_gpu", lambda: True)
+    monkeypatch.setattr(backends, "has_nvidia_gpu", lambda: True)
     world.build()
     said = (world.folder / "cmake.said").read_text()
 
     assert "-DGGML_CUDA=ON" in said
     assert "-DGGML_CUDA_FA_QUANTS=all" in said
     assert f"-DCMAKE_CUDA_COMPILER={nvcc}" in said
+
+
+@pytest.mark.parametrize(
+    ("name", "program", "option"),
+    [
+        ("cuda", "nvcc", "-DGGML_CUDA_FA_QUANTS=all"),
+        ("hip", "hipconfig", "-DGGML_CUDA_FA_QUANTS=all"),
+        ("vulkan", "glslc", "-DGGML_VULKAN=ON"),
+        ("sycl", "icpx", "-DCMAKE_C_COMPILER=icx"),
+    ],
+)
+def test_a_backend_is_built_in_a_folder_of_its_own(name, program, option, world):
+    """And is left alone where none is asked for."""
+    script(world.bin / program, "echo /opt/compilers")
+    folder = world.build(backend=backends.backend_named(name))
+
+    assert f"b11434-3-{name}" == folder.name
+    assert option in (world.folder / "cmake.said").read_text().split()
+    with pytest.raises(ToolMissing, match="was not found"):
+        installation.find()
+
+
+@pytest.mark.parametrize("name", ["cuda", "hip", "vulkan", "sycl"])
+def test_a_backend_whose_compiler_is_missing_is_refused_by_name(
+    name, world, monkeypatch
+):
+    monkeypatch.setattr(backends.shutil, "which", lambda name: None)
+
+    backend = backends.backend_named(name)
+    with pytest.raises(ToolMissing, match=f"{backend.needs} is missing") as caught:
+        backends.options_of(backend)
+    assert backend.install in caught.value.hint
+
+
+def test_metal_is_for_macs_and_the_cpu_alone_switches_it_off(monkeypatch):
+    metal, cpu = map(backends.backend_named, ("metal", "cpu"))
+    monkeypatch.setattr(backends.sys, "platform", "linux")
+    with pytest.raises(ToolMissing, match="on Macs alone"):
+        backends.options_of(metal)
+    monkeypatch.setattr(backends.sys, "platform", "darwin")
+
+    assert ["-DGGML_METAL=ON"] == backends.options_of(metal)
+    assert ["-DGGML_METAL=OFF"] == backends.options_of(cpu)
+
+
+def test_an_unknown_backend_is_answered_by_the_nearest_known_one():
+    with pytest.raises(UnknownName, match="unknown backend 'vulcan'") as caught:
+        backends.backend_named("vulcan")
+    assert "vulkan" in caught.value.hint
+
+
+def test_patched_sources_are_built_beside_the_others(world, tmp_path):
+    patch = tmp_path / "a.patch"
+    text = "--- a/LICENSE\n+++ b/LICENSE\n@@ -1 +1 @@\n"
+    gone, new = "-text\n\\ No newline at end of file\n", "+rule\n"
+    patch.write_text(text + gone + new)
+    folder = world.build(patches=[patch])
+
+    assert folder != release.built_folder()
+    assert "rule\n" == (folder / "LICENSE").read_text()
 
 
 def test_a_build_is_done_once(world):

@@ -157,6 +157,21 @@ def test_a_log_without_its_end_is_asked_for_again(tmp_path, run, cuts, runs):
     assert ["write f16/f16", *["compare f16/f16"] * runs] == asked(tmp_path)
 
 
+@pytest.mark.parametrize(
+    ("cuts", "status", "runs"), [(2, "unsupported", 3), (30, "crashed", 9)]
+)
+def test_a_tool_that_fails_without_a_reason_in_its_log_is_asked_again(
+    tmp_path, run, cuts, status, runs
+):
+    """What a model refuses is the last line of a log, which is lost most often."""
+    tool, task = made_perplexity(tmp_path, f"mute={cuts}"), divergence_task(run)
+    with pytest.raises(CellError) as caught:
+        compared(tool, task)
+
+    assert status == caught.value.status
+    assert ["write f16/f16", *["compare f16/f16"] * runs] == asked(tmp_path)
+
+
 def test_a_tool_that_writes_nothing_is_ended(tmp_path, run, hasty, monkeypatch):
     """Some pairs hang at warm-up on some devices."""
     monkeypatch.setattr(perplexity, "SILENCE_S", 0.3)

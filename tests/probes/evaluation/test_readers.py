@@ -128,6 +128,31 @@ def test_samples_of_lm_eval_are_read_filter_by_filter():
     assert 4 == len({each.group for each in samples})
 
 
+@pytest.mark.parametrize(
+    ("metric", "stated", "score"),
+    [
+        ("brier_score", None, 0.75),
+        ("brier_score", True, 0.25),
+        ("odd", None, 0.25),
+        ("odd", False, 0.75),
+    ],
+)
+def test_a_metric_of_lm_eval_that_is_an_error_is_turned_round(
+    tmp_path, metric, stated, score
+):
+    """brier_score was once read as if more were better."""
+    row = {"doc_id": 0, "metrics": [metric], metric: 0.25}
+    name = "samples_quiz_2026-11-01T00-00-00.jsonl"
+    (tmp_path / name).write_text(json.dumps(row), encoding="utf-8")
+    results = {"higher_is_better": {"quiz": {metric: stated}}}
+    file = tmp_path / "results_2026-11-01T00-00-00.json"
+    file.write_text(json.dumps(results), encoding="utf-8")
+
+    _, (sample,) = read(tmp_path, "lm-eval")
+
+    assert score == sample.score
+
+
 def test_samples_of_inspect_ai_are_read_epoch_by_epoch():
     """Version 0.3.285: two epochs of two samples, in JSON."""
     reader, samples = read(WRITTEN / "inspect")

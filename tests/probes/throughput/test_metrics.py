@@ -13,7 +13,7 @@ from codeneedle.probes.throughput.record import (
     NAME,
     throughput_of,
 )
-from codeneedle.records.record import Attention, BadRecord, Effective
+from codeneedle.records.record import Attention, BadRecord, Effective, as_json
 
 TG = METRICS[0]
 
@@ -23,6 +23,24 @@ def crossing(ratios_by_depth):
     reference = dict.fromkeys(ratios_by_depth, 100.0)
     speeds = {depth: ratio * 100.0 for depth, ratio in ratios_by_depth.items()}
     return crossover(measured(Q8, speeds), measured(F16, reference))
+
+
+def test_a_crossover_is_not_read_from_noise():
+    """2370 ± 1075 beside 1718 ± 766 was once faster "until 137 tokens"."""
+
+    def cell(pair, *by_depth):
+        made = measured(pair, dict.fromkeys((0, 100), 1.0))
+        speeds = throughput_of(made).speeds
+        noisy = [replace(at, tg=tg) for at, tg in zip(speeds, by_depth, strict=True)]
+        stored = as_json(replace(throughput_of(made), speeds=tuple(noisy)))
+        return replace(made, observation=stored)
+
+    reference = cell(F16, (952.0, 2484.0), (1000.0, 1002.0))
+    noisy = cell(Q8, (1295.0, 3445.0), (1000.0, 1001.0))
+    slower = cell(Q8, (1295.0, 3445.0), (500.0, 502.0))
+
+    assert "" == crossover(noisy, reference)
+    assert "never" == crossover(slower, reference)
 
 
 @pytest.mark.parametrize(

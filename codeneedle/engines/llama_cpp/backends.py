@@ -1,0 +1,169 @@
+"""The backends that llama.cpp can be built with: options of cmake, what each needs."""
+
+import os
+import shutil
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+from codeneedle.engines.llama_cpp.installation import ASK_TIMEOUT_S
+from codeneedle.errors import ToolMissing, UnknownName
+from codeneedle.system import processes
+
+ALL_KERNELS = "-DGGML_CUDA_FA_QUANTS=all"
+"""Otherwise most mixed pairs have no kernel for flash attention in CUDA and HIP."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Backend:
+    """
+    A backend of llama.cpp.
+
+    Attributes:
+        name: As ``--backend`` takes it.
+        switch: Option of cmake that switches it on.
+        needs: The program that says whether what it is compiled with is installed.
+        install: How to install that.
+    """
+
+    name: str
+    switch: str
+    needs: str = ""
+    install: str = ""
+
+
+BACKENDS = (
+    Backend(
+        name="cuda",
+        switch="-DGGML_CUDA=ON",
+        needs="nvcc",
+        install="Install NVIDIA's CUDA toolkit; CUDA_HOME says where, beside PATH",
+    ),
+    Backend(
+        name="hip",
+        switch="-DGGML_HIP=ON",
+        needs="hipconfig",
+        install="Install AMD's ROCm with its HIP SDK (Debian: apt install hipcc "
+        "libhipblas-dev librocblas-dev)",
+    ),
+    Backend(
+        name="vulkan",
+        switch="-DGGML_VULKAN=ON",
+        needs="glslc",
+        install="On Debian and Ubuntu: apt install libvulkan-dev glslc spirv-headers",
+    ),
+    Backend(
+        name="sycl",
+        switch="-DGGML_SYCL=ON",
+        needs="icpx",
+        install="Install Intel's oneAPI base toolkit, then: "
+        "source /opt/intel/oneapi/setvars.sh",
+    ),
+    Backend(name="metal", switch="-DGGML_METAL=ON"),
+    Backend(name="cpu", switch="-DGGML_METAL=OFF"),
+)
+"""Metal is llama.cpp's own choice on a Mac, so the CPU alone switches it off."""
+
+
+def backend_named(name: str) -> Backend:
+    """
+    The backend of that name.
+
+    Raises:
+        UnknownName: If there is none.
+    """
+    for backend in BACKENDS:
+        if backend.name == name:
+            return backend
+    known = [each.name for each in BACKENDS]
+    raise UnknownName(kind="backend", name=name, known=known)
+
+
+def options_of(backend: Backend | None) -> list[str]:
+    """
+    Options of cmake for *backend*; None is CUDA where compiler and GPU are there.
+
+    Raises:
+        ToolMissing: If what it is compiled with is not installed.
+    """
+    if backend is None:
+        nvcc = cuda_compiler()
+        return [] if nvcc is None else _with_cuda(nvcc)
+    tool = _found(backend)
+    match backend.name:
+        case "cuda":
+            return _with_cuda(tool)
+        case "hip":
+            clang = _hip_clang(tool)
+            return [backend.switch, f"-DCMAKE_HIP_COMPILER={clang}", ALL_KERNELS]
+        case "sycl":
+            compilers = ("-DCMAKE_C_COMPILER=icx", f"-DCMAKE_CXX_COMPILER={tool}")
+            return [backend.switch, *compilers]
+        case _:
+            return [backend.switch]
+
+
+def has_nvidia_gpu() -> bool:
+    """Whether NVIDIA's driver runs here; ``/dev/dxg`` is that of Windows' Linux."""
+    return any(Path(path).exists() for path in ("/dev/nvidiactl", "/dev/dxg"))
+
+
+def cuda_compiler() -> str | None:
+    """Path of nvcc, if there also is a GPU to compile for; None otherwise."""
+    return _nvcc() if has_nvidia_gpu() else None
+
+
+def _nvcc() -> str | None:
+    homes = [os.environ.get(name) for name in ("CUDA_HOME", "CUDA_PATH")]
+    homes += ["/usr/local/cuda", "/opt/cuda"]
+    return _first("nvcc", *(f"{home}/bin/nvcc" for home in homes if home))
+
+
+def _first(*candidates: str) -> str | None:
+    return next((path for name in candidates if (path := shutil.which(name))), None)
+
+
+def _with_cuda(nvcc: str) -> list[str]:
+    return ["-DGGML_CUDA=ON", f"-DCMAKE_CUDA_COMPILER={nvcc}", ALL_KERNELS]
+
+
+def _found(backend: Backend) -> str:
+    """Path of the program that *backend* needs; empty where it needs none."""
+    if backend.name == "metal" and sys.platform != "darwin":
+        raise ToolMissing(
+            tool="Metal",
+            reason="is on Macs alone",
+            hint=f"Here there are: {_others_than('metal')}.",
+        )
+    if not backend.needs:
+        return ""
+    path = _nvcc() if backend.needs == "nvcc" else _first(*_places(backend.needs))
+    if path is None:
+        raise ToolMissing(
+            tool=backend.needs,
+            reason=f"is missing, which the backend {backend.name} is compiled with",
+            hint=f"{backend.install}.",
+        )
+    return path
+
+
+def _places(program: str) -> tuple[str, str]:
+    """On PATH, and where AMD installs its own without putting it there."""
+    return (program, f"/opt/rocm/bin/{program}")
+
+
+def _others_than(name: str) -> str:
+    return ", ".join(each.name for each in BACKENDS if each.name != name)
+
+
+def _hip_clang(hipconfig: str) -> Path:
+    """The compiler of ROCm, in the folder that its own program names."""
+    answer = processes.output_of([hipconfig, "-l"], timeout_s=ASK_TIMEOUT_S)
+    folder = answer.stdout.strip()
+    if answer.returncode or not folder:
+        raise ToolMissing(
+            tool=hipconfig,
+            reason="does not say where its compiler is",
+            hint="Try 'hipconfig -l' by hand; is ROCm installed completely?",
+        )
+    return Path(folder) / "clang"

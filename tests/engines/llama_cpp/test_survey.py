@@ -1,0 +1,175 @@
+"""A survey tells where attention runs and what memory it takes, or says why not."""
+
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from made_tools import HERE, made_facts, made_model
+from programs import script
+
+from codeneedle.engines.engine import ModelSpec
+from codeneedle.engines.llama_cpp import installation, survey
+from codeneedle.engines.llama_cpp.engine import LlamaCpp
+from codeneedle.grid import DEFAULT_TYPES, Pair, whole_grid
+from codeneedle.models.weights import read_header
+from codeneedle.records.record import Attention, DeviceMemory
+
+GRID = whole_grid(DEFAULT_TYPES, DEFAULT_TYPES)
+MIB = 1 << 20
+
+
+@pytest.fixture(autouse=True)
+def _own_surveys(tmp_path, monkeypatch):
+    monkeypatch.setenv("CODENEEDLE_CACHE", str(tmp_path / "cache"))
+
+
+def surveyor(folder, rule, *arguments):
+    fake = HERE / "fake_fit_params.py"
+    body = f'HOME={folder}; export HOME\nexec {sys.executable} -S {fake} {rule} "$@"'
+    tool = script(folder / "llama-fit-params", body)
+    model = made_model(arguments=arguments)
+    model = replace(model, weights=replace(model.weights, layers=4))
+    return survey.Surveyor.of(tool, made_facts(), model)
+
+
+def surveyed(folder, rule, *arguments, pairs=GRID):
+    asked = surveyor(folder, rule, *arguments)
+    return asked.survey(pairs, context=2000, log=folder / "survey.log")
+
+
+def calls(folder):
+    return (folder / "calls").read_text().splitlines()
+
+
+def in_kernels(told):
+    return [p for p in told.pairs if told.attention(p) is Attention.KERNEL]
+
+
+def test_every_pair_has_a_kernel_on_the_cpu(tmp_path):
+    told = surveyed(tmp_path, "cpu")
+
+    assert GRID == in_kernels(told)
+    assert not told.unknown
+    assert told.whole_splits is None
+
+
+@pytest.mark.parametrize(("rule", "kernels"), [("vulkan", 26), ("metal", 6)])
+def test_pairs_without_a_kernel_are_told_by_the_splits_of_their_graphs(
+    tmp_path, rule, kernels
+):
+    told = surveyed(tmp_path, rule)
+
+    assert kernels == len(in_kernels(told))
+    assert Attention.CPU is told.attention(Pair("bf16", "q8_0"))
+    assert "graph splits = 10" == told.pairs[Pair("bf16", "q8_0")].evidence
+
+
+def test_a_device_without_any_kernel_needs_no_other_pair_to_be_noticed(tmp_path):
+    told = surveyed(tmp_path, "never", pairs=[Pair("bf16", "bf16")])
+
+    assert Attention.CPU is told.attention(Pair("bf16", "bf16"))
+
+
+def test_weights_on_the_host_split_a_graph_whose_attention_has_a_kernel(tmp_path):
+    told = surveyed(tmp_path, "moe-on-host", "--n-cpu-moe", "99")
+
+    assert 6 == len(in_kernels(told))
+    assert 10 == told.whole_splits
+
+
+@pytest.mark.parametrize("arguments", [("-ngl", "0"), ("--no-kv-offload",)])
+def test_attention_on_the_host_by_choice_has_a_kernel_there(tmp_path, arguments):
+    assert GRID == in_kernels(surveyed(tmp_path, "never", *arguments))
+
+
+def test_memory_is_told_by_device(tmp_path):
+    told = surveyed(tmp_path, "vulkan").pairs[Pair("bf16", "bf16")]
+
+    assert (
+        DeviceMemory(
+            device="Vulkan0", weights=92 * MIB, context=8 * MIB, compute=100 * MIB
+        ),
+        DeviceMemory(device="Host", weights=5 * MIB, context=0, compute=9 * MIB),
+    ) == told.memory
+    assert [2048] == [cache.cells for cache in told.kv]
+
+
+def test_a_refusal_is_asked_for_until_the_log_says_why(tmp_path):
+    pair = Pair("q8_0", "q4_0")
+    told = surveyed(tmp_path, "mla", pairs=[Pair("q8_0", "q8_0"), pair])
+
+    assert "model does not support different K and V" == told.refusal(pair)
+    assert "K (q8_0) and V (q4_0)" in told.pairs[pair].evidence
+    assert told.attention(pair) is None
+    assert not told.unknown
+    assert 4 == len(calls(tmp_path))
+
+
+def test_answers_are_kept_by_pair_context_and_arguments(tmp_path):
+    asked, log = surveyor(tmp_path, "vulkan"), tmp_path / "log"
+    asked.survey(GRID[:2], context=512, log=log)
+    again = asked.survey(GRID[:2], context=512, log=log)
+    before = len(calls(tmp_path))
+    other = replace(asked, key="of other arguments")
+
+    assert again.is_kept
+    assert {*GRID[:2]} == {*again.pairs}
+    assert not asked.survey(GRID[:2], context=1024, log=log).is_kept
+    assert not other.survey(GRID[:2], context=512, log=log).is_kept
+    assert 3 * before == len(calls(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("fault", "reason"),
+    [
+        ("old", "too old"),
+        ("crash", "SIGSEGV"),
+        ("silent", "told neither graph nor memory"),
+    ],
+)
+def test_a_survey_that_fails_says_why_and_asks_no_further(tmp_path, fault, reason):
+    told = surveyed(tmp_path, fault)
+
+    assert reason in told.unknown
+    assert {} == told.pairs
+    assert survey.MOST_FAILURES == len(set(calls(tmp_path)))
+
+
+def test_a_survey_that_hangs_ends_at_its_deadline(tmp_path, monkeypatch):
+    monkeypatch.setattr(survey, "TIMEOUT_S", 0.5)
+    told = surveyed(tmp_path, "hang")
+
+    assert "gave no answer within" in told.unknown
+    assert 1 == len(calls(tmp_path))
+
+
+def test_an_installation_without_the_program_says_how_to_get_it(tmp_path):
+    tools = installation.Tools(
+        server=tmp_path / "llama-server", perplexity=None, bench=None, source="PATH"
+    )
+    engine = LlamaCpp(tools=tools, facts=made_facts(), model=made_model())
+    told = engine.survey(GRID, context=512, log=tmp_path / "log")
+
+    assert "codeneedle llama" in told.unknown
+
+
+def test_arguments_of_servers_alone_are_not_passed_on(tmp_path):
+    given = ("-ub", "64", "--slots", "--swa-full", "-b", "128", "--lora", "x.gguf")
+    argv = surveyor(tmp_path, "cpu", *given).command(GRID[0], 512)
+
+    assert ["-ub", "64", "--swa-full", "-b", "128"] == argv[-5:]
+
+
+@pytest.mark.real
+def test_the_real_program_answers_for_each_pair_of_the_built_in_model(
+    llama_server, nano, tmp_path
+):
+    tool = Path(llama_server).with_name(installation.FIT_PARAMS)
+    model = ModelSpec(weights=read_header(nano), name="nano")
+    asked = survey.Surveyor.of(tool, installation.ask(llama_server), model)
+    told = asked.survey(GRID, context=1024, log=tmp_path / "log")
+
+    assert not told.unknown
+    assert GRID == in_kernels(told)
+    assert {1024} == {cache.cells for p in told.pairs.values() for cache in p.kv}
