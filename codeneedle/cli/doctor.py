@@ -17,7 +17,7 @@ from codeneedle.engines.llama_cpp.installation import ServerFacts, Tools
 from codeneedle.errors import CodeneedleError
 from codeneedle.grid import DEFAULT_TYPES, ENGINE, Pair
 from codeneedle.models import pretrained, weights
-from codeneedle.models.kv_cache import kv_bytes, type_misfit
+from codeneedle.models.kv_cache import cacheless, kv_bytes, type_misfit
 from codeneedle.models.pretrained import Pretrained
 from codeneedle.models.weights import Weights
 from codeneedle.report.data import attributes
@@ -153,6 +153,7 @@ def diagnose(
     types = tuple(_type(name, server, loaded) for name in names)
     problems += _program_problems(tools, server)
     problems += _type_problems(types)
+    problems += _cache_problems(loaded)
     problems += _memory_problems(loaded, server, facts)
     problems += _orphan_problems()
     return Diagnosis(
@@ -210,12 +211,15 @@ def _program_problems(
     beside = {
         installation.PERPLEXITY: tools.perplexity,
         installation.BENCH: tools.bench,
+        installation.FIT_PARAMS: tools.fit_params,
     }
     for name, path in beside.items():
         if path is None:
+            what = "recall does not need it"
+            if name == installation.FIT_PARAMS:
+                what = "which pairs have a kernel is known once cells have started"
             yield Problem(
-                what=f"there is no {name} beside {tools.server.name}; recall does not "
-                "need it",
+                what=f"there is no {name} beside {tools.server.name}; {what}",
                 hint=BUILD_COMMAND,
                 stops=False,
             )
@@ -236,6 +240,13 @@ def _type_problems(types: tuple[TypeFacts, ...]) -> Iterator[Problem]:
             hint=f"codeneedle sweep --types {rest}",
             stops=False,
         )
+
+
+def _cache_problems(model: Model | None) -> Iterator[Problem]:
+    reason = cacheless(model.weights) if model else ""
+    if reason:
+        hint = "choose weights of a model with attention: --model FILE"
+        yield Problem(what=reason, hint=hint, stops=True)
 
 
 def _memory_problems(
@@ -289,7 +300,9 @@ def doctor_object(diagnosis: Diagnosis) -> Any:
 def _programs(tools: Tools | None, server: ServerFacts | None) -> dict[str, Any] | None:
     if tools is None:
         return None
-    return attributes(tools, "server", "source", "perplexity", "bench") | {
+    return attributes(
+        tools, "server", "source", "perplexity", "bench", "fit_params"
+    ) | {
         "version": server.version if server else "",
         "build": server.build if server else None,
         "k_types": server.k_types if server else (),
@@ -357,6 +370,7 @@ def _program_lines(
     yield "llama-server", f"{tools.server} (from {tools.source})"
     yield "llama-perplexity", str(tools.perplexity or MISSING)
     yield "llama-bench", str(tools.bench or MISSING)
+    yield installation.FIT_PARAMS, str(tools.fit_params or MISSING)
     if server is None:
         yield "build", "unknown"
         return

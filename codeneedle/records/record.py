@@ -93,6 +93,11 @@ class DeviceMemory:
     context: Count  # KV caches and recurrent states
     compute: Count  # buffers of the graph
 
+    @property
+    def is_host(self) -> bool:
+        """Whether it is memory of the machine: ``Host``, ``CPU``, ``CUDA_Host``."""
+        return self.device.startswith("CPU") or self.device.endswith("Host")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Print:

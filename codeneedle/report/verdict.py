@@ -353,6 +353,7 @@ def _nearest(verdict: Verdict) -> Iterator[str]:
         if row.bounds.mean < row.limit and cache_size(each) < 1
     ]
     if not near:
+        yield from _nearest_above(verdict)
         return
     needed, standing, row = min(near, key=lambda entry: entry[0])
     more = needed - row.bounds.units
@@ -361,6 +362,23 @@ def _nearest(verdict: Verdict) -> Iterator[str]:
     noun = row.metric.noun
     yield f"{start}: about {more:,} more {noun} would decide it."
     yield from _way_on(verdict, standing, needed, noun)
+
+
+def _nearest_above(verdict: Verdict) -> Iterator[str]:
+    """The smaller pair that loses least, where all open ones lie above the limit."""
+    rows = [
+        (row.bounds.mean / row.limit, each, row)
+        for each in verdict.compared
+        if each.word is Word.OPEN and (row := each.leading) and cache_size(each) < 1
+        if row.bounds.mean >= row.limit
+    ]
+    if rows:
+        _, standing, row = min(rows, key=lambda entry: entry[0])
+        loses = _loss_sentence(verdict, row)
+        yield (
+            f"Nearest: {visible(str(standing.pair))} {loses}: measured above the "
+            "limit, probably beyond it."
+        )
 
 
 def _way_on(
@@ -689,6 +707,11 @@ def _population(verdict: Verdict) -> Iterator[str]:
         yield (
             f"About {noun} like these {units}; other conversations can differ by more "
             "(--transcript)."
+        )
+    elif noun == "texts":  # of retrieval, which reads no corpus
+        yield (
+            f"About texts like these {units}; other tasks and lengths can differ by "
+            "more (--tasks, --lengths)."
         )
     else:
         yield (
