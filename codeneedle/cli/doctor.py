@@ -11,17 +11,21 @@ from rich.text import Text
 from codeneedle import __version__
 from codeneedle.cli.engines import Offer, offered
 from codeneedle.document import Document, Facts, Lines, Shown, Table
+from codeneedle.engines.engine import ModelSpec
 from codeneedle.engines.llama_cpp import installation
 from codeneedle.engines.llama_cpp.backends import has_nvidia_gpu
+from codeneedle.engines.llama_cpp.engine import LlamaCpp
 from codeneedle.engines.llama_cpp.installation import ServerFacts, Tools
+from codeneedle.engines.survey import Survey
 from codeneedle.errors import CodeneedleError
-from codeneedle.grid import DEFAULT_TYPES, ENGINE, Pair
+from codeneedle.grid import DEFAULT_TYPES, ENGINE, Pair, whole_grid
 from codeneedle.models import pretrained, weights
 from codeneedle.models.kv_cache import cacheless, kv_bytes, type_misfit
 from codeneedle.models.pretrained import Pretrained
 from codeneedle.models.weights import Weights
 from codeneedle.report.data import attributes
-from codeneedle.sweep.plan import chosen_context
+from codeneedle.report.kernels import kernels_document, kernels_object
+from codeneedle.sweep.plan import chosen_context, survey_log
 from codeneedle.sweep.request import Execution, Request
 from codeneedle.system import machine, orphans
 from codeneedle.system.files import cache_folder, free_disk_bytes
@@ -102,6 +106,7 @@ class Diagnosis:
         model: The weights; None if there are none.
         types: The types of the default grid, most precise first.
         problems: What is missing or will not work; those that stop a sweep first.
+        survey: Where attention would run for the default grid; None if not asked.
     """
 
     machine: MachineFacts
@@ -114,6 +119,7 @@ class Diagnosis:
     model: Model | None
     types: tuple[TypeFacts, ...]
     problems: tuple[Problem, ...]
+    survey: Survey | None = None
 
     @property
     def is_ready(self) -> bool:
@@ -166,6 +172,7 @@ def diagnose(
         server=server,
         model=loaded,
         types=types,
+        survey=_survey(tools, server, loaded, types),
         problems=tuple(sorted(problems, key=lambda problem: not problem.stops)),
     )
 
@@ -201,6 +208,24 @@ def _type(name: str, server: ServerFacts | None, model: Model | None) -> TypeFac
         accepted = name in server.k_types and name in server.v_types
     misfit = (type_misfit(model.weights, name) or "") if model else None
     return TypeFacts(name=name, is_accepted=accepted, misfit=misfit)
+
+
+def _survey(
+    tools: Tools | None,
+    server: ServerFacts | None,
+    model: Model | None,
+    types: tuple[TypeFacts, ...],
+) -> Survey | None:
+    """Where attention would run, if there is all that is needed to ask."""
+    if not (tools and tools.fit_params and server and model):
+        return None
+    if not model.weights.is_read or cacheless(model.weights):
+        return None
+    spec = ModelSpec(weights=model.weights, name="doctor")
+    names = [facts.name for facts in types if facts.is_accepted is not False]
+    return LlamaCpp(tools=tools, facts=server, model=spec).survey(
+        whole_grid(names, names), context=model.context, log=survey_log()
+    )
 
 
 def _program_problems(
@@ -292,6 +317,7 @@ def doctor_object(diagnosis: Diagnosis) -> Any:
         "model": _model_facts(diagnosis.model),
         "models": [_known_model_facts(model) for model in pretrained.MODELS.values()],
         "types": diagnosis.types,
+        "kernels": kernels_object(diagnosis.survey) if diagnosis.survey else None,
         "problems": diagnosis.problems,
     }
     return msgspec.to_builtins(facts, enc_hook=str)
@@ -350,6 +376,9 @@ def doctor_document(diagnosis: Diagnosis) -> Document:
     )
     heading = ("type", "llama-server", "head size")
     yield Table(heading, [_type_row(facts) for facts in diagnosis.types], words=heading)
+    if diagnosis.survey:
+        names = [facts.name for facts in diagnosis.types if facts.is_accepted]
+        yield from kernels_document(diagnosis.survey, names, names)
     yield Lines(list(_problem_lines(diagnosis)))
 
 

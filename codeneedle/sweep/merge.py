@@ -20,6 +20,7 @@ from codeneedle.records.store import (
     run_folder,
 )
 from codeneedle.sweep.request import decoded, keep
+from codeneedle.system.files import own_folder
 from codeneedle.text import visible
 from codeneedle.verdict.trust import trusted
 
@@ -262,12 +263,7 @@ def _write(
     target: Store, merged: Merged, tell: Callable[[str, int, int], None]
 ) -> None:
     for folder in (target.folder.parent, target.folder, target.folder / CELLS):
-        if folder.is_symlink():
-            raise BadInput(
-                source=folder,
-                reason="it is a link, and nothing is written through one",
-                hint="Put a folder in its place, or choose another with --out.",
-            )
+        own_folder(folder)
     with target.locked():
         for folder in merged.sources:
             source = Store(folder)

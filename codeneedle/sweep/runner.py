@@ -21,6 +21,7 @@ from codeneedle.sweep.workers import Worker, finished_of
 from codeneedle.system.files import free_disk_bytes, nap
 from codeneedle.system.machine import now, occupied
 from codeneedle.system.processes import ending_all
+from codeneedle.system.secrets import masked
 from codeneedle.text import one_line, plural
 from codeneedle.verdict.judge import too_little
 from codeneedle.verdict.trust import trusted, trusted_records
@@ -480,14 +481,14 @@ class _Draft:
             probe=self.probe,
             status=status,
             started=former.started if former else self.started,
-            reason=one_line(reason),
+            reason=masked(one_line(reason)),
             position=former.position if former else self.position,
             command=cell.command,
             effective=cell.effective,
             phases=cell.phases.after(former.phases) if former else cell.phases,
             peak_rss_bytes=cell.peak_rss_bytes,
             device_bytes=cell.device_bytes,
-            log_excerpt=log_excerpt,
+            log_excerpt=tuple(map(masked, log_excerpt)),
             observation=observation,
             device=self.device,
         )

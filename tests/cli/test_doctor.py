@@ -339,7 +339,7 @@ def test_the_json_has_all_facts():
 
     assert set(found) == {
         *("codeneedle", "machine", "cache", "cache_free_bytes"),
-        *("engine", "programs", "model", "models", "types", "problems"),
+        *("engine", "programs", "model", "models", "kernels", "types", "problems"),
     }
     assert ["smollm2"] == [each["name"] for each in found["models"]]
     assert {

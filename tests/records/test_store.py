@@ -111,9 +111,9 @@ def test_a_grid_may_grow_and_nothing_else_may_differ(store):
         store.adopt(replace(SETUP, context=4096))
 
 
-def test_records_that_cannot_be_listed_are_not_taken_for_none(tmp_path):
-    """Here a link that leads to itself; rights are no matter to root."""
-    (tmp_path / "cells").symlink_to("cells")
+@pytest.mark.parametrize("target", ["cells", "."])
+def test_records_behind_a_link_are_neither_read_nor_taken_for_none(tmp_path, target):
+    (tmp_path / "cells").symlink_to(target)
 
     with pytest.raises(BadInput, match="cells"):
         list(Store(tmp_path).records())
