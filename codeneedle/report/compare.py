@@ -1,5 +1,6 @@
 """Runs side by side with a first one: how setups differ, and what that costs."""
 
+import ast
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -124,9 +125,27 @@ def compare(first: Run, second: Run) -> Comparison:
     return Comparison(
         first=first,
         second=second,
-        setups=tuple(differences(first.setup, second.setup)),
+        setups=tuple(
+            (name, _in_words(was), _in_words(now))
+            for name, was, now in differences(first.setup, second.setup)
+        ),
         changes=tuple(each for each in changes if each.values),
     )
+
+
+def _in_words(written: str) -> str:
+    """A value of a setup as `differences` wrote it, without the marks of Python."""
+    try:
+        value = ast.literal_eval(written)
+    except (ValueError, SyntaxError):
+        return written
+    if value is None or value in ("", [], ()):
+        return "none"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, list | tuple):
+        return ", ".join(map(str, value))
+    return str(value)
 
 
 def _change(
