@@ -217,11 +217,16 @@ class LlamaCpp(Engine):
     def notes(self) -> tuple[str, ...]:
         """As of `engine.Engine`."""
         advice = {ROTATION_VARIABLE: "use --rotation off", LAZY_VARIABLE: "unset it"}
-        return tuple(
+        ignored = tuple(
             f"{name} is not passed on; {what}"
             for name, what in advice.items()
             if name in os.environ
         )
+        if not (self.identity().devices and arguments.is_on_host(self.model.arguments)):
+            return ignored
+        told = "the arguments after -- keep cache and attention on the CPU, where each "
+        told += "pair has a kernel: nothing is learned of kernels of the accelerator"
+        return (*ignored, told)
 
     @property
     def stretches_context(self) -> bool:
