@@ -694,13 +694,18 @@ def _decode(data: bytes, layout: type[_Layout], *, file: str) -> _Layout:
 def _refuse_schema(raw: Json, *, file: str) -> None:
     """Stop at a file of another version."""
     schema = raw.get("schema")
+    reason = f"it has schema {schema}, this codeneedle reads {SCHEMA}"
+    is_old = str(raw.get("status")) in {"fallback-cpu", "fallback-f16"}
+    if is_old:
+        reason = f"it says {raw['status']}, as an older codeneedle did: a cell without "
+        reason += "a kernel now keeps its numbers"
     # Not isinstance: true would pass for 1.
     if type(schema) is not int or schema < 1:
         raise BadRecord(file=file, reason="it has no schema number")
-    if schema != SCHEMA:
+    if schema != SCHEMA or is_old:
         raise BadInput(
             source=file,
-            reason=f"it has schema {schema}, this codeneedle reads {SCHEMA}",
+            reason=reason,
             hint="Move its run folder away, or choose another with --out, and run the "
             "same sweep again. Or use the codeneedle that wrote it.",
         )

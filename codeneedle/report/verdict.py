@@ -693,6 +693,13 @@ def _warnings(verdict: Verdict) -> Iterator[str]:
         if name not in {*verdict.silent, *verdict.flips} and loss:
             by = verdict.limits.phrase(kind, loss)
             yield f"{reference}, measured twice, differs from itself by {by} ({name})."
+    for name, (kind, loss) in verdict.on_cpu.items():
+        by = verdict.limits.phrase(kind, loss)
+        against = "" if kind is LossKind.CHANGE else "; cpu pairs are compared with it"
+        yield (
+            f"{reference} with attention on the CPU differs from itself in a kernel by "
+            f"{by} ({name}){against}."
+        )
 
 
 def _population(verdict: Verdict) -> Iterator[str]:
@@ -745,8 +752,9 @@ def verdict_objects(
     ``without_kernels`` (what the losses alone would set, if it has no kernel here),
     ``worth_compiling`` (pairs within the limit, without a kernel, and smaller),
     ``is_instrument``, ``limits`` (``max_loss``, ``max_lost``, ``max_eval_lost``,
-    ``max_change`` in nats, ``max_memory_bytes``, ``at``), ``silent``, ``repeats`` and
-    ``flips`` (by metric; ``lost`` and ``won`` by the reference, evaluated again),
+    ``max_change`` in nats, ``max_memory_bytes``, ``at``), ``silent``, ``repeats``,
+    ``on_cpu`` (what the place changes), ``flips`` (by metric; ``lost`` and ``won`` by
+    the reference, evaluated again),
     ``pairs`` (``k``, ``v``, ``word``, ``memory``, ``memory_bytes``, ``speed``,
     ``attention``, ``trouble``, ``lacking``, ``metrics``: ``name``, ``kind``,
     ``word``, ``loss``, ``low``, ``high``, ``limit``, ``units``, ``noun``, ``lost``,
@@ -777,6 +785,7 @@ def _verdict_object(verdict: Verdict, spell: Spell) -> dict[str, Any]:
         },
         "silent": dict(verdict.silent),
         "repeats": {name: loss for name, (_, loss) in verdict.repeats.items()},
+        "on_cpu": {name: loss for name, (_, loss) in verdict.on_cpu.items()},
         "flips": {
             name: {"lost": lost, "won": won}
             for name, (lost, won, _) in verdict.flips.items()

@@ -185,8 +185,12 @@ def _take(merged: Merged, store: Store, record: CellRecord) -> bool:
     other = merged.cells[key]
     former = other.record(*key)
     place = first_other(former.observation, record.observation) if former else ""
-    if place:
-        raise _unlike(other, store, f"{record.pair}, {record.probe}", place)
+    if place and former:
+        what = f"{record.pair}, {record.probe}"
+        if former.attention is not record.attention:
+            ran = (each.attention or "unknown" for each in (former, record))
+            what += f" (attention: {' and '.join(ran)})"
+        raise _unlike(other, store, what, place)
     units = PROBES[record.probe].units
     if former is not None and units(record) > units(former):
         merged.cells[key] = store

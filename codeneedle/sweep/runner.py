@@ -14,8 +14,17 @@ from codeneedle.errors import CellError, CodeneedleError, FolderUnusable
 from codeneedle.grid import Pair, most_precise, reference_among
 from codeneedle.models.kv_cache import misfit
 from codeneedle.models.weights import refuse_replaced
+from codeneedle.probes.metrics import LossKind
 from codeneedle.probes.probe import Probe, ProbeContext, RunContext, Step
-from codeneedle.records.record import AGAIN, CellRecord, Json, Run, Status
+from codeneedle.records.record import (
+    AGAIN,
+    ON_CPU,
+    Attention,
+    CellRecord,
+    Json,
+    Run,
+    Status,
+)
 from codeneedle.records.store import Store
 from codeneedle.sweep.workers import Worker, finished_of
 from codeneedle.system.files import free_disk_bytes, nap
@@ -105,6 +114,26 @@ def once_more(
     if not probe.repeats or reference is None or is_alone:
         return None
     return replace(probe, name=f"{probe.name}{AGAIN}", repeats=False), reference
+
+
+def once_on_cpu(
+    probe: Probe, pairs: Sequence[Pair], *, store: Store
+) -> tuple[Probe, Pair] | None:
+    """
+    The reference of *pairs*, and what measures it with attention on the CPU.
+
+    None if attention of no pair was there, or all of it; or if *probe* has no losses of
+    units that this could change.
+    """
+    finished = finished_of(probe, pairs, store)
+    reference = reference_among(finished.values())
+    kinds = {m.loss.kind for m in probe.metrics if m.loss} - {LossKind.SCORE}
+    is_needed = any(each.attention is Attention.CPU for each in finished.values())
+    if reference is None or not kinds or not is_needed:
+        return None
+    if probe.is_timed or not finished[reference].in_kernel:
+        return None
+    return replace(probe, name=f"{probe.name}{ON_CPU}", repeats=False), reference
 
 
 @dataclass(slots=True, kw_only=True)

@@ -526,6 +526,14 @@ def test_every_other_schema_is_refused_with_what_to_do(schema):
         assert "run the same sweep again" in caught.value.hint
 
 
+def test_a_cell_of_the_time_before_kernels_were_facts_is_refused_with_what_to_do():
+    body = json.dumps({"schema": SCHEMA, "status": "fallback-cpu"}).encode()
+
+    with pytest.raises(BadInput, match="says fallback-cpu") as caught:
+        decode_record(sealed(body), file="a.json")
+    assert "run the same sweep again" in caught.value.hint
+
+
 @given(schema=st.integers(max_value=0) | st.booleans() | st.none() | TEXT | FACTS)
 def test_what_never_was_a_schema_is_no_record(schema):
     data = json.dumps({"schema": schema}).encode()

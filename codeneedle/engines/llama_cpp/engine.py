@@ -300,6 +300,17 @@ class LlamaCpp(Engine):
         surveyor = survey.Surveyor.of(tool, self.facts, self.model)
         return surveyor.survey(pairs, context=context, log=log)
 
+    @property
+    def is_on_cpu(self) -> bool:
+        """As of `engine.Engine`."""
+        return self.model.cache_on_host
+
+    def on_cpu(self) -> "LlamaCpp | None":
+        """As of `engine.Engine`."""
+        if not self.identity().devices or arguments.is_on_host(self.model.arguments):
+            return None
+        return replace(self, model=replace(self.model, cache_on_host=True))
+
     def divergence_tool(self) -> DivergenceTool:
         """As of `engine.Engine`."""
         self.require(Ability.DIVERGENCE)
@@ -323,7 +334,8 @@ class LlamaCpp(Engine):
         )
 
     def _extra(self) -> tuple[str, ...]:
-        return (*self.thinking_off.split(), *self.model.arguments)
+        ours = (*self.thinking_off.split(), *arguments.on_host(self.model))
+        return (*ours, *self.model.arguments)
 
     @contextlib.contextmanager
     def _refusing_arguments(self, log: Path) -> Iterator[None]:
