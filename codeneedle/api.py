@@ -111,6 +111,28 @@ class LoadedRun:
             columns=pd.Index(across, name="v"),
         )
 
+    def attention(self) -> "pd.DataFrame":
+        """
+        Where attention of each pair ran: ``kernel``, ``cpu`` or ``converted``.
+
+        Returns:
+            As of `frame`; empty text where nothing tells or a cell was not measured. Of
+            several probes one without a kernel counts.
+        """
+        import pandas as pd
+
+        down, across = axes(self.run)
+        ran = {
+            (record.pair.k, record.pair.v): record.attention.value
+            for record in sorted(self.records, key=lambda each: not each.in_kernel)
+            if record.attention and record.probe in PROBES
+        }
+        return pd.DataFrame(
+            [[ran.get((k, v), "") for v in across] for k in down],
+            index=pd.Index(down, name="k"),
+            columns=pd.Index(across, name="v"),
+        )
+
     def loss_units(self, metric: str | None = None) -> "pd.DataFrame":
         """
         What losses of *metric* are computed of, by pair and unit.

@@ -17,6 +17,7 @@ from codeneedle.engines.llama_cpp.build import environment_of
 from codeneedle.errors import MachineError
 from codeneedle.models.pretrained import SMOLLM2, built_in_model, fetch
 from codeneedle.system.files import CACHE_VARIABLE, cache_folder
+from codeneedle.system.secrets import forget
 
 Completed = subprocess.CompletedProcess[str]
 
@@ -37,6 +38,13 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         action="store_true",
         help="inject faults as often as promised, and print the table",
     )
+
+
+@pytest.fixture(autouse=True)
+def _no_secrets() -> Iterator[None]:
+    """No test masks what another one knew."""
+    yield
+    forget()
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -118,3 +118,10 @@ def test_the_package_ships_its_types():
 def test_an_unknown_name_is_no_attribute():
     with pytest.raises(AttributeError, match="no attribute 'loda'"):
         codeneedle.loda  # noqa: B018
+
+
+def test_where_attention_ran_is_a_frame(run):
+    frame = run.attention()
+
+    assert frame.shape == run.frame().shape
+    assert {""} == {*frame.to_numpy().ravel()}

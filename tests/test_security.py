@@ -42,7 +42,6 @@ from codeneedle.engines.llama_cpp.server import serving
 from codeneedle.engines.openai import engine
 from codeneedle.engines.openai.client import (
     ECHO_BYTES,
-    SHORTEST_SECRET,
     TOKEN_BYTES,
 )
 from codeneedle.errors import BadInput, RequestError
@@ -61,6 +60,7 @@ from codeneedle.system.environment import (
 )
 from codeneedle.system.files import cache_folder
 from codeneedle.system.processes import END_BYTES, FILE_LIMIT_BYTES
+from codeneedle.system.secrets import SHORTEST_IN_ANSWERS
 from codeneedle.text import size
 
 PACKAGE = Path(package.__file__).parent
@@ -397,7 +397,7 @@ def test_the_limits_in_the_document_are_those_of_the_code():
     for limit, what in limits.items():
         assert f"{size(limit).replace('.0', '')} {what}" in PROMISES, what
     assert f"{ECHO_BYTES} bytes for each character" in PROMISES
-    assert f"have {SHORTEST_SECRET} characters" in PROMISES
+    assert f"have {SHORTEST_IN_ANSWERS} characters" in PROMISES
     command_limit = size(engine.FILE_LIMIT_BYTES).replace(".0", "")
     assert f"may have {command_limit}" in PROMISES
 

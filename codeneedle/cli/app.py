@@ -55,6 +55,7 @@ from codeneedle.cli.options import (
 )
 from codeneedle.errors import BadInput, CodeneedleError, UnknownName, refusal
 from codeneedle.grid import ENGINE, RUNS
+from codeneedle.system.secrets import mask
 from codeneedle.text import visible, visible_lines
 
 if TYPE_CHECKING:
@@ -849,6 +850,7 @@ def main() -> None:
             command = get_command(app)
             code = command(prog_name="codeneedle", standalone_mode=False) or 0
     except CodeneedleError as error:
+        mask(error)
         code = _show_error(error)
     except USAGE_ERROR as error:
         code = _show_error(_bad_usage(error))

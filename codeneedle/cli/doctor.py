@@ -11,17 +11,21 @@ from rich.text import Text
 from codeneedle import __version__
 from codeneedle.cli.engines import Offer, offered
 from codeneedle.document import Document, Facts, Lines, Shown, Table
+from codeneedle.engines.engine import ModelSpec
 from codeneedle.engines.llama_cpp import installation
 from codeneedle.engines.llama_cpp.backends import has_nvidia_gpu
+from codeneedle.engines.llama_cpp.engine import LlamaCpp
 from codeneedle.engines.llama_cpp.installation import ServerFacts, Tools
+from codeneedle.engines.survey import Survey
 from codeneedle.errors import CodeneedleError
-from codeneedle.grid import DEFAULT_TYPES, ENGINE, Pair
+from codeneedle.grid import DEFAULT_TYPES, ENGINE, Pair, whole_grid
 from codeneedle.models import pretrained, weights
-from codeneedle.models.kv_cache import kv_bytes, type_misfit
+from codeneedle.models.kv_cache import cacheless, kv_bytes, type_misfit
 from codeneedle.models.pretrained import Pretrained
 from codeneedle.models.weights import Weights
 from codeneedle.report.data import attributes
-from codeneedle.sweep.plan import chosen_context
+from codeneedle.report.kernels import kernels_document, kernels_object
+from codeneedle.sweep.plan import chosen_context, survey_log
 from codeneedle.sweep.request import Execution, Request
 from codeneedle.system import machine, orphans
 from codeneedle.system.files import cache_folder, free_disk_bytes
@@ -102,6 +106,7 @@ class Diagnosis:
         model: The weights; None if there are none.
         types: The types of the default grid, most precise first.
         problems: What is missing or will not work; those that stop a sweep first.
+        survey: Where attention would run for the default grid; None if not asked.
     """
 
     machine: MachineFacts
@@ -114,6 +119,7 @@ class Diagnosis:
     model: Model | None
     types: tuple[TypeFacts, ...]
     problems: tuple[Problem, ...]
+    survey: Survey | None = None
 
     @property
     def is_ready(self) -> bool:
@@ -153,6 +159,7 @@ def diagnose(
     types = tuple(_type(name, server, loaded) for name in names)
     problems += _program_problems(tools, server)
     problems += _type_problems(types)
+    problems += _cache_problems(loaded)
     problems += _memory_problems(loaded, server, facts)
     problems += _orphan_problems()
     return Diagnosis(
@@ -165,6 +172,7 @@ def diagnose(
         server=server,
         model=loaded,
         types=types,
+        survey=_survey(tools, server, loaded, types),
         problems=tuple(sorted(problems, key=lambda problem: not problem.stops)),
     )
 
@@ -202,6 +210,24 @@ def _type(name: str, server: ServerFacts | None, model: Model | None) -> TypeFac
     return TypeFacts(name=name, is_accepted=accepted, misfit=misfit)
 
 
+def _survey(
+    tools: Tools | None,
+    server: ServerFacts | None,
+    model: Model | None,
+    types: tuple[TypeFacts, ...],
+) -> Survey | None:
+    """Where attention would run, if there is all that is needed to ask."""
+    if not (tools and tools.fit_params and server and model):
+        return None
+    if not model.weights.is_read or cacheless(model.weights):
+        return None
+    spec = ModelSpec(weights=model.weights, name="doctor")
+    names = [facts.name for facts in types if facts.is_accepted is not False]
+    return LlamaCpp(tools=tools, facts=server, model=spec).survey(
+        whole_grid(names, names), context=model.context, log=survey_log()
+    )
+
+
 def _program_problems(
     tools: Tools | None, server: ServerFacts | None
 ) -> Iterator[Problem]:
@@ -210,12 +236,15 @@ def _program_problems(
     beside = {
         installation.PERPLEXITY: tools.perplexity,
         installation.BENCH: tools.bench,
+        installation.FIT_PARAMS: tools.fit_params,
     }
     for name, path in beside.items():
         if path is None:
+            what = "recall does not need it"
+            if name == installation.FIT_PARAMS:
+                what = "which pairs have a kernel is known once cells have started"
             yield Problem(
-                what=f"there is no {name} beside {tools.server.name}; recall does not "
-                "need it",
+                what=f"there is no {name} beside {tools.server.name}; {what}",
                 hint=BUILD_COMMAND,
                 stops=False,
             )
@@ -236,6 +265,13 @@ def _type_problems(types: tuple[TypeFacts, ...]) -> Iterator[Problem]:
             hint=f"codeneedle sweep --types {rest}",
             stops=False,
         )
+
+
+def _cache_problems(model: Model | None) -> Iterator[Problem]:
+    reason = cacheless(model.weights) if model else ""
+    if reason:
+        hint = "choose weights of a model with attention: --model FILE"
+        yield Problem(what=reason, hint=hint, stops=True)
 
 
 def _memory_problems(
@@ -281,6 +317,7 @@ def doctor_object(diagnosis: Diagnosis) -> Any:
         "model": _model_facts(diagnosis.model),
         "models": [_known_model_facts(model) for model in pretrained.MODELS.values()],
         "types": diagnosis.types,
+        "kernels": kernels_object(diagnosis.survey) if diagnosis.survey else None,
         "problems": diagnosis.problems,
     }
     return msgspec.to_builtins(facts, enc_hook=str)
@@ -289,7 +326,9 @@ def doctor_object(diagnosis: Diagnosis) -> Any:
 def _programs(tools: Tools | None, server: ServerFacts | None) -> dict[str, Any] | None:
     if tools is None:
         return None
-    return attributes(tools, "server", "source", "perplexity", "bench") | {
+    return attributes(
+        tools, "server", "source", "perplexity", "bench", "fit_params"
+    ) | {
         "version": server.version if server else "",
         "build": server.build if server else None,
         "k_types": server.k_types if server else (),
@@ -337,6 +376,9 @@ def doctor_document(diagnosis: Diagnosis) -> Document:
     )
     heading = ("type", "llama-server", "head size")
     yield Table(heading, [_type_row(facts) for facts in diagnosis.types], words=heading)
+    if diagnosis.survey:
+        names = [facts.name for facts in diagnosis.types if facts.is_accepted]
+        yield from kernels_document(diagnosis.survey, names, names)
     yield Lines(list(_problem_lines(diagnosis)))
 
 
@@ -357,6 +399,7 @@ def _program_lines(
     yield "llama-server", f"{tools.server} (from {tools.source})"
     yield "llama-perplexity", str(tools.perplexity or MISSING)
     yield "llama-bench", str(tools.bench or MISSING)
+    yield installation.FIT_PARAMS, str(tools.fit_params or MISSING)
     if server is None:
         yield "build", "unknown"
         return

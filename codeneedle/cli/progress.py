@@ -28,7 +28,7 @@ from codeneedle.models import pretrained
 from codeneedle.probes.frames import cell_value
 from codeneedle.probes.metrics import Metric
 from codeneedle.probes.probe import Probe, Step
-from codeneedle.records.record import AGAIN, CellRecord, Setup, Status
+from codeneedle.records.record import AGAIN, ON_CPU, CellRecord, Setup, Status
 from codeneedle.report.captions import (
     NOT_RUN_WORD,
     corpus_line,
@@ -380,6 +380,8 @@ def probe_phrase(probe: Probe) -> str:
     """The name of *probe* for users: ``recall, the reference once more``."""
     name, _, more = probe.name.partition("_")
     where = "once more" if probe.name.endswith(AGAIN) else "on another device"
+    if probe.name.endswith(ON_CPU):
+        where = "with attention on the CPU"
     return f"{name}, the reference {where}" if more else name
 
 

@@ -49,8 +49,14 @@ from codeneedle.sweep.prepare import (
     refuse_unfit,
 )
 from codeneedle.sweep.request import Execution, Request, pages
-from codeneedle.sweep.runner import Event, Runner, once_more, pending
-from codeneedle.sweep.workers import agreement, on_other_devices, share_of_array
+from codeneedle.sweep.runner import (
+    Event,
+    Runner,
+    once_more,
+    once_on_cpu,
+    pending,
+)
+from codeneedle.sweep.workers import Worker, agreement, on_other_devices, share_of_array
 from codeneedle.system.machine import overload
 from codeneedle.system.orphans import end_orphans, leftovers, this_process
 from codeneedle.system.signals import (
@@ -397,7 +403,19 @@ class _Page:
             if twice:
                 again, reference = twice
                 yield self._swept(self.runner, again, [reference])
+        yield from self._swept_on_cpu(probe, pairs)
         yield from self._swept_elsewhere(probe, pairs)
+
+    def _swept_on_cpu(self, probe: Probe, pairs: Sequence[Pair]) -> Iterator[int]:
+        """The exit code of the reference with attention on the CPU, if that tells."""
+        once = once_on_cpu(probe, pairs, store=self.plan.store)
+        first = self.plan.workers[0]
+        engine = first.engine.on_cpu() if once else None
+        if once and engine:
+            other, reference = once
+            worker = Worker(engine=engine, device=first.device)
+            there = replace(self.runner, workers=[worker])
+            yield self._swept(there, other, [reference])
 
     def _swept_elsewhere(self, probe: Probe, pairs: Sequence[Pair]) -> Iterator[int]:
         """The exit code of the reference on each further kind of device."""

@@ -71,6 +71,8 @@ class ModelSpec:
             all. An engine that cannot choose refuses it with the arguments.
         threads: Share of the cores, where others compute at the same time; None for
             the engine's own choice.
+        cache_on_host: Whether cache and attention are kept on the CPU, to see what
+            that alone changes.
     """
 
     weights: Weights
@@ -82,6 +84,7 @@ class ModelSpec:
     is_tiny: bool = False
     device: str = ""
     threads: int | None = None
+    cache_on_host: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -519,6 +522,15 @@ class Engine(ABC):
     def thinking_off(self) -> str:
         """How the engine itself keeps the model from thinking; empty if it cannot."""
         return ""
+
+    @property
+    def is_on_cpu(self) -> bool:
+        """Whether it is what `on_cpu` made."""
+        return False
+
+    def on_cpu(self) -> "Engine | None":
+        """The same with attention on the CPU; None if it is there, or cannot be."""
+        return None
 
     def survey(
         self,

@@ -23,8 +23,8 @@ from codeneedle.engines.messages import (
     refuse_beyond,
     shaped,
 )
-from codeneedle.errors import CellError
 from codeneedle.records.record import Json
+from codeneedle.system.secrets import know, masking
 from codeneedle.text import harmless
 
 SHORT_S = 5.0
@@ -69,43 +69,6 @@ def can_be_asked(url: str) -> bool:
     return True
 
 
-LEAST_SECRET = 4
-"""Characters of a secret that are not shown, at the end of what is quoted."""
-
-
-@contextlib.contextmanager
-def redacting(*secrets: str) -> Iterator[None]:
-    """
-    Replace *secrets* in every `CellError` of a block.
-
-    A server may quote its key, in a reply, an error, an address or its log; and what
-    an error says is shown and stored.
-    """
-    try:
-        yield
-    except CellError as error:
-        for secret in filter(None, secrets):
-            _redact(error, secret)
-        raise
-
-
-def _redact(error: CellError, secret: str) -> None:
-    def clean(text: str) -> str:
-        text = text.replace(secret, "***")
-        # What is quoted is cut, perhaps within it.
-        for size in range(len(secret) - 1, LEAST_SECRET - 1, -1):
-            text = text.replace(f"{secret[:size]}…", "***…")
-        return text
-
-    error.args = tuple(
-        clean(each) if isinstance(each, str) else each for each in error.args
-    )
-    error.hint = clean(error.hint)
-    error.log_excerpt = tuple(map(clean, error.log_excerpt))
-    if isinstance(error, Refused):
-        error.kind, error.message = clean(error.kind), clean(error.message)
-
-
 def never(_so_far: str) -> bool:
     """A reply is never long enough: read until the model ends it."""
     return False
@@ -145,7 +108,7 @@ class Connection:
         """
         self.tell: Callable[[Progress], None] = ignored
         self._silence_s = silence_s
-        self._api_key = api_key
+        know(api_key)
         self._deadline = _Deadline(is_leaving)
         key = {"Authorization": f"Bearer {api_key}"} if api_key else {}
         is_tls = url.startswith("https:")
@@ -241,7 +204,7 @@ class Connection:
         timeout = httpx.Timeout(limit_s, connect=min(SHORT_S, limit_s))
         try:
             with (
-                redacting(self._api_key),
+                masking(),
                 self._http.stream(method, path, json=body, timeout=timeout) as answer,
             ):
                 yield answer

@@ -176,5 +176,7 @@ def _by_splits(effective: Effective, splits: int, whole: int) -> Attention | Non
 
 
 def _is_on_accelerator(effective: Effective) -> bool:
-    """Whether any of the model is: on the CPU alone each pair has a kernel."""
-    return bool(effective.offloaded_layers or set(effective.devices) - {"CPU"})
+    """Whether any of the cache is: on the CPU alone each pair has a kernel."""
+    if effective.devices:
+        return bool({*effective.devices} - {"CPU"})
+    return bool(effective.offloaded_layers)

@@ -250,8 +250,12 @@ def _pattern(weights: Weights, known: _Window) -> tuple[int, ...] | None:
     )
 
 
-ROUNDING_BYTES = 0.005 * MIB
-"""Rounding error of a size in a log, which has two decimals of MiB."""
+ROUNDING_BYTES = 0.005 * MIB + 1
+"""
+Rounding error of a size in a log, which has two decimals of MiB.
+
+A byte more, because 0.62 of 0.625 is as far away as it can be.
+"""
 
 
 def cache_bytes(buffer: KvBuffer) -> tuple[float, float]:

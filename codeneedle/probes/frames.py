@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 from codeneedle.grid import Candidate, Pair, by_precision, reference_among
 from codeneedle.probes.metrics import Metric
-from codeneedle.records.record import AGAIN, Attention, CellRecord, Run
+from codeneedle.records.record import AGAIN, ON_CPU, Attention, CellRecord, Run
 
 NOT_RUN = ""
 """Status of a pair without a record."""
@@ -79,6 +79,7 @@ def of_probe(run: Run, probe: str) -> Run:
         run,
         records=tuple(record for record in run.records if record.probe == probe),
         again=tuple(record for record in run.records if record.probe == probe + AGAIN),
+        on_cpu=tuple(each for each in run.records if each.probe == probe + ON_CPU),
     )
 
 
@@ -198,7 +199,7 @@ def chosen_reference(
     return named if len(names) == 1 and has_value else None
 
 
-def floor(run: Run, metric: Metric, cells: Cells) -> float:
+def floor(run: Run, metric: Metric, cells: Cells, *, on_cpu: bool = False) -> float:
     """
     Difference of the two values of the reference; NaN if it has only one.
 
@@ -206,9 +207,10 @@ def floor(run: Run, metric: Metric, cells: Cells) -> float:
         run: Narrowed to the probe of the metric.
         metric: The metric.
         cells: Cells of that run and metric.
+        on_cpu: Whether the second one is that with attention on the CPU.
     """
     pair = reference(cells)
-    for record in run.again:
+    for record in run.on_cpu if on_cpu else run.again:
         if pair and record.pair == pair and record.has_numbers:
             second = cell_value(metric, metric.values(record, run.setup))
             return abs(second - value_at(cells, pair))

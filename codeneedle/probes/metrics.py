@@ -267,8 +267,15 @@ def _rss_mib(record: CellRecord) -> float | None:
 
 
 def _device_mib(record: CellRecord) -> float | None:
+    """As the driver reports it, else by the buffers in the log."""
     held = record.device_bytes
-    return None if held is None else mib(held)
+    if held is None:
+        held = sum(
+            each.weights + each.context + each.compute
+            for each in record.effective.memory
+            if not each.is_host
+        )
+    return mib(held) if held else None
 
 
 _memory = partial(

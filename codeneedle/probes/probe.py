@@ -32,6 +32,7 @@ from codeneedle.models.weights import Weights
 from codeneedle.probes.answers import Answer, Gap
 from codeneedle.probes.metrics import Metric
 from codeneedle.records.record import (
+    Attention,
     CellRecord,
     Effective,
     Json,
@@ -258,6 +259,11 @@ class ProbeContext:
 
     def _placed(self, effective: Effective) -> Effective:
         run = self.run
+        if run.engine.is_on_cpu:
+            evidence = "cache and attention were put on the CPU"
+            return replace(
+                effective, attention=Attention.CPU, attention_evidence=evidence
+            )
         is_split = run.engine.splits_graph
         return with_attention(effective, run.survey, self.pair, is_split=is_split)
 

@@ -93,6 +93,11 @@ class DeviceMemory:
     context: Count  # KV caches and recurrent states
     compute: Count  # buffers of the graph
 
+    @property
+    def is_host(self) -> bool:
+        """Whether it is memory of the machine: ``Host``, ``CPU``, ``CUDA_Host``."""
+        return self.device.startswith("CPU") or self.device.endswith("Host")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Print:
@@ -505,6 +510,9 @@ class Setup:
 AGAIN = "_again"
 """Suffix of a probe's name in records of repeated measurements."""
 
+ON_CPU = "_on_cpu"
+"""The same of the reference with its attention on the CPU."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
@@ -516,6 +524,7 @@ class Run:
         setup: The setup of its records.
         records: Records of all cells and probes that were tried, in no order.
         again: Repeated measurements, in a run that was narrowed to a probe.
+        on_cpu: Measurements of the reference with its attention on the CPU, likewise.
         root: The folder of runs that it was read from; None if it was not read.
         sweep: Text of its sweep file; empty if there is none.
     """
@@ -524,6 +533,7 @@ class Run:
     setup: Setup
     records: tuple[CellRecord, ...]
     again: tuple[CellRecord, ...] = ()
+    on_cpu: tuple[CellRecord, ...] = ()
     root: Path | None = field(default=None, compare=False)
     sweep: str = field(default="", compare=False)
 

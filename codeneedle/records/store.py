@@ -39,11 +39,13 @@ from codeneedle.system.files import (
     locked,
     move_aside,
     nap,
+    own_folder,
     read_regular,
     reason_of,
     unused,
     write_whole,
 )
+from codeneedle.system.secrets import are_in, masked_values
 from codeneedle.text import harmless
 
 SETUP = "setup.json"
@@ -488,7 +490,7 @@ class Store:
     def logs(self) -> Path:
         """The folder of the servers' logs, which exists."""
         self._refuse_lost()
-        folder = self.folder / LOGS
+        folder = own_folder(self.folder / LOGS)
         with _translated(folder):
             folder.mkdir(parents=True, exist_ok=True)
         return folder
@@ -500,7 +502,7 @@ class Store:
         Raises:
             BadInput: If their folder may not be read; a grid must not lack them.
         """
-        folder = self.folder / CELLS
+        folder = own_folder(self.folder / CELLS)
         try:
             paths = [] if self.is_void else list(folder.iterdir())
         except (FileNotFoundError, NotADirectoryError):
@@ -516,7 +518,7 @@ class Store:
 
     def _place(self, pair: Pair, probe: str) -> Path:
         """The path of the record of *pair* and *probe*, which may not exist."""
-        return self.folder / CELLS / f"{pair.slug}.{probe}.json"
+        return own_folder(self.folder / CELLS) / f"{pair.slug}.{probe}.json"
 
     def _own(self, path: Path, pair: Pair, probe: str) -> CellRecord:
         """
@@ -619,13 +621,15 @@ def encode(stored: CellRecord | Setup) -> bytes:
     """
     As indented JSON, sealed; lists of numbers take one line.
 
-    NaN and infinity become null, text that UTF-8 cannot hold, such as a folder's name
-    that is no Unicode, U+FFFD.
+    Known secrets are masked. NaN and infinity become null, text that UTF-8 cannot
+    hold, such as a folder's name that is no Unicode, U+FFFD.
     """
     try:
         data = msgspec.json.encode(stored)
     except UnicodeEncodeError:
         data = msgspec.json.encode(_harmless(msgspec.to_builtins(stored)))
+    if are_in(data):
+        data = msgspec.json.encode(masked_values(msgspec.json.decode(data)))
     indented = msgspec.json.format(data, indent=1)
     return sealed(_NUMBERS.sub(lambda found: b"".join(found[0].split()), indented))
 
@@ -690,13 +694,18 @@ def _decode(data: bytes, layout: type[_Layout], *, file: str) -> _Layout:
 def _refuse_schema(raw: Json, *, file: str) -> None:
     """Stop at a file of another version."""
     schema = raw.get("schema")
+    reason = f"it has schema {schema}, this codeneedle reads {SCHEMA}"
+    is_old = str(raw.get("status")) in {"fallback-cpu", "fallback-f16"}
+    if is_old:
+        reason = f"it says {raw['status']}, as an older codeneedle did: a cell without "
+        reason += "a kernel now keeps its numbers"
     # Not isinstance: true would pass for 1.
     if type(schema) is not int or schema < 1:
         raise BadRecord(file=file, reason="it has no schema number")
-    if schema != SCHEMA:
+    if schema != SCHEMA or is_old:
         raise BadInput(
             source=file,
-            reason=f"it has schema {schema}, this codeneedle reads {SCHEMA}",
+            reason=reason,
             hint="Move its run folder away, or choose another with --out, and run the "
             "same sweep again. Or use the codeneedle that wrote it.",
         )

@@ -363,13 +363,15 @@ def left_out_entries(cells: Cells) -> Iterator[tuple[str, str]]:
 
 
 def floor_entries(run: Run, metric: Metric, cells: Cells) -> list[tuple[str, str]]:
-    """The noise floor of a metric whose reference was measured twice."""
-    apart = frames.floor(run, metric, cells)
-    if math.isnan(apart):
-        return []
-    shown = small_number(apart, metric.digits)
+    """The noise floors of a metric whose reference was measured again, or elsewhere."""
     pair = visible(str(frames.reference(cells)))
-    return [("floor", f"{shown}: {pair}, measured twice, differs by as much")]
+    entries = []
+    for on_cpu, how in ((False, "measured twice"), (True, "with attention on the CPU")):
+        apart = frames.floor(run, metric, cells, on_cpu=on_cpu)
+        if not math.isnan(apart):
+            shown = small_number(apart, metric.digits)
+            entries.append(("floor", f"{shown}: {pair}, {how}, differs by as much"))
+    return entries
 
 
 def small_number(value: float, digits: int) -> str:

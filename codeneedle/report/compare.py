@@ -1,5 +1,6 @@
 """Runs side by side with a first one: how setups differ, and what that costs."""
 
+import ast
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -9,6 +10,7 @@ from typing import Any
 from codeneedle.document import Document, Heading, Lines, Table
 from codeneedle.grid import Pair
 from codeneedle.probes import PROBES
+from codeneedle.probes.frames import Cell
 from codeneedle.probes.metrics import LossKind, Metric
 from codeneedle.probes.probe import Probe
 from codeneedle.records.comparability import differences
@@ -36,6 +38,8 @@ class Change:
         metric: The metric.
         values: By pair, its value in the first and in the second run.
         refused: Why the two must not be compared; empty if they may.
+        elsewhere: Pairs whose attention did not run in the same place in both; their
+            values stand side by side and are not tested.
         bounds: Mean change over units, each averaged over the pairs, with its
             interval, 5 % of error shared among the metrics; None where the units are
             not the same. Of forced recall, the change of the probability of a token.
@@ -44,6 +48,7 @@ class Change:
     metric: Metric
     values: Mapping[Pair, tuple[float, float]]
     refused: str = ""
+    elsewhere: tuple[Pair, ...] = ()
     bounds: Bounds | None = None
 
     @property
@@ -57,6 +62,8 @@ class Change:
         """``better``, ``worse``, ``no difference shown``, or why nothing is said."""
         if self.refused:
             return self.refused
+        if self.bounds is None and len(self.elsewhere) == len(self.values):
+            return "not tested: attention ran elsewhere"
         if self.bounds is None:
             unpaired = "not tested: the two do not share functions, questions or chunks"
             return unpaired if self.metric.loss else "not tested"
@@ -118,9 +125,27 @@ def compare(first: Run, second: Run) -> Comparison:
     return Comparison(
         first=first,
         second=second,
-        setups=tuple(differences(first.setup, second.setup)),
+        setups=tuple(
+            (name, _in_words(was), _in_words(now))
+            for name, was, now in differences(first.setup, second.setup)
+        ),
         changes=tuple(each for each in changes if each.values),
     )
+
+
+def _in_words(written: str) -> str:
+    """A value of a setup as `differences` wrote it, without the marks of Python."""
+    try:
+        value = ast.literal_eval(written)
+    except (ValueError, SyntaxError):
+        return written
+    if value is None or value in ("", [], ()):
+        return "none"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, list | tuple):
+        return ", ".join(map(str, value))
+    return str(value)
 
 
 def _change(
@@ -133,16 +158,25 @@ def _change(
         for pair, cell in ours.cells.items()
         if cell.has_value and theirs.cell(pair).has_value
     }
-    change = Change(metric=ours.metric, values=values)
+    elsewhere = tuple(
+        pair for pair in values if _place(ours.cell(pair)) != _place(theirs.cell(pair))
+    )
+    change = Change(metric=ours.metric, values=values, elsewhere=elsewhere)
     if reason := next(_refusals(ours, *setups), ""):
         return replace(change, refused=f"not compared: {reason}")
     is_paired = not PROBES[ours.probe].asks_functions or _are_paired(*setups)
-    if not ours.metric.loss or not values or not is_paired:
+    tested_pairs = [pair for pair in values if pair not in elsewhere]
+    if not ours.metric.loss or not tested_pairs or not is_paired:
         return change
-    gaps = _gaps(ours, tables, list(values))
+    gaps = _gaps(ours, tables, tested_pairs)
     if not gaps:
         return change
     return replace(change, bounds=interval(gaps, ALPHA / 2 / max(tested, 1)))
+
+
+def _place(cell: Cell) -> str:
+    """Where attention of *cell* ran; cells in a kernel and unknown ones are alike."""
+    return captions.attention_mark(cell.attention)
 
 
 def _gaps(
@@ -277,6 +311,9 @@ def comparison_document(comparison: Comparison) -> Document:
             yield Heading(f"{change.metric.name}: {change.metric.label}")
             rows = list(_pair_rows(change))
             yield Table(["K/V", "first", "second", "change"], rows, words={"K/V"})
+            if change.elsewhere:
+                pairs = captions.named_pairs(change.elsewhere)
+                yield Lines([f"not tested, attention ran elsewhere: {pairs}"])
 
 
 def summary(comparison: Comparison) -> Document:
@@ -299,7 +336,8 @@ def comparison_object(comparison: Comparison) -> dict[str, Any]:
     Keys: ``first``, ``second`` (folders), ``setups`` (``name``, ``first``,
     ``second``), ``remark`` (why divergence is not compared, or empty) and ``metrics``
     (``name``, ``unit``, ``refused``, ``change``, ``low``, ``high``,
-    ``unit_of_change``, ``words``, ``pairs``: ``k``, ``v``, ``first``, ``second``).
+    ``unit_of_change``, ``words``, ``pairs``: ``k``, ``v``, ``first``, ``second``,
+    ``is_tested``: whether attention ran in the same place in both).
     """
     return {
         "first": str(comparison.first.folder),
@@ -324,7 +362,12 @@ def _change_object(each: Change) -> dict[str, Any]:
         "unit_of_change": "probability" if each.is_share else each.metric.unit,
         "words": each.words,
         "pairs": [
-            {**data.sides(pair), "first": first, "second": second}
+            {
+                **data.sides(pair),
+                "first": first,
+                "second": second,
+                "is_tested": pair not in each.elsewhere,
+            }
             for pair, (first, second) in each.values.items()
         ],
     }

@@ -27,10 +27,10 @@ from codeneedle.errors import BadInput
 from codeneedle.grid import Pair, most_precise_first
 from codeneedle.probes import PROBES
 from codeneedle.probes.metrics import LEAST_DIVERGENCE, LossKind, Metric
-from codeneedle.records.record import Json, Run, Setup, Status
-from codeneedle.report.captions import status_word, with_error
+from codeneedle.records.record import Attention, Json, Run, Setup, Status
+from codeneedle.report.captions import attention_mark, status_word, with_error
 from codeneedle.report.compare import WALL, other_kernels
-from codeneedle.report.table import Column, PairTable, pair_table
+from codeneedle.report.table import Column, PairTable, attention_of, pair_table
 from codeneedle.text import plural, visible
 
 if TYPE_CHECKING:
@@ -130,6 +130,7 @@ class PairNumbers(msgspec.Struct, frozen=True, array_like=True):
         v: Type of V.
         status: How its cell ended: the first that did not finish, of several probes.
         word: What the verdict says of it; may be empty.
+        attention: Where its attention ran; empty if nothing tells.
         values: Of each metric of the receipt; None without a number.
         errors: Standard errors likewise.
     """
@@ -138,6 +139,7 @@ class PairNumbers(msgspec.Struct, frozen=True, array_like=True):
     v: str
     status: str
     word: str
+    attention: str
     values: tuple[float | None, ...]
     errors: tuple[float | None, ...]
 
@@ -316,6 +318,7 @@ def _pair_numbers(
         v=visible(pair.v),
         status=next(iter([*failed, *statuses]), ""),
         word=table.words.get(pair, ""),
+        attention=attention_of(table, pair) or "",
         values=tuple(_finite(each.value) for each in cells),
         errors=tuple(_finite(each.error) for each in cells),
     )
@@ -542,6 +545,8 @@ def _impossible(receipt: Receipt) -> Iterator[str]:
 
 
 def _impossible_pair(receipt: Receipt, each: PairNumbers) -> Iterator[str]:
+    if each.attention not in {"", *Attention}:
+        yield f"{each.pair} has the attention {each.attention}"
     if each.status not in {"", *Status}:
         yield f"{each.pair} has the status {each.status}"
     if not len(each.values) == len(each.errors) == len(receipt.metrics):
@@ -708,7 +713,9 @@ def _value(numbers: PairNumbers | None, at: int, metric: Metric) -> str:
     value = numbers.values[at] if numbers else None
     if numbers is None or value is None:
         return status_word(numbers.status if numbers else "")
-    return with_error(value, numbers.errors[at], digits=metric.digits, mark=" ± ")
+    shown = with_error(value, numbers.errors[at], digits=metric.digits, mark=" ± ")
+    attention = Attention(numbers.attention) if numbers.attention else None
+    return f"{shown} {attention_mark(attention)}".rstrip()
 
 
 def _remarks(numbered: Mapping[int, Receipt]) -> Iterator[str]:

@@ -501,7 +501,7 @@ def _status(table: PairTable, pair: Pair, probe: str) -> tuple[str, str]:
     return record.status.value, visible(record.reason)
 
 
-def _attention(table: PairTable, pair: Pair) -> str | None:
+def attention_of(table: PairTable, pair: Pair) -> str | None:
     """Where attention of *pair* ran: in no kernel if that is so of any probe."""
     records = (table.records.get((pair, probe)) for probe in table.probes)
     told = [record for record in records if record and record.attention]

@@ -353,6 +353,7 @@ def _nearest(verdict: Verdict) -> Iterator[str]:
         if row.bounds.mean < row.limit and cache_size(each) < 1
     ]
     if not near:
+        yield from _nearest_above(verdict)
         return
     needed, standing, row = min(near, key=lambda entry: entry[0])
     more = needed - row.bounds.units
@@ -361,6 +362,23 @@ def _nearest(verdict: Verdict) -> Iterator[str]:
     noun = row.metric.noun
     yield f"{start}: about {more:,} more {noun} would decide it."
     yield from _way_on(verdict, standing, needed, noun)
+
+
+def _nearest_above(verdict: Verdict) -> Iterator[str]:
+    """The smaller pair that loses least, where all open ones lie above the limit."""
+    rows = [
+        (row.bounds.mean / row.limit, each, row)
+        for each in verdict.compared
+        if each.word is Word.OPEN and (row := each.leading) and cache_size(each) < 1
+        if row.bounds.mean >= row.limit
+    ]
+    if rows:
+        _, standing, row = min(rows, key=lambda entry: entry[0])
+        loses = _loss_sentence(verdict, row)
+        yield (
+            f"Nearest: {visible(str(standing.pair))} {loses}: measured above the "
+            "limit, probably beyond it."
+        )
 
 
 def _way_on(
@@ -675,6 +693,13 @@ def _warnings(verdict: Verdict) -> Iterator[str]:
         if name not in {*verdict.silent, *verdict.flips} and loss:
             by = verdict.limits.phrase(kind, loss)
             yield f"{reference}, measured twice, differs from itself by {by} ({name})."
+    for name, (kind, loss) in verdict.on_cpu.items():
+        by = verdict.limits.phrase(kind, loss)
+        against = "" if kind is LossKind.CHANGE else "; cpu pairs are compared with it"
+        yield (
+            f"{reference} with attention on the CPU differs from itself in a kernel by "
+            f"{by} ({name}){against}."
+        )
 
 
 def _population(verdict: Verdict) -> Iterator[str]:
@@ -689,6 +714,11 @@ def _population(verdict: Verdict) -> Iterator[str]:
         yield (
             f"About {noun} like these {units}; other conversations can differ by more "
             "(--transcript)."
+        )
+    elif noun == "texts":  # of retrieval, which reads no corpus
+        yield (
+            f"About texts like these {units}; other tasks and lengths can differ by "
+            "more (--tasks, --lengths)."
         )
     else:
         yield (
@@ -722,8 +752,9 @@ def verdict_objects(
     ``without_kernels`` (what the losses alone would set, if it has no kernel here),
     ``worth_compiling`` (pairs within the limit, without a kernel, and smaller),
     ``is_instrument``, ``limits`` (``max_loss``, ``max_lost``, ``max_eval_lost``,
-    ``max_change`` in nats, ``max_memory_bytes``, ``at``), ``silent``, ``repeats`` and
-    ``flips`` (by metric; ``lost`` and ``won`` by the reference, evaluated again),
+    ``max_change`` in nats, ``max_memory_bytes``, ``at``), ``silent``, ``repeats``,
+    ``on_cpu`` (what the place changes), ``flips`` (by metric; ``lost`` and ``won`` by
+    the reference, evaluated again),
     ``pairs`` (``k``, ``v``, ``word``, ``memory``, ``memory_bytes``, ``speed``,
     ``attention``, ``trouble``, ``lacking``, ``metrics``: ``name``, ``kind``,
     ``word``, ``loss``, ``low``, ``high``, ``limit``, ``units``, ``noun``, ``lost``,
@@ -754,6 +785,7 @@ def _verdict_object(verdict: Verdict, spell: Spell) -> dict[str, Any]:
         },
         "silent": dict(verdict.silent),
         "repeats": {name: loss for name, (_, loss) in verdict.repeats.items()},
+        "on_cpu": {name: loss for name, (_, loss) in verdict.on_cpu.items()},
         "flips": {
             name: {"lost": lost, "won": won}
             for name, (lost, won, _) in verdict.flips.items()

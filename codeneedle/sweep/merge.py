@@ -20,6 +20,7 @@ from codeneedle.records.store import (
     run_folder,
 )
 from codeneedle.sweep.request import decoded, keep
+from codeneedle.system.files import own_folder
 from codeneedle.text import visible
 from codeneedle.verdict.trust import trusted
 
@@ -184,8 +185,12 @@ def _take(merged: Merged, store: Store, record: CellRecord) -> bool:
     other = merged.cells[key]
     former = other.record(*key)
     place = first_other(former.observation, record.observation) if former else ""
-    if place:
-        raise _unlike(other, store, f"{record.pair}, {record.probe}", place)
+    if place and former:
+        what = f"{record.pair}, {record.probe}"
+        if former.attention is not record.attention:
+            ran = (each.attention or "unknown" for each in (former, record))
+            what += f" (attention: {' and '.join(ran)})"
+        raise _unlike(other, store, what, place)
     units = PROBES[record.probe].units
     if former is not None and units(record) > units(former):
         merged.cells[key] = store
@@ -262,12 +267,7 @@ def _write(
     target: Store, merged: Merged, tell: Callable[[str, int, int], None]
 ) -> None:
     for folder in (target.folder.parent, target.folder, target.folder / CELLS):
-        if folder.is_symlink():
-            raise BadInput(
-                source=folder,
-                reason="it is a link, and nothing is written through one",
-                hint="Put a folder in its place, or choose another with --out.",
-            )
+        own_folder(folder)
     with target.locked():
         for folder in merged.sources:
             source = Store(folder)

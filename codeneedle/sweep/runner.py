@@ -14,13 +14,23 @@ from codeneedle.errors import CellError, CodeneedleError, FolderUnusable
 from codeneedle.grid import Pair, most_precise, reference_among
 from codeneedle.models.kv_cache import misfit
 from codeneedle.models.weights import refuse_replaced
+from codeneedle.probes.metrics import LossKind
 from codeneedle.probes.probe import Probe, ProbeContext, RunContext, Step
-from codeneedle.records.record import AGAIN, CellRecord, Json, Run, Status
+from codeneedle.records.record import (
+    AGAIN,
+    ON_CPU,
+    Attention,
+    CellRecord,
+    Json,
+    Run,
+    Status,
+)
 from codeneedle.records.store import Store
 from codeneedle.sweep.workers import Worker, finished_of
 from codeneedle.system.files import free_disk_bytes, nap
 from codeneedle.system.machine import now, occupied
 from codeneedle.system.processes import ending_all
+from codeneedle.system.secrets import masked
 from codeneedle.text import one_line, plural
 from codeneedle.verdict.judge import too_little
 from codeneedle.verdict.trust import trusted, trusted_records
@@ -104,6 +114,26 @@ def once_more(
     if not probe.repeats or reference is None or is_alone:
         return None
     return replace(probe, name=f"{probe.name}{AGAIN}", repeats=False), reference
+
+
+def once_on_cpu(
+    probe: Probe, pairs: Sequence[Pair], *, store: Store
+) -> tuple[Probe, Pair] | None:
+    """
+    The reference of *pairs*, and what measures it with attention on the CPU.
+
+    None if attention of no pair was there, or all of it; or if *probe* has no losses of
+    units that this could change.
+    """
+    finished = finished_of(probe, pairs, store)
+    reference = reference_among(finished.values())
+    kinds = {m.loss.kind for m in probe.metrics if m.loss} - {LossKind.SCORE}
+    is_needed = any(each.attention is Attention.CPU for each in finished.values())
+    if reference is None or not kinds or not is_needed:
+        return None
+    if probe.is_timed or not finished[reference].in_kernel:
+        return None
+    return replace(probe, name=f"{probe.name}{ON_CPU}", repeats=False), reference
 
 
 @dataclass(slots=True, kw_only=True)
@@ -480,14 +510,14 @@ class _Draft:
             probe=self.probe,
             status=status,
             started=former.started if former else self.started,
-            reason=one_line(reason),
+            reason=masked(one_line(reason)),
             position=former.position if former else self.position,
             command=cell.command,
             effective=cell.effective,
             phases=cell.phases.after(former.phases) if former else cell.phases,
             peak_rss_bytes=cell.peak_rss_bytes,
             device_bytes=cell.device_bytes,
-            log_excerpt=log_excerpt,
+            log_excerpt=tuple(map(masked, log_excerpt)),
             observation=observation,
             device=self.device,
         )

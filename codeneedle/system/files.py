@@ -21,7 +21,7 @@ import msgspec
 import platformdirs
 import psutil
 
-from codeneedle.errors import FolderUnusable
+from codeneedle.errors import BadInput, FolderUnusable
 from codeneedle.text import size, visible
 
 HOLDER_BYTES = 200
@@ -87,6 +87,67 @@ def identity(path: Path) -> str:
 def reason_of(error: OSError) -> str:
     """The reason of *error*, without number and path."""
     return error.strerror or str(error)
+
+
+def own_folder(path: Path) -> Path:
+    """
+    *path*, below a folder of the user's, which codeneedle itself made.
+
+    Raises:
+        BadInput: If it is a link: what is behind it is somebody else's.
+    """
+    if path.is_symlink():
+        raise BadInput(
+            source=path,
+            reason="it is a link, and none is entered in a run folder",
+            hint="Put the folder that it leads to in its place.",
+        )
+    return path
+
+
+def removed(folder: Path) -> None:
+    """
+    Remove *folder* with all in it, of any depth; links in it are not followed.
+
+    `shutil.rmtree` of Python 3.11 ends at 1,000 folders in one another. Here each is
+    moved up before it is read.
+
+    Raises:
+        OSError: If something cannot be removed.
+    """
+    flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+    top = os.open(folder, flags)
+    try:
+        left, number = _emptied(top, top, 0)
+        while left:
+            name = left.pop()
+            inner = os.open(name, flags, dir_fd=top)
+            try:
+                os.fchmod(inner, 0o700)
+                found, number = _emptied(inner, top, number)
+            finally:
+                os.close(inner)
+            left += found
+            os.rmdir(name, dir_fd=top)
+    finally:
+        os.close(top)
+    folder.rmdir()
+
+
+def _emptied(folder: int, top: int, number: int) -> tuple[list[str], int]:
+    """Remove files of *folder*, move its folders to *top*; their names, and a count."""
+    with os.scandir(folder) as entries:
+        found = list(entries)
+    moved = []
+    for entry in found:
+        if entry.is_dir(follow_symlinks=False):
+            number += 1
+            name = f".removed-{number}-{secrets.token_hex(4)}"
+            os.rename(entry.name, name, src_dir_fd=folder, dst_dir_fd=top)
+            moved.append(name)
+        else:
+            os.unlink(entry.name, dir_fd=folder)
+    return moved, number
 
 
 def create(path: Path) -> BinaryIO:

@@ -27,6 +27,7 @@ from codeneedle.probes.metrics import (
 from codeneedle.probes.probe import Probe
 from codeneedle.records.record import (
     AGAIN,
+    ON_CPU,
     Attention,
     CellRecord,
     Effective,
@@ -238,6 +239,8 @@ class Verdict:
         silent: Metrics that do not enter the verdict, with the reason, by name.
         repeats: Distance of the reference from its repetition, with the kind of loss
             that it is measured as, by name of the metric.
+        on_cpu: Distance of the reference from itself with its attention on the CPU,
+            likewise.
         flips: Units that the repetition of the reference lost and won, and all units,
             by name of the metric.
         lost_from: Lengths from which on pairs lose the answers to a task.
@@ -251,6 +254,7 @@ class Verdict:
     elsewhere: Pair | None = None
     silent: Mapping[str, str] = field(default_factory=dict)
     repeats: Mapping[str, tuple[LossKind, float]] = field(default_factory=dict)
+    on_cpu: Mapping[str, tuple[LossKind, float]] = field(default_factory=dict)
     flips: Mapping[str, tuple[int, int, int]] = field(default_factory=dict)
     lost_from: tuple[LostFrom, ...] = ()
 
@@ -377,6 +381,11 @@ def judge(run: Run, limits: Limits | None = None) -> Verdict:
             for name, each in by_name.items()
             if each.repeated is not None
         },
+        on_cpu={
+            name: (each.loss.kind, each.moved)
+            for name, each in by_name.items()
+            if each.moved is not None
+        },
         flips={
             name: (*_counts(each.again), len(each.of_reference))
             for name, each in by_name.items()
@@ -421,6 +430,8 @@ class _Comparison:
         reference: The pair that others are compared with; None if there is none.
         again: Losses of the repetition of the reference; empty without one.
         repeated: Distance of the reference from its repetition; None without one.
+        on_cpu: The units of the reference with attention on the CPU; empty without.
+        moved: Distance of the reference from itself there; None without one.
     """
 
     metric: Metric
@@ -432,6 +443,8 @@ class _Comparison:
     reference: Pair | None
     again: Sequence[float] = ()
     repeated: float | None = None
+    on_cpu: Mapping[str, float] = field(default_factory=dict)
+    moved: float | None = None
 
     @property
     def of_reference(self) -> Mapping[str, float]:
@@ -449,6 +462,17 @@ class _Comparison:
             apart = [*losses, *self._losses(again, self.of_reference)]
         repeated = abs(math.fsum(apart)) / len(losses)
         return replace(self, again=losses, repeated=repeated)
+
+    def with_cpu(self, record: CellRecord) -> "_Comparison":
+        """The same, with the reference measured with its attention on the CPU."""
+        there = self.metric.by_unit(record, self.setup)
+        found = self.with_repetition(record)
+        return replace(self, on_cpu=there, moved=found.repeated)
+
+    def _beside(self, pair: Pair) -> Mapping[str, float]:
+        """The units that those of *pair* are compared with: of the same place."""
+        is_there = self.records[pair].attention is Attention.CPU if self.on_cpu else 0
+        return self.on_cpu if is_there else self.of_reference
 
     def _losses(
         self, first: Mapping[str, float], second: Mapping[str, float]
@@ -477,7 +501,10 @@ class _Comparison:
 
     def row(self, pair: Pair, limits: Limits) -> Row | None:
         """The result for *pair*; None if it shares no unit with the reference."""
-        losses = self._losses(self.of_reference, self.units.get(pair, {}))
+        losses = self._losses(
+            self._beside(pair) if pair in self.records else {},
+            self.units.get(pair, {}),
+        )
         if not losses:
             return None
         kind, pairs = self.loss.kind, len(self.units) - 1
@@ -622,6 +649,9 @@ def _comparisons(run: Run) -> list[_Comparison]:
             for again in of_probe.again:
                 if again.pair == comparison.reference and again.has_numbers:
                     comparison = comparison.with_repetition(again)
+            for there in of_probe.on_cpu:
+                if there.pair == comparison.reference and there.has_numbers:
+                    comparison = comparison.with_cpu(there)
             comparisons.append(comparison)
     return sorted(comparisons, key=lambda each: not each.loss.kind.is_graded)
 
@@ -636,7 +666,7 @@ def _standings(
     limits: Limits,
     lost: Sequence[LostFrom],
 ) -> Iterator[Standing]:
-    records = [r for r in run.records if not r.probe.endswith(AGAIN)]
+    records = [r for r in run.records if not r.probe.endswith((AGAIN, ON_CPU))]
     pairs = most_precise_first({record.pair for record in records})
     context = limits.at or run.setup.context
     sizes = {pair: _kv_bytes(pair, records, context) for pair in pairs}

@@ -85,6 +85,9 @@ WHOLE = Diagnosis(
 )
 
 
+UNKNOWN_KERNELS = "which pairs have a kernel is known once cells have started"
+
+
 def screen(diagnosis, *, width=80):
     return printed(doctor_document(diagnosis), width=width).splitlines()
 
@@ -96,10 +99,11 @@ def test_all_facts_are_on_the_screen():
         "llama-server      /usr/local/bin/llama-server (from PATH)",
         "llama-perplexity  /usr/local/bin/llama-perplexity",
         "llama-bench       missing",
+        "llama-fit-params  missing",
         "build             0.6.0 (build 11434, commit abc)",
         "cache types       f16, q8_0",
         "devices           CUDA0 NVIDIA L4 (22563 MiB)",
-    ] == lines[:6]
+    ] == lines[:7]
     assert "threads           2 usable of 8, on 4 cores" in lines
     assert (
         "model             qwen3 Q4_K_M, 36 layers, 8 KV heads, head size 128" in lines
@@ -235,7 +239,7 @@ def test_a_complete_installation_has_no_problems(server, model, tmp_path):
     for line in ("f32, f16, bf16, q8_0,", "f16, q8_0"):
         text = text.replace(f"allowed values: {line}\n", f"{every}\n")
     server.write_text(text)
-    for name in ("llama-perplexity", "llama-bench"):
+    for name in ("llama-perplexity", "llama-bench", "llama-fit-params"):
         script(tmp_path / name, "")
 
     found = diagnose(llama_server=server, model=model)
@@ -267,9 +271,10 @@ def test_what_a_sweep_can_do_without_is_a_note(server, model):
     assert [
         "there is no llama-perplexity beside llama-server; recall does not need it",
         "there is no llama-bench beside llama-server; recall does not need it",
+        f"there is no llama-fit-params beside llama-server; {UNKNOWN_KERNELS}",
         "this llama-server does not accept bf16, q5_1, q5_0, q4_1, q4_0",
     ] == whats(found)
-    assert "codeneedle sweep --types q8_0" == found.problems[2].hint
+    assert "codeneedle sweep --types q8_0" == found.problems[3].hint
 
 
 def test_a_broken_server_is_a_problem_and_its_path_is_still_shown(model, tmp_path):
@@ -334,7 +339,7 @@ def test_the_json_has_all_facts():
 
     assert set(found) == {
         *("codeneedle", "machine", "cache", "cache_free_bytes"),
-        *("engine", "programs", "model", "models", "types", "problems"),
+        *("engine", "programs", "model", "models", "kernels", "types", "problems"),
     }
     assert ["smollm2"] == [each["name"] for each in found["models"]]
     assert {
@@ -342,6 +347,7 @@ def test_the_json_has_all_facts():
         "source": "PATH",
         "perplexity": "/usr/local/bin/llama-perplexity",
         "bench": None,
+        "fit_params": None,
         "version": SERVER.version,
         "build": 11434,
         "k_types": SERVER.k_types,
@@ -355,3 +361,17 @@ def test_the_json_has_all_facts():
         model["context"],
     )
     assert {"name": "q5_0", "is_accepted": None, "misfit": None} == found["types"][2]
+
+
+def test_a_model_without_a_cache_stops_a_sweep(server, tmp_path):
+    keys = {**SHAPE, "llama.attention.head_count": 0}
+    del keys["llama.attention.head_count_kv"]
+    found = diagnose(
+        llama_server=server, model=write_gguf(tmp_path / "state.gguf", keys)
+    )
+
+    assert not found.is_ready
+    assert (
+        "llama keeps a state instead of K and V: cache types change nothing"
+        == whats(found)[0]
+    )

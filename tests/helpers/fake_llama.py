@@ -130,8 +130,13 @@ def say_what_runs():
     context = FAULTS.get("context", ASKED.ctx_size)
     say(f"llama_context: n_ctx_seq             = {context}")
     say("llama_context: flash_attn            = enabled")
+    device = "CPU"
+    if "splits" in FAULTS:
+        device = "Vulkan0"
+        say("load_tensors: offloaded 2/2 layers to GPU")
+        say(f"sched_reserve: graph splits = {FAULTS['splits']}")
     if "no-kv" not in FAULTS:
-        say("llama_kv_cache:        CPU KV buffer size =     1.00 MiB")
+        say(f"llama_kv_cache: {device:>10} KV buffer size =     1.00 MiB")
         say(
             f"llama_kv_cache: size =    1.00 MiB ( {context} cells,   1 layers, "
             f" 1/1 seqs), K ({k}):    0.50 MiB, V ({v}):    0.50 MiB"

@@ -16,6 +16,7 @@ from codeneedle.models.kv_cache import (
     CONTEXTS,
     Room,
     allowance_bytes,
+    cache_bytes,
     cacheless,
     kv_bytes,
     kv_parts,
@@ -27,6 +28,7 @@ from codeneedle.models.kv_cache import (
     usual_contexts,
 )
 from codeneedle.models.weights import weights_of
+from codeneedle.records.record import KvBuffer
 from codeneedle.system import processes
 from codeneedle.system.environment import inherited
 from codeneedle.text import mib
@@ -404,3 +406,14 @@ def test_weights_without_a_cache_are_told_by_their_header(keys, reason):
     assert reason == cacheless(
         weights_of(header, files=[Path("bert.gguf")], size_bytes=1)
     )
+
+
+def test_the_size_of_a_cache_is_exact_although_its_log_rounds_it():
+    """512 cells of 4 layers with 160 values of K: 0.625 and 0.332 MiB."""
+    plain, quantized = (
+        KvBuffer(cells=512, layers=4, k_type=name, v_type=name, k_mib=size, v_mib=0.0)
+        for name, size in (("bf16", 0.62), ("q8_0", 0.33))
+    )
+
+    assert (640 * 1024, 0.0) == cache_bytes(plain)
+    assert (340 * 1024, 0.0) == cache_bytes(quantized)

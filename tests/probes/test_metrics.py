@@ -6,7 +6,7 @@ import pytest
 from made_records import failed_record, made_record, made_setup
 
 from codeneedle.probes.metrics import METRICS, samples_needed
-from codeneedle.records.record import CellRecord, Effective, KvBuffer
+from codeneedle.records.record import CellRecord, DeviceMemory, Effective, KvBuffer
 
 METRIC = {metric.name: metric for metric in METRICS}
 SETUP = made_setup()
@@ -55,6 +55,19 @@ def test_all_caches_of_a_model_count(name, expected):
     )
 
     assert [expected] == value(name, record)
+
+
+def test_memory_of_devices_is_told_by_the_log_where_no_driver_does():
+    def held(device):
+        return DeviceMemory(
+            device=device, weights=90 << 20, context=8 << 20, compute=2 << 20
+        )
+
+    places = ("Vulkan0", "Vulkan1", "CPU_Mapped", "Vulkan_Host")
+    effective = replace(WINDOWED, memory=tuple(map(held, places)))
+    record = replace(made_record("q8_0/q4_0", []), effective=effective)
+
+    assert [200.0] == value("device", record)
 
 
 def test_without_a_stated_context_the_longest_cache_tells_it():

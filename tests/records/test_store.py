@@ -111,9 +111,9 @@ def test_a_grid_may_grow_and_nothing_else_may_differ(store):
         store.adopt(replace(SETUP, context=4096))
 
 
-def test_records_that_cannot_be_listed_are_not_taken_for_none(tmp_path):
-    """Here a link that leads to itself; rights are no matter to root."""
-    (tmp_path / "cells").symlink_to("cells")
+@pytest.mark.parametrize("target", ["cells", "."])
+def test_records_behind_a_link_are_neither_read_nor_taken_for_none(tmp_path, target):
+    (tmp_path / "cells").symlink_to(target)
 
     with pytest.raises(BadInput, match="cells"):
         list(Store(tmp_path).records())
@@ -524,6 +524,14 @@ def test_every_other_schema_is_refused_with_what_to_do(schema):
         ) as caught:
             decode_record(data, file="x")
         assert "run the same sweep again" in caught.value.hint
+
+
+def test_a_cell_of_the_time_before_kernels_were_facts_is_refused_with_what_to_do():
+    body = json.dumps({"schema": SCHEMA, "status": "fallback-cpu"}).encode()
+
+    with pytest.raises(BadInput, match="says fallback-cpu") as caught:
+        decode_record(sealed(body), file="a.json")
+    assert "run the same sweep again" in caught.value.hint
 
 
 @given(schema=st.integers(max_value=0) | st.booleans() | st.none() | TEXT | FACTS)

@@ -23,9 +23,11 @@ from made_retrieval import (
 from printing import printed
 
 from codeneedle.errors import BadInput
-from codeneedle.records.record import Run
+from codeneedle.grid import Pair
+from codeneedle.records.record import Attention, Effective, Run
 from codeneedle.report.compare import (
     WALL,
+    _in_words,
     compare,
     comparison_document,
     comparison_object,
@@ -53,7 +55,7 @@ def change(found, name):
 def test_a_loss_is_worse_and_the_setting_behind_it_is_named():
     found = compared(20, 18, other=replace(SETUP, rotation=False))
 
-    assert (("rotation", "True", "False"),) == found.setups
+    assert (("rotation", "yes", "no"),) == found.setups
     matched = change(found, "matched")
     assert ("worse", -2.0) == (matched.words, matched.bounds.mean)
     assert matched.bounds.high < 0
@@ -304,6 +306,34 @@ def test_kernels_are_other_ones_by_build_or_by_features_of_the_processor():
     ) == other_kernels(("1", "2"), ("AVX2 FMA", "FMA"))
 
 
+def test_only_cells_whose_attention_ran_in_the_same_place_are_tested():
+    moved = Pair("q4_0", "q4_0")
+
+    def run(lines, attention):
+        made = made_run(lambda _pair, at: lines - at % 2, setup=SETUP)
+        ran = Effective(attention=attention, attention_evidence="62 graph splits")
+        records = (
+            replace(each, effective=ran) if each.pair == moved else each
+            for each in made.records
+        )
+        return replace(made, records=tuple(records))
+
+    found = compare(run(20, Attention.KERNEL), run(18, Attention.CPU))
+    matched = change(found, "matched")
+
+    assert (moved,) == matched.elsewhere
+    assert moved in matched.values
+    assert "worse" == matched.words
+    assert "attention ran elsewhere: q4_0/q4_0" in printed(comparison_document(found))
+    tested = {
+        f"{each['k']}/{each['v']}": each["is_tested"]
+        for each in comparison_object(found)["metrics"][0]["pairs"]
+    }
+    assert {"q4_0/q4_0"} == {
+        pair for pair, is_tested in tested.items() if not is_tested
+    }
+
+
 def test_several_runs_are_compared_with_the_first_in_a_column_each():
     worse, other = compared(20, 18), compared(other=replace(SETUP, machine="another"))
 
@@ -316,3 +346,14 @@ def test_several_runs_are_compared_with_the_first_in_a_column_each():
     )
     assert rows["decode"].endswith("not compared")
     assert 2 == said.count("compared with")
+
+
+@pytest.mark.parametrize(
+    ("written", "shown"),
+    [
+        *(("'b11434'", "b11434"), ("True", "yes"), ("None", "none")),
+        *(("['f16', 'q8_0']", "f16, q8_0"), ("4096", "4096"), ("-ngl 99", "-ngl 99")),
+    ],
+)
+def test_values_of_a_setup_are_shown_without_the_marks_of_python(written, shown):
+    assert shown == _in_words(written)

@@ -104,6 +104,15 @@ def test_where_nothing_is_within_the_nearest_pair_and_its_command_are_named():
     assert command.startswith(f"codeneedle sweep sweeps/{run.name} --more (about ")
 
 
+def test_the_nearest_pair_is_named_where_all_open_ones_are_above_the_limit():
+    above = tuple(0.016 + 0.02 * (-1) ** at for at in range(16))
+
+    lines = said(losing_run({GOOD: above, COARSE: BEYOND}))
+
+    assert lines[1].startswith("Nearest: q8_0/q8_0 loses 1.6 % of the right tokens")
+    assert lines[1].endswith("measured above the limit, probably beyond it.")
+
+
 def test_the_command_that_continues_repeats_folder_and_limits():
     run = continuing({GOOD: OPEN})
     limits = Limits(max_loss=0.011, max_lost=0.2)

@@ -120,6 +120,15 @@ def test_splits_tell_without_another_cell(splits, attention):
     assert attention is found.attention
 
 
+def test_a_cache_that_the_user_keeps_on_the_host_has_the_kernels_of_the_cpu():
+    """--no-kv-offload: 62 splits, and the cache on the CPU."""
+    asked = replace(cell(62), devices=("CPU",))
+    found = with_attention(asked, None, MIXED, is_split=False)
+
+    assert Attention.KERNEL is found.attention
+    assert "the cache is on the CPU" == found.attention_evidence
+
+
 def test_a_graph_that_is_split_for_other_reasons_says_nothing_without_a_survey():
     found = with_attention(cell(62), None, MIXED, is_split=True)
     survey = replace(made_survey({MIXED: Attention.KERNEL}), whole_splits=62)

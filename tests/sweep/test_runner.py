@@ -18,13 +18,20 @@ from made_records import (
 )
 
 from codeneedle.errors import CellError, CodeneedleError, FolderUnusable
-from codeneedle.grid import Pair, shuffled, whole_grid
+from codeneedle.grid import (
+    Pair,
+    most_precise,
+    most_precise_first,
+    shuffled,
+    whole_grid,
+)
 from codeneedle.models.weights import read_header, sha256
 from codeneedle.probes.probe import Step
 from codeneedle.probes.recall import probe as recall
 from codeneedle.probes.recall.metrics import METRICS
 from codeneedle.probes.recall.record import Recall
 from codeneedle.records.record import (
+    ON_CPU,
     Attention,
     Effective,
     Phases,
@@ -41,6 +48,7 @@ from codeneedle.sweep.runner import (
     CellStepped,
     Runner,
     once_more,
+    once_on_cpu,
     pending,
 )
 from codeneedle.sweep.workers import Worker
@@ -929,3 +937,20 @@ def test_a_stop_ends_the_wait_for_another_share(store):
         )
 
     assert [] == script.measured
+
+
+@pytest.mark.parametrize("places", [1, 0, len(PAIRS)], ids=["one", "none", "all"])
+def test_the_reference_goes_to_the_cpu_once_where_some_pairs_ran_there(store, places):
+    coarsest = most_precise_first(PAIRS)[::-1][:places]
+
+    def outcome(cell):
+        is_there = cell.pair in coarsest
+        attention = Attention.CPU if is_there else Attention.KERNEL
+        cell.effective = Effective(attention=attention)
+
+    script = Script(outcome)
+    walk(store, script)
+    once = once_on_cpu(script.probe, PAIRS, store=store)
+
+    expected = (f"recall{ON_CPU}", most_precise(PAIRS)) if places == 1 else None
+    assert expected == (once and (once[0].name, once[1]))

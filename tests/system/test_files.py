@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from codeneedle.errors import FolderUnusable
+from codeneedle.errors import BadInput, FolderUnusable
 from codeneedle.system import files
 from codeneedle.system.files import (
     create,
@@ -308,3 +308,30 @@ def test_a_folder_for_which_there_is_no_room_is_not_begun(wanted, monkeypatch):
         made(wanted)
 
     assert all("CODENEEDLE_CACHE" in each.value.hint for each in (full, taken))
+
+
+def test_a_tree_of_any_depth_is_removed_and_no_link_in_it_is_followed(tmp_path):
+    kept = tmp_path / "kept"
+    kept.mkdir()
+    (kept / "file").touch()
+    top = tmp_path / "top"
+    top.mkdir()
+    (top / "link").symlink_to(kept)
+    inner = os.open(top, os.O_RDONLY)
+    for _ in range(3000):
+        os.mkdir("d", dir_fd=inner)
+        deeper = os.open("d", os.O_RDONLY, dir_fd=inner)
+        os.close(inner)
+        inner = deeper
+    os.close(inner)
+    files.removed(top)
+
+    assert [kept] == list(tmp_path.iterdir())
+    assert (kept / "file").exists()
+
+
+def test_a_link_is_no_folder_of_ours(tmp_path):
+    (tmp_path / "cells").symlink_to(tmp_path)
+
+    with pytest.raises(BadInput, match="it is a link"):
+        files.own_folder(tmp_path / "cells")

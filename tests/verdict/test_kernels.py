@@ -3,10 +3,10 @@
 from dataclasses import replace
 
 import pytest
-from made_losses import BEYOND, REFERENCE, WITHIN, losing_run
+from made_losses import BEYOND, REFERENCE, WITHIN, losing, losing_run
 
 from codeneedle.grid import Pair
-from codeneedle.records.record import Attention, Effective
+from codeneedle.records.record import ON_CPU, Attention, Effective
 from codeneedle.report.verdict import headline, sentences
 from codeneedle.verdict.judge import judge
 
@@ -69,3 +69,19 @@ def test_the_reference_is_of_those_in_a_kernel():
 
     assert Pair.parse("bf16/q8_0") == judge(run).reference
     assert "no pair without quantization has a kernel" in said(judge(run))
+
+
+def test_a_pair_on_the_cpu_is_compared_with_the_reference_there():
+    """The place alone loses as much as a pair that is beyond the limit."""
+    run = without_kernel(losing_run(LOSSES), "q4_0/q4_0")
+    there = losing(run.setup, REFERENCE, BEYOND)
+    effective = Effective(attention=Attention.CPU)
+    there = replace(there, probe=f"recall{ON_CPU}", effective=effective)
+    found = judge(replace(run, records=(*run.records, there)))
+
+    row = found.standing(Pair.parse("q4_0/q4_0")).row("recall-logp")
+    assert 0 == pytest.approx(row.bounds.mean)
+    assert "within" == found.word(Pair.parse(SAME))
+    assert Pair.parse(REFERENCE) == found.reference
+    assert 0.1 == pytest.approx(found.on_cpu["recall-logp"][1])
+    assert "with attention on the CPU differs from itself in a kernel" in said(found)

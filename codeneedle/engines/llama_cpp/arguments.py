@@ -102,6 +102,20 @@ def has(words: Iterable[str], names: Collection[str]) -> bool:
     return any(argument.name in names for argument in parse(words))
 
 
+def is_on_host(words: Iterable[str]) -> bool:
+    """Whether *words* keep the cache, and with it attention, on the CPU."""
+    words = tuple(words)
+    layers = [each.values[-1:] for each in parse(words) if each.name in OFFLOAD]
+    devices = [each.values[-1:] for each in parse(words) if each.name in DEVICE]
+    is_off = layers[-1:] == [("0",)] or devices[-1:] == [("none",)]
+    return is_off or has(words, KV_ON_HOST)
+
+
+def on_host(model: ModelSpec) -> tuple[str, ...]:
+    """What puts the cache of *model* on the CPU, if it is to be there."""
+    return ("--no-kv-offload",) if model.cache_on_host else ()
+
+
 def stretches_context(words: Iterable[str]) -> bool:
     """Whether *words* extend the context beyond what the weights were trained for."""
     return any(argument.name.startswith(_STRETCHING) for argument in parse(words))

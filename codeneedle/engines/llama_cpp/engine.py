@@ -217,11 +217,16 @@ class LlamaCpp(Engine):
     def notes(self) -> tuple[str, ...]:
         """As of `engine.Engine`."""
         advice = {ROTATION_VARIABLE: "use --rotation off", LAZY_VARIABLE: "unset it"}
-        return tuple(
+        ignored = tuple(
             f"{name} is not passed on; {what}"
             for name, what in advice.items()
             if name in os.environ
         )
+        if not (self.identity().devices and arguments.is_on_host(self.model.arguments)):
+            return ignored
+        told = "the arguments after -- keep cache and attention on the CPU, where each "
+        told += "pair has a kernel: nothing is learned of kernels of the accelerator"
+        return (*ignored, told)
 
     @property
     def stretches_context(self) -> bool:
@@ -300,6 +305,17 @@ class LlamaCpp(Engine):
         surveyor = survey.Surveyor.of(tool, self.facts, self.model)
         return surveyor.survey(pairs, context=context, log=log)
 
+    @property
+    def is_on_cpu(self) -> bool:
+        """As of `engine.Engine`."""
+        return self.model.cache_on_host
+
+    def on_cpu(self) -> "LlamaCpp | None":
+        """As of `engine.Engine`."""
+        if not self.identity().devices or arguments.is_on_host(self.model.arguments):
+            return None
+        return replace(self, model=replace(self.model, cache_on_host=True))
+
     def divergence_tool(self) -> DivergenceTool:
         """As of `engine.Engine`."""
         self.require(Ability.DIVERGENCE)
@@ -323,7 +339,8 @@ class LlamaCpp(Engine):
         )
 
     def _extra(self) -> tuple[str, ...]:
-        return (*self.thinking_off.split(), *self.model.arguments)
+        ours = (*self.thinking_off.split(), *arguments.on_host(self.model))
+        return (*ours, *self.model.arguments)
 
     @contextlib.contextmanager
     def _refusing_arguments(self, log: Path) -> Iterator[None]:

@@ -12,6 +12,7 @@ from codeneedle.engines.llama_cpp.arguments import (
     ALL_LAYERS,
     OFFLOAD,
     has,
+    on_host,
     shared_arguments,
     threads,
     variables,
@@ -193,6 +194,7 @@ class Perplexity(BaseFileTool):
             *(word for each in OPTIONAL if each[0] in self.options for word in each),
             *("--kl-divergence-base", str(job.base)),
             *_mode(job),
+            *on_host(self.model),
             *self.arguments,
         ]
 

@@ -5,9 +5,11 @@ distributions, or measures speed. Says what it does in lines of its log (`tell`)
 
 import argparse
 import codecs
+import contextlib
 import json
 import os
 import re
+import resource
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -325,8 +327,21 @@ def _memory() -> logs.Memory:
     return logs.Memory(peak_bytes=peak_bytes())
 
 
+COUNT_MEMORY_BYTES = 4 << 30
+"""What it may take while it only counts: a chat template may ask for all there is."""
+
+
+def limit_memory(limit_bytes: int) -> None:
+    """Have allocations fail beyond *limit_bytes*, where the system can."""
+    with contextlib.suppress(OSError, ValueError):
+        _, most = resource.getrlimit(resource.RLIMIT_DATA)
+        resource.setrlimit(resource.RLIMIT_DATA, (limit_bytes, most))
+
+
 def serve(options: argparse.Namespace) -> None:
     """Answer requests until a signal comes."""
+    if options.counting:
+        limit_memory(COUNT_MEMORY_BYTES)
     text = TextModel(options.model)
     session = None if options.counting else _session(options)
     server = Server((HOST, options.port), Handler)

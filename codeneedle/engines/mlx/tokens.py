@@ -95,6 +95,8 @@ class TextModel:
             )
         except TemplateError as error:
             raise ValueError(str(error)) from error
+        except MemoryError as error:
+            raise ValueError("the chat template takes too much memory") from error
         if self._beginning():
             text = text.removeprefix(self._tokenizer.bos_token or "")
         return f"{text}{begun}"

@@ -18,7 +18,6 @@ from msgspec import Meta
 
 from codeneedle.engines.http import (
     ANSWER_LIMIT_BYTES,
-    LEAST_SECRET,
     SHORT_S,
     Connection,
     never,
@@ -47,6 +46,7 @@ from codeneedle.engines.messages import (
     shaped,
 )
 from codeneedle.records.record import Json, Status
+from codeneedle.system.secrets import SHORTEST_IN_ANSWERS, masked
 
 _Answer = TypeVar("_Answer")
 
@@ -124,9 +124,6 @@ MOST_LIKELY = 1.05
 UNSPELLED = 64
 """Characters of tokens that may be in no reply: marks of its parts, and of its end."""
 
-SHORTEST_SECRET = 8
-"""Characters of a secret that is masked in replies: a placeholder may be a word."""
-
 
 class OpenAi(Connection):
     """
@@ -142,7 +139,6 @@ class OpenAi(Connection):
         wants_key: Whether that is for lack of a key, which time does not mend.
         no_echo: Why it does not echo prompts; empty if it does, or is not known.
         unscored: Why log-probabilities of a reply were not used; empty if all were.
-        secrets: What is masked in replies and names, beside the key.
         sleep: Waits so many seconds.
     """
 
@@ -153,7 +149,6 @@ class OpenAi(Connection):
     wants_key: bool = False
     no_echo: str = ""
     unscored: str = ""
-    secrets: tuple[str, ...] = ()
     _echoes: bool = False
     sleep: Callable[[float], None] = staticmethod(time.sleep)
 
@@ -172,7 +167,7 @@ class OpenAi(Connection):
             if error.code in NOT_FOUND:
                 return None
             raise
-        return tuple(self._masked(model.id) for model in listed)
+        return tuple(masked(model.id) for model in listed)
 
     def readiness(self, *, health: str, limit_s: float = SHORT_S) -> Readiness:
         """
@@ -445,29 +440,14 @@ class OpenAi(Connection):
             reply = replace(reply, logprobs=(), gaps=(), lengths=())
         return replace(
             reply,
-            text=self._masked(reply.text),
-            reasoning=self._masked(reply.reasoning),
+            text=masked(reply.text, shortest=SHORTEST_IN_ANSWERS),
+            reasoning=masked(reply.reasoning, shortest=SHORTEST_IN_ANSWERS),
         )
-
-    def _masked(self, text: str) -> str:
-        return masked(text, (self._api_key, *self.secrets))
 
 
 def is_listed(name: str, listed: Sequence[str]) -> bool:
     """Whether a server that lists *listed* knows *name*; any does that has no name."""
     return not name or name in listed or f"{name}:latest" in listed
-
-
-def masked(text: str, secrets: Sequence[str]) -> str:
-    """*text* with stars for *secrets*, also where it ends within one."""
-    for secret in secrets:
-        if len(secret) < SHORTEST_SECRET:
-            continue
-        text = text.replace(secret, "*" * len(secret))
-        for size in range(len(secret) - 1, LEAST_SECRET - 1, -1):
-            if text.endswith(secret[:size]):
-                text = f"{text[:-size]}{'*' * size}"
-    return text
 
 
 @dataclass(slots=True)

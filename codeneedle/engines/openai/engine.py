@@ -27,7 +27,6 @@ from codeneedle.engines.engine import (
     Tokenizer,
     counting,
 )
-from codeneedle.engines.http import redacting
 from codeneedle.engines.messages import Refused
 from codeneedle.engines.openai.client import (
     LISTED,
@@ -58,8 +57,9 @@ from codeneedle.errors import BadInput, CellError, MachineError, ToolFailed, Too
 from codeneedle.grid import Pair
 from codeneedle.records.record import Proof
 from codeneedle.system import processes
-from codeneedle.system.environment import inherited, is_secret, secret_in
+from codeneedle.system.environment import inherited
 from codeneedle.system.orphans import noted
+from codeneedle.system.secrets import know, masking, secrets_of
 
 VERSION_TIMEOUT_S = 120.0
 """For ``--version``: some import all of PyTorch before they answer."""
@@ -238,7 +238,8 @@ class Command(OpenAiEngine):
     def _started(self, cell: CellSpec, *, log: Path) -> Iterator[CommandServer]:
         """A server of *cell* that is ready, for the length of a block."""
         start = partial(self._launched, cell, log)
-        with redacting(*self._secrets()), started.serving(start) as server:
+        know(*self._secrets())
+        with masking(), started.serving(start) as server:
             # Without a name of the user's it is the first that the server lists.
             if server.address:
                 named = replace(server.address, model=server.client.model)
@@ -247,14 +248,9 @@ class Command(OpenAiEngine):
 
     def _secrets(self) -> list[str]:
         """What the server knows, and may say or write into its log."""
-        passed_on = {name: os.environ.get(name, "") for name in self.template.env}
         return [
             self.key,
-            *(
-                text
-                for name, text in passed_on.items()
-                if is_secret(name) or secret_in(f"{name}={text}")
-            ),
+            *secrets_of({n: os.environ.get(n, "") for n in self.template.env}),
         ]
 
     def _launched(
@@ -287,7 +283,6 @@ class Command(OpenAiEngine):
             )
         )
         client.model = self.settings.served_name
-        client.secrets = tuple(self._secrets())
         stated = (name for name, text in self.template.env.items() if text is not None)
         command = (*(f"{name}={env[name]}" for name in stated), *argv)
         address = Address(url=url, model=self.settings.served_name, key=self.key)

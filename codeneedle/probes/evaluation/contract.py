@@ -27,9 +27,10 @@ from codeneedle.errors import (
 )
 from codeneedle.records.record import Status
 from codeneedle.system import files, processes
-from codeneedle.system.environment import inherited, is_secret, secret_in
+from codeneedle.system.environment import inherited, secret_in
 from codeneedle.system.files import tail
 from codeneedle.system.orphans import noted
+from codeneedle.system.secrets import know, masked, masking, secrets_of
 from codeneedle.text import duration, size, visible
 
 PLACEHOLDERS = ("base_url", "model", "out", "seed", "context", "here")
@@ -46,9 +47,6 @@ POLL_S = 0.25
 
 LAST_LINES = 12
 """Lines of the log that are stored with a failure."""
-
-SHORTEST_SECRET = 4
-"""Characters of a secret from which on it is redacted; shorter ones occur in words."""
 
 LOG_BYTES = 64 << 10
 """How much of the end of a log is read."""
@@ -224,8 +222,11 @@ def emptied(folder: Path) -> Path:
         FolderUnusable: If that fails.
     """
     try:
-        if files.exists(folder):
-            shutil.rmtree(folder)
+        files.own_folder(folder.parent)
+        if folder.is_symlink() or folder.is_file():
+            folder.unlink()
+        elif folder.exists():
+            files.removed(folder)
         folder.mkdir(parents=True)
     except OSError as error:
         raise FolderUnusable(folder=folder, reason=files.reason_of(error)) from error
@@ -296,12 +297,14 @@ def _refuse_excess(task: Task, taken_s: float) -> None:
 
 def _sizes(paths: Sequence[Path]) -> Iterator[int]:
     """Sizes of the files at *paths* and below, in bytes; links are not followed."""
-    for path in paths:
+    left = list(paths)
+    while left:  # not by recursion: folders may be thousands deep
+        path = left.pop()
         with contextlib.suppress(OSError):  # it may have been removed
             if path.is_symlink():
                 continue
             if path.is_dir():
-                yield from _sizes([*path.iterdir()])
+                left += path.iterdir()
             else:
                 yield path.stat().st_size
 
@@ -325,27 +328,18 @@ def end_of(log: Path) -> tuple[str, ...]:
 
 @contextlib.contextmanager
 def _logged(task: Task) -> Iterator[None]:
-    """Redact the secrets that the command has from its log and from its error."""
-    key = task.address.key if task.address else ""
-    passed_on = (os.environ.get(name, "") for name in task.passed_on if is_secret(name))
-    secrets = [text for text in (key, *passed_on) if len(text) >= SHORTEST_SECRET]
-
-    def redacted(text: str) -> str:
-        for secret in secrets:
-            text = text.replace(secret, "***")
-        return text
-
+    """Mask the secrets that the command has in its log and in its error."""
+    names = (name for name in task.passed_on if name in os.environ)
+    know(*secrets_of({name: os.environ[name] for name in names}))
+    know(task.address.key if task.address else "")
     try:
-        yield
-    except CellError as error:
-        error.args = tuple(redacted(str(argument)) for argument in error.args)
-        error.log_excerpt = tuple(map(redacted, error.log_excerpt))
-        raise
+        with masking():
+            yield
     finally:
         with contextlib.suppress(OSError):
             text = (files.read_regular(task.log) or b"").decode(
                 errors="surrogateescape"
             )
-            if redacted(text) != text:
-                data = redacted(text).encode(errors="surrogateescape")
+            if (shown := masked(text)) != text:
+                data = shown.encode(errors="surrogateescape")
                 files.write_whole(task.log, data)

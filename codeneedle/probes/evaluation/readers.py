@@ -15,6 +15,7 @@ from msgspec import Meta, Struct
 from codeneedle.errors import CellError
 from codeneedle.probes.evaluation.record import Sample
 from codeneedle.system import files
+from codeneedle.system.secrets import masked
 from codeneedle.text import harmless, one_line, size, visible
 
 AUTO = "auto"
@@ -71,8 +72,17 @@ def read(folder: Path, reader: str = AUTO) -> tuple[str, tuple[Sample, ...]]:
         reader: A name in `READERS`, or `AUTO`.
 
     Raises:
-        Unreadable: If there are none, or one of them has no valid score.
+        Unreadable: If there are none, one of them has no valid score, or what was left
+            behind cannot be used in any other way: the sweep goes on.
     """
+    try:
+        return _read(folder, reader)
+    except (OSError, ValueError, ArithmeticError, RecursionError, MemoryError) as error:
+        reason = one_line(str(error)) or type(error).__name__
+        raise Unreadable(reason=reason[:ID_LENGTH]) from error
+
+
+def _read(folder: Path, reader: str) -> tuple[str, tuple[Sample, ...]]:
     names = [reader] if reader != AUTO else list(READERS)
     for name in names:
         samples = _samples(folder, READERS[name])
@@ -126,15 +136,19 @@ def _checked(samples: Sequence[Sample]) -> tuple[Sample, ...]:
 def _sample(identity: object, score: float | bool | None, **facts: Any) -> Sample:
     """A sample whose texts can be stored; without a score it has an error."""
     facts = {
-        key: one_line(harmless(value))[:ID_LENGTH] if isinstance(value, str) else value
+        key: _told(value) if isinstance(value, str) else value
         for key, value in facts.items()
     }
     if score is None and not facts.get("error"):
         facts["error"] = "no score"
     if facts.get("error"):
         score = 0.0
-    identifier = one_line(harmless(str(identity)))[:ID_LENGTH]
-    return Sample(id=identifier, score=float(score or 0), **facts)
+    return Sample(id=_told(str(identity)), score=float(score or 0), **facts)
+
+
+def _told(text: str) -> str:
+    """*text* as it is stored: masked before it is cut."""
+    return masked(one_line(harmless(text)))[:ID_LENGTH]
 
 
 def _bytes(path: Path) -> bytes:

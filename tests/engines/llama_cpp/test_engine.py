@@ -259,3 +259,24 @@ def test_a_template_that_loses_the_text_can_be_replaced(tmp_path):
 
     assert "--prompt-form completion" in caught.value.hint
     assert "-- --chat-template-file FILE" in caught.value.hint
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [("-ngl", "0"), ("--no-kv-offload",), ("--n-gpu-layers=0",), ("-dev", "none")],
+)
+def test_arguments_that_keep_attention_on_the_cpu_are_told(arguments):
+    asked = fake_llama_cpp(devices=GPU, arguments=arguments)
+
+    assert "keep cache and attention on the CPU" in " ".join(asked.notes())
+    assert asked.on_cpu() is None
+
+
+def test_attention_is_moved_to_the_cpu_by_the_cache_alone():
+    engine = fake_llama_cpp(devices=GPU, arguments=("-ngl", "20"))
+    moved = engine.on_cpu()
+
+    assert () == engine.notes()
+    assert moved.is_on_cpu
+    assert ("-ngl", "20") == moved.model.arguments
+    assert fake_llama_cpp().on_cpu() is None

@@ -27,7 +27,6 @@ from codeneedle.engines.openai.client import (
     OpenAi,
     _Event,
     _misspelled,
-    masked,
     read_echo,
     read_event,
     seconds_of,
@@ -460,7 +459,6 @@ def test_a_key_that_a_server_says_is_not_stored(talk):
         cut = client.complete(Completion(prompt=ASKED, max_tokens=4)).text
 
     assert (f"Bearer {'*' * len(KEY)}\n", f"Bearer {'*' * 9}") == (whole, cut)
-    assert ["sk-1", "********"] == [masked(k, (k,)) for k in ("sk-1", "sk-12345")]
 
 
 @pytest.mark.parametrize("fault", ["open-end", "endless-end"])

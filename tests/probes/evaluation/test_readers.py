@@ -267,3 +267,25 @@ def test_a_reader_that_is_named_reads_nothing_else(tmp_path):
 
     with pytest.raises(Unreadable, match=r"wrote no samples_\*.jsonl, only results"):
         read(tmp_path, "lm-eval")
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("results.jsonl", '{"id": "a", "score": ' + "9" * 400 + "}"),
+        (
+            "samples_x.jsonl",
+            '{"doc_id": 1, "metrics": ["acc"], "acc": ' + "9" * 400 + "}",
+        ),
+        (
+            "log.json",
+            '{"eval": {"task": "x"}, "samples": [{"id": "a", "scores": '
+            '{"m": {"value": ' + "9" * 400 + "}}}]}",
+        ),
+    ],
+)
+def test_a_score_of_any_length_is_a_gap(name, text, tmp_path):
+    (tmp_path / name).write_text(text)
+
+    with pytest.raises(readers.Unreadable):
+        readers.read(tmp_path)

@@ -1,0 +1,128 @@
+"""
+The secrets that this process has handed to a program or a server, and what masks them.
+
+What such a program writes is masked before it is stored or shown: `masked` is the one
+function for that. Known secrets are kept as long as the process runs, as the runner of
+GitHub Actions keeps them (``::add-mask::``): an error is stored after its server ended.
+"""
+
+import contextlib
+import json
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from codeneedle.errors import CodeneedleError
+from codeneedle.system.environment import is_secret, secret_in
+
+SHORTEST = 4
+"""Characters of a secret that is masked in what a program tells."""
+
+SHORTEST_IN_ANSWERS = 8
+"""The same in what is measured, where a placeholder such as ``none`` may be a word."""
+
+LEAST_PART = 4
+"""Characters of the beginning of a secret that are masked where a text is cut."""
+
+_known: dict[str, re.Pattern[str]] = {}
+_PASSWORD = re.compile(r"://[^\s/@:]*:([^\s/@]+)@")
+
+
+def know(*secrets: str) -> None:
+    """Mask *secrets* from now on; those below `SHORTEST` characters are words."""
+    for secret in secrets:
+        bare = "".join(secret.split())
+        if len(bare) >= SHORTEST and bare not in _known:
+            # A program may break it by line ends, which may be blanks by now.
+            _known[bare] = re.compile(r"\s*".join(map(re.escape, bare)))
+
+
+def forget() -> None:
+    """Know none any more."""
+    _known.clear()
+
+
+def secrets_of(variables: Mapping[str, str]) -> list[str]:
+    """The values of *variables* that are, or hold, secrets."""
+    found = []
+    for name, value in variables.items():
+        if is_secret(name) or secret_in(f"{name}={value}"):
+            found += [value, *_PASSWORD.findall(value)]
+    return found
+
+
+def masked(text: str, *, shortest: int = SHORTEST) -> str:
+    """
+    *text* with stars for the known secrets of *shortest* characters or more.
+
+    Also for one that white space breaks, and for a part of one where the text begins,
+    ends or is cut (``…``). It keeps its length: places in it stay valid.
+    """
+    for secret, pattern in list(_known.items()):
+        if len(secret) >= shortest:
+            text = pattern.sub(_stars, text)
+            text = _without_parts(text, secret)
+    return text
+
+
+def _stars(found: re.Match[str]) -> str:
+    return re.sub(r"\S", "*", found[0])
+
+
+def _without_parts(text: str, secret: str) -> str:
+    for size in range(len(secret) - 1, LEAST_PART - 1, -1):
+        start, stars = secret[:size], "*" * size
+        if text.endswith(start):
+            text = text[:-size] + stars
+        if "…" in text:
+            text = text.replace(f"{start}…", f"{stars}…")
+        if size >= SHORTEST_IN_ANSWERS and text.startswith(secret[-size:]):
+            text = stars + text[size:]
+    return text
+
+
+def masked_values(value: Any) -> Any:
+    """The JSON *value* with all of its texts masked, the names in it included."""
+    if isinstance(value, str):
+        return masked(value, shortest=SHORTEST_IN_ANSWERS)
+    if isinstance(value, dict):
+        return {masked_values(key): masked_values(each) for key, each in value.items()}
+    is_list = isinstance(value, (list, tuple))
+    return [masked_values(each) for each in value] if is_list else value
+
+
+_WHITE = re.compile(rb"\\[nrt]|\s")
+
+
+def are_in(data: bytes) -> bool:
+    """Whether a known secret may be in the JSON *data*."""
+    if not _known:
+        return False
+    bare = _WHITE.sub(b"", data)
+    return any(
+        json.dumps(secret, ensure_ascii=False)[1:-1].encode(errors="replace") in bare
+        for secret in list(_known)
+        if len(secret) >= SHORTEST_IN_ANSWERS
+    )
+
+
+@contextlib.contextmanager
+def masking() -> Iterator[None]:
+    """Mask known secrets in what an error of a block tells."""
+    try:
+        yield
+    except CodeneedleError as error:
+        mask(error)
+        raise
+
+
+def mask(error: CodeneedleError) -> None:
+    """Mask known secrets in all that *error* tells."""
+    error.args = tuple(
+        masked(each) if isinstance(each, str) else each for each in error.args
+    )
+    for name in ("hint", "kind", "message"):
+        if isinstance(text := getattr(error, name, None), str):
+            setattr(error, name, masked(text))
+    if excerpt := getattr(error, "log_excerpt", ()):
+        error.log_excerpt = tuple(map(masked, excerpt))  # type: ignore[attr-defined]

@@ -1,0 +1,101 @@
+"""What masks the secrets that a program from outside was given."""
+
+from dataclasses import replace
+
+import msgspec
+import pytest
+from made_records import made_record
+
+from codeneedle.errors import CellError
+from codeneedle.probes.evaluation.readers import read
+from codeneedle.records.store import encode
+from codeneedle.system.secrets import (
+    SHORTEST_IN_ANSWERS,
+    know,
+    masked,
+    masking,
+    secrets_of,
+)
+
+KEY = "sk-judge-0123456789abcdef"
+STARS = "*" * len(KEY)
+
+
+@pytest.fixture(autouse=True)
+def _known():
+    know(KEY)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (f"bad key {KEY}!", f"bad key {STARS}!"),
+        (f"{KEY[:9]}\n{KEY[9:]}", f"{'*' * 9}\n{'*' * (len(KEY) - 9)}"),
+        (f"{KEY[:9]} {KEY[9:]}", f"{'*' * 9} {'*' * (len(KEY) - 9)}"),
+        (f"cut {KEY[:8]}", f"cut {'*' * 8}"),
+        (f"cut {KEY[:8]}… there", f"cut {'*' * 8}… there"),
+        (f"{KEY[-9:]} of a tail", f"{'*' * 9} of a tail"),
+        ("no key here", "no key here"),
+    ],
+)
+def test_a_known_secret_is_masked_however_it_is_broken_or_cut(text, expected):
+    assert expected == masked(text)
+
+
+def test_a_placeholder_that_is_a_word_is_masked_in_errors_and_in_no_answer():
+    know("none")
+
+    assert ["**** left", "none left"] == [
+        masked("none left"),
+        masked("none left", shortest=SHORTEST_IN_ANSWERS),
+    ]
+
+
+def test_a_password_in_an_address_is_a_secret_by_itself():
+    address = "http://me:hunter22@judge"
+
+    assert [address, "hunter22"] == secrets_of({"JUDGE_URL": address, "HOME": "/h"})
+
+
+def test_an_error_tells_no_secret_in_message_hint_or_log():
+    with pytest.raises(CellError) as caught, masking():
+        raise CellError(f"a {KEY}", hint=f"b {KEY}", log_excerpt=(f"c {KEY}",))
+
+    error = caught.value
+    assert (f"a {STARS}", f"b {STARS}", (f"c {STARS}",)) == (
+        str(error),
+        error.hint,
+        error.log_excerpt,
+    )
+
+
+@pytest.mark.parametrize("key", [KEY, f"{KEY[:7]}\n{KEY[7:]}"], ids=["whole", "broken"])
+def test_no_record_holds_a_known_secret_in_any_text(key):
+    record = made_record("f16/f16", ())
+    record = replace(
+        record,
+        reason=key,
+        log_excerpt=(key,),
+        command=(key,),
+        observation={key: [key, {"text": f"a {key} b"}]},
+    )
+
+    assert KEY.encode() not in encode(record).replace(b"\\n", b"")
+
+
+@pytest.mark.parametrize("field", ["id", "group", "error", "prompt_sha"])
+def test_no_sample_of_an_evaluation_holds_a_known_secret(field, tmp_path):
+    line = {"id": "a", "score": 1, field: "x" * 190 + KEY}
+    (tmp_path / "results.jsonl").write_bytes(msgspec.json.encode(line))
+    _, samples = read(tmp_path)
+
+    assert KEY[:8] not in str(samples)
+
+
+def test_two_results_of_one_sample_are_told_without_the_secret(tmp_path):
+    line = msgspec.json.encode({"id": KEY, "score": 1})
+    (tmp_path / "results.jsonl").write_bytes(line + b"\n" + line)
+    with pytest.raises(CellError) as caught:
+        read(tmp_path)
+
+    assert KEY not in str(caught.value)
