@@ -68,3 +68,13 @@ def test_a_server_says_what_the_survey_said(rule, splits):
     assert splits == server.graph_splits == fit.graph_splits
     assert ("enabled", 1024) == (server.flash_attention, server.context)
     assert server.kv[0].k_type == fit.kv[0].k_type
+
+
+def test_a_patch_of_the_tested_build_says_its_purpose_and_changes_one_file():
+    """A header that became the whole of a file would only be noticed by a build."""
+    root = HERE.parent.parent / "scripts" / "vulkan_patches"
+    for patch in root.glob("*.patch"):
+        purpose, _, change = patch.read_text(encoding="utf-8").partition("\n--- a/")
+        assert "make vulkan" in purpose
+        assert change.startswith("ggml/src/ggml-vulkan/ggml-vulkan.cpp\n+++ b/")
+        assert "\n@@ " in change
