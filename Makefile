@@ -11,7 +11,7 @@ SNAKEMAKE := $(VENV)/snakemake/bin/snakemake
 EVALUATIONS := $(VENV)/evaluations/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help setup llama sweep test faults fuzz mutants truth bench cluster evaluations check fix
+.PHONY: help setup llama sweep test faults fuzz mutants truth bench cluster evaluations vulkan check fix
 
 help: ## Show this list
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /  make \1\t/' | expand -t 16
@@ -76,6 +76,9 @@ cluster: llama ## Sweep on a SLURM of one node; needs slurm-wlm and munge
 
 evaluations: llama $(EVALUATIONS) ## Evaluate a small language model by inspect_ai and lm-eval
 	@$(BIN)/python scripts/evaluations.py $(VENV)/evaluations/bin
+
+vulkan: setup ## Survey and sweep on a Vulkan build without a GPU, by imposed rules too
+	@$(BIN)/python scripts/vulkan.py $(VULKAN_ARGS)
 
 check: setup ## Lint, format and types, nothing changed
 	@$(BIN)/ruff check
