@@ -60,6 +60,7 @@ class Gain:
     What a pair saves beside the reference; sizes in bytes.
 
     Attributes:
+        pair: The pair.
         context: In tokens.
         weights: Of the model.
         reference: KV cache of the reference.
@@ -69,6 +70,7 @@ class Gain:
         per_token: KV cache of a further token, of the pair.
     """
 
+    pair: Pair
     context: int
     weights: int
     reference: float
@@ -108,6 +110,7 @@ def gain(survey: Survey, pair: Pair, *, reference: Pair, weights: int) -> Gain |
         return None
     longest = max(cache.cells for cache in ours.kv)
     return Gain(
+        pair=pair,
         context=survey.context,
         weights=weights,
         reference=sum(sum(cache_bytes(cache)) for cache in theirs.kv),

@@ -2,8 +2,9 @@
 
 import functools
 import math
+import re
 import struct
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
 Value = int | float | bool | str | tuple[int | float | bool, ...]
 Buffer = bytes | bytearray | memoryview
@@ -73,6 +74,19 @@ class EndsTooSoon(BadHeader):
     """The header is longer than the file."""
 
 
+KEPT_TENSORS = re.compile(rb"blk\.(\d{1,3})\.attn_(?:k\.bias|sinks\.weight)")
+"""Small tensors whose place is kept: they tell how sensitive a model is."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tensor:
+    """Where a tensor lies in its file."""
+
+    kind: int  # of ``enum ggml_type``
+    elements: int
+    start: int  # bytes from the start of the file
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Header:
     """
@@ -83,12 +97,14 @@ class Header:
         lengths: Number of elements of each key that holds a list.
         tensors: Number of tensors.
         needed_bytes: Least length of a file that holds the data of all tensors.
+        kept: Tensors that `KEPT_TENSORS` matches, by name.
     """
 
     values: dict[str, Value]
     lengths: dict[str, int]
     tensors: int
     needed_bytes: int
+    kept: dict[str, Tensor] = field(default_factory=dict)
 
 
 def parse(data: Buffer) -> Header:
@@ -108,13 +124,17 @@ def parse(data: Buffer) -> Header:
     lengths: dict[str, int] = {}
     for _ in range(keys):
         _read_key(reader, values, lengths)
-    extent = _extent(reader, tensors)
+    kept: dict[str, Tensor] = {}
+    extent = _extent(reader, tensors, kept)
     start = _aligned(reader.at, values.get("general.alignment", DEFAULT_ALIGNMENT))
     return Header(
         values=values,
         lengths=lengths,
         tensors=tensors,
         needed_bytes=start + extent if tensors else reader.at,
+        kept={
+            name: replace(each, start=start + each.start) for name, each in kept.items()
+        },
     )
 
 
@@ -249,28 +269,32 @@ def _scalar(kind: int) -> struct.Struct:
     return layout
 
 
-def _extent(reader: _Reader, tensors: int) -> int:
-    """Bytes from the start of the data to the end of the last tensor."""
+def _extent(reader: _Reader, tensors: int, kept: dict[str, Tensor]) -> int:
+    """Bytes from the start of the data to the end of the last tensor; fills *kept*."""
     extent = 0
     for _ in range(tensors):
-        name = reader.count()
-        if not 0 < name <= LONGEST_NAME:
+        length = reader.count()
+        if not 0 < length <= LONGEST_NAME:
             raise BadHeader("its list of tensors is damaged")
-        reader.skip(name)
-        extent = max(extent, _end(reader))
+        name = reader.take(length)
+        tensor, size = _tensor(reader)
+        extent = max(extent, tensor.start + size)
+        if KEPT_TENSORS.fullmatch(name):
+            kept[name.decode()] = tensor
     if extent > MOST_BYTES:
         raise BadHeader(f"its tensors claim to take {extent} bytes")
     return extent
 
 
-def _end(reader: _Reader) -> int:
-    """Where the data of the next tensor end, counted from the start of all data."""
+def _tensor(reader: _Reader) -> tuple[Tensor, int]:
+    """The next tensor, its start counted from that of all data, and its bytes."""
     dimensions = reader.small()
     if dimensions > MOST_DIMENSIONS:
         raise BadHeader(f"it holds a tensor of {dimensions} dimensions")
     elements = math.prod(reader.count() for _ in range(dimensions))
-    values, size = _blocks().get(reader.small(), (1, 0))
-    return reader.count() + elements // values * size
+    kind = reader.small()
+    values, size = _blocks().get(kind, (1, 0))
+    return Tensor(kind, elements, reader.count()), elements // values * size
 
 
 @functools.cache

@@ -3,13 +3,15 @@ Weights: finds and checks GGUF files, reads the facts in their headers, and hash
 files, with a cache.
 """
 
+import contextlib
 import hashlib
 import math
 import mmap
 import re
 import shlex
 import stat
-from collections.abc import Callable, Sequence
+import struct
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated
@@ -81,6 +83,8 @@ class Weights:
         chat_template: Text of its template; None where it has none.
         identity: `identity_of` the files when the header was read; may be empty.
         folder: Of a model that is a folder, which its engine alone reads; else None.
+        k_bias_norms: Layers whose K has a bias, with its Euclidean norm.
+        has_sinks: Whether attention has sinks.
     """
 
     files: tuple[Path, ...]
@@ -109,6 +113,8 @@ class Weights:
     chat_template: str | None = None
     identity: str = ""
     folder: Path | None = None
+    k_bias_norms: tuple[tuple[int, float], ...] = ()
+    has_sinks: bool = False
 
     @property
     def is_read(self) -> bool:
@@ -261,11 +267,40 @@ def read_header(path: Path) -> Weights:
     _refuse_other_kinds(files, headers)
     size_bytes = sum(map(_size, files))
     try:
-        return weights_of(
+        weights = weights_of(
             headers[0], files=files, size_bytes=size_bytes, identity=identity
+        )
+        return replace(
+            weights,
+            k_bias_norms=tuple(_k_bias_norms(files, headers)),
+            has_sinks=any("sinks" in name for each in headers for name in each.kept),
         )
     except BadHeader as error:
         raise _unsupported(files[0], str(error)) from error
+
+
+_FLOATS = {0: ("f", 4), 1: ("e", 2)}
+"""Codes of `struct` and bytes of F32 and F16, by ``enum ggml_type``."""
+
+MOST_BIASES = 1 << 16
+"""Values of a bias that are read; models have some thousands."""
+
+
+def _k_bias_norms(
+    files: Sequence[Path], headers: Sequence[Header]
+) -> Iterator[tuple[int, float]]:
+    """The norm of each bias of K that is stored as numbers, by layer."""
+    for path, header in zip(files, headers, strict=True):
+        for name, tensor in header.kept.items():
+            code, size = _FLOATS.get(tensor.kind, ("", 0))
+            if not name.endswith("k.bias") or not code or tensor.elements > MOST_BIASES:
+                continue
+            with contextlib.suppress(OSError), path.open("rb") as file:
+                file.seek(tensor.start)
+                data = file.read(tensor.elements * size)
+                if len(data) == tensor.elements * size:
+                    values = struct.unpack(f"<{tensor.elements}{code}", data)
+                    yield int(name.split(".")[1]), math.hypot(*values)
 
 
 def identity_of(files: Sequence[Path]) -> str:

@@ -116,11 +116,12 @@ def gain_line(gain: Gain) -> str:
     state = ""
     if gain.recurrent:
         state = f", recurrent state {size(gain.recurrent)} as it is"
+    buffers = f", compute buffers {size(gain.compute)}" if gain.compute else ""
     return (
         f"at {gain.context:,} tokens: weights {size(gain.weights)}, KV "
-        f"{size(round(gain.reference))} -> {size(round(gain.kv))}{state}, compute "
-        f"buffers {size(gain.compute)}: {percent(gain.share)} of the memory of this "
-        f"model, or {gain.tokens:,} more tokens"
+        f"{size(round(gain.reference))} -> {size(round(gain.kv))}{state}{buffers}: "
+        f"{percent(gain.share)} of the memory of this model, or {gain.tokens:,} more "
+        "tokens"
     )
 
 

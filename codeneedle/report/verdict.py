@@ -8,13 +8,14 @@ from typing import Any
 from rich.text import Text
 
 from codeneedle.corpora.corpus import LIMIT
-from codeneedle.document import Document, Facts, Heading, Lines, Table
+from codeneedle.document import Document, Facts, Heading, Lines, Shown, Table
 from codeneedle.grid import RUNS, Pair, by_precision
 from codeneedle.models.kv_cache import padded
 from codeneedle.probes.metrics import LossKind, Metric
 from codeneedle.records.record import Attention
 from codeneedle.report import captions, data
 from codeneedle.report.captions import REFERENCE_MARK, named_pairs, pairs_by
+from codeneedle.report.kernels import gain_line
 from codeneedle.sweep.decide import further, time_s
 from codeneedle.text import (
     NO_VALUE_WORD,
@@ -44,6 +45,9 @@ INSTRUMENT = (
     "No recommendation: the built-in model is a test fixture, not a language model."
 )
 """The first line of a verdict on the built-in model."""
+
+LITTLE_GAIN = 0.05
+"""Share of a model's memory below which the verdict begins with what a pair saves."""
 
 ENOUGH_UNITS = 12
 """Units that a sweep should have: with fewer, most pairs stay open."""
@@ -97,9 +101,20 @@ def conclusion(verdict: Verdict, spell: Spell) -> Document:
 
 
 def headline_lines(verdict: Verdict, spell: Spell) -> Lines:
-    """The `headline`, its first line in green."""
+    """
+    The `headline`, its first line in green, and what there is to gain.
+
+    That stands first where it is little: then nothing that is set changes much.
+    """
     first, *rest = headline(verdict, spell)
-    return Lines([Text(visible(first), "bold green"), *rest])
+    lines: list[Shown] = [Text(visible(first), "bold green"), *rest]
+    gain = None if verdict.is_instrument else verdict.gain
+    if gain is None:
+        return Lines(lines)
+    saved = f"{visible(str(gain.pair))}, {gain_line(gain)}."
+    if gain.share < LITTLE_GAIN:
+        return Lines([f"There is little to gain: {saved}", *lines])
+    return Lines([*lines, f"     {saved}"])
 
 
 # --- the first lines
@@ -749,9 +764,12 @@ def verdict_objects(
     A list of verdicts; null where there is no number. *spell_of* as of `verdicts`.
 
     Keys: ``run``, ``headline`` (lines), ``reference``, ``set`` (a pair or null),
-    ``without_kernels`` (what the losses alone would set, if it has no kernel here),
-    ``worth_compiling`` (pairs within the limit, without a kernel, and smaller),
-    ``is_instrument``, ``limits`` (``max_loss``, ``max_lost``, ``max_eval_lost``,
+    ``gain`` (of that pair, or of the smallest: ``pair``, ``context``, sizes in bytes
+    of ``weights``, ``reference`` and ``kv``, ``recurrent``, ``compute``; ``share`` of
+    the whole, further ``tokens``; or null), ``without_kernels`` (what the losses alone
+    would set, if it has no kernel here), ``worth_compiling`` (pairs within the limit,
+    without a kernel, and smaller), ``is_instrument``, ``limits`` (``max_loss``,
+    ``max_lost``, ``max_eval_lost``,
     ``max_change`` in nats, ``max_memory_bytes``, ``at``), ``silent``, ``repeats``,
     ``on_cpu`` (what the place changes), ``flips`` (by metric; ``lost`` and ``won`` by
     the reference, evaluated again),
@@ -772,6 +790,7 @@ def _verdict_object(verdict: Verdict, spell: Spell) -> dict[str, Any]:
         "headline": headline(verdict, spell),
         "reference": str(verdict.reference) if verdict.reference else None,
         "set": str(verdict.chosen) if verdict.chosen else None,
+        "gain": _gain_object(verdict),
         "without_kernels": str(verdict.elsewhere) if verdict.elsewhere else None,
         "worth_compiling": [str(pair) for pair in verdict.worth_compiling],
         "is_instrument": verdict.is_instrument,
@@ -797,6 +816,17 @@ def _verdict_object(verdict: Verdict, spell: Spell) -> dict[str, Any]:
         ],
         "sentences": sentences(verdict),
         "facts": dict(captions.facts(verdict.run)),
+    }
+
+
+def _gain_object(verdict: Verdict) -> dict[str, Any] | None:
+    gain = None if verdict.is_instrument else verdict.gain
+    if gain is None:
+        return None
+    return {
+        "pair": str(gain.pair),
+        **data.attributes(gain, "context", "weights", "reference", "kv", "recurrent"),
+        **data.attributes(gain, "compute", "share", "tokens"),
     }
 
 

@@ -17,7 +17,7 @@ from codeneedle.engines.engine import Engine, ModelSpec
 from codeneedle.engines.survey import Survey
 from codeneedle.errors import BadInput, FolderUnusable
 from codeneedle.grid import Pair, most_precise, shuffled
-from codeneedle.models import pretrained, weights
+from codeneedle.models import pretrained, sensitivity, weights
 from codeneedle.models.kv_cache import cacheless, misfit
 from codeneedle.models.weights import Weights
 from codeneedle.probes import probes_named
@@ -143,7 +143,7 @@ class Plan:
             for probe in self.probes
         )
         ours = (*self.engine.notes(), *self._corpus_notes(), *self._kernel_notes())
-        return (*ours, *chain(*of_probes))
+        return (*ours, *sensitivity.warnings(self.weights), *chain(*of_probes))
 
     def _kernel_notes(self) -> Iterator[str]:
         if self.replaced:

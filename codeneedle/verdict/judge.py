@@ -5,6 +5,7 @@ import statistics
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from codeneedle.engines.survey import Gain
 from codeneedle.errors import BadInput
 from codeneedle.grid import (
     FULL_BITS,
@@ -79,6 +80,9 @@ ABLE = 0.2
 
 BOUNDED = 0.001
 """Share of tokens with only a bound up to which they are treated as exact."""
+
+GROWN_TOKENS = 1024
+"""By which a context grows, to see what a token takes beyond a sliding window."""
 
 FEWEST_UNITS = 6
 """Units from which on an interval can be narrow enough for a verdict."""
@@ -257,6 +261,38 @@ class Verdict:
     on_cpu: Mapping[str, tuple[LossKind, float]] = field(default_factory=dict)
     flips: Mapping[str, tuple[int, int, int]] = field(default_factory=dict)
     lost_from: tuple[LostFrom, ...] = ()
+
+    @property
+    def gain(self) -> Gain | None:
+        """
+        What the pair that is set saves; of none, the smallest pair that is compared.
+
+        None without the sizes of both caches, or the size of the weights.
+        """
+        pair = self.chosen
+        if pair is None and self.compared:
+            pair = min(self.compared, key=cache_size).pair
+        weights = self.run.setup.weights.size_bytes
+        if pair is None or self.reference is None or not weights:
+            return None
+        context = self.limits.at or self.run.setup.context
+        records = [each for each in self.run.records if each.effective.kv]
+        theirs = _kv_bytes(self.reference, records, context)
+        ours = _kv_bytes(pair, records, context)
+        grown = _kv_bytes(pair, records, context + GROWN_TOKENS)
+        if theirs is None or ours is None or grown is None:
+            return None
+        told = next(each.effective for each in records if each.pair == self.reference)
+        return Gain(
+            pair=pair,
+            context=context,
+            weights=weights,
+            reference=theirs,
+            kv=ours,
+            recurrent=told.recurrent_bytes,
+            compute=sum(device.compute for device in told.memory),
+            per_token=(grown - ours) / GROWN_TOKENS,
+        )
 
     @property
     def is_instrument(self) -> bool:

@@ -6,8 +6,14 @@ import pytest
 from made_losses import BEYOND, REFERENCE, WITHIN, losing, losing_run
 
 from codeneedle.grid import Pair
-from codeneedle.records.record import ON_CPU, Attention, Effective
-from codeneedle.report.verdict import headline, sentences
+from codeneedle.records.record import (
+    ON_CPU,
+    Attention,
+    DeviceMemory,
+    Effective,
+    KvBuffer,
+)
+from codeneedle.report.verdict import headline, headline_lines, sentences
 from codeneedle.verdict.judge import judge
 
 SMALL, SAME = "q8_0/q4_0", "q8_0/q8_0"
@@ -85,3 +91,34 @@ def test_a_pair_on_the_cpu_is_compared_with_the_reference_there():
     assert Pair.parse(REFERENCE) == found.reference
     assert 0.1 == pytest.approx(found.on_cpu["recall-logp"][1])
     assert "with attention on the CPU differs from itself in a kernel" in said(found)
+
+
+def test_what_there_is_to_gain_stands_before_what_to_set():
+    cache = KvBuffer(
+        cells=16_384, layers=2, k_type="bf16", v_type="bf16", k_mib=16.0, v_mib=16.0
+    )
+    small = replace(cache, k_type="q8_0", v_type="q4_0", k_mib=8.5, v_mib=4.5)
+    host = DeviceMemory(device="Host", weights=0, context=0, compute=64 << 20)
+    sizes = {REFERENCE: cache, SMALL: small}
+    run = losing_run(LOSSES)
+    records = tuple(
+        replace(
+            each,
+            effective=Effective(
+                kv=(sizes[str(each.pair)],) if str(each.pair) in sizes else (),
+                recurrent_bytes=299 << 20,
+                memory=(host,),
+            ),
+        )
+        for each in run.records
+    )
+    weights = replace(run.setup.weights, size_bytes=1 << 30)
+    setup = replace(run.setup, weights=weights, context=16_384)
+    found = judge(replace(run, setup=setup, records=records))
+
+    assert found.gain.pair == found.chosen == Pair.parse(SMALL)
+    assert 0.013 == round(found.gain.share, 3)
+    assert 23_945 == found.gain.tokens
+    first = headline_lines(found, str).lines[0]
+    assert first.startswith("There is little to gain: ")
+    assert "KV 32.0 MiB -> 13.0 MiB, recurrent state 299.0 MiB as it is" in first

@@ -1,0 +1,46 @@
+"""What the weights tell of how a model takes a quantized cache."""
+
+import dataclasses
+
+import pytest
+import zoo
+from fake_engine import made_weights
+
+from codeneedle.models.sensitivity import warnings
+from codeneedle.models.weights import read_header
+
+
+def said(weights):
+    """All warnings in one text."""
+    return " ".join(warnings(weights))
+
+
+def test_a_spike_of_the_bias_of_k_is_named_with_its_layer():
+    norms = ((0, 605.0), (1, 22.0), (2, 21.0), (3, 23.0), (4, 921.0))
+    weights = dataclasses.replace(made_weights(), k_bias_norms=norms)
+
+    assert "K has biases up to 921 in layer 4 (median 23)" in said(weights)
+
+
+@pytest.mark.parametrize(
+    "norms", [(), ((0, 22.0), (1, 24.0)), ((0, 0.0),), ((0, float("nan")), (1, 3.0))]
+)
+def test_biases_without_a_spike_are_no_warning(norms):
+    weights = dataclasses.replace(made_weights(), k_bias_norms=norms)
+
+    assert "" == said(weights)
+
+
+def test_biases_are_read_from_the_file_layer_by_layer(tmp_path):
+    weights = read_header(zoo.write("qwen2bias", tmp_path))
+
+    assert weights.layers == len(weights.k_bias_norms)
+    assert all(norm > 0 for _, norm in weights.k_bias_norms)
+
+
+def test_sinks_and_heads_that_are_not_rotated_are_named(tmp_path):
+    assert "attention sinks" in said(read_header(zoo.write("gptoss", tmp_path)))
+    assert "heads of 80 values are not rotated" in said(
+        read_header(zoo.write("llama80", tmp_path))
+    )
+    assert "" == said(read_header(zoo.write("llama", tmp_path)))
