@@ -51,6 +51,7 @@ from codeneedle.cli.options import (
     one_form,
     option,
     path,
+    refuse_lost_folder,
     word,
 )
 from codeneedle.errors import BadInput, CodeneedleError, UnknownName, refusal
@@ -769,6 +770,7 @@ def gen_corpus(
     ] = None,
 ) -> None:
     """Write a seeded corpus that nothing can compress."""
+    refuse_lost_folder()
     from codeneedle.corpora.random_bodies import Knobs, write
     from codeneedle.corpora.registry import generated_path
 

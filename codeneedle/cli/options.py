@@ -637,7 +637,7 @@ class SweepCommand(TyperCommand):
         """Parse, and make the request of all values that are not the command's own."""
         ours, theirs = split_server_args(args)
         if not ctx.resilient_parsing:
-            _refuse_lost_folder()
+            refuse_lost_folder()
         try:
             rest = super().parse_args(ctx, [*ours])  # it takes words out
         except USAGE_ERROR as error:
@@ -834,7 +834,13 @@ def _refuse_server_args(unknown: str, given: Sequence[str]) -> None:
             )
 
 
-def _refuse_lost_folder() -> None:
+def refuse_lost_folder() -> None:
+    """
+    Stop in a working folder that has been deleted.
+
+    Raises:
+        BadInput: If it has.
+    """
     try:
         Path.cwd()
     except FileNotFoundError as error:

@@ -78,7 +78,7 @@ class Asker:
         run = self.context.run
         tokens = run.setup.corpus.tokens
         is_few = 0 < read < LEAST_READ * tokens  # 0: it does not count
-        if is_few and any(run.text in text for text in _texts(question)):
+        if is_few and run.text and any(run.text in each for each in _texts(question)):
             raise PromptCut(
                 f"it counts {read:,} tokens, the text alone has about {tokens:,}"
             )

@@ -11,6 +11,7 @@ from made_plans import EVERY_KEY
 from msgspec import structs
 from typer.main import get_command
 
+from codeneedle.cli.app import gen_corpus
 from codeneedle.cli.engines import ENGINES
 from codeneedle.cli.options import (
     USAGE_ERROR,
@@ -229,6 +230,8 @@ def test_a_working_folder_that_was_deleted_is_said_to_be_gone(parse, tmp_path):
     with pytest.raises(BadInput, match="the working folder: is gone") as caught:
         parse("--seed", "7")
     assert "Change to one that exists" in caught.value.hint
+    with pytest.raises(BadInput, match="the working folder: is gone"):
+        gen_corpus()
 
 
 def _said(error):

@@ -8,6 +8,7 @@ converted to OpenAI's, which servers take. No error quotes a conversation.
 
 import hashlib
 import json
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -214,7 +215,14 @@ def _lines(text: str, path: Path, whole: Exception) -> Iterator[tuple[int, Any]]
 
 
 def _loads(text: str) -> Any:
-    return json.loads(text, parse_constant=_refuse_constant)
+    return json.loads(text, parse_constant=_refuse_constant, parse_float=_finite)
+
+
+def _finite(digits: str) -> float:
+    value = float(digits)
+    if math.isinf(value):
+        raise ValueError(f"{digits[:20]} is too large a number")
+    return value
 
 
 def _refuse_constant(name: str) -> None:

@@ -155,6 +155,7 @@ def test_a_message_that_is_wrong_is_named_with_its_line(message, reason):
         ('{"messages": []}\n', "line 1: has neither"),
         ('[\n {"messages": 1},\n]', "line 3: is no JSON"),
         ('{"messages": NaN}', "line 1: is no JSON"),
+        ('{"messages": [], "tools": [1e999]}', "line 1: is no JSON"),
         ('[{"role": "assistant"}]\n{', "line 2: is no JSON"),
         ('{"messages": [{"role": "user", "content": "x"}]}', "no message of an"),
         ('{"messages": [{"role": "assistant"}], "tools": "x"}', "line 1: has 'tools'"),
