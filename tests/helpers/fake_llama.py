@@ -287,7 +287,9 @@ class Handler(BaseHTTPRequestHandler):
                     error = {"code": 500, "message": "Compute error.", "type": "server"}
                     self.event({"error": error})
                     return
-            self.event(bent(token(letter, at)))
+            event = token(letter, at)
+            event["timings"]["prompt_n"] = max(4, len(self.prompt) - 3)
+            self.event(bent(event))
         if "no-last-event" not in FAULTS:
             ending = "limit" if limit <= len(text) else "eos"
             self.event({"content": "", "stop": True, "stop_type": ending})
