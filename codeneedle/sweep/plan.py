@@ -272,21 +272,14 @@ def plan(
     request = _as_engine_can(request, engine, probes)
     workers, alone = _workers(execution, spec, engine_for)
     context = _checked_context(request, header, engine, probes)
-    name = chosen_corpus(request)
-    corpus = read(name)
+    corpus = read(chosen_corpus(request))
     _check_settings(request, probes, corpus)
     store = _store(request, execution, corpus.name, spec.name)
-    replaced = ""
+    named = request.types
     if not has_types:
-        types = _usual_types(request.types, engine, context, store.intact_setup())
-        replaced = "" if types == request.types else REPLACED
+        types = _usual_types(named, engine, context, store.intact_setup())
         request = structs.replace(request, types=types)
-    pairs = _pairs(request, execution, engine)
-    survey = engine.survey(pairs, context=context, log=survey_log())
-    if survey and survey.has_no_cache:
-        reason = f"llama.cpp makes no KV cache for {header.architecture}"
-        _refuse_cacheless(header, reason)
-    pairs = _kept_pairs(request, pairs, survey)
+    pairs, survey = _surveyed(request, execution, engine, context)
     return Plan(
         request=request,
         kept=_kept(page, request, context, form),
@@ -303,7 +296,7 @@ def plan(
         workers=workers,
         alone=alone,
         survey=survey,
-        replaced=replaced,
+        replaced="" if request.types == named else REPLACED,
     )
 
 
@@ -360,6 +353,19 @@ def _with_kernels(
     if is_alone and kernels("f16") > kernels("bf16"):
         return tuple("f16" if name == "bf16" else name for name in types)
     return types
+
+
+def _surveyed(
+    request: Request, execution: Execution, engine: Engine, context: int
+) -> tuple[tuple[Pair, ...], Survey | None]:
+    """The grid, in running order, and where attention of its pairs would run."""
+    pairs = _pairs(request, execution, engine)
+    survey = engine.survey(pairs, context=context, log=survey_log())
+    if survey and survey.has_no_cache:
+        weights = engine.model.weights
+        reason = f"llama.cpp makes no KV cache for {weights.architecture}"
+        _refuse_cacheless(weights, reason)
+    return _kept_pairs(request, pairs, survey), survey
 
 
 def _kept_pairs(
