@@ -120,6 +120,8 @@ def sweep(
     try:
         with unwinding_on_signals():
             plans = checked(request, execution, console)
+            if options.more:
+                _refuse_new_runs(plans)
             if phrase := time_phrase(plans):
                 say(console, phrase)
             return max(
@@ -138,6 +140,22 @@ def sweep(
             "Stopped. Finished cells are saved; run the same command to resume.",
         )
         return INTERRUPTED
+
+
+def _refuse_new_runs(plans: Sequence[Plan]) -> None:
+    """
+    Stop if ``--more`` would begin a run: it adds functions to one that there is.
+
+    Raises:
+        BadInput: With the way to name a run.
+    """
+    for plan in plans:
+        if plan.store.intact_setup() is None:
+            raise BadInput(
+                source="--more",
+                reason=f"adds functions to a run, and {plan.store.folder} holds none",
+                hint="Name the run: codeneedle sweep sweeps/CORPUS/MODEL --more",
+            )
 
 
 def planned(request: Request, execution: Execution) -> list[Plan]:

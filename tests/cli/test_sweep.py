@@ -621,3 +621,11 @@ def test_deciding_screens_all_pairs_and_measures_a_few(folder, probe, options):
     screen = called(folder, "grid", "tiny", "--metric", metric).stdout
     assert "the screening settled" not in screen
     assert cells == {path.name for path in (folder / RUN / "cells").iterdir()}
+
+
+def test_more_never_begins_a_run(folder):
+    told = called(folder, *FORCED, "--more")
+
+    assert 2 == told.returncode
+    assert "adds functions to a run" in told.stderr
+    assert "codeneedle sweep sweeps/CORPUS/MODEL --more" in told.stderr
