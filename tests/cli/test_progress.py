@@ -240,7 +240,8 @@ def test_a_task_is_named_on_terminals_and_in_logs(is_terminal):
     [
         ("recall", "recall"),
         ("recall_again", "recall, the reference once more"),
-        ("recall_on_cpu", "recall, the reference on another device"),
+        ("recall_on_cpu", "recall, the reference with attention on the CPU"),
+        ("recall_on_l4", "recall, the reference on another device"),
     ],
 )
 def test_what_measures_the_reference_again_is_shown_as_that(name, phrase):

@@ -400,7 +400,7 @@ def test_a_table_as_markdown_has_its_legend(floor):
     assert "### random-bodies/made-model: all metrics" == lines[0]
     assert 11 == len(rows)
     assert {10} == {line.replace("\\|", "").count("|") for line in rows}
-    assert rows[2].startswith("| bf16/bf16\\* | ~100% | 20.00 |")
+    assert rows[2].startswith("| bf16/bf16\\* | \\~100% | 20.00 |")
     assert "- \\*: the reference, bf16/bf16" in lines
 
 
@@ -419,8 +419,8 @@ def test_a_table_as_markdown_has_memory_the_verdict_and_the_commands():
     text = markdown(tables_document([judged], lambda _: lambda pair: f"-ctk {pair.k}"))
 
     assert "| K/V | KV memory | matched |" in text
-    assert "| q4\\_0/q4\\_0 | ~28% | 15.00 |" in text
-    assert "- ~: predicted from the bits of the types" in text
+    assert "| q4\\_0/q4\\_0 | \\~28% | 15.00 |" in text
+    assert "- \\~: predicted from the bits of the types" in text
     assert "- **Keep: -ctk bf16." in text
     copied = 'models = ["m"]\n\nllama-server -ctk bf16'
     assert f"</summary>\n<pre>\n{copied}\n</pre>\n</details>" in text

@@ -546,7 +546,6 @@ def kept(ready):
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"contexts": (4096,)}, "another context: 8192, now 4096"),
         ({"seed": 7}, "another seed: 42, now 7"),
         (
             {"server_args": ("-t", "1")},

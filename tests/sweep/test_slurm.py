@@ -126,5 +126,5 @@ def test_run_folders_hold_their_sweep_files_before_a_task_starts():
     assert kept == read_sweep(str(Path.cwd() / FOLDER))
     measured(planned())
     with pytest.raises(OtherSetup):
-        SlurmArray(tasks=1).write(Path("a.sbatch"), [planned(contexts=(4096,))])
+        SlurmArray(tasks=1).write(Path("a.sbatch"), [planned(seed=7)])
     assert kept == read_sweep(str(Path.cwd() / FOLDER))

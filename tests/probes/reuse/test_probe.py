@@ -140,10 +140,10 @@ def test_the_saved_cache_is_gone_after_the_cell(tmp_path):
 
 
 def test_a_server_that_reuses_nothing_is_unsupported(tmp_path):
-    """The fake one takes three tokens of seven from its cache, whatever comes."""
+    """The fake one takes three tokens from its cache, whatever comes."""
     run = fake_run(tmp_path)
 
-    with pytest.raises(CellError, match="never reused: 3 of 7 tokens") as caught:
+    with pytest.raises(CellError, match=r"never reused: 3 of \d+ tokens") as caught:
         measured(cell(run))
 
     assert Status.UNSUPPORTED == caught.value.status
