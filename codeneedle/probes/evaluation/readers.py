@@ -362,56 +362,6 @@ def _of_inspect_sample(task: _InspectEval, sample: _InspectSample) -> Sample:
     )
 
 
-# --- llama-eval
-
-
-class _LlamaEvalCase(Struct):
-    status: str = ""
-    correct: bool | None = None
-    problem_idx: int | None = None
-
-
-def _of_llama_eval(path: Path) -> Iterator[Sample] | None:
-    """
-    The state file of llama.cpp's llama-eval: rounds of one problem are a group.
-
-    Follows its source, where a status other than ``ok`` is pending or an error; never
-    run, as the tool downloads its data sets.
-    """
-    cases = _member(path, dict[str, _LlamaEvalCase], "task_states", "cases")
-    if cases is None:
-        return None
-    return (
-        _sample(
-            name,
-            case.correct,
-            group=f"problem {case.problem_idx}" if case.problem_idx is not None else "",
-            error="" if case.status == "ok" else case.status or "no status",
-        )
-        for name, case in cases.items()
-    )
-
-
-# --- tool-eval-bench
-
-
-class _Scenario(Struct):
-    scenario_id: str
-    points: Annotated[float, Meta(ge=0, le=2)]
-
-
-def _of_tool_eval(path: Path) -> Iterator[Sample] | None:
-    """
-    The JSON report of tool-eval-bench: 0, 1 or 2 points per scenario.
-
-    Follows its documentation; the tool was never run.
-    """
-    scenarios = _member(path, tuple[_Scenario, ...], "scores", "scenario_results")
-    if scenarios is None:
-        return None
-    return (_sample(each.scenario_id, each.points / 2) for each in scenarios)
-
-
 # --- promptfoo
 
 
@@ -455,8 +405,6 @@ READERS: Mapping[str, Reader] = {
     LINES_NAME: Reader(files=LINES, samples=_of_lines),
     "lm-eval": Reader(files="samples_*.jsonl", samples=_of_lm_eval),
     "inspect": Reader(files="*.json", samples=_of_inspect),
-    "llama-eval": Reader(files="*.json", samples=_of_llama_eval),
-    "tool-eval": Reader(files="*.json", samples=_of_tool_eval),
     "promptfoo": Reader(files="*.json", samples=_of_promptfoo),
 }
 """Readers by the name that ``--eval-read`` takes."""
