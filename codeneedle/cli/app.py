@@ -544,7 +544,7 @@ def _dialect() -> "Dialect":
 @app.command()
 def receipt(name: OnlyRunName = None, *, out: OutOption = RUNS) -> None:
     """
-    Print a run as a few lines to pass on: its setup, and a row for each pair.
+    Print the setup of a run and a row for each pair, to pass on.
 
     For an issue or a gist; 'compare' reads them. They hold no text, no reply and no
     path.
