@@ -105,7 +105,7 @@ def test_the_example_of_the_readme_runs(tmp_path, monkeypatch):
     )
     monkeypatch.chdir(tmp_path)
     (example,) = re.findall(
-        r"```python\n(.*?)```", README.read_text("utf-8"), re.DOTALL
+        r"```python\n(import codeneedle.*?)```", README.read_text("utf-8"), re.DOTALL
     )
 
     exec(example, {})  # noqa: S102 - our own README

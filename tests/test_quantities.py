@@ -87,7 +87,6 @@ def test_what_is_no_percentage_is_refused(text):
 TOKEN_KEYS = {
     "--context": "contexts",
     "--divergence-context": "divergence.contexts",
-    "--copy-context": "copy.contexts",
     "--depths": "throughput.depths",
     "--lengths": "retrieval.lengths",
 }

@@ -619,7 +619,6 @@ a group for each, come after what to measure.
 """
 
 TITLES = {
-    "copy": "Copies",
     "eval": "Evaluations",
     "mlx": "MLX",
     "command": "Other servers, started by a command",

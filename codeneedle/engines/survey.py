@@ -163,7 +163,12 @@ def with_attention(
     foretold = survey.attention(pair) if survey else None
     if foretold is None or foretold is effective.attention:
         return effective
-    if effective.attention is None:
+    # A graph with a conversion is as whole as one with a kernel.
+    is_hidden = (effective.attention, foretold) == (
+        Attention.KERNEL,
+        Attention.CONVERTED,
+    )
+    if effective.attention is None or is_hidden:
         return replace(
             effective, attention=foretold, attention_evidence="by the survey"
         )

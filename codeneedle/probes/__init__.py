@@ -5,7 +5,6 @@ from collections.abc import Iterable, Sequence
 from codeneedle.errors import UnknownName
 from codeneedle.grid import Pair
 from codeneedle.probes.answers import Answer
-from codeneedle.probes.divergence.copies import PROBE as COPY
 from codeneedle.probes.divergence.probe import PROBE as DIVERGENCE
 from codeneedle.probes.evaluation.probe import PROBE as EVALUATION
 from codeneedle.probes.probe import Probe
@@ -21,7 +20,6 @@ PROBES: dict[str, Probe] = {
     for probe in (
         RECALL,
         DIVERGENCE,
-        COPY,
         THROUGHPUT,
         RETRIEVAL,
         REUSE,

@@ -459,12 +459,7 @@ def _themed(svg: str, kind: str) -> str:
     _, _, body = svg.partition("<svg ")
     box = re.search(r'viewBox="([^"]*)"', body)
     _, _, body = body.partition(">")
-    body = re.sub(
-        r"<metadata>.*?</metadata>|<style.*?</style>|<!--.*?-->",
-        "",
-        body,
-        flags=re.DOTALL,
-    )
+    body = re.sub(NEEDLESS, "", body, flags=re.DOTALL)
     body = body.replace("xlink:href", "href")
     body = re.sub(rf'<g id="{TIP}([^"]*)">', r'<g class="tip"><title>\1</title>', body)
     body = re.sub(r' id="[a-zA-Z][\w.]*_\d+"', "", body)

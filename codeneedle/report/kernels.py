@@ -31,7 +31,7 @@ _STYLES = {"kernel": "green", "cpu": "yellow", "f16": "yellow", REFUSED: "red"}
 _MEANINGS = {
     "cpu": "attention on the CPU: losses count, speeds are compared with none",
     "f16": "converted to f16 at each step: slower; losses count",
-    UNKNOWN: "known once a cell has started",
+    UNKNOWN: "known after the first cell",
 }
 
 

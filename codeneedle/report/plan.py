@@ -347,7 +347,8 @@ def gain_document(plan: Plan, at: int | None = None) -> Document:
     pairs = list(dict.fromkeys([*_EXAMPLES & {*possible}, _smallest(possible)]))
     survey: Survey | None = plan.survey
     if at and at != plan.context:
-        survey = plan.engine.survey([reference, *pairs], context=at, log=survey_log())
+        engine = plan.workers[0].engine
+        survey = engine.survey([reference, *pairs], context=at, log=survey_log())
     weights = plan.weights.size_bytes
     gains = {
         pair: gain(survey, pair, reference=reference, weights=weights)

@@ -25,10 +25,7 @@ MOST_PAIRS = 4
 """Pairs that are measured with further functions at a time."""
 
 SCREENS = tuple(name for name, probe in PROBES.items() if probe.screens)
-"""
-Probes that screen. The first is the default: with SmolLM2 on two cores four chunks of
-divergence take 19 s a pair where 16 copies take 75 s.
-"""
+"""Probes that screen; the first is the default."""
 
 FINALISTS = 5
 """Pairs that a screening proposes, at most."""

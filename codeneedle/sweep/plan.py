@@ -26,7 +26,7 @@ from codeneedle.probes.prompts import PromptForm
 from codeneedle.records.record import Attention, Setup
 from codeneedle.records.store import Store, run_folder
 from codeneedle.sweep.request import Execution, Request
-from codeneedle.sweep.workers import Place, Worker, places
+from codeneedle.sweep.workers import Place, Worker, kind_of, places
 from codeneedle.system.files import (
     cache_folder,
     exists,
@@ -83,7 +83,8 @@ class Plan:
         store: Where its records are.
         workers: What measures, side by side.
         alone: What measures probes that take times.
-        survey: Where attention would run for each pair; None if the engine cannot say.
+        survey: Where attention would run for each pair, on the device of the first of
+            *workers*; None if the engine cannot say.
         replaced: That f16 takes the place of bf16, as a sentence; empty if not.
     """
 
@@ -160,11 +161,19 @@ class Plan:
             return
         if self.survey.unknown:
             yield f"where attention will run is not known: {self.survey.unknown}"
-        told = [pair for pair in self.possible if self.survey.attention(pair)]
-        if told and all(_lacks_kernel(self.survey, pair) for pair in told):
+        others = {kind_of(each.device) for each in self.workers if not each.is_surveyed}
+        if others:
             yield (
-                "no pair has a kernel on this machine: attention runs on the CPU, and "
-                "nothing will be recommended"
+                f"kernels were asked of {kind_of(self.workers[0].device)} alone: those "
+                f"of {', '.join(sorted(others))} are known from the cells there"
+            )
+        places = {self.survey.attention(pair) for pair in self.possible} - {None}
+        if places and Attention.KERNEL not in places:
+            on_cpu = Attention.CPU in places
+            where = "runs on the CPU" if on_cpu else "is converted to f16 at each step"
+            yield (
+                f"no pair has a kernel on this machine: attention {where}, and nothing "
+                "will be recommended"
             )
         elif self.without_kernel:
             yield (
@@ -304,15 +313,16 @@ def plan(
     has_types = bool(request.rows and request.columns)
     request = _as_engine_can(request, engine, probes)
     workers, alone = _workers(execution, spec, engine_for)
+    first = workers[0].engine  # a survey is of one device: the one that cells run on
     context = _checked_context(request, header, engine, probes)
     corpus = read(chosen_corpus(request))
     _check_settings(request, probes, corpus)
     store = _store(request, execution, corpus.name, spec.name)
     named = request.types
     if not has_types:
-        types = _usual_types(named, engine, context, store.intact_setup())
+        types = _usual_types(named, first, context, store.intact_setup())
         request = structs.replace(request, types=types)
-    pairs, survey = _surveyed(request, execution, engine, context)
+    pairs, survey = _surveyed(request, execution, first, context)
     return Plan(
         request=request,
         kept=_kept(page, request, context, form),
@@ -548,6 +558,9 @@ def _workers(
     """The workers that measure side by side, and the one that has the machine alone."""
     sites = places(devices=execution.devices, workers=execution.workers)
     workers = tuple(_worker(site, spec, engine_for) for site in sites)
+    surveyed = kind_of(workers[0].device)
+    for worker in workers:
+        worker.is_surveyed = kind_of(worker.device) == surveyed
     return workers, _worker(sites[0].alone(), spec, engine_for)
 
 

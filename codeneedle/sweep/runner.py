@@ -366,7 +366,11 @@ class Runner:
         former = self.store.record(pair, walk.probe.name)
         is_kept = former and (former.is_partial or self.store.is_outgrown(former))
         cell = ProbeContext(
-            run=replace(self.run, engine=worker.engine),
+            run=replace(
+                self.run,
+                engine=worker.engine,
+                survey=self.run.survey if worker.is_surveyed else None,
+            ),
             pair=pair,
             logs=self.store.logs(),
             tell=tell,

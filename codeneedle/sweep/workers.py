@@ -55,11 +55,13 @@ class Worker:
     Attributes:
         engine: Bound to its device and its share of the cores.
         device: Those, as of `Place.phrase`.
+        is_surveyed: Whether the survey of kernels was asked of such a device.
         previous_end: When its server before had ended, in monotonic seconds.
     """
 
     engine: Engine
     device: str = ""
+    is_surveyed: bool = True
     previous_end: float | None = None
 
 
@@ -182,8 +184,10 @@ def on_other_devices(
     record = _reference(probe, pairs, store)
     if record is None or probe.is_timed:
         return []
-    kinds = {_kind(device): device for device in reversed(devices)}
-    others = {k: kinds[k] for k in sorted(kinds) if k not in {"", _kind(record.device)}}
+    kinds = {kind_of(device): device for device in reversed(devices)}
+    others = {
+        k: kinds[k] for k in sorted(kinds) if k not in {"", kind_of(record.device)}
+    }
     return [
         (
             replace(
@@ -198,7 +202,7 @@ def on_other_devices(
     ]
 
 
-def _kind(phrase: str) -> str:
+def kind_of(phrase: str) -> str:
     """The devices of a `Place.phrase`: shares of the cores compute alike."""
     return re.sub(r"(^|, )\d+ threads?$", "", phrase)
 

@@ -2,12 +2,14 @@
 
 import bisect
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
 import numpy as np
 from scipy.special import betaincinv, stdtrit
+
+from codeneedle.grid import Pair
 
 ALPHA = 0.05
 """
@@ -140,6 +142,44 @@ def units_needed(
     counts = range(len(values) + 1, MOST_UNITS + 1)
     at = bisect.bisect_left(counts, x=True, key=decides)
     return counts[at] if at < len(counts) else None
+
+
+def disagreements(
+    read: Mapping[Pair, Sequence[float]], written: Mapping[Pair, Sequence[float]]
+) -> dict[Pair, tuple[float, float]]:
+    """
+    The pairs on which kernels for prompts disagree with those for single tokens.
+
+    Right tokens can be read in batches or written one by one, and an accelerator may
+    compute the two differently. They disagree where one differs from the reference by
+    its interval, and that of the other does not reach half of the difference; the
+    intervals hold at once for all pairs, in 1 - `ALPHA` of runs.
+
+    Args:
+        read: By pair, differences from the reference per unit, by reading.
+        written: Likewise, by writing; units may be others.
+
+    Returns:
+        By pair, both mean differences.
+    """
+    share = ALPHA / (4 * max(len(read), len(written), 1))
+    found = {
+        pair: (interval(read[pair], share), interval(written[pair], share))
+        for pair in read
+        if pair in written
+    }
+    return {
+        pair: (one.mean, other.mean)
+        for pair, (one, other) in found.items()
+        if _exceeds(one, other) or _exceeds(other, one)
+    }
+
+
+def _exceeds(one: Bounds, other: Bounds) -> bool:
+    """Whether *one* is no chance, and *other* by its interval less than half of it."""
+    if one.low > 0:
+        return other.high < one.mean / 2
+    return one.high < 0 and other.low > one.mean / 2
 
 
 def _half_widths(

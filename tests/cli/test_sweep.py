@@ -605,27 +605,20 @@ def test_when_the_time_is_up_nothing_new_begins(opened):
 
 
 @pytest.mark.real
-@pytest.mark.parametrize(
-    ("probe", "options"),
-    [
-        ("divergence", ("--divergence-context", "256", "--chunks", "2")),
-        ("copy", ("--probe", "copy,recall", "--copy-context", "512")),
-    ],
-)
-def test_deciding_screens_all_pairs_and_measures_a_few(folder, probe, options):
+def test_deciding_screens_all_pairs_and_measures_a_few(folder):
     put_corpus(folder, functions=12, of=BRIEF)
     wider = (
         "f16,q8_0,q5_1,q5_0,q4_1,q4_0" if word == "f16,q4_0" else word
         for word in FORCED
     )
-    command = (*wider, "--decide", *options)
+    command = (*wider, "--decide", "--divergence-context", "256", "--chunks", "2")
 
     told = called(folder, *command)
     again = called(folder, "sweep", str(RUN))
     cells = {path.name for path in (folder / RUN / "cells").iterdir()}
 
     assert (0, 0) == (told.returncode, again.returncode), told.stderr
-    screened = {name for name in cells if name.endswith(f".{probe}.json")}
+    screened = {name for name in cells if name.endswith(".divergence.json")}
     recalled = {name for name in cells if name.endswith(".recall.json")}
     assert 6 == len(screened)
     assert "f16-f16.recall.json" in recalled
@@ -634,9 +627,8 @@ def test_deciding_screens_all_pairs_and_measures_a_few(folder, probe, options):
     assert "nothing to do" in again.stderr
     legend = called(folder, "grid", "tiny", "--metric", "recall-logp").stdout
     assert ("the screening settled" in legend) == (len(recalled) < 6)
-    metric = {"divergence": "kld", "copy": "copy-ppl"}[probe]
-    assert f"codeneedle grid tiny/needle-nano --metric {metric}\n" in told.stderr
-    screen = called(folder, "grid", "tiny", "--metric", metric).stdout
+    assert "codeneedle grid tiny/needle-nano --metric kld\n" in told.stderr
+    screen = called(folder, "grid", "tiny", "--metric", "kld").stdout
     assert "the screening settled" not in screen
     assert cells == {path.name for path in (folder / RUN / "cells").iterdir()}
 

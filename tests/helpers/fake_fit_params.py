@@ -2,8 +2,8 @@
 A stand-in for llama-fit-params with the log lines of the real one, and rules of its own
 for which pairs have a kernel.
 
-The first argument is a rule: ``cpu`` (no device), ``vulkan``, ``metal``, ``never``, or
-a fault.
+The first argument is a rule: ``cpu`` (no device), ``vulkan``, ``metal``, ``never``,
+``cuda`` (whole graphs, whatever is converted), or a fault.
 """
 
 import os
@@ -18,6 +18,7 @@ KERNELS = {
     "metal": lambda k, v: k == v,
     "never": lambda k, v: False,
     "moe-on-host": lambda k, v: k == v,
+    "cuda": lambda k, v: True,
 }
 REFUSED = (
     "0.00.005.974 E llama_init_from_model: "
@@ -71,7 +72,8 @@ def main():
     with Path(f"{os.environ['HOME']}/calls").open("a", encoding="utf-8") as calls:
         calls.write(f"{k}/{v} {option('--ctx-size')}\n")
     misbehave(rule, k, v)
-    device = "Vulkan0" if rule in KERNELS else "CPU"
+    on_device = "CUDA0" if rule == "cuda" else "Vulkan0"
+    device = on_device if rule in KERNELS else "CPU"
     sys.stderr.write(
         f"llama_kv_cache: {device} KV buffer size = 0.00 MiB\n"
         f"llama_kv_cache: size = 8.00 MiB ( {CELLS} cells, {LAYERS} layers,"
@@ -80,7 +82,7 @@ def main():
         "common_memory_breakdown_print: | memory breakdown [MiB] | total\n"
     )
     if rule in KERNELS:
-        sys.stdout.write("Vulkan0 92 8 100 \n")
+        sys.stdout.write(f"{device} 92 8 100 \n")
     sys.stdout.write("Host 5 0 9 \n")
 
 

@@ -95,6 +95,27 @@ def made_texts(task="multikey", *, length=1024, dial=2, questions=2, **answers):
     return found
 
 
+def scored_texts(logps):
+    """Texts of one right answer, whose tokens have the log-probability *logps*."""
+    (first, *_) = made_texts(questions=1)
+    asked = first.asked[0]
+    return [
+        replace(
+            first,
+            number=number,
+            asked=(
+                replace(
+                    asked,
+                    scored=replace(
+                        asked.scored, logprobs=(logp,) * len(asked.scored.logprobs)
+                    ),
+                ),
+            ),
+        )
+        for number, logp in enumerate(logps)
+    ]
+
+
 def made_dial(task="multikey", *, setting=2, score=0.7, is_fixed=False):
     """A dial that found *setting* at once."""
     path = (DialStep(setting, score, 10),)

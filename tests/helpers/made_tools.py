@@ -23,7 +23,7 @@ def made_model(**changes):
     return ModelSpec(**{"weights": made_weights(), "name": "made", **changes})
 
 
-def made_facts(*, build=11434, devices=()):
+def made_facts(*, build=11434, devices=(), fa_quants=""):
     """What a llama-server of *build* says of itself."""
     return ServerFacts(
         version="0.6.0",
@@ -32,6 +32,7 @@ def made_facts(*, build=11434, devices=()):
         v_types=(),
         options=frozenset(("--verbosity", "--fit", "--poll")),
         devices=devices,
+        fa_quants=fa_quants,
     )
 
 

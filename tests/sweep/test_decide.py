@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 from fake_engine import FakeEngine, forced_to
-from made_copies import copied
 from made_losses import (
     BEYOND,
     OPEN,
@@ -444,21 +443,6 @@ def test_without_a_screening_there_are_no_finalists():
     run = screened({})
 
     assert [] == finalists(replace(run, records=()), Limits())
-
-
-def test_divergence_and_copies_are_compared_by_their_limits():
-    """Nats of both; copies are held against a third of what divergence is."""
-    reference = "f16/f16"
-    run = screened({"q8_0/q8_0": 0.006, "q4_0/q4_0": 0.003}, reference=reference)
-    copies = [
-        copied(reference, [-0.3, -0.31] * 8),
-        copied("q8_0/q8_0", [-0.3, -0.3101] * 8),
-        copied("q4_0/q4_0", [-0.305, -0.3151] * 8),
-    ]
-
-    found = finalists(replace(run, records=(*run.records, *copies)), Limits())
-
-    assert [reference, "q4_0/q4_0", "q8_0/q8_0"] == list(map(str, found))
 
 
 def test_a_share_of_a_grid_cannot_decide():

@@ -5,13 +5,15 @@ from dataclasses import replace
 
 import pytest
 from fake_engine import FakeEngine, bf16_alone, made_survey, same_types_alone
-from made_plans import made_world, measured, planned
+from made_plans import asking, made_world, measured, planned
 
 from codeneedle.engines.engine import CacheTypes
 from codeneedle.engines.survey import with_attention
 from codeneedle.errors import BadInput
 from codeneedle.grid import Pair
 from codeneedle.records.record import Attention, Effective, KvBuffer
+from codeneedle.sweep.plan import plan as make_plan
+from codeneedle.sweep.request import Execution
 
 
 @pytest.fixture(autouse=True)
@@ -54,11 +56,16 @@ def test_kernels_alone_are_refused_where_there_is_none():
         plan_on(lambda _pair: Attention.CPU, kernels_only=True)
 
 
-def test_a_machine_without_any_kernel_is_told_before_the_first_cell():
-    plan = plan_on(lambda _pair: Attention.CPU)
+@pytest.mark.parametrize(
+    ("attention", "where"),
+    [(Attention.CPU, "on the CPU"), (Attention.CONVERTED, "converted to f16")],
+)
+def test_a_machine_without_any_kernel_is_told_before_the_first_cell(attention, where):
+    plan = plan_on(lambda _pair: attention)
+    (told,) = [note for note in plan.notes if "no pair has a kernel" in note]
 
     assert () == plan.without_kernel
-    assert any("no pair has a kernel" in note for note in plan.notes)
+    assert where in told
 
 
 def test_a_build_that_refuses_every_pair_is_refused():
@@ -113,6 +120,37 @@ def test_a_hybrid_reads_some_of_its_prompts_again():
     assert more == math.ceil(1.21 * once)
 
 
+# Several devices
+
+
+TWO_KINDS = ("Vulkan0 a fast GPU (8 GiB)", "Vulkan0 a slow GPU (2 GiB)")
+
+
+def plan_on_devices(*names):
+    """A plan on such devices, of which the first has a kernel for each pair."""
+
+    def engine_for(spec):
+        name = names[int(spec.device or 0)]
+        attention = Attention.KERNEL if name == TWO_KINDS[0] else Attention.CPU
+        return FakeEngine(model=spec, devices=(name,), surveyed=lambda _pair: attention)
+
+    devices = tuple(map(str, range(len(names))))
+    return make_plan(asking(), Execution(devices=devices), engine_for=engine_for)
+
+
+def test_the_survey_is_asked_of_the_device_that_cells_run_on():
+    plan = plan_on_devices(*TWO_KINDS[::-1])
+
+    assert {Attention.CPU} == {plan.survey.attention(pair) for pair in plan.pairs}
+
+
+def test_a_plan_on_devices_of_two_kinds_says_which_one_was_surveyed():
+    (told,) = [note for note in plan_on_devices(*TWO_KINDS).notes if "asked of" in note]
+
+    assert told.index("a fast GPU") < told.index("alone") < told.index("a slow GPU")
+    assert not any("asked of" in n for n in plan_on_devices(*TWO_KINDS[:1] * 2).notes)
+
+
 # What the splits of a real cell say beside the survey
 
 
@@ -163,6 +201,14 @@ def test_a_cell_that_contradicts_the_survey_says_so():
 
     assert Attention.CPU is found.attention
     assert found.attention_evidence.endswith("the survey said kernel")
+
+
+def test_a_whole_graph_does_not_contradict_that_the_build_converts_the_pair():
+    survey = made_survey({MIXED: Attention.CONVERTED})
+    found = with_attention(cell(2), survey, MIXED, is_split=False)
+
+    assert Attention.CONVERTED is found.attention
+    assert "by the survey" == found.attention_evidence
 
 
 def test_on_the_cpu_alone_every_pair_has_a_kernel():

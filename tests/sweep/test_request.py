@@ -213,7 +213,7 @@ def test_an_unknown_key_is_refused_with_the_nearest(write, text, key, nearest):
         ("[throughput]\nrepetitions = 9999999999", "$.throughput.repetitions"),
         ("[retrieval]\nquestions = 999999999", "$.retrieval.questions"),
         ("[reuse]\nquestions = 999999999", "$.reuse.questions"),
-        ("[copy]\nchunks = 99999999999", "$.copy.chunks"),
+        ("[divergence]\nchunks = 99999999999", "$.divergence.chunks"),
         ("[variants]\nswa = '--swa-full'", "$.variants"),
         ("variants = ['--swa-full']", "$.variants"),
     ],

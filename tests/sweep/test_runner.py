@@ -5,7 +5,7 @@ import threading
 from dataclasses import replace
 
 import pytest
-from fake_engine import FakeEngine, FakeServer, made_weights
+from fake_engine import FakeEngine, FakeServer, made_survey, made_weights
 from gguf_files import write_gguf
 from made_contexts import run_context
 from made_metrics import made_probe
@@ -104,6 +104,21 @@ def ended(events):
     """What was told of cells that ended: pair and status."""
     records = [event.record for event in events if isinstance(event, CellEnded)]
     return [(record.pair, record.status.value) for record in records]
+
+
+@pytest.mark.parametrize(
+    ("is_surveyed", "status"), [(True, "unsupported"), (False, "finished")]
+)
+def test_what_a_survey_refuses_is_measured_on_a_device_that_was_not_asked(
+    store, is_surveyed, status
+):
+    survey = made_survey({PAIRS[0]: "its GPU cannot write it"})
+    made = made_runner(store)
+    made.run = replace(made.run, survey=survey)
+    made.workers = [Worker(engine=FakeEngine(), is_surveyed=is_surveyed)]
+    made.sweep(Script().probe, PAIRS[:1])
+
+    assert status == store.record(PAIRS[0], "recall").status
 
 
 def fails(reason="it broke"):

@@ -4,7 +4,6 @@ import math
 from dataclasses import replace
 
 import pytest
-from made_copies import copied
 from made_losses import (
     BEYOND,
     OPEN,
@@ -24,7 +23,7 @@ from made_records import (
     made_run,
     made_setup,
 )
-from made_retrieval import made_texts, retrieval_record
+from made_retrieval import made_texts, retrieval_record, scored_texts
 
 from codeneedle.grid import Pair
 from codeneedle.models.pretrained import BUILT_IN
@@ -495,40 +494,38 @@ def test_within_takes_every_graded_metric_and_one_is_enough_for_beyond():
         reference="f16/f16",
         setup=setup,
     )
-    copies = [
-        copied("f16/f16", [-0.3, -0.31] * 8),
-        copied("q8_0/q8_0", [-0.3, -0.311] * 8),
-        copied("q5_1/q5_1", [-0.6, -0.61] * 8),
-        copied("q4_0/q4_0", [-0.3, -0.311] * 8),
+    retrieval = [
+        retrieval_record(pair, scored_texts([logp, logp - 0.001] * 8))
+        for pair, logp in zip(types, (-0.3, -0.3001, -0.6, -0.3001), strict=True)
     ]
 
-    found = judge(replace(run, records=(*run.records, *copies)))
+    found = judge(replace(run, records=(*run.records, *retrieval)))
 
     assert {
         "q8_0/q8_0": "within",
         "q5_1/q5_1": "beyond",
         "q4_0/q4_0": "beyond",
     } == words(found)
-    assert "copy-logp" == of(found, "q5_1/q5_1").leading.metric.name
+    assert "retrieval-logp" == of(found, "q5_1/q5_1").leading.metric.name
     assert "within" == found.word(Pair.parse("q5_1/q5_1"), "recall-logp")
-    assert "beyond" == found.word(Pair.parse("q5_1/q5_1"), "copy-logp")
+    assert "beyond" == found.word(Pair.parse("q5_1/q5_1"), "retrieval-logp")
 
 
 def test_nats_are_losses_of_probability_and_gains_may_be_large():
-    """1 - exp(-x): a chunk that comes to life again gains more than all."""
+    """1 - exp(-x): a text that comes to life again gains more than all."""
     run = losing_run({}, setup=losing_setup(["f16/f16"]), reference="")
-    copies = [
-        copied("f16/f16", [-2.0, -2.1] * 8),
-        copied(GOOD, [-2.0 - 0.01, -2.1 - 0.01] * 8),
-        copied(COARSE, [-0.1, -0.1] * 8),
+    retrieval = [
+        retrieval_record("f16/f16", scored_texts([-2.0, -2.1] * 8)),
+        retrieval_record(GOOD, scored_texts([-2.01, -2.11] * 8)),
+        retrieval_record(COARSE, scored_texts([-0.1, -0.1] * 8)),
     ]
 
-    run = replace(run, records=tuple(copies))
+    run = replace(run, records=tuple(retrieval))
 
-    assert row_of(run, GOOD, "copy-logp").bounds.mean == pytest.approx(
+    assert row_of(run, GOOD, "retrieval-logp").bounds.mean == pytest.approx(
         1 - math.exp(-0.01)
     )
-    gains = row_of(run, COARSE, "copy-logp").bounds
+    gains = row_of(run, COARSE, "retrieval-logp").bounds
     assert gains.low <= gains.mean <= gains.high < -1
 
 

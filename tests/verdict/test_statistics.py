@@ -8,10 +8,12 @@ from hypothesis import assume, given
 from hypothesis import strategies as some
 from scipy.stats import beta, t
 
+from codeneedle.grid import Pair
 from codeneedle.verdict.statistics import (
     ALPHA,
     Bounds,
     Word,
+    disagreements,
     error_share,
     interval,
     lost_share,
@@ -265,3 +267,45 @@ def test_what_lies_at_the_limit_is_never_decided():
 @pytest.mark.parametrize("losses", [[], [0.3]])
 def test_fewer_than_two_units_say_nothing_of_how_many_are_needed(losses):
     assert units_needed(losses, 0.01, look=1, pairs=1) is None
+
+
+@pytest.mark.parametrize(
+    ("read", "written", "disagree"),
+    [
+        (0.2, 0.2, False),
+        (0.2, 0.0, True),
+        (0.0, 0.2, True),
+        (0.2, -0.2, True),
+        (-0.2, 0.0, True),
+        (0.2, 0.15, False),
+        (0.0, 0.0, False),
+    ],
+)
+def test_pairs_on_which_reading_and_writing_disagree_are_found(read, written, disagree):
+    """One loses significantly, and the other by its interval less than half."""
+    pair, noise = Pair("q4_0", "f16"), [0.001 * (-1) ** at for at in range(8)]
+    by_reading = {pair: [read + each for each in noise]}
+    by_writing = {pair: [written + each for each in noise[:4]]}
+
+    found = disagreements(by_reading, by_writing)
+
+    assert disagree == (pair in found)
+    if disagree:
+        assert pytest.approx((read, written)) == found[pair]
+    assert {} == disagreements(by_reading, {}) == disagreements({}, by_writing)
+
+
+def test_of_one_unit_nothing_is_known_to_disagree():
+    pair = Pair("q4_0", "f16")
+
+    assert {} == disagreements({pair: [0.5]}, {pair: [0.0, 0.0]})
+
+
+def test_intervals_of_disagreements_are_shared_among_pairs():
+    """What one pair alone would show is chance among a hundred."""
+    pair, read, written = Pair("q4_0", "f16"), [0.2, 0.25, 0.3, 0.25], [0.0] * 4
+    others = {Pair(f"q{at}", "f16"): [0.0] * 4 for at in range(100)}
+
+    assert [pair] == list(disagreements({pair: read}, {pair: written}))
+    many = disagreements({pair: read, **others}, {pair: written, **others})
+    assert {} == many

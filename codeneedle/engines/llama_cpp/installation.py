@@ -10,6 +10,7 @@ from pathlib import Path
 from codeneedle.engines.engine import exit_phrase
 from codeneedle.engines.llama_cpp.release import USABLE_RECIPES, built_folder
 from codeneedle.errors import ToolFailed, ToolMissing
+from codeneedle.grid import Pair
 from codeneedle.system import processes
 from codeneedle.system.files import exists, expanded
 
@@ -38,6 +39,9 @@ _DEVICE = re.compile(
     r"\s+(?P<name>[\w:.-]+): (?P<what>.+?) \((?P<mib>\d+) MiB, \d+ MiB free\)\s*"
 )
 _FEATURES = re.compile(r"\bsystem_info: .*\bCPU : ((?:\w+ = \d+ \|? ?)+)")
+_FA_QUANTS = re.compile(
+    r"\bsystem_info: .*\bFA_(?:QUANTS = ([\w,; -]+?)|ALL_QUANTS = 1) \|"
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,6 +78,8 @@ class ServerFacts:
         devices: Accelerators, with their memory: ``CUDA0 NVIDIA L4 (22563 MiB)``.
         cpu_features: What it uses of the processor: ``AVX AVX2 FMA``; empty if it does
             not tell.
+        fa_quants: Pairs that CUDA or HIP were compiled for: ``q8_0-q8_0,q4_0-q4_0``, or
+            ``all``; empty if it does not tell, or has neither.
     """
 
     version: str
@@ -83,6 +89,18 @@ class ServerFacts:
     options: frozenset[str]
     devices: tuple[str, ...] = ()
     cpu_features: str = ""
+    fa_quants: str = ""
+
+    def has_compiled(self, pair: Pair) -> bool | None:
+        """
+        Whether CUDA or HIP were compiled for *pair*; None if they do not tell.
+
+        All builds have f16, which they convert other pairs to (``fattn.cu``).
+        """
+        if pair == Pair("f16", "f16") or self.fa_quants == "all":
+            return True
+        names = re.split(r"[,;]\s*", self.fa_quants)
+        return f"{pair.k}-{pair.v}" in names if self.fa_quants else None
 
 
 def find(*, llama_server: Path | None = None) -> Tools:
@@ -132,7 +150,10 @@ def ask(server: Path) -> ServerFacts:
             reason=f"does not answer as {SERVER} does, but: {answer}",
             hint=f"Name the {SERVER} of llama.cpp with --llama-server.",
         )
-    facts = replace(facts, cpu_features=cpu_features(server, facts.options))
+    told = system_info(server, facts.options)
+    facts = replace(
+        facts, cpu_features=cpu_features(told), fa_quants=compiled_pairs(told)
+    )
     if "--list-devices" not in facts.options:
         return facts
     return replace(facts, devices=devices(server))
@@ -148,9 +169,9 @@ def devices(server: Path) -> tuple[str, ...]:
     )
 
 
-def cpu_features(server: Path, options: Collection[str]) -> str:
+def system_info(server: Path, options: Collection[str]) -> str:
     """
-    What *server* uses of the processor; empty if it does not tell.
+    What *server* says of its backends; empty if it does not.
 
     It tells before it loads a model, and ends at once where that is an empty file.
     """
@@ -160,9 +181,20 @@ def cpu_features(server: Path, options: Collection[str]) -> str:
         answer = processes.output_of(argv, timeout_s=ASK_TIMEOUT_S)
     except ToolFailed:
         return ""
-    match = _FEATURES.search(answer.stdout + answer.stderr)
+    return answer.stdout + answer.stderr
+
+
+def cpu_features(told: str) -> str:
+    """What is used of the processor, as `system_info` *told*; empty if it did not."""
+    match = _FEATURES.search(told)
     stated = match[1].split("|") if match else ()
     return " ".join(re.sub(" = 1$| ", "", each.strip()) for each in stated).strip()
+
+
+def compiled_pairs(told: str) -> str:
+    """`ServerFacts.fa_quants`, as `system_info` *told*; old builds name all or none."""
+    match = _FA_QUANTS.search(told)
+    return (match[1] or "all") if match else ""
 
 
 def read_help(version_text: str, help_text: str) -> ServerFacts | None:

@@ -296,9 +296,8 @@ class Perplexity(BaseFileTool):
                 reason=f"of build {build} crashes at a context of {context:,}: "
                 f"{context:,} x {values:,} (vocabulary) = {context * values:,} is not "
                 "below 2^31",
-                hint=f"Use --divergence-context {most} or less, likewise "
-                f"--copy-context, or a llama.cpp of build {FIRST_WIDE_BUILD} or later: "
-                "'codeneedle llama'.",
+                hint=f"Use --divergence-context {most} or less, or a llama.cpp of "
+                f"build {FIRST_WIDE_BUILD} or later: 'codeneedle llama'.",
             )
 
 

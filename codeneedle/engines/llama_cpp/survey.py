@@ -54,6 +54,14 @@ PLAIN = Pair("f16", "f16")
 HOST = "Host"
 """What the program calls the memory of the machine."""
 
+CONVERTING = ("CUDA", "ROCm", "MUSA")
+"""
+Begin the names of devices that convert a cache to f16 where no kernel was compiled.
+
+Their graphs are whole all the same: only the build tells, and a line at the first token
+(``ggml-cuda/fattn.cu``).
+"""
+
 _LAST_WORDS = b"memory breakdown [MiB]"
 """Begins what is logged after the graph was reserved."""
 
@@ -95,12 +103,14 @@ class Surveyor:
         tool: Its path.
         model: What would be served.
         arguments: Those of the user's that the program takes.
+        facts: What the llama-server beside it says of itself.
         key: Hash of all that its answers depend on, but for pair and context.
     """
 
     tool: Path
     model: ModelSpec
     arguments: tuple[str, ...]
+    facts: ServerFacts
     key: str
 
     @classmethod
@@ -111,6 +121,7 @@ class Surveyor:
             tool=tool,
             model=model,
             arguments=arguments,
+            facts=facts,
             key=_key(tool, facts, model, arguments),
         )
 
@@ -151,7 +162,7 @@ class Surveyor:
         asked.keep()
         return Survey(
             context=context,
-            pairs={pair: _judged(each, whole) for pair, each in known.items()},
+            pairs={pair: self._judged(each, whole) for pair, each in known.items()},
             whole_splits=whole,
             unknown=asked.failure,
             took_s=time.monotonic() - started,
@@ -179,6 +190,35 @@ class Surveyor:
         if most is None or layers < self.model.weights.layers:
             most = 2 * layers + WHOLE_SPLITS
         return WHOLE_SPLITS if splits >= most else splits
+
+    def _judged(self, answer: PairSurvey, whole: int | None) -> PairSurvey:
+        """
+        *answer* with where attention runs, by the parts of its graph.
+
+        Args:
+            answer: What the program tells.
+            whole: Most parts with attention on a device; None without one, where each
+                pair has a kernel.
+        """
+        if answer.refusal or not answer.kv:
+            return answer
+        if whole is not None and (answer.graph_splits or 0) > whole:
+            return replace(answer, attention=Attention.CPU)
+        if whole is not None and _may_convert(answer):
+            return self._compiled(answer)
+        return replace(answer, attention=Attention.KERNEL)
+
+    def _compiled(self, answer: PairSurvey) -> PairSurvey:
+        """*answer* of a whole graph, whose device may convert K and V in it."""
+        match self.facts.has_compiled(answer.pair):
+            case None:
+                return replace(answer, evidence="in a kernel, or converted to f16")
+            case True:
+                return replace(answer, attention=Attention.KERNEL)
+            case False:
+                evidence = f"this build has FA_QUANTS = {self.facts.fa_quants}"
+                attention = Attention.CONVERTED
+                return replace(answer, attention=attention, evidence=evidence)
 
 
 def missing(tools: Tools, context: int) -> Survey:
@@ -328,19 +368,8 @@ def _memory(said: str) -> Iterator[DeviceMemory]:
 _Ask = Callable[..., PairSurvey | None]
 
 
-def _judged(answer: PairSurvey, whole: int | None) -> PairSurvey:
-    """
-    *answer* with where attention runs, by the parts of its graph.
-
-    Args:
-        answer: What the program tells.
-        whole: Most parts with attention in a kernel; None on the CPU, which has one
-            for each pair.
-    """
-    if answer.refusal or not answer.kv:
-        return answer
-    is_whole = whole is None or (answer.graph_splits or 0) <= whole
-    return replace(answer, attention=Attention.KERNEL if is_whole else Attention.CPU)
+def _may_convert(answer: PairSurvey) -> bool:
+    return any(each.device.startswith(CONVERTING) for each in answer.memory)
 
 
 def _on_device(answers: Collection[PairSurvey], arguments: Sequence[str]) -> bool:

@@ -5,7 +5,7 @@ quantized ones of bounded size. Imported only in the child process.
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Any
 
 import mlx.core as mx
 from mlx_lm.models import base
@@ -172,29 +172,6 @@ class SplitKVCache:
         keys, values = arrays[: self.key.arrays], arrays[self.key.arrays :]
         place = states[0][2:]
         return tuple(keys), tuple(values), *place, self.group_size, self.bits
-
-    @classmethod
-    def from_state(cls, state: Any, meta_state: Sequence[Any] = ()) -> Self:
-        """
-        A cache of these contents, which may be those of a ``QuantizedKVCache``.
-
-        Args:
-            state: A `state`; of mlx-lm 0.31 and before, K and V alone.
-            meta_state: The other three fields, as text, where they are not in it.
-        """
-        fields: list[Any] = [*state, *map(int, meta_state)]
-        keys, values, *place, groups, bits = fields
-        made = cls.__new__(cls)
-        made.key, made.value = (
-            Packing(width, group, getattr(side[-1], "dtype", None))
-            for side, width, group in zip(
-                (keys, values), _both(bits), _both(groups), strict=True
-            )
-        )
-        part = RotatingKVCache if len(place) > 1 else KVCache
-        arrays = [*keys, *values]
-        made.parts = [part.from_state((*two, *place)) for two in _pairs(arrays)]
-        return made
 
 
 def _pairs(arrays: Sequence[Any]) -> Iterator[tuple[Any, Any]]:

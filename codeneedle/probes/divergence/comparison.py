@@ -1,13 +1,13 @@
-"""Compares a cell with the reference on texts, for divergence and for copies."""
+"""Compares a cell with the reference on a text."""
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from codeneedle.engines.tools import DivergenceTask, DivergenceTool, ToolRun
 from codeneedle.errors import BadInput, FolderUnusable
 from codeneedle.probes.divergence.record import (
+    NAME,
     Compared,
     ComparedWith,
     Divergence,
@@ -30,45 +30,27 @@ SPARE_BYTES = 64 << 20
 """Disk that logs and records may need beside the reference's distributions."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Text:
-    """
-    What distributions are compared on.
-
-    Attributes:
-        name: What it is called in messages.
-        data: The text.
-        context: Length of a chunk, in tokens.
-        chunks: How many chunks are compared, at most.
-    """
-
-    name: str
-    data: bytes
-    context: int
-    chunks: int
-
-
 def compared(
-    context: ProbeContext, texts: Sequence[Text], *, folder: Path, probe: str
+    context: ProbeContext, text: bytes, *, name: str, sizes: Sequence[tuple[int, int]]
 ) -> Json:
     """
-    The observation of *probe*: the cell compared with the reference on *texts*.
+    The observation: the cell compared with the reference on *text*.
 
     Contexts that the cell's former record has stay as they are, unless chunks were
     added.
 
     Args:
         context: The cell.
-        texts: One for each context of the settings.
-        folder: Keeps the reference's distributions in it, by context.
-        probe: Part of the names of logs.
+        text: What distributions are compared on.
+        name: What the text is called in messages.
+        sizes: Contexts, with the most chunks at each.
 
     Raises:
-        BadInput: If a text turns out to be too short.
+        BadInput: If the text turns out to be too short.
         CellError: If the tool fails, or runs other cache types than asked for.
     """
     tool = context.run.engine.divergence_tool()
-    set_before = reference_of(context.run.setup, probe)
+    set_before = reference_of(context.run.setup)
     reference = set_before or context.pair
     former = divergence_of(context.former) if context.former else None
     known = {each.context: each for each in former.contexts} if former else {}
@@ -76,15 +58,15 @@ def compared(
         DivergenceTask(
             pair=context.pair,
             reference=reference,
-            context=text.context,
-            chunks=text.chunks,
-            text=text.data,
-            text_name=text.name,
+            context=length,
+            chunks=chunks,
+            text=text,
+            text_name=name,
             weights_sha256=context.run.setup.weights.sha256,
-            folder=folder,
+            folder=context.run.folder,
         )
-        for text in texts
-        if text.context not in known or known[text.context].chunks < text.chunks
+        for length, chunks in sizes
+        if length not in known or known[length].chunks < chunks
     ]
     steps = [_steps(tool, task) for task in tasks]
     with context.measuring():
@@ -96,11 +78,10 @@ def compared(
                 former=known.get(task.context),
                 done=sum(steps[:at]),
                 total=sum(steps),
-                probe=probe,
             )
     if set_before is None:
         context.calibrate(as_json(ComparedWith(reference=str(reference))))
-    contexts = tuple(known[text.context] for text in texts)
+    contexts = tuple(known[length] for length, _ in sizes)
     return as_json(Divergence(reference=str(reference), contexts=contexts))
 
 
@@ -112,7 +93,6 @@ def _compared(
     former: Compared | None,
     done: int,
     total: int,
-    probe: str,
 ) -> Compared:
     """
     One context, the reference's distributions computed first if need be.
@@ -131,7 +111,7 @@ def _compared(
         if reference is None:
             what = "computing the reference"
             tell(what, done, 0)
-            name = f"{task.reference.slug}.{probe}-base.{task.context}.log"
+            name = f"{task.reference.slug}.{NAME}-base.{task.context}.log"
             reference = tool.write_reference(
                 task,
                 log=context.logs / name,
@@ -147,7 +127,7 @@ def _compared(
     comparison = tool.compare(
         task,
         reference,
-        log=context.log(f"{probe}.{task.context}"),
+        log=context.log(f"{NAME}.{task.context}"),
         note=context.observe_tool,
         progress=lambda chunks: tell("comparing", behind, chunks),
     )
@@ -199,7 +179,7 @@ def file_bytes(path: Path) -> bytes:
     )
 
 
-def refuse_untrained(run: RunContext, context: int, *, option: str) -> None:
+def refuse_untrained(run: RunContext, context: int) -> None:
     """
     Stop at a *context* that is longer than what the weights were trained for.
 
@@ -209,21 +189,18 @@ def refuse_untrained(run: RunContext, context: int, *, option: str) -> None:
     trained = run.weights.training_context
     if trained and context > trained and not run.engine.stretches_context:
         raise BadInput(
-            source=f"{option} {context}",
+            source=f"--divergence-context {context}",
             reason=f"these weights were trained for {trained:,} tokens",
-            hint=f"Use {option} {trained} or less.",
+            hint=f"Use --divergence-context {trained} or less.",
         )
 
 
-def refuse_full_disk(
-    run: RunContext, folder: Path, sizes: Sequence[tuple[int, int]]
-) -> None:
+def refuse_full_disk(run: RunContext, sizes: Sequence[tuple[int, int]]) -> None:
     """
     Stop if the distributions of the reference would not fit on the disk.
 
     Args:
         run: The run.
-        folder: Where they are kept.
         sizes: Contexts, with the chunks at each.
 
     Raises:
@@ -231,7 +208,7 @@ def refuse_full_disk(
     """
     tool = run.engine.divergence_tool()
     needed = sum(
-        tool.missing_bytes(folder, context=context, chunks=chunks)
+        tool.missing_bytes(run.folder, context=context, chunks=chunks)
         for context, chunks in sizes
     )
     free = files.free_disk_bytes(run.folder)

@@ -1,7 +1,5 @@
-"""Metrics of the probes that compare distributions: divergence, and copy."""
+"""Metrics of the divergence probe."""
 
-import functools
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
@@ -193,84 +191,23 @@ _KINDS: tuple[_Kind, ...] = (
 )
 
 
-_copied = functools.partial(
-    replace,
-    _divergence("", "", in_table=True),
-    floor=False,
-)
-
-
-_COPY_KINDS: tuple[_Kind, ...] = (
-    _Kind(
-        _copied(
-            name="copy-ppl",
-            label="perplexity of the second copy",
-            unit="",
-            bounds=(1, None),
-            least_span=0,
-            digits=3,
-        ),
-        _of_chunks(lambda chunk: math.exp(-chunk.logp)),
-        is_compared=False,
-    ),
-    _Kind(
-        _copied(
-            name="copy-logp",
-            label="log-probability of the second copy, per token",
-            better="higher",
-            bounds=(None, 0),
-            least_span=0.2,
-            in_table=False,
-            loss=Loss(kind=LossKind.NATS),
-        ),
-        _of_chunks(lambda chunk: chunk.logp),
-        is_compared=False,
-    ),
-    _Kind(
-        _copied(
-            name="copy-kld",
-            label="mean KL divergence from the reference, second copy",
-            floor=True,
-            loss=Loss(kind=LossKind.CHANGE),
-        ),
-        _of_chunks(lambda chunk: chunk.kld),
-    ),
-    _Kind(
-        _copied(
-            name="copy-top1",
-            label="tokens with the reference's first choice, second copy",
-            unit="%",
-            better="higher",
-            bounds=(0, 100),
-            least_span=10,
-            digits=2,
-        ),
-        _of_chunks(lambda chunk: chunk.same_top),
-    ),
-)
-"""Values of each chunk of 16 or so; a cell's number is their mean."""
-
-COPY_METRICS: tuple[Metric, ...] = tuple(kind.at(None) for kind in _COPY_KINDS)
-"""Likewise of the probe `COPY`."""
-
 METRICS: tuple[Metric, ...] = tuple(kind.at(None) for kind in _KINDS)
 """Those of the first context; the first of them is the headline."""
 
 
-def at_contexts(setup: Setup, probe: str) -> tuple[Metric, ...]:
+def at_contexts(setup: Setup) -> tuple[Metric, ...]:
     """
-    The same at each context, where a run has several: ``kld@512``, ``copy-ppl@512``.
+    The same at each context, where a run has several: ``kld@512``.
 
     Raises:
         BadRecord: If the settings name none.
     """
-    named = setup.probes.get(probe, {}).get("contexts", [])
+    named = setup.probes.get(NAME, {}).get("contexts", [])
     try:
         contexts = msgspec.convert(named, type=tuple[int, ...])
     except msgspec.ValidationError as error:
-        reason = f"the contexts of {probe} are none: {error}"
+        reason = f"the contexts of {NAME} are none: {error}"
         raise BadRecord(file="setup.json", reason=reason) from error
     if len(contexts) < 2:  # noqa: PLR2004 - several
         return ()
-    kinds = _KINDS if probe == NAME else _COPY_KINDS
-    return tuple(kind.at(context) for context in contexts for kind in kinds)
+    return tuple(kind.at(context) for context in contexts for kind in _KINDS)

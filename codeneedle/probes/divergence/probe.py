@@ -12,7 +12,6 @@ from codeneedle.engines.engine import Ability, Engine
 from codeneedle.errors import BadInput
 from codeneedle.probes.divergence.comparison import (
     MOST_CHUNKS,
-    Text,
     compared,
     file_bytes,
     refuse_full_disk,
@@ -160,7 +159,7 @@ class DivergenceProbe(Probe):
 
     def more_metrics(self, setup: Setup) -> tuple[Metric, ...]:
         """The same at each context, where a run has several."""
-        return at_contexts(setup, NAME)
+        return at_contexts(setup)
 
     def reads_corpus(self, settings: DivergenceSettings) -> bool:
         """Whether distributions are compared on the corpus, not on a text."""
@@ -240,14 +239,14 @@ class DivergenceProbe(Probe):
             ignored=tool.ignored,
         )
         for context, chunks in sizes:
-            refuse_untrained(run, context, option="--divergence-context")
+            refuse_untrained(run, context)
             tool.check(
                 text_name=chosen.text,
                 text_bytes=len(data),
                 context=context,
                 chunks=chunks,
             )
-        refuse_full_disk(run, run.folder, sizes)
+        refuse_full_disk(run, sizes)
         return as_json(chosen)
 
     def widened(self, stored: Json, wanted: Json) -> Json | None:
@@ -289,11 +288,8 @@ class DivergenceProbe(Probe):
                 reason="it has changed since this sweep began",
                 hint="Run the command again, with another --out for the new text.",
             )
-        texts = [
-            Text(name=chosen.text, data=data, context=length, chunks=chunks)
-            for length, chunks in zip(chosen.contexts, chosen.chunks, strict=True)
-        ]
-        return compared(context, texts, folder=context.run.folder, probe=NAME)
+        sizes = list(zip(chosen.contexts, chosen.chunks, strict=True))
+        return compared(context, data, name=chosen.text, sizes=sizes)
 
 
 PROBE = DivergenceProbe(

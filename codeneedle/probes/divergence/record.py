@@ -1,4 +1,4 @@
-"""What the probes that compare distributions store of a cell."""
+"""What the divergence probe stores of a cell."""
 
 from dataclasses import dataclass
 
@@ -17,10 +17,6 @@ from codeneedle.records.record import (
 )
 
 NAME = "divergence"
-"""Of the probe that compares on a text."""
-
-COPY = "copy"
-"""Of the one whose text says everything twice."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,7 +51,7 @@ class Compared:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Divergence:
     """
-    The observation of a probe that compares distributions.
+    The observation of the divergence probe.
 
     Attributes:
         reference: The pair compared with: ``f16/f16``.
@@ -75,31 +71,31 @@ class Divergence:
 
 @dataclass(frozen=True, slots=True)
 class ComparedWith:
-    """What the setup of a run keeps of these probes: the *reference*, ``f16/f16``."""
+    """What the setup of a run keeps of it: the *reference*, ``f16/f16``."""
 
     reference: str
 
 
-def reference_of(setup: Setup, probe: str) -> Pair | None:
+def reference_of(setup: Setup) -> Pair | None:
     """
-    The pair that all cells of *probe* are compared with; None before the first.
+    The pair that all cells are compared with; None before the first.
 
     Raises:
         BadRecord: If what the setup keeps is something else.
     """
-    known = calibrated_in(setup, probe, ComparedWith)
+    known = calibrated_in(setup, NAME, ComparedWith)
     return Pair.parse(known.reference) if known else None
 
 
 @cached()
 def divergence_of(record: CellRecord) -> Divergence | None:
     """
-    What *record* holds of these probes; None if it is another's, or holds nothing.
+    What *record* holds of this probe; None if it is another's, or holds nothing.
 
     Raises:
         BadRecord: If what it holds cannot be read.
     """
-    if record.probe not in {NAME, COPY} or record.observation is None:
+    if record.probe != NAME or record.observation is None:
         return None
     divergence, file = observed(record, Divergence), file_of(record)
     for each in divergence.contexts:

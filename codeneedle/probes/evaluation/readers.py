@@ -232,7 +232,6 @@ LOWER_IS_BETTER = frozenset(
         "brier_score",
         "bits_per_byte",
         "byte_perplexity",
-        "cer",
         "perplexity",
         "ter",
         "wer",
@@ -242,8 +241,8 @@ LOWER_IS_BETTER = frozenset(
 """
 Metrics of lm-eval that are errors, where its results do not say so.
 
-Source: ``higher_is_better`` of ``register_metric`` in ``lm_eval/api/metrics.py``; cer
-and wer are those of tasks.
+Source: all that ``lm_eval/api/metrics.py`` registers with ``higher_is_better=False``
+(0.4.13); wer is one of a task, ``wmt-ro-en-t5-prompt``.
 """
 
 
@@ -323,6 +322,7 @@ class _InspectEval(Struct):
 
 class _InspectLog(Struct):
     eval: _InspectEval
+    status: str = "success"
     samples: tuple[_InspectSample, ...] | None = None
 
 
@@ -335,6 +335,9 @@ def _of_inspect(path: Path) -> Iterator[Sample] | None:
     if _member(path, str, "eval", "task") is None:
         return None
     log = _decoded(_bytes(path), _InspectLog, place=path.name)
+    if log.status != "success":  # some samples are missing, in the first cell for all
+        reason = f"{path.name} says that it is not done: {visible(log.status)}"
+        raise Unreadable(reason=reason, hint="See its log.")
     return (_of_inspect_sample(log.eval, sample) for sample in log.samples or ())
 
 
@@ -357,56 +360,6 @@ def _of_inspect_sample(task: _InspectEval, sample: _InspectSample) -> Sample:
         seed=sample.epoch,
         error=sample.error.message if sample.error else "",
     )
-
-
-# --- llama-eval
-
-
-class _LlamaEvalCase(Struct):
-    status: str = ""
-    correct: bool | None = None
-    problem_idx: int | None = None
-
-
-def _of_llama_eval(path: Path) -> Iterator[Sample] | None:
-    """
-    The state file of llama.cpp's llama-eval: rounds of one problem are a group.
-
-    Follows its source, where a status other than ``ok`` is pending or an error; never
-    run, as the tool downloads its data sets.
-    """
-    cases = _member(path, dict[str, _LlamaEvalCase], "task_states", "cases")
-    if cases is None:
-        return None
-    return (
-        _sample(
-            name,
-            case.correct,
-            group=f"problem {case.problem_idx}" if case.problem_idx is not None else "",
-            error="" if case.status == "ok" else case.status or "no status",
-        )
-        for name, case in cases.items()
-    )
-
-
-# --- tool-eval-bench
-
-
-class _Scenario(Struct):
-    scenario_id: str
-    points: Annotated[float, Meta(ge=0, le=2)]
-
-
-def _of_tool_eval(path: Path) -> Iterator[Sample] | None:
-    """
-    The JSON report of tool-eval-bench: 0, 1 or 2 points per scenario.
-
-    Follows its documentation; the tool was never run.
-    """
-    scenarios = _member(path, tuple[_Scenario, ...], "scores", "scenario_results")
-    if scenarios is None:
-        return None
-    return (_sample(each.scenario_id, each.points / 2) for each in scenarios)
 
 
 # --- promptfoo
@@ -452,8 +405,6 @@ READERS: Mapping[str, Reader] = {
     LINES_NAME: Reader(files=LINES, samples=_of_lines),
     "lm-eval": Reader(files="samples_*.jsonl", samples=_of_lm_eval),
     "inspect": Reader(files="*.json", samples=_of_inspect),
-    "llama-eval": Reader(files="*.json", samples=_of_llama_eval),
-    "tool-eval": Reader(files="*.json", samples=_of_tool_eval),
     "promptfoo": Reader(files="*.json", samples=_of_promptfoo),
 }
 """Readers by the name that ``--eval-read`` takes."""

@@ -8,6 +8,7 @@ from programs import HELP, llama_like, script
 from codeneedle.engines.llama_cpp import installation, release
 from codeneedle.engines.llama_cpp.installation import ask, find, read_help
 from codeneedle.errors import MachineError, ToolFailed, ToolMissing
+from codeneedle.grid import Pair
 
 VERSION = "version: 0.6.0-dev (build 11434, commit unknown)\nbuilt with GNU 12.2.0"
 
@@ -116,6 +117,30 @@ def test_a_server_tells_what_it_uses_of_the_processor(tmp_path, system_info, exp
     server = llama_like(tmp_path / "llama-server", system_info=system_info)
 
     assert expected == ask(server).cpu_features
+
+
+@pytest.mark.parametrize(
+    ("features", "compiled", "converted", "unknown"),
+    [
+        ("FA_QUANTS = q8_0-q8_0,q8_0-q4_0 | ", "q8_0/q4_0", "q4_0/q8_0", None),
+        ("FA_QUANTS = all | BLACKWELL_NATIVE_FP4 = 1 | ", "q4_0/q8_0", None, None),
+        ("FA_ALL_QUANTS = 1 | ", "q4_0/q8_0", None, None),
+        ("", "f16/f16", None, "q8_0/q8_0"),
+    ],
+    ids=["chosen", "all", "an older build", "not told"],
+)
+def test_a_cuda_server_tells_which_pairs_it_was_compiled_for(
+    tmp_path, features, compiled, converted, unknown
+):
+    """The line is composed as ``llama_print_system_info`` does it; no GPU wrote it."""
+    told = f"CUDA : ARCHS = 800,890 | USE_GRAPHS = 1 | {features}CPU : AVX = 1 | "
+    line = f"0.00.002.060 I cmn  common_param: system_info: n_threads = 1 / 2 | {told}"
+    facts = ask(llama_like(tmp_path / "llama-server", system_info=line))
+
+    expected = {compiled: True, converted: False, unknown: None}
+    for pair in filter(None, expected):
+        assert expected[pair] is facts.has_compiled(Pair.parse(pair))
+    assert "AVX" == facts.cpu_features
 
 
 @pytest.mark.parametrize(

@@ -18,23 +18,26 @@ from codeneedle.records.record import Attention, DeviceMemory
 GRID = whole_grid(DEFAULT_TYPES, DEFAULT_TYPES)
 MIB = 1 << 20
 
+AS_RELEASED = "q4_0-q4_0,q8_0-q8_0,f16-f16,bf16-bf16"
+"""``GGML_CUDA_FA_QUANTS`` where nothing is chosen, as the build states it."""
+
 
 @pytest.fixture(autouse=True)
 def _own_surveys(tmp_path, monkeypatch):
     monkeypatch.setenv("CODENEEDLE_CACHE", str(tmp_path / "cache"))
 
 
-def surveyor(folder, rule, *arguments):
+def surveyor(folder, rule, *arguments, fa_quants=""):
     fake = HERE / "fake_fit_params.py"
     body = f'HOME={folder}; export HOME\nexec {sys.executable} -S {fake} {rule} "$@"'
     tool = script(folder / "llama-fit-params", body)
     model = made_model(arguments=arguments)
     model = replace(model, weights=replace(model.weights, layers=4))
-    return survey.Surveyor.of(tool, made_facts(), model)
+    return survey.Surveyor.of(tool, made_facts(fa_quants=fa_quants), model)
 
 
-def surveyed(folder, rule, *arguments, pairs=GRID):
-    asked = surveyor(folder, rule, *arguments)
+def surveyed(folder, rule, *arguments, pairs=GRID, fa_quants=""):
+    asked = surveyor(folder, rule, *arguments, fa_quants=fa_quants)
     return asked.survey(pairs, context=2000, log=folder / "survey.log")
 
 
@@ -81,6 +84,32 @@ def test_weights_on_the_host_split_a_graph_whose_attention_has_a_kernel(tmp_path
 @pytest.mark.parametrize("arguments", [("-ngl", "0"), ("--no-kv-offload",)])
 def test_attention_on_the_host_by_choice_has_a_kernel_there(tmp_path, arguments):
     assert GRID == in_kernels(surveyed(tmp_path, "never", *arguments))
+
+
+@pytest.mark.parametrize(("fa_quants", "kernels"), [(AS_RELEASED, 3), ("all", 36)])
+def test_pairs_that_cuda_converts_are_told_by_what_the_build_was_compiled_for(
+    tmp_path, fa_quants, kernels
+):
+    told = surveyed(tmp_path, "cuda", fa_quants=fa_quants)
+    others = {told.attention(pair) for pair in GRID} - {Attention.KERNEL}
+
+    assert kernels == len(in_kernels(told))
+    assert ({Attention.CONVERTED} if kernels < len(GRID) else set()) == others
+
+
+def test_a_cuda_build_that_tells_no_kernels_leaves_the_place_open(tmp_path):
+    f16, mixed = Pair("f16", "f16"), Pair("q8_0", "q4_0")
+    told = surveyed(tmp_path, "cuda", pairs=[f16, mixed])
+
+    assert Attention.KERNEL is told.attention(f16)
+    assert told.attention(mixed) is None
+    assert "" == told.refusal(mixed)
+
+
+def test_what_cuda_was_compiled_for_says_nothing_of_other_backends(tmp_path):
+    told = surveyed(tmp_path, "vulkan", fa_quants=AS_RELEASED)
+
+    assert 26 == len(in_kernels(told))
 
 
 def test_memory_is_told_by_device(tmp_path):

@@ -280,45 +280,6 @@ def test_a_state_has_the_five_fields_of_mlx_lm_s():
     assert (0, 4, 16, 0, (64, 64), (8, 4)) == place
 
 
-def test_states_of_mlx_lm_are_read():
-    """mlx-lm 0.31 has three fields beside K and V; 0.32 has all in the state."""
-    cache = QuantizedKVCache(group_size=32, bits=4)
-    packed = cache.update_and_fetch(values(7, 1), values(7, 2))
-    more = values(1, 3), values(1, 4)
-
-    old = SplitKVCache.from_state(packed, ("7", "32", "4"))
-    newer = SplitKVCache.from_state(cache.state)
-
-    expected = cache.update_and_fetch(*more)
-    for each in (old, newer):
-        assert (7, (4, 4), (32, 32)) == (each.offset, each.bits, each.group_size)
-        assert same(expected, each.update_and_fetch(*more))
-
-
-@pytest.mark.parametrize("key", [FOUR, EIGHT, PLAIN])
-@pytest.mark.parametrize("make", [split, lambda *each: bounded(16, 4, *each)])
-def test_a_state_survives_a_round_trip(key, make, tmp_path):
-    cache = make(key, Packing(4, 32))
-    for at in range(40):
-        cache.update_and_fetch(values(1, at), values(1, 100 + at))
-    keys, held, *rest = cache.state
-    arrays = {
-        f"{side}.{at}": array
-        for side, packed in (("k", keys), ("v", held))
-        for at, array in enumerate(packed)
-    }
-    file = str(tmp_path / "state.safetensors")
-    mx.save_safetensors(file, arrays)
-    read = mx.load(file)
-    state = [[read[name] for name in sorted(read) if name[0] == side] for side in "kv"]
-
-    again = SplitKVCache.from_state((*state, *rest))
-
-    assert rest == list(again.state[2:])
-    more = values(1, 3), values(1, 4)
-    assert same(cache.update_and_fetch(*more), again.update_and_fetch(*more))
-
-
 def test_trimming_drops_the_last_tokens():
     cache, fresh = split(), split()
     cache.update_and_fetch(values(20, 1), values(20, 2))

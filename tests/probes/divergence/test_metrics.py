@@ -7,7 +7,7 @@ from fake_tools import made_statistics
 from made_records import failed_record, made_setup
 
 from codeneedle.grid import Pair
-from codeneedle.probes.divergence.metrics import COPY_METRICS, METRICS, at_contexts
+from codeneedle.probes.divergence.metrics import METRICS, at_contexts
 from codeneedle.probes.divergence.record import (
     NAME,
     Compared,
@@ -73,26 +73,24 @@ def test_percentages_and_nats_are_drawn_on_scales_of_their_own():
     nats, percent = ((0, None), 0.1, 4), ((0, 100), 10)
 
     assert {
-        **dict.fromkeys(("kld", "kld999", "copy-kld"), (*nats, True)),
+        **dict.fromkeys(("kld", "kld999"), (*nats, True)),
         **dict.fromkeys(("kld-median", "kld-max"), (*nats, False)),
-        **dict.fromkeys(("top1", "copy-top1"), (*percent, 2, True)),
+        "top1": (*percent, 2, True),
         "dp-rms": (*percent, 3, False),
         "ppl": ((1, None), 0, 4, True),
         "ppl-ratio": ((0, None), 0, 4, False),
-        "copy-ppl": ((1, None), 0, 3, True),
-        "copy-logp": ((None, 0), 0.2, 4, False),
     } == {
         each.name: (each.bounds, each.least_span, each.digits, each.in_table)
-        for each in (*METRICS, *COPY_METRICS)
+        for each in METRICS
     }
-    distances = {"kld", "kld999", "kld-median", "kld-max", "dp-rms", "copy-kld"}
-    assert distances == {each.name for each in (*METRICS, *COPY_METRICS) if each.floor}
+    distances = {"kld", "kld999", "kld-median", "kld-max", "dp-rms"}
+    assert distances == {each.name for each in METRICS if each.floor}
 
 
 def test_several_contexts_have_metrics_of_their_own():
     record = compared(512, 4096)
     conditions = {NAME: {"contexts": [512, 4096]}}
-    more = at_contexts(replace(SETUP, probes=conditions), NAME)
+    more = at_contexts(replace(SETUP, probes=conditions))
     found = values(record, more)
 
     assert 2 * len(METRICS) == len(found)
@@ -100,9 +98,7 @@ def test_several_contexts_have_metrics_of_their_own():
     assert [0.25] == values(record)["kld"]
     assert [] == values(compared(512), more)["kld@4096"]
     one = {NAME: {"contexts": [512]}}
-    assert (
-        () == at_contexts(SETUP, NAME) == at_contexts(replace(SETUP, probes=one), NAME)
-    )
+    assert () == at_contexts(SETUP) == at_contexts(replace(SETUP, probes=one))
 
 
 def test_metrics_state_the_pair_that_they_are_measured_against():
@@ -112,8 +108,6 @@ def test_metrics_state_the_pair_that_they_are_measured_against():
     assert "q8_0/q8_0" == references["kld"](record)
     assert references["top1"](replace(record, observation=None)) is None
     assert references["ppl"] is None
-    alone = {each.name for each in COPY_METRICS if each.reference is None}
-    assert {"copy-ppl", "copy-logp"} == alone
 
 
 def test_what_is_stored_is_read_strictly():
@@ -123,4 +117,4 @@ def test_what_is_stored_is_read_strictly():
     with pytest.raises(BadRecord):
         divergence_of(replace(record, observation={"reference": 3}))
     with pytest.raises(BadRecord, match="contexts of divergence"):
-        at_contexts(replace(SETUP, probes={NAME: {"contexts": "all"}}), NAME)
+        at_contexts(replace(SETUP, probes={NAME: {"contexts": "all"}}))

@@ -11,6 +11,8 @@ from codeneedle.probes.evaluation import readers
 from codeneedle.probes.evaluation.readers import Unreadable, read
 from codeneedle.probes.evaluation.record import Sample
 
+README = Path(__file__).parents[3] / "README.md"
+
 WRITTEN = Path(__file__).parent / "written"
 """What the real tools wrote, of answers of SmolLM2."""
 
@@ -133,6 +135,7 @@ def test_samples_of_lm_eval_are_read_filter_by_filter():
     [
         ("brier_score", None, 0.75),
         ("brier_score", True, 0.25),
+        ("ter", None, 0.75),
         ("odd", None, 0.25),
         ("odd", False, 0.75),
     ],
@@ -185,6 +188,17 @@ def test_values_of_inspect_ai_are_scores(tmp_path, value, score):
     assert score == read(changed_inspect(tmp_path, change))[1][0].score
 
 
+@pytest.mark.parametrize("status", ["error", "cancelled", "started"])
+def test_an_evaluation_of_inspect_ai_that_did_not_end_is_a_gap(tmp_path, status):
+    """Its samples were once all that other cells could have."""
+    (file,) = (WRITTEN / "inspect").glob("*.json")
+    log = json.loads(file.read_text(encoding="utf-8")) | {"status": status}
+    (tmp_path / "log.json").write_text(json.dumps(log), encoding="utf-8")
+
+    with pytest.raises(Unreadable, match=f"is not done: {status}"):
+        read(tmp_path)
+
+
 def test_a_sample_of_inspect_ai_that_failed_scores_0_with_its_error(tmp_path):
     def change(sample):
         sample["scores"], sample["error"] = None, {"message": "no reply"}
@@ -226,40 +240,31 @@ def test_results_of_promptfoo_are_read_test_by_test():
     assert "test 3" in {each.group for each in samples}
 
 
-def test_cases_of_llama_eval_are_read_with_their_problem(tmp_path):
-    """As its source writes them; one is pending, one has failed."""
+def test_the_example_of_the_readme_converts_what_no_reader_knows(tmp_path, monkeypatch):
+    """One case is pending, one has failed."""
+    (example,) = re.findall(
+        r"```python\n(import json.*?)```", README.read_text("utf-8"), re.DOTALL
+    )
     case = {"correct": True, "status": "ok", "problem_idx": 7, "tokens": 9}
     cases = {
         "aime_000_007": case,
         "aime_001_007": {**case, "correct": False},
-        "aime_000_008": {**case, "status": "pending", "correct": False},
+        "aime_000_008": {**case, "status": "pending", "correct": None},
         "aime_001_008": {**case, "status": "error: no reply"},
     }
     state = {"id": "aime", "task_states": {"total": 4, "cases": cases}}
     (tmp_path / "llama-eval-state.json").write_text(json.dumps(state))
+    with pytest.raises(Unreadable, match=r"wrote no results\.jsonl"):
+        read(tmp_path)
+
+    monkeypatch.chdir(tmp_path)
+    exec(example, {})  # noqa: S102 - our own README
 
     reader, samples = read(tmp_path)
-
-    assert "llama-eval" == reader
+    assert "lines" == reader
     assert [1.0, 0.0, 0.0, 0.0] == [each.score for each in samples]
     assert {"problem 7"} == {each.group for each in samples}
     assert ["", "", "pending", "error: no reply"] == [each.error for each in samples]
-
-
-def test_scenarios_of_tool_eval_bench_have_up_to_two_points(tmp_path):
-    """As its documentation has them."""
-    results = [
-        {"scenario_id": f"TC-0{at}", "status": "x", "points": at} for at in range(3)
-    ]
-    report = {"scores": {"scenario_results": results}, "model": "m"}
-    (tmp_path / "out.json").write_text(json.dumps(report))
-
-    reader, samples = read(tmp_path)
-
-    assert "tool-eval" == reader
-    assert [("TC-00", 0.0), ("TC-01", 0.5), ("TC-02", 1.0)] == [
-        (each.id, each.score) for each in samples
-    ]
 
 
 def test_a_reader_that_is_named_reads_nothing_else(tmp_path):
