@@ -377,6 +377,7 @@ class Runner:
             calibrate=calibrate,
             former=former if goal or is_kept else None,
             goal=goal,
+            others=walk.companions(pair),
             previous_end=worker.previous_end,
         )
         draft = _Draft(
@@ -520,6 +521,7 @@ class _Draft:
             effective=cell.effective,
             phases=cell.phases.after(former.phases) if former else cell.phases,
             peak_rss_bytes=cell.peak_rss_bytes,
+            silence_s=cell.silence_s,
             device_bytes=cell.device_bytes,
             log_excerpt=tuple(map(masked, log_excerpt)),
             observation=observation,
@@ -629,6 +631,21 @@ class _Walk:
             for record in self.records.values()
         )
         return self.probe.calibrates and not is_set
+
+    def companions(self, pair: Pair) -> tuple[CellRecord, ...]:
+        """
+        What is known of how long others take for what *pair* is asked.
+
+        Nothing for a cell that took too long: it is given all the time there is.
+        """
+        before, store = self.records.get(pair), self._runner.store
+        if before and before.status is Status.TIMED_OUT:
+            return ()
+        return tuple(
+            record
+            for other, record in self.records.items()
+            if other != pair and record.has_numbers and not store.is_outgrown(record)
+        )
 
     def of_others(self, pair: Pair) -> CellRecord | None:
         """What another process has stored of *pair* since this one began."""
