@@ -15,12 +15,9 @@ import codeneedle
 from codeneedle.cli.options import (
     USAGE_ERROR,
     AtOption,
-    BudgetOption,
-    CalibrationOption,
     ContextOption,
     CorpusName,
     CsvOption,
-    DecideOption,
     DifferenceOption,
     EngineOption,
     JsonOption,
@@ -32,12 +29,12 @@ from codeneedle.cli.options import (
     MetricOption,
     ModelOption,
     ModelsOption,
-    MoreOption,
     OnlyRunName,
     OutOption,
     PictureFormsOption,
     PlacesCsvOption,
     PortOption,
+    RunCommand,
     RunName,
     RunNames,
     ServeCommand,
@@ -45,7 +42,6 @@ from codeneedle.cli.options import (
     SlurmCommand,
     SweepCommand,
     TranscriptCommand,
-    WaitOption,
     argument,
     limits_of,
     one_form,
@@ -125,24 +121,8 @@ Examples:
 """
 
 
-@app.command(cls=SweepCommand, epilog=EXAMPLES)
-def sweep(
-    context: typer.Context,
-    *,
-    retry_failed: Annotated[
-        bool, typer.Option("--retry-failed", help="Run failed cells again.")
-    ] = False,
-    decide: DecideOption = None,  # noqa: ARG001 - the request has it
-    more: MoreOption = None,
-    budget: BudgetOption = None,
-    wait: WaitOption = True,
-    calibration: CalibrationOption = True,
-    max_loss: MaxLoss = None,
-    max_lost: MaxLost = None,
-    max_eval_lost: MaxEvalLost = None,
-    max_memory: MaxMemory = None,
-    at: AtOption = None,
-) -> int:
+@app.command(cls=RunCommand, epilog=EXAMPLES)
+def sweep(context: typer.Context) -> int:
     """
     Run the grid: a fresh llama-server for each pair of types.
 
@@ -150,42 +130,36 @@ def sweep(
     """
     from codeneedle.cli import sweep as sweep_module
 
-    request, execution = context.obj
-    options = sweep_module.Options(
-        retry_failed=retry_failed,
-        more=more,
-        budget_s=budget,
-        wait=wait,
-        calibration=calibration,
-        limits=limits_of(max_loss, max_lost, max_eval_lost, max_memory, at),
-    )
-    return sweep_module.sweep(request, execution, _stderr(), options)
+    request, execution, options = context.obj
+    # Best effort: the sweep goes on without a reader; the end reports a full disk.
+    shown = _stdout(BestEffort(sys.stdout))
+    return sweep_module.sweep(request, execution, _stderr(), options, shown)
 
 
-@app.command(cls=SweepCommand)
-def plan(
-    context: typer.Context,
-    *,
-    decide: DecideOption = None,  # noqa: ARG001 - the request has it
-    at: AtOption = None,
-    json: JsonOption = False,
-) -> None:
+@app.command(cls=RunCommand)
+def plan(context: typer.Context, *, json: JsonOption = False) -> None:
     """Show what a sweep would do, without starting a server."""
     from codeneedle.cli import sweep as sweep_module
     from codeneedle.report.plan import plan_document, plan_object
     from codeneedle.sweep.decide import deciding
 
-    request, execution = context.obj
+    request, execution, options = context.obj
     request = deciding(request, execution)
     with _stderr().status("reading the corpus"):
         plans = sweep_module.planned(request, execution)
-        growing = sweep_module.refuse(plans)
+        growing = sweep_module.refuse(plans, options)
     both = list(zip(plans, growing, strict=True))
     if json:
         _write_json([plan_object(planned, grown) for planned, grown in both])
         return
     for planned, grown in both:
-        _show(plan_document(planned, grown, at=at))
+        document = plan_document(
+            planned,
+            grown,
+            at=options.limits.at,
+            tries_reference=options.calibration,
+        )
+        _show(document)
 
 
 @app.command(cls=SweepCommand)
@@ -571,7 +545,7 @@ def verdict(
     """Show which pair to set, and what it loses at most."""
     from codeneedle.cli.engines import asks_for
     from codeneedle.report.selection import read_runs
-    from codeneedle.report.verdict import verdict_objects, verdicts
+    from codeneedle.report.verdict import closing, verdict_objects, verdicts
     from codeneedle.verdict.judge import judge
 
     form = one_form(json=json, markdown=markdown)
@@ -581,7 +555,7 @@ def verdict(
     if json:
         _write_json(verdict_objects(every, asks_for))
     else:
-        _show(verdicts(every, asks_for), form)
+        _show(verdicts(every, asks_for), form, closing(every, asks_for))
     are_measured = all(any(r.has_numbers for r in run.records) for run in runs)
     return 0 if are_measured else 1
 
@@ -981,16 +955,20 @@ def _flush(stream: TextIO) -> None:
         raise
 
 
-def _show(document: "Document", form: str = "") -> None:
-    """Print *document* for a terminal, or in the *form* ``markdown``."""
+def _show(document: "Document", form: str = "", end: "Document" = ()) -> None:
+    """
+    Print *document* for a terminal, or in the *form* ``markdown``.
+
+    A terminal that it scrolls through shows its *end* below it.
+    """
     if form == "markdown":
         from codeneedle.report.markdown import markdown
 
         _write(markdown(document))
     else:
-        from codeneedle.report.terminal import rendered
+        from codeneedle.report.terminal import print_report
 
-        _stdout().print(rendered(document), crop=False)
+        print_report(_stdout(), document, end)
 
 
 def _write_rows(rows: "Iterable[Row]") -> None:
@@ -1019,10 +997,10 @@ def _write_verbatim(text: str) -> None:
         sys.stdout.buffer.write(os.fsencode(text))
 
 
-def _stdout() -> "Console":
+def _stdout(file: object = None) -> "Console":
     from rich.console import Console
 
-    console = Console(highlight=False)
+    console = Console(file=cast("TextIO | None", file), highlight=False)
     if not console.is_terminal and "COLUMNS" not in os.environ:
         console.width = PIPED_WIDTH
     return _wide_enough(console)
