@@ -392,8 +392,7 @@ def judge(run: Run, limits: Limits | None = None) -> Verdict:
     """
     The verdict of *run* by all that was measured.
 
-    In at most 5 % of sweeps is any pair wrongly within; likewise wrongly beyond, by any
-    metric. Only the latest look at a pair counts.
+    How often it is wrong: `statistics.ALPHA`. Only the latest look at a pair counts.
 
     Args:
         run: With the records of all probes.
