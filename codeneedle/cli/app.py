@@ -518,14 +518,15 @@ def _dialect() -> "Dialect":
 @app.command()
 def receipt(name: OnlyRunName = None, *, out: OutOption = RUNS) -> None:
     """
-    Print a table to pass on, and a line for 'merge'.
+    Print the setup of a run and a row for each pair, to pass on.
 
-    For an issue or a gist. It holds no text, no reply and no path.
+    For an issue or a gist; 'compare' reads them. They hold no text, no reply and no
+    path.
     """
     from codeneedle.report.receipt import receipt_markdown
     from codeneedle.report.selection import one_run
 
-    _write(receipt_markdown(one_run(out, name), _dialect()))
+    _write(receipt_markdown(one_run(out, name)))
 
 
 @app.command()
@@ -591,16 +592,35 @@ def page(
 
 @app.command()
 def compare(
-    first: Annotated[str, argument("A", "A run by name, or its folder.")],
-    others: Annotated[list[str], argument("B...", "Runs to compare with it.")],
+    first: Annotated[
+        str, argument("A", "A run by name or folder, or a text with receipts (or -).")
+    ],
+    others: Annotated[
+        list[str] | None, argument("B...", "Runs to compare with it, or texts.")
+    ] = None,
     *,
     json: JsonOption = False,
     out: OutOption = RUNS,
 ) -> None:
-    """Compare runs with the first: setups, then metrics by pair."""
+    """
+    Compare runs with the first: setups, then metrics by pair.
+
+    Where a text with receipts is named, all stand side by side, and nothing is tested.
+    """
     from codeneedle.report import compare as comparison
+    from codeneedle.report.receipt import is_text
     from codeneedle.report.selection import one_run
 
+    names = [first, *(others or ())]
+    if any(map(is_text, names)):
+        _show_receipts(names, out, json=json)
+        return
+    if not others:
+        raise BadInput(
+            source=f"compare {first}",
+            reason="names a single run",
+            hint="Name another run beside it, or a text with receipts.",
+        )
     base = one_run(out, first)
     compared = [comparison.compare(base, one_run(out, other)) for other in others]
     if json:
@@ -609,14 +629,23 @@ def compare(
         _show(comparison.comparisons_document(compared))
 
 
+def _show_receipts(names: list[str], out: Path, *, json: bool) -> None:
+    """Texts with receipts and runs side by side."""
+    from codeneedle.report import receipt
+    from codeneedle.report.selection import one_run
+
+    found = receipt.receipts_named(names, lambda name: one_run(out, name))
+    if json:
+        _write_json(receipt.receipt_objects(found))
+    else:
+        _show(receipt.side_by_side(found))
+
+
 @app.command()
 def merge(
     folders: Annotated[
         list[str],
-        argument(
-            "FOLDER...|FILE...|-",
-            "Run folders, folders given to --out, or texts with receipts.",
-        ),
+        argument("FOLDER...", "Run folders, or folders given to --out."),
     ],
     *,
     out: OutOption = RUNS,
@@ -625,16 +654,11 @@ def merge(
     Join shares of several hosts, and print the run folder.
 
     Setups that differ, also in processor or build, are refused: see 'compare'.
-    Receipts, in files or stdin (-), are printed side by side instead.
     """
     from codeneedle.cli.progress import note_lines, working
-    from codeneedle.report.receipt import are_texts, merged, read_receipts
     from codeneedle.sweep.merge import merge as joined
     from codeneedle.text import plural
 
-    if are_texts(folders):
-        _show(merged(read_receipts(folders)), "markdown")
-        return
     with working(_stderr(), "merging") as tell:
         runs = joined([Path(folder) for folder in folders], out, tell=tell)
     for run in runs:
