@@ -9,6 +9,7 @@ from codeneedle.engines.messages import (
     Chat,
     Completion,
     Forced,
+    Generation,
     PromptCut,
     Reply,
     ServerGone,
@@ -19,15 +20,18 @@ from codeneedle.text import one_line
 BACK_OFF_S = (0.1, 0.5, 2.0)
 """How long to wait before each further attempt, in seconds."""
 
-LEAST_READ = 0.5
+LEAST_READ = 0.9
 """
-Least share of the corpus's tokens that a server reads of a prompt that holds it.
+Least share of the tokens of a text that a server reads of a prompt that holds it.
 
-Where lengths are estimated they are a few percent too high, for uneven texts a third;
-servers that cut prompts keep a fixed length, most often a small part.
+Parts that are counted apart have some tokens more: each begins anew, maybe in a chat.
 """
+
+PART_CHARACTERS = 2_000
+"""Of a text, counted apart: engines that estimate lengths count so much exactly."""
 
 _Answer = TypeVar("_Answer")
+_Read = TypeVar("_Read", bound=Generation)
 
 
 @dataclass(slots=True)
@@ -52,36 +56,47 @@ class Asker:
         """Wait until the server is idle, before it is stopped."""
         self.retried(self.served.client.wait_idle)
 
+    def primed(self, text: str, tokens: int, ask: Callable[[], _Read]) -> _Read:
+        """
+        What *ask* returns: the first reply to a prompt that holds *text*.
+
+        If too little seems to be read, the text is counted, and asked about again:
+        lengths that an engine estimates are too high for uneven texts, by a third.
+
+        Args:
+            text: What the prompt holds.
+            tokens: Its length as it was counted or estimated.
+            ask: Sends the prompt.
+
+        Raises:
+            PromptCut: If the server counts fewer tokens in the prompt than in the text.
+        """
+        reply = ask()
+        read, tokenizer = reply.prompt_tokens, self.served.tokenizer
+        # 0: the server does not count.
+        if not read or tokenizer is None or read >= LEAST_READ * tokens:
+            return reply
+        is_estimated = bool(self.context.run.setup.lengths)
+        size = PART_CHARACTERS if is_estimated else max(1, len(text))
+        parts = (text[at : at + size] for at in range(0, len(text), size))
+        counted = sum(map(tokenizer.count_tokens, parts))
+        if read < LEAST_READ * counted:
+            raise PromptCut(
+                f"it counts {read:,} tokens, the text alone has about {counted:,}"
+            )
+        return ask()
+
     def written(
         self, question: Chat | Completion, enough: Callable[[str], bool]
     ) -> Reply:
         """The reply to *question*, ended once there is *enough* of it."""
         with self.context.asking():
-            reply = self.retried(lambda: self.sent(question, enough))
-        self._refuse_cut(question, reply.prompt_tokens)
-        return reply
+            return self.retried(lambda: self.sent(question, enough))
 
     def forced(self, question: Chat | Completion, right: str) -> Forced:
         """The scores of the *right* reply to *question*, token by token."""
         with self.context.asking():
-            scores = self.retried(lambda: self.served.client.force(question, right))
-        self._refuse_cut(question, scores.prompt_tokens)
-        return scores
-
-    def _refuse_cut(self, question: Chat | Completion, read: int) -> None:
-        """
-        Refuse an answer to a prompt of which the server has *read* too few tokens.
-
-        Raises:
-            PromptCut: If it counts far fewer than the corpus in the prompt has.
-        """
-        run = self.context.run
-        tokens = run.setup.corpus.tokens
-        is_few = 0 < read < LEAST_READ * tokens  # 0: it does not count
-        if is_few and run.text and any(run.text in each for each in _texts(question)):
-            raise PromptCut(
-                f"it counts {read:,} tokens, the text alone has about {tokens:,}"
-            )
+            return self.retried(lambda: self.served.client.force(question, right))
 
     def sent(
         self,
@@ -106,10 +121,3 @@ class Asker:
                     raise
                 self.retries += (one_line(str(error)),)
         return ask()
-
-
-def _texts(question: Chat | Completion) -> tuple[str, ...]:
-    """The texts that *question* sends."""
-    if isinstance(question, Chat):
-        return tuple(message.content for message in question.messages)
-    return (question.prompt,)

@@ -100,6 +100,16 @@ def conclusion(verdict: Verdict, spell: Spell) -> Document:
     yield Lines(sentences(verdict))
 
 
+def closing(of_runs: Sequence[Verdict], spell_of: Callable[[str], Spell]) -> Document:
+    """The first line of each verdict, for the end of a long one."""
+    lines: list[Shown] = []
+    for each in of_runs:
+        first, *_ = headline(each, spell_of(each.run.setup.engine))
+        name = f"{visible(each.run.name)}: " if of_runs[1:] else ""
+        lines.append(Text(name + visible(first), "bold green"))
+    yield Lines(lines)
+
+
 def headline_lines(verdict: Verdict, spell: Spell) -> Lines:
     """
     The `headline`, its first line in green, and what there is to gain.
@@ -560,8 +570,10 @@ def word_phrase(standing: Standing, row: Row) -> str:
         return f"{word}: {row.lost} lost, {row.won} won"
     if row.remark:
         return f"{word}: {row.remark}"
-    if standing.word is Word.OPEN and standing.lacking:
-        return f"{word}: {row.metric.name} alone, no {', '.join(standing.lacking)}"
+    if standing.word is Word.OPEN and (standing.failed or standing.lacking):
+        failed = [f"{record.probe} {record.status}" for record in standing.failed]
+        lacking = f"{row.metric.name} alone, no {', '.join(standing.lacking)}"
+        return f"{word}: {', '.join(failed) or lacking}"
     below = row.bounds.mean < row.limit
     if standing.word is Word.OPEN and row.needed and below:
         if row.needed > LIMIT:
@@ -752,6 +764,14 @@ def _troubles(verdict: Verdict) -> Iterator[str]:
     by_reason = pairs_by((e.trouble, e.pair) for e in verdict.standings if e.trouble)
     for reason, pairs in by_reason.items():
         yield f"Not compared: {named_pairs(pairs)}: {visible(reason)}"
+    by_failure = pairs_by(
+        ((record.probe, record.status, record.reason), each.pair)
+        for each in verdict.compared
+        if each.word is Word.OPEN
+        for record in each.failed
+    )
+    for (probe, status, reason), pairs in by_failure.items():
+        yield f"Open, as {probe} {status}: {named_pairs(pairs)}: {visible(reason)}"
 
 
 # --- as data

@@ -377,6 +377,7 @@ class Runner:
             calibrate=calibrate,
             former=former if goal or is_kept else None,
             goal=goal,
+            others=walk.companions(pair),
             previous_end=worker.previous_end,
         )
         draft = _Draft(
@@ -520,6 +521,7 @@ class _Draft:
             effective=cell.effective,
             phases=cell.phases.after(former.phases) if former else cell.phases,
             peak_rss_bytes=cell.peak_rss_bytes,
+            silence_s=cell.silence_s,
             device_bytes=cell.device_bytes,
             log_excerpt=tuple(map(masked, log_excerpt)),
             observation=observation,
@@ -542,6 +544,10 @@ class _Draft:
             former.status, reason=former.reason, observation=self.observation
         )
         return replace(record, setup=former.setup)
+
+
+class NothingToLose(CodeneedleError):  # noqa: N818 - named after the fact
+    """The reference has too little right for any pair to lose."""
 
 
 class _Stopped(Exception):  # noqa: N818 - named after the fact
@@ -592,10 +598,16 @@ class _Walk:
                     break
                 if self._measuring and self.is_led():
                     self.changed.wait()
-                elif not self.takes_over(pair := self._left.pop(0)):
+                elif not self.takes_over(pair := self._next()):
                     self._measuring.add(pair)
                     return pair
             return None
+
+    def _next(self) -> Pair:
+        """The next cell that is left: the most precise one, where it calibrates."""
+        pair = most_precise(self._left) if self.is_led() else self._left[0]
+        self._left.remove(pair)
+        return pair
 
     def leave(self, pair: Pair) -> None:
         """Note that *pair* is not measured any more."""
@@ -625,6 +637,21 @@ class _Walk:
             for record in self.records.values()
         )
         return self.probe.calibrates and not is_set
+
+    def companions(self, pair: Pair) -> tuple[CellRecord, ...]:
+        """
+        What is known of how long others take for what *pair* is asked.
+
+        Nothing for a cell that took too long: it is given all the time there is.
+        """
+        before, store = self.records.get(pair), self._runner.store
+        if before and before.status is Status.TIMED_OUT:
+            return ()
+        return tuple(
+            record
+            for other, record in self.records.items()
+            if other != pair and record.has_numbers and not store.is_outgrown(record)
+        )
 
     def of_others(self, pair: Pair) -> CellRecord | None:
         """What another process has stored of *pair* since this one began."""
@@ -696,7 +723,7 @@ class _Walk:
         losses = [m.loss for m in self.probe.metrics_of(setup) if m.loss]
         reasons = [too_little(loss, record, setup) for loss in losses]
         if reasons and all(reasons):
-            raise CodeneedleError(
+            raise NothingToLose(
                 f"{self.probe.name}: {reasons[0]}; the other "
                 f"{plural(len(self._left), 'cell')} would show nothing",
                 hint="Choose another --model, --corpus or --probe with another --out, "

@@ -17,6 +17,7 @@ wanted:
     twice               list the token that comes again, under another text
     mangled             tell tokens that do not spell the text
     offsets=HOW         tell places of tokens that are bare (none), zero or falling
+    most=N              end each reply after N tokens
     counts=X            tell X as each count of tokens: -3, 1e400, null
     no-usage            tell no counts of tokens
     no-models           list no models
@@ -235,7 +236,7 @@ class Handler(BaseHTTPRequestHandler):
         if "says-key" in self.faults:
             text = f"{self.headers.get('Authorization', '')}\n"
         pieces = [text[at : at + 4] for at in range(0, len(text), 4)]
-        said = pieces[: body["max_tokens"]]
+        said = pieces[: min(body["max_tokens"], int(self.faults.get("most", 1000)))]
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):
             for number, piece in enumerate(said):
                 if number == 1 and "die-in-round" in self.faults:

@@ -1,19 +1,11 @@
 """How often a request is sent."""
 
-import contextlib
 from types import SimpleNamespace
 
 import pytest
 from fake_engine import FakeEngine, FakeServer
 
-from codeneedle.engines.messages import (
-    Chat,
-    Completion,
-    Forced,
-    Message,
-    PromptCut,
-    ServerGone,
-)
+from codeneedle.engines.messages import Generation, PromptCut, ServerGone
 from codeneedle.probes import asking
 from codeneedle.probes.asking import Asker
 
@@ -37,31 +29,33 @@ def test_a_connection_that_keeps_breaking_ends_the_cell(
 
 
 @pytest.mark.parametrize(
-    ("question", "read", "is_refused"),
+    ("lengths", "known", "read", "is_refused", "asked"),
     [
-        (Completion(prompt="A TEXT, and a question", max_tokens=1), 40, True),
-        (
-            Chat(messages=(Message("user", "A TEXT, and more"),), max_tokens=1),
-            40,
-            True,
-        ),
-        (Completion(prompt="A TEXT, and a question", max_tokens=1), 60, False),
-        (Completion(prompt="A TEXT, and a question", max_tokens=1), 0, False),
-        (Completion(prompt="another", max_tokens=1), 40, False),
+        ("", 1000, 1000, False, 1),
+        ("", 1000, 880, True, 1),
+        ("", 1000, 0, False, 1),  # it does not count
+        ("", 1400, 1000, False, 2),  # shorter than what was asked for
+        ("estimated", 1400, 1000, False, 2),  # of an uneven text a third too high
+        ("estimated", 1400, 880, True, 1),
     ],
 )
-def test_a_server_that_reads_far_fewer_tokens_than_were_counted_cuts_prompts(
-    question, read, is_refused
+def test_a_server_that_reads_fewer_tokens_than_the_text_has_cuts_prompts(
+    lengths, known, read, is_refused, asked
 ):
-    run = SimpleNamespace(
-        text="A TEXT", setup=SimpleNamespace(corpus=SimpleNamespace(tokens=100))
-    )
-    context = SimpleNamespace(run=run, asking=contextlib.nullcontext)
-    client = SimpleNamespace(force=lambda *_: Forced(prompt_tokens=read))
-    asker = Asker(SimpleNamespace(client=client), context)
+    """Cuts of less than half were once taken for an estimate that is too high."""
+    text = "word " * 1000
+    tokenizer = SimpleNamespace(count_tokens=lambda part: part.count("word"))
+    run = SimpleNamespace(setup=SimpleNamespace(lengths=lengths))
+    asker = Asker(SimpleNamespace(tokenizer=tokenizer), SimpleNamespace(run=run))
+    replies = []
+
+    def ask():
+        replies.append(Generation(prompt_tokens=read))
+        return replies[-1]
 
     if is_refused:
-        with pytest.raises(PromptCut, match="it counts 40 tokens, the text alone has"):
-            asker.forced(question, "right")
+        with pytest.raises(PromptCut, match="counts 880 tokens, the text alone has"):
+            asker.primed(text, known, ask)
     else:
-        assert read == asker.forced(question, "right").prompt_tokens
+        assert read == asker.primed(text, known, ask).prompt_tokens
+    assert asked == len(replies)

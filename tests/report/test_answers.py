@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 import pytest
+from made_evaluations import evaluated, failing
 from made_records import failed_record, made_record, made_run, made_setup, renamed
 from printing import printed
 
@@ -50,6 +51,17 @@ def test_each_run_that_has_the_pair_is_shown():
 
     assert text.index("c/one") < text.index("c/two")
     assert "c/three" not in text
+
+
+def test_samples_of_an_evaluation_without_a_score_are_counted():
+    """Also below the share that makes a gap of the cell."""
+    cell = failing(evaluated("q4_0/q4_0", [1.0] * 15 + [0.0] * 5), [3], "HTTP 503")
+    run = replace(made_run(setup=SETUP), records=(cell,))
+
+    text = shown(run)
+
+    assert "19 of 20 samples have a score, 0.737 on average" in text
+    assert "1 of 20 samples has no score: HTTP 503; left out" in text
 
 
 def test_a_failed_cell_has_its_reason():

@@ -17,6 +17,8 @@ from made_records import (
     made_setup,
 )
 
+from codeneedle.engines.http import SILENCE_S
+from codeneedle.engines.patience import MULTIPLE
 from codeneedle.errors import CellError, CodeneedleError, FolderUnusable
 from codeneedle.grid import (
     Pair,
@@ -58,6 +60,7 @@ TYPES = ("q8_0", "q4_0")
 PAIRS = shuffled(whole_grid(TYPES, TYPES), seed=42)
 GOOD, BAD = Pair("q8_0", "q8_0"), Pair("q8_0", "q4_0")
 NEEDLE = made_needle()
+KERNEL = Attention.KERNEL
 
 
 @pytest.fixture
@@ -223,6 +226,52 @@ def test_a_reference_that_has_something_to_lose_ends_nothing(store):
 
     assert [BAD] == script.measured
     assert [] == pending(PAIRS, store=store, probe="recall")
+
+
+def patient(store, *, seen_s, attention):
+    """
+    The limits of silence that cells got, by pair.
+
+    Args:
+        store: Of the run.
+        seen_s: How long each server was silent.
+        attention: Where that of a pair ran.
+    """
+    limits = {}
+
+    def outcome(cell):
+        cell.effective = Effective(attention=attention[cell.pair])
+        with cell.patience() as limited:
+            limits[cell.pair] = limited.capped(SILENCE_S)[0]
+            limited.longest_s = seen_s
+
+    walk(store, Script(outcome), retry_failed=True)
+    return limits
+
+
+def test_a_cell_waits_as_long_as_others_let_expect(store):
+    limits = patient(store, seen_s=10.0, attention=dict.fromkeys(PAIRS, KERNEL))
+
+    assert [SILENCE_S, *[10 * MULTIPLE] * 3] == [limits[pair] for pair in PAIRS]
+    assert 10.0 == store.record(PAIRS[0], "recall").silence_s
+
+
+@pytest.mark.parametrize("slow", [Attention.CPU, Attention.CONVERTED, None])
+def test_a_pair_that_has_no_kernel_is_not_hurried_by_those_that_have_one(store, slow):
+    where = {pair: slow if at % 2 else KERNEL for at, pair in enumerate(PAIRS)}
+    limits = patient(store, seen_s=10.0, attention=where)
+    fourth_s = SILENCE_S if slow is None else 10 * MULTIPLE
+
+    assert [SILENCE_S, SILENCE_S, 10 * MULTIPLE, fourth_s] == [*limits.values()]
+
+
+def test_a_cell_that_took_too_long_gets_all_the_time_that_there_is(store):
+    where = dict.fromkeys(PAIRS, KERNEL)
+    patient(store, seen_s=10.0, attention=where)
+    record = store.record(PAIRS[2], "recall")
+    store.add(replace(record, status=Status.TIMED_OUT, observation=None))
+
+    assert {PAIRS[2]: SILENCE_S} == patient(store, seen_s=10.0, attention=where)
 
 
 def test_cells_that_fail_in_different_ways_do_not_end_it(store):
@@ -761,20 +810,24 @@ def setting(seen):
 
 
 def test_the_cell_that_decides_for_others_is_measured_first_and_alone(store):
+    """If it fails, the most precise of the others decides, wherever it stands."""
     seen = []
+    precise = most_precise_first(PAIRS)
+    pairs = [precise[0], *precise[2:], precise[1]]
 
     def outcome(cell):
-        if cell.pair == PAIRS[0]:
+        if cell.pair == precise[0]:
             seen.append((cell.pair, None))
             fails()(cell)
         setting(seen)(cell)
 
     script = Script(outcome)
     probe = replace(script.probe, calibrates=True)
-    made_runner(store, workers=workers(3)).sweep(probe, PAIRS)
+    made_runner(store, workers=workers(3)).sweep(probe, pairs)
 
-    assert [(pair, None) for pair in PAIRS[:2]] == seen[:2]
-    assert {str(PAIRS[1])} == {by for _, by in seen[2:]}
+    assert [(pair, None) for pair in precise[:2]] == seen[:2]
+    assert {str(precise[1])} == {by for _, by in seen[2:]}
+    assert {*precise[2:]} == {pair for pair, _ in seen[2:]}
 
 
 @pytest.mark.parametrize("status", [Status.INTERRUPTED, Status.FINISHED])
@@ -937,9 +990,13 @@ def test_a_share_goes_by_what_the_first_one_stored(store, fails_first):
     share_that_leads(store, other, Script(outcome), fails_first=fails_first)
 
     first = None if fails_first else str(PAIRS[0])
-    assert [pair for pair, _ in seen] == PAIRS[1:]
+    left = PAIRS[1:]
+    if fails_first:  # the most precise of the others calibrates
+        leader = most_precise(left)
+        left.sort(key=lambda pair: pair != leader)
+    assert [pair for pair, _ in seen] == left
     assert first == seen[0][1]
-    assert seen[1][1] == (first or str(PAIRS[1]))
+    assert seen[1][1] == (first or str(left[0]))
     assert [fails_first, False, False] == leads
 
 

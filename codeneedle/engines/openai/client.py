@@ -45,6 +45,7 @@ from codeneedle.engines.messages import (
     rounded,
     shaped,
 )
+from codeneedle.errors import CellError
 from codeneedle.records.record import Json, Status
 from codeneedle.system.secrets import SHORTEST_IN_ANSWERS, masked
 
@@ -114,6 +115,9 @@ TOKEN_BYTES = 16 << 10
 
 ECHO_BYTES = 256
 """Of an echo for each character of its prompt: if each is a token, twice its bytes."""
+
+UNCOUNTED = 8
+"""Tokens of a reply that a server may not count: marks of its parts, and of its end."""
 
 MOST_SURE = 0.001
 """Highest log-probability, which rounding explains."""
@@ -420,13 +424,14 @@ class OpenAi(Connection):
         """One attempt; times are by our clock, for the API tells none."""
         seen = _Seen()
         limit_bytes = TOKEN_BYTES * (body["max_tokens"] + UNSPELLED)
-        with self._sent("POST", path, body, limit_s=self._silence_s) as response:
+        with self._streaming(path, body) as response:
             reply = reply_of(
                 self._events(response, limit_bytes=limit_bytes),
                 read=lambda event: seen.add(read_event(event)),
                 enough=enough,
                 max_tokens=body["max_tokens"],
             )
+        _refuse_ended(reply, body["max_tokens"])
         reply = replace(
             reply,
             prompt_ms=round(seen.first_s * 1e3, 4),
@@ -442,6 +447,22 @@ class OpenAi(Connection):
             reply,
             text=masked(reply.text, shortest=SHORTEST_IN_ANSWERS),
             reasoning=masked(reply.reasoning, shortest=SHORTEST_IN_ANSWERS),
+        )
+
+
+def _refuse_ended(reply: Reply, max_tokens: int) -> None:
+    """
+    Refuse a *reply* that a limit of the server ended before *max_tokens* tokens came.
+
+    Raises:
+        CellError: If it is so; what is missing would be a loss of the pair.
+    """
+    written = reply.predicted_tokens  # 0: it does not count
+    if reply.finish == "length" and 0 < written < max_tokens - UNCOUNTED:
+        raise CellError(
+            f"the server ended a reply after {written:,} of {max_tokens:,} tokens",
+            hint="Raise its own limit of replies, or its context.",
+            status=Status.MISMATCHED,
         )
 
 

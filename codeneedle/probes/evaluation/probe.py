@@ -12,11 +12,13 @@ import time
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from statistics import fmean
 from typing import Annotated
 
 from msgspec import Meta, Struct
 
 from codeneedle.corpora.corpus import Corpus
+from codeneedle.document import Document, Lines
 from codeneedle.engines.engine import Ability, Engine, Served
 from codeneedle.errors import BadInput, CellError, UnknownName
 from codeneedle.models.weights import Weights
@@ -45,7 +47,7 @@ from codeneedle.probes.metrics import METRICS as OF_CELL
 from codeneedle.probes.metrics import samples_needed
 from codeneedle.probes.probe import Probe, ProbeContext, RunContext
 from codeneedle.quantities import time_span
-from codeneedle.records.record import Json, Run, Status, as_json
+from codeneedle.records.record import CellRecord, Json, Run, Status, as_json
 from codeneedle.text import plural, visible
 
 FOLDER = "evaluations"
@@ -152,6 +154,16 @@ class EvaluationProbe(Probe):
             if record.probe == NAME and record.has_numbers
             if (phrase := unscored(evaluation_of(record).samples))
         )
+
+    def overview(self, _run: Run, record: CellRecord) -> Document:
+        """How many samples have a score, their mean, and why others have none."""
+        samples = evaluation_of(record).samples
+        scores = [each.score for each in samples if not each.error]
+        mean = f", {fmean(scores):.3f} on average" if scores else ""
+        of = plural(len(samples), "sample")
+        yield Lines([f"{len(scores)} of {of} have a score{mean}"])
+        if phrase := unscored(samples):
+            yield Lines([visible(f"{phrase}; left out")])
 
     def measure(self, context: ProbeContext) -> Json:
         """

@@ -1,6 +1,6 @@
 """Metrics of the recall probe."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 from statistics import fmean
 
@@ -8,7 +8,7 @@ from codeneedle.corpora.needles import WRITTEN_LINES
 from codeneedle.probes.metrics import METRICS as OF_CELL
 from codeneedle.probes.metrics import Loss, LossKind, Metric, Values, bounded_share
 from codeneedle.probes.recall.alignment import Mark
-from codeneedle.probes.recall.record import ForcedRound, Round, recall_of
+from codeneedle.probes.recall.record import Round, recall_of
 from codeneedle.probes.recall.rounds import (
     ForcedAnswer,
     Margins,
@@ -123,37 +123,22 @@ def _of_forced(number: Callable[[ForcedAnswer], float]) -> Values:
     """One value for each function of every sweep whose right lines have scores."""
 
     def values(record: CellRecord, setup: Setup) -> list[float]:
-        names = set(_names_of_all_pairs(record, setup))
+        names = set(_forced_names(record, setup))
         answers = forced_answers(record, setup)
         return [float(number(each)) for each in answers if each.needle.name in names]
 
     return values
 
 
-def _of_all_pairs(record: CellRecord, setup: Setup) -> Sequence[ForcedRound]:
-    """
-    What every pair is asked for: without further functions of open pairs.
-
-    A mean over others could not be compared with that of another pair.
-    """
-    return recall_of(record).forced[: conditions_of(setup).functions]
-
-
-def _names_of_all_pairs(record: CellRecord, setup: Setup) -> list[str]:
-    return [each.needle for each in _of_all_pairs(record, setup)]
-
-
 def _forced_names(record: CellRecord, setup: Setup) -> list[str]:
-    return [each.needle for each in _of_all_pairs(record, setup) if each.logprobs]
+    """
+    Functions with scores, of those that every pair is asked for.
 
-
-def _breaks_at(record: CellRecord, setup: Setup) -> list[float]:
-    """Right lines of every needle, 0 of one without scores where any has some."""
-    breaks = {
-        each.needle.name: each.breaks_at for each in forced_answers(record, setup)
-    }
-    rounds = _of_all_pairs(record, setup) if breaks else ()
-    return [float(breaks.get(each.needle, 0)) for each in rounds]
+    Without further ones of open pairs: a mean over others could not be compared with
+    that of another pair.
+    """
+    asked = recall_of(record).forced[: conditions_of(setup).functions]
+    return [each.needle for each in asked if each.logprobs]
 
 
 def _probabilities(record: CellRecord, setup: Setup) -> dict[str, float]:
@@ -370,8 +355,7 @@ FORCED: tuple[Metric, ...] = (
         bounds=(0, None),
         least_span=5,
         digits=2,
-        values=_breaks_at,
-        names=_names_of_all_pairs,
+        values=_of_forced(lambda answer: answer.breaks_at),
     ),
     _forced(
         name="lead",

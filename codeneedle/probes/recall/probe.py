@@ -239,6 +239,13 @@ def _refuse_unused(settings: RecallSettings, engine: Engine) -> None:
             )
 
 
+_WITHOUT = {
+    Ask.WRITTEN: "functions without an answer, which count as nothing recalled",
+    Ask.FORCED: "functions without scores of their lines, which are left out",
+}
+"""What `RecallProbe.silent` says of functions that were asked for."""
+
+
 class RecallProbe(Probe):
     """Asks for functions verbatim, and scores their right lines."""
 
@@ -368,7 +375,11 @@ class RecallProbe(Probe):
         with context.serving() as served:
             asker = RecallAsker(served, context)
             context.step(0, 1, "reading the corpus")
-            priming = asker.round(_last_of_every_sweep(setup), tokens=PRIMING_TOKENS)
+            priming = asker.primed(
+                context.run.text,
+                setup.corpus.tokens,
+                lambda: asker.round(_last_of_every_sweep(setup), tokens=PRIMING_TOKENS),
+            )
             recall = replace(
                 recall, priming=recall.priming or priming, starts=recall.starts + 1
             )
@@ -447,9 +458,7 @@ class RecallProbe(Probe):
         silent = {}
         for part in conditions_of(run.setup).ask.parts:
             if any(is_answered(each, run.setup, part) for each in records):
-                what = "scores of their lines" if part is Ask.FORCED else "an answer"
-                phrase = f"functions without {what}, which count as nothing recalled"
-                silent[phrase] = {
+                silent[_WITHOUT[part]] = {
                     each.pair: (len(missing), len(asked_for(each, part)))
                     for each in records
                     if (missing := unanswered(each, run.setup, part))

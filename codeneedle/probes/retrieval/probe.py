@@ -30,6 +30,7 @@ from codeneedle.probes.probe import (
 from codeneedle.probes.prompts import PromptForm, request
 from codeneedle.probes.retrieval.dial import (
     DIAL_QUESTIONS,
+    TOLERANCE,
     dialled,
     fitted_characters,
 )
@@ -501,7 +502,11 @@ class _Measuring:
         what = f"{size.task} at {size.length:,} tokens"
         self.context.step(*self.steps, f"{what}: reading")
         # Each scored question then finds the text in the cache, and nothing else.
-        priming = self.asker.primed(text, text.questions[-1])
+        priming = self.asker.primed(
+            text.text,
+            round((1 - TOLERANCE) * size.length),
+            lambda: self.asker.begun(text, text.questions[-1]),
+        )
         decoys = tuple(dict.fromkeys(d for q in text.questions for d in q.decoys))
         answers = []
         for question in text.questions:
@@ -602,7 +607,7 @@ def _shares(retrieval: Retrieval, size: Fitted) -> dict[float, list[float]]:
 class _Questioner(Asker):
     """Sends questions of tasks."""
 
-    def primed(self, text: TaskText, question: Question) -> Reply:
+    def begun(self, text: TaskText, question: Question) -> Reply:
         """The beginning of the reply to a question that makes *text* be read."""
         return self._reply(text, question, tokens=PRIMING_TOKENS)
 

@@ -285,7 +285,12 @@ class _ReuseAsker(Asker):
         )
         if self.cannot_save is None:
             self.cannot_save = self.retried(lambda: self._saved(other))
-        turn = Turn(before, self.retried(lambda: self._first_reply(before)).text)
+        first = self.primed(
+            self.text.text,
+            conditions_of(self.context.run.setup).length,
+            lambda: self.retried(lambda: self._first_reply(before)),
+        )
+        turn = Turn(before, first.text)
         answers = []
         for way in Way:
             self.context.step(number, of, f"{needle.name}: {way}")

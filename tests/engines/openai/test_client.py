@@ -3,6 +3,7 @@
 import contextlib
 import datetime as dt
 import ssl
+from dataclasses import replace
 from email.utils import format_datetime
 
 import fake_openai
@@ -116,6 +117,19 @@ def test_a_begun_answer_is_continued(talk):
 
     assert server.bodies[0]["continue_final_message"]
     assert not server.bodies[0]["add_generation_prompt"]
+
+
+@pytest.mark.parametrize("asked", [QUESTION, CHAT])
+def test_a_reply_that_a_limit_of_the_server_ends_is_a_gap(talk, asked):
+    """Its missing lines were once lost by the pair."""
+    with endpoint("most=5") as server, talk(server) as client:
+        ask = client.chat if asked is CHAT else client.complete
+        with pytest.raises(CellError, match="after 5 of 64 tokens") as caught:
+            ask(asked)
+        short = ask(replace(asked, max_tokens=5))
+
+    assert Status.MISMATCHED == caught.value.status
+    assert ("length", 5) == (short.finish, short.predicted_tokens)
 
 
 def test_a_reply_that_is_long_enough_is_cut(talk):

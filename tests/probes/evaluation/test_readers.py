@@ -135,6 +135,7 @@ def test_samples_of_lm_eval_are_read_filter_by_filter():
     [
         ("brier_score", None, 0.75),
         ("brier_score", True, 0.25),
+        ("ter", None, 0.75),
         ("odd", None, 0.25),
         ("odd", False, 0.75),
     ],
@@ -185,6 +186,17 @@ def test_values_of_inspect_ai_are_scores(tmp_path, value, score):
         sample["scores"]["includes"]["value"] = value
 
     assert score == read(changed_inspect(tmp_path, change))[1][0].score
+
+
+@pytest.mark.parametrize("status", ["error", "cancelled", "started"])
+def test_an_evaluation_of_inspect_ai_that_did_not_end_is_a_gap(tmp_path, status):
+    """Its samples were once all that other cells could have."""
+    (file,) = (WRITTEN / "inspect").glob("*.json")
+    log = json.loads(file.read_text(encoding="utf-8")) | {"status": status}
+    (tmp_path / "log.json").write_text(json.dumps(log), encoding="utf-8")
+
+    with pytest.raises(Unreadable, match=f"is not done: {status}"):
+        read(tmp_path)
 
 
 def test_a_sample_of_inspect_ai_that_failed_scores_0_with_its_error(tmp_path):

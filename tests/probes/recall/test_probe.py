@@ -16,7 +16,7 @@ from made_records import (
 
 from codeneedle.corpora.registry import load
 from codeneedle.engines.engine import Ability
-from codeneedle.engines.messages import BadReply, Chat, ServerGone
+from codeneedle.engines.messages import BadReply, Chat, PromptCut, ServerGone
 from codeneedle.errors import BadInput, CellError, ToolMissing
 from codeneedle.grid import Pair
 from codeneedle.probes import asking
@@ -102,6 +102,22 @@ def test_all_needles_are_asked_after_one_round_that_is_not_scored(tmp_path):
     assert [needle.name for needle in needles] == [r.needle for r in found.rounds]
     assert needles[-1].name == found.priming.needle
     assert 1 == engine.server.settled
+
+
+def test_a_server_that_cuts_its_prompts_is_a_gap(tmp_path):
+    """A cut of less than half was once scored."""
+    engine = FakeEngine(
+        reply=lambda asked: reply_to(asked, prompt_tokens=len(asked.prompt) * 4 // 5)
+    )
+    context = made_context(tmp_path, engine)
+    text = "CORPUS " * 500
+    setup = context.run.setup
+    facts = replace(setup.corpus, tokens=len(text))
+    context.run = replace(context.run, text=text, setup=replace(setup, corpus=facts))
+    engine.server = FakeServer(engine)
+
+    with pytest.raises(PromptCut, match="the text alone has about 3,500"):
+        PROBE.measure(context)
 
 
 def test_a_chat_is_asked_with_thinking_switched_off(tmp_path):

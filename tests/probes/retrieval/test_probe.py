@@ -10,7 +10,7 @@ from made_records import made_setup
 from made_retrieval import made_run, with_frozen
 
 from codeneedle.engines.engine import Ability
-from codeneedle.engines.messages import Chat, ServerGone
+from codeneedle.engines.messages import Chat, PromptCut, ServerGone
 from codeneedle.errors import BadInput
 from codeneedle.grid import Pair
 from codeneedle.probes import asking
@@ -123,6 +123,15 @@ def measured(
         observation=probe.measure(context),
     )
     return Cell(record, from_json(kept[-1], Frozen, file="x"))
+
+
+def test_a_server_that_cuts_the_texts_of_tasks_is_a_gap(tmp_path):
+    def cut(question):
+        right = looked_up(question)
+        return replace(right, prompt_tokens=len(question.prompt) * 4 // 5)
+
+    with pytest.raises(PromptCut, match="cut the prompt"):
+        measured(tmp_path, FakeEngine(reply=cut))
 
 
 # The dial

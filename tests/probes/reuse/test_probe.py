@@ -9,7 +9,7 @@ from made_records import made_setup
 from made_servers import fake_llama_cpp
 
 from codeneedle.corpora.registry import load
-from codeneedle.engines.messages import Completion, ServerGone
+from codeneedle.engines.messages import Completion, PromptCut, ServerGone
 from codeneedle.errors import BadInput, CellError
 from codeneedle.grid import Pair
 from codeneedle.probes import asking
@@ -72,6 +72,18 @@ def test_a_healthy_server_gives_the_same_in_every_way(tmp_path):
     assert [False] * 3 == [question.differs(way) for way in AGAIN]
     assert 1 >= cold.cached_tokens
     assert all(each.cached_tokens > 400 for each in again)
+
+
+def test_a_server_that_cuts_its_prompts_is_a_gap(tmp_path):
+    """It would answer alike, whatever is in its cache."""
+
+    def cut(question):
+        return reply_to(question, prompt_tokens=len(question.prompt) * 4 // 5)
+
+    context = cell(run_context(tmp_path, FakeEngine(reply=cut), setup=made_setup()))
+
+    with pytest.raises(PromptCut, match="cut the prompt"):
+        PROBE.measure(context)
 
 
 def test_a_turn_finds_more_in_the_cache_than_another_question(tmp_path):
