@@ -465,6 +465,7 @@ class Setup:
             empty. Not compared, since the hash of the weights is.
         quant: Quantization of the weights: ``Q4_K_M``; otherwise as *architecture*.
         created: Time at which the run folder was made, ISO 8601; not compared.
+        python: Version of the Python that made it; not compared.
         probes: Settings of all probes of the run, by name.
         calibrated: Facts that the reference sets for all cells of a probe, by name of
             the probe, such as the difficulty of tasks; compared in a merge.
@@ -498,6 +499,7 @@ class Setup:
     pairs: tuple[str, ...] = ()
     architecture: str = ""
     quant: str = ""
+    python: str = ""
     calibrated: dict[str, Json] = field(default_factory=dict)
     former: dict[str, tuple[Json, ...]] = field(default_factory=dict)
     identity: str = ""
