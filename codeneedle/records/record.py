@@ -290,6 +290,8 @@ class CellRecord:
         silence_s: Longest wait for the server or tool to say something, in seconds;
             None if that was not measured.
         device_bytes: Memory of the process on accelerators at the end of probing.
+        device_peak_bytes: The most of it, while it was measured; None if the engine
+            does not tell.
         log_excerpt: Lines of the log that explain the status, or the last ones.
         observation: Raw results, in the layout of the probe.
         setup: `comparability.stamp` of its setup; empty until it is stored.
@@ -310,6 +312,7 @@ class CellRecord:
     peak_rss_bytes: Count | None = None
     silence_s: Amount | None = None
     device_bytes: Count | None = None
+    device_peak_bytes: Count | None = None
     log_excerpt: tuple[str, ...] = ()
     observation: Json | None = None
     setup: str = ""
