@@ -547,6 +547,10 @@ class _Draft:
         return replace(record, setup=former.setup)
 
 
+class NothingToLose(CodeneedleError):  # noqa: N818 - named after the fact
+    """The reference has too little right for any pair to lose."""
+
+
 class _Stopped(Exception):  # noqa: N818 - named after the fact
     """The sweep is to end while it waits for another one."""
 
@@ -714,7 +718,7 @@ class _Walk:
         losses = [m.loss for m in self.probe.metrics_of(setup) if m.loss]
         reasons = [too_little(loss, record, setup) for loss in losses]
         if reasons and all(reasons):
-            raise CodeneedleError(
+            raise NothingToLose(
                 f"{self.probe.name}: {reasons[0]}; the other "
                 f"{plural(len(self._left), 'cell')} would show nothing",
                 hint="Choose another --model, --corpus or --probe with another --out, "
