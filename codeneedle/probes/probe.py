@@ -28,7 +28,7 @@ from codeneedle.engines.patience import Patience, patience
 from codeneedle.engines.survey import Survey, with_attention
 from codeneedle.engines.tools import ToolRun
 from codeneedle.errors import FolderUnusable
-from codeneedle.grid import Pair, most_precise_first
+from codeneedle.grid import Pair
 from codeneedle.models.weights import Weights
 from codeneedle.probes.answers import Answer, Gap
 from codeneedle.probes.metrics import Metric
@@ -554,10 +554,6 @@ class Probe(ABC):
         return {k: tuple(v) if isinstance(v, list) else v for k, v in values.items()}
 
     # --- cell by cell
-
-    def order(self, pairs: Sequence[Pair]) -> Sequence[Pair]:
-        """The shuffled *pairs* in running order; by precision where one calibrates."""
-        return most_precise_first(pairs) if self.calibrates else pairs
 
     @abstractmethod
     def measure(self, context: ProbeContext) -> Json:
