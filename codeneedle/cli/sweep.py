@@ -173,7 +173,7 @@ def planned(request: Request, execution: Execution) -> list[Plan]:
         BadInput: If there are several, and one run folder is named.
         CodeneedleError: If the engine is not there, or as `planning.plan`.
     """
-    offer = offered(request)
+    offer = offered(request, execution)
     engine_for = offer.engine_for(offer.suited(request), execution)
     # A corpus that several pages share is read once.
     read = functools.cache(load)
@@ -227,7 +227,7 @@ def checked(
         CodeneedleError: If the sweep cannot start.
     """
     # Before a download: a missing program would end the sweep, too.
-    offer = offered(request)
+    offer = offered(request, execution)
     suited = offer.suited(request)
     offer.find(suited, execution)
     ensure_models(console, map(path_of, suited.models))

@@ -481,7 +481,7 @@ def chosen_context(request: Request, header: Weights, *, stretched: bool) -> int
             source=f"--context {context:,}",
             reason=f"these weights were trained for {trained:,} tokens",
             hint=f"Use --context {trained} or less, or stretch it on purpose with "
-            "rope arguments after --.",
+            "the rope options of the engine.",
         )
     return context
 

@@ -523,6 +523,7 @@ class _Draft:
             peak_rss_bytes=cell.peak_rss_bytes,
             silence_s=cell.silence_s,
             device_bytes=cell.device_bytes,
+            device_peak_bytes=cell.device_peak_bytes,
             log_excerpt=tuple(map(masked, log_excerpt)),
             observation=observation,
             device=self.device,
