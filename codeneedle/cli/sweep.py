@@ -93,6 +93,13 @@ class Options:
     calibration: bool = True
     limits: Limits
 
+    def ends_at(self, began: float) -> str:
+        """The time of day at which the budget ends, of what *began*, monotonic."""
+        if self.budget_s is None:
+            return ""
+        left_s = self.budget_s - (time.monotonic() - began)
+        return time.strftime("%H:%M:%S", time.localtime(time.time() + left_s))
+
 
 def sweep(
     request: Request,
@@ -125,6 +132,10 @@ def sweep(
     began = time.monotonic()
     try:
         with unwinding_on_signals():
+            if options.budget_s is not None:
+                ends = options.ends_at(began)
+                budget = f"budget {duration(options.budget_s)}"
+                say(console, f"{budget}: no cell starts after {ends}")
             plans = checked(request, execution, console, options)
             if phrase := time_phrase(plans):
                 say(console, phrase)
@@ -511,6 +522,7 @@ class _Page:
             cell_s=self.plan.cell_s(probe),
             impossible=frozenset(filter(self.plan.refusal, ordered)),
             asked_to_stop=lambda: self.stop.asked_to_stop,
+            until=self.options.ends_at(self.began),
         )
         # A failed cell that is measured again is not done, whatever its file says.
         left = set(self._pending(progress))
