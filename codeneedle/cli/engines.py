@@ -155,12 +155,10 @@ def _as_path(name: str) -> str:
 
 
 def _find_command(request: "Request", _execution: "Execution") -> object:
-    from codeneedle.system.commands import program_at
+    from codeneedle.engines.openai.engine import found_program
 
     settings = request.chosen(COMMAND, CommandSettings)
-    if not settings.command:
-        return None
-    return program_at(template_of(settings).words[0], option="--command")
+    return found_program(template_of(settings)) if settings.command else None
 
 
 def _command(request: "Request", _execution: "Execution") -> "EngineFor":
@@ -259,7 +257,7 @@ def weights_of(run: "Run") -> Weights | None:
     return None
 
 
-def offered(request: "Request", execution: "Execution") -> Offer:
+def offered(request: "Request") -> Offer:
     """
     The engine of *request*.
 
@@ -269,12 +267,6 @@ def offered(request: "Request", execution: "Execution") -> Offer:
     """
     if request.engine not in ENGINES:
         raise UnknownName(kind="engine", name=request.engine, known=list(ENGINES))
-    if execution.llama_server and request.engine != ENGINE:
-        raise BadInput(
-            source=f"--llama-server {execution.llama_server}",
-            reason=f"the engine {request.engine} starts no llama-server of ours",
-            hint="Leave it out, or leave --engine out.",
-        )
     for name in ENGINES.keys() & request.settings.keys():
         if name != request.engine:
             raise BadInput(
