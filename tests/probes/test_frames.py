@@ -191,6 +191,6 @@ def test_the_standard_error_is_over_units_unless_the_tool_states_it() -> None:
     assert (4.0, 3) == (cell().value, cell().units)
     assert of_mean == pytest.approx(cell().error)
     assert 4 * of_mean == pytest.approx(cell(is_sum=True).error)
-    assert 0.25 == cell(error=lambda _: 0.25).error
-    assert math.isnan(cell(error=lambda _: None).error)
+    assert 0.25 == cell(error=lambda *_: 0.25).error
+    assert math.isnan(cell(error=lambda *_: None).error)
     assert math.isnan(cell(values=lambda *_: (1.0,), names=None).error)
