@@ -6,11 +6,14 @@ import pytest
 import zoo
 from made_servers import made_launch
 
-from codeneedle.engines.llama_cpp.installation import ask
+from codeneedle.engines.engine import ModelSpec
+from codeneedle.engines.llama_cpp.installation import FIT_PARAMS, ask
 from codeneedle.engines.llama_cpp.log import read_log
 from codeneedle.engines.llama_cpp.server import ServerDied, serving
+from codeneedle.engines.llama_cpp.survey import Surveyor
 from codeneedle.engines.messages import Completion
 from codeneedle.grid import Pair
+from codeneedle.models.weights import read_header
 
 F16 = Pair("f16", "f16")
 
@@ -76,3 +79,37 @@ def test_the_real_server_aborts_at_an_encoder_that_is_to_write(launch_of, tmp_pa
         serving(launch_of("bert"), log=tmp_path / "log"),
     ):
         pass
+
+
+@pytest.mark.real
+@pytest.mark.parametrize(
+    ("arguments", "mib"),
+    [
+        ((), 5.25),
+        (("-ub", "2048"), 7.125),
+        (("-ub", "64"), 4.9375),
+        (("--swa-full",), 24),
+    ],
+)
+def test_a_windowed_cache_has_the_size_that_arguments_give_it(
+    arguments, mib, llama_server, tmp_path, monkeypatch
+):
+    """Told by one call at 32,768 tokens, as calls at each context and pair tell it."""
+    monkeypatch.setenv("CODENEEDLE_CACHE", str(tmp_path / "cache"))
+    weights = read_header(zoo.write("gemma3", tmp_path))
+    model = ModelSpec(
+        weights=weights, name="gemma3", arguments=tuple(arguments.split())
+    )
+    tool = llama_server.with_name(FIT_PARAMS)
+    surveyor = Surveyor.of(tool, ask(llama_server), model)
+
+    def caches(pair, context):
+        told = surveyor.survey([pair], context=context, log=tmp_path / "log")
+        return told.caches(pair)
+
+    known, coarse = caches(F16, 32_768), Pair("q8_0", "q4_0")
+
+    assert mib * 2**20 == known.size(16_384)
+    for context in (512, 2048, 16_384):
+        expected = caches(coarse, context).size(context)
+        assert expected == known.size(context, coarse)
