@@ -295,6 +295,11 @@ def _device_mib(record: CellRecord) -> float | None:
     return mib(held) if held else None
 
 
+def _device_peak_mib(record: CellRecord) -> float | None:
+    peak = record.device_peak_bytes
+    return None if peak is None else mib(peak)
+
+
 _memory = partial(
     Metric, unit="MiB", better="lower", bounds=(0, None), digits=1, group="memory"
 )
@@ -330,6 +335,9 @@ METRICS: tuple[Metric, ...] = (
     ),
     _memory(name="rss", label="peak of the process", values=of_cell(_rss_mib)),
     _memory(name="device", label="held on devices", values=of_cell(_device_mib)),
+    _memory(
+        name="device-peak", label="peak on devices", values=of_cell(_device_peak_mib)
+    ),
     _seconds(
         name="ready",
         label="from launch to a verified server",

@@ -32,6 +32,7 @@ _NOT_COMPARED = frozenset(
         "pairs",
         "architecture",
         "quant",
+        "python",
         "probes",
         "calibrated",
         "former",

@@ -570,8 +570,10 @@ def word_phrase(standing: Standing, row: Row) -> str:
         return f"{word}: {row.lost} lost, {row.won} won"
     if row.remark:
         return f"{word}: {row.remark}"
-    if standing.word is Word.OPEN and standing.lacking:
-        return f"{word}: {row.metric.name} alone, no {', '.join(standing.lacking)}"
+    if standing.word is Word.OPEN and (standing.failed or standing.lacking):
+        failed = [f"{record.probe} {record.status}" for record in standing.failed]
+        lacking = f"{row.metric.name} alone, no {', '.join(standing.lacking)}"
+        return f"{word}: {', '.join(failed) or lacking}"
     below = row.bounds.mean < row.limit
     if standing.word is Word.OPEN and row.needed and below:
         if row.needed > LIMIT:
@@ -762,6 +764,14 @@ def _troubles(verdict: Verdict) -> Iterator[str]:
     by_reason = pairs_by((e.trouble, e.pair) for e in verdict.standings if e.trouble)
     for reason, pairs in by_reason.items():
         yield f"Not compared: {named_pairs(pairs)}: {visible(reason)}"
+    by_failure = pairs_by(
+        ((record.probe, record.status, record.reason), each.pair)
+        for each in verdict.compared
+        if each.word is Word.OPEN
+        for record in each.failed
+    )
+    for (probe, status, reason), pairs in by_failure.items():
+        yield f"Open, as {probe} {status}: {named_pairs(pairs)}: {visible(reason)}"
 
 
 # --- as data

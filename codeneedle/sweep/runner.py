@@ -523,6 +523,7 @@ class _Draft:
             peak_rss_bytes=cell.peak_rss_bytes,
             silence_s=cell.silence_s,
             device_bytes=cell.device_bytes,
+            device_peak_bytes=cell.device_peak_bytes,
             log_excerpt=tuple(map(masked, log_excerpt)),
             observation=observation,
             device=self.device,
@@ -598,10 +599,16 @@ class _Walk:
                     break
                 if self._measuring and self.is_led():
                     self.changed.wait()
-                elif not self.takes_over(pair := self._left.pop(0)):
+                elif not self.takes_over(pair := self._next()):
                     self._measuring.add(pair)
                     return pair
             return None
+
+    def _next(self) -> Pair:
+        """The next cell that is left: the most precise one, where it calibrates."""
+        pair = most_precise(self._left) if self.is_led() else self._left[0]
+        self._left.remove(pair)
+        return pair
 
     def leave(self, pair: Pair) -> None:
         """Note that *pair* is not measured any more."""

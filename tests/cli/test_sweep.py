@@ -600,6 +600,7 @@ def test_when_the_time_is_up_nothing_new_begins(opened):
     assert record(folder, "f16-q8_0") is None
     assert 3 == len(functions(folder, WHOLE))
     assert said in told.stderr
+    assert told.stderr.startswith("budget 0.0 s: no cell starts after ")
     assert said in open_.stderr
     assert said not in done.stderr
 
