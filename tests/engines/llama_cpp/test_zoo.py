@@ -7,10 +7,11 @@ import pytest
 import zoo
 from made_servers import made_launch
 
+from codeneedle.engines.ended import Died
 from codeneedle.engines.engine import ModelSpec
 from codeneedle.engines.llama_cpp.installation import FIT_PARAMS, ask
 from codeneedle.engines.llama_cpp.log import read_log
-from codeneedle.engines.llama_cpp.server import ServerDied, serving
+from codeneedle.engines.llama_cpp.server import serving
 from codeneedle.engines.llama_cpp.survey import Surveyor
 from codeneedle.engines.messages import Completion
 from codeneedle.errors import CellError
@@ -79,7 +80,7 @@ def test_the_real_server_answers_with_each_model_of_the_zoo(name, launch_of, tmp
 def test_the_real_server_aborts_at_an_encoder_that_is_to_write(launch_of, tmp_path):
     """Without ``--embedding`` it reserves one output, and an encoder has more."""
     with (
-        pytest.raises(ServerDied, match="n_outputs_max"),
+        pytest.raises(Died, match="n_outputs_max"),
         serving(launch_of("bert"), log=tmp_path / "log"),
     ):
         pass
