@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from codeneedle.probes.evaluation.record import evaluation_of
-from codeneedle.records.store import find_runs
+from codeneedle.records.store import SETUP, Store
 from codeneedle.text import plural
 
 QUESTIONS = Path(__file__).parent.parent / "tests" / "helpers" / "capitals"
@@ -88,7 +88,7 @@ def _swept(name: str, tool: Tool, programs: Path, folder: Path) -> int:
     )
     asked = [*SWEEP.split(), name, "--eval", command, "--out", str(out)]
     code = _codeneedle(*asked)
-    for store in find_runs(out, "random-bodies"):
+    for store in (Store(path.parent) for path in out.glob(f"*/*/{SETUP}")):
         for record in store.records():
             if not record.has_numbers:
                 continue
@@ -106,7 +106,7 @@ def _swept(name: str, tool: Tool, programs: Path, folder: Path) -> int:
             )
             sys.stdout.write(f"{line}{'' if is_same else ': NOT THE SAME'}\n")
     sys.stdout.flush()
-    return max(code, _codeneedle("verdict", "random-bodies", "--out", str(out)))
+    return max(code, _codeneedle("verdict", "--out", str(out)))
 
 
 def _codeneedle(*words: str) -> int:
