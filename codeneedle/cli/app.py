@@ -578,7 +578,8 @@ def verdict(
     runs = read_runs(out, name)
     every = [judge(run, limits) for run in runs]
     if json:
-        _write_json(verdict_objects(every, asks_for))
+        objects = verdict_objects(every, asks_for)
+        _write_json(objects if objects[1:] else objects[0])
     else:
         _show(verdicts(every, asks_for), form)
     are_measured = all(any(r.has_numbers for r in run.records) for run in runs)

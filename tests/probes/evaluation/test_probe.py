@@ -154,7 +154,7 @@ def test_an_evaluation_is_a_probe_like_others(codeneedle, tmp_path):
     (found,) = json.loads(table.stdout)
     assert {"eval", "eval-lost", "eval-won"} <= {*json.dumps(found).split('"')}
     verdict = codeneedle("verdict", "random", "--max-eval-lost", "2%", "--json")
-    (said,) = json.loads(verdict.stdout)
+    said = json.loads(verdict.stdout)
     (row,) = said["pairs"][-1]["metrics"]
     assert ("eval", "score", 0.02, 12) == (
         row["name"],
