@@ -15,12 +15,9 @@ import codeneedle
 from codeneedle.cli.options import (
     USAGE_ERROR,
     AtOption,
-    BudgetOption,
-    CalibrationOption,
     ContextOption,
     CorpusName,
     CsvOption,
-    DecideOption,
     DifferenceOption,
     EngineOption,
     JsonOption,
@@ -32,12 +29,12 @@ from codeneedle.cli.options import (
     MetricOption,
     ModelOption,
     ModelsOption,
-    MoreOption,
     OnlyRunName,
     OutOption,
     PictureFormsOption,
     PlacesCsvOption,
     PortOption,
+    RunCommand,
     RunName,
     RunNames,
     ServeCommand,
@@ -45,7 +42,6 @@ from codeneedle.cli.options import (
     SlurmCommand,
     SweepCommand,
     TranscriptCommand,
-    WaitOption,
     argument,
     limits_of,
     one_form,
@@ -125,24 +121,8 @@ Examples:
 """
 
 
-@app.command(cls=SweepCommand, epilog=EXAMPLES)
-def sweep(
-    context: typer.Context,
-    *,
-    retry_failed: Annotated[
-        bool, typer.Option("--retry-failed", help="Run failed cells again.")
-    ] = False,
-    decide: DecideOption = None,  # noqa: ARG001 - the request has it
-    more: MoreOption = None,
-    budget: BudgetOption = None,
-    wait: WaitOption = True,
-    calibration: CalibrationOption = True,
-    max_loss: MaxLoss = None,
-    max_lost: MaxLost = None,
-    max_eval_lost: MaxEvalLost = None,
-    max_memory: MaxMemory = None,
-    at: AtOption = None,
-) -> int:
+@app.command(cls=RunCommand, epilog=EXAMPLES)
+def sweep(context: typer.Context) -> int:
     """
     Run the grid: a fresh llama-server for each pair of types.
 
@@ -150,42 +130,36 @@ def sweep(
     """
     from codeneedle.cli import sweep as sweep_module
 
-    request, execution = context.obj
-    options = sweep_module.Options(
-        retry_failed=retry_failed,
-        more=more,
-        budget_s=budget,
-        wait=wait,
-        calibration=calibration,
-        limits=limits_of(max_loss, max_lost, max_eval_lost, max_memory, at),
-    )
-    return sweep_module.sweep(request, execution, _stderr(), options)
+    request, execution, options = context.obj
+    # Best effort: the sweep goes on without a reader; the end reports a full disk.
+    shown = _stdout(BestEffort(sys.stdout))
+    return sweep_module.sweep(request, execution, _stderr(), options, shown)
 
 
-@app.command(cls=SweepCommand)
-def plan(
-    context: typer.Context,
-    *,
-    decide: DecideOption = None,  # noqa: ARG001 - the request has it
-    at: AtOption = None,
-    json: JsonOption = False,
-) -> None:
+@app.command(cls=RunCommand)
+def plan(context: typer.Context, *, json: JsonOption = False) -> None:
     """Show what a sweep would do, without starting a server."""
     from codeneedle.cli import sweep as sweep_module
     from codeneedle.report.plan import plan_document, plan_object
     from codeneedle.sweep.decide import deciding
 
-    request, execution = context.obj
+    request, execution, options = context.obj
     request = deciding(request, execution)
     with _stderr().status("reading the corpus"):
         plans = sweep_module.planned(request, execution)
-        growing = sweep_module.refuse(plans)
+        growing = sweep_module.refuse(plans, options)
     both = list(zip(plans, growing, strict=True))
     if json:
         _write_json([plan_object(planned, grown) for planned, grown in both])
         return
     for planned, grown in both:
-        _show(plan_document(planned, grown, at=at))
+        document = plan_document(
+            planned,
+            grown,
+            at=options.limits.at,
+            tries_reference=options.calibration,
+        )
+        _show(document)
 
 
 @app.command(cls=SweepCommand)
@@ -544,14 +518,15 @@ def _dialect() -> "Dialect":
 @app.command()
 def receipt(name: OnlyRunName = None, *, out: OutOption = RUNS) -> None:
     """
-    Print a table to pass on, and a line for 'merge'.
+    Print the setup of a run and a row for each pair, to pass on.
 
-    For an issue or a gist. It holds no text, no reply and no path.
+    For an issue or a gist; 'compare' reads them. They hold no text, no reply and no
+    path.
     """
     from codeneedle.report.receipt import receipt_markdown
     from codeneedle.report.selection import one_run
 
-    _write(receipt_markdown(one_run(out, name), _dialect()))
+    _write(receipt_markdown(one_run(out, name)))
 
 
 @app.command()
@@ -570,7 +545,7 @@ def verdict(
     """Show which pair to set, and what it loses at most."""
     from codeneedle.cli.engines import asks_for
     from codeneedle.report.selection import read_runs
-    from codeneedle.report.verdict import verdict_objects, verdicts
+    from codeneedle.report.verdict import closing, verdict_objects, verdicts
     from codeneedle.verdict.judge import judge
 
     form = one_form(json=json, markdown=markdown)
@@ -581,7 +556,7 @@ def verdict(
         objects = verdict_objects(every, asks_for)
         _write_json(objects if objects[1:] else objects[0])
     else:
-        _show(verdicts(every, asks_for), form)
+        _show(verdicts(every, asks_for), form, closing(every, asks_for))
     are_measured = all(any(r.has_numbers for r in run.records) for run in runs)
     return 0 if are_measured else 1
 
@@ -618,16 +593,35 @@ def page(
 
 @app.command()
 def compare(
-    first: Annotated[str, argument("A", "A run by name, or its folder.")],
-    others: Annotated[list[str], argument("B...", "Runs to compare with it.")],
+    first: Annotated[
+        str, argument("A", "A run by name or folder, or a text with receipts (or -).")
+    ],
+    others: Annotated[
+        list[str] | None, argument("B...", "Runs to compare with it, or texts.")
+    ] = None,
     *,
     json: JsonOption = False,
     out: OutOption = RUNS,
 ) -> None:
-    """Compare runs with the first: setups, then metrics by pair."""
+    """
+    Compare runs with the first: setups, then metrics by pair.
+
+    Where a text with receipts is named, all stand side by side, and nothing is tested.
+    """
     from codeneedle.report import compare as comparison
+    from codeneedle.report.receipt import is_text
     from codeneedle.report.selection import one_run
 
+    names = [first, *(others or ())]
+    if any(map(is_text, names)):
+        _show_receipts(names, out, json=json)
+        return
+    if not others:
+        raise BadInput(
+            source=f"compare {first}",
+            reason="names a single run",
+            hint="Name another run beside it, or a text with receipts.",
+        )
     base = one_run(out, first)
     compared = [comparison.compare(base, one_run(out, other)) for other in others]
     if json:
@@ -636,14 +630,23 @@ def compare(
         _show(comparison.comparisons_document(compared))
 
 
+def _show_receipts(names: list[str], out: Path, *, json: bool) -> None:
+    """Texts with receipts and runs side by side."""
+    from codeneedle.report import receipt
+    from codeneedle.report.selection import one_run
+
+    found = receipt.receipts_named(names, lambda name: one_run(out, name))
+    if json:
+        _write_json(receipt.receipt_objects(found))
+    else:
+        _show(receipt.side_by_side(found))
+
+
 @app.command()
 def merge(
     folders: Annotated[
         list[str],
-        argument(
-            "FOLDER...|FILE...|-",
-            "Run folders, folders given to --out, or texts with receipts.",
-        ),
+        argument("FOLDER...", "Run folders, or folders given to --out."),
     ],
     *,
     out: OutOption = RUNS,
@@ -652,16 +655,11 @@ def merge(
     Join shares of several hosts, and print the run folder.
 
     Setups that differ, also in processor or build, are refused: see 'compare'.
-    Receipts, in files or stdin (-), are printed side by side instead.
     """
     from codeneedle.cli.progress import note_lines, working
-    from codeneedle.report.receipt import are_texts, merged, read_receipts
     from codeneedle.sweep.merge import merge as joined
     from codeneedle.text import plural
 
-    if are_texts(folders):
-        _show(merged(read_receipts(folders)), "markdown")
-        return
     with working(_stderr(), "merging") as tell:
         runs = joined([Path(folder) for folder in folders], out, tell=tell)
     for run in runs:
@@ -958,16 +956,20 @@ def _flush(stream: TextIO) -> None:
         raise
 
 
-def _show(document: "Document", form: str = "") -> None:
-    """Print *document* for a terminal, or in the *form* ``markdown``."""
+def _show(document: "Document", form: str = "", end: "Document" = ()) -> None:
+    """
+    Print *document* for a terminal, or in the *form* ``markdown``.
+
+    A terminal that it scrolls through shows its *end* below it.
+    """
     if form == "markdown":
         from codeneedle.report.markdown import markdown
 
         _write(markdown(document))
     else:
-        from codeneedle.report.terminal import rendered
+        from codeneedle.report.terminal import print_report
 
-        _stdout().print(rendered(document), crop=False)
+        print_report(_stdout(), document, end)
 
 
 def _write_rows(rows: "Iterable[Row]") -> None:
@@ -996,10 +998,10 @@ def _write_verbatim(text: str) -> None:
         sys.stdout.buffer.write(os.fsencode(text))
 
 
-def _stdout() -> "Console":
+def _stdout(file: object = None) -> "Console":
     from rich.console import Console
 
-    console = Console(highlight=False)
+    console = Console(file=cast("TextIO | None", file), highlight=False)
     if not console.is_terminal and "COLUMNS" not in os.environ:
         console.width = PIPED_WIDTH
     return _wide_enough(console)

@@ -331,19 +331,24 @@ BudgetOption = Annotated[
     ),
 ]
 CalibrationOption = Annotated[
-    bool,
+    bool | None,
     typer.Option(
         "--calibration/--no-calibration",
-        help="Measure the reference of a long grid first, and stop if it has too "
-        "little right for any pair to lose.",
+        help="Measure the reference of a long grid first, and leave a probe out if it "
+        "has too little right for any pair to lose.",
+        show_default="calibration",
     ),
 ]
 WaitOption = Annotated[
-    bool,
+    bool | None,
     typer.Option(
         "--wait/--no-wait",
         help="Wait for other sweeps on this machine if one of them takes times.",
+        show_default="wait",
     ),
+]
+RetryOption = Annotated[
+    bool | None, typer.Option("--retry-failed", help="Run failed cells again.")
 ]
 OutOption = Annotated[
     Path, option("--out", "FOLDER", path, "Folder of all run folders.")
@@ -410,8 +415,8 @@ MarkdownOption = Annotated[bool, typer.Option("--markdown", help="Print Markdown
 
 
 def limits_of(
-    max_loss: float | None,
-    max_lost: float | None,
+    max_loss: float | None = None,
+    max_lost: float | None = None,
     max_eval_lost: float | None = None,
     max_memory: int | None = None,
     at: int | None = None,
@@ -577,6 +582,21 @@ What `sweep` and `plan` take, beside the settings of probes: annotations by name
 All but ``sweep`` give the field of that name to a `Request` or an `Execution`.
 """
 
+RUN_OPTIONS = {
+    "decide": DecideOption,
+    "retry_failed": RetryOption,
+    "more": MoreOption,
+    "budget": BudgetOption,
+    "wait": WaitOption,
+    "calibration": CalibrationOption,
+    "max_loss": MaxLoss,
+    "max_lost": MaxLost,
+    "max_eval_lost": MaxEvalLost,
+    "max_memory": MaxMemory,
+    "at": AtOption,
+}
+"""What `sweep` and `plan` take of one command alone: its `cli.sweep.Options`."""
+
 
 GROUPS = {
     "What to sweep": (
@@ -618,6 +638,9 @@ class SweepCommand(TyperCommand):
     usual: Collection[str] = ()
     """Names of the parameters that its help text lists; empty for all."""
 
+    own: Mapping[str, Any] = {}
+    """Further options that are not of the request: annotations by name."""
+
     def get_params(self, ctx: Any) -> list[Any]:
         """All parameters; the probes are imported only for this."""
         from codeneedle.probes import PROBES
@@ -630,7 +653,7 @@ class SweepCommand(TyperCommand):
         (probes,) = (param for param in shared if param.name == "probes")
         known = (f"{probe.name} ({probe.purpose})" for probe in PROBES.values())
         probes.help = probes.help.format(probes=", ".join(known))
-        return [*shared, *super().get_params(ctx)]
+        return [*shared, *_params(self.own), *super().get_params(ctx)]
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Parse, and make the request of all values that are not the command's own."""
@@ -646,11 +669,20 @@ class SweepCommand(TyperCommand):
         given = {name: ctx.params.pop(name) for name in ctx.params.keys() - of_command}
         if not ctx.resilient_parsing:
             given["server_args"] = theirs or None
-            ctx.obj = request_of(
-                {name: value for name, value in given.items() if value is not None},
-                decide=ctx.params.get("decide"),
-            )
+            known = {name: value for name, value in given.items() if value is not None}
+            own = {name: known.pop(name) for name in self.own if name in known}
+            ctx.obj = self.object_of(known, own)
         return rest
+
+    def object_of(self, given: Mapping[str, Any], own: Mapping[str, Any]) -> Any:
+        """
+        The object of the context, by the values of options that were given.
+
+        Args:
+            given: Of `SWEEP_OPTIONS` and the settings, by name.
+            own: Of `own`, by name.
+        """
+        return request_of(given, decide=own.get("decide"))
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
         """Options in groups; rich would take longer to import than all the rest."""
@@ -673,6 +705,27 @@ class SweepCommand(TyperCommand):
     def collect_usage_pieces(self, ctx: Any) -> list[str]:
         """What follows the name of the command in a usage line."""
         return [*super().collect_usage_pieces(ctx), "[-- ARGS]"]
+
+
+class RunCommand(SweepCommand):
+    """A command whose context's object has the `cli.sweep.Options`, too."""
+
+    own = RUN_OPTIONS
+
+    def object_of(self, given: Mapping[str, Any], own: Mapping[str, Any]) -> Any:
+        """Request, execution and options."""
+        from codeneedle.cli.sweep import Options
+
+        names = ("max_loss", "max_lost", "max_eval_lost", "max_memory", "at")
+        limits = limits_of(*map(own.get, names))
+        renamed = {"budget": "budget_s"}
+        others = {
+            renamed.get(name, name): value
+            for name, value in own.items()
+            if name not in {*names, "decide"}
+        }
+        options = Options(limits=limits, **others)
+        return (*super().object_of(given, own), options)
 
 
 class SlurmCommand(SweepCommand):

@@ -19,7 +19,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from codeneedle.document import Grid
+from codeneedle.document import Document, Grid, Heading
 from codeneedle.engines.llama_cpp import build, installation
 from codeneedle.engines.llama_cpp.backends import backend_named
 from codeneedle.errors import ToolMissing
@@ -32,6 +32,7 @@ from codeneedle.records.record import AGAIN, ON_CPU, CellRecord, Setup, Status
 from codeneedle.report.captions import (
     NOT_RUN_WORD,
     corpus_line,
+    described,
     setup_line,
     status_word,
 )
@@ -349,7 +350,7 @@ class SweepDisplay:
     def __exit__(self, *_: object) -> None:
         if self._live:
             self._live.stop()
-            self._console.print(rendered([grid(self._progress)]))
+            self._console.print(rendered(titled_grid(self._progress)))
 
     def show(self, event: Event) -> None:
         """Take in *event*; print a line if the grid does not show it."""
@@ -395,8 +396,13 @@ def live_view(progress: SweepProgress) -> RenderableType:
     """
     records, running = dict(progress.records), dict(progress.running)
     progress = replace(progress, records=records, running=running)
-    shown = rendered([grid(progress)])
+    shown = rendered(titled_grid(progress))
     return Group(Text(), shown, Text(), *status_view(progress))
+
+
+def titled_grid(progress: SweepProgress) -> Document:
+    """What the headline metric is, with its unit, and the `grid`."""
+    return (Heading(described(progress.metrics[0])), grid(progress))
 
 
 def grid(progress: SweepProgress) -> Grid:
@@ -528,5 +534,7 @@ def _time_phrase(progress: SweepProgress) -> str:
     elapsed = duration(time.monotonic() - progress.started)
     left = progress.left_s()
     remaining = "known after the first cell" if left is None else duration(left)
+    if left == 0 and progress.running:
+        remaining = "unknown: this takes longer than was estimated"
     failed = f", {progress.failures} without numbers" if progress.failures else ""
     return f"{progress.done} done{failed}   elapsed {elapsed}   left {remaining}"

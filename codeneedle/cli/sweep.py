@@ -23,7 +23,7 @@ from codeneedle.cli.progress import (
 )
 from codeneedle.corpora.registry import load
 from codeneedle.errors import BadInput, CodeneedleError
-from codeneedle.grid import RUNS, Pair, most_precise
+from codeneedle.grid import RUNS, Pair
 from codeneedle.models.pretrained import path_of
 from codeneedle.models.weights import sha256
 from codeneedle.probes import PROBES
@@ -51,6 +51,7 @@ from codeneedle.sweep.prepare import (
 from codeneedle.sweep.request import Execution, Request, pages
 from codeneedle.sweep.runner import (
     Event,
+    NothingToLose,
     Runner,
     once_more,
     once_on_cpu,
@@ -94,7 +95,11 @@ class Options:
 
 
 def sweep(
-    request: Request, execution: Execution, console: Console, options: Options
+    request: Request,
+    execution: Execution,
+    console: Console,
+    options: Options,
+    shown: Console,
 ) -> int:
     """
     Measure the cells of *request* that have no record yet.
@@ -104,8 +109,9 @@ def sweep(
     Args:
         request: What to measure.
         execution: What the command uses.
-        console: Where to show it.
+        console: Where to show progress.
         options: Of this command alone.
+        shown: Where to show the verdict.
 
     Returns:
         The exit code: 0 if every cell has finished, 1 if some did not, 130 if
@@ -119,15 +125,14 @@ def sweep(
     began = time.monotonic()
     try:
         with unwinding_on_signals():
-            plans = checked(request, execution, console)
-            if options.more:
-                _refuse_new_runs(plans)
+            plans = checked(request, execution, console, options)
             if phrase := time_phrase(plans):
                 say(console, phrase)
             return max(
                 _Page(
                     plan=plan,
                     console=console,
+                    shown=shown,
                     options=options,
                     is_last=plan is plans[-1],
                     began=began,
@@ -193,7 +198,7 @@ def planned(request: Request, execution: Execution) -> list[Plan]:
     ]
 
 
-def refuse(plans: Sequence[Plan]) -> list[tuple[str, ...]]:
+def refuse(plans: Sequence[Plan], options: Options) -> list[tuple[str, ...]]:
     """
     Stop at plans that a sweep could not begin, or not finish.
 
@@ -201,13 +206,18 @@ def refuse(plans: Sequence[Plan]) -> list[tuple[str, ...]]:
         For each plan, the probes whose cells all lack what is added now.
 
     Raises:
+        BadInput: If functions are to be added to a run that there is not.
         CodeneedleError: As of `prepare.refuse_unfit`.
     """
+    if options.more:
+        _refuse_new_runs(plans)
     refuse_shared_folders(plans)
     return [refuse_unfit(plan) for plan in plans]
 
 
-def checked(request: Request, execution: Execution, console: Console) -> list[Plan]:
+def checked(
+    request: Request, execution: Execution, console: Console, options: Options
+) -> list[Plan]:
     """
     The plans of all pages, after every check that needs no server.
 
@@ -225,7 +235,7 @@ def checked(request: Request, execution: Execution, console: Console) -> list[Pl
         plans = planned(request, execution)
         for plan in plans:
             sha256(plan.weights, progress=functools.partial(tell, "hashing weights"))
-        refuse(plans)
+        refuse(plans, options)
     notes = (n for plan in plans for n in plan.notes)
     note_lines(console, dict.fromkeys(filter(None, (*notes, overload()))))
     return plans
@@ -238,7 +248,8 @@ class _Page:
 
     Attributes:
         plan: What it does.
-        console: Where it is shown.
+        console: Where progress is shown.
+        shown: Where the verdict is shown.
         options: Of the command.
         is_last: Whether no page follows.
         began: When the command began, in monotonic seconds.
@@ -248,6 +259,7 @@ class _Page:
 
     plan: Plan
     console: Console
+    shown: Console
     options: Options
     is_last: bool
     began: float
@@ -363,12 +375,20 @@ class _Page:
     def _probed(self, pairs: Sequence[Pair]) -> list[int]:
         """The exit codes of all probes on *pairs*."""
         codes: list[int] = [0]
+        silent: list[NothingToLose] = []
         for probe in self.plan.probes:
             if self.plan.request.decide and not probe.screens:
                 pairs = self._finalists()
             if not pairs:
                 break
-            codes += self._swept_twice(probe, pairs)
+            try:
+                codes += self._swept_twice(probe, pairs)
+            except NothingToLose as error:
+                silent.append(error)
+                if len(silent) == len(self.plan.probes):
+                    raise
+                codes.append(1)
+                say(self.console, f"{error}: left out")
         return codes
 
     def _finalists(self) -> Sequence[Pair]:
@@ -479,13 +499,11 @@ class _Page:
         )
 
     def _progress(self, probe: Probe, pairs: Sequence[Pair]) -> SweepProgress:
-        ordered = probe.order(pairs)
-        if self._tries_reference:
-            first = most_precise(ordered)
-            ordered = sorted(ordered, key=lambda pair: pair != first)
+        tries = self.options.calibration
+        ordered = self.plan.order(probe, pairs, tries_reference=tries)
         progress = SweepProgress(
             setup=self.runner.run.setup,
-            pairs=tuple(ordered),
+            pairs=ordered,
             probe=probe,
             records={},
             workers=1 if probe.is_timed else len(self.plan.workers),
@@ -534,8 +552,8 @@ class _Page:
         run = self._read()
         if run is None or not _is_comparable(run):
             return
-        from codeneedle.report.terminal import rendered
-        from codeneedle.report.verdict import brief
+        from codeneedle.report.terminal import print_report
+        from codeneedle.report.verdict import brief, closing
 
         try:
             verdict = judge(run, self.options.limits)
@@ -543,7 +561,8 @@ class _Page:
             # The records are kept; 'codeneedle verdict' fails alike, with its code.
             say(self.console, f"no verdict: {error}")
             return
-        self.console.print(rendered(brief(verdict, asks_for(run.setup.engine))))
+        answer = brief(verdict, asks_for(run.setup.engine))
+        print_report(self.shown, answer, closing([verdict], asks_for))
 
 
 def _is_comparable(run: Run) -> bool:

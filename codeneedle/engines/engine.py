@@ -24,6 +24,7 @@ from codeneedle.engines.messages import (
     Reply,
     TokenPiece,
 )
+from codeneedle.engines.patience import Patience
 from codeneedle.engines.survey import Survey
 from codeneedle.engines.tools import DivergenceTool, SpeedTool
 from codeneedle.errors import BadInput, CellError, ToolFailed, ToolMissing
@@ -226,9 +227,11 @@ class Replies(Protocol):
 
     Attributes:
         tell: Called with how far a request is.
+        patience: With its silence.
     """
 
     tell: Callable[[Progress], None]
+    patience: Patience
 
     def complete(
         self, question: Completion, *, enough: Callable[[str], bool] = ...

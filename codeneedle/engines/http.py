@@ -23,6 +23,7 @@ from codeneedle.engines.messages import (
     refuse_beyond,
     shaped,
 )
+from codeneedle.engines.patience import Patience
 from codeneedle.records.record import Json
 from codeneedle.system.secrets import know, masking
 from codeneedle.text import harmless
@@ -83,6 +84,7 @@ class Connection:
 
     Attributes:
         tell: Called with how far a streamed reply is.
+        patience: With the silence of a streamed reply.
     """
 
     def __init__(
@@ -107,6 +109,7 @@ class Connection:
             transport: For tests.
         """
         self.tell: Callable[[Progress], None] = ignored
+        self.patience = Patience()
         self._silence_s = silence_s
         know(api_key)
         self._deadline = _Deadline(is_leaving)
@@ -142,7 +145,7 @@ class Connection:
 
         Comments, which servers send as pings, are none.
         """
-        self._deadline.extend()
+        self._heard()
         for line in lines(response.iter_raw(), limit_bytes=limit_bytes):
             kind, _, data = line.partition(b":")
             if kind in _NO_EVENTS:
@@ -153,11 +156,15 @@ class Connection:
             if data.strip() == b"[DONE]":
                 return
             # Pings do not count: a server whose computation hangs sends them, too.
-            self._deadline.extend()
+            self._heard()
             event = parsed(data, expected="an event")
             if kind == b"error" or event.get("error"):
                 raise refusal(data, code=response.status_code)
             yield event
+
+    def _heard(self) -> None:
+        self._deadline.extend()
+        self.patience.heard()
 
     def _ask(
         self,
@@ -184,6 +191,17 @@ class Connection:
         with self._sent(method, path, body, limit_s=limit_s) as response:
             data = whole(response.iter_raw(), limit_bytes=limit_bytes)
             return shaped(parsed(data, expected=expected), layout, expected=expected)
+
+    @contextlib.contextmanager
+    def _streaming(self, path: str, body: Json) -> Iterator[httpx.Response]:
+        """A response to a POST of *body* whose `_events` come within our patience."""
+        limit_s, known = self.patience.capped(self._silence_s)
+        self.patience.begin()
+        try:
+            with self._sent("POST", path, body, limit_s=limit_s) as response:
+                yield response
+        except ServerSilent as error:
+            raise ServerSilent(silence_s=limit_s, known=known) from error
 
     @contextlib.contextmanager
     def _sent(

@@ -176,9 +176,10 @@ class ServerSilent(CellError):  # noqa: N818 - named after the fact
 
     status = Status.TIMED_OUT.value
 
-    def __init__(self, *, silence_s: float) -> None:
+    def __init__(self, *, silence_s: float, known: str = "") -> None:
+        why = f"; {known}" if known else ""
         super().__init__(
-            f"the server said nothing for {silence_s:g} s",
+            f"the server said nothing for {silence_s:g} s{why}",
             hint="Too slow a pair for this machine? Leave it out, or try a smaller "
             "context.",
         )

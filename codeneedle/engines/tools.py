@@ -5,12 +5,13 @@ An engine that has none needs nothing of this.
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Protocol
 
 import msgspec
 
+from codeneedle.engines.patience import Patience
 from codeneedle.grid import Pair
 from codeneedle.records.record import MOST_NATS, Amount, Effective, LogProb
 
@@ -107,6 +108,7 @@ class DivergenceTask:
         text_name: What it is called in messages.
         weights_sha256: Of the model.
         folder: The run folder; the reference's distributions are kept in it.
+        patience: With the silence of the tool.
     """
 
     pair: Pair
@@ -117,6 +119,7 @@ class DivergenceTask:
     text_name: str
     weights_sha256: str
     folder: Path
+    patience: Patience = field(default_factory=Patience, compare=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -24,6 +24,7 @@ from codeneedle.engines.engine import (
     mismatched,
 )
 from codeneedle.engines.messages import Progress
+from codeneedle.engines.patience import Patience, patience
 from codeneedle.engines.survey import Survey, with_attention
 from codeneedle.engines.tools import ToolRun
 from codeneedle.errors import FolderUnusable
@@ -155,12 +156,15 @@ class ProbeContext:
         keep: Called with all that was observed so far, once an answer is new.
         calibrate: Called with what this cell, the reference, sets for all others; the
             setup of the run keeps it as `Setup.calibrated`.
+        others: Finished records of other pairs, which were asked the same.
         previous_end: When the server of the cell before had ended, in monotonic
             seconds; from `serving` on, that of this cell. None if there was none.
         command: What the server or tool was started with.
         effective: What runs, once it is known.
         phases: Where the time went, so far.
         peak_rss_bytes: Largest resident size of the server that was seen.
+        silence_s: Longest wait for the server or tool to say something; None if that
+            was not measured.
         device_bytes: What the server held on accelerators when it was through.
     """
 
@@ -172,11 +176,13 @@ class ProbeContext:
     goal: int | None = None
     keep: Callable[[Json], None] = lambda _observation: None
     calibrate: Callable[[Json], None] = lambda _facts: None
+    others: Sequence[CellRecord] = ()
     previous_end: float | None = None
     command: tuple[str, ...] = ()
     effective: Effective = field(default_factory=Effective)
     phases: Phases = field(default_factory=Phases)
     peak_rss_bytes: int | None = None
+    silence_s: float | None = None
     device_bytes: int | None = None
     _now: Step = field(default=Step(0, 1, ""), init=False)
     _first_request: float | None = field(default=None, init=False)
@@ -224,7 +230,8 @@ class ProbeContext:
                 moments.append(time.monotonic())
                 served.client.tell = self._tell_progress
                 try:
-                    yield served
+                    with self.patience() as served.client.patience:
+                        yield served
                     # Only once it is through: a driver may take seconds.
                     self.device_bytes = served.device_bytes()
                 finally:
@@ -234,6 +241,23 @@ class ProbeContext:
         finally:
             self.previous_end = time.monotonic()
             self.phases = _phases(moments, end=self.previous_end)
+
+    @contextlib.contextmanager
+    def patience(self) -> Iterator[Patience]:
+        """With the silence of a server or tool, which is kept when the block ends."""
+        survey = self.run.survey
+        here = self.effective.attention or (survey and survey.attention(self.pair))
+        chosen = patience(
+            {
+                each.pair: each.silence_s
+                for each in self.others
+                if here and each.attention is here and each.silence_s is not None
+            }
+        )
+        try:
+            yield chosen
+        finally:
+            self.silence_s = round(max(self.silence_s or 0.0, chosen.longest_s), 3)
 
     @contextlib.contextmanager
     def asking(self) -> Iterator[None]:

@@ -287,6 +287,8 @@ class CellRecord:
         effective: Effective settings of the server.
         phases: Durations.
         peak_rss_bytes: Largest resident size of the server process that was measured.
+        silence_s: Longest wait for the server or tool to say something, in seconds;
+            None if that was not measured.
         device_bytes: Memory of the process on accelerators at the end of probing.
         log_excerpt: Lines of the log that explain the status, or the last ones.
         observation: Raw results, in the layout of the probe.
@@ -306,6 +308,7 @@ class CellRecord:
     effective: Effective = field(default_factory=Effective)
     phases: Phases = field(default_factory=Phases)
     peak_rss_bytes: Count | None = None
+    silence_s: Amount | None = None
     device_bytes: Count | None = None
     log_excerpt: tuple[str, ...] = ()
     observation: Json | None = None

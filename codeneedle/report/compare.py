@@ -94,7 +94,7 @@ class Comparison:
     def remark(self) -> str:
         """Why no divergence is compared across kernels; empty where none was."""
         refused = any(each.metric.is_distance and each.refused for each in self.changes)
-        kernels = _other_kernels(self.first.setup, self.second.setup)
+        kernels = other_kernels(self.first.setup, self.second.setup)
         return WALL if refused and kernels else ""
 
 
@@ -208,7 +208,7 @@ def _answered(column: Column, table: PairTable, pair: Pair) -> dict[str, float]:
 def _refusals(column: Column, first: Setup, second: Setup) -> Iterator[str]:
     """Why values of *column* must not be compared; nothing if they may."""
     metric, probe = column.metric, PROBES[column.probe]
-    if metric.is_distance and (kernels := _other_kernels(first, second)):
+    if metric.is_distance and (kernels := other_kernels(first, second)):
         yield f"other {visible(kernels)}"
     if metric.group == "speed" and first.machine != second.machine:
         yield "speeds of different machines"
@@ -226,31 +226,20 @@ def _refusals(column: Column, first: Setup, second: Setup) -> Iterator[str]:
         yield refusal
 
 
-def other_kernels(builds: tuple[str, str], features: tuple[str, str]) -> str:
-    """
-    The difference between the kernels of two runs, as a phrase; empty if there is none.
-
-    Args:
-        builds: `Setup.llama` of each.
-        features: `Setup.cpu_features` of each.
-    """
+def other_kernels(first: Setup, second: Setup) -> str:
+    """Difference between the kernels of two runs, as a phrase; empty without one."""
     phrases = []
-    if builds[0] != builds[1]:
-        phrases.append(f"builds {builds[0] or '-'} and {builds[1] or '-'}")
-    first, second = (each.split() for each in features)
-    if set(first) != set(second):
-        ours = [name for name in first if name not in second] or ["no others"]
-        theirs = [name for name in second if name not in first] or ["no others"]
+    if first.llama != second.llama:
+        phrases.append(f"builds {first.llama or '-'} and {second.llama or '-'}")
+    one, other = (each.cpu_features.split() for each in (first, second))
+    if {*one} != {*other}:
+        ours = [name for name in one if name not in other] or ["no others"]
+        theirs = [name for name in other if name not in one] or ["no others"]
         phrases.append(
             f"CPU features ({' '.join(ours)} in the first, {' '.join(theirs)} in the "
             "second)"
         )
     return ", ".join(phrases)
-
-
-def _other_kernels(first: Setup, second: Setup) -> str:
-    builds = (first.llama, second.llama)
-    return other_kernels(builds, (first.cpu_features, second.cpu_features))
 
 
 def _settings(probe: Probe, setup: Setup) -> Json:

@@ -370,7 +370,11 @@ def _smallest(pairs: Sequence[Pair]) -> Pair:
 
 
 def plan_document(
-    plan: Plan, growing: Sequence[str] = (), *, at: int | None = None
+    plan: Plan,
+    growing: Sequence[str] = (),
+    *,
+    at: int | None = None,
+    tries_reference: bool = True,
 ) -> Document:
     """
     What a sweep would run: facts, the grid with predicted KV memory, and notes.
@@ -379,11 +383,13 @@ def plan_document(
         plan: A checked plan; finished cells are those of its first probe.
         growing: Names of probes whose cells all lack what is added now.
         at: Context for what there is to gain, in tokens; None for that of the plan.
+        tries_reference: Whether the reference of a long grid is measured first.
     """
     yield from gain_document(plan, at)
     every = [_cells_of(plan, probe, growing) for probe in plan.probes]
     cells, request = every[0], plan.request
-    yield Facts(list(_facts(plan, every)), is_quiet=True)
+    facts = _facts(plan, every, tries_reference=tries_reference)
+    yield Facts(list(facts), is_quiet=True)
     yield Heading(f"predicted KV cache at {plan.context:,} tokens, MiB")
     rows = [
         [_cell(plan, Pair(k, v), cells) for v in request.columns] for k in request.rows
@@ -415,7 +421,7 @@ def plan_object(plan: Plan, growing: Sequence[str] = ()) -> dict[str, Any]:
         "prompt_form": plan.prompt_form.value,
         "engine": plan.engine.identity().name,
         "folder": str(plan.store.folder),
-        "order": list(map(str, plan.pairs)),
+        "order": list(map(str, plan.order(plan.probes[0]))),
         "probes": [_cells_object(plan, cells) for cells in every],
         "left_s": _left_in_all(plan, every),
         "memory": [
@@ -477,7 +483,9 @@ def _cells_of(plan: Plan, probe: Probe, growing: Sequence[str]) -> _Cells:
     )
 
 
-def _facts(plan: Plan, every: Sequence[_Cells]) -> Iterator[tuple[str, str]]:
+def _facts(
+    plan: Plan, every: Sequence[_Cells], *, tries_reference: bool
+) -> Iterator[tuple[str, str]]:
     setup = plan.store.setup()
     yield "model", f"{plan.model}, {size(plan.weights.size_bytes)}"
     if plan.reads_corpus:
@@ -497,9 +505,9 @@ def _facts(plan: Plan, every: Sequence[_Cells]) -> Iterator[tuple[str, str]]:
         yield cells.probe.name, _asked(plan, setup, cells.probe)
         yield "cells", f"{most}{_finished(cells)}"
         yield "time", _time(plan, cells)
+        yield "order", _order(plan, cells.probe, tries_reference=tries_reference)
     if plan.probes[1:] and (left_s := _left_in_all(plan, every)) is not None:
         yield "all", f"about {duration(left_s)} left"
-    yield "order", _order(plan)
 
 
 def _whole_corpus(plan: Plan) -> str:
@@ -597,9 +605,10 @@ def _time(plan: Plan, cells: _Cells) -> str:
     return f"{remaining}, {duration(mean)} a cell{note}"
 
 
-def _order(plan: Plan) -> str:
-    first = ", ".join(map(str, plan.pairs[:FIRST_PAIRS]))
-    return first if len(plan.pairs) <= FIRST_PAIRS else f"{first}, ..."
+def _order(plan: Plan, probe: Probe, *, tries_reference: bool) -> str:
+    pairs = plan.order(probe, tries_reference=tries_reference)
+    first = ", ".join(map(str, pairs[:FIRST_PAIRS]))
+    return first if len(pairs) <= FIRST_PAIRS else f"{first}, ..."
 
 
 def _cell(plan: Plan, pair: Pair, cells: _Cells) -> str:

@@ -39,6 +39,22 @@ def rendered(document: Document) -> RenderableType:
     return Group(*parts)
 
 
+def print_report(console: Console, document: Document, end: Document = ()) -> None:
+    """
+    Print *document*, and on a terminal that it scrolls through, its *end* below it.
+
+    Args:
+        console: Where to print it.
+        document: What is shown.
+        end: Its lines that answer the question, of which the first ones scroll away.
+    """
+    shown = rendered(document)
+    console.print(shown, crop=False)
+    if console.is_terminal and len(console.render_lines(shown)) >= console.height:
+        console.print()
+        console.print(rendered(end), crop=False)
+
+
 def _parts(block: Block) -> Iterator[RenderableType]:
     match block:
         case Heading(text):

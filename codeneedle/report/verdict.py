@@ -105,6 +105,16 @@ def conclusion(verdict: Verdict, spell: Spell) -> Document:
     yield Lines(sentences(verdict))
 
 
+def closing(of_runs: Sequence[Verdict], spell_of: Callable[[str], Spell]) -> Document:
+    """The first line of each verdict, for the end of a long one."""
+    lines: list[Shown] = []
+    for each in of_runs:
+        first, *_ = headline(each, spell_of(each.run.setup.engine))
+        name = f"{visible(each.run.name)}: " if of_runs[1:] else ""
+        lines.append(Text(name + visible(first), "bold green"))
+    yield Lines(lines)
+
+
 def headline_lines(verdict: Verdict, spell: Spell) -> Lines:
     """
     The `headline`, its first line in green, and what there is to gain.

@@ -3,7 +3,7 @@
 import errno
 import math
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
@@ -184,6 +184,13 @@ class Plan:
     def _corpus_notes(self) -> Iterator[str]:
         request, corpus = self.request, self.corpus
         yield from corpus.left_out()
+        tokens = self.outlook.tokens(len(corpus.text))
+        if self.reads_corpus and not request.fit and tokens > self.context:
+            yield (
+                f"corpus {corpus.name} takes {tokens:,} tokens by an estimate, the "
+                f"context has {self.context:,}: a longer text is refused, as it must "
+                "not be trimmed (--fit trims it)"
+            )
         if not request.models:
             chosen = "" if request.corpus else f", chosen for it: corpus {corpus.name}"
             yield f"no --model given: this is the built-in model{chosen}"
@@ -232,8 +239,34 @@ class Plan:
 
     @property
     def tries_reference(self) -> bool:
-        """Whether the grid is long, and has one probe alone."""
-        return len(self.pairs) >= TRIED_FROM and not self.probes[1:]
+        """Whether the grid is long, so that its reference is measured first."""
+        return len(self.pairs) >= TRIED_FROM
+
+    def order(
+        self,
+        probe: Probe,
+        pairs: Collection[Pair] | None = None,
+        *,
+        tries_reference: bool = True,
+    ) -> tuple[Pair, ...]:
+        """
+        The running order of *probe*: pairs without a kernel last.
+
+        Args:
+            probe: What measures.
+            pairs: Of those of the plan; None for all.
+            tries_reference: Whether the reference of a long grid comes first.
+        """
+        wanted = set(self.pairs if pairs is None else pairs)
+        last = wanted & {*self.without_kernel}
+        ordered = [
+            *probe.order([pair for pair in self.pairs if pair in wanted - last]),
+            *probe.order([pair for pair in self.pairs if pair in last]),
+        ]
+        if ordered and tries_reference and self.tries_reference:
+            first = most_precise(wanted - last or last)
+            ordered.sort(key=lambda pair: pair != first)
+        return tuple(ordered)
 
     def repeated(self, probe: Probe) -> Pair | None:
         """The pair that *probe* measures again after all others; None for none."""

@@ -377,6 +377,7 @@ class Runner:
             calibrate=calibrate,
             former=former if goal or is_kept else None,
             goal=goal,
+            others=walk.companions(pair),
             previous_end=worker.previous_end,
         )
         draft = _Draft(
@@ -520,6 +521,7 @@ class _Draft:
             effective=cell.effective,
             phases=cell.phases.after(former.phases) if former else cell.phases,
             peak_rss_bytes=cell.peak_rss_bytes,
+            silence_s=cell.silence_s,
             device_bytes=cell.device_bytes,
             log_excerpt=tuple(map(masked, log_excerpt)),
             observation=observation,
@@ -542,6 +544,10 @@ class _Draft:
             former.status, reason=former.reason, observation=self.observation
         )
         return replace(record, setup=former.setup)
+
+
+class NothingToLose(CodeneedleError):  # noqa: N818 - named after the fact
+    """The reference has too little right for any pair to lose."""
 
 
 class _Stopped(Exception):  # noqa: N818 - named after the fact
@@ -626,6 +632,21 @@ class _Walk:
         )
         return self.probe.calibrates and not is_set
 
+    def companions(self, pair: Pair) -> tuple[CellRecord, ...]:
+        """
+        What is known of how long others take for what *pair* is asked.
+
+        Nothing for a cell that took too long: it is given all the time there is.
+        """
+        before, store = self.records.get(pair), self._runner.store
+        if before and before.status is Status.TIMED_OUT:
+            return ()
+        return tuple(
+            record
+            for other, record in self.records.items()
+            if other != pair and record.has_numbers and not store.is_outgrown(record)
+        )
+
     def of_others(self, pair: Pair) -> CellRecord | None:
         """What another process has stored of *pair* since this one began."""
         record = self._record(pair)
@@ -696,7 +717,7 @@ class _Walk:
         losses = [m.loss for m in self.probe.metrics_of(setup) if m.loss]
         reasons = [too_little(loss, record, setup) for loss in losses]
         if reasons and all(reasons):
-            raise CodeneedleError(
+            raise NothingToLose(
                 f"{self.probe.name}: {reasons[0]}; the other "
                 f"{plural(len(self._left), 'cell')} would show nothing",
                 hint="Choose another --model, --corpus or --probe with another --out, "

@@ -2,6 +2,7 @@
 
 import hashlib
 import io
+import json
 import os
 import re
 import subprocess
@@ -158,13 +159,16 @@ def test_a_receipt_is_printed_and_read_from_a_text(codeneedle, tmp_path):
     printed = codeneedle("receipt", "random-bodies")
     (tmp_path / "issue.md").write_text(printed.stdout, encoding="utf-8")
 
-    done = codeneedle("merge", "issue.md")
-    refused = codeneedle("merge", "issue.md", "sweeps")
+    done = codeneedle("compare", "issue.md")
+    data = codeneedle("compare", "issue.md", "random-bodies", "--json")
+    refused = codeneedle("compare", "random-bodies")
 
     assert 0 == printed.returncode, printed.stderr
-    assert done.stdout.startswith("### 1 run\n\n- 1: made-model"), done.stderr
+    assert done.stdout.startswith("1 receipt\n\nsetup"), done.stderr
+    (once,) = json.loads(data.stdout)
+    assert once["setup"]["model"].startswith("made-model")
     assert (2, "") == (refused.returncode, refused.stdout)
-    assert "not both at once" in refused.stderr
+    assert "names a single run" in refused.stderr
 
 
 def test_the_version_is_told(codeneedle):

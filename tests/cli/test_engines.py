@@ -236,7 +236,7 @@ def test_recipes_ship_and_can_be_planned(name, tmp_path, monkeypatch):
     # As much as the weights of the test were trained for.
     words = [name, "--corpus", "tiny", "--context", "8192"]
     words += args if needs_model else []
-    request, execution = command.make_context("sweep", words).obj
+    request, execution, _ = command.make_context("sweep", words).obj
 
     (plan,) = planned(request, execution)
 

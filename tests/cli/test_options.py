@@ -15,7 +15,7 @@ from codeneedle.cli.app import gen_corpus
 from codeneedle.cli.engines import ENGINES
 from codeneedle.cli.options import (
     USAGE_ERROR,
-    DecideOption,
+    RunCommand,
     SweepCommand,
     limits_of,
 )
@@ -42,9 +42,8 @@ def parse(tmp_path, monkeypatch):
         requests = []
         commands = typer.Typer(rich_markup_mode=None)
 
-        @commands.command(cls=SweepCommand)
-        def caught(context: typer.Context, *, decide: DecideOption = None):
-            assert decide in {None, context.obj[0].decide}
+        @commands.command(cls=RunCommand)
+        def caught(context: typer.Context):
             requests.append(context.obj)
 
         get_command(commands)(args=list(words), prog_name="x", standalone_mode=False)
@@ -366,3 +365,15 @@ def test_limits_are_those_that_were_given_and_defaults():
     assert Limits(max_loss=0.02, max_lost=0.2) == limits_of(0.02, 0.2)
     assert Limits(max_memory_bytes=7, at=9) == limits_of(None, None, None, 7, 9)
     assert Limits(at=9) == limits_of(None, None, at=9)
+
+
+def test_plan_takes_every_argument_of_sweep():
+    from codeneedle.cli.app import app
+
+    commands = get_command(app).commands
+    taken = {}
+    for name in ("sweep", "plan"):
+        context = typer.Context(commands[name])
+        taken[name] = {f for p in commands[name].get_params(context) for f in p.opts}
+
+    assert not taken["sweep"] - taken["plan"]

@@ -2,6 +2,7 @@
 
 import io
 import re
+import time
 from dataclasses import replace
 
 import pytest
@@ -266,6 +267,25 @@ def test_before_the_first_answer_the_time_is_that_of_the_plan(progress):
     progress.cell_s = 10.0
 
     assert 360.0 == progress.left_s()
+
+
+def test_the_live_grid_says_what_it_shows_and_in_which_unit(progress):
+    metric = progress.metrics[0]
+
+    first, *_ = printed(live_view(progress), width=100).split("\n", 1)[1].splitlines()
+
+    assert metric.label in first
+    assert metric.unit in first
+
+
+def test_a_cell_that_takes_longer_than_estimated_has_no_time_left(progress):
+    progress.cell_s, progress.pairs = 1.0, progress.pairs[:1]
+    progress.running = {progress.pairs[0]: RunningCell(started=time.monotonic() - 99)}
+
+    text = printed(live_view(progress), width=100)
+
+    assert "takes longer than was estimated" in text
+    assert "left 0.0 s" not in text
 
 
 def test_pairs_that_are_not_measured_have_no_dot(progress):

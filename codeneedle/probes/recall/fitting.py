@@ -226,12 +226,12 @@ def _longest(counter: PromptCounter, chosen: RecallConditions) -> Corpus | None:
 
 def _too_long(fit: Fit, needed: int) -> BadInput:
     larger = _larger_context(fit, needed)
-    option = f"Use --context {larger}, or drop" if larger else "Drop"
+    ways = [*([f"--context {larger}"] if larger else []), "--fit"]
     return BadInput(
         source=f"corpus {fit.corpus.name}",
         reason=f"it needs {needed:,} tokens with question and answer, the "
         f"context has {fit.context:,}",
-        hint=f"{option} --no-fit to have it trimmed to whole functions.",
+        hint=f"Use {' or '.join(ways)}: it trims the text to whole functions.",
     )
 
 

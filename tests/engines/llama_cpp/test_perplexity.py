@@ -20,6 +20,7 @@ from codeneedle.engines.llama_cpp.base_file import (
     scored_tokens,
 )
 from codeneedle.engines.llama_cpp.perplexity import FIRST_WIDE_BUILD
+from codeneedle.engines.patience import Patience
 from codeneedle.engines.tools import Reference
 from codeneedle.errors import BadInput, CellError, FolderUnusable, ToolMissing
 from codeneedle.grid import Pair
@@ -180,6 +181,16 @@ def test_a_tool_that_writes_nothing_is_ended(tmp_path, run, hasty, monkeypatch):
         compared(made_perplexity(tmp_path, "hang"), divergence_task(run))
 
     assert "timed-out" == caught.value.status
+
+
+def test_a_tool_that_says_nothing_for_longer_than_with_other_pairs_is_ended(
+    tmp_path, run, hasty
+):
+    patience = Patience(limit_s=0.3, known="f16/f16 took 0.1 s")
+    task = divergence_task(run, patience=patience)
+
+    with pytest.raises(CellError, match=r"for 0\.3 s; f16/f16 took 0\.1 s"):
+        compared(made_perplexity(tmp_path, "hang"), task)
 
 
 def test_an_interrupted_run_leaves_no_draft_and_no_child(tmp_path, run, hasty):

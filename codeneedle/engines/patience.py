@@ -1,0 +1,65 @@
+"""How long a server or a tool may say nothing, by what it took with other pairs."""
+
+import math
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from codeneedle.grid import Pair
+
+MULTIPLE = 60.0
+"""
+Of the longest silence with another pair whose attention runs in the same place.
+
+Kernels of one backend differ by less than ten times, and another program on the
+machine makes a server five times slower. Where attention runs elsewhere it may be 400
+times slower: then nothing follows from the other pair.
+"""
+
+LEAST_S = 300.0
+"""A machine that swaps, or a disk that sleeps, says nothing for a minute or two."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Patience:
+    """
+    The limit of a silence, and the longest one so far.
+
+    Attributes:
+        limit_s: Time without an event or a byte, in seconds; what waits may have a
+            lower limit of its own.
+        known: What the limit follows from, as a phrase; empty if from nothing.
+        longest_s: The longest time without one that came to an end.
+    """
+
+    limit_s: float = math.inf
+    known: str = ""
+    longest_s: float = 0.0
+    _since_s: float = field(default=0.0, init=False)
+
+    def begin(self) -> None:
+        """Wait from now on."""
+        self._since_s = time.monotonic()
+
+    def heard(self) -> None:
+        """Note an event."""
+        now_s = time.monotonic()
+        self.longest_s = max(self.longest_s, now_s - self._since_s)
+        self._since_s = now_s
+
+    def capped(self, limit_s: float) -> tuple[float, str]:
+        """The limit if it is below *limit_s*, and what it follows from; else that."""
+        return min((self.limit_s, self.known), (limit_s, ""))
+
+
+def patience(silences_s: Mapping[Pair, float]) -> Patience:
+    """That of a cell, by the longest silences of others; no limit without any."""
+    if not silences_s:
+        return Patience()
+    pair = max(silences_s, key=lambda each: silences_s[each])
+    longest_s = silences_s[pair]
+    return Patience(
+        limit_s=round(max(LEAST_S, MULTIPLE * longest_s)),
+        known=f"its longest silence with {pair} was {longest_s:g} s; "
+        "--retry-failed waits longer",
+    )
