@@ -5,6 +5,7 @@ records.
 
 import contextlib
 import functools
+import re
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -757,12 +758,18 @@ def _base(probe: str) -> str:
 
 def _alike(failures: list[str], record: CellRecord) -> list[str]:
     """
-    The failures in a row that are alike, that of *record* included.
+    The failures in a row that are alike but for numbers, that of *record* included.
 
-    A cell that was measured and is marked all the same is no failure.
+    Numbers are ports and times, which differ each time. A cell that was measured and is
+    marked all the same is no failure.
     """
     is_measured = record.observation is not None and not record.is_partial
     if record.has_numbers or is_measured:
         return []
     failure = f"{record.status}: {record.reason}"
-    return [*failures, failure] if failures[:1] in ([], [failure]) else [failure]
+    first = _NUMBERS.sub("", failures[0] if failures else failure)
+    is_alike = first == _NUMBERS.sub("", failure)
+    return [*failures, failure] if is_alike else [failure]
+
+
+_NUMBERS = re.compile(r"\d+")
