@@ -56,6 +56,22 @@ def with_conditions(run):
     return replace(run, setup=replace(run.setup, probes=probes))
 
 
+@pytest.mark.parametrize(("present", "notes"), [(0, 1), (1 << 30, 0)])
+def test_the_file_of_the_reference_is_told_before_a_sweep(tmp_path, present, notes):
+    """192 MiB of a --decide were once in no plan."""
+    text = tmp_path / "text.txt"
+    text.write_text(TEXT)
+    tool = FakeDivergence()
+    tool.missing_bytes = lambda _folder, **_sizes: max(0, (192 << 20) - present)
+    engine = ToolEngine(divergence=tool)
+    settings = DivergenceSettings(text=text)
+
+    told = PROBE.notes(settings, made_weights(), engine, tmp_path)
+
+    assert notes == len(told)
+    assert all("192.0 MiB" in each for each in told)
+
+
 def swept(run, pairs=(F16, Q8, Q4), **changes):
     """The records of a sweep over *pairs*, in the order they ended."""
     events = []
