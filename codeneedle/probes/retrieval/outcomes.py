@@ -96,8 +96,8 @@ def text_name(task: str, length: int, number: int) -> str:
 
 
 def _first_choices(leads: Sequence[float]) -> int:
-    """How many tokens come before the first that another one leads."""
-    return next((at for at, lead in enumerate(leads) if lead < 0), len(leads))
+    """How many tokens come before the first that was no first choice."""
+    return next((at for at, lead in enumerate(leads) if lead <= 0), len(leads))
 
 
 def survival(results: Iterable[Outcome], tokens: int) -> float:
