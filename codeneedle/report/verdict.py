@@ -885,6 +885,28 @@ def _troubles(verdict: Verdict) -> Iterator[str]:
 # --- as data
 
 
+def loss_row(verdict: Verdict, pair: Pair) -> dict[str, object]:
+    """
+    The loss of *pair* for CSV and JSON: shares, from 0 to 1; None for those unknown.
+
+    Keys: ``loss``, ``loss_low``, ``loss_high``, ``loss_limit``, ``loss_n`` (units) and
+    ``loss_of`` (the metric).
+    """
+    standing = verdict.standing(pair)
+    row = _shown_row(verdict, standing) if standing else None
+    if row is None or row.kind is LossKind.CHANGE:
+        names = ("loss", "loss_low", "loss_high", "loss_limit", "loss_n", "loss_of")
+        return dict.fromkeys(names)
+    return {
+        "loss": row.bounds.mean,
+        "loss_low": row.bounds.low,
+        "loss_high": row.bounds.high,
+        "loss_limit": row.limit,
+        "loss_n": row.bounds.units,
+        "loss_of": row.metric.name,
+    }
+
+
 def verdict_objects(
     of_runs: Sequence[Verdict], spell_of: Callable[[str], Spell]
 ) -> list[dict[str, Any]]:

@@ -30,6 +30,7 @@ from codeneedle.probes.probe import (
 from codeneedle.probes.transcript.choice import (
     CountedTurn,
     counted_turns,
+    dropped_lines,
     dropped_phrases,
 )
 from codeneedle.probes.transcript.conversations import read_conversations
@@ -260,8 +261,7 @@ class TranscriptProbe(Probe):
             f"left out: {plural(count, 'turn')}, {reason}"
             for reason, count in reasons.items()
         ]
-        if chosen.dropped:
-            lines.append(f"the chat template drops {', '.join(chosen.dropped)}")
+        lines += dropped_lines(chosen.dropped)
         for kind in Kind:
             units = len(chosen.units(kind))
             if 0 < units < FEWEST_UNITS:
