@@ -35,7 +35,8 @@ LM_EVAL = (
     "--model_args base_url=${{base_url}}/chat/completions,model=${{model}} "
     "--include_path {folder} --apply_chat_template --log_samples --output_path ${{out}}"
 )
-SWEEP = "sweep --model smollm2 --pairs f16/f16,q8_0/q8_0,q4_0/q4_0 --context 2048 --eval-read"
+PAIRS = "f16/f16,q8_0/q8_0,q4_0/q4_0"
+SWEEP = f"sweep --model smollm2 --pairs {PAIRS} --context 2048 --eval-read"
 
 
 @dataclass(frozen=True, slots=True)

@@ -146,10 +146,10 @@ def _observations() -> Iterator[tuple[str, Any]]:
         **dict.fromkeys(("seconds", "base_seconds", "reference_ppl"), 1.5),
         "statistics": statistics,
     }
-    yield "divergence", {"reference": "f16/f16", "contexts": [compared]}
+    yield "divergence", {"reference": "f16/f16", "answers": {"512x2": compared}}
     speeds = {"depth": 0, "pp": [10.0, 11.0], "tg": [5.0, 5.5]}
     build = dict.fromkeys(("build", "cpu", "gpu", "backends"), "x") | {"threads": 1}
-    yield "throughput", {"speeds": [speeds], **build}
+    yield "throughput", {"answers": {"0": speeds}, **build}
 
 
 def evaluations() -> list[bytes]:
@@ -175,7 +175,7 @@ def evaluations() -> list[bytes]:
 
 _SETTINGS = {
     "recall": {},
-    "divergence": {"contexts": [512]},
+    "divergence": {"contexts": [512], "chunks": [2]},
     "throughput": {
         "depths": [0],
         "arguments": {},
@@ -231,8 +231,7 @@ def base_files() -> list[bytes]:
 
 def sweep_files() -> list[bytes]:
     """All that come with the package, and one that says everything."""
-    here = (ROOT / "sweeps", ROOT / "codeneedle" / "sweep" / "files")
-    files = [path for folder in here for path in sorted(folder.glob("*.toml"))]
+    files = sorted((ROOT / "codeneedle" / "sweep" / "files").glob("*.toml"))
     whole = b"""\
 corpus = "x"
 models = ["~/a.gguf"]

@@ -147,7 +147,7 @@ def diagnose(
     """
     problems: list[Problem] = []
     request, execution = Request(engine=engine), Execution(llama_server=llama_server)
-    offer = offered(request)
+    offer = offered(request, execution)
     programs = _checked(lambda: offer.find(request, execution), problems)
     tools = programs if isinstance(programs, Tools) else None
     server = None

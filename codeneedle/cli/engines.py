@@ -155,10 +155,12 @@ def _as_path(name: str) -> str:
 
 
 def _find_command(request: "Request", _execution: "Execution") -> object:
-    from codeneedle.engines.openai.engine import found_program
+    from codeneedle.system.commands import program_at
 
     settings = request.chosen(COMMAND, CommandSettings)
-    return found_program(template_of(settings)) if settings.command else None
+    if not settings.command:
+        return None
+    return program_at(template_of(settings).words[0], option="--command")
 
 
 def _command(request: "Request", _execution: "Execution") -> "EngineFor":
@@ -257,7 +259,7 @@ def weights_of(run: "Run") -> Weights | None:
     return None
 
 
-def offered(request: "Request") -> Offer:
+def offered(request: "Request", execution: "Execution") -> Offer:
     """
     The engine of *request*.
 
@@ -267,6 +269,12 @@ def offered(request: "Request") -> Offer:
     """
     if request.engine not in ENGINES:
         raise UnknownName(kind="engine", name=request.engine, known=list(ENGINES))
+    if execution.llama_server and request.engine != ENGINE:
+        raise BadInput(
+            source=f"--llama-server {execution.llama_server}",
+            reason=f"the engine {request.engine} starts no llama-server of ours",
+            hint="Leave it out, or leave --engine out.",
+        )
     for name in ENGINES.keys() & request.settings.keys():
         if name != request.engine:
             raise BadInput(

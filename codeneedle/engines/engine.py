@@ -353,6 +353,10 @@ class Served:
         """What it holds on accelerators now; None if that is unknown."""
         return machine.used_bytes(self.child.pid) if self.child else None
 
+    def device_peak_bytes(self) -> int | None:
+        """The most that it held there so far; None if that is unknown."""
+        return None
+
 
 @contextlib.contextmanager
 def counting(tool: str, *, hint: str = "") -> Iterator[None]:

@@ -172,7 +172,7 @@ class Metric:
     reference: Callable[[CellRecord], str | None] | None = None
     names: Callable[[CellRecord, Setup], Sequence[str]] | None = None
     loss: Loss | None = None
-    error: Callable[[CellRecord], float | None] | None = None
+    error: Callable[[CellRecord, Setup], float | None] | None = None
     shows_error: bool = False
     is_prompt_speed: bool = False
     noun: Noun = "functions"
@@ -278,6 +278,11 @@ def _device_mib(record: CellRecord) -> float | None:
     return mib(held) if held else None
 
 
+def _device_peak_mib(record: CellRecord) -> float | None:
+    peak = record.device_peak_bytes
+    return None if peak is None else mib(peak)
+
+
 _memory = partial(
     Metric, unit="MiB", better="lower", bounds=(0, None), digits=1, group="memory"
 )
@@ -308,6 +313,9 @@ METRICS: tuple[Metric, ...] = (
     ),
     _memory(name="rss", label="peak of the process", values=of_cell(_rss_mib)),
     _memory(name="device", label="held on devices", values=of_cell(_device_mib)),
+    _memory(
+        name="device-peak", label="peak on devices", values=of_cell(_device_peak_mib)
+    ),
     _seconds(
         name="ready",
         label="from launch to a verified server",

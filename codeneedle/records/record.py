@@ -290,6 +290,8 @@ class CellRecord:
         silence_s: Longest wait for the server or tool to say something, in seconds;
             None if that was not measured.
         device_bytes: Memory of the process on accelerators at the end of probing.
+        device_peak_bytes: The most of it, while it was measured; None if the engine
+            does not tell.
         log_excerpt: Lines of the log that explain the status, or the last ones.
         observation: Raw results, in the layout of the probe.
         setup: `comparability.stamp` of its setup; empty until it is stored.
@@ -310,6 +312,7 @@ class CellRecord:
     peak_rss_bytes: Count | None = None
     silence_s: Amount | None = None
     device_bytes: Count | None = None
+    device_peak_bytes: Count | None = None
     log_excerpt: tuple[str, ...] = ()
     observation: Json | None = None
     setup: str = ""
@@ -465,11 +468,12 @@ class Setup:
             empty. Not compared, since the hash of the weights is.
         quant: Quantization of the weights: ``Q4_K_M``; otherwise as *architecture*.
         created: Time at which the run folder was made, ISO 8601; not compared.
+        python: Version of the Python that made it; not compared.
         probes: Settings of all probes of the run, by name.
         calibrated: Facts that the reference sets for all cells of a probe, by name of
             the probe, such as the difficulty of tasks; compared in a merge.
-        former: Settings of probes before these grew, by name, oldest first; records
-            made under them lack the additions. Not compared.
+        grows: Names of the settings of each probe to which values can be added. They
+            say how much is asked; the others must be equal.
         identity: `comparability.identity` of the setup when it was first stored; empty
             before. Not compared.
         schema: Version of this layout.
@@ -498,8 +502,9 @@ class Setup:
     pairs: tuple[str, ...] = ()
     architecture: str = ""
     quant: str = ""
+    python: str = ""
     calibrated: dict[str, Json] = field(default_factory=dict)
-    former: dict[str, tuple[Json, ...]] = field(default_factory=dict)
+    grows: dict[str, tuple[str, ...]] = field(default_factory=dict)
     identity: str = ""
     schema: int = SCHEMA
 
@@ -515,6 +520,11 @@ AGAIN = "_again"
 
 ON_CPU = "_on_cpu"
 """The same of the reference with its attention on the CPU."""
+
+
+def base_name(probe: str) -> str:
+    """The name of a *probe* without what is behind it: _again."""
+    return probe.partition("_")[0]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -256,7 +256,7 @@ MEANINGS = {
     "beyond": "its loss is above the limit, by a metric at least",
     "open": "neither is shown; codeneedle verdict says what would decide it",
 }
-"""What the words of a verdict mean; 5 % of sweeps have a wrong one."""
+"""What the words of a verdict mean."""
 
 
 def tables_document(

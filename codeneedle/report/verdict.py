@@ -664,6 +664,10 @@ def _open_phrase(standing: Standing, row: Row) -> str:
     is_change = row.kind is LossKind.CHANGE
     reasons = (
         (
+            standing.failed,
+            ", ".join(f"{each.probe} {each.status}" for each in standing.failed),
+        ),
+        (
             standing.lacking and not is_change,
             f"{row.metric.name} alone, no {', '.join(standing.lacking)}",
         ),
@@ -880,6 +884,14 @@ def _troubles(verdict: Verdict) -> Iterator[str]:
     by_reason = pairs_by((e.trouble, e.pair) for e in verdict.standings if e.trouble)
     for reason, pairs in by_reason.items():
         yield f"Not compared: {named_pairs(pairs)}: {visible(reason)}"
+    by_failure = pairs_by(
+        ((record.probe, record.status, record.reason), each.pair)
+        for each in verdict.compared
+        if each.word is Word.OPEN
+        for record in each.failed
+    )
+    for (probe, status, reason), pairs in by_failure.items():
+        yield f"Open, as {probe} {status}: {named_pairs(pairs)}: {visible(reason)}"
 
 
 # --- as data

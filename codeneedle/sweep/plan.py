@@ -250,23 +250,19 @@ class Plan:
         tries_reference: bool = True,
     ) -> tuple[Pair, ...]:
         """
-        The running order of *probe*: pairs without a kernel last.
+        The running order of *probe*: shuffled, pairs without a kernel last.
 
         Args:
-            probe: What measures.
+            probe: What measures; one that calibrates begins with the reference.
             pairs: Of those of the plan; None for all.
             tries_reference: Whether the reference of a long grid comes first.
         """
         wanted = set(self.pairs if pairs is None else pairs)
         last = wanted & {*self.without_kernel}
-        ordered = [
-            *probe.order([pair for pair in self.pairs if pair in wanted - last]),
-            *probe.order([pair for pair in self.pairs if pair in last]),
-        ]
-        if ordered and tries_reference and self.tries_reference:
-            first = most_precise(wanted - last or last)
-            ordered.sort(key=lambda pair: pair != first)
-        return tuple(ordered)
+        is_led = probe.calibrates or (tries_reference and self.tries_reference)
+        first = most_precise(wanted - last or last) if wanted and is_led else None
+        ordered = (pair for pair in self.pairs if pair in wanted)
+        return tuple(sorted(ordered, key=lambda pair: (pair != first, pair in last)))
 
     def repeated(self, probe: Probe) -> Pair | None:
         """The pair that *probe* measures again after all others; None for none."""
@@ -495,7 +491,7 @@ def chosen_context(request: Request, header: Weights, *, stretched: bool) -> int
             source=f"--context {context:,}",
             reason=f"these weights were trained for {trained:,} tokens",
             hint=f"Use --context {trained} or less, or stretch it on purpose with "
-            "rope arguments after --.",
+            "the rope options of the engine.",
         )
     return context
 

@@ -213,7 +213,10 @@ class Standing:
         rows: One row per metric that compares it with the reference.
         word: Verdict by all rows; None for the reference and for a pair in trouble.
         trouble: Why it is not compared, status and reason; empty if it is.
-        lacking: Names of deciding metrics that other pairs have and it has not.
+        failed: Its records without numbers, of probes that measure losses; while there
+            is one it is not within the limit.
+        lacking: Names of metrics that other pairs have and it has not: of those that
+            decide, and of what failed.
         attention: Where its attention ran; None if nothing tells.
         evidence: What tells it, as a phrase.
     """
@@ -225,6 +228,7 @@ class Standing:
     rows: tuple[Row, ...] = ()
     word: Word | None = None
     trouble: str = ""
+    failed: tuple[CellRecord, ...] = ()
     lacking: tuple[str, ...] = ()
     attention: Attention | None = None
     evidence: str = ""
@@ -430,8 +434,7 @@ def judge(run: Run, limits: Limits | None = None) -> Verdict:
     """
     The verdict of *run* by all that was measured.
 
-    In at most 5 % of sweeps is any pair wrongly within; likewise wrongly beyond, by any
-    metric. Only the latest look at a pair counts.
+    How often it is wrong: `statistics.ALPHA`. Only the latest look at a pair counts.
 
     Args:
         run: With the records of all probes.
@@ -759,23 +762,34 @@ def _standings(
             for comparison in comparisons
             if pair != comparison.reference and (row := comparison.row(pair, limits))
         ]
-        trouble = _trouble(pair, records)
+        failed = [r for r in records if r.pair == pair and not r.has_numbers]
+        failed = [each for each in failed if _has_losses(each.probe, run.setup)]
+        has_losses = any(pair in each.units for each in comparisons)
         attention, evidence = _attention(pair, records)
-        is_compared = rows and pair != reference and not trouble
+        is_compared = rows and pair != reference
         if is_compared:
             rows = _with_lost_lengths(rows, [e for e in lost if e.pair == pair])
-        names = {row.metric.name for row in rows}
+        required = deciding + [
+            each.metric.name
+            for each in comparisons
+            if each.probe.name in {record.probe for record in failed}
+            if each.metric.name not in deciding
+        ]
+        word, names = _word(rows, deciding), {row.metric.name for row in rows}
         yield Standing(
             pair=pair,
             memory=_ratio(sizes[pair], sizes.get(reference)),
             memory_bytes=sizes[pair],
             speed=_ratio(speeds.get(pair), speeds.get(reference)),
-            rows=() if trouble else tuple(rows),
-            word=_word(rows, deciding) if is_compared else None,
-            trouble=trouble,
+            rows=tuple(rows),
+            word=(Word.OPEN if failed and word is Word.WITHIN else word)
+            if is_compared
+            else None,
+            trouble="" if has_losses or not failed else _phrase(failed[0]),
+            failed=tuple(failed),
             attention=attention,
             evidence=evidence,
-            lacking=tuple(name for name in deciding if name not in names)
+            lacking=tuple(name for name in required if name not in names)
             if is_compared
             else (),
         )
@@ -819,18 +833,15 @@ def too_little(loss: Loss, record: CellRecord, setup: Setup) -> str:
     return f"{right}, so there is little to lose"
 
 
-def _trouble(pair: Pair, records: Iterable[CellRecord]) -> str:
-    """Status and reason of a failed record of *pair*; empty without one."""
-    timed = {name for name, probe in PROBES.items() if probe.is_timed}
-    return next(
-        (
-            f"{record.status.value}: {record.reason}"
-            for record in records
-            if record.pair == pair and record.probe not in timed
-            if not record.has_numbers
-        ),
-        "",
-    )
+def _has_losses(probe: str, setup: Setup) -> bool:
+    """Whether a metric of the probe of that name enters the verdict."""
+    known = PROBES.get(probe)
+    return known is not None and any(each.loss for each in known.metrics_of(setup))
+
+
+def _phrase(record: CellRecord) -> str:
+    """Status and reason of a record that failed."""
+    return f"{record.status.value}: {record.reason}"
 
 
 def _attention(
@@ -893,6 +904,7 @@ def _chosen(verdict: Verdict, standings: Sequence[Standing]) -> Pair | None:
         each
         for each in standings
         if each.memory_bytes is not None and each.memory_bytes <= most
+        if not each.failed
     ]
     if any(each.pair == verdict.reference for each in fitting):
         return None

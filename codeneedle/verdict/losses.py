@@ -62,6 +62,9 @@ class Losses:
             status, _, reason = standing.trouble.partition(": ")
             return Cell(pair=pair, status=status, reason=reason)
         row, is_reference = self.rows.get(pair), pair == self.verdict.reference
+        if row is None and not is_reference and standing.failed:
+            record = standing.failed[0]
+            return Cell(pair=pair, status=record.status, reason=record.reason)
         value = 0.0 if is_reference else math.nan
         return Cell(
             pair=pair,

@@ -71,14 +71,14 @@ def test_a_folder_of_mlx_is_told_the_engine_that_serves_it(tmp_path):
 
 def test_the_settings_of_another_engine_are_refused(parse):
     with pytest.raises(BadInput, match="settings of the engine endpoint") as caught:
-        offered(parse("mine", "--engine", "mlx"))
+        offered(parse("mine", "--engine", "mlx"), Execution())
 
     assert "--engine endpoint" in caught.value.hint
 
 
 def test_an_engine_that_does_not_exist_is_refused_by_name():
     with pytest.raises(UnknownName, match="unknown engine 'llama'") as caught:
-        offered(Request(engine="llama"))
+        offered(Request(engine="llama"), Execution())
 
     assert "llama.cpp" in caught.value.hint
 
@@ -220,6 +220,14 @@ def test_cells_of_endpoints_come_one_after_the_other(swept, codeneedle, tmp_path
 
 
 RECIPES = ("vllm", "sglang", "ik-llama", "ollama", "tabbyapi")
+
+
+@pytest.mark.parametrize("engine", ["mlx", "command", "endpoint"])
+def test_a_llama_server_is_refused_where_it_would_not_be_used(engine):
+    chosen = Execution(llama_server=Path("/bin/true"))
+
+    with pytest.raises(BadInput, match="starts no llama-server"):
+        offered(Request(engine=engine), chosen)
 
 
 @pytest.mark.parametrize("name", RECIPES)

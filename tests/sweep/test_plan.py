@@ -314,6 +314,18 @@ def test_the_reference_of_a_long_grid_is_tried_first(types, probes, tries):
             assert Pair("f16", "f16") == order[0]
 
 
+@pytest.mark.parametrize("types", [("f16", "q8_0"), ("f16", "q8_0", "q4_0")])
+def test_a_probe_that_calibrates_begins_with_the_reference_and_shuffles_the_rest(types):
+    """So that heat and drift do not align with precision."""
+    plan = planned(types=types, probes=("divergence",))
+    (probe,) = plan.probes
+
+    first, *rest = plan.order(probe, tries_reference=False)
+
+    assert Pair("f16", "f16") == first
+    assert [pair for pair in plan.pairs if pair != first] == rest
+
+
 def test_a_second_context_has_a_folder_of_its_own_and_the_first_keeps_its_own(
     tmp_path,
 ):

@@ -76,12 +76,17 @@ class Script:
     def __init__(self, outcome=lambda _cell: None, name="recall"):
         self.outcome = outcome
         self.measured = []
-        self.probe = made_probe(name, *METRICS, outcome=self.measure)
+        self.probe = made_probe(name, *METRICS, outcome=self.measure, asked=asked)
 
     def measure(self, cell):
         self.measured.append(cell.pair)
         seen = self.outcome(cell)
         return seen or observation()
+
+
+def asked(_record, setup):
+    """Keys of what *setup* asks."""
+    return setup.probes.get("recall", {}).get("asked", ())
 
 
 def observation():
@@ -90,9 +95,9 @@ def observation():
     return as_json(Recall(rounds=rounds, priming=made_priming(NEEDLE)))
 
 
-def made_runner(store, engine=None, **changes):
+def made_runner(store, engine=None, setup=None, **changes):
     """A runner of a run in *store*."""
-    setup = made_setup(needles=1, types_k=TYPES, types_v=TYPES)
+    setup = setup or made_setup(needles=1, types_k=TYPES, types_v=TYPES)
     context = run_context(store.folder, engine, setup=setup)
     return Runner(run=context, store=store, **changes)
 
@@ -155,7 +160,7 @@ def test_a_record_is_on_disk_before_it_is_told(store):
     with pytest.raises(KeyboardInterrupt):
         made_runner(store).sweep(Script().probe, PAIRS, tell=tell)
 
-    assert PAIRS[1:] == pending(PAIRS, store=store, probe="recall")
+    assert PAIRS[1:] == pending(PAIRS, store=store, probe=Script().probe)
 
 
 def test_an_interrupted_cell_has_a_record_and_is_measured_again(store):
@@ -166,7 +171,7 @@ def test_an_interrupted_cell_has_a_record_and_is_measured_again(store):
         walk(store, Script(interrupted))
 
     assert Status.INTERRUPTED is store.record(PAIRS[0], "recall").status
-    assert PAIRS == pending(PAIRS, store=store, probe="recall")
+    assert PAIRS == pending(PAIRS, store=store, probe=Script().probe)
 
 
 def test_a_failed_cell_is_a_record_and_measured_again_only_if_wished(store):
@@ -180,8 +185,10 @@ def test_a_failed_cell_is_a_record_and_measured_again_only_if_wished(store):
         record.log_excerpt,
     )
     assert PAIRS == script.measured
-    assert [] == pending(PAIRS, store=store, probe="recall")
-    assert [PAIRS[1]] == pending(PAIRS, store=store, probe="recall", retry_failed=True)
+    assert [] == pending(PAIRS, store=store, probe=Script().probe)
+    assert [PAIRS[1]] == pending(
+        PAIRS, store=store, probe=Script().probe, retry_failed=True
+    )
     walk(store, script, retry_failed=True)
     assert [*PAIRS, PAIRS[1]] == script.measured
 
@@ -238,7 +245,7 @@ def test_a_reference_that_has_something_to_lose_ends_nothing(store):
     walk(store, Script(), tries_reference=True)
 
     assert [BAD] == script.measured
-    assert [] == pending(PAIRS, store=store, probe="recall")
+    assert [] == pending(PAIRS, store=store, probe=Script().probe)
 
 
 def patient(store, *, seen_s, attention):
@@ -589,7 +596,7 @@ def test_a_cell_that_ends_early_keeps_its_answers_and_goes_on_from_them(
 
     assert (status, {"answers": ["a", "b"]}) == (early.status, early.observation)
     assert not early.has_numbers
-    is_left = PAIRS[0] in pending(PAIRS, store=store, probe="recall")
+    is_left = PAIRS[0] in pending(PAIRS, store=store, probe=Script().probe)
     assert is_left is not is_failure
 
     given = []
@@ -634,25 +641,27 @@ def test_answers_stay_where_the_next_server_gives_none(store, error):
 def test_a_finished_cell_whose_settings_grew_goes_on_and_keeps_its_numbers(
     store, error
 ):
-    setup = replace(made_setup(needles=1), probes={"recall": {"answers": 2}})
-    store.adopt(setup)
+    grows = {"recall": ("asked",)}
+    setup = replace(made_setup(needles=1, types_k=TYPES, types_v=TYPES), grows=grows)
+    store.adopt(replace(setup, probes={"recall": {"asked": ["a", "b"]}}))
     walk(store, Script(answering("ab")), pairs=PAIRS[:1])
     first = store.record(PAIRS[0], "recall")
-    store.adopt(setup, {"recall": {"answers": 4}})
+    setup = replace(setup, probes={"recall": {"asked": [*"abcd"]}})
+    setup = store.adopt(setup)
 
     with contextlib.suppress(KeyboardInterrupt, Killed):
-        walk(store, Script(answering("abcd", error)), pairs=PAIRS[:1])
+        walk(store, Script(answering("abcd", error)), pairs=PAIRS[:1], setup=setup)
     early = store.record(PAIRS[0], "recall")
-    left = pending(PAIRS[:1], store=store, probe="recall")
-    walk(store, Script(answering("abcd")), pairs=PAIRS[:1])
+    left = pending(PAIRS[:1], store=store, probe=Script().probe)
+    walk(store, Script(answering("abcd")), pairs=PAIRS[:1], setup=setup)
     late = store.record(PAIRS[0], "recall")
 
     assert (Status.FINISHED, PAIRS[:1]) == (early.status, left)
     assert {"answers": ["a", "b", "c"]} == early.observation
     assert {"answers": ["a", "b", "c", "d"]} == late.observation
     assert (first.started, first.setup) == (early.started, early.setup)
-    assert first.setup != late.setup
-    assert [] == pending(PAIRS[:1], store=store, probe="recall")
+    assert first.setup == late.setup
+    assert [] == pending(PAIRS[:1], store=store, probe=Script().probe)
 
 
 def test_each_answer_is_on_disk_before_the_next_question(store):
@@ -823,20 +832,24 @@ def setting(seen):
 
 
 def test_the_cell_that_decides_for_others_is_measured_first_and_alone(store):
+    """If it fails, the most precise of the others decides, wherever it stands."""
     seen = []
+    precise = most_precise_first(PAIRS)
+    pairs = [precise[0], *precise[2:], precise[1]]
 
     def outcome(cell):
-        if cell.pair == PAIRS[0]:
+        if cell.pair == precise[0]:
             seen.append((cell.pair, None))
             fails()(cell)
         setting(seen)(cell)
 
     script = Script(outcome)
     probe = replace(script.probe, calibrates=True)
-    made_runner(store, workers=workers(3)).sweep(probe, PAIRS)
+    made_runner(store, workers=workers(3)).sweep(probe, pairs)
 
-    assert [(pair, None) for pair in PAIRS[:2]] == seen[:2]
-    assert {str(PAIRS[1])} == {by for _, by in seen[2:]}
+    assert [(pair, None) for pair in precise[:2]] == seen[:2]
+    assert {str(precise[1])} == {by for _, by in seen[2:]}
+    assert {*precise[2:]} == {pair for pair, _ in seen[2:]}
 
 
 @pytest.mark.parametrize("status", [Status.INTERRUPTED, Status.FINISHED])
@@ -883,7 +896,7 @@ def test_an_interruption_ends_all_cells_and_their_records_say_so(store):
 
     found = [store.record(pair, "recall") for pair in PAIRS]
     assert [Status.INTERRUPTED] * 2 == [record.status for record in found if record]
-    assert PAIRS == pending(PAIRS, store=store, probe="recall")
+    assert PAIRS == pending(PAIRS, store=store, probe=Script().probe)
 
 
 def test_an_error_of_one_worker_comes_up_when_the_others_are_through(store):
@@ -999,9 +1012,13 @@ def test_a_share_goes_by_what_the_first_one_stored(store, fails_first):
     share_that_leads(store, other, Script(outcome), fails_first=fails_first)
 
     first = None if fails_first else str(PAIRS[0])
-    assert [pair for pair, _ in seen] == PAIRS[1:]
+    left = PAIRS[1:]
+    if fails_first:  # the most precise of the others calibrates
+        leader = most_precise(left)
+        left.sort(key=lambda pair: pair != leader)
+    assert [pair for pair, _ in seen] == left
     assert first == seen[0][1]
-    assert seen[1][1] == (first or str(PAIRS[1]))
+    assert seen[1][1] == (first or str(left[0]))
     assert [fails_first, False, False] == leads
 
 

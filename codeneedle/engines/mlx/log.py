@@ -61,9 +61,11 @@ class Memory(Line, frozen=True, kw_only=True):
 
     Attributes:
         peak_bytes: At most, so far.
+        active_bytes: For what is in use now: weights and caches, between requests.
     """
 
     peak_bytes: int
+    active_bytes: int = 0
 
 
 class LayerCache(msgspec.Struct, frozen=True, kw_only=True):
@@ -102,12 +104,14 @@ class Running(Line, frozen=True, kw_only=True):
         context: Tokens of a prompt and its reply.
         layers: The cache of each.
         quantized_kv_start: Tokens that stay as they are at first.
+        rope_factor: By which positions are stretched; None if they are not.
     """
 
     build: str
     context: int
     layers: tuple[LayerCache, ...]
     quantized_kv_start: int
+    rope_factor: float | None = None
 
 
 class Short(Line, frozen=True, kw_only=True):
@@ -245,6 +249,9 @@ def _differences(
     start = settings.quantized_kv_start
     if running.quantized_kv_start != start:
         yield f"quantized from token {running.quantized_kv_start} on instead of {start}"
+    if running.rope_factor != settings.rope_factor:
+        wanted = settings.rope_factor or "none"
+        yield f"a rope factor of {running.rope_factor or 'none'} instead of {wanted}"
     held = [each for each in running.layers if each.k]
     if not held:
         yield "no layer keeps K and V that can be quantized"
