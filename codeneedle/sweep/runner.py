@@ -762,7 +762,7 @@ class _Walk:
         return {r.pair: r for r in run.records if r.probe == self.probe.name}
 
 
-_CHANGING = re.compile(r"\d{4,}|\d+:\d\d(:\d\d)?")
+_CHANGING = re.compile(r"\d+:\d\d:\d\d|\d{4,}")
 """Ports, process numbers and times of a message."""
 
 

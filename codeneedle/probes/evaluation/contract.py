@@ -7,12 +7,12 @@ working folder is empty at first, and is kept with all that the command writes t
 
 import contextlib
 import os
-import signal
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from codeneedle.engines.ended import end_of, exit_phrase
 from codeneedle.engines.engine import Address
 from codeneedle.errors import (
     BadInput,
@@ -25,10 +25,9 @@ from codeneedle.records.record import Status
 from codeneedle.system import files, processes
 from codeneedle.system.commands import filled, program_at, words_of
 from codeneedle.system.environment import inherited
-from codeneedle.system.files import tail
 from codeneedle.system.orphans import noted
 from codeneedle.system.secrets import know, masked, masking, secrets_of
-from codeneedle.text import duration, size, visible
+from codeneedle.text import duration, size
 
 PLACEHOLDERS = ("base_url", "model", "out", "seed", "context", "here")
 """Names that the command may use, as ``${out}``."""
@@ -41,12 +40,6 @@ OUT_LIMIT_BYTES = 1 << 29
 
 POLL_S = 0.25
 """Interval of checks on a running command; rare, as they disturb it."""
-
-LAST_LINES = 12
-"""Lines of the log that are stored with a failure."""
-
-LOG_BYTES = 64 << 10
-"""How much of the end of a log is read."""
 
 # --- commands
 
@@ -204,17 +197,8 @@ def run(
             raise _failed(task, f"could not run: {error}") from error
         if code:
             last = next(reversed(end_of(task.log)), "it printed nothing")
-            raise _failed(task, f"{_ended(code)}: {last}")
+            raise _failed(task, f"ended with {exit_phrase(code)}: {last}")
         _refuse_excess(task, 0.0)
-
-
-def _ended(code: int) -> str:
-    """How a program ended, from its code as of `subprocess.Popen`."""
-    if code > 0:
-        return f"ended with exit code {code}"
-    with contextlib.suppress(ValueError):
-        return f"was ended by {signal.Signals(-code).name}"
-    return f"was ended by signal {-code}"
 
 
 def _refuse_excess(task: Task, taken_s: float) -> None:
@@ -257,12 +241,6 @@ def _failed(
         status=status,
         log_excerpt=end_of(task.log),
     )
-
-
-def end_of(log: Path) -> tuple[str, ...]:
-    """The last `LAST_LINES` lines of *log* that are not blank."""
-    lines = (visible(line.rstrip()) for line in tail(log, LOG_BYTES).splitlines())
-    return tuple(line[:500] for line in lines if line.strip())[-LAST_LINES:]
 
 
 @contextlib.contextmanager

@@ -20,6 +20,7 @@ from msgspec import Meta, Struct
 from codeneedle.corpora.corpus import Corpus
 from codeneedle.corpora.registry import slug
 from codeneedle.document import Document, Lines
+from codeneedle.engines.ended import end_of
 from codeneedle.engines.engine import Ability, Engine, Served
 from codeneedle.errors import BadInput, CellError, UnknownName
 from codeneedle.models.weights import Weights
@@ -29,7 +30,6 @@ from codeneedle.probes.evaluation.contract import (
     Task,
     checked_words,
     emptied,
-    end_of,
     run,
 )
 from codeneedle.probes.evaluation.metrics import METRICS, USUAL_FLIPS

@@ -15,7 +15,7 @@ from codeneedle.corpora.registry import load
 from codeneedle.engines.engine import ModelSpec
 from codeneedle.engines.llama_cpp import installation
 from codeneedle.errors import BadInput, CellError, FolderUnusable
-from codeneedle.grid import Pair
+from codeneedle.grid import Pair, most_precise_first
 from codeneedle.probes import in_common
 from codeneedle.probes.divergence import comparison
 from codeneedle.probes.divergence.probe import NAME, PROBE, DivergenceSettings
@@ -79,7 +79,7 @@ def swept(run, pairs=(F16, Q8, Q4), **changes):
     run, store = with_conditions(run), Store(run.folder)
     run = replace(run, setup=store.adopt(run.setup))
     Runner(run=run, store=store, **changes).sweep(
-        PROBE, PROBE.order(pairs), tell=events.append
+        PROBE, most_precise_first(pairs), tell=events.append
     )
     ended = [event.record for event in events if isinstance(event, CellEnded)]
     return {record.pair: record for record in ended}

@@ -139,7 +139,7 @@ def test_a_secret_that_is_passed_on_is_not_in_its_log_either(task, monkeypatch):
     [
         ("raise SystemExit(3)", "crashed", "ended with exit code 3: it printed noth"),
         ("print('why'); raise SystemExit(1)", "crashed", "exit code 1: why"),
-        ("import os; os.kill(os.getpid(), 9)", "crashed", "was ended by SIGKILL"),
+        ("import os; os.kill(os.getpid(), 9)", "crashed", "ended with SIGKILL"),
         ("open('x', 'wb').truncate(2000)", "crashed", "has written more than 1000 B"),
         ("print('x' * 2000)", "crashed", "has written more than 1000 B"),
         ("import time; time.sleep(60)", "timed-out", "is not done after 0.4 s"),
