@@ -146,10 +146,10 @@ def _observations() -> Iterator[tuple[str, Any]]:
         **dict.fromkeys(("seconds", "base_seconds", "reference_ppl"), 1.5),
         "statistics": statistics,
     }
-    yield "divergence", {"reference": "f16/f16", "contexts": [compared]}
+    yield "divergence", {"reference": "f16/f16", "answers": {"512x2": compared}}
     speeds = {"depth": 0, "pp": [10.0, 11.0], "tg": [5.0, 5.5]}
     build = dict.fromkeys(("build", "cpu", "gpu", "backends"), "x") | {"threads": 1}
-    yield "throughput", {"speeds": [speeds], **build}
+    yield "throughput", {"answers": {"0": speeds}, **build}
 
 
 def evaluations() -> list[bytes]:
@@ -175,7 +175,7 @@ def evaluations() -> list[bytes]:
 
 _SETTINGS = {
     "recall": {},
-    "divergence": {"contexts": [512]},
+    "divergence": {"contexts": [512], "chunks": [2]},
     "throughput": {
         "depths": [0],
         "arguments": {},

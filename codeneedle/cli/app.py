@@ -148,15 +148,15 @@ def plan(context: typer.Context, *, json: JsonOption = False) -> None:
     request = deciding(request, execution)
     with _stderr().status("reading the corpus"):
         plans = sweep_module.planned(request, execution)
-        growing = sweep_module.refuse(plans, options)
-    both = list(zip(plans, growing, strict=True))
+        setups = sweep_module.refuse(plans, options)
+    both = list(zip(plans, setups, strict=True))
     if json:
-        _write_json([plan_object(planned, grown) for planned, grown in both])
+        _write_json([plan_object(planned, setup) for planned, setup in both])
         return
-    for planned, grown in both:
+    for planned, setup in both:
         document = plan_document(
             planned,
-            grown,
+            setup,
             at=options.limits.at,
             tries_reference=options.calibration,
         )

@@ -155,10 +155,12 @@ def _as_path(name: str) -> str:
 
 
 def _find_command(request: "Request", _execution: "Execution") -> object:
-    from codeneedle.engines.openai.engine import found_program
+    from codeneedle.system.commands import program_at
 
     settings = request.chosen(COMMAND, CommandSettings)
-    return found_program(template_of(settings)) if settings.command else None
+    if not settings.command:
+        return None
+    return program_at(template_of(settings).words[0], option="--command")
 
 
 def _command(request: "Request", _execution: "Execution") -> "EngineFor":

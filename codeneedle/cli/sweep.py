@@ -28,7 +28,7 @@ from codeneedle.models.pretrained import path_of
 from codeneedle.models.weights import sha256
 from codeneedle.probes import PROBES
 from codeneedle.probes.probe import Probe, RunContext
-from codeneedle.records.record import Run
+from codeneedle.records.record import Run, Setup
 from codeneedle.records.store import SETUP
 from codeneedle.report.plan import time_phrase
 from codeneedle.report.selection import default_metric
@@ -93,6 +93,13 @@ class Options:
     calibration: bool = True
     limits: Limits
 
+    def ends_at(self, began: float) -> str:
+        """The time of day at which the budget ends, of what *began*, monotonic."""
+        if self.budget_s is None:
+            return ""
+        left_s = self.budget_s - (time.monotonic() - began)
+        return time.strftime("%H:%M:%S", time.localtime(time.time() + left_s))
+
 
 def sweep(
     request: Request,
@@ -125,6 +132,10 @@ def sweep(
     began = time.monotonic()
     try:
         with unwinding_on_signals():
+            if options.budget_s is not None:
+                ends = options.ends_at(began)
+                budget = f"budget {duration(options.budget_s)}"
+                say(console, f"{budget}: no cell starts after {ends}")
             plans = checked(request, execution, console, options)
             if phrase := time_phrase(plans):
                 say(console, phrase)
@@ -198,12 +209,12 @@ def planned(request: Request, execution: Execution) -> list[Plan]:
     ]
 
 
-def refuse(plans: Sequence[Plan], options: Options) -> list[tuple[str, ...]]:
+def refuse(plans: Sequence[Plan], options: Options) -> list[Setup | None]:
     """
     Stop at plans that a sweep could not begin, or not finish.
 
     Returns:
-        For each plan, the probes whose cells all lack what is added now.
+        For each plan, as of `prepare.refuse_unfit`.
 
     Raises:
         BadInput: If functions are to be added to a run that there is not.
@@ -394,8 +405,8 @@ class _Page:
     def _finalists(self) -> Sequence[Pair]:
         """The pairs that are worth measuring further, once all are screened."""
         plan = self.plan
-        screens = [probe.name for probe in plan.probes if probe.screens]
-        if any(pending(plan.pairs, store=plan.store, probe=name) for name in screens):
+        screens = [probe for probe in plan.probes if probe.screens]
+        if any(pending(plan.pairs, store=plan.store, probe=each) for each in screens):
             return ()
         chosen = finalists(self.runner.read(), self.options.limits)
         names = ", ".join(visible(str(pair)) for pair in chosen)
@@ -485,7 +496,10 @@ class _Page:
             raise KeyboardInterrupt
         finished = progress.done - progress.failures
         cells = f"{finished} of {len(progress.pairs)} cells finished"
-        lacking = sum(map(self.plan.store.is_outgrown, progress.records.values()))
+        setup = self.runner.run.setup
+        lacking = sum(
+            probe.lacks(record, setup) for record in progress.records.values()
+        )
         if lacking:
             cells += f", {lacking} without what was added: it failed, see the logs"
         return self._summary(progress, cells) or int(lacking > 0)
@@ -494,7 +508,7 @@ class _Page:
         return pending(
             progress.pairs,
             store=self.plan.store,
-            probe=progress.probe.name,
+            probe=progress.probe,
             retry_failed=self.options.retry_failed,
         )
 
@@ -511,6 +525,7 @@ class _Page:
             cell_s=self.plan.cell_s(probe),
             impossible=frozenset(filter(self.plan.refusal, ordered)),
             asked_to_stop=lambda: self.stop.asked_to_stop,
+            until=self.options.ends_at(self.began),
         )
         # A failed cell that is measured again is not done, whatever its file says.
         left = set(self._pending(progress))

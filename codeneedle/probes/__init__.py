@@ -1,6 +1,7 @@
 """Probes: each measures a served model in one way."""
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 
 from codeneedle.errors import UnknownName
 from codeneedle.grid import Pair
@@ -37,9 +38,7 @@ def refuse_impossible_settings(setup: Setup) -> None:
     Raises:
         BadSetup: Naming the first.
     """
-    every = [*setup.probes.items()]
-    every += [(name, old) for name, olds in setup.former.items() for old in olds]
-    for name, stored in every:
+    for name, stored in setup.probes.items():
         layout = PROBES[name].layout if name in PROBES else None
         if layout:
             try:
@@ -47,6 +46,30 @@ def refuse_impossible_settings(setup: Setup) -> None:
             except BadRecord as error:
                 reason = f"{name}: {error.reason}"
                 raise BadSetup(file="setup.json", reason=reason) from error
+
+
+def joined(stored: Setup | None, wanted: Setup, probes: Iterable[Probe]) -> Setup:
+    """*wanted*, with what the *stored* setup asks in addition by some of *probes*."""
+    grow = {each.name: each for each in probes if each.grows}
+    before = stored.probes if stored else {}
+    conditions = {
+        name: grow[name].grown(before[name], asked)
+        if name in grow and name in before
+        else asked
+        for name, asked in wanted.probes.items()
+    }
+    grows = {name: grow[name].grows for name in conditions if name in grow}
+    return replace(wanted, probes=conditions, grows=grows)
+
+
+def in_common(run: Run) -> Setup:
+    """The setup of *run*, asking what all records with numbers have answers to."""
+    probes = dict(run.setup.probes)
+    for name in run.setup.grows.keys() & probes.keys() & PROBES.keys():
+        records = [r for r in run.records if r.probe == name and r.has_numbers]
+        if any(PROBES[name].lacks(record, run.setup) for record in records):
+            probes[name] = PROBES[name].narrowed(run.setup, records)
+    return replace(run.setup, probes=probes)
 
 
 def probes_named(names: Iterable[str]) -> list[Probe]:

@@ -8,7 +8,14 @@ from dataclasses import dataclass, replace
 
 from codeneedle.grid import Candidate, Pair, by_precision, reference_among
 from codeneedle.probes.metrics import Metric
-from codeneedle.records.record import AGAIN, ON_CPU, Attention, CellRecord, Run
+from codeneedle.records.record import (
+    AGAIN,
+    ON_CPU,
+    Attention,
+    CellRecord,
+    Run,
+    Setup,
+)
 
 NOT_RUN = ""
 """Status of a pair without a record."""
@@ -238,14 +245,16 @@ def cell_value(metric: Metric, values: Iterable[float]) -> float:
     return total if metric.is_sum else total / len(observations)
 
 
-def _error(metric: Metric, record: CellRecord, units: Sequence[float], n: int) -> float:
+def _error(
+    metric: Metric, record: CellRecord, setup: Setup, units: Sequence[float], n: int
+) -> float:
     """
     Standard error of the value of a cell, which has *n* observations.
 
     As its tool reports it, else that of the mean over *units*.
     """
     if metric.error:
-        reported = metric.error(record)
+        reported = metric.error(record, setup)
         return math.nan if reported is None else reported
     return standard_error(units) * (n if metric.is_sum else 1)
 
@@ -287,7 +296,7 @@ def _cell(pair: Pair, record: CellRecord | None, run: Run, metric: Metric) -> Ce
         status=record.status.value,
         value=cell_value(metric, values),
         observations=values,
-        error=_error(metric, record, units, len(values)),
+        error=_error(metric, record, run.setup, units, len(values)),
         units=len(units),
         against=metric.against(record),
         lacking=metric.loss.lacking(record) if metric.loss else "",

@@ -172,7 +172,7 @@ class Metric:
     reference: Callable[[CellRecord], str | None] | None = None
     names: Callable[[CellRecord, Setup], Sequence[str]] | None = None
     loss: Loss | None = None
-    error: Callable[[CellRecord], float | None] | None = None
+    error: Callable[[CellRecord, Setup], float | None] | None = None
     shows_error: bool = False
     is_prompt_speed: bool = False
     noun: Noun = "functions"

@@ -6,7 +6,14 @@ import itertools
 import math
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import (
+    Callable,
+    Collection,
+    Iterable,
+    Iterator,
+    Mapping,
+    Sequence,
+)
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -40,6 +47,7 @@ from codeneedle.records.record import (
     Phases,
     Run,
     Setup,
+    base_name,
 )
 from codeneedle.records.store import LOGS
 
@@ -426,8 +434,8 @@ class Probe(ABC):
             probe's name in a sweep file, and the options that the fields' metadata
             names.
         layout: Of its conditions, as a setup stores them; None if it has none.
-        grows: Names of settings to which values can be added in a run folder. Its
-            conditions have them by the same names.
+        grows: Names of conditions to which values can be added in a run folder, as
+            the settings of the same names ask for.
         needs: What an engine must be able to do, beside answering.
         continued_metric: Name of the metric for which open pairs can be asked for
             further units; empty if every pair is asked the same.
@@ -538,20 +546,42 @@ class Probe(ABC):
         """
         return {}
 
-    def widened(self, stored: Json, wanted: Json) -> Json | None:
-        """
-        The conditions of a run folder and others in one; None where they cannot be.
-
-        Only `grows` may differ. A cell that was measured under the *stored* ones is
-        measured again with its record as `ProbeContext.former`, for what it lacks.
-        """
-        joined = {name: sorted({*stored[name], *wanted[name]}) for name in self.grows}
-        return wanted | joined if wanted | joined == stored | joined else None
+    def grown(self, stored: Json, wanted: Json) -> Json:
+        """The *wanted* conditions, with what those of a run folder ask in addition."""
+        return wanted | {
+            name: sorted({*stored[name], *wanted[name]}) for name in self.grows
+        }
 
     def choice(self, conditions: Json) -> dict[str, Any]:
         """Values of settings that `grows` names, which ask for *conditions* again."""
-        values = {name: conditions[name] for name in self.grows}
+        names = self.settings.__struct_fields__
+        values = {name: conditions[name] for name in self.grows if name in names}
         return {k: tuple(v) if isinstance(v, list) else v for k, v in values.items()}
+
+    def asked(self, _record: CellRecord, _setup: Setup) -> Iterable[str]:
+        """Keys of the questions that *setup* asks the pair of *record*."""
+        return ()
+
+    def answered(self, record: CellRecord) -> Collection[str]:
+        """Keys of the questions that *record* has an answer to, or has skipped."""
+        stored = record.observation or {}
+        return {*stored.get("answers", ()), *stored.get("skipped", ())}
+
+    def lacks(self, record: CellRecord, setup: Setup) -> bool:
+        """
+        Whether more was added to *setup* since the cell of *record* was measured.
+
+        It is then measured with its record as `ProbeContext.former`, for what it lacks.
+        Repeated measurements stay as they are.
+        """
+        is_whole = record.observation is not None and not record.is_partial
+        if not is_whole or base_name(record.probe) != record.probe:
+            return False
+        return not {*self.asked(record, setup)} <= {*self.answered(record)}
+
+    def narrowed(self, setup: Setup, _records: Sequence[CellRecord]) -> Json:
+        """Its conditions in *setup*, without what one of *records* has no answer to."""
+        return setup.probes[self.name]
 
     # --- cell by cell
 

@@ -1,11 +1,10 @@
-"""Compares setups and records: fields that must match, and settings that may grow."""
+"""Compares setups and records: fields that must match."""
 
 import hashlib
 import itertools
 import re
 import shlex
-from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,7 +17,6 @@ from codeneedle.records.record import (
     CellRecord,
     ForeignRecord,
     Json,
-    Run,
     Setup,
     as_json,
 )
@@ -35,7 +33,7 @@ _NOT_COMPARED = frozenset(
         "python",
         "probes",
         "calibrated",
-        "former",
+        "grows",
         "identity",
         "schema",
     }
@@ -65,31 +63,26 @@ class OtherSetup(RequestError):  # noqa: N818 - named after the fact
         self.stored = stored
 
 
-def widened(stored: Setup, wanted: Setup, grown: Mapping[str, Json] = {}) -> Setup:
+def widened(stored: Setup, wanted: Setup) -> Setup:
     """
     The stored setup with the types and probes of both.
 
     Its corpus is that of the first setup that has counted it, its needles are those of
-    the first setup that has some.
+    the first setup that has some. Settings of a probe that both have are the wanted
+    ones.
 
     Args:
         stored: The setup of the run folder.
         wanted: A setup that does not differ from it.
-        grown: New settings of probes that are in the folder, by name.
     """
-    former: defaultdict[str, dict[str, Json]] = defaultdict(dict)
-    outgrown = {name: (stored.probes[name],) for name in grown}
-    for settings in (stored.former, wanted.former, outgrown):
-        for name, each in settings.items():
-            former[name] |= {_hash(values): values for values in each}
     pairs: Iterable[Pair] = ()
     if stored.pairs or wanted.pairs:
         pairs = dict.fromkeys((*stored.grid, *wanted.grid))
     return replace(
         _counted(stored, wanted),
-        probes={**stored.probes, **wanted.probes, **grown},
+        probes={**stored.probes, **wanted.probes},
+        grows={**stored.grows, **wanted.grows},
         calibrated={**wanted.calibrated, **stored.calibrated},
-        former={name: tuple(each.values()) for name, each in former.items()},
         pairs=tuple(map(str, pairs)),
         types_k=tuple(by_precision((*stored.types_k, *wanted.types_k))),
         types_v=tuple(by_precision((*stored.types_v, *wanted.types_v))),
@@ -147,7 +140,7 @@ def differences(ours: Setup, theirs: Setup) -> Iterator[tuple[str, str, str]]:
         was, now = (shlex.join(given) or "none" for given in (arguments, now_given))
         yield "list of arguments after '--'", was, now
     for probe in sorted(ours.probes.keys() & theirs.probes.keys()):
-        before, after = ours.probes[probe], theirs.probes[probe]
+        before, after = _fixed(ours, probe), _fixed(theirs, probe)
         for key in sorted(before.keys() | after.keys()):
             if before.get(key) != after.get(key):
                 yield f"{probe} {key}", repr(before.get(key)), repr(after.get(key))
@@ -172,35 +165,14 @@ def identity(setup: Setup) -> str:
 
 def stamp(setup: Setup, probe: str) -> str:
     """The identifier of *setup* in records of *probe*."""
-    return _stamp(setup, setup.probes.get(probe))
+    fixed = _fixed(setup, probe)
+    return f"{setup.identity}-{_hash(fixed)}" if fixed else setup.identity
 
 
-def _stamp(setup: Setup, settings: Json | None) -> str:
-    return f"{setup.identity}-{_hash(settings)}" if settings else setup.identity
-
-
-def is_outgrown(record: CellRecord, setup: Setup) -> bool:
-    """Whether *record* was made under former settings of its probe."""
-    is_whole = record.observation is not None and not record.is_partial
-    return is_whole and record.setup in _former_stamps(setup, record.probe)
-
-
-def in_common(run: Run) -> Setup:
-    """
-    The setup of *run*, with the settings that all records with numbers share.
-
-    Those are former settings of a probe while a record made under them is left.
-    """
-    probes = dict(run.setup.probes)
-    for name, former in run.setup.former.items():
-        stamps = {r.setup for r in run.records if r.probe == name and r.has_numbers}
-        common = (each for each in former if _stamp(run.setup, each) in stamps)
-        probes[name] = next(common, probes[name])
-    return replace(run.setup, probes=probes)
-
-
-def _former_stamps(setup: Setup, probe: str) -> set[str]:
-    return {_stamp(setup, each) for each in setup.former.get(probe, ())}
+def _fixed(setup: Setup, probe: str) -> Json:
+    """The settings of *probe* that must be equal."""
+    settings, grows = setup.probes.get(probe, {}), setup.grows.get(probe, ())
+    return {key: settings[key] for key in settings if key not in grows}
 
 
 def refuse_foreign(
@@ -221,9 +193,7 @@ def refuse_foreign(
     """
     if (record.pair, record.probe) != (pair, probe):
         raise ForeignRecord(file=file, of=f"{record.pair}, {record.probe}")
-    if setup is None or record.setup == stamp(setup, probe):
-        return
-    if record.setup not in _former_stamps(setup, probe):
+    if setup is not None and record.setup != stamp(setup, probe):
         raise ForeignRecord(file=file, of="another setup")
 
 
@@ -253,14 +223,16 @@ def _first_difference(
     """
     The first difference of two JSON values: its path, and both; None if they are equal.
 
-    Of observations, names of `_CHANGING` are skipped, and lists of objects, which are
-    answers, are compared as far as both go.
+    Of observations, names of `_CHANGING` are skipped. Answers are compared that both
+    have, and lists of objects, which are answers, too, as far as both go.
     """
     if isinstance(ours, dict) and isinstance(theirs, dict):
+        if of_observations:
+            ours, theirs = (
+                _comparable(*both) for both in ((ours, theirs), (theirs, ours))
+            )
         parts: Iterable[tuple[object, Any, Any]] = (
-            (key, ours.get(key), theirs.get(key))
-            for key in {**ours, **theirs}
-            if not (of_observations and _CHANGING.fullmatch(key))
+            (key, ours.get(key), theirs.get(key)) for key in {**ours, **theirs}
         )
     elif isinstance(ours, list) and isinstance(theirs, list):
         are_objects = all(isinstance(each, dict) for each in (*ours, *theirs))
@@ -275,6 +247,16 @@ def _first_difference(
             path, was, now = inner
             return f"{name} {path}".rstrip(), was, now
     return None
+
+
+def _comparable(observed: Json, other: Json) -> Json:
+    """*observed* without times, and without answers that *other* does not have."""
+    kept = {k: v for k, v in observed.items() if not _CHANGING.fullmatch(k)}
+    kept.pop("skipped", None)
+    answers, theirs = (each.get("answers") for each in (observed, other))
+    if isinstance(answers, dict) and isinstance(theirs, dict):
+        kept["answers"] = {key: answers[key] for key in answers if key in theirs}
+    return kept
 
 
 def _hash(facts: object) -> str:

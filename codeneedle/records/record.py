@@ -472,8 +472,8 @@ class Setup:
         probes: Settings of all probes of the run, by name.
         calibrated: Facts that the reference sets for all cells of a probe, by name of
             the probe, such as the difficulty of tasks; compared in a merge.
-        former: Settings of probes before these grew, by name, oldest first; records
-            made under them lack the additions. Not compared.
+        grows: Names of the settings of each probe to which values can be added. They
+            say how much is asked; the others must be equal.
         identity: `comparability.identity` of the setup when it was first stored; empty
             before. Not compared.
         schema: Version of this layout.
@@ -504,7 +504,7 @@ class Setup:
     quant: str = ""
     python: str = ""
     calibrated: dict[str, Json] = field(default_factory=dict)
-    former: dict[str, tuple[Json, ...]] = field(default_factory=dict)
+    grows: dict[str, tuple[str, ...]] = field(default_factory=dict)
     identity: str = ""
     schema: int = SCHEMA
 
@@ -520,6 +520,11 @@ AGAIN = "_again"
 
 ON_CPU = "_on_cpu"
 """The same of the reference with its attention on the CPU."""
+
+
+def base_name(probe: str) -> str:
+    """The name of a *probe* without what is behind it: _again."""
+    return probe.partition("_")[0]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,7 +5,7 @@ import errno
 import os
 import re
 import zlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -16,7 +16,6 @@ from codeneedle.errors import BadInput, FolderUnusable, SystemRefuses, did_you_m
 from codeneedle.grid import Pair
 from codeneedle.records.comparability import (
     identity,
-    is_outgrown,
     refuse_difference,
     refuse_foreign,
     stamp,
@@ -240,16 +239,12 @@ class Store:
         self._setup = None if data is None else decode_setup(data, file=str(path))
         return self._setup
 
-    def adopt(self, setup: Setup, grown: Mapping[str, Json] = {}) -> Setup:
+    def adopt(self, setup: Setup) -> Setup:
         """
         Store *setup*, or add it to the stored one.
 
-        Args:
-            setup: With the stored settings of probes that grow.
-            grown: New settings of those probes, by name.
-
         Returns:
-            The setup of the folder: the stored one with the types and probes of both.
+            The setup of the folder, as of `widened`.
 
         Raises:
             OtherSetup: If the stored one differs.
@@ -257,7 +252,7 @@ class Store:
         """
         stored = self.compare(setup)
         if stored is not None:
-            setup = widened(stored, setup, grown)
+            setup = widened(stored, setup)
         if not setup.identity:
             setup = replace(setup, identity=identity(setup))
         if setup != stored:
@@ -308,11 +303,6 @@ class Store:
             named = _CELL_NAME.fullmatch(path.name)
             if named and named["probe"].partition("_")[0] == probe:
                 move_aside(path, "uncalibrated")
-
-    def is_outgrown(self, record: CellRecord) -> bool:
-        """Whether *record* was made under former settings of its probe."""
-        setup = self._known()
-        return setup is not None and is_outgrown(record, setup)
 
     def intact_setup(self) -> Setup | None:
         """

@@ -104,10 +104,11 @@ def setup_object(run: Run) -> dict[str, Any]:
     """
     The setup, with the names of its needles instead of their text.
 
-    Without what the reference has set, which may be all samples of an evaluation.
+    Without what the reference has set, which may be all samples of an evaluation, and
+    without the names of settings that may grow.
     """
     setup: dict[str, Any] = msgspec.to_builtins(run.setup)
-    del setup["calibrated"]
+    del setup["calibrated"], setup["grows"]
     named = {
         "needles": [needle.name for needle in run.setup.needles],
         "forced": [needle.name for needle in run.setup.forced],

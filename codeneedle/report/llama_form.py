@@ -17,7 +17,7 @@ from codeneedle.errors import BadInput
 from codeneedle.grid import Pair, most_precise_first
 from codeneedle.models.kv_cache import stored_bits
 from codeneedle.probes import frames
-from codeneedle.probes.divergence.record import NAME, Compared, divergence_of
+from codeneedle.probes.divergence.record import NAME, Compared, divergence_of, sizes_of
 from codeneedle.records.record import CellRecord, Run
 from codeneedle.report import captions
 from codeneedle.report.verdict import front
@@ -79,15 +79,16 @@ def llama_form(verdict: Verdict, dialect: Dialect) -> Document:
             hint=f"It comes from: codeneedle sweep --probe {NAME}",
         )
     pairs = most_precise_first(compared)
-    stored = (at.context for _, seen in compared.values() for at in seen.contexts)
-    contexts = list(dict.fromkeys(stored))
+    sizes = sizes_of(run.setup.probes.get(NAME, {}))
+    stored = (at for _, seen in compared.values() for at in seen.answers.values())
+    contexts = [*sizes] or [*dict.fromkeys(at.context for at in stored)]
     reference = next(iter(compared.values()))[1].reference
     records = [compared[pair][0] for pair in pairs]
     bits = stored_bits(each for record in records for each in record.effective.kv)
     parts: list[Block] = [Heading(f"{run.name}: divergence")]
     for context in contexts:
         at_context = {
-            pair: at for pair in pairs if (at := compared[pair][1].at(context))
+            pair: at for pair in pairs if (at := compared[pair][1].at(context, sizes))
         }
         parts += _part(at_context, reference, bits)
     commands = list(_commands(verdict, records, reference, dialect))
@@ -169,7 +170,8 @@ def _commands(
     for record in records:
         compared = divergence_of(record)
         if str(record.pair) == reference and compared:
-            chunks = compared.contexts[-1].chunks
+            *_, last = compared.answers.values()
+            chunks = last.chunks
             yield _without_folders(dialect.base(record.command, chunks))
     for record in records:
         yield _without_folders(dialect.compares(record.command))

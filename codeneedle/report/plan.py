@@ -371,7 +371,7 @@ def _smallest(pairs: Sequence[Pair]) -> Pair:
 
 def plan_document(
     plan: Plan,
-    growing: Sequence[str] = (),
+    setup: Setup | None = None,
     *,
     at: int | None = None,
     tries_reference: bool = True,
@@ -381,12 +381,12 @@ def plan_document(
 
     Args:
         plan: A checked plan; finished cells are those of its first probe.
-        growing: Names of probes whose cells all lack what is added now.
+        setup: What its run folder will have; None of a new one.
         at: Context for what there is to gain, in tokens; None for that of the plan.
         tries_reference: Whether the reference of a long grid is measured first.
     """
     yield from gain_document(plan, at)
-    every = [_cells_of(plan, probe, growing) for probe in plan.probes]
+    every = [_cells_of(plan, probe, setup) for probe in plan.probes]
     cells, request = every[0], plan.request
     facts = _facts(plan, every, tries_reference=tries_reference)
     yield Facts(list(facts), is_quiet=True)
@@ -402,7 +402,7 @@ def plan_document(
     yield Lines([f"note: {note}" for note in plan.notes], style="yellow")
 
 
-def plan_object(plan: Plan, growing: Sequence[str] = ()) -> dict[str, Any]:
+def plan_object(plan: Plan, setup: Setup | None = None) -> dict[str, Any]:
     """
     The same for JSON; times are estimates in seconds, null where nothing is known.
 
@@ -412,7 +412,7 @@ def plan_object(plan: Plan, growing: Sequence[str] = ()) -> dict[str, Any]:
     ``left_s``, ``memory`` (``k``, ``v``, ``kv_bytes`` by context, ``longest_context``,
     ``misfit``) and ``notes``.
     """
-    every = [_cells_of(plan, probe, growing) for probe in plan.probes]
+    every = [_cells_of(plan, probe, setup) for probe in plan.probes]
     memory = planned_memory(plan)
     return {
         "model": plan.model,
@@ -460,7 +460,7 @@ def _shortened(memory: MemoryPlan) -> MemoryPlan:
     return replace(memory, pairs=alike) if is_long else memory
 
 
-def _cells_of(plan: Plan, probe: Probe, growing: Sequence[str]) -> _Cells:
+def _cells_of(plan: Plan, probe: Probe, setup: Setup | None) -> _Cells:
     stored = trusted_records(plan.store, probe.name)
     repeated = plan.repeated(probe)
     pairs = len(plan.possible)
@@ -474,7 +474,7 @@ def _cells_of(plan: Plan, probe: Probe, growing: Sequence[str]) -> _Cells:
         lacking={
             pair
             for pair, record in stored.items()
-            if probe.name in growing or plan.store.is_outgrown(record)
+            if setup is not None and probe.lacks(record, setup)
         },
         records={pair: stored[pair] for pair in plan.pairs if pair in stored},
         repeated=repeated,
@@ -584,7 +584,8 @@ def time_phrase(plans: Sequence[Plan]) -> str:
     total = 0.0
     for plan in plans:
         try:
-            every = [_cells_of(plan, probe, ()) for probe in plan.probes]
+            setup = plan.store.setup()
+            every = [_cells_of(plan, probe, setup) for probe in plan.probes]
         except BadSetup:  # moved aside and made anew when the sweep begins
             return ""
         left_s = _left_in_all(plan, every)

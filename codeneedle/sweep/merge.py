@@ -8,7 +8,7 @@ from pathlib import Path
 
 from codeneedle.errors import BadInput
 from codeneedle.grid import Pair
-from codeneedle.probes import PROBES
+from codeneedle.probes import PROBES, joined
 from codeneedle.records.comparability import differences, first_other
 from codeneedle.records.record import CellRecord, Run, Setup, Status
 from codeneedle.records.store import (
@@ -271,7 +271,8 @@ def _write(
     with target.locked():
         for folder in merged.sources:
             source = Store(folder)
-            target.adopt(_setup(source))
+            setup = joined(target.setup(), _setup(source), PROBES.values())
+            target.adopt(setup)
             if text := source.sweep_file():
                 keep(decoded(text, source=str(folder / SWEEP)), target)
         for at, (key, store) in enumerate(merged.cells.items()):

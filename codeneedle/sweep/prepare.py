@@ -4,7 +4,7 @@ chosen, the setup stored.
 """
 
 import contextlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
 from msgspec import structs
@@ -12,7 +12,7 @@ from msgspec import structs
 from codeneedle.engines.engine import Engine
 from codeneedle.errors import BadInput
 from codeneedle.models import weights
-from codeneedle.probes import refuse_impossible_settings
+from codeneedle.probes import joined, refuse_impossible_settings
 from codeneedle.probes.probe import Probe, RunContext, tokenizing
 from codeneedle.probes.prompts import PromptForm
 from codeneedle.probes.recall.fitting import (
@@ -26,8 +26,8 @@ from codeneedle.probes.recall.fitting import (
 from codeneedle.probes.recall.prompts import PROMPT_VERSION
 from codeneedle.probes.recall.record import NAME as RECALL
 from codeneedle.probes.recall.settings import Ask, RecallSettings
-from codeneedle.records.comparability import OtherSetup
-from codeneedle.records.record import Json, Setup, WeightsFacts
+from codeneedle.records.comparability import OtherSetup, widened
+from codeneedle.records.record import Setup, WeightsFacts
 from codeneedle.sweep.plan import Plan
 from codeneedle.sweep.request import Request, keep, option_of
 from codeneedle.system import machine
@@ -61,22 +61,22 @@ def prepare(plan: Plan) -> RunContext:
 
 
 def _prepared(plan: Plan) -> RunContext:
-    run, setup, grown = _compared(plan, _fitted(plan), plan.probes)
+    run, wanted, setup = _compared(plan, _fitted(plan), plan.probes)
     for probe in plan.probes:
         # These records depend on a calibration that was lost with its setup.
         if probe.calibrates and probe.name not in run.setup.probes:
             plan.store.set_probe_aside(probe.name)
     with _hinting(plan):
-        setup = plan.store.adopt(setup, grown)
-    keep(_with_grown(plan, setup), plan.store)
+        setup = plan.store.adopt(setup)
+    keep(_with_grown(plan, wanted, setup), plan.store)
     return replace(run, setup=setup)
 
 
 def _compared(
     plan: Plan, fitted: Fitted, probes: Iterable[Probe]
-) -> tuple[RunContext, Setup, dict[str, Json]]:
+) -> tuple[RunContext, Setup, Setup]:
     """
-    The run of *plan* in its folder, the setup to compare, and grown settings by probe.
+    The run of *plan* in its folder, what *plan* asks, and what both ask.
 
     Raises:
         OtherSetup: If the run folder is one of another setup, but for its probes.
@@ -86,8 +86,8 @@ def _compared(
         stored = plan.store.compare(setup)
     run = _run(plan, setup, fitted, stored)
     conditions = {probe.name: probe.conditions(run) for probe in probes}
-    compared, grown = _growth(plan.probes, stored, conditions)
-    return run, replace(setup, probes=compared), grown
+    wanted = replace(setup, probes=conditions)
+    return run, wanted, joined(stored, wanted, plan.probes)
 
 
 def _is_vain(plan: Plan) -> bool:
@@ -118,37 +118,11 @@ def _run(
     )
 
 
-def _growth(
-    probes: Iterable[Probe], stored: Setup | None, conditions: Mapping[str, Json]
-) -> tuple[dict[str, Json], dict[str, Json]]:
-    """
-    The *conditions* of *probes* to compare with the run folder, and those it grows to.
-
-    The first have the *stored* values of settings that may grow, so that only another
-    difference is refused.
-    """
-    compared, grown = dict(conditions), dict[str, Json]()
-    for probe in probes:
-        before = stored.probes.get(probe.name) if stored else None
-        wanted = conditions.get(probe.name)
-        if before is None or wanted is None or before == wanted:
-            continue
-        joined = probe.widened(before, wanted)
-        compared[probe.name] = (
-            wanted | {name: before[name] for name in probe.grows}
-            if joined is None
-            else before
-        )
-        if joined not in (None, before):
-            grown[probe.name] = joined
-    return compared, grown
-
-
-def _with_grown(plan: Plan, setup: Setup) -> Request:
-    """The request that the run folder of *plan* keeps, with grown settings."""
+def _with_grown(plan: Plan, wanted: Setup, setup: Setup) -> Request:
+    """The request that the run folder of *plan* keeps, with what *setup* asks more."""
     changes = {}
     for probe in plan.probes:
-        if probe.name in setup.former:
+        if wanted.probes[probe.name] != setup.probes[probe.name]:
             grown = probe.choice(setup.probes[probe.name])
             chosen = plan.kept.settings_of(probe)
             changes[probe.name] = structs.replace(chosen, **grown)
@@ -162,7 +136,10 @@ def _hinting(plan: Plan) -> Iterator[None]:
     which it goes on.
     """
     growing = [
-        option_of(probe.settings, name) for probe in plan.probes for name in probe.grows
+        option_of(probe.settings, name)
+        for probe in plan.probes
+        for name in probe.grows
+        if name in probe.settings.__struct_fields__
     ]
     try:
         yield
@@ -179,7 +156,7 @@ def _hinting(plan: Plan) -> Iterator[None]:
         raise
 
 
-def refuse_unfit(plan: Plan) -> tuple[str, ...]:
+def refuse_unfit(plan: Plan) -> Setup | None:
     """
     Stop at what would end the sweep, as far as that needs no server.
 
@@ -188,7 +165,7 @@ def refuse_unfit(plan: Plan) -> tuple[str, ...]:
     setup without any number counts as new from now on.
 
     Returns:
-        The probes of the folder whose cells all lack what is added now.
+        The setup that the run folder will have; None of a new one.
 
     Raises:
         OtherSetup: If its records were made under another setup.
@@ -210,10 +187,10 @@ def refuse_unfit(plan: Plan) -> tuple[str, ...]:
     for probe in plan.probes:
         if not probe.counts_tokens:
             probe.conditions(run)
-    return ()
+    return None
 
 
-def _refuse_unlike(plan: Plan, stored: Setup) -> tuple[str, ...]:
+def _refuse_unlike(plan: Plan, stored: Setup) -> Setup:
     fitted = _stored(plan, stored)
     probes = [
         probe
@@ -222,10 +199,10 @@ def _refuse_unlike(plan: Plan, stored: Setup) -> tuple[str, ...]:
         if not probe.counts_tokens or (probe.grows and probe.name in stored.probes)
         if fitted.text or not plan.reads_corpus
     ]
-    _, setup, grown = _compared(plan, fitted, probes)
+    _, _, setup = _compared(plan, fitted, probes)
     with _hinting(plan):
         plan.store.compare(setup)
-    return tuple(grown)
+    return widened(stored, setup)
 
 
 def refuse_shared_folders(plans: Sequence[Plan]) -> None:

@@ -24,7 +24,9 @@ from codeneedle.records.record import (
     CellRecord,
     Json,
     Run,
+    Setup,
     Status,
+    base_name,
 )
 from codeneedle.records.store import Store
 from codeneedle.sweep.workers import Worker, finished_of
@@ -76,7 +78,7 @@ Event = CellStarted | CellStepped | CellEnded
 
 
 def pending(
-    pairs: Sequence[Pair], *, store: Store, probe: str, retry_failed: bool = False
+    pairs: Sequence[Pair], *, store: Store, probe: Probe, retry_failed: bool = False
 ) -> list[Pair]:
     """
     The pairs without a whole record of *probe*; with *retry_failed* failed ones, too.
@@ -85,19 +87,20 @@ def pending(
     settings of the probe. A failure is a result: a pair that no kernel supports fails
     again, and takes as long again.
     """
-    records = trusted_records(store, probe)
+    records, setup = trusted_records(store, probe.name), store.setup()
     return [
         pair
         for pair in pairs
         if (record := records.get(pair)) is None
-        or _is_left(record, store)
+        or _is_left(record, probe, setup)
         or (retry_failed and not record.has_numbers)
     ]
 
 
-def _is_left(record: CellRecord, store: Store) -> bool:
+def _is_left(record: CellRecord, probe: Probe, setup: Setup | None) -> bool:
     """Whether the cell of *record* was not measured to its end."""
-    return record.status is Status.INTERRUPTED or store.is_outgrown(record)
+    is_interrupted = record.status is Status.INTERRUPTED
+    return is_interrupted or (setup is not None and probe.lacks(record, setup))
 
 
 def once_more(
@@ -361,11 +364,13 @@ class Runner:
 
         def calibrate(facts: Json) -> None:
             self._refuse_replaced_weights(cell)
-            self.store.calibrate(_base(walk.probe.name), facts)
-            self.know({_base(walk.probe.name): facts})
+            self.store.calibrate(base_name(walk.probe.name), facts)
+            self.know({base_name(walk.probe.name): facts})
 
         former = self.store.record(pair, walk.probe.name)
-        is_kept = former and (former.is_partial or self.store.is_outgrown(former))
+        is_kept = former and (
+            former.is_partial or walk.probe.lacks(former, self.run.setup)
+        )
         cell = ProbeContext(
             run=replace(
                 self.run,
@@ -540,16 +545,14 @@ class _Draft:
         """
         The record while it is measured: of an interrupted cell.
 
-        A whole one that is asked for more keeps its status, and the setup without what
-        was added.
+        A whole one that is asked for more keeps its status.
         """
         former = self.cell.former
         if former is None or former.is_partial:
             return self.record(Status.INTERRUPTED, reason=STOPPED)
-        record = self.record(
+        return self.record(
             former.status, reason=former.reason, observation=self.observation
         )
-        return replace(record, setup=former.setup)
 
 
 class NothingToLose(CodeneedleError):  # noqa: N818 - named after the fact
@@ -589,7 +592,7 @@ class _Walk:
         self._left = pending(
             pairs,
             store=runner.store,
-            probe=probe.name,
+            probe=probe,
             retry_failed=runner.retry_failed,
         )
         self._seen = {pair: before[pair] for pair in self._left}
@@ -636,10 +639,10 @@ class _Walk:
 
     def is_led(self) -> bool:
         """Whether the next cell calibrates the probe for all others."""
-        store = self._runner.store
-        is_set = _base(self.probe.name) in self._runner.run.setup.calibrated and any(
+        setup = self._runner.run.setup
+        is_set = base_name(self.probe.name) in setup.calibrated and any(
             record.observation is not None
-            and not (record.is_partial or store.is_outgrown(record))
+            and not (record.is_partial or self.probe.lacks(record, setup))
             for record in self.records.values()
         )
         return self.probe.calibrates and not is_set
@@ -650,19 +653,20 @@ class _Walk:
 
         Nothing for a cell that took too long: it is given all the time there is.
         """
-        before, store = self.records.get(pair), self._runner.store
+        before, setup = self.records.get(pair), self._runner.run.setup
         if before and before.status is Status.TIMED_OUT:
             return ()
         return tuple(
             record
             for other, record in self.records.items()
-            if other != pair and record.has_numbers and not store.is_outgrown(record)
+            if other != pair and record.has_numbers
+            if not self.probe.lacks(record, setup)
         )
 
     def of_others(self, pair: Pair) -> CellRecord | None:
         """What another process has stored of *pair* since this one began."""
         record = self._record(pair)
-        is_left = record is None or _is_left(record, self._runner.store)
+        is_left = record is None or _is_left(record, self.probe, self._runner.run.setup)
         is_new = not is_left and record != self._seen.get(pair, record)
         return record if is_new else None
 
@@ -760,11 +764,6 @@ class _Walk:
         setup, observed = self._runner.run.setup, tuple(self._observed.values())
         run = trusted(Run(name="", setup=setup, records=observed))
         return {r.pair: r for r in run.records if r.probe == self.probe.name}
-
-
-def _base(probe: str) -> str:
-    """The name of a *probe* without what is behind it: _again."""
-    return probe.partition("_")[0]
 
 
 def _alike(failures: list[str], record: CellRecord) -> list[str]:

@@ -10,9 +10,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from codeneedle.grid import Pair, most_precise
-from codeneedle.probes import PROBES, refuse_impossible_settings
+from codeneedle.probes import PROBES, in_common, refuse_impossible_settings
 from codeneedle.probes.metrics import Metric
-from codeneedle.records.comparability import in_common
 from codeneedle.records.record import (
     AGAIN,
     Attention,

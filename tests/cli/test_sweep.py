@@ -206,14 +206,11 @@ def test_a_finished_run_grows_by_what_is_added_and_measures_nothing_else(growing
     assert logs == {log: log.read_bytes() for log in logs}
     for pair in PAIRS:
         assert before["recall"][pair] == record(growing, pair)
-        old = before["throughput"][pair]["observation"]["speeds"]
-        speeds = record(growing, pair, "throughput")["observation"]["speeds"]
-        assert old == [speeds[0], speeds[2]]
-        assert (128, "") == (speeds[1]["depth"], speeds[1]["gap"])
-        old = before["divergence"][pair]["observation"]["contexts"]
-        contexts = record(growing, pair, "divergence")["observation"]["contexts"]
-        assert old == contexts[:2]
-        assert [384] == [each["context"] for each in contexts[2:]]
+        for name, added in (("throughput", "128"), ("divergence", "384x2")):
+            old = before[name][pair]["observation"]["answers"]
+            answers = record(growing, pair, name)["observation"]["answers"]
+            assert {**old, added: answers[added]} == answers
+            assert not answers[added].get("gap")
     again = called(growing, "sweep", RUN)
     assert 3 == again.stderr.count("nothing to do")
     kept = (growing / RUN / "sweep.toml").read_text(encoding="utf-8")
@@ -292,8 +289,9 @@ def test_lengths_and_depths_that_are_added_cost_their_texts_alone(folder):
 
     assert "nothing to do" in told.stderr
     for pair in pairs:
-        texts = record(folder, pair, "retrieval")["observation"]["texts"]
-        assert before[pair]["observation"]["texts"] == texts[:1]
+        answers = record(folder, pair, "retrieval")["observation"]["answers"]
+        texts = [*answers.values()]
+        assert [*before[pair]["observation"]["answers"].values()] == texts[:1]
         assert [(600, 0.5), (1024, 0.5), (600, 0.9), (1024, 0.9)] == [
             (text["length"], text["asked"][0]["depth"]) for text in texts
         ]
@@ -327,8 +325,9 @@ def test_the_reference_is_the_most_precise_pair_and_its_own_floor(priced):
     )
 
     assert "q8_0/q8_0" == floor["reference"] == coarse["reference"]
-    for ours, theirs in zip(floor["contexts"], coarse["contexts"], strict=True):
-        assert ours["context"] == theirs["context"]
+    assert floor["answers"].keys() == coarse["answers"].keys()
+    for key, ours in floor["answers"].items():
+        theirs = coarse["answers"][key]
         kld = ours["statistics"]["kld"]["value"], theirs["statistics"]["kld"]["value"]
         assert kld == tuple(sorted(kld))
 
@@ -600,6 +599,7 @@ def test_when_the_time_is_up_nothing_new_begins(opened):
     assert record(folder, "f16-q8_0") is None
     assert 3 == len(functions(folder, WHOLE))
     assert said in told.stderr
+    assert told.stderr.startswith("budget 0.0 s: no cell starts after ")
     assert said in open_.stderr
     assert said not in done.stderr
 

@@ -94,7 +94,11 @@ def test_a_changed_number_is_refused_with_a_hint_or_gives_finite_ones(path):
 @pytest.mark.parametrize(
     ("name", "at", "new"),
     [
-        ("retrieval.json", ("observation", "texts", 0, "asked", 0, "items"), []),
+        (
+            "retrieval.json",
+            ("observation", "answers", "single-512-0", "asked", 0, "items"),
+            [],
+        ),
         ("recall.json", ("observation", "forced", 0, "leads"), []),
         ("recall.json", ("observation", "forced", 0, "ends"), [1]),
         ("recall.json", ("observation", "forced", 0, "logprobs", 0), 5.0),
@@ -102,7 +106,7 @@ def test_a_changed_number_is_refused_with_a_hint_or_gives_finite_ones(path):
         ("recall.json", ("effective", "kv", 0, "k_mib"), -50.0),
         (
             "divergence.json",
-            ("observation", "contexts", 0, "statistics", "kld", "value"),
+            ("observation", "answers", "256x3", "statistics", "kld", "value"),
             -3.0,
         ),
     ],

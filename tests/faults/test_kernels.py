@@ -4,8 +4,10 @@ import json
 
 import pytest
 from calls import called
-from programs import server
-from started_sweeps import impatient, record
+from programs import fit_params, llama_like, server
+from started_sweeps import RUN, impatient, record
+
+from codeneedle.engines.llama_cpp import survey
 
 TYPES = ("q8_0", "q4_0")
 WHOLE, ON_CPU = "splits=2", "splits=62"
@@ -13,8 +15,9 @@ SAME, MIXED = ("q8_0-q8_0", "q4_0-q4_0"), ("q8_0-q4_0", "q4_0-q8_0")
 
 
 @pytest.fixture(autouse=True)
-def _needed(nano):
-    """The weights are there."""
+def _needed(nano, tmp_path, monkeypatch):
+    """The weights are there, and surveys of former tests are not."""
+    monkeypatch.setenv("CODENEEDLE_CACHE", str(tmp_path / "cache"))
 
 
 def swept(folder, splits, *arguments):
@@ -67,3 +70,139 @@ def test_a_reference_without_a_kernel_leaves_its_place_to_a_pair_with_one(folder
 
     assert 0 == told.returncode, told.stderr
     assert verdict["reference"] in {"q8_0/q4_0", "q4_0/q8_0"}
+
+
+# What a survey says before the first cell, or cannot say
+
+
+ASKED = ("--types", "f16,q8_0")
+
+
+def said(folder, command, *words, rule=None, devices=""):
+    """What *command* says, with a survey of that *rule*."""
+    binary = llama_like(folder.path / "bin" / "llama-server", devices=devices)
+    if rule:
+        fit_params(folder.path, rule)
+    where = ("--corpus", "tiny", "--context", "4096", "--llama-server", binary)
+    return called(folder.path, command, *where, *words)
+
+
+def test_a_build_that_refuses_every_pair_is_told_before_any_cell(folder):
+    told = said(folder, "plan", "--pairs", "f16/q8_0,q8_0/f16", rule="mla")
+
+    assert 2 == told.returncode
+    assert "model does not support different K and V" in told.stderr
+    assert "codeneedle kernels" in told.stderr
+
+
+def test_a_build_that_refuses_every_pair_starts_no_server(folder):
+    told = said(folder, "sweep", "--pairs", "f16/q8_0,q8_0/f16", rule="mla")
+
+    assert 2 == told.returncode
+    assert not (folder.path / RUN).exists()
+
+
+@pytest.mark.parametrize(
+    ("rule", "reason"),
+    [
+        ("crash", "SIGSEGV"),
+        ("hang", "gave no answer"),
+        ("silent", "neither graph nor memory"),
+        ("other-words", "neither graph nor memory"),
+        ("old", "too old"),
+        (None, "is not beside llama-server"),
+    ],
+)
+def test_a_survey_that_says_nothing_is_told_in_one_note(
+    folder, rule, reason, monkeypatch
+):
+    monkeypatch.setattr(survey, "TRIES", 2)
+    if rule == "hang":
+        monkeypatch.setattr(survey, "TIMEOUT_S", 0.5)
+    told = said(folder, "plan", *ASKED, rule=rule)
+    text = " ".join(told.stdout.split())
+
+    assert 0 == told.returncode, told.stderr
+    assert 1 == text.count("note: where attention will run is not known: ")
+    assert reason in text
+
+
+def test_a_sweep_goes_on_as_without_a_survey_that_crashes(folder):
+    fit_params(folder.path, "crash")
+    told = swept(folder, {**dict.fromkeys((*SAME, *MIXED), WHOLE), "q8_0-q4_0": ON_CPU})
+    where = {
+        cell: record(folder.path, cell)["effective"]["attention"]
+        for cell in (*SAME, *MIXED)
+    }
+
+    assert 0 == told.returncode, told.stderr
+    assert {**dict.fromkeys((*SAME, *MIXED), "kernel"), "q8_0-q4_0": "cpu"} == where
+
+
+def test_a_cell_that_contradicts_the_survey_says_so_in_its_record(folder):
+    fit_params(folder.path, "vulkan")
+    told = swept(folder, {**dict.fromkeys((*SAME, *MIXED), WHOLE), "q8_0-q4_0": ON_CPU})
+    effective = record(folder.path, "q8_0-q4_0")["effective"]
+
+    assert 0 == told.returncode, told.stderr
+    assert "cpu" == effective["attention"]
+    assert effective["attention_evidence"].endswith("the survey said kernel")
+
+
+def test_kernels_alone_are_refused_where_no_pair_has_one(folder):
+    told = said(folder, "sweep", *ASKED, "--kernels-only", rule="never")
+
+    assert 2 == told.returncode
+    assert "none of 4 pairs has a kernel here" in told.stderr
+
+
+@pytest.mark.parametrize("arguments", [("-ngl", "0"), ("--no-kv-offload",)])
+def test_a_cache_on_the_host_by_choice_has_kernels_and_the_plan_says_whose(
+    folder, arguments
+):
+    gpu = "  Vulkan0: a GPU (8192 MiB, 8000 MiB free)"
+    told = said(folder, "plan", *ASKED, "--", *arguments, rule="never", devices=gpu)
+    text = " ".join(told.stdout.split())
+
+    assert 0 == told.returncode, told.stderr
+    assert "nothing is learned of kernels of the accelerator" in text
+    assert "no pair has a kernel" not in text
+
+
+def test_attention_that_is_switched_off_is_refused(folder):
+    told = said(folder, "plan", *ASKED, "--", "-fa", "off", rule="cpu")
+
+    assert 2 == told.returncode
+    assert "-fa" in told.stderr
+
+
+@pytest.mark.parametrize(
+    ("order", "surveyed", "has_kernels"),
+    [("0,1", "a fast GPU", True), ("1,0", "a slow GPU", False)],
+)
+def test_a_plan_on_devices_of_two_kinds_says_which_one_was_surveyed(
+    folder, order, surveyed, has_kernels
+):
+    listed = "".join(
+        f"  Vulkan{at}: {name} (8192 MiB, 8000 MiB free)\n"
+        for at, name in enumerate(("a fast GPU", "a slow GPU"))
+    )
+    devices = ("--devices", order)
+    told = said(folder, "plan", *ASKED, *devices, rule="by-device", devices=listed)
+    text = " ".join(told.stdout.split())
+
+    assert 0 == told.returncode, told.stderr
+    assert f"kernels were asked of {surveyed}" in text
+    assert has_kernels is ("no pair has a kernel" not in text)
+
+
+def test_a_run_of_the_time_before_kernels_were_facts_is_refused(folder):
+    swept(folder, dict.fromkeys((*SAME, *MIXED), WHOLE))
+    file = folder.path / RUN / "cells" / "q8_0-q4_0.recall.json"
+    old = {"schema": 1, "status": "fallback-cpu"}
+    file.write_text(json.dumps(old), encoding="utf-8")
+    told = called(folder.path, "grid", "tiny")
+
+    assert 2 == told.returncode
+    assert "fallback-cpu" in told.stderr
+    assert "run the same sweep again" in told.stderr

@@ -3,7 +3,8 @@ A stand-in for llama-fit-params with the log lines of the real one, and rules of
 for which pairs have a kernel.
 
 The first argument is a rule: ``cpu`` (no device), ``vulkan``, ``metal``, ``never``,
-``cuda`` (whole graphs, whatever is converted), or a fault.
+``cuda`` (whole graphs, whatever is converted), ``by-device`` (Vulkan's on the first,
+``never`` on others), or a fault.
 """
 
 import os
@@ -59,6 +60,10 @@ def misbehave(rule, k, v):
         os.kill(os.getpid(), signal.SIGSEGV)
     if rule == "silent":
         sys.exit(0)
+    if rule == "other-words":
+        sys.stderr.write("a graph was made, of two parts\n")
+        sys.stdout.write("Vulkan0: 92 MiB of weights\n")
+        sys.exit(0)
     if rule == "mla" and k != v:
         # The logger gets as far as the reason in every third call.
         calls = Path(f"{os.environ['HOME']}/calls").read_text(encoding="utf-8")
@@ -68,6 +73,8 @@ def misbehave(rule, k, v):
 
 def main():
     rule = sys.argv[1]
+    if rule == "by-device":
+        rule = "vulkan" if os.environ["GGML_VK_VISIBLE_DEVICES"] == "0" else "never"
     k, v = option("--cache-type-k"), option("--cache-type-v")
     with Path(f"{os.environ['HOME']}/calls").open("a", encoding="utf-8") as calls:
         calls.write(f"{k}/{v} {option('--ctx-size')}\n")

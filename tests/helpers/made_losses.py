@@ -132,7 +132,7 @@ def diverging(
         statistics=made_statistics(kld=math.fsum(klds) / len(klds)),
         by_chunk=tuple(ChunkValues(logp=-1.0, kld=kld, same_top=99.0) for kld in klds),
     )
-    found = Divergence(reference=reference, contexts=(compared,))
+    found = Divergence(reference=reference, answers={f"512x{len(klds)}": compared})
     return sized(
         replace(
             failed_record(pair),

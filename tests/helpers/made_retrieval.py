@@ -20,6 +20,7 @@ from codeneedle.probes.retrieval.record import (
     Frozen,
     LeftOut,
     Retrieval,
+    TextKey,
     TextRead,
 )
 from codeneedle.probes.retrieval.settings import RetrievalSettings
@@ -142,8 +143,12 @@ def with_frozen(setup, frozen):
 def retrieval_record(pair, texts, *, not_asked=()):
     """A finished record of the probe, as it comes from disk."""
     found = Retrieval(
-        texts=tuple(texts),
-        not_asked=tuple(LeftOut(*each) for each in not_asked),
+        answers={text.key.name: text for text in texts},
+        skipped={
+            TextKey(task, length, number).name: reason
+            for task, length, reason in not_asked
+            for number in sorted({e.number for e in texts if e.task == task}) or [0]
+        },
     )
     return CellRecord(
         pair=Pair.parse(pair),

@@ -19,12 +19,12 @@ F16, Q8, Q4 = Pair("f16", "f16"), Pair("q8_0", "q8_0"), Pair("q4_0", "q4_0")
 def measured(pair: Pair, speeds: dict[int, float | None]) -> CellRecord:
     """A finished record that writes at *speeds*, by depth; None is a gap."""
     stored = Throughput(
-        speeds=tuple(
-            DepthSpeeds(depth=depth, tg=(speed, speed), pp=(1.0, 1.0))
+        answers={
+            str(depth): DepthSpeeds(depth=depth, tg=(speed, speed), pp=(1.0, 1.0))
             if speed
             else DepthSpeeds(depth=depth, status="out-of-memory", gap="full")
             for depth, speed in speeds.items()
-        ),
+        },
         build="1 (a)",
         cpu="",
         gpu="",

@@ -101,6 +101,13 @@ def tools(folder, faults):
         script(folder / "bin" / f"llama-{name}", body)
 
 
+def fit_params(folder, rule):
+    """A llama-fit-params beside the `server` in *folder*, with a *rule* of the fake."""
+    fake = f'"{sys.executable}" -S "{HERE / "fake_fit_params.py"}"'
+    body = f'HOME="{folder}"; export HOME\nexec {fake} {rule} "$@"'
+    return script(folder / "bin" / "llama-fit-params", body)
+
+
 def _choose(folder, faults):
     """Write one file for each cell with a fault; others are removed."""
     folder.mkdir(exist_ok=True)

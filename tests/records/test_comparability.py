@@ -12,14 +12,12 @@ from codeneedle.records.comparability import (
     differences,
     first_other,
     identity,
-    in_common,
-    is_outgrown,
     refuse_difference,
     refuse_foreign,
     stamp,
     widened,
 )
-from codeneedle.records.record import ForeignRecord, Run, Status
+from codeneedle.records.record import ForeignRecord
 
 SETUP = replace(
     made_setup(needles=3),
@@ -125,6 +123,15 @@ def test_two_records_of_one_cell_agree_as_far_as_both_were_asked(answers, place)
     assert place == first_other(theirs, ours)
 
 
+def test_answers_by_key_agree_as_far_as_both_were_asked():
+    ours = {"answers": {"1": {"reply": "a"}, "2": {"reply": "b"}}}
+    theirs = {"answers": {"2": {"reply": "b"}}, "skipped": {"1": "hopeless"}}
+
+    assert "" == first_other(ours, theirs) == first_other(theirs, ours)
+    other = {"answers": {"2": {"reply": "c"}}}
+    assert "answers 2 reply" == first_other(ours, other)
+
+
 @pytest.mark.parametrize(
     ("ours", "theirs", "place"),
     [
@@ -188,26 +195,15 @@ def test_a_grid_with_holes_grows_by_the_pairs_of_both():
     assert ("q8_0/q4_0", "f16/f16") == widened(other, chosen).pairs
 
 
-def test_a_grown_run_is_read_by_what_all_records_have():
+def test_what_may_grow_is_no_difference_and_in_no_stamp():
+    grows = {"throughput": ("depths",)}
+    few = replace(SETUP, grows=grows)
     wider = {"throughput": {"depths": [0, 64], "repetitions": 3}}
-    grown = widened(stored(), stored(), wider)
-    old, new = (
-        replace(
-            made_record(pair, []),
-            probe="throughput",
-            observation={},
-            setup=stamp(setup, "throughput"),
-        )
-        for pair, setup in (("f16/f16", stored()), ("q8_0/q4_0", grown))
-    )
+    more = replace(few, probes=wider)
 
-    for record in (old, new):
-        refuse_foreign(record, record.pair, "throughput", setup=grown, file="x")
-    partial = replace(old, status=Status.INTERRUPTED)
-    failed = replace(old, status=Status.CRASHED, observation=None)
-    assert [True, False, False, False] == [
-        is_outgrown(each, grown) for each in (old, new, partial, failed)
-    ]
-    half = Run(name="a/b", setup=grown, records=(old, new))
-    assert SETUP.probes == in_common(half).probes
-    assert wider == in_common(replace(half, records=(new,))).probes
+    assert [] == list(differences(few, more))
+    assert stamp(few, "throughput") == stamp(more, "throughput")
+    assert wider == widened(few, more).probes
+    often = replace(few, probes=OFTENER)
+    assert ["throughput repetitions"] == [each for each, *_ in differences(few, often)]
+    assert stamp(few, "throughput") != stamp(often, "throughput")

@@ -252,15 +252,18 @@ def test_a_record_of_its_setup_stays_one_when_the_grid_grows(tmp_path, store):
     assert stamped(SETUP) == Store(tmp_path).record(PAIR, "recall")
 
 
-def test_a_record_of_former_settings_is_outgrown(store):
-    setup = replace(SETUP, probes={"recall": {"functions": 8}})
-    assert not store.is_outgrown(stamped(setup))
-
+def test_a_record_stays_one_of_its_setup_when_that_asks_more(tmp_path, store):
+    setup = replace(
+        SETUP,
+        probes={"recall": {"depths": [0], "form": "chat"}},
+        grows={"recall": ("depths",)},
+    )
     store.adopt(setup)
-    assert not store.is_outgrown(stamped(setup))
+    store.add(stamped(setup))
+    store.adopt(replace(setup, probes={"recall": {"depths": [0, 8], "form": "chat"}}))
 
-    store.adopt(setup, {"recall": {"functions": 16}})
-    assert store.is_outgrown(stamped(setup))
+    assert [0, 8] == Store(tmp_path).setup().probes["recall"]["depths"]
+    assert stamped(setup) == Store(tmp_path).record(PAIR, "recall")
 
 
 def test_a_sweep_file_gives_way_to_another_one(store):
@@ -473,7 +476,6 @@ SETUPS = any_made(
     Setup,
     probes=st.dictionaries(TEXT, SETTINGS),
     calibrated=st.dictionaries(TEXT, SETTINGS),
-    former=st.dictionaries(TEXT, st.lists(SETTINGS).map(tuple)),
     schema=st.just(SCHEMA),
 )
 

@@ -44,7 +44,7 @@ def test_a_pair_that_loses_more_for_its_size_is_not_worth_compiling(run):
 
 def test_the_error_of_a_difference_takes_the_covariance_into_account(run):
     record = next(r for r in run.records if r.probe == "divergence")
-    found = divergence_of(record).contexts[0].statistics
+    found = divergence_of(record).answers["256x3"].statistics
     same = replace(
         found,
         ppl=Estimate(11.0, 0.22),

@@ -4,6 +4,7 @@ from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
+import made_speeds
 import msgspec
 import pytest
 from fake_engine import FakeEngine
@@ -173,16 +174,18 @@ def test_the_corpus_of_a_plan_claims_no_length_of_its_functions():
 
 
 def test_cells_that_lack_what_is_added_are_not_finished():
-    plan = planned()
-    plan.store.adopt(SETUP)
+    plan = planned(probes=("throughput",))
+    setup = made_speeds.run_of(depths=(0, 100)).setup
+    setup = replace(setup, grows={"throughput": ("depths",)})
+    plan.store.adopt(setup)
     slow = Phases(ready_s=1.0, measure_s=9.0)
-    plan.store.add(replace(made_record("q8_0/q8_0", []), phases=slow))
+    plan.store.add(replace(made_speeds.measured(made_speeds.Q8, {0: 9.0}), phases=slow))
 
-    text = printed(plan_document(plan, ["recall"]), width=200)
+    text = printed(plan_document(plan, setup), width=200)
     facts = facts_of(text)
 
-    assert facts["cells"].startswith("0 of 5 finished, 1 without what is added; ")
-    assert "about 50.0 s left, 10.0 s a cell" == facts["time"]
+    assert "0 of 4 finished, 1 without what is added" == facts["cells"]
+    assert "about 40.0 s left, 10.0 s a cell" == facts["time"]
     assert "+ finished" not in text
 
 

@@ -90,7 +90,7 @@ def wide_run(contexts):
         for at, pair in enumerate(pairs)
     ]
     run = replace(losing_run({}, reference=""), records=tuple(records))
-    probes = {"divergence": {"contexts": contexts}}
+    probes = {"divergence": {"contexts": contexts, "chunks": [16 for _ in contexts]}}
     return replace(run, setup=replace(losing_setup(pairs), probes=probes))
 
 

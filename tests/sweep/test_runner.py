@@ -75,12 +75,17 @@ class Script:
     def __init__(self, outcome=lambda _cell: None, name="recall"):
         self.outcome = outcome
         self.measured = []
-        self.probe = made_probe(name, *METRICS, outcome=self.measure)
+        self.probe = made_probe(name, *METRICS, outcome=self.measure, asked=asked)
 
     def measure(self, cell):
         self.measured.append(cell.pair)
         seen = self.outcome(cell)
         return seen or observation()
+
+
+def asked(_record, setup):
+    """Keys of what *setup* asks."""
+    return setup.probes.get("recall", {}).get("asked", ())
 
 
 def observation():
@@ -89,9 +94,9 @@ def observation():
     return as_json(Recall(rounds=rounds, priming=made_priming(NEEDLE)))
 
 
-def made_runner(store, engine=None, **changes):
+def made_runner(store, engine=None, setup=None, **changes):
     """A runner of a run in *store*."""
-    setup = made_setup(needles=1, types_k=TYPES, types_v=TYPES)
+    setup = setup or made_setup(needles=1, types_k=TYPES, types_v=TYPES)
     context = run_context(store.folder, engine, setup=setup)
     return Runner(run=context, store=store, **changes)
 
@@ -154,7 +159,7 @@ def test_a_record_is_on_disk_before_it_is_told(store):
     with pytest.raises(KeyboardInterrupt):
         made_runner(store).sweep(Script().probe, PAIRS, tell=tell)
 
-    assert PAIRS[1:] == pending(PAIRS, store=store, probe="recall")
+    assert PAIRS[1:] == pending(PAIRS, store=store, probe=Script().probe)
 
 
 def test_an_interrupted_cell_has_a_record_and_is_measured_again(store):
@@ -165,7 +170,7 @@ def test_an_interrupted_cell_has_a_record_and_is_measured_again(store):
         walk(store, Script(interrupted))
 
     assert Status.INTERRUPTED is store.record(PAIRS[0], "recall").status
-    assert PAIRS == pending(PAIRS, store=store, probe="recall")
+    assert PAIRS == pending(PAIRS, store=store, probe=Script().probe)
 
 
 def test_a_failed_cell_is_a_record_and_measured_again_only_if_wished(store):
@@ -179,8 +184,10 @@ def test_a_failed_cell_is_a_record_and_measured_again_only_if_wished(store):
         record.log_excerpt,
     )
     assert PAIRS == script.measured
-    assert [] == pending(PAIRS, store=store, probe="recall")
-    assert [PAIRS[1]] == pending(PAIRS, store=store, probe="recall", retry_failed=True)
+    assert [] == pending(PAIRS, store=store, probe=Script().probe)
+    assert [PAIRS[1]] == pending(
+        PAIRS, store=store, probe=Script().probe, retry_failed=True
+    )
     walk(store, script, retry_failed=True)
     assert [*PAIRS, PAIRS[1]] == script.measured
 
@@ -225,7 +232,7 @@ def test_a_reference_that_has_something_to_lose_ends_nothing(store):
     walk(store, Script(), tries_reference=True)
 
     assert [BAD] == script.measured
-    assert [] == pending(PAIRS, store=store, probe="recall")
+    assert [] == pending(PAIRS, store=store, probe=Script().probe)
 
 
 def patient(store, *, seen_s, attention):
@@ -576,7 +583,7 @@ def test_a_cell_that_ends_early_keeps_its_answers_and_goes_on_from_them(
 
     assert (status, {"answers": ["a", "b"]}) == (early.status, early.observation)
     assert not early.has_numbers
-    is_left = PAIRS[0] in pending(PAIRS, store=store, probe="recall")
+    is_left = PAIRS[0] in pending(PAIRS, store=store, probe=Script().probe)
     assert is_left is not is_failure
 
     given = []
@@ -621,25 +628,27 @@ def test_answers_stay_where_the_next_server_gives_none(store, error):
 def test_a_finished_cell_whose_settings_grew_goes_on_and_keeps_its_numbers(
     store, error
 ):
-    setup = replace(made_setup(needles=1), probes={"recall": {"answers": 2}})
-    store.adopt(setup)
+    grows = {"recall": ("asked",)}
+    setup = replace(made_setup(needles=1, types_k=TYPES, types_v=TYPES), grows=grows)
+    store.adopt(replace(setup, probes={"recall": {"asked": ["a", "b"]}}))
     walk(store, Script(answering("ab")), pairs=PAIRS[:1])
     first = store.record(PAIRS[0], "recall")
-    store.adopt(setup, {"recall": {"answers": 4}})
+    setup = replace(setup, probes={"recall": {"asked": [*"abcd"]}})
+    setup = store.adopt(setup)
 
     with contextlib.suppress(KeyboardInterrupt, Killed):
-        walk(store, Script(answering("abcd", error)), pairs=PAIRS[:1])
+        walk(store, Script(answering("abcd", error)), pairs=PAIRS[:1], setup=setup)
     early = store.record(PAIRS[0], "recall")
-    left = pending(PAIRS[:1], store=store, probe="recall")
-    walk(store, Script(answering("abcd")), pairs=PAIRS[:1])
+    left = pending(PAIRS[:1], store=store, probe=Script().probe)
+    walk(store, Script(answering("abcd")), pairs=PAIRS[:1], setup=setup)
     late = store.record(PAIRS[0], "recall")
 
     assert (Status.FINISHED, PAIRS[:1]) == (early.status, left)
     assert {"answers": ["a", "b", "c"]} == early.observation
     assert {"answers": ["a", "b", "c", "d"]} == late.observation
     assert (first.started, first.setup) == (early.started, early.setup)
-    assert first.setup != late.setup
-    assert [] == pending(PAIRS[:1], store=store, probe="recall")
+    assert first.setup == late.setup
+    assert [] == pending(PAIRS[:1], store=store, probe=Script().probe)
 
 
 def test_each_answer_is_on_disk_before_the_next_question(store):
@@ -874,7 +883,7 @@ def test_an_interruption_ends_all_cells_and_their_records_say_so(store):
 
     found = [store.record(pair, "recall") for pair in PAIRS]
     assert [Status.INTERRUPTED] * 2 == [record.status for record in found if record]
-    assert PAIRS == pending(PAIRS, store=store, probe="recall")
+    assert PAIRS == pending(PAIRS, store=store, probe=Script().probe)
 
 
 def test_an_error_of_one_worker_comes_up_when_the_others_are_through(store):

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import ClassVar
 
 from codeneedle.engines import started
+from codeneedle.engines.ended import silent
 from codeneedle.engines.engine import (
     HOST,
     Ability,
@@ -425,12 +426,8 @@ class _Run:
         )
         log_text = logs.read_log(self.log)
         if returncode is None:
-            raise CellError(
-                f"mlx is running but has written nothing for {self.silence_s:g} s",
-                hint=f"See {self.log}.",
-                status=Status.TIMED_OUT,
-                log_excerpt=logs.last_lines(log_text),
-            )
+            excerpt = logs.last_lines(log_text)
+            raise silent("mlx", self.silence_s, log=self.log, excerpt=excerpt)
         effective = logs.effective(log_text)
         note(ToolRun(command=tuple(self.argv), effective=effective))
         if returncode:

@@ -13,6 +13,7 @@ from codeneedle.probes.divergence.record import (
     ComparedWith,
     Divergence,
     divergence_of,
+    key,
     reference_of,
 )
 from codeneedle.probes.probe import ProbeContext, RunContext
@@ -37,8 +38,7 @@ def compared(
     """
     The observation: the cell compared with the reference on *text*.
 
-    Contexts that the cell's former record has stay as they are, unless chunks were
-    added.
+    What the cell's former record has stays as it is.
 
     Args:
         context: The cell.
@@ -54,7 +54,11 @@ def compared(
     set_before = reference_of(context.run.setup)
     reference = set_before or context.pair
     former = divergence_of(context.former) if context.former else None
-    known = {each.context: each for each in former.contexts} if former else {}
+    is_same = former is not None and former.reference == str(reference)
+    found = Divergence(
+        reference=str(reference),
+        answers={**former.answers} if former and is_same else {},
+    )
     tasks = [
         DivergenceTask(
             pair=context.pair,
@@ -67,23 +71,23 @@ def compared(
             folder=context.run.folder,
         )
         for length, chunks in sizes
-        if length not in known or known[length].chunks < chunks
+        if key(length, chunks) not in found.answers
     ]
     steps = [_steps(tool, task) for task in tasks]
     with context.measuring(), context.patience() as patience:
         for at, task in enumerate(tasks):
-            known[task.context] = _compared(
+            found.answers[key(task.context, task.chunks)] = _compared(
                 context,
                 tool,
                 replace(task, patience=patience),
-                former=known.get(task.context),
+                former=found.at(task.context, {}),
                 done=sum(steps[:at]),
                 total=sum(steps),
             )
+            context.keep(as_json(found))
     if set_before is None:
         context.calibrate(as_json(ComparedWith(reference=str(reference))))
-    contexts = tuple(known[length] for length, _ in sizes)
-    return as_json(Divergence(reference=str(reference), contexts=contexts))
+    return as_json(found)
 
 
 def _compared(

@@ -10,6 +10,7 @@ from codeneedle.probes.divergence.record import (
     NAME,
     Compared,
     divergence_of,
+    sizes_of,
 )
 from codeneedle.probes.metrics import Loss, LossKind, Metric, Values
 from codeneedle.records.record import BadRecord, CellRecord, Setup
@@ -20,16 +21,17 @@ Numbers = Callable[[Compared], Sequence[float]]
 def _values(numbers: Numbers, context: int | None = None) -> Values:
     """The numbers of the comparison at *context*, or at the first one."""
 
-    def values(record: CellRecord, _setup: Setup) -> Sequence[float]:
-        compared = _compared(record, context)
+    def values(record: CellRecord, setup: Setup) -> Sequence[float]:
+        compared = _compared(record, setup, context)
         return () if compared is None else numbers(compared)
 
     return values
 
 
-def _compared(record: CellRecord, context: int | None) -> Compared | None:
+def _compared(record: CellRecord, setup: Setup, context: int | None) -> Compared | None:
     divergence = divergence_of(record)
-    return divergence.at(context) if divergence else None
+    sizes = sizes_of(setup.probes.get(NAME, {}))
+    return divergence.at(context, sizes) if divergence else None
 
 
 def _reference(record: CellRecord) -> str | None:
@@ -74,11 +76,11 @@ class _Kind:
 
 def _error(
     estimate: Callable[[Statistics], Estimate], context: int | None
-) -> Callable[[CellRecord], float | None]:
+) -> Callable[[CellRecord, Setup], float | None]:
     """The standard error that llama-perplexity states of an estimate."""
 
-    def error(record: CellRecord) -> float | None:
-        compared = _compared(record, context)
+    def error(record: CellRecord, setup: Setup) -> float | None:
+        compared = _compared(record, setup, context)
         return estimate(compared.statistics).error if compared else None
 
     return error

@@ -1,6 +1,8 @@
 """The divergence probe: next-token distributions compared with the reference's."""
 
 import hashlib
+import itertools
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -18,12 +20,12 @@ from codeneedle.probes.divergence.comparison import (
     refuse_untrained,
 )
 from codeneedle.probes.divergence.metrics import METRICS, at_contexts
-from codeneedle.probes.divergence.record import NAME
+from codeneedle.probes.divergence.record import NAME, divergence_of, key, sizes_of
 from codeneedle.probes.metrics import METRICS as OF_CELL
 from codeneedle.probes.metrics import Metric
 from codeneedle.probes.probe import Outlook, Probe, ProbeContext, RunContext, Work
 from codeneedle.probes.stored import conditions_in
-from codeneedle.records.record import MOST_TOKENS, Json, Setup, as_json
+from codeneedle.records.record import MOST_TOKENS, CellRecord, Json, Setup, as_json
 from codeneedle.text import plural
 
 PROSE = Path(__file__).with_name("python-3.11-reference.txt")
@@ -220,7 +222,7 @@ class DivergenceProbe(Probe):
         tool = run.engine.divergence_tool()
         settings = run.settings_of(DivergenceSettings, NAME)
         data = _text(run)
-        stored = _sizes(run.setup.probes.get(NAME, {}))
+        stored = sizes_of(run.setup.probes.get(NAME, {}))
         contexts = chosen_contexts(run, settings, len(data))
         if stored and not settings.contexts:
             contexts = tuple(stored)
@@ -249,20 +251,38 @@ class DivergenceProbe(Probe):
         refuse_full_disk(run, sizes)
         return as_json(chosen)
 
-    def widened(self, stored: Json, wanted: Json) -> Json | None:
+    def grown(self, stored: Json, wanted: Json) -> Json:
         """
         Contexts may be added, behind those that are there, and chunks to a context.
 
         A context with more chunks is compared anew: a tool begins with the first one,
         and tells quantiles of all tokens together.
         """
-        ours, theirs = _sizes(stored), _sizes(wanted)
-        sizes = {
-            context: max(ours.get(context, 0), theirs.get(context, 0))
-            for context in ours | theirs
-        }
-        joined = {"contexts": list(sizes), "chunks": list(sizes.values())}
-        return wanted | joined if wanted | joined == stored | joined else None
+        ours, theirs = sizes_of(stored), sizes_of(wanted)
+        return wanted | _conditions(
+            {
+                context: max(ours.get(context, 0), theirs.get(context, 0))
+                for context in ours | theirs
+            }
+        )
+
+    def asked(self, _record: CellRecord, setup: Setup) -> Iterable[str]:
+        """Each context with its chunks."""
+        return itertools.starmap(key, sizes_of(setup.probes.get(NAME, {})).items())
+
+    def answered(self, record: CellRecord) -> Collection[str]:
+        """As of `Probe`."""
+        divergence = divergence_of(record)
+        return divergence.answers if divergence else ()
+
+    def narrowed(self, setup: Setup, records: Sequence[CellRecord]) -> Json:
+        """With the contexts that all *records* have, and the most chunks at each."""
+        every = [set(self.answered(record)) for record in records]
+        common = [[*map(int, each.split("x"))] for each in set.intersection(*every)]
+        conditions = setup.probes[NAME]
+        most = dict(sorted((context, chunks) for context, chunks in common))
+        sizes = {each: most[each] for each in sizes_of(conditions) if each in most}
+        return conditions | _conditions(sizes)
 
     def choice(self, conditions: Json) -> dict[str, Any]:
         """As of `Probe`; the chunks that all contexts have."""
@@ -306,10 +326,10 @@ PROBE = DivergenceProbe(
 )
 
 
-def _sizes(conditions: Json) -> dict[int, int]:
-    """Chunks by context of stored conditions; empty if there are none."""
-    contexts, chunks = conditions.get("contexts", ()), conditions.get("chunks", ())
-    return dict(zip(contexts, chunks, strict=True))
+def _conditions(sizes: Mapping[int, int]) -> Json:
+    """What a setup stores of *sizes*: contexts, with their chunks; empty for none."""
+    stored = {"contexts": list(sizes), "chunks": list(sizes.values())}
+    return stored if sizes else {}
 
 
 def _text(run: RunContext) -> bytes:

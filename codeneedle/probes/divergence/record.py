@@ -1,5 +1,6 @@
 """What the divergence probe stores of a cell."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from codeneedle.engines.tools import ChunkValues, Statistics
@@ -11,6 +12,7 @@ from codeneedle.records.record import (
     Amount,
     CellRecord,
     Count,
+    Json,
     Length,
     Setup,
     refuse_impossible,
@@ -55,18 +57,38 @@ class Divergence:
 
     Attributes:
         reference: The pair compared with: ``f16/f16``.
-        contexts: One comparison for each context, in the order of the settings.
+        answers: One comparison for each `key`.
     """
 
     reference: str
-    contexts: tuple[Compared, ...]
+    answers: dict[str, Compared]
 
-    def at(self, context: int | None) -> Compared | None:
-        """The comparison at *context*, or at the first one; None if there is none."""
-        for compared in self.contexts:
-            if context in {None, compared.context}:
-                return compared
-        return None
+    def at(self, context: int | None, sizes: Mapping[int, int]) -> Compared | None:
+        """
+        The comparison at *context*, or at the first one; None if there is none.
+
+        Args:
+            context: In tokens.
+            sizes: Chunks by context that reports are of; of another one, the last.
+        """
+        if context is None:
+            contexts = (each.context for each in self.answers.values())
+            context = next(iter(sizes), next(contexts, None))
+        if context is not None and context in sizes:
+            return self.answers.get(key(context, sizes[context]))
+        newest = reversed(self.answers.values())
+        return next((each for each in newest if each.context == context), None)
+
+
+def key(context: int, chunks: int) -> str:
+    """Of the comparison at *context* on at most so many *chunks*: ``1024x8``."""
+    return f"{context}x{chunks}"
+
+
+def sizes_of(conditions: Json) -> dict[int, int]:
+    """Chunks by context of stored *conditions*; empty if there are none."""
+    contexts, chunks = conditions.get("contexts", ()), conditions.get("chunks", ())
+    return dict(zip(contexts, chunks, strict=False))
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +120,10 @@ def divergence_of(record: CellRecord) -> Divergence | None:
     if record.probe != NAME or record.observation is None:
         return None
     divergence, file = observed(record, Divergence), file_of(record)
-    for each in divergence.contexts:
+    for name, each in divergence.answers.items():
+        context, _, chunks = name.partition("x")
+        is_possible = context == str(each.context) and chunks.isdecimal()
+        refuse_impossible(is_possible, f"'{name}' is no comparison", file=file)
         values = each.statistics
         is_possible = (
             min(values.ppl.value, values.ppl_base.value, values.ppl_ratio.value) > 0

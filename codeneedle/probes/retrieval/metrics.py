@@ -14,18 +14,18 @@ from codeneedle.probes.retrieval.outcomes import (
     Outcome,
     outcomes,
     survival,
-    text_name,
 )
 from codeneedle.probes.retrieval.record import (
     NAME,
     Dialled,
     Frozen,
     LeftOut,
+    TextKey,
     frozen_of,
     retrieval_of,
 )
 from codeneedle.probes.retrieval.scoring import Mode
-from codeneedle.probes.retrieval.settings import conditions_of, texts_at
+from codeneedle.probes.retrieval.settings import conditions_of, texts_of
 from codeneedle.probes.retrieval.task_kinds import TASKS
 from codeneedle.records.record import BadRecord, CellRecord, Run, Setup
 
@@ -71,15 +71,10 @@ def _numbers(number: _Number, chosen: _Chosen) -> Metric:
 def _asked(setup: Setup) -> Callable[[Outcome], bool]:
     """What *setup* asks: while a run grows, a record may have more already."""
     frozen = frozen_of(setup)
-    if frozen is None or NAME not in setup.former:
+    if frozen is None or NAME not in setup.grows:
         return lambda _each: True
-    asked = conditions_of(setup)
-    texts = {task: texts_at(task, frozen, asked) for task in asked.tasks}
-
-    def is_asked(each: Outcome) -> bool:
-        return each.length in asked.lengths and each.number < texts.get(each.task, 0)
-
-    return is_asked
+    names = {key.name for key in texts_of(frozen, conditions_of(setup))}
+    return lambda each: each.text in names
 
 
 def _right(chosen: _Chosen) -> Metric:
@@ -110,7 +105,7 @@ def _mode(mode: Mode) -> Metric:
     )
 
 
-def _is_informative(each: Outcome | LeftOut, setup: Setup) -> bool:
+def _is_informative(each: Outcome | TextKey, setup: Setup) -> bool:
     """Whether its task counts, at its length, in what is about all tasks."""
     frozen = frozen_of(setup)
     return frozen is None or frozen.is_informative(each.task, each.length)
@@ -134,15 +129,9 @@ def _bounded(record: CellRecord) -> float:
 def _units(record: CellRecord, setup: Setup) -> list[str]:
     """Informative texts; also those that the pair was not asked, as lost on others."""
     retrieval = retrieval_of(record)
+    skipped = map(TextKey.parse, retrieval.skipped if retrieval else ())
     asked = [each.text for each in outcomes(record) if _is_informative(each, setup)]
-    not_asked = [
-        text_name(left.task, left.length, number)
-        for left in (retrieval.not_asked if retrieval else ())
-        if retrieval and _is_informative(left, setup)
-        for number in {
-            each.number for each in retrieval.texts if each.task == left.task
-        }
-    ]
+    not_asked = [key.name for key in skipped if _is_informative(key, setup)]
     return list(dict.fromkeys([*asked, *not_asked]))
 
 

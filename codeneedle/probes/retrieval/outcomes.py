@@ -79,7 +79,7 @@ def _outcome(text: TextRead, answer: Answer) -> Outcome:
         length=text.length,
         depth=answer.depth,
         question=answer.name,
-        text=text_name(text.task, text.length, text.number),
+        text=text.key.name,
         number=text.number,
         score=score_answer(answer.question(text.number, text.decoys), answer.reply),
         logp=fmean(scored.logprobs) if scored else None,
@@ -88,11 +88,6 @@ def _outcome(text: TextRead, answer: Answer) -> Outcome:
         tokens=len(scored.logprobs) if scored else 0,
         answer=answer,
     )
-
-
-def text_name(task: str, length: int, number: int) -> str:
-    """Name of a text, the same for every pair."""
-    return f"{task}-{length}-{number}"
 
 
 def _first_choices(leads: Sequence[float]) -> int:

@@ -46,6 +46,7 @@ from codeneedle.probes.retrieval.record import (
     Frozen,
     LeftOut,
     Retrieval,
+    TextKey,
     TextRead,
     frozen_of,
     retrieval_of,
@@ -167,7 +168,7 @@ class RetrievalProbe(Probe):
     def work(self, settings: RetrievalSettings, _outlook: Outlook) -> Work:
         """Each text, and an answer to each question, written and forced."""
         chosen = stored_conditions(settings)
-        texts = [size.length for size, _ in texts_of(expected(chosen), chosen)]
+        texts = [each.length for each in texts_of(expected(chosen), chosen)]
         asked = sum(map(chosen.questions_of, chosen.tasks)) * len(chosen.lengths)
         unset = len(chosen.tasks) - len(chosen.dial)
         dials = f"; the first pair also sets {plural(unset, 'dial')}" if unset else ""
@@ -194,23 +195,36 @@ class RetrievalProbe(Probe):
             refuse_lost_text(run, lengths_of(settings)[-1])
         can_force = Ability.LOG_PROBABILITIES in run.engine.abilities
         graded = "" if can_force else f"{run.engine.name} tells no probabilities"
-        chosen = stored_conditions(settings, graded)
-        if NAME in run.setup.probes:
-            chosen = replace(chosen, blocks=conditions_of(run.setup).blocks)
-        return as_stored(chosen)
+        return as_stored(stored_conditions(settings, graded))
 
-    def widened(self, stored: Json, wanted: Json) -> Json | None:
+    def grown(self, stored: Json, wanted: Json) -> Json:
         """As of `Probe`. What is added has texts of its own, behind those there are."""
-        ours, theirs = map(_conditions, (stored, wanted))
-        joined = ours.grown(theirs)
-        is_same = theirs == replace(
-            joined,
-            lengths=theirs.lengths,
-            depths=theirs.depths,
-            questions=theirs.questions,
-            blocks=theirs.blocks,
-        )
-        return as_stored(joined) if is_same else None
+        joined = as_stored(_conditions(stored).grown(_conditions(wanted)))
+        return wanted | {name: joined[name] for name in self.grows if name in joined}
+
+    def asked(self, _record: CellRecord, setup: Setup) -> Iterable[str]:
+        """The texts; of what the reference has not set yet, all."""
+        frozen = frozen_of(setup)
+        if frozen is None:
+            return ()
+        return [each.name for each in texts_of(frozen, conditions_of(setup))]
+
+    def narrowed(self, setup: Setup, records: Sequence[CellRecord]) -> Json:
+        """With the lengths, depths and questions of texts that all *records* have."""
+        frozen, chosen = frozen_of(setup), conditions_of(setup)
+        common = set.intersection(*({*self.answered(each)} for each in records))
+        if frozen is None:
+            return setup.probes[NAME]
+        for count in range(len(chosen.every_block), 0, -1):
+            fewer = chosen.of_blocks(chosen.every_block[:count])
+            names = [
+                (length, {each.name for each in texts_of(frozen, one)})
+                for length in chosen.lengths
+                for one in [replace(fewer, lengths=(length,))]
+            ]
+            if lengths := tuple(length for length, texts in names if texts <= common):
+                return as_stored(replace(fewer, lengths=lengths))
+        return setup.probes[NAME]
 
     def more_metrics(self, setup: Setup) -> tuple[Metric, ...]:
         """Those of each task, and of each of several lengths."""
@@ -230,7 +244,7 @@ class RetrievalProbe(Probe):
         """
         chosen = conditions_of(context.run.setup)
         former = retrieval_of(context.former) if context.former else None
-        retrieval = former or Retrieval(texts=())
+        retrieval = former or Retrieval(answers={})
         context.step(0, 1, "loading")
         with context.serving() as served:
             asker = _Questioner(served, context)
@@ -240,8 +254,6 @@ class RetrievalProbe(Probe):
             cell.frozen = cell.lengthened(known) if known else cell.dialled()
             if cell.frozen != known:
                 context.calibrate(as_json(cell.frozen))
-            not_asked = _lengthened(retrieval.not_asked, cell.frozen)
-            retrieval = replace(retrieval, not_asked=not_asked)
             for so_far in cell.texts(retrieval):
                 retrieval = so_far
                 context.keep(as_json(retrieval))
@@ -298,7 +310,7 @@ PROBE = RetrievalProbe(
     metrics=(*METRICS, *OF_CELL),
     settings=RetrievalSettings,
     layout=RetrievalConditions,
-    grows=("lengths", "depths", "questions"),
+    grows=("lengths", "depths", "questions", "blocks"),
     counts_tokens=True,
     makes_texts=True,
     repeats=True,
@@ -358,24 +370,30 @@ class _Measuring:
 
     def texts(self, retrieval: Retrieval) -> Iterator[Retrieval]:
         """*retrieval*, with one more text that it lacks each time."""
-        begin = len(retrieval.texts)
+        begin = len(retrieval.answers)
         while left := _missing(retrieval, self.frozen, self.chosen):
-            done = len(retrieval.texts) - begin
+            done = len(retrieval.answers) - begin
             self.steps = done, done + len(left)
-            size, number = left[0]
-            read = self._read(size, self._text(size, number), number)
-            retrieval = replace(retrieval, texts=(*retrieval.texts, read))
-            if number + 1 == texts_at(size.task, self.frozen, self.chosen):
-                retrieval = self._asked(retrieval, size)
+            key = left[0]
+            if reason := self._why_pointless(key, retrieval):
+                skipped = {**retrieval.skipped, key.name: reason}
+                retrieval = replace(retrieval, skipped=skipped)
+            else:
+                read = self._read(key)
+                answers = {**retrieval.answers, key.name: read}
+                retrieval = replace(retrieval, answers=answers)
+                is_last = key.number + 1 == texts_at(key.task, self.frozen, self.chosen)
+                if is_last and self._is_reference and not self.is_again:
+                    self._answered(retrieval, key)
             yield retrieval
 
-    def _asked(self, retrieval: Retrieval, size: Fitted) -> Retrieval:
-        """The same, with what answers to a task at one length tell of the others."""
-        frozen, shares = self.frozen, _shares(retrieval, size)
-        if frozen.reference != str(self.context.pair):
-            return self._gated(retrieval, size, shares.values())
-        if self.is_again:
-            return retrieval
+    @property
+    def _is_reference(self) -> bool:
+        return self.frozen.reference == str(self.context.pair)
+
+    def _answered(self, retrieval: Retrieval, size: TextKey) -> None:
+        """Set what the reference's answers at the length of *size* tell of others."""
+        frozen, shares = self.frozen, _shares(retrieval, size.task, size.length)
         right = fmean(itertools.chain.from_iterable(shares.values()))
         place = (size.task, size.length)
         others = (e for e in frozen.answered if (e.task, e.length) != place)
@@ -391,28 +409,27 @@ class _Measuring:
             frozen = replace(frozen, left_out=left_out)
         self.frozen = frozen
         self.context.calibrate(as_json(frozen))
-        return retrieval
 
-    def _gated(
-        self, retrieval: Retrieval, size: Fitted, shares: Iterable[Sequence[float]]
-    ) -> Retrieval:
-        """The same, without longer texts if this pair has nothing of *shares* right."""
-        theirs = self.frozen.right_at(size.task, size.length) or 0.0
-        is_gated = self.chosen.gate == "on" and theirs >= FAILS_BELOW
-        if not is_gated or any(map(any, shares)):
-            return retrieval
-        reason = (
-            f"nothing is right at {size.length:,} tokens, of which "
-            f"{self.frozen.reference} has {theirs:.0%}"
-        )
-        beyond = _beyond(size, retrieval, self.frozen, reason)
-        not_asked = (*retrieval.not_asked, *beyond)
-        return replace(retrieval, not_asked=not_asked)
+    def _why_pointless(self, key: TextKey, retrieval: Retrieval) -> str:
+        """Why not to ask *key*: this pair has nothing right at a shorter length."""
+        if self._is_reference or self.chosen.gate != "on":
+            return ""
+        for shorter in self.chosen.lengths:
+            theirs = self.frozen.right_at(key.task, shorter) or 0.0
+            shares = _shares(retrieval, key.task, shorter)
+            is_gated = shorter < key.length and shares and theirs >= FAILS_BELOW
+            if is_gated and not any(map(any, shares.values())):
+                return (
+                    f"nothing is right at {shorter:,} tokens, of which "
+                    f"{self.frozen.reference} has {theirs:.0%}"
+                )
+        return ""
 
-    def _text(self, size: Fitted, number: int) -> TaskText:
-        """The text of that *number*, the same for every pair."""
-        setting = self.frozen.settings[size.task]
-        at, only = places_of(size.task, self.frozen, self.chosen)[number]
+    def _text(self, key: TextKey) -> TaskText:
+        """The text of *key*, the same for every pair."""
+        size = self.frozen.size(key.task, key.length)
+        setting = self.frozen.settings[key.task]
+        at, only = places_of(key.task, self.frozen, self.chosen)[key.number]
         block, purpose = self.chosen.every_block[at], f"added {at}" if at else ""
         (text,) = self._made(size, setting, block, purpose, only=only)
         if not at:
@@ -497,25 +514,23 @@ class _Measuring:
 
     # Texts
 
-    def _read(self, size: Fitted, text: TaskText, number: int) -> TextRead:
-        """Ask all questions of *text*, after an unscored one that makes it be read."""
-        what = f"{size.task} at {size.length:,} tokens"
+    def _read(self, key: TextKey) -> TextRead:
+        """Ask all questions of a text, after an unscored one that makes it be read."""
+        text, what = self._text(key), f"{key.task} at {key.length:,} tokens"
         self.context.step(*self.steps, f"{what}: reading")
         # Each scored question then finds the text in the cache, and nothing else.
         priming = self.asker.primed(
             text.text,
-            round((1 - TOLERANCE) * size.length),
+            round((1 - TOLERANCE) * key.length),
             lambda: self.asker.begun(text, text.questions[-1]),
         )
         decoys = tuple(dict.fromkeys(d for q in text.questions for d in q.decoys))
         answers = []
         for question in text.questions:
             self.context.step(*self.steps, f"{what}: {question.key}")
-            answers.append(self._round(size, text, question, decoys))
+            answers.append(self._round(key.length, text, question, decoys))
         return TextRead(
-            task=size.task,
-            length=size.length,
-            number=number,
+            **key._asdict(),
             characters=len(text.text),
             sha256=hashlib.sha256(text.text.encode()).hexdigest(),
             decoys=decoys,
@@ -526,13 +541,13 @@ class _Measuring:
         )
 
     def _round(
-        self, size: Fitted, text: TaskText, question: Question, decoys: Sequence[Decoy]
+        self, length: int, text: TaskText, question: Question, decoys: Sequence[Decoy]
     ) -> Answer:
         reply = self.asker.answered(text, question)
         retries = self.asker.retries
         forced = None if self.chosen.graded else self.asker.scored(text, question)
         numbers = {decoy: at for at, decoy in enumerate(decoys)}
-        named = replace(question, name=f"{size.length}-{question.name}")
+        named = replace(question, name=f"{length}-{question.name}")
         return Answer(
             **shared_with(named, Posed),
             decoys=tuple(numbers[decoy] for decoy in question.decoys),
@@ -550,22 +565,18 @@ class _Measuring:
 
 def _missing(
     retrieval: Retrieval, frozen: Frozen, chosen: RetrievalConditions
-) -> list[tuple[Fitted, int]]:
-    """The texts that *retrieval* lacks: task and length of each with its number."""
-    done = {(each.task, each.length, each.number) for each in retrieval.texts}
-    return [
-        (size, number)
-        for size, number in texts_of(frozen, chosen, retrieval.not_asked)
-        if (size.task, size.length, number) not in done
-    ]
+) -> list[TextKey]:
+    """The texts that *retrieval* has neither asked nor skipped."""
+    done = retrieval.answers.keys() | retrieval.skipped.keys()
+    return [key for key in texts_of(frozen, chosen) if key.name not in done]
 
 
 def _beyond(
-    failed: Fitted, retrieval: Retrieval, frozen: Frozen, reason: str
+    failed: TextKey, retrieval: Retrieval, frozen: Frozen, reason: str
 ) -> list[LeftOut]:
     """The greater lengths of the task that *failed*, left out for that *reason*."""
     known = {(text.task, text.length) for text in retrieval.texts}
-    known |= {(e.task, e.length) for e in (*frozen.left_out, *retrieval.not_asked)}
+    known |= {(each.task, each.length) for each in frozen.left_out}
     return [
         LeftOut(each.task, each.length, reason)
         for each in frozen.sizes
@@ -574,26 +585,11 @@ def _beyond(
     ]
 
 
-def _lengthened(not_asked: Sequence[LeftOut], frozen: Frozen) -> tuple[LeftOut, ...]:
-    """*not_asked*, with the greater lengths that were added to *frozen*."""
-    return tuple(
-        LeftOut(size.task, size.length, shorter[0].reason)
-        for size in frozen.sizes
-        if (
-            shorter := [
-                each
-                for each in not_asked
-                if each.task == size.task and each.length <= size.length
-            ]
-        )
-    )
-
-
-def _shares(retrieval: Retrieval, size: Fitted) -> dict[float, list[float]]:
-    """How right the answers to the task are at the length of *size*, by depth."""
+def _shares(retrieval: Retrieval, task: str, length: int) -> dict[float, list[float]]:
+    """How right the answers to *task* are at *length*, by depth."""
     shares: dict[float, list[float]] = {}
     for text in retrieval.texts:
-        if (text.task, text.length) != (size.task, size.length):
+        if (text.task, text.length) != (task, length):
             continue
         for each in text.asked:
             score = score_answer(each.question(text.number, text.decoys), each.reply)

@@ -1,7 +1,9 @@
 """What the retrieval probe stores of a cell."""
 
+import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from codeneedle.engines.messages import Finish, Forced
 from codeneedle.probes.answers import USABLE
@@ -63,6 +65,37 @@ class Answer(Posed):
         return Question(text=text, decoys=own, **shared_with(self, Posed))
 
 
+class TextKey(NamedTuple):
+    """
+    What makes a text the same for every pair.
+
+    Attributes:
+        task: Name of the task.
+        length: The length that was asked for, in tokens.
+        number: Of the text among those of this task and length, from 0.
+    """
+
+    task: str
+    length: int
+    number: int
+
+    @classmethod
+    def parse(cls, name: str) -> "TextKey":
+        """
+        The key of that `name`.
+
+        Raises:
+            ValueError: If it is none.
+        """
+        task, length, number = name.rsplit("-", 2)
+        return cls(task, int(length), int(number))
+
+    @property
+    def name(self) -> str:
+        """``multikey-1024-0``: the unit of statistics."""
+        return "-".join(map(str, self))
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TextRead:
     """
@@ -91,6 +124,11 @@ class TextRead:
     cached_tokens: Count
     prompt_ms: Amount
     asked: tuple[Answer, ...]
+
+    @property
+    def key(self) -> TextKey:
+        """Its key."""
+        return TextKey(self.task, self.length, self.number)
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,6 +221,11 @@ class Frozen:
         """The setting of each dial, by task."""
         return {dial.task: dial.setting for dial in self.dials}
 
+    def size(self, task: str, length: int) -> Fitted:
+        """How many characters texts of *task* have at *length*."""
+        place = (task, length)
+        return next(each for each in self.sizes if (each.task, each.length) == place)
+
     def is_informative(self, task: str, length: int) -> bool:
         """
         Whether the reference answers *task* at *length*, so that a loss can show.
@@ -207,12 +250,29 @@ class Retrieval:
     The observation of the retrieval probe.
 
     Attributes:
-        texts: In asking order.
-        not_asked: Lengths beyond one at which this pair answers nothing.
+        answers: What was asked of each text, by `TextKey.name`, in asking order.
+        skipped: Why texts beyond a length at which this pair answers nothing were not
+            asked, likewise.
     """
 
-    texts: tuple[TextRead, ...]
-    not_asked: tuple[LeftOut, ...] = ()
+    answers: dict[str, TextRead]
+    skipped: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def texts(self) -> tuple[TextRead, ...]:
+        """The texts that were asked."""
+        return tuple(self.answers.values())
+
+    @property
+    def not_asked(self) -> tuple[LeftOut, ...]:
+        """The lengths that were not."""
+        lengths = {
+            (key.task, key.length): reason
+            for key, reason in zip(
+                map(TextKey.parse, self.skipped), self.skipped.values(), strict=True
+            )
+        }
+        return tuple(LeftOut(*place, reason) for place, reason in lengths.items())
 
 
 @cached()
@@ -242,7 +302,14 @@ def retrieval_of(record: CellRecord) -> Retrieval | None:
     if record.probe != NAME or record.observation is None:
         return None
     retrieval = observed(record, Retrieval)
-    for text in retrieval.texts:
+    for name in retrieval.skipped:
+        with_numbers = re.fullmatch(r".+-\d+-\d+", name)
+        what = f"'{name}' is no text"
+        refuse_impossible(bool(with_numbers), what, file=file_of(record))
+    for name, text in retrieval.answers.items():
+        is_possible = name == text.key.name
+        what = f"'{name}' is another text"
+        refuse_impossible(is_possible, what, file=file_of(record))
         for asked in text.asked:
             is_possible = (
                 bool(asked.items)

@@ -4,7 +4,7 @@ be equal, how text and question are joined, and the texts.
 """
 
 import math
-from collections.abc import Iterable
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated
 
@@ -21,7 +21,7 @@ from codeneedle.probes.retrieval.record import (
     DialStep,
     Fitted,
     Frozen,
-    LeftOut,
+    TextKey,
 )
 from codeneedle.probes.retrieval.task_kinds import TASKS, TASKS_VERSION, make_texts
 from codeneedle.probes.retrieval.tasks import TaskText
@@ -293,12 +293,19 @@ class RetrievalConditions:
             blocks += (Block(depths=self.depths, questions=more),)
         if added:
             blocks += (Block(depths=added, questions=questions),)
+        lengths = tuple(sorted({*self.lengths, *wanted.lengths}))
+        return replace(self.of_blocks(blocks), lengths=lengths)
+
+    def of_blocks(self, blocks: Sequence[Block]) -> "RetrievalConditions":
+        """These, with the depths and questions of *blocks*."""
+        first, *more = blocks
         return replace(
             self,
-            lengths=tuple(sorted({*self.lengths, *wanted.lengths})),
-            depths=tuple(sorted({*self.depths, *added})),
-            questions=questions,
-            blocks=blocks if len(blocks) > 1 else (),
+            depths=tuple(sorted({depth for each in blocks for depth in each.depths})),
+            questions=sum(
+                each.questions for each in blocks if {*first.depths} <= {*each.depths}
+            ),
+            blocks=tuple(blocks) if more else (),
         )
 
 
@@ -384,23 +391,21 @@ def expected(chosen: RetrievalConditions) -> Frozen:
 # --- texts
 
 
-def texts_of(
-    frozen: Frozen, chosen: RetrievalConditions, not_asked: Iterable[LeftOut] = ()
-) -> list[tuple[Fitted, int]]:
+def texts_of(frozen: Frozen, chosen: RetrievalConditions) -> list[TextKey]:
     """
-    The texts of a run: task and length of each with its number, in asking order.
+    The texts of a run, in asking order.
 
     Args:
         frozen: What holds for all pairs.
         chosen: What the run asks.
-        not_asked: What one pair is not asked.
     """
-    left_out = {(each.task, each.length) for each in (*frozen.left_out, *not_asked)}
+    left_out = {(each.task, each.length) for each in frozen.left_out}
     return [
-        (size, number)
-        for size in frozen.sizes
-        if (size.task, size.length) not in left_out
-        for number in range(texts_at(size.task, frozen, chosen))
+        TextKey(task, length, number)
+        for task in chosen.tasks
+        for length in chosen.lengths
+        if (task, length) not in left_out
+        for number in range(texts_at(task, frozen, chosen))
     ]
 
 

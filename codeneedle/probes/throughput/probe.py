@@ -2,7 +2,7 @@
 
 import time
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from statistics import fmean
 from typing import Annotated
@@ -213,6 +213,18 @@ class ThroughputProbe(Probe):
         """Both speeds and the peak memory at each depth."""
         return at_depths(setup)
 
+    def asked(self, _record: CellRecord, setup: Setup) -> Iterable[str]:
+        """Its depths."""
+        chosen = conditions_of(setup)
+        return map(str, chosen.depths if chosen else ())
+
+    def narrowed(self, setup: Setup, records: Sequence[CellRecord]) -> Json:
+        """With the depths that all *records* have."""
+        common = set.intersection(*({*self.answered(each)} for each in records))
+        conditions = setup.probes[NAME]
+        depths = [depth for depth in conditions["depths"] if str(depth) in common]
+        return conditions | {"depths": depths or conditions["depths"]}
+
     def measure(self, context: ProbeContext) -> Json:
         """
         Measure each depth in a separate process, in ascending order.
@@ -240,14 +252,15 @@ class ThroughputProbe(Probe):
                     speeds, report = _at_depth(context, tool, chosen, depth, measured)
                 measured.append(speeds)
                 first = first or report
+        answers = {str(at.depth): at for at in measured}
         if former is not None:
             load = max(load, former.load)
-            return as_json(replace(former, speeds=tuple(measured), load=load))
+            return as_json(replace(former, answers=answers, load=load))
         if first is None:
             raise ValueError("conditions without depths")
         return as_json(
             Throughput(
-                speeds=tuple(measured),
+                answers=answers,
                 build=first.build,
                 cpu=first.cpu,
                 gpu=first.gpu,

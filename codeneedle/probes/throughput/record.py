@@ -66,7 +66,7 @@ class Throughput:
     The observation of the throughput probe.
 
     Attributes:
-        speeds: One per depth of the settings, ascending.
+        answers: The speeds at each depth, by the depth.
         build: Commit and number of llama-bench.
         cpu: Names of the processors.
         gpu: Names of the accelerators; empty without any.
@@ -75,13 +75,18 @@ class Throughput:
         load: Load of the machine before it, per core; 0 if unknown.
     """
 
-    speeds: tuple[DepthSpeeds, ...]
+    answers: dict[str, DepthSpeeds]
     build: str
     cpu: str
     gpu: str
     backends: str
     threads: Count
     load: Amount = 0.0
+
+    @property
+    def speeds(self) -> tuple[DepthSpeeds, ...]:
+        """One per depth, ascending."""
+        return tuple(sorted(self.answers.values(), key=lambda at: at.depth))
 
 
 def conditions_of(setup: Setup) -> ThroughputConditions | None:

@@ -1,18 +1,26 @@
 """The tiny models of random weights: each is what llama.cpp takes it for."""
 
 import hashlib
+from pathlib import Path
 
 import pytest
 import zoo
 from made_servers import made_launch
 
-from codeneedle.engines.llama_cpp.installation import ask
+from codeneedle.engines.ended import Died
+from codeneedle.engines.engine import ModelSpec
+from codeneedle.engines.llama_cpp.installation import FIT_PARAMS, ask
 from codeneedle.engines.llama_cpp.log import read_log
-from codeneedle.engines.llama_cpp.server import ServerDied, serving
+from codeneedle.engines.llama_cpp.server import serving
+from codeneedle.engines.llama_cpp.survey import Surveyor
 from codeneedle.engines.messages import Completion
+from codeneedle.errors import CellError
 from codeneedle.grid import Pair
+from codeneedle.models.weights import read_header
+from codeneedle.records.record import Status
 
-F16 = Pair("f16", "f16")
+F16, MIXED = Pair("f16", "f16"), Pair("q8_0", "q4_0")
+CONTEXT = 512
 
 KV = "llama_kv_cache: size"
 RECURRENT = "llama_memory_recurrent: size"
@@ -42,13 +50,13 @@ def launch_of(llama_server, tmp_path):
     """What starts the real server with a model of the zoo."""
     options = ask(llama_server).options
 
-    def launch(name):
+    def launch(name, pair=F16):
         weights = zoo.write(name, tmp_path)
         return made_launch(
             llama_server,
             weights,
-            pair=F16,
-            context=512,
+            pair=pair,
+            context=CONTEXT,
             options=options,
             threads=1,
             is_tiny=True,
@@ -72,7 +80,49 @@ def test_the_real_server_answers_with_each_model_of_the_zoo(name, launch_of, tmp
 def test_the_real_server_aborts_at_an_encoder_that_is_to_write(launch_of, tmp_path):
     """Without ``--embedding`` it reserves one output, and an encoder has more."""
     with (
-        pytest.raises(ServerDied, match="n_outputs_max"),
+        pytest.raises(Died, match="n_outputs_max"),
         serving(launch_of("bert"), log=tmp_path / "log"),
     ):
         pass
+
+
+@pytest.fixture
+def surveyed(llama_server, tmp_path, monkeypatch):
+    """The survey of a model of the zoo by the real program, for `F16` and `MIXED`."""
+    monkeypatch.setenv("CODENEEDLE_CACHE", str(tmp_path / "cache"))
+    tool, facts = Path(llama_server).with_name(FIT_PARAMS), ask(llama_server)
+
+    def surveyed(name):
+        model = ModelSpec(weights=read_header(zoo.write(name, tmp_path)), name=name)
+        asked = Surveyor.of(tool, facts, model)
+        return asked.survey((F16, MIXED), context=CONTEXT, log=tmp_path / "survey")
+
+    return surveyed
+
+
+def told(source):
+    """What survey and server both tell of a pair that runs."""
+    return source.kv, source.recurrent_bytes, source.graph_splits
+
+
+@pytest.mark.real
+@pytest.mark.parametrize("pair", [F16, MIXED], ids=str)
+@pytest.mark.parametrize("name", sorted({*zoo.NAMES} - {"bert"}))
+def test_the_survey_says_of_each_model_what_the_real_server_does(
+    name, pair, launch_of, surveyed, tmp_path
+):
+    survey = surveyed(name)
+    try:
+        with serving(launch_of(name, pair), log=tmp_path / "log") as served:
+            seen = told(served.effective())
+    except CellError as error:
+        seen = error.status
+    answer = survey.pairs[pair]
+
+    assert seen == (Status.UNSUPPORTED if answer.refusal else told(answer))
+    assert (name == "mamba2") is survey.has_no_cache
+
+
+@pytest.mark.real
+def test_the_survey_knows_that_an_encoder_has_no_cache(surveyed):
+    assert surveyed("bert").has_no_cache

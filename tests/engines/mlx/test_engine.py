@@ -308,7 +308,11 @@ def child_that(engine, tmp_path, monkeypatch):
     ("script", "status", "reason"),
     [
         ("raise MemoryError('no room')", Status.OUT_OF_MEMORY, "MemoryError: no room"),
-        ("raise ValueError('x') ", Status.CRASHED, "mlx ended: ValueError: x"),
+        (
+            "raise ValueError('x') ",
+            Status.CRASHED,
+            "mlx ended with exit code 1: ValueError: x",
+        ),
         ("raise SystemExit(3)", Status.CRASHED, "ended with exit code 3"),
         ("time.sleep(60)", Status.TIMED_OUT, "does not answer after 0.5 s"),
     ],

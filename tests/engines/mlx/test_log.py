@@ -163,9 +163,9 @@ def test_a_failure_has_the_reason_of_its_last_exception():
         "by the quantization group size 64.\n"
     )
 
-    assert Status.OUT_OF_MEMORY is trouble(oom, 1).status
-    assert Status.UNSUPPORTED is trouble(group, 1).status
+    assert Status.OUT_OF_MEMORY is trouble(oom).status
+    assert Status.UNSUPPORTED is trouble(group).status
     sinks = "ValueError: Quantized SDPA does not support attention sinks.\n"
-    assert Status.UNSUPPORTED is trouble(sinks, 1).status
-    assert Status.CRASHED is trouble("KeyError: 'x'\n", 1).status
-    assert "SIGSEGV" in trouble("", -11).reason
+    assert Status.UNSUPPORTED is trouble(sinks).status
+    assert Status.CRASHED is trouble("KeyError: 'x'\n").status
+    assert trouble("") is None

@@ -23,8 +23,8 @@ def compared(*contexts, reference="f16/f16", reference_ppl=4.0):
     """A record with the mean divergences 0.25, 0.5, ... at *contexts*."""
     stored = Divergence(
         reference=reference,
-        contexts=tuple(
-            Compared(
+        answers={
+            f"{context}x4": Compared(
                 context=context,
                 chunks=4,
                 tokens=1020,
@@ -34,7 +34,7 @@ def compared(*contexts, reference="f16/f16", reference_ppl=4.0):
                 statistics=made_statistics(kld=0.25 * at),
             )
             for at, context in enumerate(contexts, start=1)
-        ),
+        },
     )
     record = replace(failed_record(Pair("q8_0", "q8_0")), probe=NAME)
     return replace(record, status=Status.FINISHED, observation=as_json(stored))

@@ -16,11 +16,12 @@ from codeneedle.engines.engine import ModelSpec
 from codeneedle.engines.llama_cpp import installation
 from codeneedle.errors import BadInput, CellError, FolderUnusable
 from codeneedle.grid import Pair
+from codeneedle.probes import in_common
 from codeneedle.probes.divergence import comparison
 from codeneedle.probes.divergence.probe import NAME, PROBE, DivergenceSettings
 from codeneedle.probes.divergence.record import Divergence, divergence_of
 from codeneedle.probes.probe import ProbeContext
-from codeneedle.records.record import Attention, Status, from_json
+from codeneedle.records.record import Attention, Run, Status, from_json
 from codeneedle.records.store import Store
 from codeneedle.sweep import runner
 from codeneedle.sweep.runner import CellEnded, Runner
@@ -223,7 +224,7 @@ def test_the_reference_runs_first_and_is_written_once(made_run):
     ] == tool.calls
     assert {Status.FINISHED} == {record.status for record in records.values()}
     assert {"f16/f16"} == {divergence_of(r).reference for r in records.values()}
-    (compared,) = divergence_of(records[Q4]).contexts
+    (compared,) = divergence_of(records[Q4]).answers.values()
     assert (512, 4, 1020, 2.5, 4.0) == (
         compared.context,
         compared.chunks,
@@ -239,7 +240,7 @@ def test_each_context_is_compared_with_steps_over_all_of_them(made_run):
     observation = PROBE.measure(context_of(run, tell=steps.append))
 
     found = from_json(observation, Divergence, file="x")
-    assert [512, 256] == [each.context for each in found.contexts]
+    assert ["512x4", "256x4"] == [*found.answers]
     assert {16} == {step.total for step in steps}
     done = [step.done for step in steps]
     assert sorted(done) == done
@@ -286,7 +287,7 @@ def test_a_context_with_more_chunks_is_compared_anew_and_no_other(made_run):
     stored = PROBE.conditions(first)
     wanted = PROBE.conditions(made_run(tool, contexts=(256,), chunks=6))
     fewer = PROBE.conditions(made_run(tool, contexts=(512,), chunks=2))
-    grown = PROBE.widened(stored, wanted)
+    grown = PROBE.grown(stored, wanted)
     tool.kept.clear()
     tool.calls.clear()
 
@@ -298,11 +299,40 @@ def test_a_context_with_more_chunks_is_compared_anew_and_no_other(made_run):
 
     assert ([512, 256], [4, 6]) == (grown["contexts"], grown["chunks"])
     assert {"contexts": (512, 256), "chunks": 4} == PROBE.choice(grown)
-    assert stored == PROBE.widened(stored, fewer)
+    assert stored == PROBE.grown(stored, fewer)
     assert ["write f16/f16@256", "compare q8_0/q8_0@256"] == tool.calls
-    assert before["contexts"][0] == after["contexts"][0]
-    assert [4, 6] == [each["chunks"] for each in after["contexts"]]
-    assert None is PROBE.widened(stored, {**wanted, "text": "another"})
+    assert ["512x4", "256x4", "256x6"] == [*after["answers"]]
+    assert before["answers"] == {key: after["answers"][key] for key in ANSWERED}
+    assert 6 == after["answers"]["256x6"]["chunks"]
+    assert "another" == PROBE.grown(stored, {**wanted, "text": "another"})["text"]
+
+
+ANSWERED = ("512x4", "256x4")
+
+
+def test_reports_take_the_most_chunks_that_all_pairs_have(made_run):
+    first = beside_f16(made_run(contexts=(512, 256), chunks=4))
+    few = PROBE.measure(context_of(first, Q8))
+    more = few | {"answers": {**few["answers"], "256x6": few["answers"]["256x4"]}}
+    wanted = PROBE.conditions(made_run(contexts=(256,), chunks=6))
+    grown = PROBE.grown(PROBE.conditions(first), wanted)
+    setup = replace(first.setup, probes={NAME: grown}, grows={NAME: PROBE.grows})
+
+    def read(*observed):
+        made = [
+            replace(
+                failed_record(pair),
+                probe=NAME,
+                status=Status.FINISHED,
+                observation=each,
+            )
+            for pair, each in zip(("f16/f16", "q8_0/q8_0"), observed, strict=True)
+        ]
+        run = Run(name="c/m", setup=setup, records=tuple(made))
+        return in_common(run).probes[NAME]
+
+    assert grown == read(more, more)
+    assert grown | {"chunks": [4, 4]} == read(few, more)
 
 
 def test_prose_takes_the_place_of_the_corpus_but_with_the_built_in_model(made_run):

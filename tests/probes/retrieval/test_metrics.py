@@ -93,7 +93,7 @@ def test_an_answer_is_right_until_the_first_token_that_another_one_leads():
 def test_an_observation_of_something_else_is_a_bad_record():
     good = retrieval_record("f16/f16", made_texts())
     broken = msgspec.json.decode(msgspec.json.encode(good.observation))
-    broken["texts"][0]["decoys"] = []
+    broken["answers"]["multikey-1024-0"]["decoys"] = []
 
     with pytest.raises(BadRecord, match="question"):
         outcomes(replace(good, observation=broken))
@@ -168,7 +168,7 @@ def test_what_other_pairs_still_lack_counts_in_no_metric():
     def values_while(**grows):
         chosen = RetrievalConditions(depths=(0.5,), **grows, **asked)
         setup = replace(made_setup(), probes={NAME: as_json(chosen)})
-        setup = with_frozen(replace(setup, former={NAME: ()}), made_frozen())
+        setup = with_frozen(replace(setup, grows={NAME: ("lengths",)}), made_frozen())
         return metric.values(record, setup)
 
     every = values_while(lengths=(512, 1024), questions=99)
@@ -194,8 +194,9 @@ def test_units_are_texts_whatever_they_are_asked():
 
 def test_reading_is_a_speed_without_the_tokens_that_were_kept():
     (text,) = made_texts()
-    times = (replace(text, prompt_ms=each) for each in (500.0, 0.0))
-    record = retrieval_record("f16/f16", times)
+    times = enumerate((500.0, 0.0))
+    texts = [replace(text, number=at, prompt_ms=each) for at, each in times]
+    record = retrieval_record("f16/f16", texts)
 
     reading = BY_NAME["reading"]
     assert [2048.0] == values(reading, record)

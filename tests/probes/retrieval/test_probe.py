@@ -346,7 +346,7 @@ def wider(folder, **asked):
     """Conditions of the usual questions, and of those with what is *asked* added."""
     usual = made_run(folder, FakeEngine()).setup.probes[NAME]
     more = made_run(folder, FakeEngine(), **asked).setup.probes[NAME]
-    return PROBE.widened(usual, more)
+    return PROBE.grown(usual, more)
 
 
 @pytest.mark.parametrize(
@@ -379,13 +379,13 @@ def test_added_depths_and_questions_cost_their_texts_alone(tmp_path, asked, adde
     assert len(ours.texts) == len({text.sha256 for text in ours.texts})
 
 
-def test_a_run_grows_twice_and_refuses_what_is_no_addition(tmp_path):
+def test_a_run_grows_twice_and_takes_on_no_other_setting(tmp_path):
     usual = made_run(tmp_path, FakeEngine()).setup.probes[NAME]
     first = wider(tmp_path, questions=3)
     wanted = made_run(tmp_path, FakeEngine(), depths=(0.5,)).setup.probes[NAME]
     other = made_run(tmp_path, FakeEngine(), dial=(1,)).setup.probes[NAME]
 
-    second = PROBE.widened(first, wanted)
+    second = PROBE.grown(first, wanted)
 
     assert "blocks" not in usual
     assert [([0.1, 0.9], 2), ([0.1, 0.9], 1), ([0.5], 3)] == [
@@ -395,8 +395,8 @@ def test_a_run_grows_twice_and_refuses_what_is_no_addition(tmp_path):
     assert {"lengths": (500,), "depths": (0.1, 0.5, 0.9), "questions": 3} == (
         PROBE.choice(second)
     )
-    assert second == PROBE.widened(second, usual)
-    assert None is PROBE.widened(first, other)
+    assert second == PROBE.grown(second, usual)
+    assert other["dial"] == PROBE.grown(first, other)["dial"]
 
 
 def test_the_gate_is_asked_at_added_lengths_and_leaves_out_none_that_is_there(tmp_path):

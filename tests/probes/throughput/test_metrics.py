@@ -32,7 +32,8 @@ def test_a_crossover_is_not_read_from_noise():
         made = measured(pair, dict.fromkeys((0, 100), 1.0))
         speeds = throughput_of(made).speeds
         noisy = [replace(at, tg=tg) for at, tg in zip(speeds, by_depth, strict=True)]
-        stored = as_json(replace(throughput_of(made), speeds=tuple(noisy)))
+        answers = {str(at.depth): at for at in noisy}
+        stored = as_json(replace(throughput_of(made), answers=answers))
         return replace(made, observation=stored)
 
     reference = cell(F16, (952.0, 2484.0), (1000.0, 1002.0))

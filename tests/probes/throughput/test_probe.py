@@ -195,12 +195,14 @@ def test_the_time_limit_grows_with_what_the_depth_before_took(made_run):
 
 def record(pair, *speeds, times=2):
     """Writing speeds at depths 0, 1,000, 2,000 ... in tokens per second."""
-    measured = tuple(
-        DepthSpeeds(depth=1000 * at, pp=(100.0,) * times, tg=(speed,) * times)
+    measured = {
+        str(1000 * at): DepthSpeeds(
+            depth=1000 * at, pp=(100.0,) * times, tg=(speed,) * times
+        )
         for at, speed in enumerate(speeds)
-    )
+    }
     stored = Throughput(
-        speeds=measured, build="b1", cpu="", gpu="", backends="CPU", threads=1
+        answers=measured, build="b1", cpu="", gpu="", backends="CPU", threads=1
     )
     return CellRecord(
         pair=Pair.parse(pair),
