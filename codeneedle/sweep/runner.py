@@ -5,6 +5,7 @@ records.
 
 import contextlib
 import functools
+import re
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -766,9 +767,14 @@ class _Walk:
         return {r.pair: r for r in run.records if r.probe == self.probe.name}
 
 
+_CHANGING = re.compile(r"\d+:\d\d:\d\d|\d{4,}")
+"""Ports, process numbers and times of a message."""
+
+
 def _alike(failures: list[str], record: CellRecord) -> list[str]:
     """
-    The failures in a row that are alike, that of *record* included.
+    The failures in a row that are alike but for ports and times, that of *record*
+    included.
 
     A cell that was measured and is marked all the same is no failure.
     """
@@ -776,4 +782,6 @@ def _alike(failures: list[str], record: CellRecord) -> list[str]:
     if record.has_numbers or is_measured:
         return []
     failure = f"{record.status}: {record.reason}"
-    return [*failures, failure] if failures[:1] in ([], [failure]) else [failure]
+    first = _CHANGING.sub("", failures[0] if failures else failure)
+    is_alike = first == _CHANGING.sub("", failure)
+    return [*failures, failure] if is_alike else [failure]
