@@ -256,7 +256,7 @@ def test_what_is_left_without_a_mark_is_named(tmp_path, notes, log, folder, hold
         script,
         tmp_path,
         log=log.format(log=tmp_path / "log"),
-        folder=folder and tmp_path / folder,
+        folder=tmp_path / folder if folder else None,
     )
 
     try:
