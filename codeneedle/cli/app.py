@@ -572,7 +572,7 @@ def page(
     out: OutOption = RUNS,
 ) -> None:
     """Write one HTML file of one or more runs, and print its path."""
-    from codeneedle.cli.engines import asks_for, weights_of
+    from codeneedle.cli.engines import asks_for
     from codeneedle.report.page import page as html_page
     from codeneedle.report.selection import runs_named
     from codeneedle.system.files import write_whole
@@ -582,7 +582,6 @@ def page(
         runs,
         limits_of(max_loss, max_lost, max_eval_lost, max_memory, at),
         asks_for,
-        weights_of,
     )
     file = folder / "page.html"
     file.parent.mkdir(parents=True, exist_ok=True)
@@ -673,17 +672,16 @@ def merge(
 def memory(
     name: OnlyRunName = None, *, json: JsonOption = False, out: OutOption = RUNS
 ) -> None:
-    """Show the memory of each pair, measured and predicted."""
-    from codeneedle.cli.engines import weights_of
+    """Show the memory of each pair, as it was measured."""
     from codeneedle.report.plan import measured_memory, memory_object
     from codeneedle.report.selection import read_runs
 
     runs = read_runs(out, name)
     if json:
-        _write_json([memory_object(run, weights_of(run)) for run in runs])
+        _write_json([memory_object(run) for run in runs])
         return
     for run in runs:
-        _show(measured_memory(run, weights_of(run)))
+        _show(measured_memory(run))
 
 
 @app.command()

@@ -193,13 +193,6 @@ class Effective:
     left_out: tuple[str, ...] = ()
     unscored: str = ""
 
-    @property
-    def kv_mib(self) -> float | None:
-        """Size of all KV caches, in MiB; None if the log has none."""
-        if not self.kv:
-            return None
-        return sum(buffer.k_mib + buffer.v_mib for buffer in self.kv)
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Phases:

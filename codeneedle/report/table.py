@@ -300,9 +300,9 @@ def _rows(table: PairTable, *, has_memory: bool) -> Table:
     if has_memory:
         heading.insert(1, MEMORY)
         columns.insert(0, [_memory(table.verdict, pair) for pair in table.pairs])
-    if table.words:
+    if words := table.words:
         heading.append(VERDICT)
-        columns.append([table.words.get(pair, "") for pair in table.pairs])
+        columns.append([words.get(pair, "") for pair in table.pairs])
     rows = []
     for pair, *texts in zip(table.pairs, *columns, strict=True):
         is_reference = pair == table.reference

@@ -5,7 +5,7 @@ import statistics
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from codeneedle.engines.survey import Gain
+from codeneedle.engines.survey import Gain, gain_of
 from codeneedle.errors import BadInput
 from codeneedle.grid import (
     FULL_BITS,
@@ -15,7 +15,6 @@ from codeneedle.grid import (
     finer_axes,
     most_precise_first,
 )
-from codeneedle.models.kv_cache import cache_bytes
 from codeneedle.models.pretrained import BUILT_IN
 from codeneedle.probes import PROBES, frames
 from codeneedle.probes.metrics import (
@@ -23,6 +22,8 @@ from codeneedle.probes.metrics import (
     Loss,
     LossKind,
     Metric,
+    caches_of,
+    context_of,
     samples_needed,
 )
 from codeneedle.probes.probe import Probe
@@ -32,7 +33,6 @@ from codeneedle.records.record import (
     Attention,
     CellRecord,
     Effective,
-    KvBuffer,
     Run,
     Setup,
 )
@@ -80,9 +80,6 @@ ABLE = 0.2
 
 BOUNDED = 0.001
 """Share of tokens with only a bound up to which they are treated as exact."""
-
-GROWN_TOKENS = 1024
-"""By which a context grows, to see what a token takes beyond a sliding window."""
 
 FEWEST_UNITS = 6
 """Units from which on an interval can be narrow enough for a verdict."""
@@ -279,24 +276,22 @@ class Verdict:
         weights = self.run.setup.weights.size_bytes
         if pair is None or self.reference is None or not weights:
             return None
-        context = self.limits.at or self.run.setup.context
-        records = [each for each in self.run.records if each.effective.kv]
-        theirs = _kv_bytes(self.reference, records, context)
-        ours = _kv_bytes(pair, records, context)
-        grown = _kv_bytes(pair, records, context + GROWN_TOKENS)
-        if theirs is None or ours is None or grown is None:
+        theirs = _longest(self.reference, self.run.records)
+        ours = _longest(pair, self.run.records)
+        if theirs is None or ours is None:
             return None
-        told = next(each.effective for each in records if each.pair == self.reference)
-        return Gain(
-            pair=pair,
-            context=context,
+        return gain_of(
+            pair,
+            caches_of(ours),
+            caches_of(theirs),
+            theirs,
+            at=self.limits.at or self.run.setup.context,
             weights=weights,
-            reference=theirs,
-            kv=ours,
-            recurrent=told.recurrent_bytes,
-            compute=sum(device.compute for device in told.memory),
-            per_token=(grown - ours) / GROWN_TOKENS,
         )
+
+    def kv_bytes(self, pair: Pair, context: int) -> float | None:
+        """Size of the KV cache of *pair* at *context* tokens; None if unknown."""
+        return _kv_bytes(pair, self.run.records, context)
 
     @property
     def is_instrument(self) -> bool:
@@ -813,20 +808,14 @@ def _attention(
 
 def _kv_bytes(pair: Pair, records: Iterable[CellRecord], context: int) -> float | None:
     """Size of the KV cache of *pair* at *context* tokens, from its log."""
-    for record in records:
-        if record.pair == pair and record.effective.kv:
-            return math.fsum(
-                _buffer_bytes(buffer, record.effective, context)
-                for buffer in record.effective.kv
-            )
-    return None
+    told = _longest(pair, records)
+    return caches_of(told).size(context) if told else None
 
 
-def _buffer_bytes(buffer: KvBuffer, effective: Effective, context: int) -> float:
-    """Size of a buffer at another *context*: a sliding window does not grow with it."""
-    longest = max(other.cells for other in effective.kv)
-    cells = context if buffer.cells == longest else min(context, buffer.cells)
-    return sum(cache_bytes(buffer)) * cells / max(buffer.cells, 1)
+def _longest(pair: Pair, records: Iterable[CellRecord]) -> Effective | None:
+    """What ran at the longest context of *pair*, where its log tells of caches."""
+    told = (r.effective for r in records if r.pair == pair and r.effective.kv)
+    return max(told, key=context_of, default=None)
 
 
 def _speeds(run: Run) -> dict[Pair, float]:

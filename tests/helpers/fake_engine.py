@@ -250,6 +250,7 @@ def made_weights(
         value_length=64,
         key_length_swa=64,
         value_length_swa=64,
+        has_plain_attention=True,
         training_context=training_context,
         vocabulary=vocabulary,
         identity=identity,

@@ -73,7 +73,7 @@ def test_offload_and_buffers_of_all_devices_are_read():
     assert 368.01 == effective.compute_mib
     assert ("CUDA0",) == effective.devices
     assert 2 == effective.graph_splits
-    assert 1664.0 == effective.kv_mib
+    assert 1664.0 == sum(each.k_mib + each.v_mib for each in effective.kv)
 
 
 def test_both_caches_of_a_sliding_window_count_and_those_of_a_draft_model_do_not():
