@@ -86,10 +86,9 @@ def overview(run: Run, record: CellRecord) -> Document:
     if scored:
         bounds = sum(len(answer.round.bounds) for answer in scored)
         unlisted = f"; {plural(bounds, 'token')} of unlisted probability"
-        scored = (
-            f"right lines of {plural(len(answers), 'needle')} scored token by token"
-        )
-        yield Lines([f"{scored}{unlisted if bounds else ''}"])
+        of = plural(len(scored), "needle")
+        told = f"right lines of {of} scored token by token"
+        yield Lines([f"{told}{unlisted if bounds else ''}"])
         yield Table(FORCED_HEADINGS, list(map(_forced_row, scored)), words={"needle"})
 
 
