@@ -516,6 +516,13 @@ class Probe(ABC):
             BadInput: With settings that work.
         """
 
+    def filed_under(self, _settings: Any) -> str:
+        """
+        Name of the folder of its runs where no probe reads the corpus; empty for that
+        of the corpus.
+        """
+        return ""
+
     def reads_corpus(self, _settings: Any) -> bool:
         """
         Whether it reads the corpus with these settings.

@@ -18,6 +18,7 @@ from typing import Annotated
 from msgspec import Meta, Struct
 
 from codeneedle.corpora.corpus import Corpus
+from codeneedle.corpora.registry import slug
 from codeneedle.document import Document, Lines
 from codeneedle.engines.ended import end_of
 from codeneedle.engines.engine import Ability, Engine, Served
@@ -52,6 +53,9 @@ from codeneedle.text import plural, visible
 
 FOLDER = "evaluations"
 """Folder in the run folder that holds the working folders of all cells."""
+
+SCRIPTS = frozenset({".js", ".mjs", ".py", ".sh", ".ts"})
+"""Of arguments by which a run is called, instead of by what runs them."""
 
 ONE_PAIR = 0.025
 """Chance of an error on one side, for one pair beside the reference."""
@@ -155,6 +159,12 @@ class EvaluationProbe(Probe):
             if record.probe == NAME and record.has_numbers
             if (phrase := unscored(evaluation_of(record).samples))
         )
+
+    def filed_under(self, settings: EvaluationSettings) -> str:
+        """The name of its program, or of the script that it runs."""
+        program, *others = map(Path, shlex.split(settings.command) or [NAME])
+        scripts = (each for each in others if each.suffix in SCRIPTS)
+        return slug(next(scripts, program).stem)
 
     def overview(self, _run: Run, record: CellRecord) -> Document:
         """How many samples have a score, their mean, and why others have none."""
