@@ -5,6 +5,7 @@ import os
 import shlex
 import sys
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TextIO, cast
 
@@ -209,10 +210,11 @@ def transcript(context: typer.Context) -> None:
         plan = planned(replace(request, probes=(PROBE.name,)), execution)[0]
         settings = request.transcript
         counted = turns_of(settings, plan.engine, plan.context)
-    models = [word for model in request.models for word in ("--model", model)]
+    chosen = [("--model", model) for model in request.models]
+    chosen += [("--context", str(context)) for context in request.contexts]
     arguments = ["--", *request.server_args] if request.server_args else []
     words = ["codeneedle", "sweep", "--transcript", str(settings.file)]
-    command = shlex.join([*words, *models, *arguments])
+    command = shlex.join([*words, *chain.from_iterable(chosen), *arguments])
     _show(choice(str(settings.file), counted, context=plan.context, command=command))
 
 

@@ -9,7 +9,8 @@ from rich.console import Console
 
 from codeneedle.cli.progress import ensure_models, say
 from codeneedle.cli.sweep import planned
-from codeneedle.engines.engine import CellSpec, mismatched
+from codeneedle.engines.engine import CellSpec
+from codeneedle.engines.evidence import mismatched
 from codeneedle.engines.messages import Chat, Completion, Message, Reply
 from codeneedle.errors import BadInput, CellError
 from codeneedle.grid import Pair
