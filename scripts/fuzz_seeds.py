@@ -231,8 +231,7 @@ def base_files() -> list[bytes]:
 
 def sweep_files() -> list[bytes]:
     """All that come with the package, and one that says everything."""
-    here = (ROOT / "sweeps", ROOT / "codeneedle" / "sweep" / "files")
-    files = [path for folder in here for path in sorted(folder.glob("*.toml"))]
+    files = sorted((ROOT / "codeneedle" / "sweep" / "files").glob("*.toml"))
     whole = b"""\
 corpus = "x"
 models = ["~/a.gguf"]

@@ -38,7 +38,7 @@ from codeneedle.engines.openai.client import OpenAi
 from codeneedle.engines.tools import SpeedTask
 from codeneedle.errors import CellError, CodeneedleError, MachineError, RequestError
 from codeneedle.grid import Pair
-from codeneedle.models.kv_cache import Room, misfit, predicted
+from codeneedle.models.kv_cache import Room, misfit, plain_caches, predicted
 from codeneedle.models.weights import read_header
 from codeneedle.probes import PROBES
 from codeneedle.probes.evaluation.readers import read as read_results
@@ -106,9 +106,13 @@ def read_gguf(data: bytes) -> None:
     path.write_bytes(data)
     weights = read_header(path)
     pairs = [Pair("f16", "f16"), PAIR]
-    for pair in pairs:
-        misfit(weights, pair)
-    predicted(weights, pairs, Room(1 << 30, "memory"))
+    predicted(
+        weights,
+        plain_caches(weights, 4096),
+        pairs,
+        Room(1 << 30, "memory"),
+        refusal=lambda pair: misfit(weights, pair) or "",
+    )
 
 
 def read_sweep(data: bytes) -> None:

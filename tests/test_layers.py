@@ -166,7 +166,7 @@ WORDS = {
         r"(?<![\w-])-(ctk|ctv|ngl|nkvo|fa|np|lv|sm)\b"
         r"|--(ctx-size|cache-type-[kv]|flash-attn|n-gpu-layers|(no-)?context-shift|jinja"
         r"|parallel|verbosity|cache-ram|fit-target|spec-type|reasoning-budget|n-depth"
-        r"|kl-divergence|chat-template|rope-\w+|yarn-\w+|override-kv)\b"
+        r"|kl-divergence|chat-template|rope-(?!factor)\w+|yarn-\w+|override-kv)\b"
         r"|/(health|props|slots|completion|apply-template|tokenize)\b"
         r"|\b(n_predict|n_probs|logit_bias|cache_prompt|completion_probabilities)\b"
         r"|root ::=|exceed_context_size|_logits_"
@@ -176,7 +176,7 @@ WORDS = {
     ),
     "mlx": (
         r"\bkv[2-8]\b|\bmlx[-_ ]|\bMLX\b|\bMetal\b"
-        r"|--(kv-group-size|max-kv-size|quantized-kv-start)\b"
+        r"|--(kv-group-size|max-kv-size|quantized-kv-start|rope-factor)\b"
     ),
     "openai": (
         r"text_offset|token_logprobs|stream_options|include_usage"

@@ -185,7 +185,7 @@ def test_nothing_that_was_said_in_a_transcript_is_in_a_file_or_on_the_screen(
     calls = [each for each in said["messages"] if "tool_calls" in each]
     words = [*ITEMS, "You keep the store"]
     (tmp_path / "said.json").write_text(json.dumps(said))
-    run, server = "random-bodies-mini/needle-nano", ("--jinja", "--chat-template-file")
+    run, server = "said/needle-nano", ("--jinja", "--chat-template-file")
     asked = ("--transcript", "said.json")
     size = ("--context", "4096", "--transcript-tokens", "300")
     grid = ("--k-types", "f16,q4_0", "--v-types", "f16", *size)

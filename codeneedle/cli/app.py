@@ -35,7 +35,6 @@ from codeneedle.cli.options import (
     PlacesCsvOption,
     PortOption,
     RunCommand,
-    RunName,
     RunNames,
     ServeCommand,
     ServerOption,
@@ -48,6 +47,7 @@ from codeneedle.cli.options import (
     option,
     path,
     refuse_lost_folder,
+    run_names,
     word,
 )
 from codeneedle.errors import BadInput, CodeneedleError, UnknownName, refusal
@@ -208,7 +208,11 @@ def transcript(context: typer.Context) -> None:
         plan = planned(replace(request, probes=(PROBE.name,)), execution)[0]
         settings = request.transcript
         counted = turns_of(settings, plan.engine, plan.context)
-    _show(choice(str(settings.file), counted, context=plan.context))
+    models = [word for model in request.models for word in ("--model", model)]
+    arguments = ["--", *request.server_args] if request.server_args else []
+    words = ["codeneedle", "sweep", "--transcript", str(settings.file)]
+    command = shlex.join([*words, *models, *arguments])
+    _show(choice(str(settings.file), counted, context=plan.context, command=command))
 
 
 MOST_TASKS = 4_000_000
@@ -315,7 +319,7 @@ def grid(
     chosen = select(out, *(names or ()), metric=metric, limits=limits)
     metrics = chosen.probe.metrics
     if form == "csv":
-        _write_rows(grid_rows(chosen.runs, metrics))
+        _write_rows(grid_rows(chosen.runs, metrics, chosen.verdicts))
     elif form == "json":
         _write_json(grid_objects(chosen.runs, metrics, chosen.verdicts))
     elif chosen.asks_loss:
@@ -553,7 +557,8 @@ def verdict(
     runs = read_runs(out, name)
     every = [judge(run, limits) for run in runs]
     if json:
-        _write_json(verdict_objects(every, asks_for))
+        objects = verdict_objects(every, asks_for)
+        _write_json(objects if objects[1:] else objects[0])
     else:
         _show(verdicts(every, asks_for), form, closing(every, asks_for))
     are_measured = all(any(r.has_numbers for r in run.records) for run in runs)
@@ -572,7 +577,7 @@ def page(
     out: OutOption = RUNS,
 ) -> None:
     """Write one HTML file of one or more runs, and print its path."""
-    from codeneedle.cli.engines import asks_for, weights_of
+    from codeneedle.cli.engines import asks_for
     from codeneedle.report.page import page as html_page
     from codeneedle.report.selection import runs_named
     from codeneedle.system.files import write_whole
@@ -582,7 +587,6 @@ def page(
         runs,
         limits_of(max_loss, max_lost, max_eval_lost, max_memory, at),
         asks_for,
-        weights_of,
     )
     file = folder / "page.html"
     file.parent.mkdir(parents=True, exist_ok=True)
@@ -673,27 +677,29 @@ def merge(
 def memory(
     name: OnlyRunName = None, *, json: JsonOption = False, out: OutOption = RUNS
 ) -> None:
-    """Show the memory of each pair, measured and predicted."""
-    from codeneedle.cli.engines import weights_of
+    """Show the memory of each pair, as it was measured."""
     from codeneedle.report.plan import measured_memory, memory_object
     from codeneedle.report.selection import read_runs
 
     runs = read_runs(out, name)
     if json:
-        _write_json([memory_object(run, weights_of(run)) for run in runs])
+        _write_json([memory_object(run) for run in runs])
         return
     for run in runs:
-        _show(measured_memory(run, weights_of(run)))
+        _show(measured_memory(run))
 
 
 @app.command()
 def show(
-    name: RunName,
-    pair: Annotated[str, argument("K/V", "For example q8_0/q4_0.")],
-    function: Annotated[
-        str | None,
-        argument("FUNCTION", "Show this function, question or turn alone."),
-    ] = None,
+    named: Annotated[
+        list[str],
+        argument(
+            "[NAME] K/V [FUNCTION]",
+            "A run, as others take it; a pair: q8_0/q4_0; one function, question or "
+            "turn alone.",
+            complete=run_names,
+        ),
+    ],
     *,
     transcript: Annotated[
         Path | None,
@@ -708,13 +714,13 @@ def show(
     out: OutOption = RUNS,
 ) -> None:
     """Show the answers of a pair and its failures, or one answer."""
-    from codeneedle.grid import Pair
     from codeneedle.probes.answers import View
-    from codeneedle.report.answers import answers
+    from codeneedle.report.answers import answers, asked_for
     from codeneedle.report.selection import read_runs
 
+    name, pair, function = asked_for(named)
     view = View(_stdout().width, transcript)
-    _show(answers(read_runs(out, name), Pair.parse(pair), function, view))
+    _show(answers(read_runs(out, name), pair, function, view))
 
 
 @corpora.command("list")

@@ -1,7 +1,7 @@
 """The doctor command: what would run here, what is missing, and how to fix it."""
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -20,7 +20,7 @@ from codeneedle.engines.survey import Survey
 from codeneedle.errors import CodeneedleError
 from codeneedle.grid import DEFAULT_TYPES, ENGINE, Pair, whole_grid
 from codeneedle.models import pretrained, weights
-from codeneedle.models.kv_cache import cacheless, kv_bytes, type_misfit
+from codeneedle.models.kv_cache import cacheless, misfit, plain_caches, type_misfit
 from codeneedle.models.pretrained import Pretrained
 from codeneedle.models.weights import Weights
 from codeneedle.report.data import attributes
@@ -64,13 +64,13 @@ class Model:
         weights: Their header.
         is_built_in: Whether it is the built-in model.
         context: Context that a sweep would use, in tokens.
-        kv_bytes: Predicted KV cache by pair; None where that is unknown.
+        kv_bytes: Size of the KV cache by pair; None where that is unknown.
     """
 
     weights: Weights
     is_built_in: bool
     context: int
-    kv_bytes: dict[str, int | None]
+    kv_bytes: Mapping[str, int | None] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -147,7 +147,7 @@ def diagnose(
     """
     problems: list[Problem] = []
     request, execution = Request(engine=engine), Execution(llama_server=llama_server)
-    offer = offered(request)
+    offer = offered(request, execution)
     programs = _checked(lambda: offer.find(request, execution), problems)
     tools = programs if isinstance(programs, Tools) else None
     server = None
@@ -157,6 +157,9 @@ def diagnose(
     facts = machine.facts()
     names = DEFAULT_TYPES if engine == ENGINE else ()
     types = tuple(_type(name, server, loaded) for name in names)
+    survey = _survey(tools, server, loaded, types)
+    if loaded:
+        loaded = replace(loaded, kv_bytes=_sizes(loaded, survey, offer))
     problems += _program_problems(tools, server)
     problems += _type_problems(types)
     problems += _cache_problems(loaded)
@@ -172,7 +175,7 @@ def diagnose(
         server=server,
         model=loaded,
         types=types,
-        survey=_survey(tools, server, loaded, types),
+        survey=survey,
         problems=tuple(sorted(problems, key=lambda problem: not problem.stops)),
     )
 
@@ -195,11 +198,21 @@ def _model(path: Path | None, offer: Offer) -> Model:
         weights=header,
         is_built_in=path is None,
         context=context,
-        kv_bytes={
-            str(pair): kv_bytes(header, pair, context)
-            for pair in (Pair(name, name) for name in offer.types)
-        },
     )
+
+
+def _sizes(model: Model, survey: Survey | None, offer: Offer) -> dict[str, int | None]:
+    """The caches of some pairs: as the engine answers, else by the header."""
+    header, context = model.weights, model.context
+    found: dict[str, int | None] = {}
+    for pair in (Pair(name, name) for name in offer.types):
+        told = survey.caches(pair) if survey else None
+        caches = told or (
+            None if misfit(header, pair) else plain_caches(header, context)
+        )
+        count = caches.size(context, pair) if caches else None
+        found[str(pair)] = None if count is None else round(count)
+    return found
 
 
 def _type(name: str, server: ServerFacts | None, model: Model | None) -> TypeFacts:

@@ -5,8 +5,7 @@ To add one is to add its folder in `engines/`, and a line to `ENGINES`.
 """
 
 import os
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -18,7 +17,7 @@ from codeneedle.engines.llama_cpp.arguments import cache_flags
 from codeneedle.engines.llama_cpp.installation import Tools
 from codeneedle.engines.mlx.folder import is_folder_of_mlx
 from codeneedle.engines.mlx.settings import NAME as MLX
-from codeneedle.engines.mlx.settings import MlxSettings, is_of_known_size
+from codeneedle.engines.mlx.settings import MlxSettings
 from codeneedle.engines.openai.settings import (
     COMMAND,
     ENDPOINT,
@@ -30,7 +29,6 @@ from codeneedle.engines.openai.settings import (
 )
 from codeneedle.errors import (
     BadInput,
-    MachineError,
     UnknownName,
     WeightsUnusable,
 )
@@ -39,7 +37,6 @@ from codeneedle.models.weights import Weights, known_by_name, read_header
 from codeneedle.system.files import expanded
 
 if TYPE_CHECKING:
-    from codeneedle.records.record import Run
     from codeneedle.sweep.plan import EngineFor
     from codeneedle.sweep.request import Execution, Request
 
@@ -71,8 +68,6 @@ class Offer:
         suited: The request, with what follows from the engine's settings. Raises a
             `RequestError` if they do not go together.
         weights: Reads the weights that ``--model`` names. Raises a `MachineError`.
-        has_usual_sizes: Whether caches have the sizes of their types, by the
-            `server_args` of a setup.
         types: The most and the least precise of its usual types, for the doctor.
         spelled: The options of the engine that set a pair.
     """
@@ -81,7 +76,6 @@ class Offer:
     engine_for: Callable[["Request", "Execution"], "EngineFor"]
     suited: Callable[["Request"], "Request"] = _as_it_is
     weights: Callable[[Path], Weights] = _gguf
-    has_usual_sizes: Callable[[Sequence[str]], bool] = lambda _arguments: True
     types: tuple[str, ...] = ("f16",)
     spelled: Callable[[Pair], str] = str
 
@@ -155,10 +149,12 @@ def _as_path(name: str) -> str:
 
 
 def _find_command(request: "Request", _execution: "Execution") -> object:
-    from codeneedle.engines.openai.engine import found_program
+    from codeneedle.system.commands import program_at
 
     settings = request.chosen(COMMAND, CommandSettings)
-    return found_program(template_of(settings)) if settings.command else None
+    if not settings.command:
+        return None
+    return program_at(template_of(settings).words[0], option="--command")
 
 
 def _command(request: "Request", _execution: "Execution") -> "EngineFor":
@@ -213,7 +209,6 @@ ENGINES: Mapping[str, Offer] = {
         find=_find_mlx,
         engine_for=_mlx,
         weights=_folder_of_mlx,
-        has_usual_sizes=is_of_known_size,
         types=("f16", "kv4"),
     ),
     COMMAND: Offer(
@@ -237,27 +232,7 @@ def asks_for(engine: str) -> Callable[[Pair], str]:
     return ENGINES[engine].spelled if engine in ENGINES else str
 
 
-def weights_of(run: "Run") -> Weights | None:
-    """
-    The header that predicts the caches of *run*; None if there is none.
-
-    Read where its records say, of a file of the same size or, as converters of weights
-    make them, of a folder that is named after their hash.
-    """
-    offer, facts = ENGINES.get(run.setup.engine), run.setup.weights
-    if offer is None or not offer.has_usual_sizes(run.setup.server_args):
-        return None
-    for record in run.records:
-        with suppress(ValueError, IndexError, MachineError):
-            path = Path(record.command[record.command.index("--model") + 1])
-            weights = offer.weights(path)
-            is_named = bool(facts.sha256) and facts.sha256[:12] in path.name
-            is_same = is_named or weights.size_bytes == facts.size_bytes
-            return weights if is_same and weights.architecture else None
-    return None
-
-
-def offered(request: "Request") -> Offer:
+def offered(request: "Request", execution: "Execution") -> Offer:
     """
     The engine of *request*.
 
@@ -267,6 +242,12 @@ def offered(request: "Request") -> Offer:
     """
     if request.engine not in ENGINES:
         raise UnknownName(kind="engine", name=request.engine, known=list(ENGINES))
+    if execution.llama_server and request.engine != ENGINE:
+        raise BadInput(
+            source=f"--llama-server {execution.llama_server}",
+            reason=f"the engine {request.engine} starts no llama-server of ours",
+            hint="Leave it out, or leave --engine out.",
+        )
     for name in ENGINES.keys() & request.settings.keys():
         if name != request.engine:
             raise BadInput(

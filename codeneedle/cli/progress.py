@@ -254,6 +254,7 @@ class SweepProgress:
         impossible: Pairs that cannot run here: no failures.
         asked_to_stop: Whether the sweep stops after the current cell; called with each
             frame, as a cell may take minutes without an event.
+        until: The time of day after which no cell starts; empty for none.
     """
 
     setup: Setup
@@ -267,6 +268,7 @@ class SweepProgress:
     cell_s: float | None = None
     impossible: frozenset[Pair] = frozenset()
     asked_to_stop: Callable[[], bool] = lambda: False
+    until: str = ""
 
     @property
     def metrics(self) -> tuple[Metric, ...]:
@@ -374,7 +376,9 @@ def opening_lines(progress: SweepProgress) -> list[Text]:
     if not progress.is_first:
         return [what]
     setup = progress.setup
-    return [Text(setup_line(setup), style="bold"), Text(corpus_line(setup)), what]
+    corpus = corpus_line(setup)
+    read = [Text(corpus)] if corpus else []
+    return [Text(setup_line(setup), style="bold"), *read, what]
 
 
 def probe_phrase(probe: Probe) -> str:
@@ -535,4 +539,7 @@ def _time_phrase(progress: SweepProgress) -> str:
     if left == 0 and progress.running:
         remaining = "unknown: this takes longer than was estimated"
     failed = f", {progress.failures} without numbers" if progress.failures else ""
-    return f"{progress.done} done{failed}   elapsed {elapsed}   left {remaining}"
+    budget = f"   no cell starts after {progress.until}" if progress.until else ""
+    return (
+        f"{progress.done} done{failed}   elapsed {elapsed}   left {remaining}{budget}"
+    )

@@ -14,6 +14,7 @@ from codeneedle.engines.survey import with_attention
 from codeneedle.errors import BadInput, CellError
 from codeneedle.grid import Pair
 from codeneedle.models.pretrained import path_of
+from codeneedle.probes.metrics import caches_of
 from codeneedle.records.record import Attention, Effective
 from codeneedle.report.captions import attention_mark
 from codeneedle.sweep.plan import Plan
@@ -120,8 +121,8 @@ def _facts(served: Served, plan: Plan, cell: CellSpec) -> Iterator[str]:
     """What runs, as far as the engine has shown it, and where."""
     is_split = plan.engine.splits_graph
     ran = with_attention(served.effective(), plan.survey, cell.pair, is_split=is_split)
-    held = ran.kv_mib
-    cache = f", KV cache {size(held * (1 << 20))}" if held is not None else ""
+    held = caches_of(ran).size(cell.context)
+    cache = f", KV cache {size(round(held))}" if held is not None else ""
     mark = attention_mark(ran.attention)
     pair = f"{visible(str(cell.pair))}{f' ({mark})' if mark else ''}"
     yield f"{pair} is verified{cache}; {cell.context:,} tokens"

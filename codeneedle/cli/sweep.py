@@ -93,6 +93,13 @@ class Options:
     calibration: bool = True
     limits: Limits
 
+    def ends_at(self, began: float) -> str:
+        """The time of day at which the budget ends, of what *began*, monotonic."""
+        if self.budget_s is None:
+            return ""
+        left_s = self.budget_s - (time.monotonic() - began)
+        return time.strftime("%H:%M:%S", time.localtime(time.time() + left_s))
+
 
 def sweep(
     request: Request,
@@ -125,6 +132,10 @@ def sweep(
     began = time.monotonic()
     try:
         with unwinding_on_signals():
+            if options.budget_s is not None:
+                ends = options.ends_at(began)
+                budget = f"budget {duration(options.budget_s)}"
+                say(console, f"{budget}: no cell starts after {ends}")
             plans = checked(request, execution, console, options)
             if phrase := time_phrase(plans):
                 say(console, phrase)
@@ -173,7 +184,7 @@ def planned(request: Request, execution: Execution) -> list[Plan]:
         BadInput: If there are several, and one run folder is named.
         CodeneedleError: If the engine is not there, or as `planning.plan`.
     """
-    offer = offered(request)
+    offer = offered(request, execution)
     engine_for = offer.engine_for(offer.suited(request), execution)
     # A corpus that several pages share is read once.
     read = functools.cache(load)
@@ -227,7 +238,7 @@ def checked(
         CodeneedleError: If the sweep cannot start.
     """
     # Before a download: a missing program would end the sweep, too.
-    offer = offered(request)
+    offer = offered(request, execution)
     suited = offer.suited(request)
     offer.find(suited, execution)
     ensure_models(console, map(path_of, suited.models))
@@ -514,6 +525,7 @@ class _Page:
             cell_s=self.plan.cell_s(probe),
             impossible=frozenset(filter(self.plan.refusal, ordered)),
             asked_to_stop=lambda: self.stop.asked_to_stop,
+            until=self.options.ends_at(self.began),
         )
         # A failed cell that is measured again is not done, whatever its file says.
         left = set(self._pending(progress))

@@ -12,7 +12,6 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
-from signal import Signals
 from typing import ClassVar, Protocol
 
 from codeneedle.engines.messages import (
@@ -34,7 +33,6 @@ from codeneedle.records.record import (
     Effective,
     Json,
     Status,
-    Trouble,
 )
 from codeneedle.system import machine
 from codeneedle.system.processes import Child, ends_within
@@ -353,6 +351,10 @@ class Served:
         """What it holds on accelerators now; None if that is unknown."""
         return machine.used_bytes(self.child.pid) if self.child else None
 
+    def device_peak_bytes(self) -> int | None:
+        """The most that it held there so far; None if that is unknown."""
+        return None
+
 
 @contextlib.contextmanager
 def counting(tool: str, *, hint: str = "") -> Iterator[None]:
@@ -577,29 +579,6 @@ class Engine(ABC):
         """
         self.require(Ability.SPEED)
         raise NotImplementedError
-
-
-def exit_phrase(returncode: int) -> str:
-    """``exit code 3`` or ``SIGKILL``: how a program ended."""
-    if returncode >= 0:
-        return f"exit code {returncode}"
-    try:
-        return Signals(-returncode).name
-    except ValueError:
-        return f"signal {-returncode}"
-
-
-def killed() -> Trouble:
-    """
-    Why SIGKILL ended a server or tool, as far as the kernel tells.
-
-    Users send it, too, and so do programs that watch the memory.
-    """
-    if machine.ran_out_of_memory():
-        reason = "killed by SIGKILL: the kernel ended programs for lack of memory"
-        return Trouble(Status.OUT_OF_MEMORY, reason)
-    reason = "killed by SIGKILL; nothing shows that memory ran out"
-    return Trouble(Status.CRASHED, reason)
 
 
 def mismatched(

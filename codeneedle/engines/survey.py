@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from codeneedle.grid import Pair
-from codeneedle.models.kv_cache import cache_bytes
+from codeneedle.models.kv_cache import Caches
 from codeneedle.records.record import Attention, DeviceMemory, Effective, KvBuffer
 
 
@@ -41,6 +41,11 @@ class Survey:
         """Where attention would run for *pair*; None if unknown or refused."""
         answer = self.pairs.get(pair)
         return answer.attention if answer else None
+
+    def caches(self, pair: Pair) -> Caches | None:
+        """The KV caches of *pair*; None if unknown, or it is refused."""
+        answer = self.pairs.get(pair)
+        return Caches(answer.kv, self.context) if answer and answer.kv else None
 
     @property
     def has_no_cache(self) -> bool:
@@ -105,24 +110,49 @@ def gain(survey: Survey, pair: Pair, *, reference: Pair, weights: int) -> Gain |
     Returns:
         None if the engine does not tell the size of both caches.
     """
-    theirs, ours = survey.pairs.get(reference), survey.pairs.get(pair)
-    if not (theirs and ours and theirs.kv and ours.kv):
+    theirs, ours = survey.caches(reference), survey.caches(pair)
+    if theirs is None or ours is None:
         return None
-    longest = max(cache.cells for cache in ours.kv)
+    return gain_of(
+        pair, ours, theirs, survey.pairs[reference], at=survey.context, weights=weights
+    )
+
+
+def gain_of(
+    pair: Pair,
+    ours: Caches,
+    theirs: Caches,
+    told: PairSurvey | Effective,
+    *,
+    at: int,
+    weights: int,
+) -> Gain | None:
+    """
+    What *pair* saves.
+
+    Args:
+        pair: The pair in question.
+        ours: Its caches.
+        theirs: Those of the reference.
+        told: What else the engine tells of the memory of the reference.
+        at: Context, in tokens.
+        weights: Their size, in bytes.
+
+    Returns:
+        None if the size of one of both is unknown at that context.
+    """
+    kv, reference = ours.size(at), theirs.size(at)
+    if kv is None or reference is None:
+        return None
     return Gain(
         pair=pair,
-        context=survey.context,
+        context=at,
         weights=weights,
-        reference=sum(sum(cache_bytes(cache)) for cache in theirs.kv),
-        kv=sum(sum(cache_bytes(cache)) for cache in ours.kv),
-        recurrent=theirs.recurrent_bytes,
-        compute=sum(device.compute for device in theirs.memory),
-        # A sliding window does not grow.
-        per_token=sum(
-            sum(cache_bytes(cache)) / cache.cells
-            for cache in ours.kv
-            if cache.cells == longest
-        ),
+        reference=reference,
+        kv=kv,
+        recurrent=told.recurrent_bytes,
+        compute=sum(device.compute for device in told.memory),
+        per_token=ours.per_token,
     )
 
 

@@ -1,12 +1,12 @@
 """
-Predicts the KV cache memory of a pair and the longest context that fits; checks which
-types the head sizes allow.
+The memory of KV caches at any context, from what an engine tells of them at one, and
+the longest context that fits; checks which types the head sizes allow.
 """
 
 import bisect
 import math
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from itertools import groupby
 from operator import itemgetter
@@ -14,93 +14,13 @@ from operator import itemgetter
 from codeneedle.grid import BITS_PER_ELEMENT, BLOCK_SIZE, Pair, precision
 from codeneedle.models.weights import Weights
 from codeneedle.records.record import KvBuffer
-from codeneedle.text import MIB
+from codeneedle.text import MIB, mib
 
 CONTEXT_STEP = 256
 """Tokens; see `padded`."""
 
 UBATCH = 512
-"""Tokens computed at once by default; a sliding window holds that many more."""
-
-# fmt: off
-PLAIN = frozenset(
-    {
-        "llama", "deci", "falcon", "grok", "gpt2", "gptj", "gptneox", "mpt",
-        "baichuan", "starcoder", "refact", "bloom", "stablelm", "qwen", "qwen2",
-        "qwen2moe", "qwen2vl", "qwen3", "qwen3moe", "qwen3vl", "qwen3vlmoe", "phi2",
-        "phi3", "phimoe", "plamo", "codeshell", "orion", "internlm2", "minicpm",
-        "minicpm3", "gemma", "starcoder2", "xverse", "command-r", "dbrx", "olmo",
-        "olmoe", "openelm", "arctic", "deepseek", "deepseek2", "chatglm", "glm4",
-        "glm4moe", "bitnet", "jais", "jais2", "nemotron", "exaone", "granite",
-        "granitemoe", "chameleon", "plm", "bailingmoe", "bailingmoe2", "dots1",
-        "arcee", "ernie4_5", "ernie4_5-moe", "hunyuan-moe", "hunyuan-dense",
-        "smollm3", "seed_oss", "grovemoe", "apertus", "minimax-m2",
-        "pangu-embedded", "mistral3", "mistral4", "maincoder",
-    }
-)
-# fmt: on
-"""Architectures of which every layer keeps the whole context; headers do not count."""
-
-# fmt: off
-HYBRID = frozenset(
-    {
-        "jamba", "falcon-h1", "plamo2", "granitehybrid", "lfm2", "lfm2moe",
-        "nemotron_h", "nemotron_h_moe", "qwen3next", "qwen35", "qwen35moe",
-        "kimi-linear",
-    }
-)
-# fmt: on
-"""Architectures where some layers keep a small state instead of K and V."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Window:
-    """
-    The sliding windows of an architecture, where the header does not state them.
-
-    Attributes:
-        period: One layer of each period has no window; None if only headers tell.
-        dense_first: Whether that is the first layer of the period, not the last.
-        default: Size of the window without one in the header, in tokens.
-        forced: Size that replaces one in the header, in tokens; 0 keeps that.
-    """
-
-    period: int | None = None
-    dense_first: bool = False
-    default: int = 0
-    forced: int = 0
-
-
-WINDOWED = {
-    "afmoe": _Window(period=4),
-    "cohere2": _Window(period=4),
-    "cohere2moe": _Window(period=4, dense_first=True),
-    "exaone-moe": _Window(period=4, default=128),
-    "gemma2": _Window(period=2, default=4096),
-    "gemma3": _Window(period=6),
-    "gemma3n": _Window(period=5),
-    "gemma4": _Window(),
-    "gpt-oss": _Window(period=2),
-    "granite_swa": _Window(),
-    "laguna": _Window(period=4, dense_first=True),
-    "llama4": _Window(period=4, default=8192, forced=8192),
-    "maple": _Window(),
-    "mellum": _Window(period=4),
-    "mimo2": _Window(),
-    "muse-glimmer": _Window(period=4),
-    "olmo2": _Window(period=4),
-    "plamo3": _Window(period=8),
-    "smallthinker": _Window(period=4, dense_first=True, forced=4096),
-    "spark2_5": _Window(),
-    "step35": _Window(),
-}
-"""Source: ``load_arch_hparams`` of each file in ``src/models`` of b11434."""
-
-GEMMA3N_KV_LAYERS = 20
-"""The layers after these reuse the caches of the last two of them."""
-
-HYBRID_INTERVAL = 4
-"""Default period of a qwen3next: one layer of each keeps K and V."""
+"""Tokens computed at once by default."""
 
 
 def padded(context: int) -> int:
@@ -108,49 +28,91 @@ def padded(context: int) -> int:
     return math.ceil(context / CONTEXT_STEP) * CONTEXT_STEP
 
 
-def kv_bytes(weights: Weights, pair: Pair, context: int) -> int | None:
+@dataclass(frozen=True, slots=True)
+class Caches:
     """
-    Predicted size of the KV cache, in bytes.
+    The KV caches of a model.
 
-    A layer keeps, per token, ``head size * KV heads`` values of K and as many of
-    V; models with a latent attention keep K alone. A layer with a sliding window
-    keeps the window and one micro-batch instead of the context. The states of
-    recurrent layers are not counted: they do not depend on the cache types.
-
-    Args:
-        weights: The model.
-        pair: Types of K and V.
-        context: In tokens, of the one slot that there is.
-
-    Returns:
-        None for an unknown architecture or type, and for types that cannot be served
-        with this model.
-
-    Source:
-        ``llama-kv-cache.cpp``, ``llama-kv-cache-iswa.cpp`` and
-        ``llama_model::create_memory`` of llama.cpp b11434.
+    Attributes:
+        buffers: As an engine tells them.
+        context: At how many tokens it does.
     """
-    parts = kv_parts(weights, pair, context)
-    return None if parts is None else int(sum(parts))
+
+    buffers: tuple[KvBuffer, ...]
+    context: int
+
+    def size(self, context: int, pair: Pair | None = None) -> float | None:
+        """
+        Size of K and V at another context, in bytes.
+
+        Args:
+            context: In tokens.
+            pair: Types of K and V; by default those of the caches.
+
+        Returns:
+            None if it is unknown: without caches, with a type of unknown size, and
+            beyond the context of several caches that all hold all of that, for a
+            sliding window need not be full yet.
+        """
+        is_open = len(self._growing) > 1 and context > self.context
+        if is_open or not self.buffers:
+            return None
+        cells = padded(context)
+        sizes = [
+            _cell_bytes(buffer, pair)
+            * (cells if buffer in self._growing else min(cells, buffer.cells))
+            for buffer in self.buffers
+        ]
+        total = math.fsum(sizes)
+        return total if math.isfinite(total) else None
+
+    @property
+    def per_token(self) -> float:
+        """Size of a further token, in bytes: a sliding window does not grow."""
+        return math.fsum(_cell_bytes(buffer, None) for buffer in self._growing)
+
+    @property
+    def _growing(self) -> list[KvBuffer]:
+        return [each for each in self.buffers if each.cells >= self.context]
 
 
-def kv_parts(weights: Weights, pair: Pair, context: int) -> tuple[float, float] | None:
-    """Predicted size of K and of V, in bytes; None where `kv_bytes` is None."""
-    windows = _windows(weights)
-    if windows is None or misfit(weights, pair) is not None:
+def _cell_bytes(buffer: KvBuffer, pair: Pair | None) -> float:
+    """K and V of a token, in bytes, with the types of *pair*; NaN if unknown."""
+    k, v = cache_bytes(buffer)
+    if pair:
+        k *= _ratio(pair.k, buffer.k_type)
+        v *= _ratio(pair.v, buffer.v_type)
+    return (k + v) / max(buffer.cells, 1)
+
+
+def _ratio(wanted: str, known: str) -> float:
+    if wanted == known:
+        return 1.0
+    bits = BITS_PER_ELEMENT.get
+    return bits(wanted, math.nan) / bits(known, math.nan)
+
+
+def plain_caches(weights: Weights, context: int) -> Caches | None:
+    """
+    The cache of a model of which each layer keeps K and V of the whole context.
+
+    Without an engine to ask, this is what the header tells; None where it says that
+    caches are of another kind. An architecture may have windows that headers do not
+    state: then it is an upper bound.
+    """
+    if not weights.has_plain_attention:
         return None
-    if pair.k not in BITS_PER_ELEMENT or pair.v not in BITS_PER_ELEMENT:
-        return None
-    cells = padded(context)
-    k_values = v_values = 0
-    for layer in _layers_with_cache(weights):
-        window = windows[layer]
-        kept = padded(min(cells, window + UBATCH)) if window else cells
-        k_size, v_size = _head_size(weights, has_window=bool(window))
-        k_values += kept * weights.kv_heads[layer] * k_size
-        v_values += kept * weights.kv_heads[layer] * v_size
-    k_bits, v_bits = BITS_PER_ELEMENT[pair.k], BITS_PER_ELEMENT[pair.v]
-    return k_values * k_bits / 8, v_values * v_bits / 8
+    cells, heads = padded(context), sum(weights.kv_heads)
+    values = 0 if weights.is_mla else weights.value_length
+    buffer = KvBuffer(
+        cells=cells,
+        layers=weights.layers,
+        k_type="f16",
+        v_type="f16",
+        k_mib=mib(2 * cells * heads * weights.key_length),
+        v_mib=mib(2 * cells * heads * values),
+    )
+    return Caches((buffer,), context)
 
 
 def misfit(weights: Weights, pair: Pair) -> str | None:
@@ -173,11 +135,10 @@ def type_misfit(weights: Weights, cache_type: str) -> str | None:
 
 def _head_sizes(weights: Weights) -> tuple[set[int], set[int]]:
     """The head sizes of K and of V."""
-    k_sizes, v_sizes = {weights.key_length}, {weights.value_length}
-    if weights.sliding_window:
-        k_sizes.add(weights.key_length_swa)
-        v_sizes.add(weights.value_length_swa)
-    return k_sizes, v_sizes
+    return (
+        {weights.key_length, weights.key_length_swa},
+        {weights.value_length, weights.value_length_swa},
+    )
 
 
 def _block_misfit(cache_type: str, head_sizes: set[int]) -> str | None:
@@ -186,68 +147,6 @@ def _block_misfit(cache_type: str, head_sizes: set[int]) -> str | None:
         if size % block:
             return f"block of {block} does not divide head size {size}"
     return None
-
-
-def _head_size(weights: Weights, *, has_window: bool) -> tuple[int, int]:
-    """Values of K and of V that a KV head keeps per token."""
-    if weights.is_mla:
-        return weights.key_length, 0
-    if has_window:
-        return weights.key_length_swa, weights.value_length_swa
-    return weights.key_length, weights.value_length
-
-
-def _layers_with_cache(weights: Weights) -> list[int]:
-    last = weights.layers
-    if weights.architecture == "gemma3n":
-        last = min(last, GEMMA3N_KV_LAYERS)
-    elif weights.architecture == "gemma4":
-        last -= weights.shared_kv_layers
-    recurrent = _recurrent(weights)
-    return [layer for layer in range(last) if not recurrent[layer]]
-
-
-def _recurrent(weights: Weights) -> tuple[bool, ...]:
-    """Whether each layer keeps a state instead of K and V, despite its KV heads."""
-    none = (False,) * weights.layers
-    if weights.architecture not in {"qwen3next", "qwen35", "qwen35moe"}:
-        return none  # elsewhere such layers have no KV heads
-    if weights.recurrent_layers:
-        return weights.recurrent_layers
-    interval = weights.full_attention_interval or HYBRID_INTERVAL
-    return tuple((layer + 1) % interval != 0 for layer in range(weights.layers))
-
-
-def _windows(weights: Weights) -> tuple[int, ...] | None:
-    """The window of all layers in tokens, 0 for none; None if unknown."""
-    everything = (0,) * weights.layers
-    if weights.has_indexer:
-        return None  # an index is kept beside K and V
-    if weights.architecture in PLAIN:
-        return everything
-    if weights.architecture in HYBRID:
-        return None if weights.sliding_window else everything
-    known = WINDOWED.get(weights.architecture)
-    return None if known is None else _pattern(weights, known)
-
-
-def _pattern(weights: Weights, known: _Window) -> tuple[int, ...] | None:
-    stated = weights.sliding_window
-    size = known.default if stated is None else stated and (known.forced or stated)
-    if not size:
-        return (0,) * weights.layers
-    pattern = weights.window_pattern
-    if isinstance(pattern, tuple):
-        return tuple(size if has_window else 0 for has_window in pattern)
-    # A single number in the header is a period.
-    period = known.period if pattern is None else pattern
-    if period is None:
-        return None
-    dense = 0 if known.dense_first else period - 1
-    return tuple(
-        size if period == 0 or layer % period != dense else 0
-        for layer in range(weights.layers)
-    )
 
 
 ROUNDING_BYTES = 0.005 * MIB + 1
@@ -295,9 +194,6 @@ def cacheless(weights: Weights) -> str:
 CONTEXTS = (1_024, 4_096, 16_384, 32_768, 65_536, 131_072)
 """Tokens; those above the training context of a model are left out."""
 
-LONGEST_CONTEXT = 1 << 22
-"""Tokens; the limit for models without a training context in the header."""
-
 RESERVE_BYTES = 512 << 20
 """For the system, the program and the driver."""
 
@@ -342,7 +238,7 @@ class PairMemory:
     """
 
     pair: Pair
-    kv_bytes: tuple[int | None, ...]
+    kv_bytes: tuple[float | None, ...]
     longest_context: int | None
     misfit: str | None
 
@@ -371,31 +267,36 @@ class MemoryPlan:
 
 def predicted(
     weights: Weights,
+    caches: Caches | None,
     pairs: Iterable[Pair],
     room: Room,
     *,
-    contexts: Sequence[int] | None = None,
+    refusal: Callable[[Pair], str],
 ) -> MemoryPlan:
     """
-    The memory of all *pairs*.
+    The memory of all *pairs* at the usual contexts.
 
     Args:
         weights: The model.
+        caches: Its caches, at the longest of these; None if they are unknown.
         pairs: In any order.
         room: The memory that must suffice.
-        contexts: In tokens; by default those of `CONTEXTS` that the weights were
-            trained for, and the training context itself.
+        refusal: Why a pair cannot be served, as a phrase; empty if it can.
     """
-    contexts = contexts or usual_contexts(weights.training_context)
-    memories = (
-        PairMemory(
-            pair=pair,
-            kv_bytes=tuple(kv_bytes(weights, pair, context) for context in contexts),
-            longest_context=longest_context(weights, pair, room),
-            misfit=misfit(weights, pair),
+    contexts = usual_contexts(weights.training_context)
+    memories = []
+    for pair in pairs:
+        why = refusal(pair)
+        known = None if why else caches
+        sizes = (known.size(each, pair) if known else None for each in contexts)
+        memories.append(
+            PairMemory(
+                pair=pair,
+                kv_bytes=tuple(sizes),
+                longest_context=longest_context(weights, known, pair, room),
+                misfit=why or None,
+            )
         )
-        for pair in pairs
-    )
     return MemoryPlan(
         contexts=tuple(contexts),
         pairs=tuple(sorted(memories, key=_largest_first)),
@@ -431,21 +332,29 @@ def allowance_bytes(weights: Weights, context: int) -> int:
     return scores + hidden + mask + layer + RESERVE_BYTES
 
 
-def longest_context(weights: Weights, pair: Pair, room: Room) -> int | None:
+def longest_context(
+    weights: Weights, caches: Caches | None, pair: Pair, room: Room
+) -> int | None:
     """
     The longest context that fits beside the weights, in tokens.
 
-    A multiple of `CONTEXT_STEP`, or what the weights were trained for, which it
-    never exceeds. 0 where nothing fits, None where it cannot be predicted.
+    A multiple of `CONTEXT_STEP`, or that of *caches*, which it never exceeds: the
+    longest usual one. 0 where nothing fits, None where it cannot be predicted.
     """
-    if kv_bytes(weights, pair, CONTEXT_STEP) is None:
+    if caches is None or caches.size(CONTEXT_STEP, pair) is None:
         return None
-    most = weights.training_context or LONGEST_CONTEXT
-    if _fits(weights, pair, room, most):
+
+    def fits(context: int) -> bool:
+        cache = caches.size(context, pair) or 0
+        needed = weights.size_bytes + cache + allowance_bytes(weights, context)
+        return needed <= room.size_bytes
+
+    most = caches.context
+    if fits(most):
         return most
     shorter = range(CONTEXT_STEP, most, CONTEXT_STEP)
     return CONTEXT_STEP * bisect.bisect_left(
-        shorter, 1, key=lambda context: int(not _fits(weights, pair, room, context))
+        shorter, 1, key=lambda context: int(not fits(context))
     )
 
 
@@ -478,12 +387,6 @@ def _device_size(device: str) -> tuple[str, int] | None:
     if match is None or not int(match["mib"]):
         return None
     return match["backend"], int(match["mib"]) * MIB
-
-
-def _fits(weights: Weights, pair: Pair, room: Room, context: int) -> bool:
-    cache = kv_bytes(weights, pair, context) or 0
-    needed = weights.size_bytes + cache + allowance_bytes(weights, context)
-    return needed <= room.size_bytes
 
 
 def _largest_first(memory: PairMemory) -> tuple[float, ...]:

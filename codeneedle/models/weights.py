@@ -68,15 +68,8 @@ class Weights:
         key_length_swa: Head size of K in layers with a sliding window.
         value_length_swa: Head size of V in those.
         is_mla: Whether K and V are compressed into one latent vector.
-        shared_kv_layers: Last layers that reuse the cache of earlier ones.
-        sliding_window: Its size in tokens; None without such a key.
-        window_pattern: Whether each layer has a window, or a period: one layer of
-            each has none. None without such a key.
-        recurrent_layers: Whether each layer keeps a state instead of K and V; empty
-            without such a key.
-        full_attention_interval: Period of a hybrid: one layer of each keeps K and V.
-            None without such a key.
-        has_indexer: Whether it keeps an index beside K and V (sparse attention).
+        has_plain_attention: Whether each layer keeps K and V of the whole context, as
+            far as headers tell.
         is_causal: Whether a token sees those before it alone; encoders see all.
         training_context: Context it was trained on, in tokens; 0 if unknown.
         vocabulary: Tokens it knows.
@@ -101,12 +94,7 @@ class Weights:
     key_length_swa: int = 0
     value_length_swa: int = 0
     is_mla: bool = False
-    shared_kv_layers: int = 0
-    sliding_window: int | None = None
-    window_pattern: int | tuple[bool, ...] | None = None
-    recurrent_layers: tuple[bool, ...] = ()
-    full_attention_interval: int | None = None
-    has_indexer: bool = False
+    has_plain_attention: bool = False
     is_causal: bool = True
     training_context: int = 0
     vocabulary: int = 0
@@ -127,6 +115,21 @@ class Weights:
         return self.folder or self.files[0]
 
 
+_OTHER_CACHES = (
+    "attention.sliding_window",
+    "attention.chunk",
+    "attention.shared_kv_layers",
+    "attention.recurrent_layers",
+    "attention.indexer.",
+    "full_attention_interval",
+    "ssm.",
+    "shortconv.",
+    "kda.",
+    "wkv.",
+)
+"""Beginnings of keys of models with caches of other kinds beside plain ones."""
+
+
 def weights_of(
     header: Header, *, files: Sequence[Path], size_bytes: int, identity: str = ""
 ) -> Weights:
@@ -142,6 +145,7 @@ def weights_of(
     layers = keys.layers()
     embedding = keys.positive("embedding_length")
     heads = keys.per_layer("attention.head_count", layers, (0,) * layers)
+    kv_heads = keys.per_layer("attention.head_count_kv", layers, heads)
     head_size = embedding // heads[0] if heads[0] else 0
     key_length = keys.whole("attention.key_length", head_size)
     value_length = keys.whole("attention.value_length", head_size)
@@ -154,20 +158,14 @@ def weights_of(
         layers=layers,
         embedding=embedding,
         heads=heads,
-        kv_heads=keys.per_layer("attention.head_count_kv", layers, heads),
+        kv_heads=kv_heads,
         key_length=key_length,
         value_length=value_length,
         key_length_swa=keys.whole("attention.key_length_swa", key_length),
         value_length_swa=keys.whole("attention.value_length_swa", value_length),
         is_mla=keys.whole("attention.key_length_mla", 0) > 0
         and keys.whole("attention.value_length_mla", 0) > 0,
-        shared_kv_layers=keys.whole("attention.shared_kv_layers", 0),
-        sliding_window=keys.maybe("attention.sliding_window"),
-        window_pattern=keys.flags("attention.sliding_window_pattern", layers)
-        or keys.maybe("attention.sliding_window_pattern"),
-        recurrent_layers=keys.flags("attention.recurrent_layers", layers),
-        full_attention_interval=keys.maybe("full_attention_interval"),
-        has_indexer=keys.has_any("attention.indexer."),
+        has_plain_attention=all(kv_heads) and not any(map(keys.has_any, _OTHER_CACHES)),
         is_causal=keys.whole("attention.causal", 1) > 0,
         training_context=keys.whole("context_length", 0),
         vocabulary=header.lengths.get("tokenizer.ggml.tokens")
@@ -235,12 +233,6 @@ class _Keys:
             return tuple(max(_whole(each) or 0, 0) for each in value[:layers])
         single = self.maybe(name)
         return default if single is None else (max(single, 0),) * layers
-
-    def flags(self, name: str, layers: int) -> tuple[bool, ...]:
-        value = self._values.get(f"{self.architecture}.{name}")
-        if not isinstance(value, tuple) or len(value) < layers:
-            return ()
-        return tuple(bool(each) for each in value[:layers])
 
     def has_any(self, prefix: str) -> bool:
         start = f"{self.architecture}.{prefix}"

@@ -5,10 +5,12 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import partial
+from operator import itemgetter
 from statistics import NormalDist, fmean
 from typing import Literal
 
 from codeneedle.engines.messages import Forced
+from codeneedle.models.kv_cache import Caches, cache_bytes
 from codeneedle.records.record import CellRecord, Effective, Setup
 from codeneedle.text import mib
 
@@ -239,20 +241,35 @@ def of_cell(number: Callable[[CellRecord], float | None]) -> Values:
     return values
 
 
+def _kv_mib(record: CellRecord) -> float | None:
+    return _exact_mib(record, sum)
+
+
 def _k_mib(record: CellRecord) -> float | None:
-    buffers = record.effective.kv
-    return math.fsum(buffer.k_mib for buffer in buffers) if buffers else None
+    return _exact_mib(record, itemgetter(0))
 
 
 def _v_mib(record: CellRecord) -> float | None:
-    buffers = record.effective.kv
-    return math.fsum(buffer.v_mib for buffer in buffers) if buffers else None
+    return _exact_mib(record, itemgetter(1))
+
+
+def _exact_mib(
+    record: CellRecord, part: Callable[[tuple[float, float]], float]
+) -> float | None:
+    """K, V or both of all caches; None if the log has none."""
+    sizes = [part(cache_bytes(buffer)) for buffer in record.effective.kv]
+    return mib(math.fsum(sizes)) if sizes else None
 
 
 def _mib_per_1k(record: CellRecord) -> float | None:
-    """Size over context; with sliding windows it falls with the context."""
-    size, context = record.effective.kv_mib, context_of(record.effective)
-    return size / context * 1000 if size is not None and context else None
+    """What further tokens take: a sliding window does not grow."""
+    caches = caches_of(record.effective)
+    return mib(1000 * caches.per_token) if caches.buffers else None
+
+
+def caches_of(effective: Effective) -> Caches:
+    """The caches that a log tells."""
+    return Caches(effective.kv, context_of(effective))
 
 
 def context_of(effective: Effective) -> int:
@@ -278,6 +295,11 @@ def _device_mib(record: CellRecord) -> float | None:
     return mib(held) if held else None
 
 
+def _device_peak_mib(record: CellRecord) -> float | None:
+    peak = record.device_peak_bytes
+    return None if peak is None else mib(peak)
+
+
 _memory = partial(
     Metric, unit="MiB", better="lower", bounds=(0, None), digits=1, group="memory"
 )
@@ -288,7 +310,7 @@ METRICS: tuple[Metric, ...] = (
     _memory(
         name="kv",
         label="KV cache",
-        values=of_cell(lambda record: record.effective.kv_mib),
+        values=of_cell(_kv_mib),
         in_table=True,
         relative=True,
     ),
@@ -306,8 +328,16 @@ METRICS: tuple[Metric, ...] = (
         label="compute buffers",
         values=of_cell(lambda record: record.effective.compute_mib),
     ),
+    _memory(
+        name="state",
+        label="recurrent state",
+        values=of_cell(lambda record: mib(record.effective.recurrent_bytes) or None),
+    ),
     _memory(name="rss", label="peak of the process", values=of_cell(_rss_mib)),
     _memory(name="device", label="held on devices", values=of_cell(_device_mib)),
+    _memory(
+        name="device-peak", label="peak on devices", values=of_cell(_device_peak_mib)
+    ),
     _seconds(
         name="ready",
         label="from launch to a verified server",

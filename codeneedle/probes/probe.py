@@ -35,7 +35,7 @@ from codeneedle.engines.patience import Patience, patience
 from codeneedle.engines.survey import Survey, with_attention
 from codeneedle.engines.tools import ToolRun
 from codeneedle.errors import FolderUnusable
-from codeneedle.grid import Pair, most_precise_first
+from codeneedle.grid import Pair
 from codeneedle.models.weights import Weights
 from codeneedle.probes.answers import Answer, Gap
 from codeneedle.probes.metrics import Metric
@@ -174,6 +174,7 @@ class ProbeContext:
         silence_s: Longest wait for the server or tool to say something; None if that
             was not measured.
         device_bytes: What the server held on accelerators when it was through.
+        device_peak_bytes: The most that it held there, where the engine tells.
     """
 
     run: RunContext
@@ -192,6 +193,7 @@ class ProbeContext:
     peak_rss_bytes: int | None = None
     silence_s: float | None = None
     device_bytes: int | None = None
+    device_peak_bytes: int | None = None
     _now: Step = field(default=Step(0, 1, ""), init=False)
     _first_request: float | None = field(default=None, init=False)
     _last_reply: float | None = field(default=None, init=False)
@@ -242,6 +244,7 @@ class ProbeContext:
                         yield served
                     # Only once it is through: a driver may take seconds.
                     self.device_bytes = served.device_bytes()
+                    self.device_peak_bytes = served.device_peak_bytes()
                 finally:
                     self._observe(served)
                     left = self._last_reply or time.monotonic()
@@ -513,6 +516,13 @@ class Probe(ABC):
             BadInput: With settings that work.
         """
 
+    def filed_under(self, _settings: Any) -> str:
+        """
+        Name of the folder of its runs where no probe reads the corpus; empty for that
+        of the corpus.
+        """
+        return ""
+
     def reads_corpus(self, _settings: Any) -> bool:
         """
         Whether it reads the corpus with these settings.
@@ -581,10 +591,6 @@ class Probe(ABC):
         return setup.probes[self.name]
 
     # --- cell by cell
-
-    def order(self, pairs: Sequence[Pair]) -> Sequence[Pair]:
-        """The shuffled *pairs* in running order; by precision where one calibrates."""
-        return most_precise_first(pairs) if self.calibrates else pairs
 
     @abstractmethod
     def measure(self, context: ProbeContext) -> Json:

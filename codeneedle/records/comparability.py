@@ -30,6 +30,7 @@ _NOT_COMPARED = frozenset(
         "pairs",
         "architecture",
         "quant",
+        "python",
         "probes",
         "calibrated",
         "grows",

@@ -193,13 +193,6 @@ class Effective:
     left_out: tuple[str, ...] = ()
     unscored: str = ""
 
-    @property
-    def kv_mib(self) -> float | None:
-        """Size of all KV caches, in MiB; None if the log has none."""
-        if not self.kv:
-            return None
-        return sum(buffer.k_mib + buffer.v_mib for buffer in self.kv)
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Phases:
@@ -290,6 +283,8 @@ class CellRecord:
         silence_s: Longest wait for the server or tool to say something, in seconds;
             None if that was not measured.
         device_bytes: Memory of the process on accelerators at the end of probing.
+        device_peak_bytes: The most of it, while it was measured; None if the engine
+            does not tell.
         log_excerpt: Lines of the log that explain the status, or the last ones.
         observation: Raw results, in the layout of the probe.
         setup: `comparability.stamp` of its setup; empty until it is stored.
@@ -310,6 +305,7 @@ class CellRecord:
     peak_rss_bytes: Count | None = None
     silence_s: Amount | None = None
     device_bytes: Count | None = None
+    device_peak_bytes: Count | None = None
     log_excerpt: tuple[str, ...] = ()
     observation: Json | None = None
     setup: str = ""
@@ -465,6 +461,7 @@ class Setup:
             empty. Not compared, since the hash of the weights is.
         quant: Quantization of the weights: ``Q4_K_M``; otherwise as *architecture*.
         created: Time at which the run folder was made, ISO 8601; not compared.
+        python: Version of the Python that made it; not compared.
         probes: Settings of all probes of the run, by name.
         calibrated: Facts that the reference sets for all cells of a probe, by name of
             the probe, such as the difficulty of tasks; compared in a merge.
@@ -498,6 +495,7 @@ class Setup:
     pairs: tuple[str, ...] = ()
     architecture: str = ""
     quant: str = ""
+    python: str = ""
     calibrated: dict[str, Json] = field(default_factory=dict)
     grows: dict[str, tuple[str, ...]] = field(default_factory=dict)
     identity: str = ""

@@ -13,6 +13,29 @@ from codeneedle.records.record import CellRecord, Run
 from codeneedle.records.store import LOGS
 from codeneedle.text import plural
 
+MOST_WORDS = 3
+"""Of what `asked_for` reads: run, pair, function."""
+
+
+def asked_for(words: Sequence[str]) -> tuple[str | None, Pair, str | None]:
+    """
+    The run, the pair and the function that *words* name; None for what they leave out.
+
+    A function has no slash in its name, so that of two words the second tells.
+
+    Raises:
+        BadInput: If there is no pair, or too many words.
+    """
+    if len(words) > MOST_WORDS:
+        raise BadInput(
+            source=" ".join(words),
+            reason="has more than a run, a pair and a function",
+            hint="Quote what has blanks: codeneedle show NAME K/V 'FUNCTION'",
+        )
+    has_name = len(words) == MOST_WORDS or "/" in "".join(words[1:])
+    name, rest = (words[0], words[1:]) if has_name else (None, words)
+    return name, Pair.parse(rest[0]), rest[1] if rest[1:] else None
+
 
 def answers(
     runs: Sequence[Run], pair: Pair, function: str | None, view: View

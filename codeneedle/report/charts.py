@@ -293,7 +293,7 @@ def _bars(axes: Axes, on_front: pd.DataFrame) -> Iterator[Bbox]:
 # --- memory by context
 
 
-Sizes = Mapping[Pair, Sequence[int | None]]
+Sizes = Mapping[Pair, Sequence[float | None]]
 """Bytes of the KV cache of each pair, by context."""
 
 

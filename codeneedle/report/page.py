@@ -13,8 +13,7 @@ from markupsafe import Markup
 
 from codeneedle.document import Document, Facts, Lines
 from codeneedle.grid import Pair
-from codeneedle.models.kv_cache import kv_bytes, usual_contexts
-from codeneedle.models.weights import Weights
+from codeneedle.models.kv_cache import CONTEXTS
 from codeneedle.probes import PROBES, frames
 from codeneedle.probes.answers import Answer
 from codeneedle.probes.frames import Cell
@@ -54,7 +53,6 @@ def page(
     runs: Sequence[Run],
     limits: Limits | None,
     asks_for: Callable[[str], Spell],
-    weights_of: Callable[[Run], Weights | None],
 ) -> str:
     """
     The page of *runs*, which works without a network, a server or further files.
@@ -66,7 +64,6 @@ def page(
         runs: The first one is shown first; of two, the second is compared with it.
         limits: What the user can bear to lose.
         asks_for: How a pair is asked for on the command line of an engine.
-        weights_of: The header that predicts the caches of a run.
     """
     names = captions.names_of(runs)
     verdicts = [judge(run, limits) for run in runs]
@@ -93,10 +90,7 @@ def page(
             front_charts(each, number=at) if each else ""
             for at, each in enumerate(losses)
         ],
-        memories=[
-            _memory(each, weights_of(each.run), number=at)
-            for at, each in enumerate(verdicts)
-        ],
+        memories=[_memory(each, number=at) for at, each in enumerate(verdicts)],
         facts=[html(_facts(run)) for run in runs],
         script=Markup(folder.joinpath("page.js").read_text(encoding="utf-8")),  # noqa: S704 - ours
     )
@@ -342,13 +336,10 @@ def _shown(line: str | None) -> str | None:
     return None if line is None else visible(line.replace("\t", "»   "))
 
 
-def _memory(verdict: Verdict, weights: Weights | None, *, number: int) -> Markup:
-    """Predicted KV cache by context; empty without the weights' header."""
-    if weights is None:
-        return Markup()
-    contexts = usual_contexts(weights.training_context)
+def _memory(verdict: Verdict, *, number: int) -> Markup:
+    """KV cache by context, as logs tell of it at one."""
     sizes = {
-        standing.pair: [kv_bytes(weights, standing.pair, each) for each in contexts]
-        for standing in verdict.standings
+        each.pair: [verdict.kv_bytes(each.pair, context) for context in CONTEXTS]
+        for each in verdict.standings
     }
-    return memory_charts(verdict, contexts, sizes, number=number)
+    return memory_charts(verdict, CONTEXTS, sizes, number=number)

@@ -1,4 +1,4 @@
-"""The plan of a sweep, and KV memory as predicted and as measured."""
+"""The plan of a sweep with the memory it takes, and that which was measured."""
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -9,15 +9,14 @@ from codeneedle.document import Document, Facts, Grid, Heading, Lines, Table
 from codeneedle.engines.survey import Survey, gain
 from codeneedle.grid import Pair, most_precise, most_precise_first, precision
 from codeneedle.models.kv_cache import (
+    Caches,
     MemoryPlan,
     PairMemory,
-    cache_bytes,
-    kv_bytes,
-    kv_parts,
+    plain_caches,
     predicted,
     room_of,
+    usual_contexts,
 )
-from codeneedle.models.weights import Weights
 from codeneedle.probes.metrics import METRICS, context_of
 from codeneedle.probes.probe import Probe
 from codeneedle.records.record import AGAIN, BadSetup, CellRecord, Run, Setup, Status
@@ -37,14 +36,19 @@ from codeneedle.verdict.trust import trusted_records
 UNKNOWN = "?"
 """Shown for a size that cannot be predicted."""
 
-DIFFERS_MARK = "!"
-"""Behind a measured size that is not the predicted one."""
+COLUMNS = {
+    "kv-k": "K",
+    "kv-v": "V",
+    "kv-per-1k": "per 1K",
+    "state": "state",
+    "compute": "compute",
+    "rss": "peak",
+    "device": "device",
+}
+"""Metrics of measured memory, with their headings."""
 
-ROUNDING_MIB = 0.005
-"""Rounding error of a cache size in the log, which has two decimals."""
-
-HEADINGS = ("K", "predicted", "V", "predicted", "per 1K", "compute", "peak")
-"""Columns of measured sizes; ``device`` follows where a driver reports it."""
+OPTIONAL = {"state", "device"}
+"""Those that are shown where any cell has them."""
 
 _ONE_DECIMAL_FROM = 10
 """MiB per 1,000 tokens from which one decimal is shown, not three."""
@@ -56,44 +60,44 @@ _NO_DECIMALS_FROM = 1_000
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measured:
     """
-    The memory of one cell as its log reports it, with the prediction.
+    The memory of one cell as its log reports it.
 
     Attributes:
         pair: The cache types.
         context: Context of the server or tool, in tokens.
         sizes_mib: By the name of its metric, each size of memory; NaN if unknown.
-        predicted: Predicted sizes of K and V, in MiB; None without a prediction.
-        tolerance_mib: Possible rounding error of K or V.
     """
 
     pair: Pair
     context: int
     sizes_mib: Mapping[str, float]
-    predicted: tuple[float, float] | None
-    tolerance_mib: float
-
-    @property
-    def differs(self) -> tuple[bool, bool]:
-        """Whether K, and whether V, has another size than was predicted."""
-        if self.predicted is None:
-            return False, False
-        k_mib, v_mib = self.predicted
-        return (
-            abs(k_mib - self.sizes_mib["kv-k"]) > self.tolerance_mib,
-            abs(v_mib - self.sizes_mib["kv-v"]) > self.tolerance_mib,
-        )
 
 
 def planned_memory(plan: Plan) -> MemoryPlan:
-    """The memory of the pairs of *plan*, on its devices or else this machine."""
+    """
+    The memory of the pairs of *plan*, on its devices or else this machine.
+
+    The engine is asked about one pair at the longest usual context: its cells, and the
+    bits of types, tell the others at all contexts.
+    """
     room = room_of(plan.engine.identity().devices, machine.facts().memory_bytes)
-    return predicted(_weights(plan), plan.pairs, room)
+    longest = usual_contexts(plan.weights.training_context)[-1]
+    told = [pair for pair in plan.possible if _caches_told(plan.survey, pair)]
+    caches = _plain_caches(plan, longest)
+    if told:
+        pair = most_precise(told)
+        survey = plan.engine.survey([pair], context=longest, log=survey_log())
+        caches = _caches_told(survey, pair) or _caches_told(plan.survey, pair)
+    return predicted(plan.weights, caches, plan.pairs, room, refusal=plan.refusal)
 
 
-def _weights(plan: Plan) -> Weights:
-    """Those of *plan*; of an unknown architecture where sizes cannot be predicted."""
-    known = plan.engine.has_usual_sizes
-    return plan.weights if known else replace(plan.weights, architecture="")
+def _caches_told(survey: Survey | None, pair: Pair) -> Caches | None:
+    return survey.caches(pair) if survey else None
+
+
+def _plain_caches(plan: Plan, context: int) -> Caches | None:
+    """By the header alone, for pairs that no engine answers for."""
+    return plain_caches(plan.weights, context) if plan.engine.has_usual_sizes else None
 
 
 def predicted_memory(memory: MemoryPlan) -> Document:
@@ -108,36 +112,45 @@ def predicted_memory(memory: MemoryPlan) -> Document:
     yield Lines(list(_memory_notes(memory)))
 
 
-def measured_memory(run: Run, weights: Weights | None) -> Document:
+def measured_memory(run: Run) -> Document:
     """
-    The memory of each finished pair of *run*, and what its weights' header predicts.
+    The memory of each finished pair of *run*.
 
-    Args:
-        run: Records of any probes. Of each pair, the one with the longest context is
-            shown; one with the peak of a server goes first.
-        weights: The model; None if nothing can be predicted.
+    Of each pair, the record with the longest context is shown; one with the peak of a
+    server goes first.
     """
-    sizes = measured(run, weights)
+    sizes = measured(run)
     contexts = sorted({each.context for each in sizes})
     lengths = " or ".join(f"{context:,}" for context in contexts)
     where = f", context {lengths} tokens" if sizes else ""
-    on_device = any(math.isfinite(each.sizes_mib["device"]) for each in sizes)
+    columns = {
+        name: heading
+        for name, heading in COLUMNS.items()
+        if name not in OPTIONAL or any(each.sizes_mib[name] > 0 for each in sizes)
+    }
     yield Heading(f"{run.name}: measured memory, MiB{where}")
     yield Table(
-        ["K/V", *HEADINGS, *(["device"] if on_device else [])],
-        [[str(each.pair), *_measured_row(each, on_device=on_device)] for each in sizes],
+        ["K/V", *columns.values()],
+        [
+            [
+                str(each.pair),
+                *(_measured(name, each.sizes_mib[name]) for name in columns),
+            ]
+            for each in sizes
+        ],
         words={"K/V"},
     )
+    none = "no finished cell has the size of its KV cache in its log"
     left_out = (f"left out: {line}" for line in _left_out(run))
-    yield Lines([*_conclusion(sizes), *left_out])
+    yield Lines([*([] if sizes else [none]), *left_out])
 
 
-def memory_object(run: Run, weights: Weights | None) -> dict[str, Any]:
+def memory_object(run: Run) -> dict[str, Any]:
     """
     The same for JSON, null where a size is unknown.
 
-    Keys: ``run``, ``pairs`` (``k``, ``v``, ``context``, ``measured_mib`` by metric,
-    ``predicted_mib`` (``k``, ``v``) or null, ``differs``) and ``left_out`` (sentences).
+    Keys: ``run``, ``pairs`` (``k``, ``v``, ``context``, ``measured_mib`` by metric) and
+    ``left_out`` (sentences).
     """
     return {
         "run": run.name,
@@ -147,18 +160,14 @@ def memory_object(run: Run, weights: Weights | None) -> dict[str, Any]:
                 "v": each.pair.v,
                 "context": each.context,
                 "measured_mib": dict(each.sizes_mib),
-                "predicted_mib": dict(zip("kv", each.predicted, strict=True))
-                if each.predicted
-                else None,
-                "differs": any(each.differs),
             }
-            for each in measured(run, weights)
+            for each in measured(run)
         ],
         "left_out": list(_left_out(run)),
     }
 
 
-def measured(run: Run, weights: Weights | None) -> list[Measured]:
+def measured(run: Run) -> list[Measured]:
     """The memory of each pair with a finished record, the most precise first."""
     usable = (r for r in run.records if r.has_numbers and r.effective.kv)
     chosen: dict[Pair, CellRecord] = {}
@@ -167,7 +176,17 @@ def measured(run: Run, weights: Weights | None) -> list[Measured]:
         if known is None or _rank(record) > _rank(known):
             chosen[record.pair] = record
     return [
-        _measured(chosen[pair], run.setup, weights)
+        Measured(
+            pair=pair,
+            context=context_of(chosen[pair].effective),
+            sizes_mib={
+                metric.name: next(
+                    iter(metric.values(chosen[pair], run.setup)), math.nan
+                )
+                for metric in METRICS
+                if metric.group == "memory"
+            },
+        )
         for pair in most_precise_first(chosen)
     ]
 
@@ -185,48 +204,18 @@ def _left_out(run: Run) -> Iterator[str]:
         yield failure_phrase(pairs, status, reason)
 
 
-def _measured(record: CellRecord, setup: Setup, weights: Weights | None) -> Measured:
-    return Measured(
-        pair=record.pair,
-        context=context_of(record.effective),
-        sizes_mib={
-            metric.name: next(iter(metric.values(record, setup)), math.nan)
-            for metric in METRICS
-            if metric.group == "memory"
-        },
-        predicted=_prediction(record, weights),
-        # Slightly more, because decimal fractions are not exact in binary.
-        tolerance_mib=ROUNDING_MIB * len(record.effective.kv) + 1e-6,
-    )
-
-
 def _rank(record: CellRecord) -> tuple[bool, int]:
     """Order of the records of a pair: servers before tools, then by context."""
     return record.peak_rss_bytes is not None, context_of(record.effective)
 
 
-def _prediction(
-    record: CellRecord, weights: Weights | None
-) -> tuple[float, float] | None:
-    context = context_of(record.effective)
-    parts = weights and kv_parts(weights, record.pair, context)
-    return (mib(parts[0]), mib(parts[1])) if parts else None
-
-
-def _measured_row(each: Measured, *, on_device: bool) -> Iterator[str]:
-    known, predictions = each.sizes_mib, each.predicted or (None, None)
-    sizes = zip((known["kv-k"], known["kv-v"]), predictions, each.differs, strict=True)
-    for size_mib, expected, differs in sizes:
-        # The blank aligns the digits of a column; a difference can be in the decimals.
-        digits = 2 if differs else _digits(size_mib, 2)
-        yield f"{size_mib:,.{digits}f}{DIFFERS_MARK if differs else ' '}"
-        yield UNKNOWN if expected is None else f"{expected:,.{digits}f}"
-    per_1k = known["kv-per-1k"]
-    yield number(per_1k, digits=1 if per_1k >= _ONE_DECIMAL_FROM else 3)
-    for name in ("compute", "rss", *(["device"] if on_device else [])):
-        rest = known[name]
-        shown = f"{rest:,.{_digits(rest, 1)}f}"
-        yield NO_VALUE_WORD if math.isnan(rest) else shown
+def _measured(name: str, size_mib: float) -> str:
+    if math.isnan(size_mib):
+        return NO_VALUE_WORD
+    if name == "kv-per-1k":
+        return number(size_mib, digits=1 if size_mib >= _ONE_DECIMAL_FROM else 3)
+    usual = 2 if name in {"kv-k", "kv-v"} else 1
+    return f"{size_mib:,.{_digits(size_mib, usual)}f}"
 
 
 def _digits(size_mib: float, usual: int) -> int:
@@ -234,30 +223,12 @@ def _digits(size_mib: float, usual: int) -> int:
     return 0 if size_mib >= _NO_DECIMALS_FROM else usual
 
 
-def _conclusion(sizes: Sequence[Measured]) -> Iterator[str]:
-    predictable = [each for each in sizes if each.predicted]
-    off = [each for each in predictable if any(each.differs)]
-    if not sizes:
-        yield "no finished cell has the size of its KV cache in its log"
-    elif not predictable:
-        yield (
-            "no prediction: the weights are not where they were, have changed, or are "
-            "of an unknown architecture, or the cache has settings of its own"
-        )
-    elif off:
-        named = ", ".join(str(each.pair) for each in off)
-        yield f"{DIFFERS_MARK} not as predicted: {named}"
-    else:
-        pairs = plural(len(predictable), "pair")
-        yield f"K and V are as predicted within the rounding of the log: {pairs}"
-
-
 def _tokens(context: int) -> str:
     """``4K``, or ``4,000`` if not a multiple of 1,024."""
     return f"{context:,}" if context % 1024 else f"{context // 1024}K"
 
 
-def _predicted(count: int | None) -> str:
+def _predicted(count: float | None) -> str:
     if count is None:
         return UNKNOWN
     return f"{mib(count):,.{_digits(mib(count), 1)}f}"
@@ -286,7 +257,7 @@ def _memory_notes(memory: MemoryPlan) -> Iterator[str]:
         f"cannot: {why}" for why in sorted({p.misfit for p in memory.pairs if p.misfit})
     )
     if any(each.kv_bytes[-1] is None and not each.misfit for each in memory.pairs):
-        yield f"{UNKNOWN} unknown for this architecture, cache type or cache settings"
+        yield f"{UNKNOWN} known after the first start"
 
 
 DONE_MARK = "+"
@@ -428,7 +399,12 @@ def plan_object(plan: Plan, setup: Setup | None = None) -> dict[str, Any]:
             {
                 "k": each.pair.k,
                 "v": each.pair.v,
-                "kv_bytes": dict(zip(memory.contexts, each.kv_bytes, strict=True)),
+                "kv_bytes": {
+                    context: None if count is None else round(count)
+                    for context, count in zip(
+                        memory.contexts, each.kv_bytes, strict=True
+                    )
+                },
                 "longest_context": each.longest_context,
                 "misfit": each.misfit,
             }
@@ -488,7 +464,9 @@ def _facts(
 ) -> Iterator[tuple[str, str]]:
     setup = plan.store.setup()
     yield "model", f"{plan.model}, {size(plan.weights.size_bytes)}"
-    yield "corpus", corpus_line(setup) if setup else _corpus_estimate(plan)
+    if plan.reads_corpus:
+        known = corpus_line(setup) if setup else ""
+        yield "corpus", known or _corpus_estimate(plan)
     if plan.reads_corpus and plan.outlook.share < 1:
         yield "", _whole_corpus(plan)
     yield (
@@ -533,8 +511,6 @@ def _asked(plan: Plan, setup: Setup | None, probe: Probe) -> str:
 def _corpus_estimate(plan: Plan) -> str:
     corpus = plan.corpus
     named = f"{corpus.name}: {corpus.origin}; {corpus.kind}"
-    if not plan.reads_corpus:
-        return f"{named}; not read by these probes"
     functions = plural(len(corpus.functions), "function")
     return (
         f"{named}; {size(corpus.size_bytes)}, {functions}; when "
@@ -629,10 +605,8 @@ def _cell(plan: Plan, pair: Pair, cells: _Cells) -> str:
 
 def _kv_bytes(plan: Plan, pair: Pair) -> float | None:
     """Size of the caches of *pair*: as the engine answers, else by the header."""
-    answer = plan.survey.pairs.get(pair) if plan.survey else None
-    if answer and answer.kv:
-        return sum(sum(cache_bytes(cache)) for cache in answer.kv)
-    return kv_bytes(_weights(plan), pair, plan.context)
+    caches = _caches_told(plan.survey, pair) or _plain_caches(plan, plan.context)
+    return caches.size(plan.context, pair) if caches else None
 
 
 def _legend(plan: Plan, cells: _Cells) -> Iterator[str]:

@@ -250,23 +250,19 @@ class Plan:
         tries_reference: bool = True,
     ) -> tuple[Pair, ...]:
         """
-        The running order of *probe*: pairs without a kernel last.
+        The running order of *probe*: shuffled, pairs without a kernel last.
 
         Args:
-            probe: What measures.
+            probe: What measures; one that calibrates begins with the reference.
             pairs: Of those of the plan; None for all.
             tries_reference: Whether the reference of a long grid comes first.
         """
         wanted = set(self.pairs if pairs is None else pairs)
         last = wanted & {*self.without_kernel}
-        ordered = [
-            *probe.order([pair for pair in self.pairs if pair in wanted - last]),
-            *probe.order([pair for pair in self.pairs if pair in last]),
-        ]
-        if ordered and tries_reference and self.tries_reference:
-            first = most_precise(wanted - last or last)
-            ordered.sort(key=lambda pair: pair != first)
-        return tuple(ordered)
+        is_led = probe.calibrates or (tries_reference and self.tries_reference)
+        first = most_precise(wanted - last or last) if wanted and is_led else None
+        ordered = (pair for pair in self.pairs if pair in wanted)
+        return tuple(sorted(ordered, key=lambda pair: (pair != first, pair in last)))
 
     def repeated(self, probe: Probe) -> Pair | None:
         """The pair that *probe* measures again after all others; None for none."""
@@ -317,7 +313,8 @@ def plan(
     context = _checked_context(request, header, engine, probes)
     corpus = read(chosen_corpus(request))
     _check_settings(request, probes, corpus)
-    store = _store(request, execution, corpus.name, spec.name)
+    name = _filed_under(request, probes) or corpus.name
+    store = _store(request, execution, name, spec.name)
     named = request.types
     if not has_types:
         types = _usual_types(named, first, context, store.intact_setup())
@@ -465,6 +462,15 @@ def chosen_corpus(request: Request) -> str:
     return DEFAULT_CORPUS if request.model else BUILT_IN_CORPUS
 
 
+def _filed_under(request: Request, probes: Sequence[Probe]) -> str:
+    """What a run is called instead of a corpus that is neither read nor named."""
+    settings_of = request.settings_of
+    if request.corpus or any(each.reads_corpus(settings_of(each)) for each in probes):
+        return ""
+    names = (each.filed_under(settings_of(each)) for each in probes)
+    return next(filter(None, names), "")
+
+
 def chosen_context(request: Request, header: Weights, *, stretched: bool) -> int:
     """
     The context of *request*, else one that suits the model, in tokens.
@@ -485,7 +491,7 @@ def chosen_context(request: Request, header: Weights, *, stretched: bool) -> int
             source=f"--context {context:,}",
             reason=f"these weights were trained for {trained:,} tokens",
             hint=f"Use --context {trained} or less, or stretch it on purpose with "
-            "rope arguments after --.",
+            "the rope options of the engine.",
         )
     return context
 

@@ -360,4 +360,5 @@ def _setup(plan: Plan, fitted: Fitted, *, weights_sha256: str | None = None) -> 
         architecture=plan.weights.architecture,
         quant=plan.weights.file_type,
         created=machine.now(),
+        python=machine.facts().python,
     )

@@ -5,6 +5,7 @@ records.
 
 import contextlib
 import functools
+import re
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -528,6 +529,7 @@ class _Draft:
             peak_rss_bytes=cell.peak_rss_bytes,
             silence_s=cell.silence_s,
             device_bytes=cell.device_bytes,
+            device_peak_bytes=cell.device_peak_bytes,
             log_excerpt=tuple(map(masked, log_excerpt)),
             observation=observation,
             device=self.device,
@@ -601,10 +603,16 @@ class _Walk:
                     break
                 if self._measuring and self.is_led():
                     self.changed.wait()
-                elif not self.takes_over(pair := self._left.pop(0)):
+                elif not self.takes_over(pair := self._next()):
                     self._measuring.add(pair)
                     return pair
             return None
+
+    def _next(self) -> Pair:
+        """The next cell that is left: the most precise one, where it calibrates."""
+        pair = most_precise(self._left) if self.is_led() else self._left[0]
+        self._left.remove(pair)
+        return pair
 
     def leave(self, pair: Pair) -> None:
         """Note that *pair* is not measured any more."""
@@ -754,9 +762,14 @@ class _Walk:
         return {r.pair: r for r in run.records if r.probe == self.probe.name}
 
 
+_CHANGING = re.compile(r"\d+:\d\d:\d\d|\d{4,}")
+"""Ports, process numbers and times of a message."""
+
+
 def _alike(failures: list[str], record: CellRecord) -> list[str]:
     """
-    The failures in a row that are alike, that of *record* included.
+    The failures in a row that are alike but for ports and times, that of *record*
+    included.
 
     A cell that was measured and is marked all the same is no failure.
     """
@@ -764,4 +777,6 @@ def _alike(failures: list[str], record: CellRecord) -> list[str]:
     if record.has_numbers or is_measured:
         return []
     failure = f"{record.status}: {record.reason}"
-    return [*failures, failure] if failures[:1] in ([], [failure]) else [failure]
+    first = _CHANGING.sub("", failures[0] if failures else failure)
+    is_alike = first == _CHANGING.sub("", failure)
+    return [*failures, failure] if is_alike else [failure]

@@ -22,6 +22,7 @@ import platformdirs
 import psutil
 
 from codeneedle.errors import BadInput, FolderUnusable
+from codeneedle.system.secrets import masked
 from codeneedle.text import size, visible
 
 HOLDER_BYTES = 200
@@ -240,11 +241,15 @@ def read_regular(path: Path) -> bytes | None:
 
 
 def tail(path: Path, limit_bytes: int) -> str:
-    """The text of the last *limit_bytes* of a log; empty if it cannot be read."""
+    """
+    The text of the last *limit_bytes* of a log; empty if it cannot be read.
+
+    Known secrets are masked here, as the lines of one that is broken tell it, too.
+    """
     try:
         with open_regular(path) as file:
             file.seek(max(0, os.fstat(file.fileno()).st_size - limit_bytes))
-            return file.read(limit_bytes).decode(errors="replace")
+            return masked(file.read(limit_bytes).decode(errors="replace"))
     except OSError:
         return ""
 

@@ -4,8 +4,9 @@ import math
 import statistics
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from enum import StrEnum
 
-from codeneedle.engines.survey import Gain
+from codeneedle.engines.survey import Gain, gain_of
 from codeneedle.errors import BadInput
 from codeneedle.grid import (
     FULL_BITS,
@@ -15,7 +16,6 @@ from codeneedle.grid import (
     finer_axes,
     most_precise_first,
 )
-from codeneedle.models.kv_cache import cache_bytes
 from codeneedle.models.pretrained import BUILT_IN
 from codeneedle.probes import PROBES, frames
 from codeneedle.probes.metrics import (
@@ -23,6 +23,8 @@ from codeneedle.probes.metrics import (
     Loss,
     LossKind,
     Metric,
+    caches_of,
+    context_of,
     samples_needed,
 )
 from codeneedle.probes.probe import Probe
@@ -32,7 +34,6 @@ from codeneedle.records.record import (
     Attention,
     CellRecord,
     Effective,
-    KvBuffer,
     Run,
     Setup,
 )
@@ -81,11 +82,28 @@ ABLE = 0.2
 BOUNDED = 0.001
 """Share of tokens with only a bound up to which they are treated as exact."""
 
-GROWN_TOKENS = 1024
-"""By which a context grows, to see what a token takes beyond a sliding window."""
-
 FEWEST_UNITS = 6
-"""Units from which on an interval can be narrow enough for a verdict."""
+"""
+Units from which on a pair can be within the limit.
+
+Fewer may be alike by chance, and a trouble that hits a third of them goes unseen.
+"""
+
+
+class Outcome(StrEnum):
+    """The answer of a verdict, for programs."""
+
+    SET = "set"
+    """A pair is within the limits, and fits."""
+
+    KEEP = "keep"
+    """No smaller cache is shown to be within the limits; the reference fits."""
+
+    NOTHING_FITS = "nothing-fits"
+    """Every cache that was measured is larger than the memory."""
+
+    NO_ANSWER = "no-answer"
+    """What was measured does not tell; also of a pair that fits and is not within."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -136,14 +154,16 @@ class Limits:
 
     def phrase(self, kind: LossKind, loss: float) -> str:
         """
-        A loss as text: ``0.9 %``, never ``-0.0 %``; ``0.0120 nats`` for a change.
+        A loss as text: ``0.9 %``, never ``-0.0 %``; ``0.0120 nats`` for a change,
+        ``2.0 points`` of a score.
 
         Smaller limits have more digits.
         """
         digits = 1 - math.floor(math.log10(self.of(kind)))
         if kind is LossKind.CHANGE:
             return f"{loss:.{max(4, digits + 1)}f} nats"
-        return f"{100 * loss:z.{max(1, digits - 2)}f} %"
+        unit = "points" if kind is LossKind.SCORE else "%"
+        return f"{100 * loss:z.{max(1, digits - 2)}f} {unit}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -190,7 +210,10 @@ class Standing:
         rows: One row per metric that compares it with the reference.
         word: Verdict by all rows; None for the reference and for a pair in trouble.
         trouble: Why it is not compared, status and reason; empty if it is.
-        lacking: Names of deciding metrics that other pairs have and it has not.
+        failed: Its records without numbers, of probes that measure losses; while there
+            is one it is not within the limit.
+        lacking: Names of metrics that other pairs have and it has not: of those that
+            decide, and of what failed.
         attention: Where its attention ran; None if nothing tells.
         evidence: What tells it, as a phrase.
     """
@@ -202,6 +225,7 @@ class Standing:
     rows: tuple[Row, ...] = ()
     word: Word | None = None
     trouble: str = ""
+    failed: tuple[CellRecord, ...] = ()
     lacking: tuple[str, ...] = ()
     attention: Attention | None = None
     evidence: str = ""
@@ -275,24 +299,41 @@ class Verdict:
         weights = self.run.setup.weights.size_bytes
         if pair is None or self.reference is None or not weights:
             return None
-        context = self.limits.at or self.run.setup.context
-        records = [each for each in self.run.records if each.effective.kv]
-        theirs = _kv_bytes(self.reference, records, context)
-        ours = _kv_bytes(pair, records, context)
-        grown = _kv_bytes(pair, records, context + GROWN_TOKENS)
-        if theirs is None or ours is None or grown is None:
+        theirs = _longest(self.reference, self.run.records)
+        ours = _longest(pair, self.run.records)
+        if theirs is None or ours is None:
             return None
-        told = next(each.effective for each in records if each.pair == self.reference)
-        return Gain(
-            pair=pair,
-            context=context,
+        return gain_of(
+            pair,
+            caches_of(ours),
+            caches_of(theirs),
+            theirs,
+            at=self.limits.at or self.run.setup.context,
             weights=weights,
-            reference=theirs,
-            kv=ours,
-            recurrent=told.recurrent_bytes,
-            compute=sum(device.compute for device in told.memory),
-            per_token=(grown - ours) / GROWN_TOKENS,
         )
+
+    def kv_bytes(self, pair: Pair, context: int) -> float | None:
+        """Size of the KV cache of *pair* at *context* tokens; None if unknown."""
+        return _kv_bytes(pair, self.run.records, context)
+
+    @property
+    def outcome(self) -> Outcome:
+        """What to do, in a word."""
+        chosen = self.standing(self.chosen) if self.chosen else None
+        if chosen:
+            is_within = chosen.word is Word.WITHIN
+            return Outcome.SET if is_within else Outcome.NO_ANSWER
+        own = self.standing(self.reference) if self.reference else None
+        kinds = {row.kind for each in self.compared for row in each.rows}
+        can_tell = kinds - {LossKind.CHANGE} and self.has_kernel and not self.finer
+        most = self.limits.max_memory_bytes
+        sizes = [e.memory_bytes for e in self.standings if e.memory_bytes is not None]
+        if most is not None and sizes and min(sizes) > most:
+            return Outcome.NOTHING_FITS
+        if own is None or self.is_instrument or not can_tell:
+            return Outcome.NO_ANSWER
+        fits = most is None or (own.memory_bytes or math.inf) <= most
+        return Outcome.KEEP if fits else Outcome.NO_ANSWER
 
     @property
     def is_instrument(self) -> bool:
@@ -388,8 +429,7 @@ def judge(run: Run, limits: Limits | None = None) -> Verdict:
     """
     The verdict of *run* by all that was measured.
 
-    In at most 5 % of sweeps is any pair wrongly within; likewise wrongly beyond, by any
-    metric. Only the latest look at a pair counts.
+    How often it is wrong: `statistics.ALPHA`. Only the latest look at a pair counts.
 
     Args:
         run: With the records of all probes.
@@ -558,6 +598,9 @@ class _Comparison:
         if kind is LossKind.SCORE:
             bounds = bounds.widened(self._unmeasured(pair)).clipped(*_ENDS[kind])
         remark, word = self._remark(pair, losses, bounds.word(limit))
+        is_loss = kind.is_graded or kind is LossKind.SCORE
+        if word is Word.WITHIN and is_loss and len(losses) < FEWEST_UNITS:
+            word = Word.OPEN
         lacking = self._lacking(pair)
         remark = "; ".join(filter(None, [remark, lacking]))
         needed = None
@@ -714,23 +757,34 @@ def _standings(
             for comparison in comparisons
             if pair != comparison.reference and (row := comparison.row(pair, limits))
         ]
-        trouble = _trouble(pair, records)
+        failed = [r for r in records if r.pair == pair and not r.has_numbers]
+        failed = [each for each in failed if _has_losses(each.probe, run.setup)]
+        has_losses = any(pair in each.units for each in comparisons)
         attention, evidence = _attention(pair, records)
-        is_compared = rows and pair != reference and not trouble
+        is_compared = rows and pair != reference
         if is_compared:
             rows = _with_lost_lengths(rows, [e for e in lost if e.pair == pair])
-        names = {row.metric.name for row in rows}
+        required = deciding + [
+            each.metric.name
+            for each in comparisons
+            if each.probe.name in {record.probe for record in failed}
+            if each.metric.name not in deciding
+        ]
+        word, names = _word(rows, deciding), {row.metric.name for row in rows}
         yield Standing(
             pair=pair,
             memory=_ratio(sizes[pair], sizes.get(reference)),
             memory_bytes=sizes[pair],
             speed=_ratio(speeds.get(pair), speeds.get(reference)),
-            rows=() if trouble else tuple(rows),
-            word=_word(rows, deciding) if is_compared else None,
-            trouble=trouble,
+            rows=tuple(rows),
+            word=(Word.OPEN if failed and word is Word.WITHIN else word)
+            if is_compared
+            else None,
+            trouble="" if has_losses or not failed else _phrase(failed[0]),
+            failed=tuple(failed),
             attention=attention,
             evidence=evidence,
-            lacking=tuple(name for name in deciding if name not in names)
+            lacking=tuple(name for name in required if name not in names)
             if is_compared
             else (),
         )
@@ -774,18 +828,15 @@ def too_little(loss: Loss, record: CellRecord, setup: Setup) -> str:
     return f"{right}, so there is little to lose"
 
 
-def _trouble(pair: Pair, records: Iterable[CellRecord]) -> str:
-    """Status and reason of a failed record of *pair*; empty without one."""
-    timed = {name for name, probe in PROBES.items() if probe.is_timed}
-    return next(
-        (
-            f"{record.status.value}: {record.reason}"
-            for record in records
-            if record.pair == pair and record.probe not in timed
-            if not record.has_numbers
-        ),
-        "",
-    )
+def _has_losses(probe: str, setup: Setup) -> bool:
+    """Whether a metric of the probe of that name enters the verdict."""
+    known = PROBES.get(probe)
+    return known is not None and any(each.loss for each in known.metrics_of(setup))
+
+
+def _phrase(record: CellRecord) -> str:
+    """Status and reason of a record that failed."""
+    return f"{record.status.value}: {record.reason}"
 
 
 def _attention(
@@ -802,20 +853,14 @@ def _attention(
 
 def _kv_bytes(pair: Pair, records: Iterable[CellRecord], context: int) -> float | None:
     """Size of the KV cache of *pair* at *context* tokens, from its log."""
-    for record in records:
-        if record.pair == pair and record.effective.kv:
-            return math.fsum(
-                _buffer_bytes(buffer, record.effective, context)
-                for buffer in record.effective.kv
-            )
-    return None
+    told = _longest(pair, records)
+    return caches_of(told).size(context) if told else None
 
 
-def _buffer_bytes(buffer: KvBuffer, effective: Effective, context: int) -> float:
-    """Size of a buffer at another *context*: a sliding window does not grow with it."""
-    longest = max(other.cells for other in effective.kv)
-    cells = context if buffer.cells == longest else min(context, buffer.cells)
-    return sum(cache_bytes(buffer)) * cells / max(buffer.cells, 1)
+def _longest(pair: Pair, records: Iterable[CellRecord]) -> Effective | None:
+    """What ran at the longest context of *pair*, where its log tells of caches."""
+    told = (r.effective for r in records if r.pair == pair and r.effective.kv)
+    return max(told, key=context_of, default=None)
 
 
 def _speeds(run: Run) -> dict[Pair, float]:
@@ -848,6 +893,7 @@ def _chosen(verdict: Verdict, standings: Sequence[Standing]) -> Pair | None:
         each
         for each in standings
         if each.memory_bytes is not None and each.memory_bytes <= most
+        if not each.failed
     ]
     if any(each.pair == verdict.reference for each in fitting):
         return None

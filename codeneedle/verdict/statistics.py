@@ -13,9 +13,11 @@ from codeneedle.grid import Pair
 
 ALPHA = 0.05
 """
-Share of sweeps in which a pair may be called within although it is beyond.
+Most sweeps, as a share, in which any pair is wrongly called within the limit; and, for
+each metric, in which any is wrongly called beyond it.
 
-The same share bounds the opposite error, per metric.
+A pair is within by all metrics only, so that the first error does not grow with their
+number; it is beyond by any of them. `scripts/truth.py` measures both for one metric.
 """
 
 MOST_UNITS = 10_000

@@ -3,27 +3,23 @@
 import json
 import shlex
 import sys
-from dataclasses import replace as changed
 from pathlib import Path
 
 import fake_openai
 import pytest
 from fake_engine import made_weights
-from gguf_files import write_gguf
 from made_plans import CORPUS, made_world
-from made_records import made_record, made_run, made_setup
 from msgspec.structs import replace
 from printing import printed
 from programs import script
 from typer.main import get_command
 
 from codeneedle.cli.app import app
-from codeneedle.cli.engines import ENGINES, offered, weights_of
+from codeneedle.cli.engines import ENGINES, offered
 from codeneedle.cli.sweep import planned
 from codeneedle.engines.engine import ModelSpec
 from codeneedle.engines.openai.settings import CommandSettings, EndpointSettings
 from codeneedle.errors import BadInput, UnknownName, WeightsUnusable
-from codeneedle.records.record import WeightsFacts
 from codeneedle.report.plan import plan_document
 from codeneedle.sweep.request import Execution, Request
 
@@ -71,14 +67,14 @@ def test_a_folder_of_mlx_is_told_the_engine_that_serves_it(tmp_path):
 
 def test_the_settings_of_another_engine_are_refused(parse):
     with pytest.raises(BadInput, match="settings of the engine endpoint") as caught:
-        offered(parse("mine", "--engine", "mlx"))
+        offered(parse("mine", "--engine", "mlx"), Execution())
 
     assert "--engine endpoint" in caught.value.hint
 
 
 def test_an_engine_that_does_not_exist_is_refused_by_name():
     with pytest.raises(UnknownName, match="unknown engine 'llama'") as caught:
-        offered(Request(engine="llama"))
+        offered(Request(engine="llama"), Execution())
 
     assert "llama.cpp" in caught.value.hint
 
@@ -222,6 +218,14 @@ def test_cells_of_endpoints_come_one_after_the_other(swept, codeneedle, tmp_path
 RECIPES = ("vllm", "sglang", "ik-llama", "ollama", "tabbyapi")
 
 
+@pytest.mark.parametrize("engine", ["mlx", "command", "endpoint"])
+def test_a_llama_server_is_refused_where_it_would_not_be_used(engine):
+    chosen = Execution(llama_server=Path("/bin/true"))
+
+    with pytest.raises(BadInput, match="starts no llama-server"):
+        offered(Request(engine=engine), chosen)
+
+
 @pytest.mark.parametrize("name", RECIPES)
 def test_recipes_ship_and_can_be_planned(name, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
@@ -249,42 +253,3 @@ def test_recipes_ship_and_can_be_planned(name, tmp_path, monkeypatch):
         Path(fake_openai.__file__).parents[2] / "sweeps" / f"{name}.toml"
     ).read_text()
     assert "Known to go wrong" in notes
-
-
-@pytest.fixture
-def kept(tmp_path):
-    """A run whose records name a GGUF file that is there."""
-    path = write_gguf(tmp_path / "m.gguf")
-    command = ("llama-server", "--model", str(path))
-    record = changed(made_record("f16/f16", []), command=command)
-    facts = WeightsFacts(name="m", sha256="ab" * 32, size_bytes=path.stat().st_size)
-    setup = changed(made_setup(), weights=facts)
-    return changed(made_run(), setup=setup, records=(record,))
-
-
-def test_the_weights_of_a_run_are_read_where_its_records_say(kept):
-    other = changed(kept.setup.weights, size_bytes=1)
-
-    assert 4 == weights_of(kept).layers
-    assert None is weights_of(changed(kept, setup=changed(kept.setup, weights=other)))
-    assert None is weights_of(changed(kept, setup=changed(kept.setup, engine="gone")))
-
-
-@pytest.mark.parametrize(("digest", "layers"), [("ab" * 32, 4), ("cd" * 32, None)])
-def test_converted_weights_are_known_by_the_hash_in_their_name(
-    kept, monkeypatch, digest, layers
-):
-    """The folder that MLX reads has another size than the GGUF file it was made of."""
-    made = changed(made_weights(), layers=4, size_bytes=2)
-    offer = changed(ENGINES["mlx"], weights=lambda _path: made)
-    monkeypatch.setitem(ENGINES, "mlx", offer)
-    facts = WeightsFacts(name="m", sha256=digest, size_bytes=1)
-    setup = changed(kept.setup, weights=facts, engine="mlx")
-    (record,) = kept.records
-    moved = changed(record, command=("python", "--model", f"m-{'ab' * 6}-1"))
-
-    found = weights_of(changed(kept, setup=setup, records=(moved,)))
-    limited = changed(setup, server_args=("--max-kv-size 512",))
-
-    assert layers == (found and found.layers)
-    assert None is weights_of(changed(kept, setup=limited, records=(moved,)))

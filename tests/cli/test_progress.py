@@ -288,6 +288,12 @@ def test_a_cell_that_takes_longer_than_estimated_has_no_time_left(progress):
     assert "left 0.0 s" not in text
 
 
+def test_the_end_of_a_budget_stands_beside_the_time(progress):
+    progress.until = "12:34:56"
+
+    assert "no cell starts after 12:34:56" in printed(live_view(progress), width=100)
+
+
 def test_pairs_that_are_not_measured_have_no_dot(progress):
     progress.pairs = [pair for pair in PAIRS if pair.k == pair.v]
 

@@ -504,7 +504,7 @@ def functions(folder, pair):
 def judged(folder, *options):
     """What the verdict says of the coarse pair."""
     shown = called(folder, "verdict", "tiny", "--json", *options)
-    (found,) = json.loads(shown.stdout)
+    found = json.loads(shown.stdout)
     (pair,) = (each for each in found["pairs"] if each["v"] == "q4_0")
     return pair["metrics"][0]
 
@@ -599,6 +599,7 @@ def test_when_the_time_is_up_nothing_new_begins(opened):
     assert record(folder, "f16-q8_0") is None
     assert 3 == len(functions(folder, WHOLE))
     assert said in told.stderr
+    assert told.stderr.startswith("budget 0.0 s: no cell starts after ")
     assert said in open_.stderr
     assert said not in done.stderr
 

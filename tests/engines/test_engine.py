@@ -14,12 +14,10 @@ from codeneedle.engines.engine import (
     Engine,
     ModelSpec,
     Served,
-    killed,
 )
 from codeneedle.errors import BadInput, ToolMissing
 from codeneedle.grid import Pair
-from codeneedle.records.record import Effective, Status
-from codeneedle.system import machine
+from codeneedle.records.record import Effective
 
 MODEL = ModelSpec(weights=made_weights(), name="made")
 PAIR = Pair("f16", "f16")
@@ -97,23 +95,3 @@ def test_what_a_server_took_is_known_after_its_end():
 
     assert served.ends_within(0.0)
     assert 0 < seen == served.peak_rss_bytes()
-
-
-@pytest.mark.parametrize(
-    ("text", "status"),
-    [
-        (None, Status.CRASHED),
-        ("pgfault 7\noom_kill 0\nnuma_pages_migrated 3\n", Status.CRASHED),
-        ("pgfault 7\noom_kill 99999999\nnuma_hit 3\n", Status.OUT_OF_MEMORY),
-        ("pgfault 7\noom_kill many\n", Status.CRASHED),
-    ],
-)
-def test_sigkill_is_a_lack_of_memory_where_the_kernel_says_so(
-    text, status, tmp_path, monkeypatch
-):
-    monkeypatch.setattr(machine, "VMSTAT", tmp_path / "vmstat")
-    if text is not None:
-        machine.VMSTAT.write_text(text)
-
-    assert status is killed().status
-    assert "SIGKILL" in killed().reason

@@ -8,7 +8,7 @@ from programs import script
 
 HELPER = Path(__file__).parents[1] / "helpers" / "evaluation.py"
 COMMAND = f"{sys.executable} {HELPER} ${{base_url}} ${{model}} ${{out}}"
-CELLS = Path("sweeps/random-bodies-mini/needle-nano/cells")
+CELLS = Path("sweeps/evaluation/needle-nano/cells")
 FAULTS = {
     "fails": ("crashed", "ended with exit code 3: Traceback: no such task"),
     "ends the server": ("crashed", "SIGKILL"),
@@ -18,7 +18,7 @@ FAULTS = {
     "half a line": ("crashed", "line 12: Input data was truncated"),
     "beyond 1": ("crashed", "Expected `float` <= 1.0"),
     "missing": ("crashed", "2 of 12 samples have no score: missing"),
-    "is killed": ("crashed", "was ended by SIGKILL"),
+    "is killed": ("crashed", "ended with SIGKILL"),
     "hangs": ("timed-out", "is not done after"),
     "no number": ("crashed", "JSON is malformed"),
     "twice": ("crashed", "two results of 's0'"),

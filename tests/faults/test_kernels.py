@@ -33,7 +33,7 @@ def swept(folder, splits, *arguments):
 def said_of(folder):
     """The verdict as data, by pair, and as a whole."""
     told = called(folder.path, "verdict", "tiny", "--json")
-    (verdict,) = json.loads(told.stdout)
+    verdict = json.loads(told.stdout)
     return {f"{e['k']}-{e['v']}": e for e in verdict["pairs"]}, verdict
 
 

@@ -116,6 +116,9 @@ class FakeServer:
     def peak_rss_bytes(self):
         return 7 << 20
 
+    def device_peak_bytes(self):
+        return self.holds_bytes
+
     def device_bytes(self):
         self.engine.alive_at_device_query.append(self in self.engine.alive)
         return self.holds_bytes
@@ -247,6 +250,7 @@ def made_weights(
         value_length=64,
         key_length_swa=64,
         value_length_swa=64,
+        has_plain_attention=True,
         training_context=training_context,
         vocabulary=vocabulary,
         identity=identity,

@@ -1,8 +1,5 @@
-"""Predicted KV memory: by hand, by published numbers, and by a real server's log."""
+"""Memory of KV caches: by hand, by the header, and as the real program answers."""
 
-import contextlib
-import re
-import subprocess
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,14 +11,14 @@ from codeneedle.grid import Pair
 from codeneedle.models.gguf import parse
 from codeneedle.models.kv_cache import (
     CONTEXTS,
+    Caches,
     Room,
     allowance_bytes,
     cache_bytes,
     cacheless,
-    kv_bytes,
-    kv_parts,
     longest_context,
     misfit,
+    plain_caches,
     predicted,
     room_of,
     type_misfit,
@@ -29,28 +26,20 @@ from codeneedle.models.kv_cache import (
 )
 from codeneedle.models.weights import weights_of
 from codeneedle.records.record import KvBuffer
-from codeneedle.system import processes
-from codeneedle.system.environment import inherited
-from codeneedle.text import mib
 
 F16, Q4 = Pair("f16", "f16"), Pair("q4_0", "q4_0")
 
 
 def weights(**changes):
     """A small model; *changes* are keys of it without the architecture's name."""
-    architecture = changes.pop("architecture", "llama")
-    shape = {
-        name.replace("llama.", f"{architecture}."): value
-        for name, value in SHAPE.items()
-    }
-    keys = {f"{architecture}.{name}": value for name, value in changes.items()}
-    header = parse(gguf_bytes({**shape, "general.architecture": architecture, **keys}))
+    keys = {f"llama.{name}": value for name, value in changes.items()}
+    header = parse(gguf_bytes({**SHAPE, **keys}))
     return weights_of(header, files=[Path("m.gguf")], size_bytes=0)
 
 
-def windowed(architecture, *, layers=8, **changes):
-    found = weights(architecture=architecture, block_count=layers)
-    return replace(found, sliding_window=1024, **changes)
+def plain_size(found, pair, context):
+    """Size of the cache of *pair*, by the header alone."""
+    return plain_caches(found, 131_072).size(context, Pair.parse(str(pair)))
 
 
 @pytest.mark.parametrize(
@@ -65,130 +54,78 @@ def windowed(architecture, *, layers=8, **changes):
 @pytest.mark.parametrize(
     ("context", "cells"), [(1, 256), (256, 256), (257, 512), (4096, 4096)]
 )
-def test_each_layer_keeps_its_kv_heads(pair, bytes_per_value, context, cells):
+def test_each_layer_of_a_plain_model_keeps_its_kv_heads(
+    pair, bytes_per_value, context, cells
+):
     """4 layers with 2 KV heads of 64; a context is rounded up as llama.cpp does."""
     kept = 4 * 2 * 64 * bytes_per_value * cells
 
-    assert kept == kv_bytes(weights(), Pair.parse(pair), context)
+    assert kept == plain_size(weights(), pair, context)
 
 
 @pytest.mark.parametrize(
-    ("found", "layers"),
+    "key",
     [
-        (replace(weights(), architecture="granitehybrid", kv_heads=(0, 0, 2, 0)), 1),
-        (weights(architecture="qwen3next", block_count=8), 2),
+        {"attention.sliding_window": 512},
+        {"attention.shared_kv_layers": 2},
+        {"attention.indexer.head_count": 2},
+        {"full_attention_interval": 4},
+        {"ssm.state_size": 64},
+        {"shortconv.l_cache": 3},
+        {"attention.head_count_kv": [2, 0, 2, 2]},
     ],
 )
-def test_layers_that_keep_no_k_and_v_cost_nothing(found, layers):
-    """All but every fourth layer of qwen3next are recurrent, whatever they state."""
-    assert layers * 2 * 64 * 4 * 1024 == kv_bytes(found, F16, 1024)
+def test_a_header_alone_tells_no_size_of_caches_that_are_not_plain(key):
+    assert None is plain_caches(weights(**key), 1024)
 
 
-EVERY_FOURTH = (
-    *("afmoe", "cohere2", "exaone-moe", "laguna", "mellum"),
-    *("muse-glimmer", "olmo2"),
-)
+def buffer(cells, *, layers=4, k_mib=4.0, v_mib=2.0, k_type="f16", v_type="f16"):
+    """A cache in a log."""
+    return KvBuffer(
+        cells=cells,
+        layers=layers,
+        k_type=k_type,
+        v_type=v_type,
+        k_mib=k_mib,
+        v_mib=v_mib,
+    )
 
 
-@pytest.mark.parametrize(
-    ("architecture", "changes", "full"),
-    [
-        ("gemma3", {}, 1),  # 8 layers, every 6th is full
-        ("plamo3", {"layers": 56}, 7),
-        ("gemma3", {"window_pattern": (True, False) * 4}, 4),
-        ("gemma3", {"window_pattern": 4}, 2),
-        ("gemma3", {"window_pattern": 1}, 8),
-        ("gemma3", {"window_pattern": 0}, 0),
-        ("llama", {}, 8),  # llama.cpp does not look at its window
-    ],
-)
-def test_windows_hold_a_window_and_a_batch(architecture, changes, full):
-    """Layers with a window keep 1,024 + 512 tokens of 16,384, the others all."""
-    per_token = 2 * 64 * 4
-    found = windowed(architecture, **changes)
-    expected = per_token * (full * 16_384 + (found.layers - full) * 1536)
-
-    assert expected == kv_bytes(found, F16, 16_384)
+WINDOWED = Caches((buffer(4096), buffer(1024, k_mib=2.0)), 4096)
+"""A cache of 1.5 KiB a token, and one of 4 KiB that holds 1,024 tokens."""
 
 
 @pytest.mark.parametrize(
-    ("architecture", "stated", "window"),
-    [
-        ("gemma2", None, 4096),
-        ("gemma3", None, 0),
-        ("llama4", None, 8192),
-        ("llama4", 1024, 8192),
-        ("smallthinker", None, 0),
-        ("smallthinker", 1024, 4096),
-        ("gemma2", 1024, 1024),
-        ("gemma2", 0, 0),
-    ],
+    ("context", "mib"),
+    [(256, 1.375), (1024, 5.5), (2048, 7.0), (4096, 10.0), (8192, 16.0)],
 )
-def test_an_architecture_may_have_a_window_of_its_own(architecture, stated, window):
-    """Half of the layers here have one; without one, the cache is that of llama."""
-    found = windowed(architecture, window_pattern=(True, False) * 4)
-    kept = window + 512 if window else 16_384
-    expected = 2 * 64 * 4 * 4 * (16_384 + kept)
-
-    assert expected == kv_bytes(replace(found, sliding_window=stated), F16, 16_384)
+def test_a_sliding_window_stays_as_it_is_at_a_longer_context(context, mib):
+    assert mib * MIB == WINDOWED.size(context)
 
 
-PERIODS = {
-    2: ("gemma2", "gpt-oss"),
-    4: ("cohere2moe", *EVERY_FOURTH),
-    5: ("gemma3n",),
-    6: ("gemma3",),
-}
+def test_a_further_token_takes_what_grows():
+    assert 6 * MIB / 4096 == WINDOWED.per_token
 
 
-@pytest.mark.parametrize(
-    ("architecture", "period"),
-    [(name, period) for period, names in PERIODS.items() for name in names],
-)
-def test_of_so_many_layers_one_has_no_window(architecture, period):
-    """The last of each period, or the first: the 21st layer is such a one."""
-    more = architecture in {"cohere2moe", "laguna"}
-    full = 20 // period + more
-    cells = full * 16_384 + (20 + more - full) * 1536
-
-    found = windowed(architecture, layers=20 + more)
-    assert 2 * 64 * 4 * cells == kv_bytes(found, F16, 16_384)
+@pytest.mark.parametrize(("pair", "share"), [("q8_0/q8_0", 34 / 64), ("f16/f16", 1)])
+def test_bits_of_types_tell_the_size_of_other_pairs(pair, share):
+    assert 10 * MIB * share == WINDOWED.size(4096, Pair.parse(pair))
 
 
-@pytest.mark.parametrize(
-    ("architecture", "window"), [("llama4", 8192), ("smallthinker", 4096)]
-)
-def test_of_twelve_layers_with_a_window_of_their_own_three_have_none(
-    architecture, window
-):
-    cells = 3 * 16_384 + 9 * (window + 512)
+def test_beyond_what_was_told_a_window_may_not_have_been_full():
+    """Both caches hold all 1,024 tokens: which of them has a window is not known."""
+    both = Caches((buffer(1024), buffer(1024)), 1024)
 
-    expected = 2 * 64 * 4 * cells
-    assert expected == kv_bytes(windowed(architecture, layers=12), F16, 16_384)
+    assert 12 * MIB == both.size(1024)
+    assert None is both.size(1025)
 
 
-def test_latent_attention_keeps_k_alone_and_wants_equal_types():
-    """DeepSeek's K and V are one; llama.cpp refuses two types for them."""
-    found = replace(weights(), architecture="deepseek2", is_mla=True)
-
-    assert 4 * 2 * 64 * 2 * 256 == kv_bytes(found, F16, 256)
-    assert kv_bytes(found, Pair("f16", "q8_0"), 256) is None
-    assert "both types are equal" in (misfit(found, Pair("f16", "q8_0")) or "")
+def test_a_type_of_unknown_size_has_no_prediction():
+    assert None is WINDOWED.size(1024, Pair("turbo3", "f16"))
+    assert None is Caches((), 1024).size(1024)
 
 
-@pytest.mark.parametrize(
-    "found",
-    [
-        replace(weights(), architecture="something-new"),
-        replace(weights(), has_indexer=True),
-        windowed("gemma4", window_pattern=None),
-    ],
-)
-def test_what_is_not_known_is_not_guessed(found):
-    assert kv_bytes(found, F16, 1024) is None
-
-
-def test_a_type_that_does_not_fit_or_is_unknown_has_no_prediction():
+def test_head_sizes_say_which_types_they_take():
     """Head size 80 takes no type with blocks of 32; a fork's type is for its server."""
     found = replace(weights(), key_length=80, value_length=80)
 
@@ -197,49 +134,15 @@ def test_a_type_that_does_not_fit_or_is_unknown_has_no_prediction():
         found, Pair("f16", "q4_0")
     )
     assert misfit(found, F16) is None
-    assert kv_bytes(found, Pair("f16", "q4_0"), 1024) is None
-    assert kv_bytes(weights(), Pair("turbo3", "f16"), 1024) is None
     assert {None} == {type_misfit(found, "bf16"), type_misfit(weights(), "turbo3")}
 
 
-LINE = re.compile(
-    r"\( *(?P<cells>\d+) cells.*"
-    r"K \(\w+\): +(?P<k>[\d.]+) MiB, V \(\w+\): +(?P<v>[\d.]+)"
-)
+def test_latent_attention_wants_equal_types():
+    """DeepSeek's K and V are one; llama.cpp refuses two types for them."""
+    found = replace(weights(), architecture="deepseek2", is_mla=True)
 
-
-def said_of_its_cache(argv, *, log):
-    """The cells, and the MiB of K and V, that a server logs before it is ready."""
-    command = [str(word) for word in argv]
-    with processes.running(command, env=inherited(), log=log) as child:
-        while child.poll() is None:
-            if said := LINE.search(log.read_text(errors="replace")):
-                return int(said["cells"]), float(said["k"]), float(said["v"])
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                child.wait(0.02)
-    pytest.fail(log.read_text(errors="replace"))
-
-
-@pytest.mark.real
-@pytest.mark.parametrize("pair", ["bf16/q5_1", "q8_0/q4_0"])
-def test_the_prediction_is_what_a_real_server_takes(pair, llama_server, nano, tmp_path):
-    wanted = Pair.parse(pair)
-    header = parse(nano.read_bytes())
-    found = weights_of(header, files=[nano], size_bytes=nano.stat().st_size)
-
-    cells, k_mib, v_mib = said_of_its_cache(
-        [
-            *(llama_server, "-m", nano, "-c", 5000, "-np", 1, "-fa", "on", "-t", 1),
-            *("-ctk", wanted.k, "-ctv", wanted.v, "--fit", "off", "-lv", 4),
-            *("--no-warmup", "--log-colors", "off", "--port", 0),
-        ],
-        log=tmp_path / "server.log",
-    )
-
-    size_bytes = kv_bytes(found, wanted, 5000)
-    assert size_bytes is not None
-    assert 5120 == cells
-    assert mib(size_bytes) == pytest.approx(k_mib + v_mib, abs=0.011)
+    assert "both types are equal" in (misfit(found, Pair("f16", "q8_0")) or "")
+    assert 4 * 2 * 64 * 2 * 256 == plain_size(found, F16, 256)
 
 
 GIB, MIB = 1 << 30, 1 << 20
@@ -262,7 +165,7 @@ LARGE = replace(
 
 def needed(weights, pair, context):
     """All that a server would take, in bytes."""
-    cache = kv_bytes(weights, pair, context)
+    cache = plain_size(weights, pair, context)
     return weights.size_bytes + cache + allowance_bytes(weights, context)
 
 
@@ -280,16 +183,30 @@ def test_the_contexts_go_up_to_the_training_context(trained, contexts):
     assert contexts == usual_contexts(trained)
 
 
+def served(_pair):
+    """No pair is refused."""
+    return ""
+
+
 def test_the_pairs_of_a_plan_have_an_order():
     names = ("f16/f16", "q8_0/q4_0", "q4_0/q8_0", "q4_0/q4_0", "turbo3/q8_0")
     wanted = [Pair.parse(name) for name in names]
+    caches = plain_caches(LARGE, LARGE.training_context)
 
-    plan = predicted(LARGE, sorted(wanted), Room(16 * GIB, "here"))
+    plan = predicted(
+        LARGE, caches, sorted(wanted), Room(16 * GIB, "here"), refusal=served
+    )
 
     assert wanted == [each.pair for each in plan.pairs]
-    assert kv_bytes(LARGE, F16, 1024) == plan.pairs[0].kv_bytes[0]
+    assert plain_size(LARGE, F16, 1024) == plan.pairs[0].kv_bytes[0]
     assert len(plan.contexts) == len(plan.allowance_bytes)
     assert {None} == {*plan.pairs[-1].kv_bytes, plan.pairs[-1].longest_context}
+
+
+def longest(found, pair, room, *, most=None):
+    """The longest context that fits, by the header alone."""
+    most = most or found.training_context
+    return longest_context(found, plain_caches(found, most), pair, room)
 
 
 @pytest.mark.parametrize("gib", [5, 6, 8, 16])
@@ -297,7 +214,7 @@ def test_the_pairs_of_a_plan_have_an_order():
 def test_the_longest_context_fits_and_the_next_one_does_not(pair, gib):
     """It is exact to the step of 256 tokens to which servers round."""
     room = Room(gib * GIB, "here")
-    found = longest_context(LARGE, pair, room)
+    found = longest(LARGE, pair, room)
 
     assert 0 == found % 256
     assert found == 0 or needed(LARGE, pair, found) <= room.size_bytes
@@ -308,22 +225,21 @@ def test_the_longest_context_fits_and_the_next_one_does_not(pair, gib):
 
 
 @pytest.mark.parametrize(
-    ("found", "pair", "size_bytes", "longest"),
+    ("found", "pair", "size_bytes", "expected"),
     [
         (replace(SMALL, training_context=5000), F16, 999 * GIB, 5000),
-        (replace(SMALL, training_context=0), F16, 1 << 60, 4_194_304),
         (LARGE, Q4, 4 * GIB, 0),
     ],
 )
-def test_a_longest_context_has_limits(found, pair, size_bytes, longest):
-    assert longest == longest_context(found, pair, Room(size_bytes, "here"))
+def test_a_longest_context_has_limits(found, pair, size_bytes, expected):
+    assert expected == longest(found, pair, Room(size_bytes, "here"))
 
 
 def test_an_odd_training_context_is_not_rounded_up():
     odd = replace(LARGE, training_context=5000)
     room = Room(needed(odd, F16, 4864), "here")
 
-    assert 4864 == longest_context(odd, F16, room)
+    assert 4864 == longest(odd, F16, room)
 
 
 @pytest.mark.parametrize("context", [4096, 131_072])
@@ -333,21 +249,6 @@ def test_the_allowance_grows_with_vocabulary_and_context(context):
     layer = context * 8 * (128 + 128) * 2
 
     assert 512 * batch + layer + (1 << 29) == allowance_bytes(LARGE, context)
-
-
-@pytest.mark.parametrize(("k", "v"), [("bf16", "q4_0"), ("q4_1", "q8_0")])
-def test_k_and_v_are_predicted_apart(k, v):
-    k_bytes, v_bytes = kv_parts(LARGE, Pair(k, v), 4096)
-
-    assert kv_bytes(LARGE, Pair(k, k), 4096) == 2 * k_bytes
-    assert kv_bytes(LARGE, Pair(v, v), 4096) == 2 * v_bytes
-
-
-def test_a_latent_attention_keeps_no_v():
-    latent = replace(LARGE, is_mla=True)
-
-    assert (kv_bytes(latent, Q4, 4096), 0.0) == kv_parts(latent, Q4, 4096)
-    assert None is kv_parts(latent, Pair("q8_0", "q4_0"), 4096)
 
 
 @pytest.mark.parametrize(
@@ -376,9 +277,7 @@ def test_devices_tell_their_memory(devices, mib, where):
 )
 def test_types_of_mlx_take_as_much_as_blocks_of_32_with_one_scale(pair, equal):
     """Two numbers of 16 bits for 64 values, as llama.cpp has one for 32."""
-    found, expected = (
-        kv_bytes(made_weights(), Pair.parse(each), 4096) for each in (pair, equal)
-    )
+    found, expected = (plain_size(made_weights(), each, 4096) for each in (pair, equal))
 
     assert expected == found > 0
 

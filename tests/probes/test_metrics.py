@@ -15,7 +15,7 @@ SETUP = made_setup()
 def buffer(*, cells: int, k_mib: float, v_mib: float) -> KvBuffer:
     """A cache of two layers."""
     return KvBuffer(
-        cells=cells, layers=2, k_type="q8_0", v_type="q4_0", k_mib=k_mib, v_mib=v_mib
+        cells=cells, layers=2, k_type="f16", v_type="f16", k_mib=k_mib, v_mib=v_mib
     )
 
 
@@ -26,6 +26,7 @@ WINDOWED = Effective(
         buffer(cells=512, k_mib=1.0, v_mib=0.5),
     ),
     compute_mib=300.25,
+    recurrent_bytes=3 << 20,
 )
 
 
@@ -40,13 +41,14 @@ def value(name: str, record: CellRecord) -> list[float]:
         ("kv", 13.5),
         ("kv-k", 9.0),
         ("kv-v", 4.5),
-        ("kv-per-1k", 3.375),
+        ("kv-per-1k", 12 / 4.096),
+        ("state", 3.0),
         ("compute", 300.25),
         ("rss", 2.0),
         ("device", 5.0),
     ],
 )
-def test_all_caches_of_a_model_count(name, expected):
+def test_all_caches_of_a_model_count_and_a_window_does_not_grow(name, expected):
     record = replace(
         made_record("q8_0/q4_0", []),
         effective=WINDOWED,
@@ -75,7 +77,7 @@ def test_without_a_stated_context_the_longest_cache_tells_it():
     effective = replace(WINDOWED, context=None)
     record = replace(made_record("q8_0/q4_0", []), effective=effective)
 
-    assert [13.5 / 4.096] == value("kv-per-1k", record)
+    assert [12 / 4.096] == value("kv-per-1k", record)
 
 
 @pytest.mark.parametrize("name", METRIC)

@@ -1,10 +1,7 @@
 """What a probe is given: phases of a cell, settings, files."""
 
-from dataclasses import replace
-
 import pytest
 from made_contexts import run_context
-from made_metrics import made_probe
 
 from codeneedle.grid import Pair
 from codeneedle.probes import PROBES, probes_named
@@ -18,16 +15,6 @@ def made_cell(folder, **changes):
     """One cell of a made run."""
     run = run_context(folder)
     return ProbeContext(run=run, pair=Pair("q8_0", "q4_0"), logs=folder, **changes)
-
-
-@pytest.mark.parametrize("calibrates", [True, False])
-def test_a_probe_whose_reference_calibrates_goes_by_precision(calibrates):
-    pairs = [Pair("q4_0", "q4_0"), Pair("q8_0", "f16"), Pair("f16", "q4_0")]
-    probe = replace(made_probe("recall"), calibrates=calibrates)
-
-    by_coarser_type = [Pair("q8_0", "f16"), Pair("f16", "q4_0"), Pair("q4_0", "q4_0")]
-    expected = by_coarser_type if calibrates else pairs
-    assert expected == list(probe.order(pairs))
 
 
 def test_each_moment_ends_a_phase():

@@ -11,7 +11,6 @@ from codeneedle.records.record import (
     CellRecord,
     Count,
     Effective,
-    KvBuffer,
     Length,
     Phases,
     Proof,
@@ -43,16 +42,6 @@ def test_phases_that_were_not_reached_take_no_time(missing):
 
     assert (15.0 - taken, 11.25 - taken) == (left.total_s, left.waiting_s)
     assert (0.0, 0.0) == (Phases().total_s, Phases().waiting_s)
-
-
-def test_all_caches_of_a_server_add_up():
-    caches = tuple(
-        KvBuffer(cells=9, layers=2, k_type="f16", v_type="f16", k_mib=size, v_mib=1.0)
-        for size in (4.0, 2.0)
-    )
-
-    assert 8.0 == Effective(kv=caches).kv_mib
-    assert Effective().kv_mib is None
 
 
 @pytest.mark.parametrize(

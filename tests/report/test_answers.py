@@ -11,7 +11,7 @@ from codeneedle.errors import BadInput, UnknownName
 from codeneedle.grid import Pair
 from codeneedle.probes.answers import View
 from codeneedle.records.record import Effective, KvBuffer, Status
-from codeneedle.report.answers import answers
+from codeneedle.report.answers import answers, asked_for
 
 TYPES = ("bf16", "q4_0")
 SETUP = made_setup(needles=3, types_k=TYPES, types_v=TYPES)
@@ -40,6 +40,25 @@ def test_an_unknown_function_or_pair_is_refused_with_a_hint():
     other = replace(run.records[0], pair=Pair("q4_0", "q4_0"), probe="divergence")
     with pytest.raises(BadInput, match="has no answers"):
         shown(replace(run, records=(other,)), function="f_a")
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (["q4_0/q4_0"], (None, PAIR, None)),
+        (["q4_0/q4_0", "Shop.pay"], (None, PAIR, "Shop.pay")),
+        (["tiny/model", "q4_0/q4_0"], ("tiny/model", PAIR, None)),
+        (["tiny", "q4_0/q4_0", "pay"], ("tiny", PAIR, "pay")),
+    ],
+)
+def test_the_only_run_needs_no_name(words, expected):
+    assert expected == asked_for(words)
+
+
+@pytest.mark.parametrize("words", [["tiny"], ["a", "f16/f16", "two", "words"]])
+def test_a_pair_is_asked_for_in_one_way(words):
+    with pytest.raises(BadInput):
+        asked_for(words)
 
 
 def test_each_run_that_has_the_pair_is_shown():

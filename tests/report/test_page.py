@@ -11,13 +11,10 @@ from made_grids import lossy_grid, whole_grid
 from made_records import failed_record, made_run, made_setup
 from made_retrieval import made_texts, retrieval_record, right
 
-from codeneedle.models.pretrained import built_in_path
-from codeneedle.models.weights import read_header
 from codeneedle.records.record import Run, Status
 from codeneedle.report.page import page
 
 HOSTILE = "</script><script>document.title='taken'</script><img src=x onerror=alert(1)>"
-HEADER = read_header(built_in_path())
 
 
 def spell(pair):
@@ -27,10 +24,6 @@ def spell(pair):
 def asks_for(engine):
     """Pairs in the words of *engine*."""
     return lambda pair: f"{engine}: {spell(pair)}"
-
-
-def unknown(_run):
-    """No header of weights."""
 
 
 def lossy(pair, at):
@@ -51,7 +44,7 @@ def run():
 def html(run):
     """Its page, beside a second run."""
     other = replace(made_run(lossy), name="second/run")
-    return page([run, other], None, asks_for, unknown)
+    return page([run, other], None, asks_for)
 
 
 def test_it_is_one_file_that_asks_for_nothing(html):
@@ -68,7 +61,7 @@ XMLNS = "http://www.w3.org/2000/svg"
 
 
 def test_a_page_of_36_cells_with_four_probes_has_at_most_1_mb():
-    html = page([whole_grid()], None, asks_for, lambda _run: HEADER)
+    html = page([whole_grid()], None, asks_for)
 
     assert len(html.encode()) <= 1_000_000
     assert '"leftOut":0' not in html  # answers that did not fit are counted
@@ -77,14 +70,14 @@ def test_a_page_of_36_cells_with_four_probes_has_at_most_1_mb():
 def test_parts_of_charts_have_names_of_their_own():
     """A part that another chart of the page hides would not be drawn."""
     run = lossy_grid()
-    html = page([run, run], None, asks_for, lambda _run: HEADER)
+    html = page([run, run], None, asks_for)
     names = re.findall(r'<[^>]* id="([^"]*)"', html)
 
     assert sorted({*names}) == sorted(names)
 
 
 def test_the_first_metric_of_a_page_is_the_loss():
-    html = page([lossy_grid()], None, asks_for, unknown)
+    html = page([lossy_grid()], None, asks_for)
 
     assert '"metrics":[{"name":"loss","label":"right tokens lost, of 100' in html
     assert '["0.5","set","q8_0/q4_1; set; 0.2 % to 0.9 %, 24 functions","#' in html
@@ -98,10 +91,10 @@ def test_text_of_records_cannot_end_the_block_that_holds_it(html):
 def test_two_runs_are_compared_and_of_three_none(run):
     other = replace(run, name="other/run", setup=replace(run.setup, rotation=False))
 
-    both = page([run, other], None, asks_for, unknown)
+    both = page([run, other], None, asks_for)
     assert ">rotation</td>" in both
     assert ">no difference shown</td>" in both
-    assert "compared with" not in page([run, other, run], None, asks_for, unknown)
+    assert "compared with" not in page([run, other, run], None, asks_for)
 
 
 def test_runs_of_one_name_are_told_apart_and_each_speaks_its_own_words(tmp_path):
@@ -109,7 +102,7 @@ def test_runs_of_one_name_are_told_apart_and_each_speaks_its_own_words(tmp_path)
     second = replace(first, root=tmp_path / "b")
     second = replace(second, setup=replace(second.setup, engine="mlx"))
 
-    said = page([first, second], None, asks_for, unknown)
+    said = page([first, second], None, asks_for)
 
     for folder in ("a", "b"):
         assert f'"name":"{tmp_path / folder / first.name}"' in said
@@ -124,9 +117,7 @@ def test_answers_to_tasks_stand_beside_what_was_expected():
     )
     record = retrieval_record("bf16/q4_0", texts)
     setup = replace(made_setup(), probes={"retrieval": {"tasks": ["multikey"]}})
-    said = page(
-        [Run(name="made", setup=setup, records=(record,))], None, asks_for, unknown
-    )
+    said = page([Run(name="made", setup=setup, records=(record,))], None, asks_for)
 
     assert '"right":{"bf16/q4_0":4}' in said
     assert '","no"]]' in said
@@ -136,7 +127,7 @@ def test_it_holds_the_sweep_file_and_the_command_that_goes_on(run):
     kept = replace(
         run, name="a/b c", root=Path("my runs"), sweep='corpus = "x"\nseed = 7\x1b\n'
     )
-    html = page([kept], None, asks_for, unknown)
+    html = page([kept], None, asks_for)
 
     assert "<pre>codeneedle sweep &#39;my runs/a/b c&#39;</pre>" in html
     assert "<pre>corpus = &#34;x&#34;\nseed = 7\\x1b</pre>" in html

@@ -1,6 +1,7 @@
 """The walk over the cells of a run: order, records, failures, stops."""
 
 import contextlib
+import itertools
 import threading
 from dataclasses import replace
 
@@ -203,6 +204,18 @@ def test_cells_that_fail_alike_from_the_start_end_the_sweep(store):
     walk(store, Script(), pairs=PAIRS[:1], retry_failed=True)
     walk(store, script, retry_failed=True)
     assert [*PAIRS[:3], *PAIRS[1:]] == script.measured
+
+
+def test_failures_that_differ_by_a_port_or_a_time_are_alike(store):
+    """An evaluation that crashed at once once crashed in every cell."""
+    ports = itertools.count(40001)
+
+    def crashes(_cell):
+        reason = f"--eval ended with exit code 1: 127.0.0.1:{next(ports)}"
+        raise CellError(reason, hint="Look.")
+
+    with pytest.raises(CodeneedleError, match="first 3 cells failed alike"):
+        walk(store, Script(crashes))
 
 
 def nothing_right(cell):
@@ -819,20 +832,24 @@ def setting(seen):
 
 
 def test_the_cell_that_decides_for_others_is_measured_first_and_alone(store):
+    """If it fails, the most precise of the others decides, wherever it stands."""
     seen = []
+    precise = most_precise_first(PAIRS)
+    pairs = [precise[0], *precise[2:], precise[1]]
 
     def outcome(cell):
-        if cell.pair == PAIRS[0]:
+        if cell.pair == precise[0]:
             seen.append((cell.pair, None))
             fails()(cell)
         setting(seen)(cell)
 
     script = Script(outcome)
     probe = replace(script.probe, calibrates=True)
-    made_runner(store, workers=workers(3)).sweep(probe, PAIRS)
+    made_runner(store, workers=workers(3)).sweep(probe, pairs)
 
-    assert [(pair, None) for pair in PAIRS[:2]] == seen[:2]
-    assert {str(PAIRS[1])} == {by for _, by in seen[2:]}
+    assert [(pair, None) for pair in precise[:2]] == seen[:2]
+    assert {str(precise[1])} == {by for _, by in seen[2:]}
+    assert {*precise[2:]} == {pair for pair, _ in seen[2:]}
 
 
 @pytest.mark.parametrize("status", [Status.INTERRUPTED, Status.FINISHED])
@@ -995,9 +1012,13 @@ def test_a_share_goes_by_what_the_first_one_stored(store, fails_first):
     share_that_leads(store, other, Script(outcome), fails_first=fails_first)
 
     first = None if fails_first else str(PAIRS[0])
-    assert [pair for pair, _ in seen] == PAIRS[1:]
+    left = PAIRS[1:]
+    if fails_first:  # the most precise of the others calibrates
+        leader = most_precise(left)
+        left.sort(key=lambda pair: pair != leader)
+    assert [pair for pair, _ in seen] == left
     assert first == seen[0][1]
-    assert seen[1][1] == (first or str(PAIRS[1]))
+    assert seen[1][1] == (first or str(left[0]))
     assert [fails_first, False, False] == leads
 
 

@@ -249,21 +249,40 @@ def test_a_pair_that_was_stopped_half_way_is_a_gap_whatever_it_holds():
     assert row_of(run).bounds == of(found, GOOD).row("recall-logp").bounds
 
 
-def test_a_pair_that_failed_in_another_probe_is_not_judged():
+def test_a_pair_that_failed_in_another_probe_is_judged_and_never_within():
+    """What was measured of it counts; one that crashed is not to be set."""
     run = losing_run(
-        {GOOD: WITHIN},
+        {GOOD: WITHIN, COARSE: BEYOND},
         replace(failed_record(GOOD), probe="divergence"),
-        replace(failed_record("q8_0/q8_0"), probe="throughput"),
+        replace(failed_record(COARSE), probe="divergence"),
     )
+    found = judge(run)
+    fits = Limits(max_memory_bytes=int(of(found, GOOD).memory_bytes))
 
-    assert "crashed: it died" == of(judge(run), GOOD).trouble
-    assert judge(run).chosen is None
+    assert "" == of(found, GOOD).trouble
+    assert {GOOD: "open", COARSE: "beyond"} == words(found)
+    assert ["divergence"] == [each.probe for each in of(found, GOOD).failed]
+    assert found.chosen is judge(run, fits).chosen is None
 
 
-def test_a_pair_without_speeds_is_judged_all_the_same():
-    run = losing_run({GOOD: WITHIN}, replace(failed_record(GOOD), probe="throughput"))
+def test_a_metric_whose_probe_failed_is_lacking_where_others_have_it():
+    run = with_klds(losing_run({GOOD: WITHIN}), {"q5_1/q5_1": [0.001, 0.002] * 8})
+
+    crashed = replace(failed_record(GOOD), probe="divergence")
+    found = judge(replace(run, records=(*run.records, crashed)))
+
+    assert ("kld",) == of(found, GOOD).lacking
+    assert () == of(judge(run), GOOD).lacking
+
+
+@pytest.mark.parametrize("probe", ["throughput", "reuse"])
+def test_a_pair_that_failed_in_a_probe_without_losses_is_judged_all_the_same(probe):
+    """A model whose cache is never used again has a verdict by recall."""
+    failed = [replace(failed_record(pair), probe=probe) for pair in (REFERENCE, GOOD)]
+    run = losing_run({GOOD: WITHIN}, *failed)
 
     assert "" == of(judge(run), GOOD).trouble
+    assert {GOOD: "within"} == words(judge(run))
     assert Pair.parse(GOOD) == judge(run).chosen
 
 

@@ -9,7 +9,8 @@ from typing import Self
 
 import msgspec
 
-from codeneedle.engines.engine import ModelSpec, exit_phrase, mismatched
+from codeneedle.engines.ended import Died
+from codeneedle.engines.engine import ModelSpec, mismatched
 from codeneedle.engines.llama_cpp import log as logs
 from codeneedle.engines.llama_cpp.arguments import (
     ALL_LAYERS,
@@ -26,7 +27,6 @@ from codeneedle.engines.llama_cpp.installation import (
     Tools,
 )
 from codeneedle.engines.llama_cpp.log import (
-    exit_cause,
     printable,
     read_log,
 )
@@ -418,14 +418,12 @@ def _test(
 
 
 def _failed(output: str, *, returncode: int, log: Path) -> CellError:
-    cause = logs.trouble(output) or exit_cause(returncode)
+    cause = logs.trouble(output)
     if is_unknown_type(output):
         cause = Trouble(Status.UNSUPPORTED, "it does not know this cache type")
-    return CellError(
-        f"llama-bench ended with {exit_phrase(returncode)}: {cause.reason}",
-        hint=f"The end of its log is in {log}.",
-        status=cause.status,
-        log_excerpt=logs.last_lines(output),
+    excerpt = logs.last_lines(output)
+    return Died(
+        "llama-bench", returncode=returncode, log=log, cause=cause, excerpt=excerpt
     )
 
 

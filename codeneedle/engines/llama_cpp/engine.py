@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import ClassVar
 
+from codeneedle.engines.ended import Died
 from codeneedle.engines.engine import (
     Ability,
     CacheTypes,
@@ -40,7 +41,6 @@ from codeneedle.engines.llama_cpp.log import read_log
 from codeneedle.engines.llama_cpp.server import (
     LOAD_TIMEOUT_S,
     LlamaServer,
-    ServerDied,
     is_about_an_argument,
     serving,
 )
@@ -354,7 +354,7 @@ class LlamaCpp(Engine):
             yield
         except CellError as error:
             reason = str(error) if is_about_an_argument(read_log(log)) else ""
-            if isinstance(error, ServerDied) and error.returncode == 0:
+            if isinstance(error, Died) and error.returncode == 0:
                 reason = "llama-server does what they say and exits, instead of serving"
             if reason and self.model.arguments:
                 raise BadInput(

@@ -7,7 +7,7 @@ from collections.abc import Collection
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from codeneedle.engines.engine import exit_phrase
+from codeneedle.engines.ended import exit_phrase
 from codeneedle.engines.llama_cpp.release import USABLE_RECIPES, built_folder
 from codeneedle.errors import ToolFailed, ToolMissing
 from codeneedle.grid import Pair

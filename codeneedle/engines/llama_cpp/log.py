@@ -5,10 +5,9 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from signal import SIGKILL, SIGXFSZ
 from typing import Any
 
-from codeneedle.engines.engine import killed
+from codeneedle.engines import ended
 from codeneedle.grid import Pair
 from codeneedle.models.kv_cache import padded
 from codeneedle.records.record import (
@@ -22,12 +21,6 @@ from codeneedle.records.record import (
 from codeneedle.system.files import tail
 from codeneedle.system.processes import END_BYTES, OMISSION
 from codeneedle.text import MIB
-
-LAST_LINES = 12
-"""Of the log of a program that failed."""
-
-LINE_CHARACTERS = 500
-"""What is read of a line; a model's own text may make lines of megabytes."""
 
 _SHUTDOWN = "cleaning up before exit"
 _TAIL_BYTES = 16 << 10
@@ -70,7 +63,7 @@ def trouble(log_text: str) -> Trouble | None:
 
 def printable(line: str) -> str:
     """The beginning of *line* without terminal escapes and control characters."""
-    shown = line[:LINE_CHARACTERS]
+    shown = line[: ended.LINE_CHARACTERS]
     if shown.isprintable():
         return shown
     bare = _ANSI.sub("", shown)
@@ -86,10 +79,9 @@ def evidence(log_text: str) -> tuple[str, ...]:
 
 def last_lines(log_text: str) -> tuple[str, ...]:
     """The last lines of a log, without those that never explain a failure."""
-    telling = [
+    return ended.last_lines(
         line for line in lines(log_text) if not any(noise in line for noise in _NOISE)
-    ]
-    return tuple(line.rstrip() for line in telling[-LAST_LINES:])
+    )
 
 
 def lines(log_text: str) -> Iterator[str]:
@@ -402,13 +394,3 @@ def _wrong_offload(effective: Effective) -> Iterator[str]:
     # Zero or None: there is no accelerator.
     if on_device and layers and on_device < layers:
         yield f"{on_device} of {layers} layers are on the accelerator, not all"
-
-
-def exit_cause(returncode: int) -> Trouble:
-    """Why a program ended whose log does not tell."""
-    if returncode == -SIGKILL:
-        return killed()
-    if returncode == -SIGXFSZ:
-        reason = "its log exceeds the limit of file sizes: see ulimit -f"
-        return Trouble(Status.CRASHED, reason)
-    return Trouble(Status.CRASHED, "its log does not say why")

@@ -6,7 +6,8 @@ from pathlib import Path
 from signal import SIGABRT
 from typing import Self
 
-from codeneedle.engines.engine import ModelSpec, exit_phrase, mismatched
+from codeneedle.engines.ended import Died, exit_cause, silent
+from codeneedle.engines.engine import ModelSpec, mismatched
 from codeneedle.engines.llama_cpp import log as logs
 from codeneedle.engines.llama_cpp.arguments import (
     ALL_LAYERS,
@@ -34,7 +35,7 @@ from codeneedle.engines.llama_cpp.installation import (
     ServerFacts,
     Tools,
 )
-from codeneedle.engines.llama_cpp.log import exit_cause, read_log
+from codeneedle.engines.llama_cpp.log import read_log
 from codeneedle.engines.llama_cpp.statistics import (
     Size,
     by_chunk,
@@ -327,18 +328,24 @@ def _is_mute(log_text: str) -> bool:
 
 
 def _failed(job: Job, log_text: str, *, returncode: int) -> CellError:
-    trouble = logs.trouble(log_text)
-    cause = trouble or exit_cause(returncode)
-    reason = cause.reason if trouble else failure(log_text) or cause.reason
-    message = f"ended with {exit_phrase(returncode)}: {reason}"
-    return _error(job, message, log_text, status=cause.status)
+    cause, reason = logs.trouble(log_text), failure(log_text)
+    if cause is None and reason:
+        cause = replace(exit_cause(returncode), reason=reason)
+    excerpt = logs.last_lines(log_text)
+    return Died(
+        PERPLEXITY, returncode=returncode, log=job.log, cause=cause, excerpt=excerpt
+    )
 
 
 def _silent(job: Job, silence_s: float, known: str) -> CellError:
-    why = f"; {known}" if known else ""
-    message = f"is running but has written nothing for {silence_s:g} s{why}"
-    hint = f"See {job.log}. Does the pair lack a kernel on this device?"
-    return _error(job, message, read_log(job.log), status=Status.TIMED_OUT, hint=hint)
+    return silent(
+        PERPLEXITY,
+        silence_s,
+        log=job.log,
+        excerpt=logs.last_lines(read_log(job.log)),
+        why=known,
+        hint="Does the pair lack a kernel on this device?",
+    )
 
 
 def _incomplete(job: Job, log_text: str) -> CellError:

@@ -9,13 +9,13 @@ from pathlib import Path
 from typing import Literal
 
 from codeneedle.engines import started
+from codeneedle.engines.ended import Died
 from codeneedle.engines.engine import (
     HOST,
     Address,
     CannotSave,
     CellSpec,
     Tokenizer,
-    exit_phrase,
 )
 from codeneedle.engines.http import SILENCE_S
 from codeneedle.engines.llama_cpp.arguments import (
@@ -33,7 +33,6 @@ from codeneedle.engines.llama_cpp.log import (
     COMMAND_SIGN,
     Expected,
     evidence,
-    exit_cause,
     is_shutting_down,
     last_lines,
     mismatches,
@@ -164,12 +163,15 @@ class LlamaServer(StartedServer):
             log_excerpt=last_lines(read_log(self.log)),
         )
 
-    def death(self) -> "ServerDied":
+    def death(self) -> Died:
         """As of `StartedServer`."""
-        return ServerDied(
+        log_text = read_log(self.log)
+        return Died(
+            "llama-server",
             returncode=self.child.returncode,
             log=self.log,
-            log_text=read_log(self.log),
+            cause=trouble(log_text) or _farewell(log_text),
+            excerpt=last_lines(log_text),
         )
 
     def excerpt(self, error: CellError) -> tuple[str, ...]:
@@ -228,7 +230,7 @@ def serving(
         memory_bytes: Memory that it may take; None for no limit.
 
     Raises:
-        ServerDied: If it ends, at the start or within the block.
+        Died: If it ends, at the start or within the block.
     """
     # A random name, so that another server is never taken for this one; llama-server
     # takes what is after a comma for another name.
@@ -266,25 +268,6 @@ def serving(
         return server
 
     return started.serving(start, port=launch.port)
-
-
-class ServerDied(CellError):  # noqa: N818 - named after the fact
-    """
-    The server ended while it was still needed.
-
-    Attributes:
-        returncode: As of `subprocess.Popen`.
-    """
-
-    def __init__(self, *, returncode: int, log: Path, log_text: str) -> None:
-        cause = trouble(log_text) or _farewell(log_text) or exit_cause(returncode)
-        super().__init__(
-            f"llama-server ended with {exit_phrase(returncode)}: {cause.reason}",
-            hint=f"The end of its log is in {log}.",
-            status=cause.status,
-            log_excerpt=last_lines(log_text),
-        )
-        self.returncode = returncode
 
 
 def is_about_an_argument(log_text: str) -> bool:

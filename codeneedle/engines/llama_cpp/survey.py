@@ -13,7 +13,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Self
 
-from codeneedle.engines.engine import ModelSpec, exit_phrase
+from codeneedle.engines.ended import exit_phrase
+from codeneedle.engines.engine import ModelSpec
 from codeneedle.engines.llama_cpp import log as logs
 from codeneedle.engines.llama_cpp.arguments import (
     ALL_LAYERS,

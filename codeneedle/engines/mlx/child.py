@@ -322,9 +322,9 @@ def _piece(piece: bytes) -> str | list[int]:
 
 
 def _memory() -> logs.Memory:
-    from codeneedle.engines.mlx.model import peak_bytes
+    from codeneedle.engines.mlx.model import active_bytes, peak_bytes
 
-    return logs.Memory(peak_bytes=peak_bytes())
+    return logs.Memory(peak_bytes=peak_bytes(), active_bytes=active_bytes())
 
 
 COUNT_MEMORY_BYTES = 4 << 30
@@ -359,6 +359,7 @@ def _session(options: argparse.Namespace) -> Any:
         group_size=options.kv_group_size,
         quantized_kv_start=options.quantized_kv_start,
         max_kv_size=options.max_kv_size,
+        rope_factor=options.rope_factor,
         compute=options.compute,
     )
     pair = Pair(options.cache_type_k, options.cache_type_v)
@@ -369,6 +370,7 @@ def _session(options: argparse.Namespace) -> Any:
             context=options.context,
             layers=session.effective(),
             quantized_kv_start=options.quantized_kv_start,
+            rope_factor=options.rope_factor,
         )
     )
     return session
@@ -468,6 +470,7 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--kv-group-size", type=_numbers, default=(64,))
     made.add_argument("--quantized-kv-start", type=int, default=0)
     made.add_argument("--max-kv-size", type=int)
+    made.add_argument("--rope-factor", type=float)
     made.add_argument("--compute", choices=("float32", "model"), default="model")
     made.add_argument("--alias", default="")
     made.add_argument("--port", type=int, default=0)

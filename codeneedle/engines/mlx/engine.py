@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import ClassVar
 
 from codeneedle.engines import started
+from codeneedle.engines.ended import silent
 from codeneedle.engines.engine import (
     HOST,
     Ability,
@@ -182,6 +183,11 @@ class Mlx(Engine):
         )
 
     @property
+    def stretches_context(self) -> bool:
+        """As of `engine.Engine`."""
+        return self.settings.rope_factor is not None
+
+    @property
     def has_usual_sizes(self) -> bool:
         """As of `engine.Engine`."""
         return is_of_known_size(self.identity().arguments)
@@ -281,6 +287,8 @@ class Mlx(Engine):
         yield f"--quantized-kv-start {self.settings.quantized_kv_start}"
         if size is not None:
             yield f"--max-kv-size {size}"
+        if self.settings.rope_factor is not None:
+            yield f"--rope-factor {self.settings.rope_factor:g}"
         yield f"--compute {self.compute}"
 
 
@@ -317,11 +325,19 @@ class MlxServer(StartedServer):
         return logs.mismatches(cell, self.engine.settings, logs.read_log(self.log))
 
     def device_bytes(self) -> int | None:
-        """As of `engine.Served`: the most that MLX had allocated on a GPU."""
-        if not devices():
-            return None
-        memory = logs.last(logs.read_log(self.log), logs.Memory)
+        """As of `engine.Served`: what MLX has in use on a GPU."""
+        memory = self._memory()
+        return memory.active_bytes if memory else None
+
+    def device_peak_bytes(self) -> int | None:
+        """As of `engine.Served`."""
+        memory = self._memory()
         return memory.peak_bytes if memory else None
+
+    def _memory(self) -> logs.Memory | None:
+        """What it says on a GPU; on a CPU it is in the memory of the process."""
+        log_text = logs.read_log(self.log) if devices() else ""
+        return logs.last(log_text, logs.Memory)
 
     def readiness(self, limit_s: float) -> Readiness:
         """As of `StartedServer`."""
@@ -410,12 +426,8 @@ class _Run:
         )
         log_text = logs.read_log(self.log)
         if returncode is None:
-            raise CellError(
-                f"mlx is running but has written nothing for {self.silence_s:g} s",
-                hint=f"See {self.log}.",
-                status=Status.TIMED_OUT,
-                log_excerpt=logs.last_lines(log_text),
-            )
+            excerpt = logs.last_lines(log_text)
+            raise silent("mlx", self.silence_s, log=self.log, excerpt=excerpt)
         effective = logs.effective(log_text)
         note(ToolRun(command=tuple(self.argv), effective=effective))
         if returncode:

@@ -105,7 +105,6 @@ def _weights(folder: Path, files: tuple[Path, ...], config: dict[str, Any]) -> W
     embedding, heads = keys.least("hidden_size"), keys.least("num_attention_heads")
     head_size = keys.whole("head_dim") or embedding // heads
     bits = config.get("quantization")
-    window = keys.whole("sliding_window") if config.get("sliding_window") else None
     return Weights(
         files=files,
         folder=folder,
@@ -122,13 +121,27 @@ def _weights(folder: Path, files: tuple[Path, ...], config: dict[str, Any]) -> W
         key_length_swa=head_size,
         value_length_swa=head_size,
         is_mla="kv_lora_rank" in config,
-        shared_kv_layers=keys.whole("num_kv_shared_layers"),
-        sliding_window=window,
+        has_plain_attention=_is_plain(config),
         training_context=keys.whole("max_position_embeddings"),
         vocabulary=keys.least("vocab_size"),
         chat_template=template_of(folder),
         identity=identity_of(files),
     )
+
+
+def _is_plain(config: Mapping[str, Any]) -> bool:
+    """Whether each layer keeps K and V of the whole context, as far as that is said."""
+    has_window = config.get("sliding_window") and config.get("use_sliding_window", True)
+    kinds = config.get("layer_types") or ()
+    return not (
+        has_window
+        or {*kinds} - {"full_attention"}
+        or any(key.startswith(_OTHER_CACHES) for key in config)
+    )
+
+
+_OTHER_CACHES = ("kv_lora_rank", "num_kv_shared_layers", "linear_", "mamba_", "conv_")
+"""Beginnings of keys of models with caches of other kinds."""
 
 
 class _Config:

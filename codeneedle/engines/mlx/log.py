@@ -3,7 +3,6 @@
 import contextlib
 import os
 import re
-import signal
 import sys
 from collections.abc import Iterator, Sequence
 from itertools import groupby
@@ -12,15 +11,16 @@ from typing import TypeVar
 
 import msgspec
 
-from codeneedle.engines.engine import CellSpec, exit_phrase, killed
+from codeneedle.engines import ended
+from codeneedle.engines.ended import Died
+from codeneedle.engines.engine import CellSpec
 from codeneedle.engines.llama_cpp.base_file import Lengths, Written
 from codeneedle.engines.mlx.settings import MlxSettings
 from codeneedle.engines.tools import Comparison
-from codeneedle.errors import CellError
 from codeneedle.grid import Pair
 from codeneedle.records.record import Effective, KvBuffer, Status, Trouble
 from codeneedle.system.environment import inherited
-from codeneedle.text import MIB, harmless, one_line
+from codeneedle.text import MIB, one_line
 
 KEY_VARIABLE = "CODENEEDLE_MLX_KEY"
 """Environment variable from which the child takes the key of its requests."""
@@ -29,7 +29,6 @@ MARK = "codeneedle-mlx: "
 """How the lines begin that the parent reads; libraries write others."""
 
 MOST_LOG_BYTES = 8 << 20
-EXCERPT_LINES = 12
 
 _OUT_OF_MEMORY = re.compile(
     r"unable to allocate|insufficient memory|out of memory|MemoryError|bad_alloc"
@@ -61,9 +60,11 @@ class Memory(Line, frozen=True, kw_only=True):
 
     Attributes:
         peak_bytes: At most, so far.
+        active_bytes: For what is in use now: weights and caches, between requests.
     """
 
     peak_bytes: int
+    active_bytes: int = 0
 
 
 class LayerCache(msgspec.Struct, frozen=True, kw_only=True):
@@ -102,12 +103,14 @@ class Running(Line, frozen=True, kw_only=True):
         context: Tokens of a prompt and its reply.
         layers: The cache of each.
         quantized_kv_start: Tokens that stay as they are at first.
+        rope_factor: By which positions are stretched; None if they are not.
     """
 
     build: str
     context: int
     layers: tuple[LayerCache, ...]
     quantized_kv_start: int
+    rope_factor: float | None = None
 
 
 class Short(Line, frozen=True, kw_only=True):
@@ -245,6 +248,9 @@ def _differences(
     start = settings.quantized_kv_start
     if running.quantized_kv_start != start:
         yield f"quantized from token {running.quantized_kv_start} on instead of {start}"
+    if running.rope_factor != settings.rope_factor:
+        wanted = settings.rope_factor or "none"
+        yield f"a rope factor of {running.rope_factor or 'none'} instead of {wanted}"
     held = [each for each in running.layers if each.k]
     if not held:
         yield "no layer keeps K and V that can be quantized"
@@ -270,34 +276,33 @@ def _layer_differences(
             yield f"group size {runs} instead of {wanted}"
 
 
-def trouble(log_text: str, returncode: int) -> Trouble:
-    """Why a child ended, by the end of its log and its exit code."""
+def trouble(log_text: str) -> Trouble | None:
+    """Why a child ended, by the end of its log."""
     raised = [each for each in last_lines(log_text) if _RAISED.match(each)]
-    silent = f"ended with {exit_phrase(returncode)}, and its log does not say why"
-    reason = one_line(raised[-1]) if raised else silent
+    if not raised:
+        return None
+    reason = one_line(raised[-1])
     if _OUT_OF_MEMORY.search(reason):
         return Trouble(Status.OUT_OF_MEMORY, reason)
-    if returncode == -signal.SIGKILL:
-        return killed()
     if _UNSUPPORTED.search(reason):
         return Trouble(Status.UNSUPPORTED, reason)
     return Trouble(Status.CRASHED, reason)
 
 
-def died(returncode: int, log: Path) -> CellError:
+def died(returncode: int, log: Path) -> Died:
     """The error for a child that has ended."""
     log_text = read_log(log)
-    cause = trouble(log_text, returncode)
-    return CellError(
-        f"mlx ended: {cause.reason}",
-        hint=f"The end of its log is in {log}.",
-        status=cause.status,
-        log_excerpt=last_lines(log_text),
+    return Died(
+        "mlx",
+        returncode=returncode,
+        log=log,
+        cause=trouble(log_text),
+        excerpt=last_lines(log_text),
     )
 
 
 def last_lines(log_text: str) -> tuple[str, ...]:
     """The last lines that are not for the parent, safe to show."""
-    lines = (each for each in log_text.splitlines() if not each.startswith(MARK))
-    shown = [harmless(each) for each in lines if each.strip()]
-    return tuple(shown[-EXCERPT_LINES:])
+    return ended.last_lines(
+        each for each in log_text.splitlines() if not each.startswith(MARK)
+    )

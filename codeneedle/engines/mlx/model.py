@@ -10,6 +10,7 @@ import mlx.core as mx
 import mlx_lm
 import numpy as np
 import numpy.typing as npt
+from mlx import nn
 from mlx_lm.models.cache import (
     KVCache,
     QuantizedKVCache,
@@ -27,6 +28,7 @@ from codeneedle.engines.mlx.cache import (
     SplitKVCache,
     quantized,
 )
+from codeneedle.engines.mlx.folder import CONFIG, read_json
 from codeneedle.engines.mlx.log import LayerCache, Speed
 from codeneedle.engines.mlx.settings import MlxSettings
 from codeneedle.grid import Pair
@@ -48,6 +50,9 @@ DTYPES = {"f16": mx.float16, "bf16": mx.bfloat16}
 
 KINDS = (KVCache, QuantizedKVCache, RotatingKVCache, SplitKVCache)
 """Caches of K and V that can be quantized, or are."""
+
+_FACTORED = ("linear", "dynamic", "llama3", "yarn", "deepseek_yarn", "telechat3-yarn")
+"""Kinds of rope scaling of mlx-lm that have a factor."""
 
 _NAMES = {mx.float16: "f16", mx.bfloat16: "bf16", mx.float32: "f32"}
 
@@ -91,7 +96,9 @@ class Session:
     @classmethod
     def load(cls, folder: Path, pair: Pair, settings: MlxSettings) -> "Session":
         """The model in *folder*, its weights in memory."""
-        model, config = load_model(folder)
+        model, config = load_model(folder, model_config=_stretching(folder, settings))
+        if settings.rope_factor is not None:
+            _refuse_unstretched(model)
         if settings.compute == "float32":
             model.set_dtype(mx.float32)
         mx.eval(model.parameters())
@@ -215,6 +222,47 @@ class Session:
         return layers
 
 
+def _stretching(folder: Path, settings: MlxSettings) -> dict[str, Any] | None:
+    """
+    What replaces keys of a ``config.json``: rope scaling by the user's factor.
+
+    YaRN where the model has none of its own, as models of Qwen advise.
+
+    Raises:
+        NotImplementedError: If its own kind of scaling has no factor.
+    """
+    factor, config = settings.rope_factor, read_json(folder / CONFIG)
+    if factor is None:
+        return None
+    nested = config.get("text_config")
+    text = nested if isinstance(nested, dict) else config
+    own = text.get("rope_scaling") or text.get("rope_parameters") or {}
+    kind = own.get("rope_type") or own.get("type") or "default"
+    if kind == "default":
+        trained = text.get("max_position_embeddings")
+        own = {**own, "original_max_position_embeddings": trained}
+        kind = "yarn"
+    if kind not in _FACTORED:
+        raise NotImplementedError(f"rope scaling of the kind {kind} takes no factor")
+    scaling = {**own, "type": kind, "rope_type": kind, "factor": factor}
+    changed = {"rope_scaling": scaling}
+    return {"text_config": {**text, **changed}} if text is nested else changed
+
+
+def _refuse_unstretched(model: Any) -> None:
+    """
+    Stop at a model whose layers take no rope scaling.
+
+    Raises:
+        NotImplementedError: If positions of one are as they were.
+    """
+    ropes = [each for name, each in model.named_modules() if name.endswith("rope")]
+    plain = [each for each in ropes if type(each) is nn.RoPE and each.scale == 1.0]
+    if plain or not ropes:
+        reason = f"mlx-lm does not support a rope factor for {type(model).__module__}"
+        raise NotImplementedError(reason)
+
+
 def _shown(number: int, cache: Any) -> LayerCache:
     """What the arrays of *cache* show, which has stored a token."""
     name = type(cache).__name__
@@ -293,3 +341,8 @@ def versions() -> str:
 def peak_bytes() -> int:
     """The most that MLX has allocated so far."""
     return int(mx.get_peak_memory())
+
+
+def active_bytes() -> int:
+    """What MLX has in use now."""
+    return int(mx.get_active_memory())

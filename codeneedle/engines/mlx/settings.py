@@ -14,6 +14,7 @@ DEFAULT_GROUP_SIZE = 64
 LEAST_KV_SIZE = 8
 """Of a cache of bounded size, in tokens: four are kept, and some must rotate."""
 
+_RopeFactor = Annotated[float, Meta(ge=1.0, le=1024.0)]
 _KvSize = Annotated[int, Meta(ge=LEAST_KV_SIZE)]
 
 
@@ -45,6 +46,14 @@ class MlxSettings(Struct, frozen=True, forbid_unknown_fields=True):
         Meta(
             description="Tokens that a cache holds: the first four and the last.",
             extra={"option": "--max-kv-size", "default": "all"},
+        ),
+    ] = None
+    rope_factor: Annotated[
+        _RopeFactor | None,
+        Meta(
+            description="Stretches positions, for contexts beyond the trained one: the "
+            "factor of the model's own rope scaling, or of YaRN where it has none.",
+            extra={"option": "--rope-factor", "default": "the model's"},
         ),
     ] = None
     compute: Annotated[

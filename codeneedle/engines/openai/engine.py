@@ -6,7 +6,6 @@ to a fixed text, and by the memory that a token takes.
 
 import contextlib
 import os
-import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -53,10 +52,11 @@ from codeneedle.engines.openai.settings import (
     key_of,
     template_of,
 )
-from codeneedle.errors import BadInput, CellError, MachineError, ToolFailed, ToolMissing
+from codeneedle.errors import BadInput, CellError, MachineError, ToolFailed
 from codeneedle.grid import Pair
 from codeneedle.records.record import Proof
 from codeneedle.system import processes
+from codeneedle.system.commands import program_at
 from codeneedle.system.environment import inherited
 from codeneedle.system.orphans import noted
 from codeneedle.system.secrets import know, masking, secrets_of
@@ -390,7 +390,7 @@ def command_of(
         ToolMissing: If its program is not there.
     """
     template = template_of(settings)
-    program = found_program(template)
+    program = program_at(template.words[0], option="--command")
     version = _version(program)
     key = key_of(settings.api_key_env, environment)
     return lambda model: Command(
@@ -403,24 +403,6 @@ def command_of(
         key=key,
         is_diagonal=template.is_diagonal and not is_fixed,
     )
-
-
-def found_program(template: Template) -> str:
-    """
-    The path of the program of *template*.
-
-    Raises:
-        ToolMissing: If it is not there.
-    """
-    name = template.words[0]
-    path = shutil.which(name)
-    if path is None:
-        raise ToolMissing(
-            tool=name,
-            reason="was not found",
-            hint="Install it, or give its whole path in --command.",
-        )
-    return str(Path(path).absolute())
 
 
 def _version(program: str) -> str:

@@ -7,10 +7,11 @@ import contextlib
 import hashlib
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from codeneedle.engines.engine import Served, Tokenizer, exit_phrase
+from codeneedle.engines.ended import Died, end_of, exit_cause
+from codeneedle.engines.engine import Served, Tokenizer
 from codeneedle.engines.messages import (
     Message,
     Readiness,
@@ -21,7 +22,6 @@ from codeneedle.engines.started import StartedServer
 from codeneedle.errors import CellError
 from codeneedle.records.record import Effective, Print, Proof, Status
 from codeneedle.system import machine
-from codeneedle.system.files import tail
 from codeneedle.system.processes import (
     FILE_LIMIT_BYTES,
     Child,
@@ -36,14 +36,8 @@ LOAD_TIMEOUT_S = 3600.0
 STRANGER_S = 30.0
 """How long a server may list other models than ours, or ours without a --health."""
 
-LAST_LINES = 12
-"""Of the log of a server that failed."""
-
 LAST_WORDS = 200
 """Characters of its last line, in an error."""
-
-LOG_BYTES = 64 << 10
-"""What is read of the end of a log."""
 
 
 # --- lengths
@@ -268,24 +262,34 @@ class CommandServer(Server, StartedServer):
             what,
             hint=f"{hint} See {self.log}.",
             status=Status.TIMED_OUT,
-            log_excerpt=last_lines(self.log),
+            log_excerpt=end_of(self.log),
         )
 
     def death(self) -> CellError:
         """As of `StartedServer`, with the last line of its log."""
-        code, lines = self.child.returncode, last_lines(self.log)
-        last_words = f": {lines[-1][:LAST_WORDS]}" if lines else ""
-        what = f"ended with {exit_phrase(code)}"
-        hint = f"The end of its log is in {self.log}."
+        code, lines = self.child.returncode, end_of(self.log)
+        last_words = lines[-1][:LAST_WORDS] if lines else ""
         if is_flooded(self.log):
-            what = f"was stopped: its log has more than {size(FILE_LIMIT_BYTES)}"
-        elif code == 0:
-            hint = f"The command must run as long as its server does. {hint}"
-        return CellError(f"the server {what}{last_words}", hint=hint, log_excerpt=lines)
+            return CellError(
+                f"the server was stopped: its log has more than "
+                f"{size(FILE_LIMIT_BYTES)}: {last_words}",
+                hint=f"The end of its log is in {self.log}.",
+                log_excerpt=lines,
+            )
+        hint = "The command must run as long as its server does."
+        cause = exit_cause(code)
+        return Died(
+            "the server",
+            returncode=code,
+            log=self.log,
+            cause=replace(cause, reason=last_words) if last_words else cause,
+            excerpt=lines,
+            hint=hint if code == 0 else "",
+        )
 
     def excerpt(self, _error: CellError) -> tuple[str, ...]:
         """As of `StartedServer`."""
-        return last_lines(self.log)
+        return end_of(self.log)
 
 
 def stops_flood(child: Child, log: Path) -> bool:
@@ -301,9 +305,3 @@ def is_flooded(log: Path) -> bool:
     with contextlib.suppress(OSError):
         return log.stat().st_size > FILE_LIMIT_BYTES
     return False
-
-
-def last_lines(log: Path) -> tuple[str, ...]:
-    """The last lines of a log that are not blank; at most `LAST_LINES`."""
-    lines = (line.rstrip() for line in tail(log, LOG_BYTES).splitlines())
-    return tuple(line for line in lines if line)[-LAST_LINES:]

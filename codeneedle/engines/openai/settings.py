@@ -1,9 +1,7 @@
 """What a user may choose of a server with OpenAI's API; the template of its command."""
 
-import os
 import re
-import shlex
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
@@ -11,8 +9,15 @@ from urllib.parse import urlsplit
 
 from msgspec import Meta, Struct
 
-from codeneedle.errors import BadInput, did_you_mean
+from codeneedle.errors import BadInput
 from codeneedle.grid import Pair
+from codeneedle.system.commands import (
+    filled,
+    placeholders,
+    refuse_unknown,
+    refuse_unset,
+    words_of,
+)
 from codeneedle.system.environment import is_secret, secret_in
 
 COMMAND = "command"
@@ -22,9 +27,7 @@ WITHOUT_ECHO = "llama-server"
 """Answers with no prompt, in no form of this API, so that it scores no given text."""
 
 PLACEHOLDERS = ("k", "v", "port", "context", "model")
-"""What a command may hold, as ``${k}``; users of llama-swap write them so."""
-
-_PLACEHOLDER = re.compile(r"\$\{([^{}]*)\}")
+"""What a command may hold, as ``${k}``."""
 
 _PATH = re.compile(r"/[!-~]*")
 
@@ -135,7 +138,7 @@ class Template:
     def placeholders(self) -> frozenset[str]:
         """Those that occur."""
         values = (value for value in self.env.values() if value)
-        return frozenset(_named((*self.words, *values)))
+        return frozenset(placeholders((*self.words, *values)))
 
     @property
     def is_diagonal(self) -> bool:
@@ -160,10 +163,10 @@ class Template:
             environment: Where values of variables that are passed on come from.
         """
         env = {
-            name: environment.get(name, "") if text is None else _filled(text, values)
+            name: environment.get(name, "") if text is None else filled(text, values)
             for name, text in self.env.items()
         }
-        return [_filled(word, values) for word in self.words], env
+        return [filled(word, values) for word in self.words], env
 
 
 def template_of(settings: CommandSettings) -> Template:
@@ -182,21 +185,13 @@ def template_of(settings: CommandSettings) -> Template:
             hint="For example: --command 'vllm serve ${model} --port ${port} "
             "--kv-cache-dtype ${k}' --types auto,fp8",
         )
-    try:
-        words = tuple(shlex.split(settings.command))
-    except ValueError as error:
-        raise BadInput(
-            source="--command",
-            reason=f"cannot be split into words: {error}".lower(),
-            hint="Close the quotation mark.",
-        ) from error
-    if name := secret_in(" ".join(words)):
-        raise BadInput(
-            source=f"--command ... {name}",
-            reason="takes a secret, which records must not store",
-            hint="Export it as the variable that the server reads, and pass that on by "
-            "its name: --command-env NAME",
-        )
+    words = words_of(
+        settings.command,
+        option="--command",
+        known=PLACEHOLDERS,
+        hint="Export it as the variable that the server reads, and pass that on by its "
+        "name: --command-env NAME",
+    )
     if settings.health and not _PATH.fullmatch(settings.health):
         raise BadInput(
             source=f"--health {settings.health}",
@@ -277,14 +272,6 @@ def key_of(variable: str, environment: Mapping[str, str]) -> str:
     return key
 
 
-def _named(texts: Iterable[str]) -> list[str]:
-    return [name for text in texts for name in _PLACEHOLDER.findall(text)]
-
-
-def _filled(text: str, values: Mapping[str, object]) -> str:
-    return _PLACEHOLDER.sub(lambda match: str(values[match[1]]), text)
-
-
 def _variable(text: str) -> tuple[str, str | None]:
     name, equals, value = text.partition("=")
     if not _VARIABLE.fullmatch(name):
@@ -299,31 +286,22 @@ def _variable(text: str) -> tuple[str, str | None]:
             reason="looks like a secret, which records must not store",
             hint=f"Export it, and pass it on by its name alone: --command-env {name}",
         )
-    if not equals and name not in os.environ:
-        raise BadInput(
-            source=f"--command-env {name}",
-            reason="is not set here",
-            hint=f"Export it, or give its value: --command-env {name}=VALUE",
-        )
+    if not equals:
+        refuse_unset(name, option="--command-env")
     return name, value if equals else None
 
 
 def _refuse_placeholders(template: Template) -> None:
-    """Stop at one that does not exist, and where one is missing."""
-    placeholders = template.placeholders
-    for name in sorted(placeholders - set(PLACEHOLDERS)):
-        raise BadInput(
-            source="--command",
-            reason=f"unknown placeholder '${{{name}}}'",
-            hint=did_you_mean(name, PLACEHOLDERS),
-        )
-    if "port" not in placeholders:
+    """Stop at one that does not exist in a variable, and where one is missing."""
+    values = (value for value in template.env.values() if value)
+    refuse_unknown(values, option="--command-env", known=PLACEHOLDERS)
+    if "port" not in template.placeholders:
         raise BadInput(
             source="--command",
             reason="does not say where the port goes",
             hint="Put ${port} into it, or into --command-env.",
         )
-    if not placeholders & {"k", "v"}:
+    if not template.placeholders & {"k", "v"}:
         raise BadInput(
             source="--command",
             reason="does not say where the cache type goes",

@@ -7,15 +7,12 @@ working folder is empty at first, and is kept with all that the command writes t
 
 import contextlib
 import os
-import re
-import shlex
-import shutil
-import signal
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from codeneedle.engines.ended import end_of, exit_phrase
 from codeneedle.engines.engine import Address
 from codeneedle.errors import (
     BadInput,
@@ -23,15 +20,14 @@ from codeneedle.errors import (
     FolderUnusable,
     ToolFailed,
     ToolMissing,
-    did_you_mean,
 )
 from codeneedle.records.record import Status
 from codeneedle.system import files, processes
-from codeneedle.system.environment import inherited, secret_in
-from codeneedle.system.files import tail
+from codeneedle.system.commands import filled, program_at, words_of
+from codeneedle.system.environment import inherited
 from codeneedle.system.orphans import noted
 from codeneedle.system.secrets import know, masked, masking, secrets_of
-from codeneedle.text import duration, size, visible
+from codeneedle.text import duration, size
 
 PLACEHOLDERS = ("base_url", "model", "out", "seed", "context", "here")
 """Names that the command may use, as ``${out}``."""
@@ -45,57 +41,27 @@ OUT_LIMIT_BYTES = 1 << 29
 POLL_S = 0.25
 """Interval of checks on a running command; rare, as they disturb it."""
 
-LAST_LINES = 12
-"""Lines of the log that are stored with a failure."""
-
-LOG_BYTES = 64 << 10
-"""How much of the end of a log is read."""
-
-_PLACEHOLDER = re.compile(r"\$\{([^{}]*)\}")
-
-
 # --- commands
 
 
-def words_of(command: str, *, option: str, known: Collection[str]) -> tuple[str, ...]:
+def checked_words(
+    command: str, *, option: str, known: Collection[str]
+) -> tuple[str, ...]:
     """
-    The program and the arguments of *command*, with placeholders.
-
-    Args:
-        command: Split into words by the rules of a shell.
-        option: Name of its option, for errors.
-        known: Names of the placeholders that it may use.
+    The words of *command*, as of `commands.words_of`.
 
     Raises:
-        BadInput: If it cannot be split, has an unknown placeholder, holds a secret, or
-            names a file that its working folder does not have.
+        BadInput: As of that, or if it names a file that its working folder lacks.
         ToolMissing: If its program does not exist.
     """
-    try:
-        words = tuple(shlex.split(command))
-    except ValueError as error:
-        raise BadInput(
-            source=option,
-            reason=f"cannot be split into words: {error}".lower(),
-            hint="Close the quotation mark.",
-        ) from error
-    if not words:
-        raise BadInput(source=option, reason="is empty", hint="Give it a command.")
-    if name := secret_in(" ".join(words)):
-        raise BadInput(
-            source=f"{option} ... {name}",
-            reason="takes a secret, which records must not store",
-            hint="The key of the server is in OPENAI_API_KEY. Export another one, and "
-            "pass it on by its name: --eval-env NAME",
-        )
-    for name in (name for word in words for name in _PLACEHOLDER.findall(word)):
-        if name not in known:
-            raise BadInput(
-                source=option,
-                reason=f"unknown placeholder '${{{name}}}'",
-                hint=did_you_mean(name, known),
-            )
-    program_of(words, option=option)
+    words = words_of(
+        command,
+        option=option,
+        known=known,
+        hint="The key of the server is in OPENAI_API_KEY. Export another one, and pass "
+        "it on by its name: --eval-env NAME",
+    )
+    _program_of(words, option=option)
     _refuse_relative(words, option=option)
     return words
 
@@ -114,43 +80,9 @@ def _refuse_relative(words: Sequence[str], *, option: str) -> None:
             )
 
 
-def program_of(words: Sequence[str], *, option: str) -> str:
-    """
-    The absolute path of the program, the first of *words*.
-
-    Raises:
-        ToolMissing: If it does not exist.
-    """
-    name = filled(words[0], {"here": Path.cwd()})
-    path = shutil.which(name)
-    if path is None:
-        raise ToolMissing(
-            tool=f"{option}: {name}",
-            reason="is no program here",
-            hint="Install it, or write its whole path.",
-        )
-    return str(Path(path).absolute())
-
-
-def filled(text: str, values: Mapping[str, object]) -> str:
-    """*text* with placeholders replaced; those without a value stay."""
-    return _PLACEHOLDER.sub(lambda match: str(values.get(match[1], match[0])), text)
-
-
-def checked_names(names: Sequence[str]) -> None:
-    """
-    Check the *names* of environment variables that are passed on.
-
-    Raises:
-        BadInput: If one is not set.
-    """
-    for name in names:
-        if name not in os.environ:
-            raise BadInput(
-                source=f"--eval-env {name}",
-                reason="is not set here",
-                hint="Export it, and give its name alone.",
-            )
+def _program_of(words: Sequence[str], *, option: str) -> str:
+    """The absolute path of the program, which may lie in the present folder."""
+    return program_at(filled(words[0], {"here": Path.cwd()}), option=option)
 
 
 # --- running
@@ -189,7 +121,7 @@ class Task:
             ToolMissing: If the program has been removed.
         """
         words = [filled(word, self.values) for word in self.words[1:]]
-        return [program_of(self.words, option=self.option), *words]
+        return [_program_of(self.words, option=self.option), *words]
 
     def environment(self) -> dict[str, str]:
         """
@@ -265,17 +197,8 @@ def run(
             raise _failed(task, f"could not run: {error}") from error
         if code:
             last = next(reversed(end_of(task.log)), "it printed nothing")
-            raise _failed(task, f"{_ended(code)}: {last}")
+            raise _failed(task, f"ended with {exit_phrase(code)}: {last}")
         _refuse_excess(task, 0.0)
-
-
-def _ended(code: int) -> str:
-    """How a program ended, from its code as of `subprocess.Popen`."""
-    if code > 0:
-        return f"ended with exit code {code}"
-    with contextlib.suppress(ValueError):
-        return f"was ended by {signal.Signals(-code).name}"
-    return f"was ended by signal {-code}"
 
 
 def _refuse_excess(task: Task, taken_s: float) -> None:
@@ -318,12 +241,6 @@ def _failed(
         status=status,
         log_excerpt=end_of(task.log),
     )
-
-
-def end_of(log: Path) -> tuple[str, ...]:
-    """The last `LAST_LINES` lines of *log* that are not blank."""
-    lines = (visible(line.rstrip()) for line in tail(log, LOG_BYTES).splitlines())
-    return tuple(line[:500] for line in lines if line.strip())[-LAST_LINES:]
 
 
 @contextlib.contextmanager

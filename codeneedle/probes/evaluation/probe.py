@@ -18,7 +18,9 @@ from typing import Annotated
 from msgspec import Meta, Struct
 
 from codeneedle.corpora.corpus import Corpus
+from codeneedle.corpora.registry import slug
 from codeneedle.document import Document, Lines
+from codeneedle.engines.ended import end_of
 from codeneedle.engines.engine import Ability, Engine, Served
 from codeneedle.errors import BadInput, CellError, UnknownName
 from codeneedle.models.weights import Weights
@@ -26,11 +28,9 @@ from codeneedle.probes.evaluation.contract import (
     OFFLINE,
     PLACEHOLDERS,
     Task,
-    checked_names,
+    checked_words,
     emptied,
-    end_of,
     run,
-    words_of,
 )
 from codeneedle.probes.evaluation.metrics import METRICS, USUAL_FLIPS
 from codeneedle.probes.evaluation.readers import AUTO, LINES_NAME, READERS, read
@@ -48,10 +48,14 @@ from codeneedle.probes.metrics import samples_needed
 from codeneedle.probes.probe import Probe, ProbeContext, RunContext
 from codeneedle.quantities import time_span
 from codeneedle.records.record import CellRecord, Json, Run, Status, as_json
+from codeneedle.system.commands import refuse_unset
 from codeneedle.text import plural, visible
 
 FOLDER = "evaluations"
 """Folder in the run folder that holds the working folders of all cells."""
+
+SCRIPTS = frozenset({".js", ".mjs", ".py", ".sh", ".ts"})
+"""Of arguments by which a run is called, instead of by what runs them."""
 
 ONE_PAIR = 0.025
 """Chance of an error on one side, for one pair beside the reference."""
@@ -111,16 +115,17 @@ class EvaluationProbe(Probe):
                 reason="needs a command that evaluates",
                 hint="For example: --eval 'python ${here}/ask.py ${base_url} ${out}'",
             )
-        words_of(settings.command, option="--eval", known=PLACEHOLDERS)
+        checked_words(settings.command, option="--eval", known=PLACEHOLDERS)
         if settings.score:
-            words_of(settings.score, option="--eval-score", known=OFFLINE)
+            checked_words(settings.score, option="--eval-score", known=OFFLINE)
         if settings.read not in {AUTO, *READERS}:
             known = [AUTO, *READERS]
             raise UnknownName(
                 kind="value of --eval-read", name=settings.read, known=known
             )
         time_span("--eval-timeout", settings.timeout)
-        checked_names(settings.env)
+        for name in settings.env:
+            refuse_unset(name, option="--eval-env")
 
     def reads_corpus(self, _settings: EvaluationSettings) -> bool:
         """As of `Probe`."""
@@ -154,6 +159,12 @@ class EvaluationProbe(Probe):
             if record.probe == NAME and record.has_numbers
             if (phrase := unscored(evaluation_of(record).samples))
         )
+
+    def filed_under(self, settings: EvaluationSettings) -> str:
+        """The name of its program, or of the script that it runs."""
+        program, *others = map(Path, shlex.split(settings.command) or [NAME])
+        scripts = (each for each in others if each.suffix in SCRIPTS)
+        return slug(next(scripts, program).stem)
 
     def overview(self, _run: Run, record: CellRecord) -> Document:
         """How many samples have a score, their mean, and why others have none."""

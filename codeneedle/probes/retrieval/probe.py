@@ -148,7 +148,7 @@ class RetrievalProbe(Probe):
                 source=f"--lengths {length}",
                 reason=f"these weights were trained for {trained:,} tokens",
                 hint=f"Use lengths up to {max(1, trained - room)}, or stretch the "
-                "context on purpose with rope arguments after --.",
+                "context on purpose with the rope options of the engine.",
             )
         if needed > context:
             enough = padded(needed)

@@ -9,7 +9,11 @@ from rich.text import Text
 
 from codeneedle.document import Document, Heading, Lines, Table
 from codeneedle.probes.answers import Answer, View, loss_style
-from codeneedle.probes.transcript.choice import CountedTurn, dropped_phrases
+from codeneedle.probes.transcript.choice import (
+    CountedTurn,
+    dropped_lines,
+    dropped_phrases,
+)
 from codeneedle.probes.transcript.metrics import breaks_at, logp, right
 from codeneedle.probes.transcript.record import (
     NAME,
@@ -26,8 +30,10 @@ WORST = 10
 """Tokens that are listed with what they lost."""
 
 
-def choice(file: str, counted: Sequence[CountedTurn], *, context: int) -> Document:
-    """What would be measured of *file*, turn by turn."""
+def choice(
+    file: str, counted: Sequence[CountedTurn], *, context: int, command: str
+) -> Document:
+    """What would be measured of *file*, turn by turn, and the *command* for that."""
     measured = [each for each in counted if not each.left_out]
     tokens = sum(each.facts.tokens for each in measured)
     conversations = len({each.facts.conversation for each in counted})
@@ -43,8 +49,9 @@ def choice(file: str, counted: Sequence[CountedTurn], *, context: int) -> Docume
     rows.append(["forced", "", str(tokens), *sums, ""])
     heading = ["turn", "after", "tokens", *map(str, kinds), "left out"]
     yield Table(heading, rows, words={"turn", "left out"})
-    dropped = dropped_phrases(counted)
-    yield Lines([f"the chat template drops {phrase}" for phrase in dropped])
+    yield Lines([*dropped_lines(dropped_phrases(counted))])
+    if measured:
+        yield Lines(["measure them:", f"  {command}"])
 
 
 def _row(each: CountedTurn, kinds: Sequence[Kind]) -> list[str]:

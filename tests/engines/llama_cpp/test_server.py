@@ -8,11 +8,12 @@ from dataclasses import replace
 import pytest
 from made_servers import PAIR, fake_launch, fake_server, made_launch
 
+from codeneedle.engines.ended import Died
 from codeneedle.engines.engine import CellSpec
 from codeneedle.engines.llama_cpp import server
 from codeneedle.engines.llama_cpp.installation import ask
 from codeneedle.engines.llama_cpp.log import read_log
-from codeneedle.engines.llama_cpp.server import LlamaServer, ServerDied, serving
+from codeneedle.engines.llama_cpp.server import LlamaServer, serving
 from codeneedle.engines.messages import Completion, Readiness
 from codeneedle.engines.survey import with_attention
 from codeneedle.errors import CellError
@@ -64,7 +65,7 @@ def test_a_server_has_a_name_of_its_own(tmp_path):
 
 @pytest.mark.parametrize("fault", ["die=7", "die-loading=7", "die-in-round=7"])
 def test_a_server_that_dies_is_reported_at_once(fault, tmp_path):
-    with pytest.raises(ServerDied) as caught, fake_server(tmp_path, fault) as served:
+    with pytest.raises(Died) as caught, fake_server(tmp_path, fault) as served:
         served.client.complete(QUESTION)
 
     assert 7 == caught.value.returncode
@@ -81,7 +82,7 @@ def test_a_server_that_dies_is_reported_at_once(fault, tmp_path):
 )
 def test_the_log_says_why_a_server_died(line, status, words, excerpt, tmp_path):
     with (
-        pytest.raises(ServerDied, match=words) as caught,
+        pytest.raises(Died, match=words) as caught,
         fake_server(tmp_path, f"say={line}", "die=1"),
     ):
         pass
@@ -202,7 +203,7 @@ def test_the_real_server_runs_what_was_asked_for(real_launch, tmp_path):
 @pytest.mark.real
 def test_the_real_server_refuses_a_type_that_it_does_not_know(real_launch, tmp_path):
     launch = replace(real_launch, pair=Pair("q9_0", "q4_0"))
-    with pytest.raises(ServerDied) as caught, serving(launch, log=tmp_path / "log"):
+    with pytest.raises(Died) as caught, serving(launch, log=tmp_path / "log"):
         pass
 
     assert "unsupported" == caught.value.status

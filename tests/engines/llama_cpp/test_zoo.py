@@ -7,10 +7,11 @@ import pytest
 import zoo
 from made_servers import made_launch
 
+from codeneedle.engines.ended import Died
 from codeneedle.engines.engine import ModelSpec
 from codeneedle.engines.llama_cpp.installation import FIT_PARAMS, ask
 from codeneedle.engines.llama_cpp.log import read_log
-from codeneedle.engines.llama_cpp.server import ServerDied, serving
+from codeneedle.engines.llama_cpp.server import serving
 from codeneedle.engines.llama_cpp.survey import Surveyor
 from codeneedle.engines.messages import Completion
 from codeneedle.errors import CellError
@@ -79,7 +80,7 @@ def test_the_real_server_answers_with_each_model_of_the_zoo(name, launch_of, tmp
 def test_the_real_server_aborts_at_an_encoder_that_is_to_write(launch_of, tmp_path):
     """Without ``--embedding`` it reserves one output, and an encoder has more."""
     with (
-        pytest.raises(ServerDied, match="n_outputs_max"),
+        pytest.raises(Died, match="n_outputs_max"),
         serving(launch_of("bert"), log=tmp_path / "log"),
     ):
         pass
@@ -91,10 +92,11 @@ def surveyed(llama_server, tmp_path, monkeypatch):
     monkeypatch.setenv("CODENEEDLE_CACHE", str(tmp_path / "cache"))
     tool, facts = Path(llama_server).with_name(FIT_PARAMS), ask(llama_server)
 
-    def surveyed(name):
-        model = ModelSpec(weights=read_header(zoo.write(name, tmp_path)), name=name)
+    def surveyed(name, *arguments, context=CONTEXT):
+        weights = read_header(zoo.write(name, tmp_path))
+        model = ModelSpec(weights=weights, name=name, arguments=arguments)
         asked = Surveyor.of(tool, facts, model)
-        return asked.survey((F16, MIXED), context=CONTEXT, log=tmp_path / "survey")
+        return asked.survey((F16, MIXED), context=context, log=tmp_path / "survey")
 
     return surveyed
 
@@ -125,3 +127,19 @@ def test_the_survey_says_of_each_model_what_the_real_server_does(
 @pytest.mark.real
 def test_the_survey_knows_that_an_encoder_has_no_cache(surveyed):
     assert surveyed("bert").has_no_cache
+
+
+@pytest.mark.real
+@pytest.mark.parametrize(
+    ("arguments", "mib"),
+    [("", 5.25), ("-ub 2048", 7.125), ("-ub 64", 4.9375), ("--swa-full", 24)],
+)
+def test_a_windowed_cache_has_the_size_that_arguments_give_it(arguments, mib, surveyed):
+    """One answer at 32,768 tokens tells the sizes at each context, and of each pair."""
+    known = surveyed("gemma3", *arguments.split(), context=32_768).caches(F16)
+
+    assert mib * 2**20 == known.size(16_384)
+    for context in (512, 2048, 16_384):
+        told = surveyed("gemma3", *arguments.split(), context=context)
+        expected = [told.caches(pair).size(context) for pair in (F16, MIXED)]
+        assert expected == [known.size(context, pair) for pair in (F16, MIXED)]

@@ -126,7 +126,9 @@ def test_what_runs_is_read_from_the_arrays(served):
     )
     assert (64 + 4, 32 + 4) == (cache.k_bytes_per_token, cache.v_bytes_per_token)
     assert (7, 0, ()) == (cache.layers, found.quantized_kv_start, found.unquantized)
-    assert (7 * 512 * (68 + 36)) / 2**20 == pytest.approx(found.kv_mib, rel=1e-3)
+    assert (7 * 512 * (68 + 36)) / 2**20 == pytest.approx(
+        cache.k_mib + cache.v_mib, rel=1e-3
+    )
 
 
 def test_what_was_not_asked_for_is_a_mismatch(served):
@@ -308,7 +310,11 @@ def child_that(engine, tmp_path, monkeypatch):
     ("script", "status", "reason"),
     [
         ("raise MemoryError('no room')", Status.OUT_OF_MEMORY, "MemoryError: no room"),
-        ("raise ValueError('x') ", Status.CRASHED, "mlx ended: ValueError: x"),
+        (
+            "raise ValueError('x') ",
+            Status.CRASHED,
+            "mlx ended with exit code 1: ValueError: x",
+        ),
         ("raise SystemExit(3)", Status.CRASHED, "ended with exit code 3"),
         ("time.sleep(60)", Status.TIMED_OUT, "does not answer after 0.5 s"),
     ],

@@ -77,7 +77,28 @@ def test_the_facts_of_a_language_model_with_a_vision_part_are_nested(folder):
 
     found = read_folder(folder)
 
-    assert (32, 512, 3) == (found.key_length, found.sliding_window, found.layers)
+    assert (32, 3) == (found.key_length, found.layers)
+    assert not found.has_plain_attention
+
+
+@pytest.mark.parametrize(
+    ("keys", "is_plain"),
+    [
+        ({}, True),
+        ({"sliding_window": 512, "use_sliding_window": False}, True),
+        ({"sliding_window": 512}, False),
+        ({"layer_types": ["full_attention"] * 3}, True),
+        ({"layer_types": ["linear_attention", "full_attention"]}, False),
+        ({"conv_L_cache": 3}, False),
+        ({"kv_lora_rank": 128}, False),
+    ],
+)
+def test_a_config_tells_whether_each_layer_keeps_the_whole_context(
+    folder, keys, is_plain
+):
+    (folder / "config.json").write_text(json.dumps(CONFIG | keys))
+
+    assert is_plain == read_folder(folder).has_plain_attention
 
 
 @pytest.mark.parametrize(

@@ -308,7 +308,7 @@ def test_llama_server_is_known_to_score_nothing_through_this_api(
 def test_a_program_that_is_not_there_is_named():
     asked = CommandSettings(command="no-such-program ${port} ${k}")
 
-    with pytest.raises(ToolMissing, match="no-such-program was not found"):
+    with pytest.raises(ToolMissing, match="no-such-program is no program here"):
         command_of(asked, types=("f16",), environment={})
 
 

@@ -11,7 +11,6 @@ from codeneedle.engines.openai.client import OpenAi
 from codeneedle.engines.openai.server import (
     CommandServer,
     Estimates,
-    last_lines,
     prints,
     proof_text,
 )
@@ -135,9 +134,8 @@ def test_how_a_server_ended_is_told_by_the_last_line_of_its_log(tmp_path):
 
     assert told.startswith("the server ended with SIGKILL: xxx")
     assert len(told) < 300
-    assert () == last_lines(tmp_path / "none")
     log.unlink()
-    assert str(killed.death()).endswith("SIGKILL")
+    assert str(killed.death()).endswith("nothing shows that memory ran out")
 
 
 @pytest.mark.parametrize(

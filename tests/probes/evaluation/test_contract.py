@@ -8,16 +8,15 @@ import pytest
 from programs import script
 
 from codeneedle.engines.engine import Address
-from codeneedle.errors import BadInput, CellError, ToolMissing
+from codeneedle.errors import BadInput, CellError
 from codeneedle.probes.evaluation import contract
 from codeneedle.probes.evaluation.contract import (
     OFFLINE,
     PLACEHOLDERS,
     Task,
-    checked_names,
+    checked_words,
     emptied,
     run,
-    words_of,
 )
 
 ADDRESS = Address(url="http://127.0.0.1:8123/v1", model="m.f16-f16.1a", key="secret-1")
@@ -25,7 +24,7 @@ ADDRESS = Address(url="http://127.0.0.1:8123/v1", model="m.f16-f16.1a", key="sec
 
 def checked(command, known=PLACEHOLDERS):
     """The words of *command*."""
-    return words_of(command, option="--eval", known=known)
+    return checked_words(command, option="--eval", known=known)
 
 
 @pytest.fixture
@@ -57,33 +56,6 @@ def done(task, *, is_served=True, told=None):
 # Commands
 
 
-def test_a_command_is_split_as_a_shell_would_without_one():
-    words = checked("sh -c 'echo $HOME; echo ${out}' ${model}")
-
-    assert ("sh", "-c", "echo $HOME; echo ${out}", "${model}") == words
-
-
-@pytest.mark.parametrize(
-    ("command", "words", "hint"),
-    [
-        ("sh 'x", "cannot be split into words", "quotation mark"),
-        ("''", "is no program", "whole path"),
-        ("  ", "is empty", "command"),
-        ("sh ${key}", "unknown placeholder '${key}'", "Known: base_url"),
-        ("sh ${modell}", "unknown placeholder '${modell}'", "Did you mean 'model'?"),
-        ("sh --api-key abc1234", "takes a secret", "--eval-env"),
-        ("no-such-program x", "no-such-program is no program here", "Install it"),
-    ],
-)
-def test_a_command_that_cannot_run_is_refused_before_anything_starts(
-    command, words, hint
-):
-    with pytest.raises((BadInput, ToolMissing), match=re.escape(words)) as caught:
-        checked(command)
-
-    assert hint in caught.value.hint
-
-
 def test_a_grader_has_no_server():
     with pytest.raises(BadInput, match="unknown placeholder"):
         checked("sh ${base_url}", OFFLINE)
@@ -99,16 +71,6 @@ def test_a_file_of_the_present_folder_is_named_by_its_place(tmp_path, monkeypatc
     assert "Write ${here}/ask.py; or begin with: env -C ${here}" == caught.value.hint
     assert checked("env -C ${here} sh ask.py")
     assert checked("sh ${here}/ask.py")
-
-
-def test_variables_are_passed_on_by_names_that_are_set(monkeypatch):
-    monkeypatch.setenv("MINE", "1")
-    monkeypatch.delenv("NOT_MINE", raising=False)
-    checked_names(["MINE"])
-
-    for name in ("NOT_MINE", "MINE=1"):
-        with pytest.raises(BadInput, match=f"--eval-env {name}"):
-            checked_names([name])
 
 
 # Running
@@ -177,7 +139,7 @@ def test_a_secret_that_is_passed_on_is_not_in_its_log_either(task, monkeypatch):
     [
         ("raise SystemExit(3)", "crashed", "ended with exit code 3: it printed noth"),
         ("print('why'); raise SystemExit(1)", "crashed", "exit code 1: why"),
-        ("import os; os.kill(os.getpid(), 9)", "crashed", "was ended by SIGKILL"),
+        ("import os; os.kill(os.getpid(), 9)", "crashed", "ended with SIGKILL"),
         ("open('x', 'wb').truncate(2000)", "crashed", "has written more than 1000 B"),
         ("print('x' * 2000)", "crashed", "has written more than 1000 B"),
         ("import time; time.sleep(60)", "timed-out", "is not done after 0.4 s"),

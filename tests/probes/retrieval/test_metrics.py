@@ -77,17 +77,17 @@ def test_without_probabilities_there_is_no_graded_endpoint():
     assert {None} == {each.logp for each in outcomes(record)}
 
 
-def test_an_answer_is_right_until_the_first_token_that_another_one_leads():
-    """Equal is not led: a lead of zero is still the first choice."""
+def test_an_answer_is_right_until_the_first_token_that_is_no_first_choice():
+    """Of equals there is none: a right token as probable as another is not right."""
 
     def scored(payload):
         return replace(made_scored(payload), leads=(1.0, 0.0, -0.1))
 
     found = outcomes(retrieval_record("f16/f16", made_texts(scored=scored)))
 
-    assert {2} == {each.until for each in found}
-    assert 1.0 == survival(found, 2)
-    assert 0.0 == survival(found, 3)
+    assert {1} == {each.until for each in found}
+    assert 1.0 == survival(found, 1)
+    assert 0.0 == survival(found, 2)
 
 
 def test_an_observation_of_something_else_is_a_bad_record():

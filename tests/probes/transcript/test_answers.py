@@ -140,9 +140,24 @@ def test_turns_that_would_be_forced_are_listed_with_what_is_dropped():
     found = conversations_of(json.dumps(made_conversation(1)).encode(), Path("x"))
     counted = counted_turns(found, template, context=260, limit=None)
 
-    view = printed(choice("said.json", counted, context=260))
+    sweep = "codeneedle sweep --transcript said.json"
+    view = printed(choice("said.json", counted, context=260, command=sweep))
 
     assert "said.json: 1 conversation, 2 turns of the assistant" in view
     assert "1 turn to force, " in view
     assert "it does not fit the context" in view
     assert "the chat template drops reasoning (2 times)" in view
+    assert "tool calls are not measured" not in view
+    assert view.endswith(f"measure them:\n  {sweep}\n")
+
+
+@pytest.mark.parametrize("drops", ["tools", "tool_calls"])
+def test_a_template_without_tools_is_said_to_leave_their_calls_unmeasured(drops):
+    """It once named what is dropped, and no consequence."""
+    found = conversations_of(json.dumps(made_conversation(1)).encode(), Path("x"))
+    template = FakeTemplate(drops=(drops,))
+    counted = counted_turns(found, template, context=100_000, limit=None)
+
+    view = printed(choice("said.json", counted, context=1, command="x"), width=200)
+
+    assert "tool calls are not measured with this model" in view

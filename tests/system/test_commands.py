@@ -1,0 +1,63 @@
+"""Commands with placeholders: their words, their program, their variables."""
+
+import re
+
+import pytest
+
+from codeneedle.errors import BadInput, ToolMissing
+from codeneedle.system.commands import (
+    filled,
+    placeholders,
+    program_at,
+    refuse_unset,
+    words_of,
+)
+
+
+def words(command):
+    return words_of(command, option="--eval", known=("model", "out"), hint="Export it.")
+
+
+def test_a_command_is_split_as_a_shell_would_without_one():
+    found = words("sh -c 'echo $HOME; echo ${out}' ${model}")
+
+    assert ("sh", "-c", "echo $HOME; echo ${out}", "${model}") == found
+    assert ["out", "model"] == placeholders(found)
+    assert "echo $HOME; echo a b" == filled(found[2], {"out": "a b"})
+    assert "${model}" == filled(found[3], {"out": "a b"})
+
+
+@pytest.mark.parametrize(
+    ("command", "said", "hint"),
+    [
+        ("sh 'x", "cannot be split into words", "quotation mark"),
+        ("  ", "is empty", "command"),
+        ("sh ${key}", "unknown placeholder '${key}'", "Known: model"),
+        ("sh ${modell}", "unknown placeholder '${modell}'", "Did you mean 'model'?"),
+        ("sh ${}", "unknown placeholder '${}'", "Known: model"),
+        ("sh --api-key abc1234", "takes a secret", "Export it."),
+    ],
+)
+def test_a_command_that_cannot_run_is_refused_with_its_option(command, said, hint):
+    with pytest.raises(BadInput, match=f"^--eval.*{re.escape(said)}") as caught:
+        words(command)
+
+    assert hint in caught.value.hint
+    assert "abc1234" not in f"{caught.value}{caught.value.hint}"
+
+
+@pytest.mark.parametrize("name", ["no-such-program", ""])
+def test_a_program_that_is_not_there_is_named_with_its_option(name):
+    assert program_at("sh", option="--eval").startswith("/")
+    with pytest.raises(ToolMissing, match=f"--eval: {name} is no program here"):
+        program_at(name, option="--eval")
+
+
+def test_variables_are_passed_on_by_names_that_are_set(monkeypatch):
+    monkeypatch.setenv("MINE", "1")
+    monkeypatch.delenv("NOT_MINE", raising=False)
+    refuse_unset("MINE", option="--eval-env")
+
+    for name in ("NOT_MINE", "MINE=1"):
+        with pytest.raises(BadInput, match=f"--eval-env {name}"):
+            refuse_unset(name, option="--eval-env")
