@@ -5,6 +5,7 @@ import os
 import shlex
 import sys
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TextIO, cast
 
@@ -61,6 +62,7 @@ if TYPE_CHECKING:
     from codeneedle.document import Document
     from codeneedle.report.data import Row
     from codeneedle.report.llama_form import Dialect
+    from codeneedle.sweep.request import Execution, Request
     from codeneedle.verdict.judge import Limits
 
 # Without markup: rich takes longer to import than all the rest of --help.
@@ -208,10 +210,11 @@ def transcript(context: typer.Context) -> None:
         plan = planned(replace(request, probes=(PROBE.name,)), execution)[0]
         settings = request.transcript
         counted = turns_of(settings, plan.engine, plan.context)
-    models = [word for model in request.models for word in ("--model", model)]
+    chosen = [("--model", model) for model in request.models]
+    chosen += [("--context", str(context)) for context in request.contexts]
     arguments = ["--", *request.server_args] if request.server_args else []
     words = ["codeneedle", "sweep", "--transcript", str(settings.file)]
-    command = shlex.join([*words, *models, *arguments])
+    command = shlex.join([*words, *chain.from_iterable(chosen), *arguments])
     _show(choice(str(settings.file), counted, context=plan.context, command=command))
 
 
@@ -275,20 +278,64 @@ def serve(
     The key is random, or that in the variable CODENEEDLE_API_KEY. What follows -- goes
     to llama-server: -- -ngl 99
     """
-    from codeneedle.cli.options import request_of
     from codeneedle.cli.serve import serve as serve_pair
     from codeneedle.grid import Pair
+
+    request, execution = _request_of_cell(
+        model, context, engine, llama_server, arguments.obj
+    )
+    chosen = Pair.parse(pair)
+    return serve_pair(chosen, request, execution, _stdout(), _stderr(), port=port)
+
+
+def _request_of_cell(
+    model: Any, context: int | None, engine: str, llama_server: Path | None, args: Any
+) -> "tuple[Request, Execution]":
+    """What is asked for by a command that serves single cells."""
+    from codeneedle.cli.options import request_of
 
     options = {
         "models": model,
         "contexts": (context,) if context else None,
         "engine": engine,
         "llama_server": llama_server,
-        "server_args": arguments.obj,
+        "server_args": args,
     }
-    request, execution = request_of({k: v for k, v in options.items() if v})
-    chosen = Pair.parse(pair)
-    return serve_pair(chosen, request, execution, _stdout(), _stderr(), port=port)
+    return request_of({name: given for name, given in options.items() if given})
+
+
+@app.command(cls=ServeCommand)
+def ask(
+    arguments: typer.Context,
+    pairs: Annotated[str, argument("PAIRS", "Cache types: f16/f16,q8_0/q4_0.")],
+    prompt: Annotated[str, argument("FILE", "Your prompt; - is stdin.")],
+    *,
+    model: ModelsOption = None,
+    context: ContextOption = None,
+    tokens: Annotated[int, typer.Option(help="Most tokens of an answer.", min=1)] = 400,
+    engine: EngineOption = ENGINE,
+    llama_server: ServerOption = None,
+) -> int:
+    """
+    Ask pairs a prompt of yours, and show where answers differ.
+
+    Greedy, and nothing is stored. The first pair is what others are compared with.
+    What follows -- goes to llama-server: -- -ngl 99
+    """
+    from codeneedle.cli.ask import ask as ask_pairs
+    from codeneedle.cli.ask import read_prompt
+    from codeneedle.cli.options import words
+    from codeneedle.grid import Pair
+    from codeneedle.report.answers import side_by_side
+
+    request, execution = _request_of_cell(
+        model, context, engine, llama_server, arguments.obj
+    )
+    chosen = [Pair.parse(each) for each in words("PAIRS", pairs)]
+    text = read_prompt(path("FILE", prompt))
+    answers = ask_pairs(chosen, text, request, execution, _stderr(), tokens=tokens)
+    _show(side_by_side(answers))
+    return int(any(isinstance(answer, str) for _, answer in answers))
 
 
 @app.command()

@@ -28,8 +28,8 @@ from codeneedle.engines.engine import (
     Engine,
     Served,
     Tokenizer,
-    mismatched,
 )
+from codeneedle.engines.evidence import mismatched
 from codeneedle.engines.messages import Progress
 from codeneedle.engines.patience import Patience, patience
 from codeneedle.engines.survey import Survey, with_attention

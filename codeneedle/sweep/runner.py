@@ -11,10 +11,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from queue import SimpleQueue
 
+from codeneedle.engines.survey import Survey
 from codeneedle.errors import CellError, CodeneedleError, FolderUnusable
 from codeneedle.grid import Pair, most_precise, reference_among
 from codeneedle.models.kv_cache import misfit
-from codeneedle.models.weights import refuse_replaced
+from codeneedle.models.weights import Weights, refuse_replaced
 from codeneedle.probes.metrics import LossKind
 from codeneedle.probes.probe import Probe, ProbeContext, RunContext, Step
 from codeneedle.records.record import (
@@ -470,9 +471,13 @@ def refuse_refused(cell: ProbeContext) -> None:
     Raises:
         CellError: With what the survey says.
     """
-    survey, pair = cell.run.survey, cell.pair
+    refuse_pair(cell.run.survey, cell.run.weights, cell.pair)
+
+
+def refuse_pair(survey: Survey | None, weights: Weights, pair: Pair) -> None:
+    """As of `refuse_refused`; *survey* is None if the engine cannot say."""
     reason = survey.refusal(pair) if survey else ""
-    if reason := reason or misfit(cell.run.weights, pair) or "":
+    if reason := reason or misfit(weights, pair) or "":
         raise CellError(
             reason,
             hint="Other pairs run: codeneedle kernels",
