@@ -315,7 +315,7 @@ def ask(
     tokens: Annotated[int, typer.Option(help="Most tokens of an answer.", min=1)] = 400,
     engine: EngineOption = ENGINE,
     llama_server: ServerOption = None,
-) -> None:
+) -> int:
     """
     Ask pairs a prompt of yours, and show where answers differ.
 
@@ -326,13 +326,16 @@ def ask(
     from codeneedle.cli.ask import read_prompt
     from codeneedle.cli.options import words
     from codeneedle.grid import Pair
+    from codeneedle.report.answers import side_by_side
 
     request, execution = _request_of_cell(
         model, context, engine, llama_server, arguments.obj
     )
     chosen = [Pair.parse(each) for each in words("PAIRS", pairs)]
     text = read_prompt(path("FILE", prompt))
-    _show(ask_pairs(chosen, text, request, execution, _stderr(), tokens=tokens))
+    answers = ask_pairs(chosen, text, request, execution, _stderr(), tokens=tokens)
+    _show(side_by_side(answers))
+    return int(any(isinstance(answer, str) for _, answer in answers))
 
 
 @app.command()
