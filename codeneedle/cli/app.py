@@ -5,6 +5,7 @@ import os
 import shlex
 import sys
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TextIO, cast
 
@@ -209,10 +210,11 @@ def transcript(context: typer.Context) -> None:
         plan = planned(replace(request, probes=(PROBE.name,)), execution)[0]
         settings = request.transcript
         counted = turns_of(settings, plan.engine, plan.context)
-    models = [word for model in request.models for word in ("--model", model)]
+    chosen = [("--model", model) for model in request.models]
+    chosen += [("--context", str(context)) for context in request.contexts]
     arguments = ["--", *request.server_args] if request.server_args else []
     words = ["codeneedle", "sweep", "--transcript", str(settings.file)]
-    command = shlex.join([*words, *models, *arguments])
+    command = shlex.join([*words, *chain.from_iterable(chosen), *arguments])
     _show(choice(str(settings.file), counted, context=plan.context, command=command))
 
 
@@ -313,7 +315,7 @@ def ask(
     tokens: Annotated[int, typer.Option(help="Most tokens of an answer.", min=1)] = 400,
     engine: EngineOption = ENGINE,
     llama_server: ServerOption = None,
-) -> None:
+) -> int:
     """
     Ask pairs a prompt of yours, and show where answers differ.
 
@@ -324,13 +326,16 @@ def ask(
     from codeneedle.cli.ask import read_prompt
     from codeneedle.cli.options import words
     from codeneedle.grid import Pair
+    from codeneedle.report.answers import side_by_side
 
     request, execution = _request_of_cell(
         model, context, engine, llama_server, arguments.obj
     )
     chosen = [Pair.parse(each) for each in words("PAIRS", pairs)]
     text = read_prompt(path("FILE", prompt))
-    _show(ask_pairs(chosen, text, request, execution, _stderr(), tokens=tokens))
+    answers = ask_pairs(chosen, text, request, execution, _stderr(), tokens=tokens)
+    _show(side_by_side(answers))
+    return int(any(isinstance(answer, str) for _, answer in answers))
 
 
 @app.command()

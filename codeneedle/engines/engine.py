@@ -579,15 +579,3 @@ class Engine(ABC):
         """
         self.require(Ability.SPEED)
         raise NotImplementedError
-
-
-def mismatched(
-    differences: Sequence[str], *, log_excerpt: tuple[str, ...] = ()
-) -> CellError:
-    """The error for a server or tool that runs something else than asked for."""
-    return CellError(
-        f"what runs is not what was asked for: {'; '.join(differences)}",
-        hint="Is it a fork, or does an argument after '--' change it?",
-        status=Status.MISMATCHED,
-        log_excerpt=log_excerpt,
-    )

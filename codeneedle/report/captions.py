@@ -39,10 +39,9 @@ def names_of(runs: Sequence[Run]) -> list[str]:
 
 
 def setup_line(setup: Setup) -> str:
-    """The model, the corpus and how it is asked, on one line."""
-    return visible(
-        f"{setup.weights.name} on {setup.corpus.name}: context {_context_phrase(setup)}"
-    )
+    """The model, the corpus if any probe reads it, and how it is asked, on one line."""
+    corpus = f" on {setup.corpus.name}" if setup.corpus.is_counted else ""
+    return visible(f"{setup.weights.name}{corpus}: context {_context_phrase(setup)}")
 
 
 def _context_phrase(setup: Setup) -> str:

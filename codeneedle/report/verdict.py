@@ -499,15 +499,16 @@ def _way_on(
         yield f"{sweep_command(verdict.run.folder, *options, '--more')}{about}"
         return
     functions, whole = len(setup.forced), setup.corpus.functions_before
+    asked = ("--functions", str(needed))
     if setup.corpus.is_trimmed and functions < needed <= whole:
         context = padded(-(-setup.context * needed // max(functions, 1)))
-        command = _new_run(verdict, "--context", str(context))
+        command = _new_run(verdict, *asked, "--context", str(context))
         yield f"the context holds {functions} functions; a new run: {command}"
     else:
         kind, name = setup.corpus.kind, setup.corpus.name
         is_made = kind == "incompressible" and name != DEFAULT_CORPUS
         corpus = DEFAULT_CORPUS if is_made else "FILE"
-        command = _new_run(verdict, "--corpus", corpus, "--out", "longer")
+        command = _new_run(verdict, *asked, "--corpus", corpus, "--out", "longer")
         yield f"this text has no further functions; a new run: {command}"
 
 

@@ -298,13 +298,10 @@ def _file(settings: TranscriptSettings) -> Path:
 def _other_file(folder: Path, wanted: Path) -> OtherSetup:
     """That *folder* holds a run of another transcript than *wanted*."""
     kept = files.read_regular(folder / SWEEP) or b""
-    asked = tomllib.loads(kept.decode()).get(NAME, {})
-    error = OtherSetup(
-        folder=folder,
-        key=NAME,
-        stored=str(asked.get("file", "one of other contents")),
-        wanted=str(wanted),
-    )
+    stored = str(tomllib.loads(kept.decode()).get(NAME, {}).get("file", wanted))
+    if stored == str(wanted):
+        stored = f"{stored} as it was then"
+    error = OtherSetup(folder=folder, key=NAME, stored=stored, wanted=str(wanted))
     error.hint = "A folder holds one transcript: choose another one with --out."
     return error
 
