@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from codeneedle.probes.evaluation.record import evaluation_of
-from codeneedle.records.store import find_runs
+from codeneedle.records.store import SETUP, Store
 from codeneedle.text import plural
 
 QUESTIONS = Path(__file__).parent.parent / "tests" / "helpers" / "capitals"
@@ -35,7 +35,8 @@ LM_EVAL = (
     "--model_args base_url=${{base_url}}/chat/completions,model=${{model}} "
     "--include_path {folder} --apply_chat_template --log_samples --output_path ${{out}}"
 )
-SWEEP = "sweep --model smollm2 --pairs f16/f16,q4_0/q4_0 --context 2048 --eval-read"
+PAIRS = "f16/f16,q8_0/q8_0,q4_0/q4_0"
+SWEEP = f"sweep --model smollm2 --pairs {PAIRS} --context 2048 --eval-read"
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +89,7 @@ def _swept(name: str, tool: Tool, programs: Path, folder: Path) -> int:
     )
     asked = [*SWEEP.split(), name, "--eval", command, "--out", str(out)]
     code = _codeneedle(*asked)
-    for store in find_runs(out, "random-bodies"):
+    for store in (Store(path.parent) for path in out.glob(f"*/*/{SETUP}")):
         for record in store.records():
             if not record.has_numbers:
                 continue
@@ -106,7 +107,7 @@ def _swept(name: str, tool: Tool, programs: Path, folder: Path) -> int:
             )
             sys.stdout.write(f"{line}{'' if is_same else ': NOT THE SAME'}\n")
     sys.stdout.flush()
-    return max(code, _codeneedle("verdict", "random-bodies", "--out", str(out)))
+    return max(code, _codeneedle("verdict", "--out", str(out)))
 
 
 def _codeneedle(*words: str) -> int:

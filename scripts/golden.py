@@ -20,7 +20,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from fuzz_seeds import made
+
 from codeneedle.cli import app
+from codeneedle.grid import Pair, Spell
+from codeneedle.report.verdict import brief
 
 GOLDEN = Path(__file__).parent.parent / "tests" / "golden"
 RUNS = GOLDEN / "runs"
@@ -141,6 +145,20 @@ def report(name: str) -> str:
         )
 
 
+def verdicts() -> str:
+    """The verdicts on made runs, in words: those of golden runs recommend nothing."""
+    printed = made("printing").printed
+    return "\n".join(
+        f"# {name}: {verdict.outcome}\n\n{printed(brief(verdict, Spell(asked)), width=80)}"
+        for name, verdict in made("made_verdicts").made_verdicts().items()
+    )
+
+
+def asked(pair: Pair) -> str:
+    """How a user asks for *pair*."""
+    return f"-ctk {pair.k} -ctv {pair.v}"
+
+
 def _printed(words: str) -> str:
     """What a command prints and how it ends."""
     out, former = io.StringIO(), sys.argv
@@ -168,6 +186,7 @@ def main() -> None:
     else:
         for name in SWEEPS:
             (GOLDEN / f"{name}.txt").write_text(report(name), encoding="utf-8")
+        (GOLDEN / "verdicts.txt").write_text(verdicts(), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -96,7 +96,6 @@ def test_the_commands_of_evaluations_are_accepted(name, tmp_path, monkeypatch):
         return 0
 
     monkeypatch.setattr(evaluations, "_codeneedle", start)
-    monkeypatch.setattr(evaluations, "find_runs", lambda _out, _name: [])
     evaluations._swept(name, evaluations.TOOLS[name], tmp_path, tmp_path)
 
     assert asked == ["codeneedle sweep", "codeneedle verdict"]

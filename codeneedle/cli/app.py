@@ -5,6 +5,7 @@ import os
 import shlex
 import sys
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TextIO, cast
 
@@ -35,7 +36,6 @@ from codeneedle.cli.options import (
     PlacesCsvOption,
     PortOption,
     RunCommand,
-    RunName,
     RunNames,
     ServeCommand,
     ServerOption,
@@ -48,6 +48,7 @@ from codeneedle.cli.options import (
     option,
     path,
     refuse_lost_folder,
+    run_names,
     word,
 )
 from codeneedle.errors import BadInput, CodeneedleError, UnknownName, refusal
@@ -61,6 +62,7 @@ if TYPE_CHECKING:
     from codeneedle.document import Document
     from codeneedle.report.data import Row
     from codeneedle.report.llama_form import Dialect
+    from codeneedle.sweep.request import Execution, Request
     from codeneedle.verdict.judge import Limits
 
 # Without markup: rich takes longer to import than all the rest of --help.
@@ -208,7 +210,12 @@ def transcript(context: typer.Context) -> None:
         plan = planned(replace(request, probes=(PROBE.name,)), execution)[0]
         settings = request.transcript
         counted = turns_of(settings, plan.engine, plan.context)
-    _show(choice(str(settings.file), counted, context=plan.context))
+    chosen = [("--model", model) for model in request.models]
+    chosen += [("--context", str(context)) for context in request.contexts]
+    arguments = ["--", *request.server_args] if request.server_args else []
+    words = ["codeneedle", "sweep", "--transcript", str(settings.file)]
+    command = shlex.join([*words, *chain.from_iterable(chosen), *arguments])
+    _show(choice(str(settings.file), counted, context=plan.context, command=command))
 
 
 MOST_TASKS = 4_000_000
@@ -271,20 +278,64 @@ def serve(
     The key is random, or that in the variable CODENEEDLE_API_KEY. What follows -- goes
     to llama-server: -- -ngl 99
     """
-    from codeneedle.cli.options import request_of
     from codeneedle.cli.serve import serve as serve_pair
     from codeneedle.grid import Pair
+
+    request, execution = _request_of_cell(
+        model, context, engine, llama_server, arguments.obj
+    )
+    chosen = Pair.parse(pair)
+    return serve_pair(chosen, request, execution, _stdout(), _stderr(), port=port)
+
+
+def _request_of_cell(
+    model: Any, context: int | None, engine: str, llama_server: Path | None, args: Any
+) -> "tuple[Request, Execution]":
+    """What is asked for by a command that serves single cells."""
+    from codeneedle.cli.options import request_of
 
     options = {
         "models": model,
         "contexts": (context,) if context else None,
         "engine": engine,
         "llama_server": llama_server,
-        "server_args": arguments.obj,
+        "server_args": args,
     }
-    request, execution = request_of({k: v for k, v in options.items() if v})
-    chosen = Pair.parse(pair)
-    return serve_pair(chosen, request, execution, _stdout(), _stderr(), port=port)
+    return request_of({name: given for name, given in options.items() if given})
+
+
+@app.command(cls=ServeCommand)
+def ask(
+    arguments: typer.Context,
+    pairs: Annotated[str, argument("PAIRS", "Cache types: f16/f16,q8_0/q4_0.")],
+    prompt: Annotated[str, argument("FILE", "Your prompt; - is stdin.")],
+    *,
+    model: ModelsOption = None,
+    context: ContextOption = None,
+    tokens: Annotated[int, typer.Option(help="Most tokens of an answer.", min=1)] = 400,
+    engine: EngineOption = ENGINE,
+    llama_server: ServerOption = None,
+) -> int:
+    """
+    Ask pairs a prompt of yours, and show where answers differ.
+
+    Greedy, and nothing is stored. The first pair is what others are compared with.
+    What follows -- goes to llama-server: -- -ngl 99
+    """
+    from codeneedle.cli.ask import ask as ask_pairs
+    from codeneedle.cli.ask import read_prompt
+    from codeneedle.cli.options import words
+    from codeneedle.grid import Pair
+    from codeneedle.report.answers import side_by_side
+
+    request, execution = _request_of_cell(
+        model, context, engine, llama_server, arguments.obj
+    )
+    chosen = [Pair.parse(each) for each in words("PAIRS", pairs)]
+    text = read_prompt(path("FILE", prompt))
+    answers = ask_pairs(chosen, text, request, execution, _stderr(), tokens=tokens)
+    _show(side_by_side(answers))
+    return int(any(isinstance(answer, str) for _, answer in answers))
 
 
 @app.command()
@@ -315,7 +366,7 @@ def grid(
     chosen = select(out, *(names or ()), metric=metric, limits=limits)
     metrics = chosen.probe.metrics
     if form == "csv":
-        _write_rows(grid_rows(chosen.runs, metrics))
+        _write_rows(grid_rows(chosen.runs, metrics, chosen.verdicts))
     elif form == "json":
         _write_json(grid_objects(chosen.runs, metrics, chosen.verdicts))
     elif chosen.asks_loss:
@@ -538,22 +589,39 @@ def verdict(
     max_eval_lost: MaxEvalLost = None,
     max_memory: MaxMemory = None,
     at: AtOption = None,
+    check: Annotated[
+        str | None,
+        option(
+            "--check",
+            "K/V",
+            word,
+            "Print a line on this pair alone; exit with 0 if it is within the limits, "
+            "5 if it is beyond, 4 if that is open or was not measured.",
+        ),
+    ] = None,
     json: JsonOption = False,
     markdown: MarkdownOption = False,
     out: OutOption = RUNS,
 ) -> int:
     """Show which pair to set, and what it loses at most."""
     from codeneedle.cli.engines import asks_for
-    from codeneedle.report.selection import read_runs
-    from codeneedle.report.verdict import closing, verdict_objects, verdicts
+    from codeneedle.grid import Pair
+    from codeneedle.report.selection import one_run, read_runs
+    from codeneedle.report.verdict import checked, closing, verdict_objects, verdicts
     from codeneedle.verdict.judge import judge
 
-    form = one_form(json=json, markdown=markdown)
+    form = one_form(json=json, markdown=markdown, check=check is not None)
     limits = limits_of(max_loss, max_lost, max_eval_lost, max_memory, at)
+    if check:
+        pair = Pair.parse(check)
+        code, line = checked(judge(one_run(out, name), limits), pair)
+        _write(f"{line}\n")
+        return code
     runs = read_runs(out, name)
     every = [judge(run, limits) for run in runs]
     if json:
-        _write_json(verdict_objects(every, asks_for))
+        objects = verdict_objects(every, asks_for)
+        _write_json(objects if objects[1:] else objects[0])
     else:
         _show(verdicts(every, asks_for), form, closing(every, asks_for))
     are_measured = all(any(r.has_numbers for r in run.records) for run in runs)
@@ -686,12 +754,15 @@ def memory(
 
 @app.command()
 def show(
-    name: RunName,
-    pair: Annotated[str, argument("K/V", "For example q8_0/q4_0.")],
-    function: Annotated[
-        str | None,
-        argument("FUNCTION", "Show this function, question or turn alone."),
-    ] = None,
+    named: Annotated[
+        list[str],
+        argument(
+            "[NAME] K/V [FUNCTION]",
+            "A run, as others take it; a pair: q8_0/q4_0; one function, question or "
+            "turn alone.",
+            complete=run_names,
+        ),
+    ],
     *,
     transcript: Annotated[
         Path | None,
@@ -706,13 +777,13 @@ def show(
     out: OutOption = RUNS,
 ) -> None:
     """Show the answers of a pair and its failures, or one answer."""
-    from codeneedle.grid import Pair
     from codeneedle.probes.answers import View
-    from codeneedle.report.answers import answers
+    from codeneedle.report.answers import answers, asked_for
     from codeneedle.report.selection import read_runs
 
+    name, pair, function = asked_for(named)
     view = View(_stdout().width, transcript)
-    _show(answers(read_runs(out, name), Pair.parse(pair), function, view))
+    _show(answers(read_runs(out, name), pair, function, view))
 
 
 @corpora.command("list")

@@ -219,7 +219,7 @@ def argument(
     """A positional argument that is a non-empty text, for an annotation."""
 
     def value(given: str) -> str:
-        return word(metavar.strip("[]."), given)
+        return word("".join(c for c in metavar if c not in "[]."), given)
 
     return typer.Argument(
         metavar=metavar, parser=value, help=text, autocompletion=complete
@@ -229,7 +229,6 @@ def argument(
 # --- options of several commands
 
 _RUN_HELP = "A corpus, corpus/model, a prefix, or a run folder."
-RunName = Annotated[str, argument("NAME", _RUN_HELP, complete=run_names)]
 OnlyRunName = Annotated[
     str | None,
     argument("[NAME]", f"{_RUN_HELP} Default: the only run.", complete=run_names),
@@ -259,7 +258,8 @@ MaxLoss = Annotated[
         "--max-loss",
         "PERCENT",
         percent,
-        "Largest share of right tokens that may be lost.",
+        "Largest share of right tokens that may be lost; divergence may be three times "
+        "as large, in nats.",
         "1%, about what 4-bit weights cost",
     ),
 ]
@@ -450,16 +450,9 @@ def one_form(**flags: bool) -> str:
 # --- options of sweeps
 
 
-def _valued(
-    flag: str,
-    metavar: str,
-    read: Reader,
-    text: str,
-    default: str = "",
-    complete: Callable[[str], list[str]] | None = None,
-) -> Any:
-    """The annotation of an `option` that may be left out."""
-    return Annotated[str | None, option(flag, metavar, read, text, default, complete)]
+def _valued(*of_option: Any) -> Any:
+    """The annotation of an `option` that may be left out; takes what that takes."""
+    return Annotated[str | None, option(*of_option)]
 
 
 def _switch(text: str, default: str) -> Any:

@@ -376,7 +376,9 @@ def opening_lines(progress: SweepProgress) -> list[Text]:
     if not progress.is_first:
         return [what]
     setup = progress.setup
-    return [Text(setup_line(setup), style="bold"), Text(corpus_line(setup)), what]
+    corpus = corpus_line(setup)
+    read = [Text(corpus)] if corpus else []
+    return [Text(setup_line(setup), style="bold"), *read, what]
 
 
 def probe_phrase(probe: Probe) -> str:

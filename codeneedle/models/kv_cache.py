@@ -171,6 +171,41 @@ def cache_bytes(buffer: KvBuffer) -> tuple[float, float]:
     )
 
 
+MOST_ROUNDED = 0.002
+"""Share of a size: a type of 4.25 bits is told from one of 4.5."""
+
+
+def stored_bits(caches: Iterable[KvBuffer]) -> dict[str, float]:
+    """
+    Bits of a value of each cache type: known, or else measured.
+
+    A type of a fork is measured beside one whose bits are known, on the same side of as
+    many cells and layers. Without one its bits stay unknown, and where a log rounds its
+    size by more than `MOST_ROUNDED`.
+
+    Args:
+        caches: Those of all pairs of a run, as their servers state them.
+    """
+    sizes = [
+        (name, (buffer.cells, buffer.layers, side), size)
+        for buffer in caches
+        for side, name, size in zip(
+            "KV", (buffer.k_type, buffer.v_type), cache_bytes(buffer), strict=True
+        )
+    ]
+    values = {
+        place: size * 8 / BITS_PER_ELEMENT[name]
+        for name, place, size in sizes
+        if name in BITS_PER_ELEMENT and size
+    }
+    measured = {
+        name: size * 8 / values[place]
+        for name, place, size in sizes
+        if place in values and size * MOST_ROUNDED >= ROUNDING_BYTES
+    }
+    return measured | BITS_PER_ELEMENT
+
+
 def _exact_bytes(rounded: float, cache_type: str, cells: int) -> float:
     size = BITS_PER_ELEMENT.get(cache_type)
     if size is None or not cells:

@@ -112,7 +112,7 @@ def cells_frames(run: Run, metrics: Sequence[Metric]) -> dict[str, Cells]:
     """A `cells_frame` for each of *metrics*, by name; faster than one by one."""
     recorded = _by_pair(run.records)
     down, across = axes(run)
-    device = _device(run)
+    device, asked = _device(run), frozenset(run.setup.grid)
     frames: dict[str, list[Cell]] = {metric.name: [] for metric in metrics}
     distinct = {metric.name: metric for metric in metrics}.values()
     # Records outermost: metrics share cached computations on a record.
@@ -120,7 +120,9 @@ def cells_frames(run: Run, metrics: Sequence[Metric]) -> dict[str, Cells]:
         record = recorded.get(pair)
         is_elsewhere = record is not None and record.device != device
         for metric in distinct:
-            cell = _cell(pair, record, run, metric)
+            cell = Cell(pair=pair, is_hole=pair not in asked)
+            if record is not None:
+                cell = _cell(record, run, metric)
             if is_elsewhere and metric.group == "speed" and cell.has_value:
                 cell = Cell(pair=pair, status=cell.status, reason=OTHER_DEVICE)
             frames[metric.name].append(cell)
@@ -282,9 +284,8 @@ def _device(run: Run) -> str:
     return next((each.device for each in finished if each.pair == reference), "")
 
 
-def _cell(pair: Pair, record: CellRecord | None, run: Run, metric: Metric) -> Cell:
-    if record is None:
-        return Cell(pair=pair, is_hole=pair not in run.setup.grid)
+def _cell(record: CellRecord, run: Run, metric: Metric) -> Cell:
+    pair = record.pair
     if not record.has_numbers:
         return Cell(pair=pair, status=record.status.value, reason=record.reason)
     values = tuple(metric.values(record, run.setup))

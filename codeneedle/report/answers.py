@@ -1,9 +1,12 @@
 """The answers of a pair: an overview of all, or one in full."""
 
+import bisect
+import itertools
 import shlex
 from collections.abc import Iterator, Sequence
 
 from codeneedle.document import Document, Facts, Heading, Lines
+from codeneedle.engines.messages import Reply
 from codeneedle.errors import BadInput, CodeneedleError, UnknownName
 from codeneedle.grid import Pair
 from codeneedle.probes import PROBES
@@ -12,6 +15,29 @@ from codeneedle.probes.probe import Probe
 from codeneedle.records.record import CellRecord, Run
 from codeneedle.records.store import LOGS
 from codeneedle.text import plural
+
+MOST_WORDS = 3
+"""Of what `asked_for` reads: run, pair, function."""
+
+
+def asked_for(words: Sequence[str]) -> tuple[str | None, Pair, str | None]:
+    """
+    The run, the pair and the function that *words* name; None for what they leave out.
+
+    A function has no slash in its name, so that of two words the second tells.
+
+    Raises:
+        BadInput: If there is no pair, or too many words.
+    """
+    if len(words) > MOST_WORDS:
+        raise BadInput(
+            source=" ".join(words),
+            reason="has more than a run, a pair and a function",
+            hint="Quote what has blanks: codeneedle show NAME K/V 'FUNCTION'",
+        )
+    has_name = len(words) == MOST_WORDS or "/" in "".join(words[1:])
+    name, rest = (words[0], words[1:]) if has_name else (None, words)
+    return name, Pair.parse(rest[0]), rest[1] if rest[1:] else None
 
 
 def answers(
@@ -63,6 +89,63 @@ def of(run: Run, record: CellRecord) -> Iterator[Answer]:
     """The answers of *record*; none of a probe that asks for none."""
     if record.has_numbers and record.probe in PROBES:
         yield from PROBES[record.probe].answers(run, record)
+
+
+def side_by_side(answers: Sequence[tuple[Pair, Reply | str]]) -> Document:
+    """
+    Answers to one prompt: the first in full, others from where they differ from it.
+
+    Args:
+        answers: Of each pair, or why there is none.
+    """
+    said = [(pair, reply) for pair, reply in answers if isinstance(reply, Reply)]
+    for pair, reply in answers:
+        yield Heading(str(pair))
+        if not isinstance(reply, Reply):
+            yield Lines([reply])
+            continue
+        first_pair, first = said[0]
+        same = _shared(first.text, reply.text)
+        if reply is first:
+            yield Lines([_ending(reply)], style="dim")
+            yield Lines(reply.text.split("\n"))
+        elif same == len(first.text) == len(reply.text):
+            yield Lines([f"the same as {first_pair}"])
+        else:
+            lead = _lead(first, same)
+            close = "" if lead is None else f", where its lead was {lead:.2f} nats"
+            alike = plural(same, "character") if same else "no character"
+            yield Lines([f"the same as {first_pair} for {alike}{close}"])
+            yield Lines([_ending(reply)], style="dim")
+            yield Lines(reply.text[reply.text.rfind("\n", 0, same) + 1 :].split("\n"))
+    if len(said) > 1:
+        yield Lines([ONE_PROMPT])
+
+
+ONE_PROMPT = (
+    "One prompt shows what a difference looks like, not how often it comes or which "
+    "answer is better: codeneedle sweep measures that."
+)
+
+
+def _shared(first: str, second: str) -> int:
+    """How many characters two texts have in common from the beginning on."""
+    pairs = enumerate(zip(first, second, strict=False))
+    shortest = min(len(first), len(second))
+    return next((at for at, (one, other) in pairs if one != other), shortest)
+
+
+def _ending(reply: Reply) -> str:
+    """How long *reply* is, and whether it came to an end."""
+    cut = ", cut there" if reply.finish == "length" else ""
+    return f"{plural(reply.predicted_tokens, 'token')}{cut}:"
+
+
+def _lead(reply: Reply, at: int) -> float | None:
+    """Lead of the token of *reply* at its character *at*; None if it is not known."""
+    ends = list(itertools.accumulate(reply.lengths))
+    token = bisect.bisect_right(ends, at)
+    return reply.gaps[token] if token < len(reply.gaps) == len(ends) else None
 
 
 def _overviews(measured: Sequence[tuple[Run, CellRecord]]) -> Document:

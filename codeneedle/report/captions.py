@@ -39,10 +39,9 @@ def names_of(runs: Sequence[Run]) -> list[str]:
 
 
 def setup_line(setup: Setup) -> str:
-    """The model, the corpus and how it is asked, on one line."""
-    return visible(
-        f"{setup.weights.name} on {setup.corpus.name}: context {_context_phrase(setup)}"
-    )
+    """The model, the corpus if any probe reads it, and how it is asked, on one line."""
+    corpus = f" on {setup.corpus.name}" if setup.corpus.is_counted else ""
+    return visible(f"{setup.weights.name}{corpus}: context {_context_phrase(setup)}")
 
 
 def _context_phrase(setup: Setup) -> str:
@@ -53,14 +52,14 @@ def _context_phrase(setup: Setup) -> str:
 
 
 def corpus_line(setup: Setup) -> str:
-    """The corpus as it was sent, on one line."""
+    """The corpus as it was sent, on one line; empty if no probe has read it."""
     corpus = setup.corpus
-    sent = ["not read by these probes"]
-    if corpus.is_counted:
-        about = f" ({setup.lengths})" if setup.lengths else ""
-        tokens = f"{plural(corpus.tokens, 'token')}{about}"
-        sent = [tokens, _functions_sent(setup)]
-    return visible("; ".join([f"{corpus.name}: {corpus.origin}", corpus.kind, *sent]))
+    if not corpus.is_counted:
+        return ""
+    about = f" ({setup.lengths})" if setup.lengths else ""
+    tokens = f"{plural(corpus.tokens, 'token')}{about}"
+    sent = [f"{corpus.name}: {corpus.origin}", corpus.kind, tokens]
+    return visible("; ".join([*sent, _functions_sent(setup)]))
 
 
 def _functions_sent(setup: Setup) -> str:
@@ -89,7 +88,7 @@ def facts(run: Run) -> tuple[tuple[str, str], ...]:
         ("machine", setup.machine),
         ("date", dates(run)),
     ]
-    return tuple((word, visible(phrase)) for word, phrase in lines)
+    return tuple((word, visible(phrase)) for word, phrase in lines if phrase)
 
 
 def divergence_facts(run: Run, probe: str) -> list[tuple[str, str]]:
@@ -108,11 +107,13 @@ def conditions(run: Run) -> tuple[str, str]:
     asked = (phrase for probe in PROBES.values() for phrase in probe.asks(setup))
     corpus = setup.corpus
     cut = f" ({corpus.functions} of {corpus.functions_before} functions)"
-    sent = f"{corpus.name}{cut if corpus.is_trimmed else ''}"
+    sent = f" on {corpus.name}{cut if corpus.is_trimmed else ''}"
+    if not corpus.is_counted:
+        sent = ""
     what = [plural(setup.context, "token"), *asked]
     engine = " ".join(engine_line(setup.engine, setup.llama))
     return (
-        visible(f"{setup.weights.name} on {sent}, {', '.join(what)}"),
+        visible(f"{setup.weights.name}{sent}, {', '.join(what)}"),
         visible(f"{engine}, {_device(setup.machine)}, {dates(run)}"),
     )
 

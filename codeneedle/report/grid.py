@@ -312,11 +312,20 @@ def _mean_and_sd(metric: Metric, spread: frames.Spread) -> str:
 # --- as data
 
 
-def grid_rows(runs: Sequence[Run], metrics: Sequence[Metric]) -> Iterator[data.Row]:
-    """A row per run and pair: values of *metrics*, unrounded and in their units."""
-    for run in runs:
+def grid_rows(
+    runs: Sequence[Run], metrics: Sequence[Metric], verdicts: Sequence["Verdict"]
+) -> Iterator[data.Row]:
+    """
+    A row per run and pair: its loss, a share, with the interval and the word; values of
+    *metrics*, unrounded and in their units.
+    """
+    from codeneedle.report.verdict import loss_row
+
+    for run, verdict in zip(runs, verdicts, strict=True):
         for cells in zip(*frames.cells_frames(run, metrics).values(), strict=True):
             row: dict[str, object] = {**data.run_row(run), **_keys(cells[0])}
+            pair = cells[0].pair
+            row |= {"verdict": verdict.word(pair), **loss_row(verdict, pair)}
             for metric, cell in zip(metrics, cells, strict=True):
                 row |= data.cell_row(metric, cell)
             yield row
@@ -349,6 +358,8 @@ def _keys(cell: Cell) -> dict[str, str | None]:
 def _run_object(
     run: Run, metrics: Sequence[Metric], verdict: "Verdict"
 ) -> dict[str, Any]:
+    from codeneedle.report.verdict import loss_row
+
     columns = frames.cells_frames(run, metrics)
     reference = frames.reference(columns[metrics[0].name])
     return {
@@ -367,6 +378,8 @@ def _run_object(
         "cells": [
             {
                 **_keys(row[0]),
+                "verdict": verdict.word(row[0].pair),
+                **loss_row(verdict, row[0].pair),
                 "values": {
                     name: cell.value for name, cell in zip(columns, row, strict=True)
                 },

@@ -7,14 +7,15 @@ program.
 
 import math
 import shlex
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from codeneedle.document import Block, Document, Facts, Heading, Lines, Table
 from codeneedle.engines.tools import Estimate, Statistics
 from codeneedle.errors import BadInput
-from codeneedle.grid import Pair, bits, most_precise_first
+from codeneedle.grid import Pair, most_precise_first
+from codeneedle.models.kv_cache import stored_bits
 from codeneedle.probes import frames
 from codeneedle.probes.divergence.record import NAME, Compared, divergence_of, sizes_of
 from codeneedle.records.record import CellRecord, Run
@@ -31,7 +32,7 @@ HEADING = (
 
 
 NOTES = (
-    "BPV: bits of a value of the cache, the mean of K and V.",
+    "BPV: bits of a cached value, mean of K and V; of a fork's type as measured.",
     "±: standard error over tokens, as the tool states it.",
 )
 
@@ -83,12 +84,13 @@ def llama_form(verdict: Verdict, dialect: Dialect) -> Document:
     contexts = [*sizes] or [*dict.fromkeys(at.context for at in stored)]
     reference = next(iter(compared.values()))[1].reference
     records = [compared[pair][0] for pair in pairs]
+    bits = stored_bits(each for record in records for each in record.effective.kv)
     parts: list[Block] = [Heading(f"{run.name}: divergence")]
     for context in contexts:
         at_context = {
             pair: at for pair in pairs if (at := compared[pair][1].at(context, sizes))
         }
-        parts += _part(at_context, reference)
+        parts += _part(at_context, reference, bits)
     commands = list(_commands(verdict, records, reference, dialect))
     return [
         *parts,
@@ -98,12 +100,14 @@ def llama_form(verdict: Verdict, dialect: Dialect) -> Document:
     ]
 
 
-def _part(at_context: dict[Pair, Compared], reference: str) -> Iterator[Block]:
+def _part(
+    at_context: dict[Pair, Compared], reference: str, bits: Mapping[str, float]
+) -> Iterator[Block]:
     first = next(iter(at_context.values()))
     yield Lines([f"{first.chunks} chunks of {first.context} tokens"])
     rows = []
     for pair, compared in at_context.items():
-        name = [pair.k, pair.v, _bits(pair)]
+        name = [pair.k, pair.v, _bits(pair, bits)]
         if str(pair) == reference:
             ppl = number(compared.reference_ppl, digits=4)
             rows.append([*name, ppl, *[NO_VALUE_WORD] * 5])
@@ -116,11 +120,11 @@ def _part(at_context: dict[Pair, Compared], reference: str) -> Iterator[Block]:
     )
 
 
-def _bits(pair: Pair) -> str:
-    """Bits of a value of the cache, K and V alike; of types that are known."""
-    sizes = [bits(pair.k), bits(pair.v)]
-    known = [size for size in sizes if size is not None]
-    return f"{sum(known) / 2:g}" if len(known) == len(sizes) else NO_VALUE_WORD
+def _bits(pair: Pair, bits: Mapping[str, float]) -> str:
+    """Bits of a value of the cache, K and V alike, where both are known."""
+    if not {pair.k, pair.v} <= bits.keys():
+        return NO_VALUE_WORD
+    return f"{(bits[pair.k] + bits[pair.v]) / 2:.4g}"
 
 
 def _figures(statistics: Statistics) -> list[str]:

@@ -464,7 +464,9 @@ def _facts(
 ) -> Iterator[tuple[str, str]]:
     setup = plan.store.setup()
     yield "model", f"{plan.model}, {size(plan.weights.size_bytes)}"
-    yield "corpus", corpus_line(setup) if setup else _corpus_estimate(plan)
+    if plan.reads_corpus:
+        known = corpus_line(setup) if setup else ""
+        yield "corpus", known or _corpus_estimate(plan)
     if plan.reads_corpus and plan.outlook.share < 1:
         yield "", _whole_corpus(plan)
     yield (
@@ -509,8 +511,6 @@ def _asked(plan: Plan, setup: Setup | None, probe: Probe) -> str:
 def _corpus_estimate(plan: Plan) -> str:
     corpus = plan.corpus
     named = f"{corpus.name}: {corpus.origin}; {corpus.kind}"
-    if not plan.reads_corpus:
-        return f"{named}; not read by these probes"
     functions = plural(len(corpus.functions), "function")
     return (
         f"{named}; {size(corpus.size_bytes)}, {functions}; when "

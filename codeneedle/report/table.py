@@ -300,9 +300,9 @@ def _rows(table: PairTable, *, has_memory: bool) -> Table:
     if has_memory:
         heading.insert(1, MEMORY)
         columns.insert(0, [_memory(table.verdict, pair) for pair in table.pairs])
-    if table.words:
+    if words := table.words:
         heading.append(VERDICT)
-        columns.append([table.words.get(pair, "") for pair in table.pairs])
+        columns.append([words.get(pair, "") for pair in table.pairs])
     rows = []
     for pair, *texts in zip(table.pairs, *columns, strict=True):
         is_reference = pair == table.reference
@@ -324,8 +324,14 @@ def cell_texts(column: Column, pair: Pair) -> tuple[str, str]:
         return captions.cell_word(cell), ""
     digits = 0 if abs(cell.value) >= NO_DECIMALS_FROM else column.metric.digits
     ratio = column.over_reference(pair)
-    shown = captions.value_text(cell, column.metric, digits=digits)
+    shown = captions.value_text(cell, _with_error(column.metric), digits=digits)
     return shown, _ratio_text(column.metric, ratio)
+
+
+def _with_error(metric: Metric) -> Metric:
+    """*metric*; with the error of its mean where losses are computed of it."""
+    is_graded = metric.loss is not None and metric.loss.kind.is_graded
+    return replace(metric, shows_error=metric.shows_error or is_graded)
 
 
 def table_legend(table: PairTable) -> list[tuple[str, str]]:
@@ -334,7 +340,10 @@ def table_legend(table: PairTable) -> list[tuple[str, str]]:
     entries = [(metric.name, captions.described(metric)) for metric in metrics]
     if table.reference:
         entries.append((REFERENCE_MARK, f"the reference, {_safe(table.reference)}"))
-    if any(captions.shows_errors(c.cells.values(), c.metric) for c in table.shown):
+    if any(
+        captions.shows_errors(column.cells.values(), _with_error(column.metric))
+        for column in table.shown
+    ):
         entries.append(captions.ERROR_ENTRY)
     words = set(table.words.values())
     return [
@@ -451,11 +460,14 @@ def _commands(run: Run) -> Block:
 
 def table_rows(tables: Sequence[PairTable]) -> Iterator[data.Row]:
     """
-    A row per run and pair: the metrics of all runs, unrounded and in their units.
+    A row per run and pair: the loss, a share, with its interval; the metrics of all
+    runs, unrounded and in their units.
 
     Metrics with a noise floor or a ratio have a further column, with the value divided
     by the reference's. Each probe has a column for its status, and one for the reason.
     """
+    from codeneedle.report.verdict import loss_row
+
     probes = list(dict.fromkeys(name for table in tables for name in table.probes))
     # Runs may have been measured with different probes.
     metrics = {c.metric.name: c.metric for table in tables for c in table.columns}
@@ -465,6 +477,8 @@ def table_rows(tables: Sequence[PairTable]) -> Iterator[data.Row]:
             row: dict[str, object] = {**data.run_row(table.run), **data.sides(pair)}
             row["reference"] = int(pair == table.reference)
             row[VERDICT] = table.words.get(pair, "")
+            if table.verdict:
+                row |= loss_row(table.verdict, pair)
             for probe in probes:
                 status, reason = _status(table, pair, probe)
                 row |= {f"{probe}_status": status, f"{probe}_reason": reason}
@@ -521,11 +535,14 @@ def _column_object(column: Column) -> dict[str, Any]:
 
 
 def _row_object(table: PairTable, pair: Pair) -> dict[str, Any]:
+    from codeneedle.report.verdict import loss_row
+
     statuses = {probe: _status(table, pair, probe) for probe in table.probes}
     ratios = {c.metric.name: c.over_reference(pair) for c in table.columns}
     return {
         **data.sides(pair),
         "verdict": table.words.get(pair, ""),
+        **(loss_row(table.verdict, pair) if table.verdict else {}),
         "probes": {
             probe: {"status": status, "reason": reason}
             for probe, (status, reason) in statuses.items()

@@ -2,7 +2,10 @@
 
 import math
 import shlex
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from enum import IntEnum
 from typing import Any
 
 from rich.text import Text
@@ -11,12 +14,14 @@ from codeneedle.corpora.corpus import LIMIT
 from codeneedle.document import Document, Facts, Heading, Lines, Shown, Table
 from codeneedle.grid import RUNS, Pair, Spell, by_precision
 from codeneedle.models.kv_cache import padded
-from codeneedle.probes.metrics import LossKind, Metric
+from codeneedle.probes.metrics import LossKind
 from codeneedle.records.record import Attention
+from codeneedle.records.store import SWEEP
 from codeneedle.report import captions, data
 from codeneedle.report.captions import REFERENCE_MARK, named_pairs, pairs_by
 from codeneedle.report.kernels import gain_line
 from codeneedle.sweep.decide import further, time_s
+from codeneedle.sweep.plan import DEFAULT_CORPUS
 from codeneedle.text import (
     NO_VALUE_WORD,
     duration,
@@ -26,10 +31,12 @@ from codeneedle.text import (
     visible,
 )
 from codeneedle.verdict.judge import (
+    CHANGE_BY_LOSS,
     FEWEST_UNITS,
     MAX_EVAL_LOST,
     MAX_LOSS,
     MAX_LOST,
+    Outcome,
     Row,
     Standing,
     Verdict,
@@ -103,7 +110,7 @@ def closing(of_runs: Sequence[Verdict], spell_of: Callable[[str], Spell]) -> Doc
     for each in of_runs:
         first, *_ = headline(each, spell_of(each.run.setup.engine))
         name = f"{visible(each.run.name)}: " if of_runs[1:] else ""
-        lines.append(Text(name + visible(first), "bold green"))
+        lines.append(Text(name + visible(first), _style(each)))
     yield Lines(lines)
 
 
@@ -114,7 +121,7 @@ def headline_lines(verdict: Verdict, spell: Spell) -> Lines:
     That stands first where it is little: then nothing that is set changes much.
     """
     first, *rest = headline(verdict, spell)
-    lines: list[Shown] = [Text(visible(first), "bold green"), *rest]
+    lines: list[Shown] = [Text(visible(first), _style(verdict)), *rest]
     gain = None if verdict.is_instrument else verdict.gain
     if gain is None:
         return Lines(lines)
@@ -122,6 +129,38 @@ def headline_lines(verdict: Verdict, spell: Spell) -> Lines:
     if gain.share < LITTLE_GAIN:
         return Lines([f"There is little to gain: {saved}", *lines])
     return Lines([*lines, f"     {saved}"])
+
+
+def _style(verdict: Verdict) -> str:
+    """Of the first line: green where there is an answer."""
+    is_open = verdict.outcome in {Outcome.NO_ANSWER, Outcome.NOTHING_FITS}
+    return "bold yellow" if is_open else "bold green"
+
+
+class Check(IntEnum):
+    """Exit codes of a check, beside those of every command."""
+
+    WITHIN = 0
+    OPEN = 4
+    """Also of a pair that was not measured, or has no numbers."""
+
+    BEYOND = 5
+
+
+def checked(verdict: Verdict, pair: Pair) -> tuple[Check, str]:
+    """Whether *pair* is within the limits, and why, in a line."""
+    standing, name = verdict.standing(pair), visible(str(pair))
+    if pair == verdict.reference:
+        return Check.WITHIN, f"{name}: within, as the reference"
+    if standing is None or not (standing.leading and standing.word):
+        trouble = standing.trouble if standing else ""
+        return Check.OPEN, f"{name}: {visible(trouble) or 'not measured'}"
+    leading = standing.leading
+    sentence = f"{_loss_sentence(verdict, leading)}, by {leading.metric.name}"
+    if standing.word is Word.OPEN:
+        return Check.OPEN, f"{name}: {word_phrase(standing, leading)}; {sentence}"
+    code = Check.WITHIN if standing.word is Word.WITHIN else Check.BEYOND
+    return code, f"{name}: {standing.word}: {sentence}"
 
 
 # --- the first lines
@@ -213,9 +252,10 @@ def _loss_sentence(verdict: Verdict, row: Row) -> str:
         what = f"changes by {_amount(verdict, row, row.bounds.mean)}"
     elif row.kind is LossKind.SCORE:
         flips = f"{row.lost} lost, {row.won} won of {row.bounds.units} samples"
-        points = f"{-100 * row.bounds.mean:.1f} points better"
-        loses = f"loses {_amount(verdict, row, row.bounds.mean)} of the score"
-        what = f"{points if row.bounds.mean < 0 else loses} ({flips})"
+        is_better = row.bounds.mean < 0
+        amount = _mean_amount(verdict, row)
+        what = f"is {amount}" if is_better else f"loses {amount} of the score"
+        what += f" ({flips})"
     else:
         loss = _amount(verdict, row, row.bounds.mean)
         no_loss = "shows no loss of right tokens"
@@ -228,6 +268,14 @@ def _amount(verdict: Verdict, row: Row, value: float) -> str:
     if not math.isfinite(value):
         return NO_VALUE_WORD
     return verdict.limits.phrase(row.kind, value)
+
+
+def _mean_amount(verdict: Verdict, row: Row) -> str:
+    """The mean loss; of a score that rises, ``33.3 points better``."""
+    mean = row.bounds.mean
+    if row.kind is LossKind.SCORE and mean < 0:
+        return f"{_amount(verdict, row, -mean)} better"
+    return _amount(verdict, row, mean)
 
 
 def _reference_line(verdict: Verdict) -> Iterator[str]:
@@ -252,9 +300,9 @@ def _keep(verdict: Verdict, kept: str) -> Iterator[str]:
         yield from _no_best(verdict)
         return
     if not verdict.compared:
-        none = "no other pair can be compared with it yet"
+        none = f"no pair can be compared with {visible(str(verdict.reference))}"
         silent = "nothing that was measured has a say"
-        yield f"Keep: {kept}. No verdict: {silent if verdict.silent else none}."
+        yield f"No answer yet: {silent if verdict.silent else none}."
         return
     if not verdict.graded:
         yield from _ungraded(verdict, kept)
@@ -320,8 +368,10 @@ def _ungraded(verdict: Verdict, kept: str) -> Iterator[str]:
             f"Keep: {kept}. No smaller cache is shown to lose fewer than {lost} of "
             f"{noun}."
         )
+        yield from _nearest(verdict)
         return
-    yield f"Keep: {kept}. Losses were not measured; {_candidates(verdict)}."
+    yield f"No answer yet: losses were not measured; {_candidates(verdict)}."
+    yield f"Measure them: {sweep_command(verdict.run.folder, '--decide')}"
 
 
 def _candidates(verdict: Verdict) -> str:
@@ -361,46 +411,73 @@ def _unfitting(verdict: Verdict, kept: str) -> Iterator[str]:
         smallest = f"{visible(str(least))} takes {size(sizes[least])}"
         yield f"Nothing fits into {where}: the smallest, {smallest}."
     elif not verdict.graded and verdict.compared:
-        yield f"Nothing to set: losses were not measured; {_candidates(verdict)}."
+        yield f"No answer yet: losses were not measured; {_candidates(verdict)}."
     else:
         yield f"No pair that fits into {where} was compared with the reference."
 
 
 def _nearest(verdict: Verdict) -> Iterator[str]:
-    """The pair that would be decided soonest, with the command that decides it."""
+    """
+    The smaller pair that is decided soonest, or loses least; and the command for it.
+
+    That asks for more units of a pair that is measured below the limit. Another one is
+    accepted by a larger limit alone.
+    """
     near = [
-        (row.needed, each, row)
+        (_place(each, row), each, row)
         for each in verdict.compared
-        if each.word is Word.OPEN and (row := each.leading) and row.needed
-        if row.bounds.mean < row.limit and cache_size(each) < 1
+        if cache_size(each) < 1
+        if (row := _shown_row(verdict, each)) and row.kind is not LossKind.CHANGE
     ]
     if not near:
-        yield from _nearest_above(verdict)
         return
-    needed, standing, row = min(near, key=lambda entry: entry[0])
-    more = needed - row.bounds.units
-    loses = _loss_sentence(verdict, row).rpartition(" (")[0]
-    start = f"Nearest: {visible(str(standing.pair))} {loses}"
-    noun = row.metric.noun
-    yield f"{start}: about {more:,} more {noun} would decide it."
-    yield from _way_on(verdict, standing, needed, noun)
+    _, standing, row = min(near, key=lambda entry: entry[0])
+    sentence = _loss_sentence(verdict, row)
+    start = f"Nearest: {visible(str(standing.pair))} {sentence.rpartition(' (')[0]}"
+    leading = standing.leading or row
+    if leading is row and (needed := _decidable(row)):
+        noun = row.metric.noun
+        more = needed - row.bounds.units
+        yield f"{start}: about {more:,} more {noun} would decide it:"
+        yield from _way_on(verdict, standing, needed, noun)
+        return
+    word, _, why = word_phrase(standing, leading).partition(": ")
+    by = "" if leading is row else f" by {leading.metric.name}"
+    yield f"{start}: {why or word}{by}."
+    is_accepted = leading.kind is LossKind.SCORE or not leading.remark
+    if is_accepted and math.isfinite(leading.bounds.high):
+        yield f"A limit that accepts this: {_accepting(verdict, leading)}"
 
 
-def _nearest_above(verdict: Verdict) -> Iterator[str]:
-    """The smaller pair that loses least, where all open ones lie above the limit."""
-    rows = [
-        (row.bounds.mean / row.limit, each, row)
-        for each in verdict.compared
-        if each.word is Word.OPEN and (row := each.leading) and cache_size(each) < 1
-        if row.bounds.mean >= row.limit
-    ]
-    if rows:
-        _, standing, row = min(rows, key=lambda entry: entry[0])
-        loses = _loss_sentence(verdict, row)
-        yield (
-            f"Nearest: {visible(str(standing.pair))} {loses}: measured above the "
-            "limit, probably beyond it."
-        )
+def _place(standing: Standing, row: Row) -> tuple[bool, float, float]:
+    """Order of pairs: those that fewest further units decide, then by their loss."""
+    return (
+        standing.word is Word.BEYOND,
+        _decidable(row) or math.inf,
+        row.bounds.mean / row.limit,
+    )
+
+
+def _decidable(row: Row) -> int | None:
+    """Units that would show that an open pair is within the limit; None if none do."""
+    is_below = row.word is Word.OPEN and row.bounds.mean < row.limit
+    is_few = row.bounds.units < FEWEST_UNITS
+    if not is_below or is_few or row.remark or not row.needed or row.needed > LIMIT:
+        return None
+    return row.needed
+
+
+def _accepting(verdict: Verdict, row: Row) -> str:
+    """The command that shows the verdict with a limit that *row* is within."""
+    share = CHANGE_BY_LOSS if row.kind is LossKind.CHANGE else 1.0
+    most = min(1.0, math.ceil(1000 * row.bounds.high / share) / 1000)
+    limits = replace(verdict.limits, max_loss=most)
+    if row.kind is LossKind.ANSWERS:
+        limits = replace(verdict.limits, max_lost=most)
+    elif row.kind is LossKind.SCORE:
+        limits = replace(verdict.limits, max_eval_lost=most)
+    words = ["codeneedle", "verdict", verdict.run.name]
+    return shlex.join([*words, *_options(replace(verdict, limits=limits))])
 
 
 def _way_on(
@@ -409,7 +486,7 @@ def _way_on(
     """The command that asks further units, or what would make that possible."""
     setup = verdict.run.setup
     if noun != "functions":
-        yield f"That takes a new run with more {MORE_UNITS[noun]}."
+        yield f"a new run with more {MORE_UNITS[noun]}."
         return
     goals = further(verdict)
     if standing.pair in goals:
@@ -418,18 +495,23 @@ def _way_on(
         options = _limit_options(verdict)
         yield f"{sweep_command(verdict.run.folder, *options, '--more')}{about}"
         return
-    if needed > LIMIT:
-        yield f"A sweep asks {LIMIT} functions at most."
-        return
     functions, whole = len(setup.forced), setup.corpus.functions_before
+    asked = ("--functions", str(needed))
     if setup.corpus.is_trimmed and functions < needed <= whole:
         context = padded(-(-setup.context * needed // max(functions, 1)))
-        yield (
-            f"The context holds {functions} functions; about --context {context} "
-            f"holds {needed}, in a new run."
-        )
+        command = _new_run(verdict, *asked, "--context", str(context))
+        yield f"the context holds {functions} functions; a new run: {command}"
     else:
-        yield f"The text has {functions} functions: use a longer --corpus."
+        kind, name = setup.corpus.kind, setup.corpus.name
+        is_made = kind == "incompressible" and name != DEFAULT_CORPUS
+        corpus = DEFAULT_CORPUS if is_made else "FILE"
+        command = _new_run(verdict, *asked, "--corpus", corpus, "--out", "longer")
+        yield f"this text has no further functions; a new run: {command}"
+
+
+def _new_run(verdict: Verdict, *options: str) -> str:
+    """The command for another run like that of *verdict*, with other *options*."""
+    return sweep_command(verdict.run.folder / SWEEP, *options)
 
 
 def _options(verdict: Verdict) -> list[str]:
@@ -471,7 +553,8 @@ def table(verdict: Verdict, standings: Sequence[Standing]) -> Table:
     """
     A row for each of *standings*, the largest cache first.
 
-    Of those that fit where the memory is limited, and of the reference.
+    Of those that fit where the memory is limited, and of the reference. The heading
+    says of how many units most rows are; each other row has its own.
     """
     fitting = [
         each
@@ -479,104 +562,155 @@ def table(verdict: Verdict, standings: Sequence[Standing]) -> Table:
         if each.pair == verdict.reference or _fits(verdict, each)
     ]
     ordered = sorted(fitting, key=cache_size, reverse=True)
-    counted = _counted_rows(verdict, ordered)
-    rows = [_table_row(verdict, each, counted[0].metric) for each in ordered]
+    units = Counter(
+        _units(row) for each in ordered if (row := _shown_row(verdict, each))
+    )
+    usual = max(units, key=lambda each: units[each], default="")
+    rows = [_table_row(verdict, each, usual) for each in ordered]
     filled = [at for at, _ in enumerate(HEADING) if any(row[at] for row in rows)]
-    units = sorted({row.bounds.units for row in counted})
-    several = f"{units[0]} to {units[-1]}" if len(units) > 1 else f"{units[0]}"
-    word = f"of {several} {counted[0].metric.noun}"
-    heading = [word if name == "word" else name for name in HEADING]
+    names = {"word": f"of {usual}" if usual else "verdict"}
+    if not has_losses(verdict):
+        names["loss"] = "change"
+    heading = [names.get(name, name) for name in HEADING]
     return Table(
         [heading[at] for at in filled],
         [[row[at] for at in filled] for row in rows],
-        words={"K/V", word, "by"},
+        words={"K/V", names["word"], "by"},
     )
 
 
+def has_losses(verdict: Verdict) -> bool:
+    """Whether anything but divergence was measured, which is a change, not a loss."""
+    rows = (row for each in verdict.compared for row in each.rows)
+    return any(row.kind is not LossKind.CHANGE for row in rows)
+
+
+def _units(row: Row) -> str:
+    """``24 functions``."""
+    return f"{row.bounds.units} {row.metric.noun}"
+
+
+def _shown_row(verdict: Verdict, each: Standing) -> Row | None:
+    """The row whose loss the table shows: never a divergence beside losses."""
+    leading = each.leading if each.word else None
+    if leading is None or leading.kind is not LossKind.CHANGE:
+        return leading
+    if not has_losses(verdict):
+        return leading
+    losses = [row for row in each.rows if row.kind is not LossKind.CHANGE]
+    return losses[0] if losses else None
+
+
 def others(verdict: Verdict, standings: Sequence[Standing]) -> Iterator[Table]:
-    """What further metrics that decide say of *standings*, a row each."""
-    rows = [
-        [
-            name,
-            visible(str(each.pair)),
-            *(_amount(verdict, row, end) for end in _ends(row)),
-            _own_phrase(row),
-        ]
-        for name in sorted({row.metric.name for e in standings for row in e.rows})
-        for each in sorted(standings, key=cache_size, reverse=True)
-        if (row := each.row(name)) and _fits(verdict, each) and row is not each.leading
-        if row.kind.is_graded or row.kind is LossKind.SCORE
+    """What further metrics say of *standings*, a row each; divergence by itself."""
+    ordered = sorted(standings, key=cache_size, reverse=True)
+    names = sorted({row.metric.name for e in standings for row in e.rows})
+    further = [
+        (visible(str(each.pair)), row)
+        for name in names
+        for each in ordered
+        if (row := each.row(name)) and _fits(verdict, each)
+        if row is not _shown_row(verdict, each) and row.kind is not LossKind.ANSWERS
     ]
-    if rows:
-        heading = ["metric", "K/V", "loss", "from", "to", "by this metric"]
-        yield Table(heading, rows, words={*heading[:2], heading[-1]})
+    changes = [each for each in further if each[1].kind is LossKind.CHANGE]
+    for what, rows in (
+        ("loss", [each for each in further if each not in changes]),
+        ("change", changes),
+    ):
+        if rows:
+            heading = ["metric", "K/V", what, "from", "to", "by this metric"]
+            yield Table(
+                heading,
+                [
+                    [
+                        row.metric.name,
+                        pair,
+                        *_ends(verdict, row),
+                        _own_phrase(row),
+                    ]
+                    for pair, row in rows
+                ],
+                words={*heading[:2], heading[-1]},
+            )
 
 
-def _ends(row: Row) -> tuple[float, float, float]:
-    return row.bounds.mean, row.bounds.low, row.bounds.high
+def _ends(verdict: Verdict, row: Row) -> tuple[str, str, str]:
+    """The loss of *row*, and the ends of its interval."""
+    low, high = (
+        _amount(verdict, row, end) for end in (row.bounds.low, row.bounds.high)
+    )
+    return _mean_amount(verdict, row), low, high
+
+
+def own_word(row: Row) -> str:
+    """Its word; ``candidate`` of a divergence within the limit: it shows no loss."""
+    is_candidate = row.kind is LossKind.CHANGE and row.word is Word.WITHIN
+    return "candidate" if is_candidate else str(row.word)
 
 
 def _own_phrase(row: Row) -> str:
     """``within, of 80 samples: 3 lost, 1 won``."""
-    phrase = f"{row.word}, of {row.bounds.units} {row.metric.noun}"
+    phrase = f"{own_word(row)}, of {_units(row)}"
     if row.kind is LossKind.SCORE:
         phrase += f": {row.lost} lost, {row.won} won"
     return f"{phrase}; {row.remark}" if row.remark else phrase
 
 
-def _counted_rows(verdict: Verdict, standings: Sequence[Standing]) -> list[Row]:
-    """The rows whose units the heading names: those that decide, if by one metric."""
-    deciding = [row for each in standings if each.word and (row := each.leading)]
-    is_one = len({row.metric.name for row in deciding}) == 1
-    return deciding if is_one else _main_rows(verdict)
-
-
-def _table_row(verdict: Verdict, each: Standing, counted: Metric) -> list[str]:
+def _table_row(verdict: Verdict, each: Standing, usual: str) -> list[str]:
     memory = f"{each.memory:.0%}" if each.memory is not None else ""
     if verdict.limits.max_memory_bytes is not None and each.memory_bytes is not None:
         memory = size(each.memory_bytes)
     speed = f"{each.speed:.0%}" if each.speed is not None else ""
     pair = visible(str(each.pair))
     mark = captions.attention_mark(each.attention)
-    start = [f"{pair} {mark}".rstrip(), memory, speed]
+    start, none = [f"{pair} {mark}".rstrip(), memory, speed], ["", "", ""]
     if each.pair == verdict.reference:
-        return [*start, "", "", "", f"reference {REFERENCE_MARK}", ""]
-    row = each.leading
-    if each.trouble or row is None or each.word is None:
+        return [*start, *none, f"reference {REFERENCE_MARK}", ""]
+    leading, row = each.leading, _shown_row(verdict, each)
+    if leading is None or each.word is None:
         # The reason stands below the table.
-        return [
-            *start,
-            "",
-            "",
-            "",
-            each.trouble.partition(":")[0] or "not compared",
-            "",
-        ]
+        trouble = each.trouble.partition(":")[0] or "not compared"
+        return [*start, *none, trouble, ""]
+    phrase = word_phrase(each, leading)
+    if row and _units(row) != usual:
+        phrase += f" (of {_units(row)})"
     main = _main_rows(verdict)[0].metric.name
-    by = "" if row.metric.name == main else row.metric.name
-    if by and row.metric.noun != counted.noun:
-        by += f", {row.bounds.units} {row.metric.noun}"
-    amounts = (_amount(verdict, row, end) for end in _ends(row))
-    return [*start, *amounts, word_phrase(each, row), by]
+    by = "" if leading.metric.name == main or row is None else leading.metric.name
+    return [*start, *(_ends(verdict, row) if row else none), phrase, by]
 
 
 def word_phrase(standing: Standing, row: Row) -> str:
-    """``open: about 47 functions would decide it``."""
-    word = str(standing.word)
-    if row.kind is LossKind.SCORE and not row.remark:
-        return f"{word}: {row.lost} lost, {row.won} won"
-    if row.remark:
-        return f"{word}: {row.remark}"
-    if standing.word is Word.OPEN and (standing.failed or standing.lacking):
-        failed = [f"{record.probe} {record.status}" for record in standing.failed]
-        lacking = f"{row.metric.name} alone, no {', '.join(standing.lacking)}"
-        return f"{word}: {', '.join(failed) or lacking}"
-    below = row.bounds.mean < row.limit
-    if standing.word is Word.OPEN and row.needed and below:
-        if row.needed > LIMIT:
-            return f"{word}: too near the limit to be decided"
-        return f"{word}: about {row.needed:,} {row.metric.noun} would decide it"
-    return word
+    """``open: about 47 functions would decide it``; ``within``."""
+    word = standing.word
+    why = row.remark
+    if row.kind is LossKind.SCORE and not why:
+        why = f"{row.lost} lost, {row.won} won"
+    elif word is Word.OPEN and not why:
+        why = _open_phrase(standing, row)
+    return f"{word}: {why}" if why else str(word)
+
+
+def _open_phrase(standing: Standing, row: Row) -> str:
+    """Why a pair is open: of several kinds of reasons, the one that applies."""
+    needed, noun = _decidable(row), row.metric.noun
+    is_change = row.kind is LossKind.CHANGE
+    reasons = (
+        (
+            standing.failed,
+            ", ".join(f"{each.probe} {each.status}" for each in standing.failed),
+        ),
+        (
+            standing.lacking and not is_change,
+            f"{row.metric.name} alone, no {', '.join(standing.lacking)}",
+        ),
+        (is_change and row.word is Word.WITHIN, "a candidate by divergence"),
+        (row.word is not Word.OPEN or row.kind is LossKind.ANSWERS, ""),
+        (row.bounds.units < FEWEST_UNITS, f"too few {noun}: {row.bounds.units}"),
+        (row.bounds.mean >= row.limit, "probably beyond"),
+        (needed is not None, f"about {needed or 0:,} {noun} would decide it"),
+    )
+    otherwise = "too near the limit to be decided"
+    return next((why for applies, why in reasons if applies), otherwise)
 
 
 # --- by metric
@@ -594,8 +728,10 @@ def metric_entries(verdict: Verdict, metric: str) -> list[tuple[str, str]]:
             if verdict.word(each.pair, metric) == word
         ]
         if pairs:
+            row = next(row for e in verdict.compared if (row := e.row(metric)))
             meaning = _meaning(verdict, word, metric)
-            entries.append((str(word), f"{named_pairs(pairs)}: {meaning}"))
+            label = own_word(replace(row, word=word))
+            entries.append((label, f"{named_pairs(pairs)}: {meaning}"))
     return entries
 
 
@@ -637,6 +773,7 @@ def beyond_phrase(verdict: Verdict, metric: str = "") -> str:
 def sentences(verdict: Verdict, spell: Spell | None = None) -> list[str]:
     """What K and V say, what may not have been seen, and what it is about."""
     return [
+        *_smaller(verdict),
         *_axes(verdict),
         *_lengths(verdict),
         *_kernels(verdict, spell),
@@ -644,6 +781,23 @@ def sentences(verdict: Verdict, spell: Spell | None = None) -> list[str]:
         *_population(verdict),
         *_troubles(verdict),
     ]
+
+
+def _smaller(verdict: Verdict) -> Iterator[str]:
+    """The open pair that might be set instead, and how to decide it."""
+    chosen = verdict.standing(verdict.chosen) if verdict.chosen else None
+    if chosen is None or chosen.word is not Word.WITHIN:
+        return
+    near = [
+        (needed, each, row)
+        for each in verdict.compared
+        if cache_size(each) < cache_size(chosen)
+        if (row := each.leading) and (needed := _decidable(row))
+    ]
+    if near:
+        needed, standing, row = min(near, key=lambda entry: entry[0])
+        way = " ".join(_way_on(verdict, standing, needed, row.metric.noun))
+        yield f"To decide {visible(str(standing.pair))}, which is smaller: {way}"
 
 
 def _axes(verdict: Verdict) -> Iterator[str]:
@@ -764,10 +918,11 @@ def _population(verdict: Verdict) -> Iterator[str]:
             "by more (--corpus)."
         )
     if units > 1:
-        unseen = 1 - ALPHA ** (1 / units)
+        unseen = 100 * (1 - ALPHA ** (1 / units))
+        share = f"{unseen:.0f}" if unseen > 1 else f"{unseen:.1g}"
         yield (
-            f"A trouble that hits fewer than {100 * unseen:.0f} % of {noun} may not "
-            "have been seen."
+            f"A trouble that hits fewer than {share} % of {noun} may not have been "
+            "seen."
         )
 
 
@@ -788,13 +943,36 @@ def _troubles(verdict: Verdict) -> Iterator[str]:
 # --- as data
 
 
+def loss_row(verdict: Verdict, pair: Pair) -> dict[str, object]:
+    """
+    The loss of *pair* for CSV and JSON: shares, from 0 to 1; None for those unknown.
+
+    Keys: ``loss``, ``loss_low``, ``loss_high``, ``loss_limit``, ``loss_n`` (units) and
+    ``loss_of`` (the metric).
+    """
+    standing = verdict.standing(pair)
+    row = _shown_row(verdict, standing) if standing else None
+    if row is None or row.kind is LossKind.CHANGE:
+        names = ("loss", "loss_low", "loss_high", "loss_limit", "loss_n", "loss_of")
+        return dict.fromkeys(names)
+    return {
+        "loss": row.bounds.mean,
+        "loss_low": row.bounds.low,
+        "loss_high": row.bounds.high,
+        "loss_limit": row.limit,
+        "loss_n": row.bounds.units,
+        "loss_of": row.metric.name,
+    }
+
+
 def verdict_objects(
     of_runs: Sequence[Verdict], spell_of: Callable[[str], Spell]
 ) -> list[dict[str, Any]]:
     """
     A list of verdicts; null where there is no number. *spell_of* as of `verdicts`.
 
-    Keys: ``run``, ``headline`` (lines), ``reference``, ``set`` (a pair or null),
+    Keys: ``run``, ``outcome`` (``set``, ``keep``, ``nothing-fits``, ``no-answer``),
+    ``headline`` (lines), ``reference``, ``set`` (a pair or null),
     ``gain`` (of that pair, or of the smallest: ``pair``, ``context``, sizes in bytes
     of ``weights``, ``reference`` and ``kv``, ``recurrent``, ``compute``; ``share`` of
     the whole, further ``tokens``; or null), ``without_kernels`` (what the losses alone
@@ -818,6 +996,7 @@ def _verdict_object(verdict: Verdict, spell: Spell) -> dict[str, Any]:
     limits = verdict.limits
     return {
         "run": verdict.run.name,
+        "outcome": verdict.outcome,
         "headline": headline(verdict, spell),
         "reference": str(verdict.reference) if verdict.reference else None,
         "set": str(verdict.chosen) if verdict.chosen else None,

@@ -125,8 +125,11 @@ def _folder(store: Store, out: Path) -> Path:
     model = setup.weights.name
     # A page of a sweep file has a run of its own: MODEL+PAGE.
     name = called if called.startswith(f"{model}+") else model
+    # Without a corpus a run is called after what was measured: a transcript.
+    is_read = setup.corpus.is_counted
+    corpus = setup.corpus.name if is_read else store.folder.parent.name
     try:
-        return run_folder(out, corpus=setup.corpus.name, model=name)
+        return run_folder(out, corpus=corpus, model=name)
     except ValueError as error:
         raise BadInput(
             source=store.folder,

@@ -313,7 +313,8 @@ def plan(
     context = _checked_context(request, header, engine, probes)
     corpus = read(chosen_corpus(request))
     _check_settings(request, probes, corpus)
-    store = _store(request, execution, corpus.name, spec.name)
+    name = _filed_under(request, probes) or corpus.name
+    store = _store(request, execution, name, spec.name)
     named = request.types
     if not has_types:
         types = _usual_types(named, first, context, store.intact_setup())
@@ -459,6 +460,15 @@ def chosen_corpus(request: Request) -> str:
     if request.corpus:
         return request.corpus
     return DEFAULT_CORPUS if request.model else BUILT_IN_CORPUS
+
+
+def _filed_under(request: Request, probes: Sequence[Probe]) -> str:
+    """What a run is called instead of a corpus that is neither read nor named."""
+    settings_of = request.settings_of
+    if request.corpus or any(each.reads_corpus(settings_of(each)) for each in probes):
+        return ""
+    names = (each.filed_under(settings_of(each)) for each in probes)
+    return next(filter(None, names), "")
 
 
 def chosen_context(request: Request, header: Weights, *, stretched: bool) -> int:

@@ -5,15 +5,17 @@ records.
 
 import contextlib
 import functools
+import re
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from queue import SimpleQueue
 
+from codeneedle.engines.survey import Survey
 from codeneedle.errors import CellError, CodeneedleError, FolderUnusable
 from codeneedle.grid import Pair, most_precise, reference_among
 from codeneedle.models.kv_cache import misfit
-from codeneedle.models.weights import refuse_replaced
+from codeneedle.models.weights import Weights, refuse_replaced
 from codeneedle.probes.metrics import LossKind
 from codeneedle.probes.probe import Probe, ProbeContext, RunContext, Step
 from codeneedle.records.record import (
@@ -469,9 +471,13 @@ def refuse_refused(cell: ProbeContext) -> None:
     Raises:
         CellError: With what the survey says.
     """
-    survey, pair = cell.run.survey, cell.pair
+    refuse_pair(cell.run.survey, cell.run.weights, cell.pair)
+
+
+def refuse_pair(survey: Survey | None, weights: Weights, pair: Pair) -> None:
+    """As of `refuse_refused`; *survey* is None if the engine cannot say."""
     reason = survey.refusal(pair) if survey else ""
-    if reason := reason or misfit(cell.run.weights, pair) or "":
+    if reason := reason or misfit(weights, pair) or "":
         raise CellError(
             reason,
             hint="Other pairs run: codeneedle kernels",
@@ -761,9 +767,14 @@ class _Walk:
         return {r.pair: r for r in run.records if r.probe == self.probe.name}
 
 
+_CHANGING = re.compile(r"\d+:\d\d:\d\d|\d{4,}")
+"""Ports, process numbers and times of a message."""
+
+
 def _alike(failures: list[str], record: CellRecord) -> list[str]:
     """
-    The failures in a row that are alike, that of *record* included.
+    The failures in a row that are alike but for ports and times, that of *record*
+    included.
 
     A cell that was measured and is marked all the same is no failure.
     """
@@ -771,4 +782,6 @@ def _alike(failures: list[str], record: CellRecord) -> list[str]:
     if record.has_numbers or is_measured:
         return []
     failure = f"{record.status}: {record.reason}"
-    return [*failures, failure] if failures[:1] in ([], [failure]) else [failure]
+    first = _CHANGING.sub("", failures[0] if failures else failure)
+    is_alike = first == _CHANGING.sub("", failure)
+    return [*failures, failure] if is_alike else [failure]

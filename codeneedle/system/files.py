@@ -22,6 +22,7 @@ import platformdirs
 import psutil
 
 from codeneedle.errors import BadInput, FolderUnusable
+from codeneedle.system.secrets import masked
 from codeneedle.text import size, visible
 
 HOLDER_BYTES = 200
@@ -103,6 +104,41 @@ def own_folder(path: Path) -> Path:
             hint="Put the folder that it leads to in its place.",
         )
     return path
+
+
+def made_own(folder: Path) -> Path:
+    """
+    An `own_folder` that exists.
+
+    Raises:
+        BadInput: If it is a link.
+        FolderUnusable: If it cannot be made.
+    """
+    try:
+        own_folder(folder).mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise FolderUnusable(folder=folder, reason=reason_of(error)) from error
+    return folder
+
+
+def emptied(folder: Path, *, mode: int = 0o777) -> Path:
+    """
+    The absolute path of *folder*, which is made, or emptied; a link is removed.
+
+    Raises:
+        BadInput: If the folder that it is in is a link.
+        FolderUnusable: If that fails.
+    """
+    try:
+        own_folder(folder.parent)
+        if folder.is_symlink() or folder.is_file():
+            folder.unlink()
+        elif folder.exists():
+            removed(folder)
+        folder.mkdir(mode=mode, parents=True)
+    except OSError as error:
+        raise FolderUnusable(folder=folder, reason=reason_of(error)) from error
+    return folder.absolute()
 
 
 def removed(folder: Path) -> None:
@@ -240,11 +276,15 @@ def read_regular(path: Path) -> bytes | None:
 
 
 def tail(path: Path, limit_bytes: int) -> str:
-    """The text of the last *limit_bytes* of a log; empty if it cannot be read."""
+    """
+    The text of the last *limit_bytes* of a log; empty if it cannot be read.
+
+    Known secrets are masked here, as the lines of one that is broken tell it, too.
+    """
     try:
         with open_regular(path) as file:
             file.seek(max(0, os.fstat(file.fileno()).st_size - limit_bytes))
-            return file.read(limit_bytes).decode(errors="replace")
+            return masked(file.read(limit_bytes).decode(errors="replace"))
     except OSError:
         return ""
 

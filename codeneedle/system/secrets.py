@@ -9,6 +9,7 @@ GitHub Actions keeps them (``::add-mask::``): an error is stored after its serve
 import contextlib
 import json
 import re
+import string
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -91,19 +92,26 @@ def masked_values(value: Any) -> Any:
     return [masked_values(each) for each in value] if is_list else value
 
 
-_WHITE = re.compile(rb"\\[nrt]|\s")
+_ESCAPE = re.compile(rb"\\(?:u[0-9a-fA-F]{4}|.)")
+_LETTERS = (string.ascii_letters + string.digits).encode()
+_OTHERS = bytes(set(range(256)) - {*_LETTERS})
 
 
 def are_in(data: bytes) -> bool:
-    """Whether a known secret may be in the JSON *data*."""
+    """Whether a known secret may be in the JSON *data*: its letters and digits are."""
     if not _known:
         return False
-    bare = _WHITE.sub(b"", data)
+    letters = _letters(data)
     return any(
-        json.dumps(secret, ensure_ascii=False)[1:-1].encode(errors="replace") in bare
+        _letters(json.dumps(secret).encode()) in letters
         for secret in list(_known)
         if len(secret) >= SHORTEST_IN_ANSWERS
     )
+
+
+def _letters(data: bytes) -> bytes:
+    """Letters and digits of the JSON *data*, without its escapes."""
+    return _ESCAPE.sub(b"", data).translate(None, _OTHERS)
 
 
 @contextlib.contextmanager

@@ -4,6 +4,7 @@ import math
 import statistics
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from enum import StrEnum
 
 from codeneedle.engines.survey import Gain, gain_of
 from codeneedle.errors import BadInput
@@ -82,7 +83,27 @@ BOUNDED = 0.001
 """Share of tokens with only a bound up to which they are treated as exact."""
 
 FEWEST_UNITS = 6
-"""Units from which on an interval can be narrow enough for a verdict."""
+"""
+Units from which on a pair can be within the limit.
+
+Fewer may be alike by chance, and a trouble that hits a third of them goes unseen.
+"""
+
+
+class Outcome(StrEnum):
+    """The answer of a verdict, for programs."""
+
+    SET = "set"
+    """A pair is within the limits, and fits."""
+
+    KEEP = "keep"
+    """No smaller cache is shown to be within the limits; the reference fits."""
+
+    NOTHING_FITS = "nothing-fits"
+    """Every cache that was measured is larger than the memory."""
+
+    NO_ANSWER = "no-answer"
+    """What was measured does not tell; also of a pair that fits and is not within."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -133,14 +154,16 @@ class Limits:
 
     def phrase(self, kind: LossKind, loss: float) -> str:
         """
-        A loss as text: ``0.9 %``, never ``-0.0 %``; ``0.0120 nats`` for a change.
+        A loss as text: ``0.9 %``, never ``-0.0 %``; ``0.0120 nats`` for a change,
+        ``2.0 points`` of a score.
 
         Smaller limits have more digits.
         """
         digits = 1 - math.floor(math.log10(self.of(kind)))
         if kind is LossKind.CHANGE:
             return f"{loss:.{max(4, digits + 1)}f} nats"
-        return f"{100 * loss:z.{max(1, digits - 2)}f} %"
+        unit = "points" if kind is LossKind.SCORE else "%"
+        return f"{100 * loss:z.{max(1, digits - 2)}f} {unit}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -292,6 +315,25 @@ class Verdict:
     def kv_bytes(self, pair: Pair, context: int) -> float | None:
         """Size of the KV cache of *pair* at *context* tokens; None if unknown."""
         return _kv_bytes(pair, self.run.records, context)
+
+    @property
+    def outcome(self) -> Outcome:
+        """What to do, in a word."""
+        chosen = self.standing(self.chosen) if self.chosen else None
+        if chosen:
+            is_within = chosen.word is Word.WITHIN
+            return Outcome.SET if is_within else Outcome.NO_ANSWER
+        own = self.standing(self.reference) if self.reference else None
+        kinds = {row.kind for each in self.compared for row in each.rows}
+        can_tell = kinds - {LossKind.CHANGE} and self.has_kernel and not self.finer
+        most = self.limits.max_memory_bytes
+        sizes = [e.memory_bytes for e in self.standings if e.memory_bytes is not None]
+        if most is not None and sizes and min(sizes) > most:
+            return Outcome.NOTHING_FITS
+        if own is None or self.is_instrument or not can_tell:
+            return Outcome.NO_ANSWER
+        fits = most is None or (own.memory_bytes or math.inf) <= most
+        return Outcome.KEEP if fits else Outcome.NO_ANSWER
 
     @property
     def is_instrument(self) -> bool:
@@ -556,6 +598,9 @@ class _Comparison:
         if kind is LossKind.SCORE:
             bounds = bounds.widened(self._unmeasured(pair)).clipped(*_ENDS[kind])
         remark, word = self._remark(pair, losses, bounds.word(limit))
+        is_loss = kind.is_graded or kind is LossKind.SCORE
+        if word is Word.WITHIN and is_loss and len(losses) < FEWEST_UNITS:
+            word = Word.OPEN
         lacking = self._lacking(pair)
         remark = "; ".join(filter(None, [remark, lacking]))
         needed = None

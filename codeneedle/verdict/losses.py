@@ -52,12 +52,13 @@ class Losses:
         """Every pair of the grid; its value is its loss, of 100."""
         run = self.verdict.run
         k_types, v_types = frames.axes(run)
-        return [self._cell(Pair(k, v)) for k in k_types for v in v_types]
+        asked = frozenset(run.setup.grid)
+        return [self._cell(Pair(k, v), asked) for k in k_types for v in v_types]
 
-    def _cell(self, pair: Pair) -> Cell:
-        run, standing = self.verdict.run, self.verdict.standing(pair)
+    def _cell(self, pair: Pair, asked: frozenset[Pair]) -> Cell:
+        standing = self.verdict.standing(pair)
         if standing is None:
-            return Cell(pair=pair, is_hole=pair not in run.setup.grid)
+            return Cell(pair=pair, is_hole=pair not in asked)
         if standing.trouble:
             status, _, reason = standing.trouble.partition(": ")
             return Cell(pair=pair, status=status, reason=reason)

@@ -504,7 +504,7 @@ def functions(folder, pair):
 def judged(folder, *options):
     """What the verdict says of the coarse pair."""
     shown = called(folder, "verdict", "tiny", "--json", *options)
-    (found,) = json.loads(shown.stdout)
+    found = json.loads(shown.stdout)
     (pair,) = (each for each in found["pairs"] if each["v"] == "q4_0")
     return pair["metrics"][0]
 

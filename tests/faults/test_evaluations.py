@@ -8,7 +8,7 @@ from programs import script
 
 HELPER = Path(__file__).parents[1] / "helpers" / "evaluation.py"
 COMMAND = f"{sys.executable} {HELPER} ${{base_url}} ${{model}} ${{out}}"
-CELLS = Path("sweeps/random-bodies-mini/needle-nano/cells")
+CELLS = Path("sweeps/evaluation/needle-nano/cells")
 FAULTS = {
     "fails": ("crashed", "ended with exit code 3: Traceback: no such task"),
     "ends the server": ("crashed", "SIGKILL"),

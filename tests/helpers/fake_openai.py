@@ -24,6 +24,11 @@ wanted:
     models=N            list N million models without names
     echoes=N            answer N million empty echoes
     says-key            say the key that a request has
+    tells=PLACE         tell that key at a place of each answer: .choices.0.text, a name
+                        in usage (.usage.+), a header (Retry-After:), the status line
+                        (reason), a line that is none (line), or the log (log)
+    tells-how=HOW       not whole, but broken by a line end (line), by blanks of other
+                        kinds (blank), into three lines (three), or often
     open-end            keep the connection open behind the end of a reply
     endless-end         end a reply again and again
     other-model         list another one
@@ -35,6 +40,7 @@ wanted:
     retry-after=TEXT    answer all questions with 429 and this Retry-After
     down=N              answer N questions with 503
     broken=N            answer N questions with 500
+    refuse=N            answer all questions with N
     redirect=URL        lead elsewhere
     redirect-post=URL   the same of questions to the model alone
     leave=HOW           leave a process that bears our mark, marked, or does not, bare
@@ -93,8 +99,9 @@ class Handler(BaseHTTPRequestHandler):
         return self.server.faults
 
     def answer(self, code, body, **headers):
+        body = self.with_key(body)
         data = body if isinstance(body, bytes) else json.dumps(body).encode()
-        self.send_response(code)
+        self.begin(code)
         if "cookie" in self.faults:
             headers["Set_Cookie"] = self.faults["cookie"]
         for name, value in headers.items():
@@ -102,6 +109,47 @@ class Handler(BaseHTTPRequestHandler):
         self.send_header("Content-Length", str(len(data)))
         self.end_headers()
         self.wfile.write(data)
+
+    def key(self):
+        """What the request has as its key, in the form that is asked for."""
+        key = self.headers.get("Authorization", "").rpartition(" ")[2]
+        third = len(key) // 3
+        parts = key[:third], key[third : 2 * third], key[2 * third :]
+        return {
+            "line": f"{parts[0]}\n{parts[1]}{parts[2]}",
+            "blank": f"{parts[0]}\u00a0{parts[1]}\u2028{parts[2]}",
+            "three": "\n".join(parts),
+            "often": " ".join([key] * 200),
+        }.get(self.faults.get("tells-how"), key)
+
+    def with_key(self, body):
+        """*body* with the key at the place of JSON that is asked for."""
+        _, *path, last = ("", *self.faults.get("tells", "").split("."))
+        if not path or path.pop(0):
+            return body
+        inner = body
+        for name in path:
+            inner = inner[int(name)] if isinstance(inner, list) else inner.get(name)
+            if not inner:
+                return body
+        if isinstance(inner, list):
+            inner[int(last)] = self.key()
+        elif isinstance(inner, dict) and last == "+":
+            inner[self.key()] = -3.0
+        elif isinstance(inner, dict):
+            inner[last] = self.key()
+        return body
+
+    def begin(self, code):
+        """The status line, and headers of questions to the model that have the key."""
+        place = self.faults.get("tells", "") if self.command == "POST" else ""
+        self.send_response(code, self.key() if place == "reason" else None)
+        if place.endswith(":"):
+            self.send_header(place[:-1], self.key())
+        if place == "line":
+            self.wfile.write(f"{self.key()}\r\n".encode())
+        if place == "log":
+            print(self.key(), flush=True)  # noqa: T201 - its log
 
     def refuse(self, code, message, **headers):
         error = {"message": message, "type": "invalid_request_error", "code": code}
@@ -131,6 +179,8 @@ class Handler(BaseHTTPRequestHandler):
             self.refuse(429, "slow down", Retry_After=self.faults["retry-after"])
         elif self.count_down("down"):
             self.refuse(503, "overloaded")
+        elif "refuse" in self.faults:
+            self.refuse(int(self.faults["refuse"]), "no such thing")
         elif self.count_down("broken"):
             self.refuse(500, "internal error")
         else:
@@ -227,7 +277,7 @@ class Handler(BaseHTTPRequestHandler):
         return next((name for name in body if name not in known), "") * bool(is_strict)
 
     def stream(self, body):
-        self.send_response(200)
+        self.begin(200)
         self.send_header("Content-Type", "text/event-stream")
         self.end_headers()
         is_chat = "messages" in body
@@ -282,7 +332,7 @@ class Handler(BaseHTTPRequestHandler):
         return -0.5 - digest[0] / 1000
 
     def event(self, event):
-        self.wfile.write(f"data: {json.dumps(event)}\n\n".encode())
+        self.wfile.write(f"data: {json.dumps(self.with_key(event))}\n\n".encode())
         self.wfile.flush()
 
 

@@ -21,6 +21,7 @@ from codeneedle.models.kv_cache import (
     plain_caches,
     predicted,
     room_of,
+    stored_bits,
     type_misfit,
     usual_contexts,
 )
@@ -325,3 +326,23 @@ def test_the_size_of_a_tiny_cache_is_that_of_round_heads():
     )
 
     assert (64 * 1024, 34 * 1024) == cache_bytes(tiny)
+
+
+def cache(k, v, k_mib, v_mib, cells=4096):
+    """A cache of 8 layers as a log states it."""
+    return KvBuffer(cells=cells, layers=8, k_type=k, v_type=v, k_mib=k_mib, v_mib=v_mib)
+
+
+def test_a_type_of_a_fork_has_the_bits_that_its_cache_takes():
+    """Not those of its name: turbo3 stores 3.5 with its scales."""
+    plain, fork = cache("f16", "q8_0", 64.0, 34.0), cache("turbo3", "f16", 14.0, 64.0)
+    found = stored_bits([plain, fork])
+
+    assert (3.5, 16.0, 8.5) == (found["turbo3"], found["f16"], found["q8_0"])
+
+
+def test_a_type_of_a_fork_is_unknown_without_another_of_the_same_place():
+    elsewhere = [cache("f16", "f16", 64.0, 64.0), cache("turbo3", "f16", 14.0, 64.0, 8)]
+
+    assert "turbo3" not in stored_bits(elsewhere)
+    assert "turbo3" not in stored_bits([cache("turbo3", "turbo3", 14.0, 14.0)])

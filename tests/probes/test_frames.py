@@ -7,9 +7,10 @@ from dataclasses import replace
 import pytest
 from made_records import failed_record, made_run, made_setup
 
-from codeneedle.grid import Pair
+from codeneedle.grid import Pair, whole_grid
 from codeneedle.probes import frames
 from codeneedle.probes.recall.metrics import METRICS
+from codeneedle.records import record
 from codeneedle.records.record import CellRecord, Run, Status
 
 MATCHED = next(metric for metric in METRICS if metric.name == "matched")
@@ -53,6 +54,23 @@ def test_cells_that_did_not_finish_are_gaps() -> None:
     assert "signal 11" == failed.reason
     assert frames.NOT_RUN == untried.status
     assert 0 == untried.n
+
+
+def test_what_was_asked_for_is_listed_once_for_all_cells_and_metrics(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Listed for each of them, 50 types on each axis took minutes."""
+    listed = []
+
+    def counted(*types: Sequence[str]) -> list[Pair]:
+        listed.append(types)
+        return whole_grid(*types)
+
+    monkeypatch.setattr(record, "whole_grid", counted)
+    cells = frames.cells_frames(small_run(untried=["q4_0/bf16"]), [MATCHED, PASS])
+
+    assert 1 == len(listed)
+    assert not any(cell.is_hole for cell in cells["matched"])
 
 
 def test_sums_are_not_averaged() -> None:
@@ -173,6 +191,6 @@ def test_the_standard_error_is_over_units_unless_the_tool_states_it() -> None:
     assert (4.0, 3) == (cell().value, cell().units)
     assert of_mean == pytest.approx(cell().error)
     assert 4 * of_mean == pytest.approx(cell(is_sum=True).error)
-    assert 0.25 == cell(error=lambda _: 0.25).error
-    assert math.isnan(cell(error=lambda _: None).error)
+    assert 0.25 == cell(error=lambda *_: 0.25).error
+    assert math.isnan(cell(error=lambda *_: None).error)
     assert math.isnan(cell(values=lambda *_: (1.0,), names=None).error)

@@ -7,11 +7,12 @@ from made_evaluations import evaluated, failing
 from made_records import failed_record, made_record, made_run, made_setup, renamed
 from printing import printed
 
+from codeneedle.engines.messages import Reply
 from codeneedle.errors import BadInput, UnknownName
 from codeneedle.grid import Pair
 from codeneedle.probes.answers import View
 from codeneedle.records.record import Effective, KvBuffer, Status
-from codeneedle.report.answers import answers
+from codeneedle.report.answers import answers, asked_for, side_by_side
 
 TYPES = ("bf16", "q4_0")
 SETUP = made_setup(needles=3, types_k=TYPES, types_v=TYPES)
@@ -40,6 +41,25 @@ def test_an_unknown_function_or_pair_is_refused_with_a_hint():
     other = replace(run.records[0], pair=Pair("q4_0", "q4_0"), probe="divergence")
     with pytest.raises(BadInput, match="has no answers"):
         shown(replace(run, records=(other,)), function="f_a")
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (["q4_0/q4_0"], (None, PAIR, None)),
+        (["q4_0/q4_0", "Shop.pay"], (None, PAIR, "Shop.pay")),
+        (["tiny/model", "q4_0/q4_0"], ("tiny/model", PAIR, None)),
+        (["tiny", "q4_0/q4_0", "pay"], ("tiny", PAIR, "pay")),
+    ],
+)
+def test_the_only_run_needs_no_name(words, expected):
+    assert expected == asked_for(words)
+
+
+@pytest.mark.parametrize("words", [["tiny"], ["a", "f16/f16", "two", "words"]])
+def test_a_pair_is_asked_for_in_one_way(words):
+    with pytest.raises(BadInput):
+        asked_for(words)
 
 
 def test_each_run_that_has_the_pair_is_shown():
@@ -95,3 +115,54 @@ def test_a_cell_shows_its_command_its_log_and_what_that_proved(tmp_path):
     assert "flash attention enabled; K rotated by 64" in " ".join(said.split())
     assert "q4_0-q4_0.log" not in said
     assert "q4_0-q4_0.log" in shown(run).replace("\n", "")
+
+
+def said(text, **changes):
+    """A reply of a token for each character, with leads of 0.5 nats."""
+    facts = {"finish": "stop", "predicted_tokens": len(text)}
+    facts |= {"gaps": (0.5,) * len(text), "lengths": (1,) * len(text)}
+    return Reply(text=text, **{**facts, **changes})
+
+
+F16, Q8 = Pair("f16", "f16"), Pair("q8_0", "q8_0")
+
+
+@pytest.mark.parametrize(
+    ("second", "expected"),
+    [
+        ("one\ntwo\nthree", ["the same as f16/f16"]),
+        (
+            "one\ntoo\nthree",
+            [
+                "the same as f16/f16 for 5 characters, where its lead was 0.50 nats",
+                "13 tokens:",
+                "too",
+                "three",
+            ],
+        ),
+        (
+            "zero",
+            [
+                "the same as f16/f16 for no character, where its lead was 0.50 nats",
+                "4 tokens:",
+                "zero",
+            ],
+        ),
+    ],
+)
+def test_an_answer_is_shown_from_the_line_in_which_it_differs(second, expected):
+    document = [*side_by_side([(F16, said("one\ntwo\nthree")), (Q8, said(second))])]
+    shown = printed(document[3:-1]).splitlines()
+
+    assert ["q8_0/q8_0", *expected] == [line for line in shown if line]
+
+
+def test_an_answer_without_leads_is_compared_and_one_that_failed_is_told():
+    plain = {"gaps": (), "lengths": ()}
+    answers = [(F16, "crashed: it broke"), (Q8, said("ab")), (F16, said("ac", **plain))]
+    shown = printed(side_by_side(answers))
+
+    assert "crashed: it broke" in shown
+    assert "the same as q8_0/q8_0 for 1 character, where its lead" in shown
+    nothing = printed(side_by_side([(F16, said("ac", **plain)), (Q8, said("ab"))]))
+    assert "for 1 character\n" in nothing

@@ -6,6 +6,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import replace
 
+from made_losses import BEYOND, WITHIN, losing_run
 from made_records import (
     failed_record,
     made_forced,
@@ -174,7 +175,7 @@ def test_missing_answers_are_counted_of_what_was_asked_and_of_parts_that_any_has
     lines = lines_of(made_run(setup=setup, failed=[record]))
 
     assert ["(at most 3 of 4): bf16/bf16"] == [
-        line[line.index("(at") :] for line in lines if "which count as" in line
+        line[line.index("(at") :] for line in lines if "which are left out" in line
     ]
 
 
@@ -304,7 +305,8 @@ BROKEN = made_run(
 
 
 def test_a_grid_as_csv_has_a_row_per_pair_and_a_column_per_metric():
-    text = csv_text(grid_rows([BROKEN, replace(BROKEN, name="other/model")], METRICS))
+    runs = [BROKEN, replace(BROKEN, name="other/model")]
+    text = csv_text(grid_rows(runs, METRICS, list(map(judged, runs))))
     rows = list(csv.DictReader(io.StringIO(text)))
 
     assert 9 == len(text.splitlines())
@@ -317,11 +319,26 @@ def test_a_grid_as_csv_has_a_row_per_pair_and_a_column_per_metric():
     ]
     assert ["20.0", "20.0", "", ""] == [row["matched"] for row in rows[:4]]
     keys = ["run", "model", "corpus", "context", "k", "v", "status", "reason"]
-    keys = [*keys, "attention", "matched", "matched_se", "matched_n"]
-    assert keys == list(rows[0])[:12]
+    keys += ["attention", "verdict", "loss", "loss_low", "loss_high", "loss_limit"]
+    keys += ["loss_n", "loss_of", "matched", "matched_se", "matched_n"]
+    assert keys == list(rows[0])[:19]
     assert ["0.0", ""] == [row["matched_se"] for row in rows[1:3]]
     assert ["2", ""] == [row["matched_n"] for row in rows[1:3]]
     assert "margin_mean_se" in rows[0]
+
+
+def test_a_grid_as_csv_has_the_loss_and_its_interval():
+    run = losing_run({"q8_0/q8_0": WITHIN, "q4_0/q4_0": BEYOND})
+    text = csv_text(grid_rows([run], METRICS, [judged(run)]))
+    by_pair = {f"{e['k']}/{e['v']}": e for e in csv.DictReader(io.StringIO(text))}
+
+    coarse, reference = by_pair["q4_0/q4_0"], by_pair["bf16/bf16"]
+    assert ("beyond", "0.01", "16", "recall-logp") == tuple(
+        coarse[key] for key in ("verdict", "loss_limit", "loss_n", "loss_of")
+    )
+    low, mean, high = (float(coarse[f"loss{end}"]) for end in ("_low", "", "_high"))
+    assert 0.01 < low < mean < high
+    assert ("", "") == (reference["verdict"], reference["loss"])
 
 
 def test_a_grid_as_json_is_strict_and_complete():

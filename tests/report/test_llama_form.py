@@ -1,10 +1,12 @@
 """Divergence in the form that llama.cpp's maintainers read."""
 
 import math
-from dataclasses import replace
+from dataclasses import astuple, replace
 from pathlib import Path
 
+import msgspec
 import pytest
+from printing import printed
 
 from codeneedle.engines.llama_cpp.arguments import (
     base_command,
@@ -14,6 +16,7 @@ from codeneedle.engines.llama_cpp.arguments import (
 from codeneedle.engines.tools import Estimate
 from codeneedle.errors import BadInput
 from codeneedle.probes.divergence.record import divergence_of
+from codeneedle.records.record import Run
 from codeneedle.records.store import Store
 from codeneedle.report.llama_form import (
     Dialect,
@@ -54,6 +57,30 @@ def test_the_error_of_a_difference_takes_the_covariance_into_account(run):
         (ppl_difference(same).value, ppl_difference(same).error)
     )
     assert math.hypot(0.22, 0.2) == pytest.approx(ppl_difference(apart).error)
+
+
+def test_a_type_of_a_fork_has_its_measured_bits(run):
+    """Not those of its name; too small a cache, as this one is, is rounded too much."""
+    stored = msgspec.json.encode(replace(run, root=None)).replace(b"q4_0", b"turbo3")
+    small = msgspec.json.decode(stored, type=Run)
+    large = replace(small, records=tuple(map(enlarged, small.records)))
+
+    assert ["16", "-"] == bits_of(small)
+    assert ["16", "9.75"] == bits_of(large)
+
+
+def enlarged(record):
+    """*record* with a cache of 64 MiB in f16, of which turbo3 takes 3.5 bits."""
+    k, v = ({"f16": 64.0, "turbo3": 14.0}[name] for name in astuple(record.pair))
+    caches = [replace(each, k_mib=k, v_mib=v) for each in record.effective.kv]
+    return replace(record, effective=replace(record.effective, kv=tuple(caches)))
+
+
+def bits_of(run):
+    """Bits of a value of f16/f16 and of f16/turbo3."""
+    lines = printed(llama_form(judge(run), DIALECT)).splitlines()
+    rows = {tuple(line.split()[:2]): line.split()[2] for line in lines if "." in line}
+    return [rows["f16", "f16"], rows["f16", "turbo3"]]
 
 
 def test_a_run_without_divergence_is_refused(run):

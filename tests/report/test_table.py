@@ -372,7 +372,7 @@ def test_csv_of_runs_with_different_probes_shares_its_columns():
 
 def test_a_table_as_json_has_values_ratios_and_noise_floors():
     words = {Pair("bf16", "q8_0"): "within"}
-    judged = SimpleNamespace(word=words.get)
+    judged = SimpleNamespace(word=words.get, standing=lambda _pair: None)
     table = replace(table_of(sort="tg"), verdict=judged)
     [found] = json.loads(json_text(table_objects([table])))
     second = found["rows"][1]

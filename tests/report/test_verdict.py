@@ -10,7 +10,6 @@ from made_losses import (
     OPEN,
     REFERENCE,
     WITHIN,
-    diverging,
     losing,
     losing_run,
     losing_setup,
@@ -18,6 +17,7 @@ from made_losses import (
 )
 from made_records import failed_record, made_run, made_setup
 from made_retrieval import made_texts, retrieval_record, right
+from made_verdicts import BELOW, continuing, with_klds
 from printing import printed
 
 from codeneedle.grid import Pair
@@ -27,8 +27,10 @@ from codeneedle.report.data import json_text
 from codeneedle.report.markdown import markdown
 from codeneedle.report.verdict import (
     INSTRUMENT,
+    Check,
     beyond_phrase,
     brief,
+    checked,
     headline,
     metric_entries,
     sentences,
@@ -58,20 +60,6 @@ def rows(run, limits=None):
     return shown.heading, {line[at]: line for line in shown.rows}
 
 
-def with_klds(run, klds, chunks=16):
-    """*run*, and the divergence of its pairs."""
-    made = [
-        diverging(pair, [kld, 1.01 * kld] * (chunks // 2))
-        for pair, kld in {REFERENCE: 1e-9, **klds}.items()
-    ]
-    return replace(run, records=(*run.records, *made))
-
-
-def continuing(losses):
-    """A run of a text that has further functions."""
-    return losing_run(losses, setup=losing_setup([REFERENCE, *losses], forced=96))
-
-
 # The first lines
 
 
@@ -89,59 +77,16 @@ def test_a_small_limit_is_not_rounded_away():
     assert "less than 0.050 %" in said(run, Limits(max_loss=0.0005))[0]
 
 
-def test_where_nothing_is_within_the_nearest_pair_and_its_command_are_named():
-    run = continuing({GOOD: OPEN, COARSE: BEYOND})
-    kept, nearest, command = said(run)
-
-    assert (
-        "Keep: -ctk bf16 -ctv bf16. No smaller cache is shown to lose less than 1.0 %."
-        == kept
-    )
-    assert nearest.startswith(
-        "Nearest: q8_0/q8_0 loses 0.5 % of the right tokens, at most 1."
-    )
-    assert nearest.endswith(" more functions would decide it.")
-    assert command.startswith(f"codeneedle sweep sweeps/{run.name} --more (about ")
-
-
-def test_the_nearest_pair_is_named_where_all_open_ones_are_above_the_limit():
-    above = tuple(0.016 + 0.02 * (-1) ** at for at in range(16))
-
-    lines = said(losing_run({GOOD: above, COARSE: BEYOND}))
-
-    assert lines[1].startswith("Nearest: q8_0/q8_0 loses 1.6 % of the right tokens")
-    assert lines[1].endswith("measured above the limit, probably beyond it.")
-
-
 def test_the_command_that_continues_repeats_folder_and_limits():
-    run = continuing({GOOD: OPEN})
-    limits = Limits(max_loss=0.011, max_lost=0.2)
+    run = continuing({GOOD: BELOW, COARSE: BEYOND})
+    limits = Limits(max_loss=0.0101, max_lost=0.2)
     elsewhere = replace(run, root=Path("my runs"))
     screened = with_klds(run, {GOOD: 0.01, COARSE: 0.01})
 
     assert said(elsewhere, limits)[2].startswith(
-        f"codeneedle sweep 'my runs/{run.name}' --max-loss 1.1% --max-lost 20% --more"
+        f"codeneedle sweep 'my runs/{run.name}' --max-loss 1.01% --max-lost 20% --more"
     )
     assert said(screened)[2].startswith(f"codeneedle sweep sweeps/{run.name} --more")
-
-
-def test_a_text_without_further_functions_is_said_to_be_too_short():
-    short = losing_run({GOOD: OPEN})
-    corpus = replace(short.setup.corpus, functions=16, functions_before=16)
-    whole = replace(short, setup=replace(short.setup, corpus=corpus))
-    long = continuing({GOOD: [0.009 + each for each in OPEN]})
-
-    assert "The text has 16 functions: use a longer --corpus." == said(whole)[2]
-    assert said(short)[2].startswith("The context holds 16 functions; about --context")
-    assert "functions at most" not in " ".join(said(long))
-
-
-def test_a_pair_that_no_text_decides_says_how_many_a_sweep_asks():
-    losses = tuple(0.0085 + 0.01 * (-1) ** at for at in range(16)) * 6
-    setup = losing_setup([REFERENCE, GOOD], forced=96)
-    run = losing_run({GOOD: losses}, setup=setup)
-
-    assert "A sweep asks 96 functions at most." == said(run)[2]
 
 
 def test_few_functions_say_how_many_to_ask():
@@ -185,10 +130,7 @@ def test_a_run_without_numbers_says_where_to_see_why():
 def test_a_single_pair_has_nothing_to_be_compared_with():
     (line,) = said(losing_run({}))
 
-    assert (
-        "Keep: -ctk bf16 -ctv bf16. No verdict: no other pair can be compared with it "
-        "yet." == line
-    )
+    assert "No answer yet: no pair can be compared with bf16/bf16." == line
 
 
 def test_where_no_metric_has_a_say_there_is_no_verdict_and_a_reason():
@@ -198,7 +140,7 @@ def test_where_no_metric_has_a_say_there_is_no_verdict_and_a_reason():
 
     (line,) = said(run)
 
-    assert line.endswith("No verdict: nothing that was measured has a say.")
+    assert line == "No answer yet: nothing that was measured has a say."
     (reason,) = sentences(judge(run))
     assert (
         "recall-logp has no say: bf16/bf16, measured twice, differs from itself by "
@@ -231,6 +173,26 @@ def test_a_reference_with_a_coarser_axis_than_another_pair_is_not_kept():
     assert "bf16/q8_0 would tell: crashed: it died" == failure
 
 
+def test_a_check_tells_a_program_within_open_and_beyond():
+    found = judge(
+        losing_run(
+            {GOOD: WITHIN, "q4_0/q8_0": OPEN, COARSE: BEYOND},
+            failed_record("q5_0/q5_0"),
+        )
+    )
+
+    for pair, code, begins in (
+        (REFERENCE, Check.WITHIN, "bf16/bf16: within, as the reference"),
+        (GOOD, Check.WITHIN, "q8_0/q8_0: within: "),
+        ("q4_0/q8_0", Check.OPEN, "q4_0/q8_0: open"),
+        (COARSE, Check.BEYOND, "q4_0/q4_0: beyond: loses "),
+        ("q5_0/q5_0", Check.OPEN, "q5_0/q5_0: "),
+        ("q5_1/q5_1", Check.OPEN, "q5_1/q5_1: not measured"),
+    ):
+        told, line = checked(found, Pair.parse(str(pair)))
+        assert (code, True) == (told, line.startswith(begins)), line
+
+
 def test_the_built_in_model_recommends_nothing():
     run = losing_run({GOOD: WITHIN})
     weights = replace(run.setup.weights, name=BUILT_IN)
@@ -243,13 +205,10 @@ def test_divergence_alone_names_candidates():
     none = with_klds(replace(losing_run({}), records=()), {COARSE: 0.2})
     size = int(judge(run).standing(Pair.parse(GOOD)).memory_bytes)
 
-    (line,) = said(run)
-    assert line.endswith(
-        "Losses were not measured; candidates by divergence: q8_0/q8_0."
-    )
+    assert said(run)[1].endswith("--decide")
     assert said(none)[0].endswith("no smaller cache is within the limit of divergence.")
     assert [
-        "Nothing to set: losses were not measured; candidates by divergence: q8_0/q8_0."
+        "No answer yet: losses were not measured; candidates by divergence: q8_0/q8_0."
     ] == said(run, Limits(max_memory_bytes=size))
     (line,) = said(run, Limits(max_memory_bytes=size - 1))
     assert line.endswith("no cache that fits is within the limit of divergence.")
@@ -330,9 +289,10 @@ def test_pairs_of_more_functions_are_said_to_have_more():
     setup = losing_setup([REFERENCE, GOOD, COARSE], forced=96)
     run = losing_run({GOOD: WITHIN * 4, COARSE: BEYOND}, setup=setup)
 
-    heading, _ = rows(run)
+    heading, found = rows(run)
 
-    assert "of 16 to 64 functions" in heading
+    assert "of 64 functions" in heading
+    assert "beyond (of 16 functions)" == found[COARSE][-1]
 
 
 def test_a_pair_beyond_by_another_metric_names_it():
@@ -341,9 +301,7 @@ def test_a_pair_beyond_by_another_metric_names_it():
     heading, found = rows(run)
 
     assert "by" == heading[-1]
-    assert ["0.2010 nats", "beyond", "kld, 16 chunks"] == [
-        found[COARSE][at] for at in (2, -2, -1)
-    ]
+    assert ["0.0 %", "beyond", "kld"] == [found[COARSE][at] for at in (2, -2, -1)]
     assert "" == found[GOOD][-1]
 
 
@@ -366,13 +324,14 @@ def test_what_keeps_a_pair_open_is_said():
 
     assert "open: answers missing: 1 of 16 functions" == found[GOOD][-1]
     assert found[COARSE][-1].startswith("within: the same to the last digit")
-    assert "open: kld alone, no recall-logp" == rows(screened)[1][COARSE][-2]
+    screened_row = rows(screened)[1][COARSE]
+    assert ["", "", "", "open: a candidate by divergence"] == screened_row[2:]
 
 
 def test_a_single_function_has_no_bounds():
     _, found = rows(losing_run({GOOD: [0.1]}))
 
-    assert ["10.0 %", "-", "-", "open"] == found[GOOD][2:]
+    assert ["10.0 %", "-", "-", "open: too few functions: 1"] == found[GOOD][2:]
 
 
 # Sentences
@@ -464,7 +423,7 @@ def test_grids_name_the_pairs_of_each_word_by_one_metric():
         ("open", "q8_0/q4_0: neither is shown"),
     ] == metric_entries(found, "recall-logp")
     assert [
-        ("within", "q8_0/q8_0: change at most 0.0300 nats"),
+        ("candidate", "q8_0/q8_0: change at most 0.0300 nats"),
         ("beyond", "q4_0/q4_0: change more than 0.0300 nats"),
     ] == metric_entries(found, "kld")
     assert [] == metric_entries(found, "kv")

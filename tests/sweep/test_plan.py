@@ -1,14 +1,18 @@
 """From a request to a plan: what is chosen, what is refused, what is said."""
 
+import json
 import os
+import sys
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 from fake_engine import TYPES, FakeEngine
+from made_conversations import made_conversation
 from made_plans import TWO, asking, made_world, planned
 from made_records import made_setup
+from msgspec import structs
 
 from codeneedle.engines.engine import Ability, CacheTypes
 from codeneedle.errors import (
@@ -18,8 +22,10 @@ from codeneedle.errors import (
 )
 from codeneedle.grid import Pair
 from codeneedle.probes.divergence.probe import DivergenceSettings
+from codeneedle.probes.evaluation.probe import EvaluationSettings
 from codeneedle.probes.prompts import PromptForm
 from codeneedle.probes.retrieval.settings import RetrievalSettings
+from codeneedle.probes.transcript.probe import TranscriptSettings
 from codeneedle.records.store import Store, run_folder
 from codeneedle.sweep import plan
 from codeneedle.sweep.plan import _of_context
@@ -58,6 +64,34 @@ def test_each_page_has_a_folder_of_its_own():
         "model+context-2048+rotation-on",
         "model+context-2048+rotation-off",
     ] == folders
+
+
+@pytest.mark.parametrize(
+    ("probes", "corpus", "name"),
+    [
+        (("eval",), None, "grade"),
+        (("transcript", "eval"), None, "said"),
+        (("eval", "recall"), None, "random-bodies"),
+        (("eval",), "tiny", "tiny"),
+        (("retrieval",), None, "random-bodies"),
+    ],
+)
+def test_a_run_that_reads_no_corpus_is_called_after_what_it_measures(
+    tmp_path, probes, corpus, name
+):
+    """Transcripts and evaluations were once filed under the default corpus."""
+    file = tmp_path / "Said.json"
+    file.write_text(json.dumps(made_conversation(2)))
+    chosen = {
+        "eval": EvaluationSettings(command=f"{sys.executable} grade.py"),
+        "transcript": TranscriptSettings(file=file),
+    }
+    asked = asking(probes=probes, corpus=corpus)
+    settings = {each: chosen[each] for each in probes if each in chosen}
+
+    found = planned_page("", structs.replace(asked, **settings))
+
+    assert Path("sweeps") / name / "model" == found.store.folder
 
 
 @pytest.mark.parametrize(

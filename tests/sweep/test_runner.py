@@ -1,6 +1,7 @@
 """The walk over the cells of a run: order, records, failures, stops."""
 
 import contextlib
+import itertools
 import threading
 from dataclasses import replace
 
@@ -203,6 +204,18 @@ def test_cells_that_fail_alike_from_the_start_end_the_sweep(store):
     walk(store, Script(), pairs=PAIRS[:1], retry_failed=True)
     walk(store, script, retry_failed=True)
     assert [*PAIRS[:3], *PAIRS[1:]] == script.measured
+
+
+def test_failures_that_differ_by_a_port_or_a_time_are_alike(store):
+    """An evaluation that crashed at once once crashed in every cell."""
+    ports = itertools.count(40001)
+
+    def crashes(_cell):
+        reason = f"--eval ended with exit code 1: 127.0.0.1:{next(ports)}"
+        raise CellError(reason, hint="Look.")
+
+    with pytest.raises(CodeneedleError, match="first 3 cells failed alike"):
+        walk(store, Script(crashes))
 
 
 def nothing_right(cell):

@@ -11,6 +11,7 @@ from codeneedle.errors import BadInput, FolderUnusable
 from codeneedle.system import files
 from codeneedle.system.files import (
     create,
+    emptied,
     holder,
     identity,
     locked,
@@ -23,6 +24,7 @@ from codeneedle.system.files import (
     write_note,
     write_whole,
 )
+from codeneedle.system.secrets import know
 
 
 def test_a_file_is_written_whole_its_folders_made(tmp_path):
@@ -100,6 +102,13 @@ def test_the_end_of_a_log_is_read_as_text(tmp_path):
 
     assert ["d\ufffd", "abcd\ufffd"] == [tail(path, limit) for limit in (2, 9)]
     assert ["", ""] == [tail(tmp_path / name, 9) for name in ("none", "pipe")]
+
+
+def test_the_end_of_a_log_tells_no_secret_that_takes_three_lines(tmp_path):
+    know("sk-0123456789abcdef")
+    (tmp_path / "log").write_text("began\nsk-01234\n56789a\nbcdef\n")
+
+    assert "began\n********\n******\n*****\n" == tail(tmp_path / "log", 99)
 
 
 def test_a_created_file_is_appended_to(tmp_path):
@@ -335,3 +344,16 @@ def test_a_link_is_no_folder_of_ours(tmp_path):
 
     with pytest.raises(BadInput, match="it is a link"):
         files.own_folder(tmp_path / "cells")
+
+
+def test_an_emptied_folder_holds_nothing_and_no_link_is_followed(tmp_path):
+    (tmp_path / "kept").mkdir()
+    (tmp_path / "kept" / "file").touch()
+    out = tmp_path / "out"
+    out.mkdir()
+    (out / "link").symlink_to(tmp_path / "kept")
+
+    emptied(out)
+
+    assert [] == list(out.iterdir())
+    assert (tmp_path / "kept" / "file").exists()

@@ -11,8 +11,10 @@ from codeneedle.probes.evaluation.readers import read
 from codeneedle.records.store import encode
 from codeneedle.system.secrets import (
     SHORTEST_IN_ANSWERS,
+    are_in,
     know,
     masked,
+    masked_values,
     masking,
     secrets_of,
 )
@@ -40,6 +42,19 @@ def _known():
 )
 def test_a_known_secret_is_masked_however_it_is_broken_or_cut(text, expected):
     assert expected == masked(text)
+
+
+@pytest.mark.parametrize(
+    "key",
+    [*("sk\\nine\\tail", 'a "quoted" key', "pass wörd-éàü12", "--------"), "12345678"],
+)
+@pytest.mark.parametrize("white", ["", "\n", "\u00a0\u2028\x0b"])
+def test_a_key_of_any_letters_is_found_in_json_whatever_breaks_it(key, white):
+    know(key)
+    stored = msgspec.json.encode({"reply": f"x{key[:4]}{white}{key[4:]}y"})
+
+    assert are_in(stored)
+    assert key[4:] not in masked_values(msgspec.json.decode(stored))["reply"]
 
 
 def test_a_placeholder_that_is_a_word_is_masked_in_errors_and_in_no_answer():

@@ -12,6 +12,7 @@ from msgspec import Meta, Struct, structs
 from codeneedle.corpora.corpus import Corpus
 from codeneedle.engines.engine import Ability, Engine
 from codeneedle.errors import BadInput
+from codeneedle.models.weights import Weights
 from codeneedle.probes.divergence.comparison import (
     MOST_CHUNKS,
     compared,
@@ -26,7 +27,7 @@ from codeneedle.probes.metrics import Metric
 from codeneedle.probes.probe import Outlook, Probe, ProbeContext, RunContext, Work
 from codeneedle.probes.stored import conditions_in
 from codeneedle.records.record import MOST_TOKENS, CellRecord, Json, Setup, as_json
-from codeneedle.text import plural
+from codeneedle.text import plural, size
 
 PROSE = Path(__file__).with_name("python-3.11-reference.txt")
 """
@@ -180,29 +181,54 @@ class DivergenceProbe(Probe):
                 has fewer bytes than the chunks would have tokens.
         """
         text = settings.text
-        size = corpus.size_bytes if corpus else None
+        length = corpus.size_bytes if corpus else None
         if text:
-            size = len(file_bytes(text))
-        if size is None or settings.chunks is None:
+            length = len(file_bytes(text))
+        if length is None or settings.chunks is None:
             return
         longest = max(settings.contexts, default=SMALLEST_DEFAULT_CONTEXT)
-        fitting = max(1, size // longest)
+        fitting = max(1, length // longest)
         if settings.chunks > fitting:
             raise BadInput(
                 source=f"--chunks {settings.chunks}",
-                reason=f"{text.name if text else 'the corpus'} has at most {size:,} "
+                reason=f"{text.name if text else 'the corpus'} has at most {length:,} "
                 f"tokens, which make {plural(fitting, 'chunk')} of {longest:,}",
                 hint=f"Use --chunks {fitting} or less, or a longer --text.",
             )
 
+    def notes(
+        self,
+        settings: DivergenceSettings,
+        weights: Weights,
+        engine: Engine,
+        folder: Path,
+    ) -> tuple[str, ...]:
+        """What the distributions of the reference take on the disk."""
+        if settings.text is None:
+            return ()
+        tokens = len(file_bytes(settings.text)) // BYTES_PER_TOKEN
+        longest = min(DEFAULT_CONTEXT, weights.training_context or DEFAULT_CONTEXT)
+        tool = engine.divergence_tool()
+        needed = sum(
+            tool.missing_bytes(folder, context=each, chunks=chunks)
+            for each, chunks in _expected(settings, longest, tokens)
+        )
+        if not needed:
+            return ()
+        note = (
+            f"{NAME}: the distributions of the reference take about {size(needed)} in "
+            f"{folder / 'base'}, which may be deleted once no pair is left to compare"
+        )
+        return (note,)
+
     def work(self, settings: DivergenceSettings, outlook: Outlook) -> Work:
         """Each chunk once, as many as the text is likely to have."""
         text = settings.text
-        size = len(file_bytes(text)) if text else 0
-        tokens = size // BYTES_PER_TOKEN if text else outlook.text_tokens
+        tokens = outlook.text_tokens
+        if text:
+            tokens = len(file_bytes(text)) // BYTES_PER_TOKEN
         longest = min(DEFAULT_CONTEXT, outlook.context)
-        contexts = settings.contexts or (_shortened(longest, tokens),)
-        sizes = [(each, _chunks(settings, each, tokens)) for each in contexts]
+        sizes = _expected(settings, longest, tokens)
         return Work(
             texts=tuple(each for each, chunks in sizes for _ in range(chunks)),
             phrase=f"distributions on {text.name if text else 'the corpus'}",
@@ -324,6 +350,14 @@ PROBE = DivergenceProbe(
     step="chunk",
     calibrates=True,
 )
+
+
+def _expected(
+    settings: DivergenceSettings, longest: int, tokens: int
+) -> list[tuple[int, int]]:
+    """Contexts up to *longest*, each with its chunks, on a text of *tokens* or so."""
+    contexts = settings.contexts or (_shortened(longest, tokens),)
+    return [(each, _chunks(settings, each, tokens)) for each in contexts]
 
 
 def _conditions(sizes: Mapping[int, int]) -> Json:

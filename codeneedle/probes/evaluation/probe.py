@@ -18,6 +18,7 @@ from typing import Annotated
 from msgspec import Meta, Struct
 
 from codeneedle.corpora.corpus import Corpus
+from codeneedle.corpora.registry import slug
 from codeneedle.document import Document, Lines
 from codeneedle.engines.ended import end_of
 from codeneedle.engines.engine import Ability, Engine, Served
@@ -28,7 +29,6 @@ from codeneedle.probes.evaluation.contract import (
     PLACEHOLDERS,
     Task,
     checked_words,
-    emptied,
     run,
 )
 from codeneedle.probes.evaluation.metrics import METRICS, USUAL_FLIPS
@@ -48,10 +48,14 @@ from codeneedle.probes.probe import Probe, ProbeContext, RunContext
 from codeneedle.quantities import time_span
 from codeneedle.records.record import CellRecord, Json, Run, Status, as_json
 from codeneedle.system.commands import refuse_unset
+from codeneedle.system.files import emptied, own_folder
 from codeneedle.text import plural, visible
 
 FOLDER = "evaluations"
 """Folder in the run folder that holds the working folders of all cells."""
+
+SCRIPTS = frozenset({".js", ".mjs", ".py", ".sh", ".ts"})
+"""Of arguments by which a run is called, instead of by what runs them."""
 
 ONE_PAIR = 0.025
 """Chance of an error on one side, for one pair beside the reference."""
@@ -155,6 +159,12 @@ class EvaluationProbe(Probe):
             if record.probe == NAME and record.has_numbers
             if (phrase := unscored(evaluation_of(record).samples))
         )
+
+    def filed_under(self, settings: EvaluationSettings) -> str:
+        """The name of its program, or of the script that it runs."""
+        program, *others = map(Path, shlex.split(settings.command) or [NAME])
+        scripts = (each for each in others if each.suffix in SCRIPTS)
+        return slug(next(scripts, program).stem)
 
     def overview(self, _run: Run, record: CellRecord) -> Document:
         """How many samples have a score, their mean, and why others have none."""
@@ -284,7 +294,7 @@ class _Cell:
         self._context = context
         self._name = f"{NAME}.again" if is_again else NAME
         slug = f"{context.pair.slug}{'.again' if is_again else ''}"
-        self._out = (context.run.folder / FOLDER / slug).absolute()
+        self._out = own_folder(context.run.folder / FOLDER).absolute() / slug
 
     def evaluated(self) -> Evaluation:
         """
@@ -297,7 +307,8 @@ class _Cell:
             CellError: If it fails, or its server does.
         """
         context, former = self._context, self._context.former
-        if former is not None and self._out.is_dir() and self.settings.score:
+        is_there = self._out.is_dir() and not self._out.is_symlink()
+        if former is not None and is_there and self.settings.score:
             context.command = former.command
             context.effective = former.effective
             context.peak_rss_bytes = former.peak_rss_bytes

@@ -78,8 +78,7 @@ def read(folder: Path, reader: str = AUTO) -> tuple[str, tuple[Sample, ...]]:
     try:
         return _read(folder, reader)
     except (OSError, ValueError, ArithmeticError, RecursionError, MemoryError) as error:
-        reason = one_line(str(error)) or type(error).__name__
-        raise Unreadable(reason=reason[:ID_LENGTH]) from error
+        raise Unreadable(reason=_told(str(error)) or type(error).__name__) from error
 
 
 def _read(folder: Path, reader: str) -> tuple[str, tuple[Sample, ...]]:
@@ -352,7 +351,7 @@ def _of_inspect_sample(task: _InspectEval, sample: _InspectSample) -> Sample:
         if not isinstance(score, int | float):
             raise Unreadable(
                 reason=f"the score of '{visible(str(sample.id))}' by {chosen} is "
-                f"{visible(repr(value)[:40])}, no number",
+                f"{visible(_told(repr(value))[:40])}, no number",
             )
     return _sample(
         f"{task.task}:{sample.id}",

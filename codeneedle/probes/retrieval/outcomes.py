@@ -91,8 +91,8 @@ def _outcome(text: TextRead, answer: Answer) -> Outcome:
 
 
 def _first_choices(leads: Sequence[float]) -> int:
-    """How many tokens come before the first that another one leads."""
-    return next((at for at, lead in enumerate(leads) if lead < 0), len(leads))
+    """How many tokens come before the first that was no first choice."""
+    return next((at for at, lead in enumerate(leads) if lead <= 0), len(leads))
 
 
 def survival(results: Iterable[Outcome], tokens: int) -> float:

@@ -3,7 +3,7 @@
 import hashlib
 import itertools
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from codeneedle.engines.engine import Template
@@ -133,3 +133,14 @@ def dropped_phrases(turns: Iterable[CountedTurn]) -> list[str]:
     """Fields that the chat template drops, each with the number of turns."""
     counts = Counter(what for turn in turns for what in turn.turn.dropped)
     return [f"{what} ({plural(count, 'time')})" for what, count in counts.items()]
+
+
+def dropped_lines(phrases: Sequence[str]) -> Iterator[str]:
+    """What is lost with what the chat template drops, as of `dropped_phrases`."""
+    for phrase in phrases:
+        yield f"the chat template drops {phrase}"
+    if any(what in phrase for phrase in phrases for what in ("tool calls", "of tools")):
+        yield (
+            "tool calls are not measured with this model as the recording has them: "
+            "its chat template lacks them (another one: -- --chat-template-file FILE)"
+        )

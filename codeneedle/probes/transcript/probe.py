@@ -1,5 +1,6 @@
 """The transcript probe: forces the assistant's turns of recorded conversations."""
 
+import tomllib
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -9,6 +10,7 @@ from typing import Annotated
 from msgspec import Meta, Struct
 
 from codeneedle.corpora.corpus import Corpus
+from codeneedle.corpora.registry import slug
 from codeneedle.document import Document
 from codeneedle.engines.engine import Ability, Engine
 from codeneedle.engines.messages import BadReply, Completion, Forced, Refused
@@ -28,6 +30,7 @@ from codeneedle.probes.probe import (
 from codeneedle.probes.transcript.choice import (
     CountedTurn,
     counted_turns,
+    dropped_lines,
     dropped_phrases,
 )
 from codeneedle.probes.transcript.conversations import read_conversations
@@ -46,6 +49,7 @@ from codeneedle.probes.transcript.record import (
     transcript_of,
 )
 from codeneedle.probes.transcript.rendering import Kind, RenderedTurn
+from codeneedle.records.comparability import OtherSetup
 from codeneedle.records.record import (
     CellRecord,
     Json,
@@ -54,6 +58,8 @@ from codeneedle.records.record import (
     as_json,
     shared_with,
 )
+from codeneedle.records.store import SWEEP
+from codeneedle.system import files
 from codeneedle.text import plural
 
 CHARACTERS_PER_TOKEN = 4
@@ -97,6 +103,10 @@ class TranscriptProbe(Probe):
     def reads_corpus(self, _settings: TranscriptSettings) -> bool:
         """Never: conversations are its text."""
         return False
+
+    def filed_under(self, settings: TranscriptSettings) -> str:
+        """The name of the file."""
+        return slug(_file(settings).stem)
 
     def notes(
         self,
@@ -152,6 +162,7 @@ class TranscriptProbe(Probe):
 
         Raises:
             BadInput: If the template does not take a conversation, or no turn fits.
+            OtherSetup: If the run folder is that of another transcript.
             CodeneedleError: If rendering fails.
         """
         settings = run.settings_of(TranscriptSettings, NAME)
@@ -161,6 +172,8 @@ class TranscriptProbe(Probe):
             stored = conditions_of(run.setup)
             if (stored.sha256, stored.limit) == (sha256, settings.tokens):
                 return known
+            if stored.sha256 != sha256:
+                raise _other_file(run.folder, _file(settings))
         turns = _counted_turns(run)
         chosen = Conditions(
             sha256=sha256,
@@ -248,8 +261,7 @@ class TranscriptProbe(Probe):
             f"left out: {plural(count, 'turn')}, {reason}"
             for reason, count in reasons.items()
         ]
-        if chosen.dropped:
-            lines.append(f"the chat template drops {', '.join(chosen.dropped)}")
+        lines += dropped_lines(chosen.dropped)
         for kind in Kind:
             units = len(chosen.units(kind))
             if 0 < units < FEWEST_UNITS:
@@ -281,6 +293,17 @@ def _file(settings: TranscriptSettings) -> Path:
             hint="Name a file: --transcript FILE",
         )
     return settings.file
+
+
+def _other_file(folder: Path, wanted: Path) -> OtherSetup:
+    """That *folder* holds a run of another transcript than *wanted*."""
+    kept = files.read_regular(folder / SWEEP) or b""
+    stored = str(tomllib.loads(kept.decode()).get(NAME, {}).get("file", wanted))
+    if stored == str(wanted):
+        stored = f"{stored} as it was then"
+    error = OtherSetup(folder=folder, key=NAME, stored=stored, wanted=str(wanted))
+    error.hint = "A folder holds one transcript: choose another one with --out."
+    return error
 
 
 def _nothing_left(

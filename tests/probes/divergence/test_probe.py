@@ -15,7 +15,7 @@ from codeneedle.corpora.registry import load
 from codeneedle.engines.engine import ModelSpec
 from codeneedle.engines.llama_cpp import installation
 from codeneedle.errors import BadInput, CellError, FolderUnusable
-from codeneedle.grid import Pair
+from codeneedle.grid import Pair, most_precise_first
 from codeneedle.probes import in_common
 from codeneedle.probes.divergence import comparison
 from codeneedle.probes.divergence.probe import NAME, PROBE, DivergenceSettings
@@ -57,13 +57,29 @@ def with_conditions(run):
     return replace(run, setup=replace(run.setup, probes=probes))
 
 
+@pytest.mark.parametrize(("present", "notes"), [(0, 1), (1 << 30, 0)])
+def test_the_file_of_the_reference_is_told_before_a_sweep(tmp_path, present, notes):
+    """192 MiB of a --decide were once in no plan."""
+    text = tmp_path / "text.txt"
+    text.write_text(TEXT)
+    tool = FakeDivergence()
+    tool.missing_bytes = lambda _folder, **_sizes: max(0, (192 << 20) - present)
+    engine = ToolEngine(divergence=tool)
+    settings = DivergenceSettings(text=text)
+
+    told = PROBE.notes(settings, made_weights(), engine, tmp_path)
+
+    assert notes == len(told)
+    assert all("192.0 MiB" in each for each in told)
+
+
 def swept(run, pairs=(F16, Q8, Q4), **changes):
     """The records of a sweep over *pairs*, in the order they ended."""
     events = []
     run, store = with_conditions(run), Store(run.folder)
     run = replace(run, setup=store.adopt(run.setup))
     Runner(run=run, store=store, **changes).sweep(
-        PROBE, PROBE.order(pairs), tell=events.append
+        PROBE, most_precise_first(pairs), tell=events.append
     )
     ended = [event.record for event in events if isinstance(event, CellEnded)]
     return {record.pair: record for record in ended}

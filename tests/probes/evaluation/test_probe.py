@@ -23,7 +23,7 @@ from codeneedle.sweep.request import asked_probes, decoded
 
 HELPER = Path(__file__).parents[2] / "helpers" / "evaluation.py"
 COMMAND = f"{sys.executable} {HELPER} ${{base_url}} ${{model}} ${{out}}"
-RUN = Path("sweeps/random-bodies-mini/needle-nano")
+RUN = Path("sweeps/evaluation/needle-nano")
 
 
 def swept(codeneedle, *words, **variables):
@@ -153,8 +153,8 @@ def test_an_evaluation_is_a_probe_like_others(codeneedle, tmp_path):
     table = codeneedle("table", str(RUN.relative_to("sweeps")), "--json")
     (found,) = json.loads(table.stdout)
     assert {"eval", "eval-lost", "eval-won"} <= {*json.dumps(found).split('"')}
-    verdict = codeneedle("verdict", "random", "--max-eval-lost", "2%", "--json")
-    (said,) = json.loads(verdict.stdout)
+    verdict = codeneedle("verdict", "evaluation", "--max-eval-lost", "2%", "--json")
+    said = json.loads(verdict.stdout)
     (row,) = said["pairs"][-1]["metrics"]
     assert ("eval", "score", 0.02, 12) == (
         row["name"],

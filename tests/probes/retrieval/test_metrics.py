@@ -20,7 +20,7 @@ from codeneedle.probes.retrieval.outcomes import outcomes, survival
 from codeneedle.probes.retrieval.record import NAME, frozen_of
 from codeneedle.probes.retrieval.scoring import Mode
 from codeneedle.probes.retrieval.settings import RetrievalConditions
-from codeneedle.records.record import BadRecord, Run, as_json
+from codeneedle.records.record import AGAIN, BadRecord, Run, as_json
 
 BY_NAME = {metric.name: metric for metric in METRICS}
 
@@ -47,6 +47,13 @@ def wrong_at(depth):
 
 
 # Outcomes
+
+
+def test_a_repetition_of_the_reference_is_read_as_the_reference_is():
+    first = retrieval_record("f16/f16", made_texts())
+    again = replace(first, probe=f"{NAME}{AGAIN}")
+
+    assert outcomes(first) == outcomes(again) != ()
 
 
 def test_an_outcome_names_the_place_of_a_question_and_what_became_of_it():
@@ -77,17 +84,17 @@ def test_without_probabilities_there_is_no_graded_endpoint():
     assert {None} == {each.logp for each in outcomes(record)}
 
 
-def test_an_answer_is_right_until_the_first_token_that_another_one_leads():
-    """Equal is not led: a lead of zero is still the first choice."""
+def test_an_answer_is_right_until_the_first_token_that_is_no_first_choice():
+    """Of equals there is none: a right token as probable as another is not right."""
 
     def scored(payload):
         return replace(made_scored(payload), leads=(1.0, 0.0, -0.1))
 
     found = outcomes(retrieval_record("f16/f16", made_texts(scored=scored)))
 
-    assert {2} == {each.until for each in found}
-    assert 1.0 == survival(found, 2)
-    assert 0.0 == survival(found, 3)
+    assert {1} == {each.until for each in found}
+    assert 1.0 == survival(found, 1)
+    assert 0.0 == survival(found, 2)
 
 
 def test_an_observation_of_something_else_is_a_bad_record():

@@ -17,6 +17,7 @@ from codeneedle.probes.probe import Outlook, ProbeContext
 from codeneedle.probes.transcript import probe as module
 from codeneedle.probes.transcript.probe import PROBE, TranscriptSettings
 from codeneedle.probes.transcript.record import NAME, Transcript, conditions_of
+from codeneedle.records.comparability import OtherSetup
 from codeneedle.records.record import CellRecord, Status, from_json
 
 
@@ -93,6 +94,21 @@ def test_turns_are_rendered_once_and_not_again_for_a_folder_that_knows_them(tmp_
 
     assert run.setup.probes[NAME] == PROBE.conditions(run)
     assert 1 == run.engine.counted
+
+
+def test_a_folder_of_another_transcript_names_both_and_the_way_out(tmp_path):
+    """It once told how what templates drop differs."""
+    run = made_run(tmp_path)
+    (tmp_path / "sweep.toml").write_text('[transcript]\nfile = "/a/first.json"\n')
+    second = tmp_path / "second.json"
+    second.write_text(json.dumps(made_conversation(3)))
+    settings = {NAME: TranscriptSettings(file=second)}
+
+    with pytest.raises(OtherSetup, match="another transcript: /a/first") as caught:
+        PROBE.conditions(replace(run, settings=settings))
+
+    assert str(caught.value).endswith(f", now {second}")
+    assert "one transcript" in caught.value.hint
 
 
 def test_a_conversation_that_was_broken_off_begins_anew(tmp_path):

@@ -1,0 +1,113 @@
+"""The ask command: the user's own prompt, answered by the servers of some pairs."""
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from msgspec.structs import replace
+from rich.console import Console
+
+from codeneedle.cli.progress import ensure_models, say
+from codeneedle.cli.sweep import planned
+from codeneedle.engines.engine import CellSpec
+from codeneedle.engines.evidence import mismatched
+from codeneedle.engines.messages import Chat, Completion, Message, Reply
+from codeneedle.errors import BadInput, CellError
+from codeneedle.grid import Pair
+from codeneedle.models.pretrained import path_of
+from codeneedle.probes.prompts import NO_THINK_ARGS, PromptForm
+from codeneedle.sweep.plan import Plan
+from codeneedle.sweep.request import Execution, Request
+from codeneedle.sweep.runner import refuse_pair
+from codeneedle.system.files import cache_folder, reason_of
+from codeneedle.system.signals import unwinding_on_signals
+
+MOST_PROMPT_BYTES = 16 << 20
+"""More than the text of any context."""
+
+
+def ask(
+    pairs: Sequence[Pair],
+    prompt: str,
+    request: Request,
+    execution: Execution,
+    notes: Console,
+    *,
+    tokens: int,
+) -> list[tuple[Pair, Reply | str]]:
+    """
+    The greedy answers of *pairs* to *prompt*.
+
+    Nothing is stored: the log of a server goes when it has answered. A pair that fails
+    has the reason in place of an answer, and costs no other.
+
+    Args:
+        pairs: Cache types; the first is what others are compared with.
+        prompt: A chat's message; text to continue for weights without a template.
+        request: Model, engine and context.
+        execution: Which binary.
+        notes: Where to show progress.
+        tokens: Most tokens of an answer.
+
+    Raises:
+        CodeneedleError: If no server can be started for any of them.
+    """
+    request = replace(request, pairs=tuple(map(str, pairs)), probes=())
+    ensure_models(notes, map(path_of, request.models))
+    (plan,) = planned(request, execution)
+    answers: list[tuple[Pair, Reply | str]] = []
+    with unwinding_on_signals():
+        for pair in pairs:
+            say(notes, f"asking {pair}")
+            try:
+                answers.append((pair, _answer(plan, pair, prompt, tokens)))
+            except CellError as error:
+                answers.append((pair, f"{error.status}: {error}"))
+    return answers
+
+
+def _answer(plan: Plan, pair: Pair, prompt: str, tokens: int) -> Reply:
+    refuse_pair(plan.survey, plan.weights, pair)
+    cell = CellSpec(pair, plan.context)
+    log = cache_folder() / "asking" / f"{plan.model}.{pair.slug}.log"
+    log.parent.mkdir(parents=True, exist_ok=True)
+    with plan.engine.serving(cell, log=log) as served:
+        if differences := served.verify(cell):
+            raise mismatched(differences)
+        if plan.prompt_form is PromptForm.COMPLETION:
+            text = Completion(prompt=prompt, max_tokens=tokens)
+            reply = served.client.complete(text)
+        else:
+            said = (Message("user", prompt),)
+            chat = Chat(messages=said, max_tokens=tokens, template_args=NO_THINK_ARGS)
+            reply = served.client.chat(chat)
+    log.unlink(missing_ok=True)
+    return reply
+
+
+def read_prompt(path: Path) -> str:
+    """
+    The text in the file at *path*; of stdin for ``-``.
+
+    Raises:
+        BadInput: If there is none.
+    """
+    try:
+        if str(path) == "-":
+            data = sys.stdin.buffer.read(MOST_PROMPT_BYTES + 1)
+        else:
+            with path.open("rb") as file:
+                data = file.read(MOST_PROMPT_BYTES + 1)
+    except OSError as error:
+        raise _unreadable(path, f"cannot be read: {reason_of(error)}") from error
+    text = data.decode(errors="replace")
+    if len(data) > MOST_PROMPT_BYTES:
+        raise _unreadable(path, f"has more than {MOST_PROMPT_BYTES >> 20} MiB")
+    if not text.strip():
+        raise _unreadable(path, "is empty")
+    return text
+
+
+def _unreadable(path: Path, reason: str) -> BadInput:
+    hint = "Name a text file with the prompt, or - for stdin."
+    return BadInput(source=path, reason=reason, hint=hint)

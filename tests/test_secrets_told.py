@@ -1,0 +1,141 @@
+"""
+Programs from outside that tell the secrets they were given, in every field they write:
+none of it is stored or shown.
+"""
+
+import html
+import json
+import re
+import shlex
+import sys
+
+import fake_openai
+import pytest
+import telling_evaluation
+from calls import called
+from injections import put_corpus
+
+from codeneedle.system.secrets import forget
+
+KEY = "sk-Zq7Xw4Kd9Rv2Ty6Bn8"
+JUDGE = "judge-Hp3Lm5Ws1Fc7Gj"
+SHORTEST_SHOWN = 8
+"""So many characters of a secret, one after the other, are a part of it."""
+
+COMMAND = shlex.join([sys.executable, fake_openai.__file__])
+
+FORMS = ("whole", "line", "blank", "three", "often")
+FIELDS = [
+    *(".choices.0.text", ".choices.0.delta.reasoning_content", ".choices.0.logprobs"),
+    *(".choices.0.logprobs.tokens.0", ".choices.0.logprobs.top_logprobs.0.+"),
+    *(".choices.0.logprobs.text_offset", ".choices.0.finish_reason", ".choices"),
+    *(".usage", ".usage.prompt_tokens", ".usage.+", ".id", ".system_fingerprint"),
+    *(".error.message", ".error.type", ".error.code", ".error", ".object"),
+    *("Location:", "Set-Cookie:", "Content-Length:", "Content-Type:", "Retry-After:"),
+    *("reason", "line", "log"),
+]
+TOLD = [
+    *((place, "whole", ()) for place in FIELDS),
+    *((".choices.0.text", how, ()) for how in FORMS[1:]),
+    *((".error.message", how, ("refuse=418",)) for how in FORMS),
+    *((".error.type", how, ("refuse=418",)) for how in FORMS),
+    (".error.code", "whole", ("refuse=418",)),
+    (".error", "often", ("refuse=418",)),
+    ("reason", "whole", ("refuse=418",)),
+    ("Location:", "whole", ("refuse=307",)),
+    *(("log", how, ("die-in-round=3",)) for how in FORMS),
+    ("log", "whole", ("refuse=418",)),
+]
+"""Place, form, and faults that bring it to light."""
+
+PARTS = 5
+"""Sweeps that share the places: reports of a wide grid take their time."""
+
+
+def parts_of(secret):
+    """All parts of *secret* that would tell it."""
+    ends = range(SHORTEST_SHOWN, len(secret) + 1)
+    return [secret[end - SHORTEST_SHOWN : end] for end in ends]
+
+
+def telling(text, *secrets):
+    """What *text*, stored or shown, tells of *secrets*, by white space or not."""
+    plain = html.unescape(text).replace("<!-- -->", "")
+    plain = re.sub(r"\\\\?(?:[nrtfv]|xa0|u2028|u000b)|\\u00a0|\s|\\", "", plain)
+    return [part for secret in secrets for part in parts_of(secret) if part in plain]
+
+
+def leaks(folder, *secrets, but=()):
+    """Files below *folder* that tell one of *secrets*; their own are left out."""
+    files = [path for path in folder.rglob("*") if path.is_file()]
+    return {
+        str(path.relative_to(folder)): found
+        for path in files
+        if not any(part in path.parts for part in but)
+        if (found := telling(path.read_text(errors="replace"), *secrets))
+    }
+
+
+def reports(folder, pairs):
+    """All that says something of the run in *folder*, knowing of no secret."""
+    (run,) = (each.parent for each in folder.rglob("setup.json"))
+    forget()
+    for word in ("grid", "verdict", "table"):
+        for form in ((), ("--markdown",), ("--json",)):
+            yield called(folder, word, run, *form)
+    for pair in pairs:
+        yield called(folder, "show", run, pair)
+    yield called(folder, "table", run, "--csv")
+    yield called(folder, "compare", run, run)
+    for word in ("memory", "heatmap", "page", "receipt"):
+        yield called(folder, word, run)
+
+
+def swept(folder, faults, *arguments, **variables):
+    """A sweep of servers, each with the faults of its cache type; and all reports."""
+    put_corpus(folder)
+    fakes = folder / "fakes.json"
+    fakes.write_text(json.dumps(faults))
+    words = f"{COMMAND} --port ${{port}} --k ${{k}} --fake echo --fakes {fakes}"
+    done = called(
+        folder,
+        *("sweep", "--engine", "command", "--command", words, "--health", "/health"),
+        *("--served-name", fake_openai.MODEL, "--no-proof-by-memory"),
+        *("--corpus", "tiny", "--context", "4096", "--prompt-form", "completion"),
+        *("--types", ",".join(["f16", *faults]), "--api-key-env", "MY_KEY", *arguments),
+        **{"MY_KEY": KEY, **variables},
+    )
+    assert "Traceback" not in done.stderr
+    assert 1 == done.returncode, done.stderr
+    return done, *reports(folder, [f"{each}/{each}" for each in faults])
+
+
+@pytest.mark.parametrize("part", range(PARTS))
+def test_what_a_server_tells_of_its_key_is_in_no_file_and_on_no_screen(tmp_path, part):
+    faults = {
+        f"t{at}": [f"tells={place}", f"tells-how={how}", *others]
+        for at, (place, how, others) in enumerate(TOLD[part::PARTS])
+    }
+    for said in swept(tmp_path, faults):
+        assert [] == telling(said.stdout + said.stderr, KEY), said.args
+    # A log holds whatever a server prints.
+    assert {} == leaks(tmp_path, KEY, but=("logs",))
+
+
+def test_what_an_evaluation_tells_of_its_secrets_is_in_no_file_and_on_no_screen(
+    tmp_path,
+):
+    places = {f"t{at}": place for at, place in enumerate(telling_evaluation.PLACES)}
+    listed = tmp_path / "places.json"
+    listed.write_text(json.dumps(places))
+    evaluation = [sys.executable, telling_evaluation.__file__, str(listed), "${out}"]
+    said = swept(
+        tmp_path,
+        {each: [] for each in places},
+        *("--eval", shlex.join(evaluation), "--eval-env", "JUDGE_API_KEY"),
+        JUDGE_API_KEY=JUDGE,
+    )
+    for each in said:
+        assert [] == telling(each.stdout + each.stderr, KEY, JUDGE), each.args
+    # What it writes itself is kept as it is; its log is not.
+    assert {} == leaks(tmp_path, KEY, JUDGE, but=("evaluations",))
