@@ -1,5 +1,6 @@
 """The public API, on stored runs."""
 
+import ast
 import math
 import re
 from pathlib import Path
@@ -98,7 +99,7 @@ def test_a_folder_without_a_setup_is_refused(tmp_path):
         codeneedle.load(tmp_path)
 
 
-def test_the_example_of_the_readme_runs(tmp_path, monkeypatch):
+def test_the_example_of_the_readme_gives_what_it_says(tmp_path, monkeypatch):
     (tmp_path / "sweeps" / "random-bodies").mkdir(parents=True)
     (tmp_path / "sweeps" / "random-bodies" / "my-model").symlink_to(
         RUNS / "recall" / "golden" / "needle-nano"
@@ -107,8 +108,24 @@ def test_the_example_of_the_readme_runs(tmp_path, monkeypatch):
     (example,) = re.findall(
         r"```python\n(import codeneedle.*?)```", README.read_text("utf-8"), re.DOTALL
     )
+    *start, frame, units, chosen = ast.parse(example).body
+    world = {}
+    exec(compile(ast.Module(start, []), "README", "exec"), world)  # noqa: S102 - ours
 
-    exec(example, {})  # noqa: S102 - our own README
+    def value(line):
+        return eval(compile(ast.Expression(line.value), "README", "eval"), world)  # noqa: S307 - likewise
+
+    found, by_unit = value(frame), value(units)
+    assert (["f16", "q4_0"], "k", "v") == (
+        [*found.index],
+        found.index.name,
+        found.columns.name,
+    )
+    assert found.loc["f16", "f16"] == 0.0 > found.loc["f16", "q4_0"] > -0.001
+    pairs, functions = 4, 6
+    assert pairs * functions == len(by_unit) == len(by_unit.drop_duplicates())
+    assert functions == by_unit["unit"].nunique()
+    assert value(chosen) is None  # the built-in model recommends nothing
 
 
 def test_the_package_ships_its_types():
