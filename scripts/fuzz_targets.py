@@ -13,6 +13,7 @@ import httpx
 
 from codeneedle.corpora import languages, needles, reading, registry
 from codeneedle.corpora.needles import Function
+from codeneedle.engines import evidence
 from codeneedle.engines.llama_cpp import log
 from codeneedle.engines.llama_cpp.base_file import BaseFile, Identity
 from codeneedle.engines.llama_cpp.bench import (
@@ -23,7 +24,6 @@ from codeneedle.engines.llama_cpp.bench import (
 from codeneedle.engines.llama_cpp.bench import read_result as read_bench
 from codeneedle.engines.llama_cpp.client import Client
 from codeneedle.engines.llama_cpp.installation import read_help
-from codeneedle.engines.llama_cpp.log import Expected, mismatches
 from codeneedle.engines.llama_cpp.statistics import (
     chunks_done,
     ends_early,
@@ -354,8 +354,8 @@ def read_server_log(data: bytes) -> None:
     """The log of a server, and all that is concluded from it."""
     text = data.decode(errors="replace")
     effective = log.read(text)
-    asked = Expected(pair=PAIR, context=4096, all_layers=True)
-    phrases = mismatches(asked, effective)
+    asked = evidence.Asked(pair=PAIR, context=4096, all_layers=True)
+    phrases = evidence.differences(asked, effective)
     troubles = [log.trouble(text)]
     lines = (*phrases, *log.evidence(text), *log.last_lines(text))
     lines = (*lines, effective.attention_evidence)

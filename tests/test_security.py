@@ -618,3 +618,60 @@ def test_pictures_load_nothing_and_hold_no_markup_of_others(hostile, tmp_path):
 def test_loopback_is_an_address_not_a_name():
     """No resolver is asked for it, so no hosts file leads elsewhere."""
     assert socket.inet_aton(HOST)[0] == 127
+
+
+# --- folders that are links
+
+
+LINKS = {
+    "cells": ("--probe", "recall"),
+    "logs": ("--probe", "recall"),
+    "base": ("--probe", "divergence", "--divergence-context", "512", "--chunks", "2"),
+    "evaluations": ("--eval", "true"),
+    "evaluations/f16-f16": ("--eval", "true"),
+    "logs/f16-f16.reuse.slots": ("--probe", "reuse"),
+}
+"""Each folder in a run folder, and what makes a sweep use it."""
+
+OF_CELLS = {"evaluations/f16-f16", "logs/f16-f16.reuse.slots"}
+"""Emptied before they are used."""
+
+
+@pytest.mark.real
+@pytest.mark.parametrize("name", LINKS)
+def test_no_folder_of_a_run_is_entered_through_a_link(
+    codeneedle, tmp_path, llama_server, nano, name
+):
+    put_corpus(tmp_path)
+    sweep = ("sweep", "--corpus", "tiny", "--context", "4096", "--types", "f16")
+    assert 0 == codeneedle(*sweep, "--probe", "throughput", "--depths", "0").returncode
+    run, theirs = tmp_path / "sweeps/tiny/needle-nano", tmp_path / "theirs"
+    place = run / name
+    if place.is_dir():
+        place.rename(run / "before")
+    place.parent.mkdir(exist_ok=True)
+    theirs.mkdir()
+    (theirs / "precious").write_text("theirs")
+    place.symlink_to(theirs)
+
+    refused = codeneedle(*sweep, *LINKS[name])
+    readers = [
+        "grid",
+        "table",
+        "verdict",
+        "heatmap",
+        "panels",
+        "page",
+        "memory",
+        "receipt",
+        "sweep",
+    ]
+    others = [("compare", run, run), ("show", run, "f16/f16"), ("plan", *sweep[1:])]
+    others.append(("merge", run, "--out", "all"))
+    for words in (*((each, run) for each in readers), *others):
+        assert "Traceback" not in codeneedle(*words).stderr, words
+
+    assert "Traceback" not in refused.stderr
+    # That of a cell is replaced.
+    assert ("it is a link" in refused.stderr) == (name in {*LINKS} - OF_CELLS)
+    assert ["precious"] == [each.name for each in theirs.iterdir()]

@@ -9,14 +9,13 @@ from rich.console import Console
 
 from codeneedle.cli.progress import ensure_models, say
 from codeneedle.cli.sweep import planned
-from codeneedle.document import Document
-from codeneedle.engines.engine import CellSpec, mismatched
+from codeneedle.engines.engine import CellSpec
+from codeneedle.engines.evidence import mismatched
 from codeneedle.engines.messages import Chat, Completion, Message, Reply
 from codeneedle.errors import BadInput, CellError
 from codeneedle.grid import Pair
 from codeneedle.models.pretrained import path_of
 from codeneedle.probes.prompts import NO_THINK_ARGS, PromptForm
-from codeneedle.report.answers import side_by_side
 from codeneedle.sweep.plan import Plan
 from codeneedle.sweep.request import Execution, Request
 from codeneedle.sweep.runner import refuse_pair
@@ -35,12 +34,12 @@ def ask(
     notes: Console,
     *,
     tokens: int,
-) -> Document:
+) -> list[tuple[Pair, Reply | str]]:
     """
-    The greedy answers of *pairs* to *prompt*, as of `side_by_side`.
+    The greedy answers of *pairs* to *prompt*.
 
     Nothing is stored: the log of a server goes when it has answered. A pair that fails
-    says why, and costs no other.
+    has the reason in place of an answer, and costs no other.
 
     Args:
         pairs: Cache types; the first is what others are compared with.
@@ -64,7 +63,7 @@ def ask(
                 answers.append((pair, _answer(plan, pair, prompt, tokens)))
             except CellError as error:
                 answers.append((pair, f"{error.status}: {error}"))
-    return side_by_side(answers)
+    return answers
 
 
 def _answer(plan: Plan, pair: Pair, prompt: str, tokens: int) -> Reply:

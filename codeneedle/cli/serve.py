@@ -9,7 +9,8 @@ from rich.console import Console
 
 from codeneedle.cli.progress import ensure_models, note_lines, say
 from codeneedle.cli.sweep import planned
-from codeneedle.engines.engine import Ability, Address, CellSpec, Served, mismatched
+from codeneedle.engines.engine import Ability, Address, CellSpec, Served
+from codeneedle.engines.evidence import mismatched
 from codeneedle.engines.survey import with_attention
 from codeneedle.errors import BadInput, CellError
 from codeneedle.grid import Pair

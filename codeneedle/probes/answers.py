@@ -81,12 +81,3 @@ class Gap:
     length: int
     reason: str
     is_of_all: bool
-
-
-LOSS_STYLES = ((0.5, "bold red"), (0.1, "red"), (0.01, "yellow"))
-"""Losses of probability from which on a token is coloured so."""
-
-
-def loss_style(loss: float) -> str:
-    """The style of a token that has lost so much of its probability, from 0 to 1."""
-    return next((style for least, style in LOSS_STYLES if loss >= least), "")

@@ -28,13 +28,12 @@ from codeneedle.engines.engine import (
     Engine,
     Served,
     Tokenizer,
-    mismatched,
 )
+from codeneedle.engines.evidence import mismatched
 from codeneedle.engines.messages import Progress
 from codeneedle.engines.patience import Patience, patience
 from codeneedle.engines.survey import Survey, with_attention
 from codeneedle.engines.tools import ToolRun
-from codeneedle.errors import FolderUnusable
 from codeneedle.grid import Pair
 from codeneedle.models.weights import Weights
 from codeneedle.probes.answers import Answer, Gap
@@ -50,6 +49,7 @@ from codeneedle.records.record import (
     base_name,
 )
 from codeneedle.records.store import LOGS
+from codeneedle.system.files import made_own
 
 _Settings = TypeVar("_Settings", bound=Struct)
 
@@ -101,11 +101,7 @@ def tokenizing(engine: Engine, folder: Path) -> Iterator[Tokenizer]:
         FolderUnusable: If the log cannot be written.
         ToolFailed: If it fails otherwise.
     """
-    log = folder / LOGS / "counting.log"
-    try:
-        log.parent.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise FolderUnusable(folder=log.parent, reason=str(error)) from error
+    log = made_own(folder / LOGS) / "counting.log"
     with engine.tokenizing(log=log) as tokenizer:
         yield tokenizer
 
@@ -295,7 +291,7 @@ class ProbeContext:
     def _placed(self, effective: Effective) -> Effective:
         run = self.run
         if run.engine.is_on_cpu:
-            evidence = "cache and attention were put on the CPU"
+            evidence = "attention was put on the CPU, without flash attention"
             return replace(
                 effective, attention=Attention.CPU, attention_evidence=evidence
             )

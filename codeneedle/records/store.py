@@ -36,6 +36,7 @@ from codeneedle.system.files import (
     Lock,
     holder,
     locked,
+    made_own,
     move_aside,
     nap,
     own_folder,
@@ -480,10 +481,7 @@ class Store:
     def logs(self) -> Path:
         """The folder of the servers' logs, which exists."""
         self._refuse_lost()
-        folder = own_folder(self.folder / LOGS)
-        with _translated(folder):
-            folder.mkdir(parents=True, exist_ok=True)
-        return folder
+        return made_own(self.folder / LOGS)
 
     def _cells(self, probe: str = "") -> list[Path]:
         """

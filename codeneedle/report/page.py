@@ -150,22 +150,31 @@ def loss_facts(losses: Losses) -> dict[str, Any]:
     """The loss as the first metric of the switch."""
     cells, metric = losses.cells(), losses.metric
     scale = loss_scale(losses.limit, [cell.value for cell in cells])
+    shown = [
+        _cell(
+            cell,
+            metric,
+            scale,
+            word=losses.word(cell.pair),
+            below=captions.loss_word(losses, cell),
+            tips=_ends(losses, cell),
+        )
+        for cell in cells
+    ]
+    label = f"{metric.label}; the colour turns at the limit of {losses.limit:g}"
+    return _grid(metric.name, label, cells, shown)
+
+
+def _grid(
+    name: str, label: str, cells: Sequence[Cell], shown: Sequence[list[Any]]
+) -> dict[str, Any]:
+    """A metric of the switch: what is *shown* of each of *cells*, as of `_cell`."""
     return {
-        "name": metric.name,
-        "label": f"{metric.label}; the colour turns at the limit of {losses.limit:g}",
-        "k": [visible(name) for name in frames.k_types(cells)],
-        "v": [visible(name) for name in frames.v_types(cells)],
-        "cells": [
-            _cell(
-                cell,
-                metric,
-                scale,
-                word=losses.word(cell.pair),
-                below=captions.loss_word(losses, cell),
-                tips=_ends(losses, cell),
-            )
-            for cell in cells
-        ],
+        "name": name,
+        "label": label,
+        "k": [visible(each) for each in frames.k_types(cells)],
+        "v": [visible(each) for each in frames.v_types(cells)],
+        "cells": shown,
     }
 
 
@@ -191,22 +200,18 @@ def _metric(column: Column, table: PairTable, verdict: Verdict) -> dict[str, Any
     is_beyond = Word.BEYOND in words.values()
     bold = ". Bold: beyond the limit by this metric" if is_beyond else ""
     said = f"{': ' if note else ''}{note}{bold}"
-    return {
-        "name": metric.name,
-        "label": f"{captions.described(metric)}{better}{said}",
-        "k": [visible(name) for name in frames.k_types(cells)],
-        "v": [visible(name) for name in frames.v_types(cells)],
-        "cells": [
-            _cell(
-                cell,
-                metric,
-                scale,
-                is_bold=words[cell.pair] == Word.BEYOND,
-                tips=[f"n {cell.n}", words[cell.pair]] if cell.has_value else [],
-            )
-            for cell in cells
-        ],
-    }
+    shown = [
+        _cell(
+            cell,
+            metric,
+            scale,
+            is_bold=words[cell.pair] == Word.BEYOND,
+            tips=[f"n {cell.n}", words[cell.pair]] if cell.has_value else [],
+        )
+        for cell in cells
+    ]
+    label = f"{captions.described(metric)}{better}{said}"
+    return _grid(metric.name, label, cells, shown)
 
 
 def _cell(

@@ -106,6 +106,41 @@ def own_folder(path: Path) -> Path:
     return path
 
 
+def made_own(folder: Path) -> Path:
+    """
+    An `own_folder` that exists.
+
+    Raises:
+        BadInput: If it is a link.
+        FolderUnusable: If it cannot be made.
+    """
+    try:
+        own_folder(folder).mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise FolderUnusable(folder=folder, reason=reason_of(error)) from error
+    return folder
+
+
+def emptied(folder: Path, *, mode: int = 0o777) -> Path:
+    """
+    The absolute path of *folder*, which is made, or emptied; a link is removed.
+
+    Raises:
+        BadInput: If the folder that it is in is a link.
+        FolderUnusable: If that fails.
+    """
+    try:
+        own_folder(folder.parent)
+        if folder.is_symlink() or folder.is_file():
+            folder.unlink()
+        elif folder.exists():
+            removed(folder)
+        folder.mkdir(mode=mode, parents=True)
+    except OSError as error:
+        raise FolderUnusable(folder=folder, reason=reason_of(error)) from error
+    return folder.absolute()
+
+
 def removed(folder: Path) -> None:
     """
     Remove *folder* with all in it, of any depth; links in it are not followed.

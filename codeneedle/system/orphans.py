@@ -181,8 +181,8 @@ def noted(
         log: As of `running`.
         folder: As of `running`.
         file_limit_bytes: As of `running`.
-        port: Port of the child; processes that use it, or the log, after the end are
-            noted.
+        port: Port of the child; processes that use it, the log or *folder* after the
+            end are noted, if one of both is given.
         heading: As of `running`.
 
     Raises:
@@ -208,7 +208,8 @@ def noted(
             yield child
     finally:
         note.end()
-        left = tuple(_holding(port, log, name)) if port else ()
+        is_theirs = port or folder  # a program of the user's
+        left = tuple(_holding(port, log, folder, name)) if is_theirs else ()
         if left:
             _write(replace(note, left=left))
         elif not note.groups():
@@ -295,14 +296,20 @@ def leftovers(owner: Process | None = None) -> list[Leftover]:
     ]
 
 
-def _holding(port: int, log: Path, program: str) -> Iterator[Leftover]:
-    """Processes younger than this one that listen on *port* or have *log* open."""
+def _holding(
+    port: int | None, log: Path, folder: Path | None, program: str
+) -> Iterator[Leftover]:
+    """
+    Processes younger than this one that listen on *port*, have *log* open, or have
+    *folder* as their working folder.
+    """
     began = psutil.Process().create_time()
+    works_in = folder and str(folder.resolve())
     for process in psutil.process_iter():
         with contextlib.suppress(psutil.Error, OSError):
             if process.pid == os.getpid() or process.create_time() < began:
                 continue
-            holds = ""
+            holds = f"works in {folder}" if process.cwd() == works_in else ""
             if str(log.resolve()) in {file.path for file in process.open_files()}:
                 holds = f"writes to {log}"
             if any(

@@ -1,6 +1,7 @@
 """The ask command: reading a prompt, and answers of the real llama-server."""
 
 import pytest
+from programs import server
 
 from codeneedle.cli.ask import read_prompt
 from codeneedle.errors import BadInput
@@ -30,6 +31,20 @@ def test_a_file_without_a_prompt_is_refused(tmp_path, content):
         read_prompt(file)
 
     assert "prompt" in caught.value.hint
+
+
+def test_a_pair_that_fails_says_why_and_costs_no_other(codeneedle, tmp_path, nano):
+    prompt = tmp_path / "prompt.txt"
+    prompt.write_text(PROMPT)
+    binary = server(tmp_path, {"q8_0-q8_0": ["die=3"]})
+    asked = ("ask", "f16/f16,q8_0/q8_0,q4_0/q4_0", str(prompt), "--context", "1K")
+
+    done = codeneedle(*asked, "--llama-server", str(binary))
+
+    assert 1 == done.returncode, done.stderr
+    assert "line 0\nline 1\n" in done.stdout
+    assert "crashed: llama-server ended with exit code 3" in done.stdout
+    assert "q4_0/q4_0\n\nthe same as f16/f16" in done.stdout
 
 
 @pytest.mark.real

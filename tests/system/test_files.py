@@ -11,6 +11,7 @@ from codeneedle.errors import BadInput, FolderUnusable
 from codeneedle.system import files
 from codeneedle.system.files import (
     create,
+    emptied,
     holder,
     identity,
     locked,
@@ -343,3 +344,16 @@ def test_a_link_is_no_folder_of_ours(tmp_path):
 
     with pytest.raises(BadInput, match="it is a link"):
         files.own_folder(tmp_path / "cells")
+
+
+def test_an_emptied_folder_holds_nothing_and_no_link_is_followed(tmp_path):
+    (tmp_path / "kept").mkdir()
+    (tmp_path / "kept" / "file").touch()
+    out = tmp_path / "out"
+    out.mkdir()
+    (out / "link").symlink_to(tmp_path / "kept")
+
+    emptied(out)
+
+    assert [] == list(out.iterdir())
+    assert (tmp_path / "kept" / "file").exists()

@@ -207,7 +207,7 @@ LEAVING = {
 """How a start command leaves a process behind that bears the mark."""
 
 
-def left_by(script, tmp_path, *, log="/dev/null"):
+def left_by(script, tmp_path, *, log="/dev/null", folder=None):
     """What a start command of that *script* leaves: its pid, and the notes of it."""
     pid, port = tmp_path / "pid", free_port("127.0.0.1")
     script = script.format(python=sys.executable, port=port, pid=pid, log=log)
@@ -216,7 +216,8 @@ def left_by(script, tmp_path, *, log="/dev/null"):
         ["/bin/sh", "-c", waiting],
         env={"PATH": os.environ["PATH"], "SERVER": SERVER},
         log=tmp_path / "log",
-        port=port,
+        port=None if folder else port,
+        folder=folder,
     ) as child:
         child.wait()
     return psutil.Process(int(pid.read_text())) if alive(pid) else None, port
@@ -239,16 +240,30 @@ def test_what_a_start_command_leaves_behind_is_ended(tmp_path, notes, script):
 
 
 @pytest.mark.parametrize(
-    ("log", "holds"), [("/dev/null", "listens on port"), ("{log}", "writes to")]
+    ("log", "folder", "holds"),
+    [
+        ("/dev/null", "", "listens on port"),
+        ("{log}", "", "writes to"),
+        ("{log}", "out", "writes to"),
+        ("/dev/null", "out", "works in"),
+    ],
 )
-def test_what_is_left_without_a_mark_is_named(tmp_path, notes, log, holds):
-    script = KEPT if log == "/dev/null" else KEPT.replace("{port}", "0")
-    left, port = left_by(script, tmp_path, log=log.format(log=tmp_path / "log"))
+def test_what_is_left_without_a_mark_is_named(tmp_path, notes, log, folder, holds):
+    """Of a server, which has a port; of an evaluation, which has a folder."""
+    (tmp_path / "out").mkdir()
+    script = KEPT.replace("{port}", "0") if "log" in log else KEPT
+    left, port = left_by(
+        script,
+        tmp_path,
+        log=log.format(log=tmp_path / "log"),
+        folder=tmp_path / folder if folder else None,
+    )
 
     try:
         (found,) = orphans.leftovers(OURS)
         assert (left.pid, "sh") == (found.pid, found.program)
-        assert str(port if "port" in holds else tmp_path / "log") in str(found)
+        named = {"listens on port": port, "works in": tmp_path / "out"}
+        assert str(named.get(holds, tmp_path / "log")) in str(found)
         assert holds in str(found)
         assert [] == end_orphans()
         assert left.is_running()

@@ -20,7 +20,7 @@ from codeneedle.engines.engine import ModelSpec
 from codeneedle.engines.tools import DivergenceTask, Reference, ToolRun
 from codeneedle.errors import BadInput, CellError, FolderUnusable
 from codeneedle.grid import Pair
-from codeneedle.system.files import open_regular, read_note, write_whole
+from codeneedle.system.files import open_regular, own_folder, read_note, write_whole
 from codeneedle.text import plural
 
 MAGIC = b"_logits_"
@@ -117,7 +117,7 @@ class BaseFile:
     @classmethod
     def of(cls, folder: Path, *, context: int) -> Self:
         """That of *context* tokens, in the run folder *folder*."""
-        return cls(folder / "base" / f"{context}.kld")
+        return cls(own_folder(folder / "base") / f"{context}.kld")
 
     @property
     def note_path(self) -> Path:

@@ -9,8 +9,9 @@ from typing import Self
 
 import msgspec
 
+from codeneedle.engines import evidence
 from codeneedle.engines.ended import Died
-from codeneedle.engines.engine import ModelSpec, mismatched
+from codeneedle.engines.engine import ModelSpec
 from codeneedle.engines.llama_cpp import log as logs
 from codeneedle.engines.llama_cpp.arguments import (
     ALL_LAYERS,
@@ -201,21 +202,22 @@ class Bench:
             CellError: Naming each difference.
         """
         layers = self.arguments.get(BENCH_OFFLOAD, "")
-        expected = logs.Expected(
+        asked = evidence.Asked(
             pair=task.pair,
             context=task.depth + task.prompt_tokens,
             rotation=self.model.rotation,
             all_layers=layers == ALL_LAYERS,
         )
         is_number = layers.lstrip("-").isdigit()
-        mismatches = (
+        unlike = (
             *differences(result, task, layers=int(layers) if is_number else None),
-            *logs.mismatches(expected, effective),
+            *evidence.differences(asked, effective),
             *self._other_installation(result.pp),
         )
-        if mismatches:
-            unique = tuple(dict.fromkeys(mismatches))
-            raise mismatched(unique, log_excerpt=logs.evidence(output))
+        if unlike:
+            unique = tuple(dict.fromkeys(unlike))
+            excerpt = logs.evidence(output)
+            raise evidence.mismatched(unique, log_excerpt=excerpt)
 
     def _other_installation(self, row: "BenchRow") -> Iterator[str]:
         """In what llama-bench is not of the same make as the server."""
@@ -327,10 +329,7 @@ def differences(
         layers: Layers that were to be offloaded; None for any number.
     """
     for row in (result.pp, result.tg):
-        if row.type_k != task.pair.k:
-            yield f"K is {row.type_k}, not {task.pair.k}"
-        if row.type_v != task.pair.v:
-            yield f"V is {row.type_v}, not {task.pair.v}"
+        yield from evidence.wrong_types(task.pair, row.type_k, row.type_v)
         if row.flash_attn != 1:
             yield f"flash attention is {row.flash_attn}, not on"
         if layers is not None and row.n_gpu_layers != layers:

@@ -3,13 +3,10 @@
 import os
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from codeneedle.engines import ended
-from codeneedle.grid import Pair
-from codeneedle.models.kv_cache import padded
 from codeneedle.records.record import (
     Attention,
     DeviceMemory,
@@ -119,44 +116,6 @@ def read_log(path: Path, *, end_bytes: int = END_BYTES) -> str:
         return ""
     shown = text.decode(errors="replace")
     return shown.partition("\n")[2] if shown.startswith(COMMAND_SIGN) else shown
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Expected:
-    """
-    What a program was started for.
-
-    Attributes:
-        pair: Cache types; None for a server that measures nothing.
-        context: Size of the context, in tokens.
-        rotation: Whether quantized values may be rotated.
-        all_layers: Whether all layers are to be on the accelerator, if there is one.
-    """
-
-    pair: Pair | None
-    context: int
-    rotation: bool = True
-    all_layers: bool = False
-
-
-def mismatches(expected: Expected, effective: Effective) -> tuple[str, ...]:
-    """
-    In what *effective* differs from *expected*, one phrase each.
-
-    A setting that the log does not state is no difference, except the cache types:
-    without them, no measurement could be attributed to a pair.
-    """
-    if expected.pair is None:
-        return ()
-    differences = list(_wrong_types(expected.pair, effective.kv))
-    differences += _wrong_context(expected.context, effective.context)
-    if effective.flash_attention == "disabled":
-        differences.append("flash attention is off, not on")
-    if not expected.rotation and (effective.rotation_k or effective.rotation_v):
-        differences.append("quantized values are rotated, although rotation is off")
-    if expected.all_layers:
-        differences += _wrong_offload(effective)
-    return tuple(differences)
 
 
 _PREFIX = re.compile(r"^\d+\.\d\d\.\d{3}\.\d{3} [IWED] ")
@@ -371,26 +330,3 @@ def _last(pattern: re.Pattern[str], lines: Iterable[str]) -> str | None:
 def _first_number(pattern: re.Pattern[str], lines: Iterable[str]) -> int | None:
     number = next(_all(pattern, lines), None)
     return None if number is None else int(number)
-
-
-def _wrong_types(pair: Pair, buffers: Sequence[KvBuffer]) -> Iterator[str]:
-    if not buffers:
-        yield "the log names no KV cache, so its types cannot be verified"
-    for buffer in buffers:
-        if buffer.k_type != pair.k:
-            yield f"K is {buffer.k_type}, not {pair.k}"
-        # Models that keep K and V in one have no V of their own.
-        if buffer.v_type != pair.v and buffer.v_mib > 0:
-            yield f"V is {buffer.v_type}, not {pair.v}"
-
-
-def _wrong_context(expected: int, effective: int | None) -> Iterator[str]:
-    if effective is not None and not expected <= effective <= padded(expected):
-        yield f"the context is {effective} tokens, not {expected}"
-
-
-def _wrong_offload(effective: Effective) -> Iterator[str]:
-    on_device, layers = effective.offloaded_layers, effective.total_layers
-    # Zero or None: there is no accelerator.
-    if on_device and layers and on_device < layers:
-        yield f"{on_device} of {layers} layers are on the accelerator, not all"

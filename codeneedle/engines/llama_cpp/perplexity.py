@@ -7,7 +7,8 @@ from signal import SIGABRT
 from typing import Self
 
 from codeneedle.engines.ended import Died, exit_cause, silent
-from codeneedle.engines.engine import ModelSpec, mismatched
+from codeneedle.engines.engine import ModelSpec
+from codeneedle.engines.evidence import Asked, differences, mismatched
 from codeneedle.engines.llama_cpp import log as logs
 from codeneedle.engines.llama_cpp.arguments import (
     ALL_LAYERS,
@@ -212,15 +213,16 @@ class Perplexity(BaseFileTool):
             CellError: If they do, or if the log does not tell.
         """
         effective = logs.read(log_text)
-        expected = logs.Expected(
+        asked = Asked(
             pair=job.pair,
             context=job.task.context,
             rotation=self.model.rotation,
             all_layers=self._takes_all_layers(),
+            flash=not self.model.attention_on_cpu,
         )
-        differences = logs.mismatches(expected, effective)
-        if differences and (is_over or effective.kv):
-            raise mismatched(differences, log_excerpt=logs.evidence(log_text))
+        unlike = differences(asked, effective)
+        if unlike and (is_over or effective.kv):
+            raise mismatched(unlike, log_excerpt=logs.evidence(log_text))
 
     def _completed(self, job: Job, note: Notify, progress: Progress) -> tuple[str, int]:
         """The log of *job*, and how often it ran again as the end of it was missing."""

@@ -17,6 +17,7 @@ from codeneedle.engines.engine import (
     CellSpec,
     Tokenizer,
 )
+from codeneedle.engines.evidence import Asked, differences
 from codeneedle.engines.http import SILENCE_S
 from codeneedle.engines.llama_cpp.arguments import (
     SLOT_FOLDER,
@@ -31,11 +32,9 @@ from codeneedle.engines.llama_cpp.arguments import (
 from codeneedle.engines.llama_cpp.client import Client
 from codeneedle.engines.llama_cpp.log import (
     COMMAND_SIGN,
-    Expected,
     evidence,
     is_shutting_down,
     last_lines,
-    mismatches,
     read,
     read_log,
     trouble,
@@ -100,19 +99,20 @@ class LlamaServer(StartedServer):
 
     def verify(self, cell: CellSpec) -> tuple[str, ...]:
         """As of `engine.Served`; another thread of the server writes the log."""
-        expected = Expected(
+        asked = Asked(
             pair=cell.pair,
             context=cell.context,
             rotation=self.launch.model.rotation,
             all_layers=asks_for_all_layers(self.launch),
+            flash=not self.launch.model.attention_on_cpu,
         )
         began = time.monotonic()
         while True:
             effective = self.effective()
-            differences = mismatches(expected, effective)
+            unlike = differences(asked, effective)
             waited_s = time.monotonic() - began
-            if not differences or effective.kv or waited_s > LOG_DELAY_S:
-                return differences
+            if not unlike or effective.kv or waited_s > LOG_DELAY_S:
+                return unlike
             time.sleep(nap_after(waited_s))
 
     def save_cache(self) -> None:

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import psutil
 
 from codeneedle.engines.engine import HOST
 from codeneedle.engines.llama_cpp.base_file import (
@@ -162,7 +163,8 @@ class Handler(BaseHTTPRequestHandler):
         self._answer(200, {"tokens": tokens})
 
     def _render(self, body: Json) -> None:
-        self._answer(200, {"prompt": self._rendered(body)})
+        with limited_memory(RENDER_MEMORY_BYTES):
+            self._answer(200, {"prompt": self._rendered(body)})
 
     def _rendered(self, body: Json) -> str:
         return self.server.text.render(
@@ -176,7 +178,8 @@ class Handler(BaseHTTPRequestHandler):
         self._reply(ids, count, _forced(body), listed, _completion_event)
 
     def _chat(self, body: Json) -> None:
-        ids = self.server.text.ids(self._rendered(body))
+        with limited_memory(RENDER_MEMORY_BYTES):
+            ids = self.server.text.ids(self._rendered(body))
         count, listed = body.get("max_tokens", 0), body.get("top_logprobs", 1)
         self._reply(ids, count, [], listed, _chat_event)
 
@@ -327,21 +330,25 @@ def _memory() -> logs.Memory:
     return logs.Memory(peak_bytes=peak_bytes(), active_bytes=active_bytes())
 
 
-COUNT_MEMORY_BYTES = 4 << 30
-"""What it may take while it only counts: a chat template may ask for all there is."""
+RENDER_MEMORY_BYTES = 4 << 30
+"""What a chat template and its prompt may take: it may ask for all there is."""
 
 
-def limit_memory(limit_bytes: int) -> None:
-    """Have allocations fail beyond *limit_bytes*, where the system can."""
-    with contextlib.suppress(OSError, ValueError):
-        _, most = resource.getrlimit(resource.RLIMIT_DATA)
-        resource.setrlimit(resource.RLIMIT_DATA, (limit_bytes, most))
+@contextlib.contextmanager
+def limited_memory(more_bytes: int) -> Iterator[None]:
+    """Have allocations fail beyond *more_bytes* in the block, where the system can."""
+    before = resource.getrlimit(resource.RLIMIT_DATA)
+    held_bytes = getattr(psutil.Process().memory_info(), "data", None)
+    if held_bytes is not None and before[0] == resource.RLIM_INFINITY:
+        resource.setrlimit(resource.RLIMIT_DATA, (held_bytes + more_bytes, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_DATA, before)
 
 
 def serve(options: argparse.Namespace) -> None:
     """Answer requests until a signal comes."""
-    if options.counting:
-        limit_memory(COUNT_MEMORY_BYTES)
     text = TextModel(options.model)
     session = None if options.counting else _session(options)
     server = Server((HOST, options.port), Handler)

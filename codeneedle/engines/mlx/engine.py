@@ -22,8 +22,8 @@ from codeneedle.engines.engine import (
     ModelSpec,
     Tokenizer,
     counting,
-    mismatched,
 )
+from codeneedle.engines.evidence import mismatched
 from codeneedle.engines.http import SILENCE_S
 from codeneedle.engines.llama_cpp.base_file import (
     BaseFileTool,
@@ -322,7 +322,7 @@ class MlxServer(StartedServer):
 
     def verify(self, cell: CellSpec) -> tuple[str, ...]:
         """As of `engine.Served`."""
-        return logs.mismatches(cell, self.engine.settings, logs.read_log(self.log))
+        return logs.differences(cell, self.engine.settings, logs.read_log(self.log))
 
     def device_bytes(self) -> int | None:
         """As of `engine.Served`: what MLX has in use on a GPU."""
@@ -437,10 +437,9 @@ class _Run:
 
     def _verify(self, log_text: str, *, is_over: bool) -> None:
         if is_over or logs.last(log_text, logs.Running):
-            differences = logs.mismatches(self.cell, self.engine.settings, log_text)
-            if differences:
-                excerpt = logs.last_lines(log_text)
-                raise mismatched(differences, log_excerpt=excerpt)
+            unlike = logs.differences(self.cell, self.engine.settings, log_text)
+            if unlike:
+                raise mismatched(unlike, log_excerpt=logs.last_lines(log_text))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,13 +11,13 @@ from typing import TypeVar
 
 import msgspec
 
-from codeneedle.engines import ended
+from codeneedle.engines import ended, evidence
 from codeneedle.engines.ended import Died
 from codeneedle.engines.engine import CellSpec
+from codeneedle.engines.evidence import Asked
 from codeneedle.engines.llama_cpp.base_file import Lengths, Written
 from codeneedle.engines.mlx.settings import MlxSettings
 from codeneedle.engines.tools import Comparison
-from codeneedle.grid import Pair
 from codeneedle.records.record import Effective, KvBuffer, Status, Trouble
 from codeneedle.system.environment import inherited
 from codeneedle.text import MIB, one_line
@@ -232,48 +232,37 @@ def _buffer(layers: Sequence[LayerCache], context: int) -> KvBuffer:
     )
 
 
-def mismatches(cell: CellSpec, settings: MlxSettings, log_text: str) -> tuple[str, ...]:
+def differences(
+    cell: CellSpec, settings: MlxSettings, log_text: str
+) -> tuple[str, ...]:
     """In what the child differs from *cell* and *settings*, one phrase each."""
     running = last(log_text, Running)
     if running is None:
         return ("it does not say what its caches are",)
-    return tuple(dict.fromkeys(_differences(cell, settings, running)))
+    asked = Asked(pair=cell.pair, context=cell.context)
+    own = _differences(settings, running)
+    common = evidence.differences(asked, effective(log_text))
+    return tuple(dict.fromkeys((*common, *own)))
 
 
-def _differences(
-    cell: CellSpec, settings: MlxSettings, running: Running
-) -> Iterator[str]:
-    if running.context != cell.context:
-        yield f"context {running.context} instead of {cell.context}"
+def _differences(settings: MlxSettings, running: Running) -> Iterator[str]:
     start = settings.quantized_kv_start
     if running.quantized_kv_start != start:
-        yield f"quantized from token {running.quantized_kv_start} on instead of {start}"
+        yield f"quantized from token {running.quantized_kv_start} on, not {start}"
     if running.rope_factor != settings.rope_factor:
         wanted = settings.rope_factor or "none"
-        yield f"a rope factor of {running.rope_factor or 'none'} instead of {wanted}"
-    held = [each for each in running.layers if each.k]
-    if not held:
-        yield "no layer keeps K and V that can be quantized"
-    for each in held:
-        yield from _layer_differences(cell.pair, settings, each)
+        yield f"the rope factor is {running.rope_factor or 'none'}, not {wanted}"
+    size = settings.max_kv_size
     for each in running.layers:
+        if each.k and size is not None and each.tokens is None:
+            yield f"the cache has any size, not {size:,} tokens"
+        groups = (each.k_group_size, each.v_group_size)
+        for runs, group in zip(groups, settings.groups, strict=True):
+            if each.k and runs not in {0, group}:
+                yield f"the group size is {runs}, not {group}"
         # Layers with a state instead of K and V have nothing to quantize.
         if not each.k and "KV" in each.class_name:
             yield f"layer {each.layer} keeps a {each.class_name}, not quantized"
-
-
-def _layer_differences(
-    pair: Pair, settings: MlxSettings, cache: LayerCache
-) -> Iterator[str]:
-    if (cache.k, cache.v) != (pair.k, pair.v):
-        yield f"K {cache.k}, V {cache.v} instead of {pair}"
-    size = settings.max_kv_size
-    if size is not None and cache.tokens is None:
-        yield f"a cache of any size instead of {size:,} tokens"
-    groups = (cache.k_group_size, cache.v_group_size)
-    for runs, wanted in zip(groups, settings.groups, strict=True):
-        if runs not in {0, wanted}:
-            yield f"group size {runs} instead of {wanted}"
 
 
 def trouble(log_text: str) -> Trouble | None:

@@ -17,7 +17,6 @@ from codeneedle.engines.engine import Address
 from codeneedle.errors import (
     BadInput,
     CellError,
-    FolderUnusable,
     ToolFailed,
     ToolMissing,
 )
@@ -144,25 +143,6 @@ class Task:
             facts |= {"OPENAI_API_KEY": key, "CODENEEDLE_API_KEY": key}
             facts |= {"CODENEEDLE_BASE_URL": url, "CODENEEDLE_MODEL": model}
         return inherited() | passed_on | facts
-
-
-def emptied(folder: Path) -> Path:
-    """
-    The absolute path of *folder*, which is made, or emptied.
-
-    Raises:
-        FolderUnusable: If that fails.
-    """
-    try:
-        files.own_folder(folder.parent)
-        if folder.is_symlink() or folder.is_file():
-            folder.unlink()
-        elif folder.exists():
-            files.removed(folder)
-        folder.mkdir(parents=True)
-    except OSError as error:
-        raise FolderUnusable(folder=folder, reason=files.reason_of(error)) from error
-    return folder.absolute()
 
 
 def run(

@@ -29,7 +29,6 @@ from codeneedle.probes.evaluation.contract import (
     PLACEHOLDERS,
     Task,
     checked_words,
-    emptied,
     run,
 )
 from codeneedle.probes.evaluation.metrics import METRICS, USUAL_FLIPS
@@ -49,6 +48,7 @@ from codeneedle.probes.probe import Probe, ProbeContext, RunContext
 from codeneedle.quantities import time_span
 from codeneedle.records.record import CellRecord, Json, Run, Status, as_json
 from codeneedle.system.commands import refuse_unset
+from codeneedle.system.files import emptied, own_folder
 from codeneedle.text import plural, visible
 
 FOLDER = "evaluations"
@@ -294,7 +294,7 @@ class _Cell:
         self._context = context
         self._name = f"{NAME}.again" if is_again else NAME
         slug = f"{context.pair.slug}{'.again' if is_again else ''}"
-        self._out = (context.run.folder / FOLDER / slug).absolute()
+        self._out = own_folder(context.run.folder / FOLDER).absolute() / slug
 
     def evaluated(self) -> Evaluation:
         """
@@ -307,7 +307,8 @@ class _Cell:
             CellError: If it fails, or its server does.
         """
         context, former = self._context, self._context.former
-        if former is not None and self._out.is_dir() and self.settings.score:
+        is_there = self._out.is_dir() and not self._out.is_symlink()
+        if former is not None and is_there and self.settings.score:
             context.command = former.command
             context.effective = former.effective
             context.peak_rss_bytes = former.peak_rss_bytes

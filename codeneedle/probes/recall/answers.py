@@ -5,7 +5,6 @@ import itertools
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from statistics import fmean
 
 from rapidfuzz.distance import Levenshtein
 from rich.cells import cell_len, chop_cells
@@ -13,10 +12,9 @@ from rich.text import Text
 
 from codeneedle.corpora.needles import WRITTEN_LINES
 from codeneedle.document import Document, Lines, Table
-from codeneedle.probes import frames
-from codeneedle.probes.answers import Answer, Beside, View, loss_style
+from codeneedle.probes import forced
+from codeneedle.probes.answers import Answer, Beside, View
 from codeneedle.probes.recall.alignment import Mark, Row, Score, score
-from codeneedle.probes.recall.metrics import FORCED
 from codeneedle.probes.recall.record import NAME
 from codeneedle.probes.recall.rounds import (
     ForcedAnswer,
@@ -25,7 +23,7 @@ from codeneedle.probes.recall.rounds import (
     scored_rounds,
 )
 from codeneedle.records.record import CellRecord, NeedleFacts, Run
-from codeneedle.text import NO_VALUE_WORD, number, plural, visible
+from codeneedle.text import number, plural, visible
 
 
 def answers(run: Run, record: CellRecord) -> Iterator[Answer]:
@@ -43,9 +41,9 @@ def answers(run: Run, record: CellRecord) -> Iterator[Answer]:
             error=asked.error,
             beside=functools.partial(_beside, asked),
         )
-    for forced in forced_answers(record, run.setup):
+    for scored in forced_answers(record, run.setup):
         yield Answer(
-            name=forced.needle.name, show=functools.partial(_forced, run, forced)
+            name=scored.needle.name, show=functools.partial(_forced, run, scored)
         )
 
 
@@ -56,8 +54,13 @@ def _round(asked: ScoredRound, view: View) -> Document:
     return side_by_side(asked.needle, scored, width=view.width)
 
 
-def _forced(run: Run, forced: ForcedAnswer, _view: View) -> Document:
-    return forced_tokens(forced, _of_reference(run, forced))
+def _forced(run: Run, ours: ForcedAnswer, _view: View) -> Document:
+    """The right lines, token by token, with what each lost against the reference."""
+    reference = forced.of_reference(run, NAME)
+    of_all = forced_answers(reference, run.setup) if reference else ()
+    theirs = next((each.round for each in of_all if each.needle == ours.needle), None)
+    text = "\n".join(ours.needle.lines)
+    return forced.document(forced.tokens_of(text, ours.round, theirs))
 
 
 def _beside(asked: ScoredRound) -> Beside:
@@ -71,34 +74,22 @@ def _beside(asked: ScoredRound) -> Beside:
     ]
 
 
-def _of_reference(run: Run, answer: ForcedAnswer) -> ForcedAnswer | None:
-    """The same lines, as the reference scored them; None if it did not."""
-    recalled = frames.of_probe(run, NAME)
-    reference = frames.reference(frames.cells_frame(recalled, FORCED[0]))
-    for record in recalled.records:
-        if record.pair == reference and record.has_numbers:
-            for each in forced_answers(record, run.setup):
-                has_same_tokens = each.round.ends == answer.round.ends
-                if has_same_tokens and each.needle == answer.needle:
-                    return each
-    return None
-
-
 def overview(run: Run, record: CellRecord) -> Document:
     """One line per round of a recall record, with its score or its error."""
     rounds = scored_rounds(record, run.setup)
-    forced = forced_answers(record, run.setup)
+    scored = forced_answers(record, run.setup)
     if rounds:
         answered = sum(not asked.error for asked in rounds)
         yield Lines([f"{answered} of {plural(len(rounds), 'round')} answered"])
         rows = [overview_row(asked) for asked in rounds]
         yield Table(OVERVIEW_HEADINGS, rows, words={"needle", "ended"})
-    if forced:
-        bounds = sum(len(answer.round.bounds) for answer in forced)
+    if scored:
+        bounds = sum(len(answer.round.bounds) for answer in scored)
         unlisted = f"; {plural(bounds, 'token')} of unlisted probability"
-        scored = f"right lines of {plural(len(forced), 'needle')} scored token by token"
-        yield Lines([f"{scored}{unlisted if bounds else ''}"])
-        yield Table(FORCED_HEADINGS, list(map(_forced_row, forced)), words={"needle"})
+        of = plural(len(scored), "needle")
+        told = f"right lines of {of} scored token by token"
+        yield Lines([f"{told}{unlisted if bounds else ''}"])
+        yield Table(FORCED_HEADINGS, list(map(_forced_row, scored)), words={"needle"})
 
 
 def _forced_row(answer: ForcedAnswer) -> list[str]:
@@ -110,95 +101,6 @@ def _forced_row(answer: ForcedAnswer) -> list[str]:
         number(100 * answer.right, digits=1),
         number(least, digits=2),
     ]
-
-
-@dataclass(frozen=True, slots=True)
-class Token:
-    """
-    A right token, as a pair and the reference scored it.
-
-    Attributes:
-        text: What it adds to the lines.
-        chance: Its probability, from 0 to 1.
-        lost: How much less likely it is than with the reference; NaN without one.
-        is_bound: Whether its probability is only an upper bound.
-        is_first: Whether it is the first choice.
-    """
-
-    text: str
-    chance: float
-    lost: float
-    is_bound: bool
-    is_first: bool
-
-
-WORST_TOKENS = 3
-"""Tokens that are named before the list of all."""
-
-
-def forced_tokens(ours: ForcedAnswer, theirs: ForcedAnswer | None) -> Document:
-    """
-    The right lines of a function, token by token, with what each lost.
-
-    Args:
-        ours: As the pair scored them.
-        theirs: As the reference did; None where nothing can be compared.
-    """
-    tokens = _tokens(ours, theirs)
-    text = Text()
-    for token in tokens:
-        shown = "\n".join(visible(line) for line in token.text.split("\n"))
-        text.append(shown, style=loss_style(token.lost))
-    yield Lines([text])
-    yield Lines([_worst(tokens)])
-    heading = ["token", "probability", "reference", "lost", "first choice"]
-    rows = [_token_row(token) for token in tokens]
-    yield Table(heading, rows, words={"token", "first choice"})
-
-
-def _tokens(ours: ForcedAnswer, theirs: ForcedAnswer | None) -> list[Token]:
-    lines, ends = "\n".join(ours.needle.lines), ours.round.ends
-    places = itertools.pairwise((0, *ends))
-    chances = [math.exp(each) for each in ours.round.logprobs]
-    base = [math.exp(e) for e in theirs.round.logprobs] if theirs else []
-    return [
-        Token(
-            text=lines[begin:end],
-            chance=chances[at],
-            lost=base[at] - chances[at] if base else math.nan,
-            is_bound=at in ours.round.bounds,
-            is_first=ours.round.leads[at] > 0,
-        )
-        for at, (begin, end) in enumerate(places)
-    ]
-
-
-def _token_row(token: Token) -> list[str]:
-    bound = "at most " if token.is_bound else ""
-    reference = token.chance + token.lost
-    return [
-        f"'{token.text}'",
-        f"{bound}{token.chance:.1%}",
-        f"{reference:.1%}" if math.isfinite(reference) else NO_VALUE_WORD,
-        number(100 * token.lost, digits=1),
-        "yes" if token.is_first else "no",
-    ]
-
-
-def _worst(tokens: Sequence[Token]) -> str:
-    """The tokens that lost most, by name."""
-    if any(math.isnan(each.lost) for each in tokens):
-        return "nothing to compare with: the reference has no scores of these tokens"
-    lost = sorted((e for e in tokens if e.lost >= LEAST_LOST), key=lambda e: -e.lost)
-    if not lost:
-        return f"no token lost {LEAST_LOST:.0%} or more"
-    named = ", ".join(f"'{each.text}' {each.lost:.0%}" for each in lost[:WORST_TOKENS])
-    mean = fmean(each.lost for each in tokens)
-    return f"lost most: {named}; mean of {plural(len(tokens), 'token')} {mean:.1%}"
-
-
-LEAST_LOST = 0.01
-"""What a token has lost at least to be named."""
 
 
 PLACE = ("needle", "depth", "line")

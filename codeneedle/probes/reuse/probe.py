@@ -14,7 +14,7 @@ from msgspec import Meta, Struct
 from codeneedle.document import Document
 from codeneedle.engines.engine import Ability, CannotSave
 from codeneedle.engines.messages import Completion, Forced, Reply
-from codeneedle.errors import BadInput, CellError, FolderUnusable
+from codeneedle.errors import BadInput, CellError
 from codeneedle.grid import Pair, most_precise_first, reference_among
 from codeneedle.models.kv_cache import padded
 from codeneedle.probes.answers import Answer
@@ -56,6 +56,7 @@ from codeneedle.records.record import (
     Status,
     as_json,
 )
+from codeneedle.system.files import emptied
 from codeneedle.text import one_line, plural
 
 LENGTH = 2048
@@ -245,12 +246,8 @@ PROBE = ReuseProbe(
 @contextlib.contextmanager
 def _slots(context: ProbeContext) -> Iterator[Path]:
     """A folder for the saved cache of one cell; deleted later, as it holds the text."""
-    folder = context.log(NAME).with_suffix(".slots").resolve()
-    try:
-        shutil.rmtree(folder, ignore_errors=True)  # of a program that was killed
-        folder.mkdir(parents=True, mode=0o700)
-    except OSError as error:
-        raise FolderUnusable(folder=folder, reason=str(error)) from error
+    # There may be one of a program that was killed.
+    folder = emptied(context.log(NAME).with_suffix(".slots"), mode=0o700)
     try:
         yield folder
     finally:

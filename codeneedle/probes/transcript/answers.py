@@ -1,30 +1,35 @@
 """Turns of recorded conversations: what would be measured, and what each token lost."""
 
 import functools
+import itertools
 import tomllib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from rich.text import Text
-
 from codeneedle.document import Document, Heading, Lines, Table
-from codeneedle.probes.answers import Answer, View, loss_style
+from codeneedle.errors import BadInput
+from codeneedle.probes import forced
+from codeneedle.probes.answers import Answer, View
+from codeneedle.probes.forced import UNKNOWN
 from codeneedle.probes.transcript.choice import (
     CountedTurn,
     dropped_lines,
     dropped_phrases,
 )
+from codeneedle.probes.transcript.conversations import Turn, read_conversations
 from codeneedle.probes.transcript.metrics import breaks_at, logp, right
 from codeneedle.probes.transcript.record import (
     NAME,
+    Conditions,
+    TurnFacts,
     conditions_of,
+    forced_turns,
     scored_turns,
     transcript_of,
 )
-from codeneedle.probes.transcript.rendering import Kind
-from codeneedle.probes.transcript.shown import UNKNOWN, is_measured, shown_tokens
+from codeneedle.probes.transcript.rendering import Kind, field_text
 from codeneedle.records.record import CellRecord, Run
-from codeneedle.text import NO_VALUE_WORD, number, plural, visible_lines
+from codeneedle.text import number, plural
 
 WORST = 10
 """Tokens that are listed with what they lost."""
@@ -99,38 +104,54 @@ def _turn(run: Run, record: CellRecord, name: str, view: View) -> Document:
     Raises:
         BadInput: If the file is another one than that which was measured.
     """
-    file = view.transcript or _kept_file(run)
-    tokens = shown_tokens(run, record, name, file)
-    text = Text()
-    for token in tokens:
-        shown = UNKNOWN if not token.text.strip(UNKNOWN) else token.text
-        text.append(visible_lines(shown), style=loss_style(token.loss))
-    hint = "its text is not stored; to see it: --transcript FILE"
-    yield Lines([text if file else hint])
-    worst = sorted(range(len(tokens)), key=lambda at: -tokens[at].loss)[:WORST]
-    rows = [
-        [
-            str(at + 1),
-            tokens[at].text,
-            tokens[at].kind.value,
-            _percent(tokens[at].reference),
-            _percent(tokens[at].probability),
-            f"{100 * tokens[at].loss:.1f} %",
-        ]
-        for at in worst
-        if tokens[at].loss > 0
-    ]
-    heading = ("token", "text", "class", "reference", "pair", "loss")
-    yield Table(heading, rows, words={"text", "class"})
-    if not rows:
-        yield Lines(["no token lost anything against the reference"])
+    file, chosen = view.transcript or _kept_file(run), conditions_of(run.setup)
+    turn = next(turn for turn in chosen.turns if turn.name == name)
+    reference = forced.of_reference(run, NAME)
+    tokens = forced.tokens_of(
+        _text(turn, _recorded(turn, chosen, file)) if file else "",
+        forced_turns(record)[name],
+        forced_turns(reference).get(name) if reference else None,
+        kind_at=turn.kind_at,
+    )
+    hint = "" if file else "its text is not stored; to see it: --transcript FILE"
+    return forced.document(tokens, hint=hint, most=WORST)
 
 
 def _kept_file(run: Run) -> Path | None:
     """The file that *run* measured, if it is still where it was."""
     file = tomllib.loads(run.sweep).get(NAME, {}).get("file")
-    return Path(file) if file and is_measured(run, Path(file)) else None
+    return Path(file) if file and _is_measured(run, Path(file)) else None
 
 
-def _percent(probability: float | None) -> str:
-    return NO_VALUE_WORD if probability is None else f"{100 * probability:.1f} %"
+def _is_measured(run: Run, file: Path) -> bool:
+    """True if *file* exists and is the one that *run* measured."""
+    try:
+        sha256, _ = read_conversations(file)
+    except BadInput:
+        return False
+    return sha256 == conditions_of(run.setup).sha256
+
+
+def _recorded(turn: TurnFacts, chosen: Conditions, file: Path) -> Turn:
+    """The recording of *turn* in *file*."""
+    sha256, conversations = read_conversations(file)
+    if sha256 != chosen.sha256:
+        raise BadInput(
+            source=f"--transcript {file}",
+            reason="it is not the file that was measured, or has changed since",
+            hint="Name the file as it was, or leave the option out.",
+        )
+    number, _, at = turn.name.partition(".")
+    turns = conversations[int(number) - 1].turns
+    return [turn for turn in turns if turn.role == "assistant"][int(at) - 1]
+
+
+def _text(turn: TurnFacts, recorded: Turn) -> str:
+    """The text of *turn*, with `UNKNOWN` for each character that the template adds."""
+    pieces = []
+    # Blocks of code split the content into several parts of one field.
+    for field, group in itertools.groupby(turn.parts, key=lambda part: part.field):
+        parts = list(group)
+        length = parts[-1].end - parts[0].start
+        pieces.append(field_text(recorded, field, length) or UNKNOWN * length)
+    return "".join(pieces)

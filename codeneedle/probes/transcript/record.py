@@ -190,10 +190,15 @@ def scored_turns(
     """
     turns = {turn.name: turn for turn in conditions_of(setup).turns}
     return {
-        forced.turn: tuple(_tokens(turns[forced.turn], forced))
-        for forced in transcript_of(record).turns
-        if forced.is_even and forced.turn in turns
+        name: tuple(_tokens(turns[name], forced))
+        for name, forced in forced_turns(record).items()
+        if name in turns
     }
+
+
+def forced_turns(record: CellRecord) -> dict[str, ForcedTurn]:
+    """The turns of *record* that have scores, by name."""
+    return {each.turn: each for each in transcript_of(record).turns if each.is_even}
 
 
 def _tokens(turn: TurnFacts, forced: Forced) -> Iterator[ScoredToken]:

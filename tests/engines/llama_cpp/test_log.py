@@ -5,13 +5,12 @@ from pathlib import Path
 
 import pytest
 
+from codeneedle.engines.evidence import Asked, differences
 from codeneedle.engines.llama_cpp.log import (
-    Expected,
     evidence,
     is_shutting_down,
     last_lines,
     lines,
-    mismatches,
     read,
     read_log,
     trouble,
@@ -32,7 +31,7 @@ def log(name):
     return (LOGS / f"{name}.log").read_text(encoding="utf-8")
 
 
-ASKED = Expected(pair=Pair("q8_0", "q4_0"), context=8192)
+ASKED = Asked(pair=Pair("q8_0", "q4_0"), context=8192)
 RUNS = read(log("real-q8_0-q4_0"))
 
 
@@ -215,13 +214,13 @@ STILL = replace(ASKED, rotation=False)
 
 
 @pytest.mark.parametrize(
-    ("asked", "runs", "differences"),
+    ("asked", "runs", "unlike"),
     [
         (ASKED, RUNS, ()),
         # Rounded up to the next 256 tokens.
         (replace(ASKED, context=8000), RUNS, ()),
         (
-            Expected(pair=Pair("q4_0", "q4_0"), context=4096),
+            Asked(pair=Pair("q4_0", "q4_0"), context=4096),
             running(flash_attention="disabled"),
             (
                 "K is q8_0, not q4_0",
@@ -235,7 +234,7 @@ STILL = replace(ASKED, rotation=False)
             ("the log names no KV cache, so its types cannot be verified",),
         ),
         # A server that only counts may run as it likes.
-        (Expected(pair=None, context=512), Effective(context=4), ()),
+        (Asked(pair=None, context=512), Effective(context=4), ()),
         (
             ALL_LAYERS,
             running(offloaded_layers=20, total_layers=33),
@@ -253,12 +252,12 @@ STILL = replace(ASKED, rotation=False)
         (ASKED, with_v(v_type="f16", v_mib=0.0), ()),
     ],
 )
-def test_each_difference_from_what_was_asked_for_is_named(asked, runs, differences):
-    assert differences == mismatches(asked, runs)
+def test_each_difference_from_what_was_asked_for_is_named(asked, runs, unlike):
+    assert unlike == differences(asked, runs)
 
 
 @pytest.mark.parametrize(
-    ("line", "differences"),
+    ("line", "unlike"),
     [
         (
             "llama_kv_cache: lazy quantization: q8_0 is f16 up to 4096 cells",
@@ -267,9 +266,9 @@ def test_each_difference_from_what_was_asked_for_is_named(asked, runs, differenc
         ("load_tensors: tensor a (size = 9 MiB) lazy read enabled", ()),
     ],
 )
-def test_a_type_that_is_another_one_at_first_is_a_mismatch(line, differences):
+def test_a_type_that_is_another_one_at_first_is_a_mismatch(line, unlike):
     """A short context would measure f16 under the name of q8_0."""
-    assert differences == mismatches(ASKED, read(f"{log('real-q8_0-q4_0')}\n{line}"))
+    assert unlike == differences(ASKED, read(f"{log('real-q8_0-q4_0')}\n{line}"))
 
 
 def test_both_ends_of_a_long_log_are_read(tmp_path):
@@ -304,8 +303,9 @@ def test_flash_attention_that_was_asked_for_and_switched_off_is_a_mismatch():
         "llama_kv_cache: size =  1.00 MiB (  4096 cells,   3 layers,  1/1 seqs), "
         "K (q8_0):    0.50 MiB, V (q4_0):    0.50 MiB\n"
     )
-    expected = Expected(pair=Pair("q8_0", "q4_0"), context=4096)
+    expected = Asked(pair=Pair("q8_0", "q4_0"), context=4096)
 
-    differences = mismatches(expected, read(said))
+    unlike = differences(expected, read(said))
 
-    assert ("flash attention is off, not on",) == differences
+    assert ("flash attention is off, not on",) == unlike
+    assert () == differences(replace(expected, flash=False), read(said))

@@ -154,6 +154,27 @@ def test_forced_tokens_come_whatever_is_more_probable(serving, way):
     assert 2 == len(first["top_logprobs"])
 
 
+HUNGRY = (
+    "{% set ns = namespace(x='a') %}{% for i in range(40) %}"
+    "{% set ns.x = ns.x ~ ns.x %}{% endfor %}{{ ns.x }}"
+)
+
+
+@pytest.mark.parametrize("reply", [None, [END]], ids=["counting", "serving"])
+@pytest.mark.parametrize("path", ["/apply-template", "/v1/chat/completions"])
+def test_a_template_that_takes_all_memory_is_refused(
+    serving, text, monkeypatch, reply, path
+):
+    monkeypatch.setattr(child, "RENDER_MEMORY_BYTES", 1 << 26)
+    monkeypatch.setattr(text._tokenizer, "chat_template", HUNGRY)
+    messages = [{"role": "user", "content": "a"}]
+
+    answer = serving(reply)(path, {"messages": messages})
+
+    assert 400 == answer.status_code
+    assert "takes too much memory" in answer.json()["error"]["message"]
+
+
 def test_a_chat_is_answered_as_openai_s_api_has_it(serving):
     body = {"messages": [{"role": "user", "content": "x"}], "max_tokens": 2}
     told = events(serving([97, END])("/v1/chat/completions", body))

@@ -135,8 +135,8 @@ def test_what_was_not_asked_for_is_a_mismatch(served):
     asked = CellSpec(Pair("kv4", "kv4"), 1024)
 
     assert (
-        "context 512 instead of 1024",
-        "K kv8, V kv4 instead of kv4/kv4",
+        "K is kv8, not kv4",
+        "the context is 512 tokens, not 1024",
     ) == served.verify(asked)
 
 
@@ -364,7 +364,7 @@ ONE = Speed(pp=2.0, tg=1.0, peak_bytes=5)
             (altered(RUNNING, context=256),),
             "time.sleep(60)",
             Status.MISMATCHED,
-            "context 256 instead of 512",
+            "the context is 256 tokens, not 512",
         ),
     ],
     ids=["too few", "nothing", "fails", "hangs", "another context"],

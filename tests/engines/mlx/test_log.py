@@ -9,12 +9,12 @@ from codeneedle.engines.mlx.log import (
     Memory,
     Running,
     died,
+    differences,
     effective,
     environment,
     last,
     last_lines,
     lines,
-    mismatches,
     read_log,
     tell,
     trouble,
@@ -58,7 +58,7 @@ def test_what_was_asked_for_is_no_mismatch(said):
     """Layers that keep a state instead of K and V change nothing, and are named."""
     log = said(layer(), LayerCache(layer=1, class_name="ArraysCache"))
 
-    assert () == mismatches(CELL, SETTINGS, log)
+    assert () == differences(CELL, SETTINGS, log)
     assert ("layer 1: ArraysCache",) == effective(log).unquantized
 
 
@@ -71,17 +71,17 @@ def test_each_difference_is_named_once(said):
     )
 
     assert (
-        "context 256 instead of 512",
-        "quantized from token 5000 on instead of 0",
-        "K kv8, V kv8 instead of kv8/kv4",
-        "group size 64 instead of 32",
-    ) == mismatches(CELL, SETTINGS, log)
+        "V is kv8, not kv4",
+        "the context is 256 tokens, not 512",
+        "quantized from token 5000 on, not 0",
+        "the group size is 64, not 32",
+    ) == differences(CELL, SETTINGS, log)
 
 
 def test_a_cache_that_could_not_be_quantized_is_a_mismatch(said):
     log = said(layer(), LayerCache(layer=1, class_name="ChunkedKVCache"))
 
-    assert ("layer 1 keeps a ChunkedKVCache, not quantized",) == mismatches(
+    assert ("layer 1 keeps a ChunkedKVCache, not quantized",) == differences(
         CELL, SETTINGS, log
     )
 
@@ -90,17 +90,17 @@ def test_a_cache_without_the_bound_asked_for_is_a_mismatch(said):
     """Most models make their own caches, and ignore a size."""
     settings = MlxSettings(group_size=(64, 32), max_kv_size=128)
 
-    assert ("a cache of any size instead of 128 tokens",) == mismatches(
+    assert ("the cache has any size, not 128 tokens",) == differences(
         CELL, settings, said(layer())
     )
-    assert () == mismatches(CELL, settings, said(layer(tokens=128)))
+    assert () == differences(CELL, settings, said(layer(tokens=128)))
 
 
 def test_a_child_that_says_nothing_is_a_mismatch(said):
-    assert ("it does not say what its caches are",) == mismatches(
+    assert ("it does not say what its caches are",) == differences(
         CELL, SETTINGS, "hello\n"
     )
-    assert ("it does not say what its caches are",) == mismatches(
+    assert ("it does not say what its caches are",) == differences(
         CELL, SETTINGS, said(layer(), context="many")
     )
 

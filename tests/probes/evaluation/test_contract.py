@@ -15,9 +15,9 @@ from codeneedle.probes.evaluation.contract import (
     PLACEHOLDERS,
     Task,
     checked_words,
-    emptied,
     run,
 )
+from codeneedle.system.files import emptied
 
 ADDRESS = Address(url="http://127.0.0.1:8123/v1", model="m.f16-f16.1a", key="secret-1")
 
@@ -191,16 +191,3 @@ def test_what_it_does_is_told(task, monkeypatch):
     done(task("import time; time.sleep(0.3)"), told=told)
 
     assert told[0].startswith("evaluating for 0.")
-
-
-def test_an_emptied_folder_holds_nothing_and_no_link_is_followed(tmp_path):
-    (tmp_path / "kept").mkdir()
-    (tmp_path / "kept" / "file").touch()
-    out = tmp_path / "out"
-    out.mkdir()
-    (out / "link").symlink_to(tmp_path / "kept")
-
-    emptied(out)
-
-    assert [] == list(out.iterdir())
-    assert (tmp_path / "kept" / "file").exists()

@@ -1,0 +1,82 @@
+"""What was asked of a server or a tool beside what runs, as its log or answers tell."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from codeneedle.errors import CellError
+from codeneedle.grid import Pair
+from codeneedle.models.kv_cache import padded
+from codeneedle.records.record import Effective, Status
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """
+    What a program was started for.
+
+    Attributes:
+        pair: Cache types; None for a server that measures nothing.
+        context: Size of the context, in tokens.
+        rotation: Whether quantized values may be rotated.
+        all_layers: Whether all layers are to be on the accelerator, if there is one.
+        flash: Whether flash attention is to be on.
+    """
+
+    pair: Pair | None
+    context: int
+    rotation: bool = True
+    all_layers: bool = False
+    flash: bool = True
+
+
+def differences(asked: Asked, effective: Effective) -> tuple[str, ...]:
+    """
+    In what *effective* differs from what was *asked* for, one phrase each.
+
+    A setting that is not stated is no difference, except the cache types: without
+    them, no measurement could be attributed to a pair.
+    """
+    if asked.pair is None:
+        return ()
+    return tuple(dict.fromkeys(_differences(asked, asked.pair, effective)))
+
+
+def _differences(asked: Asked, pair: Pair, effective: Effective) -> Iterator[str]:
+    if not effective.kv:
+        yield "the log names no KV cache, so its types cannot be verified"
+    for buffer in effective.kv:
+        # Models that keep K and V in one have no V of their own.
+        yield from wrong_types(
+            pair, buffer.k_type, buffer.v_type if buffer.v_mib > 0 else pair.v
+        )
+    context = effective.context
+    if context is not None and not asked.context <= context <= padded(asked.context):
+        yield f"the context is {context} tokens, not {asked.context}"
+    if asked.flash and effective.flash_attention == "disabled":
+        yield "flash attention is off, not on"
+    if not asked.rotation and (effective.rotation_k or effective.rotation_v):
+        yield "quantized values are rotated, although rotation is off"
+    on_device, layers = effective.offloaded_layers, effective.total_layers
+    # Zero or None: there is no accelerator.
+    if asked.all_layers and on_device and layers and on_device < layers:
+        yield f"{on_device} of {layers} layers are on the accelerator, not all"
+
+
+def wrong_types(pair: Pair, k: str, v: str) -> Iterator[str]:
+    """In what the cache types *k* and *v* differ from *pair*."""
+    if k != pair.k:
+        yield f"K is {k}, not {pair.k}"
+    if v != pair.v:
+        yield f"V is {v}, not {pair.v}"
+
+
+def mismatched(
+    unlike: Sequence[str], *, log_excerpt: tuple[str, ...] = ()
+) -> CellError:
+    """The error for a server or tool that runs something else than asked for."""
+    return CellError(
+        f"what runs is not what was asked for: {'; '.join(unlike)}",
+        hint="Is it a fork, or does an argument after '--' change it?",
+        status=Status.MISMATCHED,
+        log_excerpt=log_excerpt,
+    )

@@ -1,0 +1,159 @@
+"""Right tokens that were forced: what each lost beside the reference, in colours."""
+
+import itertools
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from statistics import fmean
+
+from rich.text import Text
+
+from codeneedle.document import Document, Lines, Table
+from codeneedle.engines.messages import Forced
+from codeneedle.grid import reference_among
+from codeneedle.records.record import CellRecord, Run
+from codeneedle.text import NO_VALUE_WORD, number, plural, visible_lines
+
+UNKNOWN = "·"
+"""Stands for a character that a template adds, and for text that is not known."""
+
+LOSS_STYLES = ((0.5, "bold red"), (0.1, "red"), (0.01, "yellow"))
+"""Losses of probability from which on a token is coloured so."""
+
+LEAST_LOST = 0.01
+"""What a token has lost at least to be named."""
+
+WORST = 3
+"""Tokens that are named before the list."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Token:
+    """
+    A right token, as a pair and the reference scored it.
+
+    Attributes:
+        at: Its number, from 1.
+        text: What it adds to the text; `UNKNOWN` where that is not known.
+        kind: Its class; empty where there are none.
+        chance: Its probability, from 0 to 1.
+        lost: How much less likely it is than with the reference; NaN without one.
+        is_bound: Whether its probability is only an upper bound.
+        is_first: Whether it is the first choice.
+    """
+
+    at: int
+    text: str
+    kind: str
+    chance: float
+    lost: float
+    is_bound: bool
+    is_first: bool
+
+
+def of_reference(run: Run, probe: str) -> CellRecord | None:
+    """The record of the reference, of those of *probe* with numbers; None if none."""
+    records = {
+        record.pair: record
+        for record in run.records
+        if record.probe == probe and record.has_numbers
+    }
+    reference = reference_among(records.values())
+    return records[reference] if reference else None
+
+
+def tokens_of(
+    text: str,
+    ours: Forced,
+    theirs: Forced | None,
+    *,
+    kind_at: Callable[[int], str] = lambda _place: "",
+) -> list[Token]:
+    """
+    The right tokens of *text*.
+
+    Args:
+        text: What they make; empty where it is not known.
+        ours: As the pair scored them.
+        theirs: As the reference did; None, or of other tokens, for no comparison.
+        kind_at: The class of the character at a place in the text.
+    """
+    chances = [math.exp(each) for each in ours.logprobs]
+    is_comparable = theirs is not None and theirs.ends == ours.ends
+    base = [math.exp(e) for e in theirs.logprobs] if theirs and is_comparable else []
+    return [
+        Token(
+            at=at + 1,
+            text=text[begin:end] or UNKNOWN,
+            kind=kind_at(begin),
+            chance=chances[at],
+            lost=base[at] - chances[at] if base else math.nan,
+            is_bound=at in ours.bounds,
+            is_first=ours.leads[at] > 0,
+        )
+        for at, (begin, end) in enumerate(itertools.pairwise((0, *ours.ends)))
+    ]
+
+
+def document(
+    tokens: Sequence[Token], *, hint: str = "", most: int | None = None
+) -> Document:
+    """
+    The text in the colours of what its tokens lost, and a list of them.
+
+    Args:
+        tokens: Of the whole text.
+        hint: Stands for the text where that is not known.
+        most: How many of those that lost something are listed, the worst first; None
+            to list all in their order.
+    """
+    text = Text()
+    for token in tokens:
+        shown = token.text if token.text.strip(UNKNOWN) else UNKNOWN
+        text.append(visible_lines(shown), style=_style(token.lost))
+    yield Lines([hint or text])
+    yield Lines([_worst(tokens)])
+    listed = list(tokens)
+    if most is not None:
+        lost = (each for each in tokens if each.lost > 0)
+        listed = sorted(lost, key=lambda each: -each.lost)[:most]
+    has_kinds = any(each.kind for each in tokens)
+    columns = [
+        ("at", [str(each.at) for each in listed], most is not None),
+        ("token", [f"'{each.text}'" for each in listed], True),
+        ("class", [each.kind for each in listed], has_kinds),
+        ("probability", list(map(_probability, listed)), True),
+        ("reference", list(map(_reference, listed)), True),
+        ("lost", [number(100 * each.lost, digits=1) for each in listed], True),
+        ("first choice", ["yes" if e.is_first else "no" for e in listed], True),
+    ]
+    heading = [name for name, _, is_shown in columns if is_shown]
+    texts = [column for _, column, is_shown in columns if is_shown]
+    words = {"token", "class", "first choice"}
+    yield Table(heading, list(zip(*texts, strict=True)), words=words)
+
+
+def _style(lost: float) -> str:
+    """The style of a token that has lost so much of its probability, from 0 to 1."""
+    return next((style for least, style in LOSS_STYLES if lost >= least), "")
+
+
+def _probability(token: Token) -> str:
+    return f"{'at most ' if token.is_bound else ''}{token.chance:.1%}"
+
+
+def _reference(token: Token) -> str:
+    reference = token.chance + token.lost
+    return f"{reference:.1%}" if math.isfinite(reference) else NO_VALUE_WORD
+
+
+def _worst(tokens: Sequence[Token]) -> str:
+    """The tokens that lost most, by name."""
+    if any(math.isnan(each.lost) for each in tokens):
+        return "nothing to compare with: the reference has no scores of these tokens"
+    lost = sorted((e for e in tokens if e.lost >= LEAST_LOST), key=lambda e: -e.lost)
+    if not lost:
+        return f"no token lost {LEAST_LOST:.0%} or more"
+    named = ", ".join(f"'{each.text}' {each.lost:.0%}" for each in lost[:WORST])
+    mean = fmean(each.lost for each in tokens)
+    return f"lost most: {named}; mean of {plural(len(tokens), 'token')} {mean:.1%}"
