@@ -291,7 +291,7 @@ class ProbeContext:
     def _placed(self, effective: Effective) -> Effective:
         run = self.run
         if run.engine.is_on_cpu:
-            evidence = "cache and attention were put on the CPU"
+            evidence = "attention was put on the CPU, without flash attention"
             return replace(
                 effective, attention=Attention.CPU, attention_evidence=evidence
             )

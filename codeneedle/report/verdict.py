@@ -5,6 +5,7 @@ import shlex
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from enum import IntEnum
 from typing import Any
 
 from rich.text import Text
@@ -35,6 +36,7 @@ from codeneedle.verdict.judge import (
     MAX_EVAL_LOST,
     MAX_LOSS,
     MAX_LOST,
+    Outcome,
     Row,
     Standing,
     Verdict,
@@ -111,7 +113,7 @@ def closing(of_runs: Sequence[Verdict], spell_of: Callable[[str], Spell]) -> Doc
     for each in of_runs:
         first, *_ = headline(each, spell_of(each.run.setup.engine))
         name = f"{visible(each.run.name)}: " if of_runs[1:] else ""
-        lines.append(Text(name + visible(first), "bold green"))
+        lines.append(Text(name + visible(first), _style(each)))
     yield Lines(lines)
 
 
@@ -122,7 +124,7 @@ def headline_lines(verdict: Verdict, spell: Spell) -> Lines:
     That stands first where it is little: then nothing that is set changes much.
     """
     first, *rest = headline(verdict, spell)
-    lines: list[Shown] = [Text(visible(first), "bold green"), *rest]
+    lines: list[Shown] = [Text(visible(first), _style(verdict)), *rest]
     gain = None if verdict.is_instrument else verdict.gain
     if gain is None:
         return Lines(lines)
@@ -130,6 +132,38 @@ def headline_lines(verdict: Verdict, spell: Spell) -> Lines:
     if gain.share < LITTLE_GAIN:
         return Lines([f"There is little to gain: {saved}", *lines])
     return Lines([*lines, f"     {saved}"])
+
+
+def _style(verdict: Verdict) -> str:
+    """Of the first line: green where there is an answer."""
+    is_open = verdict.outcome in {Outcome.NO_ANSWER, Outcome.NOTHING_FITS}
+    return "bold yellow" if is_open else "bold green"
+
+
+class Check(IntEnum):
+    """Exit codes of a check, beside those of every command."""
+
+    WITHIN = 0
+    OPEN = 4
+    """Also of a pair that was not measured, or has no numbers."""
+
+    BEYOND = 5
+
+
+def checked(verdict: Verdict, pair: Pair) -> tuple[Check, str]:
+    """Whether *pair* is within the limits, and why, in a line."""
+    standing, name = verdict.standing(pair), visible(str(pair))
+    if pair == verdict.reference:
+        return Check.WITHIN, f"{name}: within, as the reference"
+    if standing is None or not (standing.leading and standing.word):
+        trouble = standing.trouble if standing else ""
+        return Check.OPEN, f"{name}: {visible(trouble) or 'not measured'}"
+    leading = standing.leading
+    sentence = f"{_loss_sentence(verdict, leading)}, by {leading.metric.name}"
+    if standing.word is Word.OPEN:
+        return Check.OPEN, f"{name}: {word_phrase(standing, leading)}; {sentence}"
+    code = Check.WITHIN if standing.word is Word.WITHIN else Check.BEYOND
+    return code, f"{name}: {standing.word}: {sentence}"
 
 
 # --- the first lines
@@ -269,9 +303,9 @@ def _keep(verdict: Verdict, kept: str) -> Iterator[str]:
         yield from _no_best(verdict)
         return
     if not verdict.compared:
-        none = "no other pair can be compared with it yet"
+        none = f"no pair can be compared with {visible(str(verdict.reference))}"
         silent = "nothing that was measured has a say"
-        yield f"Keep: {kept}. No verdict: {silent if verdict.silent else none}."
+        yield f"No answer yet: {silent if verdict.silent else none}."
         return
     if not verdict.graded:
         yield from _ungraded(verdict, kept)
@@ -339,7 +373,7 @@ def _ungraded(verdict: Verdict, kept: str) -> Iterator[str]:
         )
         yield from _nearest(verdict)
         return
-    yield f"Keep: {kept}. Losses were not measured; {_candidates(verdict)}."
+    yield f"No answer yet: losses were not measured; {_candidates(verdict)}."
     yield f"Measure them: {sweep_command(verdict.run.folder, '--decide')}"
 
 
@@ -380,7 +414,7 @@ def _unfitting(verdict: Verdict, kept: str) -> Iterator[str]:
         smallest = f"{visible(str(least))} takes {size(sizes[least])}"
         yield f"Nothing fits into {where}: the smallest, {smallest}."
     elif not verdict.graded and verdict.compared:
-        yield f"Nothing to set: losses were not measured; {_candidates(verdict)}."
+        yield f"No answer yet: losses were not measured; {_candidates(verdict)}."
     else:
         yield f"No pair that fits into {where} was compared with the reference."
 

@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 import pytest
-from made_losses import BEYOND, REFERENCE, WITHIN, losing, losing_run
+from made_losses import BEYOND, REFERENCE, WITHIN, diverging, losing, losing_run
 
 from codeneedle.grid import Pair
 from codeneedle.records.record import (
@@ -91,6 +91,18 @@ def test_a_pair_on_the_cpu_is_compared_with_the_reference_there():
     assert Pair.parse(REFERENCE) == found.reference
     assert 0.1 == pytest.approx(found.on_cpu["recall-logp"][1])
     assert "with attention on the CPU differs from itself in a kernel" in said(found)
+
+
+def test_what_the_place_changes_is_told_of_divergence_too():
+    run = losing_run(LOSSES)
+    sizes = {"contexts": [512], "chunks": [6]}
+    run = replace(run, setup=replace(run.setup, probes={"divergence": sizes}))
+    pairs = (REFERENCE, SAME, SMALL)
+    cells = [diverging(pair, [0.01 * at] * 6) for at, pair in enumerate(pairs)]
+    there = replace(diverging(REFERENCE, [0.004] * 6), probe=f"divergence{ON_CPU}")
+    found = judge(replace(run, records=(*cells, there)))
+
+    assert 0.004 == pytest.approx(found.on_cpu["kld"][1])
 
 
 def test_what_there_is_to_gain_stands_before_what_to_set():

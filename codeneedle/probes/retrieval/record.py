@@ -15,6 +15,7 @@ from codeneedle.records.record import (
     Count,
     Setup,
     Share,
+    base_name,
     refuse_impossible,
     shared_with,
 )
@@ -290,7 +291,7 @@ def retrieval_of(record: CellRecord) -> Retrieval | None:
     Raises:
         BadRecord: If what it holds cannot be read.
     """
-    if record.probe != NAME or record.observation is None:
+    if base_name(record.probe) != NAME or record.observation is None:
         return None
     retrieval = observed(record, Retrieval)
     for name in retrieval.skipped:

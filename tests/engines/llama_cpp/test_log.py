@@ -308,3 +308,4 @@ def test_flash_attention_that_was_asked_for_and_switched_off_is_a_mismatch():
     unlike = differences(expected, read(said))
 
     assert ("flash attention is off, not on",) == unlike
+    assert () == differences(replace(expected, flash=False), read(said))
