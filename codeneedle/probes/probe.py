@@ -36,7 +36,7 @@ from codeneedle.engines.survey import Survey, with_attention
 from codeneedle.engines.tools import ToolRun
 from codeneedle.grid import Pair
 from codeneedle.models.weights import Weights
-from codeneedle.probes.answers import Answer, Gap
+from codeneedle.probes.answers import Answer, Skipped
 from codeneedle.probes.metrics import Metric
 from codeneedle.records.record import (
     Attention,
@@ -653,7 +653,7 @@ class Probe(ABC):
         """What became of each question of a finished record."""
         return ()
 
-    def gaps(self, _run: Run, _record: CellRecord) -> Sequence[Gap]:
+    def skipped(self, _run: Run, _record: CellRecord) -> Sequence[Skipped]:
         """What a finished record was not asked on purpose."""
         return ()
 
