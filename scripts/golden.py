@@ -147,9 +147,9 @@ def report(name: str) -> str:
 
 def verdicts() -> str:
     """The verdicts on made runs, in words: those of golden runs recommend nothing."""
-    printed = made("printing").printed
+    printed, spell = made("printing").printed, Spell(asked)
     return "\n".join(
-        f"# {name}: {verdict.outcome}\n\n{printed(brief(verdict, Spell(asked)), width=80)}"
+        f"# {name}: {verdict.outcome}\n\n{printed(brief(verdict, spell), width=80)}"
         for name, verdict in made("made_verdicts").made_verdicts().items()
     )
 
