@@ -55,6 +55,11 @@ def test_kernels_alone_are_refused_where_there_is_none():
         plan_on(lambda _pair: Attention.CPU, kernels_only=True)
 
 
+def test_kernels_alone_are_refused_where_the_engine_cannot_say():
+    with pytest.raises(BadInput, match="cannot say where"):
+        plan_on(None, kernels_only=True)
+
+
 @pytest.mark.parametrize(
     ("attention", "where"),
     [(Attention.CPU, "on the CPU"), (Attention.CONVERTED, "converted to f16")],
