@@ -589,18 +589,34 @@ def verdict(
     max_eval_lost: MaxEvalLost = None,
     max_memory: MaxMemory = None,
     at: AtOption = None,
+    check: Annotated[
+        str | None,
+        option(
+            "--check",
+            "K/V",
+            word,
+            "Print a line on this pair alone; exit with 0 if it is within the limits, "
+            "5 if it is beyond, 4 if that is open or was not measured.",
+        ),
+    ] = None,
     json: JsonOption = False,
     markdown: MarkdownOption = False,
     out: OutOption = RUNS,
 ) -> int:
     """Show which pair to set, and what it loses at most."""
     from codeneedle.cli.engines import asks_for
-    from codeneedle.report.selection import read_runs
-    from codeneedle.report.verdict import closing, verdict_objects, verdicts
+    from codeneedle.grid import Pair
+    from codeneedle.report.selection import one_run, read_runs
+    from codeneedle.report.verdict import checked, closing, verdict_objects, verdicts
     from codeneedle.verdict.judge import judge
 
-    form = one_form(json=json, markdown=markdown)
+    form = one_form(json=json, markdown=markdown, check=check is not None)
     limits = limits_of(max_loss, max_lost, max_eval_lost, max_memory, at)
+    if check:
+        pair = Pair.parse(check)
+        code, line = checked(judge(one_run(out, name), limits), pair)
+        _write(f"{line}\n")
+        return code
     runs = read_runs(out, name)
     every = [judge(run, limits) for run in runs]
     if json:

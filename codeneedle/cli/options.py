@@ -450,16 +450,9 @@ def one_form(**flags: bool) -> str:
 # --- options of sweeps
 
 
-def _valued(
-    flag: str,
-    metavar: str,
-    read: Reader,
-    text: str,
-    default: str = "",
-    complete: Callable[[str], list[str]] | None = None,
-) -> Any:
-    """The annotation of an `option` that may be left out."""
-    return Annotated[str | None, option(flag, metavar, read, text, default, complete)]
+def _valued(*of_option: Any) -> Any:
+    """The annotation of an `option` that may be left out; takes what that takes."""
+    return Annotated[str | None, option(*of_option)]
 
 
 def _switch(text: str, default: str) -> Any:

@@ -459,7 +459,7 @@ class _Page:
         """The exit code of the reference with attention on the CPU, if that tells."""
         once = once_on_cpu(probe, pairs, store=self.plan.store)
         first = self.plan.workers[0]
-        engine = first.engine.on_cpu() if once else None
+        engine = first.engine.on_cpu(once[1]) if once else None
         if once and engine:
             other, reference = once
             worker = Worker(engine=engine, device=first.device)

@@ -70,7 +70,7 @@ class ModelSpec:
             all. An engine that cannot choose refuses it with the arguments.
         threads: Share of the cores, where others compute at the same time; None for
             the engine's own choice.
-        cache_on_host: Whether cache and attention are kept on the CPU, to see what
+        attention_on_cpu: Whether cache and attention are kept on the CPU, to see what
             that alone changes.
     """
 
@@ -83,7 +83,7 @@ class ModelSpec:
     is_tiny: bool = False
     device: str = ""
     threads: int | None = None
-    cache_on_host: bool = False
+    attention_on_cpu: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -533,8 +533,11 @@ class Engine(ABC):
         """Whether it is what `on_cpu` made."""
         return False
 
-    def on_cpu(self) -> "Engine | None":
-        """The same with attention on the CPU; None if it is there, or cannot be."""
+    def on_cpu(
+        self,
+        pair: Pair,  # noqa: ARG002 - for those that can
+    ) -> "Engine | None":
+        """The same with attention of *pair* on the CPU; None if it is, or cannot be."""
         return None
 
     def survey(

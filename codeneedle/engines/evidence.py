@@ -19,12 +19,14 @@ class Asked:
         context: Size of the context, in tokens.
         rotation: Whether quantized values may be rotated.
         all_layers: Whether all layers are to be on the accelerator, if there is one.
+        flash: Whether flash attention is to be on.
     """
 
     pair: Pair | None
     context: int
     rotation: bool = True
     all_layers: bool = False
+    flash: bool = True
 
 
 def differences(asked: Asked, effective: Effective) -> tuple[str, ...]:
@@ -50,7 +52,7 @@ def _differences(asked: Asked, pair: Pair, effective: Effective) -> Iterator[str
     context = effective.context
     if context is not None and not asked.context <= context <= padded(asked.context):
         yield f"the context is {context} tokens, not {asked.context}"
-    if effective.flash_attention == "disabled":
+    if asked.flash and effective.flash_attention == "disabled":
         yield "flash attention is off, not on"
     if not asked.rotation and (effective.rotation_k or effective.rotation_v):
         yield "quantized values are rotated, although rotation is off"

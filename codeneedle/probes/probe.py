@@ -36,7 +36,7 @@ from codeneedle.engines.survey import Survey, with_attention
 from codeneedle.engines.tools import ToolRun
 from codeneedle.grid import Pair
 from codeneedle.models.weights import Weights
-from codeneedle.probes.answers import Answer, Gap
+from codeneedle.probes.answers import Answer, Skipped
 from codeneedle.probes.metrics import Metric
 from codeneedle.records.record import (
     Attention,
@@ -291,7 +291,7 @@ class ProbeContext:
     def _placed(self, effective: Effective) -> Effective:
         run = self.run
         if run.engine.is_on_cpu:
-            evidence = "cache and attention were put on the CPU"
+            evidence = "attention was put on the CPU, without flash attention"
             return replace(
                 effective, attention=Attention.CPU, attention_evidence=evidence
             )
@@ -653,7 +653,7 @@ class Probe(ABC):
         """What became of each question of a finished record."""
         return ()
 
-    def gaps(self, _run: Run, _record: CellRecord) -> Sequence[Gap]:
+    def skipped(self, _run: Run, _record: CellRecord) -> Sequence[Skipped]:
         """What a finished record was not asked on purpose."""
         return ()
 

@@ -516,7 +516,7 @@ ON_CPU = "_on_cpu"
 
 
 def base_name(probe: str) -> str:
-    """The name of a *probe* without what is behind it: _again."""
+    """The name of a *probe* without what is behind it: _again, _on_cpu."""
     return probe.partition("_")[0]
 
 

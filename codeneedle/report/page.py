@@ -12,7 +12,7 @@ from jinja2 import Environment
 from markupsafe import Markup
 
 from codeneedle.document import Document, Facts, Lines
-from codeneedle.grid import Pair
+from codeneedle.grid import Pair, Spell
 from codeneedle.models.kv_cache import CONTEXTS
 from codeneedle.probes import PROBES, frames
 from codeneedle.probes.answers import Answer
@@ -34,7 +34,7 @@ from codeneedle.report.colours import (
 from codeneedle.report.data import strict
 from codeneedle.report.html import html
 from codeneedle.report.table import Column, PairTable, pair_table
-from codeneedle.report.verdict import Spell, headline, sentences
+from codeneedle.report.verdict import headline, sentences
 from codeneedle.report.verdict import table as losses
 from codeneedle.text import number, one_line, sweep_command, visible
 from codeneedle.verdict.judge import Limits, Verdict, judge
@@ -85,7 +85,9 @@ def page(
         title=", ".join(names),
         data=_script_json({"runs": shown, "colours": RAMP}),
         comparison=html(both),
-        verdicts=[html(_verdict(each)) for each in verdicts],
+        verdicts=[
+            html(_verdict(each, asks_for(each.run.setup.engine))) for each in verdicts
+        ],
         fronts=[
             front_charts(each, number=at) if each else ""
             for at, each in enumerate(losses)
@@ -100,11 +102,11 @@ PAIR = 2
 """Runs that are compared with each other on a page."""
 
 
-def _verdict(verdict: Verdict) -> Document:
+def _verdict(verdict: Verdict, spell: Spell) -> Document:
     """What pairs lose; what to set stands above it."""
     if verdict.compared:
         yield losses(verdict, verdict.standings)
-    yield Lines(sentences(verdict))
+    yield Lines(sentences(verdict, spell))
 
 
 def _facts(run: Run) -> Document:
@@ -150,22 +152,31 @@ def loss_facts(losses: Losses) -> dict[str, Any]:
     """The loss as the first metric of the switch."""
     cells, metric = losses.cells(), losses.metric
     scale = loss_scale(losses.limit, [cell.value for cell in cells])
+    shown = [
+        _cell(
+            cell,
+            metric,
+            scale,
+            word=losses.word(cell.pair),
+            below=captions.loss_word(losses, cell),
+            tips=_ends(losses, cell),
+        )
+        for cell in cells
+    ]
+    label = f"{metric.label}; the colour turns at the limit of {losses.limit:g}"
+    return _grid(metric.name, label, cells, shown)
+
+
+def _grid(
+    name: str, label: str, cells: Sequence[Cell], shown: Sequence[list[Any]]
+) -> dict[str, Any]:
+    """A metric of the switch: what is *shown* of each of *cells*, as of `_cell`."""
     return {
-        "name": metric.name,
-        "label": f"{metric.label}; the colour turns at the limit of {losses.limit:g}",
-        "k": [visible(name) for name in frames.k_types(cells)],
-        "v": [visible(name) for name in frames.v_types(cells)],
-        "cells": [
-            _cell(
-                cell,
-                metric,
-                scale,
-                word=losses.word(cell.pair),
-                below=captions.loss_word(losses, cell),
-                tips=_ends(losses, cell),
-            )
-            for cell in cells
-        ],
+        "name": name,
+        "label": label,
+        "k": [visible(each) for each in frames.k_types(cells)],
+        "v": [visible(each) for each in frames.v_types(cells)],
+        "cells": shown,
     }
 
 
@@ -191,22 +202,18 @@ def _metric(column: Column, table: PairTable, verdict: Verdict) -> dict[str, Any
     is_beyond = Word.BEYOND in words.values()
     bold = ". Bold: beyond the limit by this metric" if is_beyond else ""
     said = f"{': ' if note else ''}{note}{bold}"
-    return {
-        "name": metric.name,
-        "label": f"{captions.described(metric)}{better}{said}",
-        "k": [visible(name) for name in frames.k_types(cells)],
-        "v": [visible(name) for name in frames.v_types(cells)],
-        "cells": [
-            _cell(
-                cell,
-                metric,
-                scale,
-                is_bold=words[cell.pair] == Word.BEYOND,
-                tips=[f"n {cell.n}", words[cell.pair]] if cell.has_value else [],
-            )
-            for cell in cells
-        ],
-    }
+    shown = [
+        _cell(
+            cell,
+            metric,
+            scale,
+            is_bold=words[cell.pair] == Word.BEYOND,
+            tips=[f"n {cell.n}", words[cell.pair]] if cell.has_value else [],
+        )
+        for cell in cells
+    ]
+    label = f"{captions.described(metric)}{better}{said}"
+    return _grid(metric.name, label, cells, shown)
 
 
 def _cell(

@@ -5,13 +5,14 @@ import shlex
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from enum import IntEnum
 from typing import Any
 
 from rich.text import Text
 
 from codeneedle.corpora.corpus import LIMIT
 from codeneedle.document import Document, Facts, Heading, Lines, Shown, Table
-from codeneedle.grid import RUNS, Pair, by_precision
+from codeneedle.grid import RUNS, Pair, Spell, by_precision
 from codeneedle.models.kv_cache import padded
 from codeneedle.probes.metrics import LossKind
 from codeneedle.records.record import Attention
@@ -35,6 +36,7 @@ from codeneedle.verdict.judge import (
     MAX_EVAL_LOST,
     MAX_LOSS,
     MAX_LOST,
+    Outcome,
     Row,
     Standing,
     Verdict,
@@ -42,9 +44,6 @@ from codeneedle.verdict.judge import (
     cache_size,
 )
 from codeneedle.verdict.statistics import ALPHA, Word
-
-Spell = Callable[[Pair], str]
-"""How a pair is asked for on an engine's command line."""
 
 INSTRUMENT = (
     "No recommendation: the built-in model is a test fixture, not a language model."
@@ -80,7 +79,7 @@ def verdicts(of_runs: Sequence[Verdict], spell_of: Callable[[str], Spell]) -> Do
         if each.compared:
             yield table(each, each.standings)
             yield from others(each, each.standings)
-        yield Lines(sentences(each))
+        yield Lines(sentences(each, spell_of(each.run.setup.engine)))
         yield Facts(captions.facts(each.run), is_quiet=True)
 
 
@@ -96,13 +95,13 @@ def brief(verdict: Verdict, spell: Spell) -> Document:
             words = ["codeneedle", "verdict", verdict.run.name, *_options(verdict)]
             line = f"{plural(left, 'more pair')}: {shlex.join(words)}"
             yield Lines([line], style="dim")
-    yield Lines(sentences(verdict))
+    yield Lines(sentences(verdict, spell))
 
 
 def conclusion(verdict: Verdict, spell: Spell) -> Document:
     """What to set and why, without a table."""
     yield headline_lines(verdict, spell)
-    yield Lines(sentences(verdict))
+    yield Lines(sentences(verdict, spell))
 
 
 def closing(of_runs: Sequence[Verdict], spell_of: Callable[[str], Spell]) -> Document:
@@ -111,7 +110,7 @@ def closing(of_runs: Sequence[Verdict], spell_of: Callable[[str], Spell]) -> Doc
     for each in of_runs:
         first, *_ = headline(each, spell_of(each.run.setup.engine))
         name = f"{visible(each.run.name)}: " if of_runs[1:] else ""
-        lines.append(Text(name + visible(first), "bold green"))
+        lines.append(Text(name + visible(first), _style(each)))
     yield Lines(lines)
 
 
@@ -122,7 +121,7 @@ def headline_lines(verdict: Verdict, spell: Spell) -> Lines:
     That stands first where it is little: then nothing that is set changes much.
     """
     first, *rest = headline(verdict, spell)
-    lines: list[Shown] = [Text(visible(first), "bold green"), *rest]
+    lines: list[Shown] = [Text(visible(first), _style(verdict)), *rest]
     gain = None if verdict.is_instrument else verdict.gain
     if gain is None:
         return Lines(lines)
@@ -130,6 +129,38 @@ def headline_lines(verdict: Verdict, spell: Spell) -> Lines:
     if gain.share < LITTLE_GAIN:
         return Lines([f"There is little to gain: {saved}", *lines])
     return Lines([*lines, f"     {saved}"])
+
+
+def _style(verdict: Verdict) -> str:
+    """Of the first line: green where there is an answer."""
+    is_open = verdict.outcome in {Outcome.NO_ANSWER, Outcome.NOTHING_FITS}
+    return "bold yellow" if is_open else "bold green"
+
+
+class Check(IntEnum):
+    """Exit codes of a check, beside those of every command."""
+
+    WITHIN = 0
+    OPEN = 4
+    """Also of a pair that was not measured, or has no numbers."""
+
+    BEYOND = 5
+
+
+def checked(verdict: Verdict, pair: Pair) -> tuple[Check, str]:
+    """Whether *pair* is within the limits, and why, in a line."""
+    standing, name = verdict.standing(pair), visible(str(pair))
+    if pair == verdict.reference:
+        return Check.WITHIN, f"{name}: within, as the reference"
+    if standing is None or not (standing.leading and standing.word):
+        trouble = standing.trouble if standing else ""
+        return Check.OPEN, f"{name}: {visible(trouble) or 'not measured'}"
+    leading = standing.leading
+    sentence = f"{_loss_sentence(verdict, leading)}, by {leading.metric.name}"
+    if standing.word is Word.OPEN:
+        return Check.OPEN, f"{name}: {word_phrase(standing, leading)}; {sentence}"
+    code = Check.WITHIN if standing.word is Word.WITHIN else Check.BEYOND
+    return code, f"{name}: {standing.word}: {sentence}"
 
 
 # --- the first lines
@@ -269,9 +300,9 @@ def _keep(verdict: Verdict, kept: str) -> Iterator[str]:
         yield from _no_best(verdict)
         return
     if not verdict.compared:
-        none = "no other pair can be compared with it yet"
+        none = f"no pair can be compared with {visible(str(verdict.reference))}"
         silent = "nothing that was measured has a say"
-        yield f"Keep: {kept}. No verdict: {silent if verdict.silent else none}."
+        yield f"No answer yet: {silent if verdict.silent else none}."
         return
     if not verdict.graded:
         yield from _ungraded(verdict, kept)
@@ -339,7 +370,7 @@ def _ungraded(verdict: Verdict, kept: str) -> Iterator[str]:
         )
         yield from _nearest(verdict)
         return
-    yield f"Keep: {kept}. Losses were not measured; {_candidates(verdict)}."
+    yield f"No answer yet: losses were not measured; {_candidates(verdict)}."
     yield f"Measure them: {sweep_command(verdict.run.folder, '--decide')}"
 
 
@@ -380,7 +411,7 @@ def _unfitting(verdict: Verdict, kept: str) -> Iterator[str]:
         smallest = f"{visible(str(least))} takes {size(sizes[least])}"
         yield f"Nothing fits into {where}: the smallest, {smallest}."
     elif not verdict.graded and verdict.compared:
-        yield f"Nothing to set: losses were not measured; {_candidates(verdict)}."
+        yield f"No answer yet: losses were not measured; {_candidates(verdict)}."
     else:
         yield f"No pair that fits into {where} was compared with the reference."
 
@@ -739,13 +770,13 @@ def beyond_phrase(verdict: Verdict, metric: str = "") -> str:
 # --- the sentences below
 
 
-def sentences(verdict: Verdict) -> list[str]:
+def sentences(verdict: Verdict, spell: Spell | None = None) -> list[str]:
     """What K and V say, what may not have been seen, and what it is about."""
     return [
         *_smaller(verdict),
         *_axes(verdict),
         *_lengths(verdict),
-        *_kernels(verdict),
+        *_kernels(verdict, spell),
         *_warnings(verdict),
         *_population(verdict),
         *_troubles(verdict),
@@ -796,7 +827,7 @@ def _lengths(verdict: Verdict) -> Iterator[str]:
         )
 
 
-def _kernels(verdict: Verdict) -> Iterator[str]:
+def _kernels(verdict: Verdict, spell: Spell | None) -> Iterator[str]:
     """What the losses alone would set, and which pairs are worth a kernel."""
     best = verdict.standing(verdict.elsewhere) if verdict.elsewhere else None
     if best and best.leading and verdict.has_kernel:
@@ -810,7 +841,9 @@ def _kernels(verdict: Verdict) -> Iterator[str]:
             f"at {cache_size(best):.0%} of the KV memory, but {where}{why}."
         )
     if pairs := verdict.worth_compiling:
-        yield f"Worth a kernel, within the limit and smaller: {named_pairs(pairs)}."
+        build = _build(verdict, pairs, spell)
+        named = f"{named_pairs(pairs)}{build}"
+        yield f"Worth a kernel, within the limit and smaller: {named}."
     marks: dict[str, None] = {}
     for each in verdict.standings:
         if not each.in_kernel:
@@ -819,6 +852,18 @@ def _kernels(verdict: Verdict) -> Iterator[str]:
     if marks:
         told = "; ".join(f"{mark}: {meanings[mark]}" for mark in marks)
         yield f"{told}. Losses count, speeds are compared with none."
+
+
+def _build(verdict: Verdict, worth: Sequence[Pair], spell: Spell | None) -> str:
+    """The option of a build with kernels for *worth*, beside those that have one."""
+    every = [each for each in verdict.standings if not each.trouble]
+    is_cured = any(
+        each.attention is Attention.CONVERTED for each in every if each.pair in worth
+    )
+    if not (is_cured and spell and spell.compiles):
+        return ""
+    pairs = [each.pair for each in every if each.in_kernel or each.pair in worth]
+    return f" (a build with {spell.compiles(pairs)})"
 
 
 def _either(types: Sequence[str]) -> str:
@@ -979,7 +1024,7 @@ def _verdict_object(verdict: Verdict, spell: Spell) -> dict[str, Any]:
             {"task": each.task, "length": each.length, **data.sides(each.pair)}
             for each in verdict.lost_from
         ],
-        "sentences": sentences(verdict),
+        "sentences": sentences(verdict, spell),
         "facts": dict(captions.facts(verdict.run)),
     }
 

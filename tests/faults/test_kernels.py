@@ -149,6 +149,23 @@ def test_a_cell_that_contradicts_the_survey_says_so_in_its_record(folder):
     assert effective["attention_evidence"].endswith("the survey said kernel")
 
 
+def test_a_cuda_build_says_itself_which_pairs_it_converts(folder):
+    """Composed of the format strings of the sources: no GPU wrote the line."""
+    told = "system_info: n_threads = 8 / 16 | CUDA : ARCHS = 890 | FA_QUANTS = f16-f16"
+    binary = llama_like(
+        folder.path / "bin" / "llama-server", system_info=f"{told} | CPU : AVX = 1 | "
+    )
+    fit_params(folder.path, "cuda")
+    asked = (*ASKED, "--llama-server", binary, "--json")
+    (survey,) = json.loads(called(folder.path, "kernels", *asked).stdout)
+
+    assert {"f16/f16": "kernel", "f16/q8_0": "converted"} == {
+        f"{each['k']}/{each['v']}": each["attention"]
+        for each in survey["pairs"]
+        if each["k"] == "f16"
+    }
+
+
 def test_kernels_alone_are_refused_where_no_pair_has_one(folder):
     told = said(folder, "sweep", *ASKED, "--kernels-only", rule="never")
 

@@ -8,6 +8,7 @@ from made_records import made_setup
 
 from codeneedle.engines.messages import Forced
 from codeneedle.grid import Pair
+from codeneedle.probes.answers import Skipped
 from codeneedle.probes.prompts import PromptForm
 from codeneedle.probes.retrieval.probe import PROBE
 from codeneedle.probes.retrieval.record import (
@@ -18,7 +19,6 @@ from codeneedle.probes.retrieval.record import (
     DialStep,
     Fitted,
     Frozen,
-    LeftOut,
     Retrieval,
     TextKey,
     TextRead,
@@ -130,7 +130,7 @@ def made_frozen(*dials, left_out=(), answered=()):
         reference="f16/f16",
         dials=chosen,
         sizes=tuple(Fitted(dial.task, 1024, 4096) for dial in chosen),
-        left_out=tuple(LeftOut(*each) for each in left_out),
+        left_out=tuple(Skipped(*each) for each in left_out),
         answered=tuple(Answered(*each) for each in answered),
     )
 

@@ -27,8 +27,10 @@ from codeneedle.report.data import json_text
 from codeneedle.report.markdown import markdown
 from codeneedle.report.verdict import (
     INSTRUMENT,
+    Check,
     beyond_phrase,
     brief,
+    checked,
     headline,
     metric_entries,
     sentences,
@@ -128,10 +130,7 @@ def test_a_run_without_numbers_says_where_to_see_why():
 def test_a_single_pair_has_nothing_to_be_compared_with():
     (line,) = said(losing_run({}))
 
-    assert (
-        "Keep: -ctk bf16 -ctv bf16. No verdict: no other pair can be compared with it "
-        "yet." == line
-    )
+    assert "No answer yet: no pair can be compared with bf16/bf16." == line
 
 
 def test_where_no_metric_has_a_say_there_is_no_verdict_and_a_reason():
@@ -141,7 +140,7 @@ def test_where_no_metric_has_a_say_there_is_no_verdict_and_a_reason():
 
     (line,) = said(run)
 
-    assert line.endswith("No verdict: nothing that was measured has a say.")
+    assert line == "No answer yet: nothing that was measured has a say."
     (reason,) = sentences(judge(run))
     assert (
         "recall-logp has no say: bf16/bf16, measured twice, differs from itself by "
@@ -174,6 +173,26 @@ def test_a_reference_with_a_coarser_axis_than_another_pair_is_not_kept():
     assert "bf16/q8_0 would tell: crashed: it died" == failure
 
 
+def test_a_check_tells_a_program_within_open_and_beyond():
+    found = judge(
+        losing_run(
+            {GOOD: WITHIN, "q4_0/q8_0": OPEN, COARSE: BEYOND},
+            failed_record("q5_0/q5_0"),
+        )
+    )
+
+    for pair, code, begins in (
+        (REFERENCE, Check.WITHIN, "bf16/bf16: within, as the reference"),
+        (GOOD, Check.WITHIN, "q8_0/q8_0: within: "),
+        ("q4_0/q8_0", Check.OPEN, "q4_0/q8_0: open"),
+        (COARSE, Check.BEYOND, "q4_0/q4_0: beyond: loses "),
+        ("q5_0/q5_0", Check.OPEN, "q5_0/q5_0: "),
+        ("q5_1/q5_1", Check.OPEN, "q5_1/q5_1: not measured"),
+    ):
+        told, line = checked(found, Pair.parse(str(pair)))
+        assert (code, True) == (told, line.startswith(begins)), line
+
+
 def test_the_built_in_model_recommends_nothing():
     run = losing_run({GOOD: WITHIN})
     weights = replace(run.setup.weights, name=BUILT_IN)
@@ -189,7 +208,7 @@ def test_divergence_alone_names_candidates():
     assert said(run)[1].endswith("--decide")
     assert said(none)[0].endswith("no smaller cache is within the limit of divergence.")
     assert [
-        "Nothing to set: losses were not measured; candidates by divergence: q8_0/q8_0."
+        "No answer yet: losses were not measured; candidates by divergence: q8_0/q8_0."
     ] == said(run, Limits(max_memory_bytes=size))
     (line,) = said(run, Limits(max_memory_bytes=size - 1))
     assert line.endswith("no cache that fits is within the limit of divergence.")
@@ -528,7 +547,7 @@ def test_json_has_what_the_verdict_rests_on():
         failed["metrics"],
     )
     assert found["headline"][0].startswith("Set: ")
-    assert found["sentences"]
+    assert sentences(judge(run)) == found["sentences"]
     assert "made-model" in found["facts"]["model"]
 
 

@@ -3,9 +3,9 @@
 from dataclasses import replace
 
 import pytest
-from made_losses import BEYOND, REFERENCE, WITHIN, losing, losing_run
+from made_losses import BEYOND, REFERENCE, WITHIN, diverging, losing, losing_run
 
-from codeneedle.grid import Pair
+from codeneedle.grid import Pair, Spell
 from codeneedle.records.record import (
     ON_CPU,
     Attention,
@@ -47,6 +47,22 @@ def test_a_smaller_pair_without_a_kernel_is_named_and_not_set(attention):
     assert (Pair.parse(SMALL),) == found.worth_compiling
     assert f"By its losses alone {SMALL} would be set" in said(found)
     assert "62 graph splits" in said(found)
+
+
+@pytest.mark.parametrize(
+    ("attention", "is_cured"), [(Attention.CONVERTED, True), (Attention.CPU, False)]
+)
+def test_the_option_that_compiles_what_is_worth_it_keeps_kernels_that_are_there(
+    attention, is_cured
+):
+    run = without_kernel(losing_run(LOSSES), SMALL, "bf16/q8_0", attention=attention)
+    spell = Spell(compiles=lambda pairs: " ".join(map(str, pairs)))
+
+    told = " ".join(sentences(judge(run), spell))
+
+    expected = "(a build with bf16/bf16 q8_0/q8_0 q8_0/q4_0 q4_0/q4_0)"
+    assert is_cured == (expected in told)
+    assert is_cured == ("a build" in told)
 
 
 def test_where_every_pair_has_a_kernel_nothing_is_said_of_kernels():
@@ -91,6 +107,18 @@ def test_a_pair_on_the_cpu_is_compared_with_the_reference_there():
     assert Pair.parse(REFERENCE) == found.reference
     assert 0.1 == pytest.approx(found.on_cpu["recall-logp"][1])
     assert "with attention on the CPU differs from itself in a kernel" in said(found)
+
+
+def test_what_the_place_changes_is_told_of_divergence_too():
+    run = losing_run(LOSSES)
+    sizes = {"contexts": [512], "chunks": [6]}
+    run = replace(run, setup=replace(run.setup, probes={"divergence": sizes}))
+    pairs = (REFERENCE, SAME, SMALL)
+    cells = [diverging(pair, [0.01 * at] * 6) for at, pair in enumerate(pairs)]
+    there = replace(diverging(REFERENCE, [0.004] * 6), probe=f"divergence{ON_CPU}")
+    found = judge(replace(run, records=(*cells, there)))
+
+    assert 0.004 == pytest.approx(found.on_cpu["kld"][1])
 
 
 def test_what_there_is_to_gain_stands_before_what_to_set():

@@ -47,7 +47,7 @@ from codeneedle.engines.llama_cpp.server import (
 from codeneedle.engines.survey import Survey
 from codeneedle.engines.tools import DivergenceTool, SpeedTool
 from codeneedle.errors import BadInput, CellError, ToolMissing
-from codeneedle.grid import Pair
+from codeneedle.grid import FULL_BITS, Pair, bits
 from codeneedle.system.machine import mean_load, usable_cores
 
 READ_S, WRITE_S = 6.4e-11, 1e-10
@@ -224,8 +224,9 @@ class LlamaCpp(Engine):
         )
         if not (self.identity().devices and arguments.is_on_host(self.model.arguments)):
             return ignored
-        told = "the arguments after -- keep cache and attention on the CPU, where each "
-        told += "pair has a kernel: nothing is learned of kernels of the accelerator"
+        told = "the arguments after -- keep the cache off the accelerator: attention "
+        told += "runs on the CPU, where each pair has a kernel, or on copies of the "
+        told += "cache; nothing is learned of kernels of the accelerator"
         return (*ignored, told)
 
     @property
@@ -308,13 +309,15 @@ class LlamaCpp(Engine):
     @property
     def is_on_cpu(self) -> bool:
         """As of `engine.Engine`."""
-        return self.model.cache_on_host
+        return self.model.attention_on_cpu
 
-    def on_cpu(self) -> "LlamaCpp | None":
-        """As of `engine.Engine`."""
+    def on_cpu(self, pair: Pair) -> "LlamaCpp | None":
+        """As of `engine.Engine`; without flash attention, which a quantized V needs."""
         if not self.identity().devices or arguments.is_on_host(self.model.arguments):
             return None
-        return replace(self, model=replace(self.model, cache_on_host=True))
+        if (bits(pair.v) or 0.0) < FULL_BITS:
+            return None
+        return replace(self, model=replace(self.model, attention_on_cpu=True))
 
     def divergence_tool(self) -> DivergenceTool:
         """As of `engine.Engine`."""

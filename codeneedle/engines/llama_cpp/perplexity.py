@@ -218,6 +218,7 @@ class Perplexity(BaseFileTool):
             context=job.task.context,
             rotation=self.model.rotation,
             all_layers=self._takes_all_layers(),
+            flash=not self.model.attention_on_cpu,
         )
         unlike = differences(asked, effective)
         if unlike and (is_over or effective.kv):

@@ -104,6 +104,7 @@ class LlamaServer(StartedServer):
             context=cell.context,
             rotation=self.launch.model.rotation,
             all_layers=asks_for_all_layers(self.launch),
+            flash=not self.launch.model.attention_on_cpu,
         )
         began = time.monotonic()
         while True:

@@ -15,6 +15,7 @@ from codeneedle.records.record import (
     Json,
     Length,
     Setup,
+    base_name,
     refuse_impossible,
 )
 
@@ -117,7 +118,7 @@ def divergence_of(record: CellRecord) -> Divergence | None:
     Raises:
         BadRecord: If what it holds cannot be read.
     """
-    if record.probe != NAME or record.observation is None:
+    if base_name(record.probe) != NAME or record.observation is None:
         return None
     divergence, file = observed(record, Divergence), file_of(record)
     for name, each in divergence.answers.items():

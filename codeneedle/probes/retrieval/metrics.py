@@ -8,7 +8,7 @@ from typing import TypeVar
 
 import msgspec
 
-from codeneedle.probes.answers import USABLE
+from codeneedle.probes.answers import USABLE, Skipped
 from codeneedle.probes.metrics import Loss, LossKind, Metric, bounded_share
 from codeneedle.probes.retrieval.outcomes import (
     Outcome,
@@ -19,7 +19,6 @@ from codeneedle.probes.retrieval.record import (
     NAME,
     Dialled,
     Frozen,
-    LeftOut,
     TextKey,
     frozen_of,
     retrieval_of,
@@ -266,7 +265,7 @@ def _set_by_reference(frozen: Frozen) -> Iterator[str]:
 
 def _not_asked(records: Sequence[CellRecord]) -> Iterator[str]:
     """A line for each length that some pairs were not asked, and why."""
-    pairs: dict[LeftOut, list[str]] = {}
+    pairs: dict[Skipped, list[str]] = {}
     for record in records:
         retrieval = retrieval_of(record)
         for each in retrieval.not_asked if retrieval else ():

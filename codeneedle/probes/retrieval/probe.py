@@ -15,7 +15,7 @@ from codeneedle.engines.engine import Ability
 from codeneedle.engines.messages import Chat, Completion, Forced, Reply
 from codeneedle.errors import BadInput, UnknownName
 from codeneedle.models.kv_cache import padded
-from codeneedle.probes.answers import USABLE, Gap
+from codeneedle.probes.answers import USABLE, Skipped
 from codeneedle.probes.answers import Answer as Reported
 from codeneedle.probes.asking import Asker
 from codeneedle.probes.metrics import METRICS as OF_CELL
@@ -44,7 +44,6 @@ from codeneedle.probes.retrieval.record import (
     DialStep,
     Fitted,
     Frozen,
-    LeftOut,
     Retrieval,
     TextKey,
     TextRead,
@@ -293,11 +292,11 @@ class RetrievalProbe(Probe):
 
         return answers.overview(record)
 
-    def gaps(self, run: Run, record: CellRecord) -> list[Gap]:
-        """Lengths that the dial or the gate left out."""
-        from codeneedle.probes.retrieval import answers
-
-        return answers.gaps(run, record)
+    def skipped(self, run: Run, record: CellRecord) -> tuple[Skipped, ...]:
+        """Lengths that no pair was asked, and those that this one was not."""
+        frozen, retrieval = frozen_of(run.setup), retrieval_of(record)
+        of_all = frozen.left_out if frozen else ()
+        return (*of_all, *(retrieval.not_asked if retrieval else ()))
 
     def remarks(self, run: Run) -> tuple[str, ...]:
         """The path of each dial, what was left out, how long answers survive."""
@@ -365,7 +364,7 @@ class _Measuring:
                     reason = one_line(str(error))
                 sizes.append(size)
                 if reason:
-                    left_out.append(LeftOut(dial.task, length, reason))
+                    left_out.append(Skipped(dial.task, length, reason))
         return replace(frozen, sizes=tuple(sizes), left_out=tuple(left_out))
 
     def texts(self, retrieval: Retrieval) -> Iterator[Retrieval]:
@@ -573,12 +572,12 @@ def _missing(
 
 def _beyond(
     failed: TextKey, retrieval: Retrieval, frozen: Frozen, reason: str
-) -> list[LeftOut]:
+) -> list[Skipped]:
     """The greater lengths of the task that *failed*, left out for that *reason*."""
     known = {(text.task, text.length) for text in retrieval.texts}
     known |= {(each.task, each.length) for each in frozen.left_out}
     return [
-        LeftOut(each.task, each.length, reason)
+        Skipped(each.task, each.length, reason)
         for each in frozen.sizes
         if each.task == failed.task and each.length > failed.length
         if (each.task, each.length) not in known

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from codeneedle.engines.messages import Finish, Forced
-from codeneedle.probes.answers import USABLE
+from codeneedle.probes.answers import USABLE, Skipped
 from codeneedle.probes.retrieval.tasks import Decoy, Posed, Question
 from codeneedle.probes.stored import cached, calibrated_in, file_of, observed
 from codeneedle.records.record import (
@@ -15,6 +15,7 @@ from codeneedle.records.record import (
     Count,
     Setup,
     Share,
+    base_name,
     refuse_impossible,
     shared_with,
 )
@@ -180,15 +181,6 @@ class Fitted:
 
 
 @dataclass(frozen=True, slots=True)
-class LeftOut:
-    """Why a *task* is not asked at a *length*, in tokens."""
-
-    task: str
-    length: int
-    reason: str
-
-
-@dataclass(frozen=True, slots=True)
 class Answered:
     """Share of a *task* that the reference has *right* at a *length*, from 0 to 1."""
 
@@ -213,7 +205,7 @@ class Frozen:
     reference: str
     dials: tuple[Dialled, ...]
     sizes: tuple[Fitted, ...]
-    left_out: tuple[LeftOut, ...] = ()
+    left_out: tuple[Skipped, ...] = ()
     answered: tuple[Answered, ...] = ()
 
     @property
@@ -264,7 +256,7 @@ class Retrieval:
         return tuple(self.answers.values())
 
     @property
-    def not_asked(self) -> tuple[LeftOut, ...]:
+    def not_asked(self) -> tuple[Skipped, ...]:
         """The lengths that were not."""
         lengths = {
             (key.task, key.length): reason
@@ -272,7 +264,7 @@ class Retrieval:
                 map(TextKey.parse, self.skipped), self.skipped.values(), strict=True
             )
         }
-        return tuple(LeftOut(*place, reason) for place, reason in lengths.items())
+        return tuple(Skipped(*place, reason) for place, reason in lengths.items())
 
 
 @cached()
@@ -299,7 +291,7 @@ def retrieval_of(record: CellRecord) -> Retrieval | None:
     Raises:
         BadRecord: If what it holds cannot be read.
     """
-    if record.probe != NAME or record.observation is None:
+    if base_name(record.probe) != NAME or record.observation is None:
         return None
     retrieval = observed(record, Retrieval)
     for name in retrieval.skipped:

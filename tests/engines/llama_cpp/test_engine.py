@@ -10,15 +10,22 @@ from made_servers import PAIR, fake_llama_cpp
 from codeneedle.engines.engine import Ability, CellSpec, LostText, ModelSpec
 from codeneedle.engines.llama_cpp import engine as llama_cpp
 from codeneedle.engines.llama_cpp import installation
-from codeneedle.engines.llama_cpp.arguments import VISIBLE_DEVICES, threads, variables
+from codeneedle.engines.llama_cpp.arguments import (
+    VISIBLE_DEVICES,
+    on_host,
+    threads,
+    variables,
+)
 from codeneedle.engines.llama_cpp.engine import LlamaCpp
 from codeneedle.engines.llama_cpp.installation import ask
 from codeneedle.engines.messages import Message, Refused
 from codeneedle.errors import BadInput, MachineError, ToolFailed, ToolMissing
+from codeneedle.grid import Pair
 from codeneedle.models.weights import read_header
 from codeneedle.system import processes
 
 CELL = CellSpec(PAIR, 4096)
+F16 = Pair("f16", "f16")
 
 
 GPU = ("CUDA0 NVIDIA L4 (22563 MiB)",)
@@ -268,15 +275,28 @@ def test_a_template_that_loses_the_text_can_be_replaced(tmp_path):
 def test_arguments_that_keep_attention_on_the_cpu_are_told(arguments):
     asked = fake_llama_cpp(devices=GPU, arguments=arguments)
 
-    assert "keep cache and attention on the CPU" in " ".join(asked.notes())
-    assert asked.on_cpu() is None
+    assert "keep the cache off the accelerator" in " ".join(asked.notes())
+    assert asked.on_cpu(F16) is None
 
 
-def test_attention_is_moved_to_the_cpu_by_the_cache_alone():
+def test_attention_is_moved_to_the_cpu_and_nothing_else():
     engine = fake_llama_cpp(devices=GPU, arguments=("-ngl", "20"))
-    moved = engine.on_cpu()
+    moved = engine.on_cpu(F16)
 
     assert () == engine.notes()
     assert moved.is_on_cpu
     assert ("-ngl", "20") == moved.model.arguments
-    assert fake_llama_cpp().on_cpu() is None
+    assert fake_llama_cpp().on_cpu(F16) is None
+
+
+def test_attention_on_the_cpu_is_not_flash_attention_which_stays_on_the_device():
+    """With flash attention and the cache on the CPU, Vulkan computes the same bits."""
+    moved = fake_llama_cpp(devices=GPU).on_cpu(F16)
+
+    assert ("--no-kv-offload", "--flash-attn", "off") == on_host(moved.model)
+    assert () == on_host(fake_llama_cpp(devices=GPU).model)
+
+
+def test_a_quantized_v_cannot_do_without_flash_attention():
+    assert fake_llama_cpp(devices=GPU).on_cpu(Pair("f16", "q8_0")) is None
+    assert fake_llama_cpp(devices=GPU).on_cpu(Pair("q8_0", "f16"))

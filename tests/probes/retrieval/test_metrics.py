@@ -20,7 +20,7 @@ from codeneedle.probes.retrieval.outcomes import outcomes, survival
 from codeneedle.probes.retrieval.record import NAME, frozen_of
 from codeneedle.probes.retrieval.scoring import Mode
 from codeneedle.probes.retrieval.settings import RetrievalConditions
-from codeneedle.records.record import BadRecord, Run, as_json
+from codeneedle.records.record import AGAIN, BadRecord, Run, as_json
 
 BY_NAME = {metric.name: metric for metric in METRICS}
 
@@ -47,6 +47,13 @@ def wrong_at(depth):
 
 
 # Outcomes
+
+
+def test_a_repetition_of_the_reference_is_read_as_the_reference_is():
+    first = retrieval_record("f16/f16", made_texts())
+    again = replace(first, probe=f"{NAME}{AGAIN}")
+
+    assert outcomes(first) == outcomes(again) != ()
 
 
 def test_an_outcome_names_the_place_of_a_question_and_what_became_of_it():

@@ -14,6 +14,7 @@ from codeneedle.engines.messages import Chat, PromptCut, ServerGone
 from codeneedle.errors import BadInput
 from codeneedle.grid import Pair
 from codeneedle.probes import asking
+from codeneedle.probes.answers import Skipped
 from codeneedle.probes.probe import ProbeContext
 from codeneedle.probes.prompts import PromptForm
 from codeneedle.probes.retrieval import probe as probe_module
@@ -24,7 +25,6 @@ from codeneedle.probes.retrieval.record import (
     NAME,
     DialStep,
     Frozen,
-    LeftOut,
     frozen_of,
     retrieval_of,
 )
@@ -289,7 +289,7 @@ def test_a_pair_that_answers_nothing_is_not_asked_at_greater_lengths(tmp_path, g
 
     lengths = [500, 1000] if gate else [500, 1000, 2000]
     reason = "nothing is right at 1,000 tokens, of which f16/f16 has 100%"
-    left_out = [LeftOut("multikey", 2000, reason)] if gate else []
+    left_out = [Skipped("multikey", 2000, reason)] if gate else []
     assert lengths == sorted({text.length for text in found.texts})
     assert left_out == list(found.not_asked)
     assert () == found.frozen.left_out
