@@ -716,6 +716,24 @@ def _open_phrase(standing: Standing, row: Row) -> str:
     return next((why for applies, why in reasons if applies), otherwise)
 
 
+def open_entries(verdict: Verdict) -> Iterator[tuple[str, str]]:
+    """The open pairs of a grid, by why they are open: a word and a phrase each."""
+    by_reason = pairs_by(
+        (_open_reason(each, each.leading), each.pair)
+        for each in verdict.compared
+        if each.word is Word.OPEN and each.leading
+    )
+    for why, pairs in by_reason.items():
+        yield str(Word.OPEN), f"{named_pairs(pairs)}{f': {why}' if why else ''}"
+
+
+def _open_reason(standing: Standing, row: Row) -> str:
+    """Why a pair is open, alike for pairs that need other numbers of units."""
+    if not row.remark and _decidable(row) and not (standing.lacking or standing.failed):
+        return f"further {row.metric.noun} would decide it"
+    return row.remark or _open_phrase(standing, row)
+
+
 # --- by metric
 
 
