@@ -415,8 +415,15 @@ def _kept_pairs(
     *pairs*; of a request that wants those with a kernel, these alone.
 
     Raises:
-        BadInput: If no pair can run, or none has a kernel and those alone are wanted.
+        BadInput: If no pair can run; or if those with a kernel alone are wanted, and
+            there is none, or the engine cannot say.
     """
+    if survey is None and request.kernels_only:
+        raise BadInput(
+            source="--kernels-only",
+            reason=f"the engine {request.engine} cannot say where attention would run",
+            hint="Leave it out, or name the pairs: --pairs f16/f16,...",
+        )
     if survey is None:
         return pairs
     possible = [pair for pair in pairs if not survey.refusal(pair)]

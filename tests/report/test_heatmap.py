@@ -8,6 +8,7 @@ from pathlib import Path
 import matplotlib as mpl
 import matplotlib.pyplot as plt
 import pytest
+from drawn import ink, shapes
 from made_records import LETTERS, failed_record, made_run, made_setup
 from matplotlib.figure import Figure
 from matplotlib.text import Annotation
@@ -59,6 +60,8 @@ def words(figure: Figure) -> list[str]:
 
 def test_a_png_and_an_svg_are_written(tmp_path: Path) -> None:
     png, svg = drawn(tmp_path / "new")
+    assert ink(png) > 0.1
+    assert shapes(svg) > 20
     other, _ = drawn(tmp_path, difference=True)
 
     assert ("heatmap-matched.png", "heatmap-matched.svg") == (png.name, svg.name)
