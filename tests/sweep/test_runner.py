@@ -859,9 +859,11 @@ def test_a_cell_that_was_stopped_behind_what_it_set_goes_on_alone(store, status)
     store.add(replace(made_record(PAIRS[0], [made_round(NEEDLE)]), status=status))
     probe = replace(Script().probe, calibrates=True)
     made = made_runner(store)
-    made.know(store.calibrated())
+    made.add_calibration(store.calibrated())
 
-    assert (status is Status.INTERRUPTED) == runner._Walk(made, probe, PAIRS).is_led()
+    assert (status is Status.INTERRUPTED) == runner.CellQueue(
+        made, probe, PAIRS
+    ).is_led()
 
 
 def test_times_are_taken_by_one_worker_that_has_the_machine(store):

@@ -71,8 +71,8 @@ COUNTING_CONTEXT = 4096
 """Context of a server that only counts tokens."""
 
 UNTOLD = (
-    "the server does not tell what cache it has: a pair whose replies and memory are "
-    "those of a more precise one is unverified"
+    "this server does not report its cache types: a pair whose replies and memory are "
+    "those of a more precise pair is marked unverified"
 )
 """For users, before a sweep starts."""
 

@@ -56,7 +56,7 @@ CHARACTERS_PER_TOKEN = 4
 """Of English, roughly: where fitting begins, or all of it without a tokenizer."""
 
 ANSWER_CHARACTERS_PER_TOKEN = 2
-"""Of random digits and names, fewer."""
+"""Characters per token of digits and names."""
 
 TEMPLATE_TOKENS = 128
 """What a chat template may add to text and question."""
