@@ -34,6 +34,7 @@ class Survey:
     pairs: Mapping[Pair, PairSurvey]
     unknown: str = ""  # why there is no answer for some pairs; empty if there is
     whole_splits: int | None = None  # graph splits with attention in a kernel
+    cure: str = ""  # option of a build that converts none; empty if none is converted
     took_s: float = 0.0
     is_kept: bool = False  # whether all answers are those of a former survey
 

@@ -210,10 +210,15 @@ def _exact_bytes(rounded: float, cache_type: str, cells: int) -> float:
     size = BITS_PER_ELEMENT.get(cache_type)
     if size is None or not cells:
         return rounded
-    # The heads of a layer have a multiple of 8 values, quantized ones of a block.
-    step = max(BLOCK_SIZE[cache_type], 8) * size / 8 * cells
-    exact = round(rounded / step) * step
-    return exact if abs(exact - rounded) <= ROUNDING_BYTES else rounded
+    # The heads of a layer have a multiple of 8 values, quantized ones of a block; of
+    # several sizes within the rounding, as small caches have, that of rounder heads.
+    least = max(BLOCK_SIZE[cache_type], 8)
+    for values in (1024, 512, 256, 128, 64, 32, 16, 8):
+        step = values * size / 8 * cells
+        exact = round(rounded / step) * step
+        if values >= least and abs(exact - rounded) <= ROUNDING_BYTES:
+            return exact
+    return rounded
 
 
 def cacheless(weights: Weights) -> str:

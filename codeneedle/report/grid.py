@@ -22,7 +22,7 @@ from codeneedle.report.colours import (
 from codeneedle.text import NO_VALUE_WORD, number
 
 if TYPE_CHECKING:
-    from codeneedle.report.verdict import Spell
+    from codeneedle.grid import Spell
     from codeneedle.verdict.judge import Verdict
     from codeneedle.verdict.losses import Losses
 

@@ -88,6 +88,8 @@ def _entries(survey: Survey, pairs: Sequence[Pair]) -> Iterator[tuple[str, str]]
         if word in by_word:
             evidence = _evidence(survey.pairs.get(by_word[word][0]))
             yield word, f"{meaning}{evidence}"
+    if survey.cure:
+        yield "", f"a build with {survey.cure} has kernels for all pairs"
     refused = pairs_by(
         (reason, pair) for pair in pairs if (reason := survey.refusal(pair))
     )
@@ -142,6 +144,7 @@ def kernels_object(survey: Survey) -> dict[str, Any]:
     The survey; sizes in bytes.
 
     Keys: ``context``, ``unknown`` (why there is no answer for some pairs, or empty),
+    ``cure`` (option of a build that converts no pair, or empty),
     ``whole_splits``, ``pairs`` (``k``, ``v``, ``attention``: ``kernel``, ``cpu``,
     ``converted`` or null, ``refusal``, ``evidence``, ``recurrent``, ``memory``: a list
     of ``device``, ``weights``, ``context``, ``compute``).
@@ -149,6 +152,7 @@ def kernels_object(survey: Survey) -> dict[str, Any]:
     return {
         "context": survey.context,
         "unknown": survey.unknown,
+        "cure": survey.cure,
         "whole_splits": survey.whole_splits,
         "pairs": [
             {

@@ -22,7 +22,7 @@ from codeneedle.report.captions import NOT_RUN_WORD, REFERENCE_MARK, status_word
 from codeneedle.text import NO_VALUE_WORD, number, visible
 
 if TYPE_CHECKING:
-    from codeneedle.report.verdict import Spell
+    from codeneedle.grid import Spell
     from codeneedle.verdict.judge import Verdict
 
 GROUPS = ("quality", "speed", "memory")
