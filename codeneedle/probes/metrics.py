@@ -43,7 +43,7 @@ class LossKind(StrEnum):
 
     @property
     def is_counted(self) -> bool:
-        """True if units often do not differ at all, which is no reason for doubt."""
+        """True for counted outcomes, where equal values are normal."""
         return self in {LossKind.ANSWERS, LossKind.SCORE}
 
 

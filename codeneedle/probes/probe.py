@@ -337,7 +337,7 @@ USUAL_BYTES_PER_TOKEN = 3.5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Outlook:
+class Estimates:
     """
     What is known of a run before its first cell, without a server.
 
@@ -534,7 +534,7 @@ class Probe(ABC):
         """What a user should know before it starts, one sentence each."""
         return ()
 
-    def work(self, _settings: Any, _outlook: Outlook) -> Work | None:
+    def work(self, _settings: Any, _outlook: Estimates) -> Work | None:
         """What a cell takes; None where nothing can be said before the first one."""
         return None
 

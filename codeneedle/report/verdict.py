@@ -713,6 +713,24 @@ def _open_phrase(standing: Standing, row: Row) -> str:
     return next((why for applies, why in reasons if applies), otherwise)
 
 
+def open_entries(verdict: Verdict) -> Iterator[tuple[str, str]]:
+    """The open pairs of a grid, by why they are open: a word and a phrase each."""
+    by_reason = pairs_by(
+        (_open_reason(each, each.leading), each.pair)
+        for each in verdict.compared
+        if each.word is Word.OPEN and each.leading
+    )
+    for why, pairs in by_reason.items():
+        yield str(Word.OPEN), f"{named_pairs(pairs)}{f': {why}' if why else ''}"
+
+
+def _open_reason(standing: Standing, row: Row) -> str:
+    """Why a pair is open, alike for pairs that need other numbers of units."""
+    if not row.remark and _decidable(row) and not (standing.lacking or standing.failed):
+        return f"further {row.metric.noun} would decide it"
+    return row.remark or _open_phrase(standing, row)
+
+
 # --- by metric
 
 
@@ -974,11 +992,12 @@ def verdict_objects(
     Keys: ``run``, ``outcome`` (``set``, ``keep``, ``nothing-fits``, ``no-answer``),
     ``headline`` (lines), ``reference``, ``set`` (a pair or null),
     ``gain`` (of that pair, or of the smallest: ``pair``, ``context``, sizes in bytes
-    of ``weights``, ``reference`` and ``kv``, ``recurrent``, ``compute``; ``share`` of
-    the whole, further ``tokens``; or null), ``without_kernels`` (what the losses alone
-    would set, if it has no kernel here), ``worth_compiling`` (pairs within the limit,
-    without a kernel, and smaller), ``is_instrument``, ``limits`` (``max_loss``,
-    ``max_lost``, ``max_eval_lost``,
+    of ``weights``, ``reference`` and ``kv``, ``recurrent``, ``compute``, whose
+    ``is_least`` says that they are of a shorter context; ``share`` of the whole,
+    further ``tokens``; or null), ``without_kernels`` (what the losses alone would set,
+    if it has no kernel here), ``worth_compiling`` (pairs within the limit, without a
+    kernel, and smaller), ``is_instrument``, ``limits`` (``max_loss``, ``max_lost``,
+    ``max_eval_lost``,
     ``max_change`` in nats, ``max_memory_bytes``, ``at``), ``silent``, ``repeats``,
     ``on_cpu`` (what the place changes), ``flips`` (by metric; ``lost`` and ``won`` by
     the reference, evaluated again),
@@ -1036,7 +1055,7 @@ def _gain_object(verdict: Verdict) -> dict[str, Any] | None:
     return {
         "pair": str(gain.pair),
         **data.attributes(gain, "context", "weights", "reference", "kv", "recurrent"),
-        **data.attributes(gain, "compute", "share", "tokens"),
+        **data.attributes(gain, "compute", "is_least", "share", "tokens"),
     }
 
 

@@ -21,7 +21,7 @@ from codeneedle.models import pretrained, sensitivity, weights
 from codeneedle.models.kv_cache import cacheless, misfit
 from codeneedle.models.weights import Weights
 from codeneedle.probes import probes_named
-from codeneedle.probes.probe import Outlook, Probe, Work
+from codeneedle.probes.probe import Estimates, Probe, Work
 from codeneedle.probes.prompts import PromptForm
 from codeneedle.records.record import Attention, Setup
 from codeneedle.records.store import Store, run_folder
@@ -201,9 +201,9 @@ class Plan:
             )
 
     @property
-    def outlook(self) -> Outlook:
+    def outlook(self) -> Estimates:
         """What is known of the run without a server."""
-        return Outlook(
+        return Estimates(
             corpus=self.corpus,
             context=self.context,
             is_built_in=self.is_built_in,

@@ -15,9 +15,9 @@ from codeneedle.probes.metrics import Metric
 from codeneedle.records.record import (
     AGAIN,
     Attention,
+    CacheEvidence,
     CellRecord,
-    Print,
-    Proof,
+    Fingerprint,
     Run,
     Setup,
     Status,
@@ -300,7 +300,7 @@ def _unproved(
             yield pair, Trouble(Status.UNVERIFIED, reason)
 
 
-def _twin(pair: Pair, proofs: Mapping[Pair, Proof]) -> Pair | None:
+def _twin(pair: Pair, proofs: Mapping[Pair, CacheEvidence]) -> Pair | None:
     """A more precise pair with the same probabilities; None if there is none."""
     one = proofs[pair].prints
     if not one or not all(each.logprobs for each in one):
@@ -310,7 +310,7 @@ def _twin(pair: Pair, proofs: Mapping[Pair, Proof]) -> Pair | None:
     return next((each for each in same if most_precise((each, pair)) == each), None)
 
 
-def _differ(one: Proof, other: Proof) -> bool:
+def _differ(one: CacheEvidence, other: CacheEvidence) -> bool:
     """Whether replies differ by more than they do when they are repeated."""
     if not (one.prints and other.prints):
         return False
@@ -319,7 +319,7 @@ def _differ(one: Proof, other: Proof) -> bool:
     return apart > max(NOISE_FACTOR * noise, RESOLUTION)
 
 
-def _is_smaller(one: Proof, reference: Proof) -> bool:
+def _is_smaller(one: CacheEvidence, reference: CacheEvidence) -> bool:
     """Whether its memory grows less with the context than that of the reference."""
     ours, theirs = one.bytes_per_token, reference.bytes_per_token
     if ours is None or theirs is None:
@@ -331,13 +331,13 @@ def _is_smaller(one: Proof, reference: Proof) -> bool:
     return saved > max(LEAST_GROWTH_BYTES, LEAST_GROWTH * grown)
 
 
-def _noise(proof: Proof) -> float:
+def _noise(proof: CacheEvidence) -> float:
     """The largest distance of two replies to the same text."""
     pairs = itertools.combinations(proof.prints, 2)
     return max((_distance(one, other) for one, other in pairs), default=math.inf)
 
 
-def _distance(one: Print, other: Print) -> float:
+def _distance(one: Fingerprint, other: Fingerprint) -> float:
     """The largest difference of log-probabilities; infinite for other texts."""
     if one.text != other.text or len(one.logprobs) != len(other.logprobs):
         return math.inf
@@ -345,7 +345,7 @@ def _distance(one: Print, other: Print) -> float:
     return max((abs(a - b) for a, b in differences), default=0.0)
 
 
-def _evidence(proof: Proof) -> str:
+def _evidence(proof: CacheEvidence) -> str:
     """What was looked at, as a phrase."""
     has_numbers = any(each.logprobs for each in proof.prints)
     phrase = f"{'probabilities' if has_numbers else 'replies'} of a fixed text"

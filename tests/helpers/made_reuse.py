@@ -3,12 +3,12 @@
 from codeneedle.engines.messages import Forced
 from codeneedle.grid import Pair
 from codeneedle.probes.reuse.record import (
-    AGAIN,
     NAME,
+    REUSED,
+    CacheState,
     Reuse,
     ReuseAnswer,
     ReuseQuestion,
-    Way,
 )
 from codeneedle.records.record import CellRecord, Status, as_json
 
@@ -32,10 +32,10 @@ def made_question(function="abcd", *, gaps=None, replies=None, **away):
             reply=replies.get(way, "a = 1\nb = 2\n"),
             scored=Forced(logprobs=moved),
             prompt_tokens=500,
-            cached_tokens=0 if way is Way.COLD else 450,
+            cached_tokens=0 if way is CacheState.COLD else 450,
         )
 
-    answers = tuple(map(answer, (Way.COLD, *AGAIN)))
+    answers = tuple(map(answer, (CacheState.COLD, *REUSED)))
     return ReuseQuestion(
         function=function, before="efgh", first="c = 3\n", answers=answers
     )

@@ -36,10 +36,10 @@ from codeneedle.probes.recall.record import Recall
 from codeneedle.records.record import (
     ON_CPU,
     Attention,
+    CacheEvidence,
     Effective,
+    Fingerprint,
     Phases,
-    Print,
-    Proof,
     Status,
     as_json,
 )
@@ -510,8 +510,8 @@ def test_attention_on_the_cpu_beside_others_is_told_and_stored_as_observed(
 
 def test_a_cell_is_verified_once_the_reference_is_there(store):
     def outcome(cell):
-        print_ = Print(text=str(cell.pair), logprobs=())
-        cell.effective = Effective(proof=Proof(prints=(print_, print_)))
+        print_ = Fingerprint(text=str(cell.pair), logprobs=())
+        cell.effective = Effective(proof=CacheEvidence(prints=(print_, print_)))
 
     reference, *others = GOOD, *(pair for pair in PAIRS if pair != GOOD)
     events = walk(store, Script(outcome), pairs=[*others, reference])
@@ -859,9 +859,11 @@ def test_a_cell_that_was_stopped_behind_what_it_set_goes_on_alone(store, status)
     store.add(replace(made_record(PAIRS[0], [made_round(NEEDLE)]), status=status))
     probe = replace(Script().probe, calibrates=True)
     made = made_runner(store)
-    made.know(store.calibrated())
+    made.add_calibration(store.calibrated())
 
-    assert (status is Status.INTERRUPTED) == runner._Walk(made, probe, PAIRS).is_led()
+    assert (status is Status.INTERRUPTED) == runner.CellQueue(
+        made, probe, PAIRS
+    ).is_led()
 
 
 def test_times_are_taken_by_one_worker_that_has_the_machine(store):

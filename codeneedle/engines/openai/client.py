@@ -219,7 +219,7 @@ class OpenAi(Connection):
         return Readiness.STRANGER
 
     def _recognized(self, listed: Sequence[str] | None) -> Readiness:
-        """Whether a server that lists these models is ours; its first is ours, too."""
+        """READY if our model is listed; the first name is adopted if none was given."""
         if listed is None:
             self.strange = "the server does not list its models"
             return Readiness.STRANGER
@@ -808,7 +808,7 @@ _SPECIAL = re.compile(r"<\|[^|<>]*\|>|</?s>|</?(?:start|end)_of_\w+>|<[be]os>")
 
 
 def _misspelled(tokens: Sequence[str], reply: Reply) -> str:
-    """That *tokens*, if there are any, do not spell *reply*; empty if they do."""
+    """Error text if the *tokens* do not concatenate to the *reply*; else empty."""
     spelled, text, reasoning = (
         _UNSEEN.sub("", each) for each in ("".join(tokens), reply.text, reply.reasoning)
     )

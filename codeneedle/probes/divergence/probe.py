@@ -24,7 +24,7 @@ from codeneedle.probes.divergence.metrics import METRICS, at_contexts
 from codeneedle.probes.divergence.record import NAME, divergence_of, key, sizes_of
 from codeneedle.probes.metrics import METRICS as OF_CELL
 from codeneedle.probes.metrics import Metric
-from codeneedle.probes.probe import Outlook, Probe, ProbeContext, RunContext, Work
+from codeneedle.probes.probe import Estimates, Probe, ProbeContext, RunContext, Work
 from codeneedle.probes.stored import conditions_in
 from codeneedle.records.record import MOST_TOKENS, CellRecord, Json, Setup, as_json
 from codeneedle.text import plural, size
@@ -221,7 +221,7 @@ class DivergenceProbe(Probe):
         )
         return (note,)
 
-    def work(self, settings: DivergenceSettings, outlook: Outlook) -> Work:
+    def work(self, settings: DivergenceSettings, outlook: Estimates) -> Work:
         """Each chunk once, as many as the text is likely to have."""
         text = settings.text
         tokens = outlook.text_tokens

@@ -34,7 +34,7 @@ from codeneedle.probes.answers import Answer
 from codeneedle.probes.asking import Asker
 from codeneedle.probes.metrics import Metric
 from codeneedle.probes.probe import (
-    Outlook,
+    Estimates,
     Probe,
     ProbeContext,
     RunContext,
@@ -154,7 +154,7 @@ def _phrase(chosen: RecallConditions, written: int, forced: int) -> str:
     return "; ".join(phrases)
 
 
-def _least(corpus: Corpus, chosen: RecallConditions, outlook: Outlook) -> int:
+def _least(corpus: Corpus, chosen: RecallConditions, outlook: Estimates) -> int:
     """About the tokens of the shortest part with a function, as it is asked for."""
     if not corpus.of_length(chosen.lines):
         return 0
@@ -171,7 +171,7 @@ def _too_little(least: int) -> str:
     )
 
 
-def _expected(chosen: RecallConditions, outlook: Outlook) -> tuple[int, int]:
+def _expected(chosen: RecallConditions, outlook: Estimates) -> tuple[int, int]:
     """About how many functions of the text as sent are written, and forced."""
     corpus, share = outlook.corpus, outlook.share
     long = math.floor(share * len(corpus.of_length(WRITTEN_LINES)))
@@ -328,7 +328,7 @@ class RecallProbe(Probe):
             chosen = replace(chosen, functions=min(chosen.functions, len(setup.forced)))
         return {k: value for k, value in as_json(chosen).items() if value is not None}
 
-    def work(self, settings: RecallSettings, outlook: Outlook) -> Work:
+    def work(self, settings: RecallSettings, outlook: Estimates) -> Work:
         """The corpus once, and lines of as many functions as are likely to fit."""
         setup, corpus = outlook.setup, outlook.corpus
         chosen = conditions(settings, setup)

@@ -21,7 +21,7 @@ from codeneedle.probes.asking import Asker
 from codeneedle.probes.metrics import METRICS as OF_CELL
 from codeneedle.probes.metrics import Metric
 from codeneedle.probes.probe import (
-    Outlook,
+    Estimates,
     Probe,
     ProbeContext,
     RunContext,
@@ -40,14 +40,14 @@ from codeneedle.probes.retrieval.record import (
     NAME,
     Answer,
     Answered,
+    Calibration,
     Dialled,
     DialStep,
     Fitted,
-    Frozen,
     Retrieval,
     TextKey,
     TextRead,
-    frozen_of,
+    calibration_of,
     retrieval_of,
 )
 from codeneedle.probes.retrieval.scoring import is_enough, score_answer
@@ -72,7 +72,13 @@ from codeneedle.probes.retrieval.settings import (
     texts_of,
 )
 from codeneedle.probes.retrieval.task_kinds import TASKS, make_texts
-from codeneedle.probes.retrieval.tasks import Decoy, Posed, Question, Shape, TaskText
+from codeneedle.probes.retrieval.tasks import (
+    Decoy,
+    Question,
+    QuestionFields,
+    Shape,
+    TaskText,
+)
 from codeneedle.records.record import (
     CellRecord,
     Json,
@@ -164,7 +170,7 @@ class RetrievalProbe(Probe):
                 else f"These weights were trained for {trained:,} tokens: use {less}.",
             )
 
-    def work(self, settings: RetrievalSettings, _outlook: Outlook) -> Work:
+    def work(self, settings: RetrievalSettings, _outlook: Estimates) -> Work:
         """Each text, and an answer to each question, written and forced."""
         chosen = stored_conditions(settings)
         texts = [each.length for each in texts_of(expected(chosen), chosen)]
@@ -203,21 +209,21 @@ class RetrievalProbe(Probe):
 
     def asked(self, _record: CellRecord, setup: Setup) -> Iterable[str]:
         """The texts; of what the reference has not set yet, all."""
-        frozen = frozen_of(setup)
-        if frozen is None:
+        calibration = calibration_of(setup)
+        if calibration is None:
             return ()
-        return [each.name for each in texts_of(frozen, conditions_of(setup))]
+        return [each.name for each in texts_of(calibration, conditions_of(setup))]
 
     def narrowed(self, setup: Setup, records: Sequence[CellRecord]) -> Json:
         """With the lengths, depths and questions of texts that all *records* have."""
-        frozen, chosen = frozen_of(setup), conditions_of(setup)
+        calibration, chosen = calibration_of(setup), conditions_of(setup)
         common = set.intersection(*({*self.answered(each)} for each in records))
-        if frozen is None:
+        if calibration is None:
             return setup.probes[NAME]
         for count in range(len(chosen.every_block), 0, -1):
             fewer = chosen.of_blocks(chosen.every_block[:count])
             names = [
-                (length, {each.name for each in texts_of(frozen, one)})
+                (length, {each.name for each in texts_of(calibration, one)})
                 for length in chosen.lengths
                 for one in [replace(fewer, lengths=(length,))]
             ]
@@ -249,10 +255,10 @@ class RetrievalProbe(Probe):
             asker = _Questioner(served, context)
             cell = _Measuring(context=context, asker=asker, chosen=chosen)
             cell.is_again = self.name != NAME
-            known = frozen_of(context.run.setup)
-            cell.frozen = cell.lengthened(known) if known else cell.dialled()
-            if cell.frozen != known:
-                context.calibrate(as_json(cell.frozen))
+            known = calibration_of(context.run.setup)
+            cell.calibration = cell.lengthened(known) if known else cell.dialled()
+            if cell.calibration != known:
+                context.calibrate(as_json(cell.calibration))
             for so_far in cell.texts(retrieval):
                 retrieval = so_far
                 context.keep(as_json(retrieval))
@@ -272,9 +278,9 @@ class RetrievalProbe(Probe):
     def refusal(self, first: Setup, second: Setup) -> str:
         """Dials that found different settings."""
         dials = [
-            [(each.task, each.setting) for each in frozen.dials]
+            [(each.task, each.setting) for each in calibration.dials]
             for setup in (first, second)
-            if (frozen := frozen_of(setup))
+            if (calibration := calibration_of(setup))
         ]
         return (
             "tasks of another difficulty" if dials[1:] and dials[0] != dials[1] else ""
@@ -294,8 +300,8 @@ class RetrievalProbe(Probe):
 
     def skipped(self, run: Run, record: CellRecord) -> tuple[Skipped, ...]:
         """Lengths that no pair was asked, and those that this one was not."""
-        frozen, retrieval = frozen_of(run.setup), retrieval_of(record)
-        of_all = frozen.left_out if frozen else ()
+        calibration, retrieval = calibration_of(run.setup), retrieval_of(record)
+        of_all = calibration.left_out if calibration else ()
         return (*of_all, *(retrieval.not_asked if retrieval else ()))
 
     def remarks(self, run: Run) -> tuple[str, ...]:
@@ -330,9 +336,9 @@ class _Measuring:
     chosen: RetrievalConditions
     is_again: bool = False
     steps: tuple[int, int] = (0, 1)
-    frozen: Frozen = field(init=False)
+    calibration: Calibration = field(init=False)
 
-    def dialled(self) -> Frozen:
+    def dialled(self) -> Calibration:
         """The settings for all pairs, found on questions that are not scored."""
         dials = [self._dialled(task) for task in self.chosen.tasks]
         sizes = [
@@ -340,16 +346,16 @@ class _Measuring:
             for d in dials
             for length in self.chosen.lengths
         ]
-        return Frozen(
+        return Calibration(
             reference=str(self.context.pair), dials=tuple(dials), sizes=tuple(sizes)
         )
 
-    def lengthened(self, frozen: Frozen) -> Frozen:
-        """*frozen*, with the lengths that it lacks; too short ones are left out."""
-        known = {(each.task, each.length) for each in frozen.sizes}
-        sizes, left_out = list(frozen.sizes), list(frozen.left_out)
-        for dial in frozen.dials:
-            fails = [e for e in frozen.left_out if e.task == dial.task]
+    def lengthened(self, calibration: Calibration) -> Calibration:
+        """*calibration* with the lengths that it lacks, without too short ones."""
+        known = {(each.task, each.length) for each in calibration.sizes}
+        sizes, left_out = list(calibration.sizes), list(calibration.left_out)
+        for dial in calibration.dials:
+            fails = [e for e in calibration.left_out if e.task == dial.task]
             for length in self.chosen.lengths:
                 if (dial.task, length) in known:
                     continue
@@ -365,12 +371,12 @@ class _Measuring:
                 sizes.append(size)
                 if reason:
                     left_out.append(Skipped(dial.task, length, reason))
-        return replace(frozen, sizes=tuple(sizes), left_out=tuple(left_out))
+        return replace(calibration, sizes=tuple(sizes), left_out=tuple(left_out))
 
     def texts(self, retrieval: Retrieval) -> Iterator[Retrieval]:
         """*retrieval*, with one more text that it lacks each time."""
         begin = len(retrieval.answers)
-        while left := _missing(retrieval, self.frozen, self.chosen):
+        while left := _missing(retrieval, self.calibration, self.chosen):
             done = len(retrieval.answers) - begin
             self.steps = done, done + len(left)
             key = left[0]
@@ -381,54 +387,62 @@ class _Measuring:
                 read = self._read(key)
                 answers = {**retrieval.answers, key.name: read}
                 retrieval = replace(retrieval, answers=answers)
-                is_last = key.number + 1 == texts_at(key.task, self.frozen, self.chosen)
+                is_last = key.number + 1 == texts_at(
+                    key.task, self.calibration, self.chosen
+                )
                 if is_last and self._is_reference and not self.is_again:
                     self._answered(retrieval, key)
             yield retrieval
 
     @property
     def _is_reference(self) -> bool:
-        return self.frozen.reference == str(self.context.pair)
+        return self.calibration.reference == str(self.context.pair)
 
     def _answered(self, retrieval: Retrieval, size: TextKey) -> None:
         """Set what the reference's answers at the length of *size* tell of others."""
-        frozen, shares = self.frozen, _shares(retrieval, size.task, size.length)
+        calibration, shares = (
+            self.calibration,
+            _shares(retrieval, size.task, size.length),
+        )
         right = fmean(itertools.chain.from_iterable(shares.values()))
         place = (size.task, size.length)
-        others = (e for e in frozen.answered if (e.task, e.length) != place)
+        others = (e for e in calibration.answered if (e.task, e.length) != place)
         told = Answered(*place, round(right, 4))
-        frozen = replace(frozen, answered=(*others, told))
+        calibration = replace(calibration, answered=(*others, told))
         fails = all(fmean(each) < FAILS_BELOW for each in shares.values())
         if fails and self.chosen.gate == "on":
             reason = (
-                f"{frozen.reference} has less than {FAILS_BELOW:.0%} right at "
+                f"{calibration.reference} has less than {FAILS_BELOW:.0%} right at "
                 f"{size.length:,} tokens at every depth"
             )
-            left_out = (*frozen.left_out, *_beyond(size, retrieval, frozen, reason))
-            frozen = replace(frozen, left_out=left_out)
-        self.frozen = frozen
-        self.context.calibrate(as_json(frozen))
+            left_out = (
+                *calibration.left_out,
+                *_beyond(size, retrieval, calibration, reason),
+            )
+            calibration = replace(calibration, left_out=left_out)
+        self.calibration = calibration
+        self.context.calibrate(as_json(calibration))
 
     def _why_pointless(self, key: TextKey, retrieval: Retrieval) -> str:
         """Why not to ask *key*: this pair has nothing right at a shorter length."""
         if self._is_reference or self.chosen.gate != "on":
             return ""
         for shorter in self.chosen.lengths:
-            theirs = self.frozen.right_at(key.task, shorter) or 0.0
+            theirs = self.calibration.right_at(key.task, shorter) or 0.0
             shares = _shares(retrieval, key.task, shorter)
             is_gated = shorter < key.length and shares and theirs >= FAILS_BELOW
             if is_gated and not any(map(any, shares.values())):
                 return (
                     f"nothing is right at {shorter:,} tokens, of which "
-                    f"{self.frozen.reference} has {theirs:.0%}"
+                    f"{self.calibration.reference} has {theirs:.0%}"
                 )
         return ""
 
     def _text(self, key: TextKey) -> TaskText:
         """The text of *key*, the same for every pair."""
-        size = self.frozen.size(key.task, key.length)
-        setting = self.frozen.settings[key.task]
-        at, only = places_of(key.task, self.frozen, self.chosen)[key.number]
+        size = self.calibration.size(key.task, key.length)
+        setting = self.calibration.settings[key.task]
+        at, only = places_of(key.task, self.calibration, self.chosen)[key.number]
         block, purpose = self.chosen.every_block[at], f"added {at}" if at else ""
         (text,) = self._made(size, setting, block, purpose, only=only)
         if not at:
@@ -548,7 +562,7 @@ class _Measuring:
         numbers = {decoy: at for at, decoy in enumerate(decoys)}
         named = replace(question, name=f"{length}-{question.name}")
         return Answer(
-            **shared_with(named, Posed),
+            **shared_with(named, QuestionFields),
             decoys=tuple(numbers[decoy] for decoy in question.decoys),
             reply=reply.text,
             finish=reply.finish,
@@ -563,22 +577,22 @@ class _Measuring:
 
 
 def _missing(
-    retrieval: Retrieval, frozen: Frozen, chosen: RetrievalConditions
+    retrieval: Retrieval, calibration: Calibration, chosen: RetrievalConditions
 ) -> list[TextKey]:
     """The texts that *retrieval* has neither asked nor skipped."""
     done = retrieval.answers.keys() | retrieval.skipped.keys()
-    return [key for key in texts_of(frozen, chosen) if key.name not in done]
+    return [key for key in texts_of(calibration, chosen) if key.name not in done]
 
 
 def _beyond(
-    failed: TextKey, retrieval: Retrieval, frozen: Frozen, reason: str
+    failed: TextKey, retrieval: Retrieval, calibration: Calibration, reason: str
 ) -> list[Skipped]:
     """The greater lengths of the task that *failed*, left out for that *reason*."""
     known = {(text.task, text.length) for text in retrieval.texts}
-    known |= {(each.task, each.length) for each in frozen.left_out}
+    known |= {(each.task, each.length) for each in calibration.left_out}
     return [
         Skipped(each.task, each.length, reason)
-        for each in frozen.sizes
+        for each in calibration.sizes
         if each.task == failed.task and each.length > failed.length
         if (each.task, each.length) not in known
     ]

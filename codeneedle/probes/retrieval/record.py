@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from codeneedle.engines.messages import Finish, Forced
 from codeneedle.probes.answers import USABLE, Skipped
-from codeneedle.probes.retrieval.tasks import Decoy, Posed, Question
+from codeneedle.probes.retrieval.tasks import Decoy, Question, QuestionFields
 from codeneedle.probes.stored import cached, calibrated_in, file_of, observed
 from codeneedle.records.record import (
     Amount,
@@ -26,7 +26,7 @@ NAME = "retrieval"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Answer(Posed):
+class Answer(QuestionFields):
     """
     One question of a text, as it was asked and answered.
 
@@ -63,7 +63,7 @@ class Answer(Posed):
             decoys: Those of the text.
         """
         own = tuple(decoys[at] for at in self.decoys)
-        return Question(text=text, decoys=own, **shared_with(self, Posed))
+        return Question(text=text, decoys=own, **shared_with(self, QuestionFields))
 
 
 class TextKey(NamedTuple):
@@ -190,7 +190,7 @@ class Answered:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Frozen:
+class Calibration:
     """
     What the reference has set for all cells; `Setup.calibrated` keeps it.
 
@@ -268,19 +268,19 @@ class Retrieval:
 
 
 @cached()
-def frozen_of(setup: Setup) -> Frozen | None:
+def calibration_of(setup: Setup) -> Calibration | None:
     """
     What the reference has set for all cells; None before it has.
 
     Raises:
         BadRecord: If what the setup keeps is something else.
     """
-    frozen = calibrated_in(setup, NAME, Frozen)
-    for dial in frozen.dials if frozen else ():
+    calibration = calibrated_in(setup, NAME, Calibration)
+    for dial in calibration.dials if calibration else ():
         is_possible = any(step.setting == dial.setting for step in dial.path)
         what = f"the setting of {dial.task} was never tried"
         refuse_impossible(is_possible, what, file=SETUP)
-    return frozen
+    return calibration
 
 
 @cached()

@@ -21,7 +21,7 @@ from codeneedle.probes.answers import Answer
 from codeneedle.probes.asking import Asker
 from codeneedle.probes.metrics import METRICS as OF_CELL
 from codeneedle.probes.probe import (
-    Outlook,
+    Estimates,
     Probe,
     ProbeContext,
     RunContext,
@@ -36,14 +36,14 @@ from codeneedle.probes.reuse.prompts import (
     made_text,
 )
 from codeneedle.probes.reuse.record import (
-    AGAIN,
     MOST_QUESTIONS,
     NAME,
+    REUSED,
+    CacheState,
     Reuse,
     ReuseAnswer,
     ReuseConditions,
     ReuseQuestion,
-    Way,
     conditions_of,
     reuse_of,
 )
@@ -154,20 +154,20 @@ class ReuseProbe(Probe):
             hint=f"Use --context {padded(length + ROOM)} or more.",
         )
 
-    def work(self, settings: ReuseSettings, outlook: Outlook) -> Work:
+    def work(self, settings: ReuseSettings, outlook: Estimates) -> Work:
         """The text is read once, and again twice for each question."""
         planned = chosen(settings, outlook.context)
         if outlook.setup and NAME in outlook.setup.probes:
             planned = conditions_of(outlook.setup)
         texts = (planned.length,) * (1 + 2 * planned.questions)
         # A reply and right lines in each way; the first turn is written three times.
-        answers = len(Way) * (REPLY_TOKENS + RIGHT_TOKENS) + 3 * REPLY_TOKENS
+        answers = len(CacheState) * (REPLY_TOKENS + RIGHT_TOKENS) + 3 * REPLY_TOKENS
         questions = plural(planned.questions, "question")
         return Work(
             texts=texts,
             written=planned.questions * answers,
             depth=planned.length,
-            phrase=f"{questions}, each in {len(Way)} ways",
+            phrase=f"{questions}, each in {len(CacheState)} ways",
         )
 
     def conditions(self, run: RunContext) -> Json:
@@ -201,8 +201,8 @@ class ReuseProbe(Probe):
                 context.keep(as_json(reuse))
             asker.settle()
             context.step(1, 1, "stopping")
-        gaps = [gap for way in AGAIN for gap in reuse.gaps(way)]
-        if gaps and all(reuse.largest(way) is None for way in AGAIN):
+        gaps = [gap for way in REUSED for gap in reuse.gaps(way)]
+        if gaps and all(reuse.largest(way) is None for way in REUSED):
             raise CellError(
                 f"the cache was never reused: {gaps[0]}",
                 hint="Leave the probe reuse out for this model and engine.",
@@ -289,7 +289,7 @@ class _ReuseAsker(Asker):
         )
         turn = Turn(before, first.text)
         answers = []
-        for way in Way:
+        for way in CacheState:
             self.context.step(number, of, f"{needle.name}: {way}")
             answers.append(self._answer(way, needle, turn, other))
         return ReuseQuestion(
@@ -300,7 +300,7 @@ class _ReuseAsker(Asker):
         )
 
     def _answer(
-        self, way: Way, needle: NeedleFacts, turn: Turn, other: NeedleFacts
+        self, way: CacheState, needle: NeedleFacts, turn: Turn, other: NeedleFacts
     ) -> ReuseAnswer:
         run, text = self.context.run, self.text.text
         question = asking(run, text, needle, tokens=REPLY_TOKENS, before=turn)
@@ -321,14 +321,14 @@ class _ReuseAsker(Asker):
             return ReuseAnswer(way=way, gap=one_line(str(error)))
         prompt = reply.prompt_tokens
         cached = sorted((reply.cached_tokens, scored.cached_tokens))
-        if way is Way.COLD and cached[1] > COLD_TOKENS:
+        if way is CacheState.COLD and cached[1] > COLD_TOKENS:
             raise CellError(
                 f"of a cold prompt of {prompt:,} tokens {cached[1]:,} came from the "
                 "cache: another prompt does not clear it",
                 hint="Leave the probe reuse out for this engine.",
                 status=Status.UNSUPPORTED,
             )
-        is_reused = way is Way.COLD or cached[0] >= LEAST_REUSED * prompt
+        is_reused = way is CacheState.COLD or cached[0] >= LEAST_REUSED * prompt
         return ReuseAnswer(
             way=way,
             reply=reply.text,
@@ -340,16 +340,18 @@ class _ReuseAsker(Asker):
             else f"{cached[0]:,} of {prompt:,} tokens came from the cache",
         )
 
-    def _prepare(self, way: Way, before: NeedleFacts, other: NeedleFacts) -> None:
+    def _prepare(
+        self, way: CacheState, before: NeedleFacts, other: NeedleFacts
+    ) -> None:
         """Bring the cache into the state of *way*."""
-        if way is Way.TURN:
+        if way is CacheState.TURN:
             self._first_reply(before)
-        elif way is Way.PREFIX:
+        elif way is CacheState.PREFIX:
             self._first_reply(other, tokens=1)
         else:
             # Another prompt replaces all that is in the cache.
             self.served.client.complete(Completion(prompt="\n", max_tokens=1))
-        if way is Way.RESTORE:
+        if way is CacheState.RESTORE:
             if self.cannot_save:
                 raise CannotSave(self.cannot_save)
             self.served.restore_cache()
@@ -375,7 +377,7 @@ class _ReuseAsker(Asker):
 def _differences(by_pair: Mapping[Pair, Reuse], reference: Pair) -> Iterator[str]:
     """Ways in which pairs differ notably; if there are none, the largest difference."""
     largest, is_notable = 0.0, False
-    for pair, way in itertools.product(most_precise_first(by_pair), AGAIN):
+    for pair, way in itertools.product(most_precise_first(by_pair), REUSED):
         nats = by_pair[pair].largest(way) or 0.0
         largest = max(largest, nats)
         noise = 0.0 if pair == reference else by_pair[reference].largest(way) or 0.0
@@ -397,7 +399,7 @@ def _differences(by_pair: Mapping[Pair, Reuse], reference: Pair) -> Iterator[str
 
 def _gaps(by_pair: Mapping[Pair, Reuse]) -> Iterator[str]:
     """Ways that could not be compared, with the reason and the pairs."""
-    for way in AGAIN:
+    for way in REUSED:
         pairs: dict[str, list[str]] = defaultdict(list)
         for pair in most_precise_first(by_pair):
             for gap in by_pair[pair].gaps(way):

@@ -15,7 +15,7 @@ from codeneedle.errors import BadInput, CellError
 from codeneedle.grid import Pair, most_precise_first, reference_among
 from codeneedle.probes.metrics import METRICS as OF_CELL
 from codeneedle.probes.metrics import Metric
-from codeneedle.probes.probe import Outlook, Probe, ProbeContext, RunContext, Work
+from codeneedle.probes.probe import Estimates, Probe, ProbeContext, RunContext, Work
 from codeneedle.probes.throughput.metrics import (
     METRICS,
     at_depths,
@@ -170,7 +170,7 @@ class ThroughputProbe(Probe):
         """True if a depth is the length of the corpus, as by default."""
         return not settings.depths
 
-    def work(self, settings: ThroughputSettings, outlook: Outlook) -> Work:
+    def work(self, settings: ThroughputSettings, outlook: Estimates) -> Work:
         """Both tests at each depth, each after reading up to that depth."""
         is_built_in = outlook.is_built_in
         depths = settings.depths or (BUILT_IN_DEPTHS if is_built_in else DEPTHS)

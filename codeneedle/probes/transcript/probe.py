@@ -21,7 +21,7 @@ from codeneedle.probes.answers import Answer
 from codeneedle.probes.asking import Asker
 from codeneedle.probes.metrics import Metric
 from codeneedle.probes.probe import (
-    Outlook,
+    Estimates,
     Probe,
     ProbeContext,
     RunContext,
@@ -119,7 +119,7 @@ class TranscriptProbe(Probe):
         note = "is not stored: 'codeneedle show' reads the file again"
         return (f"the text of {_file(settings)} {note}",)
 
-    def work(self, settings: TranscriptSettings, outlook: Outlook) -> Work:
+    def work(self, settings: TranscriptSettings, outlook: Estimates) -> Work:
         """Each conversation is read once, and its turns are forced if they fit."""
         setup = outlook.setup
         if setup and NAME in setup.probes:

@@ -20,7 +20,7 @@ from codeneedle.engines.messages import BadReply, Chat, PromptCut, ServerGone
 from codeneedle.errors import BadInput, CellError, ToolMissing
 from codeneedle.grid import Pair
 from codeneedle.probes import asking
-from codeneedle.probes.probe import Outlook, ProbeContext
+from codeneedle.probes.probe import Estimates, ProbeContext
 from codeneedle.probes.prompts import NO_THINK_ARGS, PromptForm
 from codeneedle.probes.recall.alignment import Mark
 from codeneedle.probes.recall.probe import (
@@ -530,7 +530,7 @@ def test_a_pair_is_judged_after_each_block_of_forced_functions(tmp_path):
     ],
 )
 def test_a_plan_names_as_many_functions_as_the_text_has(settings, expected):
-    outlook = Outlook(
+    outlook = Estimates(
         corpus=load("random-bodies-mini"), context=18432, is_built_in=True
     )
 
@@ -538,7 +538,9 @@ def test_a_plan_names_as_many_functions_as_the_text_has(settings, expected):
 
 
 def test_a_plan_says_that_a_context_is_likely_to_hold_no_function():
-    outlook = Outlook(corpus=load("random-bodies-mini"), context=512, is_built_in=True)
+    outlook = Estimates(
+        corpus=load("random-bodies-mini"), context=512, is_built_in=True
+    )
 
     expected = "the context is too small: one function takes about 693 tokens with "
     expected += "question and answer; use --context 768 or more"
@@ -548,7 +550,7 @@ def test_a_plan_says_that_a_context_is_likely_to_hold_no_function():
 def test_a_plan_of_a_run_folder_names_what_the_folder_holds(tmp_path):
     setup = made_context(tmp_path, FakeEngine(), conditions={"functions": 4}).run.setup
     corpus = load("random-bodies-mini")
-    outlook = Outlook(corpus=corpus, context=1024, is_built_in=True, setup=setup)
+    outlook = Estimates(corpus=corpus, context=1024, is_built_in=True, setup=setup)
     forced = min(len(setup.forced), 4)
 
     phrase = PROBE.work(RecallSettings(), outlook).phrase

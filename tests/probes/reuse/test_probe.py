@@ -13,9 +13,9 @@ from codeneedle.engines.messages import Completion, PromptCut, ServerGone
 from codeneedle.errors import BadInput, CellError
 from codeneedle.grid import Pair
 from codeneedle.probes import asking
-from codeneedle.probes.probe import Outlook, ProbeContext
+from codeneedle.probes.probe import Estimates, ProbeContext
 from codeneedle.probes.reuse.probe import PROBE, ReuseSettings
-from codeneedle.probes.reuse.record import AGAIN, NAME, Reuse, Way
+from codeneedle.probes.reuse.record import NAME, REUSED, CacheState, Reuse
 from codeneedle.records.record import CellRecord, Run, Status, as_json, from_json
 
 REFERENCE, OTHER = Pair("f16", "f16"), Pair("q4_0", "q4_0")
@@ -68,8 +68,8 @@ def test_a_healthy_server_gives_the_same_in_every_way(tmp_path):
 
     (question,) = found.questions
     cold, *again = question.answers
-    assert [0.0] * 3 == [found.largest(way) for way in AGAIN]
-    assert [False] * 3 == [question.differs(way) for way in AGAIN]
+    assert [0.0] * 3 == [found.largest(way) for way in REUSED]
+    assert [False] * 3 == [question.differs(way) for way in REUSED]
     assert 1 >= cold.cached_tokens
     assert all(each.cached_tokens > 400 for each in again)
 
@@ -92,8 +92,12 @@ def test_a_turn_finds_more_in_the_cache_than_another_question(tmp_path):
     (question,) = measured(cell(run)).questions
 
     cached = {each.way: each.cached_tokens for each in question.answers}
-    assert 0 == cached[Way.COLD]
-    assert cached[Way.PREFIX] == cached[Way.RESTORE] < cached[Way.TURN]
+    assert 0 == cached[CacheState.COLD]
+    assert (
+        cached[CacheState.PREFIX]
+        == cached[CacheState.RESTORE]
+        < cached[CacheState.TURN]
+    )
 
 
 def test_a_server_that_answers_otherwise_after_a_restore_is_named(tmp_path):
@@ -104,9 +108,9 @@ def test_a_server_that_answers_otherwise_after_a_restore_is_named(tmp_path):
 
     run_of = Run(name="a/b", setup=context.run.setup, records=(record_of(found),))
     (line,) = PROBE.remarks(run_of)
-    assert [0.0, 0.0, 3.0] == [found.largest(way) for way in AGAIN]
+    assert [0.0, 0.0, 3.0] == [found.largest(way) for way in REUSED]
     assert [(False, False, True)] * 2 == [
-        tuple(question.differs(way) for way in AGAIN) for question in found.questions
+        tuple(question.differs(way) for way in REUSED) for question in found.questions
     ]
     assert (
         "f16/f16 differs after saving and restoring: by up to 3.00 nats per token; "
@@ -131,12 +135,12 @@ def test_a_server_that_cannot_restore_has_a_gap_there_and_nowhere_else(
 
     found = measured(context)
 
-    (gap,) = found.gaps(Way.RESTORE)
+    (gap,) = found.gaps(CacheState.RESTORE)
     remarks = PROBE.remarks(
         Run(name="a/b", setup=context.run.setup, records=(record_of(found),))
     )
     assert reason in gap
-    assert [0.0, 0.0, None] == [found.largest(way) for way in AGAIN]
+    assert [0.0, 0.0, None] == [found.largest(way) for way in REUSED]
     assert f"not compared after saving and restoring: {gap} (all pairs)" in remarks
 
 
@@ -218,7 +222,9 @@ def test_a_text_beyond_the_context_is_refused_with_one_that_suffices():
 
 def test_the_plan_tells_what_a_pair_reads(tmp_path):
     stored = cell(run_context(tmp_path), questions=2).run.setup
-    outlook = Outlook(corpus=load("random-bodies-mini"), context=2048, is_built_in=True)
+    outlook = Estimates(
+        corpus=load("random-bodies-mini"), context=2048, is_built_in=True
+    )
 
     new = PROBE.work(ReuseSettings(), outlook)
     known = PROBE.work(ReuseSettings(), replace(outlook, setup=stored))

@@ -13,7 +13,7 @@ from codeneedle.corpora.registry import load
 from codeneedle.engines.messages import BadReply, Refused, ServerGone
 from codeneedle.errors import BadInput, CellError
 from codeneedle.grid import Pair
-from codeneedle.probes.probe import Outlook, ProbeContext
+from codeneedle.probes.probe import Estimates, ProbeContext
 from codeneedle.probes.transcript import probe as module
 from codeneedle.probes.transcript.probe import PROBE, TranscriptSettings
 from codeneedle.probes.transcript.record import NAME, Transcript, conditions_of
@@ -215,7 +215,7 @@ def test_without_a_file_the_option_is_named():
 def test_the_plan_estimates_tokens_until_they_are_counted(tmp_path):
     run = made_run(tmp_path)
     settings = run.settings[NAME]
-    outlook = Outlook(
+    outlook = Estimates(
         corpus=load("random-bodies-mini"), context=10_000, is_built_in=True
     )
 
