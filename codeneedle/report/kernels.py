@@ -119,11 +119,14 @@ def gain_line(gain: Gain) -> str:
     if gain.recurrent:
         state = f", recurrent state {size(gain.recurrent)} as it is"
     buffers = f", compute buffers {size(gain.compute)}" if gain.compute else ""
+    most = ""
+    if buffers and gain.is_least:
+        buffers, most = f"{buffers} or more", "at most "
     return (
         f"at {gain.context:,} tokens: weights {size(gain.weights)}, KV "
         f"{size(round(gain.reference))} -> {size(round(gain.kv))}{state}{buffers}: "
-        f"{percent(gain.share)} of the memory of this model, or {gain.tokens:,} more "
-        "tokens"
+        f"{most}{percent(gain.share)} of the memory of this model, or "
+        f"{gain.tokens:,} more tokens"
     )
 
 

@@ -515,14 +515,6 @@ def _status(table: PairTable, pair: Pair, probe: str) -> tuple[str, str]:
     return record.status.value, visible(record.reason)
 
 
-def attention_of(table: PairTable, pair: Pair) -> str | None:
-    """Where attention of *pair* ran: in no kernel if that is so of any probe."""
-    records = (table.records.get((pair, probe)) for probe in table.probes)
-    told = [record for record in records if record and record.attention]
-    told.sort(key=lambda record: record.in_kernel)
-    return told[0].attention if told else None
-
-
 def _column_object(column: Column) -> dict[str, Any]:
     return {
         **data.metric_object(column.metric),

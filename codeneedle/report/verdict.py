@@ -992,11 +992,12 @@ def verdict_objects(
     Keys: ``run``, ``outcome`` (``set``, ``keep``, ``nothing-fits``, ``no-answer``),
     ``headline`` (lines), ``reference``, ``set`` (a pair or null),
     ``gain`` (of that pair, or of the smallest: ``pair``, ``context``, sizes in bytes
-    of ``weights``, ``reference`` and ``kv``, ``recurrent``, ``compute``; ``share`` of
-    the whole, further ``tokens``; or null), ``without_kernels`` (what the losses alone
-    would set, if it has no kernel here), ``worth_compiling`` (pairs within the limit,
-    without a kernel, and smaller), ``is_instrument``, ``limits`` (``max_loss``,
-    ``max_lost``, ``max_eval_lost``,
+    of ``weights``, ``reference`` and ``kv``, ``recurrent``, ``compute``, whose
+    ``is_least`` says that they are of a shorter context; ``share`` of the whole,
+    further ``tokens``; or null), ``without_kernels`` (what the losses alone would set,
+    if it has no kernel here), ``worth_compiling`` (pairs within the limit, without a
+    kernel, and smaller), ``is_instrument``, ``limits`` (``max_loss``, ``max_lost``,
+    ``max_eval_lost``,
     ``max_change`` in nats, ``max_memory_bytes``, ``at``), ``silent``, ``repeats``,
     ``on_cpu`` (what the place changes), ``flips`` (by metric; ``lost`` and ``won`` by
     the reference, evaluated again),
@@ -1054,7 +1055,7 @@ def _gain_object(verdict: Verdict) -> dict[str, Any] | None:
     return {
         "pair": str(gain.pair),
         **data.attributes(gain, "context", "weights", "reference", "kv", "recurrent"),
-        **data.attributes(gain, "compute", "share", "tokens"),
+        **data.attributes(gain, "compute", "is_least", "share", "tokens"),
     }
 
 

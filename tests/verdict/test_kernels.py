@@ -150,3 +150,8 @@ def test_what_there_is_to_gain_stands_before_what_to_set():
     first = headline_lines(found, str).lines[0]
     assert first.startswith("There is little to gain: ")
     assert "KV 32.0 MiB -> 13.0 MiB, recurrent state 299.0 MiB as it is" in first
+    longer = replace(found, limits=replace(found.limits, at=32_768))
+    assert "compute buffers 64.0 MiB: 1.3 % of" in first
+    assert "compute buffers 64.0 MiB or more: at most " in str(
+        headline_lines(longer, str)
+    )
