@@ -184,6 +184,18 @@ _SETTINGS = {
 }
 
 
+def told_secrets() -> list[bytes]:
+    """Texts around a key: an error, a log, JSON, and commands with other secrets."""
+    texts = (
+        "401: invalid key , see above",
+        "INFO began\n\n\tAuthorization: Bearer sk-Zq7Xw4Kd \u2026\n",
+        '{"error": {"message": "\\u0073k \\n\\\\n", "type": "x"}}',
+        "docker run -e HF_TOKEN=x --password=autobahn --token $X http://a:b@c/d",
+    )
+    heads = (b"\0\0\0", b"\5\3\1", b"\7\11\3", b"\377\24\4")
+    return [head + text.encode() for text, head in zip(texts, heads, strict=True)]
+
+
 def transcripts() -> list[bytes]:
     """Conversations in both forms, as JSON and as JSON lines."""
     conversation = made("made_conversations").made_conversation(3)

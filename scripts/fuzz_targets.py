@@ -10,6 +10,7 @@ from typing import Any
 
 import fuzz_seeds as seeds
 import httpx
+import msgspec
 
 from codeneedle.corpora import languages, needles, reading, registry
 from codeneedle.corpora.needles import Function
@@ -58,6 +59,8 @@ from codeneedle.records.record import (
 )
 from codeneedle.records.store import decode_record, decode_setup, encode, sealed
 from codeneedle.sweep import request
+from codeneedle.system.environment import secret_in
+from codeneedle.system.secrets import are_in, know, masked, masked_values
 from codeneedle.verdict.trust import attention_on_cpu, suspects
 
 PAIR = Pair("q8_0", "q4_0")
@@ -113,6 +116,30 @@ def read_gguf(data: bytes) -> None:
         Room(1 << 30, "memory"),
         refusal=lambda pair: misfit(weights, pair) or "",
     )
+
+
+KEY = "sk-Zq7Xw4Kd9Rv2Ty6Bn8"
+WHITE = ("", "\n", " \t", "\u00a0\u2028", "\r\n\x0b")
+
+
+def read_secrets(data: bytes) -> None:
+    """
+    What a program tells of a key that it was given: the first three bytes say where it
+    stands, where it is broken, and by what.
+    """
+    place, cut, white = (data + b"\0\0\0")[:3]
+    text = data[3:].decode(errors="replace")
+    at, cut = place % (len(text) + 1), cut % len(KEY)
+    broken = f"{KEY[:cut]}{WHITE[white % len(WHITE)]}{KEY[cut:]}"
+    told = f"{text[:at]}{broken}{text[at:]}"
+    know(KEY)
+    secret_in(text)
+    shown, stored = masked(told), msgspec.json.encode({told: [told]})
+    claim(len(shown) == len(told), "places in a masked text are no longer valid")
+    claim(are_in(stored), "a key in JSON was not seen")
+    ((name, (value,)),) = masked_values(msgspec.json.decode(stored)).items()
+    for each in (shown, name, value):
+        claim(KEY not in "".join(each.split()), "a key was told")
 
 
 def read_sweep(data: bytes) -> None:
@@ -518,6 +545,14 @@ TARGETS = {
             seeds=seeds.evaluations,
             fragments=(b'\0{"id":1,"score":1}\n', b'\2{"a":', b"\1[1,"),
             share=4,
+        ),
+        Target(
+            name="secrets",
+            reads=read_secrets,
+            refuses=(),
+            seeds=seeds.told_secrets,
+            fragments=(b"--token=a ", b"A_KEY: ", b'{"password":"', b"sk-Zq7X", b"\\n"),
+            share=8,
         ),
         Target(
             name="corpus-file",

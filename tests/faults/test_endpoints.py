@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from injections import processes_in
 from started_sweeps import problem
 
+from codeneedle.engines import http
 from codeneedle.engines.engine import ModelSpec
 from codeneedle.engines.messages import Chat, Completion, Message
 from codeneedle.engines.openai.client import OpenAi
@@ -52,6 +53,7 @@ HARMLESS = {
     "a cookie with an absurd date": "cookie=a=b; expires=Mon, 01-Jan-99999999999",
     "a reply that ends without end": "endless-end",
     "a connection that stays open": "open-end",
+    "pings behind the last token, without end": "no-end",
     "the key that it was given": "says-key",
     "a process that it leaves behind": "leave=marked",
 }
@@ -86,8 +88,9 @@ def records(folder):
 
 
 def test_each_fault_of_an_endpoint_is_a_gap_or_costs_its_own_cell(
-    folder, ledger, times
+    folder, ledger, times, monkeypatch
 ):
+    monkeypatch.setattr(http, "ENDED_S", 0.5)
     unscored = [*UNSCORED.items()][: times(99, quick=4)]
     failed = [*FAILED.items()][: times(99, quick=1)]
     faults = {name: fault for name, (fault, _) in [*unscored, *failed]} | HARMLESS

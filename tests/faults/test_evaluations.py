@@ -23,6 +23,7 @@ FAULTS = {
     "no number": ("crashed", "JSON is malformed"),
     "twice": ("crashed", "two results of 's0'"),
     "errors": ("crashed", "12 of 12 samples have no score: no reply"),
+    "a score of 400 digits": ("crashed", "results.jsonl, line 1: "),
 }
 """What an evaluation does; the status of its cell, and words of the reason."""
 

@@ -1,6 +1,7 @@
 """The machine has no more to give: one line says what, and the same command goes on."""
 
 import contextlib
+import errno
 import json
 import os
 import random
@@ -9,11 +10,13 @@ import shutil
 import signal
 import subprocess
 import time
+from pathlib import Path
 
 import psutil
 import pytest
+from calls import called
 from injected import fill_disk
-from injections import Folder, processes_in, statuses
+from injections import GRID, Folder, processes_in, statuses
 from programs import script
 from started_sweeps import (
     DIVERGENCE,
@@ -384,3 +387,55 @@ def test_a_share_without_locks_is_good_enough(series, ledger, times):
         series.complete()
         series.anew()
     assert [] == processes_in(series.path)
+
+
+GOING_WRONG = {
+    "the clock is set back a day": -86_400.0,
+    "the clock is set ahead a year": 31_536_000.0,
+}
+
+
+@pytest.mark.parametrize("fault", GOING_WRONG)
+def test_a_clock_that_is_set_costs_nothing(folder, ledger, nano, monkeypatch, fault):
+    """Durations and limits are by the monotonic clock."""
+    true, started = time.time, time.monotonic()
+
+    def told_time():
+        return true() + GOING_WRONG[fault] * (time.monotonic() > started + 1.0)
+
+    monkeypatch.setattr(time, "time", told_time)
+    done = called(folder.path, "sweep", *GRID)
+    folder.look()
+    assert 0 == done.returncode, done.stderr
+    assert ["finished"] * 4 == statuses(folder.path)
+    ledger.note(fault, "", of=folder)
+
+
+def test_a_disk_that_becomes_read_only_costs_the_cell_that_is_running(
+    folder, ledger, nano, monkeypatch
+):
+    fault = "the disk becomes read-only meanwhile"
+    true = os.open
+
+    def refusing(path, flags, *more, **others):
+        is_ours = Path(path).absolute().is_relative_to(folder.path)
+        if (
+            is_ours
+            and flags & os.O_CREAT
+            and len([*folder.path.rglob("cells/*.json")]) > 1
+        ):
+            raise OSError(errno.EROFS, os.strerror(errno.EROFS), str(path))
+        return true(path, flags, *more, **others)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "open", refusing)
+        ended = called(folder.path, "sweep", *GRID)
+    folder.look()
+    assert 3 == ended.returncode, ended.stderr
+    assert "Read-only file system" in ended.stderr
+    assert "Traceback" not in ended.stderr
+    ledger.note(fault, ended.stderr.splitlines()[-2], of=folder)
+    assert 1 == len(folder.finished)
+    resumed = called(folder.path, "sweep", *GRID)
+    assert 0 == resumed.returncode, resumed.stderr
+    ledger.note(f"{fault}, and is writable again", "", of=folder)

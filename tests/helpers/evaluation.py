@@ -83,6 +83,7 @@ def misbehave(fault, address, lines):
         "other ids": lambda line: {**line, "id": f"other-{line['id']}"},
         "beyond 1": lambda line: {**line, "score": 1.5},
         "no number": lambda line: {**line, "score": float("nan")},
+        "a score of 400 digits": lambda line: {**line, "score": 10**400},
         "twice": lambda line: {**line, "id": "s0"},
         "errors": lambda line: {"id": line["id"], "error": "no reply"},
     }.get(fault, lambda line: line)
