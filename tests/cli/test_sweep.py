@@ -1,5 +1,6 @@
 """The sweep command: whole sweeps of the built-in model on the real llama-server."""
 
+import contextlib
 import csv
 import io
 import json
@@ -16,6 +17,7 @@ from programs import llama_like
 from rich.console import Console
 from started_sweeps import RUN, going, record, run, running_child, signal_at
 
+from codeneedle.cli import progress
 from codeneedle.cli import sweep as sweep_module
 from codeneedle.cli.sweep import next_commands, planned
 from codeneedle.engines.llama_cpp import installation
@@ -639,3 +641,22 @@ def test_more_never_begins_a_run(folder):
     assert 2 == told.returncode
     assert "adds functions to a run" in told.stderr
     assert "codeneedle sweep sweeps/CORPUS/MODEL --more" in told.stderr
+
+
+@pytest.mark.real
+@pytest.mark.parametrize("command", ["plan", "kernels"])
+def test_a_plan_of_many_contexts_says_how_far_it_is(
+    codeneedle, tmp_path, monkeypatch, llama_server, command
+):
+    (tmp_path / "many.toml").write_text("contexts = [512, 768, 1024]\n")
+    told = []
+
+    @contextlib.contextmanager
+    def working(_console, _what):
+        yield lambda *far: told.append(far)
+
+    monkeypatch.setattr(progress, "working", working)
+    done = codeneedle(command, "many.toml", "--types", "f16")
+
+    assert 0 == done.returncode, done.stderr
+    assert [("planning 3 grids", at, 3) for at in range(3)] == told

@@ -25,6 +25,7 @@ from codeneedle.records.record import (
     Status,
 )
 from codeneedle.report.plan import (
+    _smallest,
     measured,
     measured_memory,
     plan_document,
@@ -50,6 +51,13 @@ def world(tmp_path, monkeypatch):
 def shown(plan, *, width=100):
     """The screen of *plan*, as one text."""
     return printed(plan_document(plan), width=width)
+
+
+def test_the_smallest_pair_is_so_by_both_of_its_types():
+    """By the order of K it was once q4_0/f16, of 20 bits."""
+    pairs = [Pair("f16", "f16"), Pair("q4_0", "f16"), Pair("q8_0", "q4_0")]
+
+    assert Pair("q8_0", "q4_0") == _smallest(pairs)
 
 
 def grid_of(text):

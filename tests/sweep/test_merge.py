@@ -11,6 +11,7 @@ from codeneedle.grid import Pair
 from codeneedle.records.record import Status
 from codeneedle.records.store import Store, run_folder
 from codeneedle.sweep.merge import merge
+from codeneedle.verdict import trust
 
 TYPES = ("f16", "q8_0", "q4_0")
 SETUP = made_setup(needles=2, types_k=TYPES, types_v=TYPES)
@@ -61,6 +62,24 @@ def test_shares_of_hosts_that_compute_alike_become_one_run(tmp_path):
     again, store = merged(tmp_path, a, b)
     assert 3 == len(list(store.records()))
     assert (found.folder, *found.sources) == again.sources
+
+
+def test_of_all_records_no_observation_is_held_but_those_that_are_compared(
+    tmp_path, monkeypatch
+):
+    """10,000 of them take gigabytes, and most of the time."""
+    held = []
+
+    def watched(records, setup):
+        held.extend(record.observation for record in records)
+        return trust.derived(records, setup)
+
+    monkeypatch.setattr("codeneedle.sweep.merge.derived", watched)
+    a = share(tmp_path / "a", finished(F16), finished(Q8), failed(Q4))
+    merged(tmp_path, a, share(tmp_path / "b", finished(F16), finished(Q4)))
+
+    assert 5 == len(held)
+    assert not any(held)
 
 
 def test_of_two_records_of_a_pair_the_one_with_more_answers_is_taken(tmp_path):
