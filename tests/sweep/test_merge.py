@@ -145,7 +145,7 @@ def test_a_reference_that_says_something_else_is_refused(tmp_path):
     a = share(tmp_path / "a", finished(F16), finished(Q8))
     b = share(tmp_path / "b", finished(F16, text="another answer"), finished(Q4))
 
-    with pytest.raises(BadInput, match="differs from rounds 1 reply on"):
+    with pytest.raises(BadInput, match="differs from answers written f_a reply on"):
         merged(tmp_path, a, b)
     assert not (tmp_path / "all").exists()
 
