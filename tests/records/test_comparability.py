@@ -135,6 +135,15 @@ def test_answers_by_key_agree_as_far_as_both_were_asked():
     assert "answers 2 reply" == first_other(ours, other)
 
 
+def test_a_function_that_is_called_as_a_count_is_compared_all_the_same():
+    ours, theirs = (
+        {"answers": {"written count_tokens": {"reply": each, "wall_s": seconds}}}
+        for each, seconds in (("a", 1), ("b", 2))
+    )
+
+    assert "answers written count_tokens reply" == first_other(ours, theirs)
+
+
 @pytest.mark.parametrize(
     ("ours", "theirs", "place"),
     [
