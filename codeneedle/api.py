@@ -88,10 +88,10 @@ class LoadedRun:
 
         Returns:
             A row per K type and a column per V type, most precise first, NaN for cells
-            without a number; with *units* the columns ``k``, ``v``, ``unit`` and
-            ``value``. Values have the unit that ``codeneedle table`` shows. Units
-            average to the cell, or add up to it where it is a sum (``pass``); a unit of
-            several answers is their mean.
+            without a number; with *units* the columns ``k``, ``v``, ``unit``, ``value``
+            and ``answers``. Values have the unit that ``codeneedle table`` shows. A
+            unit of several answers is their mean; weighted by their number, units
+            average to the cell, or add up to it where it is a sum (``pass``).
 
         Raises:
             UnknownName: If there is no such metric.
@@ -102,7 +102,9 @@ class LoadedRun:
         probe, chosen = metric_named(metric or default_metric([self.run]), [self.run])
         run = of_probe(self.run, probe.name)
         if units:
-            return _unit_frame(run, chosen.unit_values)
+            frame = _unit_frame(run, chosen.unit_values)
+            answers = _unit_frame(run, chosen.unit_answers)["value"].map(len)
+            return frame.assign(answers=answers.astype(int))
         down, across = axes(run)
         values = [cell.value for cell in cells_frame(run, chosen)]
         return pd.DataFrame(
@@ -185,7 +187,7 @@ class LoadedRun:
 
 
 def _unit_frame(
-    run: Run, of_record: Callable[[CellRecord, Setup], Mapping[str, float]]
+    run: Run, of_record: Callable[[CellRecord, Setup], Mapping[str, object]]
 ) -> "pd.DataFrame":
     """A row for each pair and unit of *run*."""
     import pandas as pd

@@ -3,7 +3,7 @@
 import hashlib
 import itertools
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -106,6 +106,25 @@ class Pair:
 
     def __str__(self) -> str:
         return f"{self.k}/{self.v}"
+
+
+@dataclass(frozen=True, slots=True)
+class Spell:
+    """
+    How an engine is asked for pairs.
+
+    Attributes:
+        flags: Its options that set a pair.
+        compiles: The option of a build that has kernels for some pairs; None where no
+            build lacks any.
+    """
+
+    flags: Callable[[Pair], str] = str
+    compiles: Callable[[Iterable[Pair]], str] | None = None
+
+    def __call__(self, pair: Pair) -> str:
+        """The options that set *pair*."""
+        return self.flags(pair)
 
 
 def _slug(cache_type: str) -> str:

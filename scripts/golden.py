@@ -23,7 +23,7 @@ from typing import Any
 from fuzz_seeds import made
 
 from codeneedle.cli import app
-from codeneedle.grid import Pair
+from codeneedle.grid import Pair, Spell
 from codeneedle.report.verdict import brief
 
 GOLDEN = Path(__file__).parent.parent / "tests" / "golden"
@@ -147,9 +147,9 @@ def report(name: str) -> str:
 
 def verdicts() -> str:
     """The verdicts on made runs, in words: those of golden runs recommend nothing."""
-    printed = made("printing").printed
+    printed, spell = made("printing").printed, Spell(asked)
     return "\n".join(
-        f"# {name}: {verdict.outcome}\n\n{printed(brief(verdict, asked), width=80)}"
+        f"# {name}: {verdict.outcome}\n\n{printed(brief(verdict, spell), width=80)}"
         for name, verdict in made("made_verdicts").made_verdicts().items()
     )
 

@@ -194,6 +194,7 @@ ALLOWED = {
     ("engines/mlx/child.py", "llama_cpp"): "it answers as llama-server does",
     ("engines/mlx/engine.py", "llama_cpp"): "options of that child",
     ("engines/openai/settings.py", "llama_cpp"): "a path of many servers",
+    ("probes/transcript/choice.py", "llama_cpp"): "no other renders conversations",
     ("grid.py", "mlx"): "types of all engines, in runs whose engine may not be here",
     ("sweep/slurm.py", "llama_cpp"): "an option of ours is called like it",
     (

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from codeneedle.engines.llama_cpp import installation
-from codeneedle.engines.llama_cpp.arguments import cache_flags
+from codeneedle.engines.llama_cpp.arguments import build_option, cache_flags
 from codeneedle.engines.llama_cpp.installation import Tools
 from codeneedle.engines.mlx.folder import is_folder_of_mlx
 from codeneedle.engines.mlx.settings import NAME as MLX
@@ -32,7 +32,7 @@ from codeneedle.errors import (
     UnknownName,
     WeightsUnusable,
 )
-from codeneedle.grid import ENGINE, Pair, by_precision
+from codeneedle.grid import ENGINE, Spell, by_precision
 from codeneedle.models.weights import Weights, known_by_name, read_header
 from codeneedle.system.files import expanded
 
@@ -69,7 +69,7 @@ class Offer:
             `RequestError` if they do not go together.
         weights: Reads the weights that ``--model`` names. Raises a `MachineError`.
         types: The most and the least precise of its usual types, for the doctor.
-        spelled: The options of the engine that set a pair.
+        spell: How users ask it for pairs.
     """
 
     find: Callable[["Request", "Execution"], object]
@@ -77,7 +77,7 @@ class Offer:
     suited: Callable[["Request"], "Request"] = _as_it_is
     weights: Callable[[Path], Weights] = _gguf
     types: tuple[str, ...] = ("f16",)
-    spelled: Callable[[Pair], str] = str
+    spell: Spell = Spell()  # noqa: RUF009 - it is frozen
 
 
 def _find_llama_cpp(_request: "Request", execution: "Execution") -> Tools:
@@ -203,7 +203,7 @@ ENGINES: Mapping[str, Offer] = {
         find=_find_llama_cpp,
         engine_for=_llama_cpp,
         types=("bf16", "q4_0"),
-        spelled=cache_flags,
+        spell=Spell(cache_flags, build_option),
     ),
     MLX: Offer(
         find=_find_mlx,
@@ -227,9 +227,9 @@ ENGINES: Mapping[str, Offer] = {
 """All engines, by the name that ``--engine`` takes."""
 
 
-def asks_for(engine: str) -> Callable[[Pair], str]:
-    """Spells the options of *engine* for a pair; of an unknown engine, the pair."""
-    return ENGINES[engine].spelled if engine in ENGINES else str
+def asks_for(engine: str) -> Spell:
+    """How *engine* is asked for pairs; of an unknown engine, by their names."""
+    return ENGINES[engine].spell if engine in ENGINES else Spell()
 
 
 def offered(request: "Request", execution: "Execution") -> Offer:

@@ -555,7 +555,7 @@ def logarithm(logprob: float | None) -> float:
 
 
 LONGEST_MS = 1e12
-"""30 years: what a server states beyond it is no time."""
+"""Longest plausible duration; longer ones count as missing."""
 
 
 def _stated_ms(number: float | None) -> float:

@@ -34,6 +34,7 @@ class Survey:
     pairs: Mapping[Pair, PairSurvey]
     unknown: str = ""  # why there is no answer for some pairs; empty if there is
     whole_splits: int | None = None  # graph splits with attention in a kernel
+    cure: str = ""  # option of a build that converts none; empty if none is converted
     took_s: float = 0.0
     is_kept: bool = False  # whether all answers are those of a former survey
 
@@ -72,6 +73,7 @@ class Gain:
         kv: KV cache of the pair.
         recurrent: State that cache types do not change.
         compute: Buffers of the graph, of the reference.
+        is_least: Whether these are of a shorter context: they grow with it.
         per_token: KV cache of a further token, of the pair.
     """
 
@@ -82,6 +84,7 @@ class Gain:
     kv: float
     recurrent: int
     compute: int
+    is_least: bool
     per_token: float
 
     @property
@@ -152,6 +155,7 @@ def gain_of(
         kv=kv,
         recurrent=told.recurrent_bytes,
         compute=sum(device.compute for device in told.memory),
+        is_least=at > theirs.context,
         per_token=ours.per_token,
     )
 

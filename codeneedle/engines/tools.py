@@ -31,7 +31,7 @@ class ToolRun:
 
 
 Finite = Annotated[float, msgspec.Meta(ge=-1e30, le=1e30)]
-"""So that sums and squares of a few are numbers, too."""
+"""Bounds that keep sums and squares finite."""
 
 
 @dataclass(frozen=True, slots=True)

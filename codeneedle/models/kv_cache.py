@@ -36,10 +36,12 @@ class Caches:
     Attributes:
         buffers: As an engine tells them.
         context: At how many tokens it does.
+        is_by_header: Whether no engine was asked, so that they may be smaller.
     """
 
     buffers: tuple[KvBuffer, ...]
     context: int
+    is_by_header: bool = False
 
     def size(self, context: int, pair: Pair | None = None) -> float | None:
         """
@@ -112,7 +114,7 @@ def plain_caches(weights: Weights, context: int) -> Caches | None:
         k_mib=mib(2 * cells * heads * weights.key_length),
         v_mib=mib(2 * cells * heads * values),
     )
-    return Caches((buffer,), context)
+    return Caches((buffer,), context, is_by_header=True)
 
 
 def misfit(weights: Weights, pair: Pair) -> str | None:
@@ -210,10 +212,15 @@ def _exact_bytes(rounded: float, cache_type: str, cells: int) -> float:
     size = BITS_PER_ELEMENT.get(cache_type)
     if size is None or not cells:
         return rounded
-    # The heads of a layer have a multiple of 8 values, quantized ones of a block.
-    step = max(BLOCK_SIZE[cache_type], 8) * size / 8 * cells
-    exact = round(rounded / step) * step
-    return exact if abs(exact - rounded) <= ROUNDING_BYTES else rounded
+    # The heads of a layer have a multiple of 8 values, quantized ones of a block; of
+    # several sizes within the rounding, as small caches have, that of rounder heads.
+    least = max(BLOCK_SIZE[cache_type], 8)
+    for values in (1024, 512, 256, 128, 64, 32, 16, 8):
+        step = values * size / 8 * cells
+        exact = round(rounded / step) * step
+        if values >= least and abs(exact - rounded) <= ROUNDING_BYTES:
+            return exact
+    return rounded
 
 
 def cacheless(weights: Weights) -> str:
@@ -290,6 +297,7 @@ class MemoryPlan:
         allowance_bytes: Estimated compute buffers at all contexts.
         room: The memory that must suffice.
         training_context: Tokens that the weights were trained for; 0 if unknown.
+        is_by_header: Whether no engine was asked for the sizes of caches.
     """
 
     contexts: tuple[int, ...]
@@ -298,6 +306,7 @@ class MemoryPlan:
     allowance_bytes: tuple[int, ...]
     room: Room
     training_context: int
+    is_by_header: bool
 
 
 def predicted(
@@ -339,6 +348,7 @@ def predicted(
         allowance_bytes=tuple(allowance_bytes(weights, each) for each in contexts),
         room=room,
         training_context=weights.training_context,
+        is_by_header=bool(caches and caches.is_by_header),
     )
 
 

@@ -40,7 +40,7 @@ def _biases(weights: Weights) -> Iterator[str]:
     norms = {k: norm for k, norm in weights.k_bias_norms if math.isfinite(norm)}
     if not norms:
         return
-    median = statistics.median(norms.values())
+    median = statistics.median_low(norms.values())
     layer = max(norms, key=lambda each: norms[each])
     if norms[layer] > SPIKE * median > 0:
         yield (

@@ -65,19 +65,17 @@ class Answer:
     beside: Callable[[], Beside] | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Gap:
+@dataclass(frozen=True, slots=True)
+class Skipped:
     """
-    A *length* at which a pair was not asked for a *task*, with the *reason*.
+    Why a *task* is not asked at a *length*, in tokens: of all pairs, or of one.
 
     Attributes:
         task: Name of the task.
         length: In tokens.
         reason: Why.
-        is_of_all: Whether no pair was asked.
     """
 
     task: str
     length: int
     reason: str
-    is_of_all: bool

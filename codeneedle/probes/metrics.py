@@ -43,7 +43,7 @@ class LossKind(StrEnum):
 
     @property
     def is_counted(self) -> bool:
-        """True if units often do not differ at all, which is no reason for doubt."""
+        """True for counted outcomes, where equal values are normal."""
         return self in {LossKind.ANSWERS, LossKind.SCORE}
 
 
@@ -213,6 +213,11 @@ class Metric:
         Values of the same name are averaged: questions of one text share its
         difficulty. Units without names are numbered.
         """
+        answers = self.unit_answers(record, setup)
+        return {name: fmean(values) for name, values in answers.items()}
+
+    def unit_answers(self, record: CellRecord, setup: Setup) -> dict[str, list[float]]:
+        """The values of each unit, which may have several: questions of one text."""
         facts = (record, setup)
         values = (self.units(*facts) if self.units else ()) or self.values(*facts)
         # A record without answers has names and no values.
@@ -221,7 +226,7 @@ class Metric:
         by_name: dict[str, list[float]] = {}
         for name, value in zip(names, values, strict=True):
             by_name.setdefault(name, []).append(value)
-        return {name: fmean(of) for name, of in by_name.items()}
+        return by_name
 
 
 def bounded_share(scores: Iterable[Forced]) -> float:

@@ -100,7 +100,7 @@ class DeviceMemory:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Print:
+class Fingerprint:
     """
     A reply to a fixed text.
 
@@ -115,7 +115,7 @@ class Print:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Proof:
+class CacheEvidence:
     """
     Evidence of the cache of a server that does not report its cache types.
 
@@ -125,7 +125,7 @@ class Proof:
             contexts in ascending order; or empty.
     """
 
-    prints: tuple[Print, ...] = ()
+    prints: tuple[Fingerprint, ...] = ()
     memory: tuple[tuple[int, int], ...] = ()
 
     @property
@@ -189,7 +189,7 @@ class Effective:
     waiting: str | None = None
     unquantized: tuple[str, ...] = ()
     quantized_kv_start: Count | None = None
-    proof: Proof | None = None
+    proof: CacheEvidence | None = None
     left_out: tuple[str, ...] = ()
     unscored: str = ""
 

@@ -499,7 +499,7 @@ class Store:
             raise BadInput(
                 source=folder,
                 reason=reason_of(error),
-                hint="Have the folder made readable for you by whoever swept it.",
+                hint="Ask the folder's owner for read permission.",
             ) from error
         end = f".{probe}.json" if probe else ".json"
         return sorted(path for path in paths if path.name.endswith(end))

@@ -22,7 +22,7 @@ from codeneedle.report.colours import (
 from codeneedle.text import NO_VALUE_WORD, number
 
 if TYPE_CHECKING:
-    from codeneedle.report.verdict import Spell
+    from codeneedle.grid import Spell
     from codeneedle.verdict.judge import Verdict
     from codeneedle.verdict.losses import Losses
 
@@ -220,10 +220,12 @@ def grid(run: Run, metric: Metric, verdict: "Verdict") -> Iterator[Block]:
 
 def loss_entries(losses: "Losses") -> list[tuple[str, str]]:
     """Why pairs have no loss, and which words another metric decides."""
+    from codeneedle.report.verdict import open_entries
     from codeneedle.sweep.decide import settled
 
     cells = losses.cells()
     entries = [
+        *open_entries(losses.verdict),
         *captions.failure_entries(cells),
         *captions.not_run(cells, settled(losses.verdict)),
         *captions.attention_entries(cells),

@@ -26,7 +26,7 @@ from matplotlib.patches import Rectangle
 from matplotlib.ticker import MaxNLocator
 
 from codeneedle.errors import FolderUnusable
-from codeneedle.grid import Pair
+from codeneedle.grid import Pair, Spell
 from codeneedle.probes import frames
 from codeneedle.probes.frames import Cell, Cells
 from codeneedle.probes.metrics import Metric
@@ -49,7 +49,7 @@ from codeneedle.report.colours import (
     value_scale,
 )
 from codeneedle.report.grid import loss_entries
-from codeneedle.report.verdict import Spell, headline, metric_entries
+from codeneedle.report.verdict import headline, metric_entries
 from codeneedle.system.files import write_whole
 from codeneedle.text import number, visible
 from codeneedle.verdict.judge import Verdict
@@ -653,7 +653,7 @@ def run_facts(run: Run) -> tuple[str, ...]:
     facts, engine = dict(captions.facts(run)), run.setup.engine
     return (
         visible(f"{run.name}  |  {facts['model']}  |  context {facts['context']}"),
-        facts["corpus"],
+        *([facts["corpus"]] if "corpus" in facts else []),
         *(f"{name}: {phrase}" for name, phrase in captions.probe_settings(run)),
         f"{engine} {facts[engine]}  |  {facts['machine']}  |  {facts['date']}",
     )

@@ -88,6 +88,8 @@ def _entries(survey: Survey, pairs: Sequence[Pair]) -> Iterator[tuple[str, str]]
         if word in by_word:
             evidence = _evidence(survey.pairs.get(by_word[word][0]))
             yield word, f"{meaning}{evidence}"
+    if survey.cure:
+        yield "", f"a build with {survey.cure} has kernels for all pairs"
     refused = pairs_by(
         (reason, pair) for pair in pairs if (reason := survey.refusal(pair))
     )
@@ -117,11 +119,14 @@ def gain_line(gain: Gain) -> str:
     if gain.recurrent:
         state = f", recurrent state {size(gain.recurrent)} as it is"
     buffers = f", compute buffers {size(gain.compute)}" if gain.compute else ""
+    most = ""
+    if buffers and gain.is_least:
+        buffers, most = f"{buffers} or more", "at most "
     return (
         f"at {gain.context:,} tokens: weights {size(gain.weights)}, KV "
         f"{size(round(gain.reference))} -> {size(round(gain.kv))}{state}{buffers}: "
-        f"{percent(gain.share)} of the memory of this model, or {gain.tokens:,} more "
-        "tokens"
+        f"{most}{percent(gain.share)} of the memory of this model, or "
+        f"{gain.tokens:,} more tokens"
     )
 
 
@@ -142,6 +147,7 @@ def kernels_object(survey: Survey) -> dict[str, Any]:
     The survey; sizes in bytes.
 
     Keys: ``context``, ``unknown`` (why there is no answer for some pairs, or empty),
+    ``cure`` (option of a build that converts no pair, or empty),
     ``whole_splits``, ``pairs`` (``k``, ``v``, ``attention``: ``kernel``, ``cpu``,
     ``converted`` or null, ``refusal``, ``evidence``, ``recurrent``, ``memory``: a list
     of ``device``, ``weights``, ``context``, ``compute``).
@@ -149,6 +155,7 @@ def kernels_object(survey: Survey) -> dict[str, Any]:
     return {
         "context": survey.context,
         "unknown": survey.unknown,
+        "cure": survey.cure,
         "whole_splits": survey.whole_splits,
         "pairs": [
             {

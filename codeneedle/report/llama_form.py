@@ -190,6 +190,6 @@ def _without_folders(command: Iterable[str]) -> str:
 
 
 def worth_compiling(verdict: Verdict) -> list[Pair]:
-    """Pairs of which no other as small loses less, without those beyond the limit."""
+    """Pareto-optimal pairs by size and loss, without those beyond the limit."""
     pairs = [each.pair for each in front(verdict) if each.word is not Word.BEYOND]
     return most_precise_first(pairs)

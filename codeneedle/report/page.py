@@ -12,7 +12,7 @@ from jinja2 import Environment
 from markupsafe import Markup
 
 from codeneedle.document import Document, Facts, Lines
-from codeneedle.grid import Pair
+from codeneedle.grid import Pair, Spell
 from codeneedle.models.kv_cache import CONTEXTS
 from codeneedle.probes import PROBES, frames
 from codeneedle.probes.answers import Answer
@@ -34,7 +34,7 @@ from codeneedle.report.colours import (
 from codeneedle.report.data import strict
 from codeneedle.report.html import html
 from codeneedle.report.table import Column, PairTable, pair_table
-from codeneedle.report.verdict import Spell, headline, sentences
+from codeneedle.report.verdict import headline, sentences
 from codeneedle.report.verdict import table as losses
 from codeneedle.text import number, one_line, sweep_command, visible
 from codeneedle.verdict.judge import Limits, Verdict, judge
@@ -85,7 +85,9 @@ def page(
         title=", ".join(names),
         data=_script_json({"runs": shown, "colours": RAMP}),
         comparison=html(both),
-        verdicts=[html(_verdict(each)) for each in verdicts],
+        verdicts=[
+            html(_verdict(each, asks_for(each.run.setup.engine))) for each in verdicts
+        ],
         fronts=[
             front_charts(each, number=at) if each else ""
             for at, each in enumerate(losses)
@@ -100,11 +102,11 @@ PAIR = 2
 """Runs that are compared with each other on a page."""
 
 
-def _verdict(verdict: Verdict) -> Document:
+def _verdict(verdict: Verdict, spell: Spell) -> Document:
     """What pairs lose; what to set stands above it."""
     if verdict.compared:
         yield losses(verdict, verdict.standings)
-    yield Lines(sentences(verdict))
+    yield Lines(sentences(verdict, spell))
 
 
 def _facts(run: Run) -> Document:

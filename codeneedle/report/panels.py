@@ -16,7 +16,7 @@ from codeneedle.document import Block, Document, Facts, Grid, Heading, Lines
 from codeneedle.errors import BadInput
 from codeneedle.grid import Pair
 from codeneedle.probes import PROBES, answers_by_length, frames
-from codeneedle.probes.answers import Answer, Gap
+from codeneedle.probes.answers import Answer
 from codeneedle.probes.frames import Cell
 from codeneedle.probes.metrics import Metric
 from codeneedle.probes.probe import Probe
@@ -132,7 +132,7 @@ def panels_of(run: Run, metric: Metric) -> list[Panels]:
     answers = answers_by_length(run)
     every = itertools.chain.from_iterable(answers.values())
     tasks = list(dict.fromkeys(each.task for each in every))
-    asking = [p.name for p in PROBES.values() if type(p).gaps is not Probe.gaps]
+    asking = [p.name for p in PROBES.values() if _skips(p)]
     chosen = [task for task in tasks if name in {task, *asking}]
     if not tasks and any(name in run.setup.probes for name in asking):
         raise captions.nothing_to_show(run, "answers to tasks", "retrieval")
@@ -164,25 +164,26 @@ def _panels(
     reference = frames.reference(cells)
     base = of_task.get(reference, []) if reference else []
     is_logp = metric.name.endswith(_LOGP)
-    left_out: dict[int, str] = {}
-    not_asked: dict[Pair, dict[int, str]] = {}
-    for record in run.records:
-        gaps = PROBES[record.probe].gaps(run, record) if record.has_numbers else ()
-        left_out |= _reasons(gaps, task, is_of_all=True)
-        not_asked[record.pair] = _reasons(gaps, task, is_of_all=False)
+    not_asked = _not_asked(run, task)
+    every = list(not_asked.values())
+    of_none = {
+        length: reason
+        for length, reason in (every[0].items() if every else ())
+        if all(length in reasons for reasons in every)
+    }
     without: dict[int, list[Pair]] = {}
     for pair, reasons in not_asked.items():
-        for length in reasons:
+        for length in reasons.keys() - of_none.keys():
             without.setdefault(length, []).append(pair)
     return Panels(
         task=task,
         metric=metric,
-        lengths=tuple(sorted({*left_out, *(each.length for each in flat)})),
+        lengths=tuple(sorted({*of_none, *(each.length for each in flat)})),
         depths=tuple(sorted({each.depth for each in flat})),
         panels=tuple(
             replace(
                 _panel(cell, of_task.get(cell.pair, []), base, is_logp=is_logp),
-                not_asked={**left_out, **not_asked.get(cell.pair, {})},
+                not_asked={**of_none, **not_asked.get(cell.pair, {})},
             )
             for cell in cells
         ),
@@ -196,7 +197,7 @@ def _panels(
         left_out=(
             *(
                 f"{length:,} tokens: asked of no pair, {reason}"
-                for length, reason in sorted(left_out.items())
+                for length, reason in sorted(of_none.items())
             ),
             *(
                 f"{length:,} tokens: not asked of {named_pairs(pairs)}, with nothing "
@@ -207,12 +208,21 @@ def _panels(
     )
 
 
-def _reasons(gaps: Iterable[Gap], task: str, *, is_of_all: bool) -> dict[int, str]:
-    """Why *task* is not asked, by length."""
+def _skips(probe: Probe) -> bool:
+    """Whether there are questions that *probe* does not ask on purpose."""
+    return type(probe).skipped is not Probe.skipped
+
+
+def _not_asked(run: Run, task: str) -> dict[Pair, dict[int, str]]:
+    """Why *task* was not asked of each pair with numbers, by length."""
     return {
-        each.length: each.reason
-        for each in gaps
-        if each.task == task and each.is_of_all == is_of_all
+        record.pair: {
+            each.length: each.reason
+            for each in PROBES[record.probe].skipped(run, record)
+            if each.task == task
+        }
+        for record in run.records
+        if record.has_numbers and _skips(PROBES[record.probe])
     }
 
 

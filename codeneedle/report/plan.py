@@ -7,7 +7,7 @@ from typing import Any
 
 from codeneedle.document import Document, Facts, Grid, Heading, Lines, Table
 from codeneedle.engines.survey import Survey, gain
-from codeneedle.grid import Pair, most_precise, most_precise_first, precision
+from codeneedle.grid import FULL_BITS, Pair, bits, most_precise, most_precise_first
 from codeneedle.models.kv_cache import (
     Caches,
     MemoryPlan,
@@ -258,6 +258,11 @@ def _memory_notes(memory: MemoryPlan) -> Iterator[str]:
     )
     if any(each.kv_bytes[-1] is None and not each.misfit for each in memory.pairs):
         yield f"{UNKNOWN} known after the first start"
+    if memory.is_by_header:
+        yield (
+            "sizes are those of the header alone, at most so much: an architecture may "
+            "have sliding windows that it does not state"
+        )
 
 
 DONE_MARK = "+"
@@ -337,7 +342,10 @@ _EXAMPLES = frozenset({Pair("q8_0", "q8_0")})
 
 
 def _smallest(pairs: Sequence[Pair]) -> Pair:
-    return max(pairs, key=lambda pair: (*precision(pair.k), *precision(pair.v)))
+    """The pair whose K and V together have the fewest bits, as far as is known."""
+    return min(
+        pairs, key=lambda pair: sum(bits(t) or FULL_BITS for t in (pair.k, pair.v))
+    )
 
 
 def plan_document(

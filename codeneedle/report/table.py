@@ -22,7 +22,7 @@ from codeneedle.report.captions import NOT_RUN_WORD, REFERENCE_MARK, status_word
 from codeneedle.text import NO_VALUE_WORD, number, visible
 
 if TYPE_CHECKING:
-    from codeneedle.report.verdict import Spell
+    from codeneedle.grid import Spell
     from codeneedle.verdict.judge import Verdict
 
 GROUPS = ("quality", "speed", "memory")
@@ -513,14 +513,6 @@ def _status(table: PairTable, pair: Pair, probe: str) -> tuple[str, str]:
     if record is None:
         return data.NOT_RUN_STATUS, ""
     return record.status.value, visible(record.reason)
-
-
-def attention_of(table: PairTable, pair: Pair) -> str | None:
-    """Where attention of *pair* ran: in no kernel if that is so of any probe."""
-    records = (table.records.get((pair, probe)) for probe in table.probes)
-    told = [record for record in records if record and record.attention]
-    told.sort(key=lambda record: record.in_kernel)
-    return told[0].attention if told else None
 
 
 def _column_object(column: Column) -> dict[str, Any]:

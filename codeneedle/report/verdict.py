@@ -12,7 +12,7 @@ from rich.text import Text
 
 from codeneedle.corpora.corpus import LIMIT
 from codeneedle.document import Document, Facts, Heading, Lines, Shown, Table
-from codeneedle.grid import RUNS, Pair, by_precision
+from codeneedle.grid import RUNS, Pair, Spell, by_precision
 from codeneedle.models.kv_cache import padded
 from codeneedle.probes.metrics import LossKind
 from codeneedle.records.record import Attention
@@ -44,9 +44,6 @@ from codeneedle.verdict.judge import (
     cache_size,
 )
 from codeneedle.verdict.statistics import ALPHA, Word
-
-Spell = Callable[[Pair], str]
-"""How a pair is asked for on an engine's command line."""
 
 INSTRUMENT = (
     "No recommendation: the built-in model is a test fixture, not a language model."
@@ -82,7 +79,7 @@ def verdicts(of_runs: Sequence[Verdict], spell_of: Callable[[str], Spell]) -> Do
         if each.compared:
             yield table(each, each.standings)
             yield from others(each, each.standings)
-        yield Lines(sentences(each))
+        yield Lines(sentences(each, spell_of(each.run.setup.engine)))
         yield Facts(captions.facts(each.run), is_quiet=True)
 
 
@@ -98,13 +95,13 @@ def brief(verdict: Verdict, spell: Spell) -> Document:
             words = ["codeneedle", "verdict", verdict.run.name, *_options(verdict)]
             line = f"{plural(left, 'more pair')}: {shlex.join(words)}"
             yield Lines([line], style="dim")
-    yield Lines(sentences(verdict))
+    yield Lines(sentences(verdict, spell))
 
 
 def conclusion(verdict: Verdict, spell: Spell) -> Document:
     """What to set and why, without a table."""
     yield headline_lines(verdict, spell)
-    yield Lines(sentences(verdict))
+    yield Lines(sentences(verdict, spell))
 
 
 def closing(of_runs: Sequence[Verdict], spell_of: Callable[[str], Spell]) -> Document:
@@ -716,6 +713,24 @@ def _open_phrase(standing: Standing, row: Row) -> str:
     return next((why for applies, why in reasons if applies), otherwise)
 
 
+def open_entries(verdict: Verdict) -> Iterator[tuple[str, str]]:
+    """The open pairs of a grid, by why they are open: a word and a phrase each."""
+    by_reason = pairs_by(
+        (_open_reason(each, each.leading), each.pair)
+        for each in verdict.compared
+        if each.word is Word.OPEN and each.leading
+    )
+    for why, pairs in by_reason.items():
+        yield str(Word.OPEN), f"{named_pairs(pairs)}{f': {why}' if why else ''}"
+
+
+def _open_reason(standing: Standing, row: Row) -> str:
+    """Why a pair is open, alike for pairs that need other numbers of units."""
+    if not row.remark and _decidable(row) and not (standing.lacking or standing.failed):
+        return f"further {row.metric.noun} would decide it"
+    return row.remark or _open_phrase(standing, row)
+
+
 # --- by metric
 
 
@@ -773,13 +788,13 @@ def beyond_phrase(verdict: Verdict, metric: str = "") -> str:
 # --- the sentences below
 
 
-def sentences(verdict: Verdict) -> list[str]:
+def sentences(verdict: Verdict, spell: Spell | None = None) -> list[str]:
     """What K and V say, what may not have been seen, and what it is about."""
     return [
         *_smaller(verdict),
         *_axes(verdict),
         *_lengths(verdict),
-        *_kernels(verdict),
+        *_kernels(verdict, spell),
         *_warnings(verdict),
         *_population(verdict),
         *_troubles(verdict),
@@ -830,7 +845,7 @@ def _lengths(verdict: Verdict) -> Iterator[str]:
         )
 
 
-def _kernels(verdict: Verdict) -> Iterator[str]:
+def _kernels(verdict: Verdict, spell: Spell | None) -> Iterator[str]:
     """What the losses alone would set, and which pairs are worth a kernel."""
     best = verdict.standing(verdict.elsewhere) if verdict.elsewhere else None
     if best and best.leading and verdict.has_kernel:
@@ -844,7 +859,9 @@ def _kernels(verdict: Verdict) -> Iterator[str]:
             f"at {cache_size(best):.0%} of the KV memory, but {where}{why}."
         )
     if pairs := verdict.worth_compiling:
-        yield f"Worth a kernel, within the limit and smaller: {named_pairs(pairs)}."
+        build = _build(verdict, pairs, spell)
+        named = f"{named_pairs(pairs)}{build}"
+        yield f"Worth a kernel, within the limit and smaller: {named}."
     marks: dict[str, None] = {}
     for each in verdict.standings:
         if not each.in_kernel:
@@ -853,6 +870,18 @@ def _kernels(verdict: Verdict) -> Iterator[str]:
     if marks:
         told = "; ".join(f"{mark}: {meanings[mark]}" for mark in marks)
         yield f"{told}. Losses count, speeds are compared with none."
+
+
+def _build(verdict: Verdict, worth: Sequence[Pair], spell: Spell | None) -> str:
+    """The option of a build with kernels for *worth*, beside those that have one."""
+    every = [each for each in verdict.standings if not each.trouble]
+    is_cured = any(
+        each.attention is Attention.CONVERTED for each in every if each.pair in worth
+    )
+    if not (is_cured and spell and spell.compiles):
+        return ""
+    pairs = [each.pair for each in every if each.in_kernel or each.pair in worth]
+    return f" (a build with {spell.compiles(pairs)})"
 
 
 def _either(types: Sequence[str]) -> str:
@@ -963,11 +992,12 @@ def verdict_objects(
     Keys: ``run``, ``outcome`` (``set``, ``keep``, ``nothing-fits``, ``no-answer``),
     ``headline`` (lines), ``reference``, ``set`` (a pair or null),
     ``gain`` (of that pair, or of the smallest: ``pair``, ``context``, sizes in bytes
-    of ``weights``, ``reference`` and ``kv``, ``recurrent``, ``compute``; ``share`` of
-    the whole, further ``tokens``; or null), ``without_kernels`` (what the losses alone
-    would set, if it has no kernel here), ``worth_compiling`` (pairs within the limit,
-    without a kernel, and smaller), ``is_instrument``, ``limits`` (``max_loss``,
-    ``max_lost``, ``max_eval_lost``,
+    of ``weights``, ``reference`` and ``kv``, ``recurrent``, ``compute``, whose
+    ``is_least`` says that they are of a shorter context; ``share`` of the whole,
+    further ``tokens``; or null), ``without_kernels`` (what the losses alone would set,
+    if it has no kernel here), ``worth_compiling`` (pairs within the limit, without a
+    kernel, and smaller), ``is_instrument``, ``limits`` (``max_loss``, ``max_lost``,
+    ``max_eval_lost``,
     ``max_change`` in nats, ``max_memory_bytes``, ``at``), ``silent``, ``repeats``,
     ``on_cpu`` (what the place changes), ``flips`` (by metric; ``lost`` and ``won`` by
     the reference, evaluated again),
@@ -1013,7 +1043,7 @@ def _verdict_object(verdict: Verdict, spell: Spell) -> dict[str, Any]:
             {"task": each.task, "length": each.length, **data.sides(each.pair)}
             for each in verdict.lost_from
         ],
-        "sentences": sentences(verdict),
+        "sentences": sentences(verdict, spell),
         "facts": dict(captions.facts(verdict.run)),
     }
 
@@ -1025,7 +1055,7 @@ def _gain_object(verdict: Verdict) -> dict[str, Any] | None:
     return {
         "pair": str(gain.pair),
         **data.attributes(gain, "context", "weights", "reference", "kv", "recurrent"),
-        **data.attributes(gain, "compute", "share", "tokens"),
+        **data.attributes(gain, "compute", "is_least", "share", "tokens"),
     }
 
 

@@ -21,7 +21,7 @@ from codeneedle.models import pretrained, sensitivity, weights
 from codeneedle.models.kv_cache import cacheless, misfit
 from codeneedle.models.weights import Weights
 from codeneedle.probes import probes_named
-from codeneedle.probes.probe import Outlook, Probe, Work
+from codeneedle.probes.probe import Estimates, Probe, Work
 from codeneedle.probes.prompts import PromptForm
 from codeneedle.records.record import Attention, Setup
 from codeneedle.records.store import Store, run_folder
@@ -201,9 +201,9 @@ class Plan:
             )
 
     @property
-    def outlook(self) -> Outlook:
+    def outlook(self) -> Estimates:
         """What is known of the run without a server."""
-        return Outlook(
+        return Estimates(
             corpus=self.corpus,
             context=self.context,
             is_built_in=self.is_built_in,
@@ -415,8 +415,15 @@ def _kept_pairs(
     *pairs*; of a request that wants those with a kernel, these alone.
 
     Raises:
-        BadInput: If no pair can run, or none has a kernel and those alone are wanted.
+        BadInput: If no pair can run; or if those with a kernel alone are wanted, and
+            there is none, or the engine cannot say.
     """
+    if survey is None and request.kernels_only:
+        raise BadInput(
+            source="--kernels-only",
+            reason=f"the engine {request.engine} cannot say where attention would run",
+            hint="Leave it out, or name the pairs: --pairs f16/f16,...",
+        )
     if survey is None:
         return pairs
     possible = [pair for pair in pairs if not survey.refusal(pair)]

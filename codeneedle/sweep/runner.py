@@ -196,16 +196,16 @@ class Runner:
                 began; what was measured meanwhile is not stored.
             KeyboardInterrupt: As it came; running cells have an interrupted record.
         """
-        walk = _Walk(self, probe, pairs)
-        walk.refuse_blank()
+        queue = CellQueue(self, probe, pairs)
+        queue.stop_if_nothing_to_lose()
         workers = [self.alone or self.workers[0]] if probe.is_timed else self.workers
         if len(workers) == 1:
-            walk.tell = tell
-            self._work(workers[0], walk)
+            queue.tell = tell
+            self._work(workers[0], queue)
         else:
-            self._side_by_side(workers, walk, tell)
-        if walk.error:
-            raise walk.error
+            self._side_by_side(workers, queue, tell)
+        if queue.error:
+            raise queue.error
 
     def read(self) -> Run:
         """The run as it is stored by now, with derived statuses."""
@@ -233,22 +233,25 @@ class Runner:
             CodeneedleError: As of `sweep`.
             KeyboardInterrupt: As it came.
         """
-        walk = _Walk(self, probe, [pair])
-        walk.tell = tell
+        queue = CellQueue(self, probe, [pair])
+        queue.tell = tell
         tell(CellStarted(pair))
         try:
-            return self._cell(self.workers[0], walk, pair, goal=goal)
+            return self._cell(self.workers[0], queue, pair, goal=goal)
         except _Stopped:
             raise KeyboardInterrupt from None
 
-    def know(self, calibrated: Mapping[str, Json]) -> None:
+    def add_calibration(self, calibrated: Mapping[str, Json]) -> None:
         """Take in what the reference has *calibrated* for all cells, by probe."""
         setup = self.run.setup
         known = {**setup.calibrated, **calibrated}
         self.run = replace(self.run, setup=replace(setup, calibrated=known))
 
     def _side_by_side(
-        self, workers: Sequence[Worker], walk: "_Walk", tell: Callable[[Event], None]
+        self,
+        workers: Sequence[Worker],
+        queue: "CellQueue",
+        tell: Callable[[Event], None],
     ) -> None:
         """
         Run each worker in a thread; this one shows events and takes signals.
@@ -257,13 +260,13 @@ class Runner:
         such as the second Ctrl-C, ends their servers.
         """
         events: SimpleQueue[Event | None] = SimpleQueue()
-        walk.tell = events.put
+        queue.tell = events.put
 
         def work(worker: Worker) -> None:
             try:
-                self._work(worker, walk)
+                self._work(worker, queue)
             except BaseException as error:  # noqa: BLE001 - raised by the main thread
-                walk.error = walk.error or error
+                queue.error = queue.error or error
             finally:
                 events.put(None)
 
@@ -278,28 +281,28 @@ class Runner:
                 while (event := events.get()) is not None:
                     tell(event)
         except BaseException:
-            walk.abort()
+            queue.abort()
             with ending_all():
                 for thread in threads:
                     if thread.ident is not None:
                         thread.join()
             raise
 
-    def _work(self, worker: Worker, walk: "_Walk") -> None:
-        """Measure cells of *walk* until none is left."""
-        while (pair := walk.take()) is not None:
+    def _work(self, worker: Worker, queue: "CellQueue") -> None:
+        """Measure cells of *queue* until none is left."""
+        while (pair := queue.take()) is not None:
             try:
-                walk.tell(CellStarted(pair))
-                with self._alone(walk, pair):
-                    if not walk.takes_over(pair):
-                        self._cell(worker, walk, pair)
+                queue.tell(CellStarted(pair))
+                with self._alone(queue, pair):
+                    if not queue.takes_in(pair):
+                        self._cell(worker, queue, pair)
             except _Stopped:
                 return
             finally:
-                walk.leave(pair)
+                queue.leave(pair)
 
     @contextlib.contextmanager
-    def _alone(self, walk: "_Walk", pair: Pair) -> Iterator[None]:
+    def _alone(self, queue: "CellQueue", pair: Pair) -> Iterator[None]:
         """
         Keep other shares from *pair* for a block if they need that cell, too.
 
@@ -308,69 +311,71 @@ class Runner:
         """
 
         def wait() -> None:
-            if walk.is_aborted:
+            if queue.is_aborted:
                 raise KeyboardInterrupt
             if self.asked_to_stop():
                 raise _Stopped
             what = "waiting: another share measures the reference"
-            walk.tell(CellStepped(pair, Step(0, 1, what)))
+            queue.tell(CellStepped(pair, Step(0, 1, what)))
             nap()
 
         def is_common() -> bool:
-            return walk.is_led() or pair == most_precise(walk.pairs)
+            return queue.is_led() or pair == most_precise(queue.pairs)
 
         with contextlib.ExitStack() as stack:
             if is_common():
-                stack.enter_context(self.store.alone(walk.probe.name, waiting=wait))
-                walk.refresh()
+                stack.enter_context(self.store.alone(queue.probe.name, waiting=wait))
+                queue.refresh()
                 if not is_common():
                     stack.close()
             yield
 
     def _cell(
-        self, worker: Worker, walk: "_Walk", pair: Pair, goal: int | None = None
+        self, worker: Worker, queue: "CellQueue", pair: Pair, goal: int | None = None
     ) -> CellRecord:
         """Measure a cell and store its record, unless that would lose numbers."""
-        draft = self._draft(worker, walk, pair, goal)
+        draft = self._draft(worker, queue, pair, goal)
         try:
-            record = self._measured(walk, draft)
+            record = self._measured(queue, draft)
         except KeyboardInterrupt:
             record = draft.record(Status.INTERRUPTED, reason=STOPPED)
-            walk.tell(CellEnded(walk.of_others(pair) or self._stored(record)))
+            queue.tell(
+                CellEnded(queue.measured_elsewhere(pair) or self._stored(record))
+            )
             raise
         finally:
             worker.previous_end = draft.cell.previous_end
         self._refuse_full_disk(record)
-        with walk.changed:
+        with queue.changed:
             # Where files have no locks, another share may have measured it as well.
-            if walk.takes_over(pair):
-                return walk.records[pair]
+            if queue.takes_in(pair):
+                return queue.records[pair]
             stored = self._stored(record)
             if stored is record:
-                record = walk.add(record)
+                record = queue.add(record)
             else:
-                walk.tell(CellEnded(stored))
-        walk.count(record)
+                queue.tell(CellEnded(stored))
+        queue.count(record)
         return record
 
     def _draft(
-        self, worker: Worker, walk: "_Walk", pair: Pair, goal: int | None
+        self, worker: Worker, queue: "CellQueue", pair: Pair, goal: int | None
     ) -> "_Draft":
         """A cell before it is measured."""
 
         def tell(step: Step) -> None:
-            if walk.is_aborted:
+            if queue.is_aborted:
                 raise KeyboardInterrupt
-            walk.tell(CellStepped(pair, step))
+            queue.tell(CellStepped(pair, step))
 
         def calibrate(facts: Json) -> None:
             self._refuse_replaced_weights(cell)
-            self.store.calibrate(base_name(walk.probe.name), facts)
-            self.know({base_name(walk.probe.name): facts})
+            self.store.calibrate(base_name(queue.probe.name), facts)
+            self.add_calibration({base_name(queue.probe.name): facts})
 
-        former = self.store.record(pair, walk.probe.name)
+        former = self.store.record(pair, queue.probe.name)
         is_kept = former and (
-            former.is_partial or walk.probe.lacks(former, self.run.setup)
+            former.is_partial or queue.probe.lacks(former, self.run.setup)
         )
         cell = ProbeContext(
             run=replace(
@@ -384,43 +389,43 @@ class Runner:
             calibrate=calibrate,
             former=former if goal or is_kept else None,
             goal=goal,
-            others=walk.companions(pair),
+            others=queue.companions(pair),
             previous_end=worker.previous_end,
         )
         draft = _Draft(
             cell=cell,
-            probe=walk.probe.name,
-            position=walk.pairs.index(pair) + 1,
+            probe=queue.probe.name,
+            position=queue.pairs.index(pair) + 1,
             device=worker.device,
             observation=cell.former.observation if cell.former else None,
         )
-        cell.keep = functools.partial(self._keep, walk, draft)
+        cell.keep = functools.partial(self._keep, queue, draft)
         return draft
 
-    def _keep(self, walk: "_Walk", draft: "_Draft", observation: Json) -> None:
+    def _keep(self, queue: "CellQueue", draft: "_Draft", observation: Json) -> None:
         """Store what was observed of a cell so far."""
-        if walk.of_others(draft.cell.pair):
+        if queue.measured_elsewhere(draft.cell.pair):
             return
         self._refuse_replaced_weights(draft.cell)
         draft.observation = observation
         self.store.add(draft.so_far())
 
-    def _measured(self, walk: "_Walk", draft: "_Draft") -> CellRecord:
+    def _measured(self, queue: "CellQueue", draft: "_Draft") -> CellRecord:
         """The record of a cell; a failure is one with a status."""
         cell = draft.cell
         waiting = functools.partial(self._wait, cell) if self.may_wait else None
-        with occupied(self.store.name, alone=walk.probe.is_timed, waiting=waiting):
+        with occupied(self.store.name, alone=queue.probe.is_timed, waiting=waiting):
             self._refuse_replaced_weights(cell)
             try:
                 refuse_refused(cell)
-                observation = walk.probe.measure(cell)
+                observation = queue.probe.measure(cell)
             except CellError as error:
                 status, excerpt = Status(error.status), error.log_excerpt
                 record = draft.record(status, reason=str(error), log_excerpt=excerpt)
             else:
                 record = draft.record(Status.FINISHED, observation=observation)
             self._refuse_replaced_weights(cell)
-        if walk.is_aborted and not record.has_numbers:
+        if queue.is_aborted and not record.has_numbers:
             raise KeyboardInterrupt  # its server was ended for that
         return record
 
@@ -564,7 +569,7 @@ class _Stopped(Exception):  # noqa: N818 - named after the fact
     """The sweep is to end while it waits for another one."""
 
 
-class _Walk:
+class CellQueue:
     """
     The cells of one probe while workers measure them.
 
@@ -608,7 +613,7 @@ class _Walk:
                     break
                 if self._measuring and self.is_led():
                     self.changed.wait()
-                elif not self.takes_over(pair := self._next()):
+                elif not self.takes_in(pair := self._next()):
                     self._measuring.add(pair)
                     return pair
             return None
@@ -634,7 +639,7 @@ class _Walk:
     def refresh(self) -> None:
         """Read what other processes have stored."""
         with self.changed:
-            self._runner.know(self._runner.store.calibrated())
+            self._runner.add_calibration(self._runner.store.calibrated())
             self._observed |= self._stored()
             self.records = self._trusted()
 
@@ -664,16 +669,16 @@ class _Walk:
             if not self.probe.lacks(record, setup)
         )
 
-    def of_others(self, pair: Pair) -> CellRecord | None:
+    def measured_elsewhere(self, pair: Pair) -> CellRecord | None:
         """What another process has stored of *pair* since this one began."""
         record = self._record(pair)
         is_left = record is None or _is_left(record, self.probe, self._runner.run.setup)
         is_new = not is_left and record != self._seen.get(pair, record)
         return record if is_new else None
 
-    def takes_over(self, pair: Pair) -> bool:
+    def takes_in(self, pair: Pair) -> bool:
         """Whether there is such a record; if so, it is kept, with an event."""
-        record = self.of_others(pair)
+        record = self.measured_elsewhere(pair)
         if record is not None:
             self.add(record)
         return record is not None
@@ -702,10 +707,11 @@ class _Walk:
         Count a failure.
 
         Raises:
-            CodeneedleError: If all cells so far failed alike; or as of `refuse_blank`.
+            CodeneedleError: If all cells so far failed alike; or as of
+                `stop_if_nothing_to_lose`.
         """
         with self.changed:
-            self.refuse_blank()
+            self.stop_if_nothing_to_lose()
             self._failures = _alike(self._failures, record)
             has_numbers = any(
                 self.records[pair].has_numbers
@@ -719,7 +725,7 @@ class _Walk:
                     hint="Mend that, then run the same command with --retry-failed.",
                 )
 
-    def refuse_blank(self) -> None:
+    def stop_if_nothing_to_lose(self) -> None:
         """
         Stop at a reference that has nothing to lose, if cells are left.
 

@@ -50,11 +50,10 @@ def lost_from(run: Run, max_lost: float) -> list[LostFrom]:
         if statistics.fmean(texts.values()) >= USABLE[0]:
             answered.setdefault(task, []).append(length)
     not_asked = {
-        (record.pair, gap.task, gap.length)
+        (record.pair, each.task, each.length)
         for record in run.records
         if record.has_numbers and record.probe in PROBES
-        for gap in PROBES[record.probe].gaps(run, record)
-        if not gap.is_of_all
+        for each in PROBES[record.probe].skipped(run, record)
     }
     lost = []
     for (pair, of_pair), (task, lengths) in itertools.product(

@@ -15,9 +15,9 @@ from codeneedle.probes.metrics import Metric
 from codeneedle.records.record import (
     AGAIN,
     Attention,
+    CacheEvidence,
     CellRecord,
-    Print,
-    Proof,
+    Fingerprint,
     Run,
     Setup,
     Status,
@@ -53,28 +53,39 @@ def trusted(run: Run) -> Run:
     Raises:
         BadSetup: If its probes have settings that cannot be.
     """
-    groups: dict[tuple[str, str], dict[Pair, CellRecord]] = {}
-    for record in run.records:
-        groups.setdefault((record.probe, record.device), {})[record.pair] = record
     refuse_impossible_settings(run.setup)
     setup = in_common(run)
-    grid = {*setup.grid, *(record.pair for record in run.records)}
-    has_device = any(set(each.effective.devices) - {"CPU"} for each in run.records)
+    return replace(run, setup=setup, records=derived(run.records, setup))
+
+
+def derived(records: Sequence[CellRecord], setup: Setup) -> tuple[CellRecord, ...]:
+    """
+    *records* with what follows for each of them from the others.
+
+    Their observations are read only where one `is_untold`.
+    """
+    groups: dict[tuple[str, str], dict[Pair, CellRecord]] = {}
+    for record in records:
+        groups.setdefault((record.probe, record.device), {})[record.pair] = record
+    grid = {*setup.grid, *(record.pair for record in records)}
+    is_by_speed = any(map(is_untold, records))
     troubles: dict[CellKey, Trouble] = {}
     on_cpu: dict[CellKey, str] = {}
-    for (probe, device), records in groups.items():
+    for (probe, device), of_group in groups.items():
         first = groups.get((probe.removesuffix(AGAIN), device), {})
-        finished = [each for each in (first | records).values() if each.has_numbers]
-        speed = prompt_speed(metrics_of(probe), setup) if has_device else None
+        finished = [each for each in (first | of_group).values() if each.has_numbers]
+        speed = prompt_speed(metrics_of(probe), setup) if is_by_speed else None
         for pair, trouble in suspects(finished, grid=grid).items():
             troubles[pair, probe, device] = trouble
         for pair, evidence in attention_on_cpu(finished, speed=speed).items():
             on_cpu[pair, probe, device] = evidence
-    return replace(
-        run,
-        setup=setup,
-        records=tuple(_derived(each, troubles, on_cpu) for each in run.records),
-    )
+    return tuple(_derived(each, troubles, on_cpu) for each in records)
+
+
+def is_untold(record: CellRecord) -> bool:
+    """Whether *record*, of an accelerator, does not say where its attention ran."""
+    is_on_device = bool(set(record.effective.devices) - {"CPU"})
+    return record.has_numbers and is_on_device and record.attention is None
 
 
 CellKey = tuple[Pair, str, str]
@@ -289,7 +300,7 @@ def _unproved(
             yield pair, Trouble(Status.UNVERIFIED, reason)
 
 
-def _twin(pair: Pair, proofs: Mapping[Pair, Proof]) -> Pair | None:
+def _twin(pair: Pair, proofs: Mapping[Pair, CacheEvidence]) -> Pair | None:
     """A more precise pair with the same probabilities; None if there is none."""
     one = proofs[pair].prints
     if not one or not all(each.logprobs for each in one):
@@ -299,7 +310,7 @@ def _twin(pair: Pair, proofs: Mapping[Pair, Proof]) -> Pair | None:
     return next((each for each in same if most_precise((each, pair)) == each), None)
 
 
-def _differ(one: Proof, other: Proof) -> bool:
+def _differ(one: CacheEvidence, other: CacheEvidence) -> bool:
     """Whether replies differ by more than they do when they are repeated."""
     if not (one.prints and other.prints):
         return False
@@ -308,7 +319,7 @@ def _differ(one: Proof, other: Proof) -> bool:
     return apart > max(NOISE_FACTOR * noise, RESOLUTION)
 
 
-def _is_smaller(one: Proof, reference: Proof) -> bool:
+def _is_smaller(one: CacheEvidence, reference: CacheEvidence) -> bool:
     """Whether its memory grows less with the context than that of the reference."""
     ours, theirs = one.bytes_per_token, reference.bytes_per_token
     if ours is None or theirs is None:
@@ -320,13 +331,13 @@ def _is_smaller(one: Proof, reference: Proof) -> bool:
     return saved > max(LEAST_GROWTH_BYTES, LEAST_GROWTH * grown)
 
 
-def _noise(proof: Proof) -> float:
+def _noise(proof: CacheEvidence) -> float:
     """The largest distance of two replies to the same text."""
     pairs = itertools.combinations(proof.prints, 2)
     return max((_distance(one, other) for one, other in pairs), default=math.inf)
 
 
-def _distance(one: Print, other: Print) -> float:
+def _distance(one: Fingerprint, other: Fingerprint) -> float:
     """The largest difference of log-probabilities; infinite for other texts."""
     if one.text != other.text or len(one.logprobs) != len(other.logprobs):
         return math.inf
@@ -334,7 +345,7 @@ def _distance(one: Print, other: Print) -> float:
     return max((abs(a - b) for a, b in differences), default=0.0)
 
 
-def _evidence(proof: Proof) -> str:
+def _evidence(proof: CacheEvidence) -> str:
     """What was looked at, as a phrase."""
     has_numbers = any(each.logprobs for each in proof.prints)
     phrase = f"{'probabilities' if has_numbers else 'replies'} of a fixed text"

@@ -4,14 +4,21 @@ import random
 from dataclasses import replace
 
 from made_losses import diverging, losing, losing_rounds, losing_setup
-from made_records import failed_record, made_priming, made_reply, made_round, sized
+from made_records import (
+    failed_record,
+    made_priming,
+    made_reply,
+    made_round,
+    observed,
+    sized,
+)
 from made_retrieval import (
+    made_calibration,
     made_dial,
-    made_frozen,
     made_texts,
     retrieval_record,
     right,
-    with_frozen,
+    with_calibration,
 )
 from made_speeds import measured, run_of
 
@@ -70,8 +77,10 @@ def whole_grid() -> Run:
     timed = run_of(depths=(0, 4096)).setup.probes
     probes = {"retrieval": as_json(asked), **timed}
     setup = replace(run.setup, probes={**run.setup.probes, **probes})
-    frozen = made_frozen(made_dial(), made_dial("nth"))
-    return replace(run, setup=with_frozen(setup, frozen), records=(*run.records, *more))
+    frozen = made_calibration(made_dial(), made_dial("nth"))
+    return replace(
+        run, setup=with_calibration(setup, frozen), records=(*run.records, *more)
+    )
 
 
 def _more(record: CellRecord) -> list[CellRecord]:
@@ -115,4 +124,4 @@ def _recalled(setup: Setup, pair: Pair) -> CellRecord:
         forced=tuple(losing_rounds(setup, losses_of_pair(pair))),
         priming=made_priming(setup.needles[-1]),
     )
-    return sized(replace(record, observation=as_json(recall)))
+    return sized(replace(record, observation=observed(recall)))

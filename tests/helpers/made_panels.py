@@ -5,10 +5,10 @@ from dataclasses import replace
 from made_records import made_setup
 from made_retrieval import (
     DEPTHS,
-    made_frozen,
+    made_calibration,
     made_texts,
     retrieval_record,
-    with_frozen,
+    with_calibration,
 )
 
 from codeneedle.probes.retrieval.metrics import METRICS, of_tasks
@@ -58,7 +58,7 @@ def record_of(pair, answer, *, lengths=LENGTHS):
 
 def run_of(*records, setup=SETUP, **frozen):
     """A run of *records*; *frozen* is what the reference has set."""
-    setup = with_frozen(setup, made_frozen(**frozen)) if frozen else setup
+    setup = with_calibration(setup, made_calibration(**frozen)) if frozen else setup
     return Run(name="random-bodies/made-model", setup=setup, records=records)
 
 

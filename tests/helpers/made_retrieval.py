@@ -8,24 +8,24 @@ from made_records import made_setup
 
 from codeneedle.engines.messages import Forced
 from codeneedle.grid import Pair
+from codeneedle.probes.answers import Skipped
 from codeneedle.probes.prompts import PromptForm
 from codeneedle.probes.retrieval.probe import PROBE
 from codeneedle.probes.retrieval.record import (
     NAME,
     Answer,
     Answered,
+    Calibration,
     Dialled,
     DialStep,
     Fitted,
-    Frozen,
-    LeftOut,
     Retrieval,
     TextKey,
     TextRead,
 )
 from codeneedle.probes.retrieval.settings import RetrievalSettings
 from codeneedle.probes.retrieval.task_kinds import make_texts
-from codeneedle.probes.retrieval.tasks import Posed
+from codeneedle.probes.retrieval.tasks import QuestionFields
 from codeneedle.records.record import CellRecord, Phases, Status, as_json, shared_with
 
 DEPTHS = (0.1, 0.5, 0.9)
@@ -51,7 +51,7 @@ def made_asked(question, length, decoys, *, answer=right, scored=made_scored):
     """*question* with the answer that *answer* gives it at *length*."""
     named = replace(question, name=f"{length}-{question.name}")
     return Answer(
-        **shared_with(named, Posed),
+        **shared_with(named, QuestionFields),
         decoys=tuple(decoys.index(each) for each in question.decoys),
         reply=answer(question, length),
         finish="stop",
@@ -123,21 +123,21 @@ def made_dial(task="multikey", *, setting=2, score=0.7, is_fixed=False):
     return Dialled(task=task, setting=setting, is_fixed=is_fixed, path=path)
 
 
-def made_frozen(*dials, left_out=(), answered=()):
+def made_calibration(*dials, left_out=(), answered=()):
     """What the reference f16/f16 found out."""
     chosen = dials or (made_dial(),)
-    return Frozen(
+    return Calibration(
         reference="f16/f16",
         dials=chosen,
         sizes=tuple(Fitted(dial.task, 1024, 4096) for dial in chosen),
-        left_out=tuple(LeftOut(*each) for each in left_out),
+        left_out=tuple(Skipped(*each) for each in left_out),
         answered=tuple(Answered(*each) for each in answered),
     )
 
 
-def with_frozen(setup, frozen):
-    """*setup*, once the reference has set *frozen*."""
-    return replace(setup, calibrated={NAME: as_json(frozen)})
+def with_calibration(setup, calibration):
+    """*setup*, once the reference has set *calibration*."""
+    return replace(setup, calibrated={NAME: as_json(calibration)})
 
 
 def retrieval_record(pair, texts, *, not_asked=()):

@@ -3,13 +3,13 @@
 from codeneedle.engines.messages import Forced
 from codeneedle.grid import Pair
 from codeneedle.probes.reuse.record import (
-    AGAIN,
     NAME,
-    Reuse,
+    REUSED,
+    CacheState,
     ReuseAnswer,
     ReuseQuestion,
-    Way,
 )
+from codeneedle.probes.stored import Observed
 from codeneedle.records.record import CellRecord, Status, as_json
 
 TOKENS = 10
@@ -32,10 +32,10 @@ def made_question(function="abcd", *, gaps=None, replies=None, **away):
             reply=replies.get(way, "a = 1\nb = 2\n"),
             scored=Forced(logprobs=moved),
             prompt_tokens=500,
-            cached_tokens=0 if way is Way.COLD else 450,
+            cached_tokens=0 if way is CacheState.COLD else 450,
         )
 
-    answers = tuple(map(answer, (Way.COLD, *AGAIN)))
+    answers = tuple(map(answer, (CacheState.COLD, *REUSED)))
     return ReuseQuestion(
         function=function, before="efgh", first="c = 3\n", answers=answers
     )
@@ -48,5 +48,10 @@ def reuse_record(pair, *questions):
         probe=NAME,
         status=Status.FINISHED,
         started="2025-11-20T12:00:00+00:00",
-        observation=as_json(Reuse(functions=9, questions=questions)),
+        observation=as_json(
+            Observed(
+                answers={str(at): as_json(each) for at, each in enumerate(questions)},
+                facts={"functions": 9},
+            )
+        ),
     )

@@ -319,6 +319,15 @@ def test_the_size_of_a_cache_is_exact_although_its_log_rounds_it():
     assert (340 * 1024, 0.0) == cache_bytes(quantized)
 
 
+def test_the_size_of_a_tiny_cache_is_that_of_round_heads():
+    """256 cells of a layer with 128 values of K: 64 KiB, and 60 KiB is as near."""
+    tiny = KvBuffer(
+        cells=256, layers=1, k_type="f16", v_type="q8_0", k_mib=0.06, v_mib=0.03
+    )
+
+    assert (64 * 1024, 34 * 1024) == cache_bytes(tiny)
+
+
 def cache(k, v, k_mib, v_mib, cells=4096):
     """A cache of 8 layers as a log states it."""
     return KvBuffer(cells=cells, layers=8, k_type=k, v_type=v, k_mib=k_mib, v_mib=v_mib)

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 from made_records import failed_record
-from made_retrieval import made_dial, made_frozen, made_texts, retrieval_record
+from made_retrieval import made_calibration, made_dial, made_texts, retrieval_record
 from made_speeds import F16, Q8, measured, run_of
 
 from codeneedle.probes import PROBES, in_common
@@ -63,7 +63,7 @@ def retrieval_run(*lengths, **asked):
         setup,
         probes={"retrieval": chosen},
         grows={"retrieval": RETRIEVAL.grows},
-        calibrated={"retrieval": as_json(made_frozen(made_dial()))},
+        calibrated={"retrieval": as_json(made_calibration(made_dial()))},
     )
     return Run(name="c/m", setup=setup, records=tuple(made))
 

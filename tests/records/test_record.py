@@ -8,12 +8,12 @@ from made_records import failed_record, made_record, made_setup
 from codeneedle.records.record import (
     Amount,
     BadRecord,
+    CacheEvidence,
     CellRecord,
     Count,
     Effective,
     Length,
     Phases,
-    Proof,
     Share,
     Status,
     as_json,
@@ -55,7 +55,7 @@ def test_phases_that_were_not_reached_take_no_time(missing):
     ],
 )
 def test_a_token_takes_what_two_contexts_differ_by(memory, per_token):
-    assert per_token == Proof(memory=memory).bytes_per_token
+    assert per_token == CacheEvidence(memory=memory).bytes_per_token
 
 
 def test_phases_that_an_earlier_server_also_reached_are_sums():

@@ -5,7 +5,7 @@ from dataclasses import replace
 from made_records import failed_record, made_record, made_run, made_setup
 
 from codeneedle.probes.retrieval.metrics import METRICS
-from codeneedle.records.record import Effective, Proof, Status
+from codeneedle.records.record import CacheEvidence, Effective, Status
 from codeneedle.report import captions
 from codeneedle.report.captions import STATUS_WORDS
 
@@ -54,7 +54,7 @@ def test_a_run_of_several_days_says_so() -> None:
 
 
 def test_a_quantized_reference_of_a_server_that_does_not_tell_is_named() -> None:
-    def told(*pairs: str, proof: Proof | None = None) -> str:
+    def told(*pairs: str, proof: CacheEvidence | None = None) -> str:
         records = (made_record(pair, []) for pair in pairs)
         effective = Effective(proof=proof)
         proved = tuple(replace(each, effective=effective) for each in records)
@@ -62,7 +62,7 @@ def test_a_quantized_reference_of_a_server_that_does_not_tell_is_named() -> None
             "cache", ""
         )
 
-    proof = Proof()
+    proof = CacheEvidence()
     said = told("q4_0/q4_0", "q8_0/q8_0", proof=proof)
     assert said.startswith("q8_0/q8_0 and other pairs are shown to differ, not that")
     assert "" == told("auto/auto", "fp8/fp8", proof=proof)

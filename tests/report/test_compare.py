@@ -14,11 +14,11 @@ from made_records import (
     stored_run,
 )
 from made_retrieval import (
+    made_calibration,
     made_dial,
-    made_frozen,
     made_texts,
     retrieval_record,
-    with_frozen,
+    with_calibration,
 )
 from printing import printed
 
@@ -107,7 +107,7 @@ def test_texts_of_another_seed_are_not_compared():
     runs = [
         replace(
             made_run(setup=SETUP),
-            setup=replace(with_frozen(SETUP, made_frozen()), seed=seed),
+            setup=replace(with_calibration(SETUP, made_calibration()), seed=seed),
             records=(retrieval_record("bf16/bf16", made_texts()),),
         )
         for seed in (1, 2)
@@ -180,7 +180,7 @@ def test_tasks_of_another_difficulty_are_not_compared():
     runs = [
         replace(
             made_run(setup=SETUP),
-            setup=with_frozen(SETUP, made_frozen(made_dial(setting=setting))),
+            setup=with_calibration(SETUP, made_calibration(made_dial(setting=setting))),
             records=(retrieval_record("bf16/bf16", made_texts()),),
         )
         for setting in (2, 3)

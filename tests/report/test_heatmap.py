@@ -8,6 +8,7 @@ from pathlib import Path
 import matplotlib as mpl
 import matplotlib.pyplot as plt
 import pytest
+from drawn import ink, shapes
 from made_records import LETTERS, failed_record, made_run, made_setup
 from matplotlib.figure import Figure
 from matplotlib.text import Annotation
@@ -59,6 +60,8 @@ def words(figure: Figure) -> list[str]:
 
 def test_a_png_and_an_svg_are_written(tmp_path: Path) -> None:
     png, svg = drawn(tmp_path / "new")
+    assert ink(png) > 0.1
+    assert shapes(svg) > 20
     other, _ = drawn(tmp_path, difference=True)
 
     assert ("heatmap-matched.png", "heatmap-matched.svg") == (png.name, svg.name)
@@ -203,3 +206,11 @@ def test_a_large_grid_has_small_cells_without_labels() -> None:
     assert [] == words(figure)
     assert types == [label.get_text() for label in grid.get_xticklabels()]
     assert max(figure.get_size_inches()) < 15
+
+
+def test_a_picture_of_a_run_that_read_no_corpus_names_none():
+    """Of retrieval, evaluations and conversations."""
+    uncounted = replace(RUN.setup.corpus, tokens=0, functions=0)
+    run = replace(RUN, setup=replace(RUN.setup, corpus=uncounted))
+
+    assert len(picture().facts) - 1 == len(picture(run).facts)

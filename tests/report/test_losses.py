@@ -8,6 +8,7 @@ from made_evaluations import evaluated, with_scores
 from made_grids import FAILED, lossy_grid
 from made_losses import BEYOND, OPEN, WITHIN, diverging, losing_run
 from made_records import failed_record, made_run, stored_run
+from made_verdicts import ABOVE, BELOW, NEAR
 from printing import printed
 
 from codeneedle.grid import Pair
@@ -18,6 +19,7 @@ from codeneedle.report.page import loss_facts
 from codeneedle.report.pictures import draw_metric
 from codeneedle.report.runs import beside_each_other
 from codeneedle.report.selection import LOSS, default_metric, metric_named, select
+from codeneedle.report.verdict import open_entries
 from codeneedle.verdict.judge import Limits, judge
 from codeneedle.verdict.losses import Losses, losses_of
 
@@ -121,7 +123,17 @@ def test_the_first_grid_is_the_loss_and_nats_are_shown_on_demand() -> None:
     )
     assert "[0.0]" in said
     assert "nats" not in said
-    assert "oom  q5_0/q5_0 out-of-memory: full" in said
+    assert "oom   q5_0/q5_0 out-of-memory: full" in said
+
+
+def test_a_grid_says_why_pairs_are_open() -> None:
+    run = losing_run({"q8_0/q8_0": ABOVE, "q4_0/q4_0": NEAR, "q8_0/q4_0": BELOW})
+
+    assert {
+        ("open", "q8_0/q4_0: further functions would decide it"),
+        ("open", "q8_0/q8_0: probably beyond"),
+        ("open", "q4_0/q4_0: too near the limit to be decided"),
+    } == set(open_entries(judge(run)))
 
 
 def test_conditions_take_two_lines() -> None:
@@ -249,7 +261,7 @@ def test_where_attention_ran_stands_behind_the_word_of_a_pair() -> None:
     assert "open" == found.word(Pair("q8_0", "q5_0"))
     assert below["open cpu"]
     assert "open cpu" in shown(run)
-    assert "cpu  attention on the CPU" in shown(run)
+    assert "cpu   attention on the CPU" in shown(run)
     assert ["0.5", "open cpu"] in [each[:2] for each in loss_facts(found)["cells"]]
 
 

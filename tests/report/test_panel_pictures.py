@@ -1,9 +1,12 @@
 """Panels as pictures: what is drawn, where it goes, always the same bytes."""
 
 import hashlib
+import itertools
+import math
 from dataclasses import replace
 
 import pytest
+from drawn import ink, shapes
 from made_panels import BY_NAME, RIGHT, RUN, SETUP, record_of, run_of, unless
 from made_records import failed_record
 from matplotlib.colors import to_hex
@@ -13,6 +16,9 @@ from codeneedle.probes.retrieval.record import NAME
 from codeneedle.report.heatmap import Files
 from codeneedle.report.panel_pictures import KIND_COLOURS, draw_panels, paint
 from codeneedle.report.panels import panels_of
+
+LEAST_INK, LEAST_SHAPES = 0.05, 20
+"""Of a picture that is not empty."""
 
 
 def figure(run, *, difference=False):
@@ -43,6 +49,8 @@ def test_each_task_has_a_png_and_an_svg(tmp_path):
 
     assert ["panels-multikey.png", "panels-multikey.svg"] == [p.name for p in drawn]
     assert digests(drawn) == digests(again)
+    assert ink(drawn[0]) > LEAST_INK
+    assert shapes(drawn[1]) > LEAST_SHAPES
 
 
 @pytest.mark.parametrize(
@@ -60,6 +68,7 @@ def test_comparisons_and_log_probabilities_have_files_of_their_own(
     )
 
     assert {stem} == {path.stem for path in drawn}
+    assert ink(drawn[0]) > LEAST_INK
 
 
 def test_values_types_lengths_and_depths_are_written():
@@ -113,9 +122,15 @@ def test_a_pair_without_answers_and_a_length_that_was_left_out_are_hatched():
     first, second = figure(run).axes[:2]
 
     def hatched(axes):
-        return sum(patch.get_hatch() is not None for patch in axes.patches)
+        """Columns, of lengths, and rows, of depths, that are hatched."""
+        return {
+            (math.floor(patch.get_x()), math.floor(patch.get_y()))
+            for patch in axes.patches
+            if patch.get_hatch() is not None
+        }
 
-    assert (3, 9) == (hatched(first), hatched(second))
+    assert {(2, row) for row in range(3)} == hatched(first)
+    assert set(itertools.product(range(3), range(3))) == hatched(second)
     assert "crash" in {text.get_text() for text in second.texts}
 
 

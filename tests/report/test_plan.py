@@ -25,6 +25,7 @@ from codeneedle.records.record import (
     Status,
 )
 from codeneedle.report.plan import (
+    _smallest,
     measured,
     measured_memory,
     plan_document,
@@ -50,6 +51,13 @@ def world(tmp_path, monkeypatch):
 def shown(plan, *, width=100):
     """The screen of *plan*, as one text."""
     return printed(plan_document(plan), width=width)
+
+
+def test_the_smallest_pair_is_so_by_both_of_its_types():
+    """By the order of K it was once q4_0/f16, of 20 bits."""
+    pairs = [Pair("f16", "f16"), Pair("q4_0", "f16"), Pair("q8_0", "q4_0")]
+
+    assert Pair("q8_0", "q4_0") == _smallest(pairs)
 
 
 def grid_of(text):
@@ -283,7 +291,8 @@ def test_a_plan_has_a_row_per_pair():
     assert "K/V         1K   4K    8K  longest" == lines[2]
     assert "f16/f16    2.0  8.0  16.0   8,192*" == lines[3]
     assert "q8_0/q4_0  0.8  3.2   6.5   8,192*" == lines[4]
-    assert "* the context that the weights were trained for" == lines[-1]
+    assert "* the context that the weights were trained for" in lines
+    assert "sizes are those of the header alone, at most so much" in said
     assert "fits into the 8.0 GiB of this machine with 3.0 MiB of weights" in said
     assert "of compute buffers" in said
     assert "*" not in "".join(table_of("f16/f16", room=530 << 20))

@@ -1,6 +1,5 @@
 """What a survey of kernels decides before the first cell."""
 
-import math
 from dataclasses import replace
 
 import pytest
@@ -56,6 +55,11 @@ def test_kernels_alone_are_refused_where_there_is_none():
         plan_on(lambda _pair: Attention.CPU, kernels_only=True)
 
 
+def test_kernels_alone_are_refused_where_the_engine_cannot_say():
+    with pytest.raises(BadInput, match="cannot say where"):
+        plan_on(None, kernels_only=True)
+
+
 @pytest.mark.parametrize(
     ("attention", "where"),
     [(Attention.CPU, "on the CPU"), (Attention.CONVERTED, "converted to f16")],
@@ -99,25 +103,6 @@ def test_a_folder_that_was_begun_with_f16_goes_on_with_it(tmp_path):
     again = planned(engine=engine, types=(), out=tmp_path)
 
     assert "f16" == again.request.rows[0]
-
-
-def test_a_hybrid_reads_some_of_its_prompts_again():
-    def hybrid(pairs, **_asked):
-        survey = made_survey(dict.fromkeys(pairs, Attention.KERNEL))
-        answers = {
-            pair: replace(each, recurrent_bytes=1 << 20)
-            for pair, each in survey.pairs.items()
-        }
-        return replace(survey, pairs=answers)
-
-    plain = plan_on(lambda _pair: Attention.KERNEL)
-    engine = FakeEngine(devices=GPU)
-    engine.survey = hybrid
-    again = planned(engine=engine, types=("f16", "q8_0", "q4_0"))
-
-    (probe,) = plain.probes
-    (once,), (more,) = plain.work(probe).texts, again.work(probe).texts
-    assert more == math.ceil(1.21 * once)
 
 
 # Several devices

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 from made_losses import BEYOND, REFERENCE, WITHIN, diverging, losing, losing_run
 
-from codeneedle.grid import Pair
+from codeneedle.grid import Pair, Spell
 from codeneedle.records.record import (
     ON_CPU,
     Attention,
@@ -47,6 +47,22 @@ def test_a_smaller_pair_without_a_kernel_is_named_and_not_set(attention):
     assert (Pair.parse(SMALL),) == found.worth_compiling
     assert f"By its losses alone {SMALL} would be set" in said(found)
     assert "62 graph splits" in said(found)
+
+
+@pytest.mark.parametrize(
+    ("attention", "is_cured"), [(Attention.CONVERTED, True), (Attention.CPU, False)]
+)
+def test_the_option_that_compiles_what_is_worth_it_keeps_kernels_that_are_there(
+    attention, is_cured
+):
+    run = without_kernel(losing_run(LOSSES), SMALL, "bf16/q8_0", attention=attention)
+    spell = Spell(compiles=lambda pairs: " ".join(map(str, pairs)))
+
+    told = " ".join(sentences(judge(run), spell))
+
+    expected = "(a build with bf16/bf16 q8_0/q8_0 q8_0/q4_0 q4_0/q4_0)"
+    assert is_cured == (expected in told)
+    assert is_cured == ("a build" in told)
 
 
 def test_where_every_pair_has_a_kernel_nothing_is_said_of_kernels():
@@ -134,3 +150,8 @@ def test_what_there_is_to_gain_stands_before_what_to_set():
     first = headline_lines(found, str).lines[0]
     assert first.startswith("There is little to gain: ")
     assert "KV 32.0 MiB -> 13.0 MiB, recurrent state 299.0 MiB as it is" in first
+    longer = replace(found, limits=replace(found.limits, at=32_768))
+    assert "compute buffers 64.0 MiB: 1.3 % of" in first
+    assert "compute buffers 64.0 MiB or more: at most " in str(
+        headline_lines(longer, str)
+    )

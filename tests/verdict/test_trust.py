@@ -16,10 +16,10 @@ from codeneedle.grid import Pair
 from codeneedle.probes import PROBES
 from codeneedle.records.record import (
     Attention,
+    CacheEvidence,
     CellRecord,
     Effective,
-    Print,
-    Proof,
+    Fingerprint,
     Run,
     Status,
 )
@@ -185,8 +185,8 @@ def test_a_cell_that_is_offloaded_otherwise_makes_no_other_suspect():
 
 def proved(pair, *prints, memory=()):
     """A finished cell with evidence: replies as (text, logprobs)."""
-    found = tuple(Print(text=text, logprobs=numbers) for text, numbers in prints)
-    effective = Effective(proof=Proof(prints=found, memory=memory))
+    found = tuple(Fingerprint(text=text, logprobs=numbers) for text, numbers in prints)
+    effective = Effective(proof=CacheEvidence(prints=found, memory=memory))
     return replace(made_record(pair, []), effective=effective)
 
 
@@ -321,12 +321,12 @@ def test_a_cache_is_smaller_that_grows_by_a_twentieth_less_and_by_16_mib(
     reference_mib, saved_mib, is_smaller
 ):
     def growing(mib):
-        return Proof(memory=((1024, 1 << 30), (2048, (1 << 30) + (mib << 20))))
+        return CacheEvidence(memory=((1024, 1 << 30), (2048, (1 << 30) + (mib << 20))))
 
     own, reference = growing(reference_mib - saved_mib), growing(reference_mib)
 
     assert is_smaller == _is_smaller(own, reference)
-    assert not _is_smaller(Proof(), reference)
+    assert not _is_smaller(CacheEvidence(), reference)
 
 
 # --- whole runs

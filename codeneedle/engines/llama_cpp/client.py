@@ -289,7 +289,7 @@ class Client(Connection):
             with self._streaming(path, body) as response:
                 reply = reply_of(
                     self._events(response),
-                    read=read,
+                    read=lambda event: self._ended(read(event)),
                     enough=enough,
                     max_tokens=max_tokens,
                     tell=tell,
@@ -356,7 +356,7 @@ def completion_body(question: Completion) -> Json:
 
 
 def forcing_body(wanted: NextTokens) -> Json:
-    """The one that makes the tokens of *wanted* come, likewise."""
+    """Request body that forces ``wanted.tokens`` by grammar or logit bias."""
     size = len(wanted.tokens)
     question = Completion(prompt="", max_tokens=size, seed=wanted.seed)
     body = completion_body(question) | {
@@ -458,7 +458,7 @@ def chat_event(event: Json) -> StreamEvent:
 
 
 def _progress_of(stated: "_PromptProgress | None") -> Progress | None:
-    """How far a prompt is read, unless next to all of it was read before."""
+    """Progress of the prompt; None if almost all of it was cached."""
     if stated is None or stated.total - stated.cache < WORTH_TELLING:
         return None
     return Progress(stated.processed, stated.total, is_prompt=True)

@@ -91,6 +91,12 @@ def _lent() -> list[str]:
     return devices.split(",") if devices else []
 
 
+NO_DEVICE = (
+    "layers for an accelerator are asked for after --, and this llama-server has none: "
+    "all runs on the CPU ('codeneedle llama --backend ...' builds for one)"
+)
+"""A note: otherwise a user finds out by the time that it takes."""
+
 WHOLE_ANSWERS = "--no-prefill-assistant"
 """Renders a last message of the assistant like any other."""
 
@@ -222,7 +228,12 @@ class LlamaCpp(Engine):
             for name, what in advice.items()
             if name in os.environ
         )
-        if not (self.identity().devices and arguments.is_on_host(self.model.arguments)):
+        is_on_host = arguments.is_on_host(self.model.arguments)
+        if not self.identity().devices:
+            asks = arguments.has(self.model.arguments, arguments.OFFLOAD)
+            nothing = asks and not is_on_host
+            return (*ignored, NO_DEVICE) if nothing else ignored
+        if not is_on_host:
             return ignored
         told = "the arguments after -- keep the cache off the accelerator: attention "
         told += "runs on the CPU, where each pair has a kernel, or on copies of the "

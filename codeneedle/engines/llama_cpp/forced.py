@@ -71,7 +71,7 @@ class Score:
 
 def score_of(right: int, came: Token) -> Score:
     """
-    How probable *right* was at the place where *came* did.
+    Score of the token *right*, from the candidates listed with *came*, the sampled one.
 
     Raises:
         BadReply: If the server does not list tokens by number.

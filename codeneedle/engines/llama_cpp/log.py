@@ -118,7 +118,9 @@ def read_log(path: Path, *, end_bytes: int = END_BYTES) -> str:
     return shown.partition("\n")[2] if shown.startswith(COMMAND_SIGN) else shown
 
 
-_PREFIX = re.compile(r"^\d+\.\d\d\.\d{3}\.\d{3} [IWED] ")
+_PREFIX = re.compile(r"^.*?(?<![\d.])\d+\.\d\d\.\d{3}\.\d{3} [IWED] ")
+"""A time stamp, and what the runtime of C++ writes before it while it aborts."""
+
 _ANSI = re.compile(r"\x1b(?:\[[0-9;?]*[ -/]*[@-~]|\][^\x07\x1b]*\x07?|.)?")
 _NOISE = ("memory_breakdown", "cleaning up before exit", "to show complete usage")
 

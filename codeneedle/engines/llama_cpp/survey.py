@@ -26,6 +26,7 @@ from codeneedle.engines.llama_cpp.arguments import (
     parse,
     variables,
 )
+from codeneedle.engines.llama_cpp.backends import ALL_KERNELS
 from codeneedle.engines.llama_cpp.installation import FIT_PARAMS, ServerFacts, Tools
 from codeneedle.engines.survey import WHOLE_SPLITS, PairSurvey, Survey
 from codeneedle.errors import ToolFailed
@@ -161,11 +162,14 @@ class Surveyor:
         known = {pair: each for pair, each in answers.items() if each}
         whole = self._whole_splits(known.values(), asked.about)
         asked.keep()
+        judged = {pair: self._judged(each, whole) for pair, each in known.items()}
+        places = {each.attention for each in judged.values()}
         return Survey(
             context=context,
-            pairs={pair: self._judged(each, whole) for pair, each in known.items()},
+            pairs=judged,
             whole_splits=whole,
             unknown=asked.failure,
+            cure=ALL_KERNELS if Attention.CONVERTED in places else "",
             took_s=time.monotonic() - started,
             is_kept=not asked.is_grown,
         )

@@ -24,7 +24,7 @@ PLAIN_BITS = 16
 """Bits of values that are not quantized."""
 
 WORD_BITS = 32
-"""Of the words that quantized values are packed into."""
+"""Bits per packed word."""
 
 
 @dataclass(frozen=True, slots=True)

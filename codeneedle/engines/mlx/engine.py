@@ -155,6 +155,12 @@ class Mlx(Engine):
                 reason="the engine mlx has one device, and it uses it",
                 hint="Leave --devices out.",
             )
+        if self.model.threads is not None:
+            raise BadInput(
+                source="--workers",
+                reason="the engine mlx does not divide what it computes with",
+                hint="Leave --workers out.",
+            )
         if self.model.weights.folder is None:
             refuse_unconvertible(self.model.weights)
         if len(self.settings.group_size) not in {1, 2}:

@@ -219,7 +219,7 @@ class OpenAi(Connection):
         return Readiness.STRANGER
 
     def _recognized(self, listed: Sequence[str] | None) -> Readiness:
-        """Whether a server that lists these models is ours; its first is ours, too."""
+        """READY if our model is listed; the first name is adopted if none was given."""
         if listed is None:
             self.strange = "the server does not list its models"
             return Readiness.STRANGER
@@ -427,7 +427,7 @@ class OpenAi(Connection):
         with self._streaming(path, body) as response:
             reply = reply_of(
                 self._events(response, limit_bytes=limit_bytes),
-                read=lambda event: seen.add(read_event(event)),
+                read=lambda event: self._ended(seen.add(read_event(event))),
                 enough=enough,
                 max_tokens=body["max_tokens"],
             )
@@ -808,7 +808,7 @@ _SPECIAL = re.compile(r"<\|[^|<>]*\|>|</?s>|</?(?:start|end)_of_\w+>|<[be]os>")
 
 
 def _misspelled(tokens: Sequence[str], reply: Reply) -> str:
-    """That *tokens*, if there are any, do not spell *reply*; empty if they do."""
+    """Error text if the *tokens* do not concatenate to the *reply*; else empty."""
     spelled, text, reasoning = (
         _UNSEEN.sub("", each) for each in ("".join(tokens), reply.text, reply.reasoning)
     )

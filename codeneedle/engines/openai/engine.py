@@ -54,7 +54,7 @@ from codeneedle.engines.openai.settings import (
 )
 from codeneedle.errors import BadInput, CellError, MachineError, ToolFailed
 from codeneedle.grid import Pair
-from codeneedle.records.record import Proof
+from codeneedle.records.record import CacheEvidence
 from codeneedle.system import processes
 from codeneedle.system.commands import program_at
 from codeneedle.system.environment import inherited
@@ -71,8 +71,8 @@ COUNTING_CONTEXT = 4096
 """Context of a server that only counts tokens."""
 
 UNTOLD = (
-    "the server does not tell what cache it has: a pair whose replies and memory are "
-    "those of a more precise one is unverified"
+    "this server does not report its cache types: a pair whose replies and memory are "
+    "those of a more precise pair is marked unverified"
 )
 """For users, before a sweep starts."""
 
@@ -220,7 +220,7 @@ class Command(OpenAiEngine):
             whole = _held(server, cell) if half else ()
             replies = prints(server.client, context=cell.context)
             memory = (*half, *whole) if whole else ()
-            server.proof = Proof(prints=replies, memory=memory)
+            server.proof = CacheEvidence(prints=replies, memory=memory)
             yield server
 
     def _at_half(self, cell: CellSpec, *, log: Path) -> tuple[tuple[int, int], ...]:
@@ -352,7 +352,7 @@ class Endpoint(OpenAiEngine):
         """As of `engine.Engine`."""
         with self._connected() as server:
             replies = prints(server.client, context=cell.context)
-            server.proof = Proof(prints=replies)
+            server.proof = CacheEvidence(prints=replies)
             yield server
 
     @contextlib.contextmanager

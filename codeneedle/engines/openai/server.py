@@ -20,7 +20,7 @@ from codeneedle.engines.messages import (
 from codeneedle.engines.openai.client import OpenAi
 from codeneedle.engines.started import StartedServer
 from codeneedle.errors import CellError
-from codeneedle.records.record import Effective, Print, Proof, Status
+from codeneedle.records.record import CacheEvidence, Effective, Fingerprint, Status
 from codeneedle.system import machine
 from codeneedle.system.processes import (
     FILE_LIMIT_BYTES,
@@ -142,7 +142,7 @@ def proof_text(context: int) -> str:
     return f"{whole}\n{lines[0]}\n"
 
 
-def prints(client: OpenAi, *, context: int) -> tuple[Print, ...]:
+def prints(client: OpenAi, *, context: int) -> tuple[Fingerprint, ...]:
     """
     What the server replies to the same text, `ASKS` times.
 
@@ -160,10 +160,10 @@ def prints(client: OpenAi, *, context: int) -> tuple[Print, ...]:
     return tuple(_print(client, fixed) for _ in range(ASKS + 1))[1:]
 
 
-def _print(client: OpenAi, fixed: str) -> Print:
+def _print(client: OpenAi, fixed: str) -> Fingerprint:
     request = "Say these lines, the last one first."
     reply = client.continued(fixed, max_tokens=PROOF_TOKENS, request=request)
-    return Print(text=f"{reply.reasoning}{reply.text}", logprobs=reply.logprobs)
+    return Fingerprint(text=f"{reply.reasoning}{reply.text}", logprobs=reply.logprobs)
 
 
 # --- a server
@@ -180,7 +180,7 @@ class Server(Served):
     """
 
     client: OpenAi
-    proof: Proof = field(default_factory=Proof)
+    proof: CacheEvidence = field(default_factory=CacheEvidence)
     _estimates: Estimates = field(init=False)
 
     def __post_init__(self) -> None:

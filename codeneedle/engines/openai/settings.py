@@ -24,7 +24,7 @@ COMMAND = "command"
 ENDPOINT = "endpoint"
 
 WITHOUT_ECHO = "llama-server"
-"""Answers with no prompt, in no form of this API, so that it scores no given text."""
+"""Its OpenAI API cannot echo prompts, so it cannot score given text."""
 
 PLACEHOLDERS = ("k", "v", "port", "context", "model")
 """What a command may hold, as ``${k}``."""

@@ -8,11 +8,10 @@ from statistics import fmean
 from rich.text import Text
 
 from codeneedle.document import Document, Facts, Lines, Table
-from codeneedle.probes.answers import Answer, Beside, Gap, View
+from codeneedle.probes.answers import Answer, Beside, View
 from codeneedle.probes.retrieval.outcomes import Outcome, outcomes
-from codeneedle.probes.retrieval.record import frozen_of, retrieval_of
 from codeneedle.probes.retrieval.scoring import AnswerScore, Mode
-from codeneedle.records.record import CellRecord, Run
+from codeneedle.records.record import CellRecord
 from codeneedle.text import NO_VALUE_WORD, one_line, plural, visible_lines
 
 PAYLOAD_COLUMNS = 24
@@ -34,25 +33,6 @@ def answers(record: CellRecord) -> Iterator[Answer]:
             outcome=each.score.mode.value,
             beside=functools.partial(_beside, each),
         )
-
-
-def gaps(run: Run, record: CellRecord) -> list[Gap]:
-    """Lengths that no pair was asked, and those that this one was not."""
-    frozen, retrieval = frozen_of(run.setup), retrieval_of(record)
-    both = (
-        (frozen.left_out if frozen else (), True),
-        (retrieval.not_asked if retrieval else (), False),
-    )
-    return [
-        Gap(
-            task=each.task,
-            length=each.length,
-            reason=each.reason,
-            is_of_all=is_of_all,
-        )
-        for left_out, is_of_all in both
-        for each in left_out
-    ]
 
 
 def _beside(each: Outcome) -> Beside:

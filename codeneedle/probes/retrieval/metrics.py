@@ -8,7 +8,7 @@ from typing import TypeVar
 
 import msgspec
 
-from codeneedle.probes.answers import USABLE
+from codeneedle.probes.answers import USABLE, Skipped
 from codeneedle.probes.metrics import Loss, LossKind, Metric, bounded_share
 from codeneedle.probes.retrieval.outcomes import (
     Outcome,
@@ -17,11 +17,10 @@ from codeneedle.probes.retrieval.outcomes import (
 )
 from codeneedle.probes.retrieval.record import (
     NAME,
+    Calibration,
     Dialled,
-    Frozen,
-    LeftOut,
     TextKey,
-    frozen_of,
+    calibration_of,
     retrieval_of,
 )
 from codeneedle.probes.retrieval.scoring import Mode
@@ -70,10 +69,10 @@ def _numbers(number: _Number, chosen: _Chosen) -> Metric:
 
 def _asked(setup: Setup) -> Callable[[Outcome], bool]:
     """What *setup* asks: while a run grows, a record may have more already."""
-    frozen = frozen_of(setup)
-    if frozen is None or NAME not in setup.grows:
+    calibration = calibration_of(setup)
+    if calibration is None or NAME not in setup.grows:
         return lambda _each: True
-    names = {key.name for key in texts_of(frozen, conditions_of(setup))}
+    names = {key.name for key in texts_of(calibration, conditions_of(setup))}
     return lambda each: each.text in names
 
 
@@ -107,8 +106,8 @@ def _mode(mode: Mode) -> Metric:
 
 def _is_informative(each: Outcome | TextKey, setup: Setup) -> bool:
     """Whether its task counts, at its length, in what is about all tasks."""
-    frozen = frozen_of(setup)
-    return frozen is None or frozen.is_informative(each.task, each.length)
+    calibration = calibration_of(setup)
+    return calibration is None or calibration.is_informative(each.task, each.length)
 
 
 def _reading_speeds(record: CellRecord, _setup: Setup) -> list[float]:
@@ -247,26 +246,26 @@ SURVIVAL_TOKENS = (16, 32, 64, 128, 256, 512)
 def remarks(run: Run) -> tuple[str, ...]:
     """The path of each dial, what was left out, and how long answers survive."""
     records = [r for r in run.records if r.probe == NAME and r.has_numbers]
-    frozen = frozen_of(run.setup) if records else None
+    calibration = calibration_of(run.setup) if records else None
     return (
-        *(_set_by_reference(frozen) if frozen else ()),
+        *(_set_by_reference(calibration) if calibration else ()),
         *_not_asked(records),
         *_survivals(records),
     )
 
 
-def _set_by_reference(frozen: Frozen) -> Iterator[str]:
+def _set_by_reference(calibration: Calibration) -> Iterator[str]:
     """A line for each dial, and for each length that no pair was asked."""
-    for dial in frozen.dials:
-        yield _dial_phrase(dial, frozen)
-    for each in frozen.left_out:
+    for dial in calibration.dials:
+        yield _dial_phrase(dial, calibration)
+    for each in calibration.left_out:
         reason = each.reason
         yield f"{each.task} at {each.length:,} tokens was asked of no pair: {reason}"
 
 
 def _not_asked(records: Sequence[CellRecord]) -> Iterator[str]:
     """A line for each length that some pairs were not asked, and why."""
-    pairs: dict[LeftOut, list[str]] = {}
+    pairs: dict[Skipped, list[str]] = {}
     for record in records:
         retrieval = retrieval_of(record)
         for each in retrieval.not_asked if retrieval else ():
@@ -278,19 +277,19 @@ def _not_asked(records: Sequence[CellRecord]) -> Iterator[str]:
         )
 
 
-def _dial_phrase(dial: Dialled, frozen: Frozen) -> str:
+def _dial_phrase(dial: Dialled, calibration: Calibration) -> str:
     settings = TASKS[dial.task].settings if dial.task in TASKS else ()
     says = settings[dial.setting].says if dial.setting < len(settings) else ""
     path = ", ".join(f"{step.setting}: {step.right:.0%}" for step in dial.path)
-    how = "chosen by the user" if dial.is_fixed else f"found on {frozen.reference}"
+    how = "chosen by the user" if dial.is_fixed else f"found on {calibration.reference}"
     phrase = f"{dial.task}: setting {dial.setting}, {says}, {how} ({path} right)"
     if dial.right >= USABLE[1]:
         phrase += "; too easy for a small loss to show"
     silent = [
         f"{size.length:,}"
-        for size in frozen.sizes
+        for size in calibration.sizes
         if size.task == dial.task
-        if not frozen.is_informative(size.task, size.length)
+        if not calibration.is_informative(size.task, size.length)
     ]
     if not silent:
         return phrase

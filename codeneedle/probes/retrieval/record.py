@@ -6,9 +6,15 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from codeneedle.engines.messages import Finish, Forced
-from codeneedle.probes.answers import USABLE
-from codeneedle.probes.retrieval.tasks import Decoy, Posed, Question
-from codeneedle.probes.stored import cached, calibrated_in, file_of, observed
+from codeneedle.probes.answers import USABLE, Skipped
+from codeneedle.probes.retrieval.tasks import Decoy, Question, QuestionFields
+from codeneedle.probes.stored import (
+    Observed,
+    cached,
+    calibrated_in,
+    file_of,
+    observed,
+)
 from codeneedle.records.record import (
     Amount,
     CellRecord,
@@ -16,6 +22,7 @@ from codeneedle.records.record import (
     Setup,
     Share,
     base_name,
+    from_json,
     refuse_impossible,
     shared_with,
 )
@@ -26,7 +33,7 @@ NAME = "retrieval"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Answer(Posed):
+class Answer(QuestionFields):
     """
     One question of a text, as it was asked and answered.
 
@@ -63,7 +70,7 @@ class Answer(Posed):
             decoys: Those of the text.
         """
         own = tuple(decoys[at] for at in self.decoys)
-        return Question(text=text, decoys=own, **shared_with(self, Posed))
+        return Question(text=text, decoys=own, **shared_with(self, QuestionFields))
 
 
 class TextKey(NamedTuple):
@@ -181,15 +188,6 @@ class Fitted:
 
 
 @dataclass(frozen=True, slots=True)
-class LeftOut:
-    """Why a *task* is not asked at a *length*, in tokens."""
-
-    task: str
-    length: int
-    reason: str
-
-
-@dataclass(frozen=True, slots=True)
 class Answered:
     """Share of a *task* that the reference has *right* at a *length*, from 0 to 1."""
 
@@ -199,7 +197,7 @@ class Answered:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Frozen:
+class Calibration:
     """
     What the reference has set for all cells; `Setup.calibrated` keeps it.
 
@@ -214,7 +212,7 @@ class Frozen:
     reference: str
     dials: tuple[Dialled, ...]
     sizes: tuple[Fitted, ...]
-    left_out: tuple[LeftOut, ...] = ()
+    left_out: tuple[Skipped, ...] = ()
     answered: tuple[Answered, ...] = ()
 
     @property
@@ -248,7 +246,7 @@ class Frozen:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Retrieval:
     """
-    The observation of the retrieval probe.
+    What the retrieval probe has observed of a cell.
 
     Attributes:
         answers: What was asked of each text, by `TextKey.name`, in asking order.
@@ -265,7 +263,7 @@ class Retrieval:
         return tuple(self.answers.values())
 
     @property
-    def not_asked(self) -> tuple[LeftOut, ...]:
+    def not_asked(self) -> tuple[Skipped, ...]:
         """The lengths that were not."""
         lengths = {
             (key.task, key.length): reason
@@ -273,23 +271,23 @@ class Retrieval:
                 map(TextKey.parse, self.skipped), self.skipped.values(), strict=True
             )
         }
-        return tuple(LeftOut(*place, reason) for place, reason in lengths.items())
+        return tuple(Skipped(*place, reason) for place, reason in lengths.items())
 
 
 @cached()
-def frozen_of(setup: Setup) -> Frozen | None:
+def calibration_of(setup: Setup) -> Calibration | None:
     """
     What the reference has set for all cells; None before it has.
 
     Raises:
         BadRecord: If what the setup keeps is something else.
     """
-    frozen = calibrated_in(setup, NAME, Frozen)
-    for dial in frozen.dials if frozen else ():
+    calibration = calibrated_in(setup, NAME, Calibration)
+    for dial in calibration.dials if calibration else ():
         is_possible = any(step.setting == dial.setting for step in dial.path)
         what = f"the setting of {dial.task} was never tried"
         refuse_impossible(is_possible, what, file=SETUP)
-    return frozen
+    return calibration
 
 
 @cached()
@@ -302,7 +300,12 @@ def retrieval_of(record: CellRecord) -> Retrieval | None:
     """
     if base_name(record.probe) != NAME or record.observation is None:
         return None
-    retrieval = observed(record, Retrieval)
+    stored = observed(record, Observed)
+    answers = {
+        name: from_json(answer, TextRead, file=file_of(record))
+        for name, answer in stored.answers.items()
+    }
+    retrieval = Retrieval(answers=answers, skipped=stored.skipped)
     for name in retrieval.skipped:
         with_numbers = re.fullmatch(r".+-\d+-\d+", name)
         what = f"'{name}' is no text"

@@ -17,10 +17,10 @@ from codeneedle.probes.prompts import NO_THINK_ARGS, PromptForm
 from codeneedle.probes.retrieval.prompts import WORDING, messages
 from codeneedle.probes.retrieval.record import (
     NAME,
+    Calibration,
     Dialled,
     DialStep,
     Fitted,
-    Frozen,
     TextKey,
 )
 from codeneedle.probes.retrieval.task_kinds import TASKS, TASKS_VERSION, make_texts
@@ -56,7 +56,7 @@ CHARACTERS_PER_TOKEN = 4
 """Of English, roughly: where fitting begins, or all of it without a tokenizer."""
 
 ANSWER_CHARACTERS_PER_TOKEN = 2
-"""Of random digits and names, fewer."""
+"""Characters per token of digits and names."""
 
 TEMPLATE_TOKENS = 128
 """What a chat template may add to text and question."""
@@ -219,7 +219,7 @@ class Block:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RetrievalConditions:
     """
-    What must be equal for answers to be comparable, beside what is frozen.
+    What must be equal for answers to be comparable, beside what is calibration.
 
     Attributes:
         tasks: Names of tasks, in asking order.
@@ -366,10 +366,10 @@ def refuse_lost_text(run: RunContext, length: int) -> None:
             raise LostText(f"{what} of the probe {NAME}")
 
 
-def expected(chosen: RetrievalConditions) -> Frozen:
+def expected(chosen: RetrievalConditions) -> Calibration:
     """What the first cell is likely to find out: each dial where it begins."""
     settings = {task: TASKS[task].start for task in chosen.tasks} | chosen.settings
-    return Frozen(
+    return Calibration(
         reference="",
         dials=tuple(
             Dialled(
@@ -391,34 +391,34 @@ def expected(chosen: RetrievalConditions) -> Frozen:
 # --- texts
 
 
-def texts_of(frozen: Frozen, chosen: RetrievalConditions) -> list[TextKey]:
+def texts_of(calibration: Calibration, chosen: RetrievalConditions) -> list[TextKey]:
     """
     The texts of a run, in asking order.
 
     Args:
-        frozen: What holds for all pairs.
+        calibration: What holds for all pairs.
         chosen: What the run asks.
     """
-    left_out = {(each.task, each.length) for each in frozen.left_out}
+    left_out = {(each.task, each.length) for each in calibration.left_out}
     return [
         TextKey(task, length, number)
         for task in chosen.tasks
         for length in chosen.lengths
         if (task, length) not in left_out
-        for number in range(texts_at(task, frozen, chosen))
+        for number in range(texts_at(task, calibration, chosen))
     ]
 
 
-def texts_at(task: str, frozen: Frozen, chosen: RetrievalConditions) -> int:
+def texts_at(task: str, calibration: Calibration, chosen: RetrievalConditions) -> int:
     """Texts of *task* at each length."""
-    return len(places_of(task, frozen, chosen))
+    return len(places_of(task, calibration, chosen))
 
 
 def places_of(
-    task: str, frozen: Frozen, chosen: RetrievalConditions
+    task: str, calibration: Calibration, chosen: RetrievalConditions
 ) -> list[tuple[int, int]]:
     """Of each text of *task* at a length, its block and its number in that."""
-    size = per_text(task, frozen)
+    size = per_text(task, calibration)
     return [
         (at, number)
         for at, count in enumerate(chosen.by_block(task))
@@ -426,6 +426,6 @@ def places_of(
     ]
 
 
-def per_text(task: str, frozen: Frozen) -> int:
+def per_text(task: str, calibration: Calibration) -> int:
     """Questions that share a text of *task*."""
-    return TASKS[task].per_text(TASKS[task].settings[frozen.settings[task]])
+    return TASKS[task].per_text(TASKS[task].settings[calibration.settings[task]])

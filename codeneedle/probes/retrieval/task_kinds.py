@@ -8,14 +8,14 @@ from dataclasses import dataclass
 from codeneedle.errors import BadInput, UnknownName
 from codeneedle.probes.retrieval.tasks import (
     Chance,
-    Draft,
     Line,
-    Made,
+    Material,
     QuestionDraft,
     Setting,
     Shape,
     Task,
     TaskText,
+    TextSpec,
     composed,
 )
 from codeneedle.text import plural
@@ -61,13 +61,13 @@ def make_texts(
     texts = []
     numbers = range(math.ceil(len(wanted) / size)) if only is None else (only,)
     for number in numbers:
-        draft = Draft(
+        spec = TextSpec(
             setting=setting,
             characters=characters,
             depths=wanted[number * size :][:size],
             chance=Chance(f"{TASKS_VERSION}:{name}:{dial}:{seed}:{number}"),
         )
-        texts.append(composed(task, draft, number))
+        texts.append(composed(task, spec, number))
     return tuple(texts)
 
 
@@ -150,11 +150,11 @@ def _invented(chance: Chance) -> str:
 # --- single
 
 
-def _single(draft: Draft) -> Made:
+def _single(spec: TextSpec) -> Material:
     """The needle of the published tables: its wording, its five digits."""
-    key = draft.chance.pick(_ANIMALS)
-    value = _number(draft.chance, 5)
-    (depth,) = draft.depths
+    key = spec.chance.pick(_ANIMALS)
+    value = _number(spec.chance, 5)
+    (depth,) = spec.depths
     question = QuestionDraft(
         depth=depth,
         key=key,
@@ -165,7 +165,7 @@ def _single(draft: Draft) -> Made:
         at=(0,),
     )
     line = Line(depth, f"The magic number for {key} is {value}.")
-    return Made([line], [question], _sentences(draft.chance))
+    return Material([line], [question], _sentences(spec.chance))
 
 
 # --- multikey, multivalue, multiquery, nth
@@ -195,11 +195,11 @@ class _Pairs:
                 yield self.keys[n], value, n
 
 
-def _pairs(draft: Draft, count: int) -> _Pairs:
+def _pairs(spec: TextSpec, count: int) -> _Pairs:
     """Keys and values of the kind of the setting, none twice."""
-    chance, kind = draft.chance, draft.setting.kind
+    chance, kind = spec.chance, spec.setting.kind
     if kind == "uuid":
-        count = count or (draft.characters - 1) // (2 * 36 + len(" -> \n"))
+        count = count or (spec.characters - 1) // (2 * 36 + len(" -> \n"))
         uuids = chance.different(lambda: _uuid(chance), 2 * count)
         return _Pairs(uuids[:count], uuids[count:], "{} -> {}")
     if kind == "word":
@@ -209,9 +209,9 @@ def _pairs(draft: Draft, count: int) -> _Pairs:
     return _Pairs(keys, chance.different(lambda: _number(chance, digits), count))
 
 
-def _multikey(draft: Draft) -> Made:
-    pairs = _pairs(draft, draft.setting.count)
-    places = _spread(draft, len(pairs.keys))
+def _multikey(spec: TextSpec) -> Material:
+    pairs = _pairs(spec, spec.setting.count)
+    places = _spread(spec, len(pairs.keys))
     questions = [
         QuestionDraft(
             depth=depth,
@@ -223,23 +223,23 @@ def _multikey(draft: Draft) -> Made:
             at=(n,),
             decoys=pairs.others([n]),
         )
-        for n, depth in enumerate(draft.depths)
+        for n, depth in enumerate(spec.depths)
     ]
     lines = [Line(place, pairs.line(n)) for n, place in enumerate(places)]
-    return Made(lines, questions, _sentences(draft.chance))
+    return Material(lines, questions, _sentences(spec.chance))
 
 
-def _spread(draft: Draft, count: int) -> list[float]:
+def _spread(spec: TextSpec, count: int) -> list[float]:
     """Places of *count* lines: the asked depths first, the others evenly."""
-    others = count - len(draft.depths)
+    others = count - len(spec.depths)
     if others < 0:
         raise BadInput(
-            source=f"a text of {draft.characters:,} characters",
-            reason=f"{draft.setting.says}: {count} lines for {len(draft.depths)}"
+            source=f"a text of {spec.characters:,} characters",
+            reason=f"{spec.setting.says}: {count} lines for {len(spec.depths)}"
             " questions",
             hint="Choose a greater length, or fewer questions.",
         )
-    return [*draft.depths, *((n + 0.5) / others for n in range(others))]
+    return [*spec.depths, *((n + 0.5) / others for n in range(others))]
 
 
 _APART = 0.03
@@ -251,19 +251,19 @@ def _around(depth: float, count: int) -> list[float]:
     return [depth + _APART * (n - (count - 1) / 2) for n in range(count)]
 
 
-def _multivalue(draft: Draft) -> Made:
+def _multivalue(spec: TextSpec) -> Material:
     """Two keys, so that the values of one are decoys for the other."""
-    count = draft.setting.count
-    numbers = draft.chance.different(lambda: _number(draft.chance, 3), 2 * count)
-    keys = [key for key in draft.chance.distinct(_CITIES, 2) for _ in range(count)]
+    count = spec.setting.count
+    numbers = spec.chance.different(lambda: _number(spec.chance, 3), 2 * count)
+    keys = [key for key in spec.chance.distinct(_CITIES, 2) for _ in range(count)]
     pairs = _Pairs(keys, numbers, "One of the codes of {} is {}.")
     lines, questions = [], []
-    for half, depth in enumerate((*draft.depths, 1 - draft.depths[0])[:2]):
+    for half, depth in enumerate((*spec.depths, 1 - spec.depths[0])[:2]):
         mine = range(half * count, (half + 1) * count)
         places = _around(depth, count)
         lines += [Line(p, pairs.line(n)) for p, n in zip(places, mine, strict=True)]
         key = keys[mine[0]]
-        if half < len(draft.depths):
+        if half < len(spec.depths):
             questions.append(
                 QuestionDraft(
                     depth=depth,
@@ -277,18 +277,18 @@ def _multivalue(draft: Draft) -> Made:
                     shape=Shape.ITEMS,
                 )
             )
-    return Made(lines, questions, _sentences(draft.chance))
+    return Material(lines, questions, _sentences(spec.chance))
 
 
-def _multiquery(draft: Draft) -> Made:
+def _multiquery(spec: TextSpec) -> Material:
     """Groups of keys that are asked at once, and as many keys that are not."""
-    count = draft.setting.count
-    groups = len(draft.depths)
-    pairs = _pairs(draft, (groups + 1) * count)
-    places = [place for depth in draft.depths for place in _around(depth, count)]
+    count = spec.setting.count
+    groups = len(spec.depths)
+    pairs = _pairs(spec, (groups + 1) * count)
+    places = [place for depth in spec.depths for place in _around(depth, count)]
     places += [(n + 0.5) / count for n in range(count)]
     questions = []
-    for group, depth in enumerate(draft.depths):
+    for group, depth in enumerate(spec.depths):
         mine = range(group * count, (group + 1) * count)
         keys = ", ".join(pairs.keys[n] for n in mine)
         questions.append(
@@ -305,15 +305,15 @@ def _multiquery(draft: Draft) -> Made:
             )
         )
     lines = [Line(place, pairs.line(n)) for n, place in enumerate(places)]
-    return Made(lines, questions, _sentences(draft.chance))
+    return Material(lines, questions, _sentences(spec.chance))
 
 
-def _nth(draft: Draft) -> Made:
+def _nth(spec: TextSpec) -> Material:
     """All lines have one key; the rank of a line follows from its place."""
-    count = draft.setting.count
-    city = draft.chance.pick(_CITIES)
-    numbers = draft.chance.different(lambda: _number(draft.chance, 3), count)
-    places = _spread(draft, count)
+    count = spec.setting.count
+    city = spec.chance.pick(_CITIES)
+    numbers = spec.chance.different(lambda: _number(spec.chance, 3), count)
+    places = _spread(spec, count)
     order = sorted(range(count), key=lambda n: places[n])
     ranks = {n: _ORDINALS[rank] for rank, n in enumerate(order)}
     pairs = _Pairs([ranks[n] for n in range(count)], numbers)
@@ -328,12 +328,12 @@ def _nth(draft: Draft) -> Made:
             at=(n,),
             decoys=pairs.others([n]),
         )
-        for n, depth in enumerate(draft.depths)
+        for n, depth in enumerate(spec.depths)
     ]
     lines = [
         Line(p, f"A code of {city} is {numbers[n]}.") for n, p in enumerate(places)
     ]
-    return Made(lines, questions, _sentences(draft.chance))
+    return Material(lines, questions, _sentences(spec.chance))
 
 
 # --- variables
@@ -348,9 +348,9 @@ class _Chain:
     at: tuple[int, ...]
 
 
-def _variables(draft: Draft) -> Made:
+def _variables(spec: TextSpec) -> Material:
     """Two chains of assignments; each line stands behind the one that it refers to."""
-    chance, size = draft.chance, draft.setting.count + 1
+    chance, size = spec.chance, spec.setting.count + 1
     names = chance.different(lambda: chance.word(_LETTERS, 5), 2 * size)
     values = chance.different(lambda: _number(chance, 5), 2)
     chains = [
@@ -358,15 +358,15 @@ def _variables(draft: Draft) -> Made:
         for value, first in zip(values, (0, size), strict=True)
     ]
     lines = []
-    depths = (*draft.depths, 1 - draft.depths[0])[:2]
+    depths = (*spec.depths, 1 - spec.depths[0])[:2]
     for chain, depth in zip(chains, depths, strict=True):
         assigned = zip(chain.names, [chain.value, *chain.names], strict=False)
         texts = [f"VAR {name} = {meant}" for name, meant in assigned]
         lines += [Line(p, t) for p, t in zip(_around(depth, size), texts, strict=True)]
-    ask = _listed if draft.setting.kind == "list" else _resolved
+    ask = _listed if spec.setting.kind == "list" else _resolved
     # Of one question, the second chain holds the decoys alone.
-    sides = zip(draft.depths, chains, reversed(chains), strict=False)
-    return Made(lines, [ask(*side) for side in sides], _sentences(chance))
+    sides = zip(spec.depths, chains, reversed(chains), strict=False)
+    return Material(lines, [ask(*side) for side in sides], _sentences(chance))
 
 
 def _listed(depth: float, chain: _Chain, other: _Chain) -> QuestionDraft:
@@ -405,9 +405,9 @@ def _resolved(depth: float, chain: _Chain, other: _Chain) -> QuestionDraft:
 # --- twins
 
 
-def _twins(draft: Draft) -> Made:
+def _twins(spec: TextSpec) -> Material:
     """Functions whose names differ in the last character, and bodies in some lines."""
-    chance, setting, family = draft.chance, draft.setting, draft.setting.count
+    chance, setting, family = spec.chance, spec.setting, spec.setting.count
     keys = chance.distinct(_NOUNS, setting.lines)
     stem = "_".join(chance.distinct(_NOUNS, 2))
     names = [f"{stem}_{letter}" for letter in chance.distinct(_LETTERS.lower(), family)]
@@ -415,7 +415,7 @@ def _twins(draft: Draft) -> Made:
         "\n".join(
             f'    {key} = "{value}"' for key, value in zip(keys, body, strict=True)
         )
-        for body in _alike(draft)
+        for body in _alike(spec)
     ]
     questions = [
         QuestionDraft(
@@ -431,18 +431,18 @@ def _twins(draft: Draft) -> Made:
             shape=Shape.LINES,
             joint="\n",
         )
-        for n, depth in enumerate(draft.depths)
+        for n, depth in enumerate(spec.depths)
     ]
     lines = [
         Line(place, f"\ndef {names[n]}():\n{bodies[n]}\n")
-        for n, place in enumerate(_spread(draft, family))
+        for n, place in enumerate(_spread(spec, family))
     ]
-    return Made(lines, questions, _sentences(chance))
+    return Material(lines, questions, _sentences(chance))
 
 
-def _alike(draft: Draft) -> Iterator[list[str]]:
+def _alike(spec: TextSpec) -> Iterator[list[str]]:
     """Values of each twin's lines: equal but for some lines, spread over the body."""
-    setting, chance = draft.setting, draft.chance
+    setting, chance = spec.setting, spec.chance
 
     def value() -> str:
         return f"{chance.pick(_ADJECTIVES)} {chance.pick(_ANIMALS)}"
@@ -478,9 +478,9 @@ _WHAT = {
 """What a function does with which numbers: in words, and in code without them."""
 
 
-def _meaning(draft: Draft) -> Made:
+def _meaning(spec: TextSpec) -> Material:
     """Functions of invented names; no two do the same, so a description fits one."""
-    chance, count = draft.chance, draft.setting.count
+    chance, count = spec.chance, spec.setting.count
     kinds = chance.distinct([*itertools.product(_WHAT, _WHICH)], count)
     names = chance.different(lambda: _invented(chance), count)
     questions = [
@@ -500,7 +500,7 @@ def _meaning(draft: Draft) -> Made:
             ],
         )
         for n, (depth, (what, which)) in enumerate(
-            zip(draft.depths, kinds, strict=False)
+            zip(spec.depths, kinds, strict=False)
         )
     ]
     lines = [
@@ -510,25 +510,25 @@ def _meaning(draft: Draft) -> Made:
             f" {_WHICH[which]}]\n    return {_WHAT[what]}\n",
         )
         for place, name, (what, which) in zip(
-            _spread(draft, count), names, kinds, strict=True
+            _spread(spec, count), names, kinds, strict=True
         )
     ]
-    return Made(lines, questions, _sentences(chance))
+    return Material(lines, questions, _sentences(chance))
 
 
 # --- ledger
 
 
-def _ledger(draft: Draft) -> Made:
+def _ledger(spec: TextSpec) -> Material:
     """Numbered records in one block whose middle is at the depth."""
-    count, chance = draft.setting.count, draft.chance
-    pairs = _pairs(draft, count)
+    count, chance = spec.setting.count, spec.chance
+    pairs = _pairs(spec, count)
     records = [f"{n + 1:02}: {pairs.keys[n]} {pairs.values[n]}" for n in range(count)]
-    if draft.setting.kind == "word":
+    if spec.setting.kind == "word":
         records = [f"{each} {chance.word(_HEX, 8)}" for each in records]
     block = sum(len(each) + 1 for each in records)
-    (depth,) = draft.depths
-    top = max(depth - block / 2 / draft.characters, 0.0)
+    (depth,) = spec.depths
+    top = max(depth - block / 2 / spec.characters, 0.0)
     lines = [Line(top, "The ledger:"), *(Line(top, each) for each in records)]
     question = QuestionDraft(
         depth=depth,
@@ -542,7 +542,7 @@ def _ledger(draft: Draft) -> Made:
         shape=Shape.LINES,
         joint="\n",
     )
-    return Made(lines, [question], _sentences(chance))
+    return Material(lines, [question], _sentences(chance))
 
 
 # --- common-words
@@ -551,23 +551,23 @@ _RARE_WORDS = 30
 _ROW = 10
 
 
-def _common_words(draft: Draft) -> Made:
+def _common_words(spec: TextSpec) -> Material:
     """Words in random order, of which some occur several times as often as others."""
-    chance, count, more = draft.chance, draft.setting.count, draft.setting.differ
+    chance, count, more = spec.chance, spec.setting.count, spec.setting.differ
     words = chance.distinct([*_NOUNS, *_ANIMALS], _RARE_WORDS + count)
     common, rare = words[:count], words[count:]
     deck = [*rare, *(common * more)]
     length = sum(len(word) + 1 for word in deck)
-    if length > draft.characters:
+    if length > spec.characters:
         raise BadInput(
             source="task common-words",
-            reason=f"{draft.setting.says}: {length:,} characters do not fit a text of"
-            f" {draft.characters:,}",
+            reason=f"{spec.setting.says}: {length:,} characters do not fit a text of"
+            f" {spec.characters:,}",
             hint="Choose a greater length, or an easier setting.",
         )
     placed: list[str] = []
     decks = iter(lambda: chance.distinct(deck, len(deck)), None)
-    room = draft.characters
+    room = spec.characters
     for word in itertools.chain.from_iterable(decks):
         room -= len(word) + 1
         if room < 0:
@@ -578,7 +578,7 @@ def _common_words(draft: Draft) -> Made:
         which, begin = "Which word occurs", "The word that occurs"
     rows = [" ".join(placed[n : n + _ROW]) for n in range(0, len(placed), _ROW)]
     question = QuestionDraft(
-        depth=draft.depths[0],
+        depth=spec.depths[0],
         key="the most common words",
         prompt=f"{which} most often in the text above? Answer with nothing else.",
         begin=f'{begin} most often in the text above {"is" if count == 1 else "are"} "',
@@ -588,7 +588,7 @@ def _common_words(draft: Draft) -> Made:
         shape=Shape.ITEMS,
         joint='", "',
     )
-    return Made([Line(0.0, row) for row in rows], [question], iter(()))
+    return Material([Line(0.0, row) for row in rows], [question], iter(()))
 
 
 # --- the list

@@ -46,7 +46,7 @@ class Decoy:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Posed:
+class QuestionFields:
     """
     What is asked of a text, and what would be right.
 
@@ -80,7 +80,7 @@ class Posed:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Question(Posed):
+class Question(QuestionFields):
     """
     A question with its wrong answers.
 
@@ -157,7 +157,7 @@ class Setting:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Draft:
+class TextSpec:
     """What a task makes a text of: its setting, and the depths of its questions."""
 
     setting: Setting
@@ -190,7 +190,7 @@ class Line:
 
 
 @dataclass(frozen=True, slots=True)
-class Made:
+class Material:
     """What stands in a text, what is asked of it, and what fills it up."""
 
     lines: list[Line]
@@ -216,19 +216,19 @@ class Task:
     settings: tuple[Setting, ...]
     start: int = 0
     has_depth: bool = True
-    make: Callable[[Draft], Made] = field(repr=False)
+    make: Callable[[TextSpec], Material] = field(repr=False)
     per_text: Callable[[Setting], int] = field(repr=False)
 
 
-def composed(task: Task, draft: Draft, number: int) -> TaskText:
+def composed(task: Task, spec: TextSpec, number: int) -> TaskText:
     """
-    The text of that *number* which *task* makes of *draft*, with its questions.
+    The text of that *number* which *task* makes of *spec*, with its questions.
 
     Raises:
-        BadInput: If its lines do not fit the characters of *draft*.
+        BadInput: If its lines do not fit the characters of *spec*.
     """
-    made = task.make(draft)
-    text, places = _joined(made, draft, name=task.name)
+    made = task.make(spec)
+    text, places = _joined(made, spec, name=task.name)
     questions = [
         _question(each, f"{task.name}-{each.depth:.2f}-{number}-{n}", number, places)
         for n, each in enumerate(made.questions)
@@ -236,22 +236,22 @@ def composed(task: Task, draft: Draft, number: int) -> TaskText:
     return TaskText(text=text, questions=tuple(questions))
 
 
-def _joined(made: Made, draft: Draft, *, name: str) -> tuple[str, list[float]]:
+def _joined(made: Material, spec: TextSpec, *, name: str) -> tuple[str, list[float]]:
     """The lines at their places among filler, and where each then begins, 0 to 1."""
     lines = made.lines
-    spare = draft.characters - sum(len(line.text) + 1 for line in lines)
+    spare = spec.characters - sum(len(line.text) + 1 for line in lines)
     if spare < 0:
         raise BadInput(
             source=f"task {name}",
-            reason=f"{draft.setting.says}: {draft.characters - spare:,} characters do"
-            f" not fit a text of {draft.characters:,}",
+            reason=f"{spec.setting.says}: {spec.characters - spare:,} characters do"
+            f" not fit a text of {spec.characters:,}",
             hint="Choose a greater length, or an easier setting.",
         )
     following = next(made.filler, None)
     parts, length, starts = [], 0, {}
     order = sorted(range(len(lines)), key=lambda n: lines[n].place)
     for n in (*order, None):
-        goal = draft.characters if n is None else lines[n].place * draft.characters
+        goal = spec.characters if n is None else lines[n].place * spec.characters
         while following and length < goal and spare > len(following):
             parts.append(following)
             length += len(following) + 1
@@ -265,20 +265,20 @@ def _joined(made: Made, draft: Draft, *, name: str) -> tuple[str, list[float]]:
 
 
 def _question(
-    draft: QuestionDraft, name: str, number: int, places: Sequence[float]
+    spec: QuestionDraft, name: str, number: int, places: Sequence[float]
 ) -> Question:
-    payload = draft.joint.join(draft.items)
-    decoys = [Decoy(key=k, payload=p, place=places[at]) for k, p, at in draft.decoys]
+    payload = spec.joint.join(spec.items)
+    decoys = [Decoy(key=k, payload=p, place=places[at]) for k, p, at in spec.decoys]
     return Question(
         name=name,
         text=number,
-        depth=draft.depth,
-        key=draft.key,
-        prompt=draft.prompt,
-        begin=draft.begin,
+        depth=spec.depth,
+        key=spec.key,
+        prompt=spec.prompt,
+        begin=spec.begin,
         payload=payload,
-        items=draft.items,
-        shape=draft.shape,
+        items=spec.items,
+        shape=spec.shape,
         decoys=tuple(sorted(decoys, key=lambda decoy: decoy.place)),
-        place=places[draft.at[len(draft.at) // 2]],
+        place=places[spec.at[len(spec.at) // 2]],
     )

@@ -9,10 +9,10 @@ from rich.text import Text
 from codeneedle.document import Block, Document, Lines, Shown, Table
 from codeneedle.probes.answers import Answer, View
 from codeneedle.probes.reuse.record import (
-    AGAIN,
+    REUSED,
+    CacheState,
     ReuseAnswer,
     ReuseQuestion,
-    Way,
     reuse_of,
 )
 from codeneedle.records.record import CellRecord
@@ -54,7 +54,7 @@ def _row(question: ReuseQuestion, answer: ReuseAnswer) -> list[str]:
     counts = f"{answer.cached_tokens:,} of {answer.prompt_tokens:,}"
     if answer.gap:
         return [*where, "", "", f"not compared: {answer.gap}"]
-    if answer.way is Way.COLD:
+    if answer.way is CacheState.COLD:
         return [*where, counts, "", ""]
     change = question.difference(answer.way)
     nats = number(math.nan if change is None else change, digits=4)
@@ -63,10 +63,10 @@ def _row(question: ReuseQuestion, answer: ReuseAnswer) -> list[str]:
 
 def _replies(question: ReuseQuestion) -> Iterator[Block]:
     """The cold reply to a question, beside those that are not the same."""
-    cold = question.answer(Way.COLD)
+    cold = question.answer(CacheState.COLD)
     others = [
         answer
-        for way in AGAIN
+        for way in REUSED
         if question.differs(way) and (answer := question.answer(way)) is not None
     ]
     if cold is None or not others:

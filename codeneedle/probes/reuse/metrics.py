@@ -4,25 +4,25 @@ from collections.abc import Sequence
 from functools import partial
 
 from codeneedle.probes.metrics import Metric, of_cell
-from codeneedle.probes.reuse.record import AGAIN, NAME, Way, reuse_of
+from codeneedle.probes.reuse.record import NAME, REUSED, CacheState, reuse_of
 from codeneedle.records.record import CellRecord, Setup
 
 LABELS = {
-    Way.PREFIX: "after another question",
-    Way.TURN: "on a second turn",
-    Way.RESTORE: "after saving and restoring",
+    CacheState.PREFIX: "after another question",
+    CacheState.TURN: "on a second turn",
+    CacheState.RESTORE: "after saving and restoring",
 }
 """The ways, as phrases for headings."""
 
 _nats = partial(Metric, unit="nats", better="lower", bounds=(0, None), digits=4)
 
 
-def _largest(record: CellRecord, ways: Sequence[Way]) -> float | None:
+def _largest(record: CellRecord, ways: Sequence[CacheState]) -> float | None:
     largest = (reuse_of(record).largest(way) for way in ways)
     return max((nats for nats in largest if nats is not None), default=None)
 
 
-def _of_way(way: Way) -> Metric:
+def _of_way(way: CacheState) -> Metric:
     return _nats(
         name=f"{NAME}@{way}",
         label=f"largest change of a right token's log-probability {LABELS[way]}",
@@ -35,7 +35,7 @@ def _of_way(way: Way) -> Metric:
 def _other_replies(record: CellRecord, _setup: Setup) -> Sequence[float]:
     """1.0 for each reply from a reused cache that differs from the cold one; else 0."""
     questions = reuse_of(record).questions
-    differing = [question.differs(way) for question in questions for way in AGAIN]
+    differing = [question.differs(way) for question in questions for way in REUSED]
     return [float(differs) for differs in differing if differs is not None]
 
 
@@ -43,10 +43,10 @@ METRICS: tuple[Metric, ...] = (
     _nats(
         name=NAME,
         label="largest change of a right token's log-probability in a cache used again",
-        values=of_cell(partial(_largest, ways=AGAIN)),
+        values=of_cell(partial(_largest, ways=REUSED)),
         floor=True,
     ),
-    *map(_of_way, AGAIN),
+    *map(_of_way, REUSED),
     Metric(
         name=f"{NAME}-replies",
         label="replies that differ from those of a cold cache",

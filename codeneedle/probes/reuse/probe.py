@@ -1,18 +1,15 @@
 """The reuse probe: asks the same questions with a cold and with a reused cache."""
 
-import contextlib
 import itertools
-import shutil
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
-from pathlib import Path
+from dataclasses import dataclass, field
 from typing import Annotated
 
 from msgspec import Meta, Struct
 
 from codeneedle.document import Document
-from codeneedle.engines.engine import Ability, CannotSave
+from codeneedle.engines.engine import Ability, CannotSave, Served
 from codeneedle.engines.messages import Completion, Forced, Reply
 from codeneedle.errors import BadInput, CellError
 from codeneedle.grid import Pair, most_precise_first, reference_among
@@ -21,9 +18,10 @@ from codeneedle.probes.answers import Answer
 from codeneedle.probes.asking import Asker
 from codeneedle.probes.metrics import METRICS as OF_CELL
 from codeneedle.probes.probe import (
-    Outlook,
+    Estimates,
     Probe,
     ProbeContext,
+    Question,
     RunContext,
     Work,
 )
@@ -36,27 +34,30 @@ from codeneedle.probes.reuse.prompts import (
     made_text,
 )
 from codeneedle.probes.reuse.record import (
-    AGAIN,
     MOST_QUESTIONS,
     NAME,
+    REUSED,
+    CacheState,
+    Facts,
     Reuse,
     ReuseAnswer,
     ReuseConditions,
     ReuseQuestion,
-    Way,
     conditions_of,
+    reuse_in,
     reuse_of,
 )
+from codeneedle.probes.stored import Observed
 from codeneedle.records.record import (
     MOST_TOKENS,
     CellRecord,
     Json,
     NeedleFacts,
     Run,
+    Setup,
     Status,
     as_json,
 )
-from codeneedle.system.files import emptied
 from codeneedle.text import one_line, plural
 
 LENGTH = 2048
@@ -154,20 +155,20 @@ class ReuseProbe(Probe):
             hint=f"Use --context {padded(length + ROOM)} or more.",
         )
 
-    def work(self, settings: ReuseSettings, outlook: Outlook) -> Work:
+    def work(self, settings: ReuseSettings, outlook: Estimates) -> Work:
         """The text is read once, and again twice for each question."""
         planned = chosen(settings, outlook.context)
         if outlook.setup and NAME in outlook.setup.probes:
             planned = conditions_of(outlook.setup)
         texts = (planned.length,) * (1 + 2 * planned.questions)
         # A reply and right lines in each way; the first turn is written three times.
-        answers = len(Way) * (REPLY_TOKENS + RIGHT_TOKENS) + 3 * REPLY_TOKENS
+        answers = len(CacheState) * (REPLY_TOKENS + RIGHT_TOKENS) + 3 * REPLY_TOKENS
         questions = plural(planned.questions, "question")
         return Work(
             texts=texts,
             written=planned.questions * answers,
             depth=planned.length,
-            phrase=f"{questions}, each in {len(Way)} ways",
+            phrase=f"{questions}, each in {len(CacheState)} ways",
         )
 
     def conditions(self, run: RunContext) -> Json:
@@ -175,40 +176,35 @@ class ReuseProbe(Probe):
         settings = run.settings_of(ReuseSettings, NAME)
         return as_json(chosen(settings, run.setup.context))
 
-    def measure(self, context: ProbeContext) -> Json:
-        """
-        Ask each question that has no answers yet, in all ways.
+    def questions(self, setup: Setup, _goal: int | None = None) -> Iterator[Question]:
+        """Functions of the text by their number, each to be asked in all ways."""
+        asked = conditions_of(setup).questions if NAME in setup.probes else 0
+        for number in range(asked):
+            yield Question(str(number), phrase="reading the text", body=number)
 
-        Raises:
-            CellError: If the server fails, or no way can be compared.
-        """
-        planned = conditions_of(context.run.setup)
-        reuse = None
-        if context.former and context.former.observation:
-            reuse = reuse_of(context.former)
-        context.step(0, 1, "loading")
-        with _slots(context) as slots, context.serving(slots=slots) as served:
-            seed = context.run.setup.seed
-            if reuse is None:
-                functions = functions_in(planned.length, served.tokenizer, seed=seed)
-                reuse = Reuse(functions=functions)
-            text = made_text(reuse.functions, seed=seed)
-            asker = _ReuseAsker(served, context, text=text)
-            for number in range(len(reuse.questions), planned.questions):
-                context.step(number, planned.questions, "reading the text")
-                question = asker.question(number, planned.questions)
-                reuse = replace(reuse, questions=(*reuse.questions, question))
-                context.keep(as_json(reuse))
-            asker.settle()
-            context.step(1, 1, "stopping")
-        gaps = [gap for way in AGAIN for gap in reuse.gaps(way)]
-        if gaps and all(reuse.largest(way) is None for way in AGAIN):
-            raise CellError(
-                f"the cache was never reused: {gaps[0]}",
-                hint="Leave the probe reuse out for this model and engine.",
-                status=Status.UNSUPPORTED,
-            )
-        return as_json(reuse)
+    def asker(
+        self, served: Served, context: ProbeContext, observed: Observed
+    ) -> "_ReuseAsker":
+        """What asks about a text, as long as the first server has found out."""
+        setup = context.run.setup
+        if not observed.facts:
+            length = conditions_of(setup).length
+            functions = functions_in(length, served.tokenizer, seed=setup.seed)
+            observed.facts = as_json(Facts(functions))
+        text = made_text(observed.facts["functions"], seed=setup.seed)
+        return _ReuseAsker(served, context, text=text)
+
+    def useless(self, observed: Observed) -> CellError | None:
+        """As of `Probe`: no way can be compared."""
+        reuse = reuse_in(observed, file=NAME)
+        gaps = [gap for way in REUSED for gap in reuse.gaps(way)]
+        if not gaps or any(reuse.largest(way) is not None for way in REUSED):
+            return None
+        return CellError(
+            f"the cache was never reused: {gaps[0]}",
+            hint="Leave the probe reuse out for this model and engine.",
+            status=Status.UNSUPPORTED,
+        )
 
     def answers(self, _run: Run, record: CellRecord) -> Iterable[Answer]:
         """Functions, with the reply of each way."""
@@ -240,18 +236,8 @@ PROBE = ReuseProbe(
     layout=ReuseConditions,
     needs=frozenset({Ability.FORCED}),
     makes_texts=True,
+    saves_cache=True,
 )
-
-
-@contextlib.contextmanager
-def _slots(context: ProbeContext) -> Iterator[Path]:
-    """A folder for the saved cache of one cell; deleted later, as it holds the text."""
-    # There may be one of a program that was killed.
-    folder = emptied(context.log(NAME).with_suffix(".slots"), mode=0o700)
-    try:
-        yield folder
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
 
 
 @dataclass(slots=True)
@@ -267,14 +253,11 @@ class _ReuseAsker(Asker):
     text: ReuseText = field(kw_only=True)
     cannot_save: str | None = None
 
-    def question(self, number: int, of: int) -> ReuseQuestion:
-        """
-        The answers to question *number*, from 0, of *of*, in all ways.
-
-        Raises:
-            CellError: If the server fails.
-        """
+    def ask(self, question: Question) -> ReuseQuestion:
+        """As of `Asking`: the answers in all ways."""
         functions = self.text.functions
+        of = conditions_of(self.context.run.setup).questions
+        number = question.body
         at = (2 * number + 1) * len(functions) // (2 * of)
         needle, before, other = (
             functions[(at + away) % len(functions)]
@@ -289,8 +272,8 @@ class _ReuseAsker(Asker):
         )
         turn = Turn(before, first.text)
         answers = []
-        for way in Way:
-            self.context.step(number, of, f"{needle.name}: {way}")
+        for way in CacheState:
+            self.context.substep(f"{needle.name}: {way}")
             answers.append(self._answer(way, needle, turn, other))
         return ReuseQuestion(
             function=needle.name,
@@ -300,7 +283,7 @@ class _ReuseAsker(Asker):
         )
 
     def _answer(
-        self, way: Way, needle: NeedleFacts, turn: Turn, other: NeedleFacts
+        self, way: CacheState, needle: NeedleFacts, turn: Turn, other: NeedleFacts
     ) -> ReuseAnswer:
         run, text = self.context.run, self.text.text
         question = asking(run, text, needle, tokens=REPLY_TOKENS, before=turn)
@@ -321,14 +304,14 @@ class _ReuseAsker(Asker):
             return ReuseAnswer(way=way, gap=one_line(str(error)))
         prompt = reply.prompt_tokens
         cached = sorted((reply.cached_tokens, scored.cached_tokens))
-        if way is Way.COLD and cached[1] > COLD_TOKENS:
+        if way is CacheState.COLD and cached[1] > COLD_TOKENS:
             raise CellError(
                 f"of a cold prompt of {prompt:,} tokens {cached[1]:,} came from the "
                 "cache: another prompt does not clear it",
                 hint="Leave the probe reuse out for this engine.",
                 status=Status.UNSUPPORTED,
             )
-        is_reused = way is Way.COLD or cached[0] >= LEAST_REUSED * prompt
+        is_reused = way is CacheState.COLD or cached[0] >= LEAST_REUSED * prompt
         return ReuseAnswer(
             way=way,
             reply=reply.text,
@@ -340,16 +323,18 @@ class _ReuseAsker(Asker):
             else f"{cached[0]:,} of {prompt:,} tokens came from the cache",
         )
 
-    def _prepare(self, way: Way, before: NeedleFacts, other: NeedleFacts) -> None:
+    def _prepare(
+        self, way: CacheState, before: NeedleFacts, other: NeedleFacts
+    ) -> None:
         """Bring the cache into the state of *way*."""
-        if way is Way.TURN:
+        if way is CacheState.TURN:
             self._first_reply(before)
-        elif way is Way.PREFIX:
+        elif way is CacheState.PREFIX:
             self._first_reply(other, tokens=1)
         else:
             # Another prompt replaces all that is in the cache.
             self.served.client.complete(Completion(prompt="\n", max_tokens=1))
-        if way is Way.RESTORE:
+        if way is CacheState.RESTORE:
             if self.cannot_save:
                 raise CannotSave(self.cannot_save)
             self.served.restore_cache()
@@ -375,7 +360,7 @@ class _ReuseAsker(Asker):
 def _differences(by_pair: Mapping[Pair, Reuse], reference: Pair) -> Iterator[str]:
     """Ways in which pairs differ notably; if there are none, the largest difference."""
     largest, is_notable = 0.0, False
-    for pair, way in itertools.product(most_precise_first(by_pair), AGAIN):
+    for pair, way in itertools.product(most_precise_first(by_pair), REUSED):
         nats = by_pair[pair].largest(way) or 0.0
         largest = max(largest, nats)
         noise = 0.0 if pair == reference else by_pair[reference].largest(way) or 0.0
@@ -397,7 +382,7 @@ def _differences(by_pair: Mapping[Pair, Reuse], reference: Pair) -> Iterator[str
 
 def _gaps(by_pair: Mapping[Pair, Reuse]) -> Iterator[str]:
     """Ways that could not be compared, with the reason and the pairs."""
-    for way in AGAIN:
+    for way in REUSED:
         pairs: dict[str, list[str]] = defaultdict(list)
         for pair in most_precise_first(by_pair):
             for gap in by_pair[pair].gaps(way):

@@ -7,8 +7,8 @@ from typing import Annotated
 from msgspec import Meta
 
 from codeneedle.engines.messages import Forced
-from codeneedle.probes.stored import conditions_in, observed
-from codeneedle.records.record import CellRecord, Length, Setup
+from codeneedle.probes.stored import Observed, conditions_in, file_of, observed
+from codeneedle.records.record import CellRecord, Length, Setup, from_json
 
 NAME = "reuse"
 
@@ -35,7 +35,7 @@ class ReuseConditions:
     wording: int = WORDING
 
 
-class Way(StrEnum):
+class CacheState(StrEnum):
     """
     The contents of the cache when a question is asked.
 
@@ -51,7 +51,7 @@ class Way(StrEnum):
     RESTORE = "restore"
 
 
-AGAIN = tuple(way for way in Way if way is not Way.COLD)
+REUSED = tuple(way for way in CacheState if way is not CacheState.COLD)
 """The ways that reuse the cache."""
 
 
@@ -70,7 +70,7 @@ class ReuseAnswer:
         gap: Why it cannot be compared; empty if it can.
     """
 
-    way: Way
+    way: CacheState
     reply: str = ""
     scored: Forced | None = None
     prompt_tokens: int = 0
@@ -95,48 +95,53 @@ class ReuseQuestion:
     first: str
     answers: tuple[ReuseAnswer, ...]
 
-    def answer(self, way: Way) -> ReuseAnswer | None:
+    def answer(self, way: CacheState) -> ReuseAnswer | None:
         """The answer in one *way*; None if it has a gap."""
         answers = (a for a in self.answers if a.way is way and not a.gap)
         return next(answers, None)
 
-    def difference(self, way: Way) -> float | None:
+    def difference(self, way: CacheState) -> float | None:
         """
         The largest change of a right token's log-probability, in nats.
 
         None where *way*, or the cold answer, has a gap.
         """
-        cold, again = self.answer(Way.COLD), self.answer(way)
+        cold, again = self.answer(CacheState.COLD), self.answer(way)
         if cold is None or again is None or not (cold.scored and again.scored):
             return None
         both = zip(cold.scored.logprobs, again.scored.logprobs, strict=False)
         return max((abs(one - other) for one, other in both), default=None)
 
-    def differs(self, way: Way) -> bool | None:
+    def differs(self, way: CacheState) -> bool | None:
         """True if the reply differs from the cold one; None as of `difference`."""
-        cold, again = self.answer(Way.COLD), self.answer(way)
+        cold, again = self.answer(CacheState.COLD), self.answer(way)
         return None if cold is None or again is None else cold.reply != again.reply
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """Number of *functions* in the text."""
+
+    functions: int
+
+
+@dataclass(frozen=True, slots=True)
 class Reuse:
     """
-    The observation of the reuse probe.
+    What the reuse probe has observed of a cell.
 
     Attributes:
-        functions: Number of functions in the text.
         questions: The questions, in order.
     """
 
-    functions: int
     questions: tuple[ReuseQuestion, ...] = ()
 
-    def largest(self, way: Way) -> float | None:
+    def largest(self, way: CacheState) -> float | None:
         """The largest difference of all questions; None if all have gaps."""
         differences = (question.difference(way) for question in self.questions)
         return max((nats for nats in differences if nats is not None), default=None)
 
-    def gaps(self, way: Way) -> list[str]:
+    def gaps(self, way: CacheState) -> list[str]:
         """The distinct reasons why answers could not be compared."""
         answers = (a for question in self.questions for a in question.answers)
         return list(dict.fromkeys(a.gap for a in answers if a.way is way and a.gap))
@@ -149,7 +154,19 @@ def reuse_of(record: CellRecord) -> Reuse:
     Raises:
         BadRecord: If it has another layout.
     """
-    return observed(record, Reuse)
+    return reuse_in(observed(record, Observed), file=file_of(record))
+
+
+def reuse_in(stored: Observed, *, file: str) -> Reuse:
+    """
+    What is *stored* in a *file*.
+
+    Raises:
+        BadRecord: As of `reuse_of`.
+    """
+    from_json(stored.facts, Facts, file=file)
+    answers = stored.answers.values()
+    return Reuse(tuple(from_json(each, ReuseQuestion, file=file) for each in answers))
 
 
 def conditions_of(setup: Setup) -> ReuseConditions:

@@ -279,6 +279,25 @@ def test_arguments_that_keep_attention_on_the_cpu_are_told(arguments):
     assert asked.on_cpu(F16) is None
 
 
+@pytest.mark.parametrize(
+    ("devices", "arguments", "is_told"),
+    [
+        ((), "-ngl 99", True),
+        (GPU, "-ngl 99", False),
+        ((), "-ngl 0", False),
+        ((), "", 0),
+    ],
+)
+def test_layers_for_an_accelerator_that_is_not_there_are_told(
+    devices, arguments, is_told
+):
+    asked = fake_llama_cpp(devices=devices, arguments=tuple(arguments.split()))
+
+    assert bool(is_told) == any(
+        "this llama-server has none" in e for e in asked.notes()
+    )
+
+
 def test_attention_is_moved_to_the_cpu_and_nothing_else():
     engine = fake_llama_cpp(devices=GPU, arguments=("-ngl", "20"))
     moved = engine.on_cpu(F16)

@@ -158,6 +158,18 @@ def test_each_backend_s_message_is_known(status, line):
     assert (status, line) == (found.status, found.reason)
 
 
+def test_what_an_abort_writes_before_a_line_is_no_part_of_it():
+    """Seen: the runtime of C++ writes where the logger's thread does."""
+    refusal = (
+        "llama_init_from_model: V cache type q8_0 with block size 32 does not divide"
+    )
+    found = trouble(
+        "terminate called after throwing an instance of '0.00.319.894 E " + refusal
+    )
+
+    assert refusal == found.reason
+
+
 def test_a_healthy_log_has_no_trouble():
     healthy = log("real-q8_0-q4_0")
 

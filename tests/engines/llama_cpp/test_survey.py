@@ -95,6 +95,7 @@ def test_pairs_that_cuda_converts_are_told_by_what_the_build_was_compiled_for(
 
     assert kernels == len(in_kernels(told))
     assert ({Attention.CONVERTED} if kernels < len(GRID) else set()) == others
+    assert ("-DGGML_CUDA_FA_QUANTS=all" if others else "") == told.cure
 
 
 def test_a_cuda_build_that_tells_no_kernels_leaves_the_place_open(tmp_path):

@@ -268,6 +268,13 @@ def test_a_choice_of_devices_is_refused(engine):
         replace(engine, model=model).refuse_arguments()
 
 
+def test_a_share_of_the_cores_is_refused(engine):
+    model = replace(engine.model, threads=1)
+
+    with pytest.raises(BadInput, match="does not divide"):
+        replace(engine, model=model).refuse_arguments()
+
+
 def test_what_changes_the_arithmetic_is_part_of_the_setup(engine):
     settings = MlxSettings(group_size=(64, 32), max_kv_size=128, compute="model")
 

@@ -7,17 +7,17 @@ import msgspec
 import pytest
 from made_records import made_setup
 from made_retrieval import (
+    made_calibration,
     made_dial,
-    made_frozen,
     made_scored,
     made_texts,
     retrieval_record,
-    with_frozen,
+    with_calibration,
 )
 
 from codeneedle.probes.retrieval.metrics import METRICS, of_tasks, remarks
 from codeneedle.probes.retrieval.outcomes import outcomes, survival
-from codeneedle.probes.retrieval.record import NAME, frozen_of
+from codeneedle.probes.retrieval.record import NAME, calibration_of
 from codeneedle.probes.retrieval.scoring import Mode
 from codeneedle.probes.retrieval.settings import RetrievalConditions
 from codeneedle.records.record import AGAIN, BadRecord, Run, as_json
@@ -116,9 +116,11 @@ def test_a_task_that_the_reference_fails_is_shown_and_never_averaged():
         *made_texts(),
         *made_texts("single", dial=0, answer=lambda _asked, _length: "no"),
     ]
-    frozen = made_frozen(made_dial(), made_dial("single", setting=0, score=0.1))
+    calibration = made_calibration(
+        made_dial(), made_dial("single", setting=0, score=0.1)
+    )
     record = retrieval_record("f16/f16", texts)
-    setup = with_frozen(setup_of(), frozen)
+    setup = with_calibration(setup_of(), calibration)
 
     own = {metric.name: metric for metric in of_tasks(setup_of(["single"]))}
 
@@ -134,17 +136,17 @@ def test_the_dial_judges_lengths_that_the_reference_was_not_asked(
     score, is_informative
 ):
     """From 0.2 on, the ceiling included: a large loss shows there."""
-    frozen = made_frozen(made_dial(score=score))
+    calibration = made_calibration(made_dial(score=score))
 
-    assert is_informative == frozen.is_informative("multikey", 1024)
+    assert is_informative == calibration.is_informative("multikey", 1024)
 
 
 def test_a_task_is_informative_at_the_lengths_at_which_the_reference_answers():
     answered = [("multikey", 512, 0.19), ("multikey", 1024, 1.0)]
-    frozen = made_frozen(made_dial(score=0.1), answered=answered)
+    calibration = made_calibration(made_dial(score=0.1), answered=answered)
     texts = [*made_texts(length=512), *made_texts(length=1024, answer=decoy_of)]
     record = retrieval_record("q4_0/f16", texts)
-    setup = with_frozen(setup_of(lengths=(512, 1024)), frozen)
+    setup = with_calibration(setup_of(lengths=(512, 1024)), calibration)
 
     assert [0.0] * 6 == values(BY_NAME["retrieval"], record, setup)
 
@@ -175,7 +177,9 @@ def test_what_other_pairs_still_lack_counts_in_no_metric():
     def values_while(**grows):
         chosen = RetrievalConditions(depths=(0.5,), **grows, **asked)
         setup = replace(made_setup(), probes={NAME: as_json(chosen)})
-        setup = with_frozen(replace(setup, grows={NAME: ("lengths",)}), made_frozen())
+        setup = with_calibration(
+            replace(setup, grows={NAME: ("lengths",)}), made_calibration()
+        )
         return metric.values(record, setup)
 
     every = values_while(lengths=(512, 1024), questions=99)
@@ -221,17 +225,17 @@ def test_texts_that_a_pair_was_not_asked_are_missing_and_not_nothing():
 
 
 def test_a_dial_whose_setting_was_never_tried_is_a_bad_setup():
-    frozen = made_frozen(replace(made_dial(), setting=7))
+    calibration = made_calibration(replace(made_dial(), setting=7))
 
     with pytest.raises(BadRecord, match="the setting of multikey was never tried"):
-        frozen_of(with_frozen(setup_of(), frozen))
+        calibration_of(with_calibration(setup_of(), calibration))
 
 
 @pytest.mark.parametrize(("score", "able"), [(0.7, 1.0), (0.1, 0.5)])
 def test_what_a_reference_could_lose_is_its_share_of_informative_tasks(score, able):
     single = made_texts("single", dial=0, answer=lambda _asked, _length: "no")
     dials = (made_dial(score=score), made_dial("single", setting=0, score=0.1))
-    setup = with_frozen(setup_of(["multikey", "single"]), made_frozen(*dials))
+    setup = with_calibration(setup_of(["multikey", "single"]), made_calibration(*dials))
     record = retrieval_record("f16/f16", [*made_texts(), *single])
 
     assert able == BY_NAME["retrieval"].loss.able(record, setup)
@@ -243,7 +247,7 @@ def test_what_a_reference_could_lose_is_its_share_of_informative_tasks(score, ab
 
 def test_remarks_tell_the_path_of_the_dial_and_what_was_left_out():
     reason = "f16/f16 has less than 20% right at 1,024 tokens at every depth"
-    frozen = made_frozen(
+    calibration = made_calibration(
         made_dial(),
         made_dial("single", setting=0, score=1.0, is_fixed=True),
         left_out=[("multikey", 2048, reason)],
@@ -255,7 +259,9 @@ def test_remarks_tell_the_path_of_the_dial_and_what_was_left_out():
             for pair in ("q8_0/f16", "q4_0/f16")
         ),
     )
-    run = Run(name="x/y", setup=with_frozen(setup_of(), frozen), records=records)
+    run = Run(
+        name="x/y", setup=with_calibration(setup_of(), calibration), records=records
+    )
 
     dial, fixed, left, not_asked = remarks(run)
 

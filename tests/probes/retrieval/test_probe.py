@@ -7,13 +7,14 @@ import pytest
 from fake_engine import ByteTokenizer, FakeEngine, FakeServer, reply_to
 from made_contexts import real_context
 from made_records import made_setup
-from made_retrieval import made_run, with_frozen
+from made_retrieval import made_run, with_calibration
 
 from codeneedle.engines.engine import Ability
 from codeneedle.engines.messages import Chat, PromptCut, ServerGone
 from codeneedle.errors import BadInput
 from codeneedle.grid import Pair
 from codeneedle.probes import asking
+from codeneedle.probes.answers import Skipped
 from codeneedle.probes.probe import ProbeContext
 from codeneedle.probes.prompts import PromptForm
 from codeneedle.probes.retrieval import probe as probe_module
@@ -22,10 +23,9 @@ from codeneedle.probes.retrieval.outcomes import outcomes
 from codeneedle.probes.retrieval.probe import PRIMING_TOKENS, PROBE, enough_for
 from codeneedle.probes.retrieval.record import (
     NAME,
+    Calibration,
     DialStep,
-    Frozen,
-    LeftOut,
-    frozen_of,
+    calibration_of,
     retrieval_of,
 )
 from codeneedle.probes.retrieval.settings import RetrievalSettings
@@ -79,7 +79,7 @@ class Cell:
     """A record, and what the setup keeps of the reference behind this cell."""
 
     record: CellRecord
-    frozen: Frozen
+    calibration: Calibration
 
     @property
     def texts(self):
@@ -94,17 +94,17 @@ def measured(
     folder,
     engine,
     pair=REFERENCE,
-    frozen=None,
+    calibration=None,
     *,
     former=None,
     probe=PROBE,
     conditions=None,
     **asked,
 ):
-    """A cell of such a run, whose reference has set *frozen* before."""
+    """A cell of such a run, whose reference has set *calibration* before."""
     engine.server = FakeServer(engine)
     run = made_run(folder, engine, **asked)
-    setup = with_frozen(run.setup, frozen) if frozen else run.setup
+    setup = with_calibration(run.setup, calibration) if calibration else run.setup
     if conditions:
         setup = replace(setup, probes={NAME: conditions})
     kept = [setup.calibrated.get(NAME)]
@@ -122,7 +122,7 @@ def measured(
         started="",
         observation=probe.measure(context),
     )
-    return Cell(record, from_json(kept[-1], Frozen, file="x"))
+    return Cell(record, from_json(kept[-1], Calibration, file="x"))
 
 
 def test_a_server_that_cuts_the_texts_of_tasks_is_a_gap(tmp_path):
@@ -188,13 +188,13 @@ def test_the_reference_sets_the_dial_on_questions_of_their_own(tmp_path):
 
     found = measured(tmp_path, engine, dial=(), lengths=(1500,))
 
-    (dial,) = found.frozen.dials
+    (dial,) = found.calibration.dials
     prompts = [question.prompt for question in engine.server.questions]
     scored = {each.name: each for text in found.texts for each in text.asked}
     assert [(0, 1.0), (1, 1.0), (2, 1.0), (3, 0.0)] == [
         (step.setting, step.right) for step in dial.path
     ]
-    assert str(REFERENCE) == found.frozen.reference
+    assert str(REFERENCE) == found.calibration.reference
     assert len(prompts) == len(set(prompts)) + len(found.texts)
     assert 4 == len(scored)
 
@@ -204,7 +204,7 @@ def test_a_fixed_dial_is_tried_once_and_kept(tmp_path):
 
     found = measured(tmp_path, engine, dial=("multikey=1",))
 
-    (dial,) = found.frozen.dials
+    (dial,) = found.calibration.dials
     assert (1, True, ((1, 1.0, DIAL_QUESTIONS),)) == (
         dial.setting,
         dial.is_fixed,
@@ -218,10 +218,10 @@ def test_further_pairs_are_asked_the_same_and_set_no_dial(tmp_path):
     asked = [question.prompt for question in first.server.questions]
 
     again = FakeEngine(reply=looked_up)
-    ours = measured(tmp_path, again, OTHER, theirs.frozen, dial=())
+    ours = measured(tmp_path, again, OTHER, theirs.calibration, dial=())
 
     scored = [question.prompt for question in again.server.questions]
-    assert theirs.frozen == ours.frozen
+    assert theirs.calibration == ours.calibration
     assert asked[-len(scored) :] == scored
     assert len(asked) >= len(scored) + DIAL_QUESTIONS
 
@@ -237,7 +237,7 @@ def test_a_sweep_that_stopped_behind_the_dial_goes_on_with_it(tmp_path):
 
     first, second = (store.record(pair, NAME) for pair in (REFERENCE, OTHER))
     assert [[REFERENCE], [OTHER]] == [[c.pair for c in e.served] for e in engines]
-    assert str(REFERENCE) == frozen_of(store.setup()).reference
+    assert str(REFERENCE) == calibration_of(store.setup()).reference
     assert [e.question for e in outcomes(first)] == [
         e.question for e in outcomes(second)
     ]
@@ -246,7 +246,7 @@ def test_a_sweep_that_stopped_behind_the_dial_goes_on_with_it(tmp_path):
 def test_a_cell_that_failed_leaves_the_dial_to_the_next_one(tmp_path):
     found = measured(tmp_path, FakeEngine(reply=looked_up), OTHER)
 
-    assert str(OTHER) == found.frozen.reference
+    assert str(OTHER) == found.calibration.reference
 
 
 # The gate
@@ -267,14 +267,14 @@ def test_lengths_beyond_one_where_the_reference_fails_are_asked_of_no_pair(tmp_p
     lengths = (500, 1000, 2000)
 
     found = measured(tmp_path, engine, lengths=lengths)
-    other = measured(tmp_path, engine, OTHER, found.frozen, lengths=lengths)
+    other = measured(tmp_path, engine, OTHER, found.calibration, lengths=lengths)
 
-    (left,) = found.frozen.left_out
+    (left,) = found.calibration.left_out
     assert [500, 1000] == sorted({text.length for text in found.texts})
     assert [500, 1000] == sorted({text.length for text in other.texts})
-    assert (("multikey", 2000), found.frozen) == (
+    assert (("multikey", 2000), found.calibration) == (
         (left.task, left.length),
-        other.frozen,
+        other.calibration,
     )
     assert "f16/f16 has less than 20% right at 1,000 tokens" in left.reason
 
@@ -285,14 +285,14 @@ def test_a_pair_that_answers_nothing_is_not_asked_at_greater_lengths(tmp_path, g
     reference = measured(tmp_path, FakeEngine(reply=looked_up), **asked)
     engine = FakeEngine(reply=failing_from(800))
 
-    found = measured(tmp_path, engine, OTHER, reference.frozen, **asked)
+    found = measured(tmp_path, engine, OTHER, reference.calibration, **asked)
 
     lengths = [500, 1000] if gate else [500, 1000, 2000]
     reason = "nothing is right at 1,000 tokens, of which f16/f16 has 100%"
-    left_out = [LeftOut("multikey", 2000, reason)] if gate else []
+    left_out = [Skipped("multikey", 2000, reason)] if gate else []
     assert lengths == sorted({text.length for text in found.texts})
     assert left_out == list(found.not_asked)
-    assert () == found.frozen.left_out
+    assert () == found.calibration.left_out
 
 
 def test_without_the_gate_all_lengths_are_asked(tmp_path):
@@ -301,7 +301,7 @@ def test_without_the_gate_all_lengths_are_asked(tmp_path):
     found = measured(tmp_path, engine, lengths=(500, 1000, 2000), gate=False)
 
     assert [500, 1000, 2000] == sorted({text.length for text in found.texts})
-    assert () == found.frozen.left_out
+    assert () == found.calibration.left_out
 
 
 def test_one_depth_that_works_keeps_the_gate_open(tmp_path):
@@ -314,7 +314,7 @@ def test_one_depth_that_works_keeps_the_gate_open(tmp_path):
 
     found = measured(tmp_path, FakeEngine(reply=reply), lengths=(500, 1000))
 
-    assert () == found.frozen.left_out
+    assert () == found.calibration.left_out
 
 
 # Lengths that are added
@@ -323,22 +323,26 @@ def test_one_depth_that_works_keeps_the_gate_open(tmp_path):
 def test_an_added_length_costs_its_own_texts_alone(tmp_path):
     engine = FakeEngine(reply=nine_in_ten)
     first = measured(tmp_path, engine, dial=(), lengths=(1000,))
-    other = measured(tmp_path, engine, OTHER, first.frozen, dial=(), lengths=(1000,))
+    other = measured(
+        tmp_path, engine, OTHER, first.calibration, dial=(), lengths=(1000,)
+    )
     every = measured(tmp_path, engine, dial=(), lengths=(1000, 2000))
 
     wider = {"dial": (), "lengths": (1000, 2000)}
     again = FakeEngine(reply=nine_in_ten)
     ours = measured(
-        tmp_path, again, REFERENCE, first.frozen, former=first.record, **wider
+        tmp_path, again, REFERENCE, first.calibration, former=first.record, **wider
     )
     asked = len(again.server.questions)
-    theirs = measured(tmp_path, again, OTHER, ours.frozen, former=other.record, **wider)
+    theirs = measured(
+        tmp_path, again, OTHER, ours.calibration, former=other.record, **wider
+    )
 
     new = ours.texts[len(first.texts) :]
     assert first.texts == ours.texts[: len(first.texts)]
     assert {2000} == {text.length for text in new}
     assert asked == sum(1 + len(text.asked) for text in new)
-    assert every.frozen == ours.frozen == theirs.frozen
+    assert every.calibration == ours.calibration == theirs.calibration
     assert [t.sha256 for t in every.texts] == [t.sha256 for t in theirs.texts]
 
 
@@ -364,14 +368,14 @@ def test_added_depths_and_questions_cost_their_texts_alone(tmp_path, asked, adde
     more = {"conditions": wider(tmp_path, **asked)}
 
     ours = measured(
-        tmp_path, again, REFERENCE, before.frozen, former=before.record, **more
+        tmp_path, again, REFERENCE, before.calibration, former=before.record, **more
     )
-    theirs = measured(tmp_path, later, OTHER, ours.frozen, **more)
+    theirs = measured(tmp_path, later, OTHER, ours.calibration, **more)
 
     new = ours.texts[len(before.texts) :]
     names = [each.name for text in ours.texts for each in text.asked]
     assert before.texts == ours.texts[: len(before.texts)]
-    assert before.frozen == ours.frozen == theirs.frozen
+    assert before.calibration == ours.calibration == theirs.calibration
     assert sorted(added) == sorted(each.depth for text in new for each in text.asked)
     assert len(again.server.questions) == sum(1 + len(text.asked) for text in new)
     assert len(names) == len(set(names))
@@ -404,10 +408,10 @@ def test_the_gate_is_asked_at_added_lengths_and_leaves_out_none_that_is_there(tm
     first = measured(tmp_path, right, lengths=(500, 2000))
     wider = {"former": first.record, "lengths": (500, 1000, 2000, 3000)}
 
-    ours = measured(tmp_path, failing, REFERENCE, first.frozen, **wider)
+    ours = measured(tmp_path, failing, REFERENCE, first.calibration, **wider)
 
     assert [500, 1000, 2000] == sorted({text.length for text in ours.texts})
-    assert [3000] == [each.length for each in ours.frozen.left_out]
+    assert [3000] == [each.length for each in ours.calibration.left_out]
 
 
 def test_an_added_length_that_is_too_short_for_the_dial_is_left_out(tmp_path):
@@ -416,10 +420,10 @@ def test_an_added_length_that_is_too_short_for_the_dial_is_left_out(tmp_path):
     first = measured(tmp_path, engine, lengths=(4000,), dial=dial)
     wider = {"former": first.record, "lengths": (40, 4000), "dial": dial}
 
-    ours = measured(tmp_path, engine, REFERENCE, first.frozen, **wider)
+    ours = measured(tmp_path, engine, REFERENCE, first.calibration, **wider)
 
     assert {4000} == {text.length for text in ours.texts}
-    assert [40] == [each.length for each in ours.frozen.left_out]
+    assert [40] == [each.length for each in ours.calibration.left_out]
 
 
 def test_a_repetition_of_the_reference_sets_nothing(tmp_path):
@@ -428,9 +432,11 @@ def test_a_repetition_of_the_reference_sets_nothing(tmp_path):
     failing = FakeEngine(reply=failing_from(800))
     probe = replace(PROBE, name=f"{NAME}{AGAIN}")
 
-    again = measured(tmp_path, failing, REFERENCE, first.frozen, probe=probe, **lengths)
+    again = measured(
+        tmp_path, failing, REFERENCE, first.calibration, probe=probe, **lengths
+    )
 
-    assert first.frozen == again.frozen
+    assert first.calibration == again.calibration
     assert [500, 1000, 2000] == sorted({text.length for text in again.texts})
 
 
@@ -634,6 +640,6 @@ def test_the_dial_stops_where_the_texts_of_the_run_do_not_fit_any_more(
 
     found = measured(tmp_path, engine, dial=(), lengths=(1500,))
 
-    (dial,) = found.frozen.dials
+    (dial,) = found.calibration.dials
     assert [0, 1] == [step.setting for step in dial.path]
     assert found.texts

@@ -6,6 +6,7 @@ import pytest
 from fake_engine import FakeEngine, FakeServer, forced_to, reply_to
 from made_contexts import real_context, run_context
 from made_records import made_setup
+from made_reuse import reuse_record
 from made_servers import fake_llama_cpp
 
 from codeneedle.corpora.registry import load
@@ -13,10 +14,10 @@ from codeneedle.engines.messages import Completion, PromptCut, ServerGone
 from codeneedle.errors import BadInput, CellError
 from codeneedle.grid import Pair
 from codeneedle.probes import asking
-from codeneedle.probes.probe import Outlook, ProbeContext
+from codeneedle.probes.probe import Estimates, ProbeContext
 from codeneedle.probes.reuse.probe import PROBE, ReuseSettings
-from codeneedle.probes.reuse.record import AGAIN, NAME, Reuse, Way
-from codeneedle.records.record import CellRecord, Run, Status, as_json, from_json
+from codeneedle.probes.reuse.record import NAME, REUSED, CacheState, reuse_of
+from codeneedle.records.record import CellRecord, Run, Status
 
 REFERENCE, OTHER = Pair("f16", "f16"), Pair("q4_0", "q4_0")
 SAVES = frozenset({"--slot-save-path"})
@@ -46,17 +47,17 @@ def fake_run(folder, *faults, **facts):
 
 def measured(context):
     """What the probe stores of a cell."""
-    return from_json(PROBE.measure(context), Reuse, file="x")
+    return reuse_of(record_of(PROBE.measure(context)))
 
 
-def record_of(found, pair=REFERENCE):
+def record_of(observation, pair=REFERENCE):
     """A finished record that holds it."""
     return CellRecord(
         pair=pair,
         probe=NAME,
         status=Status.FINISHED,
         started="",
-        observation=as_json(found),
+        observation=observation,
     )
 
 
@@ -68,8 +69,8 @@ def test_a_healthy_server_gives_the_same_in_every_way(tmp_path):
 
     (question,) = found.questions
     cold, *again = question.answers
-    assert [0.0] * 3 == [found.largest(way) for way in AGAIN]
-    assert [False] * 3 == [question.differs(way) for way in AGAIN]
+    assert [0.0] * 3 == [found.largest(way) for way in REUSED]
+    assert [False] * 3 == [question.differs(way) for way in REUSED]
     assert 1 >= cold.cached_tokens
     assert all(each.cached_tokens > 400 for each in again)
 
@@ -92,21 +93,26 @@ def test_a_turn_finds_more_in_the_cache_than_another_question(tmp_path):
     (question,) = measured(cell(run)).questions
 
     cached = {each.way: each.cached_tokens for each in question.answers}
-    assert 0 == cached[Way.COLD]
-    assert cached[Way.PREFIX] == cached[Way.RESTORE] < cached[Way.TURN]
+    assert 0 == cached[CacheState.COLD]
+    assert (
+        cached[CacheState.PREFIX]
+        == cached[CacheState.RESTORE]
+        < cached[CacheState.TURN]
+    )
 
 
 def test_a_server_that_answers_otherwise_after_a_restore_is_named(tmp_path):
     run = fake_run(tmp_path, "slots=damaged")
 
     context = cell(run, questions=2)
-    found = measured(context)
+    record = record_of(PROBE.measure(context))
+    found = reuse_of(record)
 
-    run_of = Run(name="a/b", setup=context.run.setup, records=(record_of(found),))
+    run_of = Run(name="a/b", setup=context.run.setup, records=(record,))
     (line,) = PROBE.remarks(run_of)
-    assert [0.0, 0.0, 3.0] == [found.largest(way) for way in AGAIN]
+    assert [0.0, 0.0, 3.0] == [found.largest(way) for way in REUSED]
     assert [(False, False, True)] * 2 == [
-        tuple(question.differs(way) for way in AGAIN) for question in found.questions
+        tuple(question.differs(way) for way in REUSED) for question in found.questions
     ]
     assert (
         "f16/f16 differs after saving and restoring: by up to 3.00 nats per token; "
@@ -129,20 +135,19 @@ def test_a_server_that_cannot_restore_has_a_gap_there_and_nowhere_else(
     )
     context = cell(run)
 
-    found = measured(context)
+    record = record_of(PROBE.measure(context))
+    found = reuse_of(record)
 
-    (gap,) = found.gaps(Way.RESTORE)
-    remarks = PROBE.remarks(
-        Run(name="a/b", setup=context.run.setup, records=(record_of(found),))
-    )
+    (gap,) = found.gaps(CacheState.RESTORE)
+    remarks = PROBE.remarks(Run(name="a/b", setup=context.run.setup, records=(record,)))
     assert reason in gap
-    assert [0.0, 0.0, None] == [found.largest(way) for way in AGAIN]
+    assert [0.0, 0.0, None] == [found.largest(way) for way in REUSED]
     assert f"not compared after saving and restoring: {gap} (all pairs)" in remarks
 
 
 def test_the_saved_cache_is_gone_after_the_cell(tmp_path):
     run = fake_run(tmp_path, "slots=right")
-    left = tmp_path / "f16-f16.reuse.slots"
+    left = tmp_path / "f16-f16.slots"
     left.mkdir()
     (left / "cache.bin").touch()
 
@@ -197,13 +202,13 @@ def test_a_stopped_cell_is_continued(tmp_path):
     kept = []
     run = fake_run(tmp_path, "slots=right")
     measured(cell(run, questions=2, keep=kept.append))
-    former = replace(record_of(Reuse(functions=4)), observation=kept[0])
+    former = replace(reuse_record("f16/f16"), observation=kept[0])
 
     found = measured(cell(run, questions=2, former=former))
 
     assert 2 == len(found.questions)
     first, second = found.questions
-    assert from_json(kept[0], Reuse, file="x").questions == (first,)
+    assert reuse_of(former).questions == (first,)
     assert first.function != second.function
 
 
@@ -218,7 +223,9 @@ def test_a_text_beyond_the_context_is_refused_with_one_that_suffices():
 
 def test_the_plan_tells_what_a_pair_reads(tmp_path):
     stored = cell(run_context(tmp_path), questions=2).run.setup
-    outlook = Outlook(corpus=load("random-bodies-mini"), context=2048, is_built_in=True)
+    outlook = Estimates(
+        corpus=load("random-bodies-mini"), context=2048, is_built_in=True
+    )
 
     new = PROBE.work(ReuseSettings(), outlook)
     known = PROBE.work(ReuseSettings(), replace(outlook, setup=stored))
