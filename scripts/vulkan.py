@@ -56,7 +56,7 @@ indent = 1
 """
 """
 As few functions as a verdict takes, and less than a micro-batch of 512 tokens: with
-560, of which 48 are a second one, lavapipe of Mesa 22.3 ended with SIGSEGV in its kernel.
+560, of which 48 are a second one, lavapipe of Mesa 22.3 ended with SIGSEGV.
 """
 
 MOST_TRIES = 20
