@@ -213,8 +213,8 @@ def _take(merged: Merged, store: Store, record: CellRecord) -> bool:
             ran = (each.attention or "unknown" for each in (former, record))
             what += f" (attention: {' and '.join(ran)})"
         raise _unlike(other, store, what, place)
-    units = PROBES[record.probe].units
-    if units(ours) > units(former):
+    answered = PROBES[record.probe].answered
+    if len(answered(ours)) > len(answered(former)):
         merged.cells[key] = store
     merged.compared[key] = merged.compared.get(key, 1) + 1
     return True

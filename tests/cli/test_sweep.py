@@ -10,6 +10,7 @@ import signal
 from pathlib import Path
 
 import pytest
+from answers import forced, written
 from calls import called
 from injections import GRID, SHORT, TINY, processes_in, put_corpus, statuses
 from msgspec import structs
@@ -369,9 +370,9 @@ def test_a_record_tells_what_was_asked_and_what_ran(priced):
     assert 4096 == effective["context"]
     assert "enabled" == effective["flash_attention"]
     assert found["phases"]["ready_s"] > 0
-    assert not any("key" in word for word in found["command"])
-    assert 0 == observation["priming"]["cached_tokens"]
-    rounds = observation["rounds"]
+    assert not any(word.startswith("--api-key") for word in found["command"])
+    assert 0 == observation["facts"]["priming"]["cached_tokens"]
+    rounds = written(observation)
     assert 3 == len(rounds)
     for asked in rounds:
         assert len(asked["gaps"]) == len(asked["logprobs"]) > 0
@@ -380,7 +381,7 @@ def test_a_record_tells_what_was_asked_and_what_ran(priced):
         assert "cut" == asked["finish"]
         assert asked["reply"].count("\n") <= 20 + 8
     # Written right, so all first choices: until it breaks, both are the same path.
-    for asked in observation["forced"]:
+    for asked in forced(observation):
         assert len(asked["ends"]) == len(asked["logprobs"]) > 0 <= min(asked["leads"])
         assert [] == asked.get("bounds", [])
     refused = called(priced[0], "sweep", "price", "--ask", "written")
@@ -413,7 +414,7 @@ def test_what_a_user_has_drafted_is_counted(folder):
     told = called(folder, "sweep", *ONE, "--", *draft)
 
     assert 0 == told.returncode, told.stderr
-    for drafted in record(folder, "q8_0-q4_0")["observation"]["rounds"]:
+    for drafted in written(record(folder, "q8_0-q4_0")["observation"]):
         assert 0 < drafted["accepted"] <= drafted["drafted"]
         assert [] == drafted["gaps"]
 
@@ -428,7 +429,7 @@ def test_the_chat_form_recalls_like_the_completion_form(folder):
     assert "chat" == setup["prompt_form"]
     assert "enable_thinking=false" in setup["thinking"]
     truths = {needle["name"]: needle["lines"] for needle in setup["needles"]}
-    for asked in record(folder, "q8_0-q4_0")["observation"]["rounds"]:
+    for asked in written(record(folder, "q8_0-q4_0")["observation"]):
         assert truths[asked["needle"]] == asked["reply"].split("\n")[:20]
 
 
@@ -499,8 +500,8 @@ WHOLE, COARSE = "f16-f16", "f16-q4_0"
 
 def functions(folder, pair):
     """Names of the functions that were forced, in order."""
-    forced = record(folder, pair)["observation"]["forced"]
-    return [each["needle"] for each in forced]
+    observation = record(folder, pair)["observation"]
+    return [each["needle"] for each in forced(observation)]
 
 
 def judged(folder, *options):
