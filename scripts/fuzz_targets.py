@@ -45,7 +45,7 @@ from codeneedle.probes.evaluation.readers import read as read_results
 from codeneedle.probes.evaluation.record import Evaluation
 from codeneedle.probes.recall.alignment import answer_end, answer_lines, score
 from codeneedle.probes.recall.probe import enough_for
-from codeneedle.probes.recall.record import Recall, Round
+from codeneedle.probes.recall.record import Round, recall_of
 from codeneedle.probes.transcript.conversations import conversations_of
 from codeneedle.probes.transcript.rendering import parts_of
 from codeneedle.records.record import (
@@ -328,8 +328,8 @@ def _keeps(reply: Reply) -> None:
     said = {name: getattr(reply, name) for name in Reply.__slots__}
     said = {name: said[name] for name in said if name in Round.__slots__}
     asked = Round(needle="f_a", prompt_sha256="", reply=reply.text, **said)
-    stored = _stored(as_json(Recall(rounds=(asked,))))
-    kept = from_json(stored.observation or {}, Recall, file="x").rounds[0]
+    stored = _stored({"answers": {"written f_a": as_json(asked)}})
+    (kept,) = recall_of(stored).rounds
     claim(kept == asked, "a round is read back as it was")
     numbers = (*asked.logprobs, *asked.gaps, asked.prompt_ms, asked.predicted_ms)
     claim(all(map(math.isfinite, numbers)), "what is observed is a number")

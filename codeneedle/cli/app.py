@@ -142,13 +142,14 @@ def sweep(context: typer.Context) -> int:
 def plan(context: typer.Context, *, json: JsonOption = False) -> None:
     """Show what a sweep would do, without starting a server."""
     from codeneedle.cli import sweep as sweep_module
+    from codeneedle.cli.progress import working
     from codeneedle.report.plan import plan_document, plan_object
     from codeneedle.sweep.decide import deciding
 
     request, execution, options = context.obj
     request = deciding(request, execution)
-    with _stderr().status("reading the corpus"):
-        plans = sweep_module.planned(request, execution)
+    with working(_stderr(), "reading the corpus") as tell:
+        plans = sweep_module.planned(request, execution, tell)
         setups = sweep_module.refuse(plans, options)
     both = list(zip(plans, setups, strict=True))
     if json:
@@ -168,6 +169,7 @@ def plan(context: typer.Context, *, json: JsonOption = False) -> None:
 def kernels(context: typer.Context, *, json: JsonOption = False) -> None:
     """Show which pairs have a kernel here, and their memory."""
     from codeneedle.cli import sweep as sweep_module
+    from codeneedle.cli.progress import working
     from codeneedle.report.kernels import (
         kernels_document,
         kernels_object,
@@ -175,8 +177,8 @@ def kernels(context: typer.Context, *, json: JsonOption = False) -> None:
     )
 
     request, execution = context.obj
-    with _stderr().status("asking the engine"):
-        plans = sweep_module.planned(request, execution)
+    with working(_stderr(), "asking the engine") as tell:
+        plans = sweep_module.planned(request, execution, tell)
     surveyed = [(plan, plan.survey) for plan in plans if plan.survey]
     if not surveyed:
         raise BadInput(

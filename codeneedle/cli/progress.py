@@ -316,7 +316,12 @@ class SweepProgress:
             return None
         now = time.monotonic()
         current = sum(now - cell.started for cell in self.running.values())
-        whole = fmean(spent) * (len(self.pairs) - self.done)
+        ended = {
+            pair
+            for pair, record in self.records.items()
+            if record.status is not Status.INTERRUPTED
+        }
+        whole = fmean(spent) * len({*self.pairs} - ended - self.impossible)
         return max(0.0, whole - current) / self.workers
 
 

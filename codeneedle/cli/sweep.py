@@ -15,6 +15,7 @@ from codeneedle.cli.engines import asks_for, offered
 from codeneedle.cli.progress import (
     SweepDisplay,
     SweepProgress,
+    Tell,
     ensure_models,
     note_lines,
     probe_phrase,
@@ -174,9 +175,13 @@ def _refuse_new_runs(plans: Sequence[Plan]) -> None:
             )
 
 
-def planned(request: Request, execution: Execution) -> list[Plan]:
+def planned(
+    request: Request,
+    execution: Execution,
+    tell: Tell = lambda _what, _done, _total: None,
+) -> list[Plan]:
     """
-    The plans of all pages of *request*.
+    The plans of all pages of *request*; *tell* takes how many there are.
 
     The engine comes first: looking for it takes no time, and reading a corpus does.
 
@@ -196,8 +201,10 @@ def planned(request: Request, execution: Execution) -> list[Plan]:
             hint="Name one model, context and rotation, or choose another folder with "
             "--out.",
         )
-    return [
-        planning.plan(
+    plans = []
+    for at, (name, page) in enumerate(by_name):
+        tell(f"planning {plural(len(by_name), 'grid')}", at, len(by_name))
+        plan = planning.plan(
             page,
             replace(execution, page=name),
             engine_for=engine_for,
@@ -205,8 +212,8 @@ def planned(request: Request, execution: Execution) -> list[Plan]:
             weights_at=offer.weights,
             suited=offer.suited,
         )
-        for name, page in by_name
-    ]
+        plans.append(plan)
+    return plans
 
 
 def refuse(plans: Sequence[Plan], options: Options) -> list[Setup | None]:
@@ -243,7 +250,7 @@ def checked(
     offer.find(suited, execution)
     ensure_models(console, map(path_of, suited.models))
     with working(console, f"checking {request.engine}, weights and corpus") as tell:
-        plans = planned(request, execution)
+        plans = planned(request, execution, tell)
         for plan in plans:
             sha256(plan.weights, progress=functools.partial(tell, "hashing weights"))
         refuse(plans, options)

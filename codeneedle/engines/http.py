@@ -17,6 +17,7 @@ from codeneedle.engines.messages import (
     Refused,
     ServerGone,
     ServerSilent,
+    StreamEvent,
     ignored,
     parsed,
     refusal,
@@ -34,6 +35,9 @@ SHORT_S = 5.0
 SILENCE_S = 3600.0
 """Time without an event before a server counts as silent: a slow one reads a long
 prompt for an hour."""
+
+ENDED_S = 10.0
+"""How long a server may take, after a reply has ended, to count its tokens."""
 
 LINE_LIMIT_BYTES = 8 << 20
 """More than the last event of a 1M token prompt, which older builds send back."""
@@ -57,6 +61,7 @@ _NO_EVENTS = {b"", b"event", b"id", b"retry"}
 """Kinds of lines that carry no data: blank ones, comments and field names."""
 
 _Layout = TypeVar("_Layout")
+_Event = TypeVar("_Event", bound=StreamEvent)
 
 
 def can_be_asked(url: str) -> bool:
@@ -143,10 +148,11 @@ class Connection:
         """
         The events of a stream, up to ``[DONE]``.
 
-        Comments, which servers send as pings, are none.
+        Comments, which servers send as pings, are none. A reply that has ended is whole
+        if nothing else comes within `ENDED_S`.
         """
         self._heard()
-        for line in lines(response.iter_raw(), limit_bytes=limit_bytes):
+        for line in self._lines(response, limit_bytes):
             kind, _, data = line.partition(b":")
             if kind in _NO_EVENTS:
                 continue
@@ -161,6 +167,20 @@ class Connection:
             if kind == b"error" or event.get("error"):
                 raise refusal(data, code=response.status_code)
             yield event
+
+    def _lines(self, response: httpx.Response, limit_bytes: int) -> Iterator[bytes]:
+        """The lines of a stream, up to the silence behind the end of a reply."""
+        try:
+            yield from lines(response.iter_raw(), limit_bytes=limit_bytes)
+        except httpx.ReadTimeout:
+            if not self._deadline.is_last:
+                raise
+
+    def _ended(self, event: _Event) -> _Event:
+        """*event*; if it ends a reply, little may follow."""
+        if event.finish is not None and not self._deadline.is_last:
+            self._deadline.last(ENDED_S)
+        return event
 
     def _heard(self) -> None:
         self._deadline.extend()
@@ -321,13 +341,20 @@ class _Deadline:
         """Begin a request that may take *limit_s* seconds."""
         self.poll_s = max(0.001, min(POLL_S, limit_s / 10))
         self._limit_s = limit_s
+        self.is_last = False
         self._polled_s = time.monotonic()
         self._left_since_s: float | None = None
         self.extend()
 
     def extend(self) -> None:
-        """Grant the whole limit again from now on."""
-        self._until_s = time.monotonic() + self._limit_s
+        """Grant the whole limit again from now on, unless it is the last."""
+        if not self.is_last:
+            self._until_s = time.monotonic() + self._limit_s
+
+    def last(self, limit_s: float) -> None:
+        """Grant *limit_s* seconds at most, and no more."""
+        self._until_s = min(self._until_s, time.monotonic() + limit_s)
+        self.is_last = True
 
     def check(self) -> None:
         """

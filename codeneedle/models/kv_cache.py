@@ -36,10 +36,12 @@ class Caches:
     Attributes:
         buffers: As an engine tells them.
         context: At how many tokens it does.
+        is_by_header: Whether no engine was asked, so that they may be smaller.
     """
 
     buffers: tuple[KvBuffer, ...]
     context: int
+    is_by_header: bool = False
 
     def size(self, context: int, pair: Pair | None = None) -> float | None:
         """
@@ -112,7 +114,7 @@ def plain_caches(weights: Weights, context: int) -> Caches | None:
         k_mib=mib(2 * cells * heads * weights.key_length),
         v_mib=mib(2 * cells * heads * values),
     )
-    return Caches((buffer,), context)
+    return Caches((buffer,), context, is_by_header=True)
 
 
 def misfit(weights: Weights, pair: Pair) -> str | None:
@@ -295,6 +297,7 @@ class MemoryPlan:
         allowance_bytes: Estimated compute buffers at all contexts.
         room: The memory that must suffice.
         training_context: Tokens that the weights were trained for; 0 if unknown.
+        is_by_header: Whether no engine was asked for the sizes of caches.
     """
 
     contexts: tuple[int, ...]
@@ -303,6 +306,7 @@ class MemoryPlan:
     allowance_bytes: tuple[int, ...]
     room: Room
     training_context: int
+    is_by_header: bool
 
 
 def predicted(
@@ -344,6 +348,7 @@ def predicted(
         allowance_bytes=tuple(allowance_bytes(weights, each) for each in contexts),
         room=room,
         training_context=weights.training_context,
+        is_by_header=bool(caches and caches.is_by_header),
     )
 
 

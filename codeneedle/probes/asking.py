@@ -14,7 +14,7 @@ from codeneedle.engines.messages import (
     Reply,
     ServerGone,
 )
-from codeneedle.probes.probe import ProbeContext
+from codeneedle.probes.probe import ProbeContext, Question
 from codeneedle.text import one_line
 
 BACK_OFF_S = (0.1, 0.5, 2.0)
@@ -51,6 +51,10 @@ class Asker:
     served: Served
     context: ProbeContext
     retries: tuple[str, ...] = field(default=(), init=False)
+
+    def why_pointless(self, _question: Question) -> str:
+        """Never: what is asked does not depend on other answers."""
+        return ""
 
     def settle(self) -> None:
         """Wait until the server is idle, before it is stopped."""

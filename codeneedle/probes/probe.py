@@ -4,11 +4,10 @@ import bisect
 import contextlib
 import itertools
 import math
+import shutil
 import time
-from abc import ABC, abstractmethod
 from collections.abc import (
     Callable,
-    Collection,
     Iterable,
     Iterator,
     Mapping,
@@ -16,7 +15,7 @@ from collections.abc import (
 )
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from msgspec import Struct
 
@@ -34,10 +33,13 @@ from codeneedle.engines.messages import Progress
 from codeneedle.engines.patience import Patience, patience
 from codeneedle.engines.survey import Survey, with_attention
 from codeneedle.engines.tools import ToolRun
+from codeneedle.errors import CellError
 from codeneedle.grid import Pair
 from codeneedle.models.weights import Weights
+from codeneedle.probes import stored
 from codeneedle.probes.answers import Answer, Skipped
 from codeneedle.probes.metrics import Metric
+from codeneedle.probes.stored import Observed
 from codeneedle.records.record import (
     Attention,
     CellRecord,
@@ -46,10 +48,11 @@ from codeneedle.records.record import (
     Phases,
     Run,
     Setup,
+    as_json,
     base_name,
 )
 from codeneedle.records.store import LOGS
-from codeneedle.system.files import made_own
+from codeneedle.system.files import emptied, made_own
 
 _Settings = TypeVar("_Settings", bound=Struct)
 
@@ -204,6 +207,18 @@ class ProbeContext:
         self._now = Step(done, total, what)
         self.tell(self._now)
 
+    def substep(self, what: str) -> None:
+        """Tell *what* is done now of the same step."""
+        self.step(self._now.done, self._now.total, what)
+
+    def set_for_all(self, probe: str, facts: Json) -> None:
+        """Go on with what this cell, the reference, sets for all others; keep it."""
+        self.calibrate(facts)
+        calibrated = {**self.run.setup.calibrated, probe: facts}
+        self.run = replace(
+            self.run, setup=replace(self.run.setup, calibrated=calibrated)
+        )
+
     def _tell_progress(self, within: Progress) -> None:
         self.tell(replace(self._now, within=within))
 
@@ -212,23 +227,25 @@ class ProbeContext:
         return self.logs / f"{self.pair.slug}{f'.{name}' if name else ''}.log"
 
     @contextlib.contextmanager
-    def serving(
-        self, *, slots: Path | None = None, thinks: bool = False
-    ) -> Iterator[Served]:
+    def serving(self, *, saves: bool = False, thinks: bool = False) -> Iterator[Served]:
         """
         A verified server with the cell's cache types, for the length of a block.
 
         Args:
-            slots: Folder in which it may save its cache; None for none.
+            saves: Whether it may save its cache, in a folder that is deleted later.
             thinks: Whether the model may think before it answers.
 
         Raises:
             CellError: If it does not get ready, or is not what was asked for.
+            FolderUnusable: If the folder cannot be made.
         """
         moments: list[float | None] = [self.previous_end, time.monotonic()]
         try:
-            cell = replace(self.cell, slots=slots, thinks=thinks)
-            with self.run.engine.serving(cell, log=self.log()) as served:
+            with contextlib.ExitStack() as stack:
+                slots = stack.enter_context(self._slots()) if saves else None
+                cell = replace(self.cell, slots=slots, thinks=thinks)
+                serving = self.run.engine.serving(cell, log=self.log())
+                served = stack.enter_context(serving)
                 differences = served.verify(self.cell)
                 self._observe(served)
                 if differences:
@@ -248,6 +265,16 @@ class ProbeContext:
         finally:
             self.previous_end = time.monotonic()
             self.phases = _phases(moments, end=self.previous_end)
+
+    @contextlib.contextmanager
+    def _slots(self) -> Iterator[Path]:
+        """A folder for the cache, which is deleted later: it holds the text."""
+        # There may be one of a program that was killed.
+        folder = emptied(self.log().with_suffix(".slots"), mode=0o700)
+        try:
+            yield folder
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
 
     @contextlib.contextmanager
     def patience(self) -> Iterator[Patience]:
@@ -411,12 +438,46 @@ class Times:
     servers: int = 1
 
 
+@dataclass(frozen=True, slots=True)
+class Question:
+    """
+    What a probe asks of a pair.
+
+    Attributes:
+        key: What makes it this question, for every pair of a run.
+        phrase: What it is, for the progress of a cell.
+        body: What its probe needs to ask it.
+    """
+
+    key: str
+    phrase: str = ""
+    body: Any = None
+
+
+class Asking(Protocol):
+    """Asks one server the questions of a probe."""
+
+    def why_pointless(self, question: Question) -> str:
+        """Why not to ask *question*, by other answers; empty if it is to be asked."""
+
+    def ask(self, question: Question) -> object:
+        """
+        The answer to *question*, as it is stored.
+
+        Raises:
+            CellError: If the server fails.
+        """
+
+    def settle(self) -> None:
+        """Wait until the server is idle, before it is stopped."""
+
+
 class NoSettings(Struct, frozen=True, forbid_unknown_fields=True):
     """The settings of a probe that has none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Probe(ABC):
+class Probe:
     """
     One way to measure a cell. To add one is to add a folder, and a line to `PROBES`.
 
@@ -449,6 +510,7 @@ class Probe(ABC):
             not tell them.
         calibrates: Whether the first pair that it measures, the reference, sets what
             holds for all others, which wait for it: `ProbeContext.calibrate`.
+        saves_cache: Whether its server may save its cache.
         is_timed: Whether it measures time, and has the machine for itself; its first
             metric is the speed of writing.
         step: What one of its steps is, for the progress of a cell.
@@ -470,6 +532,7 @@ class Probe(ABC):
     asks_functions: bool = False
     makes_texts: bool = False
     calibrates: bool = False
+    saves_cache: bool = False
     is_timed: bool = False
     step: str = "round"
 
@@ -485,9 +548,7 @@ class Probe(ABC):
         suited: Struct = settings
         return suited
 
-    def check(  # noqa: B027 - most settings suit any model
-        self, settings: Any, corpus: Corpus | None
-    ) -> None:
+    def check(self, settings: Any, corpus: Corpus | None) -> None:
         """
         Stop at settings that are wrong.
 
@@ -497,9 +558,7 @@ class Probe(ABC):
             BadInput: With settings that work.
         """
 
-    def check_context(  # noqa: B027 - most settings suit any context
-        self, settings: Any, context: int, trained: int | None
-    ) -> None:
+    def check_context(self, settings: Any, context: int, trained: int | None) -> None:
         """
         Stop at settings that do not go with a context.
 
@@ -561,14 +620,20 @@ class Probe(ABC):
         values = {name: conditions[name] for name in self.grows if name in names}
         return {k: tuple(v) if isinstance(v, list) else v for k, v in values.items()}
 
-    def asked(self, _record: CellRecord, _setup: Setup) -> Iterable[str]:
-        """Keys of the questions that *setup* asks the pair of *record*."""
+    def questions(self, _setup: Setup, _goal: int | None = None) -> Iterable[Question]:
+        """
+        What *setup* asks of every pair, in asking order.
+
+        Args:
+            _setup: With what the reference has set.
+            _goal: As of `ProbeContext.goal`.
+        """
         return ()
 
-    def answered(self, record: CellRecord) -> Collection[str]:
+    def answered(self, record: CellRecord) -> set[str]:
         """Keys of the questions that *record* has an answer to, or has skipped."""
-        stored = record.observation or {}
-        return {*stored.get("answers", ()), *stored.get("skipped", ())}
+        observation = record.observation or {}
+        return {*observation.get("answers", ()), *observation.get("skipped", ())}
 
     def lacks(self, record: CellRecord, setup: Setup) -> bool:
         """
@@ -580,7 +645,8 @@ class Probe(ABC):
         is_whole = record.observation is not None and not record.is_partial
         if not is_whole or base_name(record.probe) != record.probe:
             return False
-        return not {*self.asked(record, setup)} <= {*self.answered(record)}
+        keys = {question.key for question in self.questions(setup)}
+        return not keys <= self.answered(record)
 
     def narrowed(self, setup: Setup, _records: Sequence[CellRecord]) -> Json:
         """Its conditions in *setup*, without what one of *records* has no answer to."""
@@ -588,14 +654,56 @@ class Probe(ABC):
 
     # --- cell by cell
 
-    @abstractmethod
     def measure(self, context: ProbeContext) -> Json:
         """
-        Measure a cell, and return the observation that is stored.
+        Ask a server what has no answer yet, and return the observation to store.
 
         Raises:
-            CellError: If it cannot.
+            CellError: If the server fails, or no answer can be used.
         """
+        observed = Observed(answers={})
+        if context.former and context.former.observation:
+            observed = stored.observed(context.former, Observed)
+        observed.starts += 1
+        context.step(0, 1, "loading")
+        with context.serving(saves=self.saves_cache) as served:
+            asker, done = self.asker(served, context, observed), 0
+            while missing := [
+                question
+                for question in self.questions(context.run.setup, context.goal)
+                if observed.lacks(question.key)
+            ]:
+                question, *_ = missing
+                context.step(done, done + len(missing), question.phrase)
+                if reason := asker.why_pointless(question):
+                    observed.skipped[question.key] = reason
+                else:
+                    observed.answers[question.key] = as_json(asker.ask(question))
+                    done += 1
+                if self.useless(observed) is None:
+                    context.keep(as_json(observed))
+            asker.settle()
+            context.step(1, 1, "stopping")
+        if error := self.useless(observed):
+            raise error
+        return as_json(observed)
+
+    def asker(
+        self, served: Served, context: ProbeContext, observed: Observed
+    ) -> Asking:
+        """
+        What asks *served*, once it is ready to: it has read a text, if there is one.
+
+        Adds the facts of the cell to *observed*.
+
+        Raises:
+            CellError: If the server fails.
+        """
+        raise NotImplementedError
+
+    def useless(self, _observed: Observed) -> CellError | None:
+        """Why no answer so far can be used; None if one can."""
+        return None
 
     # --- what was stored
 

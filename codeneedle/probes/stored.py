@@ -2,15 +2,37 @@
 
 import functools
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ParamSpec, TypeVar
 
-from codeneedle.records.record import CellRecord, Setup, from_json
+from codeneedle.records.record import CellRecord, Count, Json, Setup, from_json
 from codeneedle.records.store import SETUP
 
 _Layout = TypeVar("_Layout")
 _Result = TypeVar("_Result")
 _Arguments = ParamSpec("_Arguments")
+
+
+@dataclass(slots=True)
+class Observed:
+    """
+    What a probe that asks a server stores of a cell.
+
+    Attributes:
+        answers: As observed, by the key of the question, in asking order.
+        skipped: Why questions were not asked, which an answer made pointless.
+        starts: Servers that it took.
+        facts: What holds for all answers, in the layout of the probe.
+    """
+
+    answers: dict[str, Json]
+    skipped: dict[str, str] = field(default_factory=dict)
+    starts: Count = 0
+    facts: Json = field(default_factory=dict)
+
+    def lacks(self, key: str) -> bool:
+        """Whether it has no answer to the question of that *key*, and no reason."""
+        return key not in self.answers and key not in self.skipped
 
 
 def file_of(record: CellRecord) -> str:

@@ -227,7 +227,7 @@ def _first_difference(
     have, and lists of objects, which are answers, too, as far as both go.
     """
     if isinstance(ours, dict) and isinstance(theirs, dict):
-        if of_observations:
+        if of_observations and not isinstance(ours, _Answers):
             ours, theirs = (
                 _comparable(*both) for both in ((ours, theirs), (theirs, ours))
             )
@@ -249,13 +249,18 @@ def _first_difference(
     return None
 
 
+class _Answers(dict[str, Any]):
+    """Answers by key, which may be the name of a function: ``count_tokens``."""
+
+
 def _comparable(observed: Json, other: Json) -> Json:
     """*observed* without times, and without answers that *other* does not have."""
     kept = {k: v for k, v in observed.items() if not _CHANGING.fullmatch(k)}
     kept.pop("skipped", None)
     answers, theirs = (each.get("answers") for each in (observed, other))
     if isinstance(answers, dict) and isinstance(theirs, dict):
-        kept["answers"] = {key: answers[key] for key in answers if key in theirs}
+        common = answers.keys() & theirs.keys()
+        kept["answers"] = _Answers({k: answers[k] for k in answers if k in common})
     return kept
 
 

@@ -653,7 +653,7 @@ def run_facts(run: Run) -> tuple[str, ...]:
     facts, engine = dict(captions.facts(run)), run.setup.engine
     return (
         visible(f"{run.name}  |  {facts['model']}  |  context {facts['context']}"),
-        *filter(None, [facts.get("corpus")]),
+        *([facts["corpus"]] if "corpus" in facts else []),
         *(f"{name}: {phrase}" for name, phrase in captions.probe_settings(run)),
         f"{engine} {facts[engine]}  |  {facts['machine']}  |  {facts['date']}",
     )

@@ -258,6 +258,11 @@ def _memory_notes(memory: MemoryPlan) -> Iterator[str]:
     )
     if any(each.kv_bytes[-1] is None and not each.misfit for each in memory.pairs):
         yield f"{UNKNOWN} known after the first start"
+    if memory.is_by_header:
+        yield (
+            "sizes are those of the header alone, at most so much: an architecture may "
+            "have sliding windows that it does not state"
+        )
 
 
 DONE_MARK = "+"

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from codeneedle.errors import BadInput
 from codeneedle.grid import Pair
-from codeneedle.probes import PROBES, joined
+from codeneedle.probes import PROBES, joined, refuse_impossible_settings
 from codeneedle.records.comparability import differences, first_other
 from codeneedle.records.record import CellRecord, Run, Setup, Status
 from codeneedle.records.store import (
@@ -22,7 +22,7 @@ from codeneedle.records.store import (
 from codeneedle.sweep.request import decoded, keep
 from codeneedle.system.files import own_folder
 from codeneedle.text import visible
-from codeneedle.verdict.trust import trusted
+from codeneedle.verdict.trust import derived, is_untold, trusted
 
 Key = tuple[Pair, str]
 """A cell and a probe."""
@@ -154,13 +154,32 @@ def _checked(
         before = {probe for _, probe in merged.cells}
         alone: set[str] = set()
         common: set[str] = set()
-        run = Run(name=store.name, setup=setup, records=tuple(store.records()))
-        for record in trusted(run).records:
+        for record in _derived(store, setup):
             is_common = _take(merged, store, record)
             if _is_comparable(record):
                 (common if is_common else alone).add(record.probe)
         _refuse_unrelated(stores[0], store, (alone - common) & before)
     return merged
+
+
+def _derived(store: Store, setup: Setup) -> Sequence[CellRecord]:
+    """
+    The records of *store*, with what follows for each of them from the others.
+
+    Without their observations, if nothing follows from those: 10,000 whole records
+    take gigabytes.
+    """
+    refuse_impossible_settings(setup)
+    records = tuple(map(_without_observation, store.records()))
+    if not any(map(is_untold, records)):
+        return derived(records, setup)
+    whole = Run(name=store.name, setup=setup, records=tuple(store.records()))
+    return tuple(map(_without_observation, trusted(whole).records))
+
+
+def _without_observation(record: CellRecord) -> CellRecord:
+    """*record* with an empty observation, if it has one."""
+    return record if record.observation is None else replace(record, observation={})
 
 
 def _take(merged: Merged, store: Store, record: CellRecord) -> bool:
@@ -180,22 +199,22 @@ def _take(merged: Merged, store: Store, record: CellRecord) -> bool:
         return False
     if key not in merged.cells or not merged.records[key].has_numbers:
         merged.cells[key] = store
-        is_empty = record.observation is None
-        merged.records[key] = record if is_empty else replace(record, observation={})
+        merged.records[key] = record
         return False
     if not _is_comparable(record):
         return False
     other = merged.cells[key]
-    former = other.record(*key)
-    place = first_other(former.observation, record.observation) if former else ""
-    if place and former:
+    former, ours = other.record(*key), store.record(*key)
+    if former is None or ours is None:  # removed meanwhile
+        return False
+    if place := first_other(former.observation, ours.observation):
         what = f"{record.pair}, {record.probe}"
         if former.attention is not record.attention:
             ran = (each.attention or "unknown" for each in (former, record))
             what += f" (attention: {' and '.join(ran)})"
         raise _unlike(other, store, what, place)
-    units = PROBES[record.probe].units
-    if former is not None and units(record) > units(former):
+    answered = PROBES[record.probe].answered
+    if len(answered(ours)) > len(answered(former)):
         merged.cells[key] = store
     merged.compared[key] = merged.compared.get(key, 1) + 1
     return True

@@ -53,28 +53,39 @@ def trusted(run: Run) -> Run:
     Raises:
         BadSetup: If its probes have settings that cannot be.
     """
-    groups: dict[tuple[str, str], dict[Pair, CellRecord]] = {}
-    for record in run.records:
-        groups.setdefault((record.probe, record.device), {})[record.pair] = record
     refuse_impossible_settings(run.setup)
     setup = in_common(run)
-    grid = {*setup.grid, *(record.pair for record in run.records)}
-    has_device = any(set(each.effective.devices) - {"CPU"} for each in run.records)
+    return replace(run, setup=setup, records=derived(run.records, setup))
+
+
+def derived(records: Sequence[CellRecord], setup: Setup) -> tuple[CellRecord, ...]:
+    """
+    *records* with what follows for each of them from the others.
+
+    Their observations are read only where one `is_untold`.
+    """
+    groups: dict[tuple[str, str], dict[Pair, CellRecord]] = {}
+    for record in records:
+        groups.setdefault((record.probe, record.device), {})[record.pair] = record
+    grid = {*setup.grid, *(record.pair for record in records)}
+    is_by_speed = any(map(is_untold, records))
     troubles: dict[CellKey, Trouble] = {}
     on_cpu: dict[CellKey, str] = {}
-    for (probe, device), records in groups.items():
+    for (probe, device), of_group in groups.items():
         first = groups.get((probe.removesuffix(AGAIN), device), {})
-        finished = [each for each in (first | records).values() if each.has_numbers]
-        speed = prompt_speed(metrics_of(probe), setup) if has_device else None
+        finished = [each for each in (first | of_group).values() if each.has_numbers]
+        speed = prompt_speed(metrics_of(probe), setup) if is_by_speed else None
         for pair, trouble in suspects(finished, grid=grid).items():
             troubles[pair, probe, device] = trouble
         for pair, evidence in attention_on_cpu(finished, speed=speed).items():
             on_cpu[pair, probe, device] = evidence
-    return replace(
-        run,
-        setup=setup,
-        records=tuple(_derived(each, troubles, on_cpu) for each in run.records),
-    )
+    return tuple(_derived(each, troubles, on_cpu) for each in records)
+
+
+def is_untold(record: CellRecord) -> bool:
+    """Whether *record*, of an accelerator, does not say where its attention ran."""
+    is_on_device = bool(set(record.effective.devices) - {"CPU"})
+    return record.has_numbers and is_on_device and record.attention is None
 
 
 CellKey = tuple[Pair, str, str]

@@ -128,7 +128,7 @@ def test_each_kind_of_model_is_measured_and_its_verdict_says_what_is_saved(
 ):
     """Windows, attention sinks, a mixture of experts, and a hybrid."""
     told = run("sweep", name, "--types", "f16,q8_0", "--context", "512", *SMALL)
-    (verdict,) = json.loads(called(tmp_path, "verdict", "--at", "256", "--json").stdout)
+    verdict = json.loads(called(tmp_path, "verdict", "--at", "256", "--json").stdout)
     gain = verdict["gain"]
 
     assert 0 == told.returncode, told.stderr

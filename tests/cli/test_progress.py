@@ -132,6 +132,15 @@ def test_a_finished_cell_shows_its_number_and_a_failed_one_its_word(progress):
     assert progress.left_s() == pytest.approx(34 * 10.7)
 
 
+def test_pairs_that_cannot_run_take_none_of_the_time_that_is_left(progress):
+    """Of 36 cells one is done, and 30 cannot be."""
+    progress.impossible = frozenset(PAIRS[6:])
+    progress.note(CellEnded(finished(PAIRS[0])))
+    progress.note(CellEnded(failed_record(PAIRS[6], Status.UNSUPPORTED)))
+
+    assert progress.left_s() == pytest.approx(5 * 10.7)
+
+
 def test_events_that_come_while_the_grid_is_drawn_do_not_disturb_it(
     progress, monkeypatch
 ):

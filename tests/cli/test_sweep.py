@@ -1,5 +1,6 @@
 """The sweep command: whole sweeps of the built-in model on the real llama-server."""
 
+import contextlib
 import csv
 import io
 import json
@@ -9,6 +10,7 @@ import signal
 from pathlib import Path
 
 import pytest
+from answers import forced, written
 from calls import called
 from injections import GRID, SHORT, TINY, processes_in, put_corpus, statuses
 from msgspec import structs
@@ -16,6 +18,7 @@ from programs import llama_like
 from rich.console import Console
 from started_sweeps import RUN, going, record, run, running_child, signal_at
 
+from codeneedle.cli import progress
 from codeneedle.cli import sweep as sweep_module
 from codeneedle.cli.sweep import next_commands, planned
 from codeneedle.engines.llama_cpp import installation
@@ -367,9 +370,9 @@ def test_a_record_tells_what_was_asked_and_what_ran(priced):
     assert 4096 == effective["context"]
     assert "enabled" == effective["flash_attention"]
     assert found["phases"]["ready_s"] > 0
-    assert not any("key" in word for word in found["command"])
-    assert 0 == observation["priming"]["cached_tokens"]
-    rounds = observation["rounds"]
+    assert not any(word.startswith("--api-key") for word in found["command"])
+    assert 0 == observation["facts"]["priming"]["cached_tokens"]
+    rounds = written(observation)
     assert 3 == len(rounds)
     for asked in rounds:
         assert len(asked["gaps"]) == len(asked["logprobs"]) > 0
@@ -378,7 +381,7 @@ def test_a_record_tells_what_was_asked_and_what_ran(priced):
         assert "cut" == asked["finish"]
         assert asked["reply"].count("\n") <= 20 + 8
     # Written right, so all first choices: until it breaks, both are the same path.
-    for asked in observation["forced"]:
+    for asked in forced(observation):
         assert len(asked["ends"]) == len(asked["logprobs"]) > 0 <= min(asked["leads"])
         assert [] == asked.get("bounds", [])
     refused = called(priced[0], "sweep", "price", "--ask", "written")
@@ -411,7 +414,7 @@ def test_what_a_user_has_drafted_is_counted(folder):
     told = called(folder, "sweep", *ONE, "--", *draft)
 
     assert 0 == told.returncode, told.stderr
-    for drafted in record(folder, "q8_0-q4_0")["observation"]["rounds"]:
+    for drafted in written(record(folder, "q8_0-q4_0")["observation"]):
         assert 0 < drafted["accepted"] <= drafted["drafted"]
         assert [] == drafted["gaps"]
 
@@ -426,7 +429,7 @@ def test_the_chat_form_recalls_like_the_completion_form(folder):
     assert "chat" == setup["prompt_form"]
     assert "enable_thinking=false" in setup["thinking"]
     truths = {needle["name"]: needle["lines"] for needle in setup["needles"]}
-    for asked in record(folder, "q8_0-q4_0")["observation"]["rounds"]:
+    for asked in written(record(folder, "q8_0-q4_0")["observation"]):
         assert truths[asked["needle"]] == asked["reply"].split("\n")[:20]
 
 
@@ -497,8 +500,8 @@ WHOLE, COARSE = "f16-f16", "f16-q4_0"
 
 def functions(folder, pair):
     """Names of the functions that were forced, in order."""
-    forced = record(folder, pair)["observation"]["forced"]
-    return [each["needle"] for each in forced]
+    observation = record(folder, pair)["observation"]
+    return [each["needle"] for each in forced(observation)]
 
 
 def judged(folder, *options):
@@ -639,3 +642,22 @@ def test_more_never_begins_a_run(folder):
     assert 2 == told.returncode
     assert "adds functions to a run" in told.stderr
     assert "codeneedle sweep sweeps/CORPUS/MODEL --more" in told.stderr
+
+
+@pytest.mark.real
+@pytest.mark.parametrize("command", ["plan", "kernels"])
+def test_a_plan_of_many_contexts_says_how_far_it_is(
+    codeneedle, tmp_path, monkeypatch, llama_server, command
+):
+    (tmp_path / "many.toml").write_text("contexts = [512, 768, 1024]\n")
+    told = []
+
+    @contextlib.contextmanager
+    def working(_console, _what):
+        yield lambda *far: told.append(far)
+
+    monkeypatch.setattr(progress, "working", working)
+    done = codeneedle(command, "many.toml", "--types", "f16")
+
+    assert 0 == done.returncode, done.stderr
+    assert [("planning 3 grids", at, 3) for at in range(3)] == told

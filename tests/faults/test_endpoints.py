@@ -11,6 +11,7 @@ import threading
 import fake_openai
 import msgspec
 import psutil
+from answers import forced, written
 from calls import called
 from fake_engine import made_weights
 from hypothesis import HealthCheck, given, settings
@@ -107,12 +108,12 @@ def test_each_fault_of_an_endpoint_is_a_gap_or_costs_its_own_cell(
         assert words in found[types[name]]["reason"], name
     for name, (_, words) in unscored:
         stored = found[types[name]]["observation"]
-        assert all(asked["reply"] for asked in stored["rounds"]), name
-        assert all(words in asked["error"] for asked in stored["forced"]), name
-        assert not any(asked.get("logprobs") for asked in stored["forced"]), name
+        assert all(asked["reply"] for asked in written(stored)), name
+        assert all(words in asked["error"] for asked in forced(stored)), name
+        assert not any(asked.get("logprobs") for asked in forced(stored)), name
     for name in HARMLESS:
         stored = found[types[name]]["observation"]
-        assert not any(asked.get("error") for asked in stored["forced"]), name
+        assert not any(asked.get("error") for asked in forced(stored)), name
     assert not [
         path
         for path in folder.path.rglob("*")
@@ -120,8 +121,10 @@ def test_each_fault_of_an_endpoint_is_a_gap_or_costs_its_own_cell(
     ]
     assert [] == processes_in(folder.path)
     for name in faults:
-        observed = found[types[name]].get("observation") or {"forced": [{}]}
-        saw = observed["forced"][0].get("error") or problem(found[types[name]])
+        observed = found[types[name]].get("observation") or {
+            "answers": {"forced x": {}}
+        }
+        saw = forced(observed)[0].get("error") or problem(found[types[name]])
         ledger.note(f"an endpoint: {name}", saw, of=folder)
 
 

@@ -8,6 +8,7 @@ import shutil
 from pathlib import Path
 
 import pytest
+from answers import written
 from calls import called
 from injections import GRID, SHORT, Folder, error_line, put_corpus, statuses
 from made_records import made_needle, made_record, made_round, made_setup
@@ -463,7 +464,8 @@ def test_a_text_that_changes_while_a_sweep_runs_changes_nothing(
     folder.look()
 
     records = [json.loads(path.read_bytes()) for path in folder.finished]
-    asked = {record["observation"]["rounds"][0]["prompt_sha256"] for record in records}
+    first = [written(record["observation"])[0] for record in records]
+    asked = {each["prompt_sha256"] for each in first}
     assert 0 == sweep.returncode, said
     assert 4 == len(records)
     assert 1 == len(asked)

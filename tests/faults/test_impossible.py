@@ -91,6 +91,9 @@ def test_a_changed_number_is_refused_with_a_hint_or_gives_finite_ones(path):
             assert is_refused or all(map(math.isfinite, found)), (at, new)
 
 
+FORCED = ("observation", "answers", "forced uat6")
+
+
 @pytest.mark.parametrize(
     ("name", "at", "new"),
     [
@@ -99,10 +102,14 @@ def test_a_changed_number_is_refused_with_a_hint_or_gives_finite_ones(path):
             ("observation", "answers", "single-512-0", "asked", 0, "items"),
             [],
         ),
-        ("recall.json", ("observation", "forced", 0, "leads"), []),
-        ("recall.json", ("observation", "forced", 0, "ends"), [1]),
-        ("recall.json", ("observation", "forced", 0, "logprobs", 0), 5.0),
-        ("recall.json", ("observation", "forced", 0, "logprobs", 0), -1e308),
+        ("recall.json", (*FORCED, "leads"), []),
+        ("recall.json", (*FORCED, "ends"), [1]),
+        ("recall.json", (*FORCED, "logprobs", 0), 5.0),
+        (
+            "recall.json",
+            (*FORCED, "logprobs", 0),
+            -1e308,
+        ),
         ("recall.json", ("effective", "kv", 0, "k_mib"), -50.0),
         (
             "divergence.json",

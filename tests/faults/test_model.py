@@ -11,6 +11,7 @@ import json
 import time
 
 import pytest
+from answers import written
 from calls import called
 from injections import error_line, put_corpus, statuses
 from made_records import made_needle, made_round
@@ -105,13 +106,13 @@ def test_whatever_a_model_says_is_kept_scored_and_shown_harmlessly(
     setup = json.loads((path / RUN / "setup.json").read_text())
 
     assert "finished" == stored["status"], problem(stored)
-    assert len(REPLIES) == len(stored["observation"]["rounds"]), setup["needles"]
+    assert len(REPLIES) == len(written(stored["observation"])), setup["needles"]
     assert [] == controls(raw)
     often = times(len(REPLIES), quick=3)
     for name, arguments in [*REPORTS.items()][:often]:
         assert [] == controls(shown(path, *arguments)), name
     for at, name in enumerate(REPLIES):
-        asked = stored["observation"]["rounds"][at]
+        asked = written(stored["observation"])[at]
         needle = asked["needle"].rpartition(".")[2]
         if name in EVIL_ONES or often == len(REPLIES):
             raw = shown(path, "show", "tiny", "q8_0/q8_0", needle)
@@ -167,7 +168,7 @@ def test_no_margin_is_invented_where_a_token_is_no_text(folder, ledger):
     path = folder.path
     binary = replying(folder, [*LINES.values()], "probable")
     swept = impatient(path, *SWEEP, "q8_0", "--llama-server", binary)
-    rounds = record(path, "q8_0-q8_0")["observation"]["rounds"]
+    rounds = written(record(path, "q8_0-q8_0")["observation"])
     (row,) = csv.DictReader(io.StringIO(called(path, *REPORTS["table as CSV"]).stdout))
 
     assert 0 == swept.returncode, swept.stderr
@@ -189,7 +190,7 @@ def test_no_margin_is_invented_for_characters_of_several_bytes(
     source.write_text(f'def first():\n    return """\n{"".join(lines)}"""\n')
     swept = called(folder.path, "sweep", "--corpus", "text.py", *SWEEP[-3:], "q8_0")
     (file,) = folder.path.rglob("cells/*.json")
-    (asked,) = json.loads(file.read_bytes())["observation"]["rounds"]
+    (asked,) = written(json.loads(file.read_bytes())["observation"])
 
     assert 0 == swept.returncode, swept.stderr
     assert asked["reply"].count("é日") > 10

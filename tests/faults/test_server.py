@@ -9,6 +9,7 @@ from itertools import product
 
 import psutil
 import pytest
+from answers import forced, written
 from calls import called
 from injection_points import current, place
 from made_servers import fake_server
@@ -190,7 +191,7 @@ def test_a_connection_that_breaks_is_tried_again_and_that_is_stored(
         load_s=60,
     )
     stored = record(folder.path, "q8_0-q8_0")["observation"]
-    rounds = [stored["priming"], *stored["rounds"]]
+    rounds = [stored["facts"]["priming"], *written(stored)]
     retries = [why for asked in rounds for why in asked.get("retries", ())]
 
     assert 0 == told.returncode, told.stderr
@@ -213,11 +214,11 @@ def test_a_server_that_ends_between_answers_costs_those_that_it_did_not_give(
 
     assert (1, 0) == (told.returncode, retried.returncode), retried.stderr
     before, after = early["observation"], late["observation"]
-    assert 1 == len(before["rounds"])
-    assert before["rounds"] == after["rounds"][:1]
+    assert 1 == len(written(before))
+    assert written(before) == written(after)[:1]
     assert (1, 2) == (before["starts"], after["starts"])
-    assert before["priming"] == after["priming"]
-    assert (3, 3) == (len(after["rounds"]), len(after["forced"]))
+    assert before["facts"] == after["facts"]
+    assert (3, 3) == (len(written(after)), len(forced(after)))
     ledger.note("a server ends between two answers", problem(early), of=folder)
 
 

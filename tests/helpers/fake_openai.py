@@ -31,6 +31,7 @@ wanted:
                         kinds (blank), into three lines (three), or often
     open-end            keep the connection open behind the end of a reply
     endless-end         end a reply again and again
+    no-end              send pings behind the last token, and never end the reply
     other-model         list another one
     chat-only           have no /completions
     strict              refuse fields that are not OpenAI's
@@ -298,6 +299,9 @@ class Handler(BaseHTTPRequestHandler):
             if "no-usage" not in self.faults and "stream_options" in body:
                 usage = self.usage(-(-len(prompt) // 4), len(said))
                 self.event({"choices": [], "usage": usage})
+            while "no-end" in self.faults:
+                self.wfile.write(b": ping\n\n")
+                time.sleep(0.02)
             self.wfile.write(b"data: [DONE]\n\n")
             while "endless-end" in self.faults:
                 self.wfile.write(b"data: [DONE]\n\n")

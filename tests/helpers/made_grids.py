@@ -4,7 +4,14 @@ import random
 from dataclasses import replace
 
 from made_losses import diverging, losing, losing_rounds, losing_setup
-from made_records import failed_record, made_priming, made_reply, made_round, sized
+from made_records import (
+    failed_record,
+    made_priming,
+    made_reply,
+    made_round,
+    observed,
+    sized,
+)
 from made_retrieval import (
     made_calibration,
     made_dial,
@@ -117,4 +124,4 @@ def _recalled(setup: Setup, pair: Pair) -> CellRecord:
         forced=tuple(losing_rounds(setup, losses_of_pair(pair))),
         priming=made_priming(setup.needles[-1]),
     )
-    return sized(replace(record, observation=as_json(recall)))
+    return sized(replace(record, observation=observed(recall)))

@@ -8,10 +8,12 @@ from pathlib import Path
 
 from codeneedle.grid import BITS_PER_ELEMENT, DEFAULT_TYPES, ENGINE, Pair
 from codeneedle.probes.recall.record import ForcedRound, Recall, Round
+from codeneedle.probes.stored import Observed
 from codeneedle.records.record import (
     CellRecord,
     CorpusFacts,
     Effective,
+    Json,
     KvBuffer,
     NeedleFacts,
     Phases,
@@ -157,6 +159,17 @@ def made_priming(needle: NeedleFacts) -> Round:
     )
 
 
+def observed(recall: Recall) -> Json:
+    """*recall*, as a record of the probe stores it."""
+    answers = {
+        f"{part} {each.needle}": as_json(each)
+        for part, of_part in (("written", recall.rounds), ("forced", recall.forced))
+        for each in of_part
+    }
+    facts = {"priming": recall.priming} if recall.priming else {}
+    return as_json(Observed(answers=answers, starts=recall.starts, facts=facts))
+
+
 def made_record(
     pair: str | Pair,
     rounds: Iterable[Round],
@@ -174,7 +187,7 @@ def made_record(
         started="2025-11-20T12:00:00+00:00",
         effective=Effective(kv=(_kv(pair),)),
         phases=Phases(ready_s=0.5, measure_s=10.0, stop_s=0.2),
-        observation=as_json(recall),
+        observation=observed(recall),
     )
 
 

@@ -6,10 +6,10 @@ from codeneedle.probes.reuse.record import (
     NAME,
     REUSED,
     CacheState,
-    Reuse,
     ReuseAnswer,
     ReuseQuestion,
 )
+from codeneedle.probes.stored import Observed
 from codeneedle.records.record import CellRecord, Status, as_json
 
 TOKENS = 10
@@ -48,5 +48,10 @@ def reuse_record(pair, *questions):
         probe=NAME,
         status=Status.FINISHED,
         started="2025-11-20T12:00:00+00:00",
-        observation=as_json(Reuse(functions=9, questions=questions)),
+        observation=as_json(
+            Observed(
+                answers={str(at): as_json(each) for at, each in enumerate(questions)},
+                facts={"functions": 9},
+            )
+        ),
     )

@@ -7,11 +7,11 @@ from made_losses import losing_setup
 from made_records import sized
 
 from codeneedle.grid import Pair
+from codeneedle.probes.stored import Observed
 from codeneedle.probes.transcript.record import (
     NAME,
     Conditions,
     ForcedTurn,
-    Transcript,
     TurnFacts,
 )
 from codeneedle.probes.transcript.rendering import Kind, Part
@@ -59,6 +59,15 @@ def forced_turn(name, probability, *, behind=()):
     )
 
 
+def by_conversation(turns):
+    """The answers that forced *turns* are, by conversation."""
+    answers = {}
+    for turn in turns:
+        name = turn.turn.partition(".")[0]
+        answers.setdefault(name, {"turns": []})["turns"].append(as_json(turn))
+    return answers
+
+
 def transcript_record(pair, turns):
     """A finished record with these forced *turns*."""
     return sized(
@@ -67,7 +76,7 @@ def transcript_record(pair, turns):
             probe=NAME,
             status=Status.FINISHED,
             started="2025-11-20T12:00:00+00:00",
-            observation=as_json(Transcript(turns=tuple(turns))),
+            observation=as_json(Observed(answers=by_conversation(turns))),
         )
     )
 

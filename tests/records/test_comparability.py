@@ -100,6 +100,10 @@ ANSWERS = made_record(
 )
 
 
+WRITTEN, *_, FORCED = ANSWERS.observation["answers"]
+ANSWER = ANSWERS.observation["answers"][WRITTEN]
+
+
 def changed(**answers):
     """What the same record holds, with other answers."""
     return ANSWERS.observation | answers
@@ -110,11 +114,10 @@ def changed(**answers):
     [
         ({}, ""),
         ({"starts": 3}, ""),
-        ({"forced": ANSWERS.observation["forced"][:1]}, ""),
-        ({"rounds": []}, ""),
-        ({"rounds": ANSWERS.observation["rounds"][1:]}, "rounds 1 needle"),
-        ({"priming": {"reply": "x"}}, "priming"),
-        ({"rounds": "xy"}, "rounds"),
+        ({"answers": {}}, ""),
+        ({"answers": {WRITTEN: {**ANSWER, "reply": "x"}}}, f"answers {WRITTEN} reply"),
+        ({"answers": "xy"}, "answers"),
+        ({"facts": {"priming": {"reply": "x"}}}, "facts priming"),
     ],
 )
 def test_two_records_of_one_cell_agree_as_far_as_both_were_asked(answers, place):
@@ -132,6 +135,15 @@ def test_answers_by_key_agree_as_far_as_both_were_asked():
     assert "answers 2 reply" == first_other(ours, other)
 
 
+def test_a_function_that_is_called_as_a_count_is_compared_all_the_same():
+    ours, theirs = (
+        {"answers": {"written count_tokens": {"reply": each, "wall_s": seconds}}}
+        for each, seconds in (("a", 1), ("b", 2))
+    )
+
+    assert "answers written count_tokens reply" == first_other(ours, theirs)
+
+
 @pytest.mark.parametrize(
     ("ours", "theirs", "place"),
     [
@@ -147,12 +159,12 @@ def test_only_lists_of_answers_may_differ_in_length(ours, theirs, place):
 
 def test_answers_that_begin_alike_differ_where_one_ends():
     """A list of numbers is one observation, and has one length."""
-    (first, *others) = ANSWERS.observation["forced"]
-    shorter = {**first, "logprobs": first["logprobs"][1:]}
+    scored = ANSWERS.observation["answers"][FORCED]
+    shorter = {**scored, "logprobs": scored["logprobs"][1:]}
 
-    told = first_other(ANSWERS.observation, changed(forced=[shorter, *others]))
+    told = first_other(ANSWERS.observation, changed(answers={FORCED: shorter}))
 
-    assert "forced 1 logprobs length" == told
+    assert f"answers {FORCED} logprobs length" == told
 
 
 PAIR = Pair("q8_0", "q4_0")

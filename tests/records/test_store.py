@@ -14,7 +14,7 @@ from made_records import made_record, made_round, made_setup
 
 from codeneedle.errors import BadInput, FolderUnusable, SystemRefuses
 from codeneedle.grid import Pair
-from codeneedle.probes.recall.record import Recall
+from codeneedle.probes.stored import Observed
 from codeneedle.records import store as stores
 from codeneedle.records.comparability import OtherSetup, identity, stamp
 from codeneedle.records.record import (
@@ -472,6 +472,7 @@ def any_made(layout, **chosen):
 
 RECORDS = any_made(CellRecord, observation=st.none(), schema=st.just(SCHEMA))
 SETTINGS = st.dictionaries(TEXT, TEXT | st.none() | FACTS)
+OBJECTS = st.dictionaries(TEXT, SETTINGS)
 SETUPS = any_made(
     Setup,
     probes=st.dictionaries(TEXT, SETTINGS),
@@ -481,15 +482,15 @@ SETUPS = any_made(
 
 
 @settings(max_examples=40)
-@given(record=RECORDS, recall=any_made(Recall))
-def test_any_record_reads_back_as_it_was_written(record, recall):
+@given(record=RECORDS, seen=any_made(Observed, answers=OBJECTS, facts=SETTINGS))
+def test_any_record_reads_back_as_it_was_written(record, seen):
     """Strict JSON in UTF-8, without NaN, infinity and lone surrogates."""
-    record = replace(record, observation=as_json(recall))
+    record = replace(record, observation=as_json(seen))
     data = encode(record)
     read = decode_record(data, file="x")
 
     assert record == read
-    assert recall == from_json(read.observation, Recall, file="x")
+    assert seen == from_json(read.observation, Observed, file="x")
     assert data == encode(read)
     json.loads(data.decode("utf-8"), parse_constant=pytest.fail)
 

@@ -219,3 +219,11 @@ def test_a_large_grid_has_small_cells_without_labels() -> None:
     assert [] == words(figure)
     assert types == [label.get_text() for label in grid.get_xticklabels()]
     assert max(figure.get_size_inches()) < 15
+
+
+def test_a_picture_of_a_run_that_read_no_corpus_names_none():
+    """Of retrieval, evaluations and conversations."""
+    uncounted = replace(RUN.setup.corpus, tokens=0, functions=0)
+    run = replace(RUN, setup=replace(RUN.setup, corpus=uncounted))
+
+    assert len(picture().facts) - 1 == len(picture(run).facts)

@@ -18,13 +18,19 @@ from made_losses import (
     losing_setup,
 )
 from made_plans import CORPUS, made_world, planned
-from made_records import made_forced, made_record, made_setup, sized
+from made_records import (
+    made_forced,
+    made_record,
+    made_setup,
+    observed,
+    sized,
+)
 
 from codeneedle.errors import BadInput, CellError
 from codeneedle.grid import Pair
 from codeneedle.probes.recall.record import Recall, recall_of
 from codeneedle.probes.recall.settings import Ask, RecallSettings
-from codeneedle.records.record import Phases, Run, Status, as_json
+from codeneedle.records.record import Phases, Run, Status
 from codeneedle.sweep.decide import (
     decide,
     deciding,
@@ -333,7 +339,7 @@ def timed(pair, *, starts, functions, total_s, setup):
     record = sized(made_record(pair, [], forced=forced))
     recall = Recall(rounds=(), forced=tuple(forced), starts=starts)
     return replace(
-        record, phases=Phases(measure_s=total_s), observation=as_json(recall)
+        record, phases=Phases(measure_s=total_s), observation=observed(recall)
     )
 
 

@@ -4,13 +4,16 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from made_losses import diverging
 from made_records import made_forced, made_record, made_round, made_setup
 
 from codeneedle.errors import BadInput
 from codeneedle.grid import Pair
+from codeneedle.probes import PROBES
 from codeneedle.records.record import Status
 from codeneedle.records.store import Store, run_folder
 from codeneedle.sweep.merge import merge
+from codeneedle.verdict import trust
 
 TYPES = ("f16", "q8_0", "q4_0")
 SETUP = made_setup(needles=2, types_k=TYPES, types_v=TYPES)
@@ -63,6 +66,24 @@ def test_shares_of_hosts_that_compute_alike_become_one_run(tmp_path):
     assert (found.folder, *found.sources) == again.sources
 
 
+def test_of_all_records_no_observation_is_held_but_those_that_are_compared(
+    tmp_path, monkeypatch
+):
+    """10,000 of them take gigabytes, and most of the time."""
+    held = []
+
+    def watched(records, setup):
+        held.extend(record.observation for record in records)
+        return trust.derived(records, setup)
+
+    monkeypatch.setattr("codeneedle.sweep.merge.derived", watched)
+    a = share(tmp_path / "a", finished(F16), finished(Q8), failed(Q4))
+    merged(tmp_path, a, share(tmp_path / "b", finished(F16), finished(Q4)))
+
+    assert 5 == len(held)
+    assert not any(held)
+
+
 def test_of_two_records_of_a_pair_the_one_with_more_answers_is_taken(tmp_path):
     setup = made_setup(needles=0, forced=4, types_k=TYPES, types_v=TYPES)
 
@@ -78,6 +99,31 @@ def test_of_two_records_of_a_pair_the_one_with_more_answers_is_taken(tmp_path):
         (record,) = Store(found.folder).records()
         assert asked(4, 1).observation == record.observation
         assert {(F16, "recall"): 2} == found.compared
+
+
+def test_runs_that_were_asked_for_more_in_turn_become_one_that_asks_for_all(tmp_path):
+    names = ("contexts", "chunks")
+
+    def asking(*contexts):
+        asked = {"contexts": [*contexts], "chunks": [4 for _ in contexts]}
+        fixed = {"text": "prose", "text_sha256": "ab", "llama": "b1"}
+        fixed |= {"arguments": [], "ignored": []}
+        probes = {"divergence": {**asked, **fixed}}
+        return replace(SETUP, probes=probes, grows={"divergence": names})
+
+    few = diverging(str(F16), [0.0, 0.1, 0.2, 0.3], reference=str(F16))
+    (answer,) = few.observation["answers"].values()
+    more = {"512x4": answer, "256x4": {**answer, "context": 256}}
+    many = replace(few, observation={**few.observation, "answers": more})
+    a = share(tmp_path / "a", few, setup=asking(512, 1024))
+    b = share(tmp_path / "b", many, setup=asking(512, 256))
+
+    _, store = merged(tmp_path, a, b)
+
+    asked = store.setup().probes["divergence"]
+    assert {512: 4, 1024: 4, 256: 4} == dict(zip(*map(asked.get, names), strict=True))
+    assert more == store.record(F16, "divergence").observation["answers"]
+    assert PROBES["divergence"].lacks(store.record(F16, "divergence"), store.setup())
 
 
 def test_a_share_without_recall_joins_one_with_it(tmp_path):
@@ -126,7 +172,7 @@ def test_a_reference_that_says_something_else_is_refused(tmp_path):
     a = share(tmp_path / "a", finished(F16), finished(Q8))
     b = share(tmp_path / "b", finished(F16, text="another answer"), finished(Q4))
 
-    with pytest.raises(BadInput, match="differs from rounds 1 reply on"):
+    with pytest.raises(BadInput, match="differs from answers written f_a reply on"):
         merged(tmp_path, a, b)
     assert not (tmp_path / "all").exists()
 

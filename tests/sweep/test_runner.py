@@ -16,6 +16,7 @@ from made_records import (
     made_record,
     made_round,
     made_setup,
+    observed,
 )
 
 from codeneedle.engines.http import SILENCE_S
@@ -29,7 +30,7 @@ from codeneedle.grid import (
     whole_grid,
 )
 from codeneedle.models.weights import read_header, sha256
-from codeneedle.probes.probe import Step
+from codeneedle.probes.probe import Question, Step
 from codeneedle.probes.recall import probe as recall
 from codeneedle.probes.recall.metrics import METRICS
 from codeneedle.probes.recall.record import Recall
@@ -41,7 +42,6 @@ from codeneedle.records.record import (
     Fingerprint,
     Phases,
     Status,
-    as_json,
 )
 from codeneedle.records.store import Store
 from codeneedle.sweep import runner
@@ -76,7 +76,7 @@ class Script:
     def __init__(self, outcome=lambda _cell: None, name="recall"):
         self.outcome = outcome
         self.measured = []
-        self.probe = made_probe(name, *METRICS, outcome=self.measure, asked=asked)
+        self.probe = made_probe(name, *METRICS, outcome=self.measure, questions=asked)
 
     def measure(self, cell):
         self.measured.append(cell.pair)
@@ -84,15 +84,15 @@ class Script:
         return seen or observation()
 
 
-def asked(_record, setup):
-    """Keys of what *setup* asks."""
-    return setup.probes.get("recall", {}).get("asked", ())
+def asked(setup, _goal=None):
+    """What *setup* asks."""
+    return map(Question, setup.probes.get("recall", {}).get("asked", ()))
 
 
 def observation():
     """What the recall probe stores of one round behind 9,000 tokens."""
     rounds = (made_round(NEEDLE),)
-    return as_json(Recall(rounds=rounds, priming=made_priming(NEEDLE)))
+    return observed(Recall(rounds=rounds, priming=made_priming(NEEDLE)))
 
 
 def made_runner(store, engine=None, setup=None, **changes):
@@ -222,7 +222,7 @@ def nothing_right(cell):
     """What recall stores where all lines are wrong, with all pairs but one."""
     needle = replace(NEEDLE, lines=("another",) * 20)
     rounds = (made_round(NEEDLE if cell.pair == BAD else needle),)
-    return as_json(Recall(rounds=rounds, priming=made_priming(NEEDLE)))
+    return observed(Recall(rounds=rounds, priming=made_priming(NEEDLE)))
 
 
 @pytest.mark.parametrize("tries", [True, False])

@@ -4,6 +4,8 @@ import math
 from dataclasses import replace
 
 import pytest
+from answers import forced
+from answers import written as written_of
 from made_losses import (
     BEYOND,
     OPEN,
@@ -389,8 +391,11 @@ def test_fewer_than_one_bound_in_a_thousand_tokens_do_not_matter():
     setup = losing_setup([REFERENCE, GOOD], forced=300, functions=96)
     record = losing(setup, GOOD, WITHIN * 19)
     recall = dict(record.observation)
-    recall["forced"] = [{**each} for each in recall["forced"]]
-    recall["forced"][0]["bounds"] = [0]
+    first, *_ = forced(recall)
+    recall["answers"] = {
+        **recall["answers"],
+        f"forced {first['needle']}": {**first, "bounds": [0]},
+    }
     run = losing_run({}, replace(record, observation=recall), setup=setup)
     reference = losing(setup, REFERENCE, [0.0] * 300)
 
@@ -635,16 +640,22 @@ def test_written_answers_beside_a_graded_metric_can_only_veto():
 
     def both(run):
         rounds = {
-            record.pair: record.observation["rounds"]
+            record.pair: record.observation["answers"]
             for record in run.records
-            if record.observation["rounds"]
+            if written_of(record.observation)
         }
         forced = [
             losing(setup, str(pair), WITHIN if str(pair) == GOOD else [0.0] * 16)
             for pair in rounds
         ]
         merged = [
-            replace(each, observation={**each.observation, "rounds": rounds[each.pair]})
+            replace(
+                each,
+                observation={
+                    **each.observation,
+                    "answers": rounds[each.pair] | each.observation["answers"],
+                },
+            )
             for each in forced
         ]
         return replace(run, setup=setup, records=tuple(merged))

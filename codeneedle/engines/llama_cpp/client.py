@@ -289,7 +289,7 @@ class Client(Connection):
             with self._streaming(path, body) as response:
                 reply = reply_of(
                     self._events(response),
-                    read=read,
+                    read=lambda event: self._ended(read(event)),
                     enough=enough,
                     max_tokens=max_tokens,
                     tell=tell,

@@ -427,7 +427,7 @@ class OpenAi(Connection):
         with self._streaming(path, body) as response:
             reply = reply_of(
                 self._events(response, limit_bytes=limit_bytes),
-                read=lambda event: seen.add(read_event(event)),
+                read=lambda event: self._ended(seen.add(read_event(event))),
                 enough=enough,
                 max_tokens=body["max_tokens"],
             )

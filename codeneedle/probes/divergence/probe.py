@@ -2,7 +2,7 @@
 
 import hashlib
 import itertools
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -21,10 +21,17 @@ from codeneedle.probes.divergence.comparison import (
     refuse_untrained,
 )
 from codeneedle.probes.divergence.metrics import METRICS, at_contexts
-from codeneedle.probes.divergence.record import NAME, divergence_of, key, sizes_of
+from codeneedle.probes.divergence.record import NAME, key, sizes_of
 from codeneedle.probes.metrics import METRICS as OF_CELL
 from codeneedle.probes.metrics import Metric
-from codeneedle.probes.probe import Estimates, Probe, ProbeContext, RunContext, Work
+from codeneedle.probes.probe import (
+    Estimates,
+    Probe,
+    ProbeContext,
+    Question,
+    RunContext,
+    Work,
+)
 from codeneedle.probes.stored import conditions_in
 from codeneedle.records.record import MOST_TOKENS, CellRecord, Json, Setup, as_json
 from codeneedle.text import plural, size
@@ -292,19 +299,17 @@ class DivergenceProbe(Probe):
             }
         )
 
-    def asked(self, _record: CellRecord, setup: Setup) -> Iterable[str]:
+    def questions(self, setup: Setup, _goal: int | None = None) -> Iterator[Question]:
         """Each context with its chunks."""
-        return itertools.starmap(key, sizes_of(setup.probes.get(NAME, {})).items())
-
-    def answered(self, record: CellRecord) -> Collection[str]:
-        """As of `Probe`."""
-        divergence = divergence_of(record)
-        return divergence.answers if divergence else ()
+        sizes = sizes_of(setup.probes.get(NAME, {}))
+        return map(Question, itertools.starmap(key, sizes.items()))
 
     def narrowed(self, setup: Setup, records: Sequence[CellRecord]) -> Json:
         """With the contexts that all *records* have, and the most chunks at each."""
-        every = [set(self.answered(record)) for record in records]
-        common = [[*map(int, each.split("x"))] for each in set.intersection(*every)]
+        common = [
+            [*map(int, each.split("x"))]
+            for each in set.intersection(*map(self.answered, records))
+        ]
         conditions = setup.probes[NAME]
         most = dict(sorted((context, chunks) for context, chunks in common))
         sizes = {each: most[each] for each in sizes_of(conditions) if each in most}

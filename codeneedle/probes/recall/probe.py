@@ -17,7 +17,7 @@ from codeneedle.corpora.needles import (
     written_needle,
 )
 from codeneedle.document import Document
-from codeneedle.engines.engine import Ability, Engine
+from codeneedle.engines.engine import Ability, Engine, Served
 from codeneedle.engines.messages import (
     BadReply,
     Chat,
@@ -37,6 +37,7 @@ from codeneedle.probes.probe import (
     Estimates,
     Probe,
     ProbeContext,
+    Question,
     RunContext,
     Times,
     Work,
@@ -52,7 +53,14 @@ from codeneedle.probes.recall.metrics import (
     unanswered,
 )
 from codeneedle.probes.recall.prompts import chat_messages, completion_prompt
-from codeneedle.probes.recall.record import NAME, ForcedRound, Recall, Round, recall_of
+from codeneedle.probes.recall.record import (
+    NAME,
+    WRITTEN,
+    Facts,
+    ForcedRound,
+    Round,
+    recall_of,
+)
 from codeneedle.probes.recall.settings import (
     Ask,
     RecallConditions,
@@ -60,6 +68,7 @@ from codeneedle.probes.recall.settings import (
     conditions,
     conditions_of,
 )
+from codeneedle.probes.stored import Observed
 from codeneedle.records.record import (
     CellRecord,
     Json,
@@ -120,27 +129,6 @@ def needles_of(
     )
 
 
-def _missing(
-    recall: Recall, setup: Setup, goal: int | None
-) -> list[tuple[Ask, NeedleFacts]]:
-    """The functions that *recall* has no round of, those to be written first."""
-    chosen = conditions_of(setup)
-    wanted = {
-        Ask.WRITTEN: setup.needles,
-        Ask.FORCED: setup.forced[: goal or chosen.functions],
-    }
-    answered = {
-        Ask.WRITTEN: {each.needle for each in recall.rounds},
-        Ask.FORCED: {each.needle for each in recall.forced},
-    }
-    return [
-        (part, needle)
-        for part in chosen.ask.parts
-        for needle in wanted[part]
-        if needle.name not in answered[part]
-    ]
-
-
 def _phrase(chosen: RecallConditions, written: int, forced: int) -> str:
     """What is asked of so many functions."""
     phrases = []
@@ -181,16 +169,6 @@ def _expected(chosen: RecallConditions, outlook: Estimates) -> tuple[int, int]:
 
 def _last_of_every_sweep(setup: Setup) -> NeedleFacts:
     return (*setup.forced[: conditions_of(setup).functions], *setup.needles)[-1]
-
-
-def _with_answer(
-    asker: "RecallAsker", part: Ask, needle: NeedleFacts, recall: Recall
-) -> Recall:
-    """*recall*, and the answer to one more question."""
-    if part is Ask.WRITTEN:
-        written = asker.round(needle, tokens=needle.budget)
-        return replace(recall, rounds=(*recall.rounds, written))
-    return replace(recall, forced=(*recall.forced, asker.scored(needle)))
 
 
 def _gaps(run: Run) -> Iterator[str]:
@@ -354,44 +332,55 @@ class RecallProbe(Probe):
             phrase=_phrase(chosen, written, forced),
         )
 
-    def measure(self, context: ProbeContext) -> Json:
-        """
-        Ask for all functions of the setup that have no answer yet.
+    def questions(self, setup: Setup, goal: int | None = None) -> Iterator[Question]:
+        """Functions to be written, then those whose lines are forced."""
+        chosen = conditions_of(setup)
+        wanted = {
+            Ask.WRITTEN: setup.needles,
+            Ask.FORCED: setup.forced[: goal or chosen.functions],
+        }
+        for part in chosen.ask.parts:
+            for needle in wanted[part]:
+                key = f"{part} {needle.name}"
+                yield Question(key, phrase=key, body=(part, needle))
 
-        An unscored round comes first, which asks for a function of every sweep, so that
-        each scored one finds the corpus in the cache and nothing else: the same path
-        for all. Written rounds come before forced ones, and are the same with and
-        without them.
-
-        Raises:
-            CellError: If the server fails, or no round has an answer.
+    def asker(
+        self, served: Served, context: ProbeContext, observed: Observed
+    ) -> "RecallAsker":
         """
-        setup = context.run.setup
-        recall = Recall(rounds=(), starts=0)
-        if context.former and context.former.observation:
-            recall = recall_of(context.former)
-        questions = _missing(recall, setup, context.goal)
-        context.step(0, 1, "loading")
-        with context.serving() as served:
-            asker = RecallAsker(served, context)
-            context.step(0, 1, "reading the corpus")
-            priming = asker.primed(
-                context.run.text,
-                setup.corpus.tokens,
-                lambda: asker.round(_last_of_every_sweep(setup), tokens=PRIMING_TOKENS),
+        What asks for functions, behind an unscored round.
+
+        That asks for a function of every sweep, so that each scored round finds the
+        corpus in the cache and nothing else: the same path for all. Written rounds come
+        before forced ones, and are the same with and without them.
+        """
+        setup, asker = context.run.setup, RecallAsker(served, context)
+        context.step(0, 1, "reading the corpus")
+        priming = asker.primed(
+            context.run.text,
+            setup.corpus.tokens,
+            lambda: asker.round(_last_of_every_sweep(setup), tokens=PRIMING_TOKENS),
+        )
+        observed.facts = observed.facts or as_json(Facts(priming))
+        return asker
+
+    def useless(self, observed: Observed) -> CellError | None:
+        """As of `Probe`: each answer has an error."""
+        errors = {key: answer.get("error") for key, answer in observed.answers.items()}
+        if not all(errors.values()):
+            return None
+        error, *_ = errors.values() or ("",)
+        if not any(key.startswith(WRITTEN) for key in errors):
+            return CellError(
+                f"no right lines could be scored: {error}; --ask written needs none",
+                hint="Use --ask written.",
+                status=Status.UNSUPPORTED,
             )
-            recall = replace(
-                recall, priming=recall.priming or priming, starts=recall.starts + 1
-            )
-            for done, (part, needle) in enumerate(questions):
-                context.step(done, len(questions), f"{part} {needle.name}")
-                recall = _with_answer(asker, part, needle, recall)
-                if _has_answers(recall):
-                    context.keep(as_json(recall))
-            asker.settle()
-            context.step(1, 1, "stopping")
-        _refuse_without_answers(recall)
-        return as_json(recall)
+        return CellError(
+            f"no round has an answer: {error}",
+            hint="Try --prompt-form completion, or --prefill-no-think for a model "
+            "that thinks although it is told not to.",
+        )
 
     def more_metrics(self, setup: Setup) -> tuple[Metric, ...]:
         """Those of forced recall, where it was asked for."""
@@ -499,6 +488,13 @@ PROBE = RecallProbe(
 class RecallAsker(Asker):
     """Asks for the lines of functions, and scores them."""
 
+    def ask(self, question: Question) -> Round | ForcedRound:
+        """As of `Asking`."""
+        part, needle = question.body
+        if part is Ask.WRITTEN:
+            return self.round(needle, tokens=needle.budget)
+        return self.scored(needle)
+
     def round(self, needle: NeedleFacts, *, tokens: int) -> Round:
         """
         Ask for *needle*, allowing *tokens* tokens of reply.
@@ -600,23 +596,3 @@ def _why_unanswered(needle: NeedleFacts, reply: Reply) -> str:
     if thought and reply.finish == "length":
         return f"all {reply.predicted_tokens} tokens went into reasoning"
     return "the answer is empty"
-
-
-def _has_answers(recall: Recall) -> bool:
-    return any(not answer.error for answer in recall.answers)
-
-
-def _refuse_without_answers(recall: Recall) -> None:
-    if not _has_answers(recall):
-        error = recall.answers[0].error
-        if not recall.rounds:
-            raise CellError(
-                f"no right lines could be scored: {error}; --ask written needs none",
-                hint="Use --ask written.",
-                status=Status.UNSUPPORTED,
-            )
-        raise CellError(
-            f"no round has an answer: {error}",
-            hint="Try --prompt-form completion, or --prefill-no-think for a model "
-            "that thinks although it is told not to.",
-        )

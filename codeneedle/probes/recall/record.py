@@ -1,13 +1,11 @@
 """What the recall probe stores of a cell."""
 
 from dataclasses import dataclass
-from typing import Annotated
-
-import msgspec
+from typing import TypeVar
 
 from codeneedle.engines.messages import Forced, Generation
-from codeneedle.probes.stored import cached, file_of, observed
-from codeneedle.records.record import CellRecord, refuse_impossible
+from codeneedle.probes.stored import Observed, cached, file_of, observed
+from codeneedle.records.record import CellRecord, from_json, refuse_impossible
 
 NAME = "recall"
 """Of the probe."""
@@ -51,10 +49,24 @@ class ForcedRound(Forced):
     retries: tuple[str, ...] = ()
 
 
+WRITTEN, FORCED = "written", "forced"
+"""What keys of questions begin with; the name of the function follows."""
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """The *priming*, an unscored round before all others of the first server."""
+
+    priming: Round | None = None
+
+
+_Layout = TypeVar("_Layout")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recall:
     """
-    The observation of the recall probe.
+    What the recall probe has observed of a cell.
 
     Attributes:
         rounds: The written rounds, in asking order; empty if none were asked for.
@@ -66,7 +78,7 @@ class Recall:
     rounds: tuple[Round, ...]
     forced: tuple[ForcedRound, ...] = ()
     priming: Round | None = None
-    starts: Annotated[int, msgspec.Meta(ge=1)] = 1
+    starts: int = 1
 
     @property
     def answers(self) -> "tuple[Round | ForcedRound, ...]":
@@ -82,11 +94,28 @@ def recall_of(record: CellRecord) -> Recall:
     Raises:
         BadRecord: If it has another layout, or scores of other tokens.
     """
-    recall = observed(record, Recall)
+    file, stored = file_of(record), observed(record, Observed)
+    recall = Recall(
+        rounds=_answers(stored, WRITTEN, Round, file=file),
+        forced=_answers(stored, FORCED, ForcedRound, file=file),
+        priming=from_json(stored.facts, Facts, file=file).priming,
+        starts=stored.starts,
+    )
     for each in recall.forced:
         is_possible = bool(each.error) or each.is_even
         what = (
             f"the scores of {each.needle} are not of the same tokens, or there is none"
         )
-        refuse_impossible(is_possible, what, file=file_of(record))
+        refuse_impossible(is_possible, what, file=file)
     return recall
+
+
+def _answers(
+    stored: Observed, part: str, layout: type[_Layout], *, file: str
+) -> tuple[_Layout, ...]:
+    """The answers whose keys begin with *part*."""
+    return tuple(
+        from_json(answer, layout, file=file)
+        for key, answer in stored.answers.items()
+        if key.startswith(f"{part} ")
+    )

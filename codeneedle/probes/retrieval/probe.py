@@ -11,7 +11,7 @@ from statistics import fmean
 
 from codeneedle.corpora.corpus import Corpus
 from codeneedle.document import Document
-from codeneedle.engines.engine import Ability
+from codeneedle.engines.engine import Ability, Served
 from codeneedle.engines.messages import Chat, Completion, Forced, Reply
 from codeneedle.errors import BadInput, UnknownName
 from codeneedle.models.kv_cache import padded
@@ -24,6 +24,7 @@ from codeneedle.probes.probe import (
     Estimates,
     Probe,
     ProbeContext,
+    Question,
     RunContext,
     Work,
 )
@@ -44,7 +45,6 @@ from codeneedle.probes.retrieval.record import (
     Dialled,
     DialStep,
     Fitted,
-    Retrieval,
     TextKey,
     TextRead,
     calibration_of,
@@ -72,13 +72,9 @@ from codeneedle.probes.retrieval.settings import (
     texts_of,
 )
 from codeneedle.probes.retrieval.task_kinds import TASKS, make_texts
-from codeneedle.probes.retrieval.tasks import (
-    Decoy,
-    Question,
-    QuestionFields,
-    Shape,
-    TaskText,
-)
+from codeneedle.probes.retrieval.tasks import Decoy, QuestionFields, Shape, TaskText
+from codeneedle.probes.retrieval.tasks import Question as TextQuestion
+from codeneedle.probes.stored import Observed
 from codeneedle.records.record import (
     CellRecord,
     Json,
@@ -207,17 +203,17 @@ class RetrievalProbe(Probe):
         joined = as_stored(_conditions(stored).grown(_conditions(wanted)))
         return wanted | {name: joined[name] for name in self.grows if name in joined}
 
-    def asked(self, _record: CellRecord, setup: Setup) -> Iterable[str]:
-        """The texts; of what the reference has not set yet, all."""
-        calibration = calibration_of(setup)
-        if calibration is None:
-            return ()
-        return [each.name for each in texts_of(calibration, conditions_of(setup))]
+    def questions(self, setup: Setup, _goal: int | None = None) -> Iterator[Question]:
+        """The texts, once the reference has set how hard they are."""
+        if calibration := calibration_of(setup):
+            for key in texts_of(calibration, conditions_of(setup)):
+                what = f"{key.task} at {key.length:,} tokens: reading"
+                yield Question(key.name, phrase=what, body=key)
 
     def narrowed(self, setup: Setup, records: Sequence[CellRecord]) -> Json:
         """With the lengths, depths and questions of texts that all *records* have."""
         calibration, chosen = calibration_of(setup), conditions_of(setup)
-        common = set.intersection(*({*self.answered(each)} for each in records))
+        common = set.intersection(*map(self.answered, records))
         if calibration is None:
             return setup.probes[NAME]
         for count in range(len(chosen.every_block), 0, -1):
@@ -235,9 +231,11 @@ class RetrievalProbe(Probe):
         """Those of each task, and of each of several lengths."""
         return of_tasks(setup)
 
-    def measure(self, context: ProbeContext) -> Json:
+    def asker(
+        self, served: Served, context: ProbeContext, observed: Observed
+    ) -> "_Examiner":
         """
-        Ask every question of the tasks, lengths and depths that has no answer yet.
+        What asks about texts, as hard as the reference can bear.
 
         The first pair of a run, the most precise one, sets the dials before, and the
         gate. Where lengths, depths or questions were added, the dials stay, and the
@@ -247,24 +245,15 @@ class RetrievalProbe(Probe):
             BadInput: If no setting of a task fits its shortest length.
             CellError: If the server fails.
         """
-        chosen = conditions_of(context.run.setup)
-        former = retrieval_of(context.former) if context.former else None
-        retrieval = former or Retrieval(answers={})
-        context.step(0, 1, "loading")
-        with context.serving() as served:
-            asker = _Questioner(served, context)
-            cell = _Measuring(context=context, asker=asker, chosen=chosen)
-            cell.is_again = self.name != NAME
-            known = calibration_of(context.run.setup)
-            cell.calibration = cell.lengthened(known) if known else cell.dialled()
-            if cell.calibration != known:
-                context.calibrate(as_json(cell.calibration))
-            for so_far in cell.texts(retrieval):
-                retrieval = so_far
-                context.keep(as_json(retrieval))
-            asker.settle()
-            context.step(1, 1, "stopping")
-        return as_json(retrieval)
+        asker = _Examiner(
+            served,
+            context,
+            observed=observed,
+            chosen=conditions_of(context.run.setup),
+            is_again=self.name != NAME,
+        )
+        asker.calibrate()
+        return asker
 
     def no_value(self, setup: Setup, metric: str) -> str:
         """Why right answers were not scored; or that no task tells pairs apart."""
@@ -327,16 +316,105 @@ def _conditions(stored: Json) -> RetrievalConditions:
     return from_json(stored, RetrievalConditions, file="setup.json")
 
 
-@dataclass(slots=True, kw_only=True)
-class _Measuring:
-    """One cell: its texts so far, and how far it is."""
+class _Questioner(Asker):
+    """Sends questions of tasks."""
 
-    context: ProbeContext
-    asker: "_Questioner"
-    chosen: RetrievalConditions
-    is_again: bool = False
-    steps: tuple[int, int] = (0, 1)
-    calibration: Calibration = field(init=False)
+    def begun(self, text: TaskText, question: TextQuestion) -> Reply:
+        """The beginning of the reply to a question that makes *text* be read."""
+        return self._reply(text, question, tokens=PRIMING_TOKENS)
+
+    def answered(self, text: TaskText, question: TextQuestion) -> Reply:
+        """The reply to *question* about *text*."""
+        tokenizer = self.served.tokenizer
+        right = question.payload
+        tokens = tokenizer.counts([right])[0] if tokenizer else len(right)
+        budget = math.ceil(ANSWER_FACTOR * tokens) + ANSWER_EXTRA_TOKENS
+        return self._reply(text, question, tokens=budget)
+
+    def scored(self, text: TaskText, question: TextQuestion) -> Forced:
+        """The right answer to *question*, token by token."""
+        right = f"{question.begin[len(unblanked(question.begin)) :]}{question.payload}"
+        return self.forced(self._request(text, question, tokens=1), right)
+
+    def _reply(self, text: TaskText, question: TextQuestion, *, tokens: int) -> Reply:
+        enough = enough_for(question, self.context.run.setup.prompt_form)
+        return self.written(self._request(text, question, tokens=tokens), enough)
+
+    def _request(
+        self, text: TaskText, question: TextQuestion, *, tokens: int
+    ) -> Chat | Completion:
+        run = self.context.run
+        return request(
+            run.setup,
+            prompt=f"{text.text}\n{unblanked(question.begin)}",
+            messages=messages(run, text, question),
+            tokens=tokens,
+        )
+
+
+@dataclass(slots=True)
+class _Examiner(_Questioner):
+    """
+    Reads texts and asks about them; on the reference, sets how hard they are.
+
+    Attributes:
+        observed: The answers so far.
+        chosen: What the run asks.
+        is_again: Whether the reference is measured once more, which sets nothing.
+    """
+
+    observed: Observed = field(kw_only=True)
+    chosen: RetrievalConditions = field(kw_only=True)
+    is_again: bool = field(kw_only=True)
+    _texts: dict[str, TextRead] = field(default_factory=dict, init=False)
+
+    @property
+    def calibration(self) -> Calibration:
+        """What holds for all pairs."""
+        calibration = calibration_of(self.context.run.setup)
+        if calibration is None:
+            raise ValueError("a cell before its reference")
+        return calibration
+
+    @property
+    def _is_reference(self) -> bool:
+        return self.calibration.reference == str(self.context.pair)
+
+    def calibrate(self) -> None:
+        """Set for all pairs what is not set yet."""
+        known = calibration_of(self.context.run.setup)
+        calibration = self.lengthened(known) if known else self.dialled()
+        if calibration != known:
+            self._set(calibration)
+
+    def _set(self, calibration: Calibration) -> None:
+        self.context.set_for_all(NAME, as_json(calibration))
+
+    def ask(self, question: Question) -> TextRead:
+        """As of `Asking`: a text, and all that is asked of it."""
+        key: TextKey = question.body
+        read = self._texts[key.name] = self._read(key)
+        is_last = key.number + 1 == texts_at(key.task, self.calibration, self.chosen)
+        if is_last and self._is_reference and not self.is_again:
+            self._answered(key)
+        return read
+
+    def why_pointless(self, question: Question) -> str:
+        """This pair has nothing right at a shorter length, where the reference has."""
+        key: TextKey = question.body
+        if self._is_reference or self.chosen.gate != "on":
+            return ""
+        for shorter in self.chosen.lengths:
+            theirs = self.calibration.right_at(key.task, shorter) or 0.0
+            if shorter >= key.length or theirs < FAILS_BELOW:
+                continue
+            shares = self._shares(key.task, shorter)
+            if shares and not any(map(any, shares.values())):
+                return (
+                    f"nothing is right at {shorter:,} tokens, of which "
+                    f"{self.calibration.reference} has {theirs:.0%}"
+                )
+        return ""
 
     def dialled(self) -> Calibration:
         """The settings for all pairs, found on questions that are not scored."""
@@ -373,37 +451,9 @@ class _Measuring:
                     left_out.append(Skipped(dial.task, length, reason))
         return replace(calibration, sizes=tuple(sizes), left_out=tuple(left_out))
 
-    def texts(self, retrieval: Retrieval) -> Iterator[Retrieval]:
-        """*retrieval*, with one more text that it lacks each time."""
-        begin = len(retrieval.answers)
-        while left := _missing(retrieval, self.calibration, self.chosen):
-            done = len(retrieval.answers) - begin
-            self.steps = done, done + len(left)
-            key = left[0]
-            if reason := self._why_pointless(key, retrieval):
-                skipped = {**retrieval.skipped, key.name: reason}
-                retrieval = replace(retrieval, skipped=skipped)
-            else:
-                read = self._read(key)
-                answers = {**retrieval.answers, key.name: read}
-                retrieval = replace(retrieval, answers=answers)
-                is_last = key.number + 1 == texts_at(
-                    key.task, self.calibration, self.chosen
-                )
-                if is_last and self._is_reference and not self.is_again:
-                    self._answered(retrieval, key)
-            yield retrieval
-
-    @property
-    def _is_reference(self) -> bool:
-        return self.calibration.reference == str(self.context.pair)
-
-    def _answered(self, retrieval: Retrieval, size: TextKey) -> None:
+    def _answered(self, size: TextKey) -> None:
         """Set what the reference's answers at the length of *size* tell of others."""
-        calibration, shares = (
-            self.calibration,
-            _shares(retrieval, size.task, size.length),
-        )
+        calibration, shares = self.calibration, self._shares(size.task, size.length)
         right = fmean(itertools.chain.from_iterable(shares.values()))
         place = (size.task, size.length)
         others = (e for e in calibration.answered if (e.task, e.length) != place)
@@ -415,28 +465,36 @@ class _Measuring:
                 f"{calibration.reference} has less than {FAILS_BELOW:.0%} right at "
                 f"{size.length:,} tokens at every depth"
             )
+            known = {(key.task, key.length) for key in self._keys()}
             left_out = (
                 *calibration.left_out,
-                *_beyond(size, retrieval, calibration, reason),
+                *_beyond(size, known, calibration, reason),
             )
             calibration = replace(calibration, left_out=left_out)
-        self.calibration = calibration
-        self.context.calibrate(as_json(calibration))
+        self._set(calibration)
 
-    def _why_pointless(self, key: TextKey, retrieval: Retrieval) -> str:
-        """Why not to ask *key*: this pair has nothing right at a shorter length."""
-        if self._is_reference or self.chosen.gate != "on":
-            return ""
-        for shorter in self.chosen.lengths:
-            theirs = self.calibration.right_at(key.task, shorter) or 0.0
-            shares = _shares(retrieval, key.task, shorter)
-            is_gated = shorter < key.length and shares and theirs >= FAILS_BELOW
-            if is_gated and not any(map(any, shares.values())):
-                return (
-                    f"nothing is right at {shorter:,} tokens, of which "
-                    f"{self.calibration.reference} has {theirs:.0%}"
-                )
-        return ""
+    def _keys(self) -> Iterator[TextKey]:
+        """Of all texts that were asked, that of now included."""
+        return map(TextKey.parse, {**self.observed.answers, **self._texts})
+
+    def _shares(self, task: str, length: int) -> dict[float, list[float]]:
+        """How right the answers to *task* are at *length*, by depth."""
+        shares: dict[float, list[float]] = {}
+        for key in self._keys():
+            if (key.task, key.length) != (task, length):
+                continue
+            text = self._texts.get(key.name) or self._text_of(key.name)
+            for each in text.asked:
+                question = each.question(text.number, text.decoys)
+                share = score_answer(question, each.reply).share
+                shares.setdefault(each.depth, []).append(share)
+        return shares
+
+    def _text_of(self, name: str) -> TextRead:
+        """A text that an earlier server was asked about."""
+        answer = self.observed.answers[name]
+        read = self._texts[name] = from_json(answer, TextRead, file=name)
+        return read
 
     def _text(self, key: TextKey) -> TaskText:
         """The text of *key*, the same for every pair."""
@@ -500,7 +558,7 @@ class _Measuring:
         depths = len(first.depths) if TASKS[task].has_depth else 1
         tried = replace(first, questions=-(-DIAL_QUESTIONS // depths))
         shares = [
-            score_answer(question, self.asker.answered(text, question).text).share
+            score_answer(question, self.answered(text, question).text).share
             for text in self._made(size, setting, tried, "dial")
             for question in text.questions
         ]
@@ -520,7 +578,7 @@ class _Measuring:
                 )[0].text
             ),
             length=length,
-            tokenizer=self.asker.served.tokenizer,
+            tokenizer=self.served.tokenizer,
             begin=length
             * (1 if self.context.run.is_built_in else CHARACTERS_PER_TOKEN),
         )
@@ -530,17 +588,16 @@ class _Measuring:
     def _read(self, key: TextKey) -> TextRead:
         """Ask all questions of a text, after an unscored one that makes it be read."""
         text, what = self._text(key), f"{key.task} at {key.length:,} tokens"
-        self.context.step(*self.steps, f"{what}: reading")
         # Each scored question then finds the text in the cache, and nothing else.
-        priming = self.asker.primed(
+        priming = self.primed(
             text.text,
             round((1 - TOLERANCE) * key.length),
-            lambda: self.asker.begun(text, text.questions[-1]),
+            lambda: self.begun(text, text.questions[-1]),
         )
         decoys = tuple(dict.fromkeys(d for q in text.questions for d in q.decoys))
         answers = []
         for question in text.questions:
-            self.context.step(*self.steps, f"{what}: {question.key}")
+            self.context.substep(f"{what}: {question.key}")
             answers.append(self._round(key.length, text, question, decoys))
         return TextRead(
             **key._asdict(),
@@ -554,11 +611,15 @@ class _Measuring:
         )
 
     def _round(
-        self, length: int, text: TaskText, question: Question, decoys: Sequence[Decoy]
+        self,
+        length: int,
+        text: TaskText,
+        question: TextQuestion,
+        decoys: Sequence[Decoy],
     ) -> Answer:
-        reply = self.asker.answered(text, question)
-        retries = self.asker.retries
-        forced = None if self.chosen.graded else self.asker.scored(text, question)
+        reply = self.answered(text, question)
+        retries = self.retries
+        forced = None if self.chosen.graded else self.scored(text, question)
         numbers = {decoy: at for at, decoy in enumerate(decoys)}
         named = replace(question, name=f"{length}-{question.name}")
         return Answer(
@@ -576,19 +637,14 @@ class _Measuring:
         )
 
 
-def _missing(
-    retrieval: Retrieval, calibration: Calibration, chosen: RetrievalConditions
-) -> list[TextKey]:
-    """The texts that *retrieval* has neither asked nor skipped."""
-    done = retrieval.answers.keys() | retrieval.skipped.keys()
-    return [key for key in texts_of(calibration, chosen) if key.name not in done]
-
-
 def _beyond(
-    failed: TextKey, retrieval: Retrieval, calibration: Calibration, reason: str
+    failed: TextKey, known: set[tuple[str, int]], calibration: Calibration, reason: str
 ) -> list[Skipped]:
-    """The greater lengths of the task that *failed*, left out for that *reason*."""
-    known = {(text.task, text.length) for text in retrieval.texts}
+    """
+    The greater lengths of the task that *failed*, left out for that *reason*.
+
+    Not those that are *known*: tasks at lengths that were asked.
+    """
     known |= {(each.task, each.length) for each in calibration.left_out}
     return [
         Skipped(each.task, each.length, reason)
@@ -598,58 +654,7 @@ def _beyond(
     ]
 
 
-def _shares(retrieval: Retrieval, task: str, length: int) -> dict[float, list[float]]:
-    """How right the answers to *task* are at *length*, by depth."""
-    shares: dict[float, list[float]] = {}
-    for text in retrieval.texts:
-        if (text.task, text.length) != (task, length):
-            continue
-        for each in text.asked:
-            score = score_answer(each.question(text.number, text.decoys), each.reply)
-            shares.setdefault(each.depth, []).append(score.share)
-    return shares
-
-
-# --- asking
-
-
-class _Questioner(Asker):
-    """Sends questions of tasks."""
-
-    def begun(self, text: TaskText, question: Question) -> Reply:
-        """The beginning of the reply to a question that makes *text* be read."""
-        return self._reply(text, question, tokens=PRIMING_TOKENS)
-
-    def answered(self, text: TaskText, question: Question) -> Reply:
-        """The reply to *question* about *text*."""
-        tokenizer = self.served.tokenizer
-        right = question.payload
-        tokens = tokenizer.counts([right])[0] if tokenizer else len(right)
-        budget = math.ceil(ANSWER_FACTOR * tokens) + ANSWER_EXTRA_TOKENS
-        return self._reply(text, question, tokens=budget)
-
-    def scored(self, text: TaskText, question: Question) -> Forced:
-        """The right answer to *question*, token by token."""
-        right = f"{question.begin[len(unblanked(question.begin)) :]}{question.payload}"
-        return self.forced(self._request(text, question, tokens=1), right)
-
-    def _reply(self, text: TaskText, question: Question, *, tokens: int) -> Reply:
-        enough = enough_for(question, self.context.run.setup.prompt_form)
-        return self.written(self._request(text, question, tokens=tokens), enough)
-
-    def _request(
-        self, text: TaskText, question: Question, *, tokens: int
-    ) -> Chat | Completion:
-        run = self.context.run
-        return request(
-            run.setup,
-            prompt=f"{text.text}\n{unblanked(question.begin)}",
-            messages=messages(run, text, question),
-            tokens=tokens,
-        )
-
-
-def enough_for(question: Question, form: str) -> Callable[[str], bool]:
+def enough_for(question: TextQuestion, form: str) -> Callable[[str], bool]:
     """
     A judge of a reply so far: true once reading on would tell nothing more.
 

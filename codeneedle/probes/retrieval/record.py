@@ -8,7 +8,13 @@ from typing import NamedTuple
 from codeneedle.engines.messages import Finish, Forced
 from codeneedle.probes.answers import USABLE, Skipped
 from codeneedle.probes.retrieval.tasks import Decoy, Question, QuestionFields
-from codeneedle.probes.stored import cached, calibrated_in, file_of, observed
+from codeneedle.probes.stored import (
+    Observed,
+    cached,
+    calibrated_in,
+    file_of,
+    observed,
+)
 from codeneedle.records.record import (
     Amount,
     CellRecord,
@@ -16,6 +22,7 @@ from codeneedle.records.record import (
     Setup,
     Share,
     base_name,
+    from_json,
     refuse_impossible,
     shared_with,
 )
@@ -239,7 +246,7 @@ class Calibration:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Retrieval:
     """
-    The observation of the retrieval probe.
+    What the retrieval probe has observed of a cell.
 
     Attributes:
         answers: What was asked of each text, by `TextKey.name`, in asking order.
@@ -293,7 +300,12 @@ def retrieval_of(record: CellRecord) -> Retrieval | None:
     """
     if base_name(record.probe) != NAME or record.observation is None:
         return None
-    retrieval = observed(record, Retrieval)
+    stored = observed(record, Observed)
+    answers = {
+        name: from_json(answer, TextRead, file=file_of(record))
+        for name, answer in stored.answers.items()
+    }
+    retrieval = Retrieval(answers=answers, skipped=stored.skipped)
     for name in retrieval.skipped:
         with_numbers = re.fullmatch(r".+-\d+-\d+", name)
         what = f"'{name}' is no text"

@@ -1,18 +1,15 @@
 """The reuse probe: asks the same questions with a cold and with a reused cache."""
 
-import contextlib
 import itertools
-import shutil
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
-from pathlib import Path
+from dataclasses import dataclass, field
 from typing import Annotated
 
 from msgspec import Meta, Struct
 
 from codeneedle.document import Document
-from codeneedle.engines.engine import Ability, CannotSave
+from codeneedle.engines.engine import Ability, CannotSave, Served
 from codeneedle.engines.messages import Completion, Forced, Reply
 from codeneedle.errors import BadInput, CellError
 from codeneedle.grid import Pair, most_precise_first, reference_among
@@ -24,6 +21,7 @@ from codeneedle.probes.probe import (
     Estimates,
     Probe,
     ProbeContext,
+    Question,
     RunContext,
     Work,
 )
@@ -40,23 +38,26 @@ from codeneedle.probes.reuse.record import (
     NAME,
     REUSED,
     CacheState,
+    Facts,
     Reuse,
     ReuseAnswer,
     ReuseConditions,
     ReuseQuestion,
     conditions_of,
+    reuse_in,
     reuse_of,
 )
+from codeneedle.probes.stored import Observed
 from codeneedle.records.record import (
     MOST_TOKENS,
     CellRecord,
     Json,
     NeedleFacts,
     Run,
+    Setup,
     Status,
     as_json,
 )
-from codeneedle.system.files import emptied
 from codeneedle.text import one_line, plural
 
 LENGTH = 2048
@@ -175,40 +176,35 @@ class ReuseProbe(Probe):
         settings = run.settings_of(ReuseSettings, NAME)
         return as_json(chosen(settings, run.setup.context))
 
-    def measure(self, context: ProbeContext) -> Json:
-        """
-        Ask each question that has no answers yet, in all ways.
+    def questions(self, setup: Setup, _goal: int | None = None) -> Iterator[Question]:
+        """Functions of the text by their number, each to be asked in all ways."""
+        asked = conditions_of(setup).questions if NAME in setup.probes else 0
+        for number in range(asked):
+            yield Question(str(number), phrase="reading the text", body=number)
 
-        Raises:
-            CellError: If the server fails, or no way can be compared.
-        """
-        planned = conditions_of(context.run.setup)
-        reuse = None
-        if context.former and context.former.observation:
-            reuse = reuse_of(context.former)
-        context.step(0, 1, "loading")
-        with _slots(context) as slots, context.serving(slots=slots) as served:
-            seed = context.run.setup.seed
-            if reuse is None:
-                functions = functions_in(planned.length, served.tokenizer, seed=seed)
-                reuse = Reuse(functions=functions)
-            text = made_text(reuse.functions, seed=seed)
-            asker = _ReuseAsker(served, context, text=text)
-            for number in range(len(reuse.questions), planned.questions):
-                context.step(number, planned.questions, "reading the text")
-                question = asker.question(number, planned.questions)
-                reuse = replace(reuse, questions=(*reuse.questions, question))
-                context.keep(as_json(reuse))
-            asker.settle()
-            context.step(1, 1, "stopping")
+    def asker(
+        self, served: Served, context: ProbeContext, observed: Observed
+    ) -> "_ReuseAsker":
+        """What asks about a text, as long as the first server has found out."""
+        setup = context.run.setup
+        if not observed.facts:
+            length = conditions_of(setup).length
+            functions = functions_in(length, served.tokenizer, seed=setup.seed)
+            observed.facts = as_json(Facts(functions))
+        text = made_text(observed.facts["functions"], seed=setup.seed)
+        return _ReuseAsker(served, context, text=text)
+
+    def useless(self, observed: Observed) -> CellError | None:
+        """As of `Probe`: no way can be compared."""
+        reuse = reuse_in(observed, file=NAME)
         gaps = [gap for way in REUSED for gap in reuse.gaps(way)]
-        if gaps and all(reuse.largest(way) is None for way in REUSED):
-            raise CellError(
-                f"the cache was never reused: {gaps[0]}",
-                hint="Leave the probe reuse out for this model and engine.",
-                status=Status.UNSUPPORTED,
-            )
-        return as_json(reuse)
+        if not gaps or any(reuse.largest(way) is not None for way in REUSED):
+            return None
+        return CellError(
+            f"the cache was never reused: {gaps[0]}",
+            hint="Leave the probe reuse out for this model and engine.",
+            status=Status.UNSUPPORTED,
+        )
 
     def answers(self, _run: Run, record: CellRecord) -> Iterable[Answer]:
         """Functions, with the reply of each way."""
@@ -240,18 +236,8 @@ PROBE = ReuseProbe(
     layout=ReuseConditions,
     needs=frozenset({Ability.FORCED}),
     makes_texts=True,
+    saves_cache=True,
 )
-
-
-@contextlib.contextmanager
-def _slots(context: ProbeContext) -> Iterator[Path]:
-    """A folder for the saved cache of one cell; deleted later, as it holds the text."""
-    # There may be one of a program that was killed.
-    folder = emptied(context.log(NAME).with_suffix(".slots"), mode=0o700)
-    try:
-        yield folder
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
 
 
 @dataclass(slots=True)
@@ -267,14 +253,11 @@ class _ReuseAsker(Asker):
     text: ReuseText = field(kw_only=True)
     cannot_save: str | None = None
 
-    def question(self, number: int, of: int) -> ReuseQuestion:
-        """
-        The answers to question *number*, from 0, of *of*, in all ways.
-
-        Raises:
-            CellError: If the server fails.
-        """
+    def ask(self, question: Question) -> ReuseQuestion:
+        """As of `Asking`: the answers in all ways."""
         functions = self.text.functions
+        of = conditions_of(self.context.run.setup).questions
+        number = question.body
         at = (2 * number + 1) * len(functions) // (2 * of)
         needle, before, other = (
             functions[(at + away) % len(functions)]
@@ -290,7 +273,7 @@ class _ReuseAsker(Asker):
         turn = Turn(before, first.text)
         answers = []
         for way in CacheState:
-            self.context.step(number, of, f"{needle.name}: {way}")
+            self.context.substep(f"{needle.name}: {way}")
             answers.append(self._answer(way, needle, turn, other))
         return ReuseQuestion(
             function=needle.name,

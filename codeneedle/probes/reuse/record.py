@@ -7,8 +7,8 @@ from typing import Annotated
 from msgspec import Meta
 
 from codeneedle.engines.messages import Forced
-from codeneedle.probes.stored import conditions_in, observed
-from codeneedle.records.record import CellRecord, Length, Setup
+from codeneedle.probes.stored import Observed, conditions_in, file_of, observed
+from codeneedle.records.record import CellRecord, Length, Setup, from_json
 
 NAME = "reuse"
 
@@ -118,17 +118,22 @@ class ReuseQuestion:
         return None if cold is None or again is None else cold.reply != again.reply
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """Number of *functions* in the text."""
+
+    functions: int
+
+
+@dataclass(frozen=True, slots=True)
 class Reuse:
     """
-    The observation of the reuse probe.
+    What the reuse probe has observed of a cell.
 
     Attributes:
-        functions: Number of functions in the text.
         questions: The questions, in order.
     """
 
-    functions: int
     questions: tuple[ReuseQuestion, ...] = ()
 
     def largest(self, way: CacheState) -> float | None:
@@ -149,7 +154,19 @@ def reuse_of(record: CellRecord) -> Reuse:
     Raises:
         BadRecord: If it has another layout.
     """
-    return observed(record, Reuse)
+    return reuse_in(observed(record, Observed), file=file_of(record))
+
+
+def reuse_in(stored: Observed, *, file: str) -> Reuse:
+    """
+    What is *stored* in a *file*.
+
+    Raises:
+        BadRecord: As of `reuse_of`.
+    """
+    from_json(stored.facts, Facts, file=file)
+    answers = stored.answers.values()
+    return Reuse(tuple(from_json(each, ReuseQuestion, file=file) for each in answers))
 
 
 def conditions_of(setup: Setup) -> ReuseConditions:

@@ -2,7 +2,7 @@
 
 import time
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from statistics import fmean
 from typing import Annotated
@@ -15,7 +15,14 @@ from codeneedle.errors import BadInput, CellError
 from codeneedle.grid import Pair, most_precise_first, reference_among
 from codeneedle.probes.metrics import METRICS as OF_CELL
 from codeneedle.probes.metrics import Metric
-from codeneedle.probes.probe import Estimates, Probe, ProbeContext, RunContext, Work
+from codeneedle.probes.probe import (
+    Estimates,
+    Probe,
+    ProbeContext,
+    Question,
+    RunContext,
+    Work,
+)
 from codeneedle.probes.throughput.metrics import (
     METRICS,
     at_depths,
@@ -213,14 +220,14 @@ class ThroughputProbe(Probe):
         """Both speeds and the peak memory at each depth."""
         return at_depths(setup)
 
-    def asked(self, _record: CellRecord, setup: Setup) -> Iterable[str]:
+    def questions(self, setup: Setup, _goal: int | None = None) -> Iterator[Question]:
         """Its depths."""
         chosen = conditions_of(setup)
-        return map(str, chosen.depths if chosen else ())
+        return map(Question, map(str, chosen.depths if chosen else ()))
 
     def narrowed(self, setup: Setup, records: Sequence[CellRecord]) -> Json:
         """With the depths that all *records* have."""
-        common = set.intersection(*({*self.answered(each)} for each in records))
+        common = set.intersection(*map(self.answered, records))
         conditions = setup.probes[NAME]
         depths = [depth for depth in conditions["depths"] if str(depth) in common]
         return conditions | {"depths": depths or conditions["depths"]}

@@ -25,7 +25,7 @@ from codeneedle.probes.transcript.record import (
     conditions_of,
     forced_turns,
     scored_turns,
-    transcript_of,
+    turns_of,
 )
 from codeneedle.probes.transcript.rendering import Kind, field_text
 from codeneedle.records.record import CellRecord, Run
@@ -81,7 +81,7 @@ def answers(run: Run, record: CellRecord) -> Iterator[Answer]:
 def overview(run: Run, record: CellRecord) -> Document:
     """One line per turn of *record*, with its scores or its error."""
     chosen, scored = conditions_of(run.setup), scored_turns(record, run.setup)
-    errors = {turn.turn: turn.error for turn in transcript_of(record).turns}
+    errors = {turn.turn: turn.error for turn in turns_of(record)}
     rows = []
     for turn in chosen.turns:
         place = [turn.name, f"{turn.prompt_tokens:,}", str(turn.tokens)]

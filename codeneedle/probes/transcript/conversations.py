@@ -22,6 +22,9 @@ from codeneedle.text import harmless, size
 LARGEST_BYTES = 64 << 20
 """Largest file: about 15 million tokens, more than any context holds."""
 
+MOST_CALLS = 1_000
+"""Tool calls of one turn; each is searched behind those before it."""
+
 ROLES = ("system", "developer", "user", "assistant", "tool")
 
 SHARE_GPT_ROLES = {
@@ -292,6 +295,8 @@ def _open_ai(value: Json) -> Turn:
     calls = value.get("tool_calls") or []
     if not isinstance(calls, list):
         raise _Wrong("has 'tool_calls' that are no list")
+    if len(calls) > MOST_CALLS:
+        raise _Wrong(f"has {len(calls):,} tool calls, more than {MOST_CALLS:,}")
     if value.get("function_call"):
         calls = [*calls, value["function_call"]]
     if calls and role != "assistant":

@@ -12,7 +12,7 @@ from codeneedle.probes.transcript.record import (
     ScoredToken,
     conditions_of,
     scored_turns,
-    transcript_of,
+    turns_of,
 )
 from codeneedle.probes.transcript.rendering import Kind
 from codeneedle.records.record import CellRecord, Setup
@@ -69,7 +69,7 @@ def _loss(kind: Kind | None, grouped: _Grouped) -> Loss:
         kind=LossKind.PROBABILITY,
         by_unit=by_unit,
         units=lambda _record, setup: conditions_of(setup).units(kind),
-        bounded=lambda record: bounded_share(transcript_of(record).turns),
+        bounded=lambda record: bounded_share(turns_of(record)),
         able=able,
     )
 

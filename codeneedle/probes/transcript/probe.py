@@ -1,9 +1,10 @@
 """The transcript probe: forces the assistant's turns of recorded conversations."""
 
+import itertools
 import tomllib
 from collections import Counter
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated
 
@@ -12,7 +13,7 @@ from msgspec import Meta, Struct
 from codeneedle.corpora.corpus import Corpus
 from codeneedle.corpora.registry import slug
 from codeneedle.document import Document
-from codeneedle.engines.engine import Ability, Engine
+from codeneedle.engines.engine import Ability, Engine, Served
 from codeneedle.engines.messages import BadReply, Completion, Forced, Refused
 from codeneedle.errors import BadInput, CellError
 from codeneedle.models.kv_cache import padded
@@ -24,9 +25,11 @@ from codeneedle.probes.probe import (
     Estimates,
     Probe,
     ProbeContext,
+    Question,
     RunContext,
     Work,
 )
+from codeneedle.probes.stored import Observed
 from codeneedle.probes.transcript.choice import (
     CountedTurn,
     counted_turns,
@@ -42,11 +45,10 @@ from codeneedle.probes.transcript.metrics import (
 from codeneedle.probes.transcript.record import (
     NAME,
     Conditions,
+    ForcedConversation,
     ForcedTurn,
-    Transcript,
     TurnFacts,
     conditions_of,
-    transcript_of,
 )
 from codeneedle.probes.transcript.rendering import Kind, RenderedTurn
 from codeneedle.records.comparability import OtherSetup
@@ -87,7 +89,6 @@ class TranscriptSettings(Struct, frozen=True, forbid_unknown_fields=True):
     ] = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class TranscriptProbe(Probe):
     """Forces the assistant's turns; units are turns, or conversations if many."""
 
@@ -187,43 +188,49 @@ class TranscriptProbe(Probe):
             raise _nothing_left(settings, turns)
         return as_json(chosen)
 
+    def questions(self, setup: Setup, _goal: int | None = None) -> Iterator[Question]:
+        """
+        Conversations, each with its turns.
+
+        The server reads each once: forced turns stay in its cache, and the next turn
+        continues from there. One that was interrupted starts again, so that every turn
+        has the same cache before it as in other cells.
+        """
+        if NAME in setup.probes:
+            turns = conditions_of(setup).turns
+            for name, group in itertools.groupby(turns, lambda t: t.conversation):
+                yield Question(name, phrase=f"conversation {name}", body=tuple(group))
+
     def measure(self, context: ProbeContext) -> Json:
         """
-        Force all turns of the setup that have no scores yet.
-
-        The server reads each conversation once: forced turns stay in its cache, and
-        the next turn continues from there. A conversation that was interrupted starts
-        again, so that every turn has the same cache before it as in other cells.
+        As of `Probe`.
 
         Raises:
             BadInput: If the file or its rendering has changed.
             CellError: If the server fails, or reports no probabilities.
         """
-        chosen = conditions_of(context.run.setup)
-        rendered = _rendered(context.run, chosen)
-        former = context.former
-        transcript = Transcript(turns=(), starts=0)
-        if former and former.observation:
-            transcript = _whole_conversations(transcript_of(former), chosen)
-        context.step(0, 1, "loading")
-        with context.serving() as served:
-            transcript = replace(transcript, starts=transcript.starts + 1)
-            forcer = _Forcer(served, context)
-            missing = chosen.turns[len(transcript.turns) :]
-            for done, turn in enumerate(missing):
-                context.step(done, len(missing), f"turn {turn.name}")
-                forced = forcer.turn(turn, rendered[turn.name])
-                transcript = replace(transcript, turns=(*transcript.turns, forced))
-                context.keep(as_json(transcript))
-            forcer.settle()
-            context.step(1, 1, "stopping")
-        errors = [turn.error for turn in transcript.turns]
-        if all(errors):
-            raise CellError(
-                f"no turn could be scored: {errors[0]}",
-                hint="See the server's log for the cause.",
-            )
-        return as_json(transcript)
+        _rendered(context.run)  # before a server is started
+        return super().measure(context)
+
+    def asker(
+        self, served: Served, context: ProbeContext, observed: Observed
+    ) -> "_Forcer":
+        """What forces turns."""
+        setup = context.run.setup
+        asked = self.questions(setup)
+        left = sum(len(each.body) for each in asked if observed.lacks(each.key))
+        return _Forcer(served, context, rendered=_rendered(context.run), left=left)
+
+    def useless(self, observed: Observed) -> CellError | None:
+        """As of `Probe`: each turn has an error."""
+        answers = observed.answers.values()
+        errors = [turn["error"] for answer in answers for turn in answer["turns"]]
+        if not all(errors):
+            return None
+        return CellError(
+            f"no turn could be scored: {next(iter(errors), '')}",
+            hint="See the server's log for the cause.",
+        )
 
     def more_metrics(self, setup: Setup) -> tuple[Metric, ...]:
         """Metrics of the classes of tokens that occur."""
@@ -362,8 +369,9 @@ def _counted_turns(run: RunContext) -> tuple[CountedTurn, ...]:
     return _COUNTED[key]
 
 
-def _rendered(run: RunContext, chosen: Conditions) -> dict[str, RenderedTurn]:
-    """The turns of *chosen* by name; their hashes must be those of the setup."""
+def _rendered(run: RunContext) -> dict[str, RenderedTurn]:
+    """The turns of *run* by name; their hashes must be those of the setup."""
+    chosen = conditions_of(run.setup)
     turns = {t.facts.name: t for t in _counted_turns(run) if not t.left_out}
     if tuple(turn.facts for turn in turns.values()) != chosen.turns:
         settings = run.settings_of(TranscriptSettings, NAME)
@@ -376,17 +384,28 @@ def _rendered(run: RunContext, chosen: Conditions) -> dict[str, RenderedTurn]:
     return {name: turn.turn for name, turn in turns.items()}
 
 
-def _whole_conversations(transcript: Transcript, chosen: Conditions) -> Transcript:
-    """*transcript* without the turns of a conversation that was interrupted."""
-    names = [turn.conversation for turn in chosen.turns]
-    done = len(transcript.turns)
-    while 0 < done < len(names) and names[done] == names[done - 1]:
-        done -= 1
-    return replace(transcript, turns=transcript.turns[:done])
-
-
+@dataclass(slots=True)
 class _Forcer(Asker):
-    """Forces turns."""
+    """
+    Forces turns.
+
+    Attributes:
+        rendered: All turns, by name.
+        left: How many there are to force.
+    """
+
+    rendered: Mapping[str, RenderedTurn] = field(kw_only=True)
+    left: int = field(kw_only=True)
+    _done: int = field(default=0, init=False)
+
+    def ask(self, question: Question) -> ForcedConversation:
+        """As of `Asking`."""
+        turns = []
+        for turn in question.body:
+            self.context.step(self._done, self.left, f"turn {turn.name}")
+            turns.append(self.turn(turn, self.rendered[turn.name]))
+            self._done += 1
+        return ForcedConversation(turns=tuple(turns))
 
     def turn(self, turn: TurnFacts, rendered: RenderedTurn) -> ForcedTurn:
         """

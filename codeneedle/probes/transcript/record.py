@@ -5,12 +5,19 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from codeneedle.engines.messages import Forced
-from codeneedle.probes.stored import cached, conditions_in, file_of, observed
+from codeneedle.probes.stored import (
+    Observed,
+    cached,
+    conditions_in,
+    file_of,
+    observed,
+)
 from codeneedle.probes.transcript.rendering import Kind, Part
 from codeneedle.records.record import (
     CellRecord,
     Count,
     Setup,
+    from_json,
     refuse_impossible,
 )
 from codeneedle.records.store import SETUP
@@ -116,17 +123,15 @@ class ForcedTurn(Forced):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Transcript:
+class ForcedConversation:
     """
-    The observation of the probe.
+    The forced turns of a conversation: the answer to a question.
 
     Attributes:
-        turns: Forced turns, in the order of the setup.
-        starts: Number of servers started.
+        turns: In the order of the setup.
     """
 
     turns: tuple[ForcedTurn, ...]
-    starts: int = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -163,19 +168,24 @@ def conditions_of(setup: Setup) -> Conditions:
     return conditions
 
 
-def transcript_of(record: CellRecord) -> Transcript:
+def turns_of(record: CellRecord) -> tuple[ForcedTurn, ...]:
     """
-    The observation of the probe in *record*.
+    The forced turns in *record*.
 
     Raises:
         BadRecord: If it has another layout.
     """
-    transcript = observed(record, Transcript)
-    for turn in transcript.turns:
+    file = file_of(record)
+    turns = tuple(
+        turn
+        for answer in observed(record, Observed).answers.values()
+        for turn in from_json(answer, ForcedConversation, file=file).turns
+    )
+    for turn in turns:
         is_possible = turn.is_even or bool(turn.error)
         what = f"scores of turn {turn.turn} are missing"
-        refuse_impossible(is_possible, what, file=file_of(record))
-    return transcript
+        refuse_impossible(is_possible, what, file=file)
+    return turns
 
 
 @cached()
@@ -186,7 +196,7 @@ def scored_turns(
     The tokens of each turn of *record* that has scores, by the name of the turn.
 
     Raises:
-        BadRecord: As of `conditions_of` and `transcript_of`.
+        BadRecord: As of `conditions_of` and `turns_of`.
     """
     turns = {turn.name: turn for turn in conditions_of(setup).turns}
     return {
@@ -198,7 +208,7 @@ def scored_turns(
 
 def forced_turns(record: CellRecord) -> dict[str, ForcedTurn]:
     """The turns of *record* that have scores, by name."""
-    return {each.turn: each for each in transcript_of(record).turns if each.is_even}
+    return {each.turn: each for each in turns_of(record) if each.is_even}
 
 
 def _tokens(turn: TurnFacts, forced: Forced) -> Iterator[ScoredToken]:

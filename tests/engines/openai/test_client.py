@@ -11,6 +11,7 @@ import httpx
 import pytest
 from fake_openai import MODEL, endpoint
 
+from codeneedle.engines import http
 from codeneedle.engines.messages import (
     BadReply,
     Chat,
@@ -481,6 +482,14 @@ def test_a_reply_ends_where_the_server_says_so(talk, fault):
         reply = client.complete(QUESTION)
 
     assert (ANSWER, 8) == (reply.text, reply.predicted_tokens)
+
+
+def test_pings_behind_the_last_token_are_not_waited_for(talk, monkeypatch):
+    monkeypatch.setattr(http, "ENDED_S", 0.2)
+    with endpoint("no-end") as server, talk(server) as client:
+        replies = [client.complete(QUESTION), client.complete(QUESTION)]
+
+    assert [(ANSWER, 8)] * 2 == [(r.text, r.predicted_tokens) for r in replies]
 
 
 @pytest.mark.parametrize("counts", ["-3", "1e400", "10000000000", "NaN", '"9"'])

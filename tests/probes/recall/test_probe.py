@@ -6,6 +6,7 @@ import pytest
 from fake_engine import FakeEngine, FakeServer, forced_to, is_for, reply_to
 from made_contexts import run_context
 from made_records import (
+    failed_record,
     made_forced,
     made_needle,
     made_record,
@@ -32,10 +33,10 @@ from codeneedle.probes.recall.probe import (
     enough_for,
 )
 from codeneedle.probes.recall.prompts import chat_messages
-from codeneedle.probes.recall.record import Recall, recall_of
+from codeneedle.probes.recall.record import recall_of
 from codeneedle.probes.recall.rounds import scored_rounds
 from codeneedle.probes.recall.settings import Ask, RecallSettings
-from codeneedle.records.record import CellRecord, Effective, Status, from_json
+from codeneedle.records.record import CellRecord, Effective, Status
 from codeneedle.records.store import Store, find_runs
 
 NEEDLE = made_needle()
@@ -71,12 +72,15 @@ def asker(folder, engine, **changes):
     return RecallAsker(engine.server, made_context(folder, engine, **changes))
 
 
+def seen(observation):
+    """What a stored *observation* says."""
+    return recall_of(replace(failed_record("q8_0/q4_0"), observation=observation))
+
+
 def measured(folder, engine, **changes):
     """What the probe stores."""
     engine.server = engine.server or FakeServer(engine)
-    return from_json(
-        PROBE.measure(made_context(folder, engine, **changes)), Recall, file="x"
-    )
+    return seen(PROBE.measure(made_context(folder, engine, **changes)))
 
 
 def breaks(times):
@@ -429,7 +433,7 @@ def names_of(context):
 
 def answers_of(observation):
     """Functions that have an answer, in order."""
-    return [each.needle for each in from_json(observation, Recall, file="x").answers]
+    return [each.needle for each in seen(observation).answers]
 
 
 def record_of(context, observation, status=Status.INTERRUPTED):
@@ -477,11 +481,11 @@ def test_a_cell_goes_on_from_what_was_answered(after, tmp_path):
     engine.server = FakeServer(engine)
     context = made_context(tmp_path, engine)
     context.keep = kept.append
-    whole = from_json(PROBE.measure(context), Recall, file="x")
+    whole = seen(PROBE.measure(context))
 
     engine.server = FakeServer(engine)
     context.former = record_of(context, kept[after - 1])
-    found = from_json(PROBE.measure(context), Recall, file="x")
+    found = seen(PROBE.measure(context))
 
     assert replace(whole, starts=2) == replace(found, forced=whole.forced)
     assert [r.needle for r in whole.forced] == [r.needle for r in found.forced]

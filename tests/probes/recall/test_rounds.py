@@ -27,7 +27,7 @@ from codeneedle.probes.recall.rounds import (
 from codeneedle.records.record import BadRecord
 
 SETUP = made_setup(needles=3)
-FIRST, SECOND, _ = SETUP.needles
+FIRST, SECOND, THIRD = SETUP.needles
 LOST = Round(needle=SECOND.name, prompt_sha256="d0", error="HTTP 500")
 
 
@@ -59,7 +59,7 @@ def test_a_round_without_an_answer_says_why(stored, error):
 
 def test_rounds_without_an_answer_have_neither_counts_nor_margins():
     wrong = made_round(FIRST, reply="x", gap=2.0)
-    record = made_record("q8_0/q4_0", [wrong, LOST, made_round(FIRST, gap=1.0)])
+    record = made_record("q8_0/q4_0", [wrong, LOST, made_round(THIRD, gap=1.0)])
 
     assert [0, 20] == [e.counts[Mark.MATCHED] for e in answered_rounds(record, SETUP)]
     assert [2.0, 1.0] == [e.margins.least for e in answered_rounds(record, SETUP)]

@@ -64,7 +64,7 @@ def test_a_way_with_gaps_alone_has_no_value():
 
 
 def test_a_stranger_is_no_record():
-    record = replace(RUN.records[0], observation={"functions": "many"})
+    record = replace(RUN.records[0], observation={"facts": {"functions": "many"}})
 
     with pytest.raises(BadRecord, match=r"f16-f16\.reuse\.json"):
         values(record)

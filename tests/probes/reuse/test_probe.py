@@ -6,6 +6,7 @@ import pytest
 from fake_engine import FakeEngine, FakeServer, forced_to, reply_to
 from made_contexts import real_context, run_context
 from made_records import made_setup
+from made_reuse import reuse_record
 from made_servers import fake_llama_cpp
 
 from codeneedle.corpora.registry import load
@@ -15,8 +16,8 @@ from codeneedle.grid import Pair
 from codeneedle.probes import asking
 from codeneedle.probes.probe import Estimates, ProbeContext
 from codeneedle.probes.reuse.probe import PROBE, ReuseSettings
-from codeneedle.probes.reuse.record import NAME, REUSED, CacheState, Reuse
-from codeneedle.records.record import CellRecord, Run, Status, as_json, from_json
+from codeneedle.probes.reuse.record import NAME, REUSED, CacheState, reuse_of
+from codeneedle.records.record import CellRecord, Run, Status
 
 REFERENCE, OTHER = Pair("f16", "f16"), Pair("q4_0", "q4_0")
 SAVES = frozenset({"--slot-save-path"})
@@ -46,17 +47,17 @@ def fake_run(folder, *faults, **facts):
 
 def measured(context):
     """What the probe stores of a cell."""
-    return from_json(PROBE.measure(context), Reuse, file="x")
+    return reuse_of(record_of(PROBE.measure(context)))
 
 
-def record_of(found, pair=REFERENCE):
+def record_of(observation, pair=REFERENCE):
     """A finished record that holds it."""
     return CellRecord(
         pair=pair,
         probe=NAME,
         status=Status.FINISHED,
         started="",
-        observation=as_json(found),
+        observation=observation,
     )
 
 
@@ -104,9 +105,10 @@ def test_a_server_that_answers_otherwise_after_a_restore_is_named(tmp_path):
     run = fake_run(tmp_path, "slots=damaged")
 
     context = cell(run, questions=2)
-    found = measured(context)
+    record = record_of(PROBE.measure(context))
+    found = reuse_of(record)
 
-    run_of = Run(name="a/b", setup=context.run.setup, records=(record_of(found),))
+    run_of = Run(name="a/b", setup=context.run.setup, records=(record,))
     (line,) = PROBE.remarks(run_of)
     assert [0.0, 0.0, 3.0] == [found.largest(way) for way in REUSED]
     assert [(False, False, True)] * 2 == [
@@ -133,12 +135,11 @@ def test_a_server_that_cannot_restore_has_a_gap_there_and_nowhere_else(
     )
     context = cell(run)
 
-    found = measured(context)
+    record = record_of(PROBE.measure(context))
+    found = reuse_of(record)
 
     (gap,) = found.gaps(CacheState.RESTORE)
-    remarks = PROBE.remarks(
-        Run(name="a/b", setup=context.run.setup, records=(record_of(found),))
-    )
+    remarks = PROBE.remarks(Run(name="a/b", setup=context.run.setup, records=(record,)))
     assert reason in gap
     assert [0.0, 0.0, None] == [found.largest(way) for way in REUSED]
     assert f"not compared after saving and restoring: {gap} (all pairs)" in remarks
@@ -146,7 +147,7 @@ def test_a_server_that_cannot_restore_has_a_gap_there_and_nowhere_else(
 
 def test_the_saved_cache_is_gone_after_the_cell(tmp_path):
     run = fake_run(tmp_path, "slots=right")
-    left = tmp_path / "f16-f16.reuse.slots"
+    left = tmp_path / "f16-f16.slots"
     left.mkdir()
     (left / "cache.bin").touch()
 
@@ -201,13 +202,13 @@ def test_a_stopped_cell_is_continued(tmp_path):
     kept = []
     run = fake_run(tmp_path, "slots=right")
     measured(cell(run, questions=2, keep=kept.append))
-    former = replace(record_of(Reuse(functions=4)), observation=kept[0])
+    former = replace(reuse_record("f16/f16"), observation=kept[0])
 
     found = measured(cell(run, questions=2, former=former))
 
     assert 2 == len(found.questions)
     first, second = found.questions
-    assert from_json(kept[0], Reuse, file="x").questions == (first,)
+    assert reuse_of(former).questions == (first,)
     assert first.function != second.function
 
 

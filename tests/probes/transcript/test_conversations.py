@@ -127,6 +127,7 @@ def test_parts_of_a_text_are_joined():
         ({"role": "user", "tool_calls": [{"name": "f"}]}, "not the assistant's"),
         ({"role": "assistant", "tool_calls": [{}]}, "call without a name"),
         ({"role": "assistant", "tool_calls": 7}, "are no list"),
+        ({"role": "assistant", "tool_calls": [{"name": "f"}] * 1001}, "1,001 tool"),
         (
             {
                 "role": "assistant",

@@ -6,6 +6,7 @@ from dataclasses import replace
 import pytest
 from made_transcripts import (
     PARTS,
+    by_conversation,
     forced_turn,
     made_conditions,
     transcript_record,
@@ -15,7 +16,12 @@ from made_transcripts import (
 from codeneedle.probes import PROBES
 from codeneedle.probes.transcript.metrics import FEWEST_UNITS
 from codeneedle.probes.transcript.probe import PROBE
-from codeneedle.probes.transcript.record import MANY_CONVERSATIONS, NAME
+from codeneedle.probes.transcript.record import (
+    MANY_CONVERSATIONS,
+    NAME,
+    ForcedTurn,
+    turns_of,
+)
 from codeneedle.records.record import BadRecord
 from codeneedle.verdict.judge import judge
 from codeneedle.verdict.statistics import Word
@@ -62,6 +68,11 @@ def test_a_model_that_answered_no_turn_has_nothing_to_lose():
     assert 0 == loss.able(transcript_record("bf16/bf16", []), run.setup)
 
 
+def observed(record, turns):
+    """*record* with other *turns*."""
+    return replace(record, observation={"answers": by_conversation(turns)})
+
+
 def test_first_choices_are_counted_until_the_first_that_is_none():
     run = transcript_run({"bf16/bf16": steady}, made_conditions(1))
     record = transcript_record(
@@ -71,10 +82,10 @@ def test_first_choices_are_counted_until_the_first_that_is_none():
     headline = PROBE.metrics[0]
     assert 75 == value(run, record, "transcript-right")
     assert 0.75 == headline.loss.able(record, run.setup)
-    (turn,) = record.observation["turns"]
-    bounded = replace(record, observation={"turns": [{**turn, "bounds": [0, 3]}]})
+    (turn,) = turns_of(record)
+    bounded = observed(record, [replace(turn, bounds=(0, 3))])
     assert 0.25 == headline.loss.bounded(bounded)
-    assert 0 == headline.loss.bounded(replace(record, observation={"turns": []}))
+    assert 0 == headline.loss.bounded(observed(record, []))
     assert 2 == value(run, record, "transcript-breaks-at")
     assert 2 == value(run, record, "transcript-breaks-at@text")
     assert 1 == value(run, record, "transcript-breaks-at@tool")
@@ -136,9 +147,9 @@ def test_units_are_conversations_where_there_are_many():
 def test_a_turn_without_scores_is_an_answer_that_is_missing():
     run = transcript_run({"bf16/bf16": steady, "q8_0/q8_0": steady})
     whole, other = run.records
-    turns = whole.observation["turns"]
-    broken = [*turns[:-1], {"turn": turns[-1]["turn"], "error": "told nothing"}]
-    other = replace(other, observation={"turns": broken})
+    *turns, last = turns_of(whole)
+    broken = [*turns, ForcedTurn(turn=last.turn, error="told nothing")]
+    other = observed(other, broken)
 
     (standing,) = judge(replace(run, records=(whole, other))).compared
 
@@ -159,13 +170,11 @@ def test_setups_without_the_probe_have_none_of_its_classes():
 def test_scores_that_cannot_be_are_a_bad_record():
     run = transcript_run({"bf16/bf16": steady})
     (record,) = run.records
-    turns = record.observation["turns"]
+    first, *turns = turns_of(record)
     for key in ("logprobs", "leads", "ends"):
-        uneven = [{**turns[0], key: turns[0][key][:-1]}, *turns[1:]]
+        uneven = [replace(first, **{key: getattr(first, key)[:-1]}), *turns]
         with pytest.raises(BadRecord):
-            value(
-                run, replace(record, observation={"turns": uneven}), "transcript-logp"
-            )
+            value(run, observed(record, uneven), "transcript-logp")
 
 
 def test_a_setup_whose_turns_have_no_parts_is_a_bad_one():

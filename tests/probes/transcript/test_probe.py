@@ -16,9 +16,9 @@ from codeneedle.grid import Pair
 from codeneedle.probes.probe import Estimates, ProbeContext
 from codeneedle.probes.transcript import probe as module
 from codeneedle.probes.transcript.probe import PROBE, TranscriptSettings
-from codeneedle.probes.transcript.record import NAME, Transcript, conditions_of
+from codeneedle.probes.transcript.record import NAME, conditions_of, turns_of
 from codeneedle.records.comparability import OtherSetup
-from codeneedle.records.record import CellRecord, Status, from_json
+from codeneedle.records.record import CellRecord, Status
 
 
 @pytest.fixture(autouse=True)
@@ -61,7 +61,7 @@ def measured(run, **changes):
     context = ProbeContext(
         run=run, pair=Pair("q8_0", "q4_0"), logs=run.folder, **changes
     )
-    return from_json(PROBE.measure(context), Transcript, file="x")
+    return turns_of(record_of(PROBE.measure(context)))
 
 
 def record_of(found):
@@ -82,8 +82,8 @@ def test_each_turn_is_forced_behind_all_that_came_before_it(tmp_path):
 
     turns = conditions_of(run.setup).turns
     assert ["1.1", "1.2", "1.3", "1.4"] == [turn.name for turn in turns]
-    assert [turn.name for turn in turns] == [turn.turn for turn in found.turns]
-    assert [turn.tokens for turn in turns] == [len(t.logprobs) for t in found.turns]
+    assert [turn.name for turn in turns] == [turn.turn for turn in found]
+    assert [turn.tokens for turn in turns] == [len(t.logprobs) for t in found]
     assert run.engine.server.forced[0].startswith("<think>The ")
     assert 1 == run.engine.counted
 
@@ -117,22 +117,22 @@ def test_a_conversation_that_was_broken_off_begins_anew(tmp_path):
     whole = PROBE.measure(
         ProbeContext(run=run, pair=Pair("q8_0", "q4_0"), logs=tmp_path)
     )
-    first = record_of({"turns": whole["turns"][:3]})
+    first = record_of({"answers": {"1": whole["answers"]["1"]}, "starts": 1})
     run.engine.server = FakeServer(run.engine)
 
     found = measured(run, former=first)
 
     assert 2 == len(run.engine.server.forced)
-    assert ["1.1", "1.2", "2.1", "2.2"] == [turn.turn for turn in found.turns]
-    assert 2 == found.starts
+    assert ["1.1", "1.2", "2.1", "2.2"] == [turn.turn for turn in found]
 
 
-def test_what_is_observed_is_kept_turn_by_turn(tmp_path):
+def test_what_is_observed_is_kept_by_conversation(tmp_path):
     kept = []
+    two = [made_conversation(1), made_conversation(1, seed=1)]
 
-    measured(made_run(tmp_path), keep=kept.append)
+    measured(made_run(tmp_path, two), keep=kept.append)
 
-    assert [1, 2, 3, 4] == [len(each["turns"]) for each in kept]
+    assert [["1"], ["1", "2"]] == [[*each["answers"]] for each in kept]
 
 
 def test_a_broken_connection_is_tried_again(tmp_path, monkeypatch):
@@ -146,7 +146,7 @@ def test_a_broken_connection_is_tried_again(tmp_path, monkeypatch):
 
     found = measured(run)
 
-    assert 1 == len(found.turns[0].retries)
+    assert 1 == len(found[0].retries)
 
 
 def test_no_error_that_is_stored_quotes_the_server(tmp_path):
@@ -164,7 +164,7 @@ def test_no_error_that_is_stored_quotes_the_server(tmp_path):
 
     run = made_run(tmp_path, engine=forced_with(bad, [True, False, False, False]))
     found = measured(run)
-    assert "the server reported no token probabilities" == found.turns[0].error
+    assert "the server reported no token probabilities" == found[0].error
 
     for error in (bad, refused):
         run = replace(run, engine=forced_with(error, [True] * 4))
@@ -255,12 +255,12 @@ def test_the_real_server_renders_and_forces_a_conversation(tmp_path):
 
     chosen = conditions_of(run.setup)
     assert ((), ()) == (chosen.left_out, chosen.dropped)
-    assert 6 == len(found.turns)
+    assert 6 == len(found)
     kinds = {part.kind.value for turn in chosen.turns for part in turn.parts}
     assert {"tool", "reasoning", "code", "text"} == kinds
-    for turn, forced in zip(chosen.turns, found.turns, strict=True):
+    for turn, forced in zip(chosen.turns, found, strict=True):
         assert not forced.error
         assert turn.tokens == len(forced.logprobs) == forced.ends[-1]
     # The answer goes on behind the reply of the tool, which is read.
-    second = found.turns[1]
+    second = found[1]
     assert second.cached_tokens >= chosen.turns[0].prompt_tokens
