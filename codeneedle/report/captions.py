@@ -80,7 +80,7 @@ def facts(run: Run) -> tuple[tuple[str, str], ...]:
     rotation = "" if setup.rotation else ", rotation off"
     lines = [
         ("model", f"{model.name}, {known}"),
-        ("corpus", corpus_line(setup)),
+        *([("corpus", corpus_line(setup))] if setup.corpus.is_counted else []),
         ("context", f"{_context_phrase(setup)}{rotation}"),
         *probe_settings(run),
         *_not_shown(run),
@@ -88,7 +88,7 @@ def facts(run: Run) -> tuple[tuple[str, str], ...]:
         ("machine", setup.machine),
         ("date", dates(run)),
     ]
-    return tuple((word, visible(phrase)) for word, phrase in lines if phrase)
+    return tuple((word, visible(phrase)) for word, phrase in lines)
 
 
 def divergence_facts(run: Run, probe: str) -> list[tuple[str, str]]:

@@ -77,7 +77,7 @@ def test_a_program_that_is_missing_is_a_refusal_or_a_gap(folder, ledger, codenee
     )
 
     assert 1 == gone.returncode
-    files = sorted(path.glob("sweeps/once/*/cells/*.json"))
+    files = sorted((path / "sweeps" / "once").glob("*/cells/*.json"))
     stored = [json.loads(file.read_text()) for file in files]
     assert ["finished", *["crashed"] * 3] == [each["status"] for each in stored]
     assert "could not run" in stored[1]["reason"]

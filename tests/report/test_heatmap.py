@@ -25,6 +25,7 @@ from codeneedle.report.heatmap import (
     draw,
     paint,
     picture_of,
+    run_facts,
 )
 from codeneedle.verdict.judge import Limits, Verdict, judge
 
@@ -68,6 +69,18 @@ def test_a_png_and_an_svg_are_written(tmp_path: Path) -> None:
     assert b"\x89PNG" == png.read_bytes()[:4]
     assert "</svg>" in svg.read_text(encoding="utf-8")
     assert "heatmap-matched-difference.png" == other.name
+
+
+def test_a_run_that_has_read_no_corpus_names_none(tmp_path: Path) -> None:
+    """Of a transcript or an evaluation, for example."""
+    setup = replace(SMALL, corpus=replace(SMALL.corpus, tokens=0))
+    run = replace(RUN, setup=setup)
+
+    png, _ = drawn(tmp_path, run)
+
+    assert ink(png) > 0.1
+    assert not any("random-bodies:" in line for line in run_facts(run))
+    assert any("random-bodies:" in line for line in run_facts(RUN))
 
 
 def test_the_same_records_give_the_same_bytes(tmp_path: Path) -> None:
