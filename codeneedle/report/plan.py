@@ -591,7 +591,8 @@ def _time(plan: Plan, cells: _Cells) -> str:
 
 
 def _order(plan: Plan, probe: Probe, *, tries_reference: bool) -> str:
-    pairs = plan.order(probe, tries_reference=tries_reference)
+    wanted = plan.order(probe, tries_reference=tries_reference)
+    pairs = [pair for pair in wanted if not plan.refusal(pair)]
     first = ", ".join(map(str, pairs[:FIRST_PAIRS]))
     return first if len(pairs) <= FIRST_PAIRS else f"{first}, ..."
 
