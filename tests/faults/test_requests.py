@@ -17,7 +17,7 @@ SWEEPS = {
     "-- --grammar x": "It changes the answers",
     f"{DIVERGENCE} --text /nonexistent": "Name a plain text file",
     f"{DIVERGENCE} --divergence-context 0": "whole number of 2 or more",
-    "--probe throughput --depths -5": "whole number of 0 or more",
+    "--probe throughput --depths -5": "Give one, for example --depths",
     "-- --logit-bias 1+5": "It changes the answers",
     "--out ''": "Give it a value",
     "--corpus ./loop.py": "Remove the link",
