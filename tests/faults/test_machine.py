@@ -326,7 +326,10 @@ def test_a_suspension_shorter_than_the_limit_fails_no_cell(series, ledger, times
         stopped = both.get(who, [sweep.pid, server])
         for pid in stopped:
             os.kill(pid, signal.SIGSTOP)
-        assert until(lambda: all(is_stopped(pid) for pid in stopped))
+        assert until(
+            lambda: all(is_stopped(pid) for pid in stopped),
+            unless=lambda: sweep.poll() is not None,
+        )
         for pid in reversed(stopped):
             os.kill(pid, signal.SIGCONT)
         said, _ = sweep.communicate(timeout=PATIENCE_S)
