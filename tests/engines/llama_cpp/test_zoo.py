@@ -70,7 +70,8 @@ def launch_of(llama_server, tmp_path):
 def test_the_real_server_answers_with_each_model_of_the_zoo(name, launch_of, tmp_path):
     with serving(launch_of(name), log=tmp_path / "log") as served:
         served.client.complete(Completion(prompt="def f():\n", max_tokens=4))
-        said = read_log(served.log)
+    # Only now: another thread of the server writes the log.
+    said = read_log(served.log)
 
     expected = CACHES.get(name, {KV})
     assert expected == {line for line in (KV, RECURRENT, WINDOWED) if line in said}
@@ -115,7 +116,9 @@ def test_the_survey_says_of_each_model_what_the_real_server_does(
     survey = surveyed(name)
     try:
         with serving(launch_of(name, pair), log=tmp_path / "log") as served:
-            seen = told(served.effective())
+            pass
+        # Only now: another thread of the server writes the log.
+        seen = told(served.effective())
     except CellError as error:
         seen = error.status
     answer = survey.pairs[pair]
