@@ -21,7 +21,6 @@ from codeneedle.report import captions, data
 from codeneedle.report.captions import REFERENCE_MARK, named_pairs, pairs_by
 from codeneedle.report.kernels import gain_line
 from codeneedle.sweep.decide import further, time_s
-from codeneedle.sweep.plan import DEFAULT_CORPUS
 from codeneedle.text import (
     NO_VALUE_WORD,
     duration,
@@ -496,17 +495,17 @@ def _way_on(
         yield f"{sweep_command(verdict.run.folder, *options, '--more')}{about}"
         return
     functions, whole = len(setup.forced), setup.corpus.functions_before
-    asked = ("--functions", str(needed))
+    context = padded(-(-setup.context * needed // max(functions, 1)))
+    asked = ("--functions", str(needed), "--context", str(context))
     if setup.corpus.is_trimmed and functions < needed <= whole:
-        context = padded(-(-setup.context * needed // max(functions, 1)))
-        command = _new_run(verdict, *asked, "--context", str(context))
+        command = _new_run(verdict, *asked)
         yield f"the context holds {functions} functions; a new run: {command}"
     else:
-        kind, name = setup.corpus.kind, setup.corpus.name
-        is_made = kind == "incompressible" and name != DEFAULT_CORPUS
-        corpus = DEFAULT_CORPUS if is_made else "FILE"
-        command = _new_run(verdict, *asked, "--corpus", corpus, "--out", "longer")
-        yield f"this text has no further functions; a new run: {command}"
+        command = _new_run(verdict, *asked, "--corpus", "FILE", "--out", "longer")
+        yield (
+            "this text has no further functions; a new run on a longer one like it: "
+            f"{command}"
+        )
 
 
 def _new_run(verdict: Verdict, *options: str) -> str:
