@@ -4,6 +4,7 @@ The Python API: runs as data frames, and their verdict.
     import codeneedle
 
     run = codeneedle.load("sweeps/random-bodies/my-model")
+    run.table()                           # a row for each number of each pair
     run.frame("recall-logp")              # a value for each pair: rows K, columns V
     run.frame("recall-logp", units=True)  # a row for each pair and function
     run.verdict(max_loss=0.03).chosen     # the pair to set, or None
@@ -20,6 +21,7 @@ from codeneedle.probes import PROBES
 from codeneedle.probes.frames import axes, cells_frame, of_probe
 from codeneedle.records.record import CellRecord, Run, Setup
 from codeneedle.report.selection import default_metric, metric_named, one_run
+from codeneedle.report.tidy import data_frame, table_rows
 from codeneedle.text import plural, visible
 from codeneedle.verdict.judge import (
     MAX_EVAL_LOST,
@@ -75,6 +77,27 @@ class LoadedRun:
             )
         )
         return list(dict.fromkeys(names))
+
+    def table(self, verdict: Verdict | None = None) -> "pd.DataFrame":
+        """
+        Every number of the run: a row for each pair, metric and facet.
+
+        CSV and JSON of all reports are filters of it. Tables of several runs are
+        joined by `pandas.concat`.
+
+        Args:
+            verdict: What losses and words are taken of; None for that of the usual
+                limits.
+
+        Returns:
+            The columns ``run``, ``model``, ``corpus``, ``context`` (tokens); ``pair``,
+            ``k``, ``v``; ``probe``, ``metric``, ``facet`` (``depth=4096``; empty of the
+            whole), ``unit``; ``value``, its standard ``error``, the ends ``low`` and
+            ``high`` of the interval that the verdict holds against ``limit``, ``n``
+            (units); ``verdict``, ``reference``, ``attention``, ``status``, ``reason``.
+            NaN where there is no number.
+        """
+        return data_frame(table_rows([self.run], [verdict or self.verdict()]))
 
     def frame(
         self, metric: str | None = None, *, units: bool = False

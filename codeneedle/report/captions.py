@@ -2,7 +2,7 @@
 
 import math
 import shlex
-from collections.abc import Collection, Hashable, Iterable, Iterator, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, TypeVar
 
 from codeneedle.errors import NothingToShow
@@ -147,10 +147,15 @@ def _not_shown(run: Run) -> Iterator[tuple[str, str]]:
 def probe_settings(run: Run) -> tuple[tuple[str, str], ...]:
     """The settings of each probe that has records, where it has any."""
     seen = dict.fromkeys(record.probe for record in run.records)
-    phrases = {name: _settings(run.setup.probes.get(name, {})) for name in seen}
+    phrases = {name: _settings(_told(run.setup, name)) for name in seen}
     return tuple(
         (visible(name), visible(phrase)) for name, phrase in phrases.items() if phrase
     )
+
+
+def _told(setup: Setup, probe: str) -> Json:
+    known = PROBES.get(probe)
+    return known.told(setup) if known else setup.probes.get(probe, {})
 
 
 def _settings(settings: Json) -> str:
@@ -246,7 +251,17 @@ def value_text(
     places = metric.digits if digits is None else digits
     error = cell.error if metric.shows_error else None
     shown = with_error(cell.value, error, digits=places, mark=mark)
-    return f"{shown} {attention_mark(cell.attention)}".rstrip()
+    return f"{shown} {cell_mark(cell)}".rstrip()
+
+
+ELSEWHERE = "other"
+"""Behind a speed that was measured on another device than the reference's."""
+
+
+def cell_mark(cell: Cell) -> str:
+    """``cpu``, ``f16`` or ``other`` of what is not compared; mostly empty."""
+    elsewhere = ELSEWHERE if cell.reason == frames.OTHER_DEVICE else ""
+    return attention_mark(cell.attention) or elsewhere
 
 
 _ATTENTION_MARKS = {Attention.CPU: "cpu", Attention.CONVERTED: "f16"}
@@ -289,6 +304,14 @@ def attention_entries(cells: Cells) -> Iterator[tuple[str, str]]:
         yield attention_mark(attention), phrase
 
 
+def device_entries(cells: Cells) -> Iterator[tuple[str, str]]:
+    """An entry for speeds of another device than the reference's, with their pairs."""
+    marked = (cell.pair for cell in cells if cell_mark(cell) == ELSEWHERE)
+    if pairs := dict.fromkeys(marked):
+        phrase = f"{named_pairs(list(pairs))}: {frames.OTHER_DEVICE}"
+        yield ELSEWHERE, f"{phrase}; compared with none"
+
+
 def described(metric: Metric) -> str:
     """The label, and the unit if the label lacks it."""
     return metric.label + ("" if metric.unit in metric.label else f", {metric.unit}")
@@ -311,36 +334,46 @@ PAIRS_NAMED = 4
 
 
 def legend_entries(
-    setup: Setup, cells: Cells, metric: Metric, settled: Collection[Pair] = ()
+    setup: Setup,
+    cells: Cells,
+    metric: Metric,
+    inferred: Mapping[Pair, Pair] | None = None,
 ) -> list[tuple[str, str]]:
-    """Each mark and word in the grid, with its meaning; *settled* as `not_run`."""
+    """Each mark and word in the grid, with its meaning; *inferred* as `not_run`."""
     entries = [*_reference_entries(cells, metric), *failure_entries(cells)]
     entries += attention_entries(cells)
+    entries += device_entries(cells)
     finished = (cell for cell in cells if cell.status == Status.FINISHED)
     if not all(cell.has_value for cell in finished):
         entries.append((NO_VALUE_WORD, no_value_phrase(setup, metric)))
     entries += left_out_entries(cells)
-    entries += not_run(cells, settled)
+    entries += not_run(cells, inferred or {})
     if shows_errors(cells, metric):
         entries.append(ERROR_ENTRY)
     return entries
 
 
-def not_run(cells: Cells, settled: Collection[Pair]) -> Iterator[tuple[str, str]]:
-    """The entry for pairs without a record; *settled* ones are left out on purpose."""
+def not_run(cells: Cells, inferred: Mapping[Pair, Pair]) -> Iterator[tuple[str, str]]:
+    """The entries for pairs without a record; *inferred* are beyond, as finer ones."""
     missing = [c.pair for c in cells if c.status == frames.NOT_RUN and not c.is_hole]
-    left = [pair for pair in missing if pair not in settled]
-    if not left and missing:
-        yield NOT_RUN_WORD, "not measured: the screening settled them"
-    elif missing:
-        only = f": {named_pairs(left)}; the screening settled the others"
-        yield NOT_RUN_WORD, f"not run{only if left != missing else ''}"
+    left = [pair for pair in missing if pair not in inferred]
+    if left:
+        only = f": {named_pairs(left)}" if left != missing else ""
+        yield NOT_RUN_WORD, f"not run{only}"
+    for phrase in inferred_phrases({p: inferred[p] for p in missing if p in inferred}):
+        yield NOT_RUN_WORD, f"not measured, {phrase}"
+
+
+def inferred_phrases(inferred: Mapping[Pair, Pair]) -> Iterator[str]:
+    """``beyond, as q5_0/q4_0 is: q4_1/q4_0``, for each pair that others follow from."""
+    by_finer = pairs_by((finer, pair) for pair, finer in inferred.items())
+    for finer, pairs in by_finer.items():
+        yield f"beyond, as {visible(str(finer))} is: {named_pairs(pairs)}"
 
 
 def no_value_phrase(setup: Setup, metric: Metric) -> str:
     """What a finished cell without a value of *metric* means, with a known reason."""
-    known = (probe.no_value(setup, metric.name) for probe in PROBES.values())
-    reason = next(filter(None, known), "")
+    reason = metric.why_none(setup)
     why = f": {reason}" if reason else ""
     return f"finished, without a value of {metric.name}{why}"
 
@@ -454,7 +487,7 @@ def probe_of(run: Run, metric: str) -> str:
     """Name of the probe that measures *metric*, one of *run* if any of those does."""
     in_run = {each.name for each in PROBES.values() if each.name in run.setup.probes}
     for probe in sorted(PROBES.values(), key=lambda each: each.name not in in_run):
-        more = probe.more_metrics(run.setup) if probe.name in in_run else ()
+        more = probe.metrics_of(run.setup) if probe.name in in_run else ()
         if metric in {each.name for each in (*probe.metrics, *more)}:
             return probe.name
     return next(iter(PROBES))
@@ -497,9 +530,27 @@ def incomplete_lines(run: Run, cells: Cells) -> list[str]:
         pairs = named_pairs([cell.pair for cell in incomplete])
         lines.append(f"fewer than {most} values (at least {fewest}): {pairs}")
     for probe in sorted({record.probe for record in run.records} & PROBES.keys()):
-        for phrase, by_pair in PROBES[probe].silent(run).items():
-            if by_pair:
+        known = (*PROBES[probe].metrics, *PROBES[probe].metrics_of(run.setup))
+        for metric in {each.name: each for each in known}.values():
+            if metric.loss and (by_pair := _unanswered(run, probe, metric)):
                 most, of = max(by_pair.values())
                 named = named_pairs(list(by_pair))
-                lines.append(f"{phrase} (at most {most} of {of}): {named}")
+                lines.append(f"{metric.loss.without} (at most {most} of {of}): {named}")
     return lines
+
+
+def _unanswered(run: Run, probe: str, metric: Metric) -> dict[Pair, tuple[int, int]]:
+    """
+    Of pairs with units of *metric* that have no answer: these, and all that were asked.
+
+    Empty where no pair has any answer: then nothing tells pairs apart.
+    """
+    names = (metric.loss and metric.loss.units) or metric.names
+    if names is None:
+        return {}
+    records = [r for r in run.records if r.probe == probe and r.has_numbers]
+    asked = {each.pair: len(names(each, run.setup)) for each in records}
+    missing = {each.pair: len(metric.unanswered(each, run.setup)) for each in records}
+    if missing == asked:
+        return {}
+    return {pair: (count, asked[pair]) for pair, count in missing.items() if count}

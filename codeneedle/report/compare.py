@@ -15,8 +15,9 @@ from codeneedle.probes.metrics import LossKind, Metric
 from codeneedle.probes.probe import Probe
 from codeneedle.records.comparability import differences
 from codeneedle.records.record import Json, Run, Setup
-from codeneedle.report import captions, data
+from codeneedle.report import captions
 from codeneedle.report.table import Column, PairTable, pair_table
+from codeneedle.report.tidy import cell_rows
 from codeneedle.text import NO_VALUE_WORD, number, visible
 from codeneedle.verdict.statistics import ALPHA, Bounds, interval
 
@@ -36,6 +37,7 @@ class Change:
 
     Attributes:
         metric: The metric.
+        probes: Names of the probes that measured it in the first and in the second.
         values: By pair, its value in the first and in the second run.
         refused: Why the two must not be compared; empty if they may.
         elsewhere: Pairs whose attention did not run in the same place in both; their
@@ -46,6 +48,7 @@ class Change:
     """
 
     metric: Metric
+    probes: tuple[str, str]
     values: Mapping[Pair, tuple[float, float]]
     refused: str = ""
     elsewhere: tuple[Pair, ...] = ()
@@ -161,7 +164,12 @@ def _change(
     elsewhere = tuple(
         pair for pair in values if _place(ours.cell(pair)) != _place(theirs.cell(pair))
     )
-    change = Change(metric=ours.metric, values=values, elsewhere=elsewhere)
+    change = Change(
+        metric=ours.metric,
+        probes=(ours.probe, theirs.probe),
+        values=values,
+        elsewhere=elsewhere,
+    )
     if reason := next(_refusals(ours, *setups), ""):
         return replace(change, refused=f"not compared: {reason}")
     is_paired = not PROBES[ours.probe].asks_functions or _are_paired(*setups)
@@ -176,7 +184,7 @@ def _change(
 
 def _place(cell: Cell) -> str:
     """Where attention of *cell* ran; cells in a kernel and unknown ones are alike."""
-    return captions.attention_mark(cell.attention)
+    return captions.cell_mark(cell)
 
 
 def _gaps(
@@ -201,7 +209,7 @@ def _answered(column: Column, table: PairTable, pair: Pair) -> dict[str, float]:
     """
     record, setup = table.records[pair, column.probe], table.run.setup
     units = column.metric.by_unit(record, setup)
-    silent = PROBES[column.probe].unanswered(record, setup, column.metric)
+    silent = column.metric.unanswered(record, setup)
     return {name: value for name, value in units.items() if name not in silent}
 
 
@@ -244,8 +252,8 @@ def other_kernels(first: Setup, second: Setup) -> str:
 
 def _settings(probe: Probe, setup: Setup) -> Json:
     """Settings of *probe* that decide its answers."""
-    stored = setup.probes.get(probe.name, {})
-    return {k: value for k, value in stored.items() if k not in probe.neutral}
+    told = probe.told(setup)
+    return {k: value for k, value in told.items() if k not in probe.neutral}
 
 
 def _are_paired(first: Setup, second: Setup) -> bool:
@@ -323,11 +331,19 @@ def comparison_object(comparison: Comparison) -> dict[str, Any]:
     One object; null where there is no number.
 
     Keys: ``first``, ``second`` (folders), ``setups`` (``name``, ``first``,
-    ``second``), ``remark`` (why divergence is not compared, or empty) and ``metrics``
-    (``name``, ``unit``, ``refused``, ``change``, ``low``, ``high``,
-    ``unit_of_change``, ``words``, ``pairs``: ``k``, ``v``, ``first``, ``second``,
-    ``is_tested``: whether attention ran in the same place in both).
+    ``second``), ``remark`` (why divergence is not compared, or empty), ``changes``
+    (``metric``, ``facet``, ``refused``, ``change``, ``low``, ``high``, ``unit``,
+    ``words``, ``not_tested``: pairs whose attention did not run in the same place in
+    both) and ``rows``, those of the one table that are compared.
     """
+    runs = (comparison.first, comparison.second)
+    compared = {
+        (name, probe, metric.of or metric.name, metric.facet, str(pair))
+        for each in comparison.changes
+        for metric in [each.metric]
+        for name, probe in zip(captions.names_of(runs), each.probes, strict=True)
+        for pair in each.values
+    }
     return {
         "first": str(comparison.first.folder),
         "second": str(comparison.second.folder),
@@ -336,29 +352,26 @@ def comparison_object(comparison: Comparison) -> dict[str, Any]:
             for name, was, now in comparison.setups
         ],
         "remark": comparison.remark,
-        "metrics": [_change_object(each) for each in comparison.changes],
+        "changes": [_change_object(each) for each in comparison.changes],
+        "rows": [
+            row
+            for row in cell_rows(runs)
+            if (row.run, row.probe, row.metric, row.facet, row.pair) in compared
+        ],
     }
 
 
 def _change_object(each: Change) -> dict[str, Any]:
     return {
-        "name": each.metric.name,
-        "unit": each.metric.unit,
+        "metric": each.metric.of or each.metric.name,
+        "facet": each.metric.facet,
         "refused": each.refused,
         "change": each.bounds.mean if each.bounds else None,
         "low": each.bounds.low if each.bounds else None,
         "high": each.bounds.high if each.bounds else None,
-        "unit_of_change": "probability" if each.is_share else each.metric.unit,
+        "unit": "share" if each.is_share else each.metric.unit,
         "words": each.words,
-        "pairs": [
-            {
-                **data.sides(pair),
-                "first": first,
-                "second": second,
-                "is_tested": pair not in each.elsewhere,
-            }
-            for pair, (first, second) in each.values.items()
-        ],
+        "not_tested": [str(pair) for pair in each.elsewhere],
     }
 
 

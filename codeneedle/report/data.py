@@ -1,42 +1,78 @@
-"""Reports as data: rows for CSV, objects for JSON."""
+"""Reports as data: rows of the one table as CSV, and as JSON with their setup."""
 
 import csv
 import io
 import json
 import math
-import re
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Annotated, Any, Literal
 
 import msgspec
+from msgspec import Meta
 
 from codeneedle.grid import Pair
-from codeneedle.probes.frames import Cell
+from codeneedle.probes import PROBES
 from codeneedle.probes.metrics import Metric
 from codeneedle.records.record import Run
+from codeneedle.report.captions import names_of
+from codeneedle.report.tidy import COLUMNS, TableRow
 from codeneedle.text import visible
-
-Row = Mapping[str, object]
-
-NOT_RUN_STATUS = "not-run"
-HOLE_STATUS = "not-in-grid"
-"""Status of a pair without a record; an empty field could be taken for missing data."""
 
 _FORMULAS = ("=", "+", "-", "@")
 
 
-def csv_text(rows: Iterable[Row]) -> str:
-    """
-    *rows* as CSV, a column for each key, which are spelled as variables are.
+class MetricFacts(msgspec.Struct, frozen=True, kw_only=True):
+    """What the rows of a metric, or of a facet of it, are."""
 
-    Text is on one line and never a formula; what is missing or no number is empty.
+    name: Annotated[str, Meta(description="As `--metric` takes it: `tg@4096`.")]
+    metric: Annotated[str, Meta(description="As rows have it: `tg`.")]
+    facet: Annotated[str, Meta(description="As rows have it: `depth=4096`.")]
+    label: Annotated[str, Meta(description="What is measured, as a phrase.")]
+    unit: Annotated[str, Meta(description="Of the values; empty for a pure number.")]
+    better: Annotated[
+        Literal["higher", "lower", "neither"],
+        Meta(description="The good end of its scale."),
+    ]
+    is_sum: Annotated[
+        bool, Meta(description="Whether a value is the sum of answers, not their mean.")
+    ]
+
+
+class RunTable(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Rows of the one table, with what their run was measured on."""
+
+    run: Annotated[str, Meta(description="Name of the run; its folder of namesakes.")]
+    setup: Annotated[
+        dict[str, Any],
+        Meta(description="What must be equal for runs to be comparable."),
+    ]
+    metrics: Annotated[
+        tuple[MetricFacts, ...], Meta(description="Of the rows, but for losses.")
+    ]
+    rows: tuple[TableRow, ...]
+    sorted_by: Annotated[
+        str | None,
+        Meta(description="The metric that orders the pairs; precision if none."),
+    ] = None
+    faster: Annotated[
+        dict[str, str],
+        Meta(description="From or until which depth a pair is faster, in words."),
+    ] = {}
+    notes: Annotated[
+        tuple[str, ...], Meta(description="What was left out, and why, in sentences.")
+    ] = ()
+
+
+def csv_text(rows: Iterable[TableRow]) -> str:
     """
-    lines = [{csv_name(key): _field(row[key]) for key in row} for row in rows]
-    names = dict.fromkeys(name for line in lines for name in line)
+    *rows* as CSV, whose header is `tidy.COLUMNS`.
+
+    Text is on one line and never a formula; what is no number is empty.
+    """
     text = io.StringIO()
-    writer = csv.DictWriter(text, list(names), lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(lines)
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(COLUMNS)
+    writer.writerows(map(_field, msgspec.structs.astuple(row)) for row in rows)
     return text.getvalue()
 
 
@@ -44,18 +80,45 @@ def _field(value: object) -> object:
     if isinstance(value, str):
         shown = visible(value)
         return f"'{shown}" if shown.startswith(_FORMULAS) else shown
-    return "" if isinstance(value, float) and not math.isfinite(value) else value
-
-
-def csv_name(name: str) -> str:
-    """*name* as a variable is called: ``tg_4096`` for ``tg@4096``."""
-    return re.sub(r"\W+", "_", name)
+    return "" if value is None else value
 
 
 def json_text(value: object) -> str:
-    """*value* as indented JSON, with a line end; null for a number that is none."""
-    whole = json.dumps(strict(value), indent=2, ensure_ascii=False, allow_nan=False)
-    return f"{whole}\n"
+    """
+    *value* as JSON, with a line end; null for a number that is none.
+
+    It is indented, but for the objects of a list that hold no others: rows are lines.
+    """
+    return f"{_indented(strict(msgspec.to_builtins(value, str_keys=True)), '')}\n"
+
+
+def _indented(value: Any, indent: str) -> str:
+    """*value* of JSON, whose lines but for the first begin with *indent*."""
+    inner = f"{indent}  "
+    if not value or not isinstance(value, dict | list):
+        return json.dumps(value, ensure_ascii=False, allow_nan=False)
+    if isinstance(value, dict):
+        members = (
+            f"{json.dumps(key, ensure_ascii=False)}: {_indented(each, inner)}"
+            for key, each in value.items()
+        )
+        return _block("{", members, "}", indent)
+    items = (
+        json.dumps(each, ensure_ascii=False, allow_nan=False)
+        if isinstance(each, dict) and not _holds_others(each)
+        else _indented(each, inner)
+        for each in value
+    )
+    return _block("[", items, "]", indent)
+
+
+def _block(start: str, parts: Iterable[str], end: str, indent: str) -> str:
+    lines = f",\n{indent}  ".join(parts)
+    return f"{start}\n{indent}  {lines}\n{indent}{end}"
+
+
+def _holds_others(members: Mapping[str, Any]) -> bool:
+    return any(isinstance(each, dict | list) for each in members.values())
 
 
 def strict(value: Any) -> Any:
@@ -67,15 +130,48 @@ def strict(value: Any) -> Any:
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
-def run_row(run: Run) -> dict[str, str]:
-    """Which run a row is of."""
-    setup = run.setup
-    return {
-        "run": run.name,
-        "model": setup.weights.name,
-        "corpus": setup.corpus.name,
-        "context": str(setup.context),
+def run_tables(runs: Sequence[Run], rows: Iterable[TableRow]) -> list[RunTable]:
+    """The *rows* of each of *runs* with its setup."""
+    by_run: dict[str, list[TableRow]] = {name: [] for name in names_of(runs)}
+    for row in rows:
+        by_run[row.run].append(row)
+    return [
+        RunTable(
+            run=name,
+            setup=setup_object(run),
+            metrics=tuple(_metrics(run, by_run[name])),
+            rows=tuple(by_run[name]),
+        )
+        for name, run in zip(by_run, runs, strict=True)
+    ]
+
+
+def _metrics(run: Run, rows: Sequence[TableRow]) -> Iterator[MetricFacts]:
+    """What the metrics of *rows* are, each once."""
+    shown = {(row.metric, row.facet) for row in rows}
+    probes = {row.probe for row in rows}
+    metrics = {
+        (metric.of or metric.name, metric.facet): metric
+        for probe in PROBES.values()
+        if probe.name in probes
+        for metric in probe.metrics_of(run.setup)
     }
+    for key, metric in metrics.items():
+        if key in shown:
+            yield _facts(metric)
+
+
+def _facts(metric: Metric) -> MetricFacts:
+    """What JSON says of *metric*."""
+    return MetricFacts(
+        name=metric.name,
+        metric=metric.of or metric.name,
+        facet=metric.facet,
+        label=metric.label,
+        unit=metric.unit,
+        better=metric.better,
+        is_sum=metric.is_sum,
+    )
 
 
 def sides(pair: Pair) -> dict[str, str]:
@@ -86,18 +182,6 @@ def sides(pair: Pair) -> dict[str, str]:
 def attributes(source: object, *names: str) -> dict[str, Any]:
     """The attributes *names* of *source*, by name."""
     return {name: getattr(source, name) for name in names}
-
-
-def cell_row(metric: Metric, cell: Cell) -> dict[str, object]:
-    """The value of *metric*, its standard error, and the units that this is over."""
-    n = cell.units if cell.has_value else ""
-    name = metric.name
-    return {name: cell.value, f"{name}_se": cell.error, f"{name}_n": n}
-
-
-def metric_object(metric: Metric) -> dict[str, Any]:
-    """What JSON says of *metric*."""
-    return attributes(metric, "name", "label", "unit", "better", "is_sum")
 
 
 def setup_object(run: Run) -> dict[str, Any]:

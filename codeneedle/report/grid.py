@@ -1,7 +1,7 @@
 """The grid of a run and the summary of several."""
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from rich.text import Text
 
@@ -10,7 +10,7 @@ from codeneedle.probes import frames
 from codeneedle.probes.frames import Cell, Cells
 from codeneedle.probes.metrics import Metric
 from codeneedle.records.record import Run
-from codeneedle.report import captions, data
+from codeneedle.report import captions
 from codeneedle.report.captions import REFERENCE_MARK, cell_word
 from codeneedle.report.colours import (
     LossScale,
@@ -197,7 +197,6 @@ def _summary_row(run: Run, columns: Sequence[Metric], verdict: "Verdict") -> lis
 def grid(run: Run, metric: Metric, verdict: "Verdict") -> Iterator[Block]:
     """Heading, grid, legend, and the pairs that are within, beyond and open."""
     from codeneedle.report.verdict import metric_entries
-    from codeneedle.sweep.decide import settled
 
     cells = frames.cells_frame(run, metric)
     described = captions.described(metric) + captions.combined(metric, cells)
@@ -205,7 +204,7 @@ def grid(run: Run, metric: Metric, verdict: "Verdict") -> Iterator[Block]:
     yield values(cells, metric)
     yield Facts(
         [
-            *captions.legend_entries(run.setup, cells, metric, settled(verdict)),
+            *captions.legend_entries(run.setup, cells, metric, verdict.inferred),
             *captions.floor_entries(run, metric, cells),
             *metric_entries(verdict, metric.name),
         ]
@@ -221,13 +220,12 @@ def grid(run: Run, metric: Metric, verdict: "Verdict") -> Iterator[Block]:
 def loss_entries(losses: "Losses") -> list[tuple[str, str]]:
     """Why pairs have no loss, and which words another metric decides."""
     from codeneedle.report.verdict import open_entries
-    from codeneedle.sweep.decide import settled
 
     cells = losses.cells()
     entries = [
         *open_entries(losses.verdict),
         *captions.failure_entries(cells),
-        *captions.not_run(cells, settled(losses.verdict)),
+        *captions.not_run(cells, losses.verdict.inferred),
         *captions.attention_entries(cells),
         *captions.left_out_entries(cells),
     ]
@@ -309,83 +307,3 @@ def _mean_and_sd(metric: Metric, spread: frames.Spread) -> str:
     digits = max(metric.digits, SUMMARY_DIGITS)
     mean, sd = (number(each, digits=digits) for each in (spread.mean, spread.sd))
     return f"{mean} +/- {sd}"
-
-
-# --- as data
-
-
-def grid_rows(
-    runs: Sequence[Run], metrics: Sequence[Metric], verdicts: Sequence["Verdict"]
-) -> Iterator[data.Row]:
-    """
-    A row per run and pair: its loss, a share, with the interval and the word; values of
-    *metrics*, unrounded and in their units.
-    """
-    from codeneedle.report.verdict import loss_row
-
-    for run, verdict in zip(runs, verdicts, strict=True):
-        for cells in zip(*frames.cells_frames(run, metrics).values(), strict=True):
-            row: dict[str, object] = {**data.run_row(run), **_keys(cells[0])}
-            pair = cells[0].pair
-            row |= {"verdict": verdict.word(pair), **loss_row(verdict, pair)}
-            for metric, cell in zip(metrics, cells, strict=True):
-                row |= data.cell_row(metric, cell)
-            yield row
-
-
-def grid_objects(
-    runs: Sequence[Run], metrics: Sequence[Metric], verdicts: Sequence["Verdict"]
-) -> list[dict[str, Any]]:
-    """
-    A list of runs: setup without the needles' text, metrics, and a cell per pair.
-
-    Values are unrounded; null where there is none.
-    """
-    both = zip(runs, verdicts, strict=True)
-    return [_run_object(run, metrics, verdict) for run, verdict in both]
-
-
-def _keys(cell: Cell) -> dict[str, str | None]:
-    """What all metrics of a pair share."""
-    missing = data.HOLE_STATUS if cell.is_hole else data.NOT_RUN_STATUS
-    status = cell.status or missing
-    return {
-        **data.sides(cell.pair),
-        "status": status,
-        "reason": cell.reason,
-        "attention": cell.attention.value if cell.attention else None,
-    }
-
-
-def _run_object(
-    run: Run, metrics: Sequence[Metric], verdict: "Verdict"
-) -> dict[str, Any]:
-    from codeneedle.report.verdict import loss_row
-
-    columns = frames.cells_frames(run, metrics)
-    reference = frames.reference(columns[metrics[0].name])
-    return {
-        "run": run.name,
-        "setup": data.setup_object(run),
-        "reference": str(reference) if reference else None,
-        "words": {
-            name: {
-                str(standing.pair): word
-                for standing in verdict.compared
-                if (word := verdict.word(standing.pair, name))
-            }
-            for name in columns
-        },
-        "metrics": [data.metric_object(metric) for metric in metrics],
-        "cells": [
-            {
-                **_keys(row[0]),
-                "verdict": verdict.word(row[0].pair),
-                **loss_row(verdict, row[0].pair),
-                "values": {
-                    name: cell.value for name, cell in zip(columns, row, strict=True)
-                },
-            }
-            for row in zip(*columns.values(), strict=True)
-        ],
-    }

@@ -17,6 +17,7 @@ from codeneedle.errors import BadInput
 from codeneedle.grid import Pair, most_precise_first
 from codeneedle.models.kv_cache import stored_bits
 from codeneedle.probes import frames
+from codeneedle.probes.divergence.metrics import precision
 from codeneedle.probes.divergence.record import NAME, Compared, divergence_of, sizes_of
 from codeneedle.records.record import CellRecord, Run
 from codeneedle.report import captions
@@ -27,13 +28,14 @@ from codeneedle.verdict.statistics import Word
 
 HEADING = (
     *("K", "V", "BPV", "PPL", "ΔPPL", "KLD"),
-    *("Mean Δp, %", "RMS Δp, %", "Same top p, %"),
+    *("Mean Δp, %", "RMS Δp, %", "Same top p, %", "Precision, %", "99.9 %"),
 )
 
 
 NOTES = (
     "BPV: bits of a cached value, mean of K and V; of a fork's type as measured.",
     "±: standard error over tokens, as the tool states it.",
+    "Precision: exp(floor - KLD), mean and 99.9th percentile; floor: KLD of 'again'.",
 )
 
 
@@ -106,17 +108,38 @@ def _part(
     first = next(iter(at_context.values()))
     yield Lines([f"{first.chunks} chunks of {first.context} tokens"])
     rows = []
+    floor = next(
+        (at.statistics for pair, at in at_context.items() if str(pair) == reference),
+        None,
+    )
     for pair, compared in at_context.items():
         name = [pair.k, pair.v, _bits(pair, bits)]
         if str(pair) == reference:
             ppl = number(compared.reference_ppl, digits=4)
-            rows.append([*name, ppl, *[NO_VALUE_WORD] * 5])
+            rows.append([*name, ppl, *[NO_VALUE_WORD] * (len(HEADING) - 4)])
             name[1] += ", again"
-        rows.append([*name, *_figures(compared.statistics)])
+        rows.append(
+            [
+                *name,
+                *_figures(compared.statistics),
+                *(number(each, digits=2) for each in _precisions(compared, floor)),
+            ]
+        )
     yield Table(HEADING, rows, words=HEADING[:2])
     base = number(first.statistics.ppl_base.value, digits=4)
     yield Lines(
         [f"ΔPPL is against the base file, which has 16 bits a value: PPL(base) {base}"]
+    )
+
+
+def _precisions(compared: Compared, floor: Statistics | None) -> tuple[float, float]:
+    """By the mean and by the 99.9th percentile, in percent; NaN without a floor."""
+    if floor is None:
+        return math.nan, math.nan
+    ours = compared.statistics
+    return (
+        precision(ours.kld.value, floor.kld.value),
+        precision(ours.kld_999, floor.kld_999),
     )
 
 

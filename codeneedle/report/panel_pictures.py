@@ -37,7 +37,6 @@ from codeneedle.report.heatmap import (
     write_below,
 )
 from codeneedle.report.panels import (
-    KINDS,
     NOTHING,
     Panel,
     Panels,
@@ -47,6 +46,7 @@ from codeneedle.report.panels import (
     panels_of,
     refuse_without_reference,
 )
+from codeneedle.report.tidy import KINDS
 from codeneedle.text import number, plural, visible
 
 KIND_COLOURS = dict(

@@ -3,31 +3,34 @@ Panels: for each pair, a map of the answers to a task by length and depth; and w
 each pair lost and gained there against the reference.
 """
 
-import itertools
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from statistics import fmean
-from typing import Any
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
+import msgspec
 from rich.text import Text
 
 from codeneedle.document import Block, Document, Facts, Grid, Heading, Lines
 from codeneedle.errors import BadInput
 from codeneedle.grid import Pair
-from codeneedle.probes import PROBES, answers_by_length, frames
-from codeneedle.probes.answers import Answer
-from codeneedle.probes.frames import Cell
+from codeneedle.probes import PROBES, frames
 from codeneedle.probes.metrics import Metric
-from codeneedle.probes.probe import Probe
-from codeneedle.records.record import Run
-from codeneedle.report import captions, data
+from codeneedle.records.record import Run, Status
+from codeneedle.report import captions
 from codeneedle.report.captions import REFERENCE_MARK, named_pairs, status_word
 from codeneedle.report.colours import Scale, cell_style, value_scale
+from codeneedle.report.data import RunTable, run_tables
+from codeneedle.report.tidy import (
+    KINDS,
+    NOT_RUN_STATUS,
+    QUESTIONS,
+    TableRow,
+    asks_by_length,
+    column_of,
+    facets_of,
+    place_rows,
+)
 from codeneedle.text import NO_VALUE_WORD, number, sweep_command
-
-KINDS = ("both right", "lost", "gained", "both wrong")
-"""What may become of a question that two pairs were asked, the reference first."""
 
 _LOGP = "-logp"
 _KIB = 1024
@@ -72,7 +75,6 @@ class Panel:
         reason: Why it did not finish; empty if it did.
         spots: By place; none where nothing was asked.
         whole: All of them together.
-        not_asked: Why it was not asked at a length, by length.
     """
 
     pair: Pair
@@ -80,7 +82,6 @@ class Panel:
     reason: str
     spots: Mapping[Place, Spot]
     whole: Spot
-    not_asked: Mapping[int, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -128,11 +129,47 @@ def panels_of(run: Run, metric: Metric) -> list[Panels]:
         BadInput: If it is another one.
         NothingToShow: If nothing was answered.
     """
+    reference = frames.reference(frames.cells_frame(run, metric))
+    by_task: dict[str, list[TableRow]] = {}
+    for row in panel_rows([run], metric):
+        by_task.setdefault(facets_of(row)["task"], []).append(row)
+    return [
+        _panels(run, metric, task, reference, rows) for task, rows in by_task.items()
+    ]
+
+
+def panel_rows(runs: Sequence[Run], metric: Metric) -> list[TableRow]:
+    """
+    The answers of *runs* to the tasks that *metric* is about, by length and depth.
+
+    They are those of `tidy.place_rows` with shares or log-probabilities alone.
+
+    Raises:
+        BadInput: As of `panels_of`, and as of it NothingToShow.
+    """
+    other = "" if metric.name.endswith(_LOGP) else _LOGP
+    rows = place_rows(runs)
+    chosen: dict[str, Collection[str]] = {}
+    for name, run in zip(captions.names_of(runs), runs, strict=True):
+        of_run = (facets_of(row)["task"] for row in rows if row.run == name)
+        chosen[name] = _chosen(run, metric, list(dict.fromkeys(of_run)))
+    return [
+        row
+        for row in rows
+        if row.metric != f"{row.probe}{other}"
+        if facets_of(row)["task"] in chosen[row.run]
+    ]
+
+
+def _chosen(run: Run, metric: Metric, tasks: Sequence[str]) -> list[str]:
+    """
+    Those of *tasks* that *metric* is about.
+
+    Raises:
+        BadInput: As of `panels_of`, and as of it NothingToShow.
+    """
     name = metric.name.removesuffix(_LOGP)
-    answers = answers_by_length(run)
-    every = itertools.chain.from_iterable(answers.values())
-    tasks = list(dict.fromkeys(each.task for each in every))
-    asking = [p.name for p in PROBES.values() if _skips(p)]
+    asking = [p.name for p in PROBES.values() if asks_by_length(p)]
     chosen = [task for task in tasks if name in {task, *asking}]
     if not tasks and any(name in run.setup.probes for name in asking):
         raise captions.nothing_to_show(run, "answers to tasks", "retrieval")
@@ -145,48 +182,25 @@ def panels_of(run: Run, metric: Metric) -> list[Panels]:
             if tasks
             else f"Ask: {sweep_command(run.folder, '--probe', *asking)}",
         )
-    cells = frames.cells_frame(run, metric)
-    return [_panels(run, metric, task, answers, cells) for task in chosen]
+    return chosen
 
 
 def _panels(
     run: Run,
     metric: Metric,
     task: str,
-    answers: Mapping[Pair, Sequence[Answer]],
-    cells: Sequence[Cell],
+    reference: Pair | None,
+    rows: Sequence[TableRow],
 ) -> Panels:
-    of_task = {
-        pair: [each for each in of_pair if each.task == task]
-        for pair, of_pair in answers.items()
-    }
-    flat = [each for of_pair in of_task.values() for each in of_pair]
-    reference = frames.reference(cells)
-    base = of_task.get(reference, []) if reference else []
-    is_logp = metric.name.endswith(_LOGP)
-    not_asked = _not_asked(run, task)
-    every = list(not_asked.values())
-    of_none = {
-        length: reason
-        for length, reason in (every[0].items() if every else ())
-        if all(length in reasons for reasons in every)
-    }
-    without: dict[int, list[Pair]] = {}
-    for pair, reasons in not_asked.items():
-        for length in reasons.keys() - of_none.keys():
-            without.setdefault(length, []).append(pair)
+    by_pair: dict[Pair, list[TableRow]] = {}
+    for row in rows:
+        by_pair.setdefault(Pair(row.k, row.v), []).append(row)
     return Panels(
         task=task,
         metric=metric,
-        lengths=tuple(sorted({*of_none, *(each.length for each in flat)})),
-        depths=tuple(sorted({each.depth for each in flat})),
-        panels=tuple(
-            replace(
-                _panel(cell, of_task.get(cell.pair, []), base, is_logp=is_logp),
-                not_asked={**of_none, **not_asked.get(cell.pair, {})},
-            )
-            for cell in cells
-        ),
+        lengths=tuple(sorted({_place(row)[0] for row in rows})),
+        depths=tuple(sorted({_place(row)[1] for row in rows})),
+        panels=tuple(_panel(pair, of_pair) for pair, of_pair in by_pair.items()),
         reference=reference,
         notes=tuple(
             note
@@ -194,77 +208,77 @@ def _panels(
             for note in PROBES[probe].remarks(run)
             if note.startswith(task)
         ),
-        left_out=(
-            *(
-                f"{length:,} tokens: asked of no pair, {reason}"
-                for length, reason in sorted(of_none.items())
-            ),
-            *(
-                f"{length:,} tokens: not asked of {named_pairs(pairs)}, with nothing "
-                "right at a shorter length"
-                for length, pairs in sorted(without.items())
-            ),
-        ),
+        left_out=tuple(_left_out(by_pair)),
     )
 
 
-def _skips(probe: Probe) -> bool:
-    """Whether there are questions that *probe* does not ask on purpose."""
-    return type(probe).skipped is not Probe.skipped
+def _place(row: TableRow) -> Place:
+    facets = facets_of(row)
+    return int(facets["length"]), float(facets["depth"])
 
 
-def _not_asked(run: Run, task: str) -> dict[Pair, dict[int, str]]:
-    """Why *task* was not asked of each pair with numbers, by length."""
-    return {
-        record.pair: {
-            each.length: each.reason
-            for each in PROBES[record.probe].skipped(run, record)
-            if each.task == task
-        }
-        for record in run.records
-        if record.has_numbers and _skips(PROBES[record.probe])
+def _left_out(by_pair: Mapping[Pair, Sequence[TableRow]]) -> Iterator[str]:
+    """A sentence for each length that was not asked on purpose: of all, of some."""
+    skipped = {
+        pair: {_place(row)[0]: row.reason for row in rows if _is_skipped(row)}
+        for pair, rows in by_pair.items()
+        if rows[0].status == Status.FINISHED
     }
+    lengths = sorted({length for reasons in skipped.values() for length in reasons})
+    pairs = {
+        at: [p for p, reasons in skipped.items() if at in reasons] for at in lengths
+    }
+    of_all = [length for length in lengths if len(pairs[length]) == len(skipped)]
+    for length in of_all:
+        reason = skipped[pairs[length][0]][length]
+        yield f"{length:,} tokens: asked of no pair, {reason}"
+    for length in lengths:
+        if length not in of_all:
+            yield (
+                f"{length:,} tokens: not asked of {named_pairs(pairs[length])}, with "
+                "nothing right at a shorter length"
+            )
 
 
-def _panel(
-    cell: Cell, answers: Sequence[Answer], base: Sequence[Answer], *, is_logp: bool
-) -> Panel:
-    theirs = {each.name: each.right == 1 for each in base}
-    by_place: dict[Place, list[Answer]] = {}
-    for each in answers:
-        by_place.setdefault((each.length, each.depth), []).append(each)
+def _is_skipped(row: TableRow) -> bool:
+    return row.status == Status.FINISHED and bool(row.reason)
+
+
+def _panel(pair: Pair, rows: Sequence[TableRow]) -> Panel:
+    by_place: dict[Place, list[TableRow]] = {}
+    for row in rows:
+        if row.n:
+            by_place.setdefault(_place(row), []).append(row)
+    spots = {place: _spot(there) for place, there in by_place.items()}
+    first = rows[0]
     return Panel(
-        pair=cell.pair,
-        status=cell.status,
-        reason=cell.reason,
-        spots={
-            place: _spot(there, theirs, is_logp=is_logp)
-            for place, there in by_place.items()
-        },
-        whole=_spot(answers, theirs, is_logp=is_logp),
+        pair=pair,
+        status="" if first.status == NOT_RUN_STATUS else first.status,
+        reason="" if first.status == Status.FINISHED else first.reason,
+        spots=spots,
+        whole=_together(spots.values()),
     )
 
 
-def _spot(
-    answers: Iterable[Answer], theirs: Mapping[str, bool], *, is_logp: bool
-) -> Spot:
-    values, kinds = [], []
-    for each in answers:
-        value = each.logp if is_logp else each.right
-        if value is not None:
-            values.append(value)
-        if each.name in theirs:
-            kinds.append(kind_of(theirs[each.name], each.right == 1))
-    mean = fmean(values) if values else math.nan
-    right, lost, gained, wrong = map(kinds.count, KINDS)
-    return Spot(mean, (right, lost, gained, wrong), len(values))
+def _spot(rows: Sequence[TableRow]) -> Spot:
+    """The *rows* of a pair at a place: a mean, and counts."""
+    counts = {row.metric: int(row.value or 0) for row in rows if row.unit == QUESTIONS}
+    right, lost, gained, wrong = (counts.get(column_of(kind), 0) for kind in KINDS)
+    mean = next((row for row in rows if row.unit != QUESTIONS), None)
+    if mean is None or mean.value is None:
+        return Spot(math.nan, (right, lost, gained, wrong))
+    return Spot(mean.value, (right, lost, gained, wrong), mean.n)
 
 
-def kind_of(theirs: bool, ours: bool) -> str:
-    """Which of `KINDS` a question is: right with the reference, right with the pair."""
-    if theirs:
-        return KINDS[0] if ours else KINDS[1]
-    return KINDS[2] if ours else KINDS[3]
+def _together(spots: Collection[Spot]) -> Spot:
+    """All of *spots* as one, each question as much as any other."""
+    questions = sum(spot.questions for spot in spots)
+    sums = math.fsum(spot.value * spot.questions for spot in spots if spot.questions)
+    right, lost, gained, wrong = (
+        sum(spot.counts[at] for spot in spots) for at in range(len(KINDS))
+    )
+    mean = sums / questions if questions else math.nan
+    return Spot(mean, (right, lost, gained, wrong), questions)
 
 
 def length_word(length: int) -> str:
@@ -415,53 +429,13 @@ def _letters(spot: Spot) -> Text:
 # --- as data
 
 
-def panel_rows(runs: Sequence[Run], metric: Metric) -> Iterator[data.Row]:
-    """
-    A row per run, pair, task, length and depth.
-
-    ``value`` is unrounded and empty where there is none, ``n`` counts its questions;
-    ``both_right``, ``lost``, ``gained`` and ``both_wrong`` count them against the
-    reference. ``reason`` says why a pair has no record, or was not asked at a length.
-    """
-    for run in runs:
-        for panels in panels_of(run, metric):
-            for row in _rows(panels):
-                yield {**data.run_row(run), **row}
-
-
-def panel_objects(runs: Sequence[Run], metric: Metric) -> list[dict[str, Any]]:
-    """A list of runs and tasks: the reference, and the rows as of `panel_rows`."""
+def panel_objects(runs: Sequence[Run], metric: Metric) -> list[RunTable]:
+    """The rows of `panel_rows` with the setup of each run, and what was left out."""
+    found = run_tables(runs, panel_rows(runs, metric))
     return [
-        {
-            "run": run.name,
-            "task": panels.task,
-            "metric": metric.name,
-            "reference": str(panels.reference) if panels.reference else None,
-            "notes": panels.notes,
-            "rows": list(_rows(panels)),
-        }
-        for run in runs
-        for panels in panels_of(run, metric)
+        msgspec.structs.replace(
+            of_run,
+            notes=tuple(note for each in panels_of(run, metric) for note in each.notes),
+        )
+        for of_run, run in zip(found, runs, strict=True)
     ]
-
-
-def _rows(panels: Panels) -> Iterator[dict[str, Any]]:
-    """A row per pair, length and depth."""
-    for panel in panels.panels:
-        for length, depth in itertools.product(panels.lengths, panels.depths):
-            spot = panel.spots.get((length, depth), NOTHING)
-            yield {
-                **data.sides(panel.pair),
-                "status": panel.status or data.NOT_RUN_STATUS,
-                "reason": panel.reason or panel.not_asked.get(length, ""),
-                "task": panels.task,
-                "length": length,
-                "depth": depth,
-                "metric": panels.metric.name,
-                "value": spot.value,
-                "n": spot.questions,
-                **{
-                    kind.replace(" ", "_"): count
-                    for kind, count in zip(KINDS, spot.counts, strict=True)
-                },
-            }

@@ -5,6 +5,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+import msgspec
+
 from codeneedle.document import Document, Facts, Grid, Heading, Lines, Table
 from codeneedle.engines.survey import Survey, gain
 from codeneedle.grid import FULL_BITS, Pair, bits, most_precise, most_precise_first
@@ -24,10 +26,13 @@ from codeneedle.report.captions import (
     corpus_line,
     engine_line,
     failure_phrase,
+    names_of,
     pairs_by,
     status_word,
 )
+from codeneedle.report.data import RunTable, run_tables
 from codeneedle.report.kernels import gain_line, kernels_document
+from codeneedle.report.tidy import cell_rows
 from codeneedle.sweep.plan import Plan, survey_log
 from codeneedle.system import machine
 from codeneedle.text import NO_VALUE_WORD, duration, mib, number, plural, size
@@ -64,11 +69,13 @@ class Measured:
 
     Attributes:
         pair: The cache types.
+        probe: Name of the probe that measured it.
         context: Context of the server or tool, in tokens.
         sizes_mib: By the name of its metric, each size of memory; NaN if unknown.
     """
 
     pair: Pair
+    probe: str
     context: int
     sizes_mib: Mapping[str, float]
 
@@ -145,26 +152,23 @@ def measured_memory(run: Run) -> Document:
     yield Lines([*([] if sizes else [none]), *left_out])
 
 
-def memory_object(run: Run) -> dict[str, Any]:
-    """
-    The same for JSON, null where a size is unknown.
-
-    Keys: ``run``, ``pairs`` (``k``, ``v``, ``context``, ``measured_mib`` by metric) and
-    ``left_out`` (sentences).
-    """
-    return {
-        "run": run.name,
-        "pairs": [
-            {
-                "k": each.pair.k,
-                "v": each.pair.v,
-                "context": each.context,
-                "measured_mib": dict(each.sizes_mib),
-            }
-            for each in measured(run)
-        ],
-        "left_out": list(_left_out(run)),
+def memory_objects(runs: Sequence[Run]) -> list[RunTable]:
+    """Rows of the same sizes, with the setup of each run, and what was left out."""
+    shown = {
+        (name, str(each.pair), each.probe, metric)
+        for name, run in zip(names_of(runs), runs, strict=True)
+        for each in measured(run)
+        for metric in each.sizes_mib
     }
+    rows = [
+        row
+        for row in cell_rows(runs)
+        if (row.run, row.pair, row.probe, row.metric) in shown
+    ]
+    return [
+        msgspec.structs.replace(of_run, notes=tuple(_left_out(run)))
+        for of_run, run in zip(run_tables(runs, rows), runs, strict=True)
+    ]
 
 
 def measured(run: Run) -> list[Measured]:
@@ -178,6 +182,7 @@ def measured(run: Run) -> list[Measured]:
     return [
         Measured(
             pair=pair,
+            probe=chosen[pair].probe,
             context=context_of(chosen[pair].effective),
             sizes_mib={
                 metric.name: next(
@@ -388,8 +393,9 @@ def plan_object(plan: Plan, setup: Setup | None = None) -> dict[str, Any]:
     Keys: ``model``, ``corpus``, ``context`` (tokens), ``prompt_form``, ``engine``,
     ``folder``, ``order`` (pairs), ``probes`` (``name``, ``cells``, ``finished``,
     ``cell_s``, ``left_s``, ``read_tokens`` and ``written_tokens`` of a cell),
-    ``left_s``, ``memory`` (``k``, ``v``, ``kv_bytes`` by context, ``longest_context``,
-    ``misfit``) and ``notes``.
+    ``left_s``, ``steps`` of a sweep that decides (``what``, ``read_tokens``,
+    ``forced_tokens``, ``time_s``), ``memory`` (``k``, ``v``, ``kv_bytes`` by context,
+    ``longest_context``, ``misfit``) and ``notes``.
     """
     every = [_cells_of(plan, probe, setup) for probe in plan.probes]
     memory = planned_memory(plan)
@@ -403,6 +409,7 @@ def plan_object(plan: Plan, setup: Setup | None = None) -> dict[str, Any]:
         "order": list(map(str, plan.order(plan.probes[0]))),
         "probes": [_cells_object(plan, cells) for cells in every],
         "left_s": _left_in_all(plan, every),
+        "steps": _steps_object(plan),
         "memory": [
             {
                 "k": each.pair.k,
@@ -420,6 +427,20 @@ def plan_object(plan: Plan, setup: Setup | None = None) -> dict[str, Any]:
         ],
         "notes": list(plan.notes),
     }
+
+
+def _steps_object(plan: Plan) -> list[dict[str, Any]]:
+    from codeneedle.sweep.decide import planned_steps
+
+    return [
+        {
+            "what": step.what,
+            "read_tokens": step.read,
+            "forced_tokens": step.forced,
+            "time_s": step.time_s,
+        }
+        for step in (planned_steps(plan) if plan.request.decide else [])
+    ]
 
 
 def _cells_object(plan: Plan, cells: _Cells) -> dict[str, Any]:
@@ -447,12 +468,7 @@ def _shortened(memory: MemoryPlan) -> MemoryPlan:
 def _cells_of(plan: Plan, probe: Probe, setup: Setup | None) -> _Cells:
     stored = trusted_records(plan.store, probe.name)
     repeated = plan.repeated(probe)
-    pairs = len(plan.possible)
-    if plan.request.decide and not probe.screens:
-        # Not at the top: what only predicts memory does not wait for statistics.
-        from codeneedle.sweep.decide import FINALISTS
-
-        pairs = min(pairs, FINALISTS + 1)
+    pairs = len(plan.may_measure if plan.request.decide else plan.possible)
     return _Cells(
         probe=probe,
         lacking={
@@ -484,14 +500,32 @@ def _facts(
     engine = plan.engine.identity()
     yield engine_line(engine.name, f"{engine.version}, {engine.program}")
     yield "records", str(plan.store.folder)
+    most = "at most, " if plan.request.decide else ""
     for cells in every:
-        most = "at most, " if plan.request.decide and not cells.probe.screens else ""
         yield cells.probe.name, _asked(plan, setup, cells.probe)
         yield "cells", f"{most}{_finished(cells)}"
-        yield "time", _time(plan, cells)
+        yield "time", f"{most}{_time(plan, cells)}"
         yield "order", _order(plan, cells.probe, tries_reference=tries_reference)
+    if plan.request.decide:
+        yield from _steps(plan)
     if plan.probes[1:] and (left_s := _left_in_all(plan, every)) is not None:
         yield "all", f"about {duration(left_s)} left"
+
+
+def _steps(plan: Plan) -> Iterator[tuple[str, str]]:
+    """The steps of a sweep that decides, with their tokens, and when it can answer."""
+    # Not at the top: what only predicts memory does not wait for statistics.
+    from codeneedle.sweep.decide import planned_steps
+
+    steps = planned_steps(plan)
+    for at, step in enumerate(steps, start=1):
+        about = f", about {duration(step.time_s)}" if step.time_s is not None else ""
+        forced = f", {step.forced:,} forced" if step.forced else ""
+        tokens = f"{plural(step.read, 'token')} read{forced}"
+        yield f"step {at}", f"{step.what}: {tokens}{about}"
+    times = [step.time_s for step in steps[:2] if step.time_s is not None]
+    if times[1:]:
+        yield "", f"first answer after about {duration(math.fsum(times))}"
 
 
 def _whole_corpus(plan: Plan) -> str:
@@ -513,6 +547,8 @@ def _asked(plan: Plan, setup: Setup | None, probe: Probe) -> str:
         read = f"{about}{plural(sum(work.texts), 'token')} of {texts} read a cell"
         more = f", about {work.written:,} written or forced" if work.written else ""
         phrases = [work.phrase, *([read + more] if work.texts else [])]
+        if work.first:
+            phrases.append("reading takes less time than forcing at this speed")
     return "; ".join(filter(None, phrases)) or "each pair"
 
 

@@ -9,7 +9,7 @@ import hashlib
 import math
 import re
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,14 +20,15 @@ from codeneedle.document import Document, Heading, Lines, Table
 from codeneedle.errors import BadInput
 from codeneedle.grid import Pair, most_precise_first
 from codeneedle.probes import PROBES
-from codeneedle.records.record import Json, Run
+from codeneedle.records.record import CellRecord, Effective, Json, Run
 from codeneedle.report.captions import (
     NOT_RUN_WORD,
-    attention_mark,
+    cell_mark,
     cell_word,
     with_error,
 )
 from codeneedle.report.compare import WALL
+from codeneedle.report.kernels import WORDS
 from codeneedle.report.table import Column, PairTable, pair_table
 from codeneedle.text import NO_VALUE_WORD, plural, visible
 from codeneedle.verdict.judge import Row, Verdict, judge
@@ -90,6 +91,7 @@ def receipt_of(run: Run) -> Receipt:
     cells = {
         **dict(_words(table, verdict)),
         **dict(_losses(table, verdict)),
+        **dict(_places(table)),
         **dict(_numbers(table)),
     }
     left_out: list[str] = []
@@ -126,6 +128,7 @@ def _facts(verdict: Verdict, left_out: Sequence[str]) -> Iterator[tuple[str, str
     yield "engine", f"{setup.engine} {setup.llama.removeprefix(f'{setup.engine} ')}"
     yield "arguments", _digest(setup.server_args) if setup.server_args else ""
     yield "rotation", "" if setup.rotation else "off"
+    yield "backend", _backend(verdict.run.records)
     yield "machine", setup.machine
     yield "features", setup.cpu_features
     tokens = plural(corpus.tokens, "token")
@@ -134,10 +137,30 @@ def _facts(verdict: Verdict, left_out: Sequence[str]) -> Iterator[tuple[str, str
     yield "prompt", f"{setup.prompt_form}, version {setup.prompt_version}"
     yield "seed", str(setup.seed)
     for name, stored in setup.probes.items():
-        yield name, _settings(name, stored)
+        told = PROBES[name].told(setup) if name in PROBES else stored
+        yield name, _settings(name, told)
+    yield "date", setup.created.partition("T")[0]
     yield "reference", str(verdict.reference or "none")
     yield "limit", f"{100 * verdict.limits.max_loss:g} %"
     yield "without", ", ".join(left_out)
+
+
+def _backend(records: Iterable[CellRecord]) -> str:
+    """``CUDA0, 33 of 33 layers, flash attention enabled``: each way that cells ran."""
+    ways = (_way(each.effective) for each in records if each.has_numbers)
+    return " or ".join(filter(None, dict.fromkeys(ways)))
+
+
+def _way(effective: Effective) -> str:
+    layers = f"{effective.offloaded_layers} of {effective.total_layers} layers"
+    flash = f"flash attention {effective.flash_attention}"
+    return ", ".join(
+        [
+            *effective.devices,
+            *([layers] if effective.offloaded_layers is not None else []),
+            *([flash] if effective.flash_attention else []),
+        ]
+    )
 
 
 _NAMES = {"text", "llama"}
@@ -194,6 +217,16 @@ def _loss(verdict: Verdict, row: Row | None) -> str:
     return f"{mean} ({low} to {high})"
 
 
+def _places(table: PairTable) -> Iterator[tuple[str, list[str]]]:
+    """Where attention ran, if anything tells: ``kernel``, ``cpu``, ``f16``."""
+    places: dict[Pair, str] = {}
+    for (pair, _), record in table.records.items():
+        if record.has_numbers and record.attention:
+            places.setdefault(pair, WORDS[record.attention])
+    if places:
+        yield "attention", [places.get(pair, "") for pair in table.pairs]
+
+
 def _numbers(table: PairTable) -> Iterator[tuple[str, list[str]]]:
     for column in table.columns:
         if column.has_values and (column.is_shown or column.metric.is_kept):
@@ -208,7 +241,7 @@ def _number(column: Column, pair: Pair) -> str:
         return cell_word(cell)
     digits = column.metric.digits
     shown = with_error(cell.value, cell.error, digits=digits, mark=" ± ")
-    return f"{shown} {attention_mark(cell.attention)}"
+    return f"{shown} {cell_mark(cell)}"
 
 
 def _last_part(name: str) -> str:
@@ -238,7 +271,7 @@ def receipts_named(
     found: list[Receipt] = []
     for name in names:
         if is_text(name):
-            in_text = list(receipts_in(_text(name), source=name))
+            in_text = list(receipts_in(text_of(name), source=name))
             if not in_text:
                 raise BadInput(
                     source=name,
@@ -259,7 +292,13 @@ def receipts_named(
     return distinct
 
 
-def _text(name: str) -> str:
+def text_of(name: str) -> str:
+    """
+    The text of a file; ``-`` is standard input.
+
+    Raises:
+        BadInput: If it cannot be read, or is too long.
+    """
     try:
         if name == "-":
             data = sys.stdin.buffer.read(TEXT_BYTES + 1)
@@ -354,7 +393,7 @@ def side_by_side(receipts: Sequence[Receipt]) -> Document:
         for group in _comparable(column, having):
             yield Heading(column)
             yield _table(column, group)
-    of_distance = [e for e in receipts if any(map(_is_distance, e.columns))]
+    of_distance = [e for e in receipts if any(map(is_distance, e.columns))]
     lines = [NOT_TESTED, WALL] if len({*map(_base, of_distance)}) > 1 else [NOT_TESTED]
     yield Lines(lines)
 
@@ -367,7 +406,7 @@ _DISTANCES = {
 }
 
 
-def _is_distance(column: str) -> bool:
+def is_distance(column: str) -> bool:
     """Whether *column* is a divergence, or a loss by one."""
     name = column.removeprefix("loss by ").partition(" ")[0]
     return name.partition("@")[0] in _DISTANCES
@@ -382,7 +421,7 @@ def _comparable(
     column: str, receipts: Mapping[str, Receipt]
 ) -> Iterator[Mapping[str, Receipt]]:
     """Those of *receipts* that may stand in one table: of one base, of divergence."""
-    if not _is_distance(column):
+    if not is_distance(column):
         yield receipts
         return
     for base in dict.fromkeys(map(_base, receipts.values())):

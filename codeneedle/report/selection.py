@@ -72,7 +72,7 @@ class Selection:
         The other metrics of a summary: sums of rounds, such as ``pass``, and what its
         probe shows beside the metric.
         """
-        beside = self.probe.beside(self.metric)
+        beside = self.metric.companions
         return tuple(
             metric
             for metric in self.probe.metrics
@@ -115,7 +115,7 @@ def select(
     )
     if metric is None:
         # Forced recall alone has no values of what is written.
-        beside = probe.beside(chosen)
+        beside = chosen.companions
         measured = tuple(each for each in beside if _is_measured(probe, each, whole))
         return replace(selection, beside=measured)
     return selection
@@ -309,4 +309,6 @@ def _with_more_metrics(probe: Probe, runs: Sequence[Run]) -> Probe:
 def _more_metrics(probe: Probe, runs: Sequence[Run]) -> Iterator[Metric]:
     for run in runs:
         if probe.name in run.setup.probes:
-            yield from probe.more_metrics(run.setup)
+            known = {metric.name for metric in probe.metrics}
+            every = probe.metrics_of(run.setup)
+            yield from (metric for metric in every if metric.name not in known)

@@ -25,7 +25,7 @@ from codeneedle.report.heatmap import (
     write_below,
     write_title,
 )
-from codeneedle.report.speeds import COLUMNS, SpeedTable, speed_table
+from codeneedle.report.speeds import SpeedTable, speed_table
 from codeneedle.text import number, visible
 
 WIDE, HIGH = 2.8, 2.4
@@ -147,11 +147,10 @@ def _title(table: SpeedTable) -> str:
 def _notes(table: SpeedTable) -> list[str]:
     """The speeds that are not compared, behind what not to conclude."""
     notes = [*captions.cautions(table.run.setup)]
-    rows = [dict(zip(COLUMNS, row, strict=True)) for row in table.apart.to_numpy()]
     listed = [
-        f"{row['k']}/{row['v']} {number(row['speed'], digits=1)} tokens/s at "
+        f"{row['pair']} {number(row['value'], digits=1)} tokens/s at "
         f"{row['depth']:,} ({_why(row['status'], row['reason'])})"
-        for row in rows
+        for row in table.apart.to_dict("records")
     ]
     if listed:
         more = len(listed) - LISTED

@@ -1,32 +1,25 @@
 """Speeds by depth: each pair beside the reference, and where it is the faster one."""
 
 import math
-import statistics
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import msgspec
 import pandas as pd
 
 from codeneedle.document import Document, Facts, Heading, Lines, Table
 from codeneedle.errors import BadInput, NothingToShow
-from codeneedle.grid import Pair, most_precise_first, reference_among
-from codeneedle.probes.frames import OTHER_DEVICE, of_probe, standard_error
-from codeneedle.probes.throughput.metrics import LABELS, crossover, mean_speeds
-from codeneedle.probes.throughput.record import NAME, conditions_of, throughput_of
-from codeneedle.records.record import Attention, CellRecord, Run, Status
-from codeneedle.report import captions, data
+from codeneedle.grid import Pair, most_precise, most_precise_first
+from codeneedle.probes.frames import OTHER_DEVICE, of_probe
+from codeneedle.probes.throughput.metrics import LABELS, crossover
+from codeneedle.probes.throughput.record import NAME
+from codeneedle.records.record import Attention, Run, Status
+from codeneedle.report import captions
 from codeneedle.report.captions import status_word
+from codeneedle.report.data import RunTable, run_tables
+from codeneedle.report.tidy import TableRow, cell_rows, data_frame, facets_of
 from codeneedle.text import visible
-
-COLUMNS = (
-    *("k", "v", "depth", "speed", "error", "ratio", "compared", "status", "reason"),
-    "attention",
-)
-"""Of the frame, and with the run before them those of CSV."""
-
-ELSEWHERE = "other"
-"""The word of a cell that was measured on another device than the reference."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,10 +30,10 @@ class SpeedTable:
     Attributes:
         run: With the records of all probes.
         test: ``tg``, writing, or ``pp``, prompt reading.
-        frame: `COLUMNS`, a row for each pair and depth. Speeds and their standard
-            errors are in tokens/s, NaN where there is none; ``ratio`` is that to the
-            reference at this depth. Cells without a kernel, and those of another
-            device, keep their speed and are not ``compared``.
+        frame: Rows of the one table, one for each pair and depth, in tokens/s, with
+            ``depth`` in tokens, ``ratio``, that to the reference at this depth, and
+            ``compared``: cells without a kernel, and those of another device, keep
+            their speed and are compared with none.
         reference: The most precise pair that is compared; None if there is none.
         crossed: From or until which depth each compared pair is faster.
     """
@@ -60,7 +53,7 @@ class SpeedTable:
     @property
     def apart(self) -> pd.DataFrame:
         """Rows of speeds that are shown and not compared."""
-        return self.frame[self.frame["speed"].notna() & ~self.frame["compared"]]
+        return self.frame[self.frame["value"].notna() & ~self.frame["compared"]]
 
 
 def has_depths(metric: str) -> bool:
@@ -83,69 +76,46 @@ def speed_table(run: Run, test: str) -> SpeedTable:
             hint=f"Others: codeneedle grid {visible(run.name)} --metric METRIC",
         )
     records = {record.pair: record for record in of_probe(run, NAME).records}
-    finished = [
-        record
-        for record in records.values()
-        if mean_speeds(record, test) and record.in_kernel
-    ]
-    reference = reference_among(finished)
-    first = records[reference] if reference else None
-    rows = [
-        row
-        for pair in most_precise_first(records)
-        for row in _rows(run, records[pair], first, test)
-    ]
-    frame = pd.DataFrame(rows, columns=list(COLUMNS))
-    if not frame["speed"].notna().any():
+    order = {str(pair): at for at, pair in enumerate(most_precise_first(records))}
+    measured = (row for row in _speeds([run], test) if row.pair in order)
+    rows = sorted(measured, key=lambda row: order[row.pair])
+    compared = {Pair(row.k, row.v) for row in rows if _is_compared(row)}
+    reference = most_precise(compared) if compared else None
+    frame = _frame(rows, reference)
+    if not frame["value"].notna().any():
         raise captions.nothing_to_show(run, test, "throughput")
     crossed = {
-        pair: crossover(record, first, test)
+        pair: crossover(record, records[reference], test)
         for pair, record in records.items()
-        if first and _is_compared(record, first)
-        if pair != reference
+        if reference and pair in compared - {reference}
     }
     return SpeedTable(
         run=run, test=test, frame=frame, reference=reference, crossed=crossed
     )
 
 
-def _is_compared(record: CellRecord, reference: CellRecord | None) -> bool:
-    is_here = reference is not None and record.device == reference.device
-    return record.has_numbers and record.in_kernel and is_here
+def _speeds(runs: Sequence[Run], test: str) -> list[TableRow]:
+    """The rows of *test* by depth."""
+    rows = cell_rows(runs, probe=NAME)
+    return [row for row in rows if row.metric == test and row.facet]
 
 
-def _rows(
-    run: Run, record: CellRecord, reference: CellRecord | None, test: str
-) -> Iterator[tuple[Any, ...]]:
-    """A row for each depth; of a cell without any speeds, too."""
-    conditions = conditions_of(run.setup)
-    stored = throughput_of(record).speeds if record.observation else ()
-    measured = {at.depth: at for at in stored}
-    base = mean_speeds(reference, test) if reference else {}
-    compared = _is_compared(record, reference)
-    for depth in conditions.depths if conditions else ():
-        at = measured.get(depth)
-        values: Sequence[float] = getattr(at, test) if at else ()
-        speed = statistics.fmean(values) if values else math.nan
-        status, reason = record.status.value, record.reason
-        if at and at.gap:
-            status, reason = at.status, at.gap
-        elif not record.in_kernel:
-            reason = record.effective.attention_evidence
-        elif record.has_numbers and not compared:
-            reason = OTHER_DEVICE
-        yield (
-            record.pair.k,
-            record.pair.v,
-            depth,
-            speed,
-            standard_error(values),
-            speed / base.get(depth, math.nan),
-            compared,
-            status,
-            reason,
-            record.attention.value if record.attention else None,
-        )
+def _frame(rows: Sequence[TableRow], reference: Pair | None) -> pd.DataFrame:
+    """The rows of a speed by depth, each beside that of the *reference*."""
+    whole = data_frame(rows)
+    frame = whole.assign(
+        depth=[int(facets_of(row)["depth"]) for row in rows],
+        compared=[_is_compared(row) for row in rows],
+    )
+    of_reference = frame[frame["pair"] == str(reference)]
+    base = of_reference.set_index("depth")["value"]
+    return frame.assign(ratio=frame["value"] / frame["depth"].map(base))
+
+
+def _is_compared(row: TableRow) -> bool:
+    """Whether *row* may be compared: a speed in a kernel, on the same device."""
+    in_kernel = row.attention in {"", Attention.KERNEL}
+    return row.status == Status.FINISHED and in_kernel and row.reason != OTHER_DEVICE
 
 
 def speed_tables(runs: Iterable[Run], test: str) -> list[SpeedTable]:
@@ -217,8 +187,8 @@ def _texts(table: SpeedTable) -> Iterator[list[str]]:
 def _text(row: Any, *, has_ratio: bool) -> str:
     """``31.2±0.3 98%``; behind a speed that is not compared, the word that says why."""
     parts = []
-    if math.isfinite(row.speed):
-        parts = [captions.with_error(row.speed, row.error, digits=1)]
+    if math.isfinite(row.value):
+        parts = [captions.with_error(row.value, row.error, digits=1)]
         if has_ratio and math.isfinite(row.ratio):
             parts.append(f"{row.ratio:.0%}")
     return " ".join([*parts, *filter(None, [_word(row)])])
@@ -226,36 +196,26 @@ def _text(row: Any, *, has_ratio: bool) -> str:
 
 def _word(row: Any) -> str:
     """Why a cell has no speed, or one that is not compared; empty of others."""
-    if row.status != Status.FINISHED or math.isnan(row.speed):
+    if row.status != Status.FINISHED or math.isnan(row.value):
         return status_word(row.status)
     if row.compared:
         return ""
     attention = Attention(row.attention) if row.attention else None
-    return captions.attention_mark(attention) or ELSEWHERE
+    return captions.attention_mark(attention) or captions.ELSEWHERE
 
 
-def speed_rows(tables: Iterable[SpeedTable]) -> Iterator[data.Row]:
-    """A row per run, pair and depth; numbers unrounded."""
-    for table in tables:
-        for row in _objects(table):
-            yield {**data.run_row(table.run), "metric": table.test, **row}
+def speed_rows(tables: Sequence[SpeedTable]) -> list[TableRow]:
+    """The rows of all *tables*."""
+    runs = [table.run for table in tables]
+    return _speeds(runs, tables[0].test) if tables else []
 
 
-def speed_objects(tables: Iterable[SpeedTable]) -> list[dict[str, Any]]:
-    """A list of runs: setup, reference, crossovers, and a row per pair and depth."""
+def speed_objects(tables: Sequence[SpeedTable]) -> list[RunTable]:
+    """The same with the setup of each run, and from which depth a pair is faster."""
+    found = run_tables([table.run for table in tables], speed_rows(tables))
     return [
-        {
-            "run": table.run.name,
-            "setup": data.setup_object(table.run),
-            "metric": table.test,
-            "reference": str(table.reference) if table.reference else None,
-            "faster": {str(pair): word for pair, word in table.crossed.items()},
-            "rows": _objects(table),
-        }
-        for table in tables
+        msgspec.structs.replace(
+            of_run, faster={str(pair): word for pair, word in table.crossed.items()}
+        )
+        for of_run, table in zip(found, tables, strict=True)
     ]
-
-
-def _objects(table: SpeedTable) -> list[dict[str, Any]]:
-    rows = table.frame.astype(object).itertuples(index=False)
-    return [dict(zip(COLUMNS, row, strict=True)) for row in rows]

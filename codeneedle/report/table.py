@@ -5,8 +5,9 @@ import math
 import shlex
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+import msgspec
 from rich.text import Text
 
 from codeneedle.document import Block, Document, Facts, Heading, Lines, Table
@@ -17,8 +18,10 @@ from codeneedle.probes.frames import Cell
 from codeneedle.probes.metrics import Metric
 from codeneedle.probes.probe import Probe
 from codeneedle.records.record import CellRecord, Run, Status
-from codeneedle.report import captions, data
+from codeneedle.report import captions
 from codeneedle.report.captions import NOT_RUN_WORD, REFERENCE_MARK, status_word
+from codeneedle.report.data import RunTable, run_tables
+from codeneedle.report.tidy import TableRow, cell_rows
 from codeneedle.text import NO_VALUE_WORD, number, visible
 
 if TYPE_CHECKING:
@@ -165,7 +168,8 @@ def _columns(run: Run, probes: Iterable[Probe], sort: str | None) -> tuple[Colum
         narrowed = frames.of_probe(run, probe.name)
         if not narrowed.records:
             continue
-        metrics = {m.name: m for m in (*probe.metrics, *probe.more_metrics(run.setup))}
+        every = (*probe.metrics, *probe.metrics_of(run.setup))
+        metrics = {metric.name: metric for metric in every}
         tables = frames.cells_frames(narrowed, list(metrics.values()))
         for name, cells in tables.items():
             if name not in chosen or not chosen[name].has_values:
@@ -425,8 +429,19 @@ def _words(table: PairTable) -> Iterator[tuple[str, str]]:
             )
     cells = [column.cell(pair) for column in table.shown for pair in table.pairs]
     yield from captions.attention_entries(cells)
+    yield from captions.device_entries(cells)
+    yield from captions.failure_entries(list(_parts_without_value(table)))
     if any(cell.status == frames.NOT_RUN for cell in cells):
         yield NOT_RUN_WORD, "not run"
+
+
+def _parts_without_value(table: PairTable) -> Iterator[Cell]:
+    """Cells of finished records of which a part failed: speeds at a depth."""
+    for column in table.shown:
+        for pair, cell in column.cells.items():
+            record = table.records.get((pair, column.probe))
+            if record and record.has_numbers and cell.status != Status.FINISHED:
+                yield cell
 
 
 def _safe(pair: Pair) -> str:
@@ -458,89 +473,30 @@ def _commands(run: Run) -> Block:
 # --- as data
 
 
-def table_rows(tables: Sequence[PairTable]) -> Iterator[data.Row]:
-    """
-    A row per run and pair: the loss, a share, with its interval; the metrics of all
-    runs, unrounded and in their units.
-
-    Metrics with a noise floor or a ratio have a further column, with the value divided
-    by the reference's. Each probe has a column for its status, and one for the reason.
-    """
-    from codeneedle.report.verdict import loss_row
-
-    probes = list(dict.fromkeys(name for table in tables for name in table.probes))
-    # Runs may have been measured with different probes.
-    metrics = {c.metric.name: c.metric for table in tables for c in table.columns}
-    for table in tables:
-        columns = {column.metric.name: column for column in table.columns}
-        for pair in table.pairs:
-            row: dict[str, object] = {**data.run_row(table.run), **data.sides(pair)}
-            row["reference"] = int(pair == table.reference)
-            row[VERDICT] = table.words.get(pair, "")
-            if table.verdict:
-                row |= loss_row(table.verdict, pair)
-            for probe in probes:
-                status, reason = _status(table, pair, probe)
-                row |= {f"{probe}_status": status, f"{probe}_reason": reason}
-            for name, metric in metrics.items():
-                column = columns.get(name)
-                row |= data.cell_row(
-                    metric, column.cell(pair) if column else Cell(pair=pair)
-                )
-                if metric.floor or metric.relative:
-                    ratio = column.over_reference(pair) if column else math.nan
-                    row[f"{name}_over_reference"] = ratio
-            yield row
-
-
-def table_objects(tables: Sequence[PairTable]) -> list[dict[str, Any]]:
-    """A list of runs: setup without the needles' text, metrics, and unrounded rows."""
+def table_rows(tables: Sequence[PairTable]) -> list[TableRow]:
+    """Losses and all metrics of *tables*, pairs in the order of their rows."""
+    runs = [table.run for table in tables]
+    judged = [table.verdict for table in tables if table.verdict]
+    places = {
+        (name, str(pair)): at
+        for name, table in zip(captions.names_of(runs), tables, strict=True)
+        for at, pair in enumerate(table.pairs)
+    }
+    groups = itertools.groupby(
+        cell_rows(runs, judged),
+        key=lambda row: (row.run, row.probe, row.metric, row.facet),
+    )
     return [
-        {
-            "run": table.run.name,
-            "setup": data.setup_object(table.run),
-            "reference": str(table.reference) if table.reference else None,
-            "sorted_by": table.sorted_by,
-            "metrics": [_column_object(column) for column in table.columns],
-            "rows": [_row_object(table, pair) for pair in table.pairs],
-        }
-        for table in tables
+        row
+        for _, group in groups
+        for row in sorted(group, key=lambda row: places[row.run, row.pair])
     ]
 
 
-def _status(table: PairTable, pair: Pair, probe: str) -> tuple[str, str]:
-    record = table.records.get((pair, probe))
-    if record is None:
-        return data.NOT_RUN_STATUS, ""
-    return record.status.value, visible(record.reason)
-
-
-def _column_object(column: Column) -> dict[str, Any]:
-    return {
-        **data.metric_object(column.metric),
-        "probe": column.probe,
-        "group": column.metric.group,
-        "against": str(column.reference) if column.reference else None,
-        "reference": column.reference_value,
-        "floor": column.reference_value if column.metric.floor else math.nan,
-    }
-
-
-def _row_object(table: PairTable, pair: Pair) -> dict[str, Any]:
-    from codeneedle.report.verdict import loss_row
-
-    statuses = {probe: _status(table, pair, probe) for probe in table.probes}
-    ratios = {c.metric.name: c.over_reference(pair) for c in table.columns}
-    return {
-        **data.sides(pair),
-        "verdict": table.words.get(pair, ""),
-        **(loss_row(table.verdict, pair) if table.verdict else {}),
-        "probes": {
-            probe: {"status": status, "reason": reason}
-            for probe, (status, reason) in statuses.items()
-        },
-        "values": {c.metric.name: c.cell(pair).value for c in table.columns},
-        "over_reference": {
-            name: ratio for name, ratio in ratios.items() if math.isfinite(ratio)
-        },
-    }
+def table_objects(tables: Sequence[PairTable]) -> list[RunTable]:
+    """The same with the setup of each run."""
+    found = run_tables([table.run for table in tables], table_rows(tables))
+    return [
+        msgspec.structs.replace(of_run, sorted_by=table.sorted_by)
+        for of_run, table in zip(found, tables, strict=True)
+    ]

@@ -6,18 +6,19 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from enum import IntEnum
-from typing import Any
 
 from rich.text import Text
 
 from codeneedle.corpora.corpus import LIMIT
 from codeneedle.document import Document, Facts, Heading, Lines, Shown, Table
+from codeneedle.engines.survey import NO_BUILD
+from codeneedle.errors import did_you_mean
 from codeneedle.grid import RUNS, Pair, Spell, by_precision
 from codeneedle.models.kv_cache import padded
 from codeneedle.probes.metrics import LossKind
 from codeneedle.records.record import Attention
 from codeneedle.records.store import SWEEP
-from codeneedle.report import captions, data
+from codeneedle.report import captions
 from codeneedle.report.captions import REFERENCE_MARK, named_pairs, pairs_by
 from codeneedle.report.kernels import gain_line
 from codeneedle.sweep.decide import further, time_s
@@ -62,6 +63,7 @@ MORE_UNITS = {
     "samples": "samples of the evaluation",
     "turns": "--transcript",
     "conversations": "--transcript",
+    "prompts": "--prompts",
 }
 """Options that ask for more of each unit, or what else does."""
 
@@ -153,6 +155,8 @@ def checked(verdict: Verdict, pair: Pair) -> tuple[Check, str]:
         return Check.WITHIN, f"{name}: within, as the reference"
     if standing is None or not (standing.leading and standing.word):
         trouble = standing.trouble if standing else ""
+        if pair not in (grid := verdict.run.setup.grid):
+            trouble = f"not measured. {did_you_mean(str(pair), [*map(str, grid)])}"
         return Check.OPEN, f"{name}: {visible(trouble) or 'not measured'}"
     leading = standing.leading
     sentence = f"{_loss_sentence(verdict, leading)}, by {leading.metric.name}"
@@ -426,7 +430,7 @@ def _nearest(verdict: Verdict) -> Iterator[str]:
         (_place(each, row), each, row)
         for each in verdict.compared
         if cache_size(each) < 1
-        if (row := _shown_row(verdict, each)) and row.kind is not LossKind.CHANGE
+        if (row := shown_row(verdict, each)) and row.kind is not LossKind.CHANGE
     ]
     if not near:
         return
@@ -537,7 +541,7 @@ def _limit_options(verdict: Verdict) -> list[str]:
 
 def front(verdict: Verdict) -> list[Standing]:
     """The reference, what is set, and pairs of which none as small loses less."""
-    # Where a screening chose what to measure, the others were left out on purpose.
+    # What one probe has measured of all pairs tells less than all probes of a few.
     measured = [each for each in verdict.compared if not each.lacking]
     best = {each.pair for each in best_by_size(measured or verdict.compared)}
     named = {verdict.reference, verdict.chosen, *best}
@@ -562,7 +566,7 @@ def table(verdict: Verdict, standings: Sequence[Standing]) -> Table:
     ]
     ordered = sorted(fitting, key=cache_size, reverse=True)
     units = Counter(
-        _units(row) for each in ordered if (row := _shown_row(verdict, each))
+        _units(row) for each in ordered if (row := shown_row(verdict, each))
     )
     usual = max(units, key=lambda each: units[each], default="")
     rows = [_table_row(verdict, each, usual) for each in ordered]
@@ -589,7 +593,7 @@ def _units(row: Row) -> str:
     return f"{row.bounds.units} {row.metric.noun}"
 
 
-def _shown_row(verdict: Verdict, each: Standing) -> Row | None:
+def shown_row(verdict: Verdict, each: Standing) -> Row | None:
     """The row whose loss the table shows: never a divergence beside losses."""
     leading = each.leading if each.word else None
     if leading is None or leading.kind is not LossKind.CHANGE:
@@ -609,7 +613,7 @@ def others(verdict: Verdict, standings: Sequence[Standing]) -> Iterator[Table]:
         for name in names
         for each in ordered
         if (row := each.row(name)) and _fits(verdict, each)
-        if row is not _shown_row(verdict, each) and row.kind is not LossKind.ANSWERS
+        if row is not shown_row(verdict, each) and row.kind is not LossKind.ANSWERS
     ]
     changes = [each for each in further if each[1].kind is LossKind.CHANGE]
     for what, rows in (
@@ -665,7 +669,7 @@ def _table_row(verdict: Verdict, each: Standing, usual: str) -> list[str]:
     start, none = [f"{pair} {mark}".rstrip(), memory, speed], ["", "", ""]
     if each.pair == verdict.reference:
         return [*start, *none, f"reference {REFERENCE_MARK}", ""]
-    leading, row = each.leading, _shown_row(verdict, each)
+    leading, row = each.leading, shown_row(verdict, each)
     if leading is None or each.word is None:
         # The reason stands below the table.
         trouble = each.trouble.partition(":")[0] or "not compared"
@@ -792,8 +796,10 @@ def sentences(verdict: Verdict, spell: Spell | None = None) -> list[str]:
     return [
         *_smaller(verdict),
         *_axes(verdict),
+        *_inferred(verdict),
         *_lengths(verdict),
         *_kernels(verdict, spell),
+        *_checked(verdict),
         *_warnings(verdict),
         *_population(verdict),
         *_troubles(verdict),
@@ -830,6 +836,12 @@ def _axes(verdict: Verdict) -> Iterator[str]:
         if phrases:
             sentence = "; ".join(phrases)
             yield f"{sentence[0].upper()}{sentence[1:]}, with every {other} measured."
+
+
+def _inferred(verdict: Verdict) -> Iterator[str]:
+    """Pairs that were not measured, as one that is finer in both is beyond."""
+    for phrase in captions.inferred_phrases(verdict.inferred):
+        yield f"Not measured, {phrase}."
 
 
 def _lengths(verdict: Verdict) -> Iterator[str]:
@@ -875,7 +887,9 @@ def _build(verdict: Verdict, worth: Sequence[Pair], spell: Spell | None) -> str:
     """The option of a build with kernels for *worth*, beside those that have one."""
     every = [each for each in verdict.standings if not each.trouble]
     is_cured = any(
-        each.attention is Attention.CONVERTED for each in every if each.pair in worth
+        each.attention is Attention.CONVERTED and NO_BUILD not in each.evidence
+        for each in every
+        if each.pair in worth
     )
     if not (is_cured and spell and spell.compiles):
         return ""
@@ -887,6 +901,32 @@ def _either(types: Sequence[str]) -> str:
     """``q4_1 or q4_0``."""
     safe = [visible(name) for name in types]
     return " or ".join(filter(None, [", ".join(safe[:-1]), safe[-1]]))
+
+
+def _checked(verdict: Verdict) -> Iterator[str]:
+    """Whether right tokens that were forced agree with those that were read."""
+    for pair, each in verdict.checked.items():
+        name, noun = visible(str(pair)), plural(each.units, "function")
+        other, loss = (
+            verdict.limits.phrase(each.kind, loss) for loss in (each.other, each.loss)
+        )
+        if each.is_disagreement:
+            yield (
+                f"Reading and forcing disagree on {name}, by more than their noise: it "
+                f"loses {loss} as its lines were read, {other} as those of {noun} were "
+                "forced token by token. Kernels for prompts and for single tokens "
+                "differ here: measure it by both (--by writing with another --out)."
+            )
+        else:
+            yield (
+                f"{name} was also forced token by token, {noun}: it loses {other} so, "
+                f"{loss} as it was read, which agrees within their noise."
+            )
+    if verdict.is_checkable and verdict.chosen not in {None, *verdict.checked}:
+        yield (
+            f"{visible(str(verdict.chosen))} was read, and not checked token by token "
+            f"yet: {sweep_command(verdict.run.folder)}"
+        )
 
 
 def _warnings(verdict: Verdict) -> Iterator[str]:
@@ -924,6 +964,10 @@ def _population(verdict: Verdict) -> Iterator[str]:
             f"About {noun} like these {units}; other conversations can differ by more "
             "(--transcript)."
         )
+    elif noun == "prompts":
+        yield (
+            f"About prompts like these {units}; others can differ by more (--prompts)."
+        )
     elif noun == "texts":  # of retrieval, which reads no corpus
         yield (
             f"About texts like these {units}; other tasks and lengths can differ by "
@@ -955,132 +999,3 @@ def _troubles(verdict: Verdict) -> Iterator[str]:
     )
     for (probe, status, reason), pairs in by_failure.items():
         yield f"Open, as {probe} {status}: {named_pairs(pairs)}: {visible(reason)}"
-
-
-# --- as data
-
-
-def loss_row(verdict: Verdict, pair: Pair) -> dict[str, object]:
-    """
-    The loss of *pair* for CSV and JSON: shares, from 0 to 1; None for those unknown.
-
-    Keys: ``loss``, ``loss_low``, ``loss_high``, ``loss_limit``, ``loss_n`` (units) and
-    ``loss_of`` (the metric).
-    """
-    standing = verdict.standing(pair)
-    row = _shown_row(verdict, standing) if standing else None
-    if row is None or row.kind is LossKind.CHANGE:
-        names = ("loss", "loss_low", "loss_high", "loss_limit", "loss_n", "loss_of")
-        return dict.fromkeys(names)
-    return {
-        "loss": row.bounds.mean,
-        "loss_low": row.bounds.low,
-        "loss_high": row.bounds.high,
-        "loss_limit": row.limit,
-        "loss_n": row.bounds.units,
-        "loss_of": row.metric.name,
-    }
-
-
-def verdict_objects(
-    of_runs: Sequence[Verdict], spell_of: Callable[[str], Spell]
-) -> list[dict[str, Any]]:
-    """
-    A list of verdicts; null where there is no number. *spell_of* as of `verdicts`.
-
-    Keys: ``run``, ``outcome`` (``set``, ``keep``, ``nothing-fits``, ``no-answer``),
-    ``headline`` (lines), ``reference``, ``set`` (a pair or null),
-    ``gain`` (of that pair, or of the smallest: ``pair``, ``context``, sizes in bytes
-    of ``weights``, ``reference`` and ``kv``, ``recurrent``, ``compute``, whose
-    ``is_least`` says that they are of a shorter context; ``share`` of the whole,
-    further ``tokens``; or null), ``without_kernels`` (what the losses alone would set,
-    if it has no kernel here), ``worth_compiling`` (pairs within the limit, without a
-    kernel, and smaller), ``is_instrument``, ``limits`` (``max_loss``, ``max_lost``,
-    ``max_eval_lost``,
-    ``max_change`` in nats, ``max_memory_bytes``, ``at``), ``silent``, ``repeats``,
-    ``on_cpu`` (what the place changes), ``flips`` (by metric; ``lost`` and ``won`` by
-    the reference, evaluated again),
-    ``pairs`` (``k``, ``v``, ``word``, ``memory``, ``memory_bytes``, ``speed``,
-    ``attention``, ``trouble``, ``lacking``, ``metrics``: ``name``, ``kind``,
-    ``word``, ``loss``, ``low``, ``high``, ``limit``, ``units``, ``noun``, ``lost``,
-    ``won``, ``needed``, ``remark``), ``sentences`` and ``facts`` (what it was measured
-    on, a phrase by word); ``lost_from`` (``task``, ``length``, ``k``, ``v``: a pair
-    loses answers from that length on). Losses are shares, changes are nats.
-    """
-    return [_verdict_object(each, spell_of(each.run.setup.engine)) for each in of_runs]
-
-
-def _verdict_object(verdict: Verdict, spell: Spell) -> dict[str, Any]:
-    limits = verdict.limits
-    return {
-        "run": verdict.run.name,
-        "outcome": verdict.outcome,
-        "headline": headline(verdict, spell),
-        "reference": str(verdict.reference) if verdict.reference else None,
-        "set": str(verdict.chosen) if verdict.chosen else None,
-        "gain": _gain_object(verdict),
-        "without_kernels": str(verdict.elsewhere) if verdict.elsewhere else None,
-        "worth_compiling": [str(pair) for pair in verdict.worth_compiling],
-        "is_instrument": verdict.is_instrument,
-        "limits": {
-            "max_loss": limits.max_loss,
-            "max_lost": limits.max_lost,
-            "max_eval_lost": limits.max_eval_lost,
-            "max_change": limits.of(LossKind.CHANGE),
-            "max_memory_bytes": limits.max_memory_bytes,
-            "at": limits.at,
-        },
-        "silent": dict(verdict.silent),
-        "repeats": {name: loss for name, (_, loss) in verdict.repeats.items()},
-        "on_cpu": {name: loss for name, (_, loss) in verdict.on_cpu.items()},
-        "flips": {
-            name: {"lost": lost, "won": won}
-            for name, (lost, won, _) in verdict.flips.items()
-        },
-        "pairs": [_standing_object(each) for each in verdict.standings],
-        "lost_from": [
-            {"task": each.task, "length": each.length, **data.sides(each.pair)}
-            for each in verdict.lost_from
-        ],
-        "sentences": sentences(verdict, spell),
-        "facts": dict(captions.facts(verdict.run)),
-    }
-
-
-def _gain_object(verdict: Verdict) -> dict[str, Any] | None:
-    gain = None if verdict.is_instrument else verdict.gain
-    if gain is None:
-        return None
-    return {
-        "pair": str(gain.pair),
-        **data.attributes(gain, "context", "weights", "reference", "kv", "recurrent"),
-        **data.attributes(gain, "compute", "is_least", "share", "tokens"),
-    }
-
-
-def _standing_object(each: Standing) -> dict[str, Any]:
-    return {
-        **data.sides(each.pair),
-        **data.attributes(each, "word", "memory", "speed", "trouble"),
-        "memory_bytes": None if each.memory_bytes is None else round(each.memory_bytes),
-        "attention": each.attention,
-        "lacking": list(each.lacking),
-        "metrics": [
-            {
-                "name": row.metric.name,
-                "kind": row.kind,
-                "word": row.word,
-                "loss": row.bounds.mean,
-                "low": row.bounds.low,
-                "high": row.bounds.high,
-                "limit": row.limit,
-                "units": row.bounds.units,
-                "noun": row.metric.noun,
-                "lost": row.lost,
-                "won": row.won,
-                "needed": row.needed,
-                "remark": row.remark,
-            }
-            for row in each.rows
-        ],
-    }

@@ -19,6 +19,7 @@ from codeneedle.grid import (
 from codeneedle.models.pretrained import BUILT_IN
 from codeneedle.probes import PROBES, frames
 from codeneedle.probes.metrics import (
+    ABLE,
     NOTABLE_LOSS,
     Loss,
     LossKind,
@@ -38,9 +39,11 @@ from codeneedle.records.record import (
     Setup,
 )
 from codeneedle.verdict.lengths import LostFrom, lost_from
+from codeneedle.verdict.order import order_in, ruled_out
 from codeneedle.verdict.statistics import (
     Bounds,
     Word,
+    disagreements,
     error_share,
     interval,
     lost_share,
@@ -75,9 +78,6 @@ Limit of the divergence in nats, per limit of the loss.
 
 Q4_K_M weights diverge by 0.031 nats and lose 0.6 %; source as of `MAX_LOSS`.
 """
-
-ABLE = 0.2
-"""Share right with the reference below which a metric does not enter the verdict."""
 
 BOUNDED = 0.001
 """Share of tokens with only a bound up to which they are treated as exact."""
@@ -252,6 +252,26 @@ def _severity(row: Row) -> float:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Checked:
+    """
+    The loss of a pair that was measured another way, too.
+
+    Attributes:
+        kind: Kind of its losses.
+        loss: The mean loss, as all pairs are measured.
+        other: That of the other way.
+        units: Units of the other way.
+        is_disagreement: Whether the two differ by more than their noise.
+    """
+
+    kind: LossKind
+    loss: float
+    other: float
+    units: int
+    is_disagreement: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
     """
     The conclusions from a run.
@@ -272,6 +292,8 @@ class Verdict:
         flips: Units that the repetition of the reference lost and won, and all units,
             by name of the metric.
         lost_from: Lengths from which on pairs lose the answers to a task.
+        checked: Pairs that were measured another way, too.
+        is_checkable: Whether there is another way for this run.
     """
 
     run: Run
@@ -285,6 +307,8 @@ class Verdict:
     on_cpu: Mapping[str, tuple[LossKind, float]] = field(default_factory=dict)
     flips: Mapping[str, tuple[int, int, int]] = field(default_factory=dict)
     lost_from: tuple[LostFrom, ...] = ()
+    checked: Mapping[Pair, Checked] = field(default_factory=dict)
+    is_checkable: bool = False
 
     @property
     def gain(self) -> Gain | None:
@@ -368,6 +392,21 @@ class Verdict:
     def compared(self) -> tuple[Standing, ...]:
         """The pairs that are compared with the reference."""
         return tuple(each for each in self.standings if each.word is not None)
+
+    @property
+    def inferred(self) -> Mapping[Pair, Pair]:
+        """
+        Pairs of a sweep that decides which were not measured, as a finer one is beyond.
+
+        With that one. They have no numbers, and are never set.
+        """
+        order = order_in(self.run.setup)
+        if order is None:
+            return {}
+        words = {each.pair: each.word for each in self.compared if each.word}
+        tried = {each.pair for each in self.standings}
+        pairs = (pair for pair in order.every if pair not in tried)
+        return ruled_out(words, pairs)
 
     @property
     def finer(self) -> tuple[Pair, ...]:
@@ -468,6 +507,8 @@ def judge(run: Run, limits: Limits | None = None) -> Verdict:
             if each.again and each.loss.kind is LossKind.SCORE
         },
         lost_from=tuple(lost),
+        checked={pair: e for each in entering for pair, e in each.checked().items()},
+        is_checkable=any(each.probe.checks(run.setup) for each in entering),
     )
     best = _chosen(verdict, verdict.standings)
     here = [each for each in verdict.standings if each.in_kernel]
@@ -557,6 +598,34 @@ class _Comparison:
         names = (name for name in first if name in second)
         return [self.loss.of(second[name], first[name]) for name in names]
 
+    def checked(self) -> dict[Pair, Checked]:
+        """The pairs that were measured another way beside the reference, too."""
+        if self.loss.checked is None or self.reference is None:
+            return {}
+        other = {p: self.loss.checked(r, self.setup) for p, r in self.records.items()}
+        there = other.pop(self.reference)
+        others = {
+            pair: losses
+            for pair, units in other.items()
+            if (losses := self._losses(there, units))
+        }
+        ours = {
+            pair: losses
+            for pair in others
+            if (losses := self._losses(self.of_reference, self.units.get(pair, {})))
+        }
+        found = disagreements(ours, others)
+        return {
+            pair: Checked(
+                kind=self.loss.kind,
+                loss=statistics.fmean(losses),
+                other=statistics.fmean(others[pair]),
+                units=len(others[pair]),
+                is_disagreement=pair in found,
+            )
+            for pair, losses in ours.items()
+        }
+
     def silence(self, limits: Limits) -> str:
         """Why the metric does not enter the verdict; empty if it does."""
         if self.reference is None:
@@ -583,9 +652,8 @@ class _Comparison:
         )
         if not losses:
             return None
-        kind, pairs = self.loss.kind, len(self.units) - 1
-        limit = limits.of(kind)
-        look = self.probe.look(self.records[pair], self.setup)
+        kind, limit = self.loss.kind, limits.of(self.loss.kind)
+        look, pairs = self._look(pair), self._sharing(pair)
         share = error_share(look, pairs)
         lost, won = _counts(losses) if kind.is_counted else (0, 0)
         is_few = kind is LossKind.SCORE and lost + won < FEWEST_FLIPS
@@ -621,6 +689,18 @@ class _Comparison:
             remark=remark,
             lacking=lacking,
         )
+
+    def _look(self, pair: Pair) -> int:
+        """How often *pair* got further units, as of `error_share`."""
+        look = self.probe.look(self.records[pair], self.setup)
+        order = order_in(self.setup)
+        return order.look(look) if order else look
+
+    def _sharing(self, pair: Pair) -> int:
+        """Among how many pairs the error is shared, as of `error_share`."""
+        others = self.units.keys() - {self.reference}
+        order = order_in(self.setup)
+        return order.sharing(pair, others) if order else len(others)
 
     def _remark(
         self, pair: Pair, losses: Sequence[float], word: Word

@@ -3,11 +3,21 @@
 from dataclasses import replace
 
 from made_records import failed_record, made_record, made_run, made_setup
+from made_verdicts import read_run
+from printing import printed
 
+from codeneedle.grid import Spell
+from codeneedle.probes.recall.answers import overview
+from codeneedle.probes.recall.metrics import FORCED
+from codeneedle.probes.recall.probe import PROBE
 from codeneedle.probes.retrieval.metrics import METRICS
 from codeneedle.records.record import CacheEvidence, Effective, Status
-from codeneedle.report import captions
+from codeneedle.report import captions, grid
 from codeneedle.report.captions import STATUS_WORDS
+from codeneedle.report.page import page
+from codeneedle.report.table import pair_table, tables_document
+from codeneedle.report.verdict import brief
+from codeneedle.verdict.judge import judge
 
 SETUP = made_setup()
 
@@ -105,3 +115,20 @@ def test_every_status_has_a_short_word_of_its_own() -> None:
 
     assert sorted(set(words)) == sorted(words)
     assert 8 >= max(map(len, words))
+
+
+def test_lines_that_were_read_are_called_forced_nowhere() -> None:
+    """In the verdict, the grid, the table, an answer, the page and the setup."""
+    run = read_run({})
+    verdict, spell = judge(run), Spell(str)
+    told = [
+        printed(brief(verdict, spell), width=200),
+        printed(grid.report([run], FORCED[:3], (), [verdict]), width=200),
+        printed(tables_document([pair_table(run, [PROBE])]), width=200),
+        printed(overview(run, run.records[0]), width=200),
+        page([run], None, lambda _engine: spell),
+        captions.setup_line(run.setup),
+    ]
+
+    assert [] == [text for text in told if "forced" in text.lower()]
+    assert "5 lines of 16 functions read" in told[-1]

@@ -209,24 +209,22 @@ def test_forced_recall_changes_by_a_share_of_the_right_tokens():
     assert row.split()[1:3] == ["+2.5", "%"]
     (metric,) = (
         each
-        for each in comparison_object(found)["metrics"]
-        if each["name"] == "recall-logp"
+        for each in comparison_object(found)["changes"]
+        if each["metric"] == "recall-logp"
     )
-    assert ("nats", "probability") == (metric["unit"], metric["unit_of_change"])
+    assert "share" == metric["unit"]
 
 
 def test_the_json_keeps_its_keys():
     found = json.loads(json_text(comparison_object(compared(20, 18))))
 
-    assert {"first", "second", "setups", "remark", "metrics"} == set(found)
-    [matched] = [each for each in found["metrics"] if each["name"] == "matched"]
-    assert (-2.0, "worse", 4) == (
-        matched["change"],
-        matched["words"],
-        len(matched["pairs"]),
-    )
+    assert {"first", "second", "setups", "remark", "changes", "rows"} == set(found)
+    [matched] = [each for each in found["changes"] if each["metric"] == "matched"]
+    rows = [row for row in found["rows"] if row["metric"] == "matched"]
+    assert (-2.0, "worse") == (matched["change"], matched["words"])
+    assert [19.5] * 4 + [17.5] * 4 == [row["value"] for row in rows]
     assert matched["low"] <= matched["change"] <= matched["high"] < 0
-    assert "lines" == matched["unit"] == matched["unit_of_change"]
+    assert "lines" == matched["unit"]
 
 
 def test_a_run_is_named_by_its_folder_or_by_a_name_that_is_its_alone(tmp_path):
@@ -332,13 +330,7 @@ def test_only_cells_whose_attention_ran_in_the_same_place_are_tested():
     assert moved in matched.values
     assert "worse" == matched.words
     assert "attention ran elsewhere: q4_0/q4_0" in printed(comparison_document(found))
-    tested = {
-        f"{each['k']}/{each['v']}": each["is_tested"]
-        for each in comparison_object(found)["metrics"][0]["pairs"]
-    }
-    assert {"q4_0/q4_0"} == {
-        pair for pair, is_tested in tested.items() if not is_tested
-    }
+    assert ["q4_0/q4_0"] == comparison_object(found)["changes"][0]["not_tested"]
 
 
 def test_several_runs_are_compared_with_the_first_in_a_column_each():

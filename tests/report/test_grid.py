@@ -1,12 +1,8 @@
 """The grid of a run and the summary of several, on a terminal."""
 
-import csv
-import io
-import json
 from collections.abc import Sequence
 from dataclasses import replace
 
-from made_losses import BEYOND, WITHIN, losing_run
 from made_records import (
     failed_record,
     made_forced,
@@ -24,11 +20,8 @@ from codeneedle.probes.metrics import Metric
 from codeneedle.probes.recall.metrics import FORCED, METRICS
 from codeneedle.probes.recall.record import Round
 from codeneedle.records.record import Run, Status
-from codeneedle.report.data import csv_text, json_text
 from codeneedle.report.grid import (
     grid,
-    grid_objects,
-    grid_rows,
     report,
     summary,
     values,
@@ -156,7 +149,7 @@ def test_gaps_show_their_status_and_the_legend_its_reason() -> None:
     assert ".        not run" in lines
     named = "bf16/bf16, q8_0/bf16, q5_1/bf16, q5_0/bf16 and 2 more"
     assert f"unsupp.  {named} unsupported: no kernel" in lines
-    silent = "which count as nothing recalled (at most 1 of 2): q8_0/q8_0"
+    silent = "which are left out (at most 1 of 2): q8_0/q8_0"
     assert f"functions without an answer, {silent}" in lines
 
 
@@ -302,58 +295,6 @@ BROKEN = made_run(
     failed=[failed_record("q4_0/q8_0", Status.CRASHED, REASON)],
     untried=["q4_0/bf16"],
 )
-
-
-def test_a_grid_as_csv_has_a_row_per_pair_and_a_column_per_metric():
-    runs = [BROKEN, replace(BROKEN, name="other/model")]
-    text = csv_text(grid_rows(runs, METRICS, list(map(judged, runs))))
-    rows = list(csv.DictReader(io.StringIO(text)))
-
-    assert 9 == len(text.splitlines())
-
-    assert ["random-bodies/made-model"] * 4 + ["other/model"] * 4 == [
-        row["run"] for row in rows
-    ]
-    assert ["finished", "finished", "not-run", "crashed"] == [
-        row["status"] for row in rows[:4]
-    ]
-    assert ["20.0", "20.0", "", ""] == [row["matched"] for row in rows[:4]]
-    keys = ["run", "model", "corpus", "context", "k", "v", "status", "reason"]
-    keys += ["attention", "verdict", "loss", "loss_low", "loss_high", "loss_limit"]
-    keys += ["loss_n", "loss_of", "matched", "matched_se", "matched_n"]
-    assert keys == list(rows[0])[:19]
-    assert ["0.0", ""] == [row["matched_se"] for row in rows[1:3]]
-    assert ["2", ""] == [row["matched_n"] for row in rows[1:3]]
-    assert "margin_mean_se" in rows[0]
-
-
-def test_a_grid_as_csv_has_the_loss_and_its_interval():
-    run = losing_run({"q8_0/q8_0": WITHIN, "q4_0/q4_0": BEYOND})
-    text = csv_text(grid_rows([run], METRICS, [judged(run)]))
-    by_pair = {f"{e['k']}/{e['v']}": e for e in csv.DictReader(io.StringIO(text))}
-
-    coarse, reference = by_pair["q4_0/q4_0"], by_pair["bf16/bf16"]
-    assert ("beyond", "0.01", "16", "recall-logp") == tuple(
-        coarse[key] for key in ("verdict", "loss_limit", "loss_n", "loss_of")
-    )
-    low, mean, high = (float(coarse[f"loss{end}"]) for end in ("_low", "", "_high"))
-    assert 0.01 < low < mean < high
-    assert ("", "") == (reference["verdict"], reference["loss"])
-
-
-def test_a_grid_as_json_is_strict_and_complete():
-    (run,) = json.loads(json_text(grid_objects([BROKEN], METRICS, [judged(BROKEN)])))
-
-    assert "bf16/bf16" == run["reference"]
-    assert 12288 == run["setup"]["context"]
-    assert ["f_a", "f_b"] == run["setup"]["needles"]
-    assert list(METRIC) == [metric["name"] for metric in run["metrics"]]
-    assert {"bf16/q8_0": "open"} == run["words"]["matched"]
-    assert {} == run["words"]["pass"]
-    assert [20.0, 20.0, None, None] == [
-        cell["values"]["matched"] for cell in run["cells"]
-    ]
-    assert REASON == run["cells"][3]["reason"]
 
 
 def test_a_grid_as_markdown_has_the_summary_and_the_legend():

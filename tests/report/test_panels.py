@@ -1,7 +1,5 @@
 """Panels by length and depth, and what each pair lost and gained there."""
 
-import csv
-import io
 import json
 import math
 from dataclasses import replace
@@ -26,7 +24,7 @@ from codeneedle.errors import BadInput, NothingToShow
 from codeneedle.grid import Pair
 from codeneedle.probes.retrieval.metrics import of_tasks
 from codeneedle.probes.retrieval.record import NAME
-from codeneedle.report.data import csv_text, json_text
+from codeneedle.report.data import json_text
 from codeneedle.report.panels import (
     LETTERS,
     headline,
@@ -118,42 +116,43 @@ def test_a_length_that_a_pair_was_not_asked_is_a_gap_and_no_zero():
     ) in panels(run).left_out
 
 
-def test_csv_has_a_row_for_each_pair_task_length_and_depth():
+def test_rows_are_answers_by_task_length_and_depth():
     gated = retrieval_record(
         "q4_0/f16",
         made_texts(length=1024, answer=wrong),
         not_asked=[("multikey", 2048, "nothing is right")],
     )
     run = run_of(record_of("f16/f16", unless((1024, 0.1))), gated)
+    facet = "task=multikey length={} depth={}"
 
-    rows = list(csv.DictReader(io.StringIO(csv_text(panel_rows([run], RIGHT)))))
+    found = {
+        (row.metric, row.facet): row
+        for row in panel_rows([run], RIGHT)
+        if row.pair == "q4_0/f16"
+    }
 
-    by_place = {(row["k"], row["length"], row["depth"]): row for row in rows}
-    wrong_twice, lost = by_place["q4_0", "1024", "0.1"], by_place["q4_0", "1024", "0.5"]
-    gap = by_place["q4_0", "2048", "0.5"]
-    assert 12 == len(rows) == len(by_place)
-    assert ("0.0", "2", "2", "0") == tuple(
-        wrong_twice[name] for name in ("value", "n", "both_wrong", "lost")
-    )
-    assert "2" == lost["lost"]
-    assert ("", "0", "nothing is right") == (gap["value"], gap["n"], gap["reason"])
-    assert {"multikey"} == {row["task"] for row in rows}
+    first = found["retrieval", facet.format(1024, 0.1)]
+    gap = found["retrieval", facet.format(2048, 0.5)]
+    assert (0.0, 2) == (first.value, first.n)
+    assert 2 == found["both-wrong", facet.format(1024, 0.1)].value
+    assert 2 == found["lost", facet.format(1024, 0.5)].value
+    assert (None, 0, "nothing is right") == (gap.value, gap.n, gap.reason)
+    assert {"retrieval", "both-right", "lost", "gained", "both-wrong"} == {
+        metric for metric, _ in found
+    }
 
 
-def test_json_has_the_same_rows():
+def test_rows_as_json_have_what_was_left_out():
     texts = {n: made_texts("single", dial=0, length=n, questions=6) for n in LENGTHS}
-    lost = made_texts("single", dial=0, length=2048, questions=6, answer=wrong)
     setup = replace(SETUP, probes={NAME: {"tasks": ["single"]}})
-    records = [
-        retrieval_record("f16/f16", [*texts[1024], *texts[2048]]),
-        retrieval_record("q4_0/f16", [*texts[1024], *lost]),
-    ]
-    run = run_of(*records, setup=setup)
+    run = run_of(retrieval_record("f16/f16", [*texts[1024], *texts[2048]]), setup=setup)
 
     (found,) = json.loads(json_text(panel_objects([run], RIGHT)))
 
-    assert ("single", "f16/f16") == (found["task"], found["reference"])
-    assert 12 == len(found["rows"])
+    assert [note for each in panels_of(run, RIGHT) for note in each.notes] == (
+        found.get("notes", [])
+    )
+    assert {"f16/f16"} == {row["reference"] for row in found["rows"]}
 
 
 def test_the_log_probability_has_panels_too():

@@ -29,6 +29,7 @@ from codeneedle.report.plan import (
     measured,
     measured_memory,
     plan_document,
+    plan_object,
     planned_memory,
     predicted_memory,
     time_phrase,
@@ -85,8 +86,8 @@ def test_a_new_sweep_tells_what_it_would_do(monkeypatch):
     assert "known after the first cell" == facts["time"]
     assert f"{', '.join(map(str, plan.pairs[:3]))}, ..." == facts["order"]
     assert (
-        "20 lines of 6 functions written; 5 lines of 6 functions forced; about 1,688 "
-        "tokens of the text read a cell, about 1,822 written or forced"
+        "20 lines of 6 functions written; 5 lines of 6 functions forced; about 1,929 "
+        "tokens of the text read a cell, about 2,082 written or forced"
         == facts["recall"]
     )
     assert "when the sweep starts" in text
@@ -94,24 +95,32 @@ def test_a_new_sweep_tells_what_it_would_do(monkeypatch):
 
 
 def test_a_new_sweep_tells_a_time_where_the_engine_knows_its_pace(monkeypatch):
-    """A second for a server, 1,688 ms to read, 1,822 tokens of 10 ms: 21 s a cell."""
+    """A second for a server, 1,929 ms to read, 2,082 tokens of 10 ms: 24 s a cell."""
     pace = Pace(start_s=1.0, read_s=0.001, write_s=0.01, read_back_s=0, write_back_s=0)
     monkeypatch.setattr(FakeEngine, "pace", lambda _self: pace)
 
     facts = facts_of(shown(planned(), width=500))
 
     assert (
-        "about 1:45 left, 20.9 s a cell (an estimate; the first cell tells more)"
+        "about 1:59 left, 23.7 s a cell (an estimate; the first cell tells more)"
         == facts["time"]
     )
 
 
-def test_deciding_measures_as_many_pairs_as_a_screening_leaves_at_most():
+def test_a_plan_that_decides_tells_its_steps_and_when_it_can_answer(monkeypatch):
     types = ("bf16", "q8_0", "q4_0")
+    pace = Pace(start_s=1.0, read_s=0.001, write_s=0.01, read_back_s=0, write_back_s=0)
     plan = planned(k_types=types, v_types=types, decide=True)
-    text = printed(plan_document(plan), width=200)
+    silent = printed(plan_document(plan), width=200)
+    text = printed(plan_document(replace(plan, pace=pace)), width=200)
 
-    assert "at most, 0 of 7 finished" in text
+    assert "at most, 0 of 10 finished" in silent
+    assert "step 2" in silent
+    assert "the first answer: q8_0/q8_0, q8_0/q4_0, q4_0/q4_0" in silent
+    assert "first answer after" not in silent
+    assert "first answer after about " in text
+    assert "steps" in plan_object(plan)
+    assert [] == plan_object(planned())["steps"]
 
 
 def test_a_text_that_is_cut_names_the_context_of_all_of_it():

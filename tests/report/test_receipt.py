@@ -1,6 +1,8 @@
 """Receipts: what is in them, what is refused, and what stands side by side."""
 
+import getpass
 import io
+import platform
 import re
 from dataclasses import replace
 from pathlib import Path
@@ -13,7 +15,7 @@ from printing import printed
 
 from codeneedle.errors import BadInput
 from codeneedle.grid import DEFAULT_TYPES, Pair
-from codeneedle.records.record import Run
+from codeneedle.records.record import Attention, Run
 from codeneedle.records.store import Store
 from codeneedle.report.compare import WALL
 from codeneedle.report.markdown import markdown
@@ -30,6 +32,7 @@ from codeneedle.report.receipt import (
     receipts_named,
     side_by_side,
 )
+from codeneedle.system import machine
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "runs"
 RUNS = ("divergence", "recall", "retrieval", "mlx")
@@ -59,6 +62,41 @@ def test_a_receipt_is_read_as_it_was_printed(name):
     assert receipt_of(run) == found
     assert f"({run.setup.weights.sha256[:8]})" in found.facts["model"]
     assert [*run.setup.grid] == [*found.rows]
+
+
+def test_it_holds_what_a_row_of_the_table_of_models_needs():
+    run = golden()
+    ran = {
+        "devices": ("CUDA0",),
+        "offloaded_layers": 7,
+        "total_layers": 8,
+        "attention": Attention.KERNEL,
+    }
+    known = replace(run.setup, architecture="llama", quant="Q4_1")
+    records = tuple(
+        replace(each, effective=replace(each.effective, **ran)) for each in run.records
+    )
+
+    found = receipt_of(replace(run, setup=known, records=records))
+
+    assert {
+        "model": "needle-nano (llama, Q4_1, 3319a9a0)",
+        "engine": "llama.cpp 0.6.0-dev (build 11434, commit b0a2feb64)",
+        "backend": "CUDA0, 7 of 8 layers, flash attention enabled",
+        "context": "2,048 tokens",
+        "date": "2026-11-22",
+    }.items() <= found.facts.items()
+    row = dict(zip(found.columns, found.rows[Pair("q4_0", "f16")], strict=True))
+    assert {
+        "attention": "kernel",
+        "kld nats": "0.5434 ± 0.1027",
+        "kld999 nats": "14.0180",
+        "precision %": "58.08",
+        "precision999 %": "0.00",
+        "tg tokens/s": "3943.7",
+        "pp tokens/s": "17933.6",
+        "kv MiB": "0.3",
+    }.items() <= row.items()
 
 
 def test_losses_have_their_interval_and_values_their_error():
@@ -149,6 +187,16 @@ def test_no_path_and_no_text_of_the_user_is_in_it(name):
     for needle in (*run.setup.needles, *run.setup.forced):
         assert needle.name not in text
         assert not any(each.strip() in text for each in needle.lines)
+
+
+def test_nothing_names_the_host_or_its_user():
+    here = machine.facts().phrase()
+
+    text = receipt_markdown(elsewhere(golden(), machine=here))
+
+    assert here in text
+    for name in (platform.node(), getpass.getuser(), str(Path.home())):
+        assert name not in re.findall(r"[^\s;,()]+", text)
 
 
 # --- what is refused

@@ -1,7 +1,5 @@
 """Speeds by depth: what is compared, and what is shown beside it."""
 
-import csv
-import io
 import json
 from dataclasses import replace
 
@@ -12,7 +10,7 @@ from printing import printed
 
 from codeneedle.errors import BadInput, NothingToShow
 from codeneedle.records.record import Attention, Effective, Status
-from codeneedle.report.data import csv_text, json_text
+from codeneedle.report.data import json_text
 from codeneedle.report.markdown import markdown
 from codeneedle.report.speeds import (
     speed_objects,
@@ -54,7 +52,7 @@ def test_a_speed_without_a_kernel_is_marked_and_not_compared():
     first = replace(measured(F16, {0: 1.0}), effective=ON_CPU)
 
     assert not row(TABLE, Q4, 100).compared
-    assert 3.0 == row(TABLE, Q4, 100).speed
+    assert 3.0 == row(TABLE, Q4, 100).value
     assert [0, 100] == list(TABLE.apart["depth"])
     assert Q8 == speed_table(run_of(first, measured(Q8, {0: 1.0})), "tg").reference
     text = printed(speeds_document([TABLE]))
@@ -81,17 +79,23 @@ def test_a_gap_has_a_word_and_no_speed():
 
 
 def test_every_form_has_every_speed():
-    rows = list(csv.DictReader(io.StringIO(csv_text(speed_rows([TABLE])))))
     (found,) = json.loads(json_text(speed_objects([TABLE])))
 
-    assert ["100.0", "102.0", "50.0", "153.0", "10.0", "3.0"] == [
-        each["speed"] for each in rows
-    ]
-    assert "False" == rows[-1]["compared"]
-    assert [1.0, 1.0, 0.5, 1.5, 0.1, 3 / 102] == [
-        each["ratio"] for each in found["rows"]
-    ]
+    assert {
+        ("f16/f16", "depth=0", 100.0),
+        ("f16/f16", "depth=100", 102.0),
+        ("q8_0/q8_0", "depth=0", 50.0),
+        ("q8_0/q8_0", "depth=100", 153.0),
+        ("q4_0/q4_0", "depth=0", 10.0),
+        ("q4_0/q4_0", "depth=100", 3.0),
+    } == {
+        (row.pair, row.facet, row.value)
+        for row in speed_rows([TABLE])
+        if row.value is not None
+    }
+    assert [1.0, 1.0, 0.5, 1.5, 0.1, 3 / 102] == list(TABLE.frame["ratio"])
     assert {"q8_0/q8_0": "from 50 tokens"} == found["faster"]
+    assert ["tg@0", "tg@100"] == [metric["name"] for metric in found["metrics"]]
     assert "| 153.0±0.0 150% | from 50 tokens |" in markdown(speeds_document([TABLE]))
 
 

@@ -1,12 +1,8 @@
 """One row per pair with the metrics of all probes."""
 
-import csv
-import io
 import json
 import math
-import re
 from dataclasses import replace
-from types import SimpleNamespace
 
 import pytest
 from made_metrics import (
@@ -27,7 +23,7 @@ from printing import printed
 from codeneedle.errors import BadInput, UnknownName
 from codeneedle.grid import Pair
 from codeneedle.records.record import Effective, Status
-from codeneedle.report.data import csv_text, json_text
+from codeneedle.report.data import json_text
 from codeneedle.report.markdown import markdown
 from codeneedle.report.table import (
     pair_table,
@@ -77,7 +73,9 @@ def row(lines, pair):
 def test_columns_are_ordered_by_quality_speed_and_memory():
     added = made_metric("kld@512", values=lambda *_: [0.1])
     more = made_probe(
-        "divergence", *DIVERGENCE.metrics, more_metrics=lambda _setup: (added,)
+        "divergence",
+        *DIVERGENCE.metrics,
+        metrics_of=lambda _setup: (*DIVERGENCE.metrics, added),
     )
     table, recalled = table_of(), table_of(made_run())
     pairs = list(map(str, table.pairs))
@@ -325,68 +323,23 @@ def test_the_verdict_on_each_pair_is_its_last_column_and_the_legend_explains_it(
     assert "verdict" not in " ".join(lines_of(run))
 
 
-def rows_of(text):
-    """A CSV, read back."""
-    return list(csv.DictReader(io.StringIO(text)))
+def test_rows_as_data_have_the_order_of_the_table():
+    tables = [table_of(made_run()), table_of(renamed(made_run(), "other/made-model"))]
+    ordered = [replace(each, pairs=each.pairs[::-1]) for each in tables]
+    pairs = [str(pair) for pair in ordered[0].pairs]
 
+    rows = [row for row in table_rows(ordered) if row.metric == "matched"]
+    (found, _) = json.loads(json_text(table_objects(ordered)))
 
-def test_a_table_as_csv_has_metrics_and_statuses_of_every_pair():
-    changes = [failed("divergence", "q4_0/q4_0"), (("throughput", "q4_0/q4_0"), None)]
-    found = rows_of(csv_text(table_rows([table_of(run_of_all(changes=changes))])))
-    first, second, *_, last = found
-
-    assert 9 == len(found)
-    assert all(re.fullmatch("[a-z0-9_]+", heading) for heading in first)
-    told = ("run", "model", "corpus", "context")
-    assert ["random-bodies/made-model", "made-model", "random-bodies", "12288"] == [
-        first[each] for each in told
+    assert [("random-bodies/made-model", pair) for pair in pairs] == [
+        (row.run, row.pair) for row in rows[:36]
     ]
-    assert ("200.0", "3") == (first["tg"], first["tg_n"])
-    assert 1 / math.sqrt(3) == pytest.approx(float(first["tg_se"]))
-    assert ("bf16", "q8_0", "0") == (second["k"], second["v"], second["reference"])
-    assert "1" == first["reference"]
-    assert ("8.0", "16.0") == (second["kld"], second["kld_over_reference"])
-    assert ("", "7.5") == (first["kld_over_reference"], second["quiet"])
-    assert "matched_over_reference" not in second
-    assert ["finished", "out-of-memory", "cannot allocate", "not-run"] == [
-        last[f"{probe}_{what}"]
-        for probe, what in (
-            ("recall", "status"),
-            ("divergence", "status"),
-            ("divergence", "reason"),
-            ("throughput", "status"),
-        )
+    assert pairs == [row["pair"] for row in found["rows"]][:36]
+    assert "sorted_by" not in found
+    assert 12288 == found["setup"]["context"]
+    assert ["lines"] == [
+        each["unit"] for each in found["metrics"] if each["name"] == "matched"
     ]
-    assert ("", "", "20.0") == (last["kld"], last["tg"], last["matched"])
-
-
-def test_csv_of_runs_with_different_probes_shares_its_columns():
-    other = table_of(renamed(made_run(), "other/made-model"))
-    found = rows_of(csv_text(table_rows([table_of(), other])))
-
-    assert 9 + 36 == len(found)
-    assert ("", "not-run", "other/made-model") == tuple(
-        found[-1][key] for key in ("kld", "divergence_status", "run")
-    )
-
-
-def test_a_table_as_json_has_values_ratios_and_noise_floors():
-    words = {Pair("bf16", "q8_0"): "within"}
-    judged = SimpleNamespace(word=words.get, standing=lambda _pair: None)
-    table = replace(table_of(sort="tg"), verdict=judged)
-    [found] = json.loads(json_text(table_objects([table])))
-    second = found["rows"][1]
-    metrics = {metric["name"]: metric for metric in found["metrics"]}
-
-    assert ("bf16/bf16", "tg") == (found["reference"], found["sorted_by"])
-    assert ("bf16", "q8_0") == (second["k"], second["v"])
-    assert "q4_0" == found["rows"][-1]["k"]
-    assert (8.0, 16.0) == (second["values"]["kld"], second["over_reference"]["kld"])
-    assert {"status": "finished", "reason": ""} == second["probes"]["divergence"]
-    assert ["f_a", "f_b", "f_c", "f_d"] == found["setup"]["needles"]
-    assert (0.5, "bf16/bf16") == (metrics["kld"]["floor"], metrics["kld"]["against"])
-    assert (None, 200.0) == (metrics["tg"]["floor"], metrics["tg"]["reference"])
-    assert "within" == second["verdict"]
 
 
 @pytest.mark.parametrize("floor", [0, 0.5])

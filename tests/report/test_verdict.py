@@ -35,9 +35,9 @@ from codeneedle.report.verdict import (
     metric_entries,
     sentences,
     table,
-    verdict_objects,
     verdicts,
 )
+from codeneedle.report.verdict_data import verdict_objects
 from codeneedle.verdict.judge import Limits, judge
 
 GOOD, COARSE = "q8_0/q8_0", "q4_0/q4_0"
@@ -188,6 +188,7 @@ def test_a_check_tells_a_program_within_open_and_beyond():
         (COARSE, Check.BEYOND, "q4_0/q4_0: beyond: loses "),
         ("q5_0/q5_0", Check.OPEN, "q5_0/q5_0: "),
         ("q5_1/q5_1", Check.OPEN, "q5_1/q5_1: not measured"),
+        ("Q8_0/Q8_0", Check.OPEN, "Q8_0/Q8_0: not measured. Did you mean 'q8_0/q8_0'?"),
     ):
         told, line = checked(found, Pair.parse(str(pair)))
         assert (code, True) == (told, line.startswith(begins)), line
@@ -402,9 +403,9 @@ def test_lengths_from_which_answers_are_lost_are_named():
         "single: more than 10.0 % of texts are lost from 2,048 tokens on with q4_0/f16."
     ) == sentences(found)[0]
     (told,) = verdict_objects([found], lambda _engine: spell)
-    assert [{"task": "single", "length": 2048, "k": "q4_0", "v": "f16"}] == (
-        told["lost_from"]
-    )
+    assert [("single", 2048, "q4_0", "f16")] == [
+        (each.task, each.length, each.k, each.v) for each in told.lost_from
+    ]
 
 
 # By metric
@@ -573,3 +574,13 @@ def test_a_pair_too_near_the_limit_is_given_no_number_of_functions():
     _, found = rows(losing_run({GOOD: OPEN, COARSE: BEYOND}))
 
     assert "open: too near the limit to be decided" == found[GOOD][-1]
+
+
+def test_what_was_not_measured_is_said_to_be_beyond_as_a_finer_pair_is():
+    run = losing_run({"q8_0/q8_0": WITHIN, "q8_0/q4_0": BEYOND})
+    pairs = ["q8_0/q8_0", "q8_0/q4_0", "q4_0/q4_0"]
+    setup = replace(run.setup, calibrated={"order": {"pairs": pairs}})
+
+    told = sentences(judge(replace(run, setup=setup)))
+
+    assert "Not measured, beyond, as q8_0/q4_0 is: q4_0/q4_0." in told

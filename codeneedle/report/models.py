@@ -1,0 +1,222 @@
+"""
+The table of models: receipts of many people, by model, then by pair.
+
+Rows stand beside each other as their receipts have them; none is averaged or tested.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from codeneedle.document import Block, Document, Facts, Heading, Lines, Table
+from codeneedle.errors import BadInput
+from codeneedle.grid import most_precise_first
+from codeneedle.report.receipt import (
+    MOST_RECEIPTS,
+    PAIR,
+    TITLE,
+    Receipt,
+    is_distance,
+    receipt_objects,
+    receipts_in,
+    text_of,
+)
+from codeneedle.text import plural
+
+SHIPPED = Path(__file__).parent / "rows"
+"""Receipts in the wheel; those of a checkout stand in docs/models."""
+
+CHECKOUT = Path(__file__).parents[2] / "docs" / "models"
+
+SUFFIX = ".md"
+"""Of the files of a folder of receipts."""
+
+
+@dataclass(frozen=True, slots=True)
+class ModelRow:
+    """
+    A receipt in the table.
+
+    Attributes:
+        name: Of its file.
+        note: What stands before it in the file, on one line; may be empty.
+        receipt: The receipt.
+    """
+
+    name: str
+    note: str
+    receipt: Receipt
+
+    @property
+    def weights(self) -> str:
+        """What tells models apart: the hash of the weights, or else their name."""
+        return self.receipt.facts.get("model", "").rpartition(" ")[2].strip("()")
+
+
+def shipped_rows() -> list[ModelRow]:
+    """The rows that come with the program."""
+    return rows_in(SHIPPED if SHIPPED.is_dir() else CHECKOUT)
+
+
+def rows_in(place: Path) -> list[ModelRow]:
+    """
+    The receipts of a file, or those of the files of a folder, by name.
+
+    Raises:
+        BadInput: If a file cannot be read, has no receipt or a damaged one.
+    """
+    files = sorted(place.glob(f"*{SUFFIX}")) if place.is_dir() else [place]
+    return [row for file in files for row in _rows_of(file)]
+
+
+def _rows_of(file: Path) -> Iterator[ModelRow]:
+    text = text_of(str(file))
+    found = list(receipts_in(text, source=str(file)))
+    if not found:
+        raise BadInput(
+            source=file,
+            reason="there is no receipt in it",
+            hint="Paste there what 'codeneedle sweep row' or 'codeneedle receipt NAME' "
+            "prints.",
+        )
+    for at, receipt in enumerate(found):
+        number = f" ({at + 1})" if found[1:] else ""
+        yield ModelRow(f"{file.stem}{number}", _note(text), receipt)
+
+
+NOTE_CHARACTERS = 500
+"""More of a note is left out."""
+
+
+def _note(text: str) -> str:
+    """The sentences before the first receipt, without headings and fences."""
+    lines = text.partition(TITLE)[0].splitlines()
+    words = " ".join(line for line in lines if line[:1] not in {"#", "~", "`"})
+    return " ".join(words.split())[:NOTE_CHARACTERS]
+
+
+def beside(rows: Sequence[ModelRow], others: Sequence[ModelRow]) -> list[ModelRow]:
+    """*rows*, and those of *others* that are of the same weights."""
+    known = [row.receipt for row in rows]
+    weights = {row.weights for row in rows}
+    same = (row for row in others if row.weights in weights)
+    return [*rows, *(row for row in same if row.receipt not in known)]
+
+
+def models_document(rows: Sequence[ModelRow]) -> Document:
+    """
+    A table for each model, a line for each pair and row.
+
+    Raises:
+        BadInput: If there are too many rows of one model.
+    """
+    by_weights: dict[str, list[ModelRow]] = {}
+    for row in rows:
+        by_weights.setdefault(row.weights, []).append(row)
+    for same in sorted(by_weights.values(), key=_title):
+        if len(same) > MOST_RECEIPTS:
+            raise BadInput(
+                source=_title(same),
+                reason=f"has {len(same)} rows, and {MOST_RECEIPTS} can be read",
+                hint="Name fewer files.",
+            )
+        yield from _model(same)
+
+
+def _title(rows: Sequence[ModelRow]) -> str:
+    return rows[0].receipt.facts.get("model", "")
+
+
+def _model(rows: Sequence[ModelRow]) -> Iterator[Block]:
+    numbered = {str(at): row.receipt for at, row in enumerate(rows, 1)}
+    yield Heading(f"{_title(rows)}: {plural(len(rows), 'row')}")
+    yield _table(numbered)
+    yield Facts([(str(at), _described(row)) for at, row in enumerate(rows, 1)])
+    if rows[1:]:
+        yield Lines(list(_comparable(numbered)))
+
+
+NAMES = {
+    "verdict": "verdict",
+    "attention": "attention",
+    "kld nats": "KLD",
+    "kld999 nats": "KLD 99.9 %",
+    "precision %": "precision %",
+    "precision999 %": "99.9 %",
+    "kv MiB": "KV MiB",
+    "pp tokens/s": "read/s",
+    "tg tokens/s": "written/s",
+}
+"""Columns of receipts that the table has, and their headings."""
+
+LOSS = "right tokens lost"
+
+
+def _table(receipts: Mapping[str, Receipt]) -> Table:
+    """Pairs from top to bottom, of each pair the rows one below the other."""
+    pairs = most_precise_first({p for each in receipts.values() for p in each.rows})
+    lines = [
+        {PAIR: str(pair), "row": name, **dict(_cells(receipt, receipt.rows[pair]))}
+        for pair in pairs
+        for name, receipt in receipts.items()
+        if pair in receipt.rows
+    ]
+    order = [PAIR, "row", "verdict", LOSS, *NAMES.values()]
+    having = {name for line in lines for name, text in line.items() if text}
+    heading = [name for name in dict.fromkeys(order) if name in having]
+    rows = [[line.get(name, "") for name in heading] for line in lines]
+    return Table(heading, rows, words={PAIR, "row", "verdict", LOSS, "attention"})
+
+
+def _cells(receipt: Receipt, row: Sequence[str]) -> Iterator[tuple[str, str]]:
+    """What the table has of a *row*: the first loss is the one of the verdict."""
+    texts = dict(zip(receipt.columns, row, strict=True))
+    losses = [c for c in texts if c.startswith("loss by ") and not is_distance(c)]
+    yield from ((LOSS, texts[name]) for name in losses[:1])
+    yield from ((NAMES[name], text) for name, text in texts.items() if name in NAMES)
+
+
+def _described(row: ModelRow) -> str:
+    """What a row was measured on."""
+    facts = row.receipt.facts
+    words = ("engine", "backend", "machine", "context", "date")
+    known = "; ".join(facts[word] for word in words if word in facts)
+    note = f". {row.note}" if row.note else ""
+    return f"{row.name}: {known}{note}"
+
+
+ALIKE = {
+    "losses": ("recall", "text", "context", "prompt", "seed", "reference"),
+    "divergence": ("divergence", "engine", "features", "reference"),
+    "memory": ("context", "engine"),
+    "speeds": ("throughput", "engine", "backend", "machine"),
+}
+"""
+Facts that must be the same for numbers to be compared; first the one that rows without
+such numbers lack. Weights are the same in any case.
+"""
+
+
+def _comparable(receipts: Mapping[str, Receipt]) -> Iterator[str]:
+    """A sentence for each kind of number that several rows have."""
+    for what, words in ALIKE.items():
+        having = [name for name, each in receipts.items() if words[0] in each.facts]
+        groups: dict[tuple[str, ...], list[str]] = {}
+        for name in having:
+            facts = tuple(receipts[name].facts.get(word, "") for word in words)
+            groups.setdefault(facts, []).append(name)
+        alike = [f"rows {', '.join(each)}" for each in groups.values() if each[1:]]
+        if alike:
+            yield f"{what} can be compared: {'; '.join(alike)}"
+        elif having[1:]:
+            yield f"{what} of no two rows can be compared"
+
+
+def model_objects(rows: Sequence[ModelRow]) -> list[dict[str, Any]]:
+    """Each row with ``name``, ``note``, and ``setup`` and ``pairs`` of its receipt."""
+    receipts = receipt_objects([row.receipt for row in rows])
+    return [
+        {"name": row.name, "note": row.note, **each}
+        for row, each in zip(rows, receipts, strict=True)
+    ]

@@ -1,0 +1,436 @@
+"""
+The one table: a row for each number of each pair, in the form that is called tidy.
+
+CSV and JSON of every report, the data frames of the Python API, panels and speeds are
+filters of it.
+"""
+
+import itertools
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import fmean
+from typing import TYPE_CHECKING, Annotated
+
+import msgspec
+from msgspec import Meta
+
+from codeneedle.grid import Pair
+from codeneedle.probes import PROBES, answers_by_length, frames
+from codeneedle.probes.answers import Answer, Skipped
+from codeneedle.probes.frames import Cell, Cells
+from codeneedle.probes.metrics import LossKind, Metric
+from codeneedle.probes.probe import Probe
+from codeneedle.records.record import Run
+from codeneedle.report.captions import names_of
+
+if TYPE_CHECKING:  # tables without a verdict do not wait for statistics
+    import pandas as pd
+
+    from codeneedle.verdict.judge import Row, Verdict
+
+LOSS = "loss"
+"""The metric of what a pair loses beside the reference, a share from 0 to 1."""
+
+NOT_RUN_STATUS = "not-run"
+"""Status of a pair without a record; an empty field could be taken for missing data."""
+
+KINDS = ("both right", "lost", "gained", "both wrong")
+"""What may become of a question that two pairs were asked, the reference first."""
+
+QUESTIONS = "questions"
+"""Unit of the metrics that count these."""
+
+Number = float | None
+
+
+class TableRow(msgspec.Struct, frozen=True, kw_only=True):
+    """What one metric, or a facet of it, says of one pair."""
+
+    run: Annotated[str, Meta(description="Name of the run; its folder of namesakes.")]
+    model: Annotated[str, Meta(description="Name of the weights.")]
+    corpus: Annotated[str, Meta(description="Name of the text.")]
+    context: Annotated[int, Meta(description="In tokens; of memory, that of the cell.")]
+    pair: Annotated[str, Meta(description="Both cache types: `q8_0/q4_0`.")]
+    k: Annotated[str, Meta(description="Cache type of K.")]
+    v: Annotated[str, Meta(description="Cache type of V.")]
+    probe: Annotated[str, Meta(description="The probe that measured it.")]
+    metric: Annotated[str, Meta(description="What is measured: `tg`, `kld`, `loss`.")]
+    facet: Annotated[
+        str,
+        Meta(
+            description="Part of it: `depth=4096`, `context=512`, `tokens=code`, "
+            "`task=nth length=2048 depth=0.5`; `by=METRIC` of a loss. Empty for what "
+            "reports show: the whole, the first context, the greatest depth, the loss "
+            "that decides."
+        ),
+    ]
+    unit: Annotated[str, Meta(description="Of `value` to `limit`; empty for none.")]
+    value: Annotated[Number, Meta(description="Unrounded; null without a number.")]
+    error: Annotated[Number, Meta(description="Standard error; null if unknown.")]
+    low: Annotated[Number, Meta(description="Lower end of the verdict's interval.")]
+    high: Annotated[Number, Meta(description="Upper end of the verdict's interval.")]
+    limit: Annotated[Number, Meta(description="What the verdict holds it against.")]
+    n: Annotated[int, Meta(description="Units behind it: functions, chunks, texts.")]
+    verdict: Annotated[
+        str,
+        Meta(
+            description="`within`, `beyond` or `open` by this number; of a loss "
+            "without a facet, by all that was measured; empty if it has no say."
+        ),
+    ]
+    reference: Annotated[
+        str, Meta(description="The pair that others are compared with, if any.")
+    ]
+    attention: Annotated[
+        str, Meta(description="Where it ran: `kernel`, `cpu`, `converted`, or empty.")
+    ]
+    status: Annotated[str, Meta(description="How its cell ended, or `not-run`.")]
+    reason: Annotated[str, Meta(description="Why there is no number, if that is so.")]
+
+
+COLUMNS = TableRow.__struct_fields__
+"""Names of the columns, in CSV, JSON and data frames alike."""
+
+
+def table_rows(
+    runs: Sequence[Run], verdicts: Sequence["Verdict"] = ()
+) -> list[TableRow]:
+    """Every number of *runs*: those of `cell_rows`, then those of `place_rows`."""
+    return [*cell_rows(runs, verdicts), *place_rows(runs)]
+
+
+def cell_rows(
+    runs: Sequence[Run],
+    verdicts: Sequence["Verdict"] = (),
+    probe: str = "",
+) -> list[TableRow]:
+    """
+    Losses and metrics of *runs*: one by one, pairs in the order of the grid.
+
+    Metrics without a value for any pair are left out, but for those that say why pairs
+    have none: the first of each probe, and parts of a cell that may fail alone.
+
+    Args:
+        runs: With the records of the probes to show; their setups name the others.
+        verdicts: On these runs with all records; without, rows have no loss.
+        probe: The only one whose metrics are wanted; empty for all that were measured.
+    """
+    judged = itertools.chain(verdicts, itertools.repeat(None))
+    return [
+        row
+        for name, run, verdict in zip(names_of(runs), runs, judged, strict=False)
+        for row in _cell_rows(_Source(name, run, verdict), probe)
+    ]
+
+
+def place_rows(runs: Sequence[Run]) -> list[TableRow]:
+    """Answers of *runs* by task, length and depth, where there are any."""
+    return [
+        row
+        for name, run in zip(names_of(runs), runs, strict=True)
+        for probe in _measured(run)
+        if asks_by_length(probe)
+        for row in _place_rows(_Source(name, run), probe)
+    ]
+
+
+def data_frame(rows: Iterable[TableRow]) -> "pd.DataFrame":
+    """*rows* as a frame with `COLUMNS`; NaN where there is no number."""
+    import pandas as pd
+
+    frame = pd.DataFrame(map(msgspec.structs.astuple, rows), columns=list(COLUMNS))
+    numbers = ("value", "error", "low", "high", "limit")
+    return frame.astype({**dict.fromkeys(numbers, float), "n": int, "context": int})
+
+
+def facets_of(row: TableRow) -> dict[str, str]:
+    """The facet of *row* by name: ``{"depth": "4096"}``; empty of the whole."""
+    parts = (part.partition("=") for part in row.facet.split(" ") if part)
+    return {name: value for name, _, value in parts}
+
+
+@dataclass(frozen=True, slots=True)
+class _Source:
+    """A run with its name, and the verdict on it if it was judged."""
+
+    name: str
+    run: Run
+    verdict: "Verdict | None" = None
+
+    def row(self, cell: Cell, probe: str, metric: str, **others: object) -> TableRow:
+        """A row of *cell*; *others* are the columns that this cannot tell."""
+        setup = self.run.setup
+        columns = {
+            "facet": "",
+            "unit": "",
+            "value": _known(cell.value),
+            "error": _known(cell.error),
+            "low": None,
+            "high": None,
+            "limit": None,
+            "n": cell.units if cell.has_value else 0,
+            "verdict": "",
+            "reference": "",
+            **others,
+        }
+        return msgspec.convert(
+            {
+                "run": self.name,
+                "model": setup.weights.name,
+                "corpus": setup.corpus.name,
+                "context": setup.context,
+                "pair": str(cell.pair),
+                "k": cell.pair.k,
+                "v": cell.pair.v,
+                "probe": probe,
+                "metric": metric,
+                "attention": cell.attention.value if cell.attention else "",
+                "status": cell.status or NOT_RUN_STATUS,
+                "reason": cell.reason or ("" if cell.is_ranked else cell.evidence),
+                **columns,
+            },
+            TableRow,
+        )
+
+
+def _known(value: float) -> Number:
+    return value if math.isfinite(value) else None
+
+
+def _measured(run: Run) -> list[Probe]:
+    """The probes that *run* was set up for, or has records of."""
+    named = {*run.setup.probes, *(record.probe for record in run.records)}
+    return [probe for probe in PROBES.values() if probe.name in named]
+
+
+def _cell_rows(source: _Source, wanted: str) -> Iterator[TableRow]:
+    yield from _losses(source)
+    for probe in [PROBES[wanted]] if wanted else _measured(source.run):
+        run = frames.of_probe(source.run, probe.name)
+        metrics = {each.name: each for each in probe.metrics_of(run.setup)}
+        tables = frames.cells_frames(run, list(metrics.values()))
+        first = next(iter(metrics))
+        for name, cells in tables.items():
+            metric, has_values = metrics[name], any(cell.has_value for cell in cells)
+            if name == first or metric.gap or has_values:
+                yield from _metric_rows(source, probe.name, metric, cells)
+
+
+def _metric_rows(
+    source: _Source, probe: str, metric: Metric, cells: Cells
+) -> Iterator[TableRow]:
+    reference = frames.reference(cells)
+    for cell in cells:
+        if not cell.is_hole:
+            yield source.row(
+                cell,
+                probe,
+                metric.of or metric.name,
+                facet=metric.facet,
+                unit=metric.unit,
+                context=_context(source.run, metric, cell),
+                reference=str(reference or ""),
+                **_judged(source.verdict, cell.pair, metric),
+            )
+
+
+def _context(run: Run, metric: Metric, cell: Cell) -> int:
+    """That of the cell, of memory: a tool may have had another than servers."""
+    own = cell.context if metric.group == "memory" else 0
+    return own or run.setup.context
+
+
+# --- losses
+
+
+def _judged(
+    verdict: "Verdict | None", pair: Pair, metric: Metric
+) -> Mapping[str, object]:
+    """What *verdict* says of *pair* by *metric*, whose interval a change has, too."""
+    if verdict is None or not metric.loss:
+        return {}
+    standing = verdict.standing(pair)
+    row = standing.row(metric.name) if standing else None
+    if row is None or row.kind is not LossKind.CHANGE:
+        return {"verdict": verdict.word(pair, metric.name)}
+    return _bounds(row, verdict.word(pair, metric.name))
+
+
+def _bounds(row: "Row", word: str) -> dict[str, object]:
+    return {
+        "low": _known(row.bounds.low),
+        "high": _known(row.bounds.high),
+        "limit": row.limit,
+        "verdict": word,
+    }
+
+
+def _losses(source: _Source) -> Iterator[TableRow]:
+    """What decides each pair, then its loss by each metric."""
+    if source.verdict is None:
+        return
+    from codeneedle.verdict.losses import losses_of
+
+    losses = losses_of(source.verdict)
+    cells = [cell for cell in losses.cells() if not cell.is_hole] if losses else []
+    for cell in cells:
+        yield _loss(source, cell, _shown_loss(source.verdict, cell.pair), "")
+    rows = [row for each in source.verdict.standings for row in each.rows]
+    kinds = {row.metric.name: row.kind for row in rows}
+    for name in (name for name, kind in kinds.items() if kind is not LossKind.CHANGE):
+        for cell in cells:
+            standing = source.verdict.standing(cell.pair)
+            row = standing.row(name) if standing else None
+            if row:
+                yield _loss(source, cell, row, f"by={name}")
+
+
+def _loss(source: _Source, cell: Cell, row: "Row | None", facet: str) -> TableRow:
+    """The loss of *row*; without one, why there is none: 0 of the reference itself."""
+    assert source.verdict is not None  # noqa: S101 - `_losses` has looked
+    verdict, pair = source.verdict, cell.pair
+    named = row.metric.name if row else ""
+    found: dict[str, object] = {"value": _known(cell.value) if not row else None}
+    if row:
+        word = verdict.word(pair, named) if facet else verdict.word(pair)
+        found = {
+            "value": _known(row.bounds.mean),
+            "n": row.bounds.units,
+            **_bounds(row, word),
+        }
+    return source.row(
+        cell,
+        _probe_of(source.run, named),
+        LOSS,
+        facet=facet,
+        unit="share",
+        reference=str(verdict.reference or ""),
+        **found,
+    )
+
+
+def _shown_loss(verdict: "Verdict", pair: Pair) -> "Row | None":
+    """The row of the loss that reports show of *pair*: never that of a divergence."""
+    from codeneedle.report.verdict import shown_row
+
+    standing = verdict.standing(pair)
+    row = shown_row(verdict, standing) if standing else None
+    return None if row is None or row.kind is LossKind.CHANGE else row
+
+
+def _probe_of(run: Run, metric: str) -> str:
+    """Name of the probe whose *metric* decides; empty without one."""
+    probes = (PROBES[name] for name in run.setup.probes if name in PROBES)
+    named = (
+        probe.name
+        for probe in probes
+        if any(each.name == metric for each in probe.metrics_of(run.setup))
+    )
+    return next(named, "")
+
+
+# --- places: tasks by length and depth
+
+
+def asks_by_length(probe: Probe) -> bool:
+    """Whether *probe* asks about texts of several lengths, some of which it skips."""
+    return type(probe).skipped is not Probe.skipped
+
+
+Place = tuple[str, int, float]
+"""Task, length of the text in tokens, and depth from 0 to 1."""
+
+
+def _place_rows(source: _Source, probe: Probe) -> Iterator[TableRow]:
+    """
+    Answers by task, length and depth: shares, log-probabilities, and what changed.
+
+    The metrics of the latter are `KINDS`: of the questions that both the pair and the
+    reference were asked, whose number is the ``n`` of the row.
+    """
+    run = frames.of_probe(source.run, probe.name)
+    tables = frames.cells_frames(run, probe.metrics_of(run.setup))
+    references = map(frames.reference, tables.values())
+    reference = next(filter(None, references), None)
+    answers = answers_by_length(run)
+    skipped = {
+        record.pair: probe.skipped(run, record)
+        for record in run.records
+        if record.has_numbers
+    }
+    places = _places(answers, skipped)
+    base = answers.get(reference, ()) if reference else ()
+    theirs = {each.name: each.right == 1 for each in base}
+    every = itertools.chain.from_iterable(answers.values())
+    has_logps = any(each.logp is not None for each in every)
+    for cell in next(iter(tables.values())):
+        by_place: dict[Place, list[Answer]] = {}
+        for each in answers.get(cell.pair, ()):
+            by_place.setdefault((each.task, each.length, each.depth), []).append(each)
+        why = {(e.task, e.length): e.reason for e in skipped.get(cell.pair, ())}
+        for place in () if cell.is_hole else places:
+            there = by_place.get(place, ())
+            reason = cell.reason or ("" if there else why.get(place[:2], ""))
+            numbers = _numbers(probe.name, there, theirs, has_logps=has_logps)
+            for name, columns in numbers:
+                yield source.row(
+                    cell,
+                    probe.name,
+                    name,
+                    facet="task={} length={} depth={:g}".format(*place),
+                    error=None,
+                    reason=reason,
+                    reference=str(reference or ""),
+                    **columns,
+                )
+
+
+def _places(
+    answers: Mapping[Pair, Sequence[Answer]], skipped: Mapping[Pair, Sequence[Skipped]]
+) -> list[Place]:
+    """All that any pair was asked, or was not asked on purpose; ordered in a task."""
+    asked = [each for of_pair in answers.values() for each in of_pair]
+    lengths = [
+        *((each.task, each.length) for each in asked),
+        *((each.task, each.length) for of_pair in skipped.values() for each in of_pair),
+    ]
+    return [
+        (task, length, depth)
+        for task in dict.fromkeys(each.task for each in asked)
+        for length in sorted({length for of, length in lengths if of == task})
+        for depth in sorted({each.depth for each in asked if each.task == task})
+    ]
+
+
+def _numbers(
+    probe: str,
+    answers: Sequence[Answer],
+    theirs: Mapping[str, bool],
+    *,
+    has_logps: bool,
+) -> Iterator[tuple[str, dict[str, object]]]:
+    """The metrics of the *answers* of a place, with the columns of each."""
+    found = [(probe, "", [each.right for each in answers])]
+    if has_logps:
+        logps = [each.logp for each in answers if each.logp is not None]
+        found.append((f"{probe}-logp", "nats", logps))
+    for name, unit, values in found:
+        mean = fmean(values) if values else None
+        yield name, {"unit": unit, "value": mean, "n": len(values)}
+    kinds = [kind_of(theirs[e.name], e.right == 1) for e in answers if e.name in theirs]
+    for kind in KINDS if kinds else ():
+        count = float(kinds.count(kind))
+        yield column_of(kind), {"unit": QUESTIONS, "value": count, "n": len(kinds)}
+
+
+def column_of(kind: str) -> str:
+    """One of `KINDS` as a metric: ``both-right``."""
+    return kind.replace(" ", "-")
+
+
+def kind_of(theirs: bool, ours: bool) -> str:
+    """Which of `KINDS` a question is: right with the reference, right with the pair."""
+    if theirs:
+        return KINDS[0] if ours else KINDS[1]
+    return KINDS[2] if ours else KINDS[3]

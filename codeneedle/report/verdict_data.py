@@ -1,0 +1,242 @@
+"""The verdict as JSON: the types of all that it says."""
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta
+
+from codeneedle.engines.survey import Gain
+from codeneedle.grid import Spell
+from codeneedle.probes.metrics import LossKind, Noun
+from codeneedle.records.record import Attention
+from codeneedle.report import captions
+from codeneedle.report.verdict import headline, sentences
+from codeneedle.verdict.judge import Outcome, Row, Standing, Verdict
+from codeneedle.verdict.statistics import Word
+
+Number = float | None
+
+
+class LimitsObject(msgspec.Struct, frozen=True, kw_only=True):
+    """The losses that the user accepts."""
+
+    max_loss: Annotated[float, Meta(description="Share of right tokens.")]
+    max_lost: Annotated[float, Meta(description="Share of answers.")]
+    max_eval_lost: Annotated[float, Meta(description="Of the mean score.")]
+    max_change: Annotated[float, Meta(description="Divergence, in nats.")]
+    max_memory_bytes: Annotated[int | None, Meta(description="KV cache; null for any.")]
+    at: Annotated[int | None, Meta(description="Context of that size, in tokens.")]
+
+
+class GainObject(msgspec.Struct, frozen=True, kw_only=True):
+    """What a pair saves beside the reference; sizes in bytes."""
+
+    pair: str
+    context: Annotated[int, Meta(description="In tokens.")]
+    weights: int
+    reference: Annotated[float, Meta(description="KV cache of the reference.")]
+    kv: Annotated[float, Meta(description="KV cache of the pair.")]
+    recurrent: Annotated[int, Meta(description="State that cache types do not change.")]
+    compute: Annotated[int, Meta(description="Buffers of the graph.")]
+    is_least: Annotated[bool, Meta(description="Buffers of a shorter context: more.")]
+    share: Annotated[float, Meta(description="Of all memory with the reference.")]
+    tokens: Annotated[int, Meta(description="Further tokens in the same memory.")]
+
+
+class MetricObject(msgspec.Struct, frozen=True, kw_only=True):
+    """The result of one metric for one pair: a share, or nats of a change."""
+
+    name: str
+    kind: Annotated[LossKind, Meta(description="How losses are computed.")]
+    word: Word
+    loss: Annotated[Number, Meta(description="The mean over units.")]
+    low: Annotated[Number, Meta(description="Lower end of its interval.")]
+    high: Annotated[Number, Meta(description="Upper end of its interval.")]
+    limit: float
+    units: int
+    noun: Annotated[Noun, Meta(description="What the units are.")]
+    lost: Annotated[int, Meta(description="Units lost, of answers and scores.")]
+    won: Annotated[int, Meta(description="Units with a higher score.")]
+    needed: Annotated[int | None, Meta(description="Units that would decide it.")]
+    remark: Annotated[str, Meta(description="Doubt about the interval, or empty.")]
+
+
+class PairObject(msgspec.Struct, frozen=True, kw_only=True):
+    """All results for one pair."""
+
+    k: str
+    v: str
+    word: Annotated[
+        Word | None, Meta(description="Null of the reference, and in trouble.")
+    ]
+    memory: Annotated[Number, Meta(description="KV cache by the reference's.")]
+    speed: Annotated[Number, Meta(description="Of writing, by the reference's.")]
+    trouble: Annotated[str, Meta(description="Why it is not compared, or empty.")]
+    memory_bytes: Annotated[int | None, Meta(description="KV cache.")]
+    attention: Annotated[Attention | None, Meta(description="Where it ran.")]
+    lacking: Annotated[tuple[str, ...], Meta(description="Metrics that others have.")]
+    metrics: tuple[MetricObject, ...]
+
+
+class FlipsObject(msgspec.Struct, frozen=True, kw_only=True):
+    """Samples that the reference lost and won when it was evaluated again."""
+
+    lost: int
+    won: int
+
+
+class LostFromObject(msgspec.Struct, frozen=True, kw_only=True):
+    """A length from which on a pair loses the answers to a task."""
+
+    task: str
+    length: Annotated[int, Meta(description="In tokens.")]
+    k: str
+    v: str
+
+
+class VerdictObject(msgspec.Struct, frozen=True, kw_only=True):
+    """The verdict on a run; null where there is no number."""
+
+    run: str
+    outcome: Outcome
+    headline: Annotated[list[str], Meta(description="The answer, a line each.")]
+    reference: Annotated[
+        str | None, Meta(description="The pair others are held against.")
+    ]
+    set: Annotated[str | None, Meta(description="The pair to set.")]
+    gain: Annotated[
+        GainObject | None, Meta(description="Of that pair, or of the smallest.")
+    ]
+    without_kernels: Annotated[
+        str | None,
+        Meta(description="What the losses alone would set, if it has no kernel here."),
+    ]
+    worth_compiling: Annotated[
+        list[str], Meta(description="Within, without a kernel, and smaller.")
+    ]
+    is_instrument: Annotated[
+        bool, Meta(description="True of the built-in model, which recommends nothing.")
+    ]
+    limits: LimitsObject
+    silent: Annotated[
+        dict[str, str], Meta(description="Metrics that have no say, with the reason.")
+    ]
+    repeats: Annotated[
+        dict[str, Number],
+        Meta(description="By metric, how far the reference differs from itself."),
+    ]
+    on_cpu: Annotated[
+        dict[str, Number], Meta(description="The same, with attention on the CPU.")
+    ]
+    flips: dict[str, FlipsObject]
+    pairs: Annotated[list[PairObject], Meta(description="Most precise first.")]
+    lost_from: list[LostFromObject]
+    sentences: list[str]
+    facts: Annotated[
+        dict[str, str], Meta(description="What it was measured on, a phrase by word.")
+    ]
+
+
+def verdict_objects(
+    of_runs: Sequence[Verdict], spell_of: Callable[[str], Spell]
+) -> list[VerdictObject]:
+    """The verdicts for JSON; *spell_of* as of `verdict.verdicts`."""
+    return [_verdict(each, spell_of(each.run.setup.engine)) for each in of_runs]
+
+
+def _verdict(verdict: Verdict, spell: Spell) -> VerdictObject:
+    gain = None if verdict.is_instrument else verdict.gain
+    return VerdictObject(
+        run=verdict.run.name,
+        outcome=verdict.outcome,
+        headline=headline(verdict, spell),
+        reference=str(verdict.reference) if verdict.reference else None,
+        set=str(verdict.chosen) if verdict.chosen else None,
+        gain=_gain(gain) if gain else None,
+        without_kernels=str(verdict.elsewhere) if verdict.elsewhere else None,
+        worth_compiling=[str(pair) for pair in verdict.worth_compiling],
+        is_instrument=verdict.is_instrument,
+        limits=_limits(verdict),
+        silent=dict(verdict.silent),
+        repeats={name: _known(loss) for name, (_, loss) in verdict.repeats.items()},
+        on_cpu={name: _known(loss) for name, (_, loss) in verdict.on_cpu.items()},
+        flips={
+            name: FlipsObject(lost=lost, won=won)
+            for name, (lost, won, _) in verdict.flips.items()
+        },
+        pairs=[_pair(each) for each in verdict.standings],
+        lost_from=[
+            LostFromObject(
+                task=each.task, length=each.length, k=each.pair.k, v=each.pair.v
+            )
+            for each in verdict.lost_from
+        ],
+        sentences=sentences(verdict, spell),
+        facts=dict(captions.facts(verdict.run)),
+    )
+
+
+def _known(value: float | None) -> Number:
+    return value if value is not None and math.isfinite(value) else None
+
+
+def _limits(verdict: Verdict) -> LimitsObject:
+    limits = verdict.limits
+    return LimitsObject(
+        max_loss=limits.max_loss,
+        max_lost=limits.max_lost,
+        max_eval_lost=limits.max_eval_lost,
+        max_change=limits.of(LossKind.CHANGE),
+        max_memory_bytes=limits.max_memory_bytes,
+        at=limits.at,
+    )
+
+
+def _gain(gain: Gain) -> GainObject:
+    return GainObject(
+        pair=str(gain.pair),
+        context=gain.context,
+        weights=gain.weights,
+        reference=gain.reference,
+        kv=gain.kv,
+        recurrent=gain.recurrent,
+        compute=gain.compute,
+        is_least=gain.is_least,
+        share=gain.share,
+        tokens=gain.tokens,
+    )
+
+
+def _pair(each: Standing) -> PairObject:
+    return PairObject(
+        k=each.pair.k,
+        v=each.pair.v,
+        word=each.word,
+        memory=_known(each.memory),
+        speed=_known(each.speed),
+        trouble=each.trouble,
+        memory_bytes=None if each.memory_bytes is None else round(each.memory_bytes),
+        attention=each.attention,
+        lacking=tuple(each.lacking),
+        metrics=tuple(map(_metric, each.rows)),
+    )
+
+
+def _metric(row: Row) -> MetricObject:
+    return MetricObject(
+        name=row.metric.name,
+        kind=row.kind,
+        word=row.word,
+        loss=_known(row.bounds.mean),
+        low=_known(row.bounds.low),
+        high=_known(row.bounds.high),
+        limit=row.limit,
+        units=row.bounds.units,
+        noun=row.metric.noun,
+        lost=row.lost,
+        won=row.won,
+        needed=row.needed,
+        remark=row.remark,
+    )

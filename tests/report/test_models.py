@@ -1,0 +1,92 @@
+"""The table of models: receipts by model, then by pair."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from printing import printed
+
+from codeneedle.errors import BadInput
+from codeneedle.records.store import Store
+from codeneedle.report.models import (
+    beside,
+    model_objects,
+    models_document,
+    rows_in,
+    shipped_rows,
+)
+from codeneedle.report.receipt import receipt_markdown
+
+ROOT = Path(__file__).parents[2]
+GOLDEN = ROOT / "tests" / "golden" / "runs"
+
+
+def golden(name="divergence", **facts):
+    run = Store(GOLDEN / name / "golden" / "needle-nano").read()
+    return replace(run, setup=replace(run.setup, **facts))
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """A folder of three receipts: two of one model, one of other weights."""
+    weights = replace(golden().setup.weights, name="other", sha256="f" * 64)
+    runs = {
+        "ada": golden(),
+        "bea": golden(cpu_features="NEON"),
+        "cyd": golden(weights=weights),
+    }
+    for name, run in runs.items():
+        text = f"# Heading\n\nBy {name}.\n\n{receipt_markdown(run)}"
+        (tmp_path / f"{name}.md").write_text(text, encoding="utf-8")
+    return tmp_path
+
+
+def test_rows_of_one_model_stand_beside_each_other_by_pair(folder):
+    text = printed(models_document(rows_in(folder)), width=300)
+    first, second = text.split("needle-nano (3319a9a0)")[1].split("other (ffffffff)")
+
+    lines = [line.split()[:2] for line in first.splitlines() if "q4_0/" in line]
+    assert [["q4_0/f16", "1"], ["q4_0/f16", "2"]] == lines[:2]
+    assert "1 row" in second
+    assert "1  ada: llama.cpp 0.6.0-dev" in first
+    assert "By bea." in first
+
+
+def test_what_may_be_compared_is_said_by_kind_of_number(folder):
+    text = printed(models_document(rows_in(folder)), width=300)
+
+    assert "divergence of no two rows can be compared" in text
+    assert "speeds can be compared: rows 1, 2" in text
+    assert "losses" not in text
+
+
+def test_a_row_that_was_sent_stands_beside_those_of_its_weights_alone(folder):
+    sent, others = rows_in(folder / "bea.md"), rows_in(folder)
+
+    assert ["bea", "ada"] == [row.name for row in beside(sent, others)]
+
+
+def test_as_data_each_row_has_its_name_its_note_and_its_receipt(folder):
+    first, *_ = model_objects(rows_in(folder))
+
+    assert {"name": "ada", "note": "By ada."}.items() <= first.items()
+    assert "f16/f16" == first["setup"]["reference"]
+    assert "reference" == first["pairs"][0]["verdict"]
+
+
+def test_a_file_without_a_receipt_is_refused_with_what_prints_one(tmp_path):
+    file = tmp_path / "mine.md"
+    file.write_text("see below", encoding="utf-8")
+
+    with pytest.raises(BadInput, match="no receipt in it") as caught:
+        rows_in(tmp_path)
+
+    assert "codeneedle sweep row" in caught.value.hint
+
+
+def test_every_row_of_the_project_can_be_read_and_names_its_weights():
+    rows = shipped_rows()
+
+    assert rows
+    assert all(len(row.weights) == 8 for row in rows)
+    assert all(row.note for row in rows)
