@@ -25,7 +25,7 @@ from codeneedle.engines.messages import (
 )
 from codeneedle.engines.patience import Patience
 from codeneedle.engines.survey import Survey
-from codeneedle.engines.tools import DivergenceTool, SpeedTool
+from codeneedle.engines.tools import DivergenceTool, ReadingTool, SpeedTool
 from codeneedle.errors import BadInput, CellError, ToolFailed, ToolMissing
 from codeneedle.grid import DEFAULT_TYPES, Pair
 from codeneedle.models.weights import Weights
@@ -46,6 +46,7 @@ class Ability(StrEnum):
 
     LOG_PROBABILITIES = "log-probabilities"
     FORCED = "forced decoding"
+    READING = "right tokens of a text that is read in batches"
     DIVERGENCE = "divergence"
     SPEED = "speed"
     ADDRESS = "programs that speak OpenAI's API"
@@ -571,6 +572,16 @@ class Engine(ABC):
             MachineError: If it is missing.
         """
         self.require(Ability.DIVERGENCE)
+        raise NotImplementedError
+
+    def reading_tool(self) -> ReadingTool:
+        """
+        The tool behind `Ability.READING`.
+
+        Raises:
+            MachineError: If it is missing.
+        """
+        self.require(Ability.READING)
         raise NotImplementedError
 
     def speed_tool(self) -> SpeedTool:

@@ -211,6 +211,13 @@ class BadReply(CellError):  # noqa: N818 - named after the fact
         )
 
 
+class BrokenOff(BadReply):
+    """The server ended a reply for a reason of its own, such as a filter."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(expected="a whole reply", answer=f"finish_reason: {reason}")
+
+
 class Refused(CellError):  # noqa: N818 - named after the fact
     """
     The server answered with an error.

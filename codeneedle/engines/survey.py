@@ -164,6 +164,10 @@ WHOLE_SPLITS = 2
 """Graph splits of a model that is on one device: its input, and everything else."""
 
 
+NO_BUILD = "no build has one"
+"""Ends the evidence of a pair that no option of a build gives a kernel."""
+
+
 def with_attention(
     effective: Effective, survey: Survey | None, pair: Pair, *, is_split: bool
 ) -> Effective:
@@ -203,9 +207,9 @@ def with_attention(
         Attention.CONVERTED,
     )
     if effective.attention is None or is_hidden:
-        return replace(
-            effective, attention=foretold, attention_evidence="by the survey"
-        )
+        why = survey.pairs[pair].evidence if survey and is_hidden else ""
+        evidence = f"by the survey: {why}" if why else "by the survey"
+        return replace(effective, attention=foretold, attention_evidence=evidence)
     told = f"{effective.attention_evidence}; the survey said {foretold}"
     return replace(effective, attention_evidence=told)
 

@@ -1,5 +1,6 @@
 """
-Tools of an engine beside its servers: they compare distributions, or measure speed.
+Tools of an engine beside its servers: they compare distributions, score right tokens of
+a text that they read, or measure speed.
 
 An engine that has none needs nothing of this.
 """
@@ -253,6 +254,84 @@ class DivergenceTool(Protocol):
 
         Raises:
             CellError: If the tool fails, or runs other cache types than asked for.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadingTask:
+    """
+    Right tokens to be scored where they stand in a text that is read in batches.
+
+    Attributes:
+        pair: Cache types.
+        ids: Numbers of the tokens that are read: the first tokens of the text, with
+            the one that begins a prompt, if there is one.
+        wanted: Places of the right tokens among these, from 0, ascending; each of
+            `ReadingTool.places`.
+        text: The text; it has twice as many tokens as are read.
+        text_name: What it is called in messages.
+        folder: The run folder.
+        patience: With the silence of the tool.
+    """
+
+    pair: Pair
+    ids: tuple[int, ...]
+    wanted: tuple[int, ...]
+    text: bytes
+    text_name: str
+    folder: Path
+    patience: Patience = field(default_factory=Patience, compare=False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadTokens:
+    """
+    The scores of right tokens, in the order in which they were wanted.
+
+    Attributes:
+        logprobs: As of `messages.Forced`.
+        leads: Likewise; 0 where two were too close to be told apart.
+        bounds: Likewise.
+        retries: How often the tool ran again because its output was incomplete.
+    """
+
+    logprobs: tuple[float, ...]
+    leads: tuple[float, ...]
+    bounds: tuple[int, ...] = ()
+    retries: int = 0
+
+
+class ReadingTool(Protocol):
+    """Scores right tokens of a text that it reads in batches, from an empty cache."""
+
+    @property
+    def version(self) -> str:
+        """As it states it."""
+        ...
+
+    def places(self, tokens: int) -> range:
+        """Places of a text of so many *tokens*, from 0, whose tokens are scored."""
+        ...
+
+    def memory_bytes(self, tokens: int) -> int:
+        """What it takes in main memory for a text of *tokens*, beside the model."""
+        ...
+
+    def read(
+        self, task: ReadingTask, *, log: Path, note: Callable[[ToolRun], None]
+    ) -> ReadTokens:
+        """
+        Score the wanted tokens.
+
+        Args:
+            task: Text and tokens.
+            log: Receives what the tool says. Overwritten.
+            note: Called when the tool is started, and when it has ended.
+
+        Raises:
+            CellError: If the tool fails, reads other tokens than those of *task*, or
+                runs other cache types than asked for.
         """
         ...
 

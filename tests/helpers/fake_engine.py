@@ -124,6 +124,36 @@ class FakeServer:
         return self.holds_bytes
 
 
+def made_weights(
+    *, vocabulary=260, training_context=65536, path="made.gguf", identity=""
+):
+    """The header of a small llama that is no file."""
+    return Weights(
+        files=(Path(path),),
+        size_bytes=1,
+        architecture="llama",
+        name="made",
+        file_type="F16",
+        layers=2,
+        embedding=64,
+        heads=(1, 1),
+        kv_heads=(1, 1),
+        key_length=64,
+        value_length=64,
+        key_length_swa=64,
+        value_length_swa=64,
+        has_plain_attention=True,
+        training_context=training_context,
+        vocabulary=vocabulary,
+        identity=identity,
+    )
+
+
+def made_model():
+    """What an engine serves where a test does not say."""
+    return ModelSpec(weights=made_weights(), name="some")
+
+
 @dataclass
 class FakeEngine(Engine):
     """
@@ -139,12 +169,12 @@ class FakeEngine(Engine):
         server: What it serves; made anew for each cell where None.
     """
 
-    model: ModelSpec | None = None
+    model: ModelSpec = field(default_factory=made_model)
     types: CacheTypes = CacheTypes(k=TYPES, v=TYPES)  # noqa: RUF009 - frozen
     devices: tuple = ()
     version: str = "0.6.0 (build 11434)"
     cpu_features: str = ""
-    abilities: frozenset = frozenset(Ability)
+    abilities: frozenset = frozenset(Ability) - {Ability.READING}
     reply: object = reply_to
     force: object = forced_to
     effective: Effective = field(default_factory=Effective)
@@ -162,6 +192,18 @@ class FakeEngine(Engine):
     alive_at_device_query: list = field(default_factory=list)
 
     name = "fake"
+
+    def divergence_tool(self):
+        from fake_tools import FakeDivergence
+
+        self.require(Ability.DIVERGENCE)
+        return FakeDivergence()
+
+    def speed_tool(self):
+        from fake_tools import FakeSpeed
+
+        self.require(Ability.SPEED)
+        return FakeSpeed()
 
     def refuse_arguments(self):
         if "--port" in self.model.arguments:
@@ -230,31 +272,6 @@ def bf16_alone(pair):
     """As Vulkan: bf16 has a kernel with itself alone."""
     is_mixed = pair.k != pair.v and "bf16" in {pair.k, pair.v}
     return Attention.CPU if is_mixed else Attention.KERNEL
-
-
-def made_weights(
-    *, vocabulary=260, training_context=65536, path="made.gguf", identity=""
-):
-    """The header of a small llama that is no file."""
-    return Weights(
-        files=(Path(path),),
-        size_bytes=1,
-        architecture="llama",
-        name="made",
-        file_type="F16",
-        layers=2,
-        embedding=64,
-        heads=(1, 1),
-        kv_heads=(1, 1),
-        key_length=64,
-        value_length=64,
-        key_length_swa=64,
-        value_length_swa=64,
-        has_plain_attention=True,
-        training_context=training_context,
-        vocabulary=vocabulary,
-        identity=identity,
-    )
 
 
 def is_for(needle, question):

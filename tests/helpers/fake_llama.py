@@ -42,6 +42,7 @@ often as wanted:
                         texts, a line and so an event each, sent as they stand
     probable            name a token in each of these events, and another with the
                         same text that is less likely
+    noisy               be less sure of some tokens, with a V of a quarter
     context=N           load with this context, whatever was asked for
     slots=HOW           keep the last prompt, count what of it comes back, save and
                         restore it; HOW is right, or refused to restore nothing, or
@@ -49,6 +50,9 @@ often as wanted:
     flood               write to the log without end, from the first reply on
     sparse-log=N        begin to log N bytes into the file
     deaf                ignore SIGINT and SIGTERM
+    tells=PATH          say its key in each text of an answer there: /v1/models, or log
+    tells-error=PATH    answer there with an error that says it
+    key-in=FILE         add its key to FILE
     grandchild=FILE     leave a child behind that is deaf, too; its pid in FILE
 
 With ``--fake-folder FOLDER`` the faults are the lines of FOLDER/K-V, by cache types;
@@ -124,6 +128,9 @@ def say(line):
 
 def say_what_runs():
     k, v = ASKED.cache_type_k, ASKED.cache_type_v
+    if FAULTS.get("tells") == "log":
+        say(f"E srv: cannot go on with {KEY}")
+        k = v = KEY
     if "types" in FAULTS:
         k, v = FAULTS["types"].split("/")
     say("cmn  common_param: common_params_print_info: build 1 (fake) with none")
@@ -136,11 +143,25 @@ def say_what_runs():
         say("load_tensors: offloaded 2/2 layers to GPU")
         say(f"sched_reserve: graph splits = {FAULTS['splits']}")
     if "no-kv" not in FAULTS:
-        say(f"llama_kv_cache: {device:>10} KV buffer size =     1.00 MiB")
+        v_mib = 0.125 if "noisy" in FAULTS else 0.5
+        size = f"{0.5 + v_mib:.2f} MiB"
+        say(f"llama_kv_cache: {device:>10} KV buffer size =     {size}")
         say(
-            f"llama_kv_cache: size =    1.00 MiB ( {context} cells,   1 layers, "
-            f" 1/1 seqs), K ({k}):    0.50 MiB, V ({v}):    0.50 MiB"
+            f"llama_kv_cache: size =    {size} ( {context} cells,   1 layers, "
+            f" 1/1 seqs), K ({k}):    0.50 MiB, V ({v}):    {v_mib:.2f} MiB"
         )
+
+
+KEY = os.environ.get("LLAMA_API_KEY", "")
+
+
+def telling(content):
+    """*content* with the key in the place of each text."""
+    if isinstance(content, dict):
+        return {name: telling(each) for name, each in content.items()}
+    if isinstance(content, list):
+        return list(map(telling, content))
+    return f"this is {KEY} " if isinstance(content, str) else content
 
 
 class Handler(BaseHTTPRequestHandler):
@@ -197,6 +218,10 @@ class Handler(BaseHTTPRequestHandler):
         sys.exit()
 
     def answer(self, content, status=200):
+        if FAULTS.get("tells-error") == self.path:
+            status, content = 418, {"error": {"code": 418, "message": "m", "type": "t"}}
+        if self.path in {FAULTS.get("tells"), FAULTS.get("tells-error")}:
+            content = telling(content)
         data = json.dumps(content).encode()
         is_question = self.path not in {"/health", "/v1/models"}
         if "garbage-health" in FAULTS:
@@ -231,6 +256,8 @@ class Handler(BaseHTTPRequestHandler):
             self.wfile.flush()
 
     def event(self, content):
+        if FAULTS.get("tells") == self.path:
+            content = telling(content)
         data = f"data: {json.dumps(content)}\n\n".encode()
         self.send(data, slow="slow" in FAULTS)
 
@@ -261,6 +288,9 @@ class Handler(BaseHTTPRequestHandler):
         """Answer otherwise than with tokens; whether that was all."""
         if asked <= int(FAULTS.get("reset-times", 0)):
             self.reset()
+        if FAULTS.get("tells-error") == self.path:
+            self.answer({})
+            return True
         if "refuse" in FAULTS:
             error = {"code": int(FAULTS["refuse"]), "message": "no", "type": "n"}
             self.answer({"error": error}, int(FAULTS["refuse"]))
@@ -410,7 +440,8 @@ def probable(text):
 
 
 def token(letter, at):
-    likely = {"id": ord(letter), "logprob": -0.25, "token": letter}
+    logprob = -0.25 - ("noisy" in FAULTS) * (7 * ord(letter) % 5) / 50
+    likely = {"id": ord(letter), "logprob": logprob, "token": letter}
     other = {"id": 0, "logprob": -1.5, "token": "?"}
     return {
         "content": letter,
@@ -435,6 +466,8 @@ def main():
     if "sparse-log" in FAULTS:
         os.ftruncate(1, int(FAULTS["sparse-log"]))
     signal_at("start")
+    with open(FAULTS.get("key-in", os.devnull), "a", encoding="ascii") as file:  # noqa: PTH123 - likewise
+        file.write(f"{KEY}\n")
     for line in (FAULTS["say"],) if "say" in FAULTS else ():
         say(line)
     word, _, line = FAULTS.get("say-if", "").partition("=")

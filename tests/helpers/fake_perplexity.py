@@ -4,8 +4,10 @@ A stand-in for llama-perplexity: prints what the real one printed, or misbehaves
 The first argument is a fault: one word, or ``word=value``; the others are the tool's.
 """
 
+import math
 import os
 import signal
+import stat
 import struct
 import sys
 from pathlib import Path
@@ -31,6 +33,13 @@ def log(name, k, v):
 def base():
     header = b"_logits_" + struct.pack("<Iii", CONTEXT, VOCABULARY, CHUNKS)
     return header + bytes(WHOLE - len(header))
+
+
+def rows():
+    """The base file of one chunk: each token is 0, and all are equally probable."""
+    header = b"_logits_" + struct.pack("<Iii", CONTEXT, VOCABULARY, 1)
+    row = struct.pack("<ff", 0.0, -math.log(VOCABULARY)) + bytes(2 * VOCABULARY)
+    return header + bytes(4 * CONTEXT) + row * (CONTEXT // 2 - 1)
 
 
 def say(text):
@@ -71,7 +80,24 @@ def misbehave(fault, value, path, k, v):
     return False
 
 
+def pour(fault, value, path, k, v):
+    """Write to a pipe."""
+    data = rows()
+    if fault == "short-base":
+        data = data[: int(value)]
+    if fault == "long-base":
+        data += data
+    if fault == "absurd":
+        data = data[:2068] + b"\xff" * (len(data) - 2068)
+    with path.open("wb") as pipe:
+        pipe.write(data)
+    say(log("base", k, v))
+
+
 def write(fault, value, path, k, v):
+    if stat.S_ISFIFO(path.stat().st_mode) if path.exists() else False:
+        pour(fault, value, path, k, v)
+        return
     data = base()
     path.write_bytes(data[: int(value)] if fault == "short-base" else data)
     say(log("base", k, v))

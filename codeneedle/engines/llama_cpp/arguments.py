@@ -137,7 +137,7 @@ def without_offload(words: Iterable[str]) -> tuple[str, ...]:
 _CACHE_TYPES = "Choose cache types with --types, --k-types and --v-types."
 _WEIGHTS = "Choose a downloaded file with --model before the '--'."
 _CONTEXT = "Choose the context with --context before the '--'."
-_LIFE = "codeneedle chooses it for each server."
+_LIFE = "codeneedle chooses it for each server; 'serve' takes --port before the '--'."
 _LOG = "codeneedle reads the log, and therefore sets what is in it."
 _ANSWERS = "It changes the answers, whatever the cache types are; leave it out."
 _THINKING = "codeneedle switches thinking off; see --prefill-no-think."

@@ -20,12 +20,24 @@ from codeneedle.engines.engine import ModelSpec
 from codeneedle.engines.tools import DivergenceTask, Reference, ToolRun
 from codeneedle.errors import BadInput, CellError, FolderUnusable
 from codeneedle.grid import Pair
-from codeneedle.system.files import open_regular, own_folder, read_note, write_whole
+from codeneedle.system.files import (
+    open_regular,
+    own_folder,
+    read_note,
+    size_of,
+    write_whole,
+)
 from codeneedle.text import plural
 
 MAGIC = b"_logits_"
 HEADER = struct.Struct("<8sIii")
 _TAIL_BYTES = 1 << 16
+
+SCALE_VALUES = 4
+"""16-bit values that hold a row's scale and minimum, as two 32-bit floats."""
+
+DEEPEST = 16.0
+"""Nats below the most probable token, from where on a row has one value for all."""
 
 LEAST_SCORED = 100
 """With fewer scored tokens, the tool makes no statistics: ``perplexity.cpp``."""
@@ -235,6 +247,14 @@ class Job:
         file = BaseFile.of(self.task.folder, context=self.task.context)
         return file.path if self.text is None else file.draft
 
+    def written_bytes(self) -> int:
+        """What it has written of a base file, which grows while the log is silent."""
+        return 0 if self.text is None else size_of(self.base)
+
+    def fault(self) -> str:
+        """What is wrong with what came so far, as a phrase; empty if nothing."""
+        return ""
+
     def too_short(self, lengths: "Lengths") -> BadInput:
         """The error for a text of these *lengths*."""
         return text_too_short(
@@ -350,10 +370,9 @@ class BaseFileTool(ABC):
         """As of `tools.DivergenceTool`."""
         base = BaseFile.of(task.folder, context=task.context)
         identity = self.identity(task)
-        text = base.path.with_name(f"{identity.text_sha256[:16]}.txt")
-        with _folder_errors(base.path.parent):
+        with folder_errors(base.path.parent):
             base.make_room()
-            write_whole(text, task.text)
+            text = written_text(base.path.parent, task.text)
         started = time.monotonic()
         try:
             written = self.written(Job(task=task, text=text, log=log), note, progress)
@@ -366,7 +385,7 @@ class BaseFileTool(ABC):
             refuse_few(chunks=written.chunks, context=task.context)
             seconds = round(time.monotonic() - started, 4)
             kept = Reference(chunks=written.chunks, ppl=written.ppl, seconds=seconds)
-            with _folder_errors(base.path.parent):
+            with folder_errors(base.path.parent):
                 base.keep(identity, kept)
             return kept
         finally:
@@ -374,8 +393,20 @@ class BaseFileTool(ABC):
                 base.draft.unlink(missing_ok=True)
 
 
+def written_text(folder: Path, text: bytes) -> Path:
+    """
+    The file in *folder* that holds *text*, for a tool that reads files alone.
+
+    Raises:
+        OSError: If the disk refuses.
+    """
+    path = folder / f"{hashlib.sha256(text).hexdigest()[:16]}.txt"
+    write_whole(path, text)
+    return path
+
+
 @contextlib.contextmanager
-def _folder_errors(folder: Path) -> Iterator[None]:
+def folder_errors(folder: Path) -> Iterator[None]:
     """Translate errors of the system in the block, which writes to *folder*."""
     try:
         yield

@@ -173,17 +173,20 @@ class Bench:
         env = inherited()
         env |= variables(self.model, is_passive=self.model.is_tiny)
 
+        began = time.monotonic()
+
         def grown() -> None:
             progress(_phase(log))
+            # One that says something again and again ends all the same.
+            if time.monotonic() - began > PHASES * silence_s:
+                raise _too_slow(_phase(log), time.monotonic() - began, log)
 
-        began = time.monotonic()
         returncode = watched(
             command,
             env=env,
-            files=(log,),
+            log=log,
             grown=grown,
             silence_s=silence_s,
-            longest_s=PHASES * silence_s,
         )
         if returncode is None:
             raise _too_slow(_phase(log), time.monotonic() - began, log)

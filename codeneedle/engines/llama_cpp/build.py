@@ -31,8 +31,9 @@ from codeneedle.engines.llama_cpp.release import (
 from codeneedle.errors import MachineError, ToolFailed, ToolMissing
 from codeneedle.system import machine, processes
 from codeneedle.system.environment import is_secret
-from codeneedle.system.files import made_folder, tail
+from codeneedle.system.files import made_folder, size_of, tail
 from codeneedle.system.orphans import end_orphans, noted
+from codeneedle.text import duration
 
 Report = Callable[[str, int, int], None]
 
@@ -48,6 +49,12 @@ OLDEST_CMAKE = (3, 24)
 """The first that knows ``native`` as an architecture of CUDA."""
 
 POLL_S = 0.25
+
+STALL_S = 600.0
+"""Time without a word of a step after which that is said."""
+
+SILENCE_S = 3600.0
+"""Time without a word of a step after which it is ended: it hangs."""
 
 _TAIL_BYTES = 1 << 14
 _QUOTED_LINES = 8
@@ -206,17 +213,28 @@ class _Steps:
             extra_env: Variables on top of the common ones.
 
         Raises:
-            ToolFailed: If it fails.
+            ToolFailed: If it fails, or hangs.
         """
         log = self.log(phase)
-        done = (0, 0)
+        done, written, silence_s = (0, 0), 0, 0.0
         env = {**environment_of(os.environ), **(extra_env or {})}
         with noted(argv, env=env, log=log, file_limit_bytes=None) as child:
+            last_s = time.monotonic()
             while child.poll() is None:
                 # The maximum: a page of warnings may hide the last step for a while.
                 done = max(done, _steps_in(tail(log, _TAIL_BYTES)))
-                self.report(phase, *done)
+                before, written = written, size_of(log)
+                if written != before:
+                    last_s = time.monotonic()
+                silence_s = time.monotonic() - last_s
+                if silence_s > SILENCE_S:
+                    break
+                stalled = (_stalled(phase, *done), 0, 0)
+                self.report(*(stalled if silence_s > STALL_S else (phase, *done)))
                 time.sleep(POLL_S)
+        if silence_s > SILENCE_S:
+            reason = f"was ended: nothing was written for {duration(SILENCE_S)}"
+            raise self.failure(phase, reason, hint=f"{hint} {HANGS}".strip())
         self.report(phase, *max(done, _steps_in(tail(log, _TAIL_BYTES))))
         if child.returncode:
             reason = f"ended with exit code {child.returncode}"
@@ -237,7 +255,9 @@ class _Steps:
 
     def log(self, phase: str) -> Path:
         """The log file of a phase."""
-        return self.folder.with_name(f"{phase.replace(' ', '-')}.log")
+        # Another variant may be built beside this one.
+        name = self.folder.name.partition(".draft-")[0]
+        return self.folder.with_name(f"{name}.{phase.replace(' ', '-')}.log")
 
 
 def _variant(backend: Backend | None, patches: Sequence[Path]) -> str:
@@ -430,6 +450,18 @@ def _refuse_without_compiler() -> None:
 
 def _is_complete(folder: Path) -> bool:
     return all(os.access(folder / name, os.X_OK) for name in PROGRAMS)
+
+
+HANGS = (
+    "Try again: nothing half done is kept. A compiler that hangs each time may be "
+    "replaced: CC=clang CXX=clang++ codeneedle llama"
+)
+
+
+def _stalled(phase: str, done: int, steps: int) -> str:
+    """That a phase has said nothing for a while, and what to do."""
+    at = f" after step {done} of {steps}" if steps else ""
+    return f"{phase} is silent{at}: it may hang (Ctrl-C ends it)"
 
 
 def _steps_in(log_tail: str) -> tuple[int, int]:

@@ -3,7 +3,6 @@
 import contextlib
 import os
 import re
-import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -45,9 +44,10 @@ from codeneedle.engines.llama_cpp.server import (
     serving,
 )
 from codeneedle.engines.survey import Survey
-from codeneedle.engines.tools import DivergenceTool, SpeedTool
+from codeneedle.engines.tools import DivergenceTool, ReadingTool, SpeedTool
 from codeneedle.errors import BadInput, CellError, ToolMissing
 from codeneedle.grid import FULL_BITS, Pair, bits
+from codeneedle.system.files import private_folder
 from codeneedle.system.machine import mean_load, usable_cores
 
 READ_S, WRITE_S = 6.4e-11, 1e-10
@@ -122,6 +122,7 @@ class LlamaCpp(Engine):
         """Comparing distributions and measuring speed take programs of their own."""
         tools = {
             Ability.DIVERGENCE: self.tools.perplexity,
+            Ability.READING: self.tools.perplexity,
             Ability.SPEED: self.tools.bench,
         }
         has = (ability for ability, tool in tools.items() if tool)
@@ -146,9 +147,9 @@ class LlamaCpp(Engine):
                 "conversations with their answers",
                 hint="Build a newer one with 'codeneedle llama'.",
             )
-        tools = {Ability.DIVERGENCE: PERPLEXITY, Ability.SPEED: BENCH}
+        tools = {Ability.SPEED: BENCH}
         raise ToolMissing(
-            tool=tools[ability],
+            tool=tools.get(ability, PERPLEXITY),
             reason=f"is not beside {self.tools.server}",
             hint="Build all programs with 'codeneedle llama', or point --llama-server "
             "at an installation that has it, or leave out the probe that needs it.",
@@ -261,8 +262,8 @@ class LlamaCpp(Engine):
         """As of `engine.Engine`: a server's log quotes what it cannot render."""
         self.require(Ability.CONVERSATIONS)
         hint = "Pass another template: -- --chat-template chatml"
-        with tempfile.TemporaryDirectory(prefix="codeneedle-") as folder:
-            log = Path(folder) / "rendering.log"
+        with private_folder() as folder:
+            log = folder / "rendering.log"
             with self._counting(log, WHOLE_ANSWERS, hint=hint) as client:
                 yield client
 
@@ -333,6 +334,11 @@ class LlamaCpp(Engine):
     def divergence_tool(self) -> DivergenceTool:
         """As of `engine.Engine`."""
         self.require(Ability.DIVERGENCE)
+        return perplexity.Perplexity.of(self.tools, self.facts, self.model)
+
+    def reading_tool(self) -> ReadingTool:
+        """As of `engine.Engine`."""
+        self.require(Ability.READING)
         return perplexity.Perplexity.of(self.tools, self.facts, self.model)
 
     def speed_tool(self) -> SpeedTool:

@@ -1,6 +1,6 @@
 """Compares pairs with llama-perplexity, on base files: the reference's logits."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from signal import SIGABRT
@@ -48,7 +48,14 @@ from codeneedle.engines.llama_cpp.statistics import (
     statistics,
     too_short,
 )
-from codeneedle.engines.tools import Comparison, DivergenceTask, Reference, ToolRun
+from codeneedle.engines.tools import (
+    Comparison,
+    DivergenceTask,
+    ReadingTask,
+    ReadTokens,
+    Reference,
+    ToolRun,
+)
 from codeneedle.errors import CellError, ToolMissing
 from codeneedle.records.record import Status
 from codeneedle.system import processes
@@ -103,7 +110,8 @@ OPTIONAL: tuple[tuple[str, ...], ...] = (
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Perplexity(BaseFileTool):
     """
-    llama-perplexity with one model. Implements `tools.DivergenceTool`.
+    llama-perplexity with one model. Implements `tools.DivergenceTool` and
+    `tools.ReadingTool`.
 
     Attributes:
         tool: Its path.
@@ -182,6 +190,43 @@ class Perplexity(BaseFileTool):
             by_chunk=by_chunk(log_text, tokens=per_chunk),
         )
 
+    def places(self, tokens: int) -> range:
+        """As of `tools.ReadingTool`."""
+        return range(tokens // 2 + 1, tokens)
+
+    def memory_bytes(self, tokens: int) -> int:
+        """As of `tools.ReadingTool`: half of a chunk twice over, and a batch."""
+        values = row_values(self.model.weights.vocabulary)
+        return 4 * values * (tokens + min(tokens, BATCH))
+
+    def read(self, task: ReadingTask, *, log: Path, note: Notify) -> ReadTokens:
+        """As of `tools.ReadingTool`; the base file comes through a pipe."""
+        from codeneedle.engines.llama_cpp import reading
+
+        job, rows = reading.prepared(
+            task, log=log, vocabulary=self.model.weights.vocabulary
+        )
+
+        def run() -> tuple[str, int]:
+            rows.begin()
+            with reading.piped(rows) as pipe:
+                piped = replace(job, pipe=pipe)
+                return self._run(piped, note, lambda _chunks: None)
+
+        def is_cut(log_text: str) -> bool:
+            is_told = bool(logs.read(log_text).kv) if rows.is_whole else False
+            return not is_told and failure(log_text) is None and not rows.fault
+
+        log_text, returncode, retries = _until_told(run, is_cut)
+        if returncode != 0:
+            raise _failed(job, log_text, returncode=returncode)
+        if rows.fault:
+            raise _unreadable(job, rows.fault, log_text)
+        if not rows.is_whole:
+            raise _incomplete(job, log_text, lacking=rows.missing)
+        self.verify(job, log_text)
+        return replace(rows.tokens(), retries=retries)
+
     def command(self, job: Job) -> list[str]:
         """The argv of *job*. Pure, so that a test can read it."""
         return [
@@ -226,16 +271,9 @@ class Perplexity(BaseFileTool):
 
     def _completed(self, job: Job, note: Notify, progress: Progress) -> tuple[str, int]:
         """The log of *job*, and how often it ran again as the end of it was missing."""
-        retries = 0
-        while True:
-            log_text, returncode = self._run(job, note, progress)
-            is_cut = ends_early(log_text) if returncode == 0 else _is_mute(log_text)
-            most = RETRIES if returncode == 0 else FAILED_RETRIES
-            # A signal from outside has no reason in the log.
-            by_itself = returncode >= 0 or returncode == -SIGABRT
-            if not (is_cut and by_itself) or retries >= most:
-                break
-            retries += 1
+        log_text, returncode, retries = _until_told(
+            lambda: self._run(job, note, progress), ends_early
+        )
         if returncode != 0:
             raise _failed(job, log_text, returncode=returncode)
         return log_text, retries
@@ -265,15 +303,17 @@ class Perplexity(BaseFileTool):
             patience.heard()
             log_text = read_log(job.log)
             self.verify(job, log_text, is_over=False)
+            if fault := job.fault():
+                raise _unreadable(job, fault, log_text)
             progress(min(chunks_done(log_text), job.task.chunks))
 
         patience.begin()
         returncode = watched(
             argv,
             env=env,
-            # A base file grows while the log is silent.
-            files=(job.log,) if job.text is None else (job.log, job.base),
+            log=job.log,
             grown=grown,
+            written=job.written_bytes,
             silence_s=silence_s,
             # A base file is larger than any log.
             file_limit_bytes=FILE_LIMIT_BYTES
@@ -324,6 +364,31 @@ def _mode(job: Job) -> Iterator[str]:
         yield from ("--file", str(job.text), "--chunks", str(job.task.chunks))
 
 
+def _until_told(
+    run: Callable[[], tuple[str, int]], is_cut: Callable[[str], bool]
+) -> tuple[str, int, int]:
+    """
+    Run a tool until its log tells how it ended, or too often.
+
+    Args:
+        run: Runs it; returns its log and exit code.
+        is_cut: Whether the log of a run that exited with 0 lacks its end.
+
+    Returns:
+        The last log and exit code, and how often it ran again.
+    """
+    retries = 0
+    while True:
+        log_text, returncode = run()
+        is_untold = is_cut(log_text) if returncode == 0 else _is_mute(log_text)
+        most = RETRIES if returncode == 0 else FAILED_RETRIES
+        # A signal from outside has no reason in the log.
+        by_itself = returncode >= 0 or returncode == -SIGABRT
+        if not (is_untold and by_itself) or retries >= most:
+            return log_text, returncode, retries
+        retries += 1
+
+
 def _is_mute(log_text: str) -> bool:
     """Whether the log of a run that failed names no cause."""
     return logs.trouble(log_text) is None and not failure(log_text)
@@ -350,12 +415,19 @@ def _silent(job: Job, silence_s: float, known: str) -> CellError:
     )
 
 
-def _incomplete(job: Job, log_text: str) -> CellError:
+def _unreadable(job: Job, fault: str, log_text: str) -> CellError:
+    """The error for what came through a pipe and is not what was asked for."""
+    message = f"wrote log-probabilities that cannot be read: {fault}"
+    return _error(job, message, log_text, status=Status.CRASHED)
+
+
+def _incomplete(job: Job, log_text: str, *, lacking: str = "") -> CellError:
     """The error for a tool that exits with 0 without a complete result."""
     trouble = logs.trouble(log_text)
     silent = CUT_OFF if ends_early(log_text) else "it does not say why"
-    reason = failure(log_text) or (trouble.reason if trouble else silent)
-    message = f"ended without complete statistics: {reason}"
+    reason = failure(log_text) or (trouble.reason if trouble else lacking or silent)
+    what = "log-probabilities" if lacking else "statistics"
+    message = f"ended without complete {what}: {reason}"
     status = trouble.status if trouble else Status.CRASHED
     return _error(job, message, log_text, status=status)
 

@@ -28,7 +28,7 @@ from codeneedle.engines.llama_cpp.arguments import (
 )
 from codeneedle.engines.llama_cpp.backends import ALL_KERNELS
 from codeneedle.engines.llama_cpp.installation import FIT_PARAMS, ServerFacts, Tools
-from codeneedle.engines.survey import WHOLE_SPLITS, PairSurvey, Survey
+from codeneedle.engines.survey import NO_BUILD, WHOLE_SPLITS, PairSurvey, Survey
 from codeneedle.errors import ToolFailed
 from codeneedle.grid import Pair
 from codeneedle.records.record import Attention, DeviceMemory, Status
@@ -62,6 +62,14 @@ Begin the names of devices that convert a cache to f16 where no kernel was compi
 
 Their graphs are whole all the same: only the build tells, and a line at the first token
 (``ggml-cuda/fattn.cu``).
+"""
+
+VECTOR_HEADS = frozenset({64, 128, 256})
+"""
+Head sizes of the vector kernels of CUDA and HIP, which alone read a quantized cache.
+
+The others take f16, and K and V are converted to it at each step, without a line in the
+log (``fattn.cu``: ``can_use_vector_kernel``, ``ggml_cuda_get_fattn_vec_case``).
 """
 
 _LAST_WORDS = b"memory breakdown [MiB]"
@@ -164,12 +172,13 @@ class Surveyor:
         asked.keep()
         judged = {pair: self._judged(each, whole) for pair, each in known.items()}
         places = {each.attention for each in judged.values()}
+        cure = ALL_KERNELS if Attention.CONVERTED in places else ""
         return Survey(
             context=context,
             pairs=judged,
             whole_splits=whole,
             unknown=asked.failure,
-            cure=ALL_KERNELS if Attention.CONVERTED in places else "",
+            cure="" if self._without_kernels else cure,
             took_s=time.monotonic() - started,
             is_kept=not asked.is_grown,
         )
@@ -213,8 +222,19 @@ class Surveyor:
             return self._compiled(answer)
         return replace(answer, attention=Attention.KERNEL)
 
+    @property
+    def _without_kernels(self) -> list[int]:
+        """Head sizes of the model that have no vector kernel on CUDA; 0 is unknown."""
+        weights = self.model.weights
+        sizes = {weights.key_length, weights.key_length_swa}
+        return sorted(sizes - VECTOR_HEADS - {0})
+
     def _compiled(self, answer: PairSurvey) -> PairSurvey:
         """*answer* of a whole graph, whose device may convert K and V in it."""
+        if self._without_kernels and answer.pair != PLAIN:
+            of = " and ".join(map(str, self._without_kernels))
+            evidence = f"a kernel for heads of {of} values takes f16 alone: {NO_BUILD}"
+            return replace(answer, attention=Attention.CONVERTED, evidence=evidence)
         match self.facts.has_compiled(answer.pair):
             case None:
                 return replace(answer, evidence="in a kernel, or converted to f16")

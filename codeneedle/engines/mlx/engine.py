@@ -56,6 +56,7 @@ from codeneedle.grid import Pair
 from codeneedle.models.weights import Weights, read_header
 from codeneedle.records.record import Effective, Status
 from codeneedle.system import machine
+from codeneedle.system.files import size_of
 from codeneedle.system.orphans import noted, watched
 from codeneedle.system.processes import FILE_LIMIT_BYTES, Child
 
@@ -425,10 +426,11 @@ class _Run:
         returncode = watched(
             self.argv,
             env=logs.environment(),
-            files=(self.log,) if self.file is None else (self.log, self.file),
+            log=self.log,
             grown=look,
             silence_s=self.silence_s,
             file_limit_bytes=FILE_LIMIT_BYTES + self.file_bytes,
+            written=lambda: size_of(self.file) if self.file else 0,
         )
         log_text = logs.read_log(self.log)
         if returncode is None:

@@ -10,17 +10,11 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
-from codeneedle.engines.llama_cpp.base_file import row_values
+from codeneedle.engines.llama_cpp.base_file import DEEPEST, SCALE_VALUES, row_values
 from codeneedle.engines.tools import ChunkValues, Estimate, Statistics
 
 Row = npt.NDArray[np.float32]
 """Log-probabilities of all tokens, natural logarithms."""
-
-DEEPEST = 16.0
-"""Nats below the most probable token, from where on the file has one value for all."""
-
-SCALE_VALUES = 4
-"""16-bit values that hold a row's scale and minimum, as two 32-bit floats."""
 
 FEW = 10
 """With so few tokens, no errors are stated."""

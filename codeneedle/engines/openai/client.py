@@ -26,6 +26,7 @@ from codeneedle.engines.messages import (
     LOWEST_LOGPROB,
     TOP_TOKENS,
     BadReply,
+    BrokenOff,
     Chat,
     Completion,
     Finish,
@@ -688,7 +689,16 @@ def _spelling(right: str, tokens: Sequence["_Place"]) -> Sequence["_Place"]:
 
 
 def read_event(event: Json) -> Event:
-    """Read an event of ``/completions`` or ``/chat/completions``."""
+    """
+    Read an event of ``/completions`` or ``/chat/completions``.
+
+    Raises:
+        BadReply: If it is none.
+    """
+    if "tokens_predicted" in event:
+        error = BadReply(expected="OpenAI's API", answer="llama-server's own API")
+        error.hint = "End the URL with /v1."
+        raise error
     stated = shaped(event, _Event, expected="an event of a reply")
     timings = _timings(stated.usage)
     if not stated.choices:  # the one that states usage
@@ -696,7 +706,7 @@ def read_event(event: Json) -> Event:
     choice = stated.choices[0]
     delta, reason = choice.delta or _Delta(), choice.finish_reason
     if reason in BROKEN_OFF:
-        raise BadReply(expected="a whole reply", answer=f"finish_reason: {reason}")
+        raise BrokenOff(reason)
     ending: Finish = "length" if reason == "length" else "stop"
     places, _ = _places(choice.logprobs)
     return Event(

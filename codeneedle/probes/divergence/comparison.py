@@ -16,7 +16,7 @@ from codeneedle.probes.divergence.record import (
     key,
     reference_of,
 )
-from codeneedle.probes.probe import ProbeContext, RunContext
+from codeneedle.probes.probe import Estimates, ProbeContext, RunContext
 from codeneedle.records.record import Json, as_json
 from codeneedle.system import files
 from codeneedle.system.files import locked, nap
@@ -184,15 +184,15 @@ def file_bytes(path: Path) -> bytes:
     )
 
 
-def refuse_untrained(run: RunContext, context: int) -> None:
+def refuse_untrained(of: RunContext | Estimates, context: int) -> None:
     """
     Stop at a *context* that is longer than what the weights were trained for.
 
     Raises:
         BadInput: If it is, and the user's arguments do not stretch it.
     """
-    trained = run.weights.training_context
-    if trained and context > trained and not run.engine.stretches_context:
+    trained = of.weights.training_context
+    if trained and context > trained and not of.engine.stretches_context:
         raise BadInput(
             source=f"--divergence-context {context}",
             reason=f"these weights were trained for {trained:,} tokens",
@@ -200,26 +200,28 @@ def refuse_untrained(run: RunContext, context: int) -> None:
         )
 
 
-def refuse_full_disk(run: RunContext, sizes: Sequence[tuple[int, int]]) -> None:
+def refuse_full_disk(
+    of: RunContext | Estimates, sizes: Sequence[tuple[int, int]]
+) -> None:
     """
     Stop if the distributions of the reference would not fit on the disk.
 
     Args:
-        run: The run.
+        of: The run, or the plan of one.
         sizes: Contexts, with the chunks at each.
 
     Raises:
         FolderUnusable: Naming both sizes.
     """
-    tool = run.engine.divergence_tool()
+    tool = of.engine.divergence_tool()
     needed = sum(
-        tool.missing_bytes(run.folder, context=context, chunks=chunks)
+        tool.missing_bytes(of.folder, context=context, chunks=chunks)
         for context, chunks in sizes
     )
-    free = files.free_disk_bytes(run.folder)
+    free = files.free_disk_bytes(of.folder)
     if needed + SPARE_BYTES > free:
         raise FolderUnusable(
-            folder=run.folder,
+            folder=of.folder,
             reason=f"the reference's distributions take {size_phrase(needed)}, and "
             f"{size_phrase(free)} are free",
             hint="Use fewer chunks, a smaller context, or --out on a larger disk.",

@@ -9,7 +9,6 @@ from typing import Annotated, Any
 
 from msgspec import Meta, Struct, structs
 
-from codeneedle.corpora.corpus import Corpus
 from codeneedle.engines.engine import Ability, Engine
 from codeneedle.errors import BadInput
 from codeneedle.models.weights import Weights
@@ -32,7 +31,7 @@ from codeneedle.probes.probe import (
     RunContext,
     Work,
 )
-from codeneedle.probes.stored import conditions_in
+from codeneedle.probes.stored import settings_in
 from codeneedle.records.record import MOST_TOKENS, CellRecord, Json, Setup, as_json
 from codeneedle.text import plural, size
 
@@ -130,23 +129,77 @@ class DivergenceConditions:
             raise ValueError("a context has no number of chunks, or several")
 
 
-def chosen_contexts(
-    run: RunContext, settings: DivergenceSettings, text_size: int
-) -> tuple[int, ...]:
+def _sizes(
+    settings: DivergenceSettings,
+    known: Json,
+    of: RunContext | Estimates,
+    context: int,
+    text_size: int,
+) -> list[tuple[int, int]]:
     """
-    The contexts asked for, else one for which the text most likely suffices.
+    Contexts with their chunks: those chosen, else *known*, else what suits.
 
     Args:
-        run: Weights and context.
         settings: What the user chose.
+        known: What the run folder stores of the probe; empty if nothing.
+        of: The run, or the plan of one.
+        context: Of the run, in tokens.
         text_size: Length of the text, in bytes.
     """
-    if settings.contexts:
-        return tuple(dict.fromkeys(settings.contexts))
-    trained = run.weights.training_context or DEFAULT_CONTEXT
-    context = min(DEFAULT_CONTEXT, trained, run.setup.context)
-    tokens = text_size // (1 if run.is_built_in else BYTES_PER_TOKEN)
-    return (_shortened(context, tokens),)
+    stored = sizes_of(known)
+    contexts = tuple(dict.fromkeys(settings.contexts)) or tuple(stored)
+    if not contexts:
+        trained = of.weights.training_context or DEFAULT_CONTEXT
+        tokens = text_size // (1 if of.is_built_in else BYTES_PER_TOKEN)
+        contexts = (_shortened(min(DEFAULT_CONTEXT, trained, context), tokens),)
+    chunks = stored if settings.chunks is None else {}
+    return [
+        (each, chunks.get(each) or _chunks(settings, each, text_size))
+        for each in contexts
+    ]
+
+
+def _refuse_unfit(
+    of: RunContext | Estimates,
+    sizes: Sequence[tuple[int, int]],
+    text_name: str,
+    text_size: int,
+) -> None:
+    """
+    Stop at *sizes* that weights, tool or disk cannot do on a text.
+
+    Raises:
+        BadInput: If the text is too short, or a context too long.
+        MachineError: If the tool is missing or too old, or the disk too small.
+    """
+    tool = of.engine.divergence_tool()
+    for context, chunks in sizes:
+        refuse_untrained(of, context)
+        tool.check(
+            text_name=text_name, text_bytes=text_size, context=context, chunks=chunks
+        )
+    refuse_full_disk(of, sizes)
+
+
+def _refuse_few_chunks(settings: DivergenceSettings, length: int) -> None:
+    """
+    Stop at more chunks than a text of *length* bytes has.
+
+    Raises:
+        BadInput: With as many as it has at most.
+    """
+    if settings.chunks is None:
+        return
+    text = settings.text
+    longest = max(settings.contexts, default=SMALLEST_DEFAULT_CONTEXT)
+    fitting = max(1, length // longest)
+    if settings.chunks > fitting:
+        raise BadInput(
+            source=f"--chunks {settings.chunks}",
+            reason=f"{text.name if text else 'the corpus'} has at most {length:,} "
+            f"tokens, which make {plural(fitting, 'chunk')} of {longest:,}",
+            hint=f"Use --chunks {fitting} or less, or a longer --text.",
+        )
 
 
 def _shortened(context: int, tokens: int) -> int:
@@ -159,49 +212,36 @@ def _shortened(context: int, tokens: int) -> int:
 class DivergenceProbe(Probe):
     """Compares distributions on prose, or on a text of the user's."""
 
-    def suited(
-        self, settings: DivergenceSettings, engine: Engine
+    def adapt(
+        self, settings: DivergenceSettings, outlook: Estimates
     ) -> DivergenceSettings:
-        """*settings* with a text; without one for the built-in model: the corpus."""
-        if settings.text or engine.model.is_tiny:
-            return settings
-        return structs.replace(settings, text=PROSE)
-
-    def more_metrics(self, setup: Setup) -> tuple[Metric, ...]:
-        """The same at each context, where a run has several."""
-        return at_contexts(setup)
-
-    def reads_corpus(self, settings: DivergenceSettings) -> bool:
-        """Whether distributions are compared on the corpus, not on a text."""
-        return settings.text is None
-
-    def check(self, settings: DivergenceSettings, corpus: Corpus | None) -> None:
         """
-        Stop at settings that no model can satisfy.
-
-        Args:
-            settings: What the user chose.
-            corpus: The whole corpus; None if it has not been read yet.
+        *settings* with a text; without one for the built-in model: the corpus.
 
         Raises:
-            BadInput: If ``--text`` is not a file of text, or too large; or if the text
-                has fewer bytes than the chunks would have tokens.
+            BadInput: If ``--text`` is not a file of text, or too large; if the text has
+                fewer bytes than the chunks would have tokens; if a context is too long,
+                or too few tokens would be scored.
+            MachineError: If the tool is missing or too old, or the disk too small.
         """
-        text = settings.text
-        length = corpus.size_bytes if corpus else None
-        if text:
-            length = len(file_bytes(text))
-        if length is None or settings.chunks is None:
-            return
-        longest = max(settings.contexts, default=SMALLEST_DEFAULT_CONTEXT)
-        fitting = max(1, length // longest)
-        if settings.chunks > fitting:
-            raise BadInput(
-                source=f"--chunks {settings.chunks}",
-                reason=f"{text.name if text else 'the corpus'} has at most {length:,} "
-                f"tokens, which make {plural(fitting, 'chunk')} of {longest:,}",
-                hint=f"Use --chunks {fitting} or less, or a longer --text.",
-            )
+        if self.reads_corpus(settings, outlook.engine):
+            _refuse_few_chunks(settings, outlook.corpus.size_bytes)
+            return settings
+        text = settings.text or PROSE
+        settings, length = structs.replace(settings, text=text), len(file_bytes(text))
+        _refuse_few_chunks(settings, length)
+        known = outlook.setup.probes.get(NAME, {}) if outlook.setup else {}
+        sizes = _sizes(settings, known, outlook, outlook.context, length)
+        _refuse_unfit(outlook, sizes, text.name, length)
+        return settings
+
+    def metrics_of(self, setup: Setup) -> tuple[Metric, ...]:
+        """With the same at each context, where a run has several."""
+        return (*self.metrics, *at_contexts(setup))
+
+    def reads_corpus(self, settings: DivergenceSettings, engine: Engine) -> bool:
+        """Whether distributions are compared on the corpus, not on a text."""
+        return settings.text is None and engine.model.is_tiny
 
     def notes(
         self,
@@ -241,48 +281,34 @@ class DivergenceProbe(Probe):
             phrase=f"distributions on {text.name if text else 'the corpus'}",
         )
 
-    def conditions(self, run: RunContext) -> Json:
+    def as_stored(self, run: RunContext) -> Json:
         """
-        What *run* compares distributions on, checked as far as can be without a model.
+        What *run* compares distributions on.
 
         Where no contexts or chunks are chosen, those of the run folder.
 
         Raises:
-            BadInput: If the text is too short, a context too long, or too few tokens
-                would be scored.
-            MachineError: If the tool is missing or too old, or the disk too small.
+            BadInput: Where that is the corpus, as of `adapt`.
+            MachineError: Likewise.
         """
-        tool = run.engine.divergence_tool()
+        tool, data = run.engine.divergence_tool(), _text(run)
         settings = run.settings_of(DivergenceSettings, NAME)
-        data = _text(run)
-        stored = sizes_of(run.setup.probes.get(NAME, {}))
-        contexts = chosen_contexts(run, settings, len(data))
-        if stored and not settings.contexts:
-            contexts = tuple(stored)
-        known = stored if settings.chunks is None else {}
-        sizes = [
-            (context, known.get(context) or _chunks(settings, context, len(data)))
-            for context in contexts
-        ]
-        chosen = DivergenceConditions(
-            contexts=contexts,
-            chunks=tuple(chunks for _, chunks in sizes),
-            text=settings.text.name if settings.text else run.setup.corpus.name,
-            text_sha256=hashlib.sha256(data).hexdigest(),
-            llama=tool.version,
-            arguments=tool.arguments,
-            ignored=tool.ignored,
-        )
-        for context, chunks in sizes:
-            refuse_untrained(run, context)
-            tool.check(
-                text_name=chosen.text,
-                text_bytes=len(data),
-                context=context,
-                chunks=chunks,
+        known = run.setup.probes.get(NAME, {})
+        sizes = _sizes(settings, known, run, run.setup.context, len(data))
+        name = settings.text.name if settings.text else run.setup.corpus.name
+        if settings.text is None:
+            _refuse_unfit(run, sizes, name, len(data))
+        return as_json(
+            DivergenceConditions(
+                contexts=tuple(context for context, _ in sizes),
+                chunks=tuple(chunks for _, chunks in sizes),
+                text=name,
+                text_sha256=hashlib.sha256(data).hexdigest(),
+                llama=tool.version,
+                arguments=tool.arguments,
+                ignored=tool.ignored,
             )
-        refuse_full_disk(run, sizes)
-        return as_json(chosen)
+        )
 
     def grown(self, stored: Json, wanted: Json) -> Json:
         """
@@ -331,7 +357,7 @@ class DivergenceProbe(Probe):
             BadInput: If the text turns out to be too short.
             CellError: If the tool fails, or runs other cache types than asked for.
         """
-        chosen = conditions_in(context.run.setup, NAME, DivergenceConditions)
+        chosen = settings_in(context.run.setup, NAME, DivergenceConditions)
         data = _text(context.run)
         if hashlib.sha256(data).hexdigest() != chosen.text_sha256:
             raise BadInput(
@@ -351,7 +377,6 @@ PROBE = DivergenceProbe(
     layout=DivergenceConditions,
     grows=("contexts", "chunks"),
     needs=frozenset({Ability.DIVERGENCE}),
-    screens=True,
     step="chunk",
     calibrates=True,
 )

@@ -22,6 +22,7 @@ from codeneedle.probes.recall.rounds import (
     forced_answers,
     scored_rounds,
 )
+from codeneedle.probes.recall.settings import settings_of
 from codeneedle.records.record import CellRecord, NeedleFacts, Run
 from codeneedle.text import number, plural, visible
 
@@ -87,7 +88,9 @@ def overview(run: Run, record: CellRecord) -> Document:
         bounds = sum(len(answer.round.bounds) for answer in scored)
         unlisted = f"; {plural(bounds, 'token')} of unlisted probability"
         of = plural(len(scored), "needle")
-        told = f"right lines of {of} scored token by token"
+        is_read = settings_of(run.setup).is_reading
+        how = "read" if is_read else "scored token by token"
+        told = f"right lines of {of} {how}"
         yield Lines([f"{told}{unlisted if bounds else ''}"])
         yield Table(FORCED_HEADINGS, list(map(_forced_row, scored)), words={"needle"})
 

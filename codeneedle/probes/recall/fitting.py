@@ -6,6 +6,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from msgspec import structs
+
 from codeneedle.corpora.corpus import Corpus, longest
 from codeneedle.corpora.needles import WRITTEN_LINES, Function
 from codeneedle.corpora.registry import SMALL_CORPORA, load
@@ -20,9 +22,7 @@ from codeneedle.probes.recall.prompts import (
 )
 from codeneedle.probes.recall.settings import (
     Ask,
-    RecallConditions,
     RecallSettings,
-    conditions,
 )
 from codeneedle.records.record import CorpusFacts, NeedleFacts
 from codeneedle.text import plural
@@ -139,14 +139,14 @@ class PromptCounter:
             for needle, size in zip(needles, sizes, strict=True)
         )
 
-    def room(self, corpus: Corpus, chosen: RecallConditions) -> Callable[[str], int]:
+    def room(self, corpus: Corpus, chosen: RecallSettings) -> Callable[[str], int]:
         """Tokens of a text of *corpus* with the longest question and answer."""
         functions = sorted(corpus.of_length(_lines_needed(chosen)), key=_asked_bytes)
         hardest = self.hardest(functions[-CANDIDATES:], chosen)
         return lambda text: self.prompt(text, hardest) + hardest.budget
 
     def hardest(
-        self, functions: Sequence[Function], chosen: RecallConditions
+        self, functions: Sequence[Function], chosen: RecallSettings
     ) -> NeedleFacts:
         """
         What takes most tokens to ask of one of *functions*, signature and answer.
@@ -165,7 +165,7 @@ class PromptCounter:
             )
             for each in functions
         ]
-        if Ask.WRITTEN in chosen.ask.parts:
+        if Ask.WRITTEN in chosen.parts:
             needles: Sequence[NeedleFacts] = self.budgeted(whole, chosen.reply_tokens)
         else:
             sizes = self.tokenizer.counts(["\n".join(each.lines) for each in whole])
@@ -178,7 +178,7 @@ class PromptCounter:
         return max(sized, key=lambda each: each[0].budget + each[1])[0]
 
 
-def fitted_corpus(counter: PromptCounter) -> tuple[Corpus, RecallConditions]:
+def fitted_corpus(counter: PromptCounter) -> tuple[Corpus, RecallSettings]:
     """
     As many whole functions of the corpus as fit the context, and what to ask of them.
 
@@ -187,7 +187,7 @@ def fitted_corpus(counter: PromptCounter) -> tuple[Corpus, RecallConditions]:
     """
     fit, corpus = counter.fit, counter.fit.corpus
     # Where recall is not measured, what was chosen for it may be anything.
-    ways = _ways(fit, corpus) or [RecallConditions(ask=Ask.FORCED)]
+    ways = _ways(fit, corpus) or [RecallSettings(ask=Ask.FORCED)]
     if not fit.may_trim:
         needed = counter.room(corpus, ways[0])(corpus.text)
         if needed > fit.context:
@@ -200,24 +200,25 @@ def fitted_corpus(counter: PromptCounter) -> tuple[Corpus, RecallConditions]:
     raise _nothing_fits(counter, ways[-1])
 
 
-def _ways(fit: Fit, corpus: Corpus) -> list[RecallConditions]:
+def _ways(fit: Fit, corpus: Corpus) -> list[RecallSettings]:
     """
     What recall can ask of *corpus*, the preferred first.
 
     Lines are forced alone where none can be written, unless ``--ask`` was given.
     """
-    settings = fit.settings
-    chosen = conditions(settings, None)
-    ways = [chosen] if settings.ask else [chosen, replace(chosen, ask=Ask.FORCED)]
+    chosen = fit.settings
+    ways = [chosen]
+    if chosen.ask is None:
+        ways.append(structs.replace(chosen, ask=Ask.FORCED))
     return [way for way in ways if corpus.of_length(_lines_needed(way))]
 
 
-def _lines_needed(chosen: RecallConditions) -> int:
+def _lines_needed(chosen: RecallSettings) -> int:
     """Lines that are not blank of a function that can be asked for."""
-    return WRITTEN_LINES if Ask.WRITTEN in chosen.ask.parts else chosen.lines
+    return WRITTEN_LINES if Ask.WRITTEN in chosen.parts else chosen.line_count
 
 
-def _longest(counter: PromptCounter, chosen: RecallConditions) -> Corpus | None:
+def _longest(counter: PromptCounter, chosen: RecallSettings) -> Corpus | None:
     fit = counter.fit
     room = counter.room(fit.corpus, chosen)
     lines = _lines_needed(chosen)
@@ -235,7 +236,7 @@ def _too_long(fit: Fit, needed: int) -> BadInput:
     )
 
 
-def _nothing_fits(counter: PromptCounter, chosen: RecallConditions) -> BadInput:
+def _nothing_fits(counter: PromptCounter, chosen: RecallSettings) -> BadInput:
     """The error that names the smallest context that works, and a text that fits."""
     fit = counter.fit
     needed = _least_tokens(counter, chosen)
@@ -253,7 +254,7 @@ def _nothing_fits(counter: PromptCounter, chosen: RecallConditions) -> BadInput:
     )
 
 
-def _least_tokens(counter: PromptCounter, chosen: RecallConditions) -> int:
+def _least_tokens(counter: PromptCounter, chosen: RecallSettings) -> int:
     """Tokens of the shortest part of the corpus with a function, as it is asked for."""
     corpus = counter.fit.corpus
     return counter.room(corpus, chosen)(corpus.shortest(_lines_needed(chosen)))
@@ -328,7 +329,7 @@ def _sent(corpus: Corpus, text: str) -> Corpus:
 
 
 def _with_functions(
-    counter: PromptCounter, fitted: Fitted, corpus: Corpus, chosen: RecallConditions
+    counter: PromptCounter, fitted: Fitted, corpus: Corpus, chosen: RecallSettings
 ) -> Fitted:
     needles, forced = needles_of(corpus, chosen)
     return replace(
@@ -340,7 +341,7 @@ def _with_functions(
 
 
 def _notes(
-    counter: PromptCounter, chosen: RecallConditions, forced: int
+    counter: PromptCounter, chosen: RecallSettings, forced: int
 ) -> Iterator[str]:
     """Why fewer functions are asked for than a user may expect: *forced* of them."""
     fit = counter.fit
@@ -348,16 +349,16 @@ def _notes(
         has_long = fit.corpus.of_length(WRITTEN_LINES)
         what = "fits the context" if has_long else "is in the text"
         yield f"lines are forced alone: no function of {WRITTEN_LINES} lines {what}"
-    if Ask.FORCED not in chosen.ask.parts or forced >= chosen.functions:
+    if Ask.FORCED not in chosen.parts or forced >= chosen.function_count:
         return
-    functions = plural(forced, "function")
-    of_text = len(fit.corpus.of_length(chosen.lines))
+    functions, wanted = plural(forced, "function"), chosen.function_count
+    of_text = len(fit.corpus.of_length(chosen.line_count))
     if of_text <= forced:
-        yield f"{functions} to force, not {chosen.functions}: the text has {of_text}"
+        yield f"{functions} to force, not {wanted}: the text has {of_text}"
         return
-    more = min(chosen.functions, of_text)
+    more = min(wanted, of_text)
     room = counter.room(fit.corpus, chosen)
-    larger = _larger_context(fit, room(fit.corpus.shortest(chosen.lines, more)))
+    larger = _larger_context(fit, room(fit.corpus.shortest(chosen.line_count, more)))
     hint = (
         f"--context {larger} holds {more}"
         if larger

@@ -1,5 +1,6 @@
 """Metrics of the recall probe."""
 
+import math
 from collections.abc import Callable
 from functools import partial
 from statistics import fmean
@@ -15,12 +16,10 @@ from codeneedle.probes.recall.rounds import (
     ScoredRound,
     answered_rounds,
     forced_answers,
+    right_rounds,
     scored_rounds,
 )
-from codeneedle.probes.recall.settings import (
-    Ask,
-    conditions_of,
-)
+from codeneedle.probes.recall.settings import Ask, settings_of
 from codeneedle.records.record import CellRecord, Setup
 
 WHOLE_READING = 0.9
@@ -48,60 +47,33 @@ LOST_LINES = 4
 """A function is lost that has this many lines fewer than with the reference."""
 
 
-def unanswered(record: CellRecord, setup: Setup, part: Ask) -> frozenset[str]:
-    """
-    Names of the needles that *record* was asked for and lacks an answer of.
-
-    Args:
-        record: A finished one.
-        setup: Its run's.
-        part: Written or forced: an engine may be able to do one alone.
-
-    Raises:
-        BadRecord: As of `scored_rounds`.
-    """
-    if part is Ask.FORCED:
-        forced = recall_of(record).forced
-        return frozenset(each.needle for each in forced if not each.logprobs)
+def _unanswered(record: CellRecord, setup: Setup) -> frozenset[str]:
+    """Names of functions to be written that *record* has no answer of."""
     rounds = scored_rounds(record, setup)
     return frozenset(each.needle.name for each in rounds if each.error)
 
 
-def asked_for(record: CellRecord, part: Ask) -> frozenset[str]:
-    """Names of the needles that *record* was asked for, written or forced."""
-    recall = recall_of(record)
-    rounds = recall.forced if part is Ask.FORCED else recall.rounds
-    return frozenset(each.needle for each in rounds)
+def _unscored(record: CellRecord, setup: Setup) -> frozenset[str]:
+    """Names of functions whose right lines have no scores in *record*."""
+    forced = right_rounds(record, setup)
+    return frozenset(each.needle for each in forced if not each.logprobs)
 
 
-def is_answered(record: CellRecord, setup: Setup, part: Ask) -> bool:
-    """Whether *record* has an answer of *part* at all."""
-    return bool(asked_for(record, part) - unanswered(record, setup, part))
-
-
-def _of_answers(
-    number: Callable[[ScoredRound], float], *, missing: float | None = None
-) -> Values:
-    """
-    One value for each round that has an answer.
-
-    Args:
-        number: Of an answer.
-        missing: The value of a round without one, where any round has one; None: it
-            has no value.
-    """
+def _of_answers(number: Callable[[ScoredRound], float]) -> Values:
+    """One value for each round that has an answer."""
 
     def values(record: CellRecord, setup: Setup) -> list[float]:
-        rounds = scored_rounds(record, setup)
-        if missing is None or all(each.error for each in rounds):
-            return [float(number(each)) for each in rounds if not each.error]
-        return [missing if each.error else float(number(each)) for each in rounds]
+        return [float(number(each)) for each in answered_rounds(record, setup)]
 
     return values
 
 
-def _round_names(record: CellRecord, _setup: Setup) -> list[str]:
+def _asked_names(record: CellRecord, _setup: Setup) -> list[str]:
     return [each.needle for each in recall_of(record).rounds]
+
+
+def _round_names(record: CellRecord, setup: Setup) -> list[str]:
+    return [each.needle.name for each in answered_rounds(record, setup)]
 
 
 def _margin_names(record: CellRecord, setup: Setup) -> list[str]:
@@ -137,7 +109,7 @@ def _forced_names(record: CellRecord, setup: Setup) -> list[str]:
     Without further ones of open pairs: a mean over others could not be compared with
     that of another pair.
     """
-    asked = recall_of(record).forced[: conditions_of(setup).functions]
+    asked = right_rounds(record, setup)[: settings_of(setup).function_count]
     return [each.needle for each in asked if each.logprobs]
 
 
@@ -147,8 +119,16 @@ def _probabilities(record: CellRecord, setup: Setup) -> dict[str, float]:
     return {each.needle.name: each.probability for each in answers}
 
 
-def _every_name(record: CellRecord, _setup: Setup) -> list[str]:
-    return [each.needle for each in recall_of(record).forced]
+def _checked(record: CellRecord, setup: Setup) -> dict[str, float]:
+    """As `_probabilities`, of functions that were forced where lines are read."""
+    if not settings_of(setup).is_reading:
+        return {}
+    forced = [each for each in recall_of(record).forced if each.logprobs]
+    return {each.needle: fmean(map(math.exp, each.logprobs)) for each in forced}
+
+
+def _every_name(record: CellRecord, setup: Setup) -> list[str]:
+    return [each.needle for each in right_rounds(record, setup)]
 
 
 def _first_choices(record: CellRecord, setup: Setup) -> float:
@@ -171,11 +151,11 @@ def _errors(record: CellRecord, setup: Setup) -> list[float]:
 def _prefill(record: CellRecord, _setup: Setup) -> list[float]:
     recall = recall_of(record)
     rounds = [*([recall.priming] if recall.priming else []), *recall.rounds]
-    speeds = (_reading_speed(answer) for answer in rounds)
+    speeds = (reading_speed(answer) for answer in rounds)
     return [speed for speed in speeds if speed is not None]
 
 
-def _reading_speed(answer: Round) -> float | None:
+def reading_speed(answer: Round) -> float | None:
     """Tokens per second; None where much of the prompt came from the cache."""
     read = answer.prompt_tokens - answer.cached_tokens
     is_whole = read > 0 and read >= WHOLE_READING * answer.prompt_tokens
@@ -218,10 +198,17 @@ METRICS: tuple[Metric, ...] = (
         label=f"matched lines of {WRITTEN_LINES}",
         better="higher",
         bounds=(0, WRITTEN_LINES),
-        values=_of_answers(_matched, missing=0),
+        values=_of_answers(_matched),
         names=_round_names,
         in_table=True,
-        loss=Loss(kind=LossKind.ANSWERS, lost_from=LOST_LINES, able=_matched_share),
+        loss=Loss(
+            kind=LossKind.ANSWERS,
+            lost_from=LOST_LINES,
+            units=_asked_names,
+            able=_matched_share,
+            unanswered=_unanswered,
+            without="functions without an answer, which are left out",
+        ),
     ),
     _rounds(
         name="pass",
@@ -241,9 +228,7 @@ METRICS: tuple[Metric, ...] = (
         label=f"missing lines of {WRITTEN_LINES}",
         better="lower",
         bounds=(0, WRITTEN_LINES),
-        values=_of_answers(
-            lambda each: each.counts[Mark.MISSING], missing=WRITTEN_LINES
-        ),
+        values=_of_answers(lambda each: each.counts[Mark.MISSING]),
     ),
     _lines(
         name="bonus",
@@ -264,7 +249,7 @@ METRICS: tuple[Metric, ...] = (
         label=f"matched lines of {WRITTEN_LINES}, leading white space included",
         better="higher",
         bounds=(0, WRITTEN_LINES),
-        values=_of_answers(lambda each: each.matched_strict, missing=0),
+        values=_of_answers(lambda each: each.matched_strict),
         names=_round_names,
     ),
     _gap(
@@ -318,7 +303,7 @@ METRICS: tuple[Metric, ...] = (
 )
 """All of them; the first is the headline."""
 
-_forced = partial(Metric, better="higher", names=_forced_names)
+_forced = partial(Metric, better="higher", names=_forced_names, companions=METRICS[:1])
 
 FORCED: tuple[Metric, ...] = (
     _forced(
@@ -334,8 +319,11 @@ FORCED: tuple[Metric, ...] = (
             kind=LossKind.PROBABILITY,
             by_unit=_probabilities,
             units=_every_name,
-            bounded=lambda record: bounded_share(recall_of(record).forced),
+            bounded=lambda record: bounded_share(recall_of(record).scored),
             able=_first_choices,
+            unanswered=_unscored,
+            without="functions without scores of their lines, which are left out",
+            checked=_checked,
         ),
     ),
     _forced(
@@ -350,7 +338,7 @@ FORCED: tuple[Metric, ...] = (
     ),
     _forced(
         name="breaks-at",
-        label="forced lines before greedy writing would leave them",
+        label="right lines before greedy writing would leave them",
         unit="lines",
         bounds=(0, None),
         least_span=5,
@@ -381,4 +369,4 @@ FORCED: tuple[Metric, ...] = (
 
 def forced_metrics(setup: Setup) -> tuple[Metric, ...]:
     """The metrics that *setup* has beyond `METRICS`."""
-    return FORCED if Ask.FORCED in conditions_of(setup).ask.parts else ()
+    return FORCED if Ask.FORCED in settings_of(setup).parts else ()

@@ -3,8 +3,9 @@
 import functools
 import hashlib
 import math
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from statistics import fmean
 
 from msgspec import structs
 
@@ -20,6 +21,7 @@ from codeneedle.document import Document
 from codeneedle.engines.engine import Ability, Engine, Served
 from codeneedle.engines.messages import (
     BadReply,
+    BrokenOff,
     Chat,
     Completion,
     Forced,
@@ -27,7 +29,6 @@ from codeneedle.engines.messages import (
     Reply,
 )
 from codeneedle.errors import BadInput, CellError, CodeneedleError
-from codeneedle.grid import Pair
 from codeneedle.models.kv_cache import padded
 from codeneedle.probes import frames
 from codeneedle.probes.answers import Answer
@@ -44,31 +45,51 @@ from codeneedle.probes.probe import (
 )
 from codeneedle.probes.prompts import request
 from codeneedle.probes.recall.alignment import answer_lines, score
+from codeneedle.probes.recall.choice import (
+    FORCED_BESIDE,
+    ask_phrase,
+    choice_phrase,
+    known_choice,
+    planned_choice,
+    seen_choice,
+)
 from codeneedle.probes.recall.metrics import (
     FORCED,
     METRICS,
-    asked_for,
     forced_metrics,
-    is_answered,
-    unanswered,
 )
 from codeneedle.probes.recall.prompts import chat_messages, completion_prompt
+from codeneedle.probes.recall.reading import (
+    Group,
+    chunks_read,
+    groups,
+    question_lines,
+    read,
+    refuse_reading,
+    unreadable,
+)
 from codeneedle.probes.recall.record import (
     NAME,
+    READ,
     WRITTEN,
-    Facts,
     ForcedRound,
     Round,
+    recall_in,
     recall_of,
 )
 from codeneedle.probes.recall.settings import (
+    DECIDING_FUNCTIONS,
+    DECIDING_LINES,
     Ask,
-    RecallConditions,
+    By,
     RecallSettings,
-    conditions,
-    conditions_of,
+    choice_in,
+    leaves_open,
+    settings_of,
+    stated_in,
+    with_choice,
 )
-from codeneedle.probes.stored import Observed
+from codeneedle.probes.stored import Observed, chosen_over
 from codeneedle.records.record import (
     CellRecord,
     Json,
@@ -98,7 +119,7 @@ FLOOR_LINES = 1.0
 
 
 def needles_of(
-    corpus: Corpus, chosen: RecallConditions
+    corpus: Corpus, chosen: RecallSettings
 ) -> tuple[tuple[NeedleFacts, ...], tuple[NeedleFacts, ...]]:
     """
     The functions of *corpus* to be written, and those whose lines are forced.
@@ -106,10 +127,12 @@ def needles_of(
     Both in asking order; the latter with those that open pairs may be asked for. The
     budgets of replies are not counted yet.
     """
-    parts = chosen.ask.parts
+    parts = chosen.parts
     written = corpus.written() if Ask.WRITTEN in parts else []
     forced = (
-        corpus.forced(chosen.functions, chosen.lines) if Ask.FORCED in parts else []
+        corpus.forced(chosen.function_count, chosen.line_count)
+        if Ask.FORCED in parts
+        else []
     )
     depth = {
         each.line: round(depth_of(each, line_count=corpus.line_count), 4)
@@ -121,7 +144,7 @@ def needles_of(
             forced_needle(
                 each,
                 depth=depth[each.line],
-                lines=chosen.lines,
+                lines=chosen.line_count,
                 seed=corpus.sample_seed,
             )
             for each in forced
@@ -129,25 +152,25 @@ def needles_of(
     )
 
 
-def _phrase(chosen: RecallConditions, written: int, forced: int) -> str:
+def _phrase(chosen: RecallSettings, written: int, forced: int) -> str:
     """What is asked of so many functions."""
     phrases = []
-    if Ask.WRITTEN in chosen.ask.parts:
+    if Ask.WRITTEN in chosen.parts:
         functions, limit = plural(written, "function"), chosen.reply_tokens
         until = f", up to {plural(limit, 'token')} each" if limit else ""
         phrases.append(f"{WRITTEN_LINES} lines of {functions} written{until}")
-    if Ask.FORCED in chosen.ask.parts:
-        functions, lines = plural(forced, "function"), plural(chosen.lines, "line")
-        phrases.append(f"{lines} of {functions} forced")
+    if Ask.FORCED in chosen.parts:
+        functions, lines = plural(forced, "function"), plural(chosen.line_count, "line")
+        phrases.append(f"{lines} of {functions} {chosen.how}")
     return "; ".join(phrases)
 
 
-def _least(corpus: Corpus, chosen: RecallConditions, outlook: Estimates) -> int:
+def _least(corpus: Corpus, chosen: RecallSettings, outlook: Estimates) -> int:
     """About the tokens of the shortest part with a function, as it is asked for."""
-    if not corpus.of_length(chosen.lines):
+    if not corpus.of_length(chosen.line_count):
         return 0
     lines_before_and_right = WRITTEN_LINES / corpus.line_count * len(corpus.text)
-    shortest = len(corpus.shortest(chosen.lines))
+    shortest = len(corpus.shortest(chosen.line_count))
     return outlook.tokens(shortest + lines_before_and_right)
 
 
@@ -159,23 +182,23 @@ def _too_little(least: int) -> str:
     )
 
 
-def _expected(chosen: RecallConditions, outlook: Estimates) -> tuple[int, int]:
+def _expected(chosen: RecallSettings, outlook: Estimates) -> tuple[int, int]:
     """About how many functions of the text as sent are written, and forced."""
     corpus, share = outlook.corpus, outlook.share
     long = math.floor(share * len(corpus.of_length(WRITTEN_LINES)))
-    all_lines = math.floor(share * len(corpus.of_length(chosen.lines)))
-    return min(long, corpus.sample_k), min(all_lines, chosen.functions)
+    all_lines = math.floor(share * len(corpus.of_length(chosen.line_count)))
+    return min(long, corpus.sample_k), min(all_lines, chosen.function_count)
 
 
 def _last_of_every_sweep(setup: Setup) -> NeedleFacts:
-    return (*setup.forced[: conditions_of(setup).functions], *setup.needles)[-1]
+    return (*setup.forced[: settings_of(setup).function_count], *setup.needles)[-1]
 
 
 def _gaps(run: Run) -> Iterator[str]:
     """Why no record has forced scores, or margins, where the same is true of all."""
     records = [r for r in run.records if r.probe == NAME and r.has_numbers]
     recalls = [recall_of(record) for record in records]
-    forced = [answer for each in recalls for answer in each.forced]
+    forced = [answer for each in recalls for answer in each.scored]
     errors = {answer.error for answer in forced}
     if forced and "" not in errors:
         yield f"no forced recall: {min(errors)}"
@@ -185,6 +208,17 @@ def _gaps(run: Run) -> Iterator[str]:
         unscored = {record.effective.unscored for record in records} - {""}
         told = min(unscored, default="no probabilities")
         yield f"no margins: the server tells {told}"
+
+
+def _left_open(run: RunContext, chosen: RecallSettings) -> RecallSettings:
+    """*chosen* settings of a new run, with what is left to its reference."""
+    if chosen.ask is None and Ability.FORCED in run.engine.abilities:
+        chosen = structs.replace(chosen, ask=Ask.AUTOMATIC)
+    is_forced = Ask.FORCED in chosen.parts
+    is_open = chosen.by is None and is_forced
+    if is_open and not unreadable(run.engine, run.setup.context):
+        chosen = structs.replace(chosen, by=By.AUTOMATIC)
+    return chosen
 
 
 def _require_forced(engine: Engine) -> None:
@@ -217,11 +251,72 @@ def _refuse_unused(settings: RecallSettings, engine: Engine) -> None:
             )
 
 
-_WITHOUT = {
-    Ask.WRITTEN: "functions without an answer, which count as nothing recalled",
-    Ask.FORCED: "functions without scores of their lines, which are left out",
-}
-"""What `RecallProbe.silent` says of functions that were asked for."""
+def _as_engine_can(settings: RecallSettings, engine: Engine) -> RecallSettings:
+    """
+    *settings* as *engine* can ask them: without a choice, what it can.
+
+    Raises:
+        CodeneedleError: If it cannot score right lines, and is to; or if settings of
+            forced lines are given where lines are written alone, or a limit of replies
+            where they are forced alone.
+    """
+    if settings.reply_tokens and settings.ask is Ask.FORCED:
+        raise BadInput(
+            source=f"--reply-tokens {settings.reply_tokens}",
+            reason="is of lines that are written; --ask forced writes none",
+            hint="Leave it out, or use --ask written.",
+        )
+    can_force = Ability.FORCED in engine.abilities
+    if settings.ask in {Ask.FORCED, Ask.BOTH}:
+        _require_forced(engine)
+    elif settings.ask is Ask.WRITTEN or not can_force:
+        _refuse_unused(settings, engine)
+        return structs.replace(settings, ask=Ask.WRITTEN)
+    elif settings.reply_tokens:
+        return structs.replace(settings, ask=Ask.BOTH)
+    return settings
+
+
+def _brief(chosen: RecallSettings, outlook: Estimates) -> RecallSettings:
+    """*chosen* for a sweep that decides: a few functions, forced alone."""
+    if Ability.FORCED not in outlook.engine.abilities:
+        return chosen
+    if chosen.ask is None:
+        chosen = structs.replace(chosen, ask=Ask.FORCED)
+    has_functions = outlook.setup is not None and bool(outlook.setup.forced)
+    if Ask.FORCED not in chosen.parts or has_functions:
+        return chosen
+    return structs.replace(
+        chosen,
+        functions=chosen.functions or DECIDING_FUNCTIONS,
+        lines=chosen.lines or DECIDING_LINES,
+    )
+
+
+def _refuse_short(chosen: RecallSettings, corpus: Corpus) -> None:
+    """
+    Stop at lines that no function of *corpus* has.
+
+    Raises:
+        BadInput: With a setting that works.
+    """
+    longest = max(function.content_lines for function in corpus.functions)
+    if chosen.ask in {Ask.WRITTEN, Ask.BOTH} and longest < WRITTEN_LINES:
+        raise BadInput(
+            source=f"--ask {chosen.ask}",
+            reason=f"no function of corpus {corpus.name} has {WRITTEN_LINES} lines "
+            f"to write; the longest has {longest} that are not blank",
+            # Whoever is asked for both can force.
+            hint="Use another --corpus"
+            f"{', or --ask forced' if chosen.ask is Ask.BOTH else ''}.",
+        )
+    if chosen.lines and longest < chosen.lines:
+        raise BadInput(
+            source=f"--lines {chosen.lines}",
+            reason=f"no function of corpus {corpus.name} has so many; the longest "
+            f"has {longest} that are not blank",
+            hint=f"Use --lines {longest} or less, or another --corpus.",
+        )
 
 
 class RecallProbe(Probe):
@@ -231,118 +326,185 @@ class RecallProbe(Probe):
         """The functions whose lines were forced, and all questions."""
         recall = recall_of(record)
         return Times(
-            units=tuple(each.wall_s for each in recall.forced),
+            units=tuple(each.wall_s for each in recall.scored),
             questions_s=math.fsum(each.wall_s for each in recall.answers),
             servers=max(recall.starts, 1),
+            text_s=fmean(recall.texts_s) if recall.texts_s else None,
         )
 
-    def suited(self, settings: RecallSettings, engine: Engine) -> RecallSettings:
-        """
-        *settings* as *engine* can ask them: without a choice, what it can.
+    def leads(self, setup: Setup) -> bool:
+        """As of `Probe`: where the reference chooses what is asked, or how."""
+        return leaves_open(setup)
 
-        Raises:
-            CodeneedleError: If it cannot score right lines, and is to; or if settings
-                of forced lines are given where lines are written alone, or a limit of
-                replies where they are forced alone.
-        """
-        if settings.reply_tokens and settings.ask is Ask.FORCED:
-            raise BadInput(
-                source=f"--reply-tokens {settings.reply_tokens}",
-                reason="is of lines that are written; --ask forced writes none",
-                hint="Leave it out, or use --ask written.",
-            )
-        can_force = Ability.FORCED in engine.abilities
-        if settings.ask in {Ask.FORCED, Ask.BOTH}:
-            _require_forced(engine)
-        elif settings.ask is Ask.WRITTEN or not can_force:
-            _refuse_unused(settings, engine)
-            return structs.replace(settings, ask=Ask.WRITTEN)
-        elif settings.reply_tokens:
-            return structs.replace(settings, ask=Ask.BOTH)
-        return settings
+    def set_by_reference(self, setup: Setup) -> tuple[str, ...]:
+        """What is asked from then on, how right lines are scored, and why."""
+        choice, others = choice_in(setup), len(setup.grid) - 1
+        phrases = [ask_phrase(choice, others), choice_phrase(choice)] if choice else []
+        return tuple(filter(None, phrases))
 
-    def check(self, settings: RecallSettings, corpus: Corpus | None) -> None:
+    def adapt(self, settings: RecallSettings, outlook: Estimates) -> RecallSettings:
         """
-        Stop at settings that contradict each other, or ask what *corpus* does not have.
-
-        Args:
-            settings: What the user chose.
-            corpus: The whole corpus; None if it has not been read yet.
+        *settings* as engine and corpus can do them, on those of the run folder.
 
         Raises:
             BadInput: With a setting that works.
+            ToolMissing: If the engine cannot score right lines, and is to.
         """
-        if corpus is None:
-            return
-        longest = max(function.content_lines for function in corpus.functions)
-        if settings.ask in {Ask.WRITTEN, Ask.BOTH} and longest < WRITTEN_LINES:
-            raise BadInput(
-                source=f"--ask {settings.ask}",
-                reason=f"no function of corpus {corpus.name} has {WRITTEN_LINES} lines "
-                f"to write; the longest has {longest} that are not blank",
-                # Whoever is asked for both can force.
-                hint="Use another --corpus"
-                f"{', or --ask forced' if settings.ask is Ask.BOTH else ''}.",
-            )
-        if settings.lines and longest < settings.lines:
-            raise BadInput(
-                source=f"--lines {settings.lines}",
-                reason=f"no function of corpus {corpus.name} has so many; the longest "
-                f"has {longest} that are not blank",
-                hint=f"Use --lines {longest} or less, or another --corpus.",
-            )
+        chosen = _as_engine_can(settings, outlook.engine)
+        _refuse_short(chosen, outlook.corpus)
+        if outlook.setup:
+            chosen = chosen_over(stated_in(outlook.setup), chosen)
+        if outlook.decides and not outlook.knows(NAME):
+            chosen = _brief(chosen, outlook)
+        if chosen.is_reading:
+            refuse_reading(outlook.engine, outlook.context, chosen)
+        return chosen
 
-    def conditions(self, run: RunContext) -> Json:
+    def as_stored(self, run: RunContext) -> Json:
         """
         What is asked, with as many forced functions as the text as sent has.
 
         Lines are forced alone where none are to be written and nothing else was chosen.
         """
-        setup, settings = run.setup, run.settings_of(RecallSettings, NAME)
-        chosen = conditions(settings, setup)
-        if settings.ask is None and not setup.needles:
-            chosen = replace(chosen, ask=Ask.FORCED)
+        setup, chosen = run.setup, run.settings_of(RecallSettings, NAME)
+        if chosen.ask is None and not setup.needles:
+            chosen = structs.replace(chosen, ask=Ask.FORCED)
+        if NAME not in setup.probes and not run.is_built_in:
+            chosen = _left_open(run, chosen)
         if setup.forced:
-            chosen = replace(chosen, functions=min(chosen.functions, len(setup.forced)))
-        return {k: value for k, value in as_json(chosen).items() if value is not None}
+            most = min(chosen.function_count, len(setup.forced))
+            chosen = structs.replace(chosen, functions=most)
+        return as_json(chosen.decided)
 
     def work(self, settings: RecallSettings, outlook: Estimates) -> Work:
         """The corpus once, and lines of as many functions as are likely to fit."""
         setup, corpus = outlook.setup, outlook.corpus
-        chosen = conditions(settings, setup)
+        chosen, first = with_choice(settings, setup), None
+        choice = planned_choice(settings, outlook)
+        if choice and choice.by is By.READING:
+            few = min(FORCED_BESIDE, chosen.function_count)
+            first = replace(outlook, functions=few, can_read=False, may_grow=False)
+            functions = choice.functions or chosen.functions
+            chosen = structs.replace(chosen, by=By.READING, functions=functions)
+        if outlook.functions is not None:
+            chosen = structs.replace(chosen, functions=outlook.functions)
         lines = corpus.line_count
         a_line = outlook.tokens(len(corpus.text)) / lines
         if setup and (setup.needles or setup.forced):
             written = len(setup.needles)
-            forced = min(len(setup.forced), chosen.functions)
+            forced = min(len(setup.forced), chosen.function_count)
         else:
             least = _least(corpus, chosen, outlook)
             if least > outlook.context:
                 return Work(phrase=_too_little(least))
             written, forced = _expected(chosen, outlook)
             if settings.ask is None and not written:
-                chosen = replace(chosen, ask=Ask.FORCED)
-        written *= Ask.WRITTEN in chosen.ask.parts
-        forced *= Ask.FORCED in chosen.ask.parts
-        tokens = chosen.reply_tokens or WRITTEN_LINES * a_line
+                chosen = structs.replace(chosen, ask=Ask.FORCED)
+        written *= Ask.WRITTEN in chosen.parts
+        forced *= Ask.FORCED in chosen.parts
+        tokens: float = written * (chosen.reply_tokens or WRITTEN_LINES * a_line)
+        texts: tuple[int, ...] = (
+            (outlook.text_tokens,) if written or not chosen.is_reading else ()
+        )
+        if chosen.is_reading:
+            asked = forced * question_lines(corpus, chosen.line_count) * a_line
+            texts += chunks_read(outlook.text_tokens, asked, forced, outlook.context)
+        else:
+            tokens += forced * chosen.line_count * a_line
         return Work(
-            texts=(outlook.text_tokens,),
-            written=math.ceil(written * tokens + forced * chosen.lines * a_line),
+            texts=texts,
+            written=math.ceil(tokens),
             depth=outlook.text_tokens,
             phrase=_phrase(chosen, written, forced),
+            first=self.work(settings, first) if first else None,
         )
 
     def questions(self, setup: Setup, goal: int | None = None) -> Iterator[Question]:
         """Functions to be written, then those whose lines are forced."""
-        chosen = conditions_of(setup)
+        chosen = settings_of(setup)
         wanted = {
             Ask.WRITTEN: setup.needles,
-            Ask.FORCED: setup.forced[: goal or chosen.functions],
+            Ask.FORCED: setup.forced[: goal or chosen.function_count],
         }
-        for part in chosen.ask.parts:
+        for part in chosen.parts:
             for needle in wanted[part]:
                 key = f"{part} {needle.name}"
-                yield Question(key, phrase=key, body=(part, needle))
+                if part is Ask.WRITTEN or not chosen.is_reading:
+                    yield Question(key, phrase=key, body=(part, needle))
+        if chosen.is_reading:
+            for group in self.groups(setup, goal):
+                for needle in group.needles:
+                    yield Question(group.key_of(needle), body=(Ask.FORCED, needle))
+
+    def groups(self, setup: Setup, goal: int | None = None) -> Iterator[Group]:
+        """The functions whose lines are read, by the chunk that they are read in."""
+        most = goal or settings_of(setup).function_count
+        ends = [end for end in self.unit_ends(setup) if end < most]
+        return groups(setup, [*ends, most])
+
+    def needs_server(self, context: ProbeContext, observed: Observed) -> bool:
+        """As of `Probe`: not where lines were read alone, which shows what runs."""
+        has_read = settings_of(context.run.setup).is_reading and bool(context.command)
+        return not has_read or bool(self.missing(context, observed))
+
+    def checks(self, setup: Setup) -> Sequence[Question]:
+        """As of `Probe`: where lines are read, the first functions are forced."""
+        chosen = settings_of(setup)
+        if not chosen.is_reading:
+            return ()
+        few = min(FORCED_BESIDE, chosen.function_count)
+        return [
+            Question(key, phrase=key, body=(Ask.FORCED, needle))
+            for needle in setup.forced[:few]
+            for key in [f"{Ask.FORCED} {needle.name}"]
+        ]
+
+    def missing(self, context: ProbeContext, observed: Observed) -> list[Question]:
+        """As of `Probe`, without lines that are read: no server is asked for these."""
+        left = Probe.missing(self, context, observed)
+        return [each for each in left if not each.key.startswith(f"{READ} ")]
+
+    def begun(self, context: ProbeContext) -> Observed:
+        """As of `Probe`; lines that are to be read are read first, without a server."""
+        observed = Probe.begun(self, context)
+        setup = context.run.setup
+        if context.is_check:
+            return observed
+        if self.leads(setup) and choice_in(setup) is None and context.others:
+            # Of a setup that was lost: what others were asked tells what it said.
+            choice = known_choice(setup, map(recall_of, context.others))
+            context.set_for_all(NAME, as_json(choice))
+        self._read(context, observed)
+        return observed
+
+    def ended(self, context: ProbeContext, observed: Observed) -> None:
+        """As of `Probe`: the reference is read, too, where it has chosen that."""
+        setup = context.run.setup
+        if context.is_check:
+            return
+        if self.leads(setup) and choice_in(setup) is None:
+            recall = recall_in(observed, file=NAME)
+            choice = seen_choice(setup, recall, may_grow=context.run.may_grow)
+            context.set_for_all(NAME, as_json(choice))
+        served = context.command, context.effective
+        self._read(context, observed)
+        if Ask.WRITTEN in settings_of(context.run.setup).parts:
+            # As in all other cells, whose lines are read before their server starts.
+            context.command, context.effective = served
+
+    def _read(self, context: ProbeContext, observed: Observed) -> None:
+        """Have right lines read that have no scores yet, if they are to be read."""
+        if not settings_of(context.run.setup).is_reading:
+            return
+        wanted = list(self.groups(context.run.setup, context.goal))
+        for at, group in enumerate(wanted):
+            if any(observed.lacks(group.key_of(each)) for each in group.needles):
+                context.step(at, len(wanted) + 1, "reading right lines")
+                answers, text_s = read(context, group)
+                observed.answers |= answers
+                texts_s = [*observed.facts.get("texts_s", ()), text_s]
+                observed.facts["texts_s"] = texts_s
+                context.keep(as_json(observed))
 
     def asker(
         self, served: Served, context: ProbeContext, observed: Observed
@@ -354,14 +516,15 @@ class RecallProbe(Probe):
         corpus in the cache and nothing else: the same path for all. Written rounds come
         before forced ones, and are the same with and without them.
         """
-        setup, asker = context.run.setup, RecallAsker(served, context)
+        setup, asker = context.run.setup, RecallAsker(served, context, observed)
         context.step(0, 1, "reading the corpus")
         priming = asker.primed(
             context.run.text,
             setup.corpus.tokens,
             lambda: asker.round(_last_of_every_sweep(setup), tokens=PRIMING_TOKENS),
         )
-        observed.facts = observed.facts or as_json(Facts(priming))
+        if "priming" not in observed.facts:
+            observed.facts["priming"] = as_json(priming)
         return asker
 
     def useless(self, observed: Observed) -> CellError | None:
@@ -382,18 +545,15 @@ class RecallProbe(Probe):
             "that thinks although it is told not to.",
         )
 
-    def more_metrics(self, setup: Setup) -> tuple[Metric, ...]:
-        """Those of forced recall, where it was asked for."""
-        return forced_metrics(setup)
-
-    def headline(self, setup: Setup) -> str:
+    def metrics_of(self, setup: Setup) -> tuple[Metric, ...]:
         """
-        The metric that reports show where none is named.
+        Forced recall leads wherever it was asked for.
 
-        Forced recall wherever it was asked for: beside it, written recall is the same
-        in most cells of most grids, at 20 of 20 or near none.
+        Beside it, written recall is the same in most cells of most grids, at 20 of 20
+        or near none.
         """
-        return (*forced_metrics(setup), METRICS[0])[0].name
+        forced = forced_metrics(setup)
+        return (*forced[:1], METRICS[0], *forced[1:], *METRICS[1:])
 
     def remarks(self, run: Run) -> tuple[str, ...]:
         """
@@ -417,42 +577,30 @@ class RecallProbe(Probe):
             )
         return (*lines, *_gaps(run))
 
-    def beside(self, metric: Metric) -> tuple[Metric, ...]:
-        """Beside what was forced, what was written."""
-        return METRICS[:1] if metric in FORCED else ()
-
-    def unanswered(
-        self, record: CellRecord, setup: Setup, metric: Metric
-    ) -> frozenset[str]:
-        """Functions without an answer, written or forced as the metric is."""
-        part = Ask.FORCED if metric in FORCED else Ask.WRITTEN
-        return unanswered(record, setup, part)
+    def told(self, setup: Setup) -> Json:
+        """As of `Probe`, as the reference has set them; what is read is not forced."""
+        told, chosen = Probe.told(self, setup), settings_of(setup)
+        if not told:
+            return told
+        told = told | as_json(chosen)
+        is_alone = Ask.WRITTEN not in chosen.parts
+        hidden = {"ask" if is_alone else ""} if chosen.is_reading else {"by"}
+        return {name: each for name, each in told.items() if name not in hidden}
 
     def asks(self, setup: Setup) -> tuple[str, ...]:
         """How many functions are written, and how many lines of others are forced."""
         if setup.probes and NAME not in setup.probes:
             return ()
         phrases = []
-        if setup.needles:
+        chosen = settings_of(setup)
+        if setup.needles and Ask.WRITTEN in chosen.parts:
             phrases.append(f"{plural(len(setup.needles), 'function')} written")
         if setup.forced:
-            chosen = conditions_of(setup)
-            functions = plural(chosen.functions, "function")
-            phrases.append(f"{plural(chosen.lines, 'line')} of {functions} forced")
+            functions = plural(chosen.function_count, "function")
+            phrases.append(
+                f"{plural(chosen.line_count, 'line')} of {functions} {chosen.how}"
+            )
         return tuple(phrases)
-
-    def silent(self, run: Run) -> dict[str, dict[Pair, tuple[int, int]]]:
-        """Functions without an answer; not of what no pair could give."""
-        records = [r for r in run.records if r.probe == NAME and r.has_numbers]
-        silent = {}
-        for part in conditions_of(run.setup).ask.parts:
-            if any(is_answered(each, run.setup, part) for each in records):
-                silent[_WITHOUT[part]] = {
-                    each.pair: (len(missing), len(asked_for(each, part)))
-                    for each in records
-                    if (missing := unanswered(each, run.setup, part))
-                }
-        return silent
 
     def answers(self, run: Run, record: CellRecord) -> Iterable[Answer]:
         """Functions that were written, then those that were forced."""
@@ -468,7 +616,7 @@ class RecallProbe(Probe):
 
     def unit_ends(self, setup: Setup) -> list[int]:
         """Numbers of forced functions; empty if none are forced."""
-        first = conditions_of(setup).functions
+        first = settings_of(setup).function_count
         return block_ends(first, len(setup.forced)) if setup.forced else []
 
 
@@ -477,7 +625,7 @@ PROBE = RecallProbe(
     purpose="lines of functions, verbatim",
     metrics=METRICS,
     settings=RecallSettings,
-    layout=RecallConditions,
+    layout=RecallSettings,
     continued_metric=FORCED[0].name,
     neutral=frozenset({"ask", "functions"}),
     asks_functions=True,
@@ -485,15 +633,36 @@ PROBE = RecallProbe(
 )
 
 
+@dataclass(slots=True)
 class RecallAsker(Asker):
-    """Asks for the lines of functions, and scores them."""
+    """
+    Asks for the lines of functions, and scores them.
+
+    Attributes:
+        observed: What is known of the cell.
+    """
+
+    observed: Observed = field(default_factory=lambda: Observed(answers={}))
 
     def ask(self, question: Question) -> Round | ForcedRound:
-        """As of `Asking`."""
+        """As of `Asking`; the reference chooses once it has forced a few functions."""
         part, needle = question.body
         if part is Ask.WRITTEN:
             return self.round(needle, tokens=needle.budget)
-        return self.scored(needle)
+        answer, setup = self.scored(needle), self.context.run.setup
+        if PROBE.leads(setup) and choice_in(setup) is None:
+            self._choose(answer)
+        return answer
+
+    def _choose(self, answer: ForcedRound) -> None:
+        """Choose how right lines are scored, once *answer* is enough to tell."""
+        run = self.context.run
+        recall = recall_in(self.observed, file=NAME)
+        recall = replace(recall, forced=(*recall.forced, answer))
+        few = min(FORCED_BESIDE, settings_of(run.setup).function_count)
+        if len(recall.forced) >= few:
+            choice = seen_choice(run.setup, recall, may_grow=run.may_grow)
+            self.context.set_for_all(NAME, as_json(choice))
 
     def round(self, needle: NeedleFacts, *, tokens: int) -> Round:
         """
@@ -503,10 +672,14 @@ class RecallAsker(Asker):
             CellError: If the server fails, or the connection breaks at each attempt.
         """
         question = self._question(needle, tokens=tokens)
-        reply = self.written(question, self._enough_for(needle))
-        answer = Round(
-            needle=needle.name,
-            prompt_sha256=_sha256(question),
+        blank = Round(needle=needle.name, prompt_sha256=_sha256(question))
+        try:
+            reply = self.written(question, self._enough_for(needle))
+        except BrokenOff as error:
+            # Of this function alone: a filter reads what is asked for.
+            return replace(blank, error=one_line(str(error)), retries=self.retries)
+        answer = replace(
+            blank,
             reply=reply.text,
             error=_why_unanswered(needle, reply),
             retries=self.retries,
@@ -535,7 +708,7 @@ class RecallAsker(Asker):
 
     def _enough_for(self, needle: NeedleFacts) -> Callable[[str], bool]:
         """As `enough_for`; with a limit of tokens, that alone ends a reply."""
-        has_limit = conditions_of(self.context.run.setup).reply_tokens is not None
+        has_limit = settings_of(self.context.run.setup).reply_tokens is not None
         return (lambda _so_far: False) if has_limit else enough_for(needle)
 
     def _question(self, needle: NeedleFacts, *, tokens: int) -> Chat | Completion:
@@ -589,7 +762,7 @@ def _sha256(question: Chat | Completion) -> str:
 
 
 def _why_unanswered(needle: NeedleFacts, reply: Reply) -> str:
-    """Why there is nothing to score, if so: an error of the round, never a zero."""
+    """Why the reply has no line to score, if so; see `rounds.ScoredRound.error`."""
     if answer_lines(needle, reply.text):
         return ""
     thought = reply.reasoning or reply.text.strip()

@@ -5,7 +5,12 @@ from typing import TypeVar
 
 from codeneedle.engines.messages import Forced, Generation
 from codeneedle.probes.stored import Observed, cached, file_of, observed
-from codeneedle.records.record import CellRecord, from_json, refuse_impossible
+from codeneedle.records.record import (
+    Amount,
+    CellRecord,
+    from_json,
+    refuse_impossible,
+)
 
 NAME = "recall"
 """Of the probe."""
@@ -20,7 +25,7 @@ class Round(Generation):
         needle: Name of the function.
         prompt_sha256: Of the prompt's text as sent, UTF-8.
         reply: The model's text, verbatim; empty on an error.
-        error: Why there is no reply to score; empty if there is one.
+        error: Why there is no line to score; empty if there is one.
         retries: Why earlier attempts failed before a reply was complete.
     """
 
@@ -38,7 +43,8 @@ class ForcedRound(Forced):
 
     Attributes:
         needle: Name of the function.
-        prompt_sha256: Of the prompt's text as sent, UTF-8.
+        prompt_sha256: Of the prompt's text as sent, UTF-8; of lines that were read, of
+            the whole text.
         error: Why there are no scores; empty if there are.
         retries: Why earlier attempts failed before all were scored.
     """
@@ -49,15 +55,26 @@ class ForcedRound(Forced):
     retries: tuple[str, ...] = ()
 
 
-WRITTEN, FORCED = "written", "forced"
-"""What keys of questions begin with; the name of the function follows."""
+WRITTEN, FORCED, READ = "written", "forced", "read"
+"""
+What keys of questions begin with; the name of the function follows.
+
+Of those that were read, behind what makes their chunk another one.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """The *priming*, an unscored round before all others of the first server."""
+    """
+    What holds for all answers of a cell.
+
+    Attributes:
+        priming: An unscored round before all others of the first server.
+        texts_s: Seconds of each text that was read with questions, without these.
+    """
 
     priming: Round | None = None
+    texts_s: tuple[Amount, ...] = ()
 
 
 _Layout = TypeVar("_Layout")
@@ -70,20 +87,31 @@ class Recall:
 
     Attributes:
         rounds: The written rounds, in asking order; empty if none were asked for.
-        forced: Right lines that were scored, in asking order; likewise.
+        forced: Right lines that were scored as they were written, in asking order;
+            likewise.
+        read: Right lines that were scored as they were read, likewise. They are never
+            compared with *forced*.
         priming: The unscored round before them, of the first server.
         starts: Servers that it took; each read the text once.
+        texts_s: As of `Facts`.
     """
 
     rounds: tuple[Round, ...]
     forced: tuple[ForcedRound, ...] = ()
+    read: tuple[ForcedRound, ...] = ()
     priming: Round | None = None
     starts: int = 1
+    texts_s: tuple[float, ...] = ()
 
     @property
     def answers(self) -> "tuple[Round | ForcedRound, ...]":
         """The written rounds, and behind them the forced ones."""
-        return (*self.rounds, *self.forced)
+        return (*self.rounds, *self.forced, *self.read)
+
+    @property
+    def scored(self) -> tuple[ForcedRound, ...]:
+        """Right lines that were read, where any were; else those forced."""
+        return self.read or self.forced
 
 
 @cached()
@@ -94,14 +122,26 @@ def recall_of(record: CellRecord) -> Recall:
     Raises:
         BadRecord: If it has another layout, or scores of other tokens.
     """
-    file, stored = file_of(record), observed(record, Observed)
+    return recall_in(observed(record, Observed), file=file_of(record))
+
+
+def recall_in(stored: Observed, *, file: str) -> Recall:
+    """
+    What was *stored* of a cell, or observed so far; errors name the *file*.
+
+    Raises:
+        BadRecord: As of `recall_of`.
+    """
+    facts = from_json(stored.facts, Facts, file=file)
     recall = Recall(
         rounds=_answers(stored, WRITTEN, Round, file=file),
         forced=_answers(stored, FORCED, ForcedRound, file=file),
-        priming=from_json(stored.facts, Facts, file=file).priming,
+        read=_answers(stored, READ, ForcedRound, file=file),
+        priming=facts.priming,
         starts=stored.starts,
+        texts_s=facts.texts_s,
     )
-    for each in recall.forced:
+    for each in (*recall.forced, *recall.read):
         is_possible = bool(each.error) or each.is_even
         what = (
             f"the scores of {each.needle} are not of the same tokens, or there is none"

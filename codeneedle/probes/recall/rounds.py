@@ -15,6 +15,7 @@ from codeneedle.probes.recall.record import (
     Round,
     recall_of,
 )
+from codeneedle.probes.recall.settings import settings_of
 from codeneedle.probes.stored import cached, file_of
 from codeneedle.records.record import (
     BadRecord,
@@ -55,7 +56,14 @@ class ScoredRound:
 
     @functools.cached_property
     def error(self) -> str:
-        """Why there is nothing to score; empty if there is."""
+        """
+        Why there is nothing to score; empty if there is.
+
+        An empty answer that the model ended itself is one, of no right line; one that a
+        limit or the server ended is none: nobody knows what would have come.
+        """
+        if self.round.finish == "stop":
+            return ""
         if self.round.error:
             return self.round.error
         is_empty = self.counts.keys() <= {Mark.MISSING}
@@ -182,6 +190,17 @@ def answered_rounds(record: CellRecord, setup: Setup) -> list[ScoredRound]:
     return [each for each in scored_rounds(record, setup) if not each.error]
 
 
+def right_rounds(record: CellRecord, setup: Setup) -> tuple[ForcedRound, ...]:
+    """
+    The right lines of *record* that *setup* compares: read or forced, never both.
+
+    Raises:
+        BadRecord: If it holds something else.
+    """
+    recall = recall_of(record)
+    return recall.read if settings_of(setup).is_reading else recall.forced
+
+
 def forced_answers(record: CellRecord, setup: Setup) -> tuple[ForcedAnswer, ...]:
     """
     The forced rounds of *record* that have scores, in asking order.
@@ -190,7 +209,7 @@ def forced_answers(record: CellRecord, setup: Setup) -> tuple[ForcedAnswer, ...]
         BadRecord: As of `scored_rounds`.
     """
     by_name = {needle.name: needle for needle in setup.forced}
-    rounds = [each for each in recall_of(record).forced if each.logprobs]
+    rounds = [each for each in right_rounds(record, setup) if each.logprobs]
     return tuple(
         ForcedAnswer(_needle(by_name, each.needle, record), each) for each in rounds
     )

@@ -1,16 +1,16 @@
 """What a user may choose of recall, and what a setup stores of it."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import Annotated
 
-from msgspec import Meta, Struct
+from msgspec import Meta, Struct, structs
 
 from codeneedle.corpora.corpus import FUNCTIONS, LIMIT
 from codeneedle.corpora.needles import FORCED_LINES, WRITTEN_LINES
 from codeneedle.probes.recall.record import NAME
-from codeneedle.probes.stored import conditions_in
-from codeneedle.records.record import MOST_TOKENS, Setup
+from codeneedle.probes.stored import calibrated_in, settings_in
+from codeneedle.records.record import MOST_TOKENS, Amount, Setup
 
 
 class Ask(StrEnum):
@@ -20,8 +20,12 @@ class Ask(StrEnum):
     Written recall is the published protocol: the model writes the lines. Forced recall
     scores the right lines token by token, which has a gradient where writing is all
     right or all wrong.
+
+    Automatic is both, and forced alone once the reference has written too little back
+    for any pair to lose.
     """
 
+    AUTOMATIC = "automatic"
     WRITTEN = "written"
     FORCED = "forced"
     BOTH = "both"
@@ -29,40 +33,71 @@ class Ask(StrEnum):
     @property
     def parts(self) -> tuple["Ask", ...]:
         """What it consists of: written, forced, or these two."""
-        return (Ask.WRITTEN, Ask.FORCED) if self is Ask.BOTH else (self,)
+        is_either = self in {Ask.BOTH, Ask.AUTOMATIC}
+        return (Ask.WRITTEN, Ask.FORCED) if is_either else (self,)
+
+
+class By(StrEnum):
+    """
+    How right lines are scored that are forced.
+
+    By writing, a server is made to write them token by token. By reading, a tool reads
+    the text with all questions and answers in batches: a model reads faster than it
+    writes, on an accelerator ten to forty times. Both compute the same by different
+    kernels, behind other prompts: they are never compared with each other.
+
+    Automatic is what takes less time, by how fast the reference read and wrote.
+    """
+
+    AUTOMATIC = "automatic"
+    WRITING = "writing"
+    READING = "reading"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RecallConditions:
+class Choice:
     """
-    What recall asks of every pair, as a setup stores it.
+    What is asked of all pairs, and how, as the reference has set it.
 
     Attributes:
-        ask: Lines written, lines forced, or both.
-        functions: Functions whose lines are forced; open pairs may be asked for more.
-        lines: Lines of each of them that are not blank.
-        reply_tokens: Tokens of each written reply, which nothing ends earlier; None for
-            as many as the lines may take, ended once more would tell nothing.
+        by: How right lines are scored; None for how the settings say.
+        ask: What is asked; None likewise.
+        matched: Lines that the reference wrote back, a mean; None if it wrote none.
+        written_s: Seconds that these took.
+        functions: Functions that each is asked for; None for those of the settings.
+        reading_s: Seconds of the reference for a token of the text; None if unknown.
+        forcing_s: Likewise, for a right token that was forced.
+        read_cell_s: Seconds that a cell takes by reading, about; None likewise.
+        forced_cell_s: Likewise, by writing.
     """
 
-    ask: Ask = Ask.BOTH
-    functions: Annotated[int, Meta(ge=1, le=LIMIT)] = FUNCTIONS
-    lines: Annotated[int, Meta(ge=1, le=WRITTEN_LINES)] = FORCED_LINES
-    reply_tokens: Annotated[int, Meta(ge=1, le=MOST_TOKENS)] | None = None
+    by: By | None = None
+    ask: Ask | None = None
+    matched: Amount | None = None
+    written_s: Amount | None = None
+    functions: Annotated[int, Meta(ge=1, le=LIMIT)] | None = None
+    reading_s: Amount | None = None
+    forcing_s: Amount | None = None
+    read_cell_s: Amount | None = None
+    forced_cell_s: Amount | None = None
 
 
-def conditions_of(setup: Setup) -> RecallConditions:
+DECIDING_FUNCTIONS, DECIDING_LINES = 12, 3
+"""
+The fewest functions of the first step of a sweep that decides, and lines of each.
+
+Twelve decide a pair that loses nothing against 1 % (`scripts/truth.py`); three lines of
+many functions tell more than more lines of few.
+"""
+
+
+class RecallSettings(Struct, frozen=True, omit_defaults=True):
     """
-    What *setup* says of recall; the default where it says nothing.
+    What recall asks of every pair.
 
-    Raises:
-        BadRecord: If it says something that is none.
+    None is what a user leaves open, for what the run folder holds or else a default. As
+    a setup stores them, nothing is open that has a default.
     """
-    return conditions_in(setup, NAME, RecallConditions)
-
-
-class RecallSettings(Struct, frozen=True, forbid_unknown_fields=True):
-    """What a user may choose; None for what the run folder holds, or else a default."""
 
     ask: Annotated[
         Ask | None,
@@ -70,8 +105,8 @@ class RecallSettings(Struct, frozen=True, forbid_unknown_fields=True):
             description="What recall asks: lines written, right lines forced, or both.",
             extra={
                 "option": "--ask",
-                "metavar": "WRITTEN|FORCED|BOTH",
-                "default": "both",
+                "metavar": "AUTOMATIC|WRITTEN|FORCED|BOTH",
+                "default": "both; forced alone where the reference writes too little",
             },
         ),
     ] = None
@@ -103,11 +138,110 @@ class RecallSettings(Struct, frozen=True, forbid_unknown_fields=True):
             },
         ),
     ] = None
+    by: Annotated[
+        By | None,
+        Meta(
+            description="How forced lines are scored: token by token as they are "
+            "written, or where they stand in a text that is read in batches.",
+            extra={
+                "option": "--by",
+                "metavar": "AUTOMATIC|WRITING|READING",
+                "default": "automatic: what takes less time, by the reference",
+            },
+        ),
+    ] = None
+
+    @property
+    def parts(self) -> tuple[Ask, ...]:
+        """What is asked: lines written, lines forced, or these two."""
+        return (self.ask or Ask.BOTH).parts
+
+    @property
+    def function_count(self) -> int:
+        """Functions whose lines are forced; open pairs may be asked for more."""
+        return FUNCTIONS if self.functions is None else self.functions
+
+    @property
+    def line_count(self) -> int:
+        """Lines of each of them that are not blank."""
+        return self.lines or FORCED_LINES
+
+    @property
+    def is_reading(self) -> bool:
+        """Whether right lines are read, rather than forced as they are written."""
+        return self.by is By.READING
+
+    @property
+    def how(self) -> str:
+        """What becomes of right lines, as a word of phrases."""
+        return "read" if self.is_reading else "forced"
+
+    @property
+    def decided(self) -> "RecallSettings":
+        """These, with the defaults of what was left open, as they are stored."""
+        return structs.replace(
+            self,
+            ask=self.ask or Ask.BOTH,
+            functions=self.function_count,
+            lines=self.line_count,
+            by=None if self.by is By.WRITING else self.by,
+        )
 
 
-def conditions(settings: RecallSettings, setup: Setup | None) -> RecallConditions:
-    """What is chosen, else what the run folder of *setup* holds, else the default."""
-    stored = conditions_of(setup) if setup else RecallConditions()
-    named = {name: getattr(settings, name) for name in RecallSettings.__struct_fields__}
-    given = {name: value for name, value in named.items() if value is not None}
-    return replace(stored, **given)
+def stated_in(setup: Setup) -> RecallSettings:
+    """
+    What *setup* says of recall; all open where it says nothing.
+
+    Raises:
+        BadRecord: If it says something that is none.
+    """
+    return settings_in(setup, NAME, RecallSettings)
+
+
+def choice_in(setup: Setup) -> Choice | None:
+    """
+    What the reference has set; None before it has, or where it sets nothing.
+
+    Raises:
+        BadRecord: If it says something that is none.
+    """
+    return calibrated_in(setup, NAME, Choice) if leaves_open(setup) else None
+
+
+def leaves_open(setup: Setup) -> bool:
+    """
+    Whether *setup* leaves something to the reference.
+
+    Raises:
+        BadRecord: As of `stated_in`.
+    """
+    stated = stated_in(setup)
+    return stated.by is By.AUTOMATIC or stated.ask is Ask.AUTOMATIC
+
+
+def settings_of(setup: Setup) -> RecallSettings:
+    """
+    What is asked under *setup*: what it says, with what the reference has set.
+
+    Raises:
+        BadRecord: As of `stated_in` and `choice_in`.
+    """
+    return with_choice(stated_in(setup), setup)
+
+
+def with_choice(settings: RecallSettings, setup: Setup | None) -> RecallSettings:
+    """
+    *settings* with what the reference of *setup* has set, if it has set something.
+
+    Raises:
+        BadRecord: As of `settings_of`.
+    """
+    choice = choice_in(setup) if setup else None
+    if choice is None:
+        return settings
+    return structs.replace(
+        settings,
+        by=choice.by or settings.by,
+        ask=choice.ask or settings.ask,
+        functions=choice.functions or settings.functions,
+    )

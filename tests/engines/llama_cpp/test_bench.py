@@ -246,6 +246,15 @@ def hanging(tmp_path, monkeypatch):
     return replace(made_bench(tmp_path), tool=hangs)
 
 
+def test_a_tool_that_goes_on_without_end_is_ended(tmp_path):
+    body = "while sleep 0.05; do echo on; done"
+    tool = replace(
+        made_bench(tmp_path), tool=script(tmp_path / "talk" / "llama-bench", body)
+    )
+    with pytest.raises(CellError, match="llama-bench"):
+        measured(tool, speed_task(), silence_s=0.4)
+
+
 def test_a_tool_that_hangs_is_ended(hanging):
     with pytest.raises(CellError, match="not done after") as caught:
         measured(hanging, speed_task(), silence_s=0.2)

@@ -18,6 +18,8 @@ from codeneedle.engines.llama_cpp.build import environment_of, unpack
 from codeneedle.errors import FolderUnusable, ToolFailed, ToolMissing, UnknownName
 from codeneedle.system import files, machine
 
+LOG = "b11434-3.compiling.log"
+
 
 def names(folder):
     return [path.name for path in folder.iterdir()]
@@ -189,7 +191,7 @@ def test_what_pip_refuses_is_shown_in_its_words(world, words):
     assert all(line.strip() in str(caught.value) for line in words.split("\n"))
     assert "network" in caught.value.hint
     assert "mirror" in caught.value.hint
-    assert ["downloading.log"] == world.left_behind
+    assert ["b11434-3.downloading.log"] == world.left_behind
 
 
 def test_a_compiler_error_is_shown_and_its_log_kept(world):
@@ -198,10 +200,10 @@ def test_a_compiler_error_is_shown_and_its_log_kept(world):
     with pytest.raises(ToolFailed, match="no such thing") as caught:
         world.build()
 
-    log = release.built_folder().parent / "compiling.log"
+    log = release.built_folder().parent / LOG
     assert str(log) in caught.value.hint
     assert "a.c:1: error" in log.read_text()
-    assert ["compiling.log"] == world.left_behind
+    assert [LOG] == world.left_behind
 
 
 @pytest.mark.parametrize(
@@ -217,7 +219,7 @@ def test_a_server_of_another_number_or_none_is_not_kept(world, ninja, words):
     with pytest.raises(ToolFailed, match=words):
         world.build()
 
-    assert [] == [name for name in world.left_behind if name != "compiling.log"]
+    assert [] == [name for name in world.left_behind if name != LOG]
 
 
 def test_an_interrupted_build_leaves_nothing(world):
@@ -229,9 +231,41 @@ def test_an_interrupted_build_leaves_nothing(world):
     with pytest.raises(KeyboardInterrupt):
         world.build(react=interrupt)
 
-    assert ["compiling.log"] == world.left_behind
+    assert [LOG] == world.left_behind
     with pytest.raises(ProcessLookupError):
         os.kill(int((world.folder / "pid").read_text()), signal.SIGCONT)
+
+
+def test_a_compiler_that_hangs_is_told_and_then_ended(world, monkeypatch):
+    ninja = world.bin / "ninja"
+    whole = ninja.read_text()
+    world.ninja(end=f"echo $$ > {world.folder}/pid; exec sleep 600")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(building, "STALL_S", 0.2)
+        patch.setattr(building, "SILENCE_S", 1.0)
+        with pytest.raises(ToolFailed, match="nothing was written") as caught:
+            world.build()
+    with pytest.raises(ProcessLookupError):
+        os.kill(int((world.folder / "pid").read_text()), signal.SIGCONT)
+    left = world.left_behind
+    ninja.write_text(whole)
+
+    assert "compiling is silent after step 1 of 216: it may hang (Ctrl-C ends it)" in {
+        phase for phase, _, _ in world.progress
+    }
+    assert "CC=clang CXX=clang++ codeneedle llama" in caught.value.hint
+    assert [LOG] == left
+    assert world.build().is_dir()
+
+
+def test_logs_of_two_builds_at_once_are_apart(world):
+    world.ninja(end="echo 'a.c:1: error: no such thing'; exit 1")
+    for backend in (None, backends.backend_named("cpu")):
+        with pytest.raises(ToolFailed):
+            world.build(backend=backend)
+
+    assert ["b11434-3-cpu.compiling.log", LOG] == world.left_behind
 
 
 def test_a_second_builder_waits_for_the_first(world):

@@ -1,7 +1,6 @@
 """llama.cpp as an engine: abilities, counting."""
 
 import signal
-import tempfile
 from dataclasses import replace
 
 import pytest
@@ -23,6 +22,7 @@ from codeneedle.errors import BadInput, MachineError, ToolFailed, ToolMissing
 from codeneedle.grid import Pair
 from codeneedle.models.weights import read_header
 from codeneedle.system import processes
+from codeneedle.system.files import CACHE_VARIABLE
 
 CELL = CellSpec(PAIR, 4096)
 F16 = Pair("f16", "f16")
@@ -166,9 +166,9 @@ def test_what_the_real_server_cannot_render_is_left_in_no_file(
     llama_server, nano, tmp_path, monkeypatch
 ):
     """Its log quotes some of it; the folder of the log goes with the server."""
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     model = ModelSpec(weights=read_header(nano), name="nano", is_tiny=True)
     engine = LlamaCpp(tools=installation.find(), facts=ask(llama_server), model=model)
+    monkeypatch.setenv(CACHE_VARIABLE, str(tmp_path / "cache"))
     with engine.templating() as template:
         with pytest.raises(Refused):
             template.render_conversation(
@@ -179,7 +179,7 @@ def test_what_the_real_server_cannot_render_is_left_in_no_file(
             )
         assert list(tmp_path.rglob("rendering.log"))
 
-    assert [] == list(tmp_path.iterdir())
+    assert [] == list(tmp_path.rglob("*.log"))
 
 
 def test_thinking_is_switched_off_where_the_binary_can(tmp_path):

@@ -11,6 +11,7 @@ from programs import script
 from codeneedle.engines.engine import ModelSpec
 from codeneedle.engines.llama_cpp import installation, survey
 from codeneedle.engines.llama_cpp.engine import LlamaCpp
+from codeneedle.engines.survey import NO_BUILD
 from codeneedle.grid import DEFAULT_TYPES, Pair, whole_grid
 from codeneedle.models.weights import read_header
 from codeneedle.records.record import Attention, DeviceMemory
@@ -27,17 +28,18 @@ def _own_surveys(tmp_path, monkeypatch):
     monkeypatch.setenv("CODENEEDLE_CACHE", str(tmp_path / "cache"))
 
 
-def surveyor(folder, rule, *arguments, fa_quants=""):
+def surveyor(folder, rule, *arguments, fa_quants="", head=64):
     fake = HERE / "fake_fit_params.py"
     body = f'HOME={folder}; export HOME\nexec {sys.executable} -S {fake} {rule} "$@"'
     tool = script(folder / "llama-fit-params", body)
     model = made_model(arguments=arguments)
-    model = replace(model, weights=replace(model.weights, layers=4))
+    shape = {"layers": 4, "key_length": head, "key_length_swa": head}
+    model = replace(model, weights=replace(model.weights, **shape))
     return survey.Surveyor.of(tool, made_facts(fa_quants=fa_quants), model)
 
 
-def surveyed(folder, rule, *arguments, pairs=GRID, fa_quants=""):
-    asked = surveyor(folder, rule, *arguments, fa_quants=fa_quants)
+def surveyed(folder, rule, *arguments, pairs=GRID, fa_quants="", head=64):
+    asked = surveyor(folder, rule, *arguments, fa_quants=fa_quants, head=head)
     return asked.survey(pairs, context=2000, log=folder / "survey.log")
 
 
@@ -96,6 +98,27 @@ def test_pairs_that_cuda_converts_are_told_by_what_the_build_was_compiled_for(
     assert kernels == len(in_kernels(told))
     assert ({Attention.CONVERTED} if kernels < len(GRID) else set()) == others
     assert ("-DGGML_CUDA_FA_QUANTS=all" if others else "") == told.cure
+
+
+@pytest.mark.parametrize(
+    ("head", "converted"), [(128, 0), (256, 0), (80, 2), (192, 2), (512, 2), (576, 2)]
+)
+def test_cuda_converts_every_pair_of_heads_that_no_vector_kernel_has(
+    tmp_path, head, converted
+):
+    """By ``ggml-cuda/fattn.cu``; no such log was seen, and there is no line of it."""
+    pairs = [Pair("f16", "f16"), Pair("q8_0", "q8_0"), Pair("bf16", "bf16")]
+    told = surveyed(tmp_path, "cuda", pairs=pairs, fa_quants="all", head=head)
+    others = [p for p in pairs if told.attention(p) is Attention.CONVERTED]
+
+    assert converted == len(others)
+    assert Attention.KERNEL is told.attention(pairs[0])
+    assert {True} >= {NO_BUILD in told.pairs[pair].evidence for pair in others}
+    assert "" == told.cure
+
+
+def test_heads_say_nothing_of_other_backends(tmp_path):
+    assert 26 == len(in_kernels(surveyed(tmp_path, "vulkan", head=80)))
 
 
 def test_a_cuda_build_that_tells_no_kernels_leaves_the_place_open(tmp_path):

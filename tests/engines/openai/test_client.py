@@ -14,6 +14,7 @@ from fake_openai import MODEL, endpoint
 from codeneedle.engines import http
 from codeneedle.engines.messages import (
     BadReply,
+    BrokenOff,
     Chat,
     Completion,
     Message,
@@ -564,7 +565,7 @@ def test_cookies_of_a_server_are_not_read(talk):
 @pytest.mark.parametrize("reason", ["abort", "error", "content_filter"])
 def test_a_reply_that_broke_off_is_none(reason):
     """It would count as what the model says."""
-    with pytest.raises(BadReply, match=reason):
+    with pytest.raises(BrokenOff, match=reason):
         read_event({"choices": [{"text": "a", "finish_reason": reason}]})
 
 
@@ -605,6 +606,14 @@ def test_a_certificate_that_nobody_signed_is_refused(talk, tmp_path):
             client.complete(QUESTION)
 
     assert [] == server.seen
+
+
+def test_the_own_api_of_llama_server_is_told_apart():
+    """A URL without /v1 reaches it: its path for completions has the same name."""
+    with pytest.raises(BadReply) as caught:
+        read_event({"content": "a", "tokens_predicted": 1, "stop": False})
+
+    assert "/v1" in caught.value.hint
 
 
 @pytest.mark.parametrize(

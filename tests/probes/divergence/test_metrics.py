@@ -7,14 +7,15 @@ from fake_tools import made_statistics
 from made_records import failed_record, made_setup
 
 from codeneedle.grid import Pair
-from codeneedle.probes.divergence.metrics import METRICS, at_contexts
+from codeneedle.probes import frames
+from codeneedle.probes.divergence.metrics import METRICS, at_contexts, precision
 from codeneedle.probes.divergence.record import (
     NAME,
     Compared,
     Divergence,
     divergence_of,
 )
-from codeneedle.records.record import BadRecord, Status, as_json
+from codeneedle.records.record import BadRecord, Run, Status, as_json
 
 SETUP = made_setup()
 
@@ -45,11 +46,44 @@ def values(record, metrics=METRICS):
     return {metric.name: [*metric.values(record, SETUP)] for metric in metrics}
 
 
+@pytest.mark.parametrize(
+    ("kld_999", "floor_999", "percent"),
+    [(0.078709, 0.023258, 94.61), (0.002328, 0.000375, 99.80)],
+)
+def test_precision_is_as_published_tables_have_it(kld_999, floor_999, percent):
+    """Rows of llama.cpp issue #24139, by hand."""
+    assert percent == round(precision(kld_999, floor_999), 2)
+
+
+@pytest.mark.parametrize(
+    ("has_floor", "expected"), [(True, [100.0, 77.88]), (False, [None, None])]
+)
+def test_precision_is_counted_from_the_reference_of_the_run(has_floor, expected):
+    pair = compared(512, reference="q8_0/q8_0")
+    twice = as_json(divergence_of(compared(256, 512)))
+    twice["answers"].pop("256x4")
+    less = replace(
+        pair,
+        pair=Pair("q4_0", "q4_0"),
+        observation={**pair.observation, "answers": twice["answers"]},
+    )
+    run = Run(name="a/b", setup=SETUP, records=(pair, less) if has_floor else (less,))
+    metric = next(each for each in METRICS if each.name == "precision")
+
+    cells = {cell.pair: cell for cell in frames.cells_frame(run, metric)}
+
+    found = [cells.get(Pair(t, t)) for t in ("q8_0", "q4_0")]
+    values = [cell and cell.has_value and round(cell.value, 2) for cell in found]
+    assert expected == [each or None for each in values]
+
+
 def test_each_metric_is_one_number_of_the_comparison():
     """The perplexity ratio is to the reference before it was rounded to 16 bits."""
     assert {
         "kld": [0.25],
         "kld999": [4.0],
+        "precision": [0.25],
+        "precision999": [4.0],
         "top1": [88.0],
         "kld-median": [0.1],
         "kld-max": [9.0],
@@ -75,6 +109,7 @@ def test_percentages_and_nats_are_drawn_on_scales_of_their_own():
     assert {
         **dict.fromkeys(("kld", "kld999"), (*nats, True)),
         **dict.fromkeys(("kld-median", "kld-max"), (*nats, False)),
+        **dict.fromkeys(("precision", "precision999"), ((0, None), 10, 2, True)),
         "top1": (*percent, 2, True),
         "dp-rms": (*percent, 3, False),
         "ppl": ((1, None), 0, 4, True),

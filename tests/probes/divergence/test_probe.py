@@ -7,11 +7,10 @@ import msgspec
 import pytest
 from fake_engine import made_weights
 from fake_tools import FakeDivergence, ToolEngine
-from made_contexts import real_context, run_context
+from made_contexts import made_outlook, real_context, run_context
 from made_records import failed_record, made_setup
 from programs import script
 
-from codeneedle.corpora.registry import load
 from codeneedle.engines.engine import ModelSpec
 from codeneedle.engines.llama_cpp import installation
 from codeneedle.errors import BadInput, CellError, FolderUnusable
@@ -53,7 +52,7 @@ def made_run(tmp_path):
 
 def with_conditions(run):
     """The same run after planning."""
-    probes = {NAME: PROBE.conditions(run)}
+    probes = {NAME: PROBE.as_stored(run)}
     return replace(run, setup=replace(run.setup, probes=probes))
 
 
@@ -107,7 +106,7 @@ def beside_f16(run):
 
 
 def test_the_text_is_the_corpus_as_sent(made_run):
-    chosen = PROBE.conditions(made_run(chunks=4))
+    chosen = PROBE.as_stored(made_run(chunks=4))
 
     assert {
         "contexts": [512],
@@ -123,21 +122,30 @@ def test_the_text_is_the_corpus_as_sent(made_run):
 def test_a_file_takes_the_place_of_the_corpus(made_run, tmp_path):
     file = tmp_path / "wiki.txt"
     file.write_text("x" * 5000)
-    tool = FakeDivergence()
-    chosen = PROBE.conditions(made_run(tool, text=file))
+    chosen = PROBE.as_stored(made_run(text=file))
 
     assert ("wiki.txt", hashlib.sha256(b"x" * 5000).hexdigest()) == (
         chosen["text"],
         chosen["text_sha256"],
     )
+
+
+def test_a_file_is_checked_before_anything_starts(tmp_path):
+    file = tmp_path / "wiki.txt"
+    file.write_text("x" * 5000)
+    tool = FakeDivergence()
+    outlook = made_outlook(engine=ToolEngine(divergence=tool))
+
+    PROBE.adapt(DivergenceSettings(text=file), outlook)
+
     assert 5000 == tool.checked[0]["text_bytes"]
 
 
 def test_each_context_is_checked_by_the_tool(made_run):
     tool = FakeDivergence()
-    unasked = PROBE.conditions(made_run(tool, contexts=()))
+    unasked = PROBE.as_stored(made_run(tool, contexts=()))
     tool.checked.clear()
-    chosen = PROBE.conditions(made_run(tool, contexts=(4096, 512, 4096)))
+    chosen = PROBE.as_stored(made_run(tool, contexts=(4096, 512, 4096)))
 
     assert ([4096, 512], [2, 8]) == (chosen["contexts"], chosen["chunks"])
     assert ([256], [4]) == (unasked["contexts"], unasked["chunks"])
@@ -163,16 +171,16 @@ def test_each_context_is_checked_by_the_tool(made_run):
 def test_the_default_context_suits_text_and_weights(made_run, size, changes, expected):
     run = made_run(corpus="x" * size, contexts=(), changes=changes)
 
-    assert [expected] == PROBE.conditions(run)["contexts"]
+    assert [expected] == PROBE.as_stored(run)["contexts"]
 
 
 def test_a_context_beyond_the_training_is_refused(made_run):
     changes = {"weights": made_weights(training_context=256)}
 
     with pytest.raises(BadInput, match=r"--divergence-context 512: .* 256 tokens"):
-        PROBE.conditions(made_run(changes=changes))
+        PROBE.as_stored(made_run(changes=changes))
     run = made_run(changes=changes, stretched=True)
-    assert [512] == PROBE.conditions(run)["contexts"]
+    assert [512] == PROBE.as_stored(run)["contexts"]
 
 
 def test_a_disk_that_is_too_small_is_refused_before_anything_starts(
@@ -183,10 +191,10 @@ def test_a_disk_that_is_too_small_is_refused_before_anything_starts(
     needed = 2 * 4000 + comparison.SPARE_BYTES
     monkeypatch.setattr(files, "free_disk_bytes", lambda _: needed - 1)
     with pytest.raises(FolderUnusable, match=r"take 7\.8 KiB"):
-        PROBE.conditions(run)
+        PROBE.as_stored(run)
 
     monkeypatch.setattr(files, "free_disk_bytes", lambda _: needed)
-    assert PROBE.conditions(run)
+    assert PROBE.as_stored(run)
     assert [] == tool.calls
 
 
@@ -196,35 +204,37 @@ def test_a_disk_that_is_too_small_is_refused_before_anything_starts(
 @pytest.mark.parametrize("name", ["", "nowhere.txt", "n" * 300])
 def test_a_text_that_is_no_file_is_refused_in_planning(tmp_path, name):
     with pytest.raises(BadInput, match="--text"):
-        PROBE.check(DivergenceSettings(text=tmp_path / name), None)
+        PROBE.adapt(DivergenceSettings(text=tmp_path / name), made_outlook())
 
 
 def test_a_text_that_is_too_large_is_refused_in_planning(tmp_path, monkeypatch):
     monkeypatch.setattr(comparison, "MAX_TEXT_BYTES", 10)
     file = tmp_path / "wiki.txt"
     file.write_text("x" * 10)
-    PROBE.check(DivergenceSettings(text=file), None)
+    outlook = made_outlook(engine=ToolEngine(divergence=FakeDivergence()))
+    PROBE.adapt(DivergenceSettings(text=file), outlook)
     file.write_text("x" * 11)
 
     with pytest.raises(BadInput, match="it has more than 10 B"):
-        PROBE.check(DivergenceSettings(text=file), None)
+        PROBE.adapt(DivergenceSettings(text=file), outlook)
 
 
 def test_more_chunks_than_a_text_can_have_are_refused_in_planning(tmp_path):
     file = tmp_path / "wiki.txt"
     file.write_text("x" * 5000)
     in_file = DivergenceSettings(text=file, contexts=(400, 500), chunks=10)
-    PROBE.check(in_file, None)
-    PROBE.check(DivergenceSettings(chunks=99_999_999), None)
-    corpus = load("random-bodies-mini")
+    outlook = made_outlook(engine=ToolEngine(divergence=FakeDivergence()))
+    PROBE.adapt(in_file, outlook)
+    engine = ToolEngine(model=replace(outlook.engine.model, is_tiny=True))
+    of_corpus, corpus = replace(outlook, engine=engine), outlook.corpus
     fitting = corpus.size_bytes // 500
-    PROBE.check(DivergenceSettings(contexts=(500,), chunks=fitting), corpus)
+    PROBE.adapt(DivergenceSettings(contexts=(500,), chunks=fitting), of_corpus)
 
     with pytest.raises(BadInput) as caught:
-        PROBE.check(msgspec.structs.replace(in_file, chunks=11), None)
+        PROBE.adapt(msgspec.structs.replace(in_file, chunks=11), outlook)
     assert "Use --chunks 10 or less, or a longer --text." == caught.value.hint
     with pytest.raises(BadInput, match=r"--chunks \d+: the corpus has at") as caught:
-        PROBE.check(DivergenceSettings(contexts=(500,), chunks=fitting + 1), corpus)
+        PROBE.adapt(DivergenceSettings(contexts=(500,), chunks=fitting + 1), of_corpus)
     assert f"Use --chunks {fitting} or less, or a longer" in caught.value.hint
 
 
@@ -300,9 +310,9 @@ def test_a_context_with_more_chunks_is_compared_anew_and_no_other(made_run):
     tool = FakeDivergence()
     first = beside_f16(made_run(tool, contexts=(512, 256), chunks=4))
     before = PROBE.measure(context_of(first, Q8))
-    stored = PROBE.conditions(first)
-    wanted = PROBE.conditions(made_run(tool, contexts=(256,), chunks=6))
-    fewer = PROBE.conditions(made_run(tool, contexts=(512,), chunks=2))
+    stored = PROBE.as_stored(first)
+    wanted = PROBE.as_stored(made_run(tool, contexts=(256,), chunks=6))
+    fewer = PROBE.as_stored(made_run(tool, contexts=(512,), chunks=2))
     grown = PROBE.grown(stored, wanted)
     tool.kept.clear()
     tool.calls.clear()
@@ -330,8 +340,8 @@ def test_reports_take_the_most_chunks_that_all_pairs_have(made_run):
     first = beside_f16(made_run(contexts=(512, 256), chunks=4))
     few = PROBE.measure(context_of(first, Q8))
     more = few | {"answers": {**few["answers"], "256x6": few["answers"]["256x4"]}}
-    wanted = PROBE.conditions(made_run(contexts=(256,), chunks=6))
-    grown = PROBE.grown(PROBE.conditions(first), wanted)
+    wanted = PROBE.as_stored(made_run(contexts=(256,), chunks=6))
+    grown = PROBE.grown(PROBE.as_stored(first), wanted)
     setup = replace(first.setup, probes={NAME: grown}, grows={NAME: PROBE.grows})
 
     def read(*observed):
@@ -356,12 +366,15 @@ def test_prose_takes_the_place_of_the_corpus_but_with_the_built_in_model(made_ru
     engine.model = ModelSpec(weights=made_weights(), name="some")
     tiny = ToolEngine(model=replace(engine.model, is_tiny=True))
 
-    suited = PROBE.suited(plain, engine)
+    def adapted(settings, engine):
+        return PROBE.adapt(settings, made_outlook(engine=engine))
+
+    suited = adapted(plain, engine)
 
     assert "python-3.11-reference.txt" == suited.text.name
     assert SHA256 == hashlib.sha256(suited.text.read_bytes()).hexdigest()
-    assert (plain, suited) == (PROBE.suited(plain, tiny), PROBE.suited(suited, engine))
-    assert [True, False] == [PROBE.reads_corpus(each) for each in (plain, suited)]
+    assert (plain, suited) == (adapted(plain, tiny), adapted(suited, engine))
+    assert [True, False] == [PROBE.reads_corpus(plain, each) for each in (tiny, engine)]
 
 
 def test_a_text_that_turns_out_too_short_ends_the_sweep(made_run):

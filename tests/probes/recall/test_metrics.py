@@ -18,14 +18,13 @@ from codeneedle.probes.recall.metrics import (
     FORCED,
     METRICS,
     forced_metrics,
-    unanswered,
 )
 from codeneedle.probes.recall.probe import PROBE
 from codeneedle.probes.recall.record import NAME, Round
 from codeneedle.probes.recall.settings import (
     Ask,
-    RecallConditions,
-    conditions_of,
+    RecallSettings,
+    settings_of,
 )
 from codeneedle.records.record import BadRecord, NeedleFacts, Setup
 
@@ -63,22 +62,31 @@ def test_each_answered_round_is_one_value() -> None:
     assert [1, 1, 0] == values("pass", rounds)
 
 
-def test_a_round_without_an_answer_counts_as_nothing_recalled() -> None:
-    """A pair must not look better for saying less."""
-    empty = made_round(THIRD, reply="<think>what is it that")
-    rounds = [made_round(FIRST), failed(SECOND), empty]
+def test_an_empty_answer_is_nothing_recalled_and_one_that_failed_is_left_out() -> None:
+    """A pair must not look better for saying less, nor worse for what a limit ended."""
+    said = replace(made_round(SECOND, reply=" \n"), finish="stop")
+    thought = replace(made_round(THIRD, reply="<think>what is it"), finish="length")
 
-    assert [20, 0, 0] == values("matched", rounds)
-    assert [0, 20, 20] == values("missing", rounds)
-    for name in ("pass", "hallucinated", "margin"):
-        assert 1 == len(values(name, rounds)), name
-    assert [0, 1, 1] == values("errors", rounds)
-    assert [] == values("matched", rounds[1:])
-    scored, unscored = (made_forced(each) for each in SETUP.forced[:2])
-    unscored = replace(unscored, logprobs=(), leads=(), ends=(), error="HTTP 500")
-    record = made_record("q8_0/q4_0", rounds, forced=[scored, unscored])
-    assert {SECOND.name, THIRD.name} == unanswered(record, SETUP, Ask.WRITTEN)
-    assert {unscored.needle} == unanswered(record, SETUP, Ask.FORCED)
+    assert [20, 0] == values("matched", [made_round(FIRST), said, thought])
+    assert [0, 20] == values("missing", [made_round(FIRST), said, thought])
+    assert [1, 0] == values("pass", [made_round(FIRST), said, failed(THIRD)])
+    assert [0, 0, 1] == values("errors", [made_round(FIRST), said, thought])
+    assert [] == values("matched", [failed(SECOND), thought])
+
+
+@pytest.mark.parametrize("ended", ["length", "stop"])
+def test_functions_without_an_answer_are_units_that_are_missing(ended) -> None:
+    """The verdict then calls the pair within no limit."""
+    reason = "the answer is empty"
+    empty = replace(made_round(SECOND, reply=""), finish=ended, error=reason)
+    record = made_record("q8_0/q4_0", [made_round(FIRST), empty])
+    metric = METRICS[0]
+    is_zero = ended == "stop"
+
+    found = metric.by_unit(record, SETUP)
+    assert {FIRST.name: 20, **({SECOND.name: 0} if is_zero else {})} == found
+    assert (set() if is_zero else {SECOND.name}) == metric.unanswered(record, SETUP)
+    assert [FIRST.name, SECOND.name] == metric.loss.units(record, SETUP)
 
 
 def test_the_margin_is_the_smallest_gap_of_each_round() -> None:
@@ -199,10 +207,10 @@ def of_recall(**conditions: object) -> Setup:
 
 
 def test_a_setup_that_says_nothing_of_recall_has_the_defaults() -> None:
-    expected = RecallConditions(ask=Ask.BOTH, functions=32, lines=5)
+    expected = RecallSettings(Ask.BOTH, functions=32, lines=5)
 
-    assert expected == conditions_of(SETUP) == conditions_of(of_recall())
-    assert Ask.FORCED is conditions_of(of_recall(ask="forced")).ask
+    assert expected == settings_of(SETUP).decided == settings_of(of_recall()).decided
+    assert Ask.FORCED is settings_of(of_recall(ask="forced")).ask
 
 
 @pytest.mark.parametrize(
@@ -212,7 +220,7 @@ def test_conditions_that_are_none_are_a_bad_setup(
     conditions: dict[str, object],
 ) -> None:
     with pytest.raises(BadRecord, match=r"setup\.json"):
-        conditions_of(of_recall(**conditions))
+        settings_of(of_recall(**conditions))
 
 
 @pytest.mark.parametrize(
@@ -224,5 +232,5 @@ def test_forced_recall_is_the_headline_where_it_was_asked(
 ) -> None:
     setup = of_recall(ask=ask)
 
-    assert expected == PROBE.headline(setup)
+    assert expected == PROBE.metrics_of(setup)[0].name
     assert (expected == "matched") == (forced_metrics(setup) == ())

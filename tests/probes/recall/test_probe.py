@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 from fake_engine import FakeEngine, FakeServer, forced_to, is_for, reply_to
-from made_contexts import run_context
+from made_contexts import made_outlook, run_context
 from made_records import (
     failed_record,
     made_forced,
@@ -17,11 +17,17 @@ from made_records import (
 
 from codeneedle.corpora.registry import load
 from codeneedle.engines.engine import Ability
-from codeneedle.engines.messages import BadReply, Chat, PromptCut, ServerGone
+from codeneedle.engines.messages import (
+    BadReply,
+    BrokenOff,
+    Chat,
+    PromptCut,
+    ServerGone,
+)
 from codeneedle.errors import BadInput, CellError, ToolMissing
 from codeneedle.grid import Pair
 from codeneedle.probes import asking
-from codeneedle.probes.probe import Estimates, ProbeContext
+from codeneedle.probes.probe import ProbeContext
 from codeneedle.probes.prompts import NO_THINK_ARGS, PromptForm
 from codeneedle.probes.recall.alignment import Mark
 from codeneedle.probes.recall.probe import (
@@ -35,7 +41,8 @@ from codeneedle.probes.recall.probe import (
 from codeneedle.probes.recall.prompts import chat_messages
 from codeneedle.probes.recall.record import recall_of
 from codeneedle.probes.recall.rounds import scored_rounds
-from codeneedle.probes.recall.settings import Ask, RecallSettings
+from codeneedle.probes.recall.settings import Ask, RecallSettings, settings_of
+from codeneedle.probes.stored import chosen_over
 from codeneedle.records.record import CellRecord, Effective, Status
 from codeneedle.records.store import Store, find_runs
 
@@ -156,10 +163,11 @@ def test_a_server_that_drafts_gives_no_margins(tmp_path):
 @pytest.mark.parametrize(
     ("chosen", "stored", "expected"),
     [
-        ({}, {}, ("both", 16, 5)),
-        ({}, {"divergence": {}}, ("both", 16, 5)),
-        ({"functions": 8, "lines": 3}, {}, ("both", 8, 3)),
-        ({"functions": 90}, {}, ("both", 16, 5)),
+        ({}, {}, ("automatic", 16, 5)),
+        ({}, {"divergence": {}}, ("automatic", 16, 5)),
+        ({"functions": 8, "lines": 3}, {}, ("automatic", 8, 3)),
+        ({"functions": 90}, {}, ("automatic", 16, 5)),
+        ({"ask": Ask.BOTH}, {}, ("both", 16, 5)),
         ({}, {"recall": {"ask": "forced", "functions": 7}}, ("forced", 7, 5)),
         ({"lines": 3}, {"recall": {"functions": 7}}, ("both", 7, 3)),
         ({"ask": Ask.WRITTEN}, {"recall": {"ask": "both"}}, ("written", 16, 5)),
@@ -169,9 +177,9 @@ def test_conditions_are_what_was_chosen_then_what_is_stored_then_the_defaults(
     chosen, stored, expected, tmp_path
 ):
     setup = replace(made_setup(), probes=stored)
-    settings = {"recall": RecallSettings(**chosen)}
+    settings = {"recall": chosen_over(settings_of(setup), RecallSettings(**chosen))}
 
-    told = PROBE.conditions(run_context(tmp_path, setup=setup, settings=settings))
+    told = PROBE.as_stored(run_context(tmp_path, setup=setup, settings=settings))
 
     assert expected == (told["ask"], told["functions"], told["lines"])
 
@@ -186,12 +194,17 @@ def test_lines_are_forced_alone_where_none_can_be_written(
     setup = made_setup(needles=needles, forced=forced)
     settings = {"recall": RecallSettings(ask=chosen)}
 
-    told = PROBE.conditions(run_context(tmp_path, setup=setup, settings=settings))
+    told = PROBE.as_stored(run_context(tmp_path, setup=setup, settings=settings))
 
     assert ask == told["ask"]
 
 
 # Forced recall
+
+
+def adapted(engine, **chosen):
+    """Settings as *engine* can ask them."""
+    return PROBE.adapt(RecallSettings(**chosen), made_outlook(engine=engine))
 
 
 @pytest.mark.parametrize(
@@ -261,11 +274,11 @@ def test_an_engine_that_cannot_score_lines_is_asked_for_written_ones(
 ):
     engine = FakeEngine(abilities=frozenset(abilities))
 
-    assert RecallSettings(suited) == PROBE.suited(RecallSettings(ask), engine)
+    assert RecallSettings(suited) == adapted(engine, ask=ask)
     for more in (Ask.FORCED, Ask.BOTH):
         if not abilities:
             with pytest.raises(ToolMissing, match="no tool for forced") as caught:
-                PROBE.suited(RecallSettings(more), engine)
+                adapted(engine, ask=more)
             assert caught.value.hint.endswith(", or --ask written.")
 
 
@@ -283,18 +296,17 @@ def test_options_of_forced_lines_are_refused_with_what_the_engine_can(
     engine = FakeEngine(abilities=frozenset({Ability.FORCED} if can_force else ()))
 
     with pytest.raises(BadInput, match="is of lines that are forced") as caught:
-        PROBE.suited(RecallSettings(ask, functions=3), engine)
+        adapted(engine, ask=ask, functions=3)
 
     assert hint == caught.value.hint
 
 
 def test_a_limit_of_replies_is_of_written_ones():
     for ask, suited in ((None, Ask.BOTH), (Ask.WRITTEN, Ask.WRITTEN)):
-        settings = RecallSettings(ask, reply_tokens=9)
-        assert suited == PROBE.suited(settings, FakeEngine()).ask
+        assert suited == adapted(FakeEngine(), ask=ask, reply_tokens=9).ask
 
     with pytest.raises(BadInput, match="--reply-tokens 9: is of lines that are writ"):
-        PROBE.suited(RecallSettings(Ask.FORCED, reply_tokens=9), FakeEngine())
+        adapted(FakeEngine(), ask=Ask.FORCED, reply_tokens=9)
 
 
 def test_why_there_are_no_margins_is_said():
@@ -360,6 +372,19 @@ def test_one_round_without_an_answer_is_an_error_of_that_round(tmp_path):
     found = measured(tmp_path, FakeEngine(reply=reply))
 
     assert ["the answer is empty", "", ""] == [asked.error for asked in found.rounds]
+
+
+def test_a_reply_that_the_server_broke_off_is_an_error_of_that_round(tmp_path):
+    first = made_setup(needles=3).needles[0]
+
+    def reply(asked):
+        is_first = is_for(first, asked)
+        return BrokenOff("content_filter") if is_first else reply_to(asked)
+
+    found = measured(tmp_path, FakeEngine(reply=reply))
+
+    assert [True, False, False] == [bool(asked.error) for asked in found.rounds]
+    assert "content_filter" in found.rounds[0].error
 
 
 # Broken connections
@@ -534,17 +559,13 @@ def test_a_pair_is_judged_after_each_block_of_forced_functions(tmp_path):
     ],
 )
 def test_a_plan_names_as_many_functions_as_the_text_has(settings, expected):
-    outlook = Estimates(
-        corpus=load("random-bodies-mini"), context=18432, is_built_in=True
-    )
+    outlook = made_outlook(context=18432, is_built_in=True)
 
     assert expected == PROBE.work(RecallSettings(**settings), outlook).phrase
 
 
 def test_a_plan_says_that_a_context_is_likely_to_hold_no_function():
-    outlook = Estimates(
-        corpus=load("random-bodies-mini"), context=512, is_built_in=True
-    )
+    outlook = made_outlook(context=512, is_built_in=True)
 
     expected = "the context is too small: one function takes about 693 tokens with "
     expected += "question and answer; use --context 768 or more"
@@ -553,11 +574,10 @@ def test_a_plan_says_that_a_context_is_likely_to_hold_no_function():
 
 def test_a_plan_of_a_run_folder_names_what_the_folder_holds(tmp_path):
     setup = made_context(tmp_path, FakeEngine(), conditions={"functions": 4}).run.setup
-    corpus = load("random-bodies-mini")
-    outlook = Estimates(corpus=corpus, context=1024, is_built_in=True, setup=setup)
+    outlook = made_outlook(context=1024, is_built_in=True, setup=setup)
     forced = min(len(setup.forced), 4)
 
-    phrase = PROBE.work(RecallSettings(), outlook).phrase
+    phrase = PROBE.work(PROBE.adapt(RecallSettings(), outlook), outlook).phrase
 
     assert phrase.startswith(f"20 lines of {len(setup.needles)} functions written")
     assert phrase.endswith(f"5 lines of {forced} functions forced")

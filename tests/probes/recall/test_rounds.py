@@ -51,6 +51,10 @@ def test_a_round_is_counted_by_lines():
         (made_round(FIRST, reply=" \n"), "empty answer"),
         (made_round(FIRST, reply="<think>hm"), "empty answer"),
         (LOST, "HTTP 500"),
+        (replace(made_round(FIRST, reply=""), error="too long"), "too long"),
+        (replace(LOST, finish="length"), "HTTP 500"),
+        (replace(LOST, error="the answer is empty", finish="stop"), ""),
+        (replace(made_round(FIRST, reply=" \n"), finish="stop"), ""),
     ],
 )
 def test_a_round_without_an_answer_says_why(stored, error):

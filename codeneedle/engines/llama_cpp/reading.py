@@ -1,0 +1,293 @@
+"""
+Rows of a base file that are read while llama-perplexity writes it, through a pipe.
+
+A row has the log-probabilities of the whole vocabulary at one place of a text; only
+those in front of right tokens are kept, so that nothing takes disk.
+"""
+
+import contextlib
+import os
+import select
+import tempfile
+import threading
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from codeneedle.engines.llama_cpp.base_file import (
+    DEEPEST,
+    HEADER,
+    MAGIC,
+    SCALE_VALUES,
+    Job,
+    folder_errors,
+    row_values,
+    scored_tokens,
+    written_text,
+)
+from codeneedle.engines.messages import rounded
+from codeneedle.engines.tools import DivergenceTask, ReadingTask, ReadTokens
+from codeneedle.system.files import own_folder
+from codeneedle.text import plural
+
+TOP = 65535
+"""The value of the most probable token."""
+
+SLACK = 0.05
+"""
+By how much the probabilities of a row may not add up to 1.
+
+Of those that are too small for a row each counts as 16 nats below the first: 0.02 in
+total with a vocabulary of 150,000.
+"""
+
+READ_BYTES = 1 << 20
+"""Taken from the pipe at once, at most."""
+
+_NONE = (0.0, 0.0, False)
+"""Stands for the score of a token whose row has not come yet."""
+
+LOWEST = -1e9
+"""Below any log-probability, in nats."""
+
+POLL_S = 0.05
+"""How long the reader of a pipe waits before it looks whether it is to stop."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Rows:
+    """
+    Takes a base file of one chunk piece by piece, and keeps what is asked for.
+
+    Attributes:
+        ids: Numbers of the tokens that the chunk must consist of.
+        wanted: Places in the chunk, from 0, ascending, whose tokens are scored; each
+            in the second half, behind its first token.
+        vocabulary: Tokens that the model knows.
+        fault: What is wrong with the file, as a phrase; empty if nothing so far.
+        taken: Bytes so far.
+    """
+
+    ids: Sequence[int]
+    wanted: Sequence[int]
+    vocabulary: int
+    fault: str = field(default="", init=False)
+    taken: int = field(default=0, init=False)
+    _rest: bytearray = field(init=False)
+    _row: int = field(init=False)
+    _kept: dict[int, tuple[float, float, bool]] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.begin()
+
+    def begin(self) -> None:
+        """Forget what was taken: the file is written again."""
+        self.fault, self.taken, self._row = "", 0, -1
+        self._rest, self._kept = bytearray(), dict.fromkeys(self.wanted, _NONE)
+
+    @property
+    def context(self) -> int:
+        """Length of the chunk, in tokens."""
+        return len(self.ids)
+
+    @property
+    def expected(self) -> int:
+        """Rows of a whole file."""
+        return scored_tokens(chunks=1, context=self.context)
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether all rows have come, and nothing is wrong with them."""
+        return not self.fault and self._row == self.expected and not self._rest
+
+    @property
+    def missing(self) -> str:
+        """What is wrong with a file that has ended, as a phrase; empty if nothing."""
+        if self.is_whole:
+            return ""
+        rows = f"{max(self._row, 0):,} of {self.expected:,} rows"
+        over = f" and {plural(len(self._rest), 'byte')}" if self._rest else ""
+        return self.fault or f"it ended after {rows}{over}"
+
+    def take(self, data: bytes) -> None:
+        """The next bytes of the file; without effect once it has a fault."""
+        self.taken += len(data)
+        self._rest += data
+        while part := self._next():
+            self._part(part)
+        if self._row > self.expected or (self._row == self.expected and self._rest):
+            self.fault = f"it has more than {plural(self.expected, 'row')}"
+
+    def tokens(self) -> ReadTokens:
+        """The scores of the wanted tokens of a whole file."""
+        scores = [self._kept[place] for place in self.wanted]
+        return ReadTokens(
+            logprobs=tuple(logprob for logprob, _, _ in scores),
+            leads=tuple(lead for _, lead, _ in scores),
+            bounds=tuple(at for at, (_, _, is_bound) in enumerate(scores) if is_bound),
+        )
+
+    def _next(self) -> bytes:
+        """Header and tokens, or a row, once all of it has come; else empty."""
+        is_begun = self._row >= 0
+        size = 2 * row_values(self.vocabulary)
+        size = size if is_begun else HEADER.size + 4 * self.context
+        if self.fault:
+            self._rest.clear()
+        if len(self._rest) < size:
+            return b""
+        part = bytes(memoryview(self._rest)[:size])
+        del self._rest[:size]
+        return part
+
+    def _part(self, part: bytes) -> None:
+        if self._row < 0:
+            self.fault = self._header_fault(part)
+        elif self._row < self.expected:
+            # A row tells of the token behind its place.
+            place = self.context // 2 + 1 + self._row
+            if place in self._kept:
+                self._score(place, np.frombuffer(part, dtype=np.uint16))
+        self._row += 1
+
+    def _header_fault(self, part: bytes) -> str:
+        stated = HEADER.unpack(part[: HEADER.size])
+        if stated != (MAGIC, self.context, self.vocabulary, 1):
+            return "its header is that of another file"
+        ids = np.frombuffer(part, dtype=np.int32, offset=HEADER.size)
+        # A token that begins each prompt is put over the first when it is read.
+        unlike = np.flatnonzero(ids != np.asarray(self.ids, dtype=np.int32))
+        if len(unlike):
+            at = int(unlike[0])
+            return f"token {at:,} of its text is {ids[at]}, not {self.ids[at]}"
+        if not 0 <= ids.min() <= ids.max() < self.vocabulary:
+            return f"its text has tokens beyond the {self.vocabulary:,} of the model"
+        return ""
+
+    def _score(self, place: int, stored: npt.NDArray[np.uint16]) -> None:
+        scale, low = (float(each) for each in stored[:SCALE_VALUES].view(np.float32))
+        values = stored[SCALE_VALUES : SCALE_VALUES + self.vocabulary]
+        fault = _fault(scale, low, values)
+        if fault:
+            self.fault = f"its row of token {place:,} is none: {fault}"
+            return
+        right = self.ids[place]
+        value = int(values[right])
+        others = (values[:right], values[right + 1 :])
+        runner_up = max(int(each.max()) for each in others if len(each))
+        self._kept[place] = (
+            rounded(min(0.0, low + scale * value)),
+            # Values that are equal are a tie: their order was lost.
+            rounded(scale * (value - runner_up)),
+            value == 0,
+        )
+
+
+def _fault(scale: float, low: float, values: npt.NDArray[np.uint16]) -> str:
+    """Why a row is no distribution, as a phrase; empty if it is one."""
+    # A scale that is no number fails this, too.
+    if not (0 <= scale <= (DEEPEST + SLACK) / TOP and LOWEST < low <= SLACK):
+        return f"a scale of {scale:g} and a minimum of {low:g}"
+    total = float(np.exp(low + scale * values.astype(np.float64)).sum())
+    if not abs(total - 1) <= SLACK:
+        return f"its probabilities add up to {total:.3f}"
+    return ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadJob(Job):
+    """
+    A run whose base file is read through a pipe, and not kept.
+
+    Attributes:
+        pipe: Stands for the base file.
+        rows: Takes what comes.
+    """
+
+    pipe: Path
+    rows: Rows
+
+    @property
+    def base(self) -> Path:
+        """The pipe."""
+        return self.pipe
+
+    def written_bytes(self) -> int:
+        """What has come through the pipe."""
+        return self.rows.taken
+
+    def fault(self) -> str:
+        """What is wrong with it."""
+        return self.rows.fault
+
+
+def prepared(task: ReadingTask, *, log: Path, vocabulary: int) -> tuple[ReadJob, Rows]:
+    """
+    The run that reads the text of *task*, its pipe aside, and what takes its rows.
+
+    Raises:
+        FolderUnusable: If the text cannot be written to the run folder.
+    """
+    rows = Rows(ids=task.ids, wanted=task.wanted, vocabulary=vocabulary)
+    folder = own_folder(task.folder / "base")
+    with folder_errors(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+        text = written_text(folder, task.text)
+    asked = DivergenceTask(
+        pair=task.pair,
+        reference=task.pair,
+        context=len(task.ids),
+        chunks=1,
+        text=task.text,
+        text_name=task.text_name,
+        weights_sha256="",
+        folder=task.folder,
+        patience=task.patience,
+    )
+    return ReadJob(task=asked, text=text, log=log, pipe=Path(), rows=rows), rows
+
+
+@contextlib.contextmanager
+def piped(rows: Rows) -> Iterator[Path]:
+    """
+    A named pipe that *rows* take from, for the length of a block.
+
+    When the block ends, what is still in it is taken. A program that opens it to write
+    never waits.
+
+    Raises:
+        OSError: If it cannot be made.
+    """
+    with tempfile.TemporaryDirectory(prefix="codeneedle-") as folder:
+        path = Path(folder) / "rows"
+        os.mkfifo(path, mode=0o600)
+        pipe = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+        over = threading.Event()
+        reader = threading.Thread(target=_drain, args=(pipe, rows, over), daemon=True)
+        reader.start()
+        try:
+            yield path
+        finally:
+            over.set()
+            reader.join()
+            os.close(pipe)
+
+
+def _drain(pipe: int, rows: Rows, over: threading.Event) -> None:
+    """Give *rows* what comes through *pipe*, until it is *over* and the pipe empty."""
+    while True:
+        is_over = over.is_set()
+        ready, _, _ = select.select([pipe], [], [], 0 if is_over else POLL_S)
+        data = b""
+        with contextlib.suppress(BlockingIOError):
+            data = os.read(pipe, READ_BYTES) if ready else b""
+        if data:
+            rows.take(data)
+        elif is_over:
+            return
+        elif ready:
+            # Nobody writes: not yet, or no longer.
+            over.wait(POLL_S)

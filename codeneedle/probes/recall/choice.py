@@ -1,0 +1,273 @@
+"""
+What the reference chooses for all pairs: whether lines are written, read or forced.
+
+It is forced for a few functions. Where reading the text with all questions takes less
+time, it is read with these, and so are all other pairs. Where it writes too little back
+for any pair to lose, others write nothing.
+"""
+
+import bisect
+import math
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from statistics import fmean
+
+from codeneedle.corpora.corpus import LIMIT
+from codeneedle.corpora.needles import WRITTEN_LINES, block_ends
+from codeneedle.probes.metrics import ABLE
+from codeneedle.probes.probe import Estimates
+from codeneedle.probes.recall.alignment import Mark
+from codeneedle.probes.recall.metrics import reading_speed
+from codeneedle.probes.recall.reading import (
+    asked_tokens,
+    chunks_read,
+    question_lines,
+)
+from codeneedle.probes.recall.record import Recall
+from codeneedle.probes.recall.rounds import ScoredRound
+from codeneedle.probes.recall.settings import (
+    Ask,
+    By,
+    Choice,
+    RecallSettings,
+    settings_of,
+    stated_in,
+    with_choice,
+)
+from codeneedle.records.record import Setup
+from codeneedle.text import duration, number
+
+FORCED_BESIDE = 6
+"""Functions of the reference that are forced before it is chosen."""
+
+CELLS = 8
+"""Pairs in which reading must have saved what the reference takes twice, at most."""
+
+SCORING = 1.1
+"""
+How much longer a text takes whose second half is read with probabilities, about.
+
+The output layer, of which a prompt needs the last row alone, is a quarter of SmolLM2.
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Load:
+    """
+    What the cells of a run take either way, in tokens.
+
+    Attributes:
+        text: Of the text.
+        right: Of the right lines of a function, a mean.
+        chunks: Gives the lengths of the chunks that so many functions are read in.
+        functions: Functions of each cell.
+        looks: Larger numbers that may be read in their place, ascending.
+        cells: Pairs beside the reference.
+        has_server: Whether a server reads the text in any case, for lines to write.
+    """
+
+    text: int
+    right: float
+    chunks: Callable[[int], Sequence[int]]
+    functions: int
+    looks: Sequence[int] = ()
+    cells: int
+    has_server: bool = False
+
+    def read_s(self, functions: int, reading_s: float) -> float:
+        """Seconds of a cell that reads so many *functions*."""
+        return SCORING * reading_s * sum(self.chunks(functions))
+
+    def forced_s(self, functions: int, reading_s: float, forcing_s: float) -> float:
+        """Seconds of a cell that forces so many *functions*."""
+        text = 0 if self.has_server else self.text
+        return text * reading_s + functions * self.right * forcing_s
+
+    def choice(self, *, reading_s: float, forcing_s: float) -> Choice:
+        """
+        How it is scored: by reading where all pairs take less time so.
+
+        The reference takes both, and a pair is forced for a few functions, to be
+        checked. Where more functions may be read, as many are as take no longer than
+        those of the settings by writing.
+
+        Args:
+            reading_s: Seconds for a token of a text that is read.
+            forcing_s: Seconds for a right token that is forced.
+        """
+        few = min(FORCED_BESIDE, self.functions)
+        cells = min(self.cells, CELLS)
+        read_s = self.read_s(self.functions, reading_s)
+        forced_s = self.forced_s(self.functions, reading_s, forcing_s)
+        check_s = self.forced_s(few, reading_s, forcing_s)
+        rest_s = (self.functions - few) * self.right * forcing_s
+        is_read = (cells + 1) * read_s + check_s < cells * forced_s + rest_s
+        looks = self.looks if is_read else ()
+        at = bisect.bisect_right(
+            looks, forced_s, key=lambda look: self.read_s(look, reading_s)
+        )
+        functions = looks[at - 1] if at else None
+        return Choice(
+            by=By.READING if is_read else By.WRITING,
+            functions=functions,
+            reading_s=round(reading_s, 8),
+            forcing_s=round(forcing_s, 7),
+            read_cell_s=round(self.read_s(functions or self.functions, reading_s), 3),
+            forced_cell_s=round(forced_s, 3),
+        )
+
+
+def planned_choice(settings: RecallSettings, outlook: Estimates) -> Choice | None:
+    """What a reference is likely to choose; None if it chooses nothing by then."""
+    setup, corpus, pace = outlook.setup, outlook.corpus, outlook.pace
+    chosen = with_choice(settings, setup)
+    is_new = setup is None or not setup.probes
+    is_automatic = chosen.by is By.AUTOMATIC or (is_new and chosen.by is None)
+    if not (is_automatic and can_choose(chosen, outlook)) or pace is None:
+        return None
+    a_line = outlook.tokens(len(corpus.text)) / corpus.line_count
+    each = question_lines(corpus, chosen.line_count) * a_line
+    text, context = outlook.text_tokens, outlook.context
+    there = math.floor(outlook.share * len(corpus.of_length(chosen.line_count)))
+    functions = min(chosen.function_count, there)
+    if not functions:
+        return None
+    load = Load(
+        text=text,
+        right=chosen.line_count * a_line,
+        chunks=lambda count: chunks_read(text, count * each, count, context),
+        functions=functions,
+        looks=_looks(functions, there) if outlook.may_grow else (),
+        cells=outlook.cells - 1,
+        has_server=Ask.WRITTEN in chosen.parts,
+    )
+    return load.choice(
+        reading_s=pace.of_text(text) / max(text, 1),
+        forcing_s=pace.of_answers(1, text),
+    )
+
+
+def can_choose(chosen: RecallSettings, outlook: Estimates) -> bool:
+    """Whether a reference may choose how lines of *chosen* settings are scored."""
+    return Ask.FORCED in chosen.parts and outlook.can_read and not outlook.is_built_in
+
+
+def seen_choice(setup: Setup, recall: Recall, *, may_grow: bool) -> Choice:
+    """
+    What the reference chooses, by what it has answered.
+
+    Args:
+        setup: Of the run.
+        recall: What it wrote and forced.
+        may_grow: Whether more functions may be read than the settings say.
+    """
+    asked = _asked(setup, recall)
+    if stated_in(setup).by is not By.AUTOMATIC:
+        return asked
+    load, speeds = _load(setup, recall, asked.ask, may_grow=may_grow), _speeds(recall)
+    if load is None or speeds is None:
+        return replace(asked, by=By.WRITING)
+    found = load.choice(reading_s=speeds[0], forcing_s=speeds[1])
+    return replace(
+        found, ask=asked.ask, matched=asked.matched, written_s=asked.written_s
+    )
+
+
+def known_choice(setup: Setup, others: Iterable[Recall]) -> Choice:
+    """What was chosen, by what other pairs than the reference have answered."""
+    every, stated = list(others), stated_in(setup)
+    read = max(len(each.read) for each in every)
+    ask = Ask.BOTH if any(each.rounds for each in every) else Ask.FORCED
+    by = By.READING if read else By.WRITING
+    return Choice(
+        by=by if stated.by is By.AUTOMATIC else None,
+        ask=ask if stated.ask is Ask.AUTOMATIC else None,
+        functions=read or None,
+    )
+
+
+def _asked(setup: Setup, recall: Recall) -> Choice:
+    """What others are asked: nothing written where the reference writes too little."""
+    if stated_in(setup).ask is not Ask.AUTOMATIC:
+        return Choice()
+    by_name = {needle.name: needle for needle in setup.needles}
+    scored = [ScoredRound(by_name[each.needle], each) for each in recall.rounds]
+    matched = [each.counts[Mark.MATCHED] for each in scored if not each.error]
+    if not matched:
+        return Choice(ask=Ask.BOTH)
+    is_able = fmean(matched) >= ABLE * WRITTEN_LINES
+    return Choice(
+        ask=Ask.BOTH if is_able else Ask.FORCED,
+        matched=round(fmean(matched), 2),
+        written_s=round(math.fsum(each.wall_s for each in recall.rounds), 3),
+    )
+
+
+def _speeds(recall: Recall) -> tuple[float, float] | None:
+    """Seconds for a token that was read, and for one that was forced, if known."""
+    scored = [each for each in recall.forced if each.logprobs]
+    speed = reading_speed(recall.priming) if recall.priming else None
+    tokens = sum(len(each.logprobs) for each in scored)
+    if not (speed and tokens):
+        return None
+    return 1 / speed, math.fsum(each.wall_s for each in scored) / tokens
+
+
+def _load(
+    setup: Setup, recall: Recall, ask: Ask | None, *, may_grow: bool
+) -> Load | None:
+    """What the cells of a run take where *ask* is asked, by what was forced."""
+    chosen, needles, text = settings_of(setup), setup.forced, setup.corpus.tokens
+    tokens = [len(each.logprobs) for each in recall.forced if each.logprobs]
+    if not tokens:
+        return None
+    functions = min(chosen.function_count, len(needles))
+    return Load(
+        text=text,
+        right=fmean(tokens),
+        chunks=lambda count: chunks_read(
+            text, asked_tokens(setup, count), count, setup.context
+        ),
+        functions=functions,
+        looks=_looks(functions, len(needles)) if may_grow else (),
+        cells=len(setup.grid) - 1,
+        has_server=Ask.WRITTEN in (ask.parts if ask else chosen.parts),
+    )
+
+
+def _looks(functions: int, there: int) -> Sequence[int]:
+    """Numbers of functions beyond *functions*, of those that are *there*."""
+    return block_ends(functions, min(max(there, functions), LIMIT))[1:]
+
+
+def ask_phrase(choice: Choice, cells: int) -> str:
+    """That *cells* others force alone, and why; empty if that is not so."""
+    if choice.ask is not Ask.FORCED or choice.matched is None:
+        return ""
+    each_s, lines = choice.written_s or 0.0, number(choice.matched, digits=1)
+    return (
+        f"lines are forced alone from here on: the reference wrote {lines} of "
+        f"{WRITTEN_LINES} lines back, too few for any pair to lose; this saves about "
+        f"{duration(each_s)} a cell, {duration(each_s * cells)} in all (--ask both, "
+        "with another --out, asks for both)"
+    )
+
+
+def choice_phrase(choice: Choice) -> str:
+    """What was chosen, and why, as a sentence; empty if no speed was seen."""
+    if not (choice.reading_s and choice.forcing_s):
+        return ""
+    speeds = (
+        f"the reference read {number(1 / choice.reading_s, digits=0)} tokens/s, and "
+        f"forced {number(1 / choice.forcing_s, digits=1)}"
+    )
+    read, forced = (
+        duration(each or 0.0) for each in (choice.read_cell_s, choice.forced_cell_s)
+    )
+    if choice.by is By.READING:
+        of = f" of {choice.functions} functions" if choice.functions else ""
+        return (
+            f"right lines are read from here on: {speeds}; about {read} a cell{of}, "
+            f"{forced} by writing"
+        )
+    return f"right lines are forced: {speeds}; about {forced} a cell, {read} by reading"

@@ -1,0 +1,427 @@
+"""
+Right lines of functions that are read in batches: one text with all questions in it,
+each behind those before it with their answers.
+
+llama-perplexity parses no special tokens, so that all is worded as a completion. It
+scores the second half of a chunk, and wants as much text again behind it.
+"""
+
+import hashlib
+import math
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from statistics import fmean
+
+from codeneedle.corpora.corpus import Corpus
+from codeneedle.corpora.needles import WRITTEN_LINES
+from codeneedle.engines.engine import Ability, Engine, Tokenizer
+from codeneedle.engines.messages import Forced, TokenPiece
+from codeneedle.engines.tools import ReadingTask, ReadingTool, ReadTokens
+from codeneedle.errors import BadInput, CodeneedleError
+from codeneedle.models.kv_cache import padded
+from codeneedle.probes.probe import ProbeContext
+from codeneedle.probes.recall.prompts import PROMPT_VERSION, completion_prompt
+from codeneedle.probes.recall.record import READ, ForcedRound
+from codeneedle.probes.recall.settings import Ask, By, RecallSettings
+from codeneedle.records.record import (
+    Json,
+    NeedleFacts,
+    Setup,
+    as_json,
+    shared_with,
+)
+from codeneedle.system.files import own_folder, read_note, write_note
+from codeneedle.system.machine import available_memory_bytes
+from codeneedle.text import size
+
+LAYOUT_VERSION = 1
+"""Raised with every change of how texts and questions are laid out."""
+
+ROOM = 1.25
+"""How much longer questions may turn out than by the characters of a text."""
+
+HEADING_LINES = 2.5
+"""Of a question, beside lines of the body: a blank one, a heading, a signature."""
+
+ROUNDS = 12
+"""Paddings that are tried before a tokenizer is given up; each is longer."""
+
+
+def question_lines(corpus: Corpus, lines: int) -> float:
+    """About how many lines a question has with its answer, of so many *lines*."""
+    bodies = [each.content_lines for each in corpus.of_length(lines)]
+    # The answer begins at a seeded line, behind those before it.
+    whole = [min(body, WRITTEN_LINES) for body in bodies] or [lines]
+    return HEADING_LINES + (fmean(whole) + lines) / 2
+
+
+def chunk_tokens(text: int, questions: int) -> int:
+    """About the length of the chunk of so many tokens of a text and of questions."""
+    return padded(max(text, questions) + questions + 2)
+
+
+def chunks_read(
+    text: int, questions: float, functions: int, context: int
+) -> tuple[int, ...]:
+    """
+    About the lengths of the chunks that functions are read in, in tokens.
+
+    Args:
+        text: Tokens of the text, which is read with each.
+        questions: Of all questions with their answers.
+        functions: How many there are.
+        context: What a chunk fits in, if it has more than one.
+    """
+    room = max(1, context - text)
+    count = max(1, min(functions, math.ceil(ROOM * questions / room)))
+    return (chunk_tokens(text, math.ceil(questions / count)),) * count
+
+
+def asked_tokens(setup: Setup, functions: int) -> float:
+    """About the tokens of the questions for so many *functions*, with their answers."""
+    each = setup.corpus.characters / max(1, setup.corpus.tokens)
+    needles = setup.forced[:functions]
+    return sum(len(_asked(needle) + _right(needle)) for needle in needles) / each
+
+
+def padding(characters: int) -> str:
+    """At least so many *characters* of numbered lines, none for none."""
+    lines: list[str] = []
+    made = 0
+    while made < characters:
+        lines.append(f"# line {len(lines) + 1}\n")
+        made += len(lines[-1])
+    return "".join(lines)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Group:
+    """
+    Functions whose lines are read behind one copy of the text.
+
+    Attributes:
+        key: What makes it this group, for every pair of a run.
+        needles: In the order in which they are asked.
+    """
+
+    key: str
+    needles: tuple[NeedleFacts, ...]
+
+    def key_of(self, needle: NeedleFacts) -> str:
+        """Of the question that asks for *needle* in this chunk."""
+        return f"{READ} {self.key} {needle.name}"
+
+
+def groups(setup: Setup, blocks: Sequence[int]) -> Iterator[Group]:
+    """
+    The forced functions of *setup*, by the chunk that they are read in.
+
+    Those that a pair is asked for later make chunks of their own, and so do those that
+    a context is too short for.
+
+    Args:
+        setup: Of the run.
+        blocks: After how many functions a chunk ends at the latest, ascending.
+    """
+    begin = 0
+    room = max(0, setup.context - setup.corpus.tokens)
+    each = setup.corpus.characters / max(1, setup.corpus.tokens)
+    for end in blocks:
+        taken: list[NeedleFacts] = []
+        length = 0.0
+        for needle in setup.forced[begin:end]:
+            more = ROOM * len(_asked(needle) + _right(needle)) / each
+            if taken and length + more > room:
+                yield _group(setup, taken)
+                taken, length = [], 0.0
+            taken.append(needle)
+            length += more
+        if taken:
+            yield _group(setup, taken)
+        begin = end
+
+
+def _group(setup: Setup, needles: Sequence[NeedleFacts]) -> Group:
+    digest = hashlib.sha256(f"{LAYOUT_VERSION} {PROMPT_VERSION}".encode())
+    digest.update(setup.corpus.sha256.encode())
+    for needle in needles:
+        digest.update(f"\0{_asked(needle)}\0{_right(needle)}".encode())
+    return Group(key=digest.hexdigest()[:12], needles=tuple(needles))
+
+
+def _asked(needle: NeedleFacts) -> str:
+    """The question, as it stands behind the text."""
+    return completion_prompt("", needle)
+
+
+def _right(needle: NeedleFacts) -> str:
+    return "\n".join(needle.lines)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Span:
+    """
+    The right tokens of a function in a chunk.
+
+    Attributes:
+        needle: Its name.
+        places: Of its tokens in the chunk, from 0.
+        ends: Per token, how many characters of its lines are complete with it.
+    """
+
+    needle: str
+    places: tuple[int, ...]
+    ends: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Chunk:
+    """
+    A text with questions, laid out for a tool that reads it in batches.
+
+    Attributes:
+        text: With its paddings.
+        ids: Numbers of the tokens that are read.
+        spans: The right tokens of each function, in the order of the text.
+    """
+
+    text: str
+    ids: tuple[int, ...]
+    spans: tuple[Span, ...]
+
+    @property
+    def wanted(self) -> tuple[int, ...]:
+        """Places of all right tokens."""
+        return tuple(place for span in self.spans for place in span.places)
+
+    def own_tokens(self, span: Span) -> int:
+        """Tokens of the question of *span* and of its lines; of the first, of these."""
+        before = [each for each in self.spans if each.places[0] < span.places[0]]
+        begin = before[-1].places[-1] + 1 if before else span.places[0]
+        return span.places[-1] + 1 - begin
+
+    def forced(self, read: ReadTokens, span: Span, *, wall_s: float) -> Forced:
+        """The scores of *span*, as a server that forces tokens gives them."""
+        at = self.wanted.index(span.places[0])
+        end = at + len(span.places)
+        return Forced(
+            logprobs=read.logprobs[at:end],
+            bounds=tuple(each - at for each in read.bounds if at <= each < end),
+            leads=read.leads[at:end],
+            ends=span.ends,
+            prompt_tokens=span.places[0],
+            wall_s=wall_s,
+        )
+
+
+def laid_out(
+    tokenizer: Tokenizer, tool: ReadingTool, text: str, needles: Sequence[NeedleFacts]
+) -> Chunk:
+    """
+    *text*, and behind it each of *needles* asked and answered, in one chunk.
+
+    In front stands padding if the questions are longer than the text; behind, as much
+    text again as the chunk has.
+
+    Raises:
+        BadInput: If the tokens of the text do not add up to it, or a function has no
+            token of its own.
+    """
+    front, behind = 0, len(text)
+    for _ in range(ROUNDS):
+        before = padding(front)
+        body, ranges = _composed(f"{before}\n" if before else "", text, needles)
+        whole = f"{body}\n\n{padding(behind)}end"
+        pieces = tokenizer.tokens(whole)
+        ends = _ends(pieces, whole)
+        spans = [_span(ends, whole, needle, *at) for needle, at in ranges]
+        last = spans[-1].places[-1]
+        length = padded(last + 2)
+        first = spans[0].places[0]
+        if first not in tool.places(length):
+            # Half of what is missing is in the other half of the chunk.
+            missing = tool.places(length).start - first
+            front += (
+                2 * math.ceil(missing * len(whole) / len(pieces)) + len(whole) // 64
+            )
+        elif len(pieces) < 2 * length + 1:
+            behind *= 2
+        else:
+            ids = tuple(piece.id for piece in pieces[:length])
+            return Chunk(text=whole, ids=ids, spans=tuple(spans))
+    raise _unsuitable("no padding makes a chunk of it")
+
+
+def _composed(
+    before: str, text: str, needles: Sequence[NeedleFacts]
+) -> tuple[str, list[tuple[NeedleFacts, tuple[int, int]]]]:
+    """All of it, and where the right lines of each function are, in characters."""
+    body, ranges = before + text, []
+    for needle in needles:
+        body += _asked(needle)
+        begin = len(body)
+        body += _right(needle)
+        ranges.append((needle, (begin, len(body))))
+    return body, ranges
+
+
+def _span(
+    ends: Sequence[int], whole: str, needle: NeedleFacts, begin: int, end: int
+) -> Span:
+    """
+    The right tokens of a function: those that end in its lines, none that ends behind.
+
+    A token that holds the line break before the lines and the indentation of the first
+    is one of them: to write it is to begin the answer.
+    """
+    first, last = (len(whole[:at].encode(errors="replace")) for at in (begin, end))
+    right = _right(needle).encode(errors="replace")
+    inside = [(place, at) for place, at in enumerate(ends) if first < at <= last]
+    if not inside:
+        raise _unsuitable(f"{needle.name} has no token of its own")
+    return Span(
+        needle=needle.name,
+        places=tuple(place for place, _ in inside),
+        ends=tuple(
+            len(right[: at - first].decode(errors="ignore")) for _, at in inside
+        ),
+    )
+
+
+def _ends(pieces: Sequence[TokenPiece], whole: str) -> list[int]:
+    """
+    Where each token ends in *whole*, in bytes.
+
+    Counted from the end: a tokenizer may put a blank before all, and the token that
+    begins a prompt may have a text.
+
+    Raises:
+        BadInput: If the tokens are not those of the text.
+    """
+    data = whole.encode(errors="replace")
+    if not b"".join(map(_bytes, pieces)).endswith(data):
+        raise _unsuitable("its tokens do not add up to the text")
+    end, ends = len(data), []
+    for piece in reversed(pieces):
+        ends.append(end)
+        end -= piece.size
+    return ends[::-1]
+
+
+def _bytes(piece: TokenPiece) -> bytes:
+    if isinstance(piece.piece, str):
+        return piece.piece.encode(errors="replace")
+    return bytes(piece.piece)
+
+
+def read(context: ProbeContext, group: Group) -> tuple[dict[str, Json], float]:
+    """
+    Have the lines of *group* read.
+
+    Returns:
+        Their scores, by key, as they are stored; and the seconds that the text took
+        without its questions.
+
+    Raises:
+        BadInput: As of `laid_out`.
+        CellError: If the tool fails.
+    """
+    run = context.run
+    tool = run.engine.reading_tool()
+    chunk = _chunk(context, tool, group)
+    with context.measuring(), context.patience() as patience:
+        task = ReadingTask(
+            pair=context.pair,
+            ids=chunk.ids,
+            wanted=chunk.wanted,
+            text=chunk.text.encode(errors="replace"),
+            text_name=run.setup.corpus.name,
+            folder=run.folder,
+            patience=patience,
+        )
+        log, started = context.log("reading"), time.monotonic()
+        tokens = tool.read(task, log=log, note=context.observe_tool)
+        token_s = (time.monotonic() - started) / len(chunk.ids)
+    # A function took the share of its question and its lines, the text the rest.
+    own = sum(map(chunk.own_tokens, chunk.spans))
+    text_s = round(token_s * (len(chunk.ids) - own), 4)
+    digest = hashlib.sha256(task.text).hexdigest()
+    answers = {}
+    for needle, span in zip(group.needles, chunk.spans, strict=True):
+        wall_s = round(token_s * chunk.own_tokens(span), 6)
+        forced = chunk.forced(tokens, span, wall_s=wall_s)
+        answer = ForcedRound(
+            needle=needle.name, prompt_sha256=digest, **shared_with(forced, Forced)
+        )
+        answers[group.key_of(needle)] = as_json(answer)
+    return answers, text_s
+
+
+def _chunk(context: ProbeContext, tool: ReadingTool, group: Group) -> Chunk:
+    """That of *group*, which the first cell of a run lays out for all."""
+    run = context.run
+    path = own_folder(run.folder / "base") / f"{group.key}.chunk.json"
+    chunk = read_note(path, Chunk)
+    if chunk is None or [span.needle for span in chunk.spans] != [
+        needle.name for needle in group.needles
+    ]:
+        with run.engine.tokenizing(log=context.log("counting")) as tokenizer:
+            chunk = laid_out(tokenizer, tool, run.text, group.needles)
+        write_note(path, chunk)
+    return chunk
+
+
+def refuse_reading(engine: Engine, context: int, chosen: RecallSettings) -> None:
+    """
+    Stop at an *engine* that cannot read right lines in a *context*, or has none.
+
+    Raises:
+        BadInput: If nothing is forced, or memory does not suffice.
+        MachineError: If the engine has no tool for it.
+    """
+    if Ask.FORCED not in chosen.parts:
+        raise BadInput(
+            source=f"--by {By.READING}",
+            reason="is of lines that are forced; --ask written forces none",
+            hint="Leave it out, or use --ask both.",
+        )
+    try:
+        engine.require(Ability.READING)
+    except CodeneedleError as error:
+        error.hint = f"{error.hint.removesuffix('.')}, or --by writing."
+        raise
+    if reason := unreadable(engine, context):
+        raise BadInput(
+            source=f"--by {By.READING}",
+            reason=reason,
+            hint="Use --by writing, or a smaller --context.",
+        )
+
+
+def unreadable(engine: Engine, context: int) -> str:
+    """
+    Why right lines cannot be read by *engine* here, as a phrase; empty if they can.
+
+    Args:
+        engine: Serves the model.
+        context: Tokens that are read at once, at most.
+    """
+    if Ability.READING not in engine.abilities:
+        return f"{engine.name} has no tool for it"
+    tool = engine.reading_tool()
+    needed, there = tool.memory_bytes(context), available_memory_bytes()
+    if needed <= there:
+        return ""
+    return (
+        f"reading {context:,} tokens takes {size(needed)} of main memory beside the "
+        f"model, and {size(there)} are free"
+    )
+
+
+def _unsuitable(reason: str) -> BadInput:
+    return BadInput(
+        source="tokenizer of the weights",
+        reason=f"right lines cannot be read in batches: {reason}",
+        hint="Use --by writing.",
+    )

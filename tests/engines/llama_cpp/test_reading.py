@@ -1,0 +1,248 @@
+"""Right tokens whose rows are taken while llama-perplexity writes them."""
+
+import math
+import struct
+import tempfile
+from pathlib import Path
+
+import numpy as np
+import psutil
+import pytest
+from made_contexts import real_context
+from made_records import made_setup
+from made_tools import asked as started
+from made_tools import made_perplexity, reading_task
+
+from codeneedle.engines.engine import CellSpec
+from codeneedle.engines.llama_cpp.base_file import DEEPEST
+from codeneedle.engines.llama_cpp.reading import Rows, piped
+from codeneedle.engines.messages import Completion
+from codeneedle.engines.mlx.scoring import encoded
+from codeneedle.engines.patience import Patience
+from codeneedle.engines.tools import ReadingTask
+from codeneedle.errors import CellError
+from codeneedle.grid import Pair
+from codeneedle.probes.probe import tokenizing
+from codeneedle.system import orphans
+
+VOCABULARY, CONTEXT = 7, 12
+IDS = tuple(at % VOCABULARY for at in range(CONTEXT))
+FIRST = CONTEXT // 2 + 1
+
+
+def distribution(*logits):
+    """Log-probabilities by *logits*, one per token of the vocabulary."""
+    row = np.array(logits, dtype=np.float32)
+    return (row - np.log(np.exp(row).sum())).astype(np.float32)
+
+
+def base_file(rows=None, *, ids=IDS, vocabulary=VOCABULARY, chunks=1):
+    """The file of one chunk; without *rows*, all tokens are equally probable."""
+    rows = rows or [distribution(*[0.0] * VOCABULARY)] * (CONTEXT - FIRST)
+    header = struct.pack("<8sIii", b"_logits_", len(ids), vocabulary, chunks)
+    tokens = np.array(ids, dtype=np.int32).tobytes()
+    return header + tokens + b"".join(encoded(row).tobytes() for row in rows)
+
+
+def rows_of(data, *, size=1 << 20, wanted=(FIRST, 9)):
+    """`Rows` that took *data* in pieces of *size* bytes."""
+    rows = Rows(ids=IDS, wanted=wanted, vocabulary=VOCABULARY)
+    for at in range(0, len(data), size):
+        rows.take(data[at : at + size])
+    return rows
+
+
+@pytest.mark.parametrize("size", [1, 7, 50, 1 << 20])
+def test_rows_of_wanted_tokens_are_scored_whatever_the_pieces(size):
+    rows = [distribution(*np.linspace(0, at, VOCABULARY)) for at in range(1, 6)]
+    found = rows_of(base_file(rows), size=size, wanted=(FIRST, 9, 11))
+
+    assert "" == found.missing
+    tokens = found.tokens()
+    for at, place in enumerate((FIRST, 9, 11)):
+        row = rows[place - FIRST]
+        right = IDS[place]
+        others = np.delete(row, right)
+        assert float(row[right]) == pytest.approx(tokens.logprobs[at], abs=3e-4)
+        lead = float(row[right] - others.max())
+        assert lead == pytest.approx(tokens.leads[at], abs=6e-4)
+
+
+def test_a_token_16_nats_behind_is_a_bound_and_equal_ones_are_tied():
+    behind = distribution(0, -40, -40, -40, -40, -40, -40)
+    tied = distribution(-1, -1, 3, 3, -1, -1, -1)
+    uniform = distribution(*[0.0] * VOCABULARY)
+    found = rows_of(base_file([behind, uniform, tied, uniform, uniform]))
+
+    tokens = found.tokens()
+    assert (0, (16.0, 16.0)) == (IDS[FIRST], (16.0, 16.0))
+    assert [0.0, 0.0] == [round(tokens.logprobs[0], 3), tokens.leads[1]]
+    low = rows_of(base_file([uniform, behind, tied, behind, uniform]), wanted=(8, 9))
+    assert (0,) == low.tokens().bounds
+    assert -16.0 == pytest.approx(low.tokens().logprobs[0], abs=1e-3)
+    assert -16.0 == pytest.approx(low.tokens().leads[0], abs=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("data", "words"),
+    [
+        (base_file()[:-1], "it ended after 4 of 5 rows and 23 bytes"),
+        (base_file()[:68], "it ended after 0 of 5 rows"),
+        (b"", "it ended after 0 of 5 rows"),
+        (base_file() + b"1", "it has more than 5 rows"),
+        (base_file() * 2, "it has more than 5 rows"),
+        (b"garbage" * 1000, "its header is that of another file"),
+        (base_file(vocabulary=8), "its header is that of another file"),
+        (base_file(chunks=2), "its header is that of another file"),
+        (base_file(ids=(*IDS[:3], 6, *IDS[4:])), "token 3 of its text is 6, not 3"),
+        (
+            base_file()[:68] + b"\xff" * 110,
+            "its row of token 7 is none: a scale of nan",
+        ),
+        (base_file()[:68] + bytes(110), "its probabilities add up to 7.000"),
+    ],
+)
+def test_a_file_that_is_not_what_was_asked_for_has_a_fault(data, words):
+    assert words in rows_of(data).missing
+
+
+def test_a_file_that_is_written_again_is_taken_from_its_beginning():
+    rows = rows_of(b"garbage" * 100)
+    rows.begin()
+    rows.take(base_file())
+
+    assert rows.is_whole
+
+
+def test_what_is_in_a_pipe_is_taken_until_the_block_ends():
+    rows = Rows(ids=IDS, wanted=(9,), vocabulary=VOCABULARY)
+    with piped(rows) as path:
+        path.write_bytes(base_file())
+
+    assert rows.is_whole
+    assert not path.parent.exists()
+
+
+def test_a_pipe_that_nobody_writes_to_holds_nobody_up():
+    rows = Rows(ids=IDS, wanted=(9,), vocabulary=VOCABULARY)
+    with piped(rows):
+        pass
+
+    assert "it ended after 0 of 5 rows" == rows.missing
+
+
+# The tool, by a stand-in
+
+
+def read(tool, task, *, runs=None):
+    """The scores of *task*."""
+    log = task.folder.parent / "reading.log"
+    return tool.read(
+        task, log=log, note=(lambda _: None) if runs is None else runs.append
+    )
+
+
+def left_over():
+    """Folders of pipes that are still there."""
+    return list(Path(tempfile.gettempdir()).glob("codeneedle-*/rows"))
+
+
+def test_nothing_of_a_base_file_is_kept(tmp_path):
+    runs = []
+    task = reading_task(tmp_path / "run", "q8_0/q4_0")
+    found = read(made_perplexity(tmp_path), task, runs=runs)
+
+    assert ((-math.log(260),) * 3, (0.0,) * 3) == (
+        pytest.approx(found.logprobs, abs=1e-4),
+        found.leads,
+    )
+    assert ["write q8_0/q4_0"] == started(tmp_path)
+    assert [".txt"] == [path.suffix for path in (tmp_path / "run/base").iterdir()]
+    assert [None, "q8_0"] == [
+        each.effective and each.effective.kv[0].k_type for each in runs
+    ]
+
+
+@pytest.mark.parametrize(
+    ("fault", "words"),
+    [
+        ("die=3", "exit code 3"),
+        ("signal=9", "SIGKILL"),
+        ("short-base=20000", "ended without complete log-probabilities"),
+        ("long-base", "it has more than 255 rows"),
+        ("absurd", "its row of token 257 is none"),
+        ("garbage", "ended without complete log-probabilities"),
+        ("error", "failed to decode"),
+        ("wrong-types", "K is f16, not q8_0"),
+    ],
+)
+def test_a_tool_that_misbehaves_gives_an_error(tmp_path, monkeypatch, fault, words):
+    from codeneedle.engines.llama_cpp import perplexity
+
+    monkeypatch.setattr(orphans, "POLL_S", 0.02)
+    monkeypatch.setattr(perplexity, "RETRIES", 1)
+    before = left_over()
+    with pytest.raises(CellError) as raised:
+        read(made_perplexity(tmp_path, fault), reading_task(tmp_path / "r", "q8_0/f16"))
+
+    assert words in str(raised.value)
+    assert before == left_over()
+
+
+def test_a_tool_that_hangs_is_ended_with_what_other_pairs_took(tmp_path, monkeypatch):
+    monkeypatch.setattr(orphans, "POLL_S", 0.02)
+    limit = Patience(limit_s=0.3, known="another pair took 0.1 s")
+    task = reading_task(tmp_path / "run", patience=limit)
+    with pytest.raises(CellError, match="another pair took"):
+        read(made_perplexity(tmp_path, "deaf"), task)
+
+    assert [] == [
+        each for each in psutil.Process().children() if "perplexity" in str(each.name())
+    ]
+
+
+def test_rows_take_half_a_chunk_twice_over_and_a_batch(tmp_path):
+    tool = made_perplexity(tmp_path)
+    values = 264
+
+    assert 4 * values * (8192 + 2048) == tool.memory_bytes(8192)
+    assert 4 * values * (512 + 512) == tool.memory_bytes(512)
+    assert range(257, 512) == tool.places(512)
+
+
+# The real tool
+
+
+@pytest.mark.real
+@pytest.mark.parametrize("pair", ["bf16/bf16", "q8_0/q4_0"])
+def test_read_tokens_have_the_scores_that_a_server_forces(tmp_path, pair):
+    run = real_context(tmp_path / "run", setup=made_setup())
+    text = "".join(f"def f{at}():\n    return {at * 7919:x}\n" for at in range(120))
+    with tokenizing(run.engine, run.folder) as tokenizer:
+        pieces = tokenizer.tokens(text)
+    size = 2 * (len(pieces) // 4)
+    sizes = [piece.size for piece in pieces]
+    # Counted from the end: the token that begins a prompt has a text, too.
+    ends = np.cumsum(sizes) - sum(sizes) + len(text)
+    wanted = [int(at) for at in np.flatnonzero((ends > 900) & (ends <= 940))]
+    task = ReadingTask(
+        pair=Pair.parse(pair),
+        ids=tuple(piece.id for piece in pieces[:size]),
+        wanted=tuple(wanted),
+        text=text.encode(),
+        text_name="made",
+        folder=run.folder,
+    )
+    tool = run.engine.divergence_tool()
+    found = tool.read(task, log=tmp_path / "read.log", note=lambda _: None)
+    cell = CellSpec(Pair.parse(pair), 4096)
+    with run.engine.serving(cell, log=tmp_path / "server.log") as served:
+        forced = served.client.force(
+            Completion(prompt=text[:900], max_tokens=1), text[900:940]
+        )
+
+    assert len(forced.logprobs) == len(found.logprobs)
+    behind = tuple(at for at, each in enumerate(forced.logprobs) if each < -DEEPEST)
+    assert behind == found.bounds
+    expected = [max(-DEEPEST, each) for each in forced.logprobs]
+    assert expected == pytest.approx(found.logprobs, abs=0.02)

@@ -1,0 +1,306 @@
+"""Right lines that are read where they stand in a text, laid out and stored."""
+
+import re
+from dataclasses import replace
+
+import pytest
+from fake_engine import FakeEngine, FakeServer
+from made_contexts import made_outlook, real_context
+from made_reading import READING, HalfTool, made_context, made_engine
+from made_records import (
+    failed_record,
+    made_forced,
+    made_forced_needle,
+    made_record,
+    made_setup,
+)
+
+from codeneedle.corpora.registry import load
+from codeneedle.engines.engine import Ability
+from codeneedle.engines.messages import TokenPiece
+from codeneedle.engines.tools import ReadTokens
+from codeneedle.errors import BadInput, CellError, ToolMissing
+from codeneedle.grid import Pair
+from codeneedle.probes.probe import ProbeContext, tokenizing
+from codeneedle.probes.recall import reading
+from codeneedle.probes.recall.metrics import FORCED
+from codeneedle.probes.recall.probe import PROBE
+from codeneedle.probes.recall.prompts import completion_prompt
+from codeneedle.probes.recall.reading import (
+    chunk_tokens,
+    chunks_read,
+    groups,
+    laid_out,
+    question_lines,
+)
+from codeneedle.probes.recall.record import recall_of
+from codeneedle.probes.recall.settings import Ask, By, RecallSettings
+
+BEGIN = -1
+
+
+class Merging:
+    """
+    A tokenizer that merges: quotes with line breaks, line breaks, parts of words.
+
+    Attributes:
+        begins: Whether a special token, which has a text, begins each prompt.
+        blank: Whether a blank is put before every text.
+    """
+
+    def __init__(self, *, begins=False, blank=False):
+        self.begins, self.blank = begins, blank
+        self.known = {}
+
+    def tokens(self, text, *, add_special=True):
+        text = f" {text}" if self.blank else text
+        found = re.findall(r'"\n+|\n+ *| ?\w{1,4}| ?[^\w\s]| ', text)
+        numbers = [self.known.setdefault(piece, len(self.known)) for piece in found]
+        begin = [TokenPiece(BEGIN, "<s>")] if self.begins and add_special else []
+        return (*begin, *map(TokenPiece, numbers, found))
+
+
+def seen(observation):
+    """What a stored *observation* says."""
+    return recall_of(replace(failed_record("q8_0/q4_0"), observation=observation))
+
+
+NEEDLES = [made_forced_needle(at) for at in range(5)]
+RIGHT = ["\n".join(needle.lines) for needle in NEEDLES]
+
+
+# How it is laid out
+
+
+@pytest.mark.parametrize("blank", [False, True])
+@pytest.mark.parametrize("begins", [False, True])
+@pytest.mark.parametrize("length", [10, 300, 20_000])
+def test_right_tokens_stand_in_the_second_half_of_a_chunk(length, begins, blank):
+    """However short the text; and behind the chunk there is as much again."""
+    tokenizer, tool = Merging(begins=begins, blank=blank), HalfTool()
+    text = "words of a text\n" * (length // 16 + 1)
+    chunk = laid_out(tokenizer, tool, text, NEEDLES)
+
+    pieces = tokenizer.tokens(chunk.text)
+    size = len(chunk.ids)
+    assert 0 == size % 256
+    assert chunk.ids == tuple(piece.id for piece in pieces[:size])
+    assert len(pieces) > 2 * size
+    assert set(chunk.wanted) <= set(tool.places(size))
+    assert text in chunk.text
+    for span, right in zip(chunk.spans, RIGHT, strict=True):
+        read = "".join(pieces[place].piece for place in span.places)
+        # A line break and the indentation behind it are one token, as are a quote and
+        # the line break behind: the last is left out where it crosses the end.
+        assert right.startswith(read.removeprefix("\n").removeprefix("\n"))
+        assert len(right) - len(read) <= 2
+        assert span.ends[-1] <= len(right)
+        assert list(span.ends) == sorted(span.ends)
+
+
+def test_each_question_stands_behind_the_answers_of_those_before():
+    chunk = laid_out(Merging(), HalfTool(), "a text\n" * 900, NEEDLES)
+
+    asked = [completion_prompt("", needle) for needle in NEEDLES]
+    parts = (part for both in zip(asked, RIGHT, strict=True) for part in both)
+    assert "a text\n" + "".join(parts) + "\n\n# line 1\n" in chunk.text
+
+
+def test_a_tokenizer_whose_tokens_are_not_the_text_is_refused():
+    class Lowering(Merging):
+        def tokens(self, text, *, add_special=True):
+            return super().tokens(text.upper(), add_special=add_special)
+
+    with pytest.raises(BadInput, match="do not add up to the text"):
+        laid_out(Lowering(), HalfTool(), "text\n" * 99, NEEDLES)
+
+
+def test_scores_of_a_function_are_its_part_of_a_chunk():
+    chunk = laid_out(Merging(), HalfTool(), "a text\n" * 900, NEEDLES)
+    first, second = (len(span.places) for span in chunk.spans[:2])
+    count = len(chunk.wanted)
+    read = ReadTokens(
+        logprobs=tuple(-float(at) for at in range(count)),
+        leads=(0.0,) * count,
+        bounds=(0, first + 2, count - 1),
+    )
+    forced = chunk.forced(read, chunk.spans[1], wall_s=2.5)
+
+    assert forced.is_even
+    assert tuple(-float(at) for at in range(first, first + second)) == forced.logprobs
+    assert ((2,), 2.5) == (forced.bounds, forced.wall_s)
+    assert chunk.spans[1].places[0] == forced.prompt_tokens
+
+
+def test_functions_are_read_by_blocks_and_by_what_a_context_holds():
+    setup = made_setup(needles=0, forced=12)
+    one, two = groups(setup, [8, 12])
+    assert [8, 4] == [len(one.needles), len(two.needles)]
+    assert (one, two) == tuple(groups(setup, [8, 12]))
+
+    tight = replace(setup, context=setup.corpus.tokens + 2 * len(RIGHT[0]) + 600)
+    parts = list(groups(tight, [8, 12]))
+    assert len(parts) > 2
+    assert setup.forced == tuple(n for part in parts for n in part.needles)
+    none = list(groups(replace(setup, context=10), [3]))
+    assert [1, 1, 1] == [len(part.needles) for part in none]
+
+
+def test_a_chunk_of_another_text_or_of_other_functions_has_another_key():
+    setup = made_setup(needles=0, forced=6)
+    other = replace(setup, corpus=replace(setup.corpus, sha256="dd" * 32))
+    keys = [
+        next(groups(each, [ends])).key
+        for each, ends in ((setup, 6), (other, 6), (setup, 5))
+    ]
+
+    assert 3 == len(set(keys))
+
+
+def test_a_plan_counts_what_a_chunk_takes():
+    """Text and questions, to a multiple of 256; a short text is padded in front."""
+    assert [1536, 1280, 2304] == [
+        chunk_tokens(*each) for each in ((990, 503), (1000, 200), (900, 1100))
+    ]
+    assert (1536,) == chunks_read(990, 503, 12, 3072)
+    assert (1024,) * 3 == chunks_read(800, 500, 12, 1024)
+    mini = load("random-bodies-mini")
+    assert 2.5 + (20 + 5) / 2 == question_lines(mini, 5)
+
+
+# What is stored
+
+
+def test_lines_are_read_without_a_server(tmp_path):
+    engine = made_engine()
+    context = made_context(tmp_path, engine)
+    found = seen(PROBE.measure(context))
+
+    names = [needle.name for needle in context.run.setup.forced[:4]]
+    assert names == [each.needle for each in found.read]
+    assert ((), (), 0) == (found.forced, found.rounds, len(engine.served))
+    assert found.read == found.scored
+    assert (1,) == found.read[0].bounds
+    assert ("read", str(tmp_path / "q8_0-q4_0.reading.log")) == context.command
+    (task,) = engine.tool.tasks
+    assert Pair("q8_0", "q4_0") == task.pair
+    assert context.phases.measure_s is not None
+
+
+def test_functions_that_come_later_are_a_chunk_of_their_own(tmp_path):
+    engine = made_engine()
+    first = PROBE.measure(made_context(tmp_path, engine))
+    former = replace(made_record("q8_0/q4_0", []), observation=first)
+    found = seen(PROBE.measure(made_context(tmp_path, engine, former=former, goal=5)))
+
+    assert [4, 1] == [
+        len(text.text.decode().split("# recall")) - 1 for text in engine.tool.tasks
+    ]
+    assert 5 == len(found.read)
+
+
+def test_a_chunk_is_laid_out_once_for_all_cells(tmp_path, monkeypatch):
+    engine = made_engine()
+    PROBE.measure(made_context(tmp_path, engine))
+    monkeypatch.setattr(reading, "laid_out", None)
+    PROBE.measure(made_context(tmp_path, engine, pair="f16/f16"))
+
+    one, two = engine.tool.tasks
+    assert (one.ids, one.text) == (two.ids, two.text)
+
+
+def test_lines_are_written_by_a_server_behind_those_that_were_read(tmp_path):
+    engine = made_engine()
+    engine.server = FakeServer(engine)
+    both = READING | {"ask": "both"}
+    found = seen(PROBE.measure(made_context(tmp_path, engine, conditions=both)))
+
+    assert [3, 0, 4] == [len(found.rounds), len(found.forced), len(found.read)]
+    assert [] == engine.server.forced
+
+
+def test_a_tool_that_fails_fails_the_cell(tmp_path):
+    engine = made_engine(error=CellError("it died", hint="Look."))
+    with pytest.raises(CellError, match="it died"):
+        PROBE.measure(made_context(tmp_path, engine))
+
+
+def test_read_lines_and_forced_ones_are_never_compared():
+    """A setup says which are; what is of the other kind counts as not measured."""
+    setup = made_setup(needles=0, forced=4)
+    forced = made_record("q8_0/q4_0", [], forced=map(made_forced, setup.forced))
+    read = replace(setup, probes={"recall": READING})
+    probability = FORCED[0].values
+
+    assert [] == probability(forced, read)
+    assert 4 == len(probability(forced, setup))
+
+
+# What cannot be read
+
+
+@pytest.mark.parametrize(
+    ("settings", "tool", "words"),
+    [
+        ({"ask": Ask.WRITTEN}, {}, "--ask written forces none"),
+        ({}, {"memory_bytes": 1 << 60}, "of main memory beside the model"),
+    ],
+)
+def test_what_cannot_be_read_is_refused(settings, tool, words):
+    chosen = RecallSettings(by=By.READING, **settings)
+    with pytest.raises(BadInput, match=words) as raised:
+        PROBE.adapt(chosen, made_outlook(engine=made_engine(**tool)))
+
+    assert raised.value.hint
+
+
+def test_an_engine_without_a_tool_is_refused():
+    engine = FakeEngine(abilities=frozenset({Ability.FORCED}))
+    with pytest.raises(ToolMissing, match="no tool for right tokens"):
+        PROBE.adapt(RecallSettings(by=By.READING), made_outlook(engine=engine))
+
+
+# The real tool
+
+
+@pytest.mark.real
+def test_the_real_tool_reads_what_was_laid_out(tmp_path):
+    """It checks the tokens of its own file; and a small model copies each line."""
+    run = real_context(tmp_path / "run", setup=made_setup())
+    setup = replace(made_setup(needles=0, forced=4), probes={"recall": READING})
+    lines = ("\n".join((each.signature, *each.before, *each.lines)) for each in NEEDLES)
+    run = replace(run, setup=setup, text="\n\n".join(lines))
+    logs = tmp_path / "logs"
+    logs.mkdir()
+    context = ProbeContext(run=run, pair=Pair("bf16", "bf16"), logs=logs)
+    found = seen(PROBE.measure(context))
+
+    assert 4 == len(found.read)
+    for each, right in zip(found.read, RIGHT, strict=False):
+        assert len(right) == each.ends[-1] == len(each.logprobs)
+    with tokenizing(run.engine, run.folder) as tokenizer:
+        chunk = laid_out(tokenizer, run.engine.reading_tool(), run.text, setup.forced)
+    assert chunk.ids
+
+
+@pytest.mark.real
+def test_what_the_real_tool_read_is_forced_by_the_real_server_as_a_check(tmp_path):
+    """The same tokens of the same functions, behind what was read."""
+    run = real_context(tmp_path / "run", setup=made_setup())
+    setup = replace(made_setup(needles=0, forced=4), probes={"recall": READING})
+    lines = ("\n".join((each.signature, *each.before, *each.lines)) for each in NEEDLES)
+    run = replace(run, setup=setup, text="\n\n".join(lines))
+    logs = tmp_path / "logs"
+    logs.mkdir()
+    context = ProbeContext(run=run, pair=Pair("bf16", "bf16"), logs=logs)
+    former = replace(made_record("bf16/bf16", []), observation=PROBE.measure(context))
+    assert PROBE.unchecked(former, setup)
+    check = ProbeContext(
+        run=run, pair=former.pair, logs=logs, former=former, is_check=True
+    )
+    found = seen(PROBE.measure(check))
+
+    assert [4, 4] == [len(found.forced), len(found.read)]
+    for forced, read in zip(found.forced, found.read, strict=True):
+        assert forced.needle == read.needle
+        assert forced.ends == read.ends
