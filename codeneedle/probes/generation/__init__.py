@@ -1,0 +1,1 @@
+"""Generation: long answers that the model writes under its own power."""

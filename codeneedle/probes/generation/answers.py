@@ -1,0 +1,117 @@
+"""Answers that were written freely, beside those of the reference."""
+
+import functools
+from collections.abc import Iterator
+
+from rich.text import Text
+
+from codeneedle.document import Document, Lines, Shown, Table
+from codeneedle.probes.answers import Answer, View
+from codeneedle.probes.generation.loops import Loop
+from codeneedle.probes.generation.record import Compared, Written, compared, first_of
+from codeneedle.records.record import CellRecord, Run
+from codeneedle.text import number, one_line, plural, visible_lines
+
+SHARED_CHARACTERS = 160
+"""Of what both answers have in common, shown before the first difference."""
+
+NGRAM_CHARACTERS = 40
+"""Of an n-gram that fills a stretch, as a list shows it."""
+
+
+def answers(run: Run, record: CellRecord) -> Iterator[Answer]:
+    """The prompts of *record*, with what became of each."""
+    first = first_of(run.setup)
+    pairs = (first.pair if first else "", str(record.pair))
+    for each in compared(record, run.setup):
+        yield Answer(
+            name=each.prompt,
+            show=functools.partial(_beside, each, pairs),
+            outcome=outcome(each),
+        )
+
+
+def overview(run: Run, record: CellRecord) -> Document:
+    """One line per prompt of *record*: where it differs, how it ends."""
+    every = compared(record, run.setup)
+    yield Lines([f"{plural(len(every), 'answer')}, written freely"])
+    rows = [
+        [
+            each.prompt,
+            f"{each.ours.tokens:,}",
+            f"{each.theirs.tokens:,}",
+            f"{each.difference.tokens:,}" if each.difference else "never",
+            _lead(each),
+            _ending(each.ours),
+            _loop(each.ours, each.loop),
+        ]
+        for each in every
+    ]
+    heading = ("prompt", "tokens", "reference", "differs at", "lead", "ends", "loop")
+    yield Table(heading, rows, words={"prompt", "ends", "loop"})
+
+
+def outcome(each: Compared) -> str:
+    """What became of an answer: ``the same``, ``differs at token 45, loops``."""
+    words = ["the same"]
+    if each.difference:
+        words = [f"differs at token {each.difference.tokens:,}"]
+    if each.reference_loop:
+        words.append("left out: the reference loops")
+    elif each.loop:
+        words.append("loops")
+    if not each.ours.ends:
+        words.append("does not end")
+    return ", ".join(words)
+
+
+def _beside(each: Compared, pairs: tuple[str, str], _view: View) -> Document:
+    """Both answers from their first difference on, and the place of a loop."""
+    reference, pair = pairs
+    if each.difference is None:
+        yield Lines([f"the same as {reference}: {_size(each.ours)}"])
+        yield Lines([Text(visible_lines(each.ours.text))])
+        return
+    at, lead = each.difference.character, _lead(each)
+    sure = f", where {reference} was ahead by {lead} nats" if lead else ""
+    same = plural(each.difference.tokens, "token")
+    yield Lines([f"the same as {reference} for {same}{sure}"])
+    shared = each.theirs.text[:at]
+    start = max(0, len(shared) - SHARED_CHARACTERS)
+    begun = f"{'… ' if start else ''}{shared[start:]}"
+    yield Lines([Text(visible_lines(begun), style="dim")])
+    row: list[Shown] = [
+        Text(visible_lines(written.text[at:]) or "(it ends here)")
+        for written in (each.theirs, each.ours)
+    ]
+    yield Table([reference, pair], [row], words={reference, pair})
+    for name, written, loop in (
+        (reference, each.theirs, each.reference_loop),
+        (pair, each.ours, each.loop),
+    ):
+        looped = f"; loops: {_loop(written, loop)}" if loop else ""
+        yield Lines([f"{name}: {_size(written)}{looped}"])
+
+
+def _size(written: Written) -> str:
+    return f"{plural(written.tokens, 'token')}, {_ending(written)}"
+
+
+def _ending(written: Written) -> str:
+    return "ended" if written.ends else "cut by the limit"
+
+
+def _lead(each: Compared) -> str:
+    """How sure the reference was where an answer leaves it; empty if unknown."""
+    lead = each.difference.lead if each.difference else None
+    return "" if lead is None else number(lead, digits=2)
+
+
+def _loop(written: Written, loop: Loop | None) -> str:
+    """What fills a stretch of an answer, how often, and from where on."""
+    if loop is None:
+        return ""
+    pieces = written.pieces[loop.start : loop.start + loop.ngram]
+    ngram = one_line(visible_lines("".join(pieces)))[:NGRAM_CHARACTERS]
+    times = loop.tokens // loop.ngram
+    return f"'{ngram}' {times} times from token {loop.start:,}"

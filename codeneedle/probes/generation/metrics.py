@@ -1,0 +1,197 @@
+"""Metrics of generation: first difference from the reference, loops, endings."""
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from statistics import median
+
+from codeneedle.probes.generation.record import (
+    NAME,
+    Compared,
+    compared,
+    written_of,
+)
+from codeneedle.probes.metrics import METRICS as OF_CELL
+from codeneedle.probes.metrics import Loss, LossKind, Metric, Values, of_cell
+from codeneedle.probes.stored import Observed, observed
+from codeneedle.records.record import CellRecord, Setup
+
+LEAST_LOST = 0.10
+"""Share of answers lost that is the usual limit, ``--max-lost``."""
+
+
+def prompts_without_loss(share: float) -> int:
+    """
+    Prompts whose answers must all be kept to show that at most `LEAST_LOST` are lost.
+
+    Args:
+        share: Chance of an error, as of `verdict.statistics.error_share`.
+
+    Source:
+        Clopper and Pearson's interval without a loss: 1 - share^(1/n).
+    """
+    return math.ceil(math.log(share) / math.log1p(-LEAST_LOST))
+
+
+def usable(record: CellRecord, setup: Setup) -> list[Compared]:
+    """The answers to prompts on which the reference itself does not loop."""
+    return [each for each in compared(record, setup) if each.reference_loop is None]
+
+
+def _kept(record: CellRecord, setup: Setup) -> Iterator[tuple[str, float, float]]:
+    """By prompt: 1.0 if the answer does not loop, and if the model ended it."""
+    for each in usable(record, setup):
+        yield each.prompt, float(each.loop is None), float(each.ours.ends)
+
+
+def _unlooped(record: CellRecord, setup: Setup) -> dict[str, float]:
+    return {name: is_whole for name, is_whole, _ in _kept(record, setup)}
+
+
+def _ended(record: CellRecord, setup: Setup) -> dict[str, float]:
+    """Of prompts whose answer the reference ended: others cannot be lost."""
+    can_end = {each.prompt for each in usable(record, setup) if each.theirs.ends}
+    return {name: ends for name, _, ends in _kept(record, setup) if name in can_end}
+
+
+def _answers_lost(by_unit: Callable[[CellRecord, Setup], dict[str, float]]) -> Loss:
+    def able(record: CellRecord, setup: Setup) -> float:
+        asked = len(compared(record, setup))
+        return sum(by_unit(record, setup).values()) / asked if asked else 0.0
+
+    return Loss(kind=LossKind.ANSWERS, by_unit=by_unit, lost_from=1.0, able=able)
+
+
+def _names(record: CellRecord, setup: Setup) -> list[str]:
+    return [each.prompt for each in usable(record, setup)]
+
+
+def kept_tokens(each: Compared) -> int:
+    """Tokens until an answer leaves the reference's; all of them if it never does."""
+    return each.difference.tokens if each.difference else each.theirs.tokens
+
+
+def _kept_tokens(record: CellRecord, setup: Setup) -> list[float]:
+    return [float(kept_tokens(each)) for each in usable(record, setup)]
+
+
+def _lead(record: CellRecord, setup: Setup) -> list[float]:
+    """The median; none where no answer differs, or the server told no leads."""
+    every = usable(record, setup)
+    leads = [e.difference.lead for e in every if e.difference]
+    known = [lead for lead in leads if lead is not None]
+    return [median(known)] if known else []
+
+
+def _median(values: Values) -> Values:
+    def of(record: CellRecord, setup: Setup) -> Sequence[float]:
+        found = values(record, setup)
+        return [median(found)] if found else []
+
+    return of
+
+
+def _share(
+    of_answer: Callable[[Compared], bool],
+) -> Callable[[CellRecord, Setup], list[float]]:
+    def values(record: CellRecord, setup: Setup) -> list[float]:
+        return [100.0 * of_answer(each) for each in usable(record, setup)]
+
+    return values
+
+
+def _lengths(record: CellRecord, setup: Setup) -> list[float]:
+    return [float(each.ours.tokens) for each in usable(record, setup)]
+
+
+def reference_of(record: CellRecord) -> str | None:
+    """The pair whose answers those of *record* are compared with."""
+    return observed(record, Observed).facts.get("against")
+
+
+def _accepted(record: CellRecord) -> float | None:
+    """Drafted tokens that were accepted, in percent; None if none was drafted."""
+    answers = written_of(record).values()
+    drafted = sum(each.drafted for each in answers)
+    accepted = sum(each.accepted for each in answers)
+    return 100 * accepted / drafted if drafted else None
+
+
+_answers = partial(Metric, noun="prompts", names=_names, reference=reference_of)
+
+METRICS: tuple[Metric, ...] = (
+    _answers(
+        name="diverges-at",
+        label="tokens before an answer leaves the reference's, median",
+        unit="tokens",
+        better="higher",
+        bounds=(0, None),
+        digits=0,
+        values=_median(_kept_tokens),
+        units=_kept_tokens,
+        in_table=True,
+    ),
+    Metric(
+        name="diverges-lead",
+        label="lead of the reference's token where an answer leaves it, median",
+        unit="nats",
+        better="lower",
+        bounds=(0, None),
+        digits=2,
+        values=_lead,
+        noun="prompts",
+        in_table=True,
+    ),
+    _answers(
+        name="loops",
+        label="answers in which one n-gram fills a stretch",
+        unit="%",
+        better="lower",
+        bounds=(0, 100),
+        least_span=10,
+        digits=0,
+        values=_share(lambda each: each.loop is not None),
+        loss=_answers_lost(_unlooped),
+        in_table=True,
+    ),
+    _answers(
+        name="ends",
+        label="answers that the model ends itself",
+        unit="%",
+        better="higher",
+        bounds=(0, 100),
+        least_span=10,
+        digits=0,
+        values=_share(lambda each: each.ours.ends),
+        loss=_answers_lost(_ended),
+        in_table=True,
+    ),
+    _answers(
+        name="length",
+        label="tokens of an answer",
+        unit="tokens",
+        better="neither",
+        bounds=(0, None),
+        digits=0,
+        values=_lengths,
+        relative=True,
+        in_table=True,
+    ),
+    Metric(
+        name=f"{NAME}-accepted",
+        label="drafted tokens that were right",
+        unit="%",
+        better="neither",
+        bounds=(0, 100),
+        digits=1,
+        values=of_cell(_accepted),
+        group="speed",
+    ),
+    *OF_CELL,
+)
+"""
+The first is the headline.
+
+Where answers leave those of the reference is a change and no loss: it enters nothing.
+An answer that loops, or that its limit ends, where the reference's does not, is lost.
+"""

@@ -1,0 +1,545 @@
+"""The generation probe: long answers, written freely, beside the reference's."""
+
+import hashlib
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from statistics import median, quantiles
+from typing import Annotated
+
+from msgspec import Meta, Struct
+
+from codeneedle.corpora.registry import slug
+from codeneedle.document import Document
+from codeneedle.engines.engine import Ability, Engine, Served, Template
+from codeneedle.engines.messages import Chat, Completion, Message, Refused
+from codeneedle.errors import BadInput, CellError
+from codeneedle.grid import reference_among
+from codeneedle.models.kv_cache import padded
+from codeneedle.models.weights import Weights
+from codeneedle.probes.answers import Answer
+from codeneedle.probes.asking import Asker
+from codeneedle.probes.generation.metrics import (
+    METRICS,
+    kept_tokens,
+    prompts_without_loss,
+    usable,
+)
+from codeneedle.probes.generation.prompts import (
+    OPTION,
+    OWN,
+    Prompt,
+    own_prompts,
+    read_prompts,
+)
+from codeneedle.probes.generation.record import (
+    NAME,
+    WORDING,
+    Conditions,
+    First,
+    PromptFacts,
+    Written,
+    compared,
+    conditions_of,
+    first_of,
+    written_from,
+)
+from codeneedle.probes.probe import (
+    Estimates,
+    Probe,
+    ProbeContext,
+    Question,
+    RunContext,
+    Work,
+)
+from codeneedle.probes.prompts import NO_THINK_ARGS, NO_THINK_PREFILL, PromptForm
+from codeneedle.probes.stored import Observed
+from codeneedle.records.comparability import OtherSetup
+from codeneedle.records.record import (
+    AGAIN,
+    MOST_TOKENS,
+    CellRecord,
+    Json,
+    Run,
+    Setup,
+    Status,
+    as_json,
+    from_json,
+)
+from codeneedle.text import plural
+
+TOKENS = 1024
+"""Most tokens of an answer; damage was seen after some hundred."""
+
+ROOM = 512
+"""Tokens beside an answer: one of our prompts, with tools, in a chat template."""
+
+LEAST_TOKENS = 16
+
+PROMPT_TOKENS = 160
+"""Estimate for a prompt, used only by the plan."""
+
+LOOP_FREE = 0.025
+"""Chance of an error of one pair that is asked once, as of `verdict.statistics`."""
+
+
+class GenerationSettings(Struct, frozen=True, forbid_unknown_fields=True):
+    """What a user may choose."""
+
+    prompts: Annotated[
+        Path | None,
+        Meta(
+            description="Prompts that every pair answers at length, instead of those "
+            "of the program: OpenAI's messages, as JSON or JSON lines, or a prompt in "
+            "each line of text.",
+            extra={"option": OPTION, "metavar": "FILE", "default": f"{OWN} of our own"},
+        ),
+    ] = None
+    tokens: Annotated[
+        Annotated[int, Meta(ge=LEAST_TOKENS, le=MOST_TOKENS)] | None,
+        Meta(
+            description="Most tokens of an answer of the probe generation, thinking "
+            "included.",
+            extra={
+                "option": "--generation-tokens",
+                "default": f"{TOKENS}, or what the context holds",
+            },
+        ),
+    ] = None
+
+
+def most_tokens(settings: GenerationSettings, context: int) -> int:
+    """The limit of an answer that *settings* mean in a *context* of so many tokens."""
+    return settings.tokens or min(TOKENS, max(LEAST_TOKENS, context - ROOM))
+
+
+class GenerationProbe(Probe):
+    """Lets every pair write, and compares with what the reference has written."""
+
+    def adapt(
+        self, settings: GenerationSettings, outlook: Estimates
+    ) -> GenerationSettings:
+        """
+        *settings* as they are, if each prompt fits the context with its answer.
+
+        Raises:
+            BadInput: If not, with a context that is large enough; if prompts cannot be
+                read, naming the line; or if the chat template does not take one.
+            CodeneedleError: If rendering fails.
+        """
+        context = outlook.context
+        if settings.prompts:
+            read_prompts(settings.prompts)
+        needed = (settings.tokens or LEAST_TOKENS) + (0 if settings.prompts else ROOM)
+        if needed <= context:
+            if not outlook.knows(NAME):
+                tokens = most_tokens(settings, context)
+                for each in _sent(_Form.of_plan(outlook), settings).values():
+                    each.refuse_too_long(tokens, context)
+            return settings
+        option = f"--generation-tokens {settings.tokens}"
+        raise BadInput(
+            source=option if settings.tokens else f"--probe {NAME}",
+            reason=f"with a prompt it needs {needed:,} tokens, the context has "
+            f"{context:,}",
+            hint=f"Use --context {padded(needed)} or more.",
+        )
+
+    def reads_corpus(self, _settings: GenerationSettings, _engine: Engine) -> bool:
+        """Never: prompts are all that it reads."""
+        return False
+
+    def filed_under(self, settings: GenerationSettings) -> str:
+        """The name of the file of prompts, if there is one."""
+        return slug(settings.prompts.stem) if settings.prompts else ""
+
+    def notes(
+        self,
+        settings: GenerationSettings,
+        _weights: Weights,
+        _engine: Engine,
+        _folder: Path,
+    ) -> tuple[str, ...]:
+        """What is stored, and what so few prompts can show."""
+        needed = prompts_without_loss(LOOP_FREE)
+        whose = f"the text of {settings.prompts} is" if settings.prompts else "they are"
+        stored = (
+            f"{NAME}: answers are stored in the run folder and shown by 'codeneedle "
+            f"show' alone; {whose} not"
+        )
+        power = (
+            f"{NAME}: {needed} prompts without a loss show that one pair loses at most "
+            "10 % of answers, more for several pairs; fewer show damage alone"
+        )
+        return stored, power
+
+    def work(self, settings: GenerationSettings, outlook: Estimates) -> Work:
+        """Each prompt is read and answered."""
+        count, tokens = OWN, most_tokens(settings, outlook.context)
+        if settings.prompts:
+            count = len(read_prompts(settings.prompts)[1])
+        if outlook.setup and NAME in outlook.setup.probes:
+            asked = conditions_of(outlook.setup)
+            count, tokens = len(asked.prompts), asked.tokens
+        return Work(
+            texts=(PROMPT_TOKENS,) * count,
+            written=count * tokens,
+            depth=tokens // 2,
+            phrase=f"{plural(count, 'long answer')} of at most {tokens:,} tokens",
+        )
+
+    def as_stored(self, run: RunContext) -> Json:
+        """
+        The prompts as they are sent, and the limit of an answer.
+
+        Raises:
+            BadInput: If a prompt does not fit the context with its answer, or the chat
+                template does not take it.
+            OtherSetup: If the run folder is that of other prompts.
+            CodeneedleError: If rendering fails.
+        """
+        settings = run.settings_of(GenerationSettings, NAME)
+        sha256 = read_prompts(settings.prompts)[0] if settings.prompts else ""
+        tokens = most_tokens(settings, run.setup.context)
+        if NAME in run.setup.probes:
+            stored = conditions_of(run.setup)
+            if stored.sha256 != sha256:
+                raise _other_prompts(run, settings)
+            if stored.tokens == tokens and stored.wording == WORDING * (not sha256):
+                return run.setup.probes[NAME]
+        sent = _sent_in(run)
+        for each in sent.values():
+            each.refuse_too_long(tokens, run.setup.context)
+        return as_json(
+            Conditions(
+                prompts=tuple(each.facts for each in sent.values()),
+                tokens=tokens,
+                sha256=sha256,
+                wording=WORDING * (not sha256),
+            )
+        )
+
+    def questions(self, setup: Setup, _goal: int | None = None) -> Iterator[Question]:
+        """The prompts, in order."""
+        if NAME in setup.probes:
+            for each in conditions_of(setup).prompts:
+                yield Question(each.name, phrase=f"answering '{each.name}'")
+
+    def asker(
+        self, served: Served, context: ProbeContext, observed: Observed
+    ) -> "_Writer":
+        """What sends the prompts; it knows the pair that others are compared with."""
+        first = first_of(context.run.setup)
+        observed.facts = {"against": first.pair if first else str(context.pair)}
+        return _Writer(served, context, prompts=_sent_in(context.run))
+
+    def measure(self, context: ProbeContext) -> Json:
+        """
+        As of `Probe`; the first cell, the reference, sets the answers of all others.
+
+        Raises:
+            BadInput: If the prompts have changed since the sweep began.
+            CellError: If the server fails.
+        """
+        _refuse_changed(context.run)
+        observation = super().measure(context)
+        if first_of(context.run.setup) is None:
+            answers = {
+                name: from_json(each, Written, file=NAME)
+                for name, each in observation["answers"].items()
+            }
+            context.calibrate(as_json(First(pair=str(context.pair), answers=answers)))
+        return observation
+
+    def answers(self, run: Run, record: CellRecord) -> Iterable[Answer]:
+        """Prompts, each with the answer beside the reference's."""
+        from codeneedle.probes.generation import answers
+
+        return answers.answers(run, record)
+
+    def overview(self, run: Run, record: CellRecord) -> Document:
+        """A line for each prompt."""
+        from codeneedle.probes.generation import answers
+
+        return answers.overview(run, record)
+
+    def remarks(self, run: Run) -> tuple[str, ...]:
+        """Prompts that are out, the floor, loops, and how sure differences were."""
+        return tuple(_remarks(run))
+
+
+PROBE = GenerationProbe(
+    name=NAME,
+    purpose="long answers, written freely",
+    metrics=METRICS,
+    settings=GenerationSettings,
+    layout=Conditions,
+    asked_by="prompts",
+    repeats=True,
+    makes_texts=True,
+    thinks=True,
+    calibrates=True,
+    step="prompt",
+)
+
+
+# --- what is sent
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sent:
+    """
+    A prompt as the engine gets it.
+
+    Attributes:
+        facts: What is stored of it.
+        prompt: As it was read, or comes with the program.
+        text: What the chat template makes of it, or the text to continue; None for a
+            chat that the engine renders itself.
+    """
+
+    facts: PromptFacts
+    prompt: Prompt
+    text: str | None
+
+    def refuse_too_long(self, tokens: int, context: int) -> None:
+        """
+        Stop if an answer of so many *tokens* does not fit the *context*.
+
+        Raises:
+            BadInput: With a context and a limit that do.
+        """
+        needed = self.facts.tokens + tokens
+        if needed < context:
+            return
+        hint = f"Use --context {padded(needed + 1)} or more"
+        room = context - self.facts.tokens - 1
+        if room >= LEAST_TOKENS:
+            hint += f", or --generation-tokens {room}"
+        raise BadInput(
+            source=f"prompt {self.facts.name}",
+            reason=f"with an answer it needs {needed + 1:,} tokens, the context has "
+            f"{context:,}",
+            hint=f"{hint}.",
+        )
+
+
+_SENT: dict[tuple[object, ...], dict[str, Sent]] = {}
+"""The prompts that this process has rendered, by all that they depend on."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Form:
+    """How prompts are sent: what they are rendered by, and in which form."""
+
+    engine: Engine
+    seed: int
+    prompt_form: str
+    prefill_no_think: bool
+
+    @classmethod
+    def of_plan(cls, outlook: Estimates) -> "_Form":
+        """That of a run before its first cell."""
+        return cls(
+            engine=outlook.engine,
+            seed=outlook.seed,
+            prompt_form=outlook.prompt_form,
+            prefill_no_think=outlook.prefill_no_think,
+        )
+
+    @classmethod
+    def of_run(cls, run: RunContext) -> "_Form":
+        """That of *run*."""
+        return cls(
+            engine=run.engine,
+            seed=run.setup.seed,
+            prompt_form=run.setup.prompt_form,
+            prefill_no_think=run.prefill_no_think,
+        )
+
+
+def _sent_in(run: RunContext) -> dict[str, Sent]:
+    """The prompts of *run*, as of `_sent`."""
+    return _sent(_Form.of_run(run), run.settings_of(GenerationSettings, NAME))
+
+
+def _sent(form: _Form, settings: GenerationSettings) -> dict[str, Sent]:
+    """The prompts by name, rendered once for all cells."""
+    sha256, prompts = "", own_prompts(form.seed)
+    if settings.prompts:
+        sha256, prompts = read_prompts(settings.prompts)
+    model = form.engine.model
+    key = (
+        *(sha256, form.seed, model.weights.path, model.arguments),
+        *(form.prompt_form, form.prefill_no_think),
+    )
+    if key not in _SENT:
+        _SENT[key] = {each.facts.name: each for each in _rendered(form, prompts)}
+    return _SENT[key]
+
+
+def _rendered(form: _Form, prompts: Iterable[Prompt]) -> Iterator[Sent]:
+    if form.prompt_form == PromptForm.COMPLETION:
+        for prompt in prompts:
+            yield _of(prompt, prompt.text)
+    elif Ability.CONVERSATIONS in form.engine.abilities:
+        with form.engine.templating() as template:
+            for prompt in prompts:
+                text = _in_template(form, prompt, template)
+                yield _of(prompt, text, template.count_tokens(text))
+    else:
+        for prompt in prompts:
+            yield _of(prompt, None)
+
+
+def _of(prompt: Prompt, text: str | None, tokens: int = 0) -> Sent:
+    hashed = (
+        prompt.sha256 if text is None else hashlib.sha256(text.encode()).hexdigest()
+    )
+    facts = PromptFacts(name=prompt.name, tokens=tokens, sha256=hashed)
+    return Sent(facts=facts, prompt=prompt, text=text)
+
+
+def _in_template(form: _Form, prompt: Prompt, template: Template) -> str:
+    """
+    What the chat template makes of *prompt*, tools included; thinking is allowed.
+
+    So the whole answer is plain text: calls of tools and thoughts as they were written.
+    """
+    try:
+        rendered = template.render_conversation(
+            prompt.messages,
+            prompt.tools,
+            begins_reply=True,
+            thinking=not form.prefill_no_think,
+        )
+    except Refused as error:
+        raise BadInput(
+            source=f"prompt {prompt.name}",
+            reason=f"the chat template does not take it: {error.message or error}",
+            hint="Leave it out, or name another chat template in the arguments after "
+            "'--'.",
+        ) from error
+    return f"{rendered}{NO_THINK_PREFILL * form.prefill_no_think}"
+
+
+def _refuse_changed(run: RunContext) -> None:
+    sent = tuple(each.facts for each in _sent_in(run).values())
+    if sent != conditions_of(run.setup).prompts:
+        settings = run.settings_of(GenerationSettings, NAME)
+        raise BadInput(
+            source=f"{OPTION} {settings.prompts}"
+            if settings.prompts
+            else f"--probe {NAME}",
+            reason="the prompts, or what the chat template makes of them, have changed "
+            "since this sweep began",
+            hint="Use them as they were, or choose another folder with --out.",
+        )
+
+
+def _other_prompts(run: RunContext, settings: GenerationSettings) -> OtherSetup:
+    wanted = str(settings.prompts) if settings.prompts else "those of the program"
+    error = OtherSetup(
+        folder=run.folder, key=NAME, stored="other prompts", wanted=wanted
+    )
+    error.hint = "A folder holds the answers to one set of prompts: choose another one "
+    error.hint += "with --out."
+    return error
+
+
+@dataclass(slots=True)
+class _Writer(Asker):
+    """
+    Sends prompts.
+
+    Attributes:
+        prompts: All of them, by name.
+    """
+
+    prompts: Mapping[str, Sent] = field(kw_only=True)
+
+    def ask(self, question: Question) -> Written:
+        """As of `Asking`."""
+        sent, setup = self.prompts[question.key], self.context.run.setup
+        tokens = conditions_of(setup).tokens
+        args = NO_THINK_ARGS if self.context.run.prefill_no_think else {}
+        request: Chat | Completion
+        if sent.text is None:
+            request = Chat(
+                messages=tuple(map(_message, sent.prompt.messages)),
+                max_tokens=tokens,
+                seed=setup.seed,
+                template_args=args,
+            )
+        else:
+            request = Completion(prompt=sent.text, max_tokens=tokens, seed=setup.seed)
+        reply = self.primed(
+            sent.text or sent.prompt.text,
+            sent.facts.tokens,
+            lambda: self.written(request, lambda _so_far: False),
+        )
+        written = written_from(reply)
+        if not written.ends and 0 < written.tokens < tokens - 1:
+            raise CellError(
+                f"the server ended an answer after {written.tokens:,} of {tokens:,} "
+                "tokens",
+                hint="Raise its own limit of replies, or its context.",
+                status=Status.MISMATCHED,
+            )
+        return written
+
+
+def _message(said: Json) -> Message:
+    return Message(str(said["role"]), str(said["content"]))
+
+
+# --- remarks
+
+
+def _remarks(run: Run) -> Iterator[str]:
+    records = [r for r in run.records if r.probe == NAME and r.has_numbers]
+    reference = reference_among(records)
+    if reference is None:
+        return
+    by_pair = {record.pair: record for record in records}
+    looping = [
+        f"{each.prompt} (from token {each.reference_loop.start:,})"
+        for each in compared(by_pair[reference], run.setup)
+        if each.reference_loop
+    ]
+    if looping:
+        yield f"left out, as {reference} itself loops: {', '.join(looping)}"
+    for record in run.records:
+        if record.probe == f"{NAME}{AGAIN}" and record.has_numbers:
+            yield f"floor: {record.pair} again {_departs(record, run.setup)}"
+    for pair, record in by_pair.items():
+        if pair != reference:
+            yield f"{pair} {_departs(record, run.setup)}"
+        loops = [
+            f"{each.prompt} (from token {each.loop.start:,})"
+            for each in usable(record, run.setup)
+            if each.loop
+        ]
+        if loops:
+            yield f"{pair} loops: {', '.join(loops)}"
+
+
+def _departs(record: CellRecord, setup: Setup) -> str:
+    """Where answers leave the reference's, with quartiles, and how sure it was."""
+    every = usable(record, setup)
+    differing = [each.difference for each in every if each.difference]
+    if not differing:
+        return f"writes the same to the last token, {plural(len(every), 'answer')}"
+    at = sorted(kept_tokens(each) for each in every)
+    middle = f"after {median(at):,.0f} tokens"
+    if len(at) > 1:
+        low, _, high = quantiles(at, n=4, method="inclusive")
+        middle += f" (quartiles {low:,.0f} and {high:,.0f})"
+    leads = [each.lead for each in differing if each.lead is not None]
+    sure = ""
+    if leads:
+        sure = (
+            f"; the reference was ahead there by {median(leads):.2f} nats, "
+            f"{max(leads):.2f} at most"
+        )
+    return f"leaves {len(differing)} of {plural(len(every), 'answer')} {middle}{sure}"

@@ -1,0 +1,279 @@
+"""
+The prompts of the generation probe: seeded ones of its own, or those of a file.
+
+Own prompts ask for what people use long answers for: a calculation in steps, code,
+explanations, a list with a rule, a plan with tool calls. Names and numbers follow from
+the seed. `record.WORDING` is raised with every change here.
+"""
+
+import hashlib
+import json
+import random
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from codeneedle.errors import BadInput
+from codeneedle.probes.generation.record import MOST_PROMPTS
+from codeneedle.probes.transcript.conversations import (
+    HINT,
+    conversations_of,
+    read_file,
+)
+from codeneedle.records.record import Json
+from codeneedle.text import harmless
+
+OPTION = "--prompts"
+
+OWN = 8
+"""Prompts that come with the program."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prompt:
+    """
+    What is asked.
+
+    Attributes:
+        name: ``plan``; the number in the user's file.
+        messages: As OpenAI's API has them; the last one is not the assistant's.
+        tools: Definitions of tools, likewise.
+    """
+
+    name: str
+    messages: tuple[Json, ...]
+    tools: tuple[Json, ...] = ()
+
+    @property
+    def text(self) -> str:
+        """What a model without a chat template continues."""
+        said = (str(message["content"]) for message in self.messages)
+        return "\n\n".join(said) + "\n\n"
+
+    @property
+    def sha256(self) -> str:
+        """Hash of messages and tools."""
+        stated = json.dumps([self.messages, self.tools], sort_keys=True)
+        return hashlib.sha256(stated.encode()).hexdigest()
+
+
+# --- the user's
+
+
+def read_prompts(path: Path) -> tuple[str, tuple[Prompt, ...]]:
+    """
+    The SHA-256 of the file *path*, and its prompts, each up to its last question.
+
+    OpenAI's messages or ShareGPT's conversations, as JSON or JSON lines; or a prompt in
+    each line of text.
+
+    Raises:
+        BadInput: If it cannot be read, or holds none; names the line.
+    """
+    sha256, data = read_file(path, option=OPTION)
+    source = f"{OPTION} {path}"
+    if data.lstrip(b"\xef\xbb\xbf \t\r\n")[:1] in {b"{", b"["}:
+        prompts = tuple(_of_conversations(data, path))
+    else:
+        prompts = tuple(_of_lines(data, source))
+    if not prompts:
+        raise BadInput(source=source, reason="it has no prompt", hint=_FORMS)
+    if len(prompts) > MOST_PROMPTS:
+        raise BadInput(
+            source=source,
+            reason=f"it has {len(prompts):,} prompts, more than {MOST_PROMPTS:,}",
+            hint="Eight long answers tell much; thirty-six can show that few are lost.",
+        )
+    return sha256, prompts
+
+
+_FORMS = f"{HINT} Or it holds a prompt in each line of text."
+
+
+def _of_conversations(data: bytes, path: Path) -> Iterator[Prompt]:
+    read = conversations_of(data, path, needs_assistant=False)
+    for number, conversation in enumerate(read, start=1):
+        turns = list(conversation.turns)
+        while turns and turns[-1].role not in {"user", "tool"}:
+            turns.pop()
+        if not turns:
+            raise BadInput(
+                source=f"{path}, line {conversation.line}",
+                reason="it has no message of a user",
+                hint=_FORMS,
+            )
+        yield Prompt(
+            name=str(number),
+            messages=tuple(turn.message() for turn in turns),
+            tools=conversation.tools,
+        )
+
+
+def _of_lines(data: bytes, source: str) -> Iterator[Prompt]:
+    try:
+        text = data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = data[: error.start].count(b"\n") + 1
+        raise BadInput(
+            source=f"{source}, line {line}", reason="it is not UTF-8", hint=_FORMS
+        ) from error
+    prompts = [line.strip() for line in harmless(text).split("\n") if line.strip()]
+    for number, prompt in enumerate(prompts, start=1):
+        yield _asked(str(number), prompt)
+
+
+def _asked(name: str, text: str, tools: tuple[Json, ...] = ()) -> Prompt:
+    return Prompt(name=name, messages=({"role": "user", "content": text},), tools=tools)
+
+
+# --- our own
+
+
+def own_prompts(seed: int) -> tuple[Prompt, ...]:
+    """The prompts of the program; the same on any platform and Python."""
+    return tuple(
+        # Of a generator each, so that a change of one leaves the others as they are.
+        write(random.Random(f"{seed} {name}"), name)  # noqa: S311 - no secret
+        for name, write in _WRITERS.items()
+    )
+
+
+def _steps(of: random.Random, name: str) -> Prompt:
+    crates, bottles, price = (of.randint(*at) for at in ((14, 38), (18, 32), (3, 9)))
+    broken, days = of.randint(11, 29), of.randint(4, 9)
+    return _asked(
+        name,
+        f"A small brewery fills {crates} crates a day with {bottles} bottles each. Of "
+        f"every day's bottles, {broken} break before they are sold; the others cost "
+        f"{price} coins each. From the third day on it fills two crates more each day "
+        f"than on the day before. What has it taken in after {days} days? Work it out "
+        "day by day, check the sum in a second way, and state the number at the end.",
+    )
+
+
+def _puzzle(of: random.Random, name: str) -> Prompt:
+    people = of.sample(["Ines", "Tomas", "Leila", "Piotr", "Maud", "Kenji"], 4)
+    goods = of.sample(["rope", "paint", "salt", "seeds", "tar", "wool"], 4)
+    first, second, third, fourth = people
+    return _asked(
+        name,
+        f"{first}, {second}, {third} and {fourth} each carry one thing to the harbour: "
+        f"{', '.join(goods[:3])} or {goods[3]}. {first} carries neither {goods[0]} nor "
+        f"{goods[1]}. {second} walks beside the one with the {goods[2]}. {third} has "
+        f"never carried {goods[3]}, and {fourth} carries {goods[0]} whenever {first} "
+        f"carries {goods[3]}. Who carries what? Go through the cases one after the "
+        "other, say which ones fall away and why, then give the answer, or say what "
+        "is missing to decide it.",
+    )
+
+
+def _program(of: random.Random, name: str) -> Prompt:
+    thing = of.choice(["library loans", "bus departures", "greenhouse sensors"])
+    hours = of.randint(3, 20)
+    return _asked(
+        name,
+        f"Write a Python module that keeps {thing} in a SQLite file. It needs: a table "
+        "that is created if it is missing; functions to add an entry, to change one, "
+        f"and to list those of the last {hours} hours, newest first; an error of its "
+        "own for an entry that does not exist; and a command line with argparse that "
+        "uses all of these. Type hints, docstrings, standard library only. Then write "
+        "three tests for it with pytest.",
+    )
+
+
+def _parser(of: random.Random, name: str) -> Prompt:
+    mark, unit = of.choice(["@", "~", "%"]), of.choice(["km", "kg", "kWh"])
+    return _asked(
+        name,
+        "Write a JavaScript function `parse(text)` for this small format: one record a "
+        f"line, `name {mark} value {unit}, note`; a note is optional and may hold "
+        "commas; blank lines and lines that begin with # do not count; a value may "
+        "have a sign and decimals. It returns a list of objects with line numbers, and "
+        "throws an error that names the line and what was expected. Explain each "
+        "regular expression that you use, then show five inputs with what comes out.",
+    )
+
+
+def _how(of: random.Random, name: str) -> Prompt:
+    what = of.choice(
+        [
+            "a mechanical clock keeps time, from the weight to the hands",
+            "a letter written by hand reaches another country, from desk to desk",
+            "bread rises and becomes firm, from the flour to the crust",
+        ]
+    )
+    return _asked(
+        name,
+        f"Explain how {what}. Write for a curious person of fifteen, in six paragraphs "
+        "of about eighty words; each paragraph explains one step, says what would go "
+        "wrong without it, and leads to the next. No list, no headings.",
+    )
+
+
+def _why(of: random.Random, name: str) -> Prompt:
+    year, town = of.randint(1820, 1890), of.choice(["Harlow", "Selby", "Ostrava"])
+    return _asked(
+        name,
+        f"In {year} the town of {town} must choose between a canal and a railway; it "
+        "can pay for one. Write the report of the engineer to the council: what each "
+        "would carry, what it costs to build and to keep, what the mill, the farmers "
+        "and the inn would lose or win, which risks nobody has named yet, and a "
+        "recommendation with two conditions. Sober prose, about seven hundred words.",
+    )
+
+
+def _list(of: random.Random, name: str) -> Prompt:
+    count, letter = of.randint(24, 34), of.choice("bdfglmprst")
+    return _asked(
+        name,
+        f"List {count} objects that could lie in an old workshop. The rules: number "
+        f"them; no object twice; no name begins with the letter {letter}; after each "
+        "one, in brackets, the material it is mostly made of; every fourth line is an "
+        "object that needs two hands. After the list, name the line that was hardest "
+        "to find, and say why.",
+    )
+
+
+def _plan(of: random.Random, name: str) -> Prompt:
+    city, guests = of.choice(["Lisbon", "Turku", "Graz"]), of.randint(12, 60)
+    tools = (
+        _tool("find_rooms", "Finds rooms for a meeting.", "city", "guests", "day"),
+        _tool("weather", "Forecast of a day.", "city", "day"),
+        _tool("book", "Books a room.", "room", "day", "name"),
+    )
+    return _asked(
+        name,
+        f"I need a room in {city} for {guests} people, on a dry day of next week. You "
+        "have three tools: find_rooms(city, guests, day), weather(city, day) and "
+        "book(room, day, name). First make a plan: which tool with which arguments in "
+        "which order, and what you do if a day is wet or no room is large enough. Then "
+        "make the first calls.",
+        tools,
+    )
+
+
+def _tool(name: str, purpose: str, *arguments: str) -> Json:
+    return {
+        "type": "function",
+        "function": {
+            "name": name,
+            "description": purpose,
+            "parameters": {
+                "type": "object",
+                "properties": {each: {"type": "string"} for each in arguments},
+                "required": [*arguments],
+            },
+        },
+    }
+
+
+_WRITERS: dict[str, Callable[[random.Random, str], Prompt]] = {
+    "steps": _steps,
+    "puzzle": _puzzle,
+    "program": _program,
+    "parser": _parser,
+    "how": _how,
+    "report": _why,
+    "list": _list,
+    "plan": _plan,
+}

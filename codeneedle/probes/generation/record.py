@@ -1,0 +1,251 @@
+"""The stored layout of generations: answers in full, and of prompts their hashes."""
+
+import itertools
+import re
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+from msgspec import Meta
+
+from codeneedle.engines.messages import Reply
+from codeneedle.probes.generation.loops import Loop, find_loop
+from codeneedle.probes.stored import (
+    Observed,
+    cached,
+    calibrated_in,
+    file_of,
+    observed,
+    settings_in,
+)
+from codeneedle.records.record import CellRecord, Count, Nats, Setup, from_json
+
+NAME = "generation"
+"""Of the probe."""
+
+MOST_PROMPTS = 1000
+
+# 1 - first version
+WORDING = 1
+"""Version of the prompts that come with the program; a condition."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PromptFacts:
+    """
+    A prompt that every pair answers.
+
+    Attributes:
+        name: ``plan``; the number in the user's file.
+        tokens: Length in tokens; 0 where the engine does not count before the sweep.
+        sha256: Hash of what is sent, in UTF-8.
+    """
+
+    name: str
+    tokens: Count
+    sha256: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Conditions:
+    """
+    What every pair of a run is asked, as a setup stores it.
+
+    Attributes:
+        prompts: The prompts, in asking order.
+        tokens: Most tokens of an answer.
+        sha256: Hash of the user's file; empty for the prompts of the program.
+        wording: `WORDING` at the time; 0 with the user's file.
+    """
+
+    prompts: Annotated[tuple[PromptFacts, ...], Meta(max_length=MOST_PROMPTS)]
+    tokens: Count
+    sha256: str = ""
+    wording: int = WORDING
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Written:
+    """
+    An answer that was written freely.
+
+    Attributes:
+        text: All of it, its thought first, verbatim.
+        tokens: Its length.
+        finish: Whether the model ended it, or its limit of tokens did.
+        lengths: Per token, the characters of the text that it added; empty if the
+            server did not tell.
+        leads: Per token, its log-probability minus that of the runner-up; empty
+            likewise.
+        drafted: Tokens that the server drafted by speculation.
+        accepted: Of these, the ones that verification accepted.
+    """
+
+    text: str
+    tokens: Count
+    finish: Literal["stop", "length"]
+    lengths: tuple[Count, ...] = ()
+    leads: tuple[Nats, ...] = ()
+    drafted: Count = 0
+    accepted: Count = 0
+
+    @property
+    def pieces(self) -> list[str]:
+        """The text of each token; words where the server told no tokens."""
+        if sum(self.lengths) != len(self.text):
+            return re.findall(r"\S+\s*|\s+", self.text)
+        ends = itertools.accumulate(self.lengths, initial=0)
+        return [self.text[start:end] for start, end in itertools.pairwise(ends)]
+
+    @property
+    def ends(self) -> bool:
+        """Whether the model ended it."""
+        return self.finish == "stop"
+
+
+def written_from(reply: Reply) -> Written:
+    """
+    What is stored of *reply*.
+
+    A thought that a server separates stands before the answer; its tokens are then
+    told by nothing but their number.
+    """
+    text = f"{reply.reasoning}{reply.text}"
+    lengths = reply.lengths if sum(reply.lengths) == len(text) else ()
+    is_told = len(reply.gaps) == len(lengths) > 0
+    return Written(
+        text=text,
+        tokens=reply.predicted_tokens or len(reply.lengths),
+        finish="stop" if reply.finish == "stop" else "length",
+        lengths=lengths,
+        leads=tuple(round(gap, 3) for gap in reply.gaps) if is_told else (),
+        drafted=reply.drafted,
+        accepted=reply.accepted,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FirstDifference:
+    """
+    Where an answer leaves that of the reference.
+
+    Attributes:
+        character: Number of the first other character, from 0.
+        tokens: Tokens of the reference's answer before it.
+        lead: How sure the reference was of its own next token, in nats; None if the
+            server did not tell. A difference at 0.01 nats is noise, one at 3 is damage.
+    """
+
+    character: int
+    tokens: int
+    lead: float | None
+
+
+def first_difference(reference: Written, other: Written) -> FirstDifference | None:
+    """Where *other* leaves the answer of the *reference*; None if it never does."""
+    if other.text == reference.text and other.finish == reference.finish:
+        return None
+    both = enumerate(zip(reference.text, other.text, strict=False))
+    shortest = min(len(reference.text), len(other.text))
+    at = next((at for at, (one, two) in both if one != two), shortest)
+    tokens = start = 0
+    for piece in reference.pieces:
+        if start + len(piece) > at:
+            break
+        start += len(piece)
+        tokens += 1
+    lead = reference.leads[tokens] if tokens < len(reference.leads) else None
+    return FirstDifference(character=at, tokens=tokens, lead=lead)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Compared:
+    """
+    An answer beside that of the reference.
+
+    Attributes:
+        prompt: Name of the prompt.
+        ours: The answer.
+        theirs: The reference's.
+        difference: Where the first leaves the second; None if it never does.
+        loop: The stretch of the answer that one n-gram fills; None without one.
+        reference_loop: Likewise, of the reference's answer: such a prompt is out.
+    """
+
+    prompt: str
+    ours: Written
+    theirs: Written
+    difference: FirstDifference | None
+    loop: Loop | None
+    reference_loop: Loop | None
+
+
+def conditions_of(setup: Setup) -> Conditions:
+    """
+    The conditions of the probe in *setup*.
+
+    Raises:
+        BadRecord: If they have another layout.
+    """
+    return settings_in(setup, NAME, Conditions)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class First:
+    """
+    What the first cell, the reference, has written.
+
+    Attributes:
+        pair: Its cache types.
+        answers: Its answers, by the name of the prompt.
+    """
+
+    pair: str
+    answers: dict[str, Written]
+
+
+def first_of(setup: Setup) -> First | None:
+    """
+    The answers that others are compared with; None before they are written.
+
+    Raises:
+        BadRecord: If what the setup keeps is something else.
+    """
+    return calibrated_in(setup, NAME, First)
+
+
+@cached()
+def written_of(record: CellRecord) -> dict[str, Written]:
+    """
+    The answers of *record*, by the name of the prompt.
+
+    Raises:
+        BadRecord: If it has another layout.
+    """
+    stored = observed(record, Observed).answers
+    file = file_of(record)
+    return {name: from_json(each, Written, file=file) for name, each in stored.items()}
+
+
+@cached()
+def compared(record: CellRecord, setup: Setup) -> tuple[Compared, ...]:
+    """
+    The answers of *record* beside those of the reference, in asking order.
+
+    Raises:
+        BadRecord: As of `written_of` and `first_of`.
+    """
+    first = first_of(setup)
+    if first is None:
+        return ()
+    return tuple(
+        Compared(
+            prompt=name,
+            ours=ours,
+            theirs=first.answers[name],
+            difference=first_difference(first.answers[name], ours),
+            loop=find_loop(ours.pieces),
+            reference_loop=find_loop(first.answers[name].pieces),
+        )
+        for name, ours in written_of(record).items()
+        if name in first.answers
+    )

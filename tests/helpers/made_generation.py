@@ -1,0 +1,55 @@
+"""Makes records of the generation probe: answers of as many words as wished."""
+
+from dataclasses import replace
+
+from made_records import made_setup
+
+from codeneedle.grid import Pair
+from codeneedle.probes.generation.record import (
+    NAME,
+    Conditions,
+    First,
+    PromptFacts,
+    Written,
+)
+from codeneedle.probes.stored import Observed
+from codeneedle.records.record import CellRecord, Status, as_json
+
+
+def written(text, *, finish="stop", lead=1.0):
+    """An answer whose tokens are words, each chosen with the same *lead*."""
+    words = text.split(" ")
+    lengths = tuple(len(word) + (at > 0) for at, word in enumerate(words))
+    return Written(
+        text=text,
+        tokens=len(words),
+        finish=finish,
+        lengths=lengths,
+        leads=(lead,) * len(words),
+    )
+
+
+def generation_setup(reference, answers):
+    """A setup whose reference has written these *answers*, by prompt."""
+    prompts = tuple(PromptFacts(name=name, tokens=9, sha256="ab") for name in answers)
+    first = First(pair=reference, answers=answers)
+    return replace(
+        made_setup(),
+        probes={NAME: as_json(Conditions(prompts=prompts, tokens=512))},
+        calibrated={NAME: as_json(first)},
+    )
+
+
+def generation_record(pair, answers, *, reference="f16/f16", probe=NAME):
+    """A finished record with these *answers*, by prompt."""
+    observed = Observed(
+        answers={name: as_json(each) for name, each in answers.items()},
+        facts={"against": reference},
+    )
+    return CellRecord(
+        pair=Pair.parse(pair),
+        probe=probe,
+        status=Status.FINISHED,
+        started="2025-11-20T12:00:00+00:00",
+        observation=as_json(observed),
+    )

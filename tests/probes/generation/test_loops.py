@@ -1,0 +1,68 @@
+"""Stretches that one n-gram fills."""
+
+import random
+
+import pytest
+
+from codeneedle.probes.generation.loops import (
+    LEAST_TOKENS,
+    LONGEST_NGRAM,
+    Loop,
+    find_loop,
+)
+
+PROSE = [f"word{at} " for at in "abcdefghijklmnopqrstuvwxyz"]
+
+
+@pytest.mark.parametrize("ngram", [1, 2, 7, 21, 22, LONGEST_NGRAM])
+@pytest.mark.parametrize("before", [0, 1, 31, 32, 33, 500])
+def test_a_stretch_is_found_where_it_begins(ngram, before):
+    lead = [f"{at:x}-" for at in range(before)]
+    times = max(3, -(-LEAST_TOKENS // ngram))
+    looping = [f"step{at}" for at in range(ngram)] * times
+
+    found = find_loop([*lead, *looping, "end"])
+
+    assert Loop(start=before, tokens=len(looping), ngram=ngram) == found
+
+
+def test_one_token_fewer_is_none():
+    assert find_loop(["idea "] * LEAST_TOKENS)
+    assert find_loop(["idea "] * (LEAST_TOKENS - 1)) is None
+
+
+def test_an_n_gram_that_comes_twice_is_none():
+    """A long sentence that is said again is no loop."""
+    sentence = [f"w{at}" for at in range(LONGEST_NGRAM)]
+
+    assert find_loop([*sentence, *sentence]) is None
+
+
+def test_prose_and_an_empty_answer_have_none():
+    shuffled = random.Random(1).choices(PROSE, k=2000)  # noqa: S311
+
+    assert find_loop(shuffled) is None
+    assert find_loop([]) is None
+
+
+def test_a_list_that_only_counts_on_is_a_loop():
+    listed = [
+        token
+        for at in range(10, 40)
+        for token in (str(at // 10), str(at % 10), ". ", "A ", "box", "\n")
+    ]
+
+    assert find_loop(listed) == Loop(start=0, tokens=len(listed), ngram=6)
+
+
+def test_a_row_of_numbers_is_none():
+    """Tables of numbers are answers, too."""
+    numbers = [token for at in range(90) for token in (str(at * 7919 % 997), ", ")]
+
+    assert find_loop(numbers) is None
+
+
+def test_of_two_stretches_the_first_is_told():
+    first, second = ["a "] * 70, ["b ", "c "] * 50
+
+    assert Loop(start=1, tokens=70, ngram=1) == find_loop(["x", *first, *second])

@@ -1,0 +1,153 @@
+"""What becomes of answers that leave the reference's, loop, or do not end."""
+
+import math
+
+import pytest
+from made_generation import generation_record, generation_setup, written
+
+from codeneedle.grid import Pair
+from codeneedle.probes.frames import cell_value
+from codeneedle.probes.generation.metrics import METRICS, prompts_without_loss
+from codeneedle.probes.generation.probe import PROBE
+from codeneedle.probes.generation.record import (
+    NAME,
+    FirstDifference,
+    first_difference,
+)
+from codeneedle.records.record import AGAIN, Run
+from codeneedle.verdict.judge import judge
+from codeneedle.verdict.statistics import Word, error_share, lost_share
+
+LOOPING = "so " + "idea " * 80
+REFERENCE = {
+    "one": written("the sum of all is nine"),
+    "two": written("first salt then rope then tar"),
+    "three": written("a mill by the water", finish="length"),
+    "four": written(LOOPING, finish="length"),
+}
+SETUP = generation_setup("f16/f16", REFERENCE)
+OTHER = {
+    "one": written("the sum of most is ten"),
+    "two": REFERENCE["two"],
+    "three": written("a mill by the road"),
+    "four": written("so it is"),
+}
+
+
+def value(name, answers, pair="q4_0/q4_0"):
+    """The value of the metric *name*."""
+    metric = next(metric for metric in METRICS if metric.name == name)
+    return cell_value(metric, metric.values(generation_record(pair, answers), SETUP))
+
+
+def test_the_first_difference_is_told_with_the_lead_of_the_reference():
+    reference, other = written("one two three", lead=0.25), written("one two four")
+
+    assert FirstDifference(character=8, tokens=2, lead=0.25) == first_difference(
+        reference, other
+    )
+
+
+def test_an_answer_that_goes_on_where_the_reference_ends_differs_there():
+    reference = written("one two")
+
+    found = first_difference(reference, written("one two three"))
+
+    assert FirstDifference(character=7, tokens=2, lead=None) == found
+
+
+def test_equal_texts_differ_if_one_was_cut():
+    cut = written("one two", finish="length")
+
+    assert first_difference(written("one two"), written("one two")) is None
+    assert first_difference(written("one two"), cut)
+
+
+def test_a_prompt_on_which_the_reference_loops_is_out():
+    """Of the other three, one answer is the same to its end."""
+    assert 4.0 == value("diverges-at", OTHER)
+    assert math.isclose(100.0, value("ends", OTHER))
+    assert 0.0 == value("loops", OTHER)
+
+
+def test_the_answers_of_the_reference_are_its_own():
+    assert 6.0 == value("diverges-at", REFERENCE, pair="f16/f16")
+    assert math.isnan(value("diverges-lead", REFERENCE, pair="f16/f16"))
+
+
+def verdict_of(lost, of, *, finish="stop", text=LOOPING):
+    """The verdict on a pair that loses so many of so many answers."""
+    names = [str(at) for at in range(of)]
+    whole = {name: written("it ends well") for name in names}
+    broken = {name: written(text, finish=finish) for name in names[:lost]}
+    records = (
+        generation_record("f16/f16", whole),
+        generation_record("q4_0/q4_0", whole | broken),
+    )
+    run = Run(name="a/b", setup=generation_setup("f16/f16", whole), records=records)
+    return judge(run)
+
+
+@pytest.mark.parametrize(
+    ("lost", "of", "word"), [(0, 8, Word.OPEN), (6, 8, Word.BEYOND)]
+)
+def test_loops_and_endings_are_answers_lost(lost, of, word):
+    for text, finish in ((LOOPING, "stop"), ("no end", "length")):
+        standing = verdict_of(lost, of, finish=finish, text=text).standing(
+            Pair("q4_0", "q4_0")
+        )
+
+        assert standing is not None
+        assert standing.word is word
+        assert lost == max(row.lost for row in standing.rows)
+
+
+def test_where_answers_differ_is_no_loss():
+    """Nothing but that: the pair stays as open as eight prompts leave it."""
+    verdict = verdict_of(8, 8, text="it is another end")
+    standing = verdict.standing(Pair("q4_0", "q4_0"))
+
+    assert standing is not None
+    assert {"loops", "ends"} == {row.metric.name for row in standing.rows}
+    assert Word.OPEN is standing.word
+
+
+def test_so_many_prompts_without_a_loss_are_within():
+    needed = prompts_without_loss(error_share(0, 1))
+
+    assert 36 == needed
+    assert lost_share(0, needed, error_share(0, 1)).high <= 0.1
+    assert lost_share(0, needed - 1, error_share(0, 1)).high > 0.1
+
+
+def test_remarks_tell_the_floor_and_what_is_out():
+    records = (
+        generation_record("f16/f16", REFERENCE),
+        generation_record("f16/f16", REFERENCE, probe=f"{NAME}{AGAIN}"),
+        generation_record("q4_0/q4_0", OTHER),
+    )
+
+    lines = PROBE.remarks(Run(name="a/b", setup=SETUP, records=records))
+
+    assert (
+        "left out, as f16/f16 itself loops: four (from token 1)",
+        "floor: f16/f16 again writes the same to the last token, 3 answers",
+        (
+            "q4_0/q4_0 leaves 2 of 3 answers after 4 tokens (quartiles 4 and 5); the "
+            "reference was ahead there by 1.00 nats, 1.00 at most"
+        ),
+    ) == lines
+
+
+def test_remarks_quote_no_answer():
+    """They stand in pages and receipts."""
+    answers = {name: written(LOOPING.replace("idea", "sesame")) for name in REFERENCE}
+    records = (
+        generation_record("f16/f16", REFERENCE),
+        generation_record("q4_0/q4_0", answers),
+    )
+
+    lines = PROBE.remarks(Run(name="a/b", setup=SETUP, records=records))
+
+    assert "q4_0/q4_0 loops" in " ".join(lines)
+    assert "sesame" not in " ".join(lines)

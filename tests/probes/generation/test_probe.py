@@ -1,0 +1,139 @@
+"""The generation probe: on the real server, and on engines that end answers."""
+
+import json
+from dataclasses import replace
+
+import pytest
+from fake_engine import FakeEngine, reply_to
+from made_contexts import made_outlook, real_context, run_context
+from made_records import made_setup
+
+from codeneedle.errors import BadInput, CellError
+from codeneedle.grid import Pair
+from codeneedle.probes.generation.probe import PROBE, GenerationSettings
+from codeneedle.probes.generation.prompts import OWN
+from codeneedle.probes.generation.record import NAME, conditions_of, first_of
+from codeneedle.probes.probe import ProbeContext
+from codeneedle.probes.stored import Observed
+from codeneedle.records.comparability import OtherSetup
+from codeneedle.records.record import CellRecord, Status, from_json
+
+REFERENCE = Pair("f16", "f16")
+
+
+def planned(run, **chosen):
+    """*run* with the settings and the conditions of the probe."""
+    run = replace(run, settings={NAME: GenerationSettings(**chosen)})
+    return with_conditions(run)
+
+
+def with_conditions(run):
+    """*run* with the conditions that follow from its settings."""
+    return replace(run, setup=replace(run.setup, probes={NAME: PROBE.as_stored(run)}))
+
+
+def answers_of(observation):
+    """What is stored, by prompt."""
+    return from_json(observation, Observed, file=NAME).answers
+
+
+def test_the_reference_writes_what_others_are_compared_with(tmp_path):
+    """On the real server: again, it writes the same to the last token."""
+    run = planned(real_context(tmp_path, setup=made_setup()), tokens=24)
+    kept = {}
+    reference = ProbeContext(
+        run=run, pair=REFERENCE, logs=tmp_path, calibrate=kept.update
+    )
+
+    stored = PROBE.measure(reference)
+
+    setup = replace(run.setup, calibrated={NAME: kept})
+    first = first_of(setup)
+    again = ProbeContext(run=replace(run, setup=setup), pair=REFERENCE, logs=tmp_path)
+    assert first is not None
+    assert "f16/f16" == first.pair
+    assert OWN == len(first.answers)
+    assert all(24 >= len(each.lengths) > 0 for each in first.answers.values())
+    assert answers_of(stored) == answers_of(PROBE.measure(again))
+
+
+def test_an_interrupted_cell_keeps_its_answers(tmp_path):
+    asked = []
+
+    def reply(question):
+        asked.append(question)
+        return reply_to(question, predicted_tokens=3)
+
+    run = planned(run_context(tmp_path, FakeEngine(reply=reply)), tokens=64)
+    kept = []
+    whole = ProbeContext(run=run, pair=REFERENCE, logs=tmp_path, keep=kept.append)
+    PROBE.measure(whole)
+    former = CellRecord(
+        pair=REFERENCE,
+        probe=NAME,
+        status=Status.INTERRUPTED,
+        started="",
+        observation=kept[4],
+    )
+    asked.clear()
+
+    stored = PROBE.measure(replace_former(whole, former))
+
+    assert OWN - 5 == len([each for each in asked if each.max_tokens == 64])
+    assert OWN == len(answers_of(stored))
+
+
+def replace_former(context, former):
+    """The same cell, with what an earlier server of it has written."""
+    return ProbeContext(
+        run=context.run, pair=context.pair, logs=context.logs, former=former
+    )
+
+
+def test_a_server_that_ends_answers_by_its_own_limit_is_a_gap(tmp_path):
+    def cut(question):
+        return reply_to(question, finish="length", predicted_tokens=32)
+
+    run = planned(run_context(tmp_path, FakeEngine(reply=cut)), tokens=512)
+
+    with pytest.raises(CellError, match="after 32 of 512 tokens"):
+        PROBE.measure(ProbeContext(run=run, pair=REFERENCE, logs=tmp_path))
+
+
+def test_prompts_longer_than_the_context_are_refused_by_name(tmp_path):
+    path = tmp_path / "asked.txt"
+    path.write_text("short?\n" + "why " * 4000, encoding="utf-8")
+    setup = replace(made_setup(), prompt_form="chat")
+
+    with pytest.raises(BadInput, match="prompt 2") as refused:
+        planned(real_context(tmp_path, setup=setup), prompts=path, tokens=64)
+
+    assert "--context" in str(refused.value.hint)
+
+
+def test_a_limit_beyond_the_context_is_refused_before_anything_starts():
+    with pytest.raises(BadInput, match="--generation-tokens 4096"):
+        PROBE.adapt(GenerationSettings(tokens=4096), made_outlook())
+
+    PROBE.adapt(GenerationSettings(tokens=3584), made_outlook())
+
+
+def test_a_folder_holds_the_answers_to_one_set_of_prompts(tmp_path):
+    path = tmp_path / "asked.txt"
+    path.write_text("why?\n", encoding="utf-8")
+    run = planned(run_context(tmp_path), prompts=path, tokens=64)
+    path.write_text("how?\n", encoding="utf-8")
+
+    with pytest.raises(OtherSetup, match=NAME):
+        with_conditions(run)
+
+
+def test_no_prompt_of_the_user_is_stored(tmp_path):
+    path = tmp_path / "asked.txt"
+    path.write_text("what is the sesame password?\n", encoding="utf-8")
+    run = planned(run_context(tmp_path), prompts=path, tokens=64)
+
+    stored = PROBE.measure(ProbeContext(run=run, pair=REFERENCE, logs=tmp_path))
+
+    assert 64 == conditions_of(run.setup).tokens
+    assert "sesame" not in json.dumps([stored, run.setup.probes])
