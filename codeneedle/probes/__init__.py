@@ -8,6 +8,7 @@ from codeneedle.grid import Pair
 from codeneedle.probes.answers import Answer
 from codeneedle.probes.divergence.probe import PROBE as DIVERGENCE
 from codeneedle.probes.evaluation.probe import PROBE as EVALUATION
+from codeneedle.probes.generation.probe import PROBE as GENERATION
 from codeneedle.probes.probe import Probe
 from codeneedle.probes.recall.probe import PROBE as RECALL
 from codeneedle.probes.retrieval.probe import PROBE as RETRIEVAL
@@ -26,6 +27,7 @@ PROBES: dict[str, Probe] = {
         REUSE,
         TRANSCRIPT,
         EVALUATION,
+        GENERATION,
     )
 }
 """All probes, by name. To add one is to add it here."""

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from codeneedle.grid import Candidate, Pair, by_precision, reference_among
-from codeneedle.probes.metrics import Metric
+from codeneedle.probes.metrics import Metric, context_of
 from codeneedle.records.record import (
     AGAIN,
     ON_CPU,
@@ -21,7 +21,7 @@ NOT_RUN = ""
 """Status of a pair without a record."""
 
 OTHER_DEVICE = "measured on another device, or share of the cores, than the reference"
-"""Reason of a finished cell without a speed."""
+"""Reason of a speed that is shown, and compared with none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,7 +33,7 @@ class Cell:
         pair: The pair.
         status: Status of its record; `NOT_RUN` without one.
         is_hole: True if the sweep does not ask for the pair, only for its types.
-        reason: Why it did not finish; empty if it did.
+        reason: Why it did not finish, or is not ranked; mostly empty.
         value: The mean or sum of its observations; NaN without any.
         observations: The observations, one per round if there are rounds.
         error: Standard error of the value; NaN if unknown.
@@ -42,8 +42,9 @@ class Cell:
         lacking: Phrase for what the value leaves out, as of `metrics.Loss`.
         attention: Where attention of its cell ran; None if nothing tells.
         evidence: What tells it, as a phrase.
-        is_ranked: False for speeds of cells whose attention ran in no kernel: they are
-            shown, and compared with none.
+        is_ranked: False for speeds of cells whose attention ran in no kernel, or that
+            were measured on another device: they are shown, and compared with none.
+        context: Context of its server or tool, in tokens; 0 if nothing tells.
     """
 
     pair: Pair
@@ -59,6 +60,7 @@ class Cell:
     attention: Attention | None = None
     evidence: str = ""
     is_ranked: bool = True
+    context: int = 0
 
     @property
     def in_kernel(self) -> bool:
@@ -114,19 +116,36 @@ def cells_frames(run: Run, metrics: Sequence[Metric]) -> dict[str, Cells]:
     down, across = axes(run)
     device, asked = _device(run), frozenset(run.setup.grid)
     frames: dict[str, list[Cell]] = {metric.name: [] for metric in metrics}
-    distinct = {metric.name: metric for metric in metrics}.values()
+    distinct = {metric.name: metric for metric in metrics}
     # Records outermost: metrics share cached computations on a record.
     for pair in itertools.starmap(Pair, itertools.product(down, across)):
         record = recorded.get(pair)
         is_elsewhere = record is not None and record.device != device
-        for metric in distinct:
+        for metric in distinct.values():
             cell = Cell(pair=pair, is_hole=pair not in asked)
             if record is not None:
                 cell = _cell(record, run, metric)
             if is_elsewhere and metric.group == "speed" and cell.has_value:
-                cell = Cell(pair=pair, status=cell.status, reason=OTHER_DEVICE)
+                cell = replace(cell, is_ranked=False, reason=OTHER_DEVICE)
             frames[metric.name].append(cell)
-    return dict(frames)
+    return {
+        name: _over_floor(metric, frames[name]) for name, metric in distinct.items()
+    }
+
+
+def _over_floor(metric: Metric, cells: Cells) -> Cells:
+    """*cells* as `Metric.over_floor` makes them; without values if there is none."""
+    if metric.over_floor is None:
+        return cells
+    pair = reference(cells)
+    base = value_at(cells, pair) if pair else math.nan
+    return [
+        replace(cell, value=value, observations=(value,))
+        if cell.has_value
+        and math.isfinite(value := metric.over_floor(cell.value, base))
+        else replace(cell, value=math.nan, observations=())
+        for cell in cells
+    ]
 
 
 def k_types(cells: Cells) -> list[str]:
@@ -210,7 +229,8 @@ def chosen_reference(
 
 def floor(run: Run, metric: Metric, cells: Cells, *, on_cpu: bool = False) -> float:
     """
-    Difference of the two values of the reference; NaN if it has only one.
+    Difference of the two values of the reference; NaN if it has only one, and of what
+    is measured from the reference's.
 
     Args:
         run: Narrowed to the probe of the metric.
@@ -218,7 +238,7 @@ def floor(run: Run, metric: Metric, cells: Cells, *, on_cpu: bool = False) -> fl
         cells: Cells of that run and metric.
         on_cpu: Whether the second one is that with attention on the CPU.
     """
-    pair = reference(cells)
+    pair = None if metric.over_floor else reference(cells)
     for record in run.on_cpu if on_cpu else run.again:
         if pair and record.pair == pair and record.has_numbers:
             second = cell_value(metric, metric.values(record, run.setup))
@@ -278,7 +298,7 @@ def _by_pair(records: Iterable[CellRecord]) -> dict[Pair, CellRecord]:
 
 
 def _device(run: Run) -> str:
-    """Device of the reference; speeds on other devices are left out."""
+    """Device of the reference; speeds on other devices are not ranked."""
     finished = [record for record in run.records if record.has_numbers]
     reference = reference_among(finished)
     return next((each.device for each in finished if each.pair == reference), "")
@@ -289,6 +309,9 @@ def _cell(record: CellRecord, run: Run, metric: Metric) -> Cell:
     if not record.has_numbers:
         return Cell(pair=pair, status=record.status.value, reason=record.reason)
     values = tuple(metric.values(record, run.setup))
+    if not values and metric.gap and (gap := metric.gap(record, run.setup)):
+        status, reason = gap
+        return Cell(pair=pair, status=status, reason=reason)
     units: Sequence[float] = values
     if metric.names or metric.units:
         units = list(metric.unit_values(record, run.setup).values())
@@ -304,4 +327,5 @@ def _cell(record: CellRecord, run: Run, metric: Metric) -> Cell:
         attention=record.attention,
         evidence=record.effective.attention_evidence,
         is_ranked=metric.group != "speed" or record.in_kernel,
+        context=context_of(record.effective),
     )

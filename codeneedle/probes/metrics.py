@@ -65,6 +65,11 @@ class Loss:
             only an upper bound.
         able: Share of a record that is right, from 0 to 1: a reference with little
             right has little to lose.
+        unanswered: Names of the units that a record was asked for and has no answer
+            of; None if such a record has no numbers.
+        without: What these are, as a phrase, and what becomes of them.
+        checked: The same numbers of those units that were measured another way, too, to
+            check this one; None if there is no other.
     """
 
     kind: LossKind
@@ -74,6 +79,9 @@ class Loss:
     lacking: Callable[[CellRecord], str] = lambda _record: ""
     bounded: Callable[[CellRecord], float] = lambda _record: 0.0
     able: Callable[[CellRecord, Setup], float] = lambda _record, _setup: 1.0
+    unanswered: Callable[[CellRecord, Setup], frozenset[str]] | None = None
+    without: str = ""
+    checked: Callable[[CellRecord, Setup], dict[str, float]] | None = None
 
     def of(self, value: float, reference: float) -> float:
         """The loss of a unit with *value*, against that of the *reference*."""
@@ -87,6 +95,9 @@ class Loss:
             case LossKind.PROBABILITY | LossKind.SCORE:
                 return reference - value
 
+
+ABLE = 0.2
+"""Share right with the reference below which a metric does not enter the verdict."""
 
 LEAST_DIVERGENCE = 0.1
 """How far below 0 rounding may bring a mean divergence, in nats."""
@@ -116,7 +127,9 @@ def samples_needed(flips: float, *, share: float, loss: float = NOTABLE_LOSS) ->
     return math.ceil(errors**2 * max(flips, loss) / loss**2)
 
 
-Noun = Literal["functions", "chunks", "texts", "samples", "turns", "conversations"]
+Noun = Literal[
+    "functions", "chunks", "texts", "samples", "turns", "conversations", "prompts"
+]
 """Plural noun for the units of a metric."""
 
 
@@ -126,7 +139,9 @@ class Metric:
     A number of a cell, and how reports show it.
 
     Attributes:
-        name: Name for ``--metric``: ``matched``.
+        name: Name for ``--metric``: ``matched``, ``tg@4096``.
+        of: The metric that it is a facet of: ``tg``; empty if it is whole.
+        facet: Which: ``depth=4096``, ``task=multikey length=2048``; empty likewise.
         label: Heading: ``matched lines of 20``.
         unit: Unit of the values; empty for a pure number.
         better: The good end of its scale, or ``neither``.
@@ -143,6 +158,8 @@ class Metric:
         relative: True if tables show its ratio to the reference.
         floor: True if the value of the reference is a noise floor, from comparing the
             reference with itself, and other values are shown as multiples of it.
+        over_floor: What a pair has, from its value and that of the reference, a noise
+            floor; None where the value itself is shown.
         reference: The pair that a record's values are measured against: ``f16/f16``.
             None if values are not; they are compared with the most precise pair.
         names: Name of the unit of each observation, by which observations of two
@@ -155,6 +172,10 @@ class Metric:
             second: a cell that is far slower than others has fallen back.
         noun: Plural noun for its units, which are the same in every cell.
         units: The value of every unit; None if `values` are of units.
+        gap: Status and reason of a part of a finished record that has no value; None
+            where the record tells nothing of it.
+        companions: Metrics that reports show beside it, where they have values.
+        why_none: Why a finished cell may have no value; empty if unknown.
     """
 
     name: str
@@ -171,6 +192,7 @@ class Metric:
     is_kept: bool = False
     relative: bool = False
     floor: bool = False
+    over_floor: Callable[[float, float], float] | None = None
     reference: Callable[[CellRecord], str | None] | None = None
     names: Callable[[CellRecord, Setup], Sequence[str]] | None = None
     loss: Loss | None = None
@@ -179,6 +201,11 @@ class Metric:
     is_prompt_speed: bool = False
     noun: Noun = "functions"
     units: Values | None = None
+    of: str = ""
+    facet: str = ""
+    gap: Callable[[CellRecord, Setup], tuple[str, str] | None] | None = None
+    companions: tuple["Metric", ...] = ()
+    why_none: Callable[[Setup], str] = lambda _setup: ""
 
     @property
     def is_distance(self) -> bool:
@@ -205,6 +232,11 @@ class Metric:
         if self.loss and self.loss.by_unit:
             return self.loss.by_unit(record, setup)
         return self.unit_values(record, setup)
+
+    def unanswered(self, record: CellRecord, setup: Setup) -> frozenset[str]:
+        """Names of its units that a record lacks an answer of, though it was asked."""
+        named = self.loss.unanswered if self.loss else None
+        return named(record, setup) if named else frozenset()
 
     def unit_values(self, record: CellRecord, setup: Setup) -> dict[str, float]:
         """

@@ -25,6 +25,7 @@ from codeneedle.engines.engine import (
     Ability,
     CellSpec,
     Engine,
+    Pace,
     Served,
     Tokenizer,
 )
@@ -39,6 +40,7 @@ from codeneedle.models.weights import Weights
 from codeneedle.probes import stored
 from codeneedle.probes.answers import Answer, Skipped
 from codeneedle.probes.metrics import Metric
+from codeneedle.probes.prompts import PromptForm
 from codeneedle.probes.stored import Observed
 from codeneedle.records.record import (
     Attention,
@@ -73,6 +75,8 @@ class RunContext:
         prefill_no_think: Whether to begin answers with an empty thought.
         survey: Where attention would run for each pair; None if the engine cannot say.
         notes: What a user should know before the first cell, one sentence each.
+        may_grow: Whether a probe may ask for more units than it was told to where these
+            take no longer: of a sweep that decides, for which no number was named.
     """
 
     engine: Engine
@@ -85,6 +89,7 @@ class RunContext:
     prefill_no_think: bool = False
     survey: Survey | None = None
     notes: tuple[str, ...] = ()
+    may_grow: bool = False
 
     def settings_of(self, kind: type[_Settings], name: str) -> _Settings:
         """What the user chose for the probe *name*, whose settings are a *kind*."""
@@ -160,6 +165,7 @@ class ProbeContext:
             or the settings grew; None if nothing.
         goal: Units to ask for, of those that were answered and others; None for as
             many as every sweep asks.
+        is_check: Whether `Probe.checks` are asked, and nothing else.
         keep: Called with all that was observed so far, once an answer is new.
         calibrate: Called with what this cell, the reference, sets for all others; the
             setup of the run keeps it as `Setup.calibrated`.
@@ -182,6 +188,7 @@ class ProbeContext:
     tell: Callable[[Step], None] = lambda _step: None
     former: CellRecord | None = None
     goal: int | None = None
+    is_check: bool = False
     keep: Callable[[Json], None] = lambda _observation: None
     calibrate: Callable[[Json], None] = lambda _facts: None
     others: Sequence[CellRecord] = ()
@@ -196,6 +203,7 @@ class ProbeContext:
     _now: Step = field(default=Step(0, 1, ""), init=False)
     _first_request: float | None = field(default=None, init=False)
     _last_reply: float | None = field(default=None, init=False)
+    _measured_s: float = field(default=0.0, init=False)
 
     @property
     def cell(self) -> CellSpec:
@@ -264,7 +272,9 @@ class ProbeContext:
                     moments += (self._first_request, left)
         finally:
             self.previous_end = time.monotonic()
-            self.phases = _phases(moments, end=self.previous_end)
+            phases = _phases(moments, end=self.previous_end)
+            tools = Phases(measure_s=self._measured_s)
+            self.phases = phases.after(tools) if self._measured_s else phases
 
     @contextlib.contextmanager
     def _slots(self) -> Iterator[Path]:
@@ -302,12 +312,15 @@ class ProbeContext:
 
     @contextlib.contextmanager
     def measuring(self) -> Iterator[None]:
-        """Count the time of the block as measured, for probes without a server."""
+        """Count the time of the block as measured: that of a tool, not a server."""
         began = time.monotonic()
         try:
             yield
         finally:
-            self.phases = Phases(measure_s=round(time.monotonic() - began, 4))
+            spent_s = time.monotonic() - began
+            self._measured_s += spent_s
+            measure_s = round((self.phases.measure_s or 0.0) + spent_s, 4)
+            self.phases = replace(self.phases, measure_s=measure_s)
 
     def observe_tool(self, run: ToolRun) -> None:
         """Keep the command of a tool, and what runs once it is known."""
@@ -353,8 +366,11 @@ def _phases(moments: Sequence[float | None], *, end: float) -> Phases:
     )
 
 
-BYTES_PER_TOKEN = {"incompressible": 1.6}
-"""Of generated text, whose names and values are random; of SmolLM2's vocabulary."""
+BYTES_PER_TOKEN = {"incompressible": 1.4}
+"""
+Of generated text, whose names and values are random: 1.39 of random-bodies and 1.43 of
+random-bodies-mini by SmolLM2's vocabulary.
+"""
 
 TEXT_SHARE = 0.85
 """Of a context, what a text may fill beside a question and its answer, about."""
@@ -371,14 +387,52 @@ class Estimates:
     Attributes:
         corpus: All of it.
         context: In tokens.
+        engine: Serves the model, and has the tools beside the server.
+        weights: Header of the model.
         is_built_in: Whether it is the built-in model, whose tokens are bytes.
+        folder: The run folder.
+        seed: Of the run.
+        prompt_form: Form of the prompts.
+        prefill_no_think: Whether to begin answers with an empty thought.
         setup: Of the run folder; None of a new one, whose lengths are estimated.
+        is_whole: Whether the corpus must not be trimmed to the context.
+        decides: Whether what was measured chooses the pair that is measured next.
+        pace: How fast the model is; None if that is unknown.
+        cells: Pairs that may be measured, the reference included.
+        can_read: Whether the engine reads right tokens of a text here.
+        may_grow: As of `RunContext`.
+        functions: Functions of a cell, in place of those that were chosen; None for
+            these.
     """
 
     corpus: Corpus
     context: int
+    engine: Engine
+    weights: Weights
     is_built_in: bool
+    folder: Path
+    seed: int
+    prompt_form: PromptForm
+    prefill_no_think: bool = False
     setup: Setup | None = None
+    is_whole: bool = False
+    decides: bool = False
+    pace: Pace | None = None
+    cells: int = 1
+    can_read: bool = False
+    may_grow: bool = False
+    functions: int | None = None
+
+    @property
+    def trained(self) -> int | None:
+        """Tokens that the weights were trained for; None if that does not bind."""
+        if self.engine.stretches_context:
+            return None
+        return self.weights.training_context or None
+
+    def knows(self, probe: str) -> bool:
+        """Whether the run folder has been asked *probe* before."""
+        return self.setup is not None and probe in self.setup.probes
 
     def tokens(self, characters: float) -> int:
         """About how many tokens *characters* of the corpus are."""
@@ -395,6 +449,8 @@ class Estimates:
         """About how much of the corpus is sent, from 0 to 1."""
         if self.setup and self.setup.corpus.is_counted:
             return self.setup.corpus.characters / len(self.corpus.text)
+        if self.is_whole:
+            return 1.0
         room = TEXT_SHARE * self.context
         return min(1.0, room / self.tokens(len(self.corpus.text)))
 
@@ -414,12 +470,14 @@ class Work:
         written: Tokens that are written or forced one after the other.
         depth: Tokens before these, a mean.
         phrase: What is asked, for the plan.
+        first: What the reference takes beside that, as it leads; None for nothing.
     """
 
     texts: tuple[int, ...] = ()
     written: int = 0
     depth: int = 0
     phrase: str = ""
+    first: "Work | None" = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -431,11 +489,14 @@ class Times:
         units: Each unit of those that open pairs can be asked for in addition.
         questions_s: All questions, these included.
         servers: Servers that it took; each read the text once.
+        text_s: A further text without its questions; None for what is left of the
+            time of a server.
     """
 
     units: tuple[float, ...] = ()
     questions_s: float = 0.0
     servers: int = 1
+    text_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -496,11 +557,8 @@ class Probe:
         needs: What an engine must be able to do, beside answering.
         continued_metric: Name of the metric for which open pairs can be asked for
             further units; empty if every pair is asked the same.
-        screens: Whether it is quick enough to choose the pairs that others measure.
         repeats: Whether the most precise pair is measured again after all others: its
             two values differ by noise alone.
-        counts_tokens: Whether its conditions of a new run need a tokenizer, and so a
-            server.
         neutral: Names of settings that change no answer, only how many there are.
         asked_by: Name of the setting that asks for the probe where its name is not
             given; empty for none.
@@ -511,6 +569,7 @@ class Probe:
         calibrates: Whether the first pair that it measures, the reference, sets what
             holds for all others, which wait for it: `ProbeContext.calibrate`.
         saves_cache: Whether its server may save its cache.
+        thinks: Whether the model may think before it answers.
         is_timed: Whether it measures time, and has the machine for itself; its first
             metric is the speed of writing.
         step: What one of its steps is, for the progress of a cell.
@@ -524,52 +583,32 @@ class Probe:
     grows: tuple[str, ...] = ()
     needs: frozenset[Ability] = frozenset()
     continued_metric: str = ""
-    screens: bool = False
     repeats: bool = False
-    counts_tokens: bool = False
     neutral: frozenset[str] = frozenset()
     asked_by: str = ""
     asks_functions: bool = False
     makes_texts: bool = False
     calibrates: bool = False
     saves_cache: bool = False
+    thinks: bool = False
     is_timed: bool = False
     step: str = "round"
 
     # --- before the first cell
 
-    def suited(self, settings: Any, _engine: Engine) -> Struct:
+    def adapt(self, settings: Any, _outlook: "Estimates") -> Struct:
         """
-        *settings* as an engine can do them.
+        *settings* as they suit engine, weights, corpus, context and run folder.
 
-        Raises:
-            BadInput: If it cannot.
-        """
-        suited: Struct = settings
-        return suited
-
-    def check(self, settings: Any, corpus: Corpus | None) -> None:
-        """
-        Stop at settings that are wrong.
-
-        Called before anything is loaded, without a corpus, and again with all of it.
+        Called once, before a server is started; what can be refused without one is
+        refused here.
 
         Raises:
             BadInput: With settings that work.
+            MachineError: If a tool is missing, or disk or memory do not suffice.
         """
-
-    def check_context(self, settings: Any, context: int, trained: int | None) -> None:
-        """
-        Stop at settings that do not go with a context.
-
-        Args:
-            settings: What the user chose.
-            context: Its size, in tokens.
-            trained: What the weights were trained for; None if that does not bind.
-
-        Raises:
-            BadInput: With settings that work.
-        """
+        adapted: Struct = settings
+        return adapted
 
     def filed_under(self, _settings: Any) -> str:
         """
@@ -578,7 +617,7 @@ class Probe:
         """
         return ""
 
-    def reads_corpus(self, _settings: Any) -> bool:
+    def reads_corpus(self, _settings: Any, _engine: Engine) -> bool:
         """
         Whether it reads the corpus with these settings.
 
@@ -597,16 +636,16 @@ class Probe:
         """What a cell takes; None where nothing can be said before the first one."""
         return None
 
-    def conditions(self, _run: RunContext) -> Json:
+    def as_stored(self, run: RunContext) -> Json:
         """
-        What must be equal for records to be comparable, beside the rest of the setup.
+        Its settings as the setup of *run* stores them, once its text is counted.
 
-        Checks all that can be checked before the first cell.
+        They must be equal for records to be comparable, but for those in `grows`.
 
         Raises:
             CodeneedleError: If it cannot measure this run.
         """
-        return {}
+        return as_json(run.settings_of(self.settings, self.name))
 
     def grown(self, stored: Json, wanted: Json) -> Json:
         """The *wanted* conditions, with what those of a run folder ask in addition."""
@@ -648,6 +687,14 @@ class Probe:
         keys = {question.key for question in self.questions(setup)}
         return not keys <= self.answered(record)
 
+    def leads(self, _setup: Setup) -> bool:
+        """Whether the first cell of a run, the reference, sets something for all."""
+        return self.calibrates
+
+    def set_by_reference(self, _setup: Setup) -> tuple[str, ...]:
+        """What it has set that users should know while a sweep runs, a line each."""
+        return ()
+
     def narrowed(self, setup: Setup, _records: Sequence[CellRecord]) -> Json:
         """Its conditions in *setup*, without what one of *records* has no answer to."""
         return setup.probes[self.name]
@@ -661,18 +708,65 @@ class Probe:
         Raises:
             CellError: If the server fails, or no answer can be used.
         """
-        observed = Observed(answers={})
+        observed = self.begun(context)
+        if self.needs_server(context, observed):
+            self._ask(context, observed)
+            self.ended(context, observed)
+        if error := self.useless(observed):
+            raise error
+        return as_json(observed)
+
+    def begun(self, context: ProbeContext) -> Observed:
+        """
+        What is known of a cell before its server is started: by an earlier one.
+
+        Raises:
+            CellError: If a tool that scores something beforehand fails.
+        """
         if context.former and context.former.observation:
-            observed = stored.observed(context.former, Observed)
+            return stored.observed(context.former, Observed)
+        return Observed(answers={})
+
+    def needs_server(self, _context: ProbeContext, _observed: Observed) -> bool:
+        """Whether a server is to be started, after what was done beforehand."""
+        return True
+
+    def ended(self, context: ProbeContext, observed: Observed) -> None:
+        """
+        Do what its answers ask for once the server of a cell has ended.
+
+        Raises:
+            CellError: If a tool fails.
+        """
+
+    def checks(self, _setup: Setup) -> Sequence[Question]:
+        """
+        What checks a pair that is to be set, another way than all pairs are measured.
+
+        The reference is asked the same.
+        """
+        return ()
+
+    def unchecked(self, record: CellRecord, setup: Setup) -> bool:
+        """Whether *record* lacks an answer to one of `checks`."""
+        return not {each.key for each in self.checks(setup)} <= self.answered(record)
+
+    def missing(self, context: ProbeContext, observed: Observed) -> list[Question]:
+        """The questions that have no answer yet, and no reason."""
+        setup = context.run.setup
+        asked: Iterable[Question] = self.questions(setup, context.goal)
+        if context.is_check:
+            asked = self.checks(setup)
+        return [question for question in asked if observed.lacks(question.key)]
+
+    def _ask(self, context: ProbeContext, observed: Observed) -> None:
+        """Ask a server all that is missing."""
         observed.starts += 1
         context.step(0, 1, "loading")
-        with context.serving(saves=self.saves_cache) as served:
+        serving = context.serving(saves=self.saves_cache, thinks=self.thinks)
+        with serving as served:
             asker, done = self.asker(served, context, observed), 0
-            while missing := [
-                question
-                for question in self.questions(context.run.setup, context.goal)
-                if observed.lacks(question.key)
-            ]:
+            while missing := self.missing(context, observed):
                 question, *_ = missing
                 context.step(done, done + len(missing), question.phrase)
                 if reason := asker.why_pointless(question):
@@ -684,9 +778,6 @@ class Probe:
                     context.keep(as_json(observed))
             asker.settle()
             context.step(1, 1, "stopping")
-        if error := self.useless(observed):
-            raise error
-        return as_json(observed)
 
     def asker(
         self, served: Served, context: ProbeContext, observed: Observed
@@ -707,55 +798,29 @@ class Probe:
 
     # --- what was stored
 
-    def more_metrics(self, _setup: Setup) -> tuple[Metric, ...]:
-        """Metrics that only these conditions have."""
-        return ()
-
-    def headline(self, _setup: Setup) -> str:
+    def metrics_of(self, _setup: Setup) -> tuple[Metric, ...]:
         """
-        Name of the metric that reports of a setup show where none is named.
+        `metrics`, with those that only these conditions have.
 
-        Empty for the first.
+        The first is what reports show where none is named.
         """
-        return ""
+        return self.metrics
 
     def remarks(self, _run: Run) -> tuple[str, ...]:
         """What its records of a run say in words, a line each."""
         return ()
 
-    def metrics_of(self, setup: Setup) -> tuple[Metric, ...]:
-        """Its metrics under *setup*, the headline first, what belongs to it next."""
-        first, more = self.headline(setup), self.more_metrics(setup)
-        if not first:
-            return (*self.metrics, *more)
-        every = (*self.metrics[:1], *more, *self.metrics[1:])
-        return tuple(sorted(every, key=lambda metric: metric.name != first))
-
-    def beside(self, _metric: Metric) -> tuple[Metric, ...]:
-        """Metrics that reports of another show beside it, where they have values."""
-        return ()
-
-    def unanswered(
-        self, _record: CellRecord, _setup: Setup, _metric: Metric
-    ) -> frozenset[str]:
-        """Names of units of a metric that a record lacks, though it asked for them."""
-        return frozenset()
+    def told(self, setup: Setup) -> Json:
+        """Its settings under *setup*, as reports tell them."""
+        return setup.probes.get(self.name, {})
 
     def asks(self, _setup: Setup) -> tuple[str, ...]:
         """What it asks under a setup, a phrase each, where settings tell too little."""
         return ()
 
-    def no_value(self, _setup: Setup, _metric: str) -> str:
-        """Why a finished cell may have no value of a metric; empty if unknown."""
-        return ""
-
     def refusal(self, _first: Setup, _second: Setup) -> str:
         """Why values of equal settings must not be compared; empty if they may."""
         return ""
-
-    def silent(self, _run: Run) -> Mapping[str, Mapping[Pair, tuple[int, int]]]:
-        """By what is missing: of each pair that lacks some, how many of how many."""
-        return {}
 
     def answers(self, _run: Run, _record: CellRecord) -> Iterable[Answer]:
         """What became of each question of a finished record."""

@@ -5,10 +5,13 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import ParamSpec, TypeVar
 
+from msgspec import Struct, structs
+
 from codeneedle.records.record import CellRecord, Count, Json, Setup, from_json
 from codeneedle.records.store import SETUP
 
 _Layout = TypeVar("_Layout")
+_Settings = TypeVar("_Settings", bound=Struct)
 _Result = TypeVar("_Result")
 _Arguments = ParamSpec("_Arguments")
 
@@ -50,14 +53,24 @@ def observed(record: CellRecord, layout: type[_Layout]) -> _Layout:
     return from_json(record.observation or {}, layout, file=file_of(record))
 
 
-def conditions_in(setup: Setup, probe: str, layout: type[_Layout]) -> _Layout:
+def settings_in(setup: Setup, probe: str, layout: type[_Layout]) -> _Layout:
     """
-    The conditions of *probe* in *setup*; those of an empty object if it has none.
+    The settings of *probe* in *setup*; those of an empty object if it has none.
 
     Raises:
         BadRecord: If they have another layout.
     """
     return from_json(setup.probes.get(probe, {}), layout, file=SETUP)
+
+
+def chosen_over(known: _Settings, chosen: _Settings) -> _Settings:
+    """The *known* settings of a run folder, with what was *chosen* in their place."""
+    given = {
+        name: value
+        for name, value in structs.asdict(chosen).items()
+        if value is not None and value != ()
+    }
+    return structs.replace(known, **given)
 
 
 def calibrated_in(setup: Setup, probe: str, layout: type[_Layout]) -> _Layout | None:

@@ -101,7 +101,7 @@ def test_records_of_other_probes_are_left_out() -> None:
         frames.cells_frame(both, MATCHED)
 
 
-def test_speeds_of_another_device_are_gaps_and_other_values_are_not() -> None:
+def test_speeds_of_another_device_are_not_ranked_and_other_values_are() -> None:
     run = small_run()
     devices = {Pair("q4_0", "q8_0"): "CUDA1"}
     records = (replace(r, device=devices.get(r.pair, "CUDA0")) for r in run.records)
@@ -109,8 +109,12 @@ def test_speeds_of_another_device_are_gaps_and_other_values_are_not() -> None:
     *others, elsewhere = frames.cells_frame(run, replace(MATCHED, group="speed"))
 
     assert all(cell.has_value for cell in frames.cells_frame(run, MATCHED))
-    assert all(cell.has_value for cell in others)
-    assert frames.OTHER_DEVICE == elsewhere.reason
+    assert all(cell.is_ranked for cell in others)
+    assert (frames.OTHER_DEVICE, True, False) == (
+        elsewhere.reason,
+        elsewhere.has_value,
+        elsewhere.is_ranked,
+    )
 
 
 def test_the_reference_is_the_most_precise_pair_that_has_a_value() -> None:

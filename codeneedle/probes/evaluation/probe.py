@@ -17,7 +17,6 @@ from typing import Annotated
 
 from msgspec import Meta, Struct
 
-from codeneedle.corpora.corpus import Corpus
 from codeneedle.corpora.registry import slug
 from codeneedle.document import Document, Lines
 from codeneedle.engines.ended import end_of
@@ -44,7 +43,7 @@ from codeneedle.probes.evaluation.record import (
 )
 from codeneedle.probes.metrics import METRICS as OF_CELL
 from codeneedle.probes.metrics import samples_needed
-from codeneedle.probes.probe import Probe, ProbeContext, RunContext
+from codeneedle.probes.probe import Estimates, Probe, ProbeContext, RunContext
 from codeneedle.quantities import time_span
 from codeneedle.records.record import CellRecord, Json, Run, Status, as_json
 from codeneedle.system.commands import refuse_unset
@@ -107,15 +106,11 @@ class EvaluationSettings(Struct, frozen=True, forbid_unknown_fields=True):
 class EvaluationProbe(Probe):
     """Runs the user's command beside the server of each cell, and reads its results."""
 
-    def check(self, settings: EvaluationSettings, _corpus: Corpus | None) -> None:
-        """As of `Probe`."""
-        if not settings.command:
-            raise BadInput(
-                source=f"--probe {NAME}",
-                reason="needs a command that evaluates",
-                hint="For example: --eval 'python ${here}/ask.py ${base_url} ${out}'",
-            )
-        checked_words(settings.command, option="--eval", known=PLACEHOLDERS)
+    def adapt(
+        self, settings: EvaluationSettings, _outlook: Estimates
+    ) -> EvaluationSettings:
+        """As of `Probe`: *settings* as they are, if the commands can be run."""
+        _words(settings)
         if settings.score:
             checked_words(settings.score, option="--eval-score", known=OFFLINE)
         if settings.read not in {AUTO, *READERS}:
@@ -126,8 +121,9 @@ class EvaluationProbe(Probe):
         time_span("--eval-timeout", settings.timeout)
         for name in settings.env:
             refuse_unset(name, option="--eval-env")
+        return settings
 
-    def reads_corpus(self, _settings: EvaluationSettings) -> bool:
+    def reads_corpus(self, _settings: EvaluationSettings, _engine: Engine) -> bool:
         """As of `Probe`."""
         return False
 
@@ -146,7 +142,7 @@ class EvaluationProbe(Probe):
         )
         return (note,)
 
-    def conditions(self, run: RunContext) -> Json:
+    def as_stored(self, run: RunContext) -> Json:
         """As of `Probe`; nothing checks that the program itself stays the same."""
         chosen = run.settings_of(EvaluationSettings, NAME)
         return {"command": chosen.command, "score": chosen.score, "read": chosen.read}
@@ -162,7 +158,8 @@ class EvaluationProbe(Probe):
 
     def filed_under(self, settings: EvaluationSettings) -> str:
         """The name of its program, or of the script that it runs."""
-        program, *others = map(Path, shlex.split(settings.command) or [NAME])
+        words = _words(settings)
+        program, *others = map(Path, words)
         scripts = (each for each in others if each.suffix in SCRIPTS)
         return slug(next(scripts, program).stem)
 
@@ -217,6 +214,23 @@ PROBE = EvaluationProbe(
     asked_by="command",
     calibrates=True,
 )
+
+
+def _words(settings: EvaluationSettings) -> tuple[str, ...]:
+    """
+    The words of the command.
+
+    Raises:
+        BadInput: If there is none, or it cannot be run.
+        ToolMissing: If its program does not exist.
+    """
+    if not settings.command:
+        raise BadInput(
+            source=f"--probe {NAME}",
+            reason="needs a command that evaluates",
+            hint="For example: --eval 'python ${here}/ask.py ${base_url} ${out}'",
+        )
+    return checked_words(settings.command, option="--eval", known=PLACEHOLDERS)
 
 
 def seedless(samples: Sequence[Sample], seed: int) -> tuple[Sample, ...]:

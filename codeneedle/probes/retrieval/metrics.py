@@ -76,17 +76,22 @@ def _asked(setup: Setup) -> Callable[[Outcome], bool]:
     return lambda each: each.text in names
 
 
+def _not_scored(setup: Setup) -> str:
+    """Why right answers were not forced; empty if they were."""
+    return str(setup.probes.get(NAME, {}).get("graded", ""))
+
+
 def _right(chosen: _Chosen) -> Metric:
     return _numbers(lambda each: each.score.share, chosen)
 
 
 def _logp(chosen: _Chosen) -> Metric:
-    metric = _numbers(lambda each: each.logp, chosen)
+    metric = replace(_numbers(lambda each: each.logp, chosen), why_none=_not_scored)
     return replace(metric, unit="nats", bounds=(None, 0), digits=3, least_span=0.2)
 
 
 def _until(chosen: _Chosen) -> Metric:
-    metric = _numbers(lambda each: each.until, chosen)
+    metric = replace(_numbers(lambda each: each.until, chosen), why_none=_not_scored)
     return replace(metric, unit="tokens", bounds=(0, None), digits=1, least_span=10)
 
 
@@ -144,12 +149,16 @@ def _able(record: CellRecord, setup: Setup) -> float:
 LEAST_LOSS = 1e-9
 """A text is lost that has fewer right answers, by however little."""
 
+NOTHING_INFORMATIVE = "no task is informative"
+"""Why a metric of all tasks has no value."""
+
 METRICS: tuple[Metric, ...] = (
     replace(
         _right(_is_informative),
         name=NAME,
         label="right answers, informative tasks",
         in_table=True,
+        why_none=lambda _setup: NOTHING_INFORMATIVE,
         loss=Loss(
             kind=LossKind.ANSWERS, lost_from=LEAST_LOSS, units=_units, able=_able
         ),
@@ -159,6 +168,7 @@ METRICS: tuple[Metric, ...] = (
         name=f"{NAME}-logp",
         label="log-probability of the right answer per token, informative tasks",
         in_table=True,
+        why_none=lambda setup: _not_scored(setup) or NOTHING_INFORMATIVE,
         loss=Loss(kind=LossKind.NATS, bounded=_bounded, units=_units, able=_able),
     ),
     _mode(Mode.INTRUSION),
@@ -220,19 +230,29 @@ def _of_task(task: str, length: int | None) -> Iterator[Metric]:
     where = "" if length is None else f", texts of {length:,} tokens"
     about = f"{TASKS[task].about}{where}" if task in TASKS else f"{task}{where}"
     shown = length is None
+    facet = f"task={task}" if length is None else f"task={task} length={length}"
     yield replace(
-        _right(chosen), name=f"{task}{at}", label=f"right: {about}", in_table=shown
+        _right(chosen),
+        name=f"{task}{at}",
+        label=f"right: {about}",
+        in_table=shown,
+        of=NAME,
+        facet=facet,
     )
     yield replace(
         _logp(chosen),
         name=f"{task}-logp{at}",
         label=f"log-probability of the right answer per token: {about}",
         in_table=shown,
+        of=f"{NAME}-logp",
+        facet=facet,
     )
     yield replace(
         _until(chosen),
         name=f"{task}-until{at}",
         label=f"tokens before greedy writing would be wrong: {about}",
+        of=f"{NAME}-until",
+        facet=facet,
     )
 
 

@@ -9,9 +9,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from statistics import fmean
 
-from codeneedle.corpora.corpus import Corpus
 from codeneedle.document import Document
-from codeneedle.engines.engine import Ability, Served
+from codeneedle.engines.engine import Ability, Engine, Served
 from codeneedle.engines.messages import Chat, Completion, Forced, Reply
 from codeneedle.errors import BadInput, UnknownName
 from codeneedle.models.kv_cache import padded
@@ -99,20 +98,63 @@ USUAL_ANSWER_TOKENS = 30
 """Written and forced together, for the time that a plan tells."""
 
 
+def _refuse_unfit(
+    settings: RetrievalSettings, context: int, trained: int | None
+) -> None:
+    """
+    Stop at a length that does not fit the context with question and answer.
+
+    Args:
+        settings: What the user chose.
+        context: Its size, in tokens; not above *trained*.
+        trained: What the weights were trained for; None if that does not bind.
+
+    Raises:
+        BadInput: Naming a context that is enough, or the longest text.
+    """
+    shortest, *_ = lengths = lengths_of(settings)
+    length, room = lengths[-1], answer_room(settings, context)
+    needed = length + room
+    if trained and length > trained:
+        raise BadInput(
+            source=f"--lengths {length}",
+            reason=f"these weights were trained for {trained:,} tokens",
+            hint=f"Use lengths up to {max(1, trained - room)}, or stretch the "
+            "context on purpose with the rope options of the engine.",
+        )
+    if needed > context:
+        enough = padded(needed)
+        fits = not trained or enough <= trained
+        left = (context if fits else trained or context) - room
+        least = min(shortest, LENGTHS[0])
+        less = f"lengths up to {left}" if left >= least else "fewer --tasks"
+        raise BadInput(
+            source=f"--lengths {length}",
+            reason=f"with question and answer it needs {needed:,} tokens, the "
+            f"context has {context:,}",
+            hint=f"Use --context {enough}, or {less}."
+            if fits
+            else f"These weights were trained for {trained:,} tokens: use {less}.",
+        )
+
+
 class RetrievalProbe(Probe):
     """Asks questions on made texts, as hard as the reference can bear."""
 
-    def reads_corpus(self, _settings: RetrievalSettings) -> bool:
+    def reads_corpus(self, _settings: RetrievalSettings, _engine: Engine) -> bool:
         """It makes its texts."""
         return False
 
-    def check(self, settings: RetrievalSettings, _corpus: Corpus | None) -> None:
+    def adapt(
+        self, settings: RetrievalSettings, outlook: Estimates
+    ) -> RetrievalSettings:
         """
-        Stop at settings that no model can satisfy.
+        *settings* as they are, if texts fit the context with question and answer.
 
         Raises:
             UnknownName: If there is no such task.
-            BadInput: If a length, a depth or a setting of a dial is none.
+            BadInput: If a length, a depth or a setting of a dial is none; or naming a
+                context that is enough, or the longest text.
         """
         for task in settings.tasks:
             if task not in TASKS:
@@ -124,47 +166,9 @@ class RetrievalProbe(Probe):
                     reason="is no depth from 0 to 1",
                     hint="Write 0.5 for the middle of a text.",
                 )
-        lengths_of(settings)
         fixed_dials(settings)
-
-    def check_context(
-        self, settings: RetrievalSettings, context: int, trained: int | None
-    ) -> None:
-        """
-        Stop at a length that does not fit the context with question and answer.
-
-        Args:
-            settings: What the user chose.
-            context: Its size, in tokens; not above *trained*.
-            trained: What the weights were trained for; None if that does not bind.
-
-        Raises:
-            BadInput: Naming a context that is enough, or the longest text.
-        """
-        shortest, *_ = lengths = lengths_of(settings)
-        length, room = lengths[-1], answer_room(settings, context)
-        needed = length + room
-        if trained and length > trained:
-            raise BadInput(
-                source=f"--lengths {length}",
-                reason=f"these weights were trained for {trained:,} tokens",
-                hint=f"Use lengths up to {max(1, trained - room)}, or stretch the "
-                "context on purpose with the rope options of the engine.",
-            )
-        if needed > context:
-            enough = padded(needed)
-            fits = not trained or enough <= trained
-            left = (context if fits else trained or context) - room
-            least = min(shortest, LENGTHS[0])
-            less = f"lengths up to {left}" if left >= least else "fewer --tasks"
-            raise BadInput(
-                source=f"--lengths {length}",
-                reason=f"with question and answer it needs {needed:,} tokens, the "
-                f"context has {context:,}",
-                hint=f"Use --context {enough}, or {less}."
-                if fits
-                else f"These weights were trained for {trained:,} tokens: use {less}.",
-            )
+        _refuse_unfit(settings, outlook.context, outlook.trained)
+        return settings
 
     def work(self, settings: RetrievalSettings, _outlook: Estimates) -> Work:
         """Each text, and an answer to each question, written and forced."""
@@ -182,7 +186,7 @@ class RetrievalProbe(Probe):
             f"{lengths} tokens{dials}",
         )
 
-    def conditions(self, run: RunContext) -> Json:
+    def as_stored(self, run: RunContext) -> Json:
         """
         What is asked; without log-probabilities, that no answer is forced.
 
@@ -227,9 +231,9 @@ class RetrievalProbe(Probe):
                 return as_stored(replace(fewer, lengths=lengths))
         return setup.probes[NAME]
 
-    def more_metrics(self, setup: Setup) -> tuple[Metric, ...]:
-        """Those of each task, and of each of several lengths."""
-        return of_tasks(setup)
+    def metrics_of(self, setup: Setup) -> tuple[Metric, ...]:
+        """With those of each task, and of each of several lengths."""
+        return (*self.metrics, *of_tasks(setup))
 
     def asker(
         self, served: Served, context: ProbeContext, observed: Observed
@@ -254,15 +258,6 @@ class RetrievalProbe(Probe):
         )
         asker.calibrate()
         return asker
-
-    def no_value(self, setup: Setup, metric: str) -> str:
-        """Why right answers were not scored; or that no task tells pairs apart."""
-        stored = setup.probes.get(NAME, {})
-        task, _, kind = metric.partition("@")[0].partition("-")
-        is_of_tasks = task in {NAME, *stored.get("tasks", ())}
-        if is_of_tasks and kind in {"logp", "until"} and stored.get("graded"):
-            return str(stored["graded"])
-        return "no task is informative" if task == NAME else ""
 
     def refusal(self, first: Setup, second: Setup) -> str:
         """Dials that found different settings."""
@@ -305,7 +300,6 @@ PROBE = RetrievalProbe(
     settings=RetrievalSettings,
     layout=RetrievalConditions,
     grows=("lengths", "depths", "questions", "blocks"),
-    counts_tokens=True,
     makes_texts=True,
     repeats=True,
     calibrates=True,

@@ -25,7 +25,7 @@ from codeneedle.probes.retrieval.record import (
 )
 from codeneedle.probes.retrieval.task_kinds import TASKS, TASKS_VERSION, make_texts
 from codeneedle.probes.retrieval.tasks import TaskText
-from codeneedle.probes.stored import conditions_in
+from codeneedle.probes.stored import settings_in
 from codeneedle.records.record import (
     MOST_TOKENS,
     Json,
@@ -316,7 +316,7 @@ def conditions_of(setup: Setup) -> RetrievalConditions:
     Raises:
         BadRecord: If they have another layout.
     """
-    return conditions_in(setup, NAME, RetrievalConditions)
+    return settings_in(setup, NAME, RetrievalConditions)
 
 
 def as_stored(chosen: RetrievalConditions) -> Json:

@@ -29,6 +29,8 @@ def _of_way(way: CacheState) -> Metric:
         values=of_cell(partial(_largest, ways=[way])),
         in_table=True,
         floor=True,
+        of=NAME,
+        facet=f"cache={way}",
     )
 
 

@@ -4,12 +4,9 @@ import itertools
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Annotated
-
-from msgspec import Meta, Struct
 
 from codeneedle.document import Document
-from codeneedle.engines.engine import Ability, CannotSave, Served
+from codeneedle.engines.engine import Ability, CannotSave, Engine, Served
 from codeneedle.engines.messages import Completion, Forced, Reply
 from codeneedle.errors import BadInput, CellError
 from codeneedle.grid import Pair, most_precise_first, reference_among
@@ -22,7 +19,6 @@ from codeneedle.probes.probe import (
     Probe,
     ProbeContext,
     Question,
-    RunContext,
     Work,
 )
 from codeneedle.probes.reuse.metrics import LABELS, METRICS
@@ -34,24 +30,25 @@ from codeneedle.probes.reuse.prompts import (
     made_text,
 )
 from codeneedle.probes.reuse.record import (
-    MOST_QUESTIONS,
+    LEAST_LENGTH,
+    LENGTH,
     NAME,
+    QUESTIONS,
     REUSED,
     CacheState,
     Facts,
     Reuse,
     ReuseAnswer,
-    ReuseConditions,
+    ReuseAsked,
     ReuseQuestion,
-    conditions_of,
+    ReuseSettings,
+    asked_in,
     reuse_in,
     reuse_of,
 )
-from codeneedle.probes.stored import Observed
+from codeneedle.probes.stored import Observed, chosen_over, settings_in
 from codeneedle.records.record import (
-    MOST_TOKENS,
     CellRecord,
-    Json,
     NeedleFacts,
     Run,
     Setup,
@@ -59,13 +56,6 @@ from codeneedle.records.record import (
     as_json,
 )
 from codeneedle.text import one_line, plural
-
-LENGTH = 2048
-"""Tokens of the text: a build was broken at 2,048, not at 512 (llama.cpp #27506)."""
-
-LEAST_LENGTH = 256
-
-QUESTIONS = 3
 
 ROOM = 512
 """Tokens beside the text: two questions, two answers, right lines, chat template."""
@@ -93,60 +83,30 @@ computed token by token instead of in a batch; q8_0/q8_0 and q4_0/q4_0 do not di
 """
 
 
-_Length = Annotated[int, Meta(ge=LEAST_LENGTH, le=MOST_TOKENS)]
-
-
-class ReuseSettings(Struct, frozen=True, forbid_unknown_fields=True):
-    """What a user may choose."""
-
-    length: Annotated[
-        _Length | None,
-        Meta(
-            description="Tokens of the text of the probe reuse, which asks the same "
-            "question with a cold cache and with one that is used again: a difference "
-            "is an error of the cache, and no loss of the pair.",
-            extra={
-                "option": "--reuse-length",
-                "default": f"{LENGTH}, or what the context holds",
-            },
-        ),
-    ] = None
-    questions: Annotated[
-        int,
-        Meta(
-            ge=1,
-            le=MOST_QUESTIONS,
-            description="Questions of the probe reuse.",
-            extra={"option": "--reuse-questions", "default": str(QUESTIONS)},
-        ),
-    ] = QUESTIONS
-
-
-def chosen(settings: ReuseSettings, context: int) -> ReuseConditions:
-    """The conditions that *settings* mean in a *context* of that many tokens."""
-    length = settings.length or min(LENGTH, context - ROOM)
-    return ReuseConditions(length=length, questions=settings.questions)
-
-
 class ReuseProbe(Probe):
     """Compares answers from a cold cache with answers from a reused one."""
 
-    def reads_corpus(self, _settings: ReuseSettings) -> bool:
+    def reads_corpus(self, _settings: ReuseSettings, _engine: Engine) -> bool:
         """Never: it generates a text."""
         return False
 
-    def check_context(
-        self, settings: ReuseSettings, context: int, _trained: int | None
-    ) -> None:
+    def adapt(self, settings: ReuseSettings, outlook: Estimates) -> ReuseAsked:
         """
-        Check that the text fits the context with its questions and answers.
+        *settings*, with what the context holds where no length is chosen.
 
         Raises:
-            BadInput: If not; names a context that is large enough.
+            BadInput: If the text does not fit with its questions and answers; names a
+                context that is large enough.
         """
-        length = settings.length or LEAST_LENGTH
+        if outlook.setup:
+            known = settings_in(outlook.setup, NAME, ReuseSettings)
+            settings = chosen_over(known, settings)
+        context, length = outlook.context, settings.length or LEAST_LENGTH
         if length + ROOM <= context:
-            return
+            return ReuseAsked(
+                length=settings.length or min(LENGTH, context - ROOM),
+                questions=settings.questions or QUESTIONS,
+            )
         option = f"--reuse-length {length}" if settings.length else f"--probe {NAME}"
         raise BadInput(
             source=option,
@@ -155,30 +115,22 @@ class ReuseProbe(Probe):
             hint=f"Use --context {padded(length + ROOM)} or more.",
         )
 
-    def work(self, settings: ReuseSettings, outlook: Estimates) -> Work:
+    def work(self, settings: ReuseSettings, _outlook: Estimates) -> Work:
         """The text is read once, and again twice for each question."""
-        planned = chosen(settings, outlook.context)
-        if outlook.setup and NAME in outlook.setup.probes:
-            planned = conditions_of(outlook.setup)
-        texts = (planned.length,) * (1 + 2 * planned.questions)
+        texts = (settings.text_tokens,) * (1 + 2 * settings.question_count)
         # A reply and right lines in each way; the first turn is written three times.
         answers = len(CacheState) * (REPLY_TOKENS + RIGHT_TOKENS) + 3 * REPLY_TOKENS
-        questions = plural(planned.questions, "question")
+        questions = plural(settings.question_count, "question")
         return Work(
             texts=texts,
-            written=planned.questions * answers,
-            depth=planned.length,
+            written=settings.question_count * answers,
+            depth=settings.text_tokens,
             phrase=f"{questions}, each in {len(CacheState)} ways",
         )
 
-    def conditions(self, run: RunContext) -> Json:
-        """Length of the text, and number of questions."""
-        settings = run.settings_of(ReuseSettings, NAME)
-        return as_json(chosen(settings, run.setup.context))
-
     def questions(self, setup: Setup, _goal: int | None = None) -> Iterator[Question]:
         """Functions of the text by their number, each to be asked in all ways."""
-        asked = conditions_of(setup).questions if NAME in setup.probes else 0
+        asked = asked_in(setup).question_count if NAME in setup.probes else 0
         for number in range(asked):
             yield Question(str(number), phrase="reading the text", body=number)
 
@@ -188,7 +140,7 @@ class ReuseProbe(Probe):
         """What asks about a text, as long as the first server has found out."""
         setup = context.run.setup
         if not observed.facts:
-            length = conditions_of(setup).length
+            length = asked_in(setup).text_tokens
             functions = functions_in(length, served.tokenizer, seed=setup.seed)
             observed.facts = as_json(Facts(functions))
         text = made_text(observed.facts["functions"], seed=setup.seed)
@@ -233,7 +185,7 @@ PROBE = ReuseProbe(
     purpose="a cache that is used again",
     metrics=(*METRICS, *OF_CELL),
     settings=ReuseSettings,
-    layout=ReuseConditions,
+    layout=ReuseAsked,
     needs=frozenset({Ability.FORCED}),
     makes_texts=True,
     saves_cache=True,
@@ -256,7 +208,7 @@ class _ReuseAsker(Asker):
     def ask(self, question: Question) -> ReuseQuestion:
         """As of `Asking`: the answers in all ways."""
         functions = self.text.functions
-        of = conditions_of(self.context.run.setup).questions
+        of = asked_in(self.context.run.setup).question_count
         number = question.body
         at = (2 * number + 1) * len(functions) // (2 * of)
         needle, before, other = (
@@ -267,7 +219,7 @@ class _ReuseAsker(Asker):
             self.cannot_save = self.retried(lambda: self._saved(other))
         first = self.primed(
             self.text.text,
-            conditions_of(self.context.run.setup).length,
+            asked_in(self.context.run.setup).text_tokens,
             lambda: self.retried(lambda: self._first_reply(before)),
         )
         turn = Turn(before, first.text)

@@ -4,11 +4,11 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Annotated
 
-from msgspec import Meta
+from msgspec import Meta, Struct
 
 from codeneedle.engines.messages import Forced
-from codeneedle.probes.stored import Observed, conditions_in, file_of, observed
-from codeneedle.records.record import CellRecord, Length, Setup, from_json
+from codeneedle.probes.stored import Observed, file_of, observed, settings_in
+from codeneedle.records.record import MOST_TOKENS, CellRecord, Setup, from_json
 
 NAME = "reuse"
 
@@ -19,19 +19,51 @@ WORDING = 1
 """Version of the text, the questions and the ways; a condition."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReuseConditions:
-    """
-    Conditions that must match for records to be comparable.
+LENGTH = 2048
+"""Tokens of the text: a build was broken at 2,048, not at 512 (llama.cpp #27506)."""
 
-    Attributes:
-        length: Approximate length of the text, in tokens.
-        questions: Number of questions.
-        wording: `WORDING` at the time.
-    """
+LEAST_LENGTH = 256
 
-    length: Length
-    questions: Annotated[int, Meta(ge=1, le=MOST_QUESTIONS)]
+QUESTIONS = 3
+
+
+class ReuseSettings(Struct, frozen=True):
+    """What a user may choose; None for what the run folder holds, or a default."""
+
+    length: Annotated[
+        Annotated[int, Meta(ge=LEAST_LENGTH, le=MOST_TOKENS)] | None,
+        Meta(
+            description="Tokens of the text of the probe reuse, which asks the same "
+            "question with a cold cache and with one that is used again: a difference "
+            "is an error of the cache, and no loss of the pair.",
+            extra={
+                "option": "--reuse-length",
+                "default": f"{LENGTH}, or what the context holds",
+            },
+        ),
+    ] = None
+    questions: Annotated[
+        Annotated[int, Meta(ge=1, le=MOST_QUESTIONS)] | None,
+        Meta(
+            description="Questions of the probe reuse.",
+            extra={"option": "--reuse-questions", "default": str(QUESTIONS)},
+        ),
+    ] = None
+
+    @property
+    def text_tokens(self) -> int:
+        """Approximate length of the text, in tokens."""
+        return self.length or LENGTH
+
+    @property
+    def question_count(self) -> int:
+        """Number of questions."""
+        return self.questions or QUESTIONS
+
+
+class ReuseAsked(ReuseSettings, frozen=True, kw_only=True):
+    """The settings as a setup stores them, with the version of the wording."""
+
     wording: int = WORDING
 
 
@@ -169,11 +201,11 @@ def reuse_in(stored: Observed, *, file: str) -> Reuse:
     return Reuse(tuple(from_json(each, ReuseQuestion, file=file) for each in answers))
 
 
-def conditions_of(setup: Setup) -> ReuseConditions:
+def asked_in(setup: Setup) -> ReuseAsked:
     """
-    The conditions of the probe in *setup*.
+    The settings of the probe in *setup*.
 
     Raises:
         BadRecord: If they have another layout.
     """
-    return conditions_in(setup, NAME, ReuseConditions)
+    return settings_in(setup, NAME, ReuseAsked)

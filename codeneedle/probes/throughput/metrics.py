@@ -7,7 +7,8 @@ from statistics import fmean, stdev
 
 from codeneedle.probes.metrics import Metric
 from codeneedle.probes.throughput.record import (
-    conditions_of,
+    DepthSpeeds,
+    asked_in,
     throughput_of,
 )
 from codeneedle.records.record import CellRecord, Setup
@@ -23,7 +24,7 @@ def at_depths(setup: Setup) -> tuple[Metric, ...]:
 
     ``tg@0``, ``pp@0``, ``tg@4096`` ... and ``peak@0``, which not every tool reports.
     """
-    settings = conditions_of(setup)
+    settings = asked_in(setup)
     depths = settings.depths if settings else ()
     speeds = tuple(_metric(test, depth) for depth in depths for test in LABELS)
     return (*speeds, *map(_peak, depths))
@@ -109,20 +110,30 @@ def mean_speeds(record: CellRecord, test: str) -> dict[int, float]:
     }
 
 
-def _values(
-    record: CellRecord,
-    setup: Setup,
-    *,
-    test: str,
-    depth: int | None = None,
-) -> Sequence[float]:
-    """Speeds of *test* at *depth*; None is the greatest depth of the setup."""
-    settings = conditions_of(setup)
+def _at(record: CellRecord, setup: Setup, depth: int | None) -> DepthSpeeds | None:
+    """What *record* has at *depth*; None is the greatest depth of the setup."""
+    settings = asked_in(setup)
     if settings is None:
-        return ()
-    depth = settings.depths[-1] if depth is None else depth
-    speeds = (at for at in throughput_of(record).speeds if at.depth == depth)
-    return next((getattr(at, test) for at in speeds), ())
+        return None
+    wanted = settings.depths[-1] if depth is None else depth
+    found = (at for at in throughput_of(record).speeds if at.depth == wanted)
+    return next(found, None)
+
+
+def _values(
+    record: CellRecord, setup: Setup, *, test: str, depth: int | None = None
+) -> Sequence[float]:
+    """Speeds of *test* at *depth*."""
+    at = _at(record, setup, depth)
+    return getattr(at, test) if at else ()
+
+
+def _gap(
+    record: CellRecord, setup: Setup, *, depth: int | None
+) -> tuple[str, str] | None:
+    """Status and reason of a depth that has no speeds."""
+    at = _at(record, setup, depth)
+    return (at.status, at.gap) if at and at.gap else None
 
 
 def _metric(test: str, depth: int | None) -> Metric:
@@ -135,11 +146,14 @@ def _metric(test: str, depth: int | None) -> Metric:
         bounds=(0, None),
         digits=1,
         values=functools.partial(_values, test=test, depth=depth),
+        gap=functools.partial(_gap, depth=depth),
         group="speed",
         in_table=depth is None,
         relative=True,
         shows_error=True,
         is_prompt_speed=test == "pp",
+        of="" if depth is None else test,
+        facet="" if depth is None else f"depth={depth}",
     )
 
 
@@ -159,6 +173,8 @@ def _peak(depth: int) -> Metric:
         group="memory",
         in_table=True,
         relative=True,
+        of="peak",
+        facet=f"depth={depth}",
     )
 
 

@@ -5,14 +5,14 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from statistics import fmean
-from typing import Annotated
 
-from msgspec import Meta, Struct
+from msgspec import structs
 
-from codeneedle.engines.engine import Ability
+from codeneedle.engines.engine import Ability, Engine
 from codeneedle.engines.tools import Speeds, SpeedTask, SpeedTool
 from codeneedle.errors import BadInput, CellError
 from codeneedle.grid import Pair, most_precise_first, reference_among
+from codeneedle.models.weights import Weights
 from codeneedle.probes.metrics import METRICS as OF_CELL
 from codeneedle.probes.metrics import Metric
 from codeneedle.probes.probe import (
@@ -23,6 +23,7 @@ from codeneedle.probes.probe import (
     RunContext,
     Work,
 )
+from codeneedle.probes.stored import chosen_over, settings_in
 from codeneedle.probes.throughput.metrics import (
     METRICS,
     at_depths,
@@ -32,17 +33,16 @@ from codeneedle.probes.throughput.metrics import (
 from codeneedle.probes.throughput.record import (
     NAME,
     DepthSpeeds,
-    Repetitions,
     Throughput,
-    ThroughputConditions,
-    conditions_of,
+    ThroughputAsked,
+    ThroughputSettings,
+    asked_in,
     throughput_of,
 )
 from codeneedle.records.record import (
     Attention,
     CellRecord,
     Json,
-    Length,
     Run,
     Setup,
     Status,
@@ -54,7 +54,6 @@ from codeneedle.text import one_line, plural
 DEPTHS = (0, 4096)
 """Default depths in tokens; the length of the corpus is added."""
 
-REPETITIONS = 3
 PROMPT_TOKENS = 512
 GENERATED_TOKENS = 128
 """The defaults of llama-bench, as in most published tables."""
@@ -88,59 +87,20 @@ NAMED = 4
 """Most pairs that a remark names; it counts the others."""
 
 
-class ThroughputSettings(Struct, frozen=True, forbid_unknown_fields=True):
-    """Settings of the user; empty or None for defaults that depend on the model."""
-
-    depths: Annotated[
-        tuple[Length, ...],
-        Meta(
-            description="Depths to measure speed at, in tokens.",
-            extra={
-                "option": "--depths",
-                "metavar": "LIST",
-                "unit": "tokens",
-                "default": "0,4096 and the corpus",
-            },
-        ),
-    ] = ()
-    repetitions: Annotated[
-        Repetitions | None,
-        Meta(
-            description="Measurements of speed at each depth.",
-            extra={"option": "--repetitions"},
-        ),
-    ] = None
-
-
-def chosen_depths(run: RunContext, wanted: tuple[int, ...]) -> tuple[int, ...]:
-    """
-    The depths to measure, in tokens, ascending.
-
-    The *wanted* ones, if any; else defaults for the model, at most the context that
-    the weights were trained for.
-
-    Raises:
-        BadInput: If a wanted one exceeds the context of training.
-    """
-    trained = run.weights.training_context
-    # With room for both tests.
-    deepest = max(0, trained - PROMPT_TOKENS) if trained else None
-    for depth in wanted:
-        too_deep = deepest is not None and depth > deepest
-        if too_deep and not run.engine.stretches_context:
-            raise BadInput(
-                source=f"--depths {depth}",
-                reason=f"these weights were trained for {trained:,} tokens",
-                hint=f"Use {deepest} or less; or stretch the context with rope "
-                "arguments after --.",
-            )
-    if wanted:
-        return tuple(sorted(set(wanted)))
+def default_depths(run: RunContext) -> tuple[int, ...]:
+    """The depths for model and text, in tokens, ascending; none beyond the training."""
     if run.is_built_in:
         return BUILT_IN_DEPTHS
     depths = {*DEPTHS, run.setup.corpus.tokens}
+    deepest = _deepest(run.weights)
     limit = max(depths) if deepest is None else deepest
     return tuple(sorted({min(depth, limit) for depth in depths}))
+
+
+def _deepest(weights: Weights) -> int | None:
+    """The depth that leaves room for both tests; None if nothing limits it."""
+    trained = weights.training_context
+    return max(0, trained - PROMPT_TOKENS) if trained else None
 
 
 def timeout_s(
@@ -173,7 +133,7 @@ def _test_tokens(*, is_built_in: bool) -> tuple[int, int]:
 class ThroughputProbe(Probe):
     """Measures the speed of reading and writing at each depth."""
 
-    def reads_corpus(self, settings: ThroughputSettings) -> bool:
+    def reads_corpus(self, settings: ThroughputSettings, _engine: Engine) -> bool:
         """True if a depth is the length of the corpus, as by default."""
         return not settings.depths
 
@@ -181,7 +141,7 @@ class ThroughputProbe(Probe):
         """Both tests at each depth, each after reading up to that depth."""
         is_built_in = outlook.is_built_in
         depths = settings.depths or (BUILT_IN_DEPTHS if is_built_in else DEPTHS)
-        times = settings.repetitions or REPETITIONS
+        times = settings.times
         read, written = _test_tokens(is_built_in=is_built_in)
         return Work(
             texts=tuple(
@@ -191,24 +151,42 @@ class ThroughputProbe(Probe):
             depth=sum(depths) // len(depths),
         )
 
-    def conditions(self, run: RunContext) -> Json:
+    def adapt(
+        self, settings: ThroughputSettings, outlook: Estimates
+    ) -> ThroughputSettings:
         """
-        What is measured; if no depths are chosen, those of the run folder.
+        *settings* on those of the run folder, with depths in ascending order.
 
         Raises:
             BadInput: If a depth exceeds the context that the weights were trained for.
             MachineError: If the tool is missing or too old.
         """
-        tool = run.engine.speed_tool()
-        settings = run.settings_of(ThroughputSettings, NAME)
-        stored = conditions_of(run.setup)
+        outlook.engine.speed_tool()
+        deepest = _deepest(outlook.weights)
+        for depth in settings.depths:
+            if outlook.trained and deepest is not None and depth > deepest:
+                raise BadInput(
+                    source=f"--depths {depth}",
+                    reason=f"these weights were trained for {outlook.trained:,} tokens",
+                    hint=f"Use {deepest} or less; or stretch the context with rope "
+                    "arguments after --.",
+                )
+        if outlook.setup:
+            known = settings_in(outlook.setup, NAME, ThroughputSettings)
+            settings = chosen_over(known, settings)
+        return structs.replace(settings, depths=tuple(sorted({*settings.depths})))
+
+    def as_stored(self, run: RunContext) -> Json:
+        """With default depths, and what follows from model and tool."""
+        tool, settings = (
+            run.engine.speed_tool(),
+            run.settings_of(ThroughputSettings, NAME),
+        )
         read, written = _test_tokens(is_built_in=run.is_built_in)
         return as_json(
-            ThroughputConditions(
-                depths=stored.depths
-                if stored and not settings.depths
-                else chosen_depths(run, settings.depths),
-                repetitions=settings.repetitions or REPETITIONS,
+            ThroughputAsked(
+                depths=settings.depths or default_depths(run),
+                repetitions=settings.times,
                 prompt_tokens=read,
                 generated_tokens=written,
                 arguments=dict(tool.arguments),
@@ -216,13 +194,13 @@ class ThroughputProbe(Probe):
             )
         )
 
-    def more_metrics(self, setup: Setup) -> tuple[Metric, ...]:
-        """Both speeds and the peak memory at each depth."""
-        return at_depths(setup)
+    def metrics_of(self, setup: Setup) -> tuple[Metric, ...]:
+        """With both speeds and the peak memory at each depth."""
+        return (*self.metrics, *at_depths(setup))
 
     def questions(self, setup: Setup, _goal: int | None = None) -> Iterator[Question]:
         """Its depths."""
-        chosen = conditions_of(setup)
+        chosen = asked_in(setup)
         return map(Question, map(str, chosen.depths if chosen else ()))
 
     def narrowed(self, setup: Setup, records: Sequence[CellRecord]) -> Json:
@@ -243,7 +221,7 @@ class ThroughputProbe(Probe):
             CellError: If the smallest depth fails, or the tool runs with another
                 configuration than requested.
         """
-        chosen = conditions_of(context.run.setup)
+        chosen = asked_in(context.run.setup)
         if chosen is None:
             raise ValueError("a setup without conditions of this probe")
         tool = context.run.engine.speed_tool()
@@ -334,7 +312,7 @@ PROBE = ThroughputProbe(
     purpose="speed by depth",
     metrics=(*METRICS, *OF_CELL),
     settings=ThroughputSettings,
-    layout=ThroughputConditions,
+    layout=ThroughputAsked,
     grows=("depths",),
     needs=frozenset({Ability.SPEED}),
     is_timed=True,
@@ -345,7 +323,7 @@ PROBE = ThroughputProbe(
 def _at_depth(
     context: ProbeContext,
     tool: SpeedTool,
-    chosen: ThroughputConditions,
+    chosen: ThroughputAsked,
     depth: int,
     before: Sequence[DepthSpeeds],
 ) -> tuple[DepthSpeeds, Speeds | None]:
@@ -375,7 +353,7 @@ def _at_depth(
 def _measured(
     context: ProbeContext,
     tool: SpeedTool,
-    chosen: ThroughputConditions,
+    chosen: ThroughputAsked,
     depth: int,
     before: Sequence[DepthSpeeds],
 ) -> Speeds:
@@ -388,7 +366,7 @@ def _measured(
             depth=depth,
             prompt_tokens=chosen.prompt_tokens,
             generated_tokens=chosen.generated_tokens,
-            repetitions=chosen.repetitions,
+            repetitions=chosen.times,
         ),
         log=context.log(f"{NAME}-{depth}"),
         silence_s=timeout_s(

@@ -1,34 +1,63 @@
-"""The stored layout of the throughput probe: its conditions and observations."""
+"""The stored layout of the throughput probe: its settings and observations."""
 
 from dataclasses import dataclass
 from typing import Annotated
 
-from msgspec import Meta
+from msgspec import Meta, Struct
 
-from codeneedle.probes.stored import conditions_in, observed
+from codeneedle.probes.stored import observed, settings_in
 from codeneedle.records.record import Amount, CellRecord, Count, Length, Setup
 
 NAME = "throughput"
 
-Repetitions = Annotated[int, Meta(ge=1, le=1000)]
+REPETITIONS = 3
+"""The default of llama-bench, as in most published tables."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ThroughputConditions:
+class ThroughputSettings(Struct, frozen=True):
     """
-    Conditions that must match for speeds to be comparable.
+    What a user may choose.
+
+    Empty or None is what the run folder holds, or else a default for the model.
+    """
+
+    depths: Annotated[
+        tuple[Length, ...],
+        Meta(
+            description="Depths to measure speed at, in tokens.",
+            extra={
+                "option": "--depths",
+                "metavar": "LIST",
+                "unit": "tokens",
+                "default": "0,4096 and the corpus",
+            },
+        ),
+    ] = ()
+    repetitions: Annotated[
+        Annotated[int, Meta(ge=1, le=1000)] | None,
+        Meta(
+            description="Measurements of speed at each depth.",
+            extra={"option": "--repetitions"},
+        ),
+    ] = None
+
+    @property
+    def times(self) -> int:
+        """Repetitions of each test at each depth."""
+        return self.repetitions or REPETITIONS
+
+
+class ThroughputAsked(ThroughputSettings, frozen=True, kw_only=True):
+    """
+    The settings as a setup stores them, with what follows; depths are ascending.
 
     Attributes:
-        depths: Tokens in the cache before each repetition, ascending.
-        repetitions: Repetitions of each test at each depth.
         prompt_tokens: Tokens to read per repetition.
         generated_tokens: Tokens to write per repetition.
         arguments: Further arguments of llama-bench, the same for every cell.
         ignored: Arguments of the server that llama-bench does not have.
     """
 
-    depths: tuple[Length, ...]
-    repetitions: Repetitions
     prompt_tokens: Length
     generated_tokens: Length
     arguments: dict[str, str]
@@ -89,16 +118,16 @@ class Throughput:
         return tuple(sorted(self.answers.values(), key=lambda at: at.depth))
 
 
-def conditions_of(setup: Setup) -> ThroughputConditions | None:
+def asked_in(setup: Setup) -> ThroughputAsked | None:
     """
-    The conditions of the probe in *setup*; None in a run without the probe.
+    The settings of the probe in *setup*; None in a run without the probe.
 
     Raises:
         BadRecord: If they have another layout.
     """
     if NAME not in setup.probes:
         return None
-    return conditions_in(setup, NAME, ThroughputConditions)
+    return settings_in(setup, NAME, ThroughputAsked)
 
 
 def throughput_of(record: CellRecord) -> Throughput:

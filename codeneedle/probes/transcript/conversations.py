@@ -127,20 +127,38 @@ def read_conversations(path: Path) -> tuple[str, tuple[Conversation, ...]]:
     Raises:
         BadInput: If it cannot be read; names the line.
     """
+    sha256, data = read_file(path)
+    return sha256, conversations_of(data, path)
+
+
+def read_file(path: Path, *, option: str = "--transcript") -> tuple[str, bytes]:
+    """
+    The SHA-256 of the file *path*, which an *option* names, and what it holds.
+
+    Raises:
+        BadInput: If it cannot be read, or is too large.
+    """
     try:
         is_large = path.is_file() and path.stat().st_size > LARGEST_BYTES
         data = None if is_large else read_regular(path)
     except OSError as error:
-        raise _bad_file(path, reason_of(error)) from error
+        raise _bad_file(path, reason_of(error), option) from error
     if data is None:
         limit = f"it has more than {size(LARGEST_BYTES)}"
-        raise _bad_file(path, limit if is_large else "there is no such file")
-    return hashlib.sha256(data).hexdigest(), conversations_of(data, path)
+        raise _bad_file(path, limit if is_large else "there is no such file", option)
+    return hashlib.sha256(data).hexdigest(), data
 
 
-def conversations_of(data: bytes, path: Path) -> tuple[Conversation, ...]:
+def conversations_of(
+    data: bytes, path: Path, *, needs_assistant: bool = True
+) -> tuple[Conversation, ...]:
     """
     The conversations in *data*, the contents of *path*.
+
+    Args:
+        data: JSON or JSON lines.
+        path: For errors.
+        needs_assistant: Whether one must have a message of an assistant.
 
     Raises:
         BadInput: If they cannot be read; names the line.
@@ -157,13 +175,13 @@ def conversations_of(data: bytes, path: Path) -> tuple[Conversation, ...]:
         except _Wrong as wrong:
             raise wrong.at(path, line) from wrong
     turns = (turn for conversation in conversations for turn in conversation.turns)
-    if not any(turn.role == "assistant" for turn in turns):
+    if needs_assistant and not any(turn.role == "assistant" for turn in turns):
         raise _bad_file(path, "it has no message of an assistant")
     return tuple(conversations)
 
 
-def _bad_file(path: Path, reason: str) -> BadInput:
-    return BadInput(source=f"--transcript {path}", reason=reason, hint=HINT)
+def _bad_file(path: Path, reason: str, option: str = "--transcript") -> BadInput:
+    return BadInput(source=f"{option} {path}", reason=reason, hint=HINT)
 
 
 class _Wrong(ValueError):  # noqa: N818 - named after the fact

@@ -82,10 +82,13 @@ def _of_kind(kind: Kind | None, *, enters_verdict: bool) -> Iterator[Metric]:
     by_turn = partial(_tokens_by, kind=kind, by_turn=True)
 
     def metric(
-        number: Callable[[Sequence[ScoredToken]], float], grouped: _Grouped
+        name: str, number: Callable[[Sequence[ScoredToken]], float], grouped: _Grouped
     ) -> partial[Metric]:
         return partial(
             Metric,
+            name=f"{NAME}-{name}{suffix}",
+            of=f"{NAME}-{name}" if kind else "",
+            facet=f"tokens={kind}" if kind else "",
             better="higher",
             noun="turns",
             digits=1,
@@ -93,8 +96,7 @@ def _of_kind(kind: Kind | None, *, enters_verdict: bool) -> Iterator[Metric]:
             names=lambda *of: list(grouped(*of)),
         )
 
-    yield metric(logp, by_unit)(
-        name=f"{NAME}-logp{suffix}",
+    yield metric("logp", logp, by_unit)(
         label=f"log-probability of {what}",
         unit="nats",
         bounds=(None, 0),
@@ -103,16 +105,14 @@ def _of_kind(kind: Kind | None, *, enters_verdict: bool) -> Iterator[Metric]:
         in_table=True,
         loss=_loss(kind, by_unit) if enters_verdict else None,
     )
-    yield metric(right, by_unit)(
-        name=f"{NAME}-right{suffix}",
+    yield metric("right", right, by_unit)(
         label=f"{what} that were the first choice",
         unit="%",
         bounds=(0, 100),
         least_span=10,
         in_table=kind is None,
     )
-    yield metric(breaks_at, by_turn)(
-        name=f"{NAME}-breaks-at{suffix}",
+    yield metric("breaks-at", breaks_at, by_turn)(
         label=f"{what} before greedy writing would leave a turn",
         unit="tokens",
         bounds=(0, None),

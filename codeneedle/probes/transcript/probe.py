@@ -10,7 +10,6 @@ from typing import Annotated
 
 from msgspec import Meta, Struct
 
-from codeneedle.corpora.corpus import Corpus
 from codeneedle.corpora.registry import slug
 from codeneedle.document import Document
 from codeneedle.engines.engine import Ability, Engine, Served
@@ -92,16 +91,25 @@ class TranscriptSettings(Struct, frozen=True, forbid_unknown_fields=True):
 class TranscriptProbe(Probe):
     """Forces the assistant's turns; units are turns, or conversations if many."""
 
-    def check(self, settings: TranscriptSettings, _corpus: Corpus | None) -> None:
+    def adapt(
+        self, settings: TranscriptSettings, outlook: Estimates
+    ) -> TranscriptSettings:
         """
-        Check that there is a transcript and that it can be read.
+        *settings* as they are, if there is a turn that can be forced.
 
         Raises:
-            BadInput: If not; names the line.
+            BadInput: If the file cannot be read, naming the line; if the template does
+                not take a conversation, or no turn fits.
+            CodeneedleError: If rendering fails.
         """
         read_conversations(_file(settings))
+        if not outlook.knows(NAME):
+            turns = _counted_turns(settings, outlook.engine, outlook.context)
+            if all(turn.left_out for turn in turns):
+                raise _nothing_left(settings, turns)
+        return settings
 
-    def reads_corpus(self, _settings: TranscriptSettings) -> bool:
+    def reads_corpus(self, _settings: TranscriptSettings, _engine: Engine) -> bool:
         """Never: conversations are its text."""
         return False
 
@@ -155,7 +163,7 @@ class TranscriptProbe(Probe):
             phrase=f"{plural(count, 'turn')}{most}",
         )
 
-    def conditions(self, run: RunContext) -> Json:
+    def as_stored(self, run: RunContext) -> Json:
         """
         The turns that every pair is forced to.
 
@@ -175,7 +183,7 @@ class TranscriptProbe(Probe):
                 return known
             if stored.sha256 != sha256:
                 raise _other_file(run.folder, _file(settings))
-        turns = _counted_turns(run)
+        turns = _counted_turns(settings, run.engine, run.setup.context)
         chosen = Conditions(
             sha256=sha256,
             conversations=len(conversations),
@@ -232,13 +240,9 @@ class TranscriptProbe(Probe):
             hint="See the server's log for the cause.",
         )
 
-    def more_metrics(self, setup: Setup) -> tuple[Metric, ...]:
-        """Metrics of the classes of tokens that occur."""
-        return class_metrics(setup)
-
     def metrics_of(self, setup: Setup) -> tuple[Metric, ...]:
-        """As of `Probe`, with the noun of the units of *setup*."""
-        metrics = (*self.metrics, *self.more_metrics(setup))
+        """With the classes of tokens that occur, and the noun of its units."""
+        metrics = (*self.metrics, *class_metrics(setup))
         if NAME not in setup.probes or not conditions_of(setup).of_conversations:
             return metrics
         return tuple(
@@ -344,7 +348,7 @@ def turns_of(
         context: Its size in tokens.
 
     Raises:
-        CodeneedleError: As of `conditions`.
+        CodeneedleError: As of `TranscriptProbe.adapt`.
     """
     _, conversations = read_conversations(_file(settings))
     with engine.templating() as template:
@@ -358,23 +362,25 @@ _COUNTED: dict[tuple[object, ...], tuple[CountedTurn, ...]] = {}
 """The turns that this process has rendered, by all that they depend on."""
 
 
-def _counted_turns(run: RunContext) -> tuple[CountedTurn, ...]:
-    """`turns_of` a run, rendered once for all of its cells."""
-    setup, settings = run.setup, run.settings_of(TranscriptSettings, NAME)
+def _counted_turns(
+    settings: TranscriptSettings, engine: Engine, context: int
+) -> tuple[CountedTurn, ...]:
+    """`turns_of`, rendered once for all cells."""
     sha256, _ = read_conversations(_file(settings))
-    weights = setup.weights.sha256
-    key = (sha256, settings.tokens, setup.context, weights, setup.server_args)
+    model = engine.model
+    key = (sha256, settings.tokens, context, model.weights.path, model.arguments)
     if key not in _COUNTED:
-        _COUNTED[key] = turns_of(settings, run.engine, setup.context)
+        _COUNTED[key] = turns_of(settings, engine, context)
     return _COUNTED[key]
 
 
 def _rendered(run: RunContext) -> dict[str, RenderedTurn]:
     """The turns of *run* by name; their hashes must be those of the setup."""
     chosen = conditions_of(run.setup)
-    turns = {t.facts.name: t for t in _counted_turns(run) if not t.left_out}
+    settings = run.settings_of(TranscriptSettings, NAME)
+    counted = _counted_turns(settings, run.engine, run.setup.context)
+    turns = {t.facts.name: t for t in counted if not t.left_out}
     if tuple(turn.facts for turn in turns.values()) != chosen.turns:
-        settings = run.settings_of(TranscriptSettings, NAME)
         raise BadInput(
             source=f"--transcript {settings.file}",
             reason="it, or what the chat template makes of it, has changed since this "

@@ -8,9 +8,9 @@ from codeneedle.engines.messages import Forced
 from codeneedle.probes.stored import (
     Observed,
     cached,
-    conditions_in,
     file_of,
     observed,
+    settings_in,
 )
 from codeneedle.probes.transcript.rendering import Kind, Part
 from codeneedle.records.record import (
@@ -162,7 +162,7 @@ def conditions_of(setup: Setup) -> Conditions:
     Raises:
         BadRecord: If there are none, or they have another layout.
     """
-    conditions = conditions_in(setup, NAME, Conditions)
+    conditions = settings_in(setup, NAME, Conditions)
     for turn in conditions.turns:
         refuse_impossible(bool(turn.parts), "a turn has no parts", file=SETUP)
     return conditions

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from fake_engine import FakeEngine
 from injections import processes_in
+from made_contexts import made_outlook
 
 from codeneedle.cli.options import request_of
 from codeneedle.engines.engine import Ability
@@ -51,12 +52,12 @@ def stored(folder, cell):
 )
 def test_settings_are_checked_before_anything_starts(settings, words):
     with pytest.raises(Exception, match=words):
-        PROBE.check(EvaluationSettings(**settings), None)
+        PROBE.adapt(EvaluationSettings(**settings), made_outlook())
 
 
 def test_an_unknown_reader_is_refused_with_the_nearest():
     with pytest.raises(UnknownName) as caught:
-        PROBE.check(EvaluationSettings(command="sh", read="lm_eval"), None)
+        PROBE.adapt(EvaluationSettings(command="sh", read="lm_eval"), made_outlook())
 
     assert "Did you mean 'lm-eval'?" == caught.value.hint
 

@@ -11,7 +11,7 @@ from codeneedle.probes.evaluation import readers
 from codeneedle.probes.evaluation.readers import Unreadable, read
 from codeneedle.probes.evaluation.record import Sample
 
-README = Path(__file__).parents[3] / "README.md"
+PAGE = Path(__file__).parents[3] / "docs/your-own.md"
 
 WRITTEN = Path(__file__).parent / "written"
 """What the real tools wrote, of answers of SmolLM2."""
@@ -240,10 +240,10 @@ def test_results_of_promptfoo_are_read_test_by_test():
     assert "test 3" in {each.group for each in samples}
 
 
-def test_the_example_of_the_readme_converts_what_no_reader_knows(tmp_path, monkeypatch):
+def test_the_example_of_its_page_converts_what_no_reader_knows(tmp_path, monkeypatch):
     """One case is pending, one has failed."""
     (example,) = re.findall(
-        r"```python\n(import json.*?)```", README.read_text("utf-8"), re.DOTALL
+        r"```python\n(import json.*?)```", PAGE.read_text("utf-8"), re.DOTALL
     )
     case = {"correct": True, "status": "ok", "problem_idx": 7, "tokens": 9}
     cases = {
@@ -258,7 +258,7 @@ def test_the_example_of_the_readme_converts_what_no_reader_knows(tmp_path, monke
         read(tmp_path)
 
     monkeypatch.chdir(tmp_path)
-    exec(example, {})  # noqa: S102 - our own README
+    exec(example, {})  # noqa: S102 - our own page
 
     reader, samples = read(tmp_path)
     assert "lines" == reader

@@ -509,7 +509,7 @@ def test_an_engine_without_probabilities_leaves_the_graded_endpoint_out(tmp_path
     assert {None} == {each.scored for text in found.texts for each in text.asked}
     assert (
         "fake tells no probabilities"
-        == PROBE.conditions(made_run(tmp_path, engine))["graded"]
+        == PROBE.as_stored(made_run(tmp_path, engine))["graded"]
     )
 
 
@@ -583,7 +583,7 @@ def test_the_built_in_model_finds_what_its_window_tells_apart(tmp_path):
     )
     setup = replace(made_setup(), context=4096)
     run = real_context(tmp_path, setup=setup, settings={NAME: settings})
-    run = replace(run, setup=replace(setup, probes={NAME: PROBE.conditions(run)}))
+    run = replace(run, setup=replace(setup, probes={NAME: PROBE.as_stored(run)}))
     context = ProbeContext(run=run, pair=REFERENCE, logs=tmp_path)
 
     stored = PROBE.measure(context)

@@ -1,7 +1,8 @@
 """What the retrieval probe asks: what is refused, and what a plan says."""
 
 import pytest
-from fake_engine import ByteTokenizer, FakeEngine
+from fake_engine import ByteTokenizer, FakeEngine, made_weights
+from made_contexts import made_outlook
 from made_retrieval import made_run
 
 from codeneedle.errors import BadInput, RequestError
@@ -13,6 +14,16 @@ from codeneedle.probes.retrieval.settings import (
     answer_room,
     lengths_of,
 )
+
+
+def adapted(settings, context, **engine):
+    """*settings* in a *context*, with weights trained for 8,192 tokens."""
+    outlook = made_outlook(
+        context=context,
+        engine=FakeEngine(**engine),
+        weights=made_weights(training_context=8192),
+    )
+    return PROBE.adapt(settings, outlook)
 
 
 @pytest.mark.parametrize(
@@ -28,7 +39,7 @@ from codeneedle.probes.retrieval.settings import (
 )
 def test_settings_that_cannot_be_are_refused(asked, words):
     with pytest.raises(RequestError, match=words) as caught:
-        PROBE.check(RetrievalSettings(**asked), None)
+        adapted(RetrievalSettings(**asked), 4096)
 
     assert caught.value.hint
 
@@ -43,10 +54,10 @@ def test_a_length_beyond_the_context_is_refused_with_one_that_is_enough():
     settings = RetrievalSettings(lengths=(4096,))
 
     with pytest.raises(BadInput, match="the context has 4,096") as caught:
-        PROBE.check_context(settings, 4096, 8192)
+        adapted(settings, 4096)
 
     named = int(caught.value.hint.split()[2].rstrip(","))
-    PROBE.check_context(settings, named, 8192)
+    adapted(settings, named)
     assert 4096 + answer_room(settings, 4096) <= named
 
 
@@ -54,10 +65,10 @@ def test_a_length_beyond_the_training_is_refused_unless_stretched():
     settings = RetrievalSettings(lengths=(16384,))
 
     with pytest.raises(BadInput, match="trained for 8,192"):
-        PROBE.check_context(settings, 8192, 8192)
+        adapted(settings, 8192)
     with pytest.raises(BadInput, match="--lengths 8192") as caught:
-        PROBE.check_context(RetrievalSettings(lengths=(8192,)), 8192, 8192)
-    PROBE.check_context(settings, 32768, None)
+        adapted(RetrievalSettings(lengths=(8192,)), 8192)
+    adapted(settings, 32768, stretches_context=True)
     assert str(8192 - answer_room(settings, 8192)) in caught.value.hint
 
 
@@ -111,6 +122,6 @@ def test_a_template_that_keeps_the_text_is_looked_at_once(tmp_path):
     engine = FakeEngine(tokenizer=tokenizer)
 
     run = made_run(tmp_path, engine, form=PromptForm.CHAT)
-    assert run.setup.probes == {NAME: PROBE.conditions(run)}
+    assert run.setup.probes == {NAME: PROBE.as_stored(run)}
 
     assert 1 == engine.counted

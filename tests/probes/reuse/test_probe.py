@@ -4,17 +4,16 @@ from dataclasses import replace
 
 import pytest
 from fake_engine import FakeEngine, FakeServer, forced_to, reply_to
-from made_contexts import real_context, run_context
+from made_contexts import made_outlook, real_context, run_context
 from made_records import made_setup
 from made_reuse import reuse_record
 from made_servers import fake_llama_cpp
 
-from codeneedle.corpora.registry import load
 from codeneedle.engines.messages import Completion, PromptCut, ServerGone
 from codeneedle.errors import BadInput, CellError
 from codeneedle.grid import Pair
 from codeneedle.probes import asking
-from codeneedle.probes.probe import Estimates, ProbeContext
+from codeneedle.probes.probe import ProbeContext
 from codeneedle.probes.reuse.probe import PROBE, ReuseSettings
 from codeneedle.probes.reuse.record import NAME, REUSED, CacheState, reuse_of
 from codeneedle.records.record import CellRecord, Run, Status
@@ -33,7 +32,7 @@ def cell(run, *, questions=1, pair=REFERENCE, **facts):
     """A cell of *run*, planned with so many questions of a short text."""
     chosen = {NAME: ReuseSettings(length=512, questions=questions)}
     run = replace(run, settings=chosen)
-    setup = replace(run.setup, probes={NAME: PROBE.conditions(run)})
+    setup = replace(run.setup, probes={NAME: PROBE.as_stored(run)})
     run = replace(run, setup=setup)
     return ProbeContext(run=run, pair=pair, logs=run.folder, **facts)
 
@@ -214,21 +213,21 @@ def test_a_stopped_cell_is_continued(tmp_path):
 
 def test_a_text_beyond_the_context_is_refused_with_one_that_suffices():
     with pytest.raises(BadInput) as caught:
-        PROBE.check_context(ReuseSettings(length=4096), 4096, None)
+        PROBE.adapt(ReuseSettings(length=4096), made_outlook())
     with pytest.raises(BadInput, match="--probe reuse"):
-        PROBE.check_context(ReuseSettings(), 512, None)
+        PROBE.adapt(ReuseSettings(), made_outlook(context=512))
 
     assert "Use --context 4608 or more." == caught.value.hint
 
 
 def test_the_plan_tells_what_a_pair_reads(tmp_path):
     stored = cell(run_context(tmp_path), questions=2).run.setup
-    outlook = Estimates(
-        corpus=load("random-bodies-mini"), context=2048, is_built_in=True
-    )
 
-    new = PROBE.work(ReuseSettings(), outlook)
-    known = PROBE.work(ReuseSettings(), replace(outlook, setup=stored))
+    def work(**changes):
+        outlook = made_outlook(context=2048, **changes)
+        return PROBE.work(PROBE.adapt(ReuseSettings(), outlook), outlook)
+
+    new, known = work(), work(setup=stored)
 
     assert "3 questions, each in 4 ways" == new.phrase
     assert ((1536,) * 7, 1536) == (new.texts, new.depth)

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 from fake_engine import made_weights
 from fake_tools import FakeSpeed, ToolEngine
-from made_contexts import real_context, run_context
+from made_contexts import made_outlook, real_context, run_context
 from made_records import made_run as recall_run
 from made_records import made_setup
 from programs import script
@@ -56,7 +56,7 @@ def made_run(tmp_path):
 
 def context_of(run, pair=PAIR, **changes):
     """One cell of *run*, after planning."""
-    probes = {NAME: PROBE.conditions(run)}
+    probes = {NAME: PROBE.as_stored(run)}
     run = replace(run, setup=replace(run.setup, probes=probes))
     return ProbeContext(run=run, pair=pair, logs=run.folder, **changes)
 
@@ -76,6 +76,12 @@ def fails_at(depth, status=Status.OUT_OF_MEMORY):
 # Conditions
 
 
+def adapted(run):
+    """*run* with its settings as they suit engine and weights."""
+    outlook = made_outlook(engine=run.engine, weights=run.weights)
+    return replace(run, settings={NAME: PROBE.adapt(run.settings[NAME], outlook)})
+
+
 def test_chosen_settings_are_conditions(made_run):
     assert {
         "depths": [0, 8, 64],
@@ -84,7 +90,7 @@ def test_chosen_settings_are_conditions(made_run):
         "generated_tokens": 128,
         "arguments": {"--threads": "1"},
         "ignored": ["--temp", "1"],
-    } == PROBE.conditions(made_run(depths=(64, 0, 64, 8)))
+    } == PROBE.as_stored(adapted(made_run(depths=(64, 0, 64, 8))))
 
 
 @pytest.mark.parametrize(
@@ -103,7 +109,7 @@ def test_chosen_settings_are_conditions(made_run):
 )
 def test_default_depths_suit_corpus_and_weights(made_run, changes, depths, sizes):
     run = made_run(depths=(), repetitions=None, changes=changes)
-    chosen = PROBE.conditions(run)
+    chosen = PROBE.as_stored(run)
 
     assert (depths, 3, sizes) == (
         chosen["depths"],
@@ -113,14 +119,14 @@ def test_default_depths_suit_corpus_and_weights(made_run, changes, depths, sizes
 
 
 def test_a_depth_beyond_the_training_is_refused_unless_stretched(made_run):
-    assert PROBE.conditions(made_run(depths=(32768 - 512,)))
+    assert adapted(made_run(depths=(32768 - 512,)))
     with pytest.raises(BadInput, match="--depths 32257: ") as caught:
-        PROBE.conditions(made_run(depths=(32768 - 511,)))
+        adapted(made_run(depths=(32768 - 511,)))
 
     assert "Use 32256 or less" in caught.value.hint
-    assert PROBE.conditions(made_run(depths=(65536,), stretched=True))
+    assert adapted(made_run(depths=(65536,), stretched=True))
     untold = {"weights": made_weights(training_context=None)}
-    assert PROBE.conditions(made_run(depths=(999_999,), changes=untold))
+    assert adapted(made_run(depths=(999_999,), changes=untold))
 
 
 # Measuring

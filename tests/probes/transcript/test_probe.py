@@ -5,15 +5,14 @@ from dataclasses import replace
 
 import pytest
 from fake_engine import FakeEngine, FakeServer, forced_to
-from made_contexts import real_context, run_context
+from made_contexts import made_outlook, real_context, run_context
 from made_conversations import TEMPLATE, FakeTemplate, made_conversation
 from made_records import made_setup
 
-from codeneedle.corpora.registry import load
 from codeneedle.engines.messages import BadReply, Refused, ServerGone
 from codeneedle.errors import BadInput, CellError
 from codeneedle.grid import Pair
-from codeneedle.probes.probe import Estimates, ProbeContext
+from codeneedle.probes.probe import ProbeContext
 from codeneedle.probes.transcript import probe as module
 from codeneedle.probes.transcript.probe import PROBE, TranscriptSettings
 from codeneedle.probes.transcript.record import NAME, conditions_of, turns_of
@@ -51,7 +50,7 @@ def made_run(folder, value=None, *, tokens=None, engine=None, **changes):
 
 def with_conditions(run):
     """The setup of *run* with what the probe stores in it."""
-    return replace(run.setup, probes={NAME: PROBE.conditions(run)})
+    return replace(run.setup, probes={NAME: PROBE.as_stored(run)})
 
 
 def measured(run, **changes):
@@ -92,7 +91,7 @@ def test_turns_are_rendered_once_and_not_again_for_a_folder_that_knows_them(tmp_
     run = made_run(tmp_path)
     module._COUNTED.clear()
 
-    assert run.setup.probes[NAME] == PROBE.conditions(run)
+    assert run.setup.probes[NAME] == PROBE.as_stored(run)
     assert 1 == run.engine.counted
 
 
@@ -105,7 +104,7 @@ def test_a_folder_of_another_transcript_names_both_and_the_way_out(tmp_path):
     settings = {NAME: TranscriptSettings(file=second)}
 
     with pytest.raises(OtherSetup, match="another transcript: /a/first") as caught:
-        PROBE.conditions(replace(run, settings=settings))
+        PROBE.as_stored(replace(run, settings=settings))
 
     assert str(caught.value).endswith(f", now {second}")
     assert "one transcript" in caught.value.hint
@@ -207,7 +206,7 @@ def test_a_transcript_of_which_no_turn_is_left_is_refused(tmp_path, changes, hin
 
 def test_without_a_file_the_option_is_named():
     with pytest.raises(BadInput) as refused:
-        PROBE.check(TranscriptSettings(), None)
+        PROBE.adapt(TranscriptSettings(), made_outlook())
 
     assert "Name a file: --transcript FILE" == refused.value.hint
 
@@ -215,9 +214,7 @@ def test_without_a_file_the_option_is_named():
 def test_the_plan_estimates_tokens_until_they_are_counted(tmp_path):
     run = made_run(tmp_path)
     settings = run.settings[NAME]
-    outlook = Estimates(
-        corpus=load("random-bodies-mini"), context=10_000, is_built_in=True
-    )
+    outlook = made_outlook(context=10_000, is_built_in=True)
 
     estimated = PROBE.work(settings, outlook)
     counted = PROBE.work(settings, replace(outlook, setup=run.setup))
