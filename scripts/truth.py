@@ -2,6 +2,7 @@
 How often is the verdict wrong? Simulated on the lines of a real run.
 
     python scripts/truth.py                       # the table of scenarios
+    python scripts/truth.py --decide              # the same of a sweep that decides
     python scripts/truth.py --coverage FOLDER ... # intervals beside 48 real functions
     python scripts/truth.py --take FOLDER         # store a run's probabilities
 
@@ -15,18 +16,29 @@ mean loss of each pair is replaced by that of the scenario.
 import argparse
 import bisect
 import itertools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from codeneedle.grid import DEFAULT_TYPES, Pair, bits
+from codeneedle.corpora.needles import block_ends
+from codeneedle.grid import DEFAULT_TYPES, FIRST, Pair, bits
 from codeneedle.probes.recall.rounds import forced_answers
+from codeneedle.probes.recall.settings import DECIDING_FUNCTIONS, DECIDING_LINES
 from codeneedle.records.store import Store
+from codeneedle.sweep.decide import Cost, first_look
 from codeneedle.verdict.judge import MAX_LOSS
-from codeneedle.verdict.statistics import Bounds, Word, error_share, interval
+from codeneedle.verdict.order import Order, Seen, next_asked, ruled_out
+from codeneedle.verdict.statistics import (
+    Bounds,
+    Word,
+    error_share,
+    interval,
+    units_needed,
+)
 
 Numbers = npt.NDArray[np.float64]
 
@@ -249,6 +261,180 @@ def table(lines: Lines, grids: int, designs: Sequence[tuple[int, int]]) -> None:
             print(f"| {design[0]} x {design[1]} | {found.row()} |", flush=True)
 
 
+# --- a sweep that decides
+
+
+MACHINES = (("27B", 15, 200), ("8B", 100, 4_000), ("70B", 6, 80))
+"""Models, with tokens per second that are written and read; times are computed."""
+
+TEXT, OF_FUNCTION = 4_632, 24
+"""
+Tokens of `plan.DECIDING_CORPUS`, and of three of its lines, counted with SmolLM2.
+
+The lines with the signature before them are read as well, which is not counted.
+"""
+
+ASKED_AT_MOST = 96
+"""Functions of that text."""
+
+
+@dataclass(slots=True)
+class Decided:
+    """
+    Sweeps that decided, and what they took.
+
+    Attributes:
+        outcomes: Words that were measured, and those that were inferred.
+        inferred_wrong: Sweeps in which a pair within the limit was inferred beyond it.
+        turns: Cells of each sweep.
+        times: By machine, of each sweep, as of `times_of`.
+    """
+
+    outcomes: Outcomes
+    inferred_wrong: int
+    turns: list[int]
+    times: dict[str, list[tuple[float, float, float, float]]]
+
+    def row(self) -> str:
+        """Shares in per cent, the number of steps, and times in minutes."""
+        found = self.outcomes
+        counts = (
+            found.wrong_within,
+            found.wrong_set,
+            found.wrong_beyond,
+            self.inferred_wrong,
+            found.answers,
+        )
+        shares = [f"{100 * count / found.grids:.1f}" for count in counts]
+        shares.append(
+            f"{np.median(self.turns):.0f}, {np.quantile(self.turns, 0.9):.0f}"
+        )
+        for name, _, _ in MACHINES:
+            minutes = np.quantile(np.array(self.times[name]) / 60, 0.9, axis=0)
+            shares.append(", ".join(f"{each:.1f}" for each in minutes))
+        return " | ".join(shares)
+
+
+def cell_s(tg: float, pp: float, functions: int) -> float:
+    """Seconds of one server that reads the text and is asked for *functions*."""
+    return TEXT / pp + functions * OF_FUNCTION / tg
+
+
+def first_of(tg: float, pp: float) -> int:
+    """As of `sweep.decide.first_look`, the number of functions of the first step."""
+    cost = Cost(TEXT / pp, OF_FUNCTION / tg)
+    ends = block_ends(DECIDING_FUNCTIONS, ASKED_AT_MOST)
+    at = first_look(ends, cost, cells=4, spent_s=cost.of(DECIDING_FUNCTIONS))
+    return ends[at]
+
+
+def decided(
+    losses: Numbers, first: int
+) -> tuple[dict[Pair, Seen], list[tuple[int, Pair | None]]]:
+    """
+    The words of one sweep that decides, by pair; and its cells, with the best so far.
+
+    Args:
+        losses: Of all functions that may be asked: (35 pairs, functions).
+        first: Functions of the first step.
+
+    Returns:
+        Of each cell behind the reference, functions that it is asked, and what is set.
+    """
+    ends = block_ends(DECIDING_FUNCTIONS, ASKED_AT_MOST)
+    looks = tuple(end for end in ends if end >= first)
+    order = Order(pairs=tuple(map(str, OTHERS)), looks=looks)
+    seen: dict[Pair, Seen] = {}
+    cells: list[tuple[int, Pair | None]] = []
+    of_reference = first
+    while asked := next_asked(order, seen):
+        if asked.goal > of_reference:
+            cells.append((asked.goal - of_reference, best_of(seen)))
+            of_reference = asked.goal
+        for pair in asked.pairs:
+            before = seen[pair].units if pair in seen else 0
+            look, pairs = looks.index(asked.goal), order.sharing(pair)
+            values = losses[OTHERS.index(pair), : asked.goal].tolist()
+            bounds = interval(values, error_share(look, pairs))
+            seen[pair] = Seen(
+                word=bounds.word(MAX_LOSS),
+                units=asked.goal,
+                needed=units_needed(values, MAX_LOSS, look=look + 1, pairs=pairs),
+                is_below=bounds.mean < MAX_LOSS,
+            )
+            cells.append((asked.goal - before, best_of(seen)))
+    return seen, cells
+
+
+def best_of(seen: Mapping[Pair, Seen]) -> Pair | None:
+    """The smallest pair within the limit; None if none is."""
+    within = [pair for pair, each in seen.items() if each.word is Word.WITHIN]
+    return min(within, key=_size) if within else None
+
+
+def times_of(
+    cells: Sequence[tuple[int, Pair | None]], first: int, *, tg: float, pp: float
+) -> tuple[float, float, float, float]:
+    """
+    Seconds until the first three pairs, a pair to set, the last such pair, and the end.
+
+    Without a pair to set, those until the end.
+    """
+    now, best, turns, of_first = cell_s(tg, pp, first), None, list[float](), 0.0
+    for at, (functions, so_far) in enumerate(cells):
+        now += cell_s(tg, pp, functions)
+        of_first = now if at < len(FIRST) else of_first
+        turns += [now] if so_far != best else []
+        best = so_far
+    turns = turns or [now]
+    return of_first, turns[0], turns[-1], now + cell_s(tg, pp, DECIDING_FUNCTIONS)
+
+
+def simulate_deciding(lines: Lines, scenario: Scenario, grids: int) -> Decided:
+    """Let *grids* sweeps of a *scenario* decide; words are of the first machine."""
+    chance = np.random.default_rng(42)
+    found = Decided(Outcomes(), 0, [], {name: [] for name, _, _ in MACHINES})
+    truth = scenario.losses
+    if scenario.shape is _collapsing:
+        truth = np.full(35, COLLAPSING * COLLAPSE)
+    is_beyond = dict(zip(OTHERS, truth > MAX_LOSS, strict=True))
+    for _ in range(grids):
+        losses = drawn(lines, scenario, (ASKED_AT_MOST, DECIDING_LINES), chance)
+        done: dict[int, Any] = {}
+        for name, tg, pp in MACHINES:
+            first = first_of(tg, pp)
+            if first not in done:
+                done[first] = decided(losses, first)
+            found.times[name].append(times_of(done[first][1], first, tg=tg, pp=pp))
+        seen, cells = done[first_of(*MACHINES[0][1:])]
+        words = {pair: each.word for pair, each in seen.items() if each.word}
+        every = dict.fromkeys(OTHERS, Word.OPEN) | words
+        found.outcomes.add([every[pair] for pair in OTHERS], truth)
+        out = ruled_out(words, OTHERS)
+        found.inferred_wrong += any(not is_beyond[pair] for pair in out)
+        found.turns.append(len(cells) + 2)
+    return found
+
+
+DECIDING_HEADING = (
+    "| scenario | wrong within, % | wrong Set, % | wrong beyond, % "
+    "| wrongly inferred, % | an answer, % | cells: median, 9 in 10 | "
+)
+
+
+def table_of_deciding(lines: Lines, grids: int) -> None:
+    """Print a row for each scenario, with minutes that 9 of 10 sweeps take at most."""
+    of_machines = " | ".join(
+        f"{name} {tg}/{pp:,}, {first_of(tg, pp)} functions: first, Set, last, end, min"
+        for name, tg, pp in MACHINES
+    )
+    print(f"{DECIDING_HEADING}{of_machines} |")
+    print(f"| --- |{' --: |' * (6 + len(MACHINES))}")
+    for scenario in scenarios():
+        found = simulate_deciding(lines, scenario, grids)
+        print(f"| {scenario.name} | {found.row()} |", flush=True)
+
+
 def coverage(folder: Path) -> None:
     """Print how often intervals of few functions miss the mean of all of a real run."""
     drawn_functions, draws = 12, 10_000
@@ -334,6 +520,9 @@ def parsed(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     """The command line."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--grids", type=int, default=1_000)
+    parser.add_argument(
+        "--decide", action="store_true", help="sweeps that decide, step by step"
+    )
     parser.add_argument("--designs", help="3x20,16x5: functions x lines")
     parser.add_argument("--coverage", nargs="+", type=Path, metavar="FOLDER")
     parser.add_argument("--take", type=Path, metavar="FOLDER")
@@ -352,6 +541,8 @@ def main() -> None:
     elif given.coverage:
         for folder in given.coverage:
             coverage(folder)
+    elif given.decide:
+        table_of_deciding(read_lines(), given.grids)
     else:
         lines = read_lines()
         half_widths(lines, designs)

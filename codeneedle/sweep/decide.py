@@ -1,34 +1,36 @@
 """
-Chooses pairs by a screening, and measures open pairs with further functions until each
-is decided or the time is up.
+What is measured next: the steps of a sweep that decides, what they cost, and further
+functions of open pairs of a grid.
 """
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from msgspec import structs
 
-from codeneedle.errors import BadInput, RequestError
+from codeneedle.corpora.corpus import LIMIT
+from codeneedle.corpora.needles import block_ends
+from codeneedle.errors import BadInput
 from codeneedle.grid import Pair
-from codeneedle.probes import PROBES
-from codeneedle.probes.probe import Times
-from codeneedle.records.record import CellRecord, Run, Setup
-from codeneedle.records.store import SWEEP
-from codeneedle.sweep.request import Execution, Request, decoded
+from codeneedle.probes import PROBES, probes_named
+from codeneedle.probes.metrics import LossKind
+from codeneedle.probes.probe import Probe, Times, Work
+from codeneedle.probes.recall.choice import planned_choice
+from codeneedle.probes.recall.settings import Ask, By, RecallSettings, with_choice
+from codeneedle.records.record import CellRecord, Run, Setup, Status, as_json
+from codeneedle.sweep.plan import FIRST_ANSWER_S, Plan
+from codeneedle.sweep.request import Execution, Request
 from codeneedle.sweep.runner import Event, Runner
-from codeneedle.verdict.judge import Limits, Verdict, best_by_size, cache_size, judge
+from codeneedle.text import plural
+from codeneedle.verdict import order as ordering
+from codeneedle.verdict.judge import Limits, Verdict, cache_size, judge
+from codeneedle.verdict.order import Asked, Order, Seen, next_asked, order_in
 from codeneedle.verdict.statistics import Word
 
 MOST_PAIRS = 4
 """Pairs that are measured with further functions at a time."""
-
-SCREENS = tuple(name for name, probe in PROBES.items() if probe.screens)
-"""Probes that screen; the first is the default."""
-
-FINALISTS = 5
-"""Pairs that a screening proposes, at most."""
 
 TIME_SHARE = 1 / 3
 """The most that further functions take by default, as a share of the sweep's time."""
@@ -37,10 +39,17 @@ PROBE = next(probe for probe in PROBES.values() if probe.continued_metric)
 """Measures open pairs with further functions."""
 
 
+def tells_loss(probe: Probe) -> bool:
+    """Whether *probe* measures losses, rather than speeds or a change alone."""
+    kinds = {metric.loss.kind for metric in probe.metrics if metric.loss}
+    return bool(kinds - {LossKind.CHANGE})
+
+
 def deciding(request: Request, execution: Execution) -> Request:
     """
-    *request*; if it decides, with a probe that screens all pairs before those that
-    measure a few.
+    *request*; if it decides, with the probes that measure losses first, or recall.
+
+    Others measure the pairs that these have measured.
 
     Raises:
         BadInput: If it decides, and a share of the grid is to be measured.
@@ -50,13 +59,13 @@ def deciding(request: Request, execution: Execution) -> Request:
     if execution.shard is not None:
         raise BadInput(
             source=f"--shard {execution.shard}",
-            reason="a share of the grid cannot choose which pairs to measure further",
-            hint="Sweep shares with --probe divergence --no-decide, then use --decide "
-            "without --shard.",
+            reason="a share of the grid cannot choose which pair is measured next",
+            hint="Sweep shares with --no-decide, or use --decide without --shard.",
         )
-    screens = [name for name in request.probes if name in SCREENS] or [*SCREENS[:1]]
-    others = [name for name in request.probes if name not in SCREENS] or [PROBE.name]
-    return structs.replace(request, probes=(*screens, *others))
+    probes = probes_named(request.probes)
+    telling = [probe.name for probe in probes if tells_loss(probe)] or [PROBE.name]
+    others = [name for name in request.probes if name not in telling]
+    return structs.replace(request, probes=(*telling, *others))
 
 
 def further(verdict: Verdict) -> dict[Pair, int]:
@@ -170,43 +179,360 @@ def _cell_s(record: CellRecord, goal: int) -> float:
 
 def _reading_s(record: CellRecord, times: Times) -> float:
     """Seconds of one server of *record* without its questions."""
+    if times.text_s is not None:
+        return times.text_s
     return max(record.phases.total_s - times.questions_s, 0.0) / times.servers
 
 
-def settled(verdict: Verdict) -> set[Pair]:
-    """
-    The pairs that a sweep which decides screens alone.
-
-    Empty for other runs, and where the screening has proposed nothing.
-    """
-    run = verdict.run
-    try:
-        decides = decoded(run.sweep, source=SWEEP).decide
-    except RequestError:
-        return set()
-    proposed = decides and finalists(run, verdict.limits)
-    screened = {record.pair for record in run.records if record.probe in SCREENS}
-    return screened - {*proposed} if proposed else set()
+# --- the steps of a sweep that decides
 
 
-def finalists(run: Run, limits: Limits) -> list[Pair]:
+@dataclass(frozen=True, slots=True)
+class Cost:
     """
-    The reference and the pairs that are worth measuring, by the screening of *run*.
+    What the cells of a probe take, in seconds.
 
-    Of the pairs that are not beyond the limit, those of which no other has a smaller
-    cache and a smaller divergence; of more than `FINALISTS`, evenly spread ones. Empty
-    where there is none of them.
+    Attributes:
+        server_s: One server with its text, before the first question.
+        function_s: A function; 0 where every pair is asked the same.
+        ends: Numbers of functions behind which the text is read again, in any case;
+            empty if a server reads it once.
     """
-    records = tuple(record for record in run.records if record.probe in SCREENS)
-    verdict = judge(replace(run, records=records), limits)
-    fitting = [
-        standing
-        for standing in verdict.compared
-        if cache_size(standing) < 1 and standing.word is not Word.BEYOND
-    ]
-    front = best_by_size(fitting)
-    step = max((len(front) - 1) / (FINALISTS - 1), 1.0)
-    chosen = dict.fromkeys(
-        front[round(at * step)].pair for at in range(min(FINALISTS, len(front)))
+
+    server_s: float
+    function_s: float = 0.0
+    ends: tuple[int, ...] = ()
+
+    def of(self, functions: int, known: int = 0) -> float:
+        """Seconds until it has so many *functions*, if so many are *known*."""
+        texts = 1 + sum(known < end < functions for end in self.ends)
+        return texts * self.server_s + (functions - known) * self.function_s
+
+
+def cost_of(record: CellRecord, setup: Setup) -> Cost:
+    """What a cell like that of *record*, under *setup*, takes."""
+    if record.probe != PROBE.name or not PROBE.units(record):
+        return Cost(record.phases.total_s)
+    times = PROBE.times(record)
+    function_s = math.fsum(times.units) / len(times.units)
+    ends = PROBE.unit_ends(setup) if times.text_s is not None else ()
+    return Cost(_reading_s(record, times), function_s, tuple(ends))
+
+
+def first_look(
+    ends: Sequence[int],
+    cost: Cost,
+    *,
+    cells: int,
+    spent_s: float,
+    most_s: float = FIRST_ANSWER_S,
+) -> int:
+    """
+    Which of *ends*, numbers of functions, is that of the first step.
+
+    The largest with which all *cells* of that step, after *spent_s* for the reference,
+    take no more than *most_s*; the first of them if none does.
+    """
+    left_s = most_s - spent_s
+    fitting = [at for at, end in enumerate(ends) if cells * cost.of(end) <= left_s]
+    return max(fitting, default=0)
+
+
+def fix_order(
+    runner: Runner,
+    reference: Pair,
+    pairs: Iterable[Pair],
+    *,
+    most_s: float = FIRST_ANSWER_S,
+) -> Order:
+    """
+    The order of the run, which is stored before a pair beside the reference is.
+
+    One that the run folder has stays as it is; pairs that may be measured since are
+    added to it, and share in the error.
+
+    Args:
+        runner: With the finished *reference* in its store.
+        reference: The pair that all others are compared with.
+        pairs: Those that may be measured.
+        most_s: As of `first_look`.
+    """
+    run = runner.read()
+    stored, wanted = order_in(run.setup), [str(p) for p in pairs if p != reference]
+    if stored is not None and {*wanted} <= {*stored.pairs}:
+        return stored
+    if stored is None:
+        stored = _new_order(run, reference, wanted, most_s)
+    order = replace(stored, pairs=tuple(dict.fromkeys((*stored.pairs, *wanted))))
+    runner.store.calibrate(ordering.NAME, as_json(order))
+    runner.add_calibration({ordering.NAME: as_json(order)})
+    return order
+
+
+def _new_order(run: Run, reference: Pair, pairs: Sequence[str], most_s: float) -> Order:
+    """The order of a *run* that has none; of one that has other pairs, from look 0."""
+    ends = [*PROBE.unit_ends(run.setup)] if PROBE.name in run.setup.probes else []
+    own = next((r for r in run.records if _is_asked(r) and r.pair == reference), None)
+    at, order = 0, Order(pairs=tuple(pairs), looks=tuple(ends))
+    if ends and own and all(r.pair == reference for r in run.records if _is_asked(r)):
+        # The reference is asked for as many as the others.
+        at = first_look(
+            ends,
+            cost_of(own, run.setup),
+            cells=1 + len(order.first),
+            spent_s=own.phases.total_s,
+            most_s=most_s,
+        )
+    return replace(order, looks=tuple(ends[at:]), skipped=at)
+
+
+def _is_asked(record: CellRecord) -> bool:
+    return record.probe == PROBE.name and record.has_numbers
+
+
+@dataclass(frozen=True, slots=True)
+class NextStep:
+    """
+    What is measured next.
+
+    Attributes:
+        asked: Of which pairs, and why.
+        goals: By pair that has numbers, how many functions it has afterwards; the
+            reference first, where it has fewer than the others will have.
+        time_s: Seconds that it takes, about; NaN where nothing is known.
+    """
+
+    asked: Asked
+    goals: Mapping[Pair, int]
+    time_s: float
+
+    @property
+    def new(self) -> tuple[Pair, ...]:
+        """The pairs that have no numbers yet."""
+        return tuple(pair for pair in self.asked.pairs if pair not in self.goals)
+
+    @property
+    def shorter(self) -> "NextStep | None":
+        """The same with one pair less; None of a single pair."""
+        *pairs, last = self.asked.pairs
+        if not pairs:
+            return None
+        goals = {p: goal for p, goal in self.goals.items() if p != last}
+        time_s = self.time_s * len(pairs) / (len(pairs) + 1)
+        return NextStep(replace(self.asked, pairs=tuple(pairs)), goals, time_s)
+
+
+def next_step(
+    verdict: Verdict,
+    probes: Sequence[str],
+    *,
+    may_continue: bool = True,
+    failed: Collection[Pair] = (),
+) -> NextStep | None:
+    """
+    The next step of a sweep that decides; None once nothing can change the answer.
+
+    Args:
+        verdict: On the run so far, which has an order.
+        probes: Names of those that measure losses: a pair is seen by all of them.
+        may_continue: Whether open pairs may be measured with further functions.
+        failed: Pairs that cannot.
+    """
+    order = order_in(verdict.run.setup)
+    if order is None:
+        return None
+    if not may_continue:
+        order = replace(order, looks=order.looks[:1])
+    seen = _seen(verdict, probes)
+    seen |= {p: replace(each, needed=None) for p, each in seen.items() if p in failed}
+    asked = next_asked(order, seen)
+    if asked is None:
+        return None
+    known = {r.pair: PROBE.units(r) for r in verdict.run.records if _is_asked(r)}
+    every = [*([verdict.reference] if verdict.reference else []), *asked.pairs]
+    has = {pair: known[pair] for pair in every if pair in known}
+    goals = {pair: asked.goal for pair, count in has.items() if count < asked.goal}
+    return NextStep(asked, goals, _step_s(verdict, probes, asked, goals, known))
+
+
+def _step_s(
+    verdict: Verdict,
+    probes: Sequence[str],
+    asked: Asked,
+    goals: Mapping[Pair, int],
+    known: Mapping[Pair, int],
+) -> float:
+    """Seconds of a step, by what the reference or the pair itself has taken."""
+    records = {(r.pair, r.probe): r for r in verdict.run.records if r.has_numbers}
+    total = 0.0
+    for pair, goal in goals.items():
+        cost = cost_of(records[pair, PROBE.name], verdict.run.setup)
+        total += cost.of(goal, known[pair])
+    for pair in asked.pairs:
+        if pair in goals:
+            continue
+        for probe in probes:
+            like = verdict.reference and records.get((verdict.reference, probe))
+            setup = verdict.run.setup
+            total += cost_of(like, setup).of(asked.goal) if like else math.nan
+    return total
+
+
+def _seen(verdict: Verdict, probes: Sequence[str]) -> dict[Pair, Seen]:
+    """What was measured of each pair by all *probes*, or failed."""
+    tried = {
+        (record.pair, record.probe): record
+        for record in verdict.run.records
+        if record.status is not Status.INTERRUPTED
+    }
+    seen = {}
+    for standing in verdict.standings:
+        pair = standing.pair
+        if pair == verdict.reference or any((pair, p) not in tried for p in probes):
+            continue
+        row = standing.row(PROBE.continued_metric)
+        asked = tried.get((pair, PROBE.name))
+        seen[pair] = Seen(
+            word=standing.word,
+            units=PROBE.units(asked) if asked and asked.has_numbers else 0,
+            needed=row.needed if row and not row.remark else None,
+            is_below=row is not None and row.bounds.mean < row.limit,
+        )
+    return seen
+
+
+# --- before the first cell
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlannedStep:
+    """
+    A step as a plan tells it.
+
+    Attributes:
+        what: What it does, as a phrase.
+        read: Tokens that are read.
+        forced: Tokens that are written or forced one after the other.
+        time_s: Seconds that it takes, about; None if nothing is known.
+    """
+
+    what: str
+    read: int
+    forced: int
+    time_s: float | None
+
+
+def planned_steps(plan: Plan) -> list[PlannedStep]:
+    """
+    What a sweep that decides does, as far as no outcome changes it.
+
+    The reference, the pairs of the first step, then what each further pair takes, and
+    each that is asked for more functions; at last the reference once more.
+    """
+    return [*_planned_steps(plan)]
+
+
+def _planned_steps(plan: Plan) -> Iterator[PlannedStep]:
+    reference, *others = plan.order(plan.probes[0])
+    order = Order(pairs=tuple(map(str, others)))
+    ends, cost = plan_looks(plan), planned_cost(plan)
+    at = 0
+    if cost and ends:
+        cells = 1 + len(order.first)
+        spent_s = _planned_cells(plan, ends[0], is_first=True)[2] or 0.0
+        at = first_look(ends, cost, cells=cells, spent_s=spent_s)
+    look = ends[at] if ends else 0
+    each = f", {plural(look, 'function')} each" if look else ""
+    yield _planned(plan, f"{reference}, the reference", 1, look, is_first=True)
+    if order.first:
+        names = ", ".join(map(str, order.first))
+        yield _planned(plan, f"the first answer: {names}{each}", len(order.first), look)
+    left = len(others) - len(order.first)
+    if left > 0:
+        what = f"then pair by pair, smaller than what is within: {left} at most"
+        yield _planned(plan, f"{what}; of each", 1, look)
+    if ends[at + 1 :]:
+        further, known = ends[at + 1], look
+        what = f"an open pair and the reference, {further} functions instead of {known}"
+        yield _planned(plan, what, 2, further - known)
+    if lead := _lead(plan):
+        what = f"the pair to set, {lead.phrase} for a check"
+        yield PlannedStep(
+            what=what,
+            read=sum(lead.texts),
+            forced=lead.written,
+            time_s=plan.time_of(lead),
+        )
+    if plan.repeated(plan.probes[0]):
+        yield _planned(plan, f"{reference} once more", 1, plan_first(ends))
+
+
+def _lead(plan: Plan) -> Work | None:
+    """What the reference takes beside all others, and the pair to set takes again."""
+    works = (plan.work(probe) for probe in plan.probes if probe is PROBE)
+    return next((work.first for work in works if work), None)
+
+
+def plan_first(ends: Sequence[int]) -> int:
+    """Functions that every sweep asks for, of *ends*."""
+    return ends[0] if ends else 0
+
+
+def plan_looks(plan: Plan) -> list[int]:
+    """As `Probe.unit_ends`, by an estimate where no function was counted yet."""
+    setup = plan.store.intact_setup()
+    if setup and PROBE.name in setup.probes:
+        return [*PROBE.unit_ends(setup)]
+    chosen, outlook = plan.request.chosen(PROBE.name, RecallSettings), plan.outlook
+    if PROBE not in plan.probes or Ask.FORCED not in chosen.parts:
+        return []
+    functions = math.floor(
+        outlook.share * len(outlook.corpus.of_length(chosen.line_count))
     )
-    return [verdict.reference, *chosen] if verdict.reference and chosen else []
+    choice = planned_choice(chosen, outlook)
+    first = (choice and choice.functions) or chosen.function_count
+    return block_ends(first, min(functions, LIMIT)) if functions else []
+
+
+def planned_cost(plan: Plan) -> Cost | None:
+    """What a cell takes by the pace of *plan*; None if nothing is known."""
+    ends = plan_looks(plan)
+    one = _planned_cells(plan, 0)[2]
+    more = _planned_cells(plan, plan_first(ends))[2]
+    if one is None or more is None:
+        return None
+    function_s = (more - one) / max(plan_first(ends), 1)
+    settings = plan.request.chosen(PROBE.name, RecallSettings)
+    choice = planned_choice(settings, plan.outlook)
+    is_read = (choice or with_choice(settings, plan.outlook.setup)).by is By.READING
+    return Cost(one, function_s, tuple(ends) if is_read else ())
+
+
+def _planned(
+    plan: Plan, what: str, cells: int, functions: int, *, is_first: bool = False
+) -> PlannedStep:
+    read, forced, time_s = _planned_cells(plan, functions, is_first=is_first)
+    return PlannedStep(
+        what=what,
+        read=cells * read,
+        forced=cells * forced,
+        time_s=None if time_s is None else cells * time_s,
+    )
+
+
+def _planned_cells(
+    plan: Plan, functions: int, *, is_first: bool = False
+) -> tuple[int, int, float | None]:
+    """Tokens read and forced of one cell of each probe with losses, and its seconds."""
+    read, forced, times = 0, 0, []
+    for probe in plan.probes:
+        if tells_loss(probe):
+            count = functions if probe is PROBE else None
+            work = plan.work(probe, functions=count)
+            lead = work.first if work and is_first else None
+            for each in filter(None, (work, lead)):
+                read += sum(each.texts)
+                forced += each.written
+            times.append(plan.cell_s(probe, functions=count, is_first=is_first))
+    known = [each for each in times if each is not None]
+    return read, forced, math.fsum(known) if len(known) == len(times) else None

@@ -13,16 +13,19 @@ from msgspec import structs
 
 from codeneedle.corpora import registry
 from codeneedle.corpora.corpus import Corpus
-from codeneedle.engines.engine import Engine, ModelSpec
+from codeneedle.engines.engine import Ability, Engine, ModelSpec, Pace
 from codeneedle.engines.survey import Survey
 from codeneedle.errors import BadInput, FolderUnusable
-from codeneedle.grid import Pair, most_precise, shuffled
+from codeneedle.grid import FIRST, Pair, most_precise, shuffled
 from codeneedle.models import pretrained, sensitivity, weights
 from codeneedle.models.kv_cache import cacheless, misfit
 from codeneedle.models.weights import Weights
 from codeneedle.probes import probes_named
 from codeneedle.probes.probe import Estimates, Probe, Work
 from codeneedle.probes.prompts import PromptForm
+from codeneedle.probes.recall.reading import unreadable
+from codeneedle.probes.recall.record import NAME as RECALL
+from codeneedle.probes.recall.settings import RecallSettings
 from codeneedle.records.record import Attention, Setup
 from codeneedle.records.store import Store, run_folder
 from codeneedle.sweep.request import Execution, Request
@@ -44,6 +47,24 @@ BUILT_IN_CONTEXT = 18_432
 
 BUILT_IN_CORPUS = "random-bodies-mini"
 DEFAULT_CORPUS = "random-bodies"
+
+DECIDING_CORPUS = "random-bodies-many"
+"""
+Of a sweep that decides: a short text of many functions.
+
+Reading it takes each cell half a minute at 200 tokens/s, and it has as many functions
+as an open pair may be asked for.
+"""
+
+DECIDING_CONTEXTS = (8_192, 4_096, 2_048)
+"""
+Tokens of its context, where neither context nor text is named.
+
+The first with which the first step is likely to take `FIRST_ANSWER_S`, at most.
+"""
+
+FIRST_ANSWER_S = 300.0
+"""What the reference and the pairs of the first step may take together, in seconds."""
 
 LEAST_FREE_BYTES = 64 << 20
 """Disk space without which not even the records would fit."""
@@ -86,6 +107,9 @@ class Plan:
         survey: Where attention would run for each pair, on the device of the first of
             *workers*; None if the engine cannot say.
         replaced: That f16 takes the place of bf16, as a sentence; empty if not.
+        pace: How fast the user says that the model is; None for what the engine knows.
+        unread: Why right lines cannot be read here, as a phrase; empty if they can.
+        may_grow: As of `RunContext`.
     """
 
     request: Request
@@ -104,6 +128,9 @@ class Plan:
     alone: Worker
     survey: Survey | None = None
     replaced: str = ""
+    pace: Pace | None = None
+    unread: str = ""
+    may_grow: bool = False
 
     def refusal(self, pair: Pair) -> str:
         """Why *pair* cannot run here, as a phrase; empty if it can, or is unknown."""
@@ -137,7 +164,9 @@ class Plan:
     def reads_corpus(self) -> bool:
         """Whether a probe reads the corpus, so that it must fit the context."""
         settings_of = self.request.settings_of
-        return any(probe.reads_corpus(settings_of(probe)) for probe in self.probes)
+        return any(
+            probe.reads_corpus(settings_of(probe), self.engine) for probe in self.probes
+        )
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -151,7 +180,12 @@ class Plan:
             )
             for probe in self.probes
         )
-        ours = (*self.engine.notes(), *self._corpus_notes(), *self._kernel_notes())
+        ours = (
+            *self.engine.notes(),
+            *self._corpus_notes(),
+            *self._kernel_notes(),
+            *self._reading_notes(),
+        )
         return (*ours, *sensitivity.warnings(self.weights), *chain(*of_probes))
 
     def _kernel_notes(self) -> Iterator[str]:
@@ -181,16 +215,15 @@ class Plan:
                 "without a kernel here: measured last (--kernels-only leaves them out)"
             )
 
+    def _reading_notes(self) -> Iterator[str]:
+        is_asked = RECALL in {probe.name for probe in self.probes}
+        can = Ability.READING in self.engine.abilities
+        if is_asked and can and self.unread and not self.is_built_in:
+            yield f"right lines are forced, not read: {self.unread}"
+
     def _corpus_notes(self) -> Iterator[str]:
         request, corpus = self.request, self.corpus
         yield from corpus.left_out()
-        tokens = self.outlook.tokens(len(corpus.text))
-        if self.reads_corpus and not request.fit and tokens > self.context:
-            yield (
-                f"corpus {corpus.name} takes {tokens:,} tokens by an estimate, the "
-                f"context has {self.context:,}: a longer text is refused, as it must "
-                "not be trimmed (--fit trims it)"
-            )
         if not request.models:
             chosen = "" if request.corpus else f", chosen for it: corpus {corpus.name}"
             yield f"no --model given: this is the built-in model{chosen}"
@@ -206,17 +239,32 @@ class Plan:
         return Estimates(
             corpus=self.corpus,
             context=self.context,
+            engine=self.engine,
+            weights=self.weights,
             is_built_in=self.is_built_in,
+            folder=self.store.folder,
+            seed=self.request.seed,
+            prompt_form=self.prompt_form,
+            prefill_no_think=self.request.prefill_no_think,
             setup=self.store.intact_setup(),
+            is_whole=not self.request.fit,
+            decides=self.request.decide,
+            pace=self.pace or self.engine.pace(),
+            cells=len(self.possible),
+            can_read=not self.unread,
+            may_grow=self.may_grow,
         )
 
-    def work(self, probe: Probe) -> Work | None:
-        """An estimate of what a cell of *probe* takes."""
-        work = probe.work(self.request.settings_of(probe), self.outlook)
+    def work(self, probe: Probe, *, functions: int | None = None) -> Work | None:
+        """
+        An estimate of what a cell of *probe* takes; of recall with so many *functions*,
+        or with as many as were chosen.
+        """
+        outlook = replace(self.outlook, functions=functions)
+        work = probe.work(self.request.settings_of(probe), outlook)
         if work is None or not self._keeps_state:
             return work
-        texts = tuple(math.ceil(READ_AGAIN * tokens) for tokens in work.texts)
-        return replace(work, texts=texts)
+        return _read_again(work)
 
     @property
     def _keeps_state(self) -> bool:
@@ -224,18 +272,25 @@ class Plan:
         surveyed = self.survey.pairs.values() if self.survey else ()
         return any(each.recurrent_bytes for each in surveyed)
 
-    def cell_s(self, probe: Probe) -> float | None:
-        """Seconds that a cell of *probe* is likely to take; None if that is unknown."""
-        pace, work = self.engine.pace(), self.work(probe)
-        if pace is None or work is None:
+    def cell_s(
+        self, probe: Probe, *, functions: int | None = None, is_first: bool = False
+    ) -> float | None:
+        """
+        Seconds that a cell of *probe* is likely to take; None if that is unknown.
+
+        *functions* as of `work`; *is_first* for the reference, which leads.
+        """
+        work = self.work(probe, functions=functions)
+        if work is None:
             return None
-        return math.fsum(
-            (
-                pace.start_s,
-                *map(pace.of_text, work.texts),
-                pace.of_answers(work.written, work.depth),
-            )
-        )
+        both = [work, *([work.first] if is_first and work.first else [])]
+        times = [time_s for each in both if (time_s := self.time_of(each)) is not None]
+        return math.fsum(times) if times else None
+
+    def time_of(self, work: Work) -> float | None:
+        """Seconds that *work* is likely to take; None if that is unknown."""
+        pace = self.pace or self.engine.pace()
+        return None if pace is None else _cell_s(pace, work)
 
     @property
     def tries_reference(self) -> bool:
@@ -252,17 +307,36 @@ class Plan:
         """
         The running order of *probe*: shuffled, pairs without a kernel last.
 
+        That of a sweep that decides is the order of *pairs*: outcomes choose them.
+
         Args:
             probe: What measures; one that calibrates begins with the reference.
             pairs: Of those of the plan; None for all.
             tries_reference: Whether the reference of a long grid comes first.
         """
+        if self.request.decide:
+            return self.may_measure if pairs is None else tuple(pairs)
         wanted = set(self.pairs if pairs is None else pairs)
         last = wanted & {*self.without_kernel}
-        is_led = probe.calibrates or (tries_reference and self.tries_reference)
+        is_led = (
+            probe.calibrates
+            or (probe.asks_functions and not self.unread)
+            or (tries_reference and self.tries_reference)
+        )
         first = most_precise(wanted - last or last) if wanted and is_led else None
         ordered = (pair for pair in self.pairs if pair in wanted)
         return tuple(sorted(ordered, key=lambda pair: (pair != first, pair in last)))
+
+    @property
+    def may_measure(self) -> tuple[Pair, ...]:
+        """The pairs that a sweep may decide on: the reference, the first pairs, all."""
+        possible = self.possible
+        if not possible:
+            return ()
+        reference = most_precise(set(possible) - {*self.without_kernel})
+        return tuple(
+            dict.fromkeys((reference, *(p for p in FIRST if p in possible), *possible))
+        )
 
     def repeated(self, probe: Probe) -> Pair | None:
         """The pair that *probe* measures again after all others; None for none."""
@@ -280,6 +354,7 @@ def plan(
     read: Callable[[str], Corpus] = registry.load,
     weights_at: Callable[[Path], Weights] = weights.read_header,
     suited: Callable[[Request], Request] = lambda request: request,
+    pace: Pace | None = None,
 ) -> Plan:
     """
     Check a page against the engine, the weights, the disk and the corpus.
@@ -293,6 +368,7 @@ def plan(
         read: Makes a corpus of its name or path.
         weights_at: Reads the weights at a path.
         suited: Adds what follows from the settings of the engine.
+        pace: As of `Plan`.
 
     Raises:
         RequestError: If another request would work.
@@ -300,21 +376,44 @@ def plan(
     """
     request = suited(page)
     probes = probes_named(request.probes)
-    _check_settings(request, probes)
     header = weights_at(request.model or pretrained.built_in_model())
     _refuse_cacheless(header, cacheless(header))
     form = _checked_form(request, header)
     spec = _spec(request, header, form)
     engine = engine_for(spec)
     has_types = bool(request.rows and request.columns)
-    request = _as_engine_can(request, engine, probes)
+    request = _with_usual_types(request, engine, probes)
     workers, alone = _workers(execution, spec, engine_for)
     first = workers[0].engine  # a survey is of one device: the one that cells run on
-    context = _checked_context(request, header, engine, probes)
+    is_stretched = engine.stretches_context
+    context = chosen_context(request, header, stretched=is_stretched)
     corpus = read(chosen_corpus(request))
-    _check_settings(request, probes, corpus)
-    name = _filed_under(request, probes) or corpus.name
+    name = _filed_under(request, engine, probes) or corpus.name
     store = _store(request, execution, name, spec.name)
+    unread = unreadable(engine, context)
+    chosen = request.chosen(RECALL, RecallSettings)
+    may_grow = request.decide and chosen.functions is None
+    outlook = Estimates(
+        corpus=corpus,
+        context=context,
+        engine=engine,
+        weights=header,
+        is_built_in=spec.is_tiny,
+        folder=store.folder,
+        seed=request.seed,
+        prompt_form=form,
+        prefill_no_think=request.prefill_no_think,
+        setup=store.intact_setup(),
+        is_whole=not request.fit,
+        decides=request.decide,
+        pace=pace or engine.pace(),
+        cells=1 + len(FIRST),
+        can_read=not unread,
+        may_grow=may_grow,
+    )
+    request = _adapted(request, probes, outlook)
+    if request.decide:
+        context = _context_that_decides(request, probes, outlook)
     named = request.types
     if not has_types:
         types = _usual_types(named, first, context, store.intact_setup())
@@ -337,7 +436,23 @@ def plan(
         alone=alone,
         survey=survey,
         replaced="" if request.types == named else REPLACED,
+        pace=pace,
+        unread=unread,
+        may_grow=may_grow,
     )
+
+
+def _read_again(work: Work) -> Work:
+    """*work* of a hybrid model."""
+    texts = tuple(math.ceil(READ_AGAIN * tokens) for tokens in work.texts)
+    first = _read_again(work.first) if work.first else None
+    return replace(work, texts=texts, first=first)
+
+
+def _cell_s(pace: Pace, work: Work) -> float:
+    """Seconds of a cell at that *pace*."""
+    answers_s = pace.of_answers(work.written, work.depth)
+    return math.fsum((pace.start_s, *map(pace.of_text, work.texts), answers_s))
 
 
 REPLACED = (
@@ -466,13 +581,16 @@ def chosen_corpus(request: Request) -> str:
     """The corpus of *request*, else one that suits the model."""
     if request.corpus:
         return request.corpus
+    if request.model and request.decide:
+        return DECIDING_CORPUS
     return DEFAULT_CORPUS if request.model else BUILT_IN_CORPUS
 
 
-def _filed_under(request: Request, probes: Sequence[Probe]) -> str:
+def _filed_under(request: Request, engine: Engine, probes: Sequence[Probe]) -> str:
     """What a run is called instead of a corpus that is neither read nor named."""
     settings_of = request.settings_of
-    if request.corpus or any(each.reads_corpus(settings_of(each)) for each in probes):
+    reads = (each.reads_corpus(settings_of(each), engine) for each in probes)
+    if request.corpus or any(reads):
         return ""
     names = (each.filed_under(settings_of(each)) for each in probes)
     return next(filter(None, names), "")
@@ -492,6 +610,8 @@ def chosen_context(request: Request, header: Weights, *, stretched: bool) -> int
     """
     trained = header.training_context
     default = DEFAULT_CONTEXT if request.model else BUILT_IN_CONTEXT
+    if chosen_corpus(request) == DECIDING_CORPUS:
+        default = DECIDING_CONTEXTS[0]
     context = request.context or min(default, trained or default)
     if trained and context > trained and not stretched:
         raise BadInput(
@@ -500,18 +620,6 @@ def chosen_context(request: Request, header: Weights, *, stretched: bool) -> int
             hint=f"Use --context {trained} or less, or stretch it on purpose with "
             "the rope options of the engine.",
         )
-    return context
-
-
-def _checked_context(
-    request: Request, header: Weights, engine: Engine, probes: Sequence[Probe]
-) -> int:
-    """The context, in tokens, once all *probes* can work with it."""
-    is_stretched = engine.stretches_context
-    context = chosen_context(request, header, stretched=is_stretched)
-    trained = None if is_stretched else header.training_context
-    for probe in probes:
-        probe.check_context(request.settings_of(probe), context, trained)
     return context
 
 
@@ -543,13 +651,6 @@ def _checked_form(request: Request, header: Weights) -> PromptForm:
             hint="Drop it, or use it with --model and the chat form.",
         )
     return form
-
-
-def _check_settings(
-    request: Request, probes: Sequence[Probe], corpus: Corpus | None = None
-) -> None:
-    for probe in probes:
-        probe.check(request.settings_of(probe), corpus)
 
 
 def _spec(request: Request, header: Weights, form: PromptForm) -> ModelSpec:
@@ -589,25 +690,45 @@ def _worker(place: Place, spec: ModelSpec, engine_for: EngineFor) -> Worker:
     return Worker(engine=engine, device=place.phrase(engine))
 
 
-def _as_engine_can(
+def afresh(plan: Plan) -> Plan:
+    """
+    *plan* for a folder that was set aside: nothing goes on with what that asked.
+
+    Raises:
+        RequestError: As of `plan`.
+    """
+    chosen = {each.name: plan.kept.settings_of(each) for each in plan.probes}
+    request = structs.replace(plan.request, **chosen)
+    request = _adapted(request, plan.probes, replace(plan.outlook, setup=None))
+    return replace(plan, request=request)
+
+
+def _adapted(request: Request, probes: Sequence[Probe], outlook: Estimates) -> Request:
+    """*request* with the settings of *probes* as they suit all that is known."""
+    changes = {
+        probe.name: adapted
+        for probe in probes
+        for chosen in [request.settings_of(probe)]
+        if (adapted := probe.adapt(chosen, outlook)) != chosen
+    }
+    return structs.replace(request, **changes)
+
+
+def _with_usual_types(
     request: Request, engine: Engine, probes: Sequence[Probe]
 ) -> Request:
     """
-    *request* with settings of *probes* that suit *engine*, and with its usual types
-    where the user named none.
+    *request* with the usual types of *engine* where the user named none.
 
     Raises:
-        BadInput: If the engine has no usual types, or a setting does not suit it.
-        ToolMissing: If it lacks an ability that a probe needs.
+        BadInput: If the engine has no usual types.
+        ToolMissing: If it lacks an ability that one of *probes* needs.
     """
     engine.refuse_arguments()
     changes: dict[str, Any] = {}
     for probe in probes:
         for ability in sorted(probe.needs):
             engine.require(ability)
-        chosen = request.settings_of(probe)
-        if (suited := probe.suited(chosen, engine)) != chosen:
-            changes[probe.name] = suited
     if not (request.rows and request.columns):
         changes["types"] = engine.cache_types().usual
         if not changes["types"]:
@@ -691,6 +812,33 @@ def _of_context(execution: Execution, corpus: str, model: str, context: int) -> 
 
 def _absolute(path: str) -> str:
     return str(expanded(path).absolute())
+
+
+def _context_that_decides(
+    request: Request, probes: Sequence[Probe], outlook: Estimates
+) -> int:
+    """
+    The context of a sweep that decides, in tokens: that of *outlook*, or of its run.
+
+    Of the text that is its default it is shorter where reading takes too long.
+    """
+    if request.contexts or outlook.corpus.name != DECIDING_CORPUS:
+        return outlook.context
+    if outlook.setup is not None:
+        return outlook.setup.context
+    fitting = [each for each in DECIDING_CONTEXTS if each <= outlook.context]
+    pace = outlook.pace
+    if pace is None or not fitting:
+        return outlook.context
+    for context in fitting:
+        shorter = replace(outlook, context=context)
+        works = [probe.work(request.settings_of(probe), shorter) for probe in probes]
+        cell_s = math.fsum(_cell_s(pace, work) for work in works if work)
+        firsts = [work.first for work in works if work and work.first]
+        lead_s = math.fsum(_cell_s(pace, work) for work in firsts)
+        if lead_s + (1 + len(FIRST)) * cell_s <= FIRST_ANSWER_S:
+            return context
+    return fitting[-1]
 
 
 def _store(request: Request, execution: Execution, corpus: str, model: str) -> Store:

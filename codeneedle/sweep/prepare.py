@@ -28,9 +28,10 @@ from codeneedle.probes.recall.record import NAME as RECALL
 from codeneedle.probes.recall.settings import Ask, RecallSettings
 from codeneedle.records.comparability import OtherSetup, widened
 from codeneedle.records.record import Setup, WeightsFacts
-from codeneedle.sweep.plan import Plan
+from codeneedle.sweep.plan import Plan, afresh
 from codeneedle.sweep.request import Request, keep, option_of
 from codeneedle.system import machine
+from codeneedle.system.files import private_folder
 
 
 def prepare(plan: Plan) -> RunContext:
@@ -57,7 +58,7 @@ def prepare(plan: Plan) -> RunContext:
         if not _is_vain(plan):
             raise
         plan.store.set_aside()
-        return _prepared(plan)
+        return _prepared(afresh(plan))
 
 
 def _prepared(plan: Plan) -> RunContext:
@@ -85,8 +86,9 @@ def _compared(
     with _hinting(plan):
         stored = plan.store.compare(setup)
     run = _run(plan, setup, fitted, stored)
-    conditions = {probe.name: probe.conditions(run) for probe in probes}
-    wanted = replace(setup, probes=conditions)
+    wanted = replace(
+        setup, probes={probe.name: probe.as_stored(run) for probe in probes}
+    )
     return run, wanted, joined(stored, wanted, plan.probes)
 
 
@@ -115,6 +117,7 @@ def _run(
         prefill_no_think=plan.request.prefill_no_think,
         notes=fitted.notes,
         survey=plan.survey,
+        may_grow=plan.may_grow,
     )
 
 
@@ -160,19 +163,16 @@ def refuse_unfit(plan: Plan) -> Setup | None:
     """
     Stop at what would end the sweep, as far as that needs no server.
 
-    That is a run folder of another setup, a trimmed corpus where none may be trimmed,
-    and what a probe refuses, in a new folder with the whole text. A folder of another
-    setup without any number counts as new from now on.
+    That is a run folder of another setup, and a trimmed corpus where none may be
+    trimmed. A folder of another setup without any number counts as new from now on.
 
     Returns:
         The setup that the run folder will have; None of a new one.
 
     Raises:
         OtherSetup: If its records were made under another setup.
-        BadInput: If a probe refuses its settings.
         BadSetup: If its setup cannot be read, and not be restored from its records; or
             if its probes have impossible settings.
-        MachineError: If a probe lacks a tool, or disk space.
     """
     try:
         if stored := plan.store.intact_setup():
@@ -182,12 +182,24 @@ def refuse_unfit(plan: Plan) -> Setup | None:
         if not _is_vain(plan):
             raise
         plan.store.is_void = True
-    whole = Fitted(facts=facts_of(plan.corpus, plan.corpus), text=plan.corpus.text)
-    run = _run(plan, _setup(plan, whole, weights_sha256=""), whole)
-    for probe in plan.probes:
-        if not probe.counts_tokens:
-            probe.conditions(run)
     return None
+
+
+def refuse_untrimmed(plan: Plan) -> None:
+    """
+    Stop at a corpus that must not be trimmed and is longer than the context.
+
+    An estimate would refuse some that fit: the tokenizer counts, once for a run folder.
+
+    Raises:
+        BadInput: With the context that it takes.
+        CodeneedleError: If counting fails.
+    """
+    is_counted = plan.store.intact_setup() is not None
+    if plan.request.fit or not plan.reads_corpus or is_counted:
+        return
+    with private_folder() as folder, tokenizing(plan.engine, folder) as tokenizer:
+        counted(PromptCounter(tokenizer, _fit(plan)))
 
 
 def _refuse_unlike(plan: Plan, stored: Setup) -> Setup:
@@ -195,8 +207,7 @@ def _refuse_unlike(plan: Plan, stored: Setup) -> Setup:
     probes = [
         probe
         for probe in plan.probes
-        # What grows was looked at by a server when the folder was made.
-        if not probe.counts_tokens or (probe.grows and probe.name in stored.probes)
+        if probe.name in stored.probes
         if fitted.text or not plan.reads_corpus
     ]
     _, _, setup = _compared(plan, fitted, probes)
@@ -328,10 +339,8 @@ def _fit(plan: Plan) -> Fit:
     )
 
 
-def _setup(plan: Plan, fitted: Fitted, *, weights_sha256: str | None = None) -> Setup:
-    """The setup of *plan*; hashing the weights, if None is given, may take a while."""
-    if weights_sha256 is None:
-        weights_sha256 = weights.sha256(plan.weights)
+def _setup(plan: Plan, fitted: Fitted) -> Setup:
+    """The setup of *plan*; hashing the weights may take a while."""
     identity = plan.engine.identity()
     return Setup(
         prompt_version=PROMPT_VERSION,
@@ -342,7 +351,7 @@ def _setup(plan: Plan, fitted: Fitted, *, weights_sha256: str | None = None) -> 
         forced=fitted.forced,
         weights=WeightsFacts(
             name=plan.model,
-            sha256=weights_sha256,
+            sha256=weights.sha256(plan.weights),
             size_bytes=plan.weights.size_bytes,
         ),
         engine=plan.engine.name,

@@ -1,6 +1,7 @@
 """Requests, which sweep files hold, and what one command uses to measure them."""
 
 import itertools
+import math
 import os
 import tomllib
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -17,8 +18,15 @@ from msgspec.structs import replace
 from codeneedle.corpora import registry
 from codeneedle.corpora.registry import NAME
 from codeneedle.engines import SETTINGS
-from codeneedle.errors import BadInput, UnknownName, refuse_unknown, value_hint
-from codeneedle.grid import ENGINE, RUNS, Pair, by_precision, whole_grid
+from codeneedle.errors import BadInput, UnknownName, refuse_unknown, value_problem
+from codeneedle.grid import (
+    BITS_PER_ELEMENT,
+    ENGINE,
+    RUNS,
+    Pair,
+    by_precision,
+    whole_grid,
+)
 from codeneedle.models import pretrained
 from codeneedle.probes import PROBES
 from codeneedle.probes.probe import Probe
@@ -27,6 +35,7 @@ from codeneedle.quantities import token_count
 from codeneedle.records.store import SWEEP, Store
 from codeneedle.sweep.workers import Share
 from codeneedle.system.files import expanded, read_regular, reason_of
+from codeneedle.text import plural
 
 _Value = TypeVar("_Value")
 _Settings = TypeVar("_Settings", bound=msgspec.Struct)
@@ -69,7 +78,7 @@ class Request(_Tables, frozen=True, kw_only=True, forbid_unknown_fields=True):
         pairs: The pairs to measure, ``q8_0/q4_0``; empty for every K with every V.
         same: Whether K and V have the same type in every pair.
         probes: Names of what measures.
-        decide: Whether a probe that screens chooses the pairs that others measure.
+        decide: Whether what was measured chooses the pair that is measured next.
         contexts: Context sizes, in tokens.
         rotation: Whether quantized values are rotated, as llama.cpp does unless it is
             told not to: ``on``, ``off`` or both.
@@ -80,6 +89,7 @@ class Request(_Tables, frozen=True, kw_only=True, forbid_unknown_fields=True):
         seed: Of sampling and of the running order.
         server_args: Further arguments for llama-server; a page's own come last.
         variants: Arguments for llama-server that are tried against each other, by name.
+        receipt: Whether each page of the sweep ends with its receipt.
     """
 
     corpus: str | None = None
@@ -101,6 +111,7 @@ class Request(_Tables, frozen=True, kw_only=True, forbid_unknown_fields=True):
     seed: int = 42
     server_args: tuple[str, ...] = ()
     variants: dict[str, tuple[str, ...]] = msgspec.field(default_factory=dict)
+    receipt: bool = False
 
     @property
     def rows(self) -> tuple[str, ...]:
@@ -187,6 +198,10 @@ class Execution:
     shard: Share | None = None
 
 
+MOST_PAGES = 64
+"""Of a request: the engine is asked for the sizes of each, and each takes hours."""
+
+
 def pages(request: Request) -> list[tuple[str, Request]]:
     """
     The pages of *request* by name, each with one value where it has several.
@@ -194,7 +209,25 @@ def pages(request: Request) -> list[tuple[str, Request]]:
     A page is named after the values in which the pages differ. Weights are outermost,
     so that their file stays in memory from one page to the next; they have a folder
     of their own and are not part of the name.
+
+    Raises:
+        BadInput: If there are more than `MOST_PAGES`.
     """
+    axes = {
+        "model": len({*request.models}),
+        "context": len({*request.contexts}),
+        "rotation": len({*request.rotation}),
+        "variant": len(request.variants),
+    }
+    number = math.prod(many or 1 for many in axes.values())
+    if number > MOST_PAGES:
+        several = (plural(many, name) for name, many in axes.items() if many > 1)
+        raise BadInput(
+            source=" x ".join(several),
+            reason=f"{number:,} grids, and a sweep has at most {MOST_PAGES}",
+            hint="Ask for fewer of them, or for some in each of several sweeps: the "
+            "results of all lie side by side.",
+        )
     return [
         (
             "+".join(_names(request, contexts, rotation, variants)),
@@ -334,11 +367,10 @@ def decoded(text: str, *, source: str) -> Request:
         read = _with_tokens(table, lambda *keys: f"{source}, key '{'.'.join(keys)}'")
         request = msgspec.convert(read, type=Request, dec_hook=_path_of)
     except msgspec.ValidationError as error:
-        raise BadInput(
-            source=source,
-            reason=str(error),
-            hint=value_hint(str(error), otherwise="Give that key another value."),
-        ) from error
+        reason, hint = value_problem(
+            str(error), otherwise="Give that key another value."
+        )
+        raise BadInput(source=source, reason=reason, hint=hint) from error
     _refuse_unusable(request, source=source)
     return request
 
@@ -396,7 +428,7 @@ def overruled(request: Request, options: Mapping[str, Any]) -> Request:
         given = msgspec.convert(read, type=Request, strict=False, dec_hook=_path_of)
     except msgspec.ValidationError as error:
         reason, _, place = str(error).partition(" - at ")
-        hint = value_hint(reason, otherwise="Give it another value.")
+        reason, hint = value_problem(reason, otherwise="Give it another value.")
         raise BadInput(source=_option_at(place), reason=reason, hint=hint) from error
     _refuse_rotations(given.rotation)
     changes: dict[str, Any] = {name: getattr(given, name) for name in options}
@@ -571,7 +603,13 @@ def _text(name: str, folder: Path) -> tuple[str, str]:
 
 
 def _refuse_other_kind(name: str) -> None:
-    """Stop at the name of a model or corpus with the option that takes it."""
+    """Stop at the name of a model, corpus or type with the option that takes it."""
+    if name in BITS_PER_ELEMENT:
+        raise BadInput(
+            source=f"sweep {name}",
+            reason=f"'{name}' is a cache type, and no sweep file has that name",
+            hint="A list has commas and no blanks: codeneedle sweep --types q8_0,q4_0",
+        )
     kind = ""
     if name in pretrained.NAMES or name.lower().endswith(".gguf"):
         kind = "model"

@@ -153,6 +153,7 @@ class Runner:
         asked_to_stop: Called between cells; true ends the sweep there.
         may_wait: Whether a cell waits for other sweeps if one of them takes times.
         tries_reference: Whether a reference that has nothing to lose ends the sweep.
+        goal: Units that each cell is asked for; None for as many as every sweep asks.
         workers: What measures, side by side; by default one on the whole machine.
         alone: What measures probes that take times; None for the first of *workers*.
     """
@@ -163,6 +164,7 @@ class Runner:
     asked_to_stop: Callable[[], bool] = lambda: False
     may_wait: bool = True
     tries_reference: bool = False
+    goal: int | None = None
     workers: Sequence[Worker] = ()
     alone: Worker | None = None
 
@@ -233,11 +235,39 @@ class Runner:
             CodeneedleError: As of `sweep`.
             KeyboardInterrupt: As it came.
         """
+        return self._alone_with(probe, pair, goal=goal, tell=tell)
+
+    def check(
+        self,
+        probe: Probe,
+        pair: Pair,
+        *,
+        tell: Callable[[Event], None] = lambda _event: None,
+    ) -> CellRecord:
+        """
+        Ask *pair*, which has numbers, what checks them: `Probe.checks`.
+
+        A failure leaves the answers that there are; returned and raised is as of
+        `extend`.
+        """
+        return self._alone_with(probe, pair, is_check=True, tell=tell)
+
+    def _alone_with(
+        self,
+        probe: Probe,
+        pair: Pair,
+        *,
+        goal: int | None = None,
+        is_check: bool = False,
+        tell: Callable[[Event], None],
+    ) -> CellRecord:
+        """Ask *pair* more, behind what it has answered."""
         queue = CellQueue(self, probe, [pair])
         queue.tell = tell
         tell(CellStarted(pair))
         try:
-            return self._cell(self.workers[0], queue, pair, goal=goal)
+            worker = self.workers[0]
+            return self._cell(worker, queue, pair, goal=goal, is_check=is_check)
         except _Stopped:
             raise KeyboardInterrupt from None
 
@@ -295,7 +325,7 @@ class Runner:
                 queue.tell(CellStarted(pair))
                 with self._alone(queue, pair):
                     if not queue.takes_in(pair):
-                        self._cell(worker, queue, pair)
+                        self._cell(worker, queue, pair, goal=self.goal)
             except _Stopped:
                 return
             finally:
@@ -331,10 +361,16 @@ class Runner:
             yield
 
     def _cell(
-        self, worker: Worker, queue: "CellQueue", pair: Pair, goal: int | None = None
+        self,
+        worker: Worker,
+        queue: "CellQueue",
+        pair: Pair,
+        *,
+        goal: int | None = None,
+        is_check: bool = False,
     ) -> CellRecord:
         """Measure a cell and store its record, unless that would lose numbers."""
-        draft = self._draft(worker, queue, pair, goal)
+        draft = self._draft(worker, queue, pair, goal=goal, is_check=is_check)
         try:
             record = self._measured(queue, draft)
         except KeyboardInterrupt:
@@ -359,7 +395,13 @@ class Runner:
         return record
 
     def _draft(
-        self, worker: Worker, queue: "CellQueue", pair: Pair, goal: int | None
+        self,
+        worker: Worker,
+        queue: "CellQueue",
+        pair: Pair,
+        *,
+        goal: int | None,
+        is_check: bool,
     ) -> "_Draft":
         """A cell before it is measured."""
 
@@ -387,8 +429,11 @@ class Runner:
             logs=self.store.logs(),
             tell=tell,
             calibrate=calibrate,
-            former=former if goal or is_kept else None,
+            former=former
+            if is_kept or ((goal or is_check) and former and former.has_numbers)
+            else None,
             goal=goal,
+            is_check=is_check,
             others=queue.companions(pair),
             previous_end=worker.previous_end,
         )
@@ -526,6 +571,8 @@ class _Draft:
         has what was observed so far.
         """
         cell, former = self.cell, self.cell.former
+        # What checks a cell runs in another program than what measured it.
+        seen = former if cell.is_check and former else cell
         record = CellRecord(
             pair=cell.pair,
             probe=self.probe,
@@ -533,8 +580,8 @@ class _Draft:
             started=former.started if former else self.started,
             reason=masked(one_line(reason)),
             position=former.position if former else self.position,
-            command=cell.command,
-            effective=cell.effective,
+            command=seen.command,
+            effective=seen.effective,
             phases=cell.phases.after(former.phases) if former else cell.phases,
             peak_rss_bytes=cell.peak_rss_bytes,
             silence_s=cell.silence_s,
@@ -651,7 +698,7 @@ class CellQueue:
             and not (record.is_partial or self.probe.lacks(record, setup))
             for record in self.records.values()
         )
-        return self.probe.calibrates and not is_set
+        return self.probe.leads(setup) and not is_set
 
     def companions(self, pair: Pair) -> tuple[CellRecord, ...]:
         """

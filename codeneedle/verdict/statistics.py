@@ -73,7 +73,8 @@ def error_share(look: int, pairs: int) -> float:
     Args:
         look: How often the pair got further units; 0 for the first sweep. The shares of
             all looks add up to `ALPHA`.
-        pairs: Pairs that are compared with the reference, at least 1 (Bonferroni).
+        pairs: Pairs that are compared with the reference, at least 1 (Bonferroni);
+            where they share unevenly, as many as would get this share evenly.
     """
     return ALPHA * 0.5 ** (look + 1) / max(pairs, 1)
 

@@ -25,18 +25,25 @@ from made_records import (
     observed,
     sized,
 )
+from msgspec import structs
 
+from codeneedle.engines.engine import Ability, Pace
 from codeneedle.errors import BadInput, CellError
 from codeneedle.grid import Pair
 from codeneedle.probes.recall.record import Recall, recall_of
 from codeneedle.probes.recall.settings import Ask, RecallSettings
 from codeneedle.records.record import Phases, Run, Status
 from codeneedle.sweep.decide import (
+    Cost,
+    NextStep,
+    cost_of,
     decide,
     deciding,
-    finalists,
+    first_look,
+    fix_order,
     further,
-    settled,
+    next_step,
+    planned_steps,
     spent_share,
     time_s,
 )
@@ -45,6 +52,7 @@ from codeneedle.sweep.request import Execution, Request
 from codeneedle.sweep.runner import CellStarted, Runner
 from codeneedle.sweep.workers import Share
 from codeneedle.verdict.judge import Limits, judge
+from codeneedle.verdict.order import Asked, Why, order_in
 
 WHOLE, GOOD, BAD = Pair("f16", "f16"), Pair("q8_0", "q8_0"), Pair("q4_0", "q4_0")
 
@@ -376,84 +384,205 @@ def test_the_time_of_more_functions_is_that_of_reading_and_of_each():
     assert math.isnan(time_s(run, {Pair.parse("q8_0/q8_0"): 32}))
 
 
-# Finalists
+# Steps of a sweep that decides
 
 
-def screened(klds, reference=REFERENCE):
-    """A run of the screening alone."""
-    records = [
-        diverging(pair, [each, 1.01 * each] * 8, reference=reference)
-        for pair, each in {reference: 1e-9, **klds}.items()
-    ]
-    setup = losing_setup([reference, *klds])
-    return Run(name="made", setup=setup, records=tuple(records))
-
-
-def test_finalists_are_those_of_which_none_is_smaller_and_nearer():
-    run = screened(
-        {
-            "bf16/q8_0": 0.001,
-            "q8_0/bf16": 0.003,
-            "q8_0/q8_0": 0.002,
-            "q8_0/q4_0": 0.009,
-            "q4_0/q8_0": 0.008,
-            "q4_0/q4_0": 0.05,
-        }
-    )
-
-    assert [REFERENCE, "q4_0/q8_0", "q8_0/q8_0", "bf16/q8_0"] == [
-        str(pair) for pair in finalists(run, Limits())
-    ]
-
-
-def test_a_pair_of_the_size_of_the_reference_is_no_finalist():
-    run = screened({"f16/f16": 0.001, "q8_0/q8_0": 0.002})
-
-    assert [REFERENCE, "q8_0/q8_0"] == [str(pair) for pair in finalists(run, Limits())]
-
-
-def test_of_many_finalists_five_are_spread_evenly():
-    pairs = ["bf16/q8_0", "q8_0/q8_0", "q8_0/q5_1", "q5_1/q5_1", "q5_1/q5_0"]
-    pairs += ["q5_0/q5_0", "q5_0/q4_1", "q4_1/q4_1", "q4_0/q4_0"]
-
-    found = finalists(
-        screened({pair: 0.001 * (1 + at) for at, pair in enumerate(pairs)}), Limits()
-    )
-
-    assert 6 == len(found)
-    assert [REFERENCE, pairs[-1], pairs[0]] == [
-        str(found[0]),
-        str(found[1]),
-        str(found[-1]),
-    ]
-
-
-def test_what_a_screening_did_not_propose_is_settled_in_a_sweep_that_decides():
-    run = screened({"bf16/q8_0": 0.001, "q8_0/bf16": 0.003, "q8_0/q4_0": 0.2})
-    decided = replace(run, sweep='probes = ["divergence", "recall"]\ndecide = true\n')
-
-    found = finalists(run, Limits())
-    assert {Pair.parse(each) for each in ("q8_0/bf16", "q8_0/q4_0")} == settled(
-        judge(decided)
-    )
-    assert not settled(judge(decided)) & {*found}
-    assert set() == settled(judge(run)) == settled(judge(replace(run, sweep="[")))
-    assert set() == settled(judge(replace(decided, records=())))
-
-
-def test_where_all_is_beyond_the_limit_nothing_is_worth_measuring():
-    assert [] == finalists(screened({"q8_0/q8_0": 0.2, "q4_0/q4_0": 0.3}), Limits())
-
-
-def test_without_a_screening_there_are_no_finalists():
-    run = screened({})
-
-    assert [] == finalists(replace(run, records=()), Limits())
+def reads_at_20(wall_s=1.0):
+    """A reference that took 20 s to read, and a second for each of 8 functions."""
+    setup = losing_setup([REFERENCE, "q8_0/q8_0"], forced=32, functions=8)
+    total_s = 20.0 + 8 * wall_s
+    return timed(REFERENCE, starts=1, functions=8, total_s=total_s, setup=setup)
 
 
 def test_a_share_of_a_grid_cannot_decide():
     request = Request(decide=True)
 
-    assert ("divergence", "recall") == deciding(request, Execution()).probes
     with pytest.raises(BadInput, match="a share of the grid cannot choose"):
         deciding(request, Execution(shard=Share(number=1, of=2)))
+
+
+@pytest.mark.parametrize(
+    ("asked", "expected"),
+    [
+        (("recall",), ("recall",)),
+        (("divergence",), ("recall", "divergence")),
+        (("throughput", "retrieval"), ("retrieval", "throughput")),
+        (("divergence", "recall"), ("recall", "divergence")),
+    ],
+)
+def test_probes_that_measure_losses_come_first_or_recall(asked, expected):
+    assert expected == deciding(Request(decide=True, probes=asked), Execution()).probes
+    assert asked == deciding(Request(probes=asked), Execution()).probes
+
+
+def test_a_cell_costs_its_text_and_its_functions():
+    cost = cost_of(reads_at_20(), losing_setup([REFERENCE]))
+
+    assert (20.0, 1.0) == (cost.server_s, cost.function_s)
+    assert 44.0 == pytest.approx(cost.of(24))
+
+
+@pytest.mark.parametrize(
+    ("function_s", "expected"), [(0.1, 3), (1.0, 1), (2.0, 0), (60.0, 0)]
+)
+def test_the_first_step_asks_for_as_many_functions_as_five_minutes_hold(
+    function_s, expected
+):
+    """Four cells of 25 s and their functions."""
+    found = first_look([12, 24, 48, 96], Cost(25.0, function_s), cells=4, spent_s=60.0)
+
+    assert expected == found
+
+
+def ordered(world, *pairs, **changes):
+    """The order that is fixed once the reference of *world* is measured."""
+    world.sweep(WHOLE)
+    runner = world.runner()
+    return runner, fix_order(runner, WHOLE, [WHOLE, *pairs], **changes)
+
+
+def test_the_order_is_fixed_once_and_kept_with_the_run(world):
+    runner, order = ordered(world, GOOD, BAD)
+
+    assert ("q8_0/q8_0", "q4_0/q4_0") == order.pairs
+    assert order == order_in(runner.run.setup) == order_in(world.store.setup())
+    assert order == fix_order(world.runner(), WHOLE, [GOOD])
+    more = fix_order(world.runner(), WHOLE, [GOOD, Pair("q8_0", "f16")])
+    assert (*order.pairs, "q8_0/f16") == more.pairs
+    assert order.looks == more.looks
+
+
+def test_quick_cells_are_asked_for_all_functions_at_once(world):
+    _, order = ordered(world, GOOD, BAD)
+
+    assert ((40,), 3) == (order.looks, order.skipped)
+
+
+def test_a_run_that_has_other_pairs_keeps_the_looks_that_it_has(world):
+    world.sweep(WHOLE, GOOD)
+    order = fix_order(world.runner(), WHOLE, [GOOD, BAD])
+
+    assert ((8, 16, 32, 40), 0) == (order.looks, order.skipped)
+
+
+def steps(world, **changes):
+    """The next step of *world*, by the order that it has."""
+    return next_step(judge(world.runner().read()), ["recall"], **changes)
+
+
+def take(world, step):
+    """Measure *step*."""
+    for pair, goal in step.goals.items():
+        world.runner().extend(world.plan.probes[0], pair, goal)
+    if step.new:
+        pairs = [WHOLE, *step.new]
+        world.runner(goal=step.asked.goal).sweep(world.plan.probes[0], pairs)
+
+
+def test_without_an_order_there_is_no_step(world):
+    world.sweep(WHOLE, GOOD)
+
+    assert steps(world) is None
+
+
+def test_a_step_that_is_too_long_has_fewer_pairs():
+    asked = Asked((GOOD, BAD), 8, Why.FIRST)
+    shorter = NextStep(asked, {}, 60.0).shorter
+
+    assert ((GOOD,), 30.0) == (shorter.asked.pairs, shorter.time_s)
+    assert shorter.shorter is None
+
+
+def test_steps_go_on_until_nothing_could_change_the_answer(world):
+    def good(number):
+        return 0.002 + (0.012 * (-1) ** number if number < 8 else 0.0)
+
+    world.losses = {GOOD: good, BAD: lambda number: 0.3 + 0.01 * (-1) ** number}
+    ordered(world, GOOD, BAD, most_s=0.0)
+
+    first = steps(world)
+    take(world, first)
+    assert (Why.FIRST, (GOOD, BAD), {}) == (first.asked.why, first.new, first.goals)
+    assert 8 == world.functions(GOOD) == world.functions(WHOLE)
+    more = steps(world)
+    assert ((GOOD,), {WHOLE: 16, GOOD: 16}) == (more.asked.pairs, dict(more.goals))
+    assert more.time_s > 0
+    assert steps(world, may_continue=False) is None
+    assert steps(world, failed={GOOD}) is None
+    while step := steps(world):
+        take(world, step)
+
+    assert ["within", "beyond"] == [world.word(pair) for pair in (GOOD, BAD)]
+    assert 8 == world.functions(BAD)
+    assert len(world.asked) == len(set(world.asked))
+
+
+def test_a_cell_that_was_ended_early_is_asked_again_up_to_its_goal(world):
+    world.losses = {GOOD: noisy}
+    ordered(world, GOOD)
+    world.failing = {(GOOD, 20): KeyboardInterrupt()}
+    with pytest.raises(KeyboardInterrupt):
+        take(world, steps(world))
+    assert 20 == world.functions(GOOD)
+
+    step = steps(world)
+    assert (GOOD,) == step.asked.pairs
+    take(world, step)
+
+    assert 40 == world.functions(GOOD)
+    assert len(world.asked) == len(set(world.asked))
+
+
+def test_a_pair_that_failed_is_seen(world):
+    ordered(world, GOOD, BAD)
+    world.failing = {(GOOD, 0): CellError("it died", hint="Look.")}
+    take(world, steps(world))
+
+    assert world.functions(BAD)
+    assert steps(world) is None
+
+
+def test_a_plan_reads_where_that_takes_less_time(world):
+    """The reference is forced for six functions, and read as all others are."""
+    slow = Pace(start_s=0, read_s=0.005, write_s=5.0, read_back_s=0, write_back_s=0)
+    plan = replace(
+        world.plan,
+        request=structs.replace(world.plan.request, decide=True),
+        pace=slow,
+        unread="",
+    )
+    first, then, *_, check, _again = planned_steps(plan)
+
+    assert "the pair to set, 5 lines of 6 functions forced for a check" == check.what
+    assert (0, 3 * (first.read - plan.outlook.text_tokens)) == (then.forced, then.read)
+    assert 6 / 8 * planned_steps(replace(plan, unread="no tool"))[0].forced == (
+        pytest.approx(first.forced, rel=0.01)
+    )
+    assert any(
+        "right lines are forced, not read: no memory" in note
+        for note in replace(
+            plan,
+            unread="no memory",
+            engine=FakeEngine(abilities=frozenset(Ability)),
+        ).notes
+    )
+
+
+def test_a_plan_tells_the_steps_before_the_first_cell(world):
+    plan = replace(
+        world.plan,
+        request=structs.replace(world.plan.request, decide=True),
+        pace=Pace(
+            start_s=0, read_s=0.005, write_s=1 / 15, read_back_s=0, write_back_s=0
+        ),
+    )
+    found = planned_steps(plan)
+
+    assert [
+        "f16/f16, the reference",
+        "the first answer: q8_0/q8_0, q8_0/q4_0, q4_0/q4_0, 8 functions each",
+        "then pair by pair, smaller than what is within: 5 at most; of each",
+    ] == [step.what for step in found[:3]]
+    read, forced = found[0].read, found[0].forced
+    assert (3 * read, 3 * forced) == (found[1].read, found[1].forced)
+    assert read * 0.005 + forced / 15 == pytest.approx(found[0].time_s)

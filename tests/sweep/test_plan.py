@@ -9,7 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 from fake_engine import TYPES, FakeEngine
-from made_conversations import made_conversation
+from made_conversations import FakeTemplate, made_conversation
 from made_plans import TWO, asking, made_world, planned
 from made_records import made_setup
 from msgspec import structs
@@ -21,7 +21,6 @@ from codeneedle.errors import (
     ToolMissing,
 )
 from codeneedle.grid import Pair
-from codeneedle.probes.divergence.probe import DivergenceSettings
 from codeneedle.probes.evaluation.probe import EvaluationSettings
 from codeneedle.probes.prompts import PromptForm
 from codeneedle.probes.retrieval.settings import RetrievalSettings
@@ -41,7 +40,10 @@ def world(tmp_path, monkeypatch):
 def planned_page(name, page):
     """The plan of one page."""
     execution = Execution(page=name)
-    return plan.plan(page, execution, engine_for=lambda spec: FakeEngine(model=spec))
+    engine = FakeEngine(template=FakeTemplate())
+    return plan.plan(
+        page, execution, engine_for=lambda spec: replace(engine, model=spec)
+    )
 
 
 def test_a_plan_starts_nothing_and_makes_no_folder(tmp_path):
@@ -178,7 +180,7 @@ def test_types_that_nobody_names_are_those_that_the_engine_usually_has():
     [("divergence", Ability.DIVERGENCE), ("throughput", Ability.SPEED)],
 )
 def test_a_probe_that_needs_what_the_engine_lacks_is_refused(probe, ability):
-    engine = FakeEngine(abilities=frozenset(Ability) - {ability})
+    engine = FakeEngine(abilities=frozenset(Ability) - {ability, Ability.READING})
 
     with pytest.raises(ToolMissing, match=ability):
         planned(engine=engine, probes=("recall", probe))
@@ -189,17 +191,11 @@ def test_a_probe_that_needs_what_the_engine_lacks_is_refused(probe, ability):
     ("changes", "error"),
     [
         ({"probes": ("throughput",)}, ToolMissing),
-        (
-            {
-                "probes": ("divergence",),
-                "divergence": DivergenceSettings(text=Path("none.txt")),
-            },
-            BadInput,
-        ),
+        ({"contexts": (1 << 20,)}, BadInput),
     ],
-    ids=["ability", "text"],
+    ids=["ability", "context"],
 )
-def test_the_corpus_is_read_after_all_else_is_checked(changes, error):
+def test_the_corpus_is_read_once_engine_and_context_are_checked(changes, error):
     engine = FakeEngine(abilities=frozenset())
 
     def read(_name):

@@ -1,5 +1,6 @@
 """From a plan to a run, with a tokenizer that counts bytes."""
 
+import contextlib
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -21,9 +22,8 @@ from codeneedle.probes.divergence.probe import DivergenceSettings
 from codeneedle.probes.prompts import PromptForm
 from codeneedle.probes.recall.settings import (
     Ask,
-    RecallConditions,
     RecallSettings,
-    conditions_of,
+    settings_of,
 )
 from codeneedle.probes.throughput.probe import ThroughputSettings
 from codeneedle.records.comparability import OtherSetup, differences, identity
@@ -33,10 +33,12 @@ from codeneedle.sweep.prepare import (
     prepare,
     refuse_shared_folders,
     refuse_unfit,
+    refuse_untrimmed,
     thinking_phrase,
 )
 from codeneedle.sweep.request import Execution, read_sweep
 from codeneedle.sweep.workers import Share
+from codeneedle.system.files import cache_folder
 
 RECALL = replace(made_probe("recall"), settings=RecallSettings, asks_functions=True)
 
@@ -105,6 +107,26 @@ def test_a_long_corpus_is_refused_where_it_must_stay_whole():
     assert not ready.setup.corpus.is_trimmed
 
 
+@pytest.mark.parametrize("context", [3000, 8192])
+def test_a_plan_refuses_by_the_tokens_of_the_model_what_a_sweep_refuses(context):
+    """It once promised days by an estimate, and the sweep then refused."""
+    plan = planned(contexts=(context,), fit=False)
+    refused = pytest.raises(BadInput, match="it needs")
+
+    with refused if context == 3000 else contextlib.nullcontext():
+        refuse_untrimmed(plan)
+
+    assert not plan.store.folder.exists()
+    assert not [*cache_folder().glob("private/*/*")]
+
+
+def test_an_estimate_of_a_text_that_stays_whole_is_of_all_of_it():
+    cut, whole = (planned(contexts=(1000,), fit=fit).outlook for fit in (True, False))
+
+    assert 1000 > cut.text_tokens
+    assert whole.tokens(len(whole.corpus.text)) == whole.text_tokens > 1000
+
+
 def test_where_no_context_would_do_a_long_corpus_may_only_be_trimmed():
     """These weights were trained for 8,192 tokens."""
     put_corpus("many", functions=60)
@@ -148,7 +170,7 @@ def test_what_was_counted_is_not_counted_again():
 
 
 def test_a_corpus_that_no_probe_reads_is_neither_counted_nor_fitted():
-    engine, blind = FakeEngine(), made_probe("other", reads_corpus=lambda _: False)
+    engine, blind = FakeEngine(), made_probe("other", reads_corpus=lambda *_: False)
     few = planned(blind, engine=engine, contexts=(256,))
 
     ready = prepare(few)
@@ -176,7 +198,8 @@ def test_a_corpus_that_no_probe_reads_is_neither_counted_nor_fitted():
     ],
 )
 def test_probes_that_read_a_text_of_their_own_need_no_corpus(settings):
-    usual = {p.name for p in PROBES.values() if p.reads_corpus(p.settings())}
+    engine = FakeEngine()
+    usual = {p.name for p in PROBES.values() if p.reads_corpus(p.settings(), engine)}
     found = {name for name in PROBES if planned(PROBES[name], **settings).reads_corpus}
 
     assert usual - settings.keys() == found
@@ -193,12 +216,12 @@ def test_each_probe_adds_its_conditions_to_the_folder():
     def refusing(_run):
         raise BadInput(source="x", reason="y", hint="z")
 
-    failing = planned(made_probe("throughput", conditions=refusing))
+    failing = planned(made_probe("throughput", as_stored=refusing))
     with pytest.raises(BadInput):
         prepare(failing)
     assert None is failing.store.setup()
     first = prepare(planned())
-    speed = made_probe("throughput", conditions=conditions)
+    speed = made_probe("throughput", as_stored=conditions)
     both = prepare(planned(speed, k_types=("f16",))).setup
 
     assert [(first.setup.corpus.tokens, len(first.text))] == seen
@@ -233,7 +256,7 @@ def put_corpus(name, **knobs):
         ({"ask": "written"}, {"ask": "both"}, "--ask written"),
         ({"ask": "written"}, {"ask": "forced"}, "--ask written"),
         ({"ask": "both"}, {"ask": "written"}, "--ask both"),
-        ({}, {"ask": "forced"}, "--ask both"),
+        ({}, {"ask": "forced"}, "--ask automatic"),
         ({"ask": "forced"}, {"ask": "both"}, "--ask forced"),
         ({"functions": 4}, {"functions": 5}, "--functions 4"),
         ({"functions": 4}, {"functions": 90}, "--functions 4"),
@@ -260,7 +283,7 @@ def test_a_folder_goes_on_with_what_it_was_asked_and_with_nothing_else(
 def test_a_text_with_fewer_functions_than_wanted_is_resumed_with_the_same_words():
     first = prepare(asking(functions=50)).setup
 
-    assert 6 == conditions_of(first).functions
+    assert 6 == settings_of(first).functions
     assert first == prepare(asking(functions=50)).setup == prepare(asking()).setup
 
 
@@ -269,7 +292,8 @@ def test_32_functions_are_forced_and_16_written_where_nothing_else_is_said():
 
     ready = prepare(asking("many", contexts=(65536,)))
 
-    assert RecallConditions() == conditions_of(ready.setup)
+    chosen = RecallSettings(ask=Ask.AUTOMATIC)
+    assert chosen.decided == settings_of(ready.setup)
     assert (16, 96) == (len(ready.setup.needles), len(ready.setup.forced))
     assert () == ready.notes
     assert {5} == {len(needle.lines) for needle in ready.setup.forced}
@@ -295,7 +319,7 @@ def test_a_text_without_long_functions_is_forced_alone_and_says_so():
 
     ready = prepare(asking("short", functions=9))
 
-    assert Ask.FORCED is conditions_of(ready.setup).ask
+    assert Ask.FORCED is settings_of(ready.setup).ask
     assert ((), 9) == (ready.setup.needles, len(ready.setup.forced))
     assert (
         "lines are forced alone: no function of 20 lines is in the text",
@@ -342,7 +366,7 @@ def test_a_context_that_holds_no_long_function_forces_lines_alone():
 
     ready = prepare(asking("mixed", functions=4, **small))
 
-    assert Ask.FORCED is conditions_of(ready.setup).ask
+    assert Ask.FORCED is settings_of(ready.setup).ask
     assert (
         "lines are forced alone: no function of 20 lines fits the context",
     ) == ready.notes
@@ -528,7 +552,7 @@ def test_the_run_folder_keeps_the_request_and_grows_with_it(tmp_path):
 
     assert (str(tmp_path / "model.gguf"),) == request.models
     assert ((8192,), PromptForm.COMPLETION) == (request.contexts, request.prompt_form)
-    speed = made_probe("throughput", conditions=lambda _: {})
+    speed = made_probe("throughput", as_stored=lambda _: {})
     prepare(planned(speed, probes=("throughput",), types=("f16",)))
     refused(seed=7)
     assert (("f16", "q8_0", "q4_0"), ("recall", "throughput"), 42) == (

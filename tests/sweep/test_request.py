@@ -21,6 +21,7 @@ from codeneedle.probes.prompts import PromptForm
 from codeneedle.probes.throughput.probe import ThroughputSettings
 from codeneedle.records.store import Store
 from codeneedle.sweep.request import (
+    MOST_PAGES,
     Request,
     decoded,
     encoded,
@@ -58,6 +59,20 @@ def test_pages_are_the_product_of_all_axes():
     name, last = found[-1]
     assert "context-8192+rotation-off+swa" == name
     assert (8192, False) == (last.context, last.rotates)
+
+
+def test_a_sweep_of_more_grids_than_anybody_waits_for_is_refused_at_once():
+    """Each would ask the engine for its sizes: a third of a second for each pair."""
+    contexts = tuple(range(1024, 1024 + 3000))
+    models = tuple(f"{number}.gguf" for number in range(3000))
+    rotation = ("on", "off")
+    asked = Request(models=models, contexts=contexts, rotation=rotation)
+
+    assert MOST_PAGES == len(pages(Request(contexts=contexts[:MOST_PAGES])))
+    with pytest.raises(BadInput, match="18,000,000 grids") as caught:
+        pages(asked)
+    assert "3,000 models x 3,000 contexts x 2 rotations" in str(caught.value)
+    assert "fewer" in caught.value.hint
 
 
 @pytest.mark.parametrize(
@@ -100,8 +115,8 @@ def test_a_page_has_all_of_its_request_and_its_own_arguments_last():
 
 SHIPPED = [
     *("asymmetric", "corners", "gradient", "ik-llama", "kv-grid", "mlx-niah"),
-    *("mlx-split", "ollama", "price", "published", "retrieval-depths", "sglang"),
-    *("tabbyapi", "vllm"),
+    *("mlx-split", "ollama", "price", "published", "retrieval-depths", "row"),
+    *("sglang", "tabbyapi", "vllm"),
 ]
 ROOT = Path(__file__).parents[2]
 
@@ -222,9 +237,8 @@ def test_a_value_that_cannot_be_names_its_key(write, text, key):
     said, hint = refused(write(text))
 
     assert f"`{key}" in said
-    end = re.search("Expected `int` ([<>])= ([0-9]+)", said)
-    way = {">": "more", "<": "less"}
-    limit = end and f"Give a whole number of {end[2]} or {way[end[1]]}."
+    wanted = re.search("must be (a whole number of [0-9]+ or (more|less))", said)
+    limit = wanted and f"Give {wanted[1]}."
     assert hint == (limit or "Give that key another value.")
 
 
@@ -412,10 +426,25 @@ def test_any_table_is_read_or_refused_with_a_hint(tmp_path, kind, data):
 @pytest.mark.parametrize(
     ("probe", "field", "value", "words"),
     [
-        ("divergence", "contexts", (1,), "--divergence-context: Expected `int` >= 2"),
-        ("divergence", "chunks", 0, "--chunks: Expected `int` >= 1"),
-        ("throughput", "depths", (-5,), "--depths: Expected `int` >= 0"),
-        ("throughput", "repetitions", 0, "--repetitions: Expected `int` >= 1"),
+        (
+            "divergence",
+            "contexts",
+            (1,),
+            "--divergence-context: must be a whole number of 2",
+        ),
+        ("divergence", "chunks", 0, "--chunks: must be a whole number of 1"),
+        (
+            "throughput",
+            "depths",
+            (-5,),
+            "--depths: must be a whole number of 0",
+        ),
+        (
+            "throughput",
+            "repetitions",
+            0,
+            "--repetitions: must be a whole number of 1",
+        ),
         ("throughput", "repetitions", "x", "--repetitions: Expected `int | null`"),
     ],
 )
@@ -493,3 +522,15 @@ def test_chosen_pairs_grow_by_the_pairs_of_later_sweeps():
 
     assert ("f16/f16", "q8_0/q4_0", "q8_0/q8_0") == grown.pairs
     assert () == grown.types
+
+
+@pytest.mark.parametrize(
+    ("name", "option"),
+    [("smollm2", "--model smollm2"), ("q4_0", "--types q8_0,q4_0")],
+)
+def test_a_name_of_another_kind_is_answered_by_its_option(tmp_path, name, option):
+    """As of ``sweep --types q8_0 q4_0``, whose list has a blank for a comma."""
+    with pytest.raises(BadInput) as caught:
+        read_sweep(name, folder=tmp_path)
+
+    assert option in caught.value.hint

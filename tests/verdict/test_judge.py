@@ -829,3 +829,51 @@ def test_the_built_in_model_is_an_instrument_and_sets_nothing():
 
     assert (True, None) == (found.is_instrument, found.chosen)
     assert {GOOD: "within"} == words(found)
+
+
+# A sweep that decides
+
+
+def deciding_run(losses, pairs, *, looks=(16,), skipped=0):
+    """A run with an order, whose reference is not among its *pairs*."""
+    run = losing_run(losses)
+    order = {"pairs": list(pairs), "looks": list(looks), "skipped": skipped}
+    return replace(run, setup=replace(run.setup, calibrated={"order": order}))
+
+
+ORDERED = ("q8_0/q8_0", "q8_0/q4_0", "q4_0/q4_0", "q4_0/q5_0", "q5_0/q8_0")
+
+
+def test_the_share_of_a_pair_does_not_depend_on_what_was_measured_so_far():
+    one = judge(deciding_run({"q8_0/q8_0": OPEN}, ORDERED))
+    more = judge(deciding_run({"q8_0/q8_0": OPEN, "q5_0/q8_0": OPEN}, ORDERED))
+    grid = judge(losing_run({"q8_0/q8_0": OPEN}))
+
+    good, other = Pair("q8_0", "q8_0"), Pair("q5_0", "q8_0")
+    (first,), (again,) = one.standing(good).rows, more.standing(good).rows
+    assert first.bounds == again.bounds
+    assert grid.standing(good).rows[0].bounds.high < first.bounds.high
+    assert more.standing(other).rows[0].bounds.high < first.bounds.high
+
+
+def test_looks_that_the_order_skips_take_no_share():
+    pairs = ("q8_0/q8_0",)
+    setup = losing_setup([REFERENCE, *pairs], forced=32, functions=16)
+    run = losing_run({"q8_0/q8_0": OPEN * 2}, setup=setup)
+
+    def high(skipped):
+        order = {"pairs": list(pairs), "looks": [16, 32][skipped:], "skipped": skipped}
+        ordered = replace(setup, calibrated={"order": order})
+        found = judge(replace(run, setup=ordered))
+        return found.standing(Pair("q8_0", "q8_0")).rows[0].bounds.high
+
+    assert high(1) < high(0)
+
+
+def test_what_a_finer_pair_rules_out_is_beyond_as_that_is_and_has_no_number():
+    found = judge(deciding_run({"q8_0/q8_0": WITHIN, "q8_0/q4_0": BEYOND}, ORDERED))
+
+    assert {Pair("q4_0", "q4_0"): Pair("q8_0", "q4_0")} == dict(found.inferred)
+    assert found.standing(Pair("q4_0", "q4_0")) is None
+    assert Pair("q8_0", "q8_0") == found.chosen
+    assert {} == judge(losing_run({"q8_0/q4_0": BEYOND})).inferred

@@ -14,8 +14,8 @@ from codeneedle.report.verdict import (
     others,
     sentences,
     table,
-    verdict_objects,
 )
+from codeneedle.report.verdict_data import verdict_objects
 from codeneedle.verdict.judge import Limits, Outcome, judge
 from codeneedle.verdict.statistics import error_share, interval
 
@@ -236,4 +236,4 @@ def test_a_verdict_by_an_evaluation_alone_sets_and_keeps():
     assert (Outcome.KEEP, None) == (kept.outcome, kept.chosen)
     assert "of 900 samples" in table(found, found.standings).heading
     (told,) = verdict_objects([found], lambda _engine: spell)
-    assert 5 in {each["won"] for pair in told["pairs"] for each in pair["metrics"]}
+    assert 5 in {each.won for pair in told.pairs for each in pair.metrics}

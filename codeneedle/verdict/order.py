@@ -1,0 +1,252 @@
+"""
+The order of a sweep that decides: which pairs it may measure, how the error is shared
+among them, and which pair is asked next.
+"""
+
+import bisect
+import math
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+
+from codeneedle.grid import FIRST, FULL_BITS, Pair, bits, most_precise_first
+from codeneedle.probes.stored import calibrated_in
+from codeneedle.records.record import Setup
+from codeneedle.verdict.statistics import Word
+
+NAME = "order"
+"""Of an `Order` in `Setup.calibrated`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Order:
+    """
+    What a sweep that decides fixes before a pair is measured beside the reference.
+
+    Which pair is asked next may depend on all that was seen: neither the share of a
+    pair nor the numbers of functions after which it is judged do.
+
+    Attributes:
+        pairs: Those that may be measured, the reference not among them.
+        looks: Numbers of functions after which a pair is judged, ascending; empty if
+            every pair is asked the same.
+        skipped: How many smaller numbers the probe has, at which no pair is judged.
+    """
+
+    pairs: tuple[str, ...]
+    looks: tuple[int, ...] = ()
+    skipped: int = 0
+
+    @property
+    def every(self) -> tuple[Pair, ...]:
+        """The pairs that may be measured."""
+        return tuple(map(Pair.parse, self.pairs))
+
+    @property
+    def first(self) -> tuple[Pair, ...]:
+        """Those of the first step."""
+        return tuple(pair for pair in FIRST if str(pair) in self.pairs)
+
+    def sharing(self, pair: Pair, measured: Collection[Pair] = ()) -> int:
+        """
+        Among how many pairs `ALPHA` would be shared evenly for the share of *pair*.
+
+        Half of it is for the first pairs, half for all others: those of this order, and
+        others that were *measured*.
+        """
+        first = set(self.first)
+        rest = {*self.every, *measured} - first
+        if not (first and rest):
+            return max(len(first), len(rest), 1)
+        return 2 * len(first if pair in first else rest)
+
+    def look(self, look: int) -> int:
+        """The number of a look at a pair, of its number without this order."""
+        return max(0, look - self.skipped)
+
+
+def order_in(setup: Setup) -> Order | None:
+    """What *setup* keeps of the order; None of a sweep that measures a grid."""
+    return calibrated_in(setup, NAME, Order)
+
+
+def covers(finer: Pair, coarser: Pair) -> bool:
+    """
+    Whether *finer* is as precise as *coarser* in both K and V, and another pair.
+
+    Types of equal size are not compared: neither is the more precise one.
+    """
+    sides = ((finer.k, coarser.k), (finer.v, coarser.v))
+    return finer != coarser and all(
+        one == other or (bits(one) or 0.0) > (bits(other) or math.inf)
+        for one, other in sides
+    )
+
+
+def ruled_out(words: Mapping[Pair, Word], pairs: Iterable[Pair]) -> dict[Pair, Pair]:
+    """
+    Those of *pairs* without a word that are beyond the limit, as a finer pair is.
+
+    Args:
+        words: Of the pairs that were measured.
+        pairs: Those that may be measured.
+
+    Returns:
+        By pair, the coarsest that is as precise in both K and V, and beyond. Nothing
+        where a pair is within although a finer one is beyond: then no pair tells of
+        another.
+    """
+    beyond = [p for p in most_precise_first(words)[::-1] if words[p] is Word.BEYOND]
+    if any(
+        word is Word.WITHIN and any(covers(each, pair) for each in beyond)
+        for pair, word in words.items()
+    ):
+        return {}
+    found = {}
+    for pair in pairs:
+        finer = next((each for each in beyond if covers(each, pair)), None)
+        if pair not in words and finer is not None:
+            found[pair] = finer
+    return found
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Seen:
+    """
+    What was seen of a pair.
+
+    Attributes:
+        word: Its word; None if it failed, or has none.
+        units: Its functions.
+        needed: Functions that would decide it if it is open; None if none would.
+        is_below: Whether its loss is measured below the limit.
+    """
+
+    word: Word | None
+    units: int = 0
+    needed: int | None = None
+    is_below: bool = False
+
+
+class Why(StrEnum):
+    """Why a step is next."""
+
+    FIRST = "the first answer"
+    MORE = "further functions may decide it"
+    SMALLER = "smaller than what is within the limit"
+    CHECK = "ruled out, and measured as a check"
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """
+    What is asked next.
+
+    Attributes:
+        pairs: Of which pairs.
+        goal: How many functions each has afterwards; 0 where all are asked the same.
+        why: Why these.
+    """
+
+    pairs: tuple[Pair, ...]
+    goal: int
+    why: Why
+
+
+def next_asked(order: Order, seen: Mapping[Pair, Seen]) -> Asked | None:
+    """
+    What is asked next; None once nothing is left that could change the answer.
+
+    First the pairs of the first step; while none is within the limit, the open one that
+    needs the fewest functions more. Then, of the pairs that are smaller than the
+    smallest one within the limit and not ruled out: one that is open, and that its next
+    look is likely to decide; one that was not measured, which settles most of the
+    others whichever way it comes out; once, a pair that is ruled out; at last open
+    pairs that a later look is likely to decide.
+
+    Args:
+        order: What was fixed.
+        seen: By pair, what was measured so far; the reference is not among them.
+    """
+    look = order.looks[0] if order.looks else 0
+    if first := tuple(pair for pair in order.first if pair not in seen):
+        return Asked(first, look, Why.FIRST)
+    words = {pair: each.word for pair, each in seen.items() if each.word}
+    within = [_size(pair) for pair, word in words.items() if word is Word.WITHIN]
+    out = ruled_out(words, order.every)
+    smaller = [pair for pair in order.every if _size(pair) < min(within, default=1)]
+    looks = _looks(order, {pair: seen[pair] for pair in smaller if pair in seen})
+    near = {pair: soon for pair, (soon, late) in looks.items() if soon == late}
+    if not within and looks:
+        near = {pair: soon for pair, (soon, _) in looks.items()}
+    if near:
+        return _more(near, seen)
+    new = [pair for pair in smaller if pair not in seen and pair not in out]
+    if new:
+        return Asked((_most_settling(new, seen),), look, Why.SMALLER)
+    ruled = [pair for pair in smaller if pair in out]
+    if ruled and not _is_checked(order, words):
+        return Asked((max(ruled, key=_by_size),), look, Why.CHECK)
+    far = {pair: late for pair, (_, late) in looks.items()}
+    return _more(far, seen) if far else None
+
+
+def _more(goals: Mapping[Pair, int], seen: Mapping[Pair, Seen]) -> Asked:
+    """Further functions of the pair of *goals* that needs the fewest."""
+    pair = min(goals, key=lambda each: (seen[each].needed or 0, *_by_size(each)))
+    return Asked((pair,), goals[pair], Why.MORE)
+
+
+def _looks(order: Order, seen: Mapping[Pair, Seen]) -> dict[Pair, tuple[int, int]]:
+    """
+    The next look at each open pair below the limit, and the one likely to decide it.
+
+    Of those that a look can decide. Each look costs another reading of the text, so
+    that the looks between these two may be passed over.
+    """
+    return {
+        pair: (
+            order.looks[bisect.bisect_right(order.looks, each.units)],
+            order.looks[bisect.bisect_left(order.looks, each.needed)],
+        )
+        for pair, each in seen.items()
+        if each.word is Word.OPEN and each.is_below
+        if each.needed and each.units < each.needed <= max(order.looks, default=0)
+    }
+
+
+def _most_settling(new: Collection[Pair], seen: Mapping[Pair, Seen]) -> Pair:
+    """
+    The pair of *new* that settles most of them, whichever way it comes out.
+
+    Within, it settles all that are not smaller; beyond, all that it covers. A pair that
+    is less precise than an open one above the limit comes last.
+    """
+    above = [
+        p for p, each in seen.items() if each.word is Word.OPEN and not each.is_below
+    ]
+
+    def settles(pair: Pair) -> tuple[bool, int, float, str]:
+        is_doubtful = any(covers(each, pair) for each in above)
+        within = sum(_size(other) >= _size(pair) for other in new)
+        beyond = 1 + sum(covers(pair, other) for other in new)
+        return not is_doubtful, min(within, beyond), -_size(pair), str(pair)
+
+    return max(new, key=settles)
+
+
+def _is_checked(order: Order, words: Mapping[Pair, Word]) -> bool:
+    """Whether a finer pair rules out one that was measured after the first step."""
+    beyond = [pair for pair, word in words.items() if word is Word.BEYOND]
+    others = words.keys() - {*order.first}
+    return any(covers(each, pair) for pair in others for each in beyond)
+
+
+def _size(pair: Pair) -> float:
+    """Size of a pair's cache by the bits of its types; infinite if unknown."""
+    k, v = bits(pair.k), bits(pair.v)
+    return math.inf if k is None or v is None else (k + v) / (2 * FULL_BITS)
+
+
+def _by_size(pair: Pair) -> tuple[float, str]:
+    return _size(pair), str(pair)

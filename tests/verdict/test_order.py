@@ -1,0 +1,212 @@
+"""Which pair a sweep that decides asks next, and how it shares the error."""
+
+import pytest
+
+from codeneedle.grid import DEFAULT_TYPES, FIRST, Pair, bits, whole_grid
+from codeneedle.verdict.order import (
+    Order,
+    Seen,
+    Why,
+    covers,
+    next_asked,
+    ruled_out,
+)
+from codeneedle.verdict.statistics import ALPHA, Word, error_share
+
+EIGHT, MIXED, FOUR = FIRST
+WITHIN, BEYOND = Seen(word=Word.WITHIN, units=12), Seen(word=Word.BEYOND, units=12)
+OTHERS = whole_grid(DEFAULT_TYPES, DEFAULT_TYPES)[1:]
+ORDER = Order(pairs=tuple(map(str, OTHERS)), looks=(12, 24, 48, 96))
+
+
+def pair(text):
+    return Pair.parse(text)
+
+
+def is_open(*, needed=None, units=12, is_below=True):
+    return Seen(word=Word.OPEN, units=units, needed=needed, is_below=is_below)
+
+
+def asked(seen, order=ORDER):
+    """What is asked next: pairs as text, the goal and why."""
+    found = next_asked(order, {pair(text): each for text, each in seen.items()})
+    return found and (" ".join(map(str, found.pairs)), found.goal, found.why)
+
+
+def run_through(truth, order=ORDER):
+    """The pairs that are asked in turn, with the words of *truth*."""
+    seen, turns = {}, []
+    while found := next_asked(order, seen):
+        seen |= {each: Seen(word=truth(each), units=12) for each in found.pairs}
+        turns.append((found.why, *map(str, found.pairs)))
+    return seen, turns
+
+
+# Sharing the error
+
+
+def test_half_of_the_error_is_for_the_first_three_and_half_for_all_others():
+    shares = [error_share(0, ORDER.sharing(each)) for each in OTHERS]
+
+    assert ALPHA / 2 == pytest.approx(sum(shares))
+    assert 6 == ORDER.sharing(EIGHT)
+    assert 64 == ORDER.sharing(pair("q5_1/q5_1"))
+
+
+@pytest.mark.parametrize(
+    ("pairs", "expected"),
+    [(("q8_0/q8_0", "q4_0/q4_0"), 2), (("q5_1/q5_1", "q5_0/q5_0", "q4_1/q4_1"), 3)],
+)
+def test_without_others_or_without_first_ones_all_of_it_is_shared(pairs, expected):
+    order = Order(pairs=pairs)
+
+    assert {expected} == {order.sharing(each) for each in order.every}
+
+
+def test_a_pair_that_a_grid_has_measured_as_well_shares_in_the_second_half():
+    order = Order(pairs=("q8_0/q8_0", "q5_1/q5_1"))
+    more = [pair("q5_0/q5_0"), pair("q5_1/q5_1")]
+
+    assert [2, 4] == [order.sharing(each, more) for each in (EIGHT, more[0])]
+
+
+# What follows from other pairs
+
+
+@pytest.mark.parametrize(
+    ("finer", "coarser", "expected"),
+    [
+        ("q8_0/q4_0", "q4_0/q4_0", True),
+        ("q8_0/q4_0", "q8_0/q4_0", False),
+        ("q8_0/q4_0", "q4_0/q8_0", False),
+        ("bf16/q4_0", "f16/q4_0", False),
+        ("q4_0/q4_0", "iq4_nl/q4_0", False),
+        ("q8_0/q4_0", "odd/q4_0", False),
+    ],
+)
+def test_a_pair_covers_what_is_less_precise(finer, coarser, expected):
+    assert expected == covers(pair(finer), pair(coarser))
+
+
+def test_what_a_pair_beyond_covers_is_ruled_out_by_the_coarsest_such_pair():
+    words = {pair("q5_0/bf16"): Word.BEYOND, pair("q5_0/q5_1"): Word.BEYOND}
+    others = map(pair, ["q4_0/bf16", "q4_0/q5_0", "q8_0/q4_0"])
+
+    assert {
+        pair("q4_0/bf16"): pair("q5_0/bf16"),
+        pair("q4_0/q5_0"): pair("q5_0/q5_1"),
+    } == ruled_out(words, others)
+
+
+def test_nothing_is_ruled_out_once_a_measured_pair_contradicts():
+    words = {pair("q5_0/q5_0"): Word.BEYOND, pair("q4_0/q4_0"): Word.WITHIN}
+
+    assert {} == ruled_out(words, [pair("q4_1/q4_1")])
+
+
+# What is next
+
+
+def test_the_first_three_come_first_those_that_there_are():
+    few = Order(pairs=("q8_0/q8_0", "q5_1/q5_1", "q4_0/q4_0"), looks=(24, 48))
+
+    assert ("q8_0/q8_0 q8_0/q4_0 q4_0/q4_0", 12, Why.FIRST) == asked({})
+    assert ("q8_0/q8_0 q4_0/q4_0", 24, Why.FIRST) == asked({}, few)
+    assert ("q4_0/q4_0", 24, Why.FIRST) == asked({"q8_0/q8_0": WITHIN}, few)
+
+
+def test_then_pairs_smaller_than_what_is_within_that_settle_most_of_the_others():
+    first = {"q8_0/q8_0": WITHIN, "q8_0/q4_0": BEYOND, "q4_0/q4_0": BEYOND}
+    name, goal, why = asked(first)
+
+    assert (12, Why.SMALLER) == (goal, why)
+    assert not covers(MIXED, pair(name))
+    assert _bits(pair(name)) < _bits(EIGHT)
+
+
+def test_an_open_pair_that_its_next_look_decides_comes_before_new_ones():
+    first = {"q8_0/q8_0": WITHIN, "q8_0/q4_0": is_open(needed=20), "q4_0/q4_0": BEYOND}
+
+    assert ("q8_0/q4_0", 24, Why.MORE) == asked(first)
+    far = first | {"q8_0/q4_0": is_open(needed=60)}
+    assert Why.SMALLER is asked(far)[2]
+    above = first | {"q8_0/q4_0": is_open(needed=20, is_below=False)}
+    assert Why.SMALLER is asked(above)[2]
+
+
+def test_while_nothing_is_within_the_open_pair_that_needs_fewest_is_asked():
+    first = {"q8_0/q8_0": is_open(needed=60), "q4_0/q4_0": BEYOND}
+    first |= {"q8_0/q4_0": is_open(needed=80)}
+
+    assert ("q8_0/q8_0", 24, Why.MORE) == asked(first)
+    further = first | {"q8_0/q8_0": is_open(needed=50, units=48)}
+    assert ("q8_0/q8_0", 96, Why.MORE) == asked(further)
+    never = first | {name: is_open(needed=200) for name in ("q8_0/q8_0", "q8_0/q4_0")}
+    assert Why.SMALLER is asked(never)[2]
+
+
+def test_what_is_covered_by_an_open_pair_above_the_limit_comes_last():
+    few = ("q8_0/q8_0", "q8_0/q4_0", "q4_0/q4_0", "q5_1/q5_1", "q8_0/q5_1")
+    order = Order(pairs=few, looks=(12,))
+    first = {"q8_0/q8_0": WITHIN, "q4_0/q4_0": BEYOND}
+    first |= {"q8_0/q4_0": WITHIN, "q8_0/q5_1": is_open(is_below=False)}
+
+    assert ("q5_1/q5_1", 12, Why.SMALLER) == asked(first, order)
+
+
+def by_sum(limit):
+    """Words of a truth in which K carries the damage."""
+    k_loss = dict(zip(DEFAULT_TYPES, (0, 1, 10, 20, 60, 110), strict=True))
+    v_loss = dict(zip(DEFAULT_TYPES, (0, 1, 2, 3, 6, 8), strict=True))
+
+    def word(each):
+        return Word.WITHIN if k_loss[each.k] + v_loss[each.v] <= limit else Word.BEYOND
+
+    return word
+
+
+@pytest.mark.parametrize("limit", [0, 1, 2, 5, 9, 12, 30, 68, 150])
+def test_it_finds_the_smallest_pair_and_checks_one_that_is_ruled_out(limit):
+    truth = by_sum(limit)
+    seen, turns = run_through(truth)
+    size = {each: _bits(each) for each in OTHERS}
+    good = [each for each in OTHERS if truth(each) is Word.WITHIN]
+    found = [each for each, was in seen.items() if was.word is Word.WITHIN]
+
+    best = min((size[each] for each in good), default=None)
+    assert best == min((size[each] for each in found), default=None)
+    assert len(turns) <= 13
+    checks = [turn for turn in turns if turn[0] is Why.CHECK]
+    assert len(checks) <= 1
+    out = ruled_out({p: each.word for p, each in seen.items()}, OTHERS)
+    assert all(truth(each) is Word.BEYOND for each in out)
+
+
+def _bits(each):
+    return bits(each.k) + bits(each.v)
+
+
+def test_a_check_that_comes_out_within_opens_what_was_ruled_out():
+    few = ("q8_0/q8_0", "q8_0/q4_0", "q4_0/q4_0", "q5_1/q4_0", "q5_0/q4_0")
+    order = Order(pairs=few, looks=(12,))
+    first = {"q8_0/q8_0": WITHIN, "q8_0/q4_0": BEYOND, "q4_0/q4_0": BEYOND}
+
+    assert ("q5_1/q4_0", 12, Why.CHECK) == asked(first, order)
+    assert asked(first | {"q5_1/q4_0": BEYOND}, order) is None
+    assert ("q5_0/q4_0", 12, Why.SMALLER) == asked(first | {"q5_1/q4_0": WITHIN}, order)
+
+
+def test_a_pair_that_failed_is_not_asked_again():
+    few = Order(pairs=("q8_0/q8_0", "q4_0/q4_0"), looks=(12,))
+    seen = {"q8_0/q8_0": Seen(word=None), "q4_0/q4_0": Seen(word=None)}
+
+    assert asked(seen, few) is None
+
+
+def test_last_open_pairs_are_asked_that_more_functions_decide():
+    few = Order(pairs=("q8_0/q8_0", "q8_0/q4_0"), looks=(12, 24, 48))
+    seen = {"q8_0/q8_0": WITHIN, "q8_0/q4_0": is_open(needed=40)}
+
+    assert ("q8_0/q4_0", 48, Why.MORE) == asked(seen, few)
+    assert asked(seen | {"q8_0/q4_0": is_open(needed=50)}, few) is None
+    assert asked(seen | {"q8_0/q4_0": is_open(needed=60, units=48)}, few) is None
