@@ -11,7 +11,7 @@ SNAKEMAKE := $(VENV)/snakemake/bin/snakemake
 EVALUATIONS := $(VENV)/evaluations/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help setup llama sweep test faults fuzz mutants truth bench cluster evaluations vulkan check fix
+.PHONY: help setup llama sweep test docs faults fuzz mutants truth bench cluster evaluations vulkan check fix
 
 help: ## Show this list
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /  make \1\t/' | expand -t 16
@@ -54,6 +54,10 @@ sweep: llama ## Sweep the 6x6 grid on a small language model, show grid and heat
 test: llama $(SNAKEMAKE) ## Run every test, the ones on the real llama-server included
 	@$(BIN)/pytest --cov --cov-report=term -n logical --maxprocesses 4 --dist loadfile \
 	  $(PYTEST_ARGS)
+
+docs: setup ## Build the documentation into docs/_build, warnings as errors
+	@$(BIN)/python -m sphinx --fail-on-warning --keep-going --quiet docs docs/_build
+	@echo docs/_build/index.html
 
 faults: llama ## Inject every kind of fault many times, and print what it cost
 	@$(BIN)/pytest tests/faults --all-injections $(PYTEST_ARGS)

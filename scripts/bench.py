@@ -9,6 +9,7 @@ Sections:
     cells     seconds per cell of a sweep beside the published protocol, and the part
               of a cell that is not measuring
     start-up  commands that answer at once
+    reading   seconds per cell of SmolLM2 by reading right lines, and by writing them
     records   reports of 1,000 records
     workers   cells that only wait, by up to eight workers; a merge of 10,000
 
@@ -43,9 +44,10 @@ from codeneedle.corpora import registry
 from codeneedle.engines.llama_cpp import installation
 from codeneedle.errors import CodeneedleError, MachineError
 from codeneedle.grid import Pair
-from codeneedle.models.pretrained import built_in_model
+from codeneedle.models.pretrained import built_in_model, path_of
 from codeneedle.probes.probe import Probe, ProbeContext, RunContext
 from codeneedle.probes.recall.alignment import Mark
+from codeneedle.probes.recall.record import recall_of
 from codeneedle.probes.recall.rounds import answered_rounds
 from codeneedle.records.record import Json
 from codeneedle.records.store import Store, encode
@@ -92,6 +94,7 @@ class Bench:
         calls: Of each command whose start-up is measured.
         records: Pairs with a record in the section of that name.
         merged: Records that are merged.
+        model: Weights that right lines are read with; None if they are not there.
     """
 
     folder: Path
@@ -103,6 +106,7 @@ class Bench:
     calls: int = 15
     records: int = 1_000
     merged: int = 10_000
+    model: Path | None = None
 
     def fresh(self, name: str) -> Path:
         """A new empty folder whose name begins with *name*."""
@@ -314,11 +318,127 @@ def _sweep(bench: Bench, path: Path, k_types: str, v_types: str) -> tuple[float,
     return done.wall_s, Store(setup.parent)
 
 
-def _served_by() -> str:
+def _served_by(weights: str = "the built-in model") -> str:
     """What the cells were measured on."""
     server = installation.ask(installation.find().server)
+    return f"{machine_line()}; llama.cpp {server.version}; weights of {weights}"
+
+
+# --- right lines, read and written
+
+READ_MODEL, READ_PAIR = "smollm2", Pair("q8_0", "q8_0")
+READ_CONTEXTS = (1_024, 4_096, 8_192)
+"""Of texts that fill four fifths of them; the last is what SmolLM2 was trained for."""
+
+READ_CORPUS = (
+    "[generate]\nfunctions = {}\nlines = 5\nvalue_length = 2\nname_length = 3\n"
+    "seed = 42\nindent = 1\n"
+)
+FUNCTION_TOKENS = 50
+"""Of one function of this corpus, by SmolLM2's vocabulary."""
+
+AS_IF = ((200, 15), (2_000, 100))
+"""Speeds of reading and writing, in tokens per second, for which cells are computed."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scored:
+    """
+    A cell whose right lines were scored one way.
+
+    Attributes:
+        cell_s: From the launch of its server or tool to its end, in seconds.
+        read: Tokens that were read in batches.
+        right: Right tokens.
+        written: Of these, one after the other.
+    """
+
+    cell_s: float
+    read: int
+    right: int
+    written: int
+
+    def computed_s(self, read_per_s: float, write_per_s: float) -> float:
+        """What it would take at these speeds, starts aside."""
+        return self.read / read_per_s + self.written / write_per_s
+
+
+def reading(bench: Bench) -> Section:
+    """Seconds per cell of SmolLM2 by reading, beside writing."""
+    if bench.model is None or not bench.model.is_file():
+        raise MachineError(
+            f"the weights of {READ_MODEL} are not there",
+            hint=f"Fetch them with 'codeneedle fetch {READ_MODEL}'.",
+        )
+    found: dict[int, dict[str, list[Scored]]] = {}
+    for context in READ_CONTEXTS:
+        found[context] = {"writing": [], "reading": []}
+        for at in range(1, bench.repetitions + 1):
+            for by, cells_of in found[context].items():
+                bench.say(f"repetition {at}: {context:,} tokens by {by}")
+                cells_of.append(_scored(bench, context, by))
+    return Section(
+        title="reading: seconds per cell of right lines, read and written",
+        headings=("context", "read", "right", "writing", "reading", "ratio", *_AS_IF),
+        rows=tuple(_reading_row(*each) for each in found.items()),
+        notes=(
+            _served_by(f"{READ_MODEL}, {READ_PAIR}"),
+            "read: tokens of a cell by writing, and by reading with its questions",
+            "last columns: seconds by writing, and by reading, computed of these,",
+            "for a machine that reads, and writes, so many tokens/s",
+        ),
+        raw={
+            str(context): {by: [asdict(each) for each in of] for by, of in ways.items()}
+            for context, ways in found.items()
+        },
+    )
+
+
+_AS_IF = tuple(f"{read:,} and {write:,}" for read, write in AS_IF)
+
+
+def _reading_row(context: int, ways: Mapping[str, Sequence[Scored]]) -> tuple[str, ...]:
+    by_writing, by_reading = ways["writing"], ways["reading"]
+    one, other = by_writing[0], by_reading[0]
+    ratios = (a.cell_s / b.cell_s for a, b in zip(by_writing, by_reading, strict=True))
     return (
-        f"{machine_line()}; llama.cpp {server.version}; weights of the built-in model"
+        f"{context:,}",
+        f"{one.read:,}, {other.read:,}",
+        f"{one.right:,}, {other.right:,}",
+        spread(each.cell_s for each in by_writing),
+        spread(each.cell_s for each in by_reading),
+        spread(ratios),
+        *(f"{one.computed_s(*at):.1f}, {other.computed_s(*at):.1f}" for at in AS_IF),
+    )
+
+
+def _scored(bench: Bench, context: int, by: str) -> Scored:
+    path = bench.folder / f"reading-{context}.toml"
+    functions = context * 4 // 5 // FUNCTION_TOKENS
+    path.write_text(READ_CORPUS.format(functions), encoding="utf-8")
+    out = bench.fresh("reading")
+    codeneedle(
+        *("sweep", "--model", str(bench.model), "--corpus", str(path), "--fit"),
+        *("--context", str(context), "--pairs", str(READ_PAIR), "--ask", "forced"),
+        *("--functions", "12", "--lines", "3", "--by", by, "--out", str(out)),
+        log=out.with_suffix(".log"),
+    )
+    (setup_path,) = out.rglob("setup.json")
+    store = Store(setup_path.parent)
+    (record,), setup = store.records(), store.setup()
+    assert setup is not None  # noqa: S101 - it has just been written
+    scored = recall_of(record).scored
+    right = sum(len(each.logprobs) for each in scored)
+    # The last function of each chunk ends what is read of it.
+    chunks = {
+        each.prompt_sha256: each.prompt_tokens + len(each.logprobs) for each in scored
+    }
+    is_read = by == "reading"
+    return Scored(
+        cell_s=record.phases.total_s,
+        read=sum(chunks.values()) if is_read else setup.corpus.tokens,
+        right=right,
+        written=0 if is_read else right,
     )
 
 
@@ -483,6 +603,7 @@ SECTIONS: Mapping[str, Callable[[Bench], Section]] = {
     "start-up": lambda bench: commands(
         bench, "start-up", START_UP, pairs=START_UP_CELLS, times=bench.calls
     ),
+    "reading": reading,
     "records": lambda bench: commands(
         bench, "records", REPORTS, pairs=bench.records, times=bench.repetitions
     ),
@@ -598,6 +719,8 @@ def main() -> int:
     stdout = Console(highlight=False)
     stdout.width = max(stdout.width, WIDTH)
     say = functools.partial(screen.print, markup=False)
+    # The folder of models is another one from here on.
+    settings["model"] = path_of(READ_MODEL)
     try:
         with unwinding_on_signals(), own_cache() as folder:
             say(machine_line())
@@ -616,7 +739,7 @@ def main() -> int:
             "machine": machine_line(),
             "settings": settings,
         }
-        kept.write_text(json.dumps({**where, "sections": found}, indent=2))
+        kept.write_text(json.dumps({**where, "sections": found}, indent=2, default=str))
     return 0
 
 

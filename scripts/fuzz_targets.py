@@ -211,7 +211,7 @@ def _measured(record: CellRecord, setup: Setup) -> None:
     probe = PROBES.get(record.probe)
     if probe is None or not record.has_numbers:
         return
-    for metric in (*probe.metrics, *probe.more_metrics(setup)):
+    for metric in (*probe.metrics, *probe.metrics_of(setup)):
         values = metric.values(record, setup)
         claim(all(isinstance(value, (int, float)) for value in values), "numbers")
         if metric.reference is not None:

@@ -11,7 +11,8 @@ with the root of the time. Metrics of one task count its own texts and questions
 
 import argparse
 import math
-from collections.abc import Iterator, Mapping
+import sys
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -104,14 +105,19 @@ def phrase(
     return f"{mean / max(len(units), 1):.3f}, {errors:.1f}, {later:.1f}"
 
 
-def main() -> None:
-    """Print a table of each run folder."""
+def parsed(arguments: Sequence[str] | None = None) -> argparse.Namespace:
+    """The command line."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("folders", nargs="+", type=Path)
-    for folder in parser.parse_args().folders:
+    return parser.parse_args(arguments)
+
+
+def main() -> None:
+    """Print a table of each run folder."""
+    for folder in parsed().folders:
         run = Store(folder).read()
         if run is None:
-            parser.error(f"{folder} is no run folder")
+            sys.exit(f"{folder} is no run folder")
         table = pair_table(run, list(PROBES.values()))
         print(f"{folder}\n")
         print("\n".join(rows(table)))

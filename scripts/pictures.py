@@ -1,0 +1,229 @@
+"""
+Draws the pictures of the documentation, each for light and for dark pages.
+
+    python scripts/pictures.py [FOLDER]     # default: docs/pictures
+
+They are of the run in docs/runs: `codeneedle sweep gradient`, with four types. The same
+run gives the same pictures.
+"""
+
+import argparse
+import io
+import re
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
+
+import matplotlib as mpl
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.collections import QuadMesh
+from matplotlib.colors import to_hex
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.patches import Patch
+from matplotlib.spines import Spine
+from matplotlib.text import Text
+
+import codeneedle
+from codeneedle.cli.engines import asks_for
+from codeneedle.report import charts, heatmap
+from codeneedle.verdict.judge import Limits, judge
+from codeneedle.verdict.losses import Losses, losses_of
+
+ROOT = Path(__file__).parent.parent
+SMOLLM2 = ROOT / "docs" / "runs" / "random-bodies-short" / "smollm2-135m-instruct.q4_1"
+
+LIGHT = {
+    "ink": "#1a1a1a",
+    "quiet": "#595959",
+    "line": "#c9ced6",
+    "within": "#1f6f9f",
+    "beyond": "#c4570c",
+    "band": "#e6f0f7",
+    "page": "#ffffff",
+    "box": "#f4f8fb",
+    "frame": "#1a1a1a",
+}
+DARK = {
+    "ink": "#e6e6e6",
+    "quiet": "#a4a7ad",
+    "line": "#474c55",
+    "within": "#9ecae1",
+    "beyond": "#fdae61",
+    "band": "#1b2833",
+    "page": "#131416",  # of the theme, as --color-background-primary
+    "box": "#1d2128",
+    "frame": "#2b8cd6",  # on light squares, beside a dark page
+}
+"""Colours by their part; those of a page's charts have the same names."""
+
+THEMES = {"": LIGHT, "-dark": DARK}
+"""Colours by what the file's name ends with."""
+
+
+def losses_of_run(folder: Path) -> Losses:
+    """The losses of the run in *folder*, against the usual limit."""
+    run = codeneedle.load(folder).run
+    losses = losses_of(judge(run, Limits()))
+    if losses is None:
+        raise SystemExit(f"{folder} has no losses")
+    return losses
+
+
+def restyled(figure: Figure, colours: Mapping[str, str]) -> Figure:
+    """*figure* of a report in these colours, without the text below it."""
+    swap = {heatmap.INK: colours["ink"], heatmap.QUIET: colours["quiet"]}
+    figure.set_facecolor("none")
+    for text in figure.findobj(lambda artist: artist.get_gid() == heatmap.BELOW):
+        text.remove()
+    for artist in figure.findobj():
+        if isinstance(artist, Text | Line2D):
+            shown = to_hex(artist.get_color())
+            is_tick = isinstance(artist, Line2D) and shown == "#000000"
+            artist.set_color(colours["quiet"] if is_tick else swap.get(shown, shown))
+        elif isinstance(artist, QuadMesh) and len(artist.get_edgecolor()) == 1:
+            artist.set_edgecolor(colours["page"])
+        elif isinstance(artist, Patch) and not isinstance(artist, Spine):
+            shown = to_hex(artist.get_edgecolor())
+            if artist.get_linewidth() > 1 and shown in swap:
+                artist.set_edgecolor(colours["frame"])
+    return figure
+
+
+def svg(figure: Figure) -> str:
+    """*figure* as SVG without a date; its background is that of the page."""
+    content = io.StringIO()
+    none = dict.fromkeys(("Date", "Creator", "Format", "Type"))
+    figure.savefig(
+        content, format="svg", transparent=True, bbox_inches="tight", metadata=none
+    )
+    return content.getvalue()
+
+
+def loss(colours: Mapping[str, str]) -> str:
+    """The loss of each pair."""
+    losses = losses_of_run(SMOLLM2)
+    picture = heatmap.loss_picture(losses, asks_for(losses.verdict.run.setup.engine))
+    with mpl.rc_context(heatmap._settings()):  # noqa: SLF001 - its font and its ids
+        return svg(restyled(heatmap.paint(picture), colours))
+
+
+def front(colours: Mapping[str, str]) -> str:
+    """Memory against loss."""
+    losses = losses_of_run(SMOLLM2)
+    frame = charts.front_frame(losses)
+    style = charts._style("front") | {"svg.fonttype": "path"}  # noqa: SLF001
+    with mpl.rc_context(style), warnings.catch_warnings():
+        figure = Figure(figsize=(7.6, 4.2), dpi=72, layout="constrained")
+        FigureCanvasAgg(figure)
+        charts.paint_front(figure.add_subplot(), frame, losses)
+        drawn = svg(figure)
+    for colour, variable in charts.THEME.items():
+        name = re.sub(r"var\(--(\w+)\)", r"\1", variable)
+        drawn = drawn.replace(colour, colours[name])
+    return drawn
+
+
+# --- how it works: boxes from left to right, in two rows
+
+BOXES = (
+    ("request", "options, sweep file"),
+    ("plan", "pairs, kernels,\nmemory, time"),
+    ("cell", "one server for each pair:\nstart, verify, ask, end"),
+    ("record", "answers as they came,\none file for each cell"),
+    ("statistics", "loss of each pair,\nwith its interval"),
+    ("report", "verdict, grid,\npicture, page"),
+)
+WIDTH, HEIGHT, GAP = 200, 92, 44
+
+
+def inside(colours: Mapping[str, str]) -> str:
+    """The way from a request to a report."""
+    wide, high = 3 * WIDTH + 2 * GAP + 4, 2 * HEIGHT + 70 + 4
+    parts = [
+        '<svg xmlns="http://www.w3.org/2000/svg" font-family="system-ui, sans-serif"',
+        f'viewBox="0 0 {wide} {high}" width="{wide}" height="{high}">',
+    ]
+    for at, (title, text) in enumerate(BOXES):
+        parts += _box(at, title, text, colours)
+    parts += [_arrow(at, colours) for at in range(len(BOXES) - 1)]
+    return "\n".join([*parts, "</svg>\n"])
+
+
+def _corner(at: int) -> tuple[int, int]:
+    row, column = divmod(at, 3)
+    return 2 + column * (WIDTH + GAP), 2 + row * (HEIGHT + 70)
+
+
+def _box(at: int, title: str, text: str, colours: Mapping[str, str]) -> Iterator[str]:
+    x, y = _corner(at)
+    edge = colours["beyond" if title == "cell" else "line"]
+    yield (
+        f'<rect x="{x}" y="{y}" width="{WIDTH}" height="{HEIGHT}" rx="10" '
+        f'fill="{colours["box"]}" stroke="{edge}" stroke-width="1.5"/>'
+    )
+    middle = x + WIDTH // 2
+    yield (
+        f'<text x="{middle}" y="{y + 30}" text-anchor="middle" font-size="17" '
+        f'font-weight="600" fill="{colours["ink"]}">{title}</text>'
+    )
+    for line, words in enumerate(text.split("\n")):
+        yield (
+            f'<text x="{middle}" y="{y + 53 + 19 * line}" text-anchor="middle" '
+            f'font-size="14" fill="{colours["quiet"]}">{words}</text>'
+        )
+
+
+def _arrow(at: int, colours: Mapping[str, str]) -> str:
+    """From a box to the next one; from the end of the first row back to the second."""
+    x, y = _corner(at)
+    to_x, to_y = _corner(at + 1)
+    if to_y == y:
+        start, end = x + WIDTH + 6, to_x - 8
+        line = f"M{start} {y + HEIGHT // 2}H{end}"
+        tip = f"M{end - 7} {y + HEIGHT // 2 - 6}l8 6l-8 6"
+    else:
+        out, into = x + WIDTH // 2, to_x + WIDTH // 2
+        half = y + HEIGHT + 35
+        line = (
+            f"M{out} {y + HEIGHT + 6}V{half - 10}q0 10 -10 10H{into + 10}"
+            f"q-10 0 -10 10V{to_y - 8}"
+        )
+        tip = f"M{into - 6} {to_y - 15}l6 8l6 -8"
+    return (
+        f'<path d="{line}{tip}" fill="none" stroke="{colours["quiet"]}" '
+        'stroke-width="1.8" stroke-linecap="round" stroke-linejoin="round"/>'
+    )
+
+
+PICTURES: Mapping[str, Callable[[Mapping[str, str]], str]] = {
+    "loss": loss,
+    "front": front,
+    "inside": inside,
+}
+
+
+def draw(folder: Path, names: Iterable[str] = PICTURES) -> list[Path]:
+    """Write the pictures of these *names* into *folder*; returns their paths."""
+    folder.mkdir(parents=True, exist_ok=True)
+    written = []
+    for name in names:
+        for end, colours in THEMES.items():
+            file = folder / f"{name}{end}.svg"
+            file.write_text(PICTURES[name](colours), encoding="utf-8")
+            written.append(file)
+    return written
+
+
+def main() -> None:
+    """Draw all pictures, and print where they are."""
+    parser = argparse.ArgumentParser(description=str(__doc__).strip().splitlines()[0])
+    parser.add_argument(
+        "folder", nargs="?", type=Path, default=ROOT / "docs" / "pictures"
+    )
+    for file in draw(parser.parse_args().folder):
+        print(file)
+
+
+if __name__ == "__main__":
+    main()
