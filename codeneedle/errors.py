@@ -197,9 +197,9 @@ def bad_value(option: str, text: str, kind: str, *examples: str) -> BadInput:
     )
 
 
-def value_hint(reason: str, *, otherwise: str) -> str:
+def value_problem(reason: str, *, otherwise: str) -> tuple[str, str]:
     """
-    The hint for an invalid value.
+    Reason and hint for an invalid value, in words.
 
     Args:
         reason: Message of msgspec, which may name a range: ``Expected `int` >= 1``.
@@ -207,9 +207,9 @@ def value_hint(reason: str, *, otherwise: str) -> str:
     """
     end = re.search(r"Expected `int` ([<>])= (\d+)", reason)
     if end is None:
-        return otherwise
-    way = "more" if end[1] == ">" else "less"
-    return f"Give a whole number of {end[2]} or {way}."
+        return reason, otherwise
+    wanted = f"a whole number of {end[2]} or {'more' if end[1] == '>' else 'less'}"
+    return reason.replace(end[0], f"must be {wanted}"), f"Give {wanted}."
 
 
 def did_you_mean(name: str, known: Collection[str]) -> str:

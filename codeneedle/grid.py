@@ -108,6 +108,10 @@ class Pair:
         return f"{self.k}/{self.v}"
 
 
+FIRST = (Pair("q8_0", "q8_0"), Pair("q8_0", "q4_0"), Pair("q4_0", "q4_0"))
+"""Pairs that everybody asks about, which a sweep that decides measures first."""
+
+
 @dataclass(frozen=True, slots=True)
 class Spell:
     """

@@ -7,7 +7,12 @@ from collections.abc import Mapping
 from codeneedle.errors import BadInput, bad_value
 
 _TOKENS = {"": 1, "k": 1 << 10, "m": 1 << 20}
-_SECONDS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+_SECONDS = {
+    **dict.fromkeys(("s", "sec", "second", "seconds"), 1.0),
+    **dict.fromkeys(("m", "min", "minute", "minutes"), 60.0),
+    **dict.fromkeys(("h", "hour", "hours"), 3600.0),
+    **dict.fromkeys(("d", "day", "days"), 86400.0),
+}
 _BYTES = {
     "kib": 1 << 10,
     "mib": 1 << 20,
@@ -43,7 +48,7 @@ def token_count(source: str, text: str) -> int:
 
 def time_span(source: str, text: str) -> float:
     """
-    A duration in seconds: ``90m``, ``2h`` or ``1.5h``.
+    A duration in seconds: ``90m``, ``15min``, ``2h`` or ``1.5h``.
 
     Raises:
         BadInput: If *text* is no duration above 0.
@@ -52,6 +57,19 @@ def time_span(source: str, text: str) -> float:
     if not seconds:
         raise bad_value(source, text, "a time", "2h", "90m")
     return seconds
+
+
+def speed(source: str, text: str) -> float:
+    """
+    A speed in tokens per second: ``200``, ``15.5``.
+
+    Raises:
+        BadInput: If *text* is no number above 0.
+    """
+    per_second = _quantity(text, {"": 1.0})
+    if not per_second:
+        raise bad_value(source, text, "a speed in tokens per second", "200", "15.5")
+    return per_second
 
 
 def memory_size(source: str, text: str) -> int:

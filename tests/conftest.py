@@ -50,7 +50,7 @@ def _no_secrets() -> Iterator[None]:
 @pytest.fixture(scope="session", autouse=True)
 def _own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """
-    A cache folder of links to what is in the user's, but for notes of servers.
+    A cache folder of links to what is in the user's, but for what runs.
 
     Other sweeps of the same user neither end servers of tests, nor have theirs ended.
     """
@@ -58,7 +58,7 @@ def _own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     # So that what `smollm2` fetches is there the next time.
     (cache_folder() / "models").mkdir(parents=True, exist_ok=True)
     for entry in cache_folder().glob("*"):
-        if entry.name != "running":
+        if entry.name not in {"running", "private"}:
             (own / entry.name).symlink_to(entry)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv(CACHE_VARIABLE, str(own))

@@ -11,7 +11,7 @@ import codeneedle
 from codeneedle.errors import BadInput, UnknownName
 
 RUNS = Path(__file__).parent / "golden" / "runs"
-README = Path(__file__).parents[1] / "README.md"
+PAGE = Path(__file__).parents[1] / "docs/python.md"
 
 
 @pytest.fixture
@@ -101,21 +101,21 @@ def test_a_folder_without_a_setup_is_refused(tmp_path):
         codeneedle.load(tmp_path)
 
 
-def test_the_example_of_the_readme_gives_what_it_says(tmp_path, monkeypatch):
+def test_the_example_of_its_page_gives_what_it_says(tmp_path, monkeypatch):
     (tmp_path / "sweeps" / "random-bodies").mkdir(parents=True)
     (tmp_path / "sweeps" / "random-bodies" / "my-model").symlink_to(
         RUNS / "recall" / "golden" / "needle-nano"
     )
     monkeypatch.chdir(tmp_path)
     (example,) = re.findall(
-        r"```python\n(import codeneedle.*?)```", README.read_text("utf-8"), re.DOTALL
+        r"```python\n(import codeneedle.*?)```", PAGE.read_text("utf-8"), re.DOTALL
     )
     *start, frame, units, chosen = ast.parse(example).body
     world = {}
-    exec(compile(ast.Module(start, []), "README", "exec"), world)  # noqa: S102 - ours
+    exec(compile(ast.Module(start, []), "page", "exec"), world)  # noqa: S102 - ours
 
     def value(line):
-        return eval(compile(ast.Expression(line.value), "README", "eval"), world)  # noqa: S307 - likewise
+        return eval(compile(ast.Expression(line.value), "page", "eval"), world)  # noqa: S307 - likewise
 
     found, by_unit = value(frame), value(units)
     assert (["f16", "q4_0"], "k", "v") == (
@@ -137,6 +137,14 @@ def test_the_package_ships_its_types():
 def test_an_unknown_name_is_no_attribute():
     with pytest.raises(AttributeError, match="no attribute 'loda'"):
         codeneedle.loda  # noqa: B018
+
+
+def test_the_table_has_the_numbers_of_the_frames_and_the_losses_of_a_verdict(run):
+    table = run.table(run.verdict(max_loss=0.03))
+    matched = table[(table.metric == "matched") & (table.pair == "q4_0/f16")]
+
+    assert [run.frame("matched").loc["q4_0", "f16"]] == [*matched.value]
+    assert {0.03} == {*table[table.facet == "by=recall-logp"].limit}
 
 
 def test_where_attention_ran_is_a_frame(run):

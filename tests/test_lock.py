@@ -19,7 +19,12 @@ def wanted():
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
     project = project["project"]
     extras = project["optional-dependencies"]
-    named = [*project["dependencies"], *extras["dev"], *extras["corpora"]]
+    named = [
+        *project["dependencies"],
+        *extras["dev"],
+        *extras["corpora"],
+        *extras["docs"],
+    ]
     every = map(Requirement, [*named, *extras["mlx"]])
     return [each for each in every if each.name != "codeneedle"]
 

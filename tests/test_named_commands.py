@@ -8,65 +8,42 @@ from pathlib import Path
 import pytest
 from calls import called
 from made_records import made_run, made_setup
-from typer.main import get_command
+from named_commands import named, wrong_command
 
-from codeneedle.cli.app import app
 from codeneedle.report.captions import nothing_to_show
 
 ROOT = Path(__file__).parents[1]
 DOCUMENTS = ("README.md", "RESULTS.md", "CONTRIBUTING.md", "corpora/README.md")
-PLACES = {
-    "sweeps/CORPUS/MODEL": "published",
-    "SWEEP": "published",
-    "FOLDER": "published",
-    "NAME": "random-bodies",
-    "FILE": "some.gguf",
-    "K/V": "q8_0/q4_0",
-    "PAIR": "q8_0/q4_0",
-    "M": "some.gguf",
-    "PATH": "some.gguf",
-    "~/models/some.gguf": "some.gguf",
-}
-"""What stands in documents for something of the user's."""
 
 
-def named():
-    """Each command of a document: of code spans, and of lines of shell blocks."""
-    for document in DOCUMENTS:
-        text = (ROOT / document).read_text(encoding="utf-8")
-        blocks = re.findall(r"```sh\n(.*?)```", text, re.DOTALL)
-        lines = [line for block in blocks for line in block.splitlines()]
-        for words in (*lines, *re.findall(r"`([^`\n]+)`", text)):
-            command = re.sub(r"^(\w+=\S+ )+", "", words)
-            if command.startswith("codeneedle ") and "|" not in command:
-                yield pytest.param(command, id=f"{document}: {command[:60]}")
+@pytest.mark.parametrize("document", DOCUMENTS)
+def test_a_document_names_commands_that_are_taken(document):
+    """Those of the pages: see `test_docs`."""
+    text = (ROOT / document).read_text(encoding="utf-8")
+    commands = [*named(text)]
+
+    assert {} == {each: why for each in commands if (why := wrong_command(each))}
 
 
-def parsed(words):
-    """The context of the command that *words* call, its arguments parsed."""
-    command, context = get_command(app), None
-    rest = list(words)
-    while hasattr(command, "commands") and rest and not rest[0].startswith("-"):
-        parent = context
-        context = command.make_context(command.name, ["x"], parent=parent)
-        command = command.commands[rest.pop(0)]
-    return command.make_context(command.name, rest, parent=context)
+def test_a_command_that_is_not_taken_is_found():
+    assert "" == wrong_command("codeneedle grid NAME --metric kld")
+    assert "No such option" in wrong_command("codeneedle grid NAME --metrics kld")
+    assert "is no command" in wrong_command("codeneedle gird")
 
 
-@pytest.mark.parametrize("command", list(named()))
-def test_a_command_of_a_document_is_parsed(tmp_path, monkeypatch, nano, command):
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "some.gguf").symlink_to(nano)
-    (tmp_path / "chat.jsonl").write_text("[]")
-    words = [PLACES.get(word, word) for word in shlex.split(command, comments=True)]
-    if command == "codeneedle sweep NAME":
-        words[-1] = "published"
-    if len(words) == 2 or "--install-completion" in words or "..." in words:
-        (name, *_) = [*words[1:], ""]
-        assert name in {*get_command(app).commands, "--install-completion"}
-        return
+def sections():
+    """Each section of the results that shows numbers, by its heading."""
+    text = (ROOT / "RESULTS.md").read_text(encoding="utf-8")
+    for part in re.split(r"^## ", text, flags=re.MULTILINE)[1:]:
+        if "\n| " in part or "```" in part:
+            yield pytest.param(part, id=part.partition("\n")[0])
 
-    parsed(words[1:])
+
+@pytest.mark.parametrize("section", list(sections()))
+def test_results_say_how_to_measure_them_again(section):
+    assert re.search(
+        r"`(codeneedle sweep|make|python scripts/\w+\.py) ?[^`]*`", section
+    )
 
 
 def test_the_hint_of_missing_numbers_asks_for_their_probe():

@@ -20,6 +20,7 @@ from codeneedle.cli.app import app
 
 ROOT = Path(codeneedle.__file__).parents[1]
 SHIPPED = ROOT / "codeneedle" / "sweep" / "files"
+ROWS = ROOT / "docs" / "models"
 
 
 def built(kind, source, into):
@@ -80,7 +81,8 @@ def test_the_wheel_holds_the_package_and_nothing_else(wheel):
         for path in (ROOT / "codeneedle").rglob("*")
         if path.is_file() and "__pycache__" not in path.parts
     }
-    assert ours == {name for name in names if name.startswith("codeneedle/")}
+    rows = {f"codeneedle/report/rows/{each.name}" for each in ROWS.iterdir()}
+    assert ours | rows == {name for name in names if name.startswith("codeneedle/")}
 
 
 def test_sweep_files_are_files_of_the_package():
@@ -120,6 +122,7 @@ def test_the_wheel_alone_sweeps_and_reports(installed):
         (("verdict",), "q8_0/q8_0"),
         (("heatmap",), ".png"),
         (("page",), "page.html"),
+        (("models",), "right tokens lost"),
         (("gen-corpus", "--seed", "42"), "random-bodies"),
     ):
         told = installed(*words)

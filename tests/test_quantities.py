@@ -24,7 +24,8 @@ def test_what_is_no_number_of_tokens_is_refused(text):
 
 
 @pytest.mark.parametrize(
-    ("text", "seconds"), [("90m", 5400.0), ("1.5h", 5400.0), ("2d", 172800.0)]
+    ("text", "seconds"),
+    [("90m", 5400.0), ("1.5h", 5400.0), ("2d", 172800.0), ("15 min", 900.0)],
 )
 def test_a_time_has_a_unit(text, seconds):
     assert seconds == time_span("--budget", text)

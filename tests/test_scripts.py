@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from parsing import accepted
+from named_commands import accepted
 
 from codeneedle.records.store import SWEEP, run_folder
 from codeneedle.sweep.request import Execution
@@ -19,6 +19,7 @@ import bench  # noqa: E402 - found in the folder just added
 import cluster  # noqa: E402
 import evaluations  # noqa: E402
 import golden  # noqa: E402
+import vulkan  # noqa: E402
 
 SCRIPT = re.compile(r"scripts/(?P<name>\w+)\.py(?P<arguments>.*)")
 OPTIONAL = re.compile(r"\$\(\w+_ARGS\)")
@@ -31,7 +32,7 @@ def recipe(target: str) -> str:
     return OPTIONAL.sub("", found)
 
 
-@pytest.mark.parametrize("target", ["fuzz", "mutants", "truth", "bench"])
+@pytest.mark.parametrize("target", ["fuzz", "mutants", "truth", "bench", "vulkan"])
 def test_a_long_target_starts_its_script_with_arguments_it_accepts(target):
     if target == "mutants":
         pytest.importorskip("cosmic_ray", reason="its target installs it")
@@ -39,6 +40,28 @@ def test_a_long_target_starts_its_script_with_arguments_it_accepts(target):
     script = importlib.import_module(found["name"])
 
     script.parsed(found["arguments"].split())
+
+
+def test_every_script_of_a_long_target_is_looked_at_here():
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    started = {found["name"] for found in SCRIPT.finditer(makefile)}
+
+    assert {
+        *("bench", "cluster", "evaluations", "fuzz", "mutants", "truth", "vulkan")
+    } == started
+
+
+@pytest.mark.parametrize(
+    "words",
+    re.findall(
+        r"python (scripts/\w+\.py[^`]*)", (ROOT / "RESULTS.md").read_text("utf-8")
+    ),
+)
+def test_a_script_that_results_name_takes_these_arguments(words):
+    found = SCRIPT.match(words)
+    script = importlib.import_module(found["name"])
+
+    assert script.parsed(found["arguments"].replace("...", "").split())
 
 
 def test_the_target_of_faults_names_an_option_of_pytest(request):
@@ -134,3 +157,25 @@ def test_the_commands_of_a_cluster_are_accepted_and_merge_every_share(
     assert '"shares/$SLURM_ARRAY_TASK_ID/tiny/needle-nano" --shard' in (
         Path("array.sh").read_text()
     )
+
+
+def test_the_commands_of_vulkan_are_accepted(tmp_path, monkeypatch):
+    """Its numbers are looked at by the script itself, where there is such a build."""
+    asked = []
+
+    def said(_bench, argv, _variables):
+        asked.append(accepted(argv))
+        raise InterruptedError
+
+    monkeypatch.setattr(vulkan.Bench, "said", said)
+    bench = vulkan.Bench(server=tmp_path / "llama-server", folder=tmp_path)
+    for begun in (
+        lambda: bench.ask(vulkan.METAL, "smollm2"),
+        lambda: bench.compare_places("smollm2"),
+        bench.set_pair,
+        lambda: bench.diverge("smollm2"),
+    ):
+        with pytest.raises(InterruptedError):
+            begun()
+
+    assert ["codeneedle kernels", *["codeneedle sweep"] * 3] == asked

@@ -14,6 +14,8 @@ import pytest
 import telling_evaluation
 from calls import called
 from injections import put_corpus
+from programs import server
+from started_sweeps import impatient
 
 from codeneedle.system.secrets import forget
 
@@ -139,3 +141,69 @@ def test_what_an_evaluation_tells_of_its_secrets_is_in_no_file_and_on_no_screen(
         assert [] == telling(each.stdout + each.stderr, KEY, JUDGE), each.args
     # What it writes itself is kept as it is; its log is not.
     assert {} == leaks(tmp_path, KEY, JUDGE, but=("evaluations",))
+
+
+OF_LLAMA = {
+    "f32": ("tells=/v1/models",),
+    "bf16": ("tells=/health",),
+    "q8_0": ("tells=/completion",),
+    "q5_1": ("tells-error=/completion",),
+    "q4_0": ("tells=log",),
+    "iq4_nl": ("tells=log", "die-in-round=3"),
+}
+"""Faults of a llama-server, by cache type."""
+
+COUNTING = [
+    *(f"{how}=/apply-template" for how in ("tells", "tells-error")),
+    *("tells-error=/tokenize", "tells=/v1/models", "tells-error=/health"),
+]
+"""Those of the one that counts tokens and renders the chat template."""
+
+
+NEVER_READY = {"tells=/v1/models", "tells-error=/health"}
+
+
+def llama_swept(folder, form, faults):
+    """A sweep of fakes of llama-server with *faults* by cell; and the keys they got."""
+    put_corpus(folder)
+    keys = folder.parent / f"{folder.name}.keys"
+    cells = {cell: [*of_cell, f"key-in={keys}"] for cell, of_cell in faults.items()}
+    done = impatient(
+        folder,
+        *("sweep", "--llama-server", server(folder, cells), "--corpus", "tiny"),
+        *("--pairs", ",".join(f"{each}/{each}" for each in ("f16", *OF_LLAMA))),
+        *("--context", "4096", "--prompt-form", form, "--no-calibration"),
+        silence_s=30.0,
+        load_s=3.0,
+        # Under another name, or refusing to say how it is, it never gets ready.
+        cells=[each for each in faults if {*faults[each]} & NEVER_READY],
+    )
+    assert "Traceback" not in done.stderr
+    return done, keys.read_text().split()
+
+
+def test_what_llama_server_tells_of_its_key_is_in_no_file_and_on_no_screen(tmp_path):
+    folder = tmp_path / "swept"
+    folder.mkdir()
+    cells = {f"{each}-{each}": faults for each, faults in OF_LLAMA.items()}
+    done, keys = llama_swept(folder, "completion", cells)
+    said = [done, *reports(folder, [f"{each}/{each}" for each in OF_LLAMA])]
+
+    assert len(OF_LLAMA) == len({*keys})
+    for each in said:
+        assert [] == telling(each.stdout + each.stderr, *keys), each.args
+    # A log holds whatever a server prints.
+    assert {} == leaks(folder, *keys, but=("logs",))
+
+
+@pytest.mark.parametrize("fault", COUNTING)
+def test_what_a_server_tells_that_renders_the_chat_template_is_on_no_screen(
+    tmp_path, fault
+):
+    folder = tmp_path / "swept"
+    folder.mkdir()
+    done, keys = llama_swept(folder, "chat", {"counting": [fault]})
+
+    assert keys
+    assert [] == telling(done.stdout + done.stderr, *keys)
+    assert {} == leaks(folder, *keys, but=("logs",))

@@ -53,6 +53,7 @@ from codeneedle.cli.options import (
 )
 from codeneedle.errors import BadInput, CodeneedleError, UnknownName, refusal
 from codeneedle.grid import ENGINE, RUNS
+from codeneedle.quantities import speed
 from codeneedle.system.secrets import mask
 from codeneedle.text import visible, visible_lines
 
@@ -60,8 +61,9 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from codeneedle.document import Document
-    from codeneedle.report.data import Row
+    from codeneedle.engines.engine import Pace
     from codeneedle.report.llama_form import Dialect
+    from codeneedle.report.tidy import TableRow
     from codeneedle.sweep.request import Execution, Request
     from codeneedle.verdict.judge import Limits
 
@@ -139,18 +141,36 @@ def sweep(context: typer.Context) -> int:
 
 
 @app.command(cls=RunCommand)
-def plan(context: typer.Context, *, json: JsonOption = False) -> None:
-    """Show what a sweep would do, without starting a server."""
+def plan(
+    context: typer.Context,
+    *,
+    pp: Annotated[
+        float | None,
+        option("--pp", "TOKENS/S", speed, "How fast the model reads, for times."),
+    ] = None,
+    tg: Annotated[
+        float | None,
+        option("--tg", "TOKENS/S", speed, "How fast it writes; see llama-bench."),
+    ] = None,
+    json: JsonOption = False,
+) -> None:
+    """Show what a sweep would do, without measuring anything."""
     from codeneedle.cli import sweep as sweep_module
     from codeneedle.cli.progress import working
     from codeneedle.report.plan import plan_document, plan_object
     from codeneedle.sweep.decide import deciding
+    from codeneedle.sweep.prepare import refuse_untrimmed
+    from codeneedle.system.signals import unwinding_on_signals
 
     request, execution, options = context.obj
     request = deciding(request, execution)
     with working(_stderr(), "reading the corpus") as tell:
-        plans = sweep_module.planned(request, execution, tell)
+        pace = _stated_pace(pp, tg)
+        plans = sweep_module.planned(request, execution, tell, pace)
         setups = sweep_module.refuse(plans, options)
+        with unwinding_on_signals():
+            for each in plans:
+                refuse_untrimmed(each)
     both = list(zip(plans, setups, strict=True))
     if json:
         _write_json([plan_object(planned, setup) for planned, setup in both])
@@ -163,6 +183,26 @@ def plan(context: typer.Context, *, json: JsonOption = False) -> None:
             tries_reference=options.calibration,
         )
         _show(document)
+
+
+def _stated_pace(pp: float | None, tg: float | None) -> "Pace | None":
+    """
+    The pace that a user states, in tokens per second read and written.
+
+    Raises:
+        BadInput: If one of them is missing.
+    """
+    from codeneedle.engines.engine import Pace
+
+    if pp is None and tg is None:
+        return None
+    if pp is None or tg is None:
+        raise BadInput(
+            source="--tg" if pp is None else "--pp",
+            reason="tells one speed of two",
+            hint="Give both: --pp 200 --tg 15",
+        )
+    return Pace(start_s=0, read_s=1 / pp, write_s=1 / tg, read_back_s=0, write_back_s=0)
 
 
 @app.command(cls=SweepCommand)
@@ -203,12 +243,15 @@ def transcript(context: typer.Context) -> None:
     """
     from msgspec.structs import replace
 
+    from codeneedle.cli.progress import end_left_behind
     from codeneedle.cli.sweep import planned
     from codeneedle.probes.transcript.answers import choice
     from codeneedle.probes.transcript.probe import PROBE, turns_of
+    from codeneedle.system.signals import unwinding_on_signals
 
     request, execution = context.obj
-    with _stderr().status("rendering conversations"):
+    end_left_behind(_stderr())
+    with unwinding_on_signals(), _stderr().status("rendering conversations"):
         plan = planned(replace(request, probes=(PROBE.name,)), execution)[0]
         settings = request.transcript
         counted = turns_of(settings, plan.engine, plan.context)
@@ -360,17 +403,20 @@ def grid(
     """
     from codeneedle.cli.engines import asks_for
     from codeneedle.report import captions
-    from codeneedle.report.grid import grid_objects, grid_rows, loss_report, report
+    from codeneedle.report.data import run_tables
+    from codeneedle.report.grid import loss_report, report
     from codeneedle.report.selection import select
+    from codeneedle.report.tidy import cell_rows
 
     form = one_form(csv=csv, json=json, markdown=markdown)
     limits = limits_of(max_loss, max_lost, max_eval_lost)
     chosen = select(out, *(names or ()), metric=metric, limits=limits)
-    metrics = chosen.probe.metrics
-    if form == "csv":
-        _write_rows(grid_rows(chosen.runs, metrics, chosen.verdicts))
-    elif form == "json":
-        _write_json(grid_objects(chosen.runs, metrics, chosen.verdicts))
+    if form in {"csv", "json"}:
+        rows = cell_rows(chosen.whole, chosen.verdicts, chosen.probe.name)
+        if form == "csv":
+            _write_rows(rows)
+        else:
+            _write_json(run_tables(chosen.whole, rows))
     elif chosen.asks_loss:
         losses = (chosen.runs, chosen.shown, chosen.also, chosen.verdicts, asks_for)
         _show(loss_report(*losses), form)
@@ -583,6 +629,34 @@ def receipt(name: OnlyRunName = None, *, out: OutOption = RUNS) -> None:
 
 
 @app.command()
+def models(
+    named: Annotated[
+        list[str] | None,
+        argument(
+            "[FILE]...",
+            "Texts with a receipt, or folders of them: rows of the same weights that "
+            "come with the program stand beside them. Default: all of these.",
+        ),
+    ] = None,
+    *,
+    json: JsonOption = False,
+    markdown: MarkdownOption = False,
+) -> None:
+    """Show the table of models: receipts by model, then by pair."""
+    from codeneedle.report import models as rows_of_models
+
+    form = one_form(json=json, markdown=markdown)
+    rows = rows_of_models.shipped_rows()
+    if named:
+        own = [r for name in named for r in rows_of_models.rows_in(Path(name))]
+        rows = rows_of_models.beside(own, rows)
+    if json:
+        _write_json(rows_of_models.model_objects(rows))
+    else:
+        _show(rows_of_models.models_document(rows), form)
+
+
+@app.command()
 def verdict(
     name: OnlyRunName = None,
     *,
@@ -609,7 +683,8 @@ def verdict(
     from codeneedle.cli.engines import asks_for
     from codeneedle.grid import Pair
     from codeneedle.report.selection import one_run, read_runs
-    from codeneedle.report.verdict import checked, closing, verdict_objects, verdicts
+    from codeneedle.report.verdict import checked, closing, verdicts
+    from codeneedle.report.verdict_data import verdict_objects
     from codeneedle.verdict.judge import judge
 
     form = one_form(json=json, markdown=markdown, check=check is not None)
@@ -743,12 +818,12 @@ def memory(
     name: OnlyRunName = None, *, json: JsonOption = False, out: OutOption = RUNS
 ) -> None:
     """Show the memory of each pair, as it was measured."""
-    from codeneedle.report.plan import measured_memory, memory_object
+    from codeneedle.report.plan import measured_memory, memory_objects
     from codeneedle.report.selection import read_runs
 
     runs = read_runs(out, name)
     if json:
-        _write_json([memory_object(run) for run in runs])
+        _write_json(memory_objects(runs))
         return
     for run in runs:
         _show(measured_memory(run))
@@ -1042,7 +1117,7 @@ def _show(document: "Document", form: str = "", end: "Document" = ()) -> None:
         print_report(_stdout(), document, end)
 
 
-def _write_rows(rows: "Iterable[Row]") -> None:
+def _write_rows(rows: "Iterable[TableRow]") -> None:
     from codeneedle.report.data import csv_text
 
     _write(csv_text(rows))

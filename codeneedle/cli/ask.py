@@ -7,7 +7,7 @@ from pathlib import Path
 from msgspec.structs import replace
 from rich.console import Console
 
-from codeneedle.cli.progress import ensure_models, say
+from codeneedle.cli.progress import end_left_behind, ensure_models, say
 from codeneedle.cli.sweep import planned
 from codeneedle.engines.engine import CellSpec
 from codeneedle.engines.evidence import mismatched
@@ -57,6 +57,7 @@ def ask(
     (plan,) = planned(request, execution)
     answers: list[tuple[Pair, Reply | str]] = []
     with unwinding_on_signals():
+        end_left_behind(notes)
         for pair in pairs:
             say(notes, f"asking {pair}")
             try:

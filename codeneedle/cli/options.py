@@ -167,7 +167,7 @@ def metric_names(incomplete: str) -> list[str]:
         for metric in chain(
             probe.metrics,
             *(
-                probe.more_metrics(setup)
+                probe.metrics_of(setup)
                 for setup in filter(None, setups)
                 if probe.name in setup.probes
             ),
@@ -308,8 +308,8 @@ DecideOption = Annotated[
     bool | None,
     typer.Option(
         "--decide/--no-decide",
-        help="Screen all pairs by divergence, and measure recall of a few: an answer "
-        "in a part of the time.",
+        help="Measure pair by pair what would change the answer first, by forced "
+        "recall: a first answer in minutes.",
         show_default="no-decide, or that of the run",
     ),
 ]
@@ -405,7 +405,7 @@ DifferenceOption = Annotated[
         help="Show the difference of each pair from the reference.",
     ),
 ]
-CsvOption = Annotated[bool, typer.Option("--csv", help="Print CSV: a row per pair.")]
+CsvOption = Annotated[bool, typer.Option("--csv", help="Print CSV: a row per number.")]
 PlacesCsvOption = Annotated[
     bool,
     typer.Option("--csv", help="Print CSV: a row per pair, task, length and depth."),
@@ -603,7 +603,8 @@ GROUPS = {
     "SLURM": ("tasks", "gpus", "cpus", "sbatch", "script", "send"),
     "When to stop, and limits of the verdict": (
         *("retry_failed", "more", "budget", "wait", "calibration", "max_loss"),
-        *("max_lost", "max_eval_lost", "max_memory", "at", "json", "help"),
+        *("max_lost", "max_eval_lost", "max_memory", "at", "pp", "tg", "json"),
+        "help",
     ),
 }
 """
@@ -927,8 +928,7 @@ def request_of(
 
     Args:
         given: By name of an option of `SWEEP_OPTIONS` or `_settings`.
-        decide: Whether a probe screens for others; None for the value of the sweep
-            file.
+        decide: Whether outcomes choose the pairs; None for the value of the sweep file.
 
     Raises:
         RequestError: If the sweep file is unknown or wrong, or if an option belongs to
@@ -958,7 +958,7 @@ def request_of(
     used = (
         *options.get("probes", stored.probes),
         options.get("engine", stored.engine),
-        *(_probes_that_decide() if decides else ()),
+        *((_probe_that_decides(),) if decides else ()),
         *(name for name, p in PROBES.items() if f"{name}__{p.asked_by}" in given),
     )
     for name in sorted(lasting - options.keys()):
@@ -973,10 +973,10 @@ def request_of(
     ), execution
 
 
-def _probes_that_decide() -> tuple[str, ...]:
-    from codeneedle.sweep.decide import PROBE, SCREENS
+def _probe_that_decides() -> str:
+    from codeneedle.sweep.decide import PROBE
 
-    return (PROBE.name, *SCREENS)
+    return PROBE.name
 
 
 def _owner(name: str, used: Sequence[str]) -> tuple[str, str]:

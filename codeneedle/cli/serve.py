@@ -7,7 +7,12 @@ from collections.abc import Iterator, Mapping
 from msgspec.structs import replace
 from rich.console import Console
 
-from codeneedle.cli.progress import ensure_models, note_lines, say
+from codeneedle.cli.progress import (
+    end_left_behind,
+    ensure_models,
+    note_lines,
+    say,
+)
 from codeneedle.cli.sweep import planned
 from codeneedle.engines.engine import Ability, Address, CellSpec, Served
 from codeneedle.engines.evidence import mismatched
@@ -62,6 +67,7 @@ def serve(
     ensure_models(notes, map(path_of, request.models))
     (plan,) = planned(request, execution)
     _refuse_unable(plan, port, key)
+    end_left_behind(notes)
     cell = CellSpec(pair, plan.context, thinks=True, port=port, key=key)
     log = cache_folder() / "serving" / f"{plan.model}.{pair.slug}.log"
     log.parent.mkdir(parents=True, exist_ok=True)

@@ -5,45 +5,60 @@ import functools
 import math
 import shlex
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import (
+    Callable,
+    Collection,
+    Iterable,
+    Iterator,
+    Mapping,
+    Sequence,
+)
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from rich.console import Console
+from rich.text import Text
 
 from codeneedle.cli.engines import asks_for, offered
 from codeneedle.cli.progress import (
     SweepDisplay,
     SweepProgress,
     Tell,
+    end_left_behind,
     ensure_models,
     note_lines,
     probe_phrase,
     say,
+    show_words,
     working,
 )
 from codeneedle.corpora.registry import load
+from codeneedle.engines.engine import Pace
 from codeneedle.errors import BadInput, CodeneedleError
-from codeneedle.grid import RUNS, Pair
+from codeneedle.grid import RUNS, Pair, most_precise_first
 from codeneedle.models.pretrained import path_of
 from codeneedle.models.weights import sha256
 from codeneedle.probes import PROBES
 from codeneedle.probes.probe import Probe, RunContext
-from codeneedle.records.record import Run, Setup
+from codeneedle.records.record import CellRecord, Run, Setup
 from codeneedle.records.store import SETUP
 from codeneedle.report.plan import time_phrase
 from codeneedle.report.selection import default_metric
+from codeneedle.report.verdict import headline
 from codeneedle.sweep import plan as planning
 from codeneedle.sweep.decide import (
     PROBE,
     TIME_SHARE,
+    NextStep,
     decide,
     deciding,
-    finalists,
+    fix_order,
     further,
+    next_step,
     spent_share,
+    tells_loss,
 )
-from codeneedle.sweep.plan import Plan
+from codeneedle.sweep.plan import FIRST_ANSWER_S, Plan
 from codeneedle.sweep.prepare import (
     prepare,
     refuse_shared_folders,
@@ -51,6 +66,8 @@ from codeneedle.sweep.prepare import (
 )
 from codeneedle.sweep.request import Execution, Request, pages
 from codeneedle.sweep.runner import (
+    GIVE_UP_AFTER,
+    CellEnded,
     Event,
     NothingToLose,
     Runner,
@@ -60,7 +77,7 @@ from codeneedle.sweep.runner import (
 )
 from codeneedle.sweep.workers import Worker, agreement, on_other_devices, share_of_array
 from codeneedle.system.machine import overload
-from codeneedle.system.orphans import end_orphans, leftovers, this_process
+from codeneedle.system.orphans import leftovers, this_process
 from codeneedle.system.signals import (
     INTERRUPTED,
     StopRequest,
@@ -68,7 +85,9 @@ from codeneedle.system.signals import (
     unwinding_on_signals,
 )
 from codeneedle.text import duration, plural, sweep_command, visible
-from codeneedle.verdict.judge import Limits, judge
+from codeneedle.verdict.judge import Limits, Verdict, judge
+from codeneedle.verdict.order import Why
+from codeneedle.verdict.statistics import Word
 from codeneedle.verdict.trust import trusted, trusted_records
 
 
@@ -179,9 +198,12 @@ def planned(
     request: Request,
     execution: Execution,
     tell: Tell = lambda _what, _done, _total: None,
+    pace: Pace | None = None,
 ) -> list[Plan]:
     """
     The plans of all pages of *request*; *tell* takes how many there are.
+
+    *pace* is what the user states; None for what the engine knows.
 
     The engine comes first: looking for it takes no time, and reading a corpus does.
 
@@ -211,6 +233,7 @@ def planned(
             read=read,
             weights_at=offer.weights,
             suited=offer.suited,
+            pace=pace,
         )
         plans.append(plan)
     return plans
@@ -271,6 +294,8 @@ class _Page:
         options: Of the command.
         is_last: Whether no page follows.
         began: When the command began, in monotonic seconds.
+        failed: Pairs that were to be measured further, and failed.
+        is_described: Whether the run was described on the screen.
         runner: Measures its cells, once it is set up.
         stop: Whether the user has asked to stop since then.
     """
@@ -281,6 +306,8 @@ class _Page:
     options: Options
     is_last: bool
     began: float
+    failed: set[Pair] = field(default_factory=set, init=False)
+    is_described: bool = field(default=False, init=False)
     runner: Runner = field(init=False)
     stop: StopRequest = field(init=False)
 
@@ -316,22 +343,19 @@ class _Page:
         self._note_leftovers()
         if self.stop.asked_to_stop and not self.is_last:
             raise KeyboardInterrupt
-        if self._is_spent() and (code or self._is_open()):
+        is_left = not plan.request.decide and (code or self._is_open())
+        if self._is_spent() and is_left:
             say(self.console, "The time is up; run the same command to continue.")
         self._show_verdict()
+        if plan.request.receipt:
+            self._show_receipt()
         return code
 
     def _set_up(self) -> RunContext:
         """The corpus fitted and the setup stored, by one of several at a time."""
         plan = self.plan
         with plan.store.alone(SETUP):
-            note_lines(
-                self.console,
-                (
-                    f"ended a {orphan.program} that was left behind: pid {orphan.pid}"
-                    for orphan in end_orphans()
-                ),
-            )
+            end_left_behind(self.console)
             if damaged := plan.store.mend():
                 kept = f"it is kept as {damaged}, and made anew"
                 note_lines(self.console, [f"the setup could not be read: {kept}"])
@@ -371,10 +395,13 @@ class _Page:
         Pairs with a kernel come first, and their verdict before all others.
         """
         plan = self.plan
+        if plan.request.decide:
+            return max(self._in_steps())
         last = set(plan.without_kernel)
         codes = self._probed([pair for pair in plan.pairs if pair not in last])
         if self._may_extend and not self.runner.asked_to_stop():
             codes.append(self._decided())
+            codes.append(self._checked())
         if last and not self.runner.asked_to_stop():
             self._show_verdict()
             cells = plural(len(last), "pair")
@@ -395,10 +422,6 @@ class _Page:
         codes: list[int] = [0]
         silent: list[NothingToLose] = []
         for probe in self.plan.probes:
-            if self.plan.request.decide and not probe.screens:
-                pairs = self._finalists()
-            if not pairs:
-                break
             try:
                 codes += self._swept_twice(probe, pairs)
             except NothingToLose as error:
@@ -409,51 +432,210 @@ class _Page:
                 say(self.console, f"{error}: left out")
         return codes
 
-    def _finalists(self) -> Sequence[Pair]:
-        """The pairs that are worth measuring further, once all are screened."""
-        plan = self.plan
-        screens = [probe for probe in plan.probes if probe.screens]
-        if any(pending(plan.pairs, store=plan.store, probe=each) for each in screens):
-            return ()
-        chosen = finalists(self.runner.read(), self.options.limits)
-        names = ", ".join(visible(str(pair)) for pair in chosen)
-        what = (
-            f"worth measuring further: {names}\n(the reference, and pairs of which no "
-            "other has a smaller cache and less divergence, the smallest first)"
+    def _in_steps(self) -> list[int]:
+        """
+        Measure step by step what would change the answer first; the exit codes.
+
+        The reference is asked first, and once more when nothing is left.
+        """
+        telling = [probe for probe in self.plan.probes if tells_loss(probe)]
+        others = [probe for probe in self.plan.probes if probe not in telling]
+        codes, reference = self._reference_first(telling)
+        if reference is None:
+            if self._is_spent():
+                self._say_over(f"{self.plan.may_measure[0]}, the reference", math.nan)
+            return codes
+        # Of a budget, half is kept for what follows the first answer.
+        most_s = min(FIRST_ANSWER_S, (self.options.budget_s or math.inf) / 2)
+        pairs = self.plan.may_measure
+        fix_order(self.runner, reference, pairs, most_s=most_s)
+        if self.options.retry_failed:
+            codes += [self._swept(self.runner, p, self._tried([p])) for p in telling]
+        while self._next_step():
+            codes += self._stepped(telling)
+            if self.runner.asked_to_stop() or self._next_step():
+                return codes
+            for probe in others:
+                codes.append(self._swept(self.runner, probe, self._tried(telling)))
+        codes.append(self._checked())
+        for probe in telling:
+            codes += self._swept_behind(probe, self._tried([probe]))
+        cells = plural(len(self._tried(telling)), "pair")
+        progress = self._progress(telling[0], self._tried(telling))
+        self._summarize(
+            progress, f"nothing is left that could change it: {cells} asked"
         )
-        none = "nothing to measure further: all smaller caches are beyond the limit"
-        say(self.console, what if chosen else none)
-        return tuple(pair for pair in plan.pairs if pair in {*chosen})
+        return codes
+
+    def _reference_first(
+        self, telling: Sequence[Probe]
+    ) -> tuple[list[int], Pair | None]:
+        """The exit codes of the reference, and the pair; None if none of them runs."""
+        pairs = most_precise_first(self.plan.may_measure)[:GIVE_UP_AFTER]
+        codes = [0]
+        for at, pair in enumerate(pairs):
+            tried = pairs[: at + 1]
+            codes += [self._swept(self.runner, probe, tried) for probe in telling]
+            records = self.runner.read().records
+            if any(each.pair == pair and each.has_numbers for each in records):
+                return codes, pair
+            if self.runner.asked_to_stop():
+                break
+        return codes, None
+
+    def _stepped(self, telling: Sequence[Probe]) -> Iterator[int]:
+        """The exit codes of all steps, until none is left or the time is up."""
+        while step := self._next_step():
+            if self.stop.asked_to_stop:
+                raise KeyboardInterrupt
+            verdict = judge(self.runner.read(), self.options.limits)
+            self._say_so_far(verdict)
+            while not self._fits(step) and (shorter := step.shorter):
+                step = shorter
+            if not self._fits(step):
+                self._say_over(step_phrase(step, verdict), step.time_s)
+                yield 1
+                return
+            about = duration_phrase(step.time_s)
+            say(self.console, f"next: {step_phrase(step, verdict)}{about}")
+            self._extend(step.goals)
+            if step.new and not self.runner.asked_to_stop():
+                there = replace(self.runner, goal=step.asked.goal or None)
+                pairs = list(dict.fromkeys((*self._tried(telling), *step.new)))
+                yield from (self._swept(there, probe, pairs) for probe in telling)
+        yield int(bool(self.failed))
+
+    def _next_step(self) -> NextStep | None:
+        """What is measured next; None if nothing is, or the reference has failed."""
+        names = [probe.name for probe in self.plan.probes if tells_loss(probe)]
+        verdict = judge(self.runner.read(), self.options.limits)
+        may = self.options.more is not False
+        if verdict.reference in self.failed:
+            return None
+        return next_step(verdict, names, may_continue=may, failed=self.failed)
+
+    def _tried(self, probes: Sequence[Probe]) -> list[Pair]:
+        """The pairs with a record of one of *probes*, in the order of the sweep."""
+        names = {probe.name for probe in probes}
+        tried = {r.pair: r for r in self.runner.read().records if r.probe in names}
+        return sorted(tried, key=lambda pair: tried[pair].started)
+
+    def _fits(self, step: NextStep) -> bool:
+        """Whether *step* ends before the time is up, as far as is known."""
+        budget = self.options.budget_s
+        if budget is None:
+            return True
+        left_s = budget - (time.monotonic() - self.began)
+        return left_s > 0 and not step.time_s > left_s
+
+    def _say_so_far(self, verdict: Verdict) -> None:
+        """The verdict so far, in a line or two, once a loss was measured."""
+        if not verdict.compared:
+            return
+        first, *rest = headline(verdict, asks_for(verdict.run.setup.engine))
+        spent = duration(time.monotonic() - self.began)
+        say(self.console, f"so far, after {spent}: {first}")
+        for line in rest[:1]:
+            show_words(self.console, Text(visible(line.strip().removesuffix(":"))))
+
+    def _say_over(self, what: str, time_s: float) -> None:
+        """Say that the time is up before *what*; without a loss, as the verdict."""
+        run = self._read()
+        has_answer = run is not None and judge(run, self.options.limits).compared
+        again = sweep_command(self.plan.store.folder)
+        start = "The time is up" if has_answer else "No answer yet: the time is up"
+        console = self.console if has_answer else self.shown
+        missing = f"{start}. Missing: {what}{duration_phrase(time_s)}."
+        say(console, f"{missing} To go on:\n  {again}")
 
     def _decided(self) -> int:
-        """Measure open pairs with further functions; the exit code."""
+        """Measure open pairs of a grid with further functions; the exit code."""
 
         def is_over(run: Run) -> bool:
             is_long = self.options.more is None and spent_share(run) >= TIME_SHARE
             return is_long or self.runner.asked_to_stop()
 
-        @contextlib.contextmanager
-        def show(goals: Mapping[Pair, int]) -> Iterator[Callable[[Event], None]]:
-            progress = self._progress(PROBE, tuple(goals))
-            progress.records.clear()
-            functions = plural(max(goals.values()), "function")
-            say(self.console, f"open pairs, up to {functions} each:")
-            with SweepDisplay(self.console, progress) as display:
-                yield display.show
-
         limits = self.options.limits
-        failed = decide(self.runner, limits, is_over=is_over, show=show)
-        note_lines(
-            self.console,
-            (f"{r.pair} was not measured further: {r.reason}" for r in failed),
-        )
+        failed = decide(self.runner, limits, is_over=is_over, show=self._shown_further)
+        self._note_failed(failed)
         if self.stop.asked_to_stop:
             raise KeyboardInterrupt
         return 1 if failed else 0
 
+    def _checked(self) -> int:
+        """
+        Check the pair that is about to be set, beside the reference; the exit code.
+
+        By what measures it another way, where there is one: `Probe.checks`.
+        """
+        verdict = judge(self.runner.read(), self.options.limits)
+        both = {verdict.reference, verdict.chosen} if verdict.chosen else set()
+        wanted = [
+            record.pair
+            for record in verdict.run.records
+            if record.probe == PROBE.name and record.has_numbers
+            if record.pair in both and PROBE.unchecked(record, verdict.run.setup)
+        ]
+        if not wanted or self.runner.asked_to_stop():
+            return 0
+        names = visible(", ".join(map(str, wanted)))
+        say(self.console, f"checking what was read: {names}, forced token by token")
+        progress = self._progress(PROBE, wanted)
+        progress.records.clear()
+        with SweepDisplay(self.console, progress) as display:
+            records = [
+                self.runner.check(PROBE, pair, tell=display.show)
+                for pair in wanted
+                if not self.runner.asked_to_stop()
+            ]
+        failed = [r for r in records if PROBE.unchecked(r, verdict.run.setup)]
+        note_lines(
+            self.console,
+            (f"{r.pair} was not checked: {r.reason}" for r in failed if r.reason),
+        )
+        return int(bool(failed))
+
+    def _extend(self, goals: Mapping[Pair, int]) -> None:
+        """Measure pairs with further functions, up to *goals*, and note what failed."""
+        if not goals:
+            return
+        records = []
+        with self._shown_further(goals) as tell:
+            for pair, goal in goals.items():
+                if self.runner.asked_to_stop():
+                    break
+                record = self.runner.extend(PROBE, pair, goal, tell=tell)
+                if not record.has_numbers or PROBE.units(record) < goal:
+                    records.append(record)
+        self.failed |= {record.pair for record in records}
+        self._note_failed(records)
+
+    @contextlib.contextmanager
+    def _shown_further(
+        self, goals: Mapping[Pair, int]
+    ) -> Iterator[Callable[[Event], None]]:
+        """Show that pairs are asked for further functions, up to *goals*."""
+        progress = self._progress(PROBE, tuple(goals))
+        progress.records.clear()
+        if not self.plan.request.decide:
+            functions = plural(max(goals.values()), "function")
+            say(self.console, f"open pairs, up to {functions} each:")
+        with SweepDisplay(self.console, progress) as display:
+            yield display.show
+
+    def _note_failed(self, failed: Iterable[CellRecord]) -> None:
+        note_lines(
+            self.console,
+            (f"{r.pair} was not measured further: {r.reason}" for r in failed),
+        )
+
     def _swept_twice(self, probe: Probe, pairs: Sequence[Pair]) -> Iterator[int]:
         """The exit codes of *probe*, and of its reference measured again."""
         yield self._swept(self.runner, probe, pairs)
+        yield from self._swept_behind(probe, pairs)
+
+    def _swept_behind(self, probe: Probe, pairs: Sequence[Pair]) -> Iterator[int]:
+        """The exit codes of the reference behind all *pairs*, wherever that tells."""
         if self.plan.repeated(probe):
             twice = once_more(probe, pairs, store=self.plan.store)
             if twice:
@@ -489,13 +671,19 @@ class _Page:
         progress = self._progress(probe, pairs)
         if not self._pending(progress):
             cells = plural(len(progress.pairs), "cell")
-            return self._summary(progress, f"all {cells} are done: nothing to do")
+            return self._ended(progress, f"all {cells} are done: nothing to do")
         if not self.stop.asked_to_stop:
+            self.is_described = True
             with SweepDisplay(self.console, progress) as display:
+                known = {*probe.set_by_reference(runner.run.setup)}
 
                 def show(event: Event) -> None:
                     progress.setup = runner.run.setup
                     display.show(event)
+                    told = probe.set_by_reference(progress.setup)
+                    if isinstance(event, CellEnded) and {*told} - known:
+                        known.update(told)
+                        note_lines(self.console, told)
 
                 runner.sweep(probe, progress.pairs, tell=show)
         # Asked to stop, and cells are left: of this probe, or all of a later one.
@@ -509,7 +697,7 @@ class _Page:
         )
         if lacking:
             cells += f", {lacking} without what was added: it failed, see the logs"
-        return self._summary(progress, cells) or int(lacking > 0)
+        return self._ended(progress, cells) or int(lacking > 0)
 
     def _pending(self, progress: SweepProgress) -> list[Pair]:
         return pending(
@@ -528,7 +716,7 @@ class _Page:
             probe=probe,
             records={},
             workers=1 if probe.is_timed else len(self.plan.workers),
-            is_first=probe is self.plan.probes[0],
+            is_first=probe is self.plan.probes[0] and not self.is_described,
             cell_s=self.plan.cell_s(probe),
             impossible=frozenset(filter(self.plan.refusal, ordered)),
             asked_to_stop=lambda: self.stop.asked_to_stop,
@@ -541,8 +729,14 @@ class _Page:
         progress.records |= {pair: records[pair] for pair in done}
         return progress
 
-    def _summary(self, progress: SweepProgress, result: str) -> int:
-        """Show the *result* of a probe, and the commands that follow; the exit code."""
+    def _ended(self, progress: SweepProgress, result: str) -> int:
+        """The exit code of *progress*; its summary, where no step of more follows."""
+        if not self.plan.request.decide:
+            self._summarize(progress, result)
+        return 1 if progress.failures or progress.done < len(progress.pairs) else 0
+
+    def _summarize(self, progress: SweepProgress, result: str) -> None:
+        """Show the *result* of a probe, and the commands that follow."""
         folder = self.plan.store.folder
         lines = [f"{probe_phrase(progress.probe)}: {result}", "look at them:"]
         metric = self._metric_to_name(progress)
@@ -551,7 +745,6 @@ class _Page:
             again = sweep_command(folder, "--retry-failed")
             lines += ["measure those without numbers again:", f"  {again}"]
         say(self.console, "\n".join(lines))
-        return 1 if progress.failures or progress.done < len(progress.pairs) else 0
 
     def _metric_to_name(self, progress: SweepProgress) -> str:
         """The headline; empty if reports show it by default, also once all is done."""
@@ -585,6 +778,38 @@ class _Page:
             return
         answer = brief(verdict, asks_for(run.setup.engine))
         print_report(self.shown, answer, closing([verdict], asks_for))
+
+    def _show_receipt(self) -> None:
+        """The receipt of the run so far, for the table of models."""
+        run = self._read()
+        if run is None:
+            return
+        from codeneedle.report.receipt import receipt_markdown
+
+        say(self.console, "For the table of models, paste what follows into an issue:")
+        self.shown.out(receipt_markdown(run), end="", highlight=False)
+
+
+def step_phrase(step: NextStep, verdict: Verdict) -> str:
+    """What *step* measures, and why, given the *verdict* so far."""
+    pairs, goal = step.asked.pairs, step.asked.goal
+    names = visible(", ".join(map(str, pairs)))
+    each = f"{plural(goal, 'function')}{' each' if pairs[1:] else ''}" if goal else ""
+    asked = f"{names}, {each}" if each else names
+    if step.asked.why is Why.FIRST:
+        return f"the first answer: {asked}"
+    if step.asked.why is Why.MORE:
+        return f"{asked}, which may decide it"
+    if step.asked.why is Why.CHECK:
+        finer = visible(str(verdict.inferred.get(pairs[0], "")))
+        return f"{asked}, ruled out by {finer}: a check"
+    has_within = any(each.word is Word.WITHIN for each in verdict.compared)
+    return f"{asked}, {'smaller than what is' if has_within else 'which may be'} within"
+
+
+def duration_phrase(seconds: float) -> str:
+    """``, about 1:20``; empty if nothing is known."""
+    return f", about {duration(seconds)}" if math.isfinite(seconds) else ""
 
 
 def _is_comparable(run: Run) -> bool:

@@ -3,7 +3,7 @@
 import hashlib
 import itertools
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from string import ascii_letters, digits
 
@@ -146,6 +146,9 @@ MINI = Knobs(functions=16, value_length=4, name_length=4, indent=1)
 
 SHORT = Knobs(functions=20, lines=5, value_length=2, name_length=3, indent=1)
 """20 short functions, 990 tokens of SmolLM2, to force lines on a small computer."""
+
+MANY = replace(SHORT, functions=96)
+"""As many of them as open pairs may be asked for: 4,632 tokens of SmolLM2."""
 
 
 def text_of(knobs: Knobs) -> str:

@@ -19,6 +19,7 @@ from codeneedle.corpora.corpus import Corpus, Kind, longest
 from codeneedle.corpora.needles import FORCED_LINES
 from codeneedle.corpora.random_bodies import (
     HEADER,
+    MANY,
     MINI,
     SHORT,
     Knobs,
@@ -31,7 +32,7 @@ from codeneedle.errors import (
     RequestError,
     UnknownName,
     refuse_unknown,
-    value_hint,
+    value_problem,
 )
 from codeneedle.system.files import expanded
 from codeneedle.text import visible
@@ -104,11 +105,10 @@ def read_corpus_file(path: Path) -> CorpusFile:
     try:
         read = msgspec.convert(table, type=CorpusFile)
     except msgspec.ValidationError as error:
-        raise BadInput(
-            source=path,
-            reason=str(error),
-            hint=value_hint(str(error), otherwise="Give that key another value."),
-        ) from error
+        reason, hint = value_problem(
+            str(error), otherwise="Give that key another value."
+        )
+        raise BadInput(source=path, reason=reason, hint=hint) from error
     _refuse_contradiction(read, file=path)
     return read
 
@@ -312,6 +312,7 @@ BUILT_IN: Mapping[str, BuiltIn] = {
     "random-bodies": _generated(Knobs()),
     "random-bodies-mini": _generated(MINI),
     "random-bodies-short": _generated(SHORT),
+    "random-bodies-many": _generated(MANY),
     "http_server": BuiltIn(
         kind="memorised",
         origin=lambda: f"http/server.py of Python {platform.python_version()}",

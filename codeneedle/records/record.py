@@ -464,7 +464,8 @@ class Setup:
         python: Version of the Python that made it; not compared.
         probes: Settings of all probes of the run, by name.
         calibrated: Facts that the reference sets for all cells of a probe, by name of
-            the probe, such as the difficulty of tasks; compared in a merge.
+            the probe, such as the difficulty of tasks; under ``order``, what a sweep
+            that decides has fixed. Compared in a merge.
         grows: Names of the settings of each probe to which values can be added. They
             say how much is asked; the others must be equal.
         identity: `comparability.identity` of the setup when it was first stored; empty

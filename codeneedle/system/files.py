@@ -289,6 +289,14 @@ def tail(path: Path, limit_bytes: int) -> str:
         return ""
 
 
+def size_of(path: Path) -> int:
+    """The size of a file in bytes; 0 if it is not there, or may not be looked at."""
+    try:
+        return path.stat().st_size
+    except OSError:
+        return 0
+
+
 def read_note(path: Path, layout: type[_Layout]) -> _Layout | None:
     """The note at *path*; None if there is none, or it is no *layout*."""
     try:
@@ -399,6 +407,47 @@ def holder(path: Path) -> str:
     return ""
 
 
+@contextlib.contextmanager
+def private_folder() -> Iterator[Path]:
+    """
+    A new folder that this user alone may read, for the length of the block.
+
+    For what may hold text that is stored nowhere. Of a process that got SIGKILL it is
+    left, until the next command calls `remove_private_folders`.
+
+    Raises:
+        FolderUnusable: If it cannot be made.
+    """
+    above = _private()
+    with contextlib.ExitStack() as stack:
+        try:
+            above.mkdir(parents=True, exist_ok=True)
+            # A lock of all of them: what is made before it is held could be removed.
+            lock = locked(above / "lock", waiting=nap, is_shared=True)
+            stack.enter_context(lock)
+            folder = Path(tempfile.mkdtemp(dir=above))
+        except OSError as error:
+            raise cache_unusable(above, reason_of(error)) from error
+        stack.callback(shutil.rmtree, folder, ignore_errors=True)
+        yield folder
+
+
+def remove_private_folders() -> None:
+    """Remove each `private_folder`, unless a process is using one."""
+    above = _private()
+    with (
+        contextlib.suppress(OSError),  # also of a lock that another process holds
+        locked(above / "lock"),
+    ):
+        for path in above.iterdir():
+            if path.is_dir() and not path.is_symlink():
+                shutil.rmtree(path, ignore_errors=True)
+
+
+def _private() -> Path:
+    return cache_folder() / "private"
+
+
 def free_disk_bytes(folder: Path) -> int:
     """Free space where *folder* is or would be made."""
     return psutil.disk_usage(str(nearest(folder))).free
@@ -444,6 +493,8 @@ def made_folder(
                 raise cache_unusable(folder.parent, reason)
             with tempfile.TemporaryDirectory(prefix=prefix, dir=folder.parent) as draft:
                 made = make(Path(draft))
+                # Else a power cut may leave the new name with empty files.
+                os.sync()
                 shutil.rmtree(folder, ignore_errors=True)
                 return made.rename(folder)
     except OSError as error:

@@ -6,7 +6,6 @@ killed.
 
 import contextlib
 import functools
-import math
 import os
 import platform
 import secrets
@@ -19,7 +18,13 @@ from typing import Annotated
 import msgspec
 import psutil
 
-from codeneedle.system.files import cache_folder, read_note, write_note
+from codeneedle.system.files import (
+    cache_folder,
+    read_note,
+    remove_private_folders,
+    size_of,
+    write_note,
+)
 from codeneedle.system.processes import (
     FILE_LIMIT_BYTES,
     Child,
@@ -220,23 +225,23 @@ def watched(
     argv: Sequence[str],
     *,
     env: Mapping[str, str],
-    files: Sequence[Path],
+    log: Path,
     grown: Callable[[], None],
     silence_s: float,
-    longest_s: float = math.inf,
     file_limit_bytes: int | None = FILE_LIMIT_BYTES,
+    written: Callable[[], int] = lambda: 0,
 ) -> int | None:
     """
-    Run a program to its end, as `noted` does; end it if its files stop growing.
+    Run a program to its end, as `noted` does; end it if nothing comes from it.
 
     Args:
         argv: As of `noted`.
         env: As of `noted`.
-        files: Those that it writes; the first is replaced and receives its output.
-        grown: Called after they have grown; an exception ends the program.
-        silence_s: Limit of the time in which none grows, in seconds.
-        longest_s: Limit of the whole time, in seconds.
+        log: Receives its output; replaced.
+        grown: Called after something has come; an exception ends the program.
+        silence_s: Limit of the time in which nothing does, in seconds.
         file_limit_bytes: As of `running`.
+        written: Bytes that it has written elsewhere, so far.
 
     Returns:
         Its exit code; None if it was ended for taking too long.
@@ -244,15 +249,16 @@ def watched(
     Raises:
         MachineError: As `noted` does.
     """
-    with noted(argv, env=env, log=files[0], file_limit_bytes=file_limit_bytes) as child:
-        began_s = last_s = time.monotonic()
+    with noted(argv, env=env, log=log, file_limit_bytes=file_limit_bytes) as child:
+        last_s = time.monotonic()
         size = 0
         while not ends_within(child, POLL_S):
-            now_s, before, size = time.monotonic(), size, sum(map(_size, files))
+            now_s, before = time.monotonic(), size
+            size = size_of(log) + written()
             if size != before:
                 last_s = now_s
                 grown()
-            if now_s - last_s > silence_s or now_s - began_s > longest_s:
+            if now_s - last_s > silence_s:
                 return None
         return child.returncode
 
@@ -266,7 +272,7 @@ def orphans() -> list[Orphan]:
 
 def end_orphans() -> list[Orphan]:
     """
-    End the `orphans`, and remove their notes.
+    End the `orphans`, and remove their notes and private folders.
 
     Only what bears the mark of a note is ended. A note that cannot be read is removed.
 
@@ -281,6 +287,7 @@ def end_orphans() -> list[Orphan]:
         ended += note.end()
         if not any(each.is_alive() for each in note.left):
             _remove(file)
+    remove_private_folders()
     return ended
 
 
@@ -396,9 +403,3 @@ def _abandoned() -> Iterator[tuple[Path, Note]]:
             _remove(file)
         elif note.is_abandoned():
             yield file, note
-
-
-def _size(path: Path) -> int:
-    with contextlib.suppress(OSError):  # not created yet, or removed
-        return path.stat().st_size
-    return 0

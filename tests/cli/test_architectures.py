@@ -121,12 +121,18 @@ def test_a_plan_warns_of_what_the_weights_show(run, name, warning):
 
 @pytest.mark.parametrize(
     ("name", "has_state"),
-    [("gemma3", False), ("gptoss", False), ("qwen3moe", False), ("qwen35", True)],
+    [
+        ("gemma3", False),
+        ("gptoss", False),
+        ("qwen3moe", False),
+        ("qwen35", True),
+        ("deepseek2old", False),
+    ],
 )
 def test_each_kind_of_model_is_measured_and_its_verdict_says_what_is_saved(
     run, tmp_path, name, has_state
 ):
-    """Windows, attention sinks, a mixture of experts, and a hybrid."""
+    """Windows, sinks, a mixture of experts, a hybrid, heads of 192 and 128."""
     told = run("sweep", name, "--types", "f16,q8_0", "--context", "512", *SMALL)
     verdict = json.loads(called(tmp_path, "verdict", "--at", "256", "--json").stdout)
     gain = verdict["gain"]

@@ -187,11 +187,12 @@ def test_an_option_of_what_is_not_asked_for_is_refused_with_its_owner(
 
 
 def test_a_sweep_that_decides_takes_options_of_the_probes_that_it_adds(codeneedle):
-    done = codeneedle("plan", "--decide", "--chunks", "0")
-    refused = codeneedle("plan", "--chunks", "0")
+    chosen = ("--probe", "divergence", "--functions", "0")
+    done = codeneedle("plan", "--decide", *chosen)
+    refused = codeneedle("plan", *chosen)
 
-    assert "--chunks: Expected `int` >= 1" in done.stderr
-    assert "--chunks: belongs to --probe divergence" in refused.stderr
+    assert "--functions: must be a whole number of 1" in done.stderr
+    assert "--functions: belongs to --probe recall" in refused.stderr
 
 
 @pytest.mark.parametrize("words", ["-ngl 99", "-fa", "kv-grid -t 2 --seed 7"])

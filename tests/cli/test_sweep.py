@@ -23,11 +23,11 @@ from codeneedle.cli import sweep as sweep_module
 from codeneedle.cli.sweep import next_commands, planned
 from codeneedle.engines.llama_cpp import installation
 from codeneedle.errors import CellError, ToolFailed, ToolMissing
-from codeneedle.grid import RUNS
+from codeneedle.grid import RUNS, Pair
 from codeneedle.models import pretrained
 from codeneedle.models.pretrained import SMOLLM2
 from codeneedle.probes.throughput.probe import ThroughputProbe, ThroughputSettings
-from codeneedle.report.data import csv_name
+from codeneedle.report.receipt import receipts_in
 from codeneedle.sweep.request import Execution, Request, read_sweep
 from codeneedle.verdict.judge import Limits
 
@@ -41,6 +41,7 @@ k_types = ["q8_0", "q4_0"]
 v_types = ["q8_0"]
 probes = ["recall", "divergence", "throughput"]
 contexts = [4096]
+receipt = true
 [divergence]
 contexts = [256, 512]
 chunks = 2
@@ -176,6 +177,16 @@ def test_one_sweep_measures_all_probes_and_a_second_start_does_nothing(priced):
     assert (0, 3) == (again.returncode, again.stderr.count("nothing to do"))
     assert before == [file.read_bytes() for file in files]
     assert [] == processes_in(folder)
+
+
+@pytest.mark.real
+def test_a_sweep_for_the_table_of_models_ends_with_its_receipt(priced):
+    folder, told = priced
+    (found,) = receipts_in(told.stdout, source="stdout")
+
+    assert [Pair("q8_0", "q8_0"), Pair("q4_0", "q8_0")] == [*found.rows]
+    assert told.stdout.endswith(called(folder, "receipt").stdout)
+    assert {"kld nats", "tg tokens/s", "kv MiB"} < {*found.columns}
 
 
 @pytest.fixture
@@ -344,12 +355,19 @@ def test_reports_have_every_metric_of_every_probe(priced):
             csv.DictReader(io.StringIO(called(folder, *command, "--csv").stdout))
         )
 
-    for metric in ("kld@512", "pp@256", "kv", "matched"):
-        found = rows("grid", "tiny", "--metric", metric)
-        assert [True] * 2 == [float(row[csv_name(metric)]) >= 0 for row in found]
+    wanted = {
+        "kld@512": ("kld", "context=512"),
+        "pp@256": ("pp", "depth=256"),
+        "kv": ("kv", ""),
+        "matched": ("matched", ""),
+    }
     table = rows("table", "tiny")
-    assert [("q8_0", "1"), ("q4_0", "0")] == [(r["k"], r["reference"]) for r in table]
-    assert {csv_name("kld@512"), csv_name("tg@256"), "kv"} <= set(table[0])
+    for name, key in wanted.items():
+        for found in (rows("grid", "tiny", "--metric", name), table):
+            of_metric = [row for row in found if (row["metric"], row["facet"]) == key]
+            assert {"q8_0/q8_0"} == {row["reference"] for row in of_metric}
+            assert {"q8_0", "q4_0"} == {row["k"] for row in of_metric}
+            assert all(float(row["value"]) >= 0 for row in of_metric)
     memory = called(folder, "memory", "tiny").stdout
     assert all(pair.replace("-", "/") in memory for pair in PAIRS)
     assert "!" not in memory
@@ -608,32 +626,33 @@ def test_when_the_time_is_up_nothing_new_begins(opened):
 
 
 @pytest.mark.real
-def test_deciding_screens_all_pairs_and_measures_a_few(folder):
+def test_deciding_follows_the_border_and_says_each_step(folder):
     put_corpus(folder, functions=12, of=BRIEF)
-    wider = (
-        "f16,q8_0,q5_1,q5_0,q4_1,q4_0" if word == "f16,q4_0" else word
-        for word in FORCED
-    )
-    command = (*wider, "--decide", "--divergence-context", "256", "--chunks", "2")
+    grid = ("--types", "f16,q8_0,q4_0", "--functions", "3")
+    command = ("sweep", "--corpus", "tiny", "--context", "2048", *grid, "--decide")
 
     told = called(folder, *command)
     again = called(folder, "sweep", str(RUN))
     cells = {path.name for path in (folder / RUN / "cells").iterdir()}
 
     assert (0, 0) == (told.returncode, again.returncode), told.stderr
-    screened = {name for name in cells if name.endswith(".divergence.json")}
-    recalled = {name for name in cells if name.endswith(".recall.json")}
-    assert 6 == len(screened)
-    assert "f16-f16.recall.json" in recalled
-    assert 2 <= len(recalled) <= 6
-    assert "worth measuring further: " in told.stderr
-    assert "nothing to do" in again.stderr
-    legend = called(folder, "grid", "tiny", "--metric", "recall-logp").stdout
-    assert ("the screening settled" in legend) == (len(recalled) < 6)
-    assert "codeneedle grid tiny/needle-nano --metric kld\n" in told.stderr
-    screen = called(folder, "grid", "tiny", "--metric", "kld").stdout
-    assert "the screening settled" not in screen
+    assert {"f16-f16", "q8_0-q8_0", "q8_0-q4_0", "q4_0-q4_0"} <= {
+        name.partition(".")[0] for name in cells
+    }
+    assert "next: the first answer: q8_0/q8_0, q8_0/q4_0, q4_0/q4_0" in told.stderr
+    assert "nothing is left that could change it" in again.stderr
     assert cells == {path.name for path in (folder / RUN / "cells").iterdir()}
+
+
+@pytest.mark.real
+def test_a_budget_without_a_loss_gives_no_answer_and_says_what_is_missing(folder):
+    put_corpus(folder, functions=12, of=BRIEF)
+    told = called(folder, *FORCED, "--decide", "--budget", "0.001s")
+
+    assert 1 == told.returncode, told.stderr
+    assert told.stderr.startswith("budget 0.0 s: no cell starts after ")
+    assert told.stdout.startswith("No answer yet: the time is up. Missing: f16/f16")
+    assert "Keep" not in told.stdout + told.stderr
 
 
 def test_more_never_begins_a_run(folder):

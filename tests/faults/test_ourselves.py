@@ -13,7 +13,9 @@ import termios
 
 import pytest
 from build_programs import BuildPrograms
+from calls import called
 from injections import Folder, processes_in, statuses
+from made_conversations import TEMPLATE, made_conversation
 from programs import script
 from started_sweeps import (
     DIVERGENCE,
@@ -249,6 +251,28 @@ def test_a_copy_of_a_run_folder_knows_nothing_of_its_servers(series, ledger, tim
         ledger.note("a sweep in a copied run folder", of=series.folder)
         series.anew()
         shutil.rmtree(series.path / out)
+
+
+def test_what_was_said_in_a_transcript_goes_with_the_next_command(
+    folder, ledger, llama_server, nano
+):
+    """A server that renders conversations may quote in its log what it cannot."""
+    (folder.path / "store.jinja").write_text(TEMPLATE)
+    (folder.path / "said.json").write_text(json.dumps(made_conversation(2)))
+    server = ("--", "--jinja", "--chat-template-file", "store.jinja")
+    size = ("--context", "4096", "--transcript-tokens", "300")
+    faults = [signal_at("render a conversation", 3, signal.SIGKILL)]
+
+    asked = ("transcript", "said.json", *size, *server)
+    code, said = ended(folder.path, *asked, faults=faults)
+    left = [*cache_folder().glob("private/*/rendering.log")]
+    again = called(folder.path, *asked)
+
+    assert -signal.SIGKILL == code, said
+    assert 1 == len(left)
+    assert 0 == again.returncode, again.stderr
+    assert [] == [*cache_folder().glob("private/*/*")]
+    ledger.note("SIGKILL while a conversation is rendered", told(said), of=folder)
 
 
 FORGED = {

@@ -23,6 +23,9 @@ POINTS = {
     "wait for a server": "codeneedle.engines.started:_awaited",
     "choose a port": "codeneedle.engines.started:free_port",
     "ask for a completion": "codeneedle.engines.llama_cpp.client:Client.complete",
+    "render a conversation": (
+        "codeneedle.engines.llama_cpp.client:Client.render_conversation"
+    ),
     "look whether a process group lives": "codeneedle.system.processes:_has_members",
     "wait for a tool": "codeneedle.system.orphans:ends_within",
     "read a GGUF header": "codeneedle.models.weights:read_header",

@@ -1,16 +1,19 @@
 """Runs that probes are given: on a fake engine, or on the real llama.cpp."""
 
 from dataclasses import replace
+from pathlib import Path
 
 from fake_engine import FakeEngine, made_weights
 from made_records import made_setup
 
+from codeneedle.corpora.registry import load
 from codeneedle.engines.engine import ModelSpec
 from codeneedle.engines.llama_cpp import installation
 from codeneedle.engines.llama_cpp.engine import LlamaCpp
 from codeneedle.models.pretrained import built_in_model
 from codeneedle.models.weights import read_header
-from codeneedle.probes.probe import RunContext
+from codeneedle.probes.probe import Estimates, RunContext
+from codeneedle.probes.prompts import PromptForm
 
 
 def run_context(folder, engine=None, **changes):
@@ -25,6 +28,21 @@ def run_context(folder, engine=None, **changes):
         "folder": folder,
     }
     return RunContext(**{**facts, **changes})
+
+
+def made_outlook(**changes):
+    """What is known before a run on a fake engine, for `Probe.adapt`."""
+    facts = {
+        "corpus": load("random-bodies-mini"),
+        "context": 4096,
+        "engine": FakeEngine(),
+        "weights": made_weights(),
+        "is_built_in": False,
+        "folder": Path(),
+        "seed": 42,
+        "prompt_form": PromptForm.COMPLETION,
+    }
+    return Estimates(**{**facts, **changes})
 
 
 def real_context(folder, *, tools=None, arguments=(), **changes):

@@ -163,7 +163,11 @@ def observed(recall: Recall) -> Json:
     """*recall*, as a record of the probe stores it."""
     answers = {
         f"{part} {each.needle}": as_json(each)
-        for part, of_part in (("written", recall.rounds), ("forced", recall.forced))
+        for part, of_part in (
+            ("written", recall.rounds),
+            ("forced", recall.forced),
+            ("read made", recall.read),
+        )
         for each in of_part
     }
     facts = {"priming": recall.priming} if recall.priming else {}
@@ -175,11 +179,14 @@ def made_record(
     rounds: Iterable[Round],
     *,
     forced: Iterable[ForcedRound] = (),
+    read: Iterable[ForcedRound] = (),
     priming: Round | None = None,
 ) -> CellRecord:
     """A finished record of the recall probe, as it comes from disk."""
     pair = Pair.parse(pair) if isinstance(pair, str) else pair
-    recall = Recall(rounds=tuple(rounds), forced=tuple(forced), priming=priming)
+    recall = Recall(
+        rounds=tuple(rounds), forced=tuple(forced), read=tuple(read), priming=priming
+    )
     return CellRecord(
         pair=pair,
         probe="recall",

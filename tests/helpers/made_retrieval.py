@@ -172,4 +172,4 @@ def made_run(folder, engine, *, form=PromptForm.COMPLETION, **asked):
     settings = {NAME: RetrievalSettings(**wanted | asked)}
     setup = replace(made_setup(), prompt_form=form)
     run = run_context(folder, engine, setup=setup, settings=settings)
-    return replace(run, setup=replace(setup, probes={NAME: PROBE.conditions(run)}))
+    return replace(run, setup=replace(setup, probes={NAME: PROBE.as_stored(run)}))

@@ -10,7 +10,7 @@ from codeneedle.engines.engine import ModelSpec
 from codeneedle.engines.llama_cpp.bench import Bench
 from codeneedle.engines.llama_cpp.installation import ServerFacts, Tools
 from codeneedle.engines.llama_cpp.perplexity import Perplexity
-from codeneedle.engines.tools import DivergenceTask, SpeedTask
+from codeneedle.engines.tools import DivergenceTask, ReadingTask, SpeedTask
 from codeneedle.grid import Pair
 
 HERE = Path(__file__).parent
@@ -76,6 +76,19 @@ def divergence_task(folder, pair="f16/f16", **changes):
         "folder": folder,
     }
     return DivergenceTask(**{**wanted, **changes})
+
+
+def reading_task(folder, pair="f16/f16", **changes):
+    """Tokens of a chunk as the stand-in reads it, in the run *folder*."""
+    wanted = {
+        "pair": Pair.parse(pair),
+        "ids": (0,) * 512,
+        "wanted": (257, 300, 511),
+        "text": TEXT.encode(),
+        "text_name": "made-corpus",
+        "folder": folder,
+    }
+    return ReadingTask(**{**wanted, **changes})
 
 
 def speed_task(**changes):

@@ -10,10 +10,11 @@ from made_losses import (
     REFERENCE,
     WITHIN,
     diverging,
+    losing_rounds,
     losing_run,
     losing_setup,
 )
-from made_records import made_run, made_setup, sized
+from made_records import made_record, made_run, made_setup, sized
 from made_transcripts import made_conditions, transcript_run
 
 from codeneedle.grid import Pair
@@ -120,6 +121,27 @@ def fitting(share: float) -> Limits:
     return Limits(max_memory_bytes=int(share * own.memory_bytes))
 
 
+def read_run(forced: dict[str, tuple[float, ...]]) -> Run:
+    """A run whose lines were read; those of some pairs were *forced*, too."""
+    losses = {REFERENCE: (0.0,) * 16, GOOD: WITHIN, COARSE: BEYOND}
+    setup = losing_setup(list(losses))
+    setup = replace(
+        setup, probes={"recall": setup.probes["recall"] | {"by": "reading"}}
+    )
+    records = [
+        sized(
+            made_record(
+                pair,
+                [],
+                read=losing_rounds(setup, lost),
+                forced=losing_rounds(setup, forced.get(pair, ())),
+            )
+        )
+        for pair, lost in losses.items()
+    ]
+    return Run(name="random-bodies/made-model", setup=setup, records=tuple(records))
+
+
 def made_verdicts() -> dict[str, Verdict]:
     """Verdicts by what they are about."""
     screened = with_klds(
@@ -142,6 +164,13 @@ def made_verdicts() -> dict[str, Verdict]:
         ),
         "nothing is within, and the open pair is too near": losing_run({GOOD: NEAR}),
         "all are beyond": losing_run({GOOD: BEYOND}),
+        "the pair to set was read": read_run({}),
+        "the pair to set was read, and forcing agrees": read_run(
+            {REFERENCE: (0.0,) * 6, GOOD: WITHIN[2:8]}
+        ),
+        "the pair to set was read, and forcing disagrees": read_run(
+            {REFERENCE: (0.0,) * 6, GOOD: BEYOND[:6]}
+        ),
         "three functions": losing_run(three),
         "pairs of several numbers of functions": losing_run(
             {GOOD: WITHIN * 4, COARSE: BEYOND},
