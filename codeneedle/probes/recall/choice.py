@@ -187,7 +187,11 @@ def known_choice(setup: Setup, others: Iterable[Recall]) -> Choice:
 
 
 def _asked(setup: Setup, recall: Recall) -> Choice:
-    """What others are asked: nothing written where the reference writes too little."""
+    """
+    What others are asked: nothing written where the reference writes too little.
+
+    Where none of its lines could be forced, what is written is all that there is.
+    """
     if stated_in(setup).ask is not Ask.AUTOMATIC:
         return Choice()
     by_name = {needle.name: needle for needle in setup.needles}
@@ -196,8 +200,9 @@ def _asked(setup: Setup, recall: Recall) -> Choice:
     if not matched:
         return Choice(ask=Ask.BOTH)
     is_able = fmean(matched) >= ABLE * WRITTEN_LINES
+    is_forced = any(each.logprobs for each in recall.forced)
     return Choice(
-        ask=Ask.BOTH if is_able else Ask.FORCED,
+        ask=Ask.FORCED if is_forced and not is_able else Ask.BOTH,
         matched=round(fmean(matched), 2),
         written_s=round(math.fsum(each.wall_s for each in recall.rounds), 3),
     )
