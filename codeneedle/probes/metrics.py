@@ -249,7 +249,13 @@ class Metric:
         return {name: fmean(values) for name, values in answers.items()}
 
     def unit_answers(self, record: CellRecord, setup: Setup) -> dict[str, list[float]]:
-        """The values of each unit, which may have several: questions of one text."""
+        """
+        The values of each unit, which may have several: questions of one text.
+
+        Empty for what is made of a whole cell and the floor: no unit has a floor.
+        """
+        if self.over_floor:
+            return {}
         facts = (record, setup)
         values = (self.units(*facts) if self.units else ()) or self.values(*facts)
         # A record without answers has names and no values.
