@@ -696,7 +696,7 @@ def read_event(event: Json) -> Event:
         BadReply: If it is none.
     """
     if "tokens_predicted" in event:
-        error = BadReply(expected="OpenAI's API", answer="llama-server's own API")
+        error = BadReply(expected="OpenAI's API", answer="an API of the server's own")
         error.hint = "End the URL with /v1."
         raise error
     stated = shaped(event, _Event, expected="an event of a reply")
