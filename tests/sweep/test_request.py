@@ -309,7 +309,7 @@ def test_rotation_is_on_or_off():
 
 @pytest.mark.parametrize("name", SHIPPED)
 def test_a_shipped_sweep_is_read_by_its_name_in_any_folder(tmp_path, name):
-    shipped = read_sweep(name, folder=ROOT / "sweeps")
+    shipped = read_sweep(str(ROOT / f"codeneedle/sweep/files/{name}.toml"))
 
     assert shipped == read_sweep(name, folder=tmp_path)
     assert shipped.grid or not shipped.types
