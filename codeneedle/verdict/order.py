@@ -184,7 +184,7 @@ def next_asked(order: Order, seen: Mapping[Pair, Seen]) -> Asked | None:
     new = [pair for pair in smaller if pair not in seen and pair not in out]
     if new:
         return Asked((_most_settling(new, seen),), look, Why.SMALLER)
-    ruled = [pair for pair in smaller if pair in out]
+    ruled = [pair for pair in smaller if pair in out and pair not in seen]
     if ruled and not _is_checked(order, words):
         return Asked((max(ruled, key=_by_size),), look, Why.CHECK)
     far = {pair: late for pair, (_, late) in looks.items()}

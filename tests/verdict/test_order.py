@@ -203,6 +203,17 @@ def test_a_pair_that_failed_is_not_asked_again():
     assert asked(seen, few) is None
 
 
+def test_a_check_that_failed_is_asked_of_another_pair_that_is_ruled_out():
+    few = ("q8_0/q8_0", "q8_0/q4_0", "q4_0/q4_0", "q5_1/q4_0", "q5_0/q4_0")
+    order = Order(pairs=few, looks=(12,))
+    seen = {"q8_0/q8_0": WITHIN, "q8_0/q4_0": BEYOND, "q4_0/q4_0": BEYOND}
+    failed = Seen(word=None)
+
+    assert ("q5_0/q4_0", 12, Why.CHECK) == asked(seen | {"q5_1/q4_0": failed}, order)
+    both = {"q5_1/q4_0": failed, "q5_0/q4_0": failed}
+    assert asked(seen | both, order) is None
+
+
 def test_last_open_pairs_are_asked_that_more_functions_decide():
     few = Order(pairs=("q8_0/q8_0", "q8_0/q4_0"), looks=(12, 24, 48))
     seen = {"q8_0/q8_0": WITHIN, "q8_0/q4_0": is_open(needed=40)}
