@@ -68,6 +68,7 @@ from codeneedle.sweep.request import Execution, Request, pages
 from codeneedle.sweep.runner import (
     GIVE_UP_AFTER,
     CellEnded,
+    CellQueue,
     Event,
     NothingToLose,
     Runner,
@@ -295,6 +296,7 @@ class _Page:
         is_last: Whether no page follows.
         began: When the command began, in monotonic seconds.
         failed: Pairs that were to be measured further, and failed.
+        silent: Names of probes whose reference has nothing to lose.
         is_described: Whether the run was described on the screen.
         runner: Measures its cells, once it is set up.
         stop: Whether the user has asked to stop since then.
@@ -307,6 +309,7 @@ class _Page:
     is_last: bool
     began: float
     failed: set[Pair] = field(default_factory=set, init=False)
+    silent: set[str] = field(default_factory=set, init=False)
     is_described: bool = field(default=False, init=False)
     runner: Runner = field(init=False)
     stop: StopRequest = field(init=False)
@@ -445,12 +448,16 @@ class _Page:
             if self._is_spent():
                 self._say_over(f"{self.plan.may_measure[0]}, the reference", math.nan)
             return codes
+        able = self._able(telling)
+        codes.append(int(len(able) < len(telling)))
+        telling = able
         # Of a budget, half is kept for what follows the first answer.
         most_s = min(FIRST_ANSWER_S, (self.options.budget_s or math.inf) / 2)
         pairs = self.plan.may_measure
-        fix_order(self.runner, reference, pairs, most_s=most_s)
+        order = fix_order(self.runner, reference, pairs, most_s=most_s)
         if self.options.retry_failed:
-            codes += [self._swept(self.runner, p, self._tried([p])) for p in telling]
+            there = replace(self.runner, goal=next(iter(order.looks), None))
+            codes += [self._swept(there, p, self._tried([p])) for p in telling]
         while self._next_step():
             codes += self._stepped(telling)
             if self.runner.asked_to_stop() or self._next_step():
@@ -483,6 +490,26 @@ class _Page:
                 break
         return codes, None
 
+    def _able(self, telling: Sequence[Probe]) -> list[Probe]:
+        """
+        Those of *telling* whose reference has something to lose; others are left out.
+
+        Raises:
+            NothingToLose: If that is so of none.
+        """
+        silent: list[NothingToLose] = []
+        for probe in telling:
+            queue = CellQueue(self.runner, probe, self.plan.may_measure)
+            try:
+                queue.stop_if_nothing_to_lose()
+            except NothingToLose as error:
+                silent.append(error)
+                if len(silent) == len(telling):
+                    raise
+                self.silent.add(probe.name)
+                say(self.console, f"{error}: left out")
+        return [probe for probe in telling if probe.name not in self.silent]
+
     def _stepped(self, telling: Sequence[Probe]) -> Iterator[int]:
         """The exit codes of all steps, until none is left or the time is up."""
         while step := self._next_step():
@@ -500,14 +527,17 @@ class _Page:
             say(self.console, f"next: {step_phrase(step, verdict)}{about}")
             self._extend(step.goals)
             if step.new and not self.runner.asked_to_stop():
-                there = replace(self.runner, goal=step.asked.goal or None)
+                # What failed was measured again before the first step.
+                goal = step.asked.goal or None
+                there = replace(self.runner, goal=goal, retry_failed=False)
                 pairs = list(dict.fromkeys((*self._tried(telling), *step.new)))
                 yield from (self._swept(there, probe, pairs) for probe in telling)
         yield int(bool(self.failed))
 
     def _next_step(self) -> NextStep | None:
         """What is measured next; None if nothing is, or the reference has failed."""
-        names = [probe.name for probe in self.plan.probes if tells_loss(probe)]
+        telling = (probe.name for probe in self.plan.probes if tells_loss(probe))
+        names = [name for name in telling if name not in self.silent]
         verdict = judge(self.runner.read(), self.options.limits)
         may = self.options.more is not False
         if verdict.reference in self.failed:
@@ -668,8 +698,8 @@ class _Page:
                 note_lines(self.console, [note])
 
     def _swept(self, runner: Runner, probe: Probe, pairs: Sequence[Pair]) -> int:
-        progress = self._progress(probe, pairs)
-        if not self._pending(progress):
+        progress = self._progress(probe, pairs, runner)
+        if not self._pending(progress, runner):
             cells = plural(len(progress.pairs), "cell")
             return self._ended(progress, f"all {cells} are done: nothing to do")
         if not self.stop.asked_to_stop:
@@ -699,15 +729,17 @@ class _Page:
             cells += f", {lacking} without what was added: it failed, see the logs"
         return self._ended(progress, cells) or int(lacking > 0)
 
-    def _pending(self, progress: SweepProgress) -> list[Pair]:
+    def _pending(self, progress: SweepProgress, runner: Runner) -> list[Pair]:
         return pending(
             progress.pairs,
             store=self.plan.store,
             probe=progress.probe,
-            retry_failed=self.options.retry_failed,
+            retry_failed=runner.retry_failed,
         )
 
-    def _progress(self, probe: Probe, pairs: Sequence[Pair]) -> SweepProgress:
+    def _progress(
+        self, probe: Probe, pairs: Sequence[Pair], runner: Runner | None = None
+    ) -> SweepProgress:
         tries = self.options.calibration
         ordered = self.plan.order(probe, pairs, tries_reference=tries)
         progress = SweepProgress(
@@ -723,7 +755,7 @@ class _Page:
             until=self.options.ends_at(self.began),
         )
         # A failed cell that is measured again is not done, whatever its file says.
-        left = set(self._pending(progress))
+        left = set(self._pending(progress, runner or self.runner))
         records = trusted_records(self.plan.store, probe.name)
         done = (p for p in progress.pairs if p in records and p not in left)
         progress.records |= {pair: records[pair] for pair in done}

@@ -1,0 +1,107 @@
+"""A sweep that decides, from the reference to its verdict, on an engine of a test."""
+
+import io
+import math
+import time
+from pathlib import Path
+
+import pytest
+from fake_engine import TYPES, FakeEngine, forced_to
+from made_plans import CORPUS, made_world, planned
+from rich.console import Console
+
+from codeneedle.cli.sweep import Options, _Page
+from codeneedle.engines.engine import CacheTypes
+from codeneedle.errors import CellError
+from codeneedle.grid import Pair
+from codeneedle.probes.recall.settings import Ask, RecallSettings
+from codeneedle.verdict.judge import Limits, judge
+
+BAD = Pair("q4_0", "q4_0")
+LOSSES = {"f16": 0.0, "q8_0": 0.001, "q5_1": 0.003, "q4_0": 0.1}
+
+
+class Deciding:
+    """A run of a text of 12 functions, in which pairs lose by their types."""
+
+    def __init__(self, folder, monkeypatch):
+        made_world(folder, monkeypatch)
+        many = CORPUS.replace("functions = 6", "functions = 12")
+        Path("corpora", "many.toml").write_text(many, encoding="utf-8")
+        types = CacheTypes(k=(*TYPES, "q5_1"), v=(*TYPES, "q5_1"))
+        self.engine = FakeEngine(types=types, stretches_context=True)
+        self.engine.force = self.force
+        self.failing = set()
+        self.losses = LOSSES
+        self.asked = 0
+
+    def force(self, question, right):
+        pair = self.engine.served[-1].pair
+        if pair in self.failing:
+            return CellError("it died", hint="Look.")
+        self.asked += 1
+        loss = self.losses[pair.k] + self.losses[pair.v] / 4
+        loss += 0.001 * (self.asked % 2)
+        return forced_to(question, right, logprob=math.log(0.6 - loss))
+
+    def sweep(self, *probes, types=("f16", "q8_0", "q5_1", "q4_0"), **options):
+        """Run it to its end; its exit code."""
+        plan = planned(
+            corpus="many",
+            contexts=(65536,),
+            types=types,
+            probes=probes or ("recall",),
+            recall=RecallSettings(ask=Ask.FORCED, functions=12, lines=5),
+            decide=True,
+            engine=self.engine,
+        )
+        self.told, self.shown = io.StringIO(), io.StringIO()
+        self.page = _Page(
+            plan=plan,
+            console=Console(file=self.told, width=200),
+            shown=Console(file=self.shown, width=100),
+            options=Options(limits=Limits(), **options),
+            is_last=True,
+            began=time.monotonic(),
+        )
+        return self.page.sweep()
+
+    def verdict(self):
+        return judge(self.page.runner.read())
+
+    def served(self, pair):
+        """How many servers of *pair* there were."""
+        return sum(cell.pair == pair for cell in self.engine.served)
+
+
+@pytest.fixture
+def deciding(tmp_path, monkeypatch):
+    """A run in which nothing was asked."""
+    return Deciding(tmp_path, monkeypatch)
+
+
+def test_a_pair_that_fails_is_measured_again_once_where_that_is_asked_for(deciding):
+    deciding.failing = {BAD}
+
+    codes = [deciding.sweep(), deciding.sweep(retry_failed=True)]
+    assert ([1, 1], 2) == (codes, deciding.served(BAD))
+    deciding.failing = set()
+    assert 0 == deciding.sweep(retry_failed=True)
+    assert "beyond" == deciding.verdict().word(BAD)
+
+
+def test_a_pair_that_fails_in_a_new_run_is_not_measured_at_each_step(deciding):
+    deciding.failing = {BAD}
+
+    assert 1 == deciding.sweep(retry_failed=True)
+    assert 1 == deciding.served(BAD)
+    assert deciding.verdict().chosen
+
+
+def test_a_probe_in_which_the_reference_has_nothing_to_lose_is_left_out(deciding):
+    code = deciding.sweep("recall", "retrieval")
+    probes = {(r.probe, str(r.pair)) for r in deciding.verdict().run.records}
+
+    assert (1, True) == (code, deciding.verdict().chosen is not None)
+    assert {pair for probe, pair in probes if probe == "retrieval"} == {"f16/f16"}
+    assert "would show nothing: left out" in deciding.told.getvalue()
