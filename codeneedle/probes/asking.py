@@ -66,10 +66,11 @@ class Asker:
 
         If too little seems to be read, the text is counted, and asked about again:
         lengths that an engine estimates are too high for uneven texts, by a third.
+        One without a length is counted in any case.
 
         Args:
             text: What the prompt holds.
-            tokens: Its length as it was counted or estimated.
+            tokens: Its length as it was counted or estimated; 0 if neither.
             ask: Sends the prompt.
 
         Raises:
@@ -78,7 +79,7 @@ class Asker:
         reply = ask()
         read, tokenizer = reply.prompt_tokens, self.served.tokenizer
         # 0: the server does not count.
-        if not read or tokenizer is None or read >= LEAST_READ * tokens:
+        if not read or tokenizer is None or (tokens and read >= LEAST_READ * tokens):
             return reply
         is_estimated = bool(self.context.run.setup.lengths)
         size = PART_CHARACTERS if is_estimated else max(1, len(text))
@@ -88,7 +89,7 @@ class Asker:
             raise PromptCut(
                 f"it counts {read:,} tokens, the text alone has about {counted:,}"
             )
-        return ask()
+        return ask() if tokens else reply
 
     def written(
         self, question: Chat | Completion, enough: Callable[[str], bool]

@@ -37,6 +37,9 @@ def test_a_connection_that_keeps_breaking_ends_the_cell(
         ("", 1400, 1000, False, 2),  # shorter than what was asked for
         ("estimated", 1400, 1000, False, 2),  # of an uneven text a third too high
         ("estimated", 1400, 880, True, 1),
+        ("", 0, 1000, False, 1),  # of unknown length
+        ("", 0, 880, True, 1),
+        ("estimated", 0, 880, True, 1),
     ],
 )
 def test_a_server_that_reads_fewer_tokens_than_the_text_has_cuts_prompts(

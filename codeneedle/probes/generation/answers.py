@@ -56,10 +56,13 @@ def outcome(each: Compared) -> str:
     words = ["the same"]
     if each.difference:
         words = [f"differs at token {each.difference.tokens:,}"]
-    if each.reference_loop:
-        words.append("left out: the reference loops")
+    if each.is_out:
+        why = "loops" if each.reference_loop else "writes nothing"
+        words.append(f"left out: the reference {why}")
     elif each.loop:
         words.append("loops")
+    if each.ours.is_empty:
+        words.append("empty")
     if not each.ours.ends:
         words.append("does not end")
     return ", ".join(words)

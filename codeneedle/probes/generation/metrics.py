@@ -34,14 +34,18 @@ def prompts_without_loss(share: float) -> int:
 
 
 def usable(record: CellRecord, setup: Setup) -> list[Compared]:
-    """The answers to prompts on which the reference itself does not loop."""
-    return [each for each in compared(record, setup) if each.reference_loop is None]
+    """The answers to prompts that are not out."""
+    return [each for each in compared(record, setup) if not each.is_out]
 
 
 def _kept(record: CellRecord, setup: Setup) -> Iterator[tuple[str, float, float]]:
-    """By prompt: 1.0 if the answer does not loop, and if the model ended it."""
+    """By prompt: 1.0 if the answer is whole, and if the model wrote and ended one."""
     for each in usable(record, setup):
-        yield each.prompt, float(each.loop is None), float(each.ours.ends)
+        yield each.prompt, float(each.is_whole), float(_is_ended(each))
+
+
+def _is_ended(each: Compared) -> bool:
+    return each.ours.ends and not each.ours.is_empty
 
 
 def _unlooped(record: CellRecord, setup: Setup) -> dict[str, float]:
@@ -144,25 +148,25 @@ METRICS: tuple[Metric, ...] = (
     ),
     _answers(
         name="loops",
-        label="answers in which one n-gram fills a stretch",
+        label="answers in which one n-gram fills a stretch, or that are empty",
         unit="%",
         better="lower",
         bounds=(0, 100),
         least_span=10,
         digits=0,
-        values=_share(lambda each: each.loop is not None),
+        values=_share(lambda each: not each.is_whole),
         loss=_answers_lost(_unlooped),
         in_table=True,
     ),
     _answers(
         name="ends",
-        label="answers that the model ends itself",
+        label="answers that the model writes and ends itself",
         unit="%",
         better="higher",
         bounds=(0, 100),
         least_span=10,
         digits=0,
-        values=_share(lambda each: each.ours.ends),
+        values=_share(_is_ended),
         loss=_answers_lost(_ended),
         in_table=True,
     ),
@@ -193,5 +197,6 @@ METRICS: tuple[Metric, ...] = (
 The first is the headline.
 
 Where answers leave those of the reference is a change and no loss: it enters nothing.
-An answer that loops, or that its limit ends, where the reference's does not, is lost.
+An answer that loops, that its limit ends, or that is empty, where the reference's is
+none of these, is lost.
 """

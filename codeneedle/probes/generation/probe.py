@@ -379,17 +379,22 @@ def _sent(form: _Form, settings: GenerationSettings) -> dict[str, Sent]:
 
 
 def _rendered(form: _Form, prompts: Iterable[Prompt]) -> Iterator[Sent]:
-    if form.prompt_form == PromptForm.COMPLETION:
-        for prompt in prompts:
-            yield _of(prompt, prompt.text)
-    elif Ability.CONVERSATIONS in form.engine.abilities:
+    is_text = form.prompt_form == PromptForm.COMPLETION
+    if not is_text and Ability.CONVERSATIONS in form.engine.abilities:
         with form.engine.templating() as template:
             for prompt in prompts:
                 text = _in_template(form, prompt, template)
                 yield _of(prompt, text, template.count_tokens(text))
-    else:
-        for prompt in prompts:
-            yield _of(prompt, None)
+        return
+    for prompt in prompts:
+        if prompt.has_calls:
+            raise BadInput(
+                source=f"prompt {prompt.name}",
+                reason="has calls of tools, which would not be sent: they are rendered "
+                "by the chat template of a model that llama.cpp serves",
+                hint="Leave it out, or use --engine llama.cpp and --prompt-form chat.",
+            )
+        yield _of(prompt, prompt.text if is_text else None)
 
 
 def _of(prompt: Prompt, text: str | None, tokens: int = 0) -> Sent:
@@ -502,13 +507,16 @@ def _remarks(run: Run) -> Iterator[str]:
     if reference is None:
         return
     by_pair = {record.pair: record for record in records}
+    every = compared(by_pair[reference], run.setup)
     looping = [
         f"{each.prompt} (from token {each.reference_loop.start:,})"
-        for each in compared(by_pair[reference], run.setup)
+        for each in every
         if each.reference_loop
     ]
     if looping:
         yield f"left out, as {reference} itself loops: {', '.join(looping)}"
+    if silent := [each.prompt for each in every if each.theirs.is_empty]:
+        yield f"left out, as {reference} itself writes nothing: {', '.join(silent)}"
     for record in run.records:
         if record.probe == f"{NAME}{AGAIN}" and record.has_numbers:
             yield f"floor: {record.pair} again {_departs(record, run.setup)}"
@@ -522,6 +530,9 @@ def _remarks(run: Run) -> Iterator[str]:
         ]
         if loops:
             yield f"{pair} loops: {', '.join(loops)}"
+        empty = [e.prompt for e in usable(record, run.setup) if e.ours.is_empty]
+        if empty:
+            yield f"{pair} writes nothing: {', '.join(empty)}"
 
 
 def _departs(record: CellRecord, setup: Setup) -> str:

@@ -51,6 +51,11 @@ class Prompt:
         return "\n\n".join(said) + "\n\n"
 
     @property
+    def has_calls(self) -> bool:
+        """Whether a message calls a tool, or tells what one returned."""
+        return any(m["role"] == "tool" or "tool_calls" in m for m in self.messages)
+
+    @property
     def sha256(self) -> str:
         """Hash of messages and tools."""
         stated = json.dumps([self.messages, self.tools], sort_keys=True)

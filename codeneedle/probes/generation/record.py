@@ -97,6 +97,11 @@ class Written:
         return [self.text[start:end] for start, end in itertools.pairwise(ends)]
 
     @property
+    def is_empty(self) -> bool:
+        """Whether nothing was written, or nothing but white space."""
+        return not self.text.strip()
+
+    @property
     def ends(self) -> bool:
         """Whether the model ended it."""
         return self.finish == "stop"
@@ -168,7 +173,7 @@ class Compared:
         theirs: The reference's.
         difference: Where the first leaves the second; None if it never does.
         loop: The stretch of the answer that one n-gram fills; None without one.
-        reference_loop: Likewise, of the reference's answer: such a prompt is out.
+        reference_loop: Likewise, of the reference's answer.
     """
 
     prompt: str
@@ -177,6 +182,16 @@ class Compared:
     difference: FirstDifference | None
     loop: Loop | None
     reference_loop: Loop | None
+
+    @property
+    def is_out(self) -> bool:
+        """Whether the reference loops, or writes nothing: nothing could be lost."""
+        return self.reference_loop is not None or self.theirs.is_empty
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether something was written, and it does not loop."""
+        return self.loop is None and not self.ours.is_empty
 
 
 def conditions_of(setup: Setup) -> Conditions:

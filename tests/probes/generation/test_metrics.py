@@ -92,7 +92,7 @@ def verdict_of(lost, of, *, finish="stop", text=LOOPING):
     ("lost", "of", "word"), [(0, 8, Word.OPEN), (6, 8, Word.BEYOND)]
 )
 def test_loops_and_endings_are_answers_lost(lost, of, word):
-    for text, finish in ((LOOPING, "stop"), ("no end", "length")):
+    for text, finish in ((LOOPING, "stop"), ("no end", "length"), (" ", "stop")):
         standing = verdict_of(lost, of, finish=finish, text=text).standing(
             Pair("q4_0", "q4_0")
         )
@@ -100,6 +100,44 @@ def test_loops_and_endings_are_answers_lost(lost, of, word):
         assert standing is not None
         assert standing.word is word
         assert lost == max(row.lost for row in standing.rows)
+
+
+def test_a_pair_that_writes_nothing_is_not_within():
+    """Also where the limit ends all answers of the reference."""
+    for finish in ("stop", "length"):
+        whole = {str(at): written("so it is", finish=finish) for at in range(40)}
+        records = (
+            generation_record("f16/f16", whole),
+            generation_record("q4_0/q4_0", dict.fromkeys(whole, written(""))),
+        )
+        setup = generation_setup("f16/f16", whole)
+        standing = judge(Run(name="a/b", setup=setup, records=records)).standing(
+            Pair("q4_0", "q4_0")
+        )
+
+        assert standing is not None
+        assert Word.BEYOND is standing.word
+
+
+def test_a_prompt_on_which_the_reference_writes_nothing_is_out():
+    whole = {"one": written(""), "two": written("so it is")}
+    run = Run(
+        name="a/b",
+        setup=generation_setup("f16/f16", whole),
+        records=(
+            generation_record("f16/f16", whole),
+            generation_record("q4_0/q4_0", dict.fromkeys(whole, written(""))),
+        ),
+    )
+
+    assert (
+        "left out, as f16/f16 itself writes nothing: one",
+        (
+            "q4_0/q4_0 leaves 1 of 1 answer after 0 tokens; the reference was ahead "
+            "there by 1.00 nats, 1.00 at most"
+        ),
+        "q4_0/q4_0 writes nothing: two",
+    ) == PROBE.remarks(run)
 
 
 def test_where_answers_differ_is_no_loss():

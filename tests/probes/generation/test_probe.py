@@ -8,6 +8,8 @@ from fake_engine import FakeEngine, reply_to
 from made_contexts import made_outlook, real_context, run_context
 from made_records import made_setup
 
+from codeneedle.engines.engine import Ability
+from codeneedle.engines.messages import PromptCut
 from codeneedle.errors import BadInput, CellError
 from codeneedle.grid import Pair
 from codeneedle.probes.generation.probe import PROBE, GenerationSettings
@@ -98,6 +100,39 @@ def test_a_server_that_ends_answers_by_its_own_limit_is_a_gap(tmp_path):
 
     with pytest.raises(CellError, match="after 32 of 512 tokens"):
         PROBE.measure(ProbeContext(run=run, pair=REFERENCE, logs=tmp_path))
+
+
+@pytest.mark.parametrize("form", ["chat", "completion"])
+def test_an_endpoint_that_cuts_a_prompt_of_unknown_length_is_a_gap(tmp_path, form):
+    """Its answers were compared as if it had read all of it."""
+    path = tmp_path / "asked.txt"
+    path.write_text("why " * 400, encoding="utf-8")
+    engine = FakeEngine(
+        reply=lambda question: reply_to(question, prompt_tokens=1000),
+        abilities=frozenset(Ability) - {Ability.CONVERSATIONS},
+    )
+    setup = replace(made_setup(), prompt_form=form)
+    run = planned(run_context(tmp_path, engine, setup=setup), prompts=path, tokens=64)
+
+    with pytest.raises(PromptCut, match="counts 1,000 tokens, the text alone has"):
+        PROBE.measure(ProbeContext(run=run, pair=REFERENCE, logs=tmp_path))
+
+
+@pytest.mark.parametrize("form", ["chat", "completion"])
+def test_calls_of_tools_that_would_not_be_sent_are_refused(tmp_path, form):
+    call = {"id": "a", "type": "function", "function": {"name": "x", "arguments": "{}"}}
+    messages = [
+        {"role": "user", "content": "Is it wet?"},
+        {"role": "assistant", "content": None, "tool_calls": [call]},
+        {"role": "tool", "tool_call_id": "a", "content": "dry"},
+    ]
+    path = tmp_path / "asked.json"
+    path.write_text(json.dumps({"messages": messages}), encoding="utf-8")
+    engine = FakeEngine(abilities=frozenset(Ability) - {Ability.CONVERSATIONS})
+    run = run_context(tmp_path, engine, setup=replace(made_setup(), prompt_form=form))
+
+    with pytest.raises(BadInput, match="has calls of tools, which would not be sent"):
+        planned(run, prompts=path, tokens=64)
 
 
 def test_prompts_longer_than_the_context_are_refused_by_name(tmp_path):
