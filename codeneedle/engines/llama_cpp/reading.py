@@ -47,9 +47,6 @@ total with a vocabulary of 150,000.
 READ_BYTES = 1 << 20
 """Taken from the pipe at once, at most."""
 
-_NONE = (0.0, 0.0, False)
-"""Stands for the score of a token whose row has not come yet."""
-
 LOWEST = -1e9
 """Below any log-probability, in nats."""
 
@@ -79,14 +76,16 @@ class Rows:
     _rest: bytearray = field(init=False)
     _row: int = field(init=False)
     _kept: dict[int, tuple[float, float, bool]] = field(init=False)
+    _asked: frozenset[int] = field(init=False)
 
     def __post_init__(self) -> None:
+        self._asked = frozenset(self.wanted)
         self.begin()
 
     def begin(self) -> None:
         """Forget what was taken: the file is written again."""
         self.fault, self.taken, self._row = "", 0, -1
-        self._rest, self._kept = bytearray(), dict.fromkeys(self.wanted, _NONE)
+        self._rest, self._kept = bytearray(), {}
 
     @property
     def context(self) -> int:
@@ -101,7 +100,13 @@ class Rows:
     @property
     def is_whole(self) -> bool:
         """Whether all rows have come, and nothing is wrong with them."""
-        return not self.fault and self._row == self.expected and not self._rest
+        has_all = self._row == self.expected and not self._rest
+        return has_all and not self.fault and not self._unscored
+
+    @property
+    def _unscored(self) -> list[int]:
+        """Wanted places whose row has not come, or that no row tells of."""
+        return [place for place in self.wanted if place not in self._kept]
 
     @property
     def missing(self) -> str:
@@ -110,6 +115,8 @@ class Rows:
             return ""
         rows = f"{max(self._row, 0):,} of {self.expected:,} rows"
         over = f" and {plural(len(self._rest), 'byte')}" if self._rest else ""
+        if self._row == self.expected and not over and self._unscored:
+            return self.fault or f"no row of it tells of token {self._unscored[0]:,}"
         return self.fault or f"it ended after {rows}{over}"
 
     def take(self, data: bytes) -> None:
@@ -149,7 +156,7 @@ class Rows:
         elif self._row < self.expected:
             # A row tells of the token behind its place.
             place = self.context // 2 + 1 + self._row
-            if place in self._kept:
+            if place in self._asked:
                 self._score(place, np.frombuffer(part, dtype=np.uint16))
         self._row += 1
 
