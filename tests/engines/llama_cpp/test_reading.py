@@ -3,7 +3,6 @@
 import math
 import struct
 import tempfile
-from pathlib import Path
 
 import numpy as np
 import psutil
