@@ -18,6 +18,7 @@ from codeneedle.errors import BadInput, RequestError, UnknownName
 from codeneedle.models.pretrained import SMOLLM2, path_of
 from codeneedle.probes.divergence.probe import DivergenceSettings
 from codeneedle.probes.prompts import PromptForm
+from codeneedle.probes.recall.settings import Ask, By, RecallSettings
 from codeneedle.probes.throughput.probe import ThroughputSettings
 from codeneedle.records.store import Store
 from codeneedle.sweep.request import (
@@ -313,6 +314,14 @@ def test_a_shipped_sweep_is_read_by_its_name_in_any_folder(tmp_path, name):
 
     assert shipped == read_sweep(name, folder=tmp_path)
     assert shipped.grid or not shipped.types
+
+
+def test_rows_of_the_table_of_models_are_forced_at_every_speed(tmp_path):
+    """Lines that were read are not compared with lines that were forced."""
+    row = read_sweep("row", folder=tmp_path)
+    recall = row.chosen("recall", RecallSettings)
+
+    assert (Ask.FORCED, By.WRITING) == (recall.ask, recall.by)
 
 
 # The sweep file of a run folder

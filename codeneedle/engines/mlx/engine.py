@@ -143,8 +143,9 @@ class Mlx(Engine):
 
     @property
     def abilities(self) -> frozenset[Ability]:
-        """All but whole conversations and the whole of OpenAI's API."""
-        return frozenset(Ability) - {Ability.ADDRESS, Ability.CONVERSATIONS}
+        """All but whole conversations, the whole of OpenAI's API, and reading."""
+        lacking = {Ability.ADDRESS, Ability.CONVERSATIONS, Ability.READING}
+        return frozenset(Ability) - lacking
 
     def refuse_arguments(self) -> None:
         """As of `engine.Engine`; group sizes and weights, too."""

@@ -32,6 +32,7 @@ from codeneedle.engines.tools import DivergenceTask, SpeedTask
 from codeneedle.errors import BadInput, CellError, ToolMissing
 from codeneedle.grid import Pair
 from codeneedle.models.weights import read_header
+from codeneedle.probes.recall.reading import unreadable
 from codeneedle.records.record import Status
 from codeneedle.system import orphans
 
@@ -245,13 +246,19 @@ def test_a_start_that_no_context_reaches_is_refused(engine):
     assert late.command("serve", SPLIT.pair, context=513)
 
 
-@pytest.mark.parametrize("ability", [Ability.ADDRESS, Ability.CONVERSATIONS])
+@pytest.mark.parametrize(
+    "ability", [Ability.ADDRESS, Ability.CONVERSATIONS, Ability.READING]
+)
 def test_what_the_child_cannot_do_is_refused(engine, ability):
     """It is refused before a cell, instead of failing in each."""
     with pytest.raises(ToolMissing, match="engine mlx has no tool for"):
         engine.require(ability)
     with pytest.raises(ToolMissing):
         engine.templating()
+
+
+def test_a_sweep_by_reading_is_not_offered(engine):
+    assert "mlx has no tool for it" == unreadable(engine, 2048)
 
 
 def test_arguments_of_llama_server_are_refused(engine):
