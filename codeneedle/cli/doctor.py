@@ -64,7 +64,8 @@ class Model:
         weights: Their header.
         is_built_in: Whether it is the built-in model.
         context: Context that a sweep would use, in tokens.
-        kv_bytes: Size of the KV cache by pair; None where that is unknown.
+        kv_bytes: Size of the KV cache by pair; None where that is unknown, empty
+            without a cache.
     """
 
     weights: Weights
@@ -204,6 +205,8 @@ def _model(path: Path | None, offer: Offer) -> Model:
 def _sizes(model: Model, survey: Survey | None, offer: Offer) -> dict[str, int | None]:
     """The caches of some pairs: as the engine answers, else by the header."""
     header, context = model.weights, model.context
+    if cacheless(header):
+        return {}
     found: dict[str, int | None] = {}
     for pair in (Pair(name, name) for name in offer.types):
         told = survey.caches(pair) if survey else None
@@ -454,7 +457,8 @@ def _model_lines(model: Model | None) -> Iterator[tuple[str, str]]:
         f"{pair} {'unknown' if count is None else size(count)}"
         for pair, count in model.kv_bytes.items()
     )
-    yield "KV cache", f"{', '.join(sizes)} at {plural(model.context, 'token')}"
+    at = f"{', '.join(sizes)} at {plural(model.context, 'token')}"
+    yield "KV cache", "none" if cacheless(header) else at
 
 
 def _known_model_lines() -> Iterator[tuple[str, str]]:

@@ -6,8 +6,9 @@ the longest context that fits; checks which types the head sizes allow.
 import bisect
 import math
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from itertools import groupby
 from operator import itemgetter
 
@@ -76,6 +77,29 @@ class Caches:
     @property
     def _growing(self) -> list[KvBuffer]:
         return [each for each in self.buffers if each.cells >= self.context]
+
+
+@dataclass(frozen=True, slots=True)
+class Buffers:
+    """
+    The buffers of a compute graph.
+
+    Attributes:
+        told: Size in bytes by context in tokens, as an engine tells it; not empty.
+    """
+
+    told: Mapping[int, int]
+
+    def size(self, context: int) -> int:
+        """
+        Size at another context, in bytes; of one below a micro-batch at most so much.
+
+        It grows by a mask: by as much with each further token.
+        """
+        most, least = max(self.told), min(self.told)
+        grown = self.told[most] - self.told[least]
+        shorter = max(most - context, 0)
+        return self.told[most] - grown * shorter // max(most - least, 1)
 
 
 def _cell_bytes(buffer: KvBuffer, pair: Pair | None) -> float:
@@ -294,7 +318,8 @@ class MemoryPlan:
         contexts: In tokens, shortest first.
         pairs: Largest first; of pairs of equal size, those of a more precise K.
         weights_bytes: Size of the weights.
-        allowance_bytes: Estimated compute buffers at all contexts.
+        allowance_bytes: What else is needed at all contexts: compute buffers, as the
+            engine tells them or else estimated, and a reserve.
         room: The memory that must suffice.
         training_context: Tokens that the weights were trained for; 0 if unknown.
         is_by_header: Whether no engine was asked for the sizes of caches.
@@ -315,6 +340,7 @@ def predicted(
     pairs: Iterable[Pair],
     room: Room,
     *,
+    buffers: Buffers | None = None,
     refusal: Callable[[Pair], str],
 ) -> MemoryPlan:
     """
@@ -325,9 +351,11 @@ def predicted(
         caches: Its caches, at the longest of these; None if they are unknown.
         pairs: In any order.
         room: The memory that must suffice.
+        buffers: Those of its graphs; None if they are unknown.
         refusal: Why a pair cannot be served, as a phrase; empty if it can.
     """
     contexts = usual_contexts(weights.training_context)
+    allowance = partial(allowance_bytes, weights, buffers=buffers)
     memories = []
     for pair in pairs:
         why = refusal(pair)
@@ -337,7 +365,7 @@ def predicted(
             PairMemory(
                 pair=pair,
                 kv_bytes=tuple(sizes),
-                longest_context=longest_context(weights, known, pair, room),
+                longest_context=longest_context(weights, known, pair, room, buffers),
                 misfit=why or None,
             )
         )
@@ -345,7 +373,7 @@ def predicted(
         contexts=tuple(contexts),
         pairs=tuple(sorted(memories, key=_largest_first)),
         weights_bytes=weights.size_bytes,
-        allowance_bytes=tuple(allowance_bytes(weights, each) for each in contexts),
+        allowance_bytes=tuple(map(allowance, contexts)),
         room=room,
         training_context=weights.training_context,
         is_by_header=bool(caches and caches.is_by_header),
@@ -360,25 +388,39 @@ def usual_contexts(training_context: int) -> tuple[int, ...]:
     return (*shorter, training_context)
 
 
-def allowance_bytes(weights: Weights, context: int) -> int:
+def allowance_bytes(
+    weights: Weights, context: int, *, buffers: Buffers | None = None
+) -> int:
     """
-    Estimated size of compute buffers, in bytes; meant as an upper bound.
+    What is needed beside weights and cache, in bytes; meant as an upper bound.
+
+    Attention reads a quantized cache by turning K and V of one layer into f16 first on
+    several devices, in memory that no buffer states. `RESERVE_BYTES` come on top.
+    """
+    computed = buffers.size(context) if buffers else _computed_bytes(weights, context)
+    heads = max(weights.kv_heads, default=0)
+    layer = 2 * context * heads * (weights.key_length + weights.value_length)
+    return computed + layer + RESERVE_BYTES
+
+
+def _computed_bytes(weights: Weights, context: int) -> int:
+    """
+    Compute buffers by the header alone, in bytes: an estimate.
 
     A micro-batch has a score in f32 for each token of the vocabulary, some hidden
-    states, and a mask over the context. Attention reads a quantized cache by
-    turning K and V of one layer into f16 first on several devices, which costs
-    that layer's size. `RESERVE_BYTES` come on top.
+    states, and a mask over the context.
     """
     scores = 4 * UBATCH * weights.vocabulary
     hidden = 4 * UBATCH * weights.embedding * HIDDEN_COPIES
-    mask = MASK_BYTES * UBATCH * context
-    heads = max(weights.kv_heads, default=0)
-    layer = 2 * context * heads * (weights.key_length + weights.value_length)
-    return scores + hidden + mask + layer + RESERVE_BYTES
+    return scores + hidden + MASK_BYTES * UBATCH * context
 
 
 def longest_context(
-    weights: Weights, caches: Caches | None, pair: Pair, room: Room
+    weights: Weights,
+    caches: Caches | None,
+    pair: Pair,
+    room: Room,
+    buffers: Buffers | None = None,
 ) -> int | None:
     """
     The longest context that fits beside the weights, in tokens.
@@ -391,8 +433,8 @@ def longest_context(
 
     def fits(context: int) -> bool:
         cache = caches.size(context, pair) or 0
-        needed = weights.size_bytes + cache + allowance_bytes(weights, context)
-        return needed <= room.size_bytes
+        beside = allowance_bytes(weights, context, buffers=buffers)
+        return weights.size_bytes + cache + beside <= room.size_bytes
 
     most = caches.context
     if fits(most):

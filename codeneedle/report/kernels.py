@@ -11,7 +11,7 @@ from codeneedle.grid import Pair, most_precise
 from codeneedle.records.record import Attention, DeviceMemory
 from codeneedle.report import data
 from codeneedle.report.captions import named_pairs, pairs_by
-from codeneedle.text import duration, plural, size, visible
+from codeneedle.text import duration, mib, plural, size, visible
 
 WORDS = {
     Attention.KERNEL: "kernel",
@@ -60,11 +60,14 @@ def memory_document(survey: Survey) -> Document:
 
 
 def _device(memory: DeviceMemory) -> tuple[str, str]:
-    phrase = (
-        f"weights {size(memory.weights)}, KV cache and state {size(memory.context)}, "
-        f"compute buffers {size(memory.compute)}"
-    )
-    return visible(memory.device), phrase
+    """In whole MiB, as the engine tells them."""
+    sizes = {
+        "weights": memory.weights,
+        "KV cache and state": memory.context,
+        "compute buffers": memory.compute,
+    }
+    phrases = (f"{what} {mib(count):,.0f} MiB" for what, count in sizes.items())
+    return visible(memory.device), ", ".join(phrases)
 
 
 def _shown(survey: Survey, pair: Pair) -> Text:

@@ -11,6 +11,7 @@ from codeneedle.document import Document, Facts, Grid, Heading, Lines, Table
 from codeneedle.engines.survey import Survey, gain
 from codeneedle.grid import FULL_BITS, Pair, bits, most_precise, most_precise_first
 from codeneedle.models.kv_cache import (
+    Buffers,
     Caches,
     MemoryPlan,
     PairMemory,
@@ -82,20 +83,42 @@ class Measured:
 
 def planned_memory(plan: Plan) -> MemoryPlan:
     """
-    The memory of the pairs of *plan*, on its devices or else this machine.
+    The memory of the pairs of *plan*, on the device of a cell or else this machine.
 
-    The engine is asked about one pair at the longest usual context: its cells, and the
-    bits of types, tell the others at all contexts.
+    The engine is asked about one pair at the two longest usual contexts: its cells, and
+    the bits of types, tell the others at all contexts, and both how buffers grow.
     """
-    room = room_of(plan.engine.identity().devices, machine.facts().memory_bytes)
-    longest = usual_contexts(plan.weights.training_context)[-1]
+    engine = plan.workers[0].engine  # of its device alone
+    room = room_of(engine.identity().devices, machine.facts().memory_bytes)
+    contexts = usual_contexts(plan.weights.training_context)[-2:]
     told = [pair for pair in plan.possible if _caches_told(plan.survey, pair)]
-    caches = _plain_caches(plan, longest)
+    caches, buffers = _plain_caches(plan, contexts[-1]), None
     if told:
         pair = most_precise(told)
-        survey = plan.engine.survey([pair], context=longest, log=survey_log())
-        caches = _caches_told(survey, pair) or _caches_told(plan.survey, pair)
-    return predicted(plan.weights, caches, plan.pairs, room, refusal=plan.refusal)
+        asked = [
+            engine.survey([pair], context=context, log=survey_log())
+            for context in contexts
+        ]
+        caches = _caches_told(asked[-1], pair) or _caches_told(plan.survey, pair)
+        buffers = _buffers_told(asked, pair)
+    return predicted(
+        plan.weights,
+        caches,
+        plan.pairs,
+        room,
+        buffers=buffers,
+        refusal=plan.refusal,
+    )
+
+
+def _buffers_told(surveys: Sequence[Survey | None], pair: Pair) -> Buffers | None:
+    """The buffers of *pair* at the contexts of *surveys* that tell them."""
+    told = {
+        survey.context: sum(device.compute for device in survey.pairs[pair].memory)
+        for survey in surveys
+        if survey and pair in survey.pairs and survey.pairs[pair].memory
+    }
+    return Buffers(told) if told else None
 
 
 def _caches_told(survey: Survey | None, pair: Pair) -> Caches | None:
@@ -253,7 +276,7 @@ def _memory_notes(memory: MemoryPlan) -> Iterator[str]:
     yield (
         f"longest: the context that fits into the {size(memory.room.size_bytes)} "
         f"{memory.room.where} with {size(memory.weights_bytes)} of weights and "
-        f"{size(low)} to {size(high)} of compute buffers, in tokens"
+        f"{size(low)} to {size(high)} for compute buffers and a reserve, in tokens"
     )
     longest = {each.longest_context for each in memory.pairs}
     if memory.training_context and memory.training_context in longest:

@@ -44,10 +44,12 @@ def test_a_model_without_a_cache_is_refused_from_the_plan_on(
     for command in ("plan", "kernels", "sweep"):
         told = run(command, name)
         assert (2, True) == (told.returncode, f"{name} {reason}" in told.stderr)
-    problems = json.loads(run("doctor", name, "--json").stdout)["problems"]
+    found = json.loads(run("doctor", name, "--json").stdout)
+    stopping = [each["what"] for each in found["problems"] if each["stops"]]
 
     assert not (tmp_path / "sweeps").exists()
-    assert [f"{name} {reason}"] == [each["what"] for each in problems if each["stops"]]
+    assert [f"{name} {reason}"] == stopping
+    assert {} == found["model"]["kv_bytes"]
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ from codeneedle.grid import Pair
 from codeneedle.models.gguf import parse
 from codeneedle.models.kv_cache import (
     CONTEXTS,
+    Buffers,
     Caches,
     Room,
     allowance_bytes,
@@ -241,6 +242,30 @@ def test_an_odd_training_context_is_not_rounded_up():
     room = Room(needed(odd, F16, 4864), "here")
 
     assert 4864 == longest(odd, F16, room)
+
+
+COMPUTED = {256: 3, 1024: 7, 4096: 10, 8192: 14, 32768: 38}
+"""MiB of buffers by context, as llama-fit-params of b11434 tells of a gemma3."""
+
+
+def test_buffers_that_are_told_at_two_contexts_are_known_at_others():
+    buffers = Buffers({each: COMPUTED[each] * MIB for each in (8192, 32_768)})
+
+    sizes = {each: buffers.size(each) / MIB for each in COMPUTED}
+    assert COMPUTED == pytest.approx({**sizes, 256: 3})
+    assert COMPUTED[256] < sizes[256]  # less than a micro-batch of 512
+    assert 14 * MIB == Buffers({8192: 14 * MIB}).size(1024)
+
+
+def test_buffers_that_an_engine_tells_take_the_place_of_an_estimate():
+    told = Buffers({4096: 9 * GIB})
+    room = Room(9 * GIB, "here")
+
+    estimated = allowance_bytes(SMALL, 4096)
+    assert allowance_bytes(SMALL, 4096, buffers=told) - estimated > 8 * GIB
+    caches = plain_caches(SMALL, 8192)
+    assert 8192 == longest_context(SMALL, caches, F16, room)
+    assert 0 == longest_context(SMALL, caches, F16, room, told)
 
 
 @pytest.mark.parametrize("context", [4096, 131_072])

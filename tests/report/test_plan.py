@@ -1,6 +1,7 @@
 """The plan of a sweep, and KV memory as predicted and as measured."""
 
 from dataclasses import replace
+from operator import attrgetter
 from pathlib import Path
 
 import made_speeds
@@ -8,17 +9,20 @@ import msgspec
 import pytest
 from fake_engine import FakeEngine
 from gguf_files import SHAPE, gguf_bytes, write_gguf
-from made_plans import made_world, planned
+from made_plans import asking, made_world, planned
 from made_records import failed_record, made_record, made_run, made_setup
 from printing import printed
 
 from codeneedle.engines.engine import CacheTypes, Pace
+from codeneedle.engines.survey import PairSurvey, Survey
 from codeneedle.grid import Pair
 from codeneedle.models.gguf import parse
 from codeneedle.models.kv_cache import Room, misfit, plain_caches, predicted
 from codeneedle.models.weights import weights_of
 from codeneedle.records.record import (
     AGAIN,
+    Attention,
+    DeviceMemory,
     Effective,
     KvBuffer,
     Phases,
@@ -34,6 +38,8 @@ from codeneedle.report.plan import (
     predicted_memory,
     time_phrase,
 )
+from codeneedle.sweep.plan import plan as make_plan
+from codeneedle.sweep.request import Execution
 
 SETUP = made_setup(needles=2)
 GIB = 1 << 30
@@ -303,7 +309,7 @@ def test_a_plan_has_a_row_per_pair():
     assert "* the context that the weights were trained for" in lines
     assert "sizes are those of the header alone, at most so much" in said
     assert "fits into the 8.0 GiB of this machine with 3.0 MiB of weights" in said
-    assert "of compute buffers" in said
+    assert "for compute buffers and a reserve" in said
     assert "*" not in "".join(table_of("f16/f16", room=530 << 20))
 
 
@@ -417,6 +423,47 @@ def test_caches_with_settings_of_their_own_are_not_predicted(is_known, monkeypat
     memory = planned_memory(planned())
 
     assert {is_known} == {each.kv_bytes[0] is not None for each in memory.pairs}
+
+
+class Telling(FakeEngine):
+    """An engine that tells a cache and 100 bytes of buffers for each token."""
+
+    def survey(self, pairs, *, context, log):
+        cache = KvBuffer(
+            cells=context, layers=4, k_type="f16", v_type="f16", k_mib=1.0, v_mib=1.0
+        )
+        host = DeviceMemory(device="Host", weights=0, context=0, compute=100 * context)
+        answers = {
+            pair: PairSurvey(
+                pair=pair, attention=Attention.KERNEL, kv=(cache,), memory=(host,)
+            )
+            for pair in pairs
+        }
+        return Survey(context=context, pairs=answers)
+
+
+def test_a_plan_has_the_buffers_that_the_engine_tells_at_each_context():
+    memory = planned_memory(planned(engine=Telling()))
+    layer = 2 * 2 * (64 + 64)  # of a token, two heads in f16
+
+    assert (1024, 4096, 8192) == memory.contexts
+    assert memory.allowance_bytes == tuple(
+        (100 + layer) * each + (1 << 29) for each in memory.contexts
+    )
+
+
+def test_a_plan_on_several_devices_has_the_memory_of_one():
+    names = ("CUDA0 a GPU (64 MiB)", "CUDA1 a GPU (64 MiB)")
+
+    def engine_for(spec):
+        devices = (names[int(spec.device)],) if spec.device else names
+        return FakeEngine(model=spec, devices=devices)
+
+    plan = make_plan(asking(), Execution(devices=("0", "1")), engine_for=engine_for)
+
+    assert (64 << 20, "of CUDA") == attrgetter("size_bytes", "where")(
+        planned_memory(plan).room
+    )
 
 
 def test_a_plan_uses_the_memory_of_devices_or_of_the_machine():
