@@ -395,7 +395,8 @@ def allowance_bytes(
     What is needed beside weights and cache, in bytes; meant as an upper bound.
 
     Attention reads a quantized cache by turning K and V of one layer into f16 first on
-    several devices, in memory that no buffer states. `RESERVE_BYTES` come on top.
+    several devices, which buffers told of a more precise pair do not have.
+    `RESERVE_BYTES` come on top.
     """
     computed = buffers.size(context) if buffers else _computed_bytes(weights, context)
     heads = max(weights.kv_heads, default=0)
