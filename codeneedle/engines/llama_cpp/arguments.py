@@ -103,7 +103,7 @@ def has(words: Iterable[str], names: Collection[str]) -> bool:
 
 
 def is_on_host(words: Iterable[str]) -> bool:
-    """Whether *words* keep the cache, and with it attention, on the CPU."""
+    """Whether *words* keep the cache on the CPU, with attention there or on copies."""
     words = tuple(words)
     layers = [each.values[-1:] for each in parse(words) if each.name in OFFLOAD]
     devices = [each.values[-1:] for each in parse(words) if each.name in DEVICE]
