@@ -305,22 +305,26 @@ def memory_charts(
 
     *number* is that of the run on its page.
     """
-    shown = shown_pairs(verdict, sizes)
-    if not contexts or not shown:
+    frame = memory_frame(verdict, contexts, sizes)
+    if frame.empty:
         return Markup()
-    frame = pd.DataFrame(
+    chosen = visible(str(verdict.chosen))
+    charts = _charts(lambda axes: paint_memory(axes, frame, chosen), f"memory-{number}")
+    summary = Markup("<details><summary>All pairs</summary>{}</details>")
+    return charts + summary.format(html([_memory_table(contexts, sizes)]))
+
+
+def memory_frame(
+    verdict: Verdict, contexts: Sequence[int], sizes: Sizes
+) -> pd.DataFrame:
+    """A row for each line and context. Columns: ``pair``, ``context``, ``bytes``."""
+    return pd.DataFrame(
         [
             {"pair": visible(str(pair)), "context": context, "bytes": count}
-            for pair in shown
+            for pair in shown_pairs(verdict, sizes)
             for context, count in zip(contexts, sizes[pair], strict=True)
         ]
     )
-    chosen = visible(str(verdict.chosen))
-    charts = _charts(
-        lambda axes: _paint_memory(axes, frame, chosen), f"memory-{number}"
-    )
-    summary = Markup("<details><summary>All pairs</summary>{}</details>")
-    return charts + summary.format(html([_memory_table(contexts, sizes)]))
 
 
 def shown_pairs(verdict: Verdict, sizes: Sizes) -> list[Pair]:
@@ -331,7 +335,8 @@ def shown_pairs(verdict: Verdict, sizes: Sizes) -> list[Pair]:
     return [pair for pair in named if pair in known]
 
 
-def _paint_memory(axes: Axes, frame: pd.DataFrame, chosen: str) -> None:
+def paint_memory(axes: Axes, frame: pd.DataFrame, chosen: str) -> None:
+    """Draw *frame*, with a name at the end of each line."""
     order = list(dict.fromkeys(frame["pair"]))
     palette = {pair: WITHIN if pair == chosen else QUIET for pair in order}
     sns.lineplot(
@@ -342,7 +347,10 @@ def _paint_memory(axes: Axes, frame: pd.DataFrame, chosen: str) -> None:
     axes.set_xscale("log")
     axes.set_yscale("log")
     axes.xaxis.set_major_locator(FixedLocator(contexts))
-    axes.xaxis.set_major_formatter(lambda tick, _: _short(round(tick)))
+    named = _named(contexts, axes.get_figure(root=True).bbox.width - BESIDE)
+    axes.xaxis.set_major_formatter(
+        lambda tick, _: _short(round(tick)) if round(tick) in named else ""
+    )
     low, high = frame["bytes"].min(), frame["bytes"].max()
     powers = [2.0**power for power in range(10, 60, 2)]
     axes.yaxis.set_major_locator(
@@ -369,6 +377,22 @@ def _paint_memory(axes: Axes, frame: pd.DataFrame, chosen: str) -> None:
         )
     axes.set_xlabel("context, tokens")
     axes.set_ylabel("KV cache")
+
+
+BESIDE = 160.0
+"""Points that sizes and pairs take beside the lines."""
+
+
+def _named(contexts: Sequence[int], width: float) -> set[int]:
+    """Those of ascending *contexts* whose names do not touch on *width* points."""
+    octaves = math.log2(contexts[-1] / contexts[0]) or 1.0
+    named: list[int] = []
+    for each in reversed(contexts):
+        letters = len(_short(each) + _short(named[-1])) / 2 if named else 0
+        room = (0.7 * letters + 0.5) * POINTS
+        if not named or math.log2(named[-1] / each) * width / octaves >= room:
+            named.append(each)
+    return set(named)
 
 
 def _short(tokens: int) -> str:

@@ -18,7 +18,9 @@ from codeneedle.report.charts import (
     front_charts,
     front_frame,
     memory_charts,
+    memory_frame,
     paint_front,
+    paint_memory,
     shown_pairs,
 )
 from codeneedle.verdict.judge import judge
@@ -112,3 +114,20 @@ def test_memory_by_context_has_three_lines_and_the_rest_in_a_table() -> None:
     assert "q8_0/q8_0" not in charts.partition("<details>")[0]
     assert '<td class="words">q8_0/q8_0</td>' in charts.partition("<details>")[2]
     assert "" == memory_charts(VERDICT, [4096], {})
+
+
+@pytest.mark.parametrize("kind", FORMATS)
+def test_contexts_below_the_lines_do_not_touch(kind: str) -> None:
+    """Those of the published sweep ran into each other on a phone."""
+    contexts = [1024, 4096, 16384, 32768, 65536, 131072]
+    sizes = {pair: [of[0] * at for at in contexts] for pair, of in SIZES.items()}
+    figure = Figure(figsize=FORMATS[kind], dpi=72, layout="constrained")
+    FigureCanvasAgg(figure)
+    axes = figure.add_subplot()
+    paint_memory(axes, memory_frame(VERDICT, contexts, sizes), "q8_0/q4_1")
+    figure.draw_without_rendering()
+    names = [each for each in axes.get_xticklabels() if each.get_text()]
+    boxes = [each.get_window_extent() for each in names]
+
+    assert ["1K", "128K"] == [names[0].get_text(), names[-1].get_text()]
+    assert all(one.x1 < two.x0 for one, two in itertools.pairwise(boxes))
