@@ -68,11 +68,20 @@ def _parts(block: Block) -> Iterator[RenderableType]:
         case Lines(lines, style, copied):
             for line in lines:
                 shown = _text(line, style)
-                yield _unbroken(shown) if copied else shown
+                yield _unbroken(shown) if copied else _indented(shown)
 
 
 def _text(shown: Shown, style: str = "") -> Text:
     return Text(visible(shown), style) if isinstance(shown, str) else shown
+
+
+def _indented(line: Text) -> "Text | _Columns":
+    """*line*; one that begins with blanks is folded below its first word."""
+    blanks = len(line.plain) - len(line.plain.lstrip(" "))
+    if not blanks:
+        return line
+    words = _Column([line[blanks:]], starts_left=True, folds=True)
+    return _Columns(_Column([Text(" " * (blanks - 1))]), [words], gaps=(1,))
 
 
 def _unbroken(line: Text) -> Text:

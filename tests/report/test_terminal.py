@@ -91,3 +91,10 @@ def test_an_answer_that_scrolls_away_is_the_last_line_too(rows, is_terminal, tim
     lines = console.file.getvalue().splitlines()
     assert times == lines.count("Set: this one")
     assert (times == 1) or lines[-1] == "Set: this one"
+
+
+def test_a_line_that_begins_with_blanks_is_folded_below_its_first_word():
+    """The second line of a verdict went on at the edge of a terminal."""
+    shown = lines_of(Lines(["Set: it", "     of the memory of this model"]), width=20)
+
+    assert ["Set: it", "     of the memory", "     of this model"] == shown
