@@ -94,8 +94,10 @@ def sweep_command(folder: object, *options: str) -> str:
 
 _MARKDOWN = re.compile(
     r"[\\`*_|<>\[\]~$&]"
-    r"|(?<!\w)@(?=\w)"  # a user, who is notified
-    r"|(?<!\w)#(?=\d)"  # an issue
+    r"|(?<![A-Za-z0-9_])@(?=\w)"  # a user, who is notified
+    r"|#(?=\d)"  # an issue, of another repository with its name before it
+    r"|(?<=\bGH)-(?=\d)"  # likewise
+    r"|^[#+-](?=[ #])"  # a heading or a list in a list
     r"|:(?=//)|(?<=\bwww)\.",  # an address, which becomes a link
     re.IGNORECASE,
 )
@@ -113,7 +115,12 @@ def plain(text: str) -> str:
 
 
 def _escaped(found: re.Match[str]) -> str:
-    return f"{found[0]}<!-- -->" if found[0] in "@#:." else f"\\{found[0]}"
+    return f"{found[0]}<!-- -->" if _is_linked(found) else f"\\{found[0]}"
+
+
+def _is_linked(found: re.Match[str]) -> bool:
+    """Whether a backslash would not keep it from being a link."""
+    return found[0] in "@#:.-" and found.string[found.end() :][:1] not in " #"
 
 
 NO_VALUE_WORD = "-"

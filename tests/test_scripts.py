@@ -3,6 +3,7 @@
 import contextlib
 import importlib
 import re
+import shlex
 import sys
 from pathlib import Path
 
@@ -22,6 +23,9 @@ import golden  # noqa: E402
 import vulkan  # noqa: E402
 
 SCRIPT = re.compile(r"scripts/(?P<name>\w+)\.py(?P<arguments>.*)")
+STARTED = re.compile(
+    r"(?:\"\$codeneedle\"|\$\(BIN\)/codeneedle|\$\(codeneedle) ([^|&>;)]+)"
+)
 OPTIONAL = re.compile(r"\$\(\w+_ARGS\)")
 
 
@@ -62,6 +66,53 @@ def test_a_script_that_results_name_takes_these_arguments(words):
     script = importlib.import_module(found["name"])
 
     assert script.parsed(found["arguments"].replace("...", "").split())
+
+
+def usages():
+    """Each line of a docstring that starts its script with arguments."""
+    for name in ("bench", "fuzz", "mutants", "sensitivity", "truth", "vulkan"):
+        text = (ROOT / "scripts" / f"{name}.py").read_text(encoding="utf-8")
+        doc = text.split('"""')[1]
+        for words in re.findall(rf"python scripts/{name}\.py(.*)", doc):
+            shown = re.split(r"  +(?! )|#|``", f"{words} ")[0]
+            yield name, shown.replace("...", "").strip()
+
+
+@pytest.mark.parametrize(("name", "words"), [*usages()])
+def test_a_script_takes_the_arguments_that_it_shows(name, words):
+    if name == "mutants":
+        pytest.importorskip("cosmic_ray", reason="its target installs it")
+    script = importlib.import_module(name)
+
+    assert script.parsed(words.split())
+
+
+def shell_commands():
+    """Each command of the program in a shell script or the Makefile."""
+    for file in (*sorted((ROOT / "scripts").glob("*.sh")), ROOT / "Makefile"):
+        text = file.read_text(encoding="utf-8").replace("$$", "$")
+        text = text.replace("2>&1", "")
+        lists = dict(re.findall(r"^(\w+)=\((.*)\)$", text, re.MULTILINE))
+        for line in text.splitlines():
+            for words in STARTED.findall(line):
+                filled = words
+                for name, values in lists.items():
+                    filled = filled.replace(f'"${{{name}[@]}}"', values)
+                yield pytest.param(filled, id=f"{file.name}: {filled.strip()}")
+
+
+@pytest.mark.parametrize("words", [*shell_commands()])
+def test_a_shell_script_names_commands_that_are_accepted(words, tmp_path, monkeypatch):
+    """Words that come from outside, as of a user of the action, stand for nothing."""
+    (tmp_path / "made.md").write_text("")
+    monkeypatch.chdir(tmp_path)
+    known = {'"$1"': "made.md", '"$CHECK"': "q8_0/q8_0", '"$out"': "made"}
+    known |= {'"${MAX_LOSS:-1%}"': "1%"}
+    for variable, value in known.items():
+        words = words.replace(variable, value)
+    words = re.sub(r'"?\$[({]?\w+[^\s]*', "", words)
+
+    assert accepted(shlex.split(words)).startswith("codeneedle ")
 
 
 def test_the_target_of_faults_names_an_option_of_pytest(request):
