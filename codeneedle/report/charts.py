@@ -347,7 +347,9 @@ def paint_memory(axes: Axes, frame: pd.DataFrame, chosen: str) -> None:
     axes.set_xscale("log")
     axes.set_yscale("log")
     axes.xaxis.set_major_locator(FixedLocator(contexts))
-    named = _named(contexts, axes.get_figure(root=True).bbox.width - BESIDE)
+    figure = axes.get_figure(root=True)
+    width = figure.bbox.width if figure else axes.bbox.width
+    named = _named(contexts, width - BESIDE)
     axes.xaxis.set_major_formatter(
         lambda tick, _: _short(round(tick)) if round(tick) in named else ""
     )
