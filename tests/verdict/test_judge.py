@@ -94,6 +94,16 @@ def test_each_pair_is_within_beyond_or_open_and_the_smallest_within_is_set():
     assert "" == found.word(found.reference) == found.word(Pair("f16", "f16"))
 
 
+@pytest.mark.parametrize(("units", "word"), [(5, Word.OPEN), (6, Word.WITHIN)])
+def test_fewer_than_six_functions_are_within_nothing(units, word):
+    """Three that lose alike gave an interval of no width, and a pair to set."""
+    setup = losing_setup([REFERENCE, GOOD], forced=units, functions=units)
+    records = [losing(setup, pair, [0.0] * units) for pair in (REFERENCE, GOOD)]
+    run = replace(losing_run({GOOD: WITHIN}), setup=setup, records=tuple(records))
+
+    assert word is row_of(run).word
+
+
 def test_a_loss_is_what_the_right_tokens_have_less_than_with_the_reference():
     losses = (0.01, -0.005, *OPEN[2:])
 
