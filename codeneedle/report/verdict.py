@@ -707,13 +707,21 @@ def _open_phrase(standing: Standing, row: Row) -> str:
             f"{row.metric.name} alone, no {', '.join(standing.lacking)}",
         ),
         (is_change and row.word is Word.WITHIN, "a candidate by divergence"),
-        (row.word is not Word.OPEN or row.kind is LossKind.ANSWERS, ""),
+        (row.word is not Word.OPEN, ""),
+        (row.kind is LossKind.ANSWERS and row.needed is None, ""),
         (row.bounds.units < FEWEST_UNITS, f"too few {noun}: {row.bounds.units}"),
-        (row.bounds.mean >= row.limit, "probably beyond"),
+        (row.bounds.mean >= row.limit, _probably_beyond(row)),
         (needed is not None, f"about {needed or 0:,} {noun} would decide it"),
     )
     otherwise = "too near the limit to be decided"
     return next((why for applies, why in reasons if applies), otherwise)
+
+
+def _probably_beyond(row: Row) -> str:
+    """That a pair loses more than is accepted, and what would show it of answers."""
+    if row.kind is LossKind.ANSWERS and row.needed:
+        return f"probably beyond; about {row.needed:,} {row.metric.noun} would show it"
+    return "probably beyond"
 
 
 def open_entries(verdict: Verdict) -> Iterator[tuple[str, str]]:

@@ -43,6 +43,7 @@ from codeneedle.verdict.order import order_in, ruled_out
 from codeneedle.verdict.statistics import (
     Bounds,
     Word,
+    answers_needed,
     disagreements,
     error_share,
     interval,
@@ -677,6 +678,9 @@ class _Comparison:
             remark = "; ".join(filter(None, [remark, few]))
         elif word is Word.OPEN and kind is not LossKind.ANSWERS:
             needed = units_needed(losses, limit, look=look + 1, pairs=pairs)
+        elif word is Word.OPEN and not self.probe.continued_metric:
+            # Of a new run, which asks every pair the same.
+            needed = answers_needed(lost, len(losses), limit, share=share)
         return Row(
             metric=self.metric,
             kind=kind,

@@ -117,6 +117,31 @@ def lost_share(lost: int, units: int, share: float) -> Bounds:
     return Bounds(mean=lost / units if units else 0.0, low=low, high=high, units=units)
 
 
+def answers_needed(lost: int, units: int, limit: float, *, share: float) -> int | None:
+    """
+    Number of units whose `lost_share` would lie on one side of *limit*.
+
+    Assumes that the same share of further units is lost. None if more than `MOST_UNITS`
+    are needed.
+
+    Args:
+        lost: Number of lost units so far.
+        units: Number of all units so far, at least 1.
+        limit: Largest share of lost units that is accepted.
+        share: As in `lost_share`.
+    """
+    counts = np.arange(units + 1, MOST_UNITS + 1)
+    of_each = np.rint(counts * lost / units)
+    # All lost: below 1, as no share is larger.
+    high = betaincinv(of_each + 1, np.maximum(counts - of_each, 0.5), 1 - share)
+    low = betaincinv(np.maximum(of_each, 0.5), counts - of_each + 1, share)
+    is_decided = ((of_each < counts) & (high <= limit)) | (
+        (of_each > 0) & (low > limit)
+    )
+    first = int(is_decided.argmax())
+    return int(counts[first]) if is_decided[first] else None
+
+
 def units_needed(
     losses: Sequence[float], limit: float, *, look: int, pairs: int
 ) -> int | None:

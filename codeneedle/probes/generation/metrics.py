@@ -49,13 +49,20 @@ def _is_ended(each: Compared) -> bool:
 
 
 def _unlooped(record: CellRecord, setup: Setup) -> dict[str, float]:
-    return {name: is_whole for name, is_whole, _ in _kept(record, setup)}
+    kept = {name: is_whole for name, is_whole, _ in _kept(record, setup)}
+    return kept or _nothing_to_lose(record, setup)
 
 
 def _ended(record: CellRecord, setup: Setup) -> dict[str, float]:
     """Of prompts whose answer the reference ended: others cannot be lost."""
     can_end = {each.prompt for each in usable(record, setup) if each.theirs.ends}
-    return {name: ends for name, _, ends in _kept(record, setup) if name in can_end}
+    kept = {name: ends for name, _, ends in _kept(record, setup) if name in can_end}
+    return kept or _nothing_to_lose(record, setup)
+
+
+def _nothing_to_lose(record: CellRecord, setup: Setup) -> dict[str, float]:
+    """Of every prompt nothing is right, so that the verdict says why it is silent."""
+    return {each.prompt: 0.0 for each in compared(record, setup)}
 
 
 def _answers_lost(by_unit: Callable[[CellRecord, Setup], dict[str, float]]) -> Loss:

@@ -1,8 +1,9 @@
 """The generation probe: long answers, written freely, beside the reference's."""
 
 import hashlib
+import itertools
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from statistics import median, quantiles
 from typing import Annotated
@@ -19,6 +20,7 @@ from codeneedle.models.kv_cache import padded
 from codeneedle.models.weights import Weights
 from codeneedle.probes.answers import Answer
 from codeneedle.probes.asking import Asker
+from codeneedle.probes.generation.loops import find_loop
 from codeneedle.probes.generation.metrics import (
     METRICS,
     kept_tokens,
@@ -39,7 +41,6 @@ from codeneedle.probes.generation.record import (
     First,
     PromptFacts,
     Written,
-    compared,
     conditions_of,
     first_of,
     written_from,
@@ -135,14 +136,15 @@ class GenerationProbe(Probe):
             if not outlook.knows(NAME):
                 tokens = most_tokens(settings, context)
                 for each in _sent(_Form.of_plan(outlook), settings).values():
-                    each.refuse_too_long(tokens, context)
+                    each.refuse_too_long(tokens, context, outlook.trained)
             return settings
         option = f"--generation-tokens {settings.tokens}"
+        room = context - (0 if settings.prompts else ROOM)
         raise BadInput(
             source=option if settings.tokens else f"--probe {NAME}",
             reason=f"with a prompt it needs {needed:,} tokens, the context has "
             f"{context:,}",
-            hint=f"Use --context {padded(needed)} or more.",
+            hint=_way_out(needed, room, outlook.trained),
         )
 
     def reads_corpus(self, _settings: GenerationSettings, _engine: Engine) -> bool:
@@ -208,12 +210,15 @@ class GenerationProbe(Probe):
             if stored.tokens == tokens and stored.wording == WORDING * (not sha256):
                 return run.setup.probes[NAME]
         sent = _sent_in(run)
+        of_weights = run.weights.training_context or None
+        trained = None if run.engine.stretches_context else of_weights
         for each in sent.values():
-            each.refuse_too_long(tokens, run.setup.context)
+            each.refuse_too_long(tokens, run.setup.context, trained)
         return as_json(
             Conditions(
                 prompts=tuple(each.facts for each in sent.values()),
                 tokens=tokens,
+                thinking=_thinking(_Form.of_run(run), sent.values()),
                 sha256=sha256,
                 wording=WORDING * (not sha256),
             )
@@ -250,6 +255,10 @@ class GenerationProbe(Probe):
             }
             context.calibrate(as_json(First(pair=str(context.pair), answers=answers)))
         return observation
+
+    def set_by_reference(self, setup: Setup) -> tuple[str, ...]:
+        """The prompts that are out."""
+        return tuple(f"{NAME}: {line}" for line in _left_out(setup))
 
     def answers(self, run: Run, record: CellRecord) -> Iterable[Answer]:
         """Prompts, each with the answer beside the reference's."""
@@ -296,32 +305,64 @@ class Sent:
         prompt: As it was read, or comes with the program.
         text: What the chat template makes of it, or the text to continue; None for a
             chat that the engine renders itself.
+        thinks: Whether the model may think before it answers, as far as the template
+            decides that.
     """
 
     facts: PromptFacts
     prompt: Prompt
     text: str | None
+    thinks: bool = True
 
-    def refuse_too_long(self, tokens: int, context: int) -> None:
+    def refuse_too_long(self, tokens: int, context: int, trained: int | None) -> None:
         """
         Stop if an answer of so many *tokens* does not fit the *context*.
 
+        Args:
+            tokens: The limit of an answer.
+            context: In tokens.
+            trained: The longest context, in tokens; None if nothing limits it.
+
         Raises:
-            BadInput: With a context and a limit that do.
+            BadInput: With a context or a limit that do.
         """
-        needed = self.facts.tokens + tokens
-        if needed < context:
+        needed, room = self.facts.tokens + tokens + 1, context - self.facts.tokens - 1
+        if needed <= context:
             return
-        hint = f"Use --context {padded(needed + 1)} or more"
-        room = context - self.facts.tokens - 1
-        if room >= LEAST_TOKENS:
-            hint += f", or --generation-tokens {room}"
         raise BadInput(
-            source=f"prompt {self.facts.name}",
-            reason=f"with an answer it needs {needed + 1:,} tokens, the context has "
+            source=self.prompt.source,
+            reason=f"with an answer it needs {needed:,} tokens, the context has "
             f"{context:,}",
-            hint=f"{hint}.",
+            hint=_way_out(needed, room, trained),
         )
+
+
+def _way_out(needed: int, room: int, trained: int | None) -> str:
+    """
+    How a prompt fits the context with its answer.
+
+    Args:
+        needed: Tokens of both.
+        room: Tokens that an answer may have in this context.
+        trained: The longest context, in tokens; None if nothing limits it.
+    """
+    ways = []
+    if trained is None or needed <= trained:
+        longer = padded(needed) if trained is None else min(padded(needed), trained)
+        ways.append(f"--context {longer} or more")
+    if room >= LEAST_TOKENS:
+        ways.append(f"--generation-tokens {room}")
+    return f"Use {', or '.join(ways)}." if ways else "Shorten it, or leave it out."
+
+
+def _thinking(form: "_Form", sent: Iterable[Sent]) -> str:
+    """Whether models may think before they answer, as a phrase for the setup."""
+    if form.prompt_form == PromptForm.COMPLETION:
+        return "none: completion form"
+    if form.prefill_no_think:
+        return "an empty thought prefilled"
+    every = all(each.thinks for each in sent)
+    return "allowed" if every else "forbidden by the chat template"
 
 
 _SENT: dict[tuple[object, ...], dict[str, Sent]] = {}
@@ -383,13 +424,14 @@ def _rendered(form: _Form, prompts: Iterable[Prompt]) -> Iterator[Sent]:
     if not is_text and Ability.CONVERSATIONS in form.engine.abilities:
         with form.engine.templating() as template:
             for prompt in prompts:
-                text = _in_template(form, prompt, template)
-                yield _of(prompt, text, template.count_tokens(text))
+                text, thinks = _in_template(form, prompt, template)
+                sent = _of(prompt, text, template.count_tokens(text))
+                yield replace(sent, thinks=thinks)
         return
     for prompt in prompts:
         if prompt.has_calls:
             raise BadInput(
-                source=f"prompt {prompt.name}",
+                source=prompt.source,
                 reason="has calls of tools, which would not be sent: they are rendered "
                 "by the chat template of a model that llama.cpp serves",
                 hint="Leave it out, or use --engine llama.cpp and --prompt-form chat.",
@@ -405,27 +447,40 @@ def _of(prompt: Prompt, text: str | None, tokens: int = 0) -> Sent:
     return Sent(facts=facts, prompt=prompt, text=text)
 
 
-def _in_template(form: _Form, prompt: Prompt, template: Template) -> str:
+def _in_template(form: _Form, prompt: Prompt, template: Template) -> tuple[str, bool]:
     """
-    What the chat template makes of *prompt*, tools included; thinking is allowed.
+    What the chat template makes of *prompt*, tools included, and whether models think.
 
     So the whole answer is plain text: calls of tools and thoughts as they were written.
+    Thinking is allowed unless the template refuses that. The program's own prompts name
+    their tools in words, too, for templates that have no form for them.
+
+    Raises:
+        BadInput: If the template does not take it.
     """
-    try:
-        rendered = template.render_conversation(
-            prompt.messages,
-            prompt.tools,
-            begins_reply=True,
-            thinking=not form.prefill_no_think,
-        )
-    except Refused as error:
-        raise BadInput(
-            source=f"prompt {prompt.name}",
-            reason=f"the chat template does not take it: {error.message or error}",
-            hint="Leave it out, or name another chat template in the arguments after "
-            "'--'.",
-        ) from error
-    return f"{rendered}{NO_THINK_PREFILL * form.prefill_no_think}"
+    prefilled = NO_THINK_PREFILL * form.prefill_no_think
+    offers = (prompt.tools, ()) if prompt.is_own else (prompt.tools,)
+    refusals = []
+    for tools, thinks in itertools.product(offers, (True, False)):
+        if thinks and prefilled:
+            continue
+        try:
+            rendered = template.render_conversation(
+                prompt.messages, tools, begins_reply=True, thinking=thinks
+            )
+        except Refused as error:
+            refusals.append(error)
+        else:
+            return f"{rendered}{prefilled}", thinks
+    otherwise = "leave it out"
+    if prompt.is_own:
+        otherwise = f"ask prompts of yours, {OPTION} FILE"
+    raise BadInput(
+        source=prompt.source,
+        reason=f"the chat template does not take it: "
+        f"{refusals[0].message or refusals[0]}",
+        hint=f"Name another chat template in the arguments after '--', or {otherwise}.",
+    ) from refusals[0]
 
 
 def _refuse_changed(run: RunContext) -> None:
@@ -478,6 +533,8 @@ class _Writer(Asker):
             )
         else:
             request = Completion(prompt=sent.text, max_tokens=tokens, seed=setup.seed)
+        if sent.text is not None:
+            self._clear()
         reply = self.primed(
             sent.text or sent.prompt.text,
             sent.facts.tokens,
@@ -493,6 +550,15 @@ class _Writer(Asker):
             )
         return written
 
+    def _clear(self) -> None:
+        """
+        Replace what is in the cache, which holds the beginning of other prompts.
+
+        So an answer is the same whichever prompts its server was asked before: those of
+        a cell that was interrupted, and those of a whole one.
+        """
+        self.retried(lambda: self.sent(Completion(prompt="\n", max_tokens=1)))
+
 
 def _message(said: Json) -> Message:
     return Message(str(said["role"]), str(said["content"]))
@@ -507,16 +573,7 @@ def _remarks(run: Run) -> Iterator[str]:
     if reference is None:
         return
     by_pair = {record.pair: record for record in records}
-    every = compared(by_pair[reference], run.setup)
-    looping = [
-        f"{each.prompt} (from token {each.reference_loop.start:,})"
-        for each in every
-        if each.reference_loop
-    ]
-    if looping:
-        yield f"left out, as {reference} itself loops: {', '.join(looping)}"
-    if silent := [each.prompt for each in every if each.theirs.is_empty]:
-        yield f"left out, as {reference} itself writes nothing: {', '.join(silent)}"
+    yield from _left_out(run.setup)
     for record in run.records:
         if record.probe == f"{NAME}{AGAIN}" and record.has_numbers:
             yield f"floor: {record.pair} again {_departs(record, run.setup)}"
@@ -533,6 +590,22 @@ def _remarks(run: Run) -> Iterator[str]:
         empty = [e.prompt for e in usable(record, run.setup) if e.ours.is_empty]
         if empty:
             yield f"{pair} writes nothing: {', '.join(empty)}"
+
+
+def _left_out(setup: Setup) -> Iterator[str]:
+    """The prompts on which nothing can be lost, by why, and where a loop begins."""
+    first = first_of(setup)
+    if first is None:
+        return
+    by_reason: dict[str, list[str]] = {}
+    for name, written in first.answers.items():
+        if loop := find_loop(written.pieces):
+            place = f"{name} (from token {loop.start:,})"
+            by_reason.setdefault("loops", []).append(place)
+        elif written.is_empty:
+            by_reason.setdefault("writes nothing", []).append(name)
+    for why, names in by_reason.items():
+        yield f"left out, as {first.pair} itself {why}: {', '.join(names)}"
 
 
 def _departs(record: CellRecord, setup: Setup) -> str:

@@ -10,11 +10,11 @@ import hashlib
 import json
 import random
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from codeneedle.errors import BadInput
-from codeneedle.probes.generation.record import MOST_PROMPTS
+from codeneedle.probes.generation.record import MOST_PROMPTS, NAME
 from codeneedle.probes.transcript.conversations import (
     HINT,
     conversations_of,
@@ -38,11 +38,24 @@ class Prompt:
         name: ``plan``; the number in the user's file.
         messages: As OpenAI's API has them; the last one is not the assistant's.
         tools: Definitions of tools, likewise.
+        file: The user's file; None of one that comes with the program.
     """
 
     name: str
     messages: tuple[Json, ...]
     tools: tuple[Json, ...] = ()
+    file: Path | None = None
+
+    @property
+    def is_own(self) -> bool:
+        """Whether it comes with the program."""
+        return self.file is None
+
+    @property
+    def source(self) -> str:
+        """What errors name."""
+        whose = f"{OPTION} {self.file}" if self.file else f"--probe {NAME}"
+        return f"{whose}, prompt {self.name}"
 
     @property
     def text(self) -> str:
@@ -75,12 +88,14 @@ def read_prompts(path: Path) -> tuple[str, tuple[Prompt, ...]]:
     Raises:
         BadInput: If it cannot be read, or holds none; names the line.
     """
-    sha256, data = read_file(path, option=OPTION)
     source = f"{OPTION} {path}"
-    if data.lstrip(b"\xef\xbb\xbf \t\r\n")[:1] in {b"{", b"["}:
-        prompts = tuple(_of_conversations(data, path))
-    else:
-        prompts = tuple(_of_lines(data, source))
+    try:
+        sha256, data = read_file(path, option=OPTION)
+        read = _of_conversations if _is_json(data) else _of_lines
+        prompts = tuple(replace(prompt, file=path) for prompt in read(data, path))
+    except BadInput as error:
+        error.hint = _FORMS
+        raise
     if not prompts:
         raise BadInput(source=source, reason="it has no prompt", hint=_FORMS)
     if len(prompts) > MOST_PROMPTS:
@@ -93,6 +108,10 @@ def read_prompts(path: Path) -> tuple[str, tuple[Prompt, ...]]:
 
 
 _FORMS = f"{HINT} Or it holds a prompt in each line of text."
+
+
+def _is_json(data: bytes) -> bool:
+    return data.lstrip(b"\xef\xbb\xbf \t\r\n")[:1] in {b"{", b"["}
 
 
 def _of_conversations(data: bytes, path: Path) -> Iterator[Prompt]:
@@ -114,13 +133,13 @@ def _of_conversations(data: bytes, path: Path) -> Iterator[Prompt]:
         )
 
 
-def _of_lines(data: bytes, source: str) -> Iterator[Prompt]:
+def _of_lines(data: bytes, path: Path) -> Iterator[Prompt]:
     try:
         text = data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         line = data[: error.start].count(b"\n") + 1
         raise BadInput(
-            source=f"{source}, line {line}", reason="it is not UTF-8", hint=_FORMS
+            source=f"{path}, line {line}", reason="it is not UTF-8", hint=_FORMS
         ) from error
     prompts = [line.strip() for line in harmless(text).split("\n") if line.strip()]
     for number, prompt in enumerate(prompts, start=1):

@@ -53,12 +53,14 @@ class Conditions:
     Attributes:
         prompts: The prompts, in asking order.
         tokens: Most tokens of an answer.
+        thinking: Whether models may think before they answer, as a phrase.
         sha256: Hash of the user's file; empty for the prompts of the program.
         wording: `WORDING` at the time; 0 with the user's file.
     """
 
     prompts: Annotated[tuple[PromptFacts, ...], Meta(max_length=MOST_PROMPTS)]
     tokens: Count
+    thinking: str = ""
     sha256: str = ""
     wording: int = WORDING
 
