@@ -234,7 +234,7 @@ class FakeEngine(Engine):
     @contextlib.contextmanager
     def templating(self):
         self.counted += 1
-        yield self.template
+        yield self.template or self.tokenizer
 
     @contextlib.contextmanager
     def serving(self, cell, *, log):

@@ -13,6 +13,7 @@ from codeneedle.verdict.statistics import (
     ALPHA,
     Bounds,
     Word,
+    answers_needed,
     disagreements,
     error_share,
     interval,
@@ -309,3 +310,20 @@ def test_intervals_of_disagreements_are_shared_among_pairs():
     assert [pair] == list(disagreements({pair: read}, {pair: written}))
     many = disagreements({pair: read, **others}, {pair: written, **others})
     assert {} == many
+
+
+@pytest.mark.parametrize(
+    ("lost", "units", "pairs", "needed"),
+    [(0, 8, 1, 36), (0, 8, 3, 46), (0, 8, 8, 55), (0, 8, 35, 69), (8, 8, 3, 9)],
+)
+def test_so_many_answers_of_that_kind_decide(lost, units, pairs, needed):
+    """The numbers without a loss are those of the page on the verdict."""
+    share = error_share(0, pairs)
+
+    assert needed == answers_needed(lost, units, 0.1, share=share)
+    of_all = needed if lost else 0
+    assert lost_share(of_all, needed, share).word(0.1) is not Word.OPEN
+
+
+def test_a_share_at_the_limit_is_never_decided():
+    assert answers_needed(1, 10, 0.1, share=error_share(0, 1)) is None

@@ -151,6 +151,8 @@ METRICS: tuple[Metric, ...] = (
         digits=2,
         values=_lead,
         noun="prompts",
+        reference=reference_of,
+        why_none=lambda _setup: "no answer differs, or its server tells no leads",
         in_table=True,
     ),
     _answers(
@@ -197,6 +199,7 @@ METRICS: tuple[Metric, ...] = (
         digits=1,
         values=of_cell(_accepted),
         group="speed",
+        in_table=True,
     ),
     *OF_CELL,
 )

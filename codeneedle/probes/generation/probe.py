@@ -2,7 +2,7 @@
 
 import hashlib
 import itertools
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from statistics import median, quantiles
@@ -419,24 +419,28 @@ def _sent(form: _Form, settings: GenerationSettings) -> dict[str, Sent]:
     return _SENT[key]
 
 
-def _rendered(form: _Form, prompts: Iterable[Prompt]) -> Iterator[Sent]:
+def _rendered(form: _Form, prompts: Sequence[Prompt]) -> Iterator[Sent]:
     is_text = form.prompt_form == PromptForm.COMPLETION
-    if not is_text and Ability.CONVERSATIONS in form.engine.abilities:
-        with form.engine.templating() as template:
-            for prompt in prompts:
-                text, thinks = _in_template(form, prompt, template)
-                sent = _of(prompt, text, template.count_tokens(text))
-                yield replace(sent, thinks=thinks)
-        return
+    counts = Ability.CONVERSATIONS in form.engine.abilities
     for prompt in prompts:
-        if prompt.has_calls:
+        if prompt.has_calls and (is_text or not counts):
             raise BadInput(
                 source=prompt.source,
                 reason="has calls of tools, which would not be sent: they are rendered "
                 "by the chat template of a model that llama.cpp serves",
                 hint="Leave it out, or use --engine llama.cpp and --prompt-form chat.",
             )
-        yield _of(prompt, prompt.text if is_text else None)
+    if counts:
+        with form.engine.templating() as template:
+            for prompt in prompts:
+                text, thinks = prompt.text, True
+                if not is_text:
+                    text, thinks = _in_template(form, prompt, template)
+                sent = _of(prompt, text, template.count_tokens(text))
+                yield replace(sent, thinks=thinks)
+    else:
+        for prompt in prompts:
+            yield _of(prompt, prompt.text if is_text else None)
 
 
 def _of(prompt: Prompt, text: str | None, tokens: int = 0) -> Sent:

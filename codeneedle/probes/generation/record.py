@@ -114,10 +114,12 @@ def written_from(reply: Reply) -> Written:
     What is stored of *reply*.
 
     A thought that a server separates stands before the answer; its tokens are then
-    told by nothing but their number.
+    told by nothing but their number. So are those of an answer some of whose tokens
+    were drafted, which come without probabilities.
     """
     text = f"{reply.reasoning}{reply.text}"
-    lengths = reply.lengths if sum(reply.lengths) == len(text) else ()
+    is_whole = sum(reply.lengths) == len(text) and not reply.drafted
+    lengths = reply.lengths if is_whole else ()
     is_told = len(reply.gaps) == len(lengths) > 0
     return Written(
         text=text,
@@ -137,7 +139,8 @@ class FirstDifference:
 
     Attributes:
         character: Number of the first other character, from 0.
-        tokens: Tokens of the reference's answer before it.
+        tokens: Tokens of the reference's answer before it, of equally long words where
+            the server told no tokens.
         lead: How sure the reference was of its own next token, in nats; None if the
             server did not tell. A difference at 0.01 nats is noise, one at 3 is damage.
     """
@@ -154,13 +157,15 @@ def first_difference(reference: Written, other: Written) -> FirstDifference | No
     both = enumerate(zip(reference.text, other.text, strict=False))
     shortest = min(len(reference.text), len(other.text))
     at = next((at for at, (one, two) in both if one != two), shortest)
-    tokens = start = 0
-    for piece in reference.pieces:
+    tokens, start, pieces = 0, 0, reference.pieces
+    for piece in pieces:
         if start + len(piece) > at:
             break
         start += len(piece)
         tokens += 1
     lead = reference.leads[tokens] if tokens < len(reference.leads) else None
+    if pieces and not reference.lengths:
+        tokens = round(tokens * reference.tokens / len(pieces))
     return FirstDifference(character=at, tokens=tokens, lead=lead)
 
 

@@ -292,6 +292,7 @@ METRICS: tuple[Metric, ...] = (
         digits=1,
         values=_accepted,
         group="speed",
+        in_table=True,
     ),
     *OF_CELL,
     _rounds(

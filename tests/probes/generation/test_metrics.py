@@ -1,10 +1,12 @@
 """What becomes of answers that leave the reference's, loop, or do not end."""
 
 import math
+from dataclasses import replace
 
 import pytest
 from made_generation import generation_record, generation_setup, written
 
+from codeneedle.engines.messages import Reply
 from codeneedle.grid import Pair
 from codeneedle.probes.frames import cell_value
 from codeneedle.probes.generation.metrics import METRICS, prompts_without_loss
@@ -13,6 +15,7 @@ from codeneedle.probes.generation.record import (
     NAME,
     FirstDifference,
     first_difference,
+    written_from,
 )
 from codeneedle.records.record import AGAIN, Run
 from codeneedle.verdict.judge import judge
@@ -61,6 +64,86 @@ def test_equal_texts_differ_if_one_was_cut():
 
     assert first_difference(written("one two"), written("one two")) is None
     assert first_difference(written("one two"), cut)
+
+
+def drafted(text, **changes):
+    """An answer as a server tells it that has drafted all tokens but the first."""
+    reply = Reply(
+        text=text,
+        finish="length",
+        predicted_tokens=3 * len(text.split()),
+        lengths=(len(text),),
+        gaps=(0.5,),
+        drafted=9,
+        accepted=8,
+    )
+    return written_from(replace(reply, **changes))
+
+
+def test_words_count_in_place_of_tokens_that_were_drafted():
+    """A server tells no more of them than their number: here three to a word."""
+    reference, other = drafted("one two three"), drafted("one two four")
+
+    assert ("one ", "two ", "three") == tuple(reference.pieces)
+    assert FirstDifference(character=8, tokens=6, lead=None) == first_difference(
+        reference, other
+    )
+
+
+def test_an_answer_of_drafted_tokens_can_loop():
+    answers = {"one": drafted("it ends"), "two": drafted("so it is")}
+    looping = answers | {"two": drafted(LOOPING)}
+    setup = generation_setup("f16/f16", answers)
+    metric = next(metric for metric in METRICS if metric.name == "loops")
+
+    values = metric.values(generation_record("q4_0/q4_0", looping), setup)
+
+    assert [0.0, 100.0] == values
+
+
+def test_what_was_accepted_is_a_share_of_all_drafted_tokens():
+    answers = {"one": drafted("so"), "two": drafted("it", drafted=1, accepted=0)}
+
+    assert math.isclose(80.0, value(f"{NAME}-accepted", answers))
+    assert math.isnan(value(f"{NAME}-accepted", OTHER))
+
+
+def test_prompts_that_are_out_are_told_once_the_reference_has_written():
+    answers = {"one": written("it is nine"), "two": written("")}
+    setup = generation_setup("f16/f16", answers)
+    record = generation_record("q4_0/q4_0", answers)
+    run = Run(name="a/b", setup=setup, records=(record,))
+
+    named = {each.name: [*each.values(record, setup)] for each in METRICS[:5]}
+
+    assert [3.0] == named["diverges-at"]
+    assert [100.0] == named["ends"]
+    assert "left out, as f16/f16 itself writes nothing: two" in PROBE.remarks(run)
+    assert (f"{NAME}: left out, as f16/f16 itself writes nothing: two",) == (
+        PROBE.set_by_reference(setup)
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "silent"), [(LOOPING, {"loops", "ends"}), ("no end", {"ends"})]
+)
+def test_a_reference_with_nothing_to_lose_has_no_say_and_that_is_said(text, silent):
+    answers = {str(at): written(text, finish="length") for at in range(8)}
+    records = [generation_record(pair, answers) for pair in ("f16/f16", "q4_0/q4_0")]
+    run = Run(
+        name="a/b", setup=generation_setup("f16/f16", answers), records=tuple(records)
+    )
+
+    assert silent == judge(run).silent.keys()
+
+
+def test_the_verdict_says_how_many_prompts_would_decide_a_pair():
+    for lost, needed in ((0, 36), (2, 22)):
+        standing = verdict_of(lost, 8).standing(Pair("q4_0", "q4_0"))
+        assert standing is not None
+        assert needed == max(
+            row.needed or 0 for row in standing.rows if row.lost == lost
+        )
 
 
 def test_a_prompt_on_which_the_reference_loops_is_out():

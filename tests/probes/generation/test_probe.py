@@ -172,3 +172,17 @@ def test_no_prompt_of_the_user_is_stored(tmp_path):
 
     assert 64 == conditions_of(run.setup).tokens
     assert "sesame" not in json.dumps([stored, run.setup.probes])
+
+
+def test_each_prompt_begins_with_an_empty_cache(tmp_path):
+    """Else an answer would depend on the prompts that its server was asked before."""
+    asked = []
+
+    def reply(question):
+        asked.append(question.max_tokens)
+        return reply_to(question, predicted_tokens=3)
+
+    run = planned(run_context(tmp_path, FakeEngine(reply=reply)), tokens=64)
+    PROBE.measure(ProbeContext(run=run, pair=REFERENCE, logs=tmp_path))
+
+    assert [1, 64] * OWN == asked
