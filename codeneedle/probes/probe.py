@@ -248,6 +248,7 @@ class ProbeContext:
             FolderUnusable: If the folder cannot be made.
         """
         moments: list[float | None] = [self.previous_end, time.monotonic()]
+        self._forget_requests()
         try:
             with contextlib.ExitStack() as stack:
                 slots = stack.enter_context(self._slots()) if saves else None
@@ -275,6 +276,10 @@ class ProbeContext:
             phases = _phases(moments, end=self.previous_end)
             tools = Phases(measure_s=self._measured_s)
             self.phases = phases.after(tools) if self._measured_s else phases
+
+    def _forget_requests(self) -> None:
+        """Before a server starts: those of an earlier one of the cell are its own."""
+        self._first_request = self._last_reply = None
 
     @contextlib.contextmanager
     def _slots(self) -> Iterator[Path]:

@@ -14,6 +14,7 @@ from statistics import fmean
 
 from codeneedle.corpora.corpus import LIMIT
 from codeneedle.corpora.needles import WRITTEN_LINES, block_ends
+from codeneedle.errors import CodeneedleError
 from codeneedle.probes.metrics import ABLE
 from codeneedle.probes.probe import Estimates
 from codeneedle.probes.recall.alignment import Mark
@@ -35,7 +36,8 @@ from codeneedle.probes.recall.settings import (
     with_choice,
 )
 from codeneedle.records.record import Setup
-from codeneedle.text import duration, number
+from codeneedle.system.secrets import masked
+from codeneedle.text import duration, number, one_line
 
 FORCED_BESIDE = 6
 """Functions of the reference that are forced before it is chosen."""
@@ -186,6 +188,12 @@ def known_choice(setup: Setup, others: Iterable[Recall]) -> Choice:
     )
 
 
+def without_reading(choice: Choice, error: CodeneedleError) -> Choice:
+    """*choice* of a reference that could not be read, for this *error*."""
+    reason = masked(one_line(str(error)))
+    return replace(choice, by=By.WRITING, functions=None, unread=reason)
+
+
 def _asked(setup: Setup, recall: Recall) -> Choice:
     """
     What others are asked: nothing written where the reference writes too little.
@@ -259,7 +267,9 @@ def ask_phrase(choice: Choice, cells: int) -> str:
 
 
 def choice_phrase(choice: Choice) -> str:
-    """What was chosen, and why, as a sentence; empty if no speed was seen."""
+    """What was chosen, and why, as a sentence; empty if nothing was seen."""
+    if choice.unread:
+        return f"right lines are forced: they could not be read, {choice.unread}"
     if not (choice.reading_s and choice.forcing_s):
         return ""
     speeds = (

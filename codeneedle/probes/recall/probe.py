@@ -52,6 +52,7 @@ from codeneedle.probes.recall.choice import (
     known_choice,
     planned_choice,
     seen_choice,
+    without_reading,
 )
 from codeneedle.probes.recall.metrics import (
     FORCED,
@@ -67,6 +68,9 @@ from codeneedle.probes.recall.reading import (
     read,
     refuse_reading,
     unreadable,
+)
+from codeneedle.probes.recall.record import (
+    FORCED as FORCED_KEY,
 )
 from codeneedle.probes.recall.record import (
     NAME,
@@ -219,6 +223,16 @@ def _left_open(run: RunContext, chosen: RecallSettings) -> RecallSettings:
     if is_open and not unreadable(run.engine, run.setup.context):
         chosen = structs.replace(chosen, by=By.AUTOMATIC)
     return chosen
+
+
+def _is_alone(context: ProbeContext, observed: Observed) -> bool:
+    """Whether this is the reference, and nothing was read in this run."""
+    former = context.former
+    # Such a cell is told of no other pair.
+    is_timed_out = former is not None and former.status is Status.TIMED_OUT
+    parts = {key.partition(" ")[0] for key in observed.answers}
+    is_first = FORCED_KEY in parts and READ not in parts
+    return is_first and not context.others and not is_timed_out
 
 
 def _require_forced(engine: Engine) -> None:
@@ -474,7 +488,7 @@ class RecallProbe(Probe):
             # Of a setup that was lost: what others were asked tells what it said.
             choice = known_choice(setup, map(recall_of, context.others))
             context.set_for_all(NAME, as_json(choice))
-        self._read(context, observed)
+        self._read_if_possible(context, observed)
         return observed
 
     def ended(self, context: ProbeContext, observed: Observed) -> None:
@@ -486,11 +500,34 @@ class RecallProbe(Probe):
             recall = recall_in(observed, file=NAME)
             choice = seen_choice(setup, recall, may_grow=context.run.may_grow)
             context.set_for_all(NAME, as_json(choice))
-        served = context.command, context.effective
-        self._read(context, observed)
+        served, phases = (context.command, context.effective), context.phases
+        self._read_if_possible(context, observed)
+        if not settings_of(context.run.setup).is_reading:
+            if self.missing(context, observed):
+                self._ask(context, observed)
+                context.phases = context.phases.after(phases)
+            return
         if Ask.WRITTEN in settings_of(context.run.setup).parts:
             # As in all other cells, whose lines are read before their server starts.
             context.command, context.effective = served
+
+    def _read_if_possible(self, context: ProbeContext, observed: Observed) -> None:
+        """
+        As `_read`; where a reference that has chosen it cannot be read, all are forced.
+
+        Raises:
+            BadInput: As of `read`; of a pair that is compared with others, or told to.
+            CellError: Likewise.
+        """
+        setup = context.run.setup
+        choice = choice_in(setup)
+        try:
+            self._read(context, observed)
+        except (BadInput, CellError) as error:
+            is_chosen = stated_in(setup).by is By.AUTOMATIC
+            if choice is None or not (is_chosen and _is_alone(context, observed)):
+                raise
+            context.set_for_all(NAME, as_json(without_reading(choice, error)))
 
     def _read(self, context: ProbeContext, observed: Observed) -> None:
         """Have right lines read that have no scores yet, if they are to be read."""

@@ -69,6 +69,8 @@ class Choice:
         forcing_s: Likewise, for a right token that was forced.
         read_cell_s: Seconds that a cell takes by reading, about; None likewise.
         forced_cell_s: Likewise, by writing.
+        unread: Why lines are forced although reading takes less time: the reference
+            could not be read; empty if it could, or was not to be.
     """
 
     by: By | None = None
@@ -80,6 +82,7 @@ class Choice:
     forcing_s: Amount | None = None
     read_cell_s: Amount | None = None
     forced_cell_s: Amount | None = None
+    unread: str = ""
 
 
 DECIDING_FUNCTIONS, DECIDING_LINES = 12, 3

@@ -1,6 +1,6 @@
 """Whether right lines are read or forced, by what the reference showed."""
 
-from dataclasses import replace
+from dataclasses import astuple, replace
 
 import pytest
 from fake_engine import FakeServer, forced_to, reply_to
@@ -10,6 +10,7 @@ from made_records import failed_record, made_forced_needle, made_record, made_se
 
 from codeneedle.corpora.registry import load
 from codeneedle.engines.engine import Pace
+from codeneedle.errors import CellError
 from codeneedle.grid import Pair
 from codeneedle.probes.recall.choice import (
     Load,
@@ -28,7 +29,7 @@ from codeneedle.probes.recall.settings import (
     choice_in,
     settings_of,
 )
-from codeneedle.records.record import as_json
+from codeneedle.records.record import Status, as_json
 
 AUTOMATIC = {"ask": "forced", "functions": 4, "by": "automatic"}
 SLOW_WRITING = (1 / 200, 1 / 15)
@@ -227,6 +228,58 @@ def more_functions():
 
 def with_functions(setup, count):
     return replace(setup, probes={"recall": AUTOMATIC | {"functions": count}})
+
+
+FAILURE = CellError("it wrote nonsense", hint="Look.", status=Status.CRASHED)
+
+
+def test_where_the_reference_cannot_be_read_all_pairs_are_forced(tmp_path):
+    engine, context = led_by(tmp_path, wall_s=60.0)
+    many = replace(context.run.setup, forced=eight_functions())
+    context.run = replace(context.run, setup=with_functions(many, 8))
+    engine.tool.error = FAILURE
+    found = told(PROBE.measure(context))
+
+    assert ([8, 0], 2) == ([len(each) for each in both(found)], len(engine.served))
+    assert 8 == len({each.needle for each in found.forced})
+    assert all(each >= 0 for each in spans(context.phases))
+    setup = context.run.setup
+    assert By.WRITING is choice_in(setup).by
+    assert not settings_of(setup).is_reading
+    assert PROBE.set_by_reference(setup) == (
+        "right lines are forced: they could not be read, it wrote nonsense",
+    )
+
+
+def eight_functions():
+    return tuple(made_forced_needle(at) for at in range(8))
+
+
+def spans(phases):
+    return [each for each in astuple(phases) if each is not None]
+
+
+@pytest.mark.parametrize("others", [True, False])
+def test_a_reference_that_is_to_be_compared_with_what_was_read_fails(tmp_path, others):
+    engine, first = led_by(tmp_path, wall_s=60.0)
+    record = replace(failed_record("q8_0/q8_0"), observation=PROBE.measure(first))
+    engine.tool.error = FAILURE
+    context = replace_context(first, Pair("f16", "f16"))
+    forced = {
+        key: answer
+        for key, answer in record.observation["answers"].items()
+        if key.startswith("forced ")
+    }
+    former = replace(
+        failed_record("f16/f16"),
+        status=Status.INTERRUPTED if others else Status.TIMED_OUT,
+        observation=record.observation | {"answers": forced},
+    )
+    context.former, context.others = former, [record] if others else []
+
+    with pytest.raises(CellError, match="it wrote nonsense"):
+        PROBE.measure(context)
+    assert By.READING is choice_in(context.run.setup).by
 
 
 def test_of_a_setup_that_was_lost_the_other_pairs_tell_what_was_chosen(tmp_path):
