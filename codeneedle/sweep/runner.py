@@ -709,19 +709,29 @@ class CellQueue:
         before, setup = self.records.get(pair), self._runner.run.setup
         if before and before.status is Status.TIMED_OUT:
             return ()
+        # What these lack is not known before the reference has set what is asked.
+        is_set = base_name(self.probe.name) in setup.calibrated
+        is_open = self.probe.leads(setup) and not is_set
         return tuple(
             record
             for other, record in self.records.items()
             if other != pair and record.has_numbers
-            if not self.probe.lacks(record, setup)
+            if is_open or not self.probe.lacks(record, setup)
         )
 
     def measured_elsewhere(self, pair: Pair) -> CellRecord | None:
-        """What another process has stored of *pair* since this one began."""
-        record = self._record(pair)
-        is_left = record is None or _is_left(record, self.probe, self._runner.run.setup)
-        is_new = not is_left and record != self._seen.get(pair, record)
-        return record if is_new else None
+        """
+        What another process has stored of *pair* since this one began.
+
+        Also a stored record that lacks nothing of what the reference has set since.
+        """
+        record, runner = self._record(pair), self._runner
+        if record is None or _is_left(record, self.probe, runner.run.setup):
+            return None
+        is_new = record != self._seen.get(pair, record)
+        is_tried = runner.retry_failed and not record.has_numbers
+        is_whole_now = pair in self._seen and not is_tried
+        return record if is_new or is_whole_now else None
 
     def takes_in(self, pair: Pair) -> bool:
         """Whether there is such a record; if so, it is kept, with an event."""

@@ -6,15 +6,17 @@ import time
 from pathlib import Path
 
 import pytest
-from fake_engine import TYPES, FakeEngine, forced_to
+from fake_engine import TYPES, FakeEngine, forced_to, reply_to
 from made_plans import CORPUS, made_world, planned
+from made_reading import HalfTool, ReadingEngine
 from rich.console import Console
 
 from codeneedle.cli.sweep import Options, _Page
-from codeneedle.engines.engine import CacheTypes
+from codeneedle.engines.engine import Ability, CacheTypes
 from codeneedle.errors import CellError
 from codeneedle.grid import Pair
-from codeneedle.probes.recall.settings import Ask, RecallSettings
+from codeneedle.probes.recall.record import recall_of
+from codeneedle.probes.recall.settings import Ask, RecallSettings, choice_in
 from codeneedle.verdict.judge import Limits, judge
 
 BAD = Pair("q4_0", "q4_0")
@@ -24,16 +26,17 @@ LOSSES = {"f16": 0.0, "q8_0": 0.001, "q5_1": 0.003, "q4_0": 0.1}
 class Deciding:
     """A run of a text of 12 functions, in which pairs lose by their types."""
 
-    def __init__(self, folder, monkeypatch):
+    def __init__(self, folder, monkeypatch, engine=FakeEngine, **of_engine):
         made_world(folder, monkeypatch)
         many = CORPUS.replace("functions = 6", "functions = 12")
         Path("corpora", "many.toml").write_text(many, encoding="utf-8")
         types = CacheTypes(k=(*TYPES, "q5_1"), v=(*TYPES, "q5_1"))
-        self.engine = FakeEngine(types=types, stretches_context=True)
+        self.engine = engine(types=types, stretches_context=True, **of_engine)
         self.engine.force = self.force
         self.failing = set()
         self.losses = LOSSES
         self.asked = 0
+        self.wall_s = 0.0
 
     def force(self, question, right):
         pair = self.engine.served[-1].pair
@@ -42,7 +45,8 @@ class Deciding:
         self.asked += 1
         loss = self.losses[pair.k] + self.losses[pair.v] / 4
         loss += 0.001 * (self.asked % 2)
-        return forced_to(question, right, logprob=math.log(0.6 - loss))
+        chance = math.log(0.6 - loss)
+        return forced_to(question, right, logprob=chance, wall_s=self.wall_s)
 
     def sweep(self, *probes, types=("f16", "q8_0", "q5_1", "q4_0"), **options):
         """Run it to its end; its exit code."""
@@ -105,3 +109,28 @@ def test_a_probe_in_which_the_reference_has_nothing_to_lose_is_left_out(deciding
     assert (1, True) == (code, deciding.verdict().chosen is not None)
     assert {pair for probe, pair in probes if probe == "retrieval"} == {"f16/f16"}
     assert "would show nothing: left out" in deciding.told.getvalue()
+
+
+def test_a_setup_that_was_lost_asks_for_nothing_that_was_read_before(
+    tmp_path, monkeypatch
+):
+    deciding = Deciding(
+        tmp_path, monkeypatch, ReadingEngine, abilities=frozenset(Ability)
+    )
+    engine, deciding.wall_s = deciding.engine, 5.0
+    engine.tool = HalfTool()
+    engine.reply = lambda question: reply_to(
+        question, prompt_tokens=18_000, prompt_ms=1000.0
+    )
+    deciding.sweep(types=("f16", "q8_0"))
+    before, chosen = len(engine.tool.tasks), choice_in(deciding.page.runner.run.setup)
+    setup = deciding.page.plan.store.folder / "setup.json"
+    setup.write_text("{cut off")
+    deciding.sweep(types=("f16", "q8_0"))
+    after = choice_in(deciding.page.runner.run.setup)
+
+    assert before == len(engine.tool.tasks) > 0
+    assert ("reading", 12) == (after.by, after.functions or 12)
+    assert chosen.by == after.by
+    read = recall_of(deciding.page.plan.store.record(Pair("q8_0", "q8_0"), "recall"))
+    assert 12 == len(read.read) == len({each.needle for each in read.read})

@@ -8,7 +8,8 @@ for any pair to lose, others write nothing.
 
 import bisect
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 from statistics import fmean
 
@@ -22,9 +23,10 @@ from codeneedle.probes.recall.metrics import reading_speed
 from codeneedle.probes.recall.reading import (
     asked_tokens,
     chunks_read,
+    groups,
     question_lines,
 )
-from codeneedle.probes.recall.record import Recall
+from codeneedle.probes.recall.record import READ, Recall, recall_of
 from codeneedle.probes.recall.rounds import ScoredRound
 from codeneedle.probes.recall.settings import (
     Ask,
@@ -35,7 +37,8 @@ from codeneedle.probes.recall.settings import (
     stated_in,
     with_choice,
 )
-from codeneedle.records.record import Setup
+from codeneedle.probes.stored import Observed, observed
+from codeneedle.records.record import CellRecord, Setup
 from codeneedle.system.secrets import masked
 from codeneedle.text import duration, number, one_line
 
@@ -175,17 +178,28 @@ def seen_choice(setup: Setup, recall: Recall, *, may_grow: bool) -> Choice:
     )
 
 
-def known_choice(setup: Setup, others: Iterable[Recall]) -> Choice:
-    """What was chosen, by what other pairs than the reference have answered."""
-    every, stated = list(others), stated_in(setup)
-    read = max(len(each.read) for each in every)
+def known_choice(setup: Setup, others: Sequence[CellRecord]) -> Choice:
+    """What was chosen, by what *others* than the reference have answered."""
+    stated, every = stated_in(setup), [recall_of(each) for each in others]
+    keys = {key for each in others for key in observed(each, Observed).answers}
+    read = {key for key in keys if key.startswith(f"{READ} ")}
     ask = Ask.BOTH if any(each.rounds for each in every) else Ask.FORCED
-    by = By.READING if read else By.WRITING
     return Choice(
-        by=by if stated.by is By.AUTOMATIC else None,
+        by=(By.READING if read else By.WRITING) if stated.by is By.AUTOMATIC else None,
         ask=ask if stated.ask is Ask.AUTOMATIC else None,
-        functions=read or None,
+        functions=_first_read(setup, read) if read else None,
     )
+
+
+def _first_read(setup: Setup, keys: AbstractSet[str]) -> int | None:
+    """Functions of the first step, of which the chunks with these *keys* follow."""
+    there = len(setup.forced)
+    firsts = block_ends(min(settings_of(setup).function_count, there), there)
+    for first in firsts:
+        every = groups(setup, block_ends(first, there))
+        if keys <= {each.key_of(needle) for each in every for needle in each.needles}:
+            return first
+    return None
 
 
 def without_reading(choice: Choice, error: CodeneedleError) -> Choice:

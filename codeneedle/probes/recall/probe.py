@@ -486,7 +486,7 @@ class RecallProbe(Probe):
             return observed
         if self.leads(setup) and choice_in(setup) is None and context.others:
             # Of a setup that was lost: what others were asked tells what it said.
-            choice = known_choice(setup, map(recall_of, context.others))
+            choice = known_choice(setup, context.others)
             context.set_for_all(NAME, as_json(choice))
         self._read_if_possible(context, observed)
         return observed
@@ -533,7 +533,14 @@ class RecallProbe(Probe):
         """Have right lines read that have no scores yet, if they are to be read."""
         if not settings_of(context.run.setup).is_reading:
             return
-        wanted = list(self.groups(context.run.setup, context.goal))
+        setup = context.run.setup
+        every = self.groups(setup, len(setup.forced))
+        known = {each.key_of(needle) for each in every for needle in each.needles}
+        # Of another layout, of a setup that was lost: the same functions once more.
+        for key in [key for key in observed.answers if key.startswith(f"{READ} ")]:
+            if key not in known:
+                del observed.answers[key]
+        wanted = list(self.groups(setup, context.goal))
         for at, group in enumerate(wanted):
             if any(observed.lacks(group.key_of(each)) for each in group.needles):
                 context.step(at, len(wanted) + 1, "reading right lines")
