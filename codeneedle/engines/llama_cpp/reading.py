@@ -8,7 +8,6 @@ those in front of right tokens are kept, so that nothing takes disk.
 import contextlib
 import os
 import select
-import tempfile
 import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -30,7 +29,9 @@ from codeneedle.engines.llama_cpp.base_file import (
 )
 from codeneedle.engines.messages import rounded
 from codeneedle.engines.tools import DivergenceTask, ReadingTask, ReadTokens
-from codeneedle.system.files import own_folder
+from codeneedle.errors import CellError
+from codeneedle.records.record import Status
+from codeneedle.system.files import own_folder, private_folder, reason_of
 from codeneedle.text import plural
 
 TOP = 65535
@@ -266,12 +267,20 @@ def piped(rows: Rows) -> Iterator[Path]:
     never waits.
 
     Raises:
-        OSError: If it cannot be made.
+        CellError: If none can be made: some network drives have no pipes.
+        FolderUnusable: If the cache folder cannot be written.
     """
-    with tempfile.TemporaryDirectory(prefix="codeneedle-") as folder:
-        path = Path(folder) / "rows"
-        os.mkfifo(path, mode=0o600)
-        pipe = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+    with private_folder() as folder:
+        path = folder / "rows"
+        try:
+            os.mkfifo(path, mode=0o600)
+            pipe = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+        except OSError as error:
+            raise CellError(
+                f"no pipe can be made in {folder.parent}: {reason_of(error)}",
+                hint="Set CODENEEDLE_CACHE to a folder of a local disk.",
+                status=Status.UNSUPPORTED,
+            ) from error
         over = threading.Event()
         reader = threading.Thread(target=_drain, args=(pipe, rows, over), daemon=True)
         reader.start()

@@ -1,8 +1,9 @@
 """Right tokens whose rows are taken while llama-perplexity writes them."""
 
+import errno
 import math
+import os
 import struct
-import tempfile
 
 import numpy as np
 import psutil
@@ -23,6 +24,7 @@ from codeneedle.errors import CellError
 from codeneedle.grid import Pair
 from codeneedle.probes.probe import tokenizing
 from codeneedle.system import orphans
+from codeneedle.system.files import CACHE_VARIABLE
 
 VOCABULARY, CONTEXT = 7, 12
 IDS = tuple(at % VOCABULARY for at in range(CONTEXT))
@@ -121,6 +123,17 @@ def test_a_file_that_is_written_again_is_taken_from_its_beginning():
     assert rows.is_whole
 
 
+def test_where_no_pipe_can_be_made_a_cell_is_not_read(monkeypatch):
+    def mkfifo(_path, mode):
+        raise OSError(errno.EOPNOTSUPP, "Operation not supported")
+
+    monkeypatch.setattr(os, "mkfifo", mkfifo)
+    rows = Rows(ids=IDS, wanted=(9,), vocabulary=VOCABULARY)
+
+    with pytest.raises(CellError, match="no pipe can be made in"), piped(rows):
+        pass
+
+
 def test_what_is_in_a_pipe_is_taken_until_the_block_ends():
     rows = Rows(ids=IDS, wanted=(9,), vocabulary=VOCABULARY)
     with piped(rows) as path:
@@ -150,12 +163,11 @@ def read(tool, task, *, runs=None):
 
 
 @pytest.fixture
-def temporary(tmp_path, monkeypatch):
+def private(tmp_path, monkeypatch):
     """The folder that pipes are made in: beside it, other tests make theirs."""
-    folder = tmp_path / "temporary"
-    folder.mkdir()
-    monkeypatch.setattr(tempfile, "tempdir", str(folder))
-    return folder
+    folder = tmp_path / "cache"
+    monkeypatch.setenv(CACHE_VARIABLE, str(folder))
+    return folder / "private"
 
 
 def test_nothing_of_a_base_file_is_kept(tmp_path):
@@ -188,7 +200,7 @@ def test_nothing_of_a_base_file_is_kept(tmp_path):
     ],
 )
 def test_a_tool_that_misbehaves_gives_an_error(
-    tmp_path, temporary, monkeypatch, fault, words
+    tmp_path, private, monkeypatch, fault, words
 ):
     from codeneedle.engines.llama_cpp import perplexity
 
@@ -198,7 +210,7 @@ def test_a_tool_that_misbehaves_gives_an_error(
         read(made_perplexity(tmp_path, fault), reading_task(tmp_path / "r", "q8_0/f16"))
 
     assert words in str(raised.value)
-    assert [] == list(temporary.iterdir())
+    assert [] == [path for path in private.iterdir() if path.is_dir()]
 
 
 def test_a_tool_that_hangs_is_ended_with_what_other_pairs_took(tmp_path, monkeypatch):
