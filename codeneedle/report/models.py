@@ -4,7 +4,8 @@ The table of models: receipts of many people, by model, then by pair.
 Rows stand beside each other as their receipts have them; none is averaged or tested.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,9 @@ from codeneedle.report.receipt import (
     TITLE,
     Receipt,
     is_distance,
+    is_graded,
+    is_loss,
+    probe_of,
     receipt_objects,
     receipts_in,
     text_of,
@@ -31,6 +35,10 @@ CHECKOUT = Path(__file__).parents[2] / "docs" / "models"
 
 SUFFIX = ".md"
 """Of the files of a folder of receipts."""
+
+
+_HASH = re.compile(r"[( ]([0-9a-f]{8})\)$")
+"""How a model ends whose weights are known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,8 +58,10 @@ class ModelRow:
 
     @property
     def weights(self) -> str:
-        """What tells models apart: the hash of the weights, or else their name."""
-        return self.receipt.facts.get("model", "").rpartition(" ")[2].strip("()")
+        """What tells models apart: the hash of the weights, or else all of the name."""
+        model = self.receipt.facts.get("model", "")
+        found = _HASH.search(model)
+        return found[1] if found else model
 
 
 def shipped_rows() -> list[ModelRow]:
@@ -151,6 +161,7 @@ NAMES = {
 """Columns of receipts that the table has, and their headings."""
 
 LOSS = "right tokens lost"
+"""Heading of a loss that is a share of right tokens; others have that of receipts."""
 
 
 def _table(receipts: Mapping[str, Receipt]) -> Table:
@@ -162,18 +173,20 @@ def _table(receipts: Mapping[str, Receipt]) -> Table:
         for name, receipt in receipts.items()
         if pair in receipt.rows
     ]
-    order = [PAIR, "row", "verdict", LOSS, *NAMES.values()]
+    losses = dict.fromkeys(name for line in lines for name in line if is_loss(name))
+    order = [PAIR, "row", "verdict", LOSS, *losses, *NAMES.values()]
     having = {name for line in lines for name, text in line.items() if text}
     heading = [name for name in dict.fromkeys(order) if name in having]
     rows = [[line.get(name, "") for name in heading] for line in lines]
-    return Table(heading, rows, words={PAIR, "row", "verdict", LOSS, "attention"})
+    words = {PAIR, "row", "verdict", LOSS, *losses, "attention"}
+    return Table(heading, rows, words=words)
 
 
 def _cells(receipt: Receipt, row: Sequence[str]) -> Iterator[tuple[str, str]]:
     """What the table has of a *row*: the first loss is the one of the verdict."""
     texts = dict(zip(receipt.columns, row, strict=True))
-    losses = [c for c in texts if c.startswith("loss by ") and not is_distance(c)]
-    yield from ((LOSS, texts[name]) for name in losses[:1])
+    if loss := _first_loss(receipt):
+        yield (LOSS if is_graded(loss) else loss), texts[loss]
     yield from ((NAMES[name], text) for name, text in texts.items() if name in NAMES)
 
 
@@ -186,26 +199,44 @@ def _described(row: ModelRow) -> str:
     return f"{row.name}: {known}{note}"
 
 
-ALIKE = {
-    "losses": ("recall", "text", "context", "prompt", "seed", "reference"),
-    "divergence": ("divergence", "engine", "features", "reference"),
-    "memory": ("context", "engine"),
-    "speeds": ("throughput", "engine", "backend", "machine"),
+def _first_loss(receipt: Receipt) -> str:
+    """The column of the loss that decides; empty where none was measured."""
+    losses = (c for c in receipt.columns if is_loss(c) and not is_distance(c))
+    return next(losses, "")
+
+
+ALIKE: dict[str, tuple[Callable[[str], bool], tuple[str, ...]]] = {
+    "losses": (
+        lambda column: is_loss(column) and not is_distance(column),
+        ("rotation", "text", "context", "prompt", "seed", "reference"),
+    ),
+    "divergence": (
+        is_distance,
+        ("divergence", "engine", "features", "rotation", "reference"),
+    ),
+    "memory": (lambda column: column == "kv MiB", ("context", "engine", "arguments")),
+    "speeds": (
+        lambda column: column in {"pp tokens/s", "tg tokens/s"},
+        ("throughput", "engine", "backend", "machine", "arguments"),
+    ),
 }
 """
-Facts that must be the same for numbers to be compared; first the one that rows without
-such numbers lack. Weights are the same in any case.
+By kind of number: its columns, and the facts that must be the same to compare them.
+
+Of losses the metric, too, and the settings of its probe. Weights are the same anyhow.
 """
 
 
 def _comparable(receipts: Mapping[str, Receipt]) -> Iterator[str]:
     """A sentence for each kind of number that several rows have."""
-    for what, words in ALIKE.items():
-        having = [name for name, each in receipts.items() if words[0] in each.facts]
+    for what, (is_of, words) in ALIKE.items():
+        having = [at for at, each in receipts.items() if any(map(is_of, each.columns))]
         groups: dict[tuple[str, ...], list[str]] = {}
-        for name in having:
-            facts = tuple(receipts[name].facts.get(word, "") for word in words)
-            groups.setdefault(facts, []).append(name)
+        for at in having:
+            facts, loss = receipts[at].facts, _first_loss(receipts[at])
+            own = (loss, facts.get(probe_of(loss), "")) if what == "losses" else ()
+            key = (*own, *(facts.get(word, "") for word in words))
+            groups.setdefault(key, []).append(at)
         alike = [f"rows {', '.join(each)}" for each in groups.values() if each[1:]]
         if alike:
             yield f"{what} can be compared: {'; '.join(alike)}"

@@ -20,6 +20,7 @@ from codeneedle.document import Document, Heading, Lines, Table
 from codeneedle.errors import BadInput
 from codeneedle.grid import Pair, most_precise_first
 from codeneedle.probes import PROBES
+from codeneedle.probes.recall.metrics import FORCED
 from codeneedle.records.record import CellRecord, Effective, Json, Run
 from codeneedle.report.captions import (
     NOT_RUN_WORD,
@@ -202,7 +203,7 @@ def _losses(table: PairTable, verdict: Verdict) -> Iterator[tuple[str, list[str]
     rows = [row for each in standings if each for row in each.rows]
     for name in dict.fromkeys(row.metric.name for row in rows):
         found = [each.row(name) if each else None for each in standings]
-        yield f"loss by {name}", [_loss(verdict, row) for row in found]
+        yield f"{_LOSS}{name}", [_loss(verdict, row) for row in found]
 
 
 def _loss(verdict: Verdict, row: Row | None) -> str:
@@ -406,10 +407,44 @@ _DISTANCES = {
 }
 
 
+_GRADED = {
+    metric.name
+    for probe in PROBES.values()
+    for metric in (*probe.metrics, *FORCED)
+    if metric.loss and metric.loss.kind.is_graded
+}
+
+_LOSS = "loss by "
+
+
+def _metric_of(column: str) -> str:
+    """Name of the metric of *column*, or of the loss by it."""
+    return column.removeprefix(_LOSS).partition(" ")[0].partition("@")[0]
+
+
+def is_loss(column: str) -> bool:
+    """Whether *column* is a loss, of whatever kind."""
+    return column.startswith(_LOSS)
+
+
 def is_distance(column: str) -> bool:
     """Whether *column* is a divergence, or a loss by one."""
-    name = column.removeprefix("loss by ").partition(" ")[0]
-    return name.partition("@")[0] in _DISTANCES
+    return _metric_of(column) in _DISTANCES
+
+
+def is_graded(column: str) -> bool:
+    """Whether *column* is a loss that is a share of right tokens."""
+    return is_loss(column) and _metric_of(column) in _GRADED
+
+
+def probe_of(column: str) -> str:
+    """Name of the probe of the metric of *column*; empty if it is not known."""
+    name = _metric_of(column)
+    for probe in PROBES.values():
+        names = {metric.name for metric in probe.metrics}
+        if name and (name in names or name.startswith(probe.name)):
+            return probe.name
+    return ""
 
 
 def _base(receipt: Receipt) -> tuple[str, ...]:

@@ -90,3 +90,63 @@ def test_every_row_of_the_project_can_be_read_and_names_its_weights():
     assert rows
     assert all(len(row.weights) == 8 for row in rows)
     assert all(row.note for row in rows)
+
+
+RECEIPT = """\
+codeneedle receipt 2: model {model}; engine openai; context 2,048 tokens; {facts}
+K/V | verdict | {column}
+f16/f16 | reference |
+q8_0/q8_0 | open | 0.0 % (0.0 % to 30.0 %)
+"""
+
+
+def written(
+    folder, name, model="a (llama, F16)", column="loss by matched", facts="x y"
+):
+    text = RECEIPT.format(model=model, column=column, facts=facts)
+    (folder / f"{name}.md").write_text(text, encoding="utf-8")
+
+
+def test_models_whose_weights_have_no_hash_are_told_apart_by_their_names(tmp_path):
+    written(tmp_path, "ada", "alpha (llama, F16)")
+    written(tmp_path, "bea", "beta (llama, F16)")
+    text = printed(models_document(rows_in(tmp_path)), width=200)
+
+    assert "alpha (llama, F16): 1 row" in text
+    assert "beta (llama, F16): 1 row" in text
+    assert "can be compared" not in text
+
+
+@pytest.mark.parametrize(
+    ("column", "heading"),
+    [
+        ("loss by recall-logp", "right tokens lost"),
+        ("loss by matched", "loss by matched"),
+        ("loss by loops", "loss by loops"),
+    ],
+)
+def test_only_a_share_of_right_tokens_is_headed_so(tmp_path, column, heading):
+    written(tmp_path, "ada", column=column)
+    text = printed(models_document(rows_in(tmp_path)), width=200)
+
+    assert heading in text.splitlines()[2]
+    assert ("right tokens" in text) == (heading == "right tokens lost")
+
+
+@pytest.mark.parametrize(
+    ("other", "said"),
+    [
+        ({}, "losses can be compared: rows 1, 2"),
+        ({"column": "loss by matched"}, "losses of no two rows can be compared"),
+        ({"facts": "recall lines 5"}, "losses of no two rows can be compared"),
+        ({"facts": "recall lines 3; rotation off"}, "losses of no two rows"),
+    ],
+)
+def test_losses_are_compared_by_one_metric_of_equal_settings(tmp_path, other, said):
+    same = {"column": "loss by recall-logp", "facts": "recall lines 3"}
+    written(tmp_path, "ada", **same)
+    written(tmp_path, "bea", **same | other)
+    text = printed(models_document(rows_in(tmp_path)), width=200)
+
+    assert said in text
+    assert "memory" not in text
