@@ -25,7 +25,7 @@ from codeneedle.probes.probe import Estimates, Probe, Work
 from codeneedle.probes.prompts import PromptForm
 from codeneedle.probes.recall.reading import unreadable
 from codeneedle.probes.recall.record import NAME as RECALL
-from codeneedle.probes.recall.settings import RecallSettings
+from codeneedle.probes.recall.settings import Ask, By, RecallSettings
 from codeneedle.records.record import Attention, Setup
 from codeneedle.records.store import Store, run_folder
 from codeneedle.sweep.request import Execution, Request
@@ -216,9 +216,11 @@ class Plan:
             )
 
     def _reading_notes(self) -> Iterator[str]:
+        chosen = self.request.chosen(RECALL, RecallSettings)
         is_asked = RECALL in {probe.name for probe in self.probes}
+        may_read = is_asked and Ask.FORCED in chosen.parts and chosen.by is not By.WRITING
         can = Ability.READING in self.engine.abilities
-        if is_asked and can and self.unread and not self.is_built_in:
+        if may_read and can and self.unread and not self.is_built_in:
             yield f"right lines are forced, not read: {self.unread}"
 
     def _corpus_notes(self) -> Iterator[str]:

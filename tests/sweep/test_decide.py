@@ -31,7 +31,7 @@ from codeneedle.engines.engine import Ability, Pace
 from codeneedle.errors import BadInput, CellError
 from codeneedle.grid import Pair
 from codeneedle.probes.recall.record import Recall, recall_of
-from codeneedle.probes.recall.settings import Ask, RecallSettings
+from codeneedle.probes.recall.settings import Ask, By, RecallSettings
 from codeneedle.records.record import Phases, Run, Status
 from codeneedle.sweep.decide import (
     Cost,
@@ -566,6 +566,20 @@ def test_a_plan_reads_where_that_takes_less_time(world):
             engine=FakeEngine(abilities=frozenset(Ability)),
         ).notes
     )
+
+
+@pytest.mark.parametrize(
+    "chosen", [RecallSettings(ask=Ask.WRITTEN), RecallSettings(by=By.WRITING)]
+)
+def test_that_lines_cannot_be_read_is_told_only_where_they_might_be(world, chosen):
+    plan = replace(
+        world.plan,
+        request=structs.replace(world.plan.request, recall=chosen),
+        unread="no memory",
+        engine=FakeEngine(abilities=frozenset(Ability)),
+    )
+
+    assert [] == [note for note in plan.notes if "no memory" in note]
 
 
 def test_a_plan_tells_the_steps_before_the_first_cell(world):
