@@ -26,8 +26,15 @@ import numpy.typing as npt
 
 from codeneedle.corpora.needles import block_ends
 from codeneedle.grid import DEFAULT_TYPES, FIRST, Pair, bits
+from codeneedle.probes.recall.choice import FORCED_BESIDE, SCORING, Load
+from codeneedle.probes.recall.reading import chunks_read
 from codeneedle.probes.recall.rounds import forced_answers
-from codeneedle.probes.recall.settings import DECIDING_FUNCTIONS, DECIDING_LINES
+from codeneedle.probes.recall.settings import (
+    DECIDING_FUNCTIONS,
+    DECIDING_LINES,
+    By,
+    Choice,
+)
 from codeneedle.records.store import Store
 from codeneedle.sweep.decide import Cost, first_look
 from codeneedle.verdict.judge import MAX_LOSS
@@ -264,18 +271,94 @@ def table(lines: Lines, grids: int, designs: Sequence[tuple[int, int]]) -> None:
 # --- a sweep that decides
 
 
-MACHINES = (("27B", 15, 200), ("8B", 100, 4_000), ("70B", 6, 80))
-"""Models, with tokens per second that are written and read; times are computed."""
-
-TEXT, OF_FUNCTION = 4_632, 24
+TEXT, OF_FUNCTION, OF_QUESTION = 4_632, 24, 47
 """
-Tokens of `plan.DECIDING_CORPUS`, and of three of its lines, counted with SmolLM2.
+Tokens of `plan.DECIDING_CORPUS`, of three of its lines, and of a question with these.
 
-The lines with the signature before them are read as well, which is not counted.
+Counted with SmolLM2. By writing, the question is read as well, which is not counted.
 """
+
+CONTEXT = 8_192
+"""Tokens that the text is read in."""
 
 ASKED_AT_MOST = 96
 """Functions of that text."""
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """
+    A model on a machine whose sweep decides; times are computed by token counts.
+
+    Attributes:
+        name: Size of the model.
+        tg: Tokens per second that are written or forced.
+        pp: Likewise, read.
+        way: How right lines are scored; None for what takes less time, as a sweep does.
+    """
+
+    name: str
+    tg: float
+    pp: float
+    way: By | None = None
+
+    @property
+    def load(self) -> Load:
+        """What its cells take either way."""
+        first, *looks = block_ends(DECIDING_FUNCTIONS, ASKED_AT_MOST)
+        return Load(
+            text=TEXT,
+            right=OF_FUNCTION,
+            chunks=lambda count: chunks_read(TEXT, count * OF_QUESTION, count, CONTEXT),
+            functions=first,
+            looks=looks,
+            cells=len(OTHERS),
+        )
+
+    @property
+    def choice(self) -> Choice:
+        """What its reference chooses, or the way that was stated."""
+        found = self.load.choice(reading_s=1 / self.pp, forcing_s=1 / self.tg)
+        return Choice(by=self.way) if self.way is By.WRITING else found
+
+    @property
+    def ends(self) -> list[int]:
+        """Numbers of functions after which a pair may be judged."""
+        return block_ends(self.choice.functions or DECIDING_FUNCTIONS, ASKED_AT_MOST)
+
+    @property
+    def cost(self) -> Cost:
+        """What a cell takes."""
+        if self.choice.by is By.READING:
+            token_s = SCORING / self.pp
+            return Cost(TEXT * token_s, OF_QUESTION * token_s, tuple(self.ends))
+        return Cost(TEXT / self.pp, OF_FUNCTION / self.tg)
+
+    @property
+    def check_s(self) -> float:
+        """What forcing a few functions takes, where others are read; else 0."""
+        is_read = self.choice.by is By.READING
+        return is_read * (TEXT / self.pp + FORCED_BESIDE * OF_FUNCTION / self.tg)
+
+    @property
+    def first(self) -> int:
+        """Functions of the first step, as of `sweep.decide.first_look`."""
+        spent_s = self.check_s + self.cost.of(self.ends[0])
+        return self.ends[first_look(self.ends, self.cost, cells=4, spent_s=spent_s)]
+
+    @property
+    def heading(self) -> str:
+        """What its columns show."""
+        how = f"{self.first} functions {self.choice.by}"
+        return f"{self.name} {self.tg}/{self.pp:,}, {how}: first, Set, last, end, min"
+
+
+MACHINES = (
+    Machine("27B", 15, 200),
+    Machine("27B", 15, 200, By.WRITING),
+    Machine("8B", 100, 4_000),
+    Machine("70B", 6, 80),
+)
 
 
 @dataclass(slots=True)
@@ -293,7 +376,7 @@ class Decided:
     outcomes: Outcomes
     inferred_wrong: int
     turns: list[int]
-    times: dict[str, list[tuple[float, float, float, float]]]
+    times: dict[Machine, list[tuple[float, float, float, float]]]
 
     def row(self) -> str:
         """Shares in per cent, the number of steps, and times in minutes."""
@@ -309,44 +392,29 @@ class Decided:
         shares.append(
             f"{np.median(self.turns):.0f}, {np.quantile(self.turns, 0.9):.0f}"
         )
-        for name, _, _ in MACHINES:
-            minutes = np.quantile(np.array(self.times[name]) / 60, 0.9, axis=0)
+        for machine in MACHINES:
+            minutes = np.quantile(np.array(self.times[machine]) / 60, 0.9, axis=0)
             shares.append(", ".join(f"{each:.1f}" for each in minutes))
         return " | ".join(shares)
 
 
-def cell_s(tg: float, pp: float, functions: int) -> float:
-    """Seconds of one server that reads the text and is asked for *functions*."""
-    return TEXT / pp + functions * OF_FUNCTION / tg
-
-
-def first_of(tg: float, pp: float) -> int:
-    """As of `sweep.decide.first_look`, the number of functions of the first step."""
-    cost = Cost(TEXT / pp, OF_FUNCTION / tg)
-    ends = block_ends(DECIDING_FUNCTIONS, ASKED_AT_MOST)
-    at = first_look(ends, cost, cells=4, spent_s=cost.of(DECIDING_FUNCTIONS))
-    return ends[at]
-
-
 def decided(
-    losses: Numbers, first: int
+    losses: Numbers, looks: tuple[int, ...]
 ) -> tuple[dict[Pair, Seen], list[tuple[int, Pair | None]]]:
     """
     The words of one sweep that decides, by pair; and its cells, with the best so far.
 
     Args:
         losses: Of all functions that may be asked: (35 pairs, functions).
-        first: Functions of the first step.
+        looks: Numbers of functions after which a pair is judged, ascending.
 
     Returns:
         Of each cell behind the reference, functions that it is asked, and what is set.
     """
-    ends = block_ends(DECIDING_FUNCTIONS, ASKED_AT_MOST)
-    looks = tuple(end for end in ends if end >= first)
     order = Order(pairs=tuple(map(str, OTHERS)), looks=looks)
     seen: dict[Pair, Seen] = {}
     cells: list[tuple[int, Pair | None]] = []
-    of_reference = first
+    of_reference = looks[0]
     while asked := next_asked(order, seen):
         if asked.goal > of_reference:
             cells.append((asked.goal - of_reference, best_of(seen)))
@@ -373,40 +441,44 @@ def best_of(seen: Mapping[Pair, Seen]) -> Pair | None:
 
 
 def times_of(
-    cells: Sequence[tuple[int, Pair | None]], first: int, *, tg: float, pp: float
+    cells: Sequence[tuple[int, Pair | None]], machine: Machine
 ) -> tuple[float, float, float, float]:
     """
     Seconds until the first three pairs, a pair to set, the last such pair, and the end.
 
-    Without a pair to set, those until the end.
+    Without a pair to set, those until the end, at which no pair is checked.
     """
-    now, best, turns, of_first = cell_s(tg, pp, first), None, list[float](), 0.0
+    cost = machine.cost
+    now = machine.check_s + cost.of(machine.first)
+    best, turns, of_first = None, list[float](), 0.0
     for at, (functions, so_far) in enumerate(cells):
-        now += cell_s(tg, pp, functions)
+        now += cost.of(functions)
         of_first = now if at < len(FIRST) else of_first
         turns += [now] if so_far != best else []
         best = so_far
+    end = now + (machine.check_s if best else 0) + cost.of(machine.ends[0])
     turns = turns or [now]
-    return of_first, turns[0], turns[-1], now + cell_s(tg, pp, DECIDING_FUNCTIONS)
+    return of_first, turns[0], turns[-1], end
 
 
 def simulate_deciding(lines: Lines, scenario: Scenario, grids: int) -> Decided:
     """Let *grids* sweeps of a *scenario* decide; words are of the first machine."""
     chance = np.random.default_rng(42)
-    found = Decided(Outcomes(), 0, [], {name: [] for name, _, _ in MACHINES})
+    found = Decided(Outcomes(), 0, [], {machine: [] for machine in MACHINES})
     truth = scenario.losses
     if scenario.shape is _collapsing:
         truth = np.full(35, COLLAPSING * COLLAPSE)
     is_beyond = dict(zip(OTHERS, truth > MAX_LOSS, strict=True))
     for _ in range(grids):
         losses = drawn(lines, scenario, (ASKED_AT_MOST, DECIDING_LINES), chance)
-        done: dict[int, Any] = {}
-        for name, tg, pp in MACHINES:
-            first = first_of(tg, pp)
-            if first not in done:
-                done[first] = decided(losses, first)
-            found.times[name].append(times_of(done[first][1], first, tg=tg, pp=pp))
-        seen, cells = done[first_of(*MACHINES[0][1:])]
+        done: dict[tuple[int, ...], Any] = {}
+        for machine in MACHINES:
+            looks = tuple(end for end in machine.ends if end >= machine.first)
+            if looks not in done:
+                done[looks] = decided(losses, looks)
+            cells = done[looks][1]
+            found.times[machine].append(times_of(cells, machine))
+        seen, cells = next(iter(done.values()))
         words = {pair: each.word for pair, each in seen.items() if each.word}
         every = dict.fromkeys(OTHERS, Word.OPEN) | words
         found.outcomes.add([every[pair] for pair in OTHERS], truth)
@@ -424,10 +496,7 @@ DECIDING_HEADING = (
 
 def table_of_deciding(lines: Lines, grids: int) -> None:
     """Print a row for each scenario, with minutes that 9 of 10 sweeps take at most."""
-    of_machines = " | ".join(
-        f"{name} {tg}/{pp:,}, {first_of(tg, pp)} functions: first, Set, last, end, min"
-        for name, tg, pp in MACHINES
-    )
+    of_machines = " | ".join(machine.heading for machine in MACHINES)
     print(f"{DECIDING_HEADING}{of_machines} |")
     print(f"| --- |{' --: |' * (6 + len(MACHINES))}")
     for scenario in scenarios():
