@@ -645,6 +645,34 @@ def test_deciding_follows_the_border_and_says_each_step(folder):
 
 
 @pytest.mark.real
+@pytest.mark.parametrize(
+    ("number", "times", "code"),
+    [(signal.SIGINT, 1, 130), (signal.SIGINT, 2, 130), (signal.SIGKILL, 1, -9)],
+)
+def test_a_sweep_that_decides_goes_on_in_the_order_that_it_has_fixed(
+    folder, number, times, code
+):
+    put_corpus(folder, functions=12, of=BRIEF)
+    grid = ("--types", "f16,q8_0,q4_0", "--functions", "3")
+    command = ("sweep", "--corpus", "tiny", "--context", "2048", *grid, "--decide")
+
+    # In the first pair behind the reference.
+    fault = signal_at("write a record", 14, number, times=times)
+    told = run(folder, *command, faults=[fault])
+    before = json.loads((folder / RUN / "setup.json").read_text())["calibrated"]
+    ended = called(folder, *command)
+    after = json.loads((folder / RUN / "setup.json").read_text())["calibrated"]
+
+    assert (code, 0) == (told.returncode, ended.returncode), ended.stderr
+    assert before == after
+    assert "order" in after
+    assert "next: the first answer: q8_0/q8_0, q8_0/q4_0, q4_0/q4_0" in told.stderr
+    assert 12 == len(functions(folder, "q8_0-q8_0"))
+    assert "nothing is left that could change it: 4 pairs asked" in ended.stderr
+    assert [] == processes_in(folder)
+
+
+@pytest.mark.real
 def test_a_budget_without_a_loss_gives_no_answer_and_says_what_is_missing(folder):
     put_corpus(folder, functions=12, of=BRIEF)
     told = called(folder, *FORCED, "--decide", "--budget", "0.001s")
