@@ -218,7 +218,8 @@ class Plan:
     def _reading_notes(self) -> Iterator[str]:
         chosen = self.request.chosen(RECALL, RecallSettings)
         is_asked = RECALL in {probe.name for probe in self.probes}
-        may_read = is_asked and Ask.FORCED in chosen.parts and chosen.by is not By.WRITING
+        is_forced = is_asked and Ask.FORCED in chosen.parts
+        may_read = is_forced and chosen.by is not By.WRITING
         can = Ability.READING in self.engine.abilities
         if may_read and can and self.unread and not self.is_built_in:
             yield f"right lines are forced, not read: {self.unread}"
