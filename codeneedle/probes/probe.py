@@ -476,6 +476,8 @@ class Work:
         depth: Tokens before these, a mean.
         phrase: What is asked, for the plan.
         first: What the reference takes beside that, as it leads; None for nothing.
+        spared: What is left of it where the reference shows that a part of it says
+            nothing; None if it shows no such thing.
     """
 
     texts: tuple[int, ...] = ()
@@ -483,6 +485,7 @@ class Work:
     depth: int = 0
     phrase: str = ""
     first: "Work | None" = None
+    spared: "Work | None" = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -644,9 +644,25 @@ def _time(plan: Plan, cells: _Cells) -> str:
     if left_s is None or mean is None:
         return "known after the first cell"
     remaining = f"about {duration(left_s)} left" if left_s else "nothing left"
-    is_measured = any(record.has_numbers for record in cells.tried)
-    note = "" if is_measured else " (an estimate; the first cell tells more)"
-    return f"{remaining}, {duration(mean)} a cell{note}"
+    if any(record.has_numbers for record in cells.tried):
+        return f"{remaining}, {duration(mean)} a cell"
+    note = " (an estimate; the first cell tells more)"
+    return f"{remaining}, {duration(mean)} a cell{note}{_spared(plan, cells)}"
+
+
+def _spared(plan: Plan, cells: _Cells) -> str:
+    """The time where the reference shows that a part says nothing, as a phrase."""
+    work = plan.work(cells.probe)
+    spared_s = plan.time_of(work.spared) if work and work.spared else None
+    first_s = plan.cell_s(cells.probe, is_first=True)
+    if spared_s is None or first_s is None:
+        return ""
+    workers = 1 if cells.probe.is_timed else len(plan.workers)
+    in_all = duration(first_s + spared_s * (cells.total - 1) / workers)
+    return (
+        f"; about {in_all} in all where the reference writes too little back for any "
+        "pair to lose: others then force alone"
+    )
 
 
 def _order(plan: Plan, probe: Probe, *, tries_reference: bool) -> str:

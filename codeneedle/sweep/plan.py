@@ -448,8 +448,10 @@ def plan(
 def _read_again(work: Work) -> Work:
     """*work* of a hybrid model."""
     texts = tuple(math.ceil(READ_AGAIN * tokens) for tokens in work.texts)
-    first = _read_again(work.first) if work.first else None
-    return replace(work, texts=texts, first=first)
+    first, spared = (
+        _read_again(each) if each else None for each in (work.first, work.spared)
+    )
+    return replace(work, texts=texts, first=first, spared=spared)
 
 
 def _cell_s(pace: Pace, work: Work) -> float:

@@ -431,7 +431,16 @@ class RecallProbe(Probe):
             depth=outlook.text_tokens,
             phrase=_phrase(chosen, written, forced),
             first=self.work(settings, first) if first else None,
+            spared=self._spared(settings, outlook) if written and forced else None,
         )
+
+    def _spared(self, settings: RecallSettings, outlook: Estimates) -> Work | None:
+        """What is left where the reference writes too little; None if it is asked."""
+        is_open = with_choice(settings, outlook.setup).ask in {None, Ask.AUTOMATIC}
+        can = Ability.FORCED in outlook.engine.abilities and not outlook.is_built_in
+        if not (is_open and can):
+            return None
+        return self.work(structs.replace(settings, ask=Ask.FORCED), outlook)
 
     def questions(self, setup: Setup, goal: int | None = None) -> Iterator[Question]:
         """Functions to be written, then those whose lines are forced."""
