@@ -61,6 +61,12 @@ def chunk_tokens(text: int, questions: int) -> int:
     return padded(max(text, questions) + questions + 2)
 
 
+def questions_room(text: int, context: int) -> int:
+    """Tokens of questions that a chunk of a *context* holds behind a *text*."""
+    # In front of a text that is shorter than its questions stands padding.
+    return max(0, min(context - text, context // 2))
+
+
 def chunks_read(
     text: int, questions: float, functions: int, context: int
 ) -> tuple[int, ...]:
@@ -73,7 +79,7 @@ def chunks_read(
         functions: How many there are.
         context: What a chunk fits in, if it has more than one.
     """
-    room = max(1, context - text)
+    room = max(1, questions_room(text, context))
     count = max(1, min(functions, math.ceil(ROOM * questions / room)))
     return (chunk_tokens(text, math.ceil(questions / count)),) * count
 
@@ -125,7 +131,7 @@ def groups(setup: Setup, blocks: Sequence[int]) -> Iterator[Group]:
         blocks: After how many functions a chunk ends at the latest, ascending.
     """
     begin = 0
-    room = max(0, setup.context - setup.corpus.tokens)
+    room = questions_room(setup.corpus.tokens, setup.context)
     each = setup.corpus.characters / max(1, setup.corpus.tokens)
     for end in blocks:
         taken: list[NeedleFacts] = []

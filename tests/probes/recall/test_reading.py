@@ -27,6 +27,7 @@ from codeneedle.probes.recall.metrics import FORCED
 from codeneedle.probes.recall.probe import PROBE
 from codeneedle.probes.recall.prompts import completion_prompt
 from codeneedle.probes.recall.reading import (
+    asked_tokens,
     chunk_tokens,
     chunks_read,
     groups,
@@ -146,6 +147,18 @@ def test_functions_are_read_by_blocks_and_by_what_a_context_holds():
     assert [1, 1, 1] == [len(part.needles) for part in none]
 
 
+def test_a_chunk_with_its_padding_is_no_longer_than_the_context():
+    """In front of a text that is shorter than its questions stands padding."""
+    setup = made_setup(needles=0, forced=12)
+    short = replace(setup, corpus=replace(setup.corpus, tokens=100, characters=100))
+
+    assert 3181 == asked_tokens(short, 12)
+    assert [1, 2] == [
+        len(list(groups(replace(short, context=context), [12])))
+        for context in (8192, 6000)
+    ]
+
+
 def test_a_chunk_of_another_text_or_of_other_functions_has_another_key():
     setup = made_setup(needles=0, forced=6)
     other = replace(setup, corpus=replace(setup.corpus, sha256="dd" * 32))
@@ -164,6 +177,7 @@ def test_a_plan_counts_what_a_chunk_takes():
     ]
     assert (1536,) == chunks_read(990, 503, 12, 3072)
     assert (1024,) * 3 == chunks_read(800, 500, 12, 1024)
+    assert (1024,) * 2 == chunks_read(100, 900, 12, 1280)
     mini = load("random-bodies-mini")
     assert 2.5 + (20 + 5) / 2 == question_lines(mini, 5)
 
