@@ -525,7 +525,26 @@ def _surveyed(
         weights = engine.model.weights
         reason = f"llama.cpp makes no KV cache for {weights.architecture}"
         _refuse_cacheless(weights, reason)
+    if survey and pairs and all(survey.refusal(pair) for pair in pairs):
+        raise _nothing_runs(pairs, survey, engine)
     return _kept_pairs(request, pairs, survey), survey
+
+
+def _nothing_runs(pairs: Sequence[Pair], survey: Survey, engine: Engine) -> BadInput:
+    """The error of a grid of which every pair is refused, with the pairs that run."""
+    types = engine.cache_types()
+    alike = [Pair(name, name) for name in types.k if name in types.v]
+    told = engine.survey(alike, context=survey.context, log=survey_log())
+    run = [str(e) for e in alike if told and e in told.pairs and not told.refusal(e)]
+    hint = (
+        f"Of pairs with K = V these run: {', '.join(run)}. 'codeneedle kernels "
+        f"--types {','.join(e.partition('/')[0] for e in run)}' shows the others."
+    )
+    return BadInput(
+        source=f"{plural(len(pairs), 'pair')}, {pairs[0]} ...",
+        reason=f"none can run here: {survey.refusal(pairs[0])}",
+        hint=hint if run else "'codeneedle kernels --types f32,f16' shows which run.",
+    )
 
 
 def _kept_pairs(
@@ -535,8 +554,8 @@ def _kept_pairs(
     *pairs*; of a request that wants those with a kernel, these alone.
 
     Raises:
-        BadInput: If no pair can run; or if those with a kernel alone are wanted, and
-            there is none, or the engine cannot say.
+        BadInput: If those with a kernel alone are wanted, and there is none, or the
+            engine cannot say.
     """
     if survey is None and request.kernels_only:
         raise BadInput(
@@ -547,13 +566,6 @@ def _kept_pairs(
     if survey is None:
         return pairs
     possible = [pair for pair in pairs if not survey.refusal(pair)]
-    if pairs and not possible:
-        raise BadInput(
-            source=f"{plural(len(pairs), 'pair')}, {pairs[0]} ...",
-            reason=f"none can run here: {survey.refusal(pairs[0])}",
-            hint="Ask for others: 'codeneedle kernels --types f16,q8_0,...' shows "
-            "which run.",
-        )
     if not (request.kernels_only or request.decide):
         return pairs
     here = tuple(pair for pair in possible if not _lacks_kernel(survey, pair))

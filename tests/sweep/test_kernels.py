@@ -73,8 +73,24 @@ def test_a_machine_without_any_kernel_is_told_before_the_first_cell(attention, w
 
 
 def test_a_build_that_refuses_every_pair_is_refused():
-    with pytest.raises(BadInput, match="cannot write it"):
+    with pytest.raises(BadInput, match="cannot write it") as caught:
         plan_on(lambda _pair: "cannot write it")
+
+    assert "codeneedle kernels --types f32,f16" in caught.value.hint
+
+
+def test_a_build_that_refuses_every_pair_names_those_that_run():
+    """As Hexagon does, which writes f16 and q8_0 alone."""
+
+    def refusing(pair):
+        can = {pair.k, pair.v} <= {"f16", "q8_0"}
+        return Attention.KERNEL if can else "cannot write it"
+
+    with pytest.raises(BadInput, match="cannot write it") as caught:
+        plan_on(refusing, types=("bf16", "q4_0"))
+
+    assert "these run: f16/f16, q8_0/q8_0." in caught.value.hint
+    assert "--types f16,q8_0" in caught.value.hint
 
 
 def test_refused_pairs_are_in_the_grid_and_are_not_counted():
