@@ -447,6 +447,10 @@ class _Page:
         if reference is None:
             if self._is_spent():
                 self._say_over(f"{self.plan.may_measure[0]}, the reference", math.nan)
+            elif not self.runner.asked_to_stop():
+                again = sweep_command(self.plan.store.folder, "--retry-failed")
+                none = "No answer yet: no pair that could be the reference has numbers."
+                say(self.shown, f"{none} Mend what failed, then:\n  {again}")
             return codes
         able = self._able(telling)
         codes.append(int(len(able) < len(telling)))
@@ -456,8 +460,12 @@ class _Page:
         pairs = self.plan.may_measure
         order = fix_order(self.runner, reference, pairs, most_s=most_s)
         if self.options.retry_failed:
+            first = most_precise_first(pairs)
+            retried = {*first[: first.index(reference) + 1]}
             there = replace(self.runner, goal=next(iter(order.looks), None))
-            codes += [self._swept(there, p, self._tried([p])) for p in telling]
+            for probe in telling:
+                left = [p for p in self._tried([probe]) if p not in retried]
+                codes.append(self._swept(there, probe, left) if left else 0)
         while self._next_step():
             codes += self._stepped(telling)
             if self.runner.asked_to_stop() or self._next_step():
@@ -480,9 +488,8 @@ class _Page:
         """The exit codes of the reference, and the pair; None if none of them runs."""
         pairs = most_precise_first(self.plan.may_measure)[:GIVE_UP_AFTER]
         codes = [0]
-        for at, pair in enumerate(pairs):
-            tried = pairs[: at + 1]
-            codes += [self._swept(self.runner, probe, tried) for probe in telling]
+        for pair in pairs:
+            codes += [self._swept(self.runner, probe, [pair]) for probe in telling]
             records = self.runner.read().records
             if any(each.pair == pair and each.has_numbers for each in records):
                 return codes, pair

@@ -344,6 +344,9 @@ def next_step(
     if not may_continue:
         order = replace(order, looks=order.looks[:1])
     seen = _seen(verdict, probes)
+    if seen and verdict.silent and not any(each.rows for each in verdict.standings):
+        # Nothing that is measured has a say: no further pair changes that.
+        return None
     seen |= {p: replace(each, needed=None) for p, each in seen.items() if p in failed}
     asked = next_asked(order, seen)
     if asked is None:

@@ -36,7 +36,7 @@ class Deciding:
         self.failing = set()
         self.losses = LOSSES
         self.asked = 0
-        self.wall_s = 0.0
+        self.wall_s = self.drift = 0.0
 
     def force(self, question, right):
         pair = self.engine.served[-1].pair
@@ -44,7 +44,7 @@ class Deciding:
             return CellError("it died", hint="Look.")
         self.asked += 1
         loss = self.losses[pair.k] + self.losses[pair.v] / 4
-        loss += 0.001 * (self.asked % 2)
+        loss += 0.001 * (self.asked % 2) + self.drift * self.asked
         chance = math.log(0.6 - loss)
         return forced_to(question, right, logprob=chance, wall_s=self.wall_s)
 
@@ -109,6 +109,29 @@ def test_a_probe_in_which_the_reference_has_nothing_to_lose_is_left_out(deciding
     assert (1, True) == (code, deciding.verdict().chosen is not None)
     assert {pair for probe, pair in probes if probe == "retrieval"} == {"f16/f16"}
     assert "would show nothing: left out" in deciding.told.getvalue()
+
+
+def test_without_a_reference_there_is_no_answer_and_each_was_tried_once(deciding):
+    first = [Pair("f16", "f16"), Pair("f16", "q8_0"), Pair("q8_0", "f16")]
+    deciding.failing = {*first}
+
+    assert 1 == deciding.sweep()
+    assert deciding.shown.getvalue().startswith("No answer yet: no pair that could be")
+    assert "--retry-failed" in deciding.shown.getvalue()
+    deciding.failing.remove(first[2])
+    deciding.sweep(types=("f16", "q8_0"), retry_failed=True)
+    assert [2, 2] == [deciding.served(pair) for pair in first[:2]]
+
+
+def test_where_nothing_measured_has_a_say_no_further_pair_is_asked(deciding):
+    deciding.drift = 0.0006
+    deciding.sweep(types=("f16", "q8_0"))
+    before = len(deciding.engine.served)
+    found = deciding.verdict()
+    deciding.sweep(types=("f16", "q8_0"))
+
+    assert "recall-logp" in found.silent
+    assert before == len(deciding.engine.served)
 
 
 def test_a_setup_that_was_lost_asks_for_nothing_that_was_read_before(
