@@ -4,10 +4,10 @@ Where attention runs, asked of a real backend without a GPU: ``make vulkan``.
 llama.cpp is built with Vulkan into the cache folder, by Mesa's software driver
 (lavapipe). Rules of other backends are imposed on what it says it supports
 (scripts/vulkan_patches), so that the scheduler of a real build plays Metal, a machine
-without any kernel, and one without bf16. Needs Debian's mesa-vulkan-drivers,
-libvulkan-dev, glslc, spirv-headers and patch. Numbers of random weights show
-arithmetic, never quality. The sweeps take an hour and more on two cores: ``--survey``
-asks for the surveys alone, and with ``--out`` a run that was ended goes on.
+without any kernel, and one without bf16. Where a package is missing, it says which to
+install. Numbers of random weights show arithmetic, never quality. The sweeps take an
+hour and more on two cores: ``--survey`` asks for the surveys alone, and with ``--out``
+a run that was ended goes on.
 """
 
 import argparse
@@ -29,6 +29,7 @@ from codeneedle.engines.llama_cpp.backends import backend_named
 from codeneedle.engines.llama_cpp.build import build
 from codeneedle.engines.llama_cpp.installation import SERVER, VARIABLE
 from codeneedle.engines.llama_cpp.statistics import statistics
+from codeneedle.errors import MachineError
 from codeneedle.grid import Pair, whole_grid
 from codeneedle.models.pretrained import SMOLLM2, built_in_model
 from codeneedle.records.record import ON_CPU, Attention
@@ -40,7 +41,12 @@ if TYPE_CHECKING:
 HERE = Path(__file__).resolve().parent
 PATCHES = sorted((HERE / "vulkan_patches").glob("*.patch"))
 
+PACKAGES = "mesa-vulkan-drivers libvulkan-dev glslc spirv-headers patch"
+"""Of Debian, beside compilers: the driver and what the backend is compiled with."""
+
 TYPES = ("bf16", "q8_0", "q5_1", "q5_0", "q4_1", "q4_0")
+
+INSTALL = f"On Debian: apt-get update && apt-get install {PACKAGES}"
 
 LAVAPIPE = {"GGML_VK_VISIBLE_DEVICES": "0"}
 """llama.cpp hides devices of the kind CPU unless they are named."""
@@ -132,6 +138,7 @@ def main() -> None:
     chosen = parsed()
     began = time.monotonic()
     server = chosen.llama_server or _built()
+    _refuse_without_device(server)
     with tempfile.TemporaryDirectory(prefix="codeneedle-vulkan-") as name:
         folder = chosen.out or Path(name)
         folder.mkdir(parents=True, exist_ok=True)
@@ -155,6 +162,9 @@ def _check(bench: "Bench", chosen: argparse.Namespace) -> None:
 
 
 def _built() -> Path:
+    missing = [name for name in ("glslc", "patch") if not shutil.which(name)]
+    if missing:
+        sys.exit(f"{missing[0]} is missing. {INSTALL}")
     last = ""
 
     def report(phase: str, _done: int, _total: int) -> None:
@@ -163,7 +173,18 @@ def _built() -> Path:
             print(f"building llama.cpp with Vulkan: {phase}", flush=True)
         last = phase
 
-    return build(report, backend_named("vulkan"), patches=PATCHES) / SERVER
+    try:
+        return build(report, backend_named("vulkan"), patches=PATCHES) / SERVER
+    except MachineError as error:
+        sys.exit(f"{error}\n{error.hint}\n{INSTALL}")
+
+
+def _refuse_without_device(server: Path) -> None:
+    argv = [str(server), "--list-devices"]
+    env = os.environ | LAVAPIPE
+    told = subprocess.run(argv, env=env, capture_output=True, text=True, check=False)
+    if "Vulkan0" not in told.stdout:
+        sys.exit(f"{server} sees no Vulkan device:\n{told.stdout}{INSTALL}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
