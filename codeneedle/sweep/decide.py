@@ -348,7 +348,7 @@ def next_step(
         # Nothing that is measured has a say: no further pair changes that.
         return None
     seen |= {p: replace(each, needed=None) for p, each in seen.items() if p in failed}
-    asked = next_asked(order, seen)
+    asked = next_asked(order, seen, verdict.reference)
     if asked is None:
         return None
     known = {r.pair: PROBE.units(r) for r in verdict.run.records if _is_asked(r)}

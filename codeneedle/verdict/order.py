@@ -153,7 +153,9 @@ class Asked:
     why: Why
 
 
-def next_asked(order: Order, seen: Mapping[Pair, Seen]) -> Asked | None:
+def next_asked(
+    order: Order, seen: Mapping[Pair, Seen], reference: Pair | None = None
+) -> Asked | None:
     """
     What is asked next; None once nothing is left that could change the answer.
 
@@ -167,6 +169,8 @@ def next_asked(order: Order, seen: Mapping[Pair, Seen]) -> Asked | None:
     Args:
         order: What was fixed.
         seen: By pair, what was measured so far; the reference is not among them.
+        reference: The pair that others are compared with; None for one that is not
+            quantized. One that is not smaller is never set.
     """
     look = order.looks[0] if order.looks else 0
     if first := tuple(pair for pair in order.first if pair not in seen):
@@ -174,7 +178,9 @@ def next_asked(order: Order, seen: Mapping[Pair, Seen]) -> Asked | None:
     words = {pair: each.word for pair, each in seen.items() if each.word}
     within = [_size(pair) for pair, word in words.items() if word is Word.WITHIN]
     out = ruled_out(words, order.every)
-    smaller = [pair for pair in order.every if _size(pair) < min(within, default=1)]
+    largest = min(within, default=_size(reference) if reference else 1.0)
+    # One of unknown size may be smaller.
+    smaller = [p for p in order.every if _size(p) < largest or math.isinf(_size(p))]
     looks = _looks(order, {pair: seen[pair] for pair in smaller if pair in seen})
     near = {pair: soon for pair, (soon, late) in looks.items() if soon == late}
     if not within and looks:

@@ -214,6 +214,23 @@ def test_a_check_that_failed_is_asked_of_another_pair_that_is_ruled_out():
     assert asked(seen | both, order) is None
 
 
+def test_what_is_larger_than_the_reference_is_not_asked():
+    order = Order(pairs=("bf16/q4_0", "q5_1/q5_1", "q4_0/q4_0"), looks=(12,))
+    found = next_asked(order, {pair("q4_0/q4_0"): BEYOND}, EIGHT)
+
+    assert (pair("q5_1/q5_1"),) == found.pairs
+    seen = {pair("q4_0/q4_0"): BEYOND, pair("q5_1/q5_1"): BEYOND}
+    assert next_asked(order, seen, EIGHT) is None
+
+
+def test_a_type_of_unknown_size_is_asked_as_it_may_be_smaller():
+    order = Order(pairs=("q8_0/q8_0", "odd/odd", "q4_0/q4_0"), looks=(12,))
+    first = {"q8_0/q8_0": WITHIN, "q4_0/q4_0": BEYOND}
+
+    assert ("odd/odd", 12, Why.SMALLER) == asked(first, order)
+    assert asked(first | {"odd/odd": WITHIN}, order) is None
+
+
 def test_last_open_pairs_are_asked_that_more_functions_decide():
     few = Order(pairs=("q8_0/q8_0", "q8_0/q4_0"), looks=(12, 24, 48))
     seen = {"q8_0/q8_0": WITHIN, "q8_0/q4_0": is_open(needed=40)}
