@@ -104,7 +104,8 @@ def swept(folder, faults, *arguments, **variables):
         *("sweep", "--engine", "command", "--command", words, "--health", "/health"),
         *("--served-name", fake_openai.MODEL, "--no-proof-by-memory"),
         *("--corpus", "tiny", "--context", "4096", "--prompt-form", "completion"),
-        *("--types", ",".join(["f16", *faults]), "--api-key-env", "MY_KEY", *arguments),
+        *("--types", ",".join(dict.fromkeys(["f16", *faults]))),
+        *("--api-key-env", "MY_KEY", *arguments),
         **{"MY_KEY": KEY, **variables},
     )
     assert "Traceback" not in done.stderr
@@ -141,6 +142,27 @@ def test_what_an_evaluation_tells_of_its_secrets_is_in_no_file_and_on_no_screen(
         assert [] == telling(each.stdout + each.stderr, KEY, JUDGE), each.args
     # What it writes itself is kept as it is; its log is not.
     assert {} == leaks(tmp_path, KEY, JUDGE, but=("evaluations",))
+
+
+@pytest.mark.parametrize("how", FORMS[:-1])
+def test_what_a_server_answers_freely_is_stored_and_shown_without_its_key(
+    tmp_path, how
+):
+    """Answers are in the records, and those of the reference in the setup, too."""
+    told = ["tells=.choices.0.text", f"tells-how={how}"]
+    size = ("--generation-tokens", "16", "--same")
+    answered = ("--probe", "generation", *size)
+
+    said = swept(tmp_path, {"f16": told, "t1": told}, *answered)
+
+    (setup,) = tmp_path.rglob("setup.json")
+    assert "***" in setup.read_text()
+    for each in said:
+        assert [] == telling(each.stdout + each.stderr, KEY), each.args
+    for prompt in ("steps", "list"):
+        shown = called(tmp_path, "show", setup.parent, "f16/f16", prompt)
+        assert (0, []) == (shown.returncode, telling(shown.stdout, KEY)), shown.stderr
+    assert {} == leaks(tmp_path, KEY, but=("logs",))
 
 
 OF_LLAMA = {
