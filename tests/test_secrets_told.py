@@ -229,3 +229,22 @@ def test_what_a_server_tells_that_renders_the_chat_template_is_on_no_screen(
     assert keys
     assert [] == telling(done.stdout + done.stderr, *keys)
     assert {} == leaks(folder, *keys, but=("logs",))
+
+
+def test_an_answer_that_is_only_printed_tells_no_key_either(tmp_path, nano):
+    (tmp_path / "prompt.txt").write_text("hello\n")
+    faults = {
+        "f16-f16": ["tells=/completion"],
+        "q8_0-q8_0": ["tells-error=/completion"],
+        "bf16-bf16": ["tells=log", "die-in-round=1"],
+    }
+    keys = tmp_path.parent / f"{tmp_path.name}.keys"
+    cells = {cell: [*of_cell, f"key-in={keys}"] for cell, of_cell in faults.items()}
+    pairs = ",".join(cell.replace("-", "/") for cell in faults)
+    binary = ("--llama-server", server(tmp_path, cells), "--context", "4096")
+
+    done = called(tmp_path, "ask", pairs, "prompt.txt", *binary)
+
+    assert 1 == done.returncode, done.stderr
+    assert "***" in done.stdout
+    assert [] == telling(done.stdout + done.stderr, *keys.read_text().split())

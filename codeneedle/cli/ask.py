@@ -2,9 +2,10 @@
 
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
-from msgspec.structs import replace
+from msgspec import structs
 from rich.console import Console
 
 from codeneedle.cli.progress import end_left_behind, ensure_models, say
@@ -20,6 +21,7 @@ from codeneedle.sweep.plan import Plan
 from codeneedle.sweep.request import Execution, Request
 from codeneedle.sweep.runner import refuse_pair
 from codeneedle.system.files import cache_folder, reason_of
+from codeneedle.system.secrets import SHORTEST_IN_ANSWERS, masked
 from codeneedle.system.signals import unwinding_on_signals
 
 MOST_PROMPT_BYTES = 16 << 20
@@ -52,7 +54,7 @@ def ask(
     Raises:
         CodeneedleError: If no server can be started for any of them.
     """
-    request = replace(request, pairs=tuple(map(str, pairs)), probes=())
+    request = structs.replace(request, pairs=tuple(map(str, pairs)), probes=())
     ensure_models(notes, map(path_of, request.models))
     (plan,) = planned(request, execution)
     answers: list[tuple[Pair, Reply | str]] = []
@@ -63,7 +65,7 @@ def ask(
             try:
                 answers.append((pair, _answer(plan, pair, prompt, tokens)))
             except CellError as error:
-                answers.append((pair, f"{error.status}: {error}"))
+                answers.append((pair, masked(f"{error.status}: {error}")))
     return answers
 
 
@@ -83,7 +85,7 @@ def _answer(plan: Plan, pair: Pair, prompt: str, tokens: int) -> Reply:
             chat = Chat(messages=said, max_tokens=tokens, template_args=NO_THINK_ARGS)
             reply = served.client.chat(chat)
     log.unlink(missing_ok=True)
-    return reply
+    return replace(reply, text=masked(reply.text, shortest=SHORTEST_IN_ANSWERS))
 
 
 def read_prompt(path: Path) -> str:
