@@ -708,7 +708,7 @@ class _Page:
         progress = self._progress(probe, pairs, runner)
         if not self._pending(progress, runner):
             cells = plural(len(progress.pairs), "cell")
-            return self._ended(progress, f"all {cells} are done: nothing to do")
+            return self._ended(progress, f"{cells} done already: nothing to do")
         if not self.stop.asked_to_stop:
             self.is_described = True
             with SweepDisplay(self.console, progress) as display:

@@ -573,6 +573,7 @@ def test_open_pairs_are_asked_for_more_at_the_end_of_a_sweep(opened):
     assert functions(folder, WHOLE) == functions(folder, COARSE)
     assert len(functions(folder, COARSE)) == len({*functions(folder, COARSE)})
     assert "open pairs" not in again.stderr
+    assert "recall: 2 cells done already: nothing to do" in again.stderr
     assert all(path.read_bytes() == before for path, before in files.items())
 
 
