@@ -348,7 +348,7 @@ class _Page:
             raise KeyboardInterrupt
         is_left = not plan.request.decide and (code or self._is_open())
         if self._is_spent() and is_left:
-            say(self.console, "The time is up; run the same command to continue.")
+            self._say_spent()
         self._show_verdict()
         if plan.request.receipt:
             self._show_receipt()
@@ -575,11 +575,24 @@ class _Page:
         for line in rest[:1]:
             show_words(self.console, Text(visible(line.strip().removesuffix(":"))))
 
+    @property
+    def _has_answer(self) -> bool:
+        """Whether a pair was compared with the reference."""
+        run = self._read()
+        return run is not None and bool(judge(run, self.options.limits).compared)
+
+    def _say_spent(self) -> None:
+        """Say that the time is up and cells are left; without a loss, as verdict."""
+        if self._has_answer:
+            say(self.console, "The time is up; run the same command to continue.")
+            return
+        again = sweep_command(self.plan.store.folder)
+        say(self.shown, f"No answer yet: the time is up. To go on:\n  {again}")
+
     def _say_over(self, what: str, time_s: float) -> None:
         """Say that the time is up before *what*; without a loss, as the verdict."""
-        run = self._read()
-        has_answer = run is not None and judge(run, self.options.limits).compared
         again = sweep_command(self.plan.store.folder)
+        has_answer = self._has_answer
         start = "The time is up" if has_answer else "No answer yet: the time is up"
         console = self.console if has_answer else self.shown
         missing = f"{start}. Missing: {what}{duration_phrase(time_s)}."

@@ -646,6 +646,17 @@ def test_deciding_follows_the_border_and_says_each_step(folder):
 
 
 @pytest.mark.real
+def test_a_grid_whose_time_is_up_before_a_loss_gives_no_answer(folder):
+    put_corpus(folder, functions=12, of=BRIEF)
+    told = called(folder, *FORCED, "--budget", "0.001s")
+
+    assert 1 == told.returncode, told.stderr
+    assert told.stdout.startswith(
+        "No answer yet: the time is up. To go on:\n  codeneedle"
+    )
+
+
+@pytest.mark.real
 @pytest.mark.parametrize(
     ("number", "times", "code"),
     [(signal.SIGINT, 1, 130), (signal.SIGINT, 2, 130), (signal.SIGKILL, 1, -9)],
