@@ -192,16 +192,15 @@ def _puzzle(of: random.Random, name: str) -> Prompt:
 
 
 def _program(of: random.Random, name: str) -> Prompt:
-    thing = of.choice(["library loans", "bus departures", "greenhouse sensors"])
+    thing = of.choice(["library loans", "bus departures", "greenhouse readings"])
     hours = of.randint(3, 20)
     return _asked(
         name,
-        f"Write a Python module that keeps {thing} in a SQLite file. It needs: a table "
-        "that is created if it is missing; functions to add an entry, to change one, "
-        f"and to list those of the last {hours} hours, newest first; an error of its "
-        "own for an entry that does not exist; and a command line with argparse that "
-        "uses all of these. Type hints, docstrings, standard library only. Then write "
-        "three tests for it with pytest.",
+        f"Write a short Python class that keeps {thing} in memory: methods to add an "
+        f"entry, to change one, and to list those of the last {hours} hours, newest "
+        "first; an error of its own for an entry that does not exist. Explain in words "
+        "what each method does and why, show how the class is used, and write two "
+        "tests for it with pytest.",
     )
 
 
@@ -247,14 +246,14 @@ def _why(of: random.Random, name: str) -> Prompt:
 
 
 def _list(of: random.Random, name: str) -> Prompt:
-    count, letter = of.randint(24, 34), of.choice("bdfglmprst")
+    people, letter = of.randint(3, 6), of.choice("bdfglmprst")
     return _asked(
         name,
-        f"List {count} objects that could lie in an old workshop. The rules: number "
-        f"them; no object twice; no name begins with the letter {letter}; after each "
-        "one, in brackets, the material it is mostly made of; every fourth line is an "
-        "object that needs two hands. After the list, name the line that was hardest "
-        "to find, and say why.",
+        f"Plan the dinners of seven days for a family of {people}. The rules: one line "
+        "a day, from Monday to Sunday; no dish twice; no dish that begins with the "
+        f"letter {letter}; after each dish, in brackets, how many minutes it takes; "
+        "fish on two days that are not next to each other. After the list, say which "
+        "rule was hardest to keep, and why.",
     )
 
 

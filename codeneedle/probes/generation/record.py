@@ -139,8 +139,8 @@ class FirstDifference:
 
     Attributes:
         character: Number of the first other character, from 0.
-        tokens: Tokens of the reference's answer before it, of equally long words where
-            the server told no tokens.
+        tokens: Tokens of the reference's answer before it; an estimate where the server
+            told fewer pieces than tokens.
         lead: How sure the reference was of its own next token, in nats; None if the
             server did not tell. A difference at 0.01 nats is noise, one at 3 is damage.
     """
@@ -164,7 +164,8 @@ def first_difference(reference: Written, other: Written) -> FirstDifference | No
         start += len(piece)
         tokens += 1
     lead = reference.leads[tokens] if tokens < len(reference.leads) else None
-    if pieces and not reference.lengths:
+    if pieces and len(pieces) != reference.tokens:
+        # Words, or characters that take several tokens and come as one.
         tokens = round(tokens * reference.tokens / len(pieces))
     return FirstDifference(character=at, tokens=tokens, lead=lead)
 

@@ -90,6 +90,17 @@ def test_words_count_in_place_of_tokens_that_were_drafted():
     )
 
 
+def test_characters_of_several_tokens_count_as_these():
+    """As of llama-server: a rocket takes three tokens, and is told once it is whole."""
+    each = {"lengths": (1,) * 4, "gaps": (0.5,) * 4}
+    reference = drafted("🚀🚀🚀🚀", predicted_tokens=13, drafted=0, **each)
+    other = replace(reference, text="🚀🚀🚂🚀")
+
+    assert FirstDifference(character=2, tokens=6, lead=0.5) == first_difference(
+        reference, other
+    )
+
+
 def test_an_answer_of_drafted_tokens_can_loop():
     answers = {"one": drafted("it ends"), "two": drafted("so it is")}
     looping = answers | {"two": drafted(LOOPING)}
