@@ -164,11 +164,12 @@ class GenerationProbe(Probe):
     ) -> tuple[str, ...]:
         """What is stored, and what so few prompts can show."""
         needed = prompts_without_loss(LOOP_FREE)
-        whose = f"the text of {settings.prompts} is" if settings.prompts else "they are"
         stored = (
             f"{NAME}: answers are stored in the run folder and shown by 'codeneedle "
-            f"show' alone; {whose} not"
+            "show' alone"
         )
+        if settings.prompts:
+            stored += f"; the text of {settings.prompts} is not stored"
         power = (
             f"{NAME}: {needed} prompts without a loss show that one pair loses at most "
             "10 % of answers, more for several pairs; fewer show damage alone"
