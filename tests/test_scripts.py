@@ -46,6 +46,35 @@ def test_a_long_target_starts_its_script_with_arguments_it_accepts(target):
     script.parsed(found["arguments"].split())
 
 
+@pytest.mark.parametrize(
+    ("module", "own", "folder"),
+    [
+        ("verdict/order", ["verdict/test_order.py"], "verdict/test_judge.py"),
+        ("grid", ["test_grid.py"], "test_golden.py"),
+    ],
+)
+def test_a_mutant_is_tested_by_its_module_then_by_its_folder(module, own, folder):
+    """Tests of the project as a whole are of no module: a copy has no .github."""
+    pytest.importorskip("cosmic_ray", reason="its target installs it")
+    mutants = importlib.import_module("mutants")
+    first, then = mutants.tests_of(Path("codeneedle", f"{module}.py"), ROOT)
+
+    assert [str(ROOT / "tests" / name) for name in own] == first
+    assert any(name.endswith(f"tests/{folder}") for name in then)
+    assert str(ROOT / "tests" / "test_actions.py") not in then
+
+
+def test_every_module_that_is_changed_for_a_mutant_exists():
+    pytest.importorskip("cosmic_ray", reason="its target installs it")
+    mutants = importlib.import_module("mutants")
+
+    assert [] == [
+        name
+        for name in mutants.MODULES
+        if not (ROOT / "codeneedle" / f"{name}.py").exists()
+    ]
+
+
 def test_every_script_of_a_long_target_is_looked_at_here():
     makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
     started = {found["name"] for found in SCRIPT.finditer(makefile)}
