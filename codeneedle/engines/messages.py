@@ -5,7 +5,7 @@ import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any, Literal, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 
 import msgspec
 
@@ -269,8 +269,8 @@ class TokenPiece:
         piece: The part; its bytes, where they are no valid UTF-8.
     """
 
-    id: int
-    piece: str | tuple[int, ...]
+    id: Annotated[int, msgspec.Meta(ge=-(1 << 31), lt=1 << 31)]
+    piece: str | tuple[Annotated[int, msgspec.Meta(ge=0, le=255)], ...]
 
     @property
     def size(self) -> int:

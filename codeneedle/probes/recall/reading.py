@@ -7,6 +7,7 @@ scores the second half of a chunk, and wants as much text again behind it.
 """
 
 import hashlib
+import itertools
 import math
 import time
 from collections.abc import Iterator, Sequence
@@ -196,6 +197,16 @@ class Chunk:
     ids: tuple[int, ...]
     spans: tuple[Span, ...]
 
+    def is_of(self, needles: Sequence[NeedleFacts], tool: ReadingTool) -> bool:
+        """Whether it asks for these *needles*, at places that *tool* scores."""
+        wanted, scored = self.wanted, tool.places(len(self.ids))
+        return (
+            [span.needle for span in self.spans] == [each.name for each in needles]
+            and all(0 < len(span.places) == len(span.ends) for span in self.spans)
+            and all(one < two for one, two in itertools.pairwise(wanted))
+            and all(place in scored for place in wanted)
+        )
+
     @property
     def wanted(self) -> tuple[int, ...]:
         """Places of all right tokens."""
@@ -369,9 +380,7 @@ def _chunk(context: ProbeContext, tool: ReadingTool, group: Group) -> Chunk:
     run = context.run
     path = own_folder(run.folder / "base") / f"{group.key}.chunk.json"
     chunk = read_note(path, Chunk)
-    if chunk is None or [span.needle for span in chunk.spans] != [
-        needle.name for needle in group.needles
-    ]:
+    if chunk is None or not chunk.is_of(group.needles, tool):
         with run.engine.tokenizing(log=context.log("counting")) as tokenizer:
             chunk = laid_out(tokenizer, tool, run.text, group.needles)
         write_note(path, chunk)

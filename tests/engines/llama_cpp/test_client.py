@@ -55,6 +55,20 @@ def count(served):
 
 
 @pytest.mark.parametrize(
+    "told", [{"id": 5, "piece": [300]}, {"id": 5, "piece": [-1]}, {"id": 1 << 31}]
+)
+def test_a_token_of_what_is_no_byte_or_of_no_number_is_no_answer(told):
+    answer = json.dumps({"tokens": [{"piece": "a", **told}]}).encode()
+    transport = httpx.MockTransport(
+        lambda _: httpx.Response(200, content=iter([answer]))
+    )
+    client = Client("http://127.0.0.1:9", api_key="none", transport=transport)
+
+    with pytest.raises(BadReply):
+        client.tokens("a")
+
+
+@pytest.mark.parametrize(
     ("asked", "fault", "error"),
     [
         (complete, "reset", ServerGone),

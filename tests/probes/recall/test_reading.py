@@ -1,5 +1,6 @@
 """Right lines that are read where they stand in a text, laid out and stored."""
 
+import json
 import re
 from dataclasses import replace
 
@@ -221,6 +222,32 @@ def test_a_chunk_is_laid_out_once_for_all_cells(tmp_path, monkeypatch):
 
     one, two = engine.tool.tasks
     assert (one.ids, one.text) == (two.ids, two.text)
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        {"places": [], "ends": []},
+        {"places": [0, 1], "ends": [1, 2]},
+        {"places": [1 << 40], "ends": [1]},
+        {"ends": [1]},
+        {"needle": "another"},
+    ],
+)
+def test_a_stored_chunk_that_is_damaged_is_laid_out_again(tmp_path, damage):
+    engine = made_engine()
+    PROBE.measure(made_context(tmp_path, engine))
+    (path,) = tmp_path.rglob("*.chunk.json")
+    whole = path.read_bytes()
+    note = json.loads(whole)
+    note["spans"][0] |= damage
+    path.write_text(json.dumps(note))
+
+    PROBE.measure(made_context(tmp_path, engine, pair="f16/f16"))
+
+    assert whole == path.read_bytes()
+    one, two = engine.tool.tasks
+    assert (one.ids, one.wanted) == (two.ids, two.wanted)
 
 
 def test_lines_are_written_by_a_server_behind_those_that_were_read(tmp_path):
