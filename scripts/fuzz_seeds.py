@@ -2,6 +2,8 @@
 
 import importlib
 import json
+import math
+import struct
 import sys
 from collections.abc import Iterator
 from dataclasses import replace
@@ -10,6 +12,7 @@ from typing import Any
 
 import msgspec
 
+from codeneedle.probes.recall.reading import laid_out
 from codeneedle.records.record import Status
 
 ROOT = Path(__file__).parents[1]
@@ -92,6 +95,7 @@ def streams() -> list[bytes]:
     said = {"delta": {"content": "x\n"}, "logprobs": {"content": [token]}}
     chat = {"choices": [said], "timings": timings}
     ended = {"choices": [{"delta": {}, "finish_reason": "stop"}], "timings": timings}
+    pieces = [{"id": 5, "piece": "end"}, {"id": 6, "piece": [195, 188]}]
     error = {"error": {"code": 500, "message": "no", "type": "server_error"}}
     long = {"type": "exceed_context_size_error", "n_prompt_tokens": 9, "n_ctx": 4}
     return [
@@ -100,6 +104,7 @@ def streams() -> list[bytes]:
         b"\2\0" + json.dumps({"tokens": [1, 2]}).encode(),
         b"\3\0" + json.dumps({"prompt": "<|user|>"}).encode(),
         b"\4\0" + json.dumps({"data": [{"id": "alias"}]}).encode(),
+        b"\5\0" + json.dumps({"tokens": pieces}).encode(),
         b"\0\0" + _events(text, error),
         b"\0\0error: " + json.dumps(error).encode() + b"\n",
         b"\x80\0" + json.dumps(error).encode(),
@@ -116,20 +121,32 @@ def _events(*events: Any) -> bytes:
 def records() -> list[bytes]:
     """A setup, then records of all probes, finished and not; none bears a seal."""
     records = made("made_records")
+    prompts = [{"name": "1", "tokens": 2, "sha256": "x"}]
+    settings = {"generation": {"prompts": prompts, "tokens": 64}}
+    first = {"pair": "f16/f16", "answers": {"1": _WRITTEN}}
+    order = {"pairs": ["f16/q4_0"], "looks": [3, 6]}
     setup = replace(
         records.made_setup(needles=3, types_k=("f16",), types_v=("f16", "q4_0")),
-        probes=_SETTINGS,
+        probes=_SETTINGS | settings,
+        calibrated={"generation": first, "order": order},
     )
     rounds = [records.made_round(needle) for needle in setup.needles]
     recalled = records.made_record(
         "f16/q4_0", rounds, priming=records.made_priming(setup.needles[0])
     )
+    read = records.made_record(
+        "f16/f16", [], forced=map(records.made_forced, setup.forced)
+    )
+    read.observation["answers"] = {
+        f"read ab {key.partition(' ')[2]}": answer
+        for key, answer in read.observation["answers"].items()
+    }
     failed = records.failed_record("f16/f16", Status.OUT_OF_MEMORY, "no room")
     others = [
         replace(recalled, probe=probe, observation=observation)
         for probe, observation in _observations()
     ]
-    everything = (setup, recalled, failed, *others)
+    everything = (setup, recalled, read, failed, *others)
     return [msgspec.json.format(msgspec.json.encode(each)) for each in everything]
 
 
@@ -150,6 +167,18 @@ def _observations() -> Iterator[tuple[str, Any]]:
     speeds = {"depth": 0, "pp": [10.0, 11.0], "tg": [5.0, 5.5]}
     build = dict.fromkeys(("build", "cpu", "gpu", "backends"), "x") | {"threads": 1}
     yield "throughput", {"answers": {"0": speeds}, **build}
+    said = {**_WRITTEN, "text": "a b a b c", "leads": [0.5] * 5}
+    yield "generation", {"answers": {"1": said}, "facts": {"against": "f16/f16"}}
+
+
+_WRITTEN = {
+    "text": "a b a b a",
+    "tokens": 5,
+    "finish": "stop",
+    "lengths": [2, 2, 2, 2, 1],
+    "leads": [1.5] * 5,
+}
+"""An answer of the generation probe."""
 
 
 def evaluations() -> list[bytes]:
@@ -239,6 +268,52 @@ def base_files() -> list[bytes]:
     text = msgspec.json.encode(note)
     head = b"_logits_" + b"\3\0\0\0\3\0\0\0\1\0\0\0"
     return [len(text).to_bytes(2, "big") + text + head + bytes(32)]
+
+
+ROW_IDS = (0, 1, 2, 0, 1, 2)
+"""Tokens of the text whose rows are read."""
+
+
+def row_files() -> list[bytes]:
+    """A base file of one chunk, behind a byte that says in which pieces it comes."""
+    header = struct.pack("<8sIii6i", b"_logits_", len(ROW_IDS), 3, 1, *ROW_IDS)
+    even = struct.pack("<ff", 0.0, -math.log(3)) + bytes(8)
+    file = header + even * 2
+    return [b"\0" + file, b"\1" + file, b"\1" + file[:-3], b"\1" + file * 2]
+
+
+def prompts() -> list[bytes]:
+    """Prompts in each form that a file of them may have."""
+    asked = {"role": "user", "content": "How does a clock keep time?"}
+    function = {"name": "f", "parameters": {"type": "object", "properties": {}}}
+    tools = [{"type": "function", "function": function}]
+    return [
+        b"How does a clock keep time?\n\n  Why?\r\n",
+        json.dumps([{"messages": [asked], "tools": tools}]).encode(),
+        *transcripts(),
+    ]
+
+
+def receipts() -> list[bytes]:
+    """Receipts as they come: of the table of models, and in a quotation."""
+    files = sorted((ROOT / "docs" / "models").glob("*.md"))
+    short = (
+        b"> codeneedle receipt 2: model a (x); engine y\n"
+        b"> K/V | word | loss | kld\n> f16/f16 | | 0 | 0\n"
+        b"> q8_0/q4_0 | within | 1 | 2\n"
+    )
+    return [*(path.read_bytes() for path in files), short, short.replace(b"> ", b"")]
+
+
+def chunks() -> list[bytes]:
+    """The note of a chunk that two functions were laid out in."""
+    needles = [made("made_records").made_forced_needle(at) for at in range(2)]
+    tokenizer, tool = (
+        made("fake_engine").ByteTokenizer(),
+        made("made_reading").HalfTool(),
+    )
+    chunk = laid_out(tokenizer, tool, "a text\n", needles)
+    return [msgspec.json.encode(chunk)]
 
 
 def sweep_files() -> list[bytes]:

@@ -25,6 +25,7 @@ from codeneedle.engines.llama_cpp.bench import (
 from codeneedle.engines.llama_cpp.bench import read_result as read_bench
 from codeneedle.engines.llama_cpp.client import Client
 from codeneedle.engines.llama_cpp.installation import read_help
+from codeneedle.engines.llama_cpp.reading import LOWEST, Rows
 from codeneedle.engines.llama_cpp.statistics import (
     chunks_done,
     ends_early,
@@ -36,7 +37,7 @@ from codeneedle.engines.llama_cpp.statistics import (
 )
 from codeneedle.engines.messages import Chat, Completion, Forced, Message, Reply
 from codeneedle.engines.openai.client import OpenAi
-from codeneedle.engines.tools import SpeedTask
+from codeneedle.engines.tools import ReadTokens, SpeedTask
 from codeneedle.errors import CellError, CodeneedleError, MachineError, RequestError
 from codeneedle.grid import Pair
 from codeneedle.models.kv_cache import Room, misfit, plain_caches, predicted
@@ -44,20 +45,31 @@ from codeneedle.models.weights import read_header
 from codeneedle.probes import PROBES
 from codeneedle.probes.evaluation.readers import read as read_results
 from codeneedle.probes.evaluation.record import Evaluation
+from codeneedle.probes.generation.prompts import read_prompts
 from codeneedle.probes.recall.alignment import answer_end, answer_lines, score
 from codeneedle.probes.recall.probe import enough_for
+from codeneedle.probes.recall.reading import Chunk, laid_out
 from codeneedle.probes.recall.record import Round, recall_of
 from codeneedle.probes.transcript.conversations import conversations_of
 from codeneedle.probes.transcript.rendering import parts_of
 from codeneedle.records.record import (
     CellRecord,
     NeedleFacts,
+    Run,
     Setup,
     Status,
     as_json,
     from_json,
 )
 from codeneedle.records.store import decode_record, decode_setup, encode, sealed
+from codeneedle.report.models import models_document, rows_in
+from codeneedle.report.receipt import (
+    MOST_RECEIPTS,
+    receipt_objects,
+    receipts_in,
+    side_by_side,
+)
+from codeneedle.report.tidy import table_rows
 from codeneedle.sweep import request
 from codeneedle.system.environment import secret_in
 from codeneedle.system.secrets import are_in, know, masked, masked_values
@@ -65,6 +77,8 @@ from codeneedle.verdict.trust import attention_on_cpu, suspects
 
 PAIR = Pair("q8_0", "q4_0")
 _NEEDLE = seeds.made("made_records").made_needle()
+_FORCED = [seeds.made("made_records").made_forced_needle(at) for at in range(2)]
+_HALF_TOOL = seeds.made("made_reading").HalfTool()
 
 
 def claim(fact: object, words: str) -> None:
@@ -177,6 +191,53 @@ def read_transcript(data: bytes) -> None:
             claim(not parts or ends[-1] == len(text), "parts are the whole text")
 
 
+def read_rows(data: bytes) -> None:
+    """What llama-perplexity writes into a pipe; the first byte says in which pieces."""
+    size = 1 + 97 * (data[0] if data else 0)
+    rows = Rows(ids=seeds.ROW_IDS, wanted=(3, 4, 5), vocabulary=3)
+    for at in range(1, len(data), size):
+        rows.take(data[at : at + size])
+    claim(rows.taken == max(0, len(data) - 1), "all bytes are taken")
+    claim(bool(rows.missing) != rows.is_whole, "what is not whole has a fault")
+    if rows.is_whole:
+        found = rows.tokens()
+        claim(all(LOWEST < each <= 0 for each in found.logprobs), "of a probability")
+        claim(all(map(math.isfinite, found.leads)), "leads are numbers")
+
+
+def read_prompts_file(data: bytes) -> None:
+    """The user's prompts, as they are sent, hashed and named."""
+    path = _FOLDER / "prompts.txt"
+    path.write_bytes(data)
+    _, prompts = read_prompts(path)
+    claim(len({each.name for each in prompts}) == len(prompts), "names are distinct")
+    for each in prompts:
+        claim(each.text.encode(errors="replace") and each.sha256, "a prompt is a text")
+
+
+def read_receipts(data: bytes) -> None:
+    """Receipts in a text, side by side and as rows of the table of models."""
+    text = data.decode(errors="replace")
+    found = list(receipts_in(text, source="x"))
+    receipt_objects(found)
+    list(side_by_side(found[:MOST_RECEIPTS]))
+    path = _FOLDER / "row.md"
+    path.write_bytes(data)
+    list(models_document(rows_in(path)))
+
+
+def read_chunk(data: bytes) -> None:
+    """A chunk that the first cell of a run has laid out for all."""
+    with contextlib.suppress(msgspec.MsgspecError, ValueError, RecursionError):
+        chunk = msgspec.json.decode(data, type=Chunk)
+        if chunk.is_of(_FORCED, _HALF_TOOL):
+            count = len(chunk.wanted)
+            read = ReadTokens(logprobs=(0.0,) * count, leads=(0.0,) * count)
+            for span in chunk.spans:
+                claim(chunk.own_tokens(span) > 0, "a function has tokens")
+                _scores(chunk.forced(read, span, wall_s=0.0))
+
+
 def read_corpus(data: bytes) -> None:
     """A corpus file; what it names is not looked for."""
     path = _FOLDER / "c.toml"
@@ -216,6 +277,7 @@ def _measured(record: CellRecord, setup: Setup) -> None:
         claim(all(isinstance(value, (int, float)) for value in values), "numbers")
         if metric.reference is not None:
             metric.reference(record)
+    table_rows([Run(name="x", setup=setup, records=(record,))])
 
 
 _SETUP_BYTES, *_RECORD_BYTES = seeds.records()
@@ -336,12 +398,19 @@ _ENDPOINT_QUESTIONS: tuple[Callable[[], object], ...] = (
 )
 
 
+def _lay_out() -> None:
+    """A chunk of tokens as a server tells them."""
+    with contextlib.suppress(RequestError):
+        laid_out(_CLIENT, _HALF_TOOL, "a text\n", _FORCED)
+
+
 _QUESTIONS: tuple[Callable[[], object], ...] = (
     lambda: _keeps(_CLIENT.complete(_COMPLETION, enough=enough_for(_NEEDLE))),
     lambda: _keeps(_CLIENT.chat(Chat(messages=_SAID, max_tokens=1))),
     lambda: _CLIENT.count_tokens(""),
     lambda: _CLIENT.render(_SAID),
     lambda: _CLIENT.readiness("alias"),
+    _lay_out,
 )
 
 
@@ -553,6 +622,36 @@ TARGETS = {
             seeds=seeds.told_secrets,
             fragments=(b"--token=a ", b"A_KEY: ", b'{"password":"', b"sk-Zq7X", b"\\n"),
             share=8,
+        ),
+        Target(
+            name="rows",
+            reads=read_rows,
+            refuses=(),
+            seeds=seeds.row_files,
+            share=8,
+        ),
+        Target(
+            name="prompts",
+            reads=read_prompts_file,
+            refuses=RequestError,
+            seeds=seeds.prompts,
+            fragments=(b"a\n", b'{"messages":[{"role":"user","content":"a"}]}\n'),
+            share=4,
+        ),
+        Target(
+            name="receipts",
+            reads=read_receipts,
+            refuses=RequestError,
+            seeds=seeds.receipts,
+            fragments=(b"codeneedle receipt 2: \n", b"a/b|", b"K/V\n", b"; model a"),
+            share=4,
+        ),
+        Target(
+            name="chunk",
+            reads=read_chunk,
+            refuses=(),
+            seeds=seeds.chunks,
+            share=4,
         ),
         Target(
             name="corpus-file",
