@@ -222,6 +222,47 @@ def test_a_server_that_ends_between_answers_costs_those_that_it_did_not_give(
     ledger.note("a server ends between two answers", problem(early), of=folder)
 
 
+WRITING = {
+    "exits in an answer": ("die-in-round=9", "crashed", "exit code 9"),
+    "is killed in an answer": ("signal=round/9", "crashed", "SIGKILL; nothing"),
+    "freezes in an answer": ("signal=round/19", "timed-out", "said nothing"),
+    "breaks every answer": ("break-times=999", "crashed", "connection"),
+    "ends an answer with an error": ("error-event", "crashed", "Compute error"),
+    "ends an answer without an end": ("no-last-event", "crashed", "stream ended"),
+    "ends between answers": ("die-between=4", "crashed", "exit code 4"),
+    "sends half a JSON for an answer": ("half-json", "crashed", "did not answer"),
+}
+"""What a server does to a long answer that it writes, and what becomes of its cell."""
+
+
+def test_a_server_that_fails_in_a_long_answer_costs_those_that_it_did_not_give(
+    folder, ledger, times
+):
+    path, pairs = folder.path, ["f16-f16", *CELLS[1 : 1 + len(WRITING)]]
+    chosen = [*WRITING.items()][: times(len(WRITING), quick=3)]
+    cells = dict(zip(pairs[1:], chosen, strict=False))
+    binary = server(path, {at: [fault] for at, (_, (fault, *_)) in cells.items()})
+    asked = ",".join(pairs[: 1 + len(cells)]).replace("-", "/")
+    command = (*SWEEP, "--probe", "generation", "--generation-tokens", "64")
+    command = (*command, "--no-calibration")  # what it writes is a loop
+    command = (*command, "--llama-server", binary, "--pairs", asked)
+    slow = [at for at, (_, (_, status, _)) in cells.items() if status == "timed-out"]
+    told = impatient(path, *command, silence_s=0.6, cells=slow)
+
+    assert 1 == told.returncode, told.stderr
+    early = {at: record(path, at, "generation") for at in cells}
+    for at, (fault, (_, status, words)) in cells.items():
+        assert (status, True) == (early[at]["status"], words in early[at]["reason"])
+        ledger.note(f"a server {fault}", problem(early[at]), of=folder)
+    misbehave(path, {})
+    retried = impatient(path, *command, "--retry-failed")
+    assert 0 == retried.returncode, retried.stderr
+    for at, before in early.items():
+        late = record(path, at, "generation")["observation"]["answers"]
+        given = (before.get("observation") or {}).get("answers", {})
+        assert (8, given) == (len(late), {key: late[key] for key in given})
+
+
 @pytest.mark.parametrize("at", ["counting", "cells"])
 def test_a_server_that_never_works_ends_the_sweep_early_and_says_why(
     at, folder, ledger

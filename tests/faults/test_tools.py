@@ -6,8 +6,10 @@ import signal
 
 import pytest
 from injections import put_corpus
-from programs import server, tools
+from programs import script, server, tools
 from started_sweeps import RUN, impatient, problem, record, struck
+
+from codeneedle.engines.llama_cpp import perplexity as perplexity_module
 
 PROBES = {"perplexity": "divergence", "bench": "throughput"}
 FAULTS = {
@@ -102,10 +104,63 @@ def _play(folder, ledger, cells, command):
     assert 0 == folder.aftermath().cells_lost
 
 
+ROWS = {
+    "dies in the middle of its rows": ("dies", "SIGKILL"),
+    "hangs in the middle of its rows": ("hangs", "has written nothing"),
+    "ends its rows early": ("short", "complete log-probabilities"),
+    "writes another model's rows": ("foreign", "its header is that of another file"),
+    "reads another text": ("other-text", "of its text is 7"),
+    "writes noise for rows": ("noise", "is none"),
+    "writes more than its rows": ("long", "it has more than"),
+    "writes no rows": ("none", "complete log-probabilities"),
+}
+"""What becomes of the rows of llama-perplexity while they are read; words of it."""
+
+READING = (
+    *("sweep", "--corpus", "tiny", "--context", "4096"),
+    *("--ask", "forced", "--by", "reading", "--pairs"),
+)
+
+
+@pytest.mark.real
+def test_rows_that_end_or_are_others_while_they_are_read_cost_their_cell_alone(
+    folder, ledger, times, llama_server
+):
+    path, perplexity = folder.path, llama_server.with_name("llama-perplexity")
+    script(path / "bin" / "llama-server", f'exec "{llama_server}" "$@"')
+    pairs = ("f16-f16", *(f"{each}-f16" for each in TYPES[1:8]), "q8_0-q8_0")
+    chosen = [*ROWS.items()][: times(len(ROWS), quick=3)]
+    cells = dict(zip(pairs[1:], chosen, strict=False))
+    whole = dict.fromkeys(pairs, f"real=whole:{perplexity}")
+    faults = {at: f"real={how}:{perplexity}" for at, (_, (how, _)) in cells.items()}
+    command = (*READING, ",".join(pairs[: 1 + len(cells)]).replace("-", "/"))
+    command = (*command, "--llama-server", str(path / "bin" / "llama-server"))
+    tools(path, {"perplexity": whole | faults})
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(perplexity_module, "RETRIES", 1)
+        told = impatient(path, *command, silence_s=5.0, load_s=60.0)
+
+    assert 1 == told.returncode, told.stderr
+    assert "finished" == record(path, "f16-f16")["status"], told.stderr
+    for cell, (fault, (_, words)) in cells.items():
+        stored = record(path, cell)
+        assert words in stored["reason"], problem(stored)
+        assert not (stored.get("observation") or {}).get("answers")
+        ledger.note(f"llama-perplexity {fault}", problem(stored), of=folder)
+    folder.look()
+    tools(path, {"perplexity": whole})
+    again = impatient(path, *command, "--retry-failed", silence_s=60, load_s=60)
+    assert 0 == again.returncode, again.stderr
+    assert 0 == folder.aftermath().cells_lost
+    assert [] == [*path.rglob("base/*.kld*")]
+
+
 PROGRAMS = {
     "llama-server": (20, "--k-types q8_0,q4_0 --v-types q4_0"),
     "llama-perplexity": (8, "--probe divergence --divergence-context 1024 --chunks 2"),
     "llama-bench": (8, "--probe throughput --depths 1024 --repetitions 2"),
+    "llama-perplexity that is read": (8, "--ask forced --by reading"),
+    "llama-server that generates": (8, "--probe generation --generation-tokens 256"),
 }
 """How often a program is struck, and what it measures."""
 
@@ -116,19 +171,24 @@ def test_a_real_program_that_is_killed_or_frozen_leaves_nothing_half(
     name, folder, ledger, times, llama_server
 ):
     path, (often, measures) = folder.path, PROGRAMS[name]
+    program = name.partition(" ")[0]
     command = ("sweep", "--corpus", "tiny", "--context", "4096", "--types", "q8_0")
     command = (*command, *measures.split())
     chance = random.Random(name)  # noqa: S311 - no secret
     for at in range(times(often, quick=1)):
         number = NUMBERS[at % len(NUMBERS)]
-        told = struck(path, command, name, number, chance.random() ** 2)
+        told = struck(path, command, program, number, chance.random() ** 2)
         folder.look()
         files = sorted(path.rglob("cells/*.json"))
         stored = [json.loads(file.read_bytes()) for file in files]
         failed = [each for each in stored if each["status"] != "finished"]
         saw = "".join(map(problem, failed[:1]))
         assert told.returncode == int(bool(failed)), told.stdout
-        assert all(each["reason"] and not each.get("observation") for each in failed)
+        assert all(each["reason"] for each in failed)
+        # A tool gives all of its numbers or none; a server one answer after the other.
+        assert program == "llama-server" or not any(
+            e.get("observation") for e in failed
+        )
         ledger.note(f"the real {name} gets {number.name}", saw, of=folder)
         again = impatient(path, *command, "--retry-failed", silence_s=60, load_s=60)
         assert 0 == again.returncode, again.stderr

@@ -2,6 +2,9 @@
 A stand-in for llama-perplexity: prints what the real one printed, or misbehaves.
 
 The first argument is a fault: one word, or ``word=value``; the others are the tool's.
+Of ``real=HOW:PATH``, the real one at PATH runs, and HOW says what becomes of its rows
+on their way into a pipe: whole, short, long, foreign, other-text, noise, none, or half
+of them before it dies or hangs.
 """
 
 import math
@@ -9,7 +12,9 @@ import os
 import signal
 import stat
 import struct
+import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 LOGS = Path(__file__).parent / "logs"
@@ -103,6 +108,44 @@ def write(fault, value, path, k, v):
     say(log("base", k, v))
 
 
+def spoiled(data, how):
+    """The base file *data*, as a pipe of a real run brings it."""
+    middle = len(data) // 2
+    return {
+        "whole": data,
+        "none": b"",
+        "short": data[:-7],
+        "long": data + data[-8:],
+        "foreign": data[:12] + struct.pack("<i", VOCABULARY + 1) + data[16:],
+        "other-text": data[:24] + struct.pack("<i", 7) + data[28:],
+        "noise": data[:middle] + b"\xff" * (len(data) - middle),
+    }.get(how, data[:middle])
+
+
+def run_the_real_one(value, arguments):
+    """What the real tool does, but for the rows in a pipe."""
+    how, _, program = value.partition(":")
+    at = 0
+    if "--kl-divergence-base" in arguments:
+        at = 1 + arguments.index("--kl-divergence-base")
+    if not at or not stat.S_ISFIFO(Path(arguments[at]).stat().st_mode):
+        os.execv(program, [program, *arguments])  # noqa: S606 - as it was asked
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "base"
+        argv = [program, *arguments[:at], str(file), *arguments[at + 1 :]]
+        done = subprocess.run(argv, stdout=subprocess.PIPE, check=False)
+        data = file.read_bytes() if file.exists() else b""
+    with Path(arguments[at]).open("wb") as pipe:
+        pipe.write(spoiled(data, how))
+    if how == "dies":
+        os.kill(os.getpid(), signal.SIGKILL)
+    if how == "hangs":
+        signal.pause()
+    sys.stdout.buffer.write(done.stdout)
+    sys.stdout.flush()
+    sys.exit(done.returncode)
+
+
 def was_asked():
     """How often there was something to compare, this time included."""
     asked = Path(f"{os.environ['HOME']}/asked").read_text(encoding="utf-8")
@@ -148,4 +191,6 @@ def main():
 
 
 if __name__ == "__main__":
+    if sys.argv[1].startswith("real="):
+        run_the_real_one(sys.argv[1].removeprefix("real="), sys.argv[2:])
     main()
