@@ -973,8 +973,11 @@ def _population(verdict: Verdict) -> Iterator[str]:
             "(--transcript)."
         )
     elif noun == "prompts":
+        asked = max(row.asked or 0 for row in rows)
+        of = f"{units} of {asked} (on the others the reference has nothing to lose)"
         yield (
-            f"About prompts like these {units}; others can differ by more (--prompts)."
+            f"About prompts like these {of if asked > units else units}; others can "
+            "differ by more (--prompts)."
         )
     elif noun == "texts":  # of retrieval, which reads no corpus
         yield (

@@ -184,6 +184,8 @@ class Row:
         won: Units with a higher score; 0 for other kinds.
         remark: Doubt about the bounds, which may change the word; empty without any.
         lacking: Its part on what could not be measured, which widens the bounds.
+        asked: Units that the reference was asked for, those left out included; None if
+            each counts.
     """
 
     metric: Metric
@@ -196,6 +198,7 @@ class Row:
     won: int = 0
     remark: str = ""
     lacking: str = ""
+    asked: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -692,6 +695,7 @@ class _Comparison:
             won=won,
             remark=remark,
             lacking=lacking,
+            asked=self._asked(pair),
         )
 
     def _look(self, pair: Pair) -> int:
@@ -735,6 +739,13 @@ class _Comparison:
         names = {*self.loss.units(self.records[pair], self.setup)}
         both = self.of_reference.keys() & self.units[pair].keys()
         return len(names - both) / len(names)
+
+    def _asked(self, pair: Pair) -> int | None:
+        """How many units were asked for; None if the metric names those alone."""
+        if self.loss.units is None:
+            return None
+        reference = self.records[self.reference or pair]
+        return len(self.loss.units(reference, self.setup))
 
     def _lacking(self, pair: Pair) -> str:
         """What of the pair and of the reference could not be measured."""

@@ -70,7 +70,13 @@ def _answers_lost(by_unit: Callable[[CellRecord, Setup], dict[str, float]]) -> L
         asked = len(compared(record, setup))
         return sum(by_unit(record, setup).values()) / asked if asked else 0.0
 
-    return Loss(kind=LossKind.ANSWERS, by_unit=by_unit, lost_from=1.0, able=able)
+    return Loss(
+        kind=LossKind.ANSWERS, by_unit=by_unit, lost_from=1.0, units=_asked, able=able
+    )
+
+
+def _asked(record: CellRecord, setup: Setup) -> list[str]:
+    return [each.prompt for each in compared(record, setup)]
 
 
 def _names(record: CellRecord, setup: Setup) -> list[str]:

@@ -148,6 +148,21 @@ def test_a_reference_with_nothing_to_lose_has_no_say_and_that_is_said(text, sile
     assert silent == judge(run).silent.keys()
 
 
+def test_the_verdict_says_of_how_many_prompts_it_speaks():
+    """One of the eight is out: the reference loops on it."""
+    whole = {str(at): written("it ends well") for at in range(7)}
+    answers = whole | {"7": written(LOOPING)}
+    records = [generation_record(pair, answers) for pair in ("f16/f16", "q4_0/q4_0")]
+    run = Run(
+        name="a/b", setup=generation_setup("f16/f16", answers), records=tuple(records)
+    )
+
+    standing = judge(run).standing(Pair("q4_0", "q4_0"))
+
+    assert standing is not None
+    assert [(7, 8), (7, 8)] == [(row.bounds.units, row.asked) for row in standing.rows]
+
+
 def test_the_verdict_says_how_many_prompts_would_decide_a_pair():
     for lost, needed in ((0, 36), (2, 22)):
         standing = verdict_of(lost, 8).standing(Pair("q4_0", "q4_0"))
