@@ -23,9 +23,10 @@ from codeneedle.verdict.statistics import ALPHA, Bounds, interval
 
 WALL = (
     "Divergence is measured against a base that each build writes itself: two builds, "
-    "or processors with other features, differ on K-quant weights by 0.027 to 0.035 "
-    "nats, more than q4_0/q4_0 costs, and on Q8_0 weights by nothing. Measure with the "
-    "same build on the same kind of processor, best with Q8_0 weights."
+    "or processors with other features, were seen to differ on K-quant weights by "
+    "0.027 to 0.035 nats, as much as a quantized cache can cost, and on Q8_0 weights "
+    "by nothing. Measure with the same build on the same kind of processor, best with "
+    "Q8_0 weights."
 )
 """Why divergence is not compared. Source: antonellof/ferrox #102, #108, #110, #111."""
 

@@ -3,6 +3,7 @@
 import json
 import shlex
 import sys
+from importlib import resources
 from pathlib import Path
 
 import fake_openai
@@ -249,7 +250,5 @@ def test_recipes_ship_and_can_be_planned(name, tmp_path, monkeypatch):
     assert types * (types if is_free else 1) == len(plan.pairs)
     assert "version 1" == plan.engine.identity().version
     assert plan.engine.name in printed(plan_document(plan))
-    notes = (
-        Path(fake_openai.__file__).parents[2] / "sweeps" / f"{name}.toml"
-    ).read_text()
-    assert "Known to go wrong" in notes
+    notes = resources.files("codeneedle").joinpath("sweep", "files", f"{name}.toml")
+    assert "Known to go wrong" in notes.read_text()
