@@ -38,14 +38,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class LoadedRun:
-    """
-    A run as `load` read it, without cells that a running sweep adds later.
+    """A run as `load` read it, without cells that a running sweep adds later."""
 
-    Attributes:
-        run: The setup and all records.
-    """
-
-    run: Run
+    run: Run  # the setup and all records
 
     def __repr__(self) -> str:
         """Name, number of records, and metrics; not the records themselves."""

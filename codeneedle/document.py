@@ -23,35 +23,23 @@ class Heading:
 
 @dataclass(frozen=True, slots=True)
 class Grid:
-    """
-    A text for each pair of types.
+    """A text for each pair of types."""
 
-    Attributes:
-        k_types: From top to bottom.
-        v_types: From left to right.
-        rows: One for each K type, with a text for each V type.
-    """
-
-    k_types: Sequence[str]
-    v_types: Sequence[str]
-    rows: Sequence[Sequence[Shown]]
+    k_types: Sequence[str]  # from top to bottom
+    v_types: Sequence[str]  # from left to right
+    rows: Sequence[Sequence[Shown]]  # one for each K type, with a text for each V type
 
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """
-    Rows below a heading.
+    """Rows below a heading."""
 
-    Attributes:
-        heading: Names of the columns; a name may have several lines.
-        rows: As long as the heading. The first text tells a row from others.
-        words: Columns of words, which start at the left and may fold; others have
-            numbers.
-    """
-
-    heading: Sequence[str]
+    heading: Sequence[str]  # names of the columns; a name may have several lines
     rows: Sequence[Sequence[Shown]]
+    """As long as the heading. The first text tells a row from others."""
+
     words: Collection[str] = ()
+    """Columns of words, which start at the left and may fold; others have numbers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,19 +52,16 @@ class Facts:
 
 @dataclass(frozen=True, slots=True)
 class Lines:
-    """
-    Sentences, a line each.
+    """Sentences, a line each."""
 
-    Attributes:
-        lines: The sentences.
-        style: Of those that have none of their own, as rich spells it; other forms show
-            what is bold.
-        copied: What they are instead, where they are to be copied as they stand.
-    """
-
-    lines: Sequence[Shown]
+    lines: Sequence[Shown]  # the sentences
     style: str = ""
-    copied: str = ""
+    """
+    Of those that have none of their own, as rich spells it; other forms show what is
+    bold.
+    """
+
+    copied: str = ""  # what they are instead, where they are to be copied as they stand
 
 
 Block = Heading | Grid | Table | Facts | Lines

@@ -57,16 +57,11 @@ class MachineError(CodeneedleError):
 
 
 class CellError(CodeneedleError):
-    """
-    One cell failed; it becomes a record, and the sweep goes on.
+    """One cell failed; it becomes a record, and the sweep goes on."""
 
-    Attributes:
-        status: Value of the `records.Status` that the record gets.
-        log_excerpt: The lines of the server's log that show the cause.
-    """
-
-    status: str = "crashed"
+    status: str = "crashed"  # value of the `records.Status` that the record gets
     log_excerpt: tuple[str, ...] = ()
+    """The lines of the server's log that show the cause."""
 
     def __init__(
         self,

@@ -61,16 +61,10 @@ DEFAULT_TYPES = ("bf16", "q8_0", "q5_1", "q5_0", "q4_1", "q4_0")
 
 @dataclass(frozen=True, slots=True, order=True)
 class Pair:
-    """
-    A K cache type with a V cache type, spelled as the engine spells them.
+    """A K cache type with a V cache type, spelled as the engine spells them."""
 
-    Attributes:
-        k: Element type of the K cache.
-        v: Element type of the V cache.
-    """
-
-    k: str
-    v: str
+    k: str  # element type of the K cache
+    v: str  # element type of the V cache
 
     @classmethod
     def parse(cls, text: str) -> "Pair":
@@ -114,17 +108,14 @@ FIRST = (Pair("q8_0", "q8_0"), Pair("q8_0", "q4_0"), Pair("q4_0", "q4_0"))
 
 @dataclass(frozen=True, slots=True)
 class Spell:
-    """
-    How an engine is asked for pairs.
+    """How an engine is asked for pairs."""
 
-    Attributes:
-        flags: Its options that set a pair.
-        compiles: The option of a build that has kernels for some pairs; None where no
-            build lacks any.
-    """
-
-    flags: Callable[[Pair], str] = str
+    flags: Callable[[Pair], str] = str  # its options that set a pair
     compiles: Callable[[Iterable[Pair]], str] | None = None
+    """
+    The option of a build that has kernels for some pairs; None where no build lacks
+    any.
+    """
 
     def __call__(self, pair: Pair) -> str:
         """The options that set *pair*."""

@@ -41,86 +41,62 @@ MISSING = "missing"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Problem:
-    """
-    Something that is missing or will not work.
+    """Something that is missing or will not work."""
 
-    Attributes:
-        what: A sentence without its period.
-        hint: How to fix it, preferably a command.
-        stops: Whether no sweep can run because of it.
-    """
-
-    what: str
-    hint: str
-    stops: bool
+    what: str  # a sentence without its period
+    hint: str  # how to fix it, preferably a command
+    stops: bool  # whether no sweep can run because of it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Model:
-    """
-    The weights of the model.
+    """The weights of the model."""
 
-    Attributes:
-        weights: Their header.
-        is_built_in: Whether it is the built-in model.
-        context: Context that a sweep would use, in tokens.
-        kv_bytes: Size of the KV cache by pair; None where that is unknown, empty
-            without a cache.
-    """
-
-    weights: Weights
-    is_built_in: bool
-    context: int
+    weights: Weights  # their header
+    is_built_in: bool  # whether it is the built-in model
+    context: int  # context that a sweep would use, in tokens
     kv_bytes: Mapping[str, int | None] = field(default_factory=dict)
+    """
+    Size of the KV cache by pair; None where that is unknown, empty without a cache.
+    """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TypeFacts:
-    """
-    One cache type of the default grid.
+    """One cache type of the default grid."""
 
-    Attributes:
-        name: As llama.cpp spells it.
-        is_accepted: Whether the server accepts it for K and V; None if unknown.
-        misfit: Why it does not fit the head size of the model; empty if it does,
-            None if unknown.
-    """
-
-    name: str
+    name: str  # as llama.cpp spells it
     is_accepted: bool | None
+    """Whether the server accepts it for K and V; None if unknown."""
+
     misfit: str | None
+    """
+    Why it does not fit the head size of the model; empty if it does, None if unknown.
+    """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Diagnosis:
-    """
-    Everything that a sweep needs, as far as it is here.
+    """Everything that a sweep needs, as far as it is here."""
 
-    Attributes:
-        machine: Processor, memory, system.
-        cache: The cache folder.
-        cache_free_bytes: Free space there.
-        engine: What would serve the model.
-        versions: Of its packages, if it is made of those.
-        tools: The programs of llama.cpp; None if there are none.
-        server: What llama-server says about itself; None if it does not answer.
-        model: The weights; None if there are none.
-        types: The types of the default grid, most precise first.
-        problems: What is missing or will not work; those that stop a sweep first.
-        survey: Where attention would run for the default grid; None if not asked.
-    """
-
-    machine: MachineFacts
-    cache: Path
-    cache_free_bytes: int
-    engine: str = ENGINE
+    machine: MachineFacts  # processor, memory, system
+    cache: Path  # the cache folder
+    cache_free_bytes: int  # free space there
+    engine: str = ENGINE  # what would serve the model
     versions: Mapping[str, str] = field(default_factory=dict)
-    tools: Tools | None
+    """Of its packages, if it is made of those."""
+
+    tools: Tools | None  # the programs of llama.cpp; None if there are none
     server: ServerFacts | None
-    model: Model | None
-    types: tuple[TypeFacts, ...]
+    """What llama-server says about itself; None if it does not answer."""
+
+    model: Model | None  # the weights; None if there are none
+    types: tuple[TypeFacts, ...]  # the types of the default grid, most precise first
     problems: tuple[Problem, ...]
+    """What is missing or will not work; those that stop a sweep first."""
+
     survey: Survey | None = None
+    """Where attention would run for the default grid; None if not asked."""
 
     @property
     def is_ready(self) -> bool:

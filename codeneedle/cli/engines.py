@@ -57,27 +57,31 @@ def _gguf(path: Path) -> Weights:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Offer:
-    """
-    An engine that a user can ask for.
-
-    Attributes:
-        find: Looks for its programs; takes no time, and raises a `MachineError` if one
-            is missing.
-        engine_for: Makes what makes engines of models; may ask its programs what they
-            can do.
-        suited: The request, with what follows from the engine's settings. Raises a
-            `RequestError` if they do not go together.
-        weights: Reads the weights that ``--model`` names. Raises a `MachineError`.
-        types: The most and the least precise of its usual types, for the doctor.
-        spell: How users ask it for pairs.
-    """
+    """An engine that a user can ask for."""
 
     find: Callable[["Request", "Execution"], object]
+    """
+    Looks for its programs; takes no time, and raises a `MachineError` if one is
+    missing.
+    """
+
     engine_for: Callable[["Request", "Execution"], "EngineFor"]
+    """Makes what makes engines of models; may ask its programs what they can do."""
+
     suited: Callable[["Request"], "Request"] = _as_it_is
+    """
+    The request, with what follows from the engine's settings. Raises a `RequestError`
+    if they do not go together.
+    """
+
     weights: Callable[[Path], Weights] = _gguf
+    """Reads the weights that ``--model`` names. Raises a `MachineError`."""
+
     types: tuple[str, ...] = ("f16",)
+    """The most and the least precise of its usual types, for the doctor."""
+
     spell: Spell = Spell()  # noqa: RUF009 - it is frozen
+    """How users ask it for pairs."""
 
 
 def _find_llama_cpp(_request: "Request", execution: "Execution") -> Tools:

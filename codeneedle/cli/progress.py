@@ -86,20 +86,14 @@ def working(console: Console, what: str) -> Iterator[Tell]:
 
 @dataclass(slots=True, kw_only=True)
 class PlainLines:
-    """
-    Turns the progress of a task into lines, not too many of them.
+    """Turns the progress of a task into lines, not too many of them."""
 
-    Attributes:
-        show: Takes a line.
-        every_s: Least time between two lines of one phase, in seconds.
-        quiet_s: Time before the first line, in seconds.
-        clock: Monotonic seconds.
-    """
-
-    show: Callable[[str], None]
+    show: Callable[[str], None]  # takes a line
     every_s: float = LINE_EVERY_S
-    quiet_s: float = QUIET_S
-    clock: Callable[[], float] = time.monotonic
+    """Least time between two lines of one phase, in seconds."""
+
+    quiet_s: float = QUIET_S  # time before the first line, in seconds
+    clock: Callable[[], float] = time.monotonic  # monotonic seconds
     _phase: str | None = None
     _phase_began: float = 0.0
     _shown_phase: str = ""
@@ -217,18 +211,14 @@ def show_words(console: Console, line: Text) -> None:
 
 @dataclass(slots=True)
 class RunningCell:
-    """
-    A cell that is measured now.
+    """A cell that is measured now."""
 
-    Attributes:
-        step: Progress of its probe; None before the first step.
-        started: When it began, in monotonic seconds.
-        since: When its present step began, or the first of several steps; likewise.
-    """
-
-    step: Step | None = None
+    step: Step | None = None  # progress of its probe; None before the first step
     started: float = field(default_factory=time.monotonic)
+    """When it began, in monotonic seconds."""
+
     since: float = field(default_factory=time.monotonic)
+    """When its present step began, or the first of several steps; likewise."""
 
     @property
     def part(self) -> float:
@@ -253,37 +243,31 @@ class RunningCell:
 
 @dataclass(slots=True, kw_only=True)
 class SweepProgress:
-    """
-    The state of a running sweep, kept up to date by its events.
+    """The state of a running sweep, kept up to date by its events."""
 
-    Attributes:
-        setup: That of the records.
-        pairs: All cells, in running order.
-        probe: The probe that runs; its first metric is shown.
-        records: Those on disk, by pair.
-        running: The cells that are measured now, in the order in which they began.
-        workers: How many cells are measured at the same time, at most.
-        started: When this command began, in monotonic seconds.
-        is_first: Whether to print the description of the run first.
-        cell_s: Estimated seconds of a cell, before the first one; None if unknown.
-        impossible: Pairs that cannot run here: no failures.
-        asked_to_stop: Whether the sweep stops after the current cell; called with each
-            frame, as a cell may take minutes without an event.
-        until: The time of day after which no cell starts; empty for none.
-    """
-
-    setup: Setup
-    pairs: Sequence[Pair]
-    probe: Probe
-    records: dict[Pair, CellRecord]
+    setup: Setup  # that of the records
+    pairs: Sequence[Pair]  # all cells, in running order
+    probe: Probe  # the probe that runs; its first metric is shown
+    records: dict[Pair, CellRecord]  # those on disk, by pair
     running: dict[Pair, RunningCell] = field(default_factory=dict)
-    workers: int = 1
+    """The cells that are measured now, in the order in which they began."""
+
+    workers: int = 1  # how many cells are measured at the same time, at most
     started: float = field(default_factory=time.monotonic)
-    is_first: bool = True
+    """When this command began, in monotonic seconds."""
+
+    is_first: bool = True  # whether to print the description of the run first
     cell_s: float | None = None
-    impossible: frozenset[Pair] = frozenset()
+    """Estimated seconds of a cell, before the first one; None if unknown."""
+
+    impossible: frozenset[Pair] = frozenset()  # pairs that cannot run here: no failures
     asked_to_stop: Callable[[], bool] = lambda: False
-    until: str = ""
+    """
+    Whether the sweep stops after the current cell; called with each frame, as a cell
+    may take minutes without an event.
+    """
+
+    until: str = ""  # the time of day after which no cell starts; empty for none
 
     @property
     def metrics(self) -> tuple[Metric, ...]:

@@ -94,25 +94,25 @@ from codeneedle.verdict.trust import trusted, trusted_records
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
-    """
-    Options of the command, beside what is to be measured.
+    """Options of the command, beside what is to be measured."""
 
-    Attributes:
-        retry_failed: Whether cells that failed are measured again.
-        more: Whether open pairs are measured with further functions; None: for at most
-            a third of the time of the sweep.
-        budget_s: Seconds after which no cell starts; None for no limit.
-        wait: Whether a cell waits for other sweeps if one of them takes times.
-        calibration: Whether a reference that has nothing to lose ends a long sweep.
-        limits: Largest losses that the user accepts.
-    """
-
-    retry_failed: bool = False
+    retry_failed: bool = False  # whether cells that failed are measured again
     more: bool | None = None
+    """
+    Whether open pairs are measured with further functions; None: for at most a third of
+    the time of the sweep.
+    """
+
     budget_s: float | None = None
+    """Seconds after which no cell starts; None for no limit."""
+
     wait: bool = True
+    """Whether a cell waits for other sweeps if one of them takes times."""
+
     calibration: bool = True
-    limits: Limits
+    """Whether a reference that has nothing to lose ends a long sweep."""
+
+    limits: Limits  # largest losses that the user accepts
 
     def ends_at(self, began: float) -> str:
         """The time of day at which the budget ends, of what *began*, monotonic."""
@@ -285,34 +285,26 @@ def checked(
 
 @dataclass(slots=True, kw_only=True)
 class _Page:
-    """
-    One page of a sweep.
+    """One page of a sweep."""
 
-    Attributes:
-        plan: What it does.
-        console: Where progress is shown.
-        shown: Where the verdict is shown.
-        options: Of the command.
-        is_last: Whether no page follows.
-        began: When the command began, in monotonic seconds.
-        failed: Pairs that were to be measured further, and failed.
-        silent: Names of probes whose reference has nothing to lose.
-        is_described: Whether the run was described on the screen.
-        runner: Measures its cells, once it is set up.
-        stop: Whether the user has asked to stop since then.
-    """
-
-    plan: Plan
-    console: Console
-    shown: Console
-    options: Options
-    is_last: bool
-    began: float
+    plan: Plan  # what it does
+    console: Console  # where progress is shown
+    shown: Console  # where the verdict is shown
+    options: Options  # of the command
+    is_last: bool  # whether no page follows
+    began: float  # when the command began, in monotonic seconds
     failed: set[Pair] = field(default_factory=set, init=False)
+    """Pairs that were to be measured further, and failed."""
+
     silent: set[str] = field(default_factory=set, init=False)
+    """Names of probes whose reference has nothing to lose."""
+
     is_described: bool = field(default=False, init=False)
-    runner: Runner = field(init=False)
+    """Whether the run was described on the screen."""
+
+    runner: Runner = field(init=False)  # measures its cells, once it is set up
     stop: StopRequest = field(init=False)
+    """Whether the user has asked to stop since then."""
 
     def sweep(self) -> int:
         """

@@ -32,34 +32,23 @@ FIRST_TRIED_CHARACTERS = 1 << 16
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Corpus:
-    """
-    A text to remember, and its functions.
+    """A text to remember, and its functions."""
 
-    Attributes:
-        name: Lower case, safe as the name of a folder.
-        text: Its lines end with newlines.
-        origin: Source of the text, as a phrase, with versions and knobs.
-        kind: What a model can know of it beforehand.
-        functions: Those that can be needles, in order of lines.
-        cuts: Line numbers after which the text may be cut, ascending.
-        sample_k: Number of functions of written recall.
-        sample_seed: Seed of their choice.
-        skipped: Label and reason of files that are left out, or whose functions are.
-        checks: As in `reading.JoinedText`; they take seconds.
-    """
-
-    name: str
-    text: str
-    origin: str
-    kind: Kind
-    functions: tuple[Function, ...]
-    cuts: tuple[int, ...]
-    sample_k: int = 16
-    sample_seed: int = 42
+    name: str  # lower case, safe as the name of a folder
+    text: str  # its lines end with newlines
+    origin: str  # source of the text, as a phrase, with versions and knobs
+    kind: Kind  # what a model can know of it beforehand
+    functions: tuple[Function, ...]  # those that can be needles, in order of lines
+    cuts: tuple[int, ...]  # line numbers after which the text may be cut, ascending
+    sample_k: int = 16  # number of functions of written recall
+    sample_seed: int = 42  # seed of their choice
     skipped: tuple[tuple[str, str], ...] = ()
+    """Label and reason of files that are left out, or whose functions are."""
+
     checks: tuple[tuple[str, Callable[[], str]], ...] = field(
         default=(), repr=False, compare=False
     )
+    """As in `reading.JoinedText`; they take seconds."""
 
     @property
     def sha256(self) -> str:

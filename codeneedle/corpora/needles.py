@@ -25,24 +25,23 @@ narrower intervals than few functions of many lines.
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Function:
-    """
-    A function of a text, verbatim.
+    """A function of a text, verbatim."""
 
-    Attributes:
-        name: Qualified name: ``Server.handle``.
-        signature: Its lines from the first to the one that opens the body, joined by
-            newlines, with indentation, without decorators.
-        line: Number of its first line in the text, from 1.
-        body: The lines after the signature up to the last one of the body, without line
-            endings and without a line of only the closing brace.
-        closing_lines: Number of lines of only the closing brace: 1 or 0.
-    """
-
-    name: str
+    name: str  # qualified name: ``Server.handle``
     signature: str
-    line: int
+    """
+    Its lines from the first to the one that opens the body, joined by newlines, with
+    indentation, without decorators.
+    """
+
+    line: int  # number of its first line in the text, from 1
     body: tuple[str, ...]
-    closing_lines: int = 0
+    """
+    The lines after the signature up to the last one of the body, without line endings
+    and without a line of only the closing brace.
+    """
+
+    closing_lines: int = 0  # number of lines of only the closing brace: 1 or 0
 
     @property
     def content(self) -> list[int]:

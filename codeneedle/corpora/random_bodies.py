@@ -44,32 +44,30 @@ class Knobs:
     """
     The parameters of the generator; they determine every byte of the text.
 
-    Attributes:
-        functions: Number of functions; at least 1.
-        lines: Body lines per function; at least 5, the number that is forced.
-        value_length: Characters per literal; at least 1.
-        name_length: Characters per name; at least 1.
-        seed: Any integer of 64 bits.
-        indent: Blanks before each body line; at least 1.
-        twins: Size of families of similar functions; 1 for none. Names in a family
-            differ in the last character (the last two if there are more than 62),
-            bodies in some lines.
-        differ: Number of lines in which twins differ, from 1 to *lines*, spread evenly
-            over the body; a single one is in the middle.
-
     Raises:
         BadInput: If a knob is out of its range, if the names are too short to be all
             different, or if the text is longer than `MAX_BYTES`.
     """
 
-    functions: int = 200
+    functions: int = 200  # number of functions; at least 1
     lines: int = WRITTEN_LINES
-    value_length: int = 24
-    name_length: int = 16
-    seed: int = 42
-    indent: int = INDENT
+    """Body lines per function; at least 5, the number that is forced."""
+
+    value_length: int = 24  # characters per literal; at least 1
+    name_length: int = 16  # characters per name; at least 1
+    seed: int = 42  # any integer of 64 bits
+    indent: int = INDENT  # blanks before each body line; at least 1
     twins: int = 1
+    """
+    Size of families of similar functions; 1 for none. Names in a family differ in the
+    last character (the last two if there are more than 62), bodies in some lines.
+    """
+
     differ: int = 1
+    """
+    Number of lines in which twins differ, from 1 to *lines*, spread evenly over the
+    body; a single one is in the middle.
+    """
 
     def __post_init__(self) -> None:
         if self.differ > 1 and self.twins == 1:

@@ -30,40 +30,30 @@ BLANK = "empty"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Source:
-    """
-    A file of a corpus, read.
+    """A file of a corpus, read."""
 
-    Attributes:
-        label: Its path as the corpus names it, with slashes, safe to print.
-        suffix: Of the language that it is read as, with the dot.
-        text: Its lines end with newlines and are verbatim otherwise.
-    """
-
-    label: str
-    suffix: str
-    text: str
+    label: str  # its path as the corpus names it, with slashes, safe to print
+    suffix: str  # of the language that it is read as, with the dot
+    text: str  # its lines end with newlines and are verbatim otherwise
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JoinedText:
-    """
-    The text of several files, each below a comment line that names it.
+    """The text of several files, each below a comment line that names it."""
 
-    Attributes:
-        text: Of a single file it has no such line.
-        functions: All functions with their lines in *text*, short ones included.
-        files: Number of files in *text*.
-        left_out: Label and reason of files that are not in *text*, or could not be
-            parsed.
-        checks: Label and check of files that a second parser can read; a check returns
-            its objection to the functions, empty without one.
-    """
-
-    text: str
+    text: str  # of a single file it has no such line
     functions: tuple[Function, ...]
-    files: int
+    """All functions with their lines in *text*, short ones included."""
+
+    files: int  # number of files in *text*
     left_out: tuple[tuple[str, str], ...]
+    """Label and reason of files that are not in *text*, or could not be parsed."""
+
     checks: tuple[tuple[str, Callable[[], str]], ...] = ()
+    """
+    Label and check of files that a second parser can read; a check returns its
+    objection to the functions, empty without one.
+    """
 
 
 def joined(

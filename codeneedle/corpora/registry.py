@@ -51,29 +51,24 @@ _Positive = Annotated[int, msgspec.Meta(ge=1)]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CorpusFile:
-    """
-    A valid corpus file. It has files or a glob, or else knobs.
-
-    Attributes:
-        files: Files and folders, relative to the folder of the corpus file.
-        glob: Patterns of files, relative to the same folder; ``**`` is any folders.
-        limit_bytes: Largest text in bytes; a longer one is cut after the last function
-            that fits.
-        sample_k: Number of functions of written recall.
-        sample_seed: Seed of their choice.
-        language: Name of the language of all files, whatever their suffixes.
-        kind: What a model knows of the text; ``unseen`` by default.
-        generate: Knobs of random bodies, instead of files.
-    """
+    """A valid corpus file. It has files or a glob, or else knobs."""
 
     files: tuple[str, ...] = ()
+    """Files and folders, relative to the folder of the corpus file."""
+
     glob: tuple[str, ...] = ()
+    """Patterns of files, relative to the same folder; ``**`` is any folders."""
+
     limit_bytes: _Positive | None = None
-    sample_k: _Positive = 16
-    sample_seed: int = 42
+    """Largest text in bytes; a longer one is cut after the last function that fits."""
+
+    sample_k: _Positive = 16  # number of functions of written recall
+    sample_seed: int = 42  # seed of their choice
     language: str | None = None
-    kind: Kind | None = None
-    generate: Knobs | None = None
+    """Name of the language of all files, whatever their suffixes."""
+
+    kind: Kind | None = None  # what a model knows of the text; ``unseen`` by default
+    generate: Knobs | None = None  # knobs of random bodies, instead of files
 
     @property
     def known_kind(self) -> Kind:
@@ -223,18 +218,12 @@ def _refuse_contradiction(read: CorpusFile, *, file: Path) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BuiltIn:
-    """
-    A corpus that comes with this package, with Python, or with another package.
+    """A corpus that comes with this package, with Python, or with another package."""
 
-    Attributes:
-        kind: What a model knows of the text beforehand.
-        origin: Returns its source, with version or knobs.
-        source: Reads its text; raises `BadInput` if it is not installed.
-    """
-
-    kind: Kind
-    origin: Callable[[], str]
+    kind: Kind  # what a model knows of the text beforehand
+    origin: Callable[[], str]  # returns its source, with version or knobs
     source: Callable[[], Source]
+    """Reads its text; raises `BadInput` if it is not installed."""
 
 
 class Named(NamedTuple):

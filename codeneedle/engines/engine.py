@@ -56,103 +56,91 @@ class Ability(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelSpec:
-    """
-    What an engine serves: the same for every cell of a run.
+    """What an engine serves: the same for every cell of a run."""
 
-    Attributes:
-        weights: Header and files of the model.
-        name: Short name of the model, for logs.
-        arguments: Further arguments of the user's for the engine.
-        rotation: Whether quantized values are rotated, where the engine can do that.
-        thinking: Whether the model may think before it answers.
-        is_chat: Whether it answers chats, rather than continues texts.
-        is_tiny: Whether the model is so small that threads cost more than they save.
-        device: The one accelerator to use, by number or name of its driver; empty for
-            all. An engine that cannot choose refuses it with the arguments.
-        threads: Share of the cores, where others compute at the same time; None for
-            the engine's own choice.
-        attention_on_cpu: Whether cache and attention are kept on the CPU, to see what
-            that alone changes.
-    """
-
-    weights: Weights
-    name: str
-    arguments: tuple[str, ...] = ()
+    weights: Weights  # header and files of the model
+    name: str  # short name of the model, for logs
+    arguments: tuple[str, ...] = ()  # further arguments of the user's for the engine
     rotation: bool = True
-    thinking: bool = True
-    is_chat: bool = False
+    """Whether quantized values are rotated, where the engine can do that."""
+
+    thinking: bool = True  # whether the model may think before it answers
+    is_chat: bool = False  # whether it answers chats, rather than continues texts
     is_tiny: bool = False
+    """Whether the model is so small that threads cost more than they save."""
+
     device: str = ""
+    """
+    The one accelerator to use, by number or name of its driver; empty for all. An
+    engine that cannot choose refuses it with the arguments.
+    """
+
     threads: int | None = None
+    """
+    Share of the cores, where others compute at the same time; None for the engine's own
+    choice.
+    """
+
     attention_on_cpu: bool = False
+    """
+    Whether cache and attention are kept on the CPU, to see what that alone changes.
+    """
 
 
 @dataclass(frozen=True, slots=True)
 class CellSpec:
-    """
-    What one server is started for.
+    """What one server is started for."""
 
-    Attributes:
-        pair: Cache types.
-        context: Size of the context of its one slot, in tokens.
-        thinks: Whether the model may think, whatever `ModelSpec.thinking` says.
-        slots: Folder, there already, in which it may save its cache; None for none.
-        port: Port that it listens on; None for a free one.
-        key: Key that it asks for; empty for a random one, or that of the engine.
-    """
-
-    pair: Pair
-    context: int
+    pair: Pair  # cache types
+    context: int  # size of the context of its one slot, in tokens
     thinks: bool = False
+    """Whether the model may think, whatever `ModelSpec.thinking` says."""
+
     slots: Path | None = None
-    port: int | None = None
+    """Folder, there already, in which it may save its cache; None for none."""
+
+    port: int | None = None  # port that it listens on; None for a free one
     key: str = field(default="", repr=False)
+    """Key that it asks for; empty for a random one, or that of the engine."""
 
 
 @dataclass(frozen=True, slots=True)
 class CacheTypes:
-    """
-    The cache types that an engine accepts.
-
-    Attributes:
-        k: Types of K, as the engine spells them; empty if it does not tell.
-        v: Types of V; likewise.
-        pairs: The pairs that exist; None if each K type goes with each V type.
-        usual: The types of a grid for which the user names none; empty if they must be
-            named.
-    """
+    """The cache types that an engine accepts."""
 
     k: tuple[str, ...] = ()
-    v: tuple[str, ...] = ()
+    """Types of K, as the engine spells them; empty if it does not tell."""
+
+    v: tuple[str, ...] = ()  # types of V; likewise
     pairs: frozenset[Pair] | None = None
+    """The pairs that exist; None if each K type goes with each V type."""
+
     usual: tuple[str, ...] = DEFAULT_TYPES
+    """
+    The types of a grid for which the user names none; empty if they must be named.
+    """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineIdentity:
-    """
-    What a setup stores of an engine: records of different ones are not comparable.
+    """What a setup stores of an engine: records of unlike ones are not comparable."""
 
-    Attributes:
-        name: Of the engine: ``llama.cpp``.
-        version: As its server states it.
-        program: Where it is; two of the same version are the same engine.
-        devices: Accelerators, with their memory: ``CUDA0 NVIDIA L4 (22563 MiB)``.
-        cpu_features: What it uses of the processor; empty if it does not tell.
-        arguments: What else must be equal: the options of a sweep that ask for it.
-        machine: Where it runs, as a phrase; empty for this machine.
-        lengths: How lengths in tokens are estimated, as a phrase; empty where a
-            tokenizer counts them.
-    """
-
-    name: str
-    version: str
-    program: str
+    name: str  # of the engine: ``llama.cpp``
+    version: str  # as its server states it
+    program: str  # where it is; two of the same version are the same engine
     devices: tuple[str, ...] = ()
-    cpu_features: str = ""
+    """Accelerators, with their memory: ``CUDA0 NVIDIA L4 (22563 MiB)``."""
+
+    cpu_features: str = ""  # what it uses of the processor; empty if it does not tell
     arguments: tuple[str, ...] = ()
-    machine: str = ""
+    """What else must be equal: the options of a sweep that ask for it."""
+
+    machine: str = ""  # where it runs, as a phrase; empty for this machine
     lengths: str = ""
+    """
+    How lengths in tokens are estimated, as a phrase; empty where a tokenizer counts
+    them.
+    """
 
 
 class LostText(BadInput):
@@ -221,16 +209,10 @@ class Template(Tokenizer, Protocol):
 
 
 class Replies(Protocol):
-    """
-    Answers prompts.
+    """Answers prompts."""
 
-    Attributes:
-        tell: Called with how far a request is.
-        patience: With its silence.
-    """
-
-    tell: Callable[[Progress], None]
-    patience: Patience
+    tell: Callable[[Progress], None]  # called with how far a request is
+    patience: Patience  # with its silence
 
     def complete(
         self, question: Completion, *, enough: Callable[[str], bool] = ...
@@ -258,19 +240,16 @@ class Replies(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Address:
-    """
-    Where other programs reach a server by OpenAI's API.
+    """Where other programs reach a server by OpenAI's API."""
 
-    Attributes:
-        url: Up to ``/v1``.
-        model: What the server calls the model; of llama.cpp, a name that no other cell
-            has: a program that keeps replies must not take those of another cell.
-        key: For the server; empty for none.
-    """
-
-    url: str
+    url: str  # up to ``/v1``
     model: str
-    key: str = field(default="", repr=False)
+    """
+    What the server calls the model; of llama.cpp, a name that no other cell has: a
+    program that keeps replies must not take those of another cell.
+    """
+
+    key: str = field(default="", repr=False)  # for the server; empty for none
 
 
 class CannotSave(CellError):  # noqa: N818 - named after the fact
@@ -290,18 +269,14 @@ class Served:
     A model that is ready to answer, for the length of a block.
 
     What it does not override is of a server that tells nothing of its cache.
-
-    Attributes:
-        client: Sends prompts to it.
-        command: What it was started with; never a secret.
-        child: Its process; None if it is not ours.
-        address: Where other programs reach it; None where they cannot.
     """
 
-    client: Replies
-    command: tuple[str, ...]
-    child: Child | None = None
+    client: Replies  # sends prompts to it
+    command: tuple[str, ...]  # what it was started with; never a secret
+    child: Child | None = None  # its process; None if it is not ours
     address: Address | None = None
+    """Where other programs reach it; None where they cannot."""
+
     _peak_rss_bytes: int | None = field(default=None, init=False)
 
     @property
@@ -377,22 +352,13 @@ def counting(tool: str, *, hint: str = "") -> Iterator[None]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pace:
-    """
-    About how long a model takes here, in seconds.
+    """About how long a model takes here, in seconds."""
 
-    Attributes:
-        start_s: A server, until it is ready, and its end.
-        read_s: A token of a text that is read.
-        write_s: A token that is written.
-        read_back_s: Each token before one that is read.
-        write_back_s: Each token before one that is written.
-    """
-
-    start_s: float
-    read_s: float
-    write_s: float
-    read_back_s: float
-    write_back_s: float
+    start_s: float  # a server, until it is ready, and its end
+    read_s: float  # a token of a text that is read
+    write_s: float  # a token that is written
+    read_back_s: float  # each token before one that is read
+    write_back_s: float  # each token before one that is written
 
     def of_text(self, tokens: int) -> float:
         """Seconds of reading a text of *tokens* from an empty cache."""
@@ -408,15 +374,11 @@ class Engine(ABC):
     A way to serve one model with a chosen KV cache.
 
     What it does not override is of an engine that answers, and can do nothing else.
-
-    Attributes:
-        name: ``llama.cpp``.
-        model: What it serves.
     """
 
     __slots__ = ()
-    name: ClassVar[str]
-    model: ModelSpec
+    name: ClassVar[str]  # ``llama.cpp``
+    model: ModelSpec  # what it serves
 
     @abstractmethod
     def identity(self) -> EngineIdentity:

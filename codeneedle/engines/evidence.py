@@ -11,22 +11,15 @@ from codeneedle.records.record import Effective, Status
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Asked:
-    """
-    What a program was started for.
+    """What a program was started for."""
 
-    Attributes:
-        pair: Cache types; None for a server that measures nothing.
-        context: Size of the context, in tokens.
-        rotation: Whether quantized values may be rotated.
-        all_layers: Whether all layers are to be on the accelerator, if there is one.
-        flash: Whether flash attention is to be on.
-    """
-
-    pair: Pair | None
-    context: int
-    rotation: bool = True
+    pair: Pair | None  # cache types; None for a server that measures nothing
+    context: int  # size of the context, in tokens
+    rotation: bool = True  # whether quantized values may be rotated
     all_layers: bool = False
-    flash: bool = True
+    """Whether all layers are to be on the accelerator, if there is one."""
+
+    flash: bool = True  # whether flash attention is to be on
 
 
 def differences(asked: Asked, effective: Effective) -> tuple[str, ...]:

@@ -19,67 +19,67 @@ Finish = Literal["stop", "length", "cut"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Generation:
-    """
-    How a reply came about, by the server's counts, times and probabilities.
+    """How a reply came about, by the server's counts, times and probabilities."""
 
-    Attributes:
-        finish: Why the reply ended; None if there is none.
-        prompt_tokens: Length of the prompt, in tokens.
-        cached_tokens: Of these, taken from the cache.
-        prompt_ms: Time to read the others, in milliseconds.
-        predicted_tokens: Length of the reply, in tokens.
-        predicted_ms: Time to write them, in milliseconds.
-        wall_s: From request to the end of the reply, in seconds, by our clock.
-        logprobs: Per token of the reply, natural logarithm of its probability. A server
-            reports one value for a character that takes several tokens, so there may be
-            fewer of these than tokens.
-        gaps: Per token, its log-probability minus that of the most probable other
-            token, never negative with greedy sampling; empty if the server does not
-            name the other token everywhere.
-        lengths: Per token, the characters that it added to the reply.
-        drafted: Tokens that the server drafted by speculation.
-        accepted: Of these, the ones that verification accepted.
-    """
-
-    finish: Finish | None = None
-    prompt_tokens: Count = 0
-    cached_tokens: Count = 0
-    prompt_ms: Amount = 0.0
-    predicted_tokens: Count = 0
-    predicted_ms: Amount = 0.0
+    finish: Finish | None = None  # why the reply ended; None if there is none
+    prompt_tokens: Count = 0  # length of the prompt, in tokens
+    cached_tokens: Count = 0  # of these, taken from the cache
+    prompt_ms: Amount = 0.0  # time to read the others, in milliseconds
+    predicted_tokens: Count = 0  # length of the reply, in tokens
+    predicted_ms: Amount = 0.0  # time to write them, in milliseconds
     wall_s: Amount = 0.0
+    """From request to the end of the reply, in seconds, by our clock."""
+
     logprobs: tuple[LogProb, ...] = ()
+    """
+    Per token of the reply, natural logarithm of its probability. A server reports one
+    value for a character that takes several tokens, so there may be fewer of these than
+    tokens.
+    """
+
     gaps: tuple[Nats, ...] = ()
+    """
+    Per token, its log-probability minus that of the most probable other token, never
+    negative with greedy sampling; empty if the server does not name the other token
+    everywhere.
+    """
+
     lengths: tuple[Count, ...] = ()
-    drafted: Count = 0
-    accepted: Count = 0
+    """Per token, the characters that it added to the reply."""
+
+    drafted: Count = 0  # tokens that the server drafted by speculation
+    accepted: Count = 0  # of these, the ones that verification accepted
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Forced:
-    """
-    The tokens of a right continuation, each scored after the right ones before it.
-
-    Attributes:
-        logprobs: Per token, natural logarithm of its probability.
-        bounds: Numbers of the tokens, from 0, whose log-probability is only an upper
-            bound: the server did not list them.
-        leads: Per token, its log-probability minus that of the most probable other
-            token: not negative for first choices. An upper bound, likewise.
-        ends: Per token, how many characters of the continuation it completes;
-            ascending, but for parts of one character.
-        prompt_tokens: Length of the prompt before the first of them, in tokens.
-        cached_tokens: Of these, taken from the cache.
-        wall_s: From the first request to the last answer, in seconds, by our clock.
-    """
+    """Tokens of a right continuation, each scored after the right ones before it."""
 
     logprobs: tuple[LogProb, ...] = ()
+    """Per token, natural logarithm of its probability."""
+
     bounds: tuple[Count, ...] = ()
+    """
+    Numbers of the tokens, from 0, whose log-probability is only an upper bound: the
+    server did not list them.
+    """
+
     leads: tuple[Nats, ...] = ()
+    """
+    Per token, its log-probability minus that of the most probable other token: not
+    negative for first choices. An upper bound, likewise.
+    """
+
     ends: tuple[Count, ...] = ()
-    prompt_tokens: Count = 0
-    cached_tokens: Count = 0
+    """
+    Per token, how many characters of the continuation it completes; ascending, but for
+    parts of one character.
+    """
+
+    prompt_tokens: Count = 0  # length of the prompt before the first of them, in tokens
+    cached_tokens: Count = 0  # of these, taken from the cache
     wall_s: Amount = 0.0
+    """From the first request to the last answer, in seconds, by our clock."""
 
     @property
     def is_even(self) -> bool:
@@ -103,36 +103,24 @@ class Message:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Completion:
-    """
-    A text to continue.
+    """A text to continue."""
 
-    Attributes:
-        prompt: The text.
-        max_tokens: Tokens that the reply may have.
-        seed: Of sampling; without effect on greedy sampling, but logged.
-    """
-
-    prompt: str
-    max_tokens: int
-    seed: int = 0
+    prompt: str  # the text
+    max_tokens: int  # tokens that the reply may have
+    seed: int = 0  # of sampling; without effect on greedy sampling, but logged
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chat:
-    """
-    A conversation to answer.
-
-    Attributes:
-        messages: The messages; a last one of the assistant is continued.
-        max_tokens: Tokens that the reply may have, thinking included.
-        seed: Of sampling.
-        template_args: Variables of the chat template: ``enable_thinking``.
-    """
+    """A conversation to answer."""
 
     messages: tuple[Message, ...]
-    max_tokens: int
-    seed: int = 0
+    """The messages; a last one of the assistant is continued."""
+
+    max_tokens: int  # tokens that the reply may have, thinking included
+    seed: int = 0  # of sampling
     template_args: Mapping[str, object] = field(default_factory=dict)
+    """Variables of the chat template: ``enable_thinking``."""
 
 
 CODES = range(100, 600)
@@ -227,10 +215,9 @@ class Refused(CellError):  # noqa: N818 - named after the fact
         kind: The server's type of the error, such as ``invalid_request_error``.
         message: Its text.
         counts: Further fields of the error that are whole numbers.
-        retry_after: When to ask again, as it says it in HTTP; mostly empty.
     """
 
-    retry_after: str = ""
+    retry_after: str = ""  # when to ask again, as it says it in HTTP; mostly empty
 
     def __init__(
         self,
@@ -261,16 +248,11 @@ class Readiness(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class TokenPiece:
-    """
-    A token and its part of the text.
+    """A token and its part of the text."""
 
-    Attributes:
-        id: Its number.
-        piece: The part; its bytes, where they are no valid UTF-8.
-    """
-
-    id: Annotated[int, msgspec.Meta(ge=-(1 << 31), lt=1 << 31)]
+    id: Annotated[int, msgspec.Meta(ge=-(1 << 31), lt=1 << 31)]  # its number
     piece: str | tuple[Annotated[int, msgspec.Meta(ge=0, le=255)], ...]
+    """The part; its bytes, where they are no valid UTF-8."""
 
     @property
     def size(self) -> int:
@@ -361,34 +343,23 @@ class _Refusal:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reply(Generation):
-    """
-    A model's reply.
+    """A model's reply."""
 
-    Attributes:
-        text: The answer, verbatim; lone surrogates are U+FFFD.
-        reasoning: The thinking before it, where the server separates that.
-        finish: Why it ended; ``cut`` if we ended it.
-    """
-
-    text: str
-    reasoning: str = ""
-    finish: Finish
+    text: str  # the answer, verbatim; lone surrogates are U+FFFD
+    reasoning: str = ""  # the thinking before it, where the server separates that
+    finish: Finish  # why it ended; ``cut`` if we ended it
 
 
 @dataclass(frozen=True, slots=True)
 class Token:
-    """
-    A generated token, or a candidate for its position.
+    """A generated token, or a candidate for its position."""
 
-    Attributes:
-        id: Its number.
-        logprob: Natural logarithm of its probability, as the server states it.
-        top_logprobs: The most probable candidates; of a candidate, none.
-    """
-
-    id: int = NO_ID
+    id: int = NO_ID  # its number
     logprob: float | None = None
+    """Natural logarithm of its probability, as the server states it."""
+
     top_logprobs: "tuple[Token, ...]" = ()
+    """The most probable candidates; of a candidate, none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -406,18 +377,11 @@ class Timings:
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """
-    How far a request is.
+    """How far a request is."""
 
-    Attributes:
-        done: Tokens of the prompt that are read, or of the reply that have come.
-        total: Tokens of the prompt, or those that the reply may have.
-        is_prompt: Whether they are tokens of the prompt.
-    """
-
-    done: int
-    total: int
-    is_prompt: bool = False
+    done: int  # tokens of the prompt that are read, or of the reply that have come
+    total: int  # tokens of the prompt, or those that the reply may have
+    is_prompt: bool = False  # whether they are tokens of the prompt
 
 
 def ignored(_progress: Progress) -> None:
@@ -426,24 +390,15 @@ def ignored(_progress: Progress) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StreamEvent:
-    """
-    One event of a stream, whichever endpoint sent it.
+    """One event of a stream, whichever endpoint sent it."""
 
-    Attributes:
-        text: What it adds to the answer.
-        reasoning: What it adds to the thinking before it.
-        tokens: Those of both.
-        timings: Counts and times so far.
-        finish: Why the reply ended; None if it has not.
-        progress: How far the server has read the prompt; None if it does not say so.
-    """
-
-    text: str = ""
-    reasoning: str = ""
-    tokens: tuple[Token, ...] = ()
-    timings: Timings | None = None
-    finish: Finish | None = None
+    text: str = ""  # what it adds to the answer
+    reasoning: str = ""  # what it adds to the thinking before it
+    tokens: tuple[Token, ...] = ()  # those of both
+    timings: Timings | None = None  # counts and times so far
+    finish: Finish | None = None  # why the reply ended; None if it has not
     progress: Progress | None = None
+    """How far the server has read the prompt; None if it does not say so."""
 
 
 def reply_of(

@@ -22,19 +22,16 @@ LEAST_S = 300.0
 
 @dataclass(slots=True, kw_only=True)
 class Patience:
-    """
-    The limit of a silence, and the longest one so far.
-
-    Attributes:
-        limit_s: Time without an event or a byte, in seconds; what waits may have a
-            lower limit of its own.
-        known: What the limit follows from, as a phrase; empty if from nothing.
-        longest_s: The longest time without one that came to an end.
-    """
+    """The limit of a silence, and the longest one so far."""
 
     limit_s: float = math.inf
-    known: str = ""
-    longest_s: float = 0.0
+    """
+    Time without an event or a byte, in seconds; what waits may have a lower limit of
+    its own.
+    """
+
+    known: str = ""  # what the limit follows from, as a phrase; empty if from nothing
+    longest_s: float = 0.0  # the longest time without one that came to an end
     _since_s: float = field(default=0.0, init=False)
 
     def begin(self) -> None:

@@ -36,16 +36,10 @@ share of the time so far, so that readiness is noticed soon.
 
 
 class StartedServer(Served, ABC):
-    """
-    A server that runs as a child of ours.
-
-    Attributes:
-        child: Its process.
-        log: Its log.
-    """
+    """A server that runs as a child of ours."""
 
     __slots__ = ()
-    child: Child
+    child: Child  # its process
     log: Path
 
     @abstractmethod

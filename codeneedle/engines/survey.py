@@ -62,30 +62,17 @@ class Survey:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gain:
-    """
-    What a pair saves beside the reference; sizes in bytes.
-
-    Attributes:
-        pair: The pair.
-        context: In tokens.
-        weights: Of the model.
-        reference: KV cache of the reference.
-        kv: KV cache of the pair.
-        recurrent: State that cache types do not change.
-        compute: Buffers of the graph, of the reference.
-        is_least: Whether these are of a shorter context: they grow with it.
-        per_token: KV cache of a further token, of the pair.
-    """
+    """What a pair saves beside the reference; sizes in bytes."""
 
     pair: Pair
-    context: int
-    weights: int
-    reference: float
-    kv: float
-    recurrent: int
-    compute: int
-    is_least: bool
-    per_token: float
+    context: int  # in tokens
+    weights: int  # of the model
+    reference: float  # KV cache of the reference
+    kv: float  # KV cache of the pair
+    recurrent: int  # state that cache types do not change
+    compute: int  # buffers of the graph, of the reference
+    is_least: bool  # whether these are of a shorter context: they grow with it
+    per_token: float  # KV cache of a further token, of the pair
 
     @property
     def share(self) -> float:

@@ -19,16 +19,11 @@ from codeneedle.records.record import MOST_NATS, Amount, Effective, LogProb
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolRun:
-    """
-    One run of a tool, for the record of its cell.
+    """One run of a tool, for the record of its cell."""
 
-    Attributes:
-        command: What it is started with.
-        effective: What ran, as far as its log tells; None before it has ended.
-    """
-
-    command: tuple[str, ...]
+    command: tuple[str, ...]  # what it is started with
     effective: Effective | None = None
+    """What ran, as far as its log tells; None before it has ended."""
 
 
 Finite = Annotated[float, msgspec.Meta(ge=-1e30, le=1e30)]
@@ -37,16 +32,10 @@ Finite = Annotated[float, msgspec.Meta(ge=-1e30, le=1e30)]
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """
-    A number with its standard error; None where the tool could not say one.
+    """A number with its standard error; None where the tool could not say one."""
 
-    Attributes:
-        value: Finite.
-        error: Finite, never negative.
-    """
-
-    value: Finite
-    error: Amount | None
+    value: Finite  # finite
+    error: Amount | None  # finite, never negative
 
 
 Distance = Annotated[float, msgspec.Meta(ge=-1.0, le=MOST_NATS)]
@@ -61,116 +50,67 @@ class Statistics:
     Two distributions over the same tokens, compared: Q beside base.
 
     Divergences are in nats, perplexities pure, shares and probabilities in percent.
-
-    Attributes:
-        ppl: Perplexity of Q.
-        ppl_base: Perplexity of base, as read back from its file.
-        ppl_ratio: The first by the second.
-        kld: Mean divergence of Q from base.
-        kld_max: The largest of all tokens.
-        kld_999: 99.9 % of tokens are below it.
-        kld_99: 99 % are.
-        kld_95: 95 % are; None of old builds, which leave it out.
-        kld_90: 90 % are.
-        kld_median: Half of them are.
-        kld_min: The smallest; rounding makes it a little less than nothing.
-        dp_mean: Mean change of the probability of the right token.
-        dp_rms: Root of the mean square of that change.
-        same_top: Share of tokens whose most likely token is the same.
     """
 
-    ppl: Estimate
-    ppl_base: Estimate
-    ppl_ratio: Estimate
-    kld: Estimate
-    kld_max: Distance
-    kld_999: Distance
-    kld_99: Distance
-    kld_95: Distance | None
-    kld_90: Distance
-    kld_median: Distance
-    kld_min: Distance
-    dp_mean: Estimate
-    dp_rms: Estimate
-    same_top: Estimate
+    ppl: Estimate  # perplexity of Q
+    ppl_base: Estimate  # perplexity of base, as read back from its file
+    ppl_ratio: Estimate  # the first by the second
+    kld: Estimate  # mean divergence of Q from base
+    kld_max: Distance  # the largest of all tokens
+    kld_999: Distance  # 99.9 % of tokens are below it
+    kld_99: Distance  # 99 % are
+    kld_95: Distance | None  # 95 % are; None of old builds, which leave it out
+    kld_90: Distance  # 90 % are
+    kld_median: Distance  # half of them are
+    kld_min: Distance  # the smallest; rounding makes it a little less than nothing
+    dp_mean: Estimate  # mean change of the probability of the right token
+    dp_rms: Estimate  # root of the mean square of that change
+    same_top: Estimate  # share of tokens whose most likely token is the same
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DivergenceTask:
-    """
-    A pair to be compared with the reference, on chunks of one text.
+    """A pair to be compared with the reference, on chunks of one text."""
 
-    Attributes:
-        pair: Cache types.
-        reference: Those of the reference; may be the same.
-        context: Length of a chunk, in tokens.
-        chunks: Chunks, at most.
-        text: The text.
-        text_name: What it is called in messages.
-        weights_sha256: Of the model.
-        folder: The run folder; the reference's distributions are kept in it.
-        patience: With the silence of the tool.
-    """
-
-    pair: Pair
-    reference: Pair
-    context: int
-    chunks: int
+    pair: Pair  # cache types
+    reference: Pair  # those of the reference; may be the same
+    context: int  # length of a chunk, in tokens
+    chunks: int  # chunks, at most
     text: bytes
-    text_name: str
-    weights_sha256: str
-    folder: Path
+    text_name: str  # what it is called in messages
+    weights_sha256: str  # of the model
+    folder: Path  # the run folder; the reference's distributions are kept in it
     patience: Patience = field(default_factory=Patience, compare=False)
+    """With the silence of the tool."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reference:
-    """
-    Distributions of the reference, as they are kept on disk.
+    """Distributions of the reference, as they are kept on disk."""
 
-    Attributes:
-        chunks: Chunks of text.
-        ppl: Perplexity, before rounding.
-        seconds: How long they took to compute.
-    """
-
-    chunks: int
-    ppl: float
-    seconds: float
+    chunks: int  # chunks of text
+    ppl: float  # perplexity, before rounding
+    seconds: float  # how long they took to compute
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChunkValues:
-    """
-    Means over the scored tokens of one chunk.
+    """Means over the scored tokens of one chunk."""
 
-    Attributes:
-        logp: Log-probability of the right token, in nats.
-        kld: Divergence from the reference, in nats.
-        same_top: Tokens with the reference's first choice, in percent.
-    """
-
-    logp: LogProb
-    kld: Distance
-    same_top: Percent
+    logp: LogProb  # log-probability of the right token, in nats
+    kld: Distance  # divergence from the reference, in nats
+    same_top: Percent  # tokens with the reference's first choice, in percent
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
-    """
-    A pair compared with the reference.
+    """A pair compared with the reference."""
 
-    Attributes:
-        statistics: Of all scored tokens.
-        tokens: Tokens scored.
-        retries: How often the tool ran again because its output was incomplete.
-        by_chunk: The same of each chunk, as far as the tool tells; else empty.
-    """
-
-    statistics: Statistics
-    tokens: int
-    retries: int = 0
+    statistics: Statistics  # of all scored tokens
+    tokens: int  # tokens scored
+    retries: int = 0  # how often the tool ran again because its output was incomplete
     by_chunk: tuple[ChunkValues, ...] = ()
+    """The same of each chunk, as far as the tool tells; else empty."""
 
 
 class DivergenceTool(Protocol):
@@ -260,46 +200,36 @@ class DivergenceTool(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadingTask:
-    """
-    Right tokens to be scored where they stand in a text that is read in batches.
+    """Right tokens to be scored where they stand in a text that is read in batches."""
 
-    Attributes:
-        pair: Cache types.
-        ids: Numbers of the tokens that are read: the first tokens of the text, with
-            the one that begins a prompt, if there is one.
-        wanted: Places of the right tokens among these, from 0, ascending; each of
-            `ReadingTool.places`.
-        text: The text; it has twice as many tokens as are read.
-        text_name: What it is called in messages.
-        folder: The run folder.
-        patience: With the silence of the tool.
-    """
-
-    pair: Pair
+    pair: Pair  # cache types
     ids: tuple[int, ...]
+    """
+    Numbers of the tokens that are read: the first tokens of the text, with the one that
+    begins a prompt, if there is one.
+    """
+
     wanted: tuple[int, ...]
-    text: bytes
-    text_name: str
-    folder: Path
+    """
+    Places of the right tokens among these, from 0, ascending; each of
+    `ReadingTool.places`.
+    """
+
+    text: bytes  # the text; it has twice as many tokens as are read
+    text_name: str  # what it is called in messages
+    folder: Path  # the run folder
     patience: Patience = field(default_factory=Patience, compare=False)
+    """With the silence of the tool."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadTokens:
-    """
-    The scores of right tokens, in the order in which they were wanted.
+    """The scores of right tokens, in the order in which they were wanted."""
 
-    Attributes:
-        logprobs: As of `messages.Forced`.
-        leads: Likewise; 0 where two were too close to be told apart.
-        bounds: Likewise.
-        retries: How often the tool ran again because its output was incomplete.
-    """
-
-    logprobs: tuple[float, ...]
-    leads: tuple[float, ...]
-    bounds: tuple[int, ...] = ()
-    retries: int = 0
+    logprobs: tuple[float, ...]  # as of `messages.Forced`
+    leads: tuple[float, ...]  # likewise; 0 where two were too close to be told apart
+    bounds: tuple[int, ...] = ()  # likewise
+    retries: int = 0  # how often the tool ran again because its output was incomplete
 
 
 class ReadingTool(Protocol):
@@ -338,49 +268,30 @@ class ReadingTool(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SpeedTask:
-    """
-    Speed of one pair at one depth.
+    """Speed of one pair at one depth."""
 
-    Attributes:
-        pair: Cache types.
-        depth: Tokens in the cache before each repetition.
-        prompt_tokens: Tokens to read per repetition.
-        generated_tokens: Tokens to write per repetition.
-        repetitions: Of each test.
-    """
-
-    pair: Pair
-    depth: int
-    prompt_tokens: int
-    generated_tokens: int
-    repetitions: int
+    pair: Pair  # cache types
+    depth: int  # tokens in the cache before each repetition
+    prompt_tokens: int  # tokens to read per repetition
+    generated_tokens: int  # tokens to write per repetition
+    repetitions: int  # of each test
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Speeds:
-    """
-    What was measured at one depth.
+    """What was measured at one depth."""
 
-    Attributes:
-        pp: Reading speed of each repetition, in tokens per second.
-        tg: Writing speed of each repetition, in tokens per second.
-        build: Number and commit of the tool.
-        cpu: Names of the processors.
-        gpu: Names of the accelerators; empty where there are none.
-        backends: Names of the accelerating backends.
-        threads: CPU threads.
-        peak_bytes: Most memory that was allocated, weights included; None if the tool
-            does not tell.
-    """
-
-    pp: tuple[float, ...]
-    tg: tuple[float, ...]
-    build: str
-    cpu: str
-    gpu: str
-    backends: str
-    threads: int
+    pp: tuple[float, ...]  # reading speed of each repetition, in tokens per second
+    tg: tuple[float, ...]  # writing speed of each repetition, in tokens per second
+    build: str  # number and commit of the tool
+    cpu: str  # names of the processors
+    gpu: str  # names of the accelerators; empty where there are none
+    backends: str  # names of the accelerating backends
+    threads: int  # CPU threads
     peak_bytes: int | None = None
+    """
+    Most memory that was allocated, weights included; None if the tool does not tell.
+    """
 
 
 class SpeedTool(Protocol):

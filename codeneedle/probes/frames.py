@@ -26,41 +26,35 @@ OTHER_DEVICE = "measured on another device, or share of the cores, than the refe
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cell:
-    """
-    The value of one metric for one pair, or why there is none.
-
-    Attributes:
-        pair: The pair.
-        status: Status of its record; `NOT_RUN` without one.
-        is_hole: True if the sweep does not ask for the pair, only for its types.
-        reason: Why it did not finish, or is not ranked; mostly empty.
-        value: The mean or sum of its observations; NaN without any.
-        observations: The observations, one per round if there are rounds.
-        error: Standard error of the value; NaN if unknown.
-        units: Number of units behind the error: functions, chunks, texts, repetitions.
-        against: The pair that the record was measured against; empty if none.
-        lacking: Phrase for what the value leaves out, as of `metrics.Loss`.
-        attention: Where attention of its cell ran; None if nothing tells.
-        evidence: What tells it, as a phrase.
-        is_ranked: False for speeds of cells whose attention ran in no kernel, or that
-            were measured on another device: they are shown, and compared with none.
-        context: Context of its server or tool, in tokens; 0 if nothing tells.
-    """
+    """The value of one metric for one pair, or why there is none."""
 
     pair: Pair
-    status: str = NOT_RUN
+    status: str = NOT_RUN  # status of its record; `NOT_RUN` without one
     is_hole: bool = False
-    reason: str = ""
-    value: float = math.nan
+    """True if the sweep does not ask for the pair, only for its types."""
+
+    reason: str = ""  # why it did not finish, or is not ranked; mostly empty
+    value: float = math.nan  # the mean or sum of its observations; NaN without any
     observations: tuple[float, ...] = ()
-    error: float = math.nan
+    """The observations, one per round if there are rounds."""
+
+    error: float = math.nan  # standard error of the value; NaN if unknown
     units: int = 0
-    against: str = ""
-    lacking: str = ""
+    """Number of units behind the error: functions, chunks, texts, repetitions."""
+
+    against: str = ""  # the pair that the record was measured against; empty if none
+    lacking: str = ""  # phrase for what the value leaves out, as of `metrics.Loss`
     attention: Attention | None = None
-    evidence: str = ""
+    """Where attention of its cell ran; None if nothing tells."""
+
+    evidence: str = ""  # what tells it, as a phrase
     is_ranked: bool = True
-    context: int = 0
+    """
+    False for speeds of cells whose attention ran in no kernel, or that were measured on
+    another device: they are shown, and compared with none.
+    """
+
+    context: int = 0  # context of its server or tool, in tokens; 0 if nothing tells
 
     @property
     def in_kernel(self) -> bool:
@@ -160,24 +154,18 @@ def v_types(cells: Cells) -> list[str]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Spread:
-    """
-    A summary of the values of a grid, one row of the published table.
+    """A summary of the values of a grid, one row of the published table."""
 
-    Attributes:
-        mean: Mean over cells; NaN without any.
-        sd: Standard deviation of the population, dividing by the number of cells. Only
-            this one gives the published figures (15.97 +/- 0.16 for one cell of 15
-            among 36).
-        low: The smallest value.
-        high: The largest value.
-        cells: Number of cells with a value.
-    """
-
-    mean: float
+    mean: float  # mean over cells; NaN without any
     sd: float
-    low: float
-    high: float
-    cells: int
+    """
+    Standard deviation of the population, dividing by the number of cells. Only this one
+    gives the published figures (15.97 +/- 0.16 for one cell of 15 among 36).
+    """
+
+    low: float  # the smallest value
+    high: float  # the largest value
+    cells: int  # number of cells with a value
 
 
 def spread(cells: Cells) -> Spread:

@@ -49,39 +49,51 @@ class LossKind(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Loss:
-    """
-    How a metric enters the verdict, unit by unit.
+    """How a metric enters the verdict, unit by unit."""
 
-    Attributes:
-        kind: How the loss of a unit is computed.
-        by_unit: Number of each unit that losses are computed of; None for the values
-            of the metric.
-        lost_from: Decrease from which on a unit is lost, of answers.
-        units: Names of all units of a record, including those without a value; None if
-            each has one.
-        lacking: Phrase for the units of a record that could not be measured, and may
-            have been lost or won; empty for none.
-        bounded: Share of the tokens of a record, from 0 to 1, whose probability has
-            only an upper bound.
-        able: Share of a record that is right, from 0 to 1: a reference with little
-            right has little to lose.
-        unanswered: Names of the units that a record was asked for and has no answer
-            of; None if such a record has no numbers.
-        without: What these are, as a phrase, and what becomes of them.
-        checked: The same numbers of those units that were measured another way, too, to
-            check this one; None if there is no other.
-    """
-
-    kind: LossKind
+    kind: LossKind  # how the loss of a unit is computed
     by_unit: Callable[[CellRecord, Setup], dict[str, float]] | None = None
-    lost_from: float = 0.0
+    """
+    Number of each unit that losses are computed of; None for the values of the metric.
+    """
+
+    lost_from: float = 0.0  # decrease from which on a unit is lost, of answers
     units: Callable[[CellRecord, Setup], Sequence[str]] | None = None
+    """
+    Names of all units of a record, including those without a value; None if each has
+    one.
+    """
+
     lacking: Callable[[CellRecord], str] = lambda _record: ""
+    """
+    Phrase for the units of a record that could not be measured, and may have been lost
+    or won; empty for none.
+    """
+
     bounded: Callable[[CellRecord], float] = lambda _record: 0.0
+    """
+    Share of the tokens of a record, from 0 to 1, whose probability has only an upper
+    bound.
+    """
+
     able: Callable[[CellRecord, Setup], float] = lambda _record, _setup: 1.0
+    """
+    Share of a record that is right, from 0 to 1: a reference with little right has
+    little to lose.
+    """
+
     unanswered: Callable[[CellRecord, Setup], frozenset[str]] | None = None
-    without: str = ""
+    """
+    Names of the units that a record was asked for and has no answer of; None if such a
+    record has no numbers.
+    """
+
+    without: str = ""  # what these are, as a phrase, and what becomes of them
     checked: Callable[[CellRecord, Setup], dict[str, float]] | None = None
+    """
+    The same numbers of those units that were measured another way, too, to check this
+    one; None if there is no other.
+    """
 
     def of(self, value: float, reference: float) -> float:
         """The loss of a unit with *value*, against that of the *reference*."""
@@ -135,77 +147,98 @@ Noun = Literal[
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Metric:
-    """
-    A number of a cell, and how reports show it.
+    """A number of a cell, and how reports show it."""
 
-    Attributes:
-        name: Name for ``--metric``: ``matched``, ``tg@4096``.
-        of: The metric that it is a facet of: ``tg``; empty if it is whole.
-        facet: Which: ``depth=4096``, ``task=multikey length=2048``; empty likewise.
-        label: Heading: ``matched lines of 20``.
-        unit: Unit of the values; empty for a pure number.
-        better: The good end of its scale, or ``neither``.
-        bounds: Natural ends of its scale; None where there is none.
-        least_span: Least width of a colour scale, in the unit of the values: a tenth of
-            it is not worth a colour. 0 for a share of the values instead.
-        digits: Decimals worth showing.
-        values: The observations of one finished record, one per round if there are
-            rounds; empty without any. The value of a cell is their mean.
-        is_sum: True if the value of a cell is their sum (``pass``).
-        group: Columns of one group are adjacent in a table.
-        in_table: True if tables show it by default.
-        is_kept: True if comparisons and receipts have it although tables leave it out.
-        relative: True if tables show its ratio to the reference.
-        floor: True if the value of the reference is a noise floor, from comparing the
-            reference with itself, and other values are shown as multiples of it.
-        over_floor: What a pair has, from its value and that of the reference, a noise
-            floor; None where the value itself is shown.
-        reference: The pair that a record's values are measured against: ``f16/f16``.
-            None if values are not; they are compared with the most precise pair.
-        names: Name of the unit of each observation, by which observations of two
-            records are paired; None if they are paired by order.
-        loss: How it enters the verdict; None if it does not.
-        error: Standard error of the value of a record as its tool reports it; None for
-            that of a mean over units.
-        shows_error: True if reports show that error beside the value.
-        is_prompt_speed: True if it is how fast a cell read prompts, in tokens per
-            second: a cell that is far slower than others has fallen back.
-        noun: Plural noun for its units, which are the same in every cell.
-        units: The value of every unit; None if `values` are of units.
-        gap: Status and reason of a part of a finished record that has no value; None
-            where the record tells nothing of it.
-        companions: Metrics that reports show beside it, where they have values.
-        why_none: Why a finished cell may have no value; empty if unknown.
-    """
-
-    name: str
-    label: str
-    unit: str
+    name: str  # name for ``--metric``: ``matched``, ``tg@4096``
+    label: str  # heading: ``matched lines of 20``
+    unit: str  # unit of the values; empty for a pure number
     better: Literal["higher", "lower", "neither"]
+    """The good end of its scale, or ``neither``."""
+
     bounds: tuple[float | None, float | None]
-    digits: int
+    """Natural ends of its scale; None where there is none."""
+
+    digits: int  # decimals worth showing
     values: Values
+    """
+    The observations of one finished record, one per round if there are rounds; empty
+    without any. The value of a cell is their mean.
+    """
+
     least_span: float = 0.0
-    is_sum: bool = False
+    """
+    Least width of a colour scale, in the unit of the values: a tenth of it is not worth
+    a colour. 0 for a share of the values instead.
+    """
+
+    is_sum: bool = False  # True if the value of a cell is their sum (``pass``)
     group: Literal["quality", "speed", "memory"] = "quality"
-    in_table: bool = False
+    """Columns of one group are adjacent in a table."""
+
+    in_table: bool = False  # True if tables show it by default
     is_kept: bool = False
-    relative: bool = False
+    """True if comparisons and receipts have it although tables leave it out."""
+
+    relative: bool = False  # True if tables show its ratio to the reference
     floor: bool = False
+    """
+    True if the value of the reference is a noise floor, from comparing the reference
+    with itself, and other values are shown as multiples of it.
+    """
+
     over_floor: Callable[[float, float], float] | None = None
+    """
+    What a pair has, from its value and that of the reference, a noise floor; None where
+    the value itself is shown.
+    """
+
     reference: Callable[[CellRecord], str | None] | None = None
+    """
+    The pair that a record's values are measured against: ``f16/f16``. None if values
+    are not; they are compared with the most precise pair.
+    """
+
     names: Callable[[CellRecord, Setup], Sequence[str]] | None = None
-    loss: Loss | None = None
+    """
+    Name of the unit of each observation, by which observations of two records are
+    paired; None if they are paired by order.
+    """
+
+    loss: Loss | None = None  # how it enters the verdict; None if it does not
     error: Callable[[CellRecord, Setup], float | None] | None = None
-    shows_error: bool = False
+    """
+    Standard error of the value of a record as its tool reports it; None for that of a
+    mean over units.
+    """
+
+    shows_error: bool = False  # True if reports show that error beside the value
     is_prompt_speed: bool = False
+    """
+    True if it is how fast a cell read prompts, in tokens per second: a cell that is far
+    slower than others has fallen back.
+    """
+
     noun: Noun = "functions"
+    """Plural noun for its units, which are the same in every cell."""
+
     units: Values | None = None
-    of: str = ""
+    """The value of every unit; None if `values` are of units."""
+
+    of: str = ""  # the metric that it is a facet of: ``tg``; empty if it is whole
     facet: str = ""
+    """Which: ``depth=4096``, ``task=multikey length=2048``; empty likewise."""
+
     gap: Callable[[CellRecord, Setup], tuple[str, str] | None] | None = None
+    """
+    Status and reason of a part of a finished record that has no value; None where the
+    record tells nothing of it.
+    """
+
     companions: tuple["Metric", ...] = ()
+    """Metrics that reports show beside it, where they have values."""
+
     why_none: Callable[[Setup], str] = lambda _setup: ""
+    """Why a finished cell may have no value; empty if unknown."""
 
     @property
     def is_distance(self) -> bool:

@@ -61,35 +61,27 @@ _Settings = TypeVar("_Settings", bound=Struct)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunContext:
-    """
-    What is the same for every cell of a run.
+    """What is the same for every cell of a run."""
 
-    Attributes:
-        engine: Serves the model, and has the tools beside the server.
-        weights: Header of the model.
-        is_built_in: Whether it is the built-in model.
-        setup: Needles, prompt form, sampling; conditions of the probes.
-        text: The corpus as it is sent.
-        settings: What the user chose for each probe, by its name.
-        folder: The run folder.
-        prefill_no_think: Whether to begin answers with an empty thought.
-        survey: Where attention would run for each pair; None if the engine cannot say.
-        notes: What a user should know before the first cell, one sentence each.
-        may_grow: Whether a probe may ask for more units than it was told to where these
-            take no longer: of a sweep that decides, for which no number was named.
-    """
-
-    engine: Engine
-    weights: Weights
-    is_built_in: bool
-    setup: Setup
-    text: str
-    settings: Mapping[str, Struct]
-    folder: Path
-    prefill_no_think: bool = False
+    engine: Engine  # serves the model, and has the tools beside the server
+    weights: Weights  # header of the model
+    is_built_in: bool  # whether it is the built-in model
+    setup: Setup  # needles, prompt form, sampling; conditions of the probes
+    text: str  # the corpus as it is sent
+    settings: Mapping[str, Struct]  # what the user chose for each probe, by its name
+    folder: Path  # the run folder
+    prefill_no_think: bool = False  # whether to begin answers with an empty thought
     survey: Survey | None = None
+    """Where attention would run for each pair; None if the engine cannot say."""
+
     notes: tuple[str, ...] = ()
+    """What a user should know before the first cell, one sentence each."""
+
     may_grow: bool = False
+    """
+    Whether a probe may ask for more units than it was told to where these take no
+    longer: of a sweep that decides, for which no number was named.
+    """
 
     def settings_of(self, kind: type[_Settings], name: str) -> _Settings:
         """What the user chose for the probe *name*, whose settings are a *kind*."""
@@ -116,20 +108,13 @@ def tokenizing(engine: Engine, folder: Path) -> Iterator[Tokenizer]:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """
-    How far a probe is.
+    """How far a probe is."""
 
-    Attributes:
-        done: Steps behind it; `Probe.step` says of what.
-        total: Steps that it takes.
-        what: What it does now, as a phrase.
-        within: How far the request of this step is; None before a server says so.
-    """
-
-    done: int
-    total: int
-    what: str
+    done: int  # steps behind it; `Probe.step` says of what
+    total: int  # steps that it takes
+    what: str  # what it does now, as a phrase
     within: Progress | None = None
+    """How far the request of this step is; None before a server says so."""
 
     @property
     def part(self) -> float:
@@ -153,53 +138,64 @@ class Step:
 
 @dataclass(slots=True, kw_only=True)
 class ProbeContext:
-    """
-    One cell while a probe measures it.
+    """One cell while a probe measures it."""
 
-    Attributes:
-        run: What is the same for every cell.
-        pair: The cache types of this cell.
-        logs: Folder of the log files; it exists.
-        tell: Called with how far the probe is.
-        former: What an earlier server of this cell has measured, before it ended early
-            or the settings grew; None if nothing.
-        goal: Units to ask for, of those that were answered and others; None for as
-            many as every sweep asks.
-        is_check: Whether `Probe.checks` are asked, and nothing else.
-        keep: Called with all that was observed so far, once an answer is new.
-        calibrate: Called with what this cell, the reference, sets for all others; the
-            setup of the run keeps it as `Setup.calibrated`.
-        others: Finished records of other pairs, which were asked the same.
-        previous_end: When the server of the cell before had ended, in monotonic
-            seconds; from `serving` on, that of this cell. None if there was none.
-        command: What the server or tool was started with.
-        effective: What runs, once it is known.
-        phases: Where the time went, so far.
-        peak_rss_bytes: Largest resident size of the server that was seen.
-        silence_s: Longest wait for the server or tool to say something; None if that
-            was not measured.
-        device_bytes: What the server held on accelerators when it was through.
-        device_peak_bytes: The most that it held there, where the engine tells.
-    """
-
-    run: RunContext
-    pair: Pair
-    logs: Path
+    run: RunContext  # what is the same for every cell
+    pair: Pair  # the cache types of this cell
+    logs: Path  # folder of the log files; it exists
     tell: Callable[[Step], None] = lambda _step: None
+    """Called with how far the probe is."""
+
     former: CellRecord | None = None
+    """
+    What an earlier server of this cell has measured, before it ended early or the
+    settings grew; None if nothing.
+    """
+
     goal: int | None = None
-    is_check: bool = False
+    """
+    Units to ask for, of those that were answered and others; None for as many as every
+    sweep asks.
+    """
+
+    is_check: bool = False  # whether `Probe.checks` are asked, and nothing else
     keep: Callable[[Json], None] = lambda _observation: None
+    """Called with all that was observed so far, once an answer is new."""
+
     calibrate: Callable[[Json], None] = lambda _facts: None
+    """
+    Called with what this cell, the reference, sets for all others; the setup of the run
+    keeps it as `Setup.calibrated`.
+    """
+
     others: Sequence[CellRecord] = ()
+    """Finished records of other pairs, which were asked the same."""
+
     previous_end: float | None = None
-    command: tuple[str, ...] = ()
+    """
+    When the server of the cell before had ended, in monotonic seconds; from `serving`
+    on, that of this cell. None if there was none.
+    """
+
+    command: tuple[str, ...] = ()  # what the server or tool was started with
     effective: Effective = field(default_factory=Effective)
-    phases: Phases = field(default_factory=Phases)
+    """What runs, once it is known."""
+
+    phases: Phases = field(default_factory=Phases)  # where the time went, so far
     peak_rss_bytes: int | None = None
+    """Largest resident size of the server that was seen."""
+
     silence_s: float | None = None
+    """
+    Longest wait for the server or tool to say something; None if that was not measured.
+    """
+
     device_bytes: int | None = None
+    """What the server held on accelerators when it was through."""
+
     device_peak_bytes: int | None = None
+    """The most that it held there, where the engine tells."""
+
     _now: Step = field(default=Step(0, 1, ""), init=False)
     _first_request: float | None = field(default=None, init=False)
     _last_reply: float | None = field(default=None, init=False)
@@ -386,47 +382,30 @@ USUAL_BYTES_PER_TOKEN = 3.5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Estimates:
-    """
-    What is known of a run before its first cell, without a server.
+    """What is known of a run before its first cell, without a server."""
 
-    Attributes:
-        corpus: All of it.
-        context: In tokens.
-        engine: Serves the model, and has the tools beside the server.
-        weights: Header of the model.
-        is_built_in: Whether it is the built-in model, whose tokens are bytes.
-        folder: The run folder.
-        seed: Of the run.
-        prompt_form: Form of the prompts.
-        prefill_no_think: Whether to begin answers with an empty thought.
-        setup: Of the run folder; None of a new one, whose lengths are estimated.
-        is_whole: Whether the corpus must not be trimmed to the context.
-        decides: Whether what was measured chooses the pair that is measured next.
-        pace: How fast the model is; None if that is unknown.
-        cells: Pairs that may be measured, the reference included.
-        can_read: Whether the engine reads right tokens of a text here.
-        may_grow: As of `RunContext`.
-        functions: Functions of a cell, in place of those that were chosen; None for
-            these.
-    """
-
-    corpus: Corpus
-    context: int
-    engine: Engine
-    weights: Weights
-    is_built_in: bool
-    folder: Path
-    seed: int
-    prompt_form: PromptForm
-    prefill_no_think: bool = False
+    corpus: Corpus  # all of it
+    context: int  # in tokens
+    engine: Engine  # serves the model, and has the tools beside the server
+    weights: Weights  # header of the model
+    is_built_in: bool  # whether it is the built-in model, whose tokens are bytes
+    folder: Path  # the run folder
+    seed: int  # of the run
+    prompt_form: PromptForm  # form of the prompts
+    prefill_no_think: bool = False  # whether to begin answers with an empty thought
     setup: Setup | None = None
-    is_whole: bool = False
+    """Of the run folder; None of a new one, whose lengths are estimated."""
+
+    is_whole: bool = False  # whether the corpus must not be trimmed to the context
     decides: bool = False
-    pace: Pace | None = None
-    cells: int = 1
-    can_read: bool = False
-    may_grow: bool = False
+    """Whether what was measured chooses the pair that is measured next."""
+
+    pace: Pace | None = None  # how fast the model is; None if that is unknown
+    cells: int = 1  # pairs that may be measured, the reference included
+    can_read: bool = False  # whether the engine reads right tokens of a text here
+    may_grow: bool = False  # as of `RunContext`
     functions: int | None = None
+    """Functions of a cell, in place of those that were chosen; None for these."""
 
     @property
     def trained(self) -> int | None:
@@ -467,60 +446,46 @@ class Estimates:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Work:
-    """
-    What a cell takes, about, for the time that a plan tells.
-
-    Attributes:
-        texts: Lengths of the texts that are read, each from an empty cache, in tokens.
-        written: Tokens that are written or forced one after the other.
-        depth: Tokens before these, a mean.
-        phrase: What is asked, for the plan.
-        first: What the reference takes beside that, as it leads; None for nothing.
-        spared: What is left of it where the reference shows that a part of it says
-            nothing; None if it shows no such thing.
-    """
+    """What a cell takes, about, for the time that a plan tells."""
 
     texts: tuple[int, ...] = ()
-    written: int = 0
-    depth: int = 0
-    phrase: str = ""
+    """Lengths of the texts that are read, each from an empty cache, in tokens."""
+
+    written: int = 0  # tokens that are written or forced one after the other
+    depth: int = 0  # tokens before these, a mean
+    phrase: str = ""  # what is asked, for the plan
     first: "Work | None" = None
+    """What the reference takes beside that, as it leads; None for nothing."""
+
     spared: "Work | None" = None
+    """
+    What is left of it where the reference shows that a part of it says nothing; None if
+    it shows no such thing.
+    """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Times:
-    """
-    What the questions of a record took, in seconds.
-
-    Attributes:
-        units: Each unit of those that open pairs can be asked for in addition.
-        questions_s: All questions, these included.
-        servers: Servers that it took; each read the text once.
-        text_s: A further text without its questions; None for what is left of the
-            time of a server.
-    """
+    """What the questions of a record took, in seconds."""
 
     units: tuple[float, ...] = ()
-    questions_s: float = 0.0
-    servers: int = 1
+    """Each unit of those that open pairs can be asked for in addition."""
+
+    questions_s: float = 0.0  # all questions, these included
+    servers: int = 1  # servers that it took; each read the text once
     text_s: float | None = None
+    """
+    A further text without its questions; None for what is left of the time of a server.
+    """
 
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """
-    What a probe asks of a pair.
+    """What a probe asks of a pair."""
 
-    Attributes:
-        key: What makes it this question, for every pair of a run.
-        phrase: What it is, for the progress of a cell.
-        body: What its probe needs to ask it.
-    """
-
-    key: str
-    phrase: str = ""
-    body: Any = None
+    key: str  # what makes it this question, for every pair of a run
+    phrase: str = ""  # what it is, for the progress of a cell
+    body: Any = None  # what its probe needs to ask it
 
 
 class Asking(Protocol):
@@ -551,56 +516,78 @@ class Probe:
     One way to measure a cell. To add one is to add a folder, and a line to `PROBES`.
 
     Methods that take settings get an instance of its own `settings`.
-
-    Attributes:
-        name: What ``--probe`` takes; part of its records' file names.
-        purpose: What it measures, in a few words, for ``--help``.
-        metrics: What its records can be asked for; the first is its headline.
-        settings: What a user may choose, all fields with a default: the table of the
-            probe's name in a sweep file, and the options that the fields' metadata
-            names.
-        layout: Of its conditions, as a setup stores them; None if it has none.
-        grows: Names of conditions to which values can be added in a run folder, as
-            the settings of the same names ask for.
-        needs: What an engine must be able to do, beside answering.
-        continued_metric: Name of the metric for which open pairs can be asked for
-            further units; empty if every pair is asked the same.
-        repeats: Whether the most precise pair is measured again after all others: its
-            two values differ by noise alone.
-        neutral: Names of settings that change no answer, only how many there are.
-        asked_by: Name of the setting that asks for the probe where its name is not
-            given; empty for none.
-        asks_functions: Whether it asks for functions of the corpus: `Setup.forced` and,
-            for recall, `Setup.needles`.
-        makes_texts: Whether the seed of a run decides its texts, and its conditions do
-            not tell them.
-        calibrates: Whether the first pair that it measures, the reference, sets what
-            holds for all others, which wait for it: `ProbeContext.calibrate`.
-        saves_cache: Whether its server may save its cache.
-        thinks: Whether the model may think before it answers.
-        is_timed: Whether it measures time, and has the machine for itself; its first
-            metric is the speed of writing.
-        step: What one of its steps is, for the progress of a cell.
     """
 
-    name: str
-    purpose: str
+    name: str  # what ``--probe`` takes; part of its records' file names
+    purpose: str  # what it measures, in a few words, for ``--help``
     metrics: tuple[Metric, ...]
+    """What its records can be asked for; the first is its headline."""
+
     settings: type[Struct] = NoSettings
+    """
+    What a user may choose, all fields with a default: the table of the probe's name in
+    a sweep file, and the options that the fields' metadata names.
+    """
+
     layout: type | None = None
+    """Of its conditions, as a setup stores them; None if it has none."""
+
     grows: tuple[str, ...] = ()
+    """
+    Names of conditions to which values can be added in a run folder, as the settings of
+    the same names ask for.
+    """
+
     needs: frozenset[Ability] = frozenset()
+    """What an engine must be able to do, beside answering."""
+
     continued_metric: str = ""
+    """
+    Name of the metric for which open pairs can be asked for further units; empty if
+    every pair is asked the same.
+    """
+
     repeats: bool = False
+    """
+    Whether the most precise pair is measured again after all others: its two values
+    differ by noise alone.
+    """
+
     neutral: frozenset[str] = frozenset()
+    """Names of settings that change no answer, only how many there are."""
+
     asked_by: str = ""
+    """
+    Name of the setting that asks for the probe where its name is not given; empty for
+    none.
+    """
+
     asks_functions: bool = False
+    """
+    Whether it asks for functions of the corpus: `Setup.forced` and, for recall,
+    `Setup.needles`.
+    """
+
     makes_texts: bool = False
+    """
+    Whether the seed of a run decides its texts, and its conditions do not tell them.
+    """
+
     calibrates: bool = False
-    saves_cache: bool = False
-    thinks: bool = False
+    """
+    Whether the first pair that it measures, the reference, sets what holds for all
+    others, which wait for it: `ProbeContext.calibrate`.
+    """
+
+    saves_cache: bool = False  # whether its server may save its cache
+    thinks: bool = False  # whether the model may think before it answers
     is_timed: bool = False
-    step: str = "round"
+    """
+    Whether it measures time, and has the machine for itself; its first metric is the
+    speed of writing.
+    """
+
+    step: str = "round"  # what one of its steps is, for the progress of a cell
 
     # --- before the first cell
 

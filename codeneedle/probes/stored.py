@@ -18,20 +18,15 @@ _Arguments = ParamSpec("_Arguments")
 
 @dataclass(slots=True)
 class Observed:
-    """
-    What a probe that asks a server stores of a cell.
+    """What a probe that asks a server stores of a cell."""
 
-    Attributes:
-        answers: As observed, by the key of the question, in asking order.
-        skipped: Why questions were not asked, which an answer made pointless.
-        starts: Servers that it took.
-        facts: What holds for all answers, in the layout of the probe.
-    """
-
-    answers: dict[str, Json]
+    answers: dict[str, Json]  # as observed, by the key of the question, in asking order
     skipped: dict[str, str] = field(default_factory=dict)
-    starts: Count = 0
+    """Why questions were not asked, which an answer made pointless."""
+
+    starts: Count = 0  # servers that it took
     facts: Json = field(default_factory=dict)
+    """What holds for all answers, in the layout of the probe."""
 
     def lacks(self, key: str) -> bool:
         """Whether it has no answer to the question of that *key*, and no reason."""

@@ -53,35 +53,26 @@ class Attention(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KvBuffer:
-    """
-    A KV cache of a server, from its log. Sliding-window models have two.
+    """A KV cache of a server, from its log. Sliding-window models have two."""
 
-    Attributes:
-        cells: Positions it holds, in tokens.
-        layers: Layers that use it.
-        k_type: Effective element type of K.
-        v_type: Effective element type of V.
-        k_mib: Size of K, in MiB.
-        v_mib: Size of V, in MiB.
-        class_name: Class of the cache; empty if the engine has only one.
-        k_group_size: Values of K that share a scale; 0 without quantization, None if
-            the engine has one size.
-        v_group_size: The same of V.
-        k_bytes_per_token: Measured size of K per layer; None if not measured.
-        v_bytes_per_token: The same of V.
-    """
-
-    cells: Count
-    layers: Count
-    k_type: str
-    v_type: str
-    k_mib: Amount
-    v_mib: Amount
-    class_name: str = ""
+    cells: Count  # positions it holds, in tokens
+    layers: Count  # layers that use it
+    k_type: str  # effective element type of K
+    v_type: str  # effective element type of V
+    k_mib: Amount  # size of K, in MiB
+    v_mib: Amount  # size of V, in MiB
+    class_name: str = ""  # class of the cache; empty if the engine has only one
     k_group_size: Count | None = None
-    v_group_size: Count | None = None
+    """
+    Values of K that share a scale; 0 without quantization, None if the engine has one
+    size.
+    """
+
+    v_group_size: Count | None = None  # the same of V
     k_bytes_per_token: Amount | None = None
-    v_bytes_per_token: Amount | None = None
+    """Measured size of K per layer; None if not measured."""
+
+    v_bytes_per_token: Amount | None = None  # the same of V
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,32 +92,25 @@ class DeviceMemory:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fingerprint:
-    """
-    A reply to a fixed text.
+    """A reply to a fixed text."""
 
-    Attributes:
-        text: The reply.
-        logprobs: Natural logarithms of the tokens' probabilities; empty if the server
-            reports none.
-    """
-
-    text: str
+    text: str  # the reply
     logprobs: tuple[LogProb, ...] = ()
+    """
+    Natural logarithms of the tokens' probabilities; empty if the server reports none.
+    """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CacheEvidence:
-    """
-    Evidence of the cache of a server that does not report its cache types.
+    """Evidence of the cache of a server that does not report its cache types."""
 
-    Attributes:
-        prints: Repeated replies to one text.
-        memory: Context in tokens and memory on host and devices in bytes, for two
-            contexts in ascending order; or empty.
-    """
-
-    prints: tuple[Fingerprint, ...] = ()
+    prints: tuple[Fingerprint, ...] = ()  # repeated replies to one text
     memory: tuple[tuple[int, int], ...] = ()
+    """
+    Context in tokens and memory on host and devices in bytes, for two contexts in
+    ascending order; or empty.
+    """
 
     @property
     def bytes_per_token(self) -> float | None:
@@ -143,76 +127,68 @@ class Effective:
     The effective settings of a server, from its log.
 
     Fields are None if the log has no such line.
-
-    Attributes:
-        build: Version and build number, as the server reports them.
-        context: Context of the one slot, in tokens.
-        flash_attention: ``enabled``, ``disabled`` or ``auto``.
-        kv: Its KV caches; empty if the log has none.
-        rotation_k: Size of the Hadamard rotation of K, in values; 0 is none.
-        rotation_v: Size of the rotation of V.
-        offloaded_layers: Layers on the accelerator.
-        total_layers: Layers that could be offloaded.
-        graph_splits: Parts of the compute graph, one after the other on a device.
-        attention: Where attention ran; None if nothing tells.
-        attention_evidence: Line of the log, or phrase, that tells it; may be empty.
-        devices: Names of the devices with KV caches, in order.
-        compute_mib: Compute buffers of all devices, in MiB.
-        memory: Buffers by device, the host among them, as the log names them.
-        recurrent_bytes: State of recurrent layers, which cache types do not change.
-        threads: CPU threads it computes with.
-        waiting: How idle threads wait: ``passive``, asleep, or ``active``.
-        unquantized: Phrases on layers without K and V that could be quantized.
-        quantized_kv_start: Number of first tokens that are not quantized.
-        proof: Evidence of its cache, where it does not report types.
-        left_out: Fields that were left out of requests because it refuses them.
-        unscored: Why log-probabilities of its replies were not used; empty if they
-            were.
     """
 
-    build: str | None = None
-    context: Count | None = None
-    flash_attention: str | None = None
-    kv: tuple[KvBuffer, ...] = ()
+    build: str | None = None  # version and build number, as the server reports them
+    context: Count | None = None  # context of the one slot, in tokens
+    flash_attention: str | None = None  # ``enabled``, ``disabled`` or ``auto``
+    kv: tuple[KvBuffer, ...] = ()  # its KV caches; empty if the log has none
     rotation_k: Count | None = None
-    rotation_v: Count | None = None
-    offloaded_layers: Count | None = None
-    total_layers: Count | None = None
+    """Size of the Hadamard rotation of K, in values; 0 is none."""
+
+    rotation_v: Count | None = None  # size of the rotation of V
+    offloaded_layers: Count | None = None  # layers on the accelerator
+    total_layers: Count | None = None  # layers that could be offloaded
     graph_splits: Count | None = None
-    attention: Attention | None = None
+    """Parts of the compute graph, one after the other on a device."""
+
+    attention: Attention | None = None  # where attention ran; None if nothing tells
     attention_evidence: str = ""
-    devices: tuple[str, ...] = ()
-    compute_mib: Amount | None = None
+    """Line of the log, or phrase, that tells it; may be empty."""
+
+    devices: tuple[str, ...] = ()  # names of the devices with KV caches, in order
+    compute_mib: Amount | None = None  # compute buffers of all devices, in MiB
     memory: tuple[DeviceMemory, ...] = ()
+    """Buffers by device, the host among them, as the log names them."""
+
     recurrent_bytes: Count = 0
-    threads: Count | None = None
+    """State of recurrent layers, which cache types do not change."""
+
+    threads: Count | None = None  # CPU threads it computes with
     waiting: str | None = None
+    """How idle threads wait: ``passive``, asleep, or ``active``."""
+
     unquantized: tuple[str, ...] = ()
+    """Phrases on layers without K and V that could be quantized."""
+
     quantized_kv_start: Count | None = None
+    """Number of first tokens that are not quantized."""
+
     proof: CacheEvidence | None = None
+    """Evidence of its cache, where it does not report types."""
+
     left_out: tuple[str, ...] = ()
+    """Fields that were left out of requests because it refuses them."""
+
     unscored: str = ""
+    """Why log-probabilities of its replies were not used; empty if they were."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Phases:
-    """
-    Durations of the phases of a cell, in seconds; None for phases not reached.
-
-    Attributes:
-        between_s: From the end of the previous server to this launch; None for the
-            first cell of a command.
-        ready_s: From launch to a verified server.
-        start_s: From there to the first question.
-        measure_s: Probing, priming round included.
-        stop_s: From the last answer to the end of the server's process group.
-    """
+    """Durations of the phases of a cell, in seconds; None for phases not reached."""
 
     between_s: Amount | None = None
-    ready_s: Amount | None = None
-    start_s: Amount | None = None
-    measure_s: Amount | None = None
+    """
+    From the end of the previous server to this launch; None for the first cell of a
+    command.
+    """
+
+    ready_s: Amount | None = None  # from launch to a verified server
+    start_s: Amount | None = None  # from there to the first question
+    measure_s: Amount | None = None  # probing, priming round included
     stop_s: Amount | None = None
+    """From the last answer to the end of the server's process group."""
 
     @property
     def total_s(self) -> float:
@@ -252,65 +228,54 @@ class Status(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Trouble:
-    """
-    The failure of a server, or its difference from what was requested.
+    """The failure of a server, or its difference from what was requested."""
 
-    Attributes:
-        status: Status of the cell.
-        reason: A line of its log, without prefix, or a phrase.
-    """
-
-    status: Status
-    reason: str
+    status: Status  # status of the cell
+    reason: str  # a line of its log, without prefix, or a phrase
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CellRecord:
-    """
-    The result of one probe on one cell, or why there is none.
+    """The result of one probe on one cell, or why there is none."""
 
-    Attributes:
-        pair: The requested cache types.
-        probe: Name of the probe.
-        status: How it ended.
-        started: Time of its start, ISO 8601 with zone.
-        reason: Why the status is not ``finished``, on one line; else empty.
-        position: Place in the running order, from 1.
-        command: Arguments of the server, without secrets.
-        effective: Effective settings of the server.
-        phases: Durations.
-        peak_rss_bytes: Largest resident size of the server process that was measured.
-        silence_s: Longest wait for the server or tool to say something, in seconds;
-            None if that was not measured.
-        device_bytes: Memory of the process on accelerators at the end of probing.
-        device_peak_bytes: The most of it, while it was measured; None if the engine
-            does not tell.
-        log_excerpt: Lines of the log that explain the status, or the last ones.
-        observation: Raw results, in the layout of the probe.
-        setup: `comparability.stamp` of its setup; empty until it is stored.
-        device: Its device and threads, as a phrase; empty for the whole machine.
-            Speeds on different devices are not compared.
-        schema: Version of this layout.
-    """
-
-    pair: Pair
-    probe: str
-    status: Status
-    started: str
-    reason: str = ""
-    position: Count = 0
-    command: tuple[str, ...] = ()
+    pair: Pair  # the requested cache types
+    probe: str  # name of the probe
+    status: Status  # how it ended
+    started: str  # time of its start, ISO 8601 with zone
+    reason: str = ""  # why the status is not ``finished``, on one line; else empty
+    position: Count = 0  # place in the running order, from 1
+    command: tuple[str, ...] = ()  # arguments of the server, without secrets
     effective: Effective = field(default_factory=Effective)
-    phases: Phases = field(default_factory=Phases)
+    """Effective settings of the server."""
+
+    phases: Phases = field(default_factory=Phases)  # durations
     peak_rss_bytes: Count | None = None
+    """Largest resident size of the server process that was measured."""
+
     silence_s: Amount | None = None
+    """
+    Longest wait for the server or tool to say something, in seconds; None if that was
+    not measured.
+    """
+
     device_bytes: Count | None = None
+    """Memory of the process on accelerators at the end of probing."""
+
     device_peak_bytes: Count | None = None
+    """The most of it, while it was measured; None if the engine does not tell."""
+
     log_excerpt: tuple[str, ...] = ()
-    observation: Json | None = None
-    setup: str = ""
+    """Lines of the log that explain the status, or the last ones."""
+
+    observation: Json | None = None  # raw results, in the layout of the probe
+    setup: str = ""  # `comparability.stamp` of its setup; empty until it is stored
     device: str = ""
-    schema: int = SCHEMA
+    """
+    Its device and threads, as a phrase; empty for the whole machine. Speeds on
+    different devices are not compared.
+    """
+
+    schema: int = SCHEMA  # version of this layout
 
     @property
     def has_numbers(self) -> bool:
@@ -346,61 +311,42 @@ class CellRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NeedleFacts:
-    """
-    A needle of a setup, with the right answer.
+    """A needle of a setup, with the right answer."""
 
-    Attributes:
-        name: Qualified name of the function.
-        signature: Its signature lines, verbatim, joined by newlines.
-        line: Line of the signature in the text that is sent, from 1.
-        depth: Place in that text, from 0 (top) to 1 (end).
-        lines: The right lines, verbatim; for written recall, exactly 20 are not blank.
-        before: Lines of the body before those, which stand in the prompt; empty if
-            *lines* begin the body.
-        more: Lines of the body after those, for the metric `bonus`; may be empty.
-        budget: Limit of the tokens of a reply; 0 if no reply is written.
-    """
-
-    name: str
-    signature: str
-    line: Length
-    depth: Share
+    name: str  # qualified name of the function
+    signature: str  # its signature lines, verbatim, joined by newlines
+    line: Length  # line of the signature in the text that is sent, from 1
+    depth: Share  # place in that text, from 0 (top) to 1 (end)
     lines: tuple[str, ...]
+    """The right lines, verbatim; for written recall, exactly 20 are not blank."""
+
     before: tuple[str, ...] = ()
+    """
+    Lines of the body before those, which stand in the prompt; empty if *lines* begin
+    the body.
+    """
+
     more: tuple[str, ...] = ()
-    budget: Length = 0
+    """Lines of the body after those, for the metric `bonus`; may be empty."""
+
+    budget: Length = 0  # limit of the tokens of a reply; 0 if no reply is written
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CorpusFacts:
-    """
-    The corpus of a setup, fitted to the context.
+    """The corpus of a setup, fitted to the context."""
 
-    Attributes:
-        name: Short name, also a folder of the run.
-        origin: Source of the text, as a phrase.
-        kind: ``incompressible``, ``unseen`` or ``memorised``.
-        sha256: Hash of the fitted text in UTF-8.
-        characters: Length of the fitted text.
-        source_sha256: Hash of the whole text.
-        sample_k: Number of needles that was requested.
-        sample_seed: Seed of their choice.
-        tokens: Length by the server's tokenizer; 0 if it was not counted.
-        functions: Functions of the fitted text with enough lines.
-        functions_before: The same of the whole text.
-    """
-
-    name: str
-    origin: str
-    kind: str
-    sha256: str
-    characters: Length
-    source_sha256: str
-    sample_k: Length
-    sample_seed: int
-    tokens: Length
-    functions: Length
-    functions_before: Length
+    name: str  # short name, also a folder of the run
+    origin: str  # source of the text, as a phrase
+    kind: str  # ``incompressible``, ``unseen`` or ``memorised``
+    sha256: str  # hash of the fitted text in UTF-8
+    characters: Length  # length of the fitted text
+    source_sha256: str  # hash of the whole text
+    sample_k: Length  # number of needles that was requested
+    sample_seed: int  # seed of their choice
+    tokens: Length  # length by the server's tokenizer; 0 if it was not counted
+    functions: Length  # functions of the fitted text with enough lines
+    functions_before: Length  # the same of the whole text
 
     @property
     def is_counted(self) -> bool:
@@ -415,92 +361,85 @@ class CorpusFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WeightsFacts:
-    """
-    The weights of a setup.
+    """The weights of a setup."""
 
-    Attributes:
-        name: Short name, also a folder of the run.
-        sha256: Hash of the file, or of all files of a split model in order.
-        size_bytes: Length of the file or files.
-    """
-
-    name: str
-    sha256: str
-    size_bytes: Count
+    name: str  # short name, also a folder of the run
+    sha256: str  # hash of the file, or of all files of a split model in order
+    size_bytes: Count  # length of the file or files
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setup:
-    """
-    The facts that must be equal for records to be comparable.
+    """The facts that must be equal for records to be comparable."""
 
-    Attributes:
-        prompt_version: Version of the wording of prompts.
-        prompt_form: ``chat`` or ``completion``.
-        thinking: How thinking was switched off, as a phrase.
-        corpus: The text that is sent.
-        needles: Functions for written recall, in asking order.
-        forced: Functions for forced recall, in asking order: those of every sweep, then
-            those that open pairs may be asked in addition.
-        weights: The model.
-        llama: Build of llama-server, or version of another engine, as it reports it.
-        machine: Processor, memory, devices and system, as a phrase.
-        cpu_features: Processor features that the engine uses: ``AVX AVX2 FMA``;
-            kernels, and so the last digits, depend on them. Empty if unknown.
-        context: Context size, in tokens.
-        rotation: Whether quantized values were rotated, if possible.
-        server_args: Arguments that the user added for llama-server.
-        seed: Seed of sampling and of the running order.
-        engine: Name of the engine.
-        lengths: How lengths in tokens were estimated; empty if they were counted.
-        types_k: Requested K types; not compared.
-        types_v: Requested V types; not compared.
-        pairs: Pairs of a grid with holes, ``q8_0/q4_0``; empty for every K with every
-            V. Not compared.
-        architecture: Architecture in the header of the weights: ``qwen3``; may be
-            empty. Not compared, since the hash of the weights is.
-        quant: Quantization of the weights: ``Q4_K_M``; otherwise as *architecture*.
-        created: Time at which the run folder was made, ISO 8601; not compared.
-        python: Version of the Python that made it; not compared.
-        probes: Settings of all probes of the run, by name.
-        calibrated: Facts that the reference sets for all cells of a probe, by name of
-            the probe, such as the difficulty of tasks; under ``order``, what a sweep
-            that decides has fixed. Compared in a merge.
-        grows: Names of the settings of each probe to which values can be added. They
-            say how much is asked; the others must be equal.
-        identity: `comparability.identity` of the setup when it was first stored; empty
-            before. Not compared.
-        schema: Version of this layout.
-    """
-
-    prompt_version: int
-    prompt_form: str
-    thinking: str
-    corpus: CorpusFacts
-    needles: tuple[NeedleFacts, ...]
+    prompt_version: int  # version of the wording of prompts
+    prompt_form: str  # ``chat`` or ``completion``
+    thinking: str  # how thinking was switched off, as a phrase
+    corpus: CorpusFacts  # the text that is sent
+    needles: tuple[NeedleFacts, ...]  # functions for written recall, in asking order
     forced: tuple[NeedleFacts, ...]
-    weights: WeightsFacts
-    llama: str
-    machine: str
-    context: Length
-    server_args: tuple[str, ...]
-    seed: int
-    types_k: tuple[str, ...]
-    types_v: tuple[str, ...]
-    created: str
-    rotation: bool
-    engine: str
-    lengths: str
+    """
+    Functions for forced recall, in asking order: those of every sweep, then those that
+    open pairs may be asked in addition.
+    """
+
+    weights: WeightsFacts  # the model
+    llama: str  # build of llama-server, or version of another engine, as it reports it
+    machine: str  # processor, memory, devices and system, as a phrase
+    context: Length  # context size, in tokens
+    server_args: tuple[str, ...]  # arguments that the user added for llama-server
+    seed: int  # seed of sampling and of the running order
+    types_k: tuple[str, ...]  # requested K types; not compared
+    types_v: tuple[str, ...]  # requested V types; not compared
+    created: str  # time at which the run folder was made, ISO 8601; not compared
+    rotation: bool  # whether quantized values were rotated, if possible
+    engine: str  # name of the engine
+    lengths: str  # how lengths in tokens were estimated; empty if they were counted
     cpu_features: str
+    """
+    Processor features that the engine uses: ``AVX AVX2 FMA``; kernels, and so the last
+    digits, depend on them. Empty if unknown.
+    """
+
     probes: dict[str, Json] = field(default_factory=dict)
+    """Settings of all probes of the run, by name."""
+
     pairs: tuple[str, ...] = ()
+    """
+    Pairs of a grid with holes, ``q8_0/q4_0``; empty for every K with every V. Not
+    compared.
+    """
+
     architecture: str = ""
+    """
+    Architecture in the header of the weights: ``qwen3``; may be empty. Not compared,
+    since the hash of the weights is.
+    """
+
     quant: str = ""
-    python: str = ""
+    """Quantization of the weights: ``Q4_K_M``; otherwise as *architecture*."""
+
+    python: str = ""  # version of the Python that made it; not compared
     calibrated: dict[str, Json] = field(default_factory=dict)
+    """
+    Facts that the reference sets for all cells of a probe, by name of the probe, such
+    as the difficulty of tasks; under ``order``, what a sweep that decides has fixed.
+    Compared in a merge.
+    """
+
     grows: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    """
+    Names of the settings of each probe to which values can be added. They say how much
+    is asked; the others must be equal.
+    """
+
     identity: str = ""
-    schema: int = SCHEMA
+    """
+    `comparability.identity` of the setup when it was first stored; empty before. Not
+    compared.
+    """
+
+    schema: int = SCHEMA  # version of this layout
 
     @property
     def grid(self) -> list[Pair]:
@@ -523,26 +462,24 @@ def base_name(probe: str) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
-    """
-    The contents of a run folder.
+    """The contents of a run folder."""
 
-    Attributes:
-        name: ``corpus/model``, as its folder is called.
-        setup: The setup of its records.
-        records: Records of all cells and probes that were tried, in no order.
-        again: Repeated measurements, in a run that was narrowed to a probe.
-        on_cpu: Measurements of the reference with its attention on the CPU, likewise.
-        root: The folder of runs that it was read from; None if it was not read.
-        sweep: Text of its sweep file; empty if there is none.
-    """
-
-    name: str
-    setup: Setup
+    name: str  # ``corpus/model``, as its folder is called
+    setup: Setup  # the setup of its records
     records: tuple[CellRecord, ...]
+    """Records of all cells and probes that were tried, in no order."""
+
     again: tuple[CellRecord, ...] = ()
+    """Repeated measurements, in a run that was narrowed to a probe."""
+
     on_cpu: tuple[CellRecord, ...] = ()
+    """Measurements of the reference with its attention on the CPU, likewise."""
+
     root: Path | None = field(default=None, compare=False)
+    """The folder of runs that it was read from; None if it was not read."""
+
     sweep: str = field(default="", compare=False)
+    """Text of its sweep file; empty if there is none."""
 
     @property
     def folder(self) -> Path:

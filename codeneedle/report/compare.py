@@ -33,27 +33,28 @@ WALL = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Change:
-    """
-    One metric of the second run less that of the first, over the pairs of both.
-
-    Attributes:
-        metric: The metric.
-        probes: Names of the probes that measured it in the first and in the second.
-        values: By pair, its value in the first and in the second run.
-        refused: Why the two must not be compared; empty if they may.
-        elsewhere: Pairs whose attention did not run in the same place in both; their
-            values stand side by side and are not tested.
-        bounds: Mean change over units, each averaged over the pairs, with its
-            interval, 5 % of error shared among the metrics; None where the units are
-            not the same. Of forced recall, the change of the probability of a token.
-    """
+    """One metric of the second run less that of the first, over the pairs of both."""
 
     metric: Metric
     probes: tuple[str, str]
+    """Names of the probes that measured it in the first and in the second."""
+
     values: Mapping[Pair, tuple[float, float]]
-    refused: str = ""
+    """By pair, its value in the first and in the second run."""
+
+    refused: str = ""  # why the two must not be compared; empty if they may
     elsewhere: tuple[Pair, ...] = ()
+    """
+    Pairs whose attention did not run in the same place in both; their values stand side
+    by side and are not tested.
+    """
+
     bounds: Bounds | None = None
+    """
+    Mean change over units, each averaged over the pairs, with its interval, 5 % of
+    error shared among the metrics; None where the units are not the same. Of forced
+    recall, the change of the probability of a token.
+    """
 
     @property
     def is_share(self) -> bool:
@@ -79,20 +80,14 @@ class Change:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
-    """
-    Two runs compared.
+    """Two runs compared."""
 
-    Attributes:
-        first: The run that is compared with.
-        second: The run that is judged.
-        setups: What differs: name, and the value in each.
-        changes: One for each metric that both have.
-    """
-
-    first: Run
-    second: Run
+    first: Run  # the run that is compared with
+    second: Run  # the run that is judged
     setups: tuple[tuple[str, str, str], ...]
-    changes: tuple[Change, ...]
+    """What differs: name, and the value in each."""
+
+    changes: tuple[Change, ...]  # one for each metric that both have
 
     @property
     def remark(self) -> str:

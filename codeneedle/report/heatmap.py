@@ -59,22 +59,14 @@ from codeneedle.verdict.statistics import Word
 
 @dataclass(frozen=True, slots=True)
 class Square:
-    """
-    One cell of a picture.
+    """One cell of a picture."""
 
-    Attributes:
-        value: Gives the colour; NaN is a gap.
-        label: Its text.
-        is_bold: Whether the text is bold.
-        word: A smaller text below it.
-        is_open: Whether it is dashed: neither within the limit nor beyond it.
-    """
-
-    value: float
-    label: str
-    is_bold: bool = False
-    word: str = ""
+    value: float  # gives the colour; NaN is a gap
+    label: str  # its text
+    is_bold: bool = False  # whether the text is bold
+    word: str = ""  # a smaller text below it
     is_open: bool = False
+    """Whether it is dashed: neither within the limit nor beyond it."""
 
     @property
     def is_gap(self) -> bool:
@@ -84,32 +76,20 @@ class Square:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Picture:
-    """
-    The content of a heatmap.
+    """The content of a heatmap."""
 
-    Attributes:
-        k_types: From top to bottom.
-        v_types: From left to right.
-        squares: A row for each K type, with one for each V type.
-        scale: The values at the ends of the colour map.
-        colours: One of `COLOURS`.
-        caption: Label of the colour scale.
-        title: What is shown, of how many, and which way is better.
-        notes: Lines below the cells.
-        facts: What it was measured on; smaller lines below these.
-        framed: The pair with a frame; None if there is none.
-    """
-
-    k_types: tuple[str, ...]
-    v_types: tuple[str, ...]
+    k_types: tuple[str, ...]  # from top to bottom
+    v_types: tuple[str, ...]  # from left to right
     squares: tuple[tuple[Square, ...], ...]
-    scale: Scale | LossScale
-    colours: str
-    caption: str
-    title: str
-    notes: tuple[str, ...]
-    facts: tuple[str, ...]
-    framed: Pair | None
+    """A row for each K type, with one for each V type."""
+
+    scale: Scale | LossScale  # the values at the ends of the colour map
+    colours: str  # one of `COLOURS`
+    caption: str  # label of the colour scale
+    title: str  # what is shown, of how many, and which way is better
+    notes: tuple[str, ...]  # lines below the cells
+    facts: tuple[str, ...]  # what it was measured on; smaller lines below these
+    framed: Pair | None  # the pair with a frame; None if there is none
 
 
 CELL = 0.80
@@ -420,18 +400,12 @@ def loss_ticks(limit: float, high: float) -> list[float]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Files:
-    """
-    Which files a picture is written to.
+    """Which files a picture is written to."""
 
-    Attributes:
-        folder: Where they go; made if it does not exist.
-        forms: Their endings: png, svg, pdf.
-        is_plain: Whether the text below the picture is left out, for a paper.
-    """
-
-    folder: Path
-    forms: Sequence[str] = ("png", "svg")
+    folder: Path  # where they go; made if it does not exist
+    forms: Sequence[str] = ("png", "svg")  # their endings: png, svg, pdf
     is_plain: bool = False
+    """Whether the text below the picture is left out, for a paper."""
 
 
 def draw_losses(losses: Losses, spell: Spell, files: Files) -> list[Path]:

@@ -41,19 +41,19 @@ NOTES = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Dialect:
-    """
-    The words of the tools.
-
-    Attributes:
-        base: The command that writes the base file, from that of the reference and the
-            number of chunks.
-        compares: The command that compares a pair, from that of its record.
-        build: The option of a build with kernels for some pairs.
-    """
+    """The words of the tools."""
 
     base: Callable[[Sequence[str], int], list[str]]
+    """
+    The command that writes the base file, from that of the reference and the number of
+    chunks.
+    """
+
     compares: Callable[[Sequence[str]], list[str]]
+    """The command that compares a pair, from that of its record."""
+
     build: Callable[[Iterable[Pair]], str]
+    """The option of a build with kernels for some pairs."""
 
 
 def of_divergence(run: Run) -> Run:

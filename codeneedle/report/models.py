@@ -43,17 +43,10 @@ _HASH = re.compile(r"[( ]([0-9a-f]{8})\)$")
 
 @dataclass(frozen=True, slots=True)
 class ModelRow:
-    """
-    A receipt in the table.
+    """A receipt in the table."""
 
-    Attributes:
-        name: Of its file.
-        note: What stands before it in the file, on one line; may be empty.
-        receipt: The receipt.
-    """
-
-    name: str
-    note: str
+    name: str  # of its file
+    note: str  # what stands before it in the file, on one line; may be empty
     receipt: Receipt
 
     @property

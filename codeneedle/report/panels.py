@@ -41,18 +41,13 @@ Place = tuple[int, float]
 
 @dataclass(frozen=True, slots=True)
 class Spot:
-    """
-    The questions of one pair at one length and depth.
+    """The questions of one pair at one length and depth."""
 
-    Attributes:
-        value: Mean of the metric; NaN where it has none.
-        counts: Of questions, in the order of `KINDS`, against the reference.
-        questions: Number of questions behind the value.
-    """
-
-    value: float
+    value: float  # mean of the metric; NaN where it has none
     counts: tuple[int, int, int, int]
-    questions: int = 0
+    """Of questions, in the order of `KINDS`, against the reference."""
+
+    questions: int = 0  # number of questions behind the value
 
     @property
     def n(self) -> int:
@@ -66,48 +61,31 @@ NOTHING = Spot(math.nan, (0, 0, 0, 0))
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Panel:
-    """
-    The map of one pair.
+    """The map of one pair."""
 
-    Attributes:
-        pair: The cache types.
-        status: How the cell ended; empty if it was not run.
-        reason: Why it did not finish; empty if it did.
-        spots: By place; none where nothing was asked.
-        whole: All of them together.
-    """
-
-    pair: Pair
-    status: str
-    reason: str
-    spots: Mapping[Place, Spot]
-    whole: Spot
+    pair: Pair  # the cache types
+    status: str  # how the cell ended; empty if it was not run
+    reason: str  # why it did not finish; empty if it did
+    spots: Mapping[Place, Spot]  # by place; none where nothing was asked
+    whole: Spot  # all of them together
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Panels:
-    """
-    The maps of all pairs of a run for one task.
+    """The maps of all pairs of a run for one task."""
 
-    Attributes:
-        task: Its name.
-        metric: What the values are.
-        lengths: Of texts in tokens, ascending; also those that were left out.
-        depths: From 0 to 1, ascending.
-        panels: K slowest, most precise first.
-        reference: The pair that others are compared with; None if there is none.
-        notes: What was left out and how hard the task was made.
-        left_out: Of these, what was left out.
-    """
-
-    task: str
-    metric: Metric
+    task: str  # its name
+    metric: Metric  # what the values are
     lengths: tuple[int, ...]
-    depths: tuple[float, ...]
-    panels: tuple[Panel, ...]
+    """Of texts in tokens, ascending; also those that were left out."""
+
+    depths: tuple[float, ...]  # from 0 to 1, ascending
+    panels: tuple[Panel, ...]  # K slowest, most precise first
     reference: Pair | None
-    notes: tuple[str, ...]
-    left_out: tuple[str, ...]
+    """The pair that others are compared with; None if there is none."""
+
+    notes: tuple[str, ...]  # what was left out and how hard the task was made
+    left_out: tuple[str, ...]  # of these, what was left out
 
     @property
     def scale(self) -> Scale:

@@ -65,20 +65,13 @@ _NO_DECIMALS_FROM = 1_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measured:
-    """
-    The memory of one cell as its log reports it.
+    """The memory of one cell as its log reports it."""
 
-    Attributes:
-        pair: The cache types.
-        probe: Name of the probe that measured it.
-        context: Context of the server or tool, in tokens.
-        sizes_mib: By the name of its metric, each size of memory; NaN if unknown.
-    """
-
-    pair: Pair
-    probe: str
-    context: int
+    pair: Pair  # the cache types
+    probe: str  # name of the probe that measured it
+    context: int  # context of the server or tool, in tokens
     sizes_mib: Mapping[str, float]
+    """By the name of its metric, each size of memory; NaN if unknown."""
 
 
 def planned_memory(plan: Plan) -> MemoryPlan:
@@ -311,24 +304,16 @@ FIRST_PAIRS = 3
 
 @dataclass(frozen=True, slots=True)
 class _Cells:
-    """
-    The cells of a probe.
+    """The cells of a probe."""
 
-    Attributes:
-        probe: What measures.
-        records: Of those that were tried, by pair.
-        repeated: The pair that is measured again after all others; None for none.
-        again: The record of that; None if it was not tried.
-        total: How many there are, the repeated one included.
-        lacking: Pairs whose records lack what is added.
-    """
-
-    probe: Probe
-    records: dict[Pair, CellRecord]
+    probe: Probe  # what measures
+    records: dict[Pair, CellRecord]  # of those that were tried, by pair
     repeated: Pair | None
-    again: CellRecord | None
-    total: int
-    lacking: set[Pair]
+    """The pair that is measured again after all others; None for none."""
+
+    again: CellRecord | None  # the record of that; None if it was not tried
+    total: int  # how many there are, the repeated one included
+    lacking: set[Pair]  # pairs whose records lack what is added
 
     @property
     def tried(self) -> list[CellRecord]:

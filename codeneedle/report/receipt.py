@@ -57,18 +57,13 @@ _START = re.compile(rf"{TITLE} (\d{{1,9}}): ")
 
 @dataclass(frozen=True, slots=True)
 class Receipt:
-    """
-    A run to pass on.
-
-    Attributes:
-        facts: What decides the numbers, by a word each: model, engine, text ...
-        columns: Headings of the numbers and words of a pair.
-        rows: These of each pair, as reports show them.
-    """
+    """A run to pass on."""
 
     facts: Mapping[str, str]
-    columns: tuple[str, ...]
-    rows: Mapping[Pair, tuple[str, ...]]
+    """What decides the numbers, by a word each: model, engine, text ..."""
+
+    columns: tuple[str, ...]  # headings of the numbers and words of a pair
+    rows: Mapping[Pair, tuple[str, ...]]  # these of each pair, as reports show them
 
     def text(self) -> str:
         """The receipt as it is printed."""

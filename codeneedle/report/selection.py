@@ -27,27 +27,25 @@ LOSS = "loss"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Selection:
-    """
-    What a report is about.
-
-    Attributes:
-        runs: The runs, newest first, each with the records of *probe* alone.
-        whole: The same with the records of all probes.
-        probe: The probe of the metric, with the metrics that only these runs have.
-        metric: The metric to show.
-        beside: Metrics to show beside it, where the user named none: of lines that
-            were written and of lines that were forced, the headline of the other.
-        limits: What the verdicts hold pairs against; None for the default.
-        asks_loss: Whether to show the loss instead of *metric* where a run has one.
-    """
+    """What a report is about."""
 
     runs: tuple[Run, ...]
-    whole: tuple[Run, ...]
-    probe: Probe
-    metric: Metric
+    """The runs, newest first, each with the records of *probe* alone."""
+
+    whole: tuple[Run, ...]  # the same with the records of all probes
+    probe: Probe  # the probe of the metric, with the metrics that only these runs have
+    metric: Metric  # the metric to show
     beside: tuple[Metric, ...] = ()
+    """
+    Metrics to show beside it, where the user named none: of lines that were written and
+    of lines that were forced, the headline of the other.
+    """
+
     limits: "Limits | None" = None
+    """What the verdicts hold pairs against; None for the default."""
+
     asks_loss: bool = False
+    """Whether to show the loss instead of *metric* where a run has one."""
 
     @property
     def shown(self) -> tuple[Metric, ...]:

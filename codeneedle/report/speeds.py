@@ -24,25 +24,23 @@ from codeneedle.text import visible
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SpeedTable:
-    """
-    One speed of every pair of a run at every depth.
+    """One speed of every pair of a run at every depth."""
 
-    Attributes:
-        run: With the records of all probes.
-        test: ``tg``, writing, or ``pp``, prompt reading.
-        frame: Rows of the one table, one for each pair and depth, in tokens/s, with
-            ``depth`` in tokens, ``ratio``, that to the reference at this depth, and
-            ``compared``: cells without a kernel, and those of another device, keep
-            their speed and are compared with none.
-        reference: The most precise pair that is compared; None if there is none.
-        crossed: From or until which depth each compared pair is faster.
-    """
-
-    run: Run
-    test: str
+    run: Run  # with the records of all probes
+    test: str  # ``tg``, writing, or ``pp``, prompt reading
     frame: pd.DataFrame
+    """
+    Rows of the one table, one for each pair and depth, in tokens/s, with ``depth`` in
+    tokens, ``ratio``, that to the reference at this depth, and ``compared``: cells
+    without a kernel, and those of another device, keep their speed and are compared
+    with none.
+    """
+
     reference: Pair | None
+    """The most precise pair that is compared; None if there is none."""
+
     crossed: Mapping[Pair, str]
+    """From or until which depth each compared pair is faster."""
 
     @property
     def pairs(self) -> list[Pair]:

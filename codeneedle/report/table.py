@@ -34,26 +34,24 @@ GROUPS = ("quality", "speed", "memory")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Column:
-    """
-    One metric of a table.
+    """One metric of a table."""
 
-    Attributes:
-        metric: What it shows.
-        probe: Name of the probe whose records it is read from.
-        cells: The cell of each pair.
-        is_shown: Whether the table shows it, which it does not where its probe has
-            values of other metrics alone; exports hold all columns.
-        reference: The pair that the others are compared with, as
-            `frames.reference` defines it; None if there is none.
-        reference_value: The value of *reference*; NaN without one.
-    """
-
-    metric: Metric
-    probe: str
-    cells: Mapping[Pair, Cell]
+    metric: Metric  # what it shows
+    probe: str  # name of the probe whose records it is read from
+    cells: Mapping[Pair, Cell]  # the cell of each pair
     is_shown: bool
+    """
+    Whether the table shows it, which it does not where its probe has values of other
+    metrics alone; exports hold all columns.
+    """
+
     reference: Pair | None
-    reference_value: float
+    """
+    The pair that the others are compared with, as `frames.reference` defines it; None
+    if there is none.
+    """
+
+    reference_value: float  # the value of *reference*; NaN without one
 
     @property
     def has_values(self) -> bool:
@@ -87,29 +85,23 @@ class Column:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PairTable:
-    """
-    All metrics of all pairs of a run.
+    """All metrics of all pairs of a run."""
 
-    Attributes:
-        run: The run, with the records of all probes.
-        columns: Every metric of every probe that has records.
-        pairs: Every pair of the grid, in the order of the rows.
-        records: The record of each pair and probe.
-        reference: The reference of the first column that has one; columns that are
-            compared with another pair say so.
-        sorted_by: Name of the metric that orders the rows; None: precision does.
-        remarks: Sentences of the probes about the run.
-        verdict: On the run; None where nothing was judged.
-    """
-
-    run: Run
-    columns: tuple[Column, ...]
-    pairs: tuple[Pair, ...]
-    records: Mapping[tuple[Pair, str], CellRecord]
+    run: Run  # the run, with the records of all probes
+    columns: tuple[Column, ...]  # every metric of every probe that has records
+    pairs: tuple[Pair, ...]  # every pair of the grid, in the order of the rows
+    records: Mapping[tuple[Pair, str], CellRecord]  # the record of each pair and probe
     reference: Pair | None
+    """
+    The reference of the first column that has one; columns that are compared with
+    another pair say so.
+    """
+
     sorted_by: str | None
-    remarks: tuple[str, ...] = ()
-    verdict: "Verdict | None" = None
+    """Name of the metric that orders the rows; None: precision does."""
+
+    remarks: tuple[str, ...] = ()  # sentences of the probes about the run
+    verdict: "Verdict | None" = None  # on the run; None where nothing was judged
 
     @property
     def words(self) -> dict[Pair, str]:

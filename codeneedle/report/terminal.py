@@ -92,20 +92,12 @@ def _unbroken(line: Text) -> Text:
 
 @dataclass(frozen=True, slots=True)
 class _Column:
-    """
-    Texts below each other, the heading first if there is any.
+    """Texts below each other, the heading first if there is any."""
 
-    Attributes:
-        texts: All of them.
-        starts_left: Whether they are words, not numbers.
-        folds: Whether it may be narrowed.
-        least: Least width.
-    """
-
-    texts: Sequence[Text]
-    starts_left: bool = False
-    folds: bool = False
-    least: int = 0
+    texts: Sequence[Text]  # all of them
+    starts_left: bool = False  # whether they are words, not numbers
+    folds: bool = False  # whether it may be narrowed
+    least: int = 0  # least width
 
     @property
     def width(self) -> int:

@@ -189,19 +189,15 @@ def _reading_s(record: CellRecord, times: Times) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """
-    What the cells of a probe take, in seconds.
+    """What the cells of a probe take, in seconds."""
 
-    Attributes:
-        server_s: One server with its text, before the first question.
-        function_s: A function; 0 where every pair is asked the same.
-        ends: Numbers of functions behind which the text is read again, in any case;
-            empty if a server reads it once.
-    """
-
-    server_s: float
-    function_s: float = 0.0
+    server_s: float  # one server with its text, before the first question
+    function_s: float = 0.0  # a function; 0 where every pair is asked the same
     ends: tuple[int, ...] = ()
+    """
+    Numbers of functions behind which the text is read again, in any case; empty if a
+    server reads it once.
+    """
 
     def of(self, functions: int, known: int = 0) -> float:
         """Seconds until it has so many *functions*, if so many are *known*."""
@@ -292,19 +288,16 @@ def _is_asked(record: CellRecord) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class NextStep:
-    """
-    What is measured next.
+    """What is measured next."""
 
-    Attributes:
-        asked: Of which pairs, and why.
-        goals: By pair that has numbers, how many functions it has afterwards; the
-            reference first, where it has fewer than the others will have.
-        time_s: Seconds that it takes, about; NaN where nothing is known.
-    """
-
-    asked: Asked
+    asked: Asked  # of which pairs, and why
     goals: Mapping[Pair, int]
-    time_s: float
+    """
+    By pair that has numbers, how many functions it has afterwards; the reference first,
+    where it has fewer than the others will have.
+    """
+
+    time_s: float  # seconds that it takes, about; NaN where nothing is known
 
     @property
     def new(self) -> tuple[Pair, ...]:
@@ -409,20 +402,12 @@ def _seen(verdict: Verdict, probes: Sequence[str]) -> dict[Pair, Seen]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlannedStep:
-    """
-    A step as a plan tells it.
+    """A step as a plan tells it."""
 
-    Attributes:
-        what: What it does, as a phrase.
-        read: Tokens that are read.
-        forced: Tokens that are written or forced one after the other.
-        time_s: Seconds that it takes, about; None if nothing is known.
-    """
-
-    what: str
-    read: int
-    forced: int
-    time_s: float | None
+    what: str  # what it does, as a phrase
+    read: int  # tokens that are read
+    forced: int  # tokens that are written or forced one after the other
+    time_s: float | None  # seconds that it takes, about; None if nothing is known
 
 
 def planned_steps(plan: Plan) -> list[PlannedStep]:

@@ -30,24 +30,21 @@ Key = tuple[Pair, str]
 
 @dataclass(slots=True, kw_only=True)
 class Merged:
-    """
-    A run that was joined of several.
+    """A run that was joined of several."""
 
-    Attributes:
-        folder: Where it is now.
-        sources: Folders that it was joined of.
-        cells: The folder from which the record of each cell and probe is taken.
-        records: Those, with empty observations: 10,000 whole ones take gigabytes.
-        compared: How many folders hold a cell, for those that several hold alike.
-        left_out: Why a record could not be taken, with its folder, a line each.
-    """
-
-    folder: Path
-    sources: tuple[Path, ...]
+    folder: Path  # where it is now
+    sources: tuple[Path, ...]  # folders that it was joined of
     cells: dict[Key, Store] = field(default_factory=dict)
+    """The folder from which the record of each cell and probe is taken."""
+
     records: dict[Key, CellRecord] = field(default_factory=dict)
+    """Those, with empty observations: 10,000 whole ones take gigabytes."""
+
     compared: dict[Key, int] = field(default_factory=dict)
+    """How many folders hold a cell, for those that several hold alike."""
+
     left_out: list[str] = field(default_factory=list)
+    """Why a record could not be taken, with its folder, a line each."""
 
 
 def merge(

@@ -86,51 +86,36 @@ EngineFor = Callable[[ModelSpec], Engine]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """
-    What one page of a sweep would do: checked, but nothing started yet.
+    """What one page of a sweep would do: checked, but nothing started yet."""
 
-    Attributes:
-        request: What it follows from, with what suits engine and probes.
-        kept: What its run folder keeps as a sweep file.
-        execution: What the command uses.
-        probes: What measures, in this order.
-        engine: Serves the model.
-        weights: Header of the weights.
-        model: Short name of the weights.
-        corpus: The text, before fitting.
-        context: Context size, in tokens.
-        prompt_form: Form of the prompts.
-        pairs: The grid, in running order.
-        store: Where its records are.
-        workers: What measures, side by side.
-        alone: What measures probes that take times.
-        survey: Where attention would run for each pair, on the device of the first of
-            *workers*; None if the engine cannot say.
-        replaced: That f16 takes the place of bf16, as a sentence; empty if not.
-        pace: How fast the user says that the model is; None for what the engine knows.
-        unread: Why right lines cannot be read here, as a phrase; empty if they can.
-        may_grow: As of `RunContext`.
-    """
-
-    request: Request
-    kept: Request
-    execution: Execution
-    probes: tuple[Probe, ...]
-    engine: Engine
-    weights: Weights
-    model: str
-    corpus: Corpus
-    context: int
-    prompt_form: PromptForm
-    pairs: tuple[Pair, ...]
-    store: Store
-    workers: tuple[Worker, ...]
-    alone: Worker
+    request: Request  # what it follows from, with what suits engine and probes
+    kept: Request  # what its run folder keeps as a sweep file
+    execution: Execution  # what the command uses
+    probes: tuple[Probe, ...]  # what measures, in this order
+    engine: Engine  # serves the model
+    weights: Weights  # header of the weights
+    model: str  # short name of the weights
+    corpus: Corpus  # the text, before fitting
+    context: int  # context size, in tokens
+    prompt_form: PromptForm  # form of the prompts
+    pairs: tuple[Pair, ...]  # the grid, in running order
+    store: Store  # where its records are
+    workers: tuple[Worker, ...]  # what measures, side by side
+    alone: Worker  # what measures probes that take times
     survey: Survey | None = None
-    replaced: str = ""
+    """
+    Where attention would run for each pair, on the device of the first of *workers*;
+    None if the engine cannot say.
+    """
+
+    replaced: str = ""  # that f16 takes the place of bf16, as a sentence; empty if not
     pace: Pace | None = None
+    """How fast the user says that the model is; None for what the engine knows."""
+
     unread: str = ""
-    may_grow: bool = False
+    """Why right lines cannot be read here, as a phrase; empty if they can."""
+
+    may_grow: bool = False  # as of `RunContext`
 
     def refusal(self, pair: Pair) -> str:
         """Why *pair* cannot run here, as a phrase; empty if it can, or is unknown."""

@@ -67,51 +67,49 @@ class Request(_Tables, frozen=True, kw_only=True, forbid_unknown_fields=True):
     Its fields are the keys of the file, in the words of the file; to them come the
     tables of probes and engines. The grid is K x V. Of what else has several values,
     each combination is a page of that grid with a run folder of its own; see `pages`.
-
-    Attributes:
-        corpus: Name or path of the text.
-        models: Names or paths of weights; empty for the built-in model.
-        engine: Name of what serves the model.
-        types: Cache types of both axes.
-        k_types: Types of K alone.
-        v_types: Types of V alone.
-        pairs: The pairs to measure, ``q8_0/q4_0``; empty for every K with every V.
-        same: Whether K and V have the same type in every pair.
-        probes: Names of what measures.
-        decide: Whether what was measured chooses the pair that is measured next.
-        contexts: Context sizes, in tokens.
-        rotation: Whether quantized values are rotated, as llama.cpp does unless it is
-            told not to: ``on``, ``off`` or both.
-        prompt_form: Form of the prompts.
-        prefill_no_think: Whether to begin the answer with an empty thought.
-        kernels_only: Whether pairs without a kernel on this machine are left out.
-        fit: Whether a corpus that is too long is trimmed, rather than refused.
-        seed: Of sampling and of the running order.
-        server_args: Further arguments for llama-server; a page's own come last.
-        variants: Arguments for llama-server that are tried against each other, by name.
-        receipt: Whether each page of the sweep ends with its receipt.
     """
 
-    corpus: str | None = None
+    corpus: str | None = None  # name or path of the text
     models: tuple[str, ...] = ()
-    engine: str = ENGINE
-    types: tuple[str, ...] = ()
-    k_types: tuple[str, ...] = ()
-    v_types: tuple[str, ...] = ()
+    """Names or paths of weights; empty for the built-in model."""
+
+    engine: str = ENGINE  # name of what serves the model
+    types: tuple[str, ...] = ()  # cache types of both axes
+    k_types: tuple[str, ...] = ()  # types of K alone
+    v_types: tuple[str, ...] = ()  # types of V alone
     pairs: tuple[str, ...] = ()
-    same: bool = False
-    probes: tuple[str, ...] = ("recall",)
+    """The pairs to measure, ``q8_0/q4_0``; empty for every K with every V."""
+
+    same: bool = False  # whether K and V have the same type in every pair
+    probes: tuple[str, ...] = ("recall",)  # names of what measures
     decide: bool = False
+    """Whether what was measured chooses the pair that is measured next."""
+
     contexts: tuple[Annotated[int, msgspec.Meta(ge=256)], ...] = ()
+    """Context sizes, in tokens."""
+
     rotation: tuple[str, ...] = ("on",)
-    prompt_form: PromptForm | None = None
-    prefill_no_think: bool = False
+    """
+    Whether quantized values are rotated, as llama.cpp does unless it is told not to:
+    ``on``, ``off`` or both.
+    """
+
+    prompt_form: PromptForm | None = None  # form of the prompts
+    prefill_no_think: bool = False  # whether to begin the answer with an empty thought
     kernels_only: bool = False
+    """Whether pairs without a kernel on this machine are left out."""
+
     fit: bool = True
-    seed: int = 42
+    """Whether a corpus that is too long is trimmed, rather than refused."""
+
+    seed: int = 42  # of sampling and of the running order
     server_args: tuple[str, ...] = ()
+    """Further arguments for llama-server; a page's own come last."""
+
     variants: dict[str, tuple[str, ...]] = msgspec.field(default_factory=dict)
-    receipt: bool = False
+    """Arguments for llama-server that are tried against each other, by name."""
+
+    receipt: bool = False  # whether each page of the sweep ends with its receipt
 
     @property
     def rows(self) -> tuple[str, ...]:
@@ -174,28 +172,24 @@ class Request(_Tables, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Execution:
-    """
-    What one command uses to measure a request; no part of the run.
+    """What one command uses to measure a request; no part of the run."""
 
-    Attributes:
-        out: Folder of all run folders.
-        folder: The run folder, where a user names it; None for one below `out`.
-        page: What a page is called; empty if it is the only one.
-        llama_server: Path of the binary.
-        devices: Accelerators that measure side by side; empty for the engine's own
-            choice.
-        workers: Cells that are measured side by side on the CPU; None for one.
-        shard: Share of the grid to measure; None for all of it, and the run folder
-            to itself.
-    """
-
-    out: Path = RUNS
+    out: Path = RUNS  # folder of all run folders
     folder: Path | None = None
-    page: str = ""
-    llama_server: Path | None = None
+    """The run folder, where a user names it; None for one below `out`."""
+
+    page: str = ""  # what a page is called; empty if it is the only one
+    llama_server: Path | None = None  # path of the binary
     devices: tuple[str, ...] = ()
+    """Accelerators that measure side by side; empty for the engine's own choice."""
+
     workers: int | None = None
+    """Cells that are measured side by side on the CPU; None for one."""
+
     shard: Share | None = None
+    """
+    Share of the grid to measure; None for all of it, and the run folder to itself.
+    """
 
 
 MOST_PAGES = 64

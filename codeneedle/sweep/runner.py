@@ -143,30 +143,28 @@ def once_on_cpu(
 
 @dataclass(slots=True, kw_only=True)
 class Runner:
-    """
-    Runs the cells of one run, probe after probe.
+    """Runs the cells of one run, probe after probe."""
 
-    Attributes:
-        run: What is the same for every cell.
-        store: Where records are and go.
-        retry_failed: Whether cells that failed are measured again.
-        asked_to_stop: Called between cells; true ends the sweep there.
-        may_wait: Whether a cell waits for other sweeps if one of them takes times.
-        tries_reference: Whether a reference that has nothing to lose ends the sweep.
-        goal: Units that each cell is asked for; None for as many as every sweep asks.
-        workers: What measures, side by side; by default one on the whole machine.
-        alone: What measures probes that take times; None for the first of *workers*.
-    """
-
-    run: RunContext
-    store: Store
-    retry_failed: bool = False
+    run: RunContext  # what is the same for every cell
+    store: Store  # where records are and go
+    retry_failed: bool = False  # whether cells that failed are measured again
     asked_to_stop: Callable[[], bool] = lambda: False
+    """Called between cells; true ends the sweep there."""
+
     may_wait: bool = True
+    """Whether a cell waits for other sweeps if one of them takes times."""
+
     tries_reference: bool = False
+    """Whether a reference that has nothing to lose ends the sweep."""
+
     goal: int | None = None
+    """Units that each cell is asked for; None for as many as every sweep asks."""
+
     workers: Sequence[Worker] = ()
+    """What measures, side by side; by default one on the whole machine."""
+
     alone: Worker | None = None
+    """What measures probes that take times; None for the first of *workers*."""
 
     def __post_init__(self) -> None:
         self.workers = self.workers or [Worker(engine=self.run.engine)]
@@ -537,24 +535,14 @@ def refuse_pair(survey: Survey | None, weights: Weights, pair: Pair) -> None:
 
 @dataclass(slots=True, kw_only=True)
 class _Draft:
-    """
-    A cell while it is measured, and what all its records have in common.
+    """A cell while it is measured, and what all its records have in common."""
 
-    Attributes:
-        cell: What its probe is given.
-        probe: Name of the probe.
-        position: Place in the running order, from 1.
-        device: Phrase of the worker.
-        observation: What was observed so far; None if nothing was.
-        started: When it began.
-    """
-
-    cell: ProbeContext
-    probe: str
-    position: int
-    device: str
-    observation: Json | None
-    started: str = field(default_factory=now)
+    cell: ProbeContext  # what its probe is given
+    probe: str  # name of the probe
+    position: int  # place in the running order, from 1
+    device: str  # phrase of the worker
+    observation: Json | None  # what was observed so far; None if nothing was
+    started: str = field(default_factory=now)  # when it began
 
     def record(
         self,

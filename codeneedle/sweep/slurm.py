@@ -21,20 +21,12 @@ SBATCH_TIMEOUT_S = 60.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SlurmArray:
-    """
-    A SLURM array whose tasks share a sweep.
+    """A SLURM array whose tasks share a sweep."""
 
-    Attributes:
-        tasks: Number of shares.
-        gpus: Of each task.
-        cpus: Cores of each task.
-        more: Further arguments of sbatch, quoted as for a shell.
-    """
-
-    tasks: int
-    gpus: int = 1
-    cpus: int = 4
-    more: str = ""
+    tasks: int  # number of shares
+    gpus: int = 1  # of each task
+    cpus: int = 4  # cores of each task
+    more: str = ""  # further arguments of sbatch, quoted as for a shell
 
     def script(self, folders: Sequence[Path], execution: Execution) -> str:
         """

@@ -19,16 +19,10 @@ from codeneedle.verdict.trust import trusted_records
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """
-    Where a worker measures.
+    """Where a worker measures."""
 
-    Attributes:
-        device: The one accelerator that it uses; empty for whatever there is.
-        threads: Its share of the cores; None for all.
-    """
-
-    device: str = ""
-    threads: int | None = None
+    device: str = ""  # the one accelerator that it uses; empty for whatever there is
+    threads: int | None = None  # its share of the cores; None for all
 
     def alone(self) -> "Place":
         """The same device with all cores."""
@@ -49,20 +43,13 @@ class Place:
 
 @dataclass(slots=True, kw_only=True)
 class Worker:
-    """
-    Measures one cell at a time.
+    """Measures one cell at a time."""
 
-    Attributes:
-        engine: Bound to its device and its share of the cores.
-        device: Those, as of `Place.phrase`.
-        is_surveyed: Whether the survey of kernels was asked of such a device.
-        previous_end: When its server before had ended, in monotonic seconds.
-    """
-
-    engine: Engine
-    device: str = ""
-    is_surveyed: bool = True
+    engine: Engine  # bound to its device and its share of the cores
+    device: str = ""  # those, as of `Place.phrase`
+    is_surveyed: bool = True  # whether the survey of kernels was asked of such a device
     previous_end: float | None = None
+    """When its server before had ended, in monotonic seconds."""
 
 
 def places(
@@ -101,16 +88,10 @@ _SHARE = re.compile(r"([1-9]\d*)/([1-9]\d*)")
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """
-    One of several shares of a grid.
+    """One of several shares of a grid."""
 
-    Attributes:
-        number: From 1.
-        of: Number of shares.
-    """
-
-    number: int
-    of: int
+    number: int  # from 1
+    of: int  # number of shares
 
     def __str__(self) -> str:
         return f"{self.number}/{self.of}"

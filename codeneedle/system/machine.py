@@ -41,30 +41,17 @@ _QUESTION = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MachineFacts:
-    """
-    The hardware and software that numbers depend on.
+    """The hardware and software that numbers depend on."""
 
-    Attributes:
-        system: Name and version: ``Debian GNU/Linux 12``, ``macOS 15``.
-        architecture: ``x86_64``, ``arm64``.
-        processor: Name of its model; empty if unknown.
-        physical_cores: Cores of its processors.
-        logical_cores: Hardware threads.
-        usable_cores: Of these, what affinity and container allow this process.
-        memory_bytes: Memory, or the container's limit if that is less.
-        available_bytes: Of it, what is free now.
-        python: Version of Python.
-    """
-
-    system: str
-    architecture: str
-    processor: str
-    physical_cores: int
-    logical_cores: int
-    usable_cores: int
-    memory_bytes: int
-    available_bytes: int
-    python: str
+    system: str  # name and version: ``Debian GNU/Linux 12``, ``macOS 15``
+    architecture: str  # ``x86_64``, ``arm64``
+    processor: str  # name of its model; empty if unknown
+    physical_cores: int  # cores of its processors
+    logical_cores: int  # hardware threads
+    usable_cores: int  # of these, what affinity and container allow this process
+    memory_bytes: int  # memory, or the container's limit if that is less
+    available_bytes: int  # of it, what is free now
+    python: str  # version of Python
 
     def phrase(self) -> str:
         """The facts that stay the same after a reboot, for comparing setups."""

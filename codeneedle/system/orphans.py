@@ -50,16 +50,10 @@ _Pid = Annotated[int, msgspec.Meta(gt=1, lt=1 << 31)]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Process:
-    """
-    A process; a later one with the same pid differs.
+    """A process; a later one with the same pid differs."""
 
-    Attributes:
-        pid: Its number.
-        started: Its start, as of `started_at`.
-    """
-
-    pid: _Pid
-    started: float
+    pid: _Pid  # its number
+    started: float  # its start, as of `started_at`
 
     def is_alive(self) -> bool:
         """Whether it still runs on this host."""
@@ -68,16 +62,10 @@ class Process:
 
 @dataclass(frozen=True, slots=True)
 class Orphan:
-    """
-    A process group that has outlived the codeneedle that started it.
+    """A process group that has outlived the codeneedle that started it."""
 
-    Attributes:
-        program: Name of the child's program: ``llama-server``.
-        pid: Its process group.
-    """
-
-    program: str
-    pid: int
+    program: str  # name of the child's program: ``llama-server``
+    pid: int  # its process group
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,16 +74,11 @@ class Leftover(Process):
     A process without a mark that uses the port or log of a child that has ended.
 
     The child may have started it or not; it is not ended.
-
-    Attributes:
-        name: Of the process.
-        holds: What it uses, as a phrase: ``listens on port 8123``.
-        program: Name of the child's program.
     """
 
-    name: str
-    holds: str
-    program: str
+    name: str  # of the process
+    holds: str  # what it uses, as a phrase: ``listens on port 8123``
+    program: str  # name of the child's program
 
     def __str__(self) -> str:
         """In words, without a full stop."""
@@ -107,20 +90,12 @@ class Leftover(Process):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Note:
-    """
-    What is noted of a child while it runs.
+    """What is noted of a child while it runs."""
 
-    Attributes:
-        mark: Value of `VARIABLE` in its environment, which its children inherit.
-        owner: The codeneedle that started it.
-        host: Host of both, as of `this_host`.
-        left: Processes that use its port or log after its end.
-    """
-
-    mark: _Mark
-    owner: Process
-    host: str
-    left: tuple[Leftover, ...] = ()
+    mark: _Mark  # value of `VARIABLE` in its environment, which its children inherit
+    owner: Process  # the codeneedle that started it
+    host: str  # host of both, as of `this_host`
+    left: tuple[Leftover, ...] = ()  # processes that use its port or log after its end
 
     @property
     def program(self) -> str:

@@ -22,28 +22,20 @@ HELD = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 @dataclass(slots=True)
 class StopRequest:
-    """
-    The request to end after the current cell.
+    """The request to end after the current cell."""
 
-    Attributes:
-        asked_to_stop: Whether SIGINT has arrived.
-    """
-
-    asked_to_stop: bool = False
+    asked_to_stop: bool = False  # whether SIGINT has arrived
 
 
 @dataclass(slots=True)
 class Hold:
-    """
-    Signals whose delivery is delayed.
-
-    Attributes:
-        arrived: Their numbers, in order of arrival.
-        handlers: Restores the former handlers.
-    """
+    """Signals whose delivery is delayed."""
 
     arrived: list[int] = field(default_factory=list)
+    """Their numbers, in order of arrival."""
+
     handlers: contextlib.ExitStack = field(default_factory=contextlib.ExitStack)
+    """Restores the former handlers."""
 
     def release(self) -> None:
         """Restore the handlers, and deliver the signals that arrived."""

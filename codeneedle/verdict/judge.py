@@ -109,22 +109,17 @@ class Outcome(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """
-    The losses that a user accepts.
+    """The losses that a user accepts."""
 
-    Attributes:
-        max_loss: Largest share of right tokens that may be lost.
-        max_lost: Largest share of the reference's answers that may be lost.
-        max_eval_lost: Largest loss of the mean score of an evaluation.
-        max_memory_bytes: Largest KV cache; None for any.
-        at: Context of that size, in tokens; None for that of the run.
-    """
-
-    max_loss: float = MAX_LOSS
+    max_loss: float = MAX_LOSS  # largest share of right tokens that may be lost
     max_lost: float = MAX_LOST
+    """Largest share of the reference's answers that may be lost."""
+
     max_eval_lost: float = MAX_EVAL_LOST
-    max_memory_bytes: int | None = None
-    at: int | None = None
+    """Largest loss of the mean score of an evaluation."""
+
+    max_memory_bytes: int | None = None  # largest KV cache; None for any
+    at: int | None = None  # context of that size, in tokens; None for that of the run
 
     def __post_init__(self) -> None:
         """
@@ -169,70 +164,65 @@ class Limits:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """
-    The result of one metric for one pair.
+    """The result of one metric for one pair."""
 
-    Attributes:
-        metric: The metric.
-        kind: Kind of its losses.
-        bounds: Interval of the mean loss; for answers, of the share lost.
-        limit: The limit that applies.
-        word: Position of the interval relative to the limit.
-        needed: Estimated number of units that would decide an open pair; None if that
-            is unknown, or the pair is not open.
-        lost: Lost units, of answers and scores; 0 for other kinds.
-        won: Units with a higher score; 0 for other kinds.
-        remark: Doubt about the bounds, which may change the word; empty without any.
-        lacking: Its part on what could not be measured, which widens the bounds.
-        asked: Units that the reference was asked for, those left out included; None if
-            each counts.
-    """
-
-    metric: Metric
-    kind: LossKind
-    bounds: Bounds
-    limit: float
-    word: Word
+    metric: Metric  # the metric
+    kind: LossKind  # kind of its losses
+    bounds: Bounds  # interval of the mean loss; for answers, of the share lost
+    limit: float  # the limit that applies
+    word: Word  # position of the interval relative to the limit
     needed: int | None = None
-    lost: int = 0
-    won: int = 0
+    """
+    Estimated number of units that would decide an open pair; None if that is unknown,
+    or the pair is not open.
+    """
+
+    lost: int = 0  # lost units, of answers and scores; 0 for other kinds
+    won: int = 0  # units with a higher score; 0 for other kinds
     remark: str = ""
-    lacking: str = ""
+    """Doubt about the bounds, which may change the word; empty without any."""
+
+    lacking: str = ""  # its part on what could not be measured, which widens the bounds
     asked: int | None = None
+    """
+    Units that the reference was asked for, those left out included; None if each
+    counts.
+    """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Standing:
-    """
-    All results for one pair.
+    """All results for one pair."""
 
-    Attributes:
-        pair: The pair.
-        memory: Size of its KV cache relative to the reference's; None if unknown.
-        memory_bytes: Size of its KV cache at the context of `Limits`; None if unknown.
-        speed: Speed of writing relative to the reference's; None if not measured.
-        rows: One row per metric that compares it with the reference.
-        word: Verdict by all rows; None for the reference and for a pair in trouble.
-        trouble: Why it is not compared, status and reason; empty if it is.
-        failed: Its records without numbers, of probes that measure losses; while there
-            is one it is not within the limit.
-        lacking: Names of metrics that other pairs have and it has not: of those that
-            decide, and of what failed.
-        attention: Where its attention ran; None if nothing tells.
-        evidence: What tells it, as a phrase.
-    """
-
-    pair: Pair
+    pair: Pair  # the pair
     memory: float | None = None
+    """Size of its KV cache relative to the reference's; None if unknown."""
+
     memory_bytes: float | None = None
+    """Size of its KV cache at the context of `Limits`; None if unknown."""
+
     speed: float | None = None
-    rows: tuple[Row, ...] = ()
+    """Speed of writing relative to the reference's; None if not measured."""
+
+    rows: tuple[Row, ...] = ()  # one row per metric that compares it with the reference
     word: Word | None = None
-    trouble: str = ""
+    """Verdict by all rows; None for the reference and for a pair in trouble."""
+
+    trouble: str = ""  # why it is not compared, status and reason; empty if it is
     failed: tuple[CellRecord, ...] = ()
+    """
+    Its records without numbers, of probes that measure losses; while there is one it is
+    not within the limit.
+    """
+
     lacking: tuple[str, ...] = ()
-    attention: Attention | None = None
-    evidence: str = ""
+    """
+    Names of metrics that other pairs have and it has not: of those that decide, and of
+    what failed.
+    """
+
+    attention: Attention | None = None  # where its attention ran; None if nothing tells
+    evidence: str = ""  # what tells it, as a phrase
 
     @property
     def in_kernel(self) -> bool:
@@ -257,62 +247,63 @@ def _severity(row: Row) -> float:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Checked:
-    """
-    The loss of a pair that was measured another way, too.
+    """The loss of a pair that was measured another way, too."""
 
-    Attributes:
-        kind: Kind of its losses.
-        loss: The mean loss, as all pairs are measured.
-        other: That of the other way.
-        units: Units of the other way.
-        is_disagreement: Whether the two differ by more than their noise.
-    """
-
-    kind: LossKind
-    loss: float
-    other: float
-    units: int
-    is_disagreement: bool
+    kind: LossKind  # kind of its losses
+    loss: float  # the mean loss, as all pairs are measured
+    other: float  # that of the other way
+    units: int  # units of the other way
+    is_disagreement: bool  # whether the two differ by more than their noise
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
-    """
-    The conclusions from a run.
-
-    Attributes:
-        run: The run.
-        limits: The limits that apply.
-        reference: The pair that all are compared with; None without numbers.
-        standings: One per pair with a record, most precise first.
-        chosen: The pair to set, one with a kernel; None to keep the reference.
-        elsewhere: The pair that the losses alone would set, if it has no kernel; else
-            None.
-        silent: Metrics that do not enter the verdict, with the reason, by name.
-        repeats: Distance of the reference from its repetition, with the kind of loss
-            that it is measured as, by name of the metric.
-        on_cpu: Distance of the reference from itself with its attention on the CPU,
-            likewise.
-        flips: Units that the repetition of the reference lost and won, and all units,
-            by name of the metric.
-        lost_from: Lengths from which on pairs lose the answers to a task.
-        checked: Pairs that were measured another way, too.
-        is_checkable: Whether there is another way for this run.
-    """
+    """The conclusions from a run."""
 
     run: Run
+    """The run."""
+
     limits: Limits
+    """The limits that apply."""
+
     reference: Pair | None = None
+    """The pair that all are compared with; None without numbers."""
+
     standings: tuple[Standing, ...] = ()
+    """One per pair with a record, most precise first."""
+
     chosen: Pair | None = None
+    """The pair to set, one with a kernel; None to keep the reference."""
+
     elsewhere: Pair | None = None
+    """The pair that the losses alone would set, if it has no kernel; else None."""
+
     silent: Mapping[str, str] = field(default_factory=dict)
+    """Metrics that do not enter the verdict, with the reason, by name."""
+
     repeats: Mapping[str, tuple[LossKind, float]] = field(default_factory=dict)
+    """
+    Distance of the reference from its repetition, with the kind of loss that it is
+    measured as, by name of the metric.
+    """
+
     on_cpu: Mapping[str, tuple[LossKind, float]] = field(default_factory=dict)
+    """Distance of the reference from itself with its attention on the CPU, likewise."""
+
     flips: Mapping[str, tuple[int, int, int]] = field(default_factory=dict)
+    """
+    Units that the repetition of the reference lost and won, and all units, by name of
+    the metric.
+    """
+
     lost_from: tuple[LostFrom, ...] = ()
+    """Lengths from which on pairs lose the answers to a task."""
+
     checked: Mapping[Pair, Checked] = field(default_factory=dict)
+    """Pairs that were measured another way, too."""
+
     is_checkable: bool = False
+    """Whether there is another way for this run."""
 
     @property
     def gain(self) -> Gain | None:
@@ -537,35 +528,33 @@ _ENDS = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Comparison:
-    """
-    One metric of all pairs, unit by unit.
+    """One metric of all pairs, unit by unit."""
 
-    Attributes:
-        metric: The metric.
-        loss: How it enters the verdict.
-        probe: The probe that measured it.
-        setup: Of the run.
-        records: Records of the probe that have numbers.
-        units: Of each pair with values, the numbers that losses are computed of, by
-            name of the unit.
-        reference: The pair that others are compared with; None if there is none.
-        again: Losses of the repetition of the reference; empty without one.
-        repeated: Distance of the reference from its repetition; None without one.
-        on_cpu: The units of the reference with attention on the CPU; empty without.
-        moved: Distance of the reference from itself there; None without one.
-    """
-
-    metric: Metric
-    loss: Loss
-    probe: Probe
-    setup: Setup
-    records: Mapping[Pair, CellRecord]
+    metric: Metric  # the metric
+    loss: Loss  # how it enters the verdict
+    probe: Probe  # the probe that measured it
+    setup: Setup  # of the run
+    records: Mapping[Pair, CellRecord]  # records of the probe that have numbers
     units: Mapping[Pair, Mapping[str, float]]
+    """
+    Of each pair with values, the numbers that losses are computed of, by name of the
+    unit.
+    """
+
     reference: Pair | None
+    """The pair that others are compared with; None if there is none."""
+
     again: Sequence[float] = ()
+    """Losses of the repetition of the reference; empty without one."""
+
     repeated: float | None = None
+    """Distance of the reference from its repetition; None without one."""
+
     on_cpu: Mapping[str, float] = field(default_factory=dict)
+    """The units of the reference with attention on the CPU; empty without."""
+
     moved: float | None = None
+    """Distance of the reference from itself there; None without one."""
 
     @property
     def of_reference(self) -> Mapping[str, float]:

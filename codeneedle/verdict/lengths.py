@@ -17,17 +17,10 @@ Texts = Mapping[str, float]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LostFrom:
-    """
-    A pair loses the answers to a task at a length and at all greater ones.
+    """A pair loses the answers to a task at a length and at all greater ones."""
 
-    Attributes:
-        task: Name of the task.
-        length: The smallest such length, in tokens.
-        pair: The pair.
-    """
-
-    task: str
-    length: int
+    task: str  # name of the task
+    length: int  # the smallest such length, in tokens
     pair: Pair
 
 

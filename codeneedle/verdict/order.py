@@ -25,17 +25,17 @@ class Order:
 
     Which pair is asked next may depend on all that was seen: neither the share of a
     pair nor the numbers of functions after which it is judged do.
-
-    Attributes:
-        pairs: Those that may be measured, the reference not among them.
-        looks: Numbers of functions after which a pair is judged, ascending; empty if
-            every pair is asked the same.
-        skipped: How many smaller numbers the probe has, at which no pair is judged.
     """
 
-    pairs: tuple[str, ...]
+    pairs: tuple[str, ...]  # those that may be measured, the reference not among them
     looks: tuple[int, ...] = ()
+    """
+    Numbers of functions after which a pair is judged, ascending; empty if every pair is
+    asked the same.
+    """
+
     skipped: int = 0
+    """How many smaller numbers the probe has, at which no pair is judged."""
 
     @property
     def every(self) -> tuple[Pair, ...]:
@@ -112,20 +112,14 @@ def ruled_out(words: Mapping[Pair, Word], pairs: Iterable[Pair]) -> dict[Pair, P
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Seen:
-    """
-    What was seen of a pair.
+    """What was seen of a pair."""
 
-    Attributes:
-        word: Its word; None if it failed, or has none.
-        units: Its functions.
-        needed: Functions that would decide it if it is open; None if none would.
-        is_below: Whether its loss is measured below the limit.
-    """
-
-    word: Word | None
-    units: int = 0
+    word: Word | None  # its word; None if it failed, or has none
+    units: int = 0  # its functions
     needed: int | None = None
-    is_below: bool = False
+    """Functions that would decide it if it is open; None if none would."""
+
+    is_below: bool = False  # whether its loss is measured below the limit
 
 
 class Why(StrEnum):
@@ -139,18 +133,11 @@ class Why(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """
-    What is asked next.
+    """What is asked next."""
 
-    Attributes:
-        pairs: Of which pairs.
-        goal: How many functions each has afterwards; 0 where all are asked the same.
-        why: Why these.
-    """
-
-    pairs: tuple[Pair, ...]
-    goal: int
-    why: Why
+    pairs: tuple[Pair, ...]  # of which pairs
+    goal: int  # how many functions each has afterwards; 0 where all are asked the same
+    why: Why  # why these
 
 
 def next_asked(

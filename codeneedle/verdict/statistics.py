@@ -34,20 +34,12 @@ class Word(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bounds:
-    """
-    An interval.
+    """An interval."""
 
-    Attributes:
-        mean: The estimate.
-        low: Lower end; minus infinity if nothing is known.
-        high: Upper end; infinity if nothing is known.
-        units: Number of units behind it.
-    """
-
-    mean: float
-    low: float
-    high: float
-    units: int
+    mean: float  # the estimate
+    low: float  # lower end; minus infinity if nothing is known
+    high: float  # upper end; infinity if nothing is known
+    units: int  # number of units behind it
 
     def clipped(self, lowest: float, highest: float) -> "Bounds":
         """The interval with its finite ends clipped to *lowest* and *highest*."""

@@ -36,23 +36,17 @@ class Unparsable(RequestError):  # noqa: N818 - named after the fact
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Language:
-    """
-    A language, as its module defines it.
+    """A language, as its module defines it."""
 
-    Attributes:
-        name: Name of the module: ``python``.
-        suffixes: Suffixes of files, lower case, with the dot.
-        comment: A comment line, ``{}`` for its words.
-        functions: Returns the functions of a text.
-        doubts: Returns the objection of a second parser to the functions of a text,
-            empty without one; None if there is no such parser.
-    """
-
-    name: str
-    suffixes: tuple[str, ...]
-    comment: str
-    functions: Callable[[str], list[Function]]
+    name: str  # name of the module: ``python``
+    suffixes: tuple[str, ...]  # suffixes of files, lower case, with the dot
+    comment: str  # a comment line, ``{}`` for its words
+    functions: Callable[[str], list[Function]]  # returns the functions of a text
     doubts: Callable[[str, Sequence[Function]], str] | None
+    """
+    Returns the objection of a second parser to the functions of a text, empty without
+    one; None if there is no such parser.
+    """
 
 
 @functools.cache

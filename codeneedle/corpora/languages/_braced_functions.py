@@ -33,26 +33,22 @@ Named = tuple[tree_sitter.Node | None, tree_sitter.Node]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Grammar:
-    """
-    The functions of a language in the tree of tree-sitter.
+    """The functions of a language in the tree of tree-sitter."""
 
-    Attributes:
-        language: Its name, for errors.
-        grammar: Grammar of tree-sitter.
-        types: Types of all nodes that may name a function or class.
-        named: For such a node, that of the name (None: ``default``) and the named one,
-            which may be itself; None if it names nothing.
-        block: Type of a body between braces.
-        apart: Types of leading children that are not part of the signature, such as
-            decorators.
-    """
-
-    language: str
-    grammar: tree_sitter.Language
-    types: Iterable[str]
+    language: str  # its name, for errors
+    grammar: tree_sitter.Language  # grammar of tree-sitter
+    types: Iterable[str]  # types of all nodes that may name a function or class
     named: Callable[[tree_sitter.Node], Named | None]
-    block: str
+    """
+    For such a node, that of the name (None: ``default``) and the named one, which may
+    be itself; None if it names nothing.
+    """
+
+    block: str  # type of a body between braces
     apart: Sequence[str]
+    """
+    Types of leading children that are not part of the signature, such as decorators.
+    """
 
     def functions(self, text: str) -> list[Function]:
         """

@@ -47,19 +47,18 @@ _SIZED_NUMBER = re.compile(r"-\.?\d")
 
 @dataclass(frozen=True, slots=True)
 class Argument:
-    """
-    One of the user's further arguments.
-
-    Attributes:
-        name: As llama.cpp reads it: underscores in long names are dashes; empty for
-            words in front of the first name.
-        values: The words after it, up to the next name; or what follows ``=``.
-        words: Name and values as the user wrote them.
-    """
+    """One of the user's further arguments."""
 
     name: str
+    """
+    As llama.cpp reads it: underscores in long names are dashes; empty for words in
+    front of the first name.
+    """
+
     values: tuple[str, ...]
-    words: tuple[str, ...]
+    """The words after it, up to the next name; or what follows ``=``."""
+
+    words: tuple[str, ...]  # name and values as the user wrote them
 
 
 def cache_flags(pair: Pair) -> str:
@@ -236,34 +235,22 @@ FOR_COUNTING: tuple[tuple[str, ...], ...] = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Launch:
-    """
-    What a server is started with.
+    """What a server is started with."""
 
-    Attributes:
-        binary: llama-server.
-        model: What it serves, how, and on what.
-        alias: What the server is called; `serving` makes it unique.
-        context: Size of the context of its one slot, in tokens.
-        pair: Cache types; None for a server that only tokenizes and renders.
-        extra: The user's further arguments. They come last, and win.
-        options: Long options that the binary has.
-        slots: Folder in which it may save its cache; None for none.
-        is_passive: Whether its threads sleep while they wait for each other.
-        port: Port that it listens on; None for a free one.
-        key: Key that it asks for; empty for a random one.
-    """
-
-    binary: Path
-    model: ModelSpec
-    alias: str
-    context: int
-    pair: Pair | None
+    binary: Path  # llama-server
+    model: ModelSpec  # what it serves, how, and on what
+    alias: str  # what the server is called; `serving` makes it unique
+    context: int  # size of the context of its one slot, in tokens
+    pair: Pair | None  # cache types; None for a server that only tokenizes and renders
     extra: tuple[str, ...] = ()
-    options: frozenset[str] = frozenset()
-    slots: Path | None = None
-    is_passive: bool = False
-    port: int | None = None
+    """The user's further arguments. They come last, and win."""
+
+    options: frozenset[str] = frozenset()  # long options that the binary has
+    slots: Path | None = None  # folder in which it may save its cache; None for none
+    is_passive: bool = False  # whether its threads sleep while they wait for each other
+    port: int | None = None  # port that it listens on; None for a free one
     key: str = field(default="", repr=False)
+    """Key that it asks for; empty for a random one."""
 
 
 def command(launch: Launch, *, port: int) -> list[str]:
@@ -446,19 +433,15 @@ BENCH_OFFLOAD = "--n-gpu-layers"
 
 @dataclass(frozen=True, slots=True)
 class _BenchOption:
-    """
-    What a server's argument is to llama-bench.
+    """What a server's argument is to llama-bench."""
 
-    Attributes:
-        name: Its long name there.
-        comma: What stands between the items of a list; llama-bench takes a comma
-            as several tests.
-        is_flag: Whether the server takes no value; llama-bench takes 0 or 1.
-    """
-
-    name: str
+    name: str  # its long name there
     comma: str = ","
-    is_flag: bool = False
+    """
+    What stands between the items of a list; llama-bench takes a comma as several tests.
+    """
+
+    is_flag: bool = False  # whether the server takes no value; llama-bench takes 0 or 1
 
 
 _BENCH_OPTIONS: dict[str, _BenchOption] = {

@@ -16,20 +16,14 @@ ALL_KERNELS = "-DGGML_CUDA_FA_QUANTS=all"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Backend:
-    """
-    A backend of llama.cpp.
+    """A backend of llama.cpp."""
 
-    Attributes:
-        name: As ``--backend`` takes it.
-        switch: Option of cmake that switches it on.
-        needs: The program that says whether what it is compiled with is installed.
-        install: How to install that.
-    """
-
-    name: str
-    switch: str
+    name: str  # as ``--backend`` takes it
+    switch: str  # option of cmake that switches it on
     needs: str = ""
-    install: str = ""
+    """The program that says whether what it is compiled with is installed."""
+
+    install: str = ""  # how to install that
 
 
 BACKENDS = (

@@ -72,52 +72,29 @@ def predicted_bytes(*, vocabulary: int, chunks: int, context: int) -> int:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Identity:
-    """
-    What a base file was made of; all of it must be equal for it to be used.
+    """What a base file was made of; all of it must be equal for it to be used."""
 
-    Attributes:
-        text_sha256: Of the text, as it was handed to the tool.
-        weights_sha256: Of the model.
-        llama: The tool's version, as it states it.
-        reference: Cache types it ran with: ``f16/f16``.
-        context: Length of a chunk, in tokens.
-        chunks_asked: Chunks wanted; a short text has fewer.
-        vocabulary: Tokens the model knows.
-        arguments: Further arguments that the tool was given.
-        rotation: Whether it was free to rotate quantized values.
-    """
-
-    text_sha256: str
-    weights_sha256: str
-    llama: str
-    reference: str
-    context: int
-    chunks_asked: int
-    vocabulary: int
-    arguments: tuple[str, ...] = ()
-    rotation: bool = True
+    text_sha256: str  # of the text, as it was handed to the tool
+    weights_sha256: str  # of the model
+    llama: str  # the tool's version, as it states it
+    reference: str  # cache types it ran with: ``f16/f16``
+    context: int  # length of a chunk, in tokens
+    chunks_asked: int  # chunks wanted; a short text has fewer
+    vocabulary: int  # tokens the model knows
+    arguments: tuple[str, ...] = ()  # further arguments that the tool was given
+    rotation: bool = True  # whether it was free to rotate quantized values
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Note:
-    """
-    What is stored beside a base file.
+    """What is stored beside a base file."""
 
-    Attributes:
-        identity: What it was made of.
-        chunks: Chunks in it.
-        size_bytes: Its length.
-        fingerprint: SHA-256 of its header, its tokens and its end.
-        ppl: Perplexity of the reference, before it was rounded into the file.
-        seconds: How long it took to make.
-    """
-
-    identity: Identity
-    chunks: int
-    size_bytes: int
-    fingerprint: str
-    ppl: float
-    seconds: float
+    identity: Identity  # what it was made of
+    chunks: int  # chunks in it
+    size_bytes: int  # its length
+    fingerprint: str  # SHA-256 of its header, its tokens and its end
+    ppl: float  # perplexity of the reference, before it was rounded into the file
+    seconds: float  # how long it took to make
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,18 +200,11 @@ def _fingerprint(path: Path, identity: Identity, *, chunks: int) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
-    """
-    One run of a tool: it writes the base file of the reference, or compares with it.
+    """Run of a tool: it writes the base file of the reference, or compares with it."""
 
-    Attributes:
-        task: What is compared.
-        text: The text to write the base file from; None to compare.
-        log: Receives what the tool says.
-    """
-
-    task: DivergenceTask
-    text: Path | None
-    log: Path
+    task: DivergenceTask  # what is compared
+    text: Path | None  # the text to write the base file from; None to compare
+    log: Path  # receives what the tool says
 
     @property
     def pair(self) -> Pair:
@@ -267,30 +237,18 @@ class Job:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lengths:
-    """
-    The length of a text that is too short, in tokens.
+    """The length of a text that is too short, in tokens."""
 
-    Attributes:
-        present: What the text has, at most.
-        needed: What it takes, at least.
-    """
-
-    present: int
-    needed: int
+    present: int  # what the text has, at most
+    needed: int  # what it takes, at least
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Written:
-    """
-    What a tool says of the base file that it wrote.
+    """What a tool says of the base file that it wrote."""
 
-    Attributes:
-        chunks: Chunks in it.
-        ppl: Perplexity, before rounding.
-    """
-
-    chunks: int
-    ppl: float
+    chunks: int  # chunks in it
+    ppl: float  # perplexity, before rounding
 
 
 Notify = Callable[[ToolRun], None]
@@ -299,20 +257,12 @@ Progress = Callable[[int], None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BaseFileTool(ABC):
-    """
-    The part of an `tools.DivergenceTool` that keeps references in base files.
+    """The part of an `tools.DivergenceTool` that keeps references in base files."""
 
-    Attributes:
-        version: As of `tools.DivergenceTool`.
-        model: What it computes with.
-        arguments: As of `tools.DivergenceTool`.
-        ignored: Likewise.
-    """
-
-    version: str
-    model: ModelSpec
-    arguments: tuple[str, ...] = ()
-    ignored: tuple[str, ...] = ()
+    version: str  # as of `tools.DivergenceTool`
+    model: ModelSpec  # what it computes with
+    arguments: tuple[str, ...] = ()  # as of `tools.DivergenceTool`
+    ignored: tuple[str, ...] = ()  # likewise
 
     @abstractmethod
     def written(self, job: Job, note: Notify, progress: Progress) -> Written:

@@ -54,20 +54,12 @@ _UNKNOWN_TYPE = re.compile(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bench:
-    """
-    llama-bench with one model. Implements `tools.SpeedTool`.
+    """llama-bench with one model. Implements `tools.SpeedTool`."""
 
-    Attributes:
-        tool: Its path.
-        options: Long names of its options.
-        server: What the llama-server of the same installation says of itself.
-        model: What it computes with.
-    """
-
-    tool: Path
-    options: frozenset[str]
-    server: ServerFacts
-    model: ModelSpec
+    tool: Path  # its path
+    options: frozenset[str]  # long names of its options
+    server: ServerFacts  # what the llama-server of the same installation says of itself
+    model: ModelSpec  # what it computes with
 
     @classmethod
     def of(cls, tools: Tools, facts: ServerFacts, model: ModelSpec) -> Self:
@@ -238,40 +230,23 @@ class BenchRow:
 
     It repeats the arguments of llama-bench, as it understood them; what really ran is
     in the rest of its output.
-
-    Attributes:
-        build_commit: Of llama.cpp; ``unknown`` outside a repository.
-        build_number: Of llama.cpp; 0 where it was not stated at the build.
-        cpu_info: Names of the processors.
-        gpu_info: Names of the accelerators; empty where there are none.
-        backends: Names of the accelerating backends; ``CPU`` where there are none.
-        n_threads: CPU threads.
-        type_k: Element type of K.
-        type_v: Element type of V.
-        n_gpu_layers: Layers to offload; -1 is its own choice.
-        flash_attn: 1 or true is on; -1 is its own choice.
-        n_prompt: Tokens read per repetition; 0 in a test of writing.
-        n_gen: Tokens written per repetition; 0 in a test of reading.
-        n_depth: Tokens in the cache before each repetition.
-        samples_ns: Duration of each repetition, in nanoseconds.
-        samples_ts: Speed of each repetition, in tokens per second.
     """
 
-    build_commit: str
-    build_number: int
-    cpu_info: str
-    gpu_info: str
-    backends: str
-    n_threads: int
-    type_k: str
-    type_v: str
-    n_gpu_layers: int
-    flash_attn: int | bool
-    n_prompt: int
-    n_gen: int
-    n_depth: int
-    samples_ns: tuple[int, ...]
-    samples_ts: tuple[float, ...]
+    build_commit: str  # of llama.cpp; ``unknown`` outside a repository
+    build_number: int  # of llama.cpp; 0 where it was not stated at the build
+    cpu_info: str  # names of the processors
+    gpu_info: str  # names of the accelerators; empty where there are none
+    backends: str  # names of the accelerating backends; ``CPU`` where there are none
+    n_threads: int  # CPU threads
+    type_k: str  # element type of K
+    type_v: str  # element type of V
+    n_gpu_layers: int  # layers to offload; -1 is its own choice
+    flash_attn: int | bool  # 1 or true is on; -1 is its own choice
+    n_prompt: int  # tokens read per repetition; 0 in a test of writing
+    n_gen: int  # tokens written per repetition; 0 in a test of reading
+    n_depth: int  # tokens in the cache before each repetition
+    samples_ns: tuple[int, ...]  # duration of each repetition, in nanoseconds
+    samples_ts: tuple[float, ...]  # speed of each repetition, in tokens per second
 
     @property
     def build(self) -> str:
@@ -287,16 +262,10 @@ class BenchRow:
 
 @dataclass(frozen=True, slots=True)
 class BenchResult:
-    """
-    Both tests of one depth.
+    """Both tests of one depth."""
 
-    Attributes:
-        pp: Prompt processing: reading.
-        tg: Text generation: writing.
-    """
-
-    pp: BenchRow
-    tg: BenchRow
+    pp: BenchRow  # prompt processing: reading
+    tg: BenchRow  # text generation: writing
 
 
 def read_result(output: str, task: SpeedTask) -> BenchResult:

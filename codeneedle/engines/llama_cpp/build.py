@@ -184,16 +184,10 @@ def unpack(archive: Path, *, into: Path) -> Path:
 
 @dataclass(frozen=True, slots=True)
 class _Steps:
-    """
-    Runs the steps of one build.
+    """Runs the steps of one build."""
 
-    Attributes:
-        folder: The draft; the log of a failed step is kept beside it.
-        report: As of `build`.
-    """
-
-    folder: Path
-    report: Report
+    folder: Path  # the draft; the log of a failed step is kept beside it
+    report: Report  # as of `build`
 
     def run(
         self,

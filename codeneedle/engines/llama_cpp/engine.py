@@ -103,19 +103,12 @@ WHOLE_ANSWERS = "--no-prefill-assistant"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LlamaCpp(Engine):
-    """
-    The engine that starts a llama-server per cell.
-
-    Attributes:
-        tools: The programs of the installation.
-        facts: What its llama-server says of itself.
-        model: What is served.
-    """
+    """The engine that starts a llama-server per cell."""
 
     name: ClassVar[str] = "llama.cpp"
-    tools: Tools
-    facts: ServerFacts
-    model: ModelSpec
+    tools: Tools  # the programs of the installation
+    facts: ServerFacts  # what its llama-server says of itself
+    model: ModelSpec  # what is served
 
     @property
     def abilities(self) -> frozenset[Ability]:

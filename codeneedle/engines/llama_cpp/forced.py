@@ -30,13 +30,6 @@ class NextTokens:
     """
     Tokens that are made to come next, so that the server tells how probable each was.
 
-    Attributes:
-        before: The tokens before them, the first of the prompt included.
-        tokens: The tokens. One may be any; more must each end a character, and none
-            may be a special one.
-        listed: How many of the most probable ones are reported beside each.
-        seed: Of sampling; without effect.
-
     Source:
         Bias and grammar decide what is chosen; probabilities are those before them,
         the same both ways to the last digit. Measured with llama.cpp b11434 and one
@@ -47,26 +40,26 @@ class NextTokens:
         refused at a part of a character, and by builds that know none of tokens.
     """
 
-    before: tuple[int, ...]
+    before: tuple[int, ...]  # the tokens before them, the first of the prompt included
     tokens: tuple[int, ...]
+    """
+    The tokens. One may be any; more must each end a character, and none may be a
+    special one.
+    """
+
     listed: int = TOP_TOKENS
-    seed: int = 0
+    """How many of the most probable ones are reported beside each."""
+
+    seed: int = 0  # of sampling; without effect
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Score:
-    """
-    How probable one right token was; as in `messages.Forced`.
+    """How probable one right token was; as in `messages.Forced`."""
 
-    Attributes:
-        logprob: Natural logarithm of its probability, or an upper bound.
-        is_bound: Whether it is a bound.
-        lead: Log-probability minus that of the most probable other token.
-    """
-
-    logprob: float
-    is_bound: bool
-    lead: float
+    logprob: float  # natural logarithm of its probability, or an upper bound
+    is_bound: bool  # whether it is a bound
+    lead: float  # log-probability minus that of the most probable other token
 
 
 def score_of(right: int, came: Token) -> Score:

@@ -46,50 +46,37 @@ _FA_QUANTS = re.compile(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tools:
-    """
-    The programs of one installation.
+    """The programs of one installation."""
 
-    Attributes:
-        server: llama-server.
-        perplexity: llama-perplexity; None where it is not beside the server.
-        bench: llama-bench; likewise.
-        source: Where the server was found, as a phrase.
-        fit_params: llama-fit-params; likewise.
-    """
-
-    server: Path
-    perplexity: Path | None
-    bench: Path | None
-    source: str
-    fit_params: Path | None = None
+    server: Path  # llama-server
+    perplexity: Path | None  # llama-perplexity; None where it is not beside the server
+    bench: Path | None  # llama-bench; likewise
+    source: str  # where the server was found, as a phrase
+    fit_params: Path | None = None  # llama-fit-params; likewise
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerFacts:
-    """
-    What a llama-server says about itself.
+    """What a llama-server says about itself."""
 
-    Attributes:
-        version: As it states it: ``0.6.0-dev (build 11434, commit unknown)``.
-        build: Number of the build; None where it states none.
-        k_types: Cache types that it accepts for K; empty if it does not tell.
-        v_types: Cache types that it accepts for V; likewise.
-        options: Long names of all its options: ``--fit``.
-        devices: Accelerators, with their memory: ``CUDA0 NVIDIA L4 (22563 MiB)``.
-        cpu_features: What it uses of the processor: ``AVX AVX2 FMA``; empty if it does
-            not tell.
-        fa_quants: Pairs that CUDA or HIP were compiled for: ``q8_0-q8_0,q4_0-q4_0``, or
-            ``all``; empty if it does not tell, or has neither.
-    """
-
-    version: str
-    build: int | None
+    version: str  # as it states it: ``0.6.0-dev (build 11434, commit unknown)``
+    build: int | None  # number of the build; None where it states none
     k_types: tuple[str, ...]
-    v_types: tuple[str, ...]
-    options: frozenset[str]
+    """Cache types that it accepts for K; empty if it does not tell."""
+
+    v_types: tuple[str, ...]  # cache types that it accepts for V; likewise
+    options: frozenset[str]  # long names of all its options: ``--fit``
     devices: tuple[str, ...] = ()
+    """Accelerators, with their memory: ``CUDA0 NVIDIA L4 (22563 MiB)``."""
+
     cpu_features: str = ""
+    """What it uses of the processor: ``AVX AVX2 FMA``; empty if it does not tell."""
+
     fa_quants: str = ""
+    """
+    Pairs that CUDA or HIP were compiled for: ``q8_0-q8_0,q4_0-q4_0``, or ``all``; empty
+    if it does not tell, or has neither.
+    """
 
     def has_compiled(self, pair: Pair) -> bool | None:
         """

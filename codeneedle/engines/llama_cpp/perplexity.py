@@ -112,16 +112,11 @@ class Perplexity(BaseFileTool):
     """
     llama-perplexity with one model. Implements `tools.DivergenceTool` and
     `tools.ReadingTool`.
-
-    Attributes:
-        tool: Its path.
-        build: Number of the llama.cpp build; None or 0 if unknown.
-        options: Long options that the build has.
     """
 
-    tool: Path
-    build: int | None
-    options: frozenset[str]
+    tool: Path  # its path
+    build: int | None  # number of the llama.cpp build; None or 0 if unknown
+    options: frozenset[str]  # long options that the build has
 
     @classmethod
     def of(cls, tools: Tools, facts: ServerFacts, model: ModelSpec) -> Self:

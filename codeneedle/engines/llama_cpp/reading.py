@@ -57,23 +57,20 @@ POLL_S = 0.05
 
 @dataclass(slots=True, kw_only=True)
 class Rows:
-    """
-    Takes a base file of one chunk piece by piece, and keeps what is asked for.
+    """Takes a base file of one chunk piece by piece, and keeps what is asked for."""
 
-    Attributes:
-        ids: Numbers of the tokens that the chunk must consist of.
-        wanted: Places in the chunk, from 0, ascending, whose tokens are scored; each
-            in the second half, behind its first token.
-        vocabulary: Tokens that the model knows.
-        fault: What is wrong with the file, as a phrase; empty if nothing so far.
-        taken: Bytes so far.
-    """
-
-    ids: Sequence[int]
+    ids: Sequence[int]  # numbers of the tokens that the chunk must consist of
     wanted: Sequence[int]
-    vocabulary: int
+    """
+    Places in the chunk, from 0, ascending, whose tokens are scored; each in the second
+    half, behind its first token.
+    """
+
+    vocabulary: int  # tokens that the model knows
     fault: str = field(default="", init=False)
-    taken: int = field(default=0, init=False)
+    """What is wrong with the file, as a phrase; empty if nothing so far."""
+
+    taken: int = field(default=0, init=False)  # bytes so far
     _rest: bytearray = field(init=False)
     _row: int = field(init=False)
     _kept: dict[int, tuple[float, float, bool]] = field(init=False)
@@ -207,16 +204,10 @@ def _fault(scale: float, low: float, values: npt.NDArray[np.uint16]) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadJob(Job):
-    """
-    A run whose base file is read through a pipe, and not kept.
+    """A run whose base file is read through a pipe, and not kept."""
 
-    Attributes:
-        pipe: Stands for the base file.
-        rows: Takes what comes.
-    """
-
-    pipe: Path
-    rows: Rows
+    pipe: Path  # stands for the base file
+    rows: Rows  # takes what comes
 
     @property
     def base(self) -> Path:

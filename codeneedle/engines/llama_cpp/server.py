@@ -63,26 +63,15 @@ in memory by then, so nothing of that depends on a disk.
 
 @dataclass(slots=True, kw_only=True)
 class LlamaServer(StartedServer):
-    """
-    A llama-server.
+    """A llama-server."""
 
-    Attributes:
-        launch: What it was started with.
-        client: Sends requests to it.
-        log: Its log.
-        child: Its process.
-        load_timeout_s: How long it may take to load, in seconds.
-        warmup_timeout_s: How long it may take from then until it is ready.
-        memory_bytes: Memory of its own that it may take; None for no limit.
-    """
-
-    launch: Launch
-    client: Client
+    launch: Launch  # what it was started with
+    client: Client  # sends requests to it
     log: Path
-    child: Child
-    load_timeout_s: float
-    warmup_timeout_s: float
-    memory_bytes: int | None
+    child: Child  # its process
+    load_timeout_s: float  # how long it may take to load, in seconds
+    warmup_timeout_s: float  # how long it may take from then until it is ready
+    memory_bytes: int | None  # memory of its own that it may take; None for no limit
     _warm_from_s: float | None = field(default=None, init=False)
     _was_too_large: bool = field(default=False, init=False)
 

@@ -13,16 +13,10 @@ from codeneedle.engines.tools import ChunkValues, Estimate, Statistics
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Size:
-    """
-    What the tool announces to compute.
+    """What the tool announces to compute."""
 
-    Attributes:
-        chunks: Pieces of text.
-        context: Length of each, in tokens.
-    """
-
-    chunks: int
-    context: int
+    chunks: int  # pieces of text
+    context: int  # length of each, in tokens
 
 
 def statistics(log_text: str) -> Statistics | None:

@@ -106,22 +106,13 @@ class _NoAnswerError(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Surveyor:
-    """
-    llama-fit-params with one model.
+    """llama-fit-params with one model."""
 
-    Attributes:
-        tool: Its path.
-        model: What would be served.
-        arguments: Those of the user's that the program takes.
-        facts: What the llama-server beside it says of itself.
-        key: Hash of all that its answers depend on, but for pair and context.
-    """
-
-    tool: Path
-    model: ModelSpec
-    arguments: tuple[str, ...]
-    facts: ServerFacts
-    key: str
+    tool: Path  # its path
+    model: ModelSpec  # what would be served
+    arguments: tuple[str, ...]  # those of the user's that the program takes
+    facts: ServerFacts  # what the llama-server beside it says of itself
+    key: str  # hash of all that its answers depend on, but for pair and context
 
     @classmethod
     def of(cls, tool: Path, facts: ServerFacts, model: ModelSpec) -> Self:
@@ -258,24 +249,16 @@ def missing(tools: Tools, context: int) -> Survey:
 
 @dataclass(slots=True)
 class _Asked:
-    """
-    The calls of one survey, and what is kept of former ones.
+    """The calls of one survey, and what is kept of former ones."""
 
-    Attributes:
-        surveyor: Whose program is called.
-        context: In tokens.
-        log: Gets what calls say that tell nothing.
-        failure: Why a call told nothing, as a phrase; empty if each told something.
-        failures: How many did not.
-        is_grown: Whether calls were made now.
-    """
-
-    surveyor: Surveyor
-    context: int
-    log: Path
+    surveyor: Surveyor  # whose program is called
+    context: int  # in tokens
+    log: Path  # gets what calls say that tell nothing
     failure: str = ""
-    failures: int = 0
-    is_grown: bool = False
+    """Why a call told nothing, as a phrase; empty if each told something."""
+
+    failures: int = 0  # how many did not
+    is_grown: bool = False  # whether calls were made now
     _kept: dict[str, PairSurvey] = field(init=False)
 
     def __post_init__(self) -> None:

@@ -29,19 +29,15 @@ WORD_BITS = 32
 
 @dataclass(frozen=True, slots=True)
 class Packing:
-    """
-    How K or V is stored.
+    """How K or V is stored."""
 
-    Attributes:
-        bits: Of a value: 2, 3, 4, 5, 6 or 8; `PLAIN_BITS` if they are not quantized.
-        group_size: Values that share a scale and a bias: 32, 64 or 128.
-        dtype: Of values that are not quantized, and of scales and biases; None to keep
-            what the model computes.
-    """
-
-    bits: int
-    group_size: int = 64
+    bits: int  # of a value: 2, 3, 4, 5, 6 or 8; `PLAIN_BITS` if they are not quantized
+    group_size: int = 64  # values that share a scale and a bias: 32, 64 or 128
     dtype: Any = None
+    """
+    Of values that are not quantized, and of scales and biases; None to keep what the
+    model computes.
+    """
 
     @property
     def is_quantized(self) -> bool:

@@ -58,22 +58,13 @@ class Refusal(Exception):  # noqa: N818 - named after the fact
 
 
 class Server(HTTPServer):
-    """
-    One request at a time.
+    """One request at a time."""
 
-    Attributes:
-        text: Tokenizer and template.
-        session: The model; None of a server that only counts.
-        alias: The name under which it answers.
-        key: What requests must carry.
-        context: Tokens of a prompt and its reply.
-    """
-
-    text: TextModel
-    session: Any
-    alias: str
-    key: str
-    context: int
+    text: TextModel  # tokenizer and template
+    session: Any  # the model; None of a server that only counts
+    alias: str  # the name under which it answers
+    key: str  # what requests must carry
+    context: int  # tokens of a prompt and its reply
 
 
 class Handler(BaseHTTPRequestHandler):

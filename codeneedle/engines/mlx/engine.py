@@ -127,19 +127,12 @@ def devices() -> tuple[str, ...]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mlx(Engine):
-    """
-    The engine that starts a child of ours per cell.
-
-    Attributes:
-        versions: Of the packages, by name.
-        model: What is served.
-        settings: What the user chose.
-    """
+    """The engine that starts a child of ours per cell."""
 
     name: ClassVar[str] = NAME
-    versions: dict[str, str]
-    model: ModelSpec
-    settings: MlxSettings = field(default_factory=MlxSettings)
+    versions: dict[str, str]  # of the packages, by name
+    model: ModelSpec  # what is served
+    settings: MlxSettings = field(default_factory=MlxSettings)  # what the user chose
 
     @property
     def abilities(self) -> frozenset[Ability]:
@@ -302,22 +295,13 @@ class Mlx(Engine):
 
 @dataclass(slots=True, kw_only=True)
 class MlxServer(StartedServer):
-    """
-    A child that answers.
+    """A child that answers."""
 
-    Attributes:
-        client: Sends requests to it.
-        log: Its log.
-        child: Its process.
-        engine: What started it.
-        alias: The name under which it answers.
-    """
-
-    client: Client
+    client: Client  # sends requests to it
     log: Path
-    child: Child
-    engine: Mlx
-    alias: str
+    child: Child  # its process
+    engine: Mlx  # what started it
+    alias: str  # the name under which it answers
 
     @property
     def tokenizer(self) -> Tokenizer:
@@ -386,26 +370,15 @@ def _bad_group_size(sizes: Sequence[int], reason: str) -> BadInput:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Run:
-    """
-    One run of a child.
+    """One run of a child."""
 
-    Attributes:
-        engine: What starts it.
-        cell: Pair, and the context that is verified.
-        argv: Its arguments.
-        log: Receives what it says.
-        file: What it writes beside the log, if anything.
-        file_bytes: Size that this file may have.
-        silence_s: How long both may stay as they are.
-    """
-
-    engine: Mlx
-    cell: CellSpec
-    argv: Sequence[str]
-    log: Path
-    file: Path | None = None
-    file_bytes: int = 0
-    silence_s: float = TOOL_SILENCE_S
+    engine: Mlx  # what starts it
+    cell: CellSpec  # pair, and the context that is verified
+    argv: Sequence[str]  # its arguments
+    log: Path  # receives what it says
+    file: Path | None = None  # what it writes beside the log, if anything
+    file_bytes: int = 0  # size that this file may have
+    silence_s: float = TOOL_SILENCE_S  # how long both may stay as they are
 
     def to_end(self, note: Notify, grown: Callable[[str], None]) -> str:
         """

@@ -55,62 +55,36 @@ class Line(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag=str.
 
 
 class Memory(Line, frozen=True, kw_only=True):
-    """
-    What MLX has allocated.
+    """What MLX has allocated."""
 
-    Attributes:
-        peak_bytes: At most, so far.
-        active_bytes: For what is in use now: weights and caches, between requests.
-    """
-
-    peak_bytes: int
+    peak_bytes: int  # at most, so far
     active_bytes: int = 0
+    """For what is in use now: weights and caches, between requests."""
 
 
 class LayerCache(msgspec.Struct, frozen=True, kw_only=True):
-    """
-    The cache of one layer, as its arrays show it.
+    """The cache of one layer, as its arrays show it."""
 
-    Attributes:
-        layer: Its number, from 0.
-        class_name: Of the cache.
-        k: Type of K; empty if it keeps none that can be quantized.
-        v: Type of V; likewise.
-        k_group_size: Values that share a scale; 0 if K is not quantized.
-        v_group_size: Likewise of V.
-        k_bytes_per_token: Memory of K by token.
-        v_bytes_per_token: Memory of V by token.
-        tokens: What it holds at most; None for the whole context.
-    """
-
-    layer: int
-    class_name: str
-    k: str = ""
-    v: str = ""
-    k_group_size: int = 0
-    v_group_size: int = 0
-    k_bytes_per_token: float = 0.0
-    v_bytes_per_token: float = 0.0
-    tokens: int | None = None
+    layer: int  # its number, from 0
+    class_name: str  # of the cache
+    k: str = ""  # type of K; empty if it keeps none that can be quantized
+    v: str = ""  # type of V; likewise
+    k_group_size: int = 0  # values that share a scale; 0 if K is not quantized
+    v_group_size: int = 0  # likewise of V
+    k_bytes_per_token: float = 0.0  # memory of K by token
+    v_bytes_per_token: float = 0.0  # memory of V by token
+    tokens: int | None = None  # what it holds at most; None for the whole context
 
 
 class Running(Line, frozen=True, kw_only=True):
-    """
-    What runs.
+    """What runs."""
 
-    Attributes:
-        build: Versions of MLX and mlx-lm, and what computes.
-        context: Tokens of a prompt and its reply.
-        layers: The cache of each.
-        quantized_kv_start: Tokens that stay as they are at first.
-        rope_factor: By which positions are stretched; None if they are not.
-    """
-
-    build: str
-    context: int
-    layers: tuple[LayerCache, ...]
-    quantized_kv_start: int
+    build: str  # versions of MLX and mlx-lm, and what computes
+    context: int  # tokens of a prompt and its reply
+    layers: tuple[LayerCache, ...]  # the cache of each
+    quantized_kv_start: int  # tokens that stay as they are at first
     rope_factor: float | None = None
+    """By which positions are stretched; None if they are not."""
 
 
 class Short(Line, frozen=True, kw_only=True):
@@ -136,18 +110,11 @@ class Compared(Line, frozen=True, kw_only=True):
 
 
 class Speed(Line, frozen=True, kw_only=True):
-    """
-    One repetition of both tests.
+    """One repetition of both tests."""
 
-    Attributes:
-        pp: Reading speed, in tokens per second.
-        tg: Writing speed.
-        peak_bytes: Most memory that MLX has allocated so far.
-    """
-
-    pp: float
-    tg: float
-    peak_bytes: int
+    pp: float  # reading speed, in tokens per second
+    tg: float  # writing speed
+    peak_bytes: int  # most memory that MLX has allocated so far
 
 
 _KINDS = Memory | Running | Short | Chunk | Wrote | Compared | Speed

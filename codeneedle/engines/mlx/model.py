@@ -71,26 +71,15 @@ def packings(pair: Pair, settings: MlxSettings) -> tuple[Packing, Packing]:
 
 @dataclass(slots=True)
 class Session:
-    """
-    A model and the tokens in its caches.
+    """A model and the tokens in its caches."""
 
-    Attributes:
-        model: Of mlx-lm.
-        pair: Types of K and V: ``f16``, ``bf16``, or ``kv`` with the bits.
-        settings: The user's; ``compute`` is not ``auto`` here.
-        vocabulary: Tokens that it knows.
-        caches: One for each layer.
-        tokens: What is in them.
-        reused: Of the last prompt, tokens that were in them already.
-    """
-
-    model: Any
-    pair: Pair
-    settings: MlxSettings
-    vocabulary: int
-    caches: list[Any] = field(default_factory=list)
-    tokens: list[int] = field(default_factory=list)
-    reused: int = 0
+    model: Any  # of mlx-lm
+    pair: Pair  # types of K and V: ``f16``, ``bf16``, or ``kv`` with the bits
+    settings: MlxSettings  # the user's; ``compute`` is not ``auto`` here
+    vocabulary: int  # tokens that it knows
+    caches: list[Any] = field(default_factory=list)  # one for each layer
+    tokens: list[int] = field(default_factory=list)  # what is in them
+    reused: int = 0  # of the last prompt, tokens that were in them already
     _is_quantized: bool = field(default=False, init=False)
 
     @classmethod

@@ -65,22 +65,20 @@ def decoded(stored: npt.NDArray[np.uint16], vocabulary: int) -> Row:
 
 @dataclass(slots=True)
 class Sums:
-    """
-    Two distributions compared token by token.
-
-    Attributes:
-        nll: Minus the log-probability of each right token, in nats.
-        nll_base: The same of the reference.
-        kld: Divergence from the reference, in nats.
-        dp: Change of the right token's probability.
-        same: Whether the most probable token is the same.
-    """
+    """Two distributions compared token by token."""
 
     nll: list[float] = field(default_factory=list)
-    nll_base: list[float] = field(default_factory=list)
+    """Minus the log-probability of each right token, in nats."""
+
+    nll_base: list[float] = field(default_factory=list)  # the same of the reference
     kld: list[float] = field(default_factory=list)
+    """Divergence from the reference, in nats."""
+
     dp: list[float] = field(default_factory=list)
+    """Change of the right token's probability."""
+
     same: list[bool] = field(default_factory=list)
+    """Whether the most probable token is the same."""
 
     def add(self, row: Row, base: Row, right: int) -> None:
         """

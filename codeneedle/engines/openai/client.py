@@ -135,27 +135,23 @@ class OpenAi(Connection):
     Talks to one server with OpenAI's API, one request at a time.
 
     Implements `engine.Replies`. A complete reply is never requested again.
-
-    Attributes:
-        model: What the server calls the model; empty until it is known.
-        left_out: Fields that the server has refused, and that are not sent any more.
-        strange: Why the server was last taken for a stranger, as a phrase.
-        advice: What to do about it.
-        wants_key: Whether that is for lack of a key, which time does not mend.
-        no_echo: Why it does not echo prompts; empty if it does, or is not known.
-        unscored: Why log-probabilities of a reply were not used; empty if all were.
-        sleep: Waits so many seconds.
     """
 
-    model: str = ""
+    model: str = ""  # what the server calls the model; empty until it is known
     left_out: tuple[str, ...] = ()
-    strange: str = ""
-    advice: str = ""
+    """Fields that the server has refused, and that are not sent any more."""
+
+    strange: str = ""  # why the server was last taken for a stranger, as a phrase
+    advice: str = ""  # what to do about it
     wants_key: bool = False
-    no_echo: str = ""
+    """Whether that is for lack of a key, which time does not mend."""
+
+    no_echo: str = ""  # why it does not echo prompts; empty if it does, or is not known
     unscored: str = ""
+    """Why log-probabilities of a reply were not used; empty if all were."""
+
     _echoes: bool = False
-    sleep: Callable[[float], None] = staticmethod(time.sleep)
+    sleep: Callable[[float], None] = staticmethod(time.sleep)  # waits so many seconds
 
     def models(self, *, limit_s: float = SHORT_S) -> tuple[str, ...] | None:
         """
@@ -604,16 +600,11 @@ class _Event:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Event(StreamEvent):
-    """
-    An event, and what its log-probabilities are worth.
+    """An event, and what its log-probabilities are worth."""
 
-    Attributes:
-        spelled: Texts of its tokens.
-        fault: What is impossible about their log-probabilities; empty if nothing is.
-    """
-
-    spelled: tuple[str, ...] = ()
+    spelled: tuple[str, ...] = ()  # texts of its tokens
     fault: str = ""
+    """What is impossible about their log-probabilities; empty if nothing is."""
 
 
 def _unscorable(answer: str) -> BadReply:

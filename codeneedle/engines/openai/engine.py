@@ -137,29 +137,17 @@ class OpenAiEngine(Engine):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Command(OpenAiEngine):
-    """
-    The engine that starts the user's command for each cell.
-
-    Attributes:
-        model: What is served.
-        settings: What the user chose.
-        template: The command.
-        program: Path of its program.
-        version: As the program states it.
-        types: Cache types of the grid, most precise first.
-        key: For its server; empty for none.
-        is_diagonal: Whether its one placeholder sets the type of K and V.
-    """
+    """The engine that starts the user's command for each cell."""
 
     name: ClassVar[str] = COMMAND
-    model: ModelSpec
-    settings: CommandSettings
-    template: Template
-    program: str
-    version: str
-    types: tuple[str, ...]
-    key: str = ""
-    is_diagonal: bool = False
+    model: ModelSpec  # what is served
+    settings: CommandSettings  # what the user chose
+    template: Template  # the command
+    program: str  # path of its program
+    version: str  # as the program states it
+    types: tuple[str, ...]  # cache types of the grid, most precise first
+    key: str = ""  # for its server; empty for none
+    is_diagonal: bool = False  # whether its one placeholder sets the type of K and V
     _grown: dict[CellSpec, tuple[tuple[int, int], ...]] = field(default_factory=dict)
 
     def identity(self) -> EngineIdentity:
@@ -304,23 +292,14 @@ def _held(server: CommandServer, cell: CellSpec) -> tuple[tuple[int, int], ...]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Endpoint(OpenAiEngine):
-    """
-    The engine that asks a server which is running.
-
-    Attributes:
-        model: What is served.
-        url: Of the server, up to ``/v1``.
-        pair: What it runs with, as the user says.
-        key: For the server; empty for none.
-        served_name: What it calls the model.
-    """
+    """The engine that asks a server which is running."""
 
     name: ClassVar[str] = ENDPOINT
-    model: ModelSpec
-    url: str
-    pair: Pair
-    key: str = ""
-    served_name: str = ""
+    model: ModelSpec  # what is served
+    url: str  # of the server, up to ``/v1``
+    pair: Pair  # what it runs with, as the user says
+    key: str = ""  # for the server; empty for none
+    served_name: str = ""  # what it calls the model
 
     def identity(self) -> EngineIdentity:
         """As of `engine.Engine`: its address may differ from cell to cell."""

@@ -60,12 +60,9 @@ class Estimates:
 
     A text of up to `SAMPLE_CHARACTERS` is counted by the server, a longer one by the
     densest middle so far: a text does not get shorter by what is put around it.
-
-    Attributes:
-        count: Asks the server how many tokens a prompt has.
     """
 
-    count: Callable[[str], int]
+    count: Callable[[str], int]  # asks the server how many tokens a prompt has
     _known: dict[str, int] = field(default_factory=dict)
     _density: float = 0.0
 
@@ -171,16 +168,10 @@ def _print(client: OpenAi, fixed: str) -> Fingerprint:
 
 @dataclass(slots=True, kw_only=True)
 class Server(Served):
-    """
-    A server that is ready.
+    """A server that is ready."""
 
-    Attributes:
-        client: Sends requests to it.
-        proof: Evidence of its cache.
-    """
-
-    client: OpenAi
-    proof: CacheEvidence = field(default_factory=CacheEvidence)
+    client: OpenAi  # sends requests to it
+    proof: CacheEvidence = field(default_factory=CacheEvidence)  # evidence of its cache
     _estimates: Estimates = field(init=False)
 
     def __post_init__(self) -> None:
@@ -204,18 +195,11 @@ class Server(Served):
 
 @dataclass(slots=True, kw_only=True)
 class CommandServer(Server, StartedServer):
-    """
-    A server that the user's command has started.
+    """A server that the user's command has started."""
 
-    Attributes:
-        child: Its process.
-        log: Its log.
-        health: Path that answers with a success once it is ready; none if empty.
-    """
-
-    child: Child
+    child: Child  # its process
     log: Path
-    health: str = ""
+    health: str = ""  # path that answers with a success once it is ready; none if empty
     _strange_from_s: float | None = field(default=None, init=False)
 
     def _resident_bytes(self) -> int | None:

@@ -123,16 +123,11 @@ class EndpointSettings(Struct, frozen=True, forbid_unknown_fields=True):
 
 @dataclass(frozen=True, slots=True)
 class Template:
-    """
-    A command and variables with placeholders.
+    """A command and variables with placeholders."""
 
-    Attributes:
-        words: Program and arguments.
-        env: Values of variables by name; None for the one that it has here.
-    """
-
-    words: tuple[str, ...]
+    words: tuple[str, ...]  # program and arguments
     env: Mapping[str, str | None]
+    """Values of variables by name; None for the one that it has here."""
 
     @property
     def placeholders(self) -> frozenset[str]:

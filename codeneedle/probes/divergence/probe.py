@@ -97,26 +97,19 @@ class DivergenceSettings(Struct, frozen=True, forbid_unknown_fields=True):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DivergenceConditions:
-    """
-    What must be equal for divergences to be comparable.
-
-    Attributes:
-        contexts: Lengths of chunks, in tokens; the first is the headline's.
-        chunks: Chunks at each of them, at most.
-        text: Name of the text.
-        text_sha256: Of the text, as it is handed to the tool.
-        llama: The tool's version, as it states it.
-        arguments: Of the arguments for the engine, those the tool takes too.
-        ignored: The others, which change nothing here.
-    """
+    """What must be equal for divergences to be comparable."""
 
     contexts: tuple[_Context, ...]
-    chunks: tuple[_Chunks, ...]
-    text: str
-    text_sha256: str
-    llama: str
+    """Lengths of chunks, in tokens; the first is the headline's."""
+
+    chunks: tuple[_Chunks, ...]  # chunks at each of them, at most
+    text: str  # name of the text
+    text_sha256: str  # of the text, as it is handed to the tool
+    llama: str  # the tool's version, as it states it
     arguments: tuple[str, ...]
-    ignored: tuple[str, ...]
+    """Of the arguments for the engine, those the tool takes too."""
+
+    ignored: tuple[str, ...]  # the others, which change nothing here
 
     def __post_init__(self) -> None:
         """

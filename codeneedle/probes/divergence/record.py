@@ -24,45 +24,33 @@ NAME = "divergence"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Compared:
-    """
-    A cell compared with the reference at one context.
+    """A cell compared with the reference at one context."""
 
-    Attributes:
-        context: Length of a chunk, in tokens.
-        chunks: Chunks of text.
-        tokens: Tokens scored: the second half of each chunk.
-        seconds: How long the comparison took.
-        base_seconds: How long the reference took to write its base file.
-        reference_ppl: Perplexity of the reference, as it was before 16 bits of it
-            were kept: what is read back stops 16 nats below the likeliest token.
-        statistics: What llama-perplexity made of it.
-        retries: How often the tool ran again because the end of its log was missing.
-        by_chunk: Means of each chunk, as far as the tool tells; else empty.
-    """
-
-    context: Length
-    chunks: Count
-    tokens: Count
-    seconds: Amount
-    base_seconds: Amount
+    context: Length  # length of a chunk, in tokens
+    chunks: Count  # chunks of text
+    tokens: Count  # tokens scored: the second half of each chunk
+    seconds: Amount  # how long the comparison took
+    base_seconds: Amount  # how long the reference took to write its base file
     reference_ppl: Amount
-    statistics: Statistics
+    """
+    Perplexity of the reference, as it was before 16 bits of it were kept: what is read
+    back stops 16 nats below the likeliest token.
+    """
+
+    statistics: Statistics  # what llama-perplexity made of it
     retries: Count = 0
+    """How often the tool ran again because the end of its log was missing."""
+
     by_chunk: tuple[ChunkValues, ...] = ()
+    """Means of each chunk, as far as the tool tells; else empty."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Divergence:
-    """
-    The observation of the divergence probe.
+    """The observation of the divergence probe."""
 
-    Attributes:
-        reference: The pair compared with: ``f16/f16``.
-        answers: One comparison for each `key`.
-    """
-
-    reference: str
-    answers: dict[str, Compared]
+    reference: str  # the pair compared with: ``f16/f16``
+    answers: dict[str, Compared]  # one comparison for each `key`
 
     def at(self, context: int | None, sizes: Mapping[int, int]) -> Compared | None:
         """

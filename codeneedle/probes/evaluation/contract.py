@@ -89,28 +89,16 @@ def _program_of(words: Sequence[str], *, option: str) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Task:
-    """
-    A command for one cell.
+    """A command for one cell."""
 
-    Attributes:
-        words: Program and arguments, with placeholders.
-        option: Name of its option, for errors.
-        out: Its working folder.
-        log: File for its output; overwritten.
-        values: Values of placeholders.
-        passed_on: Names of environment variables that it inherits.
-        limit_s: Its time limit, in seconds.
-        address: Address of the server; None for a grader.
-    """
-
-    words: tuple[str, ...]
-    option: str
-    out: Path
-    log: Path
-    values: Mapping[str, object]
-    passed_on: tuple[str, ...] = ()
-    limit_s: float
-    address: Address | None = None
+    words: tuple[str, ...]  # program and arguments, with placeholders
+    option: str  # name of its option, for errors
+    out: Path  # its working folder
+    log: Path  # file for its output; overwritten
+    values: Mapping[str, object]  # values of placeholders
+    passed_on: tuple[str, ...] = ()  # names of environment variables that it inherits
+    limit_s: float  # its time limit, in seconds
+    address: Address | None = None  # address of the server; None for a grader
 
     def argv(self) -> list[str]:
         """

@@ -51,16 +51,11 @@ class Unreadable(CellError):  # noqa: N818 - named after the fact
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reader:
-    """
-    Reads the results of one tool.
+    """Reads the results of one tool."""
 
-    Attributes:
-        files: Pattern of the names of its files, at any depth of a folder.
-        samples: Returns the samples of a file; None if it is another kind of file.
-    """
-
-    files: str
+    files: str  # pattern of the names of its files, at any depth of a folder
     samples: Callable[[Path], Iterator[Sample] | None]
+    """Returns the samples of a file; None if it is another kind of file."""
 
 
 def read(folder: Path, reader: str = AUTO) -> tuple[str, tuple[Sample, ...]]:

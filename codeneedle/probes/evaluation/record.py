@@ -12,24 +12,14 @@ NAME = "eval"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sample:
-    """
-    One sample of an evaluation, with its score.
+    """One sample of an evaluation, with its score."""
 
-    Attributes:
-        id: Identifies the sample in every cell.
-        score: From 0 to 1; without meaning if it has an error.
-        seed: Number of the attempt at the same sample; 0 for a single one.
-        group: Group of samples of correlated difficulty; empty for none.
-        prompt: Hash of the prompt as the tool reports it; empty if it does not.
-        error: Why it has no score; empty if it has one.
-    """
-
-    id: str
-    score: float
-    seed: int = 0
-    group: str = ""
-    prompt: str = ""
-    error: str = ""
+    id: str  # identifies the sample in every cell
+    score: float  # from 0 to 1; without meaning if it has an error
+    seed: int = 0  # number of the attempt at the same sample; 0 for a single one
+    group: str = ""  # group of samples of correlated difficulty; empty for none
+    prompt: str = ""  # hash of the prompt as the tool reports it; empty if it does not
+    error: str = ""  # why it has no score; empty if it has one
 
     @property
     def key(self) -> tuple[str, int]:
@@ -44,22 +34,15 @@ class Sample:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evaluation:
-    """
-    The observation of the probe.
-
-    Attributes:
-        samples: In the order of the first cell; empty before they are graded.
-        reader: Name of the reader of the results.
-        wall_s: Duration of the command, in seconds.
-        seed: Seed that the command was given.
-        against: Pair of the first cell, whose scores are the reference.
-    """
+    """The observation of the probe."""
 
     samples: tuple[Sample, ...] = ()
-    reader: str = ""
-    wall_s: float = 0.0
-    seed: int = 0
-    against: str = ""
+    """In the order of the first cell; empty before they are graded."""
+
+    reader: str = ""  # name of the reader of the results
+    wall_s: float = 0.0  # duration of the command, in seconds
+    seed: int = 0  # seed that the command was given
+    against: str = ""  # pair of the first cell, whose scores are the reference
 
 
 MOST_UNSCORED = 0.1

@@ -30,18 +30,11 @@ LEAST_TIMES = 3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Loop:
-    """
-    A stretch that an n-gram fills.
+    """A stretch that an n-gram fills."""
 
-    Attributes:
-        start: Number of its first token, from 0.
-        tokens: Its length.
-        ngram: Length of the n-gram, in tokens.
-    """
-
-    start: int
-    tokens: int
-    ngram: int
+    start: int  # number of its first token, from 0
+    tokens: int  # its length
+    ngram: int  # length of the n-gram, in tokens
 
 
 def find_loop(tokens: Sequence[str]) -> Loop | None:

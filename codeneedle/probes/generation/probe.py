@@ -298,22 +298,20 @@ PROBE = GenerationProbe(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sent:
-    """
-    A prompt as the engine gets it.
+    """A prompt as the engine gets it."""
 
-    Attributes:
-        facts: What is stored of it.
-        prompt: As it was read, or comes with the program.
-        text: What the chat template makes of it, or the text to continue; None for a
-            chat that the engine renders itself.
-        thinks: Whether the model may think before it answers, as far as the template
-            decides that.
-    """
-
-    facts: PromptFacts
-    prompt: Prompt
+    facts: PromptFacts  # what is stored of it
+    prompt: Prompt  # as it was read, or comes with the program
     text: str | None
+    """
+    What the chat template makes of it, or the text to continue; None for a chat that
+    the engine renders itself.
+    """
+
     thinks: bool = True
+    """
+    Whether the model may think before it answers, as far as the template decides that.
+    """
 
     def refuse_too_long(self, tokens: int, context: int, trained: int | None) -> None:
         """
@@ -514,14 +512,9 @@ def _other_prompts(run: RunContext, settings: GenerationSettings) -> OtherSetup:
 
 @dataclass(slots=True)
 class _Writer(Asker):
-    """
-    Sends prompts.
+    """Sends prompts."""
 
-    Attributes:
-        prompts: All of them, by name.
-    """
-
-    prompts: Mapping[str, Sent] = field(kw_only=True)
+    prompts: Mapping[str, Sent] = field(kw_only=True)  # all of them, by name
 
     def ask(self, question: Question) -> Written:
         """As of `Asking`."""

@@ -31,20 +31,14 @@ OWN = 8
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prompt:
-    """
-    What is asked.
+    """What is asked."""
 
-    Attributes:
-        name: ``plan``; the number in the user's file.
-        messages: As OpenAI's API has them; the last one is not the assistant's.
-        tools: Definitions of tools, likewise.
-        file: The user's file; None of one that comes with the program.
-    """
-
-    name: str
+    name: str  # ``plan``; the number in the user's file
     messages: tuple[Json, ...]
-    tools: tuple[Json, ...] = ()
-    file: Path | None = None
+    """As OpenAI's API has them; the last one is not the assistant's."""
+
+    tools: tuple[Json, ...] = ()  # definitions of tools, likewise
+    file: Path | None = None  # the user's file; None of one that comes with the program
 
     @property
     def is_own(self) -> bool:

@@ -31,64 +31,48 @@ WORDING = 1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PromptFacts:
-    """
-    A prompt that every pair answers.
+    """A prompt that every pair answers."""
 
-    Attributes:
-        name: ``plan``; the number in the user's file.
-        tokens: Length in tokens; 0 where the engine does not count before the sweep.
-        sha256: Hash of what is sent, in UTF-8.
-    """
-
-    name: str
+    name: str  # ``plan``; the number in the user's file
     tokens: Count
-    sha256: str
+    """Length in tokens; 0 where the engine does not count before the sweep."""
+
+    sha256: str  # hash of what is sent, in UTF-8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Conditions:
-    """
-    What every pair of a run is asked, as a setup stores it.
-
-    Attributes:
-        prompts: The prompts, in asking order.
-        tokens: Most tokens of an answer.
-        thinking: Whether models may think before they answer, as a phrase.
-        sha256: Hash of the user's file; empty for the prompts of the program.
-        wording: `WORDING` at the time; 0 with the user's file.
-    """
+    """What every pair of a run is asked, as a setup stores it."""
 
     prompts: Annotated[tuple[PromptFacts, ...], Meta(max_length=MOST_PROMPTS)]
-    tokens: Count
-    thinking: str = ""
-    sha256: str = ""
-    wording: int = WORDING
+    """The prompts, in asking order."""
+
+    tokens: Count  # most tokens of an answer
+    thinking: str = ""  # whether models may think before they answer, as a phrase
+    sha256: str = ""  # hash of the user's file; empty for the prompts of the program
+    wording: int = WORDING  # `WORDING` at the time; 0 with the user's file
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Written:
-    """
-    An answer that was written freely.
+    """An answer that was written freely."""
 
-    Attributes:
-        text: All of it, its thought first, verbatim.
-        tokens: Its length.
-        finish: Whether the model ended it, or its limit of tokens did.
-        lengths: Per token, the characters of the text that it added; empty if the
-            server did not tell.
-        leads: Per token, its log-probability minus that of the runner-up; empty
-            likewise.
-        drafted: Tokens that the server drafted by speculation.
-        accepted: Of these, the ones that verification accepted.
-    """
-
-    text: str
-    tokens: Count
+    text: str  # all of it, its thought first, verbatim
+    tokens: Count  # its length
     finish: Literal["stop", "length"]
+    """Whether the model ended it, or its limit of tokens did."""
+
     lengths: tuple[Count, ...] = ()
+    """
+    Per token, the characters of the text that it added; empty if the server did not
+    tell.
+    """
+
     leads: tuple[Nats, ...] = ()
-    drafted: Count = 0
-    accepted: Count = 0
+    """Per token, its log-probability minus that of the runner-up; empty likewise."""
+
+    drafted: Count = 0  # tokens that the server drafted by speculation
+    accepted: Count = 0  # of these, the ones that verification accepted
 
     @property
     def pieces(self) -> list[str]:
@@ -134,20 +118,20 @@ def written_from(reply: Reply) -> Written:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FirstDifference:
-    """
-    Where an answer leaves that of the reference.
+    """Where an answer leaves that of the reference."""
 
-    Attributes:
-        character: Number of the first other character, from 0.
-        tokens: Tokens of the reference's answer before it; an estimate where the server
-            told fewer pieces than tokens.
-        lead: How sure the reference was of its own next token, in nats; None if the
-            server did not tell. A difference at 0.01 nats is noise, one at 3 is damage.
-    """
-
-    character: int
+    character: int  # number of the first other character, from 0
     tokens: int
+    """
+    Tokens of the reference's answer before it; an estimate where the server told fewer
+    pieces than tokens.
+    """
+
     lead: float | None
+    """
+    How sure the reference was of its own next token, in nats; None if the server did
+    not tell. A difference at 0.01 nats is noise, one at 3 is damage.
+    """
 
 
 def first_difference(reference: Written, other: Written) -> FirstDifference | None:
@@ -172,24 +156,18 @@ def first_difference(reference: Written, other: Written) -> FirstDifference | No
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Compared:
-    """
-    An answer beside that of the reference.
+    """An answer beside that of the reference."""
 
-    Attributes:
-        prompt: Name of the prompt.
-        ours: The answer.
-        theirs: The reference's.
-        difference: Where the first leaves the second; None if it never does.
-        loop: The stretch of the answer that one n-gram fills; None without one.
-        reference_loop: Likewise, of the reference's answer.
-    """
-
-    prompt: str
-    ours: Written
-    theirs: Written
+    prompt: str  # name of the prompt
+    ours: Written  # the answer
+    theirs: Written  # the reference's
     difference: FirstDifference | None
+    """Where the first leaves the second; None if it never does."""
+
     loop: Loop | None
-    reference_loop: Loop | None
+    """The stretch of the answer that one n-gram fills; None without one."""
+
+    reference_loop: Loop | None  # likewise, of the reference's answer
 
     @property
     def is_out(self) -> bool:
@@ -214,16 +192,10 @@ def conditions_of(setup: Setup) -> Conditions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class First:
-    """
-    What the first cell, the reference, has written.
+    """What the first cell, the reference, has written."""
 
-    Attributes:
-        pair: Its cache types.
-        answers: Its answers, by the name of the prompt.
-    """
-
-    pair: str
-    answers: dict[str, Written]
+    pair: str  # its cache types
+    answers: dict[str, Written]  # its answers, by the name of the prompt
 
 
 def first_of(setup: Setup) -> First | None:

@@ -21,30 +21,20 @@ class Mark(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """
-    One line of the alignment, as it stands in its text.
+    """One line of the alignment, as it stands in its text."""
 
-    Attributes:
-        mark: What became of it.
-        expected: The needle's line; None for hallucinated and overrun lines.
-        produced: The reply's line; None for missing lines.
-    """
-
-    mark: Mark
+    mark: Mark  # what became of it
     expected: str | None = None
-    produced: str | None = None
+    """The needle's line; None for hallucinated and overrun lines."""
+
+    produced: str | None = None  # the reply's line; None for missing lines
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Score:
-    """
-    A reply aligned with its needle. Blank lines are not counted.
+    """A reply aligned with its needle. Blank lines are not counted."""
 
-    Attributes:
-        rows: The alignment, in reading order.
-    """
-
-    rows: tuple[Row, ...]
+    rows: tuple[Row, ...]  # the alignment, in reading order
 
     def count(self, mark: Mark) -> int:
         """Number of lines with *mark*."""
@@ -123,16 +113,10 @@ def answer_end(needle: NeedleFacts, reply: str) -> int:
 
 @dataclass(frozen=True, slots=True)
 class _Line:
-    """
-    A line of a reply.
+    """A line of a reply."""
 
-    Attributes:
-        text: The line as it is read, without its line break.
-        end: Offset in the reply of the first character behind its line break.
-    """
-
-    text: str
-    end: int
+    text: str  # the line as it is read, without its line break
+    end: int  # offset in the reply of the first character behind its line break
 
 
 _LINE = re.compile(r"[^\r\n]*(?:\r\n|\r|\n)|[^\r\n]+")

@@ -173,18 +173,11 @@ TAB = "»   "
 
 @dataclass(frozen=True, slots=True)
 class LinePair:
-    """
-    One line of the display.
+    """One line of the display."""
 
-    Attributes:
-        number: Of the expected line in the corpus, as an editor counts.
-        expected: An expected line; None next to a superfluous line.
-        produced: A line of the reply; None next to a missing line.
-    """
-
-    number: int | None
-    expected: Row | None
-    produced: Row | None
+    number: int | None  # of the expected line in the corpus, as an editor counts
+    expected: Row | None  # an expected line; None next to a superfluous line
+    produced: Row | None  # a line of the reply; None next to a missing line
 
 
 def side_by_side(needle: NeedleFacts, score: Score, *, width: int) -> Document:

@@ -58,26 +58,20 @@ The output layer, of which a prompt needs the last row alone, is a quarter of Sm
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Load:
-    """
-    What the cells of a run take either way, in tokens.
+    """What the cells of a run take either way, in tokens."""
 
-    Attributes:
-        text: Of the text.
-        right: Of the right lines of a function, a mean.
-        chunks: Gives the lengths of the chunks that so many functions are read in.
-        functions: Functions of each cell.
-        looks: Larger numbers that may be read in their place, ascending.
-        cells: Pairs beside the reference.
-        has_server: Whether a server reads the text in any case, for lines to write.
-    """
-
-    text: int
-    right: float
+    text: int  # of the text
+    right: float  # of the right lines of a function, a mean
     chunks: Callable[[int], Sequence[int]]
-    functions: int
+    """Gives the lengths of the chunks that so many functions are read in."""
+
+    functions: int  # functions of each cell
     looks: Sequence[int] = ()
-    cells: int
+    """Larger numbers that may be read in their place, ascending."""
+
+    cells: int  # pairs beside the reference
     has_server: bool = False
+    """Whether a server reads the text in any case, for lines to write."""
 
     def read_s(self, functions: int, reading_s: float) -> float:
         """Seconds of a cell that reads so many *functions*."""

@@ -41,22 +41,13 @@ CANDIDATES = 8
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fitted:
-    """
-    A corpus as it is sent.
+    """A corpus as it is sent."""
 
-    Attributes:
-        facts: What is stored of it.
-        text: The text.
-        needles: Functions to be written.
-        forced: Functions whose lines are forced.
-        notes: What a user should know of these.
-    """
-
-    facts: CorpusFacts
+    facts: CorpusFacts  # what is stored of it
     text: str
-    needles: tuple[NeedleFacts, ...] = ()
-    forced: tuple[NeedleFacts, ...] = ()
-    notes: tuple[str, ...] = ()
+    needles: tuple[NeedleFacts, ...] = ()  # functions to be written
+    forced: tuple[NeedleFacts, ...] = ()  # functions whose lines are forced
+    notes: tuple[str, ...] = ()  # what a user should know of these
 
 
 def facts_of(sent: Corpus, whole: Corpus, *, tokens: int = 0) -> CorpusFacts:
@@ -78,31 +69,21 @@ def facts_of(sent: Corpus, whole: Corpus, *, tokens: int = 0) -> CorpusFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fit:
-    """
-    What a corpus is fitted to.
+    """What a corpus is fitted to."""
 
-    Attributes:
-        corpus: All of it.
-        context: Its size, in tokens.
-        trained: What the weights were trained for, in tokens; None if that does not
-            bind.
-        form: How a needle is asked for.
-        prefill_no_think: Whether answers are begun with an empty thought.
-        may_trim: Whether the corpus may be cut to whole functions.
-        settings: What is asked of functions; where none are, what the user chose.
-        asks_functions: Whether a probe asks for functions.
-        folder: The run folder.
-    """
-
-    corpus: Corpus
-    context: int
+    corpus: Corpus  # all of it
+    context: int  # its size, in tokens
     trained: int | None
-    form: PromptForm
-    prefill_no_think: bool
-    may_trim: bool
+    """What the weights were trained for, in tokens; None if that does not bind."""
+
+    form: PromptForm  # how a needle is asked for
+    prefill_no_think: bool  # whether answers are begun with an empty thought
+    may_trim: bool  # whether the corpus may be cut to whole functions
     settings: RecallSettings
-    asks_functions: bool
-    folder: Path
+    """What is asked of functions; where none are, what the user chose."""
+
+    asks_functions: bool  # whether a probe asks for functions
+    folder: Path  # the run folder
 
 
 @dataclass(frozen=True, slots=True)

@@ -688,14 +688,10 @@ PROBE = RecallProbe(
 
 @dataclass(slots=True)
 class RecallAsker(Asker):
-    """
-    Asks for the lines of functions, and scores them.
-
-    Attributes:
-        observed: What is known of the cell.
-    """
+    """Asks for the lines of functions, and scores them."""
 
     observed: Observed = field(default_factory=lambda: Observed(answers={}))
+    """What is known of the cell."""
 
     def ask(self, question: Question) -> Round | ForcedRound:
         """As of `Asking`; the reference chooses once it has forced a few functions."""

@@ -104,16 +104,10 @@ def padding(characters: int) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Group:
-    """
-    Functions whose lines are read behind one copy of the text.
+    """Functions whose lines are read behind one copy of the text."""
 
-    Attributes:
-        key: What makes it this group, for every pair of a run.
-        needles: In the order in which they are asked.
-    """
-
-    key: str
-    needles: tuple[NeedleFacts, ...]
+    key: str  # what makes it this group, for every pair of a run
+    needles: tuple[NeedleFacts, ...]  # in the order in which they are asked
 
     def key_of(self, needle: NeedleFacts) -> str:
         """Of the question that asks for *needle* in this chunk."""
@@ -168,34 +162,22 @@ def _right(needle: NeedleFacts) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Span:
-    """
-    The right tokens of a function in a chunk.
+    """The right tokens of a function in a chunk."""
 
-    Attributes:
-        needle: Its name.
-        places: Of its tokens in the chunk, from 0.
-        ends: Per token, how many characters of its lines are complete with it.
-    """
-
-    needle: str
-    places: tuple[int, ...]
+    needle: str  # its name
+    places: tuple[int, ...]  # of its tokens in the chunk, from 0
     ends: tuple[int, ...]
+    """Per token, how many characters of its lines are complete with it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chunk:
-    """
-    A text with questions, laid out for a tool that reads it in batches.
+    """A text with questions, laid out for a tool that reads it in batches."""
 
-    Attributes:
-        text: With its paddings.
-        ids: Numbers of the tokens that are read.
-        spans: The right tokens of each function, in the order of the text.
-    """
-
-    text: str
-    ids: tuple[int, ...]
+    text: str  # with its paddings
+    ids: tuple[int, ...]  # numbers of the tokens that are read
     spans: tuple[Span, ...]
+    """The right tokens of each function, in the order of the text."""
 
     def is_of(self, needles: Sequence[NeedleFacts], tool: ReadingTool) -> bool:
         """Whether it asks for these *needles*, at places that *tool* scores."""

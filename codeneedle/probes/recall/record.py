@@ -18,41 +18,28 @@ NAME = "recall"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Round(Generation):
-    """
-    One needle asked of one cell.
+    """One needle asked of one cell."""
 
-    Attributes:
-        needle: Name of the function.
-        prompt_sha256: Of the prompt's text as sent, UTF-8.
-        reply: The model's text, verbatim; empty on an error.
-        error: Why there is no line to score; empty if there is one.
-        retries: Why earlier attempts failed before a reply was complete.
-    """
-
-    needle: str
-    prompt_sha256: str
-    reply: str = ""
-    error: str = ""
+    needle: str  # name of the function
+    prompt_sha256: str  # of the prompt's text as sent, UTF-8
+    reply: str = ""  # the model's text, verbatim; empty on an error
+    error: str = ""  # why there is no line to score; empty if there is one
     retries: tuple[str, ...] = ()
+    """Why earlier attempts failed before a reply was complete."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ForcedRound(Forced):
-    """
-    Right lines of one function, joined by newlines, scored token by token.
+    """Right lines of one function, joined by newlines, scored token by token."""
 
-    Attributes:
-        needle: Name of the function.
-        prompt_sha256: Of the prompt's text as sent, UTF-8; of lines that were read, of
-            the whole text.
-        error: Why there are no scores; empty if there are.
-        retries: Why earlier attempts failed before all were scored.
-    """
-
-    needle: str
+    needle: str  # name of the function
     prompt_sha256: str
-    error: str = ""
-    retries: tuple[str, ...] = ()
+    """
+    Of the prompt's text as sent, UTF-8; of lines that were read, of the whole text.
+    """
+
+    error: str = ""  # why there are no scores; empty if there are
+    retries: tuple[str, ...] = ()  # why earlier attempts failed before all were scored
 
 
 WRITTEN, FORCED, READ = "written", "forced", "read"
@@ -65,16 +52,13 @@ Of those that were read, behind what makes their chunk another one.
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """
-    What holds for all answers of a cell.
-
-    Attributes:
-        priming: An unscored round before all others of the first server.
-        texts_s: Seconds of each text that was read with questions, without these.
-    """
+    """What holds for all answers of a cell."""
 
     priming: Round | None = None
+    """An unscored round before all others of the first server."""
+
     texts_s: tuple[Amount, ...] = ()
+    """Seconds of each text that was read with questions, without these."""
 
 
 _Layout = TypeVar("_Layout")
@@ -82,26 +66,23 @@ _Layout = TypeVar("_Layout")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recall:
-    """
-    What the recall probe has observed of a cell.
-
-    Attributes:
-        rounds: The written rounds, in asking order; empty if none were asked for.
-        forced: Right lines that were scored as they were written, in asking order;
-            likewise.
-        read: Right lines that were scored as they were read, likewise. They are never
-            compared with *forced*.
-        priming: The unscored round before them, of the first server.
-        starts: Servers that it took; each read the text once.
-        texts_s: As of `Facts`.
-    """
+    """What the recall probe has observed of a cell."""
 
     rounds: tuple[Round, ...]
+    """The written rounds, in asking order; empty if none were asked for."""
+
     forced: tuple[ForcedRound, ...] = ()
+    """Right lines that were scored as they were written, in asking order; likewise."""
+
     read: tuple[ForcedRound, ...] = ()
-    priming: Round | None = None
-    starts: int = 1
-    texts_s: tuple[float, ...] = ()
+    """
+    Right lines that were scored as they were read, likewise. They are never compared
+    with *forced*.
+    """
+
+    priming: Round | None = None  # the unscored round before them, of the first server
+    starts: int = 1  # servers that it took; each read the text once
+    texts_s: tuple[float, ...] = ()  # as of `Facts`
 
     @property
     def answers(self) -> "tuple[Round | ForcedRound, ...]":

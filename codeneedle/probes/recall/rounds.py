@@ -27,32 +27,19 @@ from codeneedle.records.record import (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Margins:
-    """
-    How far the tokens of one answer were ahead of the second most probable ones.
+    """How far the tokens of one answer were ahead of the second most probable ones."""
 
-    Attributes:
-        least: The smallest gap of log-probabilities, in nats.
-        fifth: Their 5th percentile.
-        mean: Their mean.
-    """
-
-    least: float
-    fifth: float
-    mean: float
+    least: float  # the smallest gap of log-probabilities, in nats
+    fifth: float  # their 5th percentile
+    mean: float  # their mean
 
 
 @dataclass(frozen=True)
 class ScoredRound:
-    """
-    A stored round beside the truth that it is scored against.
+    """A stored round beside the truth that it is scored against."""
 
-    Attributes:
-        needle: What was asked for.
-        round: What was answered.
-    """
-
-    needle: NeedleFacts
-    round: Round
+    needle: NeedleFacts  # what was asked for
+    round: Round  # what was answered
 
     @functools.cached_property
     def error(self) -> str:
@@ -103,16 +90,10 @@ class ScoredRound:
 
 @dataclass(frozen=True)
 class ForcedAnswer:
-    """
-    The right lines of a needle, as a pair scored their tokens.
+    """The right lines of a needle, as a pair scored their tokens."""
 
-    Attributes:
-        needle: What they are of.
-        round: The scores; without an error.
-    """
-
-    needle: NeedleFacts
-    round: ForcedRound
+    needle: NeedleFacts  # what they are of
+    round: ForcedRound  # the scores; without an error
 
     @property
     def logp(self) -> float:

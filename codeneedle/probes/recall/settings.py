@@ -56,33 +56,30 @@ class By(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Choice:
-    """
-    What is asked of all pairs, and how, as the reference has set it.
+    """What is asked of all pairs, and how, as the reference has set it."""
 
-    Attributes:
-        by: How right lines are scored; None for how the settings say.
-        ask: What is asked; None likewise.
-        matched: Lines that the reference wrote back, a mean; None if it wrote none.
-        written_s: Seconds that these took.
-        functions: Functions that each is asked for; None for those of the settings.
-        reading_s: Seconds of the reference for a token of the text; None if unknown.
-        forcing_s: Likewise, for a right token that was forced.
-        read_cell_s: Seconds that a cell takes by reading, about; None likewise.
-        forced_cell_s: Likewise, by writing.
-        unread: Why lines are forced although reading takes less time: the reference
-            could not be read; empty if it could, or was not to be.
-    """
-
-    by: By | None = None
-    ask: Ask | None = None
+    by: By | None = None  # how right lines are scored; None for how the settings say
+    ask: Ask | None = None  # what is asked; None likewise
     matched: Amount | None = None
-    written_s: Amount | None = None
+    """Lines that the reference wrote back, a mean; None if it wrote none."""
+
+    written_s: Amount | None = None  # seconds that these took
     functions: Annotated[int, Meta(ge=1, le=LIMIT)] | None = None
+    """Functions that each is asked for; None for those of the settings."""
+
     reading_s: Amount | None = None
-    forcing_s: Amount | None = None
+    """Seconds of the reference for a token of the text; None if unknown."""
+
+    forcing_s: Amount | None = None  # likewise, for a right token that was forced
     read_cell_s: Amount | None = None
-    forced_cell_s: Amount | None = None
+    """Seconds that a cell takes by reading, about; None likewise."""
+
+    forced_cell_s: Amount | None = None  # likewise, by writing
     unread: str = ""
+    """
+    Why lines are forced although reading takes less time: the reference could not be
+    read; empty if it could, or was not to be.
+    """
 
 
 DECIDING_FUNCTIONS, DECIDING_LINES = 12, 3

@@ -17,38 +17,30 @@ from codeneedle.records.record import BadRecord, CellRecord
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """
-    What became of a question.
+    """What became of a question."""
 
-    Attributes:
-        task: Name of the task.
-        length: Of the text as it was asked for, in tokens.
-        depth: The depth that was asked for, from 0 to 1.
-        question: Its name; the same for every pair.
-        text: Name of the text that it shares with other questions.
-        number: Of that text among those of its task and length.
-        score: What the answer is.
-        logp: Mean log-probability of the tokens of the right answer, in nats; None
-            if they were not forced.
-        is_bound: Whether that is only an upper bound.
-        until: Tokens of the right answer before the first that is not the first
-            choice: greedy writing is right until then. None if not forced.
-        tokens: Tokens of the right answer; 0 if not forced.
-        answer: The question and its answer, verbatim.
-    """
-
-    task: str
-    length: int
-    depth: float
-    question: str
-    text: str
-    number: int
-    score: AnswerScore
+    task: str  # name of the task
+    length: int  # of the text as it was asked for, in tokens
+    depth: float  # the depth that was asked for, from 0 to 1
+    question: str  # its name; the same for every pair
+    text: str  # name of the text that it shares with other questions
+    number: int  # of that text among those of its task and length
+    score: AnswerScore  # what the answer is
     logp: float | None
-    is_bound: bool
+    """
+    Mean log-probability of the tokens of the right answer, in nats; None if they were
+    not forced.
+    """
+
+    is_bound: bool  # whether that is only an upper bound
     until: int | None
-    tokens: int
-    answer: Answer
+    """
+    Tokens of the right answer before the first that is not the first choice: greedy
+    writing is right until then. None if not forced.
+    """
+
+    tokens: int  # tokens of the right answer; 0 if not forced
+    answer: Answer  # the question and its answer, verbatim
 
 
 # All records of a large grid: a live one asks for all of them several times a second.

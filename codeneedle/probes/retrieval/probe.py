@@ -348,18 +348,13 @@ class _Questioner(Asker):
 
 @dataclass(slots=True)
 class _Examiner(_Questioner):
-    """
-    Reads texts and asks about them; on the reference, sets how hard they are.
+    """Reads texts and asks about them; on the reference, sets how hard they are."""
 
-    Attributes:
-        observed: The answers so far.
-        chosen: What the run asks.
-        is_again: Whether the reference is measured once more, which sets nothing.
-    """
-
-    observed: Observed = field(kw_only=True)
-    chosen: RetrievalConditions = field(kw_only=True)
+    observed: Observed = field(kw_only=True)  # the answers so far
+    chosen: RetrievalConditions = field(kw_only=True)  # what the run asks
     is_again: bool = field(kw_only=True)
+    """Whether the reference is measured once more, which sets nothing."""
+
     _texts: dict[str, TextRead] = field(default_factory=dict, init=False)
 
     @property

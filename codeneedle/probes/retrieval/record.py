@@ -34,32 +34,21 @@ NAME = "retrieval"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer(QuestionFields):
-    """
-    One question of a text, as it was asked and answered.
+    """One question of a text, as it was asked and answered."""
 
-    Attributes:
-        decoys: Numbers of the decoys, from 0, among those of the text.
-        reply: The model's text, verbatim.
-        finish: Why it ended.
-        prompt_tokens: Length of the prompt, in tokens.
-        cached_tokens: Of these, taken from the cache.
-        predicted_tokens: Length of the reply, in tokens.
-        predicted_ms: Time to write it.
-        wall_s: From request to the end of the reply, in seconds.
-        retries: Why earlier attempts failed before a reply was complete.
-        scored: The right answer, forced; None if the engine tells no probabilities.
-    """
-
-    decoys: tuple[Count, ...]
-    reply: str
-    finish: Finish
-    prompt_tokens: Count = 0
-    cached_tokens: Count = 0
-    predicted_tokens: Count = 0
-    predicted_ms: Amount = 0.0
-    wall_s: Amount = 0.0
+    decoys: tuple[Count, ...]  # numbers of the decoys, from 0, among those of the text
+    reply: str  # the model's text, verbatim
+    finish: Finish  # why it ended
+    prompt_tokens: Count = 0  # length of the prompt, in tokens
+    cached_tokens: Count = 0  # of these, taken from the cache
+    predicted_tokens: Count = 0  # length of the reply, in tokens
+    predicted_ms: Amount = 0.0  # time to write it
+    wall_s: Amount = 0.0  # from request to the end of the reply, in seconds
     retries: tuple[str, ...] = ()
+    """Why earlier attempts failed before a reply was complete."""
+
     scored: Forced | None = None
+    """The right answer, forced; None if the engine tells no probabilities."""
 
     def question(self, text: int, decoys: Sequence[Decoy]) -> Question:
         """
@@ -74,18 +63,11 @@ class Answer(QuestionFields):
 
 
 class TextKey(NamedTuple):
-    """
-    What makes a text the same for every pair.
+    """What makes a text the same for every pair."""
 
-    Attributes:
-        task: Name of the task.
-        length: The length that was asked for, in tokens.
-        number: Of the text among those of this task and length, from 0.
-    """
-
-    task: str
-    length: int
-    number: int
+    task: str  # name of the task
+    length: int  # the length that was asked for, in tokens
+    number: int  # of the text among those of this task and length, from 0
 
     @classmethod
     def parse(cls, name: str) -> "TextKey":
@@ -106,32 +88,19 @@ class TextKey(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TextRead:
-    """
-    One text, read once, and all that was asked of it.
+    """One text, read once, and all that was asked of it."""
 
-    Attributes:
-        task: Name of the task.
-        length: The length that was asked for, in tokens.
-        number: Of the text among those of this task and length, from 0.
-        characters: Its length.
-        sha256: Of the text, UTF-8.
-        decoys: Wrong answers, which questions name by number.
-        prompt_tokens: Length of the first prompt that held it, in tokens.
-        cached_tokens: Of these, taken from the cache.
-        prompt_ms: Time to read the others.
-        asked: Its questions; the unscored one before them is not among them.
-    """
-
-    task: str
-    length: Count
-    number: Count
-    characters: Count
-    sha256: str
-    decoys: tuple[Decoy, ...]
-    prompt_tokens: Count
-    cached_tokens: Count
-    prompt_ms: Amount
+    task: str  # name of the task
+    length: Count  # the length that was asked for, in tokens
+    number: Count  # of the text among those of this task and length, from 0
+    characters: Count  # its length
+    sha256: str  # of the text, UTF-8
+    decoys: tuple[Decoy, ...]  # wrong answers, which questions name by number
+    prompt_tokens: Count  # length of the first prompt that held it, in tokens
+    cached_tokens: Count  # of these, taken from the cache
+    prompt_ms: Amount  # time to read the others
     asked: tuple[Answer, ...]
+    """Its questions; the unscored one before them is not among them."""
 
     @property
     def key(self) -> TextKey:
@@ -141,36 +110,21 @@ class TextRead:
 
 @dataclass(frozen=True, slots=True)
 class DialStep:
-    """
-    A setting that was tried on the reference.
+    """A setting that was tried on the reference."""
 
-    Attributes:
-        setting: Number of the setting, from 0, the easiest.
-        right: Share of right answers, from 0 to 1.
-        questions: How many were asked.
-    """
-
-    setting: Count
-    right: Share
-    questions: Count
+    setting: Count  # number of the setting, from 0, the easiest
+    right: Share  # share of right answers, from 0 to 1
+    questions: Count  # how many were asked
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Dialled:
-    """
-    The difficulty of a task for all pairs, found on the reference.
+    """The difficulty of a task for all pairs, found on the reference."""
 
-    Attributes:
-        task: Name of the task.
-        setting: Number of the setting, from 0, the easiest.
-        is_fixed: Whether the user chose it.
-        path: What was tried, in order; the setting is among it.
-    """
-
-    task: str
-    setting: int
-    is_fixed: bool
-    path: tuple[DialStep, ...]
+    task: str  # name of the task
+    setting: int  # number of the setting, from 0, the easiest
+    is_fixed: bool  # whether the user chose it
+    path: tuple[DialStep, ...]  # what was tried, in order; the setting is among it
 
     @property
     def right(self) -> float:
@@ -198,22 +152,16 @@ class Answered:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Calibration:
-    """
-    What the reference has set for all cells; `Setup.calibrated` keeps it.
+    """What the reference has set for all cells; `Setup.calibrated` keeps it."""
 
-    Attributes:
-        reference: The pair: ``f16/f16``.
-        dials: One for each task.
-        sizes: One for each task and length.
-        left_out: Tasks that are too hard for the reference from a length on.
-        answered: What the reference has right, one for each task and length asked.
-    """
-
-    reference: str
-    dials: tuple[Dialled, ...]
-    sizes: tuple[Fitted, ...]
+    reference: str  # the pair: ``f16/f16``
+    dials: tuple[Dialled, ...]  # one for each task
+    sizes: tuple[Fitted, ...]  # one for each task and length
     left_out: tuple[Skipped, ...] = ()
+    """Tasks that are too hard for the reference from a length on."""
+
     answered: tuple[Answered, ...] = ()
+    """What the reference has right, one for each task and length asked."""
 
     @property
     def settings(self) -> dict[str, int]:
@@ -245,17 +193,16 @@ class Calibration:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Retrieval:
-    """
-    What the retrieval probe has observed of a cell.
-
-    Attributes:
-        answers: What was asked of each text, by `TextKey.name`, in asking order.
-        skipped: Why texts beyond a length at which this pair answers nothing were not
-            asked, likewise.
-    """
+    """What the retrieval probe has observed of a cell."""
 
     answers: dict[str, TextRead]
+    """What was asked of each text, by `TextKey.name`, in asking order."""
+
     skipped: dict[str, str] = field(default_factory=dict)
+    """
+    Why texts beyond a length at which this pair answers nothing were not asked,
+    likewise.
+    """
 
     @property
     def texts(self) -> tuple[TextRead, ...]:

@@ -44,23 +44,21 @@ class Mode(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AnswerScore:
-    """
-    An answer beside its question.
+    """An answer beside its question."""
 
-    Attributes:
-        mode: What it is.
-        share: Of the items that are right, from 0 to 1.
-        decoy: Key of the first decoy that was given instead; None if none was.
-        away: Place of that decoy minus the place of the payload, from -1 to 1.
-        edits: Characters to insert, remove or replace in what was said instead of the
-            payload, of an intrusion or a near miss; else None.
-    """
-
-    mode: Mode
-    share: float
+    mode: Mode  # what it is
+    share: float  # of the items that are right, from 0 to 1
     decoy: str | None = None
+    """Key of the first decoy that was given instead; None if none was."""
+
     away: float | None = None
+    """Place of that decoy minus the place of the payload, from -1 to 1."""
+
     edits: int | None = None
+    """
+    Characters to insert, remove or replace in what was said instead of the payload, of
+    an intrusion or a near miss; else None.
+    """
 
 
 NEAR = 0.25

@@ -204,47 +204,33 @@ def _texts_that_fit(task: str, dial: int, characters: int) -> tuple[TaskText, ..
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Block:
-    """
-    Questions that a run began with, or that were added to it at once.
+    """Questions that a run began with, or that were added to it at once."""
 
-    Attributes:
-        depths: From 0 to 1.
-        questions: Of each task, at each length and each of these depths.
-    """
-
-    depths: tuple[Share, ...]
+    depths: tuple[Share, ...]  # from 0 to 1
     questions: Annotated[int, Meta(ge=1, le=MOST_QUESTIONS)]
+    """Of each task, at each length and each of these depths."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RetrievalConditions:
-    """
-    What must be equal for answers to be comparable, beside what is calibration.
+    """What must be equal for answers to be comparable, beside what is calibration."""
 
-    Attributes:
-        tasks: Names of tasks, in asking order.
-        lengths: Of texts, in tokens, ascending.
-        depths: From 0 to 1.
-        questions: Of each task, at each length and depth.
-        blocks: What of these came when: texts hold questions of one block. Empty
-            where nothing was added.
-        dial: Settings that the user chose: ``multikey=3``.
-        gate: ``on`` or ``off``.
-        graded: Why right answers are not forced; empty if they are.
-        texts: Version of the texts and questions.
-        wording: Version of how they are joined.
-    """
-
-    tasks: tuple[str, ...]
-    lengths: tuple[Length, ...]
-    depths: tuple[Share, ...]
+    tasks: tuple[str, ...]  # names of tasks, in asking order
+    lengths: tuple[Length, ...]  # of texts, in tokens, ascending
+    depths: tuple[Share, ...]  # from 0 to 1
     questions: Annotated[int, Meta(ge=1, le=MOST_QUESTIONS)]
-    dial: tuple[str, ...]
-    gate: str
-    graded: str
-    texts: int = TASKS_VERSION
-    wording: int = WORDING
+    """Of each task, at each length and depth."""
+
+    dial: tuple[str, ...]  # settings that the user chose: ``multikey=3``
+    gate: str  # ``on`` or ``off``
+    graded: str  # why right answers are not forced; empty if they are
+    texts: int = TASKS_VERSION  # version of the texts and questions
+    wording: int = WORDING  # version of how they are joined
     blocks: tuple[Block, ...] = ()
+    """
+    What of these came when: texts hold questions of one block. Empty where nothing was
+    added.
+    """
 
     def __post_init__(self) -> None:
         """

@@ -31,18 +31,11 @@ class Shape(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decoy:
-    """
-    A wrong answer that belongs to another key, twin or position of the same text.
+    """A wrong answer that belongs to another key, twin or position of the same text."""
 
-    Attributes:
-        key: What it belongs to.
-        payload: The answer, verbatim.
-        place: Of the payload in the text, from 0 to 1.
-    """
-
-    key: str
-    payload: str
-    place: float
+    key: str  # what it belongs to
+    payload: str  # the answer, verbatim
+    place: float  # of the payload in the text, from 0 to 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,44 +46,36 @@ class QuestionFields:
     A chat gets the text, then `prompt`. A completion gets the text, an empty line,
     then `begin`, which states the question by itself; the payload follows it
     immediately. An answer of a chat may be begun with `begin` as well.
-
-    Attributes:
-        name: Unique among the questions of one call of `make_texts`; in a record, of
-            all of them, and the same for every pair.
-        depth: The depth that was asked for, from 0 to 1.
-        key: What is asked for, as the text names it.
-        prompt: The question, for a chat.
-        begin: How the answer begins, for a completion.
-        payload: The right answer, verbatim; items are joined as `begin` invites to.
-        items: The parts of the payload that are scored; the payload alone if one.
-        shape: How an answer is compared with it.
-        place: Of the payload in the text, from 0 to 1; the middle one of several
-            items, or of the lines of a chain.
     """
 
     name: str
-    depth: Share
-    key: str
-    prompt: str
-    begin: str
-    payload: str
+    """
+    Unique among the questions of one call of `make_texts`; in a record, of all of them,
+    and the same for every pair.
+    """
+
+    depth: Share  # the depth that was asked for, from 0 to 1
+    key: str  # what is asked for, as the text names it
+    prompt: str  # the question, for a chat
+    begin: str  # how the answer begins, for a completion
+    payload: str  # the right answer, verbatim; items are joined as `begin` invites to
     items: tuple[str, ...]
-    shape: Shape
+    """The parts of the payload that are scored; the payload alone if one."""
+
+    shape: Shape  # how an answer is compared with it
     place: float
+    """
+    Of the payload in the text, from 0 to 1; the middle one of several items, or of the
+    lines of a chain.
+    """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Question(QuestionFields):
-    """
-    A question with its wrong answers.
+    """A question with its wrong answers."""
 
-    Attributes:
-        text: Number of the text that it asks about, from 0.
-        decoys: Wrong answers, in order of their places.
-    """
-
-    text: int
-    decoys: tuple[Decoy, ...]
+    text: int  # number of the text that it asks about, from 0
+    decoys: tuple[Decoy, ...]  # wrong answers, in order of their places
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -138,22 +123,15 @@ class Chance:
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """
-    One setting of a dial.
+    """One setting of a dial."""
 
-    Attributes:
-        says: What it means, as a phrase.
-        count: Of what the task counts: keys, values, hops, twins, records, words.
-        kind: Of names and values, in words of the task.
-        differ: Lines in which twins differ; how much more often common words occur.
-        lines: Of the body of a twin.
-    """
-
-    says: str
-    count: int = 1
-    kind: str = ""
+    says: str  # what it means, as a phrase
+    count: int = 1  # of what the task counts: keys, values, hops, twins, records, words
+    kind: str = ""  # of names and values, in words of the task
     differ: int = 0
-    lines: int = 0
+    """Lines in which twins differ; how much more often common words occur."""
+
+    lines: int = 0  # of the body of a twin
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -200,22 +178,13 @@ class Material:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Task:
-    """
-    A kind of text and question.
+    """A kind of text and question."""
 
-    Attributes:
-        name: As the user writes it.
-        about: What it asks, as a phrase.
-        settings: From easy to hard.
-        start: Number of the setting to begin with.
-        has_depth: Whether the answer has a place in the text.
-    """
-
-    name: str
-    about: str
-    settings: tuple[Setting, ...]
-    start: int = 0
-    has_depth: bool = True
+    name: str  # as the user writes it
+    about: str  # what it asks, as a phrase
+    settings: tuple[Setting, ...]  # from easy to hard
+    start: int = 0  # number of the setting to begin with
+    has_depth: bool = True  # whether the answer has a place in the text
     make: Callable[[TextSpec], Material] = field(repr=False)
     per_text: Callable[[Setting], int] = field(repr=False)
 

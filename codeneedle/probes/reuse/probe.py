@@ -194,16 +194,11 @@ PROBE = ReuseProbe(
 
 @dataclass(slots=True)
 class _ReuseAsker(Asker):
-    """
-    Prepares the cache and asks; repeats both if a connection breaks.
+    """Prepares the cache and asks; repeats both if a connection breaks."""
 
-    Attributes:
-        text: The text that holds the functions.
-        cannot_save: Why the cache cannot be saved, empty if it can; None before a try.
-    """
-
-    text: ReuseText = field(kw_only=True)
+    text: ReuseText = field(kw_only=True)  # the text that holds the functions
     cannot_save: str | None = None
+    """Why the cache cannot be saved, empty if it can; None before a try."""
 
     def ask(self, question: Question) -> ReuseQuestion:
         """As of `Asking`: the answers in all ways."""

@@ -89,43 +89,29 @@ REUSED = tuple(way for way in CacheState if way is not CacheState.COLD)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReuseAnswer:
-    """
-    The answer to a question with one state of the cache.
+    """The answer to a question with one state of the cache."""
 
-    Attributes:
-        way: State of the cache.
-        reply: Text that the model wrote, verbatim.
-        scored: The right lines, forced; None where there is a gap.
-        prompt_tokens: Length of the prompt, in tokens.
-        cached_tokens: Tokens of the prompt that came from the cache: the smaller number
-            of the two requests, writing and forcing.
-        gap: Why it cannot be compared; empty if it can.
-    """
-
-    way: CacheState
-    reply: str = ""
-    scored: Forced | None = None
-    prompt_tokens: int = 0
+    way: CacheState  # state of the cache
+    reply: str = ""  # text that the model wrote, verbatim
+    scored: Forced | None = None  # the right lines, forced; None where there is a gap
+    prompt_tokens: int = 0  # length of the prompt, in tokens
     cached_tokens: int = 0
-    gap: str = ""
+    """
+    Tokens of the prompt that came from the cache: the smaller number of the two
+    requests, writing and forcing.
+    """
+
+    gap: str = ""  # why it cannot be compared; empty if it can
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReuseQuestion:
-    """
-    One question with its answers in all ways.
+    """One question with its answers in all ways."""
 
-    Attributes:
-        function: Function whose lines are requested.
-        before: Function that the first turn of the conversation requests.
-        first: Answer of the first turn, a part of the prompt in all ways.
-        answers: One per way, the cold one first.
-    """
-
-    function: str
-    before: str
-    first: str
-    answers: tuple[ReuseAnswer, ...]
+    function: str  # function whose lines are requested
+    before: str  # function that the first turn of the conversation requests
+    first: str  # answer of the first turn, a part of the prompt in all ways
+    answers: tuple[ReuseAnswer, ...]  # one per way, the cold one first
 
     def answer(self, way: CacheState) -> ReuseAnswer | None:
         """The answer in one *way*; None if it has a gap."""
@@ -159,14 +145,9 @@ class Facts:
 
 @dataclass(frozen=True, slots=True)
 class Reuse:
-    """
-    What the reuse probe has observed of a cell.
+    """What the reuse probe has observed of a cell."""
 
-    Attributes:
-        questions: The questions, in order.
-    """
-
-    questions: tuple[ReuseQuestion, ...] = ()
+    questions: tuple[ReuseQuestion, ...] = ()  # the questions, in order
 
     def largest(self, way: CacheState) -> float | None:
         """The largest difference of all questions; None if all have gaps."""

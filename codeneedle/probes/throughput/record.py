@@ -48,69 +48,48 @@ class ThroughputSettings(Struct, frozen=True):
 
 
 class ThroughputAsked(ThroughputSettings, frozen=True, kw_only=True):
-    """
-    The settings as a setup stores them, with what follows; depths are ascending.
+    """The settings as a setup stores them, with what follows; depths are ascending."""
 
-    Attributes:
-        prompt_tokens: Tokens to read per repetition.
-        generated_tokens: Tokens to write per repetition.
-        arguments: Further arguments of llama-bench, the same for every cell.
-        ignored: Arguments of the server that llama-bench does not have.
-    """
-
-    prompt_tokens: Length
-    generated_tokens: Length
+    prompt_tokens: Length  # tokens to read per repetition
+    generated_tokens: Length  # tokens to write per repetition
     arguments: dict[str, str]
+    """Further arguments of llama-bench, the same for every cell."""
+
     ignored: tuple[str, ...] = ()
+    """Arguments of the server that llama-bench does not have."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DepthSpeeds:
-    """
-    The speeds of one process of llama-bench, or why there are none.
+    """The speeds of one process of llama-bench, or why there are none."""
 
-    Attributes:
-        depth: Tokens in the cache before each repetition.
-        pp: Reading speed of each repetition, in tokens per second.
-        tg: Writing speed of each repetition, in tokens per second.
-        seconds: Duration of the process; 0 if it was not started.
-        status: A `records.Status`.
-        gap: Why there are no speeds; empty if there are.
-        peak_bytes: Peak of allocated memory, including weights; None if the tool does
-            not report it.
-    """
-
-    depth: Count
+    depth: Count  # tokens in the cache before each repetition
     pp: tuple[Amount, ...] = ()
+    """Reading speed of each repetition, in tokens per second."""
+
     tg: tuple[Amount, ...] = ()
-    seconds: Amount = 0.0
-    status: str = "finished"
-    gap: str = ""
+    """Writing speed of each repetition, in tokens per second."""
+
+    seconds: Amount = 0.0  # duration of the process; 0 if it was not started
+    status: str = "finished"  # a `records.Status`
+    gap: str = ""  # why there are no speeds; empty if there are
     peak_bytes: Count | None = None
+    """
+    Peak of allocated memory, including weights; None if the tool does not report it.
+    """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Throughput:
-    """
-    The observation of the throughput probe.
+    """The observation of the throughput probe."""
 
-    Attributes:
-        answers: The speeds at each depth, by the depth.
-        build: Commit and number of llama-bench.
-        cpu: Names of the processors.
-        gpu: Names of the accelerators; empty without any.
-        backends: Names of the accelerating backends.
-        threads: CPU threads.
-        load: Load of the machine before it, per core; 0 if unknown.
-    """
-
-    answers: dict[str, DepthSpeeds]
-    build: str
-    cpu: str
-    gpu: str
-    backends: str
-    threads: Count
-    load: Amount = 0.0
+    answers: dict[str, DepthSpeeds]  # the speeds at each depth, by the depth
+    build: str  # commit and number of llama-bench
+    cpu: str  # names of the processors
+    gpu: str  # names of the accelerators; empty without any
+    backends: str  # names of the accelerating backends
+    threads: Count  # CPU threads
+    load: Amount = 0.0  # load of the machine before it, per core; 0 if unknown
 
     @property
     def speeds(self) -> tuple[DepthSpeeds, ...]:

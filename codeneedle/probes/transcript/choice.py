@@ -23,20 +23,12 @@ OVER_LIMIT = "beyond --transcript-tokens"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CountedTurn:
-    """
-    A turn with its tokens.
-
-    Attributes:
-        turn: The turn.
-        facts: What is stored of it.
-        tokens: Number of tokens of each class.
-        left_out: Why it is not measured; empty if it is.
-    """
+    """A turn with its tokens."""
 
     turn: RenderedTurn
-    facts: TurnFacts
-    tokens: dict[Kind, int]
-    left_out: str = ""
+    facts: TurnFacts  # what is stored of it
+    tokens: dict[Kind, int]  # number of tokens of each class
+    left_out: str = ""  # why it is not measured; empty if it is
 
 
 def counted_turns(

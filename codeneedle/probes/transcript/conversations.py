@@ -51,16 +51,10 @@ HINT = (
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """
-    A call of a tool.
+    """A call of a tool."""
 
-    Attributes:
-        name: Name of the function.
-        arguments: JSON, verbatim from the recording.
-    """
-
-    name: str
-    arguments: str
+    name: str  # name of the function
+    arguments: str  # JSON, verbatim from the recording
 
     @property
     def parsed(self) -> Any:
@@ -70,22 +64,14 @@ class Call:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Turn:
-    """
-    One message of a conversation.
+    """One message of a conversation."""
 
-    Attributes:
-        role: One of `ROLES`.
-        content: Its text; may be empty.
-        reasoning: The thought before it; empty if there is none.
-        calls: Tool calls.
-        others: Further fields that templates read: ``name``, ``tool_call_id``.
-    """
-
-    role: str
-    content: str = ""
-    reasoning: str = ""
-    calls: tuple[Call, ...] = ()
+    role: str  # one of `ROLES`
+    content: str = ""  # its text; may be empty
+    reasoning: str = ""  # the thought before it; empty if there is none
+    calls: tuple[Call, ...] = ()  # tool calls
     others: Mapping[str, str] = field(default_factory=dict)
+    """Further fields that templates read: ``name``, ``tool_call_id``."""
 
     def message(self) -> Json:
         """The message as OpenAI's API has it."""
@@ -106,18 +92,11 @@ class Turn:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Conversation:
-    """
-    A recorded conversation.
+    """A recorded conversation."""
 
-    Attributes:
-        line: First line in the file, from 1.
-        turns: Messages of all roles.
-        tools: Definitions of tools in the form of OpenAI's API.
-    """
-
-    line: int
-    turns: tuple[Turn, ...]
-    tools: tuple[Json, ...] = ()
+    line: int  # first line in the file, from 1
+    turns: tuple[Turn, ...]  # messages of all roles
+    tools: tuple[Json, ...] = ()  # definitions of tools in the form of OpenAI's API
 
 
 def read_conversations(path: Path) -> tuple[str, tuple[Conversation, ...]]:

@@ -392,16 +392,10 @@ def _rendered(run: RunContext) -> dict[str, RenderedTurn]:
 
 @dataclass(slots=True)
 class _Forcer(Asker):
-    """
-    Forces turns.
+    """Forces turns."""
 
-    Attributes:
-        rendered: All turns, by name.
-        left: How many there are to force.
-    """
-
-    rendered: Mapping[str, RenderedTurn] = field(kw_only=True)
-    left: int = field(kw_only=True)
+    rendered: Mapping[str, RenderedTurn] = field(kw_only=True)  # all turns, by name
+    left: int = field(kw_only=True)  # how many there are to force
     _done: int = field(default=0, init=False)
 
     def ask(self, question: Question) -> ForcedConversation:

@@ -31,24 +31,14 @@ MANY_CONVERSATIONS = 8
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TurnFacts:
-    """
-    A turn of the assistant that every pair is forced to.
+    """A turn of the assistant that every pair is forced to."""
 
-    Attributes:
-        name: Number of the conversation and of the turn in it, from 1: ``2.5``.
-        prompt_tokens: Length of the prompt before it, in tokens.
-        tokens: Length of its text, in tokens.
-        prompt_sha256: Hash of the prompt in UTF-8.
-        text_sha256: Hash of its text.
-        parts: Parts of the text, with their classes.
-    """
-
-    name: str
-    prompt_tokens: Count
-    tokens: Count
-    prompt_sha256: str
-    text_sha256: str
-    parts: tuple[Part, ...]
+    name: str  # number of the conversation and of the turn in it, from 1: ``2.5``
+    prompt_tokens: Count  # length of the prompt before it, in tokens
+    tokens: Count  # length of its text, in tokens
+    prompt_sha256: str  # hash of the prompt in UTF-8
+    text_sha256: str  # hash of its text
+    parts: tuple[Part, ...]  # parts of the text, with their classes
 
     @property
     def conversation(self) -> str:
@@ -63,24 +53,16 @@ class TurnFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Conditions:
-    """
-    The turns that every pair of a run is forced to, as a setup stores them.
+    """The turns that every pair of a run is forced to, as a setup stores them."""
 
-    Attributes:
-        sha256: Hash of the file.
-        conversations: Number of conversations in it.
-        limit: Most tokens to force, as requested; None for all.
-        turns: The turns, in order.
-        left_out: Names of turns that are not measured, with the reason.
-        dropped: Fields that the chat template drops, as phrases.
-    """
-
-    sha256: str
-    conversations: Count
-    limit: Count | None
-    turns: tuple[TurnFacts, ...]
+    sha256: str  # hash of the file
+    conversations: Count  # number of conversations in it
+    limit: Count | None  # most tokens to force, as requested; None for all
+    turns: tuple[TurnFacts, ...]  # the turns, in order
     left_out: tuple[tuple[str, str], ...] = ()
-    dropped: tuple[str, ...] = ()
+    """Names of turns that are not measured, with the reason."""
+
+    dropped: tuple[str, ...] = ()  # fields that the chat template drops, as phrases
 
     @property
     def of_conversations(self) -> bool:
@@ -108,50 +90,29 @@ class Conditions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ForcedTurn(Forced):
-    """
-    The text of a turn, scored token by token.
+    """The text of a turn, scored token by token."""
 
-    Attributes:
-        turn: Name of the turn.
-        error: Why it has no scores; empty if it has.
-        retries: Errors of earlier attempts.
-    """
-
-    turn: str
-    error: str = ""
-    retries: tuple[str, ...] = ()
+    turn: str  # name of the turn
+    error: str = ""  # why it has no scores; empty if it has
+    retries: tuple[str, ...] = ()  # errors of earlier attempts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ForcedConversation:
-    """
-    The forced turns of a conversation: the answer to a question.
+    """The forced turns of a conversation: the answer to a question."""
 
-    Attributes:
-        turns: In the order of the setup.
-    """
-
-    turns: tuple[ForcedTurn, ...]
+    turns: tuple[ForcedTurn, ...]  # in the order of the setup
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScoredToken:
-    """
-    A token of a turn.
+    """A token of a turn."""
 
-    Attributes:
-        kind: Its class.
-        logprob: Natural logarithm of its probability, or an upper bound.
-        lead: Its log-probability minus that of the most probable other token.
-        start: Offset of its first character in the text of the turn.
-        end: Offset behind its last character.
-    """
-
-    kind: Kind
-    logprob: float
-    lead: float
-    start: int
-    end: int
+    kind: Kind  # its class
+    logprob: float  # natural logarithm of its probability, or an upper bound
+    lead: float  # its log-probability minus that of the most probable other token
+    start: int  # offset of its first character in the text of the turn
+    end: int  # offset behind its last character
 
 
 @cached()

@@ -53,41 +53,28 @@ class Kind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """
-    A part of the text of a turn.
+    """A part of the text of a turn."""
 
-    Attributes:
-        kind: Class of its tokens.
-        start: Offset of its first character in the text.
-        end: Offset behind its last character.
-        field: Its field in the recording: ``content``, ``reasoning``, ``name 0``,
-            ``arguments 0``, ``argument 0 3``; empty for text that the template adds.
-    """
-
-    kind: Kind
-    start: Count
-    end: Count
+    kind: Kind  # class of its tokens
+    start: Count  # offset of its first character in the text
+    end: Count  # offset behind its last character
     field: str = ""
+    """
+    Its field in the recording: ``content``, ``reasoning``, ``name 0``, ``arguments 0``,
+    ``argument 0 3``; empty for text that the template adds.
+    """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RenderedTurn:
-    """
-    A turn of the assistant as its model would have written it.
+    """A turn of the assistant as its model would have written it."""
 
-    Attributes:
-        name: Number of the conversation and of the turn in it, from 1: ``2.5``.
-        prompt: What is read before it.
-        text: What the model wrote; empty if the template renders none of its fields.
-        parts: Parts of the text, in order and without gaps.
-        dropped: Fields of the recording that the text lacks, as phrases.
-    """
-
-    name: str
-    prompt: str
-    text: str
-    parts: tuple[Part, ...]
+    name: str  # number of the conversation and of the turn in it, from 1: ``2.5``
+    prompt: str  # what is read before it
+    text: str  # what the model wrote; empty if the template renders none of its fields
+    parts: tuple[Part, ...]  # parts of the text, in order and without gaps
     dropped: tuple[str, ...] = ()
+    """Fields of the recording that the text lacks, as phrases."""
 
 
 def rendered_turns(
@@ -258,18 +245,12 @@ def field_text(turn: Turn, name: str, length: int) -> str | None:
 
 @dataclass(frozen=True, slots=True)
 class _Field:
-    """
-    A field of the recording that is searched in the text of a turn.
+    """A field of the recording that is searched in the text of a turn."""
 
-    Attributes:
-        kind: Class of its tokens.
-        name: As in a `Part`.
-        forms: Texts that a template may render it as, the most faithful first.
-    """
-
-    kind: Kind
-    name: str
+    kind: Kind  # class of its tokens
+    name: str  # as in a `Part`
     forms: tuple[str, ...]
+    """Texts that a template may render it as, the most faithful first."""
 
 
 def _fields(turn: Turn) -> Iterator[tuple[str, list[list[_Field]]]]:
