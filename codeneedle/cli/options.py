@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer.core import TyperCommand
 from typer.main import get_command
+from typing_extensions import override
 
 from codeneedle.errors import BadInput, UnknownName, bad_value
 from codeneedle.grid import DEFAULT_TYPES, ENGINE, RUNS
@@ -749,8 +750,8 @@ class TranscriptCommand(SweepCommand):
         *("prefill_no_think", "llama_server", "help"),
     )
 
+    @override
     def get_params(self, ctx: Any) -> list[Any]:
-        """As of `SweepCommand`."""
         name = "transcript__file"
         file = Annotated[str | None, argument("FILE", "Recorded conversations.")]
         (taken,) = _params({name: file})

@@ -277,8 +277,8 @@ class BaseFileTool(ABC):
     def check(
         self, *, text_name: str, text_bytes: int, context: int, chunks: int
     ) -> None:
-        """As of `tools.DivergenceTool`."""
         # A text has no more tokens than bytes, but for one or two at the start.
+        """As of `tools.DivergenceTool`."""
         lengths = Lengths(present=text_bytes + 2, needed=max(2, chunks) * context)
         if lengths.present < lengths.needed:
             raise text_too_short(text_name, lengths, context=context, chunks=chunks)

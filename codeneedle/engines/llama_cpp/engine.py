@@ -8,6 +8,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import ClassVar
 
+from typing_extensions import override
+
 from codeneedle.engines.ended import Died
 from codeneedle.engines.engine import (
     Ability,
@@ -129,8 +131,8 @@ class LlamaCpp(Engine):
             always.add(Ability.CONVERSATIONS)
         return frozenset({*always, *has})
 
+    @override
     def require(self, ability: Ability) -> None:
-        """As of `engine.Engine`."""
         if ability in self.abilities:
             return
         if ability is Ability.CONVERSATIONS:
@@ -148,8 +150,8 @@ class LlamaCpp(Engine):
             "at an installation that has it, or leave out the probe that needs it.",
         )
 
+    @override
     def refuse_arguments(self) -> None:
-        """As of `engine.Engine`."""
         arguments.refuse_reserved(self.model.arguments)
         if self.model.device:
             self._refuse_unknown_device()
@@ -183,8 +185,8 @@ class LlamaCpp(Engine):
             return () if lent or not device else known
         return tuple(each for each in known if re.match(rf"\D*{number} ", each))
 
+    @override
     def identity(self) -> EngineIdentity:
-        """As of `engine.Engine`."""
         return EngineIdentity(
             name=self.name,
             version=self.facts.version,
@@ -210,12 +212,12 @@ class LlamaCpp(Engine):
             write_back_s=heads * WRITE_BACK_S * second,
         )
 
+    @override
     def cache_types(self) -> CacheTypes:
-        """As of `engine.Engine`."""
         return CacheTypes(k=self.facts.k_types, v=self.facts.v_types)
 
+    @override
     def notes(self) -> tuple[str, ...]:
-        """As of `engine.Engine`."""
         advice = {ROTATION_VARIABLE: "use --rotation off", LAZY_VARIABLE: "unset it"}
         ignored = tuple(
             f"{name} is not passed on; {what}"
@@ -235,18 +237,18 @@ class LlamaCpp(Engine):
         return (*ignored, told)
 
     @property
+    @override
     def stretches_context(self) -> bool:
-        """As of `engine.Engine`."""
         return arguments.stretches_context(self.model.arguments)
 
     @property
+    @override
     def splits_graph(self) -> bool:
-        """As of `engine.Engine`."""
         return arguments.has(self.model.arguments, arguments.SPLITTING)
 
     @property
+    @override
     def thinking_off(self) -> str:
-        """As of `engine.Engine`."""
         has_budget = "--reasoning-budget" in self.facts.options
         return "" if self.model.thinking or not has_budget else "--reasoning-budget 0"
 
@@ -294,8 +296,8 @@ class LlamaCpp(Engine):
             yield served.client
 
     @contextlib.contextmanager
+    @override
     def serving(self, cell: CellSpec, *, log: Path) -> Iterator[LlamaServer]:
-        """As of `engine.Engine`."""
         launch = self._launch(cell.pair, context=cell.context)
         launch = replace(launch, slots=cell.slots, port=cell.port, key=cell.key)
         if cell.thinks:
@@ -312,8 +314,8 @@ class LlamaCpp(Engine):
         return surveyor.survey(pairs, context=context, log=log)
 
     @property
+    @override
     def is_on_cpu(self) -> bool:
-        """As of `engine.Engine`."""
         return self.model.attention_on_cpu
 
     def on_cpu(self, pair: Pair) -> "LlamaCpp | None":
@@ -324,18 +326,18 @@ class LlamaCpp(Engine):
             return None
         return replace(self, model=replace(self.model, attention_on_cpu=True))
 
+    @override
     def divergence_tool(self) -> DivergenceTool:
-        """As of `engine.Engine`."""
         self.require(Ability.DIVERGENCE)
         return perplexity.Perplexity.of(self.tools, self.facts, self.model)
 
+    @override
     def reading_tool(self) -> ReadingTool:
-        """As of `engine.Engine`."""
         self.require(Ability.READING)
         return perplexity.Perplexity.of(self.tools, self.facts, self.model)
 
+    @override
     def speed_tool(self) -> SpeedTool:
-        """As of `engine.Engine`."""
         self.require(Ability.SPEED)
         return bench.Bench.of(self.tools, self.facts, self.model)
 

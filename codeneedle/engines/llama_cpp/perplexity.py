@@ -6,6 +6,8 @@ from pathlib import Path
 from signal import SIGABRT
 from typing import Self
 
+from typing_extensions import override
+
 from codeneedle.engines.ended import Died, exit_cause, silent
 from codeneedle.engines.engine import ModelSpec
 from codeneedle.engines.evidence import Asked, differences, mismatched
@@ -138,18 +140,18 @@ class Perplexity(BaseFileTool):
             ignored=ignored,
         )
 
+    @override
     def check(
         self, *, text_name: str, text_bytes: int, context: int, chunks: int
     ) -> None:
-        """As of `tools.DivergenceTool`."""
         # Without arguments, super() knows only the class before it got its slots.
         super(Perplexity, self).check(
             text_name=text_name, text_bytes=text_bytes, context=context, chunks=chunks
         )
         self._refuse_overflow(context)
 
+    @override
     def written(self, job: Job, note: Notify, progress: Progress) -> Written:
-        """As of `BaseFileTool`."""
         log_text, _ = self._completed(job, note, progress)
         lengths = too_short(log_text)
         if lengths is not None:

@@ -8,6 +8,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
 
+from typing_extensions import override
+
 from codeneedle.engines import started
 from codeneedle.engines.ended import Died
 from codeneedle.engines.engine import (
@@ -76,8 +78,8 @@ class LlamaServer(StartedServer):
     _was_too_large: bool = field(default=False, init=False)
 
     @property
+    @override
     def tokenizer(self) -> Tokenizer:
-        """As of `engine.Served`."""
         return self.client
 
     def effective(self) -> Effective:
@@ -104,12 +106,12 @@ class LlamaServer(StartedServer):
                 return unlike
             time.sleep(nap_after(waited_s))
 
+    @override
     def save_cache(self) -> None:
-        """As of `engine.Served`."""
         self._ask_slot("save")
 
+    @override
     def restore_cache(self) -> None:
-        """As of `engine.Served`."""
         self._ask_slot("restore")
 
     def _ask_slot(self, action: Literal["save", "restore"]) -> None:
@@ -120,8 +122,8 @@ class LlamaServer(StartedServer):
         except (BadReply, Refused) as error:
             raise CannotSave(str(error)) from error
 
+    @override
     def readiness(self, limit_s: float) -> Readiness:
-        """As of `StartedServer`."""
         return self.client.readiness(self.launch.alias, limit_s=limit_s)
 
     def left_s(self, waited_s: float) -> float:
@@ -134,8 +136,8 @@ class LlamaServer(StartedServer):
             self._warm_from_s = waited_s
         return self._warm_from_s + self.warmup_timeout_s - waited_s
 
+    @override
     def delay(self, readiness: Readiness) -> CellError:
-        """As of `StartedServer`."""
         what = {
             Readiness.LOADING: "is still loading",
             Readiness.STRANGER: "does not answer under its name",
@@ -152,8 +154,8 @@ class LlamaServer(StartedServer):
             log_excerpt=last_lines(read_log(self.log)),
         )
 
+    @override
     def death(self) -> Died:
-        """As of `StartedServer`."""
         log_text = read_log(self.log)
         return Died(
             "llama-server",
@@ -163,8 +165,8 @@ class LlamaServer(StartedServer):
             excerpt=last_lines(log_text),
         )
 
+    @override
     def excerpt(self, error: CellError) -> tuple[str, ...]:
-        """As of `StartedServer`."""
         is_mismatch = error.status == Status.MISMATCHED
         return (evidence if is_mismatch else last_lines)(read_log(self.log))
 

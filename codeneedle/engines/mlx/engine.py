@@ -10,6 +10,8 @@ from importlib import metadata
 from pathlib import Path
 from typing import ClassVar
 
+from typing_extensions import override
+
 from codeneedle.engines import started
 from codeneedle.engines.ended import silent
 from codeneedle.engines.engine import (
@@ -184,21 +186,21 @@ class Mlx(Engine):
         )
 
     @property
+    @override
     def stretches_context(self) -> bool:
-        """As of `engine.Engine`."""
         return self.settings.rope_factor is not None
 
     @property
+    @override
     def has_usual_sizes(self) -> bool:
-        """As of `engine.Engine`."""
         return is_of_known_size(self.identity().arguments)
 
+    @override
     def cache_types(self) -> CacheTypes:
-        """As of `engine.Engine`."""
         return CacheTypes(k=TYPES, v=TYPES, usual=USUAL_TYPES)
 
+    @override
     def notes(self) -> tuple[str, ...]:
-        """As of `engine.Engine`."""
         return () if devices() else (ON_CPU,)
 
     @contextlib.contextmanager
@@ -209,10 +211,10 @@ class Mlx(Engine):
         with counting(NAME), child as served:
             yield served.client
 
+    @override
     def serving(
         self, cell: CellSpec, *, log: Path
     ) -> "AbstractContextManager[MlxServer]":
-        """As of `engine.Engine`."""
         launch = self.command("serve", cell.pair, context=cell.context)
         return self._serving(launch, log=log)
 
@@ -237,8 +239,8 @@ class Mlx(Engine):
 
         return started.serving(start)
 
+    @override
     def divergence_tool(self) -> DivergenceTool:
-        """As of `engine.Engine`."""
         facts = self.identity()
         return MlxDivergence(
             engine=self,
@@ -247,8 +249,8 @@ class Mlx(Engine):
             arguments=facts.arguments,
         )
 
+    @override
     def speed_tool(self) -> SpeedTool:
-        """As of `engine.Engine`."""
         words = (each.partition(" ") for each in self.identity().arguments)
         return MlxSpeed(
             engine=self, arguments={name: value for name, _, value in words}
@@ -304,16 +306,16 @@ class MlxServer(StartedServer):
     alias: str  # the name under which it answers
 
     @property
+    @override
     def tokenizer(self) -> Tokenizer:
-        """As of `engine.Served`."""
         return self.client
 
     def effective(self) -> Effective:
         """As of `engine.Served`, read from the arrays of its caches."""
         return logs.effective(logs.read_log(self.log))
 
+    @override
     def verify(self, cell: CellSpec) -> tuple[str, ...]:
-        """As of `engine.Served`."""
         return logs.differences(cell, self.engine.settings, logs.read_log(self.log))
 
     def device_bytes(self) -> int | None:
@@ -321,8 +323,8 @@ class MlxServer(StartedServer):
         memory = self._memory()
         return memory.active_bytes if memory else None
 
+    @override
     def device_peak_bytes(self) -> int | None:
-        """As of `engine.Served`."""
         memory = self._memory()
         return memory.peak_bytes if memory else None
 
@@ -331,16 +333,16 @@ class MlxServer(StartedServer):
         log_text = logs.read_log(self.log) if devices() else ""
         return logs.last(log_text, logs.Memory)
 
+    @override
     def readiness(self, limit_s: float) -> Readiness:
-        """As of `StartedServer`."""
         return self.client.readiness(self.alias, limit_s=limit_s)
 
+    @override
     def left_s(self, waited_s: float) -> float:
-        """As of `StartedServer`."""
         return LOAD_TIMEOUT_S - waited_s
 
+    @override
     def delay(self, _readiness: Readiness) -> CellError:
-        """As of `StartedServer`."""
         return CellError(
             f"mlx does not answer after {LOAD_TIMEOUT_S:g} s",
             hint=f"See {self.log}. Is the disk slow, or the memory full?",
@@ -348,12 +350,12 @@ class MlxServer(StartedServer):
             log_excerpt=logs.last_lines(logs.read_log(self.log)),
         )
 
+    @override
     def death(self) -> CellError:
-        """As of `StartedServer`."""
         return logs.died(self.child.returncode, self.log)
 
+    @override
     def excerpt(self, _error: CellError) -> tuple[str, ...]:
-        """As of `StartedServer`."""
         return logs.last_lines(logs.read_log(self.log))
 
 
@@ -430,8 +432,8 @@ class MlxDivergence(BaseFileTool):
 
     engine: Mlx
 
+    @override
     def written(self, job: Job, note: Notify, progress: Progress) -> Written:
-        """As of `BaseFileTool`."""
         log_text = self._completed(job, note, progress)
         wrote = logs.last(log_text, logs.Wrote)
         if wrote is not None:

@@ -13,6 +13,8 @@ from itertools import chain
 from pathlib import Path
 from typing import ClassVar
 
+from typing_extensions import override
+
 from codeneedle.engines import started
 from codeneedle.engines.engine import (
     HOST,
@@ -99,8 +101,8 @@ class OpenAiEngine(Engine):
         cannot = self.is_without_echo or self.model.is_chat
         return frozenset({Ability.ADDRESS} | (set() if cannot else {Ability.FORCED}))
 
+    @override
     def require(self, ability: Ability) -> None:
-        """As of `engine.Engine`."""
         if ability is Ability.FORCED and self.is_without_echo:
             raise BadInput(
                 source=f"--engine {self.name}",
@@ -117,8 +119,8 @@ class OpenAiEngine(Engine):
             )
         super().require(ability)
 
+    @override
     def notes(self) -> tuple[str, ...]:
-        """As of `engine.Engine`."""
         scoring = (
             "right lines are scored if the server echoes prompts with their "
             "log-probabilities, as vLLM does and others do not"
@@ -150,8 +152,8 @@ class Command(OpenAiEngine):
     is_diagonal: bool = False  # whether its one placeholder sets the type of K and V
     _grown: dict[CellSpec, tuple[tuple[int, int], ...]] = field(default_factory=dict)
 
+    @override
     def identity(self) -> EngineIdentity:
-        """As of `engine.Engine`."""
         settings = self.settings
         options = {
             "--command": settings.command,
@@ -178,8 +180,8 @@ class Command(OpenAiEngine):
         same = frozenset(Pair(each, each) for each in self.types)
         return CacheTypes(pairs=same if self.is_diagonal else None, usual=())
 
+    @override
     def notes(self) -> tuple[str, ...]:
-        """As of `engine.Engine`."""
         notes = [*OpenAiEngine.notes(self)]
         if self.is_diagonal:
             side = "--v-types" if "k" in self.template.placeholders else "--k-types"
@@ -201,8 +203,8 @@ class Command(OpenAiEngine):
             yield server.tokenizer
 
     @contextlib.contextmanager
+    @override
     def serving(self, cell: CellSpec, *, log: Path) -> Iterator[Server]:
-        """As of `engine.Engine`."""
         half = self._at_half(cell, log=log.with_suffix(".half.log"))
         with self._started(cell, log=log) as server:
             whole = _held(server, cell) if half else ()
@@ -315,20 +317,20 @@ class Endpoint(OpenAiEngine):
         """As of `engine.Engine`: those of the one cell."""
         return CacheTypes(pairs=frozenset({self.pair}), usual=())
 
+    @override
     def notes(self) -> tuple[str, ...]:
-        """As of `engine.Engine`."""
         source = f"only you say that {self.url} runs {self.pair}"
         return (source, *OpenAiEngine.notes(self))
 
     @contextlib.contextmanager
-    def tokenizing(self, *, log: Path) -> Iterator[Tokenizer]:  # noqa: ARG002 - of a protocol
-        """As of `engine.Engine`."""
+    @override
+    def tokenizing(self, *, log: Path) -> Iterator[Tokenizer]:
         with counting(self.url), self._connected() as server:
             yield server.tokenizer
 
     @contextlib.contextmanager
-    def serving(self, cell: CellSpec, *, log: Path) -> Iterator[Server]:  # noqa: ARG002 - of a protocol
-        """As of `engine.Engine`."""
+    @override
+    def serving(self, cell: CellSpec, *, log: Path) -> Iterator[Server]:
         with self._connected() as server:
             replies = prints(server.client, context=cell.context)
             server.proof = CacheEvidence(prints=replies)

@@ -10,6 +10,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from typing_extensions import override
+
 from codeneedle.engines.ended import Died, end_of, exit_cause
 from codeneedle.engines.engine import Served, Tokenizer
 from codeneedle.engines.messages import (
@@ -217,8 +219,8 @@ class CommandServer(Server, StartedServer):
             device = 0  # no device that could tell
         return None if host is None or device is None else host + device
 
+    @override
     def readiness(self, limit_s: float) -> Readiness:
-        """As of `StartedServer`."""
         return self.client.readiness(health=self.health, limit_s=limit_s)
 
     def left_s(self, waited_s: float) -> float:
@@ -271,8 +273,8 @@ class CommandServer(Server, StartedServer):
             hint=hint if code == 0 else "",
         )
 
+    @override
     def excerpt(self, _error: CellError) -> tuple[str, ...]:
-        """As of `StartedServer`."""
         return end_of(self.log)
 
 

@@ -16,6 +16,7 @@ from statistics import fmean
 from typing import Annotated
 
 from msgspec import Meta, Struct
+from typing_extensions import override
 
 from codeneedle.corpora.registry import slug
 from codeneedle.document import Document, Lines
@@ -123,8 +124,8 @@ class EvaluationProbe(Probe):
             refuse_unset(name, option="--eval-env")
         return settings
 
+    @override
     def reads_corpus(self, _settings: EvaluationSettings, _engine: Engine) -> bool:
-        """As of `Probe`."""
         return False
 
     def notes(
