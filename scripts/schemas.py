@@ -6,8 +6,11 @@ Write the JSON schemas of what codeneedle prints and stores, from its types.
 They are drafts 2020-12, and part of the package.
 """
 
+import ast
+import inspect
+import itertools
 import json
-import re
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -36,10 +39,6 @@ TYPES: dict[str, tuple[Any, str]] = {
 """The type of each schema, and its title."""
 
 
-ATTRIBUTE = re.compile(r"^    (\w+): (.*?)(?=^    \w+: |\Z)", re.MULTILINE | re.DOTALL)
-"""A field and what a docstring says of it."""
-
-
 def schema(name: str) -> str:
     """The schema of that name as the text of its file."""
     layout, title = TYPES[name]
@@ -48,18 +47,37 @@ def schema(name: str) -> str:
         "title": title,
         **msgspec.json.schema(layout),
     }
-    for each in found["$defs"].values():
-        describe(each)
+    for each, definition in found["$defs"].items():
+        describe(each, definition)
     return f"{json.dumps(found, indent=2, ensure_ascii=False)}\n"
 
 
-def describe(definition: dict[str, Any]) -> None:
-    """Move what the docstring of a type says of its fields to these fields."""
-    said, _, fields = definition.get("description", "").partition("\n\nAttributes:\n")
-    if said:
+def describe(name: str, definition: dict[str, Any]) -> None:
+    """Add to the fields of a *definition* what the class of that *name* says."""
+    if said := definition.get("description"):
         definition["description"] = " ".join(said.split())
-    for name, text in ATTRIBUTE.findall(fields):
-        definition["properties"][name]["description"] = " ".join(text.split())
+    for module in [each for each in sys.modules if each.startswith("codeneedle.")]:
+        found = vars(sys.modules[module]).get(name)
+        if isinstance(found, type) and found.__module__ == module:
+            told = descriptions(inspect.getsource(found))
+            for field in told.keys() & definition.get("properties", {}).keys():
+                definition["properties"][field].setdefault("description", told[field])
+
+
+def descriptions(source: str) -> dict[str, str]:
+    """What the *source* of a class says of its fields, behind or below each."""
+    lines, (found,) = source.splitlines(), ast.parse(source).body
+    told = {}
+    for field, after in itertools.pairwise([*getattr(found, "body", ()), ast.Pass()]):
+        if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name):
+            text = lines[(field.end_lineno or 0) - 1].partition("  # ")[2]
+            match after:
+                case ast.Expr(value=ast.Constant(value=str() as below)):
+                    text = below
+            if text:
+                text = " ".join(text.split()).removesuffix(".")
+                told[field.target.id] = f"{text[0].upper()}{text[1:]}."
+    return told
 
 
 if __name__ == "__main__":

@@ -58,7 +58,8 @@ def _described(
                 text = " ".join(below.split())
         if not text:
             raise LookupError(f"{found.name}.{name} has no description")
-        described[name] = (ast.unparse(node.annotation), text)
+        sentence = f"{text[0].upper()}{text[1:].removesuffix('.')}."
+        described[name] = (ast.unparse(node.annotation), sentence)
     return described
 
 
