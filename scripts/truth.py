@@ -41,7 +41,7 @@ from codeneedle.verdict.judge import MAX_LOSS
 from codeneedle.verdict.order import Order, Seen, next_asked, ruled_out
 from codeneedle.verdict.statistics import (
     Bounds,
-    Word,
+    Decision,
     error_share,
     interval,
     units_needed,
@@ -201,21 +201,21 @@ class Outcomes:
     q4_beyond: int = 0
     answers: int = 0
 
-    def add(self, words: Sequence[Word], truth: Numbers) -> None:
+    def add(self, words: Sequence[Decision], truth: Numbers) -> None:
         """Count a grid: what was said of each pair, and its true mean loss."""
         self.grids += 1
         by_pair = dict(zip(OTHERS, words, strict=True))
         is_beyond = dict(zip(OTHERS, truth > MAX_LOSS, strict=True))
-        within = [pair for pair in OTHERS if by_pair[pair] is Word.WITHIN]
+        within = [pair for pair in OTHERS if by_pair[pair] is Decision.WITHIN]
         chosen = min(within, key=_size) if within else None
         self.wrong_within += any(is_beyond[pair] for pair in within)
         self.wrong_set += chosen is not None and bool(is_beyond[chosen])
         self.wrong_beyond += any(
-            by_pair[pair] is Word.BEYOND and not is_beyond[pair] for pair in OTHERS
+            by_pair[pair] is Decision.BEYOND and not is_beyond[pair] for pair in OTHERS
         )
-        self.q8_within += by_pair[Pair("q8_0", "q8_0")] is Word.WITHIN
+        self.q8_within += by_pair[Pair("q8_0", "q8_0")] is Decision.WITHIN
         self.q4_beyond += all(
-            by_pair[pair] is Word.BEYOND for pair in OTHERS if pair.k == "q4_0"
+            by_pair[pair] is Decision.BEYOND for pair in OTHERS if pair.k == "q4_0"
         )
         self.answers += chosen is not None
 
@@ -436,7 +436,7 @@ def decided(
 
 def best_of(seen: Mapping[Pair, Seen]) -> Pair | None:
     """The smallest pair within the limit; None if none is."""
-    within = [pair for pair, each in seen.items() if each.word is Word.WITHIN]
+    within = [pair for pair, each in seen.items() if each.word is Decision.WITHIN]
     return min(within, key=_size) if within else None
 
 
@@ -480,7 +480,7 @@ def simulate_deciding(lines: Lines, scenario: Scenario, grids: int) -> Decided:
             found.times[machine].append(times_of(cells, machine))
         seen, cells = next(iter(done.values()))
         words = {pair: each.word for pair, each in seen.items() if each.word}
-        every = dict.fromkeys(OTHERS, Word.OPEN) | words
+        every = dict.fromkeys(OTHERS, Decision.OPEN) | words
         found.outcomes.add([every[pair] for pair in OTHERS], truth)
         out = ruled_out(words, OTHERS)
         found.inferred_wrong += any(not is_beyond[pair] for pair in out)

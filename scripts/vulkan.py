@@ -33,7 +33,7 @@ from codeneedle.errors import MachineError
 from codeneedle.grid import Pair, whole_grid
 from codeneedle.models.pretrained import SMOLLM2, built_in_model
 from codeneedle.records.record import ON_CPU, Attention
-from codeneedle.verdict.statistics import Word
+from codeneedle.verdict.statistics import Decision
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -307,7 +307,7 @@ class Bench:
         _equal(Pair("q8_0", "q8_0"), here.chosen)
         # Of two pairs of one size, noise decides which is ahead.
         _equal(_types(there.chosen), _types(here.elsewhere))
-        _equal(Word.WITHIN, there.word(here.elsewhere or REFERENCE))
+        _equal(Decision.WITHIN, there.word(here.elsewhere or REFERENCE))
         self.check_place(metal, "recall-logp")
 
     def diverge(self, model: str) -> None:

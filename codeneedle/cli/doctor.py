@@ -9,7 +9,7 @@ import msgspec
 from rich.text import Text
 
 from codeneedle import __version__
-from codeneedle.cli.engines import Offer, offered
+from codeneedle.cli.engines import EngineEntry, offered
 from codeneedle.document import Document, Facts, Lines, Shown, Table
 from codeneedle.engines.engine import ModelSpec
 from codeneedle.engines.llama_cpp import installation
@@ -166,7 +166,7 @@ def _checked(check: Callable[[], _Value], problems: list[Problem]) -> _Value | N
         return None
 
 
-def _model(path: Path | None, offer: Offer) -> Model:
+def _model(path: Path | None, offer: EngineEntry) -> Model:
     read = offer.weights if path else weights.read_header
     header = read(path or pretrained.built_in_model())
     request = Request(models=(str(path),) if path else ())
@@ -178,7 +178,9 @@ def _model(path: Path | None, offer: Offer) -> Model:
     )
 
 
-def _sizes(model: Model, survey: Survey | None, offer: Offer) -> dict[str, int | None]:
+def _sizes(
+    model: Model, survey: Survey | None, offer: EngineEntry
+) -> dict[str, int | None]:
     """The caches of some pairs: as the engine answers, else by the header."""
     header, context = model.weights, model.context
     if cacheless(header):

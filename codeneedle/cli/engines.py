@@ -56,7 +56,7 @@ def _gguf(path: Path) -> Weights:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Offer:
+class EngineEntry:
     """An engine that a user can ask for."""
 
     find: Callable[["Request", "Execution"], object]
@@ -202,26 +202,26 @@ def _endpoint(request: "Request", _execution: "Execution") -> "EngineFor":
     )
 
 
-ENGINES: Mapping[str, Offer] = {
-    ENGINE: Offer(
+ENGINES: Mapping[str, EngineEntry] = {
+    ENGINE: EngineEntry(
         find=_find_llama_cpp,
         engine_for=_llama_cpp,
         types=("bf16", "q4_0"),
         spell=Spell(cache_flags, build_option),
     ),
-    MLX: Offer(
+    MLX: EngineEntry(
         find=_find_mlx,
         engine_for=_mlx,
         weights=_folder_of_mlx,
         types=("f16", "kv4"),
     ),
-    COMMAND: Offer(
+    COMMAND: EngineEntry(
         find=_find_command,
         engine_for=_command,
         suited=_suited_command,
         weights=_served_model,
     ),
-    ENDPOINT: Offer(
+    ENDPOINT: EngineEntry(
         find=lambda _request, _execution: None,
         engine_for=_endpoint,
         suited=_suited_endpoint,
@@ -236,7 +236,7 @@ def asks_for(engine: str) -> Spell:
     return ENGINES[engine].spell if engine in ENGINES else Spell()
 
 
-def offered(request: "Request", execution: "Execution") -> Offer:
+def offered(request: "Request", execution: "Execution") -> EngineEntry:
     """
     The engine of *request*.
 

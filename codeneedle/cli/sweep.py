@@ -53,8 +53,8 @@ from codeneedle.sweep.decide import (
     decide,
     deciding,
     fix_order,
-    further,
     next_step,
+    pairs_to_extend,
     spent_share,
     tells_loss,
 )
@@ -88,7 +88,7 @@ from codeneedle.system.signals import (
 from codeneedle.text import duration, plural, sweep_command, visible
 from codeneedle.verdict.judge import Limits, Verdict, judge
 from codeneedle.verdict.order import Why
-from codeneedle.verdict.statistics import Word
+from codeneedle.verdict.statistics import Decision
 from codeneedle.verdict.trust import trusted, trusted_records
 
 
@@ -380,7 +380,9 @@ class _Page:
         """Whether the same command would measure pairs with further functions."""
         run = self._read()
         return bool(
-            self._may_extend and run and further(judge(run, self.options.limits))
+            self._may_extend
+            and run
+            and pairs_to_extend(judge(run, self.options.limits))
         )
 
     def _measured(self) -> int:
@@ -847,7 +849,7 @@ def step_phrase(step: NextStep, verdict: Verdict) -> str:
     if step.asked.why is Why.CHECK:
         finer = visible(str(verdict.inferred.get(pairs[0], "")))
         return f"{asked}, ruled out by {finer}: a check"
-    has_within = any(each.word is Word.WITHIN for each in verdict.compared)
+    has_within = any(each.word is Decision.WITHIN for each in verdict.compared)
     return f"{asked}, {'smaller than what is' if has_within else 'which may be'} within"
 
 

@@ -24,11 +24,11 @@ from codeneedle.document import Table
 from codeneedle.grid import Pair
 from codeneedle.report.heatmap import loss_ticks
 from codeneedle.report.html import html
-from codeneedle.report.verdict import front
+from codeneedle.report.verdict import pareto_front
 from codeneedle.text import size, visible
 from codeneedle.verdict.judge import Verdict
 from codeneedle.verdict.losses import PERCENT, Losses
-from codeneedle.verdict.statistics import Word
+from codeneedle.verdict.statistics import Decision
 
 THEME = {
     "#010101": "var(--ink)",
@@ -50,9 +50,9 @@ FORMATS = {"wide": (7.6, 4.2), "narrow": (3.9, 4.2)}
 """A chart is drawn for wide screens and for phones: class, and size in inches."""
 
 MARKS = {
-    Word.WITHIN: ("o", WITHIN),
-    Word.OPEN: ("D", QUIET),
-    Word.BEYOND: ("s", BEYOND),
+    Decision.WITHIN: ("o", WITHIN),
+    Decision.OPEN: ("D", QUIET),
+    Decision.BEYOND: ("s", BEYOND),
 }
 """Marker and colour of each word."""
 
@@ -80,7 +80,7 @@ def front_frame(losses: Losses) -> pd.DataFrame:
     ``high`` (of 100), ``word``, ``speed``, ``on_front``, ``is_set``.
     """
     verdict = losses.verdict
-    best = {each.pair for each in front(verdict)} - {verdict.reference}
+    best = {each.pair for each in pareto_front(verdict)} - {verdict.reference}
     return pd.DataFrame(
         [
             {

@@ -54,7 +54,7 @@ from codeneedle.system.files import write_whole
 from codeneedle.text import number, visible
 from codeneedle.verdict.judge import Verdict
 from codeneedle.verdict.losses import Losses
-from codeneedle.verdict.statistics import Word
+from codeneedle.verdict.statistics import Decision
 
 
 @dataclass(frozen=True, slots=True)
@@ -452,9 +452,9 @@ def _loss_square(losses: Losses, cell: Cell) -> Square:
     status = status_word(cell.status) if cell.status else missing
     value = number(cell.value, digits=losses.metric.digits)
     label = value if cell.has_value else status
-    is_bold = word == Word.BEYOND or cell.pair == losses.verdict.chosen
+    is_bold = word == Decision.BEYOND or cell.pair == losses.verdict.chosen
     below = captions.loss_word(losses, cell)
-    return Square(cell.value, label, is_bold, below, is_open=word == Word.OPEN)
+    return Square(cell.value, label, is_bold, below, is_open=word == Decision.OPEN)
 
 
 def draw(
@@ -571,7 +571,9 @@ def picture_of(
         colours, caption = "around zero", f"difference, {caption}"
         label = number(base, digits=metric.digits)
         title = f"{metric.label}: difference from {reference} ({label})"
-    beyond = {c.pair for c in cells if verdict.word(c.pair, metric.name) == Word.BEYOND}
+    beyond = {
+        c.pair for c in cells if verdict.word(c.pair, metric.name) == Decision.BEYOND
+    }
     return Picture(
         k_types=tuple(frames.k_types(cells)),
         v_types=tuple(frames.v_types(cells)),
@@ -647,7 +649,7 @@ def _notes(run: Run, metric: Metric, cells: Cells, verdict: Verdict) -> tuple[st
 
 def _word_note(word: str, phrase: str) -> str:
     """Which pairs are within, open or, with bold labels, beyond the limit."""
-    mark = " (bold)" if word == Word.BEYOND else ""
+    mark = " (bold)" if word == Decision.BEYOND else ""
     return f"{_capital(word)}{mark}: {phrase}"
 
 

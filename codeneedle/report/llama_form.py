@@ -21,10 +21,10 @@ from codeneedle.probes.divergence.metrics import precision
 from codeneedle.probes.divergence.record import NAME, Compared, divergence_of, sizes_of
 from codeneedle.records.record import CellRecord, Run
 from codeneedle.report import captions
-from codeneedle.report.verdict import front
+from codeneedle.report.verdict import pareto_front
 from codeneedle.text import NO_VALUE_WORD, number
 from codeneedle.verdict.judge import Verdict
-from codeneedle.verdict.statistics import Word
+from codeneedle.verdict.statistics import Decision
 
 HEADING = (
     *("K", "V", "BPV", "PPL", "ΔPPL", "KLD"),
@@ -214,5 +214,7 @@ def _without_folders(command: Iterable[str]) -> str:
 
 def worth_compiling(verdict: Verdict) -> list[Pair]:
     """Pareto-optimal pairs by size and loss, without those beyond the limit."""
-    pairs = [each.pair for each in front(verdict) if each.word is not Word.BEYOND]
+    pairs = [
+        each.pair for each in pareto_front(verdict) if each.word is not Decision.BEYOND
+    ]
     return most_precise_first(pairs)

@@ -39,7 +39,7 @@ from codeneedle.report.verdict import table as losses
 from codeneedle.text import number, one_line, sweep_command, visible
 from codeneedle.verdict.judge import Limits, Verdict, judge
 from codeneedle.verdict.losses import Losses, losses_of
-from codeneedle.verdict.statistics import Word
+from codeneedle.verdict.statistics import Decision
 
 ANSWER_BYTES = 400_000
 """Most bytes of answers on a page: a page with all else has at most 1 MB."""
@@ -199,7 +199,7 @@ def _metric(column: Column, table: PairTable, verdict: Verdict) -> dict[str, Any
     note = verdict.silent.get(metric.name, "")
     words = {each.pair: verdict.word(each.pair, metric.name) for each in cells}
     better = "" if metric.better == "neither" else f"; {metric.better} is better"
-    is_beyond = Word.BEYOND in words.values()
+    is_beyond = Decision.BEYOND in words.values()
     bold = ". Bold: beyond the limit by this metric" if is_beyond else ""
     said = f"{': ' if note else ''}{note}{bold}"
     shown = [
@@ -207,7 +207,7 @@ def _metric(column: Column, table: PairTable, verdict: Verdict) -> dict[str, Any
             cell,
             metric,
             scale,
-            is_bold=words[cell.pair] == Word.BEYOND,
+            is_bold=words[cell.pair] == Decision.BEYOND,
             tips=[f"n {cell.n}", words[cell.pair]] if cell.has_value else [],
         )
         for cell in cells
@@ -240,14 +240,14 @@ def _cell(
         return [captions.value_text(cell, metric), below, tip]
     value = number(cell.value, digits=metric.digits)
     ground = cell_colour(metric, cell.value, scale)
-    marks = "b" * (is_bold or word == Word.BEYOND) + "s" * word.startswith("set")
+    marks = "b" * (is_bold or word == Decision.BEYOND) + "s" * word.startswith("set")
     return [
         value if below else captions.value_text(cell, metric),
         below,
         tip,
         hex_of(ground),
         text_colour(*ground),
-        marks + "o" * (word == Word.OPEN),
+        marks + "o" * (word == Decision.OPEN),
     ]
 
 

@@ -32,7 +32,7 @@ from codeneedle.report.compare import WALL
 from codeneedle.report.kernels import WORDS
 from codeneedle.report.table import Column, PairTable, pair_table
 from codeneedle.text import NO_VALUE_WORD, plural, visible
-from codeneedle.verdict.judge import Row, Verdict, judge
+from codeneedle.verdict.judge import MetricResult, Verdict, judge
 
 VERSION = 2
 """Of the layout of a receipt."""
@@ -201,7 +201,7 @@ def _losses(table: PairTable, verdict: Verdict) -> Iterator[tuple[str, list[str]
         yield f"{_LOSS}{name}", [_loss(verdict, row) for row in found]
 
 
-def _loss(verdict: Verdict, row: Row | None) -> str:
+def _loss(verdict: Verdict, row: MetricResult | None) -> str:
     """``0.5 % (-0.2 % to 1.1 %)``; empty for a pair that is not compared."""
     if row is None:
         return ""

@@ -8,7 +8,7 @@ from codeneedle.grid import Pair, by_precision, most_precise_first
 from codeneedle.report import captions
 from codeneedle.report.captions import REFERENCE_MARK
 from codeneedle.text import NO_VALUE_WORD, visible
-from codeneedle.verdict.judge import Row, Verdict
+from codeneedle.verdict.judge import MetricResult, Verdict
 from codeneedle.verdict.losses import Losses, losses_of
 
 FEWEST_PAIRS = 2
@@ -72,5 +72,5 @@ def _cell(losses: Losses | None, pair: Pair) -> str:
     return f"{_phrase(losses, row, row.bounds.mean)} {losses.word(pair)}"
 
 
-def _phrase(losses: Losses, row: Row, value: float) -> str:
+def _phrase(losses: Losses, row: MetricResult, value: float) -> str:
     return losses.verdict.limits.phrase(row.kind, value)

@@ -446,9 +446,9 @@ MEMORY, BY_TYPES = "KV memory", "~"
 
 def _memory(verdict: "Verdict | None", pair: Pair) -> str:
     """``53%`` of the reference's cache, marked where only the types tell."""
-    from codeneedle.verdict.judge import Standing, cache_size
+    from codeneedle.verdict.judge import PairResult, cache_size
 
-    standing = (verdict and verdict.standing(pair)) or Standing(pair=pair)
+    standing = (verdict and verdict.standing(pair)) or PairResult(pair=pair)
     share = cache_size(standing)
     mark = BY_TYPES if standing.memory is None else ""
     return f"{mark}{share:.0%}" if math.isfinite(share) else NO_VALUE_WORD

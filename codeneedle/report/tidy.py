@@ -27,7 +27,7 @@ from codeneedle.report.captions import names_of
 if TYPE_CHECKING:  # tables without a verdict do not wait for statistics
     import pandas as pd
 
-    from codeneedle.verdict.judge import Row, Verdict
+    from codeneedle.verdict.judge import MetricResult, Verdict
 
 LOSS = "loss"
 """The metric of what a pair loses beside the reference, a share from 0 to 1."""
@@ -257,7 +257,7 @@ def _judged(
     return _bounds(row, verdict.word(pair, metric.name))
 
 
-def _bounds(row: "Row", word: str) -> dict[str, object]:
+def _bounds(row: "MetricResult", word: str) -> dict[str, object]:
     return {
         "low": _known(row.bounds.low),
         "high": _known(row.bounds.high),
@@ -286,7 +286,9 @@ def _losses(source: _Source) -> Iterator[TableRow]:
                 yield _loss(source, cell, row, f"by={name}")
 
 
-def _loss(source: _Source, cell: Cell, row: "Row | None", facet: str) -> TableRow:
+def _loss(
+    source: _Source, cell: Cell, row: "MetricResult | None", facet: str
+) -> TableRow:
     """The loss of *row*; without one, why there is none: 0 of the reference itself."""
     assert source.verdict is not None  # noqa: S101 - `_losses` has looked
     verdict, pair = source.verdict, cell.pair
@@ -310,7 +312,7 @@ def _loss(source: _Source, cell: Cell, row: "Row | None", facet: str) -> TableRo
     )
 
 
-def _shown_loss(verdict: "Verdict", pair: Pair) -> "Row | None":
+def _shown_loss(verdict: "Verdict", pair: Pair) -> "MetricResult | None":
     """The row of the loss that reports show of *pair*: never that of a divergence."""
     from codeneedle.report.verdict import shown_row
 

@@ -21,7 +21,7 @@ from codeneedle.records.store import SWEEP
 from codeneedle.report import captions
 from codeneedle.report.captions import REFERENCE_MARK, named_pairs, pairs_by
 from codeneedle.report.kernels import gain_line
-from codeneedle.sweep.decide import further, time_s
+from codeneedle.sweep.decide import pairs_to_extend, time_s
 from codeneedle.text import (
     NO_VALUE_WORD,
     duration,
@@ -36,14 +36,14 @@ from codeneedle.verdict.judge import (
     MAX_EVAL_LOST,
     MAX_LOSS,
     MAX_LOST,
+    MetricResult,
     Outcome,
-    Row,
-    Standing,
+    PairResult,
     Verdict,
     best_by_size,
     cache_size,
 )
-from codeneedle.verdict.statistics import ALPHA, Word
+from codeneedle.verdict.statistics import ALPHA, Decision
 
 INSTRUMENT = (
     "No recommendation: the built-in model is a test fixture, not a language model."
@@ -88,7 +88,7 @@ def brief(verdict: Verdict, spell: Spell) -> Document:
     """What to set and why, for the end of a sweep: the rows that matter."""
     yield headline_lines(verdict, spell)
     if verdict.compared:
-        rows = front(verdict)
+        rows = pareto_front(verdict)
         yield table(verdict, rows)
         yield from others(verdict, rows)
         left = len(verdict.standings) - len(rows)
@@ -160,9 +160,9 @@ def checked(verdict: Verdict, pair: Pair) -> tuple[Check, str]:
         return Check.OPEN, f"{name}: {visible(trouble) or 'not measured'}"
     leading = standing.leading
     sentence = f"{_loss_sentence(verdict, leading)}, by {leading.metric.name}"
-    if standing.word is Word.OPEN:
+    if standing.word is Decision.OPEN:
         return Check.OPEN, f"{name}: {word_phrase(standing, leading)}; {sentence}"
-    code = Check.WITHIN if standing.word is Word.WITHIN else Check.BEYOND
+    code = Check.WITHIN if standing.word is Decision.WITHIN else Check.BEYOND
     return code, f"{name}: {standing.word}: {sentence}"
 
 
@@ -191,7 +191,7 @@ def headline(verdict: Verdict, spell: Spell) -> list[str]:
         ]
     chosen = verdict.standing(verdict.chosen) if verdict.chosen else None
     if chosen and chosen.leading:
-        if chosen.word is not Word.WITHIN:
+        if chosen.word is not Decision.WITHIN:
             return [*_least(verdict, chosen, spell), *_reference_line(verdict)]
         return [
             f"Set: {spell(chosen.pair)}   ({_saving(verdict, chosen)})",
@@ -201,7 +201,7 @@ def headline(verdict: Verdict, spell: Spell) -> list[str]:
     return [*_keep(verdict, spell(verdict.reference)), *_reference_line(verdict)]
 
 
-def _least(verdict: Verdict, chosen: Standing, spell: Spell) -> Iterator[str]:
+def _least(verdict: Verdict, chosen: PairResult, spell: Spell) -> Iterator[str]:
     """What fits into a limited memory and is not shown to be within the limit."""
     row, limits = chosen.leading, verdict.limits
     if row is None:
@@ -216,18 +216,18 @@ def _least(verdict: Verdict, chosen: Standing, spell: Spell) -> Iterator[str]:
     stands = f"above {limit}" if is_above else f"not shown to be within {limit}"
     fitting = [each for each in verdict.compared if _fits(verdict, each)]
     none = "; nothing that fits is shown to be within it"
-    if any(each.word is Word.WITHIN for each in fitting):
+    if any(each.word is Decision.WITHIN for each in fitting):
         none = ""
     yield f"     This is {stands}{none}."
 
 
-def _fits(verdict: Verdict, standing: Standing) -> bool:
+def _fits(verdict: Verdict, standing: PairResult) -> bool:
     """True unless its cache is known to be larger than the memory that is limited."""
     most = verdict.limits.max_memory_bytes
     return most is None or (standing.memory_bytes or 0) <= most
 
 
-def _saving(verdict: Verdict, standing: Standing) -> str:
+def _saving(verdict: Verdict, standing: PairResult) -> str:
     """What a pair takes of memory, and writes of speed."""
     parts = []
     if verdict.limits.max_memory_bytes and standing.memory_bytes is not None:
@@ -243,7 +243,7 @@ def _saving(verdict: Verdict, standing: Standing) -> str:
     return ", ".join(parts)
 
 
-def _loss_sentence(verdict: Verdict, row: Row) -> str:
+def _loss_sentence(verdict: Verdict, row: MetricResult) -> str:
     """``loses 0.1 % of the right tokens, at most 0.9 % (limit 1.0 %)``."""
     high = row.bounds.high
     is_bound = math.isfinite(high) and high >= 0  # below 0 the text gains, if anything
@@ -266,14 +266,14 @@ def _loss_sentence(verdict: Verdict, row: Row) -> str:
     return f"{what}{most} {limit}"
 
 
-def _amount(verdict: Verdict, row: Row, value: float) -> str:
+def _amount(verdict: Verdict, row: MetricResult, value: float) -> str:
     """A loss as reports show it: ``0.9 %``, ``0.0120 nats``."""
     if not math.isfinite(value):
         return NO_VALUE_WORD
     return verdict.limits.phrase(row.kind, value)
 
 
-def _mean_amount(verdict: Verdict, row: Row) -> str:
+def _mean_amount(verdict: Verdict, row: MetricResult) -> str:
     """The mean loss; of a score that rises, ``33.3 points better``."""
     mean = row.bounds.mean
     if row.kind is LossKind.SCORE and mean < 0:
@@ -316,7 +316,7 @@ def _keep(verdict: Verdict, kept: str) -> Iterator[str]:
     yield f"Keep: {kept}. No smaller cache is shown to lose less than {loss}{what}."
     units, noun = min(row.bounds.units for row in rows), rows[0].metric.noun
     if units < FEWEST_UNITS:
-        is_open = all(row.word is Word.OPEN for row in rows)
+        is_open = all(row.word is Decision.OPEN for row in rows)
         yield (
             f"{units} {noun} can show {'nothing' if is_open else 'little'}: ask "
             f"{ENOUGH_UNITS} or more ({MORE_UNITS[noun]})."
@@ -346,7 +346,7 @@ def _no_best(verdict: Verdict) -> Iterator[str]:
     yield f"{visible(str(best))} would tell: {command}"
 
 
-def _main_rows(verdict: Verdict) -> list[Row]:
+def _main_rows(verdict: Verdict) -> list[MetricResult]:
     """What the first graded metric says of each pair; without one, another metric."""
     rows = [row for each in verdict.compared for row in each.rows]
     graded = [row for row in rows if row.kind.is_graded]
@@ -382,8 +382,8 @@ def _candidates(verdict: Verdict) -> str:
     most = verdict.limits.max_memory_bytes
     pairs = [
         each.pair
-        for each in front(verdict)
-        if each.rows and all(row.word is Word.WITHIN for row in each.rows)
+        for each in pareto_front(verdict)
+        if each.rows and all(row.word is Decision.WITHIN for row in each.rows)
         if most is None or (each.memory_bytes or math.inf) <= most
     ]
     if pairs:
@@ -452,25 +452,25 @@ def _nearest(verdict: Verdict) -> Iterator[str]:
         yield f"A limit that accepts this: {_accepting(verdict, leading)}"
 
 
-def _place(standing: Standing, row: Row) -> tuple[bool, float, float]:
+def _place(standing: PairResult, row: MetricResult) -> tuple[bool, float, float]:
     """Order of pairs: those that fewest further units decide, then by their loss."""
     return (
-        standing.word is Word.BEYOND,
+        standing.word is Decision.BEYOND,
         _decidable(row) or math.inf,
         row.bounds.mean / row.limit,
     )
 
 
-def _decidable(row: Row) -> int | None:
+def _decidable(row: MetricResult) -> int | None:
     """Units that would show that an open pair is within the limit; None if none do."""
-    is_below = row.word is Word.OPEN and row.bounds.mean < row.limit
+    is_below = row.word is Decision.OPEN and row.bounds.mean < row.limit
     is_few = row.bounds.units < FEWEST_UNITS
     if not is_below or is_few or row.remark or not row.needed or row.needed > LIMIT:
         return None
     return row.needed
 
 
-def _accepting(verdict: Verdict, row: Row) -> str:
+def _accepting(verdict: Verdict, row: MetricResult) -> str:
     """The command that shows the verdict with a limit that *row* is within."""
     share = CHANGE_BY_LOSS if row.kind is LossKind.CHANGE else 1.0
     most = min(1.0, math.ceil(1000 * row.bounds.high / share) / 1000)
@@ -484,14 +484,14 @@ def _accepting(verdict: Verdict, row: Row) -> str:
 
 
 def _way_on(
-    verdict: Verdict, standing: Standing, needed: int, noun: str
+    verdict: Verdict, standing: PairResult, needed: int, noun: str
 ) -> Iterator[str]:
     """The command that asks further units, or what would make that possible."""
     setup = verdict.run.setup
     if noun != "functions":
         yield f"a new run with more {MORE_UNITS[noun]}."
         return
-    goals = further(verdict)
+    goals = pairs_to_extend(verdict)
     if standing.pair in goals:
         time = time_s(verdict.run, goals)
         about = f" (about {duration(time)})" if math.isfinite(time) else ""
@@ -539,7 +539,7 @@ def _limit_options(verdict: Verdict) -> list[str]:
 # --- the table
 
 
-def front(verdict: Verdict) -> list[Standing]:
+def pareto_front(verdict: Verdict) -> list[PairResult]:
     """The reference, what is set, and pairs of which none as small loses less."""
     # What one probe has measured of all pairs tells less than all probes of a few.
     measured = [each for each in verdict.compared if not each.lacking]
@@ -552,7 +552,7 @@ HEADING = ["K/V", "memory", "speed", "loss", "from", "to", "word", "by"]
 """Columns of the table; those that no row fills are left out."""
 
 
-def table(verdict: Verdict, standings: Sequence[Standing]) -> Table:
+def table(verdict: Verdict, standings: Sequence[PairResult]) -> Table:
     """
     A row for each of *standings*, the largest cache first.
 
@@ -588,12 +588,12 @@ def has_losses(verdict: Verdict) -> bool:
     return any(row.kind is not LossKind.CHANGE for row in rows)
 
 
-def _units(row: Row) -> str:
+def _units(row: MetricResult) -> str:
     """``24 functions``."""
     return f"{row.bounds.units} {row.metric.noun}"
 
 
-def shown_row(verdict: Verdict, each: Standing) -> Row | None:
+def shown_row(verdict: Verdict, each: PairResult) -> MetricResult | None:
     """The row whose loss the table shows: never a divergence beside losses."""
     leading = each.leading if each.word else None
     if leading is None or leading.kind is not LossKind.CHANGE:
@@ -604,7 +604,7 @@ def shown_row(verdict: Verdict, each: Standing) -> Row | None:
     return losses[0] if losses else None
 
 
-def others(verdict: Verdict, standings: Sequence[Standing]) -> Iterator[Table]:
+def others(verdict: Verdict, standings: Sequence[PairResult]) -> Iterator[Table]:
     """What further metrics say of *standings*, a row each; divergence by itself."""
     ordered = sorted(standings, key=cache_size, reverse=True)
     names = sorted({row.metric.name for e in standings for row in e.rows})
@@ -637,7 +637,7 @@ def others(verdict: Verdict, standings: Sequence[Standing]) -> Iterator[Table]:
             )
 
 
-def _ends(verdict: Verdict, row: Row) -> tuple[str, str, str]:
+def _ends(verdict: Verdict, row: MetricResult) -> tuple[str, str, str]:
     """The loss of *row*, and the ends of its interval."""
     low, high = (
         _amount(verdict, row, end) for end in (row.bounds.low, row.bounds.high)
@@ -645,13 +645,13 @@ def _ends(verdict: Verdict, row: Row) -> tuple[str, str, str]:
     return _mean_amount(verdict, row), low, high
 
 
-def own_word(row: Row) -> str:
+def own_word(row: MetricResult) -> str:
     """Its word; ``candidate`` of a divergence within the limit: it shows no loss."""
-    is_candidate = row.kind is LossKind.CHANGE and row.word is Word.WITHIN
+    is_candidate = row.kind is LossKind.CHANGE and row.word is Decision.WITHIN
     return "candidate" if is_candidate else str(row.word)
 
 
-def _own_phrase(row: Row) -> str:
+def _own_phrase(row: MetricResult) -> str:
     """``within, of 80 samples: 3 lost, 1 won``."""
     phrase = f"{own_word(row)}, of {_units(row)}"
     if row.kind is LossKind.SCORE:
@@ -659,7 +659,7 @@ def _own_phrase(row: Row) -> str:
     return f"{phrase}; {row.remark}" if row.remark else phrase
 
 
-def _table_row(verdict: Verdict, each: Standing, usual: str) -> list[str]:
+def _table_row(verdict: Verdict, each: PairResult, usual: str) -> list[str]:
     memory = f"{each.memory:.0%}" if each.memory is not None else ""
     if verdict.limits.max_memory_bytes is not None and each.memory_bytes is not None:
         memory = size(each.memory_bytes)
@@ -682,18 +682,18 @@ def _table_row(verdict: Verdict, each: Standing, usual: str) -> list[str]:
     return [*start, *(_ends(verdict, row) if row else none), phrase, by]
 
 
-def word_phrase(standing: Standing, row: Row) -> str:
+def word_phrase(standing: PairResult, row: MetricResult) -> str:
     """``open: about 47 functions would decide it``; ``within``."""
     word = standing.word
     why = row.remark
     if row.kind is LossKind.SCORE and not why:
         why = f"{row.lost} lost, {row.won} won"
-    elif word is Word.OPEN and not why:
+    elif word is Decision.OPEN and not why:
         why = _open_phrase(standing, row)
     return f"{word}: {why}" if why else str(word)
 
 
-def _open_phrase(standing: Standing, row: Row) -> str:
+def _open_phrase(standing: PairResult, row: MetricResult) -> str:
     """Why a pair is open: of several kinds of reasons, the one that applies."""
     needed, noun = _decidable(row), row.metric.noun
     is_change = row.kind is LossKind.CHANGE
@@ -706,8 +706,8 @@ def _open_phrase(standing: Standing, row: Row) -> str:
             standing.lacking and not is_change,
             f"{row.metric.name} alone, no {', '.join(standing.lacking)}",
         ),
-        (is_change and row.word is Word.WITHIN, "a candidate by divergence"),
-        (row.word is not Word.OPEN, ""),
+        (is_change and row.word is Decision.WITHIN, "a candidate by divergence"),
+        (row.word is not Decision.OPEN, ""),
         (row.kind is LossKind.ANSWERS and row.needed is None, ""),
         (row.bounds.units < FEWEST_UNITS, f"too few {noun}: {row.bounds.units}"),
         (row.bounds.mean >= row.limit, _probably_beyond(row)),
@@ -717,7 +717,7 @@ def _open_phrase(standing: Standing, row: Row) -> str:
     return next((why for applies, why in reasons if applies), otherwise)
 
 
-def _probably_beyond(row: Row) -> str:
+def _probably_beyond(row: MetricResult) -> str:
     """That a pair loses more than is accepted, and what would show it of answers."""
     if row.kind is LossKind.ANSWERS and row.needed:
         return f"probably beyond; about {row.needed:,} {row.metric.noun} would show it"
@@ -729,13 +729,13 @@ def open_entries(verdict: Verdict) -> Iterator[tuple[str, str]]:
     by_reason = pairs_by(
         (_open_reason(each, each.leading), each.pair)
         for each in verdict.compared
-        if each.word is Word.OPEN and each.leading
+        if each.word is Decision.OPEN and each.leading
     )
     for why, pairs in by_reason.items():
-        yield str(Word.OPEN), f"{named_pairs(pairs)}{f': {why}' if why else ''}"
+        yield str(Decision.OPEN), f"{named_pairs(pairs)}{f': {why}' if why else ''}"
 
 
-def _open_reason(standing: Standing, row: Row) -> str:
+def _open_reason(standing: PairResult, row: MetricResult) -> str:
     """Why a pair is open, alike for pairs that need other numbers of units."""
     if not row.remark and _decidable(row) and not (standing.lacking or standing.failed):
         return f"further {row.metric.noun} would decide it"
@@ -750,7 +750,7 @@ def metric_entries(verdict: Verdict, metric: str) -> list[tuple[str, str]]:
     if metric in verdict.silent:
         return [("verdict", f"no say: {visible(verdict.silent[metric])}")]
     entries = []
-    for word in Word:
+    for word in Decision:
         pairs = [
             each.pair
             for each in verdict.compared
@@ -764,9 +764,9 @@ def metric_entries(verdict: Verdict, metric: str) -> list[tuple[str, str]]:
     return entries
 
 
-def _meaning(verdict: Verdict, word: Word, metric: str) -> str:
+def _meaning(verdict: Verdict, word: Decision, metric: str) -> str:
     """What a word says of pairs, with the limit: ``loss at most 1.0 %``."""
-    if word is Word.OPEN:
+    if word is Decision.OPEN:
         return "neither is shown"
     row = next(row for each in verdict.compared if (row := each.row(metric)))
     what = "change" if row.kind is LossKind.CHANGE else "loss"
@@ -774,7 +774,7 @@ def _meaning(verdict: Verdict, word: Word, metric: str) -> str:
         what = "loss of the score"
     if row.kind is LossKind.ANSWERS:
         what = f"lost {row.metric.noun}"
-    how = "at most" if word is Word.WITHIN else "more than"
+    how = "at most" if word is Decision.WITHIN else "more than"
     return f"{what} {how} {_amount(verdict, row, row.limit)}"
 
 
@@ -790,9 +790,11 @@ def beyond_phrase(verdict: Verdict, metric: str = "") -> str:
     types = [
         f"{axis.upper()} {', '.join(map(visible, names))}"
         for axis in ("k", "v")
-        if (names := verdict.types_all(Word.BEYOND, axis, metric))
+        if (names := verdict.types_all(Decision.BEYOND, axis, metric))
     ]
-    pairs = sum(verdict.word(e.pair, metric) == Word.BEYOND for e in verdict.compared)
+    pairs = sum(
+        verdict.word(e.pair, metric) == Decision.BEYOND for e in verdict.compared
+    )
     return "; ".join(types) or (plural(pairs, "pair") if pairs else "none")
 
 
@@ -817,7 +819,7 @@ def sentences(verdict: Verdict, spell: Spell | None = None) -> list[str]:
 def _smaller(verdict: Verdict) -> Iterator[str]:
     """The open pair that might be set instead, and how to decide it."""
     chosen = verdict.standing(verdict.chosen) if verdict.chosen else None
-    if chosen is None or chosen.word is not Word.WITHIN:
+    if chosen is None or chosen.word is not Decision.WITHIN:
         return
     near = [
         (needed, each, row)
@@ -835,7 +837,7 @@ def _axes(verdict: Verdict) -> Iterator[str]:
     """A sentence on K and one on V, where every pair of a type has the same word."""
     for axis, other in (("K", "V"), ("V", "K")):
         phrases: list[str] = []
-        for word in (Word.BEYOND, Word.WITHIN):
+        for word in (Decision.BEYOND, Decision.WITHIN):
             types = verdict.types_all(word, axis.lower())
             if types:
                 says = "it is" if phrases else "the loss is"
@@ -1005,7 +1007,7 @@ def _troubles(verdict: Verdict) -> Iterator[str]:
     by_failure = pairs_by(
         ((record.probe, record.status, record.reason), each.pair)
         for each in verdict.compared
-        if each.word is Word.OPEN
+        if each.word is Decision.OPEN
         for record in each.failed
     )
     for (probe, status, reason), pairs in by_failure.items():

@@ -13,8 +13,8 @@ from codeneedle.probes.metrics import LossKind, Noun
 from codeneedle.records.record import Attention
 from codeneedle.report import captions
 from codeneedle.report.verdict import headline, sentences
-from codeneedle.verdict.judge import Outcome, Row, Standing, Verdict
-from codeneedle.verdict.statistics import Word
+from codeneedle.verdict.judge import MetricResult, Outcome, PairResult, Verdict
+from codeneedle.verdict.statistics import Decision
 
 Number = float | None
 
@@ -50,7 +50,7 @@ class MetricObject(msgspec.Struct, frozen=True, kw_only=True):
 
     name: str
     kind: Annotated[LossKind, Meta(description="How losses are computed.")]
-    word: Word
+    word: Decision
     loss: Annotated[Number, Meta(description="The mean over units.")]
     low: Annotated[Number, Meta(description="Lower end of its interval.")]
     high: Annotated[Number, Meta(description="Upper end of its interval.")]
@@ -69,7 +69,7 @@ class PairObject(msgspec.Struct, frozen=True, kw_only=True):
     k: str
     v: str
     word: Annotated[
-        Word | None, Meta(description="Null of the reference, and in trouble.")
+        Decision | None, Meta(description="Null of the reference, and in trouble.")
     ]
     memory: Annotated[Number, Meta(description="KV cache by the reference's.")]
     speed: Annotated[Number, Meta(description="Of writing, by the reference's.")]
@@ -209,7 +209,7 @@ def _gain(gain: Gain) -> GainObject:
     )
 
 
-def _pair(each: Standing) -> PairObject:
+def _pair(each: PairResult) -> PairObject:
     return PairObject(
         k=each.pair.k,
         v=each.pair.v,
@@ -224,7 +224,7 @@ def _pair(each: Standing) -> PairObject:
     )
 
 
-def _metric(row: Row) -> MetricObject:
+def _metric(row: MetricResult) -> MetricObject:
     return MetricObject(
         name=row.metric.name,
         kind=row.kind,

@@ -27,7 +27,7 @@ from codeneedle.text import plural
 from codeneedle.verdict import order as ordering
 from codeneedle.verdict.judge import Limits, Verdict, cache_size, judge
 from codeneedle.verdict.order import Asked, Order, Seen, next_asked, order_in
-from codeneedle.verdict.statistics import Word
+from codeneedle.verdict.statistics import Decision
 
 MOST_PAIRS = 4
 """Pairs that are measured with further functions at a time."""
@@ -68,7 +68,7 @@ def deciding(request: Request, execution: Execution) -> Request:
     return structs.replace(request, probes=(*telling, *others))
 
 
-def further(verdict: Verdict) -> dict[Pair, int]:
+def pairs_to_extend(verdict: Verdict) -> dict[Pair, int]:
     """
     The pairs to measure with further functions, each with its new number of functions.
 
@@ -88,7 +88,11 @@ def further(verdict: Verdict) -> dict[Pair, int]:
     needed: dict[Pair, tuple[int, int]] = {}
     for standing in verdict.compared:
         row = standing.row(PROBE.continued_metric)
-        if row is None or standing.word is not Word.OPEN or row.word is not Word.OPEN:
+        if (
+            row is None
+            or standing.word is not Decision.OPEN
+            or row.word is not Decision.OPEN
+        ):
             continue
         goal = next((end for end in ends if end > counts.get(standing.pair, 0)), 0)
         is_below = row.bounds.mean < row.limit and cache_size(standing) < largest
@@ -127,7 +131,9 @@ def decide(
     failed: dict[Pair, CellRecord] = {}
     while True:
         verdict = judge(runner.read(), limits)
-        goals = {p: goal for p, goal in further(verdict).items() if p not in failed}
+        goals = {
+            p: goal for p, goal in pairs_to_extend(verdict).items() if p not in failed
+        }
         if not goals or is_over(verdict.run):
             return list(failed.values())
         with show(goals) as tell:

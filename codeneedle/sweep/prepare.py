@@ -55,7 +55,7 @@ def prepare(plan: Plan) -> RunContext:
     try:
         return _prepared(plan)
     except OtherSetup:
-        if not _is_vain(plan):
+        if not _has_no_numbers(plan):
             raise
         plan.store.set_aside()
         return _prepared(afresh(plan))
@@ -92,7 +92,7 @@ def _compared(
     return run, wanted, joined(stored, wanted, plan.probes)
 
 
-def _is_vain(plan: Plan) -> bool:
+def _has_no_numbers(plan: Plan) -> bool:
     """
     Whether the run folder has no number that another setup could be mixed with.
 
@@ -179,7 +179,7 @@ def refuse_unfit(plan: Plan) -> Setup | None:
             refuse_impossible_settings(stored)
             return _refuse_unlike(plan, stored)
     except OtherSetup:
-        if not _is_vain(plan):
+        if not _has_no_numbers(plan):
             raise
         plan.store.is_void = True
     return None

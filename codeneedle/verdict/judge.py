@@ -42,7 +42,7 @@ from codeneedle.verdict.lengths import LostFrom, lost_from
 from codeneedle.verdict.order import order_in, ruled_out
 from codeneedle.verdict.statistics import (
     Bounds,
-    Word,
+    Decision,
     answers_needed,
     disagreements,
     error_share,
@@ -163,14 +163,14 @@ class Limits:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Row:
+class MetricResult:
     """The result of one metric for one pair."""
 
     metric: Metric  # the metric
     kind: LossKind  # kind of its losses
     bounds: Bounds  # interval of the mean loss; for answers, of the share lost
     limit: float  # the limit that applies
-    word: Word  # position of the interval relative to the limit
+    word: Decision  # position of the interval relative to the limit
     needed: int | None = None
     """
     Estimated number of units that would decide an open pair; None if that is unknown,
@@ -191,7 +191,7 @@ class Row:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Standing:
+class PairResult:
     """All results for one pair."""
 
     pair: Pair  # the pair
@@ -204,8 +204,10 @@ class Standing:
     speed: float | None = None
     """Speed of writing relative to the reference's; None if not measured."""
 
-    rows: tuple[Row, ...] = ()  # one row per metric that compares it with the reference
-    word: Word | None = None
+    rows: tuple[
+        MetricResult, ...
+    ] = ()  # one row per metric that compares it with the reference
+    word: Decision | None = None
     """Verdict by all rows; None for the reference and for a pair in trouble."""
 
     trouble: str = ""  # why it is not compared, status and reason; empty if it is
@@ -230,19 +232,21 @@ class Standing:
         return self.attention in {None, Attention.KERNEL}
 
     @property
-    def leading(self) -> Row | None:
+    def leading(self) -> MetricResult | None:
         """The row that decides its word: of several, the worst by its limit."""
         rows = [row for row in self.rows if row.word is self.word] or list(self.rows)
         graded = [row for row in rows if row.kind.is_graded] or rows
         return max(graded, key=_severity, default=None)
 
-    def row(self, metric: str) -> Row | None:
+    def row(self, metric: str) -> MetricResult | None:
         """The row of the metric of that name."""
         return next((row for row in self.rows if row.metric.name == metric), None)
 
 
-def _severity(row: Row) -> float:
-    return (row.bounds.low if row.word is Word.BEYOND else row.bounds.high) / row.limit
+def _severity(row: MetricResult) -> float:
+    return (
+        row.bounds.low if row.word is Decision.BEYOND else row.bounds.high
+    ) / row.limit
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -269,7 +273,7 @@ class Verdict:
     reference: Pair | None = None
     """The pair that all are compared with; None without numbers."""
 
-    standings: tuple[Standing, ...] = ()
+    standings: tuple[PairResult, ...] = ()
     """One per pair with a record, most precise first."""
 
     chosen: Pair | None = None
@@ -340,7 +344,7 @@ class Verdict:
         """What to do, in a word."""
         chosen = self.standing(self.chosen) if self.chosen else None
         if chosen:
-            is_within = chosen.word is Word.WITHIN
+            is_within = chosen.word is Decision.WITHIN
             return Outcome.SET if is_within else Outcome.NO_ANSWER
         own = self.standing(self.reference) if self.reference else None
         kinds = {row.kind for each in self.compared for row in each.rows}
@@ -373,7 +377,7 @@ class Verdict:
         return tuple(
             each.pair
             for each in sorted(self.compared, key=cache_size)
-            if not each.in_kernel and each.word is Word.WITHIN
+            if not each.in_kernel and each.word is Decision.WITHIN
             if cache_size(each) < most
         )
 
@@ -384,7 +388,7 @@ class Verdict:
         return any(row.kind.is_graded or row.kind is LossKind.SCORE for row in rows)
 
     @property
-    def compared(self) -> tuple[Standing, ...]:
+    def compared(self) -> tuple[PairResult, ...]:
         """The pairs that are compared with the reference."""
         return tuple(each for each in self.standings if each.word is not None)
 
@@ -419,7 +423,7 @@ class Verdict:
             if each.in_kernel >= own.in_kernel and finer_axes(each.pair, own.pair)
         )
 
-    def standing(self, pair: Pair) -> Standing | None:
+    def standing(self, pair: Pair) -> PairResult | None:
         """The standing of *pair*; None if it has no record."""
         return next((each for each in self.standings if each.pair == pair), None)
 
@@ -441,7 +445,7 @@ class Verdict:
         row = standing.row(metric)
         return row.word if row else ""
 
-    def types_all(self, word: Word, axis: str, metric: str = "") -> list[str]:
+    def types_all(self, word: Decision, axis: str, metric: str = "") -> list[str]:
         """
         The types of *axis*, ``k`` or ``v``, whose pairs all have that *word*.
 
@@ -637,7 +641,7 @@ class _Comparison:
             "closely"
         )
 
-    def row(self, pair: Pair, limits: Limits) -> Row | None:
+    def row(self, pair: Pair, limits: Limits) -> MetricResult | None:
         """The result for *pair*; None if it shares no unit with the reference."""
         losses = self._losses(
             self._beside(pair) if pair in self.records else {},
@@ -660,20 +664,20 @@ class _Comparison:
             bounds = bounds.widened(self._unmeasured(pair)).clipped(*_ENDS[kind])
         remark, word = self._remark(pair, losses, bounds.word(limit))
         is_loss = kind.is_graded or kind is LossKind.SCORE
-        if word is Word.WITHIN and is_loss and len(losses) < FEWEST_UNITS:
-            word = Word.OPEN
+        if word is Decision.WITHIN and is_loss and len(losses) < FEWEST_UNITS:
+            word = Decision.OPEN
         lacking = self._lacking(pair)
         remark = "; ".join(filter(None, [remark, lacking]))
         needed = None
-        if word is Word.OPEN and is_few:
+        if word is Decision.OPEN and is_few:
             few = _too_few(lost + won, len(losses), share)
             remark = "; ".join(filter(None, [remark, few]))
-        elif word is Word.OPEN and kind is not LossKind.ANSWERS:
+        elif word is Decision.OPEN and kind is not LossKind.ANSWERS:
             needed = units_needed(losses, limit, look=look + 1, pairs=pairs)
-        elif word is Word.OPEN and not self.probe.continued_metric:
+        elif word is Decision.OPEN and not self.probe.continued_metric:
             # Of a new run, which asks every pair the same.
             needed = answers_needed(lost, len(losses), limit, share=share)
-        return Row(
+        return MetricResult(
             metric=self.metric,
             kind=kind,
             bounds=bounds,
@@ -700,23 +704,26 @@ class _Comparison:
         return order.sharing(pair, others) if order else len(others)
 
     def _remark(
-        self, pair: Pair, losses: Sequence[float], word: Word
-    ) -> tuple[str, Word]:
+        self, pair: Pair, losses: Sequence[float], word: Decision
+    ) -> tuple[str, Decision]:
         """A doubt about the bounds, and the word that it leaves of *word*."""
         reference = self.records[self.reference or pair]
         finer = finer_axes(pair, reference.pair)
-        if finer and word is Word.BEYOND:
+        if finer and word is Decision.BEYOND:
             words = f"{reference.pair} has a coarser {' and '.join(finer)}"
-            return f"{words}: the loss may be its own", Word.OPEN
-        if self.loss.bounded(reference) > BOUNDED and word is Word.BEYOND:
+            return f"{words}: the loss may be its own", Decision.OPEN
+        if self.loss.bounded(reference) > BOUNDED and word is Decision.BEYOND:
             words = "of some tokens of the reference only a bound is known"
-            return f"{words}: it may lose less", Word.OPEN
+            return f"{words}: it may lose less", Decision.OPEN
         missing, of = self._missing(pair)
         if missing:
             words = f"answers missing: {missing} of {of} {self.metric.noun}"
-            return words, Word.OPEN if word is Word.WITHIN else word
-        if self.loss.bounded(self.records[pair]) > BOUNDED and word is Word.WITHIN:
-            return "of some tokens only a bound is known: it may lose more", Word.OPEN
+            return words, Decision.OPEN if word is Decision.WITHIN else word
+        if self.loss.bounded(self.records[pair]) > BOUNDED and word is Decision.WITHIN:
+            return (
+                "of some tokens only a bound is known: it may lose more",
+                Decision.OPEN,
+            )
         if not (self.loss.kind.is_counted or any(losses)):
             return "the same to the last digit: is this cache what it claims?", word
         return "", word
@@ -828,7 +835,7 @@ def _standings(
     reference: Pair,
     limits: Limits,
     lost: Sequence[LostFrom],
-) -> Iterator[Standing]:
+) -> Iterator[PairResult]:
     records = [r for r in run.records if not r.probe.endswith((AGAIN, ON_CPU))]
     pairs = most_precise_first({record.pair for record in records})
     context = limits.at or run.setup.context
@@ -855,13 +862,13 @@ def _standings(
             if each.metric.name not in deciding
         ]
         word, names = _word(rows, deciding), {row.metric.name for row in rows}
-        yield Standing(
+        yield PairResult(
             pair=pair,
             memory=_ratio(sizes[pair], sizes.get(reference)),
             memory_bytes=sizes[pair],
             speed=_ratio(speeds.get(pair), speeds.get(reference)),
             rows=tuple(rows),
-            word=(Word.OPEN if failed and word is Word.WITHIN else word)
+            word=(Decision.OPEN if failed and word is Decision.WITHIN else word)
             if is_compared
             else None,
             trouble="" if has_losses or not failed else _phrase(failed[0]),
@@ -882,21 +889,23 @@ def _deciding(comparisons: Sequence[_Comparison]) -> list[str]:
     return [each.metric.name for each in comparisons if each.loss.kind in deciding]
 
 
-def _word(rows: Sequence[Row], deciding: Sequence[str]) -> Word:
+def _word(rows: Sequence[MetricResult], deciding: Sequence[str]) -> Decision:
     """Beyond if one metric is; within if all that are *deciding* and divergence are."""
     words = {row.metric.name: row.word for row in rows}
-    if Word.BEYOND in words.values():
-        return Word.BEYOND
+    if Decision.BEYOND in words.values():
+        return Decision.BEYOND
     change = [row.metric.name for row in rows if row.kind is LossKind.CHANGE]
-    is_within = all(words.get(name) is Word.WITHIN for name in (*deciding, *change))
-    return Word.WITHIN if deciding and is_within else Word.OPEN
+    is_within = all(words.get(name) is Decision.WITHIN for name in (*deciding, *change))
+    return Decision.WITHIN if deciding and is_within else Decision.OPEN
 
 
-def _with_lost_lengths(rows: Sequence[Row], lost: Sequence[LostFrom]) -> list[Row]:
+def _with_lost_lengths(
+    rows: Sequence[MetricResult], lost: Sequence[LostFrom]
+) -> list[MetricResult]:
     """*rows* of a pair; that of lost texts is beyond if lengths are *lost*."""
     remark = "; ".join(f"{e.task}: lost from {e.length:,} tokens on" for e in lost)
     return [
-        replace(row, word=Word.BEYOND, remark=remark)
+        replace(row, word=Decision.BEYOND, remark=remark)
         if remark and row.kind is LossKind.ANSWERS and row.metric.noun == "texts"
         else row
         for row in rows
@@ -964,13 +973,13 @@ def _ratio(value: float | None, reference: float | None) -> float | None:
     return None if value is None or not reference else value / reference
 
 
-def _chosen(verdict: Verdict, standings: Sequence[Standing]) -> Pair | None:
+def _chosen(verdict: Verdict, standings: Sequence[PairResult]) -> Pair | None:
     """The pair of *standings* to set: the smallest within, or the best that fits."""
     if verdict.is_instrument:
         return None
     most = verdict.limits.max_memory_bytes
     if most is None:
-        within = [each for each in standings if each.word is Word.WITHIN]
+        within = [each for each in standings if each.word is Decision.WITHIN]
         smaller = [each for each in within if cache_size(each) < 1]
         return min(smaller, key=cache_size).pair if smaller else None
     fitting = [
@@ -992,19 +1001,19 @@ def _chosen(verdict: Verdict, standings: Sequence[Standing]) -> Pair | None:
     return min(candidates, key=lambda each: (_largest(each), _mean(each))).pair
 
 
-def _largest(standing: Standing) -> float:
+def _largest(standing: PairResult) -> float:
     """Upper end of its loss relative to the limit; infinite without a row."""
     row = standing.leading
     return row.bounds.high / row.limit if row else math.inf
 
 
-def _mean(standing: Standing) -> float:
+def _mean(standing: PairResult) -> float:
     """Its mean loss relative to the limit; infinite without a row."""
     row = standing.leading
     return row.bounds.mean / row.limit if row else math.inf
 
 
-def cache_size(standing: Standing) -> float:
+def cache_size(standing: PairResult) -> float:
     """
     Size of a pair's cache relative to the reference's.
 
@@ -1017,13 +1026,13 @@ def cache_size(standing: Standing) -> float:
     return math.inf if k is None or v is None else (k + v) / (2 * FULL_BITS)
 
 
-def best_by_size(standings: Sequence[Standing]) -> list[Standing]:
+def best_by_size(standings: Sequence[PairResult]) -> list[PairResult]:
     """
     The pairs that no other beats in both size and loss, the smallest first.
 
     Losses are relative to the limits of their metrics.
     """
-    best: list[Standing] = []
+    best: list[PairResult] = []
     for standing in sorted(
         standings, key=lambda each: (cache_size(each), _mean(each), str(each.pair))
     ):

@@ -9,7 +9,7 @@ from codeneedle.grid import Pair, reference_among
 from codeneedle.probes import PROBES, answers_by_length
 from codeneedle.probes.answers import USABLE, Answer
 from codeneedle.records.record import Run
-from codeneedle.verdict.statistics import Word, error_share, lost_share
+from codeneedle.verdict.statistics import Decision, error_share, lost_share
 
 Texts = Mapping[str, float]
 """Share of right answers, from 0 to 1, by the name of a text."""
@@ -82,4 +82,4 @@ def _is_lost(reference: Texts, texts: Texts, share: float, limit: float) -> bool
     """True if more than *limit* of the texts of one length have fewer right answers."""
     both = [name for name in reference if name in texts]
     lost = sum(texts[name] < reference[name] for name in both)
-    return lost_share(lost, len(both), share).word(limit) is Word.BEYOND
+    return lost_share(lost, len(both), share).word(limit) is Decision.BEYOND

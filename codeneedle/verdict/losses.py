@@ -8,8 +8,8 @@ from codeneedle.grid import Pair
 from codeneedle.probes import frames
 from codeneedle.probes.frames import Cell, Cells
 from codeneedle.probes.metrics import LossKind, Metric
-from codeneedle.verdict.judge import Row, Standing, Verdict
-from codeneedle.verdict.statistics import Word
+from codeneedle.verdict.judge import MetricResult, PairResult, Verdict
+from codeneedle.verdict.statistics import Decision
 
 PERCENT = 100
 
@@ -30,7 +30,7 @@ class Losses:
     """The loss of each pair: of 100 right tokens, how many fewer than the reference."""
 
     verdict: Verdict  # has the words, and the pair to set
-    rows: Mapping[Pair, Row]  # the row that gives the loss of a pair
+    rows: Mapping[Pair, MetricResult]  # the row that gives the loss of a pair
     limit: float  # of 100
     what: str  # of what there are 100: right tokens
 
@@ -84,7 +84,7 @@ class Losses:
         word = self.verdict.word(pair)
         if pair != self.verdict.chosen:
             return word
-        return "set" if word == Word.WITHIN else f"set, {word}"
+        return "set" if word == Decision.WITHIN else f"set, {word}"
 
     def says(self, metric: Metric) -> bool:
         """True if the losses are those of *metric*, of right tokens."""
@@ -125,7 +125,7 @@ def losses_of(verdict: Verdict) -> Losses | None:
     return None
 
 
-def _row(standing: Standing, kinds: Collection[LossKind]) -> Row | None:
+def _row(standing: PairResult, kinds: Collection[LossKind]) -> MetricResult | None:
     """What decides *standing*, if it is of these *kinds*; else the worst that is."""
     leading = standing.leading
     if leading and leading.kind in kinds:
@@ -134,7 +134,7 @@ def _row(standing: Standing, kinds: Collection[LossKind]) -> Row | None:
     return max(rows, key=lambda row: row.bounds.high / row.limit, default=None)
 
 
-def _what(row: Row) -> str:
+def _what(row: MetricResult) -> str:
     if row.kind.is_graded:
         return "right tokens"
     return row.metric.noun if row.kind is LossKind.ANSWERS else "points of the score"

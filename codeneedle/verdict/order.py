@@ -12,7 +12,7 @@ from enum import StrEnum
 from codeneedle.grid import FIRST, FULL_BITS, Pair, bits, most_precise_first
 from codeneedle.probes.stored import calibrated_in
 from codeneedle.records.record import Setup
-from codeneedle.verdict.statistics import Word
+from codeneedle.verdict.statistics import Decision
 
 NAME = "order"
 """Of an `Order` in `Setup.calibrated`."""
@@ -83,7 +83,9 @@ def covers(finer: Pair, coarser: Pair) -> bool:
     )
 
 
-def ruled_out(words: Mapping[Pair, Word], pairs: Iterable[Pair]) -> dict[Pair, Pair]:
+def ruled_out(
+    words: Mapping[Pair, Decision], pairs: Iterable[Pair]
+) -> dict[Pair, Pair]:
     """
     Those of *pairs* without a word that are beyond the limit, as a finer pair is.
 
@@ -96,9 +98,9 @@ def ruled_out(words: Mapping[Pair, Word], pairs: Iterable[Pair]) -> dict[Pair, P
         where a pair is within although a finer one is beyond: then no pair tells of
         another.
     """
-    beyond = [p for p in most_precise_first(words)[::-1] if words[p] is Word.BEYOND]
+    beyond = [p for p in most_precise_first(words)[::-1] if words[p] is Decision.BEYOND]
     if any(
-        word is Word.WITHIN and any(covers(each, pair) for each in beyond)
+        word is Decision.WITHIN and any(covers(each, pair) for each in beyond)
         for pair, word in words.items()
     ):
         return {}
@@ -114,7 +116,7 @@ def ruled_out(words: Mapping[Pair, Word], pairs: Iterable[Pair]) -> dict[Pair, P
 class Seen:
     """What was seen of a pair."""
 
-    word: Word | None  # its word; None if it failed, or has none
+    word: Decision | None  # its word; None if it failed, or has none
     units: int = 0  # its functions
     needed: int | None = None
     """Functions that would decide it if it is open; None if none would."""
@@ -163,7 +165,7 @@ def next_asked(
     if first := tuple(pair for pair in order.first if pair not in seen):
         return Asked(first, look, Why.FIRST)
     words = {pair: each.word for pair, each in seen.items() if each.word}
-    within = [_size(pair) for pair, word in words.items() if word is Word.WITHIN]
+    within = [_size(pair) for pair, word in words.items() if word is Decision.WITHIN]
     out = ruled_out(words, order.every)
     largest = min(within, default=_size(reference) if reference else 1.0)
     # One of unknown size may be smaller.
@@ -203,7 +205,7 @@ def _looks(order: Order, seen: Mapping[Pair, Seen]) -> dict[Pair, tuple[int, int
             order.looks[bisect.bisect_left(order.looks, each.needed)],
         )
         for pair, each in seen.items()
-        if each.word is Word.OPEN and each.is_below
+        if each.word is Decision.OPEN and each.is_below
         if each.needed and each.units < each.needed <= max(order.looks, default=0)
     }
 
@@ -216,7 +218,9 @@ def _most_settling(new: Collection[Pair], seen: Mapping[Pair, Seen]) -> Pair:
     is less precise than an open one above the limit comes last.
     """
     above = [
-        p for p, each in seen.items() if each.word is Word.OPEN and not each.is_below
+        p
+        for p, each in seen.items()
+        if each.word is Decision.OPEN and not each.is_below
     ]
 
     def settles(pair: Pair) -> tuple[bool, int, float, str]:
@@ -228,9 +232,9 @@ def _most_settling(new: Collection[Pair], seen: Mapping[Pair, Seen]) -> Pair:
     return max(new, key=settles)
 
 
-def _is_checked(order: Order, words: Mapping[Pair, Word]) -> bool:
+def _is_checked(order: Order, words: Mapping[Pair, Decision]) -> bool:
     """Whether a finer pair rules out one that was measured after the first step."""
-    beyond = [pair for pair, word in words.items() if word is Word.BEYOND]
+    beyond = [pair for pair, word in words.items() if word is Decision.BEYOND]
     others = words.keys() - {*order.first}
     return any(covers(each, pair) for pair in others for each in beyond)
 

@@ -24,7 +24,7 @@ MOST_UNITS = 10_000
 """Largest number of units that `units_needed` returns."""
 
 
-class Word(StrEnum):
+class Decision(StrEnum):
     """Position of an interval relative to its limit."""
 
     WITHIN = "within"
@@ -51,11 +51,11 @@ class Bounds:
         """The interval, wider by so much at either end."""
         return replace(self, low=self.low - by, high=self.high + by)
 
-    def word(self, limit: float) -> Word:
+    def word(self, limit: float) -> Decision:
         """Position of the interval relative to *limit*."""
         if self.high <= limit:
-            return Word.WITHIN
-        return Word.BEYOND if self.low > limit else Word.OPEN
+            return Decision.WITHIN
+        return Decision.BEYOND if self.low > limit else Decision.OPEN
 
 
 def error_share(look: int, pairs: int) -> float:

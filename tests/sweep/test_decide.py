@@ -41,8 +41,8 @@ from codeneedle.sweep.decide import (
     deciding,
     first_look,
     fix_order,
-    further,
     next_step,
+    pairs_to_extend,
     planned_steps,
     spent_share,
     time_s,
@@ -76,7 +76,7 @@ def goals(losses, *, forced=96, asked=None, more=(), reference=16):
     run = losing_run({}, setup=setup, reference="")
     first = losing(setup, REFERENCE, [0.0] * reference)
     found = judge(replace(run, records=(first, *records, *more)))
-    return {str(pair): goal for pair, goal in further(found).items()}
+    return {str(pair): goal for pair, goal in pairs_to_extend(found).items()}
 
 
 # Which, and how many
@@ -167,7 +167,7 @@ def test_written_recall_asks_for_no_more():
     setup = replace(made_setup(forced=0), probes={"recall": {"ask": "written"}})
     run = Run(name="made", setup=setup, records=(made_record("f16/f16", []),))
 
-    assert {} == further(judge(run))
+    assert {} == pairs_to_extend(judge(run))
 
 
 # The loop

@@ -32,7 +32,7 @@ from codeneedle.models.pretrained import BUILT_IN
 from codeneedle.probes.metrics import LossKind
 from codeneedle.records.record import Effective, KvBuffer, Run, Status
 from codeneedle.verdict.judge import Limits, best_by_size, judge
-from codeneedle.verdict.statistics import Word, error_share, interval
+from codeneedle.verdict.statistics import Decision, error_share, interval
 
 GOOD, COARSE = "q8_0/q8_0", "q4_0/q4_0"
 
@@ -94,7 +94,7 @@ def test_each_pair_is_within_beyond_or_open_and_the_smallest_within_is_set():
     assert "" == found.word(found.reference) == found.word(Pair("f16", "f16"))
 
 
-@pytest.mark.parametrize(("units", "word"), [(5, Word.OPEN), (6, Word.WITHIN)])
+@pytest.mark.parametrize(("units", "word"), [(5, Decision.OPEN), (6, Decision.WITHIN)])
 def test_fewer_than_six_functions_are_within_nothing(units, word):
     """Three that lose alike gave an interval of no width, and a pair to set."""
     setup = losing_setup([REFERENCE, GOOD], forced=units, functions=units)
@@ -131,7 +131,7 @@ def test_gains_are_shown_as_they_are_and_lie_within():
     row = row_of(losing_run({GOOD: [-0.01 + each for each in WITHIN]}))
 
     assert -0.01 == pytest.approx(row.bounds.mean)
-    assert Word.WITHIN is row.word
+    assert Decision.WITHIN is row.word
 
 
 def test_a_row_that_is_open_says_how_many_functions_would_decide_it():
@@ -158,7 +158,7 @@ def test_losses_that_are_all_zero_are_within_and_raise_a_doubt():
     row = row_of(losing_run({GOOD: [0.0] * 16}))
 
     assert (0, 0) == (row.bounds.low, row.bounds.high)
-    assert Word.WITHIN is row.word
+    assert Decision.WITHIN is row.word
     assert row.remark.startswith("the same to the last digit")
 
 
@@ -166,7 +166,7 @@ def test_a_single_function_has_no_interval_and_few_leave_all_open():
     single = row_of(losing_run({GOOD: [0.0]}))
     few = judge(losing_run({GOOD: OPEN[:3], COARSE: (0.05, 0.2, 0.1)}))
 
-    assert (Word.OPEN, math.inf) == (single.word, single.bounds.high)
+    assert (Decision.OPEN, math.inf) == (single.word, single.bounds.high)
     assert {"open"} == set(words(few).values())
     assert few.chosen is None
 
@@ -205,16 +205,16 @@ def test_pairs_are_compared_on_the_functions_that_both_answered():
     row = row_of(replace(run, records=(*run.records, reference)))
 
     assert 14 == row.bounds.units
-    assert (Word.WITHIN, "") == (row.word, row.remark)
+    assert (Decision.WITHIN, "") == (row.word, row.remark)
 
 
 def test_a_pair_that_lacks_answers_is_never_within():
     missing = row_of(losing_run({GOOD: [None, *WITHIN[1:]]}))
     beyond = row_of(losing_run({GOOD: [None, *BEYOND[1:]]}))
 
-    assert (Word.OPEN, 15) == (missing.word, missing.bounds.units)
+    assert (Decision.OPEN, 15) == (missing.word, missing.bounds.units)
     assert "answers missing: 1 of 16 functions" == missing.remark == beyond.remark
-    assert Word.BEYOND is beyond.word
+    assert Decision.BEYOND is beyond.word
 
 
 def test_a_pair_that_shares_no_function_with_the_reference_is_not_compared():
@@ -378,7 +378,7 @@ def test_tokens_of_which_a_bound_is_known_may_show_a_loss_and_never_none():
 
     rows = [row_of(replace(run, records=(*run.records, each))) for each in bounded]
 
-    assert [Word.OPEN, Word.BEYOND, Word.OPEN] == [row.word for row in rows]
+    assert [Decision.OPEN, Decision.BEYOND, Decision.OPEN] == [row.word for row in rows]
     assert "of some tokens only a bound is known: it may lose more" == rows[0].remark
 
 
@@ -411,7 +411,7 @@ def test_fewer_than_one_bound_in_a_thousand_tokens_do_not_matter():
 
     row = row_of(replace(run, records=(reference, run.records[-1])))
 
-    assert (Word.WITHIN, "") == (row.word, row.remark)
+    assert (Decision.WITHIN, "") == (row.word, row.remark)
 
 
 def test_a_model_that_cannot_recall_has_nothing_to_lose():
@@ -513,7 +513,7 @@ def test_divergence_alone_is_never_enough():
     assert not found.graded
     assert {GOOD: "open", COARSE: "beyond"} == words(found)
     assert found.chosen is None
-    assert Word.WITHIN is of(found, GOOD).row("kld").word
+    assert Decision.WITHIN is of(found, GOOD).row("kld").word
     assert judge(run, Limits(max_memory_bytes=1 << 40)).chosen is None
     less = Limits(max_memory_bytes=int(of(found, GOOD).memory_bytes))
     assert judge(run, less).chosen is None
@@ -734,13 +734,13 @@ def test_a_type_is_named_whose_pairs_all_have_one_word():
 
     found = judge(losing_run(losses))
 
-    assert ["q4_0"] == found.types_all(Word.BEYOND, "k")
-    assert [] == found.types_all(Word.BEYOND, "v")
-    assert ["bf16", "q8_0"] == found.types_all(Word.WITHIN, "k")
-    assert [] == found.types_all(Word.WITHIN, "v")
-    assert ["q4_0"] == found.types_all(Word.BEYOND, "k", "recall-logp")
+    assert ["q4_0"] == found.types_all(Decision.BEYOND, "k")
+    assert [] == found.types_all(Decision.BEYOND, "v")
+    assert ["bf16", "q8_0"] == found.types_all(Decision.WITHIN, "k")
+    assert [] == found.types_all(Decision.WITHIN, "v")
+    assert ["q4_0"] == found.types_all(Decision.BEYOND, "k", "recall-logp")
     single = judge(losing_run({COARSE: BEYOND, GOOD: WITHIN}))
-    assert [] == single.types_all(Word.BEYOND, "k")
+    assert [] == single.types_all(Decision.BEYOND, "k")
 
 
 # Memory

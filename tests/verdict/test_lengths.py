@@ -10,7 +10,7 @@ from codeneedle.grid import Pair
 from codeneedle.records.record import Status
 from codeneedle.verdict.judge import MAX_LOST, judge
 from codeneedle.verdict.lengths import lost_from
-from codeneedle.verdict.statistics import Word
+from codeneedle.verdict.statistics import Decision
 
 LENGTHS = (512, 1024, 2048)
 COARSE = Pair("q4_0", "f16")
@@ -145,9 +145,9 @@ def test_a_loss_at_the_greatest_length_alone_is_beyond_the_limit():
     found = judge(audit())
 
     row = found.standing(Pair("q8_0", "f16")).row("retrieval")
-    assert Word.BEYOND == found.word(Pair("q8_0", "f16")) == row.word
+    assert Decision.BEYOND == found.word(Pair("q8_0", "f16")) == row.word
     assert "single: lost from 65,536 tokens on" == row.remark
-    assert Word.OPEN == found.word(Pair("q4_0", "f16"), "retrieval")
+    assert Decision.OPEN == found.word(Pair("q4_0", "f16"), "retrieval")
 
 
 def test_lengths_that_a_pair_was_not_asked_do_not_end_its_loss():

@@ -11,10 +11,13 @@ from codeneedle.verdict.order import (
     next_asked,
     ruled_out,
 )
-from codeneedle.verdict.statistics import ALPHA, Word, error_share
+from codeneedle.verdict.statistics import ALPHA, Decision, error_share
 
 EIGHT, MIXED, FOUR = FIRST
-WITHIN, BEYOND = Seen(word=Word.WITHIN, units=12), Seen(word=Word.BEYOND, units=12)
+WITHIN, BEYOND = (
+    Seen(word=Decision.WITHIN, units=12),
+    Seen(word=Decision.BEYOND, units=12),
+)
 OTHERS = whole_grid(DEFAULT_TYPES, DEFAULT_TYPES)[1:]
 ORDER = Order(pairs=tuple(map(str, OTHERS)), looks=(12, 24, 48, 96))
 
@@ -24,7 +27,7 @@ def pair(text):
 
 
 def is_open(*, needed=None, units=12, is_below=True):
-    return Seen(word=Word.OPEN, units=units, needed=needed, is_below=is_below)
+    return Seen(word=Decision.OPEN, units=units, needed=needed, is_below=is_below)
 
 
 def asked(seen, order=ORDER):
@@ -89,7 +92,7 @@ def test_a_pair_covers_what_is_less_precise(finer, coarser, expected):
 
 
 def test_what_a_pair_beyond_covers_is_ruled_out_by_the_coarsest_such_pair():
-    words = {pair("q5_0/bf16"): Word.BEYOND, pair("q5_0/q5_1"): Word.BEYOND}
+    words = {pair("q5_0/bf16"): Decision.BEYOND, pair("q5_0/q5_1"): Decision.BEYOND}
     others = map(pair, ["q4_0/bf16", "q4_0/q5_0", "q8_0/q4_0"])
 
     assert {
@@ -99,7 +102,7 @@ def test_what_a_pair_beyond_covers_is_ruled_out_by_the_coarsest_such_pair():
 
 
 def test_nothing_is_ruled_out_once_a_measured_pair_contradicts():
-    words = {pair("q5_0/q5_0"): Word.BEYOND, pair("q4_0/q4_0"): Word.WITHIN}
+    words = {pair("q5_0/q5_0"): Decision.BEYOND, pair("q4_0/q4_0"): Decision.WITHIN}
 
     assert {} == ruled_out(words, [pair("q4_1/q4_1")])
 
@@ -160,7 +163,11 @@ def by_sum(limit):
     v_loss = dict(zip(DEFAULT_TYPES, (0, 1, 2, 3, 6, 8), strict=True))
 
     def word(each):
-        return Word.WITHIN if k_loss[each.k] + v_loss[each.v] <= limit else Word.BEYOND
+        return (
+            Decision.WITHIN
+            if k_loss[each.k] + v_loss[each.v] <= limit
+            else Decision.BEYOND
+        )
 
     return word
 
@@ -170,8 +177,8 @@ def test_it_finds_the_smallest_pair_and_checks_one_that_is_ruled_out(limit):
     truth = by_sum(limit)
     seen, turns = run_through(truth)
     size = {each: _bits(each) for each in OTHERS}
-    good = [each for each in OTHERS if truth(each) is Word.WITHIN]
-    found = [each for each, was in seen.items() if was.word is Word.WITHIN]
+    good = [each for each in OTHERS if truth(each) is Decision.WITHIN]
+    found = [each for each, was in seen.items() if was.word is Decision.WITHIN]
 
     best = min((size[each] for each in good), default=None)
     assert best == min((size[each] for each in found), default=None)
@@ -179,7 +186,7 @@ def test_it_finds_the_smallest_pair_and_checks_one_that_is_ruled_out(limit):
     checks = [turn for turn in turns if turn[0] is Why.CHECK]
     assert len(checks) <= 1
     out = ruled_out({p: each.word for p, each in seen.items()}, OTHERS)
-    assert all(truth(each) is Word.BEYOND for each in out)
+    assert all(truth(each) is Decision.BEYOND for each in out)
 
 
 def _bits(each):

@@ -12,7 +12,7 @@ from codeneedle.grid import Pair
 from codeneedle.verdict.statistics import (
     ALPHA,
     Bounds,
-    Word,
+    Decision,
     answers_needed,
     disagreements,
     error_share,
@@ -68,7 +68,7 @@ def test_three_functions_can_show_nothing():
 
     assert round(float(two_degrees), 1) == 26.4
     assert found.high - found.mean == pytest.approx(plain_width(losses, 0.025 / 35))
-    assert Word.OPEN is found.word(0.01)
+    assert Decision.OPEN is found.word(0.01)
 
 
 @given(LOSSES, SHARES)
@@ -136,18 +136,18 @@ def test_a_single_unit_has_no_interval():
     found = interval([0.5], 0.01)
 
     assert Bounds(mean=0.5, low=-math.inf, high=math.inf, units=1) == found
-    assert Word.OPEN is found.word(1.0)
+    assert Decision.OPEN is found.word(1.0)
 
 
 @pytest.mark.parametrize(
     ("low", "high", "word"),
     [
-        (-0.01, 0.0099, Word.WITHIN),
-        (0.0, 0.01, Word.WITHIN),
-        (0.01, 0.01, Word.WITHIN),
-        (0.0, 0.0101, Word.OPEN),
-        (0.01, 0.02, Word.OPEN),
-        (0.0101, 0.02, Word.BEYOND),
+        (-0.01, 0.0099, Decision.WITHIN),
+        (0.0, 0.01, Decision.WITHIN),
+        (0.01, 0.01, Decision.WITHIN),
+        (0.0, 0.0101, Decision.OPEN),
+        (0.01, 0.02, Decision.OPEN),
+        (0.0101, 0.02, Decision.BEYOND),
     ],
 )
 def test_at_the_limit_is_within_it(low, high, word):
@@ -178,11 +178,11 @@ def test_sixteen_functions_without_a_loss_are_open(pairs, high):
     found = lost_share(0, 16, error_share(0, pairs))
 
     assert high == round(found.high, 2)
-    assert Word.OPEN is found.word(0.10)
+    assert Decision.OPEN is found.word(0.10)
 
 
 @pytest.mark.parametrize(
-    ("texts", "low", "word"), [(4, 0.12, Word.BEYOND), (3, 0.06, Word.OPEN)]
+    ("texts", "low", "word"), [(4, 0.12, Decision.BEYOND), (3, 0.06, Decision.OPEN)]
 )
 def test_four_lost_texts_of_four_show_a_loss_at_a_length_and_three_do_not(
     texts, low, word
@@ -322,7 +322,7 @@ def test_so_many_answers_of_that_kind_decide(lost, units, pairs, needed):
 
     assert needed == answers_needed(lost, units, 0.1, share=share)
     of_all = needed if lost else 0
-    assert lost_share(of_all, needed, share).word(0.1) is not Word.OPEN
+    assert lost_share(of_all, needed, share).word(0.1) is not Decision.OPEN
 
 
 def test_a_share_at_the_limit_is_never_decided():

@@ -19,7 +19,7 @@ from codeneedle.probes.generation.record import (
 )
 from codeneedle.records.record import AGAIN, Run
 from codeneedle.verdict.judge import judge
-from codeneedle.verdict.statistics import Word, error_share, lost_share
+from codeneedle.verdict.statistics import Decision, error_share, lost_share
 
 LOOPING = "so " + "idea " * 80
 REFERENCE = {
@@ -198,7 +198,7 @@ def verdict_of(lost, of, *, finish="stop", text=LOOPING):
 
 
 @pytest.mark.parametrize(
-    ("lost", "of", "word"), [(0, 8, Word.OPEN), (6, 8, Word.BEYOND)]
+    ("lost", "of", "word"), [(0, 8, Decision.OPEN), (6, 8, Decision.BEYOND)]
 )
 def test_loops_and_endings_are_answers_lost(lost, of, word):
     for text, finish in ((LOOPING, "stop"), ("no end", "length"), (" ", "stop")):
@@ -225,7 +225,7 @@ def test_a_pair_that_writes_nothing_is_not_within():
         )
 
         assert standing is not None
-        assert Word.BEYOND is standing.word
+        assert Decision.BEYOND is standing.word
 
 
 def test_a_prompt_on_which_the_reference_writes_nothing_is_out():
@@ -256,7 +256,7 @@ def test_where_answers_differ_is_no_loss():
 
     assert standing is not None
     assert {"loops", "ends"} == {row.metric.name for row in standing.rows}
-    assert Word.OPEN is standing.word
+    assert Decision.OPEN is standing.word
 
 
 def test_so_many_prompts_without_a_loss_are_within():

@@ -24,7 +24,7 @@ from codeneedle.probes.transcript.record import (
 )
 from codeneedle.records.record import BadRecord
 from codeneedle.verdict.judge import judge
-from codeneedle.verdict.statistics import Word
+from codeneedle.verdict.statistics import Decision
 
 
 def value(run, record, name):
@@ -99,11 +99,11 @@ def test_a_loss_of_tool_tokens_alone_puts_their_class_beyond_the_limit_and_no_ot
     run = transcript_run({"bf16/bf16": steady, "q8_0/q8_0": losing})
 
     assert {
-        "transcript-logp": Word.WITHIN,
-        "transcript-logp@tool": Word.BEYOND,
-        "transcript-logp@text": Word.WITHIN,
+        "transcript-logp": Decision.WITHIN,
+        "transcript-logp@tool": Decision.BEYOND,
+        "transcript-logp@text": Decision.WITHIN,
     } == words(run)
-    assert Word.BEYOND is judge(run).compared[0].word
+    assert Decision.BEYOND is judge(run).compared[0].word
 
 
 def test_a_class_in_few_turns_is_shown_and_not_judged():
@@ -153,7 +153,7 @@ def test_a_turn_without_scores_is_an_answer_that_is_missing():
 
     (standing,) = judge(replace(run, records=(whole, other))).compared
 
-    assert Word.OPEN is standing.word
+    assert Decision.OPEN is standing.word
     assert "answers missing: 1 of 16 turns" == standing.rows[0].remark
 
 
