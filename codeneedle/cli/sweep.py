@@ -39,7 +39,11 @@ from codeneedle.grid import RUNS, Pair, most_precise_first
 from codeneedle.models.pretrained import path_of
 from codeneedle.models.weights import sha256
 from codeneedle.probes import PROBES
-from codeneedle.probes.probe import Probe, RunContext
+from codeneedle.probes.probe import (
+    Probe,
+    RunContext,
+    lacks,
+)
 from codeneedle.records.record import CellRecord, Run, Setup
 from codeneedle.records.store import SETUP
 from codeneedle.report.plan import time_phrase
@@ -47,6 +51,7 @@ from codeneedle.report.selection import default_metric
 from codeneedle.report.verdict import headline
 from codeneedle.sweep import plan as planning
 from codeneedle.sweep.decide import (
+    FURTHER,
     PROBE,
     TIME_SHARE,
     NextStep,
@@ -610,7 +615,7 @@ class _Page:
         """
         Check the pair that is about to be set, beside the reference; the exit code.
 
-        By what measures it another way, where there is one: `Probe.checks`.
+        By what measures it another way, where there is one: `Further.checks`.
         """
         verdict = judge(self.runner.read(), self.options.limits)
         both = {verdict.reference, verdict.chosen} if verdict.chosen else set()
@@ -618,7 +623,7 @@ class _Page:
             record.pair
             for record in verdict.run.records
             if record.probe == PROBE.name and record.has_numbers
-            if record.pair in both and PROBE.unchecked(record, verdict.run.setup)
+            if record.pair in both and FURTHER.unchecked(record, verdict.run.setup)
         ]
         if not wanted or self.runner.asked_to_stop():
             return 0
@@ -632,7 +637,7 @@ class _Page:
                 for pair in wanted
                 if not self.runner.asked_to_stop()
             ]
-        failed = [r for r in records if PROBE.unchecked(r, verdict.run.setup)]
+        failed = [r for r in records if FURTHER.unchecked(r, verdict.run.setup)]
         note_lines(
             self.console,
             (f"{r.pair} was not checked: {r.reason}" for r in failed if r.reason),
@@ -649,7 +654,7 @@ class _Page:
                 if self.runner.asked_to_stop():
                     break
                 record = self.runner.extend(PROBE, pair, goal, tell=tell)
-                if not record.has_numbers or PROBE.units(record) < goal:
+                if not record.has_numbers or FURTHER.units(record) < goal:
                     records.append(record)
         self.failed |= {record.pair for record in records}
         self._note_failed(records)
@@ -737,7 +742,7 @@ class _Page:
         cells = f"{finished} of {len(progress.pairs)} cells finished"
         setup = self.runner.run.setup
         lacking = sum(
-            probe.lacks(record, setup) for record in progress.records.values()
+            lacks(probe, record, setup) for record in progress.records.values()
         )
         if lacking:
             cells += f", {lacking} without what was added: it failed, see the logs"

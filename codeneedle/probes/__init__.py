@@ -9,7 +9,10 @@ from codeneedle.probes.answers import Answer
 from codeneedle.probes.divergence.probe import PROBE as DIVERGENCE
 from codeneedle.probes.evaluation.probe import PROBE as EVALUATION
 from codeneedle.probes.generation.probe import PROBE as GENERATION
-from codeneedle.probes.probe import Probe
+from codeneedle.probes.probe import (
+    Probe,
+    lacks,
+)
 from codeneedle.probes.recall.probe import PROBE as RECALL
 from codeneedle.probes.retrieval.probe import PROBE as RETRIEVAL
 from codeneedle.probes.reuse.probe import PROBE as REUSE
@@ -69,7 +72,7 @@ def in_common(run: Run) -> Setup:
     probes = dict(run.setup.probes)
     for name in run.setup.grows.keys() & probes.keys() & PROBES.keys():
         records = [r for r in run.records if r.probe == name and r.has_numbers]
-        if any(PROBES[name].lacks(record, run.setup) for record in records):
+        if any(lacks(PROBES[name], record, run.setup) for record in records):
             probes[name] = PROBES[name].narrowed(run.setup, records)
     return replace(run.setup, probes=probes)
 

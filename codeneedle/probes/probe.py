@@ -6,6 +6,7 @@ import itertools
 import math
 import shutil
 import time
+from abc import ABC, abstractmethod
 from collections.abc import (
     Callable,
     Iterable,
@@ -506,6 +507,44 @@ class Asking(Protocol):
         """Wait until the server is idle, before it is stopped."""
 
 
+class Further(ABC):
+    """How open pairs are asked for further units by a probe: `Probe.further`."""
+
+    metric: str  # name of the metric by which pairs are open
+
+    @abstractmethod
+    def unit_ends(self, setup: Setup) -> Sequence[int]:
+        """
+        After how many units a pair is judged, ascending: those of every sweep first.
+
+        Empty where every pair is asked the same.
+        """
+
+    @abstractmethod
+    def times(self, record: CellRecord) -> Times:
+        """What the questions of a record took."""
+
+    @abstractmethod
+    def checks(self, setup: Setup) -> Sequence[Question]:
+        """
+        What checks a pair that is to be set, another way than all pairs are measured.
+
+        The reference is asked the same. Empty where there is no other way.
+        """
+
+    def unchecked(self, record: CellRecord, setup: Setup) -> bool:
+        """Whether *record* lacks an answer to one of `checks`."""
+        return not {each.key for each in self.checks(setup)} <= answered(record)
+
+    def units(self, record: CellRecord) -> int:
+        """How many units a record holds of those that open pairs are asked for."""
+        return len(self.times(record).units)
+
+    def look(self, record: CellRecord, setup: Setup) -> int:
+        """How often *record* got further units: 0 for what every sweep asks."""
+        return bisect.bisect_left(self.unit_ends(setup), self.units(record))
+
+
 class NoSettings(Struct, frozen=True, forbid_unknown_fields=True):
     """The settings of a probe that has none."""
 
@@ -541,11 +580,8 @@ class Probe:
     needs: frozenset[Ability] = frozenset()
     """What an engine must be able to do, beside answering."""
 
-    continued_metric: str = ""
-    """
-    Name of the metric for which open pairs can be asked for further units; empty if
-    every pair is asked the same.
-    """
+    further: Further | None = None
+    """How open pairs are asked for further units; None if all are asked the same."""
 
     repeats: bool = False
     """
@@ -664,24 +700,6 @@ class Probe:
         """
         return ()
 
-    def answered(self, record: CellRecord) -> set[str]:
-        """Keys of the questions that *record* has an answer to, or has skipped."""
-        observation = record.observation or {}
-        return {*observation.get("answers", ()), *observation.get("skipped", ())}
-
-    def lacks(self, record: CellRecord, setup: Setup) -> bool:
-        """
-        Whether more was added to *setup* since the cell of *record* was measured.
-
-        It is then measured with its record as `ProbeContext.former`, for what it lacks.
-        Repeated measurements stay as they are.
-        """
-        is_whole = record.observation is not None and not record.is_partial
-        if not is_whole or base_name(record.probe) != record.probe:
-            return False
-        keys = {question.key for question in self.questions(setup)}
-        return not keys <= self.answered(record)
-
     def leads(self, _setup: Setup) -> bool:
         """Whether the first cell of a run, the reference, sets something for all."""
         return self.calibrates
@@ -703,76 +721,14 @@ class Probe:
         Raises:
             CellError: If the server fails, or no answer can be used.
         """
-        observed = self.begun(context)
-        if self.needs_server(context, observed):
-            self._ask(context, observed)
-            self.ended(context, observed)
-        if error := self.useless(observed):
-            raise error
-        return as_json(observed)
-
-    def begun(self, context: ProbeContext) -> Observed:
-        """
-        What is known of a cell before its server is started: by an earlier one.
-
-        Raises:
-            CellError: If a tool that scores something beforehand fails.
-        """
-        if context.former and context.former.observation:
-            return stored.observed(context.former, Observed)
-        return Observed(answers={})
-
-    def needs_server(self, _context: ProbeContext, _observed: Observed) -> bool:
-        """Whether a server is to be started, after what was done beforehand."""
-        return True
-
-    def ended(self, context: ProbeContext, observed: Observed) -> None:
-        """
-        Do what its answers ask for once the server of a cell has ended.
-
-        Raises:
-            CellError: If a tool fails.
-        """
-
-    def checks(self, _setup: Setup) -> Sequence[Question]:
-        """
-        What checks a pair that is to be set, another way than all pairs are measured.
-
-        The reference is asked the same.
-        """
-        return ()
-
-    def unchecked(self, record: CellRecord, setup: Setup) -> bool:
-        """Whether *record* lacks an answer to one of `checks`."""
-        return not {each.key for each in self.checks(setup)} <= self.answered(record)
-
-    def missing(self, context: ProbeContext, observed: Observed) -> list[Question]:
-        """The questions that have no answer yet, and no reason."""
-        setup = context.run.setup
-        asked: Iterable[Question] = self.questions(setup, context.goal)
-        if context.is_check:
-            asked = self.checks(setup)
-        return [question for question in asked if observed.lacks(question.key)]
-
-    def _ask(self, context: ProbeContext, observed: Observed) -> None:
-        """Ask a server all that is missing."""
-        observed.starts += 1
-        context.step(0, 1, "loading")
-        serving = context.serving(saves=self.saves_cache, thinks=self.thinks)
-        with serving as served:
-            asker, done = self.asker(served, context, observed), 0
-            while missing := self.missing(context, observed):
-                question, *_ = missing
-                context.step(done, done + len(missing), question.phrase)
-                if reason := asker.why_pointless(question):
-                    observed.skipped[question.key] = reason
-                else:
-                    observed.answers[question.key] = as_json(asker.ask(question))
-                    done += 1
-                if self.useless(observed) is None:
-                    context.keep(as_json(observed))
-            asker.settle()
-            context.step(1, 1, "stopping")
+        observed = known(context)
+        ask(
+            self,
+            context,
+            observed,
+            lambda: self.questions(context.run.setup, context.goal),
+        )
+        return usable(self, observed)
 
     def asker(
         self, served: Served, context: ProbeContext, observed: Observed
@@ -829,24 +785,80 @@ class Probe:
         """All answers of a finished record, a line each."""
         return ()
 
-    # --- further units of open pairs
 
-    def times(self, _record: CellRecord) -> Times:
-        """What the questions of a record took."""
-        return Times()
+# --- the one loop that asks a server
 
-    def units(self, record: CellRecord) -> int:
-        """How many units a record holds of those that open pairs are asked for."""
-        return len(self.times(record).units)
 
-    def unit_ends(self, _setup: Setup) -> Sequence[int]:
-        """
-        After how many units a pair is judged, ascending: those of every sweep first.
+def known(context: ProbeContext) -> Observed:
+    """What an earlier server of the cell was asked; nothing without one."""
+    if context.former and context.former.observation:
+        return stored.observed(context.former, Observed)
+    return Observed(answers={})
 
-        Empty where every pair is asked the same.
-        """
-        return ()
 
-    def look(self, record: CellRecord, setup: Setup) -> int:
-        """How often *record* got further units: 0 for what every sweep asks."""
-        return bisect.bisect_left(self.unit_ends(setup), self.units(record))
+def ask(
+    probe: Probe,
+    context: ProbeContext,
+    observed: Observed,
+    questions: Callable[[], Iterable[Question]],
+) -> None:
+    """
+    Ask a server all *questions* that *observed* has no answer to, and keep each answer.
+
+    Args:
+        probe: Whose they are.
+        context: The cell.
+        observed: What is known of it; answers are added.
+        questions: Called behind each answer, as one may set what is asked then.
+
+    Raises:
+        CellError: If the server fails.
+    """
+    observed.starts += 1
+    context.step(0, 1, "loading")
+    with context.serving(saves=probe.saves_cache, thinks=probe.thinks) as served:
+        asker, done = probe.asker(served, context, observed), 0
+        while left := [each for each in questions() if observed.lacks(each.key)]:
+            question, *_ = left
+            context.step(done, done + len(left), question.phrase)
+            if reason := asker.why_pointless(question):
+                observed.skipped[question.key] = reason
+            else:
+                observed.answers[question.key] = as_json(asker.ask(question))
+                done += 1
+            if probe.useless(observed) is None:
+                context.keep(as_json(observed))
+        asker.settle()
+        context.step(1, 1, "stopping")
+
+
+def usable(probe: Probe, observed: Observed) -> Json:
+    """
+    What was *observed* of a cell, to be stored.
+
+    Raises:
+        CellError: If no answer can be used.
+    """
+    if error := probe.useless(observed):
+        raise error
+    return as_json(observed)
+
+
+def answered(record: CellRecord) -> set[str]:
+    """Keys of the questions that *record* has an answer to, or has skipped."""
+    observation = record.observation or {}
+    return {*observation.get("answers", ()), *observation.get("skipped", ())}
+
+
+def lacks(probe: Probe, record: CellRecord, setup: Setup) -> bool:
+    """
+    Whether *setup* asks more of *probe* than the cell of *record* was asked.
+
+    It is then measured with its record as `ProbeContext.former`, for what it lacks.
+    Repeated measurements stay as they are.
+    """
+    is_whole = record.observation is not None and not record.is_partial
+    if not is_whole or base_name(record.probe) != record.probe:
+        return False
+    keys = {question.key for question in probe.questions(setup)}
+    return not keys <= answered(record)

@@ -21,7 +21,10 @@ from codeneedle.models.kv_cache import (
     usual_contexts,
 )
 from codeneedle.probes.metrics import METRICS, context_of
-from codeneedle.probes.probe import Probe
+from codeneedle.probes.probe import (
+    Probe,
+    lacks,
+)
 from codeneedle.records.record import AGAIN, BadSetup, CellRecord, Run, Setup, Status
 from codeneedle.report.captions import (
     corpus_line,
@@ -482,7 +485,7 @@ def _cells_of(plan: Plan, probe: Probe, setup: Setup | None) -> _Cells:
         lacking={
             pair
             for pair, record in stored.items()
-            if setup is not None and probe.lacks(record, setup)
+            if setup is not None and lacks(probe, record, setup)
         },
         records={pair: stored[pair] for pair in plan.pairs if pair in stored},
         repeated=repeated,

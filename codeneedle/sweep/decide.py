@@ -35,8 +35,10 @@ MOST_PAIRS = 4
 TIME_SHARE = 1 / 3
 """The most that further functions take by default, as a share of the sweep's time."""
 
-PROBE = next(probe for probe in PROBES.values() if probe.continued_metric)
-"""Measures open pairs with further functions."""
+PROBE, FURTHER = next(
+    (probe, further) for probe in PROBES.values() if (further := probe.further)
+)
+"""Measures open pairs with further functions, and how."""
 
 
 def tells_loss(probe: Probe) -> bool:
@@ -77,9 +79,9 @@ def pairs_to_extend(verdict: Verdict) -> dict[Pair, int]:
     number of each is doubled. The reference comes first, where it has fewer than they
     will have. Empty if no pair can be decided.
     """
-    ends = PROBE.unit_ends(verdict.run.setup)
+    ends = FURTHER.unit_ends(verdict.run.setup)
     counts = {
-        record.pair: PROBE.units(record)
+        record.pair: FURTHER.units(record)
         for record in verdict.run.records
         if record.probe == PROBE.name and record.has_numbers
     }
@@ -87,7 +89,7 @@ def pairs_to_extend(verdict: Verdict) -> dict[Pair, int]:
     largest = cache_size(chosen) if chosen else 1.0
     needed: dict[Pair, tuple[int, int]] = {}
     for standing in verdict.compared:
-        row = standing.row(PROBE.continued_metric)
+        row = standing.row(FURTHER.metric)
         if (
             row is None
             or standing.word is not Decision.OPEN
@@ -139,7 +141,7 @@ def decide(
         with show(goals) as tell:
             for pair, goal in goals.items():
                 record = runner.extend(PROBE, pair, goal, tell=tell)
-                if not record.has_numbers or PROBE.units(record) < goal:
+                if not record.has_numbers or FURTHER.units(record) < goal:
                     failed[pair] = record
                 # Without the reference, answers of others are compared with nothing.
                 if verdict.reference in failed or is_over(runner.read()):
@@ -157,10 +159,10 @@ def _further_s(record: CellRecord, setup: Setup) -> float:
     """Seconds of the further functions of *record*, with their servers."""
     looks = 0
     if record.probe == PROBE.name and record.has_numbers:
-        looks = PROBE.look(record, setup)
+        looks = FURTHER.look(record, setup)
     if not looks:
         return 0.0
-    times, first = PROBE.times(record), PROBE.unit_ends(setup)[0]
+    times, first = FURTHER.times(record), FURTHER.unit_ends(setup)[0]
     # A reference may pass over a look.
     servers = min(looks, times.servers - 1)
     return math.fsum(times.units[first:]) + servers * _reading_s(record, times)
@@ -177,7 +179,7 @@ def time_s(run: Run, goals: Mapping[Pair, int]) -> float:
 
 def _cell_s(record: CellRecord, goal: int) -> float:
     """Seconds of one more server of *record*, until it has *goal* functions."""
-    times = PROBE.times(record)
+    times = FURTHER.times(record)
     known = len(times.units)
     function_s = math.fsum(times.units) / max(known, 1)
     return _reading_s(record, times) + (goal - known) * function_s
@@ -213,11 +215,11 @@ class Cost:
 
 def cost_of(record: CellRecord, setup: Setup) -> Cost:
     """What a cell like that of *record*, under *setup*, takes."""
-    if record.probe != PROBE.name or not PROBE.units(record):
+    if record.probe != PROBE.name or not FURTHER.units(record):
         return Cost(record.phases.total_s)
-    times = PROBE.times(record)
+    times = FURTHER.times(record)
     function_s = math.fsum(times.units) / len(times.units)
-    ends = PROBE.unit_ends(setup) if times.text_s is not None else ()
+    ends = FURTHER.unit_ends(setup) if times.text_s is not None else ()
     return Cost(_reading_s(record, times), function_s, tuple(ends))
 
 
@@ -273,7 +275,7 @@ def fix_order(
 
 def _new_order(run: Run, reference: Pair, pairs: Sequence[str], most_s: float) -> Order:
     """The order of a *run* that has none; of one that has other pairs, from look 0."""
-    ends = [*PROBE.unit_ends(run.setup)] if PROBE.name in run.setup.probes else []
+    ends = [*FURTHER.unit_ends(run.setup)] if PROBE.name in run.setup.probes else []
     own = next((r for r in run.records if _is_asked(r) and r.pair == reference), None)
     at, order = 0, Order(pairs=tuple(pairs), looks=tuple(ends))
     if ends and own and all(r.pair == reference for r in run.records if _is_asked(r)):
@@ -350,7 +352,7 @@ def next_step(
     asked = next_asked(order, seen, verdict.reference)
     if asked is None:
         return None
-    known = {r.pair: PROBE.units(r) for r in verdict.run.records if _is_asked(r)}
+    known = {r.pair: FURTHER.units(r) for r in verdict.run.records if _is_asked(r)}
     every = [*([verdict.reference] if verdict.reference else []), *asked.pairs]
     has = {pair: known[pair] for pair in every if pair in known}
     goals = {pair: asked.goal for pair, count in has.items() if count < asked.goal}
@@ -392,11 +394,11 @@ def _seen(verdict: Verdict, probes: Sequence[str]) -> dict[Pair, Seen]:
         pair = standing.pair
         if pair == verdict.reference or any((pair, p) not in tried for p in probes):
             continue
-        row = standing.row(PROBE.continued_metric)
+        row = standing.row(FURTHER.metric)
         asked = tried.get((pair, PROBE.name))
         seen[pair] = Seen(
             word=standing.word,
-            units=PROBE.units(asked) if asked and asked.has_numbers else 0,
+            units=FURTHER.units(asked) if asked and asked.has_numbers else 0,
             needed=row.needed if row and not row.remark else None,
             is_below=row is not None and row.bounds.mean < row.limit,
         )
@@ -473,10 +475,10 @@ def plan_first(ends: Sequence[int]) -> int:
 
 
 def plan_looks(plan: Plan) -> list[int]:
-    """As `Probe.unit_ends`, by an estimate where no function was counted yet."""
+    """As `Further.unit_ends`, by an estimate where no function was counted yet."""
     setup = plan.store.intact_setup()
     if setup and PROBE.name in setup.probes:
-        return [*PROBE.unit_ends(setup)]
+        return [*FURTHER.unit_ends(setup)]
     chosen, outlook = plan.request.chosen(PROBE.name, RecallSettings), plan.outlook
     if PROBE not in plan.probes or Ask.FORCED not in chosen.parts:
         return []

@@ -9,6 +9,7 @@ from pathlib import Path
 from codeneedle.errors import BadInput
 from codeneedle.grid import Pair
 from codeneedle.probes import PROBES, joined, refuse_impossible_settings
+from codeneedle.probes.probe import answered
 from codeneedle.records.comparability import differences, first_other
 from codeneedle.records.record import CellRecord, Run, Setup, Status
 from codeneedle.records.store import (
@@ -210,7 +211,6 @@ def _take(merged: Merged, store: Store, record: CellRecord) -> bool:
             ran = (each.attention or "unknown" for each in (former, record))
             what += f" (attention: {' and '.join(ran)})"
         raise _unlike(other, store, what, place)
-    answered = PROBES[record.probe].answered
     if len(answered(ours)) > len(answered(former)):
         merged.cells[key] = store
     merged.compared[key] = merged.compared.get(key, 1) + 1

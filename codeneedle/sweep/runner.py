@@ -17,7 +17,13 @@ from codeneedle.grid import Pair, most_precise, reference_among
 from codeneedle.models.kv_cache import misfit
 from codeneedle.models.weights import Weights, refuse_replaced
 from codeneedle.probes.metrics import LossKind
-from codeneedle.probes.probe import Probe, ProbeContext, RunContext, Step
+from codeneedle.probes.probe import (
+    Probe,
+    ProbeContext,
+    RunContext,
+    Step,
+    lacks,
+)
 from codeneedle.records.record import (
     AGAIN,
     ON_CPU,
@@ -101,7 +107,7 @@ def pending(
 def _is_left(record: CellRecord, probe: Probe, setup: Setup | None) -> bool:
     """Whether the cell of *record* was not measured to its end."""
     is_interrupted = record.status is Status.INTERRUPTED
-    return is_interrupted or (setup is not None and probe.lacks(record, setup))
+    return is_interrupted or (setup is not None and lacks(probe, record, setup))
 
 
 def once_more(
@@ -243,7 +249,7 @@ class Runner:
         tell: Callable[[Event], None] = lambda _event: None,
     ) -> CellRecord:
         """
-        Ask *pair*, which has numbers, what checks them: `Probe.checks`.
+        Ask *pair*, which has numbers, what checks them: `Further.checks`.
 
         A failure leaves the answers that there are; returned and raised is as of
         `extend`.
@@ -415,7 +421,7 @@ class Runner:
 
         former = self.store.record(pair, queue.probe.name)
         is_kept = former and (
-            former.is_partial or queue.probe.lacks(former, self.run.setup)
+            former.is_partial or lacks(queue.probe, former, self.run.setup)
         )
         cell = ProbeContext(
             run=replace(
@@ -683,7 +689,7 @@ class CellQueue:
         setup = self._runner.run.setup
         is_set = base_name(self.probe.name) in setup.calibrated and any(
             record.observation is not None
-            and not (record.is_partial or self.probe.lacks(record, setup))
+            and not (record.is_partial or lacks(self.probe, record, setup))
             for record in self.records.values()
         )
         return self.probe.leads(setup) and not is_set
@@ -704,7 +710,7 @@ class CellQueue:
             record
             for other, record in self.records.items()
             if other != pair and record.has_numbers
-            if is_open or not self.probe.lacks(record, setup)
+            if is_open or not lacks(self.probe, record, setup)
         )
 
     def measured_elsewhere(self, pair: Pair) -> CellRecord | None:

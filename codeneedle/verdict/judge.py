@@ -507,7 +507,11 @@ def judge(run: Run, limits: Limits | None = None) -> Verdict:
         },
         lost_from=tuple(lost),
         checked={pair: e for each in entering for pair, e in each.checked().items()},
-        is_checkable=any(each.probe.checks(run.setup) for each in entering),
+        is_checkable=any(
+            further.checks(run.setup)
+            for each in entering
+            if (further := each.probe.further)
+        ),
     )
     best = _chosen(verdict, verdict.standings)
     here = [each for each in verdict.standings if each.in_kernel]
@@ -674,7 +678,7 @@ class _Comparison:
             remark = "; ".join(filter(None, [remark, few]))
         elif word is Decision.OPEN and kind is not LossKind.ANSWERS:
             needed = units_needed(losses, limit, look=look + 1, pairs=pairs)
-        elif word is Decision.OPEN and not self.probe.continued_metric:
+        elif word is Decision.OPEN and not self.probe.further:
             # Of a new run, which asks every pair the same.
             needed = answers_needed(lost, len(losses), limit, share=share)
         return MetricResult(
@@ -693,7 +697,8 @@ class _Comparison:
 
     def _look(self, pair: Pair) -> int:
         """How often *pair* got further units, as of `error_share`."""
-        look = self.probe.look(self.records[pair], self.setup)
+        further = self.probe.further
+        look = further.look(self.records[pair], self.setup) if further else 0
         order = order_in(self.setup)
         return order.look(look) if order else look
 

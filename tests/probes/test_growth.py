@@ -8,6 +8,7 @@ from made_retrieval import made_calibration, made_dial, made_texts, retrieval_re
 from made_speeds import F16, Q8, measured, run_of
 
 from codeneedle.probes import PROBES, in_common
+from codeneedle.probes.probe import lacks
 from codeneedle.probes.retrieval.settings import RetrievalSettings, stored_conditions
 from codeneedle.records.record import AGAIN, Run, Status, as_json
 
@@ -20,7 +21,7 @@ def test_a_cell_lacks_what_was_added_since_it_was_measured():
     gap = measured(F16, {0: 9, 100: 8, 4096: None})
 
     def lacks(record, **changes):
-        return THROUGHPUT.lacks(replace(record, **changes), run.setup)
+        return lacks(THROUGHPUT, replace(record, **changes), run.setup)
 
     assert [True, False, False] == [lacks(few), lacks(every), lacks(gap)]
     assert not lacks(few, observation=None)
@@ -71,7 +72,7 @@ def retrieval_run(*lengths, **asked):
 def test_answers_are_read_at_the_lengths_that_all_pairs_have():
     run = retrieval_run((512,), (512, 1024), lengths=(512, 1024))
 
-    assert [True, False] == [RETRIEVAL.lacks(r, run.setup) for r in run.records]
+    assert [True, False] == [lacks(RETRIEVAL, r, run.setup) for r in run.records]
     assert [512] == in_common(run).probes["retrieval"]["lengths"]
 
 
@@ -84,7 +85,7 @@ def test_answers_are_read_without_questions_that_some_pair_was_not_asked():
     grown = RETRIEVAL.grown(before, as_json(more))
     run = replace(run, setup=replace(run.setup, probes={"retrieval": grown}))
 
-    assert all(RETRIEVAL.lacks(each, run.setup) for each in run.records)
+    assert all(lacks(RETRIEVAL, each, run.setup) for each in run.records)
     assert before["questions"] == in_common(run).probes["retrieval"]["questions"]
     assert before["depths"] == in_common(run).probes["retrieval"]["depths"]
 
@@ -93,5 +94,5 @@ def test_before_the_reference_has_set_what_is_asked_no_cell_lacks_anything():
     run = retrieval_run((512,), (512, 1024), lengths=(512, 1024))
     setup = replace(run.setup, calibrated={})
 
-    assert not any(RETRIEVAL.lacks(each, setup) for each in run.records)
+    assert not any(lacks(RETRIEVAL, each, setup) for each in run.records)
     assert in_common(replace(run, setup=setup)) == setup

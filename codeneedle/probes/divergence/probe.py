@@ -30,6 +30,7 @@ from codeneedle.probes.probe import (
     Question,
     RunContext,
     Work,
+    answered,
 )
 from codeneedle.probes.stored import settings_in
 from codeneedle.records.record import MOST_TOKENS, CellRecord, Json, Setup, as_json
@@ -327,7 +328,7 @@ class DivergenceProbe(Probe):
         """With the contexts that all *records* have, and the most chunks at each."""
         common = [
             [*map(int, each.split("x"))]
-            for each in set.intersection(*map(self.answered, records))
+            for each in set.intersection(*map(answered, records))
         ]
         conditions = setup.probes[NAME]
         most = dict(sorted((context, chunks) for context, chunks in common))

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from statistics import fmean
 
 from msgspec import structs
+from typing_extensions import override
 
 from codeneedle.corpora.corpus import Corpus
 from codeneedle.corpora.needles import (
@@ -36,12 +37,16 @@ from codeneedle.probes.asking import Asker
 from codeneedle.probes.metrics import Metric
 from codeneedle.probes.probe import (
     Estimates,
+    Further,
     Probe,
     ProbeContext,
     Question,
     RunContext,
     Times,
     Work,
+    ask,
+    known,
+    usable,
 )
 from codeneedle.probes.prompts import request
 from codeneedle.probes.recall.alignment import answer_lines, score
@@ -333,11 +338,13 @@ def _refuse_short(chosen: RecallSettings, corpus: Corpus) -> None:
         )
 
 
-class RecallProbe(Probe):
-    """Asks for functions verbatim, and scores their right lines."""
+class FurtherFunctions(Further):
+    """Open pairs are asked for further functions whose lines are forced, or read."""
 
+    metric = FORCED[0].name
+
+    @override
     def times(self, record: CellRecord) -> Times:
-        """The functions whose lines were forced, and all questions."""
         recall = recall_of(record)
         return Times(
             units=tuple(each.wall_s for each in recall.scored),
@@ -345,6 +352,31 @@ class RecallProbe(Probe):
             servers=max(recall.starts, 1),
             text_s=fmean(recall.texts_s) if recall.texts_s else None,
         )
+
+    @override
+    def checks(self, setup: Setup) -> Sequence[Question]:
+        # Where lines are read, the first functions are forced.
+        chosen = settings_of(setup)
+        if not chosen.is_reading:
+            return ()
+        few = min(FORCED_BESIDE, chosen.function_count)
+        return [
+            Question(key, phrase=key, body=(Ask.FORCED, needle))
+            for needle in setup.forced[:few]
+            for key in [f"{Ask.FORCED} {needle.name}"]
+        ]
+
+    @override
+    def unit_ends(self, setup: Setup) -> list[int]:
+        first = settings_of(setup).function_count
+        return block_ends(first, len(setup.forced)) if setup.forced else []
+
+
+FURTHER = FurtherFunctions()
+
+
+class RecallProbe(Probe):
+    """Asks for functions verbatim, and scores their right lines."""
 
     def leads(self, setup: Setup) -> bool:
         """As of `Probe`: where the reference chooses what is asked, or how."""
@@ -462,49 +494,43 @@ class RecallProbe(Probe):
     def groups(self, setup: Setup, goal: int | None = None) -> Iterator[Group]:
         """The functions whose lines are read, by the chunk that they are read in."""
         most = goal or settings_of(setup).function_count
-        ends = [end for end in self.unit_ends(setup) if end < most]
+        ends = [end for end in FURTHER.unit_ends(setup) if end < most]
         return groups(setup, [*ends, most])
 
-    def needs_server(self, context: ProbeContext, observed: Observed) -> bool:
-        """As of `Probe`: not where lines were read alone, which shows what runs."""
-        has_read = settings_of(context.run.setup).is_reading and bool(context.command)
-        return not has_read or bool(self.missing(context, observed))
-
-    def checks(self, setup: Setup) -> Sequence[Question]:
-        """As of `Probe`: where lines are read, the first functions are forced."""
-        chosen = settings_of(setup)
-        if not chosen.is_reading:
-            return ()
-        few = min(FORCED_BESIDE, chosen.function_count)
-        return [
-            Question(key, phrase=key, body=(Ask.FORCED, needle))
-            for needle in setup.forced[:few]
-            for key in [f"{Ask.FORCED} {needle.name}"]
-        ]
-
-    def missing(self, context: ProbeContext, observed: Observed) -> list[Question]:
-        """As of `Probe`, without lines that are read: no server is asked for these."""
-        left = Probe.missing(self, context, observed)
-        return [each for each in left if not each.key.startswith(f"{READ} ")]
-
-    def begun(self, context: ProbeContext) -> Observed:
-        """As of `Probe`; lines that are to be read are read first, without a server."""
-        observed = Probe.begun(self, context)
-        setup = context.run.setup
+    @override
+    def measure(self, context: ProbeContext) -> Json:
+        observed, setup = known(context), context.run.setup
         if context.is_check:
-            return observed
+            ask(self, context, observed, lambda: FURTHER.checks(setup))
+            return usable(self, observed)
         if self.leads(setup) and choice_in(setup) is None and context.others:
             # Of a setup that was lost: what others were asked tells what it said.
             choice = known_choice(setup, context.others)
             context.set_for_all(NAME, as_json(choice))
         self._read_if_possible(context, observed)
-        return observed
+        if self._needs_server(context, observed):
+            ask(self, context, observed, lambda: self._for_server(context))
+            self._after_server(context, observed)
+        return usable(self, observed)
 
-    def ended(self, context: ProbeContext, observed: Observed) -> None:
-        """As of `Probe`: the reference is read, too, where it has chosen that."""
+    def _for_server(self, context: ProbeContext) -> Iterator[Question]:
+        """Questions without lines that are read: no server is asked for these."""
+        for question in self.questions(context.run.setup, context.goal):
+            if not question.key.startswith(f"{READ} "):
+                yield question
+
+    def _needs_server(self, context: ProbeContext, observed: Observed) -> bool:
+        """False where lines were read alone: that shows what runs, too."""
+        has_read = settings_of(context.run.setup).is_reading and bool(context.command)
+        return not has_read or self._is_short(context, observed)
+
+    def _is_short(self, context: ProbeContext, observed: Observed) -> bool:
+        """Whether a server is to be asked more than is *observed*."""
+        return any(observed.lacks(each.key) for each in self._for_server(context))
+
+    def _after_server(self, context: ProbeContext, observed: Observed) -> None:
+        """The reference is read, too, where it has chosen that."""
         setup = context.run.setup
-        if context.is_check:
-            return
         if self.leads(setup) and choice_in(setup) is None:
             recall = recall_in(observed, file=NAME)
             choice = seen_choice(setup, recall, may_grow=context.run.may_grow)
@@ -512,8 +538,8 @@ class RecallProbe(Probe):
         served, phases = (context.command, context.effective), context.phases
         self._read_if_possible(context, observed)
         if not settings_of(context.run.setup).is_reading:
-            if self.missing(context, observed):
-                self._ask(context, observed)
+            if self._is_short(context, observed):
+                ask(self, context, observed, lambda: self._for_server(context))
                 context.phases = context.phases.after(phases)
             return
         if Ask.WRITTEN in settings_of(context.run.setup).parts:
@@ -667,11 +693,6 @@ class RecallProbe(Probe):
 
         return answers.overview(run, record)
 
-    def unit_ends(self, setup: Setup) -> list[int]:
-        """Numbers of forced functions; empty if none are forced."""
-        first = settings_of(setup).function_count
-        return block_ends(first, len(setup.forced)) if setup.forced else []
-
 
 PROBE = RecallProbe(
     name=NAME,
@@ -679,7 +700,7 @@ PROBE = RecallProbe(
     metrics=METRICS,
     settings=RecallSettings,
     layout=RecallSettings,
-    continued_metric=FORCED[0].name,
+    further=FURTHER,
     neutral=frozenset({"ask", "functions"}),
     asks_functions=True,
     repeats=True,

@@ -26,6 +26,7 @@ from codeneedle.probes.probe import (
     Question,
     RunContext,
     Work,
+    answered,
 )
 from codeneedle.probes.prompts import PromptForm, request
 from codeneedle.probes.retrieval.dial import (
@@ -217,7 +218,7 @@ class RetrievalProbe(Probe):
     def narrowed(self, setup: Setup, records: Sequence[CellRecord]) -> Json:
         """With the lengths, depths and questions of texts that all *records* have."""
         calibration, chosen = calibration_of(setup), conditions_of(setup)
-        common = set.intersection(*map(self.answered, records))
+        common = set.intersection(*map(answered, records))
         if calibration is None:
             return setup.probes[NAME]
         for count in range(len(chosen.every_block), 0, -1):

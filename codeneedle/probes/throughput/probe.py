@@ -22,6 +22,7 @@ from codeneedle.probes.probe import (
     Question,
     RunContext,
     Work,
+    answered,
 )
 from codeneedle.probes.stored import chosen_over, settings_in
 from codeneedle.probes.throughput.metrics import (
@@ -205,7 +206,7 @@ class ThroughputProbe(Probe):
 
     def narrowed(self, setup: Setup, records: Sequence[CellRecord]) -> Json:
         """With the depths that all *records* have."""
-        common = set.intersection(*map(self.answered, records))
+        common = set.intersection(*map(answered, records))
         conditions = setup.probes[NAME]
         depths = [depth for depth in conditions["depths"] if str(depth) in common]
         return conditions | {"depths": depths or conditions["depths"]}

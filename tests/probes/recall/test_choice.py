@@ -12,13 +12,17 @@ from codeneedle.corpora.registry import load
 from codeneedle.engines.engine import Pace
 from codeneedle.errors import CellError
 from codeneedle.grid import Pair
+from codeneedle.probes.probe import lacks
 from codeneedle.probes.recall.choice import (
     Load,
     ask_phrase,
     choice_phrase,
     planned_choice,
 )
-from codeneedle.probes.recall.probe import PROBE
+from codeneedle.probes.recall.probe import (
+    FURTHER,
+    PROBE,
+)
 from codeneedle.probes.recall.reading import chunks_read
 from codeneedle.probes.recall.record import recall_of
 from codeneedle.probes.recall.settings import (
@@ -392,8 +396,8 @@ def test_a_pair_that_was_read_is_checked_by_a_few_forced_functions(tmp_path):
     run, setup = first.run, first.run.setup
     cell = replace_context(first, Pair("q8_0", "q8_0"))
     record = replace(made_record("q8_0/q8_0", []), observation=PROBE.measure(cell))
-    assert PROBE.unchecked(record, setup)
-    assert not PROBE.lacks(record, setup)
+    assert FURTHER.unchecked(record, setup)
+    assert not lacks(PROBE, record, setup)
 
     read_before = len(engine.tool.tasks)
     again = replace_context(first, record.pair)
@@ -402,8 +406,8 @@ def test_a_pair_that_was_read_is_checked_by_a_few_forced_functions(tmp_path):
 
     assert [4, 4] == [len(each) for each in both(recall_of(checked))]
     assert read_before == len(engine.tool.tasks)
-    assert not PROBE.unchecked(checked, setup)
-    assert [] == list(PROBE.checks(replace(run.setup, calibrated={})))
+    assert not FURTHER.unchecked(checked, setup)
+    assert [] == list(FURTHER.checks(replace(run.setup, calibrated={})))
 
 
 def test_runs_are_told_as_what_their_references_have_set():

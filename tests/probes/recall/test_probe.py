@@ -31,6 +31,7 @@ from codeneedle.probes.probe import ProbeContext
 from codeneedle.probes.prompts import NO_THINK_ARGS, PromptForm
 from codeneedle.probes.recall.alignment import Mark
 from codeneedle.probes.recall.probe import (
+    FURTHER,
     PRIMING_TOKENS,
     PROBE,
     SLACK_LINES,
@@ -538,10 +539,10 @@ def test_a_pair_is_judged_after_each_block_of_forced_functions(tmp_path):
     )
     written = made_setup(needles=3, forced=0)
 
-    assert [16, 32, 40] == PROBE.unit_ends(setup)
-    assert [] == PROBE.unit_ends(written)
+    assert [16, 32, 40] == FURTHER.unit_ends(setup)
+    assert [] == FURTHER.unit_ends(written)
     looks = {
-        units: PROBE.look(
+        units: FURTHER.look(
             made_record("q8_0/q8_0", [], forced=map(made_forced, setup.forced[:units])),
             setup,
         )

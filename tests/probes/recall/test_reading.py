@@ -25,7 +25,10 @@ from codeneedle.grid import Pair
 from codeneedle.probes.probe import ProbeContext, tokenizing
 from codeneedle.probes.recall import reading
 from codeneedle.probes.recall.metrics import FORCED
-from codeneedle.probes.recall.probe import PROBE
+from codeneedle.probes.recall.probe import (
+    FURTHER,
+    PROBE,
+)
 from codeneedle.probes.recall.prompts import completion_prompt
 from codeneedle.probes.recall.reading import (
     asked_tokens,
@@ -335,7 +338,7 @@ def test_what_the_real_tool_read_is_forced_by_the_real_server_as_a_check(tmp_pat
     logs.mkdir()
     context = ProbeContext(run=run, pair=Pair("bf16", "bf16"), logs=logs)
     former = replace(made_record("bf16/bf16", []), observation=PROBE.measure(context))
-    assert PROBE.unchecked(former, setup)
+    assert FURTHER.unchecked(former, setup)
     check = ProbeContext(
         run=run, pair=former.pair, logs=logs, former=former, is_check=True
     )
