@@ -55,15 +55,15 @@ def refuse_impossible_settings(setup: Setup) -> None:
 
 def joined(stored: Setup | None, wanted: Setup, probes: Iterable[Probe]) -> Setup:
     """*wanted*, with what the *stored* setup asks in addition by some of *probes*."""
-    grow = {each.name: each for each in probes if each.grows}
+    growth = {each.name: each.growth for each in probes if each.growth}
     before = stored.probes if stored else {}
     conditions = {
-        name: grow[name].grown(before[name], asked)
-        if name in grow and name in before
+        name: growth[name].joined(before[name], asked)
+        if name in growth and name in before
         else asked
         for name, asked in wanted.probes.items()
     }
-    grows = {name: grow[name].grows for name in conditions if name in grow}
+    grows = {name: growth[name].names for name in conditions if name in growth}
     return replace(wanted, probes=conditions, grows=grows)
 
 
@@ -71,9 +71,13 @@ def in_common(run: Run) -> Setup:
     """The setup of *run*, asking what all records with numbers have answers to."""
     probes = dict(run.setup.probes)
     for name in run.setup.grows.keys() & probes.keys() & PROBES.keys():
-        records = [r for r in run.records if r.probe == name and r.has_numbers]
-        if any(lacks(PROBES[name], record, run.setup) for record in records):
-            probes[name] = PROBES[name].narrowed(run.setup, records)
+        probe, records = (
+            PROBES[name],
+            [r for r in run.records if r.probe == name and r.has_numbers],
+        )
+        is_short = any(lacks(probe, record, run.setup) for record in records)
+        if probe.growth and is_short:
+            probes[name] = probe.growth.narrowed(run.setup, records)
     return replace(run.setup, probes=probes)
 
 

@@ -507,6 +507,30 @@ class Asking(Protocol):
         """Wait until the server is idle, before it is stopped."""
 
 
+@dataclass(frozen=True, slots=True)
+class Growth(ABC):
+    """What can be added to the settings of a probe in a run folder: `Probe.growth`."""
+
+    names: tuple[str, ...]
+    """Conditions that have more values then, as settings of these names ask for."""
+
+    def joined(self, stored: Json, wanted: Json) -> Json:
+        """The *wanted* conditions, with what those of a run folder ask in addition."""
+        return wanted | {
+            name: sorted({*stored[name], *wanted[name]}) for name in self.names
+        }
+
+    def choice(self, settings: type[Struct], conditions: Json) -> dict[str, Any]:
+        """Values for *settings* that ask for *conditions* again."""
+        names = {*self.names} & {*settings.__struct_fields__}
+        values = {name: conditions[name] for name in self.names if name in names}
+        return {k: tuple(v) if isinstance(v, list) else v for k, v in values.items()}
+
+    @abstractmethod
+    def narrowed(self, setup: Setup, records: Sequence[CellRecord]) -> Json:
+        """The conditions in *setup*, of what all *records* have answers to."""
+
+
 class Further(ABC):
     """How open pairs are asked for further units by a probe: `Probe.further`."""
 
@@ -571,11 +595,8 @@ class Probe:
     layout: type | None = None
     """Of its conditions, as a setup stores them; None if it has none."""
 
-    grows: tuple[str, ...] = ()
-    """
-    Names of conditions to which values can be added in a run folder, as the settings of
-    the same names ask for.
-    """
+    growth: Growth | None = None
+    """What can be added to its settings in a run folder; None for nothing."""
 
     needs: frozenset[Ability] = frozenset()
     """What an engine must be able to do, beside answering."""
@@ -671,24 +692,12 @@ class Probe:
         """
         Its settings as the setup of *run* stores them, once its text is counted.
 
-        They must be equal for records to be comparable, but for those in `grows`.
+        They must be equal for records to be comparable, but for those in `growth`.
 
         Raises:
             CodeneedleError: If it cannot measure this run.
         """
         return as_json(run.settings_of(self.settings, self.name))
-
-    def grown(self, stored: Json, wanted: Json) -> Json:
-        """The *wanted* conditions, with what those of a run folder ask in addition."""
-        return wanted | {
-            name: sorted({*stored[name], *wanted[name]}) for name in self.grows
-        }
-
-    def choice(self, conditions: Json) -> dict[str, Any]:
-        """Values of settings that `grows` names, which ask for *conditions* again."""
-        names = self.settings.__struct_fields__
-        values = {name: conditions[name] for name in self.grows if name in names}
-        return {k: tuple(v) if isinstance(v, list) else v for k, v in values.items()}
 
     def questions(self, _setup: Setup, _goal: int | None = None) -> Iterable[Question]:
         """
@@ -707,10 +716,6 @@ class Probe:
     def set_by_reference(self, _setup: Setup) -> tuple[str, ...]:
         """What it has set that users should know while a sweep runs, a line each."""
         return ()
-
-    def narrowed(self, setup: Setup, _records: Sequence[CellRecord]) -> Json:
-        """Its conditions in *setup*, without what one of *records* has no answer to."""
-        return setup.probes[self.name]
 
     # --- cell by cell
 

@@ -125,8 +125,9 @@ def _with_grown(plan: Plan, wanted: Setup, setup: Setup) -> Request:
     """The request that the run folder of *plan* keeps, with what *setup* asks more."""
     changes = {}
     for probe in plan.probes:
-        if wanted.probes[probe.name] != setup.probes[probe.name]:
-            grown = probe.choice(setup.probes[probe.name])
+        asked = setup.probes[probe.name]
+        if probe.growth and wanted.probes[probe.name] != asked:
+            grown = probe.growth.choice(probe.settings, asked)
             chosen = plan.kept.settings_of(probe)
             changes[probe.name] = structs.replace(chosen, **grown)
     return structs.replace(plan.kept, **changes)
@@ -141,7 +142,7 @@ def _hinting(plan: Plan) -> Iterator[None]:
     growing = [
         option_of(probe.settings, name)
         for probe in plan.probes
-        for name in probe.grows
+        for name in (probe.growth.names if probe.growth else ())
         if name in probe.settings.__struct_fields__
     ]
     try:

@@ -9,6 +9,7 @@ from made_speeds import F16, Q8, measured, run_of
 
 from codeneedle.probes import PROBES, in_common
 from codeneedle.probes.probe import lacks
+from codeneedle.probes.retrieval.probe import GROWTH
 from codeneedle.probes.retrieval.settings import RetrievalSettings, stored_conditions
 from codeneedle.records.record import AGAIN, Run, Status, as_json
 
@@ -63,7 +64,7 @@ def retrieval_run(*lengths, **asked):
     setup = replace(
         setup,
         probes={"retrieval": chosen},
-        grows={"retrieval": RETRIEVAL.grows},
+        grows={"retrieval": GROWTH.names},
         calibrated={"retrieval": as_json(made_calibration(made_dial()))},
     )
     return Run(name="c/m", setup=setup, records=tuple(made))
@@ -82,7 +83,7 @@ def test_answers_are_read_without_questions_that_some_pair_was_not_asked():
     more = stored_conditions(
         RetrievalSettings(tasks=("multikey",), lengths=(512,), questions=3)
     )
-    grown = RETRIEVAL.grown(before, as_json(more))
+    grown = GROWTH.joined(before, as_json(more))
     run = replace(run, setup=replace(run.setup, probes={"retrieval": grown}))
 
     assert all(lacks(RETRIEVAL, each, run.setup) for each in run.records)

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from msgspec import Meta, Struct, structs
+from typing_extensions import override
 
 from codeneedle.engines.engine import Ability, Engine
 from codeneedle.errors import BadInput
@@ -25,6 +26,7 @@ from codeneedle.probes.metrics import METRICS as OF_CELL
 from codeneedle.probes.metrics import Metric
 from codeneedle.probes.probe import (
     Estimates,
+    Growth,
     Probe,
     ProbeContext,
     Question,
@@ -203,6 +205,47 @@ def _shortened(context: int, tokens: int) -> int:
     return context
 
 
+class FurtherChunks(Growth):
+    """
+    Contexts, behind those that there are, and chunks of a context.
+
+    A context with more chunks is compared anew: a tool begins with the first one, and
+    tells quantiles of all tokens together.
+    """
+
+    @override
+    def joined(self, stored: Json, wanted: Json) -> Json:
+        ours, theirs = sizes_of(stored), sizes_of(wanted)
+        return wanted | _conditions(
+            {
+                context: max(ours.get(context, 0), theirs.get(context, 0))
+                for context in ours | theirs
+            }
+        )
+
+    @override
+    def narrowed(self, setup: Setup, records: Sequence[CellRecord]) -> Json:
+        common = [
+            [*map(int, each.split("x"))]
+            for each in set.intersection(*map(answered, records))
+        ]
+        conditions = setup.probes[NAME]
+        most = dict(sorted((context, chunks) for context, chunks in common))
+        sizes = {each: most[each] for each in sizes_of(conditions) if each in most}
+        return conditions | _conditions(sizes)
+
+    @override
+    def choice(self, settings: type[Struct], conditions: Json) -> dict[str, Any]:
+        # As many chunks as all contexts have.
+        return {
+            **Growth.choice(self, settings, conditions),
+            "chunks": min(conditions["chunks"]),
+        }
+
+
+GROWTH = FurtherChunks(("contexts", "chunks"))
+
+
 class DivergenceProbe(Probe):
     """Compares distributions on prose, or on a text of the user's."""
 
@@ -304,41 +347,10 @@ class DivergenceProbe(Probe):
             )
         )
 
-    def grown(self, stored: Json, wanted: Json) -> Json:
-        """
-        Contexts may be added, behind those that are there, and chunks to a context.
-
-        A context with more chunks is compared anew: a tool begins with the first one,
-        and tells quantiles of all tokens together.
-        """
-        ours, theirs = sizes_of(stored), sizes_of(wanted)
-        return wanted | _conditions(
-            {
-                context: max(ours.get(context, 0), theirs.get(context, 0))
-                for context in ours | theirs
-            }
-        )
-
     def questions(self, setup: Setup, _goal: int | None = None) -> Iterator[Question]:
         """Each context with its chunks."""
         sizes = sizes_of(setup.probes.get(NAME, {}))
         return map(Question, itertools.starmap(key, sizes.items()))
-
-    def narrowed(self, setup: Setup, records: Sequence[CellRecord]) -> Json:
-        """With the contexts that all *records* have, and the most chunks at each."""
-        common = [
-            [*map(int, each.split("x"))]
-            for each in set.intersection(*map(answered, records))
-        ]
-        conditions = setup.probes[NAME]
-        most = dict(sorted((context, chunks) for context, chunks in common))
-        sizes = {each: most[each] for each in sizes_of(conditions) if each in most}
-        return conditions | _conditions(sizes)
-
-    def choice(self, conditions: Json) -> dict[str, Any]:
-        """As of `Probe`; the chunks that all contexts have."""
-        chunks = min(conditions["chunks"])
-        return {"contexts": tuple(conditions["contexts"]), "chunks": chunks}
 
     def measure(self, context: ProbeContext) -> Json:
         """
@@ -369,7 +381,7 @@ PROBE = DivergenceProbe(
     metrics=(*METRICS, *OF_CELL),
     settings=DivergenceSettings,
     layout=DivergenceConditions,
-    grows=("contexts", "chunks"),
+    growth=GROWTH,
     needs=frozenset({Ability.DIVERGENCE}),
     step="chunk",
     calibrates=True,

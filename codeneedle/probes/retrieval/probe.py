@@ -9,6 +9,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from statistics import fmean
 
+from typing_extensions import override
+
 from codeneedle.document import Document
 from codeneedle.engines.engine import Ability, Engine, Served
 from codeneedle.engines.messages import Chat, Completion, Forced, Reply
@@ -21,6 +23,7 @@ from codeneedle.probes.metrics import METRICS as OF_CELL
 from codeneedle.probes.metrics import Metric
 from codeneedle.probes.probe import (
     Estimates,
+    Growth,
     Probe,
     ProbeContext,
     Question,
@@ -139,6 +142,35 @@ def _refuse_unfit(
         )
 
 
+class FurtherTexts(Growth):
+    """Lengths, depths and questions, whose texts come behind those that there are."""
+
+    @override
+    def joined(self, stored: Json, wanted: Json) -> Json:
+        grown = as_stored(_conditions(stored).grown(_conditions(wanted)))
+        return wanted | {name: grown[name] for name in self.names if name in grown}
+
+    @override
+    def narrowed(self, setup: Setup, records: Sequence[CellRecord]) -> Json:
+        calibration, chosen = calibration_of(setup), conditions_of(setup)
+        common = set.intersection(*map(answered, records))
+        if calibration is None:
+            return setup.probes[NAME]
+        for count in range(len(chosen.every_block), 0, -1):
+            fewer = chosen.of_blocks(chosen.every_block[:count])
+            names = [
+                (length, {each.name for each in texts_of(calibration, one)})
+                for length in chosen.lengths
+                for one in [replace(fewer, lengths=(length,))]
+            ]
+            if lengths := tuple(length for length, texts in names if texts <= common):
+                return as_stored(replace(fewer, lengths=lengths))
+        return setup.probes[NAME]
+
+
+GROWTH = FurtherTexts(("lengths", "depths", "questions", "blocks"))
+
+
 class RetrievalProbe(Probe):
     """Asks questions on made texts, as hard as the reference can bear."""
 
@@ -203,34 +235,12 @@ class RetrievalProbe(Probe):
         graded = "" if can_force else f"{run.engine.name} tells no probabilities"
         return as_stored(stored_conditions(settings, graded))
 
-    def grown(self, stored: Json, wanted: Json) -> Json:
-        """As of `Probe`. What is added has texts of its own, behind those there are."""
-        joined = as_stored(_conditions(stored).grown(_conditions(wanted)))
-        return wanted | {name: joined[name] for name in self.grows if name in joined}
-
     def questions(self, setup: Setup, _goal: int | None = None) -> Iterator[Question]:
         """The texts, once the reference has set how hard they are."""
         if calibration := calibration_of(setup):
             for key in texts_of(calibration, conditions_of(setup)):
                 what = f"{key.task} at {key.length:,} tokens: reading"
                 yield Question(key.name, phrase=what, body=key)
-
-    def narrowed(self, setup: Setup, records: Sequence[CellRecord]) -> Json:
-        """With the lengths, depths and questions of texts that all *records* have."""
-        calibration, chosen = calibration_of(setup), conditions_of(setup)
-        common = set.intersection(*map(answered, records))
-        if calibration is None:
-            return setup.probes[NAME]
-        for count in range(len(chosen.every_block), 0, -1):
-            fewer = chosen.of_blocks(chosen.every_block[:count])
-            names = [
-                (length, {each.name for each in texts_of(calibration, one)})
-                for length in chosen.lengths
-                for one in [replace(fewer, lengths=(length,))]
-            ]
-            if lengths := tuple(length for length, texts in names if texts <= common):
-                return as_stored(replace(fewer, lengths=lengths))
-        return setup.probes[NAME]
 
     def metrics_of(self, setup: Setup) -> tuple[Metric, ...]:
         """With those of each task, and of each of several lengths."""
@@ -300,7 +310,7 @@ PROBE = RetrievalProbe(
     metrics=(*METRICS, *OF_CELL),
     settings=RetrievalSettings,
     layout=RetrievalConditions,
-    grows=("lengths", "depths", "questions", "blocks"),
+    growth=GROWTH,
     makes_texts=True,
     repeats=True,
     calibrates=True,

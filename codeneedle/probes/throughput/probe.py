@@ -7,6 +7,7 @@ from dataclasses import replace
 from statistics import fmean
 
 from msgspec import structs
+from typing_extensions import override
 
 from codeneedle.engines.engine import Ability, Engine
 from codeneedle.engines.tools import Speeds, SpeedTask, SpeedTool
@@ -17,6 +18,7 @@ from codeneedle.probes.metrics import METRICS as OF_CELL
 from codeneedle.probes.metrics import Metric
 from codeneedle.probes.probe import (
     Estimates,
+    Growth,
     Probe,
     ProbeContext,
     Question,
@@ -131,6 +133,20 @@ def _test_tokens(*, is_built_in: bool) -> tuple[int, int]:
     return PROMPT_TOKENS, GENERATED_TOKENS
 
 
+class FurtherDepths(Growth):
+    """Depths of a text."""
+
+    @override
+    def narrowed(self, setup: Setup, records: Sequence[CellRecord]) -> Json:
+        common = set.intersection(*map(answered, records))
+        conditions = setup.probes[NAME]
+        depths = [depth for depth in conditions["depths"] if str(depth) in common]
+        return conditions | {"depths": depths or conditions["depths"]}
+
+
+GROWTH = FurtherDepths(("depths",))
+
+
 class ThroughputProbe(Probe):
     """Measures the speed of reading and writing at each depth."""
 
@@ -203,13 +219,6 @@ class ThroughputProbe(Probe):
         """Its depths."""
         chosen = asked_in(setup)
         return map(Question, map(str, chosen.depths if chosen else ()))
-
-    def narrowed(self, setup: Setup, records: Sequence[CellRecord]) -> Json:
-        """With the depths that all *records* have."""
-        common = set.intersection(*map(answered, records))
-        conditions = setup.probes[NAME]
-        depths = [depth for depth in conditions["depths"] if str(depth) in common]
-        return conditions | {"depths": depths or conditions["depths"]}
 
     def measure(self, context: ProbeContext) -> Json:
         """
@@ -314,7 +323,7 @@ PROBE = ThroughputProbe(
     metrics=(*METRICS, *OF_CELL),
     settings=ThroughputSettings,
     layout=ThroughputAsked,
-    grows=("depths",),
+    growth=GROWTH,
     needs=frozenset({Ability.SPEED}),
     is_timed=True,
     step="depth",

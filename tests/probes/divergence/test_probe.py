@@ -17,7 +17,12 @@ from codeneedle.errors import BadInput, CellError, FolderUnusable
 from codeneedle.grid import Pair, most_precise_first
 from codeneedle.probes import in_common
 from codeneedle.probes.divergence import comparison
-from codeneedle.probes.divergence.probe import NAME, PROBE, DivergenceSettings
+from codeneedle.probes.divergence.probe import (
+    GROWTH,
+    NAME,
+    PROBE,
+    DivergenceSettings,
+)
 from codeneedle.probes.divergence.record import Divergence, divergence_of
 from codeneedle.probes.probe import ProbeContext
 from codeneedle.records.record import Attention, Run, Status, from_json
@@ -313,7 +318,7 @@ def test_a_context_with_more_chunks_is_compared_anew_and_no_other(made_run):
     stored = PROBE.as_stored(first)
     wanted = PROBE.as_stored(made_run(tool, contexts=(256,), chunks=6))
     fewer = PROBE.as_stored(made_run(tool, contexts=(512,), chunks=2))
-    grown = PROBE.grown(stored, wanted)
+    grown = GROWTH.joined(stored, wanted)
     tool.kept.clear()
     tool.calls.clear()
 
@@ -324,13 +329,13 @@ def test_a_context_with_more_chunks_is_compared_anew_and_no_other(made_run):
     after = PROBE.measure(context)
 
     assert ([512, 256], [4, 6]) == (grown["contexts"], grown["chunks"])
-    assert {"contexts": (512, 256), "chunks": 4} == PROBE.choice(grown)
-    assert stored == PROBE.grown(stored, fewer)
+    assert {"contexts": (512, 256), "chunks": 4} == GROWTH.choice(PROBE.settings, grown)
+    assert stored == GROWTH.joined(stored, fewer)
     assert ["write f16/f16@256", "compare q8_0/q8_0@256"] == tool.calls
     assert ["512x4", "256x4", "256x6"] == [*after["answers"]]
     assert before["answers"] == {key: after["answers"][key] for key in ANSWERED}
     assert 6 == after["answers"]["256x6"]["chunks"]
-    assert "another" == PROBE.grown(stored, {**wanted, "text": "another"})["text"]
+    assert "another" == GROWTH.joined(stored, {**wanted, "text": "another"})["text"]
 
 
 ANSWERED = ("512x4", "256x4")
@@ -341,8 +346,8 @@ def test_reports_take_the_most_chunks_that_all_pairs_have(made_run):
     few = PROBE.measure(context_of(first, Q8))
     more = few | {"answers": {**few["answers"], "256x6": few["answers"]["256x4"]}}
     wanted = PROBE.as_stored(made_run(contexts=(256,), chunks=6))
-    grown = PROBE.grown(PROBE.as_stored(first), wanted)
-    setup = replace(first.setup, probes={NAME: grown}, grows={NAME: PROBE.grows})
+    grown = GROWTH.joined(PROBE.as_stored(first), wanted)
+    setup = replace(first.setup, probes={NAME: grown}, grows={NAME: GROWTH.names})
 
     def read(*observed):
         made = [

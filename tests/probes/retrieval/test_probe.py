@@ -20,7 +20,12 @@ from codeneedle.probes.prompts import PromptForm
 from codeneedle.probes.retrieval import probe as probe_module
 from codeneedle.probes.retrieval.dial import DIAL_QUESTIONS, dialled, fitted_characters
 from codeneedle.probes.retrieval.outcomes import outcomes
-from codeneedle.probes.retrieval.probe import PRIMING_TOKENS, PROBE, enough_for
+from codeneedle.probes.retrieval.probe import (
+    GROWTH,
+    PRIMING_TOKENS,
+    PROBE,
+    enough_for,
+)
 from codeneedle.probes.retrieval.record import (
     NAME,
     Calibration,
@@ -350,7 +355,7 @@ def wider(folder, **asked):
     """Conditions of the usual questions, and of those with what is *asked* added."""
     usual = made_run(folder, FakeEngine()).setup.probes[NAME]
     more = made_run(folder, FakeEngine(), **asked).setup.probes[NAME]
-    return PROBE.grown(usual, more)
+    return GROWTH.joined(usual, more)
 
 
 @pytest.mark.parametrize(
@@ -389,7 +394,7 @@ def test_a_run_grows_twice_and_takes_on_no_other_setting(tmp_path):
     wanted = made_run(tmp_path, FakeEngine(), depths=(0.5,)).setup.probes[NAME]
     other = made_run(tmp_path, FakeEngine(), dial=(1,)).setup.probes[NAME]
 
-    second = PROBE.grown(first, wanted)
+    second = GROWTH.joined(first, wanted)
 
     assert "blocks" not in usual
     assert [([0.1, 0.9], 2), ([0.1, 0.9], 1), ([0.5], 3)] == [
@@ -397,10 +402,10 @@ def test_a_run_grows_twice_and_takes_on_no_other_setting(tmp_path):
     ]
     assert ([0.1, 0.5, 0.9], 3) == (second["depths"], second["questions"])
     assert {"lengths": (500,), "depths": (0.1, 0.5, 0.9), "questions": 3} == (
-        PROBE.choice(second)
+        GROWTH.choice(PROBE.settings, second)
     )
-    assert second == PROBE.grown(second, usual)
-    assert other["dial"] == PROBE.grown(first, other)["dial"]
+    assert second == GROWTH.joined(second, usual)
+    assert other["dial"] == GROWTH.joined(first, other)["dial"]
 
 
 def test_the_gate_is_asked_at_added_lengths_and_leaves_out_none_that_is_there(tmp_path):
