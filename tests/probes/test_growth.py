@@ -21,13 +21,15 @@ def test_a_cell_lacks_what_was_added_since_it_was_measured():
     few, every = measured(F16, {0: 9, 100: 8}), measured(F16, {0: 9, 100: 8, 4096: 7})
     gap = measured(F16, {0: 9, 100: 8, 4096: None})
 
-    def lacks(record, **changes):
+    def is_short(record, **changes):
         return lacks(THROUGHPUT, replace(record, **changes), run.setup)
 
-    assert [True, False, False] == [lacks(few), lacks(every), lacks(gap)]
-    assert not lacks(few, observation=None)
-    assert not lacks(few, status=Status.CRASHED)  # it ended early: that is said apart
-    assert not lacks(few, probe=f"throughput{AGAIN}")
+    assert [True, False, False] == [is_short(few), is_short(every), is_short(gap)]
+    assert not is_short(few, observation=None)
+    assert not is_short(
+        few, status=Status.CRASHED
+    )  # it ended early: that is said apart
+    assert not is_short(few, probe=f"throughput{AGAIN}")
 
 
 @pytest.mark.parametrize(
