@@ -662,25 +662,16 @@ class Probe:
         adapted: Struct = settings
         return adapted
 
-    def filed_under(self, _settings: Any) -> str:
+    def own_text(self, _settings: Any, _engine: Engine) -> str | None:
         """
-        Name of the folder of its runs where no probe reads the corpus; empty for that
-        of the corpus.
-        """
-        return ""
+        What it reads in place of the corpus: a name; empty if that has none.
 
-    def reads_corpus(self, _settings: Any, _engine: Engine) -> bool:
+        None if it reads the corpus. Where no probe does, the corpus is neither counted
+        nor fitted, there are no needles, and a run is filed under the first name.
         """
-        Whether it reads the corpus with these settings.
+        return None
 
-        Where no probe does, the corpus is neither counted nor fitted, and there are no
-        needles.
-        """
-        return True
-
-    def notes(
-        self, _settings: Any, _weights: Weights, _engine: Engine, _folder: Path
-    ) -> tuple[str, ...]:
+    def notes(self, _settings: Any, _outlook: Estimates) -> tuple[str, ...]:
         """What a user should know before it starts, one sentence each."""
         return ()
 

@@ -150,19 +150,15 @@ class Plan:
         """Whether a probe reads the corpus, so that it must fit the context."""
         settings_of = self.request.settings_of
         return any(
-            probe.reads_corpus(settings_of(probe), self.engine) for probe in self.probes
+            probe.own_text(settings_of(probe), self.engine) is None
+            for probe in self.probes
         )
 
     @property
     def notes(self) -> tuple[str, ...]:
         """What a user should know before it starts."""
         of_probes = (
-            probe.notes(
-                self.request.settings_of(probe),
-                self.weights,
-                self.engine,
-                self.store.folder,
-            )
+            probe.notes(self.request.settings_of(probe), self.outlook)
             for probe in self.probes
         )
         ours = (
@@ -590,12 +586,10 @@ def chosen_corpus(request: Request) -> str:
 
 def _filed_under(request: Request, engine: Engine, probes: Sequence[Probe]) -> str:
     """What a run is called instead of a corpus that is neither read nor named."""
-    settings_of = request.settings_of
-    reads = (each.reads_corpus(settings_of(each), engine) for each in probes)
-    if request.corpus or any(reads):
+    texts = [each.own_text(request.settings_of(each), engine) for each in probes]
+    if request.corpus or None in texts:
         return ""
-    names = (each.filed_under(settings_of(each)) for each in probes)
-    return next(filter(None, names), "")
+    return next(filter(None, texts), "")
 
 
 def chosen_context(request: Request, header: Weights, *, stretched: bool) -> int:

@@ -170,7 +170,7 @@ def test_what_was_counted_is_not_counted_again():
 
 
 def test_a_corpus_that_no_probe_reads_is_neither_counted_nor_fitted():
-    engine, blind = FakeEngine(), made_probe("other", reads_corpus=lambda *_: False)
+    engine, blind = FakeEngine(), made_probe("other", own_text=lambda *_: "")
     few = planned(blind, engine=engine, contexts=(256,))
 
     ready = prepare(few)
@@ -199,7 +199,9 @@ def test_a_corpus_that_no_probe_reads_is_neither_counted_nor_fitted():
 )
 def test_probes_that_read_a_text_of_their_own_need_no_corpus(settings):
     engine = FakeEngine()
-    usual = {p.name for p in PROBES.values() if p.reads_corpus(p.settings(), engine)}
+    usual = {
+        p.name for p in PROBES.values() if p.own_text(p.settings(), engine) is None
+    }
     found = {name for name in PROBES if planned(PROBES[name], **settings).reads_corpus}
 
     assert usual - settings.keys() == found

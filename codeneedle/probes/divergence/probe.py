@@ -12,7 +12,6 @@ from typing_extensions import override
 
 from codeneedle.engines.engine import Ability, Engine
 from codeneedle.errors import BadInput
-from codeneedle.models.weights import Weights
 from codeneedle.probes.divergence.comparison import (
     MOST_CHUNKS,
     compared,
@@ -261,7 +260,7 @@ class DivergenceProbe(Probe):
                 or too few tokens would be scored.
             MachineError: If the tool is missing or too old, or the disk too small.
         """
-        if self.reads_corpus(settings, outlook.engine):
+        if self.own_text(settings, outlook.engine) is None:
             _refuse_few_chunks(settings, outlook.corpus.size_bytes)
             return settings
         text = settings.text or PROSE
@@ -276,23 +275,20 @@ class DivergenceProbe(Probe):
         """With the same at each context, where a run has several."""
         return (*self.metrics, *at_contexts(setup))
 
-    def reads_corpus(self, settings: DivergenceSettings, engine: Engine) -> bool:
-        """Whether distributions are compared on the corpus, not on a text."""
-        return settings.text is None and engine.model.is_tiny
+    def own_text(self, settings: DivergenceSettings, engine: Engine) -> str | None:
+        """None for the built-in model without a text: the corpus is compared on."""
+        return None if settings.text is None and engine.model.is_tiny else ""
 
     def notes(
-        self,
-        settings: DivergenceSettings,
-        weights: Weights,
-        engine: Engine,
-        folder: Path,
+        self, settings: DivergenceSettings, outlook: Estimates
     ) -> tuple[str, ...]:
         """What the distributions of the reference take on the disk."""
         if settings.text is None:
             return ()
         tokens = len(file_bytes(settings.text)) // BYTES_PER_TOKEN
-        longest = min(DEFAULT_CONTEXT, weights.training_context or DEFAULT_CONTEXT)
-        tool = engine.divergence_tool()
+        trained = outlook.weights.training_context or DEFAULT_CONTEXT
+        longest, folder = min(DEFAULT_CONTEXT, trained), outlook.folder
+        tool = outlook.engine.divergence_tool()
         needed = sum(
             tool.missing_bytes(folder, context=each, chunks=chunks)
             for each, chunks in _expected(settings, longest, tokens)

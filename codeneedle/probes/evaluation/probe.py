@@ -23,7 +23,6 @@ from codeneedle.document import Document, Lines
 from codeneedle.engines.ended import end_of
 from codeneedle.engines.engine import Ability, Engine, Served
 from codeneedle.errors import BadInput, CellError, UnknownName
-from codeneedle.models.weights import Weights
 from codeneedle.probes.evaluation.contract import (
     OFFLINE,
     PLACEHOLDERS,
@@ -125,15 +124,8 @@ class EvaluationProbe(Probe):
         return settings
 
     @override
-    def reads_corpus(self, _settings: EvaluationSettings, _engine: Engine) -> bool:
-        return False
-
     def notes(
-        self,
-        _settings: EvaluationSettings,
-        _weights: Weights,
-        _engine: Engine,
-        _folder: Path,
+        self, _settings: EvaluationSettings, _outlook: Estimates
     ) -> tuple[str, ...]:
         """As of `Probe`: the number of samples that show a loss."""
         needed = samples_needed(USUAL_FLIPS, share=ONE_PAIR)
@@ -157,8 +149,10 @@ class EvaluationProbe(Probe):
             if (phrase := unscored(evaluation_of(record).samples))
         )
 
-    def filed_under(self, settings: EvaluationSettings) -> str:
+    def own_text(self, settings: EvaluationSettings, _engine: Engine) -> str:
         """The name of its program, or of the script that it runs."""
+        if not settings.command:
+            return ""
         words = _words(settings)
         program, *others = map(Path, words)
         scripts = (each for each in others if each.suffix in SCRIPTS)

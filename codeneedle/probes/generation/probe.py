@@ -17,7 +17,6 @@ from codeneedle.engines.messages import Chat, Completion, Message, Refused
 from codeneedle.errors import BadInput, CellError
 from codeneedle.grid import reference_among
 from codeneedle.models.kv_cache import padded
-from codeneedle.models.weights import Weights
 from codeneedle.probes.answers import Answer
 from codeneedle.probes.asking import Asker
 from codeneedle.probes.generation.loops import find_loop
@@ -147,20 +146,12 @@ class GenerationProbe(Probe):
             hint=_way_out(needed, room, outlook.trained),
         )
 
-    def reads_corpus(self, _settings: GenerationSettings, _engine: Engine) -> bool:
-        """Never: prompts are all that it reads."""
-        return False
-
-    def filed_under(self, settings: GenerationSettings) -> str:
+    def own_text(self, settings: GenerationSettings, _engine: Engine) -> str:
         """The name of the file of prompts, if there is one."""
         return slug(settings.prompts.stem) if settings.prompts else ""
 
     def notes(
-        self,
-        settings: GenerationSettings,
-        _weights: Weights,
-        _engine: Engine,
-        _folder: Path,
+        self, settings: GenerationSettings, _outlook: Estimates
     ) -> tuple[str, ...]:
         """What is stored, and what so few prompts can show."""
         needed = prompts_without_loss(LOOP_FREE)

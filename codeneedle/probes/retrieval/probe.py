@@ -174,9 +174,9 @@ GROWTH = FurtherTexts(("lengths", "depths", "questions", "blocks"))
 class RetrievalProbe(Probe):
     """Asks questions on made texts, as hard as the reference can bear."""
 
-    def reads_corpus(self, _settings: RetrievalSettings, _engine: Engine) -> bool:
+    def own_text(self, _settings: RetrievalSettings, _engine: Engine) -> str:
         """It makes its texts."""
-        return False
+        return ""
 
     def adapt(
         self, settings: RetrievalSettings, outlook: Estimates

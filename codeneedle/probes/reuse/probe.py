@@ -86,9 +86,9 @@ computed token by token instead of in a batch; q8_0/q8_0 and q4_0/q4_0 do not di
 class ReuseProbe(Probe):
     """Compares answers from a cold cache with answers from a reused one."""
 
-    def reads_corpus(self, _settings: ReuseSettings, _engine: Engine) -> bool:
-        """Never: it generates a text."""
-        return False
+    def own_text(self, _settings: ReuseSettings, _engine: Engine) -> str:
+        """It generates a text."""
+        return ""
 
     def adapt(self, settings: ReuseSettings, outlook: Estimates) -> ReuseAsked:
         """

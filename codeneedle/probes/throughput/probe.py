@@ -150,9 +150,9 @@ GROWTH = FurtherDepths(("depths",))
 class ThroughputProbe(Probe):
     """Measures the speed of reading and writing at each depth."""
 
-    def reads_corpus(self, settings: ThroughputSettings, _engine: Engine) -> bool:
-        """True if a depth is the length of the corpus, as by default."""
-        return not settings.depths
+    def own_text(self, settings: ThroughputSettings, _engine: Engine) -> str | None:
+        """None if a depth is the length of the corpus, as by default."""
+        return "" if settings.depths else None
 
     def work(self, settings: ThroughputSettings, outlook: Estimates) -> Work:
         """Both tests at each depth, each after reading up to that depth."""

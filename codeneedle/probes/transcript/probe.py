@@ -16,7 +16,6 @@ from codeneedle.engines.engine import Ability, Engine, Served
 from codeneedle.engines.messages import BadReply, Completion, Forced, Refused
 from codeneedle.errors import BadInput, CellError
 from codeneedle.models.kv_cache import padded
-from codeneedle.models.weights import Weights
 from codeneedle.probes.answers import Answer
 from codeneedle.probes.asking import Asker
 from codeneedle.probes.metrics import Metric
@@ -109,20 +108,12 @@ class TranscriptProbe(Probe):
                 raise _nothing_left(settings, turns)
         return settings
 
-    def reads_corpus(self, _settings: TranscriptSettings, _engine: Engine) -> bool:
-        """Never: conversations are its text."""
-        return False
-
-    def filed_under(self, settings: TranscriptSettings) -> str:
+    def own_text(self, settings: TranscriptSettings, _engine: Engine) -> str:
         """The name of the file."""
-        return slug(_file(settings).stem)
+        return slug(settings.file.stem) if settings.file else ""
 
     def notes(
-        self,
-        settings: TranscriptSettings,
-        _weights: Weights,
-        _engine: Engine,
-        _folder: Path,
+        self, settings: TranscriptSettings, _outlook: Estimates
     ) -> tuple[str, ...]:
         """States that a run stores only numbers."""
         note = "is not stored: 'codeneedle show' reads the file again"

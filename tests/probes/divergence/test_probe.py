@@ -379,7 +379,7 @@ def test_prose_takes_the_place_of_the_corpus_but_with_the_built_in_model(made_ru
     assert "python-3.11-reference.txt" == suited.text.name
     assert SHA256 == hashlib.sha256(suited.text.read_bytes()).hexdigest()
     assert (plain, suited) == (adapted(plain, tiny), adapted(suited, engine))
-    assert [True, False] == [PROBE.reads_corpus(plain, each) for each in (tiny, engine)]
+    assert [None, ""] == [PROBE.own_text(plain, each) for each in (tiny, engine)]
 
 
 def test_a_text_that_turns_out_too_short_ends_the_sweep(made_run):
