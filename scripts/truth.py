@@ -36,8 +36,13 @@ from codeneedle.probes.recall.settings import (
     Choice,
 )
 from codeneedle.records.store import Store
-from codeneedle.sweep.decide import Cost, first_look
+from codeneedle.sweep.decide import (
+    first_look,
+)
 from codeneedle.verdict.judge import MAX_LOSS
+from codeneedle.verdict.next import (
+    Cost,
+)
 from codeneedle.verdict.order import Order, Seen, next_asked, ruled_out
 from codeneedle.verdict.statistics import (
     Bounds,

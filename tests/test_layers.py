@@ -107,6 +107,17 @@ def test_folders_import_only_from_folders_below_them():
     assert set() == upward
 
 
+def test_reports_know_nothing_of_a_sweep_but_its_plan():
+    """What is measured next, and its time, is said by the verdict."""
+    readers = {
+        str(path)
+        for path in sources()
+        if folder(path) == "report" and "sweep" in imported_folders(path)
+    }
+
+    assert {"report/plan.py"} == readers
+
+
 ENGINES = ("llama_cpp", "mlx", "openai")
 
 SPOKEN_BY_MLX = ("llama_cpp.client", "llama_cpp.base_file")

@@ -975,7 +975,9 @@ def request_of(
 
 
 def _probe_that_decides() -> str:
-    from codeneedle.sweep.decide import PROBE
+    from codeneedle.verdict.next import (
+        PROBE,
+    )
 
     return PROBE.name
 

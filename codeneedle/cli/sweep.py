@@ -51,16 +51,10 @@ from codeneedle.report.selection import default_metric
 from codeneedle.report.verdict import headline
 from codeneedle.sweep import plan as planning
 from codeneedle.sweep.decide import (
-    FURTHER,
-    PROBE,
     TIME_SHARE,
-    NextStep,
     decide,
     deciding,
     fix_order,
-    next_step,
-    pairs_to_extend,
-    spent_share,
     tells_loss,
 )
 from codeneedle.sweep.plan import FIRST_ANSWER_S, Plan
@@ -92,6 +86,14 @@ from codeneedle.system.signals import (
 )
 from codeneedle.text import duration, plural, sweep_command, visible
 from codeneedle.verdict.judge import Limits, Verdict, judge
+from codeneedle.verdict.next import (
+    FURTHER,
+    PROBE,
+    NextStep,
+    next_step,
+    pairs_to_extend,
+    spent_share,
+)
 from codeneedle.verdict.order import Why
 from codeneedle.verdict.statistics import Decision
 from codeneedle.verdict.trust import trusted, trusted_records

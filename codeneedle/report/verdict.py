@@ -21,7 +21,6 @@ from codeneedle.records.store import SWEEP
 from codeneedle.report import captions
 from codeneedle.report.captions import REFERENCE_MARK, named_pairs, pairs_by
 from codeneedle.report.kernels import gain_line
-from codeneedle.sweep.decide import pairs_to_extend, time_s
 from codeneedle.text import (
     NO_VALUE_WORD,
     duration,
@@ -42,6 +41,10 @@ from codeneedle.verdict.judge import (
     Verdict,
     best_by_size,
     cache_size,
+)
+from codeneedle.verdict.next import (
+    pairs_to_extend,
+    time_s,
 )
 from codeneedle.verdict.statistics import ALPHA, Decision
 

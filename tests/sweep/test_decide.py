@@ -34,24 +34,26 @@ from codeneedle.probes.recall.record import Recall, recall_of
 from codeneedle.probes.recall.settings import Ask, By, RecallSettings
 from codeneedle.records.record import Phases, Run, Status
 from codeneedle.sweep.decide import (
-    Cost,
-    NextStep,
-    cost_of,
     decide,
     deciding,
     first_look,
     fix_order,
-    next_step,
-    pairs_to_extend,
     planned_steps,
-    spent_share,
-    time_s,
 )
 from codeneedle.sweep.prepare import prepare
 from codeneedle.sweep.request import Execution, Request
 from codeneedle.sweep.runner import CellStarted, Runner
 from codeneedle.sweep.workers import Share
 from codeneedle.verdict.judge import Limits, judge
+from codeneedle.verdict.next import (
+    Cost,
+    NextStep,
+    cost_of,
+    next_step,
+    pairs_to_extend,
+    spent_share,
+    time_s,
+)
 from codeneedle.verdict.order import Asked, Why, order_in
 
 WHOLE, GOOD, BAD = Pair("f16", "f16"), Pair("q8_0", "q8_0"), Pair("q4_0", "q4_0")

@@ -1,0 +1,241 @@
+"""What a verdict asks for next: pairs, further functions of open ones, their time."""
+
+import math
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from codeneedle.grid import Pair
+from codeneedle.probes import PROBES
+from codeneedle.probes.probe import Times
+from codeneedle.records.record import CellRecord, Run, Setup, Status
+from codeneedle.verdict.judge import Verdict, cache_size
+from codeneedle.verdict.order import Asked, Seen, next_asked, order_in
+from codeneedle.verdict.statistics import Decision
+
+MOST_PAIRS = 4
+"""Pairs that are measured with further functions at a time."""
+
+
+PROBE, FURTHER = next(
+    (probe, further) for probe in PROBES.values() if (further := probe.further)
+)
+"""Measures open pairs with further functions, and how."""
+
+
+def pairs_to_extend(verdict: Verdict) -> dict[Pair, int]:
+    """
+    The pairs to measure with further functions, each with its new number of functions.
+
+    Those are open, measured below the limit, and smaller than the cache that is
+    recommended so far; at most `MOST_PAIRS`, those that need the fewest functions. The
+    number of each is doubled. The reference comes first, where it has fewer than they
+    will have. Empty if no pair can be decided.
+    """
+    ends = FURTHER.unit_ends(verdict.run.setup)
+    counts = {
+        record.pair: FURTHER.units(record)
+        for record in verdict.run.records
+        if record.probe == PROBE.name and record.has_numbers
+    }
+    chosen = verdict.standing(verdict.chosen) if verdict.chosen else None
+    largest = cache_size(chosen) if chosen else 1.0
+    needed: dict[Pair, tuple[int, int]] = {}
+    for standing in verdict.compared:
+        row = standing.row(FURTHER.metric)
+        if (
+            row is None
+            or standing.word is not Decision.OPEN
+            or row.word is not Decision.OPEN
+        ):
+            continue
+        goal = next((end for end in ends if end > counts.get(standing.pair, 0)), 0)
+        is_below = row.bounds.mean < row.limit and cache_size(standing) < largest
+        if goal and row.needed and is_below and not row.remark:
+            needed[standing.pair] = (row.needed, goal)
+    pairs = sorted(needed, key=lambda pair: (needed[pair][0], str(pair)))[:MOST_PAIRS]
+    goals = {pair: needed[pair][1] for pair in pairs}
+    most = max(goals.values(), default=0)
+    if verdict.reference and most > counts.get(verdict.reference, 0):
+        return {verdict.reference: most, **goals}
+    return goals
+
+
+def spent_share(run: Run) -> float:
+    """Time of further functions, divided by that of everything else."""
+    whole = math.fsum(record.phases.total_s for record in run.records)
+    more = math.fsum(_further_s(record, run.setup) for record in run.records)
+    return more / (whole - more) if whole > more else 0.0
+
+
+def _further_s(record: CellRecord, setup: Setup) -> float:
+    """Seconds of the further functions of *record*, with their servers."""
+    looks = 0
+    if record.probe == PROBE.name and record.has_numbers:
+        looks = FURTHER.look(record, setup)
+    if not looks:
+        return 0.0
+    times, first = FURTHER.times(record), FURTHER.unit_ends(setup)[0]
+    # A reference may pass over a look.
+    servers = min(looks, times.servers - 1)
+    return math.fsum(times.units[first:]) + servers * _reading_s(record, times)
+
+
+def time_s(run: Run, goals: Mapping[Pair, int]) -> float:
+    """Seconds that the functions of *goals* take, about; NaN where that is unknown."""
+    total = 0.0
+    for record in run.records:
+        if record.probe == PROBE.name and record.pair in goals and record.has_numbers:
+            cost, known = cost_of(record, run.setup), FURTHER.units(record)
+            total += cost.of(goals[record.pair], known)
+    return total or math.nan
+
+
+def _reading_s(record: CellRecord, times: Times) -> float:
+    """Seconds of one server of *record* without its questions."""
+    if times.text_s is not None:
+        return times.text_s
+    return max(record.phases.total_s - times.questions_s, 0.0) / times.servers
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """What the cells of a probe take, in seconds."""
+
+    server_s: float  # one server with its text, before the first question
+    function_s: float = 0.0  # a function; 0 where every pair is asked the same
+    ends: tuple[int, ...] = ()
+    """
+    Numbers of functions behind which the text is read again, in any case; empty if a
+    server reads it once.
+    """
+
+    def of(self, functions: int, known: int = 0) -> float:
+        """Seconds until it has so many *functions*, if so many are *known*."""
+        texts = 1 + sum(known < end < functions for end in self.ends)
+        return texts * self.server_s + (functions - known) * self.function_s
+
+
+def cost_of(record: CellRecord, setup: Setup) -> Cost:
+    """What a cell like that of *record*, under *setup*, takes."""
+    if record.probe != PROBE.name or not FURTHER.units(record):
+        return Cost(record.phases.total_s)
+    times = FURTHER.times(record)
+    function_s = math.fsum(times.units) / len(times.units)
+    ends = FURTHER.unit_ends(setup) if times.text_s is not None else ()
+    return Cost(_reading_s(record, times), function_s, tuple(ends))
+
+
+def is_asked(record: CellRecord) -> bool:
+    """Whether *record* has numbers of those that open pairs are asked more of."""
+    return record.probe == PROBE.name and record.has_numbers
+
+
+@dataclass(frozen=True, slots=True)
+class NextStep:
+    """What is measured next."""
+
+    asked: Asked  # of which pairs, and why
+    goals: Mapping[Pair, int]
+    """
+    By pair that has numbers, how many functions it has afterwards; the reference first,
+    where it has fewer than the others will have.
+    """
+
+    time_s: float  # seconds that it takes, about; NaN where nothing is known
+
+    @property
+    def new(self) -> tuple[Pair, ...]:
+        """The pairs that have no numbers yet."""
+        return tuple(pair for pair in self.asked.pairs if pair not in self.goals)
+
+    @property
+    def shorter(self) -> "NextStep | None":
+        """The same with one pair less; None of a single pair."""
+        *pairs, last = self.asked.pairs
+        if not pairs:
+            return None
+        goals = {p: goal for p, goal in self.goals.items() if p != last}
+        time_s = self.time_s * len(pairs) / (len(pairs) + 1)
+        return NextStep(replace(self.asked, pairs=tuple(pairs)), goals, time_s)
+
+
+def next_step(
+    verdict: Verdict,
+    probes: Sequence[str],
+    *,
+    may_continue: bool = True,
+    failed: Collection[Pair] = (),
+) -> NextStep | None:
+    """
+    The next step of a sweep that decides; None once nothing can change the answer.
+
+    Args:
+        verdict: On the run so far, which has an order.
+        probes: Names of those that measure losses: a pair is seen by all of them.
+        may_continue: Whether open pairs may be measured with further functions.
+        failed: Pairs that cannot.
+    """
+    order = order_in(verdict.run.setup)
+    if order is None:
+        return None
+    if not may_continue:
+        order = replace(order, looks=order.looks[:1])
+    seen = _seen(verdict, probes)
+    if seen and verdict.silent and not any(each.rows for each in verdict.standings):
+        # Nothing that is measured has a say: no further pair changes that.
+        return None
+    seen |= {p: replace(each, needed=None) for p, each in seen.items() if p in failed}
+    asked = next_asked(order, seen, verdict.reference)
+    if asked is None:
+        return None
+    known = {r.pair: FURTHER.units(r) for r in verdict.run.records if is_asked(r)}
+    every = [*([verdict.reference] if verdict.reference else []), *asked.pairs]
+    has = {pair: known[pair] for pair in every if pair in known}
+    goals = {pair: asked.goal for pair, count in has.items() if count < asked.goal}
+    return NextStep(asked, goals, _step_s(verdict, probes, asked, goals, known))
+
+
+def _step_s(
+    verdict: Verdict,
+    probes: Sequence[str],
+    asked: Asked,
+    goals: Mapping[Pair, int],
+    known: Mapping[Pair, int],
+) -> float:
+    """Seconds of a step, by what the reference or the pair itself has taken."""
+    records = {(r.pair, r.probe): r for r in verdict.run.records if r.has_numbers}
+    total = 0.0
+    for pair, goal in goals.items():
+        cost = cost_of(records[pair, PROBE.name], verdict.run.setup)
+        total += cost.of(goal, known[pair])
+    for pair in asked.pairs:
+        if pair in goals:
+            continue
+        for probe in probes:
+            like = verdict.reference and records.get((verdict.reference, probe))
+            setup = verdict.run.setup
+            total += cost_of(like, setup).of(asked.goal) if like else math.nan
+    return total
+
+
+def _seen(verdict: Verdict, probes: Sequence[str]) -> dict[Pair, Seen]:
+    """What was measured of each pair by all *probes*, or failed."""
+    tried = {
+        (record.pair, record.probe): record
+        for record in verdict.run.records
+        if record.status is not Status.INTERRUPTED
+    }
+    seen = {}
+    for standing in verdict.standings:
+        pair = standing.pair
+        if pair == verdict.reference or any((pair, p) not in tried for p in probes):
+            continue
+        row = standing.row(FURTHER.metric)
+        asked = tried.get((pair, PROBE.name))
+        seen[pair] = Seen(
+            word=standing.word,
+            units=FURTHER.units(asked) if asked and asked.has_numbers else 0,
+            needed=row.needed if row and not row.remark else None,
+            is_below=row is not None and row.bounds.mean < row.limit,
+        )
+    return seen
