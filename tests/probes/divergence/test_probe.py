@@ -71,7 +71,8 @@ def test_the_file_of_the_reference_is_told_before_a_sweep(tmp_path, present, not
     engine = ToolEngine(divergence=tool)
     settings = DivergenceSettings(text=text)
 
-    told = PROBE.notes(settings, made_weights(), engine, tmp_path)
+    outlook = made_outlook(engine=engine, folder=tmp_path)
+    told = PROBE.notes(settings, outlook)
 
     assert notes == len(told)
     assert all("192.0 MiB" in each for each in told)
