@@ -10,6 +10,7 @@ from calls import called
 from made_records import made_run, made_setup
 from named_commands import named, wrong_command
 
+from codeneedle.corpora.registry import BUILT_IN
 from codeneedle.report.captions import nothing_to_show
 
 ROOT = Path(__file__).parents[1]
@@ -103,3 +104,11 @@ def test_doctor_says_whose_figures_it_shows_without_a_model(tmp_path):
     shown = called(tmp_path, "doctor").stdout
 
     assert "not given: what follows is of the built-in test fixture" in shown
+
+
+def test_the_page_of_corpora_names_all_that_come_with_the_program():
+    text = (ROOT / "corpora" / "README.md").read_text(encoding="utf-8")
+    sentence = re.search(r"built-in names are ([^;]+);", text)
+
+    assert sentence
+    assert [*BUILT_IN] == re.findall(r"`([^`]+)`", sentence[1])
