@@ -293,7 +293,10 @@ def _loss(
     assert source.verdict is not None  # noqa: S101 - `_losses` has looked
     verdict, pair = source.verdict, cell.pair
     named = row.metric.name if row else ""
-    found: dict[str, object] = {"value": _known(cell.value) if not row else None}
+    found: dict[str, object] = {
+        "value": _known(cell.value) if not row else None,
+        "verdict": verdict.word(pair),
+    }
     if row:
         word = verdict.word(pair, named) if facet else verdict.word(pair)
         found = {

@@ -9,10 +9,12 @@ from made_losses import BEYOND, WITHIN, losing_run
 from made_panels import RUN as ASKED
 from made_records import failed_record, made_run, made_setup
 from made_speeds import F16, Q8, measured, run_of
+from made_verdicts import made_verdicts
 
 import codeneedle
 from codeneedle.grid import Pair
 from codeneedle.probes.frames import cells_frames, of_probe
+from codeneedle.probes.metrics import LossKind
 from codeneedle.records.record import Status
 from codeneedle.report.tidy import (
     COLUMNS,
@@ -90,6 +92,26 @@ def test_a_loss_has_its_interval_its_limit_and_its_word():
     )
     assert (0.0, None, "") == (reference.value, reference.high, reference.verdict)
     assert {"bf16/bf16"} == {row.reference for row in rows.values()}
+
+
+@pytest.mark.parametrize("name", made_verdicts())
+def test_the_words_and_losses_of_each_pair_are_those_of_the_verdict(name):
+    verdict = made_verdicts()[name]
+    rows = [row for row in cell_rows([verdict.run], [verdict]) if row.metric == "loss"]
+    told = {(row.pair, row.facet): row for row in rows}
+    assert len(told) == len(rows)
+
+    # A run of divergence alone has no loss.
+    for each in verdict.compared if rows else ():
+        assert each.word == told[str(each.pair), ""].verdict
+        for row in each.rows:
+            found = told.get((str(each.pair), f"by={row.metric.name}"))
+            if row.kind is LossKind.CHANGE:
+                assert found is None
+                continue
+            assert (row.bounds.mean, row.limit, row.word, row.bounds.units) == (
+                (found.value, found.limit, found.verdict, found.n)
+            )
 
 
 def test_a_speed_at_a_depth_is_a_facet_of_the_speed():
