@@ -20,7 +20,6 @@ from codeneedle.document import Document, Heading, Lines, Table
 from codeneedle.errors import BadInput
 from codeneedle.grid import Pair, most_precise_first
 from codeneedle.probes import PROBES
-from codeneedle.probes.recall.metrics import FORCED
 from codeneedle.records.record import CellRecord, Effective, Json, Run
 from codeneedle.report.captions import (
     NOT_RUN_WORD,
@@ -405,9 +404,9 @@ _DISTANCES = {
 _GRADED = {
     metric.name
     for probe in PROBES.values()
-    for metric in (*probe.metrics, *FORCED)
+    for metric in probe.metrics
     if metric.loss and metric.loss.kind.is_graded
-}
+} | {probe.further.metric for probe in PROBES.values() if probe.further}
 
 _LOSS = "loss by "
 
