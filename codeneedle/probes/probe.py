@@ -78,6 +78,7 @@ class RunContext:
     notes: tuple[str, ...] = ()
     """What a user should know before the first cell, one sentence each."""
 
+    workers: int = 1  # cells that are measured side by side
     may_grow: bool = False
     """
     Whether a probe may ask for more units than it was told to where these take no
@@ -404,6 +405,7 @@ class Estimates:
     pace: Pace | None = None  # how fast the model is; None if that is unknown
     cells: int = 1  # pairs that may be measured, the reference included
     can_read: bool = False  # whether the engine reads right tokens of a text here
+    workers: int = 1  # as of `RunContext`
     may_grow: bool = False  # as of `RunContext`
     functions: int | None = None
     """Functions of a cell, in place of those that were chosen; None for these."""

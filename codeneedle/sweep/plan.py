@@ -236,6 +236,7 @@ class Plan:
             pace=self.pace or self.engine.pace(),
             cells=len(self.possible),
             can_read=not self.unread,
+            workers=len(self.workers),
             may_grow=self.may_grow,
         )
 
@@ -374,7 +375,7 @@ def plan(
     corpus = read(chosen_corpus(request))
     name = _filed_under(request, engine, probes) or corpus.name
     store = _store(request, execution, name, spec.name)
-    unread = unreadable(engine, context)
+    unread = unreadable(engine, context, workers=len(workers))
     chosen = request.chosen(RECALL, RecallSettings)
     may_grow = request.decide and chosen.functions is None
     outlook = Estimates(
@@ -393,6 +394,7 @@ def plan(
         pace=pace or engine.pace(),
         cells=1 + len(FIRST),
         can_read=not unread,
+        workers=len(workers),
         may_grow=may_grow,
     )
     request = _adapted(request, probes, outlook)

@@ -117,6 +117,7 @@ def _run(
         prefill_no_think=plan.request.prefill_no_think,
         notes=fitted.notes,
         survey=plan.survey,
+        workers=len(plan.workers),
         may_grow=plan.may_grow,
     )
 

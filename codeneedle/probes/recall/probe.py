@@ -225,7 +225,8 @@ def _left_open(run: RunContext, chosen: RecallSettings) -> RecallSettings:
         chosen = structs.replace(chosen, ask=Ask.AUTOMATIC)
     is_forced = Ask.FORCED in chosen.parts
     is_open = chosen.by is None and is_forced
-    if is_open and not unreadable(run.engine, run.setup.context):
+    context, workers = run.setup.context, run.workers
+    if is_open and not unreadable(run.engine, context, workers=workers):
         chosen = structs.replace(chosen, by=By.AUTOMATIC)
     return chosen
 
@@ -403,7 +404,7 @@ class RecallProbe(Probe):
         if outlook.decides and not outlook.knows(NAME):
             chosen = _brief(chosen, outlook)
         if chosen.is_reading:
-            refuse_reading(outlook.engine, outlook.context, chosen)
+            refuse_reading(outlook, chosen)
         return chosen
 
     def as_stored(self, run: RunContext) -> Json:

@@ -21,7 +21,7 @@ from codeneedle.engines.messages import Forced, TokenPiece
 from codeneedle.engines.tools import ReadingTask, ReadingTool, ReadTokens
 from codeneedle.errors import BadInput, CodeneedleError
 from codeneedle.models.kv_cache import padded
-from codeneedle.probes.probe import ProbeContext
+from codeneedle.probes.probe import Estimates, ProbeContext
 from codeneedle.probes.recall.prompts import PROMPT_VERSION, completion_prompt
 from codeneedle.probes.recall.record import READ, ForcedRound
 from codeneedle.probes.recall.settings import Ask, By, RecallSettings
@@ -369,9 +369,9 @@ def _chunk(context: ProbeContext, tool: ReadingTool, group: Group) -> Chunk:
     return chunk
 
 
-def refuse_reading(engine: Engine, context: int, chosen: RecallSettings) -> None:
+def refuse_reading(outlook: Estimates, chosen: RecallSettings) -> None:
     """
-    Stop at an *engine* that cannot read right lines in a *context*, or has none.
+    Stop at an engine that cannot read right lines in its context, or has none.
 
     Raises:
         BadInput: If nothing is forced, or memory does not suffice.
@@ -384,11 +384,12 @@ def refuse_reading(engine: Engine, context: int, chosen: RecallSettings) -> None
             hint="Leave it out, or use --ask both.",
         )
     try:
-        engine.require(Ability.READING)
+        outlook.engine.require(Ability.READING)
     except CodeneedleError as error:
         error.hint = f"{error.hint.removesuffix('.')}, or --by writing."
         raise
-    if reason := unreadable(engine, context):
+    engine, context = outlook.engine, outlook.context
+    if reason := unreadable(engine, context, workers=outlook.workers):
         raise BadInput(
             source=f"--by {By.READING}",
             reason=reason,
@@ -396,23 +397,25 @@ def refuse_reading(engine: Engine, context: int, chosen: RecallSettings) -> None
         )
 
 
-def unreadable(engine: Engine, context: int) -> str:
+def unreadable(engine: Engine, context: int, *, workers: int = 1) -> str:
     """
     Why right lines cannot be read by *engine* here, as a phrase; empty if they can.
 
     Args:
         engine: Serves the model.
         context: Tokens that are read at once, at most.
+        workers: Cells that are read side by side.
     """
     if Ability.READING not in engine.abilities:
         return f"{engine.name} has no tool for it"
     tool = engine.reading_tool()
-    needed, there = tool.memory_bytes(context), available_memory_bytes()
+    needed, there = workers * tool.memory_bytes(context), available_memory_bytes()
     if needed <= there:
         return ""
+    beside = f" in each of {workers} cells" if workers > 1 else ""
     return (
-        f"reading {context:,} tokens takes {size(needed)} of main memory beside the "
-        f"model, and {size(there)} are free"
+        f"reading {context:,} tokens{beside} takes {size(needed)} of main memory "
+        f"beside the model, and {size(there)} are free"
     )
 
 
