@@ -132,6 +132,23 @@ def test_where_no_answer_of_the_reference_ends_endings_have_no_say(tmp_path):
     assert "ends has no say" in called(tmp_path, "verdict").stdout
 
 
+def test_a_prompt_without_an_answer_is_out_and_one_that_a_pair_leaves_blank_is_lost(
+    tmp_path,
+):
+    """The built-in model writes blanks to this one with q4_0, and a letter with f16."""
+    asked = "What is the sesame password of the harbour?\n"
+    (tmp_path / "asked.txt").write_text(asked, encoding="utf-8")
+    words = (*SWEEP, "--prompts", "asked.txt", "--generation-tokens", "16")
+
+    alone = called(tmp_path, *words, "--pairs", "q4_0/q4_0", "--out", "alone")
+    beside = called(tmp_path, *words, *PAIRS)
+    table = called(tmp_path, "table")
+
+    assert (0, 0) == (alone.returncode, beside.returncode), beside.stderr
+    assert "left out, as q4_0/q4_0 itself writes nothing: 1" in alone.stderr
+    assert "q4_0/q4_0 writes nothing: 1" in table.stdout
+
+
 def answers(folder, pair):
     """What is stored of *pair*, by prompt; nothing before its first answer."""
     file = folder / RUN / "cells" / f"{pair}.generation.json"
