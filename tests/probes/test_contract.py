@@ -1,0 +1,231 @@
+"""What every probe keeps to: a new one is found here by its name alone."""
+
+import itertools
+import json
+import math
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+from fake_engine import forced_to, reply_to
+from fake_tools import FakeDivergence, FakeSpeed, ToolEngine
+from made_conversations import FakeTemplate, made_conversation
+from made_plans import made_world, planned
+
+from codeneedle.grid import Pair
+from codeneedle.probes import PROBES
+from codeneedle.probes.divergence.probe import DivergenceSettings
+from codeneedle.probes.generation.probe import GenerationSettings
+from codeneedle.probes.probe import Probe, answered, lacks
+from codeneedle.probes.recall.settings import RecallSettings
+from codeneedle.probes.retrieval.settings import RetrievalSettings
+from codeneedle.probes.reuse.probe import ReuseSettings
+from codeneedle.probes.throughput.probe import ThroughputSettings
+from codeneedle.probes.transcript.probe import TranscriptSettings
+from codeneedle.records.record import Status
+from codeneedle.sweep.prepare import prepare
+from codeneedle.sweep.runner import Runner, pending
+
+SETTINGS = {
+    "recall": RecallSettings(functions=3, lines=2),
+    "divergence": DivergenceSettings(
+        text=Path("prose.txt"), contexts=(512, 1024), chunks=2
+    ),
+    "throughput": ThroughputSettings(depths=(0, 64)),
+    "retrieval": RetrievalSettings(tasks=("multikey",), lengths=(512,), questions=1),
+    "reuse": ReuseSettings(length=512, questions=2),
+    "transcript": TranscriptSettings(file=Path("said.json")),
+    "generation": GenerationSettings(tokens=64),
+}
+"""Little of each probe."""
+
+ELSEWHERE = {"eval": "runs a program against a real server"}
+"""Probes that an engine without a process cannot serve, and why."""
+
+AT_ONCE = {"throughput": "its times are of one stretch"}
+"""Probes of which nothing is kept before the cell is through, and why."""
+
+GROWN = {
+    "divergence": DivergenceSettings(text=Path("prose.txt"), contexts=(256,), chunks=2),
+    "throughput": ThroughputSettings(depths=(0, 32, 64)),
+    "retrieval": RetrievalSettings(tasks=("multikey",), lengths=(640,), questions=1),
+}
+"""More of those that can grow."""
+
+PAIRS = tuple(map(Pair.parse, ("q8_0/q8_0", "q4_0/q4_0")))
+
+
+def good_answer(question):
+    """What stands in the text behind the last line of the prompt, if it does."""
+    text, _, begin = question.prompt.rpartition("\n")
+    lines = (e.removeprefix(begin) for e in text.split("\n") if e.startswith(begin))
+    found = next(lines, "") if begin else ""
+    return f"{found or 'an answer'}\nmore\n"
+
+
+@dataclass
+class Asked:
+    """Counts what servers and tools are asked; ends the sweep at one question."""
+
+    ends_at: int = 0
+    count: int = 0
+
+    def __call__(self):
+        self.count += 1
+        if self.count == self.ends_at:
+            raise KeyboardInterrupt
+
+
+@dataclass
+class World:
+    """A run folder in which sweeps of one probe go on."""
+
+    probe: Probe
+    asked: Asked = field(default_factory=Asked)
+    tool: FakeDivergence = field(default_factory=FakeDivergence)
+
+    def engine(self):
+        """A new engine, as of a new process."""
+
+        def reply(question):
+            self.asked()
+            text, at = good_answer(question), float(self.asked.count)
+            return reply_to(question, text=text, predicted_tokens=3, wall_s=at)
+
+        def force(question, right):
+            self.asked()
+            return forced_to(question, right, wall_s=float(self.asked.count))
+
+        speed = FakeSpeed(outcome=lambda _task: self.asked())
+        self.tool.outcome = lambda _pair: self.asked()
+        template = FakeTemplate()
+        return ToolEngine(
+            reply=reply,
+            force=force,
+            divergence=self.tool,
+            speed=speed,
+            template=template,
+        )
+
+    def plan(self, settings):
+        name = self.probe.name
+        return planned(engine=self.engine(), probes=(name,), **{name: settings})
+
+    def sweep(self, settings=None):
+        """Measure what is left; the records by pair, and how often was asked."""
+        plan = self.plan(settings or SETTINGS[self.probe.name])
+        runner = Runner(run=prepare(plan), store=plan.store)
+        left, before = (
+            pending(PAIRS, store=plan.store, probe=self.probe),
+            self.asked.count,
+        )
+        try:
+            if left:
+                runner.sweep(self.probe, left)
+        finally:
+            self.setup = plan.store.setup()
+            self.records = {
+                record.pair: record
+                for record in plan.store.records()
+                if record.probe == self.probe.name
+            }
+        return self.asked.count - before
+
+
+@pytest.fixture(params=sorted(PROBES.keys() - ELSEWHERE.keys()))
+def new_world(request, tmp_path, monkeypatch):
+    """Makes a world of each probe, in a folder of its own."""
+    number = itertools.count()
+
+    def new():
+        folder = tmp_path / str(next(number))
+        folder.mkdir()
+        made_world(folder, monkeypatch)
+        (folder / "prose.txt").write_text("a line of prose\n" * 400)
+        said = [made_conversation(1, seed=seed) for seed in (1, 2)]
+        (folder / "said.json").write_text(json.dumps(said))
+        return World(PROBES[request.param])
+
+    return new
+
+
+@pytest.fixture
+def world(new_world):
+    """One world."""
+    return new_world()
+
+
+def told(record):
+    """What was answered, without times."""
+    observation = json.loads(json.dumps(record.observation))
+
+    def timeless(value):
+        if isinstance(value, dict):
+            times = ("_s", "_ms", "seconds")
+            return {k: timeless(v) for k, v in value.items() if not k.endswith(times)}
+        return [*map(timeless, value)] if isinstance(value, list) else value
+
+    return timeless(observation["answers"])
+
+
+def test_a_finished_cell_has_all_answers_and_is_not_asked_again(world):
+    first = world.sweep()
+    again = world.sweep()
+
+    assert [Status.FINISHED] * 2 == [each.status for each in world.records.values()]
+    assert not any(lacks(world.probe, e, world.setup) for e in world.records.values())
+    assert first > again == 0
+
+
+def test_an_interrupted_cell_goes_on_behind_its_answers(new_world):
+    undisturbed = new_world()
+    whole = undisturbed.sweep()
+    world = new_world()
+    world.asked.ends_at = whole  # the last question of the last cell
+
+    with pytest.raises(KeyboardInterrupt):
+        world.sweep()
+    begun = {record.status: record for record in world.records.values()}
+    kept = (begun[Status.INTERRUPTED].observation or {}).get("answers", {})
+    world.sweep()
+
+    assert {Status.FINISHED, Status.INTERRUPTED} == begun.keys()
+    after = world.records[begun[Status.INTERRUPTED].pair].observation["answers"]
+    # With their times: they were not asked again.
+    assert bool(kept) == (world.probe.name not in AT_ONCE)
+    assert kept == {key: after[key] for key in kept}
+    expected = {pair: told(record) for pair, record in undisturbed.records.items()}
+    assert expected == {pair: told(record) for pair, record in world.records.items()}
+
+
+def test_what_is_added_is_asked_and_answers_stay(world):
+    if not world.probe.growth:
+        pytest.skip("nothing can be added to its settings")
+    world.sweep()
+    before = {pair: answered(record) for pair, record in world.records.items()}
+    numbers = {pair: told(record) for pair, record in world.records.items()}
+
+    world.sweep(GROWN[world.probe.name])
+
+    for pair, record in world.records.items():
+        assert before[pair] < answered(record)
+        after = told(record)
+        assert numbers[pair] == {key: after[key] for key in numbers[pair]}
+
+
+def test_metrics_of_a_finished_cell_are_numbers(world):
+    world.sweep()
+
+    values = [
+        value
+        for metric in world.probe.metrics_of(world.setup)
+        for record in world.records.values()
+        for value in metric.values(record, world.setup)
+    ]
+    assert values
+    assert all(map(math.isfinite, values))
+
+
+def test_every_probe_is_held_to_it():
+    assert PROBES.keys() == SETTINGS.keys() | ELSEWHERE.keys()
+    assert GROWN.keys() == {name for name, probe in PROBES.items() if probe.growth}
