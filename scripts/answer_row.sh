@@ -9,7 +9,8 @@ if told=$(codeneedle models "$1" --markdown 2>&1); then
   echo "Thank you. Your receipt can be read; here it stands beside the rows of the same weights."
   echo "Rows are never averaged, and one that differs is no mistake."
   echo
-  echo "$told"
+  # A comment holds 65,536 characters.
+  printf '%s\n' "${told:0:60000}"
 else
   echo "This receipt cannot be used:"
   echo

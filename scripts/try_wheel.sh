@@ -35,3 +35,4 @@ set -x
 "$codeneedle" models
 "$codeneedle" plan corners --context 4096
 "$codeneedle" gen-corpus --seed 42
+"$codeneedle" fetch smollm2

@@ -63,6 +63,18 @@ def test_what_is_no_receipt_is_answered_with_what_is_wrong(tmp_path, body):
     assert ["issue.md"] == [each.name for each in tmp_path.iterdir()]
 
 
+def test_an_answer_fits_into_a_comment(tmp_path):
+    text = receipt_markdown(Store(GOLDEN).read())
+    receipts = [text.replace("seed 42", f"seed {at}") for at in range(30)]
+    body = "".join(receipts).replace("; machine ", f"; machine {'x' * 1500}")
+    (tmp_path / "issue.md").write_text(body, encoding="utf-8")
+
+    done = script("answer_row.sh", "issue.md", folder=tmp_path)
+
+    assert 0 == done.returncode, done.stderr
+    assert 60_000 < len(done.stdout) < 65_536
+
+
 @pytest.mark.real
 def test_the_action_sweeps_and_its_exit_code_is_that_of_the_check(
     tmp_path, llama_server, nano

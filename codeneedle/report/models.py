@@ -143,11 +143,11 @@ def _model(rows: Sequence[ModelRow]) -> Iterator[Block]:
 NAMES = {
     "verdict": "verdict",
     "attention": "attention",
-    "kld nats": "KLD",
-    "kld999 nats": "KLD 99.9 %",
-    "precision %": "precision %",
-    "precision999 %": "99.9 %",
     "kv MiB": "KV MiB",
+    "kld nats": "KLD",
+    "precision %": "precision %",
+    "kld999 nats": "KLD 99.9 %",
+    "precision999 %": "its precision %",
     "pp tokens/s": "read/s",
     "tg tokens/s": "written/s",
 }

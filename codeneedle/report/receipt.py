@@ -48,6 +48,9 @@ TEXT_BYTES = 1 << 20
 MOST_RECEIPTS = 32
 """More are no table that can be read."""
 
+ALWAYS = ("model", "engine", "context", "limit")
+"""Facts that each receipt has; one that was cut lacks the last of them."""
+
 PAIR = "K/V"
 """Heading of the pairs."""
 
@@ -360,9 +363,17 @@ def _receipt(facts: str, rows: Sequence[Sequence[str]], *, place: str) -> Receip
             reason=f"the receipt has {reason}",
             hint="Copy it again, all of its lines as they were printed.",
         )
-    known = (fact.strip().partition(" ") for fact in facts.split("; "))
+    parts = (fact.strip().partition(" ") for fact in facts.split("; "))
+    known = {word: fact for word, _, fact in parts}
+    missing = [word for word in ALWAYS if not known.get(word)]
+    if missing:
+        raise BadInput(
+            source=place,
+            reason=f"the receipt has a line of setup without {missing[0]}: it is cut",
+            hint="Copy it again, the whole line as it was printed.",
+        )
     return Receipt(
-        facts={word: fact for word, _, fact in known},
+        facts=known,
         columns=tuple(heading[1:]),
         rows=dict(zip(pairs, (tuple(row[1:]) for row in lines), strict=True)),
     )

@@ -60,6 +60,14 @@ def test_what_may_be_compared_is_said_by_kind_of_number(folder):
     assert "losses" not in text
 
 
+def test_speeds_that_were_asked_for_and_not_measured_are_not_compared(folder):
+    for file in folder.iterdir():
+        text = file.read_text(encoding="utf-8")
+        file.write_text(text.replace("pp tokens/s", "x").replace("tg tokens/s", "y"))
+
+    assert "speeds" not in printed(models_document(rows_in(folder)), width=300)
+
+
 def test_a_row_that_was_sent_stands_beside_those_of_its_weights_alone(folder):
     sent, others = rows_in(folder / "bea.md"), rows_in(folder)
 
@@ -93,7 +101,7 @@ def test_every_row_of_the_project_can_be_read_and_names_its_weights():
 
 
 RECEIPT = """\
-codeneedle receipt 2: model {model}; engine openai; context 2,048 tokens; {facts}
+codeneedle receipt 2: model {model}; engine openai; context 2,048 tokens; {facts}; limit 1 %
 K/V | verdict | {column}
 f16/f16 | reference |
 q8_0/q8_0 | open | 0.0 % (0.0 % to 30.0 %)

@@ -208,6 +208,7 @@ def damaged():
     return {
         "no rows": first,
         "heading alone": f"{first}\n{heading}",
+        "a line of setup cut off": f"{first[:-20]}\n{heading}\n{row}",
         "a row cut off": f"{first}\n{heading}\n{row[:40]}",
         "no pair": f"{first}\n{heading}\n{row.replace('f16/f16', 'f16')}",
         "a pair twice": f"{first}\n{heading}\n{row}\n{row}",
