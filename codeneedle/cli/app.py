@@ -336,9 +336,21 @@ def serve(
 def _request_of_cell(
     model: Any, context: int | None, engine: str, llama_server: Path | None, args: Any
 ) -> "tuple[Request, Execution]":
-    """What is asked for by a command that serves single cells."""
-    from codeneedle.cli.options import request_of
+    """
+    What is asked for by a command that serves single cells.
 
+    Raises:
+        BadInput: If the engine is one whose address or command cannot be given here.
+    """
+    from codeneedle.cli.options import request_of
+    from codeneedle.engines.openai.settings import COMMAND, ENDPOINT
+
+    if engine in {COMMAND, ENDPOINT}:
+        raise BadInput(
+            source=f"--engine {engine}",
+            reason="is a server of your own, which answers you without codeneedle",
+            hint=f"Measure it: codeneedle sweep --engine {engine} --help",
+        )
     options = {
         "models": model,
         "contexts": (context,) if context else None,

@@ -78,3 +78,17 @@ def test_types_that_the_server_has_not_are_refused(codeneedle):
 
     assert 2 == refused.returncode
     assert "llama.cpp has no q9_0 for the cache" in refused.stderr
+
+
+@pytest.mark.parametrize("command", ["serve q8_0/q8_0", "ask f16/f16,q8_0/q8_0 p.txt"])
+@pytest.mark.parametrize("engine", ["endpoint", "command"])
+def test_a_server_of_the_user_s_is_refused_with_what_measures_it(
+    codeneedle, tmp_path, command, engine
+):
+    """Once the hint named options that these commands do not take."""
+    (tmp_path / "p.txt").write_text("hello")
+    done = codeneedle(*command.split(), "--engine", engine)
+
+    assert 2 == done.returncode
+    assert "which answers you without codeneedle" in done.stderr
+    assert f"codeneedle sweep --engine {engine} --help" in done.stderr
