@@ -593,7 +593,7 @@ def has_losses(verdict: Verdict) -> bool:
 
 def _units(row: MetricResult) -> str:
     """``24 functions``."""
-    return f"{row.bounds.units} {row.metric.noun}"
+    return plural(row.bounds.units, row.metric.noun.removesuffix("s"))
 
 
 def shown_row(verdict: Verdict, each: PairResult) -> MetricResult | None:

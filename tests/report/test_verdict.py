@@ -330,8 +330,9 @@ def test_what_keeps_a_pair_open_is_said():
 
 
 def test_a_single_function_has_no_bounds():
-    _, found = rows(losing_run({GOOD: [0.1]}))
+    heading, found = rows(losing_run({GOOD: [0.1]}))
 
+    assert "of 1 function" == heading[-1]
     assert ["10.0 %", "-", "-", "open: too few functions: 1"] == found[GOOD][2:]
 
 
