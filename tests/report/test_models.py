@@ -101,7 +101,7 @@ def test_every_row_of_the_project_can_be_read_and_names_its_weights():
 
 
 RECEIPT = """\
-codeneedle receipt 2: model {model}; engine openai; context 2,048 tokens; {facts}; limit 1 %
+codeneedle receipt 2: model {model}; engine openai; context 2,048; {facts}; limit 1 %
 K/V | verdict | {column}
 f16/f16 | reference |
 q8_0/q8_0 | open | 0.0 % (0.0 % to 30.0 %)
