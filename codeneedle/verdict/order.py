@@ -61,8 +61,15 @@ class Order:
         return 2 * len(first if pair in first else rest)
 
     def look(self, look: int) -> int:
-        """The number of a look at a pair, of its number without this order."""
-        return max(0, look - self.skipped)
+        """
+        The number of a look at a pair, of its number without this order.
+
+        A grid in the same folder may look where this order does not: with the share of
+        a later look, so that the shares of all looks still add up to `ALPHA`.
+        """
+        if look < self.skipped:
+            return len(self.looks) + look
+        return look - self.skipped
 
 
 def order_in(setup: Setup) -> Order | None:

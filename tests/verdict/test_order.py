@@ -73,6 +73,13 @@ def test_a_pair_that_a_grid_has_measured_as_well_shares_in_the_second_half():
     assert [2, 4] == [order.sharing(each, more) for each in (EIGHT, more[0])]
 
 
+def test_looks_that_it_skips_have_shares_of_their_own_behind_all_others():
+    order = Order(pairs=("q8_0/q8_0",), looks=(32, 40), skipped=2)
+
+    assert [2, 3, 0, 1] == [order.look(look) for look in range(4)]
+    assert [0, 1] == [ORDER.look(look) for look in range(2)]
+
+
 # What follows from other pairs
 
 
