@@ -26,6 +26,7 @@ import numpy.typing as npt
 
 from codeneedle.corpora.needles import block_ends
 from codeneedle.grid import DEFAULT_TYPES, FIRST, Pair, bits
+from codeneedle.probes.probe import TEXT_SHARE
 from codeneedle.probes.recall.choice import FORCED_BESIDE, SCORING, Load
 from codeneedle.probes.recall.reading import chunks_read
 from codeneedle.probes.recall.rounds import forced_answers
@@ -284,7 +285,7 @@ Counted with SmolLM2. By writing, the question is read as well, which is not cou
 """
 
 CONTEXT = 8_192
-"""Tokens that the text is read in."""
+"""Tokens that all of the text is read in; slower machines get a part of it."""
 
 ASKED_AT_MOST = 96
 """Functions of that text."""
@@ -300,21 +301,35 @@ class Machine:
         tg: Tokens per second that are written or forced.
         pp: Likewise, read.
         way: How right lines are scored; None for what takes less time, as a sweep does.
+        context: Tokens that the text is read in.
     """
 
     name: str
     tg: float
     pp: float
     way: By | None = None
+    context: int = CONTEXT
+
+    @property
+    def text(self) -> int:
+        """Tokens of the text: as much of it as the context holds."""
+        return min(TEXT, int(TEXT_SHARE * self.context))
+
+    @property
+    def most(self) -> int:
+        """Functions of that text."""
+        return ASKED_AT_MOST * self.text // TEXT
 
     @property
     def load(self) -> Load:
         """What its cells take either way."""
-        first, *looks = block_ends(DECIDING_FUNCTIONS, ASKED_AT_MOST)
+        first, *looks = block_ends(DECIDING_FUNCTIONS, self.most)
         return Load(
-            text=TEXT,
+            text=self.text,
             right=OF_FUNCTION,
-            chunks=lambda count: chunks_read(TEXT, count * OF_QUESTION, count, CONTEXT),
+            chunks=lambda count: chunks_read(
+                self.text, count * OF_QUESTION, count, self.context
+            ),
             functions=first,
             looks=looks,
             cells=len(OTHERS),
@@ -329,21 +344,21 @@ class Machine:
     @property
     def ends(self) -> list[int]:
         """Numbers of functions after which a pair may be judged."""
-        return block_ends(self.choice.functions or DECIDING_FUNCTIONS, ASKED_AT_MOST)
+        return block_ends(self.choice.functions or DECIDING_FUNCTIONS, self.most)
 
     @property
     def cost(self) -> Cost:
         """What a cell takes."""
         if self.choice.by is By.READING:
             token_s = SCORING / self.pp
-            return Cost(TEXT * token_s, OF_QUESTION * token_s, tuple(self.ends))
-        return Cost(TEXT / self.pp, OF_FUNCTION / self.tg)
+            return Cost(self.text * token_s, OF_QUESTION * token_s, tuple(self.ends))
+        return Cost(self.text / self.pp, OF_FUNCTION / self.tg)
 
     @property
     def check_s(self) -> float:
         """What forcing a few functions takes, where others are read; else 0."""
         is_read = self.choice.by is By.READING
-        return is_read * (TEXT / self.pp + FORCED_BESIDE * OF_FUNCTION / self.tg)
+        return is_read * (self.text / self.pp + FORCED_BESIDE * OF_FUNCTION / self.tg)
 
     @property
     def first(self) -> int:
@@ -362,7 +377,7 @@ MACHINES = (
     Machine("27B", 15, 200),
     Machine("27B", 15, 200, By.WRITING),
     Machine("8B", 100, 4_000),
-    Machine("70B", 6, 80),
+    Machine("70B", 6, 80, context=2_048),
 )
 
 
