@@ -130,7 +130,8 @@ def _facts(verdict: Verdict, left_out: Sequence[str]) -> Iterator[tuple[str, str
     yield "machine", setup.machine
     yield "features", setup.cpu_features
     tokens = plural(corpus.tokens, "token")
-    yield "text", f"{_last_part(corpus.name)} ({tokens}, {corpus.sha256[:8]})"
+    text = f"{_last_part(corpus.name)} ({tokens}, {corpus.sha256[:8]})"
+    yield "text", text if corpus.is_counted else ""
     yield "context", plural(setup.context, "token")
     yield "prompt", f"{setup.prompt_form}, version {setup.prompt_version}"
     yield "seed", str(setup.seed)

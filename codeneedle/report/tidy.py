@@ -49,7 +49,9 @@ class TableRow(msgspec.Struct, frozen=True, kw_only=True):
 
     run: Annotated[str, Meta(description="Name of the run; its folder of namesakes.")]
     model: Annotated[str, Meta(description="Name of the weights.")]
-    corpus: Annotated[str, Meta(description="Name of the text.")]
+    corpus: Annotated[
+        str, Meta(description="Name of the text; empty if no probe reads it.")
+    ]
     context: Annotated[int, Meta(description="In tokens; of memory, that of the cell.")]
     pair: Annotated[str, Meta(description="Both cache types: `q8_0/q4_0`.")]
     k: Annotated[str, Meta(description="Cache type of K.")]
@@ -178,7 +180,7 @@ class _Source:
             {
                 "run": self.name,
                 "model": setup.weights.name,
-                "corpus": setup.corpus.name,
+                "corpus": setup.corpus.name if setup.corpus.is_counted else "",
                 "context": setup.context,
                 "pair": str(cell.pair),
                 "k": cell.pair.k,

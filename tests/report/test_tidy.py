@@ -16,6 +16,7 @@ from codeneedle.grid import Pair
 from codeneedle.probes.frames import cells_frames, of_probe
 from codeneedle.probes.metrics import LossKind
 from codeneedle.records.record import Status
+from codeneedle.report.receipt import receipt_of
 from codeneedle.report.tidy import (
     COLUMNS,
     cell_rows,
@@ -158,3 +159,21 @@ def test_a_frame_has_the_columns_and_no_number_is_nan():
     assert list(COLUMNS) == list(frame.columns)
     assert frame[frame.pair == "q4_0/q4_0"]["value"].isna().all()
     assert "float64" == frame["limit"].dtype
+
+
+def test_a_run_that_read_no_corpus_names_none_in_any_row():
+    """Its folder may be called after one: it was said to be of that text."""
+    corpus = replace(made_setup().corpus, tokens=0)
+    setups = (made_setup(), replace(made_setup(), corpus=corpus))
+    rows = [cell_rows([made_run(setup=setup)]) for setup in setups]
+
+    assert [{corpus.name}, {""}] == [{row.corpus for row in each} for each in rows]
+
+
+def test_a_receipt_of_a_run_that_read_no_corpus_names_no_text():
+    run = made_run()
+    corpus = replace(run.setup.corpus, tokens=0)
+    without = replace(run, setup=replace(run.setup, corpus=corpus))
+
+    assert "text" in receipt_of(run).facts
+    assert "text" not in receipt_of(without).facts
