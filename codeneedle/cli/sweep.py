@@ -461,27 +461,38 @@ class _Page:
         pairs = self.plan.may_measure
         order = fix_order(self.runner, reference, pairs, most_s=most_s)
         if self.options.retry_failed:
-            first = most_precise_first(pairs)
-            retried = {*first[: first.index(reference) + 1]}
-            there = replace(self.runner, goal=next(iter(order.looks), None))
-            for probe in telling:
-                left = [p for p in self._tried([probe]) if p not in retried]
-                codes.append(self._swept(there, probe, left) if left else 0)
-        while self._next_step():
+            codes += self._retried(telling, reference, next(iter(order.looks), None))
+        is_over = False
+        while not is_over:
             codes += self._stepped(telling)
             if self.runner.asked_to_stop() or self._next_step():
                 return codes
+            # Also of a run that was decided before these were asked for.
             for probe in others:
                 codes.append(self._swept(self.runner, probe, self._tried(telling)))
+            is_over = self._next_step() is None
         codes.append(self._checked())
         for probe in telling:
             codes += self._swept_behind(probe, self._tried([probe]))
         cells = plural(len(self._tried(telling)), "pair")
         progress = self._progress(telling[0], self._tried(telling))
-        self._summarize(
-            progress, f"nothing is left that could change it: {cells} asked"
-        )
+        over = "nothing is left that could change it"
+        if reference in self.failed:
+            over = f"{reference} was not measured further, so nothing else was"
+        self._summarize(progress, f"{over}: {cells} asked")
         return codes
+
+    def _retried(
+        self, telling: Sequence[Probe], reference: Pair, goal: int | None
+    ) -> Iterator[int]:
+        """The exit codes of pairs that failed, but of those before the *reference*."""
+        first = most_precise_first(self.plan.may_measure)
+        before = {*first[: first.index(reference) + 1]}
+        there = replace(self.runner, goal=goal)
+        for probe in telling:
+            left = [pair for pair in self._tried([probe]) if pair not in before]
+            if left:
+                yield self._swept(there, probe, left)
 
     def _reference_first(
         self, telling: Sequence[Probe]

@@ -20,6 +20,8 @@ from codeneedle.probes.recall.settings import Ask, RecallSettings, choice_in
 from codeneedle.verdict.judge import Limits, judge
 
 BAD = Pair("q4_0", "q4_0")
+FEW = 6
+TYPES_ASKED = ("f16", "q8_0", "q5_1", "q4_0")
 LOSSES = {"f16": 0.0, "q8_0": 0.001, "q5_1": 0.003, "q4_0": 0.1}
 
 
@@ -37,10 +39,11 @@ class Deciding:
         self.losses = LOSSES
         self.asked = 0
         self.wall_s = self.drift = 0.0
+        self.dying = None
 
     def force(self, question, right):
         pair = self.engine.served[-1].pair
-        if pair in self.failing:
+        if pair in self.failing or (pair == self.dying and self.asked >= FEW):
             return CellError("it died", hint="Look.")
         self.asked += 1
         loss = self.losses[pair.k] + self.losses[pair.v] / 4
@@ -48,14 +51,14 @@ class Deciding:
         chance = math.log(0.6 - loss)
         return forced_to(question, right, logprob=chance, wall_s=self.wall_s)
 
-    def sweep(self, *probes, types=("f16", "q8_0", "q5_1", "q4_0"), **options):
+    def sweep(self, *probes, types=TYPES_ASKED, functions=12, **options):
         """Run it to its end; its exit code."""
         plan = planned(
             corpus="many",
             contexts=(65536,),
             types=types,
             probes=probes or ("recall",),
-            recall=RecallSettings(ask=Ask.FORCED, functions=12, lines=5),
+            recall=RecallSettings(ask=Ask.FORCED, functions=functions, lines=5),
             decide=True,
             engine=self.engine,
         )
@@ -121,6 +124,22 @@ def test_without_a_reference_there_is_no_answer_and_each_was_tried_once(deciding
     deciding.failing.remove(first[2])
     deciding.sweep(types=("f16", "q8_0"), retry_failed=True)
     assert [2, 2] == [deciding.served(pair) for pair in first[:2]]
+
+
+def test_a_reference_that_fails_further_on_ends_it_and_that_is_said(deciding):
+    deciding.dying = Pair("f16", "f16")
+
+    assert 1 == deciding.sweep(types=("f16", "q8_0"), functions=FEW)
+    said = "f16/f16 was not measured further, so nothing else was"
+    assert said in deciding.told.getvalue()
+
+
+def test_another_probe_is_asked_of_a_run_that_is_decided(deciding):
+    deciding.sweep(types=("f16", "q8_0"))
+    deciding.sweep("recall", "divergence", types=("f16", "q8_0"))
+    told = {(r.probe, str(r.pair)) for r in deciding.verdict().run.records}
+
+    assert {("divergence", "f16/f16"), ("divergence", "q8_0/q8_0")} <= told
 
 
 def test_where_nothing_measured_has_a_say_no_further_pair_is_asked(deciding):
