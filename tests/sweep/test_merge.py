@@ -10,6 +10,7 @@ from made_records import made_forced, made_record, made_round, made_setup
 from codeneedle.errors import BadInput
 from codeneedle.grid import Pair
 from codeneedle.probes import PROBES
+from codeneedle.probes.probe import lacks
 from codeneedle.records.record import Status
 from codeneedle.records.store import Store, run_folder
 from codeneedle.sweep.merge import merge
@@ -123,7 +124,8 @@ def test_runs_that_were_asked_for_more_in_turn_become_one_that_asks_for_all(tmp_
     asked = store.setup().probes["divergence"]
     assert {512: 4, 1024: 4, 256: 4} == dict(zip(*map(asked.get, names), strict=True))
     assert more == store.record(F16, "divergence").observation["answers"]
-    assert PROBES["divergence"].lacks(store.record(F16, "divergence"), store.setup())
+    probe = PROBES["divergence"]
+    assert lacks(probe, store.record(F16, "divergence"), store.setup())
 
 
 def test_a_share_without_recall_joins_one_with_it(tmp_path):
