@@ -1,6 +1,7 @@
 """Answers that were written freely, beside those of the reference."""
 
 import functools
+import textwrap
 from collections.abc import Iterator
 
 from rich.text import Text
@@ -14,6 +15,12 @@ from codeneedle.text import number, one_line, plural, visible_lines
 
 SHARED_CHARACTERS = 160
 """Of what both answers have in common, shown before the first difference."""
+
+LEAST_COLUMN = 20
+"""Characters of an answer in a line, on whatever terminal."""
+
+GAP = 2
+"""Characters between both answers."""
 
 NGRAM_CHARACTERS = 40
 """Of an n-gram that fills a stretch, as a list shows it."""
@@ -68,7 +75,7 @@ def outcome(each: Compared) -> str:
     return ", ".join(words)
 
 
-def _beside(each: Compared, pairs: tuple[str, str], _view: View) -> Document:
+def _beside(each: Compared, pairs: tuple[str, str], view: View) -> Document:
     """Both answers from their first difference on, and the place of a loop."""
     reference, pair = pairs
     if each.difference is None:
@@ -83,8 +90,9 @@ def _beside(each: Compared, pairs: tuple[str, str], _view: View) -> Document:
     start = max(0, len(shared) - SHARED_CHARACTERS)
     begun = f"{'… ' if start else ''}{shared[start:]}"
     yield Lines([Text(visible_lines(begun), style="dim")])
+    half = max(LEAST_COLUMN, (view.width - GAP) // 2)
     row: list[Shown] = [
-        Text(visible_lines(written.text[at:]) or "(it ends here)")
+        Text(_folded(written.text[at:], half) or "(it ends here)")
         for written in (each.theirs, each.ours)
     ]
     yield Table([reference, pair], [row], words={reference, pair})
@@ -94,6 +102,18 @@ def _beside(each: Compared, pairs: tuple[str, str], _view: View) -> Document:
     ):
         looped = f"; loops: {_loop(written, loop)}" if loop else ""
         yield Lines([f"{name}: {_size(written)}{looped}"])
+
+
+def _folded(text: str, width: int) -> str:
+    """Its lines, none of more than *width* characters: a paragraph may be one line."""
+    lines = visible_lines(text).split("\n")
+    return "\n".join(_filled(line, width) for line in lines)
+
+
+def _filled(line: str, width: int) -> str:
+    return textwrap.fill(
+        line, width, replace_whitespace=False, drop_whitespace=False, tabsize=4
+    )
 
 
 def _size(written: Written) -> str:

@@ -6,8 +6,10 @@ from dataclasses import replace
 import pytest
 from made_generation import generation_record, generation_setup, written
 
+from codeneedle.document import Table
 from codeneedle.engines.messages import Reply
 from codeneedle.grid import Pair
+from codeneedle.probes.answers import View
 from codeneedle.probes.frames import cell_value
 from codeneedle.probes.generation.metrics import METRICS, prompts_without_loss
 from codeneedle.probes.generation.probe import PROBE
@@ -298,3 +300,17 @@ def test_remarks_quote_no_answer():
 
     assert "q4_0/q4_0 loops" in " ".join(lines)
     assert "sesame" not in " ".join(lines)
+
+
+def test_long_paragraphs_stand_beside_each_other_in_the_width_of_a_terminal():
+    """The second answer had one column, a character wide."""
+    paragraph = "so it goes on and on " * 30
+    answers = {"one": written(f"a {paragraph}")}
+    record = generation_record("q4_0/q4_0", {"one": written(f"b {paragraph}")})
+    run = Run(name="a/b", setup=generation_setup("f16/f16", answers), records=(record,))
+
+    (answer,) = PROBE.answers(run, record)
+    (table,) = (b for b in answer.show(View(width=60)) if isinstance(b, Table))
+
+    lines = [str(text).split("\n") for text in table.rows[0]]
+    assert [29, 29] == [max(map(len, each)) for each in lines]
