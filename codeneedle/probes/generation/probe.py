@@ -402,7 +402,7 @@ def _sent(form: _Form, settings: GenerationSettings) -> dict[str, Sent]:
     model = form.engine.model
     key = (
         *(sha256, form.seed, model.weights.path, model.arguments),
-        *(form.prompt_form, form.prefill_no_think),
+        *(form.prompt_form, form.prefill_no_think, form.engine.identity()),
     )
     if key not in _SENT:
         _SENT[key] = {each.facts.name: each for each in _rendered(form, prompts)}
