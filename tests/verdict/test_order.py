@@ -134,6 +134,14 @@ def test_then_pairs_smaller_than_what_is_within_that_settle_most_of_the_others()
     assert _bits(pair(name)) < _bits(EIGHT)
 
 
+def test_of_pairs_that_settle_as_many_the_smaller_one_is_asked():
+    order = Order(pairs=("q5_1/q4_0", "q4_0/q5_0"), looks=(12,))
+
+    assert ("q4_0/q5_0", 12, Why.SMALLER) == asked({}, order)
+    order = Order(pairs=order.pairs[::-1], looks=(12,))
+    assert ("q4_0/q5_0", 12, Why.SMALLER) == asked({}, order)
+
+
 def test_an_open_pair_that_its_next_look_decides_comes_before_new_ones():
     first = {"q8_0/q8_0": WITHIN, "q8_0/q4_0": is_open(needed=20), "q4_0/q4_0": BEYOND}
 
@@ -151,6 +159,8 @@ def test_while_nothing_is_within_the_open_pair_that_needs_fewest_is_asked():
     assert ("q8_0/q8_0", 24, Why.MORE) == asked(first)
     further = first | {"q8_0/q8_0": is_open(needed=50, units=48)}
     assert ("q8_0/q8_0", 96, Why.MORE) == asked(further)
+    last = first | {"q8_0/q8_0": is_open(needed=96, units=48), "q8_0/q4_0": BEYOND}
+    assert ("q8_0/q8_0", 96, Why.MORE) == asked(last)
     never = first | {name: is_open(needed=200) for name in ("q8_0/q8_0", "q8_0/q4_0")}
     assert Why.SMALLER is asked(never)[2]
 

@@ -139,6 +139,15 @@ def test_scores_of_a_function_are_its_part_of_a_chunk():
     assert chunk.spans[1].places[0] == forced.prompt_tokens
 
 
+def test_a_function_has_the_tokens_behind_those_of_the_one_before_it():
+    """The first has those of its lines alone: its question is read with the text."""
+    chunk = laid_out(Merging(), HalfTool(), "a text\n" * 900, NEEDLES)
+    first, second = chunk.spans[:2]
+
+    assert len(first.places) == chunk.own_tokens(first)
+    assert second.places[-1] - first.places[-1] == chunk.own_tokens(second)
+
+
 def test_functions_are_read_by_blocks_and_by_what_a_context_holds():
     setup = made_setup(needles=0, forced=12)
     one, two = groups(setup, [8, 12])
