@@ -165,7 +165,7 @@ def test_an_evaluation_is_a_probe_like_others(codeneedle, tmp_path):
     )
 
     again = swept(codeneedle, *words)
-    assert "all 4 cells are done" in again.stderr
+    assert "4 cells done already: nothing to do" in again.stderr
     assert [] == processes_in(tmp_path)
 
 
