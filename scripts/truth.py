@@ -27,7 +27,7 @@ import numpy.typing as npt
 from codeneedle.corpora.needles import block_ends
 from codeneedle.grid import DEFAULT_TYPES, FIRST, Pair, bits
 from codeneedle.probes.probe import TEXT_SHARE
-from codeneedle.probes.recall.choice import FORCED_BESIDE, SCORING, Load
+from codeneedle.probes.recall.choice import FORCED_BESIDE, SCORING, Load, Speeds
 from codeneedle.probes.recall.reading import chunks_read
 from codeneedle.probes.recall.rounds import forced_answers
 from codeneedle.probes.recall.settings import (
@@ -338,7 +338,8 @@ class Machine:
     @property
     def choice(self) -> Choice:
         """What its reference chooses, or the way that was stated."""
-        found = self.load.choice(reading_s=1 / self.pp, forcing_s=1 / self.tg)
+        speeds = Speeds(reading_s=1 / self.pp, forcing_s=1 / self.tg)
+        found = self.load.choice(speeds)
         return Choice(by=self.way) if self.way is By.WRITING else found
 
     @property

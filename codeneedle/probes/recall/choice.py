@@ -1,9 +1,9 @@
 """
 What the reference chooses for all pairs: whether lines are written, read or forced.
 
-It is forced for a few functions. Where reading the text with all questions takes less
-time, it is read with these, and so are all other pairs. Where it writes too little back
-for any pair to lose, others write nothing.
+It is forced for a few functions. Where reading the text with all questions may take
+less time, it is read with these; where that took less time, so are all other pairs.
+Where it writes too little back for any pair to lose, others write nothing.
 """
 
 import bisect
@@ -40,7 +40,7 @@ from codeneedle.probes.recall.settings import (
 from codeneedle.probes.stored import Observed, observed
 from codeneedle.records.record import CellRecord, Setup
 from codeneedle.system.secrets import masked
-from codeneedle.text import duration, number, one_line
+from codeneedle.text import duration, number, one_line, plural
 
 FORCED_BESIDE = 6
 """Functions of the reference that are forced before it is chosen."""
@@ -73,47 +73,68 @@ class Load:
     has_server: bool = False
     """Whether a server reads the text in any case, for lines to write."""
 
-    def read_s(self, functions: int, reading_s: float) -> float:
-        """Seconds of a cell that reads so many *functions*."""
-        return SCORING * reading_s * sum(self.chunks(functions))
+    def read_s(self, functions: int, speeds: "Speeds") -> float:
+        """Seconds of a cell that reads so many *functions*, about."""
+        chunks = self.chunks(functions)
+        text_s = SCORING * speeds.reading_s * sum(chunks)
+        return len(chunks) * speeds.start_s + text_s
 
-    def forced_s(self, functions: int, reading_s: float, forcing_s: float) -> float:
+    def forced_s(self, functions: int, speeds: "Speeds") -> float:
         """Seconds of a cell that forces so many *functions*."""
-        text = 0 if self.has_server else self.text
-        return text * reading_s + functions * self.right * forcing_s
+        text_s = speeds.start_s + self.text * speeds.reading_s
+        lines_s = functions * self.right * speeds.forcing_s
+        return lines_s if self.has_server else text_s + lines_s
 
-    def choice(self, *, reading_s: float, forcing_s: float) -> Choice:
+    def choice(self, speeds: "Speeds") -> Choice:
         """
-        How it is scored: by reading where all pairs take less time so.
+        How it is likely to be scored: by reading where all pairs take less time so.
 
         The reference takes both, and a pair is forced for a few functions, to be
         checked. Where more functions may be read, as many are as take no longer than
         those of the settings by writing.
-
-        Args:
-            reading_s: Seconds for a token of a text that is read.
-            forcing_s: Seconds for a right token that is forced.
         """
         few = min(FORCED_BESIDE, self.functions)
         cells = min(self.cells, CELLS)
-        read_s = self.read_s(self.functions, reading_s)
-        forced_s = self.forced_s(self.functions, reading_s, forcing_s)
-        check_s = self.forced_s(few, reading_s, forcing_s)
-        rest_s = (self.functions - few) * self.right * forcing_s
+        read_s = self.read_s(self.functions, speeds)
+        forced_s = self.forced_s(self.functions, speeds)
+        check_s = self.forced_s(few, speeds)
+        rest_s = (self.functions - few) * self.right * speeds.forcing_s
         is_read = (cells + 1) * read_s + check_s < cells * forced_s + rest_s
         looks = self.looks if is_read else ()
         at = bisect.bisect_right(
-            looks, forced_s, key=lambda look: self.read_s(look, reading_s)
+            looks, forced_s, key=lambda look: self.read_s(look, speeds)
         )
         functions = looks[at - 1] if at else None
         return Choice(
             by=By.READING if is_read else By.WRITING,
             functions=functions,
-            reading_s=round(reading_s, 8),
-            forcing_s=round(forcing_s, 7),
-            read_cell_s=round(self.read_s(functions or self.functions, reading_s), 3),
+            reading_s=round(speeds.reading_s, 8),
+            forcing_s=round(speeds.forcing_s, 7),
+            read_cell_s=round(self.read_s(functions or self.functions, speeds), 3),
             forced_cell_s=round(forced_s, 3),
         )
+
+    def is_read(self, read_s: float, speeds: "Speeds") -> bool:
+        """
+        Whether all other pairs are read, once the reference was, in *read_s* seconds.
+
+        Else a server is started for it once more, and forces the rest.
+        """
+        few = min(FORCED_BESIDE, self.functions)
+        cells = min(self.cells, CELLS)
+        reading_s = cells * read_s + self.forced_s(few, speeds)
+        rest_s = self.forced_s(self.functions - few, speeds)
+        return reading_s < cells * self.forced_s(self.functions, speeds) + rest_s
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Speeds:
+    """How long the reference takes, in seconds."""
+
+    reading_s: float  # a token of the text
+    forcing_s: float  # a right token that is forced
+    start_s: float = 0.0
+    """A server, until it is ready, and its end; a tool is taken to start as fast."""
 
 
 def planned_choice(settings: RecallSettings, outlook: Estimates) -> Choice | None:
@@ -140,10 +161,12 @@ def planned_choice(settings: RecallSettings, outlook: Estimates) -> Choice | Non
         cells=outlook.cells - 1,
         has_server=Ask.WRITTEN in chosen.parts,
     )
-    return load.choice(
+    speeds = Speeds(
         reading_s=pace.of_text(text) / max(text, 1),
         forcing_s=pace.of_answers(1, text),
+        start_s=pace.start_s,
     )
+    return load.choice(speeds)
 
 
 def can_choose(chosen: RecallSettings, outlook: Estimates) -> bool:
@@ -153,7 +176,9 @@ def can_choose(chosen: RecallSettings, outlook: Estimates) -> bool:
 
 def seen_choice(setup: Setup, recall: Recall, *, may_grow: bool) -> Choice:
     """
-    What the reference chooses, by what it has answered.
+    What the reference chooses, by what it has written and forced.
+
+    Reading is chosen to be tried: `tried_choice` has the last word.
 
     Args:
         setup: Of the run.
@@ -166,9 +191,39 @@ def seen_choice(setup: Setup, recall: Recall, *, may_grow: bool) -> Choice:
     load, speeds = _load(setup, recall, asked.ask, may_grow=may_grow), _speeds(recall)
     if load is None or speeds is None:
         return replace(asked, by=By.WRITING)
-    found = load.choice(reading_s=speeds[0], forcing_s=speeds[1])
+    found = load.choice(speeds)
     return replace(
         found, ask=asked.ask, matched=asked.matched, written_s=asked.written_s
+    )
+
+
+def tried_choice(
+    setup: Setup, choice: Choice, recall: Recall, *, start_s: float
+) -> Choice:
+    """
+    What the reference has chosen, once it was forced and read: what took less time.
+
+    Args:
+        setup: Of the run.
+        choice: Which is to be tried.
+        recall: What it forced and read.
+        start_s: Seconds of its server, until it was ready, and of its end.
+    """
+    load, speeds = _load(setup, recall, choice.ask, may_grow=False), _speeds(recall)
+    if load is None or speeds is None:
+        return replace(choice, is_tried=True)
+    # The settings say how many are forced; it may have chosen to read more.
+    functions = min(stated_in(setup).function_count, len(setup.forced))
+    load = replace(load, functions=functions)
+    speeds = replace(speeds, start_s=start_s)
+    is_read = load.is_read(recall.reading_s, speeds)
+    return replace(
+        choice,
+        by=By.READING if is_read else By.WRITING,
+        functions=choice.functions if is_read else None,
+        read_cell_s=round(recall.reading_s, 3),
+        forced_cell_s=round(load.forced_s(functions, speeds), 3),
+        is_tried=True,
     )
 
 
@@ -224,14 +279,15 @@ def _asked(setup: Setup, recall: Recall) -> Choice:
     )
 
 
-def _speeds(recall: Recall) -> tuple[float, float] | None:
-    """Seconds for a token that was read, and for one that was forced, if known."""
+def _speeds(recall: Recall) -> Speeds | None:
+    """How fast the reference read and forced, without a start; None if unknown."""
     scored = [each for each in recall.forced if each.logprobs]
     speed = reading_speed(recall.priming) if recall.priming else None
     tokens = sum(len(each.logprobs) for each in scored)
     if not (speed and tokens):
         return None
-    return 1 / speed, math.fsum(each.wall_s for each in scored) / tokens
+    forced_s = math.fsum(each.wall_s for each in scored)
+    return Speeds(reading_s=1 / speed, forcing_s=forced_s / tokens)
 
 
 def _load(
@@ -287,10 +343,15 @@ def choice_phrase(choice: Choice) -> str:
     read, forced = (
         duration(each or 0.0) for each in (choice.read_cell_s, choice.forced_cell_s)
     )
+    of = f" of {plural(choice.functions, 'function')}" if choice.functions else ""
     if choice.by is By.READING:
-        of = f" of {choice.functions} functions" if choice.functions else ""
+        took = "took it" if choice.is_tried else "about"
         return (
-            f"right lines are read from here on: {speeds}; about {read} a cell{of}, "
-            f"{forced} by writing"
+            f"right lines are read from here on: {speeds}; a cell{of} {took} {read} "
+            f"by reading, about {forced} by writing"
         )
-    return f"right lines are forced: {speeds}; about {forced} a cell, {read} by reading"
+    took = "took it" if choice.is_tried else "about"
+    return (
+        f"right lines are forced: {speeds}; a cell takes about {forced} by writing, "
+        f"and {took} {read} by reading"
+    )

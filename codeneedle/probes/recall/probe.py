@@ -57,6 +57,7 @@ from codeneedle.probes.recall.choice import (
     known_choice,
     planned_choice,
     seen_choice,
+    tried_choice,
     without_reading,
 )
 from codeneedle.probes.recall.metrics import (
@@ -75,9 +76,6 @@ from codeneedle.probes.recall.reading import (
     unreadable,
 )
 from codeneedle.probes.recall.record import (
-    FORCED as FORCED_KEY,
-)
-from codeneedle.probes.recall.record import (
     NAME,
     READ,
     WRITTEN,
@@ -91,6 +89,7 @@ from codeneedle.probes.recall.settings import (
     DECIDING_LINES,
     Ask,
     By,
+    Choice,
     RecallSettings,
     choice_in,
     leaves_open,
@@ -231,14 +230,22 @@ def _left_open(run: RunContext, chosen: RecallSettings) -> RecallSettings:
     return chosen
 
 
-def _is_alone(context: ProbeContext, observed: Observed) -> bool:
-    """Whether this is the reference, and nothing was read in this run."""
+def _is_alone(context: ProbeContext) -> bool:
+    """Whether this is the reference, and no other pair was measured in this run."""
     former = context.former
     # Such a cell is told of no other pair.
     is_timed_out = former is not None and former.status is Status.TIMED_OUT
-    parts = {key.partition(" ")[0] for key in observed.answers}
-    is_first = FORCED_KEY in parts and READ not in parts
-    return is_first and not context.others and not is_timed_out
+    return not context.others and not is_timed_out
+
+
+def _forget_read(observed: Observed) -> None:
+    """Drop right lines that were read in vain, but for the time that this took."""
+    recall = recall_in(observed, file=NAME)
+    for key in [key for key in observed.answers if key.startswith(f"{READ} ")]:
+        del observed.answers[key]
+    observed.facts.pop("texts_s", None)
+    if recall.read:
+        observed.facts["tried_s"] = round(recall.reading_s, 4)
 
 
 def _require_forced(engine: Engine) -> None:
@@ -349,7 +356,8 @@ class FurtherFunctions(Further):
         recall = recall_of(record)
         return Times(
             units=tuple(each.wall_s for each in recall.scored),
-            questions_s=math.fsum(each.wall_s for each in recall.answers),
+            questions_s=recall.tried_s
+            + math.fsum(each.wall_s for each in recall.answers),
             servers=max(recall.starts, 1),
             text_s=fmean(recall.texts_s) if recall.texts_s else None,
         )
@@ -549,21 +557,39 @@ class RecallProbe(Probe):
 
     def _read_if_possible(self, context: ProbeContext, observed: Observed) -> None:
         """
-        As `_read`; where a reference that has chosen it cannot be read, all are forced.
+        As `_read`; a reference that is to try it goes on with what takes less time.
+
+        Where it cannot be read, all are forced.
 
         Raises:
             BadInput: As of `read`; of a pair that is compared with others, or told to.
             CellError: Likewise.
         """
-        setup = context.run.setup
-        choice = choice_in(setup)
+        choice = choice_in(context.run.setup)
+        is_stated = stated_in(context.run.setup).by is not By.AUTOMATIC
+        is_set = is_stated or not _is_alone(context)
+        if choice is None or choice.is_tried or is_set:
+            self._read(context, observed)
+            return
         try:
             self._read(context, observed)
         except (BadInput, CellError) as error:
-            is_chosen = stated_in(setup).by is By.AUTOMATIC
-            if choice is None or not (is_chosen and _is_alone(context, observed)):
-                raise
-            context.set_for_all(NAME, as_json(without_reading(choice, error)))
+            choice = without_reading(choice, error)
+        else:
+            choice = self._tried(context, observed, choice)
+        context.set_for_all(NAME, as_json(choice))
+        if choice.by is By.WRITING:
+            _forget_read(observed)
+
+    def _tried(
+        self, context: ProbeContext, observed: Observed, choice: Choice
+    ) -> Choice:
+        """*choice* of a reference that was read, if it was."""
+        if choice.by is not By.READING:
+            return choice
+        recall, phases = recall_in(observed, file=NAME), context.phases
+        start_s = math.fsum((phases.ready_s or 0.0, phases.stop_s or 0.0))
+        return tried_choice(context.run.setup, choice, recall, start_s=start_s)
 
     def _read(self, context: ProbeContext, observed: Observed) -> None:
         """Have right lines read that have no scores yet, if they are to be read."""

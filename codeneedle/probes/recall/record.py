@@ -1,5 +1,6 @@
 """What the recall probe stores of a cell."""
 
+import math
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -60,6 +61,8 @@ class Facts:
     texts_s: tuple[Amount, ...] = ()
     """Seconds of each text that was read with questions, without these."""
 
+    tried_s: Amount = 0.0  # seconds of what was read in vain: by writing takes less
+
 
 _Layout = TypeVar("_Layout")
 
@@ -83,11 +86,17 @@ class Recall:
     priming: Round | None = None  # the unscored round before them, of the first server
     starts: int = 1  # servers that it took; each read the text once
     texts_s: tuple[float, ...] = ()  # as of `Facts`
+    tried_s: float = 0.0  # likewise
 
     @property
     def answers(self) -> "tuple[Round | ForcedRound, ...]":
         """The written rounds, and behind them the forced ones."""
         return (*self.rounds, *self.forced, *self.read)
+
+    @property
+    def reading_s(self) -> float:
+        """Seconds of all that was read, with the start of what read it."""
+        return math.fsum((*self.texts_s, *(each.wall_s for each in self.read)))
 
     @property
     def scored(self) -> tuple[ForcedRound, ...]:
@@ -121,6 +130,7 @@ def recall_in(stored: Observed, *, file: str) -> Recall:
         priming=facts.priming,
         starts=stored.starts,
         texts_s=facts.texts_s,
+        tried_s=facts.tried_s,
     )
     for each in (*recall.forced, *recall.read):
         is_possible = bool(each.error) or each.is_even

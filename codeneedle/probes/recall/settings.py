@@ -75,6 +75,9 @@ class Choice:
     """Seconds that a cell takes by reading, about; None likewise."""
 
     forced_cell_s: Amount | None = None  # likewise, by writing
+    is_tried: bool = False
+    """Whether the reference was read, which took *read_cell_s*."""
+
     unread: str = ""
     """
     Why lines are forced although reading takes less time: the reference could not be

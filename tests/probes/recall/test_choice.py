@@ -13,8 +13,10 @@ from codeneedle.engines.engine import Pace
 from codeneedle.errors import CellError
 from codeneedle.grid import Pair
 from codeneedle.probes.probe import lacks
+from codeneedle.probes.recall import probe, reading
 from codeneedle.probes.recall.choice import (
     Load,
+    Speeds,
     ask_phrase,
     choice_phrase,
     planned_choice,
@@ -55,8 +57,12 @@ def made_load(**changes):
 
 
 def chosen(speeds, **changes):
+    return made_load(**changes).choice(made_speeds(speeds))
+
+
+def made_speeds(speeds, **changes):
     reading_s, forcing_s = speeds
-    return made_load(**changes).choice(reading_s=reading_s, forcing_s=forcing_s)
+    return Speeds(reading_s=reading_s, forcing_s=forcing_s, **changes)
 
 
 # What pays
@@ -87,6 +93,28 @@ def test_as_many_functions_are_read_as_take_no_longer_than_by_writing():
 
 def test_lines_that_are_written_make_a_server_read_the_text_in_any_case():
     assert By.WRITING is chosen(SLOW_WRITING, has_server=True).by
+
+
+@pytest.mark.parametrize(
+    ("read_s", "start_s", "expected"),
+    [(40.0, 0.0, True), (41.5, 0.0, False), (41.5, 3.0, True), (44.0, 3.0, False)],
+)
+def test_what_the_reference_took_to_be_read_is_compared_with_whole_cells_by_writing(
+    read_s, start_s, expected
+):
+    """Of 41 s, a text of 25 s and 12 functions of 1.3 s; and the start of a server."""
+    speeds = made_speeds(SLOW_WRITING, start_s=start_s)
+
+    assert expected is made_load(cells=8_000).is_read(read_s, speeds)
+
+
+def test_a_pair_beside_the_reference_pays_for_its_check():
+    """The rest of the reference is left, too, and a server for it: 33 s and 33 s."""
+    speeds = made_speeds(SLOW_WRITING)
+
+    assert [True, False] == [
+        made_load(cells=1).is_read(read_s, speeds) for read_s in (40.9, 41.1)
+    ]
 
 
 @pytest.mark.parametrize("speeds", [SLOW_WRITING, ON_TWO_CORES])
@@ -186,8 +214,10 @@ def test_a_reference_that_forces_slowly_is_read_and_so_are_the_others(tmp_path):
 
     assert ([4, 4], 1) == ([len(found.forced), len(found.read)], len(engine.served))
     assert 1 == len(found.texts_s)
-    (choice,) = facts
+    likely, choice = facts
     setup = context.run.setup
+    assert [False, True] == [likely["is_tried"], choice["is_tried"]]
+    assert likely["forced_cell_s"] <= choice["forced_cell_s"]
     assert By.READING is choice_in(setup).by is settings_of(setup).by
     assert (0.001, "reading") == (choice["reading_s"], choice["by"])
 
@@ -213,6 +243,56 @@ def test_a_reference_that_forces_quickly_is_forced_on_the_same_server(tmp_path):
     assert 1 == len(engine.served)
     assert By.WRITING is choice_in(context.run.setup).by
     assert [] == engine.tool.tasks
+
+
+def reading_in(read_s, monkeypatch):
+    """Each chunk is read in so many seconds."""
+
+    def slow(context, group):
+        answers, _ = reading.read(context, group)
+        return answers, read_s
+
+    monkeypatch.setattr(probe, "read", slow)
+
+
+def test_a_reference_that_is_read_more_slowly_than_expected_is_forced(
+    tmp_path, monkeypatch
+):
+    """So are all pairs: what the tool really takes decides, its start included."""
+    reading_in(1_000.0, monkeypatch)
+    engine, context = led_by(tmp_path, wall_s=60.0)
+    many = replace(context.run.setup, forced=eight_functions())
+    context.run = replace(context.run, setup=with_functions(many, 8))
+    found = told(PROBE.measure(context))
+    setup = context.run.setup
+
+    assert ([8, 0], 2) == ([len(each) for each in both(found)], len(engine.served))
+    assert ((), 1_000) == (found.texts_s, round(found.tried_s))
+    assert (By.WRITING, True) == (choice_in(setup).by, choice_in(setup).is_tried)
+    assert not settings_of(setup).is_reading
+    (phrase,) = PROBE.set_by_reference(setup)
+    assert "a cell takes about 8:09 by writing, and took it 16:40 by reading" in phrase
+
+
+def test_a_reading_that_was_cut_off_before_it_was_compared_is_compared(
+    tmp_path, monkeypatch
+):
+    engine, first = led_by(tmp_path, wall_s=60.0)
+    observation = PROBE.measure(first)
+    untried = replace(choice_in(first.run.setup), is_tried=False)
+    reading_in(1_000.0, monkeypatch)
+    context = replace_context(first, first.pair)
+    context.set_for_all("recall", as_json(untried))
+    context.former = replace(
+        failed_record("f16/f16"), status=Status.INTERRUPTED, observation=observation
+    )
+    found = told(PROBE.measure(context))
+
+    assert (True, By.READING) == (
+        choice_in(context.run.setup).is_tried,
+        choice_in(context.run.setup).by,
+    )
+    assert ([4, 4], 1) == ([len(each) for each in both(found)], len(engine.served))
 
 
 def test_only_the_few_functions_that_it_takes_are_forced_before(tmp_path):
