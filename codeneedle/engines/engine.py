@@ -36,6 +36,7 @@ from codeneedle.records.record import (
 )
 from codeneedle.system import machine
 from codeneedle.system.processes import Child, ends_within
+from codeneedle.text import size
 
 HOST = "127.0.0.1"
 """Where servers that we start listen."""
@@ -545,6 +546,26 @@ class Engine(ABC):
         """
         self.require(Ability.READING)
         raise NotImplementedError
+
+    def unread(self, context: int, *, workers: int = 1) -> str:
+        """
+        Why it cannot read right tokens of a text, as a phrase; empty if it can.
+
+        Args:
+            context: Tokens that are read at once, at most.
+            workers: Cells that are read side by side.
+        """
+        if Ability.READING not in self.abilities:
+            return f"{self.name} has no tool for it"
+        needed = workers * self.reading_tool().memory_bytes(context)
+        there = machine.available_memory_bytes()
+        if needed <= there:
+            return ""
+        beside = f" in each of {workers} cells" if workers > 1 else ""
+        return (
+            f"reading {context:,} tokens{beside} takes {size(needed)} of main memory "
+            f"beside the model, and {size(there)} are free"
+        )
 
     def speed_tool(self) -> SpeedTool:
         """

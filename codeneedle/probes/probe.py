@@ -404,7 +404,9 @@ class Estimates:
 
     pace: Pace | None = None  # how fast the model is; None if that is unknown
     cells: int = 1  # pairs that may be measured, the reference included
-    can_read: bool = False  # whether the engine reads right tokens of a text here
+    unread: str = "the engine was not asked"
+    """As of `Engine.unread`."""
+
     workers: int = 1  # as of `RunContext`
     may_grow: bool = False  # as of `RunContext`
     functions: int | None = None
@@ -416,6 +418,11 @@ class Estimates:
         if self.engine.stretches_context:
             return None
         return self.weights.training_context or None
+
+    @property
+    def can_read(self) -> bool:
+        """Whether the engine reads right tokens of a text here."""
+        return not self.unread
 
     def knows(self, probe: str) -> bool:
         """Whether the run folder has been asked *probe* before."""
@@ -537,6 +544,7 @@ class Further(ABC):
     """How open pairs are asked for further units by a probe: `Probe.further`."""
 
     metric: str  # name of the metric by which pairs are open
+    setting: str  # name of the setting that says how many units every sweep asks for
 
     @abstractmethod
     def unit_ends(self, setup: Setup) -> Sequence[int]:
@@ -545,6 +553,14 @@ class Further(ABC):
 
         Empty where every pair is asked the same.
         """
+
+    @abstractmethod
+    def planned_ends(self, settings: Any, outlook: Estimates) -> Sequence[int]:
+        """As `unit_ends`, by an estimate before any unit was counted."""
+
+    @abstractmethod
+    def reads_again(self, settings: Any, outlook: Estimates) -> bool:
+        """Whether a pair is likely to read its text again behind each of these ends."""
 
     @abstractmethod
     def times(self, record: CellRecord) -> Times:
@@ -663,6 +679,10 @@ class Probe:
         """
         adapted: Struct = settings
         return adapted
+
+    def may_lead(self, _settings: Any, _outlook: Estimates) -> bool:
+        """Whether the reference may set something for all: it is measured first."""
+        return self.calibrates
 
     def own_text(self, _settings: Any, _engine: Engine) -> str | None:
         """

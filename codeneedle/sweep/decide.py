@@ -7,15 +7,11 @@ from dataclasses import dataclass, replace
 
 from msgspec import structs
 
-from codeneedle.corpora.corpus import LIMIT
-from codeneedle.corpora.needles import block_ends
 from codeneedle.errors import BadInput
 from codeneedle.grid import Pair
 from codeneedle.probes import probes_named
 from codeneedle.probes.metrics import LossKind
 from codeneedle.probes.probe import Probe, Work
-from codeneedle.probes.recall.choice import planned_choice
-from codeneedle.probes.recall.settings import Ask, By, RecallSettings, with_choice
 from codeneedle.records.record import CellRecord, Run, as_json
 from codeneedle.sweep.plan import FIRST_ANSWER_S, Plan
 from codeneedle.sweep.request import Execution, Request
@@ -250,15 +246,10 @@ def plan_looks(plan: Plan) -> list[int]:
     setup = plan.store.intact_setup()
     if setup and PROBE.name in setup.probes:
         return [*FURTHER.unit_ends(setup)]
-    chosen, outlook = plan.request.chosen(PROBE.name, RecallSettings), plan.outlook
-    if PROBE not in plan.probes or Ask.FORCED not in chosen.parts:
+    if PROBE not in plan.probes:
         return []
-    functions = math.floor(
-        outlook.share * len(outlook.corpus.of_length(chosen.line_count))
-    )
-    choice = planned_choice(chosen, outlook)
-    first = (choice and choice.functions) or chosen.function_count
-    return block_ends(first, min(functions, LIMIT)) if functions else []
+    settings = plan.request.settings_of(PROBE)
+    return [*FURTHER.planned_ends(settings, plan.outlook)]
 
 
 def planned_cost(plan: Plan) -> Cost | None:
@@ -269,10 +260,9 @@ def planned_cost(plan: Plan) -> Cost | None:
     if one is None or more is None:
         return None
     function_s = (more - one) / max(plan_first(ends), 1)
-    settings = plan.request.chosen(PROBE.name, RecallSettings)
-    choice = planned_choice(settings, plan.outlook)
-    is_read = (choice or with_choice(settings, plan.outlook.setup)).by is By.READING
-    return Cost(one, function_s, tuple(ends) if is_read else ())
+    settings = plan.request.settings_of(PROBE)
+    reads_again = FURTHER.reads_again(settings, plan.outlook)
+    return Cost(one, function_s, tuple(ends) if reads_again else ())
 
 
 def _planned(

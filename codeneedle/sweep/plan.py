@@ -13,7 +13,7 @@ from msgspec import structs
 
 from codeneedle.corpora import registry
 from codeneedle.corpora.corpus import Corpus
-from codeneedle.engines.engine import Ability, Engine, ModelSpec, Pace
+from codeneedle.engines.engine import Engine, ModelSpec, Pace
 from codeneedle.engines.survey import Survey
 from codeneedle.errors import BadInput, FolderUnusable
 from codeneedle.grid import FIRST, Pair, most_precise, shuffled
@@ -23,9 +23,6 @@ from codeneedle.models.weights import Weights
 from codeneedle.probes import probes_named
 from codeneedle.probes.probe import Estimates, Probe, Work
 from codeneedle.probes.prompts import PromptForm
-from codeneedle.probes.recall.reading import unreadable
-from codeneedle.probes.recall.record import NAME as RECALL
-from codeneedle.probes.recall.settings import Ask, By, RecallSettings
 from codeneedle.records.record import Attention, Setup
 from codeneedle.records.store import Store, run_folder
 from codeneedle.sweep.request import Execution, Request
@@ -112,8 +109,7 @@ class Plan:
     pace: Pace | None = None
     """How fast the user says that the model is; None for what the engine knows."""
 
-    unread: str = ""
-    """Why right lines cannot be read here, as a phrase; empty if they can."""
+    unread: str = ""  # as of `Engine.unread`
 
     may_grow: bool = False  # as of `RunContext`
 
@@ -165,7 +161,6 @@ class Plan:
             *self.engine.notes(),
             *self._corpus_notes(),
             *self._kernel_notes(),
-            *self._reading_notes(),
         )
         return (*ours, *sensitivity.warnings(self.weights), *chain(*of_probes))
 
@@ -195,15 +190,6 @@ class Plan:
                 f"{plural(len(self.without_kernel), 'pair')} of {len(self.pairs)} "
                 "without a kernel here: measured last (--kernels-only leaves them out)"
             )
-
-    def _reading_notes(self) -> Iterator[str]:
-        chosen = self.request.chosen(RECALL, RecallSettings)
-        is_asked = RECALL in {probe.name for probe in self.probes}
-        is_forced = is_asked and Ask.FORCED in chosen.parts
-        may_read = is_forced and chosen.by is not By.WRITING
-        can = Ability.READING in self.engine.abilities
-        if may_read and can and self.unread and not self.is_built_in:
-            yield f"right lines are forced, not read: {self.unread}"
 
     def _corpus_notes(self) -> Iterator[str]:
         request, corpus = self.request, self.corpus
@@ -235,7 +221,7 @@ class Plan:
             decides=self.request.decide,
             pace=self.pace or self.engine.pace(),
             cells=len(self.possible),
-            can_read=not self.unread,
+            unread=self.unread,
             workers=len(self.workers),
             may_grow=self.may_grow,
         )
@@ -303,10 +289,8 @@ class Plan:
             return self.may_measure if pairs is None else tuple(pairs)
         wanted = set(self.pairs if pairs is None else pairs)
         last = wanted & {*self.without_kernel}
-        is_led = (
-            probe.calibrates
-            or (probe.asks_functions and not self.unread)
-            or (tries_reference and self.tries_reference)
+        is_led = (tries_reference and self.tries_reference) or probe.may_lead(
+            self.request.settings_of(probe), self.outlook
         )
         first = most_precise(wanted - last or last) if wanted and is_led else None
         ordered = (pair for pair in self.pairs if pair in wanted)
@@ -375,9 +359,8 @@ def plan(
     corpus = read(chosen_corpus(request))
     name = _filed_under(request, engine, probes) or corpus.name
     store = _store(request, execution, name, spec.name)
-    unread = unreadable(engine, context, workers=len(workers))
-    chosen = request.chosen(RECALL, RecallSettings)
-    may_grow = request.decide and chosen.functions is None
+    unread = engine.unread(context, workers=len(workers))
+    may_grow = request.decide and not _names_units(request, probes)
     outlook = Estimates(
         corpus=corpus,
         context=context,
@@ -393,7 +376,7 @@ def plan(
         decides=request.decide,
         pace=pace or engine.pace(),
         cells=1 + len(FIRST),
-        can_read=not unread,
+        unread=unread,
         workers=len(workers),
         may_grow=may_grow,
     )
@@ -425,6 +408,15 @@ def plan(
         pace=pace,
         unread=unread,
         may_grow=may_grow,
+    )
+
+
+def _names_units(request: Request, probes: Sequence[Probe]) -> bool:
+    """Whether *request* says how many units every pair is asked for."""
+    return any(
+        getattr(request.settings_of(probe), probe.further.setting) is not None
+        for probe in probes
+        if probe.further
     )
 
 

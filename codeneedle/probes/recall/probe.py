@@ -10,7 +10,7 @@ from statistics import fmean
 from msgspec import structs
 from typing_extensions import override
 
-from codeneedle.corpora.corpus import Corpus
+from codeneedle.corpora.corpus import LIMIT, Corpus
 from codeneedle.corpora.needles import (
     WRITTEN_LINES,
     block_ends,
@@ -73,7 +73,6 @@ from codeneedle.probes.recall.reading import (
     question_lines,
     read,
     refuse_reading,
-    unreadable,
 )
 from codeneedle.probes.recall.record import (
     NAME,
@@ -225,7 +224,7 @@ def _left_open(run: RunContext, chosen: RecallSettings) -> RecallSettings:
     is_forced = Ask.FORCED in chosen.parts
     is_open = chosen.by is None and is_forced
     context, workers = run.setup.context, run.workers
-    if is_open and not unreadable(run.engine, context, workers=workers):
+    if is_open and not run.engine.unread(context, workers=workers):
         chosen = structs.replace(chosen, by=By.AUTOMATIC)
     return chosen
 
@@ -350,6 +349,24 @@ class FurtherFunctions(Further):
     """Open pairs are asked for further functions whose lines are forced, or read."""
 
     metric = FORCED[0].name
+    setting = "functions"
+
+    @override
+    def planned_ends(
+        self, settings: RecallSettings, outlook: Estimates
+    ) -> Sequence[int]:
+        if Ask.FORCED not in settings.parts:
+            return []
+        there = len(outlook.corpus.of_length(settings.line_count))
+        functions = math.floor(outlook.share * there)
+        choice = planned_choice(settings, outlook)
+        first = (choice and choice.functions) or settings.function_count
+        return block_ends(first, min(functions, LIMIT)) if functions else []
+
+    @override
+    def reads_again(self, settings: RecallSettings, outlook: Estimates) -> bool:
+        chosen = planned_choice(settings, outlook)
+        return (chosen or with_choice(settings, outlook.setup)).by is By.READING
 
     @override
     def times(self, record: CellRecord) -> Times:
@@ -386,6 +403,18 @@ FURTHER = FurtherFunctions()
 
 class RecallProbe(Probe):
     """Asks for functions verbatim, and scores their right lines."""
+
+    @override
+    def may_lead(self, _settings: RecallSettings, outlook: Estimates) -> bool:
+        return outlook.can_read
+
+    @override
+    def notes(self, settings: RecallSettings, outlook: Estimates) -> tuple[str, ...]:
+        may_read = Ask.FORCED in settings.parts and settings.by is not By.WRITING
+        can = Ability.READING in outlook.engine.abilities and not outlook.is_built_in
+        if may_read and can and outlook.unread:
+            return (f"right lines are forced, not read: {outlook.unread}",)
+        return ()
 
     def leads(self, setup: Setup) -> bool:
         """As of `Probe`: where the reference chooses what is asked, or how."""
@@ -438,7 +467,7 @@ class RecallProbe(Probe):
         choice = planned_choice(settings, outlook)
         if choice and choice.by is By.READING:
             few = min(FORCED_BESIDE, chosen.function_count)
-            first = replace(outlook, functions=few, can_read=False, may_grow=False)
+            first = replace(outlook, functions=few, unread="forced", may_grow=False)
             functions = choice.functions or chosen.functions
             chosen = structs.replace(chosen, by=By.READING, functions=functions)
         if outlook.functions is not None:

@@ -16,7 +16,7 @@ from statistics import fmean
 
 from codeneedle.corpora.corpus import Corpus
 from codeneedle.corpora.needles import WRITTEN_LINES
-from codeneedle.engines.engine import Ability, Engine, Tokenizer
+from codeneedle.engines.engine import Ability, Tokenizer
 from codeneedle.engines.messages import Forced, TokenPiece
 from codeneedle.engines.tools import ReadingTask, ReadingTool, ReadTokens
 from codeneedle.errors import BadInput, CodeneedleError
@@ -33,8 +33,6 @@ from codeneedle.records.record import (
     shared_with,
 )
 from codeneedle.system.files import own_folder, read_note, write_note
-from codeneedle.system.machine import available_memory_bytes
-from codeneedle.text import size
 
 LAYOUT_VERSION = 1
 """Raised with every change of how texts and questions are laid out."""
@@ -388,35 +386,12 @@ def refuse_reading(outlook: Estimates, chosen: RecallSettings) -> None:
     except CodeneedleError as error:
         error.hint = f"{error.hint.removesuffix('.')}, or --by writing."
         raise
-    engine, context = outlook.engine, outlook.context
-    if reason := unreadable(engine, context, workers=outlook.workers):
+    if reason := outlook.engine.unread(outlook.context, workers=outlook.workers):
         raise BadInput(
             source=f"--by {By.READING}",
             reason=reason,
             hint="Use --by writing, or a smaller --context.",
         )
-
-
-def unreadable(engine: Engine, context: int, *, workers: int = 1) -> str:
-    """
-    Why right lines cannot be read by *engine* here, as a phrase; empty if they can.
-
-    Args:
-        engine: Serves the model.
-        context: Tokens that are read at once, at most.
-        workers: Cells that are read side by side.
-    """
-    if Ability.READING not in engine.abilities:
-        return f"{engine.name} has no tool for it"
-    tool = engine.reading_tool()
-    needed, there = workers * tool.memory_bytes(context), available_memory_bytes()
-    if needed <= there:
-        return ""
-    beside = f" in each of {workers} cells" if workers > 1 else ""
-    return (
-        f"reading {context:,} tokens{beside} takes {size(needed)} of main memory "
-        f"beside the model, and {size(there)} are free"
-    )
 
 
 def _unsuitable(reason: str) -> BadInput:

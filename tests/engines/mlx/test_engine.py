@@ -32,7 +32,6 @@ from codeneedle.engines.tools import DivergenceTask, SpeedTask
 from codeneedle.errors import BadInput, CellError, ToolMissing
 from codeneedle.grid import Pair
 from codeneedle.models.weights import read_header
-from codeneedle.probes.recall.reading import unreadable
 from codeneedle.records.record import Status
 from codeneedle.system import orphans
 
@@ -258,7 +257,7 @@ def test_what_the_child_cannot_do_is_refused(engine, ability):
 
 
 def test_a_sweep_by_reading_is_not_offered(engine):
-    assert "mlx has no tool for it" == unreadable(engine, 2048)
+    assert "mlx has no tool for it" == engine.unread(2048)
 
 
 def test_arguments_of_llama_server_are_refused(engine):

@@ -139,7 +139,7 @@ def outlook(read_s, write_s, **changes):
         "context": 8_192,
         "pace": pace,
         "cells": 36,
-        "can_read": True,
+        "unread": "",
     }
     return made_outlook(**{**facts, **changes})
 
@@ -151,7 +151,7 @@ BRIEF = RecallSettings(ask=Ask.FORCED, functions=12, lines=3)
     ("settings", "changes", "expected"),
     [
         (BRIEF, {}, By.READING),
-        (BRIEF, {"can_read": False}, None),
+        (BRIEF, {"unread": "no tool"}, None),
         (BRIEF, {"is_built_in": True}, None),
         (BRIEF, {"pace": None}, None),
         (RecallSettings(ask=Ask.WRITTEN), {}, None),

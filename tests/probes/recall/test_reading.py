@@ -37,7 +37,6 @@ from codeneedle.probes.recall.reading import (
     groups,
     laid_out,
     question_lines,
-    unreadable,
 )
 from codeneedle.probes.recall.record import recall_of
 from codeneedle.probes.recall.settings import Ask, By, RecallSettings
@@ -313,10 +312,8 @@ def test_cells_that_are_read_side_by_side_take_memory_each():
     there = available_memory_bytes()
     engine = made_engine(memory_bytes=there // 4)
 
-    assert "" == unreadable(engine, 1024, workers=2)
-    assert "1,024 tokens in each of 8 cells takes" in unreadable(
-        engine, 1024, workers=8
-    )
+    assert "" == engine.unread(1024, workers=2)
+    assert "1,024 tokens in each of 8 cells takes" in engine.unread(1024, workers=8)
     with pytest.raises(BadInput, match="in each of 8 cells"):
         PROBE.adapt(
             RecallSettings(by=By.READING), made_outlook(engine=engine, workers=8)
