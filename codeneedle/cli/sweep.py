@@ -407,7 +407,7 @@ class _Page:
             codes.append(self._decided())
             codes.append(self._checked())
         if last and not self.runner.asked_to_stop():
-            self._show_verdict()
+            self._show_verdict(apart=last)
             cells = plural(len(last), "pair")
             say(self.console, f"now {cells} without a kernel here{self._time_of(last)}")
             codes += self._probed(plan.pairs)
@@ -826,11 +826,18 @@ class _Page:
             more = f", and {len(left) - 1} more" if left[1:] else ""
             note_lines(self.console, [f"{left[0]}{more}; see codeneedle doctor"])
 
-    def _show_verdict(self) -> None:
-        """The verdict on the run so far, if there is anything to compare."""
+    def _show_verdict(self, *, apart: Collection[Pair] = ()) -> None:
+        """
+        The verdict on the run so far, if there is anything to compare.
+
+        Pairs that are set *apart* have no kernel: they are no choice here.
+        """
         run = self._read()
         if run is None or not _is_comparable(run):
             return
+        if apart:
+            choices = [str(pair) for pair in run.setup.grid if pair not in apart]
+            run = replace(run, setup=replace(run.setup, pairs=tuple(choices)))
         from codeneedle.report.terminal import print_report
         from codeneedle.report.verdict import brief, closing
 

@@ -316,7 +316,7 @@ def _keep(verdict: Verdict, kept: str) -> Iterator[str]:
     rows = _main_rows(verdict)
     loss = limits.phrase(rows[0].kind, rows[0].limit)
     what = " of the score" if rows[0].kind is LossKind.SCORE else ""
-    yield f"Keep: {kept}. No smaller cache is shown to lose less than {loss}{what}."
+    yield from _none_within(verdict, kept, f"less than {loss}{what}")
     units, noun = min(row.bounds.units for row in rows), rows[0].metric.noun
     if units < FEWEST_UNITS:
         is_open = all(row.word is Decision.OPEN for row in rows)
@@ -326,6 +326,23 @@ def _keep(verdict: Verdict, kept: str) -> Iterator[str]:
         )
         return
     yield from _nearest(verdict)
+
+
+def _none_within(verdict: Verdict, kept: str, what: str) -> Iterator[str]:
+    """
+    That no smaller cache is shown to lose *what*: to keep the reference is an answer
+    once all of them were measured or ruled out.
+    """
+    unasked = len(verdict.unasked)
+    if not unasked:
+        yield f"Keep: {kept}. No smaller cache is shown to lose {what}."
+        return
+    were = f"{plural(unasked, 'smaller cache')} {'was' if unasked == 1 else 'were'}"
+    yield (
+        f"No answer yet: {were} not measured, and none of those that were is shown to "
+        f"lose {what}."
+    )
+    yield f"To go on: {sweep_command(verdict.run.folder)}"
 
 
 def _no_best(verdict: Verdict) -> Iterator[str]:
@@ -370,10 +387,7 @@ def _ungraded(verdict: Verdict, kept: str) -> Iterator[str]:
     if answers:
         lost = verdict.limits.phrase(LossKind.ANSWERS, verdict.limits.max_lost)
         noun = answers[0].metric.noun
-        yield (
-            f"Keep: {kept}. No smaller cache is shown to lose fewer than {lost} of "
-            f"{noun}."
-        )
+        yield from _none_within(verdict, kept, f"fewer than {lost} of {noun}")
         yield from _nearest(verdict)
         return
     yield f"No answer yet: losses were not measured; {_candidates(verdict)}."

@@ -9,9 +9,7 @@ from enum import StrEnum
 from codeneedle.engines.survey import Gain, gain_of
 from codeneedle.errors import BadInput
 from codeneedle.grid import (
-    FULL_BITS,
     Pair,
-    bits,
     by_precision,
     finer_axes,
     most_precise_first,
@@ -39,7 +37,7 @@ from codeneedle.records.record import (
     Setup,
 )
 from codeneedle.verdict.lengths import LostFrom, lost_from
-from codeneedle.verdict.order import order_in, ruled_out
+from codeneedle.verdict.order import order_in, ruled_out, size_by_types
 from codeneedle.verdict.statistics import (
     Bounds,
     Decision,
@@ -98,7 +96,10 @@ class Outcome(StrEnum):
     """A pair is within the limits, and fits."""
 
     KEEP = "keep"
-    """No smaller cache is shown to be within the limits; the reference fits."""
+    """
+    No smaller cache is shown to be within the limits, and all were measured or ruled
+    out; or the reference fits into a limited memory.
+    """
 
     NOTHING_FITS = "nothing-fits"
     """Every cache that was measured is larger than the memory."""
@@ -355,7 +356,9 @@ class Verdict:
             return Outcome.NOTHING_FITS
         if own is None or self.is_instrument or not can_tell:
             return Outcome.NO_ANSWER
-        fits = most is None or (own.memory_bytes or math.inf) <= most
+        if most is None:
+            return Outcome.NO_ANSWER if self.unasked else Outcome.KEEP
+        fits = (own.memory_bytes or math.inf) <= most
         return Outcome.KEEP if fits else Outcome.NO_ANSWER
 
     @property
@@ -406,6 +409,17 @@ class Verdict:
         tried = {each.pair for each in self.standings}
         pairs = (pair for pair in order.every if pair not in tried)
         return ruled_out(words, pairs)
+
+    @property
+    def unasked(self) -> tuple[Pair, ...]:
+        """Pairs smaller than the reference that were not measured, nor ruled out."""
+        order, own = order_in(self.run.setup), self.reference
+        known = {own, *self.inferred, *(each.pair for each in self.standings)}
+        pairs = order.every if order else self.run.setup.grid
+        most = size_by_types(own) if own else math.inf
+        return tuple(
+            pair for pair in pairs if pair not in known and size_by_types(pair) < most
+        )
 
     @property
     def finer(self) -> tuple[Pair, ...]:
@@ -1027,8 +1041,7 @@ def cache_size(standing: PairResult) -> float:
     """
     if standing.memory is not None:
         return standing.memory
-    k, v = bits(standing.pair.k), bits(standing.pair.v)
-    return math.inf if k is None or v is None else (k + v) / (2 * FULL_BITS)
+    return size_by_types(standing.pair)
 
 
 def best_by_size(standings: Sequence[PairResult]) -> list[PairResult]:

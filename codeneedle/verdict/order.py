@@ -172,11 +172,12 @@ def next_asked(
     if first := tuple(pair for pair in order.first if pair not in seen):
         return Asked(first, look, Why.FIRST)
     words = {pair: each.word for pair, each in seen.items() if each.word}
-    within = [_size(pair) for pair, word in words.items() if word is Decision.WITHIN]
+    within = [size_by_types(p) for p, word in words.items() if word is Decision.WITHIN]
     out = ruled_out(words, order.every)
-    largest = min(within, default=_size(reference) if reference else 1.0)
+    largest = min(within, default=size_by_types(reference) if reference else 1.0)
     # One of unknown size may be smaller.
-    smaller = [p for p in order.every if _size(p) < largest or math.isinf(_size(p))]
+    sizes = {pair: size_by_types(pair) for pair in order.every}
+    smaller = [p for p, each in sizes.items() if each < largest or math.isinf(each)]
     looks = _looks(order, {pair: seen[pair] for pair in smaller if pair in seen})
     near = {pair: soon for pair, (soon, late) in looks.items() if soon == late}
     if not within and looks:
@@ -232,9 +233,9 @@ def _most_settling(new: Collection[Pair], seen: Mapping[Pair, Seen]) -> Pair:
 
     def settles(pair: Pair) -> tuple[bool, int, float, str]:
         is_doubtful = any(covers(each, pair) for each in above)
-        within = sum(_size(other) >= _size(pair) for other in new)
+        within = sum(size_by_types(other) >= size_by_types(pair) for other in new)
         beyond = 1 + sum(covers(pair, other) for other in new)
-        return not is_doubtful, min(within, beyond), -_size(pair), str(pair)
+        return not is_doubtful, min(within, beyond), -size_by_types(pair), str(pair)
 
     return max(new, key=settles)
 
@@ -246,11 +247,15 @@ def _is_checked(order: Order, words: Mapping[Pair, Decision]) -> bool:
     return any(covers(each, pair) for pair in others for each in beyond)
 
 
-def _size(pair: Pair) -> float:
-    """Size of a pair's cache by the bits of its types; infinite if unknown."""
+def size_by_types(pair: Pair) -> float:
+    """
+    Size of a pair's cache by the bits of its types, of one that is not quantized.
+
+    Infinite if these are unknown.
+    """
     k, v = bits(pair.k), bits(pair.v)
     return math.inf if k is None or v is None else (k + v) / (2 * FULL_BITS)
 
 
 def _by_size(pair: Pair) -> tuple[float, str]:
-    return _size(pair), str(pair)
+    return size_by_types(pair), str(pair)

@@ -50,7 +50,7 @@ def losing_setup(
         types_v=tuple(dict.fromkeys(pair.v for pair in types)),
     )
     asked = {"ask": "forced", "functions": functions, "lines": 5}
-    return replace(setup, probes={"recall": asked})
+    return replace(setup, pairs=tuple(pairs), probes={"recall": asked})
 
 
 def losing(

@@ -73,7 +73,9 @@ def evaluation(of: int, rights: dict[str, int], *, unscored: int = 0) -> Run:
         cells[-1] = failing(cells[-1], range(unscored), "judge: HTTP 503")
     types = ("f16", "q8_0", "q4_0")
     setup = replace(
-        made_setup(types_k=types, types_v=types), probes={"eval": {"command": "x"}}
+        made_setup(types_k=types, types_v=types),
+        pairs=(SCORED, *rights),
+        probes={"eval": {"command": "x"}},
     )
     records = tuple(cells)
     return Run(name="eval/made-model", setup=with_scores(setup, was), records=records)
@@ -164,6 +166,9 @@ def made_verdicts() -> dict[str, Verdict]:
         ),
         "nothing is within, and the open pair is too near": losing_run({GOOD: NEAR}),
         "all are beyond": losing_run({GOOD: BEYOND}),
+        "one is beyond, and the others were not measured": losing_run(
+            {GOOD: BEYOND}, setup=losing_setup([REFERENCE, GOOD, MIDDLE, COARSE])
+        ),
         "the pair to set was read": read_run({}),
         "the pair to set was read, and forcing agrees": read_run(
             {REFERENCE: (0.0,) * 6, GOOD: WITHIN[2:8]}

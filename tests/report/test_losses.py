@@ -189,6 +189,7 @@ def test_the_pair_to_set_is_framed_and_words_stand_in_the_squares() -> None:
 
 def test_a_picture_of_an_unfinished_run_says_so_in_its_squares_alone() -> None:
     run = losing_run({"q4_0/q4_0": BEYOND})
+    run = replace(run, setup=replace(run.setup, pairs=()))
     picture = loss_picture(losses(run), spell_of(""))
 
     assert "not run" in {square.label for row in picture.squares for square in row}

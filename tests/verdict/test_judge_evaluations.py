@@ -41,7 +41,8 @@ def run_of(pairs, reference=None, again=None):
     if again:
         cells.append(evaluated(REFERENCE, again, again=True))
     setup = made_setup(types_k=("f16", "q8_0", "q4_0"), types_v=("f16", "q8_0", "q4_0"))
-    setup = with_scores(replace(setup, probes={"eval": {"command": "x"}}), was)
+    asked = {"pairs": (REFERENCE, *pairs), "probes": {"eval": {"command": "x"}}}
+    setup = with_scores(replace(setup, **asked), was)
     return Run(name="run", setup=setup, records=tuple(cells))
 
 
