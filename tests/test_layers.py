@@ -149,16 +149,16 @@ def test_only_the_command_line_knows_which_engines_there_are():
     assert set() == strangers
 
 
-OF_ONE_PROBE = {
+NAME_PROBES = {
+    "report/display.py": "labels and decimals of all metrics",
     "report/speeds.py": "throughput by depth",
-    "report/speed_pictures.py": "likewise",
     "report/llama_form.py": "divergence as llama.cpp's maintainers read it",
 }
-"""Reports that are about what one probe measures, and what is still to go."""
+"""The table of what metrics look like, and reports on what one probe measures."""
 
 
 def test_reports_and_verdicts_ask_probes_without_naming_them():
-    """A new probe is one folder and one line: it says what reports show of it."""
+    """A new probe is one folder and one line, and labels in `report/display`."""
     probes = {path.parts[1] for path in sources() if path.parts[0] == "probes"}
     named = {
         str(path)
@@ -169,7 +169,7 @@ def test_reports_and_verdicts_ask_probes_without_naming_them():
         if dotted.split(".")[2] in {each for each in probes if "." not in each}
     }
 
-    assert OF_ONE_PROBE.keys() == named
+    assert NAME_PROBES.keys() == named
 
 
 WORDS = {

@@ -37,6 +37,7 @@ from codeneedle.report.captions import (
     status_word,
 )
 from codeneedle.report.colours import Scale, cell_style, value_scale
+from codeneedle.report.display import display_of
 from codeneedle.report.terminal import rendered
 from codeneedle.sweep.runner import CellEnded, CellStarted, CellStepped, Event
 from codeneedle.system.orphans import end_orphans
@@ -488,7 +489,7 @@ def _numbers(record: CellRecord, progress: SweepProgress) -> list[str]:
     """The metrics that have a value, with it: forced recall alone writes no lines."""
     values = ((m, value_of(m, record, progress.setup)) for m in progress.metrics)
     return [
-        f"{metric.name} {number(value, digits=metric.digits)}"
+        f"{metric.name} {number(value, digits=display_of(metric).digits)}"
         for metric, value in values
         if not math.isnan(value)
     ]
@@ -512,7 +513,7 @@ def _cell(
         return Text(NOT_RUN_WORD, style="dim")
     if pair not in values:
         return Text(status_word(record.status), style="yellow")
-    shown = number(values[pair], digits=metric.digits)
+    shown = number(values[pair], digits=display_of(metric).digits)
     return Text(shown, style=cell_style(metric, values[pair], scale))
 
 

@@ -119,7 +119,7 @@ def cells_frames(run: Run, metrics: Sequence[Metric]) -> dict[str, Cells]:
             cell = Cell(pair=pair, is_hole=pair not in asked)
             if record is not None:
                 cell = _cell(record, run, metric)
-            if is_elsewhere and metric.group == "speed" and cell.has_value:
+            if is_elsewhere and metric.quantity == "speed" and cell.has_value:
                 cell = replace(cell, is_ranked=False, reason=OTHER_DEVICE)
             frames[metric.name].append(cell)
     return {
@@ -314,6 +314,6 @@ def _cell(record: CellRecord, run: Run, metric: Metric) -> Cell:
         lacking=metric.loss.lacking(record) if metric.loss else "",
         attention=record.attention,
         evidence=record.effective.attention_evidence,
-        is_ranked=metric.group != "speed" or record.in_kernel,
+        is_ranked=metric.quantity != "speed" or record.in_kernel,
         context=context_of(record.effective),
     )

@@ -1,4 +1,4 @@
-"""Metrics: their description, and those of memory and time of all probes."""
+"""Metrics: what is measured, and those of memory and time of all probes."""
 
 import math
 from collections.abc import Callable, Iterable, Sequence
@@ -147,49 +147,36 @@ Noun = Literal[
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Metric:
-    """A number of a cell, and how reports show it."""
+    """A number of a cell: what is measured. `report.display` says how it is shown."""
 
     name: str  # name for ``--metric``: ``matched``, ``tg@4096``
-    label: str  # heading: ``matched lines of 20``
     unit: str  # unit of the values; empty for a pure number
     better: Literal["higher", "lower", "neither"]
     """The good end of its scale, or ``neither``."""
 
-    bounds: tuple[float | None, float | None]
-    """Natural ends of its scale; None where there is none."""
-
-    digits: int  # decimals worth showing
     values: Values
     """
     The observations of one finished record, one per round if there are rounds; empty
     without any. The value of a cell is their mean.
     """
 
-    least_span: float = 0.0
-    """
-    Least width of a colour scale, in the unit of the values: a tenth of it is not worth
-    a colour. 0 for a share of the values instead.
-    """
-
     is_sum: bool = False  # True if the value of a cell is their sum (``pass``)
-    group: Literal["quality", "speed", "memory"] = "quality"
-    """Columns of one group are adjacent in a table."""
+    quantity: Literal["quality", "speed", "memory"] = "quality"
+    """
+    What it depends on beside the pair: the text, the machine and its device, or the
+    context.
+    """
 
-    in_table: bool = False  # True if tables show it by default
-    is_kept: bool = False
-    """True if comparisons and receipts have it although tables leave it out."""
-
-    relative: bool = False  # True if tables show its ratio to the reference
     floor: bool = False
     """
     True if the value of the reference is a noise floor, from comparing the reference
-    with itself, and other values are shown as multiples of it.
+    with itself.
     """
 
     over_floor: Callable[[float, float], float] | None = None
     """
     What a pair has, from its value and that of the reference, a noise floor; None where
-    the value itself is shown.
+    the value itself is what it has.
     """
 
     reference: Callable[[CellRecord], str | None] | None = None
@@ -211,7 +198,6 @@ class Metric:
     mean over units.
     """
 
-    shows_error: bool = False  # True if reports show that error beside the value
     is_prompt_speed: bool = False
     """
     True if it is how fast a cell read prompts, in tokens per second: a cell that is far
@@ -226,16 +212,13 @@ class Metric:
 
     of: str = ""  # the metric that it is a facet of: ``tg``; empty if it is whole
     facet: str = ""
-    """Which: ``depth=4096``, ``task=multikey length=2048``; empty likewise."""
+    """Which: ``depth=4096``, ``task=multikey length=2048``; empty if it is whole."""
 
     gap: Callable[[CellRecord, Setup], tuple[str, str] | None] | None = None
     """
     Status and reason of a part of a finished record that has no value; None where the
     record tells nothing of it.
     """
-
-    companions: tuple["Metric", ...] = ()
-    """Metrics that reports show beside it, where they have values."""
 
     why_none: Callable[[Setup], str] = lambda _setup: ""
     """Why a finished cell may have no value; empty if unknown."""
@@ -250,11 +233,6 @@ class Metric:
         kind = self.loss.kind if self.loss else LossKind.CHANGE
         is_compared = self.reference is not None and self.noun != "samples"
         return is_compared and kind is LossKind.CHANGE
-
-    @property
-    def counted(self) -> str:
-        """Plural noun for its observations: a text has one per question."""
-        return "questions" if self.noun == "texts" else self.noun
 
     def against(self, record: CellRecord) -> str:
         """Name of the pair that *record* was measured against; empty for none."""
@@ -298,6 +276,12 @@ class Metric:
         for name, value in zip(names, values, strict=True):
             by_name.setdefault(name, []).append(value)
         return by_name
+
+
+def facet_parts(facet: str) -> dict[str, str]:
+    """A facet by name: ``{"depth": "4096"}``; empty of the whole."""
+    parts = (part.partition("=") for part in facet.split(" ") if part)
+    return {name: value for name, _, value in parts}
 
 
 def bounded_share(scores: Iterable[Forced]) -> float:
@@ -376,60 +360,42 @@ def _device_peak_mib(record: CellRecord) -> float | None:
     return None if peak is None else mib(peak)
 
 
-_memory = partial(
-    Metric, unit="MiB", better="lower", bounds=(0, None), digits=1, group="memory"
-)
+_memory = partial(Metric, unit="MiB", better="lower", quantity="memory")
 
-_seconds = partial(Metric, unit="s", better="lower", bounds=(0, None), group="speed")
+_seconds = partial(Metric, unit="s", better="lower", quantity="speed")
 
 METRICS: tuple[Metric, ...] = (
     _memory(
         name="kv",
-        label="KV cache",
         values=of_cell(_kv_mib),
-        in_table=True,
-        relative=True,
     ),
-    _memory(name="kv-k", label="K cache", values=of_cell(_k_mib), relative=True),
-    _memory(name="kv-v", label="V cache", values=of_cell(_v_mib), relative=True),
+    _memory(name="kv-k", values=of_cell(_k_mib)),
+    _memory(name="kv-v", values=of_cell(_v_mib)),
     _memory(
         name="kv-per-1k",
-        label="KV cache per 1,000 tokens",
         values=of_cell(_mib_per_1k),
-        digits=2,
-        relative=True,
     ),
     _memory(
         name="compute",
-        label="compute buffers",
         values=of_cell(lambda record: record.effective.compute_mib),
     ),
     _memory(
         name="state",
-        label="recurrent state",
         values=of_cell(lambda record: mib(record.effective.recurrent_bytes) or None),
     ),
-    _memory(name="rss", label="peak of the process", values=of_cell(_rss_mib)),
-    _memory(name="device", label="held on devices", values=of_cell(_device_mib)),
-    _memory(
-        name="device-peak", label="peak on devices", values=of_cell(_device_peak_mib)
-    ),
+    _memory(name="rss", values=of_cell(_rss_mib)),
+    _memory(name="device", values=of_cell(_device_mib)),
+    _memory(name="device-peak", values=of_cell(_device_peak_mib)),
     _seconds(
         name="ready",
-        label="from launch to a verified server",
-        digits=1,
         values=of_cell(lambda record: record.phases.ready_s),
     ),
     _seconds(
         name="time",
-        label="the whole cell",
-        digits=1,
         values=of_cell(lambda record: record.phases.total_s or None),
     ),
     _seconds(
         name="waiting",
-        label="start and stop of the server, and the time since the last cell",
-        digits=2,
         values=of_cell(lambda record: record.phases.waiting_s or None),
     ),
 )

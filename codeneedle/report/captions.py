@@ -12,6 +12,7 @@ from codeneedle.probes import PROBES, frames
 from codeneedle.probes.frames import Cell, Cells
 from codeneedle.probes.metrics import Metric
 from codeneedle.records.record import Attention, Json, Run, Setup, Status
+from codeneedle.report.display import Display, display_of
 from codeneedle.text import (
     NO_VALUE_WORD,
     number,
@@ -22,7 +23,7 @@ from codeneedle.text import (
 )
 
 if TYPE_CHECKING:  # a live grid does not wait for statistics
-    from codeneedle.verdict.losses import Losses
+    from codeneedle.report.losses import Losses
 
 _SHORT_HASH = 8
 
@@ -225,9 +226,9 @@ ERROR_ENTRY = ("±", "standard error")
 """In legends of what `value_text` shows."""
 
 
-def shows_errors(cells: Iterable[Cell], metric: Metric) -> bool:
+def shows_errors(cells: Iterable[Cell], display: Display) -> bool:
     """Whether `value_text` shows any."""
-    return metric.shows_error and any(math.isfinite(cell.error) for cell in cells)
+    return display.shows_error and any(math.isfinite(cell.error) for cell in cells)
 
 
 def with_error(
@@ -241,15 +242,15 @@ def with_error(
 
 
 def value_text(
-    cell: Cell, metric: Metric, *, digits: int | None = None, mark: str = "±"
+    cell: Cell, display: Display, *, digits: int | None = None, mark: str = "±"
 ) -> str:
     """
     The value of *cell*, `with_error` of metrics whose error is worth showing.
 
     Behind it where attention ran, if in no kernel: ``0.98 cpu``.
     """
-    places = metric.digits if digits is None else digits
-    error = cell.error if metric.shows_error else None
+    places = display.digits if digits is None else digits
+    error = cell.error if display.shows_error else None
     shown = with_error(cell.value, error, digits=places, mark=mark)
     return f"{shown} {cell_mark(cell)}".rstrip()
 
@@ -314,7 +315,8 @@ def device_entries(cells: Cells) -> Iterator[tuple[str, str]]:
 
 def described(metric: Metric) -> str:
     """The label, and the unit if the label lacks it."""
-    return metric.label + ("" if metric.unit in metric.label else f", {metric.unit}")
+    label = display_of(metric).label
+    return label + ("" if metric.unit in label else f", {metric.unit}")
 
 
 def combined(metric: Metric, cells: Cells) -> str:
@@ -322,7 +324,9 @@ def combined(metric: Metric, cells: Cells) -> str:
     most = frames.most_observations(cells)
     if most < 2:  # noqa: PLR2004 - nothing to combine
         return ""
-    noun = f" {metric.counted}" if metric.group == "quality" else ""
+    # A text has an observation per question.
+    counted = "questions" if metric.noun == "texts" else metric.noun
+    noun = f" {counted}" if metric.quantity == "quality" else ""
     return f" ({'sum' if metric.is_sum else 'mean'} of {most}{noun})"
 
 
@@ -348,7 +352,7 @@ def legend_entries(
         entries.append((NO_VALUE_WORD, no_value_phrase(setup, metric)))
     entries += left_out_entries(cells)
     entries += not_run(cells, inferred or {})
-    if shows_errors(cells, metric):
+    if shows_errors(cells, display_of(metric)):
         entries.append(ERROR_ENTRY)
     return entries
 
@@ -382,7 +386,9 @@ def _reference_entries(cells: Cells, metric: Metric) -> Iterator[tuple[str, str]
     if reference := frames.reference(cells):
         yield REFERENCE_MARK, f"the reference, {visible(str(reference))}"
         if metric.floor:
-            floor = small_number(frames.value_at(cells, reference), metric.digits)
+            floor = small_number(
+                frames.value_at(cells, reference), display_of(metric).digits
+            )
             meaning = f"noise floor {floor}: the reference compared with itself"
             yield REFERENCE_MARK, meaning
     if note := reference_note(cells):
@@ -403,7 +409,7 @@ def floor_entries(run: Run, metric: Metric, cells: Cells) -> list[tuple[str, str
     for on_cpu, how in ((False, "measured twice"), (True, "with attention on the CPU")):
         apart = frames.floor(run, metric, cells, on_cpu=on_cpu)
         if not math.isnan(apart):
-            shown = small_number(apart, metric.digits)
+            shown = small_number(apart, display_of(metric).digits)
             entries.append(("floor", f"{shown}: {pair}, {how}, differs by as much"))
     return entries
 

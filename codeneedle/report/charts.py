@@ -24,10 +24,10 @@ from codeneedle.document import Table
 from codeneedle.grid import Pair
 from codeneedle.report.heatmap import loss_ticks
 from codeneedle.report.html import html
+from codeneedle.report.losses import PERCENT, Losses
 from codeneedle.report.verdict import pareto_front
 from codeneedle.text import size, visible
 from codeneedle.verdict.judge import Verdict
-from codeneedle.verdict.losses import PERCENT, Losses
 from codeneedle.verdict.statistics import Decision
 
 THEME = {

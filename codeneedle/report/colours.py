@@ -5,6 +5,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from codeneedle.probes.metrics import Metric
+from codeneedle.report.display import display_of
 
 LEAST_SHARE = 0.05
 """
@@ -90,15 +91,16 @@ def difference_scale(
     finite = (abs(each) for each in differences if math.isfinite(each))
     largest = max(finite, default=0.0)
     low, high = natural_bounds(metric, rounds=rounds)
+    span = display_of(metric).least_span
     whole = abs(reference) if low is None or high is None else high - low
-    half = max(largest, metric.least_span / 2 or LEAST_SHARE * whole) or 1.0
+    half = max(largest, span / 2 or LEAST_SHARE * whole) or 1.0
     return Scale(-half, half)
 
 
 def natural_bounds(metric: Metric, *, rounds: int) -> tuple[float | None, float | None]:
     """The bounds of a cell's value; those of a sum are multiplied by *rounds*."""
     times = rounds if metric.is_sum else 1
-    low, high = metric.bounds
+    low, high = display_of(metric).bounds
     return (
         None if low is None else low * times,
         None if high is None else high * times,
@@ -118,7 +120,7 @@ def _wide_enough(
     It grows at the worse end: values that hardly differ are all light.
     """
     share = LEAST_SHARE * max(abs(low), abs(high))
-    missing = max((metric.least_span or share or 1.0) - (high - low), 0.0)
+    missing = max((display_of(metric).least_span or share or 1.0) - (high - low), 0.0)
     least, most = natural
     below = {"higher": missing, "lower": 0.0, "neither": missing / 2}[metric.better]
     low, high = low - below, high + (missing - below)

@@ -16,6 +16,7 @@ from codeneedle.probes.probe import Probe
 from codeneedle.records.comparability import differences
 from codeneedle.records.record import Json, Run, Setup
 from codeneedle.report import captions
+from codeneedle.report.display import display_of
 from codeneedle.report.table import Column, PairTable, pair_table
 from codeneedle.report.tidy import cell_rows
 from codeneedle.text import NO_VALUE_WORD, number, visible
@@ -114,7 +115,7 @@ def compare(first: Run, second: Run) -> Comparison:
         column
         for column in ours.columns
         if column.metric.name in others and column.has_values
-        if column.is_shown or column.metric.is_kept
+        if column.is_shown or display_of(column.metric).is_kept
     ]
     tested = sum(column.metric.loss is not None for column in shown)
     changes = (
@@ -214,13 +215,13 @@ def _refusals(column: Column, first: Setup, second: Setup) -> Iterator[str]:
     metric, probe = column.metric, PROBES[column.probe]
     if metric.is_distance and (kernels := other_kernels(first, second)):
         yield f"other {visible(kernels)}"
-    if metric.group == "speed" and first.machine != second.machine:
+    if metric.quantity == "speed" and first.machine != second.machine:
         yield "speeds of different machines"
-    if metric.group == "memory" and first.context != second.context:
+    if metric.quantity == "memory" and first.context != second.context:
         yield "memory of different contexts"
     is_other = probe.asks_functions and first.corpus.sha256 != second.corpus.sha256
     is_other |= probe.makes_texts and first.seed != second.seed
-    if metric.group == "quality" and is_other:
+    if metric.quantity == "quality" and is_other:
         yield "another text"
     ours, theirs = (_settings(probe, setup) for setup in (first, second))
     other = [key for key in {**ours, **theirs} if ours.get(key) != theirs.get(key)]
@@ -301,7 +302,7 @@ def comparison_document(comparison: Comparison) -> Document:
     yield from summary(comparison)
     for change in comparison.changes:
         if not change.refused:
-            yield Heading(f"{change.metric.name}: {change.metric.label}")
+            yield Heading(f"{change.metric.name}: {display_of(change.metric).label}")
             rows = list(_pair_rows(change))
             yield Table(["K/V", "first", "second", "change"], rows, words={"K/V"})
             if change.elsewhere:
@@ -385,11 +386,11 @@ def _change_text(change: Change, value: float) -> str:
         return NO_VALUE_WORD
     if change.is_share:
         return f"{number(100 * value, digits=1, sign=True)} %"
-    return number(value, digits=max(change.metric.digits, 2), sign=True)
+    return number(value, digits=max(display_of(change.metric).digits, 2), sign=True)
 
 
 def _pair_rows(change: Change) -> Iterator[list[str]]:
-    digits = change.metric.digits
+    digits = display_of(change.metric).digits
     for pair, (first, second) in change.values.items():
         yield [
             str(pair),

@@ -15,6 +15,7 @@ from codeneedle.probes import PROBES
 from codeneedle.probes.metrics import Metric
 from codeneedle.records.record import Run
 from codeneedle.report.captions import names_of
+from codeneedle.report.display import display_of
 from codeneedle.report.tidy import COLUMNS, TableRow
 from codeneedle.text import visible
 
@@ -167,7 +168,7 @@ def _facts(metric: Metric) -> MetricFacts:
         name=metric.name,
         metric=metric.of or metric.name,
         facet=metric.facet,
-        label=metric.label,
+        label=display_of(metric).label,
         unit=metric.unit,
         better=metric.better,
         is_sum=metric.is_sum,

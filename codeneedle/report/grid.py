@@ -19,12 +19,13 @@ from codeneedle.report.colours import (
     loss_scale,
     value_scale,
 )
+from codeneedle.report.display import display_of
 from codeneedle.text import NO_VALUE_WORD, number
 
 if TYPE_CHECKING:
     from codeneedle.grid import Spell
+    from codeneedle.report.losses import Losses
     from codeneedle.verdict.judge import Verdict
-    from codeneedle.verdict.losses import Losses
 
 SUMMARY_DIGITS = 2
 """Fewest decimals of a mean over cells, as in the published table."""
@@ -73,9 +74,9 @@ def loss_report(
         verdicts: The verdict on each run.
         spell_of: Spells pairs in the words of an engine.
     """
+    from codeneedle.report.losses import losses_of
     from codeneedle.report.runs import beside_each_other
     from codeneedle.report.verdict import headline_lines
-    from codeneedle.verdict.losses import losses_of
 
     if not any(map(losses_of, verdicts)):
         yield from report(runs, metrics, also, verdicts)
@@ -87,7 +88,7 @@ def loss_report(
     for run, verdict in zip(runs, verdicts, strict=True):
         losses = losses_of(verdict)
         if losses:
-            yield Heading(f"{run.name}: {losses.metric.label}")
+            yield Heading(f"{run.name}: {losses.display.label}")
             yield loss_values(losses)
             yield headline_lines(verdict, spell_of(run.setup.engine))
             yield Facts(loss_entries(losses))
@@ -144,13 +145,13 @@ def loss_summary(
 
 
 def _loss_row(run: Run, verdict: "Verdict") -> list[str]:
+    from codeneedle.report.losses import losses_of
     from codeneedle.report.verdict import beyond_phrase
-    from codeneedle.verdict.losses import losses_of
 
     losses = losses_of(verdict)
     if losses is None:
         return [str(len(run.records)), NO_VALUE_WORD, NO_VALUE_WORD, NO_VALUE_WORD]
-    cells, digits = losses.cells(), losses.metric.digits
+    cells, digits = losses.cells(), losses.display.digits
     spread = frames.spread(cells)
     low, high = (number(end, digits=digits) for end in (spread.low, spread.high))
     return [
@@ -184,7 +185,7 @@ def _summary_row(run: Run, columns: Sequence[Metric], verdict: "Verdict") -> lis
     metric = columns[-1]
     cells = frames.cells_frame(run, metric)
     spread = frames.spread(cells)
-    digits = max(metric.digits, SUMMARY_DIGITS)
+    digits = max(display_of(metric).digits, SUMMARY_DIGITS)
     low, high = (number(end, digits=digits) for end in (spread.low, spread.high))
     return [
         _count(cells, spread),
@@ -262,7 +263,7 @@ def _grid_of(cells: Cells, texts: Sequence[Text]) -> Grid:
 
 
 def _shown(metric: Metric, scale: Scale, cell: Cell, *, is_reference: bool) -> Text:
-    value = captions.value_text(cell, metric)
+    value = captions.value_text(cell, display_of(metric))
     # The blank aligns the digits of a column.
     mark = REFERENCE_MARK if is_reference else " "
     text = (value if cell.has_value else cell_word(cell)) + mark
@@ -274,7 +275,7 @@ def _loss_shown(losses: "Losses", scale: LossScale, cell: Cell) -> Text:
     metric, word = losses.metric, losses.word(cell.pair)
     if cell.status == frames.NOT_RUN:
         return Text(f"{cell_word(cell)} ", "dim")
-    value = number(cell.value, digits=metric.digits)
+    value = number(cell.value, digits=losses.display.digits)
     shown = value if cell.has_value else cell_word(cell)
     is_set = cell.pair == losses.verdict.chosen
     mark = REFERENCE_MARK if cell.pair == losses.verdict.reference else " "
@@ -292,7 +293,7 @@ def _mean_heading(metric: Metric, runs: Sequence[Run]) -> str:
 
 def _heading(metric: Metric, runs: Sequence[Run]) -> str:
     """``matched /20``, ``pass /16``; without a bound of 0, or that runs differ in."""
-    high = metric.bounds[1]
+    high = display_of(metric).bounds[1]
     needles = {len(run.setup.needles) for run in runs}
     if not high or (metric.is_sum and len(needles) != 1):
         return metric.name
@@ -304,6 +305,6 @@ def _heading(metric: Metric, runs: Sequence[Run]) -> str:
 def _mean_and_sd(metric: Metric, spread: frames.Spread) -> str:
     if not spread.cells:
         return NO_VALUE_WORD
-    digits = max(metric.digits, SUMMARY_DIGITS)
+    digits = max(display_of(metric).digits, SUMMARY_DIGITS)
     mean, sd = (number(each, digits=digits) for each in (spread.mean, spread.sd))
     return f"{mean} +/- {sd}"

@@ -48,12 +48,13 @@ from codeneedle.report.colours import (
     text_colour,
     value_scale,
 )
+from codeneedle.report.display import display_of
 from codeneedle.report.grid import loss_entries
+from codeneedle.report.losses import Losses
 from codeneedle.report.verdict import headline, metric_entries
 from codeneedle.system.files import write_whole
 from codeneedle.text import number, visible
 from codeneedle.verdict.judge import Verdict
-from codeneedle.verdict.losses import Losses
 from codeneedle.verdict.statistics import Decision
 
 
@@ -421,7 +422,7 @@ def draw_losses(losses: Losses, spell: Spell, files: Files) -> list[Path]:
 
 def loss_picture(losses: Losses, spell: Spell) -> Picture:
     """The loss of each pair with its word, and a frame around the pair to set."""
-    cells, verdict, metric = losses.cells(), losses.verdict, losses.metric
+    cells, verdict = losses.cells(), losses.verdict
     flat = [_loss_square(losses, cell) for cell in cells]
     return Picture(
         k_types=tuple(frames.k_types(cells)),
@@ -430,7 +431,7 @@ def loss_picture(losses: Losses, spell: Spell) -> Picture:
         scale=loss_scale(losses.limit, [cell.value for cell in cells]),
         colours="turns at the limit",
         caption=f"of 100 {losses.what}; limit {losses.limit:g}",
-        title=_capital(metric.label),
+        title=_capital(losses.display.label),
         notes=(
             *captions.cautions(verdict.run.setup),
             # What to set and what that loses, without the command that goes on.
@@ -450,7 +451,7 @@ def _loss_square(losses: Losses, cell: Cell) -> Square:
     word = losses.word(cell.pair)
     missing = "" if cell.is_hole else "not run"
     status = status_word(cell.status) if cell.status else missing
-    value = number(cell.value, digits=losses.metric.digits)
+    value = number(cell.value, digits=losses.display.digits)
     label = value if cell.has_value else status
     is_bold = word == Decision.BEYOND or cell.pair == losses.verdict.chosen
     below = captions.loss_word(losses, cell)
@@ -565,12 +566,12 @@ def picture_of(
         ranked = [cell.value for cell in cells if cell.is_ranked]
         scale = value_scale(metric, ranked, rounds=rounds)
         colours = f"lighter is {'lower' if metric.better == 'lower' else 'higher'}"
-        title = metric.label + captions.combined(metric, cells)
+        title = display_of(metric).label + captions.combined(metric, cells)
     else:
         scale = difference_scale(metric, values, reference=base, rounds=rounds)
         colours, caption = "around zero", f"difference, {caption}"
-        label = number(base, digits=metric.digits)
-        title = f"{metric.label}: difference from {reference} ({label})"
+        label = number(base, digits=display_of(metric).digits)
+        title = f"{display_of(metric).label}: difference from {reference} ({label})"
     beyond = {
         c.pair for c in cells if verdict.word(c.pair, metric.name) == Decision.BEYOND
     }
@@ -599,9 +600,9 @@ def _squares(
     """*values*, in the order of *cells*, as rows of squares."""
     flat = []
     for value, cell in zip(values, cells, strict=True):
-        label = captions.value_text(cell, metric, mark="\n±")
+        label = captions.value_text(cell, display_of(metric), mark="\n±")
         if sign:
-            label = number(value, digits=metric.digits, sign=True)
+            label = number(value, digits=display_of(metric).digits, sign=True)
         missing = "" if cell.is_hole else "not run"
         word = status_word(cell.status) if cell.status else missing
         flat.append(

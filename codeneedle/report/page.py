@@ -4,6 +4,7 @@ import json
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from importlib.resources import files
 from statistics import fmean
 from typing import Any
@@ -17,14 +18,12 @@ from codeneedle.models.kv_cache import CONTEXTS
 from codeneedle.probes import PROBES, frames
 from codeneedle.probes.answers import Answer
 from codeneedle.probes.frames import Cell
-from codeneedle.probes.metrics import Metric
 from codeneedle.records.record import Run
 from codeneedle.report import answers, captions, compare
 from codeneedle.report.charts import front_charts, memory_charts
 from codeneedle.report.colours import (
     RAMP,
-    LossScale,
-    Scale,
+    Rgb,
     cell_colour,
     hex_of,
     loss_scale,
@@ -32,13 +31,14 @@ from codeneedle.report.colours import (
     value_scale,
 )
 from codeneedle.report.data import strict
+from codeneedle.report.display import Display, display_of
 from codeneedle.report.html import html
+from codeneedle.report.losses import Losses, losses_of
 from codeneedle.report.table import Column, PairTable, pair_table
 from codeneedle.report.verdict import headline, sentences
 from codeneedle.report.verdict import table as losses
 from codeneedle.text import number, one_line, sweep_command, visible
 from codeneedle.verdict.judge import Limits, Verdict, judge
-from codeneedle.verdict.losses import Losses, losses_of
 from codeneedle.verdict.statistics import Decision
 
 ANSWER_BYTES = 400_000
@@ -150,21 +150,21 @@ def _by_pair(run: Run) -> dict[Pair, list[Answer]]:
 
 def loss_facts(losses: Losses) -> dict[str, Any]:
     """The loss as the first metric of the switch."""
-    cells, metric = losses.cells(), losses.metric
+    cells = losses.cells()
     scale = loss_scale(losses.limit, [cell.value for cell in cells])
     shown = [
         _cell(
             cell,
-            metric,
-            scale,
+            losses.display,
+            partial(cell_colour, losses.metric, scale=scale),
             word=losses.word(cell.pair),
             below=captions.loss_word(losses, cell),
             tips=_ends(losses, cell),
         )
         for cell in cells
     ]
-    label = f"{metric.label}; the colour turns at the limit of {losses.limit:g}"
-    return _grid(metric.name, label, cells, shown)
+    label = f"{losses.display.label}; the colour turns at the limit of {losses.limit:g}"
+    return _grid(losses.metric.name, label, cells, shown)
 
 
 def _grid(
@@ -205,8 +205,8 @@ def _metric(column: Column, table: PairTable, verdict: Verdict) -> dict[str, Any
     shown = [
         _cell(
             cell,
-            metric,
-            scale,
+            display_of(metric),
+            partial(cell_colour, metric, scale=scale),
             is_bold=words[cell.pair] == Decision.BEYOND,
             tips=[f"n {cell.n}", words[cell.pair]] if cell.has_value else [],
         )
@@ -218,8 +218,8 @@ def _metric(column: Column, table: PairTable, verdict: Verdict) -> dict[str, Any
 
 def _cell(
     cell: Cell,
-    metric: Metric,
-    scale: Scale | LossScale,
+    display: Display,
+    painted: Callable[[float], Rgb],
     *,
     word: str = "",
     below: str = "",
@@ -237,12 +237,12 @@ def _cell(
         ]
     tip = "; ".join(filter(None, [pair, word, *tips, visible(cell.evidence)]))
     if not cell.is_ranked:
-        return [captions.value_text(cell, metric), below, tip]
-    value = number(cell.value, digits=metric.digits)
-    ground = cell_colour(metric, cell.value, scale)
+        return [captions.value_text(cell, display), below, tip]
+    value = number(cell.value, digits=display.digits)
+    ground = painted(cell.value)
     marks = "b" * (is_bold or word == Decision.BEYOND) + "s" * word.startswith("set")
     return [
-        value if below else captions.value_text(cell, metric),
+        value if below else captions.value_text(cell, display),
         below,
         tip,
         hex_of(ground),

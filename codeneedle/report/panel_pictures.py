@@ -17,6 +17,7 @@ from matplotlib.patches import Patch, Rectangle
 from codeneedle.probes.metrics import Metric
 from codeneedle.records.record import Run
 from codeneedle.report.captions import status_word
+from codeneedle.report.display import display_of
 from codeneedle.report.heatmap import (
     BAR_GAP,
     COLOURS,
@@ -169,7 +170,7 @@ def _paint_panel(axes: Axes, panels: Panels, panel: Panel, *, difference: bool) 
     if not panel.spots:
         _paint_missing(axes, panels, panel)
         return
-    says = f"mean {number(panel.whole.value, digits=panels.metric.digits)}"
+    says = f"mean {number(panel.whole.value, digits=display_of(panels.metric).digits)}"
     if difference:
         is_reference = panel.pair == panels.reference
         says = "reference" if is_reference else _changes(panel.whole)
@@ -208,7 +209,7 @@ def _paint_values(axes: Axes, panels: Panels, panel: Panel) -> None:
             if math.isnan(spot.value):
                 paint_gap(axes, down, across)
                 continue
-            label = number(spot.value, digits=min(panels.metric.digits, 2))
+            label = number(spot.value, digits=min(display_of(panels.metric).digits, 2))
             ink = ink_on(_colours(panels), scale.place(spot.value))
             _label(axes, across + 0.5, down + 0.5, label, ink)
 

@@ -14,12 +14,13 @@ from codeneedle.document import Block, Document, Facts, Grid, Heading, Lines
 from codeneedle.errors import BadInput
 from codeneedle.grid import Pair
 from codeneedle.probes import PROBES, frames
-from codeneedle.probes.metrics import Metric
+from codeneedle.probes.metrics import Metric, facet_parts
 from codeneedle.records.record import Run, Status
 from codeneedle.report import captions
 from codeneedle.report.captions import REFERENCE_MARK, named_pairs, status_word
 from codeneedle.report.colours import Scale, cell_style, value_scale
 from codeneedle.report.data import RunTable, run_tables
+from codeneedle.report.display import display_of
 from codeneedle.report.tidy import (
     KINDS,
     NOT_RUN_STATUS,
@@ -27,7 +28,6 @@ from codeneedle.report.tidy import (
     TableRow,
     asks_by_length,
     column_of,
-    facets_of,
     place_rows,
 )
 from codeneedle.text import NO_VALUE_WORD, number, sweep_command
@@ -110,7 +110,7 @@ def panels_of(run: Run, metric: Metric) -> list[Panels]:
     reference = frames.reference(frames.cells_frame(run, metric))
     by_task: dict[str, list[TableRow]] = {}
     for row in panel_rows([run], metric):
-        by_task.setdefault(facets_of(row)["task"], []).append(row)
+        by_task.setdefault(facet_parts(row.facet)["task"], []).append(row)
     return [
         _panels(run, metric, task, reference, rows) for task, rows in by_task.items()
     ]
@@ -129,13 +129,13 @@ def panel_rows(runs: Sequence[Run], metric: Metric) -> list[TableRow]:
     rows = place_rows(runs)
     chosen: dict[str, Collection[str]] = {}
     for name, run in zip(captions.names_of(runs), runs, strict=True):
-        of_run = (facets_of(row)["task"] for row in rows if row.run == name)
+        of_run = (facet_parts(row.facet)["task"] for row in rows if row.run == name)
         chosen[name] = _chosen(run, metric, list(dict.fromkeys(of_run)))
     return [
         row
         for row in rows
         if row.metric != f"{row.probe}{other}"
-        if facets_of(row)["task"] in chosen[row.run]
+        if facet_parts(row.facet)["task"] in chosen[row.run]
     ]
 
 
@@ -191,7 +191,7 @@ def _panels(
 
 
 def _place(row: TableRow) -> Place:
-    facets = facets_of(row)
+    facets = facet_parts(row.facet)
     return int(facets["length"]), float(facets["depth"])
 
 
@@ -382,7 +382,7 @@ def _panel_text(panels: Panels, panel: Panel, *, difference: bool) -> Text:
 
 
 def _number(panels: Panels, spot: Spot) -> str:
-    return number(spot.value, digits=panels.metric.digits)
+    return number(spot.value, digits=display_of(panels.metric).digits)
 
 
 def _value(panels: Panels, spot: Spot) -> Text:

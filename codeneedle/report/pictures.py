@@ -5,11 +5,11 @@ from pathlib import Path
 from codeneedle.grid import Spell
 from codeneedle.records.record import Run
 from codeneedle.report.heatmap import Files, draw, draw_losses
+from codeneedle.report.losses import losses_of
 from codeneedle.report.selection import Selection
 from codeneedle.report.speed_pictures import draw_speeds
 from codeneedle.report.speeds import has_depths
 from codeneedle.verdict.judge import Verdict
-from codeneedle.verdict.losses import losses_of
 
 
 def draw_metric(

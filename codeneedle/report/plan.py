@@ -208,7 +208,7 @@ def measured(run: Run) -> list[Measured]:
                     iter(metric.values(chosen[pair], run.setup)), math.nan
                 )
                 for metric in METRICS
-                if metric.group == "memory"
+                if metric.quantity == "memory"
             },
         )
         for pair in most_precise_first(chosen)

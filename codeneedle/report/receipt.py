@@ -28,6 +28,7 @@ from codeneedle.report.captions import (
     with_error,
 )
 from codeneedle.report.compare import WALL
+from codeneedle.report.display import display_of
 from codeneedle.report.kernels import WORDS
 from codeneedle.report.table import Column, PairTable, pair_table
 from codeneedle.text import NO_VALUE_WORD, plural, visible
@@ -228,7 +229,7 @@ def _places(table: PairTable) -> Iterator[tuple[str, list[str]]]:
 
 def _numbers(table: PairTable) -> Iterator[tuple[str, list[str]]]:
     for column in table.columns:
-        if column.has_values and (column.is_shown or column.metric.is_kept):
+        if column.has_values and (column.is_shown or display_of(column.metric).is_kept):
             heading = f"{column.metric.name} {column.metric.unit}".rstrip()
             yield heading, [_number(column, pair) for pair in table.pairs]
 
@@ -238,7 +239,7 @@ def _number(column: Column, pair: Pair) -> str:
     cell = column.cell(pair)
     if not cell.has_value:
         return cell_word(cell)
-    digits = column.metric.digits
+    digits = display_of(column.metric).digits
     shown = with_error(cell.value, cell.error, digits=digits, mark=" ± ")
     return f"{shown} {cell_mark(cell)}"
 

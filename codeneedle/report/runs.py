@@ -7,9 +7,9 @@ from codeneedle.document import Document, Heading, Lines, Table
 from codeneedle.grid import Pair, by_precision, most_precise_first
 from codeneedle.report import captions
 from codeneedle.report.captions import REFERENCE_MARK
+from codeneedle.report.losses import Losses, losses_of
 from codeneedle.text import NO_VALUE_WORD, visible
 from codeneedle.verdict.judge import MetricResult, Verdict
-from codeneedle.verdict.losses import Losses, losses_of
 
 FEWEST_PAIRS = 2
 """Pairs of a type from which on their mean is shown."""

@@ -14,6 +14,7 @@ from codeneedle.probes.metrics import Metric
 from codeneedle.probes.probe import Probe
 from codeneedle.records.record import Run
 from codeneedle.records.store import SETUP, Store, find_runs
+from codeneedle.report.display import display_of
 from codeneedle.report.table import PairTable, pair_table
 from codeneedle.system.files import expanded
 from codeneedle.verdict.trust import trusted
@@ -70,11 +71,11 @@ class Selection:
         The other metrics of a summary: sums of rounds, such as ``pass``, and what its
         probe shows beside the metric.
         """
-        beside = self.metric.companions
+        beside = display_of(self.metric).companions
         return tuple(
             metric
             for metric in self.probe.metrics
-            if (metric.is_sum and metric.better == "higher") or metric in beside
+            if (metric.is_sum and metric.better == "higher") or metric.name in beside
             if metric != self.metric and _is_measured(self.probe, metric, self.runs)
         )
 
@@ -113,8 +114,12 @@ def select(
     )
     if metric is None:
         # Forced recall alone has no values of what is written.
-        beside = chosen.companions
-        measured = tuple(each for each in beside if _is_measured(probe, each, whole))
+        beside = display_of(chosen).companions
+        measured = tuple(
+            each
+            for each in probe.metrics
+            if each.name in beside and _is_measured(probe, each, whole)
+        )
         return replace(selection, beside=measured)
     return selection
 

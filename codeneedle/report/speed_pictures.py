@@ -10,9 +10,9 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import PercentFormatter
 
-from codeneedle.probes.throughput.metrics import LABELS
 from codeneedle.records.record import Run, Status
 from codeneedle.report import captions
+from codeneedle.report.display import SPEEDS
 from codeneedle.report.heatmap import (
     INK,
     NOTE_POINTS,
@@ -140,7 +140,7 @@ def _scale(table: SpeedTable) -> tuple[float, float]:
 
 
 def _title(table: SpeedTable) -> str:
-    what = LABELS[table.test].capitalize()
+    what = SPEEDS[table.test].capitalize()
     return visible(f"{what} by depth, beside {table.reference}; higher is better")
 
 

@@ -12,13 +12,15 @@ from codeneedle.document import Document, Facts, Heading, Lines, Table
 from codeneedle.errors import BadInput, NothingToShow
 from codeneedle.grid import Pair, most_precise, most_precise_first
 from codeneedle.probes.frames import OTHER_DEVICE, of_probe
-from codeneedle.probes.throughput.metrics import LABELS, crossover
+from codeneedle.probes.metrics import facet_parts
+from codeneedle.probes.throughput.metrics import crossover
 from codeneedle.probes.throughput.record import NAME
 from codeneedle.records.record import Attention, Run, Status
 from codeneedle.report import captions
 from codeneedle.report.captions import status_word
 from codeneedle.report.data import RunTable, run_tables
-from codeneedle.report.tidy import TableRow, cell_rows, data_frame, facets_of
+from codeneedle.report.display import SPEEDS
+from codeneedle.report.tidy import TableRow, cell_rows, data_frame
 from codeneedle.text import visible
 
 
@@ -56,7 +58,7 @@ class SpeedTable:
 
 def has_depths(metric: str) -> bool:
     """Whether *metric* is a speed that is measured by depth."""
-    return metric in LABELS
+    return metric in SPEEDS
 
 
 def speed_table(run: Run, test: str) -> SpeedTable:
@@ -67,10 +69,10 @@ def speed_table(run: Run, test: str) -> SpeedTable:
         BadInput: If there is no such test.
         NothingToShow: If no pair has a speed.
     """
-    if test not in LABELS:
+    if test not in SPEEDS:
         raise BadInput(
             source="--metric",
-            reason=f"'{test}' is no speed by depth: {' or '.join(LABELS)}",
+            reason=f"'{test}' is no speed by depth: {' or '.join(SPEEDS)}",
             hint=f"Others: codeneedle grid {visible(run.name)} --metric METRIC",
         )
     records = {record.pair: record for record in of_probe(run, NAME).records}
@@ -102,7 +104,7 @@ def _frame(rows: Sequence[TableRow], reference: Pair | None) -> pd.DataFrame:
     """The rows of a speed by depth, each beside that of the *reference*."""
     whole = data_frame(rows)
     frame = whole.assign(
-        depth=[int(facets_of(row)["depth"]) for row in rows],
+        depth=[int(facet_parts(row.facet)["depth"]) for row in rows],
         compared=[_is_compared(row) for row in rows],
     )
     of_reference = frame[frame["pair"] == str(reference)]
@@ -139,7 +141,7 @@ def speed_tables(runs: Iterable[Run], test: str) -> list[SpeedTable]:
 def speeds_document(tables: Iterable[SpeedTable]) -> Document:
     """Each of *tables* with its legend and its facts."""
     for table in tables:
-        yield Heading(f"{table.run.name}: {LABELS[table.test]} by depth, tokens/s")
+        yield Heading(f"{table.run.name}: {SPEEDS[table.test]} by depth, tokens/s")
         heading, *rows = _texts(table)
         yield Table(heading, rows, words={heading[0], heading[-1]})
         yield Facts(legend(table))

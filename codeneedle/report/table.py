@@ -21,15 +21,13 @@ from codeneedle.records.record import CellRecord, Run, Status
 from codeneedle.report import captions
 from codeneedle.report.captions import NOT_RUN_WORD, REFERENCE_MARK, status_word
 from codeneedle.report.data import RunTable, run_tables
+from codeneedle.report.display import GROUPS, Display, display_of
 from codeneedle.report.tidy import TableRow, cell_rows
 from codeneedle.text import NO_VALUE_WORD, number, visible
 
 if TYPE_CHECKING:
     from codeneedle.grid import Spell
     from codeneedle.verdict.judge import Verdict
-
-GROUPS = ("quality", "speed", "memory")
-"""The order of columns."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,7 +72,7 @@ class Column:
         NaN where the metric has no such ratio, for the reference itself, and where
         either value is missing or the reference's is 0, or a floor that is rounding.
         """
-        has_ratio = self.metric.floor or self.metric.relative
+        has_ratio = self.metric.floor or display_of(self.metric).relative
         if not has_ratio or pair == self.reference or not self.reference_value:
             return math.nan
         if self.is_floor_rounding or not self.cell(pair).is_ranked:
@@ -166,12 +164,12 @@ def _columns(run: Run, probes: Iterable[Probe], sort: str | None) -> tuple[Colum
         for name, cells in tables.items():
             if name not in chosen or not chosen[name].has_values:
                 metric = metrics[name]
-                shown = metric.in_table or name == sort
+                shown = display_of(metric).in_table or name == sort
                 column = _column(metric, probe.name, cells, is_shown=shown)
                 if name not in chosen or column.has_values:
                     chosen[name] = column
     # Stable: within a group, probes and their metrics keep their order.
-    by_group = sorted(chosen.values(), key=lambda c: GROUPS.index(c.metric.group))
+    by_group = sorted(chosen.values(), key=lambda c: GROUPS.index(c.metric.quantity))
     measured = {column.probe for column in by_group if column.has_values}
     return tuple(
         replace(column, is_shown=False)
@@ -318,16 +316,18 @@ def cell_texts(column: Column, pair: Pair) -> tuple[str, str]:
     cell = column.cell(pair)
     if not cell.has_value:
         return captions.cell_word(cell), ""
-    digits = 0 if abs(cell.value) >= NO_DECIMALS_FROM else column.metric.digits
+    display = _with_error(column.metric)
+    digits = 0 if abs(cell.value) >= NO_DECIMALS_FROM else display.digits
     ratio = column.over_reference(pair)
-    shown = captions.value_text(cell, _with_error(column.metric), digits=digits)
+    shown = captions.value_text(cell, display, digits=digits)
     return shown, _ratio_text(column.metric, ratio)
 
 
-def _with_error(metric: Metric) -> Metric:
-    """*metric*; with the error of its mean where losses are computed of it."""
+def _with_error(metric: Metric) -> Display:
+    """As `display_of`; with the error of its mean where losses are computed of it."""
     is_graded = metric.loss is not None and metric.loss.kind.is_graded
-    return replace(metric, shows_error=metric.shows_error or is_graded)
+    display = display_of(metric)
+    return replace(display, shows_error=display.shows_error or is_graded)
 
 
 def table_legend(table: PairTable) -> list[tuple[str, str]]:

@@ -146,12 +146,6 @@ def data_frame(rows: Iterable[TableRow]) -> "pd.DataFrame":
     return frame.astype({**dict.fromkeys(numbers, float), "n": int, "context": int})
 
 
-def facets_of(row: TableRow) -> dict[str, str]:
-    """The facet of *row* by name: ``{"depth": "4096"}``; empty of the whole."""
-    parts = (part.partition("=") for part in row.facet.split(" ") if part)
-    return {name: value for name, _, value in parts}
-
-
 @dataclass(frozen=True, slots=True)
 class _Source:
     """A run with its name, and the verdict on it if it was judged."""
@@ -239,7 +233,7 @@ def _metric_rows(
 
 def _context(run: Run, metric: Metric, cell: Cell) -> int:
     """That of the cell, of memory: a tool may have had another than servers."""
-    own = cell.context if metric.group == "memory" else 0
+    own = cell.context if metric.quantity == "memory" else 0
     return own or run.setup.context
 
 
@@ -272,7 +266,7 @@ def _losses(source: _Source) -> Iterator[TableRow]:
     """What decides each pair, then its loss by each metric."""
     if source.verdict is None:
         return
-    from codeneedle.verdict.losses import losses_of
+    from codeneedle.report.losses import losses_of
 
     losses = losses_of(source.verdict)
     cells = [cell for cell in losses.cells() if not cell.is_hole] if losses else []

@@ -34,6 +34,7 @@ from codeneedle.grid import DEFAULT_TYPES, shuffled, whole_grid
 from codeneedle.probes import PROBES
 from codeneedle.probes.probe import Step
 from codeneedle.records.record import Status
+from codeneedle.report.display import display_of
 from codeneedle.sweep.runner import CellEnded, CellStarted, CellStepped
 
 PAIRS = shuffled(whole_grid(DEFAULT_TYPES, DEFAULT_TYPES), seed=42)
@@ -283,7 +284,7 @@ def test_the_live_grid_says_what_it_shows_and_in_which_unit(progress):
 
     first, *_ = printed(live_view(progress), width=100).split("\n", 1)[1].splitlines()
 
-    assert metric.label in first
+    assert display_of(metric).label in first
     assert metric.unit in first
 
 

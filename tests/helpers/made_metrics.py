@@ -19,13 +19,9 @@ def made_metric(name, **changes):
     """A metric that records hold under its own name."""
     known = {
         "name": name,
-        "label": f"the {name}",
         "unit": "",
         "better": "lower",
-        "bounds": (0, None),
-        "digits": 4,
         "values": lambda record, _setup: record.observation.get(name, ()),
-        "in_table": True,
     }
     return Metric(**{**known, **changes})
 
@@ -53,13 +49,11 @@ KLD = made_metric(
     unit="nats",
     reference=lambda record: record.observation.get("against"),
 )
-TOP1 = made_metric("top1", better="higher", unit="%", digits=2, bounds=(0, 100))
-PPL = made_metric("ppl", better="neither", digits=3)
-TG = made_metric(
-    "tg", better="higher", group="speed", relative=True, digits=1, unit="tokens/s"
-)
-QUIET = made_metric("quiet", in_table=False)
-DIVERGENCE = made_probe("divergence", KLD, TOP1, PPL, QUIET)
+TOP1 = made_metric("top1", better="higher", unit="%")
+PPL = made_metric("ppl", better="neither")
+TG = made_metric("tg", better="higher", quantity="speed", unit="tokens/s")
+LARGEST = made_metric("kld-max")
+DIVERGENCE = made_probe("divergence", KLD, TOP1, PPL, LARGEST)
 THROUGHPUT = made_probe("throughput", TG)
 PROBES = (recall.PROBE, DIVERGENCE, THROUGHPUT)
 
@@ -89,7 +83,7 @@ def run_of_all(*, floor=0.5, changes=(), against=None):
             "kld": [floor + abs(bits - start)],
             "top1": [100 - bits],
             "ppl": [12.345],
-            "quiet": [bits],
+            "kld-max": [bits],
         }
         speeds = {"tg": [200 - bits - 1, 200 - bits, 200 - bits + 1]}
         for probe, seen in (("divergence", divergence), ("throughput", speeds)):

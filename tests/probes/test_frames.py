@@ -106,7 +106,7 @@ def test_speeds_of_another_device_are_not_ranked_and_other_values_are() -> None:
     devices = {Pair("q4_0", "q8_0"): "CUDA1"}
     records = (replace(r, device=devices.get(r.pair, "CUDA0")) for r in run.records)
     run = replace(run, records=tuple(records))
-    *others, elsewhere = frames.cells_frame(run, replace(MATCHED, group="speed"))
+    *others, elsewhere = frames.cells_frame(run, replace(MATCHED, quantity="speed"))
 
     assert all(cell.has_value for cell in frames.cells_frame(run, MATCHED))
     assert all(cell.is_ranked for cell in others)

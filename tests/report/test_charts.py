@@ -23,8 +23,8 @@ from codeneedle.report.charts import (
     paint_memory,
     shown_pairs,
 )
+from codeneedle.report.losses import losses_of
 from codeneedle.verdict.judge import judge
-from codeneedle.verdict.losses import losses_of
 
 VERDICT = judge(lossy_grid())
 LOSSES = losses_of(VERDICT)

@@ -117,9 +117,7 @@ def test_a_heading_has_the_unit_and_the_number_of_observations() -> None:
 
 
 def test_wide_numbers_widen_their_column_and_gaps_are_not_coloured() -> None:
-    large = replace(
-        MATCHED, values=lambda *_: [1234567.5], bounds=(None, None), names=None
-    )
+    large = replace(MATCHED, values=lambda *_: [1234567.5], names=None)
     run = made_run(setup=SMALL, untried=["q4_0/q8_0"])
     ((first, _), (_, gap)) = values(cells_frame(run, large), large).rows
 

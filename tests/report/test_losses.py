@@ -15,13 +15,13 @@ from codeneedle.grid import Pair
 from codeneedle.records.record import Attention, Run, Status
 from codeneedle.report.grid import loss_report
 from codeneedle.report.heatmap import Files, draw_losses, loss_picture, paint
+from codeneedle.report.losses import Losses, losses_of
 from codeneedle.report.page import loss_facts
 from codeneedle.report.pictures import draw_metric
 from codeneedle.report.runs import beside_each_other
 from codeneedle.report.selection import LOSS, default_metric, metric_named, select
 from codeneedle.report.verdict import open_entries
 from codeneedle.verdict.judge import Limits, judge
-from codeneedle.verdict.losses import Losses, losses_of
 
 BROKEN = failed_record("q5_0/q5_0", Status.OUT_OF_MEMORY, "full")
 RUN = losing_run(
@@ -72,9 +72,9 @@ def test_every_pair_has_its_loss_of_100_right_tokens_and_its_word() -> None:
         "q4_0/q4_0": ("10.0", "beyond"),
         "q5_0/q5_0": ("nan", ""),
     } == by_pair(found)
-    assert "right tokens lost, of 100, beside bf16/bf16" == found.metric.label
+    assert "right tokens lost, of 100, beside bf16/bf16" == found.display.label
     assert 1.0 == found.limit
-    assert 2 == losses(limits=Limits(max_loss=0.001)).metric.digits
+    assert 2 == losses(limits=Limits(max_loss=0.001)).display.digits
 
 
 def test_what_divergence_alone_decides_is_said() -> None:

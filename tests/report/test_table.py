@@ -86,7 +86,7 @@ def test_columns_are_ordered_by_quality_speed_and_memory():
         shown(recalled),
     )
     assert "kld@512" in shown(table_of(probes=[more]))
-    assert {"quiet", "kv-per-1k", "hallucinated", "rss"} <= {
+    assert {"kld-max", "kv-per-1k", "hallucinated", "rss"} <= {
         each.metric.name for each in table.columns
     }
     assert ["bf16/bf16", "bf16/q8_0", "bf16/q4_0", "q8_0/bf16"] == pairs[:4]
@@ -178,7 +178,7 @@ def test_a_metric_without_any_value_has_no_column_where_its_probe_has_others():
     assert ["none", "some"] == shown(table_of(probes=probes, sort="none"))
 
 
-@pytest.mark.parametrize("metric", ["kld", "top1", "tg", "quiet"])
+@pytest.mark.parametrize("metric", ["kld", "top1", "tg", "kld-max"])
 def test_sorting_puts_the_best_first_and_shows_the_column(metric):
     table = table_of(sort=metric)
 
@@ -240,15 +240,15 @@ def test_a_row_has_values_and_their_ratios():
     heading, *_ = (line for line in lines if line.startswith("K/V"))
     second = next(line for line in lines if line.startswith("q8_0/bf16"))
 
-    assert "q8_0/bf16 20.00 4.00 8.0000 (16x) 92.50 12.345 192.5 96% 3.5 100%" == (
+    assert "q8_0/bf16 20.00 4.00 8.0000 (16x) 92.50 12.3450 192.5±0.6 96% 3.5 100%" == (
         " ".join(second.split())
     )
-    assert "bf16/bf16* 20.00 4.00 0.5000 100.00 12.345 200.0 3.5" == " ".join(
+    assert "bf16/bf16* 20.00 4.00 0.5000 100.00 12.3450 200.0±0.6 3.5" == " ".join(
         row(lines, "bf16/bf16")
     )
-    assert heading.index("ppl") + 3 == second.index("12.345") + 6
+    assert heading.index("ppl") + 3 == second.index("12.3450") + 7
     assert "*        the reference, bf16/bf16" in lines
-    assert "kld      the kld, nats" in lines
+    assert "kld      mean KL divergence from the reference, nats" in lines
     assert "(2x)     times the noise floor: the reference compared with itself" in lines
     assert "98%      of the reference's value" in lines
     assert "compared with bf16/bf16" not in "\n".join(lines)
@@ -277,16 +277,14 @@ def test_ratios_are_short(floor, word, said):
 
 def test_cells_without_a_value_are_a_dot_or_a_dash():
     first = Pair("bf16", "bf16")
-    empty = made_metric(
-        "empty", values=lambda of, *_: [1.0] if of.pair == first else []
-    )
+    empty = made_metric("void", values=lambda of, *_: [1.0] if of.pair == first else [])
     large = made_metric("large", values=lambda *_: [12345.678])
     run = run_of_all(changes=[(("divergence", "q4_0/q4_0"), None)])
     lines = lines_of(run, probes=[made_probe("divergence", KLD, large, empty)])
 
     assert [".", ".", "."] == row(lines, "q4_0/q4_0")[1:]
     assert ["12346", "-"] == row(lines, "q8_0/q4_0")[-2:]
-    assert {"-      finished, without a value of empty", ".      not run"} <= set(lines)
+    assert {"-      finished, without a value of void", ".      not run"} <= set(lines)
 
 
 @pytest.mark.parametrize(("width", "blocks"), [(100, 1), (80, 1), (60, 2)])

@@ -14,14 +14,13 @@ from made_verdicts import made_verdicts
 import codeneedle
 from codeneedle.grid import Pair
 from codeneedle.probes.frames import cells_frames, of_probe
-from codeneedle.probes.metrics import LossKind
+from codeneedle.probes.metrics import LossKind, facet_parts
 from codeneedle.records.record import Status
 from codeneedle.report.receipt import receipt_of
 from codeneedle.report.tidy import (
     COLUMNS,
     cell_rows,
     data_frame,
-    facets_of,
     place_rows,
     table_rows,
 )
@@ -118,7 +117,7 @@ def test_the_words_and_losses_of_each_pair_are_those_of_the_verdict(name):
 def test_a_speed_at_a_depth_is_a_facet_of_the_speed():
     run = run_of(measured(F16, {0: 100.0, 100: 102.0}), measured(Q8, {0: 50.0}))
     found = {
-        (row.pair, facets_of(row).get("depth")): row.value
+        (row.pair, facet_parts(row.facet).get("depth")): row.value
         for row in cell_rows([run])
         if row.metric == "tg"
     }

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 import msgspec
 
@@ -59,13 +60,10 @@ class _Kind:
     def at(self, context: int | None) -> Metric:
         """The metric of one context; of the first one for None."""
         suffix = "" if context is None else f"@{context}"
-        label = "" if context is None else f", chunks of {context} tokens"
         return replace(
             self.metric,
             name=f"{self.metric.name}{suffix}",
-            label=f"{self.metric.label}{label}",
             values=_values(self.numbers, context),
-            in_table=self.metric.in_table and context is None,
             reference=_reference if self.is_compared else None,
             loss=self.metric.loss if context is None else None,
             units=_values(_of_chunks(self.by_chunk), context)
@@ -106,20 +104,10 @@ def _estimate(
     )
 
 
-def _divergence(name: str, label: str, *, in_table: bool = False) -> Metric:
-    return Metric(
-        name=name,
-        label=label,
-        unit="nats",
-        better="lower",
-        bounds=(0, None),
-        least_span=0.1,
-        digits=4,
-        values=_values(lambda _: ()),
-        in_table=in_table,
-        floor=True,
-        noun="chunks",
-    )
+_divergence = partial(
+    Metric, better="lower", values=_values(lambda _: ()), noun="chunks", unit="nats"
+)
+_percent = partial(_divergence, unit="%", better="higher")
 
 
 def precision(kld: float, floor: float) -> float:
@@ -141,95 +129,48 @@ def precision(kld: float, floor: float) -> float:
     return 100 * math.exp(floor - kld)
 
 
-def _precision(name: str, label: str) -> Metric:
-    return replace(
-        _divergence(name, label, in_table=True),
-        unit="%",
-        better="higher",
-        least_span=10,
-        digits=2,
-        floor=False,
-        over_floor=precision,
-    )
-
-
 _KINDS: tuple[_Kind, ...] = (
     _estimate(
-        replace(
-            _divergence("kld", "mean KL divergence from the reference", in_table=True),
-            loss=Loss(kind=LossKind.CHANGE),
-        ),
+        _divergence(name="kld", floor=True, loss=Loss(kind=LossKind.CHANGE)),
         lambda statistics: statistics.kld,
         by_chunk=lambda chunk: chunk.kld,
     ),
     _Kind(
-        _divergence("kld999", "KL divergence, 99.9th percentile", in_table=True),
+        _divergence(name="kld999", floor=True),
         lambda compared: (compared.statistics.kld_999,),
     ),
     _Kind(
-        _precision("precision", "exp(floor - kld)"),
+        _percent(name="precision", over_floor=precision),
         lambda compared: (compared.statistics.kld.value,),
     ),
     _Kind(
-        _precision("precision999", "exp(floor - kld999)"),
+        _percent(name="precision999", over_floor=precision),
         lambda compared: (compared.statistics.kld_999,),
     ),
     _estimate(
-        replace(
-            _divergence("top1", "tokens with the reference's first choice"),
-            unit="%",
-            better="higher",
-            bounds=(0, 100),
-            least_span=10,
-            digits=2,
-            in_table=True,
-            floor=False,
-            shows_error=True,
-        ),
+        _percent(name="top1"),
         lambda statistics: statistics.same_top,
         by_chunk=lambda chunk: chunk.same_top,
     ),
     _Kind(
-        _divergence("kld-median", "KL divergence, median"),
+        _divergence(name="kld-median", floor=True),
         lambda compared: (compared.statistics.kld_median,),
     ),
     _Kind(
-        _divergence("kld-max", "KL divergence, largest of all tokens"),
+        _divergence(name="kld-max", floor=True),
         lambda compared: (compared.statistics.kld_max,),
     ),
     _estimate(
-        replace(
-            _divergence("dp-rms", "change of the right token's probability, RMS"),
-            unit="%",
-            bounds=(0, 100),
-            least_span=10,
-            digits=3,
-            is_kept=True,
-        ),
+        _divergence(name="dp-rms", unit="%", floor=True),
         lambda statistics: statistics.dp_rms,
     ),
     _estimate(
-        replace(
-            _divergence("ppl", "perplexity"),
-            unit="",
-            better="neither",
-            bounds=(1, None),
-            least_span=0,
-            in_table=True,
-            floor=False,
-            shows_error=True,
-        ),
+        _divergence(name="ppl", unit="", better="neither"),
         lambda statistics: statistics.ppl,
         is_compared=False,
     ),
     _Kind(
-        replace(
-            _divergence("ppl-ratio", "perplexity by the reference's"),
-            unit="",
-            better="neither",
-            least_span=0,
-            floor=False,
-        ),
+        _divergence(name="ppl-ratio", unit="", better="neither"),
         lambda compared: (compared.statistics.ppl.value / compared.reference_ppl,),
     ),
 )

@@ -67,17 +67,13 @@ def _mean(record: CellRecord, setup: Setup) -> float:
     return fmean(_scores(record, setup) or [0])
 
 
-def _change(name: str, label: str, sign: int) -> Metric:
+def _change(name: str, sign: int) -> Metric:
     return Metric(
         name=name,
-        label=label,
         unit="samples",
         better="lower" if sign < 0 else "neither",
-        bounds=(0, None),
-        digits=0,
         values=partial(_changed, sign=sign),
         is_sum=True,
-        in_table=True,
         reference=lambda record: evaluation_of(record).against or None,
         noun="samples",
     )
@@ -86,13 +82,9 @@ def _change(name: str, label: str, sign: int) -> Metric:
 METRICS: tuple[Metric, ...] = (
     Metric(
         name=NAME,
-        label="mean score of the evaluation",
         unit="",
         better="higher",
-        bounds=(0, 1),
-        digits=3,
         values=_scores,
-        in_table=True,
         names=_units,
         loss=Loss(
             kind=LossKind.SCORE,
@@ -103,7 +95,7 @@ METRICS: tuple[Metric, ...] = (
         ),
         noun="samples",
     ),
-    _change("eval-lost", "samples with a lower score than the reference's", -1),
-    _change("eval-won", "samples with a higher score than the reference's", 1),
+    _change("eval-lost", -1),
+    _change("eval-won", 1),
 )
 """Metrics of every evaluation; the first is the headline."""

@@ -182,25 +182,17 @@ def _accepted(record: CellRecord, _setup: Setup) -> list[float]:
     ]
 
 
-_lines = partial(Metric, unit="lines", digits=2, least_span=5)
-_rounds = partial(Metric, unit="rounds", bounds=(0, 1), digits=0, is_sum=True)
-_gap = partial(
-    Metric, unit="nats", better="higher", bounds=(0, None), digits=2, least_span=1
-)
-_speed = partial(
-    Metric, unit="tokens/s", better="higher", bounds=(0, None), group="speed"
-)
-_seconds = partial(Metric, unit="s", better="lower", bounds=(0, None), group="speed")
+_lines = partial(Metric, unit="lines")
+_rounds = partial(Metric, unit="rounds", is_sum=True)
+_gap = partial(Metric, unit="nats", better="higher")
+_speed = partial(Metric, unit="tokens/s", better="higher", quantity="speed")
 
 METRICS: tuple[Metric, ...] = (
     _lines(
         name="matched",
-        label=f"matched lines of {WRITTEN_LINES}",
         better="higher",
-        bounds=(0, WRITTEN_LINES),
         values=_of_answers(_matched),
         names=_round_names,
-        in_table=True,
         loss=Loss(
             kind=LossKind.ANSWERS,
             lost_from=LOST_LINES,
@@ -212,110 +204,80 @@ METRICS: tuple[Metric, ...] = (
     ),
     _rounds(
         name="pass",
-        label=f"rounds with at least {PASS_LINES} matched lines",
         better="higher",
         values=_of_answers(lambda each: _matched(each) >= PASS_LINES),
     ),
     _lines(
         name="hallucinated",
-        label="lines of the answer that match nothing",
         better="lower",
-        bounds=(0, None),
         values=_of_answers(lambda each: each.counts[Mark.HALLUCINATED]),
     ),
     _lines(
         name="missing",
-        label=f"missing lines of {WRITTEN_LINES}",
         better="lower",
-        bounds=(0, WRITTEN_LINES),
         values=_of_answers(lambda each: each.counts[Mark.MISSING]),
     ),
     _lines(
         name="bonus",
-        label="correct lines past the asked ones",
         better="neither",
-        bounds=(0, None),
         values=_of_answers(lambda each: each.counts[Mark.BONUS]),
     ),
     _lines(
         name="overrun",
-        label="lines past the end of the answer that match nothing",
         better="neither",
-        bounds=(0, None),
         values=_of_answers(lambda each: each.counts[Mark.OVERRUN]),
     ),
     _lines(
         name="matched-strict",
-        label=f"matched lines of {WRITTEN_LINES}, leading white space included",
         better="higher",
-        bounds=(0, WRITTEN_LINES),
         values=_of_answers(lambda each: each.matched_strict),
         names=_round_names,
     ),
     _gap(
         name="margin",
-        label="smallest gap to the runner-up token",
         values=_of_gaps(lambda margins: margins.least),
         names=_margin_names,
-        in_table=True,
     ),
     _gap(
         name="margin5",
-        label="gap to the runner-up token, 5th percentile",
         values=_of_gaps(lambda margins: margins.fifth),
     ),
     _gap(
         name="margin-mean",
-        label="gap to the runner-up token, mean",
         values=_of_gaps(lambda margins: margins.mean),
     ),
     _speed(
         name="prefill",
-        label="prompt reading, a by-product",
-        digits=0,
         values=_prefill,
         is_prompt_speed=True,
     ),
     _speed(
         name="decode",
-        label="writing, a by-product",
-        digits=1,
         values=_decode,
-        is_kept=True,
     ),
     Metric(
         name="accepted",
-        label="drafted tokens that were right",
         unit="%",
         better="neither",
-        bounds=(0, 100),
-        digits=1,
         values=_accepted,
-        group="speed",
-        in_table=True,
+        quantity="speed",
     ),
     *OF_CELL,
     _rounds(
         name="errors",
-        label="rounds without an answer",
         better="lower",
         values=_errors,
     ),
 )
 """All of them; the first is the headline."""
 
-_forced = partial(Metric, better="higher", names=_forced_names, companions=METRICS[:1])
+_forced = partial(Metric, better="higher", names=_forced_names)
 
 FORCED: tuple[Metric, ...] = (
     _forced(
         name="recall-logp",
-        label="log-probability of the right tokens",
         unit="nats",
-        bounds=(None, 0),
-        least_span=0.2,
-        digits=3,
         values=_of_forced(lambda answer: answer.logp),
-        in_table=True,
         loss=Loss(
             kind=LossKind.PROBABILITY,
             by_unit=_probabilities,
@@ -329,39 +291,22 @@ FORCED: tuple[Metric, ...] = (
     ),
     _forced(
         name="recall-right",
-        label="right tokens that were the first choice",
         unit="%",
-        bounds=(0, 100),
-        least_span=10,
-        digits=1,
         values=_of_forced(lambda answer: 100 * answer.right),
-        in_table=True,
     ),
     _forced(
         name="breaks-at",
-        label="right lines before greedy writing would leave them",
         unit="lines",
-        bounds=(0, None),
-        least_span=5,
-        digits=2,
         values=_of_forced(lambda answer: answer.breaks_at),
     ),
     _forced(
         name="lead",
-        label="lead of the right tokens over the runner-up, mean",
         unit="nats",
-        bounds=(None, None),
-        least_span=1,
-        digits=2,
         values=_of_forced(lambda answer: answer.margins.mean if answer.margins else 0),
     ),
     _forced(
         name="lead5",
-        label="lead of the right tokens over the runner-up, 5th percentile",
         unit="nats",
-        bounds=(None, None),
-        least_span=1,
-        digits=2,
         values=_of_forced(lambda answer: answer.margins.fifth if answer.margins else 0),
     ),
 )

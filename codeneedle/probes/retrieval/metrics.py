@@ -55,12 +55,8 @@ def _numbers(number: _Number, chosen: _Chosen) -> Metric:
 
     return Metric(
         name="",
-        label="",
         unit="",
         better="higher",
-        bounds=(0, 1),
-        least_span=0.1,
-        digits=2,
         values=values,
         names=names,
         noun="texts",
@@ -87,12 +83,12 @@ def _right(chosen: _Chosen) -> Metric:
 
 def _logp(chosen: _Chosen) -> Metric:
     metric = replace(_numbers(lambda each: each.logp, chosen), why_none=_not_scored)
-    return replace(metric, unit="nats", bounds=(None, 0), digits=3, least_span=0.2)
+    return replace(metric, unit="nats")
 
 
 def _until(chosen: _Chosen) -> Metric:
     metric = replace(_numbers(lambda each: each.until, chosen), why_none=_not_scored)
-    return replace(metric, unit="tokens", bounds=(0, None), digits=1, least_span=10)
+    return replace(metric, unit="tokens")
 
 
 def _mode(mode: Mode) -> Metric:
@@ -100,12 +96,9 @@ def _mode(mode: Mode) -> Metric:
     return replace(
         metric,
         name=mode.value,
-        label=f"answers of the mode {mode.value}, all tasks",
         unit="answers",
         better="lower",
-        digits=0,
         is_sum=True,
-        in_table=mode is Mode.INTRUSION,
     )
 
 
@@ -156,8 +149,6 @@ METRICS: tuple[Metric, ...] = (
     replace(
         _right(_is_informative),
         name=NAME,
-        label="right answers, informative tasks",
-        in_table=True,
         why_none=lambda _setup: NOTHING_INFORMATIVE,
         loss=Loss(
             kind=LossKind.ANSWERS, lost_from=LEAST_LOSS, units=_units, able=_able
@@ -166,8 +157,6 @@ METRICS: tuple[Metric, ...] = (
     replace(
         _logp(_is_informative),
         name=f"{NAME}-logp",
-        label="log-probability of the right answer per token, informative tasks",
-        in_table=True,
         why_none=lambda setup: _not_scored(setup) or NOTHING_INFORMATIVE,
         loss=Loss(kind=LossKind.NATS, bounded=_bounded, units=_units, able=_able),
     ),
@@ -175,13 +164,10 @@ METRICS: tuple[Metric, ...] = (
     *(_mode(m) for m in Mode if m not in {Mode.CORRECT, Mode.INTRUSION}),
     Metric(
         name="reading",
-        label="reading of texts, a by-product",
         unit="tokens/s",
         better="higher",
-        bounds=(0, None),
-        digits=0,
         values=_reading_speeds,
-        group="speed",
+        quantity="speed",
         is_prompt_speed=True,
     ),
 )
@@ -227,30 +213,22 @@ def _of_task(task: str, length: int | None) -> Iterator[Metric]:
         return each.task == task and length in {None, each.length}
 
     at = "" if length is None else f"@{length}"
-    where = "" if length is None else f", texts of {length:,} tokens"
-    about = f"{TASKS[task].about}{where}" if task in TASKS else f"{task}{where}"
-    shown = length is None
     facet = f"task={task}" if length is None else f"task={task} length={length}"
     yield replace(
         _right(chosen),
         name=f"{task}{at}",
-        label=f"right: {about}",
-        in_table=shown,
         of=NAME,
         facet=facet,
     )
     yield replace(
         _logp(chosen),
         name=f"{task}-logp{at}",
-        label=f"log-probability of the right answer per token: {about}",
-        in_table=shown,
         of=f"{NAME}-logp",
         facet=facet,
     )
     yield replace(
         _until(chosen),
         name=f"{task}-until{at}",
-        label=f"tokens before greedy writing would be wrong: {about}",
         of=f"{NAME}-until",
         facet=facet,
     )

@@ -7,14 +7,14 @@ from codeneedle.probes.metrics import Metric, of_cell
 from codeneedle.probes.reuse.record import NAME, REUSED, CacheState, reuse_of
 from codeneedle.records.record import CellRecord, Setup
 
-LABELS = {
+PHRASES = {
     CacheState.PREFIX: "after another question",
     CacheState.TURN: "on a second turn",
     CacheState.RESTORE: "after saving and restoring",
 }
-"""The ways, as phrases for headings."""
+"""What was done before a cache was used again, as phrases."""
 
-_nats = partial(Metric, unit="nats", better="lower", bounds=(0, None), digits=4)
+_nats = partial(Metric, unit="nats", better="lower")
 
 
 def _largest(record: CellRecord, ways: Sequence[CacheState]) -> float | None:
@@ -25,9 +25,7 @@ def _largest(record: CellRecord, ways: Sequence[CacheState]) -> float | None:
 def _of_way(way: CacheState) -> Metric:
     return _nats(
         name=f"{NAME}@{way}",
-        label=f"largest change of a right token's log-probability {LABELS[way]}",
         values=of_cell(partial(_largest, ways=[way])),
-        in_table=True,
         floor=True,
         of=NAME,
         facet=f"cache={way}",
@@ -44,21 +42,16 @@ def _other_replies(record: CellRecord, _setup: Setup) -> Sequence[float]:
 METRICS: tuple[Metric, ...] = (
     _nats(
         name=NAME,
-        label="largest change of a right token's log-probability in a cache used again",
         values=of_cell(partial(_largest, ways=REUSED)),
         floor=True,
     ),
     *map(_of_way, REUSED),
     Metric(
         name=f"{NAME}-replies",
-        label="replies that differ from those of a cold cache",
         unit="",
         better="lower",
-        bounds=(0, None),
-        digits=0,
         values=_other_replies,
         is_sum=True,
-        in_table=True,
     ),
 )
 """

@@ -21,7 +21,7 @@ from codeneedle.probes.probe import (
     Question,
     Work,
 )
-from codeneedle.probes.reuse.metrics import LABELS, METRICS
+from codeneedle.probes.reuse.metrics import METRICS, PHRASES
 from codeneedle.probes.reuse.prompts import (
     ReuseText,
     Turn,
@@ -318,7 +318,7 @@ def _differences(by_pair: Mapping[Pair, Reuse], reference: Pair) -> Iterator[str
         others = sum(question.differs(way) or False for question in questions)
         beside = "" if pair == reference else f", with {reference} by {noise:.2f}"
         yield (
-            f"{pair} differs {LABELS[way]}: by up to {nats:.2f} nats per token"
+            f"{pair} differs {PHRASES[way]}: by up to {nats:.2f} nats per token"
             f"{beside}; changed replies: {others} of {len(questions)}"
         )
     if not is_notable:
@@ -336,4 +336,4 @@ def _gaps(by_pair: Mapping[Pair, Reuse]) -> Iterator[str]:
                 pairs[gap].append(str(pair))
         for gap, names in pairs.items():
             of = "all pairs" if len(names) == len(by_pair) else ", ".join(names)
-            yield f"not compared {LABELS[way]}: {gap} ({of})"
+            yield f"not compared {PHRASES[way]}: {gap} ({of})"

@@ -14,8 +14,8 @@ from codeneedle.probes.throughput.record import (
 from codeneedle.records.record import CellRecord, Setup
 from codeneedle.text import mib
 
-LABELS = {"tg": "writing", "pp": "prompt reading"}
-"""The two tests with phrases for headings; the headline first."""
+TESTS = ("tg", "pp")
+"""Writing and prompt reading; the headline first."""
 
 
 def at_depths(setup: Setup) -> tuple[Metric, ...]:
@@ -26,7 +26,7 @@ def at_depths(setup: Setup) -> tuple[Metric, ...]:
     """
     settings = asked_in(setup)
     depths = settings.depths if settings else ()
-    speeds = tuple(_metric(test, depth) for depth in depths for test in LABELS)
+    speeds = tuple(_metric(test, depth) for depth in depths for test in TESTS)
     return (*speeds, *map(_peak, depths))
 
 
@@ -137,20 +137,13 @@ def _gap(
 
 
 def _metric(test: str, depth: int | None) -> Metric:
-    where = "the deepest depth" if depth is None else f"depth {depth:,}"
     return Metric(
         name=test if depth is None else f"{test}@{depth}",
-        label=f"{LABELS[test]} at {where}",
         unit="tokens/s",
         better="higher",
-        bounds=(0, None),
-        digits=1,
         values=functools.partial(_values, test=test, depth=depth),
         gap=functools.partial(_gap, depth=depth),
-        group="speed",
-        in_table=depth is None,
-        relative=True,
-        shows_error=True,
+        quantity="speed",
         is_prompt_speed=test == "pp",
         of="" if depth is None else test,
         facet="" if depth is None else f"depth={depth}",
@@ -164,19 +157,14 @@ def _peak(depth: int) -> Metric:
 
     return Metric(
         name=f"peak@{depth}",
-        label=f"peak memory at depth {depth:,}",
         unit="MiB",
         better="lower",
-        bounds=(0, None),
-        digits=0,
         values=values,
-        group="memory",
-        in_table=True,
-        relative=True,
+        quantity="memory",
         of="peak",
         facet=f"depth={depth}",
     )
 
 
-METRICS: tuple[Metric, ...] = tuple(_metric(test, None) for test in LABELS)
+METRICS: tuple[Metric, ...] = tuple(_metric(test, None) for test in TESTS)
 """Metrics of every setup; the first is the headline."""

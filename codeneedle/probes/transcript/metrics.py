@@ -74,10 +74,9 @@ def _loss(kind: Kind | None, grouped: _Grouped) -> Loss:
     )
 
 
-def _of_kind(kind: Kind | None, *, enters_verdict: bool) -> Iterator[Metric]:
+def of_class(kind: Kind | None, *, enters_verdict: bool) -> Iterator[Metric]:
     """The three metrics of a class of tokens; None for all."""
     suffix = f"@{kind}" if kind else ""
-    what = f"{kind} tokens" if kind else "the assistant's tokens"
     by_unit = partial(_tokens_by, kind=kind)
     by_turn = partial(_tokens_by, kind=kind, by_turn=True)
 
@@ -91,36 +90,23 @@ def _of_kind(kind: Kind | None, *, enters_verdict: bool) -> Iterator[Metric]:
             facet=f"tokens={kind}" if kind else "",
             better="higher",
             noun="turns",
-            digits=1,
             values=lambda *of: [number(tokens) for tokens in grouped(*of).values()],
             names=lambda *of: list(grouped(*of)),
         )
 
     yield metric("logp", logp, by_unit)(
-        label=f"log-probability of {what}",
         unit="nats",
-        bounds=(None, 0),
-        digits=3,
-        least_span=0.2,
-        in_table=True,
         loss=_loss(kind, by_unit) if enters_verdict else None,
     )
     yield metric("right", right, by_unit)(
-        label=f"{what} that were the first choice",
         unit="%",
-        bounds=(0, 100),
-        least_span=10,
-        in_table=kind is None,
     )
     yield metric("breaks-at", breaks_at, by_turn)(
-        label=f"{what} before greedy writing would leave a turn",
         unit="tokens",
-        bounds=(0, None),
-        least_span=5,
     )
 
 
-OVER_ALL: tuple[Metric, ...] = (*_of_kind(None, enters_verdict=True), *OF_CELL)
+OVER_ALL: tuple[Metric, ...] = (*of_class(None, enters_verdict=True), *OF_CELL)
 """Metrics of all tokens; the first is the headline."""
 
 
@@ -133,5 +119,5 @@ def class_metrics(setup: Setup) -> tuple[Metric, ...]:
         metric
         for kind in Kind
         if (units := chosen.units(kind))
-        for metric in _of_kind(kind, enters_verdict=len(units) >= FEWEST_UNITS)
+        for metric in of_class(kind, enters_verdict=len(units) >= FEWEST_UNITS)
     )

@@ -188,19 +188,6 @@ def test_the_share_of_tokens_with_a_bound_alone_is_known() -> None:
     assert 1.0 == METRICS[0].loss.able(written, SETUP)
 
 
-def test_lines_and_leads_are_drawn_on_scales_of_their_own() -> None:
-    of_20 = ("matched", "missing", "matched-strict")
-    assert {
-        **dict.fromkeys(of_20, ((0, 20), 5, 2)),
-        **dict.fromkeys(("hallucinated", "bonus", "overrun"), ((0, None), 5, 2)),
-        **dict.fromkeys(("margin", "margin5", "margin-mean"), ((0, None), 1, 2)),
-    } == {
-        each.name: (each.bounds, each.least_span, each.digits)
-        for each in METRICS
-        if each.least_span
-    }
-
-
 def of_recall(**conditions: object) -> Setup:
     """A setup that says this of recall."""
     return replace(SETUP, probes={NAME: conditions})

@@ -211,7 +211,7 @@ def test_reading_is_a_speed_without_the_tokens_that_were_kept():
 
     reading = BY_NAME["reading"]
     assert [2048.0] == values(reading, record)
-    assert ((0, None), True) == (reading.bounds, reading.is_prompt_speed)
+    assert reading.is_prompt_speed
 
 
 def test_texts_that_a_pair_was_not_asked_are_missing_and_not_nothing():

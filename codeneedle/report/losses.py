@@ -8,6 +8,7 @@ from codeneedle.grid import Pair
 from codeneedle.probes import frames
 from codeneedle.probes.frames import Cell, Cells
 from codeneedle.probes.metrics import LossKind, Metric
+from codeneedle.report.display import Display
 from codeneedle.verdict.judge import MetricResult, PairResult, Verdict
 from codeneedle.verdict.statistics import Decision
 
@@ -38,14 +39,17 @@ class Losses:
     def metric(self) -> Metric:
         """The loss as a metric; its values are those of `cells`."""
         return Metric(
-            name="loss",
+            name="loss", unit="%", better="lower", values=lambda _record, _setup: ()
+        )
+
+    @property
+    def display(self) -> Display:
+        """How the loss is shown."""
+        return Display(
             label=f"{self.what} lost, of 100, beside {self.verdict.reference}",
-            unit="%",
-            better="lower",
-            bounds=(None, PERCENT),
             # As many as `Limits.phrase` shows.
             digits=max(1, 1 - math.floor(math.log10(self.limit))),
-            values=lambda _record, _setup: (),
+            bounds=(None, PERCENT),
         )
 
     def cells(self) -> Cells:
