@@ -201,7 +201,8 @@ def headline(verdict: Verdict, spell: Spell) -> list[str]:
             f"     {_loss_sentence(verdict, chosen.leading)}",
             *_reference_line(verdict),
         ]
-    return [*_keep(verdict, spell(verdict.reference)), *_reference_line(verdict)]
+    kept = _keep(verdict, spell(verdict.reference))
+    return [*kept, *_way_to_unasked(verdict), *_reference_line(verdict)]
 
 
 def _least(verdict: Verdict, chosen: PairResult, spell: Spell) -> Iterator[str]:
@@ -342,7 +343,13 @@ def _none_within(verdict: Verdict, kept: str, what: str) -> Iterator[str]:
         f"No answer yet: {were} not measured, and none of those that were is shown to "
         f"lose {what}."
     )
-    yield f"To go on: {sweep_command(verdict.run.folder)}"
+
+
+def _way_to_unasked(verdict: Verdict) -> Iterator[str]:
+    """The command that measures the rest, where that is the next step."""
+    is_next = verdict.graded and not verdict.finer
+    if is_next and verdict.unasked and verdict.limits.max_memory_bytes is None:
+        yield f"To go on: {sweep_command(verdict.run.folder)}"
 
 
 def _no_best(verdict: Verdict) -> Iterator[str]:
