@@ -3,12 +3,13 @@
 import hashlib
 import itertools
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 from codeneedle.errors import BadInput
+from codeneedle.text import visible
 
 ENGINE = "llama.cpp"
 """Default engine."""
@@ -52,6 +53,8 @@ FULL_PRECISION = frozenset({"auto", "none", "default", "float16", "bfloat16", "f
 """What engines other than llama.cpp call a cache that is not quantized."""
 
 FULL_BITS = 16.0
+
+_Key = TypeVar("_Key", bound=Hashable)
 
 _NUMBER = re.compile(r"\d+")
 
@@ -240,3 +243,22 @@ def shuffled(pairs: Iterable[Pair], *, seed: int) -> list[Pair]:
     return sorted(
         pairs, key=lambda pair: hashlib.sha256(f"{seed}:{pair}".encode()).digest()
     )
+
+
+def pairs_by(keyed: Iterable[tuple[_Key, Pair]]) -> dict[_Key, list[Pair]]:
+    """The pairs of each key, each once, in order."""
+    by_key: dict[_Key, dict[Pair, None]] = {}
+    for key, pair in keyed:
+        by_key.setdefault(key, {})[pair] = None
+    return {key: list(pairs) for key, pairs in by_key.items()}
+
+
+PAIRS_NAMED = 4
+"""Pairs that a line of the legend names before it counts the others."""
+
+
+def named_pairs(pairs: Sequence[Pair]) -> str:
+    """The first `PAIRS_NAMED` of *pairs*, and how many more there are."""
+    named = ", ".join(visible(str(pair)) for pair in pairs[:PAIRS_NAMED])
+    rest = len(pairs) - PAIRS_NAMED
+    return named if rest <= 0 else f"{named} and {rest} more"

@@ -50,6 +50,11 @@ class Attention(StrEnum):
     CONVERTED = "converted"
     """A kernel for f16, to which the backend converts K and V at each step."""
 
+    @property
+    def mark(self) -> str:
+        """Short word behind a value: ``cpu`` or ``f16``; empty for a kernel."""
+        return {Attention.CPU: "cpu", Attention.CONVERTED: "f16"}.get(self, "")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KvBuffer:

@@ -2,11 +2,11 @@
 
 import math
 import shlex
-from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, TypeVar
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from codeneedle.errors import NothingToShow
-from codeneedle.grid import Pair, most_precise
+from codeneedle.grid import Pair, most_precise, named_pairs, pairs_by
 from codeneedle.models.pretrained import BUILT_IN
 from codeneedle.probes import PROBES, frames
 from codeneedle.probes.frames import Cell, Cells
@@ -26,8 +26,6 @@ if TYPE_CHECKING:  # a live grid does not wait for statistics
     from codeneedle.report.losses import Losses
 
 _SHORT_HASH = 8
-
-_Key = TypeVar("_Key", bound=Hashable)
 
 
 def names_of(runs: Sequence[Run]) -> list[str]:
@@ -265,12 +263,9 @@ def cell_mark(cell: Cell) -> str:
     return attention_mark(cell.attention) or elsewhere
 
 
-_ATTENTION_MARKS = {Attention.CPU: "cpu", Attention.CONVERTED: "f16"}
-
-
 def attention_mark(attention: Attention | None) -> str:
     """``cpu`` or ``f16``; empty for attention in a kernel, or unknown."""
-    return _ATTENTION_MARKS.get(attention, "") if attention else ""
+    return attention.mark if attention else ""
 
 
 def loss_word(losses: "Losses", cell: Cell) -> str:
@@ -333,9 +328,6 @@ def combined(metric: Metric, cells: Cells) -> str:
 REFERENCE_MARK = "*"
 """Behind the value of the pair that others are compared with."""
 
-PAIRS_NAMED = 4
-"""Pairs that a line of the legend names before it counts the others."""
-
 
 def legend_entries(
     setup: Setup,
@@ -364,15 +356,12 @@ def not_run(cells: Cells, inferred: Mapping[Pair, Pair]) -> Iterator[tuple[str, 
     if left:
         only = f": {named_pairs(left)}" if left != missing else ""
         yield NOT_RUN_WORD, f"not run{only}"
+    if not inferred:
+        return
+    from codeneedle.verdict.remarks import inferred_phrases
+
     for phrase in inferred_phrases({p: inferred[p] for p in missing if p in inferred}):
         yield NOT_RUN_WORD, f"not measured, {phrase}"
-
-
-def inferred_phrases(inferred: Mapping[Pair, Pair]) -> Iterator[str]:
-    """``beyond, as q5_0/q4_0 is: q4_1/q4_0``, for each pair that others follow from."""
-    by_finer = pairs_by((finer, pair) for pair, finer in inferred.items())
-    for finer, pairs in by_finer.items():
-        yield f"beyond, as {visible(str(finer))} is: {named_pairs(pairs)}"
 
 
 def no_value_phrase(setup: Setup, metric: Metric) -> str:
@@ -443,25 +432,10 @@ def failure_entries(cells: Cells) -> Iterator[tuple[str, str]]:
         yield status_word(status), failure_phrase(pairs, status, reason)
 
 
-def pairs_by(keyed: Iterable[tuple[_Key, Pair]]) -> dict[_Key, list[Pair]]:
-    """The pairs of each key, each once, in order."""
-    by_key: dict[_Key, dict[Pair, None]] = {}
-    for key, pair in keyed:
-        by_key.setdefault(key, {})[pair] = None
-    return {key: list(pairs) for key, pairs in by_key.items()}
-
-
 def failure_phrase(pairs: Sequence[Pair], status: str, reason: str) -> str:
     """``q8_0/q4_0, q4_0/q4_0 out-of-memory: cannot allocate``."""
     why = f": {visible(reason)}" if reason else ""
     return f"{named_pairs(pairs)} {status}{why}"
-
-
-def named_pairs(pairs: Sequence[Pair]) -> str:
-    """The first `PAIRS_NAMED` of *pairs*, and how many more there are."""
-    named = ", ".join(visible(str(pair)) for pair in pairs[:PAIRS_NAMED])
-    rest = len(pairs) - PAIRS_NAMED
-    return named if rest <= 0 else f"{named} and {rest} more"
 
 
 def nothing_to_show(run: Run, what: str, probe: str) -> NothingToShow:

@@ -8,7 +8,7 @@ from statistics import fmean
 from typing import Any
 
 from codeneedle.document import Document, Heading, Lines, Table
-from codeneedle.grid import Pair
+from codeneedle.grid import Pair, named_pairs
 from codeneedle.probes import PROBES
 from codeneedle.probes.frames import Cell
 from codeneedle.probes.metrics import LossKind, Metric
@@ -306,7 +306,7 @@ def comparison_document(comparison: Comparison) -> Document:
             rows = list(_pair_rows(change))
             yield Table(["K/V", "first", "second", "change"], rows, words={"K/V"})
             if change.elsewhere:
-                pairs = captions.named_pairs(change.elsewhere)
+                pairs = named_pairs(change.elsewhere)
                 yield Lines([f"not tested, attention ran elsewhere: {pairs}"])
 
 

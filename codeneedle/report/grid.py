@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 from rich.text import Text
 
 from codeneedle.document import Block, Document, Facts, Grid, Heading, Lines, Table
+from codeneedle.grid import named_pairs
 from codeneedle.probes import frames
 from codeneedle.probes.frames import Cell, Cells
 from codeneedle.probes.metrics import Metric
@@ -231,7 +232,7 @@ def loss_entries(losses: "Losses") -> list[tuple[str, str]]:
         *captions.left_out_entries(cells),
     ]
     for name, pairs in losses.otherwise().items():
-        entries.append((name, f"decides {captions.named_pairs(pairs)}"))
+        entries.append((name, f"decides {named_pairs(pairs)}"))
     return entries
 
 

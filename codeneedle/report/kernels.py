@@ -7,10 +7,9 @@ from rich.text import Text
 
 from codeneedle.document import Block, Document, Facts, Grid, Heading, Lines
 from codeneedle.engines.survey import Gain, PairSurvey, Survey
-from codeneedle.grid import Pair, most_precise
+from codeneedle.grid import Pair, most_precise, named_pairs, pairs_by
 from codeneedle.records.record import Attention, DeviceMemory
 from codeneedle.report import data
-from codeneedle.report.captions import named_pairs, pairs_by
 from codeneedle.text import duration, mib, plural, size, visible
 
 WORDS = {

@@ -35,7 +35,7 @@ from codeneedle.report.display import Display, display_of
 from codeneedle.report.html import html
 from codeneedle.report.losses import Losses, losses_of
 from codeneedle.report.table import Column, PairTable, pair_table
-from codeneedle.report.verdict import headline, sentences
+from codeneedle.report.verdict import headline, remark_lines
 from codeneedle.report.verdict import table as losses
 from codeneedle.text import number, one_line, sweep_command, visible
 from codeneedle.verdict.judge import Limits, Verdict, judge
@@ -106,7 +106,7 @@ def _verdict(verdict: Verdict, spell: Spell) -> Document:
     """What pairs lose; what to set stands above it."""
     if verdict.compared:
         yield losses(verdict, verdict.standings)
-    yield Lines(sentences(verdict, spell))
+    yield remark_lines(verdict, spell)
 
 
 def _facts(run: Run) -> Document:

@@ -12,12 +12,12 @@ from rich.text import Text
 
 from codeneedle.document import Block, Document, Facts, Grid, Heading, Lines
 from codeneedle.errors import BadInput
-from codeneedle.grid import Pair
+from codeneedle.grid import Pair, named_pairs
 from codeneedle.probes import PROBES, frames
 from codeneedle.probes.metrics import Metric, facet_parts
 from codeneedle.records.record import Run, Status
 from codeneedle.report import captions
-from codeneedle.report.captions import REFERENCE_MARK, named_pairs, status_word
+from codeneedle.report.captions import REFERENCE_MARK, status_word
 from codeneedle.report.colours import Scale, cell_style, value_scale
 from codeneedle.report.data import RunTable, run_tables
 from codeneedle.report.display import display_of

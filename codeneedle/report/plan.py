@@ -9,7 +9,14 @@ import msgspec
 
 from codeneedle.document import Document, Facts, Grid, Heading, Lines, Table
 from codeneedle.engines.survey import Survey, gain
-from codeneedle.grid import FULL_BITS, Pair, bits, most_precise, most_precise_first
+from codeneedle.grid import (
+    FULL_BITS,
+    Pair,
+    bits,
+    most_precise,
+    most_precise_first,
+    pairs_by,
+)
 from codeneedle.models.kv_cache import (
     Buffers,
     Caches,
@@ -31,7 +38,6 @@ from codeneedle.report.captions import (
     engine_line,
     failure_phrase,
     names_of,
-    pairs_by,
     status_word,
 )
 from codeneedle.report.data import RunTable, run_tables

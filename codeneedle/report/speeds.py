@@ -10,7 +10,7 @@ import pandas as pd
 
 from codeneedle.document import Document, Facts, Heading, Lines, Table
 from codeneedle.errors import BadInput, NothingToShow
-from codeneedle.grid import Pair, most_precise, most_precise_first
+from codeneedle.grid import Pair, most_precise, most_precise_first, pairs_by
 from codeneedle.probes.frames import OTHER_DEVICE, of_probe
 from codeneedle.probes.metrics import facet_parts
 from codeneedle.probes.throughput.metrics import crossover
@@ -161,7 +161,7 @@ def legend(table: SpeedTable) -> list[tuple[str, str]]:
         ]
     if table.frame["error"].notna().any():
         entries.append(captions.ERROR_ENTRY)
-    marked = captions.pairs_by(
+    marked = pairs_by(
         ((word, str(row.status), str(row.reason)), Pair(str(row.k), str(row.v)))
         for row in table.frame.itertuples()
         if (word := _word(row))

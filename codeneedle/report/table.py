@@ -12,7 +12,7 @@ from rich.text import Text
 
 from codeneedle.document import Block, Document, Facts, Heading, Lines, Table
 from codeneedle.errors import BadInput, UnknownName
-from codeneedle.grid import Pair, most_precise, whole_grid
+from codeneedle.grid import Pair, most_precise, pairs_by, whole_grid
 from codeneedle.probes import frames
 from codeneedle.probes.frames import Cell
 from codeneedle.probes.metrics import Metric
@@ -402,7 +402,7 @@ def _ratios(table: PairTable) -> Iterator[tuple[str, str]]:
 def _words(table: PairTable) -> Iterator[tuple[str, str]]:
     """Each word of cells without a value, with pairs and reasons."""
     probes = dict.fromkeys(column.probe for column in table.shown)
-    failed = captions.pairs_by(
+    failed = pairs_by(
         ((probe, record.status.value, record.reason), pair)
         for pair, probe in itertools.product(table.pairs, probes)
         if (record := table.records.get((pair, probe))) and not record.has_numbers

@@ -9,21 +9,14 @@ from enum import IntEnum
 
 from rich.text import Text
 
-from codeneedle.corpora.corpus import LIMIT
 from codeneedle.document import Document, Facts, Heading, Lines, Shown, Table
-from codeneedle.engines.survey import NO_BUILD
 from codeneedle.errors import did_you_mean
-from codeneedle.grid import RUNS, Pair, Spell, by_precision
-from codeneedle.models.kv_cache import padded
+from codeneedle.grid import RUNS, Pair, Spell, by_precision, named_pairs, pairs_by
 from codeneedle.probes.metrics import LossKind
-from codeneedle.records.record import Attention
-from codeneedle.records.store import SWEEP
 from codeneedle.report import captions
-from codeneedle.report.captions import REFERENCE_MARK, named_pairs, pairs_by
+from codeneedle.report.captions import REFERENCE_MARK
 from codeneedle.report.kernels import gain_line
 from codeneedle.text import (
-    NO_VALUE_WORD,
-    duration,
     plural,
     size,
     sweep_command,
@@ -32,9 +25,6 @@ from codeneedle.text import (
 from codeneedle.verdict.judge import (
     CHANGE_BY_LOSS,
     FEWEST_UNITS,
-    MAX_EVAL_LOST,
-    MAX_LOSS,
-    MAX_LOST,
     MetricResult,
     Outcome,
     PairResult,
@@ -42,11 +32,18 @@ from codeneedle.verdict.judge import (
     best_by_size,
     cache_size,
 )
-from codeneedle.verdict.next import (
-    pairs_to_extend,
-    time_s,
+from codeneedle.verdict.next import MORE_UNITS, limit_options, way_on
+from codeneedle.verdict.phrases import (
+    amount,
+    loss_sentence,
+    mean_amount,
+    open_phrase,
+    own_word,
+    units_phrase,
+    word_phrase,
 )
-from codeneedle.verdict.statistics import ALPHA, Decision
+from codeneedle.verdict.remarks import remarks
+from codeneedle.verdict.statistics import Decision
 
 INSTRUMENT = (
     "No recommendation: the built-in model is a test fixture, not a language model."
@@ -58,17 +55,6 @@ LITTLE_GAIN = 0.05
 
 ENOUGH_UNITS = 12
 """Units that a sweep should have: with fewer, most pairs stay open."""
-
-MORE_UNITS = {
-    "functions": "--functions",
-    "chunks": "--chunks",
-    "texts": "--questions",
-    "samples": "samples of the evaluation",
-    "turns": "--transcript",
-    "conversations": "--transcript",
-    "prompts": "--prompts",
-}
-"""Options that ask for more of each unit, or what else does."""
 
 
 def verdicts(of_runs: Sequence[Verdict], spell_of: Callable[[str], Spell]) -> Document:
@@ -83,7 +69,7 @@ def verdicts(of_runs: Sequence[Verdict], spell_of: Callable[[str], Spell]) -> Do
         if each.compared:
             yield table(each, each.standings)
             yield from others(each, each.standings)
-        yield Lines(sentences(each, spell_of(each.run.setup.engine)))
+        yield remark_lines(each, spell_of(each.run.setup.engine))
         yield Facts(captions.facts(each.run), is_quiet=True)
 
 
@@ -99,13 +85,13 @@ def brief(verdict: Verdict, spell: Spell) -> Document:
             words = ["codeneedle", "verdict", verdict.run.name, *_options(verdict)]
             line = f"{plural(left, 'more pair')}: {shlex.join(words)}"
             yield Lines([line], style="dim")
-    yield Lines(sentences(verdict, spell))
+    yield remark_lines(verdict, spell)
 
 
 def conclusion(verdict: Verdict, spell: Spell) -> Document:
     """What to set and why, without a table."""
     yield headline_lines(verdict, spell)
-    yield Lines(sentences(verdict, spell))
+    yield remark_lines(verdict, spell)
 
 
 def closing(of_runs: Sequence[Verdict], spell_of: Callable[[str], Spell]) -> Document:
@@ -116,6 +102,11 @@ def closing(of_runs: Sequence[Verdict], spell_of: Callable[[str], Spell]) -> Doc
         name = f"{visible(each.run.name)}: " if of_runs[1:] else ""
         lines.append(Text(name + visible(first), _style(each)))
     yield Lines(lines)
+
+
+def remark_lines(verdict: Verdict, spell: Spell) -> Lines:
+    """What a verdict says beside the answer, a line each."""
+    return Lines([each.text for each in remarks(verdict, spell)])
 
 
 def headline_lines(verdict: Verdict, spell: Spell) -> Lines:
@@ -162,7 +153,7 @@ def checked(verdict: Verdict, pair: Pair) -> tuple[Check, str]:
             trouble = f"not measured. {did_you_mean(str(pair), [*map(str, grid)])}"
         return Check.OPEN, f"{name}: {visible(trouble) or 'not measured'}"
     leading = standing.leading
-    sentence = f"{_loss_sentence(verdict, leading)}, by {leading.metric.name}"
+    sentence = f"{loss_sentence(verdict.limits, leading)}, by {leading.metric.name}"
     if standing.word is Decision.OPEN:
         return Check.OPEN, f"{name}: {word_phrase(standing, leading)}; {sentence}"
     code = Check.WITHIN if standing.word is Decision.WITHIN else Check.BEYOND
@@ -198,7 +189,7 @@ def headline(verdict: Verdict, spell: Spell) -> list[str]:
             return [*_least(verdict, chosen, spell), *_reference_line(verdict)]
         return [
             f"Set: {spell(chosen.pair)}   ({_saving(verdict, chosen)})",
-            f"     {_loss_sentence(verdict, chosen.leading)}",
+            f"     {loss_sentence(verdict.limits, chosen.leading)}",
             *_reference_line(verdict),
         ]
     kept = _keep(verdict, spell(verdict.reference))
@@ -214,8 +205,8 @@ def _least(verdict: Verdict, chosen: PairResult, spell: Spell) -> Iterator[str]:
     where = f"{size(limits.max_memory_bytes or 0)} at {context:,} tokens"
     saving = _saving(verdict, chosen)
     yield f"Least loss that fits {where}: {spell(chosen.pair)}   ({saving})"
-    yield f"     {_loss_sentence(verdict, row)}: {chosen.word}"
-    limit = f"your limit of {_amount(verdict, row, row.limit)}"
+    yield f"     {loss_sentence(verdict.limits, row)}: {chosen.word}"
+    limit = f"your limit of {amount(verdict.limits, row, row.limit)}"
     is_above = row.bounds.mean > row.limit
     stands = f"above {limit}" if is_above else f"not shown to be within {limit}"
     fitting = [each for each in verdict.compared if _fits(verdict, each)]
@@ -247,44 +238,6 @@ def _saving(verdict: Verdict, standing: PairResult) -> str:
     return ", ".join(parts)
 
 
-def _loss_sentence(verdict: Verdict, row: MetricResult) -> str:
-    """``loses 0.1 % of the right tokens, at most 0.9 % (limit 1.0 %)``."""
-    high = row.bounds.high
-    is_bound = math.isfinite(high) and high >= 0  # below 0 the text gains, if anything
-    most = f", at most {_amount(verdict, row, high)}" if is_bound else ""
-    limit = f"(limit {_amount(verdict, row, row.limit)})"
-    if row.kind is LossKind.ANSWERS:
-        what = f"loses {row.lost} of {row.bounds.units} {row.metric.noun}"
-    elif row.kind is LossKind.CHANGE:
-        what = f"changes by {_amount(verdict, row, row.bounds.mean)}"
-    elif row.kind is LossKind.SCORE:
-        flips = f"{row.lost} lost, {row.won} won of {row.bounds.units} samples"
-        is_better = row.bounds.mean < 0
-        amount = _mean_amount(verdict, row)
-        what = f"is {amount}" if is_better else f"loses {amount} of the score"
-        what += f" ({flips})"
-    else:
-        loss = _amount(verdict, row, row.bounds.mean)
-        no_loss = "shows no loss of right tokens"
-        what = no_loss if loss.startswith("-") else f"loses {loss} of the right tokens"
-    return f"{what}{most} {limit}"
-
-
-def _amount(verdict: Verdict, row: MetricResult, value: float) -> str:
-    """A loss as reports show it: ``0.9 %``, ``0.0120 nats``."""
-    if not math.isfinite(value):
-        return NO_VALUE_WORD
-    return verdict.limits.phrase(row.kind, value)
-
-
-def _mean_amount(verdict: Verdict, row: MetricResult) -> str:
-    """The mean loss; of a score that rises, ``33.3 points better``."""
-    mean = row.bounds.mean
-    if row.kind is LossKind.SCORE and mean < 0:
-        return f"{_amount(verdict, row, -mean)} better"
-    return _amount(verdict, row, mean)
-
-
 def _reference_line(verdict: Verdict) -> Iterator[str]:
     reference = verdict.reference
     if reference and not reference.is_plain:
@@ -314,7 +267,7 @@ def _keep(verdict: Verdict, kept: str) -> Iterator[str]:
     if not verdict.graded:
         yield from _ungraded(verdict, kept)
         return
-    rows = _main_rows(verdict)
+    rows = verdict.main_rows
     loss = limits.phrase(rows[0].kind, rows[0].limit)
     what = " of the score" if rows[0].kind is LossKind.SCORE else ""
     yield from _none_within(verdict, kept, f"less than {loss}{what}")
@@ -371,16 +324,6 @@ def _no_best(verdict: Verdict) -> Iterator[str]:
         return
     command = sweep_command(verdict.run.folder, "--pairs", str(best))
     yield f"{visible(str(best))} would tell: {command}"
-
-
-def _main_rows(verdict: Verdict) -> list[MetricResult]:
-    """What the first graded metric says of each pair; without one, another metric."""
-    rows = [row for each in verdict.compared for row in each.rows]
-    graded = [row for row in rows if row.kind.is_graded]
-    scores = [row for row in rows if row.kind is LossKind.SCORE]
-    answers = [row for row in rows if row.kind is LossKind.ANSWERS]
-    names = [row.metric.name for row in (*graded, *scores, *answers, *rows)]
-    return [row for row in rows if row.metric.name == names[0]]
 
 
 def _ungraded(verdict: Verdict, kept: str) -> Iterator[str]:
@@ -459,19 +402,20 @@ def _nearest(verdict: Verdict) -> Iterator[str]:
     if not near:
         return
     _, standing, row = min(near, key=lambda entry: entry[0])
-    sentence = _loss_sentence(verdict, row)
+    sentence = loss_sentence(verdict.limits, row)
     start = f"Nearest: {visible(str(standing.pair))} {sentence.rpartition(' (')[0]}"
     leading = standing.leading or row
-    if leading is row and (needed := _decidable(row)):
+    if leading is row and (needed := row.decidable):
         noun = row.metric.noun
         more = needed - row.bounds.units
         yield f"{start}: about {more:,} more {noun} would decide it:"
-        yield from _way_on(verdict, standing, needed, noun)
+        yield from way_on(verdict, standing, needed, noun)
         return
     word, _, why = word_phrase(standing, leading).partition(": ")
     by = "" if leading is row else f" by {leading.metric.name}"
     yield f"{start}: {why or word}{by}."
-    is_accepted = leading.kind is LossKind.SCORE or not leading.remark
+    is_doubted = leading.remark and leading.kind is not LossKind.SCORE
+    is_accepted = not (is_doubted or standing.failed or standing.lacking)
     if is_accepted and math.isfinite(leading.bounds.high):
         yield f"A limit that accepts this: {_accepting(verdict, leading)}"
 
@@ -480,18 +424,9 @@ def _place(standing: PairResult, row: MetricResult) -> tuple[bool, float, float]
     """Order of pairs: those that fewest further units decide, then by their loss."""
     return (
         standing.word is Decision.BEYOND,
-        _decidable(row) or math.inf,
+        row.decidable or math.inf,
         row.bounds.mean / row.limit,
     )
-
-
-def _decidable(row: MetricResult) -> int | None:
-    """Units that would show that an open pair is within the limit; None if none do."""
-    is_below = row.word is Decision.OPEN and row.bounds.mean < row.limit
-    is_few = row.bounds.units < FEWEST_UNITS
-    if not is_below or is_few or row.remark or not row.needed or row.needed > LIMIT:
-        return None
-    return row.needed
 
 
 def _accepting(verdict: Verdict, row: MetricResult) -> str:
@@ -507,57 +442,11 @@ def _accepting(verdict: Verdict, row: MetricResult) -> str:
     return shlex.join([*words, *_options(replace(verdict, limits=limits))])
 
 
-def _way_on(
-    verdict: Verdict, standing: PairResult, needed: int, noun: str
-) -> Iterator[str]:
-    """The command that asks further units, or what would make that possible."""
-    setup = verdict.run.setup
-    if noun != "functions":
-        yield f"a new run with more {MORE_UNITS[noun]}."
-        return
-    goals = pairs_to_extend(verdict)
-    if standing.pair in goals:
-        time = time_s(verdict.run, goals)
-        about = f" (about {duration(time)})" if math.isfinite(time) else ""
-        options = _limit_options(verdict)
-        yield f"{sweep_command(verdict.run.folder, *options, '--more')}{about}"
-        return
-    functions, whole = len(setup.forced), setup.corpus.functions_before
-    context = padded(-(-setup.context * needed // max(functions, 1)))
-    asked = ("--functions", str(needed), "--context", str(context))
-    if setup.corpus.is_trimmed and functions < needed <= whole:
-        command = _new_run(verdict, *asked)
-        yield f"the context holds {functions} functions; a new run: {command}"
-    else:
-        command = _new_run(verdict, *asked, "--corpus", "FILE", "--out", "longer")
-        yield (
-            "this text has no further functions; a new run on a longer one like it: "
-            f"{command}"
-        )
-
-
-def _new_run(verdict: Verdict, *options: str) -> str:
-    """The command for another run like that of *verdict*, with other *options*."""
-    return sweep_command(verdict.run.folder / SWEEP, *options)
-
-
 def _options(verdict: Verdict) -> list[str]:
     """Where the run is, and the limits that it is held against, if not the default."""
     root = verdict.run.root
     where = ["--out", str(root)] if root not in {None, RUNS} else []
-    return [*where, *_limit_options(verdict)]
-
-
-def _limit_options(verdict: Verdict) -> list[str]:
-    options, limits = [], verdict.limits
-    for flag, limit, default in (
-        ("--max-loss", limits.max_loss, MAX_LOSS),
-        ("--max-lost", limits.max_lost, MAX_LOST),
-        ("--max-eval-lost", limits.max_eval_lost, MAX_EVAL_LOST),
-    ):
-        if limit != default:
-            options += [flag, f"{100 * limit:.6g}%"]
-    return options
+    return [*where, *limit_options(verdict)]
 
 
 # --- the table
@@ -590,7 +479,7 @@ def table(verdict: Verdict, standings: Sequence[PairResult]) -> Table:
     ]
     ordered = sorted(fitting, key=cache_size, reverse=True)
     units = Counter(
-        _units(row) for each in ordered if (row := shown_row(verdict, each))
+        units_phrase(row) for each in ordered if (row := shown_row(verdict, each))
     )
     usual = max(units, key=lambda each: units[each], default="")
     rows = [_table_row(verdict, each, usual) for each in ordered]
@@ -610,11 +499,6 @@ def has_losses(verdict: Verdict) -> bool:
     """Whether anything but divergence was measured, which is a change, not a loss."""
     rows = (row for each in verdict.compared for row in each.rows)
     return any(row.kind is not LossKind.CHANGE for row in rows)
-
-
-def _units(row: MetricResult) -> str:
-    """``24 functions``."""
-    return plural(row.bounds.units, row.metric.noun.removesuffix("s"))
 
 
 def shown_row(verdict: Verdict, each: PairResult) -> MetricResult | None:
@@ -664,20 +548,14 @@ def others(verdict: Verdict, standings: Sequence[PairResult]) -> Iterator[Table]
 def _ends(verdict: Verdict, row: MetricResult) -> tuple[str, str, str]:
     """The loss of *row*, and the ends of its interval."""
     low, high = (
-        _amount(verdict, row, end) for end in (row.bounds.low, row.bounds.high)
+        amount(verdict.limits, row, end) for end in (row.bounds.low, row.bounds.high)
     )
-    return _mean_amount(verdict, row), low, high
-
-
-def own_word(row: MetricResult) -> str:
-    """Its word; ``candidate`` of a divergence within the limit: it shows no loss."""
-    is_candidate = row.kind is LossKind.CHANGE and row.word is Decision.WITHIN
-    return "candidate" if is_candidate else str(row.word)
+    return mean_amount(verdict.limits, row), low, high
 
 
 def _own_phrase(row: MetricResult) -> str:
     """``within, of 80 samples: 3 lost, 1 won``."""
-    phrase = f"{own_word(row)}, of {_units(row)}"
+    phrase = f"{own_word(row)}, of {units_phrase(row)}"
     if row.kind is LossKind.SCORE:
         phrase += f": {row.lost} lost, {row.won} won"
     return f"{phrase}; {row.remark}" if row.remark else phrase
@@ -699,53 +577,11 @@ def _table_row(verdict: Verdict, each: PairResult, usual: str) -> list[str]:
         trouble = each.trouble.partition(":")[0] or "not compared"
         return [*start, *none, trouble, ""]
     phrase = word_phrase(each, leading)
-    if row and _units(row) != usual:
-        phrase += f" (of {_units(row)})"
-    main = _main_rows(verdict)[0].metric.name
+    if row and units_phrase(row) != usual:
+        phrase += f" (of {units_phrase(row)})"
+    main = verdict.main_rows[0].metric.name
     by = "" if leading.metric.name == main or row is None else leading.metric.name
     return [*start, *(_ends(verdict, row) if row else none), phrase, by]
-
-
-def word_phrase(standing: PairResult, row: MetricResult) -> str:
-    """``open: about 47 functions would decide it``; ``within``."""
-    word = standing.word
-    why = row.remark
-    if row.kind is LossKind.SCORE and not why:
-        why = f"{row.lost} lost, {row.won} won"
-    elif word is Decision.OPEN and not why:
-        why = _open_phrase(standing, row)
-    return f"{word}: {why}" if why else str(word)
-
-
-def _open_phrase(standing: PairResult, row: MetricResult) -> str:
-    """Why a pair is open: of several kinds of reasons, the one that applies."""
-    needed, noun = _decidable(row), row.metric.noun
-    is_change = row.kind is LossKind.CHANGE
-    reasons = (
-        (
-            standing.failed,
-            ", ".join(f"{each.probe} {each.status}" for each in standing.failed),
-        ),
-        (
-            standing.lacking and not is_change,
-            f"{row.metric.name} alone, no {', '.join(standing.lacking)}",
-        ),
-        (is_change and row.word is Decision.WITHIN, "a candidate by divergence"),
-        (row.word is not Decision.OPEN, ""),
-        (row.kind is LossKind.ANSWERS and row.needed is None, ""),
-        (row.bounds.units < FEWEST_UNITS, f"too few {noun}: {row.bounds.units}"),
-        (row.bounds.mean >= row.limit, _probably_beyond(row)),
-        (needed is not None, f"about {needed or 0:,} {noun} would decide it"),
-    )
-    otherwise = "too near the limit to be decided"
-    return next((why for applies, why in reasons if applies), otherwise)
-
-
-def _probably_beyond(row: MetricResult) -> str:
-    """That a pair loses more than is accepted, and what would show it of answers."""
-    if row.kind is LossKind.ANSWERS and row.needed:
-        return f"probably beyond; about {row.needed:,} {row.metric.noun} would show it"
-    return "probably beyond"
 
 
 def open_entries(verdict: Verdict) -> Iterator[tuple[str, str]]:
@@ -761,9 +597,9 @@ def open_entries(verdict: Verdict) -> Iterator[tuple[str, str]]:
 
 def _open_reason(standing: PairResult, row: MetricResult) -> str:
     """Why a pair is open, alike for pairs that need other numbers of units."""
-    if not row.remark and _decidable(row) and not (standing.lacking or standing.failed):
+    if not row.remark and row.decidable and not (standing.lacking or standing.failed):
         return f"further {row.metric.noun} would decide it"
-    return row.remark or _open_phrase(standing, row)
+    return row.remark or open_phrase(standing, row)
 
 
 # --- by metric
@@ -799,7 +635,7 @@ def _meaning(verdict: Verdict, word: Decision, metric: str) -> str:
     if row.kind is LossKind.ANSWERS:
         what = f"lost {row.metric.noun}"
     how = "at most" if word is Decision.WITHIN else "more than"
-    return f"{what} {how} {_amount(verdict, row, row.limit)}"
+    return f"{what} {how} {amount(verdict.limits, row, row.limit)}"
 
 
 def beyond_phrase(verdict: Verdict, metric: str = "") -> str:
@@ -820,219 +656,3 @@ def beyond_phrase(verdict: Verdict, metric: str = "") -> str:
         verdict.word(e.pair, metric) == Decision.BEYOND for e in verdict.compared
     )
     return "; ".join(types) or (plural(pairs, "pair") if pairs else "none")
-
-
-# --- the sentences below
-
-
-def sentences(verdict: Verdict, spell: Spell | None = None) -> list[str]:
-    """What K and V say, what may not have been seen, and what it is about."""
-    return [
-        *_smaller(verdict),
-        *_axes(verdict),
-        *_inferred(verdict),
-        *_lengths(verdict),
-        *_kernels(verdict, spell),
-        *_checked(verdict),
-        *_warnings(verdict),
-        *_population(verdict),
-        *_troubles(verdict),
-    ]
-
-
-def _smaller(verdict: Verdict) -> Iterator[str]:
-    """The open pair that might be set instead, and how to decide it."""
-    chosen = verdict.standing(verdict.chosen) if verdict.chosen else None
-    if chosen is None or chosen.word is not Decision.WITHIN:
-        return
-    near = [
-        (needed, each, row)
-        for each in verdict.compared
-        if cache_size(each) < cache_size(chosen)
-        if (row := each.leading) and (needed := _decidable(row))
-    ]
-    if near:
-        needed, standing, row = min(near, key=lambda entry: entry[0])
-        way = " ".join(_way_on(verdict, standing, needed, row.metric.noun))
-        yield f"To decide {visible(str(standing.pair))}, which is smaller: {way}"
-
-
-def _axes(verdict: Verdict) -> Iterator[str]:
-    """A sentence on K and one on V, where every pair of a type has the same word."""
-    for axis, other in (("K", "V"), ("V", "K")):
-        phrases: list[str] = []
-        for word in (Decision.BEYOND, Decision.WITHIN):
-            types = verdict.types_all(word, axis.lower())
-            if types:
-                says = "it is" if phrases else "the loss is"
-                limit = "" if phrases else " the limit"
-                phrases.append(f"with {axis} {_either(types)} {says} {word}{limit}")
-        if phrases:
-            sentence = "; ".join(phrases)
-            yield f"{sentence[0].upper()}{sentence[1:]}, with every {other} measured."
-
-
-def _inferred(verdict: Verdict) -> Iterator[str]:
-    """Pairs that were not measured, as one that is finer in both is beyond."""
-    for phrase in captions.inferred_phrases(verdict.inferred):
-        yield f"Not measured, {phrase}."
-
-
-def _lengths(verdict: Verdict) -> Iterator[str]:
-    """A sentence for each task and length from which on pairs lose its answers."""
-    lost = verdict.lost_from
-    by_length = pairs_by(((each.task, each.length), each.pair) for each in lost)
-    for (task, length), pairs in by_length.items():
-        share = verdict.limits.phrase(LossKind.ANSWERS, verdict.limits.max_lost)
-        yield (
-            f"{task}: more than {share} of texts are lost from {length:,} tokens on "
-            f"with {named_pairs(pairs)}."
-        )
-
-
-def _kernels(verdict: Verdict, spell: Spell | None) -> Iterator[str]:
-    """What the losses alone would set, and which pairs are worth a kernel."""
-    best = verdict.standing(verdict.elsewhere) if verdict.elsewhere else None
-    if best and best.leading and verdict.has_kernel:
-        loses = _loss_sentence(verdict, best.leading).rpartition(" (")[0]
-        where = "is converted to f16 at each step"
-        if best.attention is Attention.CPU:
-            where = "has its attention on the CPU here"
-        why = f" ({visible(best.evidence)})" if best.evidence else ""
-        yield (
-            f"By its losses alone {visible(str(best.pair))} would be set: it {loses}, "
-            f"at {cache_size(best):.0%} of the KV memory, but {where}{why}."
-        )
-    if pairs := verdict.worth_compiling:
-        build = _build(verdict, pairs, spell)
-        named = f"{named_pairs(pairs)}{build}"
-        yield f"Worth a kernel, within the limit and smaller: {named}."
-    marks: dict[str, None] = {}
-    for each in verdict.standings:
-        if not each.in_kernel:
-            marks[captions.attention_mark(each.attention)] = None
-    meanings = {"cpu": "attention ran on the CPU", "f16": "converted to f16"}
-    if marks:
-        told = "; ".join(f"{mark}: {meanings[mark]}" for mark in marks)
-        yield f"{told}. Losses count, speeds are compared with none."
-
-
-def _build(verdict: Verdict, worth: Sequence[Pair], spell: Spell | None) -> str:
-    """The option of a build with kernels for *worth*, beside those that have one."""
-    every = [each for each in verdict.standings if not each.trouble]
-    is_cured = any(
-        each.attention is Attention.CONVERTED and NO_BUILD not in each.evidence
-        for each in every
-        if each.pair in worth
-    )
-    if not (is_cured and spell and spell.compiles):
-        return ""
-    pairs = [each.pair for each in every if each.in_kernel or each.pair in worth]
-    return f" (a build with {spell.compiles(pairs)})"
-
-
-def _either(types: Sequence[str]) -> str:
-    """``q4_1 or q4_0``."""
-    safe = [visible(name) for name in types]
-    return " or ".join(filter(None, [", ".join(safe[:-1]), safe[-1]]))
-
-
-def _checked(verdict: Verdict) -> Iterator[str]:
-    """Whether right tokens that were forced agree with those that were read."""
-    for pair, each in verdict.checked.items():
-        name, noun = visible(str(pair)), plural(each.units, "function")
-        other, loss = (
-            verdict.limits.phrase(each.kind, loss) for loss in (each.other, each.loss)
-        )
-        if each.is_disagreement:
-            yield (
-                f"Reading and forcing disagree on {name}, by more than their noise: it "
-                f"loses {loss} as its lines were read, {other} as those of {noun} were "
-                "forced token by token. Kernels for prompts and for single tokens "
-                "differ here: measure it by both (--by writing with another --out)."
-            )
-        else:
-            yield (
-                f"{name} was also forced token by token, {noun}: it loses {other} so, "
-                f"{loss} as it was read, which agrees within their noise."
-            )
-    if verdict.is_checkable and verdict.chosen not in {None, *verdict.checked}:
-        yield (
-            f"{visible(str(verdict.chosen))} was read, and not checked token by token "
-            f"yet: {sweep_command(verdict.run.folder)}"
-        )
-
-
-def _warnings(verdict: Verdict) -> Iterator[str]:
-    for name, reason in verdict.silent.items():
-        yield f"{name} has no say: {visible(reason)}."
-    reference = visible(str(verdict.reference))
-    for name, (lost, won, units) in verdict.flips.items():
-        yield (
-            f"{reference}, evaluated again: {lost} lost, {won} won of "
-            f"{plural(units, 'sample')} ({name}): its own flips."
-        )
-    for name, (kind, loss) in verdict.repeats.items():
-        if name not in {*verdict.silent, *verdict.flips} and loss:
-            by = verdict.limits.phrase(kind, loss)
-            yield f"{reference}, measured twice, differs from itself by {by} ({name})."
-    for name, (kind, loss) in verdict.on_cpu.items():
-        by = verdict.limits.phrase(kind, loss)
-        against = "" if kind is LossKind.CHANGE else "; cpu pairs are compared with it"
-        yield (
-            f"{reference} with attention on the CPU differs from itself in a kernel by "
-            f"{by} ({name}){against}."
-        )
-
-
-def _population(verdict: Verdict) -> Iterator[str]:
-    """What the numbers are about, and what so few units may not have shown."""
-    if not verdict.compared:
-        return
-    rows = _main_rows(verdict)
-    units, noun = min(row.bounds.units for row in rows), rows[0].metric.noun
-    if rows[0].kind is LossKind.SCORE:
-        yield f"About samples like these {units}; other tasks can differ by more."
-    elif noun in {"turns", "conversations"}:
-        yield (
-            f"About {noun} like these {units}; other conversations can differ by more "
-            "(--transcript)."
-        )
-    elif noun == "prompts":
-        asked = max(row.asked or 0 for row in rows)
-        of = f"{units} of {asked} (on the others the reference has nothing to lose)"
-        yield (
-            f"About prompts like these {of if asked > units else units}; others can "
-            "differ by more (--prompts)."
-        )
-    elif noun == "texts":  # of retrieval, which reads no corpus
-        yield (
-            f"About texts like these {units}; other tasks and lengths can differ by "
-            "more (--tasks, --lengths)."
-        )
-    else:
-        yield (
-            f"About {noun} like these {units}, in this text; another text can differ "
-            "by more (--corpus)."
-        )
-    if units > 1:
-        unseen = 100 * (1 - ALPHA ** (1 / units))
-        share = f"{unseen:.0f}" if unseen > 1 else f"{unseen:.1g}"
-        yield (
-            f"A trouble that hits fewer than {share} % of {noun} may not have been "
-            "seen."
-        )
-
-
-def _troubles(verdict: Verdict) -> Iterator[str]:
-    by_reason = pairs_by((e.trouble, e.pair) for e in verdict.standings if e.trouble)
-    for reason, pairs in by_reason.items():
-        yield f"Not compared: {named_pairs(pairs)}: {visible(reason)}"
-    by_failure = pairs_by(
-        ((record.probe, record.status, record.reason), each.pair)
-        for each in verdict.compared
-        if each.word is Decision.OPEN
-        for record in each.failed
-    )
-    for (probe, status, reason), pairs in by_failure.items():
-        yield f"Open, as {probe} {status}: {named_pairs(pairs)}: {visible(reason)}"

@@ -12,8 +12,9 @@ from codeneedle.grid import Spell
 from codeneedle.probes.metrics import LossKind, Noun
 from codeneedle.records.record import Attention
 from codeneedle.report import captions
-from codeneedle.report.verdict import headline, sentences
+from codeneedle.report.verdict import headline
 from codeneedle.verdict.judge import MetricResult, Outcome, PairResult, Verdict
+from codeneedle.verdict.remarks import RemarkKind, remarks
 from codeneedle.verdict.statistics import Decision
 
 Number = float | None
@@ -96,6 +97,16 @@ class LostFromObject(msgspec.Struct, frozen=True, kw_only=True):
     v: str
 
 
+class RemarkObject(msgspec.Struct, frozen=True, kw_only=True):
+    """A sentence of the verdict."""
+
+    kind: Annotated[RemarkKind, Meta(description="What it is about.")]
+    text: str
+    pairs: Annotated[
+        list[str], Meta(description="Empty of one about the run, a type or a metric.")
+    ]
+
+
 class VerdictObject(msgspec.Struct, frozen=True, kw_only=True):
     """The verdict on a run; null where there is no number."""
 
@@ -133,7 +144,9 @@ class VerdictObject(msgspec.Struct, frozen=True, kw_only=True):
     flips: dict[str, FlipsObject]
     pairs: Annotated[list[PairObject], Meta(description="Most precise first.")]
     lost_from: list[LostFromObject]
-    sentences: list[str]
+    remarks: Annotated[
+        list[RemarkObject], Meta(description="What it says beside the answer.")
+    ]
     facts: Annotated[
         dict[str, str], Meta(description="What it was measured on, a phrase by word.")
     ]
@@ -173,7 +186,12 @@ def _verdict(verdict: Verdict, spell: Spell) -> VerdictObject:
             )
             for each in verdict.lost_from
         ],
-        sentences=sentences(verdict, spell),
+        remarks=[
+            RemarkObject(
+                kind=each.kind, text=each.text, pairs=[str(pair) for pair in each.pairs]
+            )
+            for each in remarks(verdict, spell)
+        ],
         facts=dict(captions.facts(verdict.run)),
     )
 

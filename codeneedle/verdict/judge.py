@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
+from codeneedle.corpora.corpus import LIMIT
 from codeneedle.engines.survey import Gain, gain_of
 from codeneedle.errors import BadInput
 from codeneedle.grid import (
@@ -190,6 +191,15 @@ class MetricResult:
     counts.
     """
 
+    @property
+    def decidable(self) -> int | None:
+        """Units that would show that an open pair is within; None if none do."""
+        is_below = self.word is Decision.OPEN and self.bounds.mean < self.limit
+        is_few = self.bounds.units < FEWEST_UNITS
+        if not is_below or is_few or self.remark or not self.needed:
+            return None
+        return self.needed if self.needed <= LIMIT else None
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PairResult:
@@ -315,11 +325,13 @@ class Verdict:
         """
         What the pair that is set saves; of none, the smallest pair that is compared.
 
-        None without the sizes of both caches, or the size of the weights.
+        None without the sizes of both caches, or the size of the weights, and where
+        every pair is larger than the reference.
         """
         pair = self.chosen
-        if pair is None and self.compared:
-            pair = min(self.compared, key=cache_size).pair
+        smaller = [each for each in self.compared if cache_size(each) < 1]
+        if pair is None and smaller:
+            pair = min(smaller, key=cache_size).pair
         weights = self.run.setup.weights.size_bytes
         if pair is None or self.reference is None or not weights:
             return None
@@ -389,6 +401,16 @@ class Verdict:
         """True if a metric of the mean loss enters the verdict."""
         rows = (row for standing in self.standings for row in standing.rows)
         return any(row.kind.is_graded or row.kind is LossKind.SCORE for row in rows)
+
+    @property
+    def main_rows(self) -> list[MetricResult]:
+        """What the first graded metric says of each pair; without one, another one."""
+        rows = [row for each in self.compared for row in each.rows]
+        graded = [row for row in rows if row.kind.is_graded]
+        scores = [row for row in rows if row.kind is LossKind.SCORE]
+        answers = [row for row in rows if row.kind is LossKind.ANSWERS]
+        names = [row.metric.name for row in (*graded, *scores, *answers, *rows)]
+        return [row for row in rows if row.metric.name == names[0]]
 
     @property
     def compared(self) -> tuple[PairResult, ...]:

@@ -1,14 +1,24 @@
 """What a verdict asks for next: pairs, further functions of open ones, their time."""
 
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from codeneedle.grid import Pair
+from codeneedle.models.kv_cache import padded
 from codeneedle.probes import PROBES
 from codeneedle.probes.probe import Times
 from codeneedle.records.record import CellRecord, Run, Setup, Status
-from codeneedle.verdict.judge import Verdict, cache_size
+from codeneedle.records.store import SWEEP
+from codeneedle.text import duration, sweep_command
+from codeneedle.verdict.judge import (
+    MAX_EVAL_LOST,
+    MAX_LOSS,
+    MAX_LOST,
+    PairResult,
+    Verdict,
+    cache_size,
+)
 from codeneedle.verdict.order import Asked, Seen, next_asked, order_in
 from codeneedle.verdict.statistics import Decision
 
@@ -239,3 +249,65 @@ def _seen(verdict: Verdict, probes: Sequence[str]) -> dict[Pair, Seen]:
             is_below=row is not None and row.bounds.mean < row.limit,
         )
     return seen
+
+
+# --- commands
+
+
+MORE_UNITS = {
+    "functions": "--functions",
+    "chunks": "--chunks",
+    "texts": "--questions",
+    "samples": "samples of the evaluation",
+    "turns": "--transcript",
+    "conversations": "--transcript",
+    "prompts": "--prompts",
+}
+"""Options that ask for more of each unit, or what else does."""
+
+
+def way_on(
+    verdict: Verdict, standing: PairResult, needed: int, noun: str
+) -> Iterator[str]:
+    """The command that asks further units, or what would make that possible."""
+    setup = verdict.run.setup
+    if noun != "functions":
+        yield f"a new run with more {MORE_UNITS[noun]}."
+        return
+    goals = pairs_to_extend(verdict)
+    if standing.pair in goals:
+        time = time_s(verdict.run, goals)
+        about = f" (about {duration(time)})" if math.isfinite(time) else ""
+        options = limit_options(verdict)
+        yield f"{sweep_command(verdict.run.folder, *options, '--more')}{about}"
+        return
+    functions, whole = len(setup.forced), setup.corpus.functions_before
+    context = padded(-(-setup.context * needed // max(functions, 1)))
+    asked = ("--functions", str(needed), "--context", str(context))
+    if setup.corpus.is_trimmed and functions < needed <= whole:
+        command = _new_run(verdict, *asked)
+        yield f"the context holds {functions} functions; a new run: {command}"
+    else:
+        command = _new_run(verdict, *asked, "--corpus", "FILE", "--out", "longer")
+        yield (
+            "this text has no further functions; a new run on a longer one like it: "
+            f"{command}"
+        )
+
+
+def _new_run(verdict: Verdict, *options: str) -> str:
+    """The command for another run like that of *verdict*, with other *options*."""
+    return sweep_command(verdict.run.folder / SWEEP, *options)
+
+
+def limit_options(verdict: Verdict) -> list[str]:
+    """Options of the limits that a verdict holds losses against, if not the default."""
+    options, limits = [], verdict.limits
+    for flag, limit, default in (
+        ("--max-loss", limits.max_loss, MAX_LOSS),
+        ("--max-lost", limits.max_lost, MAX_LOST),
+        ("--max-eval-lost", limits.max_eval_lost, MAX_EVAL_LOST),
+    ):
+        if limit != default:
+            options += [flag, f"{100 * limit:.6g}%"]
+    return options

@@ -10,16 +10,28 @@ from made_losses import (
     REFERENCE,
     WITHIN,
     diverging,
+    losing,
     losing_rounds,
     losing_run,
     losing_setup,
+    repeated,
 )
-from made_records import made_record, made_run, made_setup, sized
+from made_records import failed_record, made_record, made_run, made_setup, sized
+from made_retrieval import made_texts, retrieval_record, right
 from made_transcripts import made_conditions, transcript_run
 
 from codeneedle.grid import Pair
-from codeneedle.records.record import Run
+from codeneedle.models.pretrained import BUILT_IN
+from codeneedle.records.record import (
+    ON_CPU,
+    Attention,
+    CellRecord,
+    Effective,
+    Run,
+    Status,
+)
 from codeneedle.verdict.judge import Limits, Verdict, judge
+from codeneedle.verdict.remarks import remarks
 
 GOOD, MIDDLE, COARSE = "q8_0/q8_0", "q8_0/q4_0", "q4_0/q4_0"
 
@@ -144,6 +156,136 @@ def read_run(forced: dict[str, tuple[float, ...]]) -> Run:
     return Run(name="random-bodies/made-model", setup=setup, records=tuple(records))
 
 
+def without_kernel(run: Run, *pairs: str, attention: Attention = Attention.CPU) -> Run:
+    """*run* with attention of *pairs* in no kernel."""
+    ran = {"attention": attention, "attention_evidence": "62 graph splits"}
+    return replace(
+        run,
+        records=tuple(
+            replace(each, effective=replace(each.effective, **ran))
+            if str(each.pair) in pairs
+            else each
+            for each in run.records
+        ),
+    )
+
+
+def unsized(run: Run) -> Run:
+    """*run* whose logs tell nothing."""
+    return replace(
+        run, records=tuple(replace(each, effective=Effective()) for each in run.records)
+    )
+
+
+def with_records(run: Run, *records: CellRecord) -> Run:
+    """*run* and these *records*."""
+    return replace(run, records=(*run.records, *records))
+
+
+def ruled_out() -> Run:
+    """A run in which a pair is beyond as a finer one is, which was measured."""
+    run = losing_run({GOOD: WITHIN, MIDDLE: BEYOND})
+    pairs = [GOOD, MIDDLE, COARSE]
+    setup = replace(run.setup, calibrated={"order": {"pairs": pairs}})
+    return replace(run, setup=setup)
+
+
+def losing_long_texts() -> Run:
+    """A run of retrieval in which a pair loses all answers to long texts."""
+
+    def record(pair: str, least: int) -> CellRecord:
+        texts = (
+            text
+            for length in (512, 2048)
+            for text in made_texts(
+                "single",
+                dial=0,
+                length=length,
+                answer=lambda asked, n: "no" if n >= least else right(asked, n),
+            )
+        )
+        return retrieval_record(pair, texts)
+
+    setup = replace(made_setup(), probes={"retrieval": {"tasks": ["single"]}})
+    records = (record("f16/f16", 9999), record("q4_0/f16", 2048))
+    return Run(name="made", setup=setup, records=records)
+
+
+def evaluated_twice() -> Run:
+    """An evaluation whose reference was evaluated again: 14 lost, 5 won."""
+    run = evaluation(200, {GOOD: 100})
+    again = [0.0] * 14 + [1.0] * 91 + [0.0] * 95
+    return with_records(run, evaluated(SCORED, again, again=True))
+
+
+def remarkable() -> dict[str, Run]:
+    """Runs whose verdicts have remarks that others lack."""
+    of_types = losing_run({GOOD: WITHIN, "q8_0/bf16": WITHIN, MIDDLE: WITHIN})
+    of_types = with_records(of_types, *losing_run({"q4_0/bf16": BEYOND}).records[1:])
+    of_types = with_records(of_types, *losing_run({COARSE: BEYOND}).records[1:])
+    small = losing_run({GOOD: WITHIN, MIDDLE: WITHIN, COARSE: BEYOND})
+    steady = losing_run({GOOD: WITHIN})
+    there = losing(steady.setup, REFERENCE, [0.003] * 16)
+    on_cpu = replace(
+        there, probe=f"recall{ON_CPU}", effective=Effective(attention=Attention.CPU)
+    )
+    stopped = failed_record(COARSE, Status.OUT_OF_MEMORY, "cannot allocate 9 GiB")
+    crashed = replace(failed_record(GOOD), probe="divergence")
+    poor = losing(
+        losing_setup([REFERENCE, GOOD]), REFERENCE, [0.0] * 16, behind=range(5)
+    )
+    sides = [pair.partition("/")[0] for pair in (REFERENCE, GOOD, COARSE)]
+    every = [f"{k}/{v}" for k in sides for v in sides][1:]
+    return {
+        "every type is within": losing_run(dict.fromkeys(every, WITHIN)),
+        "types that are within and beyond": of_types,
+        "a smaller pair has its attention on the CPU": without_kernel(small, MIDDLE),
+        "a smaller pair is converted": without_kernel(
+            small, MIDDLE, attention=Attention.CONVERTED
+        ),
+        "no pair has a kernel": without_kernel(steady, REFERENCE, GOOD),
+        "the reference has no kernel": without_kernel(small, REFERENCE),
+        "the reference nearly repeats itself": with_records(steady, repeated(there)),
+        "the reference does not repeat itself": with_records(
+            steady, repeated(losing(steady.setup, REFERENCE, [0.02] * 16))
+        ),
+        "the reference on the CPU": with_records(steady, on_cpu),
+        "a model that cannot recall": losing_run({GOOD: WITHIN}, poor, reference=""),
+        "an evaluation of the reference again": evaluated_twice(),
+        "a pair is ruled out": ruled_out(),
+        "answers to long texts are lost": losing_long_texts(),
+        "a pair has no numbers": losing_run({GOOD: WITHIN}, stopped),
+        "another probe of a pair failed": losing_run(
+            {GOOD: WITHIN, COARSE: BEYOND}, crashed
+        ),
+    }
+
+
+def without_answer() -> dict[str, Run]:
+    """Runs that nothing can be concluded from."""
+    none = losing_run({}, failed_record(GOOD), reference="")
+    timed = replace(none.records[0], probe="throughput", status=Status.FINISHED)
+    setup = losing_setup(["bf16/q4_0", GOOD])
+    unclear = {"bf16/q4_0": BEYOND, GOOD: (0.0,) * 16}
+    fixture = losing_run({GOOD: WITHIN})
+    weights = replace(fixture.setup.weights, name=BUILT_IN)
+    return {
+        "no cell has numbers": none,
+        "nothing can show a loss": replace(none, records=(timed,)),
+        "the reference alone": losing_run({}),
+        "a quantized reference": losing_run({"q5_1/q5_1": WITHIN}, reference=GOOD),
+        "a reference with a coarser axis": losing_run(
+            unclear, setup=setup, reference=""
+        ),
+        "a finer reference failed": losing_run(
+            unclear, failed_record("bf16/q8_0"), setup=setup, reference=""
+        ),
+        "the built-in model": replace(
+            fixture, setup=replace(fixture.setup, weights=weights)
+        ),
+    }
+
+
 def made_verdicts() -> dict[str, Verdict]:
     """Verdicts by what they are about."""
     screened = with_klds(
@@ -177,6 +319,7 @@ def made_verdicts() -> dict[str, Verdict]:
             {REFERENCE: (0.0,) * 6, GOOD: BEYOND[:6]}
         ),
         "three functions": losing_run(three),
+        "five functions": losing_run({GOOD: OPEN[:5], COARSE: BEYOND[:5]}),
         "pairs of several numbers of functions": losing_run(
             {GOOD: WITHIN * 4, COARSE: BEYOND},
             setup=losing_setup([REFERENCE, GOOD, COARSE], forced=96),
@@ -187,6 +330,7 @@ def made_verdicts() -> dict[str, Verdict]:
         "losses of a few pairs, divergence of all": screened,
         "beyond by divergence": with_klds(losing_run({GOOD: WITHIN}), {GOOD: 0.2}, 4),
         "divergence alone": with_klds(bare, {GOOD: 0.001, COARSE: 0.2}),
+        "divergence alone, and no candidate": with_klds(bare, {COARSE: 0.2}),
         "an evaluation": evaluation(900, {GOOD: 450, COARSE: 360}),
         "an evaluation that a pair wins": evaluation(30, {COARSE: 25}),
         "an evaluation of samples without a score": evaluation(
@@ -198,8 +342,23 @@ def made_verdicts() -> dict[str, Verdict]:
         "a transcript of two turns": turns(2),
         "a limit of memory, and nothing within it": (memory, fitting(0.6)),
         "a limit of memory that nothing meets": (memory, fitting(0.1)),
+        "a limit of memory that the reference meets": (memory, fitting(1.0)),
+        "a limit of memory, and no log tells a size": (unsized(memory), fitting(0.6)),
+        "a limit of memory that a pair above the loss meets": (memory, fitting(0.3)),
+        "a small limit": (losing_run({GOOD: WITHIN}), Limits(max_loss=0.0025)),
+        "a limit of memory, and divergence alone": (
+            with_klds(bare, {GOOD: 0.001, COARSE: 0.2}),
+            fitting(0.6),
+        ),
+        **remarkable(),
+        **without_answer(),
     }
     return {
         name: judge(*(run if isinstance(run, tuple) else (run,)))
         for name, run in runs.items()
     }
+
+
+def texts(verdict: Verdict) -> list[str]:
+    """What a verdict says beside the answer."""
+    return [each.text for each in remarks(verdict)]

@@ -13,32 +13,28 @@ from made_losses import (
     losing,
     losing_run,
     losing_setup,
-    repeated,
 )
-from made_records import failed_record, made_run, made_setup
-from made_retrieval import made_texts, retrieval_record, right
-from made_verdicts import BELOW, continuing, with_klds
+from made_records import failed_record
+from made_verdicts import BELOW, continuing, losing_long_texts, texts, with_klds
 from printing import printed
 
 from codeneedle.grid import Pair
-from codeneedle.models.pretrained import BUILT_IN
-from codeneedle.records.record import Effective, Phases, Run, Status
+from codeneedle.records.record import Phases, Status
 from codeneedle.report.data import json_text
 from codeneedle.report.markdown import markdown
 from codeneedle.report.verdict import (
-    INSTRUMENT,
     Check,
     beyond_phrase,
     brief,
     checked,
     headline,
     metric_entries,
-    sentences,
     table,
     verdicts,
 )
 from codeneedle.report.verdict_data import verdict_objects
 from codeneedle.verdict.judge import Limits, judge
+from codeneedle.verdict.remarks import remarks
 
 GOOD, COARSE = "q8_0/q8_0", "q4_0/q4_0"
 
@@ -63,20 +59,6 @@ def rows(run, limits=None):
 # The first lines
 
 
-def test_what_to_set_has_its_memory_and_what_it_loses():
-    assert [
-        "Set: -ctk q8_0 -ctv q8_0   (53% of the KV memory of bf16/bf16)",
-        "     loses 0.0 % of the right tokens, at most 0.1 % (limit 1.0 %)",
-    ] == said(losing_run({GOOD: WITHIN, COARSE: BEYOND}))
-
-
-def test_a_small_limit_is_not_rounded_away():
-    run = losing_run({GOOD: WITHIN})
-
-    assert said(run, Limits(max_loss=0.0025))[1].endswith("(limit 0.25 %)")
-    assert "less than 0.050 %" in said(run, Limits(max_loss=0.0005))[0]
-
-
 def test_the_command_that_continues_repeats_folder_and_limits():
     run = continuing({GOOD: BELOW, COARSE: BEYOND})
     limits = Limits(max_loss=0.0101, max_lost=0.2)
@@ -89,20 +71,6 @@ def test_the_command_that_continues_repeats_folder_and_limits():
     assert said(screened)[2].startswith(f"codeneedle sweep sweeps/{run.name} --more")
 
 
-def test_few_functions_say_how_many_to_ask():
-    open_ = losing_run({GOOD: OPEN[:3], COARSE: (0.05, 0.2, 0.1)})
-    beyond = losing_run({GOOD: OPEN[:5], COARSE: BEYOND[:5]})
-
-    assert (
-        "3 functions can show nothing: ask 12 or more (--functions)."
-        == (said(open_)[1])
-    )
-    assert (
-        "5 functions can show little: ask 12 or more (--functions)."
-        == (said(beyond)[1])
-    )
-
-
 def test_few_chunks_of_a_screening_are_not_taken_for_functions():
     """Divergence of four chunks decides a pair; recall has 16 functions."""
     run = with_klds(losing_run({GOOD: OPEN, COARSE: OPEN}), {COARSE: 0.2}, chunks=4)
@@ -110,67 +78,8 @@ def test_few_chunks_of_a_screening_are_not_taken_for_functions():
     found = judge(run)
 
     assert "can show" not in " ".join(headline(found, spell))
-    assert "About functions like these 16," in " ".join(sentences(found))
+    assert "functions" == found.main_rows[0].metric.noun
     assert "of 16 functions" in table(found, found.standings).heading
-
-
-def test_a_run_without_numbers_says_where_to_see_why():
-    run = losing_run({}, failed_record(GOOD), reference="")
-    (failed,) = run.records
-    timed = replace(failed, probe="throughput", status=Status.FINISHED)
-    unable = replace(run, records=(timed,))
-
-    assert [
-        "No verdict: no cell of this run has numbers.",
-        "See why: codeneedle table random-bodies/made-model",
-    ] == said(run)
-    assert said(unable)[0].endswith(": nothing that was measured can show a loss.")
-
-
-def test_a_single_pair_has_nothing_to_be_compared_with():
-    (line,) = said(losing_run({}))
-
-    assert "No answer yet: no pair can be compared with bf16/bf16." == line
-
-
-def test_where_no_metric_has_a_say_there_is_no_verdict_and_a_reason():
-    run = losing_run({GOOD: WITHIN})
-    again = repeated(losing(run.setup, REFERENCE, [0.02] * 16))
-    run = replace(run, records=(*run.records, again))
-
-    (line,) = said(run)
-
-    assert line == "No answer yet: nothing that was measured has a say."
-    (reason,) = sentences(judge(run))
-    assert (
-        "recall-logp has no say: bf16/bf16, measured twice, differs from itself by "
-        "2.0 %, more than the limit of 1.0 %: this engine does not repeat itself so "
-        "closely." == reason
-    )
-
-
-def test_a_quantized_reference_is_said_to_have_an_unknown_loss():
-    for losses in (WITHIN, OPEN):
-        lines = said(losing_run({"q5_1/q5_1": losses}, reference=GOOD))
-
-        assert (
-            "     All this is beside q8_0/q8_0, whose own loss is unknown: no pair "
-            "without quantization has numbers." == lines[-1]
-        )
-
-
-def test_a_reference_with_a_coarser_axis_than_another_pair_is_not_kept():
-    setup = losing_setup(["bf16/q4_0", "q8_0/q8_0"])
-    losses = {"bf16/q4_0": BEYOND, "q8_0/q8_0": [0.0] * 16}
-    failed = failed_record("bf16/q8_0")
-
-    first, way_on = said(losing_run(losses, setup=setup, reference=""))[:2]
-    _, failure = said(losing_run(losses, failed, setup=setup, reference=""))[:2]
-
-    assert first.startswith("No verdict: bf16/q4_0 has a finer K or V than q8_0/q8_0")
-    assert way_on.startswith("bf16/q8_0 would tell: codeneedle sweep ")
-    assert way_on.endswith("--pairs bf16/q8_0")
-    assert "bf16/q8_0 would tell: crashed: it died" == failure
 
 
 def test_a_check_tells_a_program_within_open_and_beyond():
@@ -194,79 +103,14 @@ def test_a_check_tells_a_program_within_open_and_beyond():
         assert (code, True) == (told, line.startswith(begins)), line
 
 
-def test_the_built_in_model_recommends_nothing():
-    run = losing_run({GOOD: WITHIN})
-    weights = replace(run.setup.weights, name=BUILT_IN)
-
-    assert [INSTRUMENT] == said(replace(run, setup=replace(run.setup, weights=weights)))
-
-
-def test_divergence_alone_names_candidates():
-    run = with_klds(replace(losing_run({}), records=()), {GOOD: 0.001, COARSE: 0.2})
-    none = with_klds(replace(losing_run({}), records=()), {COARSE: 0.2})
-    size = int(judge(run).standing(Pair.parse(GOOD)).memory_bytes)
-
-    assert said(run)[1].endswith("--decide")
-    assert said(none)[0].endswith("no smaller cache is within the limit of divergence.")
-    assert [
-        "No answer yet: losses were not measured; candidates by divergence: q8_0/q8_0."
-    ] == said(run, Limits(max_memory_bytes=size))
-    (line,) = said(run, Limits(max_memory_bytes=size - 1))
-    assert line.endswith("no cache that fits is within the limit of divergence.")
-
-
-def test_written_answers_alone_are_counted():
-    def run(functions, lost):
-        types = ("bf16", "q8_0")
-        setup = made_setup(needles=functions, forced=0, types_k=types, types_v=types)
-        return made_run(
-            lambda pair, at: 9 if str(pair) == GOOD and at < lost else 20,
-            setup=replace(setup, probes={"recall": {"ask": "written"}}),
-        )
-
-    assert said(run(16, 0))[0].endswith(
-        "No smaller cache is shown to lose fewer than 10.0 % of functions."
-    )
-    few = sized_to_types(run(60, 0))
-    assert "     loses 0 of 60 functions, at most 7.7 % (limit 10.0 %)" == said(few)[1]
-
-
-def sized_to_types(run):
-    """*run* without logs: caches are as large as their types."""
-    bare = (replace(record, effective=Effective()) for record in run.records)
-    return replace(run, records=tuple(bare))
-
-
-def test_a_size_of_memory_names_what_fits_and_says_how_it_stands():
+def test_a_size_of_memory_leaves_out_the_rows_that_do_not_fit():
     run = losing_run({GOOD: OPEN, COARSE: BEYOND})
-    size = {str(e.pair): int(e.memory_bytes) for e in judge(run).standings}
+    small = int(judge(run).standing(Pair.parse(COARSE)).memory_bytes)
 
-    def lines(limit):
-        return said(run, Limits(max_memory_bytes=limit))
+    _, found = rows(run, Limits(max_memory_bytes=small))
 
-    fits, small = lines(size[GOOD]), lines(size[COARSE])
-    assert fits[0].startswith(
-        "Least loss that fits 2.1 MiB at 12,288 tokens: -ctk q8_0 -ctv q8_0   (2.1 MiB "
-    )
-    assert fits[1].endswith("(limit 1.0 %): open")
-    assert small[1].endswith("(limit 1.0 %): beyond")
-    none = "; nothing that fits is shown to be within it."
-    assert f"     This is not shown to be within your limit of 1.0 %{none}" == fits[2]
-    assert f"     This is above your limit of 1.0 %{none}" == small[2]
-    _, found = rows(run, Limits(max_memory_bytes=size[COARSE]))
     assert [REFERENCE, COARSE] == list(found)
     assert "1.1 MiB" == found[COARSE][1]
-    assert ["Keep: -ctk bf16 -ctv bf16. It fits into 4.0 MiB at 12,288 tokens."] == (
-        lines(size[REFERENCE])
-    )
-    assert lines(100)[0].startswith(
-        "Nothing fits into 100 B at 12,288 tokens: the smallest, q4_0/q4_0 takes 1.1"
-    )
-    bare = sized_to_types(run)
-    assert (
-        "No log of this run tells the size of a cache."
-        in (said(bare, Limits(max_memory_bytes=100))[0])
-    )
 
 
 # The table
@@ -315,7 +159,7 @@ def test_a_pair_in_trouble_has_its_status_there_and_the_reason_below():
     _, found = rows(run)
 
     assert "out-of-memory" == found[COARSE][-1]
-    assert f"Not compared: q4_0/q4_0: out-of-memory: {reason}" in sentences(judge(run))
+    assert any(line.endswith(reason) for line in texts(judge(run)))
 
 
 def test_what_keeps_a_pair_open_is_said():
@@ -336,74 +180,9 @@ def test_a_single_function_has_no_bounds():
     assert ["10.0 %", "-", "-", "open: too few functions: 1"] == found[GOOD][2:]
 
 
-# Sentences
+def test_lengths_from_which_answers_are_lost_are_told():
+    (told,) = verdict_objects([judge(losing_long_texts())], lambda _engine: spell)
 
-
-def test_types_that_are_beyond_and_within_are_named():
-    types = ("bf16", "q8_0", "q4_0")
-    pairs = [f"{k}/{v}" for k in types for v in types][1:]
-
-    def first(beyond):
-        run = losing_run({p: BEYOND if p.startswith(beyond) else WITHIN for p in pairs})
-        return sentences(judge(run))[0]
-
-    assert (
-        "With K q4_0 the loss is beyond the limit; with K bf16 or q8_0 it is within, "
-        "with every V measured." == first("q4_0")
-    )
-    assert (
-        "With K bf16, q8_0 or q4_0 the loss is within the limit, with every V measured."
-        == first("none")
-    )
-
-
-def test_what_may_not_have_been_seen_is_always_said():
-    about, unseen = sentences(judge(losing_run({GOOD: WITHIN, COARSE: WITHIN})))[-2:]
-    single = sentences(judge(losing_run({GOOD: [0.1]})))
-
-    assert "About functions like these 16, in this text; another text can differ " in (
-        about
-    )
-    assert (
-        "A trouble that hits fewer than 17 % of functions may not have been seen."
-        == unseen
-    )
-    assert not any("trouble" in line for line in single)
-
-
-def test_a_reference_that_nearly_repeats_itself_says_how_nearly():
-    run = losing_run({GOOD: WITHIN})
-    again = repeated(losing(run.setup, REFERENCE, [0.003] * 16))
-
-    text = sentences(judge(replace(run, records=(*run.records, again))))
-
-    assert (
-        "bf16/bf16, measured twice, differs from itself by 0.3 % (recall-logp)." in text
-    )
-
-
-def test_lengths_from_which_answers_are_lost_are_named():
-    def record(pair, least):
-        texts = (
-            text
-            for length in (512, 2048)
-            for text in made_texts(
-                "single",
-                dial=0,
-                length=length,
-                answer=lambda asked, n: "no" if n >= least else right(asked, n),
-            )
-        )
-        return retrieval_record(pair, texts)
-
-    setup = replace(made_setup(), probes={"retrieval": {"tasks": ["single"]}})
-    records = (record("f16/f16", 9999), record("q4_0/f16", 2048))
-    found = judge(Run(name="made", setup=setup, records=records))
-
-    assert (
-        "single: more than 10.0 % of texts are lost from 2,048 tokens on with q4_0/f16."
-    ) == sentences(found)[0]
-    (told,) = verdict_objects([found], lambda _engine: spell)
     assert [("single", 2048, "q4_0", "f16")] == [
         (each.task, each.length, each.k, each.v) for each in told.lost_from
     ]
@@ -549,7 +328,10 @@ def test_json_has_what_the_verdict_rests_on():
         failed["metrics"],
     )
     assert found["headline"][0].startswith("Set: ")
-    assert sentences(judge(run)) == found["sentences"]
+    assert [(each.kind, each.text) for each in remarks(judge(run), spell)] == [
+        (each["kind"], each["text"]) for each in found["remarks"]
+    ]
+    assert ["q5_1/q5_1"] == found["remarks"][-1]["pairs"]
     assert "made-model" in found["facts"]["model"]
 
 
@@ -575,13 +357,3 @@ def test_a_pair_too_near_the_limit_is_given_no_number_of_functions():
     _, found = rows(losing_run({GOOD: OPEN, COARSE: BEYOND}))
 
     assert "open: too near the limit to be decided" == found[GOOD][-1]
-
-
-def test_what_was_not_measured_is_said_to_be_beyond_as_a_finer_pair_is():
-    run = losing_run({"q8_0/q8_0": WITHIN, "q8_0/q4_0": BEYOND})
-    pairs = ["q8_0/q8_0", "q8_0/q4_0", "q4_0/q4_0"]
-    setup = replace(run.setup, calibrated={"order": {"pairs": pairs}})
-
-    told = sentences(judge(replace(run, setup=setup)))
-
-    assert "Not measured, beyond, as q8_0/q4_0 is: q4_0/q4_0." in told

@@ -1,0 +1,99 @@
+"""What a metric says of a pair, in words: its loss, its word, and why it is open."""
+
+import math
+
+from codeneedle.probes.metrics import LossKind
+from codeneedle.text import NO_VALUE_WORD, plural
+from codeneedle.verdict.judge import FEWEST_UNITS, Limits, MetricResult, PairResult
+from codeneedle.verdict.statistics import Decision
+
+
+def loss_sentence(limits: Limits, row: MetricResult) -> str:
+    """``loses 0.1 % of the right tokens, at most 0.9 % (limit 1.0 %)``."""
+    high = row.bounds.high
+    is_bound = math.isfinite(high) and high >= 0  # below 0 the text gains, if anything
+    most = f", at most {amount(limits, row, high)}" if is_bound else ""
+    limit = f"(limit {amount(limits, row, row.limit)})"
+    if row.kind is LossKind.ANSWERS:
+        what = f"loses {row.lost} of {row.bounds.units} {row.metric.noun}"
+    elif row.kind is LossKind.CHANGE:
+        what = f"changes by {amount(limits, row, row.bounds.mean)}"
+    elif row.kind is LossKind.SCORE:
+        flips = f"{row.lost} lost, {row.won} won of {row.bounds.units} samples"
+        is_better = row.bounds.mean < 0
+        mean = mean_amount(limits, row)
+        what = f"is {mean}" if is_better else f"loses {mean} of the score"
+        what += f" ({flips})"
+    else:
+        loss = amount(limits, row, row.bounds.mean)
+        no_loss = "shows no loss of right tokens"
+        what = no_loss if loss.startswith("-") else f"loses {loss} of the right tokens"
+    return f"{what}{most} {limit}"
+
+
+def amount(limits: Limits, row: MetricResult, value: float) -> str:
+    """A loss as reports show it: ``0.9 %``, ``0.0120 nats``."""
+    if not math.isfinite(value):
+        return NO_VALUE_WORD
+    return limits.phrase(row.kind, value)
+
+
+def mean_amount(limits: Limits, row: MetricResult) -> str:
+    """The mean loss; of a score that rises, ``33.3 points better``."""
+    mean = row.bounds.mean
+    if row.kind is LossKind.SCORE and mean < 0:
+        return f"{amount(limits, row, -mean)} better"
+    return amount(limits, row, mean)
+
+
+def units_phrase(row: MetricResult) -> str:
+    """``24 functions``."""
+    return plural(row.bounds.units, row.metric.noun.removesuffix("s"))
+
+
+def own_word(row: MetricResult) -> str:
+    """Its word; ``candidate`` of a divergence within the limit: it shows no loss."""
+    is_candidate = row.kind is LossKind.CHANGE and row.word is Decision.WITHIN
+    return "candidate" if is_candidate else str(row.word)
+
+
+def word_phrase(standing: PairResult, row: MetricResult) -> str:
+    """``open: about 47 functions would decide it``; ``within``."""
+    word = standing.word
+    why = row.remark
+    if row.kind is LossKind.SCORE and not why:
+        why = f"{row.lost} lost, {row.won} won"
+    elif word is Decision.OPEN and not why:
+        why = open_phrase(standing, row)
+    return f"{word}: {why}" if why else str(word)
+
+
+def open_phrase(standing: PairResult, row: MetricResult) -> str:
+    """Why a pair is open: of several kinds of reasons, the one that applies."""
+    needed, noun = row.decidable, row.metric.noun
+    is_change = row.kind is LossKind.CHANGE
+    reasons = (
+        (
+            standing.failed,
+            ", ".join(f"{each.probe} {each.status}" for each in standing.failed),
+        ),
+        (
+            standing.lacking and not is_change,
+            f"{row.metric.name} alone, no {', '.join(standing.lacking)}",
+        ),
+        (is_change and row.word is Decision.WITHIN, "a candidate by divergence"),
+        (row.word is not Decision.OPEN, ""),
+        (row.kind is LossKind.ANSWERS and row.needed is None, ""),
+        (row.bounds.units < FEWEST_UNITS, f"too few {noun}: {row.bounds.units}"),
+        (row.bounds.mean >= row.limit, _probably_beyond(row)),
+        (needed is not None, f"about {needed or 0:,} {noun} would decide it"),
+    )
+    otherwise = "too near the limit to be decided"
+    return next((why for applies, why in reasons if applies), otherwise)
+
+
+def _probably_beyond(row: MetricResult) -> str:
+    """That a pair loses more than is accepted, and what would show it of answers."""
+    if row.kind is LossKind.ANSWERS and row.needed:
+        return f"probably beyond; about {row.needed:,} {row.metric.noun} would show it"
+    return "probably beyond"

@@ -1,0 +1,344 @@
+"""The sentences of a verdict: what it says beside the answer, and of which pairs."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+from codeneedle.engines.survey import NO_BUILD
+from codeneedle.grid import Pair, Spell, named_pairs, pairs_by
+from codeneedle.probes.metrics import LossKind
+from codeneedle.records.record import Attention
+from codeneedle.text import plural, sweep_command, visible
+from codeneedle.verdict.judge import Verdict, cache_size
+from codeneedle.verdict.next import way_on
+from codeneedle.verdict.phrases import loss_sentence
+from codeneedle.verdict.statistics import ALPHA, Decision
+
+
+class RemarkKind(StrEnum):
+    """What a remark is about, for programs."""
+
+    SMALLER = "smaller"
+    """An open pair, smaller than the one to set, and how to decide it."""
+
+    TYPES = "types"
+    """Types of K or V all of whose pairs have one word."""
+
+    INFERRED = "inferred"
+    """Pairs that were not measured, as a finer one is beyond."""
+
+    LENGTHS = "lengths"
+    """Pairs that lose the answers to a task from a length on."""
+
+    WITHOUT_KERNEL = "without-kernel"
+    """What the losses alone would set, which has no kernel here."""
+
+    WORTH_COMPILING = "worth-compiling"
+    """Pairs without a kernel that are within the limit, and smaller."""
+
+    ATTENTION = "attention"
+    """Pairs whose attention ran in no kernel: their speeds are compared with none."""
+
+    AGREEMENT = "agreement"
+    """A pair that was measured another way, too, with the same outcome."""
+
+    DISAGREEMENT = "disagreement"
+    """A pair whose loss is another one when it is measured another way."""
+
+    UNCHECKED = "unchecked"
+    """The pair to set, which was not measured the other way yet."""
+
+    SILENT = "silent"
+    """A metric that has no say."""
+
+    FLIPS = "flips"
+    """Samples that the reference lost and won when it was evaluated again."""
+
+    REPEATED = "repeated"
+    """How far the reference differs from its repetition."""
+
+    ON_CPU = "on-cpu"
+    """How far the reference differs from itself with its attention on the CPU."""
+
+    POPULATION = "population"
+    """What the numbers are about."""
+
+    UNSEEN = "unseen"
+    """What so few units may not have shown."""
+
+    NOT_COMPARED = "not-compared"
+    """Pairs without numbers, and why."""
+
+    FAILED = "failed"
+    """Pairs that are open as one of their probes failed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Remark:
+    """A sentence of a verdict."""
+
+    kind: RemarkKind
+    text: str  # safe to show
+    pairs: tuple[Pair, ...] = ()
+    """The pairs that it is about; empty of one about the run, a type or a metric."""
+
+
+def remarks(verdict: Verdict, spell: Spell | None = None) -> list[Remark]:
+    """
+    All that a verdict says beside the answer, in the order of reports.
+
+    *spell* spells a build with kernels in the words of an engine.
+    """
+    return [
+        *_smaller(verdict),
+        *_types(verdict),
+        *_inferred(verdict),
+        *_lengths(verdict),
+        *_kernels(verdict, spell),
+        *_checked(verdict),
+        *_silent(verdict),
+        *_repeated(verdict),
+        *_population(verdict),
+        *_troubles(verdict),
+    ]
+
+
+def _smaller(verdict: Verdict) -> Iterator[Remark]:
+    chosen = verdict.standing(verdict.chosen) if verdict.chosen else None
+    if chosen is None or chosen.word is not Decision.WITHIN:
+        return
+    near = [
+        (needed, each, row)
+        for each in verdict.compared
+        if cache_size(each) < cache_size(chosen)
+        if (row := each.leading) and (needed := row.decidable)
+    ]
+    if near:
+        needed, standing, row = min(near, key=lambda entry: entry[0])
+        way = " ".join(way_on(verdict, standing, needed, row.metric.noun))
+        yield Remark(
+            RemarkKind.SMALLER,
+            f"To decide {visible(str(standing.pair))}, which is smaller: {way}",
+            (standing.pair,),
+        )
+
+
+def _types(verdict: Verdict) -> Iterator[Remark]:
+    """One on K and one on V, where every pair of a type has the same word."""
+    for axis, other in (("K", "V"), ("V", "K")):
+        phrases: list[str] = []
+        for word in (Decision.BEYOND, Decision.WITHIN):
+            types = verdict.types_all(word, axis.lower())
+            if types:
+                says = "it is" if phrases else "the loss is"
+                limit = "" if phrases else " the limit"
+                phrases.append(f"with {axis} {_either(types)} {says} {word}{limit}")
+        if phrases:
+            sentence = "; ".join(phrases)
+            text = f"{sentence[0].upper()}{sentence[1:]}, with every {other} measured."
+            yield Remark(RemarkKind.TYPES, text)
+
+
+def _either(types: Sequence[str]) -> str:
+    """``q4_1 or q4_0``."""
+    safe = [visible(name) for name in types]
+    return " or ".join(filter(None, [", ".join(safe[:-1]), safe[-1]]))
+
+
+def inferred_phrases(inferred: Mapping[Pair, Pair]) -> dict[str, list[Pair]]:
+    """
+    Pairs that were not measured, by why they are beyond.
+
+    ``beyond, as q5_0/q4_0 is: q4_1/q4_0``, for each pair that others follow from.
+    """
+    by_finer = pairs_by((finer, pair) for pair, finer in inferred.items())
+    return {
+        f"beyond, as {visible(str(finer))} is: {named_pairs(pairs)}": pairs
+        for finer, pairs in by_finer.items()
+    }
+
+
+def _inferred(verdict: Verdict) -> Iterator[Remark]:
+    for phrase, pairs in inferred_phrases(verdict.inferred).items():
+        text = f"Not measured, {phrase}."
+        yield Remark(RemarkKind.INFERRED, text, tuple(pairs))
+
+
+def _lengths(verdict: Verdict) -> Iterator[Remark]:
+    lost = verdict.lost_from
+    by_length = pairs_by(((each.task, each.length), each.pair) for each in lost)
+    share = verdict.limits.phrase(LossKind.ANSWERS, verdict.limits.max_lost)
+    for (task, length), pairs in by_length.items():
+        text = (
+            f"{task}: more than {share} of texts are lost from {length:,} tokens on "
+            f"with {named_pairs(pairs)}."
+        )
+        yield Remark(RemarkKind.LENGTHS, text, tuple(pairs))
+
+
+_ATTENTION = {
+    Attention.CPU: "attention ran on the CPU",
+    Attention.CONVERTED: "converted to f16",
+}
+
+
+def _kernels(verdict: Verdict, spell: Spell | None) -> Iterator[Remark]:
+    """What the losses alone would set, and which pairs are worth a kernel."""
+    best = verdict.standing(verdict.elsewhere) if verdict.elsewhere else None
+    if best and best.leading and verdict.has_kernel:
+        loses = loss_sentence(verdict.limits, best.leading).rpartition(" (")[0]
+        where = "is converted to f16 at each step"
+        if best.attention is Attention.CPU:
+            where = "has its attention on the CPU here"
+        why = f" ({visible(best.evidence)})" if best.evidence else ""
+        text = (
+            f"By its losses alone {visible(str(best.pair))} would be set: it {loses}, "
+            f"at {cache_size(best):.0%} of the KV memory, but {where}{why}."
+        )
+        yield Remark(RemarkKind.WITHOUT_KERNEL, text, (best.pair,))
+    if pairs := verdict.worth_compiling:
+        named = f"{named_pairs(pairs)}{_build(verdict, pairs, spell)}"
+        text = f"Worth a kernel, within the limit and smaller: {named}."
+        yield Remark(RemarkKind.WORTH_COMPILING, text, pairs)
+    elsewhere = [each for each in verdict.standings if not each.in_kernel]
+    marks = dict.fromkeys(each.attention for each in elsewhere if each.attention)
+    if marks:
+        told = "; ".join(f"{each.mark}: {_ATTENTION[each]}" for each in marks)
+        text = f"{told}. Losses count, speeds are compared with none."
+        yield Remark(RemarkKind.ATTENTION, text, tuple(e.pair for e in elsewhere))
+
+
+def _build(verdict: Verdict, worth: Sequence[Pair], spell: Spell | None) -> str:
+    """The option of a build with kernels for *worth*, beside those that have one."""
+    every = [each for each in verdict.standings if not each.trouble]
+    is_cured = any(
+        each.attention is Attention.CONVERTED and NO_BUILD not in each.evidence
+        for each in every
+        if each.pair in worth
+    )
+    if not (is_cured and spell and spell.compiles):
+        return ""
+    pairs = [each.pair for each in every if each.in_kernel or each.pair in worth]
+    return f" (a build with {spell.compiles(pairs)})"
+
+
+def _checked(verdict: Verdict) -> Iterator[Remark]:
+    """Whether right tokens that were forced agree with those that were read."""
+    for pair, each in verdict.checked.items():
+        name, noun = visible(str(pair)), plural(each.units, "function")
+        other, loss = (
+            verdict.limits.phrase(each.kind, loss) for loss in (each.other, each.loss)
+        )
+        if each.is_disagreement:
+            text = (
+                f"Reading and forcing disagree on {name}, by more than their noise: it "
+                f"loses {loss} as its lines were read, {other} as those of {noun} were "
+                "forced token by token. Kernels for prompts and for single tokens "
+                "differ here: measure it by both (--by writing with another --out)."
+            )
+            yield Remark(RemarkKind.DISAGREEMENT, text, (pair,))
+        else:
+            text = (
+                f"{name} was also forced token by token, {noun}: it loses {other} so, "
+                f"{loss} as it was read, which agrees within their noise."
+            )
+            yield Remark(RemarkKind.AGREEMENT, text, (pair,))
+    chosen = verdict.chosen
+    if verdict.is_checkable and chosen and chosen not in verdict.checked:
+        text = (
+            f"{visible(str(chosen))} was read, and not checked token by token yet: "
+            f"{sweep_command(verdict.run.folder)}"
+        )
+        yield Remark(RemarkKind.UNCHECKED, text, (chosen,))
+
+
+def _silent(verdict: Verdict) -> Iterator[Remark]:
+    for name, reason in verdict.silent.items():
+        yield Remark(RemarkKind.SILENT, f"{name} has no say: {visible(reason)}.")
+
+
+def _repeated(verdict: Verdict) -> Iterator[Remark]:
+    """How far the reference differs from itself, measured again or elsewhere."""
+    if verdict.reference is None:
+        return
+    reference, pairs = visible(str(verdict.reference)), (verdict.reference,)
+    for name, (lost, won, units) in verdict.flips.items():
+        text = (
+            f"{reference}, evaluated again: {lost} lost, {won} won of "
+            f"{plural(units, 'sample')} ({name}): its own flips."
+        )
+        yield Remark(RemarkKind.FLIPS, text, pairs)
+    for name, (kind, loss) in verdict.repeats.items():
+        if name not in {*verdict.silent, *verdict.flips} and loss:
+            by = verdict.limits.phrase(kind, loss)
+            text = f"{reference}, measured twice, differs from itself by {by} ({name})."
+            yield Remark(RemarkKind.REPEATED, text, pairs)
+    for name, (kind, loss) in verdict.on_cpu.items():
+        by = verdict.limits.phrase(kind, loss)
+        against = "" if kind is LossKind.CHANGE else "; cpu pairs are compared with it"
+        text = (
+            f"{reference} with attention on the CPU differs from itself in a kernel by "
+            f"{by} ({name}){against}."
+        )
+        yield Remark(RemarkKind.ON_CPU, text, pairs)
+
+
+def _population(verdict: Verdict) -> Iterator[Remark]:
+    """What the numbers are about, and what so few units may not have shown."""
+    if not verdict.compared:
+        return
+    rows = verdict.main_rows
+    units, noun = min(row.bounds.units for row in rows), rows[0].metric.noun
+    yield Remark(RemarkKind.POPULATION, _about(verdict, units, noun))
+    if units > 1:
+        unseen = 100 * (1 - ALPHA ** (1 / units))
+        share = f"{unseen:.0f}" if unseen > 1 else f"{unseen:.1g}"
+        text = (
+            f"A trouble that hits fewer than {share} % of {noun} may not have been "
+            "seen."
+        )
+        yield Remark(RemarkKind.UNSEEN, text)
+
+
+def _about(verdict: Verdict, units: int, noun: str) -> str:
+    """What *units* stand for, and the option that measures others."""
+    rows = verdict.main_rows
+    if rows[0].kind is LossKind.SCORE:
+        return f"About samples like these {units}; other tasks can differ by more."
+    if noun in {"turns", "conversations"}:
+        return (
+            f"About {noun} like these {units}; other conversations can differ by more "
+            "(--transcript)."
+        )
+    if noun == "prompts":
+        asked = max(row.asked or 0 for row in rows)
+        of = f"{units} of {asked} (on the others the reference has nothing to lose)"
+        return (
+            f"About prompts like these {of if asked > units else units}; others can "
+            "differ by more (--prompts)."
+        )
+    if noun == "texts":  # of retrieval, which reads no corpus
+        return (
+            f"About texts like these {units}; other tasks and lengths can differ by "
+            "more (--tasks, --lengths)."
+        )
+    return (
+        f"About {noun} like these {units}, in this text; another text can differ by "
+        "more (--corpus)."
+    )
+
+
+def _troubles(verdict: Verdict) -> Iterator[Remark]:
+    by_reason = pairs_by((e.trouble, e.pair) for e in verdict.standings if e.trouble)
+    for reason, pairs in by_reason.items():
+        text = f"Not compared: {named_pairs(pairs)}: {visible(reason)}"
+        yield Remark(RemarkKind.NOT_COMPARED, text, tuple(pairs))
+    by_failure = pairs_by(
+        ((record.probe, record.status, record.reason), each.pair)
+        for each in verdict.compared
+        if each.word is Decision.OPEN
+        for record in each.failed
+    )
+    for (probe, status, reason), pairs in by_failure.items():
+        text = f"Open, as {probe} {status}: {named_pairs(pairs)}: {visible(reason)}"
+        yield Remark(RemarkKind.FAILED, text, tuple(pairs))

@@ -1,0 +1,52 @@
+"""What a verdict says beside the answer: its kinds, and the pairs of each."""
+
+import pytest
+from made_losses import losing_run
+from made_verdicts import COARSE, GOOD, MIDDLE, REFERENCE, SCORED, made_verdicts
+
+from codeneedle.verdict.judge import judge
+from codeneedle.verdict.remarks import RemarkKind, remarks
+
+VERDICTS = made_verdicts()
+
+
+def test_every_kind_of_remark_stands_in_the_golden_verdicts():
+    made = {each.kind for found in VERDICTS.values() for each in remarks(found)}
+
+    assert {*RemarkKind} == made
+
+
+@pytest.mark.parametrize(
+    ("about", "kind", "pairs"),
+    [
+        ("a smaller pair is open, and has further functions", "smaller", [MIDDLE]),
+        ("types that are within and beyond", "types", []),
+        ("a pair is ruled out", "inferred", [COARSE]),
+        ("answers to long texts are lost", "lengths", ["q4_0/f16"]),
+        ("a smaller pair has its attention on the CPU", "without-kernel", [MIDDLE]),
+        ("a smaller pair is converted", "worth-compiling", [MIDDLE]),
+        ("the reference has no kernel", "attention", [REFERENCE]),
+        ("the pair to set was read", "unchecked", [GOOD]),
+        ("the pair to set was read, and forcing agrees", "agreement", [GOOD]),
+        ("the pair to set was read, and forcing disagrees", "disagreement", [GOOD]),
+        ("a model that cannot recall", "silent", []),
+        ("an evaluation of the reference again", "flips", [SCORED]),
+        ("the reference nearly repeats itself", "repeated", [REFERENCE]),
+        ("the reference on the CPU", "on-cpu", [REFERENCE]),
+        ("all are beyond", "population", []),
+        ("a pair has no numbers", "not-compared", [COARSE]),
+        ("another probe of a pair failed", "failed", [GOOD]),
+    ],
+)
+def test_a_remark_names_its_pairs(about, kind, pairs):
+    (found,) = (each for each in remarks(VERDICTS[about]) if each.kind == kind)
+
+    assert pairs == [*map(str, found.pairs)]
+
+
+def test_what_is_unsaid_of_one_function_is_said_of_more():
+    """A share of one function that may go unseen would be all of them."""
+    of_one = remarks(judge(losing_run({GOOD: [0.1]})))
+
+    assert RemarkKind.UNSEEN not in {each.kind for each in of_one}
+    assert RemarkKind.UNSEEN is remarks(VERDICTS["all are beyond"])[-1].kind
