@@ -94,7 +94,7 @@ from codeneedle.verdict.next import (
     pairs_to_extend,
     spent_share,
 )
-from codeneedle.verdict.order import Why
+from codeneedle.verdict.order import Why, order_in
 from codeneedle.verdict.statistics import Decision
 from codeneedle.verdict.trust import trusted, trusted_records
 
@@ -499,9 +499,13 @@ class _Page:
     ) -> tuple[list[int], Pair | None]:
         """The exit codes of the reference, and the pair; None if none of them runs."""
         pairs = most_precise_first(self.plan.may_measure)[:GIVE_UP_AFTER]
+        order = order_in(self.runner.run.setup)
+        # One that is measured again is asked for as many as all others.
+        goal = next(iter(order.looks), None) if order else None
+        there = replace(self.runner, goal=goal) if goal else self.runner
         codes = [0]
         for pair in pairs:
-            codes += [self._swept(self.runner, probe, [pair]) for probe in telling]
+            codes += [self._swept(there, probe, [pair]) for probe in telling]
             records = self.runner.read().records
             if any(each.pair == pair and each.has_numbers for each in records):
                 return codes, pair

@@ -783,8 +783,12 @@ class Probe:
         """Its settings under *setup*, as reports tell them."""
         return setup.probes.get(self.name, {})
 
-    def asks(self, _setup: Setup) -> tuple[str, ...]:
-        """What it asks under a setup, a phrase each, where settings tell too little."""
+    def asks(self, _setup: Setup, _units: int | None = None) -> tuple[str, ...]:
+        """
+        What it asks under a setup, a phrase each, where settings tell too little.
+
+        Of so many units of `Further` where these are not those of the settings.
+        """
         return ()
 
     def refusal(self, _first: Setup, _second: Setup) -> str:

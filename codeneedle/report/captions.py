@@ -21,6 +21,7 @@ from codeneedle.text import (
     sweep_command,
     visible,
 )
+from codeneedle.verdict.order import order_in
 
 if TYPE_CHECKING:  # a live grid does not wait for statistics
     from codeneedle.report.losses import Losses
@@ -45,9 +46,15 @@ def setup_line(setup: Setup) -> str:
 
 def _context_phrase(setup: Setup) -> str:
     """``8,192 tokens, chat prompt, 16 functions written, 5 lines of 32 forced``."""
-    questions = (phrase for probe in PROBES.values() for phrase in probe.asks(setup))
     form = f"{setup.prompt_form} prompt"
-    return ", ".join([plural(setup.context, "token"), form, *questions])
+    return ", ".join([plural(setup.context, "token"), form, *_asked(setup)])
+
+
+def _asked(setup: Setup) -> list[str]:
+    """What all probes ask, a phrase each; of a run that decides, of every pair."""
+    order = order_in(setup)
+    first = next(iter(order.looks), None) if order else None
+    return [each for probe in PROBES.values() for each in probe.asks(setup, first)]
 
 
 def corpus_line(setup: Setup) -> str:
@@ -103,7 +110,7 @@ def divergence_facts(run: Run, probe: str) -> list[tuple[str, str]]:
 def conditions(run: Run) -> tuple[str, str]:
     """What *run* was measured on, in two lines."""
     setup = run.setup
-    asked = (phrase for probe in PROBES.values() for phrase in probe.asks(setup))
+    asked = _asked(setup)
     corpus = setup.corpus
     cut = f" ({corpus.functions} of {corpus.functions_before} functions)"
     sent = f" on {corpus.name}{cut if corpus.is_trimmed else ''}"

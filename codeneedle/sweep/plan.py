@@ -380,9 +380,11 @@ def plan(
         workers=len(workers),
         may_grow=may_grow,
     )
-    request = _adapted(request, probes, outlook)
     if request.decide:
         context = _context_that_decides(request, probes, outlook)
+        unread = engine.unread(context, workers=len(workers))
+        outlook = replace(outlook, context=context, unread=unread)
+    request = _adapted(request, probes, outlook)
     named = request.types
     if not has_types:
         types = _usual_types(named, first, context, store.intact_setup())
@@ -821,8 +823,11 @@ def _context_that_decides(
     if pace is None or not fitting:
         return outlook.context
     for context in fitting:
-        shorter = replace(outlook, context=context)
-        works = [probe.work(request.settings_of(probe), shorter) for probe in probes]
+        unread = outlook.engine.unread(context, workers=outlook.workers)
+        shorter = replace(outlook, context=context, unread=unread)
+        # What it refuses is of the context that is chosen.
+        adapted = _adapted(request, probes, replace(shorter, unread=""))
+        works = [probe.work(adapted.settings_of(probe), shorter) for probe in probes]
         cell_s = math.fsum(_cell_s(pace, work) for work in works if work)
         firsts = [work.first for work in works if work and work.first]
         lead_s = math.fsum(_cell_s(pace, work) for work in firsts)

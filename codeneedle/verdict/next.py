@@ -212,8 +212,9 @@ def _step_s(
     goals: Mapping[Pair, int],
     known: Mapping[Pair, int],
 ) -> float:
-    """Seconds of a step, by what the reference or the pair itself has taken."""
+    """Seconds of a step, by what the pair itself has taken, or the latest of all."""
     records = {(r.pair, r.probe): r for r in verdict.run.records if r.has_numbers}
+    latest = {r.probe: r for r in sorted(records.values(), key=lambda r: r.started)}
     total = 0.0
     for pair, goal in goals.items():
         cost = cost_of(records[pair, PROBE.name], verdict.run.setup)
@@ -222,8 +223,7 @@ def _step_s(
         if pair in goals:
             continue
         for probe in probes:
-            like = verdict.reference and records.get((verdict.reference, probe))
-            setup = verdict.run.setup
+            like, setup = latest.get(probe), verdict.run.setup
             total += cost_of(like, setup).of(asked.goal) if like else math.nan
     return total
 

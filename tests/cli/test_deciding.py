@@ -126,6 +126,27 @@ def test_without_a_reference_there_is_no_answer_and_each_was_tried_once(deciding
     assert [2, 2] == [deciding.served(pair) for pair in first[:2]]
 
 
+def test_a_reference_that_is_measured_again_is_asked_for_as_many_as_the_others(
+    deciding,
+):
+    """The settings say 6; five minutes hold all 12."""
+    reference = Pair("f16", "f16")
+    deciding.sweep(types=("f16", "q8_0"), functions=FEW)
+    store = deciding.page.plan.store
+    for record in store.records():
+        if record.pair == reference:
+            (
+                store.folder / "cells" / f"{record.pair.slug}.{record.probe}.json"
+            ).unlink()
+    before = deciding.served(reference)
+    deciding.sweep(types=("f16", "q8_0"), functions=FEW)
+
+    asked = recall_of(deciding.page.plan.store.record(reference, "recall")).forced
+    assert 12 == len(asked)
+    # It was asked once, and once more behind all others.
+    assert 2 == deciding.served(reference) - before
+
+
 def test_a_reference_that_fails_further_on_ends_it_and_that_is_said(deciding):
     deciding.dying = Pair("f16", "f16")
 

@@ -33,6 +33,7 @@ from codeneedle.grid import Pair
 from codeneedle.probes.recall.record import Recall, recall_of
 from codeneedle.probes.recall.settings import Ask, By, RecallSettings
 from codeneedle.records.record import Phases, Run, Status
+from codeneedle.report.captions import setup_line
 from codeneedle.sweep.decide import (
     decide,
     deciding,
@@ -517,6 +518,34 @@ def test_steps_go_on_until_nothing_could_change_the_answer(world):
     assert ["within", "beyond"] == [world.word(pair) for pair in (GOOD, BAD)]
     assert 8 == world.functions(BAD)
     assert len(world.asked) == len(set(world.asked))
+
+
+def test_a_step_takes_as_long_as_the_latest_pair(world):
+    """The reference came first: by now the machine may be slower."""
+    ordered(world, GOOD, BAD, most_s=0.0)
+    world.sweep(GOOD)
+    run = world.runner().read()
+    latest = next(each for each in run.records if each.pair == GOOD)
+    slow = replace(latest, phases=Phases(measure_s=100.0))
+    others = [each for each in run.records if each is not latest]
+    found = [
+        next_step(judge(replace(run, records=(*others, each))), ["recall"])
+        for each in (latest, slow)
+    ]
+
+    assert [(BAD,), (BAD,)] == [step.asked.pairs for step in found]
+    assert 90 < found[1].time_s - found[0].time_s < 110
+
+
+def test_a_run_that_decides_is_told_by_the_functions_that_each_pair_is_asked_for(world):
+    """The settings say how many there are at least, 8."""
+    runner, order = ordered(world, GOOD, BAD)
+
+    assert (40,) == order.looks
+    assert "5 lines of 40 functions forced" in setup_line(runner.run.setup)
+    assert "5 lines of 8 functions forced" in setup_line(
+        replace(runner.run.setup, calibrated={})
+    )
 
 
 def test_a_cell_that_was_ended_early_is_asked_again_up_to_its_goal(world):

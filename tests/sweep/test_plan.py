@@ -14,7 +14,7 @@ from made_plans import TWO, asking, made_world, planned
 from made_records import made_setup
 from msgspec import structs
 
-from codeneedle.engines.engine import Ability, CacheTypes
+from codeneedle.engines.engine import Ability, CacheTypes, Pace
 from codeneedle.errors import (
     BadInput,
     FolderUnusable,
@@ -23,6 +23,7 @@ from codeneedle.errors import (
 from codeneedle.grid import Pair
 from codeneedle.probes.evaluation.probe import EvaluationSettings
 from codeneedle.probes.prompts import PromptForm
+from codeneedle.probes.recall.settings import By, RecallSettings
 from codeneedle.probes.retrieval.settings import RetrievalSettings
 from codeneedle.probes.transcript.probe import TranscriptSettings
 from codeneedle.records.store import Store, run_folder
@@ -338,3 +339,24 @@ def test_a_second_context_has_a_folder_of_its_own_and_the_first_keeps_its_own(
     assert plain == _of_context(execution, "c", "m", 4096)
     assert plain == _of_context(both, "c", "m", 4096)
     assert second == _of_context(execution, "c", "m", 8192)
+
+
+def test_memory_for_reading_is_that_of_the_context_that_decides():
+    """It is shorter than the default where reading takes long."""
+
+    class Engine(FakeEngine):
+        def pace(self):
+            back = {"read_back_s": 0, "write_back_s": 0}
+            return Pace(start_s=0, read_s=0.05, write_s=1, **back)
+
+        def unread(self, context, *, workers=1):
+            return "no memory" if context > 4_096 else ""
+
+    plan = planned(
+        corpus="random-bodies-many",
+        recall=RecallSettings(by=By.READING),
+        decide=True,
+        engine=Engine(abilities=frozenset(Ability), stretches_context=True),
+    )
+
+    assert (True, "") == (plan.context <= 4_096, plan.unread)

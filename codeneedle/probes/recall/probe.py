@@ -722,7 +722,7 @@ class RecallProbe(Probe):
         hidden = {"ask" if is_alone else ""} if chosen.is_reading else {"by"}
         return {name: each for name, each in told.items() if name not in hidden}
 
-    def asks(self, setup: Setup) -> tuple[str, ...]:
+    def asks(self, setup: Setup, units: int | None = None) -> tuple[str, ...]:
         """How many functions are written, and how many lines of others are forced."""
         if setup.probes and NAME not in setup.probes:
             return ()
@@ -731,7 +731,7 @@ class RecallProbe(Probe):
         if setup.needles and Ask.WRITTEN in chosen.parts:
             phrases.append(f"{plural(len(setup.needles), 'function')} written")
         if setup.forced:
-            functions = plural(chosen.function_count, "function")
+            functions = plural(units or chosen.function_count, "function")
             phrases.append(
                 f"{plural(chosen.line_count, 'line')} of {functions} {chosen.how}"
             )

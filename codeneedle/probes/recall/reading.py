@@ -386,10 +386,10 @@ def refuse_reading(outlook: Estimates, chosen: RecallSettings) -> None:
     except CodeneedleError as error:
         error.hint = f"{error.hint.removesuffix('.')}, or --by writing."
         raise
-    if reason := outlook.engine.unread(outlook.context, workers=outlook.workers):
+    if outlook.unread:
         raise BadInput(
             source=f"--by {By.READING}",
-            reason=reason,
+            reason=outlook.unread,
             hint="Use --by writing, or a smaller --context.",
         )
 

@@ -302,8 +302,9 @@ def test_read_lines_and_forced_ones_are_never_compared():
 )
 def test_what_cannot_be_read_is_refused(settings, tool, words):
     chosen = RecallSettings(by=By.READING, **settings)
+    engine = made_engine(**tool)
     with pytest.raises(BadInput, match=words) as raised:
-        PROBE.adapt(chosen, made_outlook(engine=made_engine(**tool)))
+        PROBE.adapt(chosen, made_outlook(engine=engine, unread=engine.unread(4096)))
 
     assert raised.value.hint
 
@@ -313,10 +314,11 @@ def test_cells_that_are_read_side_by_side_take_memory_each():
     engine = made_engine(memory_bytes=there // 4)
 
     assert "" == engine.unread(1024, workers=2)
-    assert "1,024 tokens in each of 8 cells takes" in engine.unread(1024, workers=8)
+    unread = engine.unread(1024, workers=8)
+    assert "1,024 tokens in each of 8 cells takes" in unread
     with pytest.raises(BadInput, match="in each of 8 cells"):
         PROBE.adapt(
-            RecallSettings(by=By.READING), made_outlook(engine=engine, workers=8)
+            RecallSettings(by=By.READING), made_outlook(engine=engine, unread=unread)
         )
 
 
