@@ -82,6 +82,9 @@ class Loss:
     little to lose.
     """
 
+    right: str = "the model itself has {able} right with {pair}"
+    """How a reference with little right is told; ``able`` as a percentage."""
+
     unanswered: Callable[[CellRecord, Setup], frozenset[str]] | None = None
     """
     Names of the units that a record was asked for and has no answer of; None if such a

@@ -326,9 +326,12 @@ _GENERATION = {
     ),
     "loops": replace(
         _PERCENT,
-        label="answers in which one n-gram fills a stretch, or that are empty",
+        label="answers in which one n-gram fills a stretch",
         digits=0,
         in_table=True,
+    ),
+    "empty": replace(
+        _PERCENT, label="answers in which nothing is written", digits=0, in_table=True
     ),
     "ends": replace(
         _PERCENT,

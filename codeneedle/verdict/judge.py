@@ -958,7 +958,7 @@ def too_little(loss: Loss, record: CellRecord, setup: Setup) -> str:
     able = loss.able(record, setup)
     if able >= ABLE:
         return ""
-    right = f"the model itself has {able:.0%} right with {record.pair}"
+    right = loss.right.format(able=f"{able:.0%}", pair=record.pair)
     return f"{right}, so there is little to lose"
 
 

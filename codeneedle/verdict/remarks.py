@@ -312,9 +312,9 @@ def _about(verdict: Verdict, units: int, noun: str) -> str:
         )
     if noun == "prompts":
         asked = max(row.asked or 0 for row in rows)
-        of = f"{units} of {asked} (on the others the reference has nothing to lose)"
+        of = f" of {asked} (on the rest the reference has nothing to lose)"
         return (
-            f"About prompts like these {of if asked > units else units}; others can "
+            f"About {plural(units, 'prompt')}{of if asked > units else ''}; others can "
             "differ by more (--prompts)."
         )
     if noun == "texts":  # of retrieval, which reads no corpus

@@ -1,7 +1,7 @@
 """Metrics of generation: first difference from the reference, loops, endings."""
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from statistics import median
 
@@ -38,40 +38,44 @@ def usable(record: CellRecord, setup: Setup) -> list[Compared]:
     return [each for each in compared(record, setup) if not each.is_out]
 
 
-def _kept(record: CellRecord, setup: Setup) -> Iterator[tuple[str, float, float]]:
-    """By prompt: 1.0 if the answer is whole, and if the model wrote and ended one."""
-    for each in usable(record, setup):
-        yield each.prompt, float(each.is_whole), float(_is_ended(each))
-
-
 def _is_ended(each: Compared) -> bool:
     return each.ours.ends and not each.ours.is_empty
 
 
-def _unlooped(record: CellRecord, setup: Setup) -> dict[str, float]:
-    kept = {name: is_whole for name, is_whole, _ in _kept(record, setup)}
-    return kept or _nothing_to_lose(record, setup)
+def _answers_lost(
+    is_kept: Callable[[Compared], bool],
+    *,
+    can_lose: Callable[[Compared], bool] = lambda _each: True,
+    right: str = "of the model's own answers, {able} neither loop nor are empty with "
+    "{pair}",
+) -> Loss:
+    """
+    Answers that are lost where the reference has them.
 
+    Args:
+        is_kept: Whether an answer is not lost.
+        can_lose: Whether that of the reference could be; where it loops or is empty,
+            it cannot.
+        right: As of `Loss`.
+    """
 
-def _ended(record: CellRecord, setup: Setup) -> dict[str, float]:
-    """Of prompts whose answer the reference ended: others cannot be lost."""
-    can_end = {each.prompt for each in usable(record, setup) if each.theirs.ends}
-    kept = {name: ends for name, _, ends in _kept(record, setup) if name in can_end}
-    return kept or _nothing_to_lose(record, setup)
+    def by_unit(record: CellRecord, setup: Setup) -> dict[str, float]:
+        able = [each for each in usable(record, setup) if can_lose(each)]
+        kept = {each.prompt: float(is_kept(each)) for each in able}
+        # Of every prompt nothing is right: the verdict then says why it is silent.
+        return kept or {each.prompt: 0.0 for each in compared(record, setup)}
 
-
-def _nothing_to_lose(record: CellRecord, setup: Setup) -> dict[str, float]:
-    """Of every prompt nothing is right, so that the verdict says why it is silent."""
-    return {each.prompt: 0.0 for each in compared(record, setup)}
-
-
-def _answers_lost(by_unit: Callable[[CellRecord, Setup], dict[str, float]]) -> Loss:
     def able(record: CellRecord, setup: Setup) -> float:
         asked = len(compared(record, setup))
         return sum(by_unit(record, setup).values()) / asked if asked else 0.0
 
     return Loss(
-        kind=LossKind.ANSWERS, by_unit=by_unit, lost_from=1.0, units=_asked, able=able
+        kind=LossKind.ANSWERS,
+        by_unit=by_unit,
+        lost_from=1.0,
+        units=_asked,
+        able=able,
+        right=right,
     )
 
 
@@ -157,15 +161,26 @@ METRICS: tuple[Metric, ...] = (
         name="loops",
         unit="%",
         better="lower",
-        values=_share(lambda each: not each.is_whole),
-        loss=_answers_lost(_unlooped),
+        values=_share(lambda each: each.loop is not None),
+        loss=_answers_lost(lambda each: each.loop is None),
+    ),
+    _answers(
+        name="empty",
+        unit="%",
+        better="lower",
+        values=_share(lambda each: each.ours.is_empty),
+        loss=_answers_lost(lambda each: not each.ours.is_empty),
     ),
     _answers(
         name="ends",
         unit="%",
         better="higher",
         values=_share(_is_ended),
-        loss=_answers_lost(_ended),
+        loss=_answers_lost(
+            _is_ended,
+            can_lose=lambda each: each.theirs.ends,
+            right="the model itself ends {able} of its answers with {pair}",
+        ),
     ),
     _answers(
         name="length",

@@ -174,11 +174,6 @@ class Compared:
         """Whether the reference loops, or writes nothing: nothing could be lost."""
         return self.reference_loop is not None or self.theirs.is_empty
 
-    @property
-    def is_whole(self) -> bool:
-        """Whether something was written, and it does not loop."""
-        return self.loop is None and not self.ours.is_empty
-
 
 def conditions_of(setup: Setup) -> Conditions:
     """

@@ -21,6 +21,7 @@ from codeneedle.probes.generation.record import (
 )
 from codeneedle.records.record import AGAIN, Run
 from codeneedle.verdict.judge import judge
+from codeneedle.verdict.remarks import remarks
 from codeneedle.verdict.statistics import Decision, error_share, lost_share
 
 LOOPING = "so " + "idea " * 80
@@ -138,7 +139,7 @@ def test_prompts_that_are_out_are_told_once_the_reference_has_written():
 
 
 @pytest.mark.parametrize(
-    ("text", "silent"), [(LOOPING, {"loops", "ends"}), ("no end", {"ends"})]
+    ("text", "silent"), [(LOOPING, {"loops", "empty", "ends"}), ("no end", {"ends"})]
 )
 def test_a_reference_with_nothing_to_lose_has_no_say_and_that_is_said(text, silent):
     answers = {str(at): written(text, finish="length") for at in range(8)}
@@ -148,6 +149,56 @@ def test_a_reference_with_nothing_to_lose_has_no_say_and_that_is_said(text, sile
     )
 
     assert silent == judge(run).silent.keys()
+
+
+def test_why_answers_have_no_say_is_said_in_words_of_answers():
+    answers = {str(at): written(LOOPING, finish="length") for at in range(8)}
+    record = generation_record("f16/f16", answers)
+    run = Run(name="a/b", setup=generation_setup("f16/f16", answers), records=(record,))
+
+    told = judge(run).silent
+
+    assert {
+        "loops": "of the model's own answers, 0% neither loop nor are empty with "
+        "f16/f16, so there is little to lose",
+        "ends": "the model itself ends 0% of its answers with f16/f16, so there is "
+        "little to lose",
+    } == {name: told[name] for name in ("loops", "ends")}
+
+
+@pytest.mark.parametrize(
+    ("out", "sentence"),
+    [
+        (0, "About 8 prompts; others can differ by more (--prompts)."),
+        (
+            6,
+            (
+                "About 2 prompts of 8 (on the rest the reference has nothing to lose); "
+                "others can differ by more (--prompts)."
+            ),
+        ),
+    ],
+)
+def test_the_verdict_says_what_it_is_about_in_words_of_prompts(out, sentence):
+    whole = {str(at): written("it ends well") for at in range(8)}
+    answers = whole | {str(at): written(LOOPING) for at in range(out)}
+    records = [generation_record(pair, answers) for pair in ("f16/f16", "q4_0/q4_0")]
+    setup = generation_setup("f16/f16", answers)
+    verdict = judge(Run(name="a/b", setup=setup, records=tuple(records)))
+
+    assert sentence in [each.text for each in remarks(verdict)]
+
+
+def test_an_empty_answer_is_no_loop():
+    answers = {"one": written("it ends"), "two": written("so it is")}
+    record = generation_record("q4_0/q4_0", answers | {"two": written("")})
+    setup = generation_setup("f16/f16", answers)
+
+    shown = {each.name: [*each.values(record, setup)] for each in METRICS}
+
+    assert [[0.0, 0.0], [0.0, 100.0], [100.0, 0.0]] == [
+        shown[name] for name in ("loops", "empty", "ends")
+    ]
 
 
 def test_the_verdict_says_of_how_many_prompts_it_speaks():
@@ -162,7 +213,7 @@ def test_the_verdict_says_of_how_many_prompts_it_speaks():
     standing = judge(run).standing(Pair("q4_0", "q4_0"))
 
     assert standing is not None
-    assert [(7, 8), (7, 8)] == [(row.bounds.units, row.asked) for row in standing.rows]
+    assert [(7, 8)] * 3 == [(row.bounds.units, row.asked) for row in standing.rows]
 
 
 def test_the_verdict_says_how_many_prompts_would_decide_a_pair():
@@ -257,7 +308,7 @@ def test_where_answers_differ_is_no_loss():
     standing = verdict.standing(Pair("q4_0", "q4_0"))
 
     assert standing is not None
-    assert {"loops", "ends"} == {row.metric.name for row in standing.rows}
+    assert {"loops", "empty", "ends"} == {row.metric.name for row in standing.rows}
     assert Decision.OPEN is standing.word
 
 
