@@ -179,9 +179,9 @@ def _puzzle(of: random.Random, name: str) -> Prompt:
         f"{', '.join(goods[:3])} or {goods[3]}. {first} carries neither {goods[0]} nor "
         f"{goods[1]}. {second} walks beside the one with the {goods[2]}. {third} has "
         f"never carried {goods[3]}, and {fourth} carries {goods[0]} whenever {first} "
-        f"carries {goods[3]}. Who carries what? Go through the cases one after the "
-        "other, say which ones fall away and why, then give the answer, or say what "
-        "is missing to decide it.",
+        f"carries {goods[3]}. Who carries what? Suppose first that {first} carries "
+        f"{goods[2]} and say what follows; then suppose that it is {goods[3]}. Tell at "
+        "the end which answer is right, or what is missing to decide it.",
     )
 
 
@@ -202,12 +202,13 @@ def _parser(of: random.Random, name: str) -> Prompt:
     mark, unit = of.choice(["@", "~", "%"]), of.choice(["km", "kg", "kWh"])
     return _asked(
         name,
-        "Write a JavaScript function `parse(text)` for this small format: one record a "
-        f"line, `name {mark} value {unit}, note`; a note is optional and may hold "
-        "commas; blank lines and lines that begin with # do not count; a value may "
-        "have a sign and decimals. It returns a list of objects with line numbers, and "
-        "throws an error that names the line and what was expected. Explain each "
-        "regular expression that you use, then show five inputs with what comes out.",
+        f"A text file holds one record a line, such as `harbour {mark} 12.5 {unit}, "
+        f"low tide` or `mill {mark} -3 {unit}`: a name, a mark, a value with its unit, "
+        "and a note that may be missing. Blank lines and lines that begin with # do "
+        "not count. Tell a colleague who knows JavaScript how to write a parser for "
+        "it: which function does what, which mistakes in a file it must report and in "
+        "which words, which cases are easy to forget. Then write the code, and five "
+        "tests for it.",
     )
 
 
@@ -260,11 +261,12 @@ def _plan(of: random.Random, name: str) -> Prompt:
     )
     return _asked(
         name,
-        f"I need a room in {city} for {guests} people, on a dry day of next week. You "
-        "have three tools: find_rooms(city, guests, day), weather(city, day) and "
-        "book(room, day, name). First make a plan: which tool with which arguments in "
-        "which order, and what you do if a day is wet or no room is large enough. Then "
-        "make the first calls.",
+        "Three functions exist: find_rooms(city, guests, day), weather(city, day) and "
+        "book(room, day, name). Explain step by step how an assistant uses them to "
+        f"find a room in {city} for {guests} people on a dry day of next week, and "
+        "what it does if a day is wet, if no room is large enough, or if a call fails. "
+        "Then write the calls for Monday and Tuesday, with an answer that each could "
+        "have, and the message to the guests.",
         tools,
     )
 

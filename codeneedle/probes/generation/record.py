@@ -25,7 +25,8 @@ NAME = "generation"
 MOST_PROMPTS = 1000
 
 # 1 - first version
-WORDING = 1
+# 2 - puzzle, parser and plan, on which a small model looped at once
+WORDING = 2
 """Version of the prompts that come with the program; a condition."""
 
 
