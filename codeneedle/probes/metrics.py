@@ -1,13 +1,13 @@
 """Metrics: what is measured, and those of memory and time of all probes."""
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import partial
 from operator import itemgetter
 from statistics import NormalDist, fmean
-from typing import Literal
+from typing import Literal, TypeVar
 
 from codeneedle.engines.messages import Forced
 from codeneedle.models.kv_cache import Caches, cache_bytes
@@ -292,6 +292,33 @@ def bounded_share(scores: Iterable[Forced]) -> float:
     every = list(scores)
     tokens = sum(len(each.logprobs) for each in every)
     return sum(len(each.bounds) for each in every) / tokens if tokens else 0.0
+
+
+_Item = TypeVar("_Item")
+Found = Callable[[CellRecord, Setup], Iterable[tuple[str, _Item]]]
+"""Returns what a finished record has of each unit, with the name of the unit."""
+
+
+def of_units(
+    found: Found[_Item], number: Callable[[_Item], float | None]
+) -> partial[Metric]:
+    """
+    A metric with the *number* of each item that is *found*, under the unit's name.
+
+    Items of which that is None have no value; a unit may have several items.
+    """
+
+    def numbers(record: CellRecord, setup: Setup) -> Iterator[tuple[str, float]]:
+        for name, item in found(record, setup):
+            value = number(item)
+            if value is not None:
+                yield name, float(value)
+
+    return partial(
+        Metric,
+        values=lambda *of: [value for _, value in numbers(*of)],
+        names=lambda *of: [name for name, _ in numbers(*of)],
+    )
 
 
 def of_cell(number: Callable[[CellRecord], float | None]) -> Values:

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 from made_records import failed_record, made_record, made_setup
 
-from codeneedle.probes.metrics import METRICS, samples_needed
+from codeneedle.probes.metrics import METRICS, of_units, samples_needed
 from codeneedle.records.record import CellRecord, DeviceMemory, Effective, KvBuffer
 
 METRIC = {metric.name: metric for metric in METRICS}
@@ -96,3 +96,13 @@ def test_published_sizes_tell_what_they_can(samples, points):
 def test_more_pairs_take_more_samples_and_few_flips_no_fewer_than_the_loss():
     assert samples_needed(0.1, share=0.025 / 35) > samples_needed(0.1, share=0.025)
     assert samples_needed(0.0, share=0.025) == samples_needed(0.05, share=0.025)
+
+
+def test_a_metric_of_units_has_a_value_for_each_item_that_has_a_number():
+    items = [("a", 1), ("b", None), ("a", 3), ("c", 0)]
+    counted = of_units(lambda *_: items, lambda each: each)
+    metric = counted(name="made", unit="", better="higher")
+    record = made_record("q8_0/q4_0", [])
+
+    assert [1.0, 3.0, 0.0] == metric.values(record, made_setup())
+    assert {"a": [1.0, 3.0], "c": [0.0]} == metric.unit_answers(record, made_setup())

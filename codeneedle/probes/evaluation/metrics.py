@@ -1,6 +1,6 @@
 """Metrics of evaluations: mean score, samples lost, samples won."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 from statistics import fmean
 
@@ -12,7 +12,7 @@ from codeneedle.probes.evaluation.record import (
     is_unscored,
     unscored,
 )
-from codeneedle.probes.metrics import Loss, LossKind, Metric
+from codeneedle.probes.metrics import Loss, LossKind, Metric, of_units
 from codeneedle.records.record import CellRecord, Setup
 
 USUAL_FLIPS = 0.1
@@ -30,12 +30,9 @@ def _scored(record: CellRecord) -> list[Sample]:
     return [] if is_unscored(samples) else [each for each in samples if not each.error]
 
 
-def _scores(record: CellRecord, _setup: Setup) -> Sequence[float]:
-    return [sample.score for sample in _scored(record)]
-
-
-def _units(record: CellRecord, _setup: Setup) -> Sequence[str]:
-    return [sample.unit for sample in _scored(record)]
+def _samples(record: CellRecord, _setup: Setup) -> Iterator[tuple[str, Sample]]:
+    for each in _scored(record):
+        yield each.unit, each
 
 
 def _every_unit(record: CellRecord, _setup: Setup) -> Sequence[str]:
@@ -63,8 +60,8 @@ def _changed(record: CellRecord, setup: Setup, *, sign: int) -> Sequence[float]:
     ]
 
 
-def _mean(record: CellRecord, setup: Setup) -> float:
-    return fmean(_scores(record, setup) or [0])
+def _mean(record: CellRecord, _setup: Setup) -> float:
+    return fmean([each.score for each in _scored(record)] or [0])
 
 
 def _change(name: str, sign: int) -> Metric:
@@ -80,12 +77,10 @@ def _change(name: str, sign: int) -> Metric:
 
 
 METRICS: tuple[Metric, ...] = (
-    Metric(
+    of_units(_samples, lambda each: each.score)(
         name=NAME,
         unit="",
         better="higher",
-        values=_scores,
-        names=_units,
         loss=Loss(
             kind=LossKind.SCORE,
             by_unit=_whole_units,

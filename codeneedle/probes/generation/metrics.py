@@ -1,7 +1,7 @@
 """Metrics of generation: first difference from the reference, loops, endings."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from statistics import median
 
@@ -12,7 +12,7 @@ from codeneedle.probes.generation.record import (
     written_of,
 )
 from codeneedle.probes.metrics import METRICS as OF_CELL
-from codeneedle.probes.metrics import Loss, LossKind, Metric, Values, of_cell
+from codeneedle.probes.metrics import Loss, LossKind, Metric, Values, of_cell, of_units
 from codeneedle.probes.stored import Observed, observed
 from codeneedle.records.record import CellRecord, Setup
 
@@ -83,8 +83,10 @@ def _asked(record: CellRecord, setup: Setup) -> list[str]:
     return [each.prompt for each in compared(record, setup)]
 
 
-def _names(record: CellRecord, setup: Setup) -> list[str]:
-    return [each.prompt for each in usable(record, setup)]
+def _answers(record: CellRecord, setup: Setup) -> Iterator[tuple[str, Compared]]:
+    """The answers to prompts that are not out."""
+    for each in usable(record, setup):
+        yield each.prompt, each
 
 
 def kept_tokens(each: Compared) -> int:
@@ -112,19 +114,6 @@ def _median(values: Values) -> Values:
     return of
 
 
-def _share(
-    of_answer: Callable[[Compared], bool],
-) -> Callable[[CellRecord, Setup], list[float]]:
-    def values(record: CellRecord, setup: Setup) -> list[float]:
-        return [100.0 * of_answer(each) for each in usable(record, setup)]
-
-    return values
-
-
-def _lengths(record: CellRecord, setup: Setup) -> list[float]:
-    return [float(each.ours.tokens) for each in usable(record, setup)]
-
-
 def reference_of(record: CellRecord) -> str | None:
     """The pair whose answers those of *record* are compared with."""
     return observed(record, Observed).facts.get("against")
@@ -138,10 +127,12 @@ def _accepted(record: CellRecord) -> float | None:
     return 100 * accepted / drafted if drafted else None
 
 
-_answers = partial(Metric, noun="prompts", names=_names, reference=reference_of)
+def _of_prompts(number: Callable[[Compared], float]) -> partial[Metric]:
+    return partial(of_units(_answers, number), noun="prompts", reference=reference_of)
+
 
 METRICS: tuple[Metric, ...] = (
-    _answers(
+    _of_prompts(kept_tokens)(
         name="diverges-at",
         unit="tokens",
         better="higher",
@@ -157,36 +148,30 @@ METRICS: tuple[Metric, ...] = (
         reference=reference_of,
         why_none=lambda _setup: "no answer differs, or its server tells no leads",
     ),
-    _answers(
+    _of_prompts(lambda each: 100 * (each.loop is not None))(
         name="loops",
         unit="%",
         better="lower",
-        values=_share(lambda each: each.loop is not None),
         loss=_answers_lost(lambda each: each.loop is None),
     ),
-    _answers(
+    _of_prompts(lambda each: 100 * each.ours.is_empty)(
         name="empty",
         unit="%",
         better="lower",
-        values=_share(lambda each: each.ours.is_empty),
         loss=_answers_lost(lambda each: not each.ours.is_empty),
     ),
-    _answers(
+    _of_prompts(lambda each: 100 * _is_ended(each))(
         name="ends",
         unit="%",
         better="higher",
-        values=_share(_is_ended),
         loss=_answers_lost(
             _is_ended,
             can_lose=lambda each: each.theirs.ends,
             right="the model itself ends {able} of its answers with {pair}",
         ),
     ),
-    _answers(
-        name="length",
-        unit="tokens",
-        better="neither",
-        values=_lengths,
+    _of_prompts(lambda each: each.ours.tokens)(
+        name="length", unit="tokens", better="neither"
     ),
     Metric(
         name=f"{NAME}-accepted",

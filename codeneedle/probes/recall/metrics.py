@@ -1,13 +1,13 @@
 """Metrics of the recall probe."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from statistics import fmean
 
 from codeneedle.corpora.needles import WRITTEN_LINES
 from codeneedle.probes.metrics import METRICS as OF_CELL
-from codeneedle.probes.metrics import Loss, LossKind, Metric, Values, bounded_share
+from codeneedle.probes.metrics import Loss, LossKind, Metric, bounded_share, of_units
 from codeneedle.probes.recall.alignment import Mark
 from codeneedle.probes.recall.record import Round, recall_of
 from codeneedle.probes.recall.rounds import (
@@ -59,58 +59,28 @@ def _unscored(record: CellRecord, setup: Setup) -> frozenset[str]:
     return frozenset(each.needle for each in forced if not each.logprobs)
 
 
-def _of_answers(number: Callable[[ScoredRound], float]) -> Values:
-    """One value for each round that has an answer."""
-
-    def values(record: CellRecord, setup: Setup) -> list[float]:
-        return [float(number(each)) for each in answered_rounds(record, setup)]
-
-    return values
+def _answers(record: CellRecord, setup: Setup) -> Iterator[tuple[str, ScoredRound]]:
+    """The rounds that have an answer."""
+    for each in answered_rounds(record, setup):
+        yield each.needle.name, each
 
 
-def _asked_names(record: CellRecord, _setup: Setup) -> list[str]:
-    return [each.needle for each in recall_of(record).rounds]
-
-
-def _round_names(record: CellRecord, setup: Setup) -> list[str]:
-    return [each.needle.name for each in answered_rounds(record, setup)]
-
-
-def _margin_names(record: CellRecord, setup: Setup) -> list[str]:
-    rounds = answered_rounds(record, setup)
-    return [each.needle.name for each in rounds if each.margins]
-
-
-def _of_gaps(number: Callable[[Margins], float]) -> Values:
-    """One value for each round that has an answer with gaps."""
-
-    def values(record: CellRecord, setup: Setup) -> list[float]:
-        rounds = answered_rounds(record, setup)
-        return [number(each.margins) for each in rounds if each.margins]
-
-    return values
-
-
-def _of_forced(number: Callable[[ForcedAnswer], float]) -> Values:
-    """One value for each function of every sweep whose right lines have scores."""
-
-    def values(record: CellRecord, setup: Setup) -> list[float]:
-        names = set(_forced_names(record, setup))
-        answers = forced_answers(record, setup)
-        return [float(number(each)) for each in answers if each.needle.name in names]
-
-    return values
-
-
-def _forced_names(record: CellRecord, setup: Setup) -> list[str]:
+def _forced(record: CellRecord, setup: Setup) -> Iterator[tuple[str, ForcedAnswer]]:
     """
-    Functions with scores, of those that every pair is asked for.
+    The functions with scores, of those that every pair is asked for.
 
     Without further ones of open pairs: a mean over others could not be compared with
     that of another pair.
     """
     asked = right_rounds(record, setup)[: settings_of(setup).function_count]
-    return [each.needle for each in asked if each.logprobs]
+    names = {each.needle for each in asked if each.logprobs}
+    for each in forced_answers(record, setup):
+        if each.needle.name in names:
+            yield each.needle.name, each
+
+
+def _asked_names(record: CellRecord, _setup: Setup) -> list[str]:
+    return [each.needle for each in recall_of(record).rounds]
 
 
 def _probabilities(record: CellRecord, setup: Setup) -> dict[str, float]:
@@ -144,8 +114,9 @@ def _matched_share(record: CellRecord, setup: Setup) -> float:
     return fmean(matched or [0]) / WRITTEN_LINES
 
 
-def _errors(record: CellRecord, setup: Setup) -> list[float]:
-    return [float(bool(answer.error)) for answer in scored_rounds(record, setup)]
+def _scored(record: CellRecord, setup: Setup) -> Iterator[tuple[str, ScoredRound]]:
+    for each in scored_rounds(record, setup):
+        yield each.needle.name, each
 
 
 def _prefill(record: CellRecord, _setup: Setup) -> list[float]:
@@ -182,17 +153,24 @@ def _accepted(record: CellRecord, _setup: Setup) -> list[float]:
     ]
 
 
-_lines = partial(Metric, unit="lines")
-_rounds = partial(Metric, unit="rounds", is_sum=True)
-_gap = partial(Metric, unit="nats", better="higher")
+def _lines(number: Callable[[ScoredRound], float]) -> partial[Metric]:
+    return partial(of_units(_answers, number), unit="lines")
+
+
+def _gap(number: Callable[[Margins], float]) -> partial[Metric]:
+    """A metric of the gaps of answers that have any."""
+    metric = of_units(
+        _answers, lambda each: number(each.margins) if each.margins else None
+    )
+    return partial(metric, unit="nats", better="higher")
+
+
 _speed = partial(Metric, unit="tokens/s", better="higher", quantity="speed")
 
 METRICS: tuple[Metric, ...] = (
-    _lines(
+    _lines(_matched)(
         name="matched",
         better="higher",
-        values=_of_answers(_matched),
-        names=_round_names,
         loss=Loss(
             kind=LossKind.ANSWERS,
             lost_from=LOST_LINES,
@@ -202,82 +180,37 @@ METRICS: tuple[Metric, ...] = (
             without="functions without an answer, which are left out",
         ),
     ),
-    _rounds(
-        name="pass",
-        better="higher",
-        values=_of_answers(lambda each: _matched(each) >= PASS_LINES),
+    of_units(_answers, lambda each: _matched(each) >= PASS_LINES)(
+        name="pass", unit="rounds", better="higher", is_sum=True
     ),
-    _lines(
-        name="hallucinated",
-        better="lower",
-        values=_of_answers(lambda each: each.counts[Mark.HALLUCINATED]),
+    _lines(lambda each: each.counts[Mark.HALLUCINATED])(
+        name="hallucinated", better="lower"
     ),
-    _lines(
-        name="missing",
-        better="lower",
-        values=_of_answers(lambda each: each.counts[Mark.MISSING]),
-    ),
-    _lines(
-        name="bonus",
-        better="neither",
-        values=_of_answers(lambda each: each.counts[Mark.BONUS]),
-    ),
-    _lines(
-        name="overrun",
-        better="neither",
-        values=_of_answers(lambda each: each.counts[Mark.OVERRUN]),
-    ),
-    _lines(
-        name="matched-strict",
-        better="higher",
-        values=_of_answers(lambda each: each.matched_strict),
-        names=_round_names,
-    ),
-    _gap(
-        name="margin",
-        values=_of_gaps(lambda margins: margins.least),
-        names=_margin_names,
-    ),
-    _gap(
-        name="margin5",
-        values=_of_gaps(lambda margins: margins.fifth),
-    ),
-    _gap(
-        name="margin-mean",
-        values=_of_gaps(lambda margins: margins.mean),
-    ),
-    _speed(
-        name="prefill",
-        values=_prefill,
-        is_prompt_speed=True,
-    ),
-    _speed(
-        name="decode",
-        values=_decode,
-    ),
+    _lines(lambda each: each.counts[Mark.MISSING])(name="missing", better="lower"),
+    _lines(lambda each: each.counts[Mark.BONUS])(name="bonus", better="neither"),
+    _lines(lambda each: each.counts[Mark.OVERRUN])(name="overrun", better="neither"),
+    _lines(lambda each: each.matched_strict)(name="matched-strict", better="higher"),
+    _gap(lambda margins: margins.least)(name="margin"),
+    _gap(lambda margins: margins.fifth)(name="margin5"),
+    _gap(lambda margins: margins.mean)(name="margin-mean"),
+    _speed(name="prefill", values=_prefill, is_prompt_speed=True),
+    _speed(name="decode", values=_decode),
     Metric(
-        name="accepted",
-        unit="%",
-        better="neither",
-        values=_accepted,
-        quantity="speed",
+        name="accepted", unit="%", better="neither", values=_accepted, quantity="speed"
     ),
     *OF_CELL,
-    _rounds(
-        name="errors",
-        better="lower",
-        values=_errors,
+    of_units(_scored, lambda each: bool(each.error))(
+        name="errors", unit="rounds", better="lower", is_sum=True
     ),
 )
 """All of them; the first is the headline."""
 
-_forced = partial(Metric, better="higher", names=_forced_names)
 
 FORCED: tuple[Metric, ...] = (
-    _forced(
+    of_units(_forced, lambda each: each.logp)(
         name="recall-logp",
         unit="nats",
-        values=_of_forced(lambda answer: answer.logp),
+        better="higher",
         loss=Loss(
             kind=LossKind.PROBABILITY,
             by_unit=_probabilities,
@@ -289,25 +222,17 @@ FORCED: tuple[Metric, ...] = (
             checked=_checked,
         ),
     ),
-    _forced(
-        name="recall-right",
-        unit="%",
-        values=_of_forced(lambda answer: 100 * answer.right),
+    of_units(_forced, lambda each: 100 * each.right)(
+        name="recall-right", unit="%", better="higher"
     ),
-    _forced(
-        name="breaks-at",
-        unit="lines",
-        values=_of_forced(lambda answer: answer.breaks_at),
+    of_units(_forced, lambda each: each.breaks_at)(
+        name="breaks-at", unit="lines", better="higher"
     ),
-    _forced(
-        name="lead",
-        unit="nats",
-        values=_of_forced(lambda answer: answer.margins.mean if answer.margins else 0),
+    of_units(_forced, lambda each: each.margins.mean if each.margins else 0)(
+        name="lead", unit="nats", better="higher"
     ),
-    _forced(
-        name="lead5",
-        unit="nats",
-        values=_of_forced(lambda answer: answer.margins.fifth if answer.margins else 0),
+    of_units(_forced, lambda each: each.margins.fifth if each.margins else 0)(
+        name="lead5", unit="nats", better="higher"
     ),
 )
 """Those of forced recall, in runs that asked for it; the first is their headline."""

@@ -2,14 +2,14 @@
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
+from functools import partial
 from statistics import fmean
 from typing import TypeVar
 
 import msgspec
 
 from codeneedle.probes.answers import USABLE, Skipped
-from codeneedle.probes.metrics import Loss, LossKind, Metric, bounded_share
+from codeneedle.probes.metrics import Loss, LossKind, Metric, bounded_share, of_units
 from codeneedle.probes.retrieval.outcomes import (
     Outcome,
     outcomes,
@@ -32,35 +32,21 @@ from codeneedle.records.record import BadRecord, CellRecord, Run, Setup
 
 
 _Value = TypeVar("_Value")
-_Number = Callable[[Outcome], float | None]
 _Chosen = Callable[[Outcome, Setup], bool]
 
 
-def _numbers(number: _Number, chosen: _Chosen) -> Metric:
-    """A metric with one value for each chosen question that has one; to be named."""
+def _questions(
+    number: Callable[[Outcome], float | None], chosen: _Chosen
+) -> partial[Metric]:
+    """A metric with one value for each chosen question that has one."""
 
-    def of(record: CellRecord, setup: Setup) -> Iterator[tuple[Outcome, float]]:
+    def found(record: CellRecord, setup: Setup) -> Iterator[tuple[str, Outcome]]:
         is_asked = _asked(setup)
         for each in outcomes(record):
-            is_counted = is_asked(each) and chosen(each, setup)
-            value = number(each) if is_counted else None
-            if value is not None:
-                yield each, value
+            if is_asked(each) and chosen(each, setup):
+                yield each.text, each
 
-    def values(record: CellRecord, setup: Setup) -> list[float]:
-        return [value for _, value in of(record, setup)]
-
-    def names(record: CellRecord, setup: Setup) -> list[str]:
-        return [each.text for each, _ in of(record, setup)]
-
-    return Metric(
-        name="",
-        unit="",
-        better="higher",
-        values=values,
-        names=names,
-        noun="texts",
-    )
+    return partial(of_units(found, number), noun="texts", better="higher")
 
 
 def _asked(setup: Setup) -> Callable[[Outcome], bool]:
@@ -77,29 +63,23 @@ def _not_scored(setup: Setup) -> str:
     return str(setup.probes.get(NAME, {}).get("graded", ""))
 
 
-def _right(chosen: _Chosen) -> Metric:
-    return _numbers(lambda each: each.score.share, chosen)
+def _right(chosen: _Chosen) -> partial[Metric]:
+    return partial(_questions(lambda each: each.score.share, chosen), unit="")
 
 
-def _logp(chosen: _Chosen) -> Metric:
-    metric = replace(_numbers(lambda each: each.logp, chosen), why_none=_not_scored)
-    return replace(metric, unit="nats")
+def _logp(chosen: _Chosen) -> partial[Metric]:
+    metric = _questions(lambda each: each.logp, chosen)
+    return partial(metric, unit="nats", why_none=_not_scored)
 
 
-def _until(chosen: _Chosen) -> Metric:
-    metric = replace(_numbers(lambda each: each.until, chosen), why_none=_not_scored)
-    return replace(metric, unit="tokens")
+def _until(chosen: _Chosen) -> partial[Metric]:
+    metric = _questions(lambda each: each.until, chosen)
+    return partial(metric, unit="tokens", why_none=_not_scored)
 
 
 def _mode(mode: Mode) -> Metric:
-    metric = _numbers(lambda each: float(each.score.mode is mode), lambda *_: True)
-    return replace(
-        metric,
-        name=mode.value,
-        unit="answers",
-        better="lower",
-        is_sum=True,
-    )
+    metric = _questions(lambda each: each.score.mode is mode, lambda *_: True)
+    return metric(name=mode.value, unit="answers", better="lower", is_sum=True)
 
 
 def _is_informative(each: Outcome | TextKey, setup: Setup) -> bool:
@@ -146,16 +126,14 @@ NOTHING_INFORMATIVE = "no task is informative"
 """Why a metric of all tasks has no value."""
 
 METRICS: tuple[Metric, ...] = (
-    replace(
-        _right(_is_informative),
+    _right(_is_informative)(
         name=NAME,
         why_none=lambda _setup: NOTHING_INFORMATIVE,
         loss=Loss(
             kind=LossKind.ANSWERS, lost_from=LEAST_LOSS, units=_units, able=_able
         ),
     ),
-    replace(
-        _logp(_is_informative),
+    _logp(_is_informative)(
         name=f"{NAME}-logp",
         why_none=lambda setup: _not_scored(setup) or NOTHING_INFORMATIVE,
         loss=Loss(kind=LossKind.NATS, bounded=_bounded, units=_units, able=_able),
@@ -214,20 +192,17 @@ def _of_task(task: str, length: int | None) -> Iterator[Metric]:
 
     at = "" if length is None else f"@{length}"
     facet = f"task={task}" if length is None else f"task={task} length={length}"
-    yield replace(
-        _right(chosen),
+    yield _right(chosen)(
         name=f"{task}{at}",
         of=NAME,
         facet=facet,
     )
-    yield replace(
-        _logp(chosen),
+    yield _logp(chosen)(
         name=f"{task}-logp{at}",
         of=f"{NAME}-logp",
         facet=facet,
     )
-    yield replace(
-        _until(chosen),
+    yield _until(chosen)(
         name=f"{task}-until{at}",
         of=f"{NAME}-until",
         facet=facet,

@@ -6,7 +6,7 @@ from functools import partial
 from statistics import fmean
 
 from codeneedle.probes.metrics import METRICS as OF_CELL
-from codeneedle.probes.metrics import Loss, LossKind, Metric, bounded_share
+from codeneedle.probes.metrics import Loss, LossKind, Metric, bounded_share, of_units
 from codeneedle.probes.transcript.record import (
     NAME,
     ScoredToken,
@@ -84,26 +84,18 @@ def of_class(kind: Kind | None, *, enters_verdict: bool) -> Iterator[Metric]:
         name: str, number: Callable[[Sequence[ScoredToken]], float], grouped: _Grouped
     ) -> partial[Metric]:
         return partial(
-            Metric,
+            of_units(lambda *of: grouped(*of).items(), number),
             name=f"{NAME}-{name}{suffix}",
             of=f"{NAME}-{name}" if kind else "",
             facet=f"tokens={kind}" if kind else "",
             better="higher",
             noun="turns",
-            values=lambda *of: [number(tokens) for tokens in grouped(*of).values()],
-            names=lambda *of: list(grouped(*of)),
         )
 
-    yield metric("logp", logp, by_unit)(
-        unit="nats",
-        loss=_loss(kind, by_unit) if enters_verdict else None,
-    )
-    yield metric("right", right, by_unit)(
-        unit="%",
-    )
-    yield metric("breaks-at", breaks_at, by_turn)(
-        unit="tokens",
-    )
+    loss = _loss(kind, by_unit) if enters_verdict else None
+    yield metric("logp", logp, by_unit)(unit="nats", loss=loss)
+    yield metric("right", right, by_unit)(unit="%")
+    yield metric("breaks-at", breaks_at, by_turn)(unit="tokens")
 
 
 OVER_ALL: tuple[Metric, ...] = (*of_class(None, enters_verdict=True), *OF_CELL)
