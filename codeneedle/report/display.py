@@ -330,7 +330,7 @@ _GENERATION = {
         digits=0,
         in_table=True,
     ),
-    "empty": replace(
+    "generation-empty": replace(
         _PERCENT, label="answers in which nothing is written", digits=0, in_table=True
     ),
     "ends": replace(

@@ -155,7 +155,7 @@ METRICS: tuple[Metric, ...] = (
         loss=_answers_lost(lambda each: each.loop is None),
     ),
     _of_prompts(lambda each: 100 * each.ours.is_empty)(
-        name="empty",
+        name=f"{NAME}-empty",
         unit="%",
         better="lower",
         loss=_answers_lost(lambda each: not each.ours.is_empty),

@@ -139,7 +139,8 @@ def test_prompts_that_are_out_are_told_once_the_reference_has_written():
 
 
 @pytest.mark.parametrize(
-    ("text", "silent"), [(LOOPING, {"loops", "empty", "ends"}), ("no end", {"ends"})]
+    ("text", "silent"),
+    [(LOOPING, {"loops", "generation-empty", "ends"}), ("no end", {"ends"})],
 )
 def test_a_reference_with_nothing_to_lose_has_no_say_and_that_is_said(text, silent):
     answers = {str(at): written(text, finish="length") for at in range(8)}
@@ -197,7 +198,7 @@ def test_an_empty_answer_is_no_loop():
     shown = {each.name: [*each.values(record, setup)] for each in METRICS}
 
     assert [[0.0, 0.0], [0.0, 100.0], [100.0, 0.0]] == [
-        shown[name] for name in ("loops", "empty", "ends")
+        shown[name] for name in ("loops", "generation-empty", "ends")
     ]
 
 
@@ -308,7 +309,9 @@ def test_where_answers_differ_is_no_loss():
     standing = verdict.standing(Pair("q4_0", "q4_0"))
 
     assert standing is not None
-    assert {"loops", "empty", "ends"} == {row.metric.name for row in standing.rows}
+    assert {"loops", "generation-empty", "ends"} == {
+        row.metric.name for row in standing.rows
+    }
     assert Decision.OPEN is standing.word
 
 
