@@ -49,6 +49,7 @@ from codeneedle.probes.probe import Probe, ProbeContext, RunContext
 from codeneedle.probes.recall.alignment import Mark
 from codeneedle.probes.recall.record import recall_of
 from codeneedle.probes.recall.rounds import answered_rounds
+from codeneedle.probes.recall.settings import functions_in
 from codeneedle.records.record import Json
 from codeneedle.records.store import Store, encode
 from codeneedle.sweep.merge import merge
@@ -284,7 +285,7 @@ def _turn(bench: Bench, path: Path, pair: Pair) -> Turn:
     assert setup is not None  # noqa: S101 - it has just been written
     questions = Questions(
         text=registry.load(str(path)).text,
-        needles=setup.needles,
+        needles=functions_in(setup).written,
         context=CONTEXT,
         reply_tokens=bench.reply_tokens,
     )

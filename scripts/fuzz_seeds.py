@@ -125,17 +125,18 @@ def records() -> list[bytes]:
     settings = {"generation": {"prompts": prompts, "tokens": 64}}
     first = {"pair": "f16/f16", "answers": {"1": _WRITTEN}}
     order = {"pairs": ["f16/q4_0"], "looks": [3, 6]}
+    setup = records.made_setup(needles=3, types_k=("f16",), types_v=("f16", "q4_0"))
     setup = replace(
-        records.made_setup(needles=3, types_k=("f16",), types_v=("f16", "q4_0")),
-        probes=_SETTINGS | settings,
+        setup,
+        probes=setup.probes | _SETTINGS | settings,
         calibrated={"generation": first, "order": order},
     )
-    rounds = [records.made_round(needle) for needle in setup.needles]
+    rounds = [records.made_round(needle) for needle in records.written_of(setup)]
     recalled = records.made_record(
-        "f16/q4_0", rounds, priming=records.made_priming(setup.needles[0])
+        "f16/q4_0", rounds, priming=records.made_priming(records.written_of(setup)[0])
     )
     read = records.made_record(
-        "f16/f16", [], forced=map(records.made_forced, setup.forced)
+        "f16/f16", [], forced=map(records.made_forced, records.forced_of(setup))
     )
     read.observation["answers"] = {
         f"read ab {key.partition(' ')[2]}": answer
@@ -203,7 +204,6 @@ def evaluations() -> list[bytes]:
 
 
 _SETTINGS = {
-    "recall": {},
     "divergence": {"contexts": [512], "chunks": [2]},
     "throughput": {
         "depths": [0],

@@ -20,6 +20,7 @@ from fuzz_seeds import made
 
 from codeneedle.grid import BITS_PER_ELEMENT, Pair, by_precision
 from codeneedle.probes.recall.record import Round
+from codeneedle.probes.recall.settings import functions_in
 from codeneedle.records.record import CellRecord, NeedleFacts, Setup
 from codeneedle.records.store import Store, run_folder
 
@@ -68,7 +69,7 @@ def _types(count: int) -> list[str]:
 
 def _record(setup: Setup, pair: Pair, chance: np.random.Generator) -> CellRecord:
     lost = 32.0 - sum(BITS_PER_ELEMENT.get(each, 4.0) for each in (pair.k, pair.v))
-    rounds = [_round(needle, lost, chance) for needle in setup.needles]
+    rounds = [_round(needle, lost, chance) for needle in functions_in(setup).written]
     record: CellRecord = RECORDS.made_record(pair, rounds)
     return record
 

@@ -22,7 +22,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from injections import put_corpus
 from made_conversations import ITEMS, TEMPLATE, made_conversation
-from made_records import failed_record, made_run
+from made_records import asking_for, asking_recall, failed_record, made_run, written_of
 from made_servers import made_launch
 from started_sweeps import controls, on_terminal
 
@@ -493,12 +493,13 @@ def hostile(tmp_path, monkeypatch, capsys):
         machine=HOSTILE_TEXT,
         thinking=HOSTILE_TEXT,
         server_args=(HOSTILE_TEXT,),
-        probes={"recall": {HOSTILE_TEXT: HOSTILE_TEXT}},
-        needles=tuple(
-            replace(needle, lines=(HOSTILE_TEXT, *needle.lines[1:]))
-            for needle in run.setup.needles
-        ),
     )
+    needles = [
+        replace(needle, lines=(HOSTILE_TEXT, *needle.lines[1:]))
+        for needle in written_of(setup)
+    ]
+    setup = asking_recall(setup, {HOSTILE_TEXT: HOSTILE_TEXT})
+    setup = asking_for(setup, written=needles)
     store = Store(tmp_path / "sweeps" / setup.corpus.name / setup.weights.name)
     store.adopt(setup)
     for record in run.records:

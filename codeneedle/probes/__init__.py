@@ -81,6 +81,19 @@ def in_common(run: Run) -> Setup:
     return replace(run.setup, probes=probes)
 
 
+def with_room(probes: Iterable[Probe]) -> Probe:
+    """
+    The one of *probes* that says what a text leaves room for.
+
+    Recall if none does: it may be measured later.
+    """
+    return next((each for each in probes if _says_room(each)), RECALL)
+
+
+def _says_room(probe: Probe) -> bool:
+    return type(probe).rooms is not Probe.rooms
+
+
 def probes_named(names: Iterable[str]) -> list[Probe]:
     """
     The probes of these names, each once.

@@ -21,6 +21,7 @@ from typing import Any, Protocol, TypeVar
 from msgspec import Struct
 
 from codeneedle.corpora.corpus import Corpus
+from codeneedle.corpora.fitting import Room
 from codeneedle.document import Document
 from codeneedle.engines.engine import (
     Ability,
@@ -41,7 +42,7 @@ from codeneedle.models.weights import Weights
 from codeneedle.probes import stored
 from codeneedle.probes.answers import Answer, Skipped
 from codeneedle.probes.metrics import Metric
-from codeneedle.probes.prompts import PromptForm
+from codeneedle.probes.prompts import PromptForm, Prompts
 from codeneedle.probes.stored import Observed
 from codeneedle.records.record import (
     Attention,
@@ -67,7 +68,7 @@ class RunContext:
     engine: Engine  # serves the model, and has the tools beside the server
     weights: Weights  # header of the model
     is_built_in: bool  # whether it is the built-in model
-    setup: Setup  # needles, prompt form, sampling; conditions of the probes
+    setup: Setup  # text, prompt form, sampling; settings of the probes
     text: str  # the corpus as it is sent
     settings: Mapping[str, Struct]  # what the user chose for each probe, by its name
     folder: Path  # the run folder
@@ -75,6 +76,7 @@ class RunContext:
     survey: Survey | None = None
     """Where attention would run for each pair; None if the engine cannot say."""
 
+    preparation: "Preparation | None" = None  # None from the first cell on
     notes: tuple[str, ...] = ()
     """What a user should know before the first cell, one sentence each."""
 
@@ -91,6 +93,19 @@ class RunContext:
         if not isinstance(settings, kind):
             raise TypeError(f"settings of {name} are {type(settings).__name__}")
         return settings
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Preparation:
+    """What probes choose from before the first cell, where a run is new to them."""
+
+    corpus: Corpus  # as far as it is sent
+    whole: Corpus
+    trained: int | None  # as of `Estimates`
+    prompts: Callable[[], Prompts]
+    """Gives what renders and counts prompts; its tokenizer is started once."""
+
+    notes: list[str]  # what a user should know of what was chosen, one sentence each
 
 
 @contextlib.contextmanager
@@ -637,12 +652,6 @@ class Probe:
     none.
     """
 
-    asks_functions: bool = False
-    """
-    Whether it asks for functions of the corpus: `Setup.forced` and, for recall,
-    `Setup.needles`.
-    """
-
     makes_texts: bool = False
     """
     Whether the seed of a run decides its texts, and its conditions do not tell them.
@@ -689,9 +698,20 @@ class Probe:
         What it reads in place of the corpus: a name; empty if that has none.
 
         None if it reads the corpus. Where no probe does, the corpus is neither counted
-        nor fitted, there are no needles, and a run is filed under the first name.
+        nor fitted, and a run is filed under the first name.
         """
         return None
+
+    def rooms(
+        self, _settings: Any, _corpus: Corpus, _prompts: Prompts
+    ) -> Iterator[Room]:
+        """
+        What the text of a corpus leaves room for, the preferred first.
+
+        Nothing where any text will do: then there is room for what recall asks, which
+        may be measured later.
+        """
+        yield from ()
 
     def notes(self, _settings: Any, _outlook: Estimates) -> tuple[str, ...]:
         """What a user should know before it starts, one sentence each."""
@@ -706,6 +726,8 @@ class Probe:
         Its settings as the setup of *run* stores them, once its text is counted.
 
         They must be equal for records to be comparable, but for those in `growth`.
+        What a probe chooses from text or engine is what *run* has stored of it, or is
+        chosen of `RunContext.preparation`.
 
         Raises:
             CodeneedleError: If it cannot measure this run.
@@ -792,8 +814,12 @@ class Probe:
         return ()
 
     def refusal(self, _first: Setup, _second: Setup) -> str:
-        """Why values of equal settings must not be compared; empty if they may."""
+        """Why answers under equal settings are not compared; empty if they are."""
         return ""
+
+    def has_same_units(self, _first: Setup, _second: Setup) -> bool:
+        """Whether units of one name are the same question under both setups."""
+        return True
 
     def answers(self, _run: Run, _record: CellRecord) -> Iterable[Answer]:
         """What became of each question of a finished record."""

@@ -1,7 +1,9 @@
 """The forms of prompts, and the request of a prompt in the form of a run."""
 
+from dataclasses import dataclass
 from enum import StrEnum
 
+from codeneedle.engines.engine import Tokenizer
 from codeneedle.engines.messages import Chat, Completion, Message
 from codeneedle.records.record import Setup
 
@@ -18,6 +20,15 @@ class PromptForm(StrEnum):
 
     CHAT = "chat"
     COMPLETION = "completion"
+
+
+@dataclass(frozen=True, slots=True)
+class Prompts:
+    """How prompts of a run are rendered and counted, before its first cell."""
+
+    tokenizer: Tokenizer
+    form: PromptForm
+    prefill_no_think: bool = False  # whether answers are begun with an empty thought
 
 
 def request(

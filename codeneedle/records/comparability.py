@@ -67,9 +67,8 @@ def widened(stored: Setup, wanted: Setup) -> Setup:
     """
     The stored setup with the types and probes of both.
 
-    Its corpus is that of the first setup that has counted it, its needles are those of
-    the first setup that has some. Settings of a probe that both have are the wanted
-    ones.
+    Its corpus is that of the first setup that has counted it. Settings of a probe that
+    both have are the wanted ones.
 
     Args:
         stored: The setup of the run folder.
@@ -90,8 +89,7 @@ def widened(stored: Setup, wanted: Setup) -> Setup:
 
 
 def _counted(stored: Setup, wanted: Setup) -> Setup:
-    """*stored* with the counts and functions of *wanted* where it has none."""
-    stored = _with_functions(stored, wanted)
+    """*stored* with the counts of *wanted* where it has none."""
     if stored.corpus.is_counted:
         return stored
     counted = replace(
@@ -101,13 +99,6 @@ def _counted(stored: Setup, wanted: Setup) -> Setup:
         sample_seed=stored.corpus.sample_seed,
     )
     return replace(stored, corpus=counted)
-
-
-def _with_functions(setup: Setup, other: Setup) -> Setup:
-    """*setup* with the functions of *other* if no probe has asked for any yet."""
-    if setup.needles or setup.forced:
-        return setup
-    return replace(setup, needles=other.needles, forced=other.forced)
 
 
 def refuse_difference(stored: Setup, wanted: Setup, *, folder: Path) -> None:
@@ -128,7 +119,6 @@ def differences(ours: Setup, theirs: Setup) -> Iterator[tuple[str, str, str]]:
     Of nested fields the first difference is named. Probes of one setup alone do not
     count.
     """
-    ours, theirs = _with_functions(ours, theirs), _with_functions(theirs, ours)
     facts, others = _compared(ours), _compared(theirs)
     arguments, now_given = facts.pop("server_args"), others.pop("server_args")
     for name in facts:
@@ -140,10 +130,30 @@ def differences(ours: Setup, theirs: Setup) -> Iterator[tuple[str, str, str]]:
         was, now = (shlex.join(given) or "none" for given in (arguments, now_given))
         yield "list of arguments after '--'", was, now
     for probe in sorted(ours.probes.keys() & theirs.probes.keys()):
-        before, after = _fixed(ours, probe), _fixed(theirs, probe)
-        for key in sorted(before.keys() | after.keys()):
-            if before.get(key) != after.get(key):
-                yield f"{probe} {key}", repr(before.get(key)), repr(after.get(key))
+        yield from _other_settings(probe, _fixed(ours, probe), _fixed(theirs, probe))
+
+
+def _other_settings(
+    probe: str, ours: Json, theirs: Json
+) -> Iterator[tuple[str, str, str]]:
+    """The settings of *probe* that differ; of what follows from them, the first."""
+    lists: list[tuple[str, Any, Any]] = []
+    for key in sorted(ours.keys() | theirs.keys()):
+        before, after = ours.get(key), theirs.get(key)
+        if before == after:
+            continue
+        if _are_objects(before) or _are_objects(after):
+            lists.append((key, before, after))
+        else:
+            yield f"{probe} {key}", repr(before), repr(after)
+    for key, before, after in lists:
+        path, was, now = _first_difference(before, after) or ("", before, after)
+        yield f"{probe} {key} {path}".rstrip(), repr(was), repr(now)
+
+
+def _are_objects(value: object) -> bool:
+    """Whether *value* is a list of objects, such as functions."""
+    return isinstance(value, list) and any(isinstance(each, dict) for each in value)
 
 
 def _compared(setup: Setup) -> Json:
@@ -156,11 +166,10 @@ def identity(setup: Setup) -> str:
     """
     A hash of the fields of *setup* that must match.
 
-    The settings of probes, the functions that follow from them and from the text, and
-    the origin of the text, which is a phrase, do not count.
+    The settings of probes, and the origin of the text, which is a phrase, do not count.
     """
     corpus = replace(setup.corpus, origin="")
-    return _hash(_compared(replace(setup, corpus=corpus, needles=(), forced=())))
+    return _hash(_compared(replace(setup, corpus=corpus)))
 
 
 def stamp(setup: Setup, probe: str) -> str:

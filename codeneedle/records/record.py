@@ -34,7 +34,7 @@ Nats = Annotated[float, msgspec.Meta(ge=-MOST_NATS, le=MOST_NATS)]
 LogProb = Annotated[float, msgspec.Meta(ge=-MOST_NATS, le=1e-3)]
 """Natural logarithm of a probability; above 0 by rounding alone."""
 
-SCHEMA = 1
+SCHEMA = 2
 """Version of the layout of all stored files; files of another one are refused."""
 
 
@@ -316,7 +316,7 @@ class CellRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NeedleFacts:
-    """A needle of a setup, with the right answer."""
+    """A function that is asked for, with the right answer."""
 
     name: str  # qualified name of the function
     signature: str  # its signature lines, verbatim, joined by newlines
@@ -377,17 +377,9 @@ class WeightsFacts:
 class Setup:
     """The facts that must be equal for records to be comparable."""
 
-    prompt_version: int  # version of the wording of prompts
     prompt_form: str  # ``chat`` or ``completion``
     thinking: str  # how thinking was switched off, as a phrase
     corpus: CorpusFacts  # the text that is sent
-    needles: tuple[NeedleFacts, ...]  # functions for written recall, in asking order
-    forced: tuple[NeedleFacts, ...]
-    """
-    Functions for forced recall, in asking order: those of every sweep, then those that
-    open pairs may be asked in addition.
-    """
-
     weights: WeightsFacts  # the model
     llama: str  # build of llama-server, or version of another engine, as it reports it
     machine: str  # processor, memory, devices and system, as a phrase
@@ -407,7 +399,7 @@ class Setup:
     """
 
     probes: dict[str, Json] = field(default_factory=dict)
-    """Settings of all probes of the run, by name."""
+    """Settings of all probes of the run, with what they have chosen, by name."""
 
     pairs: tuple[str, ...] = ()
     """

@@ -169,7 +169,7 @@ def _change(
     )
     if reason := next(_refusals(ours, *setups), ""):
         return replace(change, refused=f"not compared: {reason}")
-    is_paired = not PROBES[ours.probe].asks_functions or _are_paired(*setups)
+    is_paired = PROBES[ours.probe].has_same_units(*setups)
     tested_pairs = [pair for pair in values if pair not in elsewhere]
     if not ours.metric.loss or not tested_pairs or not is_paired:
         return change
@@ -219,15 +219,15 @@ def _refusals(column: Column, first: Setup, second: Setup) -> Iterator[str]:
         yield "speeds of different machines"
     if metric.quantity == "memory" and first.context != second.context:
         yield "memory of different contexts"
-    is_other = probe.asks_functions and first.corpus.sha256 != second.corpus.sha256
-    is_other |= probe.makes_texts and first.seed != second.seed
+    is_other = probe.makes_texts and first.seed != second.seed
     if metric.quantity == "quality" and is_other:
         yield "another text"
     ours, theirs = (_settings(probe, setup) for setup in (first, second))
     other = [key for key in {**ours, **theirs} if ours.get(key) != theirs.get(key)]
     if other:
         yield f"other {', '.join(map(visible, other))} of {probe.name}"
-    if refusal := probe.refusal(first, second):
+    refusal = probe.refusal(first, second)
+    if metric.quantity == "quality" and refusal:
         yield refusal
 
 
@@ -251,13 +251,6 @@ def _settings(probe: Probe, setup: Setup) -> Json:
     """Settings of *probe* that decide its answers."""
     told = probe.told(setup)
     return {k: value for k, value in told.items() if k not in probe.neutral}
-
-
-def _are_paired(first: Setup, second: Setup) -> bool:
-    """Whether both ask the same; one may force lines of further functions."""
-    written = [[each.name for each in setup.needles] for setup in (first, second)]
-    forced = zip(first.forced, second.forced, strict=False)
-    return written[0] == written[1] and all(a.name == b.name for a, b in forced)
 
 
 NOTHING_SHARED = "They share no metric with values of the same pair."

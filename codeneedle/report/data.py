@@ -187,15 +187,23 @@ def attributes(source: object, *names: str) -> dict[str, Any]:
 
 def setup_object(run: Run) -> dict[str, Any]:
     """
-    The setup, with the names of its needles instead of their text.
+    The setup, with the names of functions instead of their text.
 
     Without what the reference has set, which may be all samples of an evaluation, and
     without the names of settings that may grow.
     """
     setup: dict[str, Any] = msgspec.to_builtins(run.setup)
     del setup["calibrated"], setup["grows"]
-    named = {
-        "needles": [needle.name for needle in run.setup.needles],
-        "forced": [needle.name for needle in run.setup.forced],
+    probes = {
+        name: {key: _named(value) for key, value in stored.items()}
+        for name, stored in run.setup.probes.items()
     }
-    return {**setup, **named}
+    return {**setup, "probes": probes}
+
+
+def _named(value: Any) -> Any:
+    """*value*; of functions, which have lines, their names."""
+    is_of_functions = isinstance(value, list) and all(
+        isinstance(each, dict) and "lines" in each for each in value
+    )
+    return [each["name"] for each in value] if value and is_of_functions else value

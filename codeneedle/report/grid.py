@@ -295,10 +295,10 @@ def _mean_heading(metric: Metric, runs: Sequence[Run]) -> str:
 def _heading(metric: Metric, runs: Sequence[Run]) -> str:
     """``matched /20``, ``pass /16``; without a bound of 0, or that runs differ in."""
     high = display_of(metric).bounds[1]
-    needles = {len(run.setup.needles) for run in runs}
-    if not high or (metric.is_sum and len(needles) != 1):
+    counts = {frames.most_observations(frames.cells_frame(r, metric)) for r in runs}
+    if not high or (metric.is_sum and len(counts) != 1):
         return metric.name
-    most = high * needles.pop() if metric.is_sum else high
+    most = high * counts.pop() if metric.is_sum else high
     prefix = "" if metric.is_sum else "avg "
     return f"{prefix}{metric.name} /{most:g}"
 

@@ -20,7 +20,7 @@ from codeneedle.document import Document, Heading, Lines, Table
 from codeneedle.errors import BadInput
 from codeneedle.grid import Pair, most_precise_first
 from codeneedle.probes import PROBES
-from codeneedle.records.record import CellRecord, Effective, Json, Run
+from codeneedle.records.record import CellRecord, Effective, Json, Run, Setup
 from codeneedle.report.captions import (
     NOT_RUN_WORD,
     cell_mark,
@@ -134,7 +134,7 @@ def _facts(verdict: Verdict, left_out: Sequence[str]) -> Iterator[tuple[str, str
     text = f"{_last_part(corpus.name)} ({tokens}, {corpus.sha256[:8]})"
     yield "text", text if corpus.is_counted else ""
     yield "context", plural(setup.context, "token")
-    yield "prompt", f"{setup.prompt_form}, version {setup.prompt_version}"
+    yield "prompt", f"{setup.prompt_form}, version {_wording(setup)}"
     yield "seed", str(setup.seed)
     for name, stored in setup.probes.items():
         told = PROBES[name].told(setup) if name in PROBES else stored
@@ -143,6 +143,12 @@ def _facts(verdict: Verdict, left_out: Sequence[str]) -> Iterator[tuple[str, str
     yield "reference", str(verdict.reference or "none")
     yield "limit", f"{100 * verdict.limits.max_loss:g} %"
     yield "without", ", ".join(left_out)
+
+
+def _wording(setup: Setup) -> int:
+    """The latest version of how a probe words its questions; the first if none does."""
+    stored = (settings.get("wording") for settings in setup.probes.values())
+    return max((each for each in stored if isinstance(each, int)), default=1)
 
 
 def _backend(records: Iterable[CellRecord]) -> str:

@@ -1,47 +1,65 @@
 """
-From a plan to a run: the corpus counted in tokens and fitted to the context, needles
-chosen, the setup stored.
+From a plan to a run: the corpus counted in tokens and fitted to the context, what
+probes ask chosen, the setup stored.
 """
 
 import contextlib
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 
 from msgspec import structs
 
-from codeneedle.engines.engine import Engine
+from codeneedle.corpora.corpus import Corpus
+from codeneedle.corpora.fitting import Fit, Room, beginning, facts_of, fitted
+from codeneedle.engines.engine import Engine, LostText, Tokenizer
 from codeneedle.errors import BadInput
 from codeneedle.models import weights
-from codeneedle.probes import joined, refuse_impossible_settings
-from codeneedle.probes.probe import Probe, RunContext, tokenizing
-from codeneedle.probes.prompts import PromptForm
-from codeneedle.probes.recall.fitting import (
-    Fit,
-    Fitted,
-    PromptCounter,
-    counted,
-    counted_further,
-    facts_of,
-)
-from codeneedle.probes.recall.prompts import PROMPT_VERSION
-from codeneedle.probes.recall.record import NAME as RECALL
-from codeneedle.probes.recall.settings import Ask, RecallSettings
+from codeneedle.probes import joined, refuse_impossible_settings, with_room
+from codeneedle.probes.probe import Preparation, Probe, RunContext, tokenizing
+from codeneedle.probes.prompts import PromptForm, Prompts
 from codeneedle.records.comparability import OtherSetup, widened
-from codeneedle.records.record import Setup, WeightsFacts
+from codeneedle.records.record import CorpusFacts, Setup, WeightsFacts
 from codeneedle.sweep.plan import Plan, afresh
 from codeneedle.sweep.request import Request, keep, option_of
 from codeneedle.system import machine
 from codeneedle.system.files import private_folder
 
 
+@dataclass(frozen=True, slots=True)
+class _Sent:
+    """A corpus as it is sent."""
+
+    facts: CorpusFacts  # what is stored of it
+    text: str  # empty if no probe reads it
+
+
+@dataclass(slots=True)
+class _Counting:
+    """Counts prompts of a plan by one tokenizer, which is started if it is needed."""
+
+    plan: Plan
+    stack: contextlib.ExitStack
+    _prompts: Prompts | None = field(default=None, init=False)
+
+    def prompts(self) -> Prompts:
+        """What counts prompts.
+
+        Raises:
+            CodeneedleError: If the tokenizer cannot be started.
+        """
+        if self._prompts is None:
+            opened = tokenizing(self.plan.engine, self.plan.store.folder)
+            self._prompts = _prompts(self.plan, self.stack.enter_context(opened))
+        return self._prompts
+
+
 def prepare(plan: Plan) -> RunContext:
     """
-    Fit the corpus to the context, choose needles, and store the setup.
+    Fit the corpus to the context, have probes choose what they ask, store the setup.
 
-    Where no probe reads the corpus, it is taken as it is, and there are no needles.
-    Counts come from the setup of the run folder if it has one, so that a resumed sweep
-    starts no server to count. A folder of another setup without any number is set
-    aside.
+    Where no probe reads the corpus, it is taken as it is. Counts come from the setup of
+    the run folder if it has one, so that a resumed sweep starts no server to count. A
+    folder of another setup without any number is set aside.
 
     Args:
         plan: One page of a sweep; its store is locked.
@@ -62,7 +80,11 @@ def prepare(plan: Plan) -> RunContext:
 
 
 def _prepared(plan: Plan) -> RunContext:
-    run, wanted, setup = _compared(plan, _fitted(plan), plan.probes)
+    with contextlib.ExitStack() as stack:
+        counting = _Counting(plan, stack)
+        sent = _sent(plan, counting)
+        preparation = _preparation(plan, sent, counting.prompts)
+        run, wanted, setup = _compared(plan, sent, plan.probes, preparation)
     for probe in plan.probes:
         # These records depend on a calibration that was lost with its setup.
         if probe.calibrates and probe.name not in run.setup.probes:
@@ -70,11 +92,27 @@ def _prepared(plan: Plan) -> RunContext:
     with _hinting(plan):
         setup = plan.store.adopt(setup)
     keep(_with_grown(plan, wanted, setup), plan.store)
-    return replace(run, setup=setup)
+    notes = tuple(preparation.notes)
+    return replace(run, setup=setup, notes=notes, preparation=None)
+
+
+def _preparation(
+    plan: Plan, sent: _Sent, prompts: Callable[[], Prompts]
+) -> Preparation:
+    return Preparation(
+        corpus=beginning(plan.corpus, sent.text),
+        whole=plan.corpus,
+        trained=plan.outlook.trained,
+        prompts=prompts,
+        notes=[],
+    )
 
 
 def _compared(
-    plan: Plan, fitted: Fitted, probes: Iterable[Probe]
+    plan: Plan,
+    sent: _Sent,
+    probes: Iterable[Probe],
+    preparation: Preparation | None = None,
 ) -> tuple[RunContext, Setup, Setup]:
     """
     The run of *plan* in its folder, what *plan* asks, and what both ask.
@@ -82,10 +120,10 @@ def _compared(
     Raises:
         OtherSetup: If the run folder is one of another setup, but for its probes.
     """
-    setup = _setup(plan, fitted)
+    setup = _setup(plan, sent)
     with _hinting(plan):
         stored = plan.store.compare(setup)
-    run = _run(plan, setup, fitted, stored)
+    run = replace(_run(plan, setup, sent, stored), preparation=preparation)
     wanted = replace(
         setup, probes={probe.name: probe.as_stored(run) for probe in probes}
     )
@@ -101,9 +139,7 @@ def _has_no_numbers(plan: Plan) -> bool:
     return plan.execution.shard is None and not plan.store.has_numbers()
 
 
-def _run(
-    plan: Plan, setup: Setup, fitted: Fitted, stored: Setup | None = None
-) -> RunContext:
+def _run(plan: Plan, setup: Setup, sent: _Sent, stored: Setup | None) -> RunContext:
     return RunContext(
         engine=plan.engine,
         weights=plan.weights,
@@ -111,11 +147,10 @@ def _run(
         setup=replace(setup, probes=stored.probes, calibrated=stored.calibrated)
         if stored
         else setup,
-        text=fitted.text,
+        text=sent.text,
         settings=plan.request.settings,
         folder=plan.store.folder,
         prefill_no_think=plan.request.prefill_no_think,
-        notes=fitted.notes,
         survey=plan.survey,
         workers=len(plan.workers),
         may_grow=plan.may_grow,
@@ -150,7 +185,7 @@ def _hinting(plan: Plan) -> Iterator[None]:
         yield
     except OtherSetup as error:
         name, _, setting = error.key.partition(" ")
-        kinds = {p.name: p.settings for p in plan.probes if p.asks_functions}
+        kinds = {p.name: p.settings for p in plan.probes if _stores_settings(p)}
         if name in kinds and setting in kinds[name].__struct_fields__:
             option = option_of(kinds[name], setting)
             value = error.stored.strip("'")
@@ -159,6 +194,11 @@ def _hinting(plan: Plan) -> Iterator[None]:
         elif growing:
             error.hint += f" What can be added is: --types, {', '.join(growing)}."
         raise
+
+
+def _stores_settings(probe: Probe) -> bool:
+    """Whether what a setup stores of *probe* are its settings, by the same names."""
+    return probe.layout is not None and issubclass(probe.layout, probe.settings)
 
 
 def refuse_unfit(plan: Plan) -> Setup | None:
@@ -201,18 +241,18 @@ def refuse_untrimmed(plan: Plan) -> None:
     if plan.request.fit or not plan.reads_corpus or is_counted:
         return
     with private_folder() as folder, tokenizing(plan.engine, folder) as tokenizer:
-        counted(PromptCounter(tokenizer, _fit(plan)))
+        fitted(_fit(plan, _prompts(plan, tokenizer)))
 
 
 def _refuse_unlike(plan: Plan, stored: Setup) -> Setup:
-    fitted = _stored(plan, stored)
+    sent = _stored(plan, stored)
     probes = [
         probe
         for probe in plan.probes
         if probe.name in stored.probes
-        if fitted.text or not plan.reads_corpus
+        if sent.text or not plan.reads_corpus
     ]
-    _, _, setup = _compared(plan, fitted, probes)
+    _, _, setup = _compared(plan, sent, probes)
     with _hinting(plan):
         plan.store.compare(setup)
     return widened(stored, setup)
@@ -257,21 +297,20 @@ def machine_phrase(engine: Engine) -> str:
     return f"{machine.facts().phrase()}{f'; {devices}' if devices else ''}"
 
 
-def _fitted(plan: Plan) -> Fitted:
+def _sent(plan: Plan, counting: _Counting) -> _Sent:
     stored, reads = plan.store.setup(), plan.reads_corpus
     if stored is not None and (stored.corpus.is_counted or not reads):
-        known = _stored(plan, stored)
-        if stored.needles or stored.forced or not _asks_functions(plan):
-            return known
-        with tokenizing(plan.engine, plan.store.folder) as tokenizer:
-            return counted_further(PromptCounter(tokenizer, _fit(plan)), known)
+        return _stored(plan, stored)
     if not reads:
-        return Fitted(facts=facts_of(plan.corpus, plan.corpus), text="")
-    with tokenizing(plan.engine, plan.store.folder) as tokenizer:
-        return counted(PromptCounter(tokenizer, _fit(plan)))
+        return _Sent(facts_of(plan.corpus, plan.corpus), text="")
+    prompts = counting.prompts()
+    corpus, room = fitted(_fit(plan, prompts))
+    tokens = prompts.tokenizer.count_tokens(corpus.text)
+    _refuse_lost_text(prompts.tokenizer, corpus, room, tokens)
+    return _Sent(facts_of(corpus, plan.corpus, tokens=tokens), corpus.text)
 
 
-def _stored(plan: Plan, stored: Setup) -> Fitted:
+def _stored(plan: Plan, stored: Setup) -> _Sent:
     """
     The counts of the *stored* setup, in place of new ones.
 
@@ -281,8 +320,6 @@ def _stored(plan: Plan, stored: Setup) -> Fitted:
 
     Raises:
         OtherSetup: If its corpus was trimmed, which is forbidden now.
-        BadInput: If recall is to have functions written, and another probe has chosen
-            functions to force alone.
     """
     if stored.corpus.is_trimmed and not plan.request.fit:
         raise OtherSetup(
@@ -291,66 +328,77 @@ def _stored(plan: Plan, stored: Setup) -> Fitted:
             stored="one that was trimmed to the context",
             wanted="all of it (--no-fit)",
         )
-    ask = _function_settings(plan).ask
-    is_begun = stored.forced and not stored.needles and RECALL not in stored.probes
-    if is_begun and _asks_functions(plan) and ask and Ask.WRITTEN in ask.parts:
-        raise BadInput(
-            source=f"--ask {ask}",
-            reason=f"{plan.store.folder} was begun without functions to write",
-            hint="Use --ask forced, or another folder with --out.",
-        )
     facts = replace(
         stored.corpus,
         source_sha256=plan.corpus.sha256,
         sample_k=plan.corpus.sample_k,
         sample_seed=plan.corpus.sample_seed,
     )
-    text = plan.corpus.text[: facts.characters]
-    return Fitted(facts=facts, text=text, needles=stored.needles, forced=stored.forced)
+    return _Sent(facts, text=plan.corpus.text[: facts.characters])
 
 
-def _asks_functions(plan: Plan) -> bool:
-    return any(probe.asks_functions for probe in plan.probes)
+def _prompts(plan: Plan, tokenizer: Tokenizer) -> Prompts:
+    return Prompts(tokenizer, plan.prompt_form, plan.request.prefill_no_think)
 
 
-def _function_settings(plan: Plan) -> RecallSettings:
-    """
-    The settings by which functions are chosen: to force alone for other probes.
-
-    Where no probe needs functions, those of recall leave room for it later.
-    """
-    chosen = plan.request.chosen(RECALL, RecallSettings)
-    if RECALL in {probe.name for probe in plan.probes} or not _asks_functions(plan):
-        return chosen
-    return structs.replace(chosen, ask=Ask.FORCED)
-
-
-def _fit(plan: Plan) -> Fit:
+def _fit(plan: Plan, prompts: Prompts) -> Fit:
     """The limits that the corpus of *plan* is fitted to."""
-    trained = plan.weights.training_context
+    probe = with_room(plan.probes)
+    chosen = plan.request.settings_of(probe)
+
+    def rooms(corpus: Corpus) -> Iterator[Room]:
+        is_empty = True
+        for room in probe.rooms(chosen, corpus, prompts):
+            is_empty = False
+            yield room
+        if is_empty and corpus is plan.corpus:
+            # Of a probe that is not measured, what was chosen may be anything.
+            yield from probe.rooms(probe.settings(), corpus, prompts)
+
     return Fit(
         corpus=plan.corpus,
         context=plan.context,
-        trained=None if plan.engine.stretches_context else trained or None,
-        form=plan.prompt_form,
-        prefill_no_think=plan.request.prefill_no_think,
+        trained=plan.outlook.trained,
         may_trim=plan.request.fit,
-        settings=_function_settings(plan),
-        asks_functions=_asks_functions(plan),
-        folder=plan.store.folder,
+        rooms=rooms,
     )
 
 
-def _setup(plan: Plan, fitted: Fitted) -> Setup:
+def _refuse_lost_text(
+    tokenizer: Tokenizer, corpus: Corpus, room: Room, tokens: int
+) -> None:
+    """
+    Stop at a chat template that does not render the text: no model could recall it.
+
+    Args:
+        tokenizer: Counts prompts.
+        corpus: The text as it is sent.
+        room: What it leaves room for.
+        tokens: Its length.
+
+    Raises:
+        BadInput: If a prompt is shorter than the text, or a function is not in it.
+    """
+    prompt = room.prompt(corpus.text)
+    length = tokenizer.count_tokens(prompt)
+    bodies = {each.name: "\n".join(each.body) for each in corpus.functions}
+    missing = [name for name, body in bodies.items() if body not in prompt]
+    if length < tokens:
+        what = f"it has {length:,} tokens, the corpus alone has {tokens:,}"
+    elif missing:
+        what = f"the text of {missing[0]} is not in it"
+    else:
+        return
+    raise LostText(f"the corpus: {what}")
+
+
+def _setup(plan: Plan, sent: _Sent) -> Setup:
     """The setup of *plan*; hashing the weights may take a while."""
     identity = plan.engine.identity()
     return Setup(
-        prompt_version=PROMPT_VERSION,
         prompt_form=plan.prompt_form.value,
         thinking=thinking_phrase(plan),
-        corpus=fitted.facts,
-        needles=fitted.needles,
-        forced=fitted.forced,
+        corpus=sent.facts,
         weights=WeightsFacts(
             name=plan.model,
             sha256=weights.sha256(plan.weights),

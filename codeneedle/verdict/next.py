@@ -281,7 +281,8 @@ def way_on(
         options = limit_options(verdict)
         yield f"{sweep_command(verdict.run.folder, *options, '--more')}{about}"
         return
-    functions, whole = len(setup.forced), setup.corpus.functions_before
+    functions = max(FURTHER.unit_ends(setup), default=0)
+    whole = setup.corpus.functions_before
     context = padded(-(-setup.context * needed // max(functions, 1)))
     asked = ("--functions", str(needed), "--context", str(context))
     if setup.corpus.is_trimmed and functions < needed <= whole:

@@ -15,7 +15,7 @@ import made_speeds
 import pytest
 from made_panels import RUN as TASKS_RUN
 from made_panels import run_of
-from made_records import made_record, made_round, made_run, stored_run
+from made_records import made_record, made_round, made_run, stored_run, written_of
 from programs import llama_like, script
 from started_sweeps import controls, on_terminal
 
@@ -325,7 +325,7 @@ def test_commands_wait_for_what_they_use_and_for_nothing_else(
 
 
 def test_panels_are_printed_and_drawn(codeneedle, tmp_path):
-    rounds = [made_round(needle) for needle in TASKS_RUN.setup.needles]
+    rounds = [made_round(needle) for needle in written_of(TASKS_RUN.setup)]
     recalled = made_record("f16/f16", rounds)
     stored_run(tmp_path / "sweeps", run_of(*TASKS_RUN.records, recalled))
     shown = codeneedle("panels", "random-bodies", "--difference")

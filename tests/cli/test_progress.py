@@ -8,10 +8,12 @@ from dataclasses import replace
 import pytest
 from made_records import (
     failed_record,
+    forced_of,
     made_forced,
     made_record,
     made_round,
     made_setup,
+    written_of,
 )
 from printing import printed
 from rich.console import Console
@@ -51,8 +53,8 @@ def finished(pair):
     """A cell without failures."""
     return made_record(
         pair,
-        [made_round(needle) for needle in SETUP.needles],
-        forced=[made_forced(needle) for needle in SETUP.forced],
+        [made_round(needle) for needle in written_of(SETUP)],
+        forced=[made_forced(needle) for needle in forced_of(SETUP)],
     )
 
 

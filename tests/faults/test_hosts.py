@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import sharing
 from injections import Folder
-from made_records import made_record, made_round, made_setup
+from made_records import made_record, made_round, made_setup, written_of
 from sharing import PAIRS, SETUP
 
 from codeneedle.grid import Pair
@@ -158,7 +158,7 @@ def test_a_full_folder_ends_the_sweeps_and_they_go_on_when_there_is_room(
 def finished(pair):
     """A cell that has finished."""
     setup = made_setup(needles=1)
-    return made_record(pair, [made_round(needle) for needle in setup.needles])
+    return made_record(pair, [made_round(needle) for needle in written_of(setup)])
 
 
 @pytest.fixture

@@ -3,7 +3,7 @@
 from dataclasses import replace
 from pathlib import Path
 
-from fake_engine import FakeEngine, made_weights
+from fake_engine import ByteTokenizer, FakeEngine, made_weights
 from made_records import made_setup
 
 from codeneedle.corpora.registry import load
@@ -12,8 +12,8 @@ from codeneedle.engines.llama_cpp import installation
 from codeneedle.engines.llama_cpp.engine import LlamaCpp
 from codeneedle.models.pretrained import built_in_model
 from codeneedle.models.weights import read_header
-from codeneedle.probes.probe import Estimates, RunContext
-from codeneedle.probes.prompts import PromptForm
+from codeneedle.probes.probe import Estimates, Preparation, RunContext
+from codeneedle.probes.prompts import PromptForm, Prompts
 
 
 def run_context(folder, engine=None, **changes):
@@ -43,6 +43,18 @@ def made_outlook(**changes):
         "prompt_form": PromptForm.COMPLETION,
     }
     return Estimates(**{**facts, **changes})
+
+
+def made_preparation():
+    """What probes choose from before the first cell: a whole text, by bytes."""
+    corpus = load("random-bodies-mini")
+    return Preparation(
+        corpus=corpus,
+        whole=corpus,
+        trained=None,
+        prompts=lambda: Prompts(ByteTokenizer(), PromptForm.COMPLETION),
+        notes=[],
+    )
 
 
 def real_context(folder, *, tools=None, arguments=(), **changes):

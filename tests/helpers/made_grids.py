@@ -5,12 +5,14 @@ from dataclasses import replace
 
 from made_losses import diverging, losing, losing_rounds, losing_setup
 from made_records import (
+    asking_for,
     failed_record,
     made_priming,
     made_reply,
     made_round,
     observed,
     sized,
+    written_of,
 )
 from made_retrieval import (
     made_calibration,
@@ -51,8 +53,7 @@ def lossy_grid(*, written: bool = False) -> Run:
     """36 pairs of forced, and of *written* recall; one pair ran out of memory."""
     setup = losing_setup([str(p) for p in PAIRS], forced=FUNCTIONS, functions=FUNCTIONS)
     failed = failed_record(FAILED, Status.OUT_OF_MEMORY, "cannot allocate 9 GiB")
-    whole = replace(losing_setup([]), needles=_written(setup) if written else ())
-    setup = replace(setup, needles=whole.needles)
+    setup = asking_for(setup, written=_written(setup) if written else ())
     records = [
         failed if str(pair) == FAILED else _recalled(setup, pair) for pair in PAIRS
     ]
@@ -112,16 +113,16 @@ def _written(setup: Setup) -> tuple:  # type: ignore[type-arg]
 
 def _recalled(setup: Setup, pair: Pair) -> CellRecord:
     record = losing(setup, str(pair), losses_of_pair(pair))
-    if not setup.needles:
+    if not written_of(setup):
         return record
     lost = round(150 * (BY_K[pair.k] + BY_V[pair.v]))
     rounds = [
         made_round(needle, reply=made_reply(needle, matched=20 - lost % 20, junk=2))
-        for needle in setup.needles
+        for needle in written_of(setup)
     ]
     recall = Recall(
         rounds=tuple(rounds),
         forced=tuple(losing_rounds(setup, losses_of_pair(pair))),
-        priming=made_priming(setup.needles[-1]),
+        priming=made_priming(written_of(setup)[-1]),
     )
     return sized(replace(record, observation=observed(recall)))

@@ -6,7 +6,9 @@ from dataclasses import replace
 
 from fake_tools import made_statistics
 from made_records import (
+    asking_recall,
     failed_record,
+    forced_of,
     made_forced,
     made_record,
     made_setup,
@@ -50,7 +52,7 @@ def losing_setup(
         types_v=tuple(dict.fromkeys(pair.v for pair in types)),
     )
     asked = {"ask": "forced", "functions": functions, "lines": 5}
-    return replace(setup, pairs=tuple(pairs), probes={"recall": asked})
+    return replace(asking_recall(setup, asked), pairs=tuple(pairs))
 
 
 def losing(
@@ -78,7 +80,7 @@ def losing_rounds(
         behind: Lines of each function that are no first choice.
     """
     rounds = []
-    for at, (needle, loss) in enumerate(zip(setup.forced, losses, strict=False)):
+    for at, (needle, loss) in enumerate(zip(forced_of(setup), losses, strict=False)):
         made = made_forced(
             needle, logprob=math.log(KEPT + 0.001 * at - (loss or 0.0)), behind=behind
         )

@@ -1,10 +1,8 @@
 """An engine whose tool reads right tokens, and cells of runs on it."""
 
-from dataclasses import replace
-
 from fake_engine import FakeEngine
 from made_contexts import run_context
-from made_records import made_setup
+from made_records import asking_recall, made_setup
 
 from codeneedle.engines.engine import Ability
 from codeneedle.engines.tools import ReadTokens, ToolRun
@@ -56,6 +54,6 @@ def made_engine(**tool):
 
 def made_context(folder, engine, *, conditions=READING, pair="q8_0/q4_0", **changes):
     """A cell of a run with five functions to be read, four in every sweep."""
-    setup = replace(made_setup(needles=3, forced=5), probes={"recall": conditions})
+    setup = asking_recall(made_setup(needles=3, forced=5), conditions)
     run = run_context(folder, engine, setup=setup, text="CORPUS\n" * 99)
     return ProbeContext(run=run, pair=Pair.parse(pair), logs=folder, **changes)

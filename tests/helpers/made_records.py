@@ -8,6 +8,7 @@ from pathlib import Path
 
 from codeneedle.grid import BITS_PER_ELEMENT, DEFAULT_TYPES, ENGINE, Pair
 from codeneedle.probes.recall.record import ForcedRound, Recall, Round
+from codeneedle.probes.recall.settings import functions_in
 from codeneedle.probes.stored import Observed
 from codeneedle.records.record import (
     CellRecord,
@@ -64,7 +65,6 @@ def made_setup(
     """A run that writes *needles* and forces *forced* functions, or as many."""
     forced = needles if forced is None else forced
     return Setup(
-        prompt_version=1,
         prompt_form="completion",
         thinking="none",
         corpus=CorpusFacts(
@@ -80,8 +80,6 @@ def made_setup(
             functions=16,
             functions_before=200,
         ),
-        needles=tuple(made_needle(at, of=needles) for at in range(needles)),
-        forced=tuple(made_forced_needle(at, of=forced) for at in range(forced)),
         weights=WeightsFacts(name="made-model", sha256="ab" * 32, size_bytes=1_700_000),
         llama="b11434-abcdef0",
         machine="Xeon, 2 cores, 8 GiB, Linux",
@@ -95,7 +93,41 @@ def made_setup(
         engine=ENGINE,
         lengths="",
         cpu_features="",
+        probes={
+            "recall": {
+                "written": [
+                    as_json(made_needle(at, of=needles)) for at in range(needles)
+                ],
+                "forced": [
+                    as_json(made_forced_needle(at, of=forced)) for at in range(forced)
+                ],
+            }
+        },
     )
+
+
+def asking_recall(setup: Setup, conditions: Json) -> Setup:
+    """*setup*, which asks recall alone, for the same functions, under *conditions*."""
+    stored = setup.probes.get("recall", {})
+    functions = {key: stored[key] for key in stored if key in ("written", "forced")}
+    return replace(setup, probes={"recall": functions | conditions})
+
+
+def asking_for(setup: Setup, **functions: Iterable[NeedleFacts]) -> Setup:
+    """*setup*, whose recall asks for other functions: ``written``, ``forced``."""
+    stored = {key: [as_json(n) for n in needles] for key, needles in functions.items()}
+    asked = {**setup.probes.get("recall", {}), **stored}
+    return replace(setup, probes={**setup.probes, "recall": asked})
+
+
+def written_of(setup: Setup) -> tuple[NeedleFacts, ...]:
+    """The functions to be written under *setup*."""
+    return functions_in(setup).written
+
+
+def forced_of(setup: Setup) -> tuple[NeedleFacts, ...]:
+    """The functions whose lines are forced under *setup*."""
+    return functions_in(setup).forced
 
 
 def made_reply(needle: NeedleFacts, *, matched: int = 20, junk: int = 0) -> str:
@@ -256,9 +288,9 @@ def _recalled(
 ) -> CellRecord:
     rounds = [
         made_round(needle, reply=made_reply(needle, matched=matched(pair, at), junk=1))
-        for at, needle in enumerate(setup.needles)
+        for at, needle in enumerate(written_of(setup))
     ]
-    return made_record(pair, rounds, priming=made_priming(setup.needles[-1]))
+    return made_record(pair, rounds, priming=made_priming(written_of(setup)[-1]))
 
 
 def renamed(run: Run, name: str) -> Run:

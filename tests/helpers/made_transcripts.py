@@ -84,9 +84,7 @@ def transcript_record(pair, turns):
 def transcript_run(probabilities, conditions=None):
     """A run with *probabilities* of each pair, by number of turn and place of token."""
     chosen = conditions or made_conditions()
-    setup = replace(
-        losing_setup(list(probabilities)), probes={NAME: as_json(chosen)}, forced=()
-    )
+    setup = replace(losing_setup(list(probabilities)), probes={NAME: as_json(chosen)})
     records = [
         transcript_record(
             pair,

@@ -16,7 +16,15 @@ from made_losses import (
     losing_setup,
     repeated,
 )
-from made_records import failed_record, made_record, made_run, made_setup, sized
+from made_records import (
+    asking_recall,
+    failed_record,
+    forced_of,
+    made_record,
+    made_run,
+    made_setup,
+    sized,
+)
 from made_retrieval import made_texts, retrieval_record, right
 from made_transcripts import made_conditions, transcript_run
 
@@ -61,7 +69,7 @@ def continuing(losses: dict[str, tuple[float, ...]]) -> Run:
 
 def whole(run: Run) -> Run:
     """*run* of a text that has all of its functions in the context."""
-    functions = len(run.setup.forced)
+    functions = len(forced_of(run.setup))
     corpus = replace(
         run.setup.corpus,
         name="random-bodies-mini",
@@ -110,9 +118,9 @@ def written() -> Run:
     types = ("bf16", "q8_0")
     run = made_run(
         lambda pair, at: 9 if str(pair) == GOOD and at < 2 else 20,
-        setup=replace(
+        setup=asking_recall(
             made_setup(needles=16, forced=0, types_k=types, types_v=types),
-            probes={"recall": {"ask": "written"}},
+            {"ask": "written"},
         ),
     )
     return replace(run, records=tuple(map(sized, run.records)))

@@ -4,7 +4,14 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from made_records import made_forced, made_record, made_round, made_setup
+from made_records import (
+    forced_of,
+    made_forced,
+    made_record,
+    made_round,
+    made_setup,
+    written_of,
+)
 
 from codeneedle.grid import Pair
 from codeneedle.records.comparability import (
@@ -17,28 +24,39 @@ from codeneedle.records.comparability import (
     stamp,
     widened,
 )
-from codeneedle.records.record import ForeignRecord
+from codeneedle.records.record import ForeignRecord, as_json
+
+THROUGHPUT = {"depths": [0], "repetitions": 3}
 
 SETUP = replace(
     made_setup(needles=3),
     server_args=("--threads", "2"),
-    probes={"throughput": {"depths": [0], "repetitions": 3}},
+    probes={**made_setup(needles=3).probes, "throughput": THROUGHPUT},
 )
-FIRST, SECOND, THIRD = SETUP.needles
+FIRST, SECOND, THIRD = written_of(SETUP)
 
 
 FEWER = {"throughput": {"depths": [0]}}
 OFTENER = {"throughput": {"depths": [0], "repetitions": 5}}
 
 
+def asked(**changes):
+    """The change of a setup in which recall has other settings or functions."""
+    return {"probes": {"recall": as_json({**SETUP.probes["recall"], **changes})}}
+
+
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
         ({"context": 4096}, "context: 12288, now 4096"),
-        ({"needles": (FIRST, SECOND)}, "needles length: 3, now 2"),
         (
-            {"needles": (FIRST, replace(SECOND, line=7), THIRD)},
-            "needles 2 line: 25, now 7",
+            asked(ask="written", written=[FIRST, SECOND]),
+            "recall ask: None, now 'written'",
+        ),
+        (asked(written=[FIRST, SECOND]), "recall written length: 3, now 2"),
+        (
+            asked(written=[FIRST, replace(SECOND, line=7), THIRD]),
+            "recall written 2 line: 25, now 7",
         ),
         (
             {"server_args": ("--threads", "4")},
@@ -74,16 +92,14 @@ def test_types_dates_and_further_probes_do_not_differ(changes):
     assert {**SETUP.probes, **wanted.probes} == both.probes
 
 
-BARE = replace(SETUP, needles=(), forced=())
+BARE = replace(SETUP, probes={})
 
 
-def test_a_setup_gets_the_functions_of_the_first_probe_that_asks_for_some():
+def test_a_setup_gets_the_functions_of_a_setup_that_asks_for_some():
     refuse_difference(BARE, SETUP, folder=Path("runs"))
     refuse_difference(SETUP, BARE, folder=Path("runs"))
 
     assert SETUP == widened(BARE, SETUP) == widened(SETUP, BARE)
-    forcing = replace(SETUP, needles=())
-    assert forcing == widened(forcing, SETUP)
     assert [] == list(differences(BARE, SETUP)) == list(differences(SETUP, BARE))
 
 
@@ -96,7 +112,7 @@ def test_what_is_asked_of_a_text_is_no_part_of_its_identity():
 ANSWERS = made_record(
     "q8_0/q4_0",
     [made_round(FIRST), made_round(SECOND)],
-    forced=map(made_forced, SETUP.forced),
+    forced=map(made_forced, forced_of(SETUP)),
 )
 
 
@@ -210,7 +226,7 @@ def test_a_grid_with_holes_grows_by_the_pairs_of_both():
 def test_what_may_grow_is_no_difference_and_in_no_stamp():
     grows = {"throughput": ("depths",)}
     few = replace(SETUP, grows=grows)
-    wider = {"throughput": {"depths": [0, 64], "repetitions": 3}}
+    wider = {**SETUP.probes, "throughput": {"depths": [0, 64], "repetitions": 3}}
     more = replace(few, probes=wider)
 
     assert [] == list(differences(few, more))

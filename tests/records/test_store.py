@@ -10,7 +10,7 @@ from typing import Annotated, Union, get_args, get_origin, get_type_hints
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from made_records import made_record, made_round, made_setup
+from made_records import asking_recall, made_record, made_round, made_setup, written_of
 
 from codeneedle.errors import BadInput, FolderUnusable, SystemRefuses
 from codeneedle.grid import Pair
@@ -41,7 +41,7 @@ from codeneedle.records.store import (
 
 PAIR = Pair("q8_0", "q4_0")
 SETUP = made_setup()
-RECORD = made_record(PAIR, [made_round(SETUP.needles[0])])
+RECORD = made_record(PAIR, [made_round(written_of(SETUP)[0])])
 
 
 @pytest.fixture
@@ -95,7 +95,7 @@ def test_a_folder_is_read_with_all_its_records_and_nothing_else(tmp_path):
     assert found is not None
     assert "corpus/model" == found.name
     assert {"f16/f16", "q8_0/q4_0"} == {str(each.pair) for each in found.records}
-    assert SETUP.needles == found.setup.needles
+    assert written_of(SETUP) == written_of(found.setup)
 
 
 def test_a_grid_may_grow_and_nothing_else_may_differ(store):
@@ -208,7 +208,7 @@ def test_what_stands_in_the_place_of_a_record_is_put_aside(store, file):
     ids=["damaged", "a copy of another cell's"],
 )
 def test_what_is_no_record_of_its_cell_is_a_gap(store, file, pair, change, reason):
-    whole = made_record(Pair("q8_0", "q8_0"), [made_round(SETUP.needles[0])])
+    whole = made_record(Pair("q8_0", "q8_0"), [made_round(written_of(SETUP)[0])])
     store.add(whole)
     store.add(RECORD)
     data = file.read_bytes()
@@ -233,7 +233,7 @@ def stamped(setup):
     [
         replace(SETUP, weights=replace(SETUP.weights, sha256="cd" * 32)),
         replace(SETUP, context=4096),
-        replace(SETUP, probes={"recall": {"depth": 7}}),
+        asking_recall(SETUP, {"depth": 7}),
     ],
 )
 def test_a_record_of_another_setup_is_a_gap(store, other):
@@ -253,14 +253,11 @@ def test_a_record_of_its_setup_stays_one_when_the_grid_grows(tmp_path, store):
 
 
 def test_a_record_stays_one_of_its_setup_when_that_asks_more(tmp_path, store):
-    setup = replace(
-        SETUP,
-        probes={"recall": {"depths": [0], "form": "chat"}},
-        grows={"recall": ("depths",)},
-    )
+    setup = asking_recall(SETUP, {"depths": [0], "form": "chat"})
+    setup = replace(setup, grows={"recall": ("depths",)})
     store.adopt(setup)
     store.add(stamped(setup))
-    store.adopt(replace(setup, probes={"recall": {"depths": [0, 8], "form": "chat"}}))
+    store.adopt(asking_recall(setup, {"depths": [0, 8], "form": "chat"}))
 
     assert [0, 8] == Store(tmp_path).setup().probes["recall"]["depths"]
     assert stamped(setup) == Store(tmp_path).record(PAIR, "recall")
@@ -338,7 +335,7 @@ def test_records_of_another_setup_are_moved_aside_as_foreign(store, file):
 def test_types_that_differ_have_records_of_their_own(store):
     """``a-b`` and ``a_b`` are alike where dashes cannot be part of a name."""
     odd = Pair("a-b", "q8_0"), Pair("a_b", "q8_0"), Pair("a", "b-q8_0")
-    records = [made_record(pair, [made_round(SETUP.needles[0])]) for pair in odd]
+    records = [made_record(pair, [made_round(written_of(SETUP)[0])]) for pair in odd]
     for record in records:
         store.add(record)
 
@@ -508,7 +505,7 @@ WRITTEN = encode(RECORD)
 @example(b"[]")
 @example(b"null")
 @example(b"NaN")
-@example(b'{"schema": 1}')
+@example(b'{"schema": 2}')
 def test_what_is_no_record_is_refused_with_a_hint(data):
     for decode, error in ((decode_record, BadRecord), (decode_setup, BadSetup)):
         with pytest.raises(error) as caught:
@@ -590,7 +587,7 @@ def test_lists_of_numbers_take_one_line():
 
 def test_texts_that_look_like_lists_of_numbers_stay_as_they_are():
     reply = "x = [ 1, 2 ]\ny = [\n  1,\n  2\n]\n[ \t3]"
-    record = made_record("q8_0/q4_0", [made_round(SETUP.needles[0], reply=reply)])
+    record = made_record("q8_0/q4_0", [made_round(written_of(SETUP)[0], reply=reply)])
 
     assert record == decode_record(encode(record), file="x")
 

@@ -6,12 +6,16 @@ from dataclasses import replace
 import pytest
 from made_losses import BEYOND, diverging, losing_run
 from made_records import (
+    asking_for,
+    asking_recall,
+    forced_of,
     made_forced,
     made_record,
     made_round,
     made_run,
     made_setup,
     stored_run,
+    written_of,
 )
 from made_retrieval import (
     made_calibration,
@@ -117,7 +121,7 @@ def test_texts_of_another_seed_are_not_compared():
 
 
 def test_other_needles_are_not_paired():
-    other = replace(SETUP, needles=SETUP.needles[:8])
+    other = asking_for(SETUP, written=written_of(SETUP)[:8])
 
     assert "not tested" in change(compared(other=other), "matched").words
 
@@ -125,12 +129,12 @@ def test_other_needles_are_not_paired():
 def answered(missing, *, functions):
     """A run of one pair that lacks the answer of one of so many functions."""
     setup = made_setup(needles=0, forced=24, types_k=("bf16",), types_v=("bf16",))
-    setup = replace(setup, probes={"recall": {"ask": "forced", "functions": 16}})
+    setup = asking_recall(setup, {"ask": "forced", "functions": 16})
     forced = [
         replace(made_forced(n), logprobs=(), leads=(), error="timed out")
         if at == missing
         else made_forced(n, logprob=-0.1 - 0.01 * at)
-        for at, n in enumerate(setup.forced[:functions])
+        for at, n in enumerate(forced_of(setup)[:functions])
     ]
     record = made_record("bf16/bf16", [], forced=forced)
     return Run(name="made", setup=setup, records=(record,))
@@ -153,7 +157,7 @@ def test_pairs_without_enough_answers_are_not_compared():
     setup = replace(SETUP, types_v=("bf16",))
     rounds = [
         replace(made_round(n), reply="", error="gone") if at < 4 else made_round(n)
-        for at, n in enumerate(setup.needles)
+        for at, n in enumerate(written_of(setup))
     ]
     broken = made_run(setup=setup, failed=[made_record("q4_0/bf16", rounds)])
 
@@ -163,12 +167,12 @@ def test_pairs_without_enough_answers_are_not_compared():
 
 
 def test_other_settings_of_a_probe_are_not_compared():
-    written, both = ({"recall": {"ask": ask}} for ask in ("written", "both"))
-    other = {"recall": {"ask": "both", "strict": True}}
+    written, both = ({"ask": ask} for ask in ("written", "both"))
+    other = {"ask": "both", "strict": True}
 
-    def words(probes):
+    def words(conditions):
         changed = compared(
-            setup=replace(SETUP, probes=written), other=replace(SETUP, probes=probes)
+            setup=asking_recall(SETUP, written), other=asking_recall(SETUP, conditions)
         )
         return change(changed, "matched").words
 
@@ -264,10 +268,9 @@ def test_another_number_of_functions_is_another_number_of_units_alone():
     first, fewer = answered(0, functions=16), answered(0, functions=8)
     fewer = replace(
         fewer,
-        setup=replace(
-            fewer.setup,
-            forced=fewer.setup.forced[:8],
-            probes={"recall": {"ask": "forced", "functions": 8}},
+        setup=asking_recall(
+            asking_for(fewer.setup, forced=forced_of(fewer.setup)[:8]),
+            {"ask": "forced", "functions": 8},
         ),
     )
 

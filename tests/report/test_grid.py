@@ -4,13 +4,16 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from made_records import (
+    asking_recall,
     failed_record,
+    forced_of,
     made_forced,
     made_record,
     made_round,
     made_run,
     made_setup,
     renamed,
+    written_of,
 )
 from printing import printed
 
@@ -134,7 +137,7 @@ def test_gaps_show_their_status_and_the_legend_its_reason() -> None:
     failed = [
         failed_record(f"{k}/bf16", Status.UNSUPPORTED, "no kernel") for k in types
     ]
-    first, second = setup.needles
+    first, second = written_of(setup)
     lost = Round(needle=first.name, prompt_sha256="d0", error="HTTP 500")
     partial = made_record("q8_0/q8_0", [lost, made_round(second)])
 
@@ -154,12 +157,14 @@ def test_gaps_show_their_status_and_the_legend_its_reason() -> None:
 def test_missing_answers_are_counted_of_what_was_asked_and_of_parts_that_any_has() -> (
     None
 ):
-    setup = replace(
+    setup = asking_recall(
         made_setup(needles=4, types_k=("bf16",), types_v=("bf16",)),
-        probes={"recall": {"ask": "both", "functions": 2}},
+        {"ask": "both", "functions": 2},
     )
-    silent = [replace(made_round(each), reply="", error="x") for each in setup.needles]
-    scored = [made_forced(each) for each in setup.forced]
+    silent = [
+        replace(made_round(each), reply="", error="x") for each in written_of(setup)
+    ]
+    scored = [made_forced(each) for each in forced_of(setup)]
     lost = [replace(each, error="timeout", logprobs=(), leads=()) for each in scored]
     record = made_record("bf16/bf16", silent, forced=[*lost[:3], scored[3]])
 
@@ -225,13 +230,13 @@ def test_without_one_reference_nothing_is_marked() -> None:
 
 
 def test_a_probe_without_records_says_what_there_is() -> None:
-    setup = replace(SMALL, probes={"recall": {}, "divergence": {}, "gone": {}})
+    setup = replace(SMALL, probes={**SMALL.probes, "divergence": {}, "gone": {}})
     run = replace(made_run(setup=setup), records=())
     said = "no cell was measured for matched"
 
     assert f"{said}; this run was set up for divergence (--metric kld)" in lines_of(run)
     assert said in lines_of(replace(run, setup=SMALL))
-    forced = replace(setup, probes={"recall": {"ask": "forced"}})
+    forced = asking_recall(setup, {"ask": "forced"})
     assert "recall (--metric recall-logp)" in " ".join(
         printed(
             grid(replace(run, setup=forced), replace(MATCHED, name="kld"), judged(run))
@@ -256,10 +261,8 @@ def test_several_long_names_fit_a_narrow_terminal() -> None:
 
 
 def test_a_mean_of_nearly_nothing_has_no_sign():
-    setup = replace(
-        SMALL, probes={"recall": {"ask": "forced", "functions": 1, "lines": 5}}
-    )
-    forced = [made_forced(setup.forced[0], logprob=-1e-5)]
+    setup = asking_recall(SMALL, {"ask": "forced", "functions": 1, "lines": 5})
+    forced = [made_forced(forced_of(setup)[0], logprob=-1e-5)]
     records = [
         made_record(f"{k}/{v}", [], forced=forced)
         for k in ("bf16", "q4_0")

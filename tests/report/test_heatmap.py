@@ -145,7 +145,8 @@ def test_the_picture_says_what_it_shows_and_on_what() -> None:
 def test_a_run_without_numbers_is_not_drawn(
     tmp_path: Path, *, difference: bool
 ) -> None:
-    empty = replace(RUN, records=(), setup=SMALL, sweep="seed = 42")
+    setup = replace(SMALL, probes={})
+    empty = replace(RUN, records=(), setup=setup, sweep="seed = 42")
 
     with pytest.raises(
         NothingToShow, match="made-model has no cell with mat"

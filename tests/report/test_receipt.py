@@ -10,7 +10,7 @@ from types import SimpleNamespace
 
 import pytest
 from made_losses import BEYOND, WITHIN, diverging, losing_run, losing_setup
-from made_records import failed_record, made_run
+from made_records import failed_record, forced_of, made_run, written_of
 from printing import printed
 
 from codeneedle.errors import BadInput
@@ -184,7 +184,7 @@ def test_no_path_and_no_text_of_the_user_is_in_it(name):
 
     for word in ("ada", "own", "home", "/root", "cache/"):
         assert word not in text.lower(), text
-    for needle in (*run.setup.needles, *run.setup.forced):
+    for needle in (*written_of(run.setup), *forced_of(run.setup)):
         assert needle.name not in text
         assert not any(each.strip() in text for each in needle.lines)
 

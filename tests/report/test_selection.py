@@ -4,7 +4,15 @@ from dataclasses import replace
 
 import pytest
 from made_metrics import failed
-from made_records import made_forced, made_record, made_run, made_setup, sized
+from made_records import (
+    asking_recall,
+    made_forced,
+    made_record,
+    made_run,
+    made_setup,
+    sized,
+    written_of,
+)
 from made_retrieval import (
     made_calibration,
     made_dial,
@@ -183,9 +191,9 @@ def test_a_summary_has_passes_next_to_another_metric(tmp_path):
 def test_forced_recall_is_shown_first_where_it_was_asked(tmp_path):
     former = made_run(setup=PLAIN)
     stored(tmp_path, former, model="former")
-    setup = replace(PLAIN, probes={"recall": {"ask": "both"}})
+    setup = asking_recall(PLAIN, {"ask": "both"})
     forced = [
-        made_record(Pair(k, k), [], forced=map(made_forced, PLAIN.needles))
+        made_record(Pair(k, k), [], forced=map(made_forced, written_of(PLAIN)))
         for k in TYPES
     ]
     newer = replace(former, setup=setup, records=tuple(forced))

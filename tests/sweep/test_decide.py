@@ -19,6 +19,8 @@ from made_losses import (
 )
 from made_plans import CORPUS, made_world, planned
 from made_records import (
+    asking_recall,
+    forced_of,
     made_forced,
     made_record,
     made_setup,
@@ -167,7 +169,7 @@ def test_recall_that_is_open_beside_another_metric_is_asked():
 
 
 def test_written_recall_asks_for_no_more():
-    setup = replace(made_setup(forced=0), probes={"recall": {"ask": "written"}})
+    setup = asking_recall(made_setup(forced=0), {"ask": "written"})
     run = Run(name="made", setup=setup, records=(made_record("f16/f16", []),))
 
     assert {} == pairs_to_extend(judge(run))
@@ -345,7 +347,8 @@ def test_an_interruption_leaves_what_was_answered(world):
 def timed(pair, *, starts, functions, total_s, setup):
     """A record that took so many servers, and one second for each function."""
     forced = [
-        replace(made_forced(needle), wall_s=1.0) for needle in setup.forced[:functions]
+        replace(made_forced(needle), wall_s=1.0)
+        for needle in forced_of(setup)[:functions]
     ]
     record = sized(made_record(pair, [], forced=forced))
     recall = Recall(rounds=(), forced=tuple(forced), starts=starts)

@@ -5,7 +5,14 @@ from pathlib import Path
 
 import pytest
 from made_losses import diverging
-from made_records import made_forced, made_record, made_round, made_setup
+from made_records import (
+    forced_of,
+    made_forced,
+    made_record,
+    made_round,
+    made_setup,
+    written_of,
+)
 
 from codeneedle.errors import BadInput
 from codeneedle.grid import Pair
@@ -27,7 +34,7 @@ def finished(pair, text=None, ms=1.0):
         replace(
             made_round(needle, **({"reply": text} if text else {})), predicted_ms=ms
         )
-        for needle in SETUP.needles
+        for needle in written_of(SETUP)
     ]
     return made_record(pair, rounds)
 
@@ -89,7 +96,9 @@ def test_of_two_records_of_a_pair_the_one_with_more_answers_is_taken(tmp_path):
     setup = made_setup(needles=0, forced=4, types_k=TYPES, types_v=TYPES)
 
     def asked(functions, starts):
-        record = made_record(F16, [], forced=map(made_forced, setup.forced[:functions]))
+        record = made_record(
+            F16, [], forced=map(made_forced, forced_of(setup)[:functions])
+        )
         return replace(record, observation=record.observation | {"starts": starts})
 
     few = share(tmp_path / "few", asked(2, 2), setup=setup)
@@ -129,7 +138,7 @@ def test_runs_that_were_asked_for_more_in_turn_become_one_that_asks_for_all(tmp_
 
 
 def test_a_share_without_recall_joins_one_with_it(tmp_path):
-    bare = replace(SETUP, needles=(), forced=())
+    bare = replace(SETUP, probes={})
     screening = replace(finished(F16), probe="divergence", observation={})
     a = share(tmp_path / "a", screening, finished(F16))
     b = share(tmp_path / "b", screening, setup=bare)
@@ -137,7 +146,7 @@ def test_a_share_without_recall_joins_one_with_it(tmp_path):
     for folders in ((a, b), (b, a)):
         (found,) = merge(folders, tmp_path / folders[0].name / "all")
         store = Store(found.folder)
-        assert SETUP.needles == store.setup().needles
+        assert written_of(SETUP) == written_of(store.setup())
         assert {"recall", "divergence"} == {each.probe for each in store.records()}
 
 

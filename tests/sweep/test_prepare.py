@@ -12,7 +12,7 @@ from gguf_files import SHAPE, write_gguf
 from made_metrics import made_probe
 from made_plans import CORPUS, made_world, measured
 from made_plans import planned as plan_of
-from made_records import failed_record
+from made_records import failed_record, forced_of, written_of
 from source_files import put, python
 
 from codeneedle.errors import BadInput, RequestError
@@ -40,7 +40,7 @@ from codeneedle.sweep.request import Execution, read_sweep
 from codeneedle.sweep.workers import Share
 from codeneedle.system.files import cache_folder
 
-RECALL = replace(made_probe("recall"), settings=RecallSettings, asks_functions=True)
+RECALL = PROBES["recall"]
 
 
 @pytest.fixture(autouse=True)
@@ -72,8 +72,8 @@ def test_a_corpus_that_fits_is_sent_whole_and_the_setup_stored():
     assert plan.corpus.text == ready.text
     assert (6, 6, False) == (facts.functions, facts.functions_before, facts.is_trimmed)
     assert len(ready.text) == facts.tokens == facts.characters
-    truth = "\n".join(setup.needles[0].lines)
-    assert -(-len(truth) * 3 // 2) + 64 == setup.needles[0].budget
+    truth = "\n".join(written_of(setup)[0].lines)
+    assert -(-len(truth) * 3 // 2) + 64 == written_of(setup)[0].budget
     assert setup == plan.store.setup()
     assert (False, ("-t", "1"), 7) == (setup.rotation, setup.server_args, setup.seed)
     assert (FakeEngine.version, 8192) == (setup.llama, setup.context)
@@ -89,7 +89,7 @@ def test_a_long_corpus_is_trimmed_to_whole_functions():
     assert 1 <= facts.functions < 6 == facts.functions_before
     assert plan.corpus.text.startswith(ready.text)
     assert plan.corpus.sha256 == facts.source_sha256 != facts.sha256
-    assert {needle.name for needle in ready.setup.needles} <= {
+    assert {needle.name for needle in written_of(ready.setup)} <= {
         function.name for function in plan.corpus.functions
     }
 
@@ -175,7 +175,7 @@ def test_a_corpus_that_no_probe_reads_is_neither_counted_nor_fitted():
 
     ready = prepare(few)
 
-    assert ("", ()) == (ready.text, ready.setup.needles)
+    assert ("", ()) == (ready.text, written_of(ready.setup))
     assert (0, False) == (engine.counted, ready.setup.corpus.is_counted)
     assert ready.setup == prepare(few).setup
     with pytest.raises(RequestError):
@@ -184,7 +184,7 @@ def test_a_corpus_that_no_probe_reads_is_neither_counted_nor_fitted():
     both = prepare(planned(out=Path("both")))
     plain = prepare(planned(out=Path("plain")))
     assert plain.setup.corpus == both.setup.corpus
-    assert (plain.text, plain.setup.needles) == (both.text, both.setup.needles)
+    assert (plain.text, written_of(plain.setup)) == (both.text, written_of(both.setup))
     assert alone.identity == both.setup.identity
     assert both.setup == prepare(planned(blind, out=Path("both"))).setup
 
@@ -205,7 +205,7 @@ def test_probes_that_read_a_text_of_their_own_need_no_corpus(settings):
     found = {name for name in PROBES if planned(PROBES[name], **settings).reads_corpus}
 
     assert usual - settings.keys() == found
-    assert found >= {probe.name for probe in PROBES.values() if probe.asks_functions}
+    assert "recall" in found
 
 
 def test_each_probe_adds_its_conditions_to_the_folder():
@@ -227,7 +227,7 @@ def test_each_probe_adds_its_conditions_to_the_folder():
     both = prepare(planned(speed, k_types=("f16",))).setup
 
     assert [(first.setup.corpus.tokens, len(first.text))] == seen
-    assert {"recall": {}, "throughput": {"depths": [0]}} == both.probes
+    assert first.setup.probes | {"throughput": {"depths": [0]}} == both.probes
     assert (("f16", "q8_0", "q4_0"), ("q8_0", "q4_0")) == (both.types_k, both.types_v)
 
 
@@ -296,11 +296,11 @@ def test_32_functions_are_forced_and_16_written_where_nothing_else_is_said():
 
     chosen = RecallSettings(ask=Ask.AUTOMATIC)
     assert chosen.decided == settings_of(ready.setup)
-    assert (16, 96) == (len(ready.setup.needles), len(ready.setup.forced))
+    assert (16, 96) == (len(written_of(ready.setup)), len(forced_of(ready.setup)))
     assert () == ready.notes
-    assert {5} == {len(needle.lines) for needle in ready.setup.forced}
-    assert {0} == {needle.budget for needle in ready.setup.forced}
-    assert all(needle.budget for needle in ready.setup.needles)
+    assert {5} == {len(needle.lines) for needle in forced_of(ready.setup)}
+    assert {0} == {needle.budget for needle in forced_of(ready.setup)}
+    assert all(needle.budget for needle in written_of(ready.setup))
 
 
 @pytest.mark.parametrize(
@@ -310,7 +310,7 @@ def test_32_functions_are_forced_and_16_written_where_nothing_else_is_said():
 def test_functions_are_chosen_for_what_is_asked_alone(ask, written, forced):
     setup = prepare(asking(ask=ask)).setup
 
-    assert (written, forced) == (len(setup.needles), len(setup.forced))
+    assert (written, forced) == (len(written_of(setup)), len(forced_of(setup)))
 
 
 # --- texts that have too little, contexts that hold too little
@@ -322,7 +322,7 @@ def test_a_text_without_long_functions_is_forced_alone_and_says_so():
     ready = prepare(asking("short", functions=9))
 
     assert Ask.FORCED is settings_of(ready.setup).ask
-    assert ((), 9) == (ready.setup.needles, len(ready.setup.forced))
+    assert ((), 9) == (written_of(ready.setup), len(forced_of(ready.setup)))
     assert (
         "lines are forced alone: no function of 20 lines is in the text",
     ) == ready.notes
@@ -341,7 +341,7 @@ def test_more_lines_than_a_function_has_are_refused_with_the_most():
 
     assert "Use --lines 7 or less" in caught.value.hint
     setup = prepare(asking("short", lines=7)).setup
-    assert {7} == {len(needle.lines) for needle in setup.forced}
+    assert {7} == {len(needle.lines) for needle in forced_of(setup)}
 
 
 @pytest.mark.parametrize("name", ["functions", "lines"])
@@ -375,7 +375,7 @@ def test_a_context_that_holds_no_long_function_forces_lines_alone():
     with pytest.raises(BadInput) as caught:
         prepare(asking("mixed", ask="both", out="b", **small))
     longer = {"contexts": (named_context(caught.value.hint),), "out": "b"}
-    assert 1 == len(prepare(asking("mixed", ask="both", **longer)).setup.needles)
+    assert 1 == len(written_of(prepare(asking("mixed", ask="both", **longer)).setup))
 
 
 @pytest.mark.parametrize(("wanted", "held"), [(None, 32), (20, 20), (96, 60)])
@@ -386,7 +386,7 @@ def test_a_context_that_holds_fewer_functions_than_wanted_says_which_holds_them(
 
     few = prepare(asking("many", ask="forced", functions=wanted, contexts=(2048,)))
 
-    functions = len(few.setup.forced)
+    functions = len(forced_of(few.setup))
     assert 1 < functions < held
     (note,) = few.notes
     assert note.startswith(f"{functions} functions to force fit the context; ")
@@ -402,7 +402,7 @@ def test_a_context_that_holds_fewer_functions_than_wanted_says_which_holds_them(
                 out=f"at {context}",
             )
         )
-        assert is_enough == (len(found.setup.forced) >= held)
+        assert is_enough == (len(forced_of(found.setup)) >= held)
 
 
 def test_a_context_beyond_the_training_is_not_named():
@@ -429,7 +429,7 @@ def test_a_context_that_holds_no_function_names_the_smallest_that_does(ask):
     larger = named_context(caught.value.hint)
     assert 0 == larger % 256
     ready = prepare(asking(ask=ask, contexts=(larger,)))
-    assert 1 <= len((*ready.setup.needles, *ready.setup.forced)) <= 2
+    assert 1 <= len((*written_of(ready.setup), *forced_of(ready.setup))) <= 2
     with pytest.raises(BadInput):
         prepare(asking(ask=ask, contexts=(larger - 256,), out="b"))
 
@@ -461,34 +461,6 @@ def test_where_a_text_does_not_fit_one_that_does_is_named(chosen, context, named
 # --- folders that were begun without recall
 
 
-def test_other_probes_that_ask_for_functions_get_lines_to_force_alone():
-    put_mixed()
-    opening = replace(made_probe("opening"), asks_functions=True)
-    small = {"contexts": (1536,)}
-
-    alone = prepare(replace(asking("mixed", **small), probes=(opening,)))
-    forced = prepare(asking("mixed", ask="forced", **small, out="forced"))
-
-    assert alone.setup.forced
-    assert forced.setup.forced == alone.setup.forced
-    assert ((), forced.text) == (alone.setup.needles, alone.text)
-
-
-def test_functions_to_write_are_refused_in_a_folder_that_was_begun_without_them():
-    opening = replace(made_probe("opening"), asks_functions=True)
-    begun = prepare(replace(planned(), probes=(opening,)))
-    assert begun.setup.forced
-
-    for ask in (Ask.WRITTEN, Ask.BOTH):
-        written = planned(PROBES["recall"], recall=RecallSettings(ask=ask))
-        with pytest.raises(BadInput, match=f"--ask {ask}: .* without functions to w"):
-            prepare(written)
-        with pytest.raises(BadInput, match="without functions to write"):
-            refuse_unfit(written)
-    forced = planned(PROBES["recall"], recall=RecallSettings(ask=Ask.FORCED))
-    assert begun.setup.forced == prepare(forced).setup.forced
-
-
 DIVERGENCE = made_probe("divergence")
 
 
@@ -501,10 +473,14 @@ def test_a_folder_that_was_begun_by_divergence_gets_functions_later():
     both = prepare(asking("many", **small))
     first = prepare(asking("many", **small, out="other"))
 
-    assert ((), (), ()) == (before.setup.needles, before.setup.forced, before.notes)
+    assert ((), (), ()) == (
+        written_of(before.setup),
+        forced_of(before.setup),
+        before.notes,
+    )
     assert first.text == both.text == before.text
-    assert first.setup.needles == both.setup.needles
-    assert first.setup.forced == both.setup.forced
+    assert written_of(first.setup) == written_of(both.setup)
+    assert forced_of(first.setup) == forced_of(both.setup)
     assert first.notes == both.notes
     assert first.setup.probes["recall"] == both.setup.probes["recall"]
     assert both.setup.identity == before.setup.identity
@@ -518,8 +494,8 @@ def test_what_is_asked_later_is_chosen_from_the_text_of_the_folder():
     forced = prepare(asking("many", ask="forced", lines=20, contexts=(4096,)))
 
     assert before.text == forced.text
-    assert before.setup.corpus.functions == len(forced.setup.forced)
-    for needle in forced.setup.forced:
+    assert before.setup.corpus.functions == len(forced_of(forced.setup))
+    for needle in forced_of(forced.setup):
         assert "\n".join(needle.lines) in forced.text
 
 
@@ -533,11 +509,11 @@ def test_a_text_that_was_cut_too_short_for_what_is_asked_later_says_so(chosen):
         prepare(asking("mixed", **chosen, **small))
 
     assert caught.value.hint.startswith("Use --ask forced without --lines, or ")
-    assert prepare(asking("mixed", ask="forced", **small)).setup.forced
+    assert forced_of(prepare(asking("mixed", ask="forced", **small)).setup)
     context = int(caught.value.hint.partition("--context ")[2].split()[0])
-    assert prepare(
-        asking("mixed", **chosen, contexts=(context,), out="larger")
-    ).setup.forced
+    assert forced_of(
+        prepare(asking("mixed", **chosen, contexts=(context,), out="larger")).setup
+    )
     smaller = asking("mixed", **chosen, contexts=(context - 256,), out="smaller")
     with pytest.raises(BadInput, match="with a function to ask for"):
         prepare(smaller)
@@ -654,9 +630,9 @@ def test_devices_are_part_of_the_machine():
 @pytest.mark.parametrize(
     ("template", "words"),
     [
-        (lambda _said: "hi", "it has 4 tokens, the corpus alone has 2,"),
+        (lambda _said: "hi", "it has 2 tokens, the corpus alone has 2,"),
         (lambda said: "x" * len(said.content), "is not in it"),
-        (lambda said: said.content.replace("    ", " "), "is not in it"),
+        (lambda said: said.content.replace("    ", " "), "the corpus alone has 2,"),
         (lambda said: said.content.replace("=", "&equals;"), "is not in it"),
     ],
     ids=["dropped", "replaced", "squeezed", "escaped"],

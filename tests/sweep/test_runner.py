@@ -11,6 +11,7 @@ from gguf_files import write_gguf
 from made_contexts import run_context
 from made_metrics import made_probe
 from made_records import (
+    asking_recall,
     made_needle,
     made_priming,
     made_record,
@@ -643,10 +644,10 @@ def test_a_finished_cell_whose_settings_grew_goes_on_and_keeps_its_numbers(
 ):
     grows = {"recall": ("asked",)}
     setup = replace(made_setup(needles=1, types_k=TYPES, types_v=TYPES), grows=grows)
-    store.adopt(replace(setup, probes={"recall": {"asked": ["a", "b"]}}))
+    store.adopt(asking_recall(setup, {"asked": ["a", "b"]}))
     walk(store, Script(answering("ab")), pairs=PAIRS[:1])
     first = store.record(PAIRS[0], "recall")
-    setup = replace(setup, probes={"recall": {"asked": [*"abcd"]}})
+    setup = asking_recall(setup, {"asked": [*"abcd"]})
     setup = store.adopt(setup)
 
     with contextlib.suppress(KeyboardInterrupt, Killed):

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 from answers import forced
-from answers import written as written_of
+from answers import written as has_written
 from made_losses import (
     BEYOND,
     OPEN,
@@ -19,11 +19,13 @@ from made_losses import (
     repeated,
 )
 from made_records import (
+    asking_recall,
     failed_record,
     made_record,
     made_round,
     made_run,
     made_setup,
+    written_of,
 )
 from made_retrieval import made_texts, retrieval_record, scored_texts
 
@@ -606,7 +608,7 @@ def written(lost, *, functions=16):
     """A run of written lines; so many functions of q8_0/q8_0 come back short."""
     types = ("bf16", "q8_0")
     setup = made_setup(needles=functions, forced=0, types_k=types, types_v=types)
-    setup = replace(setup, probes={"recall": {"ask": "written"}})
+    setup = asking_recall(setup, {"ask": "written"})
     return made_run(
         lambda pair, at: 16 if str(pair) == GOOD and at < lost else 20, setup=setup
     )
@@ -643,16 +645,16 @@ def test_written_answers_beside_a_graded_metric_can_only_veto():
         together(written(lost), losing_run({GOOD: WITHIN}, setup=written(0).setup))
         for lost in (0, 12)
     )
-    setup = replace(
+    setup = asking_recall(
         made_setup(types_k=("bf16", "q8_0"), types_v=("bf16", "q8_0")),
-        probes={"recall": {"ask": "both", "functions": 16, "lines": 5}},
+        {"ask": "both", "functions": 16, "lines": 5},
     )
 
     def both(run):
         rounds = {
             record.pair: record.observation["answers"]
             for record in run.records
-            if written_of(record.observation)
+            if has_written(record.observation)
         }
         forced = [
             losing(setup, str(pair), WITHIN if str(pair) == GOOD else [0.0] * 16)
@@ -683,7 +685,7 @@ def test_written_answers_beside_a_graded_metric_can_only_veto():
 def test_a_pair_without_a_written_answer_is_judged_by_its_forced_lines():
     setup = made_setup(types_k=("bf16", "q8_0"), types_v=("bf16",))
     silent = [
-        replace(made_round(each), reply="", error="empty") for each in setup.needles
+        replace(made_round(each), reply="", error="empty") for each in written_of(setup)
     ]
     records = tuple(
         made_record(pair, silent, forced=losing_rounds(setup, losses))

@@ -33,6 +33,7 @@ from codeneedle.probes.recall.settings import (
     By,
     Choice,
     RecallSettings,
+    functions_in,
     settings_of,
     stated_in,
     with_choice,
@@ -213,7 +214,7 @@ def tried_choice(
     if load is None or speeds is None:
         return replace(choice, is_tried=True)
     # The settings say how many are forced; it may have chosen to read more.
-    functions = min(stated_in(setup).function_count, len(setup.forced))
+    functions = min(stated_in(setup).function_count, len(functions_in(setup).forced))
     load = replace(load, functions=functions)
     speeds = replace(speeds, start_s=start_s)
     is_read = load.is_read(recall.reading_s, speeds)
@@ -242,7 +243,7 @@ def known_choice(setup: Setup, others: Sequence[CellRecord]) -> Choice:
 
 def _first_read(setup: Setup, keys: AbstractSet[str]) -> int | None:
     """Functions of the first step, of which the chunks with these *keys* follow."""
-    there = len(setup.forced)
+    there = len(functions_in(setup).forced)
     firsts = block_ends(min(settings_of(setup).function_count, there), there)
     for first in firsts:
         every = groups(setup, block_ends(first, there))
@@ -265,7 +266,7 @@ def _asked(setup: Setup, recall: Recall) -> Choice:
     """
     if stated_in(setup).ask is not Ask.AUTOMATIC:
         return Choice()
-    by_name = {needle.name: needle for needle in setup.needles}
+    by_name = {needle.name: needle for needle in functions_in(setup).written}
     scored = [ScoredRound(by_name[each.needle], each) for each in recall.rounds]
     matched = [each.counts[Mark.MATCHED] for each in scored if not each.error]
     if not matched:
@@ -294,7 +295,11 @@ def _load(
     setup: Setup, recall: Recall, ask: Ask | None, *, may_grow: bool
 ) -> Load | None:
     """What the cells of a run take where *ask* is asked, by what was forced."""
-    chosen, needles, text = settings_of(setup), setup.forced, setup.corpus.tokens
+    chosen, needles, text = (
+        settings_of(setup),
+        functions_in(setup).forced,
+        setup.corpus.tokens,
+    )
     tokens = [len(each.logprobs) for each in recall.forced if each.logprobs]
     if not tokens:
         return None

@@ -1,31 +1,30 @@
-"""The part of a corpus that fits a context with its questions, and its needles."""
+"""What recall asks of a text: its functions, and the room that they take."""
 
-import itertools
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 from msgspec import structs
 
-from codeneedle.corpora.corpus import Corpus, longest
-from codeneedle.corpora.needles import WRITTEN_LINES, Function
-from codeneedle.corpora.registry import SMALL_CORPORA, load
-from codeneedle.engines.engine import LostText, Tokenizer
+from codeneedle.corpora.corpus import Corpus
+from codeneedle.corpora.fitting import Room, larger_context
+from codeneedle.corpora.needles import (
+    WRITTEN_LINES,
+    Function,
+    depth_of,
+    forced_needle,
+    written_needle,
+)
 from codeneedle.errors import BadInput
-from codeneedle.models.kv_cache import padded
-from codeneedle.probes.prompts import NO_THINK_ARGS, PromptForm
-from codeneedle.probes.recall.probe import PRIMING_TOKENS, needles_of
-from codeneedle.probes.recall.prompts import (
-    chat_messages,
-    completion_prompt,
-)
-from codeneedle.probes.recall.settings import (
-    Ask,
-    RecallSettings,
-)
-from codeneedle.records.record import CorpusFacts, NeedleFacts
+from codeneedle.probes.probe import Preparation, RunContext
+from codeneedle.probes.prompts import NO_THINK_ARGS, PromptForm, Prompts
+from codeneedle.probes.recall.prompts import chat_messages, completion_prompt
+from codeneedle.probes.recall.settings import Ask, RecallLayout, RecallSettings
+from codeneedle.records.record import NeedleFacts
 from codeneedle.text import plural
+
+PRIMING_TOKENS = 8
+"""Enough to make the server read the corpus; the reply is not scored."""
 
 BUDGET_FACTOR = 1.5
 BUDGET_EXTRA_TOKENS = 64
@@ -39,80 +38,34 @@ CANDIDATES = 8
 """The longest functions, by bytes; the longest in tokens is taken to be among them."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Fitted:
-    """A corpus as it is sent."""
-
-    facts: CorpusFacts  # what is stored of it
-    text: str
-    needles: tuple[NeedleFacts, ...] = ()  # functions to be written
-    forced: tuple[NeedleFacts, ...] = ()  # functions whose lines are forced
-    notes: tuple[str, ...] = ()  # what a user should know of these
-
-
-def facts_of(sent: Corpus, whole: Corpus, *, tokens: int = 0) -> CorpusFacts:
-    """Of what is *sent* of the *whole* corpus; without *tokens*, it is not counted."""
-    return CorpusFacts(
-        name=sent.name,
-        origin=sent.origin,
-        kind=sent.kind,
-        sha256=sent.sha256,
-        characters=len(sent.text),
-        source_sha256=whole.sha256,
-        sample_k=sent.sample_k,
-        sample_seed=sent.sample_seed,
-        tokens=tokens,
-        functions=len(sent.functions),
-        functions_before=len(whole.functions),
-    )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Fit:
-    """What a corpus is fitted to."""
-
-    corpus: Corpus  # all of it
-    context: int  # its size, in tokens
-    trained: int | None
-    """What the weights were trained for, in tokens; None if that does not bind."""
-
-    form: PromptForm  # how a needle is asked for
-    prefill_no_think: bool  # whether answers are begun with an empty thought
-    may_trim: bool  # whether the corpus may be cut to whole functions
-    settings: RecallSettings
-    """What is asked of functions; where none are, what the user chose."""
-
-    asks_functions: bool  # whether a probe asks for functions
-    folder: Path  # the run folder
-
-
 @dataclass(frozen=True, slots=True)
-class PromptCounter:
-    """Counts tokens of whole prompts."""
+class Questions:
+    """Questions for functions of a text, counted in tokens."""
 
-    tokenizer: Tokenizer
-    fit: Fit
+    prompts: Prompts
+    chosen: RecallSettings  # what is asked
 
     def rendered(self, text: str, needle: NeedleFacts) -> str:
         """The prompt that asks *needle* of *text*, as the model reads it."""
-        if self.fit.form is PromptForm.COMPLETION:
+        prompts = self.prompts
+        if prompts.form is PromptForm.COMPLETION:
             return completion_prompt(text, needle)
-        prefill = self.fit.prefill_no_think
+        prefill = prompts.prefill_no_think
         messages = chat_messages(text, needle, prefill_no_think=prefill)
-        return self.tokenizer.render(messages, NO_THINK_ARGS)
+        return prompts.tokenizer.render(messages, NO_THINK_ARGS)
 
-    def prompt(self, text: str, needle: NeedleFacts) -> int:
-        """Tokens of that prompt."""
-        return self.tokenizer.count_tokens(self.rendered(text, needle))
+    def tokens(self, text: str, needle: NeedleFacts) -> int:
+        """Tokens of that prompt with its answer."""
+        prompt = self.rendered(text, needle)
+        return self.prompts.tokenizer.count_tokens(prompt) + needle.budget
 
-    def budgeted(
-        self, needles: Sequence[NeedleFacts], reply_tokens: int | None
-    ) -> tuple[NeedleFacts, ...]:
-        """*needles*, each with the tokens of its reply: *reply_tokens* if not None."""
-        if reply_tokens:
-            return tuple(replace(needle, budget=reply_tokens) for needle in needles)
+    def budgeted(self, needles: Sequence[NeedleFacts]) -> tuple[NeedleFacts, ...]:
+        """*needles* to be written, each with the tokens that its reply may have."""
+        if self.chosen.reply_tokens:
+            budget = self.chosen.reply_tokens
+            return tuple(replace(needle, budget=budget) for needle in needles)
         truths = ["\n".join(needle.lines) for needle in needles]
-        sizes = self.tokenizer.counts(truths) if truths else []
+        sizes = self.prompts.tokenizer.counts(truths) if truths else []
         return tuple(
             replace(
                 needle, budget=math.ceil(BUDGET_FACTOR * size) + BUDGET_EXTRA_TOKENS
@@ -120,15 +73,18 @@ class PromptCounter:
             for needle, size in zip(needles, sizes, strict=True)
         )
 
-    def room(self, corpus: Corpus, chosen: RecallSettings) -> Callable[[str], int]:
-        """Tokens of a text of *corpus* with the longest question and answer."""
-        functions = sorted(corpus.of_length(_lines_needed(chosen)), key=_asked_bytes)
-        hardest = self.hardest(functions[-CANDIDATES:], chosen)
-        return lambda text: self.prompt(text, hardest) + hardest.budget
+    def room(self, corpus: Corpus) -> Room:
+        """What a text of *corpus* leaves room for: its longest question and answer."""
+        lines = _lines_needed(self.chosen)
+        functions = sorted(corpus.of_length(lines), key=_asked_bytes)
+        hardest = self.hardest(functions[-CANDIDATES:])
+        return Room(
+            lines=lines,
+            tokens=lambda text: self.tokens(text, hardest),
+            prompt=lambda text: self.rendered(text, hardest),
+        )
 
-    def hardest(
-        self, functions: Sequence[Function], chosen: RecallSettings
-    ) -> NeedleFacts:
+    def hardest(self, functions: Sequence[Function]) -> NeedleFacts:
         """
         What takes most tokens to ask of one of *functions*, signature and answer.
 
@@ -136,6 +92,7 @@ class PromptCounter:
         lines is the first 20, the most that stands behind a signature, and the reply
         to the question that makes a server read the text.
         """
+        tokenizer = self.prompts.tokenizer
         whole = [
             NeedleFacts(
                 name=each.name,
@@ -146,51 +103,34 @@ class PromptCounter:
             )
             for each in functions
         ]
-        if Ask.WRITTEN in chosen.parts:
-            needles: Sequence[NeedleFacts] = self.budgeted(whole, chosen.reply_tokens)
+        if Ask.WRITTEN in self.chosen.parts:
+            needles: Sequence[NeedleFacts] = self.budgeted(whole)
         else:
-            sizes = self.tokenizer.counts(["\n".join(each.lines) for each in whole])
+            sizes = tokenizer.counts(["\n".join(each.lines) for each in whole])
             needles = [
                 replace(each, budget=size + PRIMING_TOKENS)
                 for each, size in zip(whole, sizes, strict=True)
             ]
-        signatures = self.tokenizer.counts([needle.signature for needle in needles])
+        signatures = tokenizer.counts([needle.signature for needle in needles])
         sized = zip(needles, signatures, strict=True)
         return max(sized, key=lambda each: each[0].budget + each[1])[0]
 
 
-def fitted_corpus(counter: PromptCounter) -> tuple[Corpus, RecallSettings]:
-    """
-    As many whole functions of the corpus as fit the context, and what to ask of them.
-
-    Raises:
-        BadInput: If it does not fit and must not be trimmed, or if no function fits.
-    """
-    fit, corpus = counter.fit, counter.fit.corpus
-    # Where recall is not measured, what was chosen for it may be anything.
-    ways = _ways(fit, corpus) or [RecallSettings(ask=Ask.FORCED)]
-    if not fit.may_trim:
-        needed = counter.room(corpus, ways[0])(corpus.text)
-        if needed > fit.context:
-            raise _too_long(fit, needed)
-        return corpus, ways[0]
-    for chosen in ways:
-        shorter = _longest(counter, chosen)
-        if shorter is not None:
-            return shorter, chosen
-    raise _nothing_fits(counter, ways[-1])
+def rooms(settings: RecallSettings, corpus: Corpus, prompts: Prompts) -> Iterator[Room]:
+    """What a text of *corpus* leaves room for, the preferred way to ask first."""
+    for way in _ways(settings, corpus):
+        yield Questions(prompts, way).room(corpus)
 
 
-def _ways(fit: Fit, corpus: Corpus) -> list[RecallSettings]:
+def _ways(settings: RecallSettings, corpus: Corpus) -> list[RecallSettings]:
     """
-    What recall can ask of *corpus*, the preferred first.
+    What can be asked of *corpus*, the preferred first.
 
     Lines are forced alone where none can be written, unless ``--ask`` was given.
     """
-    chosen = fit.settings
-    ways = [chosen]
-    if chosen.ask is None:
-        ways.append(structs.replace(chosen, ask=Ask.FORCED))
+    ways = [settings]
+    if settings.ask is None:
+        ways.append(structs.replace(settings, ask=Ask.FORCED))
     return [way for way in ways if corpus.of_length(_lines_needed(way))]
 
 
@@ -199,100 +139,38 @@ def _lines_needed(chosen: RecallSettings) -> int:
     return WRITTEN_LINES if Ask.WRITTEN in chosen.parts else chosen.line_count
 
 
-def _longest(counter: PromptCounter, chosen: RecallSettings) -> Corpus | None:
-    fit = counter.fit
-    room = counter.room(fit.corpus, chosen)
-    lines = _lines_needed(chosen)
-    return longest(fit.corpus, lambda text: room(text) <= fit.context, lines=lines)
-
-
-def _too_long(fit: Fit, needed: int) -> BadInput:
-    larger = _larger_context(fit, needed)
-    ways = [*([f"--context {larger}"] if larger else []), "--fit"]
-    return BadInput(
-        source=f"corpus {fit.corpus.name}",
-        reason=f"it needs {needed:,} tokens with question and answer, the "
-        f"context has {fit.context:,}",
-        hint=f"Use {' or '.join(ways)}: it trims the text to whole functions.",
-    )
-
-
-def _nothing_fits(counter: PromptCounter, chosen: RecallSettings) -> BadInput:
-    """The error that names the smallest context that works, and a text that fits."""
-    fit = counter.fit
-    needed = _least_tokens(counter, chosen)
-    larger = _larger_context(fit, needed)
-    smaller = (name for name in SMALL_CORPORA if _fits_whole(counter, name))
-    options = [
-        *([f"--context {larger}"] if larger else []),
-        *(f"--corpus {name}" for name in itertools.islice(smaller, 1)),
-    ]
-    return BadInput(
-        source=f"corpus {fit.corpus.name}",
-        reason=f"its shortest part with a function to ask for needs {needed:,} tokens "
-        f"with question and answer, the context has {fit.context:,}",
-        hint=f"Use {', or '.join(options) or 'a --corpus with shorter functions'}.",
-    )
-
-
-def _least_tokens(counter: PromptCounter, chosen: RecallSettings) -> int:
-    """Tokens of the shortest part of the corpus with a function, as it is asked for."""
-    corpus = counter.fit.corpus
-    return counter.room(corpus, chosen)(corpus.shortest(_lines_needed(chosen)))
-
-
-def _fits_whole(counter: PromptCounter, name: str) -> bool:
-    corpus = load(name)
-    ways = _ways(counter.fit, corpus)
-    return any(
-        counter.room(corpus, chosen)(corpus.text) <= counter.fit.context
-        for chosen in ways
-    )
-
-
-def _larger_context(fit: Fit, tokens: int) -> int | None:
-    """The context that holds *tokens*; None if the weights were not trained for it."""
-    context = padded(tokens)
-    trained = fit.trained
-    if trained is None:
-        return context
-    return min(context, trained) if tokens <= trained else None
-
-
-def counted(counter: PromptCounter) -> Fitted:
-    """The corpus fitted to the context, and what is asked of it."""
-    corpus, chosen = fitted_corpus(counter)
-    tokens = counter.tokenizer.count_tokens(corpus.text)
-    facts = facts_of(corpus, counter.fit.corpus, tokens=tokens)
-    fitted = Fitted(facts=facts, text=corpus.text)
-    if not counter.fit.asks_functions:
-        _refuse_lost_text(
-            counter, fitted, [counter.hardest(corpus.functions[-1:], chosen)]
-        )
-        return fitted
-    fitted = _with_functions(counter, fitted, corpus, chosen)
-    _refuse_lost_text(counter, fitted, (*fitted.needles, *fitted.forced))
-    return fitted
-
-
-def counted_further(counter: PromptCounter, fitted: Fitted) -> Fitted:
+def functions_of(
+    run: RunContext, preparation: Preparation, settings: RecallSettings
+) -> RecallLayout:
     """
-    *fitted*, whose functions no probe has asked for yet, with what is asked of it.
+    What is asked of the text of *run*, which was not asked for functions before.
 
     Raises:
-        BadInput: If none of them can be asked for.
+        BadInput: If none of them can be asked for, or no answer has room.
     """
-    fit = counter.fit
-    corpus = _sent(fit.corpus, fitted.text)
-    for chosen in _ways(fit, corpus):
-        if counter.room(corpus, chosen)(corpus.text) <= fit.context:
-            return _with_functions(counter, fitted, corpus, chosen)
+    corpus, context = preparation.corpus, run.setup.context
+    prompts = preparation.prompts()
+    for way in _ways(settings, corpus):
+        if Questions(prompts, way).room(corpus).tokens(corpus.text) <= context:
+            written, forced = _needles(corpus, way)
+            notes = _notes(preparation, settings, way, len(forced))
+            preparation.notes.extend(notes)
+            written = Questions(prompts, way).budgeted(written)
+            return RecallLayout(written=written, forced=forced)
+    raise _no_room(run, preparation, settings)
+
+
+def _no_room(
+    run: RunContext, preparation: Preparation, settings: RecallSettings
+) -> BadInput:
+    whole = preparation.whole
+    every = rooms(settings, whole, preparation.prompts())
     least = min(
-        (_least_tokens(counter, way) for way in _ways(fit, fit.corpus)), default=None
+        (room.tokens(whole.shortest(room.lines)) for room in every), default=None
     )
-    context = _larger_context(fit, least) if least else None
-    raise BadInput(
-        source=fit.folder,
+    context = larger_context(least, preparation.trained) if least else None
+    return BadInput(
+        source=run.folder,
         reason="it was begun with a text that has no function to ask for so, or no "
         "room for its answer",
         hint="Use --ask forced without --lines, or another folder with --out"
@@ -300,80 +178,70 @@ def counted_further(counter: PromptCounter, fitted: Fitted) -> Fitted:
     )
 
 
-def _sent(corpus: Corpus, text: str) -> Corpus:
-    """*corpus* as far as *text* goes, with which it begins."""
-    shorter = replace(corpus, text=text)
-    end = shorter.line_count
-    return replace(
-        shorter, functions=tuple(each for each in corpus.functions if each.end <= end)
+def _needles(
+    corpus: Corpus, chosen: RecallSettings
+) -> tuple[tuple[NeedleFacts, ...], tuple[NeedleFacts, ...]]:
+    """
+    The functions of *corpus* to be written, and those whose lines are forced.
+
+    Both in asking order; the latter with those that open pairs may be asked for. The
+    budgets of replies are not counted yet.
+    """
+    parts = chosen.parts
+    written = corpus.written() if Ask.WRITTEN in parts else []
+    forced = (
+        corpus.forced(chosen.function_count, chosen.line_count)
+        if Ask.FORCED in parts
+        else []
     )
-
-
-def _with_functions(
-    counter: PromptCounter, fitted: Fitted, corpus: Corpus, chosen: RecallSettings
-) -> Fitted:
-    needles, forced = needles_of(corpus, chosen)
-    return replace(
-        fitted,
-        needles=counter.budgeted(needles, chosen.reply_tokens),
-        forced=forced,
-        notes=tuple(_notes(counter, chosen, len(forced))),
+    depth = {
+        each.line: round(depth_of(each, line_count=corpus.line_count), 4)
+        for each in (*written, *forced)
+    }
+    return (
+        tuple(written_needle(each, depth=depth[each.line]) for each in written),
+        tuple(
+            forced_needle(
+                each,
+                depth=depth[each.line],
+                lines=chosen.line_count,
+                seed=corpus.sample_seed,
+            )
+            for each in forced
+        ),
     )
 
 
 def _notes(
-    counter: PromptCounter, chosen: RecallSettings, forced: int
+    preparation: Preparation,
+    settings: RecallSettings,
+    chosen: RecallSettings,
+    forced: int,
 ) -> Iterator[str]:
     """Why fewer functions are asked for than a user may expect: *forced* of them."""
-    fit = counter.fit
-    if chosen.ask is Ask.FORCED and fit.settings.ask is None:
-        has_long = fit.corpus.of_length(WRITTEN_LINES)
-        what = "fits the context" if has_long else "is in the text"
+    whole = preparation.whole
+    if chosen.ask is Ask.FORCED and settings.ask is None:
+        what = (
+            "fits the context" if whole.of_length(WRITTEN_LINES) else "is in the text"
+        )
         yield f"lines are forced alone: no function of {WRITTEN_LINES} lines {what}"
     if Ask.FORCED not in chosen.parts or forced >= chosen.function_count:
         return
     functions, wanted = plural(forced, "function"), chosen.function_count
-    of_text = len(fit.corpus.of_length(chosen.line_count))
+    of_text = len(whole.of_length(chosen.line_count))
     if of_text <= forced:
         yield f"{functions} to force, not {wanted}: the text has {of_text}"
         return
     more = min(wanted, of_text)
-    room = counter.room(fit.corpus, chosen)
-    larger = _larger_context(fit, room(fit.corpus.shortest(chosen.line_count, more)))
+    room = Questions(preparation.prompts(), chosen).room(whole)
+    needed = room.tokens(whole.shortest(chosen.line_count, more))
+    larger = larger_context(needed, preparation.trained)
     hint = (
         f"--context {larger} holds {more}"
         if larger
         else f"these weights were not trained for the context that holds {more}"
     )
     yield f"{functions} to force fit the context; {hint}"
-
-
-def _refuse_lost_text(
-    counter: PromptCounter, fitted: Fitted, needles: Sequence[NeedleFacts]
-) -> None:
-    """
-    Stop at a chat template that does not render the text: no model could recall it.
-
-    Args:
-        counter: Renders and counts prompts.
-        fitted: The corpus as it is sent.
-        needles: What will be asked, at least one.
-
-    Raises:
-        BadInput: If a prompt is shorter than the text, or a needle is not in it.
-    """
-    prompt = counter.rendered(fitted.text, needles[-1])
-    length, tokens = counter.tokenizer.count_tokens(prompt), fitted.facts.tokens
-    missing = [
-        needle.name for needle in needles if "\n".join(needle.lines) not in prompt
-    ]
-    if length < tokens:
-        what = f"it has {length:,} tokens, the corpus alone has {tokens:,}"
-    elif missing:
-        what = f"the text of {missing[0]} is not in it"
-    else:
-        return
-    raise LostText(f"the corpus: {what}")
 
 
 def _asked_bytes(function: Function) -> int:

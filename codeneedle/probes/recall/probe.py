@@ -11,12 +11,10 @@ from msgspec import structs
 from typing_extensions import override
 
 from codeneedle.corpora.corpus import LIMIT, Corpus
+from codeneedle.corpora.fitting import Room
 from codeneedle.corpora.needles import (
     WRITTEN_LINES,
     block_ends,
-    depth_of,
-    forced_needle,
-    written_needle,
 )
 from codeneedle.document import Document
 from codeneedle.engines.engine import Ability, Engine, Served
@@ -48,7 +46,7 @@ from codeneedle.probes.probe import (
     known,
     usable,
 )
-from codeneedle.probes.prompts import request
+from codeneedle.probes.prompts import Prompts, request
 from codeneedle.probes.recall.alignment import answer_lines, score
 from codeneedle.probes.recall.choice import (
     FORCED_BESIDE,
@@ -60,12 +58,13 @@ from codeneedle.probes.recall.choice import (
     tried_choice,
     without_reading,
 )
+from codeneedle.probes.recall.fitting import PRIMING_TOKENS, functions_of, rooms
 from codeneedle.probes.recall.metrics import (
     FORCED,
     METRICS,
     forced_metrics,
 )
-from codeneedle.probes.recall.prompts import chat_messages, completion_prompt
+from codeneedle.probes.recall.prompts import WORDING, chat_messages, completion_prompt
 from codeneedle.probes.recall.reading import (
     Group,
     chunks_read,
@@ -86,11 +85,14 @@ from codeneedle.probes.recall.record import (
 from codeneedle.probes.recall.settings import (
     DECIDING_FUNCTIONS,
     DECIDING_LINES,
+    FUNCTIONS_KEYS,
     Ask,
     By,
     Choice,
+    RecallLayout,
     RecallSettings,
     choice_in,
+    functions_in,
     leaves_open,
     settings_of,
     stated_in,
@@ -109,9 +111,6 @@ from codeneedle.records.record import (
 )
 from codeneedle.text import one_line, plural
 
-PRIMING_TOKENS = 8
-"""Enough to make the server read the corpus; the reply is not scored."""
-
 TAIL_LINES = 2
 """Lines after a complete answer that are still read, to see whether it runs on."""
 
@@ -123,40 +122,6 @@ CEILING_LINES = 19.95
 
 FLOOR_LINES = 1.0
 """Matched lines of the reference, a mean, up to which next to nothing can be lost."""
-
-
-def needles_of(
-    corpus: Corpus, chosen: RecallSettings
-) -> tuple[tuple[NeedleFacts, ...], tuple[NeedleFacts, ...]]:
-    """
-    The functions of *corpus* to be written, and those whose lines are forced.
-
-    Both in asking order; the latter with those that open pairs may be asked for. The
-    budgets of replies are not counted yet.
-    """
-    parts = chosen.parts
-    written = corpus.written() if Ask.WRITTEN in parts else []
-    forced = (
-        corpus.forced(chosen.function_count, chosen.line_count)
-        if Ask.FORCED in parts
-        else []
-    )
-    depth = {
-        each.line: round(depth_of(each, line_count=corpus.line_count), 4)
-        for each in (*written, *forced)
-    }
-    return (
-        tuple(written_needle(each, depth=depth[each.line]) for each in written),
-        tuple(
-            forced_needle(
-                each,
-                depth=depth[each.line],
-                lines=chosen.line_count,
-                seed=corpus.sample_seed,
-            )
-            for each in forced
-        ),
-    )
 
 
 def _phrase(chosen: RecallSettings, written: int, forced: int) -> str:
@@ -198,7 +163,15 @@ def _expected(chosen: RecallSettings, outlook: Estimates) -> tuple[int, int]:
 
 
 def _last_of_every_sweep(setup: Setup) -> NeedleFacts:
-    return (*setup.forced[: settings_of(setup).function_count], *setup.needles)[-1]
+    return (
+        *functions_in(setup).forced[: settings_of(setup).function_count],
+        *functions_in(setup).written,
+    )[-1]
+
+
+def _settings_alone(stored: Json) -> Json:
+    """What a setup has *stored* of recall, without what follows from the text."""
+    return {key: stored[key] for key in stored if key not in FUNCTIONS_KEYS}
 
 
 def _gaps(run: Run) -> Iterator[str]:
@@ -309,8 +282,7 @@ def _brief(chosen: RecallSettings, outlook: Estimates) -> RecallSettings:
         return chosen
     if chosen.ask is None:
         chosen = structs.replace(chosen, ask=Ask.FORCED)
-    has_functions = outlook.setup is not None and bool(outlook.setup.forced)
-    if Ask.FORCED not in chosen.parts or has_functions:
+    if Ask.FORCED not in chosen.parts:
         return chosen
     return structs.replace(
         chosen,
@@ -388,14 +360,18 @@ class FurtherFunctions(Further):
         few = min(FORCED_BESIDE, chosen.function_count)
         return [
             Question(key, phrase=key, body=(Ask.FORCED, needle))
-            for needle in setup.forced[:few]
+            for needle in functions_in(setup).forced[:few]
             for key in [f"{Ask.FORCED} {needle.name}"]
         ]
 
     @override
     def unit_ends(self, setup: Setup) -> list[int]:
         first = settings_of(setup).function_count
-        return block_ends(first, len(setup.forced)) if setup.forced else []
+        return (
+            block_ends(first, len(functions_in(setup).forced))
+            if functions_in(setup).forced
+            else []
+        )
 
 
 FURTHER = FurtherFunctions()
@@ -415,6 +391,24 @@ class RecallProbe(Probe):
         if may_read and can and outlook.unread:
             return (f"right lines are forced, not read: {outlook.unread}",)
         return ()
+
+    @override
+    def rooms(
+        self, settings: RecallSettings, corpus: Corpus, prompts: Prompts
+    ) -> Iterator[Room]:
+        yield from rooms(settings, corpus, prompts)
+
+    @override
+    def refusal(self, first: Setup, second: Setup) -> str:
+        return "another text" if first.corpus.sha256 != second.corpus.sha256 else ""
+
+    @override
+    def has_same_units(self, first: Setup, second: Setup) -> bool:
+        # One may force lines of further functions.
+        ours, theirs = functions_in(first), functions_in(second)
+        written = [[each.name for each in one.written] for one in (ours, theirs)]
+        forced = zip(ours.forced, theirs.forced, strict=False)
+        return written[0] == written[1] and all(a.name == b.name for a, b in forced)
 
     def leads(self, setup: Setup) -> bool:
         """As of `Probe`: where the reference chooses what is asked, or how."""
@@ -446,23 +440,28 @@ class RecallProbe(Probe):
 
     def as_stored(self, run: RunContext) -> Json:
         """
-        What is asked, with as many forced functions as the text as sent has.
+        What is asked, with the functions of the text as sent.
 
         Lines are forced alone where none are to be written and nothing else was chosen.
         """
         setup, chosen = run.setup, run.settings_of(RecallSettings, NAME)
-        if chosen.ask is None and not setup.needles:
+        is_new, functions = NAME not in setup.probes, functions_in(setup)
+        if is_new and run.preparation:
+            functions = functions_of(run, run.preparation, chosen)
+        if chosen.ask is None and not functions.written:
             chosen = structs.replace(chosen, ask=Ask.FORCED)
-        if NAME not in setup.probes and not run.is_built_in:
+        if is_new and not run.is_built_in:
             chosen = _left_open(run, chosen)
-        if setup.forced:
-            most = min(chosen.function_count, len(setup.forced))
+        if functions.forced:
+            most = min(chosen.function_count, len(functions.forced))
             chosen = structs.replace(chosen, functions=most)
-        return as_json(chosen.decided)
+        asked = structs.asdict(chosen.decided)
+        return as_json(structs.replace(functions, wording=WORDING, **asked))
 
     def work(self, settings: RecallSettings, outlook: Estimates) -> Work:
         """The corpus once, and lines of as many functions as are likely to fit."""
         setup, corpus = outlook.setup, outlook.corpus
+        there = functions_in(setup) if setup else RecallLayout()
         chosen, first = with_choice(settings, setup), None
         choice = planned_choice(settings, outlook)
         if choice and choice.by is By.READING:
@@ -474,9 +473,9 @@ class RecallProbe(Probe):
             chosen = structs.replace(chosen, functions=outlook.functions)
         lines = corpus.line_count
         a_line = outlook.tokens(len(corpus.text)) / lines
-        if setup and (setup.needles or setup.forced):
-            written = len(setup.needles)
-            forced = min(len(setup.forced), chosen.function_count)
+        if there.written or there.forced:
+            written = len(there.written)
+            forced = min(len(there.forced), chosen.function_count)
         else:
             least = _least(corpus, chosen, outlook)
             if least > outlook.context:
@@ -516,8 +515,8 @@ class RecallProbe(Probe):
         """Functions to be written, then those whose lines are forced."""
         chosen = settings_of(setup)
         wanted = {
-            Ask.WRITTEN: setup.needles,
-            Ask.FORCED: setup.forced[: goal or chosen.function_count],
+            Ask.WRITTEN: functions_in(setup).written,
+            Ask.FORCED: functions_in(setup).forced[: goal or chosen.function_count],
         }
         for part in chosen.parts:
             for needle in wanted[part]:
@@ -625,7 +624,7 @@ class RecallProbe(Probe):
         if not settings_of(context.run.setup).is_reading:
             return
         setup = context.run.setup
-        every = self.groups(setup, len(setup.forced))
+        every = self.groups(setup, len(functions_in(setup).forced))
         known = {each.key_of(needle) for each in every for needle in each.needles}
         # Of another layout, of a setup that was lost: the same functions once more.
         for key in [key for key in observed.answers if key.startswith(f"{READ} ")]:
@@ -717,7 +716,7 @@ class RecallProbe(Probe):
         told, chosen = Probe.told(self, setup), settings_of(setup)
         if not told:
             return told
-        told = told | as_json(chosen)
+        told = _settings_alone(told) | as_json(chosen)
         is_alone = Ask.WRITTEN not in chosen.parts
         hidden = {"ask" if is_alone else ""} if chosen.is_reading else {"by"}
         return {name: each for name, each in told.items() if name not in hidden}
@@ -728,9 +727,11 @@ class RecallProbe(Probe):
             return ()
         phrases = []
         chosen = settings_of(setup)
-        if setup.needles and Ask.WRITTEN in chosen.parts:
-            phrases.append(f"{plural(len(setup.needles), 'function')} written")
-        if setup.forced:
+        if functions_in(setup).written and Ask.WRITTEN in chosen.parts:
+            phrases.append(
+                f"{plural(len(functions_in(setup).written), 'function')} written"
+            )
+        if functions_in(setup).forced:
             functions = plural(units or chosen.function_count, "function")
             phrases.append(
                 f"{plural(chosen.line_count, 'line')} of {functions} {chosen.how}"
@@ -755,10 +756,9 @@ PROBE = RecallProbe(
     purpose="lines of functions, verbatim",
     metrics=METRICS,
     settings=RecallSettings,
-    layout=RecallSettings,
+    layout=RecallLayout,
     further=FURTHER,
     neutral=frozenset({"ask", "functions"}),
-    asks_functions=True,
     repeats=True,
 )
 

@@ -4,7 +4,7 @@ from codeneedle.engines.messages import Message
 from codeneedle.probes.prompts import NO_THINK_PREFILL
 from codeneedle.records.record import NeedleFacts
 
-PROMPT_VERSION = 1
+WORDING = 1
 """Raised with every change of wording; part of the setup."""
 
 

@@ -22,9 +22,9 @@ from codeneedle.engines.tools import ReadingTask, ReadingTool, ReadTokens
 from codeneedle.errors import BadInput, CodeneedleError
 from codeneedle.models.kv_cache import padded
 from codeneedle.probes.probe import Estimates, ProbeContext
-from codeneedle.probes.recall.prompts import PROMPT_VERSION, completion_prompt
+from codeneedle.probes.recall.prompts import WORDING, completion_prompt
 from codeneedle.probes.recall.record import READ, ForcedRound
-from codeneedle.probes.recall.settings import Ask, By, RecallSettings
+from codeneedle.probes.recall.settings import Ask, By, RecallSettings, functions_in
 from codeneedle.records.record import (
     Json,
     NeedleFacts,
@@ -86,7 +86,7 @@ def chunks_read(
 def asked_tokens(setup: Setup, functions: int) -> float:
     """About the tokens of the questions for so many *functions*, with their answers."""
     each = setup.corpus.characters / max(1, setup.corpus.tokens)
-    needles = setup.forced[:functions]
+    needles = functions_in(setup).forced[:functions]
     return sum(len(_asked(needle) + _right(needle)) for needle in needles) / each
 
 
@@ -129,7 +129,7 @@ def groups(setup: Setup, blocks: Sequence[int]) -> Iterator[Group]:
     for end in blocks:
         taken: list[NeedleFacts] = []
         length = 0.0
-        for needle in setup.forced[begin:end]:
+        for needle in functions_in(setup).forced[begin:end]:
             more = ROOM * len(_asked(needle) + _right(needle)) / each
             if taken and length + more > room:
                 yield _group(setup, taken)
@@ -142,7 +142,7 @@ def groups(setup: Setup, blocks: Sequence[int]) -> Iterator[Group]:
 
 
 def _group(setup: Setup, needles: Sequence[NeedleFacts]) -> Group:
-    digest = hashlib.sha256(f"{LAYOUT_VERSION} {PROMPT_VERSION}".encode())
+    digest = hashlib.sha256(f"{LAYOUT_VERSION} {WORDING}".encode())
     digest.update(setup.corpus.sha256.encode())
     for needle in needles:
         digest.update(f"\0{_asked(needle)}\0{_right(needle)}".encode())

@@ -15,7 +15,7 @@ from codeneedle.probes.recall.record import (
     Round,
     recall_of,
 )
-from codeneedle.probes.recall.settings import settings_of
+from codeneedle.probes.recall.settings import functions_in, settings_of
 from codeneedle.probes.stored import cached, file_of
 from codeneedle.records.record import (
     BadRecord,
@@ -154,7 +154,7 @@ def scored_rounds(record: CellRecord, setup: Setup) -> tuple[ScoredRound, ...]:
         BadRecord: If it holds something else, or asks for a needle that *setup*
             does not have.
     """
-    by_name = {needle.name: needle for needle in setup.needles}
+    by_name = {needle.name: needle for needle in functions_in(setup).written}
     rounds = recall_of(record).rounds
     return tuple(
         ScoredRound(_needle(by_name, each.needle, record), each) for each in rounds
@@ -189,7 +189,7 @@ def forced_answers(record: CellRecord, setup: Setup) -> tuple[ForcedAnswer, ...]
     Raises:
         BadRecord: As of `scored_rounds`.
     """
-    by_name = {needle.name: needle for needle in setup.forced}
+    by_name = {needle.name: needle for needle in functions_in(setup).forced}
     rounds = [each for each in right_rounds(record, setup) if each.logprobs]
     return tuple(
         ForcedAnswer(_needle(by_name, each.needle, record), each) for each in rounds

@@ -9,8 +9,8 @@ from msgspec import Meta, Struct, structs
 from codeneedle.corpora.corpus import FUNCTIONS, LIMIT
 from codeneedle.corpora.needles import FORCED_LINES, WRITTEN_LINES
 from codeneedle.probes.recall.record import NAME
-from codeneedle.probes.stored import calibrated_in, settings_in
-from codeneedle.records.record import MOST_TOKENS, Amount, Setup
+from codeneedle.probes.stored import cached, calibrated_in, settings_in
+from codeneedle.records.record import MOST_TOKENS, Amount, NeedleFacts, Setup
 
 
 class Ask(StrEnum):
@@ -189,6 +189,35 @@ class RecallSettings(Struct, frozen=True, omit_defaults=True):
             lines=self.line_count,
             by=None if self.by is By.WRITING else self.by,
         )
+
+
+class RecallLayout(RecallSettings, frozen=True, omit_defaults=True):
+    """What a setup stores of recall: settings, and the functions that it asks for."""
+
+    wording: int = 0
+    """Version of how it asks, `prompts.WORDING`; 0 where nothing is stored."""
+
+    written: tuple[NeedleFacts, ...] = ()  # functions to be written, in asking order
+    forced: tuple[NeedleFacts, ...] = ()
+    """
+    Functions whose lines are forced, in asking order: those of every sweep, then those
+    that open pairs may be asked for in addition.
+    """
+
+
+FUNCTIONS_KEYS = frozenset({"wording", "written", "forced"})
+"""Keys of what is stored beside settings."""
+
+
+@cached()
+def functions_in(setup: Setup) -> RecallLayout:
+    """
+    The functions that *setup* asks for; none where it says nothing of recall.
+
+    Raises:
+        BadRecord: If it says something that is none.
+    """
+    return settings_in(setup, NAME, RecallLayout)
 
 
 def stated_in(setup: Setup) -> RecallSettings:

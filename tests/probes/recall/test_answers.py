@@ -3,12 +3,16 @@
 from dataclasses import replace
 
 from made_records import (
+    asking_for,
+    asking_recall,
+    forced_of,
     made_forced,
     made_needle,
     made_record,
     made_round,
     made_run,
     made_setup,
+    written_of,
 )
 from printing import printed
 from rich.cells import cell_len
@@ -124,7 +128,7 @@ def test_the_overview_has_a_line_per_round():
 
 
 def test_a_round_without_an_answer_has_its_error():
-    first, second, _ = SETUP.needles
+    first, second, _ = written_of(SETUP)
     lost = Round(needle=first.name, prompt_sha256="d0", error="HTTP 500 \x1b[1m")
     record = made_record(PAIR, [lost, made_round(second)])
     run = made_run(setup=SETUP, failed=[record])
@@ -137,8 +141,8 @@ def test_a_round_without_an_answer_has_its_error():
 
 
 def test_the_overview_names_a_method_without_its_class():
-    needle = replace(SETUP.needles[0], name="VeryLongRequestHandler.f_a")
-    run = made_run(setup=replace(SETUP, needles=(needle, *SETUP.needles[1:])))
+    needle = replace(written_of(SETUP)[0], name="VeryLongRequestHandler.f_a")
+    run = made_run(setup=asking_for(SETUP, written=[needle, *written_of(SETUP)[1:]]))
 
     assert "f_a" == overview_row(ScoredRound(needle, made_round(needle)))[0]
     assert "VeryLongRequestHandler.f_a" in shown(run, function="f_a")
@@ -149,15 +153,15 @@ def test_one_round_is_shown_line_by_line():
     text = shown(run, function="f_b")
 
     assert text.startswith("random-bodies/made-model  q4_0/q4_0  f_b")
-    assert SETUP.needles[1].lines[0].strip() in text
-    assert SETUP.needles[0].lines[0].strip() not in text
+    assert written_of(SETUP)[1].lines[0].strip() in text
+    assert written_of(SETUP)[0].lines[0].strip() not in text
     assert "\x1b[" not in text
     assert "\x1b[" in shown(run, function="f_b", colour=True)
 
 
 def test_a_forced_function_shows_what_each_token_lost_against_the_reference():
-    setup = replace(SETUP, probes={"recall": {"ask": "forced"}})
-    whole = made_forced(setup.forced[0], logprob=-0.01)
+    setup = asking_recall(SETUP, {"ask": "forced"})
+    whole = made_forced(forced_of(setup)[0], logprob=-0.01)
     worse = replace(whole, logprobs=(-0.01, -3.0, *whole.logprobs[2:]), bounds=(1,))
     records = [
         made_record(
@@ -167,7 +171,7 @@ def test_a_forced_function_shows_what_each_token_lost_against_the_reference():
         for v in TYPES
     ]
     run = made_run(setup=setup, failed=records)
-    second = setup.forced[0].lines[1]
+    second = forced_of(setup)[0].lines[1]
 
     text = shown(run, function="f_a")
 
@@ -181,9 +185,9 @@ def test_a_forced_function_shows_what_each_token_lost_against_the_reference():
 
 
 def test_forced_lines_are_shown_by_needle():
-    setup = replace(made_setup(needles=2), probes={"recall": {"ask": "both"}})
-    first, _ = setup.needles
-    scored, other = setup.forced
+    setup = asking_recall(made_setup(needles=2), {"ask": "both"})
+    first, _ = written_of(setup)
+    scored, other = forced_of(setup)
     forced = [made_forced(scored, behind=[3]), made_forced(other)]
     run = made_run(setup=setup)
 

@@ -6,7 +6,16 @@ import pytest
 from fake_engine import FakeServer, forced_to, reply_to
 from made_contexts import made_outlook
 from made_reading import made_context, made_engine
-from made_records import failed_record, made_forced_needle, made_record, made_setup
+from made_records import (
+    asking_for,
+    asking_recall,
+    failed_record,
+    forced_of,
+    made_forced_needle,
+    made_record,
+    made_setup,
+    written_of,
+)
 
 from codeneedle.corpora.registry import load
 from codeneedle.engines.engine import Pace
@@ -261,7 +270,7 @@ def test_a_reference_that_is_read_more_slowly_than_expected_is_forced(
     """So are all pairs: what the tool really takes decides, its start included."""
     reading_in(1_000.0, monkeypatch)
     engine, context = led_by(tmp_path, wall_s=60.0)
-    many = replace(context.run.setup, forced=eight_functions())
+    many = asking_for(context.run.setup, forced=eight_functions())
     context.run = replace(context.run, setup=with_functions(many, 8))
     found = told(PROBE.measure(context))
     setup = context.run.setup
@@ -297,9 +306,8 @@ def test_a_reading_that_was_cut_off_before_it_was_compared_is_compared(
 
 def test_only_the_few_functions_that_it_takes_are_forced_before(tmp_path):
     _, context = led_by(tmp_path, wall_s=60.0, conditions={"functions": 5})
-    many = replace(
-        context.run.setup, forced=(*context.run.setup.forced, *more_functions())
-    )
+    setup = context.run.setup
+    many = asking_for(setup, forced=[*forced_of(setup), *more_functions()])
     context.run = replace(context.run, setup=with_functions(many, 10))
     found = told(PROBE.measure(context))
 
@@ -311,7 +319,7 @@ def more_functions():
 
 
 def with_functions(setup, count):
-    return replace(setup, probes={"recall": AUTOMATIC | {"functions": count}})
+    return asking_recall(setup, AUTOMATIC | {"functions": count})
 
 
 FAILURE = CellError("it wrote nonsense", hint="Look.", status=Status.CRASHED)
@@ -319,7 +327,7 @@ FAILURE = CellError("it wrote nonsense", hint="Look.", status=Status.CRASHED)
 
 def test_where_the_reference_cannot_be_read_all_pairs_are_forced(tmp_path):
     engine, context = led_by(tmp_path, wall_s=60.0)
-    many = replace(context.run.setup, forced=eight_functions())
+    many = asking_for(context.run.setup, forced=eight_functions())
     context.run = replace(context.run, setup=with_functions(many, 8))
     engine.tool.error = FAILURE
     found = told(PROBE.measure(context))
@@ -407,7 +415,7 @@ def test_a_run_goes_on_as_it_was_begun(tmp_path):
 
     read = as_json(Choice(by=By.READING, functions=5))
     setup = replace(
-        context.run.setup, probes={"recall": AUTOMATIC}, calibrated={"recall": read}
+        asking_recall(context.run.setup, AUTOMATIC), calibrated={"recall": read}
     )
     assert 5 == settings_of(setup).functions
     known = made_outlook(engine=context.run.engine, setup=setup)
@@ -424,7 +432,7 @@ BOTH = {"ask": "automatic", "by": None}
 
 def writing(engine, context, lines):
     """The server of *engine* writes so many right lines of each needle."""
-    by_signature = {each.signature: each for each in context.run.setup.needles}
+    by_signature = {each.signature: each for each in written_of(context.run.setup)}
 
     def complete(question, *, enough=None):
         text = question.prompt
@@ -445,7 +453,7 @@ def test_nothing_is_written_where_the_reference_writes_too_little(
     engine, context = led_by(tmp_path, wall_s=0.001, conditions=BOTH)
     writing(engine, context, lines)
     found = told(PROBE.measure(context))
-    setup, written = context.run.setup, len(context.run.setup.needles)
+    setup, written = context.run.setup, len(written_of(context.run.setup))
 
     assert [written, 4] == [len(found.rounds), len(found.forced)]
     assert expected is settings_of(setup).ask

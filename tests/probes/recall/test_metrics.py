@@ -6,12 +6,15 @@ from dataclasses import replace
 
 import pytest
 from made_records import (
+    asking_recall,
+    forced_of,
     made_forced,
     made_priming,
     made_record,
     made_reply,
     made_round,
     made_setup,
+    written_of,
 )
 
 from codeneedle.probes.recall.metrics import (
@@ -20,7 +23,7 @@ from codeneedle.probes.recall.metrics import (
     forced_metrics,
 )
 from codeneedle.probes.recall.probe import PROBE
-from codeneedle.probes.recall.record import NAME, Round
+from codeneedle.probes.recall.record import Round
 from codeneedle.probes.recall.settings import (
     Ask,
     RecallSettings,
@@ -29,7 +32,7 @@ from codeneedle.probes.recall.settings import (
 from codeneedle.records.record import BadRecord, NeedleFacts, Setup
 
 SETUP = made_setup(needles=3)
-FIRST, SECOND, THIRD = SETUP.needles
+FIRST, SECOND, THIRD = written_of(SETUP)
 
 
 def values(
@@ -125,7 +128,7 @@ def test_the_cell_itself_is_one_value() -> None:
 
 
 def test_forced_lines_have_a_value_for_each_function_that_was_scored() -> None:
-    first, second, third = SETUP.forced
+    first, second, third = forced_of(SETUP)
     lost = replace(made_forced(second), error="no probabilities", logprobs=(), leads=())
     rounds = [made_forced(first, behind=[3]), lost, made_forced(third, logprob=-0.25)]
     record = made_record("q8_0/q4_0", [], forced=rounds)
@@ -141,25 +144,25 @@ def test_forced_lines_have_a_value_for_each_function_that_was_scored() -> None:
     assert {first.name: math.exp(-0.5), third.name: math.exp(-0.25)} == (
         logp.by_unit(record, SETUP)
     )
-    assert [each.name for each in SETUP.forced] == logp.loss.units(record, SETUP)
+    assert [each.name for each in forced_of(SETUP)] == logp.loss.units(record, SETUP)
     assert 0.9 == pytest.approx(logp.loss.able(record, SETUP))
 
 
 def test_further_functions_of_open_pairs_are_in_losses_and_not_in_what_grids_show() -> (
     None
 ):
-    setup = replace(SETUP, probes={NAME: {"functions": 2}})
+    setup = asking_recall(SETUP, {"functions": 2})
     logprobs = (-0.5, -0.25, -0.125)
     rounds = [
         made_forced(each, logprob=logprob)
-        for each, logprob in zip(SETUP.forced, logprobs, strict=True)
+        for each, logprob in zip(forced_of(SETUP), logprobs, strict=True)
     ]
     record = made_record("q8_0/q4_0", [], forced=rounds)
 
     logp, *others = FORCED
 
     assert [-0.5, -0.25] == logp.values(record, setup)
-    assert {each.name for each in SETUP.forced} == {*logp.by_unit(record, setup)}
+    assert {each.name for each in forced_of(SETUP)} == {*logp.by_unit(record, setup)}
     for each in (logp, *others):
         assert 2 == len(each.values(record, setup))
         assert 2 == len(each.names(record, setup))
@@ -167,7 +170,9 @@ def test_further_functions_of_open_pairs_are_in_losses_and_not_in_what_grids_sho
 
 def test_losses_are_computed_of_the_mean_probability_of_right_tokens() -> None:
     """Not of the probability of the mean: one token that is lost costs 1 at most."""
-    scored = replace(made_forced(SETUP.forced[0]), logprobs=(0.0, 0.0, 0.0, 0.0, -99.0))
+    scored = replace(
+        made_forced(forced_of(SETUP)[0]), logprobs=(0.0, 0.0, 0.0, 0.0, -99.0)
+    )
     record = made_record("q8_0/q4_0", [], forced=[scored])
 
     (value,) = FORCED[0].by_unit(record, SETUP).values()
@@ -176,9 +181,11 @@ def test_losses_are_computed_of_the_mean_probability_of_right_tokens() -> None:
 
 
 def test_the_share_of_tokens_with_a_bound_alone_is_known() -> None:
-    rounds = [replace(made_forced(each), bounds=(0, 4)) for each in SETUP.forced[:1]]
+    rounds = [
+        replace(made_forced(each), bounds=(0, 4)) for each in forced_of(SETUP)[:1]
+    ]
     record = made_record(
-        "q8_0/q4_0", [], forced=[*rounds, made_forced(SETUP.forced[1])]
+        "q8_0/q4_0", [], forced=[*rounds, made_forced(forced_of(SETUP)[1])]
     )
 
     assert 0.2 == FORCED[0].loss.bounded(record)
@@ -190,7 +197,7 @@ def test_the_share_of_tokens_with_a_bound_alone_is_known() -> None:
 
 def of_recall(**conditions: object) -> Setup:
     """A setup that says this of recall."""
-    return replace(SETUP, probes={NAME: conditions})
+    return asking_recall(SETUP, conditions)
 
 
 def test_a_setup_that_says_nothing_of_recall_has_the_defaults() -> None:

@@ -4,15 +4,19 @@ from dataclasses import replace
 
 import pytest
 from fake_engine import FakeEngine, FakeServer, forced_to, is_for, reply_to
-from made_contexts import made_outlook, run_context
+from made_contexts import made_outlook, made_preparation, run_context
 from made_records import (
+    asking_for,
+    asking_recall,
     failed_record,
+    forced_of,
     made_forced,
     made_needle,
     made_record,
     made_round,
     made_run,
     made_setup,
+    written_of,
 )
 
 from codeneedle.corpora.registry import load
@@ -63,13 +67,11 @@ def made_context(
 ):
     """A cell of a run with three functions to be written and five to be forced."""
     setup = made_setup(needles=3, forced=5)
-    needles = tuple(replace(each, budget=50) for each in setup.needles)
-    setup = replace(
-        setup,
-        needles=needles,
-        prompt_form=form,
-        probes={"recall": conditions or {"functions": 4}},
+    needles = tuple(replace(each, budget=50) for each in written_of(setup))
+    setup = asking_recall(
+        asking_for(setup, written=needles), conditions or {"functions": 4}
     )
+    setup = replace(setup, prompt_form=form)
     run = run_context(folder, engine, setup=setup, text="CORPUS", **changes)
     return ProbeContext(run=run, pair=Pair("q8_0", "q4_0"), logs=folder)
 
@@ -107,7 +109,7 @@ def test_all_needles_are_asked_after_one_round_that_is_not_scored(tmp_path):
     found = measured(tmp_path, engine)
 
     asked = engine.server.questions
-    needles = made_setup(needles=3).needles
+    needles = written_of(made_setup(needles=3))
     for needle, question in zip((needles[-1], *needles), asked, strict=True):
         assert is_for(needle, question)
     assert [PRIMING_TOKENS, 50, 50, 50] == [each.max_tokens for each in asked]
@@ -177,10 +179,13 @@ def test_a_server_that_drafts_gives_no_margins(tmp_path):
 def test_conditions_are_what_was_chosen_then_what_is_stored_then_the_defaults(
     chosen, stored, expected, tmp_path
 ):
-    setup = replace(made_setup(), probes=stored)
+    setup = replace(made_setup(), probes=stored, context=65_536)
+    if "recall" in stored:
+        setup = asking_recall(made_setup(), stored["recall"])
     settings = {"recall": chosen_over(settings_of(setup), RecallSettings(**chosen))}
+    run = run_context(tmp_path, setup=setup, settings=settings)
 
-    told = PROBE.as_stored(run_context(tmp_path, setup=setup, settings=settings))
+    told = PROBE.as_stored(replace(run, preparation=made_preparation()))
 
     assert expected == (told["ask"], told["functions"], told["lines"])
 
@@ -218,7 +223,7 @@ def test_right_lines_are_scored_after_what_was_written(ask, written, forced, tmp
 
     found = measured(tmp_path, engine, conditions=conditions)
 
-    functions = made_setup(forced=5).forced[:forced]
+    functions = forced_of(made_setup(forced=5))[:forced]
     assert (written, forced) == (len(found.rounds), len(found.forced))
     assert ["\n".join(each.lines) for each in functions] == engine.server.forced
     assert [each.name for each in functions] == [r.needle for r in found.forced]
@@ -236,7 +241,7 @@ def test_the_lines_before_forced_ones_are_in_their_prompt(form, tmp_path):
 
     measured(tmp_path, FakeEngine(force=force), form=form, conditions={"ask": "forced"})
 
-    for needle, (question, right) in zip(made_setup().forced, asked, strict=False):
+    for needle, (question, right) in zip(forced_of(made_setup()), asked, strict=False):
         begun = "".join(f"{line}\n" for line in needle.before)
         if isinstance(question, Chat):
             user, *answer = (said.content for said in question.messages)
@@ -365,7 +370,7 @@ def test_a_cell_without_any_answer_fails_and_says_why(changes, words, tmp_path):
 
 
 def test_one_round_without_an_answer_is_an_error_of_that_round(tmp_path):
-    first = made_setup(needles=3).needles[0]
+    first = written_of(made_setup(needles=3))[0]
 
     def reply(asked):
         return reply_to(asked, text="" if is_for(first, asked) else "an answer\n")
@@ -376,7 +381,7 @@ def test_one_round_without_an_answer_is_an_error_of_that_round(tmp_path):
 
 
 def test_a_reply_that_the_server_broke_off_is_an_error_of_that_round(tmp_path):
-    first = made_setup(needles=3).needles[0]
+    first = written_of(made_setup(needles=3))[0]
 
     def reply(asked):
         is_first = is_for(first, asked)
@@ -454,7 +459,7 @@ def test_blank_lines_without_end_are_looked_at_once(monkeypatch):
 def names_of(context):
     """Of the functions that any sweep asks, in asking order."""
     setup = context.run.setup
-    return [each.name for each in (*setup.needles, *setup.forced[:4])]
+    return [each.name for each in (*written_of(setup), *forced_of(setup)[:4])]
 
 
 def answers_of(observation):
@@ -487,7 +492,7 @@ def test_each_answer_is_kept_at_once(tmp_path):
 
 
 def test_nothing_is_kept_until_there_is_an_answer(tmp_path):
-    first = made_setup(needles=3).needles[0]
+    first = written_of(made_setup(needles=3))[0]
     engine, kept = FakeEngine(), []
     engine.reply = lambda asked: reply_to(
         asked, text="" if is_for(first, asked) else "an answer\n"
@@ -529,21 +534,23 @@ def test_further_functions_are_forced_and_nothing_is_written_again(tmp_path):
     context.former, context.goal = record_of(context, first, Status.FINISHED), 5
     found = PROBE.measure(context)
 
-    assert [*names_of(context), context.run.setup.forced[4].name] == answers_of(found)
+    assert [*names_of(context), forced_of(context.run.setup)[4].name] == answers_of(
+        found
+    )
     assert (1, 1) == (len(engine.server.questions), len(engine.server.forced))
 
 
 def test_a_pair_is_judged_after_each_block_of_forced_functions(tmp_path):
-    setup = replace(
-        made_setup(needles=0, forced=40), probes={"recall": {"functions": 16}}
-    )
+    setup = asking_recall(made_setup(needles=0, forced=40), {"functions": 16})
     written = made_setup(needles=3, forced=0)
 
     assert [16, 32, 40] == FURTHER.unit_ends(setup)
     assert [] == FURTHER.unit_ends(written)
     looks = {
         units: FURTHER.look(
-            made_record("q8_0/q8_0", [], forced=map(made_forced, setup.forced[:units])),
+            made_record(
+                "q8_0/q8_0", [], forced=map(made_forced, forced_of(setup)[:units])
+            ),
             setup,
         )
         for units in (16, 17, 32, 40)
@@ -576,11 +583,11 @@ def test_a_plan_says_that_a_context_is_likely_to_hold_no_function():
 def test_a_plan_of_a_run_folder_names_what_the_folder_holds(tmp_path):
     setup = made_context(tmp_path, FakeEngine(), conditions={"functions": 4}).run.setup
     outlook = made_outlook(context=1024, is_built_in=True, setup=setup)
-    forced = min(len(setup.forced), 4)
+    forced = min(len(forced_of(setup)), 4)
 
     phrase = PROBE.work(PROBE.adapt(RecallSettings(), outlook), outlook).phrase
 
-    assert phrase.startswith(f"20 lines of {len(setup.needles)} functions written")
+    assert phrase.startswith(f"20 lines of {len(written_of(setup))} functions written")
     assert phrase.endswith(f"5 lines of {forced} functions forced")
 
 
@@ -607,7 +614,7 @@ def test_the_real_prompt_ends_with_the_lines_before_and_what_is_scored_is_the_te
     (record,) = store.records("recall")
     found = recall_of(record).forced
     starts = set()
-    for needle, scored in zip(setup.forced, found, strict=True):
+    for needle, scored in zip(forced_of(setup), found, strict=True):
         begun = "".join(f"{line}\n" for line in needle.before)
         right = "\n".join(needle.lines)
         first = needle.line + len(needle.before)
@@ -653,7 +660,7 @@ def test_a_model_that_runs_on_is_seen_where_only_a_limit_ends_replies(
 
 def test_a_setup_of_other_probes_is_not_described_as_recall():
     other = replace(made_setup(needles=4), probes={"opening": {}})
-    both = replace(other, probes={**other.probes, "recall": {}})
+    both = replace(other, probes={**other.probes, **made_setup(needles=4).probes})
 
     assert () == PROBE.asks(other)
     assert "4 functions written" == PROBE.asks(both)[0]

@@ -9,7 +9,9 @@ from fake_engine import FakeEngine, FakeServer
 from made_contexts import made_outlook, real_context
 from made_reading import READING, HalfTool, made_context, made_engine
 from made_records import (
+    asking_recall,
     failed_record,
+    forced_of,
     made_forced,
     made_forced_needle,
     made_record,
@@ -156,7 +158,7 @@ def test_functions_are_read_by_blocks_and_by_what_a_context_holds():
     tight = replace(setup, context=setup.corpus.tokens + 2 * len(RIGHT[0]) + 600)
     parts = list(groups(tight, [8, 12]))
     assert len(parts) > 2
-    assert setup.forced == tuple(n for part in parts for n in part.needles)
+    assert forced_of(setup) == tuple(n for part in parts for n in part.needles)
     none = list(groups(replace(setup, context=10), [3]))
     assert [1, 1, 1] == [len(part.needles) for part in none]
 
@@ -204,7 +206,7 @@ def test_lines_are_read_without_a_server(tmp_path):
     context = made_context(tmp_path, engine)
     found = seen(PROBE.measure(context))
 
-    names = [needle.name for needle in context.run.setup.forced[:4]]
+    names = [needle.name for needle in forced_of(context.run.setup)[:4]]
     assert names == [each.needle for each in found.read]
     assert ((), (), 0) == (found.forced, found.rounds, len(engine.served))
     assert found.read == found.scored
@@ -282,8 +284,8 @@ def test_a_tool_that_fails_fails_the_cell(tmp_path):
 def test_read_lines_and_forced_ones_are_never_compared():
     """A setup says which are; what is of the other kind counts as not measured."""
     setup = made_setup(needles=0, forced=4)
-    forced = made_record("q8_0/q4_0", [], forced=map(made_forced, setup.forced))
-    read = replace(setup, probes={"recall": READING})
+    forced = made_record("q8_0/q4_0", [], forced=map(made_forced, forced_of(setup)))
+    read = asking_recall(setup, READING)
     probability = FORCED[0].values
 
     assert [] == probability(forced, read)
@@ -335,7 +337,7 @@ def test_an_engine_without_a_tool_is_refused():
 def test_the_real_tool_reads_what_was_laid_out(tmp_path):
     """It checks the tokens of its own file; and a small model copies each line."""
     run = real_context(tmp_path / "run", setup=made_setup())
-    setup = replace(made_setup(needles=0, forced=4), probes={"recall": READING})
+    setup = asking_recall(made_setup(needles=0, forced=4), READING)
     lines = ("\n".join((each.signature, *each.before, *each.lines)) for each in NEEDLES)
     run = replace(run, setup=setup, text="\n\n".join(lines))
     logs = tmp_path / "logs"
@@ -347,7 +349,9 @@ def test_the_real_tool_reads_what_was_laid_out(tmp_path):
     for each, right in zip(found.read, RIGHT, strict=False):
         assert len(right) == each.ends[-1] == len(each.logprobs)
     with tokenizing(run.engine, run.folder) as tokenizer:
-        chunk = laid_out(tokenizer, run.engine.reading_tool(), run.text, setup.forced)
+        chunk = laid_out(
+            tokenizer, run.engine.reading_tool(), run.text, forced_of(setup)
+        )
     assert chunk.ids
 
 
@@ -355,7 +359,7 @@ def test_the_real_tool_reads_what_was_laid_out(tmp_path):
 def test_what_the_real_tool_read_is_forced_by_the_real_server_as_a_check(tmp_path):
     """The same tokens of the same functions, behind what was read."""
     run = real_context(tmp_path / "run", setup=made_setup())
-    setup = replace(made_setup(needles=0, forced=4), probes={"recall": READING})
+    setup = asking_recall(made_setup(needles=0, forced=4), READING)
     lines = ("\n".join((each.signature, *each.before, *each.lines)) for each in NEEDLES)
     run = replace(run, setup=setup, text="\n\n".join(lines))
     logs = tmp_path / "logs"

@@ -6,11 +6,13 @@ from dataclasses import replace
 
 import pytest
 from made_records import (
+    asking_for,
     made_needle,
     made_record,
     made_reply,
     made_round,
     made_setup,
+    written_of,
 )
 
 from codeneedle.probes.recall import rounds
@@ -27,7 +29,7 @@ from codeneedle.probes.recall.rounds import (
 from codeneedle.records.record import BadRecord
 
 SETUP = made_setup(needles=3)
-FIRST, SECOND, THIRD = SETUP.needles
+FIRST, SECOND, THIRD = written_of(SETUP)
 LOST = Round(needle=SECOND.name, prompt_sha256="d0", error="HTTP 500")
 
 
@@ -126,7 +128,7 @@ def test_an_observation_of_another_probe_is_a_bad_record(observation):
 def test_records_and_setups_that_are_equal_but_not_the_same_are_all_read():
     whole = made_record("q8_0/q4_0", [made_round(FIRST)])
     broken = replace(whole, observation=made_record("f16/f16", [LOST]).observation)
-    other = replace(SETUP, needles=(replace(FIRST, lines=("x",)),))
+    other = asking_for(SETUP, written=[replace(FIRST, lines=("x",))])
 
     assert not scored_rounds(whole, SETUP)[0].error
     assert scored_rounds(broken, SETUP)[0].error
