@@ -94,8 +94,8 @@ class Loss:
     without: str = ""  # what these are, as a phrase, and what becomes of them
     checked: Callable[[CellRecord, Setup], dict[str, float]] | None = None
     """
-    The same numbers of those units that were measured another way, too, to check this
-    one; None if there is no other.
+    Numbers of the units that were measured another way, too, which check this one; None
+    if there is no other way.
     """
 
     def of(self, value: float, reference: float) -> float:

@@ -80,7 +80,7 @@ class Change:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Comparison:
+class RunComparison:
     """Two runs compared."""
 
     first: Run  # the run that is compared with
@@ -98,7 +98,7 @@ class Comparison:
         return WALL if refused and kernels else ""
 
 
-def compare(first: Run, second: Run) -> Comparison:
+def compare(first: Run, second: Run) -> RunComparison:
     """
     Compare *second* with *first*, pair by pair and metric by metric.
 
@@ -122,7 +122,7 @@ def compare(first: Run, second: Run) -> Comparison:
         _change((column, others[column.metric.name]), (ours, theirs), tested)
         for column in shown
     )
-    return Comparison(
+    return RunComparison(
         first=first,
         second=second,
         setups=tuple(
@@ -257,7 +257,7 @@ NOTHING_SHARED = "They share no metric with values of the same pair."
 """Instead of a table of changes."""
 
 
-def comparisons_document(comparisons: Sequence[Comparison]) -> Document:
+def comparisons_document(comparisons: Sequence[RunComparison]) -> Document:
     """What changed in each of several runs, a column per run; then each by itself."""
     if comparisons[1:]:
         first, *others = captions.names_of(
@@ -290,7 +290,7 @@ def _brief(change: Change | None) -> str:
     return f"{_change_text(change, change.bounds.mean)} {change.words}"
 
 
-def comparison_document(comparison: Comparison) -> Document:
+def comparison_document(comparison: RunComparison) -> Document:
     """Setups, then metrics over all pairs, then pair by pair."""
     yield from summary(comparison)
     for change in comparison.changes:
@@ -303,7 +303,7 @@ def comparison_document(comparison: Comparison) -> Document:
                 yield Lines([f"not tested, attention ran elsewhere: {pairs}"])
 
 
-def summary(comparison: Comparison) -> Document:
+def summary(comparison: RunComparison) -> Document:
     """How the setups differ, and what changed over all pairs."""
     first, second = captions.names_of([comparison.first, comparison.second])
     yield Heading(f"{second} compared with {first}")
@@ -316,7 +316,7 @@ def summary(comparison: Comparison) -> Document:
     yield Lines([comparison.remark if rows else NOTHING_SHARED])
 
 
-def comparison_object(comparison: Comparison) -> dict[str, Any]:
+def comparison_object(comparison: RunComparison) -> dict[str, Any]:
     """
     One object; null where there is no number.
 
@@ -365,7 +365,7 @@ def _change_object(each: Change) -> dict[str, Any]:
     }
 
 
-def _change_rows(comparison: Comparison) -> Iterator[list[str]]:
+def _change_rows(comparison: RunComparison) -> Iterator[list[str]]:
     """What changed, a row per metric, or why it is not compared."""
     for each in comparison.changes:
         bounds = each.bounds

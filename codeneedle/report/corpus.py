@@ -19,7 +19,7 @@ def listing(named: Iterable[Named]) -> Table:
 
 
 def listing_objects(named: Iterable[Named]) -> list[dict[str, str]]:
-    """The same for JSON: ``name``, ``kind``, ``origin``."""
+    """The corpora for JSON: ``name``, ``kind``, ``origin``."""
     return [attributes(each, "name", "kind", "origin") for each in named]
 
 

@@ -76,7 +76,7 @@ def loss_report(
         spell_of: Spells pairs in the words of an engine.
     """
     from codeneedle.report.losses import losses_of
-    from codeneedle.report.runs import beside_each_other
+    from codeneedle.report.runs import losses_side_by_side
     from codeneedle.report.verdict import headline_lines
 
     if not any(map(losses_of, verdicts)):
@@ -85,7 +85,7 @@ def loss_report(
     if runs[1:] or also:
         yield loss_summary(runs, also, verdicts)
     if runs[1:]:
-        yield from beside_each_other(verdicts)
+        yield from losses_side_by_side(verdicts)
     for run, verdict in zip(runs, verdicts, strict=True):
         losses = losses_of(verdict)
         if losses:

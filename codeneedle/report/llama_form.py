@@ -185,7 +185,7 @@ def ppl_difference(statistics: Statistics) -> Estimate:
 def _commands(
     verdict: Verdict, records: Sequence[CellRecord], reference: str, dialect: Dialect
 ) -> Iterator[str]:
-    """The same figures by hand, and the build option for pairs worth compiling."""
+    """Commands that measure these figures, and the build option for other pairs."""
     settings = verdict.run.setup.probes.get(NAME, {})
     contexts = settings.get("contexts", [])
     kept = f"base/{str(settings.get('text_sha256', ''))[:16]}.txt"

@@ -60,15 +60,15 @@ class Losses:
         return [self._cell(Pair(k, v), asked) for k in k_types for v in v_types]
 
     def _cell(self, pair: Pair, asked: frozenset[Pair]) -> Cell:
-        standing = self.verdict.standing(pair)
-        if standing is None:
+        result = self.verdict.result(pair)
+        if result is None:
             return Cell(pair=pair, is_hole=pair not in asked)
-        if standing.trouble:
-            status, _, reason = standing.trouble.partition(": ")
+        if result.trouble:
+            status, _, reason = result.trouble.partition(": ")
             return Cell(pair=pair, status=status, reason=reason)
         row, is_reference = self.rows.get(pair), pair == self.verdict.reference
-        if row is None and not is_reference and standing.failed:
-            record = standing.failed[0]
+        if row is None and not is_reference and result.failed:
+            record = result.failed[0]
             return Cell(pair=pair, status=record.status, reason=record.reason)
         value = 0.0 if is_reference else math.nan
         return Cell(
@@ -77,8 +77,8 @@ class Losses:
             value=PERCENT * row.bounds.mean if row else value,
             lacking=row.lacking if row else "",
             against=str(self.verdict.reference),
-            attention=standing.attention,
-            evidence=standing.evidence,
+            attention=result.attention,
+            evidence=result.evidence,
         )
 
     def word(self, pair: Pair) -> str:
@@ -97,16 +97,16 @@ class Losses:
 
     def decided_by(self, pair: Pair) -> str:
         """The metric that decides the word of *pair*; empty if that is its loss."""
-        standing, row = self.verdict.standing(pair), self.rows.get(pair)
-        leading = standing.leading if standing else None
+        result, row = self.verdict.result(pair), self.rows.get(pair)
+        leading = result.leading if result else None
         return leading.metric.name if leading and leading is not row else ""
 
     def otherwise(self) -> dict[str, list[Pair]]:
         """The pairs whose word another metric decides, by the name of that metric."""
         pairs: dict[str, list[Pair]] = {}
-        for standing in self.verdict.compared:
-            if name := self.decided_by(standing.pair):
-                pairs.setdefault(name, []).append(standing.pair)
+        for result in self.verdict.compared:
+            if name := self.decided_by(result.pair):
+                pairs.setdefault(name, []).append(result.pair)
         return pairs
 
 
@@ -129,12 +129,12 @@ def losses_of(verdict: Verdict) -> Losses | None:
     return None
 
 
-def _row(standing: PairResult, kinds: Collection[LossKind]) -> MetricResult | None:
-    """What decides *standing*, if it is of these *kinds*; else the worst that is."""
-    leading = standing.leading
+def _row(result: PairResult, kinds: Collection[LossKind]) -> MetricResult | None:
+    """What decides *result*, if it is of these *kinds*; else the worst that is."""
+    leading = result.leading
     if leading and leading.kind in kinds:
         return leading
-    rows = [row for row in standing.rows if row.kind in kinds]
+    rows = [row for row in result.rows if row.kind in kinds]
     return max(rows, key=lambda row: row.bounds.high / row.limit, default=None)
 
 

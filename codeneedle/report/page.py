@@ -105,7 +105,7 @@ PAIR = 2
 def _verdict(verdict: Verdict, spell: Spell) -> Document:
     """What pairs lose; what to set stands above it."""
     if verdict.compared:
-        yield losses(verdict, verdict.standings)
+        yield losses(verdict, verdict.results)
     yield remark_lines(verdict, spell)
 
 
@@ -347,6 +347,6 @@ def _memory(verdict: Verdict, *, number: int) -> Markup:
     """KV cache by context, as logs tell of it at one."""
     sizes = {
         each.pair: [verdict.kv_bytes(each.pair, context) for context in CONTEXTS]
-        for each in verdict.standings
+        for each in verdict.results
     }
     return memory_charts(verdict, CONTEXTS, sizes, number=number)

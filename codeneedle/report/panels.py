@@ -35,7 +35,7 @@ from codeneedle.text import NO_VALUE_WORD, number, sweep_command
 _LOGP = "-logp"
 _KIB = 1024
 
-Place = tuple[int, float]
+LengthDepth = tuple[int, float]
 """Length of the text in tokens, and depth from 0 to 1."""
 
 
@@ -66,7 +66,7 @@ class Panel:
     pair: Pair  # the cache types
     status: str  # how the cell ended; empty if it was not run
     reason: str  # why it did not finish; empty if it did
-    spots: Mapping[Place, Spot]  # by place; none where nothing was asked
+    spots: Mapping[LengthDepth, Spot]  # by place; none where nothing was asked
     whole: Spot  # all of them together
 
 
@@ -190,7 +190,7 @@ def _panels(
     )
 
 
-def _place(row: TableRow) -> Place:
+def _place(row: TableRow) -> LengthDepth:
     facets = facet_parts(row.facet)
     return int(facets["length"]), float(facets["depth"])
 
@@ -223,7 +223,7 @@ def _is_skipped(row: TableRow) -> bool:
 
 
 def _panel(pair: Pair, rows: Sequence[TableRow]) -> Panel:
-    by_place: dict[Place, list[TableRow]] = {}
+    by_place: dict[LengthDepth, list[TableRow]] = {}
     for row in rows:
         if row.n:
             by_place.setdefault(_place(row), []).append(row)

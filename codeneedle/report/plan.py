@@ -405,7 +405,7 @@ def plan_document(
 
 def plan_object(plan: Plan, setup: Setup | None = None) -> dict[str, Any]:
     """
-    The same for JSON; times are estimates in seconds, null where nothing is known.
+    The plan for JSON; times are estimates in seconds, null where nothing is known.
 
     Keys: ``model``, ``corpus``, ``context`` (tokens), ``prompt_form``, ``engine``,
     ``folder``, ``order`` (pairs), ``probes`` (``name``, ``cells``, ``finished``,

@@ -204,10 +204,10 @@ def _words(table: PairTable, verdict: Verdict) -> Iterator[tuple[str, list[str]]
 
 def _losses(table: PairTable, verdict: Verdict) -> Iterator[tuple[str, list[str]]]:
     """The loss by each metric of the verdict, with its interval."""
-    standings = [verdict.standing(pair) for pair in table.pairs]
-    rows = [row for each in standings if each for row in each.rows]
+    results = [verdict.result(pair) for pair in table.pairs]
+    rows = [row for each in results if each for row in each.rows]
     for name in dict.fromkeys(row.metric.name for row in rows):
-        found = [each.row(name) if each else None for each in standings]
+        found = [each.row(name) if each else None for each in results]
         yield f"{_LOSS}{name}", [_loss(verdict, row) for row in found]
 
 

@@ -15,7 +15,7 @@ FEWEST_PAIRS = 2
 """Pairs of a type from which on their mean is shown."""
 
 
-def beside_each_other(verdicts: Sequence[Verdict]) -> Document:
+def losses_side_by_side(verdicts: Sequence[Verdict]) -> Document:
     """Mean loss of each K and V type, then the loss of each pair; a column per run."""
     of_runs = [losses_of(each) for each in verdicts]
     names = captions.names_of([each.run for each in verdicts])

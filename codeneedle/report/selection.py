@@ -36,7 +36,7 @@ class Selection:
     whole: tuple[Run, ...]  # the same with the records of all probes
     probe: Probe  # the probe of the metric, with the metrics that only these runs have
     metric: Metric  # the metric to show
-    beside: tuple[Metric, ...] = ()
+    companions: tuple[Metric, ...] = ()
     """
     Metrics to show beside it, where the user named none: of lines that were written and
     of lines that were forced, the headline of the other.
@@ -51,7 +51,7 @@ class Selection:
     @property
     def shown(self) -> tuple[Metric, ...]:
         """The metrics to show, what was written first."""
-        return (*self.beside, self.metric)
+        return (*self.companions, self.metric)
 
     @property
     def has_values(self) -> bool:
@@ -71,11 +71,11 @@ class Selection:
         The other metrics of a summary: sums of rounds, such as ``pass``, and what its
         probe shows beside the metric.
         """
-        beside = display_of(self.metric).companions
+        named = display_of(self.metric).companions
         return tuple(
             metric
             for metric in self.probe.metrics
-            if (metric.is_sum and metric.better == "higher") or metric.name in beside
+            if (metric.is_sum and metric.better == "higher") or metric.name in named
             if metric != self.metric and _is_measured(self.probe, metric, self.runs)
         )
 
@@ -114,13 +114,13 @@ def select(
     )
     if metric is None:
         # Forced recall alone has no values of what is written.
-        beside = display_of(chosen).companions
+        companions = display_of(chosen).companions
         measured = tuple(
             each
             for each in probe.metrics
-            if each.name in beside and _is_measured(probe, each, whole)
+            if each.name in companions and _is_measured(probe, each, whole)
         )
-        return replace(selection, beside=measured)
+        return replace(selection, companions=measured)
     return selection
 
 

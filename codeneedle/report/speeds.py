@@ -211,7 +211,7 @@ def speed_rows(tables: Sequence[SpeedTable]) -> list[TableRow]:
 
 
 def speed_objects(tables: Sequence[SpeedTable]) -> list[RunTable]:
-    """The same with the setup of each run, and from which depth a pair is faster."""
+    """The rows and setup of each run, and from which depth a pair is faster."""
     found = run_tables([table.run for table in tables], speed_rows(tables))
     return [
         msgspec.structs.replace(

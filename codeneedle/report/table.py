@@ -448,9 +448,9 @@ def _memory(verdict: "Verdict | None", pair: Pair) -> str:
     """``53%`` of the reference's cache, marked where only the types tell."""
     from codeneedle.verdict.judge import PairResult, cache_size
 
-    standing = (verdict and verdict.standing(pair)) or PairResult(pair=pair)
-    share = cache_size(standing)
-    mark = BY_TYPES if standing.memory is None else ""
+    result = (verdict and verdict.result(pair)) or PairResult(pair=pair)
+    share = cache_size(result)
+    mark = BY_TYPES if result.memory is None else ""
     return f"{mark}{share:.0%}" if math.isfinite(share) else NO_VALUE_WORD
 
 
@@ -486,7 +486,7 @@ def table_rows(tables: Sequence[PairTable]) -> list[TableRow]:
 
 
 def table_objects(tables: Sequence[PairTable]) -> list[RunTable]:
-    """The same with the setup of each run."""
+    """The rows and the setup of each run."""
     found = run_tables([table.run for table in tables], table_rows(tables))
     return [
         msgspec.structs.replace(of_run, sorted_by=table.sorted_by)

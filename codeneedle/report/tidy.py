@@ -246,8 +246,8 @@ def _judged(
     """What *verdict* says of *pair* by *metric*, whose interval a change has, too."""
     if verdict is None or not metric.loss:
         return {}
-    standing = verdict.standing(pair)
-    row = standing.row(metric.name) if standing else None
+    result = verdict.result(pair)
+    row = result.row(metric.name) if result else None
     if row is None or row.kind is not LossKind.CHANGE:
         return {"verdict": verdict.word(pair, metric.name)}
     return _bounds(row, verdict.word(pair, metric.name))
@@ -272,12 +272,12 @@ def _losses(source: _Source) -> Iterator[TableRow]:
     cells = [cell for cell in losses.cells() if not cell.is_hole] if losses else []
     for cell in cells:
         yield _loss(source, cell, _shown_loss(source.verdict, cell.pair), "")
-    rows = [row for each in source.verdict.standings for row in each.rows]
+    rows = [row for each in source.verdict.results for row in each.rows]
     kinds = {row.metric.name: row.kind for row in rows}
     for name in (name for name, kind in kinds.items() if kind is not LossKind.CHANGE):
         for cell in cells:
-            standing = source.verdict.standing(cell.pair)
-            row = standing.row(name) if standing else None
+            result = source.verdict.result(cell.pair)
+            row = result.row(name) if result else None
             if row:
                 yield _loss(source, cell, row, f"by={name}")
 
@@ -315,8 +315,8 @@ def _shown_loss(verdict: "Verdict", pair: Pair) -> "MetricResult | None":
     """The row of the loss that reports show of *pair*: never that of a divergence."""
     from codeneedle.report.verdict import shown_row
 
-    standing = verdict.standing(pair)
-    row = shown_row(verdict, standing) if standing else None
+    result = verdict.result(pair)
+    row = shown_row(verdict, result) if result else None
     return None if row is None or row.kind is LossKind.CHANGE else row
 
 
@@ -339,7 +339,7 @@ def asks_by_length(probe: Probe) -> bool:
     return type(probe).skipped is not Probe.skipped
 
 
-Place = tuple[str, int, float]
+TaskFacet = tuple[str, int, float]
 """Task, length of the text in tokens, and depth from 0 to 1."""
 
 
@@ -366,7 +366,7 @@ def _place_rows(source: _Source, probe: Probe) -> Iterator[TableRow]:
     every = itertools.chain.from_iterable(answers.values())
     has_logps = any(each.logp is not None for each in every)
     for cell in next(iter(tables.values())):
-        by_place: dict[Place, list[Answer]] = {}
+        by_place: dict[TaskFacet, list[Answer]] = {}
         for each in answers.get(cell.pair, ()):
             by_place.setdefault((each.task, each.length, each.depth), []).append(each)
         why = {(e.task, e.length): e.reason for e in skipped.get(cell.pair, ())}
@@ -389,7 +389,7 @@ def _place_rows(source: _Source, probe: Probe) -> Iterator[TableRow]:
 
 def _places(
     answers: Mapping[Pair, Sequence[Answer]], skipped: Mapping[Pair, Sequence[Skipped]]
-) -> list[Place]:
+) -> list[TaskFacet]:
     """All that any pair was asked, or was not asked on purpose; ordered in a task."""
     asked = [each for of_pair in answers.values() for each in of_pair]
     lengths = [

@@ -67,8 +67,8 @@ def verdicts(of_runs: Sequence[Verdict], spell_of: Callable[[str], Spell]) -> Do
         yield Heading(f"{each.run.name}: verdict")
         yield headline_lines(each, spell_of(each.run.setup.engine))
         if each.compared:
-            yield table(each, each.standings)
-            yield from others(each, each.standings)
+            yield table(each, each.results)
+            yield from others(each, each.results)
         yield remark_lines(each, spell_of(each.run.setup.engine))
         yield Facts(captions.facts(each.run), is_quiet=True)
 
@@ -80,7 +80,7 @@ def brief(verdict: Verdict, spell: Spell) -> Document:
         rows = pareto_front(verdict)
         yield table(verdict, rows)
         yield from others(verdict, rows)
-        left = len(verdict.standings) - len(rows)
+        left = len(verdict.results) - len(rows)
         if left:
             words = ["codeneedle", "verdict", verdict.run.name, *_options(verdict)]
             line = f"{plural(left, 'more pair')}: {shlex.join(words)}"
@@ -144,20 +144,20 @@ class Check(IntEnum):
 
 def checked(verdict: Verdict, pair: Pair) -> tuple[Check, str]:
     """Whether *pair* is within the limits, and why, in a line."""
-    standing, name = verdict.standing(pair), visible(str(pair))
+    result, name = verdict.result(pair), visible(str(pair))
     if pair == verdict.reference:
         return Check.WITHIN, f"{name}: within, as the reference"
-    if standing is None or not (standing.leading and standing.word):
-        trouble = standing.trouble if standing else ""
+    if result is None or not (result.leading and result.word):
+        trouble = result.trouble if result else ""
         if pair not in (grid := verdict.run.setup.grid):
             trouble = f"not measured. {did_you_mean(str(pair), [*map(str, grid)])}"
         return Check.OPEN, f"{name}: {visible(trouble) or 'not measured'}"
-    leading = standing.leading
+    leading = result.leading
     sentence = f"{loss_sentence(verdict.limits, leading)}, by {leading.metric.name}"
-    if standing.word is Decision.OPEN:
-        return Check.OPEN, f"{name}: {word_phrase(standing, leading)}; {sentence}"
-    code = Check.WITHIN if standing.word is Decision.WITHIN else Check.BEYOND
-    return code, f"{name}: {standing.word}: {sentence}"
+    if result.word is Decision.OPEN:
+        return Check.OPEN, f"{name}: {word_phrase(result, leading)}; {sentence}"
+    code = Check.WITHIN if result.word is Decision.WITHIN else Check.BEYOND
+    return code, f"{name}: {result.word}: {sentence}"
 
 
 # --- the first lines
@@ -183,7 +183,7 @@ def headline(verdict: Verdict, spell: Spell) -> list[str]:
             "No recommendation: no pair that was measured has a kernel here.",
             "Its losses are below; what has a kernel: codeneedle kernels",
         ]
-    chosen = verdict.standing(verdict.chosen) if verdict.chosen else None
+    chosen = verdict.result(verdict.chosen) if verdict.chosen else None
     if chosen and chosen.leading:
         if chosen.word is not Decision.WITHIN:
             return [*_least(verdict, chosen, spell), *_reference_line(verdict)]
@@ -216,32 +216,32 @@ def _least(verdict: Verdict, chosen: PairResult, spell: Spell) -> Iterator[str]:
     yield f"     This is {stands}{none}."
 
 
-def _fits(verdict: Verdict, standing: PairResult) -> bool:
+def _fits(verdict: Verdict, result: PairResult) -> bool:
     """True unless its cache is known to be larger than the memory that is limited."""
     most = verdict.limits.max_memory_bytes
-    return most is None or (standing.memory_bytes or 0) <= most
+    return most is None or (result.memory_bytes or 0) <= most
 
 
-def _saving(verdict: Verdict, standing: PairResult) -> str:
+def _saving(verdict: Verdict, result: PairResult) -> str:
     """What a pair takes of memory, and writes of speed."""
     parts = []
-    if verdict.limits.max_memory_bytes and standing.memory_bytes is not None:
+    if verdict.limits.max_memory_bytes and result.memory_bytes is not None:
         context = verdict.limits.at or verdict.run.setup.context
-        parts.append(f"{size(standing.memory_bytes)} at {context:,} tokens")
+        parts.append(f"{size(result.memory_bytes)} at {context:,} tokens")
     reference = visible(str(verdict.reference))
-    if standing.memory is not None:
-        parts.append(f"{standing.memory:.0%} of the KV memory of {reference}")
+    if result.memory is not None:
+        parts.append(f"{result.memory:.0%} of the KV memory of {reference}")
     else:
-        parts.append(f"about {cache_size(standing):.0%} of {reference}, by its types")
-    if standing.speed is not None:
-        parts.append(f"{standing.speed:.0%} of its writing speed")
+        parts.append(f"about {cache_size(result):.0%} of {reference}, by its types")
+    if result.speed is not None:
+        parts.append(f"{result.speed:.0%} of its writing speed")
     return ", ".join(parts)
 
 
 def _reference_line(verdict: Verdict) -> Iterator[str]:
     reference = verdict.reference
     if reference and not reference.is_plain:
-        plain = [each for each in verdict.standings if each.pair.is_plain]
+        plain = [each for each in verdict.results if each.pair.is_plain]
         measured = [each for each in plain if not each.trouble]
         lacks = "a kernel" if measured else "numbers"
         yield (
@@ -318,9 +318,9 @@ def _no_best(verdict: Verdict) -> Iterator[str]:
         f"No verdict: {named_pairs(finer)} {has} a finer K or V than "
         f"{visible(str(verdict.reference))}, the reference, whose own loss is unknown."
     )
-    standing = verdict.standing(best)
-    if standing and standing.trouble:
-        yield f"{visible(str(best))} would tell: {visible(standing.trouble)}"
+    result = verdict.result(best)
+    if result and result.trouble:
+        yield f"{visible(str(best))} would tell: {visible(result.trouble)}"
         return
     command = sweep_command(verdict.run.folder, "--pairs", str(best))
     yield f"{visible(str(best))} would tell: {command}"
@@ -366,7 +366,7 @@ def _unfitting(verdict: Verdict, kept: str) -> Iterator[str]:
     where = f"{size(most)} at {context:,} tokens"
     sizes = {
         each.pair: each.memory_bytes
-        for each in verdict.standings
+        for each in verdict.results
         if each.memory_bytes is not None
     }
     fits = verdict.reference and sizes.get(verdict.reference, math.inf) <= most
@@ -401,29 +401,29 @@ def _nearest(verdict: Verdict) -> Iterator[str]:
     ]
     if not near:
         return
-    _, standing, row = min(near, key=lambda entry: entry[0])
+    _, result, row = min(near, key=lambda entry: entry[0])
     sentence = loss_sentence(verdict.limits, row)
-    start = f"Nearest: {visible(str(standing.pair))} {sentence.rpartition(' (')[0]}"
-    leading = standing.leading or row
+    start = f"Nearest: {visible(str(result.pair))} {sentence.rpartition(' (')[0]}"
+    leading = result.leading or row
     if leading is row and (needed := row.decidable):
         noun = row.metric.noun
         more = needed - row.bounds.units
         yield f"{start}: about {more:,} more {noun} would decide it:"
-        yield from way_on(verdict, standing, needed, noun)
+        yield from way_on(verdict, result, needed, noun)
         return
-    word, _, why = word_phrase(standing, leading).partition(": ")
+    word, _, why = word_phrase(result, leading).partition(": ")
     by = "" if leading is row else f" by {leading.metric.name}"
     yield f"{start}: {why or word}{by}."
     is_doubted = leading.remark and leading.kind is not LossKind.SCORE
-    is_accepted = not (is_doubted or standing.failed or standing.lacking)
+    is_accepted = not (is_doubted or result.failed or result.lacking)
     if is_accepted and math.isfinite(leading.bounds.high):
         yield f"A limit that accepts this: {_accepting(verdict, leading)}"
 
 
-def _place(standing: PairResult, row: MetricResult) -> tuple[bool, float, float]:
+def _place(result: PairResult, row: MetricResult) -> tuple[bool, float, float]:
     """Order of pairs: those that fewest further units decide, then by their loss."""
     return (
-        standing.word is Decision.BEYOND,
+        result.word is Decision.BEYOND,
         row.decidable or math.inf,
         row.bounds.mean / row.limit,
     )
@@ -458,23 +458,23 @@ def pareto_front(verdict: Verdict) -> list[PairResult]:
     measured = [each for each in verdict.compared if not each.lacking]
     best = {each.pair for each in best_by_size(measured or verdict.compared)}
     named = {verdict.reference, verdict.chosen, *best}
-    return [each for each in verdict.standings if each.pair in named]
+    return [each for each in verdict.results if each.pair in named]
 
 
 HEADING = ["K/V", "memory", "speed", "loss", "from", "to", "word", "by"]
 """Columns of the table; those that no row fills are left out."""
 
 
-def table(verdict: Verdict, standings: Sequence[PairResult]) -> Table:
+def table(verdict: Verdict, results: Sequence[PairResult]) -> Table:
     """
-    A row for each of *standings*, the largest cache first.
+    A row for each of *results*, the largest cache first.
 
     Of those that fit where the memory is limited, and of the reference. The heading
     says of how many units most rows are; each other row has its own.
     """
     fitting = [
         each
-        for each in standings
+        for each in results
         if each.pair == verdict.reference or _fits(verdict, each)
     ]
     ordered = sorted(fitting, key=cache_size, reverse=True)
@@ -512,10 +512,10 @@ def shown_row(verdict: Verdict, each: PairResult) -> MetricResult | None:
     return losses[0] if losses else None
 
 
-def others(verdict: Verdict, standings: Sequence[PairResult]) -> Iterator[Table]:
-    """What further metrics say of *standings*, a row each; divergence by itself."""
-    ordered = sorted(standings, key=cache_size, reverse=True)
-    names = sorted({row.metric.name for e in standings for row in e.rows})
+def others(verdict: Verdict, results: Sequence[PairResult]) -> Iterator[Table]:
+    """What further metrics say of *results*, a row each; divergence by itself."""
+    ordered = sorted(results, key=cache_size, reverse=True)
+    names = sorted({row.metric.name for e in results for row in e.rows})
     further = [
         (visible(str(each.pair)), row)
         for name in names
@@ -595,11 +595,11 @@ def open_entries(verdict: Verdict) -> Iterator[tuple[str, str]]:
         yield str(Decision.OPEN), f"{named_pairs(pairs)}{f': {why}' if why else ''}"
 
 
-def _open_reason(standing: PairResult, row: MetricResult) -> str:
+def _open_reason(result: PairResult, row: MetricResult) -> str:
     """Why a pair is open, alike for pairs that need other numbers of units."""
-    if not row.remark and row.decidable and not (standing.lacking or standing.failed):
+    if not row.remark and row.decidable and not (result.lacking or result.failed):
         return f"further {row.metric.noun} would decide it"
-    return row.remark or open_phrase(standing, row)
+    return row.remark or open_phrase(result, row)
 
 
 # --- by metric

@@ -139,7 +139,11 @@ class VerdictObject(msgspec.Struct, frozen=True, kw_only=True):
         Meta(description="By metric, how far the reference differs from itself."),
     ]
     on_cpu: Annotated[
-        dict[str, Number], Meta(description="The same, with attention on the CPU.")
+        dict[str, Number],
+        Meta(
+            description="By metric, how far the reference with attention on the CPU "
+            "differs from that in a kernel."
+        ),
     ]
     flips: dict[str, FlipsObject]
     pairs: Annotated[list[PairObject], Meta(description="Most precise first.")]
@@ -179,7 +183,7 @@ def _verdict(verdict: Verdict, spell: Spell) -> VerdictObject:
             name: FlipsObject(lost=lost, won=won)
             for name, (lost, won, _) in verdict.flips.items()
         },
-        pairs=[_pair(each) for each in verdict.standings],
+        pairs=[_pair(each) for each in verdict.results],
         lost_from=[
             LostFromObject(
                 task=each.task, length=each.length, k=each.pair.k, v=each.pair.v

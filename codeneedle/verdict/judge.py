@@ -284,7 +284,7 @@ class Verdict:
     reference: Pair | None = None
     """The pair that all are compared with; None without numbers."""
 
-    standings: tuple[PairResult, ...] = ()
+    results: tuple[PairResult, ...] = ()
     """One per pair with a record, most precise first."""
 
     chosen: Pair | None = None
@@ -303,7 +303,7 @@ class Verdict:
     """
 
     on_cpu: Mapping[str, tuple[LossKind, float]] = field(default_factory=dict)
-    """Distance of the reference from itself with its attention on the CPU, likewise."""
+    """Distance of the reference from itself with attention on the CPU, as `repeats`."""
 
     flips: Mapping[str, tuple[int, int, int]] = field(default_factory=dict)
     """
@@ -355,15 +355,15 @@ class Verdict:
     @property
     def outcome(self) -> Outcome:
         """What to do, in a word."""
-        chosen = self.standing(self.chosen) if self.chosen else None
+        chosen = self.result(self.chosen) if self.chosen else None
         if chosen:
             is_within = chosen.word is Decision.WITHIN
             return Outcome.SET if is_within else Outcome.NO_ANSWER
-        own = self.standing(self.reference) if self.reference else None
+        own = self.result(self.reference) if self.reference else None
         kinds = {row.kind for each in self.compared for row in each.rows}
         can_tell = kinds - {LossKind.CHANGE} and self.has_kernel and not self.finer
         most = self.limits.max_memory_bytes
-        sizes = [e.memory_bytes for e in self.standings if e.memory_bytes is not None]
+        sizes = [e.memory_bytes for e in self.results if e.memory_bytes is not None]
         if most is not None and sizes and min(sizes) > most:
             return Outcome.NOTHING_FITS
         if own is None or self.is_instrument or not can_tell:
@@ -381,13 +381,13 @@ class Verdict:
     @property
     def has_kernel(self) -> bool:
         """False if attention of every pair with numbers ran in no kernel."""
-        measured = [each for each in self.standings if not each.trouble]
+        measured = [each for each in self.results if not each.trouble]
         return any(each.in_kernel for each in measured) or not measured
 
     @property
     def worth_compiling(self) -> tuple[Pair, ...]:
         """Pairs without a kernel, within the limit, and smaller than what is set."""
-        chosen = self.standing(self.chosen) if self.chosen else None
+        chosen = self.result(self.chosen) if self.chosen else None
         most = cache_size(chosen) if chosen else 1.0
         return tuple(
             each.pair
@@ -399,7 +399,7 @@ class Verdict:
     @property
     def graded(self) -> bool:
         """True if a metric of the mean loss enters the verdict."""
-        rows = (row for standing in self.standings for row in standing.rows)
+        rows = (row for result in self.results for row in result.rows)
         return any(row.kind.is_graded or row.kind is LossKind.SCORE for row in rows)
 
     @property
@@ -415,7 +415,7 @@ class Verdict:
     @property
     def compared(self) -> tuple[PairResult, ...]:
         """The pairs that are compared with the reference."""
-        return tuple(each for each in self.standings if each.word is not None)
+        return tuple(each for each in self.results if each.word is not None)
 
     @property
     def inferred(self) -> Mapping[Pair, Pair]:
@@ -428,7 +428,7 @@ class Verdict:
         if order is None:
             return {}
         words = {each.pair: each.word for each in self.compared if each.word}
-        tried = {each.pair for each in self.standings}
+        tried = {each.pair for each in self.results}
         pairs = (pair for pair in order.every if pair not in tried)
         return ruled_out(words, pairs)
 
@@ -436,7 +436,7 @@ class Verdict:
     def unasked(self) -> tuple[Pair, ...]:
         """Pairs smaller than the reference that were not measured, nor ruled out."""
         order, own = order_in(self.run.setup), self.reference
-        known = {own, *self.inferred, *(each.pair for each in self.standings)}
+        known = {own, *self.inferred, *(each.pair for each in self.results)}
         pairs = order.every if order else self.run.setup.grid
         most = size_by_types(own) if own else math.inf
         return tuple(
@@ -450,7 +450,7 @@ class Verdict:
 
         Of those in a kernel where the reference is: others are no choice here.
         """
-        own = self.standing(self.reference) if self.reference else None
+        own = self.result(self.reference) if self.reference else None
         if own is None:
             return ()
         return tuple(
@@ -459,9 +459,9 @@ class Verdict:
             if each.in_kernel >= own.in_kernel and finer_axes(each.pair, own.pair)
         )
 
-    def standing(self, pair: Pair) -> PairResult | None:
-        """The standing of *pair*; None if it has no record."""
-        return next((each for each in self.standings if each.pair == pair), None)
+    def result(self, pair: Pair) -> PairResult | None:
+        """The result of *pair*; None if it has no record."""
+        return next((each for each in self.results if each.pair == pair), None)
 
     def word(self, pair: Pair, metric: str = "") -> str:
         """
@@ -473,12 +473,12 @@ class Verdict:
             pair: Any pair.
             metric: Name of a metric whose row is used; all of them if empty.
         """
-        standing = self.standing(pair)
-        if standing is None or standing.trouble:
+        result = self.result(pair)
+        if result is None or result.trouble:
             return ""
         if not metric:
-            return standing.word or ""
-        row = standing.row(metric)
+            return result.word or ""
+        row = result.row(metric)
         return row.word if row else ""
 
     def types_all(self, word: Decision, axis: str, metric: str = "") -> list[str]:
@@ -489,9 +489,9 @@ class Verdict:
         of that name alone, or by all if empty.
         """
         by_type: dict[str, list[str]] = {}
-        for standing in self.compared:
-            if verdict := self.word(standing.pair, metric):
-                by_type.setdefault(getattr(standing.pair, axis), []).append(verdict)
+        for result in self.compared:
+            if verdict := self.word(result.pair, metric):
+                by_type.setdefault(getattr(result.pair, axis), []).append(verdict)
         return by_precision(
             name
             for name, words in by_type.items()
@@ -510,11 +510,11 @@ def judge(run: Run, limits: Limits | None = None) -> Verdict:
         limits: Losses that the user accepts.
     """
     limits = limits or Limits()
-    comparisons = _comparisons(run)
-    reference = next((each.reference for each in comparisons if each.reference), None)
+    measured = _measured(run)
+    reference = next((each.reference for each in measured if each.reference), None)
     if reference is None:
         return Verdict(run=run, limits=limits)
-    by_name = {each.metric.name: each for each in comparisons}
+    by_name = {each.metric.name: each for each in measured}
     reasons = {name: each.silence(limits) for name, each in by_name.items()}
     silent = {name: reason for name, reason in reasons.items() if reason}
     entering = [each for name, each in by_name.items() if name not in silent]
@@ -524,7 +524,7 @@ def judge(run: Run, limits: Limits | None = None) -> Verdict:
         run=run,
         limits=limits,
         reference=reference,
-        standings=tuple(_standings(run, entering, reference, limits, lost)),
+        results=tuple(_results(run, entering, reference, limits, lost)),
         silent=silent,
         repeats={
             name: (each.loss.kind, each.repeated)
@@ -549,8 +549,8 @@ def judge(run: Run, limits: Limits | None = None) -> Verdict:
             if (further := each.probe.further)
         ),
     )
-    best = _chosen(verdict, verdict.standings)
-    here = [each for each in verdict.standings if each.in_kernel]
+    best = _chosen(verdict, verdict.results)
+    here = [each for each in verdict.results if each.in_kernel]
     chosen = best if verdict.has_kernel else None
     if best and not any(each.pair == best for each in here):
         chosen = _chosen(verdict, here)
@@ -571,7 +571,7 @@ _ENDS = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Comparison:
+class _MetricUnits:
     """One metric of all pairs, unit by unit."""
 
     metric: Metric  # the metric
@@ -605,8 +605,8 @@ class _Comparison:
         """The units of the reference."""
         return self.units[self.reference] if self.reference else {}
 
-    def with_repetition(self, record: CellRecord) -> "_Comparison":
-        """The same, with the repetition of the reference, if it shares units."""
+    def with_repetition(self, record: CellRecord) -> "_MetricUnits":
+        """With the losses of the reference's repetition, if it shares units."""
         again = self.metric.by_unit(record, self.setup)
         losses = self._losses(self.of_reference, again)
         if not losses:
@@ -617,14 +617,14 @@ class _Comparison:
         repeated = abs(math.fsum(apart)) / len(losses)
         return replace(self, again=losses, repeated=repeated)
 
-    def with_cpu(self, record: CellRecord) -> "_Comparison":
-        """The same, with the reference measured with its attention on the CPU."""
+    def with_cpu(self, record: CellRecord) -> "_MetricUnits":
+        """With the units of the reference measured with its attention on the CPU."""
         there = self.metric.by_unit(record, self.setup)
         found = self.with_repetition(record)
         return replace(self, on_cpu=there, moved=found.repeated)
 
-    def _beside(self, pair: Pair) -> Mapping[str, float]:
-        """The units that those of *pair* are compared with: of the same place."""
+    def _base_units(self, pair: Pair) -> Mapping[str, float]:
+        """Units of the reference with attention where that of *pair* ran."""
         is_there = self.records[pair].attention is Attention.CPU if self.on_cpu else 0
         return self.on_cpu if is_there else self.of_reference
 
@@ -684,7 +684,7 @@ class _Comparison:
     def row(self, pair: Pair, limits: Limits) -> MetricResult | None:
         """The result for *pair*; None if it shares no unit with the reference."""
         losses = self._losses(
-            self._beside(pair) if pair in self.records else {},
+            self._base_units(pair) if pair in self.records else {},
             self.units.get(pair, {}),
         )
         if not losses:
@@ -831,9 +831,9 @@ def _too_few(flips: int, units: int, share: float) -> str:
     )
 
 
-def _comparisons(run: Run) -> list[_Comparison]:
+def _measured(run: Run) -> list[_MetricUnits]:
     """The metrics that have a loss and values; graded ones first."""
-    comparisons = []
+    measured = []
     for probe in PROBES.values():
         of_probe = frames.of_probe(run, probe.name)
         records = {r.pair: r for r in of_probe.records if r.has_numbers}
@@ -845,7 +845,7 @@ def _comparisons(run: Run) -> list[_Comparison]:
             }
             if not metric.loss or not units:
                 continue
-            comparison = _Comparison(
+            of_metric = _MetricUnits(
                 metric=metric,
                 loss=metric.loss,
                 probe=probe,
@@ -858,21 +858,21 @@ def _comparisons(run: Run) -> list[_Comparison]:
                 ),
             )
             for again in of_probe.again:
-                if again.pair == comparison.reference and again.has_numbers:
-                    comparison = comparison.with_repetition(again)
+                if again.pair == of_metric.reference and again.has_numbers:
+                    of_metric = of_metric.with_repetition(again)
             for there in of_probe.on_cpu:
-                if there.pair == comparison.reference and there.has_numbers:
-                    comparison = comparison.with_cpu(there)
-            comparisons.append(comparison)
-    return sorted(comparisons, key=lambda each: not each.loss.kind.is_graded)
+                if there.pair == of_metric.reference and there.has_numbers:
+                    of_metric = of_metric.with_cpu(there)
+            measured.append(of_metric)
+    return sorted(measured, key=lambda each: not each.loss.kind.is_graded)
 
 
 # --- pairs
 
 
-def _standings(
+def _results(
     run: Run,
-    comparisons: Sequence[_Comparison],
+    measured: Sequence[_MetricUnits],
     reference: Pair,
     limits: Limits,
     lost: Sequence[LostFrom],
@@ -882,23 +882,23 @@ def _standings(
     context = limits.at or run.setup.context
     sizes = {pair: _kv_bytes(pair, records, context) for pair in pairs}
     speeds = _speeds(run)
-    deciding = _deciding(comparisons)
+    deciding = _deciding(measured)
     for pair in pairs:
         rows = [
             row
-            for comparison in comparisons
-            if pair != comparison.reference and (row := comparison.row(pair, limits))
+            for of_metric in measured
+            if pair != of_metric.reference and (row := of_metric.row(pair, limits))
         ]
         failed = [r for r in records if r.pair == pair and not r.has_numbers]
         failed = [each for each in failed if _has_losses(each.probe, run.setup)]
-        has_losses = any(pair in each.units for each in comparisons)
+        has_losses = any(pair in each.units for each in measured)
         attention, evidence = _attention(pair, records)
         is_compared = rows and pair != reference
         if is_compared:
             rows = _with_lost_lengths(rows, [e for e in lost if e.pair == pair])
         required = deciding + [
             each.metric.name
-            for each in comparisons
+            for each in measured
             if each.probe.name in {record.probe for record in failed}
             if each.metric.name not in deciding
         ]
@@ -922,12 +922,12 @@ def _standings(
         )
 
 
-def _deciding(comparisons: Sequence[_Comparison]) -> list[str]:
+def _deciding(measured: Sequence[_MetricUnits]) -> list[str]:
     """Names of the metrics that must be within: graded ones or answers, and scores."""
-    kinds = {each.loss.kind for each in comparisons}
+    kinds = {each.loss.kind for each in measured}
     graded = {kind for kind in kinds if kind.is_graded}
     deciding = (graded or {LossKind.ANSWERS}) | {LossKind.SCORE}
-    return [each.metric.name for each in comparisons if each.loss.kind in deciding]
+    return [each.metric.name for each in measured if each.loss.kind in deciding]
 
 
 def _word(rows: Sequence[MetricResult], deciding: Sequence[str]) -> Decision:
@@ -1014,18 +1014,18 @@ def _ratio(value: float | None, reference: float | None) -> float | None:
     return None if value is None or not reference else value / reference
 
 
-def _chosen(verdict: Verdict, standings: Sequence[PairResult]) -> Pair | None:
-    """The pair of *standings* to set: the smallest within, or the best that fits."""
+def _chosen(verdict: Verdict, results: Sequence[PairResult]) -> Pair | None:
+    """The pair of *results* to set: the smallest within, or the best that fits."""
     if verdict.is_instrument:
         return None
     most = verdict.limits.max_memory_bytes
     if most is None:
-        within = [each for each in standings if each.word is Decision.WITHIN]
+        within = [each for each in results if each.word is Decision.WITHIN]
         smaller = [each for each in within if cache_size(each) < 1]
         return min(smaller, key=cache_size).pair if smaller else None
     fitting = [
         each
-        for each in standings
+        for each in results
         if each.memory_bytes is not None and each.memory_bytes <= most
         if not each.failed
     ]
@@ -1042,40 +1042,40 @@ def _chosen(verdict: Verdict, standings: Sequence[PairResult]) -> Pair | None:
     return min(candidates, key=lambda each: (_largest(each), _mean(each))).pair
 
 
-def _largest(standing: PairResult) -> float:
+def _largest(result: PairResult) -> float:
     """Upper end of its loss relative to the limit; infinite without a row."""
-    row = standing.leading
+    row = result.leading
     return row.bounds.high / row.limit if row else math.inf
 
 
-def _mean(standing: PairResult) -> float:
+def _mean(result: PairResult) -> float:
     """Its mean loss relative to the limit; infinite without a row."""
-    row = standing.leading
+    row = result.leading
     return row.bounds.mean / row.limit if row else math.inf
 
 
-def cache_size(standing: PairResult) -> float:
+def cache_size(result: PairResult) -> float:
     """
     Size of a pair's cache relative to the reference's.
 
     Without a log it is computed from the bits of the types; infinite if these are
     unknown.
     """
-    if standing.memory is not None:
-        return standing.memory
-    return size_by_types(standing.pair)
+    if result.memory is not None:
+        return result.memory
+    return size_by_types(result.pair)
 
 
-def best_by_size(standings: Sequence[PairResult]) -> list[PairResult]:
+def best_by_size(results: Sequence[PairResult]) -> list[PairResult]:
     """
     The pairs that no other beats in both size and loss, the smallest first.
 
     Losses are relative to the limits of their metrics.
     """
     best: list[PairResult] = []
-    for standing in sorted(
-        standings, key=lambda each: (cache_size(each), _mean(each), str(each.pair))
+    for result in sorted(
+        results, key=lambda each: (cache_size(each), _mean(each), str(each.pair))
     ):
-        if _mean(standing) < (_mean(best[-1]) if best else math.inf):
-            best.append(standing)
+        if _mean(result) < (_mean(best[-1]) if best else math.inf):
+            best.append(result)
     return best

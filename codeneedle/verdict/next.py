@@ -47,21 +47,21 @@ def pairs_to_extend(verdict: Verdict) -> dict[Pair, int]:
         for record in verdict.run.records
         if record.probe == PROBE.name and record.has_numbers
     }
-    chosen = verdict.standing(verdict.chosen) if verdict.chosen else None
+    chosen = verdict.result(verdict.chosen) if verdict.chosen else None
     largest = cache_size(chosen) if chosen else 1.0
     needed: dict[Pair, tuple[int, int]] = {}
-    for standing in verdict.compared:
-        row = standing.row(FURTHER.metric)
+    for result in verdict.compared:
+        row = result.row(FURTHER.metric)
         if (
             row is None
-            or standing.word is not Decision.OPEN
+            or result.word is not Decision.OPEN
             or row.word is not Decision.OPEN
         ):
             continue
-        goal = next((end for end in ends if end > counts.get(standing.pair, 0)), 0)
-        is_below = row.bounds.mean < row.limit and cache_size(standing) < largest
+        goal = next((end for end in ends if end > counts.get(result.pair, 0)), 0)
+        is_below = row.bounds.mean < row.limit and cache_size(result) < largest
         if goal and row.needed and is_below and not row.remark:
-            needed[standing.pair] = (row.needed, goal)
+            needed[result.pair] = (row.needed, goal)
     pairs = sorted(needed, key=lambda pair: (needed[pair][0], str(pair)))[:MOST_PAIRS]
     goals = {pair: needed[pair][1] for pair in pairs}
     most = max(goals.values(), default=0)
@@ -160,7 +160,7 @@ class NextStep:
 
     @property
     def shorter(self) -> "NextStep | None":
-        """The same with one pair less; None of a single pair."""
+        """This step without its last pair; None of a single pair."""
         *pairs, last = self.asked.pairs
         if not pairs:
             return None
@@ -191,7 +191,7 @@ def next_step(
     if not may_continue:
         order = replace(order, looks=order.looks[:1])
     seen = _seen(verdict, probes)
-    if seen and verdict.silent and not any(each.rows for each in verdict.standings):
+    if seen and verdict.silent and not any(each.rows for each in verdict.results):
         # Nothing that is measured has a say: no further pair changes that.
         return None
     seen |= {p: replace(each, needed=None) for p, each in seen.items() if p in failed}
@@ -236,14 +236,14 @@ def _seen(verdict: Verdict, probes: Sequence[str]) -> dict[Pair, Seen]:
         if record.status is not Status.INTERRUPTED
     }
     seen = {}
-    for standing in verdict.standings:
-        pair = standing.pair
+    for result in verdict.results:
+        pair = result.pair
         if pair == verdict.reference or any((pair, p) not in tried for p in probes):
             continue
-        row = standing.row(FURTHER.metric)
+        row = result.row(FURTHER.metric)
         asked = tried.get((pair, PROBE.name))
         seen[pair] = Seen(
-            word=standing.word,
+            word=result.word,
             units=FURTHER.units(asked) if asked and asked.has_numbers else 0,
             needed=row.needed if row and not row.remark else None,
             is_below=row is not None and row.bounds.mean < row.limit,
@@ -267,7 +267,7 @@ MORE_UNITS = {
 
 
 def way_on(
-    verdict: Verdict, standing: PairResult, needed: int, noun: str
+    verdict: Verdict, result: PairResult, needed: int, noun: str
 ) -> Iterator[str]:
     """The command that asks further units, or what would make that possible."""
     setup = verdict.run.setup
@@ -275,7 +275,7 @@ def way_on(
         yield f"a new run with more {MORE_UNITS[noun]}."
         return
     goals = pairs_to_extend(verdict)
-    if standing.pair in goals:
+    if result.pair in goals:
         time = time_s(verdict.run, goals)
         about = f" (about {duration(time)})" if math.isfinite(time) else ""
         options = limit_options(verdict)

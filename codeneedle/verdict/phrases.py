@@ -57,29 +57,29 @@ def own_word(row: MetricResult) -> str:
     return "candidate" if is_candidate else str(row.word)
 
 
-def word_phrase(standing: PairResult, row: MetricResult) -> str:
+def word_phrase(result: PairResult, row: MetricResult) -> str:
     """``open: about 47 functions would decide it``; ``within``."""
-    word = standing.word
+    word = result.word
     why = row.remark
     if row.kind is LossKind.SCORE and not why:
         why = f"{row.lost} lost, {row.won} won"
     elif word is Decision.OPEN and not why:
-        why = open_phrase(standing, row)
+        why = open_phrase(result, row)
     return f"{word}: {why}" if why else str(word)
 
 
-def open_phrase(standing: PairResult, row: MetricResult) -> str:
+def open_phrase(result: PairResult, row: MetricResult) -> str:
     """Why a pair is open: of several kinds of reasons, the one that applies."""
     needed, noun = row.decidable, row.metric.noun
     is_change = row.kind is LossKind.CHANGE
     reasons = (
         (
-            standing.failed,
-            ", ".join(f"{each.probe} {each.status}" for each in standing.failed),
+            result.failed,
+            ", ".join(f"{each.probe} {each.status}" for each in result.failed),
         ),
         (
-            standing.lacking and not is_change,
-            f"{row.metric.name} alone, no {', '.join(standing.lacking)}",
+            result.lacking and not is_change,
+            f"{row.metric.name} alone, no {', '.join(result.lacking)}",
         ),
         (is_change and row.word is Decision.WITHIN, "a candidate by divergence"),
         (row.word is not Decision.OPEN, ""),

@@ -104,7 +104,7 @@ def remarks(verdict: Verdict, spell: Spell | None = None) -> list[Remark]:
 
 
 def _smaller(verdict: Verdict) -> Iterator[Remark]:
-    chosen = verdict.standing(verdict.chosen) if verdict.chosen else None
+    chosen = verdict.result(verdict.chosen) if verdict.chosen else None
     if chosen is None or chosen.word is not Decision.WITHIN:
         return
     near = [
@@ -114,12 +114,12 @@ def _smaller(verdict: Verdict) -> Iterator[Remark]:
         if (row := each.leading) and (needed := row.decidable)
     ]
     if near:
-        needed, standing, row = min(near, key=lambda entry: entry[0])
-        way = " ".join(way_on(verdict, standing, needed, row.metric.noun))
+        needed, result, row = min(near, key=lambda entry: entry[0])
+        way = " ".join(way_on(verdict, result, needed, row.metric.noun))
         yield Remark(
             RemarkKind.SMALLER,
-            f"To decide {visible(str(standing.pair))}, which is smaller: {way}",
-            (standing.pair,),
+            f"To decide {visible(str(result.pair))}, which is smaller: {way}",
+            (result.pair,),
         )
 
 
@@ -184,7 +184,7 @@ _ATTENTION = {
 
 def _kernels(verdict: Verdict, spell: Spell | None) -> Iterator[Remark]:
     """What the losses alone would set, and which pairs are worth a kernel."""
-    best = verdict.standing(verdict.elsewhere) if verdict.elsewhere else None
+    best = verdict.result(verdict.elsewhere) if verdict.elsewhere else None
     if best and best.leading and verdict.has_kernel:
         loses = loss_sentence(verdict.limits, best.leading).rpartition(" (")[0]
         where = "is converted to f16 at each step"
@@ -200,7 +200,7 @@ def _kernels(verdict: Verdict, spell: Spell | None) -> Iterator[Remark]:
         named = f"{named_pairs(pairs)}{_build(verdict, pairs, spell)}"
         text = f"Worth a kernel, within the limit and smaller: {named}."
         yield Remark(RemarkKind.WORTH_COMPILING, text, pairs)
-    elsewhere = [each for each in verdict.standings if not each.in_kernel]
+    elsewhere = [each for each in verdict.results if not each.in_kernel]
     marks = dict.fromkeys(each.attention for each in elsewhere if each.attention)
     if marks:
         told = "; ".join(f"{each.mark}: {_ATTENTION[each]}" for each in marks)
@@ -210,7 +210,7 @@ def _kernels(verdict: Verdict, spell: Spell | None) -> Iterator[Remark]:
 
 def _build(verdict: Verdict, worth: Sequence[Pair], spell: Spell | None) -> str:
     """The option of a build with kernels for *worth*, beside those that have one."""
-    every = [each for each in verdict.standings if not each.trouble]
+    every = [each for each in verdict.results if not each.trouble]
     is_cured = any(
         each.attention is Attention.CONVERTED and NO_BUILD not in each.evidence
         for each in every
@@ -329,7 +329,7 @@ def _about(verdict: Verdict, units: int, noun: str) -> str:
 
 
 def _troubles(verdict: Verdict) -> Iterator[Remark]:
-    by_reason = pairs_by((e.trouble, e.pair) for e in verdict.standings if e.trouble)
+    by_reason = pairs_by((e.trouble, e.pair) for e in verdict.results if e.trouble)
     for reason, pairs in by_reason.items():
         text = f"Not compared: {named_pairs(pairs)}: {visible(reason)}"
         yield Remark(RemarkKind.NOT_COMPARED, text, tuple(pairs))

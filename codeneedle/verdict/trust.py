@@ -258,7 +258,7 @@ REFERENCE_GROWTH = 4
 its start does not grow."""
 
 LEAST_GROWTH = 0.05
-"""The same as a share: buffers grow with the context, too."""
+"""Least difference as a share of the reference's growth: buffers grow, too."""
 
 
 def _unproved(

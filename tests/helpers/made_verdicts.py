@@ -139,7 +139,7 @@ def turns(count: int) -> Run:
 def fitting(share: float) -> Limits:
     """A limit of memory of that share of the cache of the reference."""
     run = losing_run({GOOD: OPEN})
-    own = judge(run).standing(Pair.parse(REFERENCE))
+    own = judge(run).result(Pair.parse(REFERENCE))
     return Limits(max_memory_bytes=int(share * own.memory_bytes))
 
 

@@ -18,7 +18,7 @@ from codeneedle.report.heatmap import Files, draw_losses, loss_picture, paint
 from codeneedle.report.losses import Losses, losses_of
 from codeneedle.report.page import loss_facts
 from codeneedle.report.pictures import draw_metric
-from codeneedle.report.runs import beside_each_other
+from codeneedle.report.runs import losses_side_by_side
 from codeneedle.report.selection import LOSS, default_metric, metric_named, select
 from codeneedle.report.verdict import open_entries
 from codeneedle.verdict.judge import Limits, judge
@@ -278,7 +278,7 @@ def test_losses_of_several_runs_stand_side_by_side_by_type_and_pair():
     first = losing_run(both)
     second = replace(losing_run(both | {"q8_0/q4_0": BEYOND}), name="other/model")
 
-    shown = printed(beside_each_other([judge(run) for run in (first, second)]))
+    shown = printed(losses_side_by_side([judge(run) for run in (first, second)]))
 
     rows = {line[:9].strip(): line[9:].split() for line in shown.splitlines()}
     assert ["0.0", "%", "0.0", "%"] == rows["V q8_0"]

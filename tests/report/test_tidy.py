@@ -75,7 +75,7 @@ def test_a_loss_has_its_interval_its_limit_and_its_word():
         row.pair: row for row in cell_rows([run], [verdict]) if row.metric == "loss"
     }
     coarse, reference = rows["q4_0/q4_0"], rows["bf16/bf16"]
-    row = verdict.standing(Pair("q4_0", "q4_0")).row("recall-logp")
+    row = verdict.result(Pair("q4_0", "q4_0")).row("recall-logp")
 
     assert (row.bounds.mean, row.bounds.low, row.bounds.high) == (
         coarse.value,

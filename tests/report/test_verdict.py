@@ -51,7 +51,7 @@ def said(run, limits=None):
 def rows(run, limits=None):
     """By pair, its row of the whole table; and the heading."""
     found = judge(run, limits)
-    shown = table(found, found.standings)
+    shown = table(found, found.results)
     at = shown.heading.index("K/V")
     return shown.heading, {line[at]: line for line in shown.rows}
 
@@ -79,7 +79,7 @@ def test_few_chunks_of_a_screening_are_not_taken_for_functions():
 
     assert "can show" not in " ".join(headline(found, spell))
     assert "functions" == found.main_rows[0].metric.noun
-    assert "of 16 functions" in table(found, found.standings).heading
+    assert "of 16 functions" in table(found, found.results).heading
 
 
 def test_a_check_tells_a_program_within_open_and_beyond():
@@ -105,7 +105,7 @@ def test_a_check_tells_a_program_within_open_and_beyond():
 
 def test_a_size_of_memory_leaves_out_the_rows_that_do_not_fit():
     run = losing_run({GOOD: OPEN, COARSE: BEYOND})
-    small = int(judge(run).standing(Pair.parse(COARSE)).memory_bytes)
+    small = int(judge(run).result(Pair.parse(COARSE)).memory_bytes)
 
     _, found = rows(run, Limits(max_memory_bytes=small))
 

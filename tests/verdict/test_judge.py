@@ -40,8 +40,8 @@ GOOD, COARSE = "q8_0/q8_0", "q4_0/q4_0"
 
 
 def of(found, pair):
-    """The standing of a pair."""
-    return found.standing(Pair.parse(pair))
+    """The result of a pair."""
+    return found.result(Pair.parse(pair))
 
 
 def words(found):
@@ -496,12 +496,12 @@ def test_divergence_is_needed_where_it_was_measured():
 
 
 def test_the_row_that_is_farthest_from_its_own_limit_decides():
-    standing = of(judge(losing_run({GOOD: WITHIN})), GOOD)
-    (row,) = standing.rows
+    result = of(judge(losing_run({GOOD: WITHIN})), GOOD)
+    (row,) = result.rows
     bounds = replace(row.bounds, high=2 * row.bounds.high)
     wide = replace(row, bounds=bounds, limit=10 * row.limit)
 
-    assert row is replace(standing, rows=(wide, row)).leading
+    assert row is replace(result, rows=(wide, row)).leading
 
 
 def test_divergence_alone_is_never_enough():
@@ -779,7 +779,7 @@ def test_a_sliding_window_does_not_grow_with_the_context(at, mib):
 
 def test_with_a_size_the_pair_is_set_that_loses_least_of_those_that_fit():
     run = losing_run({GOOD: OPEN, "q5_1/q5_1": WITHIN, COARSE: BEYOND})
-    size = {str(each.pair): int(each.memory_bytes) for each in judge(run).standings}
+    size = {str(each.pair): int(each.memory_bytes) for each in judge(run).results}
 
     def chosen(limit):
         return judge(run, Limits(max_memory_bytes=limit)).chosen
@@ -862,10 +862,10 @@ def test_the_share_of_a_pair_does_not_depend_on_what_was_measured_so_far():
     grid = judge(losing_run({"q8_0/q8_0": OPEN}))
 
     good, other = Pair("q8_0", "q8_0"), Pair("q5_0", "q8_0")
-    (first,), (again,) = one.standing(good).rows, more.standing(good).rows
+    (first,), (again,) = one.result(good).rows, more.result(good).rows
     assert first.bounds == again.bounds
-    assert grid.standing(good).rows[0].bounds.high < first.bounds.high
-    assert more.standing(other).rows[0].bounds.high < first.bounds.high
+    assert grid.result(good).rows[0].bounds.high < first.bounds.high
+    assert more.result(other).rows[0].bounds.high < first.bounds.high
 
 
 def test_looks_that_the_order_skips_take_no_share():
@@ -877,7 +877,7 @@ def test_looks_that_the_order_skips_take_no_share():
         order = {"pairs": list(pairs), "looks": [16, 32][skipped:], "skipped": skipped}
         ordered = replace(setup, calibrated={"order": order})
         found = judge(replace(run, setup=ordered))
-        return found.standing(Pair("q8_0", "q8_0")).rows[0].bounds.high
+        return found.result(Pair("q8_0", "q8_0")).rows[0].bounds.high
 
     assert high(1) < high(0)
 
@@ -886,6 +886,6 @@ def test_what_a_finer_pair_rules_out_is_beyond_as_that_is_and_has_no_number():
     found = judge(deciding_run({"q8_0/q8_0": WITHIN, "q8_0/q4_0": BEYOND}, ORDERED))
 
     assert {Pair("q4_0", "q4_0"): Pair("q8_0", "q4_0")} == dict(found.inferred)
-    assert found.standing(Pair("q4_0", "q4_0")) is None
+    assert found.result(Pair("q4_0", "q4_0")) is None
     assert Pair("q8_0", "q8_0") == found.chosen
     assert {} == judge(losing_run({"q8_0/q4_0": BEYOND})).inferred

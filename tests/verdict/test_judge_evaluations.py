@@ -47,7 +47,7 @@ def run_of(pairs, reference=None, again=None):
 
 def row_of(run, pair=GOOD, limits=None):
     """What the evaluation says of *pair*."""
-    return judge(run, limits).standing(Pair.parse(pair)).row("eval")
+    return judge(run, limits).result(Pair.parse(pair)).row("eval")
 
 
 def spell(pair):
@@ -206,7 +206,7 @@ def test_a_pair_is_within_only_if_recall_and_evaluation_are():
         both(60).word(Pair.parse(GOOD)),
     )
     assert "beyond" == both(0).word(Pair.parse("q4_0/q4_0"))
-    (beside,) = others(both(60), both(60).standings)
+    (beside,) = others(both(60), both(60).results)
     told = {(metric, pair): phrase for metric, pair, *_, phrase in beside.rows}
     assert "within, of 16 functions" == told["recall-logp", GOOD]
     assert told["eval", "q4_0/q4_0"].startswith("within, of 400 samples: 0 lost, 0 won")
@@ -231,6 +231,6 @@ def test_a_verdict_by_an_evaluation_alone_sets_and_keeps():
     kept = judge(run_of({"q4_0/q4_0": lost}, was))
     assert (Outcome.SET, Pair.parse(GOOD)) == (found.outcome, found.chosen)
     assert (Outcome.KEEP, None) == (kept.outcome, kept.chosen)
-    assert "of 900 samples" in table(found, found.standings).heading
+    assert "of 900 samples" in table(found, found.results).heading
     (told,) = verdict_objects([found], lambda _engine: spell)
     assert 5 in {each.won for pair in told.pairs for each in pair.metrics}

@@ -144,7 +144,7 @@ def test_a_loss_at_the_greatest_length_alone_is_beyond_the_limit():
     """A fifth of the texts would be open; all of those of one length are not."""
     found = judge(audit())
 
-    row = found.standing(Pair("q8_0", "f16")).row("retrieval")
+    row = found.result(Pair("q8_0", "f16")).row("retrieval")
     assert Decision.BEYOND == found.word(Pair("q8_0", "f16")) == row.word
     assert "single: lost from 65,536 tokens on" == row.remark
     assert Decision.OPEN == found.word(Pair("q4_0", "f16"), "retrieval")

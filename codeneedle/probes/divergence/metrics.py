@@ -48,7 +48,7 @@ def _of_chunks(value: Callable[[ChunkValues], float]) -> Numbers:
 
 
 @dataclass(frozen=True, slots=True)
-class _Kind:
+class _AtContext:
     """A metric before it is bound to a context."""
 
     metric: Metric
@@ -93,9 +93,9 @@ def _estimate(
     *,
     is_compared: bool = True,
     by_chunk: Callable[[ChunkValues], float] | None = None,
-) -> _Kind:
+) -> _AtContext:
     """A number that llama-perplexity states with its error."""
-    return _Kind(
+    return _AtContext(
         metric,
         lambda compared: (estimate(compared.statistics).value,),
         is_compared=is_compared,
@@ -129,21 +129,21 @@ def precision(kld: float, floor: float) -> float:
     return 100 * math.exp(floor - kld)
 
 
-_KINDS: tuple[_Kind, ...] = (
+_AT_CONTEXT: tuple[_AtContext, ...] = (
     _estimate(
         _divergence(name="kld", floor=True, loss=Loss(kind=LossKind.CHANGE)),
         lambda statistics: statistics.kld,
         by_chunk=lambda chunk: chunk.kld,
     ),
-    _Kind(
+    _AtContext(
         _divergence(name="kld999", floor=True),
         lambda compared: (compared.statistics.kld_999,),
     ),
-    _Kind(
+    _AtContext(
         _percent(name="precision", over_floor=precision),
         lambda compared: (compared.statistics.kld.value,),
     ),
-    _Kind(
+    _AtContext(
         _percent(name="precision999", over_floor=precision),
         lambda compared: (compared.statistics.kld_999,),
     ),
@@ -152,11 +152,11 @@ _KINDS: tuple[_Kind, ...] = (
         lambda statistics: statistics.same_top,
         by_chunk=lambda chunk: chunk.same_top,
     ),
-    _Kind(
+    _AtContext(
         _divergence(name="kld-median", floor=True),
         lambda compared: (compared.statistics.kld_median,),
     ),
-    _Kind(
+    _AtContext(
         _divergence(name="kld-max", floor=True),
         lambda compared: (compared.statistics.kld_max,),
     ),
@@ -169,20 +169,20 @@ _KINDS: tuple[_Kind, ...] = (
         lambda statistics: statistics.ppl,
         is_compared=False,
     ),
-    _Kind(
+    _AtContext(
         _divergence(name="ppl-ratio", unit="", better="neither"),
         lambda compared: (compared.statistics.ppl.value / compared.reference_ppl,),
     ),
 )
 
 
-METRICS: tuple[Metric, ...] = tuple(kind.at(None) for kind in _KINDS)
+METRICS: tuple[Metric, ...] = tuple(each.at(None) for each in _AT_CONTEXT)
 """Those of the first context; the first of them is the headline."""
 
 
 def at_contexts(setup: Setup) -> tuple[Metric, ...]:
     """
-    The same at each context, where a run has several: ``kld@512``.
+    Metrics of each context, where a run has several: ``kld@512``.
 
     Raises:
         BadRecord: If the settings name none.
@@ -195,4 +195,4 @@ def at_contexts(setup: Setup) -> tuple[Metric, ...]:
         raise BadRecord(file="setup.json", reason=reason) from error
     if len(contexts) < 2:  # noqa: PLR2004 - several
         return ()
-    return tuple(kind.at(context) for context in contexts for kind in _KINDS)
+    return tuple(each.at(context) for context in contexts for each in _AT_CONTEXT)

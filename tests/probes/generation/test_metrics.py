@@ -211,19 +211,17 @@ def test_the_verdict_says_of_how_many_prompts_it_speaks():
         name="a/b", setup=generation_setup("f16/f16", answers), records=tuple(records)
     )
 
-    standing = judge(run).standing(Pair("q4_0", "q4_0"))
+    result = judge(run).result(Pair("q4_0", "q4_0"))
 
-    assert standing is not None
-    assert [(7, 8)] * 3 == [(row.bounds.units, row.asked) for row in standing.rows]
+    assert result is not None
+    assert [(7, 8)] * 3 == [(row.bounds.units, row.asked) for row in result.rows]
 
 
 def test_the_verdict_says_how_many_prompts_would_decide_a_pair():
     for lost, needed in ((0, 36), (2, 22)):
-        standing = verdict_of(lost, 8).standing(Pair("q4_0", "q4_0"))
-        assert standing is not None
-        assert needed == max(
-            row.needed or 0 for row in standing.rows if row.lost == lost
-        )
+        result = verdict_of(lost, 8).result(Pair("q4_0", "q4_0"))
+        assert result is not None
+        assert needed == max(row.needed or 0 for row in result.rows if row.lost == lost)
 
 
 def test_a_prompt_on_which_the_reference_loops_is_out():
@@ -256,13 +254,13 @@ def verdict_of(lost, of, *, finish="stop", text=LOOPING):
 )
 def test_loops_and_endings_are_answers_lost(lost, of, word):
     for text, finish in ((LOOPING, "stop"), ("no end", "length"), (" ", "stop")):
-        standing = verdict_of(lost, of, finish=finish, text=text).standing(
+        result = verdict_of(lost, of, finish=finish, text=text).result(
             Pair("q4_0", "q4_0")
         )
 
-        assert standing is not None
-        assert standing.word is word
-        assert lost == max(row.lost for row in standing.rows)
+        assert result is not None
+        assert result.word is word
+        assert lost == max(row.lost for row in result.rows)
 
 
 def test_a_pair_that_writes_nothing_is_not_within():
@@ -274,12 +272,12 @@ def test_a_pair_that_writes_nothing_is_not_within():
             generation_record("q4_0/q4_0", dict.fromkeys(whole, written(""))),
         )
         setup = generation_setup("f16/f16", whole)
-        standing = judge(Run(name="a/b", setup=setup, records=records)).standing(
+        result = judge(Run(name="a/b", setup=setup, records=records)).result(
             Pair("q4_0", "q4_0")
         )
 
-        assert standing is not None
-        assert Decision.BEYOND is standing.word
+        assert result is not None
+        assert Decision.BEYOND is result.word
 
 
 def test_a_prompt_on_which_the_reference_writes_nothing_is_out():
@@ -306,13 +304,13 @@ def test_a_prompt_on_which_the_reference_writes_nothing_is_out():
 def test_where_answers_differ_is_no_loss():
     """Nothing but that: the pair stays as open as eight prompts leave it."""
     verdict = verdict_of(8, 8, text="it is another end")
-    standing = verdict.standing(Pair("q4_0", "q4_0"))
+    result = verdict.result(Pair("q4_0", "q4_0"))
 
-    assert standing is not None
+    assert result is not None
     assert {"loops", "generation-empty", "ends"} == {
-        row.metric.name for row in standing.rows
+        row.metric.name for row in result.rows
     }
-    assert Decision.OPEN is standing.word
+    assert Decision.OPEN is result.word
 
 
 def test_so_many_prompts_without_a_loss_are_within():

@@ -41,8 +41,8 @@ def steady(turn, at):
 
 def words(run):
     """What the metrics say of q8_0/q8_0, by their names."""
-    (standing,) = judge(run).compared
-    return {row.metric.name: row.word for row in standing.rows}
+    (result,) = judge(run).compared
+    return {row.metric.name: row.word for row in result.rows}
 
 
 def test_classes_of_tokens_have_metrics_of_their_own():
@@ -130,8 +130,8 @@ def test_units_are_conversations_where_there_are_many():
     )
 
     for run, noun, units in ((many, "conversations", 8), (few, "turns", 14)):
-        (standing,) = judge(run).compared
-        (row,) = (r for r in standing.rows if r.metric.name == "transcript-logp")
+        (result,) = judge(run).compared
+        (row,) = (r for r in result.rows if r.metric.name == "transcript-logp")
         assert (noun, units) == (row.metric.noun, row.bounds.units)
 
 
@@ -142,10 +142,10 @@ def test_a_turn_without_scores_is_an_answer_that_is_missing():
     broken = [*turns, ForcedTurn(turn=last.turn, error="told nothing")]
     other = observed(other, broken)
 
-    (standing,) = judge(replace(run, records=(whole, other))).compared
+    (result,) = judge(replace(run, records=(whole, other))).compared
 
-    assert Decision.OPEN is standing.word
-    assert "answers missing: 1 of 16 turns" == standing.rows[0].remark
+    assert Decision.OPEN is result.word
+    assert "answers missing: 1 of 16 turns" == result.rows[0].remark
 
 
 def test_setups_without_the_probe_have_none_of_its_classes():
