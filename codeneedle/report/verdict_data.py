@@ -14,7 +14,8 @@ from codeneedle.records.record import Attention
 from codeneedle.report import captions
 from codeneedle.report.verdict import headline
 from codeneedle.verdict.judge import MetricResult, Outcome, PairResult, Verdict
-from codeneedle.verdict.remarks import RemarkKind, remarks
+from codeneedle.verdict.remark_kinds import Remark, RemarkKind
+from codeneedle.verdict.remarks import remarks
 from codeneedle.verdict.statistics import Decision
 
 Number = float | None
@@ -46,6 +47,16 @@ class GainObject(msgspec.Struct, frozen=True, kw_only=True):
     tokens: Annotated[int, Meta(description="Further tokens in the same memory.")]
 
 
+class RemarkObject(msgspec.Struct, frozen=True, kw_only=True):
+    """A sentence of the verdict, or a doubt about a number."""
+
+    kind: Annotated[RemarkKind, Meta(description="What it is about.")]
+    text: str
+    pairs: Annotated[
+        list[str], Meta(description="Empty of one about the run, a type or a metric.")
+    ]
+
+
 class MetricObject(msgspec.Struct, frozen=True, kw_only=True):
     """The result of one metric for one pair: a share, or nats of a change."""
 
@@ -61,7 +72,9 @@ class MetricObject(msgspec.Struct, frozen=True, kw_only=True):
     lost: Annotated[int, Meta(description="Units lost, of answers and scores.")]
     won: Annotated[int, Meta(description="Units with a higher score.")]
     needed: Annotated[int | None, Meta(description="Units that would decide it.")]
-    remark: Annotated[str, Meta(description="Doubt about the interval, or empty.")]
+    doubts: Annotated[
+        list[RemarkObject], Meta(description="About the interval; mostly none.")
+    ]
 
 
 class PairObject(msgspec.Struct, frozen=True, kw_only=True):
@@ -95,16 +108,6 @@ class LostFromObject(msgspec.Struct, frozen=True, kw_only=True):
     length: Annotated[int, Meta(description="In tokens.")]
     k: str
     v: str
-
-
-class RemarkObject(msgspec.Struct, frozen=True, kw_only=True):
-    """A sentence of the verdict."""
-
-    kind: Annotated[RemarkKind, Meta(description="What it is about.")]
-    text: str
-    pairs: Annotated[
-        list[str], Meta(description="Empty of one about the run, a type or a metric.")
-    ]
 
 
 class VerdictObject(msgspec.Struct, frozen=True, kw_only=True):
@@ -190,14 +193,14 @@ def _verdict(verdict: Verdict, spell: Spell) -> VerdictObject:
             )
             for each in verdict.lost_from
         ],
-        remarks=[
-            RemarkObject(
-                kind=each.kind, text=each.text, pairs=[str(pair) for pair in each.pairs]
-            )
-            for each in remarks(verdict, spell)
-        ],
+        remarks=list(map(_remark, remarks(verdict, spell))),
         facts=dict(captions.facts(verdict.run)),
     )
+
+
+def _remark(each: Remark) -> RemarkObject:
+    pairs = [str(pair) for pair in each.pairs]
+    return RemarkObject(kind=each.kind, text=each.text, pairs=pairs)
 
 
 def _known(value: float | None) -> Number:
@@ -260,5 +263,5 @@ def _metric(row: MetricResult) -> MetricObject:
         lost=row.lost,
         won=row.won,
         needed=row.needed,
-        remark=row.remark,
+        doubts=list(map(_remark, row.doubts)),
     )

@@ -39,6 +39,7 @@ from codeneedle.records.record import (
 )
 from codeneedle.verdict.lengths import LostFrom, lost_from
 from codeneedle.verdict.order import order_in, ruled_out, size_by_types
+from codeneedle.verdict.remark_kinds import Remark, RemarkKind, joined
 from codeneedle.verdict.statistics import (
     Bounds,
     Decision,
@@ -181,10 +182,9 @@ class MetricResult:
 
     lost: int = 0  # lost units, of answers and scores; 0 for other kinds
     won: int = 0  # units with a higher score; 0 for other kinds
-    remark: str = ""
-    """Doubt about the bounds, which may change the word; empty without any."""
+    doubts: tuple[Remark, ...] = ()
+    """About the bounds, some of which change the word; mostly none."""
 
-    lacking: str = ""  # its part on what could not be measured, which widens the bounds
     asked: int | None = None
     """
     Units that the reference was asked for, those left out included; None if each
@@ -192,11 +192,21 @@ class MetricResult:
     """
 
     @property
+    def remark(self) -> str:
+        """Its doubts as a phrase; mostly empty."""
+        return joined(self.doubts)
+
+    @property
+    def lacking(self) -> str:
+        """What could not be measured, which widens the bounds; mostly empty."""
+        return joined(e for e in self.doubts if e.kind is RemarkKind.UNMEASURED)
+
+    @property
     def decidable(self) -> int | None:
         """Units that would show that an open pair is within; None if none do."""
         is_below = self.word is Decision.OPEN and self.bounds.mean < self.limit
         is_few = self.bounds.units < FEWEST_UNITS
-        if not is_below or is_few or self.remark or not self.needed:
+        if not is_below or is_few or self.doubts or not self.needed:
             return None
         return self.needed if self.needed <= LIMIT else None
 
@@ -702,16 +712,15 @@ class _MetricUnits:
             bounds = interval(losses, share).clipped(*_ENDS[kind])
         if kind is LossKind.SCORE:
             bounds = bounds.widened(self._unmeasured(pair)).clipped(*_ENDS[kind])
-        remark, word = self._remark(pair, losses, bounds.word(limit))
+        doubt, word = self._doubt(pair, losses, bounds.word(limit))
         is_loss = kind.is_graded or kind is LossKind.SCORE
         if word is Decision.WITHIN and is_loss and len(losses) < FEWEST_UNITS:
             word = Decision.OPEN
-        lacking = self._lacking(pair)
-        remark = "; ".join(filter(None, [remark, lacking]))
+        doubts = [*([doubt] if doubt else []), *self._unmeasured_units(pair)]
         needed = None
         if word is Decision.OPEN and is_few:
             few = _too_few(lost + won, len(losses), share)
-            remark = "; ".join(filter(None, [remark, few]))
+            doubts.append(Remark(RemarkKind.TOO_FEW, few, (pair,)))
         elif word is Decision.OPEN and kind is not LossKind.ANSWERS:
             needed = units_needed(losses, limit, look=look + 1, pairs=pairs)
         elif word is Decision.OPEN and not self.probe.further:
@@ -726,8 +735,7 @@ class _MetricUnits:
             needed=needed,
             lost=lost,
             won=won,
-            remark=remark,
-            lacking=lacking,
+            doubts=tuple(doubts),
             asked=self._asked(pair),
         )
 
@@ -744,30 +752,36 @@ class _MetricUnits:
         order = order_in(self.setup)
         return order.sharing(pair, others) if order else len(others)
 
-    def _remark(
+    def _doubt(
         self, pair: Pair, losses: Sequence[float], word: Decision
-    ) -> tuple[str, Decision]:
-        """A doubt about the bounds, and the word that it leaves of *word*."""
+    ) -> tuple[Remark | None, Decision]:
+        """The first doubt about the bounds, and the word that it leaves of *word*."""
         reference = self.records[self.reference or pair]
         finer = finer_axes(pair, reference.pair)
-        if finer and word is Decision.BEYOND:
-            words = f"{reference.pair} has a coarser {' and '.join(finer)}"
-            return f"{words}: the loss may be its own", Decision.OPEN
-        if self.loss.bounded(reference) > BOUNDED and word is Decision.BEYOND:
-            words = "of some tokens of the reference only a bound is known"
-            return f"{words}: it may lose less", Decision.OPEN
         missing, of = self._missing(pair)
-        if missing:
-            words = f"answers missing: {missing} of {of} {self.metric.noun}"
-            return words, Decision.OPEN if word is Decision.WITHIN else word
-        if self.loss.bounded(self.records[pair]) > BOUNDED and word is Decision.WITHIN:
-            return (
-                "of some tokens only a bound is known: it may lose more",
-                Decision.OPEN,
-            )
-        if not (self.loss.kind.is_counted or any(losses)):
-            return "the same to the last digit: is this cache what it claims?", word
-        return "", word
+        if finer and word is Decision.BEYOND:
+            kind, word = RemarkKind.COARSER_REFERENCE, Decision.OPEN
+            axes = " and ".join(finer)
+            text = f"{reference.pair} has a coarser {axes}: the loss may be its own"
+        elif self.loss.bounded(reference) > BOUNDED and word is Decision.BEYOND:
+            kind, word = RemarkKind.BOUND, Decision.OPEN
+            words = "of some tokens of the reference only a bound is known"
+            text = f"{words}: it may lose less"
+        elif missing:
+            kind = RemarkKind.MISSING
+            text = f"answers missing: {missing} of {of} {self.metric.noun}"
+            word = Decision.OPEN if word is Decision.WITHIN else word
+        elif self.loss.bounded(self.records[pair]) > BOUNDED and word is (
+            Decision.WITHIN
+        ):
+            kind, word = RemarkKind.BOUND, Decision.OPEN
+            text = "of some tokens only a bound is known: it may lose more"
+        elif not (self.loss.kind.is_counted or any(losses)):
+            kind = RemarkKind.IDENTICAL
+            text = "the same to the last digit: is this cache what it claims?"
+        else:
+            return None, word
+        return Remark(kind, text, (pair,)), word
 
     def _unmeasured(self, pair: Pair) -> float:
         """Share of the units that the pair or the reference has no number of."""
@@ -784,12 +798,14 @@ class _MetricUnits:
         reference = self.records[self.reference or pair]
         return len(self.loss.units(reference, self.setup))
 
-    def _lacking(self, pair: Pair) -> str:
+    def _unmeasured_units(self, pair: Pair) -> Iterator[Remark]:
         """What of the pair and of the reference could not be measured."""
-        own = self.loss.lacking(self.records[pair])
         reference = self.records[self.reference or pair]
-        other = self.loss.lacking(reference)
-        return "; ".join(filter(None, [own, other and f"{reference.pair}: {other}"]))
+        if own := self.loss.lacking(self.records[pair]):
+            yield Remark(RemarkKind.UNMEASURED, own, (pair,))
+        if theirs := self.loss.lacking(reference):
+            text = f"{reference.pair}: {theirs}"
+            yield Remark(RemarkKind.UNMEASURED, text, (reference.pair,))
 
     def _missing(self, pair: Pair) -> tuple[int, int]:
         """Number of units that only the reference has, and of all that were asked."""
@@ -944,10 +960,17 @@ def _with_lost_lengths(
     rows: Sequence[MetricResult], lost: Sequence[LostFrom]
 ) -> list[MetricResult]:
     """*rows* of a pair; that of lost texts is beyond if lengths are *lost*."""
-    remark = "; ".join(f"{e.task}: lost from {e.length:,} tokens on" for e in lost)
+    doubts = tuple(
+        Remark(
+            RemarkKind.LENGTHS,
+            f"{each.task}: lost from {each.length:,} tokens on",
+            (each.pair,),
+        )
+        for each in lost
+    )
     return [
-        replace(row, word=Decision.BEYOND, remark=remark)
-        if remark and row.kind is LossKind.ANSWERS and row.metric.noun == "texts"
+        replace(row, word=Decision.BEYOND, doubts=doubts)
+        if doubts and row.kind is LossKind.ANSWERS and row.metric.noun == "texts"
         else row
         for row in rows
     ]

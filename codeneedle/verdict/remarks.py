@@ -1,8 +1,6 @@
-"""The sentences of a verdict: what it says beside the answer, and of which pairs."""
+"""What a verdict says beside the answer: the sentences, and the pairs of each."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from enum import StrEnum
 
 from codeneedle.engines.survey import NO_BUILD
 from codeneedle.grid import Pair, Spell, named_pairs, pairs_by
@@ -12,75 +10,8 @@ from codeneedle.text import plural, sweep_command, visible
 from codeneedle.verdict.judge import Verdict, cache_size
 from codeneedle.verdict.next import way_on
 from codeneedle.verdict.phrases import loss_sentence
+from codeneedle.verdict.remark_kinds import Remark, RemarkKind
 from codeneedle.verdict.statistics import ALPHA, Decision
-
-
-class RemarkKind(StrEnum):
-    """What a remark is about, for programs."""
-
-    SMALLER = "smaller"
-    """An open pair, smaller than the one to set, and how to decide it."""
-
-    TYPES = "types"
-    """Types of K or V all of whose pairs have one word."""
-
-    INFERRED = "inferred"
-    """Pairs that were not measured, as a finer one is beyond."""
-
-    LENGTHS = "lengths"
-    """Pairs that lose the answers to a task from a length on."""
-
-    WITHOUT_KERNEL = "without-kernel"
-    """What the losses alone would set, which has no kernel here."""
-
-    WORTH_COMPILING = "worth-compiling"
-    """Pairs without a kernel that are within the limit, and smaller."""
-
-    ATTENTION = "attention"
-    """Pairs whose attention ran in no kernel: their speeds are compared with none."""
-
-    AGREEMENT = "agreement"
-    """A pair that was measured another way, too, with the same outcome."""
-
-    DISAGREEMENT = "disagreement"
-    """A pair whose loss is another one when it is measured another way."""
-
-    UNCHECKED = "unchecked"
-    """The pair to set, which was not measured the other way yet."""
-
-    SILENT = "silent"
-    """A metric that has no say."""
-
-    FLIPS = "flips"
-    """Samples that the reference lost and won when it was evaluated again."""
-
-    REPEATED = "repeated"
-    """How far the reference differs from its repetition."""
-
-    ON_CPU = "on-cpu"
-    """How far the reference differs from itself with its attention on the CPU."""
-
-    POPULATION = "population"
-    """What the numbers are about."""
-
-    UNSEEN = "unseen"
-    """What so few units may not have shown."""
-
-    NOT_COMPARED = "not-compared"
-    """Pairs without numbers, and why."""
-
-    FAILED = "failed"
-    """Pairs that are open as one of their probes failed."""
-
-
-@dataclass(frozen=True, slots=True)
-class Remark:
-    """A sentence of a verdict."""
-
-    kind: RemarkKind
-    text: str  # safe to show
-    pairs: tuple[Pair, ...] = ()
-    """The pairs that it is about; empty of one about the run, a type or a metric."""
 
 
 def remarks(verdict: Verdict, spell: Spell | None = None) -> list[Remark]:

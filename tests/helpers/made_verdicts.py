@@ -258,6 +258,14 @@ def remarkable() -> dict[str, Run]:
             steady, repeated(losing(steady.setup, REFERENCE, [0.02] * 16))
         ),
         "the reference on the CPU": with_records(steady, on_cpu),
+        "of some tokens of a pair a bound is known": losing_run(
+            {}, losing(losing_setup([REFERENCE, GOOD]), GOOD, WITHIN, bounds=1)
+        ),
+        "of some tokens of the reference a bound is known": losing_run(
+            {GOOD: BEYOND},
+            losing(losing_setup([REFERENCE, GOOD]), REFERENCE, [0.0] * 16, bounds=1),
+            reference="",
+        ),
         "a model that cannot recall": losing_run({GOOD: WITHIN}, poor, reference=""),
         "an evaluation of the reference again": evaluated_twice(),
         "a pair is ruled out": ruled_out(),

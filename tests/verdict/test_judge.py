@@ -34,6 +34,7 @@ from codeneedle.models.pretrained import BUILT_IN
 from codeneedle.probes.metrics import LossKind
 from codeneedle.records.record import Effective, KvBuffer, Run, Status
 from codeneedle.verdict.judge import Limits, best_by_size, judge
+from codeneedle.verdict.remark_kinds import RemarkKind
 from codeneedle.verdict.statistics import Decision, error_share, interval
 
 GOOD, COARSE = "q8_0/q8_0", "q4_0/q4_0"
@@ -161,7 +162,7 @@ def test_losses_that_are_all_zero_are_within_and_raise_a_doubt():
 
     assert (0, 0) == (row.bounds.low, row.bounds.high)
     assert Decision.WITHIN is row.word
-    assert row.remark.startswith("the same to the last digit")
+    assert [RemarkKind.IDENTICAL] == [each.kind for each in row.doubts]
 
 
 def test_a_single_function_has_no_interval_and_few_leave_all_open():
@@ -207,7 +208,7 @@ def test_pairs_are_compared_on_the_functions_that_both_answered():
     row = row_of(replace(run, records=(*run.records, reference)))
 
     assert 14 == row.bounds.units
-    assert (Decision.WITHIN, "") == (row.word, row.remark)
+    assert (Decision.WITHIN, ()) == (row.word, row.doubts)
 
 
 def test_a_pair_that_lacks_answers_is_never_within():
@@ -215,7 +216,7 @@ def test_a_pair_that_lacks_answers_is_never_within():
     beyond = row_of(losing_run({GOOD: [None, *BEYOND[1:]]}))
 
     assert (Decision.OPEN, 15) == (missing.word, missing.bounds.units)
-    assert "answers missing: 1 of 16 functions" == missing.remark == beyond.remark
+    assert RemarkKind.MISSING is missing.doubts[0].kind is beyond.doubts[0].kind
     assert Decision.BEYOND is beyond.word
 
 
@@ -366,7 +367,7 @@ def test_functions_that_the_reference_lacks_count_for_nothing():
 
     row = row_of(replace(run, records=(reference, *run.records)))
 
-    assert (16, "") == (row.bounds.units, row.remark)
+    assert (16, ()) == (row.bounds.units, row.doubts)
 
 
 # Bounds of tokens, and models that cannot recall
@@ -381,7 +382,7 @@ def test_tokens_of_which_a_bound_is_known_may_show_a_loss_and_never_none():
     rows = [row_of(replace(run, records=(*run.records, each))) for each in bounded]
 
     assert [Decision.OPEN, Decision.BEYOND, Decision.OPEN] == [row.word for row in rows]
-    assert "of some tokens only a bound is known: it may lose more" == rows[0].remark
+    assert [RemarkKind.BOUND] == [each.kind for each in rows[0].doubts]
 
 
 def test_tokens_of_the_reference_of_which_a_bound_is_known_show_no_loss():
@@ -413,7 +414,7 @@ def test_fewer_than_one_bound_in_a_thousand_tokens_do_not_matter():
 
     row = row_of(replace(run, records=(reference, run.records[-1])))
 
-    assert (Decision.WITHIN, "") == (row.word, row.remark)
+    assert (Decision.WITHIN, ()) == (row.word, row.doubts)
 
 
 def test_a_model_that_cannot_recall_has_nothing_to_lose():

@@ -16,7 +16,8 @@ from codeneedle.records.record import (
 )
 from codeneedle.report.verdict import headline_lines
 from codeneedle.verdict.judge import Outcome, judge
-from codeneedle.verdict.remarks import RemarkKind, remarks
+from codeneedle.verdict.remark_kinds import RemarkKind
+from codeneedle.verdict.remarks import remarks
 
 SMALL, SAME = "q8_0/q4_0", "q8_0/q8_0"
 LOSSES = {"bf16/q8_0": WITHIN, SAME: WITHIN, SMALL: WITHIN, "q4_0/q4_0": BEYOND}

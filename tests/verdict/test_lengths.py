@@ -10,6 +10,7 @@ from codeneedle.grid import Pair
 from codeneedle.records.record import Status
 from codeneedle.verdict.judge import MAX_LOST, judge
 from codeneedle.verdict.lengths import lost_from
+from codeneedle.verdict.remark_kinds import RemarkKind
 from codeneedle.verdict.statistics import Decision
 
 LENGTHS = (512, 1024, 2048)
@@ -146,7 +147,7 @@ def test_a_loss_at_the_greatest_length_alone_is_beyond_the_limit():
 
     row = found.result(Pair("q8_0", "f16")).row("retrieval")
     assert Decision.BEYOND == found.word(Pair("q8_0", "f16")) == row.word
-    assert "single: lost from 65,536 tokens on" == row.remark
+    assert [RemarkKind.LENGTHS] == [each.kind for each in row.doubts]
     assert Decision.OPEN == found.word(Pair("q4_0", "f16"), "retrieval")
 
 

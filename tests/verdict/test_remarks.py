@@ -5,15 +5,23 @@ from made_losses import losing_run
 from made_verdicts import COARSE, GOOD, MIDDLE, REFERENCE, SCORED, made_verdicts
 
 from codeneedle.verdict.judge import judge
-from codeneedle.verdict.remarks import RemarkKind, remarks
+from codeneedle.verdict.remark_kinds import RemarkKind
+from codeneedle.verdict.remarks import remarks
 
 VERDICTS = made_verdicts()
 
 
 def test_every_kind_of_remark_stands_in_the_golden_verdicts():
     made = {each.kind for found in VERDICTS.values() for each in remarks(found)}
+    doubts = {
+        doubt.kind
+        for found in VERDICTS.values()
+        for result in found.results
+        for row in result.rows
+        for doubt in row.doubts
+    }
 
-    assert {*RemarkKind} == made
+    assert {*RemarkKind} == made | doubts
 
 
 @pytest.mark.parametrize(

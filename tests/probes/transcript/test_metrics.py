@@ -24,6 +24,7 @@ from codeneedle.probes.transcript.record import (
 )
 from codeneedle.records.record import BadRecord
 from codeneedle.verdict.judge import judge
+from codeneedle.verdict.remark_kinds import RemarkKind
 from codeneedle.verdict.statistics import Decision
 
 
@@ -145,7 +146,7 @@ def test_a_turn_without_scores_is_an_answer_that_is_missing():
     (result,) = judge(replace(run, records=(whole, other))).compared
 
     assert Decision.OPEN is result.word
-    assert "answers missing: 1 of 16 turns" == result.rows[0].remark
+    assert [RemarkKind.MISSING] == [each.kind for each in result.rows[0].doubts]
 
 
 def test_setups_without_the_probe_have_none_of_its_classes():

@@ -1,0 +1,98 @@
+"""Remarks: sentences of a verdict, or doubts about a number, by what they are about."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import StrEnum
+
+from codeneedle.grid import Pair
+
+
+class RemarkKind(StrEnum):
+    """What a remark is about, for programs."""
+
+    SMALLER = "smaller"
+    """An open pair, smaller than the one to set, and how to decide it."""
+
+    TYPES = "types"
+    """Types of K or V all of whose pairs have one word."""
+
+    INFERRED = "inferred"
+    """Pairs that were not measured, as a finer one is beyond."""
+
+    LENGTHS = "lengths"
+    """Pairs that lose the answers to a task from a length on."""
+
+    WITHOUT_KERNEL = "without-kernel"
+    """What the losses alone would set, which has no kernel here."""
+
+    WORTH_COMPILING = "worth-compiling"
+    """Pairs without a kernel that are within the limit, and smaller."""
+
+    ATTENTION = "attention"
+    """Pairs whose attention ran in no kernel: their speeds are compared with none."""
+
+    AGREEMENT = "agreement"
+    """A pair that was measured another way, too, with the same outcome."""
+
+    DISAGREEMENT = "disagreement"
+    """A pair whose loss is another one when it is measured another way."""
+
+    UNCHECKED = "unchecked"
+    """The pair to set, which was not measured the other way yet."""
+
+    SILENT = "silent"
+    """A metric that has no say."""
+
+    FLIPS = "flips"
+    """Samples that the reference lost and won when it was evaluated again."""
+
+    REPEATED = "repeated"
+    """How far the reference differs from its repetition."""
+
+    ON_CPU = "on-cpu"
+    """How far the reference differs from itself with its attention on the CPU."""
+
+    POPULATION = "population"
+    """What the numbers are about."""
+
+    UNSEEN = "unseen"
+    """What so few units may not have shown."""
+
+    NOT_COMPARED = "not-compared"
+    """Pairs without numbers, and why."""
+
+    FAILED = "failed"
+    """Pairs that are open as one of their probes failed."""
+
+    COARSER_REFERENCE = "coarser-reference"
+    """The reference has a coarser type: the loss may be its own."""
+
+    BOUND = "bound"
+    """Of some tokens an upper bound of the probability is known, and no more."""
+
+    MISSING = "missing"
+    """Answers of a pair that the reference has are missing."""
+
+    IDENTICAL = "identical"
+    """A pair is the same as the reference in every digit."""
+
+    UNMEASURED = "unmeasured"
+    """Units that could not be measured; they widen the interval."""
+
+    TOO_FEW = "too-few"
+    """Too few samples differ for their spread to be known."""
+
+
+@dataclass(frozen=True, slots=True)
+class Remark:
+    """A sentence of a verdict."""
+
+    kind: RemarkKind
+    text: str  # safe to show
+    pairs: tuple[Pair, ...] = ()
+    """The pairs that it is about; empty of one about the run, a type or a metric."""
+
+
+def joined(remarks: Iterable[Remark]) -> str:
+    """The texts of *remarks* as one phrase; empty without any."""
+    return "; ".join(each.text for each in remarks)
