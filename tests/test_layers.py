@@ -116,6 +116,11 @@ def test_reports_know_nothing_of_a_sweep_but_its_plan():
     }
 
     assert {"report/plan.py"} == readers
+    assert {"codeneedle.sweep.plan.Plan", "codeneedle.sweep.plan.survey_log"} == {
+        dotted
+        for dotted in imported(Path("report/plan.py"))
+        if dotted.startswith("codeneedle.sweep")
+    }
 
 
 ENGINES = ("llama_cpp", "mlx", "openai")

@@ -158,7 +158,7 @@ def plan(
     from codeneedle.cli import sweep as sweep_module
     from codeneedle.cli.progress import working
     from codeneedle.report.plan import plan_document, plan_object
-    from codeneedle.sweep.decide import deciding
+    from codeneedle.sweep.decide import deciding, with_steps
     from codeneedle.sweep.prepare import refuse_untrimmed
     from codeneedle.system.signals import unwinding_on_signals
 
@@ -171,7 +171,7 @@ def plan(
         with unwinding_on_signals():
             for each in plans:
                 refuse_untrimmed(each)
-    both = list(zip(plans, setups, strict=True))
+    both = list(zip(map(with_steps, plans), setups, strict=True))
     if json:
         _write_json([plan_object(planned, setup) for planned, setup in both])
         return

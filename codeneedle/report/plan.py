@@ -447,8 +447,6 @@ def plan_object(plan: Plan, setup: Setup | None = None) -> dict[str, Any]:
 
 
 def _steps_object(plan: Plan) -> list[dict[str, Any]]:
-    from codeneedle.sweep.decide import planned_steps
-
     return [
         {
             "what": step.what,
@@ -456,7 +454,7 @@ def _steps_object(plan: Plan) -> list[dict[str, Any]]:
             "forced_tokens": step.forced,
             "time_s": step.time_s,
         }
-        for step in (planned_steps(plan) if plan.request.decide else [])
+        for step in plan.steps
     ]
 
 
@@ -523,24 +521,19 @@ def _facts(
         yield "cells", f"{most}{_finished(cells)}"
         yield "time", f"{most}{_time(plan, cells)}"
         yield "order", _order(plan, cells.probe, tries_reference=tries_reference)
-    if plan.request.decide:
-        yield from _steps(plan)
+    yield from _steps(plan)
     if plan.probes[1:] and (left_s := _left_in_all(plan, every)) is not None:
         yield "all", f"about {duration(left_s)} left"
 
 
 def _steps(plan: Plan) -> Iterator[tuple[str, str]]:
     """The steps of a sweep that decides, with their tokens, and when it can answer."""
-    # Not at the top: what only predicts memory does not wait for statistics.
-    from codeneedle.sweep.decide import planned_steps
-
-    steps = planned_steps(plan)
-    for at, step in enumerate(steps, start=1):
+    for at, step in enumerate(plan.steps, start=1):
         about = f", about {duration(step.time_s)}" if step.time_s is not None else ""
         forced = f", {step.forced:,} forced" if step.forced else ""
         tokens = f"{plural(step.read, 'token')} read{forced}"
         yield f"step {at}", f"{step.what}: {tokens}{about}"
-    times = [step.time_s for step in steps[:2] if step.time_s is not None]
+    times = [step.time_s for step in plan.steps[:2] if step.time_s is not None]
     if times[1:]:
         yield "", f"first answer after about {duration(math.fsum(times))}"
 

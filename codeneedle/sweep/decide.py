@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from msgspec import structs
 
@@ -13,7 +13,7 @@ from codeneedle.probes import probes_named
 from codeneedle.probes.metrics import LossKind
 from codeneedle.probes.probe import Probe, Work
 from codeneedle.records.record import CellRecord, Run, as_json
-from codeneedle.sweep.plan import FIRST_ANSWER_S, Plan
+from codeneedle.sweep.plan import FIRST_ANSWER_S, Plan, PlannedStep
 from codeneedle.sweep.request import Execution, Request
 from codeneedle.sweep.runner import Event, Runner
 from codeneedle.text import plural
@@ -175,24 +175,16 @@ def _new_order(run: Run, reference: Pair, pairs: Sequence[str], most_s: float) -
 # --- before the first cell
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PlannedStep:
-    """A step as a plan tells it."""
-
-    what: str  # what it does, as a phrase
-    read: int  # tokens that are read
-    forced: int  # tokens that are written or forced one after the other
-    time_s: float | None  # seconds that it takes, about; None if nothing is known
-
-
-def planned_steps(plan: Plan) -> list[PlannedStep]:
+def with_steps(plan: Plan) -> Plan:
     """
-    What a sweep that decides does, as far as no outcome changes it.
+    *plan* with its steps, if it decides, as far as no outcome changes them.
 
     The reference, the pairs of the first step, then what each further pair takes, and
     each that is asked for more functions; at last the reference once more.
     """
-    return [*_planned_steps(plan)]
+    return (
+        replace(plan, steps=(*_planned_steps(plan),)) if plan.request.decide else plan
+    )
 
 
 def _planned_steps(plan: Plan) -> Iterator[PlannedStep]:

@@ -82,6 +82,16 @@ EngineFor = Callable[[ModelSpec], Engine]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PlannedStep:
+    """A step of a sweep that decides, before it begins."""
+
+    what: str  # what it does, as a phrase
+    read: int  # tokens that are read
+    forced: int  # tokens that are written or forced one after the other
+    time_s: float | None  # seconds that it takes, about; None if nothing is known
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
     """What one page of a sweep would do: checked, but nothing started yet."""
 
@@ -112,6 +122,8 @@ class Plan:
     unread: str = ""  # as of `Engine.unread`
 
     may_grow: bool = False  # as of `RunContext`
+    steps: tuple[PlannedStep, ...] = ()
+    """Of a sweep that decides, where they are to be told: `decide.with_steps`."""
 
     def refusal(self, pair: Pair) -> str:
         """Why *pair* cannot run here, as a phrase; empty if it can, or is unknown."""

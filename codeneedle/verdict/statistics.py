@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 
 import numpy as np
-from scipy.special import betaincinv, stdtrit
 
 from codeneedle.grid import Pair
 
@@ -104,6 +103,8 @@ def lost_share(lost: int, units: int, share: float) -> Bounds:
         units: Number of all units; without any, the interval is from 0 to 1.
         share: Chance of an error on each side.
     """
+    from scipy.special import betaincinv
+
     low = float(betaincinv(lost, units - lost + 1, share)) if lost else 0.0
     high = float(betaincinv(lost + 1, units - lost, 1 - share)) if lost < units else 1.0
     return Bounds(mean=lost / units if units else 0.0, low=low, high=high, units=units)
@@ -122,6 +123,8 @@ def answers_needed(lost: int, units: int, limit: float, *, share: float) -> int 
         limit: Largest share of lost units that is accepted.
         share: As in `lost_share`.
     """
+    from scipy.special import betaincinv
+
     counts = np.arange(units + 1, MOST_UNITS + 1)
     of_each = np.rint(counts * lost / units)
     # All lost: below 1, as no share is larger.
@@ -208,6 +211,8 @@ def _half_widths(
     share: float,
 ) -> tuple[float, float]:
     """Widths of the interval below and above the mean, for *count* such *values*."""
+    from scipy.special import stdtrit
+
     deviations = values - values.mean()
     largest, skewness = float(np.abs(deviations).max()), 0.0
     if largest:

@@ -41,7 +41,7 @@ from codeneedle.sweep.decide import (
     deciding,
     first_look,
     fix_order,
-    planned_steps,
+    with_steps,
 )
 from codeneedle.sweep.prepare import prepare
 from codeneedle.sweep.request import Execution, Request
@@ -585,11 +585,11 @@ def test_a_plan_reads_where_that_takes_less_time(world):
         pace=slow,
         unread="",
     )
-    first, then, *_, check, _again = planned_steps(plan)
+    first, then, *_, check, _again = with_steps(plan).steps
 
     assert "the pair to set, 5 lines of 6 functions forced for a check" == check.what
     assert (0, 3 * (first.read - plan.outlook.text_tokens)) == (then.forced, then.read)
-    assert 6 / 8 * planned_steps(replace(plan, unread="no tool"))[0].forced == (
+    assert 6 / 8 * with_steps(replace(plan, unread="no tool")).steps[0].forced == (
         pytest.approx(first.forced, rel=0.01)
     )
     assert any(
@@ -624,7 +624,7 @@ def test_a_plan_tells_the_steps_before_the_first_cell(world):
             start_s=0, read_s=0.005, write_s=1 / 15, read_back_s=0, write_back_s=0
         ),
     )
-    found = planned_steps(plan)
+    found = with_steps(plan).steps
 
     assert [
         "f16/f16, the reference",
