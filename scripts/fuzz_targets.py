@@ -316,8 +316,8 @@ def source_reader(suffix: str) -> Callable[[bytes], None]:
         text = reading.decoded(data, label="x")
         language = languages.of_suffix(suffix, source="x")
         found = language.functions(text)
-        if language.doubts:
-            language.doubts(text, found)
+        if language.unconfirmed:
+            language.unconfirmed(text, found)
         lines = text.split("\n")
         for function in found:
             _stands(function, lines)

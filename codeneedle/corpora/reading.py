@@ -87,8 +87,8 @@ def joined(
             unparsable.append((source.label, str(error)))
         else:
             functions += [replace(each, line=each.line + lines) for each in parsed]
-            if language.doubts:
-                check = partial(language.doubts, source.text, parsed)
+            if language.unconfirmed:
+                check = partial(language.unconfirmed, source.text, parsed)
                 checks.append((source.label, check))
         is_ended = len(sources) == 1 or source.text.endswith("\n")
         parts.append(source.text if is_ended else f"{source.text}\n")

@@ -796,12 +796,15 @@ def _context_page(context: int) -> str:
     return f"context-{context}"
 
 
-def _of_context(execution: Execution, corpus: str, model: str, context: int) -> Path:
+def _folder_of_context(
+    execution: Execution, corpus: str, model: str, context: int
+) -> Path:
     """
     The folder of *model* at *context*, in tokens.
 
-    The one whose run has that context, called after it or not; else a new one, which
-    is called after its context where the page is, or where the plain name is taken.
+    If the run in the folder of the plain name has that context, that folder. Else the
+    one with the context in its name, where the plain name is taken or the request is a
+    page of several.
     """
     plain, named = (
         run_folder(execution.out, corpus=corpus, model=name)
@@ -861,7 +864,7 @@ def _store(request: Request, execution: Execution, corpus: str, model: str) -> S
     name = f"{model}+{execution.page}" if execution.page else model
     below = run_folder(execution.out, corpus=corpus, model=name)
     if request.context and execution.page in {"", _context_page(request.context)}:
-        below = _of_context(execution, corpus, model, request.context)
+        below = _folder_of_context(execution, corpus, model, request.context)
     folder = execution.folder or below
     existing = nearest(folder)
     if not os.access(existing, os.W_OK | os.X_OK):

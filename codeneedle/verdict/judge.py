@@ -898,44 +898,52 @@ def _results(
     context = limits.at or run.setup.context
     sizes = {pair: _kv_bytes(pair, records, context) for pair in pairs}
     speeds = _speeds(run)
-    deciding = _deciding(measured)
     for pair in pairs:
-        rows = [
-            row
-            for of_metric in measured
-            if pair != of_metric.reference and (row := of_metric.row(pair, limits))
-        ]
-        failed = [r for r in records if r.pair == pair and not r.has_numbers]
-        failed = [each for each in failed if _has_losses(each.probe, run.setup)]
         has_losses = any(pair in each.units for each in measured)
+        failed = tuple(
+            record
+            for record in records
+            if record.pair == pair and not record.has_numbers
+            if _has_losses(record.probe, run.setup)
+        )
         attention, evidence = _attention(pair, records)
-        is_compared = rows and pair != reference
-        if is_compared:
-            rows = _with_lost_lengths(rows, [e for e in lost if e.pair == pair])
-        required = deciding + [
-            each.metric.name
-            for each in measured
-            if each.probe.name in {record.probe for record in failed}
-            if each.metric.name not in deciding
-        ]
-        word, names = _word(rows, deciding), {row.metric.name for row in rows}
-        yield PairResult(
+        result = PairResult(
             pair=pair,
             memory=_ratio(sizes[pair], sizes.get(reference)),
             memory_bytes=sizes[pair],
             speed=_ratio(speeds.get(pair), speeds.get(reference)),
-            rows=tuple(rows),
-            word=(Decision.OPEN if failed and word is Decision.WITHIN else word)
-            if is_compared
-            else None,
-            trouble="" if has_losses or not failed else _phrase(failed[0]),
-            failed=tuple(failed),
+            rows=tuple(
+                row
+                for of_metric in measured
+                if pair != of_metric.reference and (row := of_metric.row(pair, limits))
+            ),
+            trouble=_failure_phrase(failed[0]) if failed and not has_losses else "",
+            failed=failed,
             attention=attention,
             evidence=evidence,
-            lacking=tuple(name for name in required if name not in names)
-            if is_compared
-            else (),
         )
+        if pair == reference or not result.rows:
+            yield result
+        else:
+            yield _with_word(result, measured, [e for e in lost if e.pair == pair])
+
+
+def _with_word(
+    result: PairResult, measured: Sequence[_MetricUnits], lost: Sequence[LostFrom]
+) -> PairResult:
+    """*result* with its word by all rows, and the metrics that it lacks."""
+    deciding = _deciding(measured)
+    rows = _with_lost_lengths(result.rows, lost)
+    word, names = _word(rows, deciding), {row.metric.name for row in rows}
+    failed = {record.probe for record in result.failed}
+    of_failed = [e.metric.name for e in measured if e.probe.name in failed]
+    required = dict.fromkeys([*deciding, *of_failed])
+    return replace(
+        result,
+        rows=tuple(rows),
+        word=Decision.OPEN if failed and word is Decision.WITHIN else word,
+        lacking=tuple(name for name in required if name not in names),
+    )
 
 
 def _deciding(measured: Sequence[_MetricUnits]) -> list[str]:
@@ -991,7 +999,7 @@ def _has_losses(probe: str, setup: Setup) -> bool:
     return known is not None and any(each.loss for each in known.metrics_of(setup))
 
 
-def _phrase(record: CellRecord) -> str:
+def _failure_phrase(record: CellRecord) -> str:
     """Status and reason of a record that failed."""
     return f"{record.status.value}: {record.reason}"
 

@@ -28,7 +28,7 @@ from codeneedle.probes.retrieval.settings import RetrievalSettings
 from codeneedle.probes.transcript.probe import TranscriptSettings
 from codeneedle.records.store import Store, run_folder
 from codeneedle.sweep import plan
-from codeneedle.sweep.plan import _of_context
+from codeneedle.sweep.plan import _folder_of_context
 from codeneedle.sweep.request import Execution, Request, pages
 
 
@@ -330,15 +330,15 @@ def test_a_second_context_has_a_folder_of_its_own_and_the_first_keeps_its_own(
     root = tmp_path / "sweeps"
     plain = run_folder(root, corpus="c", model="m")
     execution = Execution(out=root)
-    assert plain == _of_context(execution, "c", "m", 4096)
+    assert plain == _folder_of_context(execution, "c", "m", 4096)
 
     Store(plain).adopt(replace(made_setup(), context=4096))
 
     second = run_folder(root, corpus="c", model="m+context-8192")
     both = replace(execution, page="context-4096")
-    assert plain == _of_context(execution, "c", "m", 4096)
-    assert plain == _of_context(both, "c", "m", 4096)
-    assert second == _of_context(execution, "c", "m", 8192)
+    assert plain == _folder_of_context(execution, "c", "m", 4096)
+    assert plain == _folder_of_context(both, "c", "m", 4096)
+    assert second == _folder_of_context(execution, "c", "m", 8192)
 
 
 def test_memory_for_reading_is_that_of_the_context_that_decides():

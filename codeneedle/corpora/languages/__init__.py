@@ -8,8 +8,8 @@ has:
 * ``COMMENT``: a comment line, ``{}`` for its words.
 * ``functions(text)``: the functions of a text whose lines end with newlines, verbatim,
   in the order of their lines. It raises `Unparsable`.
-* ``doubts(text, functions)``, if a second parser can check them: its objection, as a
-  phrase.
+* ``unconfirmed(text, functions)``, if a second parser can check them: those that it
+  does not find, as a phrase.
 """
 
 import functools
@@ -42,7 +42,7 @@ class Language:
     suffixes: tuple[str, ...]  # suffixes of files, lower case, with the dot
     comment: str  # a comment line, ``{}`` for its words
     functions: Callable[[str], list[Function]]  # returns the functions of a text
-    doubts: Callable[[str, Sequence[Function]], str] | None
+    unconfirmed: Callable[[str, Sequence[Function]], str] | None
     """
     Returns the objection of a second parser to the functions of a text, empty without
     one; None if there is no such parser.
@@ -86,5 +86,5 @@ def _language(name: str) -> Language:
         suffixes=module.SUFFIXES,
         comment=module.COMMENT,
         functions=module.functions,
-        doubts=getattr(module, "doubts", None),
+        unconfirmed=getattr(module, "unconfirmed", None),
     )
