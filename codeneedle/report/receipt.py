@@ -33,6 +33,7 @@ from codeneedle.report.kernels import WORDS
 from codeneedle.report.table import Column, PairTable, pair_table
 from codeneedle.text import NO_VALUE_WORD, plural, visible
 from codeneedle.verdict.judge import MetricResult, Verdict, judge
+from codeneedle.verdict.phrases import units_phrase
 
 VERSION = 2
 """Of the layout of a receipt."""
@@ -212,7 +213,7 @@ def _losses(table: PairTable, verdict: Verdict) -> Iterator[tuple[str, list[str]
 
 
 def _loss(verdict: Verdict, row: MetricResult | None) -> str:
-    """``0.5 % (-0.2 % to 1.1 %)``; empty for a pair that is not compared."""
+    """``0.5 % (-0.2 % to 1.1 %), 20 functions``; empty where nothing is compared."""
     if row is None:
         return ""
     ends = (row.bounds.mean, row.bounds.low, row.bounds.high)
@@ -220,7 +221,7 @@ def _loss(verdict: Verdict, row: MetricResult | None) -> str:
         verdict.limits.phrase(row.kind, end) if math.isfinite(end) else NO_VALUE_WORD
         for end in ends
     )
-    return f"{mean} ({low} to {high})"
+    return f"{mean} ({low} to {high}), {units_phrase(row)}"
 
 
 def _places(table: PairTable) -> Iterator[tuple[str, list[str]]]:

@@ -99,13 +99,13 @@ def test_it_holds_what_a_row_of_the_table_of_models_needs():
     }.items() <= row.items()
 
 
-def test_losses_have_their_interval_and_values_their_error():
+def test_losses_have_their_interval_and_units_and_values_their_error():
     run = losing_run({"q8_0/q8_0": WITHIN, "q4_0/q4_0": BEYOND})
     found = receipt_of(run)
     beyond = dict(zip(found.columns, found.rows[Pair("q4_0", "q4_0")], strict=True))
 
     assert "beyond" == beyond["verdict"]
-    interval = r"10\.0 % \(8\.\d % to 11\.\d %\)"
+    interval = r"10\.0 % \(8\.\d % to 11\.\d %\), 16 functions"
     assert re.fullmatch(interval, beyond["loss by recall-logp"])
     assert re.fullmatch(r"-0\.\d+ ± 0\.\d+", beyond["recall-logp nats"])
     assert "reference" in found.rows[Pair("bf16", "bf16")]
