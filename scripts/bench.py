@@ -3,6 +3,7 @@ Benchmarks of codeneedle on this machine, with the built-in model.
 
     python scripts/bench.py                           # all sections, about ten minutes
     python scripts/bench.py cells --pairs q8_0/q4_0 --repetitions 1
+    python scripts/bench.py reading --contexts 1024   # of three, a part at a time
     python scripts/bench.py --json bench.json         # keeps the raw numbers
 
 Sections:
@@ -96,6 +97,7 @@ class Bench:
         records: Pairs with a record in the section of that name.
         merged: Records that are merged.
         model: Weights that right lines are read with; None if they are not there.
+        contexts: Of the texts that they are read in, in tokens.
     """
 
     folder: Path
@@ -108,6 +110,7 @@ class Bench:
     records: int = 1_000
     merged: int = 10_000
     model: Path | None = None
+    contexts: tuple[int, ...] = (1_024, 4_096, 8_192)
 
     def fresh(self, name: str) -> Path:
         """A new empty folder whose name begins with *name*."""
@@ -159,11 +162,13 @@ class Timed:
 
     Attributes:
         wall_s: From its start to its end, in seconds.
+        core_s: Seconds of a core that it used, with all that it started and waited for.
         peak_bytes: Its largest resident size; at least that of this process, of
             which it begins as a copy.
     """
 
     wall_s: float
+    core_s: float
     peak_bytes: int
 
 
@@ -188,7 +193,11 @@ def timed(argv: Sequence[str], *, log: Path) -> Timed:
             f"{' '.join(argv[1:])} exited with code {child.returncode}",
             hint=f"End of its output: {' '.join(last)}",
         )
-    return Timed(wall_s=wall_s, peak_bytes=usage.ru_maxrss * MAXRSS_UNIT)
+    return Timed(
+        wall_s=wall_s,
+        core_s=usage.ru_utime + usage.ru_stime,
+        peak_bytes=usage.ru_maxrss * MAXRSS_UNIT,
+    )
 
 
 def codeneedle(*arguments: str, log: Path) -> Timed:
@@ -328,15 +337,15 @@ def _served_by(weights: str = "the built-in model") -> str:
 # --- right lines, read and written
 
 READ_MODEL, READ_PAIR = "smollm2", Pair("q8_0", "q8_0")
-READ_CONTEXTS = (1_024, 4_096, 8_192)
-"""Of texts that fill four fifths of them; the last is what SmolLM2 was trained for."""
-
 READ_CORPUS = (
     "[generate]\nfunctions = {}\nlines = 5\nvalue_length = 2\nname_length = 3\n"
     "seed = 42\nindent = 1\n"
 )
 FUNCTION_TOKENS = 50
-"""Of one function of this corpus, by SmolLM2's vocabulary."""
+"""
+Of one function of this corpus, by SmolLM2's vocabulary. A text fills four fifths of its
+context.
+"""
 
 AS_IF = ((200, 15), (2_000, 100))
 """Speeds of reading and writing, in tokens per second, for which cells are computed."""
@@ -349,12 +358,14 @@ class Scored:
 
     Attributes:
         cell_s: From the launch of its server or tool to its end, in seconds.
+        core_s: Seconds of a core that the whole command used, planning included.
         read: Tokens that were read in batches.
         right: Right tokens.
         written: Of these, one after the other.
     """
 
     cell_s: float
+    core_s: float
     read: int
     right: int
     written: int
@@ -372,7 +383,7 @@ def reading(bench: Bench) -> Section:
             hint=f"Fetch them with 'codeneedle fetch {READ_MODEL}'.",
         )
     found: dict[int, dict[str, list[Scored]]] = {}
-    for context in READ_CONTEXTS:
+    for context in bench.contexts:
         found[context] = {"writing": [], "reading": []}
         for at in range(1, bench.repetitions + 1):
             for by, cells_of in found[context].items():
@@ -380,11 +391,16 @@ def reading(bench: Bench) -> Section:
                 cells_of.append(_scored(bench, context, by))
     return Section(
         title="reading: seconds per cell of right lines, read and written",
-        headings=("context", "read", "right", "writing", "reading", "ratio", *_AS_IF),
+        headings=(
+            *("context", "read", "right", "writing", "reading", "ratio", "of cores"),
+            *_AS_IF,
+        ),
         rows=tuple(_reading_row(*each) for each in found.items()),
         notes=(
             _served_by(f"{READ_MODEL}, {READ_PAIR}"),
             "read: tokens of a cell by writing, and by reading with its questions",
+            "of cores: seconds of a core of the whole command, which others that run",
+            "change less than seconds of the clock",
             "last columns: seconds by writing, and by reading, computed of these,",
             "for a machine that reads, and writes, so many tokens/s",
         ),
@@ -409,6 +425,7 @@ def _reading_row(context: int, ways: Mapping[str, Sequence[Scored]]) -> tuple[st
         spread(each.cell_s for each in by_writing),
         spread(each.cell_s for each in by_reading),
         spread(ratios),
+        ", ".join(spread(each.core_s for each in way) for way in ways.values()),
         *(f"{one.computed_s(*at):.1f}, {other.computed_s(*at):.1f}" for at in AS_IF),
     )
 
@@ -418,7 +435,7 @@ def _scored(bench: Bench, context: int, by: str) -> Scored:
     functions = context * 4 // 5 // FUNCTION_TOKENS
     path.write_text(READ_CORPUS.format(functions), encoding="utf-8")
     out = bench.fresh("reading")
-    codeneedle(
+    whole = codeneedle(
         *("sweep", "--model", str(bench.model), "--corpus", str(path), "--fit"),
         *("--context", str(context), "--pairs", str(READ_PAIR), "--ask", "forced"),
         *("--functions", "12", "--lines", "3", "--by", by, "--out", str(out)),
@@ -437,6 +454,7 @@ def _scored(bench: Bench, context: int, by: str) -> Scored:
     is_read = by == "reading"
     return Scored(
         cell_s=record.phases.total_s,
+        core_s=whole.core_s,
         read=sum(chunks.values()) if is_read else setup.corpus.tokens,
         right=right,
         written=0 if is_read else right,
@@ -668,6 +686,7 @@ def parsed(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     )
     parser.add_argument("sections", nargs="*", metavar="SECTION", help="default: all")
     parser.add_argument("--pairs", type=_pairs, metavar="K/V,...")
+    parser.add_argument("--contexts", type=_counts, metavar="N,...")
     parser.add_argument("--json", type=Path, metavar="FILE", help="keeps raw numbers")
     for name in (
         *("repetitions", "functions", "reply-tokens", "calls", "records", "merged"),
@@ -685,6 +704,10 @@ def _pairs(text: str) -> tuple[str, ...]:
         return tuple(str(Pair.parse(word)) for word in text.split(","))
     except CodeneedleError as error:
         raise argparse.ArgumentTypeError(f"{error}. {error.hint}") from error
+
+
+def _counts(text: str) -> tuple[int, ...]:
+    return tuple(map(_count, text.split(",")))
 
 
 def _count(text: str) -> int:
