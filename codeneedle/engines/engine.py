@@ -239,6 +239,25 @@ class Replies(Protocol):
         ...
 
 
+class Prompts(Protocol):
+    """What `Engine.scores_prompts` promises of a client, beside `Replies`."""
+
+    def force_each(
+        self, question: Completion, passages: Sequence[tuple[int, int]]
+    ) -> list[Forced]:
+        """
+        Score passages of a prompt where they stand in it, by one request.
+
+        Args:
+            question: With the prompt; nothing is to be written.
+            passages: Where each begins and ends in it, in characters, ascending.
+
+        Raises:
+            CellError: As of `Replies.force`.
+        """
+        ...
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Address:
     """Where other programs reach a server by OpenAI's API."""
@@ -504,6 +523,16 @@ class Engine(ABC):
         """The same with attention of *pair* on the CPU; None if it is, or cannot be."""
         return None
 
+    @property
+    def scores_prompts(self) -> bool:
+        """
+        Whether its servers may score passages of a prompt where they stand: `Prompts`.
+
+        Lines are then read by one request for a chunk, where `Ability.READING` needs a
+        tool.
+        """
+        return False
+
     def survey(
         self,
         pairs: Sequence[Pair],  # noqa: ARG002 - for those that can answer
@@ -555,6 +584,8 @@ class Engine(ABC):
             context: Tokens that are read at once, at most.
             workers: Cells that are read side by side.
         """
+        if self.scores_prompts:
+            return ""
         if Ability.READING not in self.abilities:
             return f"{self.name} has no tool for it"
         needed = workers * self.reading_tool().memory_bytes(context)

@@ -168,6 +168,35 @@ def test_a_server_that_echoes_a_prompt_is_asked_for_forced_recall(swept, codenee
     assert "right tokens lost" in codeneedle("grid", RUN).stdout
 
 
+def test_lines_are_read_by_one_request_where_a_server_echoes_prompts(swept, tmp_path):
+    """By writing there is one for each of the six functions."""
+    told = {}
+    for by in ("writing", "reading"):
+        with fake_openai.endpoint("echo") as server:
+            done = swept(
+                "endpoint",
+                *("--url", server.url, "--served-name", fake_openai.MODEL),
+                *("--as", "f16/f16", "--ask", "forced", "--by", by, "--out", by),
+            )
+        assert 0 == done.returncode, done.stderr
+        (file,) = (tmp_path / by).rglob("*.recall.json")
+        answers = json.loads(file.read_text(encoding="utf-8"))["observation"]["answers"]
+        echoes = sum(bool(body.get("echo")) for body in server.bodies)
+        told[by] = (len(answers), echoes, {key.partition(" ")[0] for key in answers})
+
+    assert {"writing": (6, 6, {"forced"}), "reading": (6, 1, {"read"})} == told
+
+
+def test_every_pair_of_a_command_is_read_by_its_own_server(swept, codeneedle):
+    asked = ("--types", "f16,q8_0", "--ask", "forced", "--by", "reading")
+    done = swept("command", *asked, *started("echo"))
+    again = swept("command", *asked, *started("echo"))
+
+    assert (0, 0) == (done.returncode, again.returncode), done.stderr
+    assert "4 cells done already: nothing to do" in again.stderr
+    assert "right tokens lost" in codeneedle("grid", RUN).stdout
+
+
 def test_forced_recall_of_chats_is_refused_before_anything_starts(swept, codeneedle):
     """With what works; without a choice, the plan promises written lines alone."""
     chats = ("--prompt-form", "chat", "--types", "f16,q8_0", *started("die=3"))

@@ -9,6 +9,7 @@ import itertools
 import math
 import re
 import time
+from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from email.utils import parsedate_to_datetime
@@ -278,17 +279,31 @@ class OpenAi(Connection):
         """
         if isinstance(question, Chat):
             raise _unscorable("chats cannot be forced; --prompt-form completion can")
+        text = question.prompt + right
+        question = replace(question, prompt=text)
+        (forced,) = self.force_each(question, [(len(text) - len(right), len(text))])
+        return forced
+
+    def force_each(
+        self, question: Completion, passages: Sequence[tuple[int, int]]
+    ) -> list[Forced]:
+        """
+        As of `engine.Prompts`: by one echo.
+
+        Raises:
+            BadReply: As of `force`.
+        """
         started = time.perf_counter()
         body = self._body(replace(question, max_tokens=1)) | {
-            "prompt": question.prompt + right,
+            "prompt": question.prompt,
             "logprobs": TOP_TOKENS,
             "echo": True,
             "stream": False,
         }
         body = self._without(body, (*self.left_out, "stream_options"))
-        answer = self._echoed(body, right)
+        answer = self._echoed(body, question.prompt[slice(*passages[-1])])
         elapsed_s = round(time.perf_counter() - started, 4)
-        return read_echo(answer, right=right, wall_s=elapsed_s, prompt=question.prompt)
+        return read_echo(answer, question.prompt, passages, wall_s=elapsed_s)
 
     def _echoed(self, body: Json, right: str) -> "_Event":
         """
@@ -614,13 +629,22 @@ def _unscorable(answer: str) -> BadReply:
     return error
 
 
-def read_echo(answer: _Event, *, right: str, wall_s: float, prompt: str = "") -> Forced:
+def read_echo(
+    answer: _Event, text: str, passages: Sequence[tuple[int, int]], *, wall_s: float
+) -> list[Forced]:
     """
-    The scores of *right*, with which the text that a server echoes ends.
+    The scores of *passages* of a *text* that a server echoes.
 
-    Its tokens are the last ones of the prompt that spell it; the first may begin before
-    it. The offsets that the server reports must agree, and all tokens must spell the
-    *prompt*, too: a server may cut what is too long for it.
+    The tokens of a passage are those that end in it: the first may begin before it. The
+    offsets that the server reports must agree, and all tokens must spell the text, too:
+    a server may cut what is too long for it.
+
+    Args:
+        answer: What the server says.
+        text: What it was sent.
+        passages: Where each begins and ends in it, ascending; none is empty.
+        wall_s: Seconds of the request. A passage takes its share of it: of the tokens
+            from the passage before; the first, of its own. One alone takes all.
 
     Raises:
         BadReply: If what it tells of these tokens is not all there, or impossible.
@@ -629,35 +653,80 @@ def read_echo(answer: _Event, *, right: str, wall_s: float, prompt: str = "") ->
     counted = answer.usage.completion_tokens if answer.usage else None
     every, offsets = _places(choice.logprobs)
     read = every[: max(0, len(every) - (1 if counted is None else counted))]
-    taken = _spelling(right, read)
-    first = len(read) - len(taken)
-    sizes = [len(each.token) for each in taken]
-    starts = offsets[first : len(read)]
-    steps = [after - before for before, after in itertools.pairwise(starts)]
-    fault = next(filter(None, map(_fault, taken)), "")
-    if not taken:
+    ends = _ends(read, text)
+    places = [range(bisect_right(ends, a), bisect_right(ends, b)) for a, b in passages]
+    if not (all(places) and _spells(read, ends, text, passages[0][0])):
         what = "with other tokens" if every else "without log-probabilities"
-        fault = f"an echo {what}"
-    elif cut := _cut("".join(each.token for each in read), prompt + right):
+        raise BadReply(expected=PROBABILITIES, answer=f"an echo {what}")
+    if cut := _cut("".join(each.token for each in read), text):
         raise PromptCut(cut)
-    elif offsets and steps != sizes[:-1]:
-        fault = "an echo with text offsets that do not fit its tokens"
-    elif not fault and not all(map(_others, taken)):
-        fault = "an echo with tokens beside which no other one is listed"
-    if fault:
-        raise BadReply(expected=PROBABILITIES, answer=fault)
-    numbers = [logarithm(each.logprob) for each in taken]
-    others = [max(map(logarithm, _others(each))) for each in taken]
+    taken = [[read[at] for at in each] for each in places]
+    for at, tokens in zip(places, taken, strict=True):
+        if fault := _untold(tokens, offsets[at.start : at.stop]):
+            raise BadReply(expected=PROBABILITIES, answer=fault)
+    before = [places[0].start, *(each.stop for each in places)]
+    own = [each.stop - begin for each, begin in zip(places, before, strict=False)]
+    shares = [1.0] if not passages[1:] else [each / len(read) for each in own]
+    return [
+        _forced(
+            tokens,
+            ends=tuple(ends[at] - begin for at in each),
+            prompt_tokens=each.start,
+            wall_s=round(share * wall_s, 6),
+        )
+        for tokens, each, (begin, _), share in zip(
+            taken, places, passages, shares, strict=True
+        )
+    ]
+
+
+def _forced(
+    tokens: Sequence["_Place"],
+    *,
+    ends: tuple[int, ...],
+    prompt_tokens: int,
+    wall_s: float,
+) -> Forced:
+    """The scores of *tokens*."""
+    numbers = [logarithm(each.logprob) for each in tokens]
+    others = [max(map(logarithm, _others(each))) for each in tokens]
     return Forced(
         logprobs=tuple(map(rounded, numbers)),
         bounds=tuple(
             at for at, number in enumerate(numbers) if number <= LOWEST_LOGPROB
         ),
         leads=tuple(rounded(a - b) for a, b in zip(numbers, others, strict=True)),
-        ends=tuple(len(right) - sum(sizes[at:]) for at in range(1, len(sizes) + 1)),
-        prompt_tokens=first,
+        ends=ends,
+        prompt_tokens=prompt_tokens,
         wall_s=wall_s,
     )
+
+
+def _untold(tokens: Sequence["_Place"], offsets: Sequence[int]) -> str:
+    """What is not told of *tokens*, or impossible; empty if nothing is."""
+    steps = [after - before for before, after in itertools.pairwise(offsets)]
+    if fault := next(filter(None, map(_fault, tokens)), ""):
+        return fault
+    if offsets and steps != [len(each.token) for each in tokens[:-1]]:
+        return "an echo with text offsets that do not fit its tokens"
+    if not all(map(_others, tokens)):
+        return "an echo with tokens beside which no other one is listed"
+    return ""
+
+
+def _ends(tokens: Sequence["_Place"], text: str) -> list[int]:
+    """Where each of *tokens* ends in the *text* that the last of them ends."""
+    sizes = [len(each.token) for each in tokens]
+    beyond = len(text) - sum(sizes)
+    return [beyond + size for size in itertools.accumulate(sizes)]
+
+
+def _spells(
+    tokens: Sequence["_Place"], ends: Sequence[int], text: str, begin: int
+) -> bool:
+    """Whether *tokens* spell the *text* from *begin* on."""
+    rest = tokens[bisect_right(ends, begin) :]
+    return "".join(each.token for each in rest).endswith(text[begin:])
 
 
 def _cut(echo: str, prompt: str) -> str:
@@ -666,17 +735,6 @@ def _cut(echo: str, prompt: str) -> str:
     if spelled.endswith(sent):
         return ""
     return f"its echo spells {len(spelled):,} of {len(sent):,} visible characters"
-
-
-def _spelling(right: str, tokens: Sequence["_Place"]) -> Sequence["_Place"]:
-    """The last of *tokens* that spell *right*; none if they do not."""
-    left, first = len(right), len(tokens)
-    while left > 0 and first > 0:
-        first -= 1
-        left -= len(tokens[first].token)
-    taken = tokens[first:]
-    spelled = "".join(each.token for each in taken)
-    return taken if left <= 0 and spelled.endswith(right) else ()
 
 
 def read_event(event: Json) -> Event:

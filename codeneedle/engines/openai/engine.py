@@ -101,6 +101,11 @@ class OpenAiEngine(Engine):
         cannot = self.is_without_echo or self.model.is_chat
         return frozenset({Ability.ADDRESS} | (set() if cannot else {Ability.FORCED}))
 
+    @property
+    def scores_prompts(self) -> bool:
+        """As of `engine.Engine`: an echo tells of all of its text."""
+        return Ability.FORCED in self.abilities
+
     @override
     def require(self, ability: Ability) -> None:
         if ability is Ability.FORCED and self.is_without_echo:

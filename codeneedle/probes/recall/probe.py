@@ -70,7 +70,7 @@ from codeneedle.probes.recall.reading import (
     chunks_read,
     groups,
     question_lines,
-    read,
+    reader,
     refuse_reading,
 )
 from codeneedle.probes.recall.record import (
@@ -103,6 +103,7 @@ from codeneedle.records.record import (
     CellRecord,
     Json,
     NeedleFacts,
+    Phases,
     Run,
     Setup,
     Status,
@@ -546,7 +547,10 @@ class RecallProbe(Probe):
             context.set_for_all(NAME, as_json(choice))
         self._read_if_possible(context, observed)
         if self._needs_server(context, observed):
+            read_in = context.phases if context.phases.ready_s is not None else None
             ask(self, context, observed, lambda: self._for_server(context))
+            if read_in:
+                context.phases = context.phases.after(read_in)
             self._after_server(context, observed)
         return usable(self, observed)
 
@@ -558,7 +562,8 @@ class RecallProbe(Probe):
 
     def _needs_server(self, context: ProbeContext, observed: Observed) -> bool:
         """False where lines were read alone: that shows what runs, too."""
-        has_read = settings_of(context.run.setup).is_reading and bool(context.command)
+        is_known = bool(context.command) or context.phases.ready_s is not None
+        has_read = settings_of(context.run.setup).is_reading and is_known
         return not has_read or self._is_short(context, observed)
 
     def _is_short(self, context: ProbeContext, observed: Observed) -> bool:
@@ -576,6 +581,9 @@ class RecallProbe(Probe):
         self._read_if_possible(context, observed)
         if not settings_of(context.run.setup).is_reading:
             if self._is_short(context, observed):
+                # A tool has no phases of its own.
+                is_served = context.run.engine.scores_prompts
+                phases = context.phases if is_served else phases
                 ask(self, context, observed, lambda: self._for_server(context))
                 context.phases = context.phases.after(phases)
             return
@@ -599,23 +607,24 @@ class RecallProbe(Probe):
         if choice is None or choice.is_tried or is_set:
             self._read(context, observed)
             return
+        phases = context.phases
         try:
             self._read(context, observed)
         except (BadInput, CellError) as error:
             choice = without_reading(choice, error)
         else:
-            choice = self._tried(context, observed, choice)
+            choice = self._tried(context, observed, choice, phases)
         context.set_for_all(NAME, as_json(choice))
         if choice.by is By.WRITING:
             _forget_read(observed)
 
     def _tried(
-        self, context: ProbeContext, observed: Observed, choice: Choice
+        self, context: ProbeContext, observed: Observed, choice: Choice, phases: Phases
     ) -> Choice:
-        """*choice* of a reference that was read, if it was."""
+        """*choice* of a reference that was read, if it was, behind those *phases*."""
         if choice.by is not By.READING:
             return choice
-        recall, phases = recall_in(observed, file=NAME), context.phases
+        recall = recall_in(observed, file=NAME)
         start_s = math.fsum((phases.ready_s or 0.0, phases.stop_s or 0.0))
         return tried_choice(context.run.setup, choice, recall, start_s=start_s)
 
@@ -630,11 +639,17 @@ class RecallProbe(Probe):
         for key in [key for key in observed.answers if key.startswith(f"{READ} ")]:
             if key not in known:
                 del observed.answers[key]
-        wanted = list(self.groups(setup, context.goal))
-        for at, group in enumerate(wanted):
-            if any(observed.lacks(group.key_of(each)) for each in group.needles):
+        wanted = [
+            group
+            for group in self.groups(setup, context.goal)
+            if any(observed.lacks(group.key_of(each)) for each in group.needles)
+        ]
+        if not wanted:
+            return
+        with reader(context) as read:
+            for at, group in enumerate(wanted):
                 context.step(at, len(wanted) + 1, "reading right lines")
-                answers, text_s = read(context, group)
+                answers, text_s = read(group)
                 observed.answers |= answers
                 texts_s = [*observed.facts.get("texts_s", ()), text_s]
                 observed.facts["texts_s"] = texts_s

@@ -6,18 +6,21 @@ llama-perplexity parses no special tokens, so that all is worded as a completion
 scores the second half of a chunk, and wants as much text again behind it.
 """
 
+import contextlib
 import hashlib
 import itertools
 import math
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from statistics import fmean
+from typing import cast
 
 from codeneedle.corpora.corpus import Corpus
 from codeneedle.corpora.needles import WRITTEN_LINES
-from codeneedle.engines.engine import Ability, Tokenizer
-from codeneedle.engines.messages import Forced, TokenPiece
+from codeneedle.engines.engine import Ability, Prompts, Served, Tokenizer
+from codeneedle.engines.messages import Completion, Forced, TokenPiece
 from codeneedle.engines.tools import ReadingTask, ReadingTool, ReadTokens
 from codeneedle.errors import BadInput, CodeneedleError
 from codeneedle.models.kv_cache import padded
@@ -312,9 +315,54 @@ def _bytes(piece: TokenPiece) -> bytes:
     return bytes(piece.piece)
 
 
+Read = Callable[[Group], tuple[dict[str, Json], float]]
+"""Has a group read; what it returns is what `read` returns."""
+
+
+@contextlib.contextmanager
+def reader(context: ProbeContext) -> Iterator[Read]:
+    """
+    What reads the groups of a cell: a tool, or a server that scores its prompts.
+
+    Raises:
+        CellError: If the server does not get ready, or is not what was asked for.
+    """
+    if not context.run.engine.scores_prompts:
+        yield partial(read, context)
+        return
+    before, began = context.phases, time.monotonic()
+    with context.serving() as served:
+        starts_s = [time.monotonic() - began]
+
+        def read_there(group: Group) -> tuple[dict[str, Json], float]:
+            answers, text_s = _echoed(context, served, group)
+            # The first text has waited for the server, as that of a tool has.
+            return answers, round(text_s + (starts_s.pop() if starts_s else 0.0), 4)
+
+        yield read_there
+    if before.ready_s is not None:
+        context.phases = context.phases.after(before)
+
+
+def _echoed(
+    context: ProbeContext, served: Served, group: Group
+) -> tuple[dict[str, Json], float]:
+    """As of `read`, by one request to a server that scores its prompts."""
+    text, ranges = _composed("", context.run.text, group.needles)
+    question = Completion(prompt=text, seed=context.run.setup.seed, max_tokens=1)
+    client = cast("Prompts", served.client)
+    started = time.monotonic()
+    with context.asking():
+        every = client.force_each(question, [passage for _, passage in ranges])
+    whole_s = time.monotonic() - started
+    answers = _stored(group, every, text.encode(errors="replace"))
+    own_s = math.fsum(each.wall_s for each in every)
+    return answers, max(0.0, whole_s - own_s)
+
+
 def read(context: ProbeContext, group: Group) -> tuple[dict[str, Json], float]:
     """
-    Have the lines of *group* read.
+    Have the lines of *group* read by a tool.
 
     Returns:
         Their scores, by key, as they are stored; and the seconds that the text took
@@ -343,16 +391,23 @@ def read(context: ProbeContext, group: Group) -> tuple[dict[str, Json], float]:
     # A function took the share of its question and its lines, the text the rest.
     own = sum(map(chunk.own_tokens, chunk.spans))
     text_s = round(token_s * (len(chunk.ids) - own), 4)
-    digest = hashlib.sha256(task.text).hexdigest()
+    every = [
+        chunk.forced(tokens, span, wall_s=round(token_s * chunk.own_tokens(span), 6))
+        for span in chunk.spans
+    ]
+    return _stored(group, every, task.text), text_s
+
+
+def _stored(group: Group, every: Sequence[Forced], text: bytes) -> dict[str, Json]:
+    """The scores of the functions of *group*, by key, in a *text* that was read."""
+    digest = hashlib.sha256(text).hexdigest()
     answers = {}
-    for needle, span in zip(group.needles, chunk.spans, strict=True):
-        wall_s = round(token_s * chunk.own_tokens(span), 6)
-        forced = chunk.forced(tokens, span, wall_s=wall_s)
+    for needle, forced in zip(group.needles, every, strict=True):
         answer = ForcedRound(
             needle=needle.name, prompt_sha256=digest, **shared_with(forced, Forced)
         )
         answers[group.key_of(needle)] = as_json(answer)
-    return answers, text_s
+    return answers
 
 
 def _chunk(context: ProbeContext, tool: ReadingTool, group: Group) -> Chunk:
@@ -382,7 +437,8 @@ def refuse_reading(outlook: Estimates, chosen: RecallSettings) -> None:
             hint="Leave it out, or use --ask both.",
         )
     try:
-        outlook.engine.require(Ability.READING)
+        if not outlook.engine.scores_prompts:
+            outlook.engine.require(Ability.READING)
     except CodeneedleError as error:
         error.hint = f"{error.hint.removesuffix('.')}, or --by writing."
         raise

@@ -241,6 +241,29 @@ def test_a_server_of_a_kind_that_scores_no_given_text_has_not_crashed(
     assert Status.UNSUPPORTED == caught.value.status
 
 
+def test_passages_of_a_prompt_are_scored_by_one_request_as_each_by_its_own(talk):
+    """A token that ends behind a passage is none of it."""
+    asked = "def f(x):\n  one\ndef g(x):\n  two\n"
+    begins = [asked.index("  one"), asked.index("  two")]
+    passages = [(at, at + 5) for at in begins]
+    with endpoint("echo") as server, talk(server) as client:
+        found = client.force_each(replace(QUESTION, prompt=asked), passages)
+        bodies = len(server.bodies)
+        alone = [
+            client.force(replace(QUESTION, prompt=asked[:begin]), asked[begin:end])
+            for begin, end in passages
+        ]
+
+    assert (1, 2) == (bodies, len(found))
+    for each, other in zip(found, alone, strict=True):
+        inside = len(each.ends)
+        assert 0 < inside <= len(other.ends)
+        assert other.ends[:inside] == each.ends
+        assert other.prompt_tokens == each.prompt_tokens
+        assert max(each.ends) <= 5
+    assert found[0].wall_s + found[1].wall_s > 0
+
+
 def test_places_of_tokens_need_not_be_told(talk):
     with endpoint("echo") as server, talk(server) as client:
         told = client.force(QUESTION, ANSWER)
@@ -295,6 +318,13 @@ def echoed(*pieces, written, counted):
     return shaped({"choices": [choice], "usage": usage}, _Event, expected="an echo")
 
 
+def echo_of(answer, right, *, prompt=""):
+    """The scores of *right* behind *prompt* in an echo."""
+    whole = prompt + right
+    (found,) = read_echo(answer, whole, [(len(prompt), len(whole))], wall_s=0.0)
+    return found
+
+
 @pytest.mark.parametrize(
     ("written", "counted"), [((), 0), (("\n",), 1), (("\n",), None)]
 )
@@ -303,7 +333,7 @@ def test_scores_are_those_of_the_right_tokens(written, counted):
     whole = ("def ", "f", "(x):\n", *right, *written)
     answer = echoed(*whole, written=len(written), counted=counted)
 
-    found = read_echo(answer, right="".join(right), wall_s=0.0)
+    found = echo_of(answer, "".join(right))
 
     assert (-0.3, -0.4, -0.5) == found.logprobs
     assert (4, 8, 12) == found.ends
@@ -314,7 +344,7 @@ def test_a_token_that_straddles_the_begin_of_the_answer_is_scored():
     """And one that comes before it is not, though it would spell it, too."""
     answer = echoed("x", "=", " x", "=1", written=0, counted=0)
 
-    found = read_echo(answer, right="x=1", wall_s=0.0)
+    found = echo_of(answer, "x=1")
 
     assert ((-0.2, -0.3), (1, 3)) == (found.logprobs, found.ends)
 
@@ -333,7 +363,7 @@ def test_an_echo_spells_the_whole_prompt(echo, is_whole):
     answer = echoed(*echo, written=0, counted=0)
 
     def read():
-        return read_echo(answer, right=" return", prompt="def f\n", wall_s=0.0)
+        return echo_of(answer, " return", prompt="def f\n")
 
     if is_whole:
         assert (-0.1 * (len(echo) - 1),) == pytest.approx(read().logprobs)
@@ -348,7 +378,7 @@ def test_tokens_that_do_not_spell_what_is_right_are_not_scored():
     answer = echoed("def ", "f", "\n", "  re", "turn", written=0, counted=1)
 
     with pytest.raises(BadReply, match="an echo with other tokens"):
-        read_echo(answer, right="  return", wall_s=0.0)
+        echo_of(answer, "  return")
 
 
 @pytest.mark.parametrize("ask", ["complete", "chat"])

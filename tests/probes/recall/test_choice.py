@@ -22,7 +22,7 @@ from codeneedle.engines.engine import Pace
 from codeneedle.errors import CellError
 from codeneedle.grid import Pair
 from codeneedle.probes.probe import lacks
-from codeneedle.probes.recall import probe, reading
+from codeneedle.probes.recall import reading
 from codeneedle.probes.recall.choice import (
     Load,
     Speeds,
@@ -256,12 +256,13 @@ def test_a_reference_that_forces_quickly_is_forced_on_the_same_server(tmp_path):
 
 def reading_in(read_s, monkeypatch):
     """Each chunk is read in so many seconds."""
+    read = reading.read
 
     def slow(context, group):
-        answers, _ = reading.read(context, group)
+        answers, _ = read(context, group)
         return answers, read_s
 
-    monkeypatch.setattr(probe, "read", slow)
+    monkeypatch.setattr(reading, "read", slow)
 
 
 def test_a_reference_that_is_read_more_slowly_than_expected_is_forced(
