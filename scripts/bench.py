@@ -46,7 +46,8 @@ from codeneedle.engines.llama_cpp import installation
 from codeneedle.errors import CodeneedleError, MachineError
 from codeneedle.grid import Pair
 from codeneedle.models.pretrained import built_in_model, path_of
-from codeneedle.probes.probe import Probe, ProbeContext, RunContext
+from codeneedle.probes.cell import ProbeContext, RunContext
+from codeneedle.probes.probe import Probe
 from codeneedle.probes.recall.alignment import Mark
 from codeneedle.probes.recall.record import recall_of
 from codeneedle.probes.recall.rounds import answered_rounds

@@ -26,7 +26,7 @@ import numpy.typing as npt
 
 from codeneedle.corpora.needles import block_ends
 from codeneedle.grid import DEFAULT_TYPES, FIRST, Pair, bits
-from codeneedle.probes.probe import TEXT_SHARE
+from codeneedle.probes.estimates import TEXT_SHARE
 from codeneedle.probes.recall.choice import FORCED_BESIDE, SCORING, Load, Speeds
 from codeneedle.probes.recall.reading import chunks_read
 from codeneedle.probes.recall.rounds import forced_answers

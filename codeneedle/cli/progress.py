@@ -25,9 +25,10 @@ from codeneedle.engines.llama_cpp.backends import backend_named
 from codeneedle.errors import ToolMissing
 from codeneedle.grid import Pair, by_precision
 from codeneedle.models import pretrained
+from codeneedle.probes.cell import Step
 from codeneedle.probes.frames import cell_value
 from codeneedle.probes.metrics import Metric
-from codeneedle.probes.probe import Probe, Step
+from codeneedle.probes.probe import Probe
 from codeneedle.records.record import AGAIN, ON_CPU, CellRecord, Setup, Status
 from codeneedle.report.captions import (
     NOT_RUN_WORD,

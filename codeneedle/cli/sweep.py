@@ -39,11 +39,8 @@ from codeneedle.grid import RUNS, Pair, most_precise_first
 from codeneedle.models.pretrained import path_of
 from codeneedle.models.weights import sha256
 from codeneedle.probes import PROBES
-from codeneedle.probes.probe import (
-    Probe,
-    RunContext,
-    lacks,
-)
+from codeneedle.probes.cell import RunContext
+from codeneedle.probes.probe import Probe, lacks
 from codeneedle.records.record import CellRecord, Run, Setup
 from codeneedle.records.store import SETUP
 from codeneedle.report.plan import time_phrase

@@ -9,10 +9,7 @@ from codeneedle.probes.answers import Answer
 from codeneedle.probes.divergence.probe import PROBE as DIVERGENCE
 from codeneedle.probes.evaluation.probe import PROBE as EVALUATION
 from codeneedle.probes.generation.probe import PROBE as GENERATION
-from codeneedle.probes.probe import (
-    Probe,
-    lacks,
-)
+from codeneedle.probes.probe import Probe, lacks
 from codeneedle.probes.recall.probe import PROBE as RECALL
 from codeneedle.probes.retrieval.probe import PROBE as RETRIEVAL
 from codeneedle.probes.reuse.probe import PROBE as REUSE

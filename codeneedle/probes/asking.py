@@ -14,7 +14,8 @@ from codeneedle.engines.messages import (
     Reply,
     ServerGone,
 )
-from codeneedle.probes.probe import ProbeContext, Question
+from codeneedle.probes.cell import ProbeContext
+from codeneedle.probes.probe import Question
 from codeneedle.text import one_line
 
 BACK_OFF_S = (0.1, 0.5, 2.0)

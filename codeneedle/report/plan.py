@@ -28,10 +28,7 @@ from codeneedle.models.kv_cache import (
     usual_contexts,
 )
 from codeneedle.probes.metrics import METRICS, context_of
-from codeneedle.probes.probe import (
-    Probe,
-    lacks,
-)
+from codeneedle.probes.probe import Probe, lacks
 from codeneedle.records.record import AGAIN, BadSetup, CellRecord, Run, Setup, Status
 from codeneedle.report.captions import (
     corpus_line,

@@ -10,8 +10,9 @@ from msgspec import structs
 from codeneedle.errors import BadInput
 from codeneedle.grid import Pair
 from codeneedle.probes import probes_named
+from codeneedle.probes.estimates import Work
 from codeneedle.probes.metrics import LossKind
-from codeneedle.probes.probe import Probe, Work
+from codeneedle.probes.probe import Probe
 from codeneedle.records.record import CellRecord, Run, as_json
 from codeneedle.sweep.plan import FIRST_ANSWER_S, Plan, PlannedStep
 from codeneedle.sweep.request import Execution, Request

@@ -21,7 +21,8 @@ from codeneedle.models import pretrained, sensitivity, weights
 from codeneedle.models.kv_cache import cacheless, misfit
 from codeneedle.models.weights import Weights
 from codeneedle.probes import probes_named
-from codeneedle.probes.probe import Estimates, Probe, Work
+from codeneedle.probes.estimates import Estimates, Work
+from codeneedle.probes.probe import Probe
 from codeneedle.probes.prompts import PromptForm
 from codeneedle.records.record import Attention, Setup
 from codeneedle.records.store import Store, run_folder

@@ -15,7 +15,8 @@ from codeneedle.engines.engine import Engine, LostText, Tokenizer
 from codeneedle.errors import BadInput
 from codeneedle.models import weights
 from codeneedle.probes import joined, refuse_impossible_settings, with_room
-from codeneedle.probes.probe import Preparation, Probe, RunContext, tokenizing
+from codeneedle.probes.cell import Preparation, RunContext, tokenizing
+from codeneedle.probes.probe import Probe
 from codeneedle.probes.prompts import PromptForm, Prompts
 from codeneedle.records.comparability import OtherSetup, widened
 from codeneedle.records.record import CorpusFacts, Setup, WeightsFacts

@@ -16,14 +16,9 @@ from codeneedle.errors import CellError, CodeneedleError, FolderUnusable
 from codeneedle.grid import Pair, most_precise, reference_among
 from codeneedle.models.kv_cache import misfit
 from codeneedle.models.weights import Weights, refuse_replaced
+from codeneedle.probes.cell import ProbeContext, RunContext, Step
 from codeneedle.probes.metrics import LossKind
-from codeneedle.probes.probe import (
-    Probe,
-    ProbeContext,
-    RunContext,
-    Step,
-    lacks,
-)
+from codeneedle.probes.probe import Probe, lacks
 from codeneedle.records.record import (
     AGAIN,
     ON_CPU,

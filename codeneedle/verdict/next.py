@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from codeneedle.grid import Pair
 from codeneedle.models.kv_cache import padded
 from codeneedle.probes import PROBES
-from codeneedle.probes.probe import Times
+from codeneedle.probes.estimates import Times
 from codeneedle.records.record import CellRecord, Run, Setup, Status
 from codeneedle.records.store import SWEEP
 from codeneedle.text import duration, sweep_command

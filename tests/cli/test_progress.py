@@ -34,7 +34,7 @@ from codeneedle.cli.progress import (
 from codeneedle.engines.messages import Progress
 from codeneedle.grid import DEFAULT_TYPES, shuffled, whole_grid
 from codeneedle.probes import PROBES
-from codeneedle.probes.probe import Step
+from codeneedle.probes.cell import Step
 from codeneedle.records.record import Status
 from codeneedle.report.display import display_of
 from codeneedle.sweep.runner import CellEnded, CellStarted, CellStepped

@@ -12,7 +12,8 @@ from codeneedle.engines.llama_cpp import installation
 from codeneedle.engines.llama_cpp.engine import LlamaCpp
 from codeneedle.models.pretrained import built_in_model
 from codeneedle.models.weights import read_header
-from codeneedle.probes.probe import Estimates, Preparation, RunContext
+from codeneedle.probes.cell import Preparation, RunContext
+from codeneedle.probes.estimates import Estimates
 from codeneedle.probes.prompts import PromptForm, Prompts
 
 

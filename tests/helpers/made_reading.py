@@ -7,7 +7,7 @@ from made_records import asking_recall, made_setup
 from codeneedle.engines.engine import Ability
 from codeneedle.engines.tools import ReadTokens, ToolRun
 from codeneedle.grid import Pair
-from codeneedle.probes.probe import ProbeContext
+from codeneedle.probes.cell import ProbeContext
 from codeneedle.records.record import Effective
 
 READING = {"ask": "forced", "functions": 4, "by": "reading"}

@@ -5,8 +5,9 @@ from made_contexts import run_context
 
 from codeneedle.grid import Pair
 from codeneedle.probes import PROBES, probes_named
+from codeneedle.probes.cell import ProbeContext
 from codeneedle.probes.divergence.probe import DivergenceSettings
-from codeneedle.probes.probe import NoSettings, ProbeContext, _phases
+from codeneedle.probes.probe import NoSettings, _phases
 from codeneedle.probes.throughput.probe import ThroughputSettings
 from codeneedle.records.record import Phases
 

@@ -31,7 +31,8 @@ from codeneedle.grid import (
     whole_grid,
 )
 from codeneedle.models.weights import read_header, sha256
-from codeneedle.probes.probe import Question, Step
+from codeneedle.probes.cell import Step
+from codeneedle.probes.probe import Question
 from codeneedle.probes.recall import probe as recall
 from codeneedle.probes.recall.metrics import METRICS
 from codeneedle.probes.recall.record import Recall

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from codeneedle.engines.tools import DivergenceTask, DivergenceTool, ToolRun
 from codeneedle.errors import BadInput, FolderUnusable
+from codeneedle.probes.cell import ProbeContext, RunContext
 from codeneedle.probes.divergence.record import (
     NAME,
     Compared,
@@ -16,7 +17,7 @@ from codeneedle.probes.divergence.record import (
     key,
     reference_of,
 )
-from codeneedle.probes.probe import Estimates, ProbeContext, RunContext
+from codeneedle.probes.estimates import Estimates
 from codeneedle.records.record import Json, as_json
 from codeneedle.system import files
 from codeneedle.system.files import locked, nap

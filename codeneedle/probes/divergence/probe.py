@@ -12,6 +12,7 @@ from typing_extensions import override
 
 from codeneedle.engines.engine import Ability, Engine
 from codeneedle.errors import BadInput
+from codeneedle.probes.cell import ProbeContext, RunContext
 from codeneedle.probes.divergence.comparison import (
     MOST_CHUNKS,
     compared,
@@ -21,18 +22,10 @@ from codeneedle.probes.divergence.comparison import (
 )
 from codeneedle.probes.divergence.metrics import METRICS, at_contexts
 from codeneedle.probes.divergence.record import NAME, key, sizes_of
+from codeneedle.probes.estimates import Estimates, Work
 from codeneedle.probes.metrics import METRICS as OF_CELL
 from codeneedle.probes.metrics import Metric
-from codeneedle.probes.probe import (
-    Estimates,
-    Growth,
-    Probe,
-    ProbeContext,
-    Question,
-    RunContext,
-    Work,
-    answered,
-)
+from codeneedle.probes.probe import Growth, Probe, Question, answered
 from codeneedle.probes.stored import settings_in
 from codeneedle.records.record import MOST_TOKENS, CellRecord, Json, Setup, as_json
 from codeneedle.text import plural, size

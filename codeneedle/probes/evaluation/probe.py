@@ -23,6 +23,8 @@ from codeneedle.document import Document, Lines
 from codeneedle.engines.ended import end_of
 from codeneedle.engines.engine import Ability, Engine, Served
 from codeneedle.errors import BadInput, CellError, UnknownName
+from codeneedle.probes.cell import ProbeContext, RunContext
+from codeneedle.probes.estimates import Estimates
 from codeneedle.probes.evaluation.contract import (
     OFFLINE,
     PLACEHOLDERS,
@@ -43,7 +45,7 @@ from codeneedle.probes.evaluation.record import (
 )
 from codeneedle.probes.metrics import METRICS as OF_CELL
 from codeneedle.probes.metrics import samples_needed
-from codeneedle.probes.probe import Estimates, Probe, ProbeContext, RunContext
+from codeneedle.probes.probe import Probe
 from codeneedle.quantities import time_span
 from codeneedle.records.record import CellRecord, Json, Run, Status, as_json
 from codeneedle.system.commands import refuse_unset

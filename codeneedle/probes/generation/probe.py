@@ -19,6 +19,8 @@ from codeneedle.grid import reference_among
 from codeneedle.models.kv_cache import padded
 from codeneedle.probes.answers import Answer
 from codeneedle.probes.asking import Asker
+from codeneedle.probes.cell import ProbeContext, RunContext
+from codeneedle.probes.estimates import Estimates, Work
 from codeneedle.probes.generation.loops import find_loop
 from codeneedle.probes.generation.metrics import (
     METRICS,
@@ -44,14 +46,7 @@ from codeneedle.probes.generation.record import (
     first_of,
     written_from,
 )
-from codeneedle.probes.probe import (
-    Estimates,
-    Probe,
-    ProbeContext,
-    Question,
-    RunContext,
-    Work,
-)
+from codeneedle.probes.probe import Probe, Question
 from codeneedle.probes.prompts import NO_THINK_ARGS, NO_THINK_PREFILL, PromptForm
 from codeneedle.probes.stored import Observed
 from codeneedle.records.comparability import OtherSetup

@@ -16,8 +16,8 @@ from statistics import fmean
 from codeneedle.corpora.corpus import LIMIT
 from codeneedle.corpora.needles import WRITTEN_LINES, block_ends
 from codeneedle.errors import CodeneedleError
+from codeneedle.probes.estimates import Estimates
 from codeneedle.probes.metrics import ABLE
-from codeneedle.probes.probe import Estimates
 from codeneedle.probes.recall.alignment import Mark
 from codeneedle.probes.recall.metrics import reading_speed
 from codeneedle.probes.recall.reading import (

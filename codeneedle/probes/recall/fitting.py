@@ -16,7 +16,7 @@ from codeneedle.corpora.needles import (
     written_needle,
 )
 from codeneedle.errors import BadInput
-from codeneedle.probes.probe import Preparation, RunContext
+from codeneedle.probes.cell import Preparation, RunContext
 from codeneedle.probes.prompts import NO_THINK_ARGS, PromptForm, Prompts
 from codeneedle.probes.recall.prompts import chat_messages, completion_prompt
 from codeneedle.probes.recall.settings import Ask, RecallLayout, RecallSettings

@@ -32,20 +32,10 @@ from codeneedle.models.kv_cache import padded
 from codeneedle.probes import frames
 from codeneedle.probes.answers import Answer
 from codeneedle.probes.asking import Asker
+from codeneedle.probes.cell import ProbeContext, RunContext
+from codeneedle.probes.estimates import Estimates, Times, Work
 from codeneedle.probes.metrics import Metric
-from codeneedle.probes.probe import (
-    Estimates,
-    Further,
-    Probe,
-    ProbeContext,
-    Question,
-    RunContext,
-    Times,
-    Work,
-    ask,
-    known,
-    usable,
-)
+from codeneedle.probes.probe import Further, Probe, Question, ask, known, usable
 from codeneedle.probes.prompts import Prompts, request
 from codeneedle.probes.recall.alignment import answer_lines, score
 from codeneedle.probes.recall.choice import (

@@ -24,7 +24,8 @@ from codeneedle.engines.messages import Completion, Forced, TokenPiece
 from codeneedle.engines.tools import ReadingTask, ReadingTool, ReadTokens
 from codeneedle.errors import BadInput, CodeneedleError
 from codeneedle.models.kv_cache import padded
-from codeneedle.probes.probe import Estimates, ProbeContext
+from codeneedle.probes.cell import ProbeContext
+from codeneedle.probes.estimates import Estimates
 from codeneedle.probes.recall.prompts import WORDING, completion_prompt
 from codeneedle.probes.recall.record import READ, ForcedRound
 from codeneedle.probes.recall.settings import Ask, By, RecallSettings, functions_in

@@ -19,18 +19,11 @@ from codeneedle.models.kv_cache import padded
 from codeneedle.probes.answers import USABLE, Skipped
 from codeneedle.probes.answers import Answer as Reported
 from codeneedle.probes.asking import Asker
+from codeneedle.probes.cell import ProbeContext, RunContext
+from codeneedle.probes.estimates import Estimates, Work
 from codeneedle.probes.metrics import METRICS as OF_CELL
 from codeneedle.probes.metrics import Metric
-from codeneedle.probes.probe import (
-    Estimates,
-    Growth,
-    Probe,
-    ProbeContext,
-    Question,
-    RunContext,
-    Work,
-    answered,
-)
+from codeneedle.probes.probe import Growth, Probe, Question, answered
 from codeneedle.probes.prompts import PromptForm, request
 from codeneedle.probes.retrieval.dial import (
     DIAL_QUESTIONS,

@@ -3,7 +3,7 @@
 import re
 
 from codeneedle.engines.messages import Message
-from codeneedle.probes.probe import RunContext
+from codeneedle.probes.cell import RunContext
 from codeneedle.probes.prompts import NO_THINK_PREFILL
 from codeneedle.probes.retrieval.tasks import Question, TaskText
 

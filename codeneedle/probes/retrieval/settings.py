@@ -12,7 +12,7 @@ from msgspec import Meta, Struct
 
 from codeneedle.engines.engine import LostText
 from codeneedle.errors import BadInput, UnknownName
-from codeneedle.probes.probe import RunContext, tokenizing
+from codeneedle.probes.cell import RunContext, tokenizing
 from codeneedle.probes.prompts import NO_THINK_ARGS, PromptForm
 from codeneedle.probes.retrieval.prompts import WORDING, messages
 from codeneedle.probes.retrieval.record import (

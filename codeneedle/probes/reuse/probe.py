@@ -13,14 +13,10 @@ from codeneedle.grid import Pair, most_precise_first, reference_among
 from codeneedle.models.kv_cache import padded
 from codeneedle.probes.answers import Answer
 from codeneedle.probes.asking import Asker
+from codeneedle.probes.cell import ProbeContext
+from codeneedle.probes.estimates import Estimates, Work
 from codeneedle.probes.metrics import METRICS as OF_CELL
-from codeneedle.probes.probe import (
-    Estimates,
-    Probe,
-    ProbeContext,
-    Question,
-    Work,
-)
+from codeneedle.probes.probe import Probe, Question
 from codeneedle.probes.reuse.metrics import METRICS, PHRASES
 from codeneedle.probes.reuse.prompts import (
     ReuseText,

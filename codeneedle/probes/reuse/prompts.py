@@ -7,7 +7,7 @@ from codeneedle.corpora.needles import depth_of, forced_needle
 from codeneedle.corpora.random_bodies import Knobs, text_of
 from codeneedle.engines.engine import Tokenizer
 from codeneedle.engines.messages import Chat, Completion, Message
-from codeneedle.probes.probe import RunContext
+from codeneedle.probes.cell import RunContext
 from codeneedle.probes.prompts import NO_THINK_PREFILL, request
 from codeneedle.probes.recall.prompts import (
     chat_messages,

@@ -14,18 +14,11 @@ from codeneedle.engines.tools import Speeds, SpeedTask, SpeedTool
 from codeneedle.errors import BadInput, CellError
 from codeneedle.grid import Pair, most_precise_first, reference_among
 from codeneedle.models.weights import Weights
+from codeneedle.probes.cell import ProbeContext, RunContext
+from codeneedle.probes.estimates import Estimates, Work
 from codeneedle.probes.metrics import METRICS as OF_CELL
 from codeneedle.probes.metrics import Metric
-from codeneedle.probes.probe import (
-    Estimates,
-    Growth,
-    Probe,
-    ProbeContext,
-    Question,
-    RunContext,
-    Work,
-    answered,
-)
+from codeneedle.probes.probe import Growth, Probe, Question, answered
 from codeneedle.probes.stored import chosen_over, settings_in
 from codeneedle.probes.throughput.metrics import (
     METRICS,

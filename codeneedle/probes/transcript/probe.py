@@ -18,15 +18,10 @@ from codeneedle.errors import BadInput, CellError
 from codeneedle.models.kv_cache import padded
 from codeneedle.probes.answers import Answer
 from codeneedle.probes.asking import Asker
+from codeneedle.probes.cell import ProbeContext, RunContext
+from codeneedle.probes.estimates import Estimates, Work
 from codeneedle.probes.metrics import Metric
-from codeneedle.probes.probe import (
-    Estimates,
-    Probe,
-    ProbeContext,
-    Question,
-    RunContext,
-    Work,
-)
+from codeneedle.probes.probe import Probe, Question
 from codeneedle.probes.stored import Observed
 from codeneedle.probes.transcript.choice import (
     CountedTurn,

@@ -22,7 +22,7 @@ from codeneedle.engines.patience import Patience
 from codeneedle.engines.tools import ReadingTask
 from codeneedle.errors import CellError
 from codeneedle.grid import Pair
-from codeneedle.probes.probe import tokenizing
+from codeneedle.probes.cell import tokenizing
 from codeneedle.system import orphans
 from codeneedle.system.files import CACHE_VARIABLE
 

@@ -16,6 +16,7 @@ from codeneedle.engines.llama_cpp import installation
 from codeneedle.errors import BadInput, CellError, FolderUnusable
 from codeneedle.grid import Pair, most_precise_first
 from codeneedle.probes import in_common
+from codeneedle.probes.cell import ProbeContext
 from codeneedle.probes.divergence import comparison
 from codeneedle.probes.divergence.probe import (
     GROWTH,
@@ -24,7 +25,6 @@ from codeneedle.probes.divergence.probe import (
     DivergenceSettings,
 )
 from codeneedle.probes.divergence.record import Divergence, divergence_of
-from codeneedle.probes.probe import ProbeContext
 from codeneedle.records.record import Attention, Run, Status, from_json
 from codeneedle.records.store import Store
 from codeneedle.sweep import runner

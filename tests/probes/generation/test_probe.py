@@ -12,10 +12,10 @@ from codeneedle.engines.engine import Ability
 from codeneedle.engines.messages import PromptCut
 from codeneedle.errors import BadInput, CellError
 from codeneedle.grid import Pair
+from codeneedle.probes.cell import ProbeContext
 from codeneedle.probes.generation.probe import PROBE, GenerationSettings
 from codeneedle.probes.generation.prompts import OWN
 from codeneedle.probes.generation.record import NAME, conditions_of, first_of
-from codeneedle.probes.probe import ProbeContext
 from codeneedle.probes.stored import Observed
 from codeneedle.records.comparability import OtherSetup
 from codeneedle.records.record import CellRecord, Status, from_json

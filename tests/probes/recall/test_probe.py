@@ -31,7 +31,7 @@ from codeneedle.engines.messages import (
 from codeneedle.errors import BadInput, CellError, ToolMissing
 from codeneedle.grid import Pair
 from codeneedle.probes import asking
-from codeneedle.probes.probe import ProbeContext
+from codeneedle.probes.cell import ProbeContext
 from codeneedle.probes.prompts import NO_THINK_ARGS, PromptForm
 from codeneedle.probes.recall.alignment import Mark
 from codeneedle.probes.recall.probe import (

@@ -24,7 +24,7 @@ from codeneedle.engines.messages import TokenPiece
 from codeneedle.engines.tools import ReadTokens
 from codeneedle.errors import BadInput, CellError, ToolMissing
 from codeneedle.grid import Pair
-from codeneedle.probes.probe import ProbeContext, tokenizing
+from codeneedle.probes.cell import ProbeContext, tokenizing
 from codeneedle.probes.recall import reading
 from codeneedle.probes.recall.metrics import FORCED
 from codeneedle.probes.recall.probe import (

@@ -15,7 +15,7 @@ from codeneedle.errors import BadInput
 from codeneedle.grid import Pair
 from codeneedle.probes import asking
 from codeneedle.probes.answers import Skipped
-from codeneedle.probes.probe import ProbeContext
+from codeneedle.probes.cell import ProbeContext
 from codeneedle.probes.prompts import PromptForm
 from codeneedle.probes.retrieval import probe as probe_module
 from codeneedle.probes.retrieval.dial import DIAL_QUESTIONS, dialled, fitted_characters

@@ -13,7 +13,7 @@ from codeneedle.engines.messages import Completion, PromptCut, ServerGone
 from codeneedle.errors import BadInput, CellError
 from codeneedle.grid import Pair
 from codeneedle.probes import asking
-from codeneedle.probes.probe import ProbeContext
+from codeneedle.probes.cell import ProbeContext
 from codeneedle.probes.reuse.probe import PROBE, ReuseSettings
 from codeneedle.probes.reuse.record import NAME, REUSED, CacheState, reuse_of
 from codeneedle.records.record import CellRecord, Run, Status

@@ -14,7 +14,7 @@ from programs import script
 from codeneedle.engines.llama_cpp import installation
 from codeneedle.errors import BadInput, CellError
 from codeneedle.grid import Pair
-from codeneedle.probes.probe import ProbeContext
+from codeneedle.probes.cell import ProbeContext
 from codeneedle.probes.throughput.probe import (
     ONCE,
     OVERLOADED,

@@ -12,7 +12,7 @@ from made_records import made_setup
 from codeneedle.engines.messages import BadReply, Refused, ServerGone
 from codeneedle.errors import BadInput, CellError
 from codeneedle.grid import Pair
-from codeneedle.probes.probe import ProbeContext
+from codeneedle.probes.cell import ProbeContext
 from codeneedle.probes.transcript import probe as module
 from codeneedle.probes.transcript.probe import PROBE, TranscriptSettings
 from codeneedle.probes.transcript.record import NAME, conditions_of, turns_of

@@ -1,0 +1,368 @@
+"""A run and one of its cells, as a probe is given them: servers, progress, phases."""
+
+import contextlib
+import itertools
+import shutil
+import time
+from collections.abc import (
+    Callable,
+    Iterator,
+    Mapping,
+    Sequence,
+)
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TypeVar
+
+from msgspec import Struct
+
+from codeneedle.corpora.corpus import Corpus
+from codeneedle.engines.engine import (
+    CellSpec,
+    Engine,
+    Served,
+    Tokenizer,
+)
+from codeneedle.engines.evidence import mismatched
+from codeneedle.engines.messages import Progress
+from codeneedle.engines.patience import Patience, patience
+from codeneedle.engines.survey import Survey, with_attention
+from codeneedle.engines.tools import ToolRun
+from codeneedle.grid import Pair
+from codeneedle.models.weights import Weights
+from codeneedle.probes.prompts import Prompts
+from codeneedle.records.record import (
+    Attention,
+    CellRecord,
+    Effective,
+    Json,
+    Phases,
+    Setup,
+)
+from codeneedle.records.store import LOGS
+from codeneedle.system.files import emptied, made_own
+
+_Settings = TypeVar("_Settings", bound=Struct)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunContext:
+    """What is the same for every cell of a run."""
+
+    engine: Engine  # serves the model, and has the tools beside the server
+    weights: Weights  # header of the model
+    is_built_in: bool  # whether it is the built-in model
+    setup: Setup  # text, prompt form, sampling; settings of the probes
+    text: str  # the corpus as it is sent
+    settings: Mapping[str, Struct]  # what the user chose for each probe, by its name
+    folder: Path  # the run folder
+    prefill_no_think: bool = False  # whether to begin answers with an empty thought
+    survey: Survey | None = None
+    """Where attention would run for each pair; None if the engine cannot say."""
+
+    preparation: "Preparation | None" = None  # None from the first cell on
+    notes: tuple[str, ...] = ()
+    """What a user should know before the first cell, one sentence each."""
+
+    workers: int = 1  # cells that are measured side by side
+    may_grow: bool = False
+    """
+    Whether a probe may ask for more units than it was told to where these take no
+    longer: of a sweep that decides, for which no number was named.
+    """
+
+    def settings_of(self, kind: type[_Settings], name: str) -> _Settings:
+        """What the user chose for the probe *name*, whose settings are a *kind*."""
+        settings = self.settings.get(name, kind())
+        if not isinstance(settings, kind):
+            raise TypeError(f"settings of {name} are {type(settings).__name__}")
+        return settings
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Preparation:
+    """What probes choose from before the first cell, where a run is new to them."""
+
+    corpus: Corpus  # as far as it is sent
+    whole: Corpus
+    trained: int | None  # as of `Estimates`
+    prompts: Callable[[], Prompts]
+    """Gives what renders and counts prompts; its tokenizer is started once."""
+
+    notes: list[str]  # what a user should know of what was chosen, one sentence each
+
+
+@contextlib.contextmanager
+def tokenizing(engine: Engine, folder: Path) -> Iterator[Tokenizer]:
+    """
+    The tokenizer of *engine* before the first cell, its log in the run *folder*.
+
+    Raises:
+        BadInput: If the engine does not take the user's arguments.
+        FolderUnusable: If the log cannot be written.
+        ToolFailed: If it fails otherwise.
+    """
+    log = made_own(folder / LOGS) / "counting.log"
+    with engine.tokenizing(log=log) as tokenizer:
+        yield tokenizer
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """How far a probe is."""
+
+    done: int  # steps behind it; `Probe.step` says of what
+    total: int  # steps that it takes
+    what: str  # what it does now, as a phrase
+    within: Progress | None = None
+    """How far the request of this step is; None before a server says so."""
+
+    @property
+    def part(self) -> float:
+        """How much of all steps is done, from 0 to 1; reading a text counts as none."""
+        at = self.within
+        begun = 0.0
+        if at and at.total and not at.is_prompt:
+            begun = min(1.0, at.done / at.total)
+        return (self.done + begun) / self.total
+
+    @property
+    def phrase(self) -> str:
+        """What it does now, with how far that is: tokens read, or written."""
+        at = self.within
+        if at is None:
+            return self.what
+        if not at.is_prompt:
+            return f"{self.what}, token {at.done:,} of {at.total:,}"
+        return f"{self.what}: {at.done / at.total:.0%} of {at.total:,} tokens"
+
+
+@dataclass(slots=True, kw_only=True)
+class ProbeContext:
+    """One cell while a probe measures it."""
+
+    run: RunContext  # what is the same for every cell
+    pair: Pair  # the cache types of this cell
+    logs: Path  # folder of the log files; it exists
+    tell: Callable[[Step], None] = lambda _step: None
+    """Called with how far the probe is."""
+
+    former: CellRecord | None = None
+    """
+    What an earlier server of this cell has measured, before it ended early or the
+    settings grew; None if nothing.
+    """
+
+    goal: int | None = None
+    """
+    Units to ask for, of those that were answered and others; None for as many as every
+    sweep asks.
+    """
+
+    is_check: bool = False  # whether `Probe.checks` are asked, and nothing else
+    keep: Callable[[Json], None] = lambda _observation: None
+    """Called with all that was observed so far, once an answer is new."""
+
+    calibrate: Callable[[Json], None] = lambda _facts: None
+    """
+    Called with what this cell, the reference, sets for all others; the setup of the run
+    keeps it as `Setup.calibrated`.
+    """
+
+    others: Sequence[CellRecord] = ()
+    """Finished records of other pairs, which were asked the same."""
+
+    previous_end: float | None = None
+    """
+    When the server of the cell before had ended, in monotonic seconds; from `serving`
+    on, that of this cell. None if there was none.
+    """
+
+    command: tuple[str, ...] = ()  # what the server or tool was started with
+    effective: Effective = field(default_factory=Effective)
+    """What runs, once it is known."""
+
+    phases: Phases = field(default_factory=Phases)  # where the time went, so far
+    peak_rss_bytes: int | None = None
+    """Largest resident size of the server that was seen."""
+
+    silence_s: float | None = None
+    """
+    Longest wait for the server or tool to say something; None if that was not measured.
+    """
+
+    device_bytes: int | None = None
+    """What the server held on accelerators when it was through."""
+
+    device_peak_bytes: int | None = None
+    """The most that it held there, where the engine tells."""
+
+    _now: Step = field(default=Step(0, 1, ""), init=False)
+    _first_request: float | None = field(default=None, init=False)
+    _last_reply: float | None = field(default=None, init=False)
+    _measured_s: float = field(default=0.0, init=False)
+
+    @property
+    def cell(self) -> CellSpec:
+        """What the server is asked for."""
+        return CellSpec(self.pair, self.run.setup.context)
+
+    def step(self, done: int, total: int, what: str) -> None:
+        """Tell how far the probe is."""
+        self._now = Step(done, total, what)
+        self.tell(self._now)
+
+    def substep(self, what: str) -> None:
+        """Tell *what* is done now of the same step."""
+        self.step(self._now.done, self._now.total, what)
+
+    def set_for_all(self, probe: str, facts: Json) -> None:
+        """Go on with what this cell, the reference, sets for all others; keep it."""
+        self.calibrate(facts)
+        calibrated = {**self.run.setup.calibrated, probe: facts}
+        self.run = replace(
+            self.run, setup=replace(self.run.setup, calibrated=calibrated)
+        )
+
+    def _tell_progress(self, within: Progress) -> None:
+        self.tell(replace(self._now, within=within))
+
+    def log(self, name: str = "") -> Path:
+        """A log file of this cell; *name* tells it from the server's."""
+        return self.logs / f"{self.pair.slug}{f'.{name}' if name else ''}.log"
+
+    @contextlib.contextmanager
+    def serving(self, *, saves: bool = False, thinks: bool = False) -> Iterator[Served]:
+        """
+        A verified server with the cell's cache types, for the length of a block.
+
+        Args:
+            saves: Whether it may save its cache, in a folder that is deleted later.
+            thinks: Whether the model may think before it answers.
+
+        Raises:
+            CellError: If it does not get ready, or is not what was asked for.
+            FolderUnusable: If the folder cannot be made.
+        """
+        moments: list[float | None] = [self.previous_end, time.monotonic()]
+        self._forget_requests()
+        try:
+            with contextlib.ExitStack() as stack:
+                slots = stack.enter_context(self._slots()) if saves else None
+                cell = replace(self.cell, slots=slots, thinks=thinks)
+                serving = self.run.engine.serving(cell, log=self.log())
+                served = stack.enter_context(serving)
+                differences = served.verify(self.cell)
+                self._observe(served)
+                if differences:
+                    raise mismatched(differences)
+                moments.append(time.monotonic())
+                served.client.tell = self._tell_progress
+                try:
+                    with self.patience() as served.client.patience:
+                        yield served
+                    # Only once it is through: a driver may take seconds.
+                    self.device_bytes = served.device_bytes()
+                    self.device_peak_bytes = served.device_peak_bytes()
+                finally:
+                    self._observe(served)
+                    left = self._last_reply or time.monotonic()
+                    moments += (self._first_request, left)
+        finally:
+            self.previous_end = time.monotonic()
+            phases = _phases(moments, end=self.previous_end)
+            tools = Phases(measure_s=self._measured_s)
+            self.phases = phases.after(tools) if self._measured_s else phases
+
+    def _forget_requests(self) -> None:
+        """Before a server starts: those of an earlier one of the cell are its own."""
+        self._first_request = self._last_reply = None
+
+    @contextlib.contextmanager
+    def _slots(self) -> Iterator[Path]:
+        """A folder for the cache, which is deleted later: it holds the text."""
+        # There may be one of a program that was killed.
+        folder = emptied(self.log().with_suffix(".slots"), mode=0o700)
+        try:
+            yield folder
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+
+    @contextlib.contextmanager
+    def patience(self) -> Iterator[Patience]:
+        """With the silence of a server or tool, which is kept when the block ends."""
+        survey = self.run.survey
+        here = self.effective.attention or (survey and survey.attention(self.pair))
+        chosen = patience(
+            {
+                each.pair: each.silence_s
+                for each in self.others
+                if here and each.attention is here and each.silence_s is not None
+            }
+        )
+        try:
+            yield chosen
+        finally:
+            self.silence_s = round(max(self.silence_s or 0.0, chosen.longest_s), 3)
+
+    @contextlib.contextmanager
+    def asking(self) -> Iterator[None]:
+        """Mark the time of a request and its reply, as opposed to waiting."""
+        self._first_request = self._first_request or time.monotonic()
+        yield
+        self._last_reply = time.monotonic()
+
+    @contextlib.contextmanager
+    def measuring(self) -> Iterator[None]:
+        """Count the time of the block as measured: that of a tool, not a server."""
+        began = time.monotonic()
+        try:
+            yield
+        finally:
+            spent_s = time.monotonic() - began
+            self._measured_s += spent_s
+            measure_s = round((self.phases.measure_s or 0.0) + spent_s, 4)
+            self.phases = replace(self.phases, measure_s=measure_s)
+
+    def observe_tool(self, run: ToolRun) -> None:
+        """Keep the command of a tool, and what runs once it is known."""
+        self.command = run.command
+        if run.effective:
+            self.effective = self._placed(run.effective)
+
+    def _placed(self, effective: Effective) -> Effective:
+        run = self.run
+        if run.engine.is_on_cpu:
+            evidence = "attention was put on the CPU, without flash attention"
+            return replace(
+                effective, attention=Attention.CPU, attention_evidence=evidence
+            )
+        is_split = run.engine.splits_graph
+        return with_attention(effective, run.survey, self.pair, is_split=is_split)
+
+    def _observe(self, served: Served) -> None:
+        self.command = served.command
+        self.effective = self._placed(served.effective())
+        seen = served.peak_rss_bytes()
+        self.peak_rss_bytes = max(seen or 0, self.peak_rss_bytes or 0) or None
+
+
+def _phases(moments: Sequence[float | None], *, end: float) -> Phases:
+    """
+    The spans between moments, in monotonic seconds; None for one not reached.
+
+    Args:
+        moments: End of the previous server, launch, ready, first request, last reply.
+        end: End of this server.
+    """
+    padded = [*moments, None, None, None]
+    previous, launch, ready, first, last = padded[:5]
+    ends = (launch or end, ready or end, first or end, last or end, end)
+    spans = [round(b - a, 4) for a, b in itertools.pairwise(ends)]
+    return Phases(
+        between_s=None if previous is None else round(ends[0] - previous, 4),
+        ready_s=spans[0],
+        start_s=spans[1] if ready else None,
+        measure_s=spans[2] if first else None,
+        stop_s=spans[3] if ready else None,
+    )

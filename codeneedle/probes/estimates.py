@@ -1,0 +1,135 @@
+"""What is known of a run before its first cell, and the work of a cell by that."""
+
+import math
+from dataclasses import dataclass
+from pathlib import Path
+
+from codeneedle.corpora.corpus import Corpus
+from codeneedle.engines.engine import (
+    Engine,
+    Pace,
+)
+from codeneedle.models.weights import Weights
+from codeneedle.probes.prompts import PromptForm
+from codeneedle.records.record import (
+    Setup,
+)
+
+BYTES_PER_TOKEN = {"incompressible": 1.4}
+"""
+Of generated text, whose names and values are random: 1.39 of random-bodies and 1.43 of
+random-bodies-mini by SmolLM2's vocabulary.
+"""
+
+TEXT_SHARE = 0.85
+"""Of a context, what a text may fill beside a question and its answer, about."""
+
+USUAL_BYTES_PER_TOKEN = 3.5
+"""Of source code, likewise."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Estimates:
+    """What is known of a run before its first cell, without a server."""
+
+    corpus: Corpus  # all of it
+    context: int  # in tokens
+    engine: Engine  # serves the model, and has the tools beside the server
+    weights: Weights  # header of the model
+    is_built_in: bool  # whether it is the built-in model, whose tokens are bytes
+    folder: Path  # the run folder
+    seed: int  # of the run
+    prompt_form: PromptForm  # form of the prompts
+    prefill_no_think: bool = False  # whether to begin answers with an empty thought
+    setup: Setup | None = None
+    """Of the run folder; None of a new one, whose lengths are estimated."""
+
+    is_whole: bool = False  # whether the corpus must not be trimmed to the context
+    decides: bool = False
+    """Whether what was measured chooses the pair that is measured next."""
+
+    pace: Pace | None = None  # how fast the model is; None if that is unknown
+    cells: int = 1  # pairs that may be measured, the reference included
+    unread: str = "the engine was not asked"
+    """As of `Engine.unread`."""
+
+    workers: int = 1  # as of `RunContext`
+    may_grow: bool = False  # as of `RunContext`
+    functions: int | None = None
+    """Functions of a cell, in place of those that were chosen; None for these."""
+
+    @property
+    def trained(self) -> int | None:
+        """Tokens that the weights were trained for; None if that does not bind."""
+        if self.engine.stretches_context:
+            return None
+        return self.weights.training_context or None
+
+    @property
+    def can_read(self) -> bool:
+        """Whether the engine reads right tokens of a text here."""
+        return not self.unread
+
+    def knows(self, probe: str) -> bool:
+        """Whether the run folder has been asked *probe* before."""
+        return self.setup is not None and probe in self.setup.probes
+
+    def tokens(self, characters: float) -> int:
+        """About how many tokens *characters* of the corpus are."""
+        known = self.setup.corpus if self.setup else None
+        each = BYTES_PER_TOKEN.get(self.corpus.kind, USUAL_BYTES_PER_TOKEN)
+        if self.is_built_in:
+            each = 1.0
+        elif known and known.is_counted:
+            each = known.characters / known.tokens
+        return math.ceil(characters / each)
+
+    @property
+    def share(self) -> float:
+        """About how much of the corpus is sent, from 0 to 1."""
+        if self.setup and self.setup.corpus.is_counted:
+            return self.setup.corpus.characters / len(self.corpus.text)
+        if self.is_whole:
+            return 1.0
+        room = TEXT_SHARE * self.context
+        return min(1.0, room / self.tokens(len(self.corpus.text)))
+
+    @property
+    def text_tokens(self) -> int:
+        """About how many tokens of the corpus are sent."""
+        return self.tokens(self.share * len(self.corpus.text))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Work:
+    """What a cell takes, about, for the time that a plan tells."""
+
+    texts: tuple[int, ...] = ()
+    """Lengths of the texts that are read, each from an empty cache, in tokens."""
+
+    written: int = 0  # tokens that are written or forced one after the other
+    depth: int = 0  # tokens before these, a mean
+    phrase: str = ""  # what is asked, for the plan
+    first: "Work | None" = None
+    """What the reference takes beside that, as it leads; None for nothing."""
+
+    spared: "Work | None" = None
+    """
+    What is left of it where the reference shows that a part of it says nothing; None if
+    it shows no such thing.
+    """
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Times:
+    """What the questions of a record took, in seconds."""
+
+    units: tuple[float, ...] = ()
+    """Each unit of those that open pairs can be asked for in addition."""
+
+    questions_s: float = 0.0  # all questions, these included
+    servers: int = 1  # servers that it took; each read the text once
+    text_s: float | None = None
+    """
+    A further text without its questions; None for what is left of the time of a server.
+    """
