@@ -1,6 +1,6 @@
 """How metrics are shown: each of every probe, its facets included."""
 
-from dataclasses import replace
+from dataclasses import fields, replace
 
 import pytest
 from made_metrics import made_metric
@@ -127,3 +127,11 @@ def test_values_are_drawn_on_scales_of_their_unit(name, scale):
     display = display_of(METRICS[name])
 
     assert scale == (display.bounds, display.least_span)
+
+
+def test_what_is_measured_and_how_it_is_shown_share_no_field():
+    measured, shown = (
+        {field.name for field in fields(kind)} for kind in (Metric, Display)
+    )
+
+    assert set() == measured & shown
