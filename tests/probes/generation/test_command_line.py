@@ -1,5 +1,6 @@
 """What ``codeneedle sweep --probe generation`` refuses, stores and shows."""
 
+import hashlib
 import json
 import os
 import re
@@ -13,6 +14,7 @@ from calls import called
 from started_sweeps import going, until
 
 from codeneedle.probes.generation.probe import PROBE
+from codeneedle.probes.generation.prompts import own_prompts
 
 pytestmark = pytest.mark.real
 
@@ -26,6 +28,16 @@ FORBIDDING = """
 {%- endif -%}
 {%- if tools -%}{{ raise_exception('no tools') }}{%- endif -%}
 {%- for m in messages -%}{{ '<' + m.role + '>' + m.content }}{%- endfor -%}
+"""
+
+OFFERING = """
+{%- if tools -%}
+{{ '<tools>' }}{%- for each in tools -%}{{ each.function.name + ';' }}{%- endfor -%}
+{%- endif -%}
+{%- for m in messages -%}{{ '<' + m.role + '>' + m.content }}{%- endfor -%}
+{%- if add_generation_prompt -%}{{ '<assistant>' }}
+{{- '<think>' if enable_thinking else '<think></think>' }}
+{%- endif -%}
 """
 
 REFUSED = {
@@ -101,6 +113,33 @@ def test_a_template_without_thinking_and_tools_is_asked_without_and_that_is_said
 
     assert 0 == done.returncode, done.stderr
     assert "forbidden by the chat template" in told.stdout
+
+
+def test_a_template_with_tools_and_thinking_gets_both(tmp_path, nano):
+    (tmp_path / "offering.jinja").write_text(OFFERING, encoding="utf-8")
+    model = ("--model", nano, "--prompt-form", "chat", "--generation-tokens", "16")
+    template = ("--", "--chat-template-file", "offering.jinja")
+
+    done = called(tmp_path, *SWEEP, *PAIRS, *model, "--out", "runs", *template)
+    (file,) = (tmp_path / "runs").glob("*/*/setup.json")
+    asked = json.loads(file.read_bytes())["probes"]["generation"]
+
+    assert 0 == done.returncode, done.stderr
+    assert "allowed" == asked["thinking"]
+    expected = {each.name: hashed(offered(each)) for each in own_prompts(42)}
+    assert expected == {each["name"]: each["sha256"] for each in asked["prompts"]}
+
+
+def offered(prompt):
+    """What the template `OFFERING` makes of *prompt*, the thought begun."""
+    names = "".join(f"{each['function']['name']};" for each in prompt.tools)
+    tools = f"<tools>{names}" if names else ""
+    return f"{tools}<user>{prompt.messages[0]['content']}<assistant><think>"
+
+
+def hashed(text):
+    """Its SHA-256."""
+    return hashlib.sha256(text.encode()).hexdigest()
 
 
 def test_a_server_that_ends_answers_early_is_a_gap_and_no_loss(tmp_path):
