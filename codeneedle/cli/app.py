@@ -695,7 +695,7 @@ def verdict(
     from codeneedle.cli.engines import asks_for
     from codeneedle.grid import Pair
     from codeneedle.report.selection import one_run, read_runs
-    from codeneedle.report.verdict import checked, closing, verdicts
+    from codeneedle.report.verdict import check_of, closing, verdicts
     from codeneedle.report.verdict_data import verdict_objects
     from codeneedle.verdict.judge import judge
 
@@ -703,7 +703,7 @@ def verdict(
     limits = limits_of(max_loss, max_lost, max_eval_lost, max_memory, at)
     if check:
         pair = Pair.parse(check)
-        code, line = checked(judge(one_run(out, name), limits), pair)
+        code, line = check_of(judge(one_run(out, name), limits), pair)
         _write(f"{line}\n")
         return code
     runs = read_runs(out, name)

@@ -92,7 +92,7 @@ class Loss:
     """
 
     without: str = ""  # what these are, as a phrase, and what becomes of them
-    checked: Callable[[CellRecord, Setup], dict[str, float]] | None = None
+    crosschecked: Callable[[CellRecord, Setup], dict[str, float]] | None = None
     """
     Numbers of the units that were measured another way, too, which check this one; None
     if there is no other way.

@@ -142,7 +142,7 @@ class Check(IntEnum):
     BEYOND = 5
 
 
-def checked(verdict: Verdict, pair: Pair) -> tuple[Check, str]:
+def check_of(verdict: Verdict, pair: Pair) -> tuple[Check, str]:
     """Whether *pair* is within the limits, and why, in a line."""
     result, name = verdict.result(pair), visible(str(pair))
     if pair == verdict.reference:

@@ -271,7 +271,7 @@ def _severity(row: MetricResult) -> float:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Checked:
+class CrossCheck:
     """The loss of a pair that was measured another way, too."""
 
     kind: LossKind  # kind of its losses
@@ -324,10 +324,10 @@ class Verdict:
     lost_from: tuple[LostFrom, ...] = ()
     """Lengths from which on pairs lose the answers to a task."""
 
-    checked: Mapping[Pair, Checked] = field(default_factory=dict)
+    crosschecks: Mapping[Pair, CrossCheck] = field(default_factory=dict)
     """Pairs that were measured another way, too."""
 
-    is_checkable: bool = False
+    has_crosscheck: bool = False
     """Whether there is another way for this run."""
 
     @property
@@ -552,8 +552,8 @@ def judge(run: Run, limits: Limits | None = None) -> Verdict:
             if each.again and each.loss.kind is LossKind.SCORE
         },
         lost_from=tuple(lost),
-        checked={pair: e for each in entering for pair, e in each.checked().items()},
-        is_checkable=any(
+        crosschecks={p: e for each in entering for p, e in each.crosschecks().items()},
+        has_crosscheck=any(
             further.checks(run.setup)
             for each in entering
             if (further := each.probe.further)
@@ -645,11 +645,13 @@ class _MetricUnits:
         names = (name for name in first if name in second)
         return [self.loss.of(second[name], first[name]) for name in names]
 
-    def checked(self) -> dict[Pair, Checked]:
+    def crosschecks(self) -> dict[Pair, CrossCheck]:
         """The pairs that were measured another way beside the reference, too."""
-        if self.loss.checked is None or self.reference is None:
+        if self.loss.crosschecked is None or self.reference is None:
             return {}
-        other = {p: self.loss.checked(r, self.setup) for p, r in self.records.items()}
+        other = {
+            p: self.loss.crosschecked(r, self.setup) for p, r in self.records.items()
+        }
         there = other.pop(self.reference)
         others = {
             pair: losses
@@ -663,7 +665,7 @@ class _MetricUnits:
         }
         found = disagreements(ours, others)
         return {
-            pair: Checked(
+            pair: CrossCheck(
                 kind=self.loss.kind,
                 loss=statistics.fmean(losses),
                 other=statistics.fmean(others[pair]),

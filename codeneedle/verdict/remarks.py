@@ -26,7 +26,7 @@ def remarks(verdict: Verdict, spell: Spell | None = None) -> list[Remark]:
         *_inferred(verdict),
         *_lengths(verdict),
         *_kernels(verdict, spell),
-        *_checked(verdict),
+        *_crosschecked(verdict),
         *_silent(verdict),
         *_repeated(verdict),
         *_population(verdict),
@@ -153,9 +153,9 @@ def _build(verdict: Verdict, worth: Sequence[Pair], spell: Spell | None) -> str:
     return f" (a build with {spell.compiles(pairs)})"
 
 
-def _checked(verdict: Verdict) -> Iterator[Remark]:
+def _crosschecked(verdict: Verdict) -> Iterator[Remark]:
     """Whether right tokens that were forced agree with those that were read."""
-    for pair, each in verdict.checked.items():
+    for pair, each in verdict.crosschecks.items():
         name, noun = visible(str(pair)), plural(each.units, "function")
         other, loss = (
             verdict.limits.phrase(each.kind, loss) for loss in (each.other, each.loss)
@@ -175,7 +175,7 @@ def _checked(verdict: Verdict) -> Iterator[Remark]:
             )
             yield Remark(RemarkKind.AGREEMENT, text, (pair,))
     chosen = verdict.chosen
-    if verdict.is_checkable and chosen and chosen not in verdict.checked:
+    if verdict.has_crosscheck and chosen and chosen not in verdict.crosschecks:
         text = (
             f"{visible(str(chosen))} was read, and not checked token by token yet: "
             f"{sweep_command(verdict.run.folder)}"

@@ -26,7 +26,7 @@ from codeneedle.report.verdict import (
     Check,
     beyond_phrase,
     brief,
-    checked,
+    check_of,
     headline,
     metric_entries,
     table,
@@ -99,7 +99,7 @@ def test_a_check_tells_a_program_within_open_and_beyond():
         ("q5_1/q5_1", Check.OPEN, "q5_1/q5_1: not measured"),
         ("Q8_0/Q8_0", Check.OPEN, "Q8_0/Q8_0: not measured. Did you mean 'q8_0/q8_0'?"),
     ):
-        told, line = checked(found, Pair.parse(str(pair)))
+        told, line = check_of(found, Pair.parse(str(pair)))
         assert (code, True) == (told, line.startswith(begins)), line
 
 

@@ -89,7 +89,7 @@ def _probabilities(record: CellRecord, setup: Setup) -> dict[str, float]:
     return {each.needle.name: each.probability for each in answers}
 
 
-def _checked(record: CellRecord, setup: Setup) -> dict[str, float]:
+def _crosschecked(record: CellRecord, setup: Setup) -> dict[str, float]:
     """As `_probabilities`, of functions that were forced where lines are read."""
     if not settings_of(setup).is_reading:
         return {}
@@ -219,7 +219,7 @@ FORCED: tuple[Metric, ...] = (
             able=_first_choices,
             unanswered=_unscored,
             without="functions without scores of their lines, which are left out",
-            checked=_checked,
+            crosschecked=_crosschecked,
         ),
     ),
     of_units(_forced, lambda each: 100 * each.right)(

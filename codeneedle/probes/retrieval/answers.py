@@ -9,7 +9,7 @@ from rich.text import Text
 
 from codeneedle.document import Document, Facts, Lines, Table
 from codeneedle.probes.answers import Answer, Beside, View
-from codeneedle.probes.retrieval.outcomes import Outcome, outcomes
+from codeneedle.probes.retrieval.outcomes import QuestionOutcome, outcomes
 from codeneedle.probes.retrieval.scoring import AnswerScore, Mode
 from codeneedle.records.record import CellRecord
 from codeneedle.text import NO_VALUE_WORD, one_line, plural, visible_lines
@@ -35,7 +35,7 @@ def answers(record: CellRecord) -> Iterator[Answer]:
         )
 
 
-def _beside(each: Outcome) -> Beside:
+def _beside(each: QuestionOutcome) -> Beside:
     expected, reply = each.answer.payload, each.answer.reply.strip()
     return list(itertools.zip_longest(expected.split("\n"), reply.split("\n")))
 
@@ -52,7 +52,7 @@ def overview(record: CellRecord) -> Document:
         yield Table(heading, list(map(_wrong_row, wrong)), words=heading)
 
 
-def _modes(results: Sequence[Outcome]) -> Table:
+def _modes(results: Sequence[QuestionOutcome]) -> Table:
     """A row for each task, a column for each mode that occurs."""
     modes = [mode for mode in Mode if any(o.score.mode is mode for o in results)]
     rows = []
@@ -66,7 +66,7 @@ def _modes(results: Sequence[Outcome]) -> Table:
     return Table(heading, rows, words={"task"})
 
 
-def _wrong_row(each: Outcome) -> list[str]:
+def _wrong_row(each: QuestionOutcome) -> list[str]:
     return [
         each.question,
         _shortened(each.answer.payload),
@@ -95,7 +95,7 @@ def _shortened(text: str) -> str:
     return f"{line[: PAYLOAD_COLUMNS - 3]}..."
 
 
-def _question(each: Outcome, _view: View) -> Document:
+def _question(each: QuestionOutcome, _view: View) -> Document:
     """One question of a task, verbatim, with what is known of its answer."""
     asked = each.answer
     place = f"{each.task}, {plural(each.length, 'token')}, depth {each.depth:g}"

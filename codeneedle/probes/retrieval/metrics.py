@@ -11,7 +11,7 @@ import msgspec
 from codeneedle.probes.answers import USABLE, Skipped
 from codeneedle.probes.metrics import Loss, LossKind, Metric, bounded_share, of_units
 from codeneedle.probes.retrieval.outcomes import (
-    Outcome,
+    QuestionOutcome,
     outcomes,
     survival,
 )
@@ -32,15 +32,17 @@ from codeneedle.records.record import BadRecord, CellRecord, Run, Setup
 
 
 _Value = TypeVar("_Value")
-_Chosen = Callable[[Outcome, Setup], bool]
+_Chosen = Callable[[QuestionOutcome, Setup], bool]
 
 
 def _questions(
-    number: Callable[[Outcome], float | None], chosen: _Chosen
+    number: Callable[[QuestionOutcome], float | None], chosen: _Chosen
 ) -> partial[Metric]:
     """A metric with one value for each chosen question that has one."""
 
-    def found(record: CellRecord, setup: Setup) -> Iterator[tuple[str, Outcome]]:
+    def found(
+        record: CellRecord, setup: Setup
+    ) -> Iterator[tuple[str, QuestionOutcome]]:
         is_asked = _asked(setup)
         for each in outcomes(record):
             if is_asked(each) and chosen(each, setup):
@@ -49,7 +51,7 @@ def _questions(
     return partial(of_units(found, number), noun="texts", better="higher")
 
 
-def _asked(setup: Setup) -> Callable[[Outcome], bool]:
+def _asked(setup: Setup) -> Callable[[QuestionOutcome], bool]:
     """What *setup* asks: while a run grows, a record may have more already."""
     calibration = calibration_of(setup)
     if calibration is None or NAME not in setup.grows:
@@ -82,7 +84,7 @@ def _mode(mode: Mode) -> Metric:
     return metric(name=mode.value, unit="answers", better="lower", is_sum=True)
 
 
-def _is_informative(each: Outcome | TextKey, setup: Setup) -> bool:
+def _is_informative(each: QuestionOutcome | TextKey, setup: Setup) -> bool:
     """Whether its task counts, at its length, in what is about all tasks."""
     calibration = calibration_of(setup)
     return calibration is None or calibration.is_informative(each.task, each.length)
@@ -187,7 +189,7 @@ def _values_of(setup: Setup, key: str, kind: type[_Value]) -> tuple[_Value, ...]
 
 
 def _of_task(task: str, length: int | None) -> Iterator[Metric]:
-    def chosen(each: Outcome, _setup: Setup) -> bool:
+    def chosen(each: QuestionOutcome, _setup: Setup) -> bool:
         return each.task == task and length in {None, each.length}
 
     at = "" if length is None else f"@{length}"

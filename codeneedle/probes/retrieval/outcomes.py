@@ -16,7 +16,7 @@ from codeneedle.records.record import BadRecord, CellRecord
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
+class QuestionOutcome:
     """What became of a question."""
 
     task: str  # name of the task
@@ -45,7 +45,7 @@ class Outcome:
 
 # All records of a large grid: a live one asks for all of them several times a second.
 @cached(most=256)
-def outcomes(record: CellRecord) -> tuple[Outcome, ...]:
+def outcomes(record: CellRecord) -> tuple[QuestionOutcome, ...]:
     """
     What became of each question of *record*, in asking order; scored anew.
 
@@ -64,9 +64,9 @@ def outcomes(record: CellRecord) -> tuple[Outcome, ...]:
         raise BadRecord(file=file_of(record), reason=reason) from error
 
 
-def _outcome(text: TextRead, answer: Answer) -> Outcome:
+def _outcome(text: TextRead, answer: Answer) -> QuestionOutcome:
     scored = answer.scored if answer.scored and answer.scored.logprobs else None
-    return Outcome(
+    return QuestionOutcome(
         task=text.task,
         length=text.length,
         depth=answer.depth,
@@ -87,7 +87,7 @@ def _first_choices(leads: Sequence[float]) -> int:
     return next((at for at, lead in enumerate(leads) if lead <= 0), len(leads))
 
 
-def survival(results: Iterable[Outcome], tokens: int) -> float:
+def survival(results: Iterable[QuestionOutcome], tokens: int) -> float:
     """
     Share of answers that greedy writing has right for *tokens* tokens, from 0 to 1.
 
