@@ -71,6 +71,7 @@ class FakeServer:
     settled: int = 0
 
     command = ("llama-server", "--fake")
+    child = None
 
     @property
     def client(self):
