@@ -2,9 +2,10 @@
 Draws the pictures of the documentation, each for light and for dark pages.
 
     python scripts/pictures.py [FOLDER]     # default: docs/pictures
+    python scripts/pictures.py --readme RUN # those of the README, of another run
 
 They are of the run in docs/runs: `codeneedle sweep gradient`, with four types. The same
-run gives the same pictures.
+run gives the same pictures. Those of the README are of `make sweep`.
 """
 
 import argparse
@@ -70,12 +71,17 @@ def losses_of_run(folder: Path) -> Losses:
     return losses
 
 
-def restyled(figure: Figure, colours: Mapping[str, str]) -> Figure:
-    """*figure* of a report in these colours, without the text below it."""
-    swap = {heatmap.INK: colours["ink"], heatmap.QUIET: colours["quiet"]}
-    figure.set_facecolor("none")
+def without_text_below(figure: Figure) -> Figure:
+    """*figure* of a report without the sentences below it."""
     for text in figure.findobj(lambda artist: artist.get_gid() == heatmap.BELOW):
         text.remove()
+    return figure
+
+
+def restyled(figure: Figure, colours: Mapping[str, str]) -> Figure:
+    """*figure* of a report in these colours."""
+    swap = {heatmap.INK: colours["ink"], heatmap.QUIET: colours["quiet"]}
+    figure.set_facecolor("none")
     for artist in figure.findobj():
         if isinstance(artist, Text | Line2D):
             shown = to_hex(artist.get_color())
@@ -105,7 +111,24 @@ def loss(colours: Mapping[str, str]) -> str:
     losses = losses_of_run(SMOLLM2)
     picture = heatmap.loss_picture(losses, asks_for(losses.verdict.run.setup.engine))
     with mpl.rc_context(heatmap._settings()):  # noqa: SLF001 - its font and its ids
-        return svg(restyled(heatmap.paint(picture), colours))
+        figure = without_text_below(heatmap.paint(picture))
+        return svg(restyled(figure, colours))
+
+
+def draw_readme(run: Path, folder: Path = ROOT / ".github") -> list[Path]:
+    """Write the pictures of the README, of the loss of each pair of *run*."""
+    losses = losses_of_run(run)
+    picture = heatmap.loss_picture(losses, asks_for(losses.verdict.run.setup.engine))
+    written = []
+    for end, colours in THEMES.items():
+        file = folder / f"heatmap{end}.png"
+        with mpl.rc_context(heatmap._settings()):  # noqa: SLF001 - its font
+            figure = restyled(heatmap.paint(picture), colours)
+            figure.savefig(
+                file, dpi=150, facecolor=colours["page"], bbox_inches="tight"
+            )
+        written.append(file)
+    return written
 
 
 def front(colours: Mapping[str, str]) -> str:
@@ -221,7 +244,9 @@ def main() -> None:
     parser.add_argument(
         "folder", nargs="?", type=Path, default=ROOT / "docs" / "pictures"
     )
-    for file in draw(parser.parse_args().folder):
+    parser.add_argument("--readme", metavar="RUN", type=Path)
+    chosen = parser.parse_args()
+    for file in draw_readme(chosen.readme) if chosen.readme else draw(chosen.folder):
         print(file)
 
 

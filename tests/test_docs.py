@@ -77,6 +77,13 @@ def test_a_picture_is_drawn_for_light_and_dark_pages(name, tmp_path):
     assert (DOCS / "pictures" / dark.name).is_file()
 
 
+def test_the_readme_has_a_picture_for_light_and_one_for_dark_pages(tmp_path):
+    drawn = pictures.draw_readme(pictures.SMOLLM2, tmp_path)
+
+    shown = re.findall(r'"\.github/(\S+\.png)"', (ROOT / "README.md").read_text())
+    assert {file.name for file in drawn} == {*shown}
+
+
 def test_every_picture_is_one_that_the_script_draws():
     drawn = {f"{name}{end}" for name in pictures.PICTURES for end in pictures.THEMES}
 
