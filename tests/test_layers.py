@@ -107,6 +107,40 @@ def test_folders_import_only_from_folders_below_them():
     assert set() == upward
 
 
+def module_names() -> dict[str, Path]:
+    """The modules of the package, by dotted name."""
+    return {
+        ".".join(("codeneedle", *path.with_suffix("").parts)).removesuffix(
+            ".__init__"
+        ): path
+        for path in sources()
+    }
+
+
+def imported_modules() -> dict[str, set[str]]:
+    """What each module imports of this package, at any depth of its code."""
+    modules = module_names()
+    return {
+        name: {
+            dotted if dotted in modules else dotted.rpartition(".")[0]
+            for dotted in imported(path)
+        }
+        & modules.keys() - {name}
+        for name, path in modules.items()
+        # The package imports its public names on first use.
+        if name != "codeneedle"
+    }
+
+
+def test_no_module_needs_one_that_needs_it():
+    """Also not by an import within a function, which only hides a circle."""
+    left = imported_modules()
+    while free := {name for name, needed in left.items() if not needed & left.keys()}:
+        left = {name: needed for name, needed in left.items() if name not in free}
+
+    assert {} == left
+
+
 def test_reports_know_nothing_of_a_sweep_but_its_plan():
     """What is measured next, and its time, is said by the verdict."""
     readers = {

@@ -142,3 +142,20 @@ def _what(row: MetricResult) -> str:
     if row.kind.is_graded:
         return "right tokens"
     return row.metric.noun if row.kind is LossKind.ANSWERS else "points of the score"
+
+
+def shown_row(verdict: Verdict, each: PairResult) -> MetricResult | None:
+    """The row whose loss the table shows: never a divergence beside losses."""
+    leading = each.leading if each.word else None
+    if leading is None or leading.kind is not LossKind.CHANGE:
+        return leading
+    if not has_losses(verdict):
+        return leading
+    losses = [row for row in each.rows if row.kind is not LossKind.CHANGE]
+    return losses[0] if losses else None
+
+
+def has_losses(verdict: Verdict) -> bool:
+    """Whether anything but divergence was measured, which is a change, not a loss."""
+    rows = (row for each in verdict.compared for row in each.rows)
+    return any(row.kind is not LossKind.CHANGE for row in rows)

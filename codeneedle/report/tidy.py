@@ -313,7 +313,7 @@ def _loss(
 
 def _shown_loss(verdict: "Verdict", pair: Pair) -> "MetricResult | None":
     """The row of the loss that reports show of *pair*: never that of a divergence."""
-    from codeneedle.report.verdict import shown_row
+    from codeneedle.report.losses import shown_row
 
     result = verdict.result(pair)
     row = shown_row(verdict, result) if result else None

@@ -16,6 +16,7 @@ from codeneedle.probes.metrics import LossKind
 from codeneedle.report import captions
 from codeneedle.report.captions import REFERENCE_MARK
 from codeneedle.report.kernels import gain_line
+from codeneedle.report.losses import has_losses, shown_row
 from codeneedle.text import (
     plural,
     size,
@@ -493,23 +494,6 @@ def table(verdict: Verdict, results: Sequence[PairResult]) -> Table:
         [[row[at] for at in filled] for row in rows],
         words={"K/V", names["word"], "by"},
     )
-
-
-def has_losses(verdict: Verdict) -> bool:
-    """Whether anything but divergence was measured, which is a change, not a loss."""
-    rows = (row for each in verdict.compared for row in each.rows)
-    return any(row.kind is not LossKind.CHANGE for row in rows)
-
-
-def shown_row(verdict: Verdict, each: PairResult) -> MetricResult | None:
-    """The row whose loss the table shows: never a divergence beside losses."""
-    leading = each.leading if each.word else None
-    if leading is None or leading.kind is not LossKind.CHANGE:
-        return leading
-    if not has_losses(verdict):
-        return leading
-    losses = [row for row in each.rows if row.kind is not LossKind.CHANGE]
-    return losses[0] if losses else None
 
 
 def others(verdict: Verdict, results: Sequence[PairResult]) -> Iterator[Table]:
