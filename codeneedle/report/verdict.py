@@ -341,6 +341,11 @@ def _ungraded(verdict: Verdict, kept: str) -> Iterator[str]:
         yield from _none_within(verdict, kept, f"fewer than {lost} of {noun}")
         yield from _nearest(verdict)
         return
+    yield from _unmeasured(verdict)
+
+
+def _unmeasured(verdict: Verdict) -> Iterator[str]:
+    """What divergence alone tells, and the command that measures losses."""
     yield f"No answer yet: losses were not measured; {_candidates(verdict)}."
     yield f"Measure them: {sweep_command(verdict.run.folder, '--decide')}"
 
@@ -376,13 +381,13 @@ def _unfitting(verdict: Verdict, kept: str) -> Iterator[str]:
     elif fits:
         yield f"Keep: {kept}. It fits into {where}."
     elif not sizes:
-        yield f"Keep: {kept}. No log of this run tells the size of a cache."
+        yield "No answer yet: no log of this run tells the size of a cache."
     elif min(sizes.values()) > most:
         least = min(sizes, key=lambda pair: sizes[pair])
         smallest = f"{visible(str(least))} takes {size(sizes[least])}"
         yield f"Nothing fits into {where}: the smallest, {smallest}."
     elif not verdict.graded and verdict.compared:
-        yield f"No answer yet: losses were not measured; {_candidates(verdict)}."
+        yield from _unmeasured(verdict)
     else:
         yield f"No pair that fits into {where} was compared with the reference."
 

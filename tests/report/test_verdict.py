@@ -15,7 +15,14 @@ from made_losses import (
     losing_setup,
 )
 from made_records import failed_record
-from made_verdicts import BELOW, continuing, losing_long_texts, texts, with_klds
+from made_verdicts import (
+    BELOW,
+    continuing,
+    losing_long_texts,
+    made_verdicts,
+    texts,
+    with_klds,
+)
 from printing import printed
 
 from codeneedle.grid import Pair
@@ -33,10 +40,12 @@ from codeneedle.report.verdict import (
     verdicts,
 )
 from codeneedle.report.verdict_data import verdict_objects
-from codeneedle.verdict.judge import Limits, judge
+from codeneedle.verdict.judge import Limits, Outcome, judge
 from codeneedle.verdict.remarks import remarks
 
 GOOD, COARSE = "q8_0/q8_0", "q4_0/q4_0"
+
+VERDICTS = made_verdicts()
 
 
 def spell(pair):
@@ -57,6 +66,18 @@ def rows(run, limits=None):
 
 
 # The first lines
+
+
+@pytest.mark.parametrize("about", VERDICTS)
+def test_the_first_line_says_set_or_keep_where_that_is_the_outcome(about):
+    found = VERDICTS[about]
+    first, *_ = headline(found, spell)
+    begins = first.partition(":")[0]
+
+    assert found.outcome in {
+        "Set": {Outcome.SET},
+        "Keep": {Outcome.KEEP},
+    }.get(begins, {Outcome.NO_ANSWER, Outcome.NOTHING_FITS})
 
 
 def test_the_command_that_continues_repeats_folder_and_limits():
