@@ -10,8 +10,8 @@ from codeneedle.grid import Pair
 from codeneedle.probes.stored import Observed
 from codeneedle.probes.transcript.record import (
     NAME,
-    Conditions,
     ForcedTurn,
+    TranscriptLayout,
     TurnFacts,
 )
 from codeneedle.probes.transcript.rendering import Kind, Part
@@ -25,10 +25,10 @@ PARTS = (Part(Kind.TEXT, 0, 4, "content"), Part(Kind.TOOL, 4, 8, "arguments 0"))
 
 def made_conditions(turns=16, *, conversations=1):
     """*turns* in each of the conversations."""
-    return Conditions(
+    return TranscriptLayout(
         sha256="ab" * 32,
         conversations=conversations,
-        limit=None,
+        tokens=None,
         turns=tuple(
             TurnFacts(
                 name=f"{conversation + 1}.{turn + 1}",

@@ -21,7 +21,7 @@ from codeneedle.probes.recall.settings import RecallSettings
 from codeneedle.probes.retrieval.settings import RetrievalSettings
 from codeneedle.probes.reuse.probe import ReuseSettings
 from codeneedle.probes.throughput.probe import ThroughputSettings
-from codeneedle.probes.transcript.probe import TranscriptSettings
+from codeneedle.probes.transcript.record import TranscriptSettings
 from codeneedle.records.record import Status
 from codeneedle.sweep.prepare import prepare
 from codeneedle.sweep.runner import Runner, pending

@@ -25,7 +25,7 @@ from codeneedle.probes.evaluation.probe import EvaluationSettings
 from codeneedle.probes.prompts import PromptForm
 from codeneedle.probes.recall.settings import By, RecallSettings
 from codeneedle.probes.retrieval.settings import RetrievalSettings
-from codeneedle.probes.transcript.probe import TranscriptSettings
+from codeneedle.probes.transcript.record import TranscriptSettings
 from codeneedle.records.store import Store, run_folder
 from codeneedle.sweep import plan
 from codeneedle.sweep.plan import _folder_of_context

@@ -20,7 +20,7 @@ from codeneedle.probes.transcript.conversations import Turn, read_conversations
 from codeneedle.probes.transcript.metrics import breaks_at, logp, right
 from codeneedle.probes.transcript.record import (
     NAME,
-    Conditions,
+    TranscriptLayout,
     TurnFacts,
     conditions_of,
     forced_turns,
@@ -132,7 +132,7 @@ def _is_measured(run: Run, file: Path) -> bool:
     return sha256 == conditions_of(run.setup).sha256
 
 
-def _recorded(turn: TurnFacts, chosen: Conditions, file: Path) -> Turn:
+def _recorded(turn: TurnFacts, chosen: TranscriptLayout, file: Path) -> Turn:
     """The recording of *turn* in *file*."""
     sha256, conversations = read_conversations(file)
     if sha256 != chosen.sha256:

@@ -6,9 +6,6 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Annotated
-
-from msgspec import Meta, Struct
 
 from codeneedle.corpora.registry import slug
 from codeneedle.document import Document
@@ -37,9 +34,10 @@ from codeneedle.probes.transcript.metrics import (
 )
 from codeneedle.probes.transcript.record import (
     NAME,
-    Conditions,
     ForcedConversation,
     ForcedTurn,
+    TranscriptLayout,
+    TranscriptSettings,
     TurnFacts,
     conditions_of,
 )
@@ -59,27 +57,6 @@ from codeneedle.text import plural
 
 CHARACTERS_PER_TOKEN = 4
 """Estimate for plans, before anything is counted."""
-
-
-class TranscriptSettings(Struct, frozen=True, forbid_unknown_fields=True):
-    """What a user may choose."""
-
-    file: Annotated[
-        Path | None,
-        Meta(
-            description="Recorded conversations whose answers are forced: OpenAI's "
-            "messages or ShareGPT's conversations, as JSON or JSON lines.",
-            extra={"option": "--transcript", "metavar": "FILE", "default": "none"},
-        ),
-    ] = None
-    tokens: Annotated[
-        Annotated[int, Meta(ge=1)] | None,
-        Meta(
-            description="Most tokens of answers to force in a cell: turns evenly "
-            "spread over the conversations.",
-            extra={"option": "--transcript-tokens", "default": "all"},
-        ),
-    ] = None
 
 
 class TranscriptProbe(Probe):
@@ -153,7 +130,7 @@ class TranscriptProbe(Probe):
         """
         The turns that every pair is forced to.
 
-        The stored ones of the same file and limit; otherwise they are rendered.
+        The stored ones of the same file and tokens; otherwise they are rendered.
 
         Raises:
             BadInput: If the template does not take a conversation, or no turn fits.
@@ -165,15 +142,15 @@ class TranscriptProbe(Probe):
         known = run.setup.probes.get(NAME)
         if known:
             stored = conditions_of(run.setup)
-            if (stored.sha256, stored.limit) == (sha256, settings.tokens):
+            if (stored.sha256, stored.tokens) == (sha256, settings.tokens):
                 return known
             if stored.sha256 != sha256:
                 raise _other_file(run.folder, _file(settings))
         turns = _counted_turns(settings, run.engine, run.setup.context)
-        chosen = Conditions(
+        chosen = TranscriptLayout(
             sha256=sha256,
             conversations=len(conversations),
-            limit=settings.tokens,
+            tokens=settings.tokens,
             turns=tuple(turn.facts for turn in turns if not turn.left_out),
             left_out=tuple((t.facts.name, t.left_out) for t in turns if t.left_out),
             dropped=tuple(dropped_phrases(turns)),
@@ -275,7 +252,7 @@ PROBE = TranscriptProbe(
     purpose="recorded conversations",
     metrics=OVER_ALL,
     settings=TranscriptSettings,
-    layout=Conditions,
+    layout=TranscriptLayout,
     asked_by="file",
     needs=frozenset({Ability.FORCED, Ability.CONVERSATIONS}),
     repeats=True,

@@ -3,6 +3,10 @@
 import bisect
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+from msgspec import Meta, Struct
 
 from codeneedle.engines.messages import Forced
 from codeneedle.probes.stored import (
@@ -51,13 +55,38 @@ class TurnFacts:
         return self.parts[max(0, bisect.bisect_right(starts, place) - 1)].kind
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Conditions:
-    """The turns that every pair of a run is forced to, as a setup stores them."""
+class TranscriptSettings(Struct, frozen=True, forbid_unknown_fields=True):
+    """What a user may choose."""
+
+    file: Annotated[
+        Path | None,
+        Meta(
+            description="Recorded conversations whose answers are forced: OpenAI's "
+            "messages or ShareGPT's conversations, as JSON or JSON lines.",
+            extra={"option": "--transcript", "metavar": "FILE", "default": "none"},
+        ),
+    ] = None
+    tokens: Annotated[
+        Annotated[int, Meta(ge=1)] | None,
+        Meta(
+            description="Most tokens of answers to force in a cell: turns evenly "
+            "spread over the conversations.",
+            extra={"option": "--transcript-tokens", "default": "all"},
+        ),
+    ] = None
+
+
+class TranscriptLayout(
+    TranscriptSettings, frozen=True, omit_defaults=True, kw_only=True
+):
+    """
+    What a setup stores: settings, and the turns that every pair of a run is forced to.
+
+    The path of the file is not stored, which is the user's own.
+    """
 
     sha256: str  # hash of the file
     conversations: Count  # number of conversations in it
-    limit: Count | None  # most tokens to force, as requested; None for all
     turns: tuple[TurnFacts, ...]  # the turns, in order
     left_out: tuple[tuple[str, str], ...] = ()
     """Names of turns that are not measured, with the reason."""
@@ -116,14 +145,14 @@ class ScoredToken:
 
 
 @cached()
-def conditions_of(setup: Setup) -> Conditions:
+def conditions_of(setup: Setup) -> TranscriptLayout:
     """
     The conditions of the probe in *setup*.
 
     Raises:
         BadRecord: If there are none, or they have another layout.
     """
-    conditions = settings_in(setup, NAME, Conditions)
+    conditions = settings_in(setup, NAME, TranscriptLayout)
     for turn in conditions.turns:
         refuse_impossible(bool(turn.parts), "a turn has no parts", file=SETUP)
     return conditions

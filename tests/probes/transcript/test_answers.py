@@ -14,6 +14,7 @@ from made_transcripts import (
     transcript_record,
     transcript_run,
 )
+from msgspec import structs
 from printing import printed
 
 from codeneedle.errors import BadInput
@@ -50,7 +51,7 @@ def file(tmp_path):
 @pytest.fixture
 def run(file):
     """A run of one turn in which a pair loses a half on the last token of text."""
-    conditions = replace(
+    conditions = structs.replace(
         made_conditions(1), sha256=hashlib.sha256(file.read_bytes()).hexdigest()
     )
 
@@ -121,7 +122,7 @@ def test_a_turn_without_scores_says_why(run):
 def test_text_that_moves_a_cursor_is_shown_as_escapes(run, file):
     said = [*SAID["messages"][:1], {**SAID["messages"][1], "content": "\x1b[2J"}]
     file.write_text(json.dumps({"messages": said}))
-    conditions = replace(
+    conditions = structs.replace(
         made_conditions(1), sha256=hashlib.sha256(file.read_bytes()).hexdigest()
     )
     setup = replace(run.setup, probes={NAME: as_json(conditions)})

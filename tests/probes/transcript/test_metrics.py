@@ -12,6 +12,7 @@ from made_transcripts import (
     transcript_record,
     transcript_run,
 )
+from msgspec import structs
 
 from codeneedle.probes import PROBES
 from codeneedle.probes.transcript.metrics import FEWEST_UNITS
@@ -111,7 +112,7 @@ def test_a_class_in_few_turns_is_shown_and_not_judged():
     others = (replace(turn, parts=text_alone) for turn in few.turns[FEWEST_UNITS - 1 :])
     run = transcript_run(
         {"bf16/bf16": steady, "q8_0/q8_0": steady},
-        replace(few, turns=(*with_tools, *others)),
+        structs.replace(few, turns=(*with_tools, *others)),
     )
 
     assert {"transcript-logp", "transcript-logp@text"} == words(run).keys()

@@ -14,8 +14,13 @@ from codeneedle.errors import BadInput, CellError
 from codeneedle.grid import Pair
 from codeneedle.probes.cell import ProbeContext
 from codeneedle.probes.transcript import probe as module
-from codeneedle.probes.transcript.probe import PROBE, TranscriptSettings
-from codeneedle.probes.transcript.record import NAME, conditions_of, turns_of
+from codeneedle.probes.transcript.probe import PROBE
+from codeneedle.probes.transcript.record import (
+    NAME,
+    TranscriptSettings,
+    conditions_of,
+    turns_of,
+)
 from codeneedle.records.comparability import OtherSetup
 from codeneedle.records.record import CellRecord, Status
 
