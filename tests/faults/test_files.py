@@ -142,9 +142,13 @@ DAMAGES = {
     "record of 100 MB of white space": rewritten(
         lambda data: data[:-20] + b" " * 100_000_000
     ),
-    "something else than a record": rewritten(lambda _: sealed(b'{"schema": 1}')),
-    "record whose schema is a truth": with_text(b'"schema": 1', b'"schema": true'),
-    "record of schema 0": with_text(b'"schema": 1', b'"schema": 0'),
+    "something else than a record": rewritten(
+        lambda _: sealed(b'{"schema": %d}' % SCHEMA)
+    ),
+    "record whose schema is a truth": with_text(
+        b'"schema": %d' % SCHEMA, b'"schema": true'
+    ),
+    "record of schema 0": with_text(b'"schema": %d' % SCHEMA, b'"schema": 0'),
     "record of a status that is none": with_text(b'"finished"', b'"done"'),
 }
 
