@@ -462,12 +462,12 @@ def _type_row(facts: TypeFacts) -> list[Shown]:
     fits = None if facts.misfit is None else not facts.misfit
     return [
         facts.name,
-        _mark(facts.is_accepted, "accepted", "refused"),
-        _mark(fits, "fits", facts.misfit or ""),
+        _word_on_type(facts.is_accepted, "accepted", "refused"),
+        _word_on_type(fits, "fits", facts.misfit or ""),
     ]
 
 
-def _mark(is_good: bool | None, good: str, bad: str) -> Text:
+def _word_on_type(is_good: bool | None, good: str, bad: str) -> Text:
     if is_good is None:
         return Text("unknown", style="dim")
     return Text(good, style="green") if is_good else Text(visible(bad), style="red")

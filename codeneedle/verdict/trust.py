@@ -244,7 +244,7 @@ def prompt_speed(metrics: Iterable[Metric], setup: Setup) -> Speed:
     return speed
 
 
-NOISE_FACTOR = 3.0
+REPLY_NOISE_FACTOR = 3.0
 """Replies differ if they do so by more than repeated ones, times this."""
 
 RESOLUTION = 2e-4
@@ -315,8 +315,8 @@ def _differ(one: CacheEvidence, other: CacheEvidence) -> bool:
     if not (one.prints and other.prints):
         return False
     apart = min(_distance(a, b) for a in one.prints for b in other.prints)
-    noise = max(_noise(one), _noise(other))
-    return apart > max(NOISE_FACTOR * noise, RESOLUTION)
+    noise = max(_noise_of_replies(one), _noise_of_replies(other))
+    return apart > max(REPLY_NOISE_FACTOR * noise, RESOLUTION)
 
 
 def _is_smaller(one: CacheEvidence, reference: CacheEvidence) -> bool:
@@ -331,7 +331,7 @@ def _is_smaller(one: CacheEvidence, reference: CacheEvidence) -> bool:
     return saved > max(LEAST_GROWTH_BYTES, LEAST_GROWTH * grown)
 
 
-def _noise(proof: CacheEvidence) -> float:
+def _noise_of_replies(proof: CacheEvidence) -> float:
     """The largest distance of two replies to the same text."""
     pairs = itertools.combinations(proof.prints, 2)
     return max((_distance(one, other) for one, other in pairs), default=math.inf)
@@ -349,7 +349,7 @@ def _evidence(proof: CacheEvidence) -> str:
     """What was looked at, as a phrase."""
     has_numbers = any(each.logprobs for each in proof.prints)
     phrase = f"{'probabilities' if has_numbers else 'replies'} of a fixed text"
-    noise = _noise(proof)
+    noise = _noise_of_replies(proof)
     if not proof.prints:
         phrase = "it has no replies to a fixed text"
     elif noise:

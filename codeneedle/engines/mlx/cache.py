@@ -175,7 +175,7 @@ def _pairs(arrays: Sequence[Any]) -> Iterator[tuple[Any, Any]]:
     return zip(arrays[::2], arrays[1::2], strict=True)
 
 
-def _both(value: int | tuple[int, int]) -> tuple[int, int]:
+def _of_k_and_v(value: int | tuple[int, int]) -> tuple[int, int]:
     """One number for K and V, or two."""
     return (value, value) if isinstance(value, int) else value
 
@@ -261,7 +261,7 @@ def attention(
         queries = queries.reshape(batch, -1, groups, count, queries.shape[-1])
         q_keys = tuple(mx.expand_dims(array, 2) for array in q_keys)
         q_values = tuple(mx.expand_dims(array, 2) for array in q_values)
-    key, value = map(Packing, bits, _both(group_size))
+    key, value = map(Packing, bits, _of_k_and_v(group_size))
     scores = _product(queries, q_keys, key, transpose=True)
     if isinstance(mask, str):
         mask = base.create_causal_mask(count, scores.shape[-1] - count)

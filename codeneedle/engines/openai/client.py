@@ -4,7 +4,6 @@ do about those that refuse a field, are busy, or want a key.
 """
 
 import contextlib
-import datetime as dt
 import itertools
 import math
 import re
@@ -12,8 +11,7 @@ import time
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from email.utils import parsedate_to_datetime
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any
 
 from msgspec import Meta
 
@@ -47,11 +45,17 @@ from codeneedle.engines.messages import (
     rounded,
     shaped,
 )
+from codeneedle.engines.openai.retries import (
+    BUSY,
+    KEY_HINT,
+    NOT_FOUND,
+    WAITS_S,
+    WANTS_KEY,
+    patiently,
+)
 from codeneedle.errors import CellError
 from codeneedle.records.record import Json, Status
 from codeneedle.system.secrets import SHORTEST_IN_ANSWERS, masked
-
-_Answer = TypeVar("_Answer")
 
 OPTIONAL = (
     ("top_k", "min_p", "repetition_penalty", "repeat_penalty"),
@@ -82,9 +86,6 @@ NEUTRAL: Json = {
 }
 """Greedy sampling without penalties, streamed, with the counts of tokens at the end."""
 
-BUSY = frozenset({429, 500, 502, 503, 504, 529})
-"""Status codes after which the same request is sent again."""
-
 REFUSES_FIELDS = frozenset({400, 422})
 """Status codes of servers that do not take a field."""
 
@@ -93,14 +94,6 @@ BROKEN_OFF = frozenset(
 )
 """Reasons for an end before the model or the limit ended the reply."""
 
-WANTS_KEY = frozenset({401, 403})
-NOT_FOUND = frozenset({404, 405})
-
-KEY_HINT = "Name the variable with the key: --api-key-env NAME"
-
-WAITS_S = (0.5, 2.0, 8.0, 30.0)
-"""How long to wait before each further attempt, unless the server says how long."""
-
 FIRST_ECHO_WAITS_S = WAITS_S[:2]
 """The same until an echo has come: some servers answer 500 to those, and to no more."""
 
@@ -108,9 +101,6 @@ PROBABILITIES = "probabilities of given text"
 
 LISTED = 5
 """Names of models that a message tells."""
-
-LONGEST_WAIT_S = 600.0
-"""A server that wants a longer pause is not waited for."""
 
 TOKEN_BYTES = 16 << 10
 """Of a reply for each token that it may have: thirty times what an event takes."""
@@ -316,7 +306,7 @@ class OpenAi(Connection):
         waits_s = WAITS_S if self._echoes else FIRST_ECHO_WAITS_S
         limit_bytes = ANSWER_LIMIT_BYTES + ECHO_BYTES * len(body["prompt"])
         try:
-            answer = self._patiently(
+            answer = patiently(
                 lambda: self._ask(
                     "POST",
                     "completions",
@@ -325,6 +315,7 @@ class OpenAi(Connection):
                     limit_s=self._silence_s,
                     limit_bytes=limit_bytes,
                 ),
+                sleep=self.sleep,
                 waits_s=waits_s,
             )
         except Refused as error:
@@ -385,7 +376,9 @@ class OpenAi(Connection):
 
         def ask(left_out: Sequence[str]) -> Reply:
             sent = self._without(body, left_out)
-            return self._patiently(lambda: self._streamed(path, sent, enough))
+            return patiently(
+                lambda: self._streamed(path, sent, enough), sleep=self.sleep
+            )
 
         try:
             return ask(self.left_out)
@@ -415,22 +408,6 @@ class OpenAi(Connection):
     @staticmethod
     def _without(body: Json, names: Sequence[str]) -> Json:
         return {name: value for name, value in body.items() if name not in names}
-
-    def _patiently(
-        self, ask: Callable[[], _Answer], *, waits_s: Sequence[float] = WAITS_S
-    ) -> _Answer:
-        """What *ask* returns; it is called again while the server is busy."""
-        for wait_s in (*waits_s, None):
-            try:
-                return ask()
-            except Refused as error:
-                stated_s = seconds_of(error.retry_after)
-                pause_s = wait_s if stated_s is None else stated_s
-                is_busy = error.code in BUSY and wait_s is not None
-                if not is_busy or pause_s is None or pause_s > LONGEST_WAIT_S:
-                    raise advised(error) from error
-                self.sleep(pause_s)
-        raise AssertionError
 
     def _streamed(self, path: str, body: Json, enough: Callable[[str], bool]) -> Reply:
         """One attempt; times are by our clock, for the API tells none."""
@@ -505,41 +482,6 @@ class _Seen:
 
     def elapsed_s(self) -> float:
         return time.perf_counter() - self.started
-
-
-def advised(error: Refused) -> Refused:
-    """*error* with a hint on what to do about it."""
-    hints = {
-        **dict.fromkeys(WANTS_KEY, KEY_HINT),
-        **dict.fromkeys(
-            NOT_FOUND,
-            "Is the URL right, up to /v1? A server without /completions needs "
-            "--prompt-form chat.",
-        ),
-        **dict.fromkeys(BUSY, "It is busy or broken: look at its log, sweep again."),
-    }
-    error.hint = hints.get(error.code, error.hint)
-    if error.kind == "redirect":
-        error.hint = "Redirects are not followed: give the URL that it leads to."
-    return error
-
-
-def seconds_of(retry_after: str) -> float | None:
-    """
-    How long to wait, by the header ``Retry-After``; None if it says nothing.
-
-    Seconds, or a date (RFC 9110, 10.2.3).
-    """
-    text = retry_after.strip()
-    with contextlib.suppress(ValueError):
-        seconds = float(text)
-        return max(0.0, seconds) if math.isfinite(seconds) else None
-    # A year may have any number of digits.
-    with contextlib.suppress(ValueError, OverflowError):
-        when = parsedate_to_datetime(text)
-        aware = when if when.tzinfo else when.replace(tzinfo=dt.UTC)
-        return max(0.0, (aware - dt.datetime.now(dt.UTC)).total_seconds())
-    return None
 
 
 # --- events

@@ -29,13 +29,8 @@ from codeneedle.engines.engine import (
     counting,
 )
 from codeneedle.engines.messages import Refused
-from codeneedle.engines.openai.client import (
-    LISTED,
-    WANTS_KEY,
-    OpenAi,
-    advised,
-    is_listed,
-)
+from codeneedle.engines.openai.client import LISTED, OpenAi, is_listed
+from codeneedle.engines.openai.retries import WANTS_KEY, advised
 from codeneedle.engines.openai.server import (
     CommandServer,
     Server,

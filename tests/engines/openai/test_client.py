@@ -32,8 +32,8 @@ from codeneedle.engines.openai.client import (
     _misspelled,
     read_echo,
     read_event,
-    seconds_of,
 )
+from codeneedle.engines.openai.retries import seconds_of
 from codeneedle.errors import CellError
 from codeneedle.records.record import Status
 
