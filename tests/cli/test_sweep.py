@@ -446,7 +446,10 @@ def test_the_chat_form_recalls_like_the_completion_form(folder):
     assert 0 == told.returncode, told.stderr
     assert "chat" == setup["prompt_form"]
     assert "enable_thinking=false" in setup["thinking"]
-    truths = {needle["name"]: needle["lines"] for needle in setup["needles"]}
+    truths = {
+        needle["name"]: needle["lines"]
+        for needle in setup["probes"]["recall"]["written"]
+    }
     for asked in written(record(folder, "q8_0-q4_0")["observation"]):
         assert truths[asked["needle"]] == asked["reply"].split("\n")[:20]
 
@@ -469,7 +472,9 @@ def test_a_folder_of_code_and_further_server_arguments_are_taken(folder, nano):
 
     assert 0 == told.returncode, told.stderr
     assert ["-ngl", "0", "-t", "1"] == setup["server_args"]
-    assert ["first", "second"] == [needle["name"] for needle in setup["needles"]]
+    assert ["first", "second"] == [
+        needle["name"] for needle in setup["probes"]["recall"]["written"]
+    ]
     assert "unseen" == setup["corpus"]["kind"]
 
 
