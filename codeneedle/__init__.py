@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from codeneedle.api import LoadedRun, load
-    from codeneedle.grid import Pair
+    from codeneedle.cache_types import Pair
 
 __all__ = ["LoadedRun", "Pair", "__version__", "load"]
 
@@ -16,7 +16,7 @@ __version__: str
 
 _PLACES = {
     "LoadedRun": "codeneedle.api",
-    "Pair": "codeneedle.grid",
+    "Pair": "codeneedle.cache_types",
     "load": "codeneedle.api",
 }
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from codeneedle.grid import RUNS
+from codeneedle.cache_types import RUNS
 from codeneedle.probes import PROBES
 from codeneedle.probes.frames import axes, cells_frame, of_probe
 from codeneedle.records.record import CellRecord, Run, Setup

@@ -41,10 +41,10 @@ from published_protocol import PublishedCell, Questions, measure
 from rich.console import Console
 from rich.table import Table
 
+from codeneedle.cache_types import Pair
 from codeneedle.corpora import registry
 from codeneedle.engines.llama_cpp import installation
 from codeneedle.errors import CodeneedleError, MachineError
-from codeneedle.grid import Pair
 from codeneedle.models.pretrained import built_in_model, path_of
 from codeneedle.probes.cell import ProbeContext, RunContext
 from codeneedle.probes.probe import Probe

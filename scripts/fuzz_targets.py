@@ -12,6 +12,7 @@ import fuzz_seeds as seeds
 import httpx
 import msgspec
 
+from codeneedle.cache_types import Pair
 from codeneedle.corpora import languages, needles, reading, registry
 from codeneedle.corpora.needles import Function
 from codeneedle.engines import evidence
@@ -39,7 +40,6 @@ from codeneedle.engines.messages import Chat, Completion, Forced, Message, Reply
 from codeneedle.engines.openai.client import OpenAi
 from codeneedle.engines.tools import ReadTokens, SpeedTask
 from codeneedle.errors import CellError, CodeneedleError, MachineError, RequestError
-from codeneedle.grid import Pair
 from codeneedle.models.kv_cache import Room, misfit, plain_caches, predicted
 from codeneedle.models.weights import read_header
 from codeneedle.probes import PROBES

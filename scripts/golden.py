@@ -22,8 +22,8 @@ from typing import Any
 
 from fuzz_seeds import made
 
+from codeneedle.cache_types import Pair, Spell
 from codeneedle.cli import app
-from codeneedle.grid import Pair, Spell
 from codeneedle.report.verdict import brief
 
 GOLDEN = Path(__file__).parent.parent / "tests" / "golden"

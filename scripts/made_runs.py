@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 from fuzz_seeds import made
 
-from codeneedle.grid import BITS_PER_ELEMENT, Pair, by_precision
+from codeneedle.cache_types import BITS_PER_ELEMENT, Pair, by_precision
 from codeneedle.probes.recall.record import Round
 from codeneedle.probes.recall.settings import functions_in
 from codeneedle.records.record import CellRecord, NeedleFacts, Setup

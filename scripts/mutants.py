@@ -48,7 +48,7 @@ MODULES = (
     "engines/llama_cpp/log",
     "engines/llama_cpp/reading",
     "engines/llama_cpp/statistics",
-    "grid",
+    "cache_types",
     "models/kv_cache",
     "probes/divergence/metrics",
     "probes/frames",

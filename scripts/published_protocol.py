@@ -18,8 +18,8 @@ from pathlib import Path
 
 import httpx
 
+from codeneedle.cache_types import Pair
 from codeneedle.errors import MachineError
-from codeneedle.grid import Pair
 from codeneedle.probes.prompts import NO_THINK_ARGS
 from codeneedle.probes.recall.alignment import score
 from codeneedle.probes.recall.prompts import chat_messages

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import numpy as np
 
-from codeneedle.grid import Pair
+from codeneedle.cache_types import Pair
 from codeneedle.probes import PROBES
 from codeneedle.probes.retrieval.record import retrieval_of
 from codeneedle.probes.retrieval.task_kinds import TASKS

@@ -24,8 +24,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from codeneedle.cache_types import DEFAULT_TYPES, FIRST, Pair, bits
 from codeneedle.corpora.needles import block_ends
-from codeneedle.grid import DEFAULT_TYPES, FIRST, Pair, bits
 from codeneedle.probes.estimates import TEXT_SHARE
 from codeneedle.probes.recall.choice import FORCED_BESIDE, SCORING, Load, Speeds
 from codeneedle.probes.recall.reading import chunks_read

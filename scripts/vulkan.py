@@ -25,12 +25,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from codeneedle.api import LoadedRun, load
+from codeneedle.cache_types import Pair, whole_grid
 from codeneedle.engines.llama_cpp.backends import backend_named
 from codeneedle.engines.llama_cpp.build import build
 from codeneedle.engines.llama_cpp.installation import SERVER, VARIABLE
 from codeneedle.engines.llama_cpp.statistics import statistics
 from codeneedle.errors import MachineError
-from codeneedle.grid import Pair, whole_grid
 from codeneedle.models.pretrained import SMOLLM2, built_in_model
 from codeneedle.records.record import ON_CPU, Attention
 from codeneedle.verdict.statistics import Decision

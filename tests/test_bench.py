@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from made_records import made_needle
 
-from codeneedle.grid import Pair
+from codeneedle.cache_types import Pair
 
 SCRIPTS = Path(__file__).parents[1] / "scripts"
 sys.path.append(str(SCRIPTS))

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from made_servers import made_launch
 
+from codeneedle.cache_types import Pair
 from codeneedle.corpora.languages.python import functions
 from codeneedle.corpora.needles import choose, written_needle
 from codeneedle.corpora.random_bodies import Knobs, text_of
@@ -16,7 +17,6 @@ from codeneedle.engines.llama_cpp.client import Client
 from codeneedle.engines.llama_cpp.server import serving
 from codeneedle.engines.messages import Completion, Message
 from codeneedle.errors import WeightsUnusable
-from codeneedle.grid import Pair
 from codeneedle.models import pretrained
 from codeneedle.probes.recall.alignment import Mark, score
 from codeneedle.probes.recall.prompts import completion_prompt

@@ -11,13 +11,13 @@ from pathlib import Path
 import pytest
 from gguf_files import SHAPE, gguf_bytes
 
+from codeneedle.cache_types import Pair
 from codeneedle.engines.llama_cpp import log as serverlog
 from codeneedle.engines.llama_cpp import perplexity
 from codeneedle.engines.llama_cpp.base_file import BaseFile, Identity
 from codeneedle.engines.llama_cpp.bench import read_result
 from codeneedle.engines.tools import SpeedTask
 from codeneedle.errors import CellError, WeightsUnusable
-from codeneedle.grid import Pair
 from codeneedle.models import gguf
 from codeneedle.models.gguf import BadHeader
 from codeneedle.models.weights import read_header, weights_of

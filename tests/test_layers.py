@@ -26,7 +26,7 @@ FOLDERS = (
     "records",
     "system",
     "document",
-    "grid",
+    "cache_types",
     "quantities",
     "text",
     "errors",
@@ -245,7 +245,7 @@ ALLOWED = {
     ("engines/mlx/engine.py", "llama_cpp"): "options of that child",
     ("engines/openai/settings.py", "llama_cpp"): "a path of many servers",
     ("probes/transcript/choice.py", "llama_cpp"): "no other renders conversations",
-    ("grid.py", "mlx"): "types of all engines, in runs whose engine may not be here",
+    ("cache_types.py", "mlx"): "types of all engines, whichever may be here",
     ("sweep/slurm.py", "llama_cpp"): "an option of ours is called like it",
     (
         "system/environment.py",

@@ -50,7 +50,7 @@ def test_a_long_target_starts_its_script_with_arguments_it_accepts(target):
     ("module", "own", "folder"),
     [
         ("verdict/order", ["verdict/test_order.py"], "verdict/test_judge.py"),
-        ("grid", ["test_grid.py"], "test_golden.py"),
+        ("cache_types", ["test_cache_types.py"], "test_golden.py"),
     ],
 )
 def test_a_mutant_is_tested_by_its_module_then_by_its_folder(module, own, folder):

@@ -27,6 +27,7 @@ from made_servers import made_launch
 from started_sweeps import controls, on_terminal
 
 import codeneedle as package
+from codeneedle.cache_types import Pair
 from codeneedle.cli import app
 from codeneedle.corpora import registry
 from codeneedle.engines.engine import HOST
@@ -45,7 +46,6 @@ from codeneedle.engines.openai.client import (
     TOKEN_BYTES,
 )
 from codeneedle.errors import BadInput, RequestError
-from codeneedle.grid import Pair
 from codeneedle.models import weights
 from codeneedle.records.record import Status
 from codeneedle.records.store import Store, find_runs, run_folder

@@ -13,6 +13,7 @@ import typer
 from typer.main import get_command
 
 import codeneedle
+from codeneedle.cache_types import ENGINE, RUNS
 from codeneedle.cli.options import (
     USAGE_ERROR,
     AtOption,
@@ -52,7 +53,6 @@ from codeneedle.cli.options import (
     word,
 )
 from codeneedle.errors import BadInput, CodeneedleError, UnknownName, refusal
-from codeneedle.grid import ENGINE, RUNS
 from codeneedle.quantities import speed
 from codeneedle.system.secrets import mask
 from codeneedle.text import visible, visible_lines
@@ -323,8 +323,8 @@ def serve(
     The key is random, or that in the variable CODENEEDLE_API_KEY. What follows -- goes
     to llama-server: -- -ngl 99
     """
+    from codeneedle.cache_types import Pair
     from codeneedle.cli.serve import serve as serve_pair
-    from codeneedle.grid import Pair
 
     request, execution = _request_of_cell(
         model, context, engine, llama_server, arguments.obj
@@ -379,10 +379,10 @@ def ask(
     Greedy, and nothing is stored. The first pair is what others are compared with.
     What follows -- goes to llama-server: -- -ngl 99
     """
+    from codeneedle.cache_types import Pair
     from codeneedle.cli.ask import ask as ask_pairs
     from codeneedle.cli.ask import read_prompt
     from codeneedle.cli.options import words
-    from codeneedle.grid import Pair
     from codeneedle.report.answers import side_by_side
 
     request, execution = _request_of_cell(
@@ -692,8 +692,8 @@ def verdict(
     out: OutOption = RUNS,
 ) -> int:
     """Show which pair to set, and what it loses at most."""
+    from codeneedle.cache_types import Pair
     from codeneedle.cli.engines import asks_for
-    from codeneedle.grid import Pair
     from codeneedle.report.selection import one_run, read_runs
     from codeneedle.report.verdict import check_of, closing, verdicts
     from codeneedle.report.verdict_data import verdict_objects

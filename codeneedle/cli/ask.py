@@ -8,13 +8,13 @@ from pathlib import Path
 from msgspec import structs
 from rich.console import Console
 
+from codeneedle.cache_types import Pair
 from codeneedle.cli.progress import end_left_behind, ensure_models, say
 from codeneedle.cli.sweep import planned
 from codeneedle.engines.engine import CellSpec
 from codeneedle.engines.evidence import mismatched
 from codeneedle.engines.messages import Chat, Completion, Message, Reply
 from codeneedle.errors import BadInput, CellError
-from codeneedle.grid import Pair
 from codeneedle.models.pretrained import path_of
 from codeneedle.probes.prompts import NO_THINK_ARGS, PromptForm
 from codeneedle.sweep.plan import Plan

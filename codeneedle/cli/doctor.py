@@ -9,6 +9,7 @@ import msgspec
 from rich.text import Text
 
 from codeneedle import __version__
+from codeneedle.cache_types import DEFAULT_TYPES, ENGINE, Pair, whole_grid
 from codeneedle.cli.engines import EngineEntry, offered
 from codeneedle.document import Document, Facts, Lines, Shown, Table
 from codeneedle.engines.engine import ModelSpec
@@ -18,7 +19,6 @@ from codeneedle.engines.llama_cpp.engine import LlamaCpp
 from codeneedle.engines.llama_cpp.installation import ServerFacts, Tools
 from codeneedle.engines.survey import Survey
 from codeneedle.errors import CodeneedleError
-from codeneedle.grid import DEFAULT_TYPES, ENGINE, Pair, whole_grid
 from codeneedle.models import pretrained, weights
 from codeneedle.models.kv_cache import cacheless, misfit, plain_caches, type_misfit
 from codeneedle.models.pretrained import Pretrained

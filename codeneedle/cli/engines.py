@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
+from codeneedle.cache_types import ENGINE, Spell, by_precision
 from codeneedle.engines.llama_cpp import installation
 from codeneedle.engines.llama_cpp.arguments import build_option, cache_flags
 from codeneedle.engines.llama_cpp.installation import Tools
@@ -32,7 +33,6 @@ from codeneedle.errors import (
     UnknownName,
     WeightsUnusable,
 )
-from codeneedle.grid import ENGINE, Spell, by_precision
 from codeneedle.models.weights import Weights, known_by_name, read_header
 from codeneedle.system.files import expanded
 

@@ -13,8 +13,8 @@ from typer.core import TyperCommand
 from typer.main import get_command
 from typing_extensions import override
 
+from codeneedle.cache_types import DEFAULT_TYPES, ENGINE, RUNS
 from codeneedle.errors import BadInput, UnknownName, bad_value
-from codeneedle.grid import DEFAULT_TYPES, ENGINE, RUNS
 from codeneedle.quantities import memory_size, percent, time_span, token_count
 
 if TYPE_CHECKING:

@@ -19,11 +19,11 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from codeneedle.cache_types import Pair, by_precision
 from codeneedle.document import Document, Grid, Heading
 from codeneedle.engines.llama_cpp import build, installation
 from codeneedle.engines.llama_cpp.backends import backend_named
 from codeneedle.errors import ToolMissing
-from codeneedle.grid import Pair, by_precision
 from codeneedle.models import pretrained
 from codeneedle.probes.cell import Step
 from codeneedle.probes.frames import cell_value

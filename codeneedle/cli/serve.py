@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from msgspec.structs import replace
 from rich.console import Console
 
+from codeneedle.cache_types import Pair
 from codeneedle.cli.progress import (
     end_left_behind,
     ensure_models,
@@ -18,7 +19,6 @@ from codeneedle.engines.engine import Ability, Address, CellSpec, Served
 from codeneedle.engines.evidence import mismatched
 from codeneedle.engines.survey import with_attention
 from codeneedle.errors import BadInput, CellError
-from codeneedle.grid import Pair
 from codeneedle.models.pretrained import path_of
 from codeneedle.probes.metrics import caches_of
 from codeneedle.records.record import Attention, Effective

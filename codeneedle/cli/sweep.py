@@ -19,6 +19,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.text import Text
 
+from codeneedle.cache_types import RUNS, Pair, most_precise_first
 from codeneedle.cli.engines import asks_for, offered
 from codeneedle.cli.progress import (
     SweepDisplay,
@@ -35,7 +36,6 @@ from codeneedle.cli.progress import (
 from codeneedle.corpora.registry import load
 from codeneedle.engines.engine import Pace
 from codeneedle.errors import BadInput, CodeneedleError
-from codeneedle.grid import RUNS, Pair, most_precise_first
 from codeneedle.models.pretrained import path_of
 from codeneedle.models.weights import sha256
 from codeneedle.probes import PROBES

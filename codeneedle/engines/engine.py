@@ -14,6 +14,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import ClassVar, Protocol
 
+from codeneedle.cache_types import DEFAULT_TYPES, Pair
 from codeneedle.engines.messages import (
     Chat,
     Completion,
@@ -27,7 +28,6 @@ from codeneedle.engines.patience import Patience
 from codeneedle.engines.survey import Survey
 from codeneedle.engines.tools import DivergenceTool, ReadingTool, SpeedTool
 from codeneedle.errors import BadInput, CellError, ToolFailed, ToolMissing
-from codeneedle.grid import DEFAULT_TYPES, Pair
 from codeneedle.models.weights import Weights
 from codeneedle.records.record import (
     Effective,

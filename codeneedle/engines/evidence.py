@@ -3,8 +3,8 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from codeneedle.cache_types import Pair
 from codeneedle.errors import CellError
-from codeneedle.grid import Pair
 from codeneedle.models.kv_cache import padded
 from codeneedle.records.record import Effective, Status
 

@@ -5,7 +5,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from codeneedle.grid import Pair
+from codeneedle.cache_types import Pair
 
 MULTIPLE = 60.0
 """

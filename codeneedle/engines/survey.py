@@ -7,7 +7,7 @@ An engine makes it before the first cell, without loading the weights.
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from codeneedle.grid import Pair
+from codeneedle.cache_types import Pair
 from codeneedle.models.kv_cache import Caches
 from codeneedle.records.record import Attention, DeviceMemory, Effective, KvBuffer
 

@@ -12,8 +12,8 @@ from typing import Annotated, Protocol
 
 import msgspec
 
+from codeneedle.cache_types import Pair
 from codeneedle.engines.patience import Patience
-from codeneedle.grid import Pair
 from codeneedle.records.record import MOST_NATS, Amount, Effective, LogProb
 
 

@@ -12,7 +12,7 @@ from functools import partial
 from itertools import groupby
 from operator import itemgetter
 
-from codeneedle.grid import BITS_PER_ELEMENT, BLOCK_SIZE, Pair, precision
+from codeneedle.cache_types import BITS_PER_ELEMENT, BLOCK_SIZE, Pair, precision
 from codeneedle.models.weights import Weights
 from codeneedle.records.record import KvBuffer
 from codeneedle.text import MIB, mib

@@ -3,8 +3,8 @@
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
+from codeneedle.cache_types import Pair
 from codeneedle.errors import UnknownName
-from codeneedle.grid import Pair
 from codeneedle.probes.answers import Answer
 from codeneedle.probes.divergence.probe import PROBE as DIVERGENCE
 from codeneedle.probes.evaluation.probe import PROBE as EVALUATION

@@ -16,6 +16,7 @@ from typing import TypeVar
 
 from msgspec import Struct
 
+from codeneedle.cache_types import Pair
 from codeneedle.corpora.corpus import Corpus
 from codeneedle.engines.engine import (
     CellSpec,
@@ -28,7 +29,6 @@ from codeneedle.engines.messages import Progress
 from codeneedle.engines.patience import Patience, patience
 from codeneedle.engines.survey import Survey, with_attention
 from codeneedle.engines.tools import ToolRun
-from codeneedle.grid import Pair
 from codeneedle.models.weights import Weights
 from codeneedle.probes.prompts import Prompts
 from codeneedle.records.record import (

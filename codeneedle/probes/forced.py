@@ -8,9 +8,9 @@ from statistics import fmean
 
 from rich.text import Text
 
+from codeneedle.cache_types import reference_among
 from codeneedle.document import Document, Lines, Table
 from codeneedle.engines.messages import Forced
-from codeneedle.grid import reference_among
 from codeneedle.records.record import CellRecord, Run
 from codeneedle.text import NO_VALUE_WORD, number, plural, visible_lines
 

@@ -6,7 +6,7 @@ import statistics
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from codeneedle.grid import Candidate, Pair, by_precision, reference_among
+from codeneedle.cache_types import Candidate, Pair, by_precision, reference_among
 from codeneedle.probes.metrics import Metric, context_of
 from codeneedle.records.record import (
     AGAIN,

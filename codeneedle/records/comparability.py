@@ -11,8 +11,8 @@ from typing import Any
 
 import msgspec
 
+from codeneedle.cache_types import Pair, by_precision
 from codeneedle.errors import RequestError
-from codeneedle.grid import Pair, by_precision
 from codeneedle.records.record import (
     CellRecord,
     ForeignRecord,

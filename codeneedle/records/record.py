@@ -10,8 +10,8 @@ from typing import Annotated, Any, TypeVar
 
 import msgspec
 
+from codeneedle.cache_types import RUNS, Pair, whole_grid
 from codeneedle.errors import RequestError
-from codeneedle.grid import RUNS, Pair, whole_grid
 
 Json = dict[str, Any]
 

@@ -12,8 +12,8 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from codeneedle.cache_types import Pair
 from codeneedle.errors import BadInput, FolderUnusable, SystemRefuses, did_you_mean
-from codeneedle.grid import Pair
 from codeneedle.records.comparability import (
     identity,
     refuse_difference,

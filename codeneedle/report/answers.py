@@ -5,10 +5,10 @@ import itertools
 import shlex
 from collections.abc import Iterator, Sequence
 
+from codeneedle.cache_types import Pair
 from codeneedle.document import Document, Facts, Heading, Lines
 from codeneedle.engines.messages import Reply
 from codeneedle.errors import BadInput, CodeneedleError, UnknownName
-from codeneedle.grid import Pair
 from codeneedle.probes import PROBES
 from codeneedle.probes.answers import Answer, View
 from codeneedle.probes.probe import Probe

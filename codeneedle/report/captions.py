@@ -5,8 +5,8 @@ import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from codeneedle.cache_types import Pair, most_precise, named_pairs, pairs_by
 from codeneedle.errors import NothingToShow
-from codeneedle.grid import Pair, most_precise, named_pairs, pairs_by
 from codeneedle.models.pretrained import BUILT_IN
 from codeneedle.probes import PROBES, frames
 from codeneedle.probes.frames import Cell, Cells

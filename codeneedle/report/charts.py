@@ -20,8 +20,8 @@ from matplotlib.text import Annotation, Text
 from matplotlib.ticker import FixedLocator, NullLocator, PercentFormatter
 from matplotlib.transforms import Bbox
 
+from codeneedle.cache_types import Pair
 from codeneedle.document import Table
-from codeneedle.grid import Pair
 from codeneedle.report.heatmap import loss_ticks
 from codeneedle.report.html import html
 from codeneedle.report.losses import PERCENT, Losses

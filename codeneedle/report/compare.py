@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 from statistics import fmean
 from typing import Any
 
+from codeneedle.cache_types import Pair, named_pairs
 from codeneedle.document import Document, Heading, Lines, Table
-from codeneedle.grid import Pair, named_pairs
 from codeneedle.probes import PROBES
 from codeneedle.probes.frames import Cell
 from codeneedle.probes.metrics import LossKind, Metric

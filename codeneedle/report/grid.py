@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING
 
 from rich.text import Text
 
+from codeneedle.cache_types import named_pairs
 from codeneedle.document import Block, Document, Facts, Grid, Heading, Lines, Table
-from codeneedle.grid import named_pairs
 from codeneedle.probes import frames
 from codeneedle.probes.frames import Cell, Cells
 from codeneedle.probes.metrics import Metric
@@ -24,7 +24,7 @@ from codeneedle.report.display import display_of
 from codeneedle.text import NO_VALUE_WORD, number
 
 if TYPE_CHECKING:
-    from codeneedle.grid import Spell
+    from codeneedle.cache_types import Spell
     from codeneedle.report.losses import Losses
     from codeneedle.verdict.judge import Verdict
 

@@ -25,8 +25,8 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 from matplotlib.ticker import MaxNLocator
 
+from codeneedle.cache_types import Pair, Spell
 from codeneedle.errors import FolderUnusable
-from codeneedle.grid import Pair, Spell
 from codeneedle.probes import frames
 from codeneedle.probes.frames import Cell, Cells
 from codeneedle.probes.metrics import Metric

@@ -5,9 +5,9 @@ from typing import Any
 
 from rich.text import Text
 
+from codeneedle.cache_types import Pair, most_precise, named_pairs, pairs_by
 from codeneedle.document import Block, Document, Facts, Grid, Heading, Lines
 from codeneedle.engines.survey import Gain, PairSurvey, Survey
-from codeneedle.grid import Pair, most_precise, named_pairs, pairs_by
 from codeneedle.records.record import Attention, DeviceMemory
 from codeneedle.report import data
 from codeneedle.text import duration, mib, plural, size, visible

@@ -11,10 +11,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from codeneedle.cache_types import Pair, most_precise_first
 from codeneedle.document import Block, Document, Facts, Heading, Lines, Table
 from codeneedle.engines.tools import Estimate, Statistics
 from codeneedle.errors import BadInput
-from codeneedle.grid import Pair, most_precise_first
 from codeneedle.models.kv_cache import stored_bits
 from codeneedle.probes import frames
 from codeneedle.probes.divergence.metrics import precision

@@ -4,7 +4,7 @@ import math
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
-from codeneedle.grid import Pair
+from codeneedle.cache_types import Pair
 from codeneedle.probes import frames
 from codeneedle.probes.frames import Cell, Cells
 from codeneedle.probes.metrics import LossKind, Metric

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from codeneedle.cache_types import most_precise_first
 from codeneedle.document import Block, Document, Facts, Heading, Lines, Table
 from codeneedle.errors import BadInput
-from codeneedle.grid import most_precise_first
 from codeneedle.report.receipt import (
     MOST_RECEIPTS,
     PAIR,

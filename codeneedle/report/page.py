@@ -12,8 +12,8 @@ from typing import Any
 from jinja2 import Environment
 from markupsafe import Markup
 
+from codeneedle.cache_types import Pair, Spell
 from codeneedle.document import Document, Facts, Lines
-from codeneedle.grid import Pair, Spell
 from codeneedle.models.kv_cache import CONTEXTS
 from codeneedle.probes import PROBES, frames
 from codeneedle.probes.answers import Answer

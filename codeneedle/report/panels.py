@@ -10,9 +10,9 @@ from dataclasses import dataclass
 import msgspec
 from rich.text import Text
 
+from codeneedle.cache_types import Pair, named_pairs
 from codeneedle.document import Block, Document, Facts, Grid, Heading, Lines
 from codeneedle.errors import BadInput
-from codeneedle.grid import Pair, named_pairs
 from codeneedle.probes import PROBES, frames
 from codeneedle.probes.metrics import Metric, facet_parts
 from codeneedle.records.record import Run, Status

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from codeneedle.grid import Spell
+from codeneedle.cache_types import Spell
 from codeneedle.records.record import Run
 from codeneedle.report.heatmap import Files, draw, draw_losses
 from codeneedle.report.losses import losses_of

@@ -7,9 +7,7 @@ from typing import Any
 
 import msgspec
 
-from codeneedle.document import Document, Facts, Grid, Heading, Lines, Table
-from codeneedle.engines.survey import Survey, gain
-from codeneedle.grid import (
+from codeneedle.cache_types import (
     FULL_BITS,
     Pair,
     bits,
@@ -17,6 +15,8 @@ from codeneedle.grid import (
     most_precise_first,
     pairs_by,
 )
+from codeneedle.document import Document, Facts, Grid, Heading, Lines, Table
+from codeneedle.engines.survey import Survey, gain
 from codeneedle.models.kv_cache import (
     Buffers,
     Caches,

@@ -16,9 +16,9 @@ from typing import Any
 
 import msgspec
 
+from codeneedle.cache_types import Pair, most_precise_first
 from codeneedle.document import Document, Heading, Lines, Table
 from codeneedle.errors import BadInput
-from codeneedle.grid import Pair, most_precise_first
 from codeneedle.probes import PROBES
 from codeneedle.records.record import CellRecord, Effective, Json, Run, Setup
 from codeneedle.report.captions import (
@@ -33,7 +33,7 @@ from codeneedle.report.kernels import WORDS
 from codeneedle.report.table import Column, PairTable, pair_table
 from codeneedle.text import NO_VALUE_WORD, plural, visible
 from codeneedle.verdict.judge import MetricResult, Verdict, judge
-from codeneedle.verdict.phrases import units_phrase
+from codeneedle.verdict.metric_phrases import units_phrase
 
 VERSION = 2
 """Of the layout of a receipt."""

@@ -3,8 +3,8 @@
 from collections.abc import Callable, Iterator, Sequence
 from statistics import fmean
 
+from codeneedle.cache_types import Pair, by_precision, most_precise_first
 from codeneedle.document import Document, Heading, Lines, Table
-from codeneedle.grid import Pair, by_precision, most_precise_first
 from codeneedle.report import captions
 from codeneedle.report.captions import REFERENCE_MARK
 from codeneedle.report.losses import Losses, losses_of

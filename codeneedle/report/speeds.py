@@ -8,9 +8,9 @@ from typing import Any
 import msgspec
 import pandas as pd
 
+from codeneedle.cache_types import Pair, most_precise, most_precise_first, pairs_by
 from codeneedle.document import Document, Facts, Heading, Lines, Table
 from codeneedle.errors import BadInput, NothingToShow
-from codeneedle.grid import Pair, most_precise, most_precise_first, pairs_by
 from codeneedle.probes.frames import OTHER_DEVICE, of_probe
 from codeneedle.probes.metrics import facet_parts
 from codeneedle.probes.throughput.metrics import crossover

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 import msgspec
 from rich.text import Text
 
+from codeneedle.cache_types import Pair, most_precise, pairs_by, whole_grid
 from codeneedle.document import Block, Document, Facts, Heading, Lines, Table
 from codeneedle.errors import BadInput, UnknownName
-from codeneedle.grid import Pair, most_precise, pairs_by, whole_grid
 from codeneedle.probes import frames
 from codeneedle.probes.frames import Cell
 from codeneedle.probes.metrics import Metric
@@ -26,7 +26,7 @@ from codeneedle.report.tidy import TableRow, cell_rows
 from codeneedle.text import NO_VALUE_WORD, number, visible
 
 if TYPE_CHECKING:
-    from codeneedle.grid import Spell
+    from codeneedle.cache_types import Spell
     from codeneedle.verdict.judge import Verdict
 
 

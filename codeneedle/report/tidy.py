@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated
 import msgspec
 from msgspec import Meta
 
-from codeneedle.grid import Pair
+from codeneedle.cache_types import Pair
 from codeneedle.probes import PROBES, answers_by_length, frames
 from codeneedle.probes.answers import Answer, Skipped
 from codeneedle.probes.frames import Cell, Cells

@@ -9,9 +9,16 @@ from enum import IntEnum
 
 from rich.text import Text
 
+from codeneedle.cache_types import (
+    RUNS,
+    Pair,
+    Spell,
+    by_precision,
+    named_pairs,
+    pairs_by,
+)
 from codeneedle.document import Document, Facts, Heading, Lines, Shown, Table
 from codeneedle.errors import did_you_mean
-from codeneedle.grid import RUNS, Pair, Spell, by_precision, named_pairs, pairs_by
 from codeneedle.probes.metrics import LossKind
 from codeneedle.report import captions
 from codeneedle.report.captions import REFERENCE_MARK
@@ -33,8 +40,7 @@ from codeneedle.verdict.judge import (
     best_by_size,
     cache_size,
 )
-from codeneedle.verdict.next import MORE_UNITS, limit_options, way_on
-from codeneedle.verdict.phrases import (
+from codeneedle.verdict.metric_phrases import (
     amount,
     loss_sentence,
     mean_amount,
@@ -43,6 +49,7 @@ from codeneedle.verdict.phrases import (
     units_phrase,
     word_phrase,
 )
+from codeneedle.verdict.next import MORE_UNITS, limit_options, way_on
 from codeneedle.verdict.remarks import remarks
 from codeneedle.verdict.statistics import Decision
 

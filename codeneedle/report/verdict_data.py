@@ -7,8 +7,8 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
+from codeneedle.cache_types import Spell
 from codeneedle.engines.survey import Gain
-from codeneedle.grid import Spell
 from codeneedle.probes.metrics import LossKind, Noun
 from codeneedle.records.record import Attention
 from codeneedle.report import captions

@@ -7,8 +7,8 @@ from dataclasses import replace
 
 from msgspec import structs
 
+from codeneedle.cache_types import Pair
 from codeneedle.errors import BadInput
-from codeneedle.grid import Pair
 from codeneedle.probes import probes_named
 from codeneedle.probes.estimates import Work
 from codeneedle.probes.metrics import LossKind

@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from codeneedle.cache_types import Pair
 from codeneedle.errors import BadInput
-from codeneedle.grid import Pair
 from codeneedle.probes import PROBES, joined, refuse_impossible_settings
 from codeneedle.probes.probe import answered
 from codeneedle.records.comparability import differences, first_other

@@ -11,12 +11,12 @@ from typing import Any
 
 from msgspec import structs
 
+from codeneedle.cache_types import FIRST, Pair, most_precise, shuffled
 from codeneedle.corpora import registry
 from codeneedle.corpora.corpus import Corpus
 from codeneedle.engines.engine import Engine, ModelSpec, Pace
 from codeneedle.engines.survey import Survey
 from codeneedle.errors import BadInput, FolderUnusable
-from codeneedle.grid import FIRST, Pair, most_precise, shuffled
 from codeneedle.models import pretrained, sensitivity, weights
 from codeneedle.models.kv_cache import cacheless, misfit
 from codeneedle.models.weights import Weights

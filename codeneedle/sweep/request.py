@@ -15,11 +15,7 @@ import msgspec.inspect
 import tomli_w
 from msgspec.structs import replace
 
-from codeneedle.corpora import registry
-from codeneedle.corpora.registry import NAME
-from codeneedle.engines import SETTINGS
-from codeneedle.errors import BadInput, UnknownName, refuse_unknown, value_problem
-from codeneedle.grid import (
+from codeneedle.cache_types import (
     BITS_PER_ELEMENT,
     ENGINE,
     RUNS,
@@ -27,6 +23,10 @@ from codeneedle.grid import (
     by_precision,
     whole_grid,
 )
+from codeneedle.corpora import registry
+from codeneedle.corpora.registry import NAME
+from codeneedle.engines import SETTINGS
+from codeneedle.errors import BadInput, UnknownName, refuse_unknown, value_problem
 from codeneedle.models import pretrained
 from codeneedle.probes import PROBES
 from codeneedle.probes.probe import Probe

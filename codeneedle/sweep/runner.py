@@ -11,9 +11,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from queue import SimpleQueue
 
+from codeneedle.cache_types import Pair, most_precise, reference_among
 from codeneedle.engines.survey import Survey
 from codeneedle.errors import CellError, CodeneedleError, FolderUnusable
-from codeneedle.grid import Pair, most_precise, reference_among
 from codeneedle.models.kv_cache import misfit
 from codeneedle.models.weights import Weights, refuse_replaced
 from codeneedle.probes.cell import ProbeContext, RunContext, Step

@@ -5,9 +5,9 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from codeneedle.cache_types import Pair, most_precise, reference_among
 from codeneedle.engines.engine import Engine
 from codeneedle.errors import BadInput
-from codeneedle.grid import Pair, most_precise, reference_among
 from codeneedle.probes.probe import Probe
 from codeneedle.records.comparability import first_other
 from codeneedle.records.record import CellRecord

@@ -6,15 +6,15 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
-from codeneedle.corpora.corpus import LIMIT
-from codeneedle.engines.survey import Gain, gain_of
-from codeneedle.errors import BadInput
-from codeneedle.grid import (
+from codeneedle.cache_types import (
     Pair,
     by_precision,
     finer_axes,
     most_precise_first,
 )
+from codeneedle.corpora.corpus import LIMIT
+from codeneedle.engines.survey import Gain, gain_of
+from codeneedle.errors import BadInput
 from codeneedle.models.pretrained import BUILT_IN
 from codeneedle.probes import PROBES, frames
 from codeneedle.probes.metrics import (

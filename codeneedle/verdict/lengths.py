@@ -5,7 +5,7 @@ import statistics
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from codeneedle.grid import Pair, reference_among
+from codeneedle.cache_types import Pair, reference_among
 from codeneedle.probes import PROBES, answers_by_length
 from codeneedle.probes.answers import USABLE, Answer
 from codeneedle.records.record import Run

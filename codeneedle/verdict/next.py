@@ -4,7 +4,7 @@ import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from codeneedle.grid import Pair
+from codeneedle.cache_types import Pair
 from codeneedle.models.kv_cache import padded
 from codeneedle.probes import PROBES
 from codeneedle.probes.estimates import Times

@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
-from codeneedle.grid import FIRST, FULL_BITS, Pair, bits, most_precise_first
+from codeneedle.cache_types import FIRST, FULL_BITS, Pair, bits, most_precise_first
 from codeneedle.probes.stored import calibrated_in
 from codeneedle.records.record import Setup
 from codeneedle.verdict.statistics import Decision

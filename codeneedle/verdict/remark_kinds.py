@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 
-from codeneedle.grid import Pair
+from codeneedle.cache_types import Pair
 
 
 class RemarkKind(StrEnum):

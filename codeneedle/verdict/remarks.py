@@ -2,14 +2,14 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 
+from codeneedle.cache_types import Pair, Spell, named_pairs, pairs_by
 from codeneedle.engines.survey import NO_BUILD
-from codeneedle.grid import Pair, Spell, named_pairs, pairs_by
 from codeneedle.probes.metrics import LossKind
 from codeneedle.records.record import Attention
 from codeneedle.text import plural, sweep_command, visible
 from codeneedle.verdict.judge import Verdict, cache_size
+from codeneedle.verdict.metric_phrases import loss_sentence
 from codeneedle.verdict.next import way_on
-from codeneedle.verdict.phrases import loss_sentence
 from codeneedle.verdict.remark_kinds import Remark, RemarkKind
 from codeneedle.verdict.statistics import ALPHA, Decision
 

@@ -8,7 +8,7 @@ from enum import StrEnum
 
 import numpy as np
 
-from codeneedle.grid import Pair
+from codeneedle.cache_types import Pair
 
 ALPHA = 0.05
 """

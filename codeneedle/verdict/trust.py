@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from codeneedle.grid import Pair, most_precise
+from codeneedle.cache_types import Pair, most_precise
 from codeneedle.probes import PROBES, in_common, refuse_impossible_settings
 from codeneedle.probes.metrics import Metric
 from codeneedle.records.record import (

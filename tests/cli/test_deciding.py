@@ -11,10 +11,10 @@ from made_plans import CORPUS, made_world, planned
 from made_reading import HalfTool, ReadingEngine
 from rich.console import Console
 
+from codeneedle.cache_types import Pair
 from codeneedle.cli.sweep import Options, _Page
 from codeneedle.engines.engine import Ability, CacheTypes
 from codeneedle.errors import CellError
-from codeneedle.grid import Pair
 from codeneedle.probes.recall.record import recall_of
 from codeneedle.probes.recall.settings import Ask, RecallSettings, choice_in
 from codeneedle.verdict.judge import Limits, judge

@@ -18,6 +18,7 @@ from made_records import (
 from printing import printed
 from rich.console import Console
 
+from codeneedle.cache_types import DEFAULT_TYPES, shuffled, whole_grid
 from codeneedle.cli import progress as shown
 from codeneedle.cli.progress import (
     PlainLines,
@@ -32,7 +33,6 @@ from codeneedle.cli.progress import (
     working,
 )
 from codeneedle.engines.messages import Progress
-from codeneedle.grid import DEFAULT_TYPES, shuffled, whole_grid
 from codeneedle.probes import PROBES
 from codeneedle.probes.cell import Step
 from codeneedle.records.record import Status

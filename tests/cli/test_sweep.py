@@ -18,12 +18,12 @@ from programs import llama_like
 from rich.console import Console
 from started_sweeps import RUN, going, record, run, running_child, signal_at
 
+from codeneedle.cache_types import RUNS, Pair
 from codeneedle.cli import progress
 from codeneedle.cli import sweep as sweep_module
 from codeneedle.cli.sweep import next_commands, planned
 from codeneedle.engines.llama_cpp import installation
 from codeneedle.errors import CellError, ToolFailed, ToolMissing
-from codeneedle.grid import RUNS, Pair
 from codeneedle.models import pretrained
 from codeneedle.models.pretrained import SMOLLM2
 from codeneedle.probes.throughput.probe import ThroughputProbe, ThroughputSettings

@@ -11,13 +11,13 @@ import pytest
 from fake_engine import FakeEngine
 from made_contexts import real_context
 
+from codeneedle.cache_types import Pair
 from codeneedle.engines.engine import HOST, Ability, CellSpec, Engine, ModelSpec
 from codeneedle.engines.messages import Completion
 from codeneedle.engines.mlx.engine import Mlx, find
 from codeneedle.engines.openai.engine import command_of, endpoint_of
 from codeneedle.engines.openai.settings import CommandSettings, EndpointSettings
 from codeneedle.errors import CellError, CodeneedleError
-from codeneedle.grid import Pair
 from codeneedle.models.pretrained import built_in_model
 from codeneedle.models.weights import read_header
 from codeneedle.records.record import Status

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 import pytest
 from fake_engine import made_weights
 
+from codeneedle.cache_types import Pair
 from codeneedle.engines.engine import (
     Ability,
     CannotSave,
@@ -16,7 +17,6 @@ from codeneedle.engines.engine import (
     Served,
 )
 from codeneedle.errors import BadInput, ToolMissing
-from codeneedle.grid import Pair
 from codeneedle.records.record import Effective
 
 MODEL = ModelSpec(weights=made_weights(), name="made")

@@ -2,8 +2,8 @@
 
 import pytest
 
+from codeneedle.cache_types import Pair
 from codeneedle.engines.patience import LEAST_S, MULTIPLE, patience
-from codeneedle.grid import Pair
 
 F16, Q8 = Pair("f16", "f16"), Pair("q8_0", "q8_0")
 

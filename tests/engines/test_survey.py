@@ -1,7 +1,7 @@
 """What a survey says of a grid: what there is to gain, and whether there is a cache."""
 
+from codeneedle.cache_types import Pair
 from codeneedle.engines.survey import PairSurvey, Survey, gain
-from codeneedle.grid import Pair
 from codeneedle.records.record import DeviceMemory, KvBuffer
 
 MIB = 1 << 20

@@ -14,8 +14,8 @@ from injections import GRID, SHORT, Folder, error_line, put_corpus, statuses
 from made_records import made_needle, made_record, made_round, made_setup
 from started_sweeps import going
 
+from codeneedle.cache_types import Pair
 from codeneedle.errors import BadInput
-from codeneedle.grid import Pair
 from codeneedle.records.comparability import OtherSetup
 from codeneedle.records.record import SCHEMA, BadRecord, Status
 from codeneedle.records.store import (

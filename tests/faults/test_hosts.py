@@ -14,7 +14,7 @@ from injections import Folder
 from made_records import made_record, made_round, made_setup, written_of
 from sharing import PAIRS, SETUP
 
-from codeneedle.grid import Pair
+from codeneedle.cache_types import Pair
 from codeneedle.records.store import Store, run_folder
 from codeneedle.sweep import merge as merging
 

@@ -8,7 +8,7 @@ from injection_points import POINTS, place
 from injections import Aftermath, processes_in
 from made_records import made_needle, made_record, made_round
 
-from codeneedle.grid import Pair
+from codeneedle.cache_types import Pair
 from codeneedle.records.store import Store
 
 PAIR = Pair("q8_0", "q4_0")

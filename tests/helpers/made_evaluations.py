@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import replace
 
-from codeneedle.grid import Pair
+from codeneedle.cache_types import Pair
 from codeneedle.probes.evaluation.record import NAME, Evaluation, Sample
 from codeneedle.records.record import (
     AGAIN,

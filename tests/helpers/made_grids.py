@@ -24,7 +24,7 @@ from made_retrieval import (
 )
 from made_speeds import measured, run_of
 
-from codeneedle.grid import DEFAULT_TYPES, Pair
+from codeneedle.cache_types import DEFAULT_TYPES, Pair
 from codeneedle.probes.recall.record import Recall
 from codeneedle.probes.retrieval.settings import RetrievalConditions
 from codeneedle.records.record import CellRecord, Run, Setup, Status, as_json

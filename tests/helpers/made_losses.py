@@ -15,8 +15,8 @@ from made_records import (
     sized,
 )
 
+from codeneedle.cache_types import Pair
 from codeneedle.engines.tools import ChunkValues
-from codeneedle.grid import Pair
 from codeneedle.probes.divergence.record import NAME as DIVERGENCE
 from codeneedle.probes.divergence.record import Compared, Divergence
 from codeneedle.probes.recall.record import ForcedRound

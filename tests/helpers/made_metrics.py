@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 
 from made_records import failed_record, made_record, made_run, made_setup
 
-from codeneedle.grid import BITS_PER_ELEMENT, Pair
+from codeneedle.cache_types import BITS_PER_ELEMENT, Pair
 from codeneedle.probes.metrics import Metric
 from codeneedle.probes.probe import Probe
 from codeneedle.probes.recall import probe as recall

@@ -4,9 +4,9 @@ from fake_engine import FakeEngine
 from made_contexts import run_context
 from made_records import asking_recall, made_setup
 
+from codeneedle.cache_types import Pair
 from codeneedle.engines.engine import Ability
 from codeneedle.engines.tools import ReadTokens, ToolRun
-from codeneedle.grid import Pair
 from codeneedle.probes.cell import ProbeContext
 from codeneedle.records.record import Effective
 

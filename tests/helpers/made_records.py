@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from codeneedle.grid import BITS_PER_ELEMENT, DEFAULT_TYPES, ENGINE, Pair
+from codeneedle.cache_types import BITS_PER_ELEMENT, DEFAULT_TYPES, ENGINE, Pair
 from codeneedle.probes.recall.record import ForcedRound, Recall, Round
 from codeneedle.probes.recall.settings import functions_in
 from codeneedle.probes.stored import Observed

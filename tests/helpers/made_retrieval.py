@@ -6,8 +6,8 @@ from dataclasses import replace
 from made_contexts import run_context
 from made_records import made_setup
 
+from codeneedle.cache_types import Pair
 from codeneedle.engines.messages import Forced
-from codeneedle.grid import Pair
 from codeneedle.probes.answers import Skipped
 from codeneedle.probes.prompts import PromptForm
 from codeneedle.probes.retrieval.probe import PROBE

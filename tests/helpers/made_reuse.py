@@ -1,7 +1,7 @@
 """Makes records of the reuse probe: answers that differ as much as wished."""
 
+from codeneedle.cache_types import Pair
 from codeneedle.engines.messages import Forced
-from codeneedle.grid import Pair
 from codeneedle.probes.reuse.record import (
     NAME,
     REUSED,

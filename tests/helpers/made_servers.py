@@ -6,12 +6,12 @@ from pathlib import Path
 
 from fake_engine import made_weights
 
+from codeneedle.cache_types import Pair
 from codeneedle.engines.engine import ModelSpec
 from codeneedle.engines.llama_cpp.arguments import Launch
 from codeneedle.engines.llama_cpp.engine import LlamaCpp
 from codeneedle.engines.llama_cpp.installation import ServerFacts, Tools
 from codeneedle.engines.llama_cpp.server import serving
-from codeneedle.grid import Pair
 
 FAKE = Path(__file__).parent / "fake_llama.py"
 PAIR = Pair("q8_0", "q4_0")

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from made_records import failed_record, made_setup
 
-from codeneedle.grid import Pair
+from codeneedle.cache_types import Pair
 from codeneedle.probes.throughput.record import (
     NAME,
     DepthSpeeds,

@@ -6,12 +6,12 @@ from pathlib import Path
 from fake_engine import made_weights
 from programs import script
 
+from codeneedle.cache_types import Pair
 from codeneedle.engines.engine import ModelSpec
 from codeneedle.engines.llama_cpp.bench import Bench
 from codeneedle.engines.llama_cpp.installation import ServerFacts, Tools
 from codeneedle.engines.llama_cpp.perplexity import Perplexity
 from codeneedle.engines.tools import DivergenceTask, ReadingTask, SpeedTask
-from codeneedle.grid import Pair
 
 HERE = Path(__file__).parent
 TEXT = "".join(f"line {at}: {at * 7919:x}\n" for at in range(400))

@@ -6,7 +6,7 @@ from dataclasses import replace
 from made_losses import losing_setup
 from made_records import sized
 
-from codeneedle.grid import Pair
+from codeneedle.cache_types import Pair
 from codeneedle.probes.stored import Observed
 from codeneedle.probes.transcript.record import (
     NAME,

@@ -28,7 +28,7 @@ from made_records import (
 from made_retrieval import made_texts, retrieval_record, right
 from made_transcripts import made_conditions, transcript_run
 
-from codeneedle.grid import Pair
+from codeneedle.cache_types import Pair
 from codeneedle.models.pretrained import BUILT_IN
 from codeneedle.records.record import (
     ON_CPU,

@@ -18,8 +18,8 @@ from made_contexts import run_context
 from made_metrics import made_probe
 from made_records import made_setup
 
+from codeneedle.cache_types import shuffled, whole_grid
 from codeneedle.errors import CodeneedleError
-from codeneedle.grid import shuffled, whole_grid
 from codeneedle.records import store
 from codeneedle.records.store import Store
 from codeneedle.sweep.runner import Runner

@@ -7,7 +7,7 @@ import pytest
 from fake_engine import made_weights
 from gguf_files import SHAPE, gguf_bytes
 
-from codeneedle.grid import Pair
+from codeneedle.cache_types import Pair
 from codeneedle.models.gguf import parse
 from codeneedle.models.kv_cache import (
     CONTEXTS,

@@ -12,7 +12,7 @@ from fake_tools import FakeDivergence, FakeSpeed, ToolEngine
 from made_conversations import FakeTemplate, made_conversation
 from made_plans import made_world, planned
 
-from codeneedle.grid import Pair
+from codeneedle.cache_types import Pair
 from codeneedle.probes import PROBES
 from codeneedle.probes.divergence.probe import DivergenceSettings
 from codeneedle.probes.generation.probe import GenerationSettings

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 from made_records import failed_record, made_run, made_setup
 
-from codeneedle.grid import Pair, whole_grid
+from codeneedle.cache_types import Pair, whole_grid
 from codeneedle.probes import frames
 from codeneedle.probes.recall.metrics import METRICS
 from codeneedle.records import record

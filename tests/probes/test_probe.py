@@ -3,7 +3,7 @@
 import pytest
 from made_contexts import run_context
 
-from codeneedle.grid import Pair
+from codeneedle.cache_types import Pair
 from codeneedle.probes import PROBES, probes_named
 from codeneedle.probes.cell import ProbeContext
 from codeneedle.probes.divergence.probe import DivergenceSettings

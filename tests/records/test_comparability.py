@@ -13,7 +13,7 @@ from made_records import (
     written_of,
 )
 
-from codeneedle.grid import Pair
+from codeneedle.cache_types import Pair
 from codeneedle.records.comparability import (
     OtherSetup,
     differences,

@@ -12,8 +12,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from made_records import asking_recall, made_record, made_round, made_setup, written_of
 
+from codeneedle.cache_types import Pair
 from codeneedle.errors import BadInput, FolderUnusable, SystemRefuses
-from codeneedle.grid import Pair
 from codeneedle.probes.stored import Observed
 from codeneedle.records import store as stores
 from codeneedle.records.comparability import OtherSetup, identity, stamp

@@ -7,9 +7,9 @@ from made_evaluations import evaluated, failing
 from made_records import failed_record, made_record, made_run, made_setup, renamed
 from printing import printed
 
+from codeneedle.cache_types import Pair
 from codeneedle.engines.messages import Reply
 from codeneedle.errors import BadInput, UnknownName
-from codeneedle.grid import Pair
 from codeneedle.probes.answers import View
 from codeneedle.records.record import Effective, KvBuffer, Status
 from codeneedle.report.answers import answers, asked_for, side_by_side

@@ -6,7 +6,7 @@ from made_records import failed_record, made_record, made_run, made_setup
 from made_verdicts import read_run
 from printing import printed
 
-from codeneedle.grid import Spell
+from codeneedle.cache_types import Spell
 from codeneedle.probes.recall.answers import overview
 from codeneedle.probes.recall.metrics import FORCED
 from codeneedle.probes.recall.probe import PROBE

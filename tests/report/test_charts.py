@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 from matplotlib.text import Text
 from matplotlib.transforms import Bbox
 
-from codeneedle.grid import Pair
+from codeneedle.cache_types import Pair
 from codeneedle.report.charts import (
     FORMATS,
     front_charts,

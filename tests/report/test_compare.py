@@ -26,8 +26,8 @@ from made_retrieval import (
 )
 from printing import printed
 
+from codeneedle.cache_types import Pair
 from codeneedle.errors import BadInput
-from codeneedle.grid import Pair
 from codeneedle.records.record import Attention, Effective, Run
 from codeneedle.report.compare import (
     WALL,

@@ -13,8 +13,8 @@ from made_records import LETTERS, failed_record, made_run, made_setup
 from matplotlib.figure import Figure
 from matplotlib.text import Annotation
 
+from codeneedle.cache_types import Pair
 from codeneedle.errors import FolderUnusable, NothingToShow
-from codeneedle.grid import Pair
 from codeneedle.probes.recall.metrics import METRICS
 from codeneedle.records.record import Status
 from codeneedle.report.colours import Scale

@@ -11,7 +11,7 @@ from made_records import failed_record, made_run, stored_run
 from made_verdicts import ABOVE, BELOW, NEAR
 from printing import printed
 
-from codeneedle.grid import Pair
+from codeneedle.cache_types import Pair
 from codeneedle.records.record import Attention, Run, Status
 from codeneedle.report.grid import loss_report
 from codeneedle.report.heatmap import Files, draw_losses, loss_picture, paint

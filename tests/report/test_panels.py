@@ -20,8 +20,8 @@ from made_records import failed_record, made_setup
 from made_retrieval import made_texts, retrieval_record
 from printing import printed
 
+from codeneedle.cache_types import Pair
 from codeneedle.errors import BadInput, NothingToShow
-from codeneedle.grid import Pair
 from codeneedle.probes.retrieval.metrics import of_tasks
 from codeneedle.probes.retrieval.record import NAME
 from codeneedle.report.data import json_text

@@ -13,9 +13,9 @@ from made_plans import asking, made_world, planned
 from made_records import failed_record, made_record, made_run, made_setup
 from printing import printed
 
+from codeneedle.cache_types import Pair
 from codeneedle.engines.engine import CacheTypes, Pace
 from codeneedle.engines.survey import PairSurvey, Survey
-from codeneedle.grid import Pair
 from codeneedle.models.gguf import parse
 from codeneedle.models.kv_cache import Room, misfit, plain_caches, predicted
 from codeneedle.models.weights import weights_of

@@ -13,8 +13,8 @@ from made_losses import BEYOND, WITHIN, diverging, losing_run, losing_setup
 from made_records import failed_record, forced_of, made_run, written_of
 from printing import printed
 
+from codeneedle.cache_types import DEFAULT_TYPES, Pair
 from codeneedle.errors import BadInput
-from codeneedle.grid import DEFAULT_TYPES, Pair
 from codeneedle.records.record import Attention, Run
 from codeneedle.records.store import Store
 from codeneedle.report.compare import WALL

@@ -21,8 +21,8 @@ from made_retrieval import (
     with_calibration,
 )
 
+from codeneedle.cache_types import Pair
 from codeneedle.errors import BadInput, UnknownName
-from codeneedle.grid import Pair
 from codeneedle.probes import PROBES
 from codeneedle.probes.divergence import probe as divergence
 from codeneedle.probes.metrics import METRICS as OF_CELL

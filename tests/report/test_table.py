@@ -20,8 +20,8 @@ from made_metrics import (
 from made_records import made_run, made_setup, renamed
 from printing import printed
 
+from codeneedle.cache_types import Pair
 from codeneedle.errors import BadInput, UnknownName
-from codeneedle.grid import Pair
 from codeneedle.records.record import Effective, Status
 from codeneedle.report.data import json_text
 from codeneedle.report.markdown import markdown

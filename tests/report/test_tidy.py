@@ -12,7 +12,7 @@ from made_speeds import F16, Q8, measured, run_of
 from made_verdicts import made_verdicts
 
 import codeneedle
-from codeneedle.grid import Pair
+from codeneedle.cache_types import Pair
 from codeneedle.probes.frames import cells_frames, of_probe
 from codeneedle.probes.metrics import LossKind, facet_parts
 from codeneedle.records.record import Status

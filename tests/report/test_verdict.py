@@ -25,7 +25,7 @@ from made_verdicts import (
 )
 from printing import printed
 
-from codeneedle.grid import Pair
+from codeneedle.cache_types import Pair
 from codeneedle.records.record import Phases, Status
 from codeneedle.report.data import json_text
 from codeneedle.report.markdown import markdown

@@ -29,9 +29,9 @@ from made_records import (
 )
 from msgspec import structs
 
+from codeneedle.cache_types import Pair
 from codeneedle.engines.engine import Ability, Pace
 from codeneedle.errors import BadInput, CellError
-from codeneedle.grid import Pair
 from codeneedle.probes.recall.record import Recall, recall_of
 from codeneedle.probes.recall.settings import Ask, By, RecallSettings
 from codeneedle.records.record import Phases, Run, Status

@@ -6,10 +6,10 @@ import pytest
 from fake_engine import FakeEngine, bf16_alone, made_survey, same_types_alone
 from made_plans import asking, made_world, measured, planned
 
+from codeneedle.cache_types import Pair
 from codeneedle.engines.engine import CacheTypes
 from codeneedle.engines.survey import with_attention
 from codeneedle.errors import BadInput
-from codeneedle.grid import Pair
 from codeneedle.records.record import Attention, Effective, KvBuffer
 from codeneedle.sweep.plan import plan as make_plan
 from codeneedle.sweep.request import Execution

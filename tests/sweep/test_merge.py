@@ -14,8 +14,8 @@ from made_records import (
     written_of,
 )
 
+from codeneedle.cache_types import Pair
 from codeneedle.errors import BadInput
-from codeneedle.grid import Pair
 from codeneedle.probes import PROBES
 from codeneedle.probes.probe import lacks
 from codeneedle.records.record import Status

@@ -14,13 +14,13 @@ from made_plans import TWO, asking, made_world, planned
 from made_records import made_setup
 from msgspec import structs
 
+from codeneedle.cache_types import Pair
 from codeneedle.engines.engine import Ability, CacheTypes, Pace
 from codeneedle.errors import (
     BadInput,
     FolderUnusable,
     ToolMissing,
 )
-from codeneedle.grid import Pair
 from codeneedle.probes.evaluation.probe import EvaluationSettings
 from codeneedle.probes.prompts import PromptForm
 from codeneedle.probes.recall.settings import By, RecallSettings

@@ -15,8 +15,8 @@ from made_plans import planned as plan_of
 from made_records import failed_record, forced_of, written_of
 from source_files import put, python
 
+from codeneedle.cache_types import Pair
 from codeneedle.errors import BadInput, RequestError
-from codeneedle.grid import Pair
 from codeneedle.probes import PROBES
 from codeneedle.probes.divergence.probe import DivergenceSettings
 from codeneedle.probes.prompts import PromptForm

@@ -20,16 +20,16 @@ from made_records import (
     observed,
 )
 
-from codeneedle.engines.http import SILENCE_S
-from codeneedle.engines.patience import MULTIPLE
-from codeneedle.errors import CellError, CodeneedleError, FolderUnusable
-from codeneedle.grid import (
+from codeneedle.cache_types import (
     Pair,
     most_precise,
     most_precise_first,
     shuffled,
     whole_grid,
 )
+from codeneedle.engines.http import SILENCE_S
+from codeneedle.engines.patience import MULTIPLE
+from codeneedle.errors import CellError, CodeneedleError, FolderUnusable
 from codeneedle.models.weights import read_header, sha256
 from codeneedle.probes.cell import Step
 from codeneedle.probes.probe import Question

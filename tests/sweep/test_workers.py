@@ -6,8 +6,8 @@ import pytest
 from fake_engine import FakeEngine
 from made_records import made_record
 
+from codeneedle.cache_types import Pair, shuffled, whole_grid
 from codeneedle.errors import BadInput
-from codeneedle.grid import Pair, shuffled, whole_grid
 from codeneedle.probes import PROBES
 from codeneedle.records.store import Store
 from codeneedle.sweep import workers

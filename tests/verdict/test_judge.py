@@ -29,7 +29,7 @@ from made_records import (
 )
 from made_retrieval import made_texts, retrieval_record, scored_texts
 
-from codeneedle.grid import Pair
+from codeneedle.cache_types import Pair
 from codeneedle.models.pretrained import BUILT_IN
 from codeneedle.probes.metrics import LossKind
 from codeneedle.records.record import Effective, KvBuffer, Run, Status

@@ -7,7 +7,7 @@ from made_evaluations import REFERENCE, evaluated, failing, with_scores
 from made_losses import BEYOND, WITHIN, losing_run
 from made_records import made_setup, sized
 
-from codeneedle.grid import Pair
+from codeneedle.cache_types import Pair
 from codeneedle.records.record import Run
 from codeneedle.report.verdict import (
     headline,

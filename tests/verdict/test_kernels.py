@@ -6,7 +6,7 @@ import pytest
 from made_losses import BEYOND, REFERENCE, WITHIN, diverging, losing, losing_run
 from made_verdicts import without_kernel
 
-from codeneedle.grid import Pair, Spell
+from codeneedle.cache_types import Pair, Spell
 from codeneedle.records.record import (
     ON_CPU,
     Attention,

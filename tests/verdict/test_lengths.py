@@ -6,7 +6,7 @@ import pytest
 from made_panels import SETUP, record_of, run_of, unless, wrong
 from made_retrieval import made_texts, retrieval_record, right
 
-from codeneedle.grid import Pair
+from codeneedle.cache_types import Pair
 from codeneedle.records.record import Status
 from codeneedle.verdict.judge import MAX_LOST, judge
 from codeneedle.verdict.lengths import lost_from

@@ -2,7 +2,7 @@
 
 import pytest
 
-from codeneedle.grid import DEFAULT_TYPES, FIRST, Pair, bits, whole_grid
+from codeneedle.cache_types import DEFAULT_TYPES, FIRST, Pair, bits, whole_grid
 from codeneedle.verdict.order import (
     Order,
     Seen,

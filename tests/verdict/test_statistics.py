@@ -8,7 +8,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as some
 from scipy.stats import beta, t
 
-from codeneedle.grid import Pair
+from codeneedle.cache_types import Pair
 from codeneedle.verdict.statistics import (
     ALPHA,
     Bounds,

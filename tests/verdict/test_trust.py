@@ -12,7 +12,7 @@ from made_records import (
     made_setup,
 )
 
-from codeneedle.grid import Pair
+from codeneedle.cache_types import Pair
 from codeneedle.probes import PROBES
 from codeneedle.records.record import (
     Attention,

@@ -9,9 +9,9 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from codeneedle.cache_types import Pair
 from codeneedle.engines.engine import HOST, ModelSpec
 from codeneedle.errors import BadInput
-from codeneedle.grid import Pair
 from codeneedle.system.machine import busy_cores, usable_cores
 
 ALL_LAYERS = "999"

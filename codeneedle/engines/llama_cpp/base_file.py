@@ -16,10 +16,10 @@ from typing import Self
 
 import msgspec
 
+from codeneedle.cache_types import Pair
 from codeneedle.engines.engine import ModelSpec
 from codeneedle.engines.tools import DivergenceTask, Reference, ToolRun
 from codeneedle.errors import BadInput, CellError, FolderUnusable
-from codeneedle.grid import Pair
 from codeneedle.system.files import (
     open_regular,
     own_folder,

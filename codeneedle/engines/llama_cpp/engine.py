@@ -10,6 +10,7 @@ from typing import ClassVar
 
 from typing_extensions import override
 
+from codeneedle.cache_types import FULL_BITS, Pair, bits
 from codeneedle.engines.ended import Died
 from codeneedle.engines.engine import (
     Ability,
@@ -48,7 +49,6 @@ from codeneedle.engines.llama_cpp.server import (
 from codeneedle.engines.survey import Survey
 from codeneedle.engines.tools import DivergenceTool, ReadingTool, SpeedTool
 from codeneedle.errors import BadInput, CellError, ToolMissing
-from codeneedle.grid import FULL_BITS, Pair, bits
 from codeneedle.system.files import private_folder
 from codeneedle.system.machine import mean_load, usable_cores
 

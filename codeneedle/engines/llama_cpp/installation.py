@@ -7,10 +7,10 @@ from collections.abc import Collection
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from codeneedle.cache_types import Pair
 from codeneedle.engines.ended import exit_phrase
 from codeneedle.engines.llama_cpp.release import USABLE_RECIPES, built_folder
 from codeneedle.errors import ToolFailed, ToolMissing
-from codeneedle.grid import Pair
 from codeneedle.system import processes
 from codeneedle.system.files import exists, expanded
 

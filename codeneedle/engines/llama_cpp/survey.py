@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Self
 
+from codeneedle.cache_types import Pair
 from codeneedle.engines.ended import exit_phrase
 from codeneedle.engines.engine import ModelSpec
 from codeneedle.engines.llama_cpp import log as logs
@@ -30,7 +31,6 @@ from codeneedle.engines.llama_cpp.backends import ALL_KERNELS
 from codeneedle.engines.llama_cpp.installation import FIT_PARAMS, ServerFacts, Tools
 from codeneedle.engines.survey import NO_BUILD, WHOLE_SPLITS, PairSurvey, Survey
 from codeneedle.errors import ToolFailed
-from codeneedle.grid import Pair
 from codeneedle.records.record import Attention, DeviceMemory, Status
 from codeneedle.system import processes
 from codeneedle.system.environment import inherited

@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 import psutil
 
+from codeneedle.cache_types import Pair
 from codeneedle.engines.engine import HOST
 from codeneedle.engines.llama_cpp.base_file import (
     HEADER,
@@ -34,7 +35,6 @@ from codeneedle.engines.mlx.log import KEY_VARIABLE, tell
 from codeneedle.engines.mlx.settings import MlxSettings
 from codeneedle.engines.mlx.tokens import TextModel
 from codeneedle.engines.tools import Comparison
-from codeneedle.grid import Pair
 
 Json = dict[str, Any]
 

@@ -12,6 +12,7 @@ from typing import ClassVar
 
 from typing_extensions import override
 
+from codeneedle.cache_types import Pair
 from codeneedle.engines import started
 from codeneedle.engines.ended import silent
 from codeneedle.engines.engine import (
@@ -54,7 +55,6 @@ from codeneedle.engines.tools import (
     ToolRun,
 )
 from codeneedle.errors import BadInput, CellError
-from codeneedle.grid import Pair
 from codeneedle.models.weights import Weights, read_header
 from codeneedle.records.record import Effective, Status
 from codeneedle.system import machine

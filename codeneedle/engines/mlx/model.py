@@ -21,6 +21,7 @@ from mlx_lm.models.cache import (
 )
 from mlx_lm.utils import load_model
 
+from codeneedle.cache_types import Pair
 from codeneedle.engines.mlx.cache import (
     PLAIN_BITS,
     WORD_BITS,
@@ -31,7 +32,6 @@ from codeneedle.engines.mlx.cache import (
 from codeneedle.engines.mlx.folder import CONFIG, read_json
 from codeneedle.engines.mlx.log import LayerCache, Speed
 from codeneedle.engines.mlx.settings import MlxSettings
-from codeneedle.grid import Pair
 
 Row = npt.NDArray[np.float32]
 """Log-probabilities of all tokens, natural logarithms."""

@@ -15,6 +15,7 @@ from typing import ClassVar
 
 from typing_extensions import override
 
+from codeneedle.cache_types import Pair
 from codeneedle.engines import started
 from codeneedle.engines.engine import (
     HOST,
@@ -50,7 +51,6 @@ from codeneedle.engines.openai.settings import (
     template_of,
 )
 from codeneedle.errors import BadInput, CellError, MachineError, ToolFailed
-from codeneedle.grid import Pair
 from codeneedle.records.record import CacheEvidence
 from codeneedle.system import processes
 from codeneedle.system.commands import program_at

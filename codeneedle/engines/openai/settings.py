@@ -9,8 +9,8 @@ from urllib.parse import urlsplit
 
 from msgspec import Meta, Struct
 
+from codeneedle.cache_types import Pair
 from codeneedle.errors import BadInput
-from codeneedle.grid import Pair
 from codeneedle.system.commands import (
     filled,
     placeholders,

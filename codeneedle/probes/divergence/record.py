@@ -3,8 +3,8 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from codeneedle.cache_types import Pair
 from codeneedle.engines.tools import ChunkValues, Statistics
-from codeneedle.grid import Pair
 from codeneedle.probes.metrics import LEAST_DIVERGENCE
 from codeneedle.probes.stored import cached, calibrated_in, file_of, observed
 from codeneedle.records.record import (

@@ -10,12 +10,12 @@ from typing import Annotated
 
 from msgspec import Meta, Struct
 
+from codeneedle.cache_types import reference_among
 from codeneedle.corpora.registry import slug
 from codeneedle.document import Document
 from codeneedle.engines.engine import Ability, Engine, Served, Template
 from codeneedle.engines.messages import Chat, Completion, Message, Refused
 from codeneedle.errors import BadInput, CellError
-from codeneedle.grid import reference_among
 from codeneedle.models.kv_cache import padded
 from codeneedle.probes.answers import Answer
 from codeneedle.probes.asking import Asker

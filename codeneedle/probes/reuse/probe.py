@@ -5,11 +5,11 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
+from codeneedle.cache_types import Pair, most_precise_first, reference_among
 from codeneedle.document import Document
 from codeneedle.engines.engine import Ability, CannotSave, Engine, Served
 from codeneedle.engines.messages import Completion, Forced, Reply
 from codeneedle.errors import BadInput, CellError
-from codeneedle.grid import Pair, most_precise_first, reference_among
 from codeneedle.models.kv_cache import padded
 from codeneedle.probes.answers import Answer
 from codeneedle.probes.asking import Asker

@@ -9,10 +9,10 @@ from statistics import fmean
 from msgspec import structs
 from typing_extensions import override
 
+from codeneedle.cache_types import Pair, most_precise_first, reference_among
 from codeneedle.engines.engine import Ability, Engine
 from codeneedle.engines.tools import Speeds, SpeedTask, SpeedTool
 from codeneedle.errors import BadInput, CellError
-from codeneedle.grid import Pair, most_precise_first, reference_among
 from codeneedle.models.weights import Weights
 from codeneedle.probes.cell import ProbeContext, RunContext
 from codeneedle.probes.estimates import Estimates, Work

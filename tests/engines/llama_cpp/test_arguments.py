@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 from made_servers import made_launch
 
+from codeneedle.cache_types import Pair
 from codeneedle.engines.llama_cpp import arguments
 from codeneedle.engines.llama_cpp.arguments import (
     BENCH_NEEDED,
@@ -27,7 +28,6 @@ from codeneedle.engines.llama_cpp.arguments import (
 )
 from codeneedle.engines.llama_cpp.installation import ask
 from codeneedle.errors import BadInput
-from codeneedle.grid import Pair
 
 SERVER, MODEL = Path("/bin/llama-server"), Path("/models/m.gguf")
 LAUNCH = made_launch(SERVER, MODEL, context=4096, pair=Pair("q8_0", "q4_0"))

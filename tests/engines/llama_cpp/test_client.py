@@ -8,6 +8,7 @@ import httpx
 import pytest
 from made_servers import fake_server, made_launch
 
+from codeneedle.cache_types import Pair
 from codeneedle.engines import http
 from codeneedle.engines.llama_cpp.client import Client, chat_event, completion_event
 from codeneedle.engines.llama_cpp.installation import ask
@@ -24,7 +25,6 @@ from codeneedle.engines.messages import (
     reply_of,
 )
 from codeneedle.engines.patience import Patience
-from codeneedle.grid import Pair
 
 QUESTION = Completion(prompt="Go on", max_tokens=50)
 CHAT = Chat(messages=(Message("user", "Go on"),), max_tokens=50)

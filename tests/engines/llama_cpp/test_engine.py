@@ -6,6 +6,7 @@ from dataclasses import replace
 import pytest
 from made_servers import PAIR, fake_llama_cpp
 
+from codeneedle.cache_types import Pair
 from codeneedle.engines.engine import Ability, CellSpec, LostText, ModelSpec
 from codeneedle.engines.llama_cpp import engine as llama_cpp
 from codeneedle.engines.llama_cpp import installation
@@ -19,7 +20,6 @@ from codeneedle.engines.llama_cpp.engine import LlamaCpp
 from codeneedle.engines.llama_cpp.installation import ask
 from codeneedle.engines.messages import Message, Refused
 from codeneedle.errors import BadInput, MachineError, ToolFailed, ToolMissing
-from codeneedle.grid import Pair
 from codeneedle.models.weights import read_header
 from codeneedle.system import processes
 from codeneedle.system.files import CACHE_VARIABLE

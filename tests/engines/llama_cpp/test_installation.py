@@ -5,10 +5,10 @@ import os
 import pytest
 from programs import HELP, llama_like, script
 
+from codeneedle.cache_types import Pair
 from codeneedle.engines.llama_cpp import installation, release
 from codeneedle.engines.llama_cpp.installation import ask, find, read_help
 from codeneedle.errors import MachineError, ToolFailed, ToolMissing
-from codeneedle.grid import Pair
 
 VERSION = "version: 0.6.0-dev (build 11434, commit unknown)\nbuilt with GNU 12.2.0"
 

@@ -4,9 +4,9 @@ import pytest
 from made_tools import HERE, made_facts, made_model
 from programs import script
 
+from codeneedle.cache_types import Pair
 from codeneedle.engines.llama_cpp.log import read
 from codeneedle.engines.llama_cpp.survey import Surveyor
-from codeneedle.grid import Pair
 from codeneedle.records.record import Attention
 
 LOGS = HERE / "logs"

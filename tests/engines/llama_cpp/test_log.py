@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from codeneedle.cache_types import Pair
 from codeneedle.engines.evidence import Asked, differences
 from codeneedle.engines.llama_cpp.log import (
     evidence,
@@ -15,7 +16,6 @@ from codeneedle.engines.llama_cpp.log import (
     read_log,
     trouble,
 )
-from codeneedle.grid import Pair
 from codeneedle.records.record import (
     Attention,
     DeviceMemory,

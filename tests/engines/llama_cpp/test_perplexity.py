@@ -10,6 +10,7 @@ from fake_engine import made_weights
 from made_tools import TEXT, asked, divergence_task, made_perplexity
 from programs import script
 
+from codeneedle.cache_types import Pair
 from codeneedle.engines.llama_cpp import perplexity
 from codeneedle.engines.llama_cpp.base_file import (
     MAGIC,
@@ -23,7 +24,6 @@ from codeneedle.engines.llama_cpp.perplexity import FIRST_WIDE_BUILD
 from codeneedle.engines.patience import Patience
 from codeneedle.engines.tools import Reference
 from codeneedle.errors import BadInput, CellError, FolderUnusable, ToolMissing
-from codeneedle.grid import Pair
 from codeneedle.system import orphans
 
 

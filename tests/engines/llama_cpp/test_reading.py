@@ -13,6 +13,7 @@ from made_records import made_setup
 from made_tools import asked as started
 from made_tools import made_perplexity, reading_task
 
+from codeneedle.cache_types import Pair
 from codeneedle.engines.engine import CellSpec
 from codeneedle.engines.llama_cpp.base_file import DEEPEST
 from codeneedle.engines.llama_cpp.reading import Rows, piped
@@ -21,7 +22,6 @@ from codeneedle.engines.mlx.scoring import encoded
 from codeneedle.engines.patience import Patience
 from codeneedle.engines.tools import ReadingTask
 from codeneedle.errors import CellError
-from codeneedle.grid import Pair
 from codeneedle.probes.cell import tokenizing
 from codeneedle.system import orphans
 from codeneedle.system.files import CACHE_VARIABLE

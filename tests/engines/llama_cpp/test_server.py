@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 from made_servers import PAIR, fake_launch, fake_server, made_launch
 
+from codeneedle.cache_types import Pair
 from codeneedle.engines.ended import Died
 from codeneedle.engines.engine import CellSpec
 from codeneedle.engines.llama_cpp import server
@@ -17,7 +18,6 @@ from codeneedle.engines.llama_cpp.server import LlamaServer, serving
 from codeneedle.engines.messages import Completion, Readiness
 from codeneedle.engines.survey import with_attention
 from codeneedle.errors import CellError
-from codeneedle.grid import Pair
 from codeneedle.records.record import Attention
 from codeneedle.system import processes
 

@@ -8,11 +8,11 @@ import pytest
 from made_tools import HERE, made_facts, made_model
 from programs import script
 
+from codeneedle.cache_types import DEFAULT_TYPES, Pair, whole_grid
 from codeneedle.engines.engine import ModelSpec
 from codeneedle.engines.llama_cpp import installation, survey
 from codeneedle.engines.llama_cpp.engine import LlamaCpp
 from codeneedle.engines.survey import NO_BUILD
-from codeneedle.grid import DEFAULT_TYPES, Pair, whole_grid
 from codeneedle.models.weights import read_header
 from codeneedle.records.record import Attention, DeviceMemory
 

@@ -7,6 +7,7 @@ import pytest
 import zoo
 from made_servers import made_launch
 
+from codeneedle.cache_types import Pair
 from codeneedle.engines.ended import Died
 from codeneedle.engines.engine import ModelSpec
 from codeneedle.engines.llama_cpp.installation import FIT_PARAMS, ask
@@ -15,7 +16,6 @@ from codeneedle.engines.llama_cpp.server import serving
 from codeneedle.engines.llama_cpp.survey import Surveyor
 from codeneedle.engines.messages import Completion
 from codeneedle.errors import CellError
-from codeneedle.grid import Pair
 from codeneedle.models.weights import read_header
 from codeneedle.records.record import Status
 

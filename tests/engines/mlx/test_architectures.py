@@ -13,6 +13,7 @@ pytest.importorskip("mlx_lm", reason="mlx-lm is not installed")
 
 from mlx.utils import tree_flatten  # noqa: E402 - only where it is installed
 
+from codeneedle.cache_types import Pair  # noqa: E402
 from codeneedle.engines.engine import CellSpec, ModelSpec  # noqa: E402
 from codeneedle.engines.messages import Completion  # noqa: E402
 from codeneedle.engines.mlx.convert import converted  # noqa: E402
@@ -21,7 +22,6 @@ from codeneedle.engines.mlx.folder import read_folder  # noqa: E402
 from codeneedle.engines.mlx.model import Session  # noqa: E402
 from codeneedle.engines.mlx.settings import MlxSettings  # noqa: E402
 from codeneedle.errors import CellError  # noqa: E402
-from codeneedle.grid import Pair  # noqa: E402
 from codeneedle.models.weights import read_header  # noqa: E402
 
 FACTS = {

@@ -15,6 +15,7 @@ from mlx_lm.models.cache import (  # noqa: E402
     make_prompt_cache,
 )
 
+from codeneedle.cache_types import Pair  # noqa: E402
 from codeneedle.engines.mlx import cache as caches  # noqa: E402
 from codeneedle.engines.mlx.cache import (  # noqa: E402
     PLAIN_BITS,
@@ -27,7 +28,6 @@ from codeneedle.engines.mlx.convert import converted  # noqa: E402
 from codeneedle.engines.mlx.model import Session  # noqa: E402
 from codeneedle.engines.mlx.settings import MlxSettings  # noqa: E402
 from codeneedle.engines.mlx.tokens import TextModel  # noqa: E402
-from codeneedle.grid import Pair  # noqa: E402
 from codeneedle.models.weights import read_header  # noqa: E402
 
 HEAD = 64

@@ -17,6 +17,7 @@ pytest.importorskip("mlx_lm", reason="mlx-lm is not installed")
 
 import httpx
 
+from codeneedle.cache_types import Pair
 from codeneedle.engines.engine import Ability, CellSpec, ModelSpec
 from codeneedle.engines.messages import (
     Chat,
@@ -30,7 +31,6 @@ from codeneedle.engines.mlx.log import MARK, LayerCache, Running, Speed
 from codeneedle.engines.mlx.settings import MlxSettings
 from codeneedle.engines.tools import DivergenceTask, SpeedTask
 from codeneedle.errors import BadInput, CellError, ToolMissing
-from codeneedle.grid import Pair
 from codeneedle.models.weights import read_header
 from codeneedle.records.record import Status
 from codeneedle.system import orphans

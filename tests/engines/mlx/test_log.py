@@ -2,6 +2,7 @@
 
 import pytest
 
+from codeneedle.cache_types import Pair
 from codeneedle.engines.engine import CellSpec
 from codeneedle.engines.mlx.log import (
     Chunk,
@@ -20,7 +21,6 @@ from codeneedle.engines.mlx.log import (
     trouble,
 )
 from codeneedle.engines.mlx.settings import MlxSettings
-from codeneedle.grid import Pair
 from codeneedle.records.record import Status
 
 CELL = CellSpec(Pair("kv8", "kv4"), 512)

@@ -7,12 +7,12 @@ mx = pytest.importorskip(
 )
 pytest.importorskip("mlx_lm", reason="mlx-lm is not installed")
 
+from codeneedle.cache_types import Pair  # noqa: E402
 from codeneedle.engines.mlx import model  # noqa: E402 - only where it is installed
 from codeneedle.engines.mlx.convert import converted  # noqa: E402
 from codeneedle.engines.mlx.model import Session, speeds  # noqa: E402
 from codeneedle.engines.mlx.settings import MlxSettings  # noqa: E402
 from codeneedle.engines.mlx.tokens import TextModel  # noqa: E402
-from codeneedle.grid import Pair  # noqa: E402
 from codeneedle.models.weights import read_header  # noqa: E402
 
 HEAD = 64

@@ -12,6 +12,7 @@ from fake_engine import made_weights
 from fake_openai import MODEL, endpoint
 from programs import llama_like
 
+from codeneedle.cache_types import Pair
 from codeneedle.engines.engine import Ability, CellSpec, ModelSpec
 from codeneedle.engines.messages import BadReply, Chat, Completion, Message, Readiness
 from codeneedle.engines.openai import engine, server
@@ -19,7 +20,6 @@ from codeneedle.engines.openai.client import OpenAi
 from codeneedle.engines.openai.engine import LENGTHS, command_of, endpoint_of
 from codeneedle.engines.openai.settings import CommandSettings, EndpointSettings
 from codeneedle.errors import BadInput, CellError, MachineError, ToolFailed, ToolMissing
-from codeneedle.grid import Pair
 from codeneedle.models.weights import read_header
 from codeneedle.records.record import Status
 from codeneedle.system import processes

@@ -6,7 +6,7 @@ import pytest
 from fake_tools import made_statistics
 from made_records import failed_record, made_setup
 
-from codeneedle.grid import Pair
+from codeneedle.cache_types import Pair
 from codeneedle.probes import frames
 from codeneedle.probes.divergence.metrics import METRICS, at_contexts, precision
 from codeneedle.probes.divergence.record import (

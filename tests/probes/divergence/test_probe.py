@@ -11,10 +11,10 @@ from made_contexts import made_outlook, real_context, run_context
 from made_records import failed_record, made_setup
 from programs import script
 
+from codeneedle.cache_types import Pair, most_precise_first
 from codeneedle.engines.engine import ModelSpec
 from codeneedle.engines.llama_cpp import installation
 from codeneedle.errors import BadInput, CellError, FolderUnusable
-from codeneedle.grid import Pair, most_precise_first
 from codeneedle.probes import in_common
 from codeneedle.probes.cell import ProbeContext
 from codeneedle.probes.divergence import comparison

@@ -5,7 +5,7 @@ from dataclasses import replace
 from made_evaluations import evaluated, failing, made_evaluation, with_scores
 from made_records import made_setup
 
-from codeneedle.grid import Pair
+from codeneedle.cache_types import Pair
 from codeneedle.probes.evaluation.metrics import METRICS
 from codeneedle.probes.evaluation.record import Sample
 from codeneedle.probes.frames import cells_frame

@@ -6,9 +6,9 @@ from dataclasses import replace
 import pytest
 from made_generation import generation_record, generation_setup, written
 
+from codeneedle.cache_types import Pair
 from codeneedle.document import Table
 from codeneedle.engines.messages import Reply
-from codeneedle.grid import Pair
 from codeneedle.probes.answers import View
 from codeneedle.probes.frames import cell_value
 from codeneedle.probes.generation.metrics import METRICS, prompts_without_loss

@@ -8,10 +8,10 @@ from fake_engine import FakeEngine, reply_to
 from made_contexts import made_outlook, real_context, run_context
 from made_records import made_setup
 
+from codeneedle.cache_types import Pair
 from codeneedle.engines.engine import Ability
 from codeneedle.engines.messages import PromptCut
 from codeneedle.errors import BadInput, CellError
-from codeneedle.grid import Pair
 from codeneedle.probes.cell import ProbeContext
 from codeneedle.probes.generation.probe import PROBE, GenerationSettings
 from codeneedle.probes.generation.prompts import OWN

@@ -17,7 +17,7 @@ from made_records import (
 from printing import printed
 from rich.cells import cell_len
 
-from codeneedle.grid import Pair
+from codeneedle.cache_types import Pair
 from codeneedle.probes.answers import View
 from codeneedle.probes.recall.alignment import score
 from codeneedle.probes.recall.answers import overview, overview_row, side_by_side

@@ -17,10 +17,10 @@ from made_records import (
     written_of,
 )
 
+from codeneedle.cache_types import Pair
 from codeneedle.corpora.registry import load
 from codeneedle.engines.engine import Pace
 from codeneedle.errors import CellError
-from codeneedle.grid import Pair
 from codeneedle.probes.probe import lacks
 from codeneedle.probes.recall import reading
 from codeneedle.probes.recall.choice import (

@@ -19,6 +19,7 @@ from made_records import (
     written_of,
 )
 
+from codeneedle.cache_types import Pair
 from codeneedle.corpora.registry import load
 from codeneedle.engines.engine import Ability
 from codeneedle.engines.messages import (
@@ -29,7 +30,6 @@ from codeneedle.engines.messages import (
     ServerGone,
 )
 from codeneedle.errors import BadInput, CellError, ToolMissing
-from codeneedle.grid import Pair
 from codeneedle.probes import asking
 from codeneedle.probes.cell import ProbeContext
 from codeneedle.probes.prompts import NO_THINK_ARGS, PromptForm

@@ -18,12 +18,12 @@ from made_records import (
     made_setup,
 )
 
+from codeneedle.cache_types import Pair
 from codeneedle.corpora.registry import load
 from codeneedle.engines.engine import Ability
 from codeneedle.engines.messages import TokenPiece
 from codeneedle.engines.tools import ReadTokens
 from codeneedle.errors import BadInput, CellError, ToolMissing
-from codeneedle.grid import Pair
 from codeneedle.probes.cell import ProbeContext, tokenizing
 from codeneedle.probes.recall import reading
 from codeneedle.probes.recall.metrics import FORCED

@@ -8,8 +8,8 @@ from made_records import failed_record, made_setup
 from made_retrieval import made_texts, retrieval_record
 from printing import printed
 
+from codeneedle.cache_types import Pair
 from codeneedle.errors import UnknownName
-from codeneedle.grid import Pair
 from codeneedle.probes.answers import View
 from codeneedle.probes.retrieval.answers import failure_words
 from codeneedle.probes.retrieval.outcomes import outcomes

@@ -9,10 +9,10 @@ from made_contexts import real_context
 from made_records import made_setup
 from made_retrieval import made_run, with_calibration
 
+from codeneedle.cache_types import Pair
 from codeneedle.engines.engine import Ability
 from codeneedle.engines.messages import Chat, PromptCut, ServerGone
 from codeneedle.errors import BadInput
-from codeneedle.grid import Pair
 from codeneedle.probes import asking
 from codeneedle.probes.answers import Skipped
 from codeneedle.probes.cell import ProbeContext

@@ -6,7 +6,7 @@ from made_records import made_run
 from made_reuse import made_question, reuse_record
 from printing import printed
 
-from codeneedle.grid import Pair
+from codeneedle.cache_types import Pair
 from codeneedle.probes.answers import View
 from codeneedle.probes.reuse.answers import compared
 from codeneedle.report.answers import answers

@@ -9,9 +9,9 @@ from made_records import made_setup
 from made_reuse import reuse_record
 from made_servers import fake_llama_cpp
 
+from codeneedle.cache_types import Pair
 from codeneedle.engines.messages import Completion, PromptCut, ServerGone
 from codeneedle.errors import BadInput, CellError
-from codeneedle.grid import Pair
 from codeneedle.probes import asking
 from codeneedle.probes.cell import ProbeContext
 from codeneedle.probes.reuse.probe import PROBE, ReuseSettings

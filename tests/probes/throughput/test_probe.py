@@ -11,9 +11,9 @@ from made_records import made_run as recall_run
 from made_records import made_setup
 from programs import script
 
+from codeneedle.cache_types import Pair
 from codeneedle.engines.llama_cpp import installation
 from codeneedle.errors import BadInput, CellError
-from codeneedle.grid import Pair
 from codeneedle.probes.cell import ProbeContext
 from codeneedle.probes.throughput.probe import (
     ONCE,

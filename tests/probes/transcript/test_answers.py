@@ -17,8 +17,8 @@ from made_transcripts import (
 from msgspec import structs
 from printing import printed
 
+from codeneedle.cache_types import Pair
 from codeneedle.errors import BadInput
-from codeneedle.grid import Pair
 from codeneedle.probes.answers import View
 from codeneedle.probes.transcript.answers import choice
 from codeneedle.probes.transcript.choice import counted_turns

@@ -9,9 +9,9 @@ from made_contexts import made_outlook, real_context, run_context
 from made_conversations import TEMPLATE, FakeTemplate, made_conversation
 from made_records import made_setup
 
+from codeneedle.cache_types import Pair
 from codeneedle.engines.messages import BadReply, Refused, ServerGone
 from codeneedle.errors import BadInput, CellError
-from codeneedle.grid import Pair
 from codeneedle.probes.cell import ProbeContext
 from codeneedle.probes.transcript import probe as module
 from codeneedle.probes.transcript.probe import PROBE

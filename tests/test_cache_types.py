@@ -2,8 +2,7 @@
 
 import pytest
 
-from codeneedle.errors import BadInput
-from codeneedle.grid import (
+from codeneedle.cache_types import (
     BITS_PER_ELEMENT,
     DEFAULT_TYPES,
     Pair,
@@ -15,6 +14,7 @@ from codeneedle.grid import (
     shuffled,
     whole_grid,
 )
+from codeneedle.errors import BadInput
 
 
 def test_a_pair_reads_back_what_it_prints():
