@@ -1,5 +1,6 @@
 """Probes: each measures a served model in one way."""
 
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
@@ -17,19 +18,40 @@ from codeneedle.probes.throughput.probe import PROBE as THROUGHPUT
 from codeneedle.probes.transcript.probe import PROBE as TRANSCRIPT
 from codeneedle.records.record import BadRecord, BadSetup, Run, Setup, from_json
 
-PROBES: dict[str, Probe] = {
-    probe.name: probe
-    for probe in (
-        RECALL,
-        DIVERGENCE,
-        THROUGHPUT,
-        RETRIEVAL,
-        REUSE,
-        TRANSCRIPT,
-        EVALUATION,
-        GENERATION,
-    )
-}
+NAMES = re.compile(r"[a-z]+")
+"""
+What a probe may be called: its name is a key of sweep files and a part of file names,
+where ``_`` begins what tells a repetition (``recall_again``).
+"""
+
+
+def by_name(*probes: Probe) -> dict[str, Probe]:
+    """
+    *probes* by their names.
+
+    Raises:
+        ValueError: If one has a name that no probe may have, or that of another.
+    """
+    found: dict[str, Probe] = {}
+    for probe in probes:
+        if not NAMES.fullmatch(probe.name):
+            raise ValueError(f"probe '{probe.name}': a name is one word, a to z")
+        if probe.name in found:
+            raise ValueError(f"probe '{probe.name}': there are two of that name")
+        found[probe.name] = probe
+    return found
+
+
+PROBES = by_name(
+    RECALL,
+    DIVERGENCE,
+    THROUGHPUT,
+    RETRIEVAL,
+    REUSE,
+    TRANSCRIPT,
+    EVALUATION,
+    GENERATION,
+)
 """All probes, by name. To add one is to add it here."""
 
 

@@ -52,17 +52,22 @@ class Display:
     """True if tables show its facets of one part by default: each task, no length."""
 
 
+_DIGITS = {"%": 1, "nats": 3}
+"""Decimals of metrics without an entry, by unit."""
+
+
 def display_of(metric: Metric) -> Display:
     """
     How *metric* is shown; a facet as its whole, with a label of its own.
 
-    A metric without an entry is shown by its name.
+    A metric without an entry is shown by its name, with the decimals of its unit.
     """
     if metric.name in DISPLAYS:
         return DISPLAYS[metric.name]
     whole = DISPLAYS.get(metric.of)
     if whole is None:
-        return Display(label=metric.name, in_table=True)
+        digits = _DIGITS.get(metric.unit, 2)
+        return Display(label=metric.name, digits=digits, in_table=True)
     parts = facet_parts(metric.facet)
     return replace(
         whole,

@@ -4,10 +4,10 @@ import pytest
 from made_contexts import run_context
 
 from codeneedle.cache_types import Pair
-from codeneedle.probes import PROBES, probes_named
-from codeneedle.probes.cell import ProbeContext
+from codeneedle.probes import PROBES, by_name, probes_named
+from codeneedle.probes.cell import ProbeContext, _phases
 from codeneedle.probes.divergence.probe import DivergenceSettings
-from codeneedle.probes.probe import NoSettings, _phases
+from codeneedle.probes.probe import NoSettings, Probe
 from codeneedle.probes.throughput.probe import ThroughputSettings
 from codeneedle.records.record import Phases
 
@@ -88,3 +88,15 @@ def test_probes_are_found_by_name_once_each():
     found = probes_named(("throughput", "recall", "throughput"))
 
     assert ["throughput", "recall"] == [probe.name for probe in found]
+
+
+@pytest.mark.parametrize("name", ["first-token", "first_token", "First", ""])
+def test_the_name_of_a_probe_is_one_word(name):
+    """Others would not be found in the names of files that hold its cells."""
+    with pytest.raises(ValueError, match="a name is one word, a to z"):
+        by_name(Probe(name=name, purpose="", metrics=()))
+
+
+def test_no_two_probes_have_one_name():
+    with pytest.raises(ValueError, match="two of that name"):
+        by_name(PROBES["recall"], PROBES["recall"])

@@ -103,8 +103,13 @@ def test_companions_are_metrics():
     assert set() == beside - METRICS.keys()
 
 
-def test_a_metric_without_an_entry_is_shown_by_its_name():
-    assert Display(label="new", in_table=True) == display_of(made_metric("new"))
+@pytest.mark.parametrize(("unit", "digits"), [("%", 1), ("nats", 3), ("lines", 2)])
+def test_a_metric_without_an_entry_has_its_name_and_the_decimals_of_its_unit(
+    unit, digits
+):
+    new = replace(made_metric("new"), unit=unit)
+
+    assert Display(label="new", digits=digits, in_table=True) == display_of(new)
 
 
 @pytest.mark.parametrize(
