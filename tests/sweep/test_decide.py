@@ -41,6 +41,7 @@ from codeneedle.sweep.decide import (
     deciding,
     first_look,
     fix_order,
+    planned_cost,
     with_steps,
 )
 from codeneedle.sweep.prepare import prepare
@@ -634,3 +635,30 @@ def test_a_plan_tells_the_steps_before_the_first_cell(world):
     read, forced = found[0].read, found[0].forced
     assert (3 * read, 3 * forced) == (found[1].read, found[1].forced)
     assert read * 0.005 + forced / 15 == pytest.approx(found[0].time_s)
+    assert [
+        "an open pair and the reference, 16 functions instead of 8",
+        "f16/f16 once more",
+    ] == [step.what for step in found[3:]]
+    cost = planned_cost(plan)
+    assert found[0].time_s == pytest.approx(cost.server_s + 8 * cost.function_s)
+
+
+@pytest.mark.parametrize(
+    ("write_s", "first", "further"),
+    [(None, 8, 1), (1 / 15, 8, 1), (1 / 15e6, 40, 0)],
+)
+def test_a_plan_has_a_step_of_further_functions_unless_all_are_asked_at_once(
+    world, write_s, first, further
+):
+    """How many are asked first follows from the pace, where one is known."""
+    request = structs.replace(world.plan.request, decide=True)
+    pace = write_s and Pace(
+        start_s=0, read_s=1e-9, write_s=write_s, read_back_s=0, write_back_s=0
+    )
+    whats = [
+        step.what
+        for step in with_steps(replace(world.plan, request=request, pace=pace)).steps
+    ]
+
+    assert whats[1].endswith(f"{first} functions each")
+    assert further == sum("an open pair and the reference" in what for what in whats)

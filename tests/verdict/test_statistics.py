@@ -1,5 +1,6 @@
 """Intervals of losses and of lost shares, and how many units decide a pair."""
 
+import itertools
 import math
 import statistics
 
@@ -323,6 +324,23 @@ def test_so_many_answers_of_that_kind_decide(lost, units, pairs, needed):
     assert needed == answers_needed(lost, units, 0.1, share=share)
     of_all = needed if lost else 0
     assert lost_share(of_all, needed, share).word(0.1) is not Decision.OPEN
+
+
+@pytest.mark.parametrize(
+    ("lost", "units", "limit"),
+    [(1, 100, 0.0005), (1, 4, 0.1), (3, 8, 0.2), (0, 5, 0.1)],
+)
+def test_the_answers_needed_are_the_fewest_that_decide(lost, units, limit):
+    share = error_share(0, 1)
+    counts = itertools.count(units + 1)
+    decided = (
+        count
+        for count in counts
+        if lost_share(round(count * lost / units), count, share).word(limit)
+        is not Decision.OPEN
+    )
+
+    assert next(decided) == answers_needed(lost, units, limit, share=share)
 
 
 def test_a_share_at_the_limit_is_never_decided():

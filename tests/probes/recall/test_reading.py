@@ -130,7 +130,7 @@ def test_scores_of_a_function_are_its_part_of_a_chunk():
     read = ReadTokens(
         logprobs=tuple(-float(at) for at in range(count)),
         leads=(0.0,) * count,
-        bounds=(0, first + 2, count - 1),
+        bounds=(0, first + 2, first + second, count - 1),
     )
     forced = chunk.forced(read, chunk.spans[1], wall_s=2.5)
 
