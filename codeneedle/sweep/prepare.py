@@ -192,7 +192,7 @@ def _hinting(plan: Plan) -> Iterator[None]:
             value = error.stored.strip("'")
             way = f"without {option}" if value == "None" else f"with {option} {value}"
             error.hint = f"Go on {way}, or choose another folder with --out."
-        elif growing:
+        if growing:
             error.hint += f" What can be added is: --types, {', '.join(growing)}."
         raise
 
