@@ -43,7 +43,8 @@ class _Counting:
     _prompts: Prompts | None = field(default=None, init=False)
 
     def prompts(self) -> Prompts:
-        """What counts prompts.
+        """
+        What counts prompts.
 
         Raises:
             CodeneedleError: If the tokenizer cannot be started.
