@@ -23,14 +23,8 @@ from codeneedle.records.record import CellRecord, Run, Setup
 from codeneedle.report.selection import default_metric, metric_named, one_run
 from codeneedle.report.tidy import data_frame, table_rows
 from codeneedle.text import plural, visible
-from codeneedle.verdict.judge import (
-    MAX_EVAL_LOST,
-    MAX_LOSS,
-    MAX_LOST,
-    Limits,
-    Verdict,
-    judge,
-)
+from codeneedle.verdict.judge import Verdict, judge
+from codeneedle.verdict.limits import MAX_EVAL_LOST, MAX_LOSS, MAX_LOST, Limits
 
 if TYPE_CHECKING:
     import pandas as pd

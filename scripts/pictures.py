@@ -29,7 +29,8 @@ import codeneedle
 from codeneedle.cli.engines import asks_for
 from codeneedle.report import charts, heatmap
 from codeneedle.report.losses import Losses, losses_of
-from codeneedle.verdict.judge import Limits, judge
+from codeneedle.verdict.judge import judge
+from codeneedle.verdict.limits import Limits
 
 ROOT = Path(__file__).parent.parent
 SMOLLM2 = ROOT / "docs" / "runs" / "random-bodies-short" / "smollm2-135m-instruct.q4_1"

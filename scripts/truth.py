@@ -40,7 +40,7 @@ from codeneedle.records.store import Store
 from codeneedle.sweep.decide import (
     first_look,
 )
-from codeneedle.verdict.judge import MAX_LOSS
+from codeneedle.verdict.limits import MAX_LOSS
 from codeneedle.verdict.next import (
     Cost,
 )

@@ -65,7 +65,7 @@ if TYPE_CHECKING:
     from codeneedle.report.llama_form import Dialect
     from codeneedle.report.tidy import TableRow
     from codeneedle.sweep.request import Execution, Request
-    from codeneedle.verdict.judge import Limits
+    from codeneedle.verdict.limits import Limits
 
 # Without markup: rich takes longer to import than all the rest of --help.
 app = typer.Typer(

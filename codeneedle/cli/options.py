@@ -19,7 +19,7 @@ from codeneedle.quantities import memory_size, percent, time_span, token_count
 
 if TYPE_CHECKING:
     from codeneedle.sweep.request import Execution, Request
-    from codeneedle.verdict.judge import Limits
+    from codeneedle.verdict.limits import Limits
 
 CORPUS = "CORPUS"
 """Environment variable that names the corpus where no option or sweep file does."""
@@ -423,7 +423,7 @@ def limits_of(
     at: int | None = None,
 ) -> "Limits":
     """The limits of a verdict, with a default for each that is not given."""
-    from codeneedle.verdict.judge import MAX_EVAL_LOST, MAX_LOSS, MAX_LOST, Limits
+    from codeneedle.verdict.limits import MAX_EVAL_LOST, MAX_LOSS, MAX_LOST, Limits
 
     return Limits(
         max_loss=max_loss or MAX_LOSS,

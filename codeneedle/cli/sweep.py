@@ -82,7 +82,8 @@ from codeneedle.system.signals import (
     unwinding_on_signals,
 )
 from codeneedle.text import duration, plural, sweep_command, visible
-from codeneedle.verdict.judge import Limits, Verdict, judge
+from codeneedle.verdict.judge import Verdict, judge
+from codeneedle.verdict.limits import Limits
 from codeneedle.verdict.next import (
     FURTHER,
     PROBE,

@@ -9,7 +9,8 @@ from codeneedle.probes import frames
 from codeneedle.probes.frames import Cell, Cells
 from codeneedle.probes.metrics import LossKind, Metric
 from codeneedle.report.display import Display
-from codeneedle.verdict.judge import MetricResult, PairResult, Verdict
+from codeneedle.verdict.judge import PairResult, Verdict
+from codeneedle.verdict.metric_results import MetricResult
 from codeneedle.verdict.statistics import Decision
 
 PERCENT = 100

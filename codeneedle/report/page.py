@@ -38,7 +38,8 @@ from codeneedle.report.table import Column, PairTable, pair_table
 from codeneedle.report.verdict import headline, remark_lines
 from codeneedle.report.verdict import table as losses
 from codeneedle.text import number, one_line, sweep_command, visible
-from codeneedle.verdict.judge import Limits, Verdict, judge
+from codeneedle.verdict.judge import Verdict, judge
+from codeneedle.verdict.limits import Limits
 from codeneedle.verdict.statistics import Decision
 
 ANSWER_BYTES = 400_000

@@ -32,8 +32,9 @@ from codeneedle.report.display import display_of
 from codeneedle.report.kernels import WORDS
 from codeneedle.report.table import Column, PairTable, pair_table
 from codeneedle.text import NO_VALUE_WORD, plural, visible
-from codeneedle.verdict.judge import MetricResult, Verdict, judge
+from codeneedle.verdict.judge import Verdict, judge
 from codeneedle.verdict.metric_phrases import units_phrase
+from codeneedle.verdict.metric_results import MetricResult
 
 VERSION = 2
 """Of the layout of a receipt."""

@@ -9,7 +9,8 @@ from codeneedle.report import captions
 from codeneedle.report.captions import REFERENCE_MARK
 from codeneedle.report.losses import Losses, losses_of
 from codeneedle.text import NO_VALUE_WORD, visible
-from codeneedle.verdict.judge import MetricResult, Verdict
+from codeneedle.verdict.judge import Verdict
+from codeneedle.verdict.metric_results import MetricResult
 
 FEWEST_PAIRS = 2
 """Pairs of a type from which on their mean is shown."""

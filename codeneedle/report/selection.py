@@ -20,7 +20,8 @@ from codeneedle.system.files import expanded
 from codeneedle.verdict.trust import trusted
 
 if TYPE_CHECKING:
-    from codeneedle.verdict.judge import Limits, Verdict
+    from codeneedle.verdict.judge import Verdict
+    from codeneedle.verdict.limits import Limits
 
 LOSS = "loss"
 """Name of the loss among metrics: what the verdict says of each pair."""

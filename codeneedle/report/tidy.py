@@ -27,7 +27,8 @@ from codeneedle.report.captions import names_of
 if TYPE_CHECKING:  # tables without a verdict do not wait for statistics
     import pandas as pd
 
-    from codeneedle.verdict.judge import MetricResult, Verdict
+    from codeneedle.verdict.judge import Verdict
+    from codeneedle.verdict.metric_results import MetricResult
 
 LOSS = "loss"
 """The metric of what a pair loses beside the reference, a share from 0 to 1."""

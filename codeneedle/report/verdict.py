@@ -31,15 +31,13 @@ from codeneedle.text import (
     visible,
 )
 from codeneedle.verdict.judge import (
-    CHANGE_BY_LOSS,
-    FEWEST_UNITS,
-    MetricResult,
     Outcome,
     PairResult,
     Verdict,
     best_by_size,
     cache_size,
 )
+from codeneedle.verdict.limits import CHANGE_BY_LOSS
 from codeneedle.verdict.metric_phrases import (
     amount,
     loss_sentence,
@@ -49,6 +47,7 @@ from codeneedle.verdict.metric_phrases import (
     units_phrase,
     word_phrase,
 )
+from codeneedle.verdict.metric_results import FEWEST_UNITS, MetricResult
 from codeneedle.verdict.next import MORE_UNITS, limit_options, way_on
 from codeneedle.verdict.remarks import remarks
 from codeneedle.verdict.statistics import Decision

@@ -13,7 +13,8 @@ from codeneedle.probes.metrics import LossKind, Noun
 from codeneedle.records.record import Attention
 from codeneedle.report import captions
 from codeneedle.report.verdict import headline
-from codeneedle.verdict.judge import MetricResult, Outcome, PairResult, Verdict
+from codeneedle.verdict.judge import Outcome, PairResult, Verdict
+from codeneedle.verdict.metric_results import MetricResult
 from codeneedle.verdict.remark_kinds import Remark, RemarkKind
 from codeneedle.verdict.remarks import remarks
 from codeneedle.verdict.statistics import Decision

@@ -19,7 +19,8 @@ from codeneedle.sweep.request import Execution, Request
 from codeneedle.sweep.runner import Event, Runner
 from codeneedle.text import plural
 from codeneedle.verdict import order as ordering
-from codeneedle.verdict.judge import Limits, judge
+from codeneedle.verdict.judge import judge
+from codeneedle.verdict.limits import Limits
 from codeneedle.verdict.next import (
     FURTHER,
     PROBE,

@@ -37,7 +37,7 @@ from codeneedle.system.machine import now, occupied
 from codeneedle.system.processes import ending_all
 from codeneedle.system.secrets import masked
 from codeneedle.text import one_line, plural
-from codeneedle.verdict.judge import too_little
+from codeneedle.verdict.metric_results import too_little
 from codeneedle.verdict.trust import trusted, trusted_records
 
 GIVE_UP_AFTER = 3

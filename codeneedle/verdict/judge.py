@@ -1,7 +1,6 @@
 """The verdict of a run: each pair is within the limit, beyond it, or open."""
 
 import math
-import statistics
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
@@ -12,22 +11,10 @@ from codeneedle.cache_types import (
     finer_axes,
     most_precise_first,
 )
-from codeneedle.corpora.corpus import LIMIT
 from codeneedle.engines.survey import Gain, gain_of
-from codeneedle.errors import BadInput
 from codeneedle.models.pretrained import BUILT_IN
 from codeneedle.probes import PROBES, frames
-from codeneedle.probes.metrics import (
-    ABLE,
-    NOTABLE_LOSS,
-    Loss,
-    LossKind,
-    Metric,
-    caches_of,
-    context_of,
-    samples_needed,
-)
-from codeneedle.probes.probe import Probe
+from codeneedle.probes.metrics import LossKind, caches_of, context_of
 from codeneedle.records.record import (
     AGAIN,
     ON_CPU,
@@ -38,57 +25,17 @@ from codeneedle.records.record import (
     Setup,
 )
 from codeneedle.verdict.lengths import LostFrom, lost_from
-from codeneedle.verdict.order import order_in, ruled_out, size_by_types
-from codeneedle.verdict.remark_kinds import Remark, RemarkKind, joined
-from codeneedle.verdict.statistics import (
-    Bounds,
-    Decision,
-    answers_needed,
-    disagreements,
-    error_share,
-    interval,
-    lost_share,
-    units_needed,
+from codeneedle.verdict.limits import Limits
+from codeneedle.verdict.metric_results import (
+    CrossCheck,
+    MetricResult,
+    MetricUnits,
+    lost_and_won,
+    metrics_by_unit,
 )
-
-MAX_LOSS = 0.01
-"""
-Default limit of the loss: one of a hundred right tokens.
-
-About the cost of 4-bit weights: Llama 3 8B loses 0.6 % of the probability of the right
-token with Q4_K_M weights, 0.9 % with Q4_K_S, 1.6 % with Q4_0 (mean Δp on ordinary text,
-from the tables in ``tools/perplexity/README.md`` of llama.cpp).
-"""
-
-MAX_LOST = 0.10
-"""Default limit of the share of lost answers."""
-
-MAX_EVAL_LOST = 0.02
-"""Default limit of the loss of an evaluation's mean score: two of 100 samples."""
-
-FEWEST_FLIPS = 6
-"""
-Differing samples from which on their spread is known.
-
-With fewer, even if all lose, a two-sided exact test has no p below 0.05.
-"""
-
-CHANGE_BY_LOSS = 3.0
-"""
-Limit of the divergence in nats, per limit of the loss.
-
-Q4_K_M weights diverge by 0.031 nats and lose 0.6 %; source as of `MAX_LOSS`.
-"""
-
-BOUNDED = 0.001
-"""Share of tokens with only a bound up to which they are treated as exact."""
-
-FEWEST_UNITS = 6
-"""
-Units from which on a pair can be within the limit.
-
-Fewer may be alike by chance, and a trouble that hits a third of them goes unseen.
-"""
+from codeneedle.verdict.order import order_in, ruled_out, size_by_types
+from codeneedle.verdict.remark_kinds import Remark, RemarkKind
+from codeneedle.verdict.statistics import Decision
 
 
 class Outcome(StrEnum):
@@ -108,107 +55,6 @@ class Outcome(StrEnum):
 
     NO_ANSWER = "no-answer"
     """What was measured does not tell; also of a pair that fits and is not within."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
-    """The losses that a user accepts."""
-
-    max_loss: float = MAX_LOSS  # largest share of right tokens that may be lost
-    max_lost: float = MAX_LOST
-    """Largest share of the reference's answers that may be lost."""
-
-    max_eval_lost: float = MAX_EVAL_LOST
-    """Largest loss of the mean score of an evaluation."""
-
-    max_memory_bytes: int | None = None  # largest KV cache; None for any
-    at: int | None = None  # context of that size, in tokens; None for that of the run
-
-    def __post_init__(self) -> None:
-        """
-        Refuse limits that no loss can be held against.
-
-        Raises:
-            BadInput: If one is not above 0 and at most 1.
-        """
-        for name in ("max_loss", "max_lost", "max_eval_lost"):
-            limit = getattr(self, name)
-            if not 0 < limit <= 1:
-                percent = f"; {limit:g} % is {limit / 100:g}" if limit > 1 else ""
-                raise BadInput(
-                    source=f"{name}={limit}",
-                    reason="is no share above 0 and up to 1",
-                    hint=f"Write 3 % as 0.03{percent}.",
-                )
-
-    def of(self, kind: LossKind) -> float:
-        """The limit for metrics of one *kind* of loss."""
-        if kind is LossKind.ANSWERS:
-            return self.max_lost
-        if kind is LossKind.SCORE:
-            return self.max_eval_lost
-        if kind is LossKind.CHANGE:
-            return CHANGE_BY_LOSS * self.max_loss
-        return self.max_loss
-
-    def phrase(self, kind: LossKind, loss: float) -> str:
-        """
-        A loss as text: ``0.9 %``, never ``-0.0 %``; ``0.0120 nats`` for a change,
-        ``2.0 points`` of a score.
-
-        Smaller limits have more digits.
-        """
-        digits = 1 - math.floor(math.log10(self.of(kind)))
-        if kind is LossKind.CHANGE:
-            return f"{loss:.{max(4, digits + 1)}f} nats"
-        unit = "points" if kind is LossKind.SCORE else "%"
-        return f"{100 * loss:z.{max(1, digits - 2)}f} {unit}"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MetricResult:
-    """The result of one metric for one pair."""
-
-    metric: Metric  # the metric
-    kind: LossKind  # kind of its losses
-    bounds: Bounds  # interval of the mean loss; for answers, of the share lost
-    limit: float  # the limit that applies
-    word: Decision  # position of the interval relative to the limit
-    needed: int | None = None
-    """
-    Estimated number of units that would decide an open pair; None if that is unknown,
-    or the pair is not open.
-    """
-
-    lost: int = 0  # lost units, of answers and scores; 0 for other kinds
-    won: int = 0  # units with a higher score; 0 for other kinds
-    doubts: tuple[Remark, ...] = ()
-    """About the bounds, some of which change the word; mostly none."""
-
-    asked: int | None = None
-    """
-    Units that the reference was asked for, those left out included; None if each
-    counts.
-    """
-
-    @property
-    def remark(self) -> str:
-        """Its doubts as a phrase; mostly empty."""
-        return joined(self.doubts)
-
-    @property
-    def lacking(self) -> str:
-        """What could not be measured, which widens the bounds; mostly empty."""
-        return joined(e for e in self.doubts if e.kind is RemarkKind.UNMEASURED)
-
-    @property
-    def decidable(self) -> int | None:
-        """Units that would show that an open pair is within; None if none do."""
-        is_below = self.word is Decision.OPEN and self.bounds.mean < self.limit
-        is_few = self.bounds.units < FEWEST_UNITS
-        if not is_below or is_few or self.doubts or not self.needed:
-            return None
-        return self.needed if self.needed <= LIMIT else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -268,17 +114,6 @@ def _severity(row: MetricResult) -> float:
     return (
         row.bounds.low if row.word is Decision.BEYOND else row.bounds.high
     ) / row.limit
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CrossCheck:
-    """The loss of a pair that was measured another way, too."""
-
-    kind: LossKind  # kind of its losses
-    loss: float  # the mean loss, as all pairs are measured
-    other: float  # that of the other way
-    units: int  # units of the other way
-    is_disagreement: bool  # whether the two differ by more than their noise
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -520,7 +355,7 @@ def judge(run: Run, limits: Limits | None = None) -> Verdict:
         limits: Losses that the user accepts.
     """
     limits = limits or Limits()
-    measured = _measured(run)
+    measured = metrics_by_unit(run)
     reference = next((each.reference for each in measured if each.reference), None)
     if reference is None:
         return Verdict(run=run, limits=limits)
@@ -537,19 +372,19 @@ def judge(run: Run, limits: Limits | None = None) -> Verdict:
         results=tuple(_results(run, entering, reference, limits, lost)),
         silent=silent,
         repeats={
-            name: (each.loss.kind, each.repeated)
+            name: (each.loss.kind, each.noise.repeated)
             for name, each in by_name.items()
-            if each.repeated is not None
+            if each.noise.repeated is not None
         },
         on_cpu={
-            name: (each.loss.kind, each.moved)
+            name: (each.loss.kind, each.noise.moved)
             for name, each in by_name.items()
-            if each.moved is not None
+            if each.noise.moved is not None
         },
         flips={
-            name: (*_counts(each.again), len(each.of_reference))
+            name: (*lost_and_won(each.noise.losses), len(each.of_reference))
             for name, each in by_name.items()
-            if each.again and each.loss.kind is LossKind.SCORE
+            if each.noise.losses and each.loss.kind is LossKind.SCORE
         },
         lost_from=tuple(lost),
         crosschecks={p: e for each in entering for p, e in each.crosschecks().items()},
@@ -568,329 +403,9 @@ def judge(run: Run, limits: Limits | None = None) -> Verdict:
     return replace(verdict, chosen=chosen)
 
 
-# --- metrics, unit by unit
-
-
-_ENDS = {
-    LossKind.PROBABILITY: (-1.0, 1.0),
-    LossKind.NATS: (-math.inf, 1.0),
-    LossKind.CHANGE: (0.0, math.inf),
-    LossKind.SCORE: (-1.0, 1.0),
-}
-"""The smallest and the largest possible loss."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _MetricUnits:
-    """One metric of all pairs, unit by unit."""
-
-    metric: Metric  # the metric
-    loss: Loss  # how it enters the verdict
-    probe: Probe  # the probe that measured it
-    setup: Setup  # of the run
-    records: Mapping[Pair, CellRecord]  # records of the probe that have numbers
-    units: Mapping[Pair, Mapping[str, float]]
-    """
-    Of each pair with values, the numbers that losses are computed of, by name of the
-    unit.
-    """
-
-    reference: Pair | None
-    """The pair that others are compared with; None if there is none."""
-
-    again: Sequence[float] = ()
-    """Losses of the repetition of the reference; empty without one."""
-
-    repeated: float | None = None
-    """Distance of the reference from its repetition; None without one."""
-
-    on_cpu: Mapping[str, float] = field(default_factory=dict)
-    """The units of the reference with attention on the CPU; empty without."""
-
-    moved: float | None = None
-    """Distance of the reference from itself there; None without one."""
-
-    @property
-    def of_reference(self) -> Mapping[str, float]:
-        """The units of the reference."""
-        return self.units[self.reference] if self.reference else {}
-
-    def with_repetition(self, record: CellRecord) -> "_MetricUnits":
-        """With the losses of the reference's repetition, if it shares units."""
-        again = self.metric.by_unit(record, self.setup)
-        losses = self._losses(self.of_reference, again)
-        if not losses:
-            return self
-        apart = losses
-        if self.loss.kind is LossKind.ANSWERS:  # lost or won
-            apart = [*losses, *self._losses(again, self.of_reference)]
-        repeated = abs(math.fsum(apart)) / len(losses)
-        return replace(self, again=losses, repeated=repeated)
-
-    def with_cpu(self, record: CellRecord) -> "_MetricUnits":
-        """With the units of the reference measured with its attention on the CPU."""
-        there = self.metric.by_unit(record, self.setup)
-        found = self.with_repetition(record)
-        return replace(self, on_cpu=there, moved=found.repeated)
-
-    def _base_units(self, pair: Pair) -> Mapping[str, float]:
-        """Units of the reference with attention where that of *pair* ran."""
-        is_there = self.records[pair].attention is Attention.CPU if self.on_cpu else 0
-        return self.on_cpu if is_there else self.of_reference
-
-    def _losses(
-        self, first: Mapping[str, float], second: Mapping[str, float]
-    ) -> list[float]:
-        """The losses of the *second*, of the units that both have."""
-        names = (name for name in first if name in second)
-        return [self.loss.of(second[name], first[name]) for name in names]
-
-    def crosschecks(self) -> dict[Pair, CrossCheck]:
-        """The pairs that were measured another way beside the reference, too."""
-        if self.loss.crosschecked is None or self.reference is None:
-            return {}
-        other = {
-            p: self.loss.crosschecked(r, self.setup) for p, r in self.records.items()
-        }
-        there = other.pop(self.reference)
-        others = {
-            pair: losses
-            for pair, units in other.items()
-            if (losses := self._losses(there, units))
-        }
-        ours = {
-            pair: losses
-            for pair in others
-            if (losses := self._losses(self.of_reference, self.units.get(pair, {})))
-        }
-        found = disagreements(ours, others)
-        return {
-            pair: CrossCheck(
-                kind=self.loss.kind,
-                loss=statistics.fmean(losses),
-                other=statistics.fmean(others[pair]),
-                units=len(others[pair]),
-                is_disagreement=pair in found,
-            )
-            for pair, losses in ours.items()
-        }
-
-    def silence(self, limits: Limits) -> str:
-        """Why the metric does not enter the verdict; empty if it does."""
-        if self.reference is None:
-            return "the pair that others were measured against has no value"
-        if reason := too_little(self.loss, self.records[self.reference], self.setup):
-            return reason
-        kind, repeated = self.loss.kind, self.repeated
-        limit = limits.of(kind)
-        # Intervals of scores include the noise of sampling.
-        if kind is LossKind.SCORE or repeated is None or repeated <= limit:
-            return ""
-        return (
-            f"{self.reference}, measured twice, differs from itself by "
-            f"{limits.phrase(kind, repeated)}, more than the limit of "
-            f"{limits.phrase(kind, limit)}: this engine does not repeat itself so "
-            "closely"
-        )
-
-    def row(self, pair: Pair, limits: Limits) -> MetricResult | None:
-        """The result for *pair*; None if it shares no unit with the reference."""
-        losses = self._losses(
-            self._base_units(pair) if pair in self.records else {},
-            self.units.get(pair, {}),
-        )
-        if not losses:
-            return None
-        kind, limit = self.loss.kind, limits.of(self.loss.kind)
-        look, pairs = self._look(pair), self._sharing(pair)
-        share = error_share(look, pairs)
-        lost, won = _counts(losses) if kind.is_counted else (0, 0)
-        is_few = kind is LossKind.SCORE and lost + won < FEWEST_FLIPS
-        if kind is LossKind.ANSWERS:
-            bounds = lost_share(lost, len(losses), share)
-        elif is_few:
-            bounds = _by_counts(losses, share)
-        else:
-            bounds = interval(losses, share).clipped(*_ENDS[kind])
-        if kind is LossKind.SCORE:
-            bounds = bounds.widened(self._unmeasured(pair)).clipped(*_ENDS[kind])
-        doubt, word = self._doubt(pair, losses, bounds.word(limit))
-        is_loss = kind.is_graded or kind is LossKind.SCORE
-        if word is Decision.WITHIN and is_loss and len(losses) < FEWEST_UNITS:
-            word = Decision.OPEN
-        doubts = [*([doubt] if doubt else []), *self._unmeasured_units(pair)]
-        needed = None
-        if word is Decision.OPEN and is_few:
-            few = _too_few(lost + won, len(losses), share)
-            doubts.append(Remark(RemarkKind.TOO_FEW, few, (pair,)))
-        elif word is Decision.OPEN and kind is not LossKind.ANSWERS:
-            needed = units_needed(losses, limit, look=look + 1, pairs=pairs)
-        elif word is Decision.OPEN and not self.probe.further:
-            # Of a new run, which asks every pair the same.
-            needed = answers_needed(lost, len(losses), limit, share=share)
-        return MetricResult(
-            metric=self.metric,
-            kind=kind,
-            bounds=bounds,
-            limit=limit,
-            word=word,
-            needed=needed,
-            lost=lost,
-            won=won,
-            doubts=tuple(doubts),
-            asked=self._asked(pair),
-        )
-
-    def _look(self, pair: Pair) -> int:
-        """How often *pair* got further units, as of `error_share`."""
-        further = self.probe.further
-        look = further.look(self.records[pair], self.setup) if further else 0
-        order = order_in(self.setup)
-        return order.look(look) if order else look
-
-    def _sharing(self, pair: Pair) -> int:
-        """Among how many pairs the error is shared, as of `error_share`."""
-        others = self.units.keys() - {self.reference}
-        order = order_in(self.setup)
-        return order.sharing(pair, others) if order else len(others)
-
-    def _doubt(
-        self, pair: Pair, losses: Sequence[float], word: Decision
-    ) -> tuple[Remark | None, Decision]:
-        """The first doubt about the bounds, and the word that it leaves of *word*."""
-        reference = self.records[self.reference or pair]
-        finer = finer_axes(pair, reference.pair)
-        missing, of = self._missing(pair)
-        if finer and word is Decision.BEYOND:
-            kind, word = RemarkKind.COARSER_REFERENCE, Decision.OPEN
-            axes = " and ".join(finer)
-            text = f"{reference.pair} has a coarser {axes}: the loss may be its own"
-        elif self.loss.bounded(reference) > BOUNDED and word is Decision.BEYOND:
-            kind, word = RemarkKind.BOUND, Decision.OPEN
-            words = "of some tokens of the reference only a bound is known"
-            text = f"{words}: it may lose less"
-        elif missing:
-            kind = RemarkKind.MISSING
-            text = f"answers missing: {missing} of {of} {self.metric.noun}"
-            word = Decision.OPEN if word is Decision.WITHIN else word
-        elif self.loss.bounded(self.records[pair]) > BOUNDED and word is (
-            Decision.WITHIN
-        ):
-            kind, word = RemarkKind.BOUND, Decision.OPEN
-            text = "of some tokens only a bound is known: it may lose more"
-        elif not (self.loss.kind.is_counted or any(losses)):
-            kind = RemarkKind.IDENTICAL
-            text = "the same to the last digit: is this cache what it claims?"
-        else:
-            return None, word
-        return Remark(kind, text, (pair,)), word
-
-    def _unmeasured(self, pair: Pair) -> float:
-        """Share of the units that the pair or the reference has no number of."""
-        if self.loss.units is None:
-            return 0.0
-        names = {*self.loss.units(self.records[pair], self.setup)}
-        both = self.of_reference.keys() & self.units[pair].keys()
-        return len(names - both) / len(names)
-
-    def _asked(self, pair: Pair) -> int | None:
-        """How many units were asked for; None if the metric names those alone."""
-        if self.loss.units is None:
-            return None
-        reference = self.records[self.reference or pair]
-        return len(self.loss.units(reference, self.setup))
-
-    def _unmeasured_units(self, pair: Pair) -> Iterator[Remark]:
-        """What of the pair and of the reference could not be measured."""
-        reference = self.records[self.reference or pair]
-        if own := self.loss.lacking(self.records[pair]):
-            yield Remark(RemarkKind.UNMEASURED, own, (pair,))
-        if theirs := self.loss.lacking(reference):
-            text = f"{reference.pair}: {theirs}"
-            yield Remark(RemarkKind.UNMEASURED, text, (reference.pair,))
-
-    def _missing(self, pair: Pair) -> tuple[int, int]:
-        """Number of units that only the reference has, and of all that were asked."""
-        # What has no score widens the bounds of an evaluation.
-        if self.loss.units is None or self.loss.kind is LossKind.SCORE:
-            return 0, 0
-        names = self.loss.units(self.records[pair], self.setup)
-        lacking = {*names} & self.of_reference.keys() - self.units[pair].keys()
-        return len(lacking), len(names)
-
-
-def _counts(losses: Sequence[float]) -> tuple[int, int]:
-    """Numbers of units that lost and that won."""
-    return sum(loss > 0 for loss in losses), sum(loss < 0 for loss in losses)
-
-
-def _by_counts(losses: Sequence[float], share: float) -> Bounds:
-    """
-    The mean loss if too few units differ for their spread to be known.
-
-    No unit loses more than 1, so the mean is at most the share that loses, and at least
-    minus the share that wins.
-    """
-    (lost, won), units = _counts(losses), len(losses)
-    return Bounds(
-        mean=statistics.fmean(losses),
-        low=-lost_share(won, units, share).high,
-        high=lost_share(lost, units, share).high,
-        units=units,
-    )
-
-
-def _too_few(flips: int, units: int, share: float) -> str:
-    """A remark on too few differing samples, with the number that is needed."""
-    needed = samples_needed(flips / units, share=share)
-    return (
-        f"too few: {flips} of {units} samples differ; about {needed:,} samples would "
-        f"show a loss of {100 * NOTABLE_LOSS:.0f} points"
-    )
-
-
-def _measured(run: Run) -> list[_MetricUnits]:
-    """The metrics that have a loss and values; graded ones first."""
-    measured = []
-    for probe in PROBES.values():
-        of_probe = frames.of_probe(run, probe.name)
-        records = {r.pair: r for r in of_probe.records if r.has_numbers}
-        for metric in probe.metrics_of(run.setup) if records else ():
-            units = {
-                pair: of_pair
-                for pair, record in records.items()
-                if metric.loss and (of_pair := metric.by_unit(record, run.setup))
-            }
-            if not metric.loss or not units:
-                continue
-            of_metric = _MetricUnits(
-                metric=metric,
-                loss=metric.loss,
-                probe=probe,
-                setup=run.setup,
-                records=records,
-                units=units,
-                reference=frames.chosen_reference(
-                    [records[pair] for pair in units],
-                    [metric.against(records[pair]) for pair in units],
-                ),
-            )
-            for again in of_probe.again:
-                if again.pair == of_metric.reference and again.has_numbers:
-                    of_metric = of_metric.with_repetition(again)
-            for there in of_probe.on_cpu:
-                if there.pair == of_metric.reference and there.has_numbers:
-                    of_metric = of_metric.with_cpu(there)
-            measured.append(of_metric)
-    return sorted(measured, key=lambda each: not each.loss.kind.is_graded)
-
-
-# --- pairs
-
-
 def _results(
     run: Run,
-    measured: Sequence[_MetricUnits],
+    measured: Sequence[MetricUnits],
     reference: Pair,
     limits: Limits,
     lost: Sequence[LostFrom],
@@ -931,7 +446,7 @@ def _results(
 
 
 def _with_word(
-    result: PairResult, measured: Sequence[_MetricUnits], lost: Sequence[LostFrom]
+    result: PairResult, measured: Sequence[MetricUnits], lost: Sequence[LostFrom]
 ) -> PairResult:
     """*result* with its word by all rows, and the metrics that it lacks."""
     deciding = _deciding(measured)
@@ -948,7 +463,7 @@ def _with_word(
     )
 
 
-def _deciding(measured: Sequence[_MetricUnits]) -> list[str]:
+def _deciding(measured: Sequence[MetricUnits]) -> list[str]:
     """Names of the metrics that must be within: graded ones or answers, and scores."""
     kinds = {each.loss.kind for each in measured}
     graded = {kind for kind in kinds if kind.is_graded}
@@ -984,15 +499,6 @@ def _with_lost_lengths(
         else row
         for row in rows
     ]
-
-
-def too_little(loss: Loss, record: CellRecord, setup: Setup) -> str:
-    """Why nothing can be lost beside the reference of *record*; empty if it can."""
-    able = loss.able(record, setup)
-    if able >= ABLE:
-        return ""
-    right = loss.right.format(able=f"{able:.0%}", pair=record.pair)
-    return f"{right}, so there is little to lose"
 
 
 def _has_losses(probe: str, setup: Setup) -> bool:

@@ -4,7 +4,9 @@ import math
 
 from codeneedle.probes.metrics import LossKind
 from codeneedle.text import NO_VALUE_WORD, plural
-from codeneedle.verdict.judge import FEWEST_UNITS, Limits, MetricResult, PairResult
+from codeneedle.verdict.judge import PairResult
+from codeneedle.verdict.limits import Limits
+from codeneedle.verdict.metric_results import FEWEST_UNITS, MetricResult
 from codeneedle.verdict.statistics import Decision
 
 

@@ -11,14 +11,8 @@ from codeneedle.probes.estimates import Times
 from codeneedle.records.record import CellRecord, Run, Setup, Status
 from codeneedle.records.store import SWEEP
 from codeneedle.text import duration, sweep_command
-from codeneedle.verdict.judge import (
-    MAX_EVAL_LOST,
-    MAX_LOSS,
-    MAX_LOST,
-    PairResult,
-    Verdict,
-    cache_size,
-)
+from codeneedle.verdict.judge import PairResult, Verdict, cache_size
+from codeneedle.verdict.limits import MAX_EVAL_LOST, MAX_LOSS, MAX_LOST
 from codeneedle.verdict.order import Asked, Seen, next_asked, order_in
 from codeneedle.verdict.statistics import Decision
 

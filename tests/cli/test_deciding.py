@@ -17,7 +17,8 @@ from codeneedle.engines.engine import Ability, CacheTypes
 from codeneedle.errors import CellError
 from codeneedle.probes.recall.record import recall_of
 from codeneedle.probes.recall.settings import Ask, RecallSettings, choice_in
-from codeneedle.verdict.judge import Limits, judge
+from codeneedle.verdict.judge import judge
+from codeneedle.verdict.limits import Limits
 
 BAD = Pair("q4_0", "q4_0")
 FEW = 6

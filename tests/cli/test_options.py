@@ -25,7 +25,7 @@ from codeneedle.probes import PROBES
 from codeneedle.probes.prompts import PromptForm
 from codeneedle.sweep.request import Execution, Request
 from codeneedle.sweep.workers import Share
-from codeneedle.verdict.judge import Limits
+from codeneedle.verdict.limits import Limits
 
 
 @pytest.fixture

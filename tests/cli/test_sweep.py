@@ -29,7 +29,7 @@ from codeneedle.models.pretrained import SMOLLM2
 from codeneedle.probes.throughput.probe import ThroughputProbe, ThroughputSettings
 from codeneedle.report.receipt import receipts_in
 from codeneedle.sweep.request import Execution, Request, read_sweep
-from codeneedle.verdict.judge import Limits
+from codeneedle.verdict.limits import Limits
 
 OPTIONS = sweep_module.Options(limits=Limits())
 ONE = (*GRID, "--k-types", "q8_0", "--v-types", "q4_0")

@@ -38,7 +38,8 @@ from codeneedle.records.record import (
     Run,
     Status,
 )
-from codeneedle.verdict.judge import Limits, Verdict, judge
+from codeneedle.verdict.judge import Verdict, judge
+from codeneedle.verdict.limits import Limits
 from codeneedle.verdict.remarks import remarks
 
 GOOD, MIDDLE, COARSE = "q8_0/q8_0", "q8_0/q4_0", "q4_0/q4_0"

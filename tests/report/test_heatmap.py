@@ -27,7 +27,8 @@ from codeneedle.report.heatmap import (
     picture_of,
     run_facts,
 )
-from codeneedle.verdict.judge import Limits, Verdict, judge
+from codeneedle.verdict.judge import Verdict, judge
+from codeneedle.verdict.limits import Limits
 
 METRIC = {metric.name: metric for metric in METRICS}
 MATCHED = METRIC["matched"]

@@ -21,7 +21,8 @@ from codeneedle.report.pictures import draw_metric
 from codeneedle.report.runs import losses_side_by_side
 from codeneedle.report.selection import LOSS, default_metric, metric_named, select
 from codeneedle.report.verdict import open_entries
-from codeneedle.verdict.judge import Limits, judge
+from codeneedle.verdict.judge import judge
+from codeneedle.verdict.limits import Limits
 
 BROKEN = failed_record("q5_0/q5_0", Status.OUT_OF_MEMORY, "full")
 RUN = losing_run(

@@ -40,7 +40,8 @@ from codeneedle.report.verdict import (
     verdicts,
 )
 from codeneedle.report.verdict_data import verdict_objects
-from codeneedle.verdict.judge import Limits, Outcome, judge
+from codeneedle.verdict.judge import Outcome, judge
+from codeneedle.verdict.limits import Limits
 from codeneedle.verdict.remarks import remarks
 
 GOOD, COARSE = "q8_0/q8_0", "q4_0/q4_0"

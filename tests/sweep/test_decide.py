@@ -48,7 +48,8 @@ from codeneedle.sweep.prepare import prepare
 from codeneedle.sweep.request import Execution, Request
 from codeneedle.sweep.runner import CellStarted, Runner
 from codeneedle.sweep.workers import Share
-from codeneedle.verdict.judge import Limits, judge
+from codeneedle.verdict.judge import judge
+from codeneedle.verdict.limits import Limits
 from codeneedle.verdict.next import (
     Cost,
     NextStep,

@@ -33,7 +33,8 @@ from codeneedle.cache_types import Pair
 from codeneedle.models.pretrained import BUILT_IN
 from codeneedle.probes.metrics import LossKind
 from codeneedle.records.record import Effective, KvBuffer, Run, Status
-from codeneedle.verdict.judge import Limits, best_by_size, judge
+from codeneedle.verdict.judge import best_by_size, judge
+from codeneedle.verdict.limits import Limits
 from codeneedle.verdict.remark_kinds import RemarkKind
 from codeneedle.verdict.statistics import Decision, error_share, interval
 

@@ -15,7 +15,8 @@ from codeneedle.report.verdict import (
     table,
 )
 from codeneedle.report.verdict_data import verdict_objects
-from codeneedle.verdict.judge import Limits, Outcome, judge
+from codeneedle.verdict.judge import Outcome, judge
+from codeneedle.verdict.limits import Limits
 from codeneedle.verdict.remark_kinds import RemarkKind
 from codeneedle.verdict.statistics import error_share, interval
 

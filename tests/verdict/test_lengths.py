@@ -8,8 +8,9 @@ from made_retrieval import made_texts, retrieval_record, right
 
 from codeneedle.cache_types import Pair
 from codeneedle.records.record import Status
-from codeneedle.verdict.judge import MAX_LOST, judge
+from codeneedle.verdict.judge import judge
 from codeneedle.verdict.lengths import lost_from
+from codeneedle.verdict.limits import MAX_LOST
 from codeneedle.verdict.remark_kinds import RemarkKind
 from codeneedle.verdict.statistics import Decision
 

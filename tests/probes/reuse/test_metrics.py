@@ -12,7 +12,8 @@ from codeneedle.probes.reuse.probe import PROBE
 from codeneedle.probes.reuse.record import NAME
 from codeneedle.records.record import BadRecord, Run
 from codeneedle.report.table import pair_table, tables_document
-from codeneedle.verdict.judge import Limits, judge
+from codeneedle.verdict.judge import judge
+from codeneedle.verdict.limits import Limits
 
 GAP = {"restore": "no --slot-save-path"}
 OTHER = {"turn": "a = 1\nb = 7\n"}

@@ -1,0 +1,410 @@
+"""
+What a metric says of each pair: its loss beside the reference, unit by unit, with the
+interval, the word and the doubts.
+"""
+
+import math
+import statistics
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from codeneedle.cache_types import Pair, finer_axes
+from codeneedle.corpora.corpus import LIMIT
+from codeneedle.probes import PROBES, frames
+from codeneedle.probes.metrics import (
+    ABLE,
+    NOTABLE_LOSS,
+    Loss,
+    LossKind,
+    Metric,
+    samples_needed,
+)
+from codeneedle.probes.probe import Probe
+from codeneedle.records.record import Attention, CellRecord, Run, Setup
+from codeneedle.verdict.limits import Limits
+from codeneedle.verdict.noise_floor import (
+    NoiseFloor,
+    Units,
+    losses_between,
+    noise_floor,
+)
+from codeneedle.verdict.order import order_in
+from codeneedle.verdict.remark_kinds import Remark, RemarkKind, joined
+from codeneedle.verdict.statistics import (
+    Bounds,
+    Decision,
+    answers_needed,
+    disagreements,
+    error_share,
+    interval,
+    lost_share,
+    units_needed,
+)
+
+FEWEST_FLIPS = 6
+"""
+Differing samples from which on their spread is known.
+
+With fewer, even if all lose, a two-sided exact test has no p below 0.05.
+"""
+
+BOUNDED = 0.001
+"""Share of tokens with only a bound up to which they are treated as exact."""
+
+FEWEST_UNITS = 6
+"""
+Units from which on a pair can be within the limit.
+
+Fewer may be alike by chance, and a trouble that hits a third of them goes unseen.
+"""
+_ENDS = {
+    LossKind.PROBABILITY: (-1.0, 1.0),
+    LossKind.NATS: (-math.inf, 1.0),
+    LossKind.CHANGE: (0.0, math.inf),
+    LossKind.SCORE: (-1.0, 1.0),
+}
+"""The smallest and the largest possible loss."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MetricResult:
+    """The result of one metric for one pair."""
+
+    metric: Metric  # the metric
+    kind: LossKind  # kind of its losses
+    bounds: Bounds  # interval of the mean loss; for answers, of the share lost
+    limit: float  # the limit that applies
+    word: Decision  # position of the interval relative to the limit
+    needed: int | None = None
+    """
+    Estimated number of units that would decide an open pair; None if that is unknown,
+    or the pair is not open.
+    """
+
+    lost: int = 0  # lost units, of answers and scores; 0 for other kinds
+    won: int = 0  # units with a higher score; 0 for other kinds
+    doubts: tuple[Remark, ...] = ()
+    """About the bounds, some of which change the word; mostly none."""
+
+    asked: int | None = None
+    """
+    Units that the reference was asked for, those left out included; None if each
+    counts.
+    """
+
+    @property
+    def remark(self) -> str:
+        """Its doubts as a phrase; mostly empty."""
+        return joined(self.doubts)
+
+    @property
+    def lacking(self) -> str:
+        """What could not be measured, which widens the bounds; mostly empty."""
+        return joined(e for e in self.doubts if e.kind is RemarkKind.UNMEASURED)
+
+    @property
+    def decidable(self) -> int | None:
+        """Units that would show that an open pair is within; None if none do."""
+        is_below = self.word is Decision.OPEN and self.bounds.mean < self.limit
+        is_few = self.bounds.units < FEWEST_UNITS
+        if not is_below or is_few or self.doubts or not self.needed:
+            return None
+        return self.needed if self.needed <= LIMIT else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CrossCheck:
+    """The loss of a pair that was measured another way, too."""
+
+    kind: LossKind  # kind of its losses
+    loss: float  # the mean loss, as all pairs are measured
+    other: float  # that of the other way
+    units: int  # units of the other way
+    is_disagreement: bool  # whether the two differ by more than their noise
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MetricUnits:
+    """One metric of all pairs, unit by unit."""
+
+    metric: Metric  # the metric
+    loss: Loss  # how it enters the verdict
+    probe: Probe  # the probe that measured it
+    setup: Setup  # of the run
+    records: Mapping[Pair, CellRecord]  # records of the probe that have numbers
+    units: Mapping[Pair, Units]
+    """
+    Of each pair with values, the numbers that losses are computed of, by name of the
+    unit.
+    """
+
+    reference: Pair | None
+    """The pair that others are compared with; None if there is none."""
+
+    noise: NoiseFloor  # how far the reference differs from itself
+
+    @property
+    def of_reference(self) -> Units:
+        """The units of the reference."""
+        return self.units[self.reference] if self.reference else {}
+
+    def _base_units(self, pair: Pair) -> Units:
+        """Units of the reference with attention where that of *pair* ran."""
+        is_there = self.records[pair].attention is Attention.CPU
+        return (self.noise.on_cpu if is_there else {}) or self.of_reference
+
+    def crosschecks(self) -> dict[Pair, CrossCheck]:
+        """The pairs that were measured another way beside the reference, too."""
+        if self.loss.crosschecked is None or self.reference is None:
+            return {}
+        other = {
+            p: self.loss.crosschecked(r, self.setup) for p, r in self.records.items()
+        }
+        there = other.pop(self.reference)
+        others = {
+            pair: losses
+            for pair, units in other.items()
+            if (losses := losses_between(self.loss, there, units))
+        }
+        ours = {
+            pair: losses
+            for pair in others
+            if (
+                losses := losses_between(
+                    self.loss, self.of_reference, self.units.get(pair, {})
+                )
+            )
+        }
+        found = disagreements(ours, others)
+        return {
+            pair: CrossCheck(
+                kind=self.loss.kind,
+                loss=statistics.fmean(losses),
+                other=statistics.fmean(others[pair]),
+                units=len(others[pair]),
+                is_disagreement=pair in found,
+            )
+            for pair, losses in ours.items()
+        }
+
+    def silence(self, limits: Limits) -> str:
+        """Why the metric does not enter the verdict; empty if it does."""
+        if self.reference is None:
+            return "the pair that others were measured against has no value"
+        if reason := too_little(self.loss, self.records[self.reference], self.setup):
+            return reason
+        reason = self.noise.excess(self.loss.kind, limits)
+        return f"{self.reference}, measured twice, {reason}" if reason else ""
+
+    def row(self, pair: Pair, limits: Limits) -> MetricResult | None:
+        """The result for *pair*; None if it shares no unit with the reference."""
+        losses = losses_between(
+            self.loss,
+            self._base_units(pair) if pair in self.records else {},
+            self.units.get(pair, {}),
+        )
+        if not losses:
+            return None
+        kind, limit = self.loss.kind, limits.of(self.loss.kind)
+        look, pairs = self._look(pair), self._sharing(pair)
+        share = error_share(look, pairs)
+        lost, won = lost_and_won(losses) if kind.is_counted else (0, 0)
+        is_few = kind is LossKind.SCORE and lost + won < FEWEST_FLIPS
+        if kind is LossKind.ANSWERS:
+            bounds = lost_share(lost, len(losses), share)
+        elif is_few:
+            bounds = _by_counts(losses, share)
+        else:
+            bounds = interval(losses, share).clipped(*_ENDS[kind])
+        if kind is LossKind.SCORE:
+            bounds = bounds.widened(self._unmeasured(pair)).clipped(*_ENDS[kind])
+        doubt, word = self._doubt(pair, losses, bounds.word(limit))
+        is_loss = kind.is_graded or kind is LossKind.SCORE
+        if word is Decision.WITHIN and is_loss and len(losses) < FEWEST_UNITS:
+            word = Decision.OPEN
+        doubts = [*([doubt] if doubt else []), *self._unmeasured_units(pair)]
+        needed = None
+        if word is Decision.OPEN and is_few:
+            few = _too_few(lost + won, len(losses), share)
+            doubts.append(Remark(RemarkKind.TOO_FEW, few, (pair,)))
+        elif word is Decision.OPEN and kind is not LossKind.ANSWERS:
+            needed = units_needed(losses, limit, look=look + 1, pairs=pairs)
+        elif word is Decision.OPEN and not self.probe.further:
+            # Of a new run, which asks every pair the same.
+            needed = answers_needed(lost, len(losses), limit, share=share)
+        return MetricResult(
+            metric=self.metric,
+            kind=kind,
+            bounds=bounds,
+            limit=limit,
+            word=word,
+            needed=needed,
+            lost=lost,
+            won=won,
+            doubts=tuple(doubts),
+            asked=self._asked(pair),
+        )
+
+    def _look(self, pair: Pair) -> int:
+        """How often *pair* got further units, as of `error_share`."""
+        further = self.probe.further
+        look = further.look(self.records[pair], self.setup) if further else 0
+        order = order_in(self.setup)
+        return order.look(look) if order else look
+
+    def _sharing(self, pair: Pair) -> int:
+        """Among how many pairs the error is shared, as of `error_share`."""
+        others = self.units.keys() - {self.reference}
+        order = order_in(self.setup)
+        return order.sharing(pair, others) if order else len(others)
+
+    def _doubt(
+        self, pair: Pair, losses: Sequence[float], word: Decision
+    ) -> tuple[Remark | None, Decision]:
+        """The first doubt about the bounds, and the word that it leaves of *word*."""
+        reference = self.records[self.reference or pair]
+        finer = finer_axes(pair, reference.pair)
+        missing, of = self._missing(pair)
+        if finer and word is Decision.BEYOND:
+            kind, word = RemarkKind.COARSER_REFERENCE, Decision.OPEN
+            axes = " and ".join(finer)
+            text = f"{reference.pair} has a coarser {axes}: the loss may be its own"
+        elif self.loss.bounded(reference) > BOUNDED and word is Decision.BEYOND:
+            kind, word = RemarkKind.BOUND, Decision.OPEN
+            words = "of some tokens of the reference only a bound is known"
+            text = f"{words}: it may lose less"
+        elif missing:
+            kind = RemarkKind.MISSING
+            text = f"answers missing: {missing} of {of} {self.metric.noun}"
+            word = Decision.OPEN if word is Decision.WITHIN else word
+        elif self.loss.bounded(self.records[pair]) > BOUNDED and word is (
+            Decision.WITHIN
+        ):
+            kind, word = RemarkKind.BOUND, Decision.OPEN
+            text = "of some tokens only a bound is known: it may lose more"
+        elif not (self.loss.kind.is_counted or any(losses)):
+            kind = RemarkKind.IDENTICAL
+            text = "the same to the last digit: is this cache what it claims?"
+        else:
+            return None, word
+        return Remark(kind, text, (pair,)), word
+
+    def _unmeasured(self, pair: Pair) -> float:
+        """Share of the units that the pair or the reference has no number of."""
+        if self.loss.units is None:
+            return 0.0
+        names = {*self.loss.units(self.records[pair], self.setup)}
+        both = self.of_reference.keys() & self.units[pair].keys()
+        return len(names - both) / len(names)
+
+    def _asked(self, pair: Pair) -> int | None:
+        """How many units were asked for; None if the metric names those alone."""
+        if self.loss.units is None:
+            return None
+        reference = self.records[self.reference or pair]
+        return len(self.loss.units(reference, self.setup))
+
+    def _unmeasured_units(self, pair: Pair) -> Iterator[Remark]:
+        """What of the pair and of the reference could not be measured."""
+        reference = self.records[self.reference or pair]
+        if own := self.loss.lacking(self.records[pair]):
+            yield Remark(RemarkKind.UNMEASURED, own, (pair,))
+        if theirs := self.loss.lacking(reference):
+            text = f"{reference.pair}: {theirs}"
+            yield Remark(RemarkKind.UNMEASURED, text, (reference.pair,))
+
+    def _missing(self, pair: Pair) -> tuple[int, int]:
+        """Number of units that only the reference has, and of all that were asked."""
+        # What has no score widens the bounds of an evaluation.
+        if self.loss.units is None or self.loss.kind is LossKind.SCORE:
+            return 0, 0
+        names = self.loss.units(self.records[pair], self.setup)
+        lacking = {*names} & self.of_reference.keys() - self.units[pair].keys()
+        return len(lacking), len(names)
+
+
+def lost_and_won(losses: Sequence[float]) -> tuple[int, int]:
+    """Numbers of units that lost and that won."""
+    return sum(loss > 0 for loss in losses), sum(loss < 0 for loss in losses)
+
+
+def _by_counts(losses: Sequence[float], share: float) -> Bounds:
+    """
+    The mean loss if too few units differ for their spread to be known.
+
+    No unit loses more than 1, so the mean is at most the share that loses, and at least
+    minus the share that wins.
+    """
+    (lost, won), units = lost_and_won(losses), len(losses)
+    return Bounds(
+        mean=statistics.fmean(losses),
+        low=-lost_share(won, units, share).high,
+        high=lost_share(lost, units, share).high,
+        units=units,
+    )
+
+
+def _too_few(flips: int, units: int, share: float) -> str:
+    """A remark on too few differing samples, with the number that is needed."""
+    needed = samples_needed(flips / units, share=share)
+    return (
+        f"too few: {flips} of {units} samples differ; about {needed:,} samples would "
+        f"show a loss of {100 * NOTABLE_LOSS:.0f} points"
+    )
+
+
+def metrics_by_unit(run: Run) -> list[MetricUnits]:
+    """The metrics that have a loss and values; graded ones first."""
+    measured = []
+    for probe in PROBES.values():
+        of_probe = frames.of_probe(run, probe.name)
+        records = {r.pair: r for r in of_probe.records if r.has_numbers}
+        for metric in probe.metrics_of(run.setup) if records else ():
+            units = {
+                pair: of_pair
+                for pair, record in records.items()
+                if metric.loss and (of_pair := metric.by_unit(record, run.setup))
+            }
+            if not metric.loss or not units:
+                continue
+            reference = frames.chosen_reference(
+                [records[pair] for pair in units],
+                [metric.against(records[pair]) for pair in units],
+            )
+            noise = noise_floor(
+                metric,
+                metric.loss,
+                units[reference] if reference else {},
+                run.setup,
+                again=[
+                    again
+                    for again in of_probe.again
+                    if again.pair == reference and again.has_numbers
+                ],
+                on_cpu=[
+                    there
+                    for there in of_probe.on_cpu
+                    if there.pair == reference and there.has_numbers
+                ],
+            )
+            of_metric = MetricUnits(
+                metric=metric,
+                loss=metric.loss,
+                probe=probe,
+                setup=run.setup,
+                records=records,
+                units=units,
+                reference=reference,
+                noise=noise,
+            )
+            measured.append(of_metric)
+    return sorted(measured, key=lambda each: not each.loss.kind.is_graded)
+
+
+def too_little(loss: Loss, record: CellRecord, setup: Setup) -> str:
+    """Why nothing can be lost beside the reference of *record*; empty if it can."""
+    able = loss.able(record, setup)
+    if able >= ABLE:
+        return ""
+    right = loss.right.format(able=f"{able:.0%}", pair=record.pair)
+    return f"{right}, so there is little to lose"

@@ -1,0 +1,97 @@
+"""
+The noise floor of a metric: how far the reference differs from itself, measured again
+or with its attention on the CPU.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from codeneedle.probes.metrics import Loss, LossKind, Metric
+from codeneedle.records.record import CellRecord, Setup
+from codeneedle.verdict.limits import Limits
+
+Units = Mapping[str, float]
+"""What losses of one pair are computed of, by name of the unit."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NoiseFloor:
+    """How far the reference differs from itself, by one metric."""
+
+    losses: Sequence[float] = ()
+    """Losses of its repetition, one per unit; empty without one."""
+
+    repeated: float | None = None
+    """Mean distance of its repetition; None without one."""
+
+    on_cpu: Units = field(default_factory=dict)
+    """Its units with attention on the CPU; empty if they were not measured."""
+
+    moved: float | None = None
+    """Mean distance of these; None if they were not measured."""
+
+    def excess(self, kind: LossKind, limits: Limits) -> str:
+        """
+        That the repetition differs by more than the limit; empty if it does not.
+
+        Empty of scores, too: their intervals include the noise of sampling.
+        """
+        limit, repeated = limits.of(kind), self.repeated
+        if kind is LossKind.SCORE or repeated is None or repeated <= limit:
+            return ""
+        return (
+            f"differs from itself by {limits.phrase(kind, repeated)}, more than the "
+            f"limit of {limits.phrase(kind, limit)}: this engine does not repeat "
+            "itself so closely"
+        )
+
+
+def noise_floor(
+    metric: Metric,
+    loss: Loss,
+    reference: Units,
+    setup: Setup,
+    *,
+    again: Sequence[CellRecord],
+    on_cpu: Sequence[CellRecord],
+) -> NoiseFloor:
+    """
+    The noise floor of *metric*, whose units of the reference are given.
+
+    Args:
+        metric: The metric.
+        loss: How it enters the verdict.
+        reference: Units of the reference.
+        setup: Setup of the run.
+        again: Records of repetitions of the reference; the last with shared units
+            counts.
+        on_cpu: Its records with attention on the CPU; the last counts.
+    """
+    floor = NoiseFloor()
+    for record in again:
+        units = metric.by_unit(record, setup)
+        if losses := losses_between(loss, reference, units):
+            repeated = _distance(loss, reference, units)
+            floor = replace(floor, losses=losses, repeated=repeated)
+    for record in on_cpu:
+        units = metric.by_unit(record, setup)
+        moved = _distance(loss, reference, units)
+        floor = replace(floor, on_cpu=units, moved=moved)
+    return floor
+
+
+def losses_between(loss: Loss, first: Units, second: Units) -> list[float]:
+    """The losses of the *second*, of the units that both have."""
+    return [loss.of(second[name], first[name]) for name in first if name in second]
+
+
+def _distance(loss: Loss, reference: Units, units: Units) -> float | None:
+    """Mean distance of *units* from the reference; None if they share none."""
+    losses = losses_between(loss, reference, units)
+    if not losses:
+        return None
+    apart = losses
+    if loss.kind is LossKind.ANSWERS:  # lost or won
+        apart = [*losses, *losses_between(loss, units, reference)]
+    return abs(math.fsum(apart)) / len(losses)
