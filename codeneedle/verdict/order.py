@@ -137,6 +137,7 @@ class Why(StrEnum):
     FIRST = "the first answer"
     MORE = "further functions may decide it"
     SMALLER = "smaller than what is within the limit"
+    UNLIKELY = "smaller, but less precise than a pair above the limit"
     CHECK = "ruled out, and measured as a check"
 
 
@@ -159,8 +160,9 @@ def next_asked(
     needs the fewest functions more. Then, of the pairs that are smaller than the
     smallest one within the limit and not ruled out: one that is open, and that its next
     look is likely to decide; one that was not measured, which settles most of the
-    others whichever way it comes out; once, a pair that is ruled out; at last open
-    pairs that a later look is likely to decide.
+    others whichever way it comes out; once, a pair that is ruled out; open pairs that a
+    later look is likely to decide. At last those that were not measured and are less
+    precise than an open one above the limit.
 
     Args:
         order: What was fixed.
@@ -184,14 +186,17 @@ def next_asked(
         near = {pair: soon for pair, (soon, _) in looks.items()}
     if near:
         return _more(near, seen)
-    new = [pair for pair in smaller if pair not in seen and pair not in out]
-    if new:
-        return Asked((_most_settling(new, seen),), look, Why.SMALLER)
-    ruled = [pair for pair in smaller if pair in out and pair not in seen]
-    if ruled and not _is_checked(order, words):
-        return Asked((max(ruled, key=_by_size),), look, Why.CHECK)
     far = {pair: late for pair, (_, late) in looks.items()}
-    return _more(far, seen) if far else None
+    new = [pair for pair in smaller if pair not in seen and pair not in out]
+    unlikely = _unlikely(new, seen)
+    ruled = [pair for pair in smaller if pair in out and pair not in seen]
+    likely = [pair for pair in new if pair not in unlikely]
+    if not likely and ruled and not _is_checked(order, words):
+        return Asked((max(ruled, key=_by_size),), look, Why.CHECK)
+    if not likely and far:
+        return _more(far, seen)
+    why = Why.SMALLER if likely else Why.UNLIKELY
+    return Asked((_most_settling(likely or unlikely),), look, why) if new else None
 
 
 def _more(goals: Mapping[Pair, int], seen: Mapping[Pair, Seen]) -> Asked:
@@ -218,24 +223,27 @@ def _looks(order: Order, seen: Mapping[Pair, Seen]) -> dict[Pair, tuple[int, int
     }
 
 
-def _most_settling(new: Collection[Pair], seen: Mapping[Pair, Seen]) -> Pair:
+def _unlikely(new: Iterable[Pair], seen: Mapping[Pair, Seen]) -> list[Pair]:
+    """Those of *new* that are less precise than an open pair above the limit."""
+    above = [
+        pair
+        for pair, each in seen.items()
+        if each.word is Decision.OPEN and not each.is_below
+    ]
+    return [pair for pair in new if any(covers(each, pair) for each in above)]
+
+
+def _most_settling(new: Collection[Pair]) -> Pair:
     """
     The pair of *new* that settles most of them, whichever way it comes out.
 
-    Within, it settles all that are not smaller; beyond, all that it covers. A pair that
-    is less precise than an open one above the limit comes last.
+    Within, it settles all that are not smaller; beyond, all that it covers.
     """
-    above = [
-        p
-        for p, each in seen.items()
-        if each.word is Decision.OPEN and not each.is_below
-    ]
 
-    def settles(pair: Pair) -> tuple[bool, int, float, str]:
-        is_doubtful = any(covers(each, pair) for each in above)
+    def settles(pair: Pair) -> tuple[int, float, str]:
         within = sum(size_by_types(other) >= size_by_types(pair) for other in new)
         beyond = 1 + sum(covers(pair, other) for other in new)
-        return not is_doubtful, min(within, beyond), -size_by_types(pair), str(pair)
+        return min(within, beyond), -size_by_types(pair), str(pair)
 
     return max(new, key=settles)
 

@@ -171,7 +171,23 @@ def test_what_is_covered_by_an_open_pair_above_the_limit_comes_last():
     first = {"q8_0/q8_0": WITHIN, "q4_0/q4_0": BEYOND}
     first |= {"q8_0/q4_0": WITHIN, "q8_0/q5_1": is_open(is_below=False)}
 
-    assert ("q5_1/q5_1", 12, Why.SMALLER) == asked(first, order)
+    assert ("q5_1/q5_1", 12, Why.UNLIKELY) == asked(first, order)
+
+
+def test_an_open_pair_that_a_later_look_decides_comes_before_unlikely_ones():
+    few = ("q8_0/q8_0", "q8_0/q5_1", "q5_1/q5_1", "q5_1/q5_0", "q4_0/q4_0")
+    order = Order(pairs=few, looks=(12, 24, 48))
+    seen = {
+        "q8_0/q8_0": WITHIN,
+        "q4_0/q4_0": BEYOND,
+        "q5_1/q5_1": is_open(is_below=False),
+    }
+
+    assert ("q8_0/q5_1", 12, Why.SMALLER) == asked(seen, order)
+    seen["q8_0/q5_1"] = is_open(needed=40)
+    assert ("q8_0/q5_1", 48, Why.MORE) == asked(seen, order)
+    seen["q8_0/q5_1"] = is_open(needed=60, units=48)
+    assert ("q5_1/q5_0", 12, Why.UNLIKELY) == asked(seen, order)
 
 
 def by_sum(limit):
