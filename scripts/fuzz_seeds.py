@@ -122,7 +122,8 @@ def records() -> list[bytes]:
     """A setup, then records of all probes, finished and not; none bears a seal."""
     records = made("made_records")
     prompts = [{"name": "1", "tokens": 2, "sha256": "x"}]
-    settings = {"generation": {"prompts": prompts, "tokens": 64}}
+    facts = {"thinking": "", "sha256": "", "wording": 0}
+    settings = {"generation": {"prompts": prompts, "tokens": 64, **facts}}
     first = {"pair": "f16/f16", "answers": {"1": _WRITTEN}}
     order = {"pairs": ["f16/q4_0"], "looks": [3, 6]}
     setup = records.made_setup(needles=3, types_k=("f16",), types_v=("f16", "q4_0"))

@@ -7,8 +7,9 @@ from made_records import made_setup
 from codeneedle.cache_types import Pair
 from codeneedle.probes.generation.record import (
     NAME,
-    Conditions,
+    WORDING,
     First,
+    GenerationLayout,
     PromptFacts,
     Written,
 )
@@ -32,10 +33,13 @@ def written(text, *, finish="stop", lead=1.0):
 def generation_setup(reference, answers):
     """A setup whose reference has written these *answers*, by prompt."""
     prompts = tuple(PromptFacts(name=name, tokens=9, sha256="ab") for name in answers)
+    layout = GenerationLayout(
+        prompts=prompts, tokens=512, thinking="", sha256="", wording=WORDING
+    )
     first = First(pair=reference, answers=answers)
     return replace(
         made_setup(),
-        probes={NAME: as_json(Conditions(prompts=prompts, tokens=512))},
+        probes={NAME: as_json(layout)},
         calibrated={NAME: as_json(first)},
     )
 

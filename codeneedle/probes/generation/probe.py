@@ -4,11 +4,7 @@ import hashlib
 import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from statistics import median, quantiles
-from typing import Annotated
-
-from msgspec import Meta, Struct
 
 from codeneedle.cache_types import reference_among
 from codeneedle.corpora.registry import slug
@@ -29,17 +25,20 @@ from codeneedle.probes.generation.metrics import (
     usable,
 )
 from codeneedle.probes.generation.prompts import (
-    OPTION,
-    OWN,
     Prompt,
     own_prompts,
     read_prompts,
 )
 from codeneedle.probes.generation.record import (
+    LEAST_TOKENS,
     NAME,
+    OPTION,
+    OWN,
+    TOKENS,
     WORDING,
-    Conditions,
     First,
+    GenerationLayout,
+    GenerationSettings,
     PromptFacts,
     Written,
     conditions_of,
@@ -52,7 +51,6 @@ from codeneedle.probes.stored import Observed
 from codeneedle.records.comparability import OtherSetup
 from codeneedle.records.record import (
     AGAIN,
-    MOST_TOKENS,
     CellRecord,
     Json,
     Run,
@@ -63,44 +61,14 @@ from codeneedle.records.record import (
 )
 from codeneedle.text import plural
 
-TOKENS = 1024
-"""Most tokens of an answer; damage was seen after some hundred."""
-
 ROOM = 512
 """Tokens beside an answer: one of our prompts, with tools, in a chat template."""
-
-LEAST_TOKENS = 16
 
 PROMPT_TOKENS = 160
 """Estimate for a prompt, used only by the plan."""
 
 LOOP_FREE = 0.025
 """Chance of an error of one pair that is asked once, as of `verdict.statistics`."""
-
-
-class GenerationSettings(Struct, frozen=True, forbid_unknown_fields=True):
-    """What a user may choose."""
-
-    prompts: Annotated[
-        Path | None,
-        Meta(
-            description="Prompts that every pair answers at length, instead of those "
-            "of the program: OpenAI's messages, as JSON or JSON lines, or a prompt in "
-            "each line of text.",
-            extra={"option": OPTION, "metavar": "FILE", "default": f"{OWN} of our own"},
-        ),
-    ] = None
-    tokens: Annotated[
-        Annotated[int, Meta(ge=LEAST_TOKENS, le=MOST_TOKENS)] | None,
-        Meta(
-            description="Most tokens of an answer of the probe generation, thinking "
-            "included.",
-            extra={
-                "option": "--generation-tokens",
-                "default": f"{TOKENS}, or what the context holds",
-            },
-        ),
-    ] = None
 
 
 def most_tokens(settings: GenerationSettings, context: int) -> int:
@@ -123,9 +91,9 @@ class GenerationProbe(Probe):
             CodeneedleError: If rendering fails.
         """
         context = outlook.context
-        if settings.prompts:
-            read_prompts(settings.prompts)
-        needed = (settings.tokens or LEAST_TOKENS) + (0 if settings.prompts else ROOM)
+        if settings.file:
+            read_prompts(settings.file)
+        needed = (settings.tokens or LEAST_TOKENS) + (0 if settings.file else ROOM)
         if needed <= context:
             if not outlook.knows(NAME):
                 tokens = most_tokens(settings, context)
@@ -133,7 +101,7 @@ class GenerationProbe(Probe):
                     each.refuse_too_long(tokens, context, outlook.trained)
             return settings
         option = f"--generation-tokens {settings.tokens}"
-        room = context - (0 if settings.prompts else ROOM)
+        room = context - (0 if settings.file else ROOM)
         raise BadInput(
             source=option if settings.tokens else f"--probe {NAME}",
             reason=f"with a prompt it needs {needed:,} tokens, the context has "
@@ -143,7 +111,7 @@ class GenerationProbe(Probe):
 
     def own_text(self, settings: GenerationSettings, _engine: Engine) -> str:
         """The name of the file of prompts, if there is one."""
-        return slug(settings.prompts.stem) if settings.prompts else ""
+        return slug(settings.file.stem) if settings.file else ""
 
     def notes(
         self, settings: GenerationSettings, _outlook: Estimates
@@ -154,8 +122,8 @@ class GenerationProbe(Probe):
             f"{NAME}: answers are stored in the run folder and shown by 'codeneedle "
             "show' alone"
         )
-        if settings.prompts:
-            stored += f"; the text of {settings.prompts} is not stored"
+        if settings.file:
+            stored += f"; the text of {settings.file} is not stored"
         power = (
             f"{NAME}: {needed} prompts without a loss show that one pair loses at most "
             "10 % of answers, more for several pairs; fewer show damage alone"
@@ -164,12 +132,13 @@ class GenerationProbe(Probe):
 
     def work(self, settings: GenerationSettings, outlook: Estimates) -> Work:
         """Each prompt is read and answered."""
-        count, tokens = OWN, most_tokens(settings, outlook.context)
-        if settings.prompts:
-            count = len(read_prompts(settings.prompts)[1])
+        count = OWN
         if outlook.setup and NAME in outlook.setup.probes:
-            asked = conditions_of(outlook.setup)
-            count, tokens = len(asked.prompts), asked.tokens
+            settings = stored = conditions_of(outlook.setup)
+            count = len(stored.prompts)
+        elif settings.file:
+            count = len(read_prompts(settings.file)[1])
+        tokens = most_tokens(settings, outlook.context)
         return Work(
             texts=(PROMPT_TOKENS,) * count,
             written=count * tokens,
@@ -188,7 +157,7 @@ class GenerationProbe(Probe):
             CodeneedleError: If rendering fails.
         """
         settings = run.settings_of(GenerationSettings, NAME)
-        sha256 = read_prompts(settings.prompts)[0] if settings.prompts else ""
+        sha256 = read_prompts(settings.file)[0] if settings.file else ""
         tokens = most_tokens(settings, run.setup.context)
         if NAME in run.setup.probes:
             stored = conditions_of(run.setup)
@@ -202,7 +171,7 @@ class GenerationProbe(Probe):
         for each in sent.values():
             each.refuse_too_long(tokens, run.setup.context, trained)
         return as_json(
-            Conditions(
+            GenerationLayout(
                 prompts=tuple(each.facts for each in sent.values()),
                 tokens=tokens,
                 thinking=_thinking(_Form.of_run(run), sent.values()),
@@ -269,8 +238,8 @@ PROBE = GenerationProbe(
     purpose="long answers, written freely",
     metrics=METRICS,
     settings=GenerationSettings,
-    layout=Conditions,
-    asked_by="prompts",
+    layout=GenerationLayout,
+    asked_by="file",
     repeats=True,
     makes_texts=True,
     thinks=True,
@@ -392,8 +361,8 @@ def _sent_in(run: RunContext) -> dict[str, Sent]:
 def _sent(form: _Form, settings: GenerationSettings) -> dict[str, Sent]:
     """The prompts by name, rendered once for all cells."""
     sha256, prompts = "", own_prompts(form.seed)
-    if settings.prompts:
-        sha256, prompts = read_prompts(settings.prompts)
+    if settings.file:
+        sha256, prompts = read_prompts(settings.file)
     model = form.engine.model
     key = (
         *(sha256, form.seed, model.weights.path, model.arguments),
@@ -477,9 +446,7 @@ def _refuse_changed(run: RunContext) -> None:
     if sent != conditions_of(run.setup).prompts:
         settings = run.settings_of(GenerationSettings, NAME)
         raise BadInput(
-            source=f"{OPTION} {settings.prompts}"
-            if settings.prompts
-            else f"--probe {NAME}",
+            source=f"{OPTION} {settings.file}" if settings.file else f"--probe {NAME}",
             reason="the prompts, or what the chat template makes of them, have changed "
             "since this sweep began",
             hint="Use them as they were, or choose another folder with --out.",
@@ -487,7 +454,7 @@ def _refuse_changed(run: RunContext) -> None:
 
 
 def _other_prompts(run: RunContext, settings: GenerationSettings) -> OtherSetup:
-    wanted = str(settings.prompts) if settings.prompts else "those of the program"
+    wanted = str(settings.file) if settings.file else "those of the program"
     error = OtherSetup(
         folder=run.folder, key=NAME, stored="other prompts", wanted=wanted
     )
@@ -505,7 +472,7 @@ class _Writer(Asker):
     def ask(self, question: Question) -> Written:
         """As of `Asking`."""
         sent, setup = self.prompts[question.key], self.context.run.setup
-        tokens = conditions_of(setup).tokens
+        tokens = most_tokens(conditions_of(setup), setup.context)
         args = NO_THINK_ARGS if self.context.run.prefill_no_think else {}
         request: Chat | Completion
         if sent.text is None:

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from codeneedle.errors import BadInput
-from codeneedle.probes.generation.record import MOST_PROMPTS, NAME
+from codeneedle.probes.generation.record import MOST_PROMPTS, NAME, OPTION
 from codeneedle.probes.transcript.conversations import (
     HINT,
     conversations_of,
@@ -22,11 +22,6 @@ from codeneedle.probes.transcript.conversations import (
 )
 from codeneedle.records.record import Json
 from codeneedle.text import harmless
-
-OPTION = "--prompts"
-
-OWN = 8
-"""Prompts that come with the program."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,9 +3,10 @@
 import itertools
 import re
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Annotated, Literal
 
-from msgspec import Meta
+from msgspec import Meta, Struct
 
 from codeneedle.engines.messages import Reply
 from codeneedle.probes.generation.loops import Loop, find_loop
@@ -17,12 +18,29 @@ from codeneedle.probes.stored import (
     observed,
     settings_in,
 )
-from codeneedle.records.record import CellRecord, Count, Nats, Setup, from_json
+from codeneedle.records.record import (
+    MOST_TOKENS,
+    CellRecord,
+    Count,
+    Nats,
+    Setup,
+    from_json,
+)
 
 NAME = "generation"
 """Of the probe."""
 
+OPTION = "--prompts"
+
+OWN = 8
+"""Prompts that come with the program."""
+
 MOST_PROMPTS = 1000
+
+TOKENS = 1024
+"""Most tokens of an answer; damage was seen after some hundred."""
+
+LEAST_TOKENS = 16
 
 # 1 - first version
 # 2 - puzzle, parser and plan, on which a small model looped at once
@@ -41,17 +59,46 @@ class PromptFacts:
     sha256: str  # hash of what is sent, in UTF-8
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Conditions:
-    """What every pair of a run is asked, as a setup stores it."""
+class GenerationSettings(Struct, frozen=True, forbid_unknown_fields=True):
+    """What a user may choose."""
+
+    file: Annotated[
+        Path | None,
+        Meta(
+            description="Prompts that every pair answers at length, instead of those "
+            "of the program: OpenAI's messages, as JSON or JSON lines, or a prompt in "
+            "each line of text.",
+            extra={"option": OPTION, "metavar": "FILE", "default": f"{OWN} of our own"},
+        ),
+    ] = None
+    tokens: Annotated[
+        Annotated[int, Meta(ge=LEAST_TOKENS, le=MOST_TOKENS)] | None,
+        Meta(
+            description="Most tokens of an answer of the probe generation, thinking "
+            "included.",
+            extra={
+                "option": "--generation-tokens",
+                "default": f"{TOKENS}, or what the context holds",
+            },
+        ),
+    ] = None
+
+
+class GenerationLayout(
+    GenerationSettings, frozen=True, omit_defaults=True, kw_only=True
+):
+    """
+    What a setup stores: settings, and what every pair of a run is asked.
+
+    The path of the file is not stored, which is the user's own.
+    """
 
     prompts: Annotated[tuple[PromptFacts, ...], Meta(max_length=MOST_PROMPTS)]
     """The prompts, in asking order."""
 
-    tokens: Count  # most tokens of an answer
-    thinking: str = ""  # whether models may think before they answer, as a phrase
-    sha256: str = ""  # hash of the user's file; empty for the prompts of the program
-    wording: int = WORDING  # `WORDING` at the time; 0 with the user's file
+    thinking: str  # whether models may think before they answer, as a phrase
+    sha256: str  # hash of the user's file; empty for the prompts of the program
+    wording: int  # `WORDING` at the time; 0 with the user's file
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -176,14 +223,14 @@ class Compared:
         return self.reference_loop is not None or self.theirs.is_empty
 
 
-def conditions_of(setup: Setup) -> Conditions:
+def conditions_of(setup: Setup) -> GenerationLayout:
     """
     The conditions of the probe in *setup*.
 
     Raises:
         BadRecord: If they have another layout.
     """
-    return settings_in(setup, NAME, Conditions)
+    return settings_in(setup, NAME, GenerationLayout)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,8 +14,7 @@ from codeneedle.engines.messages import PromptCut
 from codeneedle.errors import BadInput, CellError
 from codeneedle.probes.cell import ProbeContext
 from codeneedle.probes.generation.probe import PROBE, GenerationSettings
-from codeneedle.probes.generation.prompts import OWN
-from codeneedle.probes.generation.record import NAME, conditions_of, first_of
+from codeneedle.probes.generation.record import NAME, OWN, conditions_of, first_of
 from codeneedle.probes.stored import Observed
 from codeneedle.records.comparability import OtherSetup
 from codeneedle.records.record import CellRecord, Status, from_json
@@ -112,7 +111,7 @@ def test_an_endpoint_that_cuts_a_prompt_of_unknown_length_is_a_gap(tmp_path, for
         abilities=frozenset(Ability) - {Ability.CONVERSATIONS},
     )
     setup = replace(made_setup(), prompt_form=form)
-    run = planned(run_context(tmp_path, engine, setup=setup), prompts=path, tokens=64)
+    run = planned(run_context(tmp_path, engine, setup=setup), file=path, tokens=64)
 
     with pytest.raises(PromptCut, match="counts 1,000 tokens, the text alone has"):
         PROBE.measure(ProbeContext(run=run, pair=REFERENCE, logs=tmp_path))
@@ -132,7 +131,7 @@ def test_calls_of_tools_that_would_not_be_sent_are_refused(tmp_path, form):
     run = run_context(tmp_path, engine, setup=replace(made_setup(), prompt_form=form))
 
     with pytest.raises(BadInput, match="has calls of tools, which would not be sent"):
-        planned(run, prompts=path, tokens=64)
+        planned(run, file=path, tokens=64)
 
 
 def test_prompts_longer_than_the_context_are_refused_by_name(tmp_path):
@@ -141,7 +140,7 @@ def test_prompts_longer_than_the_context_are_refused_by_name(tmp_path):
     setup = replace(made_setup(), prompt_form="chat")
 
     with pytest.raises(BadInput, match="prompt 2") as refused:
-        planned(real_context(tmp_path, setup=setup), prompts=path, tokens=64)
+        planned(real_context(tmp_path, setup=setup), file=path, tokens=64)
 
     assert "--context" in str(refused.value.hint)
 
@@ -156,7 +155,7 @@ def test_a_limit_beyond_the_context_is_refused_before_anything_starts():
 def test_a_folder_holds_the_answers_to_one_set_of_prompts(tmp_path):
     path = tmp_path / "asked.txt"
     path.write_text("why?\n", encoding="utf-8")
-    run = planned(run_context(tmp_path), prompts=path, tokens=64)
+    run = planned(run_context(tmp_path), file=path, tokens=64)
     path.write_text("how?\n", encoding="utf-8")
 
     with pytest.raises(OtherSetup, match=NAME):
@@ -166,7 +165,7 @@ def test_a_folder_holds_the_answers_to_one_set_of_prompts(tmp_path):
 def test_no_prompt_of_the_user_is_stored(tmp_path):
     path = tmp_path / "asked.txt"
     path.write_text("what is the sesame password?\n", encoding="utf-8")
-    run = planned(run_context(tmp_path), prompts=path, tokens=64)
+    run = planned(run_context(tmp_path), file=path, tokens=64)
 
     stored = PROBE.measure(ProbeContext(run=run, pair=REFERENCE, logs=tmp_path))
 

@@ -5,7 +5,8 @@ import json
 import pytest
 
 from codeneedle.errors import BadInput
-from codeneedle.probes.generation.prompts import OWN, own_prompts, read_prompts
+from codeneedle.probes.generation.prompts import own_prompts, read_prompts
+from codeneedle.probes.generation.record import OWN
 
 
 def test_own_prompts_follow_from_the_seed_alone():
