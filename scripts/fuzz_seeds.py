@@ -333,7 +333,7 @@ seed = 1
 a = ["-t", "2"]
 [divergence]
 contexts = [512]
-chunks = 2
+chunks = [2]
 [throughput]
 depths = [0]
 """

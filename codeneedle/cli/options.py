@@ -50,14 +50,19 @@ def path(name: str, text: str) -> Path:
 
 def words(name: str, text: str) -> tuple[str, ...]:
     """The distinct words of a list that is separated by commas."""
-    distinct = tuple(dict.fromkeys(filter(None, map(str.strip, text.split(",")))))
-    if not distinct:
+    return tuple(dict.fromkeys(listed(name, text)))
+
+
+def listed(name: str, text: str) -> tuple[str, ...]:
+    """The words of a list that is separated by commas; one may stand there twice."""
+    every = tuple(filter(None, map(str.strip, text.split(","))))
+    if not every:
         raise BadInput(
             source=name,
             reason=f"'{text}' is an empty list",
             hint="Separate values by commas, or leave the option out.",
         )
-    return distinct
+    return every
 
 
 def whole_number(name: str, text: str) -> int:
@@ -857,7 +862,7 @@ def _of_settings(described: Sequence[Any]) -> Any:
             bool | None, typer.Option(flag, help=text, show_default=default)
         ]
     metavar = extra.get("metavar", "N")
-    read = words if metavar == "LIST" else word
+    read = {"LIST": words, "NUMBERS": listed}.get(metavar, word)
     return _valued(flag, metavar, read, text, default)
 
 

@@ -131,8 +131,8 @@ def test_a_run_folder_that_decided_goes_on_deciding_unless_it_must_not(parse, tm
     ("words", "probe", "field", "value"),
     [
         ("--divergence-context 512,1024", "divergence", "contexts", (512, 1024)),
-        ("--chunks 4", "divergence", "chunks", 4),
-        ("--text /wiki.txt", "divergence", "text", Path("/wiki.txt")),
+        ("--chunks 4,2,4", "divergence", "chunks", (4, 2, 4)),
+        ("--text /wiki.txt", "divergence", "file", Path("/wiki.txt")),
         ("--depths 0,512", "throughput", "depths", (0, 512)),
         ("--repetitions 5", "throughput", "repetitions", 5),
         ("--tasks single,nth", "retrieval", "tasks", ("single", "nth")),

@@ -44,7 +44,7 @@ contexts = [4096]
 receipt = true
 [divergence]
 contexts = [256, 512]
-chunks = 2
+chunks = [2]
 [throughput]
 depths = [0, 256]
 repetitions = 1

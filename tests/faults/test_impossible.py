@@ -209,7 +209,7 @@ ask = "both"
 functions = 12
 [divergence]
 contexts = [256]
-chunks = 3
+chunks = [3]
 [throughput]
 depths = [0]
 [retrieval]

@@ -41,8 +41,8 @@ swa = ["--swa-full"]
 
 [divergence]
 contexts = [512, 1024]
-chunks = 3
-text = "~/wiki.txt"
+chunks = [3]
+file = "~/wiki.txt"
 
 [throughput]
 depths = [0, 256]

@@ -29,7 +29,7 @@ from codeneedle.sweep.runner import Runner, pending
 SETTINGS = {
     "recall": RecallSettings(functions=3, lines=2),
     "divergence": DivergenceSettings(
-        text=Path("prose.txt"), contexts=(512, 1024), chunks=2
+        file=Path("prose.txt"), contexts=(512, 1024), chunks=(2,)
     ),
     "throughput": ThroughputSettings(depths=(0, 64)),
     "retrieval": RetrievalSettings(tasks=("multikey",), lengths=(512,), questions=1),
@@ -46,7 +46,9 @@ AT_ONCE = {"throughput": "its times are of one stretch"}
 """Probes of which nothing is kept before the cell is through, and why."""
 
 GROWN = {
-    "divergence": DivergenceSettings(text=Path("prose.txt"), contexts=(256,), chunks=2),
+    "divergence": DivergenceSettings(
+        file=Path("prose.txt"), contexts=(256,), chunks=(2,)
+    ),
     "throughput": ThroughputSettings(depths=(0, 32, 64)),
     "retrieval": RetrievalSettings(tasks=("multikey",), lengths=(640,), questions=1),
 }

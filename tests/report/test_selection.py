@@ -54,7 +54,7 @@ SPEEDS = as_json(
 def setup():
     """The setup of a run of all probes, with two contexts and two depths."""
     compared = as_json(
-        divergence.DivergenceConditions(
+        divergence.DivergenceLayout(
             contexts=(512, 1024),
             chunks=(2, 2),
             text="made",

@@ -193,7 +193,7 @@ def test_a_corpus_that_no_probe_reads_is_neither_counted_nor_fitted():
     "settings",
     [
         {},
-        {"divergence": DivergenceSettings(text=Path("t"))},
+        {"divergence": DivergenceSettings(file=Path("t"))},
         {"throughput": ThroughputSettings(depths=(0,))},
     ],
 )

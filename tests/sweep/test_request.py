@@ -162,7 +162,7 @@ def test_every_key_reaches_the_request(write):
         seed=7,
         server_args=("-t", "1"),
         divergence=DivergenceSettings(
-            contexts=(512, 1024), chunks=3, text=Path.home() / "wiki.txt"
+            contexts=(512, 1024), chunks=(3,), file=Path.home() / "wiki.txt"
         ),
         throughput=ThroughputSettings(depths=(0, 256), repetitions=2),
     )
@@ -223,13 +223,13 @@ def test_an_unknown_key_is_refused_with_the_nearest(write, text, key, nearest):
         ("seed = 1.5", "$.seed"),
         ("prompt_form = 'chatty'", "$.prompt_form"),
         ("divergence = 3", "$.divergence"),
-        ("[divergence]\nchunks = 0", "$.divergence.chunks"),
+        ("[divergence]\nchunks = [0]", "$.divergence.chunks"),
         ("[throughput]\ndepths = [-1]", "$.throughput.depths[0]"),
         ("[throughput]\nrepetitions = 0", "$.throughput.repetitions"),
         ("[throughput]\nrepetitions = 9999999999", "$.throughput.repetitions"),
         ("[retrieval]\nquestions = 999999999", "$.retrieval.questions"),
         ("[reuse]\nquestions = 999999999", "$.reuse.questions"),
-        ("[divergence]\nchunks = 99999999999", "$.divergence.chunks"),
+        ("[divergence]\nchunks = [99999999999]", "$.divergence.chunks"),
         ("[variants]\nswa = '--swa-full'", "$.variants"),
         ("variants = ['--swa-full']", "$.variants"),
     ],
@@ -337,7 +337,7 @@ STORED = Request(
 
 def test_a_run_folder_keeps_what_all_sweeps_of_it_asked_for(tmp_path):
     store = Store(tmp_path)
-    divergence = DivergenceSettings(chunks=3, text=tmp_path / "wiki.txt")
+    divergence = DivergenceSettings(chunks=(3,), file=tmp_path / "wiki.txt")
     wanted = replace(
         STORED,
         models=("a.gguf",),
@@ -441,7 +441,7 @@ def test_any_table_is_read_or_refused_with_a_hint(tmp_path, kind, data):
             (1,),
             "--divergence-context: must be a whole number of 2",
         ),
-        ("divergence", "chunks", 0, "--chunks: must be a whole number of 1"),
+        ("divergence", "chunks", (0,), "--chunks: must be a whole number of 1"),
         (
             "throughput",
             "depths",
@@ -466,15 +466,15 @@ def test_a_setting_that_cannot_be_names_its_option(probe, field, value, words):
 
 def test_options_of_a_probe_replace_single_settings():
     stored = Request(
-        divergence=DivergenceSettings(chunks=3, contexts=(512,)),
+        divergence=DivergenceSettings(chunks=(3,), contexts=(512,)),
         throughput=ThroughputSettings(depths=(0,)),
     )
 
-    found = overruled(stored, {"divergence": {"chunks": 4, "text": "~/a.txt"}})
+    found = overruled(stored, {"divergence": {"chunks": ("4",), "file": "~/a.txt"}})
 
     assert stored.throughput == found.throughput
     assert found.divergence == DivergenceSettings(
-        chunks=4, contexts=(512,), text=Path.home() / "a.txt"
+        chunks=(4,), contexts=(512,), file=Path.home() / "a.txt"
     )
 
 

@@ -3,7 +3,6 @@
 import hashlib
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -71,13 +70,14 @@ class DivergenceSettings(Struct, frozen=True, forbid_unknown_fields=True):
         ),
     ] = ()
     chunks: Annotated[
-        _Chunks | None,
+        tuple[_Chunks, ...],
         Meta(
-            description="Chunks of text to compare distributions on.",
-            extra={"option": "--chunks"},
+            description="Chunks of text to compare distributions on: one number, or "
+            "one for each context.",
+            extra={"option": "--chunks", "metavar": "NUMBERS"},
         ),
-    ] = None
-    text: Annotated[
+    ] = ()
+    file: Annotated[
         Path | None,
         Meta(
             description="What to compare distributions on.",
@@ -90,14 +90,17 @@ class DivergenceSettings(Struct, frozen=True, forbid_unknown_fields=True):
     ] = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DivergenceConditions:
-    """What must be equal for divergences to be comparable."""
+class DivergenceLayout(
+    DivergenceSettings, frozen=True, omit_defaults=True, kw_only=True
+):
+    """
+    What a setup stores: settings that suit text and model, a number of chunks for each
+    context, and what else must be equal for divergences to be comparable.
 
-    contexts: tuple[_Context, ...]
-    """Lengths of chunks, in tokens; the first is the headline's."""
+    The first context is the headline's. A text may have fewer chunks than are asked
+    for. The path of its file is not stored, which is the user's own.
+    """
 
-    chunks: tuple[_Chunks, ...]  # chunks at each of them, at most
     text: str  # name of the text
     text_sha256: str  # of the text, as it is handed to the tool
     llama: str  # the tool's version, as it states it
@@ -111,10 +114,10 @@ class DivergenceConditions:
         Refuse what a damaged setup may hold.
 
         Raises:
-            ValueError: If a context has no number of chunks.
+            ValueError: If there is no context, or one has no number of chunks.
         """
-        if len(self.contexts) != len(self.chunks):
-            raise ValueError("a context has no number of chunks, or several")
+        if not len(self.contexts) == len(self.chunks) > 0:
+            raise ValueError("contexts and numbers of chunks do not belong together")
 
 
 def _sizes(
@@ -140,11 +143,34 @@ def _sizes(
         trained = of.weights.training_context or DEFAULT_CONTEXT
         tokens = text_size // (1 if of.is_built_in else BYTES_PER_TOKEN)
         contexts = (_shortened(min(DEFAULT_CONTEXT, trained, context), tokens),)
-    chunks = stored if settings.chunks is None else {}
+    chunks = _chosen(settings, contexts) or stored
     return [
         (each, chunks.get(each) or _chunks(settings, each, text_size))
         for each in contexts
     ]
+
+
+def _chosen(settings: DivergenceSettings, contexts: Sequence[int]) -> dict[int, int]:
+    """Chunks that *settings* name at each of *contexts*; empty if they name none."""
+    if len(settings.chunks) == 1:
+        return dict.fromkeys(contexts, settings.chunks[0])
+    return dict(zip(settings.contexts, settings.chunks, strict=False))
+
+
+def _refuse_uneven(settings: DivergenceSettings) -> None:
+    """
+    Stop at several numbers of chunks that are not one for each context.
+
+    Raises:
+        BadInput: If they are not.
+    """
+    contexts, chunks = len(settings.contexts), len(settings.chunks)
+    if chunks > 1 and chunks != contexts:
+        raise BadInput(
+            source=f"--chunks {','.join(map(str, settings.chunks))}",
+            reason=f"are {chunks} numbers for {plural(contexts, 'context')}",
+            hint="Give one number for all, or one for each of --divergence-context.",
+        )
 
 
 def _refuse_unfit(
@@ -176,18 +202,17 @@ def _refuse_few_chunks(settings: DivergenceSettings, length: int) -> None:
     Raises:
         BadInput: With as many as it has at most.
     """
-    if settings.chunks is None:
-        return
-    text = settings.text
-    longest = max(settings.contexts, default=SMALLEST_DEFAULT_CONTEXT)
-    fitting = max(1, length // longest)
-    if settings.chunks > fitting:
-        raise BadInput(
-            source=f"--chunks {settings.chunks}",
-            reason=f"{text.name if text else 'the corpus'} has at most {length:,} "
-            f"tokens, which make {plural(fitting, 'chunk')} of {longest:,}",
-            hint=f"Use --chunks {fitting} or less, or a longer --text.",
-        )
+    contexts = settings.contexts or (SMALLEST_DEFAULT_CONTEXT,)
+    for context, chunks in sorted(_chosen(settings, contexts).items(), reverse=True):
+        fitting = max(1, length // context)
+        if chunks > fitting:
+            name = settings.file.name if settings.file else "the corpus"
+            raise BadInput(
+                source=f"--chunks {chunks}",
+                reason=f"{name} has at most {length:,} tokens, which make "
+                f"{plural(fitting, 'chunk')} of {context:,}",
+                hint=f"Use --chunks {fitting} or less, or a longer --text.",
+            )
 
 
 def _shortened(context: int, tokens: int) -> int:
@@ -228,10 +253,10 @@ class FurtherChunks(Growth):
 
     @override
     def choice(self, settings: type[Struct], conditions: Json) -> dict[str, Any]:
-        # As many chunks as all contexts have.
+        # As many chunks as all contexts have: further contexts may follow.
         return {
             **Growth.choice(self, settings, conditions),
-            "chunks": min(conditions["chunks"]),
+            "chunks": (min(conditions["chunks"]),),
         }
 
 
@@ -253,15 +278,16 @@ class DivergenceProbe(Probe):
                 or too few tokens would be scored.
             MachineError: If the tool is missing or too old, or the disk too small.
         """
+        _refuse_uneven(settings)
         if self.own_text(settings, outlook.engine) is None:
             _refuse_few_chunks(settings, outlook.corpus.size_bytes)
             return settings
-        text = settings.text or PROSE
-        settings, length = structs.replace(settings, text=text), len(file_bytes(text))
+        file = settings.file or PROSE
+        settings, length = structs.replace(settings, file=file), len(file_bytes(file))
         _refuse_few_chunks(settings, length)
         known = outlook.setup.probes.get(NAME, {}) if outlook.setup else {}
         sizes = _sizes(settings, known, outlook, outlook.context, length)
-        _refuse_unfit(outlook, sizes, text.name, length)
+        _refuse_unfit(outlook, sizes, file.name, length)
         return settings
 
     def metrics_of(self, setup: Setup) -> tuple[Metric, ...]:
@@ -270,15 +296,15 @@ class DivergenceProbe(Probe):
 
     def own_text(self, settings: DivergenceSettings, engine: Engine) -> str | None:
         """None for the built-in model without a text: the corpus is compared on."""
-        return None if settings.text is None and engine.model.is_tiny else ""
+        return None if settings.file is None and engine.model.is_tiny else ""
 
     def notes(
         self, settings: DivergenceSettings, outlook: Estimates
     ) -> tuple[str, ...]:
         """What the distributions of the reference take on the disk."""
-        if settings.text is None:
+        if settings.file is None:
             return ()
-        tokens = len(file_bytes(settings.text)) // BYTES_PER_TOKEN
+        tokens = len(file_bytes(settings.file)) // BYTES_PER_TOKEN
         trained = outlook.weights.training_context or DEFAULT_CONTEXT
         longest, folder = min(DEFAULT_CONTEXT, trained), outlook.folder
         tool = outlook.engine.divergence_tool()
@@ -296,15 +322,15 @@ class DivergenceProbe(Probe):
 
     def work(self, settings: DivergenceSettings, outlook: Estimates) -> Work:
         """Each chunk once, as many as the text is likely to have."""
-        text = settings.text
+        file = settings.file
         tokens = outlook.text_tokens
-        if text:
-            tokens = len(file_bytes(text)) // BYTES_PER_TOKEN
+        if file:
+            tokens = len(file_bytes(file)) // BYTES_PER_TOKEN
         longest = min(DEFAULT_CONTEXT, outlook.context)
         sizes = _expected(settings, longest, tokens)
         return Work(
             texts=tuple(each for each, chunks in sizes for _ in range(chunks)),
-            phrase=f"distributions on {text.name if text else 'the corpus'}",
+            phrase=f"distributions on {file.name if file else 'the corpus'}",
         )
 
     def as_stored(self, run: RunContext) -> Json:
@@ -321,11 +347,11 @@ class DivergenceProbe(Probe):
         settings = run.settings_of(DivergenceSettings, NAME)
         known = run.setup.probes.get(NAME, {})
         sizes = _sizes(settings, known, run, run.setup.context, len(data))
-        name = settings.text.name if settings.text else run.setup.corpus.name
-        if settings.text is None:
+        name = settings.file.name if settings.file else run.setup.corpus.name
+        if settings.file is None:
             _refuse_unfit(run, sizes, name, len(data))
         return as_json(
-            DivergenceConditions(
+            DivergenceLayout(
                 contexts=tuple(context for context, _ in sizes),
                 chunks=tuple(chunks for _, chunks in sizes),
                 text=name,
@@ -352,7 +378,7 @@ class DivergenceProbe(Probe):
             BadInput: If the text turns out to be too short.
             CellError: If the tool fails, or runs other cache types than asked for.
         """
-        chosen = settings_in(context.run.setup, NAME, DivergenceConditions)
+        chosen = settings_in(context.run.setup, NAME, DivergenceLayout)
         data = _text(context.run)
         if hashlib.sha256(data).hexdigest() != chosen.text_sha256:
             raise BadInput(
@@ -369,7 +395,7 @@ PROBE = DivergenceProbe(
     purpose="next-token distributions beside the reference's",
     metrics=(*METRICS, *OF_CELL),
     settings=DivergenceSettings,
-    layout=DivergenceConditions,
+    layout=DivergenceLayout,
     growth=GROWTH,
     needs=frozenset({Ability.DIVERGENCE}),
     step="chunk",
@@ -382,7 +408,10 @@ def _expected(
 ) -> list[tuple[int, int]]:
     """Contexts up to *longest*, each with its chunks, on a text of *tokens* or so."""
     contexts = settings.contexts or (_shortened(longest, tokens),)
-    return [(each, _chunks(settings, each, tokens)) for each in contexts]
+    chunks = _chosen(settings, contexts)
+    return [
+        (each, chunks.get(each) or _chunks(settings, each, tokens)) for each in contexts
+    ]
 
 
 def _conditions(sizes: Mapping[int, int]) -> Json:
@@ -393,13 +422,11 @@ def _conditions(sizes: Mapping[int, int]) -> Json:
 
 def _text(run: RunContext) -> bytes:
     """The text to compare on: the file asked for, else the corpus as it is sent."""
-    path = run.settings_of(DivergenceSettings, NAME).text
+    path = run.settings_of(DivergenceSettings, NAME).file
     return run.text.encode() if path is None else file_bytes(path)
 
 
 def _chunks(settings: DivergenceSettings, context: int, text_size: int) -> int:
-    """Chunks at *context*; of a short text fewer, but not of those asked for."""
-    if settings.chunks is not None:
-        return settings.chunks
+    """Chunks at *context* where none are chosen; of a short text fewer."""
     most = DEFAULT_CHUNKS if settings.contexts else FEW_CHUNKS
     return min(most, max(2, text_size // max(1, context)))

@@ -69,7 +69,7 @@ def test_the_file_of_the_reference_is_told_before_a_sweep(tmp_path, present, not
     tool = FakeDivergence()
     tool.missing_bytes = lambda _folder, **_sizes: max(0, (192 << 20) - present)
     engine = ToolEngine(divergence=tool)
-    settings = DivergenceSettings(text=text)
+    settings = DivergenceSettings(file=text)
 
     outlook = made_outlook(engine=engine, folder=tmp_path)
     told = PROBE.notes(settings, outlook)
@@ -112,7 +112,7 @@ def beside_f16(run):
 
 
 def test_the_text_is_the_corpus_as_sent(made_run):
-    chosen = PROBE.as_stored(made_run(chunks=4))
+    chosen = PROBE.as_stored(made_run(chunks=(4,)))
 
     assert {
         "contexts": [512],
@@ -128,7 +128,7 @@ def test_the_text_is_the_corpus_as_sent(made_run):
 def test_a_file_takes_the_place_of_the_corpus(made_run, tmp_path):
     file = tmp_path / "wiki.txt"
     file.write_text("x" * 5000)
-    chosen = PROBE.as_stored(made_run(text=file))
+    chosen = PROBE.as_stored(made_run(file=file))
 
     assert ("wiki.txt", hashlib.sha256(b"x" * 5000).hexdigest()) == (
         chosen["text"],
@@ -142,7 +142,7 @@ def test_a_file_is_checked_before_anything_starts(tmp_path):
     tool = FakeDivergence()
     outlook = made_outlook(engine=ToolEngine(divergence=tool))
 
-    PROBE.adapt(DivergenceSettings(text=file), outlook)
+    PROBE.adapt(DivergenceSettings(file=file), outlook)
 
     assert 5000 == tool.checked[0]["text_bytes"]
 
@@ -193,7 +193,7 @@ def test_a_disk_that_is_too_small_is_refused_before_anything_starts(
     made_run, monkeypatch
 ):
     tool = FakeDivergence()
-    run = made_run(tool, contexts=(512, 1024), chunks=4)
+    run = made_run(tool, contexts=(512, 1024), chunks=(4,))
     needed = 2 * 4000 + comparison.SPARE_BYTES
     monkeypatch.setattr(files, "free_disk_bytes", lambda _: needed - 1)
     with pytest.raises(FolderUnusable, match=r"take 7\.8 KiB"):
@@ -210,7 +210,7 @@ def test_a_disk_that_is_too_small_is_refused_before_anything_starts(
 @pytest.mark.parametrize("name", ["", "nowhere.txt", "n" * 300])
 def test_a_text_that_is_no_file_is_refused_in_planning(tmp_path, name):
     with pytest.raises(BadInput, match="--text"):
-        PROBE.adapt(DivergenceSettings(text=tmp_path / name), made_outlook())
+        PROBE.adapt(DivergenceSettings(file=tmp_path / name), made_outlook())
 
 
 def test_a_text_that_is_too_large_is_refused_in_planning(tmp_path, monkeypatch):
@@ -218,30 +218,43 @@ def test_a_text_that_is_too_large_is_refused_in_planning(tmp_path, monkeypatch):
     file = tmp_path / "wiki.txt"
     file.write_text("x" * 10)
     outlook = made_outlook(engine=ToolEngine(divergence=FakeDivergence()))
-    PROBE.adapt(DivergenceSettings(text=file), outlook)
+    PROBE.adapt(DivergenceSettings(file=file), outlook)
     file.write_text("x" * 11)
 
     with pytest.raises(BadInput, match="it has more than 10 B"):
-        PROBE.adapt(DivergenceSettings(text=file), outlook)
+        PROBE.adapt(DivergenceSettings(file=file), outlook)
 
 
 def test_more_chunks_than_a_text_can_have_are_refused_in_planning(tmp_path):
     file = tmp_path / "wiki.txt"
     file.write_text("x" * 5000)
-    in_file = DivergenceSettings(text=file, contexts=(400, 500), chunks=10)
+    in_file = DivergenceSettings(file=file, contexts=(400, 500), chunks=(10,))
     outlook = made_outlook(engine=ToolEngine(divergence=FakeDivergence()))
     PROBE.adapt(in_file, outlook)
     engine = ToolEngine(model=replace(outlook.engine.model, is_tiny=True))
     of_corpus, corpus = replace(outlook, engine=engine), outlook.corpus
     fitting = corpus.size_bytes // 500
-    PROBE.adapt(DivergenceSettings(contexts=(500,), chunks=fitting), of_corpus)
+    PROBE.adapt(DivergenceSettings(contexts=(500,), chunks=(fitting,)), of_corpus)
 
     with pytest.raises(BadInput) as caught:
-        PROBE.adapt(msgspec.structs.replace(in_file, chunks=11), outlook)
+        PROBE.adapt(msgspec.structs.replace(in_file, chunks=(11,)), outlook)
     assert "Use --chunks 10 or less, or a longer --text." == caught.value.hint
     with pytest.raises(BadInput, match=r"--chunks \d+: the corpus has at") as caught:
-        PROBE.adapt(DivergenceSettings(contexts=(500,), chunks=fitting + 1), of_corpus)
+        PROBE.adapt(
+            DivergenceSettings(contexts=(500,), chunks=(fitting + 1,)), of_corpus
+        )
     assert f"Use --chunks {fitting} or less, or a longer" in caught.value.hint
+
+
+def test_contexts_have_one_number_of_chunks_or_one_each(made_run):
+    sizes = {"contexts": (512, 1024, 256)}
+    stored = PROBE.as_stored(made_run(**sizes, chunks=(4, 2, 4)))
+    uneven = DivergenceSettings(contexts=(512, 1024, 256), chunks=(4, 2))
+
+    assert [4, 2, 4] == stored["chunks"]
+    assert [2, 2, 2] == PROBE.as_stored(made_run(**sizes, chunks=(2,)))["chunks"]
+    with pytest.raises(BadInput, match=r"--chunks 4,2: are 2 numbers for 3 contexts"):
+        PROBE.adapt(uneven, made_outlook())
 
 
 # Measuring
@@ -249,7 +262,7 @@ def test_more_chunks_than_a_text_can_have_are_refused_in_planning(tmp_path):
 
 def test_the_reference_runs_first_and_is_written_once(made_run):
     tool = FakeDivergence()
-    records = swept(made_run(tool, chunks=4), pairs=(Q4, F16, Q8))
+    records = swept(made_run(tool, chunks=(4,)), pairs=(Q4, F16, Q8))
 
     assert ["write f16/f16@512"] + [
         f"compare {pair}@512" for pair in ("f16/f16", "q8_0/q8_0", "q4_0/q4_0")
@@ -268,7 +281,7 @@ def test_the_reference_runs_first_and_is_written_once(made_run):
 
 def test_each_context_is_compared_with_steps_over_all_of_them(made_run):
     steps = []
-    run = made_run(contexts=(512, 256), chunks=4)
+    run = made_run(contexts=(512, 256), chunks=(4,))
     observation = PROBE.measure(context_of(run, tell=steps.append))
 
     found = from_json(observation, Divergence, file="x")
@@ -314,11 +327,11 @@ def test_a_reference_that_runs_at_last_does_not_replace_the_present_one(made_run
 
 def test_a_context_with_more_chunks_is_compared_anew_and_no_other(made_run):
     tool = FakeDivergence()
-    first = beside_f16(made_run(tool, contexts=(512, 256), chunks=4))
+    first = beside_f16(made_run(tool, contexts=(512, 256), chunks=(4,)))
     before = PROBE.measure(context_of(first, Q8))
     stored = PROBE.as_stored(first)
-    wanted = PROBE.as_stored(made_run(tool, contexts=(256,), chunks=6))
-    fewer = PROBE.as_stored(made_run(tool, contexts=(512,), chunks=2))
+    wanted = PROBE.as_stored(made_run(tool, contexts=(256,), chunks=(6,)))
+    fewer = PROBE.as_stored(made_run(tool, contexts=(512,), chunks=(2,)))
     grown = GROWTH.joined(stored, wanted)
     tool.kept.clear()
     tool.calls.clear()
@@ -330,7 +343,9 @@ def test_a_context_with_more_chunks_is_compared_anew_and_no_other(made_run):
     after = PROBE.measure(context)
 
     assert ([512, 256], [4, 6]) == (grown["contexts"], grown["chunks"])
-    assert {"contexts": (512, 256), "chunks": 4} == GROWTH.choice(PROBE.settings, grown)
+    assert {"contexts": (512, 256), "chunks": (4,)} == GROWTH.choice(
+        PROBE.settings, grown
+    )
     assert stored == GROWTH.joined(stored, fewer)
     assert ["write f16/f16@256", "compare q8_0/q8_0@256"] == tool.calls
     assert ["512x4", "256x4", "256x6"] == [*after["answers"]]
@@ -343,10 +358,10 @@ ANSWERED = ("512x4", "256x4")
 
 
 def test_reports_take_the_most_chunks_that_all_pairs_have(made_run):
-    first = beside_f16(made_run(contexts=(512, 256), chunks=4))
+    first = beside_f16(made_run(contexts=(512, 256), chunks=(4,)))
     few = PROBE.measure(context_of(first, Q8))
     more = few | {"answers": {**few["answers"], "256x6": few["answers"]["256x4"]}}
-    wanted = PROBE.as_stored(made_run(contexts=(256,), chunks=6))
+    wanted = PROBE.as_stored(made_run(contexts=(256,), chunks=(6,)))
     grown = GROWTH.joined(PROBE.as_stored(first), wanted)
     setup = replace(first.setup, probes={NAME: grown}, grows={NAME: GROWTH.names})
 
@@ -377,8 +392,8 @@ def test_prose_takes_the_place_of_the_corpus_but_with_the_built_in_model(made_ru
 
     suited = adapted(plain, engine)
 
-    assert "python-3.11-reference.txt" == suited.text.name
-    assert SHA256 == hashlib.sha256(suited.text.read_bytes()).hexdigest()
+    assert "python-3.11-reference.txt" == suited.file.name
+    assert SHA256 == hashlib.sha256(suited.file.read_bytes()).hexdigest()
     assert (plain, suited) == (adapted(plain, tiny), adapted(suited, engine))
     assert [None, ""] == [PROBE.own_text(plain, each) for each in (tiny, engine)]
 
@@ -393,7 +408,7 @@ def test_a_text_that_turns_out_too_short_ends_the_sweep(made_run):
 def test_a_text_that_changed_meanwhile_is_refused(made_run, tmp_path):
     file = tmp_path / "wiki.txt"
     file.write_text("x" * 5000)
-    cell = context_of(made_run(text=file))
+    cell = context_of(made_run(file=file))
     file.write_text("y" * 5000)
 
     with pytest.raises(BadInput, match="it has changed since"):
@@ -417,7 +432,7 @@ def test_a_real_full_disk_is_noticed(tmp_path, llama_server, monkeypatch):
         tools={"perplexity": limited},
         setup=made_setup(types_k=("f16",), types_v=("f16",)),
         text=TEXT,
-        settings={NAME: DivergenceSettings(contexts=(512,), chunks=4)},
+        settings={NAME: DivergenceSettings(contexts=(512,), chunks=(4,))},
     )
 
     record = swept(run, [F16])[F16]
