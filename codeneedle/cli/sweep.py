@@ -40,7 +40,7 @@ from codeneedle.models.pretrained import path_of
 from codeneedle.models.weights import sha256
 from codeneedle.probes import PROBES
 from codeneedle.probes.cell import RunContext
-from codeneedle.probes.probe import Probe, lacks
+from codeneedle.probes.probe import Calibrating, Probe, lacks
 from codeneedle.records.record import CellRecord, Run, Setup
 from codeneedle.records.store import SETUP
 from codeneedle.report.plan import time_phrase
@@ -739,15 +739,17 @@ class _Page:
         if not self.stop.asked_to_stop:
             self.is_described = True
             with SweepDisplay(self.console, progress) as display:
-                known = {*probe.set_by_reference(runner.run.setup)}
+                calibrating = probe.calibrating or Calibrating()
+                known = {*calibrating.told(runner.run.setup)}
 
                 def show(event: Event) -> None:
                     progress.setup = runner.run.setup
                     display.show(event)
-                    told = probe.set_by_reference(progress.setup)
-                    if isinstance(event, CellEnded) and {*told} - known:
-                        known.update(told)
-                        note_lines(self.console, told)
+                    if isinstance(event, CellEnded):
+                        told = calibrating.told(progress.setup)
+                        if {*told} - known:
+                            known.update(told)
+                            note_lines(self.console, told)
 
                 runner.sweep(probe, progress.pairs, tell=show)
         # Asked to stop, and cells are left: of this probe, or all of a later one.

@@ -106,11 +106,7 @@ def with_room(probes: Iterable[Probe]) -> Probe:
 
     Recall if none does: it may be measured later.
     """
-    return next((each for each in probes if _says_room(each)), RECALL)
-
-
-def _says_room(probe: Probe) -> bool:
-    return type(probe).rooms is not Probe.rooms
+    return next((each for each in probes if each.rooms), RECALL)
 
 
 def probes_named(names: Iterable[str]) -> list[Probe]:

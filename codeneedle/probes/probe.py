@@ -137,6 +137,53 @@ class Further(ABC):
         return bisect.bisect_left(self.unit_ends(setup), self.units(record))
 
 
+@dataclass(frozen=True, slots=True)
+class Calibrating:
+    """
+    What the first pair that a probe measures, the reference, sets for all others, which
+    wait for it: `ProbeContext.calibrate`, `Probe.calibrating`.
+    """
+
+    is_needed: bool = True
+    """
+    Whether records say nothing without it; if not, what they were asked tells it.
+    """
+
+    def may_calibrate(self, _settings: Any, _outlook: Estimates) -> bool:
+        """Whether the reference may set something: it is measured first."""
+        return True
+
+    def calibrates(self, _setup: Setup) -> bool:
+        """Whether the reference sets something under a setup."""
+        return True
+
+    def told(self, _setup: Setup) -> tuple[str, ...]:
+        """What it has set that users should know while a sweep runs, a line each."""
+        return ()
+
+
+class Telling(ABC):
+    """
+    How reports tell what a probe asks, where its stored settings tell too much or too
+    little: `Probe.telling`.
+    """
+
+    neutral: frozenset[str]
+    """Names of settings that change no answer, only how many there are."""
+
+    @abstractmethod
+    def settings(self, setup: Setup) -> Json:
+        """Its settings under *setup*, of which something is stored."""
+
+    @abstractmethod
+    def phrases(self, setup: Setup, units: int | None = None) -> tuple[str, ...]:
+        """
+        What it asks under *setup*, a phrase each.
+
+        Of so many *units* of `Further` where these are not those of the settings.
+        """
+
+
 class NoSettings(Struct, frozen=True, forbid_unknown_fields=True):
     """The settings of a probe that has none."""
 
@@ -178,8 +225,19 @@ class Probe:
     differ by noise alone.
     """
 
-    neutral: frozenset[str] = frozenset()
-    """Names of settings that change no answer, only how many there are."""
+    telling: Telling | None = None
+    """How reports tell what it asks; None where its stored settings say it."""
+
+    rooms: Callable[[Any, Corpus, Prompts], Iterator[Room]] | None = None
+    """
+    What the text of a corpus leaves room for, by its settings, the preferred first.
+
+    None where any text will do: then there is room for what recall asks, which may be
+    measured later.
+    """
+
+    skipped: Callable[[Run, CellRecord], Sequence[Skipped]] | None = None
+    """What a finished record was not asked on purpose; None if nothing is left out."""
 
     asked_by: str = ""
     """
@@ -192,11 +250,8 @@ class Probe:
     Whether the seed of a run decides its texts, and its conditions do not tell them.
     """
 
-    calibrates: bool = False
-    """
-    Whether the first pair that it measures, the reference, sets what holds for all
-    others, which wait for it: `ProbeContext.calibrate`.
-    """
+    calibrating: Calibrating | None = None
+    """What the reference sets for all pairs; None for nothing."""
 
     saves_cache: bool = False  # whether its server may save its cache
     thinks: bool = False  # whether the model may think before it answers
@@ -224,10 +279,6 @@ class Probe:
         adapted: Struct = settings
         return adapted
 
-    def may_lead(self, _settings: Any, _outlook: Estimates) -> bool:
-        """Whether the reference may set something for all: it is measured first."""
-        return self.calibrates
-
     def own_text(self, _settings: Any, _engine: Engine) -> str | None:
         """
         What it reads in place of the corpus: a name; empty if that has none.
@@ -236,17 +287,6 @@ class Probe:
         nor fitted, and a run is filed under the first name.
         """
         return None
-
-    def rooms(
-        self, _settings: Any, _corpus: Corpus, _prompts: Prompts
-    ) -> Iterator[Room]:
-        """
-        What the text of a corpus leaves room for, the preferred first.
-
-        Nothing where any text will do: then there is room for what recall asks, which
-        may be measured later.
-        """
-        yield from ()
 
     def notes(self, _settings: Any, _outlook: Estimates) -> tuple[str, ...]:
         """What a user should know before it starts, one sentence each."""
@@ -277,14 +317,6 @@ class Probe:
             _setup: With what the reference has set.
             _goal: As of `ProbeContext.goal`.
         """
-        return ()
-
-    def leads(self, _setup: Setup) -> bool:
-        """Whether the first cell of a run, the reference, sets something for all."""
-        return self.calibrates
-
-    def set_by_reference(self, _setup: Setup) -> tuple[str, ...]:
-        """What it has set that users should know while a sweep runs, a line each."""
         return ()
 
     # --- cell by cell
@@ -336,37 +368,41 @@ class Probe:
         """What its records of a run say in words, a line each."""
         return ()
 
-    def told(self, setup: Setup) -> Json:
-        """Its settings under *setup*, as reports tell them."""
-        return setup.probes.get(self.name, {})
-
-    def asks(self, _setup: Setup, _units: int | None = None) -> tuple[str, ...]:
-        """
-        What it asks under a setup, a phrase each, where settings tell too little.
-
-        Of so many units of `Further` where these are not those of the settings.
-        """
-        return ()
-
     def refusal(self, _first: Setup, _second: Setup) -> str:
-        """Why answers under equal settings are not compared; empty if they are."""
-        return ""
+        """
+        Why answers under equal settings are not compared; empty if they are.
 
-    def has_same_units(self, _first: Setup, _second: Setup) -> bool:
-        """Whether units of one name are the same question under both setups."""
-        return True
+        Then units of one name are the same question under both setups.
+        """
+        return ""
 
     def answers(self, _run: Run, _record: CellRecord) -> Iterable[Answer]:
         """What became of each question of a finished record."""
         return ()
 
-    def skipped(self, _run: Run, _record: CellRecord) -> Sequence[Skipped]:
-        """What a finished record was not asked on purpose."""
-        return ()
-
     def overview(self, _run: Run, _record: CellRecord) -> Document:
         """All answers of a finished record, a line each."""
         return ()
+
+
+# --- what follows from its parts
+
+
+def calibrates(probe: Probe, setup: Setup) -> bool:
+    """Whether the reference sets something for all pairs of *probe* under *setup*."""
+    return probe.calibrating is not None and probe.calibrating.calibrates(setup)
+
+
+def told(probe: Probe, setup: Setup) -> Json:
+    """The settings of *probe* under *setup*, as reports tell them; empty for none."""
+    stored = setup.probes.get(probe.name, {})
+    return probe.telling.settings(setup) if probe.telling and stored else stored
+
+
+def deciding(probe: Probe, setup: Setup) -> Json:
+    """Those of `told` that decide answers."""
+    neutral = probe.telling.neutral if probe.telling else frozenset()
+    return {k: v for k, v in told(probe, setup).items() if k not in neutral}
 
 
 # --- the one loop that asks a server

@@ -11,6 +11,7 @@ from codeneedle.models.pretrained import BUILT_IN
 from codeneedle.probes import PROBES, frames
 from codeneedle.probes.frames import Cell, Cells
 from codeneedle.probes.metrics import Metric
+from codeneedle.probes.probe import told
 from codeneedle.records.record import Attention, Json, Run, Setup, Status
 from codeneedle.report.display import Display, display_of
 from codeneedle.text import (
@@ -54,7 +55,12 @@ def _asked(setup: Setup) -> list[str]:
     """What all probes ask, a phrase each; of a run that decides, of every pair."""
     order = order_in(setup)
     first = next(iter(order.looks), None) if order else None
-    return [each for probe in PROBES.values() for each in probe.asks(setup, first)]
+    return [
+        each
+        for probe in PROBES.values()
+        if probe.telling
+        for each in probe.telling.phrases(setup, first)
+    ]
 
 
 def corpus_line(setup: Setup) -> str:
@@ -161,7 +167,7 @@ def probe_settings(run: Run) -> tuple[tuple[str, str], ...]:
 
 def _told(setup: Setup, probe: str) -> Json:
     known = PROBES.get(probe)
-    return known.told(setup) if known else setup.probes.get(probe, {})
+    return told(known, setup) if known else setup.probes.get(probe, {})
 
 
 def _settings(settings: Json) -> str:

@@ -12,9 +12,9 @@ from codeneedle.document import Document, Heading, Lines, Table
 from codeneedle.probes import PROBES
 from codeneedle.probes.frames import Cell
 from codeneedle.probes.metrics import LossKind, Metric
-from codeneedle.probes.probe import Probe
+from codeneedle.probes.probe import deciding
 from codeneedle.records.comparability import differences
-from codeneedle.records.record import Json, Run, Setup
+from codeneedle.records.record import Run, Setup
 from codeneedle.report import captions
 from codeneedle.report.display import display_of
 from codeneedle.report.table import Column, PairTable, pair_table
@@ -102,11 +102,10 @@ def compare(first: Run, second: Run) -> RunComparison:
     """
     Compare *second* with *first*, pair by pair and metric by metric.
 
-    Units (needles, chunks, questions) are paired by name where text and needles are the
-    same; those count that both references answered. Refused are speeds of different
-    machines, memory of different contexts, divergence across builds or CPU features,
-    probes with different settings, and probes of which the corpus or the seed decides
-    the text where that differs.
+    Units (functions, chunks, questions) are paired by name; those count that both
+    references answered. Refused are speeds of different machines, memory of different
+    contexts, divergence across builds or CPU features, probes with different settings,
+    and probes of which the corpus or the seed decides the text where that differs.
     """
     probes = tuple(PROBES.values())
     ours, theirs = (pair_table(run, probes) for run in (first, second))
@@ -169,9 +168,8 @@ def _change(
     )
     if reason := next(_refusals(ours, *setups), ""):
         return replace(change, refused=f"not compared: {reason}")
-    is_paired = PROBES[ours.probe].has_same_units(*setups)
     tested_pairs = [pair for pair in values if pair not in elsewhere]
-    if not ours.metric.loss or not tested_pairs or not is_paired:
+    if not ours.metric.loss or not tested_pairs:
         return change
     gaps = _gaps(ours, tables, tested_pairs)
     if not gaps:
@@ -222,7 +220,7 @@ def _refusals(column: Column, first: Setup, second: Setup) -> Iterator[str]:
     is_other = probe.makes_texts and first.seed != second.seed
     if metric.quantity == "quality" and is_other:
         yield "another text"
-    ours, theirs = (_settings(probe, setup) for setup in (first, second))
+    ours, theirs = (deciding(probe, setup) for setup in (first, second))
     other = [key for key in {**ours, **theirs} if ours.get(key) != theirs.get(key)]
     if other:
         yield f"other {', '.join(map(visible, other))} of {probe.name}"
@@ -245,12 +243,6 @@ def other_kernels(first: Setup, second: Setup) -> str:
             "second)"
         )
     return ", ".join(phrases)
-
-
-def _settings(probe: Probe, setup: Setup) -> Json:
-    """Settings of *probe* that decide its answers."""
-    told = probe.told(setup)
-    return {k: value for k, value in told.items() if k not in probe.neutral}
 
 
 NOTHING_SHARED = "They share no metric with values of the same pair."

@@ -20,6 +20,7 @@ from codeneedle.cache_types import Pair, most_precise_first
 from codeneedle.document import Document, Heading, Lines, Table
 from codeneedle.errors import BadInput
 from codeneedle.probes import PROBES
+from codeneedle.probes.probe import deciding
 from codeneedle.records.record import CellRecord, Effective, Json, Run, Setup
 from codeneedle.report.captions import (
     NOT_RUN_WORD,
@@ -139,8 +140,8 @@ def _facts(verdict: Verdict, left_out: Sequence[str]) -> Iterator[tuple[str, str
     yield "prompt", f"{setup.prompt_form}, version {_wording(setup)}"
     yield "seed", str(setup.seed)
     for name, stored in setup.probes.items():
-        told = PROBES[name].told(setup) if name in PROBES else stored
-        yield name, _settings(name, told)
+        told = deciding(PROBES[name], setup) if name in PROBES else stored
+        yield name, _settings(told)
     yield "date", setup.created.partition("T")[0]
     yield "reference", str(verdict.reference or "none")
     yield "limit", f"{100 * verdict.limits.max_loss:g} %"
@@ -175,20 +176,19 @@ _NAMES = {"text", "llama"}
 """Settings whose facts stand elsewhere."""
 
 
-def _settings(name: str, stored: Json) -> str:
+def _settings(told: Json) -> str:
     """Settings that are numbers, and a digest of all: texts may be the user's own."""
-    others = _NAMES | (PROBES[name].neutral if name in PROBES else set())
-    deciding = {key: value for key, value in stored.items() if key not in others}
+    stated = {key: value for key, value in told.items() if key not in _NAMES}
     numbers = {
         key: value if isinstance(value, list) else [value]
-        for key, value in deciding.items()
+        for key, value in stated.items()
     }
     phrases = [
         f"{key.replace('_', ' ')} {' '.join(f'{each:g}' for each in values)}"
         for key, values in numbers.items()
         if values and all(isinstance(each, int | float) for each in values)
     ]
-    return ", ".join([*phrases, f"digest {_digest(deciding)}"])
+    return ", ".join([*phrases, f"digest {_digest(stated)}"])
 
 
 def _digest(facts: object) -> str:

@@ -337,7 +337,7 @@ def _probe_of(run: Run, metric: str) -> str:
 
 def asks_by_length(probe: Probe) -> bool:
     """Whether *probe* asks about texts of several lengths, some of which it skips."""
-    return type(probe).skipped is not Probe.skipped
+    return probe.skipped is not None
 
 
 TaskFacet = tuple[str, int, float]
@@ -357,7 +357,7 @@ def _place_rows(source: _Source, probe: Probe) -> Iterator[TableRow]:
     reference = next(filter(None, references), None)
     answers = answers_by_length(run)
     skipped = {
-        record.pair: probe.skipped(run, record)
+        record.pair: probe.skipped(run, record) if probe.skipped else ()
         for record in run.records
         if record.has_numbers
     }

@@ -302,8 +302,11 @@ class Plan:
             return self.may_measure if pairs is None else tuple(pairs)
         wanted = set(self.pairs if pairs is None else pairs)
         last = wanted & {*self.without_kernel}
-        is_led = (tries_reference and self.tries_reference) or probe.may_lead(
-            self.request.settings_of(probe), self.outlook
+        is_led = (tries_reference and self.tries_reference) or (
+            probe.calibrating is not None
+            and probe.calibrating.may_calibrate(
+                self.request.settings_of(probe), self.outlook
+            )
         )
         first = most_precise(wanted - last or last) if wanted and is_led else None
         ordered = (pair for pair in self.pairs if pair in wanted)

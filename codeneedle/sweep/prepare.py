@@ -89,7 +89,8 @@ def _prepared(plan: Plan) -> RunContext:
         run, wanted, setup = _compared(plan, sent, plan.probes, preparation)
     for probe in plan.probes:
         # These records depend on a calibration that was lost with its setup.
-        if probe.calibrates and probe.name not in run.setup.probes:
+        needs = probe.calibrating is not None and probe.calibrating.is_needed
+        if needs and probe.name not in run.setup.probes:
             plan.store.set_probe_aside(probe.name)
     with _hinting(plan):
         setup = plan.store.adopt(setup)
@@ -349,6 +350,8 @@ def _fit(plan: Plan, prompts: Prompts) -> Fit:
     chosen = plan.request.settings_of(probe)
 
     def rooms(corpus: Corpus) -> Iterator[Room]:
+        if probe.rooms is None:
+            return
         is_empty = True
         for room in probe.rooms(chosen, corpus, prompts):
             is_empty = False

@@ -46,7 +46,8 @@ def lost_from(run: Run, max_lost: float) -> list[LostFrom]:
         (record.pair, each.task, each.length)
         for record in run.records
         if record.has_numbers and record.probe in PROBES
-        for each in PROBES[record.probe].skipped(run, record)
+        if (skipped := PROBES[record.probe].skipped)
+        for each in skipped(run, record)
     }
     lost = []
     for (pair, of_pair), (task, lengths) in itertools.product(

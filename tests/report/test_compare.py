@@ -120,10 +120,16 @@ def test_texts_of_another_seed_are_not_compared():
     assert "not compared: another text" == change(compare(*runs), "retrieval").words
 
 
-def test_other_needles_are_not_paired():
-    other = asking_for(SETUP, written=written_of(SETUP)[:8])
+def test_functions_that_both_runs_ask_for_are_paired_by_name():
+    asked = written_of(SETUP)[:8]
+    elsewhere = [replace(each, name=f"{each.name}_again") for each in asked]
+    fewer, others = (
+        change(compared(20, 18, other=asking_for(SETUP, written=each)), "matched")
+        for each in (asked, elsewhere)
+    )
 
-    assert "not tested" in change(compared(other=other), "matched").words
+    assert ("worse", -2.0) == (fewer.words, fewer.bounds.mean)
+    assert "not tested: the two do not share functions" in others.words
 
 
 def answered(missing, *, functions):

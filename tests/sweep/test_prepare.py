@@ -19,6 +19,7 @@ from codeneedle.cache_types import Pair
 from codeneedle.errors import BadInput, RequestError
 from codeneedle.probes import PROBES
 from codeneedle.probes.divergence.probe import DivergenceSettings
+from codeneedle.probes.probe import Calibrating
 from codeneedle.probes.prompts import PromptForm
 from codeneedle.probes.recall.settings import (
     Ask,
@@ -659,7 +660,7 @@ def test_a_prompt_that_is_counted_shorter_than_its_text_is_refused():
 
 
 def test_records_go_with_the_setup_that_held_what_they_were_measured_by():
-    probe = replace(made_probe("divergence"), calibrates=True)
+    probe = replace(made_probe("divergence"), calibrating=Calibrating())
     plan = planned(RECALL, probe)
     prepare(plan)
     for name in ("recall", "divergence"):

@@ -32,7 +32,7 @@ from codeneedle.engines.patience import MULTIPLE
 from codeneedle.errors import CellError, CodeneedleError, FolderUnusable
 from codeneedle.models.weights import read_header, sha256
 from codeneedle.probes.cell import Step
-from codeneedle.probes.probe import Question
+from codeneedle.probes.probe import Calibrating, Question
 from codeneedle.probes.recall import probe as recall
 from codeneedle.probes.recall.metrics import METRICS
 from codeneedle.probes.recall.record import Recall
@@ -846,7 +846,7 @@ def test_the_cell_that_decides_for_others_is_measured_first_and_alone(store):
         setting(seen)(cell)
 
     script = Script(outcome)
-    probe = replace(script.probe, calibrates=True)
+    probe = replace(script.probe, calibrating=Calibrating())
     made_runner(store, workers=workers(3)).sweep(probe, pairs)
 
     assert [(pair, None) for pair in precise[:2]] == seen[:2]
@@ -859,7 +859,7 @@ def test_a_cell_that_was_stopped_behind_what_it_set_goes_on_alone(store, status)
     store.adopt(made_setup(needles=1, types_k=TYPES, types_v=TYPES))
     store.calibrate("recall", {"by": str(PAIRS[0])})
     store.add(replace(made_record(PAIRS[0], [made_round(NEEDLE)]), status=status))
-    probe = replace(Script().probe, calibrates=True)
+    probe = replace(Script().probe, calibrating=Calibrating())
     made = made_runner(store)
     made.add_calibration(store.calibrated())
 
@@ -975,7 +975,7 @@ def test_the_first_record_of_a_cell_that_two_measured_stands(store, error):
 
 def share_that_leads(store, other, ours, *, fails_first):
     """What *ours* saw of the records of *other*, which led while it waited."""
-    probe = replace(ours.probe, calibrates=True)
+    probe = replace(ours.probe, calibrating=Calibrating())
     store.adopt(made_setup(needles=1, types_k=TYPES, types_v=TYPES))
     with (
         other.locked(share="1/2"),
@@ -1028,7 +1028,7 @@ def test_a_share_goes_by_what_the_first_one_stored(store, fails_first):
 
 def test_a_stop_ends_the_wait_for_another_share(store):
     other, stop, script = Store(store.folder), [], Script()
-    probe = replace(script.probe, calibrates=True)
+    probe = replace(script.probe, calibrating=Calibrating())
     with other.locked(share="1/2"), store.locked(share="2/2"), other.alone("recall"):
         made_runner(store, asked_to_stop=lambda: bool(stop)).sweep(
             probe, PAIRS, tell=stop.append

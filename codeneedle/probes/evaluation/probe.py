@@ -45,7 +45,7 @@ from codeneedle.probes.evaluation.record import (
 )
 from codeneedle.probes.metrics import METRICS as OF_CELL
 from codeneedle.probes.metrics import samples_needed
-from codeneedle.probes.probe import Probe
+from codeneedle.probes.probe import Calibrating, Probe
 from codeneedle.quantities import time_span
 from codeneedle.records.record import CellRecord, Json, Run, Status, as_json
 from codeneedle.system.commands import refuse_unset
@@ -209,7 +209,7 @@ PROBE = EvaluationProbe(
     needs=frozenset({Ability.ADDRESS}),
     repeats=True,
     asked_by="command",
-    calibrates=True,
+    calibrating=Calibrating(),
 )
 
 

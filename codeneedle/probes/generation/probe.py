@@ -6,6 +6,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from statistics import median, quantiles
 
+from typing_extensions import override
+
 from codeneedle.cache_types import reference_among
 from codeneedle.corpora.registry import slug
 from codeneedle.document import Document
@@ -45,7 +47,7 @@ from codeneedle.probes.generation.record import (
     first_of,
     written_from,
 )
-from codeneedle.probes.probe import Probe, Question
+from codeneedle.probes.probe import Calibrating, Probe, Question
 from codeneedle.probes.prompts import NO_THINK_ARGS, NO_THINK_PREFILL, PromptForm
 from codeneedle.probes.stored import Observed
 from codeneedle.records.comparability import OtherSetup
@@ -74,6 +76,15 @@ LOOP_FREE = 0.025
 def most_tokens(settings: GenerationSettings, context: int) -> int:
     """The limit of an answer that *settings* mean in a *context* of so many tokens."""
     return settings.tokens or min(TOKENS, max(LEAST_TOKENS, context - ROOM))
+
+
+class FirstAnswers(Calibrating):
+    """The answers of the reference."""
+
+    @override
+    def told(self, setup: Setup) -> tuple[str, ...]:
+        # The prompts that are out.
+        return tuple(f"{NAME}: {line}" for line in _left_out(setup))
 
 
 class GenerationProbe(Probe):
@@ -212,10 +223,6 @@ class GenerationProbe(Probe):
             context.calibrate(as_json(First(pair=str(context.pair), answers=answers)))
         return observation
 
-    def set_by_reference(self, setup: Setup) -> tuple[str, ...]:
-        """The prompts that are out."""
-        return tuple(f"{NAME}: {line}" for line in _left_out(setup))
-
     def answers(self, run: Run, record: CellRecord) -> Iterable[Answer]:
         """Prompts, each with the answer beside the reference's."""
         from codeneedle.probes.generation import answers
@@ -243,7 +250,7 @@ PROBE = GenerationProbe(
     repeats=True,
     makes_texts=True,
     thinks=True,
-    calibrates=True,
+    calibrating=FirstAnswers(),
     step="prompt",
 )
 

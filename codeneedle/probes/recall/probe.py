@@ -11,7 +11,6 @@ from msgspec import structs
 from typing_extensions import override
 
 from codeneedle.corpora.corpus import LIMIT, Corpus
-from codeneedle.corpora.fitting import Room
 from codeneedle.corpora.needles import (
     WRITTEN_LINES,
     block_ends,
@@ -35,8 +34,17 @@ from codeneedle.probes.asking import Asker
 from codeneedle.probes.cell import ProbeContext, RunContext
 from codeneedle.probes.estimates import Estimates, Times, Work
 from codeneedle.probes.metrics import Metric
-from codeneedle.probes.probe import Further, Probe, Question, ask, known, usable
-from codeneedle.probes.prompts import Prompts, request
+from codeneedle.probes.probe import (
+    Calibrating,
+    Further,
+    Probe,
+    Question,
+    Telling,
+    ask,
+    known,
+    usable,
+)
+from codeneedle.probes.prompts import request
 from codeneedle.probes.recall.alignment import answer_lines, score
 from codeneedle.probes.recall.choice import (
     FORCED_BESIDE,
@@ -368,12 +376,60 @@ class FurtherFunctions(Further):
 FURTHER = FurtherFunctions()
 
 
-class RecallProbe(Probe):
-    """Asks for functions verbatim, and scores their right lines."""
+class Choosing(Calibrating):
+    """How lines are scored, and whether any are written, where that is left open."""
 
     @override
-    def may_lead(self, _settings: RecallSettings, outlook: Estimates) -> bool:
+    def may_calibrate(self, _settings: RecallSettings, outlook: Estimates) -> bool:
         return outlook.can_read
+
+    @override
+    def calibrates(self, setup: Setup) -> bool:
+        return leaves_open(setup)
+
+    @override
+    def told(self, setup: Setup) -> tuple[str, ...]:
+        # What is asked from then on, how right lines are scored, and why.
+        choice, others = choice_in(setup), len(setup.grid) - 1
+        phrases = [ask_phrase(choice, others), choice_phrase(choice)] if choice else []
+        return tuple(filter(None, phrases))
+
+
+class RecallTelling(Telling):
+    """What is asked, as the reference has set it."""
+
+    neutral = frozenset({"ask", "functions"})
+
+    @override
+    def settings(self, setup: Setup) -> Json:
+        # As the reference has set them; what is read is not forced.
+        chosen = settings_of(setup)
+        told = _settings_alone(setup.probes[NAME]) | as_json(chosen)
+        is_alone = Ask.WRITTEN not in chosen.parts
+        hidden = {"ask" if is_alone else ""} if chosen.is_reading else {"by"}
+        return {name: each for name, each in told.items() if name not in hidden}
+
+    @override
+    def phrases(self, setup: Setup, units: int | None = None) -> tuple[str, ...]:
+        # How many functions are written, and how many lines of others are forced.
+        if setup.probes and NAME not in setup.probes:
+            return ()
+        phrases = []
+        chosen = settings_of(setup)
+        if functions_in(setup).written and Ask.WRITTEN in chosen.parts:
+            phrases.append(
+                f"{plural(len(functions_in(setup).written), 'function')} written"
+            )
+        if functions_in(setup).forced:
+            functions = plural(units or chosen.function_count, "function")
+            phrases.append(
+                f"{plural(chosen.line_count, 'line')} of {functions} {chosen.how}"
+            )
+        return tuple(phrases)
+
+
+class RecallProbe(Probe):
+    """Asks for functions verbatim, and scores their right lines."""
 
     @override
     def notes(self, settings: RecallSettings, outlook: Estimates) -> tuple[str, ...]:
@@ -384,32 +440,8 @@ class RecallProbe(Probe):
         return ()
 
     @override
-    def rooms(
-        self, settings: RecallSettings, corpus: Corpus, prompts: Prompts
-    ) -> Iterator[Room]:
-        yield from rooms(settings, corpus, prompts)
-
-    @override
     def refusal(self, first: Setup, second: Setup) -> str:
         return "another text" if first.corpus.sha256 != second.corpus.sha256 else ""
-
-    @override
-    def has_same_units(self, first: Setup, second: Setup) -> bool:
-        # One may force lines of further functions.
-        ours, theirs = functions_in(first), functions_in(second)
-        written = [[each.name for each in one.written] for one in (ours, theirs)]
-        forced = zip(ours.forced, theirs.forced, strict=False)
-        return written[0] == written[1] and all(a.name == b.name for a, b in forced)
-
-    def leads(self, setup: Setup) -> bool:
-        """As of `Probe`: where the reference chooses what is asked, or how."""
-        return leaves_open(setup)
-
-    def set_by_reference(self, setup: Setup) -> tuple[str, ...]:
-        """What is asked from then on, how right lines are scored, and why."""
-        choice, others = choice_in(setup), len(setup.grid) - 1
-        phrases = [ask_phrase(choice, others), choice_phrase(choice)] if choice else []
-        return tuple(filter(None, phrases))
 
     def adapt(self, settings: RecallSettings, outlook: Estimates) -> RecallSettings:
         """
@@ -531,7 +563,7 @@ class RecallProbe(Probe):
         if context.is_check:
             ask(self, context, observed, lambda: FURTHER.checks(setup))
             return usable(self, observed)
-        if self.leads(setup) and choice_in(setup) is None and context.others:
+        if leaves_open(setup) and choice_in(setup) is None and context.others:
             # Of a setup that was lost: what others were asked tells what it said.
             choice = known_choice(setup, context.others)
             context.set_for_all(NAME, as_json(choice))
@@ -563,7 +595,7 @@ class RecallProbe(Probe):
     def _after_server(self, context: ProbeContext, observed: Observed) -> None:
         """The reference is read, too, where it has chosen that."""
         setup = context.run.setup
-        if self.leads(setup) and choice_in(setup) is None:
+        if leaves_open(setup) and choice_in(setup) is None:
             recall = recall_in(observed, file=NAME)
             choice = seen_choice(setup, recall, may_grow=context.run.may_grow)
             context.set_for_all(NAME, as_json(choice))
@@ -716,33 +748,6 @@ class RecallProbe(Probe):
             )
         return (*lines, *_gaps(run))
 
-    def told(self, setup: Setup) -> Json:
-        """As of `Probe`, as the reference has set them; what is read is not forced."""
-        told, chosen = Probe.told(self, setup), settings_of(setup)
-        if not told:
-            return told
-        told = _settings_alone(told) | as_json(chosen)
-        is_alone = Ask.WRITTEN not in chosen.parts
-        hidden = {"ask" if is_alone else ""} if chosen.is_reading else {"by"}
-        return {name: each for name, each in told.items() if name not in hidden}
-
-    def asks(self, setup: Setup, units: int | None = None) -> tuple[str, ...]:
-        """How many functions are written, and how many lines of others are forced."""
-        if setup.probes and NAME not in setup.probes:
-            return ()
-        phrases = []
-        chosen = settings_of(setup)
-        if functions_in(setup).written and Ask.WRITTEN in chosen.parts:
-            phrases.append(
-                f"{plural(len(functions_in(setup).written), 'function')} written"
-            )
-        if functions_in(setup).forced:
-            functions = plural(units or chosen.function_count, "function")
-            phrases.append(
-                f"{plural(chosen.line_count, 'line')} of {functions} {chosen.how}"
-            )
-        return tuple(phrases)
-
     def answers(self, run: Run, record: CellRecord) -> Iterable[Answer]:
         """Functions that were written, then those that were forced."""
         from codeneedle.probes.recall import answers
@@ -763,7 +768,9 @@ PROBE = RecallProbe(
     settings=RecallSettings,
     layout=RecallLayout,
     further=FURTHER,
-    neutral=frozenset({"ask", "functions"}),
+    telling=RecallTelling(),
+    calibrating=Choosing(is_needed=False),
+    rooms=rooms,
     repeats=True,
 )
 
@@ -781,7 +788,7 @@ class RecallAsker(Asker):
         if part is Ask.WRITTEN:
             return self.round(needle, tokens=needle.budget)
         answer, setup = self.scored(needle), self.context.run.setup
-        if PROBE.leads(setup) and choice_in(setup) is None:
+        if leaves_open(setup) and choice_in(setup) is None:
             self._choose(answer)
         return answer
 

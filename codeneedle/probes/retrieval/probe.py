@@ -23,7 +23,7 @@ from codeneedle.probes.cell import ProbeContext, RunContext
 from codeneedle.probes.estimates import Estimates, Work
 from codeneedle.probes.metrics import METRICS as OF_CELL
 from codeneedle.probes.metrics import Metric
-from codeneedle.probes.probe import Growth, Probe, Question, answered
+from codeneedle.probes.probe import Calibrating, Growth, Probe, Question, answered
 from codeneedle.probes.prompts import PromptForm, request
 from codeneedle.probes.retrieval.dial import (
     DIAL_QUESTIONS,
@@ -286,15 +286,16 @@ class RetrievalProbe(Probe):
 
         return answers.overview(record)
 
-    def skipped(self, run: Run, record: CellRecord) -> tuple[Skipped, ...]:
-        """Lengths that no pair was asked, and those that this one was not."""
-        calibration, retrieval = calibration_of(run.setup), retrieval_of(record)
-        of_all = calibration.left_out if calibration else ()
-        return (*of_all, *(retrieval.not_asked if retrieval else ()))
-
     def remarks(self, run: Run) -> tuple[str, ...]:
         """The path of each dial, what was left out, how long answers survive."""
         return remarks(run)
+
+
+def _skipped(run: Run, record: CellRecord) -> tuple[Skipped, ...]:
+    """Lengths that no pair was asked, and those that this one was not."""
+    calibration, retrieval = calibration_of(run.setup), retrieval_of(record)
+    of_all = calibration.left_out if calibration else ()
+    return (*of_all, *(retrieval.not_asked if retrieval else ()))
 
 
 PROBE = RetrievalProbe(
@@ -306,7 +307,8 @@ PROBE = RetrievalProbe(
     growth=GROWTH,
     makes_texts=True,
     repeats=True,
-    calibrates=True,
+    calibrating=Calibrating(),
+    skipped=_skipped,
 )
 
 

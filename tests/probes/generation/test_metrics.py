@@ -134,7 +134,7 @@ def test_prompts_that_are_out_are_told_once_the_reference_has_written():
     assert [100.0] == named["ends"]
     assert "left out, as f16/f16 itself writes nothing: two" in PROBE.remarks(run)
     assert (f"{NAME}: left out, as f16/f16 itself writes nothing: two",) == (
-        PROBE.set_by_reference(setup)
+        PROBE.calibrating.told(setup)
     )
 
 

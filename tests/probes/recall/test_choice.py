@@ -42,6 +42,7 @@ from codeneedle.probes.recall.settings import (
     Choice,
     RecallSettings,
     choice_in,
+    leaves_open,
     settings_of,
 )
 from codeneedle.records.record import Status, as_json
@@ -218,7 +219,7 @@ def test_a_reference_that_forces_slowly_is_read_and_so_are_the_others(tmp_path):
     engine, context = led_by(tmp_path, wall_s=60.0)
     facts = []
     context.calibrate = facts.append
-    assert PROBE.leads(context.run.setup)
+    assert leaves_open(context.run.setup)
     found = told(PROBE.measure(context))
 
     assert ([4, 4], 1) == ([len(found.forced), len(found.read)], len(engine.served))
@@ -280,7 +281,7 @@ def test_a_reference_that_is_read_more_slowly_than_expected_is_forced(
     assert ((), 1_000) == (found.texts_s, round(found.tried_s))
     assert (By.WRITING, True) == (choice_in(setup).by, choice_in(setup).is_tried)
     assert not settings_of(setup).is_reading
-    (phrase,) = PROBE.set_by_reference(setup)
+    (phrase,) = PROBE.calibrating.told(setup)
     assert "a cell takes about 8:09 by writing, and took it 16:40 by reading" in phrase
 
 
@@ -339,7 +340,7 @@ def test_where_the_reference_cannot_be_read_all_pairs_are_forced(tmp_path):
     setup = context.run.setup
     assert By.WRITING is choice_in(setup).by
     assert not settings_of(setup).is_reading
-    assert PROBE.set_by_reference(setup) == (
+    assert PROBE.calibrating.told(setup) == (
         "right lines are forced: they could not be read, it wrote nonsense",
     )
 
@@ -506,7 +507,7 @@ def test_runs_are_told_as_what_their_references_have_set():
     forced = Choice(by=By.WRITING, ask=Ask.FORCED)
     read = replace(forced, by=By.READING, functions=5)
     told = [
-        PROBE.told(replace(setup, calibrated={"recall": as_json(each)}))
+        PROBE.telling.settings(replace(setup, calibrated={"recall": as_json(each)}))
         for each in (forced, read)
     ]
 

@@ -662,5 +662,5 @@ def test_a_setup_of_other_probes_is_not_described_as_recall():
     other = replace(made_setup(needles=4), probes={"opening": {}})
     both = replace(other, probes={**other.probes, **made_setup(needles=4).probes})
 
-    assert () == PROBE.asks(other)
-    assert "4 functions written" == PROBE.asks(both)[0]
+    assert () == PROBE.telling.phrases(other)
+    assert "4 functions written" == PROBE.telling.phrases(both)[0]
