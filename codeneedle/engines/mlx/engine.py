@@ -3,9 +3,11 @@
 import contextlib
 import secrets
 import sys
+import time
+from bisect import bisect_right
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from importlib import metadata
 from pathlib import Path
 from typing import ClassVar
@@ -37,7 +39,7 @@ from codeneedle.engines.llama_cpp.base_file import (
     scored_tokens,
 )
 from codeneedle.engines.llama_cpp.client import Client
-from codeneedle.engines.messages import Readiness
+from codeneedle.engines.messages import Completion, Forced, Readiness
 from codeneedle.engines.mlx import log as logs
 from codeneedle.engines.mlx.convert import converted, refuse_unconvertible
 from codeneedle.engines.mlx.folder import is_folder_of_mlx, read_folder
@@ -195,6 +197,11 @@ class Mlx(Engine):
     def has_usual_sizes(self) -> bool:
         return is_of_known_size(self.identity().arguments)
 
+    @property
+    @override
+    def scores_prompts(self) -> bool:
+        return True
+
     @override
     def cache_types(self) -> CacheTypes:
         return CacheTypes(k=TYPES, v=TYPES, usual=USUAL_TYPES)
@@ -227,7 +234,9 @@ class Mlx(Engine):
         def start(port: int, stack: ExitStack) -> MlxServer:
             more = ("--alias", alias, "--port", str(port))
             child = stack.enter_context(noted([*argv, *more], env=env, log=log))
-            client = Client(f"http://{HOST}:{port}", api_key=key, silence_s=silence_s)
+            client = MlxClient(
+                f"http://{HOST}:{port}", api_key=key, silence_s=silence_s
+            )
             return MlxServer(
                 client=stack.enter_context(client),
                 command=tuple(argv),
@@ -295,11 +304,53 @@ class Mlx(Engine):
         yield f"--compute {self.compute}"
 
 
+class MlxClient(Client):
+    """
+    Talks to a child of ours, which scores in batches what is made to come.
+
+    Implements `engine.Prompts`, too.
+    """
+
+    def force_each(
+        self, question: Completion, passages: Sequence[tuple[int, int]]
+    ) -> list[Forced]:
+        """
+        As of `engine.Prompts`: by forcing all from the first passage to the last.
+
+        A passage takes its share of the time: of the tokens from the passage before;
+        the first, of its own.
+        """
+        began, (begin, end) = time.perf_counter(), (passages[0][0], passages[-1][1])
+        before = replace(question, prompt=question.prompt[:begin])
+        whole = self.force(before, question.prompt[begin:end])
+        places = [
+            range(
+                bisect_right(whole.ends, a - begin), bisect_right(whole.ends, b - begin)
+            )
+            for a, b in passages
+        ]
+        token_s = (time.perf_counter() - began) / (
+            whole.prompt_tokens + len(whole.logprobs)
+        )
+        starts = [0, *(each.stop for each in places)]
+        return [
+            Forced(
+                logprobs=whole.logprobs[each.start : each.stop],
+                bounds=tuple(at - each.start for at in whole.bounds if at in each),
+                leads=whole.leads[each.start : each.stop],
+                ends=tuple(whole.ends[at] - (a - begin) for at in each),
+                prompt_tokens=whole.prompt_tokens + each.start,
+                wall_s=round(token_s * (each.stop - start), 6),
+            )
+            for each, start, (a, _) in zip(places, starts, passages, strict=False)
+        ]
+
+
 @dataclass(slots=True, kw_only=True)
 class MlxServer(StartedServer):
     """A child that answers."""
 
-    client: Client  # sends requests to it
+    client: MlxClient  # sends requests to it
     log: Path
     child: Child  # its process
     engine: Mlx  # what started it

@@ -99,6 +99,26 @@ def test_forced_tokens_are_scored_as_written_ones_are(served):
     assert ANSWER[: right.ends[-1]] == ANSWER
 
 
+def test_lines_are_read_where_they_stand_by_one_request(served):
+    """Each as it is forced behind all that is before it."""
+    asked = f"{PROMPT}{ANSWER}\n# recall\ndef alpha(count):\n"
+    prompt = f"{asked}    zebra = 'hjkqwz'"
+    passages = [(len(PROMPT), len(PROMPT) + len(ANSWER)), (len(asked), len(prompt))]
+    forced = [
+        served.client.force(Completion(prompt=prompt[:begin], max_tokens=1), right)
+        for begin, end in passages
+        if (right := prompt[begin:end])
+    ]
+    question = Completion(prompt=prompt, max_tokens=1)
+    read = served.client.force_each(question, passages)
+
+    for one, other in zip(read, forced, strict=True):
+        assert pytest.approx(other.logprobs, abs=0.05) == one.logprobs
+        assert pytest.approx(other.leads, abs=0.1) == one.leads
+        assert (other.ends, other.prompt_tokens) == (one.ends, one.prompt_tokens)
+    assert all(each.wall_s > 0 for each in read)
+
+
 def test_a_prompt_that_does_not_fit_is_refused(served):
     with pytest.raises(Refused) as caught:
         served.client.complete(Completion(prompt="a" * 600, max_tokens=1))
@@ -256,8 +276,9 @@ def test_what_the_child_cannot_do_is_refused(engine, ability):
         engine.templating()
 
 
-def test_a_sweep_by_reading_is_not_offered(engine):
-    assert "mlx has no tool for it" == engine.unread(2048)
+def test_it_reads_lines_without_a_tool(engine):
+    assert engine.scores_prompts
+    assert "" == engine.unread(2048)
 
 
 def test_arguments_of_llama_server_are_refused(engine):
