@@ -4,9 +4,11 @@ Change one operator or number at a time in a pure module, and see whether a test
     python scripts/mutants.py                        100 mutants, the same each time
     python scripts/mutants.py --sample 0 alignment   all mutants of that module
 
-Each mutant (cosmic-ray makes them) runs in a copy of the project against the test files
-of its own module, and if these pass, against all tests of its folder and the golden
-reports; it is caught if one fails, or takes ten times as long as without it.
+All tests that start no server are run once, and it is noted which lines each executes
+(`executed`). Each mutant (cosmic-ray makes them) then runs in a copy of the project
+against the tests that execute its line, the quickest first, of a minute in all; it is
+caught if one fails, or takes much longer than without it. One that no test executes
+has survived.
 Exit code 1 if less than 90 of 100 are caught.
 """
 
@@ -22,7 +24,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,18 +32,15 @@ from pathlib import Path
 from cosmic_ray.ast import ast_nodes, get_ast
 from cosmic_ray.mutating import mutate_code
 from cosmic_ray.plugins import get_operator, operator_names
+from executed import Choice, Executed, record, run
 
 ROOT = Path(__file__).parents[1]
 GOAL = 0.9
+TESTS = "tests/**/test_*.py"
 
-SLACK_FACTOR = 10.0
-LEAST_LIMIT_S = 120.0
-"""A mutant is caught by time after so many times what its tests take, or this."""
-
-FOLDER_LIMIT_S = 900.0
-"""Likewise for the tests of its folder and the golden reports, on a busy machine."""
-
-GOLDEN = "tests/test_golden.py"
+SLACK_FACTOR = 5.0
+LEAST_LIMIT_S = 60.0
+"""A mutant is caught by time after so many times what its tests take, and this."""
 
 MODULES = (
     "corpora/needles",
@@ -80,10 +79,7 @@ MODULES = (
     "verdict/statistics",
     "verdict/trust",
 )
-"""
-Modules that start no server. Their tests are ``tests/FOLDER/test_MODULE*.py``, or all
-of that folder where there is no such file.
-"""
+"""Modules that start no server."""
 
 OPERATORS = re.compile(
     r"core/(AddNot|NumberReplacer|ZeroIterationForLoop"
@@ -95,6 +91,8 @@ OPERATORS = re.compile(
 """Left out: what always ends in a TypeError, such as ``&`` between types."""
 
 PRELOADED = [
+    "cosmic_ray.mutating",
+    "coverage",
     "hypothesis",
     "msgspec",
     "numpy",
@@ -119,6 +117,7 @@ class Mutant:
     """A changed module: its path from the root, and its source before and after."""
 
     path: Path
+    row: int
     before: str
     after: str
 
@@ -128,11 +127,11 @@ class Mutant:
         return "\n    ".join([f"{self.path} {place.split()[1]}", *changed])
 
 
-def changes(module: str, chance: random.Random) -> Iterator[tuple[Path, str, int]]:
+def changes(module: str, chance: random.Random) -> Iterator[tuple[Path, int, str, int]]:
     """
     One change for each place of *module* that can be changed, by *chance*.
 
-    It is a path, the name of an operator, and which of its places that is.
+    It is a path, a row, the name of an operator, and which of its places that is.
     """
     path = Path("codeneedle", f"{module}.py")
     before = (ROOT / path).read_text(encoding="utf-8")
@@ -145,55 +144,65 @@ def changes(module: str, chance: random.Random) -> Iterator[tuple[Path, str, int
     for ((row, _), _), operators in places.items():
         name, count = chance.choice(operators)
         if not DECLARATION.search(lines[row - 1]):
-            yield path, name, count
+            yield path, row, name, count
 
 
-def mutant(path: Path, name: str, count: int) -> Mutant:
+def mutant(path: Path, row: int, name: str, count: int) -> Mutant:
     """The module at *path* with a change of `changes`."""
     before = (ROOT / path).read_text(encoding="utf-8")
-    return Mutant(path, before, mutate_code(before, get_operator(name)(), count))
+    return Mutant(path, row, before, mutate_code(before, get_operator(name)(), count))
 
 
-def run_tests(copy: Path, tests: Sequence[str]) -> None:
-    """Run *tests* in this process, whose exit code tells whether they pass."""
+def start(
+    copy: Path, target: Callable[..., int], *arguments: object
+) -> "multiprocessing.process.BaseProcess":
+    """A process that calls *target* in the *copy* of the project: its exit code."""
+    child = FORKS.Process(target=in_copy, args=(copy, target, *arguments))
+    child.start()
+    return child
+
+
+def in_copy(copy: Path, target: Callable[..., int], *arguments: object) -> None:
+    """Call *target* in the *copy*, in silence, and end with what it returns."""
     os.chdir(copy)
     os.environ["PYTHONPATH"] = str(copy)
     sys.path.insert(0, str(copy))
     with Path(os.devnull).open("r+b", buffering=0) as nowhere:
         for stream in (0, 1, 2):
             os.dup2(nowhere.fileno(), stream)
-    import pytest
-
-    options = ["-xq", "-m", "not real", "-p", "no:cacheprovider", "--hypothesis-seed=0"]
-    options += ["-W", "ignore::pytest.PytestAssertRewriteWarning"]  # of what is loaded
-    os._exit(int(pytest.main([*options, *tests])))  # threads of tests may be left
+    os._exit(target(*arguments))  # threads of tests may be left
 
 
-def tests_of(path: Path, copy: Path) -> tuple[list[str], list[str]]:
+def measured(copies: Sequence[Path], kept: Path) -> Executed:
     """
-    The test files of the module *path*, and those of its folder with the golden.
+    What tests execute: of a run of them all, unless it is in the folder *kept* already.
 
-    Beside a module in no folder stand the tests of the whole project, its scripts and
-    its documents: those are not of it.
+    Raises:
+        SystemExit: If pytest can not run them.
     """
-    folder = copy / "tests" / Path(*path.parent.parts[1:])
-    every = sorted(map(str, folder.glob("test_*.py")))
-    own = sorted(map(str, folder.glob(f"test_{path.stem}*")))
-    if path.parent.parts[1:]:
-        return own or every, [*every, GOLDEN]
-    return own, [*own, GOLDEN]
+    files = sorted(str(each.relative_to(ROOT)) for each in ROOT.glob(TESTS))
+    if not (kept / "0.json").exists():
+        kept.mkdir(parents=True, exist_ok=True)
+        children = [
+            start(copy, record, files[job :: len(copies)], kept / f"{job}.json")
+            for job, copy in enumerate(copies)
+        ]
+        for child in children:
+            child.join()
+        if any(child.exitcode not in {0, 1} for child in children):
+            sys.exit("the tests cannot be run: see what pytest says")
+    return Executed.read(ROOT, kept.glob("*.json"))
 
 
-def passes(copy: Path, tests: Sequence[str], *, limit_s: float | None = None) -> bool:
+def passes(copy: Path, choice: Choice) -> bool:
     """
-    Whether *tests* pass in the *copy* of the project.
+    Whether these tests pass in the *copy* of the project.
 
     Raises:
         TimeoutError: If they are not through after the limit.
     """
-    child = FORKS.Process(target=run_tests, args=(copy, tests))
-    child.start()
-    child.join(limit_s)
+    child = start(copy, run, choice.tests)
+    child.join(LEAST_LIMIT_S + SLACK_FACTOR * choice.takes_s)
     if child.exitcode is None:
         child.kill()
         child.join()
@@ -201,15 +210,14 @@ def passes(copy: Path, tests: Sequence[str], *, limit_s: float | None = None) ->
     return child.exitcode == 0
 
 
-def outcome(mutant: Mutant, copies: "queue.Queue[Path]", limit_s: float) -> str:
+def outcome(
+    mutant: Mutant, copies: "queue.Queue[Path]", steps: Sequence[Choice]
+) -> str:
     """``survived``, ``failed`` or ``late``, in one of the *copies*; it is restored."""
     copy = copies.get()
     try:
         (copy / mutant.path).write_text(mutant.after, encoding="utf-8")
-        own, every = tests_of(mutant.path, copy)
-        survived = passes(copy, own, limit_s=limit_s) and passes(
-            copy, every, limit_s=FOLDER_LIMIT_S
-        )
+        survived = all(passes(copy, step) for step in steps if step.tests)
     except TimeoutError:
         return "late"
     finally:
@@ -225,12 +233,21 @@ def parsed(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--sample", type=int, default=100, help="0 is all of them")
     parser.add_argument("--seed", type=int, default=42)
     parser.add_argument("--jobs", type=int, default=os.cpu_count())
+    parser.add_argument(
+        "--seconds", type=float, default=60.0, help="of tests for each mutant"
+    )
+    parser.add_argument(
+        "--kept",
+        type=Path,
+        metavar="FOLDER",
+        help="keep what tests execute, for further seeds of the same sources",
+    )
     return parser.parse_args(arguments)
 
 
 def main() -> int:
     """Test mutants and list those that survive."""
-    asked = parsed()
+    asked, began = parsed(), time.monotonic()
     FORKS.set_forkserver_preload(PRELOADED)
     chance = random.Random(asked.seed)  # noqa: S311 - no secret
     modules = [each for each in MODULES if any(part in each for part in asked.modules)]
@@ -238,39 +255,51 @@ def main() -> int:
     sample = chance.sample(every, min(asked.sample or len(every), len(every)))
     chosen = [mutant(*change) for change in sample]
     copies: queue.Queue[Path] = queue.Queue()
-    limits: dict[Path, float] = {}
     counts: Counter[str] = Counter()
     with (
         tempfile.TemporaryDirectory() as folder,
         ThreadPoolExecutor(asked.jobs) as pool,
     ):
-        for job in range(asked.jobs):
-            copy = Path(folder, str(job))
+        made = [Path(folder, str(job)) for job in range(asked.jobs)]
+        for copy in made:
             shutil.copytree(ROOT, copy, ignore=shutil.ignore_patterns(".*"))
             copies.put(copy)
-        passed: set[str] = set()
-        for path in sorted({mutant.path for mutant in chosen}):
-            own, neighbours = tests_of(path, copy)
-            if not passed.issuperset(neighbours) and not passes(copy, neighbours):
-                sys.exit(f"the tests of {path} fail without any change")
-            passed.update(neighbours)
-            began = time.monotonic()
-            passes(copy, own)
-            spent_s = time.monotonic() - began
-            limits[path] = max(LEAST_LIMIT_S, SLACK_FACTOR * spent_s)
-        tested = {
-            pool.submit(outcome, mutant, copies, limits[mutant.path]): mutant
-            for mutant in chosen
-        }
+        executed = measured(made, asked.kept or Path(folder, "kept"))
+        print(
+            f"{len(executed)} tests, and {len(executed.failed)} that fail in a copy"
+            f" and are left out, after {spent(began)}",
+            flush=True,
+        )
+        tested = {}
+        for each in chosen:
+            steps = executed.steps(str(each.path), each.row, asked.seconds)
+            tested[pool.submit(outcome, each, copies, steps)] = each, steps
         for count, done in enumerate(as_completed(tested), start=1):
             print(f"\r{count} of {len(chosen)}", end="", file=sys.stderr, flush=True)
             counts[done.result()] += 1
             if done.result() == "survived":
-                print(f"\r{tested[done]}", flush=True)
+                each, steps = tested[done]
+                print(f"\r{each}\n    {told(steps)}", flush=True)
     caught = counts["failed"] + counts["late"]
     late = f", {counts['late']} of them by time" if counts["late"] else ""
-    print(f"\r{caught} of {len(chosen)} mutants caught{late}; those above were not")
+    print(
+        f"\r{caught} of {len(chosen)} mutants caught{late}, in {spent(began)};"
+        " those above were not"
+    )
     return int(caught < GOAL * len(chosen))
+
+
+def spent(began: float) -> str:
+    """Minutes since then."""
+    return f"{(time.monotonic() - began) / 60:.1f} minutes"
+
+
+def told(steps: Sequence[Choice]) -> str:
+    """How many tests a survivor has passed."""
+    passed = sum(len(step.tests) for step in steps)
+    if not passed:
+        return "no test executes the line"
+    return f"passed {passed} tests; {steps[-1].left_out} left out for time"
 
 
 if __name__ == "__main__":

@@ -46,24 +46,6 @@ def test_a_long_target_starts_its_script_with_arguments_it_accepts(target):
     script.parsed(found["arguments"].split())
 
 
-@pytest.mark.parametrize(
-    ("module", "own", "folder"),
-    [
-        ("verdict/order", ["verdict/test_order.py"], "verdict/test_judge.py"),
-        ("cache_types", ["test_cache_types.py"], "test_golden.py"),
-    ],
-)
-def test_a_mutant_is_tested_by_its_module_then_by_its_folder(module, own, folder):
-    """Tests of the project as a whole are of no module: a copy has no .github."""
-    pytest.importorskip("cosmic_ray", reason="its target installs it")
-    mutants = importlib.import_module("mutants")
-    first, then = mutants.tests_of(Path("codeneedle", f"{module}.py"), ROOT)
-
-    assert [str(ROOT / "tests" / name) for name in own] == first
-    assert any(name.endswith(f"tests/{folder}") for name in then)
-    assert str(ROOT / "tests" / "test_actions.py") not in then
-
-
 def test_every_module_that_is_changed_for_a_mutant_exists():
     pytest.importorskip("cosmic_ray", reason="its target installs it")
     mutants = importlib.import_module("mutants")
