@@ -5,7 +5,7 @@ import re
 from dataclasses import replace
 
 import pytest
-from fake_engine import FakeEngine, FakeServer
+from fake_engine import ByteTokenizer, FakeEngine, FakeServer
 from made_contexts import made_outlook, real_context
 from made_reading import READING, HalfTool, made_context, made_engine
 from made_records import (
@@ -215,6 +215,32 @@ def test_lines_are_read_without_a_server(tmp_path):
     (task,) = engine.tool.tasks
     assert Pair("q8_0", "q4_0") == task.pair
     assert context.phases.measure_s is not None
+
+
+def test_the_seconds_of_a_tool_are_shared_by_its_tokens(tmp_path, monkeypatch):
+    """What an open pair takes is told by them: a text again, and so many functions."""
+    engine, moments = made_engine(), [0.0]
+    context, read = made_context(tmp_path, engine), engine.tool.read
+
+    def read_slowly(task, **told):
+        moments.append(moments[-1] + 10.0)
+        return read(task, **told)
+
+    engine.tool.read = read_slowly
+    monkeypatch.setattr(reading.time, "monotonic", lambda: moments[-1])
+    observation = PROBE.measure(context)
+    times = FURTHER.times(
+        replace(made_record("q8_0/q4_0", []), observation=observation)
+    )
+    (task,) = engine.tool.tasks
+    chunk = laid_out(ByteTokenizer(), engine.tool, context.run.text, NEEDLES[:4])
+    own = [chunk.own_tokens(span) for span in chunk.spans]
+
+    assert 4 == len(times.units)
+    assert times.units == pytest.approx(
+        [10.0 * tokens / len(task.ids) for tokens in own], abs=1e-6
+    )
+    assert 10.0 - sum(times.units) == pytest.approx(times.text_s, abs=1e-4)
 
 
 def test_functions_that_come_later_are_a_chunk_of_their_own(tmp_path):
