@@ -398,6 +398,10 @@ def _unfitting(verdict: Verdict, kept: str) -> Iterator[str]:
         yield f"No pair that fits into {where} was compared with the reference."
 
 
+MOST_TIMES_LARGER, LARGEST_ADVISED = 10.0, 0.5
+"""A limit so many times the present one, or such a loss, is no advice to anybody."""
+
+
 def _nearest(verdict: Verdict) -> Iterator[str]:
     """
     The smaller pair that is decided soonest, or loses least; and the command for it.
@@ -428,7 +432,8 @@ def _nearest(verdict: Verdict) -> Iterator[str]:
     yield f"{start}: {why or word}{by}."
     is_doubted = leading.remark and leading.kind is not LossKind.SCORE
     is_accepted = not (is_doubted or result.failed or result.lacking)
-    if is_accepted and math.isfinite(leading.bounds.high):
+    largest = min(LARGEST_ADVISED, MOST_TIMES_LARGER * leading.limit)
+    if is_accepted and leading.bounds.high <= largest:
         yield f"A limit that accepts this: {_accepting(verdict, leading)}"
 
 
