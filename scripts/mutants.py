@@ -72,6 +72,8 @@ MODULES = (
     "sweep/runner",
     "verdict/judge",
     "verdict/lengths",
+    "verdict/metric_results",
+    "verdict/noise_floor",
     "verdict/limits",
     "verdict/metric_results",
     "verdict/noise_floor",
