@@ -77,6 +77,25 @@ def test_few_texts_show_no_loss_and_a_larger_limit_needs_more():
     assert [] == lengths(*many, max_lost=0.9)
 
 
+@pytest.mark.parametrize(
+    ("others", "max_lost", "lost"),
+    [(0, 0.45, True), (0, 0.46, False), (1, 0.40, True), (1, 0.41, False)],
+)
+def test_a_loss_holds_for_all_pairs_and_lengths_at_once(others, max_lost, lost):
+    """All of 6 texts: at least (0.05 / 2 / pairs / 3 lengths) ** (1 / 6) of any."""
+    run = [record("f16/f16", right), record("q4_0/f16", wrong)]
+    run += [record("q8_0/f16", right)] * others
+
+    assert [("single", 512)] * lost == lengths(*run, max_lost=max_lost)
+
+
+def test_what_an_evaluation_has_measured_beside_it_changes_nothing():
+    run = (record("f16/f16", right), record("q4_0/f16", wrong))
+    beside = replace(record("q4_0/f16", right), probe="outside")
+
+    assert [("single", 512)] == lengths(*run, beside)
+
+
 @pytest.mark.parametrize(("of", "lost"), [(5, [("single", 512)]), (6, [])])
 def test_the_reference_must_answer_a_fifth_of_a_length(of, lost):
     """Of so many texts it answers one; 30 questions, so that a loss can be shown."""
