@@ -114,6 +114,16 @@ def test_bits_of_types_tell_the_size_of_other_pairs(pair, share):
     assert 10 * MIB * share == WINDOWED.size(4096, Pair.parse(pair))
 
 
+@pytest.mark.parametrize(
+    ("layers", "values", "told"), [(30, 192, 2.81), (36, 1024, 18.0), (7, 40, 0.14)]
+)
+def test_a_size_that_a_log_rounds_is_that_of_its_layers_and_heads(layers, values, told):
+    """A log tells MiB with two digits, of 256 cells."""
+    cache = buffer(256, layers=layers, k_mib=told, v_mib=told)
+
+    assert 2 * layers * 256 * values * 2 == Caches((cache,), 256).size(256)
+
+
 def test_beyond_what_was_told_a_window_may_not_have_been_full():
     """Both caches hold all 1,024 tokens: which of them has a window is not known."""
     both = Caches((buffer(1024), buffer(1024)), 1024)
