@@ -1,5 +1,6 @@
 """Right lines that are read where they stand in a text, laid out and stored."""
 
+import itertools
 import json
 import re
 from dataclasses import replace
@@ -143,10 +144,13 @@ def test_scores_of_a_function_are_its_part_of_a_chunk():
 def test_a_function_has_the_tokens_behind_those_of_the_one_before_it():
     """The first has those of its lines alone: its question is read with the text."""
     chunk = laid_out(Merging(), HalfTool(), "a text\n" * 900, NEEDLES)
-    first, second = chunk.spans[:2]
+    first, *others = chunk.spans
 
     assert len(first.places) == chunk.own_tokens(first)
-    assert second.places[-1] - first.places[-1] == chunk.own_tokens(second)
+    assert [
+        after.places[-1] - before.places[-1]
+        for before, after in itertools.pairwise(chunk.spans)
+    ] == list(map(chunk.own_tokens, others))
 
 
 def test_functions_are_read_by_blocks_and_by_what_a_context_holds():
