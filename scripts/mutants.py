@@ -39,7 +39,7 @@ GOAL = 0.9
 TESTS = "tests/**/test_*.py"
 
 SLACK_FACTOR = 5.0
-LEAST_LIMIT_S = 60.0
+LEAST_LIMIT_S = 30.0
 """A mutant is caught by time after so many times what its tests take, and this."""
 
 MODULES = (

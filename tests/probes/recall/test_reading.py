@@ -1,12 +1,13 @@
 """Right lines that are read where they stand in a text, laid out and stored."""
 
+import contextlib
 import itertools
 import json
 import re
 from dataclasses import replace
 
 import pytest
-from fake_engine import ByteTokenizer, FakeEngine, FakeServer
+from fake_engine import ByteTokenizer, FakeEngine, FakeServer, forced_to
 from made_contexts import made_outlook, real_context
 from made_reading import READING, HalfTool, made_context, made_engine
 from made_records import (
@@ -245,6 +246,48 @@ def test_the_seconds_of_a_tool_are_shared_by_its_tokens(tmp_path, monkeypatch):
         [10.0 * tokens / len(task.ids) for tokens in own], abs=1e-6
     )
     assert 10.0 - sum(times.units) == pytest.approx(times.text_s, abs=1e-4)
+
+
+class ScoringEngine(FakeEngine):
+    """
+    An engine whose servers score their prompts.
+
+    A server takes 7 s to start, and 20 s for a text with its functions, of 2 s each.
+    """
+
+    scores_prompts = True
+    now_s = 0.0
+
+    @contextlib.contextmanager
+    def serving(self, cell, *, log):
+        self.now_s += 7.0
+        with super().serving(cell, log=log) as server:
+            server.force_each = self.force_each
+            yield server
+
+    def force_each(self, question, passages):
+        self.now_s += 20.0
+        return [
+            forced_to(question, question.prompt[begin:end], wall_s=2.0)
+            for begin, end in passages
+        ]
+
+
+def test_a_server_that_scores_prompts_reads_all_functions_of_a_text_at_once(
+    tmp_path, monkeypatch
+):
+    """The first text has waited for the server; a function takes what it took."""
+    engine = ScoringEngine()
+    context = made_context(tmp_path, engine)
+    monkeypatch.setattr(reading.time, "monotonic", lambda: engine.now_s)
+    record = replace(made_record("q8_0/q4_0", []), observation=PROBE.measure(context))
+    times = FURTHER.times(record)
+
+    assert [needle.name for needle in NEEDLES[:4]] == [
+        each.needle for each in seen(record.observation).read
+    ]
+    assert 1 == len(engine.served)
+    assert ((2.0,) * 4, 7.0 + 20.0 - 4 * 2.0) == (tuple(times.units), times.text_s)
 
 
 def test_functions_that_come_later_are_a_chunk_of_their_own(tmp_path):
