@@ -189,6 +189,19 @@ def test_further_functions_of_open_pairs_are_in_losses_and_not_in_what_grids_sho
         assert 2 == len(each.names(record, setup))
 
 
+@pytest.mark.parametrize("by", ["reading", "writing"])
+def test_functions_that_were_forced_check_those_that_were_read(by: str) -> None:
+    """Where all are forced, there is nothing to check."""
+    setup = asking_recall(SETUP, {"by": by})
+    first, second, _ = forced_of(SETUP)
+    unscored = replace(made_forced(second), error="gone", logprobs=(), leads=())
+    record = made_record("q8_0/q4_0", [], forced=[made_forced(first), unscored])
+    crosschecked = FORCED[0].loss.crosschecked
+    expected = {first.name: math.exp(-0.5)} if by == "reading" else {}
+
+    assert expected == pytest.approx(crosschecked(record, setup))
+
+
 def test_losses_are_computed_of_the_mean_probability_of_right_tokens() -> None:
     """Not of the probability of the mean: one token that is lost costs 1 at most."""
     scored = replace(

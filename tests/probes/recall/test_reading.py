@@ -132,13 +132,13 @@ def test_scores_of_a_function_are_its_part_of_a_chunk():
     read = ReadTokens(
         logprobs=tuple(-float(at) for at in range(count)),
         leads=(0.0,) * count,
-        bounds=(0, first + 2, first + second, count - 1),
+        bounds=(0, first, first + 2, first + second, count - 1),
     )
     forced = chunk.forced(read, chunk.spans[1], wall_s=2.5)
 
     assert forced.is_even
     assert tuple(-float(at) for at in range(first, first + second)) == forced.logprobs
-    assert ((2,), 2.5) == (forced.bounds, forced.wall_s)
+    assert ((0, 2), 2.5) == (forced.bounds, forced.wall_s)
     assert chunk.spans[1].places[0] == forced.prompt_tokens
 
 
