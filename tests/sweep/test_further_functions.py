@@ -644,6 +644,18 @@ def test_a_plan_tells_the_steps_before_the_first_cell(world):
     assert found[0].time_s == pytest.approx(cost.server_s + 8 * cost.function_s)
 
 
+def test_a_plan_whose_pairs_are_all_in_the_first_step_has_no_other_step(world):
+    request = structs.replace(world.plan.request, decide=True)
+    plan = replace(world.plan, request=request, pairs=(WHOLE, GOOD))
+
+    assert [
+        "f16/f16, the reference",
+        "the first answer: q8_0/q8_0, 8 functions each",
+        "an open pair and the reference, 16 functions instead of 8",
+        "f16/f16 once more",
+    ] == [step.what for step in with_steps(plan).steps]
+
+
 @pytest.mark.parametrize(
     ("write_s", "first", "further"),
     [(None, 8, 1), (1 / 15, 8, 1), (1 / 15e6, 40, 0)],
