@@ -287,6 +287,26 @@ def test_a_pair_that_has_no_kernel_is_not_hurried_by_those_that_have_one(store, 
     assert [SILENCE_S, SILENCE_S, 10 * MULTIPLE, fourth_s] == [*limits.values()]
 
 
+def test_cells_that_lack_questions_let_expect_nothing(store):
+    """They were not asked yet what takes the time."""
+    grows = {"recall": ("asked",)}
+    setup = replace(made_setup(needles=1, types_k=TYPES, types_v=TYPES), grows=grows)
+    limits = []
+
+    def outcome(cell):
+        cell.effective = Effective(attention=KERNEL)
+        with cell.patience() as limited:
+            limits.append(limited.capped(SILENCE_S)[0])
+            limited.longest_s = 10.0
+        return {"answers": cell.run.setup.probes["recall"]["asked"]}
+
+    for asked_for, pairs in (["a"], PAIRS[:2]), (["a", "b"], PAIRS[2:]):
+        store.adopt(asking_recall(setup, {"asked": asked_for}))
+        walk(store, Script(outcome), pairs=pairs, setup=store.setup())
+
+    assert [SILENCE_S, 10 * MULTIPLE, SILENCE_S, 10 * MULTIPLE] == limits
+
+
 def test_a_cell_that_took_too_long_gets_all_the_time_that_there_is(store):
     where = dict.fromkeys(PAIRS, KERNEL)
     patient(store, seen_s=10.0, attention=where)
