@@ -1,5 +1,5 @@
 """
-Which tests execute a line of the package, and how long each takes: for mutants.
+Which tests execute a line of the package, and how long each computes: for mutants.
 
 Tests are run once, with coverage, each in a context of its own. A fixture that several
 tests share has one, too: what it executes is executed by all of them. What processes
@@ -13,9 +13,10 @@ helps to define.
 import ast
 import functools
 import json
+import math
 import operator
+import os
 import sys
-import time
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -37,6 +38,15 @@ Function = ast.FunctionDef | ast.AsyncFunctionDef
 Definition = Function | ast.ClassDef | ast.Assign | ast.AnnAssign
 
 
+def computed_s() -> float:
+    """
+    Seconds that this process and those that it has waited for have computed.
+
+    What else runs on the machine does not change them.
+    """
+    return math.fsum(os.times()[:4])
+
+
 class Recorder:
     """Tells coverage which test runs, and notes seconds of tests and of their files."""
 
@@ -52,11 +62,11 @@ class Recorder:
     @pytest.hookimpl(wrapper=True)
     def pytest_make_collect_report(self, collector: pytest.Collector) -> Iterator[None]:
         """Note what the file takes."""
-        began = time.monotonic()
+        began = computed_s()
         try:
             return (yield)
         finally:
-            self.files[collector.nodeid.split("::")[0]] += time.monotonic() - began
+            self.files[collector.nodeid.split("::")[0]] += computed_s() - began
 
     def pytest_collection_finish(self) -> None:
         """Find the caches of the modules that tests have imported."""
@@ -76,7 +86,11 @@ class Recorder:
         for name in getattr(item, "fixturenames", ()):
             self.shared[name].append(item.nodeid)
         self._switch(item.nodeid)
-        return (yield)
+        began = computed_s()
+        try:
+            return (yield)
+        finally:
+            self.seconds[item.nodeid] += computed_s() - began
 
     @pytest.hookimpl(wrapper=True)
     def pytest_fixture_setup(
@@ -94,8 +108,7 @@ class Recorder:
             self._switch(before)
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        """Note what a test takes, with what is made for it, and whether it fails."""
-        self.seconds[report.nodeid] += report.duration
+        """Note whether a test fails."""
         if report.failed:
             self.failed.add(report.nodeid)
 

@@ -6,9 +6,9 @@ Change one operator or number at a time in a pure module, and see whether a test
 
 All tests that start no server are run once, and it is noted which lines each executes
 (`executed`). Each mutant (cosmic-ray makes them) then runs in a copy of the project
-against the tests that execute its line, the quickest first, of a minute in all; it is
-caught if one fails, or takes much longer than without it. One that no test executes
-has survived.
+against the tests that execute its line, the quickest first, as many as compute for a
+minute; it is caught if one fails, or takes much longer than without it. One that no
+test executes has survived.
 Exit code 1 if less than 90 of 100 are caught.
 """
 
@@ -236,7 +236,7 @@ def parsed(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--seed", type=int, default=42)
     parser.add_argument("--jobs", type=int, default=os.cpu_count())
     parser.add_argument(
-        "--seconds", type=float, default=60.0, help="of tests for each mutant"
+        "--seconds", type=float, default=60.0, help="that the tests of a mutant compute"
     )
     parser.add_argument(
         "--kept",
