@@ -1,6 +1,7 @@
 """Progress on stderr: a live grid, bars, plain lines."""
 
 import contextlib
+import itertools
 import math
 import os
 import shlex
@@ -26,8 +27,7 @@ from codeneedle.engines.llama_cpp.backends import backend_named
 from codeneedle.errors import ToolMissing
 from codeneedle.models import pretrained
 from codeneedle.probes.cell import Step
-from codeneedle.probes.frames import cell_value
-from codeneedle.probes.metrics import Metric
+from codeneedle.probes.metrics import Metric, cell_value
 from codeneedle.probes.probe import Probe
 from codeneedle.records.record import AGAIN, ON_CPU, CellRecord, Setup, Status
 from codeneedle.report.captions import (
@@ -56,6 +56,9 @@ QUIET_S = 2.0
 
 LINE_EVERY_S = 10.0
 """Time between two lines of one phase without a terminal, in seconds."""
+
+NUMBERS_SHOWN = 4
+"""Metrics in the line of a cell: the headline, and the next that have a value."""
 
 Tell = Callable[[str, int, int], None]
 """Takes the phase of a task, how much of it is done, and of how much (0: unknown)."""
@@ -469,7 +472,8 @@ def cell_line(record: CellRecord, progress: SweepProgress) -> Text:
     place = f"[{position:>2}/{len(progress.pairs)}]"
     text = Text(f"{place} {record.pair!s:<13} ")
     if record.has_numbers:
-        text.append("  ".join(_numbers(record, progress)[:4]))
+        shown = itertools.islice(_numbers(record, progress), NUMBERS_SHOWN)
+        text.append("  ".join(shown))
     else:
         text.append(f"{record.status}: {visible(record.reason)}", style="yellow")
     text.append(f"  {duration(record.phases.total_s)}")
@@ -486,14 +490,12 @@ def value_of(metric: Metric, record: CellRecord, setup: Setup) -> float:
     return cell_value(metric, metric.values(record, setup))
 
 
-def _numbers(record: CellRecord, progress: SweepProgress) -> list[str]:
+def _numbers(record: CellRecord, progress: SweepProgress) -> Iterator[str]:
     """The metrics that have a value, with it: forced recall alone writes no lines."""
-    values = ((m, value_of(m, record, progress.setup)) for m in progress.metrics)
-    return [
-        f"{metric.name} {number(value, digits=display_of(metric).digits)}"
-        for metric, value in values
-        if not math.isnan(value)
-    ]
+    for metric in progress.metrics:
+        value = value_of(metric, record, progress.setup)
+        if not math.isnan(value):
+            yield f"{metric.name} {number(value, digits=display_of(metric).digits)}"
 
 
 def _cell(

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from codeneedle.cache_types import Candidate, Pair, by_precision, reference_among
-from codeneedle.probes.metrics import Metric, context_of
+from codeneedle.probes.metrics import Metric, cell_value, context_of
 from codeneedle.records.record import (
     AGAIN,
     ON_CPU,
@@ -244,15 +244,6 @@ def named_references(cells: Cells) -> list[Pair]:
 def value_at(cells: Cells, pair: Pair) -> float:
     """The value of *pair*, which has a cell; NaN if that has none."""
     return next(cell.value for cell in cells if cell.pair == pair)
-
-
-def cell_value(metric: Metric, values: Iterable[float]) -> float:
-    """The mean or sum of the observations of a cell; NaN without any."""
-    observations = list(values)
-    if not observations:
-        return math.nan
-    total = math.fsum(observations)
-    return total if metric.is_sum else total / len(observations)
 
 
 def _error(

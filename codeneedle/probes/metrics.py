@@ -281,6 +281,15 @@ class Metric:
         return by_name
 
 
+def cell_value(metric: Metric, values: Iterable[float]) -> float:
+    """The mean or sum of the observations of a cell; NaN without any."""
+    observations = list(values)
+    if not observations:
+        return math.nan
+    total = math.fsum(observations)
+    return total if metric.is_sum else total / len(observations)
+
+
 def facet_parts(facet: str) -> dict[str, str]:
     """A facet by name: ``{"depth": "4096"}``; empty of the whole."""
     parts = (part.partition("=") for part in facet.split(" ") if part)

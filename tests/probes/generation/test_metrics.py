@@ -10,7 +10,6 @@ from codeneedle.cache_types import Pair
 from codeneedle.document import Table
 from codeneedle.engines.messages import Reply
 from codeneedle.probes.answers import View
-from codeneedle.probes.frames import cell_value
 from codeneedle.probes.generation.metrics import METRICS, prompts_without_loss
 from codeneedle.probes.generation.probe import PROBE
 from codeneedle.probes.generation.record import (
@@ -19,6 +18,7 @@ from codeneedle.probes.generation.record import (
     first_difference,
     written_from,
 )
+from codeneedle.probes.metrics import cell_value
 from codeneedle.records.record import AGAIN, Run
 from codeneedle.verdict.judge import judge
 from codeneedle.verdict.remarks import remarks
