@@ -16,7 +16,6 @@ from codeneedle.engines.messages import Chat, Completion, Message, Refused
 from codeneedle.errors import BadInput, CellError
 from codeneedle.models.kv_cache import padded
 from codeneedle.probes.answers import Answer
-from codeneedle.probes.asking import Asker
 from codeneedle.probes.cell import ProbeContext, RunContext
 from codeneedle.probes.estimates import Estimates, Work
 from codeneedle.probes.generation.loops import find_loop
@@ -47,7 +46,7 @@ from codeneedle.probes.generation.record import (
     first_of,
     written_from,
 )
-from codeneedle.probes.probe import Calibrating, Probe, Question
+from codeneedle.probes.probe import Asker, Calibrating, Probe, Question
 from codeneedle.probes.prompts import NO_THINK_ARGS, NO_THINK_PREFILL, PromptForm
 from codeneedle.probes.stored import Observed
 from codeneedle.records.comparability import OtherSetup
@@ -477,7 +476,7 @@ class _Writer(Asker):
     prompts: Mapping[str, Sent] = field(kw_only=True)  # all of them, by name
 
     def ask(self, question: Question) -> Written:
-        """As of `Asking`."""
+        """As of `Asker`."""
         sent, setup = self.prompts[question.key], self.context.run.setup
         tokens = most_tokens(conditions_of(setup), setup.context)
         args = NO_THINK_ARGS if self.context.run.prefill_no_think else {}

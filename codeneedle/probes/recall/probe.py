@@ -30,11 +30,11 @@ from codeneedle.errors import BadInput, CellError, CodeneedleError
 from codeneedle.models.kv_cache import padded
 from codeneedle.probes import frames
 from codeneedle.probes.answers import Answer
-from codeneedle.probes.asking import Asker
 from codeneedle.probes.cell import ProbeContext, RunContext
 from codeneedle.probes.estimates import Estimates, Times, Work
 from codeneedle.probes.metrics import Metric
 from codeneedle.probes.probe import (
+    Asker,
     Calibrating,
     Further,
     Probe,
@@ -783,7 +783,7 @@ class RecallAsker(Asker):
     """What is known of the cell."""
 
     def ask(self, question: Question) -> Round | ForcedRound:
-        """As of `Asking`; the reference chooses once it has forced a few functions."""
+        """As of `Asker`; the reference chooses once it has forced a few functions."""
         part, needle = question.body
         if part is Ask.WRITTEN:
             return self.round(needle, tokens=needle.budget)

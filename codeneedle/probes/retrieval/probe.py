@@ -18,12 +18,18 @@ from codeneedle.errors import BadInput, UnknownName
 from codeneedle.models.kv_cache import padded
 from codeneedle.probes.answers import USABLE, Skipped
 from codeneedle.probes.answers import Answer as Reported
-from codeneedle.probes.asking import Asker
 from codeneedle.probes.cell import ProbeContext, RunContext
 from codeneedle.probes.estimates import Estimates, Work
 from codeneedle.probes.metrics import METRICS as OF_CELL
 from codeneedle.probes.metrics import Metric
-from codeneedle.probes.probe import Calibrating, Growth, Probe, Question, answered
+from codeneedle.probes.probe import (
+    Asker,
+    Calibrating,
+    Growth,
+    Probe,
+    Question,
+    answered,
+)
 from codeneedle.probes.prompts import PromptForm, request
 from codeneedle.probes.retrieval.dial import (
     DIAL_QUESTIONS,
@@ -386,7 +392,7 @@ class _Examiner(_Questioner):
         self.context.set_for_all(NAME, as_json(calibration))
 
     def ask(self, question: Question) -> TextRead:
-        """As of `Asking`: a text, and all that is asked of it."""
+        """As of `Asker`: a text, and all that is asked of it."""
         key: TextKey = question.body
         read = self._texts[key.name] = self._read(key)
         is_last = key.number + 1 == texts_at(key.task, self.calibration, self.chosen)

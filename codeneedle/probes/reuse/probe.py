@@ -12,11 +12,10 @@ from codeneedle.engines.messages import Completion, Forced, Reply
 from codeneedle.errors import BadInput, CellError
 from codeneedle.models.kv_cache import padded
 from codeneedle.probes.answers import Answer
-from codeneedle.probes.asking import Asker
 from codeneedle.probes.cell import ProbeContext
 from codeneedle.probes.estimates import Estimates, Work
 from codeneedle.probes.metrics import METRICS as OF_CELL
-from codeneedle.probes.probe import Probe, Question
+from codeneedle.probes.probe import Asker, Probe, Question
 from codeneedle.probes.reuse.metrics import METRICS, PHRASES
 from codeneedle.probes.reuse.prompts import (
     ReuseText,
@@ -197,7 +196,7 @@ class _ReuseAsker(Asker):
     """Why the cache cannot be saved, empty if it can; None before a try."""
 
     def ask(self, question: Question) -> ReuseQuestion:
-        """As of `Asking`: the answers in all ways."""
+        """As of `Asker`: the answers in all ways."""
         functions = self.text.functions
         of = asked_in(self.context.run.setup).question_count
         number = question.body

@@ -14,11 +14,10 @@ from codeneedle.engines.messages import BadReply, Completion, Forced, Refused
 from codeneedle.errors import BadInput, CellError
 from codeneedle.models.kv_cache import padded
 from codeneedle.probes.answers import Answer
-from codeneedle.probes.asking import Asker
 from codeneedle.probes.cell import ProbeContext, RunContext
 from codeneedle.probes.estimates import Estimates, Work
 from codeneedle.probes.metrics import Metric
-from codeneedle.probes.probe import Probe, Question
+from codeneedle.probes.probe import Asker, Probe, Question
 from codeneedle.probes.stored import Observed
 from codeneedle.probes.transcript.choice import (
     CountedTurn,
@@ -362,7 +361,7 @@ class _Forcer(Asker):
     _done: int = field(default=0, init=False)
 
     def ask(self, question: Question) -> ForcedConversation:
-        """As of `Asking`."""
+        """As of `Asker`."""
         turns = []
         for turn in question.body:
             self.context.step(self._done, self.left, f"turn {turn.name}")

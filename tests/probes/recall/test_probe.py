@@ -30,7 +30,7 @@ from codeneedle.engines.messages import (
     ServerGone,
 )
 from codeneedle.errors import BadInput, CellError, ToolMissing
-from codeneedle.probes import asking
+from codeneedle.probes import probe as protocol
 from codeneedle.probes.cell import ProbeContext
 from codeneedle.probes.prompts import NO_THINK_ARGS, PromptForm
 from codeneedle.probes.recall.alignment import Mark
@@ -59,7 +59,7 @@ GONE = ServerGone(reason="reset\nby peer")
 @pytest.fixture(autouse=True)
 def short_waits(monkeypatch):
     """Further attempts come soon."""
-    monkeypatch.setattr(asking, "BACK_OFF_S", (0.01, 0.02, 0.03))
+    monkeypatch.setattr(protocol, "BACK_OFF_S", (0.01, 0.02, 0.03))
 
 
 def made_context(

@@ -13,7 +13,7 @@ from codeneedle.cache_types import Pair
 from codeneedle.engines.engine import Ability
 from codeneedle.engines.messages import Chat, PromptCut, ServerGone
 from codeneedle.errors import BadInput
-from codeneedle.probes import asking
+from codeneedle.probes import probe as protocol
 from codeneedle.probes.answers import Skipped
 from codeneedle.probes.cell import ProbeContext
 from codeneedle.probes.prompts import PromptForm
@@ -46,7 +46,7 @@ LAST = len(TASKS["multikey"].settings) - 1
 @pytest.fixture(autouse=True)
 def short_waits(monkeypatch):
     """Further attempts come soon."""
-    monkeypatch.setattr(asking, "BACK_OFF_S", (0.01, 0.02, 0.03))
+    monkeypatch.setattr(protocol, "BACK_OFF_S", (0.01, 0.02, 0.03))
 
 
 def looked_up(question):

@@ -12,7 +12,7 @@ from made_servers import fake_llama_cpp
 from codeneedle.cache_types import Pair
 from codeneedle.engines.messages import Completion, PromptCut, ServerGone
 from codeneedle.errors import BadInput, CellError
-from codeneedle.probes import asking
+from codeneedle.probes import probe as protocol
 from codeneedle.probes.cell import ProbeContext
 from codeneedle.probes.reuse.probe import PROBE, ReuseSettings
 from codeneedle.probes.reuse.record import NAME, REUSED, CacheState, reuse_of
@@ -25,7 +25,7 @@ SAVES = frozenset({"--slot-save-path"})
 @pytest.fixture(autouse=True)
 def short_waits(monkeypatch):
     """Further attempts come soon."""
-    monkeypatch.setattr(asking, "BACK_OFF_S", (0.01,))
+    monkeypatch.setattr(protocol, "BACK_OFF_S", (0.01,))
 
 
 def cell(run, *, questions=1, pair=REFERENCE, **facts):

@@ -140,7 +140,7 @@ def test_what_is_observed_is_kept_by_conversation(tmp_path):
 
 
 def test_a_broken_connection_is_tried_again(tmp_path, monkeypatch):
-    monkeypatch.setattr("codeneedle.probes.asking.BACK_OFF_S", (0.01,))
+    monkeypatch.setattr("codeneedle.probes.probe.BACK_OFF_S", (0.01,))
     left = [ServerGone(reason="reset")]
 
     def force(question, right):
