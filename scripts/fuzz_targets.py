@@ -14,7 +14,7 @@ import msgspec
 
 from codeneedle.cache_types import Pair
 from codeneedle.corpora import languages, needles, reading, registry
-from codeneedle.corpora.needles import Function
+from codeneedle.corpora.needles import Function, NeedleFacts
 from codeneedle.engines import evidence
 from codeneedle.engines.llama_cpp import log
 from codeneedle.engines.llama_cpp.base_file import BaseFile, Identity
@@ -52,15 +52,7 @@ from codeneedle.probes.recall.reading import Chunk, laid_out
 from codeneedle.probes.recall.record import Round, recall_of
 from codeneedle.probes.transcript.conversations import conversations_of
 from codeneedle.probes.transcript.rendering import parts_of
-from codeneedle.records.record import (
-    CellRecord,
-    NeedleFacts,
-    Run,
-    Setup,
-    Status,
-    as_json,
-    from_json,
-)
+from codeneedle.records.record import CellRecord, Run, Setup, Status, as_json, from_json
 from codeneedle.records.store import decode_record, decode_setup, encode, sealed
 from codeneedle.report.models import models_document, rows_in
 from codeneedle.report.receipt import (

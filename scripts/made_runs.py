@@ -19,9 +19,10 @@ import numpy.typing as npt
 from fuzz_seeds import made
 
 from codeneedle.cache_types import BITS_PER_ELEMENT, Pair, by_precision
+from codeneedle.corpora.needles import NeedleFacts
 from codeneedle.probes.recall.record import Round
 from codeneedle.probes.recall.settings import functions_in
-from codeneedle.records.record import CellRecord, NeedleFacts, Setup
+from codeneedle.records.record import CellRecord, Setup
 from codeneedle.records.store import Store, run_folder
 
 CORPUS, MODEL = "made-corpus", "made-model"

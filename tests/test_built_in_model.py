@@ -11,7 +11,7 @@ from made_servers import made_launch
 
 from codeneedle.cache_types import Pair
 from codeneedle.corpora.languages.python import functions
-from codeneedle.corpora.needles import choose, written_needle
+from codeneedle.corpora.needles import NeedleFacts, choose, written_needle
 from codeneedle.corpora.random_bodies import Knobs, text_of
 from codeneedle.engines.llama_cpp.client import Client
 from codeneedle.engines.llama_cpp.server import serving
@@ -20,7 +20,6 @@ from codeneedle.errors import WeightsUnusable
 from codeneedle.models import pretrained
 from codeneedle.probes.recall.alignment import Mark, score
 from codeneedle.probes.recall.prompts import completion_prompt
-from codeneedle.records.record import NeedleFacts
 
 sys.path.append(str(Path(__file__).parents[1] / "scripts"))
 from built_in_model import (

@@ -315,29 +315,6 @@ class CellRecord:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class NeedleFacts:
-    """A function that is asked for, with the right answer."""
-
-    name: str  # qualified name of the function
-    signature: str  # its signature lines, verbatim, joined by newlines
-    line: Length  # line of the signature in the text that is sent, from 1
-    depth: Share  # place in that text, from 0 (top) to 1 (end)
-    lines: tuple[str, ...]
-    """The right lines, verbatim; for written recall, exactly 20 are not blank."""
-
-    before: tuple[str, ...] = ()
-    """
-    Lines of the body before those, which stand in the prompt; empty if *lines* begin
-    the body.
-    """
-
-    more: tuple[str, ...] = ()
-    """Lines of the body after those, for the metric `bonus`; may be empty."""
-
-    budget: Length = 0  # limit of the tokens of a reply; 0 if no reply is written
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class CorpusFacts:
     """The corpus of a setup, fitted to the context."""
 

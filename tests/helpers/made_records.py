@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from codeneedle.cache_types import BITS_PER_ELEMENT, DEFAULT_TYPES, ENGINE, Pair
+from codeneedle.corpora.needles import NeedleFacts
 from codeneedle.probes.recall.record import ForcedRound, Recall, Round
 from codeneedle.probes.recall.settings import functions_in
 from codeneedle.probes.stored import Observed
@@ -16,7 +17,6 @@ from codeneedle.records.record import (
     Effective,
     Json,
     KvBuffer,
-    NeedleFacts,
     Phases,
     Run,
     Setup,

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-from codeneedle.records.record import NeedleFacts
+from codeneedle.corpora.needles import NeedleFacts
 
 
 class Mark(StrEnum):

@@ -10,7 +10,7 @@ from rapidfuzz.distance import Levenshtein
 from rich.cells import cell_len, chop_cells
 from rich.text import Text
 
-from codeneedle.corpora.needles import WRITTEN_LINES
+from codeneedle.corpora.needles import WRITTEN_LINES, NeedleFacts
 from codeneedle.document import Document, Lines, Table
 from codeneedle.probes import forced
 from codeneedle.probes.answers import Answer, Beside, View
@@ -23,7 +23,7 @@ from codeneedle.probes.recall.rounds import (
     scored_rounds,
 )
 from codeneedle.probes.recall.settings import settings_of
-from codeneedle.records.record import CellRecord, NeedleFacts, Run
+from codeneedle.records.record import CellRecord, Run
 from codeneedle.text import number, plural, visible
 
 

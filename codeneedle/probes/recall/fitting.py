@@ -11,6 +11,7 @@ from codeneedle.corpora.fitting import Room, larger_context
 from codeneedle.corpora.needles import (
     WRITTEN_LINES,
     Function,
+    NeedleFacts,
     depth_of,
     forced_needle,
     written_needle,
@@ -20,7 +21,6 @@ from codeneedle.probes.cell import Preparation, RunContext
 from codeneedle.probes.prompts import NO_THINK_ARGS, PromptForm, Prompts
 from codeneedle.probes.recall.prompts import chat_messages, completion_prompt
 from codeneedle.probes.recall.settings import Ask, RecallLayout, RecallSettings
-from codeneedle.records.record import NeedleFacts
 from codeneedle.text import plural
 
 PRIMING_TOKENS = 8

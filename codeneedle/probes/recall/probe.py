@@ -13,6 +13,7 @@ from typing_extensions import override
 from codeneedle.corpora.corpus import LIMIT, Corpus
 from codeneedle.corpora.needles import (
     WRITTEN_LINES,
+    NeedleFacts,
     block_ends,
 )
 from codeneedle.document import Document
@@ -100,7 +101,6 @@ from codeneedle.probes.stored import Observed, chosen_over
 from codeneedle.records.record import (
     CellRecord,
     Json,
-    NeedleFacts,
     Phases,
     Run,
     Setup,

@@ -1,8 +1,8 @@
 """The wording of recall prompts, as a chat or as a completion."""
 
+from codeneedle.corpora.needles import NeedleFacts
 from codeneedle.engines.messages import Message
 from codeneedle.probes.prompts import NO_THINK_PREFILL
-from codeneedle.records.record import NeedleFacts
 
 WORDING = 1
 """Raised with every change of wording; part of the setup."""

@@ -18,7 +18,7 @@ from statistics import fmean
 from typing import cast
 
 from codeneedle.corpora.corpus import Corpus
-from codeneedle.corpora.needles import WRITTEN_LINES
+from codeneedle.corpora.needles import WRITTEN_LINES, NeedleFacts
 from codeneedle.engines.engine import Ability, Prompts, Served, Tokenizer
 from codeneedle.engines.messages import Completion, Forced, TokenPiece
 from codeneedle.engines.tools import ReadingTask, ReadingTool, ReadTokens
@@ -29,13 +29,7 @@ from codeneedle.probes.estimates import Estimates
 from codeneedle.probes.recall.prompts import WORDING, completion_prompt
 from codeneedle.probes.recall.record import READ, ForcedRound
 from codeneedle.probes.recall.settings import Ask, By, RecallSettings, functions_in
-from codeneedle.records.record import (
-    Json,
-    NeedleFacts,
-    Setup,
-    as_json,
-    shared_with,
-)
+from codeneedle.records.record import Json, Setup, as_json, shared_with
 from codeneedle.system.files import own_folder, read_note, write_note
 
 LAYOUT_VERSION = 1

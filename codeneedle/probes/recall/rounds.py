@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean, quantiles
 
+from codeneedle.corpora.needles import NeedleFacts
 from codeneedle.probes.recall.alignment import Mark, answer_end, score
 from codeneedle.probes.recall.record import (
     ForcedRound,
@@ -17,12 +18,7 @@ from codeneedle.probes.recall.record import (
 )
 from codeneedle.probes.recall.settings import functions_in, settings_of
 from codeneedle.probes.stored import cached, file_of
-from codeneedle.records.record import (
-    BadRecord,
-    CellRecord,
-    NeedleFacts,
-    Setup,
-)
+from codeneedle.records.record import BadRecord, CellRecord, Setup
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,10 +7,10 @@ from typing import Annotated
 from msgspec import Meta, Struct, structs
 
 from codeneedle.corpora.corpus import FUNCTIONS, LIMIT
-from codeneedle.corpora.needles import FORCED_LINES, WRITTEN_LINES
+from codeneedle.corpora.needles import FORCED_LINES, WRITTEN_LINES, NeedleFacts
 from codeneedle.probes.recall.record import NAME
 from codeneedle.probes.stored import cached, calibrated_in, settings_in
-from codeneedle.records.record import MOST_TOKENS, Amount, NeedleFacts, Setup
+from codeneedle.records.record import MOST_TOKENS, Amount, Setup
 
 
 class Ask(StrEnum):

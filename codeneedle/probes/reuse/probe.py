@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from codeneedle.cache_types import Pair, most_precise_first, reference_among
+from codeneedle.corpora.needles import NeedleFacts
 from codeneedle.document import Document
 from codeneedle.engines.engine import Ability, CannotSave, Engine, Served
 from codeneedle.engines.messages import Completion, Forced, Reply
@@ -42,14 +43,7 @@ from codeneedle.probes.reuse.record import (
     reuse_of,
 )
 from codeneedle.probes.stored import Observed, chosen_over, settings_in
-from codeneedle.records.record import (
-    CellRecord,
-    NeedleFacts,
-    Run,
-    Setup,
-    Status,
-    as_json,
-)
+from codeneedle.records.record import CellRecord, Run, Setup, Status, as_json
 from codeneedle.text import one_line, plural
 
 ROOM = 512

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from codeneedle.corpora.languages import python
-from codeneedle.corpora.needles import depth_of, forced_needle
+from codeneedle.corpora.needles import NeedleFacts, depth_of, forced_needle
 from codeneedle.corpora.random_bodies import Knobs, text_of
 from codeneedle.engines.engine import Tokenizer
 from codeneedle.engines.messages import Chat, Completion, Message
@@ -14,7 +14,6 @@ from codeneedle.probes.recall.prompts import (
     completion_prompt,
     question,
 )
-from codeneedle.records.record import NeedleFacts
 
 LINES = 5
 """Body lines of each function: about 60 tokens, all of which are forced."""

@@ -17,6 +17,7 @@ from made_records import (
     written_of,
 )
 
+from codeneedle.corpora.needles import NeedleFacts
 from codeneedle.probes.recall.metrics import (
     FORCED,
     METRICS,
@@ -29,7 +30,7 @@ from codeneedle.probes.recall.settings import (
     RecallSettings,
     settings_of,
 )
-from codeneedle.records.record import BadRecord, NeedleFacts, Setup
+from codeneedle.records.record import BadRecord, Setup
 
 SETUP = made_setup(needles=3)
 FIRST, SECOND, THIRD = written_of(SETUP)
