@@ -63,8 +63,7 @@ from codeneedle.report.receipt import (
 )
 from codeneedle.report.tidy import table_rows
 from codeneedle.sweep import request
-from codeneedle.system.environment import secret_in
-from codeneedle.system.secrets import are_in, know, masked, masked_values
+from codeneedle.system.secrets import are_in, know, masked, masked_values, secret_in
 from codeneedle.verdict.trust import attention_on_cpu, suspects
 
 PAIR = Pair("q8_0", "q4_0")

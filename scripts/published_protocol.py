@@ -25,8 +25,7 @@ from codeneedle.probes.prompts import NO_THINK_ARGS
 from codeneedle.probes.recall.alignment import score
 from codeneedle.probes.recall.prompts import chat_messages
 from codeneedle.records.record import Json
-from codeneedle.system.environment import inherited
-from codeneedle.system.processes import Child, running
+from codeneedle.system.processes import Child, inherited, running
 
 HOST = "127.0.0.1"
 POLL_S = 0.02

@@ -51,16 +51,15 @@ from codeneedle.records.record import Status
 from codeneedle.records.store import Store, find_runs, run_folder
 from codeneedle.sweep.request import read_sweep
 from codeneedle.system import orphans
-from codeneedle.system.environment import (
+from codeneedle.system.files import cache_folder
+from codeneedle.system.processes import (
+    END_BYTES,
+    FILE_LIMIT_BYTES,
     KEPT,
     KEPT_PREFIXES,
-    SECRET_WORDS,
     inherited,
-    secret_in,
 )
-from codeneedle.system.files import cache_folder
-from codeneedle.system.processes import END_BYTES, FILE_LIMIT_BYTES
-from codeneedle.system.secrets import SHORTEST_IN_ANSWERS
+from codeneedle.system.secrets import SECRET_WORDS, SHORTEST_IN_ANSWERS, secret_in
 from codeneedle.text import size
 
 PACKAGE = Path(package.__file__).parent

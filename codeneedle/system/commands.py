@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 
 from codeneedle.errors import BadInput, ToolMissing, did_you_mean
-from codeneedle.system.environment import secret_in
+from codeneedle.system.secrets import secret_in
 
 _PLACEHOLDER = re.compile(r"\$\{([^{}]*)\}")
 

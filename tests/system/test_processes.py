@@ -16,6 +16,7 @@ from codeneedle.system.processes import (
     END_BYTES,
     OMISSION,
     ends_within,
+    inherited,
     output_of,
     running,
     told_output_of,
@@ -343,3 +344,21 @@ def test_children_leave_no_core_dumps():
     code = "import resource; print(resource.getrlimit(resource.RLIMIT_CORE)[0])"
 
     assert "0\n" == output_of(python(code), timeout_s=60).stdout
+
+
+@pytest.mark.parametrize(
+    ("name", "is_kept"),
+    [
+        *((name, True) for name in ("PATH", "HOME", "LC_ALL")),
+        *((name, True) for name in ("CUDA_VISIBLE_DEVICES", "OMP_NUM_THREADS")),
+        *((name, False) for name in ("LLAMA_ARG_CTX_SIZE", "LLAMA_API_KEY")),
+        *((name, False) for name in ("HF_TOKEN", "HTTP_PROXY", "LD_PRELOAD")),
+        *((name, False) for name in ("VK_ACCESS_TOKEN", "CUDA_API_KEY", "MKL_SECRET")),
+    ],
+)
+def test_places_languages_and_devices_are_inherited_and_nothing_else(
+    monkeypatch, name, is_kept
+):
+    monkeypatch.setenv(name, "x")
+
+    assert is_kept is (name in inherited())

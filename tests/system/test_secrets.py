@@ -1,4 +1,4 @@
-"""What masks the secrets that a program from outside was given."""
+"""What masks the secrets that a program from outside was given, and what finds them."""
 
 from dataclasses import replace
 
@@ -16,6 +16,7 @@ from codeneedle.system.secrets import (
     masked,
     masked_values,
     masking,
+    secret_in,
     secrets_of,
 )
 
@@ -114,3 +115,42 @@ def test_two_results_of_one_sample_are_told_without_the_secret(tmp_path):
         read(tmp_path)
 
     assert KEY not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "--password=autobahn",
+        "--token nullbyte",
+        "--password=-x",
+        "--token=$ecret",
+        "--token 12345678",
+        "HF_TOKEN=12345678",
+        "--api-key=none-of-yours",
+        "--token=trueblue",
+    ],
+)
+def test_a_secret_is_found_however_its_value_begins(text):
+    assert secret_in(f"serve {text} --port 1") != ""
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "--max-tokens 8192",
+        "--n-token=512",
+        "--api-key $API_KEY",
+        "--api-key=${key}",
+        "--password --other",
+        "--override-kv tokenizer.ggml.add_bos_token=bool:false",
+        '{"add_token": null}',
+    ],
+)
+def test_counts_variables_and_words_are_no_secrets(text):
+    assert secret_in(f"serve {text} --port 1") == ""
+
+
+@pytest.mark.parametrize("unit", ["a=", "a ", "a:", "-", "x://", " ", "token=none "])
+def test_a_long_command_is_searched_in_linear_time(unit):
+    """One in quadratic time would take an hour."""
+    assert secret_in(unit * (1_000_000 // len(unit))) == ""

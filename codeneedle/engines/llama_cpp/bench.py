@@ -35,9 +35,9 @@ from codeneedle.engines.tools import Speeds, SpeedTask, ToolRun
 from codeneedle.errors import BadInput, CellError, ToolMissing
 from codeneedle.records.record import Effective, Status, Trouble
 from codeneedle.system import processes
-from codeneedle.system.environment import inherited
 from codeneedle.system.files import tail
 from codeneedle.system.orphans import watched
+from codeneedle.system.processes import inherited
 
 PHASES = 4
 """Warm-up, depth, reading, writing: each may be silent for as long as is allowed."""

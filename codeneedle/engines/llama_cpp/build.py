@@ -30,9 +30,9 @@ from codeneedle.engines.llama_cpp.release import (
 )
 from codeneedle.errors import MachineError, ToolFailed, ToolMissing
 from codeneedle.system import machine, processes
-from codeneedle.system.environment import is_secret
 from codeneedle.system.files import made_folder, size_of, tail
 from codeneedle.system.orphans import end_orphans, noted
+from codeneedle.system.secrets import is_secret
 from codeneedle.text import duration
 
 Report = Callable[[str, int, int], None]

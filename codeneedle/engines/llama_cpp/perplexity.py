@@ -61,9 +61,8 @@ from codeneedle.engines.tools import (
 from codeneedle.errors import CellError, ToolMissing
 from codeneedle.records.record import Status
 from codeneedle.system import processes
-from codeneedle.system.environment import inherited
 from codeneedle.system.orphans import watched
-from codeneedle.system.processes import FILE_LIMIT_BYTES
+from codeneedle.system.processes import FILE_LIMIT_BYTES, inherited
 
 SILENCE_S = 3600.0
 """How long the tool may write nothing: a chunk of a large model may take as long."""

@@ -46,9 +46,8 @@ from codeneedle.engines.started import StartedServer, nap_after
 from codeneedle.errors import CellError
 from codeneedle.records.record import Effective, Status, Trouble
 from codeneedle.system import machine
-from codeneedle.system.environment import inherited
 from codeneedle.system.orphans import noted
-from codeneedle.system.processes import Child
+from codeneedle.system.processes import Child, inherited
 from codeneedle.text import one_line, size
 
 LOAD_TIMEOUT_S = 1800.0

@@ -33,8 +33,8 @@ from codeneedle.engines.survey import NO_BUILD, WHOLE_SPLITS, PairSurvey, Survey
 from codeneedle.errors import ToolFailed
 from codeneedle.records.record import Attention, DeviceMemory, Status
 from codeneedle.system import processes
-from codeneedle.system.environment import inherited
 from codeneedle.system.files import cache_folder, identity, read_note, write_note
+from codeneedle.system.processes import inherited
 from codeneedle.text import MIB
 
 TIMEOUT_S = 60.0

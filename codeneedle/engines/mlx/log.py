@@ -19,7 +19,7 @@ from codeneedle.engines.llama_cpp.base_file import Lengths, Written
 from codeneedle.engines.mlx.settings import MlxSettings
 from codeneedle.engines.tools import Comparison
 from codeneedle.records.record import Effective, KvBuffer, Status, Trouble
-from codeneedle.system.environment import inherited
+from codeneedle.system.processes import inherited
 from codeneedle.text import MIB, one_line
 
 KEY_VARIABLE = "CODENEEDLE_MLX_KEY"

@@ -54,8 +54,8 @@ from codeneedle.errors import BadInput, CellError, MachineError, ToolFailed
 from codeneedle.records.record import CacheEvidence
 from codeneedle.system import processes
 from codeneedle.system.commands import program_at
-from codeneedle.system.environment import inherited
 from codeneedle.system.orphans import noted
+from codeneedle.system.processes import inherited
 from codeneedle.system.secrets import know, masking, secrets_of
 
 VERSION_TIMEOUT_S = 120.0

@@ -18,7 +18,7 @@ from codeneedle.system.commands import (
     refuse_unset,
     words_of,
 )
-from codeneedle.system.environment import is_secret, secret_in
+from codeneedle.system.secrets import is_secret, secret_in
 
 COMMAND = "command"
 ENDPOINT = "endpoint"
