@@ -200,6 +200,8 @@ def value_problem(reason: str, *, otherwise: str) -> tuple[str, str]:
         reason: Message of msgspec, which may name a range: ``Expected `int` >= 1``.
         otherwise: The hint if it names none.
     """
+    if "Expected `array`" in reason:
+        return reason, "Write a list: in square brackets, with commas."
     end = re.search(r"Expected `int` ([<>])= (\d+)", reason)
     if end is None:
         return reason, otherwise

@@ -190,7 +190,7 @@ def test_files_beyond_the_limit_are_not_read(here):
         ("fils = []", "unknown key 'fils'", "'files'"),
         ("[generate]\nvalue_len = 3", "'value_len'", "'value_length'"),
         ("x", "Expected", "Correct"),
-        ("files = 3", "files", "another value"),
+        ("files = 3", "files", "Write a list"),
         ("files = []", "no files", "[generate]"),
         ("", "no files", "[generate]"),
         ('files = ["a.py"]\n[generate]', "both", "[generate]"),

@@ -224,6 +224,7 @@ def test_an_unknown_key_is_refused_with_the_nearest(write, text, key, nearest):
         ("prompt_form = 'chatty'", "$.prompt_form"),
         ("divergence = 3", "$.divergence"),
         ("[divergence]\nchunks = [0]", "$.divergence.chunks"),
+        ("[divergence]\nchunks = 8", "$.divergence.chunks"),
         ("[throughput]\ndepths = [-1]", "$.throughput.depths[0]"),
         ("[throughput]\nrepetitions = 0", "$.throughput.repetitions"),
         ("[throughput]\nrepetitions = 9999999999", "$.throughput.repetitions"),
@@ -238,9 +239,12 @@ def test_a_value_that_cannot_be_names_its_key(write, text, key):
     said, hint = refused(write(text))
 
     assert f"`{key}" in said
-    wanted = re.search("must be (a whole number of [0-9]+ or (more|less))", said)
-    limit = wanted and f"Give {wanted[1]}."
-    assert hint == (limit or "Give that key another value.")
+    way_out = "Give that key another value."
+    if "Expected `array`" in said:
+        way_out = "Write a list: in square brackets, with commas."
+    if wanted := re.search("must be (a whole number of [0-9]+ or (more|less))", said):
+        way_out = f"Give {wanted[1]}."
+    assert way_out == hint
 
 
 @pytest.mark.parametrize("name", ["a/b", "../out", "flash off", "", ".hidden", "a+b"])
