@@ -54,6 +54,7 @@ def asked(**changes):
             "recall ask: None, now 'written'",
         ),
         (asked(written=[FIRST, SECOND]), "recall written length: 3, now 2"),
+        (asked(written=[]), "recall written length: 3, now 0"),
         (
             asked(written=[FIRST, replace(SECOND, line=7), THIRD]),
             "recall written 2 line: 25, now 7",
