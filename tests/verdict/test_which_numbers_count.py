@@ -197,12 +197,16 @@ def marks(*records):
 
 SAME = (("a", (-0.5, -1.0)),) * 2
 OTHER = (("a", (-0.5, -1.01)),) * 2
+ROUNDED = (("a", (-0.5, -1.0001)),) * 2
+BARELY_OTHER = (("a", (-0.5, -1.0003)),) * 2
 
 
 @pytest.mark.parametrize(
     ("prints", "reason"),
     [
         (SAME, "nothing tells it from auto/auto: probabilities of a fixed text"),
+        (ROUNDED, "nothing tells it from auto/auto: probabilities of a fixed text"),
+        (BARELY_OTHER, ""),
         ((*SAME[:1], ("a", (-0.5, -1.02))), "vary by 0.0200 nats"),
         ((("b", ()), ("c", ())), "vary in text"),
         ((), "no replies"),
@@ -210,7 +214,10 @@ OTHER = (("a", (-0.5, -1.01)),) * 2
         ((("b", (-0.5, -1.0)),) * 2, ""),
         ((("b", ()),) * 2, ""),
     ],
-    ids=["equal", "noisy", "unstable", "mute", "other numbers", "other text", "text"],
+    ids=[
+        *("equal", "equal but for rounding", "barely other"),
+        *("noisy", "unstable", "mute", "other numbers", "other text", "text"),
+    ],
 )
 def test_a_cell_is_verified_by_replies_that_differ_and_repeat_themselves(
     prints, reason

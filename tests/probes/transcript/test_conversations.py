@@ -151,6 +151,15 @@ def test_a_message_that_is_wrong_is_named_with_its_line(message, reason):
 
 
 @pytest.mark.parametrize(
+    ("message", "reason"), [(7, "is no object"), ({"role": "robot"}, "has no known")]
+)
+def test_a_message_that_is_wrong_is_named_with_its_number(message, reason):
+    wrong = {"messages": [*HELLO, message]}
+
+    assert f"line 1: message {len(HELLO) + 1} {reason}" in refusal_of(json.dumps(wrong))
+
+
+@pytest.mark.parametrize(
     ("data", "place"),
     [
         ('{"messages": []}\n', "line 1: has neither"),
