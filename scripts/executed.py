@@ -6,8 +6,8 @@ tests share has one, too: what it executes is executed by all of them. What proc
 that a test starts execute is not seen.
 
 A line that runs at import belongs to no test: the tests of such a line are those that
-execute the function whose header it is in, or a line in which stands a name that it
-helps to define.
+execute the function whose header it is in, those that use a name that it helps to
+define, and those that execute a line of the package in which such a name stands.
 """
 
 import ast
@@ -350,10 +350,37 @@ class Executed:
             seen |= names
             lines = [line for name in names for line in self._mentions[name]]
             later = [line for line in lines if self._runs_at_import(line)]
+            yield _union(self._naming(name) for name in names)
             yield _union(self._lines[line] for line in {*lines} - {*later})
             names = {
                 name for where, at in later for name in self._sources[where].defined(at)
             } - seen
+
+    def _naming(self, name: str) -> int:
+        """Tests that use *name*: in their function, or for all of their file."""
+        return _union(self._by_place[user] for user in self._users[name])
+
+    @functools.cached_property
+    def _by_place(self) -> Mapping[str, int]:
+        """Of each file, and of each function in it, its tests."""
+        found: Counter[str] = Counter()
+        for place, test in enumerate(self._tests):
+            found[test.split("::")[0]] |= 1 << place
+            found[test.split("[")[0]] |= 1 << place
+        return found
+
+    @functools.cached_property
+    def _users(self) -> Mapping[str, set[str]]:
+        """Of each name, the tests that use it, and the files that do so outside."""
+        found: defaultdict[str, set[str]] = defaultdict(set)
+        for file in {test.split("::")[0] for test in self._tests}:
+            source = Source((self._root / file).read_text("utf-8"))
+            for name, row in source.mentions():
+                tests = {
+                    each for each in source.defined(row) if each.startswith("test_")
+                }
+                found[name] |= {f"{file}::{test}" for test in tests} or {file}
+        return found
 
     def _runs_at_import(self, line: Line) -> bool:
         path, row = line

@@ -17,6 +17,7 @@ import functools
 
 BASE = 2
 LIMIT = BASE * 3
+TOLD = 5
 
 
 @functools.cache
@@ -42,7 +43,7 @@ def unused():
 
 TESTS = """\
 import pytest
-from codeneedle.pure import is_much, twice
+from codeneedle.pure import TOLD, is_much, twice
 
 
 @pytest.fixture(scope="module")
@@ -68,6 +69,10 @@ def test_made_before(made):
 
 def test_much():
     assert is_much(9)
+
+
+def test_told():
+    assert TOLD == 5
 
 
 def test_failing():
@@ -103,6 +108,7 @@ def executed(tmp_path_factory):
         ("> LIMIT", {"made", "made_before", "much"}),
         ("LIMIT = BASE * 3", {"made", "made_before", "much"}),
         ("BASE = 2", {"made", "made_before", "much"}),
+        ("TOLD = 5", {"told"}),
         ("return 0", set()),
     ],
 )
