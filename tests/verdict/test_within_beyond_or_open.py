@@ -448,6 +448,18 @@ def test_an_engine_that_does_not_repeat_itself_has_no_verdict(loss):
     assert ({}, {GOOD: "within"}) == (loose.silent, words(loose))
 
 
+def test_only_the_reference_measured_twice_tells_how_closely_it_repeats_itself():
+    run = losing_run({GOOD: WITHIN})
+    other = repeated(losing(run.setup, GOOD, [0.5] * 16))
+    failed = repeated(losing(run.setup, REFERENCE, [0.5] * 16))
+    failed = replace(failed, status=Status.CRASHED, reason="gone")
+
+    found = judge(replace(run, records=(*run.records, other, failed)))
+
+    assert ({}, {}) == (found.silent, dict(found.repeats))
+    assert {GOOD: "within"} == words(found)
+
+
 @pytest.mark.parametrize("again", [20, 10])
 def test_answers_that_come_and_go_are_no_evidence(again):
     run = written(0)
