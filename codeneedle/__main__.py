@@ -6,8 +6,7 @@ import signal
 import sys
 from typing import NoReturn
 
-CANNOT_RUN = 3
-"""Exit code of a command that this machine cannot run."""
+from codeneedle.exit_codes import CANNOT_RUN, INTERRUPTED
 
 LEAST_MEMORY_BYTES = 256 << 20
 """
@@ -38,7 +37,7 @@ def main() -> None:
     try:
         _load_and_run()
     except KeyboardInterrupt:
-        sys.exit(128 + signal.SIGINT)  # as signals.INTERRUPTED, before any import
+        sys.exit(INTERRUPTED)
     finally:
         # Ctrl-C while the interpreter shuts down would only print a traceback.
         signal.signal(signal.SIGINT, signal.SIG_IGN)

@@ -26,6 +26,8 @@ from collections.abc import Collection, Iterable
 from pathlib import Path
 from typing import ClassVar
 
+from codeneedle.exit_codes import BAD_REQUEST, CANNOT_RUN, UNFINISHED
+
 
 class CodeneedleError(Exception):
     """
@@ -37,7 +39,7 @@ class CodeneedleError(Exception):
         hint: The next action, as a sentence.
     """
 
-    exit_code: ClassVar[int] = 1
+    exit_code: ClassVar[int] = UNFINISHED
 
     def __init__(self, message: str, *, hint: str) -> None:
         super().__init__(message)
@@ -47,13 +49,13 @@ class CodeneedleError(Exception):
 class RequestError(CodeneedleError):
     """The request is wrong: usage, sweep file, corpus, incompatible run folder."""
 
-    exit_code = 2
+    exit_code = BAD_REQUEST
 
 
 class MachineError(CodeneedleError):
     """This machine cannot run it: no llama.cpp, no weights, no memory, no disk."""
 
-    exit_code = 3
+    exit_code = CANNOT_RUN
 
 
 class CellError(CodeneedleError):

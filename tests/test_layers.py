@@ -30,6 +30,7 @@ FOLDERS = (
     "quantities",
     "text",
     "errors",
+    "exit_codes",
     "__init__",
 )
 """Folders and flat modules, from the top: each imports from those below it only."""

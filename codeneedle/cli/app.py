@@ -53,6 +53,7 @@ from codeneedle.cli.options import (
     word,
 )
 from codeneedle.errors import BadInput, CodeneedleError, UnknownName, refusal
+from codeneedle.exit_codes import BAD_REQUEST, UNFINISHED
 from codeneedle.quantities import speed
 from codeneedle.system.secrets import mask
 from codeneedle.text import visible, visible_lines
@@ -113,7 +114,7 @@ def show_help(context: typer.Context) -> None:
     """Show the commands of a group if none is named, as a usage error."""
     if context.invoked_subcommand is None:
         _write(f"{context.get_help()}\n")
-        raise typer.Exit(2)
+        raise typer.Exit(BAD_REQUEST)
 
 
 EXAMPLES = """\
@@ -1014,7 +1015,7 @@ def main() -> None:
         code = _show_error(_bad_usage(error))
     except BrokenPipeError:
         # The reader of our output has gone, as in: codeneedle grid NAME | head
-        code = 1
+        code = UNFINISHED
     except Exception as error:
         refused = refusal(error)
         if refused is None:

@@ -36,6 +36,7 @@ from codeneedle.cli.progress import (
 from codeneedle.corpora.registry import load
 from codeneedle.engines.engine import Pace
 from codeneedle.errors import BadInput, CodeneedleError
+from codeneedle.exit_codes import INTERRUPTED, UNFINISHED
 from codeneedle.models.pretrained import path_of
 from codeneedle.models.weights import sha256
 from codeneedle.probes import PROBES
@@ -76,7 +77,6 @@ from codeneedle.sweep.workers import Worker, agreement, on_other_devices, share_
 from codeneedle.system.machine import overload
 from codeneedle.system.orphans import leftovers, this_process
 from codeneedle.system.signals import (
-    INTERRUPTED,
     StopRequest,
     stop_request,
     unwinding_on_signals,
@@ -147,8 +147,8 @@ def sweep(
         shown: Where to show the verdict.
 
     Returns:
-        The exit code: 0 if every cell has finished, 1 if some did not, 130 if
-        it was interrupted.
+        The exit code: 0 if every cell has finished, `UNFINISHED` if some did not,
+        `INTERRUPTED` by Ctrl-C.
 
     Raises:
         CodeneedleError: If it cannot start, or cannot go on.
@@ -801,7 +801,8 @@ class _Page:
         """The exit code of *progress*; its summary, where no step of more follows."""
         if not self.plan.request.decide:
             self._summarize(progress, result)
-        return 1 if progress.failures or progress.done < len(progress.pairs) else 0
+        is_whole = progress.done >= len(progress.pairs)
+        return UNFINISHED if progress.failures or not is_whole else 0
 
     def _summarize(self, progress: SweepProgress, result: str) -> None:
         """Show the *result* of a probe, and the commands that follow."""

@@ -9,6 +9,7 @@ from enum import IntEnum
 
 from rich.text import Text
 
+from codeneedle import exit_codes
 from codeneedle.cache_types import (
     RUNS,
     Pair,
@@ -143,10 +144,10 @@ class Check(IntEnum):
     """Exit codes of a check, beside those of every command."""
 
     WITHIN = 0
-    OPEN = 4
+    OPEN = exit_codes.OPEN
     """Also of a pair that was not measured, or has no numbers."""
 
-    BEYOND = 5
+    BEYOND = exit_codes.BEYOND
 
 
 def check_of(verdict: Verdict, pair: Pair) -> tuple[Check, str]:

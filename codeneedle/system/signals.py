@@ -13,9 +13,6 @@ from typing import NoReturn
 
 _Handler = Callable[[int, FrameType | None], object]
 
-INTERRUPTED = 130
-"""Exit code of a command that Ctrl-C ended: 128 and the number of SIGINT."""
-
 HELD = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 """Signals that ask a program to end: Ctrl-C, the system, a closed terminal."""
 
