@@ -40,7 +40,7 @@ from codeneedle.engines.messages import Chat, Completion, Forced, Message, Reply
 from codeneedle.engines.openai.client import OpenAi
 from codeneedle.engines.tools import ReadTokens, SpeedTask
 from codeneedle.errors import CellError, CodeneedleError, MachineError, RequestError
-from codeneedle.models.kv_cache import Room, misfit, plain_caches, predicted
+from codeneedle.models.kv_cache import AvailableMemory, misfit, plain_caches, predicted
 from codeneedle.models.weights import read_header
 from codeneedle.probes import PROBES
 from codeneedle.probes.evaluation.readers import read as read_results
@@ -118,7 +118,7 @@ def read_gguf(data: bytes) -> None:
         weights,
         plain_caches(weights, 4096),
         pairs,
-        Room(1 << 30, "memory"),
+        AvailableMemory(1 << 30, "memory"),
         refusal=lambda pair: misfit(weights, pair) or "",
     )
 
@@ -441,7 +441,7 @@ def read_server_log(data: bytes) -> None:
     """The log of a server, and all that is concluded from it."""
     text = data.decode(errors="replace")
     effective = log.read(text)
-    asked = evidence.Asked(pair=PAIR, context=4096, all_layers=True)
+    asked = evidence.RequestedSettings(pair=PAIR, context=4096, all_layers=True)
     phrases = evidence.differences(asked, effective)
     troubles = [log.trouble(text)]
     lines = (*phrases, *log.evidence(text), *log.last_lines(text))

@@ -183,7 +183,7 @@ class Tokenizer(Protocol):
         ...
 
 
-class Template(Tokenizer, Protocol):
+class ChatTemplate(Tokenizer, Protocol):
     """Renders conversations, tools and thoughts included."""
 
     def render_conversation(
@@ -239,7 +239,7 @@ class Replies(Protocol):
         ...
 
 
-class Prompts(Protocol):
+class PromptScorer(Protocol):
     """What `Engine.scores_prompts` promises of a client, beside `Replies`."""
 
     def force_each(
@@ -420,7 +420,7 @@ class Engine(ABC):
             ToolFailed: If it fails otherwise.
         """
 
-    def templating(self) -> AbstractContextManager[Template]:
+    def templating(self) -> AbstractContextManager[ChatTemplate]:
         """
         The chat template behind `Ability.CONVERSATIONS`, before the first cell.
 
@@ -526,7 +526,7 @@ class Engine(ABC):
     @property
     def scores_prompts(self) -> bool:
         """
-        Whether its servers may score passages of a prompt where they stand: `Prompts`.
+        Whether clients of its servers may be a `PromptScorer`.
 
         Lines are then read by one request for a chunk, where `Ability.READING` needs a
         tool.

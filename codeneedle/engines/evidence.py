@@ -10,7 +10,7 @@ from codeneedle.records.record import Effective, Status
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
+class RequestedSettings:
     """What a program was started for."""
 
     pair: Pair | None  # cache types; None for a server that measures nothing
@@ -22,7 +22,7 @@ class Asked:
     flash: bool = True  # whether flash attention is to be on
 
 
-def differences(asked: Asked, effective: Effective) -> tuple[str, ...]:
+def differences(asked: RequestedSettings, effective: Effective) -> tuple[str, ...]:
     """
     In what *effective* differs from what was *asked* for, one phrase each.
 
@@ -34,7 +34,9 @@ def differences(asked: Asked, effective: Effective) -> tuple[str, ...]:
     return tuple(dict.fromkeys(_differences(asked, asked.pair, effective)))
 
 
-def _differences(asked: Asked, pair: Pair, effective: Effective) -> Iterator[str]:
+def _differences(
+    asked: RequestedSettings, pair: Pair, effective: Effective
+) -> Iterator[str]:
     if not effective.kv:
         yield "the log names no KV cache, so its types cannot be verified"
     for buffer in effective.kv:

@@ -398,11 +398,11 @@ class _Transport(httpx.HTTPTransport):
             # A new connection per request: the server closes idle ones, and a
             # request sent at that moment would be lost.
             max_keepalive_connections=0,
-            network_backend=_Backend(deadline),
+            network_backend=_DeadlineBackend(deadline),
         )
 
 
-class _Backend(httpcore.SyncBackend):
+class _DeadlineBackend(httpcore.SyncBackend):
     """Connections whose reads obey a `_Deadline`."""
 
     def __init__(self, deadline: _Deadline) -> None:

@@ -296,7 +296,7 @@ def refusal(data: bytes, *, code: int) -> Refused:
     """The error that a server states in *data*, or one that quotes it."""
     try:
         answer = parsed(data, expected="an error")
-        stated = shaped(answer, _Refusal, expected="an error").error
+        stated = shaped(answer, _ErrorReply, expected="an error").error
     except BadReply:
         text = data[: 4 * QUOTE_CHARACTERS].decode(errors="replace")
         return Refused(code=code, kind="answer", message=text)
@@ -337,7 +337,7 @@ class _Stated:
 
 
 @dataclass(frozen=True, slots=True)
-class _Refusal:
+class _ErrorReply:
     error: _Stated
 
 

@@ -109,7 +109,7 @@ def parse(data: Buffer) -> Header:
         EndsTooSoon: If the file is shorter than its header.
         BadHeader: If it is no GGUF, of another version, or damaged.
     """
-    reader = _Reader(data)
+    reader = _ByteCursor(data)
     _refuse_version(reader)
     tensors, keys = reader.count(), reader.count()
     if keys > MOST_KEYS or tensors > MOST_TENSORS:
@@ -144,7 +144,7 @@ def looks_like(start: bytes) -> str:
     return "a text file" if start.isascii() and 0 not in start else "something else"
 
 
-class _Reader:
+class _ByteCursor:
     """A position in bytes that never passes their end."""
 
     def __init__(self, data: Buffer) -> None:
@@ -210,7 +210,7 @@ class _Reader:
         return struct.unpack_from(f"<{count}{code}", self._data, start)
 
 
-def _refuse_version(reader: _Reader) -> None:
+def _refuse_version(reader: _ByteCursor) -> None:
     if reader.take(len(MAGIC)) != MAGIC:
         raise BadHeader("it does not begin with the letters GGUF")
     version = reader.small()
@@ -223,7 +223,7 @@ def _refuse_version(reader: _Reader) -> None:
 
 
 def _read_key(
-    reader: _Reader, values: dict[str, Value], lengths: dict[str, int]
+    reader: _ByteCursor, values: dict[str, Value], lengths: dict[str, int]
 ) -> None:
     name = reader.text()
     # Zeros would otherwise parse as millions of keys with an empty name.
@@ -240,7 +240,7 @@ def _read_key(
 
 
 def _read_array(
-    reader: _Reader, name: str, values: dict[str, Value], lengths: dict[str, int]
+    reader: _ByteCursor, name: str, values: dict[str, Value], lengths: dict[str, int]
 ) -> None:
     kind, count = reader.small(), reader.count()
     if count > MOST_ELEMENTS:
@@ -263,7 +263,7 @@ def _scalar(kind: int) -> struct.Struct:
     return layout
 
 
-def _extent(reader: _Reader, tensors: int, kept: dict[str, Tensor]) -> int:
+def _extent(reader: _ByteCursor, tensors: int, kept: dict[str, Tensor]) -> int:
     """Bytes from the start of the data to the end of the last tensor; fills *kept*."""
     extent = 0
     for _ in range(tensors):
@@ -280,7 +280,7 @@ def _extent(reader: _Reader, tensors: int, kept: dict[str, Tensor]) -> int:
     return extent
 
 
-def _tensor(reader: _Reader) -> tuple[Tensor, int]:
+def _tensor(reader: _ByteCursor) -> tuple[Tensor, int]:
     """The next tensor, its start counted from that of all data, and its bytes."""
     dimensions = reader.small()
     if dimensions > MOST_DIMENSIONS:

@@ -266,7 +266,7 @@ _DEVICE = re.compile(r"(?P<backend>[A-Za-z_-]+)\S* .*\((?P<mib>\d+) MiB\)")
 
 
 @dataclass(frozen=True, slots=True)
-class Room:
+class AvailableMemory:
     """Memory that a server may fill."""
 
     size_bytes: int  # free or not
@@ -307,7 +307,7 @@ class MemoryPlan:
     else estimated, and a reserve.
     """
 
-    room: Room  # the memory that must suffice
+    room: AvailableMemory  # the memory that must suffice
     training_context: int  # tokens that the weights were trained for; 0 if unknown
     is_by_header: bool  # whether no engine was asked for the sizes of caches
 
@@ -316,7 +316,7 @@ def predicted(
     weights: Weights,
     caches: Caches | None,
     pairs: Iterable[Pair],
-    room: Room,
+    room: AvailableMemory,
     *,
     buffers: Buffers | None = None,
     refusal: Callable[[Pair], str],
@@ -398,7 +398,7 @@ def longest_context(
     weights: Weights,
     caches: Caches | None,
     pair: Pair,
-    room: Room,
+    room: AvailableMemory,
     buffers: Buffers | None = None,
 ) -> int | None:
     """
@@ -424,7 +424,7 @@ def longest_context(
     )
 
 
-def room_of(devices: Iterable[str], memory_bytes: int) -> Room:
+def room_of(devices: Iterable[str], memory_bytes: int) -> AvailableMemory:
     """
     The memory of the accelerators, or of the machine if there is none.
 
@@ -442,9 +442,11 @@ def room_of(devices: Iterable[str], memory_bytes: int) -> Room:
     ]
     size_bytes, backend = max(kinds, default=(0, ""))
     if not size_bytes:
-        return Room(memory_bytes, "of this machine")
+        return AvailableMemory(memory_bytes, "of this machine")
     count = sum(name == backend for name, _ in sizes)
-    return Room(size_bytes, f"of {backend}" + (f", {count} devices" * (count > 1)))
+    return AvailableMemory(
+        size_bytes, f"of {backend}" + (f", {count} devices" * (count > 1))
+    )
 
 
 def _device_size(device: str) -> tuple[str, int] | None:

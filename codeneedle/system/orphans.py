@@ -89,7 +89,7 @@ class Leftover(Process):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Note:
+class ChildNote:
     """What is noted of a child while it runs."""
 
     mark: _Mark  # value of `VARIABLE` in its environment, which its children inherit
@@ -169,7 +169,7 @@ def noted(
         MachineError: As `running` does.
     """
     name = Path(argv[0]).name or "child"
-    note = Note(
+    note = ChildNote(
         mark=f"{name}.{secrets.token_hex(4)}",
         owner=this_process(),
         host=this_host(),
@@ -268,7 +268,7 @@ def end_orphans() -> list[Orphan]:
 
 def leftovers(owner: Process | None = None) -> list[Leftover]:
     """The `Leftover` processes of *owner*, or of all on this host, that still run."""
-    notes = (read_note(file, Note) for file in sorted(_folder().glob("*.json")))
+    notes = (read_note(file, ChildNote) for file in sorted(_folder().glob("*.json")))
     return [
         each
         for note in notes
@@ -352,11 +352,11 @@ def _folder() -> Path:
     return cache_folder() / "running"
 
 
-def _file(note: Note) -> Path:
+def _file(note: ChildNote) -> Path:
     return _folder() / f"{note.mark}.json"
 
 
-def _write(note: Note) -> None:
+def _write(note: ChildNote) -> None:
     write_note(_file(note), note)
 
 
@@ -365,7 +365,7 @@ def _remove(file: Path) -> None:
         file.unlink()
 
 
-def _abandoned() -> Iterator[tuple[Path, Note]]:
+def _abandoned() -> Iterator[tuple[Path, ChildNote]]:
     """
     Abandoned notes with their files; removes files that are no notes.
 
@@ -373,7 +373,7 @@ def _abandoned() -> Iterator[tuple[Path, Note]]:
     be removed; the next version of the note takes its place.
     """
     for file in sorted(_folder().glob("*.json*")):
-        note = read_note(file, Note)
+        note = read_note(file, ChildNote)
         if note is None:
             _remove(file)
         elif note.is_abandoned():

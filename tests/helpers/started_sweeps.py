@@ -32,7 +32,7 @@ from injections import (
 )
 
 from codeneedle.system.files import cache_folder
-from codeneedle.system.orphans import Note
+from codeneedle.system.orphans import ChildNote
 
 INJECTED = Path(__file__).with_name("injected.py")
 RUN = Path("sweeps/tiny/needle-nano")
@@ -229,7 +229,7 @@ def running_child(folder, program="llama-server"):
     """Pid, alias and port of a noted child that works in *folder*; empty if none."""
     for file in (cache_folder() / "running").glob(f"{program}.*.json"):
         with contextlib.suppress(OSError, msgspec.MsgspecError, psutil.Error):
-            note = msgspec.json.decode(file.read_bytes(), type=Note)
+            note = msgspec.json.decode(file.read_bytes(), type=ChildNote)
             for pid in set(note.groups()) & set(processes_in(folder)):
                 argv = psutil.Process(pid).cmdline()
                 options = dict(itertools.pairwise(argv))

@@ -11,9 +11,9 @@ from codeneedle.cache_types import Pair
 from codeneedle.models.gguf import parse
 from codeneedle.models.kv_cache import (
     CONTEXTS,
+    AvailableMemory,
     Buffers,
     Caches,
-    Room,
     allowance_bytes,
     cache_bytes,
     cacheless,
@@ -206,7 +206,7 @@ def test_the_pairs_of_a_plan_have_an_order():
     caches = plain_caches(LARGE, LARGE.training_context)
 
     plan = predicted(
-        LARGE, caches, sorted(wanted), Room(16 * GIB, "here"), refusal=served
+        LARGE, caches, sorted(wanted), AvailableMemory(16 * GIB, "here"), refusal=served
     )
 
     assert wanted == [each.pair for each in plan.pairs]
@@ -225,7 +225,7 @@ def longest(found, pair, room, *, most=None):
 @pytest.mark.parametrize("pair", [F16, Pair("q8_0", "q4_0")])
 def test_the_longest_context_fits_and_the_next_one_does_not(pair, gib):
     """It is exact to the step of 256 tokens to which servers round."""
-    room = Room(gib * GIB, "here")
+    room = AvailableMemory(gib * GIB, "here")
     found = longest(LARGE, pair, room)
 
     assert 0 == found % 256
@@ -244,12 +244,12 @@ def test_the_longest_context_fits_and_the_next_one_does_not(pair, gib):
     ],
 )
 def test_a_longest_context_has_limits(found, pair, size_bytes, expected):
-    assert expected == longest(found, pair, Room(size_bytes, "here"))
+    assert expected == longest(found, pair, AvailableMemory(size_bytes, "here"))
 
 
 def test_an_odd_training_context_is_not_rounded_up():
     odd = replace(LARGE, training_context=5000)
-    room = Room(needed(odd, F16, 4864), "here")
+    room = AvailableMemory(needed(odd, F16, 4864), "here")
 
     assert 4864 == longest(odd, F16, room)
 
@@ -269,7 +269,7 @@ def test_buffers_that_are_told_at_two_contexts_are_known_at_others():
 
 def test_buffers_that_an_engine_tells_take_the_place_of_an_estimate():
     told = Buffers({4096: 9 * GIB})
-    room = Room(9 * GIB, "here")
+    room = AvailableMemory(9 * GIB, "here")
 
     estimated = allowance_bytes(SMALL, 4096)
     assert allowance_bytes(SMALL, 4096, buffers=told) - estimated > 8 * GIB

@@ -17,7 +17,7 @@ from codeneedle.cache_types import Pair
 from codeneedle.engines.engine import CacheTypes, Pace
 from codeneedle.engines.survey import PairSurvey, Survey
 from codeneedle.models.gguf import parse
-from codeneedle.models.kv_cache import Room, misfit, plain_caches, predicted
+from codeneedle.models.kv_cache import AvailableMemory, misfit, plain_caches, predicted
 from codeneedle.models.weights import weights_of
 from codeneedle.probes.recall.settings import Ask, RecallSettings
 from codeneedle.records.record import (
@@ -269,7 +269,7 @@ def table_of(*pairs, room=8 * GIB, weights=WEIGHTS):
         weights,
         plain_caches(weights, weights.training_context),
         map(Pair.parse, pairs),
-        Room(room, "of this machine"),
+        AvailableMemory(room, "of this machine"),
         refusal=lambda pair: misfit(weights, pair) or "",
     )
     return lines_of(predicted_memory(plan))

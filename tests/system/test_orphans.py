@@ -16,7 +16,7 @@ from codeneedle.system import orphans
 from codeneedle.system.files import CACHE_VARIABLE, size_of
 from codeneedle.system.orphans import (
     VARIABLE,
-    Note,
+    ChildNote,
     Orphan,
     Process,
     end_orphans,
@@ -60,7 +60,7 @@ def orphan():
 
 def note_of(**changes):
     """The note of the orphan, whose owner is gone."""
-    return replace(Note(mark=MARK, owner=GONE, host=this_host()), **changes)
+    return replace(ChildNote(mark=MARK, owner=GONE, host=this_host()), **changes)
 
 
 def store(folder, note):
@@ -167,7 +167,7 @@ def test_a_draft_that_a_sigkill_left_is_removed(orphan, notes, has_note):
 
 
 def test_the_draft_of_a_living_owner_stays(notes):
-    draft = store(notes, Note(mark=MARK, owner=OURS, host=this_host()))
+    draft = store(notes, ChildNote(mark=MARK, owner=OURS, host=this_host()))
     draft = draft.rename(draft.with_suffix(".json.draft"))
 
     assert [] == end_orphans()
@@ -179,7 +179,7 @@ def test_a_child_is_noted_while_it_runs(tmp_path, notes):
         child.wait()
     with noted(["/bin/sleep", "60"], env={}, log=tmp_path / "sleep.log") as child:
         (file,) = notes.iterdir()
-        note = msgspec.json.decode(file.read_bytes(), type=Note)
+        note = msgspec.json.decode(file.read_bytes(), type=ChildNote)
         # The system shows the environment of a child a moment after its start.
         while not note.groups():
             assert child.poll() is None
@@ -309,7 +309,7 @@ def test_a_program_is_watched_until_it_ends_or_stops_writing(
 
 
 def test_the_note_of_a_child_that_will_not_end_stays(tmp_path, notes, monkeypatch):
-    monkeypatch.setattr(Note, "groups", lambda _: [2**22 + 1])
+    monkeypatch.setattr(ChildNote, "groups", lambda _: [2**22 + 1])
     with noted(["/bin/cat"], env={}, log=tmp_path / "log"):
         pass
 

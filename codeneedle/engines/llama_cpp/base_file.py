@@ -86,7 +86,7 @@ class Identity:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Note:
+class BaseFileFacts:
     """What is stored beside a base file."""
 
     identity: Identity  # what it was made of
@@ -110,7 +110,7 @@ class BaseFile:
 
     @property
     def note_path(self) -> Path:
-        """Of its `Note`."""
+        """Of its `BaseFileFacts`."""
         return self.path.with_name(f"{self.path.name}.json")
 
     @property
@@ -120,7 +120,7 @@ class BaseFile:
 
     def usable(self, identity: Identity) -> Reference | None:
         """What it holds, if it is complete and was made of *identity*; else None."""
-        note = read_note(self.note_path, Note)
+        note = read_note(self.note_path, BaseFileFacts)
         if note is None or note.identity != identity:
             return None
         if self.fault(self.path, identity, chunks=note.chunks) is not None:
@@ -158,7 +158,7 @@ class BaseFile:
         """
         self.note_path.unlink(missing_ok=True)
         chunks = reference.chunks
-        note = Note(
+        note = BaseFileFacts(
             identity=identity,
             chunks=chunks,
             size_bytes=self.draft.stat().st_size,
@@ -244,7 +244,7 @@ class Lengths:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Written:
+class BaseFileStatistics:
     """What a tool says of the base file that it wrote."""
 
     chunks: int  # chunks in it
@@ -265,7 +265,7 @@ class BaseFileTool(ABC):
     ignored: tuple[str, ...] = ()  # likewise
 
     @abstractmethod
-    def written(self, job: Job, note: Notify, progress: Progress) -> Written:
+    def written(self, job: Job, note: Notify, progress: Progress) -> BaseFileStatistics:
         """
         Run *job* to its end; it writes its draft.
 

@@ -197,7 +197,7 @@ class Bench:
             CellError: Naming each difference.
         """
         layers = self.arguments.get(BENCH_OFFLOAD, "")
-        asked = evidence.Asked(
+        asked = evidence.RequestedSettings(
             pair=task.pair,
             context=task.depth + task.prompt_tokens,
             rotation=self.model.rotation,

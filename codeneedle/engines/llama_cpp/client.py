@@ -97,7 +97,7 @@ class Client(Connection):
     """
     Talks to one llama-server, one request at a time.
 
-    Implements `engine.Replies`, `engine.Tokenizer` and `engine.Template`.
+    Implements `engine.Replies`, `engine.Tokenizer` and `engine.ChatTemplate`.
     """
 
     def readiness(self, alias: str, *, limit_s: float = SHORT_S) -> Readiness:
@@ -151,7 +151,7 @@ class Client(Connection):
         begins_reply: bool,
         thinking: bool,
     ) -> str:
-        """As of `engine.Template`, of a server with ``--no-prefill-assistant``."""
+        """As of `engine.ChatTemplate`, of a server with ``--no-prefill-assistant``."""
         body: Json = {
             "messages": messages,
             "add_generation_prompt": begins_reply,
@@ -426,7 +426,7 @@ class _Rendered:
 
 def completion_event(event: Json) -> StreamEvent:
     """Read an event of ``/completion``."""
-    stated = shaped(event, _Completion, expected="an event of a completion")
+    stated = shaped(event, _CompletionReply, expected="an event of a completion")
     limited = stated.stop_type == "limit" or stated.stopped_limit
     ending: Finish = "length" if limited else "stop"
     return StreamEvent(
@@ -440,7 +440,7 @@ def completion_event(event: Json) -> StreamEvent:
 
 def chat_event(event: Json) -> StreamEvent:
     """Read an event of ``/v1/chat/completions``."""
-    stated = shaped(event, _Chat, expected="an event of a chat")
+    stated = shaped(event, _ChatReply, expected="an event of a chat")
     if not stated.choices:  # the one that states usage
         progress = _progress_of(stated.prompt_progress)
         return StreamEvent(timings=stated.timings, progress=progress)
@@ -472,7 +472,7 @@ class _PromptProgress:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Completion:
+class _CompletionReply:
     content: str
     stop: bool = False
     stop_type: str = ""
@@ -501,7 +501,7 @@ class _Choice:
 
 
 @dataclass(frozen=True, slots=True)
-class _Chat:
+class _ChatReply:
     choices: tuple[_Choice, ...]
     timings: Timings | None = None
     prompt_progress: _PromptProgress | None = None

@@ -16,12 +16,12 @@ from codeneedle.engines.engine import (
     Ability,
     CacheTypes,
     CellSpec,
+    ChatTemplate,
     Engine,
     EngineIdentity,
     LostText,
     ModelSpec,
     Pace,
-    Template,
     Tokenizer,
     counting,
 )
@@ -253,7 +253,7 @@ class LlamaCpp(Engine):
         return "" if self.model.thinking or not has_budget else "--reasoning-budget 0"
 
     @contextlib.contextmanager
-    def templating(self) -> Iterator[Template]:
+    def templating(self) -> Iterator[ChatTemplate]:
         """As of `engine.Engine`: a server's log quotes what it cannot render."""
         self.require(Ability.CONVERSATIONS)
         hint = "Pass another template: -- --chat-template chatml"

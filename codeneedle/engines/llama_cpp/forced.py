@@ -54,7 +54,7 @@ class NextTokens:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Score:
+class TokenScore:
     """How probable one right token was; as in `messages.Forced`."""
 
     logprob: float  # natural logarithm of its probability, or an upper bound
@@ -62,7 +62,7 @@ class Score:
     lead: float  # log-probability minus that of the most probable other token
 
 
-def score_of(right: int, came: Token) -> Score:
+def score_of(right: int, came: Token) -> TokenScore:
     """
     Score of the token *right*, from the candidates listed with *came*, the sampled one.
 
@@ -75,7 +75,7 @@ def score_of(right: int, came: Token) -> Score:
     if NO_ID in listed or not others:
         raise BadReply(expected="probabilities by token", answer=str(came))
     logprob = listed.get(right, min(others))
-    return Score(
+    return TokenScore(
         logprob=rounded(logprob),
         is_bound=right not in listed or logprob <= LOWEST_LOGPROB,
         lead=rounded(logprob - max(others)),
@@ -117,7 +117,7 @@ def right_ends(
 
 def scored(
     wanted: NextTokens, request: Request, *, at_once: bool, other: Callable[[], int]
-) -> tuple[Reply, list[Score]]:
+) -> tuple[Reply, list[TokenScore]]:
     """
     The first reply, and the score of each token.
 

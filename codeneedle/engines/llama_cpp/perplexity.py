@@ -10,7 +10,7 @@ from typing_extensions import override
 
 from codeneedle.engines.ended import Died, exit_cause, silent
 from codeneedle.engines.engine import ModelSpec
-from codeneedle.engines.evidence import Asked, differences, mismatched
+from codeneedle.engines.evidence import RequestedSettings, differences, mismatched
 from codeneedle.engines.llama_cpp import log as logs
 from codeneedle.engines.llama_cpp.arguments import (
     ALL_LAYERS,
@@ -24,11 +24,11 @@ from codeneedle.engines.llama_cpp.arguments import (
     waits_passively,
 )
 from codeneedle.engines.llama_cpp.base_file import (
+    BaseFileStatistics,
     BaseFileTool,
     Job,
     Notify,
     Progress,
-    Written,
     row_values,
     scored_tokens,
 )
@@ -150,7 +150,7 @@ class Perplexity(BaseFileTool):
         self._refuse_overflow(context)
 
     @override
-    def written(self, job: Job, note: Notify, progress: Progress) -> Written:
+    def written(self, job: Job, note: Notify, progress: Progress) -> BaseFileStatistics:
         log_text, _ = self._completed(job, note, progress)
         lengths = too_short(log_text)
         if lengths is not None:
@@ -159,7 +159,7 @@ class Perplexity(BaseFileTool):
         if ppl is None or done is None:
             raise _incomplete(job, log_text)
         self.verify(job, log_text)
-        return Written(chunks=done.chunks, ppl=ppl.value)
+        return BaseFileStatistics(chunks=done.chunks, ppl=ppl.value)
 
     def compare(
         self,
@@ -254,7 +254,7 @@ class Perplexity(BaseFileTool):
             CellError: If they do, or if the log does not tell.
         """
         effective = logs.read(log_text)
-        asked = Asked(
+        asked = RequestedSettings(
             pair=job.pair,
             context=job.task.context,
             rotation=self.model.rotation,

@@ -19,7 +19,7 @@ from codeneedle.engines.engine import (
     CellSpec,
     Tokenizer,
 )
-from codeneedle.engines.evidence import Asked, differences
+from codeneedle.engines.evidence import RequestedSettings, differences
 from codeneedle.engines.http import SILENCE_S
 from codeneedle.engines.llama_cpp.arguments import (
     SLOT_FOLDER,
@@ -89,7 +89,7 @@ class LlamaServer(StartedServer):
 
     def verify(self, cell: CellSpec) -> tuple[str, ...]:
         """As of `engine.Served`; another thread of the server writes the log."""
-        asked = Asked(
+        asked = RequestedSettings(
             pair=cell.pair,
             context=cell.context,
             rotation=self.launch.model.rotation,

@@ -94,7 +94,7 @@ _LIBRARIES = ("lib*.so*", "lib*.dylib")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Answers:
+class _KeptCalls:
     """What is kept of the calls for one model, by `_name` of what was asked."""
 
     pairs: Mapping[str, PairSurvey] = field(default_factory=dict)
@@ -156,7 +156,7 @@ class Surveyor:
     def survey(self, pairs: Sequence[Pair], *, context: int, log: Path) -> Survey:
         """As of `engine.Engine.survey`."""
         started = time.monotonic()
-        asked = _Asked(self, context, log)
+        asked = _SurveyCalls(self, context, log)
         answers = {pair: asked.about(pair) for pair in dict.fromkeys(pairs)}
         known = {pair: each for pair, each in answers.items() if each}
         whole = self._whole_splits(known.values(), asked.about)
@@ -248,7 +248,7 @@ def missing(tools: Tools, context: int) -> Survey:
 
 
 @dataclass(slots=True)
-class _Asked:
+class _SurveyCalls:
     """The calls of one survey, and what is kept of former ones."""
 
     surveyor: Surveyor  # whose program is called
@@ -262,7 +262,7 @@ class _Asked:
     _kept: dict[str, PairSurvey] = field(init=False)
 
     def __post_init__(self) -> None:
-        note = read_note(self._file, _Answers)
+        note = read_note(self._file, _KeptCalls)
         self._kept = dict(note.pairs) if note else {}
 
     @property
@@ -283,7 +283,7 @@ class _Asked:
     def keep(self) -> None:
         """Write down what was answered, for later surveys."""
         if self.is_grown:
-            write_note(self._file, _Answers(pairs=self._kept))
+            write_note(self._file, _KeptCalls(pairs=self._kept))
 
     def _called(self, pair: Pair, *extra: str) -> PairSurvey:
         """

@@ -25,8 +25,8 @@ from codeneedle.engines.engine import HOST
 from codeneedle.engines.llama_cpp.base_file import (
     HEADER,
     MAGIC,
+    BaseFileStatistics,
     Lengths,
-    Written,
     row_values,
 )
 from codeneedle.engines.mlx import log as logs
@@ -57,7 +57,7 @@ class Refusal(Exception):  # noqa: N818 - named after the fact
         self.body = {"error": {"code": code, "type": kind, "message": message, **more}}
 
 
-class Server(HTTPServer):
+class ChildServer(HTTPServer):
     """One request at a time."""
 
     text: TextModel  # tokenizer and template
@@ -70,7 +70,7 @@ class Server(HTTPServer):
 class Handler(BaseHTTPRequestHandler):
     """The endpoints of llama-server that our client asks for."""
 
-    server: Server
+    server: ChildServer
 
     def do_GET(self) -> None:
         """``/health``, which takes no key, and ``/v1/models``."""
@@ -194,7 +194,7 @@ class Handler(BaseHTTPRequestHandler):
                 n_ctx=self.server.context,
             )
         self._begin()
-        reply = _Reply(self.server, ids, max(1, listed), forced)
+        reply = _ReplyInProgress(self.server, ids, max(1, listed), forced)
         for text, tokens, finish in reply.parts(
             min(count, self.server.context - len(ids)),
             lambda _: self._event(event("", [], reply.timings(), "")),
@@ -203,11 +203,11 @@ class Handler(BaseHTTPRequestHandler):
         tell(_memory())
 
 
-class _Reply:
+class _ReplyInProgress:
     """A reply while it is made, and its counts and times."""
 
     def __init__(
-        self, server: Server, ids: list[int], listed: int, forced: Sequence[int]
+        self, server: ChildServer, ids: list[int], listed: int, forced: Sequence[int]
     ) -> None:
         self._server = server
         self._ids = ids
@@ -342,7 +342,7 @@ def serve(options: argparse.Namespace) -> None:
     """Answer requests until a signal comes."""
     text = TextModel(options.model)
     session = None if options.counting else _session(options)
-    server = Server((HOST, options.port), Handler)
+    server = ChildServer((HOST, options.port), Handler)
     server.text, server.session = text, session
     server.alias, server.context = options.alias, options.context
     server.key = os.environ.pop(KEY_VARIABLE, "")
@@ -402,9 +402,9 @@ def _write_base(options: argparse.Namespace, session: Any, base: Any) -> None:
         for row, right in _scored(session, chunk):
             base.write(scoring.encoded(row).tobytes())
             sums.nll.append(-float(row[right]))
-        tell(logs.Chunk())
+        tell(logs.ChunkRead())
     ppl = float(np.exp(scoring.estimate(np.array(sums.nll)).value))
-    tell(logs.Wrote(base=Written(chunks=len(chunks), ppl=ppl)))
+    tell(logs.Wrote(base=BaseFileStatistics(chunks=len(chunks), ppl=ppl)))
 
 
 def _compare(options: argparse.Namespace, session: Any, base: Any) -> None:
@@ -421,11 +421,11 @@ def _compare(options: argparse.Namespace, session: Any, base: Any) -> None:
             stored = np.frombuffer(base.read(size), dtype=np.uint16)
             sums.add(row, scoring.decoded(stored, vocabulary), right)
         by_chunk.append(sums.chunk(start))
-        tell(logs.Chunk())
+        tell(logs.ChunkRead())
     comparison = Comparison(
         statistics=sums.statistics(), tokens=len(sums), by_chunk=tuple(by_chunk)
     )
-    tell(logs.Compared(comparison=comparison))
+    tell(logs.TextCompared(comparison=comparison))
 
 
 def _scored(session: Any, chunk: Sequence[int]) -> Iterator[tuple[Any, int]]:

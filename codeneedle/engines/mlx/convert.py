@@ -99,14 +99,14 @@ def _convert(weights: Weights, folder: Path) -> Path:
     """All files, written into *folder*."""
     folder.mkdir()
     try:
-        _write(_Source.of(weights), folder)
+        _write(_GgufSource.of(weights), folder)
     except (KeyError, IndexError, TypeError, ValueError) as error:
         reason = f"it lacks what a llama has: {error!r}"
         raise _unusable(weights.path, reason) from error
     return folder
 
 
-def _write(source: "_Source", draft: Path) -> None:
+def _write(source: "_GgufSource", draft: Path) -> None:
     from safetensors.numpy import save
 
     made = tokenizer(source.keys, path=source.weights.path)
@@ -120,7 +120,7 @@ def _write(source: "_Source", draft: Path) -> None:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Source:
+class _GgufSource:
     """A GGUF file, or several parts of one."""
 
     weights: Weights
@@ -128,7 +128,7 @@ class _Source:
     tensors: Mapping[str, Any]
 
     @classmethod
-    def of(cls, weights: Weights) -> "_Source":
+    def of(cls, weights: Weights) -> "_GgufSource":
         import gguf
 
         readers = [gguf.GGUFReader(str(file)) for file in weights.files]

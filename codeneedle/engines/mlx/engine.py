@@ -31,11 +31,11 @@ from codeneedle.engines.engine import (
 from codeneedle.engines.evidence import mismatched
 from codeneedle.engines.http import SILENCE_S
 from codeneedle.engines.llama_cpp.base_file import (
+    BaseFileStatistics,
     BaseFileTool,
     Job,
     Notify,
     Progress,
-    Written,
     scored_tokens,
 )
 from codeneedle.engines.llama_cpp.client import Client
@@ -422,7 +422,7 @@ def _bad_group_size(sizes: Sequence[int], reason: str) -> BadInput:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Run:
+class _ChildRun:
     """One run of a child."""
 
     engine: Mlx  # what starts it
@@ -484,7 +484,7 @@ class MlxDivergence(BaseFileTool):
     engine: Mlx
 
     @override
-    def written(self, job: Job, note: Notify, progress: Progress) -> Written:
+    def written(self, job: Job, note: Notify, progress: Progress) -> BaseFileStatistics:
         log_text = self._completed(job, note, progress)
         wrote = logs.last(log_text, logs.Wrote)
         if wrote is not None:
@@ -503,7 +503,7 @@ class MlxDivergence(BaseFileTool):
     ) -> Comparison:
         """As of `tools.DivergenceTool`."""
         log_text = self._completed(Job(task=task, text=None, log=log), note, progress)
-        compared = logs.last(log_text, logs.Compared)
+        compared = logs.last(log_text, logs.TextCompared)
         scored = scored_tokens(chunks=reference.chunks, context=task.context)
         if compared is None or compared.comparison.tokens != scored:
             raise _incomplete(log_text)
@@ -516,7 +516,7 @@ class MlxDivergence(BaseFileTool):
         argv += ["--base", str(job.base)]
         if text is not None:
             argv += ["--text", str(text), "--chunks", str(task.chunks)]
-        run = _Run(
+        run = _ChildRun(
             engine=self.engine,
             cell=CellSpec(job.pair, task.context),
             argv=argv,
@@ -525,7 +525,7 @@ class MlxDivergence(BaseFileTool):
             file_bytes=self.base_bytes(chunks=task.chunks, context=task.context),
         )
         return run.to_end(
-            note, lambda log_text: progress(len(logs.lines(log_text, logs.Chunk)))
+            note, lambda log_text: progress(len(logs.lines(log_text, logs.ChunkRead)))
         )
 
 
@@ -557,7 +557,7 @@ class MlxSpeed:
     ) -> Speeds:
         """As of `tools.SpeedTool`."""
         context = task.depth + max(task.prompt_tokens, task.generated_tokens)
-        run = _Run(
+        run = _ChildRun(
             engine=self.engine,
             cell=CellSpec(task.pair, context),
             argv=[

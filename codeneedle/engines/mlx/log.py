@@ -14,8 +14,8 @@ import msgspec
 from codeneedle.engines import ended, evidence
 from codeneedle.engines.ended import Died
 from codeneedle.engines.engine import CellSpec
-from codeneedle.engines.evidence import Asked
-from codeneedle.engines.llama_cpp.base_file import Lengths, Written
+from codeneedle.engines.evidence import RequestedSettings
+from codeneedle.engines.llama_cpp.base_file import BaseFileStatistics, Lengths
 from codeneedle.engines.mlx.settings import MlxSettings
 from codeneedle.engines.tools import Comparison
 from codeneedle.records.record import Effective, KvBuffer, Status, Trouble
@@ -50,11 +50,13 @@ def environment() -> dict[str, str]:
     return inherited() | offline | preloaded
 
 
-class Line(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag=str.lower):
+class LogEvent(
+    msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag=str.lower
+):
     """What a line of the log says, beside others that libraries write."""
 
 
-class Memory(Line, frozen=True, kw_only=True):
+class Memory(LogEvent, frozen=True, kw_only=True):
     """What MLX has allocated."""
 
     peak_bytes: int  # at most, so far
@@ -76,7 +78,7 @@ class LayerCache(msgspec.Struct, frozen=True, kw_only=True):
     tokens: int | None = None  # what it holds at most; None for the whole context
 
 
-class Running(Line, frozen=True, kw_only=True):
+class Running(LogEvent, frozen=True, kw_only=True):
     """What runs."""
 
     build: str  # versions of MLX and mlx-lm, and what computes
@@ -87,29 +89,29 @@ class Running(Line, frozen=True, kw_only=True):
     """By which positions are stretched; None if they are not."""
 
 
-class Short(Line, frozen=True, kw_only=True):
+class Short(LogEvent, frozen=True, kw_only=True):
     """A text is too short to be compared."""
 
     lengths: Lengths
 
 
-class Chunk(Line, frozen=True, kw_only=True):
+class ChunkRead(LogEvent, frozen=True, kw_only=True):
     """A chunk of a text has been read."""
 
 
-class Wrote(Line, frozen=True, kw_only=True):
+class Wrote(LogEvent, frozen=True, kw_only=True):
     """The distributions of the reference are in the base file."""
 
-    base: Written
+    base: BaseFileStatistics
 
 
-class Compared(Line, frozen=True, kw_only=True):
+class TextCompared(LogEvent, frozen=True, kw_only=True):
     """All chunks are compared with the reference."""
 
     comparison: Comparison
 
 
-class Speed(Line, frozen=True, kw_only=True):
+class Speed(LogEvent, frozen=True, kw_only=True):
     """One repetition of both tests."""
 
     pp: float  # reading speed, in tokens per second
@@ -117,12 +119,12 @@ class Speed(Line, frozen=True, kw_only=True):
     peak_bytes: int  # most memory that MLX has allocated so far
 
 
-_KINDS = Memory | Running | Short | Chunk | Wrote | Compared | Speed
+_KINDS = Memory | Running | Short | ChunkRead | Wrote | TextCompared | Speed
 _decoder = msgspec.json.Decoder(_KINDS)
-_Kind = TypeVar("_Kind", bound=Line)
+_Kind = TypeVar("_Kind", bound=LogEvent)
 
 
-def tell(line: Line) -> None:
+def tell(line: LogEvent) -> None:
     """Say something that the parent reads, in a line of its own."""
     sys.stdout.write(f"{MARK}{msgspec.json.encode(line).decode()}\n")
     sys.stdout.flush()
@@ -206,7 +208,7 @@ def differences(
     running = last(log_text, Running)
     if running is None:
         return ("it does not say what its caches are",)
-    asked = Asked(pair=cell.pair, context=cell.context)
+    asked = RequestedSettings(pair=cell.pair, context=cell.context)
     own = _differences(settings, running)
     common = evidence.differences(asked, effective(log_text))
     return tuple(dict.fromkeys((*common, *own)))

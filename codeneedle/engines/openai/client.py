@@ -278,7 +278,7 @@ class OpenAi(Connection):
         self, question: Completion, passages: Sequence[tuple[int, int]]
     ) -> list[Forced]:
         """
-        As of `engine.Prompts`: by one echo.
+        As of `engine.PromptScorer`: by one echo.
 
         Raises:
             BadReply: As of `force`.
@@ -295,7 +295,7 @@ class OpenAi(Connection):
         elapsed_s = round(time.perf_counter() - started, 4)
         return read_echo(answer, question.prompt, passages, wall_s=elapsed_s)
 
-    def _echoed(self, body: Json, right: str) -> "_Event":
+    def _echoed(self, body: Json, right: str) -> "_StatedEvent":
         """
         The answer to *body*, which ends with *right*.
 
@@ -310,7 +310,7 @@ class OpenAi(Connection):
                 lambda: self._ask(
                     "POST",
                     "completions",
-                    _Event,
+                    _StatedEvent,
                     body,
                     limit_s=self._silence_s,
                     limit_bytes=limit_bytes,
@@ -411,7 +411,7 @@ class OpenAi(Connection):
 
     def _streamed(self, path: str, body: Json, enough: Callable[[str], bool]) -> Reply:
         """One attempt; times are by our clock, for the API tells none."""
-        seen = _Seen()
+        seen = _ReceivedReply()
         limit_bytes = TOKEN_BYTES * (body["max_tokens"] + UNSPELLED)
         with self._streaming(path, body) as response:
             reply = reply_of(
@@ -461,7 +461,7 @@ def is_listed(name: str, listed: Sequence[str]) -> bool:
 
 
 @dataclass(slots=True)
-class _Seen:
+class _ReceivedReply:
     """What came of a reply, and when, in seconds from the request."""
 
     started: float = field(default_factory=time.perf_counter)
@@ -519,7 +519,7 @@ class _Candidate:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Place(_Candidate):
+class _TokenLogprob(_Candidate):
     top_logprobs: tuple[_Candidate, ...] | None = None
 
 
@@ -527,7 +527,7 @@ class _Place(_Candidate):
 class _Logprobs:
     """Of a chat: ``content``; of a completion: the rest."""
 
-    content: tuple[_Place, ...] | None = None
+    content: tuple[_TokenLogprob, ...] | None = None
     tokens: tuple[str, ...] | None = None
     text_offset: tuple[int, ...] | None = None
     token_logprobs: tuple[float | None, ...] | None = None
@@ -550,7 +550,7 @@ class _Choice:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Event:
+class _StatedEvent:
     choices: tuple[_Choice, ...] = ()
     usage: _Usage | None = None
 
@@ -572,7 +572,11 @@ def _unscorable(answer: str) -> BadReply:
 
 
 def read_echo(
-    answer: _Event, text: str, passages: Sequence[tuple[int, int]], *, wall_s: float
+    answer: _StatedEvent,
+    text: str,
+    passages: Sequence[tuple[int, int]],
+    *,
+    wall_s: float,
 ) -> list[Forced]:
     """
     The scores of *passages* of a *text* that a server echoes.
@@ -623,7 +627,7 @@ def read_echo(
 
 
 def _forced(
-    tokens: Sequence["_Place"],
+    tokens: Sequence["_TokenLogprob"],
     *,
     ends: tuple[int, ...],
     prompt_tokens: int,
@@ -644,7 +648,7 @@ def _forced(
     )
 
 
-def _untold(tokens: Sequence["_Place"], offsets: Sequence[int]) -> str:
+def _untold(tokens: Sequence["_TokenLogprob"], offsets: Sequence[int]) -> str:
     """What is not told of *tokens*, or impossible; empty if nothing is."""
     steps = [after - before for before, after in itertools.pairwise(offsets)]
     if fault := next(filter(None, map(_fault, tokens)), ""):
@@ -656,7 +660,7 @@ def _untold(tokens: Sequence["_Place"], offsets: Sequence[int]) -> str:
     return ""
 
 
-def _ends(tokens: Sequence["_Place"], text: str) -> list[int]:
+def _ends(tokens: Sequence["_TokenLogprob"], text: str) -> list[int]:
     """Where each of *tokens* ends in the *text* that the last of them ends."""
     sizes = [len(each.token) for each in tokens]
     beyond = len(text) - sum(sizes)
@@ -664,7 +668,7 @@ def _ends(tokens: Sequence["_Place"], text: str) -> list[int]:
 
 
 def _spells(
-    tokens: Sequence["_Place"], ends: Sequence[int], text: str, begin: int
+    tokens: Sequence["_TokenLogprob"], ends: Sequence[int], text: str, begin: int
 ) -> bool:
     """Whether *tokens* spell the *text* from *begin* on."""
     rest = tokens[bisect_right(ends, begin) :]
@@ -690,7 +694,7 @@ def read_event(event: Json) -> Event:
         error = BadReply(expected="OpenAI's API", answer="an API of the server's own")
         error.hint = "End the URL with /v1."
         raise error
-    stated = shaped(event, _Event, expected="an event of a reply")
+    stated = shaped(event, _StatedEvent, expected="an event of a reply")
     timings = _timings(stated.usage)
     if not stated.choices:  # the one that states usage
         return Event(timings=timings)
@@ -726,7 +730,7 @@ def _timings(usage: _Usage | None) -> Timings | None:
 # --- log-probabilities
 
 
-def _places(logprobs: object) -> tuple[Sequence["_Place"], Sequence[int]]:
+def _places(logprobs: object) -> tuple[Sequence["_TokenLogprob"], Sequence[int]]:
     """
     The tokens of a reply or an event with their numbers, and the offset of each.
 
@@ -742,7 +746,7 @@ def _places(logprobs: object) -> tuple[Sequence["_Place"], Sequence[int]]:
             return (), ()
         rows = zip(texts, numbers, tops, strict=True)
         return [
-            _Place(
+            _TokenLogprob(
                 token=text,
                 logprob=number,
                 top_logprobs=tuple(
@@ -754,7 +758,7 @@ def _places(logprobs: object) -> tuple[Sequence["_Place"], Sequence[int]]:
     return (), ()
 
 
-def _fault(place: _Place) -> str:
+def _fault(place: _TokenLogprob) -> str:
     """What is impossible about the numbers at a place; empty if nothing is."""
     numbers = [place.logprob, *_others(place)]
     for number in numbers:
@@ -767,7 +771,7 @@ def _fault(place: _Place) -> str:
     return ""
 
 
-def _others(place: _Place) -> list[float | None]:
+def _others(place: _TokenLogprob) -> list[float | None]:
     """
     Log-probabilities of the other tokens that are listed at a place.
 
@@ -780,7 +784,7 @@ def _others(place: _Place) -> list[float | None]:
     return [each.logprob for each in listed if each is not itself]
 
 
-def _token(place: _Place) -> Token:
+def _token(place: _TokenLogprob) -> Token:
     """The token that came, numbered 0, and the others that are listed."""
     others = enumerate(_others(place), start=1)
     return Token(

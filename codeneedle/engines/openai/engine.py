@@ -34,7 +34,7 @@ from codeneedle.engines.openai.client import LISTED, OpenAi, is_listed
 from codeneedle.engines.openai.retries import WANTS_KEY, advised
 from codeneedle.engines.openai.server import (
     CommandServer,
-    Server,
+    OpenAiServer,
     prints,
     stops_flood,
 )
@@ -43,8 +43,8 @@ from codeneedle.engines.openai.settings import (
     ENDPOINT,
     WITHOUT_ECHO,
     CommandSettings,
+    CommandTemplate,
     EndpointSettings,
-    Template,
     checked_pair,
     checked_url,
     key_of,
@@ -144,7 +144,7 @@ class Command(OpenAiEngine):
     name: ClassVar[str] = COMMAND
     model: ModelSpec  # what is served
     settings: CommandSettings  # what the user chose
-    template: Template  # the command
+    template: CommandTemplate  # the command
     program: str  # path of its program
     version: str  # as the program states it
     types: tuple[str, ...]  # cache types of the grid, most precise first
@@ -204,7 +204,7 @@ class Command(OpenAiEngine):
 
     @contextlib.contextmanager
     @override
-    def serving(self, cell: CellSpec, *, log: Path) -> Iterator[Server]:
+    def serving(self, cell: CellSpec, *, log: Path) -> Iterator[OpenAiServer]:
         half = self._at_half(cell, log=log.with_suffix(".half.log"))
         with self._started(cell, log=log) as server:
             whole = _held(server, cell) if half else ()
@@ -330,17 +330,17 @@ class Endpoint(OpenAiEngine):
 
     @contextlib.contextmanager
     @override
-    def serving(self, cell: CellSpec, *, log: Path) -> Iterator[Server]:
+    def serving(self, cell: CellSpec, *, log: Path) -> Iterator[OpenAiServer]:
         with self._connected() as server:
             replies = prints(server.client, context=cell.context)
             server.proof = CacheEvidence(prints=replies)
             yield server
 
     @contextlib.contextmanager
-    def _connected(self) -> Iterator[Server]:
+    def _connected(self) -> Iterator[OpenAiServer]:
         with OpenAi(self.url, api_key=self.key) as client:
             client.model = self.served_name
-            yield Server(
+            yield OpenAiServer(
                 client=client,
                 command=("--url", self.url, "--as", str(self.pair)),
                 address=Address(url=self.url, model=self.served_name, key=self.key),

@@ -56,7 +56,7 @@ TEMPLATE_TOKENS = 32
 
 
 @dataclass(slots=True)
-class Estimates:
+class EstimatingTokenizer:
     """
     Estimates lengths from the server's counts. Implements `engine.Tokenizer`.
 
@@ -169,15 +169,15 @@ def _print(client: OpenAi, fixed: str) -> Fingerprint:
 
 
 @dataclass(slots=True, kw_only=True)
-class Server(Served):
+class OpenAiServer(Served):
     """A server that is ready."""
 
     client: OpenAi  # sends requests to it
     proof: CacheEvidence = field(default_factory=CacheEvidence)  # evidence of its cache
-    _estimates: Estimates = field(init=False)
+    _estimates: EstimatingTokenizer = field(init=False)
 
     def __post_init__(self) -> None:
-        self._estimates = Estimates(self.client.prompt_tokens)
+        self._estimates = EstimatingTokenizer(self.client.prompt_tokens)
 
     @property
     def tokenizer(self) -> Tokenizer:
@@ -196,7 +196,7 @@ class Server(Served):
 
 
 @dataclass(slots=True, kw_only=True)
-class CommandServer(Server, StartedServer):
+class CommandServer(OpenAiServer, StartedServer):
     """A server that the user's command has started."""
 
     child: Child  # its process

@@ -122,7 +122,7 @@ class EndpointSettings(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 @dataclass(frozen=True, slots=True)
-class Template:
+class CommandTemplate:
     """A command and variables with placeholders."""
 
     words: tuple[str, ...]  # program and arguments
@@ -164,7 +164,7 @@ class Template:
         return [filled(word, values) for word in self.words], env
 
 
-def template_of(settings: CommandSettings) -> Template:
+def template_of(settings: CommandSettings) -> CommandTemplate:
     """
     The command of *settings*, split as a shell would, without one.
 
@@ -193,7 +193,7 @@ def template_of(settings: CommandSettings) -> Template:
             reason="is no path",
             hint="Write it from the root of the server: --health /health",
         )
-    template = Template(words, dict(map(_variable, settings.env)))
+    template = CommandTemplate(words, dict(map(_variable, settings.env)))
     _refuse_placeholders(template)
     return template
 
@@ -286,7 +286,7 @@ def _variable(text: str) -> tuple[str, str | None]:
     return name, value if equals else None
 
 
-def _refuse_placeholders(template: Template) -> None:
+def _refuse_placeholders(template: CommandTemplate) -> None:
     """Stop at one that does not exist in a variable, and where one is missing."""
     values = (value for value in template.env.values() if value)
     refuse_unknown(values, option="--command-env", known=PLACEHOLDERS)

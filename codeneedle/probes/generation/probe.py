@@ -11,7 +11,7 @@ from typing_extensions import override
 from codeneedle.cache_types import reference_among
 from codeneedle.corpora.registry import slug
 from codeneedle.document import Document
-from codeneedle.engines.engine import Ability, Engine, Served, Template
+from codeneedle.engines.engine import Ability, ChatTemplate, Engine, Served
 from codeneedle.engines.messages import Chat, Completion, Message, Refused
 from codeneedle.errors import BadInput, CellError
 from codeneedle.models.kv_cache import padded
@@ -411,7 +411,9 @@ def _of(prompt: Prompt, text: str | None, tokens: int = 0) -> Sent:
     return Sent(facts=facts, prompt=prompt, text=text)
 
 
-def _in_template(form: _Form, prompt: Prompt, template: Template) -> tuple[str, bool]:
+def _in_template(
+    form: _Form, prompt: Prompt, template: ChatTemplate
+) -> tuple[str, bool]:
     """
     What the chat template makes of *prompt*, tools included, and whether models think.
 

@@ -19,7 +19,7 @@ from typing import cast
 
 from codeneedle.corpora.corpus import Corpus
 from codeneedle.corpora.needles import WRITTEN_LINES, NeedleFacts
-from codeneedle.engines.engine import Ability, Prompts, Served, Tokenizer
+from codeneedle.engines.engine import Ability, PromptScorer, Served, Tokenizer
 from codeneedle.engines.messages import Completion, Forced, TokenPiece
 from codeneedle.engines.tools import ReadingTask, ReadingTool, ReadTokens
 from codeneedle.errors import BadInput, CodeneedleError
@@ -345,7 +345,7 @@ def _echoed(
     """As of `read`, by one request to a server that scores its prompts."""
     text, ranges = _composed("", context.run.text, group.needles)
     question = Completion(prompt=text, seed=context.run.setup.seed, max_tokens=1)
-    client = cast("Prompts", served.client)
+    client = cast("PromptScorer", served.client)
     started = time.monotonic()
     with context.asking():
         every = client.force_each(question, [passage for _, passage in ranges])

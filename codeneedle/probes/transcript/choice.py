@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from codeneedle.engines.engine import Template
+from codeneedle.engines.engine import ChatTemplate
 from codeneedle.probes.transcript.conversations import Conversation
 from codeneedle.probes.transcript.record import TurnFacts
 from codeneedle.probes.transcript.rendering import (
@@ -33,7 +33,7 @@ class CountedTurn:
 
 def counted_turns(
     conversations: Sequence[Conversation],
-    template: Template,
+    template: ChatTemplate,
     *,
     context: int,
     limit: int | None,
@@ -84,7 +84,7 @@ def spread(sizes: Sequence[int], limit: int) -> list[int]:
     return list(itertools.islice(fitting, 1))
 
 
-def _counted(turn: RenderedTurn, template: Template, context: int) -> CountedTurn:
+def _counted(turn: RenderedTurn, template: ChatTemplate, context: int) -> CountedTurn:
     prompt_tokens = template.count_tokens(turn.prompt)
     tokens = template.count_tokens(turn.prompt + turn.text) - prompt_tokens
     facts = TurnFacts(
@@ -105,7 +105,7 @@ def _counted(turn: RenderedTurn, template: Template, context: int) -> CountedTur
     return CountedTurn(turn=turn, facts=facts, tokens=by_kind, left_out=left_out)
 
 
-def _by_kind(text: str, facts: TurnFacts, template: Template) -> dict[Kind, int]:
+def _by_kind(text: str, facts: TurnFacts, template: ChatTemplate) -> dict[Kind, int]:
     """Number of tokens of each class; a token has the class of its first character."""
     encoded = text.encode()
     sizes = [token.size for token in template.tokens(text, add_special=False)]

@@ -35,7 +35,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
-from codeneedle.engines.engine import Template
+from codeneedle.engines.engine import ChatTemplate
 from codeneedle.engines.messages import Refused
 from codeneedle.errors import BadInput
 from codeneedle.probes.transcript.conversations import Call, Conversation, Turn
@@ -78,7 +78,7 @@ class RenderedTurn:
 
 
 def rendered_turns(
-    conversation: Conversation, number: int, template: Template
+    conversation: Conversation, number: int, template: ChatTemplate
 ) -> Iterator[RenderedTurn]:
     """
     The turns of the assistant in the conversation of that *number*, from 1.
@@ -118,7 +118,7 @@ def rendered_turns(
 
 
 def _rendered(
-    conversation: Conversation, at: int, template: Template, end: str
+    conversation: Conversation, at: int, template: ChatTemplate, end: str
 ) -> tuple[str, str]:
     """
     The prompt of one turn, and its text.
@@ -169,7 +169,7 @@ SAMPLE = "codeneedle"
 """An answer that occurs in no template."""
 
 
-def _turn_end(template: Template) -> str:
+def _turn_end(template: ChatTemplate) -> str:
     """What the template writes after an answer; empty if that is unknown."""
     messages = [
         {"role": "user", "content": "?"},

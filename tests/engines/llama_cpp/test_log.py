@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from codeneedle.cache_types import Pair
-from codeneedle.engines.evidence import Asked, differences
+from codeneedle.engines.evidence import RequestedSettings, differences
 from codeneedle.engines.llama_cpp.log import (
     evidence,
     is_shutting_down,
@@ -31,7 +31,7 @@ def log(name):
     return (LOGS / f"{name}.log").read_text(encoding="utf-8")
 
 
-ASKED = Asked(pair=Pair("q8_0", "q4_0"), context=8192)
+ASKED = RequestedSettings(pair=Pair("q8_0", "q4_0"), context=8192)
 RUNS = read(log("real-q8_0-q4_0"))
 
 
@@ -232,7 +232,7 @@ STILL = replace(ASKED, rotation=False)
         # Rounded up to the next 256 tokens.
         (replace(ASKED, context=8000), RUNS, ()),
         (
-            Asked(pair=Pair("q4_0", "q4_0"), context=4096),
+            RequestedSettings(pair=Pair("q4_0", "q4_0"), context=4096),
             running(flash_attention="disabled"),
             (
                 "K is q8_0, not q4_0",
@@ -246,7 +246,7 @@ STILL = replace(ASKED, rotation=False)
             ("the log names no KV cache, so its types cannot be verified",),
         ),
         # A server that only counts may run as it likes.
-        (Asked(pair=None, context=512), Effective(context=4), ()),
+        (RequestedSettings(pair=None, context=512), Effective(context=4), ()),
         (
             ALL_LAYERS,
             running(offloaded_layers=20, total_layers=33),
@@ -315,7 +315,7 @@ def test_flash_attention_that_was_asked_for_and_switched_off_is_a_mismatch():
         "llama_kv_cache: size =  1.00 MiB (  4096 cells,   3 layers,  1/1 seqs), "
         "K (q8_0):    0.50 MiB, V (q4_0):    0.50 MiB\n"
     )
-    expected = Asked(pair=Pair("q8_0", "q4_0"), context=4096)
+    expected = RequestedSettings(pair=Pair("q8_0", "q4_0"), context=4096)
 
     unlike = differences(expected, read(said))
 

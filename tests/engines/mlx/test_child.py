@@ -12,7 +12,7 @@ pytest.importorskip("transformers", reason="mlx-lm, which brings it, is not inst
 import numpy as np
 
 from codeneedle.engines.mlx import child
-from codeneedle.engines.mlx.child import Handler, Server, parser
+from codeneedle.engines.mlx.child import ChildServer, Handler, parser
 from codeneedle.engines.mlx.convert import converted
 from codeneedle.engines.mlx.log import Memory
 from codeneedle.engines.mlx.tokens import TextModel
@@ -54,7 +54,7 @@ def serving(text, monkeypatch):
     servers = []
 
     def start(reply=()):
-        server = Server(("127.0.0.1", 0), Handler)
+        server = ChildServer(("127.0.0.1", 0), Handler)
         server.text, server.session = text, None if reply is None else Script(reply)
         server.alias, server.key, server.context = "alias", "key", 16
         thread = threading.Thread(target=server.serve_forever, args=(0.01,))

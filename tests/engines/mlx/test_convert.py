@@ -14,7 +14,7 @@ from safetensors.numpy import load_file
 from transformers.convert_slow_tokenizer import bytes_to_unicode
 
 from codeneedle.engines.mlx.convert import (
-    _Source,
+    _GgufSource,
     converted,
     folder_of,
     tokenizer,
@@ -42,7 +42,7 @@ def _own_cache(tmp_path, monkeypatch):
 @pytest.fixture
 def source(nano):
     """The built-in model as it is read, without its factors of frequencies."""
-    made = _Source.of(read_header(nano))
+    made = _GgufSource.of(read_header(nano))
     found = {name: each for name, each in made.tensors.items() if "rope" not in name}
     return replace(made, tensors=found)
 

@@ -5,7 +5,7 @@ import pytest
 from codeneedle.cache_types import Pair
 from codeneedle.engines.engine import CellSpec
 from codeneedle.engines.mlx.log import (
-    Chunk,
+    ChunkRead,
     LayerCache,
     Memory,
     Running,
@@ -121,13 +121,13 @@ def test_memory_is_counted_by_layers_and_cells(said):
 
 def test_damaged_lines_and_those_of_libraries_are_left_out(capsys):
     tell(Memory(peak_bytes=1))
-    tell(Chunk())
+    tell(ChunkRead())
     tell(Memory(peak_bytes=2))
     whole = capsys.readouterr().out
     log = f"{whole}codeneedle-mlx: [[[\n{whole[:25]}\nMemory 3\n"
 
     assert [Memory(peak_bytes=1), Memory(peak_bytes=2)] == lines(log, Memory)
-    assert Chunk() == last(log, Chunk)
+    assert ChunkRead() == last(log, ChunkRead)
     assert None is last(log, Running)
     assert ("Memory 3",) == last_lines(log)
 

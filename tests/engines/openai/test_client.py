@@ -28,8 +28,8 @@ from codeneedle.engines.messages import (
 )
 from codeneedle.engines.openai.client import (
     OpenAi,
-    _Event,
     _misspelled,
+    _StatedEvent,
     read_echo,
     read_event,
 )
@@ -315,7 +315,9 @@ def echoed(*pieces, written, counted):
     usage = {"prompt_tokens": len(pieces) - written}
     usage |= {} if counted is None else {"completion_tokens": counted}
     choice = {"text": "".join(pieces), "logprobs": told}
-    return shaped({"choices": [choice], "usage": usage}, _Event, expected="an echo")
+    return shaped(
+        {"choices": [choice], "usage": usage}, _StatedEvent, expected="an echo"
+    )
 
 
 def echo_of(answer, right, *, prompt=""):

@@ -10,7 +10,7 @@ from codeneedle.engines.openai import server
 from codeneedle.engines.openai.client import OpenAi
 from codeneedle.engines.openai.server import (
     CommandServer,
-    Estimates,
+    EstimatingTokenizer,
     prints,
     proof_text,
 )
@@ -52,7 +52,7 @@ def test_lengths_are_estimated_from_the_servers_counts():
         asked.append(text)
         return len(text) // 4
 
-    estimates = Estimates(count)
+    estimates = EstimatingTokenizer(count)
     assert [2, 2550, 2550] == [
         estimates.count_tokens("x" * n) for n in (8, 10_000, 10_000)
     ]
@@ -63,7 +63,7 @@ def test_lengths_are_estimated_from_the_servers_counts():
 
 def test_a_text_is_not_estimated_shorter_with_something_behind_it():
     """Its middle is another one then, which may have fewer tokens."""
-    estimates = Estimates(lambda text: text.count("x"))
+    estimates = EstimatingTokenizer(lambda text: text.count("x"))
     text = "-" * 4000 + "x" * 1500 + "-" * 4000
 
     assert estimates.count_tokens(text) <= estimates.count_tokens(text + "-" * 1500)
@@ -72,14 +72,14 @@ def test_a_text_is_not_estimated_shorter_with_something_behind_it():
 def test_a_conversation_is_estimated_with_room_for_its_template():
     said = (Message("user", "x" * 100), Message("assistant", "y" * 10))
 
-    rendered = Estimates(len).render(said)
+    rendered = EstimatingTokenizer(len).render(said)
 
     assert 110 + 2 * server.TEMPLATE_TOKENS < len(rendered) < 300
 
 
 def test_a_server_that_names_no_tokens_is_unsupported_where_they_are_needed():
     with pytest.raises(CellError, match="does not tell the tokens") as caught:
-        Estimates(len).tokens("x")
+        EstimatingTokenizer(len).tokens("x")
 
     assert Status.UNSUPPORTED == caught.value.status
 
