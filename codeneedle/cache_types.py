@@ -166,7 +166,7 @@ def by_precision(types: Iterable[str]) -> list[str]:
     return sorted(dict.fromkeys(types), key=precision)
 
 
-class Candidate(Protocol):
+class ReferenceCandidate(Protocol):
     """What may be the reference: a record with numbers, or a cell with a value."""
 
     @property
@@ -178,7 +178,7 @@ class Candidate(Protocol):
         """Whether its attention ran in a kernel, as far as is known."""
 
 
-def reference_among(candidates: Iterable[Candidate]) -> Pair | None:
+def reference_among(candidates: Iterable[ReferenceCandidate]) -> Pair | None:
     """
     The pair that all others are compared with.
 

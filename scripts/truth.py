@@ -27,14 +27,14 @@ import numpy.typing as npt
 from codeneedle.cache_types import DEFAULT_TYPES, FIRST, Pair, bits
 from codeneedle.corpora.needles import block_ends
 from codeneedle.probes.estimates import TEXT_SHARE
-from codeneedle.probes.recall.choice import FORCED_BESIDE, SCORING, Load, Speeds
+from codeneedle.probes.recall.choice import FORCED_BESIDE, SCORING, Load, ReferenceTimes
 from codeneedle.probes.recall.reading import chunks_read
 from codeneedle.probes.recall.rounds import forced_answers
 from codeneedle.probes.recall.settings import (
     DECIDING_FUNCTIONS,
     DECIDING_LINES,
     By,
-    Choice,
+    RecallCalibration,
 )
 from codeneedle.records.store import Store
 from codeneedle.sweep.decide import (
@@ -44,7 +44,7 @@ from codeneedle.verdict.limits import MAX_LOSS
 from codeneedle.verdict.next import (
     Cost,
 )
-from codeneedle.verdict.order import Order, Seen, next_asked, ruled_out
+from codeneedle.verdict.order import Order, PairState, next_asked, ruled_out
 from codeneedle.verdict.statistics import (
     Bounds,
     Decision,
@@ -336,11 +336,11 @@ class Machine:
         )
 
     @property
-    def choice(self) -> Choice:
+    def choice(self) -> RecallCalibration:
         """What its reference chooses, or the way that was stated."""
-        speeds = Speeds(reading_s=1 / self.pp, forcing_s=1 / self.tg)
+        speeds = ReferenceTimes(reading_s=1 / self.pp, forcing_s=1 / self.tg)
         found = self.load.choice(speeds)
-        return Choice(by=self.way) if self.way is By.WRITING else found
+        return RecallCalibration(by=self.way) if self.way is By.WRITING else found
 
     @property
     def ends(self) -> list[int]:
@@ -421,7 +421,7 @@ class Decided:
 
 def decided(
     losses: Numbers, looks: tuple[int, ...]
-) -> tuple[dict[Pair, Seen], list[tuple[int, Pair | None]]]:
+) -> tuple[dict[Pair, PairState], list[tuple[int, Pair | None]]]:
     """
     The words of one sweep that decides, by pair; and its cells, with the best so far.
 
@@ -433,7 +433,7 @@ def decided(
         Of each cell behind the reference, functions that it is asked, and what is set.
     """
     order = Order(pairs=tuple(map(str, OTHERS)), looks=looks)
-    seen: dict[Pair, Seen] = {}
+    seen: dict[Pair, PairState] = {}
     cells: list[tuple[int, Pair | None]] = []
     of_reference = looks[0]
     while asked := next_asked(order, seen):
@@ -445,7 +445,7 @@ def decided(
             look, pairs = looks.index(asked.goal), order.sharing(pair)
             values = losses[OTHERS.index(pair), : asked.goal].tolist()
             bounds = interval(values, error_share(look, pairs))
-            seen[pair] = Seen(
+            seen[pair] = PairState(
                 word=bounds.word(MAX_LOSS),
                 units=asked.goal,
                 needed=units_needed(values, MAX_LOSS, look=look + 1, pairs=pairs),
@@ -455,7 +455,7 @@ def decided(
     return seen, cells
 
 
-def best_of(seen: Mapping[Pair, Seen]) -> Pair | None:
+def best_of(seen: Mapping[Pair, PairState]) -> Pair | None:
     """The smallest pair within the limit; None if none is."""
     within = [pair for pair, each in seen.items() if each.word is Decision.WITHIN]
     return min(within, key=_size) if within else None

@@ -49,7 +49,7 @@ class Problem:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Model:
+class ModelCheck:
     """The weights of the model."""
 
     weights: Weights  # their header
@@ -90,7 +90,7 @@ class Diagnosis:
     server: ServerFacts | None
     """What llama-server says about itself; None if it does not answer."""
 
-    model: Model | None  # the weights; None if there are none
+    model: ModelCheck | None  # the weights; None if there are none
     types: tuple[TypeFacts, ...]  # the types of the default grid, most precise first
     problems: tuple[Problem, ...]
     """What is missing or will not work; those that stop a sweep first."""
@@ -166,12 +166,12 @@ def _checked(check: Callable[[], _Value], problems: list[Problem]) -> _Value | N
         return None
 
 
-def _model(path: Path | None, offer: EngineEntry) -> Model:
+def _model(path: Path | None, offer: EngineEntry) -> ModelCheck:
     read = offer.weights if path else weights.read_header
     header = read(path or pretrained.built_in_model())
     request = Request(models=(str(path),) if path else ())
     context = chosen_context(request, header, stretched=False)
-    return Model(
+    return ModelCheck(
         weights=header,
         is_built_in=path is None,
         context=context,
@@ -179,7 +179,7 @@ def _model(path: Path | None, offer: EngineEntry) -> Model:
 
 
 def _sizes(
-    model: Model, survey: Survey | None, offer: EngineEntry
+    model: ModelCheck, survey: Survey | None, offer: EngineEntry
 ) -> dict[str, int | None]:
     """The caches of some pairs: as the engine answers, else by the header."""
     header, context = model.weights, model.context
@@ -196,7 +196,7 @@ def _sizes(
     return found
 
 
-def _type(name: str, server: ServerFacts | None, model: Model | None) -> TypeFacts:
+def _type(name: str, server: ServerFacts | None, model: ModelCheck | None) -> TypeFacts:
     accepted = None
     if server is not None and server.k_types and server.v_types:
         accepted = name in server.k_types and name in server.v_types
@@ -207,7 +207,7 @@ def _type(name: str, server: ServerFacts | None, model: Model | None) -> TypeFac
 def _survey(
     tools: Tools | None,
     server: ServerFacts | None,
-    model: Model | None,
+    model: ModelCheck | None,
     types: tuple[TypeFacts, ...],
 ) -> Survey | None:
     """Where attention would run, if there is all that is needed to ask."""
@@ -261,7 +261,7 @@ def _type_problems(types: tuple[TypeFacts, ...]) -> Iterator[Problem]:
         )
 
 
-def _cache_problems(model: Model | None) -> Iterator[Problem]:
+def _cache_problems(model: ModelCheck | None) -> Iterator[Problem]:
     reason = cacheless(model.weights) if model else ""
     if reason:
         hint = "choose weights of a model with attention: --model FILE"
@@ -269,7 +269,7 @@ def _cache_problems(model: Model | None) -> Iterator[Problem]:
 
 
 def _memory_problems(
-    model: Model | None, server: ServerFacts | None, facts: MachineFacts
+    model: ModelCheck | None, server: ServerFacts | None, facts: MachineFacts
 ) -> Iterator[Problem]:
     # Free memory of a GPU is only known to the server that uses it.
     if model is None or (server is not None and server.devices):
@@ -331,7 +331,7 @@ def _programs(tools: Tools | None, server: ServerFacts | None) -> dict[str, Any]
     }
 
 
-def _model_facts(model: Model | None) -> dict[str, Any] | None:
+def _model_facts(model: ModelCheck | None) -> dict[str, Any] | None:
     if model is None:
         return None
     header = model.weights
@@ -415,7 +415,7 @@ def _machine_lines(diagnosis: Diagnosis) -> Iterator[tuple[str, str]]:
     yield "cache folder", f"{diagnosis.cache} ({size(diagnosis.cache_free_bytes)} free)"
 
 
-def _model_lines(model: Model | None) -> Iterator[tuple[str, str]]:
+def _model_lines(model: ModelCheck | None) -> Iterator[tuple[str, str]]:
     if model is None:
         yield "weights", MISSING
         return

@@ -28,7 +28,7 @@ WORST = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Token:
+class ComparedToken:
     """A right token, as a pair and the reference scored it."""
 
     at: int  # its number, from 1
@@ -57,7 +57,7 @@ def tokens_of(
     theirs: Forced | None,
     *,
     kind_at: Callable[[int], str] = lambda _place: "",
-) -> list[Token]:
+) -> list[ComparedToken]:
     """
     The right tokens of *text*.
 
@@ -71,7 +71,7 @@ def tokens_of(
     is_comparable = theirs is not None and theirs.ends == ours.ends
     base = [math.exp(e) for e in theirs.logprobs] if theirs and is_comparable else []
     return [
-        Token(
+        ComparedToken(
             at=at + 1,
             text=text[begin:end] or UNKNOWN,
             kind=kind_at(begin),
@@ -85,7 +85,7 @@ def tokens_of(
 
 
 def document(
-    tokens: Sequence[Token], *, hint: str = "", most: int | None = None
+    tokens: Sequence[ComparedToken], *, hint: str = "", most: int | None = None
 ) -> Document:
     """
     The text in the colours of what its tokens lost, and a list of them.
@@ -127,16 +127,16 @@ def _style(lost: float) -> str:
     return next((style for least, style in LOSS_STYLES if lost >= least), "")
 
 
-def _probability(token: Token) -> str:
+def _probability(token: ComparedToken) -> str:
     return f"{'at most ' if token.is_bound else ''}{token.chance:.1%}"
 
 
-def _reference(token: Token) -> str:
+def _reference(token: ComparedToken) -> str:
     reference = token.chance + token.lost
     return f"{reference:.1%}" if math.isfinite(reference) else NO_VALUE_WORD
 
 
-def _worst(tokens: Sequence[Token]) -> str:
+def _worst(tokens: Sequence[ComparedToken]) -> str:
     """The tokens that lost most, by name."""
     if any(math.isnan(each.lost) for each in tokens):
         return "nothing to compare with: the reference has no scores of these tokens"

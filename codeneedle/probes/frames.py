@@ -6,7 +6,7 @@ import statistics
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from codeneedle.cache_types import Candidate, Pair, by_precision, reference_among
+from codeneedle.cache_types import ReferenceCandidate, Pair, by_precision, reference_among
 from codeneedle.probes.metrics import Metric, cell_value, context_of
 from codeneedle.records.record import (
     AGAIN,
@@ -25,7 +25,7 @@ OTHER_DEVICE = "measured on another device, or share of the cores, than the refe
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Cell:
+class CellValue:
     """The value of one metric for one pair, or why there is none."""
 
     pair: Pair
@@ -72,7 +72,7 @@ class Cell:
         return not math.isnan(self.value)
 
 
-Cells = Sequence[Cell]
+Cells = Sequence[CellValue]
 """Every pair of a grid, K slowest, most precise first."""
 
 
@@ -109,14 +109,14 @@ def cells_frames(run: Run, metrics: Sequence[Metric]) -> dict[str, Cells]:
     recorded = _by_pair(run.records)
     down, across = axes(run)
     device, asked = _device(run), frozenset(run.setup.grid)
-    frames: dict[str, list[Cell]] = {metric.name: [] for metric in metrics}
+    frames: dict[str, list[CellValue]] = {metric.name: [] for metric in metrics}
     distinct = {metric.name: metric for metric in metrics}
     # Records outermost: metrics share cached computations on a record.
     for pair in itertools.starmap(Pair, itertools.product(down, across)):
         record = recorded.get(pair)
         is_elsewhere = record is not None and record.device != device
         for metric in distinct.values():
-            cell = Cell(pair=pair, is_hole=pair not in asked)
+            cell = CellValue(pair=pair, is_hole=pair not in asked)
             if record is not None:
                 cell = _cell(record, run, metric)
             if is_elsewhere and metric.quantity == "speed" and cell.has_value:
@@ -198,7 +198,7 @@ def reference(cells: Cells) -> Pair | None:
 
 
 def chosen_reference(
-    candidates: Sequence[Candidate], against: Iterable[str]
+    candidates: Sequence[ReferenceCandidate], against: Iterable[str]
 ) -> Pair | None:
     """
     The pair that others are compared with, as of `reference`.
@@ -283,18 +283,18 @@ def _device(run: Run) -> str:
     return next((each.device for each in finished if each.pair == reference), "")
 
 
-def _cell(record: CellRecord, run: Run, metric: Metric) -> Cell:
+def _cell(record: CellRecord, run: Run, metric: Metric) -> CellValue:
     pair = record.pair
     if not record.has_numbers:
-        return Cell(pair=pair, status=record.status.value, reason=record.reason)
+        return CellValue(pair=pair, status=record.status.value, reason=record.reason)
     values = tuple(metric.values(record, run.setup))
     if not values and metric.gap and (gap := metric.gap(record, run.setup)):
         status, reason = gap
-        return Cell(pair=pair, status=status, reason=reason)
+        return CellValue(pair=pair, status=status, reason=reason)
     units: Sequence[float] = values
     if metric.names or metric.units:
         units = list(metric.unit_values(record, run.setup).values())
-    return Cell(
+    return CellValue(
         pair=pair,
         status=record.status.value,
         value=cell_value(metric, values),

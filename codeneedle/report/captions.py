@@ -9,7 +9,7 @@ from codeneedle.cache_types import Pair, most_precise, named_pairs, pairs_by
 from codeneedle.errors import NothingToShow
 from codeneedle.models.pretrained import BUILT_IN
 from codeneedle.probes import PROBES, frames
-from codeneedle.probes.frames import Cell, Cells
+from codeneedle.probes.frames import Cells, CellValue
 from codeneedle.probes.metrics import Metric
 from codeneedle.probes.probe import told
 from codeneedle.records.record import Attention, Json, Run, Setup, Status
@@ -228,7 +228,7 @@ def status_word(status: str) -> str:
     return STATUS_WORDS[Status(status)] if status else NOT_RUN_WORD
 
 
-def cell_word(cell: frames.Cell) -> str:
+def cell_word(cell: frames.CellValue) -> str:
     """What stands in place of a value; nothing where none was to be measured."""
     return "" if cell.is_hole else status_word(cell.status)
 
@@ -237,7 +237,7 @@ ERROR_ENTRY = ("±", "standard error")
 """In legends of what `value_text` shows."""
 
 
-def shows_errors(cells: Iterable[Cell], display: Display) -> bool:
+def shows_errors(cells: Iterable[CellValue], display: Display) -> bool:
     """Whether `value_text` shows any."""
     return display.shows_error and any(math.isfinite(cell.error) for cell in cells)
 
@@ -253,7 +253,7 @@ def with_error(
 
 
 def value_text(
-    cell: Cell, display: Display, *, digits: int | None = None, mark: str = "±"
+    cell: CellValue, display: Display, *, digits: int | None = None, mark: str = "±"
 ) -> str:
     """
     The value of *cell*, `with_error` of metrics whose error is worth showing.
@@ -270,7 +270,7 @@ ELSEWHERE = "other"
 """Behind a speed that was measured on another device than the reference's."""
 
 
-def cell_mark(cell: Cell) -> str:
+def cell_mark(cell: CellValue) -> str:
     """``cpu``, ``f16`` or ``other`` of what is not compared; mostly empty."""
     elsewhere = ELSEWHERE if cell.reason == frames.OTHER_DEVICE else ""
     return attention_mark(cell.attention) or elsewhere
@@ -281,7 +281,7 @@ def attention_mark(attention: Attention | None) -> str:
     return attention.mark if attention else ""
 
 
-def loss_word(losses: "Losses", cell: Cell) -> str:
+def loss_word(losses: "Losses", cell: CellValue) -> str:
     """
     What stands below a loss: its word, what else decides it, and where attention ran.
 

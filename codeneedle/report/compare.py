@@ -10,7 +10,7 @@ from typing import Any
 from codeneedle.cache_types import Pair, named_pairs
 from codeneedle.document import Document, Heading, Lines, Table
 from codeneedle.probes import PROBES
-from codeneedle.probes.frames import Cell
+from codeneedle.probes.frames import CellValue
 from codeneedle.probes.metrics import LossKind, Metric
 from codeneedle.probes.probe import deciding
 from codeneedle.records.comparability import differences
@@ -177,7 +177,7 @@ def _change(
     return replace(change, bounds=interval(gaps, ALPHA / 2 / max(tested, 1)))
 
 
-def _place(cell: Cell) -> str:
+def _place(cell: CellValue) -> str:
     """Where attention of *cell* ran; cells in a kernel and unknown ones are alike."""
     return captions.cell_mark(cell)
 

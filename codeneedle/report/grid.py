@@ -8,7 +8,7 @@ from rich.text import Text
 from codeneedle.cache_types import named_pairs
 from codeneedle.document import Block, Document, Facts, Grid, Heading, Lines, Table
 from codeneedle.probes import frames
-from codeneedle.probes.frames import Cell, Cells
+from codeneedle.probes.frames import Cells, CellValue
 from codeneedle.probes.metrics import Metric
 from codeneedle.records.record import Run
 from codeneedle.report import captions
@@ -263,7 +263,9 @@ def _grid_of(cells: Cells, texts: Sequence[Text]) -> Grid:
     return Grid(frames.k_types(cells), frames.v_types(cells), rows)
 
 
-def _shown(metric: Metric, scale: Scale, cell: Cell, *, is_reference: bool) -> Text:
+def _shown(
+    metric: Metric, scale: Scale, cell: CellValue, *, is_reference: bool
+) -> Text:
     value = captions.value_text(cell, display_of(metric))
     # The blank aligns the digits of a column.
     mark = REFERENCE_MARK if is_reference else " "
@@ -272,7 +274,7 @@ def _shown(metric: Metric, scale: Scale, cell: Cell, *, is_reference: bool) -> T
     return Text(text, "dim" if is_dim else cell_style(metric, cell.value, scale))
 
 
-def _loss_shown(losses: "Losses", scale: LossScale, cell: Cell) -> Text:
+def _loss_shown(losses: "Losses", scale: LossScale, cell: CellValue) -> Text:
     metric, word = losses.metric, losses.word(cell.pair)
     if cell.status == frames.NOT_RUN:
         return Text(f"{cell_word(cell)} ", "dim")

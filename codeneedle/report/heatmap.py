@@ -28,7 +28,7 @@ from matplotlib.ticker import MaxNLocator
 from codeneedle.cache_types import Pair, Spell
 from codeneedle.errors import FolderUnusable
 from codeneedle.probes import frames
-from codeneedle.probes.frames import Cell, Cells
+from codeneedle.probes.frames import Cells, CellValue
 from codeneedle.probes.metrics import Metric
 from codeneedle.records.record import Run
 from codeneedle.report import captions
@@ -447,7 +447,7 @@ def loss_picture(losses: Losses, spell: Spell) -> Picture:
     )
 
 
-def _loss_square(losses: Losses, cell: Cell) -> Square:
+def _loss_square(losses: Losses, cell: CellValue) -> Square:
     word = losses.word(cell.pair)
     missing = "" if cell.is_hole else "not run"
     status = status_word(cell.status) if cell.status else missing

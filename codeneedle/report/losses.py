@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from codeneedle.cache_types import Pair
 from codeneedle.probes import frames
-from codeneedle.probes.frames import Cell, Cells
+from codeneedle.probes.frames import Cells, CellValue
 from codeneedle.probes.metrics import LossKind, Metric
 from codeneedle.report.display import Display
 from codeneedle.verdict.judge import PairResult, Verdict
@@ -60,19 +60,19 @@ class Losses:
         asked = frozenset(run.setup.grid)
         return [self._cell(Pair(k, v), asked) for k in k_types for v in v_types]
 
-    def _cell(self, pair: Pair, asked: frozenset[Pair]) -> Cell:
+    def _cell(self, pair: Pair, asked: frozenset[Pair]) -> CellValue:
         result = self.verdict.result(pair)
         if result is None:
-            return Cell(pair=pair, is_hole=pair not in asked)
+            return CellValue(pair=pair, is_hole=pair not in asked)
         if result.trouble:
             status, _, reason = result.trouble.partition(": ")
-            return Cell(pair=pair, status=status, reason=reason)
+            return CellValue(pair=pair, status=status, reason=reason)
         row, is_reference = self.rows.get(pair), pair == self.verdict.reference
         if row is None and not is_reference and result.failed:
             record = result.failed[0]
-            return Cell(pair=pair, status=record.status, reason=record.reason)
+            return CellValue(pair=pair, status=record.status, reason=record.reason)
         value = 0.0 if is_reference else math.nan
-        return Cell(
+        return CellValue(
             pair=pair,
             status="finished",
             value=PERCENT * row.bounds.mean if row else value,

@@ -17,7 +17,7 @@ from codeneedle.document import Document, Facts, Lines
 from codeneedle.models.kv_cache import CONTEXTS
 from codeneedle.probes import PROBES, frames
 from codeneedle.probes.answers import Answer
-from codeneedle.probes.frames import Cell
+from codeneedle.probes.frames import CellValue
 from codeneedle.records.record import Run
 from codeneedle.report import answers, captions, compare
 from codeneedle.report.charts import front_charts, memory_charts
@@ -169,7 +169,7 @@ def loss_facts(losses: Losses) -> dict[str, Any]:
 
 
 def _grid(
-    name: str, label: str, cells: Sequence[Cell], shown: Sequence[list[Any]]
+    name: str, label: str, cells: Sequence[CellValue], shown: Sequence[list[Any]]
 ) -> dict[str, Any]:
     """A metric of the switch: what is *shown* of each of *cells*, as of `_cell`."""
     return {
@@ -181,7 +181,7 @@ def _grid(
     }
 
 
-def _ends(losses: Losses, cell: Cell) -> list[str]:
+def _ends(losses: Losses, cell: CellValue) -> list[str]:
     row = losses.rows.get(cell.pair)
     if row is None or not math.isfinite(row.bounds.high):
         return []
@@ -218,7 +218,7 @@ def _metric(column: Column, table: PairTable, verdict: Verdict) -> dict[str, Any
 
 
 def _cell(
-    cell: Cell,
+    cell: CellValue,
     display: Display,
     painted: Callable[[float], Rgb],
     *,

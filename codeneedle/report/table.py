@@ -14,7 +14,7 @@ from codeneedle.cache_types import Pair, most_precise, pairs_by, whole_grid
 from codeneedle.document import Block, Document, Facts, Heading, Lines, Table
 from codeneedle.errors import BadInput, UnknownName
 from codeneedle.probes import frames
-from codeneedle.probes.frames import Cell
+from codeneedle.probes.frames import CellValue
 from codeneedle.probes.metrics import Metric
 from codeneedle.probes.probe import Probe
 from codeneedle.records.record import CellRecord, Run, Status
@@ -36,7 +36,7 @@ class Column:
 
     metric: Metric  # what it shows
     probe: str  # name of the probe whose records it is read from
-    cells: Mapping[Pair, Cell]  # the cell of each pair
+    cells: Mapping[Pair, CellValue]  # the cell of each pair
     is_shown: bool
     """
     Whether the table shows it, which it does not where its probe has values of other
@@ -61,9 +61,9 @@ class Column:
         """Whether the noise floor is no noise, but rounding of 32-bit arithmetic."""
         return self.metric.floor and abs(self.reference_value) < ROUNDING
 
-    def cell(self, pair: Pair) -> Cell:
+    def cell(self, pair: Pair) -> CellValue:
         """The cell of *pair*; one that was not run if the probe knows no such pair."""
-        return self.cells.get(pair) or Cell(pair=pair)
+        return self.cells.get(pair) or CellValue(pair=pair)
 
     def over_reference(self, pair: Pair) -> float:
         """
@@ -182,7 +182,7 @@ def _columns(run: Run, probes: Iterable[Probe], sort: str | None) -> tuple[Colum
 
 
 def _column(
-    metric: Metric, probe: str, cells: Sequence[Cell], *, is_shown: bool
+    metric: Metric, probe: str, cells: Sequence[CellValue], *, is_shown: bool
 ) -> Column:
     reference = frames.reference(cells)
     return Column(
@@ -427,7 +427,7 @@ def _words(table: PairTable) -> Iterator[tuple[str, str]]:
         yield NOT_RUN_WORD, "not run"
 
 
-def _parts_without_value(table: PairTable) -> Iterator[Cell]:
+def _parts_without_value(table: PairTable) -> Iterator[CellValue]:
     """Cells of finished records of which a part failed: speeds at a depth."""
     for column in table.shown:
         for pair, cell in column.cells.items():

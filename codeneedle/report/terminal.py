@@ -80,8 +80,8 @@ def _indented(line: Text) -> "Text | _Columns":
     blanks = len(line.plain) - len(line.plain.lstrip(" "))
     if not blanks:
         return line
-    words = _Column([line[blanks:]], starts_left=True, folds=True)
-    return _Columns(_Column([Text(" " * (blanks - 1))]), [words], gaps=(1,))
+    words = _TextColumn([line[blanks:]], starts_left=True, folds=True)
+    return _Columns(_TextColumn([Text(" " * (blanks - 1))]), [words], gaps=(1,))
 
 
 def _unbroken(line: Text) -> Text:
@@ -91,7 +91,7 @@ def _unbroken(line: Text) -> Text:
 
 
 @dataclass(frozen=True, slots=True)
-class _Column:
+class _TextColumn:
     """Texts below each other, the heading first if there is any."""
 
     texts: Sequence[Text]  # all of them
@@ -132,8 +132,8 @@ class _Columns:
     enough, further columns stand in blocks below, beside the first one again.
     """
 
-    first: _Column
-    others: Sequence[_Column]
+    first: _TextColumn
+    others: Sequence[_TextColumn]
     gaps: Sequence[int] = GAPS
 
     def __rich_console__(
@@ -147,9 +147,9 @@ class _Columns:
                 yield Text()
             yield from _block(block, console, width, gap)
 
-    def _packed(self, width: int, gap: int) -> list[list[_Column]]:
+    def _packed(self, width: int, gap: int) -> list[list[_TextColumn]]:
         """As many columns in each block as fit beside the first; at least one."""
-        blocks: list[list[_Column]] = [] if self.others else [[self.first]]
+        blocks: list[list[_TextColumn]] = [] if self.others else [[self.first]]
         left = 0
         for column in self.others:
             needed = column.narrowed(LEAST_FOLDED) + gap
@@ -162,7 +162,7 @@ class _Columns:
 
 
 def _block(
-    columns: Sequence[_Column], console: Console, width: int, gap: int
+    columns: Sequence[_TextColumn], console: Console, width: int, gap: int
 ) -> Iterator[Text]:
     widths = [column.width for column in columns]
     narrow = [column.narrowed(1) for column in columns]
@@ -190,9 +190,9 @@ def _grid(grid: Grid) -> _Columns:
     for at, v in enumerate(grid.v_types):
         # The blank behind a type is the place of the reference's mark.
         texts = [Text(f"{visible(v)} ", "bold"), *(_text(row[at]) for row in grid.rows)]
-        wide = _Column(texts, least=LEAST_COLUMN).width
-        across.append(_Column(texts, least=wide + 1))
-    return _Columns(_Column(types, starts_left=True), across, gaps=(1,))
+        wide = _TextColumn(texts, least=LEAST_COLUMN).width
+        across.append(_TextColumn(texts, least=wide + 1))
+    return _Columns(_TextColumn(types, starts_left=True), across, gaps=(1,))
 
 
 def _table(table: Table) -> _Columns:
@@ -201,7 +201,9 @@ def _table(table: Table) -> _Columns:
         head = Text("\n".join(map(visible, name.split("\n"))), "bold")
         is_words = name in table.words
         texts = [head, *(_text(row[at]) for row in table.rows)]
-        columns.append(_Column(texts, starts_left=is_words, folds=is_words and at > 0))
+        columns.append(
+            _TextColumn(texts, starts_left=is_words, folds=is_words and at > 0)
+        )
     return _Columns(columns[0], columns[1:])
 
 
@@ -210,5 +212,5 @@ def _facts(facts: Facts) -> _Columns:
     style = "dim" if facts.is_quiet else ""
     words = [Text(visible(word), style) for word, _ in facts.entries]
     phrases = [_text(phrase) for _, phrase in facts.entries]
-    first = _Column(words, starts_left=True)
-    return _Columns(first, [_Column(phrases, starts_left=True, folds=True)])
+    first = _TextColumn(words, starts_left=True)
+    return _Columns(first, [_TextColumn(phrases, starts_left=True, folds=True)])

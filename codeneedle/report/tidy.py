@@ -18,7 +18,7 @@ from msgspec import Meta
 from codeneedle.cache_types import Pair
 from codeneedle.probes import PROBES, answers_by_length, frames
 from codeneedle.probes.answers import Answer, Skipped
-from codeneedle.probes.frames import Cell, Cells
+from codeneedle.probes.frames import Cells, CellValue
 from codeneedle.probes.metrics import LossKind, Metric
 from codeneedle.probes.probe import Probe
 from codeneedle.records.record import Run
@@ -123,7 +123,7 @@ def cell_rows(
     return [
         row
         for name, run, verdict in zip(names_of(runs), runs, judged, strict=False)
-        for row in _cell_rows(_Source(name, run, verdict), probe)
+        for row in _cell_rows(_JudgedRun(name, run, verdict), probe)
     ]
 
 
@@ -134,7 +134,7 @@ def place_rows(runs: Sequence[Run]) -> list[TableRow]:
         for name, run in zip(names_of(runs), runs, strict=True)
         for probe in _measured(run)
         if asks_by_length(probe)
-        for row in _place_rows(_Source(name, run), probe)
+        for row in _place_rows(_JudgedRun(name, run), probe)
     ]
 
 
@@ -148,14 +148,16 @@ def data_frame(rows: Iterable[TableRow]) -> "pd.DataFrame":
 
 
 @dataclass(frozen=True, slots=True)
-class _Source:
+class _JudgedRun:
     """A run with its name, and the verdict on it if it was judged."""
 
     name: str
     run: Run
     verdict: "Verdict | None" = None
 
-    def row(self, cell: Cell, probe: str, metric: str, **others: object) -> TableRow:
+    def row(
+        self, cell: CellValue, probe: str, metric: str, **others: object
+    ) -> TableRow:
         """A row of *cell*; *others* are the columns that this cannot tell."""
         setup = self.run.setup
         columns = {
@@ -201,7 +203,7 @@ def _measured(run: Run) -> list[Probe]:
     return [probe for probe in PROBES.values() if probe.name in named]
 
 
-def _cell_rows(source: _Source, wanted: str) -> Iterator[TableRow]:
+def _cell_rows(source: _JudgedRun, wanted: str) -> Iterator[TableRow]:
     yield from _losses(source)
     for probe in [PROBES[wanted]] if wanted else _measured(source.run):
         run = frames.of_probe(source.run, probe.name)
@@ -215,7 +217,7 @@ def _cell_rows(source: _Source, wanted: str) -> Iterator[TableRow]:
 
 
 def _metric_rows(
-    source: _Source, probe: str, metric: Metric, cells: Cells
+    source: _JudgedRun, probe: str, metric: Metric, cells: Cells
 ) -> Iterator[TableRow]:
     reference = frames.reference(cells)
     for cell in cells:
@@ -232,7 +234,7 @@ def _metric_rows(
             )
 
 
-def _context(run: Run, metric: Metric, cell: Cell) -> int:
+def _context(run: Run, metric: Metric, cell: CellValue) -> int:
     """That of the cell, of memory: a tool may have had another than servers."""
     own = cell.context if metric.quantity == "memory" else 0
     return own or run.setup.context
@@ -263,7 +265,7 @@ def _bounds(row: "MetricResult", word: str) -> dict[str, object]:
     }
 
 
-def _losses(source: _Source) -> Iterator[TableRow]:
+def _losses(source: _JudgedRun) -> Iterator[TableRow]:
     """What decides each pair, then its loss by each metric."""
     if source.verdict is None:
         return
@@ -284,7 +286,7 @@ def _losses(source: _Source) -> Iterator[TableRow]:
 
 
 def _loss(
-    source: _Source, cell: Cell, row: "MetricResult | None", facet: str
+    source: _JudgedRun, cell: CellValue, row: "MetricResult | None", facet: str
 ) -> TableRow:
     """The loss of *row*; without one, why there is none: 0 of the reference itself."""
     assert source.verdict is not None  # noqa: S101 - `_losses` has looked
@@ -344,7 +346,7 @@ TaskFacet = tuple[str, int, float]
 """Task, length of the text in tokens, and depth from 0 to 1."""
 
 
-def _place_rows(source: _Source, probe: Probe) -> Iterator[TableRow]:
+def _place_rows(source: _JudgedRun, probe: Probe) -> Iterator[TableRow]:
     """
     Answers by task, length and depth: shares, log-probabilities, and what changed.
 

@@ -27,7 +27,7 @@ from codeneedle.system.files import private_folder
 
 
 @dataclass(frozen=True, slots=True)
-class _Sent:
+class _SentCorpus:
     """A corpus as it is sent."""
 
     facts: CorpusFacts  # what is stored of it
@@ -100,7 +100,7 @@ def _prepared(plan: Plan) -> RunContext:
 
 
 def _preparation(
-    plan: Plan, sent: _Sent, prompts: Callable[[], Prompts]
+    plan: Plan, sent: _SentCorpus, prompts: Callable[[], Prompts]
 ) -> Preparation:
     return Preparation(
         corpus=beginning(plan.corpus, sent.text),
@@ -113,7 +113,7 @@ def _preparation(
 
 def _compared(
     plan: Plan,
-    sent: _Sent,
+    sent: _SentCorpus,
     probes: Iterable[Probe],
     preparation: Preparation | None = None,
 ) -> tuple[RunContext, Setup, Setup]:
@@ -142,7 +142,9 @@ def _has_no_numbers(plan: Plan) -> bool:
     return plan.execution.shard is None and not plan.store.has_numbers()
 
 
-def _run(plan: Plan, setup: Setup, sent: _Sent, stored: Setup | None) -> RunContext:
+def _run(
+    plan: Plan, setup: Setup, sent: _SentCorpus, stored: Setup | None
+) -> RunContext:
     return RunContext(
         engine=plan.engine,
         weights=plan.weights,
@@ -300,20 +302,20 @@ def machine_phrase(engine: Engine) -> str:
     return f"{machine.facts().phrase()}{f'; {devices}' if devices else ''}"
 
 
-def _sent(plan: Plan, counting: _Counting) -> _Sent:
+def _sent(plan: Plan, counting: _Counting) -> _SentCorpus:
     stored, reads = plan.store.setup(), plan.reads_corpus
     if stored is not None and (stored.corpus.is_counted or not reads):
         return _stored(plan, stored)
     if not reads:
-        return _Sent(facts_of(plan.corpus, plan.corpus), text="")
+        return _SentCorpus(facts_of(plan.corpus, plan.corpus), text="")
     prompts = counting.prompts()
     corpus, room = fitted(_fit(plan, prompts))
     tokens = prompts.tokenizer.count_tokens(corpus.text)
     _refuse_lost_text(prompts.tokenizer, corpus, room, tokens)
-    return _Sent(facts_of(corpus, plan.corpus, tokens=tokens), corpus.text)
+    return _SentCorpus(facts_of(corpus, plan.corpus, tokens=tokens), corpus.text)
 
 
-def _stored(plan: Plan, stored: Setup) -> _Sent:
+def _stored(plan: Plan, stored: Setup) -> _SentCorpus:
     """
     The counts of the *stored* setup, in place of new ones.
 
@@ -337,7 +339,7 @@ def _stored(plan: Plan, stored: Setup) -> _Sent:
         sample_k=plan.corpus.sample_k,
         sample_seed=plan.corpus.sample_seed,
     )
-    return _Sent(facts, text=plan.corpus.text[: facts.characters])
+    return _SentCorpus(facts, text=plan.corpus.text[: facts.characters])
 
 
 def _prompts(plan: Plan, tokenizer: Tokenizer) -> Prompts:
@@ -397,7 +399,7 @@ def _refuse_lost_text(
     raise LostText(f"the corpus: {what}")
 
 
-def _setup(plan: Plan, sent: _Sent) -> Setup:
+def _setup(plan: Plan, sent: _SentCorpus) -> Setup:
     """The setup of *plan*; hashing the weights may take a while."""
     identity = plan.engine.identity()
     return Setup(

@@ -13,7 +13,7 @@ from codeneedle.records.store import SWEEP
 from codeneedle.text import duration, sweep_command
 from codeneedle.verdict.judge import PairResult, Verdict, cache_size
 from codeneedle.verdict.limits import MAX_EVAL_LOST, MAX_LOSS, MAX_LOST
-from codeneedle.verdict.order import Asked, Seen, next_asked, order_in
+from codeneedle.verdict.order import PairState, StepTarget, next_asked, order_in
 from codeneedle.verdict.statistics import Decision
 
 MOST_PAIRS = 4
@@ -138,7 +138,7 @@ def is_asked(record: CellRecord) -> bool:
 class NextStep:
     """What is measured next."""
 
-    asked: Asked  # of which pairs, and why
+    asked: StepTarget  # of which pairs, and why
     goals: Mapping[Pair, int]
     """
     By pair that has numbers, how many functions it has afterwards; the reference first,
@@ -202,7 +202,7 @@ def next_step(
 def _step_s(
     verdict: Verdict,
     probes: Sequence[str],
-    asked: Asked,
+    asked: StepTarget,
     goals: Mapping[Pair, int],
     known: Mapping[Pair, int],
 ) -> float:
@@ -222,7 +222,7 @@ def _step_s(
     return total
 
 
-def _seen(verdict: Verdict, probes: Sequence[str]) -> dict[Pair, Seen]:
+def _seen(verdict: Verdict, probes: Sequence[str]) -> dict[Pair, PairState]:
     """What was measured of each pair by all *probes*, or failed."""
     tried = {
         (record.pair, record.probe): record
@@ -236,7 +236,7 @@ def _seen(verdict: Verdict, probes: Sequence[str]) -> dict[Pair, Seen]:
             continue
         row = result.row(FURTHER.metric)
         asked = tried.get((pair, PROBE.name))
-        seen[pair] = Seen(
+        seen[pair] = PairState(
             word=result.word,
             units=FURTHER.units(asked) if asked and asked.has_numbers else 0,
             needed=row.needed if row and not row.remark else None,

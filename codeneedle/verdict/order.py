@@ -120,7 +120,7 @@ def ruled_out(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Seen:
+class PairState:
     """What was seen of a pair."""
 
     word: Decision | None  # its word; None if it failed, or has none
@@ -142,7 +142,7 @@ class Why(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class StepTarget:
     """What is asked next."""
 
     pairs: tuple[Pair, ...]  # of which pairs
@@ -151,8 +151,8 @@ class Asked:
 
 
 def next_asked(
-    order: Order, seen: Mapping[Pair, Seen], reference: Pair | None = None
-) -> Asked | None:
+    order: Order, seen: Mapping[Pair, PairState], reference: Pair | None = None
+) -> StepTarget | None:
     """
     What is asked next; None once nothing is left that could change the answer.
 
@@ -172,7 +172,7 @@ def next_asked(
     """
     look = order.looks[0] if order.looks else 0
     if first := tuple(pair for pair in order.first if pair not in seen):
-        return Asked(first, look, Why.FIRST)
+        return StepTarget(first, look, Why.FIRST)
     words = {pair: each.word for pair, each in seen.items() if each.word}
     within = [size_by_types(p) for p, word in words.items() if word is Decision.WITHIN]
     out = ruled_out(words, order.every)
@@ -192,20 +192,20 @@ def next_asked(
     ruled = [pair for pair in smaller if pair in out and pair not in seen]
     likely = [pair for pair in new if pair not in unlikely]
     if not likely and ruled and not _is_checked(order, words):
-        return Asked((max(ruled, key=_by_size),), look, Why.CHECK)
+        return StepTarget((max(ruled, key=_by_size),), look, Why.CHECK)
     if not likely and far:
         return _more(far, seen)
     why = Why.SMALLER if likely else Why.UNLIKELY
-    return Asked((_most_settling(likely or unlikely),), look, why) if new else None
+    return StepTarget((_most_settling(likely or unlikely),), look, why) if new else None
 
 
-def _more(goals: Mapping[Pair, int], seen: Mapping[Pair, Seen]) -> Asked:
+def _more(goals: Mapping[Pair, int], seen: Mapping[Pair, PairState]) -> StepTarget:
     """Further functions of the pair of *goals* that needs the fewest."""
     pair = min(goals, key=lambda each: (seen[each].needed or 0, *_by_size(each)))
-    return Asked((pair,), goals[pair], Why.MORE)
+    return StepTarget((pair,), goals[pair], Why.MORE)
 
 
-def _looks(order: Order, seen: Mapping[Pair, Seen]) -> dict[Pair, tuple[int, int]]:
+def _looks(order: Order, seen: Mapping[Pair, PairState]) -> dict[Pair, tuple[int, int]]:
     """
     The next look at each open pair below the limit, and the one likely to decide it.
 
@@ -223,7 +223,7 @@ def _looks(order: Order, seen: Mapping[Pair, Seen]) -> dict[Pair, tuple[int, int
     }
 
 
-def _unlikely(new: Iterable[Pair], seen: Mapping[Pair, Seen]) -> list[Pair]:
+def _unlikely(new: Iterable[Pair], seen: Mapping[Pair, PairState]) -> list[Pair]:
     """Those of *new* that are less precise than an open pair above the limit."""
     above = [
         pair

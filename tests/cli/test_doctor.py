@@ -11,7 +11,7 @@ from programs import llama_like, script
 from codeneedle.cli import doctor
 from codeneedle.cli.doctor import (
     Diagnosis,
-    Model,
+    ModelCheck,
     Problem,
     TypeFacts,
     diagnose,
@@ -40,7 +40,7 @@ WEIGHTS = dataclasses.replace(
     value_length=128,
     chat_template="{{ messages }}",
 )
-MODEL = Model(
+MODEL = ModelCheck(
     weights=WEIGHTS,
     is_built_in=False,
     context=16_384,

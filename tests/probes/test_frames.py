@@ -188,7 +188,7 @@ def test_the_standard_error_is_over_units_unless_the_tool_states_it() -> None:
     )
     run = made_run(setup=made_setup(types_k=["bf16"], types_v=["bf16"]))
 
-    def cell(**changes: object) -> frames.Cell:
+    def cell(**changes: object) -> frames.CellValue:
         return frames.cells_frame(run, replace(metric, **changes))[0]  # type: ignore[arg-type]
 
     of_mean = math.sqrt(16 / 3) / math.sqrt(3)

@@ -59,7 +59,7 @@ from codeneedle.verdict.next import (
     spent_share,
     time_s,
 )
-from codeneedle.verdict.order import Asked, Why, order_in
+from codeneedle.verdict.order import StepTarget, Why, order_in
 
 WHOLE, GOOD, BAD = Pair("f16", "f16"), Pair("q8_0", "q8_0"), Pair("q4_0", "q4_0")
 
@@ -494,7 +494,7 @@ def test_without_an_order_there_is_no_step(world):
 
 
 def test_a_step_that_is_too_long_has_fewer_pairs():
-    asked = Asked((GOOD, BAD), 8, Why.FIRST)
+    asked = StepTarget((GOOD, BAD), 8, Why.FIRST)
     shorter = NextStep(asked, {}, 60.0).shorter
 
     assert ((GOOD,), 30.0) == (shorter.asked.pairs, shorter.time_s)

@@ -5,7 +5,7 @@ import pytest
 from codeneedle.cache_types import DEFAULT_TYPES, FIRST, Pair, bits, whole_grid
 from codeneedle.verdict.order import (
     Order,
-    Seen,
+    PairState,
     Why,
     covers,
     next_asked,
@@ -15,8 +15,8 @@ from codeneedle.verdict.statistics import ALPHA, Decision, error_share
 
 EIGHT, MIXED, FOUR = FIRST
 WITHIN, BEYOND = (
-    Seen(word=Decision.WITHIN, units=12),
-    Seen(word=Decision.BEYOND, units=12),
+    PairState(word=Decision.WITHIN, units=12),
+    PairState(word=Decision.BEYOND, units=12),
 )
 OTHERS = whole_grid(DEFAULT_TYPES, DEFAULT_TYPES)[1:]
 ORDER = Order(pairs=tuple(map(str, OTHERS)), looks=(12, 24, 48, 96))
@@ -27,7 +27,7 @@ def pair(text):
 
 
 def is_open(*, needed=None, units=12, is_below=True):
-    return Seen(word=Decision.OPEN, units=units, needed=needed, is_below=is_below)
+    return PairState(word=Decision.OPEN, units=units, needed=needed, is_below=is_below)
 
 
 def asked(seen, order=ORDER):
@@ -40,7 +40,7 @@ def run_through(truth, order=ORDER):
     """The pairs that are asked in turn, with the words of *truth*."""
     seen, turns = {}, []
     while found := next_asked(order, seen):
-        seen |= {each: Seen(word=truth(each), units=12) for each in found.pairs}
+        seen |= {each: PairState(word=truth(each), units=12) for each in found.pairs}
         turns.append((found.why, *map(str, found.pairs)))
     return seen, turns
 
@@ -238,7 +238,7 @@ def test_a_check_that_comes_out_within_opens_what_was_ruled_out():
 
 def test_a_pair_that_failed_is_not_asked_again():
     few = Order(pairs=("q8_0/q8_0", "q4_0/q4_0"), looks=(12,))
-    seen = {"q8_0/q8_0": Seen(word=None), "q4_0/q4_0": Seen(word=None)}
+    seen = {"q8_0/q8_0": PairState(word=None), "q4_0/q4_0": PairState(word=None)}
 
     assert asked(seen, few) is None
 
@@ -247,7 +247,7 @@ def test_a_check_that_failed_is_asked_of_another_pair_that_is_ruled_out():
     few = ("q8_0/q8_0", "q8_0/q4_0", "q4_0/q4_0", "q5_1/q4_0", "q5_0/q4_0")
     order = Order(pairs=few, looks=(12,))
     seen = {"q8_0/q8_0": WITHIN, "q8_0/q4_0": BEYOND, "q4_0/q4_0": BEYOND}
-    failed = Seen(word=None)
+    failed = PairState(word=None)
 
     assert ("q5_0/q4_0", 12, Why.CHECK) == asked(seen | {"q5_1/q4_0": failed}, order)
     both = {"q5_1/q4_0": failed, "q5_0/q4_0": failed}

@@ -88,7 +88,7 @@ def _program_of(words: Sequence[str], *, option: str) -> str:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Task:
+class EvaluationCommand:
     """A command for one cell."""
 
     words: tuple[str, ...]  # program and arguments, with placeholders
@@ -134,7 +134,10 @@ class Task:
 
 
 def run(
-    task: Task, *, tell: Callable[[str], None], is_served: Callable[[], bool]
+    task: EvaluationCommand,
+    *,
+    tell: Callable[[str], None],
+    is_served: Callable[[], bool],
 ) -> None:
     """
     Run a command to its end, within its limits.
@@ -169,7 +172,7 @@ def run(
         _refuse_excess(task, 0.0)
 
 
-def _refuse_excess(task: Task, taken_s: float) -> None:
+def _refuse_excess(task: EvaluationCommand, taken_s: float) -> None:
     if taken_s > task.limit_s:
         raise _failed(
             task,
@@ -201,7 +204,11 @@ def _sizes(paths: Sequence[Path]) -> Iterator[int]:
 
 
 def _failed(
-    task: Task, reason: str, *, status: Status = Status.CRASHED, hint: str = ""
+    task: EvaluationCommand,
+    reason: str,
+    *,
+    status: Status = Status.CRASHED,
+    hint: str = "",
 ) -> CellError:
     return CellError(
         f"{task.option} {reason}",
@@ -212,7 +219,7 @@ def _failed(
 
 
 @contextlib.contextmanager
-def _logged(task: Task) -> Iterator[None]:
+def _logged(task: EvaluationCommand) -> Iterator[None]:
     """Mask the secrets that the command has in its log and in its error."""
     names = (name for name in task.passed_on if name in os.environ)
     know(*secrets_of({name: os.environ[name] for name in names}))

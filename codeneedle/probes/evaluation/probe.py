@@ -28,7 +28,7 @@ from codeneedle.probes.estimates import Estimates
 from codeneedle.probes.evaluation.contract import (
     OFFLINE,
     PLACEHOLDERS,
-    Task,
+    EvaluationCommand,
     checked_words,
     run,
 )
@@ -180,7 +180,7 @@ class EvaluationProbe(Probe):
             CellError: If one of them fails, too many samples have no score, or they
                 differ from those of the first cell.
         """
-        cell = _Cell(context, is_again=self.name != NAME)
+        cell = _EvaluatedCell(context, is_again=self.name != NAME)
         evaluation = cell.evaluated()
         if cell.settings.score:
             context.keep(as_json(evaluation))
@@ -289,7 +289,7 @@ def aligned(samples: Sequence[Sample], first: Evaluation) -> tuple[Sample, ...]:
     )
 
 
-class _Cell:
+class _EvaluatedCell:
     """
     One cell while it is evaluated.
 
@@ -362,7 +362,7 @@ class _Cell:
         if served is not None and address is None:
             raise ValueError("an engine without an address")
         context = self._context
-        task = Task(
+        task = EvaluationCommand(
             words=tuple(shlex.split(command)),
             option=option,
             out=self._out,

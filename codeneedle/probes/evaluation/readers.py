@@ -191,7 +191,7 @@ def _member(path: Path, layout: type[_Layout], *keys: str) -> _Layout | None:
 # --- our own lines
 
 
-class _Line(Struct, forbid_unknown_fields=True):
+class _SampleLine(Struct, forbid_unknown_fields=True):
     id: str | int
     score: _Score | None = None
     group: str = ""
@@ -203,7 +203,7 @@ class _Line(Struct, forbid_unknown_fields=True):
 
 def _of_lines(path: Path) -> Iterator[Sample]:
     """Lines: ``{"id", "score": 0..1, "group"?, "seed"?, "prompt_sha"?, "error"?}``."""
-    for _, line in _lines(path, _Line):
+    for _, line in _lines(path, _SampleLine):
         yield _sample(
             line.id,
             line.score,

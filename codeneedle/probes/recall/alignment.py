@@ -20,7 +20,7 @@ class Mark(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Row:
+class AlignedLine:
     """One line of the alignment, as it stands in its text."""
 
     mark: Mark  # what became of it
@@ -31,10 +31,10 @@ class Row:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Score:
+class Alignment:
     """A reply aligned with its needle. Blank lines are not counted."""
 
-    rows: tuple[Row, ...]  # the alignment, in reading order
+    rows: tuple[AlignedLine, ...]  # the alignment, in reading order
 
     def count(self, mark: Mark) -> int:
         """Number of lines with *mark*."""
@@ -46,7 +46,7 @@ class Score:
         return self.count(Mark.MATCHED)
 
 
-def score(needle: NeedleFacts, reply: str, *, strict_indent: bool = False) -> Score:
+def score(needle: NeedleFacts, reply: str, *, strict_indent: bool = False) -> Alignment:
     """
     Align *reply* with the lines that *needle* asks for.
 
@@ -77,7 +77,7 @@ def score(needle: NeedleFacts, reply: str, *, strict_indent: bool = False) -> Sc
         pairs=pairs,
         answer_ends=max(last + 1, len(asked)),
     )
-    return Score(rows=tuple(rows))
+    return Alignment(rows=tuple(rows))
 
 
 def answer_lines(needle: NeedleFacts, reply: str) -> list[str]:
@@ -112,7 +112,7 @@ def answer_end(needle: NeedleFacts, reply: str) -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class _Line:
+class _ReplyLine:
     """A line of a reply."""
 
     text: str  # the line as it is read, without its line break
@@ -132,21 +132,21 @@ _REMOVED = "\ud800"
 """Stands for a removed character, so that offsets stay; no reply holds surrogates."""
 
 
-def _answer(needle: NeedleFacts, reply: str) -> list[_Line]:
+def _answer(needle: NeedleFacts, reply: str) -> list[_ReplyLine]:
     """The answer's lines that are not blank, by the best of the readings."""
     readings = list(_readings(needle, reply))
     if len(readings) == 1:
         return readings[0]
     asked = [line.strip() for line in _content(needle.lines)]
 
-    def matched(lines: Sequence[_Line]) -> int:
+    def matched(lines: Sequence[_ReplyLine]) -> int:
         given = [line.text.strip() for line in lines]
         return len(_aligned(asked, given, asked=len(asked)))
 
     return max(readings, key=matched)
 
 
-def _readings(needle: NeedleFacts, reply: str) -> Iterator[list[_Line]]:
+def _readings(needle: NeedleFacts, reply: str) -> Iterator[list[_ReplyLine]]:
     """Ways to read *reply*, without blank lines; the usual one is first."""
     truth = [*needle.lines, *needle.more]
     has_tags = any(map(_TAG.search, truth))
@@ -164,18 +164,18 @@ def _readings(needle: NeedleFacts, reply: str) -> Iterator[list[_Line]]:
                 yield content
 
 
-def _lines(reply: str, *, removed: re.Pattern[str]) -> list[_Line]:
+def _lines(reply: str, *, removed: re.Pattern[str]) -> list[_ReplyLine]:
     """The lines of *reply* without what matches *removed*."""
     text = removed.sub(lambda found: _REMOVED * len(found[0]), reply)
     return [
-        _Line(line[0].rstrip("\r\n").replace(_REMOVED, ""), line.end())
+        _ReplyLine(line[0].rstrip("\r\n").replace(_REMOVED, ""), line.end())
         for line in _LINE.finditer(text)
     ]
 
 
 def _inside_fences(
-    lines: Sequence[_Line], *, has_fences: bool
-) -> Iterator[Sequence[_Line]]:
+    lines: Sequence[_ReplyLine], *, has_fences: bool
+) -> Iterator[Sequence[_ReplyLine]]:
     """Ways to read code fences; the usual one is first, the longer of two."""
     fences = [at for at, line in enumerate(lines) if _FENCE.fullmatch(line.text)]
     if not fences:
@@ -192,7 +192,7 @@ def _inside_fences(
         yield from (lines[first + 1 : last], lines[first + 1 :], lines[:last], lines)
 
 
-def _between(lines: Sequence[_Line], fences: Sequence[int]) -> list[_Line]:
+def _between(lines: Sequence[_ReplyLine], fences: Sequence[int]) -> list[_ReplyLine]:
     opening, closing = fences[::2], [*fences[1::2], len(lines)]
     inside = (lines[at + 1 : to] for at, to in zip(opening, closing, strict=False))
     return list(itertools.chain.from_iterable(inside))
@@ -267,16 +267,16 @@ def _rows(
     produced: Sequence[str],
     pairs: Sequence[tuple[int, int]],
     answer_ends: int,
-) -> list[Row]:
-    rows: list[Row] = []
+) -> list[AlignedLine]:
+    rows: list[AlignedLine] = []
     at_truth = at_given = 0
     for next_truth, next_given in [*pairs, (len(truth), len(produced))]:
         rows += [
-            Row(mark=Mark.MISSING, expected=truth[t])
+            AlignedLine(mark=Mark.MISSING, expected=truth[t])
             for t in range(at_truth, min(next_truth, asked))
         ]
         rows += [
-            Row(
+            AlignedLine(
                 mark=Mark.HALLUCINATED if g < answer_ends else Mark.OVERRUN,
                 produced=produced[g],
             )
@@ -285,7 +285,7 @@ def _rows(
         if next_truth < len(truth):
             mark = Mark.MATCHED if next_truth < asked else Mark.BONUS
             rows.append(
-                Row(
+                AlignedLine(
                     mark=mark, expected=truth[next_truth], produced=produced[next_given]
                 )
             )

@@ -14,7 +14,7 @@ from codeneedle.corpora.needles import WRITTEN_LINES, NeedleFacts
 from codeneedle.document import Document, Lines, Table
 from codeneedle.probes import forced
 from codeneedle.probes.answers import Answer, Beside, View
-from codeneedle.probes.recall.alignment import Mark, Row, Score, score
+from codeneedle.probes.recall.alignment import AlignedLine, Alignment, Mark, score
 from codeneedle.probes.recall.record import NAME
 from codeneedle.probes.recall.rounds import (
     ForcedAnswer,
@@ -176,11 +176,11 @@ class LinePair:
     """One line of the display."""
 
     number: int | None  # of the expected line in the corpus, as an editor counts
-    expected: Row | None  # an expected line; None next to a superfluous line
-    produced: Row | None  # a line of the reply; None next to a missing line
+    expected: AlignedLine | None  # an expected line; None next to a superfluous line
+    produced: AlignedLine | None  # a line of the reply; None next to a missing line
 
 
-def side_by_side(needle: NeedleFacts, score: Score, *, width: int) -> Document:
+def side_by_side(needle: NeedleFacts, score: Alignment, *, width: int) -> Document:
     """
     Expected lines on the left, produced ones on the right, a mark before each.
 
@@ -201,7 +201,7 @@ def side_by_side(needle: NeedleFacts, score: Score, *, width: int) -> Document:
     return [Lines(lines), Lines([_tally(score)])]
 
 
-def line_pairs(needle: NeedleFacts, score: Score) -> list[LinePair]:
+def line_pairs(needle: NeedleFacts, score: Alignment) -> list[LinePair]:
     """The aligned lines; a missing line next to a superfluous one in its place."""
     numbers = iter(_numbered(needle))
     pairs: list[LinePair] = []
@@ -216,11 +216,11 @@ def line_pairs(needle: NeedleFacts, score: Score) -> list[LinePair]:
 
 
 def _stretches(
-    rows: Iterable[Row],
-) -> Iterator[tuple[list[Row], list[Row], Row | None]]:
+    rows: Iterable[AlignedLine],
+) -> Iterator[tuple[list[AlignedLine], list[AlignedLine], AlignedLine | None]]:
     """The missing and the superfluous lines before each matching line, and that."""
-    missing: list[Row] = []
-    extra: list[Row] = []
+    missing: list[AlignedLine] = []
+    extra: list[AlignedLine] = []
     for row in rows:
         if row.expected is not None and row.produced is not None:
             yield missing, extra, row
@@ -237,7 +237,7 @@ def _numbered(needle: NeedleFacts) -> Iterator[tuple[int, str]]:
     return iter(enumerate((*needle.lines, *needle.more), start=first))
 
 
-def _number(numbers: Iterator[tuple[int, str]], row: Row | None) -> int | None:
+def _number(numbers: Iterator[tuple[int, str]], row: AlignedLine | None) -> int | None:
     """The line number of *row*; rows are passed in ascending order."""
     if row is None:
         return None
@@ -288,7 +288,7 @@ def _are_similar(left: str, right: str) -> bool:
     return Levenshtein.normalized_similarity(left, right) >= SIMILAR
 
 
-def _half(row: Row | None, line: str | None) -> Text:
+def _half(row: AlignedLine | None, line: str | None) -> Text:
     if row is None or line is None:
         return Text()
     return Text(_shown(line), style=STYLES[row.mark])
@@ -312,13 +312,13 @@ def _padded(parts: Sequence[Text], at: int, room: int) -> Text:
     return part
 
 
-def _mark(row: Row | None) -> Text:
+def _mark(row: AlignedLine | None) -> Text:
     if row is None:
         return Text("   ")
     return Text(f" {MARKS[row.mark]} ", style=STYLES[row.mark])
 
 
-def _tally(score: Score) -> Text:
+def _tally(score: Alignment) -> Text:
     """The number of lines of each kind, with its mark."""
     text = Text()
     for mark, sign in MARKS.items():

@@ -31,7 +31,7 @@ from codeneedle.probes.recall.rounds import ScoredRound
 from codeneedle.probes.recall.settings import (
     Ask,
     By,
-    Choice,
+    RecallCalibration,
     RecallSettings,
     functions_in,
     settings_of,
@@ -74,19 +74,19 @@ class Load:
     has_server: bool = False
     """Whether a server reads the text in any case, for lines to write."""
 
-    def read_s(self, functions: int, speeds: "Speeds") -> float:
+    def read_s(self, functions: int, speeds: "ReferenceTimes") -> float:
         """Seconds of a cell that reads so many *functions*, about."""
         chunks = self.chunks(functions)
         text_s = SCORING * speeds.reading_s * sum(chunks)
         return len(chunks) * speeds.start_s + text_s
 
-    def forced_s(self, functions: int, speeds: "Speeds") -> float:
+    def forced_s(self, functions: int, speeds: "ReferenceTimes") -> float:
         """Seconds of a cell that forces so many *functions*."""
         text_s = speeds.start_s + self.text * speeds.reading_s
         lines_s = functions * self.right * speeds.forcing_s
         return lines_s if self.has_server else text_s + lines_s
 
-    def choice(self, speeds: "Speeds") -> Choice:
+    def choice(self, speeds: "ReferenceTimes") -> RecallCalibration:
         """
         How it is likely to be scored: by reading where all pairs take less time so.
 
@@ -106,7 +106,7 @@ class Load:
             looks, forced_s, key=lambda look: self.read_s(look, speeds)
         )
         functions = looks[at - 1] if at else None
-        return Choice(
+        return RecallCalibration(
             by=By.READING if is_read else By.WRITING,
             functions=functions,
             reading_s=round(speeds.reading_s, 8),
@@ -115,7 +115,7 @@ class Load:
             forced_cell_s=round(forced_s, 3),
         )
 
-    def is_read(self, read_s: float, speeds: "Speeds") -> bool:
+    def is_read(self, read_s: float, speeds: "ReferenceTimes") -> bool:
         """
         Whether all other pairs are read, once the reference was, in *read_s* seconds.
 
@@ -129,7 +129,7 @@ class Load:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Speeds:
+class ReferenceTimes:
     """How long the reference takes, in seconds."""
 
     reading_s: float  # a token of the text
@@ -138,7 +138,9 @@ class Speeds:
     """A server, until it is ready, and its end; a tool is taken to start as fast."""
 
 
-def planned_choice(settings: RecallSettings, outlook: Estimates) -> Choice | None:
+def planned_choice(
+    settings: RecallSettings, outlook: Estimates
+) -> RecallCalibration | None:
     """What a reference is likely to choose; None if it chooses nothing by then."""
     setup, corpus, pace = outlook.setup, outlook.corpus, outlook.pace
     chosen = with_choice(settings, setup)
@@ -162,7 +164,7 @@ def planned_choice(settings: RecallSettings, outlook: Estimates) -> Choice | Non
         cells=outlook.cells - 1,
         has_server=Ask.WRITTEN in chosen.parts,
     )
-    speeds = Speeds(
+    speeds = ReferenceTimes(
         reading_s=pace.of_text(text) / max(text, 1),
         forcing_s=pace.of_answers(1, text),
         start_s=pace.start_s,
@@ -175,7 +177,7 @@ def can_choose(chosen: RecallSettings, outlook: Estimates) -> bool:
     return Ask.FORCED in chosen.parts and outlook.can_read and not outlook.is_built_in
 
 
-def seen_choice(setup: Setup, recall: Recall, *, may_grow: bool) -> Choice:
+def seen_choice(setup: Setup, recall: Recall, *, may_grow: bool) -> RecallCalibration:
     """
     What the reference chooses, by what it has written and forced.
 
@@ -199,8 +201,8 @@ def seen_choice(setup: Setup, recall: Recall, *, may_grow: bool) -> Choice:
 
 
 def tried_choice(
-    setup: Setup, choice: Choice, recall: Recall, *, start_s: float
-) -> Choice:
+    setup: Setup, choice: RecallCalibration, recall: Recall, *, start_s: float
+) -> RecallCalibration:
     """
     What the reference has chosen, once it was forced and read: what took less time.
 
@@ -228,13 +230,13 @@ def tried_choice(
     )
 
 
-def known_choice(setup: Setup, others: Sequence[CellRecord]) -> Choice:
+def known_choice(setup: Setup, others: Sequence[CellRecord]) -> RecallCalibration:
     """What was chosen, by what *others* than the reference have answered."""
     stated, every = stated_in(setup), [recall_of(each) for each in others]
     keys = {key for each in others for key in observed(each, Observed).answers}
     read = {key for key in keys if key.startswith(f"{READ} ")}
     ask = Ask.BOTH if any(each.rounds for each in every) else Ask.FORCED
-    return Choice(
+    return RecallCalibration(
         by=(By.READING if read else By.WRITING) if stated.by is By.AUTOMATIC else None,
         ask=ask if stated.ask is Ask.AUTOMATIC else None,
         functions=_first_read(setup, read) if read else None,
@@ -252,35 +254,37 @@ def _first_read(setup: Setup, keys: AbstractSet[str]) -> int | None:
     return None
 
 
-def without_reading(choice: Choice, error: CodeneedleError) -> Choice:
+def without_reading(
+    choice: RecallCalibration, error: CodeneedleError
+) -> RecallCalibration:
     """*choice* of a reference that could not be read, for this *error*."""
     reason = masked(one_line(str(error)))
     return replace(choice, by=By.WRITING, functions=None, unread=reason)
 
 
-def _asked(setup: Setup, recall: Recall) -> Choice:
+def _asked(setup: Setup, recall: Recall) -> RecallCalibration:
     """
     What others are asked: nothing written where the reference writes too little.
 
     Where none of its lines could be forced, what is written is all that there is.
     """
     if stated_in(setup).ask is not Ask.AUTOMATIC:
-        return Choice()
+        return RecallCalibration()
     by_name = {needle.name: needle for needle in functions_in(setup).written}
     scored = [ScoredRound(by_name[each.needle], each) for each in recall.rounds]
     matched = [each.counts[Mark.MATCHED] for each in scored if not each.error]
     if not matched:
-        return Choice(ask=Ask.BOTH)
+        return RecallCalibration(ask=Ask.BOTH)
     is_able = fmean(matched) >= ABLE * WRITTEN_LINES
     is_forced = any(each.logprobs for each in recall.forced)
-    return Choice(
+    return RecallCalibration(
         ask=Ask.FORCED if is_forced and not is_able else Ask.BOTH,
         matched=round(fmean(matched), 2),
         written_s=round(math.fsum(each.wall_s for each in recall.rounds), 3),
     )
 
 
-def _speeds(recall: Recall) -> Speeds | None:
+def _speeds(recall: Recall) -> ReferenceTimes | None:
     """How fast the reference read and forced, without a start; None if unknown."""
     scored = [each for each in recall.forced if each.logprobs]
     speed = reading_speed(recall.priming) if recall.priming else None
@@ -288,7 +292,7 @@ def _speeds(recall: Recall) -> Speeds | None:
     if not (speed and tokens):
         return None
     forced_s = math.fsum(each.wall_s for each in scored)
-    return Speeds(reading_s=1 / speed, forcing_s=forced_s / tokens)
+    return ReferenceTimes(reading_s=1 / speed, forcing_s=forced_s / tokens)
 
 
 def _load(
@@ -322,7 +326,7 @@ def _looks(functions: int, there: int) -> Sequence[int]:
     return block_ends(functions, min(max(there, functions), LIMIT))[1:]
 
 
-def ask_phrase(choice: Choice, cells: int) -> str:
+def ask_phrase(choice: RecallCalibration, cells: int) -> str:
     """That *cells* others force alone, and why; empty if that is not so."""
     if choice.ask is not Ask.FORCED or choice.matched is None:
         return ""
@@ -335,7 +339,7 @@ def ask_phrase(choice: Choice, cells: int) -> str:
     )
 
 
-def choice_phrase(choice: Choice) -> str:
+def choice_phrase(choice: RecallCalibration) -> str:
     """What was chosen, and why, as a sentence; empty if nothing was seen."""
     if choice.unread:
         return f"right lines are forced: they could not be read, {choice.unread}"

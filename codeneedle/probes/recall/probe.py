@@ -87,7 +87,7 @@ from codeneedle.probes.recall.settings import (
     FUNCTIONS_KEYS,
     Ask,
     By,
-    Choice,
+    RecallCalibration,
     RecallLayout,
     RecallSettings,
     choice_in,
@@ -641,8 +641,12 @@ class RecallProbe(Probe):
             _forget_read(observed)
 
     def _tried(
-        self, context: ProbeContext, observed: Observed, choice: Choice, phases: Phases
-    ) -> Choice:
+        self,
+        context: ProbeContext,
+        observed: Observed,
+        choice: RecallCalibration,
+        phases: Phases,
+    ) -> RecallCalibration:
         """*choice* of a reference that was read, if it was, behind those *phases*."""
         if choice.by is not By.READING:
             return choice

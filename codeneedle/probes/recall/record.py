@@ -52,7 +52,7 @@ Of those that were read, behind what makes their chunk another one.
 
 
 @dataclass(frozen=True, slots=True)
-class Facts:
+class RecallFacts:
     """What holds for all answers of a cell."""
 
     priming: Round | None = None
@@ -122,7 +122,7 @@ def recall_in(stored: Observed, *, file: str) -> Recall:
     Raises:
         BadRecord: As of `recall_of`.
     """
-    facts = from_json(stored.facts, Facts, file=file)
+    facts = from_json(stored.facts, RecallFacts, file=file)
     recall = Recall(
         rounds=_answers(stored, WRITTEN, Round, file=file),
         forced=_answers(stored, FORCED, ForcedRound, file=file),

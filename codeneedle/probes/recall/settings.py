@@ -55,7 +55,7 @@ class By(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Choice:
+class RecallCalibration:
     """What is asked of all pairs, and how, as the reference has set it."""
 
     by: By | None = None  # how right lines are scored; None for how the settings say
@@ -230,14 +230,14 @@ def stated_in(setup: Setup) -> RecallSettings:
     return settings_in(setup, NAME, RecallSettings)
 
 
-def choice_in(setup: Setup) -> Choice | None:
+def choice_in(setup: Setup) -> RecallCalibration | None:
     """
     What the reference has set; None before it has, or where it sets nothing.
 
     Raises:
         BadRecord: If it says something that is none.
     """
-    return calibrated_in(setup, NAME, Choice) if leaves_open(setup) else None
+    return calibrated_in(setup, NAME, RecallCalibration) if leaves_open(setup) else None
 
 
 def leaves_open(setup: Setup) -> bool:

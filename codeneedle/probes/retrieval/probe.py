@@ -74,8 +74,13 @@ from codeneedle.probes.retrieval.settings import (
     texts_of,
 )
 from codeneedle.probes.retrieval.task_kinds import TASKS, make_texts
-from codeneedle.probes.retrieval.tasks import Decoy, QuestionFields, Shape, TaskText
-from codeneedle.probes.retrieval.tasks import Question as TextQuestion
+from codeneedle.probes.retrieval.tasks import (
+    Decoy,
+    QuestionFields,
+    Shape,
+    TaskText,
+    TextQuestion,
+)
 from codeneedle.probes.stored import Observed
 from codeneedle.records.record import (
     CellRecord,

@@ -5,7 +5,7 @@ import re
 from codeneedle.engines.messages import Message
 from codeneedle.probes.cell import RunContext
 from codeneedle.probes.prompts import NO_THINK_PREFILL
-from codeneedle.probes.retrieval.tasks import Question, TaskText
+from codeneedle.probes.retrieval.tasks import TaskText, TextQuestion
 
 # 1 - first version
 WORDING = 1
@@ -16,7 +16,7 @@ WORDING = 1
 
 
 def messages(
-    run: RunContext, text: TaskText, question: Question
+    run: RunContext, text: TaskText, question: TextQuestion
 ) -> tuple[Message, Message]:
     """The chat that asks a question of *text*, its answer begun."""
     thought = NO_THINK_PREFILL if run.prefill_no_think else ""

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from codeneedle.engines.messages import Finish, Forced
 from codeneedle.probes.answers import USABLE, Skipped
-from codeneedle.probes.retrieval.tasks import Decoy, Question, QuestionFields
+from codeneedle.probes.retrieval.tasks import Decoy, QuestionFields, TextQuestion
 from codeneedle.probes.stored import (
     Observed,
     cached,
@@ -50,7 +50,7 @@ class Answer(QuestionFields):
     scored: Forced | None = None
     """The right answer, forced; None if the engine tells no probabilities."""
 
-    def question(self, text: int, decoys: Sequence[Decoy]) -> Question:
+    def question(self, text: int, decoys: Sequence[Decoy]) -> TextQuestion:
         """
         The question as its task made it.
 
@@ -59,7 +59,7 @@ class Answer(QuestionFields):
             decoys: Those of the text.
         """
         own = tuple(decoys[at] for at in self.decoys)
-        return Question(text=text, decoys=own, **shared_with(self, QuestionFields))
+        return TextQuestion(text=text, decoys=own, **shared_with(self, QuestionFields))
 
 
 class TextKey(NamedTuple):

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-from codeneedle.probes.retrieval.tasks import Decoy, Question, Shape
+from codeneedle.probes.retrieval.tasks import Decoy, Shape, TextQuestion
 
 
 class Mode(StrEnum):
@@ -68,7 +68,7 @@ NEAR_LINES = 0.2
 """The same of lines; RepoQA passes what is similar to 0.8."""
 
 
-def score_answer(question: Question, reply: str) -> AnswerScore:
+def score_answer(question: TextQuestion, reply: str) -> AnswerScore:
     """Score *reply*, the answer behind `begin` or to `prompt`, verbatim."""
     answer = _THINKING.sub("", reply).strip()
     if not answer:
@@ -76,7 +76,7 @@ def score_answer(question: Question, reply: str) -> AnswerScore:
     return _BY_SHAPE[question.shape](question, answer)
 
 
-def is_enough(question: Question, reply: str) -> bool:
+def is_enough(question: TextQuestion, reply: str) -> bool:
     """Whether *reply*, of which more may come, scores as it will at its end."""
     if question.shape is Shape.LINES:
         return len(_lines(question, reply)) > len(question.items)
@@ -94,7 +94,7 @@ def _edits(one: str, other: str) -> int:
 # --- one item, or several
 
 
-def _score_items(question: Question, answer: str) -> AnswerScore:
+def _score_items(question: TextQuestion, answer: str) -> AnswerScore:
     """The first that are said count, as many as there are right ones."""
     said = _said(question, answer)[: len(question.items)]
     right = [item for item in question.items if item in said]
@@ -114,7 +114,7 @@ def _score_items(question: Question, answer: str) -> AnswerScore:
 
 
 def _intrusion(
-    question: Question, decoy: Decoy, share: float, edits: int
+    question: TextQuestion, decoy: Decoy, share: float, edits: int
 ) -> AnswerScore:
     return AnswerScore(
         mode=Mode.INTRUSION,
@@ -125,7 +125,7 @@ def _intrusion(
     )
 
 
-def _said(question: Question, answer: str) -> list[str]:
+def _said(question: TextQuestion, answer: str) -> list[str]:
     """
     Items and payloads of decoys in *answer*, none twice, in order.
 
@@ -159,7 +159,7 @@ def _mentions(words: set[str], answer: str) -> list[str]:
 # --- lines
 
 
-def _score_lines(question: Question, answer: str) -> AnswerScore:
+def _score_lines(question: TextQuestion, answer: str) -> AnswerScore:
     said = _lines(question, answer)[: len(question.items)]
     wanted = [line.strip() for line in question.items]
     agreed = [a == b for a, b in zip(said, wanted, strict=False)]
@@ -177,7 +177,7 @@ def _score_lines(question: Question, answer: str) -> AnswerScore:
 
 
 def _failure_of_lines(
-    question: Question, said: Sequence[str], first: int
+    question: TextQuestion, said: Sequence[str], first: int
 ) -> tuple[Mode, Decoy | None, int | None]:
     wanted = [line.strip() for line in question.items]
     pairs = itertools.zip_longest(said, wanted, fillvalue="")
@@ -192,7 +192,7 @@ def _failure_of_lines(
     return failure, None, None
 
 
-def _lines(question: Question, answer: str) -> list[str]:
+def _lines(question: TextQuestion, answer: str) -> list[str]:
     """Lines that are not blank, without fences and the repeated beginning."""
     lines = [line.strip() for line in answer.split("\n")]
     lines = [line for line in lines if line and not line.startswith("```")]
@@ -200,7 +200,7 @@ def _lines(question: Question, answer: str) -> list[str]:
     return lines[1:] if lines[:1] == [begin] else lines
 
 
-_BY_SHAPE: Mapping[Shape, Callable[[Question, str], AnswerScore]] = {
+_BY_SHAPE: Mapping[Shape, Callable[[TextQuestion, str], AnswerScore]] = {
     Shape.ONE: _score_items,
     Shape.ITEMS: _score_items,
     Shape.LINES: _score_lines,

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from codeneedle.errors import BadInput, UnknownName
 from codeneedle.probes.retrieval.tasks import (
     Chance,
-    Line,
     Material,
+    PlacedLine,
     QuestionDraft,
     Setting,
     Shape,
@@ -164,7 +164,7 @@ def _single(spec: TextSpec) -> Material:
         items=(value,),
         at=(0,),
     )
-    line = Line(depth, f"The magic number for {key} is {value}.")
+    line = PlacedLine(depth, f"The magic number for {key} is {value}.")
     return Material([line], [question], _sentences(spec.chance))
 
 
@@ -225,7 +225,7 @@ def _multikey(spec: TextSpec) -> Material:
         )
         for n, depth in enumerate(spec.depths)
     ]
-    lines = [Line(place, pairs.line(n)) for n, place in enumerate(places)]
+    lines = [PlacedLine(place, pairs.line(n)) for n, place in enumerate(places)]
     return Material(lines, questions, _sentences(spec.chance))
 
 
@@ -261,7 +261,9 @@ def _multivalue(spec: TextSpec) -> Material:
     for half, depth in enumerate((*spec.depths, 1 - spec.depths[0])[:2]):
         mine = range(half * count, (half + 1) * count)
         places = _around(depth, count)
-        lines += [Line(p, pairs.line(n)) for p, n in zip(places, mine, strict=True)]
+        lines += [
+            PlacedLine(p, pairs.line(n)) for p, n in zip(places, mine, strict=True)
+        ]
         key = keys[mine[0]]
         if half < len(spec.depths):
             questions.append(
@@ -304,7 +306,7 @@ def _multiquery(spec: TextSpec) -> Material:
                 shape=Shape.ITEMS,
             )
         )
-    lines = [Line(place, pairs.line(n)) for n, place in enumerate(places)]
+    lines = [PlacedLine(place, pairs.line(n)) for n, place in enumerate(places)]
     return Material(lines, questions, _sentences(spec.chance))
 
 
@@ -331,7 +333,8 @@ def _nth(spec: TextSpec) -> Material:
         for n, depth in enumerate(spec.depths)
     ]
     lines = [
-        Line(p, f"A code of {city} is {numbers[n]}.") for n, p in enumerate(places)
+        PlacedLine(p, f"A code of {city} is {numbers[n]}.")
+        for n, p in enumerate(places)
     ]
     return Material(lines, questions, _sentences(spec.chance))
 
@@ -362,7 +365,9 @@ def _variables(spec: TextSpec) -> Material:
     for chain, depth in zip(chains, depths, strict=True):
         assigned = zip(chain.names, [chain.value, *chain.names], strict=False)
         texts = [f"VAR {name} = {meant}" for name, meant in assigned]
-        lines += [Line(p, t) for p, t in zip(_around(depth, size), texts, strict=True)]
+        lines += [
+            PlacedLine(p, t) for p, t in zip(_around(depth, size), texts, strict=True)
+        ]
     ask = _listed if spec.setting.kind == "list" else _resolved
     # Of one question, the second chain holds the decoys alone.
     sides = zip(spec.depths, chains, reversed(chains), strict=False)
@@ -434,7 +439,7 @@ def _twins(spec: TextSpec) -> Material:
         for n, depth in enumerate(spec.depths)
     ]
     lines = [
-        Line(place, f"\ndef {names[n]}():\n{bodies[n]}\n")
+        PlacedLine(place, f"\ndef {names[n]}():\n{bodies[n]}\n")
         for n, place in enumerate(_spread(spec, family))
     ]
     return Material(lines, questions, _sentences(chance))
@@ -504,7 +509,7 @@ def _meaning(spec: TextSpec) -> Material:
         )
     ]
     lines = [
-        Line(
+        PlacedLine(
             place,
             f"\ndef {name}(numbers):\n    chosen = [n for n in numbers if"
             f" {_WHICH[which]}]\n    return {_WHAT[what]}\n",
@@ -529,7 +534,10 @@ def _ledger(spec: TextSpec) -> Material:
     block = sum(len(each) + 1 for each in records)
     (depth,) = spec.depths
     top = max(depth - block / 2 / spec.characters, 0.0)
-    lines = [Line(top, "The ledger:"), *(Line(top, each) for each in records)]
+    lines = [
+        PlacedLine(top, "The ledger:"),
+        *(PlacedLine(top, each) for each in records),
+    ]
     question = QuestionDraft(
         depth=depth,
         key="the ledger",
@@ -588,7 +596,7 @@ def _common_words(spec: TextSpec) -> Material:
         shape=Shape.ITEMS,
         joint='", "',
     )
-    return Material([Line(0.0, row) for row in rows], [question], iter(()))
+    return Material([PlacedLine(0.0, row) for row in rows], [question], iter(()))
 
 
 # --- the list

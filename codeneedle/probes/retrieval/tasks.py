@@ -71,7 +71,7 @@ class QuestionFields:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Question(QuestionFields):
+class TextQuestion(QuestionFields):
     """A question with its wrong answers."""
 
     text: int  # number of the text that it asks about, from 0
@@ -83,7 +83,7 @@ class TaskText:
     """A text, which ends with a newline, and the questions that share its reading."""
 
     text: str
-    questions: tuple[Question, ...]
+    questions: tuple[TextQuestion, ...]
 
 
 class Chance:
@@ -160,7 +160,7 @@ class QuestionDraft:
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class PlacedLine:
     """Something that stands in the text, and where its beginning should, 0 to 1."""
 
     place: float
@@ -171,7 +171,7 @@ class Line:
 class Material:
     """What stands in a text, what is asked of it, and what fills it up."""
 
-    lines: list[Line]
+    lines: list[PlacedLine]
     questions: list[QuestionDraft]
     filler: Iterator[str]
 
@@ -235,10 +235,10 @@ def _joined(made: Material, spec: TextSpec, *, name: str) -> tuple[str, list[flo
 
 def _question(
     spec: QuestionDraft, name: str, number: int, places: Sequence[float]
-) -> Question:
+) -> TextQuestion:
     payload = spec.joint.join(spec.items)
     decoys = [Decoy(key=k, payload=p, place=places[at]) for k, p, at in spec.decoys]
-    return Question(
+    return TextQuestion(
         name=name,
         text=number,
         depth=spec.depth,

@@ -19,8 +19,8 @@ from codeneedle.probes.metrics import METRICS as OF_CELL
 from codeneedle.probes.probe import Asker, Probe, Question
 from codeneedle.probes.reuse.metrics import METRICS, PHRASES
 from codeneedle.probes.reuse.prompts import (
+    FirstTurn,
     ReuseText,
-    Turn,
     asking,
     functions_in,
     made_text,
@@ -32,10 +32,10 @@ from codeneedle.probes.reuse.record import (
     QUESTIONS,
     REUSED,
     CacheState,
-    Facts,
     Reuse,
     ReuseAnswer,
     ReuseAsked,
+    ReuseFacts,
     ReuseQuestion,
     ReuseSettings,
     asked_in,
@@ -131,7 +131,7 @@ class ReuseProbe(Probe):
         if not observed.facts:
             length = asked_in(setup).text_tokens
             functions = functions_in(length, served.tokenizer, seed=setup.seed)
-            observed.facts = as_json(Facts(functions))
+            observed.facts = as_json(ReuseFacts(functions))
         text = made_text(observed.facts["functions"], seed=setup.seed)
         return _ReuseAsker(served, context, text=text)
 
@@ -206,7 +206,7 @@ class _ReuseAsker(Asker):
             asked_in(self.context.run.setup).text_tokens,
             lambda: self.retried(lambda: self._first_reply(before)),
         )
-        turn = Turn(before, first.text)
+        turn = FirstTurn(before, first.text)
         answers = []
         for way in CacheState:
             self.context.substep(f"{needle.name}: {way}")
@@ -219,7 +219,7 @@ class _ReuseAsker(Asker):
         )
 
     def _answer(
-        self, way: CacheState, needle: NeedleFacts, turn: Turn, other: NeedleFacts
+        self, way: CacheState, needle: NeedleFacts, turn: FirstTurn, other: NeedleFacts
     ) -> ReuseAnswer:
         run, text = self.context.run, self.text.text
         question = asking(run, text, needle, tokens=REPLY_TOKENS, before=turn)

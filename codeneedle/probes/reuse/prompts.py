@@ -77,7 +77,7 @@ def _knobs(functions: int, seed: int) -> Knobs:
 
 
 @dataclass(frozen=True, slots=True)
-class Turn:
+class FirstTurn:
     """A question and its answer, the first turn of a conversation."""
 
     needle: NeedleFacts
@@ -90,7 +90,7 @@ def asking(
     needle: NeedleFacts,
     *,
     tokens: int,
-    before: Turn | None = None,
+    before: FirstTurn | None = None,
 ) -> Chat | Completion:
     """
     The request for the lines of *needle*.

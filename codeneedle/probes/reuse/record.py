@@ -137,7 +137,7 @@ class ReuseQuestion:
 
 
 @dataclass(frozen=True, slots=True)
-class Facts:
+class ReuseFacts:
     """Number of *functions* in the text."""
 
     functions: int
@@ -177,7 +177,7 @@ def reuse_in(stored: Observed, *, file: str) -> Reuse:
     Raises:
         BadRecord: As of `reuse_of`.
     """
-    from_json(stored.facts, Facts, file=file)
+    from_json(stored.facts, ReuseFacts, file=file)
     answers = stored.answers.values()
     return Reuse(tuple(from_json(each, ReuseQuestion, file=file) for each in answers))
 

@@ -13,7 +13,7 @@ from codeneedle.probes.evaluation import contract
 from codeneedle.probes.evaluation.contract import (
     OFFLINE,
     PLACEHOLDERS,
-    Task,
+    EvaluationCommand,
     checked_words,
     run,
 )
@@ -42,7 +42,7 @@ def task(tmp_path):
             "limit_s": 60.0,
             "address": ADDRESS,
         }
-        return Task(**{**facts, **changes})
+        return EvaluationCommand(**{**facts, **changes})
 
     return made
 

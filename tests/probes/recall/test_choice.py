@@ -25,7 +25,7 @@ from codeneedle.probes.probe import lacks
 from codeneedle.probes.recall import reading
 from codeneedle.probes.recall.choice import (
     Load,
-    Speeds,
+    ReferenceTimes,
     ask_phrase,
     choice_phrase,
     planned_choice,
@@ -39,7 +39,7 @@ from codeneedle.probes.recall.record import recall_of
 from codeneedle.probes.recall.settings import (
     Ask,
     By,
-    Choice,
+    RecallCalibration,
     RecallSettings,
     choice_in,
     leaves_open,
@@ -72,7 +72,7 @@ def chosen(speeds, **changes):
 
 def made_speeds(speeds, **changes):
     reading_s, forcing_s = speeds
-    return Speeds(reading_s=reading_s, forcing_s=forcing_s, **changes)
+    return ReferenceTimes(reading_s=reading_s, forcing_s=forcing_s, **changes)
 
 
 # What pays
@@ -134,7 +134,7 @@ def test_both_speeds_are_told(speeds):
     assert f"read {1 / speeds[0]:.0f} tokens/s, and forced {1 / speeds[1]:.1f};" in (
         phrase
     )
-    assert "" == choice_phrase(Choice(by=By.WRITING))
+    assert "" == choice_phrase(RecallCalibration(by=By.WRITING))
 
 
 # Before the first cell
@@ -415,7 +415,7 @@ def test_a_run_goes_on_as_it_was_begun(tmp_path):
     context = made_context(tmp_path, made_engine(), conditions={"ask": "forced"})
     assert "by" not in PROBE.as_stored(context.run)
 
-    read = as_json(Choice(by=By.READING, functions=5))
+    read = as_json(RecallCalibration(by=By.READING, functions=5))
     setup = replace(
         asking_recall(context.run.setup, AUTOMATIC), calibrated={"recall": read}
     )
@@ -469,7 +469,7 @@ def test_nothing_is_written_where_the_reference_writes_too_little(
 
 
 def test_what_is_saved_is_told_and_how_to_ask_for_both():
-    choice = Choice(ask=Ask.FORCED, matched=0.3, written_s=60.0)
+    choice = RecallCalibration(ask=Ask.FORCED, matched=0.3, written_s=60.0)
 
     assert "0.3 of 20 lines back" in ask_phrase(choice, 35)
     assert "about 1:00 a cell, 35:00 in all (--ask both" in ask_phrase(choice, 35)
@@ -504,7 +504,7 @@ def test_runs_are_told_as_what_their_references_have_set():
     """So one that was read is compared with no other, and one as ever is."""
     stored = {"recall": {"ask": "automatic", "functions": 4, "by": "automatic"}}
     setup = replace(made_setup(), probes=stored)
-    forced = Choice(by=By.WRITING, ask=Ask.FORCED)
+    forced = RecallCalibration(by=By.WRITING, ask=Ask.FORCED)
     read = replace(forced, by=By.READING, functions=5)
     told = [
         PROBE.telling.settings(replace(setup, calibrated={"recall": as_json(each)}))

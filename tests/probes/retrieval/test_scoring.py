@@ -6,12 +6,12 @@ from hypothesis import strategies as st
 
 from codeneedle.probes.retrieval.scoring import Mode, is_enough, score_answer
 from codeneedle.probes.retrieval.task_kinds import TASKS, make_texts
-from codeneedle.probes.retrieval.tasks import Decoy, Question, Shape
+from codeneedle.probes.retrieval.tasks import Decoy, Shape, TextQuestion
 
 
 def question(*items, shape=Shape.ONE, decoys=(), key="Paris", joint=", ", begin=""):
     """A question in the middle of a text, with decoys of the form (key, payload)."""
-    return Question(
+    return TextQuestion(
         name="q",
         text=0,
         depth=0.5,

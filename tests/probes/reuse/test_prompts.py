@@ -9,7 +9,7 @@ from made_records import made_setup
 
 from codeneedle.probes.reuse.prompts import (
     FEWEST_FUNCTIONS,
-    Turn,
+    FirstTurn,
     asking,
     functions_in,
     made_text,
@@ -45,7 +45,7 @@ def test_a_second_turn_begins_with_the_first_and_its_answer(tmp_path, form, pref
     run = run_context(tmp_path, setup=setup, prefill_no_think=prefill)
 
     first = asking(run, TEXT.text, FIRST, tokens=9)
-    second = asking(run, TEXT.text, SECOND, tokens=9, before=Turn(FIRST, "x = 1"))
+    second = asking(run, TEXT.text, SECOND, tokens=9, before=FirstTurn(FIRST, "x = 1"))
 
     if form == "completion":
         assert f"{first.prompt}x = 1\n\n# recall\n{SECOND.signature}\n" == second.prompt
