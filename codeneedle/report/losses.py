@@ -135,7 +135,7 @@ def _row(result: PairResult, kinds: Collection[LossKind]) -> MetricResult | None
     leading = result.leading
     if leading and leading.kind in kinds:
         return leading
-    rows = [row for row in result.rows if row.kind in kinds]
+    rows = [row for row in result.metric_results if row.kind in kinds]
     return max(rows, key=lambda row: row.bounds.high / row.limit, default=None)
 
 
@@ -152,11 +152,11 @@ def shown_row(verdict: Verdict, each: PairResult) -> MetricResult | None:
         return leading
     if not has_losses(verdict):
         return leading
-    losses = [row for row in each.rows if row.kind is not LossKind.CHANGE]
+    losses = [row for row in each.metric_results if row.kind is not LossKind.CHANGE]
     return losses[0] if losses else None
 
 
 def has_losses(verdict: Verdict) -> bool:
     """Whether anything but divergence was measured, which is a change, not a loss."""
-    rows = (row for each in verdict.compared for row in each.rows)
+    rows = (row for each in verdict.compared for row in each.metric_results)
     return any(row.kind is not LossKind.CHANGE for row in rows)

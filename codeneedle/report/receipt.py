@@ -207,9 +207,9 @@ def _words(table: PairTable, verdict: Verdict) -> Iterator[tuple[str, list[str]]
 def _losses(table: PairTable, verdict: Verdict) -> Iterator[tuple[str, list[str]]]:
     """The loss by each metric of the verdict, with its interval."""
     results = [verdict.result(pair) for pair in table.pairs]
-    rows = [row for each in results if each for row in each.rows]
+    rows = [row for each in results if each for row in each.metric_results]
     for name in dict.fromkeys(row.metric.name for row in rows):
-        found = [each.row(name) if each else None for each in results]
+        found = [each.metric_result(name) if each else None for each in results]
         yield f"{_LOSS}{name}", [_loss(verdict, row) for row in found]
 
 

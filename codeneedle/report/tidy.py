@@ -250,7 +250,7 @@ def _judged(
     if verdict is None or not metric.loss:
         return {}
     result = verdict.result(pair)
-    row = result.row(metric.name) if result else None
+    row = result.metric_result(metric.name) if result else None
     if row is None or row.kind is not LossKind.CHANGE:
         return {"verdict": verdict.word(pair, metric.name)}
     return _bounds(row, verdict.word(pair, metric.name))
@@ -275,12 +275,12 @@ def _losses(source: _JudgedRun) -> Iterator[TableRow]:
     cells = [cell for cell in losses.cells() if not cell.is_hole] if losses else []
     for cell in cells:
         yield _loss(source, cell, _shown_loss(source.verdict, cell.pair), "")
-    rows = [row for each in source.verdict.results for row in each.rows]
+    rows = [row for each in source.verdict.results for row in each.metric_results]
     kinds = {row.metric.name: row.kind for row in rows}
     for name in (name for name, kind in kinds.items() if kind is not LossKind.CHANGE):
         for cell in cells:
             result = source.verdict.result(cell.pair)
-            row = result.row(name) if result else None
+            row = result.metric_result(name) if result else None
             if row:
                 yield _loss(source, cell, row, f"by={name}")
 

@@ -275,7 +275,7 @@ def _keep(verdict: Verdict, kept: str) -> Iterator[str]:
     if not verdict.graded:
         yield from _ungraded(verdict, kept)
         return
-    rows = verdict.main_rows
+    rows = verdict.main_results
     loss = limits.phrase(rows[0].kind, rows[0].limit)
     what = " of the score" if rows[0].kind is LossKind.SCORE else ""
     yield from _none_within(verdict, kept, f"less than {loss}{what}")
@@ -339,7 +339,7 @@ def _ungraded(verdict: Verdict, kept: str) -> Iterator[str]:
     answers = [
         row
         for each in verdict.compared
-        for row in each.rows
+        for row in each.metric_results
         if row.kind is LossKind.ANSWERS
     ]
     if answers:
@@ -363,7 +363,8 @@ def _candidates(verdict: Verdict) -> str:
     pairs = [
         each.pair
         for each in pareto_front(verdict)
-        if each.rows and all(row.word is Decision.WITHIN for row in each.rows)
+        if each.metric_results
+        and all(row.word is Decision.WITHIN for row in each.metric_results)
         if most is None or (each.memory_bytes or math.inf) <= most
     ]
     if pairs:
@@ -516,12 +517,12 @@ def table(verdict: Verdict, results: Sequence[PairResult]) -> Table:
 def others(verdict: Verdict, results: Sequence[PairResult]) -> Iterator[Table]:
     """What further metrics say of *results*, a row each; divergence by itself."""
     ordered = sorted(results, key=cache_size, reverse=True)
-    names = sorted({row.metric.name for e in results for row in e.rows})
+    names = sorted({row.metric.name for e in results for row in e.metric_results})
     further = [
         (visible(str(each.pair)), row)
         for name in names
         for each in ordered
-        if (row := each.row(name)) and _fits(verdict, each)
+        if (row := each.metric_result(name)) and _fits(verdict, each)
         if row is not shown_row(verdict, each) and row.kind is not LossKind.ANSWERS
     ]
     changes = [each for each in further if each[1].kind is LossKind.CHANGE]
@@ -580,7 +581,7 @@ def _table_row(verdict: Verdict, each: PairResult, usual: str) -> list[str]:
     phrase = word_phrase(each, leading)
     if row and units_phrase(row) != usual:
         phrase += f" (of {units_phrase(row)})"
-    main = verdict.main_rows[0].metric.name
+    main = verdict.main_results[0].metric.name
     by = "" if leading.metric.name == main or row is None else leading.metric.name
     return [*start, *(_ends(verdict, row) if row else none), phrase, by]
 
@@ -618,7 +619,9 @@ def metric_entries(verdict: Verdict, metric: str) -> list[tuple[str, str]]:
             if verdict.word(each.pair, metric) == word
         ]
         if pairs:
-            row = next(row for e in verdict.compared if (row := e.row(metric)))
+            row = next(
+                row for e in verdict.compared if (row := e.metric_result(metric))
+            )
             meaning = _meaning(verdict, word, metric)
             label = own_word(replace(row, word=word))
             entries.append((label, f"{named_pairs(pairs)}: {meaning}"))
@@ -629,7 +632,7 @@ def _meaning(verdict: Verdict, word: Decision, metric: str) -> str:
     """What a word says of pairs, with the limit: ``loss at most 1.0 %``."""
     if word is Decision.OPEN:
         return "neither is shown"
-    row = next(row for each in verdict.compared if (row := each.row(metric)))
+    row = next(row for each in verdict.compared if (row := each.metric_result(metric)))
     what = "change" if row.kind is LossKind.CHANGE else "loss"
     if row.kind is LossKind.SCORE:
         what = "loss of the score"
@@ -645,7 +648,9 @@ def beyond_phrase(verdict: Verdict, metric: str = "") -> str:
 
     By the *metric* of that name alone, or by all if empty.
     """
-    has_rows = any(not metric or each.row(metric) for each in verdict.compared)
+    has_rows = any(
+        not metric or each.metric_result(metric) for each in verdict.compared
+    )
     if metric in verdict.silent or not has_rows:
         return ""
     types = [

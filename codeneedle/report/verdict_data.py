@@ -246,7 +246,7 @@ def _pair(each: PairResult) -> PairObject:
         memory_bytes=None if each.memory_bytes is None else round(each.memory_bytes),
         attention=each.attention,
         lacking=tuple(each.lacking),
-        metrics=tuple(map(_metric, each.rows)),
+        metrics=tuple(map(_metric, each.metric_results)),
     )
 
 

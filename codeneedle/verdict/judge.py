@@ -71,11 +71,11 @@ class PairResult:
     speed: float | None = None
     """Speed of writing relative to the reference's; None if not measured."""
 
-    rows: tuple[
-        MetricResult, ...
-    ] = ()  # one row per metric that compares it with the reference
+    metric_results: tuple[MetricResult, ...] = ()
+    """One per metric that compares it with the reference."""
+
     word: Decision | None = None
-    """Verdict by all rows; None for the reference and for a pair in trouble."""
+    """Verdict by all of them; None for the reference and for a pair in trouble."""
 
     trouble: str = ""  # why it is not compared, status and reason; empty if it is
     failed: tuple[CellRecord, ...] = ()
@@ -100,14 +100,17 @@ class PairResult:
 
     @property
     def leading(self) -> MetricResult | None:
-        """The row that decides its word: of several, the worst by its limit."""
-        rows = [row for row in self.rows if row.word is self.word] or list(self.rows)
+        """The result that decides its word: of several, the worst by its limit."""
+        every = self.metric_results
+        rows = [row for row in every if row.word is self.word] or every
         graded = [row for row in rows if row.kind.is_graded] or rows
         return max(graded, key=_severity, default=None)
 
-    def row(self, metric: str) -> MetricResult | None:
-        """The row of the metric of that name."""
-        return next((row for row in self.rows if row.metric.name == metric), None)
+    def metric_result(self, metric: str) -> MetricResult | None:
+        """The result of the metric of that name; None without one."""
+        return next(
+            (row for row in self.metric_results if row.metric.name == metric), None
+        )
 
 
 def _severity(row: MetricResult) -> float:
@@ -205,7 +208,7 @@ class Verdict:
             is_within = chosen.word is Decision.WITHIN
             return Outcome.SET if is_within else Outcome.NO_ANSWER
         own = self.result(self.reference) if self.reference else None
-        kinds = {row.kind for each in self.compared for row in each.rows}
+        kinds = {row.kind for each in self.compared for row in each.metric_results}
         can_tell = kinds - {LossKind.CHANGE} and self.has_kernel and not self.finer
         most = self.limits.max_memory_bytes
         sizes = [e.memory_bytes for e in self.results if e.memory_bytes is not None]
@@ -244,13 +247,13 @@ class Verdict:
     @property
     def graded(self) -> bool:
         """True if a metric of the mean loss enters the verdict."""
-        rows = (row for result in self.results for row in result.rows)
+        rows = (row for result in self.results for row in result.metric_results)
         return any(row.kind.is_graded or row.kind is LossKind.SCORE for row in rows)
 
     @property
-    def main_rows(self) -> list[MetricResult]:
+    def main_results(self) -> list[MetricResult]:
         """What the first graded metric says of each pair; without one, another one."""
-        rows = [row for each in self.compared for row in each.rows]
+        rows = [row for each in self.compared for row in each.metric_results]
         graded = [row for row in rows if row.kind.is_graded]
         scores = [row for row in rows if row.kind is LossKind.SCORE]
         answers = [row for row in rows if row.kind is LossKind.ANSWERS]
@@ -316,14 +319,14 @@ class Verdict:
 
         Args:
             pair: Any pair.
-            metric: Name of a metric whose row is used; all of them if empty.
+            metric: Name of the metric that decides; all of them if empty.
         """
         result = self.result(pair)
         if result is None or result.trouble:
             return ""
         if not metric:
             return result.word or ""
-        row = result.row(metric)
+        row = result.metric_result(metric)
         return row.word if row else ""
 
     def types_all(self, word: Decision, axis: str, metric: str = "") -> list[str]:
@@ -429,17 +432,18 @@ def _results(
             memory=_ratio(sizes[pair], sizes.get(reference)),
             memory_bytes=sizes[pair],
             speed=_ratio(speeds.get(pair), speeds.get(reference)),
-            rows=tuple(
+            metric_results=tuple(
                 row
                 for of_metric in measured
-                if pair != of_metric.reference and (row := of_metric.row(pair, limits))
+                if pair != of_metric.reference
+                and (row := of_metric.result(pair, limits))
             ),
             trouble=_failure_phrase(failed[0]) if failed and not has_losses else "",
             failed=failed,
             attention=attention,
             evidence=evidence,
         )
-        if pair == reference or not result.rows:
+        if pair == reference or not result.metric_results:
             yield result
         else:
             yield _with_word(result, measured, [e for e in lost if e.pair == pair])
@@ -448,16 +452,16 @@ def _results(
 def _with_word(
     result: PairResult, measured: Sequence[MetricUnits], lost: Sequence[LostFrom]
 ) -> PairResult:
-    """*result* with its word by all rows, and the metrics that it lacks."""
+    """*result* with its word by all metrics, and the metrics that it lacks."""
     deciding = _deciding(measured)
-    rows = _with_lost_lengths(result.rows, lost)
+    rows = _with_lost_lengths(result.metric_results, lost)
     word, names = _word(rows, deciding), {row.metric.name for row in rows}
     failed = {record.probe for record in result.failed}
     of_failed = [e.metric.name for e in measured if e.probe.name in failed]
     required = dict.fromkeys([*deciding, *of_failed])
     return replace(
         result,
-        rows=tuple(rows),
+        metric_results=tuple(rows),
         word=Decision.OPEN if failed and word is Decision.WITHIN else word,
         lacking=tuple(name for name in required if name not in names),
     )
@@ -574,7 +578,7 @@ def _chosen(verdict: Verdict, results: Sequence[PairResult]) -> Pair | None:
     candidates = [
         each
         for each in fitting
-        if any(row.kind is not LossKind.CHANGE for row in each.rows)
+        if any(row.kind is not LossKind.CHANGE for row in each.metric_results)
     ]
     if not candidates:
         return None
@@ -582,13 +586,13 @@ def _chosen(verdict: Verdict, results: Sequence[PairResult]) -> Pair | None:
 
 
 def _largest(result: PairResult) -> float:
-    """Upper end of its loss relative to the limit; infinite without a row."""
+    """Upper end of its loss by its limit; infinite if no metric compares it."""
     row = result.leading
     return row.bounds.high / row.limit if row else math.inf
 
 
 def _mean(result: PairResult) -> float:
-    """Its mean loss relative to the limit; infinite without a row."""
+    """Its mean loss by its limit; infinite if no metric compares it."""
     row = result.leading
     return row.bounds.mean / row.limit if row else math.inf
 

@@ -196,7 +196,7 @@ class MetricUnits:
         reason = self.noise.excess(self.loss.kind, limits)
         return f"{self.reference}, measured twice, {reason}" if reason else ""
 
-    def row(self, pair: Pair, limits: Limits) -> MetricResult | None:
+    def result(self, pair: Pair, limits: Limits) -> MetricResult | None:
         """The result for *pair*; None if it shares no unit with the reference."""
         losses = losses_between(
             self.loss,

@@ -45,7 +45,7 @@ def pairs_to_extend(verdict: Verdict) -> dict[Pair, int]:
     largest = cache_size(chosen) if chosen else 1.0
     needed: dict[Pair, tuple[int, int]] = {}
     for result in verdict.compared:
-        row = result.row(FURTHER.metric)
+        row = result.metric_result(FURTHER.metric)
         if (
             row is None
             or result.word is not Decision.OPEN
@@ -185,7 +185,11 @@ def next_step(
     if not may_continue:
         order = replace(order, looks=order.looks[:1])
     seen = _seen(verdict, probes)
-    if seen and verdict.silent and not any(each.rows for each in verdict.results):
+    if (
+        seen
+        and verdict.silent
+        and not any(each.metric_results for each in verdict.results)
+    ):
         # Nothing that is measured has a say: no further pair changes that.
         return None
     seen |= {p: replace(each, needed=None) for p, each in seen.items() if p in failed}
@@ -234,7 +238,7 @@ def _seen(verdict: Verdict, probes: Sequence[str]) -> dict[Pair, PairState]:
         pair = result.pair
         if pair == verdict.reference or any((pair, p) not in tried for p in probes):
             continue
-        row = result.row(FURTHER.metric)
+        row = result.metric_result(FURTHER.metric)
         asked = tried.get((pair, PROBE.name))
         seen[pair] = PairState(
             word=result.word,

@@ -218,7 +218,7 @@ def _population(verdict: Verdict) -> Iterator[Remark]:
     """What the numbers are about, and what so few units may not have shown."""
     if not verdict.compared:
         return
-    rows = verdict.main_rows
+    rows = verdict.main_results
     units, noun = min(row.bounds.units for row in rows), rows[0].metric.noun
     yield Remark(RemarkKind.POPULATION, _about(verdict, units, noun))
     if units > 1:
@@ -233,7 +233,7 @@ def _population(verdict: Verdict) -> Iterator[Remark]:
 
 def _about(verdict: Verdict, units: int, noun: str) -> str:
     """What *units* stand for, and the option that measures others."""
-    rows = verdict.main_rows
+    rows = verdict.main_results
     if rows[0].kind is LossKind.SCORE:
         return f"About samples like these {units}; other tasks can differ by more."
     if noun in {"turns", "conversations"}:

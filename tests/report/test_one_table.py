@@ -75,7 +75,7 @@ def test_a_loss_has_its_interval_its_limit_and_its_word():
         row.pair: row for row in cell_rows([run], [verdict]) if row.metric == "loss"
     }
     coarse, reference = rows["q4_0/q4_0"], rows["bf16/bf16"]
-    row = verdict.result(Pair("q4_0", "q4_0")).row("recall-logp")
+    row = verdict.result(Pair("q4_0", "q4_0")).metric_result("recall-logp")
 
     assert (row.bounds.mean, row.bounds.low, row.bounds.high) == (
         coarse.value,
@@ -104,7 +104,7 @@ def test_the_words_and_losses_of_each_pair_are_those_of_the_verdict(name):
     # A run of divergence alone has no loss.
     for each in verdict.compared if rows else ():
         assert each.word == told[str(each.pair), ""].verdict
-        for row in each.rows:
+        for row in each.metric_results:
             found = told.get((str(each.pair), f"by={row.metric.name}"))
             if row.kind is LossKind.CHANGE:
                 assert found is None

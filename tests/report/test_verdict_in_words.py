@@ -100,7 +100,7 @@ def test_few_chunks_of_a_screening_are_not_taken_for_functions():
     found = judge(run)
 
     assert "can show" not in " ".join(headline(found, spell))
-    assert "functions" == found.main_rows[0].metric.noun
+    assert "functions" == found.main_results[0].metric.noun
     assert "of 16 functions" in table(found, found.results).heading
 
 

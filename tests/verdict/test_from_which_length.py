@@ -165,7 +165,7 @@ def test_a_loss_at_the_greatest_length_alone_is_beyond_the_limit():
     """A fifth of the texts would be open; all of those of one length are not."""
     found = judge(audit())
 
-    row = found.result(Pair("q8_0", "f16")).row("retrieval")
+    row = found.result(Pair("q8_0", "f16")).metric_result("retrieval")
     assert Decision.BEYOND == found.word(Pair("q8_0", "f16")) == row.word
     assert [RemarkKind.LENGTHS] == [each.kind for each in row.doubts]
     assert Decision.OPEN == found.word(Pair("q4_0", "f16"), "retrieval")

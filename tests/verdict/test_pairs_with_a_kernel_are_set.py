@@ -101,7 +101,7 @@ def test_a_pair_on_the_cpu_is_compared_with_the_reference_there():
     there = replace(there, probe=f"recall{ON_CPU}", effective=effective)
     found = judge(replace(run, records=(*run.records, there)))
 
-    row = found.result(Pair.parse("q4_0/q4_0")).row("recall-logp")
+    row = found.result(Pair.parse("q4_0/q4_0")).metric_result("recall-logp")
     assert 0 == pytest.approx(row.bounds.mean)
     assert "within" == found.word(Pair.parse(SAME))
     assert Pair.parse(REFERENCE) == found.reference

@@ -17,7 +17,7 @@ def test_every_kind_of_remark_stands_in_the_golden_verdicts():
         doubt.kind
         for found in VERDICTS.values()
         for result in found.results
-        for row in result.rows
+        for row in result.metric_results
         for doubt in row.doubts
     }
 

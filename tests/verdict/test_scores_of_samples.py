@@ -49,7 +49,7 @@ def run_of(pairs, reference=None, again=None):
 
 def row_of(run, pair=GOOD, limits=None):
     """What the evaluation says of *pair*."""
-    return judge(run, limits).result(Pair.parse(pair)).row("eval")
+    return judge(run, limits).result(Pair.parse(pair)).metric_result("eval")
 
 
 def spell(pair):

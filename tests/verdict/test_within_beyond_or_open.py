@@ -53,7 +53,7 @@ def words(found):
 
 def row_of(run, pair=GOOD, metric="recall-logp", limits=None):
     """What a metric says of *pair*."""
-    return of(judge(run, limits), pair).row(metric)
+    return of(judge(run, limits), pair).metric_result(metric)
 
 
 def together(*runs):
@@ -261,8 +261,8 @@ def test_a_pair_that_was_stopped_half_way_is_a_gap_whatever_it_holds():
     found = judge(replace(run, records=(*run.records, stopped)))
 
     assert "interrupted: stop" == of(found, COARSE).trouble
-    assert () == of(found, COARSE).rows
-    assert row_of(run).bounds == of(found, GOOD).row("recall-logp").bounds
+    assert () == of(found, COARSE).metric_results
+    assert row_of(run).bounds == of(found, GOOD).metric_result("recall-logp").bounds
 
 
 def test_a_pair_that_failed_in_another_probe_is_judged_and_never_within():
@@ -502,7 +502,7 @@ def test_divergence_is_needed_where_it_was_measured():
         COARSE: "beyond",
         "q5_1/q5_1": "open",
     } == words(found)
-    assert 0.03 == pytest.approx(of(found, GOOD).row("kld").limit)
+    assert 0.03 == pytest.approx(of(found, GOOD).metric_result("kld").limit)
     assert "kld" == of(found, COARSE).leading.metric.name
     assert "kld" == of(found, "q5_1/q5_1").leading.metric.name
     assert "recall-logp" == of(found, GOOD).leading.metric.name
@@ -511,11 +511,11 @@ def test_divergence_is_needed_where_it_was_measured():
 
 def test_the_row_that_is_farthest_from_its_own_limit_decides():
     result = of(judge(losing_run({GOOD: WITHIN})), GOOD)
-    (row,) = result.rows
+    (row,) = result.metric_results
     bounds = replace(row.bounds, high=2 * row.bounds.high)
     wide = replace(row, bounds=bounds, limit=10 * row.limit)
 
-    assert row is replace(result, rows=(wide, row)).leading
+    assert row is replace(result, metric_results=(wide, row)).leading
 
 
 def test_divergence_alone_is_never_enough():
@@ -529,11 +529,11 @@ def test_divergence_alone_is_never_enough():
     assert not found.graded
     assert {GOOD: "open", COARSE: "beyond"} == words(found)
     assert found.chosen is None
-    assert Decision.WITHIN is of(found, GOOD).row("kld").word
+    assert Decision.WITHIN is of(found, GOOD).metric_result("kld").word
     assert judge(run, Limits(max_memory_bytes=1 << 40)).chosen is None
     less = Limits(max_memory_bytes=int(of(found, GOOD).memory_bytes))
     assert judge(run, less).chosen is None
-    assert {"kld"} == {row.metric.name for row in of(found, GOOD).rows}
+    assert {"kld"} == {row.metric.name for row in of(found, GOOD).metric_results}
 
 
 def test_within_takes_every_graded_metric_and_one_is_enough_for_beyond():
@@ -637,7 +637,7 @@ def test_written_answers_alone_are_judged_by_the_share_that_is_lost():
     assert "open" == words(few)[GOOD]
     assert "within" == words(many)[GOOD]
     assert "beyond" == words(all_lost)[GOOD]
-    row = of(all_lost, GOOD).row("matched")
+    row = of(all_lost, GOOD).metric_result("matched")
     assert (16, 0.10) == (row.lost, row.limit)
     assert "open" == words(judge(few.run, Limits(max_lost=0.2)))[GOOD]
     assert "within" == words(judge(few.run, Limits(max_lost=0.3)))[GOOD]
@@ -709,7 +709,9 @@ def test_a_pair_without_a_written_answer_is_judged_by_its_forced_lines():
     found = judge(Run(name="made", setup=setup, records=records))
 
     assert {"q8_0/bf16": "within"} == words(found)
-    assert {"recall-logp"} == {row.metric.name for row in of(found, "q8_0/bf16").rows}
+    assert {"recall-logp"} == {
+        row.metric.name for row in of(found, "q8_0/bf16").metric_results
+    }
 
 
 def test_written_recall_of_a_model_that_writes_nothing_has_no_say():
@@ -735,7 +737,7 @@ def test_texts_are_units_of_tasks_and_lost_with_fewer_right_answers():
 
     found = judge(Run(name="made", setup=setup, records=tuple(records)))
 
-    row = of(found, GOOD).row("retrieval")
+    row = of(found, GOOD).metric_result("retrieval")
     assert len(texts) == row.lost == row.bounds.units
     assert found.graded
 
@@ -876,10 +878,13 @@ def test_the_share_of_a_pair_does_not_depend_on_what_was_measured_so_far():
     grid = judge(losing_run({"q8_0/q8_0": OPEN}))
 
     good, other = Pair("q8_0", "q8_0"), Pair("q5_0", "q8_0")
-    (first,), (again,) = one.result(good).rows, more.result(good).rows
+    (first,), (again,) = (
+        one.result(good).metric_results,
+        more.result(good).metric_results,
+    )
     assert first.bounds == again.bounds
-    assert grid.result(good).rows[0].bounds.high < first.bounds.high
-    assert more.result(other).rows[0].bounds.high < first.bounds.high
+    assert grid.result(good).metric_results[0].bounds.high < first.bounds.high
+    assert more.result(other).metric_results[0].bounds.high < first.bounds.high
 
 
 def test_looks_that_the_order_skips_take_no_share():
@@ -891,7 +896,7 @@ def test_looks_that_the_order_skips_take_no_share():
         order = {"pairs": list(pairs), "looks": [16, 32][skipped:], "skipped": skipped}
         ordered = replace(setup, calibrated={"order": order})
         found = judge(replace(run, setup=ordered))
-        return found.result(Pair("q8_0", "q8_0")).rows[0].bounds.high
+        return found.result(Pair("q8_0", "q8_0")).metric_results[0].bounds.high
 
     assert high(1) < high(0)
 

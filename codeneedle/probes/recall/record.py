@@ -85,7 +85,7 @@ class Recall:
 
     priming: Round | None = None  # the unscored round before them, of the first server
     starts: int = 1  # servers that it took; each read the text once
-    texts_s: tuple[float, ...] = ()  # as of `Facts`
+    texts_s: tuple[float, ...] = ()  # as of `RecallFacts`
     tried_s: float = 0.0  # likewise
 
     @property

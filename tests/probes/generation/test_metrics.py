@@ -214,14 +214,18 @@ def test_the_verdict_says_of_how_many_prompts_it_speaks():
     result = judge(run).result(Pair("q4_0", "q4_0"))
 
     assert result is not None
-    assert [(7, 8)] * 3 == [(row.bounds.units, row.asked) for row in result.rows]
+    assert [(7, 8)] * 3 == [
+        (row.bounds.units, row.asked) for row in result.metric_results
+    ]
 
 
 def test_the_verdict_says_how_many_prompts_would_decide_a_pair():
     for lost, needed in ((0, 36), (2, 22)):
         result = verdict_of(lost, 8).result(Pair("q4_0", "q4_0"))
         assert result is not None
-        assert needed == max(row.needed or 0 for row in result.rows if row.lost == lost)
+        assert needed == max(
+            row.needed or 0 for row in result.metric_results if row.lost == lost
+        )
 
 
 def test_a_prompt_on_which_the_reference_loops_is_out():
@@ -260,7 +264,7 @@ def test_loops_and_endings_are_answers_lost(lost, of, word):
 
         assert result is not None
         assert result.word is word
-        assert lost == max(row.lost for row in result.rows)
+        assert lost == max(row.lost for row in result.metric_results)
 
 
 def test_a_pair_that_writes_nothing_is_not_within():
@@ -308,7 +312,7 @@ def test_where_answers_differ_is_no_loss():
 
     assert result is not None
     assert {"loops", "generation-empty", "ends"} == {
-        row.metric.name for row in result.rows
+        row.metric.name for row in result.metric_results
     }
     assert Decision.OPEN is result.word
 

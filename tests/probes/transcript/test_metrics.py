@@ -44,7 +44,7 @@ def steady(turn, at):
 def words(run):
     """What the metrics say of q8_0/q8_0, by their names."""
     (result,) = judge(run).compared
-    return {row.metric.name: row.word for row in result.rows}
+    return {row.metric.name: row.word for row in result.metric_results}
 
 
 def test_classes_of_tokens_have_metrics_of_their_own():
@@ -133,7 +133,9 @@ def test_units_are_conversations_where_there_are_many():
 
     for run, noun, units in ((many, "conversations", 8), (few, "turns", 14)):
         (result,) = judge(run).compared
-        (row,) = (r for r in result.rows if r.metric.name == "transcript-logp")
+        (row,) = (
+            r for r in result.metric_results if r.metric.name == "transcript-logp"
+        )
         assert (noun, units) == (row.metric.noun, row.bounds.units)
 
 
@@ -147,7 +149,9 @@ def test_a_turn_without_scores_is_an_answer_that_is_missing():
     (result,) = judge(replace(run, records=(whole, other))).compared
 
     assert Decision.OPEN is result.word
-    assert [RemarkKind.MISSING] == [each.kind for each in result.rows[0].doubts]
+    assert [RemarkKind.MISSING] == [
+        each.kind for each in result.metric_results[0].doubts
+    ]
 
 
 def test_setups_without_the_probe_have_none_of_its_classes():
