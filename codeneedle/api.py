@@ -182,7 +182,8 @@ class LoadedRun:
         Args:
             max_loss: Largest share of right tokens that may be lost, above 0 to 1.
             max_lost: Largest share of answers that may be lost, above 0 to 1.
-            max_eval_lost: Largest loss of the mean score of an evaluation, likewise.
+            max_eval_lost: Largest loss of the mean score of an evaluation, above 0 to
+                1.
             max_memory_bytes: Largest KV cache; None for any.
             at: Context of *max_memory_bytes*, in tokens; None for that of the run.
         """

@@ -96,7 +96,7 @@ _MARKDOWN = re.compile(
     r"[\\`*_|<>\[\]~$&]"
     r"|(?<![A-Za-z0-9_])@(?=\w)"  # a user, who is notified
     r"|#(?=\d)"  # an issue, of another repository with its name before it
-    r"|(?<=\bGH)-(?=\d)"  # likewise
+    r"|(?<=\bGH)-(?=\d)"  # an issue, by its other form: GH-12
     r"|^[#+-](?=[ #])"  # a heading or a list in a list
     r"|:(?=//)|(?<=\bwww)\.",  # an address, which becomes a link
     re.IGNORECASE,

@@ -223,7 +223,9 @@ class RunningCell:
     """When it began, in monotonic seconds."""
 
     since: float = field(default_factory=time.monotonic)
-    """When its present step began, or the first of several steps; likewise."""
+    """
+    When its present step began, or the first of several steps, in monotonic seconds.
+    """
 
     @property
     def part(self) -> float:

@@ -112,7 +112,7 @@ class CacheTypes:
     k: tuple[str, ...] = ()
     """Types of K, as the engine spells them; empty if it does not tell."""
 
-    v: tuple[str, ...] = ()  # types of V; likewise
+    v: tuple[str, ...] = ()  # types of V; empty if it does not tell
     pairs: frozenset[Pair] | None = None
     """The pairs that exist; None if each K type goes with each V type."""
 
@@ -199,7 +199,7 @@ class ChatTemplate(Tokenizer, Protocol):
 
         Args:
             messages: As OpenAI's API has them; a last one of the assistant is whole.
-            tools: Definitions of tools, likewise.
+            tools: Definitions of tools, as OpenAI's API has them.
             begins_reply: Whether what begins an answer follows.
             thinking: Whether the template may allow thinking.
 
@@ -222,7 +222,7 @@ class Replies(Protocol):
         ...
 
     def chat(self, question: Chat, *, enough: Callable[[str], bool] = ...) -> Reply:
-        """Answer a conversation, likewise."""
+        """Answer a conversation, until the model ends or *enough* of the reply."""
         ...
 
     def force(self, question: Completion | Chat, right: str) -> Forced:
@@ -537,8 +537,8 @@ class Engine(ABC):
         self,
         pairs: Sequence[Pair],  # noqa: ARG002 - for those that can answer
         *,
-        context: int,  # noqa: ARG002 - likewise
-        log: Path,  # noqa: ARG002 - likewise
+        context: int,  # noqa: ARG002 - for those that can answer
+        log: Path,  # noqa: ARG002 - for those that can answer
     ) -> Survey | None:
         """
         Where attention would run for *pairs* and what memory they take.

@@ -67,7 +67,7 @@ class Forced:
     leads: tuple[Nats, ...] = ()
     """
     Per token, its log-probability minus that of the most probable other token: not
-    negative for first choices. An upper bound, likewise.
+    negative for first choices. An upper bound where `bounds` names the token.
     """
 
     ends: tuple[Count, ...] = ()

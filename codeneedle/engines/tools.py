@@ -227,8 +227,10 @@ class ReadTokens:
     """The scores of right tokens, in the order in which they were wanted."""
 
     logprobs: tuple[float, ...]  # as of `messages.Forced`
-    leads: tuple[float, ...]  # likewise; 0 where two were too close to be told apart
-    bounds: tuple[int, ...] = ()  # likewise
+    leads: tuple[float, ...]
+    """As of `messages.Forced`; 0 where two were too close to be told apart."""
+
+    bounds: tuple[int, ...] = ()  # as of `messages.Forced`
     retries: int = 0  # how often the tool ran again because its output was incomplete
 
 

@@ -25,7 +25,7 @@ TEXT_SHARE = 0.85
 """Of a context, what a text may fill beside a question and its answer, about."""
 
 USUAL_BYTES_PER_TOKEN = 3.5
-"""Of source code, likewise."""
+"""Of source code, about."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

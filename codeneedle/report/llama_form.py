@@ -170,7 +170,7 @@ def ppl_difference(statistics: Statistics) -> Estimate:
     PPL of a pair less that of the base, with the error that the tool states.
 
     The three relative errors e give the covariance of both logarithms, as
-    (e_pair^2 + e_base^2 - e_ratio^2) / 2; the tool computes it likewise.
+    (e_pair^2 + e_base^2 - e_ratio^2) / 2; the tool computes it in the same way.
     """
     pair, base, ratio = statistics.ppl, statistics.ppl_base, statistics.ppl_ratio
     value = pair.value - base.value
@@ -199,7 +199,7 @@ def _commands(
     for record in records:
         yield _without_folders(dialect.compares(record.command))
     if len(contexts) > 1:
-        yield f"# likewise at contexts of {', '.join(map(str, contexts))} tokens"
+        yield f"# the same at contexts of {', '.join(map(str, contexts))} tokens"
     worth = worth_compiling(verdict)
     if worth:
         yield "# CUDA kernels of the pairs that lose least for their size:"

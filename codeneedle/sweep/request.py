@@ -119,7 +119,7 @@ class Request(_Tables, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """Types of V, likewise."""
+        """Types of V, most precise first; empty for what suits the engine."""
         chosen = (pair.v for pair in map(Pair.parse, self.pairs))
         return tuple(by_precision(chosen if self.pairs else self.v_types or self.types))
 

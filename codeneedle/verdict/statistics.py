@@ -180,7 +180,7 @@ def disagreements(
 
     Args:
         read: By pair, differences from the reference per unit, by reading.
-        written: Likewise, by writing; units may be others.
+        written: By pair, such differences by writing; units may be others.
 
     Returns:
         By pair, both mean differences.

@@ -127,7 +127,7 @@ class Client(Connection):
         return len(self._ids(text))
 
     def counts(self, texts: Sequence[str]) -> list[int]:
-        """As of `engine.Tokenizer`; special tokens likewise."""
+        """As of `engine.Tokenizer`: what looks like a special token counts as one."""
         return [len(self._ids(text, add_special=False)) for text in texts]
 
     def tokens(self, text: str, *, add_special: bool = True) -> tuple[TokenPiece, ...]:

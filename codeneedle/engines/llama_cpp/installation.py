@@ -50,9 +50,10 @@ class Tools:
 
     server: Path  # llama-server
     perplexity: Path | None  # llama-perplexity; None where it is not beside the server
-    bench: Path | None  # llama-bench; likewise
+    bench: Path | None  # llama-bench; None where it is not beside the server
     source: str  # where the server was found, as a phrase
-    fit_params: Path | None = None  # llama-fit-params; likewise
+    fit_params: Path | None = None
+    """llama-fit-params; None where it is not beside the server."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,7 +65,9 @@ class ServerFacts:
     k_types: tuple[str, ...]
     """Cache types that it accepts for K; empty if it does not tell."""
 
-    v_types: tuple[str, ...]  # cache types that it accepts for V; likewise
+    v_types: tuple[str, ...]
+    """Cache types that it accepts for V; empty if it does not tell."""
+
     options: frozenset[str]  # long names of all its options: ``--fit``
     devices: tuple[str, ...] = ()
     """Accelerators, with their memory: ``CUDA0 NVIDIA L4 (22563 MiB)``."""

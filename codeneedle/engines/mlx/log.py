@@ -70,9 +70,9 @@ class LayerCache(msgspec.Struct, frozen=True, kw_only=True):
     layer: int  # its number, from 0
     class_name: str  # of the cache
     k: str = ""  # type of K; empty if it keeps none that can be quantized
-    v: str = ""  # type of V; likewise
+    v: str = ""  # type of V; empty if it keeps none that can be quantized
     k_group_size: int = 0  # values that share a scale; 0 if K is not quantized
-    v_group_size: int = 0  # likewise of V
+    v_group_size: int = 0  # values that share a scale; 0 if V is not quantized
     k_bytes_per_token: float = 0.0  # memory of K by token
     v_bytes_per_token: float = 0.0  # memory of V by token
     tokens: int | None = None  # what it holds at most; None for the whole context

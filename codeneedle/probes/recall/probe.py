@@ -621,7 +621,7 @@ class RecallProbe(Probe):
 
         Raises:
             BadInput: As of `read`; of a pair that is compared with others, or told to.
-            CellError: Likewise.
+            CellError: As of `read`, of such a pair.
         """
         choice = choice_in(context.run.setup)
         is_stated = stated_in(context.run.setup).by is not By.AUTOMATIC

@@ -75,18 +75,18 @@ class Recall:
     """The written rounds, in asking order; empty if none were asked for."""
 
     forced: tuple[ForcedRound, ...] = ()
-    """Right lines that were scored as they were written, in asking order; likewise."""
+    """Right lines scored as they were written, in asking order; empty without any."""
 
     read: tuple[ForcedRound, ...] = ()
     """
-    Right lines that were scored as they were read, likewise. They are never compared
+    Right lines scored as they were read; empty without any. They are never compared
     with *forced*.
     """
 
     priming: Round | None = None  # the unscored round before them, of the first server
     starts: int = 1  # servers that it took; each read the text once
     texts_s: tuple[float, ...] = ()  # as of `RecallFacts`
-    tried_s: float = 0.0  # likewise
+    tried_s: float = 0.0  # as of `RecallFacts`
 
     @property
     def answers(self) -> "tuple[Round | ForcedRound, ...]":

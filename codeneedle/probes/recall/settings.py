@@ -59,7 +59,7 @@ class RecallCalibration:
     """What is asked of all pairs, and how, as the reference has set it."""
 
     by: By | None = None  # how right lines are scored; None for how the settings say
-    ask: Ask | None = None  # what is asked; None likewise
+    ask: Ask | None = None  # what is asked; None for what the settings say
     matched: Amount | None = None
     """Lines that the reference wrote back, a mean; None if it wrote none."""
 
@@ -70,11 +70,15 @@ class RecallCalibration:
     reading_s: Amount | None = None
     """Seconds of the reference for a token of the text; None if unknown."""
 
-    forcing_s: Amount | None = None  # likewise, for a right token that was forced
-    read_cell_s: Amount | None = None
-    """Seconds that a cell takes by reading, about; None likewise."""
+    forcing_s: Amount | None = None
+    """Seconds of the reference for a right token that was forced; None if unknown."""
 
-    forced_cell_s: Amount | None = None  # likewise, by writing
+    read_cell_s: Amount | None = None
+    """Seconds that a cell takes by reading, about; None if unknown."""
+
+    forced_cell_s: Amount | None = None
+    """Seconds that a cell takes by writing, about; None if unknown."""
+
     is_tried: bool = False
     """Whether the reference was read, which took *read_cell_s*."""
 

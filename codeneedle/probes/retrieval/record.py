@@ -200,8 +200,8 @@ class Retrieval:
 
     skipped: dict[str, str] = field(default_factory=dict)
     """
-    Why texts beyond a length at which this pair answers nothing were not asked,
-    likewise.
+    Why texts beyond a length at which this pair answers nothing were not asked, by
+    `TextKey.name`.
     """
 
     @property
