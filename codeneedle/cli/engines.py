@@ -46,7 +46,12 @@ def _as_it_is(request: "Request") -> "Request":
 
 
 def _gguf(path: Path) -> Weights:
-    """A GGUF file; of a folder for another engine, the error names that one."""
+    """
+    The header of the GGUF file at *path*.
+
+    Raises:
+        WeightsUnusable: If it is none; of a folder for MLX, with that as a hint.
+    """
     try:
         return read_header(path)
     except WeightsUnusable as error:

@@ -225,6 +225,12 @@ def _refuse_version(reader: _ByteCursor) -> None:
 def _read_key(
     reader: _ByteCursor, values: dict[str, Value], lengths: dict[str, int]
 ) -> None:
+    """
+    Read the next key into *values*; of an array, its length into *lengths*.
+
+    Raises:
+        BadHeader: If its name is empty or known, or its value of no known kind.
+    """
     name = reader.text()
     # Zeros would otherwise parse as millions of keys with an empty name.
     if not name or name in values or name in lengths:

@@ -70,6 +70,7 @@ class Caches:
 
     @property
     def _growing(self) -> list[KvBuffer]:
+        """The buffers that hold the whole context, and so grow with it."""
         return [each for each in self.buffers if each.cells >= self.context]
 
 

@@ -191,6 +191,7 @@ class _Keys:
         return _whole(value) if isinstance(value, (int, float)) else None
 
     def whole(self, name: str, default: int) -> int:
+        """The number at key *name*; *default* if there is none, or one below 0."""
         value = self.maybe(name)
         return default if value is None or value < 0 else value
 
@@ -201,7 +202,12 @@ class _Keys:
         return value
 
     def layers(self) -> int:
-        """Those that keep K and V; one for multi-token prediction does not count."""
+        """
+        Number of layers that keep K and V, without that of multi-token prediction.
+
+        Raises:
+            BadHeader: If it is larger than that of any model.
+        """
         blocks = self.positive("block_count")
         if blocks > MOST_LAYERS:
             raise BadHeader(f"it claims to have {blocks} layers")
@@ -217,6 +223,7 @@ class _Keys:
         return default if single is None else (max(single, 0),) * layers
 
     def has_any(self, prefix: str) -> bool:
+        """Whether any key of the architecture begins with *prefix*."""
         start = f"{self.architecture}.{prefix}"
         return any(name.startswith(start) for name in self._values)
 

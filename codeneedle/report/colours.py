@@ -115,9 +115,10 @@ def _wide_enough(
     natural: tuple[float | None, float | None],
 ) -> Scale:
     """
-    From *low* to *high*, wider where that is too narrow; not beyond a bound.
+    The scale from *low* to *high*, at least as wide as the metric's least span.
 
-    It grows at the worse end: values that hardly differ are all light.
+    It is widened at the end of worse values, so that values that hardly differ are all
+    light, and stays between the *natural* bounds.
     """
     share = LEAST_SHARE * max(abs(low), abs(high))
     missing = max((display_of(metric).least_span or share or 1.0) - (high - low), 0.0)

@@ -249,7 +249,7 @@ def _spot(rows: Sequence[TableRow]) -> Spot:
 
 
 def _together(spots: Collection[Spot]) -> Spot:
-    """All of *spots* as one, each question as much as any other."""
+    """One spot for all of *spots*: their mean by question, and the sums of counts."""
     questions = sum(spot.questions for spot in spots)
     sums = math.fsum(spot.value * spot.questions for spot in spots if spot.questions)
     right, lost, gained, wrong = (

@@ -569,7 +569,13 @@ def run_folder_at(name: str) -> Path | None:
 
 
 def _text(name: str, folder: Path) -> tuple[str, str]:
-    """Where the sweep file called *name* is, for errors, and its text."""
+    """
+    The sweep file called *name*: where it is, for errors, and its text.
+
+    Raises:
+        BadInput: If it cannot be read, or there is none at a path.
+        UnknownName: If there is none of that name.
+    """
     path = folder / f"{name}.toml"
     if is_path(name):
         run = run_folder_at(name)

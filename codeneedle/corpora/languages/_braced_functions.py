@@ -103,6 +103,7 @@ class Grammar:
         body: tree_sitter.Node,
         lines: Sequence[str],
     ) -> Function:
+        """The function *name*, without the lines that its closing brace has alone."""
         own = next(child for child in holder.children if child.type not in self.apart)
         # tree-sitter counts rows by "\n" alone, as editors do.
         first, opens = own.start_point.row, body.start_point.row + 1

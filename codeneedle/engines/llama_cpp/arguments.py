@@ -87,6 +87,7 @@ def _is_name(word: str) -> bool:
 
 
 def _argument(words: Sequence[str]) -> Argument:
+    """One argument of *words*: an option with its values, or a value alone."""
     if not _is_name(words[0]):
         return Argument("", tuple(words), tuple(words))
     name, equals, value = words[0].partition("=")

@@ -142,7 +142,7 @@ def _found(backend: Backend) -> str:
 
 
 def _places(program: str) -> tuple[str, str]:
-    """On PATH, and where AMD installs its own without putting it there."""
+    """Where *program* of ROCm may be: on PATH, or in the folder of AMD's packages."""
     return (program, f"/opt/rocm/bin/{program}")
 
 

@@ -236,11 +236,11 @@ def attention(
     Args:
         queries: Shape (batch, query heads, tokens, head size).
         q_keys: What the cache holds of K.
-        q_values: Of V.
-        scale: Of the scores.
+        q_values: What it holds of V.
+        scale: Factor of the scores.
         mask: None, ``causal``, or an array that is true, or 0, where a token is seen.
-        group_size: Of K and V, or of each.
-        bits: Of K and V, which is mlx-lm's own case, or of each.
+        group_size: Values that share a scale: one number, or those of K and of V.
+        bits: Bits of a value: one number, as of mlx-lm itself, or those of K and of V.
 
     Source:
         ``quantized_scaled_dot_product_attention`` of mlx-lm, of which it takes the

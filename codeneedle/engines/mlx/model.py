@@ -313,6 +313,11 @@ def speeds(
 def _timed(
     session: Session, depth: Sequence[int], test: Callable[[], None], tokens: int
 ) -> float:
+    """
+    Speed of *test*, which takes so many *tokens*, in tokens per second.
+
+    The caches hold the tokens of *depth* when it begins; their reading is not timed.
+    """
     if len(session.tokens) < len(depth) or not session.trim(len(depth)):
         session.clear()
         session.fill(depth)

@@ -795,6 +795,7 @@ def _token(place: _TokenLogprob) -> Token:
 
 
 def _distance(one: _Candidate, other: _Candidate) -> float:
+    """Difference of two log-probabilities in nats; infinite if one is not told."""
     if one.logprob is None or other.logprob is None:
         return math.inf
     return abs(one.logprob - other.logprob)

@@ -61,6 +61,7 @@ def _changed(record: CellRecord, setup: Setup, *, sign: int) -> Sequence[float]:
 
 
 def _mean(record: CellRecord, _setup: Setup) -> float:
+    """Mean score of the samples; 0 without any."""
     return fmean([each.score for each in _scored(record)] or [0])
 
 

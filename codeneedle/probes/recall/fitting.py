@@ -55,7 +55,7 @@ class Questions:
         return prompts.tokenizer.render(messages, NO_THINK_ARGS)
 
     def tokens(self, text: str, needle: NeedleFacts) -> int:
-        """Tokens of that prompt with its answer."""
+        """Length of the prompt about *needle* with its answer, in tokens."""
         prompt = self.rendered(text, needle)
         return self.prompts.tokenizer.count_tokens(prompt) + needle.budget
 

@@ -91,6 +91,7 @@ def _is_informative(each: QuestionOutcome | TextKey, setup: Setup) -> bool:
 
 
 def _reading_speeds(record: CellRecord, _setup: Setup) -> list[float]:
+    """Reading speed of each text, in tokens per second, without what was cached."""
     retrieval = retrieval_of(record)
     texts = retrieval.texts if retrieval else ()
     return [
