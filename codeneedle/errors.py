@@ -256,7 +256,7 @@ class SystemRefuses(MachineError):  # noqa: N818 - named after the fact
         )
 
 
-def refusal(error: BaseException) -> SystemRefuses | None:
+def system_refusal(error: BaseException) -> SystemRefuses | None:
     """
     The `SystemRefuses` that caused *error*; None if it has another cause.
 
@@ -273,8 +273,8 @@ def refusal(error: BaseException) -> SystemRefuses | None:
 
 
 def hint_for(error: BaseException) -> str:
-    """The hint of `refusal`; empty without one."""
-    refused = refusal(error)
+    """The hint of `system_refusal`; empty without one."""
+    refused = system_refusal(error)
     return refused.hint if refused else ""
 
 

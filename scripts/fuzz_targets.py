@@ -28,11 +28,11 @@ from codeneedle.engines.llama_cpp.client import Client
 from codeneedle.engines.llama_cpp.installation import read_help
 from codeneedle.engines.llama_cpp.reading import LOWEST, Rows
 from codeneedle.engines.llama_cpp.statistics import (
+    announced_size,
     chunks_done,
     ends_early,
     failure,
     final_perplexity,
-    size,
     statistics,
     too_short,
 )
@@ -47,7 +47,7 @@ from codeneedle.probes.evaluation.readers import read as read_results
 from codeneedle.probes.evaluation.record import Evaluation
 from codeneedle.probes.generation.prompts import read_prompts
 from codeneedle.probes.recall.alignment import answer_end, answer_lines, score
-from codeneedle.probes.recall.probe import enough_for
+from codeneedle.probes.recall.probe import enough_for_needle
 from codeneedle.probes.recall.reading import Chunk, laid_out
 from codeneedle.probes.recall.record import Round, recall_of
 from codeneedle.probes.transcript.conversations import conversations_of
@@ -57,9 +57,9 @@ from codeneedle.records.store import decode_record, decode_setup, encode, sealed
 from codeneedle.report.models import models_document, rows_in
 from codeneedle.report.receipt import (
     MOST_RECEIPTS,
+    compared_receipts,
     receipt_objects,
     receipts_in,
-    side_by_side,
 )
 from codeneedle.report.tidy import table_rows
 from codeneedle.sweep import request
@@ -151,7 +151,7 @@ def read_sweep(data: bytes) -> None:
     """A sweep file."""
     (_FOLDER / "x.toml").write_bytes(data)
     found = request.read_sweep("x", folder=_FOLDER)
-    request.decoded(request.encoded(found), source="again")
+    request.decoded_request(request.encoded_request(found), source="again")
 
 
 RESULTS = ("results.jsonl", "samples_task.jsonl", "log.json")
@@ -211,7 +211,7 @@ def read_receipts(data: bytes) -> None:
     text = data.decode(errors="replace")
     found = list(receipts_in(text, source="x"))
     receipt_objects(found)
-    list(side_by_side(found[:MOST_RECEIPTS]))
+    list(compared_receipts(found[:MOST_RECEIPTS]))
     path = _FOLDER / "row.md"
     path.write_bytes(data)
     list(models_document(rows_in(path)))
@@ -297,14 +297,14 @@ def read_reply(data: bytes) -> None:
         claim(0 <= scored.matched <= content, "no more is matched than was asked")
     claim(0 <= answer_end(needle, reply) <= len(reply), "an answer ends in its reply")
     answer_lines(needle, reply)
-    enough_for(needle)(reply)
+    enough_for_needle(needle)(reply)
 
 
 def source_reader(suffix: str) -> Callable[[bytes], None]:
     """Reads source text in the language whose files end with *suffix*."""
 
     def read(data: bytes) -> None:
-        text = reading.decoded(data, label="x")
+        text = reading.decoded_text(data, label="x")
         language = languages.of_suffix(suffix, source="x")
         found = language.functions(text)
         if language.unconfirmed:
@@ -381,7 +381,7 @@ def _scores(found: Forced) -> None:
 _ENDPOINT = OpenAi("http://127.0.0.1:9/v1", api_key="sk-secret", transport=_SERVER)
 _ENDPOINT.sleep = lambda _s: None
 _ENDPOINT_QUESTIONS: tuple[Callable[[], object], ...] = (
-    lambda: _keeps(_ENDPOINT.complete(_COMPLETION, enough=enough_for(_NEEDLE))),
+    lambda: _keeps(_ENDPOINT.complete(_COMPLETION, enough=enough_for_needle(_NEEDLE))),
     lambda: _keeps(_ENDPOINT.chat(Chat(messages=_SAID, max_tokens=1))),
     lambda: _scores(_ENDPOINT.force(_COMPLETION, "right")),
     lambda: _ENDPOINT.prompt_tokens("a"),
@@ -396,7 +396,7 @@ def _lay_out() -> None:
 
 
 _QUESTIONS: tuple[Callable[[], object], ...] = (
-    lambda: _keeps(_CLIENT.complete(_COMPLETION, enough=enough_for(_NEEDLE))),
+    lambda: _keeps(_CLIENT.complete(_COMPLETION, enough=enough_for_needle(_NEEDLE))),
     lambda: _keeps(_CLIENT.chat(Chat(messages=_SAID, max_tokens=1))),
     lambda: _CLIENT.count_tokens(""),
     lambda: _CLIENT.render(_SAID),
@@ -459,7 +459,7 @@ def read_perplexity(data: bytes) -> None:
     text = data.decode(errors="replace")
     found = statistics(text)
     claim(found is None or failure(text) is None, "failures have no statistics")
-    for read in (chunks_done, ends_early, final_perplexity, size, too_short):
+    for read in (chunks_done, ends_early, final_perplexity, announced_size, too_short):
         read(text)
 
 

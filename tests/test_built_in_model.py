@@ -14,7 +14,7 @@ from codeneedle.corpora.languages.python import functions
 from codeneedle.corpora.needles import NeedleFacts, choose, written_needle
 from codeneedle.corpora.random_bodies import Knobs, text_of
 from codeneedle.engines.llama_cpp.client import Client
-from codeneedle.engines.llama_cpp.server import serving
+from codeneedle.engines.llama_cpp.server import serving_llama
 from codeneedle.engines.messages import Completion, Message
 from codeneedle.errors import WeightsUnusable
 from codeneedle.models import pretrained
@@ -200,7 +200,7 @@ def client(
         is_tiny=True,
     )
     log = tmp_path_factory.mktemp("nano") / "server.log"
-    with serving(launch, log=log) as served:
+    with serving_llama(launch, log=log) as served:
         yield served.client
 
 

@@ -12,7 +12,7 @@ from codeneedle.errors import (
     UnknownName,
     did_you_mean,
     hint_for,
-    refusal,
+    system_refusal,
 )
 
 
@@ -42,7 +42,7 @@ def test_an_error_tells_what_and_hints_what_next():
 
 @pytest.mark.parametrize("number", sorted(HINTS))
 def test_each_refusal_has_a_sentence_and_a_hint(number):
-    refused = refusal(OSError(number, "words", "records/file"))
+    refused = system_refusal(OSError(number, "words", "records/file"))
 
     assert refused is not None
     assert str(refused).startswith("the system refuses: ")
@@ -72,10 +72,10 @@ def wrapped(cause):
     ],
 )
 def test_errors_of_other_classes_are_known_too(error, words):
-    assert words in str(refusal(error))
+    assert words in str(system_refusal(error))
 
 
 @pytest.mark.parametrize("error", [KeyError("x"), FileNotFoundError(2, "x"), OSError()])
 def test_mistakes_of_ours_keep_their_traceback(error):
-    assert refusal(error) is None
+    assert system_refusal(error) is None
     assert "" == hint_for(error)

@@ -5,7 +5,7 @@ import tomli_w
 
 from codeneedle.errors import BadInput
 from codeneedle.quantities import memory_size, percent, time_span, token_count
-from codeneedle.sweep.request import Request, decoded, overruled
+from codeneedle.sweep.request import Request, decoded_request, overruled
 
 
 @pytest.mark.parametrize(
@@ -105,7 +105,7 @@ def test_every_number_of_tokens_takes_thousands_in_options_and_files(key):
     header = f"[{table}]\n" if table else ""
 
     asked = overruled(Request(), nested(key, ("4K", "8192")))
-    stored = decoded(f'{header}{name} = ["4K", 8192]', source="a.toml")
+    stored = decoded_request(f'{header}{name} = ["4K", 8192]', source="a.toml")
 
     assert asked == stored
     chosen = getattr(asked, table) if table else asked
@@ -118,4 +118,4 @@ def test_what_is_no_number_of_tokens_is_refused_by_the_name_of_its_option(option
         overruled(Request(), nested(key, ("4KB",)))
     assert f"{option} 32K" in caught.value.hint
     with pytest.raises(BadInput, match=f"a.toml, key '{key}': 'many'"):
-        decoded(tomli_w.dumps(nested(key, ["many"])), source="a.toml")
+        decoded_request(tomli_w.dumps(nested(key, ["many"])), source="a.toml")

@@ -39,7 +39,7 @@ from codeneedle.engines.http import (
 )
 from codeneedle.engines.llama_cpp import build, installation
 from codeneedle.engines.llama_cpp.build import environment_of
-from codeneedle.engines.llama_cpp.server import serving
+from codeneedle.engines.llama_cpp.server import serving_llama
 from codeneedle.engines.openai import engine
 from codeneedle.engines.openai.client import (
     ECHO_BYTES,
@@ -224,7 +224,7 @@ def _words_in(text, words):
 def test_a_server_wants_its_key(llama_server, nano, tmp_path):
     options = installation.ask(llama_server).options
     launch = made_launch(llama_server, nano, context=512, threads=1, options=options)
-    with serving(launch, log=tmp_path / "log") as served:
+    with serving_llama(launch, log=tmp_path / "log") as served:
         url = str(served.client._http.base_url).rstrip("/")
         asked = [("POST", "/completion"), ("POST", "/tokenize"), ("GET", "/v1/models")]
         asked += [("GET", "/props"), ("GET", "/slots"), ("GET", "/metrics")]

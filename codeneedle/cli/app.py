@@ -52,7 +52,7 @@ from codeneedle.cli.options import (
     run_names,
     word,
 )
-from codeneedle.errors import BadInput, CodeneedleError, UnknownName, refusal
+from codeneedle.errors import BadInput, CodeneedleError, UnknownName, system_refusal
 from codeneedle.exit_codes import BAD_REQUEST, UNFINISHED
 from codeneedle.quantities import speed
 from codeneedle.system.secrets import mask
@@ -247,7 +247,7 @@ def transcript(context: typer.Context) -> None:
     from codeneedle.cli.progress import end_left_behind
     from codeneedle.cli.sweep import planned
     from codeneedle.probes.transcript.answers import choice
-    from codeneedle.probes.transcript.probe import PROBE, turns_of
+    from codeneedle.probes.transcript.probe import PROBE, rendered_turns
     from codeneedle.system.signals import unwinding_on_signals
 
     request, execution = context.obj
@@ -255,7 +255,7 @@ def transcript(context: typer.Context) -> None:
     with unwinding_on_signals(), _stderr().status("rendering conversations"):
         plan = planned(replace(request, probes=(PROBE.name,)), execution)[0]
         settings = request.transcript
-        counted = turns_of(settings, plan.engine, plan.context)
+        counted = rendered_turns(settings, plan.engine, plan.context)
     chosen = [("--model", model) for model in request.models]
     chosen += [("--context", str(context)) for context in request.contexts]
     arguments = ["--", *request.server_args] if request.server_args else []
@@ -551,7 +551,7 @@ def table(
     """Show one row per pair with the metrics of all probes."""
     from codeneedle.cli.engines import asks_for
     from codeneedle.report.selection import pair_tables
-    from codeneedle.report.table import table_objects, table_rows, tables_document
+    from codeneedle.report.table import pair_table_rows, table_objects, tables_document
 
     chosen = one_form(csv=csv, json=json, markdown=markdown, form=form is not None)
     if metric and sort:
@@ -570,7 +570,7 @@ def table(
         return
     tables = pair_tables(out, name, sort=sort, limits=limits)
     if csv:
-        _write_rows(table_rows(tables))
+        _write_rows(pair_table_rows(tables))
     elif json:
         _write_json(table_objects(tables))
     else:
@@ -795,7 +795,7 @@ def _show_receipts(names: list[str], out: Path, *, json: bool) -> None:
     if json:
         _write_json(receipt.receipt_objects(found))
     else:
-        _show(receipt.side_by_side(found))
+        _show(receipt.compared_receipts(found))
 
 
 @app.command()
@@ -1017,7 +1017,7 @@ def main() -> None:
         # The reader of our output has gone, as in: codeneedle grid NAME | head
         code = UNFINISHED
     except Exception as error:
-        refused = refusal(error)
+        refused = system_refusal(error)
         if refused is None:
             raise
         code = _show_error(refused)

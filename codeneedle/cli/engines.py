@@ -26,7 +26,7 @@ from codeneedle.engines.openai.settings import (
     EndpointSettings,
     checked_pair,
     checked_url,
-    template_of,
+    command_template,
 )
 from codeneedle.errors import (
     BadInput,
@@ -130,7 +130,7 @@ def _served_model(path: Path) -> Weights:
 def _suited_command(request: "Request") -> "Request":
     """A command that does not name the model leaves it to the name of the server's."""
     settings = request.chosen(COMMAND, CommandSettings)
-    template = template_of(settings)
+    template = command_template(settings)
     fixed = request.columns if "k" in template.placeholders else request.rows
     is_apart = template.is_diagonal and request.rows != request.columns
     if is_apart and len(fixed) != 1:
@@ -163,7 +163,7 @@ def _find_command(request: "Request", _execution: "Execution") -> object:
     settings = request.chosen(COMMAND, CommandSettings)
     if not settings.command:
         return None
-    return program_at(template_of(settings).words[0], option="--command")
+    return program_at(command_template(settings).words[0], option="--command")
 
 
 def _command(request: "Request", _execution: "Execution") -> "EngineFor":

@@ -148,7 +148,7 @@ def run_names(incomplete: str) -> list[str]:
 
 def sweep_names(incomplete: str) -> list[str]:
     """Sweep files by name, and run folders, that begin with *incomplete*."""
-    from codeneedle.sweep.request import sweep_names as known
+    from codeneedle.sweep.request import known_sweeps as known
 
     folders = (f"{RUNS}/{name}" for name in run_names(""))
     return _beginning(incomplete, [*known(), *folders])

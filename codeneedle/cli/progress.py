@@ -414,11 +414,11 @@ def live_view(progress: SweepProgress) -> RenderableType:
 
 
 def titled_grid(progress: SweepProgress) -> Document:
-    """What the headline metric is, with its unit, and the `grid`."""
-    return (Heading(described(progress.metrics[0])), grid(progress))
+    """What the headline metric is, with its unit, and the `progress_grid`."""
+    return (Heading(described(progress.metrics[0])), progress_grid(progress))
 
 
-def grid(progress: SweepProgress) -> Grid:
+def progress_grid(progress: SweepProgress) -> Grid:
     """K down, V across; each cell the headline metric, a status word, or a dot."""
     k_types = by_precision(pair.k for pair in progress.pairs)
     v_types = by_precision(pair.v for pair in progress.pairs)

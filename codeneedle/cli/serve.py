@@ -30,7 +30,7 @@ from codeneedle.system.signals import unwinding_on_signals
 from codeneedle.text import size, visible
 
 POLL_S = 0.5
-"""Between two looks at the server."""
+"""Seconds between two polls of the server."""
 
 KEY = "CODENEEDLE_API_KEY"
 """Variable with the key that the server is to ask for; a random one without it."""

@@ -337,7 +337,7 @@ class _Page:
                     may_wait=self.options.wait,
                     tries_reference=self._tries_reference,
                     workers=plan.workers,
-                    alone=plan.alone,
+                    timing_worker=plan.timing_worker,
                 )
                 code = self._measured()
         self._note_leftovers()
@@ -354,7 +354,7 @@ class _Page:
     def _set_up(self) -> RunContext:
         """The corpus fitted and the setup stored, by one of several at a time."""
         plan = self.plan
-        with plan.store.alone(SETUP):
+        with plan.store.exclusive(SETUP):
             end_left_behind(self.console)
             if damaged := plan.store.mend():
                 kept = f"it is kept as {damaged}, and made anew"

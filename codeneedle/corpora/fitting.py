@@ -79,7 +79,7 @@ def facts_of(sent: Corpus, whole: Corpus, *, tokens: int = 0) -> CorpusFacts:
     )
 
 
-def beginning(corpus: Corpus, text: str) -> Corpus:
+def cut_to_text(corpus: Corpus, text: str) -> Corpus:
     """*corpus* as far as *text* goes, with which it begins."""
     shorter = replace(corpus, text=text)
     end = shorter.line_count

@@ -56,7 +56,7 @@ class JoinedText:
     """
 
 
-def joined(
+def joined_sources(
     sources: Sequence[Source], left_out: Iterable[tuple[str, str]] = ()
 ) -> JoinedText:
     """
@@ -144,7 +144,7 @@ def read_files(
         read.append(Source(label=label, suffix=suffix or path.suffix, text=text))
         if limit_bytes and size > limit_bytes:
             break
-    return joined(read, left_out)
+    return joined_sources(read, left_out)
 
 
 _LIMIT = f"{MAX_BYTES // 1_000_000} MB"
@@ -226,7 +226,7 @@ _KINDS = {"p": "a named pipe", "c": "a device", "b": "a device", "s": "a socket"
 
 def read_text(path: Path, *, label: str) -> str:
     """
-    The text of a file, as an editor shows it; see `decoded`.
+    The text of a file, as an editor shows it; see `decoded_text`.
 
     Raises:
         BadInput: If it cannot be read, is not a regular file, is larger than
@@ -246,10 +246,10 @@ def read_text(path: Path, *, label: str) -> str:
             reason=f"larger than {_LIMIT}",
             hint="Choose shorter files, or divide it.",
         )
-    return decoded(data, label=label)
+    return decoded_text(data, label=label)
 
 
-def decoded(data: bytes, *, label: str) -> str:
+def decoded_text(data: bytes, *, label: str) -> str:
     """
     The text of *data*, the contents of a file.
 

@@ -120,12 +120,12 @@ def read_named(read: CorpusFile, *, file: Path) -> JoinedText:
             matches nothing.
     """
     if read.generate is not None:
-        return reading.joined([_random_bodies(read.generate)])
+        return reading.joined_sources([_random_bodies(read.generate)])
     paths: dict[str, Path] = {}
     for path in _paths(read, file):
         paths.setdefault(os.path.realpath(path), path)
     above = {os.path.abspath(path.parent) for path in paths.values()}  # noqa: PTH100 - keeps links
-    language = languages.known()[read.language] if read.language else None
+    language = languages.all_languages()[read.language] if read.language else None
     return reading.read_files(
         paths.values(),
         root=Path(os.path.commonpath(above or {"/"})),
@@ -207,9 +207,9 @@ def _refuse_contradiction(read: CorpusFile, *, file: Path) -> None:
             else "names no files",
             hint="Give files or glob, or a [generate] table.",
         )
-    if read.language is not None and read.language not in languages.known():
+    if read.language is not None and read.language not in languages.all_languages():
         raise UnknownName(
-            kind="language", name=read.language, known=languages.known().keys()
+            kind="language", name=read.language, known=languages.all_languages().keys()
         )
 
 
@@ -264,7 +264,9 @@ def _http_server() -> Source:
             hint="Use a Python that has its library as source, or another corpus.",
         ) from error
     label = "http/server.py"
-    return Source(label=label, suffix=".py", text=reading.decoded(data, label=label))
+    return Source(
+        label=label, suffix=".py", text=reading.decoded_text(data, label=label)
+    )
 
 
 _JQUERY_PACKAGE = "XStatic-jQuery"
@@ -291,7 +293,9 @@ def _jquery() -> Source:
             hint="Run: pip install 'codeneedle[corpora]'",
         ) from error
     label = "jquery.js"
-    return Source(label=label, suffix=".js", text=reading.decoded(data, label=label))
+    return Source(
+        label=label, suffix=".js", text=reading.decoded_text(data, label=label)
+    )
 
 
 SMALL_CORPORA = ("random-bodies-mini", "random-bodies-short")
@@ -371,7 +375,7 @@ def load(name_or_path: str, *, folder: Path = FOLDER) -> Corpus:
         if file is not None:
             return _from_file(file, name=slug(name_or_path))
         built_in = BUILT_IN[name_or_path]
-        text = reading.joined([built_in.source()])
+        text = reading.joined_sources([built_in.source()])
         origin, kind = built_in.origin(), built_in.kind
         return _corpus(text, name=name_or_path, origin=origin, kind=kind)
     path = expanded(name_or_path)
@@ -455,7 +459,7 @@ def _from_file(path: Path, *, name: str) -> Corpus:
     text = reading.read_text(path, label=label)
     kind: Kind = "incompressible" if text.startswith(HEADER) else "unseen"
     source = Source(label=visible(path.name), suffix=path.suffix, text=text)
-    return _corpus(reading.joined([source]), name=name, origin=label, kind=kind)
+    return _corpus(reading.joined_sources([source]), name=name, origin=label, kind=kind)
 
 
 def _from_corpus_file(path: Path, *, name: str) -> Corpus:

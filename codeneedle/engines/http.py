@@ -20,9 +20,9 @@ from codeneedle.engines.messages import (
     StreamEvent,
     ignored,
     parsed,
-    refusal,
     refuse_beyond,
     shaped,
+    stated_refusal,
 )
 from codeneedle.engines.patience import Patience
 from codeneedle.records.record import Json
@@ -165,7 +165,7 @@ class Connection:
             self._heard()
             event = parsed(data, expected="an event")
             if kind == b"error" or event.get("error"):
-                raise refusal(data, code=response.status_code)
+                raise stated_refusal(data, code=response.status_code)
             yield event
 
     def _lines(self, response: httpx.Response, limit_bytes: int) -> Iterator[bytes]:
@@ -264,7 +264,7 @@ def _refuse_error(answer: httpx.Response) -> None:
     if answer.is_redirect:
         where = answer.headers.get("location", "nowhere")
         raise Refused(code=answer.status_code, kind="redirect", message=harmless(where))
-    error = refusal(beginning(answer.iter_raw()), code=answer.status_code)
+    error = stated_refusal(error_beginning(answer.iter_raw()), code=answer.status_code)
     error.retry_after = answer.headers.get("retry-after", "")
     raise error
 
@@ -320,7 +320,7 @@ def whole(chunks: Iterable[bytes], *, limit_bytes: int) -> bytes:
     return bytes(data)
 
 
-def beginning(chunks: Iterable[bytes]) -> bytes:
+def error_beginning(chunks: Iterable[bytes]) -> bytes:
     """The first `ERROR_LIMIT_BYTES` or a little more, enough for an error message."""
     data = b""
     for chunk in chunks:

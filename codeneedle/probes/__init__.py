@@ -72,7 +72,7 @@ def refuse_impossible_settings(setup: Setup) -> None:
                 raise BadSetup(file="setup.json", reason=reason) from error
 
 
-def joined(stored: Setup | None, wanted: Setup, probes: Iterable[Probe]) -> Setup:
+def joined_setup(stored: Setup | None, wanted: Setup, probes: Iterable[Probe]) -> Setup:
     """*wanted*, with what the *stored* setup asks in addition by some of *probes*."""
     growth = {each.name: each.growth for each in probes if each.growth}
     before = stored.probes if stored else {}

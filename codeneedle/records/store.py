@@ -208,7 +208,9 @@ class Store:
         )
 
     @contextlib.contextmanager
-    def alone(self, what: str, waiting: Callable[[], object] = nap) -> Iterator[None]:
+    def exclusive(
+        self, what: str, waiting: Callable[[], object] = nap
+    ) -> Iterator[None]:
         """
         Keep sweeps of other shares from *what* for a block.
 
@@ -288,7 +290,7 @@ class Store:
 
     def calibrate(self, probe: str, facts: Json) -> None:
         """Add the *facts* that the reference sets for all cells of *probe*."""
-        with self.alone(SETUP):
+        with self.exclusive(SETUP):
             calibrated = {**self.calibrated(), probe: facts}
             if self._setup is not None:
                 self._setup = replace(self._setup, calibrated=calibrated)

@@ -83,7 +83,7 @@ def _functions_sent(setup: Setup) -> str:
     return plural(corpus.functions, "function")
 
 
-def facts(run: Run) -> tuple[tuple[str, str], ...]:
+def run_facts(run: Run) -> tuple[tuple[str, str], ...]:
     """What *run* was measured on: a word and a phrase for each fact."""
     setup = run.setup
     model = setup.weights
@@ -109,7 +109,7 @@ def divergence_facts(run: Run, probe: str) -> list[tuple[str, str]]:
     engine, _ = engine_line(run.setup.engine, run.setup.llama)
     words = {*own, engine, "machine", "date"}
     rotation = "on" if run.setup.rotation else "off"
-    known = [entry for entry in facts(run) if entry[0] in words]
+    known = [entry for entry in run_facts(run) if entry[0] in words]
     return [*known[:1], ("rotation", rotation), *known[1:]]
 
 

@@ -284,7 +284,7 @@ def _brief(change: Change | None) -> str:
 
 def comparison_document(comparison: RunComparison) -> Document:
     """Setups, then metrics over all pairs, then pair by pair."""
-    yield from summary(comparison)
+    yield from comparison_summary(comparison)
     for change in comparison.changes:
         if not change.refused:
             yield Heading(f"{change.metric.name}: {display_of(change.metric).label}")
@@ -295,7 +295,7 @@ def comparison_document(comparison: RunComparison) -> Document:
                 yield Lines([f"not tested, attention ran elsewhere: {pairs}"])
 
 
-def summary(comparison: RunComparison) -> Document:
+def comparison_summary(comparison: RunComparison) -> Document:
     """How the setups differ, and what changed over all pairs."""
     first, second = captions.names_of([comparison.first, comparison.second])
     yield Heading(f"{second} compared with {first}")

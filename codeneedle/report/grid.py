@@ -53,7 +53,7 @@ def report(
         for metric in metrics:
             yield from grid(run, metric, verdict)
         yield Lines(captions.cautions(run.setup), style="bold")
-        yield Facts(captions.facts(run), is_quiet=True)
+        yield Facts(captions.run_facts(run), is_quiet=True)
 
 
 def loss_report(

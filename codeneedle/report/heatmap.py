@@ -627,7 +627,7 @@ def better(metric: Metric) -> str:
 
 def run_facts(run: Run) -> tuple[str, ...]:
     """What *run* was measured on, a line each."""
-    facts, engine = dict(captions.facts(run)), run.setup.engine
+    facts, engine = dict(captions.run_facts(run)), run.setup.engine
     return (
         visible(f"{run.name}  |  {facts['model']}  |  context {facts['context']}"),
         *([facts["corpus"]] if "corpus" in facts else []),

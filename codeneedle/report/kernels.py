@@ -127,12 +127,12 @@ def gain_line(gain: Gain) -> str:
     return (
         f"at {gain.context:,} tokens: weights {size(gain.weights)}, KV "
         f"{size(round(gain.reference))} -> {size(round(gain.kv))}{state}{buffers}: "
-        f"{most}{percent(gain.share)} of the memory of this model, or "
+        f"{most}{percent_text(gain.share)} of the memory of this model, or "
         f"{gain.tokens:,} more tokens"
     )
 
 
-def percent(share: float) -> str:
+def percent_text(share: float) -> str:
     """``53 %``, or ``1.7 %`` where a decimal matters."""
     return f"{100 * share:.{0 if share >= _WHOLE_PERCENT else 1}f} %"
 

@@ -21,10 +21,10 @@ from codeneedle.report.receipt import (
     is_distance,
     is_graded,
     is_loss,
-    probe_of,
+    probe_of_column,
     receipt_objects,
+    receipt_text,
     receipts_in,
-    text_of,
 )
 from codeneedle.text import plural
 
@@ -74,7 +74,7 @@ def rows_in(place: Path) -> list[ModelRow]:
 
 
 def _rows_of(file: Path) -> Iterator[ModelRow]:
-    text = text_of(str(file))
+    text = receipt_text(str(file))
     found = list(receipts_in(text, source=str(file)))
     if not found:
         raise BadInput(
@@ -227,7 +227,9 @@ def _comparable(receipts: Mapping[str, Receipt]) -> Iterator[str]:
         groups: dict[tuple[str, ...], list[str]] = {}
         for at in having:
             facts, loss = receipts[at].facts, _first_loss(receipts[at])
-            own = (loss, facts.get(probe_of(loss), "")) if what == "losses" else ()
+            own = (
+                (loss, facts.get(probe_of_column(loss), "")) if what == "losses" else ()
+            )
             key = (*own, *(facts.get(word, "") for word in words))
             groups.setdefault(key, []).append(at)
         alike = [f"rows {', '.join(each)}" for each in groups.values() if each[1:]]

@@ -36,7 +36,7 @@ from codeneedle.report.html import html
 from codeneedle.report.losses import Losses, losses_of
 from codeneedle.report.table import Column, PairTable, pair_table
 from codeneedle.report.verdict import headline, remark_lines
-from codeneedle.report.verdict import table as losses
+from codeneedle.report.verdict import verdict_table as losses
 from codeneedle.text import number, one_line, sweep_command, visible
 from codeneedle.verdict.judge import Verdict, judge
 from codeneedle.verdict.limits import Limits
@@ -77,7 +77,9 @@ def page(
         }
         for name, each, of in zip(names, verdicts, losses, strict=True)
     ]
-    both = compare.summary(compare.compare(*runs)) if len(runs) == PAIR else ()
+    both = (
+        compare.comparison_summary(compare.compare(*runs)) if len(runs) == PAIR else ()
+    )
     folder = files("codeneedle.report")
     template = Environment(autoescape=True).from_string(
         folder.joinpath("page.html.j2").read_text(encoding="utf-8")
@@ -112,7 +114,7 @@ def _verdict(verdict: Verdict, spell: Spell) -> Document:
 
 def _facts(run: Run) -> Document:
     """What a run was measured on, and how to measure it again."""
-    yield Facts(captions.facts(run))
+    yield Facts(captions.run_facts(run))
     yield Lines([sweep_command(run.folder)], copied="To go on with it")
     again = "To measure it again, save this and run: codeneedle sweep ./FILE.toml"
     yield Lines(run.sweep.splitlines(), copied=again)

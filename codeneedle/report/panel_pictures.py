@@ -42,8 +42,8 @@ from codeneedle.report.panels import (
     Panel,
     Panels,
     Spot,
-    headline,
     length_word,
+    panels_heading,
     panels_of,
     refuse_without_reference,
 )
@@ -124,7 +124,7 @@ def paint(panels: Panels, run: Run, *, difference: bool) -> Figure:
         _write(axes, v, (0.5, 1), (0, 24), weight="bold")
     whole_wide, whole_high = figure.get_size_inches()
     _paint_names(places[0, 0], (whole_wide / wide / 2, whole_high / high / 2))
-    title = f"{headline(panels, difference=difference)}{_of_how_many(panels)}"
+    title = f"{panels_heading(panels, difference=difference)}{_of_how_many(panels)}"
     title += "" if difference else better(panels.metric)
     corner = places[0, 0]
     _write(

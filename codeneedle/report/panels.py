@@ -264,7 +264,7 @@ def length_word(length: int) -> str:
     return f"{length // _KIB}K" if length % _KIB == 0 else f"{length:,}"
 
 
-def headline(panels: Panels, *, difference: bool) -> str:
+def panels_heading(panels: Panels, *, difference: bool) -> str:
     """What is shown: values, or a comparison with the reference."""
     what = "right answers"
     if difference:
@@ -320,11 +320,11 @@ def panels_document(
             if difference:
                 refuse_without_reference(panels, run)
             yield from _task(run, panels, difference=difference)
-        yield Facts(captions.facts(run), is_quiet=True)
+        yield Facts(captions.run_facts(run), is_quiet=True)
 
 
 def _task(run: Run, panels: Panels, *, difference: bool) -> Iterator[Block]:
-    yield Heading(f"{run.name}  {headline(panels, difference=difference)}")
+    yield Heading(f"{run.name}  {panels_heading(panels, difference=difference)}")
     yield Lines(["length across in tokens, depth down"], style="dim")
     by_pair = {each.pair: each for each in panels.panels}
     k_types = list(dict.fromkeys(pair.k for pair in by_pair))

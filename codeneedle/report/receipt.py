@@ -279,7 +279,7 @@ def receipts_named(
     found: list[Receipt] = []
     for name in names:
         if is_text(name):
-            in_text = list(receipts_in(text_of(name), source=name))
+            in_text = list(receipts_in(receipt_text(name), source=name))
             if not in_text:
                 raise BadInput(
                     source=name,
@@ -300,7 +300,7 @@ def receipts_named(
     return distinct
 
 
-def text_of(name: str) -> str:
+def receipt_text(name: str) -> str:
     """
     The text of a file; ``-`` is standard input.
 
@@ -397,7 +397,7 @@ NOT_TESTED = (
 )
 
 
-def side_by_side(receipts: Sequence[Receipt]) -> Document:
+def compared_receipts(receipts: Sequence[Receipt]) -> Document:
     """The setups of *receipts*, and a table for each of their columns."""
     numbered = {str(at): each for at, each in enumerate(receipts, 1)}
     yield Heading(plural(len(receipts), "receipt"))
@@ -452,7 +452,7 @@ def is_graded(column: str) -> bool:
     return is_loss(column) and _metric_of(column) in _GRADED
 
 
-def probe_of(column: str) -> str:
+def probe_of_column(column: str) -> str:
     """Name of the probe of the metric of *column*; empty if it is not known."""
     name = _metric_of(column)
     for probe in PROBES.values():

@@ -146,7 +146,7 @@ def speeds_document(tables: Iterable[SpeedTable]) -> Document:
         yield Table(heading, rows, words={heading[0], heading[-1]})
         yield Facts(legend(table))
         yield Lines(captions.cautions(table.run.setup), style="bold")
-        yield Facts(captions.facts(table.run), is_quiet=True)
+        yield Facts(captions.run_facts(table.run), is_quiet=True)
 
 
 def legend(table: SpeedTable) -> list[tuple[str, str]]:

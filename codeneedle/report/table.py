@@ -282,7 +282,7 @@ def tables_document(
         yield Facts(legend)
         yield Lines(table.remarks)
         yield Lines(captions.cautions(run.setup), style="bold")
-        yield Facts(captions.facts(run), is_quiet=True)
+        yield Facts(captions.run_facts(run), is_quiet=True)
         if spell:
             yield _commands(run)
 
@@ -465,7 +465,7 @@ def _commands(run: Run) -> Block:
 # --- as data
 
 
-def table_rows(tables: Sequence[PairTable]) -> list[TableRow]:
+def pair_table_rows(tables: Sequence[PairTable]) -> list[TableRow]:
     """Losses and all metrics of *tables*, pairs in the order of their rows."""
     runs = [table.run for table in tables]
     judged = [table.verdict for table in tables if table.verdict]
@@ -487,7 +487,7 @@ def table_rows(tables: Sequence[PairTable]) -> list[TableRow]:
 
 def table_objects(tables: Sequence[PairTable]) -> list[RunTable]:
     """The rows and the setup of each run."""
-    found = run_tables([table.run for table in tables], table_rows(tables))
+    found = run_tables([table.run for table in tables], pair_table_rows(tables))
     return [
         msgspec.structs.replace(of_run, sorted_by=table.sorted_by)
         for of_run, table in zip(found, tables, strict=True)

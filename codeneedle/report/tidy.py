@@ -422,7 +422,9 @@ def _numbers(
     for name, unit, values in found:
         mean = fmean(values) if values else None
         yield name, {"unit": unit, "value": mean, "n": len(values)}
-    kinds = [kind_of(theirs[e.name], e.right == 1) for e in answers if e.name in theirs]
+    kinds = [
+        outcome_of(theirs[e.name], e.right == 1) for e in answers if e.name in theirs
+    ]
     for kind in KINDS if kinds else ():
         count = float(kinds.count(kind))
         yield column_of(kind), {"unit": QUESTIONS, "value": count, "n": len(kinds)}
@@ -433,7 +435,7 @@ def column_of(kind: str) -> str:
     return kind.replace(" ", "-")
 
 
-def kind_of(theirs: bool, ours: bool) -> str:
+def outcome_of(theirs: bool, ours: bool) -> str:
     """Which of `KINDS` a question is: right with the reference, right with the pair."""
     if theirs:
         return KINDS[0] if ours else KINDS[1]

@@ -75,10 +75,10 @@ def verdicts(of_runs: Sequence[Verdict], spell_of: Callable[[str], Spell]) -> Do
         yield Heading(f"{each.run.name}: verdict")
         yield headline_lines(each, spell_of(each.run.setup.engine))
         if each.compared:
-            yield table(each, each.results)
+            yield verdict_table(each, each.results)
             yield from others(each, each.results)
         yield remark_lines(each, spell_of(each.run.setup.engine))
-        yield Facts(captions.facts(each.run), is_quiet=True)
+        yield Facts(captions.run_facts(each.run), is_quiet=True)
 
 
 def brief(verdict: Verdict, spell: Spell) -> Document:
@@ -86,7 +86,7 @@ def brief(verdict: Verdict, spell: Spell) -> Document:
     yield headline_lines(verdict, spell)
     if verdict.compared:
         rows = pareto_front(verdict)
-        yield table(verdict, rows)
+        yield verdict_table(verdict, rows)
         yield from others(verdict, rows)
         left = len(verdict.results) - len(rows)
         if left:
@@ -484,7 +484,7 @@ HEADING = ["K/V", "memory", "speed", "loss", "from", "to", "word", "by"]
 """Columns of the table; those that no row fills are left out."""
 
 
-def table(verdict: Verdict, results: Sequence[PairResult]) -> Table:
+def verdict_table(verdict: Verdict, results: Sequence[PairResult]) -> Table:
     """
     A row for each of *results*, the largest cache first.
 

@@ -195,7 +195,7 @@ def _verdict(verdict: Verdict, spell: Spell) -> VerdictObject:
             for each in verdict.lost_from
         ],
         remarks=list(map(_remark, remarks(verdict, spell))),
-        facts=dict(captions.facts(verdict.run)),
+        facts=dict(captions.run_facts(verdict.run)),
     )
 
 

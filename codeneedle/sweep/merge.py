@@ -8,7 +8,7 @@ from pathlib import Path
 
 from codeneedle.cache_types import Pair
 from codeneedle.errors import BadInput
-from codeneedle.probes import PROBES, joined, refuse_impossible_settings
+from codeneedle.probes import PROBES, joined_setup, refuse_impossible_settings
 from codeneedle.probes.probe import answered
 from codeneedle.records.comparability import differences, first_other
 from codeneedle.records.record import CellRecord, Run, Setup, Status
@@ -20,7 +20,7 @@ from codeneedle.records.store import (
     Store,
     run_folder,
 )
-from codeneedle.sweep.request import decoded, keep
+from codeneedle.sweep.request import decoded_request, keep
 from codeneedle.system.files import own_folder
 from codeneedle.text import visible
 from codeneedle.verdict.trust import derived, is_untold, trusted
@@ -290,10 +290,10 @@ def _write(
     with target.locked():
         for folder in merged.sources:
             source = Store(folder)
-            setup = joined(target.setup(), _setup(source), PROBES.values())
+            setup = joined_setup(target.setup(), _setup(source), PROBES.values())
             target.adopt(setup)
             if text := source.sweep_file():
-                keep(decoded(text, source=str(folder / SWEEP)), target)
+                keep(decoded_request(text, source=str(folder / SWEEP)), target)
         for at, (key, store) in enumerate(merged.cells.items()):
             tell(f"writing {target.folder}", at, len(merged.cells))
             if store.folder != target.folder.absolute():

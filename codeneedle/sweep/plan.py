@@ -27,7 +27,7 @@ from codeneedle.probes.prompts import PromptForm
 from codeneedle.records.record import Attention, Setup
 from codeneedle.records.store import Store, run_folder
 from codeneedle.sweep.request import Execution, Request
-from codeneedle.sweep.workers import Place, Worker, kind_of, places
+from codeneedle.sweep.workers import Place, Worker, device_kind, places
 from codeneedle.system.files import (
     cache_folder,
     exists,
@@ -109,7 +109,7 @@ class Plan:
     pairs: tuple[Pair, ...]  # the grid, in running order
     store: Store  # where its records are
     workers: tuple[Worker, ...]  # what measures, side by side
-    alone: Worker  # what measures probes that take times
+    timing_worker: Worker  # what measures probes that take times
     survey: Survey | None = None
     """
     Where attention would run for each pair, on the device of the first of *workers*;
@@ -184,11 +184,13 @@ class Plan:
             return
         if self.survey.unknown:
             yield f"where attention will run is not known: {self.survey.unknown}"
-        others = {kind_of(each.device) for each in self.workers if not each.is_surveyed}
+        others = {
+            device_kind(each.device) for each in self.workers if not each.is_surveyed
+        }
         if others:
             yield (
-                f"kernels were asked of {kind_of(self.workers[0].device)} alone: those "
-                f"of {', '.join(sorted(others))} are known from the cells there"
+                f"kernels were asked of {device_kind(self.workers[0].device)} alone: "
+                f"those of {', '.join(sorted(others))} are known from the cells there"
             )
         places = {self.survey.attention(pair) for pair in self.possible} - {None}
         if places and Attention.KERNEL not in places:
@@ -368,7 +370,7 @@ def plan(
     engine = engine_for(spec)
     has_types = bool(request.rows and request.columns)
     request = _with_usual_types(request, engine, probes)
-    workers, alone = _workers(execution, spec, engine_for)
+    workers, timing_worker = _workers(execution, spec, engine_for)
     first = workers[0].engine  # a survey is of one device: the one that cells run on
     is_stretched = engine.stretches_context
     context = chosen_context(request, header, stretched=is_stretched)
@@ -420,7 +422,7 @@ def plan(
         pairs=pairs,
         store=store,
         workers=workers,
-        alone=alone,
+        timing_worker=timing_worker,
         survey=survey,
         replaced="" if request.types == named else REPLACED,
         pace=pace,
@@ -680,10 +682,10 @@ def _workers(
     """The workers that measure side by side, and the one that has the machine alone."""
     sites = places(devices=execution.devices, workers=execution.workers)
     workers = tuple(_worker(site, spec, engine_for) for site in sites)
-    surveyed = kind_of(workers[0].device)
+    surveyed = device_kind(workers[0].device)
     for worker in workers:
-        worker.is_surveyed = kind_of(worker.device) == surveyed
-    return workers, _worker(sites[0].alone(), spec, engine_for)
+        worker.is_surveyed = device_kind(worker.device) == surveyed
+    return workers, _worker(sites[0].with_all_cores(), spec, engine_for)
 
 
 def _worker(place: Place, spec: ModelSpec, engine_for: EngineFor) -> Worker:

@@ -10,11 +10,11 @@ from dataclasses import dataclass, field, replace
 from msgspec import structs
 
 from codeneedle.corpora.corpus import Corpus
-from codeneedle.corpora.fitting import Fit, Room, beginning, facts_of, fitted
+from codeneedle.corpora.fitting import Fit, Room, cut_to_text, facts_of, fitted
 from codeneedle.engines.engine import Engine, LostText, Tokenizer
 from codeneedle.errors import BadInput
 from codeneedle.models import weights
-from codeneedle.probes import joined, refuse_impossible_settings, with_room
+from codeneedle.probes import joined_setup, refuse_impossible_settings, with_room
 from codeneedle.probes.cell import Preparation, RunContext, tokenizing
 from codeneedle.probes.probe import Probe
 from codeneedle.probes.prompts import PromptForm, Prompts
@@ -103,7 +103,7 @@ def _preparation(
     plan: Plan, sent: _SentCorpus, prompts: Callable[[], Prompts]
 ) -> Preparation:
     return Preparation(
-        corpus=beginning(plan.corpus, sent.text),
+        corpus=cut_to_text(plan.corpus, sent.text),
         whole=plan.corpus,
         trained=plan.outlook.trained,
         prompts=prompts,
@@ -130,7 +130,7 @@ def _compared(
     wanted = replace(
         setup, probes={probe.name: probe.as_stored(run) for probe in probes}
     )
-    return run, wanted, joined(stored, wanted, plan.probes)
+    return run, wanted, joined_setup(stored, wanted, plan.probes)
 
 
 def _has_no_numbers(plan: Plan) -> bool:

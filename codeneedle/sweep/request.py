@@ -312,9 +312,9 @@ def keep(request: Request, store: Store) -> None:
         FolderUnusable: If it cannot be written.
     """
     if text := store.sweep_file():
-        stored = decoded(text, source=str(store.folder / SWEEP))
+        stored = decoded_request(text, source=str(store.folder / SWEEP))
         request = union(stored, request)
-    store.keep_sweep_file(encoded(request))
+    store.keep_sweep_file(encoded_request(request))
 
 
 # --- sweep files
@@ -334,10 +334,10 @@ def read_sweep(name: str, *, folder: Path = Path("sweeps")) -> Request:
         BadInput: If it cannot be read, has an unknown key, or an impossible value.
     """
     source, text = _text(name, folder)
-    return decoded(text, source=source)
+    return decoded_request(text, source=source)
 
 
-def decoded(text: str, *, source: str) -> Request:
+def decoded_request(text: str, *, source: str) -> Request:
     """
     The request that the *text* of a sweep file holds.
 
@@ -387,7 +387,7 @@ def asked_probes(request: Request, *, is_named: bool) -> tuple[str, ...]:
     return tuple(dict.fromkeys((*named, *implied))) or request.probes
 
 
-def encoded(request: Request) -> str:
+def encoded_request(request: Request) -> str:
     """*request* as the text of a sweep file: what differs from the defaults."""
     return tomli_w.dumps(_changed(request))
 
@@ -536,7 +536,7 @@ def _path_of(kind: type, value: object) -> object:
     raise TypeError(f"Expected `str`, got `{type(value).__name__}`")
 
 
-def sweep_names(folder: Path = Path("sweeps")) -> list[str]:
+def known_sweeps(folder: Path = Path("sweeps")) -> list[str]:
     """Sweeps that can be run by name, those in *folder* first."""
     here = sorted(
         path.stem
@@ -599,7 +599,7 @@ def _text(name: str, folder: Path) -> tuple[str, str]:
             reason="there is no such sweep file",
             hint="Name a sweep, a sweep file, or a run folder: sweeps/CORPUS/MODEL.",
         )
-    raise UnknownName(kind="sweep", name=name, known=sweep_names(folder))
+    raise UnknownName(kind="sweep", name=name, known=known_sweeps(folder))
 
 
 def _refuse_other_kind(name: str) -> None:

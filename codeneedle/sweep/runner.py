@@ -116,8 +116,8 @@ def once_more(
     """
     finished = finished_of(probe, pairs, store)
     reference = reference_among(finished.values())
-    is_alone = len(finished) < 2  # noqa: PLR2004 - a reference and another
-    if not probe.repeats or reference is None or is_alone:
+    is_single = len(finished) < 2  # noqa: PLR2004 - a reference and another
+    if not probe.repeats or reference is None or is_single:
         return None
     return replace(probe, name=f"{probe.name}{AGAIN}", repeats=False), reference
 
@@ -164,7 +164,7 @@ class Runner:
     workers: Sequence[Worker] = ()
     """What measures, side by side; by default one on the whole machine."""
 
-    alone: Worker | None = None
+    timing_worker: Worker | None = None
     """What measures probes that take times; None for the first of *workers*."""
 
     def __post_init__(self) -> None:
@@ -199,7 +199,9 @@ class Runner:
         """
         queue = CellQueue(self, probe, pairs)
         queue.stop_if_nothing_to_lose()
-        workers = [self.alone or self.workers[0]] if probe.is_timed else self.workers
+        workers = (
+            [self.timing_worker or self.workers[0]] if probe.is_timed else self.workers
+        )
         if len(workers) == 1:
             queue.tell = tell
             self._work(workers[0], queue)
@@ -234,7 +236,7 @@ class Runner:
             CodeneedleError: As of `sweep`.
             KeyboardInterrupt: As it came.
         """
-        return self._alone_with(probe, pair, goal=goal, tell=tell)
+        return self._asked_more(probe, pair, goal=goal, tell=tell)
 
     def check(
         self,
@@ -249,9 +251,9 @@ class Runner:
         A failure leaves the answers that there are; returned and raised is as of
         `extend`.
         """
-        return self._alone_with(probe, pair, is_check=True, tell=tell)
+        return self._asked_more(probe, pair, is_check=True, tell=tell)
 
-    def _alone_with(
+    def _asked_more(
         self,
         probe: Probe,
         pair: Pair,
@@ -322,7 +324,7 @@ class Runner:
         while (pair := queue.take()) is not None:
             try:
                 queue.tell(CellStarted(pair))
-                with self._alone(queue, pair):
+                with self._exclusive(queue, pair):
                     if not queue.takes_in(pair):
                         self._cell(worker, queue, pair, goal=self.goal)
             except _Stopped:
@@ -331,7 +333,7 @@ class Runner:
                 queue.leave(pair)
 
     @contextlib.contextmanager
-    def _alone(self, queue: "CellQueue", pair: Pair) -> Iterator[None]:
+    def _exclusive(self, queue: "CellQueue", pair: Pair) -> Iterator[None]:
         """
         Keep other shares from *pair* for a block if they need that cell, too.
 
@@ -353,7 +355,9 @@ class Runner:
 
         with contextlib.ExitStack() as stack:
             if is_common():
-                stack.enter_context(self.store.alone(queue.probe.name, waiting=wait))
+                stack.enter_context(
+                    self.store.exclusive(queue.probe.name, waiting=wait)
+                )
                 queue.refresh()
                 if not is_common():
                     stack.close()
@@ -458,7 +462,7 @@ class Runner:
         """The record of a cell; a failure is one with a status."""
         cell = draft.cell
         waiting = functools.partial(self._wait, cell) if self.may_wait else None
-        with occupied(self.store.name, alone=queue.probe.is_timed, waiting=waiting):
+        with occupied(self.store.name, exclusive=queue.probe.is_timed, waiting=waiting):
             self._refuse_replaced_weights(cell)
             try:
                 refuse_refused(cell)

@@ -24,7 +24,7 @@ class Place:
     device: str = ""  # the one accelerator that it uses; empty for whatever there is
     threads: int | None = None  # its share of the cores; None for all
 
-    def alone(self) -> "Place":
+    def with_all_cores(self) -> "Place":
         """The same device with all cores."""
         return replace(self, threads=None)
 
@@ -165,9 +165,9 @@ def on_other_devices(
     record = _reference(probe, pairs, store)
     if record is None or probe.is_timed:
         return []
-    kinds = {kind_of(device): device for device in reversed(devices)}
+    kinds = {device_kind(device): device for device in reversed(devices)}
     others = {
-        k: kinds[k] for k in sorted(kinds) if k not in {"", kind_of(record.device)}
+        k: kinds[k] for k in sorted(kinds) if k not in {"", device_kind(record.device)}
     }
     return [
         (
@@ -183,7 +183,7 @@ def on_other_devices(
     ]
 
 
-def kind_of(phrase: str) -> str:
+def device_kind(phrase: str) -> str:
     """The devices of a `Place.phrase`: shares of the cores compute alike."""
     return re.sub(r"(^|, )\d+ threads?$", "", phrase)
 

@@ -49,11 +49,11 @@ def words_of(
             reason="takes a secret, which records must not store",
             hint=hint,
         )
-    refuse_unknown(words, option=option, known=known)
+    refuse_unknown_placeholder(words, option=option, known=known)
     return words
 
 
-def refuse_unknown(
+def refuse_unknown_placeholder(
     texts: Iterable[str], *, option: str, known: Collection[str]
 ) -> None:
     """

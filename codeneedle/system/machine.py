@@ -135,7 +135,7 @@ def overload() -> str:
 
 @contextlib.contextmanager
 def occupied(
-    what: str, *, alone: bool, waiting: Callable[[str], object] | None
+    what: str, *, exclusive: bool, waiting: Callable[[str], object] | None
 ) -> Iterator[None]:
     """
     Compute in the block, beside other sweeps of this user, or without them.
@@ -144,7 +144,7 @@ def occupied(
 
     Args:
         what: Run that computes, shown to sweeps that wait.
-        alone: Whether nobody else may compute meanwhile, because times are measured.
+        exclusive: Whether no other sweep may compute meanwhile, as times are measured.
         waiting: Called with process and run of another sweep while it computes; sleeps
             for a moment. None does not wait.
     """
@@ -160,7 +160,7 @@ def occupied(
     with contextlib.ExitStack() as stack:
         with contextlib.suppress(OSError):
             path.parent.mkdir(parents=True, exist_ok=True)
-            lock = locked(path, waiting=waiting and wait, is_shared=not alone)
+            lock = locked(path, waiting=waiting and wait, is_shared=not exclusive)
             stack.enter_context(lock)
         with contextlib.suppress(OSError):
             note.write_text(what, encoding="utf-8")

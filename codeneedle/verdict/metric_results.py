@@ -29,7 +29,7 @@ from codeneedle.verdict.noise_floor import (
     noise_floor,
 )
 from codeneedle.verdict.order import order_in
-from codeneedle.verdict.remark_kinds import Remark, RemarkKind, joined
+from codeneedle.verdict.remark_kinds import Remark, RemarkKind, joined_texts
 from codeneedle.verdict.statistics import (
     Bounds,
     Decision,
@@ -95,12 +95,12 @@ class MetricResult:
     @property
     def remark(self) -> str:
         """Its doubts as a phrase; mostly empty."""
-        return joined(self.doubts)
+        return joined_texts(self.doubts)
 
     @property
     def lacking(self) -> str:
         """What could not be measured, which widens the bounds; mostly empty."""
-        return joined(e for e in self.doubts if e.kind is RemarkKind.UNMEASURED)
+        return joined_texts(e for e in self.doubts if e.kind is RemarkKind.UNMEASURED)
 
     @property
     def decidable(self) -> int | None:

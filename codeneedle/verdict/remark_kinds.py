@@ -93,6 +93,6 @@ class Remark:
     """The pairs that it is about; empty of one about the run, a type or a metric."""
 
 
-def joined(remarks: Iterable[Remark]) -> str:
+def joined_texts(remarks: Iterable[Remark]) -> str:
     """The texts of *remarks* as one phrase; empty without any."""
     return "; ".join(each.text for each in remarks)

@@ -4,7 +4,7 @@ import httpcore
 import pytest
 
 from codeneedle.engines import http
-from codeneedle.engines.http import _Deadline, beginning, lines, whole
+from codeneedle.engines.http import _Deadline, error_beginning, lines, whole
 from codeneedle.engines.messages import BadReply
 
 
@@ -85,6 +85,6 @@ def test_an_answer_without_end_is_refused(read):
 def test_of_an_error_only_the_beginning_is_read():
     chunks = iter([b"x" * 1000] * 100)
 
-    assert b"xxx" == beginning([b"x"] * 3)
-    assert http.ERROR_LIMIT_BYTES < len(beginning(chunks)) < 70_000
+    assert b"xxx" == error_beginning([b"x"] * 3)
+    assert http.ERROR_LIMIT_BYTES < len(error_beginning(chunks)) < 70_000
     assert 34 == len(list(chunks))

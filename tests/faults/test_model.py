@@ -19,7 +19,7 @@ from programs import misbehave, server
 from started_sweeps import controls, impatient, on_terminal, problem, record, run
 
 from codeneedle.probes.recall.alignment import answer_end, score
-from codeneedle.probes.recall.answers import side_by_side
+from codeneedle.probes.recall.answers import lines_beside
 from codeneedle.probes.recall.rounds import ScoredRound
 
 EVIL = "\x1b]0;OWNED\x07\x1b[2J\x1b[31mRED\x9b31m\x1bP1;2q\x1b\\\x08\x0b\x0c\x00"
@@ -216,7 +216,7 @@ def test_a_long_reply_that_is_stored_is_scored_in_the_time_it_takes_to_read(
     assert asked.error in {"", "empty answer"}
     assert answer_end(needle, part[: 1 << 20]) >= 0
     short = score(needle, part[: 1 << 15])
-    assert side_by_side(needle, short, width=100)
+    assert lines_beside(needle, short, width=100)
     # Hours where a line is read once for each line; it is seconds.
     assert time.process_time() - spent < 120
 

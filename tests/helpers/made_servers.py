@@ -11,7 +11,7 @@ from codeneedle.engines.engine import ModelSpec
 from codeneedle.engines.llama_cpp.arguments import Launch
 from codeneedle.engines.llama_cpp.engine import LlamaCpp
 from codeneedle.engines.llama_cpp.installation import ServerFacts, Tools
-from codeneedle.engines.llama_cpp.server import serving
+from codeneedle.engines.llama_cpp.server import serving_llama
 
 FAKE = Path(__file__).parent / "fake_llama.py"
 PAIR = Pair("q8_0", "q4_0")
@@ -59,7 +59,7 @@ def fake_llama_cpp(*faults, devices=(), options=frozenset(), **spec):
 @contextlib.contextmanager
 def fake_server(folder, *faults, silence_s=60.0, load_timeout_s=60.0):
     """The fake server with *faults*, its files in *folder*."""
-    with serving(
+    with serving_llama(
         fake_launch(*faults),
         log=folder / "server.log",
         silence_s=silence_s,

@@ -27,11 +27,11 @@ from codeneedle.probes.retrieval.record import NAME
 from codeneedle.report.data import json_text
 from codeneedle.report.panels import (
     LETTERS,
-    headline,
     length_word,
     panel_objects,
     panel_rows,
     panels_document,
+    panels_heading,
     panels_of,
     refuse_without_reference,
 )
@@ -160,7 +160,7 @@ def test_the_log_probability_has_panels_too():
 
     assert -0.5 == pytest.approx(found.panels[0].whole.value)
     assert (8, 2, 2, 0) == found.panels[1].whole.counts
-    assert "log-probability" in headline(found, difference=False)
+    assert "log-probability" in panels_heading(found, difference=False)
 
 
 def test_without_probabilities_a_log_probability_is_a_gap():

@@ -24,13 +24,13 @@ from codeneedle.report.receipt import (
     MOST_RECEIPTS,
     NOT_TESTED,
     TEXT_BYTES,
+    compared_receipts,
     is_text,
     receipt_markdown,
     receipt_objects,
     receipt_of,
     receipts_in,
     receipts_named,
-    side_by_side,
 )
 from codeneedle.system import machine
 
@@ -280,7 +280,7 @@ def test_a_run_folder_stands_beside_a_text(tmp_path):
 
 def tables(*runs):
     """Headings of the tables of *runs* by column; and the text."""
-    text = printed(side_by_side([*map(receipt_of, runs)]), width=400)
+    text = printed(compared_receipts([*map(receipt_of, runs)]), width=400)
     found = {}
     for title, heading in re.findall(r"^(\S.*)\n\nK/V +(.*)$", text, re.MULTILINE):
         found.setdefault(title, []).append(heading.split())
@@ -315,7 +315,7 @@ def test_runs_that_measured_the_same_stand_in_one_table_and_nothing_is_tested():
 
 def test_names_from_elsewhere_change_no_table_and_no_terminal():
     text = receipt_of(golden()).text().replace("needle-nano", "<b>\x1b[31m# x")
-    document = side_by_side([*receipts_in(text, source="text")])
+    document = compared_receipts([*receipts_in(text, source="text")])
 
     shown = markdown(document)
 

@@ -27,8 +27,8 @@ from codeneedle.report.data import json_text
 from codeneedle.report.markdown import markdown
 from codeneedle.report.table import (
     pair_table,
+    pair_table_rows,
     table_objects,
-    table_rows,
     tables_document,
 )
 from codeneedle.verdict.judge import judge
@@ -323,7 +323,7 @@ def test_rows_as_data_have_the_order_of_the_table():
     ordered = [replace(each, pairs=each.pairs[::-1]) for each in tables]
     pairs = [str(pair) for pair in ordered[0].pairs]
 
-    rows = [row for row in table_rows(ordered) if row.metric == "matched"]
+    rows = [row for row in pair_table_rows(ordered) if row.metric == "matched"]
     (found, _) = json.loads(json_text(table_objects(ordered)))
 
     assert [("random-bodies/made-model", pair) for pair in pairs] == [

@@ -36,7 +36,7 @@ from codeneedle.report.verdict import (
     check_of,
     headline,
     metric_entries,
-    table,
+    verdict_table,
     verdicts,
 )
 from codeneedle.report.verdict_data import verdict_objects
@@ -61,7 +61,7 @@ def said(run, limits=None):
 def rows(run, limits=None):
     """By pair, its row of the whole table; and the heading."""
     found = judge(run, limits)
-    shown = table(found, found.results)
+    shown = verdict_table(found, found.results)
     at = shown.heading.index("K/V")
     return shown.heading, {line[at]: line for line in shown.rows}
 
@@ -101,7 +101,7 @@ def test_few_chunks_of_a_screening_are_not_taken_for_functions():
 
     assert "can show" not in " ".join(headline(found, spell))
     assert "functions" == found.main_results[0].metric.noun
-    assert "of 16 functions" in table(found, found.results).heading
+    assert "of 16 functions" in verdict_table(found, found.results).heading
 
 
 def test_a_check_tells_a_program_within_open_and_beyond():

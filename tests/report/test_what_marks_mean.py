@@ -35,7 +35,7 @@ def test_setup_and_corpus_are_one_line_each() -> None:
 
 def test_an_engine_is_named_once() -> None:
     setup = replace(SETUP, engine="mlx", llama="mlx 0.32.4, mlx-lm 0.32.2")
-    said = dict(captions.facts(replace(made_run(), setup=setup)))
+    said = dict(captions.run_facts(replace(made_run(), setup=setup)))
 
     assert "0.32.4, mlx-lm 0.32.2" == said["mlx"][:21]
     assert ("endpoint", "as its user says") == captions.engine_line(
@@ -68,7 +68,7 @@ def test_a_quantized_reference_of_a_server_that_does_not_tell_is_named() -> None
         records = (made_record(pair, []) for pair in pairs)
         effective = Effective(proof=proof)
         proved = tuple(replace(each, effective=effective) for each in records)
-        return dict(captions.facts(replace(made_run(), records=proved))).get(
+        return dict(captions.run_facts(replace(made_run(), records=proved))).get(
             "cache", ""
         )
 
@@ -105,7 +105,7 @@ def test_settings_of_a_probe_are_told_without_hashes_and_builds() -> None:
 def test_a_rotation_that_is_off_is_said() -> None:
     run = made_run()
     off = replace(run, setup=replace(SETUP, rotation=False))
-    said = [dict(captions.facts(each))["context"] for each in (off, run)]
+    said = [dict(captions.run_facts(each))["context"] for each in (off, run)]
 
     assert said[0] == f"{said[1]}, rotation off"
 

@@ -48,7 +48,7 @@ def test_devices_of_one_kind_have_one_phrase_and_those_of_two_have_two():
 
     assert f"{L4}, 2 threads" == phrase(f"CUDA0 {L4}", Place("0", 2))
     assert f"{L4}, 2 threads" == phrase(f"CUDA3 {L4}", Place("3", 2))
-    assert L4 == phrase(f"CUDA3 {L4}", Place("3", 2).alone())
+    assert L4 == phrase(f"CUDA3 {L4}", Place("3", 2).with_all_cores())
     assert "1 thread" == phrase(f"CUDA0 {L4}", Place("", 1))
     assert not phrase(f"CUDA0 {L4}", Place())
 

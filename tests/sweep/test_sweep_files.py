@@ -24,14 +24,14 @@ from codeneedle.records.store import Store
 from codeneedle.sweep.request import (
     MOST_PAGES,
     Request,
-    decoded,
-    encoded,
+    decoded_request,
+    encoded_request,
     keep,
+    known_sweeps,
     overruled,
     pages,
     read_sweep,
     run_folder_at,
-    sweep_names,
     union,
 )
 
@@ -171,7 +171,7 @@ def test_every_key_reaches_the_request(write):
     assert (("q8_0", "q4_0"), ("f16",)) == (asked.rows, asked.columns)
     weights = (Path("a.gguf"), Path.home() / "b.gguf", SMOLLM2.path, None)
     assert weights == tuple(map(path_of, models))
-    assert asked == decoded(encoded(asked), source="again")
+    assert asked == decoded_request(encoded_request(asked), source="again")
 
 
 @pytest.mark.parametrize(
@@ -278,7 +278,7 @@ def test_a_folder_is_no_sweep_file(tmp_path):
     (tmp_path / "mine").mkdir()
     (tmp_path / "other.toml").mkdir()
 
-    assert SHIPPED == sweep_names(tmp_path)
+    assert SHIPPED == known_sweeps(tmp_path)
     with pytest.raises(UnknownName):
         read_sweep("mine", folder=tmp_path)
     with pytest.raises(BadInput, match="it is not a regular file"):
@@ -294,7 +294,7 @@ def test_an_unknown_sweep_is_answered_with_the_nearest(write):
 
     assert 7 == read_sweep("price", folder=folder).seed
     others = [name for name in SHIPPED if name != "price"]
-    assert ["price", *others] == sweep_names(folder)
+    assert ["price", *others] == known_sweeps(folder)
     write("", name="nightly")
     for typo, meant in (("kvgrid", "kv-grid"), ("nightlee", "nightly")):
         with pytest.raises(UnknownName) as caught:
@@ -307,7 +307,7 @@ def test_rotation_is_on_or_off():
     with pytest.raises(UnknownName):
         overruled(Request(), {"rotation": ("of",)})
     with pytest.raises(UnknownName) as caught:
-        decoded("rotation = ['on', 'of']", source="mine")
+        decoded_request("rotation = ['on', 'of']", source="mine")
     assert "unknown rotation 'of'" == str(caught.value)
     assert "Did you mean 'off'?" == caught.value.hint
 
@@ -484,7 +484,7 @@ def test_options_of_a_probe_replace_single_settings():
 
 def test_a_sweep_file_that_misspells_a_model_is_refused():
     with pytest.raises(BadInput, match="'models': smolm: is neither") as caught:
-        decoded("models = ['smolm']", source="mine")
+        decoded_request("models = ['smolm']", source="mine")
 
     assert "'smollm2'" in caught.value.hint
 

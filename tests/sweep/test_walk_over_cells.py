@@ -345,7 +345,7 @@ def test_a_sweep_that_waits_for_another_one_ends_at_the_first_ctrl_c(
             asked.append(True)
 
     mine = made_runner(store, asked_to_stop=lambda: bool(asked))
-    with machine.occupied("a/b", alone=False, waiting=None):
+    with machine.occupied("a/b", exclusive=False, waiting=None):
         mine.sweep(timed, PAIRS, tell=tell)
 
     assert [] == script.measured
@@ -359,7 +359,7 @@ def test_a_sweep_that_must_not_wait_measures_beside_another_one(
     script = Script()
     mine = made_runner(store, may_wait=False)
 
-    with machine.occupied("a/b", alone=False, waiting=None):
+    with machine.occupied("a/b", exclusive=False, waiting=None):
         mine.sweep(replace(script.probe, is_timed=True), PAIRS)
 
     assert PAIRS == script.measured
@@ -902,7 +902,7 @@ def test_times_are_taken_by_one_worker_that_has_the_machine(store):
     threads = []
     probe = replace(script.probe, is_timed=True)
 
-    made_runner(store, workers=workers(), alone=alone).sweep(probe, PAIRS)
+    made_runner(store, workers=workers(), timing_worker=alone).sweep(probe, PAIRS)
 
     assert {threading.main_thread()} == set(threads)
     assert PAIRS == script.measured
@@ -1010,7 +1010,7 @@ def share_that_leads(store, other, ours, *, fails_first):
         store.locked(share="2/2"),
         contextlib.ExitStack() as lead,
     ):
-        lead.enter_context(other.alone("recall"))
+        lead.enter_context(other.exclusive("recall"))
 
         def tell(event):
             if isinstance(event, CellStepped) and "another share" in event.step.what:
@@ -1035,7 +1035,7 @@ def test_a_share_goes_by_what_the_first_one_stored(store, fails_first):
 
     def outcome(cell):
         try:
-            with other.alone("recall", waiting=refuse):
+            with other.exclusive("recall", waiting=refuse):
                 leads.append(False)
         except LookupError:
             leads.append(True)
@@ -1057,7 +1057,11 @@ def test_a_share_goes_by_what_the_first_one_stored(store, fails_first):
 def test_a_stop_ends_the_wait_for_another_share(store):
     other, stop, script = Store(store.folder), [], Script()
     probe = replace(script.probe, calibrating=Calibrating())
-    with other.locked(share="1/2"), store.locked(share="2/2"), other.alone("recall"):
+    with (
+        other.locked(share="1/2"),
+        store.locked(share="2/2"),
+        other.exclusive("recall"),
+    ):
         made_runner(store, asked_to_stop=lambda: bool(stop)).sweep(
             probe, PAIRS, tell=stop.append
         )

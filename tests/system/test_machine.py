@@ -181,7 +181,7 @@ def test_a_sweep_that_waits_tells_for_whom(tmp_path, monkeypatch):
             told.append(who)
             held.close()
 
-        with machine.occupied("c/d", alone=True, waiting=wait):
+        with machine.occupied("c/d", exclusive=True, waiting=wait):
             mine = [each.read_text() for each in tmp_path.glob(f"*.{os.getpid()}-*")]
 
     assert [f"pid {other}, random-bodies-mini/needle-nano"] == told
@@ -194,8 +194,8 @@ def test_a_sweep_that_must_not_wait_computes_beside_others(tmp_path, monkeypatch
     monkeypatch.setenv("CODENEEDLE_CACHE", str(tmp_path))
 
     with (
-        machine.occupied("a/b", alone=True, waiting=None),
-        machine.occupied("c/d", alone=True, waiting=None),
+        machine.occupied("a/b", exclusive=True, waiting=None),
+        machine.occupied("c/d", exclusive=True, waiting=None),
     ):
         pass
 

@@ -12,7 +12,7 @@ from codeneedle.records.record import Run
 from codeneedle.report.verdict import (
     headline,
     others,
-    table,
+    verdict_table,
 )
 from codeneedle.report.verdict_data import verdict_objects
 from codeneedle.verdict.judge import Outcome, judge
@@ -231,6 +231,6 @@ def test_a_verdict_by_an_evaluation_alone_sets_and_keeps():
     kept = judge(run_of({"q4_0/q4_0": lost}, was))
     assert (Outcome.SET, Pair.parse(GOOD)) == (found.outcome, found.chosen)
     assert (Outcome.KEEP, None) == (kept.outcome, kept.chosen)
-    assert "of 900 samples" in table(found, found.results).heading
+    assert "of 900 samples" in verdict_table(found, found.results).heading
     (told,) = verdict_objects([found], lambda _engine: spell)
     assert 5 in {each.won for pair in told.pairs for each in pair.metrics}

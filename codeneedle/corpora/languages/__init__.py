@@ -50,7 +50,7 @@ class Language:
 
 
 @functools.cache
-def known() -> Mapping[str, Language]:
+def all_languages() -> Mapping[str, Language]:
     """All languages by name; parsers are imported at the first call."""
     names = [module.name for module in pkgutil.iter_modules(__path__)]
     return {name: _language(name) for name in sorted(names) if name[0] != "_"}
@@ -58,7 +58,9 @@ def known() -> Mapping[str, Language]:
 
 def suffixes() -> list[str]:
     """All suffixes, in the order of the languages."""
-    return [suffix for language in known().values() for suffix in language.suffixes]
+    return [
+        suffix for language in all_languages().values() for suffix in language.suffixes
+    ]
 
 
 def of_suffix(suffix: str, *, source: str) -> Language:
@@ -68,7 +70,7 @@ def of_suffix(suffix: str, *, source: str) -> Language:
     Raises:
         BadInput: About *source*, if there is none.
     """
-    for language in known().values():
+    for language in all_languages().values():
         if suffix.lower() in language.suffixes:
             return language
     raise BadInput(

@@ -44,7 +44,7 @@ from codeneedle.engines.llama_cpp.server import (
     LOAD_TIMEOUT_S,
     LlamaServer,
     is_about_an_argument,
-    serving,
+    serving_llama,
 )
 from codeneedle.engines.survey import Survey
 from codeneedle.engines.tools import DivergenceTool, ReadingTool, SpeedTool
@@ -284,7 +284,7 @@ class LlamaCpp(Engine):
             extra=(*arguments.without_offload(self._extra()), *options),
         )
         reads_all = arguments.has(self.model.arguments, arguments.LOADING)
-        server = serving(
+        server = serving_llama(
             launch,
             log=log,
             load_timeout_s=LOAD_TIMEOUT_S if reads_all else COUNT_LOAD_TIMEOUT_S,
@@ -302,14 +302,14 @@ class LlamaCpp(Engine):
         launch = replace(launch, slots=cell.slots, port=cell.port, key=cell.key)
         if cell.thinks:
             launch = replace(launch, extra=self.model.arguments)
-        with serving(launch, log=log) as served:
+        with serving_llama(launch, log=log) as served:
             yield served
 
     def survey(self, pairs: Sequence[Pair], *, context: int, log: Path) -> Survey:
         """As of `engine.Engine`: llama-fit-params answers, a call for each pair."""
         tool = self.tools.fit_params
         if tool is None:
-            return survey.missing(self.tools, context)
+            return survey.survey_without_tool(self.tools, context)
         surveyor = survey.Surveyor.of(tool, self.facts, self.model)
         return surveyor.survey(pairs, context=context, log=log)
 

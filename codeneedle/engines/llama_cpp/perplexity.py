@@ -41,12 +41,12 @@ from codeneedle.engines.llama_cpp.installation import (
 from codeneedle.engines.llama_cpp.log import read_log
 from codeneedle.engines.llama_cpp.statistics import (
     Size,
+    announced_size,
     by_chunk,
     chunks_done,
     ends_early,
     failure,
     final_perplexity,
-    size,
     statistics,
     too_short,
 )
@@ -155,7 +155,7 @@ class Perplexity(BaseFileTool):
         lengths = too_short(log_text)
         if lengths is not None:
             raise job.too_short(lengths)
-        ppl, done = final_perplexity(log_text), size(log_text)
+        ppl, done = final_perplexity(log_text), announced_size(log_text)
         if ppl is None or done is None:
             raise _incomplete(job, log_text)
         self.verify(job, log_text)
@@ -175,7 +175,7 @@ class Perplexity(BaseFileTool):
         log_text, retries = self._completed(job, note, progress)
         numbers = statistics(log_text)
         expected = Size(chunks=reference.chunks, context=task.context)
-        if numbers is None or size(log_text) != expected:
+        if numbers is None or announced_size(log_text) != expected:
             raise _incomplete(job, log_text)
         self.verify(job, log_text)
         per_chunk = scored_tokens(chunks=1, context=task.context)

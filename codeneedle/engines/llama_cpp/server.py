@@ -199,7 +199,7 @@ LOG_DELAY_S = 2.0
 """How long the log may lag behind the server's answers."""
 
 
-def serving(
+def serving_llama(
     launch: Launch,
     *,
     log: Path,

@@ -32,7 +32,7 @@ def statistics(log_text: str) -> Statistics | None:
     names = [name for name, _ in labelled]
     if names not in (_ORDER, _ORDER_WITHOUT_95) or failure(log_text) is not None:
         return None
-    announced = size(log_text)
+    announced = announced_size(log_text)
     if announced is None or _rows(lines) != list(range(1, announced.chunks + 1)):
         return None
     values = dict(labelled)
@@ -94,7 +94,7 @@ def ends_early(log_text: str) -> bool:
     return result is None and failure(log_text) is None
 
 
-def size(log_text: str) -> Size | None:
+def announced_size(log_text: str) -> Size | None:
     """What the tool announced to compute; None if it did not get so far."""
     match = _only(_SIZE.search(line) for line in _stripped(log_text))
     if match is None:

@@ -237,7 +237,7 @@ class Surveyor:
                 return replace(answer, attention=attention, evidence=evidence)
 
 
-def missing(tools: Tools, context: int) -> Survey:
+def survey_without_tool(tools: Tools, context: int) -> Survey:
     """The survey of an installation without the program."""
     return Survey(
         context=context,

@@ -400,7 +400,7 @@ def _write_base(options: argparse.Namespace, session: Any, base: Any) -> None:
     sums = scoring.Sums()
     for chunk in chunks:
         for row, right in _scored(session, chunk):
-            base.write(scoring.encoded(row).tobytes())
+            base.write(scoring.encoded_row(row).tobytes())
             sums.nll.append(-float(row[right]))
         tell(logs.ChunkRead())
     ppl = float(np.exp(scoring.estimate(np.array(sums.nll)).value))
@@ -419,7 +419,7 @@ def _compare(options: argparse.Namespace, session: Any, base: Any) -> None:
         start = len(sums)
         for row, right in _scored(session, chunk):
             stored = np.frombuffer(base.read(size), dtype=np.uint16)
-            sums.add(row, scoring.decoded(stored, vocabulary), right)
+            sums.add(row, scoring.decoded_row(stored, vocabulary), right)
         by_chunk.append(sums.chunk(start))
         tell(logs.ChunkRead())
     comparison = Comparison(

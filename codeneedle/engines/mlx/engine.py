@@ -44,7 +44,12 @@ from codeneedle.engines.mlx import log as logs
 from codeneedle.engines.mlx.convert import converted, refuse_unconvertible
 from codeneedle.engines.mlx.folder import is_folder_of_mlx, read_folder
 from codeneedle.engines.mlx.log import KEY_VARIABLE
-from codeneedle.engines.mlx.settings import NAME, MlxSettings, is_of_known_size, missing
+from codeneedle.engines.mlx.settings import (
+    NAME,
+    MlxSettings,
+    is_of_known_size,
+    missing_package,
+)
 from codeneedle.engines.started import StartedServer
 from codeneedle.engines.tools import (
     Comparison,
@@ -105,7 +110,7 @@ def find() -> dict[str, str]:
         try:
             versions[name] = metadata.version(name)
         except metadata.PackageNotFoundError as error:
-            raise missing(name) from error
+            raise missing_package(name) from error
     return versions
 
 
@@ -445,7 +450,7 @@ class _ChildRun:
         """
         note(ToolRun(command=tuple(self.argv)))
 
-        def look() -> None:
+        def check_log() -> None:
             log_text = logs.read_log(self.log)
             self._verify(log_text, is_over=False)
             grown(log_text)
@@ -454,7 +459,7 @@ class _ChildRun:
             self.argv,
             env=logs.environment(),
             log=self.log,
-            grown=look,
+            grown=check_log,
             silence_s=self.silence_s,
             file_limit_bytes=FILE_LIMIT_BYTES + self.file_bytes,
             written=lambda: size_of(self.file) if self.file else 0,

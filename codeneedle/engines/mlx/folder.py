@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from codeneedle.engines.mlx.settings import missing
+from codeneedle.engines.mlx.settings import missing_package
 from codeneedle.errors import WeightsUnusable
 from codeneedle.models.weights import MOST_LAYERS, UNFINISHED, Weights, identity_of
 from codeneedle.system.files import reason_of
@@ -80,7 +80,7 @@ def read_json(path: Path) -> dict[str, Any]:
     return content
 
 
-def template_of(folder: Path) -> str | None:
+def chat_template_of(folder: Path) -> str | None:
     """The chat template of the model in *folder*; None if it has none."""
     file = folder / TEMPLATE
     if file.is_file():
@@ -124,7 +124,7 @@ def _weights(folder: Path, files: tuple[Path, ...], config: dict[str, Any]) -> W
         has_plain_attention=_is_plain(config),
         training_context=keys.whole("max_position_embeddings"),
         vocabulary=keys.least("vocab_size"),
-        chat_template=template_of(folder),
+        chat_template=chat_template_of(folder),
         identity=identity_of(files),
     )
 
@@ -199,7 +199,7 @@ def _refuse_damaged(path: Path) -> None:
     try:
         from safetensors import SafetensorError, safe_open
     except ImportError as error:
-        raise missing("safetensors") from error
+        raise missing_package("safetensors") from error
     try:
         with safe_open(path, framework="np"):
             pass

@@ -36,7 +36,7 @@ def chunks(
     ]
 
 
-def encoded(row: Row) -> npt.NDArray[np.uint16]:
+def encoded_row(row: Row) -> npt.NDArray[np.uint16]:
     """
     *row* in 16 bits a value, shape (`row_values`,).
 
@@ -55,8 +55,8 @@ def encoded(row: Row) -> npt.NDArray[np.uint16]:
     return stored
 
 
-def decoded(stored: npt.NDArray[np.uint16], vocabulary: int) -> Row:
-    """The log-probabilities that `encoded` made *stored* of, rounded."""
+def decoded_row(stored: npt.NDArray[np.uint16], vocabulary: int) -> Row:
+    """The log-probabilities that `encoded_row` made *stored* of, rounded."""
     scale, low = stored[:SCALE_VALUES].view(np.float32)
     values = stored[SCALE_VALUES : SCALE_VALUES + vocabulary].astype(np.float32)
     row: Row = scale * values + low

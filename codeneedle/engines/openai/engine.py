@@ -47,8 +47,8 @@ from codeneedle.engines.openai.settings import (
     EndpointSettings,
     checked_pair,
     checked_url,
+    command_template,
     key_of,
-    template_of,
 )
 from codeneedle.errors import BadInput, CellError, MachineError, ToolFailed
 from codeneedle.records.record import CacheEvidence
@@ -370,7 +370,7 @@ def command_of(
         BadInput: If the command or the key cannot be used.
         ToolMissing: If its program is not there.
     """
-    template = template_of(settings)
+    template = command_template(settings)
     program = program_at(template.words[0], option="--command")
     version = _version(program)
     key = key_of(settings.api_key_env, environment)

@@ -14,7 +14,7 @@ from codeneedle.errors import BadInput
 from codeneedle.system.commands import (
     filled,
     placeholders,
-    refuse_unknown,
+    refuse_unknown_placeholder,
     refuse_unset,
     words_of,
 )
@@ -164,7 +164,7 @@ class CommandTemplate:
         return [filled(word, values) for word in self.words], env
 
 
-def template_of(settings: CommandSettings) -> CommandTemplate:
+def command_template(settings: CommandSettings) -> CommandTemplate:
     """
     The command of *settings*, split as a shell would, without one.
 
@@ -289,7 +289,7 @@ def _variable(text: str) -> tuple[str, str | None]:
 def _refuse_placeholders(template: CommandTemplate) -> None:
     """Stop at one that does not exist in a variable, and where one is missing."""
     values = (value for value in template.env.values() if value)
-    refuse_unknown(values, option="--command-env", known=PLACEHOLDERS)
+    refuse_unknown_placeholder(values, option="--command-env", known=PLACEHOLDERS)
     if "port" not in template.placeholders:
         raise BadInput(
             source="--command",

@@ -8,7 +8,7 @@ from codeneedle.probes.evaluation.record import (
     NAME,
     Sample,
     evaluation_of,
-    first_of,
+    first_evaluation,
     is_unscored,
     unscored,
 )
@@ -51,7 +51,7 @@ def _whole_units(record: CellRecord, _setup: Setup) -> dict[str, float]:
 
 def _changed(record: CellRecord, setup: Setup, *, sign: int) -> Sequence[float]:
     """1.0 for each sample whose score is higher (*sign* 1) or lower (-1); else 0.0."""
-    first = first_of(setup)
+    first = first_evaluation(setup)
     scores = {e.key: e.score for e in first.samples if not e.error} if first else {}
     return [
         float(sign * (sample.score - scores[sample.key]) > 0)

@@ -39,7 +39,7 @@ from codeneedle.probes.evaluation.record import (
     Evaluation,
     Sample,
     evaluation_of,
-    first_of,
+    first_evaluation,
     is_unscored,
     unscored,
 )
@@ -190,7 +190,7 @@ class EvaluationProbe(Probe):
         if reader == LINES_NAME:
             samples = seedless(samples, cell.seed)
         evaluation = replace(evaluation, reader=reader)
-        first = first_of(context.run.setup)
+        first = first_evaluation(context.run.setup)
         if first is not None:
             samples = aligned(samples, first)
         refuse_unscored(samples)

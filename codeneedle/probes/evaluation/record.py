@@ -82,7 +82,7 @@ def evaluation_of(record: CellRecord) -> Evaluation:
     return observed(record, Evaluation)
 
 
-def first_of(setup: Setup) -> Evaluation | None:
+def first_evaluation(setup: Setup) -> Evaluation | None:
     """
     The first cell, which says which samples there are; None before it is evaluated.
 

@@ -52,7 +52,7 @@ def _round(asked: ScoredRound, view: View) -> Document:
     if asked.error:
         return [Lines([f"no answer: {asked.error}"])]
     scored = score(asked.needle, asked.round.reply)
-    return side_by_side(asked.needle, scored, width=view.width)
+    return lines_beside(asked.needle, scored, width=view.width)
 
 
 def _forced(run: Run, ours: ForcedAnswer, _view: View) -> Document:
@@ -180,7 +180,7 @@ class LinePair:
     produced: AlignedLine | None  # a line of the reply; None next to a missing line
 
 
-def side_by_side(needle: NeedleFacts, score: Alignment, *, width: int) -> Document:
+def lines_beside(needle: NeedleFacts, score: Alignment, *, width: int) -> Document:
     """
     Expected lines on the left, produced ones on the right, a mark before each.
 

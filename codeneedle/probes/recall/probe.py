@@ -201,7 +201,7 @@ def _left_open(run: RunContext, chosen: RecallSettings) -> RecallSettings:
     return chosen
 
 
-def _is_alone(context: ProbeContext) -> bool:
+def _is_only_reference(context: ProbeContext) -> bool:
     """Whether this is the reference, and no other pair was measured in this run."""
     former = context.former
     # Such a cell is told of no other pair.
@@ -625,7 +625,7 @@ class RecallProbe(Probe):
         """
         choice = choice_in(context.run.setup)
         is_stated = stated_in(context.run.setup).by is not By.AUTOMATIC
-        is_set = is_stated or not _is_alone(context)
+        is_set = is_stated or not _is_only_reference(context)
         if choice is None or choice.is_tried or is_set:
             self._read(context, observed)
             return
@@ -849,9 +849,9 @@ class RecallAsker(Asker):
         return replace(blank, **shared_with(scores, Forced), retries=self.retries)
 
     def _enough_for(self, needle: NeedleFacts) -> Callable[[str], bool]:
-        """As `enough_for`; with a limit of tokens, that alone ends a reply."""
+        """As `enough_for_needle`; with a limit of tokens, that alone ends a reply."""
         has_limit = settings_of(self.context.run.setup).reply_tokens is not None
-        return (lambda _so_far: False) if has_limit else enough_for(needle)
+        return (lambda _so_far: False) if has_limit else enough_for_needle(needle)
 
     def _question(self, needle: NeedleFacts, *, tokens: int) -> Chat | Completion:
         run = self.context.run
@@ -864,7 +864,7 @@ class RecallAsker(Asker):
         )
 
 
-def enough_for(needle: NeedleFacts) -> Callable[[str], bool]:
+def enough_for_needle(needle: NeedleFacts) -> Callable[[str], bool]:
     """
     A judge of the reply so far: true once reading on would tell nothing more.
 

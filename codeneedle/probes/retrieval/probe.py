@@ -348,7 +348,7 @@ class _Questioner(Asker):
         return self.forced(self._request(text, question, tokens=1), right)
 
     def _reply(self, text: TaskText, question: TextQuestion, *, tokens: int) -> Reply:
-        enough = enough_for(question, self.context.run.setup.prompt_form)
+        enough = enough_for_question(question, self.context.run.setup.prompt_form)
         return self.written(self._request(text, question, tokens=tokens), enough)
 
     def _request(
@@ -660,7 +660,7 @@ def _beyond(
     ]
 
 
-def enough_for(question: TextQuestion, form: str) -> Callable[[str], bool]:
+def enough_for_question(question: TextQuestion, form: str) -> Callable[[str], bool]:
     """
     A judge of a reply so far: true once reading on would tell nothing more.
 

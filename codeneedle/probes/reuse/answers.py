@@ -30,7 +30,7 @@ def answers(record: CellRecord) -> Iterator[Answer]:
 
 
 def _question(each: ReuseQuestion, _view: View) -> Document:
-    return compared([each])
+    return comparison_blocks([each])
 
 
 def overview(record: CellRecord) -> Document:
@@ -38,10 +38,10 @@ def overview(record: CellRecord) -> Document:
     questions = reuse_of(record).questions
     count = plural(len(questions), "question")
     yield Lines([f"{count} with a cold cache, and used again"])
-    yield from compared(questions)
+    yield from comparison_blocks(questions)
 
 
-def compared(questions: Sequence[ReuseQuestion]) -> Document:
+def comparison_blocks(questions: Sequence[ReuseQuestion]) -> Document:
     """What each way changed; below, replies beside those of a cold cache."""
     rows = [_row(each, answer) for each in questions for answer in each.answers]
     yield Table(HEADINGS, rows, words={"question", "cache", "reply"})

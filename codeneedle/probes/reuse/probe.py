@@ -22,7 +22,7 @@ from codeneedle.probes.reuse.prompts import (
     FirstTurn,
     ReuseText,
     asking,
-    functions_in,
+    function_count,
     made_text,
 )
 from codeneedle.probes.reuse.record import (
@@ -130,7 +130,7 @@ class ReuseProbe(Probe):
         setup = context.run.setup
         if not observed.facts:
             length = asked_in(setup).text_tokens
-            functions = functions_in(length, served.tokenizer, seed=setup.seed)
+            functions = function_count(length, served.tokenizer, seed=setup.seed)
             observed.facts = as_json(ReuseFacts(functions))
         text = made_text(observed.facts["functions"], seed=setup.seed)
         return _ReuseAsker(served, context, text=text)

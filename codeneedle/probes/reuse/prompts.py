@@ -54,7 +54,7 @@ def made_text(functions: int, *, seed: int) -> ReuseText:
     )
 
 
-def functions_in(length: int, tokenizer: Tokenizer | None, *, seed: int) -> int:
+def function_count(length: int, tokenizer: Tokenizer | None, *, seed: int) -> int:
     """Number of functions in a text of *length* tokens."""
     sample = text_of(_knobs(SAMPLE_FUNCTIONS, seed))
     tokens = (

@@ -59,7 +59,7 @@ def counted_turns(
     if limit is None:
         return counted
     fitting = [at for at, turn in enumerate(counted) if not turn.left_out]
-    kept = spread([counted[at].facts.tokens for at in fitting], limit)
+    kept = evenly_spread([counted[at].facts.tokens for at in fitting], limit)
     chosen = {fitting[at] for at in kept}
     return [
         turn if turn.left_out or at in chosen else replace(turn, left_out=OVER_LIMIT)
@@ -67,7 +67,7 @@ def counted_turns(
     ]
 
 
-def spread(sizes: Sequence[int], limit: int) -> list[int]:
+def evenly_spread(sizes: Sequence[int], limit: int) -> list[int]:
     """
     Numbers of as many turns as *limit* allows, evenly spread, including the last.
 

@@ -298,7 +298,7 @@ def _nothing_left(
     )
 
 
-def turns_of(
+def rendered_turns(
     settings: TranscriptSettings, engine: Engine, context: int
 ) -> tuple[CountedTurn, ...]:
     """
@@ -327,12 +327,12 @@ _COUNTED: dict[tuple[object, ...], tuple[CountedTurn, ...]] = {}
 def _counted_turns(
     settings: TranscriptSettings, engine: Engine, context: int
 ) -> tuple[CountedTurn, ...]:
-    """`turns_of`, rendered once for all cells."""
+    """`rendered_turns`, rendered once for all cells."""
     sha256, _ = read_conversations(_file(settings))
     model = engine.model
     key = (sha256, settings.tokens, context, model.weights.path, model.arguments)
     if key not in _COUNTED:
-        _COUNTED[key] = turns_of(settings, engine, context)
+        _COUNTED[key] = rendered_turns(settings, engine, context)
     return _COUNTED[key]
 
 

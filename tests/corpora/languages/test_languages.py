@@ -18,7 +18,7 @@ def test_every_file_of_the_folder_is_a_language():
         "python": (".py", ".pyw"),
     }
 
-    assert files == list(of_language) == list(languages.known())
+    assert files == list(of_language) == list(languages.all_languages())
     for name, suffixes in of_language.items():
         module = importlib.import_module(f"codeneedle.corpora.languages.{name}")
         assert suffixes == module.SUFFIXES

@@ -12,7 +12,7 @@ from codeneedle.cache_types import Pair
 from codeneedle.engines import http
 from codeneedle.engines.llama_cpp.client import Client, chat_event, completion_event
 from codeneedle.engines.llama_cpp.installation import ask
-from codeneedle.engines.llama_cpp.server import serving
+from codeneedle.engines.llama_cpp.server import serving_llama
 from codeneedle.engines.messages import (
     BadReply,
     Chat,
@@ -294,7 +294,7 @@ def real(llama_server, nano, tmp_path_factory):
         threads=1,
     )
     log = tmp_path_factory.mktemp("real") / "server.log"
-    with serving(launch, log=log) as served:
+    with serving_llama(launch, log=log) as served:
         yield served.client
 
 
@@ -398,7 +398,7 @@ def test_a_coarse_k_costs_a_language_model_some_of_its_recall(
             options=ask(llama_server).options,
             threads=1,
         )
-        with serving(launch, log=tmp_path / f"{pair.slug}.log") as served:
+        with serving_llama(launch, log=tmp_path / f"{pair.slug}.log") as served:
             found = [
                 served.client.force(
                     Completion(prompt=f"{text}\n\ndef {name}():\n", max_tokens=99),

@@ -18,7 +18,7 @@ from codeneedle.engines.engine import CellSpec
 from codeneedle.engines.llama_cpp.base_file import DEEPEST
 from codeneedle.engines.llama_cpp.reading import Rows, piped
 from codeneedle.engines.messages import Completion
-from codeneedle.engines.mlx.scoring import encoded
+from codeneedle.engines.mlx.scoring import encoded_row
 from codeneedle.engines.patience import Patience
 from codeneedle.engines.tools import ReadingTask
 from codeneedle.errors import CellError
@@ -42,7 +42,7 @@ def base_file(rows=None, *, ids=IDS, vocabulary=VOCABULARY, chunks=1):
     rows = rows or [distribution(*[0.0] * VOCABULARY)] * (CONTEXT - FIRST)
     header = struct.pack("<8sIii", b"_logits_", len(ids), vocabulary, chunks)
     tokens = np.array(ids, dtype=np.int32).tobytes()
-    return header + tokens + b"".join(encoded(row).tobytes() for row in rows)
+    return header + tokens + b"".join(encoded_row(row).tobytes() for row in rows)
 
 
 def rows_of(data, *, size=1 << 20, wanted=(FIRST, 9)):

@@ -14,7 +14,7 @@ from codeneedle.engines.engine import CellSpec
 from codeneedle.engines.llama_cpp import server
 from codeneedle.engines.llama_cpp.installation import ask
 from codeneedle.engines.llama_cpp.log import read_log
-from codeneedle.engines.llama_cpp.server import LlamaServer, serving
+from codeneedle.engines.llama_cpp.server import LlamaServer, serving_llama
 from codeneedle.engines.messages import Completion, Readiness
 from codeneedle.engines.survey import with_attention
 from codeneedle.errors import CellError
@@ -122,7 +122,7 @@ def test_a_pair_that_hangs_at_warm_up_is_given_up(tmp_path, impatient):
     launch = fake_launch("say=warming up the model with an empty run", "loading")
     with (
         pytest.raises(CellError) as caught,
-        serving(
+        serving_llama(
             launch,
             log=tmp_path / "server.log",
             load_timeout_s=3600.0,
@@ -149,10 +149,10 @@ def test_a_part_of_the_layers_differs_unless_the_user_chose_it(tmp_path):
     chosen = replace(launch, extra=(*launch.extra, "-ngl", "20"))
     log = tmp_path / "server.log"
 
-    with serving(launch, log=log) as served:
+    with serving_llama(launch, log=log) as served:
         (difference,) = served.verify(CELL)
     assert "20 of 33 layers are on the accelerator, not all" == difference
-    with serving(chosen, log=log) as served:
+    with serving_llama(chosen, log=log) as served:
         assert () == served.verify(CELL)
         assert 20 == served.effective().offloaded_layers
 
@@ -179,7 +179,7 @@ def real_launch(llama_server, nano):
 
 @pytest.mark.real
 def test_the_real_server_runs_what_was_asked_for(real_launch, tmp_path):
-    with serving(real_launch, log=tmp_path / "log") as served:
+    with serving_llama(real_launch, log=tmp_path / "log") as served:
         effective = served.effective()
         assert () == served.verify(CellSpec(PAIR, 1000))
         port = int(served.command[served.command.index("--port") + 1])
@@ -203,7 +203,7 @@ def test_the_real_server_runs_what_was_asked_for(real_launch, tmp_path):
 @pytest.mark.real
 def test_the_real_server_refuses_a_type_that_it_does_not_know(real_launch, tmp_path):
     launch = replace(real_launch, pair=Pair("q9_0", "q4_0"))
-    with pytest.raises(Died) as caught, serving(launch, log=tmp_path / "log"):
+    with pytest.raises(Died) as caught, serving_llama(launch, log=tmp_path / "log"):
         pass
 
     assert "unsupported" == caught.value.status

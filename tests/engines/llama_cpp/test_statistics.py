@@ -10,12 +10,12 @@ import pytest
 from codeneedle.engines.llama_cpp.base_file import Lengths
 from codeneedle.engines.llama_cpp.statistics import (
     Size,
+    announced_size,
     by_chunk,
     chunks_done,
     ends_early,
     failure,
     final_perplexity,
-    size,
     statistics,
     too_short,
 )
@@ -230,7 +230,11 @@ def test_progress_and_early_ends_are_read_in_both_modes(name, done, early):
 
 
 def test_sizes_are_read():
-    assert Size(chunks=4, context=512) == size(printed("base")) == size(COMPLETE)
-    assert size(printed("text-too-short")) is None
+    assert (
+        Size(chunks=4, context=512)
+        == announced_size(printed("base"))
+        == announced_size(COMPLETE)
+    )
+    assert announced_size(printed("text-too-short")) is None
     assert Lengths(needed=1024, present=701) == too_short(printed("text-too-short"))
     assert too_short(printed("base")) is None

@@ -12,7 +12,7 @@ from codeneedle.engines.ended import Died
 from codeneedle.engines.engine import ModelSpec
 from codeneedle.engines.llama_cpp.installation import FIT_PARAMS, ask
 from codeneedle.engines.llama_cpp.log import read_log
-from codeneedle.engines.llama_cpp.server import serving
+from codeneedle.engines.llama_cpp.server import serving_llama
 from codeneedle.engines.llama_cpp.survey import Surveyor
 from codeneedle.engines.messages import Completion
 from codeneedle.errors import CellError
@@ -68,7 +68,7 @@ def launch_of(llama_server, tmp_path):
 @pytest.mark.real
 @pytest.mark.parametrize("name", sorted({*zoo.NAMES} - {"bert"}))
 def test_the_real_server_answers_with_each_model_of_the_zoo(name, launch_of, tmp_path):
-    with serving(launch_of(name), log=tmp_path / "log") as served:
+    with serving_llama(launch_of(name), log=tmp_path / "log") as served:
         served.client.complete(Completion(prompt="def f():\n", max_tokens=4))
     # Only now: another thread of the server writes the log.
     said = read_log(served.log)
@@ -82,7 +82,7 @@ def test_the_real_server_aborts_at_an_encoder_that_is_to_write(launch_of, tmp_pa
     """Without ``--embedding`` it reserves one output, and an encoder has more."""
     with (
         pytest.raises(Died, match="n_outputs_max"),
-        serving(launch_of("bert"), log=tmp_path / "log"),
+        serving_llama(launch_of("bert"), log=tmp_path / "log"),
     ):
         pass
 
@@ -115,7 +115,7 @@ def test_the_survey_says_of_each_model_what_the_real_server_does(
 ):
     survey = surveyed(name)
     try:
-        with serving(launch_of(name, pair), log=tmp_path / "log") as served:
+        with serving_llama(launch_of(name, pair), log=tmp_path / "log") as served:
             pass
         # Only now: another thread of the server writes the log.
         seen = told(served.effective())

@@ -11,10 +11,10 @@ import numpy as np
 from safetensors.numpy import save_file
 
 from codeneedle.engines.mlx.folder import (
+    chat_template_of,
     is_folder_of_mlx,
     read_folder,
     read_json,
-    template_of,
 )
 from codeneedle.errors import ToolMissing, WeightsUnusable
 from codeneedle.models.weights import sha256, short_name
@@ -157,18 +157,18 @@ def test_without_safetensors_the_package_to_install_is_named(folder, monkeypatch
 
 
 def test_a_template_is_a_file_or_one_of_several_by_name(folder):
-    assert None is template_of(folder)
+    assert None is chat_template_of(folder)
     settings = folder / "tokenizer_config.json"
     settings.write_text('{"chat_template": "plain"}')
-    assert "plain" == template_of(folder)
+    assert "plain" == chat_template_of(folder)
     several = [
         {"name": "tool_use", "template": "t"},
         {"name": "default", "template": "d"},
     ]
     settings.write_text(json.dumps({"chat_template": several}))
-    assert "d" == template_of(folder)
+    assert "d" == chat_template_of(folder)
     (folder / "chat_template.jinja").write_text("file")
-    assert "file" == template_of(folder) == read_folder(folder).chat_template
+    assert "file" == chat_template_of(folder) == read_folder(folder).chat_template
 
 
 def test_a_folder_is_known_by_its_configuration(folder, tmp_path):

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from codeneedle.engines.mlx.scoring import Sums, chunks, decoded, encoded
+from codeneedle.engines.mlx.scoring import Sums, chunks, decoded_row, encoded_row
 
 VOCABULARY = 51
 
@@ -19,9 +19,9 @@ def test_a_row_is_kept_to_five_digits():
     """16 bits over 16 nats, as llama-perplexity keeps it."""
     (row,) = rows(1, seed=1)
 
-    found = decoded(encoded(row), VOCABULARY)
+    found = decoded_row(encoded_row(row), VOCABULARY)
 
-    assert 2 * ((VOCABULARY + 1) // 2) + 4 == len(encoded(row))
+    assert 2 * ((VOCABULARY + 1) // 2) + 4 == len(encoded_row(row))
     assert np.abs(found - row).max() <= (row.max() - row.min()) / 65535
 
 
@@ -31,7 +31,8 @@ def test_what_is_far_below_the_first_choice_has_one_value():
     row[3] = row.max() - 30
 
     assert (
-        pytest.approx(row.max() - 16, abs=1e-3) == decoded(encoded(row), VOCABULARY)[3]
+        pytest.approx(row.max() - 16, abs=1e-3)
+        == decoded_row(encoded_row(row), VOCABULARY)[3]
     )
 
 

@@ -8,8 +8,8 @@ from codeneedle.engines.openai.settings import (
     CommandSettings,
     checked_pair,
     checked_url,
+    command_template,
     key_of,
-    template_of,
 )
 from codeneedle.errors import BadInput
 
@@ -18,7 +18,7 @@ VALUES = {"k": "q8_0", "v": "q4_0", "port": 81, "context": 4096, "model": "a b.g
 
 def made(command, *env):
     """The template of *command*."""
-    return template_of(CommandSettings(command=command, env=env))
+    return command_template(CommandSettings(command=command, env=env))
 
 
 def test_placeholders_are_filled_word_by_word_and_without_a_shell():
@@ -123,7 +123,7 @@ def test_what_only_sounds_like_a_secret_is_none(words):
 def test_a_health_that_is_no_path_is_refused(health):
     """Httpx would stop with a traceback."""
     with pytest.raises(BadInput, match="is no path"):
-        template_of(CommandSettings(command="s ${port} ${k}", health=health))
+        command_template(CommandSettings(command="s ${port} ${k}", health=health))
 
 
 @pytest.mark.parametrize(

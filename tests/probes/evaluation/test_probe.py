@@ -20,7 +20,7 @@ from codeneedle.probes.evaluation.probe import (
     seedless,
 )
 from codeneedle.probes.evaluation.record import Evaluation, Sample
-from codeneedle.sweep.request import asked_probes, decoded
+from codeneedle.sweep.request import asked_probes, decoded_request
 
 HELPER = Path(__file__).parents[2] / "helpers" / "evaluation.py"
 COMMAND = f"{sys.executable} {HELPER} ${{base_url}} ${{model}} ${{out}}"
@@ -211,7 +211,9 @@ def test_options_of_an_evaluation_ask_for_it(probes, expected):
 
 
 def test_a_sweep_file_has_a_table_of_it():
-    request = decoded('[eval]\ncommand = "sh x"\ntimeout = "30m"', source="x.toml")
+    request = decoded_request(
+        '[eval]\ncommand = "sh x"\ntimeout = "30m"', source="x.toml"
+    )
 
     assert ("eval",) == asked_probes(request, is_named=False)
     assert EvaluationSettings(command="sh x", timeout="30m") == request.eval

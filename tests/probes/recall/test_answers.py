@@ -20,7 +20,7 @@ from rich.cells import cell_len
 from codeneedle.cache_types import Pair
 from codeneedle.probes.answers import View
 from codeneedle.probes.recall.alignment import score
-from codeneedle.probes.recall.answers import overview, overview_row, side_by_side
+from codeneedle.probes.recall.answers import lines_beside, overview, overview_row
 from codeneedle.probes.recall.record import Round
 from codeneedle.probes.recall.rounds import ScoredRound
 from codeneedle.report.answers import answers
@@ -40,7 +40,7 @@ def shown(*runs, function=None, colour=False):
 
 def compared(reply, *, needle=NEEDLE, width=100, colour=False):
     """The lines of one reply, without title, heading and tally."""
-    view = side_by_side(needle, score(needle, reply), width=width)
+    view = lines_beside(needle, score(needle, reply), width=width)
     lines = printed(view, width=width, colour=colour).splitlines()
     return [line.rstrip() for line in lines[2:-2]]
 

@@ -41,7 +41,7 @@ from codeneedle.probes.recall.probe import (
     SLACK_LINES,
     TAIL_LINES,
     RecallAsker,
-    enough_for,
+    enough_for_needle,
 )
 from codeneedle.probes.recall.prompts import chat_messages
 from codeneedle.probes.recall.record import recall_of
@@ -436,7 +436,7 @@ def test_a_completed_reply_is_never_asked_for_again(tmp_path):
 )
 def test_a_reply_is_enough_when_reading_on_would_tell_nothing_more(reply, expected):
     """Whether a model runs on shows only if it may."""
-    assert expected == enough_for(NEEDLE)(reply)
+    assert expected == enough_for_needle(NEEDLE)(reply)
 
 
 def test_blank_lines_without_end_are_looked_at_once(monkeypatch):
@@ -446,7 +446,7 @@ def test_blank_lines_without_end_are_looked_at_once(monkeypatch):
         "codeneedle.probes.recall.probe.answer_lines",
         lambda _needle, text: looks.append(text) or text.split("\n"),
     )
-    judge = enough_for(NEEDLE)
+    judge = enough_for_needle(NEEDLE)
     verdicts = {judge("x\n" * 20 + "\n" * blank) for blank in range(100)}
 
     assert {False} == verdicts

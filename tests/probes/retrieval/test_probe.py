@@ -24,7 +24,7 @@ from codeneedle.probes.retrieval.probe import (
     GROWTH,
     PRIMING_TOKENS,
     PROBE,
-    enough_for,
+    enough_for_question,
 )
 from codeneedle.probes.retrieval.record import (
     NAME,
@@ -557,8 +557,8 @@ def test_one_line_answers_a_question_of_one_line(so_far, is_enough):
         "single", dial=0, characters=500, depths=(0.5,), questions=1, seed=1
     )
 
-    completion = enough_for(text.questions[0], PromptForm.COMPLETION)
-    chat = enough_for(text.questions[0], PromptForm.CHAT)
+    completion = enough_for_question(text.questions[0], PromptForm.COMPLETION)
+    chat = enough_for_question(text.questions[0], PromptForm.CHAT)
 
     assert is_enough == completion(so_far)
     assert not chat(so_far)
@@ -569,7 +569,7 @@ def test_an_answer_of_lines_is_read_a_little_beyond_its_last():
     (text,) = make_texts(
         "ledger", dial=1, characters=900, depths=(0.5,), questions=1, seed=1
     )
-    enough = enough_for(text.questions[0], PromptForm.COMPLETION)
+    enough = enough_for_question(text.questions[0], PromptForm.COMPLETION)
 
     assert [False, True] == [enough("1\n2\n\n3\n4\n"), enough("1\n" * 5)]
 

@@ -8,7 +8,7 @@ from printing import printed
 
 from codeneedle.cache_types import Pair
 from codeneedle.probes.answers import View
-from codeneedle.probes.reuse.answers import compared
+from codeneedle.probes.reuse.answers import comparison_blocks
 from codeneedle.report.answers import answers
 
 PAIR = Pair("q4_0", "q4_0")
@@ -30,7 +30,7 @@ def shown(function=None):
 
 
 def test_each_way_has_a_line_with_what_it_changed():
-    lines = lines_of(compared([OTHER, SAME]))
+    lines = lines_of(comparison_blocks([OTHER, SAME]))
 
     assert "abcd cold 0 of 500" in lines
     assert "abcd turn 450 of 500 3.0000 another" in lines
@@ -39,7 +39,7 @@ def test_each_way_has_a_line_with_what_it_changed():
 
 
 def test_replies_that_differ_stand_beside_the_cold_one():
-    lines = lines_of(compared([OTHER, SAME]))
+    lines = lines_of(comparison_blocks([OTHER, SAME]))
 
     at = lines.index("abcd cold turn")
     assert ["reply a = 1 a = 1", "b = 2 b = \\x1b7"] == lines[at + 1 : at + 3]

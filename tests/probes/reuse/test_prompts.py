@@ -11,7 +11,7 @@ from codeneedle.probes.reuse.prompts import (
     FEWEST_FUNCTIONS,
     FirstTurn,
     asking,
-    functions_in,
+    function_count,
     made_text,
 )
 
@@ -31,11 +31,11 @@ def test_functions_are_as_they_stand_in_the_text():
 @pytest.mark.parametrize("tokenizer", [ByteTokenizer(), None])
 def test_a_text_has_about_the_length_that_was_chosen(tokenizer):
     """Without a tokenizer a token is taken to be two characters."""
-    text = made_text(functions_in(2048, tokenizer, seed=3), seed=3).text
+    text = made_text(function_count(2048, tokenizer, seed=3), seed=3).text
 
     tokens = len(text) if tokenizer else len(text) / 2
     assert 1900 < tokens <= 2048
-    assert FEWEST_FUNCTIONS == functions_in(1, tokenizer, seed=3)
+    assert FEWEST_FUNCTIONS == function_count(1, tokenizer, seed=3)
 
 
 @pytest.mark.parametrize("prefill", [True, False])

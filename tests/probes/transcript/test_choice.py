@@ -11,7 +11,7 @@ from codeneedle.probes.transcript.choice import (
     NOT_RENDERED,
     OVER_LIMIT,
     counted_turns,
-    spread,
+    evenly_spread,
 )
 from codeneedle.probes.transcript.conversations import conversations_of
 
@@ -72,4 +72,4 @@ def test_with_a_limit_turns_are_spread_and_late_ones_are_among_them():
     ],
 )
 def test_as_many_turns_as_the_limit_allows_are_spread_evenly(sizes, limit, kept):
-    assert kept == spread(sizes, limit)
+    assert kept == evenly_spread(sizes, limit)
