@@ -234,9 +234,9 @@ class RunningCell:
 
     def note(self, step: Step) -> None:
         """Take in the progress of its probe."""
-        former = self.step
-        is_next = former is None or former.total != step.total
-        if is_next or (step.total == 1 and former and former.what != step.what):
+        previous = self.step
+        is_next = previous is None or previous.total != step.total
+        if is_next or (step.total == 1 and previous and previous.what != step.what):
             self.since = time.monotonic()
         self.step = step
 

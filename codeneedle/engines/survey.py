@@ -36,7 +36,7 @@ class Survey:
     whole_splits: int | None = None  # graph splits with attention in a kernel
     cure: str = ""  # option of a build that converts none; empty if none is converted
     took_s: float = 0.0
-    is_kept: bool = False  # whether all answers are those of a former survey
+    is_kept: bool = False  # whether all answers are those of an earlier survey
 
     def attention(self, pair: Pair) -> Attention | None:
         """Where attention would run for *pair*; None if unknown or refused."""

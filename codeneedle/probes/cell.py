@@ -147,7 +147,7 @@ class ProbeContext:
     tell: Callable[[Step], None] = lambda _step: None
     """Called with how far the probe is."""
 
-    former: CellRecord | None = None
+    previous_record: CellRecord | None = None
     """
     What an earlier server of this cell has measured, before it ended early or the
     settings grew; None if nothing.

@@ -512,8 +512,8 @@ def deciding(probe: Probe, setup: Setup) -> Json:
 
 def known(context: ProbeContext) -> Observed:
     """What an earlier server of the cell was asked; nothing without one."""
-    if context.former and context.former.observation:
-        return stored.observed(context.former, Observed)
+    if context.previous_record and context.previous_record.observation:
+        return stored.observed(context.previous_record, Observed)
     return Observed(answers={})
 
 
@@ -575,7 +575,8 @@ def lacks(probe: Probe, record: CellRecord, setup: Setup) -> bool:
     """
     Whether *setup* asks more of *probe* than the cell of *record* was asked.
 
-    It is then measured with its record as `ProbeContext.former`, for what it lacks.
+    It is then measured for what it lacks, with its record as
+    `ProbeContext.previous_record`.
     Repeated measurements stay as they are.
     """
     is_whole = record.observation is not None and not record.is_partial

@@ -207,13 +207,13 @@ class Phases:
         waits = (self.between_s, self.ready_s, self.start_s, self.stop_s)
         return sum(phase or 0.0 for phase in waits)
 
-    def after(self, former: "Phases") -> "Phases":
-        """The sums of *former*, with an earlier server of the cell, and these."""
+    def after(self, previous: "Phases") -> "Phases":
+        """The sums of *previous*, with an earlier server of the cell, and these."""
         sums = {
             each.name: round(ours + theirs, 4)
             for each in fields(self)
             if (ours := getattr(self, each.name)) is not None
-            if (theirs := getattr(former, each.name)) is not None
+            if (theirs := getattr(previous, each.name)) is not None
         }
         return replace(self, **sums)
 

@@ -202,16 +202,16 @@ def _take(merged: Merged, store: Store, record: CellRecord) -> bool:
     if not _is_comparable(record):
         return False
     other = merged.cells[key]
-    former, ours = other.record(*key), store.record(*key)
-    if former is None or ours is None:  # removed meanwhile
+    theirs, ours = other.record(*key), store.record(*key)
+    if theirs is None or ours is None:  # removed meanwhile
         return False
-    if place := first_other(former.observation, ours.observation):
+    if place := first_other(theirs.observation, ours.observation):
         what = f"{record.pair}, {record.probe}"
-        if former.attention is not record.attention:
-            ran = (each.attention or "unknown" for each in (former, record))
+        if theirs.attention is not record.attention:
+            ran = (each.attention or "unknown" for each in (theirs, record))
             what += f" (attention: {' and '.join(ran)})"
         raise _unlike(other, store, what, place)
-    if len(answered(ours)) > len(answered(former)):
+    if len(answered(ours)) > len(answered(theirs)):
         merged.cells[key] = store
     merged.compared[key] = merged.compared.get(key, 1) + 1
     return True

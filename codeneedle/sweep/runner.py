@@ -418,9 +418,9 @@ class Runner:
             self.store.calibrate(base_name(queue.probe.name), facts)
             self.add_calibration({base_name(queue.probe.name): facts})
 
-        former = self.store.record(pair, queue.probe.name)
-        is_kept = former and (
-            former.is_partial or lacks(queue.probe, former, self.run.setup)
+        previous = self.store.record(pair, queue.probe.name)
+        is_kept = previous and (
+            previous.is_partial or lacks(queue.probe, previous, self.run.setup)
         )
         cell = ProbeContext(
             run=replace(
@@ -432,8 +432,8 @@ class Runner:
             logs=self.store.logs(),
             tell=tell,
             calibrate=calibrate,
-            former=former
-            if is_kept or ((goal or is_check) and former and former.has_numbers)
+            previous_record=previous
+            if is_kept or ((goal or is_check) and previous and previous.has_numbers)
             else None,
             goal=goal,
             is_check=is_check,
@@ -445,7 +445,9 @@ class Runner:
             probe=queue.probe.name,
             position=queue.pairs.index(pair) + 1,
             device=worker.device,
-            observation=cell.former.observation if cell.former else None,
+            observation=cell.previous_record.observation
+            if cell.previous_record
+            else None,
         )
         cell.keep = functools.partial(self._keep, queue, draft)
         return draft
@@ -479,9 +481,9 @@ class Runner:
 
     def _stored(self, record: CellRecord) -> CellRecord:
         """Store *record*, unless numbers would be lost; what is stored now."""
-        former = self.store.record(record.pair, record.probe)
-        if former and former.has_numbers and not record.has_numbers:
-            return former
+        previous = self.store.record(record.pair, record.probe)
+        if previous and previous.has_numbers and not record.has_numbers:
+            return previous
         self.store.add(record)
         return record
 
@@ -563,19 +565,19 @@ class _Draft:
         Place and date are those of the first server of the cell. One that ended early
         has what was observed so far.
         """
-        cell, former = self.cell, self.cell.former
+        cell, previous = self.cell, self.cell.previous_record
         # What checks a cell runs in another program than what measured it.
-        seen = former if cell.is_check and former else cell
+        seen = previous if cell.is_check and previous else cell
         record = CellRecord(
             pair=cell.pair,
             probe=self.probe,
             status=status,
-            started=former.started if former else self.started,
+            started=previous.started if previous else self.started,
             reason=masked(one_line(reason)),
-            position=former.position if former else self.position,
+            position=previous.position if previous else self.position,
             command=seen.command,
             effective=seen.effective,
-            phases=cell.phases.after(former.phases) if former else cell.phases,
+            phases=cell.phases.after(previous.phases) if previous else cell.phases,
             peak_rss_bytes=cell.peak_rss_bytes,
             silence_s=cell.silence_s,
             device_bytes=cell.device_bytes,
@@ -593,11 +595,11 @@ class _Draft:
 
         A whole one that is asked for more keeps its status.
         """
-        former = self.cell.former
-        if former is None or former.is_partial:
+        previous = self.cell.previous_record
+        if previous is None or previous.is_partial:
             return self.record(Status.INTERRUPTED, reason=STOPPED)
         return self.record(
-            former.status, reason=former.reason, observation=self.observation
+            previous.status, reason=previous.reason, observation=self.observation
         )
 
 

@@ -205,7 +205,7 @@ def write_whole(path: Path, data: bytes, *, is_lasting: bool = True) -> None:
     """
     Replace the file at *path* in one step; missing folders are made.
 
-    A reader sees the former contents or *data*, never a part of it, even if the write
+    A reader sees the previous contents or *data*, never a part of it, even if the write
     fails or the machine loses power. A link at *path* is replaced, not followed.
 
     Args:

@@ -32,7 +32,7 @@ class Hold:
     """Their numbers, in order of arrival."""
 
     handlers: contextlib.ExitStack = field(default_factory=contextlib.ExitStack)
-    """Restores the former handlers."""
+    """Restores the previous handlers."""
 
     def release(self) -> None:
         """Restore the handlers, and deliver the signals that arrived."""
@@ -101,10 +101,10 @@ def held() -> Iterator[Hold]:
     def delay(number: int, _frame: FrameType | None) -> None:
         hold.arrived.append(number)
 
-    former = {number: signal.getsignal(number) for number in HELD}
+    previous = {number: signal.getsignal(number) for number in HELD}
     handlers: dict[int, _Handler] = {
         number: delay if callable(handler) else _discard
-        for number, handler in former.items()
+        for number, handler in previous.items()
         if callable(handler) or handler is signal.SIG_IGN
     }
     try:
@@ -129,6 +129,6 @@ def _handling(handlers: Mapping[int, _Handler]) -> Iterator[None]:
             signal.signal(number, handler)
         yield
     finally:
-        for number, former in before.items():
-            if former is not None:
-                signal.signal(number, former)
+        for number, previous in before.items():
+            if previous is not None:
+                signal.signal(number, previous)

@@ -59,10 +59,10 @@ def test_a_token_takes_what_two_contexts_differ_by(memory, per_token):
 
 
 def test_phases_that_an_earlier_server_also_reached_are_sums():
-    former = Phases(ready_s=0.2, start_s=1.0)
+    previous = Phases(ready_s=0.2, start_s=1.0)
 
     assert Phases(ready_s=0.3, stop_s=2.0) == Phases(ready_s=0.1, stop_s=2.0).after(
-        former
+        previous
     )
 
 

@@ -588,14 +588,16 @@ def answering(answers, error=None):
     """
 
     def outcome(cell):
-        former = cell.former.observation["answers"] if cell.former else []
-        new = [each for each in answers if each not in former]
+        previous = (
+            cell.previous_record.observation["answers"] if cell.previous_record else []
+        )
+        new = [each for each in answers if each not in previous]
         for at, answer in enumerate(new, start=1):
             if error and at == len(new):
                 raise error
-            former = [*former, answer]
-            cell.keep({"answers": former})
-        return {"answers": former}
+            previous = [*previous, answer]
+            cell.keep({"answers": previous})
+        return {"answers": previous}
 
     return outcome
 
@@ -632,7 +634,7 @@ def test_a_cell_that_ends_early_keeps_its_answers_and_goes_on_from_them(
     given = []
 
     def outcome(cell):
-        given.append(cell.former)
+        given.append(cell.previous_record)
         return answering("abc")(cell)
 
     # The same cell, in another running order.
@@ -750,7 +752,7 @@ def test_a_probe_that_keeps_nothing_begins_anew(store):
     given = []
 
     def outcome(cell):
-        given.append(cell.former)
+        given.append(cell.previous_record)
         fails()(cell)
 
     for _ in range(2):
@@ -775,7 +777,7 @@ def test_a_pair_with_numbers_is_asked_for_more(store):
     before, given, told = store.record(GOOD, "recall"), [], []
 
     def outcome(cell):
-        given.append((cell.former, cell.goal))
+        given.append((cell.previous_record, cell.goal))
         return answering("abcd")(cell)
 
     script = Script(outcome)

@@ -249,7 +249,7 @@ def survey_without_tool(tools: Tools, context: int) -> Survey:
 
 @dataclass(slots=True)
 class _SurveyCalls:
-    """The calls of one survey, and what is kept of former ones."""
+    """The calls of one survey, and what is kept of earlier ones."""
 
     surveyor: Surveyor  # whose program is called
     context: int  # in tokens

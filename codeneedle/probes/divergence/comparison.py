@@ -39,7 +39,7 @@ def compared(
     """
     The observation: the cell compared with the reference on *text*.
 
-    What the cell's former record has stays as it is.
+    What the previous record of the cell has stays as it is.
 
     Args:
         context: The cell.
@@ -54,11 +54,13 @@ def compared(
     tool = context.run.engine.divergence_tool()
     set_before = reference_of(context.run.setup)
     reference = set_before or context.pair
-    former = divergence_of(context.former) if context.former else None
-    is_same = former is not None and former.reference == str(reference)
+    previous = (
+        divergence_of(context.previous_record) if context.previous_record else None
+    )
+    is_same = previous is not None and previous.reference == str(reference)
     found = Divergence(
         reference=str(reference),
-        answers={**former.answers} if former and is_same else {},
+        answers={**previous.answers} if previous and is_same else {},
     )
     tasks = [
         DivergenceTask(
@@ -81,7 +83,7 @@ def compared(
                 context,
                 tool,
                 replace(task, patience=patience),
-                former=found.at(task.context, {}),
+                previous=found.at(task.context, {}),
                 done=sum(steps[:at]),
                 total=sum(steps),
             )
@@ -96,14 +98,14 @@ def _compared(
     tool: DivergenceTool,
     task: DivergenceTask,
     *,
-    former: Compared | None,
+    previous: Compared | None,
     done: int,
     total: int,
 ) -> Compared:
     """
     One context, the reference's distributions computed first if need be.
 
-    What is *former* stays if the text has no more chunks.
+    What is *previous* stays if the text has no more chunks.
     """
 
     def tell(what: str, behind: int, chunks: int) -> None:
@@ -125,8 +127,8 @@ def _compared(
                 progress=lambda chunks: tell(what, done, chunks),
             )
             done += task.chunks
-    if former and former.chunks == reference.chunks:
-        return former
+    if previous and previous.chunks == reference.chunks:
+        return previous
     behind = done
     tell("comparing", behind, 0)
     started = time.monotonic()

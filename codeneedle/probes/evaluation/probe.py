@@ -317,13 +317,13 @@ class _EvaluatedCell:
         Raises:
             CellError: If it fails, or its server does.
         """
-        context, former = self._context, self._context.former
+        context, previous = self._context, self._context.previous_record
         is_there = self._out.is_dir() and not self._out.is_symlink()
-        if former is not None and is_there and self.settings.score:
-            context.command = former.command
-            context.effective = former.effective
-            context.peak_rss_bytes = former.peak_rss_bytes
-            return evaluation_of(former)
+        if previous is not None and is_there and self.settings.score:
+            context.command = previous.command
+            context.effective = previous.effective
+            context.peak_rss_bytes = previous.peak_rss_bytes
+            return evaluation_of(previous)
         emptied(self._out)
         context.step(0, 1, "loading")
         # Thinking is allowed: quantized caches may damage it.

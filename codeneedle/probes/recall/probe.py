@@ -203,9 +203,9 @@ def _left_open(run: RunContext, chosen: RecallSettings) -> RecallSettings:
 
 def _is_only_reference(context: ProbeContext) -> bool:
     """Whether this is the reference, and no other pair was measured in this run."""
-    former = context.former
+    previous = context.previous_record
     # Such a cell is told of no other pair.
-    is_timed_out = former is not None and former.status is Status.TIMED_OUT
+    is_timed_out = previous is not None and previous.status is Status.TIMED_OUT
     return not context.others and not is_timed_out
 
 

@@ -229,8 +229,10 @@ class ThroughputProbe(Probe):
             raise ValueError("a setup without conditions of this probe")
         tool = context.run.engine.speed_tool()
         load = round(machine.mean_load() / machine.usable_cores(), 2)
-        former = throughput_of(context.former) if context.former else None
-        known = {at.depth: at for at in former.speeds} if former else {}
+        previous = (
+            throughput_of(context.previous_record) if context.previous_record else None
+        )
+        known = {at.depth: at for at in previous.speeds} if previous else {}
         measured: list[DepthSpeeds] = []
         first: Speeds | None = None
         with context.measuring():
@@ -241,9 +243,9 @@ class ThroughputProbe(Probe):
                 measured.append(speeds)
                 first = first or report
         answers = {str(at.depth): at for at in measured}
-        if former is not None:
-            load = max(load, former.load)
-            return as_json(replace(former, answers=answers, load=load))
+        if previous is not None:
+            load = max(load, previous.load)
+            return as_json(replace(previous, answers=answers, load=load))
         if first is None:
             raise ValueError("conditions without depths")
         return as_json(

@@ -337,8 +337,8 @@ def test_a_context_with_more_chunks_is_compared_anew_and_no_other(made_run):
     tool.calls.clear()
 
     setup = replace(first.setup, probes={NAME: grown})
-    former = replace(failed_record("q8_0/q8_0"), probe=NAME, observation=before)
-    context = context_of(first, Q8, former=former)
+    previous = replace(failed_record("q8_0/q8_0"), probe=NAME, observation=before)
+    context = context_of(first, Q8, previous_record=previous)
     context.run = replace(first, setup=setup)
     after = PROBE.measure(context)
 

@@ -69,7 +69,7 @@ def test_an_interrupted_cell_keeps_its_answers(tmp_path):
     kept = []
     whole = ProbeContext(run=run, pair=REFERENCE, logs=tmp_path, keep=kept.append)
     PROBE.measure(whole)
-    former = CellRecord(
+    previous = CellRecord(
         pair=REFERENCE,
         probe=NAME,
         status=Status.INTERRUPTED,
@@ -78,16 +78,16 @@ def test_an_interrupted_cell_keeps_its_answers(tmp_path):
     )
     asked.clear()
 
-    stored = PROBE.measure(replace_former(whole, former))
+    stored = PROBE.measure(with_previous(whole, previous))
 
     assert OWN - 5 == len([each for each in asked if each.max_tokens == 64])
     assert OWN == len(answers_of(stored))
 
 
-def replace_former(context, former):
+def with_previous(context, previous):
     """The same cell, with what an earlier server of it has written."""
     return ProbeContext(
-        run=context.run, pair=context.pair, logs=context.logs, former=former
+        run=context.run, pair=context.pair, logs=context.logs, previous_record=previous
     )
 
 

@@ -294,7 +294,7 @@ def test_a_reading_that_was_cut_off_before_it_was_compared_is_compared(
     reading_in(1_000.0, monkeypatch)
     context = replace_context(first, first.pair)
     context.set_for_all("recall", as_json(untried))
-    context.former = replace(
+    context.previous_record = replace(
         failed_record("f16/f16"), status=Status.INTERRUPTED, observation=observation
     )
     found = told(PROBE.measure(context))
@@ -364,12 +364,12 @@ def test_a_reference_that_is_to_be_compared_with_what_was_read_fails(tmp_path, o
         for key, answer in record.observation["answers"].items()
         if key.startswith("forced ")
     }
-    former = replace(
+    previous = replace(
         failed_record("f16/f16"),
         status=Status.INTERRUPTED if others else Status.TIMED_OUT,
         observation=record.observation | {"answers": forced},
     )
-    context.former, context.others = former, [record] if others else []
+    context.previous_record, context.others = previous, [record] if others else []
 
     with pytest.raises(CellError, match="it wrote nonsense"):
         PROBE.measure(context)
@@ -491,7 +491,7 @@ def test_a_pair_that_was_read_is_checked_by_a_few_forced_functions(tmp_path):
 
     read_before = len(engine.tool.tasks)
     again = replace_context(first, record.pair)
-    again.former, again.is_check = record, True
+    again.previous_record, again.is_check = record, True
     checked = replace(record, observation=PROBE.measure(again))
 
     assert [4, 4] == [len(each) for each in both(recall_of(checked))]

@@ -515,7 +515,7 @@ def test_a_cell_goes_on_from_what_was_answered(after, tmp_path):
     whole = seen(PROBE.measure(context))
 
     engine.server = FakeServer(engine)
-    context.former = record_of(context, kept[after - 1])
+    context.previous_record = record_of(context, kept[after - 1])
     found = seen(PROBE.measure(context))
 
     assert replace(whole, starts=2) == replace(found, forced=whole.forced)
@@ -531,7 +531,10 @@ def test_further_functions_are_forced_and_nothing_is_written_again(tmp_path):
     first = PROBE.measure(context)
 
     engine.server = FakeServer(engine)
-    context.former, context.goal = record_of(context, first, Status.FINISHED), 5
+    context.previous_record, context.goal = (
+        record_of(context, first, Status.FINISHED),
+        5,
+    )
     found = PROBE.measure(context)
 
     assert [*names_of(context), forced_of(context.run.setup)[4].name] == answers_of(

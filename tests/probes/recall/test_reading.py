@@ -293,8 +293,10 @@ def test_a_server_that_scores_prompts_reads_all_functions_of_a_text_at_once(
 def test_functions_that_come_later_are_a_chunk_of_their_own(tmp_path):
     engine = made_engine()
     first = PROBE.measure(made_context(tmp_path, engine))
-    former = replace(made_record("q8_0/q4_0", []), observation=first)
-    found = seen(PROBE.measure(made_context(tmp_path, engine, former=former, goal=5)))
+    previous = replace(made_record("q8_0/q4_0", []), observation=first)
+    found = seen(
+        PROBE.measure(made_context(tmp_path, engine, previous_record=previous, goal=5))
+    )
 
     assert [4, 1] == [
         len(text.text.decode().split("# recall")) - 1 for text in engine.tool.tasks
@@ -438,10 +440,10 @@ def test_what_the_real_tool_read_is_forced_by_the_real_server_as_a_check(tmp_pat
     logs = tmp_path / "logs"
     logs.mkdir()
     context = ProbeContext(run=run, pair=Pair("bf16", "bf16"), logs=logs)
-    former = replace(made_record("bf16/bf16", []), observation=PROBE.measure(context))
-    assert FURTHER.unchecked(former, setup)
+    previous = replace(made_record("bf16/bf16", []), observation=PROBE.measure(context))
+    assert FURTHER.unchecked(previous, setup)
     check = ProbeContext(
-        run=run, pair=former.pair, logs=logs, former=former, is_check=True
+        run=run, pair=previous.pair, logs=logs, previous_record=previous, is_check=True
     )
     found = seen(PROBE.measure(check))
 

@@ -101,7 +101,7 @@ def measured(
     pair=REFERENCE,
     calibration=None,
     *,
-    former=None,
+    previous_record=None,
     probe=PROBE,
     conditions=None,
     **asked,
@@ -117,7 +117,7 @@ def measured(
         run=replace(run, setup=setup),
         pair=pair,
         logs=folder,
-        former=former,
+        previous_record=previous_record,
         calibrate=kept.append,
     )
     record = CellRecord(
@@ -336,11 +336,16 @@ def test_an_added_length_costs_its_own_texts_alone(tmp_path):
     wider = {"dial": (), "lengths": (1000, 2000)}
     again = FakeEngine(reply=nine_in_ten)
     ours = measured(
-        tmp_path, again, REFERENCE, first.calibration, former=first.record, **wider
+        tmp_path,
+        again,
+        REFERENCE,
+        first.calibration,
+        previous_record=first.record,
+        **wider,
     )
     asked = len(again.server.questions)
     theirs = measured(
-        tmp_path, again, OTHER, ours.calibration, former=other.record, **wider
+        tmp_path, again, OTHER, ours.calibration, previous_record=other.record, **wider
     )
 
     new = ours.texts[len(first.texts) :]
@@ -373,7 +378,12 @@ def test_added_depths_and_questions_cost_their_texts_alone(tmp_path, asked, adde
     more = {"conditions": wider(tmp_path, **asked)}
 
     ours = measured(
-        tmp_path, again, REFERENCE, before.calibration, former=before.record, **more
+        tmp_path,
+        again,
+        REFERENCE,
+        before.calibration,
+        previous_record=before.record,
+        **more,
     )
     theirs = measured(tmp_path, later, OTHER, ours.calibration, **more)
 
@@ -411,7 +421,7 @@ def test_a_run_grows_twice_and_takes_on_no_other_setting(tmp_path):
 def test_the_gate_is_asked_at_added_lengths_and_leaves_out_none_that_is_there(tmp_path):
     right, failing = FakeEngine(reply=looked_up), FakeEngine(reply=failing_from(800))
     first = measured(tmp_path, right, lengths=(500, 2000))
-    wider = {"former": first.record, "lengths": (500, 1000, 2000, 3000)}
+    wider = {"previous_record": first.record, "lengths": (500, 1000, 2000, 3000)}
 
     ours = measured(tmp_path, failing, REFERENCE, first.calibration, **wider)
 
@@ -423,7 +433,7 @@ def test_an_added_length_that_is_too_short_for_the_dial_is_left_out(tmp_path):
     engine = FakeEngine(reply=looked_up)
     dial = (f"multikey={LAST}",)
     first = measured(tmp_path, engine, lengths=(4000,), dial=dial)
-    wider = {"former": first.record, "lengths": (40, 4000), "dial": dial}
+    wider = {"previous_record": first.record, "lengths": (40, 4000), "dial": dial}
 
     ours = measured(tmp_path, engine, REFERENCE, first.calibration, **wider)
 

@@ -201,13 +201,13 @@ def test_a_stopped_cell_is_continued(tmp_path):
     kept = []
     run = fake_run(tmp_path, "slots=right")
     measured(cell(run, questions=2, keep=kept.append))
-    former = replace(reuse_record("f16/f16"), observation=kept[0])
+    previous = replace(reuse_record("f16/f16"), observation=kept[0])
 
-    found = measured(cell(run, questions=2, former=former))
+    found = measured(cell(run, questions=2, previous_record=previous))
 
     assert 2 == len(found.questions)
     first, second = found.questions
-    assert reuse_of(former).questions == (first,)
+    assert reuse_of(previous).questions == (first,)
     assert first.function != second.function
 
 

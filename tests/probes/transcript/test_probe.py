@@ -124,7 +124,7 @@ def test_a_conversation_that_was_broken_off_begins_anew(tmp_path):
     first = record_of({"answers": {"1": whole["answers"]["1"]}, "starts": 1})
     run.engine.server = FakeServer(run.engine)
 
-    found = measured(run, former=first)
+    found = measured(run, previous_record=first)
 
     assert 2 == len(run.engine.server.forced)
     assert ["1.1", "1.2", "2.1", "2.2"] == [turn.turn for turn in found]
