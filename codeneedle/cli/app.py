@@ -247,7 +247,7 @@ def transcript(context: typer.Context) -> None:
     from codeneedle.cli.progress import end_left_behind
     from codeneedle.cli.sweep import planned
     from codeneedle.probes.transcript.answers import choice
-    from codeneedle.probes.transcript.probe import PROBE, rendered_turns
+    from codeneedle.probes.transcript.probe import PROBE, turns_in_file
     from codeneedle.system.signals import unwinding_on_signals
 
     request, execution = context.obj
@@ -255,7 +255,7 @@ def transcript(context: typer.Context) -> None:
     with unwinding_on_signals(), _stderr().status("rendering conversations"):
         plan = planned(replace(request, probes=(PROBE.name,)), execution)[0]
         settings = request.transcript
-        counted = rendered_turns(settings, plan.engine, plan.context)
+        counted = turns_in_file(settings, plan.engine, plan.context)
     chosen = [("--model", model) for model in request.models]
     chosen += [("--context", str(context)) for context in request.contexts]
     arguments = ["--", *request.server_args] if request.server_args else []

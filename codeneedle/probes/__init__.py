@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from codeneedle.cache_types import Pair
 from codeneedle.errors import UnknownName
-from codeneedle.probes.answers import Answer
+from codeneedle.probes.answers import ScoredAnswer
 from codeneedle.probes.divergence.probe import PROBE as DIVERGENCE
 from codeneedle.probes.evaluation.probe import PROBE as EVALUATION
 from codeneedle.probes.generation.probe import PROBE as GENERATION
@@ -122,9 +122,9 @@ def probes_named(names: Iterable[str]) -> list[Probe]:
     return [PROBES[name] for name in dict.fromkeys(names)]
 
 
-def answers_by_length(run: Run) -> dict[Pair, Sequence[Answer]]:
+def answers_by_length(run: Run) -> dict[Pair, Sequence[ScoredAnswer]]:
     """Answers of each pair of *run* about texts, of which there are several lengths."""
-    by_pair: dict[Pair, list[Answer]] = {}
+    by_pair: dict[Pair, list[ScoredAnswer]] = {}
     for record in run.records:
         if record.has_numbers and record.probe in PROBES:
             answers = PROBES[record.probe].answers(run, record)

@@ -29,7 +29,7 @@ Beside = Sequence[tuple[str | None, str | None]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Answer:
+class ScoredAnswer:
     """What became of a question, a function or a turn."""
 
     name: str  # the same for every pair

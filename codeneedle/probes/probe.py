@@ -32,7 +32,7 @@ from codeneedle.engines.messages import (
 )
 from codeneedle.errors import CellError
 from codeneedle.probes import stored
-from codeneedle.probes.answers import Answer, Skipped
+from codeneedle.probes.answers import ScoredAnswer, Skipped
 from codeneedle.probes.cell import ProbeContext, RunContext
 from codeneedle.probes.estimates import Estimates, Times, Work
 from codeneedle.probes.metrics import Metric
@@ -439,7 +439,7 @@ class Probe:
             observed,
             lambda: self.questions(context.run.setup, context.goal),
         )
-        return usable(self, observed)
+        return checked_observation(self, observed)
 
     def asker(self, served: Served, context: ProbeContext, observed: Observed) -> Asker:
         """
@@ -478,7 +478,7 @@ class Probe:
         """
         return ""
 
-    def answers(self, _run: Run, _record: CellRecord) -> Iterable[Answer]:
+    def answers(self, _run: Run, _record: CellRecord) -> Iterable[ScoredAnswer]:
         """What became of each question of a finished record."""
         return ()
 
@@ -501,7 +501,7 @@ def told(probe: Probe, setup: Setup) -> Json:
     return probe.telling.settings(setup) if probe.telling and stored else stored
 
 
-def deciding(probe: Probe, setup: Setup) -> Json:
+def deciding_settings(probe: Probe, setup: Setup) -> Json:
     """Those of `told` that decide answers."""
     neutral = probe.telling.neutral if probe.telling else frozenset()
     return {k: v for k, v in told(probe, setup).items() if k not in neutral}
@@ -553,7 +553,7 @@ def ask(
         context.step(1, 1, "stopping")
 
 
-def usable(probe: Probe, observed: Observed) -> Json:
+def checked_observation(probe: Probe, observed: Observed) -> Json:
     """
     What was *observed* of a cell, to be stored.
 

@@ -162,7 +162,7 @@ def _compared(setup: Setup) -> Json:
     return {name: facts[name] for name in facts if name not in _NOT_COMPARED}
 
 
-def identity(setup: Setup) -> str:
+def setup_identity(setup: Setup) -> str:
     """
     A hash of the fields of *setup* that must match.
 

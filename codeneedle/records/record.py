@@ -409,8 +409,8 @@ class Setup:
 
     identity: str = ""
     """
-    `comparability.identity` of the setup when it was first stored; empty before. Not
-    compared.
+    `comparability.setup_identity` of the setup when it was first stored; empty before.
+    Not compared.
     """
 
     schema: int = SCHEMA  # version of this layout

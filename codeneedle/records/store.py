@@ -15,9 +15,9 @@ import msgspec
 from codeneedle.cache_types import Pair
 from codeneedle.errors import BadInput, FolderUnusable, SystemRefuses, did_you_mean
 from codeneedle.records.comparability import (
-    identity,
     refuse_difference,
     refuse_foreign,
+    setup_identity,
     stamp,
     widened,
 )
@@ -257,7 +257,7 @@ class Store:
         if stored is not None:
             setup = widened(stored, setup)
         if not setup.identity:
-            setup = replace(setup, identity=identity(setup))
+            setup = replace(setup, identity=setup_identity(setup))
         if setup != stored:
             self._write(self.folder / SETUP, encode(setup))
         self._setup = setup
@@ -274,7 +274,7 @@ class Store:
         stored = self.setup()
         if stored is not None:
             refuse_difference(stored, setup, folder=self.folder)
-        elif not self._identities() <= {identity(setup)}:
+        elif not self._identities() <= {setup_identity(setup)}:
             raise BadInput(
                 source=self.folder,
                 reason=f"it holds records, but no {SETUP} that says what they are of",

@@ -10,7 +10,7 @@ from codeneedle.document import Document, Facts, Heading, Lines
 from codeneedle.engines.messages import Reply
 from codeneedle.errors import BadInput, CodeneedleError, UnknownName
 from codeneedle.probes import PROBES
-from codeneedle.probes.answers import Answer, View
+from codeneedle.probes.answers import ScoredAnswer, View
 from codeneedle.probes.probe import Probe
 from codeneedle.records.record import CellRecord, Run
 from codeneedle.records.store import LOGS
@@ -85,7 +85,7 @@ def answers(
     ]
 
 
-def of(run: Run, record: CellRecord) -> Iterator[Answer]:
+def of(run: Run, record: CellRecord) -> Iterator[ScoredAnswer]:
     """The answers of *record*; none of a probe that asks for none."""
     if record.has_numbers and record.probe in PROBES:
         yield from PROBES[record.probe].answers(run, record)

@@ -584,7 +584,7 @@ def picture_of(
         caption=caption,
         title=_capital(f"{title}{better(metric)}"),
         notes=_notes(run, metric, cells, verdict),
-        facts=run_facts(run),
+        facts=picture_facts(run),
         framed=reference,
     )
 
@@ -625,7 +625,7 @@ def better(metric: Metric) -> str:
     return "" if metric.better == "neither" else f"; {metric.better} is better"
 
 
-def run_facts(run: Run) -> tuple[str, ...]:
+def picture_facts(run: Run) -> tuple[str, ...]:
     """What *run* was measured on, a line each."""
     facts, engine = dict(captions.run_facts(run)), run.setup.engine
     return (

@@ -17,8 +17,13 @@ from codeneedle.engines.tools import Estimate, Statistics
 from codeneedle.errors import BadInput
 from codeneedle.models.kv_cache import stored_bits
 from codeneedle.probes import frames
-from codeneedle.probes.divergence.metrics import precision
-from codeneedle.probes.divergence.record import NAME, Compared, divergence_of, sizes_of
+from codeneedle.probes.divergence.metrics import precision_percent
+from codeneedle.probes.divergence.record import (
+    NAME,
+    ContextComparison,
+    divergence_of,
+    sizes_of,
+)
 from codeneedle.records.record import CellRecord, Run
 from codeneedle.report import captions
 from codeneedle.report.verdict import pareto_front
@@ -103,7 +108,7 @@ def llama_form(verdict: Verdict, dialect: Dialect) -> Document:
 
 
 def _part(
-    at_context: dict[Pair, Compared], reference: str, bits: Mapping[str, float]
+    at_context: dict[Pair, ContextComparison], reference: str, bits: Mapping[str, float]
 ) -> Iterator[Block]:
     first = next(iter(at_context.values()))
     yield Lines([f"{first.chunks} chunks of {first.context} tokens"])
@@ -132,14 +137,16 @@ def _part(
     )
 
 
-def _precisions(compared: Compared, floor: Statistics | None) -> tuple[float, float]:
+def _precisions(
+    compared: ContextComparison, floor: Statistics | None
+) -> tuple[float, float]:
     """By the mean and by the 99.9th percentile, in percent; NaN without a floor."""
     if floor is None:
         return math.nan, math.nan
     ours = compared.statistics
     return (
-        precision(ours.kld.value, floor.kld.value),
-        precision(ours.kld_999, floor.kld_999),
+        precision_percent(ours.kld.value, floor.kld.value),
+        precision_percent(ours.kld_999, floor.kld_999),
     )
 
 

@@ -16,7 +16,7 @@ from codeneedle.cache_types import Pair, Spell
 from codeneedle.document import Document, Facts, Lines
 from codeneedle.models.kv_cache import CONTEXTS
 from codeneedle.probes import PROBES, frames
-from codeneedle.probes.answers import Answer
+from codeneedle.probes.answers import ScoredAnswer
 from codeneedle.probes.frames import CellValue
 from codeneedle.records.record import Run
 from codeneedle.report import answers, captions, compare
@@ -144,8 +144,8 @@ def _run_facts(verdict: Verdict, losses: Losses | None, spell: Spell) -> dict[st
     }
 
 
-def _by_pair(run: Run) -> dict[Pair, list[Answer]]:
-    by_pair: dict[Pair, list[Answer]] = {}
+def _by_pair(run: Run) -> dict[Pair, list[ScoredAnswer]]:
+    by_pair: dict[Pair, list[ScoredAnswer]] = {}
     for record in run.records:
         by_pair.setdefault(record.pair, []).extend(answers.of(run, record))
     return by_pair
@@ -254,7 +254,7 @@ def _cell(
     ]
 
 
-Answers = Mapping[Pair, Sequence[Answer]]
+Answers = Mapping[Pair, Sequence[ScoredAnswer]]
 
 
 def _maps(by_pair: Answers) -> Iterator[dict[str, Any]]:
@@ -333,7 +333,7 @@ def _answers(by_pair: Answers, most_bytes: int) -> dict[str, Any]:
     return {"order": order, "pairs": pairs, "right": right, "leftOut": left_out}
 
 
-def _answer(answer: Answer) -> dict[str, Any]:
+def _answer(answer: ScoredAnswer) -> dict[str, Any]:
     beside = answer.beside() if answer.beside else ()
     return {
         "outcome": visible(answer.outcome),

@@ -34,7 +34,7 @@ from codeneedle.report.heatmap import (
     ink_on,
     paint_gap,
     paint_scale,
-    run_facts,
+    picture_facts,
     write_below,
 )
 from codeneedle.report.panels import (
@@ -139,7 +139,7 @@ def paint(panels: Panels, run: Run, *, difference: bool) -> Figure:
     write_below(
         places[-1, 0],
         _picture_notes(panels, difference=difference),
-        run_facts(run),
+        picture_facts(run),
         below=34,
     )
     if difference:

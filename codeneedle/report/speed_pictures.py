@@ -21,7 +21,7 @@ from codeneedle.report.heatmap import (
     Files,
     drawn,
     figure_of,
-    run_facts,
+    picture_facts,
     write_below,
     write_title,
 )
@@ -93,7 +93,7 @@ def paint(table: SpeedTable) -> Figure:
     places[0].yaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
     write_title(places[0], _title(table), above=22.0)
     bottom = places[(down - 1) * across]
-    write_below(bottom, _notes(table), run_facts(table.run), below=40.0)
+    write_below(bottom, _notes(table), picture_facts(table.run), below=40.0)
     return figure
 
 

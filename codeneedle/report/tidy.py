@@ -17,7 +17,7 @@ from msgspec import Meta
 
 from codeneedle.cache_types import Pair
 from codeneedle.probes import PROBES, answers_by_length, frames
-from codeneedle.probes.answers import Answer, Skipped
+from codeneedle.probes.answers import ScoredAnswer, Skipped
 from codeneedle.probes.frames import Cells, CellValue
 from codeneedle.probes.metrics import LossKind, Metric
 from codeneedle.probes.probe import Probe
@@ -369,7 +369,7 @@ def _place_rows(source: _JudgedRun, probe: Probe) -> Iterator[TableRow]:
     every = itertools.chain.from_iterable(answers.values())
     has_logps = any(each.logp is not None for each in every)
     for cell in next(iter(tables.values())):
-        by_place: dict[TaskFacet, list[Answer]] = {}
+        by_place: dict[TaskFacet, list[ScoredAnswer]] = {}
         for each in answers.get(cell.pair, ()):
             by_place.setdefault((each.task, each.length, each.depth), []).append(each)
         why = {(e.task, e.length): e.reason for e in skipped.get(cell.pair, ())}
@@ -391,7 +391,8 @@ def _place_rows(source: _JudgedRun, probe: Probe) -> Iterator[TableRow]:
 
 
 def _places(
-    answers: Mapping[Pair, Sequence[Answer]], skipped: Mapping[Pair, Sequence[Skipped]]
+    answers: Mapping[Pair, Sequence[ScoredAnswer]],
+    skipped: Mapping[Pair, Sequence[Skipped]],
 ) -> list[TaskFacet]:
     """All that any pair was asked, or was not asked on purpose; ordered in a task."""
     asked = [each for of_pair in answers.values() for each in of_pair]
@@ -409,7 +410,7 @@ def _places(
 
 def _numbers(
     probe: str,
-    answers: Sequence[Answer],
+    answers: Sequence[ScoredAnswer],
     theirs: Mapping[str, bool],
     *,
     has_logps: bool,

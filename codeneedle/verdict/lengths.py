@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from codeneedle.cache_types import Pair, reference_among
 from codeneedle.probes import PROBES, answers_by_length
-from codeneedle.probes.answers import USABLE, Answer
+from codeneedle.probes.answers import USABLE, ScoredAnswer
 from codeneedle.records.record import Run
 from codeneedle.verdict.statistics import Decision, error_share, lost_share
 
@@ -67,7 +67,7 @@ def lost_from(run: Run, max_lost: float) -> list[LostFrom]:
     return sorted(lost, key=lambda loss: (loss.task, loss.length, str(loss.pair)))
 
 
-def _shares(answers: Iterable[Answer]) -> dict[tuple[str, int], Texts]:
+def _shares(answers: Iterable[ScoredAnswer]) -> dict[tuple[str, int], Texts]:
     """The texts of *answers*, by task and length."""
     rights: dict[tuple[str, int], dict[str, list[float]]] = {}
     for answer in answers:

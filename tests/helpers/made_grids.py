@@ -26,7 +26,7 @@ from made_speeds import measured, run_of
 
 from codeneedle.cache_types import DEFAULT_TYPES, Pair
 from codeneedle.probes.recall.record import Recall
-from codeneedle.probes.retrieval.settings import RetrievalConditions
+from codeneedle.probes.retrieval.settings import RetrievalLayout
 from codeneedle.records.record import CellRecord, Run, Setup, Status, as_json
 
 FUNCTIONS = 24
@@ -66,7 +66,7 @@ def whole_grid() -> Run:
     more = [
         each for record in run.records if record.has_numbers for each in _more(record)
     ]
-    asked = RetrievalConditions(
+    asked = RetrievalLayout(
         tasks=("multikey", "nth"),
         lengths=(1024, 4096),
         depths=(0.1, 0.5, 0.9),

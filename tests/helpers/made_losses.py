@@ -18,7 +18,7 @@ from made_records import (
 from codeneedle.cache_types import Pair
 from codeneedle.engines.tools import ChunkValues
 from codeneedle.probes.divergence.record import NAME as DIVERGENCE
-from codeneedle.probes.divergence.record import Compared, Divergence
+from codeneedle.probes.divergence.record import ContextComparison, Divergence
 from codeneedle.probes.recall.record import ForcedRound
 from codeneedle.records.record import AGAIN, CellRecord, Run, Setup, Status, as_json
 
@@ -124,7 +124,7 @@ def diverging(
     pair: str, klds: Sequence[float], *, reference: str = REFERENCE
 ) -> CellRecord:
     """A record of the divergence probe, with a mean KL divergence for each chunk."""
-    compared = Compared(
+    compared = ContextComparison(
         context=512,
         chunks=len(klds),
         tokens=255 * len(klds),

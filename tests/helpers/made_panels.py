@@ -13,11 +13,11 @@ from made_retrieval import (
 
 from codeneedle.probes.retrieval.metrics import METRICS, of_tasks
 from codeneedle.probes.retrieval.record import NAME
-from codeneedle.probes.retrieval.settings import RetrievalConditions
+from codeneedle.probes.retrieval.settings import RetrievalLayout
 from codeneedle.records.record import Run, as_json
 
 LENGTHS = (1024, 2048)
-CONDITIONS = RetrievalConditions(
+CONDITIONS = RetrievalLayout(
     tasks=("multikey",),
     lengths=LENGTHS,
     depths=DEPTHS,

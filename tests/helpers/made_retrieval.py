@@ -13,13 +13,13 @@ from codeneedle.probes.prompts import PromptForm
 from codeneedle.probes.retrieval.probe import PROBE
 from codeneedle.probes.retrieval.record import (
     NAME,
-    Answer,
     Answered,
     Calibration,
     Dialled,
     DialStep,
     Fitted,
     Retrieval,
+    TextAnswer,
     TextKey,
     TextRead,
 )
@@ -50,7 +50,7 @@ def made_scored(payload):
 def made_asked(question, length, decoys, *, answer=right, scored=made_scored):
     """*question* with the answer that *answer* gives it at *length*."""
     named = replace(question, name=f"{length}-{question.name}")
-    return Answer(
+    return TextAnswer(
         **shared_with(named, QuestionFields),
         decoys=tuple(decoys.index(each) for each in question.decoys),
         reply=answer(question, length),

@@ -10,7 +10,7 @@ from made_speeds import F16, Q8, measured, run_of
 from codeneedle.probes import PROBES, in_common
 from codeneedle.probes.probe import lacks
 from codeneedle.probes.retrieval.probe import GROWTH
-from codeneedle.probes.retrieval.settings import RetrievalSettings, stored_conditions
+from codeneedle.probes.retrieval.settings import RetrievalSettings, layout_of
 from codeneedle.records.record import AGAIN, Run, Status, as_json
 
 THROUGHPUT, RETRIEVAL = PROBES["throughput"], PROBES["retrieval"]
@@ -55,7 +55,7 @@ def test_speeds_are_read_at_the_depths_that_all_pairs_have(depths, expected):
 def retrieval_run(*lengths, **asked):
     """A run that asks *asked*; each record has texts of these *lengths*."""
     wanted = {"tasks": ("multikey",), "depths": (0.1, 0.5, 0.9), "questions": 2}
-    chosen = as_json(stored_conditions(RetrievalSettings(**wanted | asked)))
+    chosen = as_json(layout_of(RetrievalSettings(**wanted | asked)))
     made = [
         retrieval_record(
             pair, [text for length in each for text in made_texts(length=length)]
@@ -82,7 +82,7 @@ def test_answers_are_read_at_the_lengths_that_all_pairs_have():
 def test_answers_are_read_without_questions_that_some_pair_was_not_asked():
     run = retrieval_run((512,), (512,), lengths=(512,))
     before = run.setup.probes["retrieval"]
-    more = stored_conditions(
+    more = layout_of(
         RetrievalSettings(tasks=("multikey",), lengths=(512,), questions=3)
     )
     grown = GROWTH.joined(before, as_json(more))

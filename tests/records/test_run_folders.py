@@ -16,7 +16,7 @@ from codeneedle.cache_types import Pair
 from codeneedle.errors import BadInput, FolderUnusable, SystemRefuses
 from codeneedle.probes.stored import Observed
 from codeneedle.records import store as stores
-from codeneedle.records.comparability import OtherSetup, identity, stamp
+from codeneedle.records.comparability import OtherSetup, setup_identity, stamp
 from codeneedle.records.record import (
     SCHEMA,
     BadRecord,
@@ -224,7 +224,7 @@ def test_what_is_no_record_of_its_cell_is_a_gap(store, file, pair, change, reaso
 
 def stamped(setup):
     """A record that was measured under *setup*, as an adopted one."""
-    setup = replace(setup, identity=identity(setup))
+    setup = replace(setup, identity=setup_identity(setup))
     return replace(RECORD, setup=stamp(setup, "recall"))
 
 

@@ -18,9 +18,9 @@ from codeneedle.records.comparability import (
     OtherSetup,
     differences,
     first_other,
-    identity,
     refuse_difference,
     refuse_foreign,
+    setup_identity,
     stamp,
     widened,
 )
@@ -105,9 +105,9 @@ def test_a_setup_gets_the_functions_of_a_setup_that_asks_for_some():
 
 
 def test_what_is_asked_of_a_text_is_no_part_of_its_identity():
-    assert identity(SETUP) == identity(BARE)
+    assert setup_identity(SETUP) == setup_identity(BARE)
     other = replace(SETUP, corpus=replace(SETUP.corpus, sample_seed=7))
-    assert identity(SETUP) != identity(other)
+    assert setup_identity(SETUP) != setup_identity(other)
 
 
 ANSWERS = made_record(
@@ -190,7 +190,7 @@ PAIR = Pair("q8_0", "q4_0")
 def stored(**changes):
     """The setup as it is first stored."""
     setup = replace(SETUP, **changes)
-    return replace(setup, identity=identity(setup))
+    return replace(setup, identity=setup_identity(setup))
 
 
 RECORD = replace(

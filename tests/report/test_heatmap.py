@@ -24,8 +24,8 @@ from codeneedle.report.heatmap import (
     Picture,
     draw,
     paint,
+    picture_facts,
     picture_of,
-    run_facts,
 )
 from codeneedle.verdict.judge import Verdict, judge
 from codeneedle.verdict.limits import Limits
@@ -80,8 +80,8 @@ def test_a_run_that_has_read_no_corpus_names_none(tmp_path: Path) -> None:
     png, _ = drawn(tmp_path, run)
 
     assert ink(png) > 0.1
-    assert not any("random-bodies:" in line for line in run_facts(run))
-    assert any("random-bodies:" in line for line in run_facts(RUN))
+    assert not any("random-bodies:" in line for line in picture_facts(run))
+    assert any("random-bodies:" in line for line in picture_facts(RUN))
 
 
 def test_the_same_records_give_the_same_bytes(tmp_path: Path) -> None:

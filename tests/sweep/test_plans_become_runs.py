@@ -27,7 +27,7 @@ from codeneedle.probes.recall.settings import (
     settings_of,
 )
 from codeneedle.probes.throughput.probe import ThroughputSettings
-from codeneedle.records.comparability import OtherSetup, differences, identity
+from codeneedle.records.comparability import OtherSetup, differences, setup_identity
 from codeneedle.records.store import Store
 from codeneedle.sweep.prepare import (
     machine_phrase,
@@ -683,4 +683,4 @@ def test_the_setup_says_what_the_header_of_the_weights_says():
     assert ("qwen3", "Q4_K_M") == (prepared.setup.architecture, prepared.setup.quant)
     former = replace(prepared.setup, architecture="", quant="")
     assert [] == list(differences(former, prepared.setup))
-    assert identity(former) == identity(prepared.setup)
+    assert setup_identity(former) == setup_identity(prepared.setup)

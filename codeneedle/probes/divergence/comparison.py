@@ -10,8 +10,8 @@ from codeneedle.errors import BadInput, FolderUnusable
 from codeneedle.probes.cell import ProbeContext, RunContext
 from codeneedle.probes.divergence.record import (
     NAME,
-    Compared,
     ComparedWith,
+    ContextComparison,
     Divergence,
     divergence_of,
     key,
@@ -33,7 +33,7 @@ SPARE_BYTES = 64 << 20
 """Disk that logs and records may need beside the reference's distributions."""
 
 
-def compared(
+def compared_with_reference(
     context: ProbeContext, text: bytes, *, name: str, sizes: Sequence[tuple[int, int]]
 ) -> Json:
     """
@@ -98,10 +98,10 @@ def _compared(
     tool: DivergenceTool,
     task: DivergenceTask,
     *,
-    previous: Compared | None,
+    previous: ContextComparison | None,
     done: int,
     total: int,
-) -> Compared:
+) -> ContextComparison:
     """
     One context, the reference's distributions computed first if need be.
 
@@ -139,7 +139,7 @@ def _compared(
         note=context.observe_tool,
         progress=lambda chunks: tell("comparing", behind, chunks),
     )
-    return Compared(
+    return ContextComparison(
         context=task.context,
         chunks=reference.chunks,
         tokens=comparison.tokens,

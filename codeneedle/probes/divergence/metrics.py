@@ -10,14 +10,14 @@ import msgspec
 from codeneedle.engines.tools import ChunkValues, Estimate, Statistics
 from codeneedle.probes.divergence.record import (
     NAME,
-    Compared,
+    ContextComparison,
     divergence_of,
     sizes_of,
 )
 from codeneedle.probes.metrics import Loss, LossKind, Metric, Values
 from codeneedle.records.record import BadRecord, CellRecord, Setup
 
-Numbers = Callable[[Compared], Sequence[float]]
+Numbers = Callable[[ContextComparison], Sequence[float]]
 
 
 def _values(numbers: Numbers, context: int | None = None) -> Values:
@@ -30,7 +30,9 @@ def _values(numbers: Numbers, context: int | None = None) -> Values:
     return values
 
 
-def _compared(record: CellRecord, setup: Setup, context: int | None) -> Compared | None:
+def _compared(
+    record: CellRecord, setup: Setup, context: int | None
+) -> ContextComparison | None:
     divergence = divergence_of(record)
     sizes = sizes_of(setup.probes.get(NAME, {}))
     return divergence.at(context, sizes) if divergence else None
@@ -110,7 +112,7 @@ _divergence = partial(
 _percent = partial(_divergence, unit="%", better="higher")
 
 
-def precision(kld: float, floor: float) -> float:
+def precision_percent(kld: float, floor: float) -> float:
     """
     100 * exp(floor - KLD), in percent: guides quote it of the mean and the 99.9th
     percentile.
@@ -140,11 +142,11 @@ _AT_CONTEXT: tuple[_AtContext, ...] = (
         lambda compared: (compared.statistics.kld_999,),
     ),
     _AtContext(
-        _percent(name="precision", over_floor=precision),
+        _percent(name="precision", over_floor=precision_percent),
         lambda compared: (compared.statistics.kld.value,),
     ),
     _AtContext(
-        _percent(name="precision999", over_floor=precision),
+        _percent(name="precision999", over_floor=precision_percent),
         lambda compared: (compared.statistics.kld_999,),
     ),
     _estimate(

@@ -14,7 +14,7 @@ from codeneedle.errors import BadInput
 from codeneedle.probes.cell import ProbeContext, RunContext
 from codeneedle.probes.divergence.comparison import (
     MOST_CHUNKS,
-    compared,
+    compared_with_reference,
     file_bytes,
     refuse_full_disk,
     refuse_untrained,
@@ -387,7 +387,7 @@ class DivergenceProbe(Probe):
                 hint="Run the command again, with another --out for the new text.",
             )
         sizes = list(zip(chosen.contexts, chosen.chunks, strict=True))
-        return compared(context, data, name=chosen.text, sizes=sizes)
+        return compared_with_reference(context, data, name=chosen.text, sizes=sizes)
 
 
 PROBE = DivergenceProbe(

@@ -23,7 +23,7 @@ NAME = "divergence"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Compared:
+class ContextComparison:
     """A cell compared with the reference at one context."""
 
     context: Length  # length of a chunk, in tokens
@@ -50,9 +50,11 @@ class Divergence:
     """The observation of the divergence probe."""
 
     reference: str  # the pair compared with: ``f16/f16``
-    answers: dict[str, Compared]  # one comparison for each `key`
+    answers: dict[str, ContextComparison]  # one comparison for each `key`
 
-    def at(self, context: int | None, sizes: Mapping[int, int]) -> Compared | None:
+    def at(
+        self, context: int | None, sizes: Mapping[int, int]
+    ) -> ContextComparison | None:
         """
         The comparison at *context*, or at the first one; None if there is none.
 

@@ -7,9 +7,14 @@ from collections.abc import Iterator
 from rich.text import Text
 
 from codeneedle.document import Document, Lines, Shown, Table
-from codeneedle.probes.answers import Answer, View
+from codeneedle.probes.answers import ScoredAnswer, View
 from codeneedle.probes.generation.loops import Loop
-from codeneedle.probes.generation.record import Compared, Written, compared, first_of
+from codeneedle.probes.generation.record import (
+    AnswerComparison,
+    Written,
+    compared_answers,
+    first_of,
+)
 from codeneedle.records.record import CellRecord, Run
 from codeneedle.text import number, one_line, plural, visible_lines
 
@@ -26,12 +31,12 @@ NGRAM_CHARACTERS = 40
 """Of an n-gram that fills a stretch, as a list shows it."""
 
 
-def answers(run: Run, record: CellRecord) -> Iterator[Answer]:
+def answers(run: Run, record: CellRecord) -> Iterator[ScoredAnswer]:
     """The prompts of *record*, with what became of each."""
     first = first_of(run.setup)
     pairs = (first.pair if first else "", str(record.pair))
-    for each in compared(record, run.setup):
-        yield Answer(
+    for each in compared_answers(record, run.setup):
+        yield ScoredAnswer(
             name=each.prompt,
             show=functools.partial(_beside, each, pairs),
             outcome=outcome(each),
@@ -40,7 +45,7 @@ def answers(run: Run, record: CellRecord) -> Iterator[Answer]:
 
 def overview(run: Run, record: CellRecord) -> Document:
     """One line per prompt of *record*: where it differs, how it ends."""
-    every = compared(record, run.setup)
+    every = compared_answers(record, run.setup)
     yield Lines([f"{plural(len(every), 'answer')}, written freely"])
     rows = [
         [
@@ -58,7 +63,7 @@ def overview(run: Run, record: CellRecord) -> Document:
     yield Table(heading, rows, words={"prompt", "ends", "loop"})
 
 
-def outcome(each: Compared) -> str:
+def outcome(each: AnswerComparison) -> str:
     """What became of an answer: ``the same``, ``differs at token 45, loops``."""
     words = ["the same"]
     if each.difference:
@@ -75,7 +80,7 @@ def outcome(each: Compared) -> str:
     return ", ".join(words)
 
 
-def _beside(each: Compared, pairs: tuple[str, str], view: View) -> Document:
+def _beside(each: AnswerComparison, pairs: tuple[str, str], view: View) -> Document:
     """Both answers from their first difference on, and the place of a loop."""
     reference, pair = pairs
     if each.difference is None:
@@ -124,7 +129,7 @@ def _ending(written: Written) -> str:
     return "ended" if written.ends else "cut by the limit"
 
 
-def _lead(each: Compared) -> str:
+def _lead(each: AnswerComparison) -> str:
     """How sure the reference was where an answer leaves it; empty if unknown."""
     lead = each.difference.lead if each.difference else None
     return "" if lead is None else number(lead, digits=2)

@@ -7,8 +7,8 @@ from statistics import median
 
 from codeneedle.probes.generation.record import (
     NAME,
-    Compared,
-    compared,
+    AnswerComparison,
+    compared_answers,
     written_of,
 )
 from codeneedle.probes.metrics import METRICS as OF_CELL
@@ -33,19 +33,19 @@ def prompts_without_loss(share: float) -> int:
     return math.ceil(math.log(share) / math.log1p(-LEAST_LOST))
 
 
-def usable(record: CellRecord, setup: Setup) -> list[Compared]:
+def comparisons(record: CellRecord, setup: Setup) -> list[AnswerComparison]:
     """The answers to prompts that are not out."""
-    return [each for each in compared(record, setup) if not each.is_out]
+    return [each for each in compared_answers(record, setup) if not each.is_out]
 
 
-def _is_ended(each: Compared) -> bool:
+def _is_ended(each: AnswerComparison) -> bool:
     return each.ours.ends and not each.ours.is_empty
 
 
 def _answers_lost(
-    is_kept: Callable[[Compared], bool],
+    is_kept: Callable[[AnswerComparison], bool],
     *,
-    can_lose: Callable[[Compared], bool] = lambda _each: True,
+    can_lose: Callable[[AnswerComparison], bool] = lambda _each: True,
     right: str = "of the model's own answers, {able} neither loop nor are empty with "
     "{pair}",
 ) -> Loss:
@@ -60,13 +60,13 @@ def _answers_lost(
     """
 
     def by_unit(record: CellRecord, setup: Setup) -> dict[str, float]:
-        able = [each for each in usable(record, setup) if can_lose(each)]
+        able = [each for each in comparisons(record, setup) if can_lose(each)]
         kept = {each.prompt: float(is_kept(each)) for each in able}
         # Of every prompt nothing is right: the verdict then says why it is silent.
-        return kept or {each.prompt: 0.0 for each in compared(record, setup)}
+        return kept or {each.prompt: 0.0 for each in compared_answers(record, setup)}
 
     def able(record: CellRecord, setup: Setup) -> float:
-        asked = len(compared(record, setup))
+        asked = len(compared_answers(record, setup))
         return sum(by_unit(record, setup).values()) / asked if asked else 0.0
 
     return Loss(
@@ -80,27 +80,29 @@ def _answers_lost(
 
 
 def _asked(record: CellRecord, setup: Setup) -> list[str]:
-    return [each.prompt for each in compared(record, setup)]
+    return [each.prompt for each in compared_answers(record, setup)]
 
 
-def _answers(record: CellRecord, setup: Setup) -> Iterator[tuple[str, Compared]]:
+def _answers(
+    record: CellRecord, setup: Setup
+) -> Iterator[tuple[str, AnswerComparison]]:
     """The answers to prompts that are not out."""
-    for each in usable(record, setup):
+    for each in comparisons(record, setup):
         yield each.prompt, each
 
 
-def kept_tokens(each: Compared) -> int:
+def kept_tokens(each: AnswerComparison) -> int:
     """Tokens until an answer leaves the reference's; all of them if it never does."""
     return each.difference.tokens if each.difference else each.theirs.tokens
 
 
 def _kept_tokens(record: CellRecord, setup: Setup) -> list[float]:
-    return [float(kept_tokens(each)) for each in usable(record, setup)]
+    return [float(kept_tokens(each)) for each in comparisons(record, setup)]
 
 
 def _lead(record: CellRecord, setup: Setup) -> list[float]:
     """The median; none where no answer differs, or the server told no leads."""
-    every = usable(record, setup)
+    every = comparisons(record, setup)
     leads = [e.difference.lead for e in every if e.difference]
     known = [lead for lead in leads if lead is not None]
     return [median(known)] if known else []
@@ -114,7 +116,7 @@ def _median(values: Values) -> Values:
     return of
 
 
-def reference_of(record: CellRecord) -> str | None:
+def compared_with(record: CellRecord) -> str | None:
     """The pair whose answers those of *record* are compared with."""
     return observed(record, Observed).facts.get("against")
 
@@ -127,8 +129,8 @@ def _accepted(record: CellRecord) -> float | None:
     return 100 * accepted / drafted if drafted else None
 
 
-def _of_prompts(number: Callable[[Compared], float]) -> partial[Metric]:
-    return partial(of_units(_answers, number), noun="prompts", reference=reference_of)
+def _of_prompts(number: Callable[[AnswerComparison], float]) -> partial[Metric]:
+    return partial(of_units(_answers, number), noun="prompts", reference=compared_with)
 
 
 METRICS: tuple[Metric, ...] = (
@@ -145,7 +147,7 @@ METRICS: tuple[Metric, ...] = (
         better="lower",
         values=_lead,
         noun="prompts",
-        reference=reference_of,
+        reference=compared_with,
         why_none=lambda _setup: "no answer differs, or its server tells no leads",
     ),
     _of_prompts(lambda each: 100 * (each.loop is not None))(

@@ -15,15 +15,15 @@ from codeneedle.engines.engine import Ability, ChatTemplate, Engine, Served
 from codeneedle.engines.messages import Chat, Completion, Message, Refused
 from codeneedle.errors import BadInput, CellError
 from codeneedle.models.kv_cache import padded
-from codeneedle.probes.answers import Answer
+from codeneedle.probes.answers import ScoredAnswer
 from codeneedle.probes.cell import ProbeContext, RunContext
 from codeneedle.probes.estimates import Estimates, Work
 from codeneedle.probes.generation.loops import find_loop
 from codeneedle.probes.generation.metrics import (
     METRICS,
+    comparisons,
     kept_tokens,
     prompts_without_loss,
-    usable,
 )
 from codeneedle.probes.generation.prompts import (
     Prompt,
@@ -42,8 +42,8 @@ from codeneedle.probes.generation.record import (
     GenerationSettings,
     PromptFacts,
     Written,
-    conditions_of,
     first_of,
+    generation_layout,
     written_from,
 )
 from codeneedle.probes.probe import Asker, Calibrating, Probe, Question
@@ -144,7 +144,7 @@ class GenerationProbe(Probe):
         """Each prompt is read and answered."""
         count = OWN
         if outlook.setup and NAME in outlook.setup.probes:
-            settings = stored = conditions_of(outlook.setup)
+            settings = stored = generation_layout(outlook.setup)
             count = len(stored.prompts)
         elif settings.file:
             count = len(read_prompts(settings.file)[1])
@@ -170,7 +170,7 @@ class GenerationProbe(Probe):
         sha256 = read_prompts(settings.file)[0] if settings.file else ""
         tokens = most_tokens(settings, run.setup.context)
         if NAME in run.setup.probes:
-            stored = conditions_of(run.setup)
+            stored = generation_layout(run.setup)
             if stored.sha256 != sha256:
                 raise _other_prompts(run, settings)
             if stored.tokens == tokens and stored.wording == WORDING * (not sha256):
@@ -193,7 +193,7 @@ class GenerationProbe(Probe):
     def questions(self, setup: Setup, _goal: int | None = None) -> Iterator[Question]:
         """The prompts, in order."""
         if NAME in setup.probes:
-            for each in conditions_of(setup).prompts:
+            for each in generation_layout(setup).prompts:
                 yield Question(each.name, phrase=f"answering '{each.name}'")
 
     def asker(
@@ -222,7 +222,7 @@ class GenerationProbe(Probe):
             context.calibrate(as_json(First(pair=str(context.pair), answers=answers)))
         return observation
 
-    def answers(self, run: Run, record: CellRecord) -> Iterable[Answer]:
+    def answers(self, run: Run, record: CellRecord) -> Iterable[ScoredAnswer]:
         """Prompts, each with the answer beside the reference's."""
         from codeneedle.probes.generation import answers
 
@@ -451,7 +451,7 @@ def _in_template(
 
 def _refuse_changed(run: RunContext) -> None:
     sent = tuple(each.facts for each in _sent_in(run).values())
-    if sent != conditions_of(run.setup).prompts:
+    if sent != generation_layout(run.setup).prompts:
         settings = run.settings_of(GenerationSettings, NAME)
         raise BadInput(
             source=f"{OPTION} {settings.file}" if settings.file else f"--probe {NAME}",
@@ -480,7 +480,7 @@ class _Writer(Asker):
     def ask(self, question: Question) -> Written:
         """As of `Asker`."""
         sent, setup = self.prompts[question.key], self.context.run.setup
-        tokens = most_tokens(conditions_of(setup), setup.context)
+        tokens = most_tokens(generation_layout(setup), setup.context)
         args = NO_THINK_ARGS if self.context.run.prefill_no_think else {}
         request: Chat | Completion
         if sent.text is None:
@@ -541,12 +541,12 @@ def _remarks(run: Run) -> Iterator[str]:
             yield f"{pair} {_departs(record, run.setup)}"
         loops = [
             f"{each.prompt} (from token {each.loop.start:,})"
-            for each in usable(record, run.setup)
+            for each in comparisons(record, run.setup)
             if each.loop
         ]
         if loops:
             yield f"{pair} loops: {', '.join(loops)}"
-        empty = [e.prompt for e in usable(record, run.setup) if e.ours.is_empty]
+        empty = [e.prompt for e in comparisons(record, run.setup) if e.ours.is_empty]
         if empty:
             yield f"{pair} writes nothing: {', '.join(empty)}"
 
@@ -569,7 +569,7 @@ def _left_out(setup: Setup) -> Iterator[str]:
 
 def _departs(record: CellRecord, setup: Setup) -> str:
     """Where answers leave the reference's, with quartiles, and how sure it was."""
-    every = usable(record, setup)
+    every = comparisons(record, setup)
     differing = [each.difference for each in every if each.difference]
     if not differing:
         return f"writes the same to the last token, {plural(len(every), 'answer')}"

@@ -203,7 +203,7 @@ def first_difference(reference: Written, other: Written) -> FirstDifference | No
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Compared:
+class AnswerComparison:
     """An answer beside that of the reference."""
 
     prompt: str  # name of the prompt
@@ -223,12 +223,12 @@ class Compared:
         return self.reference_loop is not None or self.theirs.is_empty
 
 
-def conditions_of(setup: Setup) -> GenerationLayout:
+def generation_layout(setup: Setup) -> GenerationLayout:
     """
-    The conditions of the probe in *setup*.
+    What *setup* stores of the probe.
 
     Raises:
-        BadRecord: If they have another layout.
+        BadRecord: If it has another layout.
     """
     return settings_in(setup, NAME, GenerationLayout)
 
@@ -265,7 +265,7 @@ def written_of(record: CellRecord) -> dict[str, Written]:
 
 
 @cached()
-def compared(record: CellRecord, setup: Setup) -> tuple[Compared, ...]:
+def compared_answers(record: CellRecord, setup: Setup) -> tuple[AnswerComparison, ...]:
     """
     The answers of *record* beside those of the reference, in asking order.
 
@@ -276,7 +276,7 @@ def compared(record: CellRecord, setup: Setup) -> tuple[Compared, ...]:
     if first is None:
         return ()
     return tuple(
-        Compared(
+        AnswerComparison(
             prompt=name,
             ours=ours,
             theirs=first.answers[name],

@@ -13,7 +13,7 @@ from rich.text import Text
 from codeneedle.corpora.needles import WRITTEN_LINES, NeedleFacts
 from codeneedle.document import Document, Lines, Table
 from codeneedle.probes import forced
-from codeneedle.probes.answers import Answer, Beside, View
+from codeneedle.probes.answers import Beside, ScoredAnswer, View
 from codeneedle.probes.recall.alignment import AlignedLine, Alignment, Mark, score
 from codeneedle.probes.recall.record import NAME
 from codeneedle.probes.recall.rounds import (
@@ -27,11 +27,11 @@ from codeneedle.records.record import CellRecord, Run
 from codeneedle.text import number, plural, visible
 
 
-def answers(run: Run, record: CellRecord) -> Iterator[Answer]:
+def answers(run: Run, record: CellRecord) -> Iterator[ScoredAnswer]:
     """The written functions of *record*, then the forced ones."""
     for asked in scored_rounds(record, run.setup):
         matched = asked.counts[Mark.MATCHED]
-        yield Answer(
+        yield ScoredAnswer(
             name=asked.needle.name,
             show=functools.partial(_round, asked),
             task=NAME,
@@ -43,7 +43,7 @@ def answers(run: Run, record: CellRecord) -> Iterator[Answer]:
             beside=functools.partial(_beside, asked),
         )
     for scored in forced_answers(record, run.setup):
-        yield Answer(
+        yield ScoredAnswer(
             name=scored.needle.name, show=functools.partial(_forced, run, scored)
         )
 

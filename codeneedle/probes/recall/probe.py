@@ -30,7 +30,7 @@ from codeneedle.engines.messages import (
 from codeneedle.errors import BadInput, CellError, CodeneedleError
 from codeneedle.models.kv_cache import padded
 from codeneedle.probes import frames
-from codeneedle.probes.answers import Answer
+from codeneedle.probes.answers import ScoredAnswer
 from codeneedle.probes.cell import ProbeContext, RunContext
 from codeneedle.probes.estimates import Estimates, Times, Work
 from codeneedle.probes.metrics import Metric
@@ -42,8 +42,8 @@ from codeneedle.probes.probe import (
     Question,
     Telling,
     ask,
+    checked_observation,
     known,
-    usable,
 )
 from codeneedle.probes.prompts import request
 from codeneedle.probes.recall.alignment import answer_lines, score
@@ -562,7 +562,7 @@ class RecallProbe(Probe):
         observed, setup = known(context), context.run.setup
         if context.is_check:
             ask(self, context, observed, lambda: FURTHER.checks(setup))
-            return usable(self, observed)
+            return checked_observation(self, observed)
         if leaves_open(setup) and choice_in(setup) is None and context.others:
             # Of a setup that was lost: what others were asked tells what it said.
             choice = known_choice(setup, context.others)
@@ -574,7 +574,7 @@ class RecallProbe(Probe):
             if read_in:
                 context.phases = context.phases.after(read_in)
             self._after_server(context, observed)
-        return usable(self, observed)
+        return checked_observation(self, observed)
 
     def _for_server(self, context: ProbeContext) -> Iterator[Question]:
         """Questions without lines that are read: no server is asked for these."""
@@ -752,7 +752,7 @@ class RecallProbe(Probe):
             )
         return (*lines, *_gaps(run))
 
-    def answers(self, run: Run, record: CellRecord) -> Iterable[Answer]:
+    def answers(self, run: Run, record: CellRecord) -> Iterable[ScoredAnswer]:
         """Functions that were written, then those that were forced."""
         from codeneedle.probes.recall import answers
 

@@ -8,7 +8,7 @@ from statistics import fmean
 from rich.text import Text
 
 from codeneedle.document import Document, Facts, Lines, Table
-from codeneedle.probes.answers import Answer, Beside, View
+from codeneedle.probes.answers import Beside, ScoredAnswer, View
 from codeneedle.probes.retrieval.outcomes import QuestionOutcome, outcomes
 from codeneedle.probes.retrieval.scoring import AnswerScore, Mode
 from codeneedle.records.record import CellRecord
@@ -18,10 +18,10 @@ PAYLOAD_COLUMNS = 24
 """Of a payload and of an answer in a list; a question alone shows them whole."""
 
 
-def answers(record: CellRecord) -> Iterator[Answer]:
+def answers(record: CellRecord) -> Iterator[ScoredAnswer]:
     """The questions of *record*."""
     for each in outcomes(record):
-        yield Answer(
+        yield ScoredAnswer(
             name=each.question,
             show=functools.partial(_question, each),
             task=each.task,

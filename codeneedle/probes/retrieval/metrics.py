@@ -24,7 +24,7 @@ from codeneedle.probes.retrieval.record import (
     retrieval_of,
 )
 from codeneedle.probes.retrieval.scoring import Mode
-from codeneedle.probes.retrieval.settings import conditions_of, texts_of
+from codeneedle.probes.retrieval.settings import retrieval_layout, texts_of
 from codeneedle.probes.retrieval.task_kinds import TASKS
 from codeneedle.records.record import BadRecord, CellRecord, Run, Setup
 
@@ -56,7 +56,7 @@ def _asked(setup: Setup) -> Callable[[QuestionOutcome], bool]:
     calibration = calibration_of(setup)
     if calibration is None or NAME not in setup.grows:
         return lambda _each: True
-    names = {key.name for key in texts_of(calibration, conditions_of(setup))}
+    names = {key.name for key in texts_of(calibration, retrieval_layout(setup))}
     return lambda each: each.text in names
 
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from statistics import fmean
 
 from codeneedle.probes.retrieval.record import (
-    Answer,
+    TextAnswer,
     TextRead,
     retrieval_of,
 )
@@ -40,7 +40,7 @@ class QuestionOutcome:
     """
 
     tokens: int  # tokens of the right answer; 0 if not forced
-    answer: Answer  # the question and its answer, verbatim
+    answer: TextAnswer  # the question and its answer, verbatim
 
 
 # All records of a large grid: a live one asks for all of them several times a second.
@@ -64,7 +64,7 @@ def outcomes(record: CellRecord) -> tuple[QuestionOutcome, ...]:
         raise BadRecord(file=file_of(record), reason=reason) from error
 
 
-def _outcome(text: TextRead, answer: Answer) -> QuestionOutcome:
+def _outcome(text: TextRead, answer: TextAnswer) -> QuestionOutcome:
     scored = answer.scored if answer.scored and answer.scored.logprobs else None
     return QuestionOutcome(
         task=text.task,

@@ -16,8 +16,7 @@ from codeneedle.engines.engine import Ability, Engine, Served
 from codeneedle.engines.messages import Chat, Completion, Forced, Reply
 from codeneedle.errors import BadInput, UnknownName
 from codeneedle.models.kv_cache import padded
-from codeneedle.probes.answers import USABLE, Skipped
-from codeneedle.probes.answers import Answer as Reported
+from codeneedle.probes.answers import USABLE, ScoredAnswer, Skipped
 from codeneedle.probes.cell import ProbeContext, RunContext
 from codeneedle.probes.estimates import Estimates, Work
 from codeneedle.probes.metrics import METRICS as OF_CELL
@@ -41,12 +40,12 @@ from codeneedle.probes.retrieval.metrics import METRICS, of_tasks, remarks
 from codeneedle.probes.retrieval.prompts import messages, unblanked
 from codeneedle.probes.retrieval.record import (
     NAME,
-    Answer,
     Answered,
     Calibration,
     Dialled,
     DialStep,
     Fitted,
+    TextAnswer,
     TextKey,
     TextRead,
     calibration_of,
@@ -59,17 +58,17 @@ from codeneedle.probes.retrieval.settings import (
     CHARACTERS_PER_TOKEN,
     LENGTHS,
     Block,
-    RetrievalConditions,
+    RetrievalLayout,
     RetrievalSettings,
     answer_room,
     as_stored,
-    conditions_of,
     expected,
     fixed_dials,
+    layout_of,
     lengths_of,
     places_of,
     refuse_lost_text,
-    stored_conditions,
+    retrieval_layout,
     texts_at,
     texts_of,
 )
@@ -151,12 +150,12 @@ class FurtherTexts(Growth):
 
     @override
     def joined(self, stored: Json, wanted: Json) -> Json:
-        grown = as_stored(_conditions(stored).grown(_conditions(wanted)))
+        grown = as_stored(_layout(stored).grown(_layout(wanted)))
         return wanted | {name: grown[name] for name in self.names if name in grown}
 
     @override
     def narrowed(self, setup: Setup, records: Sequence[CellRecord]) -> Json:
-        calibration, chosen = calibration_of(setup), conditions_of(setup)
+        calibration, chosen = calibration_of(setup), retrieval_layout(setup)
         common = set.intersection(*map(answered, records))
         if calibration is None:
             return setup.probes[NAME]
@@ -209,7 +208,7 @@ class RetrievalProbe(Probe):
 
     def work(self, settings: RetrievalSettings, _outlook: Estimates) -> Work:
         """Each text, and an answer to each question, written and forced."""
-        chosen = stored_conditions(settings)
+        chosen = layout_of(settings)
         texts = [each.length for each in texts_of(expected(chosen), chosen)]
         asked = sum(map(chosen.questions_of, chosen.tasks)) * len(chosen.lengths)
         unset = len(chosen.tasks) - len(chosen.dial)
@@ -237,12 +236,12 @@ class RetrievalProbe(Probe):
             refuse_lost_text(run, lengths_of(settings)[-1])
         can_force = Ability.LOG_PROBABILITIES in run.engine.abilities
         graded = "" if can_force else f"{run.engine.name} tells no probabilities"
-        return as_stored(stored_conditions(settings, graded))
+        return as_stored(layout_of(settings, graded))
 
     def questions(self, setup: Setup, _goal: int | None = None) -> Iterator[Question]:
         """The texts, once the reference has set how hard they are."""
         if calibration := calibration_of(setup):
-            for key in texts_of(calibration, conditions_of(setup)):
+            for key in texts_of(calibration, retrieval_layout(setup)):
                 what = f"{key.task} at {key.length:,} tokens: reading"
                 yield Question(key.name, phrase=what, body=key)
 
@@ -268,7 +267,7 @@ class RetrievalProbe(Probe):
             served,
             context,
             observed=observed,
-            chosen=conditions_of(context.run.setup),
+            chosen=retrieval_layout(context.run.setup),
             is_again=self.name != NAME,
         )
         asker.calibrate()
@@ -285,7 +284,7 @@ class RetrievalProbe(Probe):
             "tasks of another difficulty" if dials[1:] and dials[0] != dials[1] else ""
         )
 
-    def answers(self, _run: Run, record: CellRecord) -> Iterable[Reported]:
+    def answers(self, _run: Run, record: CellRecord) -> Iterable[ScoredAnswer]:
         """Questions about texts."""
         from codeneedle.probes.retrieval import answers
 
@@ -314,7 +313,7 @@ PROBE = RetrievalProbe(
     purpose="questions by length and depth",
     metrics=(*METRICS, *OF_CELL),
     settings=RetrievalSettings,
-    layout=RetrievalConditions,
+    layout=RetrievalLayout,
     growth=GROWTH,
     makes_texts=True,
     repeats=True,
@@ -323,8 +322,8 @@ PROBE = RetrievalProbe(
 )
 
 
-def _conditions(stored: Json) -> RetrievalConditions:
-    return from_json(stored, RetrievalConditions, file="setup.json")
+def _layout(stored: Json) -> RetrievalLayout:
+    return from_json(stored, RetrievalLayout, file="setup.json")
 
 
 class _Questioner(Asker):
@@ -368,7 +367,7 @@ class _Examiner(_Questioner):
     """Reads texts and asks about them; on the reference, sets how hard they are."""
 
     observed: Observed = field(kw_only=True)  # the answers so far
-    chosen: RetrievalConditions = field(kw_only=True)  # what the run asks
+    chosen: RetrievalLayout = field(kw_only=True)  # what the run asks
     is_again: bool = field(kw_only=True)
     """Whether the reference is measured once more, which sets nothing."""
 
@@ -622,13 +621,13 @@ class _Examiner(_Questioner):
         text: TaskText,
         question: TextQuestion,
         decoys: Sequence[Decoy],
-    ) -> Answer:
+    ) -> TextAnswer:
         reply = self.answered(text, question)
         retries = self.retries
         forced = None if self.chosen.graded else self.scored(text, question)
         numbers = {decoy: at for at, decoy in enumerate(decoys)}
         named = replace(question, name=f"{length}-{question.name}")
-        return Answer(
+        return TextAnswer(
             **shared_with(named, QuestionFields),
             decoys=tuple(numbers[decoy] for decoy in question.decoys),
             reply=reply.text,

@@ -33,7 +33,7 @@ NAME = "retrieval"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Answer(QuestionFields):
+class TextAnswer(QuestionFields):
     """One question of a text, as it was asked and answered."""
 
     decoys: tuple[Count, ...]  # numbers of the decoys, from 0, among those of the text
@@ -99,7 +99,7 @@ class TextRead:
     prompt_tokens: Count  # length of the first prompt that held it, in tokens
     cached_tokens: Count  # of these, taken from the cache
     prompt_ms: Amount  # time to read the others
-    asked: tuple[Answer, ...]
+    asked: tuple[TextAnswer, ...]
     """Its questions; the unscored one before them is not among them."""
 
     @property

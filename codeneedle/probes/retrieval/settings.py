@@ -212,7 +212,7 @@ class Block:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RetrievalConditions:
+class RetrievalLayout:
     """What must be equal for answers to be comparable, beside what is calibration."""
 
     tasks: tuple[str, ...]  # names of tasks, in asking order
@@ -269,7 +269,7 @@ class RetrievalConditions:
         """Questions of *task* at each length."""
         return sum(self.by_block(task))
 
-    def grown(self, wanted: "RetrievalConditions") -> "RetrievalConditions":
+    def grown(self, wanted: "RetrievalLayout") -> "RetrievalLayout":
         """These, with the lengths, depths and questions of *wanted* that they lack."""
         questions = max(self.questions, wanted.questions)
         added = tuple(each for each in wanted.depths if each not in self.depths)
@@ -282,7 +282,7 @@ class RetrievalConditions:
         lengths = tuple(sorted({*self.lengths, *wanted.lengths}))
         return replace(self.of_blocks(blocks), lengths=lengths)
 
-    def of_blocks(self, blocks: Sequence[Block]) -> "RetrievalConditions":
+    def of_blocks(self, blocks: Sequence[Block]) -> "RetrievalLayout":
         """These, with the depths and questions of *blocks*."""
         first, *more = blocks
         return replace(
@@ -295,27 +295,25 @@ class RetrievalConditions:
         )
 
 
-def conditions_of(setup: Setup) -> RetrievalConditions:
+def retrieval_layout(setup: Setup) -> RetrievalLayout:
     """
-    The conditions of the probe in *setup*.
+    What *setup* stores of the probe.
 
     Raises:
-        BadRecord: If they have another layout.
+        BadRecord: If it has another layout.
     """
-    return settings_in(setup, NAME, RetrievalConditions)
+    return settings_in(setup, NAME, RetrievalLayout)
 
 
-def as_stored(chosen: RetrievalConditions) -> Json:
+def as_stored(chosen: RetrievalLayout) -> Json:
     """*chosen*, as a setup stores it: without blocks where nothing was added."""
     stored = as_json(chosen)
     return stored if chosen.blocks else {k: stored[k] for k in stored if k != "blocks"}
 
 
-def stored_conditions(
-    settings: RetrievalSettings, graded: str = ""
-) -> RetrievalConditions:
+def layout_of(settings: RetrievalSettings, graded: str = "") -> RetrievalLayout:
     """What a setup stores of *settings*; *graded* says why no answer is forced."""
-    return RetrievalConditions(
+    return RetrievalLayout(
         tasks=tuple(dict.fromkeys(settings.tasks)),
         lengths=lengths_of(settings),
         depths=tuple(sorted(set(settings.depths))),
@@ -352,7 +350,7 @@ def refuse_lost_text(run: RunContext, length: int) -> None:
             raise LostText(f"{what} of the probe {NAME}")
 
 
-def expected(chosen: RetrievalConditions) -> Calibration:
+def expected(chosen: RetrievalLayout) -> Calibration:
     """What the first cell is likely to find out: each dial where it begins."""
     settings = {task: TASKS[task].start for task in chosen.tasks} | chosen.settings
     return Calibration(
@@ -377,7 +375,7 @@ def expected(chosen: RetrievalConditions) -> Calibration:
 # --- texts
 
 
-def texts_of(calibration: Calibration, chosen: RetrievalConditions) -> list[TextKey]:
+def texts_of(calibration: Calibration, chosen: RetrievalLayout) -> list[TextKey]:
     """
     The texts of a run, in asking order.
 
@@ -395,13 +393,13 @@ def texts_of(calibration: Calibration, chosen: RetrievalConditions) -> list[Text
     ]
 
 
-def texts_at(task: str, calibration: Calibration, chosen: RetrievalConditions) -> int:
+def texts_at(task: str, calibration: Calibration, chosen: RetrievalLayout) -> int:
     """Texts of *task* at each length."""
     return len(places_of(task, calibration, chosen))
 
 
 def places_of(
-    task: str, calibration: Calibration, chosen: RetrievalConditions
+    task: str, calibration: Calibration, chosen: RetrievalLayout
 ) -> list[tuple[int, int]]:
     """Of each text of *task* at a length, its block and its number in that."""
     size = per_text(task, calibration)

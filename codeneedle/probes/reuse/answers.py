@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from rich.text import Text
 
 from codeneedle.document import Block, Document, Lines, Shown, Table
-from codeneedle.probes.answers import Answer, View
+from codeneedle.probes.answers import ScoredAnswer, View
 from codeneedle.probes.reuse.record import (
     REUSED,
     CacheState,
@@ -23,10 +23,10 @@ HEADINGS = ("question", "cache", "reused", "nats", "reply")
 SAME, OTHER = "the same", "another"
 
 
-def answers(record: CellRecord) -> Iterator[Answer]:
+def answers(record: CellRecord) -> Iterator[ScoredAnswer]:
     """The questions of *record*."""
     for each in reuse_of(record).questions:
-        yield Answer(name=each.function, show=functools.partial(_question, each))
+        yield ScoredAnswer(name=each.function, show=functools.partial(_question, each))
 
 
 def _question(each: ReuseQuestion, _view: View) -> Document:

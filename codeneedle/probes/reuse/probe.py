@@ -12,7 +12,7 @@ from codeneedle.engines.engine import Ability, CannotSave, Engine, Served
 from codeneedle.engines.messages import Completion, Forced, Reply
 from codeneedle.errors import BadInput, CellError
 from codeneedle.models.kv_cache import padded
-from codeneedle.probes.answers import Answer
+from codeneedle.probes.answers import ScoredAnswer
 from codeneedle.probes.cell import ProbeContext
 from codeneedle.probes.estimates import Estimates, Work
 from codeneedle.probes.metrics import METRICS as OF_CELL
@@ -147,7 +147,7 @@ class ReuseProbe(Probe):
             status=Status.UNSUPPORTED,
         )
 
-    def answers(self, _run: Run, record: CellRecord) -> Iterable[Answer]:
+    def answers(self, _run: Run, record: CellRecord) -> Iterable[ScoredAnswer]:
         """Functions, with the reply of each way."""
         from codeneedle.probes.reuse import answers
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from codeneedle.document import Document, Heading, Lines, Table
 from codeneedle.errors import BadInput
 from codeneedle.probes import forced
-from codeneedle.probes.answers import Answer, View
+from codeneedle.probes.answers import ScoredAnswer, View
 from codeneedle.probes.forced import UNKNOWN
 from codeneedle.probes.transcript.choice import (
     CountedTurn,
@@ -22,9 +22,9 @@ from codeneedle.probes.transcript.record import (
     NAME,
     TranscriptLayout,
     TurnFacts,
-    conditions_of,
     forced_turns,
     scored_turns,
+    transcript_layout,
     turns_of,
 )
 from codeneedle.probes.transcript.rendering import Kind, field_text
@@ -71,16 +71,16 @@ def _row(each: CountedTurn, kinds: Sequence[Kind]) -> list[str]:
     ]
 
 
-def answers(run: Run, record: CellRecord) -> Iterator[Answer]:
+def answers(run: Run, record: CellRecord) -> Iterator[ScoredAnswer]:
     """The turns of *record*."""
     for name in scored_turns(record, run.setup):
         show = functools.partial(_turn, run, record, name)
-        yield Answer(name=name, show=show)
+        yield ScoredAnswer(name=name, show=show)
 
 
 def overview(run: Run, record: CellRecord) -> Document:
     """One line per turn of *record*, with its scores or its error."""
-    chosen, scored = conditions_of(run.setup), scored_turns(record, run.setup)
+    chosen, scored = transcript_layout(run.setup), scored_turns(record, run.setup)
     errors = {turn.turn: turn.error for turn in turns_of(record)}
     rows = []
     for turn in chosen.turns:
@@ -104,7 +104,7 @@ def _turn(run: Run, record: CellRecord, name: str, view: View) -> Document:
     Raises:
         BadInput: If the file is another one than that which was measured.
     """
-    file, chosen = view.transcript or _kept_file(run), conditions_of(run.setup)
+    file, chosen = view.transcript or _kept_file(run), transcript_layout(run.setup)
     turn = next(turn for turn in chosen.turns if turn.name == name)
     reference = forced.of_reference(run, NAME)
     tokens = forced.tokens_of(
@@ -129,7 +129,7 @@ def _is_measured(run: Run, file: Path) -> bool:
         sha256, _ = read_conversations(file)
     except BadInput:
         return False
-    return sha256 == conditions_of(run.setup).sha256
+    return sha256 == transcript_layout(run.setup).sha256
 
 
 def _recorded(turn: TurnFacts, chosen: TranscriptLayout, file: Path) -> Turn:

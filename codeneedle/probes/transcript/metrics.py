@@ -10,8 +10,8 @@ from codeneedle.probes.metrics import Loss, LossKind, Metric, bounded_share, of_
 from codeneedle.probes.transcript.record import (
     NAME,
     ScoredToken,
-    conditions_of,
     scored_turns,
+    transcript_layout,
     turns_of,
 )
 from codeneedle.probes.transcript.rendering import Kind
@@ -28,7 +28,7 @@ def _tokens_by(
     record: CellRecord, setup: Setup, *, kind: Kind | None, by_turn: bool = False
 ) -> dict[str, list[ScoredToken]]:
     """The tokens of one *kind*, None for all, by their unit or by their turn."""
-    chosen, scored = conditions_of(setup), scored_turns(record, setup)
+    chosen, scored = transcript_layout(setup), scored_turns(record, setup)
     grouped: dict[str, list[ScoredToken]] = {}
     for turn in chosen.turns:
         name = turn.name if by_turn else chosen.unit(turn)
@@ -68,7 +68,7 @@ def _loss(kind: Kind | None, grouped: _Grouped) -> Loss:
     return Loss(
         kind=LossKind.PROBABILITY,
         by_unit=by_unit,
-        units=lambda _record, setup: conditions_of(setup).units(kind),
+        units=lambda _record, setup: transcript_layout(setup).units(kind),
         bounded=lambda record: bounded_share(turns_of(record)),
         able=able,
     )
@@ -106,7 +106,7 @@ def class_metrics(setup: Setup) -> tuple[Metric, ...]:
     """Metrics of each class of tokens that the turns of *setup* have."""
     if NAME not in setup.probes:
         return ()
-    chosen = conditions_of(setup)
+    chosen = transcript_layout(setup)
     return tuple(
         metric
         for kind in Kind

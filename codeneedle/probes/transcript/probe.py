@@ -13,7 +13,7 @@ from codeneedle.engines.engine import Ability, Engine, Served
 from codeneedle.engines.messages import BadReply, Completion, Forced, Refused
 from codeneedle.errors import BadInput, CellError
 from codeneedle.models.kv_cache import padded
-from codeneedle.probes.answers import Answer
+from codeneedle.probes.answers import ScoredAnswer
 from codeneedle.probes.cell import ProbeContext, RunContext
 from codeneedle.probes.estimates import Estimates, Work
 from codeneedle.probes.metrics import Metric
@@ -38,7 +38,7 @@ from codeneedle.probes.transcript.record import (
     TranscriptLayout,
     TranscriptSettings,
     TurnFacts,
-    conditions_of,
+    transcript_layout,
 )
 from codeneedle.probes.transcript.rendering import Kind, RenderedTurn
 from codeneedle.records.comparability import OtherSetup
@@ -94,7 +94,7 @@ class TranscriptProbe(Probe):
         """Each conversation is read once, and its turns are forced if they fit."""
         setup = outlook.setup
         if setup and NAME in setup.probes:
-            turns = conditions_of(setup).turns
+            turns = transcript_layout(setup).turns
             depths = [turn.prompt_tokens for turn in turns]
             longest: dict[str, int] = {}
             for turn in turns:
@@ -140,7 +140,7 @@ class TranscriptProbe(Probe):
         sha256, conversations = read_conversations(_file(settings))
         known = run.setup.probes.get(NAME)
         if known:
-            stored = conditions_of(run.setup)
+            stored = transcript_layout(run.setup)
             if (stored.sha256, stored.tokens) == (sha256, settings.tokens):
                 return known
             if stored.sha256 != sha256:
@@ -167,7 +167,7 @@ class TranscriptProbe(Probe):
         has the same cache before it as in other cells.
         """
         if NAME in setup.probes:
-            turns = conditions_of(setup).turns
+            turns = transcript_layout(setup).turns
             for name, group in itertools.groupby(turns, lambda t: t.conversation):
                 yield Question(name, phrase=f"conversation {name}", body=tuple(group))
 
@@ -205,14 +205,14 @@ class TranscriptProbe(Probe):
     def metrics_of(self, setup: Setup) -> tuple[Metric, ...]:
         """With the classes of tokens that occur, and the noun of its units."""
         metrics = (*self.metrics, *class_metrics(setup))
-        if NAME not in setup.probes or not conditions_of(setup).of_conversations:
+        if NAME not in setup.probes or not transcript_layout(setup).of_conversations:
             return metrics
         return tuple(
             replace(metric, noun="conversations") if metric.noun == "turns" else metric
             for metric in metrics
         )
 
-    def answers(self, run: Run, record: CellRecord) -> Iterable[Answer]:
+    def answers(self, run: Run, record: CellRecord) -> Iterable[ScoredAnswer]:
         """Turns of the assistant."""
         from codeneedle.probes.transcript import answers
 
@@ -228,7 +228,7 @@ class TranscriptProbe(Probe):
         """Turns left out, fields that the template drops, and classes too rare."""
         if NAME not in run.setup.probes:
             return ()
-        chosen = conditions_of(run.setup)
+        chosen = transcript_layout(run.setup)
         reasons = Counter(reason for _, reason in chosen.left_out)
         lines = [
             f"left out: {plural(count, 'turn')}, {reason}"
@@ -298,7 +298,7 @@ def _nothing_left(
     )
 
 
-def rendered_turns(
+def turns_in_file(
     settings: TranscriptSettings, engine: Engine, context: int
 ) -> tuple[CountedTurn, ...]:
     """
@@ -327,18 +327,18 @@ _COUNTED: dict[tuple[object, ...], tuple[CountedTurn, ...]] = {}
 def _counted_turns(
     settings: TranscriptSettings, engine: Engine, context: int
 ) -> tuple[CountedTurn, ...]:
-    """`rendered_turns`, rendered once for all cells."""
+    """`turns_in_file`, rendered once for all cells."""
     sha256, _ = read_conversations(_file(settings))
     model = engine.model
     key = (sha256, settings.tokens, context, model.weights.path, model.arguments)
     if key not in _COUNTED:
-        _COUNTED[key] = rendered_turns(settings, engine, context)
+        _COUNTED[key] = turns_in_file(settings, engine, context)
     return _COUNTED[key]
 
 
 def _rendered(run: RunContext) -> dict[str, RenderedTurn]:
     """The turns of *run* by name; their hashes must be those of the setup."""
-    chosen = conditions_of(run.setup)
+    chosen = transcript_layout(run.setup)
     settings = run.settings_of(TranscriptSettings, NAME)
     counted = _counted_turns(settings, run.engine, run.setup.context)
     turns = {t.facts.name: t for t in counted if not t.left_out}

@@ -145,17 +145,17 @@ class ScoredToken:
 
 
 @cached()
-def conditions_of(setup: Setup) -> TranscriptLayout:
+def transcript_layout(setup: Setup) -> TranscriptLayout:
     """
-    The conditions of the probe in *setup*.
+    What *setup* stores of the probe.
 
     Raises:
         BadRecord: If there are none, or they have another layout.
     """
-    conditions = settings_in(setup, NAME, TranscriptLayout)
-    for turn in conditions.turns:
+    layout = settings_in(setup, NAME, TranscriptLayout)
+    for turn in layout.turns:
         refuse_impossible(bool(turn.parts), "a turn has no parts", file=SETUP)
-    return conditions
+    return layout
 
 
 def turns_of(record: CellRecord) -> tuple[ForcedTurn, ...]:
@@ -186,9 +186,9 @@ def scored_turns(
     The tokens of each turn of *record* that has scores, by the name of the turn.
 
     Raises:
-        BadRecord: As of `conditions_of` and `turns_of`.
+        BadRecord: As of `transcript_layout` and `turns_of`.
     """
-    turns = {turn.name: turn for turn in conditions_of(setup).turns}
+    turns = {turn.name: turn for turn in transcript_layout(setup).turns}
     return {
         name: tuple(_tokens(turns[name], forced))
         for name, forced in forced_turns(record).items()

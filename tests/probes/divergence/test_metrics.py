@@ -8,10 +8,10 @@ from made_records import failed_record, made_setup
 
 from codeneedle.cache_types import Pair
 from codeneedle.probes import frames
-from codeneedle.probes.divergence.metrics import METRICS, at_contexts, precision
+from codeneedle.probes.divergence.metrics import METRICS, at_contexts, precision_percent
 from codeneedle.probes.divergence.record import (
     NAME,
-    Compared,
+    ContextComparison,
     Divergence,
     divergence_of,
 )
@@ -25,7 +25,7 @@ def compared(*contexts, reference="f16/f16", reference_ppl=4.0):
     stored = Divergence(
         reference=reference,
         answers={
-            f"{context}x4": Compared(
+            f"{context}x4": ContextComparison(
                 context=context,
                 chunks=4,
                 tokens=1020,
@@ -52,7 +52,7 @@ def values(record, metrics=METRICS):
 )
 def test_precision_is_as_published_tables_have_it(kld_999, floor_999, percent):
     """Rows of llama.cpp issue #24139, by hand."""
-    assert percent == round(precision(kld_999, floor_999), 2)
+    assert percent == round(precision_percent(kld_999, floor_999), 2)
 
 
 @pytest.mark.parametrize(

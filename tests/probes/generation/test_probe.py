@@ -14,7 +14,7 @@ from codeneedle.engines.messages import PromptCut
 from codeneedle.errors import BadInput, CellError
 from codeneedle.probes.cell import ProbeContext
 from codeneedle.probes.generation.probe import PROBE, GenerationSettings
-from codeneedle.probes.generation.record import NAME, OWN, conditions_of, first_of
+from codeneedle.probes.generation.record import NAME, OWN, first_of, generation_layout
 from codeneedle.probes.stored import Observed
 from codeneedle.records.comparability import OtherSetup
 from codeneedle.records.record import CellRecord, Status, from_json
@@ -169,7 +169,7 @@ def test_no_prompt_of_the_user_is_stored(tmp_path):
 
     stored = PROBE.measure(ProbeContext(run=run, pair=REFERENCE, logs=tmp_path))
 
-    assert 64 == conditions_of(run.setup).tokens
+    assert 64 == generation_layout(run.setup).tokens
     assert "sesame" not in json.dumps([stored, run.setup.probes])
 
 

@@ -19,7 +19,7 @@ from codeneedle.probes.retrieval.metrics import METRICS, of_tasks, remarks
 from codeneedle.probes.retrieval.outcomes import outcomes, survival
 from codeneedle.probes.retrieval.record import NAME, calibration_of
 from codeneedle.probes.retrieval.scoring import Mode
-from codeneedle.probes.retrieval.settings import RetrievalConditions
+from codeneedle.probes.retrieval.settings import RetrievalLayout
 from codeneedle.records.record import AGAIN, BadRecord, Run, as_json
 
 BY_NAME = {metric.name: metric for metric in METRICS}
@@ -175,7 +175,7 @@ def test_what_other_pairs_still_lack_counts_in_no_metric():
     asked = {"tasks": ("multikey",), "dial": (), "gate": "on", "graded": ""}
 
     def values_while(**grows):
-        chosen = RetrievalConditions(depths=(0.5,), **grows, **asked)
+        chosen = RetrievalLayout(depths=(0.5,), **grows, **asked)
         setup = replace(made_setup(), probes={NAME: as_json(chosen)})
         setup = with_calibration(
             replace(setup, grows={NAME: ("lengths",)}), made_calibration()

@@ -18,7 +18,7 @@ from codeneedle.probes.transcript.probe import PROBE
 from codeneedle.probes.transcript.record import (
     NAME,
     TranscriptSettings,
-    conditions_of,
+    transcript_layout,
     turns_of,
 )
 from codeneedle.records.comparability import OtherSetup
@@ -84,7 +84,7 @@ def test_each_turn_is_forced_behind_all_that_came_before_it(tmp_path):
 
     found = measured(run)
 
-    turns = conditions_of(run.setup).turns
+    turns = transcript_layout(run.setup).turns
     assert ["1.1", "1.2", "1.3", "1.4"] == [turn.name for turn in turns]
     assert [turn.name for turn in turns] == [turn.turn for turn in found]
     assert [turn.tokens for turn in turns] == [len(t.logprobs) for t in found]
@@ -224,7 +224,7 @@ def test_the_plan_estimates_tokens_until_they_are_counted(tmp_path):
     estimated = PROBE.work(settings, outlook)
     counted = PROBE.work(settings, replace(outlook, setup=run.setup))
 
-    turns = conditions_of(run.setup).turns
+    turns = transcript_layout(run.setup).turns
     assert (turns[-1].prompt_tokens,) == counted.texts
     assert sum(turn.tokens for turn in turns) == counted.written
     for about, exact in (
@@ -255,7 +255,7 @@ def test_the_real_server_renders_and_forces_a_conversation(tmp_path):
 
     found = measured(run)
 
-    chosen = conditions_of(run.setup)
+    chosen = transcript_layout(run.setup)
     assert ((), ()) == (chosen.left_out, chosen.dropped)
     assert 6 == len(found)
     kinds = {part.kind.value for turn in chosen.turns for part in turn.parts}
