@@ -447,7 +447,10 @@ class Run:
     """Repeated measurements, in a run that was narrowed to a probe."""
 
     on_cpu: tuple[CellRecord, ...] = ()
-    """Measurements of the reference with its attention on the CPU, likewise."""
+    """
+    Measurements of the reference with attention on the CPU, in a run that was narrowed
+    to a probe.
+    """
 
     root: Path | None = field(default=None, compare=False)
     """The folder of runs that it was read from; None if it was not read."""

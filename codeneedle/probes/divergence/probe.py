@@ -341,7 +341,7 @@ class DivergenceProbe(Probe):
 
         Raises:
             BadInput: Where that is the corpus, as of `adapt`.
-            MachineError: Likewise.
+            MachineError: As of `adapt`, in that case.
         """
         tool, data = run.engine.divergence_tool(), _text(run)
         settings = run.settings_of(DivergenceSettings, NAME)

@@ -32,7 +32,7 @@ class Prompt:
     messages: tuple[Json, ...]
     """As OpenAI's API has them; the last one is not the assistant's."""
 
-    tools: tuple[Json, ...] = ()  # definitions of tools, likewise
+    tools: tuple[Json, ...] = ()  # definitions of tools, as OpenAI's API has them
     file: Path | None = None  # the user's file; None of one that comes with the program
 
     @property

@@ -117,7 +117,10 @@ class Written:
     """
 
     leads: tuple[Nats, ...] = ()
-    """Per token, its log-probability minus that of the runner-up; empty likewise."""
+    """
+    Per token, its log-probability minus that of the runner-up; empty if the server does
+    not tell.
+    """
 
     drafted: Count = 0  # tokens that the server drafted by speculation
     accepted: Count = 0  # of these, the ones that verification accepted
@@ -215,7 +218,8 @@ class AnswerComparison:
     loop: Loop | None
     """The stretch of the answer that one n-gram fills; None without one."""
 
-    reference_loop: Loop | None  # likewise, of the reference's answer
+    reference_loop: Loop | None
+    """That stretch of the reference's answer; None without one."""
 
     @property
     def is_out(self) -> bool:
