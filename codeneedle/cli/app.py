@@ -14,6 +14,14 @@ from typer.main import get_command
 
 import codeneedle
 from codeneedle.cache_types import ENGINE, RUNS
+from codeneedle.cli.command_line import (
+    RunCommand,
+    ServeCommand,
+    SlurmCommand,
+    SweepCommand,
+    TranscriptCommand,
+    refuse_lost_folder,
+)
 from codeneedle.cli.options import (
     USAGE_ERROR,
     AtOption,
@@ -36,19 +44,13 @@ from codeneedle.cli.options import (
     PictureFormsOption,
     PlacesCsvOption,
     PortOption,
-    RunCommand,
     RunNames,
-    ServeCommand,
     ServerOption,
-    SlurmCommand,
-    SweepCommand,
-    TranscriptCommand,
     argument,
     limits_of,
     one_form,
     option,
     path,
-    refuse_lost_folder,
     run_names,
     word,
 )
@@ -343,7 +345,7 @@ def _request_of_cell(
     Raises:
         BadInput: If the engine is one whose address or command cannot be given here.
     """
-    from codeneedle.cli.options import request_of
+    from codeneedle.cli.command_line import request_of
     from codeneedle.engines.openai.settings import COMMAND, ENDPOINT
 
     if engine in {COMMAND, ENDPOINT}:

@@ -1,24 +1,17 @@
 """The options of all commands, and how their values are read."""
 
-import dataclasses
-import functools
-import os
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from typer.core import TyperCommand
-from typer.main import get_command
-from typing_extensions import override
 
 from codeneedle.cache_types import DEFAULT_TYPES, ENGINE, RUNS
 from codeneedle.errors import BadInput, UnknownName, bad_value
 from codeneedle.quantities import memory_size, percent, time_span, token_count
 
 if TYPE_CHECKING:
-    from codeneedle.sweep.request import Execution, Request
     from codeneedle.verdict.limits import Limits
 
 CORPUS = "CORPUS"
@@ -456,7 +449,7 @@ def one_form(**flags: bool) -> str:
 # --- options of sweeps
 
 
-def _valued(*of_option: Any) -> Any:
+def valued_option(*of_option: Any) -> Any:
     """The annotation of an `option` that may be left out; takes what that takes."""
     return Annotated[str | None, option(*of_option)]
 
@@ -479,7 +472,7 @@ SWEEP_OPTIONS = {
             complete=sweep_names,
         ),
     ],
-    "corpus": _valued(
+    "corpus": valued_option(
         "--corpus",
         "NAME|PATH",
         word,
@@ -488,45 +481,45 @@ SWEEP_OPTIONS = {
         corpus_names,
     ),
     "models": ModelsOption,
-    "engine": _valued("--engine", "NAME", word, _ENGINE_HELP, ENGINE),
-    "types": _valued(
+    "engine": valued_option("--engine", "NAME", word, _ENGINE_HELP, ENGINE),
+    "types": valued_option(
         "--types",
         "LIST",
         words,
         "Cache types of K and V, separated by commas.",
         f"{','.join(DEFAULT_TYPES)}, or what suits the engine",
     ),
-    "pairs": _valued(
+    "pairs": valued_option(
         "--pairs",
         "LIST",
         words,
         "Pairs instead of a grid: f16/f16,q8_0/q8_0,q8_0/q4_0.",
     ),
     "same": _switch("K and V have the same type in every pair.", "no-same"),
-    "k_types": _valued("--k-types", "LIST", words, "Cache types of K alone."),
-    "v_types": _valued("--v-types", "LIST", words, "Cache types of V alone."),
-    "probes": _valued(
+    "k_types": valued_option("--k-types", "LIST", words, "Cache types of K alone."),
+    "v_types": valued_option("--v-types", "LIST", words, "Cache types of V alone."),
+    "probes": valued_option(
         "--probe",
         "LIST",
         words,
         "Probes, separated by commas: {probes}.",
         "recall",
     ),
-    "contexts": _valued(
+    "contexts": valued_option(
         "--context",
         "LIST",
         words,
         "Context sizes, 16384 or 16K; a grid for each.",
         "16384, or what the weights were trained for",
     ),
-    "rotation": _valued(
+    "rotation": valued_option(
         "--rotation",
         "LIST",
         words,
         "Hadamard rotation of quantized values: on, off, or both.",
         "on",
     ),
-    "prompt_form": _valued(
+    "prompt_form": valued_option(
         "--prompt-form",
         "FORM",
         _prompt_form,
@@ -551,21 +544,21 @@ SWEEP_OPTIONS = {
             show_default="42",
         ),
     ],
-    "devices": _valued(
+    "devices": valued_option(
         "--devices",
         "LIST",
         words,
         "Accelerators by number, 0,1,2,3, each with a cell at the same time.",
         "one cell at a time, on all",
     ),
-    "workers": _valued(
+    "workers": valued_option(
         "--workers",
         "N",
         whole_number,
         "Number of cells at the same time on the CPU, which divide its cores.",
         "1",
     ),
-    "shard": _valued(
+    "shard": valued_option(
         "--shard",
         "I/N",
         _share,
@@ -573,7 +566,9 @@ SWEEP_OPTIONS = {
         "that of the SLURM array task, else all",
     ),
     "llama_server": ServerOption,
-    "out": _valued("--out", "FOLDER", path, "Folder of all run folders.", str(RUNS)),
+    "out": valued_option(
+        "--out", "FOLDER", path, "Folder of all run folders.", str(RUNS)
+    ),
 }
 """
 What `sweep` and `plan` take, beside the settings of probes: annotations by name.
@@ -595,421 +590,3 @@ RUN_OPTIONS = {
     "at": AtOption,
 }
 """What `sweep` and `plan` take of one command alone: its `cli.sweep.Options`."""
-
-
-GROUPS = {
-    "What to sweep": (
-        *("models", "types", "pairs", "same", "corpus", "contexts", "k_types"),
-        *("v_types", "engine", "rotation", "kernels_only", "fit"),
-        *("seed", "out"),
-    ),
-    "What to measure": (*("probes", "decide", "prompt_form", "prefill_no_think"),),
-    "llama.cpp": ("llama_server",),
-    "Several devices": ("devices", "workers", "shard"),
-    "SLURM": ("tasks", "gpus", "cpus", "sbatch", "script", "send"),
-    "When to stop, and limits of the verdict": (
-        *("retry_failed", "more", "budget", "wait", "calibration", "max_loss"),
-        *("max_lost", "max_eval_lost", "max_memory", "at", "pp", "tg", "json"),
-        "help",
-    ),
-}
-"""
-Options in the order of help texts, the common ones first. Those of probes and engines,
-a group for each, come after what to measure.
-"""
-
-TITLES = {
-    "eval": "Evaluations",
-    "mlx": "MLX",
-    "command": "Other servers, started by a command",
-    "endpoint": "Other servers that are running",
-}
-"""Titles of the groups of probes and engines that differ from their names."""
-
-
-class SweepCommand(TyperCommand):
-    """
-    A command that has a `Request` and an `Execution` as its context's object.
-
-    Its options are `SWEEP_OPTIONS`, the settings of all probes and engines, and its
-    own; what follows ``--`` goes to llama-server.
-    """
-
-    usual: Collection[str] = ()
-    """Names of the parameters that its help text lists; empty for all."""
-
-    own: Mapping[str, Any] = {}
-    """Further options that are not of the request: annotations by name."""
-
-    def get_params(self, ctx: Any) -> list[Any]:
-        """All parameters; the probes are imported only for this."""
-        from codeneedle.probes import PROBES
-
-        settings = {
-            name: _of_settings([*owners.values()])
-            for name, owners in _settings().items()
-        }
-        shared = _params(SWEEP_OPTIONS | settings)
-        (probes,) = (param for param in shared if param.name == "probes")
-        known = (f"{probe.name} ({probe.purpose})" for probe in PROBES.values())
-        probes.help = probes.help.format(probes=", ".join(known))
-        return [*shared, *_params(self.own), *super().get_params(ctx)]
-
-    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Parse, and make the request of all values that are not the command's own."""
-        ours, theirs = split_server_args(args)
-        if not ctx.resilient_parsing:
-            refuse_lost_folder()
-        try:
-            rest = super().parse_args(ctx, [*ours])  # it takes words out
-        except USAGE_ERROR as error:
-            _refuse_server_args(getattr(error, "option_name", ""), ours)
-            raise
-        of_command = {"help", *(param.name for param in self.params)}
-        given = {name: ctx.params.pop(name) for name in ctx.params.keys() - of_command}
-        if not ctx.resilient_parsing:
-            given["server_args"] = theirs or None
-            known = {name: value for name, value in given.items() if value is not None}
-            own = {name: known.pop(name) for name in self.own if name in known}
-            ctx.obj = self.object_of(known, own)
-        return rest
-
-    def object_of(self, given: Mapping[str, Any], own: Mapping[str, Any]) -> Any:
-        """
-        The object of the context, by the values of options that were given.
-
-        Args:
-            given: Of `SWEEP_OPTIONS` and the settings, by name.
-            own: Of `own`, by name.
-        """
-        return request_of(given, decide=own.get("decide"))
-
-    def format_options(self, ctx: Any, formatter: Any) -> None:
-        """Options in groups; rich would take longer to import than all the rest."""
-        params = self.get_params(ctx)
-        if self.usual:
-            params = [each for each in params if each.name in self.usual]
-        for title, rows in _grouped(params, ctx).items():
-            with formatter.section(title):
-                formatter.write_dl(rows)
-
-    def format_epilog(self, ctx: Any, formatter: Any) -> None:  # noqa: ARG002 - of click
-        """Examples as they are, and what goes to llama-server."""
-        formatter.write(f"\n{self.epilog}\n" if self.epilog else "\n")
-        if self.usual:
-            formatter.write(
-                "The options of sweep are taken, too: codeneedle sweep -h\n"
-            )
-        formatter.write("What follows -- goes to llama-server as it is: -- -ngl 99\n")
-
-    def collect_usage_pieces(self, ctx: Any) -> list[str]:
-        """What follows the name of the command in a usage line."""
-        return [*super().collect_usage_pieces(ctx), "[-- ARGS]"]
-
-
-class RunCommand(SweepCommand):
-    """A command whose context's object has the `cli.sweep.Options`, too."""
-
-    own = RUN_OPTIONS
-
-    def object_of(self, given: Mapping[str, Any], own: Mapping[str, Any]) -> Any:
-        """Request, execution and options."""
-        from codeneedle.cli.sweep import Options
-
-        names = ("max_loss", "max_lost", "max_eval_lost", "max_memory", "at")
-        limits = limits_of(*map(own.get, names))
-        renamed = {"budget": "budget_s"}
-        others = {
-            renamed.get(name, name): value
-            for name, value in own.items()
-            if name not in {*names, "decide"}
-        }
-        options = Options(limits=limits, **others)
-        return (*super().object_of(given, own), options)
-
-
-class SlurmCommand(SweepCommand):
-    """A command that passes a sweep on to a scheduler."""
-
-    usual = ("sweep", *GROUPS["SLURM"], "models", "corpus", "out", "help")
-
-
-class ServeCommand(TyperCommand):
-    """A command whose context's object is the words after ``--``, for llama-server."""
-
-    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Parse what stands before ``--``."""
-        ours, ctx.obj = split_server_args(args)
-        return super().parse_args(ctx, ours)
-
-    def collect_usage_pieces(self, ctx: Any) -> list[str]:
-        """What follows the name of the command in a usage line."""
-        return [*super().collect_usage_pieces(ctx), "[-- ARGS]"]
-
-
-class TranscriptCommand(SweepCommand):
-    """A command with a file of conversations in place of a sweep file."""
-
-    usual = (
-        *("transcript__file", "models", "engine", "contexts", "prompt_form"),
-        *("prefill_no_think", "llama_server", "help"),
-    )
-
-    @override
-    def get_params(self, ctx: Any) -> list[Any]:
-        name = "transcript__file"
-        file = Annotated[str | None, argument("FILE", "Recorded conversations.")]
-        (taken,) = _params({name: file})
-        taken.required = True
-        others = super().get_params(ctx)
-        return [taken, *(p for p in others if p.name not in {name, "sweep"})]
-
-
-def _grouped(params: Iterable[Any], ctx: Any) -> dict[str, list[tuple[str, str]]]:
-    """Names and texts of *params* for a help text, by the title of their group."""
-    from codeneedle.sweep.request import TABLES
-
-    what, measure, *others = GROUPS
-    titles = ["Arguments", what, measure, *map(_title, TABLES), *others]
-    groups: dict[str, list[tuple[str, str]]] = {title: [] for title in titles}
-    known = {name: title for title, names in GROUPS.items() for name in names}
-    order = [*known]
-    by_name = {param.name: param for param in params}
-    for name in sorted(by_name, key=lambda n: order.index(n) if n in known else -1):
-        param = by_name[name]
-        label, text = param.get_help_record(ctx) or ("", "")
-        if param.param_type_name == "argument":
-            groups["Arguments"].append((label, text))
-        elif "__" in name:
-            for owner, description in _texts_of_owners(name, text).items():
-                groups[_title(owner)].append((label, description))
-        else:
-            groups[known[name]].append((label, text))
-    return {title: rows for title, rows in groups.items() if rows}
-
-
-def _title(table: str) -> str:
-    """The title of the group of a probe or an engine, with the option for it."""
-    return f"{TITLES.get(table, table.capitalize())} ({_chosen_by(table)})"
-
-
-def _chosen_by(table: str) -> str:
-    """The option that chooses a probe or an engine: ``--probe recall``."""
-    from codeneedle.probes import PROBES
-
-    return f"--{'probe' if table in PROBES else 'engine'} {table}"
-
-
-def _texts_of_owners(name: str, text: str) -> dict[str, str]:
-    """
-    The help text of an option of `_settings`, by the table that it is for.
-
-    Args:
-        name: Of the option.
-        text: Its help text for all tables.
-    """
-    owners = _settings()[name]
-    if len(owners) == 1:
-        return {table: text for table, _ in owners}
-    texts = {}
-    for (table, _), described in owners.items():
-        default = described.extra.get("default")
-        shown = f"  [default: ({default})]" if default else ""
-        texts[table] = f"{described.description}{shown}"
-    return texts
-
-
-def _params(annotations: Mapping[str, Any]) -> list[Any]:
-    """Typer's parameters for *annotations*; None where one is left out."""
-    fields = [(name, kind, None) for name, kind in annotations.items()]
-    app = typer.Typer(add_completion=False)
-    app.command()(dataclasses.make_dataclass("Given", fields))
-    return list(get_command(app).params)
-
-
-@functools.cache
-def _settings() -> dict[str, dict[tuple[str, str], Any]]:
-    """
-    The metadata of the settings of probes and engines, by table and field.
-
-    Settings with one option are together, under a name for the option that has all
-    tables and fields: ``throughput__depths__retrieval__depths``.
-    """
-    from msgspec.structs import fields
-
-    from codeneedle.sweep.request import TABLES
-
-    by_flag: dict[str, dict[tuple[str, str], Any]] = {}
-    for table, kind in TABLES.items():
-        for field in fields(kind):
-            (described,) = field.type.__metadata__
-            owners = by_flag.setdefault(described.extra["option"], {})
-            owners[table, field.name] = described
-    return {"__".join(chain(*owners)): owners for owners in by_flag.values()}
-
-
-def _of_settings(described: Sequence[Any]) -> Any:
-    """
-    The annotation of the option for one setting, or several, by their metadata.
-
-    It is read as a text; `sweep.request.overruled` checks and converts that.
-    """
-    extra = described[0].extra
-    flag, text = extra["option"], _joined(" ", (d.description for d in described))
-    default = _joined("; ", (d.extra.get("default") for d in described))
-    if "/--no-" in flag:
-        return Annotated[
-            bool | None, typer.Option(flag, help=text, show_default=default)
-        ]
-    metavar = extra.get("metavar", "N")
-    read = {"LIST": words, "NUMBERS": listed}.get(metavar, word)
-    return _valued(flag, metavar, read, text, default)
-
-
-def _joined(glue: str, texts: Iterable[str | None]) -> str:
-    """The distinct *texts* that are not empty."""
-    return glue.join(dict.fromkeys(text for text in texts if text))
-
-
-def _refuse_server_args(unknown: str, given: Sequence[str]) -> None:
-    """Stop at an *unknown* short option with the place for those of llama-server."""
-    if not unknown or unknown.startswith("--"):
-        return
-    for at, option in enumerate(given):
-        if option.startswith(unknown):
-            value = [text for text in given[at + 1 : at + 2] if text[:1] != "-"]
-            raise BadInput(
-                source=option,
-                reason="is no option of codeneedle",
-                hint="Arguments of llama-server come after --: codeneedle sweep ... -- "
-                + " ".join([option, *value]),
-            )
-
-
-def refuse_lost_folder() -> None:
-    """
-    Stop in a working folder that has been deleted.
-
-    Raises:
-        BadInput: If it has.
-    """
-    try:
-        Path.cwd()
-    except FileNotFoundError as error:
-        raise BadInput(
-            source="the working folder",
-            reason="is gone",
-            hint="Change to one that exists, and run the command there.",
-        ) from error
-
-
-def split_server_args(given: Sequence[str]) -> tuple[list[str], tuple[str, ...]]:
-    """
-    The words of a command line before ``--``, and those for llama-server after it.
-
-    Raises:
-        BadInput: If what follows ``--`` does not begin with a dash.
-    """
-    if "--" not in given:
-        return list(given), ()
-    at = list(given).index("--")
-    ours, theirs = given[:at], tuple(given[at + 1 :])
-    if theirs and not theirs[0].startswith("-"):
-        raise BadInput(
-            source=f"-- {theirs[0]}",
-            reason="arguments for llama-server begin with a dash",
-            hint="Name a sweep before --, one at a time.",
-        )
-    return list(ours), theirs
-
-
-def request_of(
-    given: Mapping[str, Any], *, decide: bool | None = None
-) -> "tuple[Request, Execution]":
-    """
-    The request and the execution by the *given* values of options.
-
-    Other values come from the sweep file or run folder, if one is named, then from the
-    environment.
-
-    Args:
-        given: By name of an option of `SWEEP_OPTIONS` or `_settings`.
-        decide: Whether outcomes choose the pairs; None for the value of the sweep file.
-
-    Raises:
-        RequestError: If the sweep file is unknown or wrong, or if an option belongs to
-            a probe or an engine that is not used.
-    """
-    from msgspec.structs import replace
-
-    from codeneedle.probes import PROBES
-    from codeneedle.sweep.request import (
-        Execution,
-        Request,
-        asked_probes,
-        overruled,
-        read_sweep,
-        run_folder_at,
-    )
-
-    of_command = {field.name for field in dataclasses.fields(Execution)}
-    execution = Execution(**{k: v for k, v in given.items() if k in of_command})
-    sweep = given.get("sweep")
-    if sweep and "out" not in given:
-        execution = dataclasses.replace(execution, folder=run_folder_at(sweep))
-    stored = read_sweep(sweep) if sweep else Request()
-    lasting = given.keys() - of_command - {"sweep"}
-    options = {name: given[name] for name in lasting if "__" not in name}
-    decides = stored.decide if decide is None else decide
-    used = (
-        *options.get("probes", stored.probes),
-        options.get("engine", stored.engine),
-        *((_probe_that_decides(),) if decides else ()),
-        *(name for name, p in PROBES.items() if f"{name}__{p.asked_by}" in given),
-    )
-    for name in sorted(lasting - options.keys()):
-        table, field = _owner(name, used)
-        options.setdefault(table, {})[field] = given[name]
-    request = overruled(stored, options)
-    return replace(
-        request,
-        decide=decides,
-        corpus=request.corpus or os.environ.get(CORPUS) or None,
-        probes=asked_probes(request, is_named="probes" in options),
-    ), execution
-
-
-def _probe_that_decides() -> str:
-    from codeneedle.verdict.next import (
-        PROBE,
-    )
-
-    return PROBE.name
-
-
-def _owner(name: str, used: Sequence[str]) -> tuple[str, str]:
-    """
-    The probe or engine, and the field, that an option of `_settings` sets.
-
-    Raises:
-        BadInput: If none or several of those that have it are *used*.
-    """
-    owners = _settings()[name]
-    chosen = [owner for owner in owners if owner[0] in used]
-    if len(chosen) == 1:
-        return chosen[0]
-    described = next(iter(owners.values()))
-    flag = described.extra["option"].partition("/")[0]
-    if chosen:
-        raise BadInput(
-            source=flag,
-            reason=f"{' and '.join(table for table, _ in chosen)} both take it",
-            hint="Sweep one after the other, or write a sweep file with a table for "
-            "each.",
-        )
-    ways = [_chosen_by(table) for table, _ in owners]
-    raise BadInput(
-        source=flag,
-        reason=f"belongs to {' or '.join(ways)}",
-        hint=f"Add {ways[0]}, or leave {flag} out.",
-    )

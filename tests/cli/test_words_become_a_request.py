@@ -12,13 +12,9 @@ from msgspec import structs
 from typer.main import get_command
 
 from codeneedle.cli.app import gen_corpus
+from codeneedle.cli.command_line import RunCommand, SweepCommand
 from codeneedle.cli.engines import ENGINES
-from codeneedle.cli.options import (
-    USAGE_ERROR,
-    RunCommand,
-    SweepCommand,
-    limits_of,
-)
+from codeneedle.cli.options import USAGE_ERROR, limits_of
 from codeneedle.errors import BadInput, RequestError
 from codeneedle.models.pretrained import NAMES, SMOLLM2
 from codeneedle.probes import PROBES

@@ -9,7 +9,7 @@ from fake_engine import FakeEngine
 from injections import processes_in
 from made_contexts import made_outlook
 
-from codeneedle.cli.options import request_of
+from codeneedle.cli.command_line import request_of
 from codeneedle.engines.engine import Ability
 from codeneedle.errors import CellError, UnknownName
 from codeneedle.probes.evaluation.probe import (
