@@ -110,7 +110,7 @@ FIRST = (Pair("q8_0", "q8_0"), Pair("q8_0", "q4_0"), Pair("q4_0", "q4_0"))
 
 
 @dataclass(frozen=True, slots=True)
-class Spell:
+class PairFlags:
     """How an engine is asked for pairs."""
 
     flags: Callable[[Pair], str] = str  # its options that set a pair

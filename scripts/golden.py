@@ -22,7 +22,7 @@ from typing import Any
 
 from fuzz_seeds import made
 
-from codeneedle.cache_types import Pair, Spell
+from codeneedle.cache_types import Pair, PairFlags
 from codeneedle.cli import app
 from codeneedle.report.verdict import brief
 
@@ -147,9 +147,9 @@ def report(name: str) -> str:
 
 def verdicts() -> str:
     """The verdicts on made runs, in words: those of golden runs recommend nothing."""
-    printed, spell = made("printing").printed, Spell(asked)
+    printed, flags = made("printing").printed, PairFlags(asked)
     return "\n".join(
-        f"# {name}: {verdict.outcome}\n\n{printed(brief(verdict, spell), width=80)}"
+        f"# {name}: {verdict.outcome}\n\n{printed(brief(verdict, flags), width=80)}"
         for name, verdict in made("made_verdicts").made_verdicts().items()
     )
 

@@ -482,13 +482,13 @@ def heatmap(
         files = Files(
             folder=run.folder, forms=cast("tuple[str, ...]", forms), is_plain=plain
         )
-        spell = asks_for(run.setup.engine)
+        pair_flags = asks_for(run.setup.engine)
         try:
             pictures = (
                 draw_panels(run, chosen.metric, difference=difference, files=files)
                 if panels
                 else draw_metric(
-                    run, chosen, verdict, spell, files, difference=difference
+                    run, chosen, verdict, pair_flags, files, difference=difference
                 )
             )
         except NothingToShow as error:

@@ -10,7 +10,7 @@ from rich.text import Text
 
 from codeneedle import __version__
 from codeneedle.cache_types import DEFAULT_TYPES, ENGINE, Pair, whole_grid
-from codeneedle.cli.engines import EngineEntry, offered
+from codeneedle.cli.engines import EngineEntry, engine_entry
 from codeneedle.document import Document, Facts, Lines, Shown, Table
 from codeneedle.engines.engine import ModelSpec
 from codeneedle.engines.llama_cpp import installation
@@ -124,19 +124,19 @@ def diagnose(
     """
     problems: list[Problem] = []
     request, execution = Request(engine=engine), Execution(llama_server=llama_server)
-    offer = offered(request, execution)
-    programs = _checked(lambda: offer.find(request, execution), problems)
+    entry = engine_entry(request, execution)
+    programs = _checked(lambda: entry.find(request, execution), problems)
     tools = programs if isinstance(programs, Tools) else None
     server = None
     if tools:
         server = _checked(lambda: installation.ask(tools.server), problems)
-    loaded = _checked(lambda: _model(model, offer), problems)
+    loaded = _checked(lambda: _model(model, entry), problems)
     facts = machine.facts()
     names = DEFAULT_TYPES if engine == ENGINE else ()
     types = tuple(_type(name, server, loaded) for name in names)
     survey = _survey(tools, server, loaded, types)
     if loaded:
-        loaded = replace(loaded, kv_bytes=_sizes(loaded, survey, offer))
+        loaded = replace(loaded, kv_bytes=_sizes(loaded, survey, entry))
     problems += _program_problems(tools, server)
     problems += _type_problems(types)
     problems += _cache_problems(loaded)
@@ -166,8 +166,8 @@ def _checked(check: Callable[[], _Value], problems: list[Problem]) -> _Value | N
         return None
 
 
-def _model(path: Path | None, offer: EngineEntry) -> ModelCheck:
-    read = offer.weights if path else weights.read_header
+def _model(path: Path | None, entry: EngineEntry) -> ModelCheck:
+    read = entry.weights if path else weights.read_header
     header = read(path or pretrained.built_in_model())
     request = Request(models=(str(path),) if path else ())
     context = chosen_context(request, header, stretched=False)
@@ -179,14 +179,14 @@ def _model(path: Path | None, offer: EngineEntry) -> ModelCheck:
 
 
 def _sizes(
-    model: ModelCheck, survey: Survey | None, offer: EngineEntry
+    model: ModelCheck, survey: Survey | None, entry: EngineEntry
 ) -> dict[str, int | None]:
     """The caches of some pairs: as the engine answers, else by the header."""
     header, context = model.weights, model.context
     if cacheless(header):
         return {}
     found: dict[str, int | None] = {}
-    for pair in (Pair(name, name) for name in offer.types):
+    for pair in (Pair(name, name) for name in entry.types):
         told = survey.caches(pair) if survey else None
         caches = told or (
             None if misfit(header, pair) else plain_caches(header, context)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from codeneedle.cache_types import ENGINE, Spell, by_precision
+from codeneedle.cache_types import ENGINE, PairFlags, by_precision
 from codeneedle.engines.llama_cpp import installation
 from codeneedle.engines.llama_cpp.arguments import build_option, cache_flags
 from codeneedle.engines.llama_cpp.installation import Tools
@@ -73,7 +73,7 @@ class EngineEntry:
     engine_for: Callable[["Request", "Execution"], "EngineFor"]
     """Makes what makes engines of models; may ask its programs what they can do."""
 
-    suited: Callable[["Request"], "Request"] = _as_it_is
+    adapted: Callable[["Request"], "Request"] = _as_it_is
     """
     The request, with what follows from the engine's settings. Raises a `RequestError`
     if they do not go together.
@@ -85,7 +85,7 @@ class EngineEntry:
     types: tuple[str, ...] = ("f16",)
     """The most and the least precise of its usual types, for the doctor."""
 
-    spell: Spell = Spell()  # noqa: RUF009 - it is frozen
+    pair_flags: PairFlags = PairFlags()  # noqa: RUF009 - it is frozen
     """How users ask it for pairs."""
 
 
@@ -127,7 +127,7 @@ def _served_model(path: Path) -> Weights:
     return read_header(path) if is_gguf else known_by_name(path)
 
 
-def _suited_command(request: "Request") -> "Request":
+def _adapted_command(request: "Request") -> "Request":
     """A command that does not name the model leaves it to the name of the server's."""
     settings = request.chosen(COMMAND, CommandSettings)
     template = command_template(settings)
@@ -178,7 +178,7 @@ def _command(request: "Request", _execution: "Execution") -> "EngineFor":
     )
 
 
-def _suited_endpoint(request: "Request") -> "Request":
+def _adapted_endpoint(request: "Request") -> "Request":
     """One cell, which the user names, of a model that is known by its name."""
     settings = request.chosen(ENDPOINT, EndpointSettings)
     checked_url(settings.url)
@@ -212,7 +212,7 @@ ENGINES: Mapping[str, EngineEntry] = {
         find=_find_llama_cpp,
         engine_for=_llama_cpp,
         types=("bf16", "q4_0"),
-        spell=Spell(cache_flags, build_option),
+        pair_flags=PairFlags(cache_flags, build_option),
     ),
     MLX: EngineEntry(
         find=_find_mlx,
@@ -223,25 +223,25 @@ ENGINES: Mapping[str, EngineEntry] = {
     COMMAND: EngineEntry(
         find=_find_command,
         engine_for=_command,
-        suited=_suited_command,
+        adapted=_adapted_command,
         weights=_served_model,
     ),
     ENDPOINT: EngineEntry(
         find=lambda _request, _execution: None,
         engine_for=_endpoint,
-        suited=_suited_endpoint,
+        adapted=_adapted_endpoint,
         weights=known_by_name,
     ),
 }
 """All engines, by the name that ``--engine`` takes."""
 
 
-def asks_for(engine: str) -> Spell:
+def asks_for(engine: str) -> PairFlags:
     """How *engine* is asked for pairs; of an unknown engine, by their names."""
-    return ENGINES[engine].spell if engine in ENGINES else Spell()
+    return ENGINES[engine].pair_flags if engine in ENGINES else PairFlags()
 
 
-def offered(request: "Request", execution: "Execution") -> EngineEntry:
+def engine_entry(request: "Request", execution: "Execution") -> EngineEntry:
     """
     The engine of *request*.
 

@@ -20,7 +20,7 @@ from rich.console import Console
 from rich.text import Text
 
 from codeneedle.cache_types import RUNS, Pair, most_precise_first
-from codeneedle.cli.engines import asks_for, offered
+from codeneedle.cli.engines import asks_for, engine_entry
 from codeneedle.cli.progress import (
     SweepDisplay,
     SweepProgress,
@@ -217,8 +217,8 @@ def planned(
         BadInput: If there are several, and one run folder is named.
         CodeneedleError: If the engine is not there, or as `planning.plan`.
     """
-    offer = offered(request, execution)
-    engine_for = offer.engine_for(offer.suited(request), execution)
+    entry = engine_entry(request, execution)
+    engine_for = entry.engine_for(entry.adapted(request), execution)
     # A corpus that several pages share is read once.
     read = functools.cache(load)
     by_name = pages(request)
@@ -237,8 +237,8 @@ def planned(
             replace(execution, page=name),
             engine_for=engine_for,
             read=read,
-            weights_at=offer.weights,
-            suited=offer.suited,
+            weights_at=entry.weights,
+            adapted=entry.adapted,
             pace=pace,
         )
         plans.append(plan)
@@ -274,10 +274,10 @@ def checked(
         CodeneedleError: If the sweep cannot start.
     """
     # Before a download: a missing program would end the sweep, too.
-    offer = offered(request, execution)
-    suited = offer.suited(request)
-    offer.find(suited, execution)
-    ensure_models(console, map(path_of, suited.models))
+    entry = engine_entry(request, execution)
+    adapted = entry.adapted(request)
+    entry.find(adapted, execution)
+    ensure_models(console, map(path_of, adapted.models))
     with working(console, f"checking {request.engine}, weights and corpus") as tell:
         plans = planned(request, execution, tell)
         for plan in plans:

@@ -209,11 +209,11 @@ class Further(ABC):
         """
 
     @abstractmethod
-    def planned_ends(self, settings: Any, outlook: Estimates) -> Sequence[int]:
+    def planned_ends(self, settings: Any, estimates: Estimates) -> Sequence[int]:
         """As `unit_ends`, by an estimate before any unit was counted."""
 
     @abstractmethod
-    def reads_again(self, settings: Any, outlook: Estimates) -> bool:
+    def reads_again(self, settings: Any, estimates: Estimates) -> bool:
         """Whether a pair is likely to read its text again behind each of these ends."""
 
     @abstractmethod

@@ -24,7 +24,7 @@ from codeneedle.report.display import display_of
 from codeneedle.text import NO_VALUE_WORD, number
 
 if TYPE_CHECKING:
-    from codeneedle.cache_types import Spell
+    from codeneedle.cache_types import PairFlags
     from codeneedle.report.losses import Losses
     from codeneedle.verdict.judge import Verdict
 
@@ -61,7 +61,7 @@ def loss_report(
     metrics: Sequence[Metric],
     also: Sequence[Metric],
     verdicts: Sequence["Verdict"],
-    spell_of: Callable[[str], "Spell"],
+    pair_flags_of: Callable[[str], "PairFlags"],
 ) -> Document:
     """
     The loss of each pair, which pair to set, and what it was measured on.
@@ -73,7 +73,7 @@ def loss_report(
         metrics: Grids below the loss, but for what the loss says of them.
         also: Metrics of the summary, behind the loss.
         verdicts: The verdict on each run.
-        spell_of: Spells pairs in the words of an engine.
+        pair_flags_of: Spells pairs in the words of an engine.
     """
     from codeneedle.report.losses import losses_of
     from codeneedle.report.runs import losses_side_by_side
@@ -91,7 +91,7 @@ def loss_report(
         if losses:
             yield Heading(f"{run.name}: {losses.display.label}")
             yield loss_values(losses)
-            yield headline_lines(verdict, spell_of(run.setup.engine))
+            yield headline_lines(verdict, pair_flags_of(run.setup.engine))
             yield Facts(loss_entries(losses))
         for metric in metrics:
             if not (losses and losses.says(metric)):

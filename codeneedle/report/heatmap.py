@@ -25,7 +25,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 from matplotlib.ticker import MaxNLocator
 
-from codeneedle.cache_types import Pair, Spell
+from codeneedle.cache_types import Pair, PairFlags
 from codeneedle.errors import FolderUnusable
 from codeneedle.probes import frames
 from codeneedle.probes.frames import Cells, CellValue
@@ -409,18 +409,18 @@ class Files:
     """Whether the text below the picture is left out, for a paper."""
 
 
-def draw_losses(losses: Losses, spell: Spell, files: Files) -> list[Path]:
+def draw_losses(losses: Losses, pair_flags: PairFlags, files: Files) -> list[Path]:
     """
     Write ``heatmap-loss``.
 
     Raises:
         FolderUnusable: If the disk refuses.
     """
-    picture = loss_picture(losses, spell)
+    picture = loss_picture(losses, pair_flags)
     return drawn(functools.partial(paint, picture), files, name="heatmap-loss")
 
 
-def loss_picture(losses: Losses, spell: Spell) -> Picture:
+def loss_picture(losses: Losses, pair_flags: PairFlags) -> Picture:
     """The loss of each pair with its word, and a frame around the pair to set."""
     cells, verdict = losses.cells(), losses.verdict
     flat = [_loss_square(losses, cell) for cell in cells]
@@ -435,7 +435,7 @@ def loss_picture(losses: Losses, spell: Spell) -> Picture:
         notes=(
             *captions.cautions(verdict.run.setup),
             # What to set and what that loses, without the command that goes on.
-            *(visible(line.strip()) for line in headline(verdict, spell)[:2]),
+            *(visible(line.strip()) for line in headline(verdict, pair_flags)[:2]),
             *(
                 f"{word}: {phrase}"
                 for word, phrase in loss_entries(losses)

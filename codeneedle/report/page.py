@@ -12,7 +12,7 @@ from typing import Any
 from jinja2 import Environment
 from markupsafe import Markup
 
-from codeneedle.cache_types import Pair, Spell
+from codeneedle.cache_types import Pair, PairFlags
 from codeneedle.document import Document, Facts, Lines
 from codeneedle.models.kv_cache import CONTEXTS
 from codeneedle.probes import PROBES, frames
@@ -53,7 +53,7 @@ MOST_DEPTHS = 10
 def page(
     runs: Sequence[Run],
     limits: Limits | None,
-    asks_for: Callable[[str], Spell],
+    asks_for: Callable[[str], PairFlags],
 ) -> str:
     """
     The page of *runs*, which works without a network, a server or further files.
@@ -105,11 +105,11 @@ PAIR = 2
 """Runs that are compared with each other on a page."""
 
 
-def _verdict(verdict: Verdict, spell: Spell) -> Document:
+def _verdict(verdict: Verdict, pair_flags: PairFlags) -> Document:
     """What pairs lose; what to set stands above it."""
     if verdict.compared:
         yield losses(verdict, verdict.results)
-    yield remark_lines(verdict, spell)
+    yield remark_lines(verdict, pair_flags)
 
 
 def _facts(run: Run) -> Document:
@@ -128,13 +128,15 @@ def _script_json(data: object) -> Markup:
     return Markup(text)  # noqa: S704 - escaped above
 
 
-def _run_facts(verdict: Verdict, losses: Losses | None, spell: Spell) -> dict[str, Any]:
+def _run_facts(
+    verdict: Verdict, losses: Losses | None, pair_flags: PairFlags
+) -> dict[str, Any]:
     """What the script shows of one run."""
     run = verdict.run
     table = pair_table(run, tuple(PROBES.values()))
     columns = [column for column in table.columns if column.has_values]
     return {
-        "headline": headline(verdict, spell),
+        "headline": headline(verdict, pair_flags),
         "reference": visible(str(verdict.reference)) if verdict.reference else "",
         "metrics": [
             *([loss_facts(losses)] if losses else []),

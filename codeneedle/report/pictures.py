@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from codeneedle.cache_types import Spell
+from codeneedle.cache_types import PairFlags
 from codeneedle.records.record import Run
 from codeneedle.report.heatmap import Files, draw, draw_losses
 from codeneedle.report.losses import losses_of
@@ -16,7 +16,7 @@ def draw_metric(
     run: Run,
     chosen: Selection,
     verdict: Verdict,
-    spell: Spell,
+    pair_flags: PairFlags,
     files: Files,
     *,
     difference: bool = False,
@@ -28,7 +28,7 @@ def draw_metric(
         run: Records of one probe.
         chosen: What is asked for.
         verdict: The verdict on the run.
-        spell: Spells a pair in the words of its engine.
+        pair_flags: Spells a pair in the words of its engine.
         files: Where the pictures go.
         difference: Whether to draw differences from the reference.
 
@@ -37,7 +37,7 @@ def draw_metric(
         FolderUnusable: If the disk refuses.
     """
     if chosen.asks_loss and not difference and (losses := losses_of(verdict)):
-        return draw_losses(losses, spell, files)
+        return draw_losses(losses, pair_flags, files)
     name = chosen.metric.name
     pictures = draw(
         run, chosen.metric, difference=difference, verdict=verdict, files=files

@@ -503,7 +503,7 @@ def _facts(
     if plan.reads_corpus:
         known = corpus_line(setup) if setup else ""
         yield "corpus", known or _corpus_estimate(plan)
-    if plan.reads_corpus and plan.outlook.share < 1:
+    if plan.reads_corpus and plan.estimates.share < 1:
         yield "", _whole_corpus(plan)
     yield (
         "context",
@@ -537,7 +537,7 @@ def _steps(plan: Plan) -> Iterator[tuple[str, str]]:
 
 def _whole_corpus(plan: Plan) -> str:
     """The context that holds all of a corpus that is cut, about."""
-    needed = plan.outlook.tokens(len(plan.corpus.text)) + ROOM_TOKENS
+    needed = plan.estimates.tokens(len(plan.corpus.text)) + ROOM_TOKENS
     context = -(-needed // 1024) * 1024
     trained = plan.weights.training_context
     beyond = trained and context > trained and not plan.engine.stretches_context

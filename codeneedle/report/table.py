@@ -26,7 +26,7 @@ from codeneedle.report.tidy import TableRow, cell_rows
 from codeneedle.text import NO_VALUE_WORD, number, visible
 
 if TYPE_CHECKING:
-    from codeneedle.cache_types import Spell
+    from codeneedle.cache_types import PairFlags
     from codeneedle.verdict.judge import Verdict
 
 
@@ -254,36 +254,39 @@ MEANINGS = {
 
 
 def tables_document(
-    tables: Iterable[PairTable], spell_of: Callable[[str], "Spell"] | None = None
+    tables: Iterable[PairTable],
+    pair_flags_of: Callable[[str], "PairFlags"] | None = None,
 ) -> Document:
     """
     Each of *tables* with its legend and its facts.
 
     Args:
         tables: What to show.
-        spell_of: Spells pairs in the words of an engine. With it a table can be passed
-            on: it has the verdict, the memory, and the commands that made it.
+        pair_flags_of: Spells pairs in the words of an engine. With it a table can be
+            passed on: it has the verdict, the memory, and the commands that made it.
     """
     for table in tables:
         run = table.run
-        spell = spell_of and spell_of(run.setup.engine)
+        pair_flags = pair_flags_of and pair_flags_of(run.setup.engine)
         order = f", sorted by {table.sorted_by}" if table.sorted_by else ""
         yield Heading(f"{run.name}: all metrics{order}")
-        yield _rows(table, has_memory=bool(spell))
-        if spell and table.verdict:
+        yield _rows(table, has_memory=bool(pair_flags))
+        if pair_flags and table.verdict:
             # Tables without it do not wait for statistics.
             from codeneedle.report.verdict import conclusion
 
-            yield from conclusion(table.verdict, spell)
+            yield from conclusion(table.verdict, pair_flags)
         legend = table_legend(table)
-        shares = [_memory(table.verdict, pair) for pair in table.pairs] if spell else ""
+        shares = (
+            [_memory(table.verdict, pair) for pair in table.pairs] if pair_flags else ""
+        )
         if any(share.startswith(BY_TYPES) for share in shares):
             legend.append((BY_TYPES, "predicted from the bits of the types"))
         yield Facts(legend)
         yield Lines(table.remarks)
         yield Lines(captions.cautions(run.setup), style="bold")
         yield Facts(captions.run_facts(run), is_quiet=True)
-        if spell:
+        if pair_flags:
             yield _commands(run)
 
 

@@ -13,7 +13,7 @@ from codeneedle import exit_codes
 from codeneedle.cache_types import (
     RUNS,
     Pair,
-    Spell,
+    PairFlags,
     by_precision,
     named_pairs,
     pairs_by,
@@ -65,25 +65,27 @@ ENOUGH_UNITS = 12
 """Units that a sweep should have: with fewer, most pairs stay open."""
 
 
-def verdicts(of_runs: Sequence[Verdict], spell_of: Callable[[str], Spell]) -> Document:
+def verdicts(
+    of_runs: Sequence[Verdict], pair_flags_of: Callable[[str], PairFlags]
+) -> Document:
     """
     Whole verdicts: a row for every pair.
 
-    *spell_of* spells pairs in the words of an engine.
+    *pair_flags_of* spells pairs in the words of an engine.
     """
     for each in of_runs:
         yield Heading(f"{each.run.name}: verdict")
-        yield headline_lines(each, spell_of(each.run.setup.engine))
+        yield headline_lines(each, pair_flags_of(each.run.setup.engine))
         if each.compared:
             yield verdict_table(each, each.results)
             yield from others(each, each.results)
-        yield remark_lines(each, spell_of(each.run.setup.engine))
+        yield remark_lines(each, pair_flags_of(each.run.setup.engine))
         yield Facts(captions.run_facts(each.run), is_quiet=True)
 
 
-def brief(verdict: Verdict, spell: Spell) -> Document:
+def brief(verdict: Verdict, pair_flags: PairFlags) -> Document:
     """What to set and why, for the end of a sweep: the rows that matter."""
-    yield headline_lines(verdict, spell)
+    yield headline_lines(verdict, pair_flags)
     if verdict.compared:
         rows = pareto_front(verdict)
         yield verdict_table(verdict, rows)
@@ -93,37 +95,39 @@ def brief(verdict: Verdict, spell: Spell) -> Document:
             words = ["codeneedle", "verdict", verdict.run.name, *_options(verdict)]
             line = f"{plural(left, 'more pair')}: {shlex.join(words)}"
             yield Lines([line], style="dim")
-    yield remark_lines(verdict, spell)
+    yield remark_lines(verdict, pair_flags)
 
 
-def conclusion(verdict: Verdict, spell: Spell) -> Document:
+def conclusion(verdict: Verdict, pair_flags: PairFlags) -> Document:
     """What to set and why, without a table."""
-    yield headline_lines(verdict, spell)
-    yield remark_lines(verdict, spell)
+    yield headline_lines(verdict, pair_flags)
+    yield remark_lines(verdict, pair_flags)
 
 
-def closing(of_runs: Sequence[Verdict], spell_of: Callable[[str], Spell]) -> Document:
+def closing(
+    of_runs: Sequence[Verdict], pair_flags_of: Callable[[str], PairFlags]
+) -> Document:
     """The first line of each verdict, for the end of a long one."""
     lines: list[Shown] = []
     for each in of_runs:
-        first, *_ = headline(each, spell_of(each.run.setup.engine))
+        first, *_ = headline(each, pair_flags_of(each.run.setup.engine))
         name = f"{visible(each.run.name)}: " if of_runs[1:] else ""
         lines.append(Text(name + visible(first), _style(each)))
     yield Lines(lines)
 
 
-def remark_lines(verdict: Verdict, spell: Spell) -> Lines:
+def remark_lines(verdict: Verdict, pair_flags: PairFlags) -> Lines:
     """What a verdict says beside the answer, a line each."""
-    return Lines([each.text for each in remarks(verdict, spell)])
+    return Lines([each.text for each in remarks(verdict, pair_flags)])
 
 
-def headline_lines(verdict: Verdict, spell: Spell) -> Lines:
+def headline_lines(verdict: Verdict, pair_flags: PairFlags) -> Lines:
     """
     The `headline`, its first line in green, and what there is to gain.
 
     That stands first where it is little: then nothing that is set changes much.
     """
-    first, *rest = headline(verdict, spell)
+    first, *rest = headline(verdict, pair_flags)
     lines: list[Shown] = [Text(visible(first), _style(verdict)), *rest]
     gain = None if verdict.is_instrument else verdict.gain
     if gain is None:
@@ -171,7 +175,7 @@ def check_of(verdict: Verdict, pair: Pair) -> tuple[Check, str]:
 # --- the first lines
 
 
-def headline(verdict: Verdict, spell: Spell) -> list[str]:
+def headline(verdict: Verdict, pair_flags: PairFlags) -> list[str]:
     """What to set, and what that loses; a line each."""
     if verdict.reference is None:
         has_numbers = any(record.has_numbers for record in verdict.run.records)
@@ -194,17 +198,19 @@ def headline(verdict: Verdict, spell: Spell) -> list[str]:
     chosen = verdict.result(verdict.chosen) if verdict.chosen else None
     if chosen and chosen.leading:
         if chosen.word is not Decision.WITHIN:
-            return [*_least(verdict, chosen, spell), *_reference_line(verdict)]
+            return [*_least(verdict, chosen, pair_flags), *_reference_line(verdict)]
         return [
-            f"Set: {spell(chosen.pair)}   ({_saving(verdict, chosen)})",
+            f"Set: {pair_flags(chosen.pair)}   ({_saving(verdict, chosen)})",
             f"     {loss_sentence(verdict.limits, chosen.leading)}",
             *_reference_line(verdict),
         ]
-    kept = _keep(verdict, spell(verdict.reference))
+    kept = _keep(verdict, pair_flags(verdict.reference))
     return [*kept, *_way_to_unasked(verdict), *_reference_line(verdict)]
 
 
-def _least(verdict: Verdict, chosen: PairResult, spell: Spell) -> Iterator[str]:
+def _least(
+    verdict: Verdict, chosen: PairResult, pair_flags: PairFlags
+) -> Iterator[str]:
     """What fits into a limited memory and is not shown to be within the limit."""
     row, limits = chosen.leading, verdict.limits
     if row is None:
@@ -212,7 +218,7 @@ def _least(verdict: Verdict, chosen: PairResult, spell: Spell) -> Iterator[str]:
     context = limits.at or verdict.run.setup.context
     where = f"{size(limits.max_memory_bytes or 0)} at {context:,} tokens"
     saving = _saving(verdict, chosen)
-    yield f"Least loss that fits {where}: {spell(chosen.pair)}   ({saving})"
+    yield f"Least loss that fits {where}: {pair_flags(chosen.pair)}   ({saving})"
     yield f"     {loss_sentence(verdict.limits, row)}: {chosen.word}"
     limit = f"your limit of {amount(verdict.limits, row, row.limit)}"
     is_above = row.bounds.mean > row.limit

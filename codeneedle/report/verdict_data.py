@@ -7,7 +7,7 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
-from codeneedle.cache_types import Spell
+from codeneedle.cache_types import PairFlags
 from codeneedle.engines.survey import Gain
 from codeneedle.probes.metrics import LossKind, Noun
 from codeneedle.records.record import Attention
@@ -161,18 +161,18 @@ class VerdictObject(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def verdict_objects(
-    of_runs: Sequence[Verdict], spell_of: Callable[[str], Spell]
+    of_runs: Sequence[Verdict], pair_flags_of: Callable[[str], PairFlags]
 ) -> list[VerdictObject]:
-    """The verdicts for JSON; *spell_of* as of `verdict.verdicts`."""
-    return [_verdict(each, spell_of(each.run.setup.engine)) for each in of_runs]
+    """The verdicts for JSON; *pair_flags_of* as of `verdict.verdicts`."""
+    return [_verdict(each, pair_flags_of(each.run.setup.engine)) for each in of_runs]
 
 
-def _verdict(verdict: Verdict, spell: Spell) -> VerdictObject:
+def _verdict(verdict: Verdict, pair_flags: PairFlags) -> VerdictObject:
     gain = None if verdict.is_instrument else verdict.gain
     return VerdictObject(
         run=verdict.run.name,
         outcome=verdict.outcome,
-        headline=headline(verdict, spell),
+        headline=headline(verdict, pair_flags),
         reference=str(verdict.reference) if verdict.reference else None,
         set=str(verdict.chosen) if verdict.chosen else None,
         gain=_gain(gain) if gain else None,
@@ -194,7 +194,7 @@ def _verdict(verdict: Verdict, spell: Spell) -> VerdictObject:
             )
             for each in verdict.lost_from
         ],
-        remarks=list(map(_remark, remarks(verdict, spell))),
+        remarks=list(map(_remark, remarks(verdict, pair_flags))),
         facts=dict(captions.run_facts(verdict.run)),
     )
 

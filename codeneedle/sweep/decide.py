@@ -243,7 +243,7 @@ def plan_looks(plan: Plan) -> list[int]:
     if PROBE not in plan.probes:
         return []
     settings = plan.request.settings_of(PROBE)
-    return [*FURTHER.planned_ends(settings, plan.outlook)]
+    return [*FURTHER.planned_ends(settings, plan.estimates)]
 
 
 def planned_cost(plan: Plan) -> Cost | None:
@@ -255,7 +255,7 @@ def planned_cost(plan: Plan) -> Cost | None:
         return None
     function_s = (more - one) / max(plan_first(ends), 1)
     settings = plan.request.settings_of(PROBE)
-    reads_again = FURTHER.reads_again(settings, plan.outlook)
+    reads_again = FURTHER.reads_again(settings, plan.estimates)
     return Cost(one, function_s, tuple(ends) if reads_again else ())
 
 

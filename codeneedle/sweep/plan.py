@@ -167,7 +167,7 @@ class Plan:
     def notes(self) -> tuple[str, ...]:
         """What a user should know before it starts."""
         of_probes = (
-            probe.notes(self.request.settings_of(probe), self.outlook)
+            probe.notes(self.request.settings_of(probe), self.estimates)
             for probe in self.probes
         )
         ours = (
@@ -219,7 +219,7 @@ class Plan:
             )
 
     @property
-    def outlook(self) -> Estimates:
+    def estimates(self) -> Estimates:
         """What is known of the run without a server."""
         return Estimates(
             corpus=self.corpus,
@@ -246,8 +246,8 @@ class Plan:
         An estimate of what a cell of *probe* takes; of recall with so many *functions*,
         or with as many as were chosen.
         """
-        outlook = replace(self.outlook, functions=functions)
-        work = probe.work(self.request.settings_of(probe), outlook)
+        estimates = replace(self.estimates, functions=functions)
+        work = probe.work(self.request.settings_of(probe), estimates)
         if work is None or not self._keeps_state:
             return work
         return _read_again(work)
@@ -307,7 +307,7 @@ class Plan:
         is_led = (tries_reference and self.tries_reference) or (
             probe.calibrating is not None
             and probe.calibrating.may_calibrate(
-                self.request.settings_of(probe), self.outlook
+                self.request.settings_of(probe), self.estimates
             )
         )
         first = most_precise(wanted - last or last) if wanted and is_led else None
@@ -340,7 +340,7 @@ def plan(
     engine_for: EngineFor,
     read: Callable[[str], Corpus] = registry.load,
     weights_at: Callable[[Path], Weights] = weights.read_header,
-    suited: Callable[[Request], Request] = lambda request: request,
+    adapted: Callable[[Request], Request] = lambda request: request,
     pace: Pace | None = None,
 ) -> Plan:
     """
@@ -354,14 +354,14 @@ def plan(
         engine_for: Makes the engine.
         read: Makes a corpus of its name or path.
         weights_at: Reads the weights at a path.
-        suited: Adds what follows from the settings of the engine.
+        adapted: Adds what follows from the settings of the engine.
         pace: As of `Plan`.
 
     Raises:
         RequestError: If another request would work.
         MachineError: If this machine cannot run it.
     """
-    request = suited(page)
+    request = adapted(page)
     probes = probes_named(request.probes)
     header = weights_at(request.model or pretrained.built_in_model())
     _refuse_cacheless(header, cacheless(header))
@@ -379,7 +379,7 @@ def plan(
     store = _store(request, execution, name, spec.name)
     unread = engine.unread(context, workers=len(workers))
     may_grow = request.decide and not _names_units(request, probes)
-    outlook = Estimates(
+    estimates = Estimates(
         corpus=corpus,
         context=context,
         engine=engine,
@@ -399,10 +399,10 @@ def plan(
         may_grow=may_grow,
     )
     if request.decide:
-        context = _context_that_decides(request, probes, outlook)
+        context = _context_that_decides(request, probes, estimates)
         unread = engine.unread(context, workers=len(workers))
-        outlook = replace(outlook, context=context, unread=unread)
-    request = _adapted(request, probes, outlook)
+        estimates = replace(estimates, context=context, unread=unread)
+    request = _adapted(request, probes, estimates)
     named = request.types
     if not has_types:
         types = _usual_types(named, first, context, store.intact_setup())
@@ -709,17 +709,19 @@ def afresh(plan: Plan) -> Plan:
     """
     chosen = {each.name: plan.kept.settings_of(each) for each in plan.probes}
     request = structs.replace(plan.request, **chosen)
-    request = _adapted(request, plan.probes, replace(plan.outlook, setup=None))
+    request = _adapted(request, plan.probes, replace(plan.estimates, setup=None))
     return replace(plan, request=request)
 
 
-def _adapted(request: Request, probes: Sequence[Probe], outlook: Estimates) -> Request:
+def _adapted(
+    request: Request, probes: Sequence[Probe], estimates: Estimates
+) -> Request:
     """*request* with the settings of *probes* as they suit all that is known."""
     changes = {
         probe.name: adapted
         for probe in probes
         for chosen in [request.settings_of(probe)]
-        if (adapted := probe.adapt(chosen, outlook)) != chosen
+        if (adapted := probe.adapt(chosen, estimates)) != chosen
     }
     return structs.replace(request, **changes)
 
@@ -828,24 +830,24 @@ def _absolute(path: str) -> str:
 
 
 def _context_that_decides(
-    request: Request, probes: Sequence[Probe], outlook: Estimates
+    request: Request, probes: Sequence[Probe], estimates: Estimates
 ) -> int:
     """
-    The context of a sweep that decides, in tokens: that of *outlook*, or of its run.
+    The context of a sweep that decides, in tokens: that of *estimates*, or of its run.
 
     Of the text that is its default it is shorter where reading takes too long.
     """
-    if request.contexts or outlook.corpus.name != DECIDING_CORPUS:
-        return outlook.context
-    if outlook.setup is not None:
-        return outlook.setup.context
-    fitting = [each for each in DECIDING_CONTEXTS if each <= outlook.context]
-    pace = outlook.pace
+    if request.contexts or estimates.corpus.name != DECIDING_CORPUS:
+        return estimates.context
+    if estimates.setup is not None:
+        return estimates.setup.context
+    fitting = [each for each in DECIDING_CONTEXTS if each <= estimates.context]
+    pace = estimates.pace
     if pace is None or not fitting:
-        return outlook.context
+        return estimates.context
     for context in fitting:
-        unread = outlook.engine.unread(context, workers=outlook.workers)
-        shorter = replace(outlook, context=context, unread=unread)
+        unread = estimates.engine.unread(context, workers=estimates.workers)
+        shorter = replace(estimates, context=context, unread=unread)
         # What it refuses is of the context that is chosen.
         adapted = _adapted(request, probes, replace(shorter, unread=""))
         works = [probe.work(adapted.settings_of(probe), shorter) for probe in probes]

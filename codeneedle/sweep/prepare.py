@@ -105,7 +105,7 @@ def _preparation(
     return Preparation(
         corpus=cut_to_text(plan.corpus, sent.text),
         whole=plan.corpus,
-        trained=plan.outlook.trained,
+        trained=plan.estimates.trained,
         prompts=prompts,
         notes=[],
     )
@@ -365,7 +365,7 @@ def _fit(plan: Plan, prompts: Prompts) -> Fit:
     return Fit(
         corpus=plan.corpus,
         context=plan.context,
-        trained=plan.outlook.trained,
+        trained=plan.estimates.trained,
         may_trim=plan.request.fit,
         rooms=rooms,
     )

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from codeneedle.cache_types import Pair, Spell, named_pairs, pairs_by
+from codeneedle.cache_types import Pair, PairFlags, named_pairs, pairs_by
 from codeneedle.engines.survey import NO_BUILD
 from codeneedle.probes.metrics import LossKind
 from codeneedle.records.record import Attention
@@ -14,18 +14,18 @@ from codeneedle.verdict.remark_kinds import Remark, RemarkKind
 from codeneedle.verdict.statistics import ALPHA, Decision
 
 
-def remarks(verdict: Verdict, spell: Spell | None = None) -> list[Remark]:
+def remarks(verdict: Verdict, pair_flags: PairFlags | None = None) -> list[Remark]:
     """
     All that a verdict says beside the answer, in the order of reports.
 
-    *spell* spells a build with kernels in the words of an engine.
+    *pair_flags* spells a build with kernels in the words of an engine.
     """
     return [
         *_smaller(verdict),
         *_types(verdict),
         *_inferred(verdict),
         *_lengths(verdict),
-        *_kernels(verdict, spell),
+        *_kernels(verdict, pair_flags),
         *_crosschecked(verdict),
         *_silent(verdict),
         *_repeated(verdict),
@@ -113,7 +113,7 @@ _ATTENTION = {
 }
 
 
-def _kernels(verdict: Verdict, spell: Spell | None) -> Iterator[Remark]:
+def _kernels(verdict: Verdict, pair_flags: PairFlags | None) -> Iterator[Remark]:
     """What the losses alone would set, and which pairs are worth a kernel."""
     best = verdict.result(verdict.elsewhere) if verdict.elsewhere else None
     if best and best.leading and verdict.has_kernel:
@@ -128,7 +128,7 @@ def _kernels(verdict: Verdict, spell: Spell | None) -> Iterator[Remark]:
         )
         yield Remark(RemarkKind.WITHOUT_KERNEL, text, (best.pair,))
     if pairs := verdict.worth_compiling:
-        named = f"{named_pairs(pairs)}{_build(verdict, pairs, spell)}"
+        named = f"{named_pairs(pairs)}{_build(verdict, pairs, pair_flags)}"
         text = f"Worth a kernel, within the limit and smaller: {named}."
         yield Remark(RemarkKind.WORTH_COMPILING, text, pairs)
     elsewhere = [each for each in verdict.results if not each.in_kernel]
@@ -139,7 +139,9 @@ def _kernels(verdict: Verdict, spell: Spell | None) -> Iterator[Remark]:
         yield Remark(RemarkKind.ATTENTION, text, tuple(e.pair for e in elsewhere))
 
 
-def _build(verdict: Verdict, worth: Sequence[Pair], spell: Spell | None) -> str:
+def _build(
+    verdict: Verdict, worth: Sequence[Pair], pair_flags: PairFlags | None
+) -> str:
     """The option of a build with kernels for *worth*, beside those that have one."""
     every = [each for each in verdict.results if not each.trouble]
     is_cured = any(
@@ -147,10 +149,10 @@ def _build(verdict: Verdict, worth: Sequence[Pair], spell: Spell | None) -> str:
         for each in every
         if each.pair in worth
     )
-    if not (is_cured and spell and spell.compiles):
+    if not (is_cured and pair_flags and pair_flags.compiles):
         return ""
     pairs = [each.pair for each in every if each.in_kernel or each.pair in worth]
-    return f" (a build with {spell.compiles(pairs)})"
+    return f" (a build with {pair_flags.compiles(pairs)})"
 
 
 def _crosschecked(verdict: Verdict) -> Iterator[Remark]:

@@ -16,7 +16,7 @@ from programs import script
 from typer.main import get_command
 
 from codeneedle.cli.app import app
-from codeneedle.cli.engines import ENGINES, offered
+from codeneedle.cli.engines import ENGINES, engine_entry
 from codeneedle.cli.sweep import planned
 from codeneedle.engines.engine import ModelSpec
 from codeneedle.engines.openai.settings import CommandSettings, EndpointSettings
@@ -68,14 +68,14 @@ def test_a_folder_of_mlx_is_told_the_engine_that_serves_it(tmp_path):
 
 def test_the_settings_of_another_engine_are_refused(parse):
     with pytest.raises(BadInput, match="settings of the engine endpoint") as caught:
-        offered(parse("mine", "--engine", "mlx"), Execution())
+        engine_entry(parse("mine", "--engine", "mlx"), Execution())
 
     assert "--engine endpoint" in caught.value.hint
 
 
 def test_an_engine_that_does_not_exist_is_refused_by_name():
     with pytest.raises(UnknownName, match="unknown engine 'llama'") as caught:
-        offered(Request(engine="llama"), Execution())
+        engine_entry(Request(engine="llama"), Execution())
 
     assert "llama.cpp" in caught.value.hint
 
@@ -93,13 +93,13 @@ def test_a_command_may_fix_the_type_of_one_side(placeholder, k_types, v_types):
     both = replace(asked, k_types=("f16", "q8_0"), v_types=("f16", "q4_0"))
     model = ModelSpec(weights=made_weights(), name="made")
 
-    suited = ENGINES["command"].suited(asked)
-    made = ENGINES["command"].engine_for(suited, Execution())(model)
+    adapted = ENGINES["command"].adapted(asked)
+    made = ENGINES["command"].engine_for(adapted, Execution())(model)
 
     assert made.cache_types().pairs is None
     assert not any("K = V" in note for note in made.notes())
     with pytest.raises(BadInput, match="one placeholder"):
-        ENGINES["command"].suited(both)
+        ENGINES["command"].adapted(both)
 
 
 # Whole sweeps of servers that do not tell
@@ -253,7 +253,7 @@ def test_a_llama_server_is_refused_where_it_would_not_be_used(engine):
     chosen = Execution(llama_server=Path("/bin/true"))
 
     with pytest.raises(BadInput, match="starts no llama-server"):
-        offered(Request(engine=engine), chosen)
+        engine_entry(Request(engine=engine), chosen)
 
 
 @pytest.mark.parametrize("name", RECIPES)

@@ -35,7 +35,7 @@ RUN = losing_run(
 )
 
 
-def spell_of(_engine):
+def pair_flags_of(_engine):
     return lambda pair: f"-ctk {pair.k} -ctv {pair.v}"
 
 
@@ -59,7 +59,7 @@ def shown(*runs: Run, width: int = 100) -> str:
     """The grid of *runs*, as `codeneedle grid` prints it."""
     _, metric = metric_named(default_metric(runs), runs)
     verdicts = [judge(run) for run in runs]
-    document = loss_report(runs, [metric], [], verdicts, spell_of)
+    document = loss_report(runs, [metric], [], verdicts, pair_flags_of)
     return printed(document, width=width)
 
 
@@ -163,7 +163,7 @@ def test_a_run_with_written_lines_begins_with_the_summary_of_the_published_table
     run = lossy_grid(written=True)
     probe, metric = metric_named("recall-logp", [run])
     also = [each for each in probe.metrics if each.name == "matched"]
-    document = loss_report([run], [metric], also, [judge(run)], spell_of)
+    document = loss_report([run], [metric], also, [judge(run)], pair_flags_of)
 
     assert ["pairs", "loss,", "%", "set", "beyond", "avg", "matched", "/20"] == (
         printed(document).splitlines()[0].split()
@@ -179,7 +179,7 @@ def test_several_runs_have_a_row_each_with_their_pair_to_set() -> None:
 
 def test_the_pair_to_set_is_framed_and_words_stand_in_the_squares() -> None:
     found = losses(lossy_grid())
-    picture = loss_picture(found, spell_of("llama.cpp"))
+    picture = loss_picture(found, pair_flags_of("llama.cpp"))
     texts = [text.get_text() for text in paint(picture).axes[0].texts]
 
     assert found.verdict.chosen == picture.framed
@@ -191,7 +191,7 @@ def test_the_pair_to_set_is_framed_and_words_stand_in_the_squares() -> None:
 def test_a_picture_of_an_unfinished_run_says_so_in_its_squares_alone() -> None:
     run = losing_run({"q4_0/q4_0": BEYOND})
     run = replace(run, setup=replace(run.setup, pairs=()))
-    picture = loss_picture(losses(run), spell_of(""))
+    picture = loss_picture(losses(run), pair_flags_of(""))
 
     assert "not run" in {square.label for row in picture.squares for square in row}
     assert not any("not run" in note for note in picture.notes)
@@ -204,8 +204,8 @@ def test_a_plain_picture_has_no_text_below_and_each_form_its_file(
     whole = Files(folder=tmp_path / "whole", forms=("svg", "pdf"))
     plain = Files(folder=tmp_path / "plain", forms=("svg",), is_plain=True)
 
-    svg, pdf = draw_losses(losses(), spell_of(""), whole)
-    (short,) = draw_losses(losses(), spell_of(""), plain)
+    svg, pdf = draw_losses(losses(), pair_flags_of(""), whole)
+    (short,) = draw_losses(losses(), pair_flags_of(""), plain)
 
     assert ("heatmap-loss.svg", "heatmap-loss.pdf") == (svg.name, pdf.name)
     assert b"%PDF" == pdf.read_bytes()[:4]
@@ -217,7 +217,9 @@ def test_a_plain_picture_has_no_text_below_and_each_form_its_file(
 def test_the_same_losses_give_the_same_bytes(tmp_path: Path) -> None:
     forms = ("png", "svg", "pdf")
     once, again = (
-        draw_losses(losses(), spell_of(""), Files(folder=tmp_path / at, forms=forms))
+        draw_losses(
+            losses(), pair_flags_of(""), Files(folder=tmp_path / at, forms=forms)
+        )
         for at in ("a", "b")
     )
 
@@ -241,7 +243,8 @@ def test_the_first_picture_is_the_loss_and_others_have_their_metric(
     files = Files(folder=tmp_path / "new", forms=("svg",))
 
     drawn = draw_metric(
-        *(chosen.runs[0], chosen, chosen.verdicts[0], spell_of(""), files), **options
+        *(chosen.runs[0], chosen, chosen.verdicts[0], pair_flags_of(""), files),
+        **options,
     )
 
     assert [stem] == [path.stem for path in drawn]
@@ -257,7 +260,7 @@ def test_where_attention_ran_stands_behind_the_word_of_a_pair() -> None:
     run = replace(RUN, records=(*others, replace(slow, effective=told)))
 
     found = losses(run)
-    picture = loss_picture(found, spell_of(""))
+    picture = loss_picture(found, pair_flags_of(""))
     below = {square.word: square.is_open for row in picture.squares for square in row}
 
     assert "open" == found.word(Pair("q8_0", "q5_0"))

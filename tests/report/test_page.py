@@ -17,13 +17,13 @@ from codeneedle.report.page import page
 HOSTILE = "</script><script>document.title='taken'</script><img src=x onerror=alert(1)>"
 
 
-def spell(pair):
+def pair_flags(pair):
     return f"-ctk {pair.k} -ctv {pair.v}"
 
 
 def asks_for(engine):
     """Pairs in the words of *engine*."""
-    return lambda pair: f"{engine}: {spell(pair)}"
+    return lambda pair: f"{engine}: {pair_flags(pair)}"
 
 
 def lossy(pair, at):

@@ -49,13 +49,13 @@ GOOD, COARSE = "q8_0/q8_0", "q4_0/q4_0"
 VERDICTS = made_verdicts()
 
 
-def spell(pair):
+def pair_flags(pair):
     return f"-ctk {pair.k} -ctv {pair.v}"
 
 
 def said(run, limits=None):
     """The first lines of the verdict on *run*."""
-    return headline(judge(run, limits), spell)
+    return headline(judge(run, limits), pair_flags)
 
 
 def rows(run, limits=None):
@@ -72,7 +72,7 @@ def rows(run, limits=None):
 @pytest.mark.parametrize("about", VERDICTS)
 def test_the_first_line_says_set_or_keep_where_that_is_the_outcome(about):
     found = VERDICTS[about]
-    first, *_ = headline(found, spell)
+    first, *_ = headline(found, pair_flags)
     begins = first.partition(":")[0]
 
     assert found.outcome in {
@@ -99,7 +99,7 @@ def test_few_chunks_of_a_screening_are_not_taken_for_functions():
 
     found = judge(run)
 
-    assert "can show" not in " ".join(headline(found, spell))
+    assert "can show" not in " ".join(headline(found, pair_flags))
     assert "functions" == found.main_results[0].metric.noun
     assert "of 16 functions" in verdict_table(found, found.results).heading
 
@@ -192,7 +192,7 @@ def test_a_single_function_has_no_bounds():
 
 
 def test_lengths_from_which_answers_are_lost_are_told():
-    (told,) = verdict_objects([judge(losing_long_texts())], lambda _engine: spell)
+    (told,) = verdict_objects([judge(losing_long_texts())], lambda _engine: pair_flags)
 
     assert [("single", 2048, "q4_0", "f16")] == [
         (each.task, each.length, each.k, each.v) for each in told.lost_from
@@ -252,7 +252,7 @@ def test_a_terminal_of_80_columns_is_wide_enough():
     run = with_klds(run, dict.fromkeys(pairs[:3], 0.2))
 
     lines = printed(
-        verdicts([judge(run)], lambda _engine: spell), width=80
+        verdicts([judge(run)], lambda _engine: pair_flags), width=80
     ).splitlines()
 
     assert 80 >= max(map(len, lines))
@@ -269,8 +269,8 @@ def test_the_end_of_a_sweep_has_the_rows_that_matter_and_names_the_others():
             COARSE: BEYOND,
         }
     )
-    text = printed(brief(judge(run), spell))
-    full = printed(verdicts([judge(run)], lambda _engine: spell))
+    text = printed(brief(judge(run), pair_flags))
+    full = printed(verdicts([judge(run)], lambda _engine: pair_flags))
 
     shown = text.partition("2 more pairs")[0]
     assert all(pair in shown for pair in (REFERENCE, GOOD, COARSE))
@@ -282,13 +282,13 @@ def test_the_end_of_a_sweep_has_the_rows_that_matter_and_names_the_others():
     elsewhere = replace(run, root=Path("other"))
     limits = Limits(max_loss=0.02)
     assert "made-model --out other --max-loss 2%\n" in printed(
-        brief(judge(elsewhere, limits), spell)
+        brief(judge(elsewhere, limits), pair_flags)
     )
 
 
 def test_markdown_has_the_headline_the_table_and_the_facts():
     found = judge(losing_run({GOOD: WITHIN}))
-    text = markdown(verdicts([found], lambda _engine: spell))
+    text = markdown(verdicts([found], lambda _engine: pair_flags))
     lines = text.split("\n")
 
     assert "### random-bodies/made-model: verdict" == lines[0]
@@ -304,7 +304,7 @@ def test_json_has_what_the_verdict_rests_on():
         losing_run({GOOD: WITHIN, COARSE: [0.1]}, failed_record("q5_1/q5_1")),
         {GOOD: 0.001},
     )
-    objects = verdict_objects([judge(run)], lambda _engine: spell)
+    objects = verdict_objects([judge(run)], lambda _engine: pair_flags)
     (found,) = json.loads(json_text(objects))
 
     assert (REFERENCE, GOOD, False) == (
@@ -339,7 +339,7 @@ def test_json_has_what_the_verdict_rests_on():
         failed["metrics"],
     )
     assert found["headline"][0].startswith("Set: ")
-    assert [(each.kind, each.text) for each in remarks(judge(run), spell)] == [
+    assert [(each.kind, each.text) for each in remarks(judge(run), pair_flags)] == [
         (each["kind"], each["text"]) for each in found["remarks"]
     ]
     assert ["q5_1/q5_1"] == found["remarks"][-1]["pairs"]

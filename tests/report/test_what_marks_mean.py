@@ -6,7 +6,7 @@ from made_records import failed_record, made_record, made_run, made_setup
 from made_verdicts import read_run
 from printing import printed
 
-from codeneedle.cache_types import Spell
+from codeneedle.cache_types import PairFlags
 from codeneedle.probes.recall.answers import overview
 from codeneedle.probes.recall.metrics import FORCED
 from codeneedle.probes.recall.probe import PROBE
@@ -120,13 +120,13 @@ def test_every_status_has_a_short_word_of_its_own() -> None:
 def test_lines_that_were_read_are_called_forced_nowhere() -> None:
     """In the verdict, the grid, the table, an answer, the page and the setup."""
     run = read_run({})
-    verdict, spell = judge(run), Spell(str)
+    verdict, pair_flags = judge(run), PairFlags(str)
     told = [
-        printed(brief(verdict, spell), width=200),
+        printed(brief(verdict, pair_flags), width=200),
         printed(grid.report([run], FORCED[:3], (), [verdict]), width=200),
         printed(tables_document([pair_table(run, [PROBE])]), width=200),
         printed(overview(run, run.records[0]), width=200),
-        page([run], None, lambda _engine: spell),
+        page([run], None, lambda _engine: pair_flags),
         captions.setup_line(run.setup),
     ]
 

@@ -590,7 +590,10 @@ def test_a_plan_reads_where_that_takes_less_time(world):
     first, then, *_, check, _again = with_steps(plan).steps
 
     assert "the pair to set, 5 lines of 6 functions forced for a check" == check.what
-    assert (0, 3 * (first.read - plan.outlook.text_tokens)) == (then.forced, then.read)
+    assert (0, 3 * (first.read - plan.estimates.text_tokens)) == (
+        then.forced,
+        then.read,
+    )
     assert 6 / 8 * with_steps(replace(plan, unread="no tool")).steps[0].forced == (
         pytest.approx(first.forced, rel=0.01)
     )

@@ -122,7 +122,7 @@ def test_a_plan_refuses_by_the_tokens_of_the_model_what_a_sweep_refuses(context)
 
 
 def test_an_estimate_of_a_text_that_stays_whole_is_of_all_of_it():
-    cut, whole = (planned(contexts=(1000,), fit=fit).outlook for fit in (True, False))
+    cut, whole = (planned(contexts=(1000,), fit=fit).estimates for fit in (True, False))
 
     assert 1000 > cut.text_tokens
     assert whole.tokens(len(whole.corpus.text)) == whole.text_tokens > 1000

@@ -6,7 +6,7 @@ import pytest
 from made_losses import BEYOND, REFERENCE, WITHIN, diverging, losing, losing_run
 from made_verdicts import without_kernel
 
-from codeneedle.cache_types import Pair, Spell
+from codeneedle.cache_types import Pair, PairFlags
 from codeneedle.records.record import (
     ON_CPU,
     Attention,
@@ -49,11 +49,11 @@ def test_the_option_that_compiles_what_is_worth_it_keeps_kernels_that_are_there(
     attention, is_cured
 ):
     run = without_kernel(losing_run(LOSSES), SMALL, "bf16/q8_0", attention=attention)
-    spell = Spell(compiles=lambda pairs: " ".join(map(str, pairs)))
+    pair_flags = PairFlags(compiles=lambda pairs: " ".join(map(str, pairs)))
 
     (told,) = (
         each.text
-        for each in remarks(judge(run), spell)
+        for each in remarks(judge(run), pair_flags)
         if each.kind is RemarkKind.WORTH_COMPILING
     )
 

@@ -52,7 +52,7 @@ def row_of(run, pair=GOOD, limits=None):
     return judge(run, limits).result(Pair.parse(pair)).metric_result("eval")
 
 
-def spell(pair):
+def pair_flags(pair):
     """As users ask for it."""
     return f"-ctk {pair.k} -ctv {pair.v}"
 
@@ -219,7 +219,7 @@ def test_more_right_samples_are_points_better():
 
     assert any(
         "25.0 points better (0 lost, 50 won of 200 samples)" in line
-        for line in headline(found, spell)
+        for line in headline(found, pair_flags)
     )
 
 
@@ -232,5 +232,5 @@ def test_a_verdict_by_an_evaluation_alone_sets_and_keeps():
     assert (Outcome.SET, Pair.parse(GOOD)) == (found.outcome, found.chosen)
     assert (Outcome.KEEP, None) == (kept.outcome, kept.chosen)
     assert "of 900 samples" in verdict_table(found, found.results).heading
-    (told,) = verdict_objects([found], lambda _engine: spell)
+    (told,) = verdict_objects([found], lambda _engine: pair_flags)
     assert 5 in {each.won for pair in told.pairs for each in pair.metrics}

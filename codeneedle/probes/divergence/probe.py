@@ -267,7 +267,7 @@ class DivergenceProbe(Probe):
     """Compares distributions on prose, or on a text of the user's."""
 
     def adapt(
-        self, settings: DivergenceSettings, outlook: Estimates
+        self, settings: DivergenceSettings, estimates: Estimates
     ) -> DivergenceSettings:
         """
         *settings* with a text; without one for the built-in model: the corpus.
@@ -279,15 +279,15 @@ class DivergenceProbe(Probe):
             MachineError: If the tool is missing or too old, or the disk too small.
         """
         _refuse_uneven(settings)
-        if self.own_text(settings, outlook.engine) is None:
-            _refuse_few_chunks(settings, outlook.corpus.size_bytes)
+        if self.own_text(settings, estimates.engine) is None:
+            _refuse_few_chunks(settings, estimates.corpus.size_bytes)
             return settings
         file = settings.file or PROSE
         settings, length = structs.replace(settings, file=file), len(file_bytes(file))
         _refuse_few_chunks(settings, length)
-        known = outlook.setup.probes.get(NAME, {}) if outlook.setup else {}
-        sizes = _sizes(settings, known, outlook, outlook.context, length)
-        _refuse_unfit(outlook, sizes, file.name, length)
+        known = estimates.setup.probes.get(NAME, {}) if estimates.setup else {}
+        sizes = _sizes(settings, known, estimates, estimates.context, length)
+        _refuse_unfit(estimates, sizes, file.name, length)
         return settings
 
     def metrics_of(self, setup: Setup) -> tuple[Metric, ...]:
@@ -299,15 +299,15 @@ class DivergenceProbe(Probe):
         return None if settings.file is None and engine.model.is_tiny else ""
 
     def notes(
-        self, settings: DivergenceSettings, outlook: Estimates
+        self, settings: DivergenceSettings, estimates: Estimates
     ) -> tuple[str, ...]:
         """What the distributions of the reference take on the disk."""
         if settings.file is None:
             return ()
         tokens = len(file_bytes(settings.file)) // BYTES_PER_TOKEN
-        trained = outlook.weights.training_context or DEFAULT_CONTEXT
-        longest, folder = min(DEFAULT_CONTEXT, trained), outlook.folder
-        tool = outlook.engine.divergence_tool()
+        trained = estimates.weights.training_context or DEFAULT_CONTEXT
+        longest, folder = min(DEFAULT_CONTEXT, trained), estimates.folder
+        tool = estimates.engine.divergence_tool()
         needed = sum(
             tool.missing_bytes(folder, context=each, chunks=chunks)
             for each, chunks in _expected(settings, longest, tokens)
@@ -320,13 +320,13 @@ class DivergenceProbe(Probe):
         )
         return (note,)
 
-    def work(self, settings: DivergenceSettings, outlook: Estimates) -> Work:
+    def work(self, settings: DivergenceSettings, estimates: Estimates) -> Work:
         """Each chunk once, as many as the text is likely to have."""
         file = settings.file
-        tokens = outlook.text_tokens
+        tokens = estimates.text_tokens
         if file:
             tokens = len(file_bytes(file)) // BYTES_PER_TOKEN
-        longest = min(DEFAULT_CONTEXT, outlook.context)
+        longest = min(DEFAULT_CONTEXT, estimates.context)
         sizes = _expected(settings, longest, tokens)
         return Work(
             texts=tuple(each for each, chunks in sizes for _ in range(chunks)),

@@ -90,7 +90,7 @@ class GenerationProbe(Probe):
     """Lets every pair write, and compares with what the reference has written."""
 
     def adapt(
-        self, settings: GenerationSettings, outlook: Estimates
+        self, settings: GenerationSettings, estimates: Estimates
     ) -> GenerationSettings:
         """
         *settings* as they are, if each prompt fits the context with its answer.
@@ -100,15 +100,15 @@ class GenerationProbe(Probe):
                 read, naming the line; or if the chat template does not take one.
             CodeneedleError: If rendering fails.
         """
-        context = outlook.context
+        context = estimates.context
         if settings.file:
             read_prompts(settings.file)
         needed = (settings.tokens or LEAST_TOKENS) + (0 if settings.file else ROOM)
         if needed <= context:
-            if not outlook.knows(NAME):
+            if not estimates.knows(NAME):
                 tokens = most_tokens(settings, context)
-                for each in _sent(_Form.of_plan(outlook), settings).values():
-                    each.refuse_too_long(tokens, context, outlook.trained)
+                for each in _sent(_Form.of_plan(estimates), settings).values():
+                    each.refuse_too_long(tokens, context, estimates.trained)
             return settings
         option = f"--generation-tokens {settings.tokens}"
         room = context - (0 if settings.file else ROOM)
@@ -116,7 +116,7 @@ class GenerationProbe(Probe):
             source=option if settings.tokens else f"--probe {NAME}",
             reason=f"with a prompt it needs {needed:,} tokens, the context has "
             f"{context:,}",
-            hint=_way_out(needed, room, outlook.trained),
+            hint=_way_out(needed, room, estimates.trained),
         )
 
     def own_text(self, settings: GenerationSettings, _engine: Engine) -> str:
@@ -140,15 +140,15 @@ class GenerationProbe(Probe):
         )
         return stored, power
 
-    def work(self, settings: GenerationSettings, outlook: Estimates) -> Work:
+    def work(self, settings: GenerationSettings, estimates: Estimates) -> Work:
         """Each prompt is read and answered."""
         count = OWN
-        if outlook.setup and NAME in outlook.setup.probes:
-            settings = stored = generation_layout(outlook.setup)
+        if estimates.setup and NAME in estimates.setup.probes:
+            settings = stored = generation_layout(estimates.setup)
             count = len(stored.prompts)
         elif settings.file:
             count = len(read_prompts(settings.file)[1])
-        tokens = most_tokens(settings, outlook.context)
+        tokens = most_tokens(settings, estimates.context)
         return Work(
             texts=(PROMPT_TOKENS,) * count,
             written=count * tokens,
@@ -339,13 +339,13 @@ class _Form:
     prefill_no_think: bool
 
     @classmethod
-    def of_plan(cls, outlook: Estimates) -> "_Form":
+    def of_plan(cls, estimates: Estimates) -> "_Form":
         """That of a run before its first cell."""
         return cls(
-            engine=outlook.engine,
-            seed=outlook.seed,
-            prompt_form=outlook.prompt_form,
-            prefill_no_think=outlook.prefill_no_think,
+            engine=estimates.engine,
+            seed=estimates.seed,
+            prompt_form=estimates.prompt_form,
+            prefill_no_think=estimates.prefill_no_think,
         )
 
     @classmethod

@@ -139,19 +139,19 @@ class ReferenceTimes:
 
 
 def planned_choice(
-    settings: RecallSettings, outlook: Estimates
+    settings: RecallSettings, estimates: Estimates
 ) -> RecallCalibration | None:
     """What a reference is likely to choose; None if it chooses nothing by then."""
-    setup, corpus, pace = outlook.setup, outlook.corpus, outlook.pace
+    setup, corpus, pace = estimates.setup, estimates.corpus, estimates.pace
     chosen = with_choice(settings, setup)
     is_new = setup is None or not setup.probes
     is_automatic = chosen.by is By.AUTOMATIC or (is_new and chosen.by is None)
-    if not (is_automatic and can_choose(chosen, outlook)) or pace is None:
+    if not (is_automatic and can_choose(chosen, estimates)) or pace is None:
         return None
-    a_line = outlook.tokens(len(corpus.text)) / corpus.line_count
+    a_line = estimates.tokens(len(corpus.text)) / corpus.line_count
     each = question_lines(corpus, chosen.line_count) * a_line
-    text, context = outlook.text_tokens, outlook.context
-    there = math.floor(outlook.share * len(corpus.of_length(chosen.line_count)))
+    text, context = estimates.text_tokens, estimates.context
+    there = math.floor(estimates.share * len(corpus.of_length(chosen.line_count)))
     functions = min(chosen.function_count, there)
     if not functions:
         return None
@@ -160,8 +160,8 @@ def planned_choice(
         right=chosen.line_count * a_line,
         chunks=lambda count: chunks_read(text, count * each, count, context),
         functions=functions,
-        looks=_looks(functions, there) if outlook.may_grow else (),
-        cells=outlook.cells - 1,
+        looks=_looks(functions, there) if estimates.may_grow else (),
+        cells=estimates.cells - 1,
         has_server=Ask.WRITTEN in chosen.parts,
     )
     speeds = ReferenceTimes(
@@ -172,9 +172,11 @@ def planned_choice(
     return load.choice(speeds)
 
 
-def can_choose(chosen: RecallSettings, outlook: Estimates) -> bool:
+def can_choose(chosen: RecallSettings, estimates: Estimates) -> bool:
     """Whether a reference may choose how lines of *chosen* settings are scored."""
-    return Ask.FORCED in chosen.parts and outlook.can_read and not outlook.is_built_in
+    return (
+        Ask.FORCED in chosen.parts and estimates.can_read and not estimates.is_built_in
+    )
 
 
 def seen_choice(setup: Setup, recall: Recall, *, may_grow: bool) -> RecallCalibration:

@@ -136,13 +136,13 @@ def _phrase(chosen: RecallSettings, written: int, forced: int) -> str:
     return "; ".join(phrases)
 
 
-def _least(corpus: Corpus, chosen: RecallSettings, outlook: Estimates) -> int:
+def _least(corpus: Corpus, chosen: RecallSettings, estimates: Estimates) -> int:
     """About the tokens of the shortest part with a function, as it is asked for."""
     if not corpus.of_length(chosen.line_count):
         return 0
     lines_before_and_right = WRITTEN_LINES / corpus.line_count * len(corpus.text)
     shortest = len(corpus.shortest(chosen.line_count))
-    return outlook.tokens(shortest + lines_before_and_right)
+    return estimates.tokens(shortest + lines_before_and_right)
 
 
 def _too_little(least: int) -> str:
@@ -153,9 +153,9 @@ def _too_little(least: int) -> str:
     )
 
 
-def _expected(chosen: RecallSettings, outlook: Estimates) -> tuple[int, int]:
+def _expected(chosen: RecallSettings, estimates: Estimates) -> tuple[int, int]:
     """About how many functions of the text as sent are written, and forced."""
-    corpus, share = outlook.corpus, outlook.share
+    corpus, share = estimates.corpus, estimates.share
     long = math.floor(share * len(corpus.of_length(WRITTEN_LINES)))
     all_lines = math.floor(share * len(corpus.of_length(chosen.line_count)))
     return min(long, corpus.sample_k), min(all_lines, chosen.function_count)
@@ -275,9 +275,9 @@ def _as_engine_can(settings: RecallSettings, engine: Engine) -> RecallSettings:
     return settings
 
 
-def _brief(chosen: RecallSettings, outlook: Estimates) -> RecallSettings:
+def _brief(chosen: RecallSettings, estimates: Estimates) -> RecallSettings:
     """*chosen* for a sweep that decides: a few functions, forced alone."""
-    if Ability.FORCED not in outlook.engine.abilities:
+    if Ability.FORCED not in estimates.engine.abilities:
         return chosen
     if chosen.ask is None:
         chosen = structs.replace(chosen, ask=Ask.FORCED)
@@ -324,20 +324,20 @@ class FurtherFunctions(Further):
 
     @override
     def planned_ends(
-        self, settings: RecallSettings, outlook: Estimates
+        self, settings: RecallSettings, estimates: Estimates
     ) -> Sequence[int]:
         if Ask.FORCED not in settings.parts:
             return []
-        there = len(outlook.corpus.of_length(settings.line_count))
-        functions = math.floor(outlook.share * there)
-        choice = planned_choice(settings, outlook)
+        there = len(estimates.corpus.of_length(settings.line_count))
+        functions = math.floor(estimates.share * there)
+        choice = planned_choice(settings, estimates)
         first = (choice and choice.functions) or settings.function_count
         return block_ends(first, min(functions, LIMIT)) if functions else []
 
     @override
-    def reads_again(self, settings: RecallSettings, outlook: Estimates) -> bool:
-        chosen = planned_choice(settings, outlook)
-        return (chosen or with_choice(settings, outlook.setup)).by is By.READING
+    def reads_again(self, settings: RecallSettings, estimates: Estimates) -> bool:
+        chosen = planned_choice(settings, estimates)
+        return (chosen or with_choice(settings, estimates.setup)).by is By.READING
 
     @override
     def times(self, record: CellRecord) -> Times:
@@ -380,8 +380,8 @@ class Choosing(Calibrating):
     """How lines are scored, and whether any are written, where that is left open."""
 
     @override
-    def may_calibrate(self, _settings: RecallSettings, outlook: Estimates) -> bool:
-        return outlook.can_read
+    def may_calibrate(self, _settings: RecallSettings, estimates: Estimates) -> bool:
+        return estimates.can_read
 
     @override
     def calibrates(self, setup: Setup) -> bool:
@@ -432,18 +432,20 @@ class RecallProbe(Probe):
     """Asks for functions verbatim, and scores their right lines."""
 
     @override
-    def notes(self, settings: RecallSettings, outlook: Estimates) -> tuple[str, ...]:
+    def notes(self, settings: RecallSettings, estimates: Estimates) -> tuple[str, ...]:
         may_read = Ask.FORCED in settings.parts and settings.by is not By.WRITING
-        can = Ability.READING in outlook.engine.abilities and not outlook.is_built_in
-        if may_read and can and outlook.unread:
-            return (f"right lines are forced, not read: {outlook.unread}",)
+        can = (
+            Ability.READING in estimates.engine.abilities and not estimates.is_built_in
+        )
+        if may_read and can and estimates.unread:
+            return (f"right lines are forced, not read: {estimates.unread}",)
         return ()
 
     @override
     def refusal(self, first: Setup, second: Setup) -> str:
         return "another text" if first.corpus.sha256 != second.corpus.sha256 else ""
 
-    def adapt(self, settings: RecallSettings, outlook: Estimates) -> RecallSettings:
+    def adapt(self, settings: RecallSettings, estimates: Estimates) -> RecallSettings:
         """
         *settings* as engine and corpus can do them, on those of the run folder.
 
@@ -451,14 +453,14 @@ class RecallProbe(Probe):
             BadInput: With a setting that works.
             ToolMissing: If the engine cannot score right lines, and is to.
         """
-        chosen = _as_engine_can(settings, outlook.engine)
-        _refuse_short(chosen, outlook.corpus)
-        if outlook.setup:
-            chosen = chosen_over(stated_in(outlook.setup), chosen)
-        if outlook.decides and not outlook.knows(NAME):
-            chosen = _brief(chosen, outlook)
+        chosen = _as_engine_can(settings, estimates.engine)
+        _refuse_short(chosen, estimates.corpus)
+        if estimates.setup:
+            chosen = chosen_over(stated_in(estimates.setup), chosen)
+        if estimates.decides and not estimates.knows(NAME):
+            chosen = _brief(chosen, estimates)
         if chosen.is_reading:
-            refuse_reading(outlook, chosen)
+            refuse_reading(estimates, chosen)
         return chosen
 
     def as_stored(self, run: RunContext) -> Json:
@@ -481,58 +483,60 @@ class RecallProbe(Probe):
         asked = structs.asdict(chosen.decided)
         return as_json(structs.replace(functions, wording=WORDING, **asked))
 
-    def work(self, settings: RecallSettings, outlook: Estimates) -> Work:
+    def work(self, settings: RecallSettings, estimates: Estimates) -> Work:
         """The corpus once, and lines of as many functions as are likely to fit."""
-        setup, corpus = outlook.setup, outlook.corpus
+        setup, corpus = estimates.setup, estimates.corpus
         there = functions_in(setup) if setup else RecallLayout()
         chosen, first = with_choice(settings, setup), None
-        choice = planned_choice(settings, outlook)
+        choice = planned_choice(settings, estimates)
         if choice and choice.by is By.READING:
             few = min(FORCED_BESIDE, chosen.function_count)
-            first = replace(outlook, functions=few, unread="forced", may_grow=False)
+            first = replace(estimates, functions=few, unread="forced", may_grow=False)
             functions = choice.functions or chosen.functions
             chosen = structs.replace(chosen, by=By.READING, functions=functions)
-        if outlook.functions is not None:
-            chosen = structs.replace(chosen, functions=outlook.functions)
+        if estimates.functions is not None:
+            chosen = structs.replace(chosen, functions=estimates.functions)
         lines = corpus.line_count
-        a_line = outlook.tokens(len(corpus.text)) / lines
+        a_line = estimates.tokens(len(corpus.text)) / lines
         if there.written or there.forced:
             written = len(there.written)
             forced = min(len(there.forced), chosen.function_count)
         else:
-            least = _least(corpus, chosen, outlook)
-            if least > outlook.context:
+            least = _least(corpus, chosen, estimates)
+            if least > estimates.context:
                 return Work(phrase=_too_little(least))
-            written, forced = _expected(chosen, outlook)
+            written, forced = _expected(chosen, estimates)
             if settings.ask is None and not written:
                 chosen = structs.replace(chosen, ask=Ask.FORCED)
         written *= Ask.WRITTEN in chosen.parts
         forced *= Ask.FORCED in chosen.parts
         tokens: float = written * (chosen.reply_tokens or WRITTEN_LINES * a_line)
         texts: tuple[int, ...] = (
-            (outlook.text_tokens,) if written or not chosen.is_reading else ()
+            (estimates.text_tokens,) if written or not chosen.is_reading else ()
         )
         if chosen.is_reading:
             asked = forced * question_lines(corpus, chosen.line_count) * a_line
-            texts += chunks_read(outlook.text_tokens, asked, forced, outlook.context)
+            texts += chunks_read(
+                estimates.text_tokens, asked, forced, estimates.context
+            )
         else:
             tokens += forced * chosen.line_count * a_line
         return Work(
             texts=texts,
             written=math.ceil(tokens),
-            depth=outlook.text_tokens,
+            depth=estimates.text_tokens,
             phrase=_phrase(chosen, written, forced),
             first=self.work(settings, first) if first else None,
-            spared=self._spared(settings, outlook) if written and forced else None,
+            spared=self._spared(settings, estimates) if written and forced else None,
         )
 
-    def _spared(self, settings: RecallSettings, outlook: Estimates) -> Work | None:
+    def _spared(self, settings: RecallSettings, estimates: Estimates) -> Work | None:
         """What is left where the reference writes too little; None if it is asked."""
-        is_open = with_choice(settings, outlook.setup).ask in {None, Ask.AUTOMATIC}
-        can = Ability.FORCED in outlook.engine.abilities and not outlook.is_built_in
+        is_open = with_choice(settings, estimates.setup).ask in {None, Ask.AUTOMATIC}
+        can = Ability.FORCED in estimates.engine.abilities and not estimates.is_built_in
         if not (is_open and can):
             return None
-        return self.work(structs.replace(settings, ask=Ask.FORCED), outlook)
+        return self.work(structs.replace(settings, ask=Ask.FORCED), estimates)
 
     def questions(self, setup: Setup, goal: int | None = None) -> Iterator[Question]:
         """Functions to be written, then those whose lines are forced."""

@@ -417,7 +417,7 @@ def _chunk(context: ProbeContext, tool: ReadingTool, group: Group) -> Chunk:
     return chunk
 
 
-def refuse_reading(outlook: Estimates, chosen: RecallSettings) -> None:
+def refuse_reading(estimates: Estimates, chosen: RecallSettings) -> None:
     """
     Stop at an engine that cannot read right lines in its context, or has none.
 
@@ -432,15 +432,15 @@ def refuse_reading(outlook: Estimates, chosen: RecallSettings) -> None:
             hint="Leave it out, or use --ask both.",
         )
     try:
-        if not outlook.engine.scores_prompts:
-            outlook.engine.require(Ability.READING)
+        if not estimates.engine.scores_prompts:
+            estimates.engine.require(Ability.READING)
     except CodeneedleError as error:
         error.hint = f"{error.hint.removesuffix('.')}, or --by writing."
         raise
-    if outlook.unread:
+    if estimates.unread:
         raise BadInput(
             source=f"--by {By.READING}",
-            reason=outlook.unread,
+            reason=estimates.unread,
             hint="Use --by writing, or a smaller --context.",
         )
 

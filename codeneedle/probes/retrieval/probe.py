@@ -182,7 +182,7 @@ class RetrievalProbe(Probe):
         return ""
 
     def adapt(
-        self, settings: RetrievalSettings, outlook: Estimates
+        self, settings: RetrievalSettings, estimates: Estimates
     ) -> RetrievalSettings:
         """
         *settings* as they are, if texts fit the context with question and answer.
@@ -203,7 +203,7 @@ class RetrievalProbe(Probe):
                     hint="Write 0.5 for the middle of a text.",
                 )
         fixed_dials(settings)
-        _refuse_unfit(settings, outlook.context, outlook.trained)
+        _refuse_unfit(settings, estimates.context, estimates.trained)
         return settings
 
     def work(self, settings: RetrievalSettings, _outlook: Estimates) -> Work:

@@ -79,7 +79,7 @@ class ReuseProbe(Probe):
         """It generates a text."""
         return ""
 
-    def adapt(self, settings: ReuseSettings, outlook: Estimates) -> ReuseAsked:
+    def adapt(self, settings: ReuseSettings, estimates: Estimates) -> ReuseAsked:
         """
         *settings*, with what the context holds where no length is chosen.
 
@@ -87,10 +87,10 @@ class ReuseProbe(Probe):
             BadInput: If the text does not fit with its questions and answers; names a
                 context that is large enough.
         """
-        if outlook.setup:
-            known = settings_in(outlook.setup, NAME, ReuseSettings)
+        if estimates.setup:
+            known = settings_in(estimates.setup, NAME, ReuseSettings)
             settings = chosen_over(known, settings)
-        context, length = outlook.context, settings.length or LEAST_LENGTH
+        context, length = estimates.context, settings.length or LEAST_LENGTH
         if length + ROOM <= context:
             return ReuseAsked(
                 length=settings.length or min(LENGTH, context - ROOM),

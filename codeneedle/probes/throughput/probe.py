@@ -147,9 +147,9 @@ class ThroughputProbe(Probe):
         """None if a depth is the length of the corpus, as by default."""
         return "" if settings.depths else None
 
-    def work(self, settings: ThroughputSettings, outlook: Estimates) -> Work:
+    def work(self, settings: ThroughputSettings, estimates: Estimates) -> Work:
         """Both tests at each depth, each after reading up to that depth."""
-        is_built_in = outlook.is_built_in
+        is_built_in = estimates.is_built_in
         depths = settings.depths or (BUILT_IN_DEPTHS if is_built_in else DEPTHS)
         times = settings.times
         read, written = _test_tokens(is_built_in=is_built_in)
@@ -162,7 +162,7 @@ class ThroughputProbe(Probe):
         )
 
     def adapt(
-        self, settings: ThroughputSettings, outlook: Estimates
+        self, settings: ThroughputSettings, estimates: Estimates
     ) -> ThroughputSettings:
         """
         *settings* on those of the run folder, with depths in ascending order.
@@ -171,18 +171,19 @@ class ThroughputProbe(Probe):
             BadInput: If a depth exceeds the context that the weights were trained for.
             MachineError: If the tool is missing or too old.
         """
-        outlook.engine.speed_tool()
-        deepest = _deepest(outlook.weights)
+        estimates.engine.speed_tool()
+        deepest = _deepest(estimates.weights)
         for depth in settings.depths:
-            if outlook.trained and deepest is not None and depth > deepest:
+            if estimates.trained and deepest is not None and depth > deepest:
                 raise BadInput(
                     source=f"--depths {depth}",
-                    reason=f"these weights were trained for {outlook.trained:,} tokens",
+                    reason="these weights were trained for "
+                    f"{estimates.trained:,} tokens",
                     hint=f"Use {deepest} or less; or stretch the context with rope "
                     "arguments after --.",
                 )
-        if outlook.setup:
-            known = settings_in(outlook.setup, NAME, ThroughputSettings)
+        if estimates.setup:
+            known = settings_in(estimates.setup, NAME, ThroughputSettings)
             settings = chosen_over(known, settings)
         return structs.replace(settings, depths=tuple(sorted({*settings.depths})))
 

@@ -62,7 +62,7 @@ class TranscriptProbe(Probe):
     """Forces the assistant's turns; units are turns, or conversations if many."""
 
     def adapt(
-        self, settings: TranscriptSettings, outlook: Estimates
+        self, settings: TranscriptSettings, estimates: Estimates
     ) -> TranscriptSettings:
         """
         *settings* as they are, if there is a turn that can be forced.
@@ -73,8 +73,8 @@ class TranscriptProbe(Probe):
             CodeneedleError: If rendering fails.
         """
         read_conversations(_file(settings))
-        if not outlook.knows(NAME):
-            turns = _counted_turns(settings, outlook.engine, outlook.context)
+        if not estimates.knows(NAME):
+            turns = _counted_turns(settings, estimates.engine, estimates.context)
             if all(turn.left_out for turn in turns):
                 raise _nothing_left(settings, turns)
         return settings
@@ -90,9 +90,9 @@ class TranscriptProbe(Probe):
         note = "is not stored: 'codeneedle show' reads the file again"
         return (f"the text of {_file(settings)} {note}",)
 
-    def work(self, settings: TranscriptSettings, outlook: Estimates) -> Work:
+    def work(self, settings: TranscriptSettings, estimates: Estimates) -> Work:
         """Each conversation is read once, and its turns are forced if they fit."""
-        setup = outlook.setup
+        setup = estimates.setup
         if setup and NAME in setup.probes:
             turns = transcript_layout(setup).turns
             depths = [turn.prompt_tokens for turn in turns]
@@ -106,14 +106,14 @@ class TranscriptProbe(Probe):
                 depth=sum(depths) // len(depths),
                 phrase=plural(len(turns), "turn"),
             )
-        per_token = 1 if outlook.is_built_in else CHARACTERS_PER_TOKEN
+        per_token = 1 if estimates.is_built_in else CHARACTERS_PER_TOKEN
         _, conversations = read_conversations(_file(settings))
         texts, forced, count = [], 0, 0
         for conversation in conversations:
             turns_of_it = conversation.turns
             sizes = [(len(str(turn.message())), turn.role) for turn in turns_of_it]
             whole = sum(size for size, _ in sizes) // per_token
-            texts.append(min(whole, outlook.context))
+            texts.append(min(whole, estimates.context))
             answers = [size for size, role in sizes if role == "assistant"]
             count += len(answers)
             forced += sum(answers) * texts[-1] // max(whole, 1) // per_token

@@ -71,8 +71,8 @@ def test_the_file_of_the_reference_is_told_before_a_sweep(tmp_path, present, not
     engine = ToolEngine(divergence=tool)
     settings = DivergenceSettings(file=text)
 
-    outlook = made_outlook(engine=engine, folder=tmp_path)
-    told = PROBE.notes(settings, outlook)
+    estimates = made_outlook(engine=engine, folder=tmp_path)
+    told = PROBE.notes(settings, estimates)
 
     assert notes == len(told)
     assert all("192.0 MiB" in each for each in told)
@@ -140,9 +140,9 @@ def test_a_file_is_checked_before_anything_starts(tmp_path):
     file = tmp_path / "wiki.txt"
     file.write_text("x" * 5000)
     tool = FakeDivergence()
-    outlook = made_outlook(engine=ToolEngine(divergence=tool))
+    estimates = made_outlook(engine=ToolEngine(divergence=tool))
 
-    PROBE.adapt(DivergenceSettings(file=file), outlook)
+    PROBE.adapt(DivergenceSettings(file=file), estimates)
 
     assert 5000 == tool.checked[0]["text_bytes"]
 
@@ -217,27 +217,27 @@ def test_a_text_that_is_too_large_is_refused_in_planning(tmp_path, monkeypatch):
     monkeypatch.setattr(comparison, "MAX_TEXT_BYTES", 10)
     file = tmp_path / "wiki.txt"
     file.write_text("x" * 10)
-    outlook = made_outlook(engine=ToolEngine(divergence=FakeDivergence()))
-    PROBE.adapt(DivergenceSettings(file=file), outlook)
+    estimates = made_outlook(engine=ToolEngine(divergence=FakeDivergence()))
+    PROBE.adapt(DivergenceSettings(file=file), estimates)
     file.write_text("x" * 11)
 
     with pytest.raises(BadInput, match="it has more than 10 B"):
-        PROBE.adapt(DivergenceSettings(file=file), outlook)
+        PROBE.adapt(DivergenceSettings(file=file), estimates)
 
 
 def test_more_chunks_than_a_text_can_have_are_refused_in_planning(tmp_path):
     file = tmp_path / "wiki.txt"
     file.write_text("x" * 5000)
     in_file = DivergenceSettings(file=file, contexts=(400, 500), chunks=(10,))
-    outlook = made_outlook(engine=ToolEngine(divergence=FakeDivergence()))
-    PROBE.adapt(in_file, outlook)
-    engine = ToolEngine(model=replace(outlook.engine.model, is_tiny=True))
-    of_corpus, corpus = replace(outlook, engine=engine), outlook.corpus
+    estimates = made_outlook(engine=ToolEngine(divergence=FakeDivergence()))
+    PROBE.adapt(in_file, estimates)
+    engine = ToolEngine(model=replace(estimates.engine.model, is_tiny=True))
+    of_corpus, corpus = replace(estimates, engine=engine), estimates.corpus
     fitting = corpus.size_bytes // 500
     PROBE.adapt(DivergenceSettings(contexts=(500,), chunks=(fitting,)), of_corpus)
 
     with pytest.raises(BadInput) as caught:
-        PROBE.adapt(msgspec.structs.replace(in_file, chunks=(11,)), outlook)
+        PROBE.adapt(msgspec.structs.replace(in_file, chunks=(11,)), estimates)
     assert "Use --chunks 10 or less, or a longer --text." == caught.value.hint
     with pytest.raises(BadInput, match=r"--chunks \d+: the corpus has at") as caught:
         PROBE.adapt(
@@ -390,11 +390,11 @@ def test_prose_takes_the_place_of_the_corpus_but_with_the_built_in_model(made_ru
     def adapted(settings, engine):
         return PROBE.adapt(settings, made_outlook(engine=engine))
 
-    suited = adapted(plain, engine)
+    adapted = adapted(plain, engine)
 
-    assert "python-3.11-reference.txt" == suited.file.name
-    assert SHA256 == hashlib.sha256(suited.file.read_bytes()).hexdigest()
-    assert (plain, suited) == (adapted(plain, tiny), adapted(suited, engine))
+    assert "python-3.11-reference.txt" == adapted.file.name
+    assert SHA256 == hashlib.sha256(adapted.file.read_bytes()).hexdigest()
+    assert (plain, adapted) == (adapted(plain, tiny), adapted(adapted, engine))
     assert [None, ""] == [PROBE.own_text(plain, each) for each in (tiny, engine)]
 
 

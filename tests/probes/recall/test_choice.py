@@ -140,7 +140,7 @@ def test_both_speeds_are_told(speeds):
 # Before the first cell
 
 
-def outlook(read_s, write_s, **changes):
+def estimates(read_s, write_s, **changes):
     pace = Pace(
         start_s=1, read_s=read_s, write_s=write_s, read_back_s=0, write_back_s=0
     )
@@ -171,19 +171,19 @@ BRIEF = RecallSettings(ask=Ask.FORCED, functions=12, lines=3)
 def test_a_plan_tells_what_the_reference_is_likely_to_choose(
     settings, changes, expected
 ):
-    found = planned_choice(settings, outlook(*SLOW_WRITING, **changes))
+    found = planned_choice(settings, estimates(*SLOW_WRITING, **changes))
 
     assert expected == (found.by if found else None)
 
 
 def test_a_plan_counts_both_ways_of_the_reference():
-    work = PROBE.work(BRIEF, outlook(*SLOW_WRITING, may_grow=True))
+    work = PROBE.work(BRIEF, estimates(*SLOW_WRITING, may_grow=True))
 
     assert "3 lines of 48 functions read" == work.phrase
     assert (0, (7168,)) == (work.written, work.texts)
     assert "3 lines of 6 functions forced" == work.first.phrase
     assert 6 * 3 * 6 < work.first.written < 6 * 3 * 8
-    forced = PROBE.work(BRIEF, outlook(*ON_TWO_CORES))
+    forced = PROBE.work(BRIEF, estimates(*ON_TWO_CORES))
     assert ("3 lines of 12 functions forced", None) == (forced.phrase, forced.first)
 
 

@@ -267,7 +267,7 @@ def test_what_was_written_stays_where_nothing_can_be_scored(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("ask", "abilities", "suited"),
+    ("ask", "abilities", "adapted"),
     [
         (None, {Ability.FORCED}, None),
         (None, (), Ask.WRITTEN),
@@ -276,11 +276,11 @@ def test_what_was_written_stays_where_nothing_can_be_scored(tmp_path):
     ],
 )
 def test_an_engine_that_cannot_score_lines_is_asked_for_written_ones(
-    ask, abilities, suited
+    ask, abilities, adapted
 ):
     engine = FakeEngine(abilities=frozenset(abilities))
 
-    assert RecallSettings(suited) == adapted(engine, ask=ask)
+    assert RecallSettings(adapted) == adapted(engine, ask=ask)
     for more in (Ask.FORCED, Ask.BOTH):
         if not abilities:
             with pytest.raises(ToolMissing, match="no tool for forced") as caught:
@@ -308,8 +308,8 @@ def test_options_of_forced_lines_are_refused_with_what_the_engine_can(
 
 
 def test_a_limit_of_replies_is_of_written_ones():
-    for ask, suited in ((None, Ask.BOTH), (Ask.WRITTEN, Ask.WRITTEN)):
-        assert suited == adapted(FakeEngine(), ask=ask, reply_tokens=9).ask
+    for ask, adapted in ((None, Ask.BOTH), (Ask.WRITTEN, Ask.WRITTEN)):
+        assert adapted == adapted(FakeEngine(), ask=ask, reply_tokens=9).ask
 
     with pytest.raises(BadInput, match="--reply-tokens 9: is of lines that are writ"):
         adapted(FakeEngine(), ask=Ask.FORCED, reply_tokens=9)
@@ -570,25 +570,25 @@ def test_a_pair_is_judged_after_each_block_of_forced_functions(tmp_path):
     ],
 )
 def test_a_plan_names_as_many_functions_as_the_text_has(settings, expected):
-    outlook = made_outlook(context=18432, is_built_in=True)
+    estimates = made_outlook(context=18432, is_built_in=True)
 
-    assert expected == PROBE.work(RecallSettings(**settings), outlook).phrase
+    assert expected == PROBE.work(RecallSettings(**settings), estimates).phrase
 
 
 def test_a_plan_says_that_a_context_is_likely_to_hold_no_function():
-    outlook = made_outlook(context=512, is_built_in=True)
+    estimates = made_outlook(context=512, is_built_in=True)
 
     expected = "the context is too small: one function takes about 693 tokens with "
     expected += "question and answer; use --context 768 or more"
-    assert expected == PROBE.work(RecallSettings(), outlook).phrase
+    assert expected == PROBE.work(RecallSettings(), estimates).phrase
 
 
 def test_a_plan_of_a_run_folder_names_what_the_folder_holds(tmp_path):
     setup = made_context(tmp_path, FakeEngine(), conditions={"functions": 4}).run.setup
-    outlook = made_outlook(context=1024, is_built_in=True, setup=setup)
+    estimates = made_outlook(context=1024, is_built_in=True, setup=setup)
     forced = min(len(forced_of(setup)), 4)
 
-    phrase = PROBE.work(PROBE.adapt(RecallSettings(), outlook), outlook).phrase
+    phrase = PROBE.work(PROBE.adapt(RecallSettings(), estimates), estimates).phrase
 
     assert phrase.startswith(f"20 lines of {len(written_of(setup))} functions written")
     assert phrase.endswith(f"5 lines of {forced} functions forced")

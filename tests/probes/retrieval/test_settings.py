@@ -18,12 +18,12 @@ from codeneedle.probes.retrieval.settings import (
 
 def adapted(settings, context, **engine):
     """*settings* in a *context*, with weights trained for 8,192 tokens."""
-    outlook = made_outlook(
+    estimates = made_outlook(
         context=context,
         engine=FakeEngine(**engine),
         weights=made_weights(training_context=8192),
     )
-    return PROBE.adapt(settings, outlook)
+    return PROBE.adapt(settings, estimates)
 
 
 @pytest.mark.parametrize(

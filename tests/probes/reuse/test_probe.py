@@ -224,8 +224,8 @@ def test_the_plan_tells_what_a_pair_reads(tmp_path):
     stored = cell(run_context(tmp_path), questions=2).run.setup
 
     def work(**changes):
-        outlook = made_outlook(context=2048, **changes)
-        return PROBE.work(PROBE.adapt(ReuseSettings(), outlook), outlook)
+        estimates = made_outlook(context=2048, **changes)
+        return PROBE.work(PROBE.adapt(ReuseSettings(), estimates), estimates)
 
     new, known = work(), work(setup=stored)
 

@@ -78,8 +78,8 @@ def fails_at(depth, status=Status.OUT_OF_MEMORY):
 
 def adapted(run):
     """*run* with its settings as they suit engine and weights."""
-    outlook = made_outlook(engine=run.engine, weights=run.weights)
-    return replace(run, settings={NAME: PROBE.adapt(run.settings[NAME], outlook)})
+    estimates = made_outlook(engine=run.engine, weights=run.weights)
+    return replace(run, settings={NAME: PROBE.adapt(run.settings[NAME], estimates)})
 
 
 def test_chosen_settings_are_conditions(made_run):

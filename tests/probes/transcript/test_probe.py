@@ -219,10 +219,10 @@ def test_without_a_file_the_option_is_named():
 def test_the_plan_estimates_tokens_until_they_are_counted(tmp_path):
     run = made_run(tmp_path)
     settings = run.settings[NAME]
-    outlook = made_outlook(context=10_000, is_built_in=True)
+    estimates = made_outlook(context=10_000, is_built_in=True)
 
-    estimated = PROBE.work(settings, outlook)
-    counted = PROBE.work(settings, replace(outlook, setup=run.setup))
+    estimated = PROBE.work(settings, estimates)
+    counted = PROBE.work(settings, replace(estimates, setup=run.setup))
 
     turns = transcript_layout(run.setup).turns
     assert (turns[-1].prompt_tokens,) == counted.texts
@@ -234,7 +234,7 @@ def test_the_plan_estimates_tokens_until_they_are_counted(tmp_path):
         assert exact / 3 < about < 3 * exact
     assert "4 turns" == estimated.phrase == counted.phrase
     limited = TranscriptSettings(file=settings.file, tokens=50)
-    work = PROBE.work(limited, outlook)
+    work = PROBE.work(limited, estimates)
     assert (50, "4 turns, at most 50 tokens") == (work.written, work.phrase)
 
 
