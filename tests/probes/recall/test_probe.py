@@ -267,7 +267,7 @@ def test_what_was_written_stays_where_nothing_can_be_scored(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("ask", "abilities", "adapted"),
+    ("ask", "abilities", "expected"),
     [
         (None, {Ability.FORCED}, None),
         (None, (), Ask.WRITTEN),
@@ -276,11 +276,11 @@ def test_what_was_written_stays_where_nothing_can_be_scored(tmp_path):
     ],
 )
 def test_an_engine_that_cannot_score_lines_is_asked_for_written_ones(
-    ask, abilities, adapted
+    ask, abilities, expected
 ):
     engine = FakeEngine(abilities=frozenset(abilities))
 
-    assert RecallSettings(adapted) == adapted(engine, ask=ask)
+    assert RecallSettings(expected) == adapted(engine, ask=ask)
     for more in (Ask.FORCED, Ask.BOTH):
         if not abilities:
             with pytest.raises(ToolMissing, match="no tool for forced") as caught:
