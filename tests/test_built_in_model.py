@@ -250,7 +250,7 @@ def test_twins_break_it_where_they_share_its_window_and_nowhere_else(
     wrong = [
         row.produced
         for each in scores
-        for row in each.metric_results
+        for row in each.rows
         if row.mark in {Mark.HALLUCINATED, Mark.OVERRUN}
     ]
 

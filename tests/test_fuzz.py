@@ -56,7 +56,7 @@ def test_a_number_without_end_in_a_log_of_perplexity_is_no_number():
     short = f"you need at least {DIGITS} tokens\ntokenizes to only {DIGITS} tokens"
 
     assert 1 == perplexity.chunks_done(log)
-    assert perplexity.size(log) is None
+    assert perplexity.announced_size(log) is None
     assert perplexity.too_short(short) is None
 
 
