@@ -390,11 +390,11 @@ def test_prose_takes_the_place_of_the_corpus_but_with_the_built_in_model(made_ru
     def adapted(settings, engine):
         return PROBE.adapt(settings, made_outlook(engine=engine))
 
-    adapted = adapted(plain, engine)
+    prose = adapted(plain, engine)
 
-    assert "python-3.11-reference.txt" == adapted.file.name
-    assert SHA256 == hashlib.sha256(adapted.file.read_bytes()).hexdigest()
-    assert (plain, adapted) == (adapted(plain, tiny), adapted(adapted, engine))
+    assert "python-3.11-reference.txt" == prose.file.name
+    assert SHA256 == hashlib.sha256(prose.file.read_bytes()).hexdigest()
+    assert (plain, prose) == (adapted(plain, tiny), adapted(prose, engine))
     assert [None, ""] == [PROBE.own_text(plain, each) for each in (tiny, engine)]
 
 

@@ -308,8 +308,8 @@ def test_options_of_forced_lines_are_refused_with_what_the_engine_can(
 
 
 def test_a_limit_of_replies_is_of_written_ones():
-    for ask, adapted in ((None, Ask.BOTH), (Ask.WRITTEN, Ask.WRITTEN)):
-        assert adapted == adapted(FakeEngine(), ask=ask, reply_tokens=9).ask
+    for ask, expected in ((None, Ask.BOTH), (Ask.WRITTEN, Ask.WRITTEN)):
+        assert expected == adapted(FakeEngine(), ask=ask, reply_tokens=9).ask
 
     with pytest.raises(BadInput, match="--reply-tokens 9: is of lines that are writ"):
         adapted(FakeEngine(), ask=Ask.FORCED, reply_tokens=9)
