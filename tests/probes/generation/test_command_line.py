@@ -126,11 +126,11 @@ def test_a_template_with_tools_and_thinking_gets_both(tmp_path, nano):
 
     assert 0 == done.returncode, done.stderr
     assert "allowed" == asked["thinking"]
-    expected = {each.name: hashed(engine_entry(each)) for each in own_prompts(42)}
+    expected = {each.name: hashed(offered(each)) for each in own_prompts(42)}
     assert expected == {each["name"]: each["sha256"] for each in asked["prompts"]}
 
 
-def engine_entry(prompt):
+def offered(prompt):
     """What the template `OFFERING` makes of *prompt*, the thought begun."""
     names = "".join(f"{each['function']['name']};" for each in prompt.tools)
     tools = f"<tools>{names}" if names else ""
