@@ -6,7 +6,12 @@ import statistics
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from codeneedle.cache_types import ReferenceCandidate, Pair, by_precision, reference_among
+from codeneedle.cache_types import (
+    Pair,
+    ReferenceCandidate,
+    by_precision,
+    reference_among,
+)
 from codeneedle.probes.metrics import Metric, cell_value, context_of
 from codeneedle.records.record import (
     AGAIN,

@@ -313,14 +313,14 @@ class MlxClient(Client):
     """
     Talks to a child of ours, which scores in batches what is made to come.
 
-    Implements `engine.Prompts`, too.
+    Implements `engine.PromptScorer`, too.
     """
 
     def force_each(
         self, question: Completion, passages: Sequence[tuple[int, int]]
     ) -> list[Forced]:
         """
-        As of `engine.Prompts`: by forcing all from the first passage to the last.
+        As of `engine.PromptScorer`: by forcing all from the first passage to the last.
 
         A passage takes its share of the time: of the tokens from the passage before;
         the first, of its own.
