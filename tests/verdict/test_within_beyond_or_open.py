@@ -146,6 +146,19 @@ def test_a_row_that_is_open_says_how_many_functions_would_decide_it():
 
 
 @pytest.mark.parametrize(
+    ("units", "needed", "decidable"),
+    [(6, 40, 40), (5, 40, None), (6, None, None), (6, 1_000_000, None)],
+)
+def test_units_that_decide_are_told_of_six_measured_ones_at_least(
+    units, needed, decidable
+):
+    row = row_of(losing_run({GOOD: OPEN}))
+    few = replace(row, bounds=replace(row.bounds, units=units), needed=needed)
+
+    assert decidable == few.decidable
+
+
+@pytest.mark.parametrize(
     ("max_loss", "kind", "said"),
     [
         (0.02, LossKind.NATS, "0.9 %"),
