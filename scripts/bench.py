@@ -331,7 +331,7 @@ def _sweep(bench: Bench, path: Path, k_types: str, v_types: str) -> tuple[float,
 
 def _served_by(weights: str = "the built-in model") -> str:
     """What the cells were measured on."""
-    server = installation.ask(installation.find().server)
+    server = installation.server_facts(installation.find().server)
     return f"{machine_line()}; llama.cpp {server.version}; weights of {weights}"
 
 

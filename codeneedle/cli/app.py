@@ -897,12 +897,12 @@ def show_corpus(
 ) -> None:
     """Show the functions of a corpus, or the body of one."""
     from codeneedle.corpora import registry
-    from codeneedle.report.corpus import overview, truth
+    from codeneedle.report.corpus import corpus_overview, truth
 
     with _stderr().status("reading the corpus"):
         loaded = registry.load(name)
     if function is None:
-        _show(overview(loaded))
+        _show(corpus_overview(loaded))
     else:
         _write_verbatim(f"{truth(loaded, function)}\n")
 

@@ -129,7 +129,7 @@ def diagnose(
     tools = programs if isinstance(programs, Tools) else None
     server = None
     if tools:
-        server = _checked(lambda: installation.ask(tools.server), problems)
+        server = _checked(lambda: installation.server_facts(tools.server), problems)
     loaded = _checked(lambda: _model(model, entry), problems)
     facts = machine.facts()
     names = DEFAULT_TYPES if engine == ENGINE else ()

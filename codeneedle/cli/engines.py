@@ -97,7 +97,7 @@ def _llama_cpp(request: "Request", execution: "Execution") -> "EngineFor":
     from codeneedle.engines.llama_cpp.engine import LlamaCpp
 
     tools = _find_llama_cpp(request, execution)
-    facts = installation.ask(tools.server)
+    facts = installation.server_facts(tools.server)
     return lambda model: LlamaCpp(tools=tools, facts=facts, model=model)
 
 

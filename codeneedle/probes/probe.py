@@ -253,7 +253,7 @@ class Calibrating:
     Whether records say nothing without it; if not, what they were asked tells it.
     """
 
-    def may_calibrate(self, _settings: Any, _outlook: Estimates) -> bool:
+    def may_calibrate(self, _settings: Any, _estimates: Estimates) -> bool:
         """Whether the reference may set something: it is measured first."""
         return True
 
@@ -369,7 +369,7 @@ class Probe:
 
     # --- before the first cell
 
-    def adapt(self, settings: Any, _outlook: "Estimates") -> Struct:
+    def adapt(self, settings: Any, _estimates: "Estimates") -> Struct:
         """
         *settings* as they suit engine, weights, corpus, context and run folder.
 
@@ -392,11 +392,11 @@ class Probe:
         """
         return None
 
-    def notes(self, _settings: Any, _outlook: Estimates) -> tuple[str, ...]:
+    def notes(self, _settings: Any, _estimates: Estimates) -> tuple[str, ...]:
         """What a user should know before it starts, one sentence each."""
         return ()
 
-    def work(self, _settings: Any, _outlook: Estimates) -> Work | None:
+    def work(self, _settings: Any, _estimates: Estimates) -> Work | None:
         """What a cell takes; None where nothing can be said before the first one."""
         return None
 

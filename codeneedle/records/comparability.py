@@ -108,11 +108,11 @@ def refuse_difference(stored: Setup, wanted: Setup, *, folder: Path) -> None:
     Raises:
         OtherSetup: With the first difference and both values.
     """
-    for key, was, now in differences(_counted(stored, wanted), wanted):
+    for key, was, now in setup_differences(_counted(stored, wanted), wanted):
         raise OtherSetup(folder=folder, key=key, stored=was, wanted=now)
 
 
-def differences(ours: Setup, theirs: Setup) -> Iterator[tuple[str, str, str]]:
+def setup_differences(ours: Setup, theirs: Setup) -> Iterator[tuple[str, str, str]]:
     """
     The fields that must match and do not: name and both values.
 

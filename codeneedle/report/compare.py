@@ -13,7 +13,7 @@ from codeneedle.probes import PROBES
 from codeneedle.probes.frames import CellValue
 from codeneedle.probes.metrics import LossKind, Metric
 from codeneedle.probes.probe import deciding_settings
-from codeneedle.records.comparability import differences
+from codeneedle.records.comparability import setup_differences
 from codeneedle.records.record import Run, Setup
 from codeneedle.report import captions
 from codeneedle.report.display import display_of
@@ -126,14 +126,14 @@ def compare(first: Run, second: Run) -> RunComparison:
         second=second,
         setups=tuple(
             (name, _in_words(was), _in_words(now))
-            for name, was, now in differences(first.setup, second.setup)
+            for name, was, now in setup_differences(first.setup, second.setup)
         ),
         changes=tuple(each for each in changes if each.values),
     )
 
 
 def _in_words(written: str) -> str:
-    """A value of a setup as `differences` wrote it, without the marks of Python."""
+    """A value of a setup as `setup_differences` has it, without marks of Python."""
     try:
         value = ast.literal_eval(written)
     except (ValueError, SyntaxError):

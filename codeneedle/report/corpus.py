@@ -23,7 +23,7 @@ def listing_objects(named: Iterable[Named]) -> list[dict[str, str]]:
     return [attributes(each, "name", "kind", "origin") for each in named]
 
 
-def overview(corpus: Corpus) -> Document:
+def corpus_overview(corpus: Corpus) -> Document:
     """Facts of the corpus, and the functions that would be asked for."""
     written = {each.line for each in corpus.written()}
     forced = {each.line for each in corpus.forced(FUNCTIONS, FORCED_LINES)[:FUNCTIONS]}

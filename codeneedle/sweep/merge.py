@@ -10,7 +10,7 @@ from codeneedle.cache_types import Pair
 from codeneedle.errors import BadInput
 from codeneedle.probes import PROBES, joined_setup, refuse_impossible_settings
 from codeneedle.probes.probe import answered
-from codeneedle.records.comparability import differences, first_other
+from codeneedle.records.comparability import first_other, setup_differences
 from codeneedle.records.record import CellRecord, Run, Setup, Status
 from codeneedle.records.store import (
     CELLS,
@@ -255,7 +255,7 @@ def _refuse_difference(ours: Store, mine: Setup, theirs: Store, other: Setup) ->
     Raises:
         BadInput: Naming the first key and both values.
     """
-    for key, was, now in differences(mine, other):
+    for key, was, now in setup_differences(mine, other):
         raise BadInput(
             source=f"{ours.folder} and {theirs.folder}",
             reason=f"they differ in {key}: {was} and {now}",

@@ -64,7 +64,7 @@ def real_context(folder, *, tools=None, arguments=(), **changes):
     header = read_header(built_in_model())
     engine = LlamaCpp(
         tools=replace(found, **(tools or {})),
-        facts=installation.ask(found.server),
+        facts=installation.server_facts(found.server),
         model=ModelSpec(
             weights=header, name="needle-nano", is_tiny=True, arguments=arguments
         ),

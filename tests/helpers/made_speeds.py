@@ -9,7 +9,7 @@ from codeneedle.probes.throughput.record import (
     NAME,
     DepthSpeeds,
     Throughput,
-    ThroughputAsked,
+    ThroughputLayout,
 )
 from codeneedle.records.record import CellRecord, Run, Status, as_json
 
@@ -37,7 +37,7 @@ def measured(pair: Pair, speeds: dict[int, float | None]) -> CellRecord:
 
 def run_of(*records: CellRecord, depths: tuple[int, ...] = (0, 100)) -> Run:
     """A run with these records."""
-    settings = ThroughputAsked(
+    settings = ThroughputLayout(
         depths=depths,
         repetitions=2,
         prompt_tokens=1,

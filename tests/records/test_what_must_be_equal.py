@@ -16,10 +16,10 @@ from made_records import (
 from codeneedle.cache_types import Pair
 from codeneedle.records.comparability import (
     OtherSetup,
-    differences,
     first_other,
     refuse_difference,
     refuse_foreign,
+    setup_differences,
     setup_identity,
     stamp,
     widened,
@@ -101,7 +101,11 @@ def test_a_setup_gets_the_functions_of_a_setup_that_asks_for_some():
     refuse_difference(SETUP, BARE, folder=Path("runs"))
 
     assert SETUP == widened(BARE, SETUP) == widened(SETUP, BARE)
-    assert [] == list(differences(BARE, SETUP)) == list(differences(SETUP, BARE))
+    assert (
+        []
+        == list(setup_differences(BARE, SETUP))
+        == list(setup_differences(SETUP, BARE))
+    )
 
 
 def test_what_is_asked_of_a_text_is_no_part_of_its_identity():
@@ -230,9 +234,11 @@ def test_what_may_grow_is_no_difference_and_in_no_stamp():
     wider = {**SETUP.probes, "throughput": {"depths": [0, 64], "repetitions": 3}}
     more = replace(few, probes=wider)
 
-    assert [] == list(differences(few, more))
+    assert [] == list(setup_differences(few, more))
     assert stamp(few, "throughput") == stamp(more, "throughput")
     assert wider == widened(few, more).probes
     often = replace(few, probes=OFTENER)
-    assert ["throughput repetitions"] == [each for each, *_ in differences(few, often)]
+    assert ["throughput repetitions"] == [
+        each for each, *_ in setup_differences(few, often)
+    ]
     assert stamp(few, "throughput") != stamp(often, "throughput")

@@ -5,7 +5,7 @@ from printing import printed
 
 from codeneedle.corpora import registry
 from codeneedle.errors import UnknownName
-from codeneedle.report.corpus import listing, overview, truth
+from codeneedle.report.corpus import corpus_overview, listing, truth
 
 CORPUS = "[generate]\nfunctions = 6\nvalue_length = 6\nname_length = 5\nseed = 7\n"
 
@@ -32,7 +32,7 @@ def test_each_corpus_has_a_line(tmp_path):
 
 
 def test_an_overview_has_the_functions_that_would_be_asked_for(tiny):
-    text = printed(overview(tiny), width=200)
+    text = printed(corpus_overview(tiny), width=200)
 
     assert "6 functions of 5 lines or more" in text
     assert "20 lines of 6 functions would be written" in text
@@ -47,7 +47,7 @@ def test_files_that_were_left_out_are_listed(tmp_path):
     (tmp_path / "good.py").write_text(f"def first():\n{body}")
     (tmp_path / "bad\x1b[2J.py").write_text("def (:\n")
 
-    text = printed(overview(registry.load(str(tmp_path))))
+    text = printed(corpus_overview(registry.load(str(tmp_path))))
 
     assert "left out: bad" in text
     assert "\x1b" not in text
@@ -67,7 +67,7 @@ def test_files_that_a_second_parser_does_not_see_alike_are_listed(tmp_path):
     for name, last in (("good", ""), ("newer", "a ??= 1;\n")):
         (tmp_path / f"{name}.js").write_text(f"function {name}() {{\n{body}}}\n{last}")
 
-    text = printed(overview(registry.load(str(tmp_path))))
+    text = printed(corpus_overview(registry.load(str(tmp_path))))
 
     assert "in doubt: newer.js: esprima, which knows ES2017 at most" in text
     assert 1 == text.count("in doubt")

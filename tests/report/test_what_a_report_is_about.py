@@ -26,7 +26,7 @@ from codeneedle.errors import BadInput, UnknownName
 from codeneedle.probes import PROBES
 from codeneedle.probes.divergence import probe as divergence
 from codeneedle.probes.metrics import METRICS as OF_CELL
-from codeneedle.probes.throughput.record import ThroughputAsked
+from codeneedle.probes.throughput.record import ThroughputLayout
 from codeneedle.records.record import Run, as_json
 from codeneedle.records.store import Store, run_folder
 from codeneedle.report.selection import (
@@ -40,7 +40,7 @@ from codeneedle.report.selection import (
 TYPES = ("bf16", "q4_0")
 PLAIN = made_setup(needles=2, types_k=TYPES, types_v=TYPES)
 SPEEDS = as_json(
-    ThroughputAsked(
+    ThroughputLayout(
         depths=(0, 256),
         repetitions=1,
         prompt_tokens=512,

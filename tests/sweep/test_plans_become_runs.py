@@ -27,7 +27,11 @@ from codeneedle.probes.recall.settings import (
     settings_of,
 )
 from codeneedle.probes.throughput.probe import ThroughputSettings
-from codeneedle.records.comparability import OtherSetup, differences, setup_identity
+from codeneedle.records.comparability import (
+    OtherSetup,
+    setup_differences,
+    setup_identity,
+)
 from codeneedle.records.store import Store
 from codeneedle.sweep.prepare import (
     machine_phrase,
@@ -682,5 +686,5 @@ def test_the_setup_says_what_the_header_of_the_weights_says():
 
     assert ("qwen3", "Q4_K_M") == (prepared.setup.architecture, prepared.setup.quant)
     former = replace(prepared.setup, architecture="", quant="")
-    assert [] == list(differences(former, prepared.setup))
+    assert [] == list(setup_differences(former, prepared.setup))
     assert setup_identity(former) == setup_identity(prepared.setup)

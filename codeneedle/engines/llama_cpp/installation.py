@@ -124,7 +124,7 @@ def find(*, llama_server: Path | None = None) -> Tools:
     )
 
 
-def ask(server: Path) -> ServerFacts:
+def server_facts(server: Path) -> ServerFacts:
     """
     What *server* says about itself.
 

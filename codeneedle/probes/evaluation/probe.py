@@ -109,7 +109,7 @@ class EvaluationProbe(Probe):
     """Runs the user's command beside the server of each cell, and reads its results."""
 
     def adapt(
-        self, settings: EvaluationSettings, _outlook: Estimates
+        self, settings: EvaluationSettings, _estimates: Estimates
     ) -> EvaluationSettings:
         """As of `Probe`: *settings* as they are, if the commands can be run."""
         _words(settings)
@@ -127,7 +127,7 @@ class EvaluationProbe(Probe):
 
     @override
     def notes(
-        self, _settings: EvaluationSettings, _outlook: Estimates
+        self, _settings: EvaluationSettings, _estimates: Estimates
     ) -> tuple[str, ...]:
         """As of `Probe`: the number of samples that show a loss."""
         needed = samples_needed(USUAL_FLIPS, share=ONE_PAIR)

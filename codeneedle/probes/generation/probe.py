@@ -124,7 +124,7 @@ class GenerationProbe(Probe):
         return slug(settings.file.stem) if settings.file else ""
 
     def notes(
-        self, settings: GenerationSettings, _outlook: Estimates
+        self, settings: GenerationSettings, _estimates: Estimates
     ) -> tuple[str, ...]:
         """What is stored, and what so few prompts can show."""
         needed = prompts_without_loss(LOOP_FREE)

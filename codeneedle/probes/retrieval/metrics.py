@@ -219,7 +219,7 @@ SURVIVAL_TOKENS = (16, 32, 64, 128, 256, 512)
 """Lengths at which a remark says how many answers are still right."""
 
 
-def remarks(run: Run) -> tuple[str, ...]:
+def run_remarks(run: Run) -> tuple[str, ...]:
     """The path of each dial, what was left out, and how long answers survive."""
     records = [r for r in run.records if r.probe == NAME and r.has_numbers]
     calibration = calibration_of(run.setup) if records else None

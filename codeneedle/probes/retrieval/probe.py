@@ -36,7 +36,7 @@ from codeneedle.probes.retrieval.dial import (
     dialled,
     fitted_characters,
 )
-from codeneedle.probes.retrieval.metrics import METRICS, of_tasks, remarks
+from codeneedle.probes.retrieval.metrics import METRICS, of_tasks, run_remarks
 from codeneedle.probes.retrieval.prompts import messages, unblanked
 from codeneedle.probes.retrieval.record import (
     NAME,
@@ -206,7 +206,7 @@ class RetrievalProbe(Probe):
         _refuse_unfit(settings, estimates.context, estimates.trained)
         return settings
 
-    def work(self, settings: RetrievalSettings, _outlook: Estimates) -> Work:
+    def work(self, settings: RetrievalSettings, _estimates: Estimates) -> Work:
         """Each text, and an answer to each question, written and forced."""
         chosen = layout_of(settings)
         texts = [each.length for each in texts_of(expected(chosen), chosen)]
@@ -298,7 +298,7 @@ class RetrievalProbe(Probe):
 
     def remarks(self, run: Run) -> tuple[str, ...]:
         """The path of each dial, what was left out, how long answers survive."""
-        return remarks(run)
+        return run_remarks(run)
 
 
 def _skipped(run: Run, record: CellRecord) -> tuple[Skipped, ...]:

@@ -34,12 +34,12 @@ from codeneedle.probes.reuse.record import (
     CacheState,
     Reuse,
     ReuseAnswer,
-    ReuseAsked,
     ReuseFacts,
+    ReuseLayout,
     ReuseQuestion,
     ReuseSettings,
-    asked_in,
     reuse_in,
+    reuse_layout,
     reuse_of,
 )
 from codeneedle.probes.stored import Observed, chosen_over, settings_in
@@ -79,7 +79,7 @@ class ReuseProbe(Probe):
         """It generates a text."""
         return ""
 
-    def adapt(self, settings: ReuseSettings, estimates: Estimates) -> ReuseAsked:
+    def adapt(self, settings: ReuseSettings, estimates: Estimates) -> ReuseLayout:
         """
         *settings*, with what the context holds where no length is chosen.
 
@@ -92,7 +92,7 @@ class ReuseProbe(Probe):
             settings = chosen_over(known, settings)
         context, length = estimates.context, settings.length or LEAST_LENGTH
         if length + ROOM <= context:
-            return ReuseAsked(
+            return ReuseLayout(
                 length=settings.length or min(LENGTH, context - ROOM),
                 questions=settings.questions or QUESTIONS,
             )
@@ -104,7 +104,7 @@ class ReuseProbe(Probe):
             hint=f"Use --context {padded(length + ROOM)} or more.",
         )
 
-    def work(self, settings: ReuseSettings, _outlook: Estimates) -> Work:
+    def work(self, settings: ReuseSettings, _estimates: Estimates) -> Work:
         """The text is read once, and again twice for each question."""
         texts = (settings.text_tokens,) * (1 + 2 * settings.question_count)
         # A reply and right lines in each way; the first turn is written three times.
@@ -119,7 +119,7 @@ class ReuseProbe(Probe):
 
     def questions(self, setup: Setup, _goal: int | None = None) -> Iterator[Question]:
         """Functions of the text by their number, each to be asked in all ways."""
-        asked = asked_in(setup).question_count if NAME in setup.probes else 0
+        asked = reuse_layout(setup).question_count if NAME in setup.probes else 0
         for number in range(asked):
             yield Question(str(number), phrase="reading the text", body=number)
 
@@ -129,7 +129,7 @@ class ReuseProbe(Probe):
         """What asks about a text, as long as the first server has found out."""
         setup = context.run.setup
         if not observed.facts:
-            length = asked_in(setup).text_tokens
+            length = reuse_layout(setup).text_tokens
             functions = function_count(length, served.tokenizer, seed=setup.seed)
             observed.facts = as_json(ReuseFacts(functions))
         text = made_text(observed.facts["functions"], seed=setup.seed)
@@ -174,7 +174,7 @@ PROBE = ReuseProbe(
     purpose="a cache that is used again",
     metrics=(*METRICS, *OF_CELL),
     settings=ReuseSettings,
-    layout=ReuseAsked,
+    layout=ReuseLayout,
     needs=frozenset({Ability.FORCED}),
     makes_texts=True,
     saves_cache=True,
@@ -192,7 +192,7 @@ class _ReuseAsker(Asker):
     def ask(self, question: Question) -> ReuseQuestion:
         """As of `Asker`: the answers in all ways."""
         functions = self.text.functions
-        of = asked_in(self.context.run.setup).question_count
+        of = reuse_layout(self.context.run.setup).question_count
         number = question.body
         at = (2 * number + 1) * len(functions) // (2 * of)
         needle, before, other = (
@@ -203,7 +203,7 @@ class _ReuseAsker(Asker):
             self.cannot_save = self.retried(lambda: self._saved(other))
         first = self.primed(
             self.text.text,
-            asked_in(self.context.run.setup).text_tokens,
+            reuse_layout(self.context.run.setup).text_tokens,
             lambda: self.retried(lambda: self._first_reply(before)),
         )
         turn = FirstTurn(before, first.text)

@@ -61,7 +61,7 @@ class ReuseSettings(Struct, frozen=True):
         return self.questions or QUESTIONS
 
 
-class ReuseAsked(ReuseSettings, frozen=True, kw_only=True):
+class ReuseLayout(ReuseSettings, frozen=True, kw_only=True):
     """The settings as a setup stores them, with the version of the wording."""
 
     wording: int = WORDING
@@ -182,11 +182,11 @@ def reuse_in(stored: Observed, *, file: str) -> Reuse:
     return Reuse(tuple(from_json(each, ReuseQuestion, file=file) for each in answers))
 
 
-def asked_in(setup: Setup) -> ReuseAsked:
+def reuse_layout(setup: Setup) -> ReuseLayout:
     """
     The settings of the probe in *setup*.
 
     Raises:
         BadRecord: If they have another layout.
     """
-    return settings_in(setup, NAME, ReuseAsked)
+    return settings_in(setup, NAME, ReuseLayout)

@@ -8,7 +8,7 @@ from statistics import fmean, stdev
 from codeneedle.probes.metrics import Metric
 from codeneedle.probes.throughput.record import (
     DepthSpeeds,
-    asked_in,
+    throughput_layout,
     throughput_of,
 )
 from codeneedle.records.record import CellRecord, Setup
@@ -24,7 +24,7 @@ def at_depths(setup: Setup) -> tuple[Metric, ...]:
 
     ``tg@0``, ``pp@0``, ``tg@4096`` ... and ``peak@0``, which not every tool reports.
     """
-    settings = asked_in(setup)
+    settings = throughput_layout(setup)
     depths = settings.depths if settings else ()
     speeds = tuple(_metric(test, depth) for depth in depths for test in TESTS)
     return (*speeds, *map(_peak, depths))
@@ -112,7 +112,7 @@ def mean_speeds(record: CellRecord, test: str) -> dict[int, float]:
 
 def _at(record: CellRecord, setup: Setup, depth: int | None) -> DepthSpeeds | None:
     """What *record* has at *depth*; None is the greatest depth of the setup."""
-    settings = asked_in(setup)
+    settings = throughput_layout(setup)
     if settings is None:
         return None
     wanted = settings.depths[-1] if depth is None else depth

@@ -30,9 +30,9 @@ from codeneedle.probes.throughput.record import (
     NAME,
     DepthSpeeds,
     Throughput,
-    ThroughputAsked,
+    ThroughputLayout,
     ThroughputSettings,
-    asked_in,
+    throughput_layout,
     throughput_of,
 )
 from codeneedle.records.record import (
@@ -195,7 +195,7 @@ class ThroughputProbe(Probe):
         )
         read, written = _test_tokens(is_built_in=run.is_built_in)
         return as_json(
-            ThroughputAsked(
+            ThroughputLayout(
                 depths=settings.depths or default_depths(run),
                 repetitions=settings.times,
                 prompt_tokens=read,
@@ -211,7 +211,7 @@ class ThroughputProbe(Probe):
 
     def questions(self, setup: Setup, _goal: int | None = None) -> Iterator[Question]:
         """Its depths."""
-        chosen = asked_in(setup)
+        chosen = throughput_layout(setup)
         return map(Question, map(str, chosen.depths if chosen else ()))
 
     def measure(self, context: ProbeContext) -> Json:
@@ -225,7 +225,7 @@ class ThroughputProbe(Probe):
             CellError: If the smallest depth fails, or the tool runs with another
                 configuration than requested.
         """
-        chosen = asked_in(context.run.setup)
+        chosen = throughput_layout(context.run.setup)
         if chosen is None:
             raise ValueError("a setup without conditions of this probe")
         tool = context.run.engine.speed_tool()
@@ -318,7 +318,7 @@ PROBE = ThroughputProbe(
     purpose="speed by depth",
     metrics=(*METRICS, *OF_CELL),
     settings=ThroughputSettings,
-    layout=ThroughputAsked,
+    layout=ThroughputLayout,
     growth=GROWTH,
     needs=frozenset({Ability.SPEED}),
     is_timed=True,
@@ -329,7 +329,7 @@ PROBE = ThroughputProbe(
 def _at_depth(
     context: ProbeContext,
     tool: SpeedTool,
-    chosen: ThroughputAsked,
+    chosen: ThroughputLayout,
     depth: int,
     before: Sequence[DepthSpeeds],
 ) -> tuple[DepthSpeeds, Speeds | None]:
@@ -359,7 +359,7 @@ def _at_depth(
 def _measured(
     context: ProbeContext,
     tool: SpeedTool,
-    chosen: ThroughputAsked,
+    chosen: ThroughputLayout,
     depth: int,
     before: Sequence[DepthSpeeds],
 ) -> Speeds:

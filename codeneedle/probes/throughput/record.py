@@ -47,7 +47,7 @@ class ThroughputSettings(Struct, frozen=True):
         return self.repetitions or REPETITIONS
 
 
-class ThroughputAsked(ThroughputSettings, frozen=True, kw_only=True):
+class ThroughputLayout(ThroughputSettings, frozen=True, kw_only=True):
     """The settings as a setup stores them, with what follows; depths are ascending."""
 
     prompt_tokens: Length  # tokens to read per repetition
@@ -97,7 +97,7 @@ class Throughput:
         return tuple(sorted(self.answers.values(), key=lambda at: at.depth))
 
 
-def asked_in(setup: Setup) -> ThroughputAsked | None:
+def throughput_layout(setup: Setup) -> ThroughputLayout | None:
     """
     The settings of the probe in *setup*; None in a run without the probe.
 
@@ -106,7 +106,7 @@ def asked_in(setup: Setup) -> ThroughputAsked | None:
     """
     if NAME not in setup.probes:
         return None
-    return settings_in(setup, NAME, ThroughputAsked)
+    return settings_in(setup, NAME, ThroughputLayout)
 
 
 def throughput_of(record: CellRecord) -> Throughput:

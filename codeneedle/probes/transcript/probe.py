@@ -84,7 +84,7 @@ class TranscriptProbe(Probe):
         return slug(settings.file.stem) if settings.file else ""
 
     def notes(
-        self, settings: TranscriptSettings, _outlook: Estimates
+        self, settings: TranscriptSettings, _estimates: Estimates
     ) -> tuple[str, ...]:
         """States that a run stores only numbers."""
         note = "is not stored: 'codeneedle show' reads the file again"

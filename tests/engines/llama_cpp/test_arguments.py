@@ -26,7 +26,7 @@ from codeneedle.engines.llama_cpp.arguments import (
     waits_passively,
     without_offload,
 )
-from codeneedle.engines.llama_cpp.installation import ask
+from codeneedle.engines.llama_cpp.installation import server_facts
 from codeneedle.errors import BadInput
 
 SERVER, MODEL = Path("/bin/llama-server"), Path("/models/m.gguf")
@@ -112,7 +112,7 @@ def test_other_arguments_are_passed_on():
 
 @pytest.mark.real
 def test_arguments_that_undo_ours_are_refused(llama_server):
-    facts = ask(llama_server)
+    facts = server_facts(llama_server)
     launch = replace(LAUNCH, options=facts.options, model=TINY)
     stated = {argument.name for argument in parse(command(launch, port=1)[1:])}
     free = {"--n-gpu-layers", "--threads", "--threads-batch", "--poll", "--offline"}

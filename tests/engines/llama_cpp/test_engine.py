@@ -17,7 +17,7 @@ from codeneedle.engines.llama_cpp.arguments import (
     variables,
 )
 from codeneedle.engines.llama_cpp.engine import LlamaCpp
-from codeneedle.engines.llama_cpp.installation import ask
+from codeneedle.engines.llama_cpp.installation import server_facts
 from codeneedle.engines.messages import Message, Refused
 from codeneedle.errors import BadInput, MachineError, ToolFailed, ToolMissing
 from codeneedle.models.weights import read_header
@@ -134,7 +134,7 @@ def real_llama_cpp(llama_server, nano, **spec):
     """The engine on the real server and the built-in model."""
     engine = fake_llama_cpp(weights=read_header(nano), is_tiny=True, **spec)
     tools = replace(engine.tools, server=llama_server)
-    return replace(engine, tools=tools, facts=ask(llama_server))
+    return replace(engine, tools=tools, facts=server_facts(llama_server))
 
 
 def test_an_engine_has_the_abilities_of_the_programs_beside_the_server(tmp_path):
@@ -167,7 +167,9 @@ def test_what_the_real_server_cannot_render_is_left_in_no_file(
 ):
     """Its log quotes some of it; the folder of the log goes with the server."""
     model = ModelSpec(weights=read_header(nano), name="nano", is_tiny=True)
-    engine = LlamaCpp(tools=installation.find(), facts=ask(llama_server), model=model)
+    engine = LlamaCpp(
+        tools=installation.find(), facts=server_facts(llama_server), model=model
+    )
     monkeypatch.setenv(CACHE_VARIABLE, str(tmp_path / "cache"))
     with engine.templating() as template:
         with pytest.raises(Refused):

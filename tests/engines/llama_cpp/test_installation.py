@@ -7,7 +7,7 @@ from programs import HELP, llama_like, script
 
 from codeneedle.cache_types import Pair
 from codeneedle.engines.llama_cpp import installation, release
-from codeneedle.engines.llama_cpp.installation import ask, find, read_help
+from codeneedle.engines.llama_cpp.installation import find, read_help, server_facts
 from codeneedle.errors import MachineError, ToolFailed, ToolMissing
 
 VERSION = "version: 0.6.0-dev (build 11434, commit unknown)\nbuilt with GNU 12.2.0"
@@ -86,7 +86,7 @@ def test_a_server_tells_its_build_types_options_and_devices(tmp_path):
         tmp_path / "llama-server",
         devices="  CUDA0: NVIDIA L4 (Ada) (22563 MiB, 22000 MiB free)",
     )
-    facts = ask(server)
+    facts = server_facts(server)
 
     assert 11434 == facts.build
     assert "0.6.0 (build 11434, commit abc)" == facts.version
@@ -116,7 +116,7 @@ def test_a_server_tells_what_it_uses_of_the_processor(tmp_path, system_info, exp
     """Only its numbers of threads differ from start to start; they are left out."""
     server = llama_like(tmp_path / "llama-server", system_info=system_info)
 
-    assert expected == ask(server).cpu_features
+    assert expected == server_facts(server).cpu_features
 
 
 @pytest.mark.parametrize(
@@ -135,7 +135,7 @@ def test_a_cuda_server_tells_which_pairs_it_was_compiled_for(
     """The line is composed as ``llama_print_system_info`` does it; no GPU wrote it."""
     told = f"CUDA : ARCHS = 800,890 | USE_GRAPHS = 1 | {features}CPU : AVX = 1 | "
     line = f"0.00.002.060 I cmn  common_param: system_info: n_threads = 1 / 2 | {told}"
-    facts = ask(llama_like(tmp_path / "llama-server", system_info=line))
+    facts = server_facts(llama_like(tmp_path / "llama-server", system_info=line))
 
     expected = {compiled: True, converted: False, unknown: None}
     for pair in filter(None, expected):
@@ -160,7 +160,7 @@ def test_what_is_no_working_server_is_reported(tmp_path, monkeypatch, content, w
     path.write_bytes(content)
 
     with pytest.raises(MachineError, match=words):
-        ask(path)
+        server_facts(path)
 
 
 def test_types_and_options_are_read_from_the_help():
@@ -206,7 +206,7 @@ def test_older_layouts_are_read():
 
 @pytest.mark.real
 def test_the_real_server_answers_every_question(llama_server):
-    facts = ask(find(llama_server=llama_server).server)
+    facts = server_facts(find(llama_server=llama_server).server)
     upstream = {
         *("f32", "f16", "bf16", "q8_0", "q5_1", "q5_0", "q4_1", "q4_0", "iq4_nl"),
     }

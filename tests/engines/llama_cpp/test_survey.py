@@ -220,7 +220,7 @@ def test_the_real_program_answers_for_each_pair_of_the_built_in_model(
 ):
     tool = Path(llama_server).with_name(installation.FIT_PARAMS)
     model = ModelSpec(weights=read_header(nano), name="nano")
-    asked = survey.Surveyor.of(tool, installation.ask(llama_server), model)
+    asked = survey.Surveyor.of(tool, installation.server_facts(llama_server), model)
     told = asked.survey(GRID, context=1024, log=tmp_path / "log")
 
     assert not told.unknown

@@ -10,7 +10,7 @@ from made_servers import made_launch
 from codeneedle.cache_types import Pair
 from codeneedle.engines.ended import Died
 from codeneedle.engines.engine import ModelSpec
-from codeneedle.engines.llama_cpp.installation import FIT_PARAMS, ask
+from codeneedle.engines.llama_cpp.installation import FIT_PARAMS, server_facts
 from codeneedle.engines.llama_cpp.log import read_log
 from codeneedle.engines.llama_cpp.server import serving_llama
 from codeneedle.engines.llama_cpp.survey import Surveyor
@@ -48,7 +48,7 @@ def test_a_model_of_the_zoo_is_always_the_same_bytes(name, tmp_path):
 @pytest.fixture
 def launch_of(llama_server, tmp_path):
     """What starts the real server with a model of the zoo."""
-    options = ask(llama_server).options
+    options = server_facts(llama_server).options
 
     def launch(name, pair=F16):
         weights = zoo.write(name, tmp_path)
@@ -91,7 +91,7 @@ def test_the_real_server_aborts_at_an_encoder_that_is_to_write(launch_of, tmp_pa
 def surveyed(llama_server, tmp_path, monkeypatch):
     """The survey of a model of the zoo by the real program, for `F16` and `MIXED`."""
     monkeypatch.setenv("CODENEEDLE_CACHE", str(tmp_path / "cache"))
-    tool, facts = Path(llama_server).with_name(FIT_PARAMS), ask(llama_server)
+    tool, facts = Path(llama_server).with_name(FIT_PARAMS), server_facts(llama_server)
 
     def surveyed(name, *arguments, context=CONTEXT):
         weights = read_header(zoo.write(name, tmp_path))

@@ -12,7 +12,7 @@ from tokenizers.processors import TemplateProcessing
 
 from codeneedle.engines.engine import ModelSpec
 from codeneedle.engines.llama_cpp.engine import LlamaCpp
-from codeneedle.engines.llama_cpp.installation import ask, find
+from codeneedle.engines.llama_cpp.installation import find, server_facts
 from codeneedle.engines.mlx.convert import converted
 from codeneedle.engines.mlx.tokens import TextModel
 from codeneedle.models.weights import read_header
@@ -132,7 +132,7 @@ def test_a_language_model_has_the_tokens_that_llama_server_counts(smollm2, tmp_p
     header = read_header(smollm2)
     tools = find()
     model = ModelSpec(weights=header, name="smollm2")
-    engine = LlamaCpp(tools=tools, facts=ask(tools.server), model=model)
+    engine = LlamaCpp(tools=tools, facts=server_facts(tools.server), model=model)
     ours = TextModel(converted(header))
     draw = random.Random(42)  # noqa: S311 - no secret
     marks = "ab Z\t\n09_=('\"\u00e4\u6f22\U0001f600"

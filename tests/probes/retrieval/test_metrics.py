@@ -15,7 +15,7 @@ from made_retrieval import (
     with_calibration,
 )
 
-from codeneedle.probes.retrieval.metrics import METRICS, of_tasks, remarks
+from codeneedle.probes.retrieval.metrics import METRICS, of_tasks, run_remarks
 from codeneedle.probes.retrieval.outcomes import outcomes, survival
 from codeneedle.probes.retrieval.record import NAME, calibration_of
 from codeneedle.probes.retrieval.scoring import Mode
@@ -263,7 +263,7 @@ def test_remarks_tell_the_path_of_the_dial_and_what_was_left_out():
         name="x/y", setup=with_calibration(setup_of(), calibration), records=records
     )
 
-    dial, fixed, left, not_asked = remarks(run)
+    dial, fixed, left, not_asked = run_remarks(run)
 
     assert dial.startswith("multikey: setting 2, 6 cities")
     assert dial.endswith("found on f16/f16 (2: 70% right)")
@@ -272,7 +272,7 @@ def test_remarks_tell_the_path_of_the_dial_and_what_was_left_out():
     assert not_asked == (
         "multikey at 1,024 tokens was not asked of q8_0/f16, q4_0/f16: nothing left"
     )
-    assert () == remarks(replace(run, records=()))
+    assert () == run_remarks(replace(run, records=()))
 
 
 def test_remarks_tell_for_how_many_tokens_a_ledger_stays_right():
@@ -283,7 +283,7 @@ def test_remarks_tell_for_how_many_tokens_a_ledger_stays_right():
     texts = made_texts("ledger", dial=0, scored=scored)
     record = retrieval_record("f16/f16", texts)
 
-    (phrase,) = remarks(Run(name="x/y", setup=setup_of(), records=(record,)))
+    (phrase,) = run_remarks(Run(name="x/y", setup=setup_of(), records=(record,)))
 
     assert phrase == (
         "ledger, f16/f16: answers right for so many tokens: 16: 100%, 32: 100%, "
