@@ -55,7 +55,7 @@ FEWEST_UNITS = 6
 """
 Units from which on a pair can be within the limit.
 
-Fewer may be alike by chance, and a trouble that hits a third of them goes unseen.
+Fewer may be alike by chance, and a problem that affects a third of them may be missed.
 """
 _ENDS = {
     LossKind.PROBABILITY: (-1.0, 1.0),
@@ -284,7 +284,10 @@ class MetricUnits:
             text = "of some tokens only a bound is known: it may lose more"
         elif not (self.loss.kind.is_counted or any(losses)):
             kind = RemarkKind.IDENTICAL
-            text = "the same to the last digit: is this cache what it claims?"
+            text = (
+                "identical to the reference in every digit: check that the type took "
+                "effect"
+            )
         else:
             return None, word
         return Remark(kind, text, (pair,)), word

@@ -226,10 +226,7 @@ def _population(verdict: Verdict) -> Iterator[Remark]:
     if units > 1:
         unseen = 100 * (1 - ALPHA ** (1 / units))
         share = f"{unseen:.0f}" if unseen > 1 else f"{unseen:.1g}"
-        text = (
-            f"A trouble that hits fewer than {share} % of {noun} may not have been "
-            "seen."
-        )
+        text = f"Problems that affect fewer than {share} % of {noun} may be missed."
         yield Remark(RemarkKind.UNSEEN, text)
 
 

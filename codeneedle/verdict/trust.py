@@ -295,7 +295,7 @@ def _unproved(
         elif pair not in apart:
             reason = f"nothing tells it from {reference}: {_evidence(proof)}"
         elif twin is not None:
-            reason = f"its probabilities are those of {twin}, to the last digit"
+            reason = f"its probabilities are those of {twin}, in every digit"
         if reason:
             yield pair, Trouble(Status.UNVERIFIED, reason)
 

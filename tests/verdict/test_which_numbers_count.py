@@ -296,11 +296,11 @@ def test_a_quantized_reference_is_verified_by_a_pair_that_differs_from_it():
 
 
 def test_a_server_that_ignores_one_type_is_caught_by_the_other_pair():
-    """V alone: q8_0/q4_0 is not the reference, but to the last digit q8_0/q8_0."""
+    """V alone: q8_0/q4_0 is not the reference, but in every digit q8_0/q8_0."""
     reference = proved("f16/f16", *SAME)
     whole, half = proved("q8_0/q8_0", *OTHER), proved("q8_0/q4_0", *OTHER)
 
-    reason = "its probabilities are those of q8_0/q8_0, to the last digit"
+    reason = "its probabilities are those of q8_0/q8_0, in every digit"
 
     assert {"q8_0/q4_0": reason} == marks(reference, half, whole)
     # The replies of two good types are often the same.

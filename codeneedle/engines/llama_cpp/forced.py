@@ -1,4 +1,4 @@
-"""How probable a right continuation is, token by token, as llama-server tells it."""
+"""Probabilities of the tokens of a given continuation, as llama-server tells them."""
 
 import contextlib
 from collections.abc import Callable, Sequence
@@ -55,7 +55,7 @@ class NextTokens:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TokenScore:
-    """How probable one right token was; as in `messages.Forced`."""
+    """Log-probability and lead of one right token, as in `messages.Forced`."""
 
     logprob: float  # natural logarithm of its probability, or an upper bound
     is_bound: bool  # whether it is a bound

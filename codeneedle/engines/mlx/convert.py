@@ -16,7 +16,7 @@ from codeneedle.models.weights import Weights, sha256, short_name
 from codeneedle.system.files import cache_folder, made_folder
 
 ARCHITECTURE = "llama"
-"""The one that is converted; of others there are folders made by mlx_lm.convert."""
+"""The architecture that is converted here; `mlx_lm.convert` makes folders of others."""
 
 VERSION = 2
 """Of what is written: folders of another one are not used."""

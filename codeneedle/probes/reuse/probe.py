@@ -312,7 +312,7 @@ def _differences(by_pair: Mapping[Pair, Reuse], reference: Pair) -> Iterator[str
         )
     if not is_notable:
         by = f"up to rounding: at most {largest:.2f} nats per token"
-        by = by if largest else "to the last digit"
+        by = by if largest else "in every digit"
         yield f"a reused cache gives the same as a cold one, {by}"
 
 

@@ -106,6 +106,6 @@ def test_differences_of_rounding_are_one_sentence():
     assert line.endswith("up to rounding: at most 0.50 nats per token")
     none = [reuse_record("f16/f16", made_question())]
     (line,) = PROBE.remarks(replace(RUN, records=tuple(none)))
-    assert line.endswith("gives the same as a cold one, to the last digit")
+    assert line.endswith("gives the same as a cold one, in every digit")
     (line,) = PROBE.remarks(replace(RUN, records=tuple(large)))
     assert line.startswith("f16/f16 differs on a second turn: by up to 2.00 nats")
