@@ -42,7 +42,7 @@ POINTS = {
     "class of a child": "codeneedle.system.processes:Child",
     "time of day": "codeneedle.system.machine:now",
     "grace periods of a child": "codeneedle.system.processes:GRACES_S",
-    "serve": "codeneedle.engines.llama_cpp.engine:serving",
+    "serve": "codeneedle.engines.llama_cpp.engine:serving_llama",
     "memory of counting": "codeneedle.engines.llama_cpp.engine:COUNT_MEMORY_BYTES",
     "timeout of counting": "codeneedle.engines.llama_cpp.engine:COUNT_TIMEOUT_S",
     "silence of llama-perplexity": "codeneedle.engines.llama_cpp.perplexity:SILENCE_S",
