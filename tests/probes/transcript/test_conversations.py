@@ -108,6 +108,14 @@ def test_calls_of_share_gpt_and_of_older_apis_become_calls():
     assert (Call("f", '{"a":1}'),) == found.turns[0].calls
 
 
+def test_a_message_may_have_a_thousand_tool_calls():
+    calls = [{"name": "f", "arguments": {}}] * 1000
+
+    (found,) = read([{"role": "assistant", "tool_calls": calls}])
+
+    assert 1000 == len(found.turns[0].calls)
+
+
 def test_parts_of_a_text_are_joined():
     parts = [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]
 

@@ -15,14 +15,16 @@ from made_transcripts import (
 from msgspec import structs
 
 from codeneedle.probes import PROBES
-from codeneedle.probes.transcript.metrics import FEWEST_UNITS
+from codeneedle.probes.transcript.metrics import FEWEST_UNITS, right
 from codeneedle.probes.transcript.probe import PROBE
 from codeneedle.probes.transcript.record import (
     MANY_CONVERSATIONS,
     NAME,
     ForcedTurn,
+    ScoredToken,
     turns_of,
 )
+from codeneedle.probes.transcript.rendering import Kind
 from codeneedle.records.record import BadRecord
 from codeneedle.verdict.judge import judge
 from codeneedle.verdict.remark_kinds import RemarkKind
@@ -45,6 +47,15 @@ def words(run):
     """What the metrics say of q8_0/q8_0, by their names."""
     (result,) = judge(run).compared
     return {row.metric.name: row.word for row in result.metric_results}
+
+
+def test_of_equally_probable_tokens_none_is_a_first_choice():
+    tokens = [
+        ScoredToken(kind=Kind.TEXT, logprob=-0.5, lead=lead, start=0, end=1)
+        for lead in (0.0, 1e-9, -1e-9, 2.0)
+    ]
+
+    assert 50.0 == right(tokens)
 
 
 def test_classes_of_tokens_have_metrics_of_their_own():
