@@ -47,7 +47,7 @@ from codeneedle.probes.evaluation.readers import read as read_results
 from codeneedle.probes.evaluation.record import Evaluation
 from codeneedle.probes.generation.prompts import read_prompts
 from codeneedle.probes.recall.alignment import answer_end, answer_lines, score
-from codeneedle.probes.recall.probe import enough_for_needle
+from codeneedle.probes.recall.asker import enough_for_needle
 from codeneedle.probes.recall.reading import Chunk, laid_out
 from codeneedle.probes.recall.record import Round, recall_of
 from codeneedle.probes.transcript.conversations import conversations_of

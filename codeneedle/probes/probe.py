@@ -31,13 +31,13 @@ from codeneedle.engines.messages import (
     ServerGone,
 )
 from codeneedle.errors import CellError
-from codeneedle.probes import stored
+from codeneedle.probes import observations
 from codeneedle.probes.answers import ScoredAnswer, Skipped
 from codeneedle.probes.cell import ProbeContext, RunContext
 from codeneedle.probes.estimates import Estimates, Times, Work
 from codeneedle.probes.metrics import Metric
+from codeneedle.probes.observations import Observed
 from codeneedle.probes.prompts import Prompts
-from codeneedle.probes.stored import Observed
 from codeneedle.records.record import (
     CellRecord,
     Json,
@@ -326,7 +326,7 @@ class Probe:
     repeats: bool = False
     """
     Whether the most precise pair is measured again after all others: its two values
-    differ by noise alone.
+    differ by noise alone. Not for the built-in model.
     """
 
     telling: Telling | None = None
@@ -513,7 +513,7 @@ def deciding_settings(probe: Probe, setup: Setup) -> Json:
 def known(context: ProbeContext) -> Observed:
     """What an earlier server of the cell was asked; nothing without one."""
     if context.previous_record and context.previous_record.observation:
-        return stored.observed(context.previous_record, Observed)
+        return observations.observed(context.previous_record, Observed)
     return Observed(answers={})
 
 

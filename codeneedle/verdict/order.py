@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from codeneedle.cache_types import FIRST, FULL_BITS, Pair, bits, most_precise_first
-from codeneedle.probes.stored import calibrated_in
+from codeneedle.probes.observations import calibrated_in
 from codeneedle.records.record import Setup
 from codeneedle.verdict.statistics import Decision
 

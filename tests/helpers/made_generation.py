@@ -13,7 +13,7 @@ from codeneedle.probes.generation.record import (
     PromptFacts,
     Written,
 )
-from codeneedle.probes.stored import Observed
+from codeneedle.probes.observations import Observed
 from codeneedle.records.record import CellRecord, Status, as_json
 
 

@@ -8,9 +8,9 @@ from pathlib import Path
 
 from codeneedle.cache_types import BITS_PER_ELEMENT, DEFAULT_TYPES, ENGINE, Pair
 from codeneedle.corpora.needles import NeedleFacts
+from codeneedle.probes.observations import Observed
 from codeneedle.probes.recall.record import ForcedRound, Recall, Round
 from codeneedle.probes.recall.settings import functions_in
-from codeneedle.probes.stored import Observed
 from codeneedle.records.record import (
     CellRecord,
     CorpusFacts,

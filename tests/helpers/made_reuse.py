@@ -2,6 +2,7 @@
 
 from codeneedle.cache_types import Pair
 from codeneedle.engines.messages import Forced
+from codeneedle.probes.observations import Observed
 from codeneedle.probes.reuse.record import (
     NAME,
     REUSED,
@@ -9,7 +10,6 @@ from codeneedle.probes.reuse.record import (
     ReuseAnswer,
     ReuseQuestion,
 )
-from codeneedle.probes.stored import Observed
 from codeneedle.records.record import CellRecord, Status, as_json
 
 TOKENS = 10

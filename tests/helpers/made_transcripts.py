@@ -7,7 +7,7 @@ from made_losses import losing_setup
 from made_records import sized
 
 from codeneedle.cache_types import Pair
-from codeneedle.probes.stored import Observed
+from codeneedle.probes.observations import Observed
 from codeneedle.probes.transcript.record import (
     NAME,
     ForcedTurn,

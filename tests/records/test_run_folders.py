@@ -14,7 +14,7 @@ from made_records import asking_recall, made_record, made_round, made_setup, wri
 
 from codeneedle.cache_types import Pair
 from codeneedle.errors import BadInput, FolderUnusable, SystemRefuses
-from codeneedle.probes.stored import Observed
+from codeneedle.probes.observations import Observed
 from codeneedle.records import store as stores
 from codeneedle.records.comparability import OtherSetup, setup_identity, stamp
 from codeneedle.records.record import (

@@ -24,8 +24,8 @@ from codeneedle.probes.divergence.record import NAME, key, sizes_of
 from codeneedle.probes.estimates import Estimates, Work
 from codeneedle.probes.metrics import METRICS as OF_CELL
 from codeneedle.probes.metrics import Metric
+from codeneedle.probes.observations import settings_in
 from codeneedle.probes.probe import Calibrating, Growth, Probe, Question, answered
-from codeneedle.probes.stored import settings_in
 from codeneedle.records.record import MOST_TOKENS, CellRecord, Json, Setup, as_json
 from codeneedle.text import plural, size
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from codeneedle.cache_types import Pair
 from codeneedle.engines.tools import ChunkValues, Statistics
 from codeneedle.probes.metrics import LEAST_DIVERGENCE
-from codeneedle.probes.stored import cached, calibrated_in, file_of, observed
+from codeneedle.probes.observations import cached, calibrated_in, file_of, observed
 from codeneedle.records.record import (
     MOST_NATS,
     Amount,

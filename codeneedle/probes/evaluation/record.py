@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from codeneedle.probes.stored import calibrated_in, observed
+from codeneedle.probes.observations import calibrated_in, observed
 from codeneedle.records.record import CellRecord, Setup
 
 NAME = "eval"

@@ -13,7 +13,7 @@ from codeneedle.probes.generation.record import (
 )
 from codeneedle.probes.metrics import METRICS as OF_CELL
 from codeneedle.probes.metrics import Loss, LossKind, Metric, Values, of_cell, of_units
-from codeneedle.probes.stored import Observed, observed
+from codeneedle.probes.observations import Observed, observed
 from codeneedle.records.record import CellRecord, Setup
 
 LEAST_LOST = 0.10

@@ -46,9 +46,9 @@ from codeneedle.probes.generation.record import (
     generation_layout,
     written_from,
 )
+from codeneedle.probes.observations import Observed
 from codeneedle.probes.probe import Asker, Calibrating, Probe, Question
 from codeneedle.probes.prompts import NO_THINK_ARGS, NO_THINK_PREFILL, PromptForm
-from codeneedle.probes.stored import Observed
 from codeneedle.records.comparability import OtherSetup
 from codeneedle.records.record import (
     AGAIN,

@@ -10,7 +10,7 @@ from msgspec import Meta, Struct
 
 from codeneedle.engines.messages import Reply
 from codeneedle.probes.generation.loops import Loop, find_loop
-from codeneedle.probes.stored import (
+from codeneedle.probes.observations import (
     Observed,
     cached,
     calibrated_in,

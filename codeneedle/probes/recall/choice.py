@@ -18,6 +18,7 @@ from codeneedle.corpora.needles import WRITTEN_LINES, block_ends
 from codeneedle.errors import CodeneedleError
 from codeneedle.probes.estimates import Estimates
 from codeneedle.probes.metrics import ABLE
+from codeneedle.probes.observations import Observed, observed
 from codeneedle.probes.recall.alignment import Mark
 from codeneedle.probes.recall.metrics import reading_speed
 from codeneedle.probes.recall.reading import (
@@ -38,7 +39,6 @@ from codeneedle.probes.recall.settings import (
     stated_in,
     with_choice,
 )
-from codeneedle.probes.stored import Observed, observed
 from codeneedle.records.record import CellRecord, Setup
 from codeneedle.system.secrets import masked
 from codeneedle.text import duration, number, one_line, plural

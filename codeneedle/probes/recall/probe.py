@@ -1,9 +1,7 @@
 """The recall probe: asks for functions verbatim and stores the replies."""
 
-import functools
-import hashlib
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from statistics import fmean
 
@@ -18,15 +16,6 @@ from codeneedle.corpora.needles import (
 )
 from codeneedle.document import Document
 from codeneedle.engines.engine import Ability, Engine, Served
-from codeneedle.engines.messages import (
-    BadReply,
-    BrokenOff,
-    Chat,
-    Completion,
-    Forced,
-    Generation,
-    Reply,
-)
 from codeneedle.errors import BadInput, CellError, CodeneedleError
 from codeneedle.models.kv_cache import padded
 from codeneedle.probes import frames
@@ -34,8 +23,8 @@ from codeneedle.probes.answers import ScoredAnswer
 from codeneedle.probes.cell import ProbeContext, RunContext
 from codeneedle.probes.estimates import Estimates, Times, Work
 from codeneedle.probes.metrics import Metric
+from codeneedle.probes.observations import Observed, chosen_over
 from codeneedle.probes.probe import (
-    Asker,
     Calibrating,
     Further,
     Probe,
@@ -45,8 +34,7 @@ from codeneedle.probes.probe import (
     checked_observation,
     known,
 )
-from codeneedle.probes.prompts import request
-from codeneedle.probes.recall.alignment import answer_lines, score
+from codeneedle.probes.recall.asker import FunctionAsker
 from codeneedle.probes.recall.choice import (
     FORCED_BESIDE,
     ask_phrase,
@@ -63,7 +51,7 @@ from codeneedle.probes.recall.metrics import (
     METRICS,
     forced_metrics,
 )
-from codeneedle.probes.recall.prompts import WORDING, chat_messages, completion_prompt
+from codeneedle.probes.recall.prompts import WORDING
 from codeneedle.probes.recall.reading import (
     Group,
     chunks_read,
@@ -97,7 +85,6 @@ from codeneedle.probes.recall.settings import (
     stated_in,
     with_choice,
 )
-from codeneedle.probes.stored import Observed, chosen_over
 from codeneedle.records.record import (
     CellRecord,
     Json,
@@ -106,15 +93,8 @@ from codeneedle.records.record import (
     Setup,
     Status,
     as_json,
-    shared_with,
 )
-from codeneedle.text import one_line, plural
-
-TAIL_LINES = 2
-"""Lines after a complete answer that are still read, to see whether it runs on."""
-
-SLACK_LINES = 8
-"""Lines beyond the asked ones that an answer with slips in it may take."""
+from codeneedle.text import plural
 
 CEILING_LINES = 19.95
 """Matched lines, a mean, from which no more can be told than that nothing is lost."""
@@ -784,134 +764,27 @@ PROBE = RecallProbe(
 
 
 @dataclass(slots=True)
-class RecallAsker(Asker):
-    """Asks for the lines of functions, and scores them."""
+class RecallAsker(FunctionAsker):
+    """Asks for functions; the reference chooses how others are asked."""
 
     observed: Observed = field(default_factory=lambda: Observed(answers={}))
     """What is known of the cell."""
 
+    @override
     def ask(self, question: Question) -> Round | ForcedRound:
-        """As of `Asker`; the reference chooses once it has forced a few functions."""
-        part, needle = question.body
-        if part is Ask.WRITTEN:
-            return self.round(needle, tokens=needle.budget)
-        answer, setup = self.scored(needle), self.context.run.setup
-        if leaves_open(setup) and choice_in(setup) is None:
+        answer, setup = FunctionAsker.ask(self, question), self.context.run.setup
+        if isinstance(answer, ForcedRound) and leaves_open(setup):
             self._choose(answer)
         return answer
 
     def _choose(self, answer: ForcedRound) -> None:
         """Choose how right lines are scored, once *answer* is enough to tell."""
         run = self.context.run
+        if choice_in(run.setup) is not None:
+            return
         recall = recall_in(self.observed, file=NAME)
         recall = replace(recall, forced=(*recall.forced, answer))
         few = min(FORCED_BESIDE, settings_of(run.setup).function_count)
         if len(recall.forced) >= few:
             choice = seen_choice(run.setup, recall, may_grow=run.may_grow)
             self.context.set_for_all(NAME, as_json(choice))
-
-    def round(self, needle: NeedleFacts, *, tokens: int) -> Round:
-        """
-        Ask for *needle*, allowing *tokens* tokens of reply.
-
-        Raises:
-            CellError: If the server fails, or the connection breaks at each attempt.
-        """
-        question = self._question(needle, tokens=tokens)
-        blank = Round(needle=needle.name, prompt_sha256=_sha256(question))
-        try:
-            reply = self.written(question, self._enough_for(needle))
-        except BrokenOff as error:
-            # Of this function alone: a filter reads what is asked for.
-            return replace(blank, error=one_line(str(error)), retries=self.retries)
-        answer = replace(
-            blank,
-            reply=reply.text,
-            error=_why_unanswered(needle, reply),
-            retries=self.retries,
-            **shared_with(reply, Generation),
-        )
-        if reply.drafted:
-            # Of drafted tokens the server tells no probabilities: some are missing.
-            answer = replace(answer, logprobs=(), gaps=(), lengths=())
-        return answer
-
-    def scored(self, needle: NeedleFacts) -> ForcedRound:
-        """
-        Score the right lines of *needle*.
-
-        Raises:
-            CellError: As of `round`.
-        """
-        question = self._question(needle, tokens=needle.budget)
-        blank = ForcedRound(needle=needle.name, prompt_sha256=_sha256(question))
-        try:
-            scores = self.forced(question, "\n".join(needle.lines))
-        except BadReply as error:
-            # What was written stays: a server may tell no probabilities.
-            return replace(blank, error=one_line(str(error)))
-        return replace(blank, **shared_with(scores, Forced), retries=self.retries)
-
-    def _enough_for(self, needle: NeedleFacts) -> Callable[[str], bool]:
-        """As `enough_for_needle`; with a limit of tokens, that alone ends a reply."""
-        has_limit = settings_of(self.context.run.setup).reply_tokens is not None
-        return (lambda _so_far: False) if has_limit else enough_for_needle(needle)
-
-    def _question(self, needle: NeedleFacts, *, tokens: int) -> Chat | Completion:
-        run = self.context.run
-        prefill = run.prefill_no_think
-        return request(
-            run.setup,
-            prompt=completion_prompt(run.text, needle),
-            messages=chat_messages(run.text, needle, prefill_no_think=prefill),
-            tokens=tokens,
-        )
-
-
-def enough_for_needle(needle: NeedleFacts) -> Callable[[str], bool]:
-    """
-    A judge of the reply so far: true once reading on would tell nothing more.
-
-    That is when every asked line has matched and `TAIL_LINES` more have come, or
-    when the answer is `SLACK_LINES` longer than what was asked. Only complete
-    lines are looked at, so the verdict does not depend on how tokens fall.
-    """
-    judge = functools.lru_cache(maxsize=1)(functools.partial(_is_enough, needle))
-
-    def is_enough(so_far: str) -> bool:
-        # Blank lines change no verdict, and a model may write them without end.
-        return judge(so_far.rpartition("\n")[0].rstrip())
-
-    return is_enough
-
-
-def _is_enough(needle: NeedleFacts, complete: str) -> bool:
-    if complete.count("\n") + 1 < WRITTEN_LINES:
-        return False
-    answer = answer_lines(needle, complete)
-    if len(answer) >= WRITTEN_LINES + SLACK_LINES:
-        return True
-    if len(answer) < WRITTEN_LINES or score(needle, complete).matched < WRITTEN_LINES:
-        return False
-    # Of any kind: prose after a closed fence is a tail, too.
-    lines = sum(bool(line.strip()) for line in complete.split("\n"))
-    return lines >= WRITTEN_LINES + TAIL_LINES
-
-
-def _sha256(question: Chat | Completion) -> str:
-    """Of what was sent, each message on a line of its own."""
-    if isinstance(question, Completion):
-        text = str(question.prompt)
-    else:
-        text = "\n".join(f"{said.role}: {said.content}" for said in question.messages)
-    return hashlib.sha256(text.encode()).hexdigest()
-
-
-def _why_unanswered(needle: NeedleFacts, reply: Reply) -> str:
-    """Why the reply has no line to score, if so; see `rounds.ScoredRound.error`."""
-    if answer_lines(needle, reply.text):
-        return ""
-    thought = reply.reasoning or reply.text.strip()
-    if thought and reply.finish == "length":
-        return f"all {reply.predicted_tokens} tokens went into reasoning"
-    return "the answer is empty"

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from codeneedle.engines.messages import Forced, Generation
-from codeneedle.probes.stored import Observed, cached, file_of, observed
+from codeneedle.probes.observations import Observed, cached, file_of, observed
 from codeneedle.records.record import (
     Amount,
     CellRecord,

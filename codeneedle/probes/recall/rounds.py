@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from statistics import fmean, quantiles
 
 from codeneedle.corpora.needles import NeedleFacts
+from codeneedle.probes.observations import cached, file_of
 from codeneedle.probes.recall.alignment import Mark, answer_end, score
 from codeneedle.probes.recall.record import (
     ForcedRound,
@@ -17,7 +18,6 @@ from codeneedle.probes.recall.record import (
     recall_of,
 )
 from codeneedle.probes.recall.settings import functions_in, settings_of
-from codeneedle.probes.stored import cached, file_of
 from codeneedle.records.record import BadRecord, CellRecord, Setup
 
 

@@ -8,8 +8,8 @@ from msgspec import Meta, Struct, structs
 
 from codeneedle.corpora.corpus import FUNCTIONS, LIMIT
 from codeneedle.corpora.needles import FORCED_LINES, WRITTEN_LINES, NeedleFacts
+from codeneedle.probes.observations import cached, calibrated_in, settings_in
 from codeneedle.probes.recall.record import NAME
-from codeneedle.probes.stored import cached, calibrated_in, settings_in
 from codeneedle.records.record import MOST_TOKENS, Amount, Setup
 
 

@@ -5,13 +5,13 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
+from codeneedle.probes.observations import cached, file_of
 from codeneedle.probes.retrieval.record import (
     TextAnswer,
     TextRead,
     retrieval_of,
 )
 from codeneedle.probes.retrieval.scoring import AnswerScore, score_answer
-from codeneedle.probes.stored import cached, file_of
 from codeneedle.records.record import BadRecord, CellRecord
 
 

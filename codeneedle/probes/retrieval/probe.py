@@ -21,6 +21,7 @@ from codeneedle.probes.cell import ProbeContext, RunContext
 from codeneedle.probes.estimates import Estimates, Work
 from codeneedle.probes.metrics import METRICS as OF_CELL
 from codeneedle.probes.metrics import Metric
+from codeneedle.probes.observations import Observed
 from codeneedle.probes.probe import (
     Asker,
     Calibrating,
@@ -80,7 +81,6 @@ from codeneedle.probes.retrieval.tasks import (
     TaskText,
     TextQuestion,
 )
-from codeneedle.probes.stored import Observed
 from codeneedle.records.record import (
     CellRecord,
     Json,

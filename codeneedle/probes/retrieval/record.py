@@ -7,14 +7,14 @@ from typing import NamedTuple
 
 from codeneedle.engines.messages import Finish, Forced
 from codeneedle.probes.answers import USABLE, Skipped
-from codeneedle.probes.retrieval.tasks import Decoy, QuestionFields, TextQuestion
-from codeneedle.probes.stored import (
+from codeneedle.probes.observations import (
     Observed,
     cached,
     calibrated_in,
     file_of,
     observed,
 )
+from codeneedle.probes.retrieval.tasks import Decoy, QuestionFields, TextQuestion
 from codeneedle.records.record import (
     Amount,
     CellRecord,

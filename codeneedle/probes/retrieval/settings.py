@@ -13,6 +13,7 @@ from msgspec import Meta, Struct
 from codeneedle.engines.engine import LostText
 from codeneedle.errors import BadInput, UnknownName
 from codeneedle.probes.cell import RunContext, tokenizing
+from codeneedle.probes.observations import settings_in
 from codeneedle.probes.prompts import NO_THINK_ARGS, PromptForm
 from codeneedle.probes.retrieval.prompts import WORDING, messages
 from codeneedle.probes.retrieval.record import (
@@ -25,7 +26,6 @@ from codeneedle.probes.retrieval.record import (
 )
 from codeneedle.probes.retrieval.task_kinds import TASKS, TASKS_VERSION, make_texts
 from codeneedle.probes.retrieval.tasks import TaskText
-from codeneedle.probes.stored import settings_in
 from codeneedle.records.record import (
     MOST_TOKENS,
     Json,

@@ -16,6 +16,7 @@ from codeneedle.probes.answers import ScoredAnswer
 from codeneedle.probes.cell import ProbeContext
 from codeneedle.probes.estimates import Estimates, Work
 from codeneedle.probes.metrics import METRICS as OF_CELL
+from codeneedle.probes.observations import Observed, chosen_over, settings_in
 from codeneedle.probes.probe import Asker, Probe, Question
 from codeneedle.probes.reuse.metrics import METRICS, PHRASES
 from codeneedle.probes.reuse.prompts import (
@@ -42,7 +43,6 @@ from codeneedle.probes.reuse.record import (
     reuse_layout,
     reuse_of,
 )
-from codeneedle.probes.stored import Observed, chosen_over, settings_in
 from codeneedle.records.record import CellRecord, Run, Setup, Status, as_json
 from codeneedle.text import one_line, plural
 

@@ -7,7 +7,7 @@ from typing import Annotated
 from msgspec import Meta, Struct
 
 from codeneedle.engines.messages import Forced
-from codeneedle.probes.stored import Observed, file_of, observed, settings_in
+from codeneedle.probes.observations import Observed, file_of, observed, settings_in
 from codeneedle.records.record import MOST_TOKENS, CellRecord, Setup, from_json
 
 NAME = "reuse"

@@ -18,8 +18,8 @@ from codeneedle.probes.cell import ProbeContext, RunContext
 from codeneedle.probes.estimates import Estimates, Work
 from codeneedle.probes.metrics import METRICS as OF_CELL
 from codeneedle.probes.metrics import Metric
+from codeneedle.probes.observations import chosen_over, settings_in
 from codeneedle.probes.probe import Growth, Probe, Question, answered
-from codeneedle.probes.stored import chosen_over, settings_in
 from codeneedle.probes.throughput.metrics import (
     METRICS,
     at_depths,

@@ -5,7 +5,7 @@ from typing import Annotated
 
 from msgspec import Meta, Struct
 
-from codeneedle.probes.stored import observed, settings_in
+from codeneedle.probes.observations import observed, settings_in
 from codeneedle.records.record import Amount, CellRecord, Count, Length, Setup
 
 NAME = "throughput"

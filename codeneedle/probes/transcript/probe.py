@@ -17,8 +17,8 @@ from codeneedle.probes.answers import ScoredAnswer
 from codeneedle.probes.cell import ProbeContext, RunContext
 from codeneedle.probes.estimates import Estimates, Work
 from codeneedle.probes.metrics import Metric
+from codeneedle.probes.observations import Observed
 from codeneedle.probes.probe import Asker, Probe, Question
-from codeneedle.probes.stored import Observed
 from codeneedle.probes.transcript.choice import (
     CountedTurn,
     counted_turns,

@@ -9,7 +9,7 @@ from typing import Annotated
 from msgspec import Meta, Struct
 
 from codeneedle.engines.messages import Forced
-from codeneedle.probes.stored import (
+from codeneedle.probes.observations import (
     Observed,
     cached,
     file_of,

@@ -15,7 +15,7 @@ from codeneedle.errors import BadInput, CellError
 from codeneedle.probes.cell import ProbeContext
 from codeneedle.probes.generation.probe import PROBE, GenerationSettings
 from codeneedle.probes.generation.record import NAME, OWN, first_of, generation_layout
-from codeneedle.probes.stored import Observed
+from codeneedle.probes.observations import Observed
 from codeneedle.records.comparability import OtherSetup
 from codeneedle.records.record import CellRecord, Status, from_json
 

@@ -32,22 +32,24 @@ from codeneedle.engines.messages import (
 from codeneedle.errors import BadInput, CellError, ToolMissing
 from codeneedle.probes import probe as protocol
 from codeneedle.probes.cell import ProbeContext
+from codeneedle.probes.observations import chosen_over
 from codeneedle.probes.prompts import NO_THINK_ARGS, PromptForm
 from codeneedle.probes.recall.alignment import Mark
+from codeneedle.probes.recall.asker import (
+    SLACK_LINES,
+    TAIL_LINES,
+    enough_for_needle,
+)
 from codeneedle.probes.recall.probe import (
     FURTHER,
     PRIMING_TOKENS,
     PROBE,
-    SLACK_LINES,
-    TAIL_LINES,
     RecallAsker,
-    enough_for_needle,
 )
 from codeneedle.probes.recall.prompts import chat_messages
 from codeneedle.probes.recall.record import recall_of
 from codeneedle.probes.recall.rounds import scored_rounds
 from codeneedle.probes.recall.settings import Ask, RecallSettings, settings_of
-from codeneedle.probes.stored import chosen_over
 from codeneedle.records.record import CellRecord, Effective, Status
 from codeneedle.records.store import Store, find_runs
 
@@ -443,7 +445,7 @@ def test_blank_lines_without_end_are_looked_at_once(monkeypatch):
     """Each is a line break at which is asked; none is a reason to read it all again."""
     looks = []
     monkeypatch.setattr(
-        "codeneedle.probes.recall.probe.answer_lines",
+        "codeneedle.probes.recall.asker.answer_lines",
         lambda _needle, text: looks.append(text) or text.split("\n"),
     )
     judge = enough_for_needle(NEEDLE)

@@ -1,6 +1,6 @@
 """What is computed of a record is kept for that record alone."""
 
-from codeneedle.probes.stored import cached
+from codeneedle.probes.observations import cached
 
 
 def test_a_result_is_kept_for_the_same_value_and_no_equal_one():

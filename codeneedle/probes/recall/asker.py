@@ -1,0 +1,149 @@
+"""Asks a server for lines of a function: to write them, or scored token by token."""
+
+import functools
+import hashlib
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from codeneedle.corpora.needles import WRITTEN_LINES, NeedleFacts
+from codeneedle.engines.messages import (
+    BadReply,
+    BrokenOff,
+    Chat,
+    Completion,
+    Forced,
+    Generation,
+    Reply,
+)
+from codeneedle.probes.probe import Asker, Question
+from codeneedle.probes.prompts import request
+from codeneedle.probes.recall.alignment import answer_lines, score
+from codeneedle.probes.recall.prompts import chat_messages, completion_prompt
+from codeneedle.probes.recall.record import ForcedRound, Round
+from codeneedle.probes.recall.settings import Ask, settings_of
+from codeneedle.records.record import shared_with
+from codeneedle.text import one_line
+
+TAIL_LINES = 2
+"""Lines after a complete answer that are still read, to see whether it runs on."""
+
+SLACK_LINES = 8
+"""Lines beyond the asked ones that an answer with slips in it may take."""
+
+
+@dataclass(slots=True)
+class FunctionAsker(Asker):
+    """Asks for functions of the text; the body of a question is its part and needle."""
+
+    def ask(self, question: Question) -> Round | ForcedRound:
+        """As of `Asker`."""
+        part, needle = question.body
+        if part is Ask.WRITTEN:
+            return self.round(needle, tokens=needle.budget)
+        return self.scored(needle)
+
+    def round(self, needle: NeedleFacts, *, tokens: int) -> Round:
+        """
+        Ask for *needle*, allowing *tokens* tokens of reply.
+
+        Raises:
+            CellError: If the server fails, or the connection breaks at each attempt.
+        """
+        question = self._question(needle, tokens=tokens)
+        blank = Round(needle=needle.name, prompt_sha256=_sha256(question))
+        try:
+            reply = self.written(question, self._enough_for(needle))
+        except BrokenOff as error:
+            # Of this function alone: a filter reads what is asked for.
+            return replace(blank, error=one_line(str(error)), retries=self.retries)
+        answer = replace(
+            blank,
+            reply=reply.text,
+            error=_why_unanswered(needle, reply),
+            retries=self.retries,
+            **shared_with(reply, Generation),
+        )
+        if reply.drafted:
+            # Of drafted tokens the server tells no probabilities: some are missing.
+            answer = replace(answer, logprobs=(), gaps=(), lengths=())
+        return answer
+
+    def scored(self, needle: NeedleFacts) -> ForcedRound:
+        """
+        Score the right lines of *needle*.
+
+        Raises:
+            CellError: As of `round`.
+        """
+        question = self._question(needle, tokens=needle.budget)
+        blank = ForcedRound(needle=needle.name, prompt_sha256=_sha256(question))
+        try:
+            scores = self.forced(question, "\n".join(needle.lines))
+        except BadReply as error:
+            # What was written stays: a server may tell no probabilities.
+            return replace(blank, error=one_line(str(error)))
+        return replace(blank, **shared_with(scores, Forced), retries=self.retries)
+
+    def _enough_for(self, needle: NeedleFacts) -> Callable[[str], bool]:
+        """As `enough_for_needle`; with a limit of tokens, that alone ends a reply."""
+        has_limit = settings_of(self.context.run.setup).reply_tokens is not None
+        return (lambda _so_far: False) if has_limit else enough_for_needle(needle)
+
+    def _question(self, needle: NeedleFacts, *, tokens: int) -> Chat | Completion:
+        run = self.context.run
+        prefill = run.prefill_no_think
+        return request(
+            run.setup,
+            prompt=completion_prompt(run.text, needle),
+            messages=chat_messages(run.text, needle, prefill_no_think=prefill),
+            tokens=tokens,
+        )
+
+
+def enough_for_needle(needle: NeedleFacts) -> Callable[[str], bool]:
+    """
+    A judge of the reply so far: true once reading on would tell nothing more.
+
+    That is when every asked line has matched and `TAIL_LINES` more have come, or
+    when the answer is `SLACK_LINES` longer than what was asked. Only complete
+    lines are looked at, so the verdict does not depend on how tokens fall.
+    """
+    judge = functools.lru_cache(maxsize=1)(functools.partial(_is_enough, needle))
+
+    def is_enough(so_far: str) -> bool:
+        # Blank lines change no verdict, and a model may write them without end.
+        return judge(so_far.rpartition("\n")[0].rstrip())
+
+    return is_enough
+
+
+def _is_enough(needle: NeedleFacts, complete: str) -> bool:
+    if complete.count("\n") + 1 < WRITTEN_LINES:
+        return False
+    answer = answer_lines(needle, complete)
+    if len(answer) >= WRITTEN_LINES + SLACK_LINES:
+        return True
+    if len(answer) < WRITTEN_LINES or score(needle, complete).matched < WRITTEN_LINES:
+        return False
+    # Of any kind: prose after a closed fence is a tail, too.
+    lines = sum(bool(line.strip()) for line in complete.split("\n"))
+    return lines >= WRITTEN_LINES + TAIL_LINES
+
+
+def _sha256(question: Chat | Completion) -> str:
+    """Of what was sent, each message on a line of its own."""
+    if isinstance(question, Completion):
+        text = str(question.prompt)
+    else:
+        text = "\n".join(f"{said.role}: {said.content}" for said in question.messages)
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _why_unanswered(needle: NeedleFacts, reply: Reply) -> str:
+    """Why the reply has no line to score, if so; see `rounds.ScoredRound.error`."""
+    if answer_lines(needle, reply.text):
+        return ""
+    thought = reply.reasoning or reply.text.strip()
+    if thought and reply.finish == "length":
+        return f"all {reply.predicted_tokens} tokens went into reasoning"
+    return "the answer is empty"
