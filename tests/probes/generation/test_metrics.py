@@ -152,6 +152,22 @@ def test_a_reference_with_nothing_to_lose_has_no_say_and_that_is_said(text, sile
     assert silent == judge(run).silent.keys()
 
 
+@pytest.mark.parametrize(("ended", "is_silent"), [(3, True), (4, False)])
+def test_a_reference_of_which_few_answers_end_has_no_say_about_endings(
+    ended, is_silent
+):
+    answers = {
+        str(at): written("an end", finish="length" if at >= ended else "stop")
+        for at in range(20)
+    }
+    records = [generation_record(pair, answers) for pair in ("f16/f16", "q4_0/q4_0")]
+    run = Run(
+        name="a/b", setup=generation_setup("f16/f16", answers), records=tuple(records)
+    )
+
+    assert is_silent == ("ends" in judge(run).silent)
+
+
 def test_why_answers_have_no_say_is_said_in_words_of_answers():
     answers = {str(at): written(LOOPING, finish="length") for at in range(8)}
     record = generation_record("f16/f16", answers)

@@ -275,6 +275,24 @@ def test_remarks_tell_the_path_of_the_dial_and_what_was_left_out():
     assert () == run_remarks(replace(run, records=()))
 
 
+def test_a_dial_names_the_lengths_of_its_own_task_that_are_in_no_average():
+    """The reference has nothing right of multikey, and all of single."""
+    calibration = made_calibration(
+        made_dial(),
+        made_dial("single", setting=0),
+        answered=[("multikey", 1024, 0.0), ("single", 1024, 1.0)],
+    )
+    setup = with_calibration(setup_of(), calibration)
+    run = Run(
+        name="x/y", setup=setup, records=(retrieval_record("f16/f16", made_texts()),)
+    )
+
+    multikey, single = run_remarks(run)[:2]
+
+    assert multikey.endswith("; too few right at 1,024 tokens: in no average")
+    assert "too few right" not in single
+
+
 def test_remarks_tell_for_how_many_tokens_a_ledger_stays_right():
     def scored(payload):
         made = made_scored(payload * 20)
