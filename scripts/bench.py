@@ -63,7 +63,7 @@ from codeneedle.system.signals import unwinding_on_signals
 from codeneedle.text import duration, mib
 
 INTERRUPTED = 130
-WIDTH = 150
+WIDTH = 190
 """Columns of a table, at least."""
 
 CORPUS = "[generate]\nfunctions = {}\nvalue_length = 9\nname_length = 8\nseed = 42\n"
