@@ -159,6 +159,17 @@ def test_functions_are_paired_by_name(functions):
     )
 
 
+def test_functions_that_are_asked_for_other_lines_are_not_compared():
+    """The seed of their choice, which a corpus file sets, decides the lines."""
+    first, second = (answered(0, functions=16) for _ in range(2))
+    forced = forced_of(second.setup)
+    moved = [replace(each, lines=each.lines[::-1]) for each in forced]
+    second = replace(second, setup=asking_for(second.setup, forced=moved))
+
+    told = change(compare(first, second), "recall-logp").words
+    assert "not compared: other lines of the functions" == told
+
+
 def test_pairs_without_enough_answers_are_not_compared():
     setup = replace(SETUP, types_v=("bf16",))
     rounds = [

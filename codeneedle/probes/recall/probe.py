@@ -423,7 +423,16 @@ class RecallProbe(Probe):
 
     @override
     def refusal(self, first: Setup, second: Setup) -> str:
-        return "another text" if first.corpus.sha256 != second.corpus.sha256 else ""
+        if first.corpus.sha256 != second.corpus.sha256:
+            return "another text"
+        ours, theirs = (
+            {each.name: each.lines for each in functions_in(setup).forced}
+            for setup in (first, second)
+        )
+        both = ours.keys() & theirs.keys()
+        # The seed of the choice of functions decides where their lines begin, too.
+        is_other = any(ours[name] != theirs[name] for name in both)
+        return "other lines of the functions" if is_other else ""
 
     def adapt(self, settings: RecallSettings, estimates: Estimates) -> RecallSettings:
         """
