@@ -2,7 +2,8 @@
 
 import json
 import math
-from collections.abc import Callable, Iterable, Mapping
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Annotated, Any, Literal, TypeVar
@@ -87,6 +88,25 @@ class Forced:
         tokens = len(self.logprobs)
         is_bound = all(at < tokens for at in self.bounds)
         return 0 < tokens == len(self.leads) == len(self.ends) and is_bound
+
+
+def passage_tokens(
+    ends: Sequence[int], passages: Sequence[tuple[int, int]]
+) -> list[tuple[range, int]]:
+    """
+    The tokens of each of *passages*, and how many it takes of what all together took.
+
+    The tokens of a passage are those that end in it: the first may begin before it, and
+    there may be none. It takes those from the passage before, too; the first one, its
+    own alone.
+
+    Args:
+        ends: Per token, where it ends in the text.
+        passages: Where each begins and ends in that text, ascending.
+    """
+    places = [range(bisect_right(ends, a), bisect_right(ends, b)) for a, b in passages]
+    before = [places[0].start, *(each.stop for each in places[:-1])]
+    return [(at, at.stop - begin) for at, begin in zip(places, before, strict=True)]
 
 
 TOP_TOKENS = 2

@@ -14,6 +14,7 @@ from codeneedle.engines.messages import (
     Refused,
     ServerGone,
     parsed,
+    passage_tokens,
     quoted,
     reply_of,
     shaped,
@@ -203,3 +204,10 @@ def test_an_answer_of_another_shape_is_not_quoted_as_python_writes_it():
 
     assert "Expected `int`, got `object` - at `$[...][0]`" in str(caught.value)
     assert "{}" not in str(caught.value)
+
+
+def test_the_tokens_of_a_passage_are_those_that_end_in_it():
+    """It takes those from the passage before, too; of a token that spans it, none."""
+    found = passage_tokens([2, 5, 6, 9, 12], [(3, 6), (7, 8), (8, 12)])
+
+    assert [(range(1, 3), 2), (range(3, 3), 0), (range(3, 5), 2)] == found

@@ -4,7 +4,6 @@ import contextlib
 import secrets
 import sys
 import time
-from bisect import bisect_right
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, field, replace
@@ -39,7 +38,13 @@ from codeneedle.engines.llama_cpp.base_file import (
     scored_tokens,
 )
 from codeneedle.engines.llama_cpp.client import Client
-from codeneedle.engines.messages import Completion, Forced, Readiness
+from codeneedle.engines.messages import (
+    BadReply,
+    Completion,
+    Forced,
+    Readiness,
+    passage_tokens,
+)
 from codeneedle.engines.mlx import log as logs
 from codeneedle.engines.mlx.convert import converted, refuse_unconvertible
 from codeneedle.engines.mlx.folder import is_folder_of_mlx, read_folder
@@ -322,32 +327,28 @@ class MlxClient(Client):
         """
         As of `engine.PromptScorer`: by forcing all from the first passage to the last.
 
-        A passage takes its share of the time: of the tokens from the passage before;
-        the first, of its own.
+        Raises:
+            BadReply: If a passage has no token of its own.
         """
         began, (begin, end) = time.perf_counter(), (passages[0][0], passages[-1][1])
         before = replace(question, prompt=question.prompt[:begin])
         whole = self.force(before, question.prompt[begin:end])
-        places = [
-            range(
-                bisect_right(whole.ends, a - begin), bisect_right(whole.ends, b - begin)
-            )
-            for a, b in passages
-        ]
-        token_s = (time.perf_counter() - began) / (
-            whole.prompt_tokens + len(whole.logprobs)
-        )
-        starts = [0, *(each.stop for each in places)]
+        read = whole.prompt_tokens + len(whole.logprobs)
+        token_s = (time.perf_counter() - began) / read
+        within = [(a - begin, b - begin) for a, b in passages]
+        found = passage_tokens(whole.ends, within)
+        if not all(at for at, _ in found):
+            raise BadReply(expected="tokens of each passage", answer="other tokens")
         return [
             Forced(
-                logprobs=whole.logprobs[each.start : each.stop],
-                bounds=tuple(at - each.start for at in whole.bounds if at in each),
-                leads=whole.leads[each.start : each.stop],
-                ends=tuple(whole.ends[at] - (a - begin) for at in each),
-                prompt_tokens=whole.prompt_tokens + each.start,
-                wall_s=round(token_s * (each.stop - start), 6),
+                logprobs=whole.logprobs[at.start : at.stop],
+                bounds=tuple(each - at.start for each in whole.bounds if each in at),
+                leads=whole.leads[at.start : at.stop],
+                ends=tuple(whole.ends[each] - first for each in at),
+                prompt_tokens=whole.prompt_tokens + at.start,
+                wall_s=round(token_s * taken, 6),
             )
-            for each, start, (a, _) in zip(places, starts, passages, strict=False)
+            for (at, taken), (first, _) in zip(found, within, strict=True)
         ]
 
 

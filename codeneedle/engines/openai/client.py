@@ -41,6 +41,7 @@ from codeneedle.engines.messages import (
     Timings,
     Token,
     logarithm,
+    passage_tokens,
     reply_of,
     rounded,
     shaped,
@@ -581,16 +582,15 @@ def read_echo(
     """
     The scores of *passages* of a *text* that a server echoes.
 
-    The tokens of a passage are those that end in it: the first may begin before it. The
-    offsets that the server reports must agree, and all tokens must spell the text, too:
-    a server may cut what is too long for it.
+    The offsets that the server reports must agree, and all tokens must spell the text,
+    too: a server may cut what is too long for it.
 
     Args:
         answer: What the server says.
         text: What it was sent.
         passages: Where each begins and ends in it, ascending; none is empty.
-        wall_s: Seconds of the request. A passage takes its share of it: of the tokens
-            from the passage before; the first, of its own. One alone takes all.
+        wall_s: Seconds of the request, shared as of `passage_tokens`. One passage alone
+            takes all.
 
     Raises:
         BadReply: If what it tells of these tokens is not all there, or impossible.
@@ -600,30 +600,27 @@ def read_echo(
     every, offsets = _places(choice.logprobs)
     read = every[: max(0, len(every) - (1 if counted is None else counted))]
     ends = _ends(read, text)
-    places = [range(bisect_right(ends, a), bisect_right(ends, b)) for a, b in passages]
-    if not (all(places) and _spells(read, ends, text, passages[0][0])):
+    found = passage_tokens(ends, passages)
+    if not (all(at for at, _ in found) and _spells(read, ends, text, passages[0][0])):
         what = "with other tokens" if every else "without log-probabilities"
         raise BadReply(expected=PROBABILITIES, answer=f"an echo {what}")
     if cut := _cut("".join(each.token for each in read), text):
         raise PromptCut(cut)
-    taken = [[read[at] for at in each] for each in places]
-    for at, tokens in zip(places, taken, strict=True):
+    forced = []
+    for (at, taken), (begin, _) in zip(found, passages, strict=True):
+        tokens = read[at.start : at.stop]
         if fault := _untold(tokens, offsets[at.start : at.stop]):
             raise BadReply(expected=PROBABILITIES, answer=fault)
-    before = [places[0].start, *(each.stop for each in places)]
-    own = [each.stop - begin for each, begin in zip(places, before, strict=False)]
-    shares = [1.0] if not passages[1:] else [each / len(read) for each in own]
-    return [
-        _forced(
-            tokens,
-            ends=tuple(ends[at] - begin for at in each),
-            prompt_tokens=each.start,
-            wall_s=round(share * wall_s, 6),
+        share = taken / len(read) if passages[1:] else 1.0
+        forced.append(
+            _forced(
+                tokens,
+                ends=tuple(ends[each] - begin for each in at),
+                prompt_tokens=at.start,
+                wall_s=round(share * wall_s, 6),
+            )
         )
-        for tokens, each, (begin, _), share in zip(
-            taken, places, passages, shares, strict=True
-        )
-    ]
+    return forced
 
 
 def _forced(
