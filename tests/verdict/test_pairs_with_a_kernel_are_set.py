@@ -1,12 +1,14 @@
 """The verdict sets pairs with a kernel, and says what others would be worth."""
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 from made_losses import BEYOND, REFERENCE, WITHIN, diverging, losing, losing_run
 from made_verdicts import without_kernel
 
 from codeneedle.cache_types import Pair, PairFlags
+from codeneedle.probes.divergence.metrics import METRICS
 from codeneedle.records.record import (
     ON_CPU,
     Attention,
@@ -16,6 +18,7 @@ from codeneedle.records.record import (
 )
 from codeneedle.report.verdict import headline_lines
 from codeneedle.verdict.judge import Outcome, judge
+from codeneedle.verdict.noise_floor import noise_floor
 from codeneedle.verdict.remark_kinds import RemarkKind
 from codeneedle.verdict.remarks import remarks
 
@@ -107,6 +110,17 @@ def test_a_pair_on_the_cpu_is_compared_with_the_reference_there():
     assert Pair.parse(REFERENCE) == found.reference
     assert 0.1 == pytest.approx(found.on_cpu["recall-logp"][1])
     assert (REFERENCE,) == kinds(found)[RemarkKind.ON_CPU]
+
+
+def test_a_place_that_shares_no_unit_with_the_reference_has_no_distance_from_it():
+    """Nor has it that of the repetition of the reference."""
+    (metric,) = (each for each in METRICS if each.name == "kld")
+    told = SimpleNamespace(by_unit=lambda units, _setup: units)
+    floor = noise_floor(
+        told, metric.loss, {"1": 0.0}, None, again=[{"1": 0.2}], on_cpu=[{"2": 0.5}]
+    )
+
+    assert (0.2, None) == (pytest.approx(floor.repeated), floor.moved)
 
 
 def test_what_the_place_changes_is_told_of_divergence_too():
