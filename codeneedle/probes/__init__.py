@@ -76,14 +76,14 @@ def joined_setup(stored: Setup | None, wanted: Setup, probes: Iterable[Probe]) -
     """*wanted*, with what the *stored* setup asks in addition by some of *probes*."""
     growth = {each.name: each.growth for each in probes if each.growth}
     before = stored.probes if stored else {}
-    conditions = {
+    layouts = {
         name: growth[name].joined(before[name], asked)
         if name in growth and name in before
         else asked
         for name, asked in wanted.probes.items()
     }
-    grows = {name: growth[name].names for name in conditions if name in growth}
-    return replace(wanted, probes=conditions, grows=grows)
+    grows = {name: growth[name].names for name in layouts if name in growth}
+    return replace(wanted, probes=layouts, grows=grows)
 
 
 def in_common(run: Run) -> Setup:

@@ -175,23 +175,23 @@ class Growth(ABC):
     """What can be added to the settings of a probe in a run folder: `Probe.growth`."""
 
     names: tuple[str, ...]
-    """Conditions that have more values then, as settings of these names ask for."""
+    """What has more values in a layout then, as settings of these names ask for."""
 
     def joined(self, stored: Json, wanted: Json) -> Json:
-        """The *wanted* conditions, with what those of a run folder ask in addition."""
+        """The *wanted* layout, with what that of a run folder asks in addition."""
         return wanted | {
             name: sorted({*stored[name], *wanted[name]}) for name in self.names
         }
 
-    def choice(self, settings: type[Struct], conditions: Json) -> dict[str, Any]:
-        """Values for *settings* that ask for *conditions* again."""
+    def choice(self, settings: type[Struct], layout: Json) -> dict[str, Any]:
+        """Values for *settings* that ask for *layout* again."""
         names = {*self.names} & {*settings.__struct_fields__}
-        values = {name: conditions[name] for name in self.names if name in names}
+        values = {name: layout[name] for name in self.names if name in names}
         return {k: tuple(v) if isinstance(v, list) else v for k, v in values.items()}
 
     @abstractmethod
     def narrowed(self, setup: Setup, records: Sequence[CellRecord]) -> Json:
-        """The conditions in *setup*, of what all *records* have answers to."""
+        """The layout in *setup*, of what all *records* have answers to."""
 
 
 class Further(ABC):
@@ -312,7 +312,7 @@ class Probe:
     """
 
     layout: type | None = None
-    """Of its conditions, as a setup stores them; None if it has none."""
+    """Type of what a setup stores of it, by which it is checked; None if it is not."""
 
     growth: Growth | None = None
     """What can be added to its settings in a run folder; None for nothing."""
@@ -351,7 +351,7 @@ class Probe:
 
     makes_texts: bool = False
     """
-    Whether the seed of a run decides its texts, and its conditions do not tell them.
+    Whether the seed of a run decides its texts, and its layout does not tell them.
     """
 
     calibrating: Calibrating | None = None
@@ -460,7 +460,7 @@ class Probe:
 
     def metrics_of(self, _setup: Setup) -> tuple[Metric, ...]:
         """
-        `metrics`, with those that only these conditions have.
+        `metrics`, with those that only this layout has.
 
         The first is what reports show where none is named.
         """

@@ -233,7 +233,7 @@ class FurtherChunks(Growth):
     @override
     def joined(self, stored: Json, wanted: Json) -> Json:
         ours, theirs = sizes_of(stored), sizes_of(wanted)
-        return wanted | _conditions(
+        return wanted | _stored_sizes(
             {
                 context: max(ours.get(context, 0), theirs.get(context, 0))
                 for context in ours | theirs
@@ -246,17 +246,17 @@ class FurtherChunks(Growth):
             [*map(int, each.split("x"))]
             for each in set.intersection(*map(answered, records))
         ]
-        conditions = setup.probes[NAME]
+        layout = setup.probes[NAME]
         most = dict(sorted((context, chunks) for context, chunks in common))
-        sizes = {each: most[each] for each in sizes_of(conditions) if each in most}
-        return conditions | _conditions(sizes)
+        sizes = {each: most[each] for each in sizes_of(layout) if each in most}
+        return layout | _stored_sizes(sizes)
 
     @override
-    def choice(self, settings: type[Struct], conditions: Json) -> dict[str, Any]:
+    def choice(self, settings: type[Struct], layout: Json) -> dict[str, Any]:
         # As many chunks as all contexts have: further contexts may follow.
         return {
-            **Growth.choice(self, settings, conditions),
-            "chunks": (min(conditions["chunks"]),),
+            **Growth.choice(self, settings, layout),
+            "chunks": (min(layout["chunks"]),),
         }
 
 
@@ -414,7 +414,7 @@ def _expected(
     ]
 
 
-def _conditions(sizes: Mapping[int, int]) -> Json:
+def _stored_sizes(sizes: Mapping[int, int]) -> Json:
     """What a setup stores of *sizes*: contexts, with their chunks; empty for none."""
     stored = {"contexts": list(sizes), "chunks": list(sizes.values())}
     return stored if sizes else {}

@@ -76,9 +76,9 @@ def key(context: int, chunks: int) -> str:
     return f"{context}x{chunks}"
 
 
-def sizes_of(conditions: Json) -> dict[int, int]:
-    """Chunks by context of stored *conditions*; empty if there are none."""
-    contexts, chunks = conditions.get("contexts", ()), conditions.get("chunks", ())
+def sizes_of(layout: Json) -> dict[int, int]:
+    """Chunks by context of a stored *layout*; empty if it has none."""
+    contexts, chunks = layout.get("contexts", ()), layout.get("chunks", ())
     return dict(zip(contexts, chunks, strict=False))
 
 

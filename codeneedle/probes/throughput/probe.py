@@ -132,9 +132,9 @@ class FurtherDepths(Growth):
     @override
     def narrowed(self, setup: Setup, records: Sequence[CellRecord]) -> Json:
         common = set.intersection(*map(answered, records))
-        conditions = setup.probes[NAME]
-        depths = [depth for depth in conditions["depths"] if str(depth) in common]
-        return conditions | {"depths": depths or conditions["depths"]}
+        layout = setup.probes[NAME]
+        depths = [depth for depth in layout["depths"] if str(depth) in common]
+        return layout | {"depths": depths or layout["depths"]}
 
 
 GROWTH = FurtherDepths(("depths",))
@@ -227,7 +227,7 @@ class ThroughputProbe(Probe):
         """
         chosen = throughput_layout(context.run.setup)
         if chosen is None:
-            raise ValueError("a setup without conditions of this probe")
+            raise ValueError("a setup without this probe")
         tool = context.run.engine.speed_tool()
         load = round(machine.mean_load() / machine.usable_cores(), 2)
         previous = (
@@ -248,7 +248,7 @@ class ThroughputProbe(Probe):
             load = max(load, previous.load)
             return as_json(replace(previous, answers=answers, load=load))
         if first is None:
-            raise ValueError("conditions without depths")
+            raise ValueError("settings without depths")
         return as_json(
             Throughput(
                 answers=answers,
