@@ -82,7 +82,9 @@ def fuzz(name: str, *, inputs: int, folder: Path) -> None:
     with atheris.instrument_imports(include=["codeneedle", "esprima"]):
         target = targets()[name]
         # These are imported when they are first needed, and so would be missed.
-        importlib.import_module("codeneedle.corpora.languages").known()
+        from codeneedle.corpora import languages
+
+        languages.all_languages()
         importlib.import_module("esprima")
     count = Count(folder / "count")
     resource.setrlimit(resource.RLIMIT_AS, (MOST_BYTES, MOST_BYTES))
