@@ -6,11 +6,7 @@ import threading
 
 import pytest
 
-from codeneedle.system.signals import (
-    held,
-    stop_request,
-    unwinding_on_signals,
-)
+from codeneedle.system.signals import held, stop_request, unwinding_on_signals
 
 
 @pytest.fixture(autouse=True)

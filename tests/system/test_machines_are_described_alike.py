@@ -1,17 +1,13 @@
-"""The machine is described in words that stay the same."""
+"""A machine is described in words that stay the same."""
 
-import contextlib
 import dataclasses
 import datetime as dt
-import os
-import platform
 
 import psutil
 import pytest
 from programs import script
 
 from codeneedle.system import machine
-from codeneedle.system.files import locked
 from codeneedle.system.machine import MachineFacts, facts, now, used_bytes
 
 MIB = 1 << 20
@@ -163,51 +159,6 @@ def test_a_driver_that_hangs_is_given_up_and_macos_is_not_asked(
     monkeypatch.setattr(machine.sys, "platform", platform)
 
     assert None is used_bytes(42)
-
-
-def test_a_sweep_that_waits_tells_for_whom(tmp_path, monkeypatch):
-    monkeypatch.setenv("CODENEEDLE_CACHE", str(tmp_path))
-    other = os.getppid()
-    lock = tmp_path / f"measuring-{platform.node() or 'here'}.lock"
-    note, stale = (lock.with_suffix(f".{pid}-1") for pid in (other, 4_194_305))
-    note.write_text("random-bodies-mini/needle-nano", encoding="utf-8")
-    stale.write_text("a/b", encoding="utf-8")
-    told = []
-
-    with contextlib.ExitStack() as held:
-        held.enter_context(locked(lock, is_shared=True))
-
-        def wait(who):
-            told.append(who)
-            held.close()
-
-        with machine.occupied("c/d", exclusive=True, waiting=wait):
-            mine = [each.read_text() for each in tmp_path.glob(f"*.{os.getpid()}-*")]
-
-    assert [f"pid {other}, random-bodies-mini/needle-nano"] == told
-    assert ["c/d"] == mine
-    assert not stale.exists()
-    assert not list(tmp_path.glob(f"*.{os.getpid()}-*"))
-
-
-def test_a_sweep_that_must_not_wait_computes_beside_others(tmp_path, monkeypatch):
-    monkeypatch.setenv("CODENEEDLE_CACHE", str(tmp_path))
-
-    with (
-        machine.occupied("a/b", exclusive=True, waiting=None),
-        machine.occupied("c/d", exclusive=True, waiting=None),
-    ):
-        pass
-
-
-def test_more_programs_than_cores_are_said(monkeypatch):
-    monkeypatch.setattr(machine, "usable_cores", lambda: 2)
-    monkeypatch.setattr(os, "getloadavg", lambda: (8.66, 5.4, 3.0))
-    said = machine.overload()
-    monkeypatch.setattr(os, "getloadavg", lambda: (1.9, 5.4, 3.0))
-
-    assert "the load of this machine is 8.7 on 2 cores" in said
-    assert "" == machine.overload()
 
 
 def test_the_time_of_day_has_its_zone():
