@@ -10,21 +10,13 @@ from gguf_files import SHAPE, gguf_bytes
 from codeneedle.cache_types import Pair
 from codeneedle.models.gguf import parse
 from codeneedle.models.kv_cache import (
-    CONTEXTS,
-    AvailableMemory,
-    Buffers,
     Caches,
-    allowance_bytes,
     cache_bytes,
     cacheless,
-    longest_context,
     misfit,
     plain_caches,
-    predicted,
-    room_of,
     stored_bits,
     type_misfit,
-    usual_contexts,
 )
 from codeneedle.models.weights import weights_of
 from codeneedle.records.record import KvBuffer
@@ -158,154 +150,8 @@ def test_latent_attention_wants_equal_types():
 
 
 GIB, MIB = 1 << 30, 1 << 20
-SMALL = weights_of(
-    parse(gguf_bytes(SHAPE)), files=[Path("m.gguf")], size_bytes=100 * MIB
-)
-LARGE = replace(
-    SMALL,
-    size_bytes=4 * GIB,
-    layers=36,
-    kv_heads=(8,) * 36,
-    key_length=128,
-    value_length=128,
-    vocabulary=151_936,
-    embedding=2560,
-    training_context=131_072,
-)
 """As large as a model of four billion parameters."""
-
-
-def needed(weights, pair, context):
-    """All that a server would take, in bytes."""
-    cache = plain_size(weights, pair, context)
-    return weights.size_bytes + cache + allowance_bytes(weights, context)
-
-
-@pytest.mark.parametrize(
-    ("trained", "contexts"),
-    [
-        (0, CONTEXTS),
-        (512, (512,)),
-        (8192, (1024, 4096, 8192)),
-        (131_072, tuple(1024 * times for times in (1, 4, 16, 32, 64, 128))),
-        (262_144, (*CONTEXTS, 262_144)),
-    ],
-)
-def test_the_contexts_go_up_to_the_training_context(trained, contexts):
-    assert contexts == usual_contexts(trained)
-
-
-def served(_pair):
-    """No pair is refused."""
-    return ""
-
-
-def test_the_pairs_of_a_plan_have_an_order():
-    names = ("f16/f16", "q8_0/q4_0", "q4_0/q8_0", "q4_0/q4_0", "turbo3/q8_0")
-    wanted = [Pair.parse(name) for name in names]
-    caches = plain_caches(LARGE, LARGE.training_context)
-
-    plan = predicted(
-        LARGE, caches, sorted(wanted), AvailableMemory(16 * GIB, "here"), refusal=served
-    )
-
-    assert wanted == [each.pair for each in plan.pairs]
-    assert plain_size(LARGE, F16, 1024) == plan.pairs[0].kv_bytes[0]
-    assert len(plan.contexts) == len(plan.allowance_bytes)
-    assert {None} == {*plan.pairs[-1].kv_bytes, plan.pairs[-1].longest_context}
-
-
-def longest(found, pair, room, *, most=None):
-    """The longest context that fits, by the header alone."""
-    most = most or found.training_context
-    return longest_context(found, plain_caches(found, most), pair, room)
-
-
-@pytest.mark.parametrize("gib", [5, 6, 8, 16])
-@pytest.mark.parametrize("pair", [F16, Pair("q8_0", "q4_0")])
-def test_the_longest_context_fits_and_the_next_one_does_not(pair, gib):
-    """It is exact to the step of 256 tokens to which servers round."""
-    room = AvailableMemory(gib * GIB, "here")
-    found = longest(LARGE, pair, room)
-
-    assert 0 == found % 256
-    assert found == 0 or needed(LARGE, pair, found) <= room.size_bytes
-    assert (
-        found == LARGE.training_context
-        or needed(LARGE, pair, found + 256) > room.size_bytes
-    )
-
-
-@pytest.mark.parametrize(
-    ("found", "pair", "size_bytes", "expected"),
-    [
-        (replace(SMALL, training_context=5000), F16, 999 * GIB, 5000),
-        (LARGE, Q4, 4 * GIB, 0),
-    ],
-)
-def test_a_longest_context_has_limits(found, pair, size_bytes, expected):
-    assert expected == longest(found, pair, AvailableMemory(size_bytes, "here"))
-
-
-def test_an_odd_training_context_is_not_rounded_up():
-    odd = replace(LARGE, training_context=5000)
-    room = AvailableMemory(needed(odd, F16, 4864), "here")
-
-    assert 4864 == longest(odd, F16, room)
-
-
-COMPUTED = {256: 3, 1024: 7, 4096: 10, 8192: 14, 32768: 38}
 """MiB of buffers by context, as llama-fit-params of b11434 tells of a gemma3."""
-
-
-def test_buffers_that_are_told_at_two_contexts_are_known_at_others():
-    buffers = Buffers({each: COMPUTED[each] * MIB for each in (8192, 32_768)})
-
-    sizes = {each: buffers.size(each) / MIB for each in COMPUTED}
-    assert COMPUTED == pytest.approx({**sizes, 256: 3})
-    assert COMPUTED[256] < sizes[256]  # less than a micro-batch of 512
-    assert 14 * MIB == Buffers({8192: 14 * MIB}).size(1024)
-
-
-def test_buffers_that_an_engine_tells_take_the_place_of_an_estimate():
-    told = Buffers({4096: 9 * GIB})
-    room = AvailableMemory(9 * GIB, "here")
-
-    estimated = allowance_bytes(SMALL, 4096)
-    assert allowance_bytes(SMALL, 4096, buffers=told) - estimated > 8 * GIB
-    caches = plain_caches(SMALL, 8192)
-    assert 8192 == longest_context(SMALL, caches, F16, room)
-    assert 0 == longest_context(SMALL, caches, F16, room, told)
-
-
-@pytest.mark.parametrize("context", [4096, 131_072])
-def test_the_allowance_grows_with_vocabulary_and_context(context):
-    """Scores, eight hidden states, a mask, one layer's K and V in f16, half a GiB."""
-    batch = 4 * 151_936 + 8 * 4 * 2560 + 6 * context
-    layer = context * 8 * (128 + 128) * 2
-
-    assert 512 * batch + layer + (1 << 29) == allowance_bytes(LARGE, context)
-
-
-@pytest.mark.parametrize(
-    ("devices", "mib", "where"),
-    [
-        (["CUDA0 NVIDIA L4 (22563 MiB)"], 22563, "of CUDA"),
-        (["CUDA0 A (100 MiB)", "CUDA1 A (50 MiB)"], 150, "of CUDA, 2 devices"),
-        (["CUDA0 A (100 MiB)", "Vulkan0 A (101 MiB)"], 101, "of Vulkan"),
-        (["MTL0 Apple M3 (Pro) (12124 MiB)", "BLAS Accelerate (0 MiB)"], 12124, None),
-        (["Metal Apple M3 (12124 MiB)"], 12124, "of Metal"),
-        (["RPC0[10.0.0.2:50052] RPC (4000 MiB)"], 4000, None),
-        ([], 8192, "of this machine"),
-        (["BLAS Accelerate (0 MiB)", "something else"], 8192, "of this machine"),
-    ],
-)
-def test_devices_tell_their_memory(devices, mib, where):
-    """One device listed by two backends counts once; two of one backend add up."""
-    room = room_of(devices, 8 * GIB)
-
-    assert mib * MIB == room.size_bytes
-    assert where in {None, room.where}
 
 
 @pytest.mark.parametrize(
