@@ -21,7 +21,8 @@ from codeneedle.models.kv_cache import (
 from codeneedle.models.weights import weights_of
 from codeneedle.records.record import KvBuffer
 
-F16, Q4 = Pair("f16", "f16"), Pair("q4_0", "q4_0")
+F16 = Pair("f16", "f16")
+MIB = 1 << 20
 
 
 def weights(**changes):
@@ -147,11 +148,6 @@ def test_latent_attention_wants_equal_types():
 
     assert "both types are equal" in (misfit(found, Pair("f16", "q8_0")) or "")
     assert 4 * 2 * 64 * 2 * 256 == plain_size(found, F16, 256)
-
-
-GIB, MIB = 1 << 30, 1 << 20
-"""As large as a model of four billion parameters."""
-"""MiB of buffers by context, as llama-fit-params of b11434 tells of a gemma3."""
 
 
 @pytest.mark.parametrize(
