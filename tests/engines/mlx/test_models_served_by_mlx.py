@@ -1,14 +1,11 @@
-"""The child of the MLX engine, serving the built-in model and as a tool."""
+"""A model served by the child: answers, scores, what runs, and what it compares."""
 
 import os
 import signal
 import sys
 from dataclasses import replace
-from importlib import metadata
 
-import msgspec
 import pytest
-from msgspec.structs import replace as altered
 
 pytest.importorskip(
     "mlx.core", reason="MLX is not installed: pip install 'codeneedle[mlx]'"
@@ -18,19 +15,12 @@ pytest.importorskip("mlx_lm", reason="mlx-lm is not installed")
 import httpx
 
 from codeneedle.cache_types import Pair
-from codeneedle.engines.engine import Ability, CellSpec, ModelSpec
-from codeneedle.engines.messages import (
-    Chat,
-    Completion,
-    Message,
-    Refused,
-)
-from codeneedle.engines.mlx import engine as engine_module
+from codeneedle.engines.engine import CellSpec, ModelSpec
+from codeneedle.engines.messages import Chat, Completion, Message, Refused
 from codeneedle.engines.mlx.engine import Mlx, find
-from codeneedle.engines.mlx.log import MARK, LayerCache, Running, Speed
 from codeneedle.engines.mlx.settings import MlxSettings
 from codeneedle.engines.tools import DivergenceTask, SpeedTask
-from codeneedle.errors import BadInput, CellError, ToolMissing
+from codeneedle.errors import BadInput, CellError
 from codeneedle.models.weights import read_header
 from codeneedle.records.record import Status
 from codeneedle.system import orphans
@@ -249,57 +239,9 @@ def test_speed_is_measured_at_a_depth(engine, tmp_path):
     assert found.peak_bytes > 1 << 20
 
 
-@pytest.mark.parametrize("sizes", [(), (64, 64, 64), (48,), (128,)])
-def test_a_group_size_that_cannot_be_is_refused(engine, sizes):
-    """Heads of the built-in model have 64 values."""
-    with pytest.raises(BadInput, match="--kv-group-size"):
-        replace(engine, settings=MlxSettings(group_size=sizes)).refuse_arguments()
-
-
-def test_a_start_that_no_context_reaches_is_refused(engine):
-    """Nothing would be quantized, and the record would say that it was."""
-    late = replace(engine, settings=MlxSettings(quantized_kv_start=512))
-
-    with pytest.raises(CellError, match="no token of a context of 512"):
-        late.command("serve", SPLIT.pair, context=SPLIT.context)
-    assert late.command("serve", SPLIT.pair, context=513)
-
-
-@pytest.mark.parametrize(
-    "ability", [Ability.ADDRESS, Ability.CONVERSATIONS, Ability.READING]
-)
-def test_what_the_child_cannot_do_is_refused(engine, ability):
-    """It is refused before a cell, instead of failing in each."""
-    with pytest.raises(ToolMissing, match="engine mlx has no tool for"):
-        engine.require(ability)
-    with pytest.raises(ToolMissing):
-        engine.templating()
-
-
 def test_it_reads_lines_without_a_tool(engine):
     assert engine.scores_prompts
     assert "" == engine.unread(2048)
-
-
-def test_arguments_of_llama_server_are_refused(engine):
-    model = replace(engine.model, arguments=("-t", "1"))
-
-    with pytest.raises(BadInput, match="cannot pass it on"):
-        replace(engine, model=model).refuse_arguments()
-
-
-def test_a_choice_of_devices_is_refused(engine):
-    model = replace(engine.model, device="1")
-
-    with pytest.raises(BadInput, match="one device"):
-        replace(engine, model=model).refuse_arguments()
-
-
-def test_a_share_of_the_cores_is_refused(engine):
-    model = replace(engine.model, threads=1)
-
-    with pytest.raises(BadInput, match="does not divide"):
-        replace(engine, model=model).refuse_arguments()
 
 
 def test_what_changes_the_arithmetic_is_part_of_the_setup(engine):
@@ -311,125 +253,6 @@ def test_what_changes_the_arithmetic_is_part_of_the_setup(engine):
         "--max-kv-size 128",
         "--compute model",
     ) == replace(engine, settings=settings).identity().arguments
-
-
-# A child that misbehaves
-
-
-def line_of(line):
-    """A line that the parent reads."""
-    return f"{MARK}{msgspec.json.encode(line).decode()}"
-
-
-F16 = LayerCache(layer=0, class_name="KVCache", k="f16", v="f16")
-RUNNING = Running(build="mlx cpu", context=512, layers=(F16,), quantized_kv_start=0)
-
-
-@pytest.fixture
-def child_that(engine, tmp_path, monkeypatch):
-    """An engine whose child runs a script instead, after it has told some lines."""
-
-    def make(script, *lines):
-        monkeypatch.setattr(engine_module, "LOAD_TIMEOUT_S", 0.5)
-        told = "".join(f"print({line_of(each)!r}, flush=True)\n" for each in lines)
-        (tmp_path / "child.py").write_text(f"import time\n{told}{script}\n")
-        argv = [sys.executable, str(tmp_path / "child.py")]
-        monkeypatch.setattr(Mlx, "command", lambda *_, **__: [*argv])
-        return engine
-
-    return make
-
-
-@pytest.mark.parametrize(
-    ("script", "status", "reason"),
-    [
-        ("raise MemoryError('no room')", Status.OUT_OF_MEMORY, "MemoryError: no room"),
-        (
-            "raise ValueError('x') ",
-            Status.CRASHED,
-            "mlx ended with exit code 1: ValueError: x",
-        ),
-        ("raise SystemExit(3)", Status.CRASHED, "ended with exit code 3"),
-        ("time.sleep(60)", Status.TIMED_OUT, "does not answer after 0.5 s"),
-    ],
-)
-def test_a_child_that_does_not_get_ready_is_told_with_the_reason(
-    child_that, tmp_path, script, status, reason
-):
-    with (
-        pytest.raises(CellError, match=reason) as caught,
-        child_that(script).serving(SPLIT, log=tmp_path / "child.log"),
-    ):
-        raise AssertionError("entered")
-
-    assert status == caught.value.status
-    assert [] == orphans.orphans()
-
-
-def speeds(engine, tmp_path, silence_s=600):
-    """What the speed tool of *engine* measures of a pair without quantization."""
-    asked = SpeedTask(
-        pair=Pair("f16", "f16"),
-        depth=500,
-        prompt_tokens=12,
-        generated_tokens=2,
-        repetitions=2,
-    )
-    return engine.speed_tool().measure(
-        asked,
-        log=tmp_path / "speed.log",
-        silence_s=silence_s,
-        note=ignore,
-        progress=ignore,
-    )
-
-
-ONE = Speed(pp=2.0, tg=1.0, peak_bytes=5)
-
-
-@pytest.mark.parametrize(
-    ("lines", "script", "status", "reason"),
-    [
-        ((RUNNING, ONE), "", Status.CRASHED, "without complete statistics"),
-        ((), "", Status.MISMATCHED, "does not say what its caches are"),
-        ((RUNNING, ONE, ONE), "raise SystemExit(1)", Status.CRASHED, "exit code 1"),
-        ((RUNNING,), "time.sleep(60)", Status.TIMED_OUT, "has written nothing for"),
-        (
-            (altered(RUNNING, context=256),),
-            "time.sleep(60)",
-            Status.MISMATCHED,
-            "the context is 256 tokens, not 512",
-        ),
-    ],
-    ids=["too few", "nothing", "fails", "hangs", "another context"],
-)
-def test_a_tool_that_fails_is_told_with_the_reason(
-    child_that, tmp_path, lines, script, status, reason
-):
-    with pytest.raises(CellError, match=reason) as caught:
-        speeds(child_that(script, *lines), tmp_path, silence_s=1)
-
-    assert status == caught.value.status
-
-
-def test_speeds_are_those_that_the_child_tells(child_that, tmp_path):
-    found = speeds(child_that("", RUNNING, ONE, altered(ONE, pp=3.0)), tmp_path)
-
-    assert ((2.0, 3.0), (1.0, 1.0), 5) == (found.pp, found.tg, found.peak_bytes)
-
-
-@pytest.mark.parametrize("missing", ["mlx", "mlx-lm"])
-def test_a_package_that_is_not_installed_is_named(monkeypatch, missing):
-    def version(name):
-        if name == missing:
-            raise metadata.PackageNotFoundError
-        return "1.0"
-
-    monkeypatch.setattr(engine_module.metadata, "version", version)
-    with pytest.raises(ToolMissing, match=missing) as caught:
-        find()
-
-    assert "pip install 'codeneedle[mlx]'" in caught.value.hint
 
 
 def test_a_gpu_is_used_as_the_weights_are_and_tells_its_memory(engine, monkeypatch):

@@ -8,13 +8,7 @@ import pytest
 from fake_engine import made_weights
 from hypothesis import given
 from hypothesis import strategies as st
-from made_tools import (
-    fake_tools,
-    made_bench,
-    made_facts,
-    made_model,
-    speed_task,
-)
+from made_tools import fake_tools, made_bench, made_facts, made_model, speed_task
 from programs import script
 
 from codeneedle.engines.llama_cpp.bench import (

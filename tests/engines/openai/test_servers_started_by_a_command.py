@@ -1,10 +1,10 @@
-"""Servers started by a command, servers that run, and the evidence of their caches."""
+"""Servers started by a command: the evidence of their caches, and how they ended."""
 
 import os
-import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import psutil
 import pytest
@@ -14,16 +14,14 @@ from programs import llama_like
 
 from codeneedle.cache_types import Pair
 from codeneedle.engines.engine import Ability, CellSpec, ModelSpec
-from codeneedle.engines.messages import BadReply, Chat, Completion, Message, Readiness
+from codeneedle.engines.messages import Completion, Readiness
 from codeneedle.engines.openai import engine, server
 from codeneedle.engines.openai.client import OpenAi
-from codeneedle.engines.openai.engine import LENGTHS, command_of, endpoint_of
-from codeneedle.engines.openai.settings import CommandSettings, EndpointSettings
+from codeneedle.engines.openai.engine import LENGTHS, command_of
+from codeneedle.engines.openai.server import CommandServer, prints, proof_text
+from codeneedle.engines.openai.settings import CommandSettings
 from codeneedle.errors import BadInput, CellError, MachineError, ToolFailed, ToolMissing
-from codeneedle.models.weights import read_header
 from codeneedle.records.record import Status
-from codeneedle.system import processes
-from codeneedle.system.files import nap
 from codeneedle.system.secrets import masked
 
 FAKE = Path(engine.__file__).parents[3] / "tests" / "helpers" / "fake_openai.py"
@@ -39,12 +37,6 @@ def command(*faults, args=ARGS, spec=SPEC, types=("f16", "q8_0", "q4_0"), **sett
     told = {"health": "/health", "proof_by_memory": False, **settings}
     asked = CommandSettings(command=f"{sys.executable} {FAKE} {args} {words}", **told)
     return command_of(asked, types=types, environment=os.environ)(spec)
-
-
-def running(url, **settings):
-    """The engine that asks the server at *url*."""
-    asked = EndpointSettings(url=url, pair="q8_0/q4_0", **settings)
-    return endpoint_of(asked, environment={"KEY": "sk-right"})(SPEC)
 
 
 def test_a_cell_is_served_by_the_command_and_ends_with_its_block(tmp_path):
@@ -325,96 +317,99 @@ def test_a_server_that_does_not_count_stops_the_sweep(tmp_path):
         tokenizer.count_tokens("x")
 
 
-def test_an_endpoint_is_asked_as_it_is():
-    with endpoint() as server:
-        made = running(server.url, served_name=MODEL)
-        with made.serving(CELL, log=Path("unused")) as served:
-            assert 2 == len(served.effective().proof.prints)
-            assert served.peak_rss_bytes() is None
-            assert served.device_bytes() is None
-            assert not served.ends_within(0)
-
-    assert {Pair("q8_0", "q4_0")} == made.cache_types().pairs
-    assert ("--url", server.url) == served.command[:2]
+def made_server(*, log=None, child=None, **client):
+    """A server of a command whose client says what *client* has."""
+    answers = SimpleNamespace(prompt_tokens=len, **client)
+    return CommandServer(client=answers, command=(), log=log, child=child)
 
 
 @pytest.mark.parametrize(
-    ("faults", "settings", "error", "said"),
+    ("host", "device", "has_devices", "held"),
     [
-        (("wants=sk-right",), {}, BadInput, "401"),
-        (("other-model",), {"served_name": MODEL}, BadInput, "does not list it"),
-        (("no-models",), {}, BadInput, "does not list its models"),
-        (("redirect=http://127.0.0.1:9/",), {}, ToolFailed, "redirect"),
+        (5, 7, True, 12),
+        (5, None, True, None),
+        (None, 7, True, None),
+        (5, None, False, 5),
     ],
 )
-def test_an_endpoint_that_cannot_be_used_is_refused_at_once(
-    faults, settings, error, said
+def test_memory_of_which_a_part_is_unknown_is_unknown(
+    monkeypatch, host, device, has_devices, held
 ):
-    with endpoint(*faults) as server, pytest.raises(error, match=said) as caught:
-        running(server.url, **settings)
+    """A device that did not answer once would look like a small cache."""
+    monkeypatch.setattr(server.machine, "nvidia_smi", lambda: "x" * has_devices or None)
+    monkeypatch.setattr(server.machine, "group_rss_bytes", lambda _pid: host)
+    monkeypatch.setattr(server, "members", lambda _pid: [1])
+    monkeypatch.setattr(server.machine, "used_bytes", lambda *_pids: device)
 
-    assert caught.value.hint
-
-
-def test_an_endpoint_that_is_not_there_is_refused_at_once():
-    with endpoint() as server:
-        url = server.url
-
-    with pytest.raises(ToolFailed, match="does not answer"):
-        running(url)
+    assert held == made_server(child=SimpleNamespace(pid=1)).memory_bytes()
 
 
-def test_an_endpoint_gets_its_key_and_nobody_else_does():
-    with endpoint("wants=sk-right") as server:
-        made = running(server.url, api_key_env="KEY")
-        with made.serving(CELL, log=Path("unused")) as served:
-            pass
+@pytest.mark.parametrize("context", [256, 512, 4096])
+def test_the_fixed_text_leaves_room_and_ends_with_its_first_line(context):
+    text = proof_text(context)
+    first = text.partition("\n")[0]
 
-    assert {"Bearer sk-right"} == {key for _, key in server.seen}
-    assert "sk-right" not in f"{served.command}{made.identity()}{served.effective()}"
-
-
-@pytest.fixture(scope="module")
-def mlx_lm_server(nano, tmp_path_factory):
-    """The address of mlx-lm's own server, which serves the built-in model."""
-    pytest.importorskip("mlx_lm", reason="mlx-lm is not installed")
-    from codeneedle.engines.mlx.convert import converted
-
-    folder, home = converted(read_header(nano)), tmp_path_factory.mktemp("home")
-    port = processes.free_port("127.0.0.1")
-    words = ("-m", "mlx_lm", "server", "--model", folder, "--port", port)
-    child = subprocess.Popen(
-        [sys.executable, "-P", *map(str, words)],
-        env={**os.environ, "HF_HUB_OFFLINE": "1", "HF_HOME": str(home)},
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-    )
-    url = f"http://127.0.0.1:{port}/v1"
-    with OpenAi(url) as client:
-        while client.readiness(health="/health") is not Readiness.READY:
-            assert child.poll() is None
-            nap()
-    yield url
-    child.kill()
-    child.wait()
+    assert text.endswith(f"\n{first}\n")
+    assert len(text) < context or context < 4096
 
 
-def test_a_real_second_implementation_is_asked(mlx_lm_server):
-    """mlx-lm's server refuses numbers of log-probabilities, and streams none."""
-    made = running(mlx_lm_server, served_name="default_model")
+@pytest.mark.parametrize("faults", [(), ("chat-only",)])
+def test_evidence_is_two_replies_to_a_text_that_is_in_the_cache_by_then(faults):
+    with endpoint(*faults) as asked, OpenAi(asked.url) as client:
+        client.model = MODEL
+        found = prints(client, context=4096)
 
-    with made.serving(CELL, log=Path("unused")) as served:
-        reply = served.client.complete(QUESTION)
-        chat = served.client.chat(Chat(messages=(Message("user", "a"),), max_tokens=4))
-        (one, other), effective = served.proof.prints, served.effective()
-        length = served.tokenizer.count_tokens("x" * 50)
-        with pytest.raises(BadReply):
-            served.client.force(QUESTION, "right")
+    answered = [body for body in asked.bodies if ("messages" in body) == bool(faults)]
+    assert (2, 3) == (len(found), len(answered))
+    assert found[0] == found[1]
+    assert found[0].text
 
-    assert ("logprobs", "top_logprobs") == effective.left_out
-    assert one == other
-    assert one.text
-    assert () == one.logprobs == reply.logprobs
-    assert (QUESTION.max_tokens, 4) == (reply.predicted_tokens, chat.predicted_tokens)
-    assert 50 <= length <= 51
-    assert len(QUESTION.prompt) <= reply.prompt_tokens <= len(QUESTION.prompt) + 1
+
+@pytest.mark.parametrize(
+    ("seen", "strange", "said"),
+    [
+        (Readiness.LOADING, "", "is still loading after 3600 s"),
+        (Readiness.STRANGER, "", "lists no model after 3600 s"),
+        (Readiness.SILENT, "", "does not answer on its port after 3600 s"),
+        (Readiness.STRANGER, "it is another", "it is another"),
+    ],
+)
+def test_why_a_server_did_not_get_ready_is_told(tmp_path, seen, strange, said):
+    log = tmp_path / "log"
+    log.write_text("one\n\ntwo\n")
+
+    found = made_server(log=log, strange=strange, advice="Mend it.").delay(seen)
+
+    assert said in str(found)
+    assert Status.TIMED_OUT == found.status
+    assert ("one", "two") == found.log_excerpt
+
+
+def test_how_a_server_ended_is_told_by_the_last_line_of_its_log(tmp_path):
+    log = tmp_path / "log"
+    killed = made_server(log=log, child=SimpleNamespace(returncode=-9))
+    log.write_text(f"{'x' * 5000}\n")
+
+    told = str(killed.death())
+
+    assert told.startswith("the server ended with SIGKILL: xxx")
+    assert len(told) < 300
+    log.unlink()
+    assert str(killed.death()).endswith("nothing shows that memory ran out")
+
+
+@pytest.mark.parametrize(
+    ("waited_s", "client", "left_s"),
+    [
+        (100.0, {"strange": "", "wants_key": False}, 3500.0),
+        (100.0, {"strange": "it is another", "wants_key": False}, 30.0),
+        (3590.0, {"strange": "it is another", "wants_key": False}, 10.0),
+        (100.0, {"strange": "it wants a key", "wants_key": True}, 0.0),
+    ],
+)
+def test_a_stranger_has_less_time_to_become_ready(tmp_path, waited_s, client, left_s):
+    stranger = made_server(log=tmp_path / "log", **client)
+
+    assert left_s == stranger.left_s(waited_s)
+    if left_s == 30.0:
+        assert 20.0 == stranger.left_s(waited_s + 10.0)

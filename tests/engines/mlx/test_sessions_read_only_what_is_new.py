@@ -1,4 +1,4 @@
-"""The model in the child: what its caches are, what is read again, what is measured."""
+"""A session reads what is new, and tells its caches and memory."""
 
 import pytest
 

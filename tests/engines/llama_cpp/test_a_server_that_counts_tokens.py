@@ -1,0 +1,126 @@
+"""A server that counts tokens is small, and ended if a template has no end."""
+
+import signal
+from dataclasses import replace
+
+import pytest
+from made_servers import fake_llama_cpp
+
+from codeneedle.engines.engine import LostText
+from codeneedle.engines.llama_cpp import engine as llama_cpp
+from codeneedle.engines.llama_cpp.installation import server_facts
+from codeneedle.engines.messages import Message
+from codeneedle.errors import BadInput, MachineError, ToolFailed
+from codeneedle.models.weights import read_header
+from codeneedle.system import processes
+
+
+def count(folder, *faults):
+    """How counting fails on the fake server with *faults*."""
+    with (
+        pytest.raises((BadInput, MachineError)) as caught,
+        fake_llama_cpp(*faults).tokenizing(log=folder / "counting.log"),
+    ):
+        raise AssertionError("entered")
+    return caught.value
+
+
+def test_what_counts_is_the_smallest_server(tmp_path):
+    engine = fake_llama_cpp(arguments=("-ngl", "99", "-t", "1"))
+    log = tmp_path / "log"
+
+    with engine.tokenizing(log=log) as tokenizer:
+        assert 3 == tokenizer.count_tokens("abc")
+
+    assert "n_ctx_seq             = 512" in log.read_text()
+
+
+@pytest.mark.parametrize(
+    ("words", "status", "reason"),
+    [
+        ("error: invalid argument: -nlg", 1, "error: invalid argument: -nlg"),
+        ('error while handling argument "-t": stoi', 1, 'handling argument "-t"'),
+        ("error: unknown argument: -nlg", 1, "error: unknown argument: -nlg"),
+        ("version: 0.6.0", 0, "exits, instead of serving"),
+    ],
+)
+def test_an_argument_that_the_server_does_not_serve_with_is_refused(
+    words, status, reason, tmp_path
+):
+    error = count(tmp_path, f"say={words}", f"die={status}")
+
+    assert 2 == error.exit_code
+    assert reason in str(error)
+    assert "after '--'" in str(error)
+
+
+def test_a_server_that_fails_to_count_is_an_error_of_the_machine(tmp_path):
+    words = "llama_mmap: failed to map: Invalid argument"
+    error = count(tmp_path, f"say={words}", "die=1")
+
+    assert isinstance(error, ToolFailed)
+    assert words in str(error)
+    assert "counting.log" in error.hint
+
+
+ENDLESS = "{% for i in range(1000000000) %}x{% endfor %}"
+
+
+@pytest.mark.real
+def test_a_template_that_fills_the_memory_is_stopped_and_named(
+    llama_server, nano, tmp_path, monkeypatch
+):
+    """At a bounded amount: a chat template is a program, and comes with the weights."""
+    monkeypatch.setattr(llama_cpp, "COUNT_MEMORY_BYTES", 256 << 20)
+    engine = real_llama_cpp(llama_server, nano, arguments=("--chat-template", ENDLESS))
+    log = tmp_path / "counting.log"
+
+    with (
+        pytest.raises(ToolFailed, match="of memory") as caught,
+        engine.tokenizing(log=log) as tokenizer,
+    ):
+        tokenizer.render((Message("user", "hi"),))
+    assert "chat template" in caught.value.hint
+
+
+def test_a_template_without_end_is_stopped_and_named(tmp_path, monkeypatch):
+    monkeypatch.setattr(llama_cpp, "COUNT_TIMEOUT_S", 0.3)
+    monkeypatch.setattr(processes, "GRACES_S", ((signal.SIGKILL, 60.0),))
+    with (
+        pytest.raises(ToolFailed, match=r"said nothing for 0\.3 s") as rendered,
+        fake_llama_cpp("slow-headers").tokenizing(log=tmp_path / "log") as tokenizer,
+    ):
+        tokenizer.render((Message("user", "hi"),))
+    monkeypatch.setattr(llama_cpp, "COUNT_LOAD_TIMEOUT_S", 1.0)
+    started = count(tmp_path, "loading")
+
+    assert "after 1 s" in str(started)
+    assert "chat template" in started.hint
+    assert "chat template" in rendered.value.hint
+
+
+@pytest.mark.real
+@pytest.mark.parametrize("args", [("-nlg", "99"), ("-t", "many")])
+def test_the_real_server_refuses_arguments(llama_server, nano, args, tmp_path):
+    engine = real_llama_cpp(llama_server, nano, arguments=args)
+
+    with pytest.raises(BadInput), engine.tokenizing(log=tmp_path / "counting.log"):
+        raise AssertionError("entered")
+
+
+def real_llama_cpp(llama_server, nano, **spec):
+    """The engine on the real server and the built-in model."""
+    engine = fake_llama_cpp(weights=read_header(nano), is_tiny=True, **spec)
+    tools = replace(engine.tools, server=llama_server)
+    return replace(engine, tools=tools, facts=server_facts(llama_server))
+
+
+def test_a_template_that_loses_the_text_can_be_replaced(tmp_path):
+    with (
+        pytest.raises(LostText, match="lacks the corpus") as caught,
+        fake_llama_cpp().tokenizing(log=tmp_path / "counting.log"),
+    ):
+        raise LostText("the corpus")
+
+    assert "--prompt-form completion" in caught.value.hint
+    assert "-- --chat-template-file FILE" in caught.value.hint

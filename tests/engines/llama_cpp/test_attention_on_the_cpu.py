@@ -1,0 +1,65 @@
+"""Attention on the CPU: told where arguments keep it there, and moved alone."""
+
+import pytest
+from made_servers import fake_llama_cpp
+
+from codeneedle.cache_types import Pair
+from codeneedle.engines.llama_cpp.arguments import on_host
+
+F16 = Pair("f16", "f16")
+
+
+GPU = ("CUDA0 NVIDIA L4 (22563 MiB)",)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [("-ngl", "0"), ("--no-kv-offload",), ("--n-gpu-layers=0",), ("-dev", "none")],
+)
+def test_arguments_that_keep_attention_on_the_cpu_are_told(arguments):
+    asked = fake_llama_cpp(devices=GPU, arguments=arguments)
+
+    assert "keep the cache off the accelerator" in " ".join(asked.notes())
+    assert asked.on_cpu(F16) is None
+
+
+@pytest.mark.parametrize(
+    ("devices", "arguments", "is_told"),
+    [
+        ((), "-ngl 99", True),
+        (GPU, "-ngl 99", False),
+        ((), "-ngl 0", False),
+        ((), "", 0),
+    ],
+)
+def test_layers_for_an_accelerator_that_is_not_there_are_told(
+    devices, arguments, is_told
+):
+    asked = fake_llama_cpp(devices=devices, arguments=tuple(arguments.split()))
+
+    assert bool(is_told) == any(
+        "this llama-server has none" in e for e in asked.notes()
+    )
+
+
+def test_attention_is_moved_to_the_cpu_and_nothing_else():
+    engine = fake_llama_cpp(devices=GPU, arguments=("-ngl", "20"))
+    moved = engine.on_cpu(F16)
+
+    assert () == engine.notes()
+    assert moved.is_on_cpu
+    assert ("-ngl", "20") == moved.model.arguments
+    assert fake_llama_cpp().on_cpu(F16) is None
+
+
+def test_attention_on_the_cpu_is_not_flash_attention_which_stays_on_the_device():
+    """With flash attention and the cache on the CPU, Vulkan computes the same bits."""
+    moved = fake_llama_cpp(devices=GPU).on_cpu(F16)
+
+    assert ("--no-kv-offload", "--flash-attn", "off") == on_host(moved.model)
+    assert () == on_host(fake_llama_cpp(devices=GPU).model)
+
+
+def test_a_quantized_v_cannot_do_without_flash_attention():
+    assert fake_llama_cpp(devices=GPU).on_cpu(Pair("f16", "q8_0")) is None
+    assert fake_llama_cpp(devices=GPU).on_cpu(Pair("q8_0", "f16"))

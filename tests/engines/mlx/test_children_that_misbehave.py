@@ -1,0 +1,138 @@
+"""A child that does not get ready, or a tool that fails, is told with the reason."""
+
+import sys
+
+import msgspec
+import pytest
+from msgspec.structs import replace as altered
+
+pytest.importorskip(
+    "mlx.core", reason="MLX is not installed: pip install 'codeneedle[mlx]'"
+)
+pytest.importorskip("mlx_lm", reason="mlx-lm is not installed")
+
+
+from codeneedle.cache_types import Pair
+from codeneedle.engines.engine import CellSpec, ModelSpec
+from codeneedle.engines.mlx import engine as engine_module
+from codeneedle.engines.mlx.engine import Mlx, find
+from codeneedle.engines.mlx.log import MARK, LayerCache, Running, Speed
+from codeneedle.engines.tools import SpeedTask
+from codeneedle.errors import CellError
+from codeneedle.models.weights import read_header
+from codeneedle.records.record import Status
+from codeneedle.system import orphans
+
+SPLIT = CellSpec(Pair("kv8", "kv4"), 512)
+
+
+def ignore(_):
+    """A callback that nothing depends on."""
+
+
+@pytest.fixture(scope="module")
+def engine(nano):
+    model = ModelSpec(weights=read_header(nano), name="nano", is_tiny=True)
+    return Mlx(versions=find(), model=model)
+
+
+def line_of(line):
+    """A line that the parent reads."""
+    return f"{MARK}{msgspec.json.encode(line).decode()}"
+
+
+F16 = LayerCache(layer=0, class_name="KVCache", k="f16", v="f16")
+RUNNING = Running(build="mlx cpu", context=512, layers=(F16,), quantized_kv_start=0)
+
+
+@pytest.fixture
+def child_that(engine, tmp_path, monkeypatch):
+    """An engine whose child runs a script instead, after it has told some lines."""
+
+    def make(script, *lines):
+        monkeypatch.setattr(engine_module, "LOAD_TIMEOUT_S", 0.5)
+        told = "".join(f"print({line_of(each)!r}, flush=True)\n" for each in lines)
+        (tmp_path / "child.py").write_text(f"import time\n{told}{script}\n")
+        argv = [sys.executable, str(tmp_path / "child.py")]
+        monkeypatch.setattr(Mlx, "command", lambda *_, **__: [*argv])
+        return engine
+
+    return make
+
+
+@pytest.mark.parametrize(
+    ("script", "status", "reason"),
+    [
+        ("raise MemoryError('no room')", Status.OUT_OF_MEMORY, "MemoryError: no room"),
+        (
+            "raise ValueError('x') ",
+            Status.CRASHED,
+            "mlx ended with exit code 1: ValueError: x",
+        ),
+        ("raise SystemExit(3)", Status.CRASHED, "ended with exit code 3"),
+        ("time.sleep(60)", Status.TIMED_OUT, "does not answer after 0.5 s"),
+    ],
+)
+def test_a_child_that_does_not_get_ready_is_told_with_the_reason(
+    child_that, tmp_path, script, status, reason
+):
+    with (
+        pytest.raises(CellError, match=reason) as caught,
+        child_that(script).serving(SPLIT, log=tmp_path / "child.log"),
+    ):
+        raise AssertionError("entered")
+
+    assert status == caught.value.status
+    assert [] == orphans.orphans()
+
+
+def speeds(engine, tmp_path, silence_s=600):
+    """What the speed tool of *engine* measures of a pair without quantization."""
+    asked = SpeedTask(
+        pair=Pair("f16", "f16"),
+        depth=500,
+        prompt_tokens=12,
+        generated_tokens=2,
+        repetitions=2,
+    )
+    return engine.speed_tool().measure(
+        asked,
+        log=tmp_path / "speed.log",
+        silence_s=silence_s,
+        note=ignore,
+        progress=ignore,
+    )
+
+
+ONE = Speed(pp=2.0, tg=1.0, peak_bytes=5)
+
+
+@pytest.mark.parametrize(
+    ("lines", "script", "status", "reason"),
+    [
+        ((RUNNING, ONE), "", Status.CRASHED, "without complete statistics"),
+        ((), "", Status.MISMATCHED, "does not say what its caches are"),
+        ((RUNNING, ONE, ONE), "raise SystemExit(1)", Status.CRASHED, "exit code 1"),
+        ((RUNNING,), "time.sleep(60)", Status.TIMED_OUT, "has written nothing for"),
+        (
+            (altered(RUNNING, context=256),),
+            "time.sleep(60)",
+            Status.MISMATCHED,
+            "the context is 256 tokens, not 512",
+        ),
+    ],
+    ids=["too few", "nothing", "fails", "hangs", "another context"],
+)
+def test_a_tool_that_fails_is_told_with_the_reason(
+    child_that, tmp_path, lines, script, status, reason
+):
+    with pytest.raises(CellError, match=reason) as caught:
+        speeds(child_that(script, *lines), tmp_path, silence_s=1)
+
+    assert status == caught.value.status
+
+
+def test_speeds_are_those_that_the_child_tells(child_that, tmp_path):
+    found = speeds(child_that("", RUNNING, ONE, altered(ONE, pp=3.0)), tmp_path)
+
+    assert ((2.0, 3.0), (1.0, 1.0), 5) == (found.pp, found.tg, found.peak_bytes)

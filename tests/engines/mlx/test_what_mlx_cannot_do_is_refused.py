@@ -1,0 +1,90 @@
+"""What MLX cannot do is refused before anything starts."""
+
+from dataclasses import replace
+from importlib import metadata
+
+import pytest
+
+pytest.importorskip(
+    "mlx.core", reason="MLX is not installed: pip install 'codeneedle[mlx]'"
+)
+pytest.importorskip("mlx_lm", reason="mlx-lm is not installed")
+
+
+from codeneedle.cache_types import Pair
+from codeneedle.engines.engine import Ability, CellSpec, ModelSpec
+from codeneedle.engines.mlx import engine as engine_module
+from codeneedle.engines.mlx.engine import Mlx, find
+from codeneedle.engines.mlx.settings import MlxSettings
+from codeneedle.errors import BadInput, CellError, ToolMissing
+from codeneedle.models.weights import read_header
+
+SPLIT = CellSpec(Pair("kv8", "kv4"), 512)
+
+
+@pytest.fixture(scope="module")
+def engine(nano):
+    model = ModelSpec(weights=read_header(nano), name="nano", is_tiny=True)
+    return Mlx(versions=find(), model=model)
+
+
+@pytest.mark.parametrize("sizes", [(), (64, 64, 64), (48,), (128,)])
+def test_a_group_size_that_cannot_be_is_refused(engine, sizes):
+    """Heads of the built-in model have 64 values."""
+    with pytest.raises(BadInput, match="--kv-group-size"):
+        replace(engine, settings=MlxSettings(group_size=sizes)).refuse_arguments()
+
+
+def test_a_start_that_no_context_reaches_is_refused(engine):
+    """Nothing would be quantized, and the record would say that it was."""
+    late = replace(engine, settings=MlxSettings(quantized_kv_start=512))
+
+    with pytest.raises(CellError, match="no token of a context of 512"):
+        late.command("serve", SPLIT.pair, context=SPLIT.context)
+    assert late.command("serve", SPLIT.pair, context=513)
+
+
+@pytest.mark.parametrize(
+    "ability", [Ability.ADDRESS, Ability.CONVERSATIONS, Ability.READING]
+)
+def test_what_the_child_cannot_do_is_refused(engine, ability):
+    """It is refused before a cell, instead of failing in each."""
+    with pytest.raises(ToolMissing, match="engine mlx has no tool for"):
+        engine.require(ability)
+    with pytest.raises(ToolMissing):
+        engine.templating()
+
+
+def test_arguments_of_llama_server_are_refused(engine):
+    model = replace(engine.model, arguments=("-t", "1"))
+
+    with pytest.raises(BadInput, match="cannot pass it on"):
+        replace(engine, model=model).refuse_arguments()
+
+
+def test_a_choice_of_devices_is_refused(engine):
+    model = replace(engine.model, device="1")
+
+    with pytest.raises(BadInput, match="one device"):
+        replace(engine, model=model).refuse_arguments()
+
+
+def test_a_share_of_the_cores_is_refused(engine):
+    model = replace(engine.model, threads=1)
+
+    with pytest.raises(BadInput, match="does not divide"):
+        replace(engine, model=model).refuse_arguments()
+
+
+@pytest.mark.parametrize("missing", ["mlx", "mlx-lm"])
+def test_a_package_that_is_not_installed_is_named(monkeypatch, missing):
+    def version(name):
+        if name == missing:
+            raise metadata.PackageNotFoundError
+        return "1.0"
+
+    monkeypatch.setattr(engine_module.metadata, "version", version)
+    with pytest.raises(ToolMissing, match=missing) as caught:
+        find()
+
+    assert "pip install 'codeneedle[mlx]'" in caught.value.hint
