@@ -1,13 +1,11 @@
 """The command line: a command reads its arguments, calls, shows and returns."""
 
-import contextlib
 import os
 import shlex
 import sys
-from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TextIO, cast
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 from typer.main import get_command
@@ -21,6 +19,7 @@ from codeneedle.cli.command_line import (
     SweepCommand,
     TranscriptCommand,
     refuse_lost_folder,
+    request_of_cell,
 )
 from codeneedle.cli.options import (
     USAGE_ERROR,
@@ -52,22 +51,30 @@ from codeneedle.cli.options import (
     option,
     path,
     run_names,
+    stated_pace,
     word,
+)
+from codeneedle.cli.streams import (
+    BestEffort,
+    refuse_closed_stdout,
+    reliable_streams,
+    show_document,
+    stderr_console,
+    stdout_console,
+    write_json,
+    write_rows,
+    write_text,
+    write_verbatim,
 )
 from codeneedle.errors import BadInput, CodeneedleError, UnknownName, system_refusal
 from codeneedle.exit_codes import BAD_REQUEST, UNFINISHED
 from codeneedle.quantities import speed
 from codeneedle.system.secrets import mask
-from codeneedle.text import visible, visible_lines
+from codeneedle.text import visible
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
     from codeneedle.document import Document
-    from codeneedle.engines.engine import Pace
     from codeneedle.report.llama_form import Dialect
-    from codeneedle.report.tidy import TableRow
-    from codeneedle.sweep.request import Execution, Request
     from codeneedle.verdict.limits import Limits
 
 # Without markup: rich takes longer to import than all the rest of --help.
@@ -105,7 +112,7 @@ def common(
             hint="Run: codeneedle --version",
         )
     if version:
-        _write(f"codeneedle {codeneedle.__version__}\n")
+        write_text(f"codeneedle {codeneedle.__version__}\n")
     else:
         show_help(context)
 
@@ -115,7 +122,7 @@ def common(
 def show_help(context: typer.Context) -> None:
     """Show the commands of a group if none is named, as a usage error."""
     if context.invoked_subcommand is None:
-        _write(f"{context.get_help()}\n")
+        write_text(f"{context.get_help()}\n")
         raise typer.Exit(BAD_REQUEST)
 
 
@@ -139,8 +146,8 @@ def sweep(context: typer.Context) -> int:
 
     request, execution, options = context.obj
     # Best effort: the sweep goes on without a reader; the end reports a full disk.
-    shown = _stdout(BestEffort(sys.stdout))
-    return sweep_module.sweep(request, execution, _stderr(), options, shown)
+    shown = stdout_console(BestEffort(sys.stdout))
+    return sweep_module.sweep(request, execution, stderr_console(), options, shown)
 
 
 @app.command(cls=RunCommand)
@@ -167,8 +174,8 @@ def plan(
 
     request, execution, options = context.obj
     request = deciding(request, execution)
-    with working(_stderr(), "reading the corpus") as tell:
-        pace = _stated_pace(pp, tg)
+    with working(stderr_console(), "reading the corpus") as tell:
+        pace = stated_pace(pp, tg)
         plans = sweep_module.planned(request, execution, tell, pace)
         setups = sweep_module.refuse(plans, options)
         with unwinding_on_signals():
@@ -176,7 +183,7 @@ def plan(
                 refuse_untrimmed(each)
     both = list(zip(map(with_steps, plans), setups, strict=True))
     if json:
-        _write_json([plan_object(planned, setup) for planned, setup in both])
+        write_json([plan_object(planned, setup) for planned, setup in both])
         return
     for planned, setup in both:
         document = plan_document(
@@ -185,27 +192,7 @@ def plan(
             at=options.limits.at,
             tries_reference=options.calibration,
         )
-        _show(document)
-
-
-def _stated_pace(pp: float | None, tg: float | None) -> "Pace | None":
-    """
-    The pace that a user states, in tokens per second read and written.
-
-    Raises:
-        BadInput: If one of them is missing.
-    """
-    from codeneedle.engines.engine import Pace
-
-    if pp is None and tg is None:
-        return None
-    if pp is None or tg is None:
-        raise BadInput(
-            source="--tg" if pp is None else "--pp",
-            reason="tells one speed of two",
-            hint="Give both: --pp 200 --tg 15",
-        )
-    return Pace(start_s=0, read_s=1 / pp, write_s=1 / tg, read_back_s=0, write_back_s=0)
+        show_document(document)
 
 
 @app.command(cls=SweepCommand)
@@ -220,7 +207,7 @@ def kernels(context: typer.Context, *, json: JsonOption = False) -> None:
     )
 
     request, execution = context.obj
-    with working(_stderr(), "asking the engine") as tell:
+    with working(stderr_console(), "asking the engine") as tell:
         plans = sweep_module.planned(request, execution, tell)
     surveyed = [(plan, plan.survey) for plan in plans if plan.survey]
     if not surveyed:
@@ -230,11 +217,13 @@ def kernels(context: typer.Context, *, json: JsonOption = False) -> None:
             hint="Start a sweep: its cells tell.",
         )
     if json:
-        _write_json([kernels_object(survey) for _, survey in surveyed])
+        write_json([kernels_object(survey) for _, survey in surveyed])
         return
     for plan, survey in surveyed:
         rows, columns = plan.request.rows, plan.request.columns
-        _show((*kernels_document(survey, rows, columns), *memory_document(survey)))
+        show_document(
+            (*kernels_document(survey, rows, columns), *memory_document(survey))
+        )
 
 
 @app.command(cls=TranscriptCommand)
@@ -253,8 +242,8 @@ def transcript(context: typer.Context) -> None:
     from codeneedle.system.signals import unwinding_on_signals
 
     request, execution = context.obj
-    end_left_behind(_stderr())
-    with unwinding_on_signals(), _stderr().status("rendering conversations"):
+    end_left_behind(stderr_console())
+    with unwinding_on_signals(), stderr_console().status("rendering conversations"):
         plan = planned(replace(request, probes=(PROBE.name,)), execution)[0]
         settings = request.transcript
         counted = turns_in_file(settings, plan.engine, plan.context)
@@ -263,7 +252,9 @@ def transcript(context: typer.Context) -> None:
     arguments = ["--", *request.server_args] if request.server_args else []
     words = ["codeneedle", "sweep", "--transcript", str(settings.file)]
     command = shlex.join([*words, *chain.from_iterable(chosen), *arguments])
-    _show(choice(str(settings.file), counted, context=plan.context, command=command))
+    show_document(
+        choice(str(settings.file), counted, context=plan.context, command=command)
+    )
 
 
 MOST_TASKS = 4_000_000
@@ -306,8 +297,10 @@ def slurm(
     array = SlurmArray(tasks=tasks, gpus=gpus, cpus=cpus, more=sbatch)
     array.write(script, sweep_module.planned(*context.obj))
     if not send:
-        note_lines(_stderr(), [f"send it with: sbatch {shlex.quote(str(script))}"])
-    _write_verbatim(f"{array.send(script) if send else script}\n")
+        note_lines(
+            stderr_console(), [f"send it with: sbatch {shlex.quote(str(script))}"]
+        )
+    write_verbatim(f"{array.send(script) if send else script}\n")
 
 
 @app.command(cls=ServeCommand)
@@ -329,39 +322,13 @@ def serve(
     from codeneedle.cache_types import Pair
     from codeneedle.cli.serve import serve as serve_pair
 
-    request, execution = _request_of_cell(
+    request, execution = request_of_cell(
         model, context, engine, llama_server, arguments.obj
     )
     chosen = Pair.parse(pair)
-    return serve_pair(chosen, request, execution, _stdout(), _stderr(), port=port)
-
-
-def _request_of_cell(
-    model: Any, context: int | None, engine: str, llama_server: Path | None, args: Any
-) -> "tuple[Request, Execution]":
-    """
-    What is asked for by a command that serves single cells.
-
-    Raises:
-        BadInput: If the engine is one whose address or command cannot be given here.
-    """
-    from codeneedle.cli.command_line import request_of
-    from codeneedle.engines.openai.settings import COMMAND, ENDPOINT
-
-    if engine in {COMMAND, ENDPOINT}:
-        raise BadInput(
-            source=f"--engine {engine}",
-            reason="is a server of your own, which answers you without codeneedle",
-            hint=f"Measure it: codeneedle sweep --engine {engine} --help",
-        )
-    options = {
-        "models": model,
-        "contexts": (context,) if context else None,
-        "engine": engine,
-        "llama_server": llama_server,
-        "server_args": args,
-    }
-    return request_of({name: given for name, given in options.items() if given})
+    return serve_pair(
+        chosen, request, execution, stdout_console(), stderr_console(), port=port
+    )
 
 
 @app.command(cls=ServeCommand)
@@ -388,13 +355,15 @@ def ask(
     from codeneedle.cli.options import words
     from codeneedle.report.answers import side_by_side
 
-    request, execution = _request_of_cell(
+    request, execution = request_of_cell(
         model, context, engine, llama_server, arguments.obj
     )
     chosen = [Pair.parse(each) for each in words("PAIRS", pairs)]
     text = read_prompt(path("FILE", prompt))
-    answers = ask_pairs(chosen, text, request, execution, _stderr(), tokens=tokens)
-    _show(side_by_side(answers))
+    answers = ask_pairs(
+        chosen, text, request, execution, stderr_console(), tokens=tokens
+    )
+    show_document(side_by_side(answers))
     return int(any(isinstance(answer, str) for _, answer in answers))
 
 
@@ -429,14 +398,16 @@ def grid(
     if form in {"csv", "json"}:
         rows = cell_rows(chosen.whole, chosen.verdicts, chosen.probe.name)
         if form == "csv":
-            _write_rows(rows)
+            write_rows(rows)
         else:
-            _write_json(run_tables(chosen.whole, rows))
+            write_json(run_tables(chosen.whole, rows))
     elif chosen.asks_loss:
         losses = (chosen.runs, chosen.shown, chosen.also, chosen.verdicts, asks_for)
-        _show(loss_report(*losses), form)
+        show_document(loss_report(*losses), form)
     else:
-        _show(report(chosen.runs, chosen.shown, chosen.also, chosen.verdicts), form)
+        show_document(
+            report(chosen.runs, chosen.shown, chosen.also, chosen.verdicts), form
+        )
     if not (chosen.asks_loss or chosen.has_values):
         run, metric_name = chosen.whole[0], chosen.metric.name
         raise captions.nothing_to_show(run, metric_name, chosen.probe.name)
@@ -495,7 +466,7 @@ def heatmap(
             empty = error
             continue
         for picture in pictures:
-            _write_verbatim(f"{picture}\n")
+            write_verbatim(f"{picture}\n")
     if empty:
         raise empty
 
@@ -519,11 +490,13 @@ def panels(
     one_form(csv=csv, json=json, difference=difference)
     chosen = select(out, name, metric=metric)
     if csv:
-        _write_rows(panel_rows(chosen.runs, chosen.metric))
+        write_rows(panel_rows(chosen.runs, chosen.metric))
     elif json:
-        _write_json(panel_objects(chosen.runs, chosen.metric))
+        write_json(panel_objects(chosen.runs, chosen.metric))
     else:
-        _show(panels_document(chosen.runs, chosen.metric, difference=difference))
+        show_document(
+            panels_document(chosen.runs, chosen.metric, difference=difference)
+        )
 
 
 @app.command()
@@ -565,18 +538,18 @@ def table(
     limits = limits_of(max_loss, max_lost, max_eval_lost)
     if form:
         for document in _in_form(form, out, name, limits):
-            _show(document, "markdown")
+            show_document(document, "markdown")
         return
     if metric:
         _show_speeds(out, name, metric, chosen)
         return
     tables = pair_tables(out, name, sort=sort, limits=limits)
     if csv:
-        _write_rows(pair_table_rows(tables))
+        write_rows(pair_table_rows(tables))
     elif json:
-        _write_json(table_objects(tables))
+        write_json(table_objects(tables))
     else:
-        _show(tables_document(tables, asks_for if markdown else None), chosen)
+        show_document(tables_document(tables, asks_for if markdown else None), chosen)
 
 
 def _show_speeds(out: Path, name: str | None, test: str, form: str) -> None:
@@ -591,11 +564,11 @@ def _show_speeds(out: Path, name: str | None, test: str, form: str) -> None:
 
     tables = speed_tables(read_runs(out, name), test)
     if form == "csv":
-        _write_rows(speed_rows(tables))
+        write_rows(speed_rows(tables))
     elif form == "json":
-        _write_json(speed_objects(tables))
+        write_json(speed_objects(tables))
     else:
-        _show(speeds_document(tables), form)
+        show_document(speeds_document(tables), form)
 
 
 def _in_form(
@@ -640,7 +613,7 @@ def receipt(name: OnlyRunName = None, *, out: OutOption = RUNS) -> None:
     from codeneedle.report.receipt import receipt_markdown
     from codeneedle.report.selection import one_run
 
-    _write(receipt_markdown(one_run(out, name)))
+    write_text(receipt_markdown(one_run(out, name)))
 
 
 @app.command()
@@ -666,9 +639,9 @@ def models(
         own = [r for name in named for r in rows_of_models.rows_in(Path(name))]
         rows = rows_of_models.beside(own, rows)
     if json:
-        _write_json(rows_of_models.model_objects(rows))
+        write_json(rows_of_models.model_objects(rows))
     else:
-        _show(rows_of_models.models_document(rows), form)
+        show_document(rows_of_models.models_document(rows), form)
 
 
 @app.command()
@@ -707,15 +680,15 @@ def verdict(
     if check:
         pair = Pair.parse(check)
         code, line = check_of(judge(one_run(out, name), limits), pair)
-        _write(f"{line}\n")
+        write_text(f"{line}\n")
         return code
     runs = read_runs(out, name)
     every = [judge(run, limits) for run in runs]
     if json:
         objects = verdict_objects(every, asks_for)
-        _write_json(objects if objects[1:] else objects[0])
+        write_json(objects if objects[1:] else objects[0])
     else:
-        _show(verdicts(every, asks_for), form, closing(every, asks_for))
+        show_document(verdicts(every, asks_for), form, closing(every, asks_for))
     are_measured = all(any(r.has_numbers for r in run.records) for run in runs)
     return 0 if are_measured else 1
 
@@ -746,7 +719,7 @@ def page(
     file = folder / "page.html"
     file.parent.mkdir(parents=True, exist_ok=True)
     write_whole(file, html.encode())
-    _write_verbatim(f"{file}\n")
+    write_verbatim(f"{file}\n")
 
 
 @app.command()
@@ -783,9 +756,9 @@ def compare(
     base = one_run(out, first)
     compared = [comparison.compare(base, one_run(out, other)) for other in others]
     if json:
-        _write_json([comparison.comparison_object(each) for each in compared])
+        write_json([comparison.comparison_object(each) for each in compared])
     else:
-        _show(comparison.comparisons_document(compared))
+        show_document(comparison.comparisons_document(compared))
 
 
 def _show_receipts(names: list[str], out: Path, *, json: bool) -> None:
@@ -795,9 +768,9 @@ def _show_receipts(names: list[str], out: Path, *, json: bool) -> None:
 
     found = receipt.receipts_named(names, lambda name: one_run(out, name))
     if json:
-        _write_json(receipt.receipt_objects(found))
+        write_json(receipt.receipt_objects(found))
     else:
-        _show(receipt.compared_receipts(found))
+        show_document(receipt.compared_receipts(found))
 
 
 @app.command()
@@ -818,14 +791,16 @@ def merge(
     from codeneedle.sweep.merge import merge as joined
     from codeneedle.text import plural
 
-    with working(_stderr(), "merging") as tell:
+    with working(stderr_console(), "merging") as tell:
         runs = joined([Path(folder) for folder in folders], out, tell=tell)
     for run in runs:
-        note_lines(_stderr(), (f"left out of {reason}" for reason in run.left_out))
+        note_lines(
+            stderr_console(), (f"left out of {reason}" for reason in run.left_out)
+        )
         alike = plural(len(run.compared), "cell")
         taken = f"{plural(len(run.cells), 'record')} of {len(run.sources)} folders"
-        note_lines(_stderr(), [f"{taken}; {alike} of several, the same in all"])
-        _write_verbatim(f"{run.folder}\n")
+        note_lines(stderr_console(), [f"{taken}; {alike} of several, the same in all"])
+        write_verbatim(f"{run.folder}\n")
 
 
 @app.command()
@@ -838,10 +813,10 @@ def memory(
 
     runs = read_runs(out, name)
     if json:
-        _write_json(memory_objects(runs))
+        write_json(memory_objects(runs))
         return
     for run in runs:
-        _show(measured_memory(run))
+        show_document(measured_memory(run))
 
 
 @app.command()
@@ -874,8 +849,8 @@ def show(
     from codeneedle.report.selection import read_runs
 
     name, pair, function = asked_for(named)
-    view = View(_stdout().width, transcript)
-    _show(answers(read_runs(out, name), pair, function, view))
+    view = View(stdout_console().width, transcript)
+    show_document(answers(read_runs(out, name), pair, function, view))
 
 
 @corpora.command("list")
@@ -885,9 +860,9 @@ def list_corpora(*, json: JsonOption = False) -> None:
     from codeneedle.report.corpus import listing, listing_objects
 
     if json:
-        _write_json(listing_objects(registry.names()))
+        write_json(listing_objects(registry.names()))
     else:
-        _show([listing(registry.names())])
+        show_document([listing(registry.names())])
 
 
 @corpora.command("show")
@@ -899,12 +874,12 @@ def show_corpus(
     from codeneedle.corpora import registry
     from codeneedle.report.corpus import corpus_overview, truth
 
-    with _stderr().status("reading the corpus"):
+    with stderr_console().status("reading the corpus"):
         loaded = registry.load(name)
     if function is None:
-        _show(corpus_overview(loaded))
+        show_document(corpus_overview(loaded))
     else:
-        _write_verbatim(f"{truth(loaded, function)}\n")
+        write_verbatim(f"{truth(loaded, function)}\n")
 
 
 @app.command("gen-corpus")
@@ -941,7 +916,7 @@ def gen_corpus(
         twins=twins,
         differ=differ,
     )
-    _write_verbatim(f"{write(knobs, generated_path(knobs, out))}\n")
+    write_verbatim(f"{write(knobs, generated_path(knobs, out))}\n")
 
 
 @app.command()
@@ -957,9 +932,9 @@ def doctor(
 
     diagnosis = diagnose(engine=engine, llama_server=llama_server, model=model)
     if json:
-        _write_json(doctor_object(diagnosis))
+        write_json(doctor_object(diagnosis))
     else:
-        _show(doctor_document(diagnosis))
+        show_document(doctor_document(diagnosis))
     return 0 if diagnosis.is_ready else 3
 
 
@@ -974,8 +949,8 @@ def fetch(
     if name not in pretrained.NAMES:
         raise UnknownName(kind="model", name=name, known=pretrained.NAMES)
     path = pretrained.named(name)
-    ensure_models(_stderr(), [path])
-    _write_verbatim(f"{path or pretrained.built_in_model()}\n")
+    ensure_models(stderr_console(), [path])
+    write_verbatim(f"{path or pretrained.built_in_model()}\n")
 
 
 @app.command()
@@ -999,15 +974,16 @@ def llama(
     """Build llama.cpp into the cache folder if none is installed."""
     from codeneedle.cli.progress import ensure_llama
 
-    where = ensure_llama(_stderr(), anyway=anyway, backend=backend)
-    _write_verbatim(f"{where}\n")
+    where = ensure_llama(stderr_console(), anyway=anyway, backend=backend)
+    write_verbatim(f"{where}\n")
 
 
 def main() -> None:
     """Entry point: the one place where an error becomes an exit code."""
     try:
         with reliable_streams():
-            _refuse_closed_stdout(sys.argv[1:])
+            if sys.argv[1:2] != ["sweep"]:  # it goes on without
+                refuse_closed_stdout()
             command = get_command(app)
             code = command(prog_name="codeneedle", standalone_mode=False) or 0
     except CodeneedleError as error:
@@ -1033,15 +1009,6 @@ def _bad_usage(error: Any) -> BadInput:
     return BadInput(source=command, reason=reason, hint=f"See {command} --help")
 
 
-def _refuse_closed_stdout(words: Sequence[str]) -> None:
-    if sys.stdout is None and words[:1] != ["sweep"]:
-        raise BadInput(
-            source="stdout",
-            reason="is closed, so the result cannot be printed",
-            hint="Redirect it to a file or to /dev/null instead of closing it.",
-        )
-
-
 def _show_error(error: CodeneedleError) -> int:
     """
     Print *error* and its hint; returns its exit code.
@@ -1057,130 +1024,3 @@ def _show_error(error: CodeneedleError) -> int:
         if sys.stderr:
             sys.stderr.write(f"{styled}{visible(text)}\n")
     return error.exit_code
-
-
-# --- streams
-
-
-class BestEffort:
-    """
-    A text stream whose write errors are ignored.
-
-    Progress goes to stderr: a sweep goes on after its terminal was closed, the reader
-    of its pipe went away, or the disk of its log filled up.
-    """
-
-    def __init__(self, stream: TextIO) -> None:
-        self._stream = stream
-
-    def write(self, text: str) -> int:
-        """Write *text*, if possible."""
-        # ValueError: the stream is closed.
-        with contextlib.suppress(OSError, ValueError):
-            self._stream.write(text)
-        return len(text)
-
-    def flush(self) -> None:
-        """Flush, if possible."""
-        with contextlib.suppress(OSError, ValueError):
-            self._stream.flush()
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._stream, name)
-
-
-@contextlib.contextmanager
-def reliable_streams() -> Iterator[None]:
-    """
-    Ignore write errors on stderr; report them on stdout.
-
-    Raises:
-        OSError: If stdout cannot be written to the end.
-    """
-    if sys.stderr is not None:
-        sys.stderr = cast("TextIO", BestEffort(sys.stderr))
-    try:
-        yield
-    finally:
-        if sys.stdout is not None:
-            _flush(sys.stdout)
-
-
-def _flush(stream: TextIO) -> None:
-    try:
-        stream.flush()
-    except OSError:
-        # Else the interpreter flushes again at its end, and prints a traceback.
-        with contextlib.suppress(OSError):
-            os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
-        raise
-
-
-def _show(document: "Document", form: str = "", end: "Document" = ()) -> None:
-    """
-    Print *document* for a terminal, or in the *form* ``markdown``.
-
-    A terminal that it scrolls through shows its *end* below it.
-    """
-    if form == "markdown":
-        from codeneedle.report.markdown import markdown
-
-        _write(markdown(document))
-    else:
-        from codeneedle.report.terminal import print_report
-
-        print_report(_stdout(), document, end)
-
-
-def _write_rows(rows: "Iterable[TableRow]") -> None:
-    from codeneedle.report.data import csv_text
-
-    _write(csv_text(rows))
-
-
-def _write_json(value: object) -> None:
-    from codeneedle.report.data import json_text
-
-    _write(json_text(value))
-
-
-def _write(text: str) -> None:
-    # Not by typer.echo, which drops escape sequences where there is no terminal.
-    sys.stdout.write(text)
-
-
-def _write_verbatim(text: str) -> None:
-    """Write *text* unchanged; to a terminal, with control characters as escapes."""
-    if sys.stdout.isatty():
-        sys.stdout.write(visible_lines(text))
-    else:
-        sys.stdout.flush()
-        sys.stdout.buffer.write(os.fsencode(text))
-
-
-def _stdout(file: object = None) -> "Console":
-    from rich.console import Console
-
-    console = Console(file=cast("TextIO | None", file), highlight=False)
-    if not console.is_terminal and "COLUMNS" not in os.environ:
-        console.width = PIPED_WIDTH
-    return _wide_enough(console)
-
-
-def _stderr() -> "Console":
-    from rich.console import Console
-
-    return _wide_enough(Console(stderr=True, highlight=False, soft_wrap=True))
-
-
-PIPED_WIDTH = 1000
-"""Columns where the output is a file or a pipe: paths and sentences stay whole."""
-
-LEAST_WIDTH = 20
-"""Columns in which every report can be drawn."""
-
-
-def _wide_enough(console: "Console") -> "Console":
-    """*console* with `LEAST_WIDTH` columns or more, as terminals may report none."""
-    console.width = max(console.width, LEAST_WIDTH)
-    return console

@@ -415,6 +415,33 @@ def request_of(
     ), execution
 
 
+def request_of_cell(
+    model: Any, context: int | None, engine: str, llama_server: Path | None, args: Any
+) -> "tuple[Request, Execution]":
+    """
+    What is asked for by a command that serves single cells.
+
+    Raises:
+        BadInput: If the engine is one whose address or command cannot be given here.
+    """
+    from codeneedle.engines.openai.settings import COMMAND, ENDPOINT
+
+    if engine in {COMMAND, ENDPOINT}:
+        raise BadInput(
+            source=f"--engine {engine}",
+            reason="is a server of your own, which answers you without codeneedle",
+            hint=f"Measure it: codeneedle sweep --engine {engine} --help",
+        )
+    options = {
+        "models": model,
+        "contexts": (context,) if context else None,
+        "engine": engine,
+        "llama_server": llama_server,
+        "server_args": args,
+    }
+    return request_of({name: given for name, given in options.items() if given})
+
+
 def _probe_that_decides() -> str:
     from codeneedle.verdict.next import (
         PROBE,

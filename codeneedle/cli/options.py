@@ -12,6 +12,7 @@ from codeneedle.errors import BadInput, UnknownName, bad_value
 from codeneedle.quantities import memory_size, percent, time_span, token_count
 
 if TYPE_CHECKING:
+    from codeneedle.engines.engine import Pace
     from codeneedle.verdict.limits import Limits
 
 CORPUS = "CORPUS"
@@ -430,6 +431,26 @@ def limits_of(
         max_memory_bytes=max_memory,
         at=at,
     )
+
+
+def stated_pace(pp: float | None, tg: float | None) -> "Pace | None":
+    """
+    The pace that a user states, in tokens per second read and written.
+
+    Raises:
+        BadInput: If one of them is missing.
+    """
+    from codeneedle.engines.engine import Pace
+
+    if pp is None and tg is None:
+        return None
+    if pp is None or tg is None:
+        raise BadInput(
+            source="--tg" if pp is None else "--pp",
+            reason="tells one speed of two",
+            hint="Give both: --pp 200 --tg 15",
+        )
+    return Pace(start_s=0, read_s=1 / pp, write_s=1 / tg, read_back_s=0, write_back_s=0)
 
 
 def one_form(**flags: bool) -> str:

@@ -19,7 +19,8 @@ from made_records import made_record, made_round, made_run, stored_run, written_
 from programs import llama_like, script
 from started_sweeps import controls, on_terminal
 
-from codeneedle.cli.app import BestEffort, app, reliable_streams
+from codeneedle.cli.app import app
+from codeneedle.cli.streams import BestEffort, reliable_streams
 
 
 @pytest.fixture
