@@ -253,7 +253,7 @@ def simulate(
         truth = np.full(35, COLLAPSING * COLLAPSE)
     for _ in range(grids):
         losses = drawn(lines, scenario, design, chance)
-        words = [interval(row.tolist(), share).word(MAX_LOSS) for row in losses]
+        words = [interval(row.tolist(), share).decision(MAX_LOSS) for row in losses]
         found.add(words, truth)
     return found
 
@@ -446,7 +446,7 @@ def decided(
             values = losses[OTHERS.index(pair), : asked.goal].tolist()
             bounds = interval(values, error_share(look, pairs))
             seen[pair] = PairState(
-                word=bounds.word(MAX_LOSS),
+                decision=bounds.decision(MAX_LOSS),
                 units=asked.goal,
                 needed=units_needed(values, MAX_LOSS, look=look + 1, pairs=pairs),
                 is_below=bounds.mean < MAX_LOSS,
@@ -457,7 +457,7 @@ def decided(
 
 def best_of(seen: Mapping[Pair, PairState]) -> Pair | None:
     """The smallest pair within the limit; None if none is."""
-    within = [pair for pair, each in seen.items() if each.word is Decision.WITHIN]
+    within = [pair for pair, each in seen.items() if each.decision is Decision.WITHIN]
     return min(within, key=_size) if within else None
 
 
@@ -500,7 +500,7 @@ def simulate_deciding(lines: Lines, scenario: Scenario, grids: int) -> Decided:
             cells = done[looks][1]
             found.times[machine].append(times_of(cells, machine))
         seen, cells = next(iter(done.values()))
-        words = {pair: each.word for pair, each in seen.items() if each.word}
+        words = {pair: each.decision for pair, each in seen.items() if each.decision}
         every = dict.fromkeys(OTHERS, Decision.OPEN) | words
         found.outcomes.add([every[pair] for pair in OTHERS], truth)
         out = ruled_out(words, OTHERS)

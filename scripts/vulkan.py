@@ -307,7 +307,7 @@ class Bench:
         _equal(Pair("q8_0", "q8_0"), here.chosen)
         # Of two pairs of one size, noise decides which is ahead.
         _equal(_types(there.chosen), _types(here.elsewhere))
-        _equal(Decision.WITHIN, there.word(here.elsewhere or REFERENCE))
+        _equal(Decision.WITHIN, there.decision(here.elsewhere or REFERENCE))
         self.check_place(metal, "recall-logp")
 
     def diverge(self, model: str) -> None:

@@ -232,7 +232,7 @@ WORDS = {
     "openai": (
         r"text_offset|token_logprobs|stream_options|include_usage"
         r"|continue_final_message|kv-cache-dtype"
-        r"|--(served-name|api-key-env|command-env|proof-by-memory)\b"
+        r"|--(served-name|api-key-env|command-env|evidence-by-memory)\b"
     ),
 }
 """Options, endpoints, fields and log lines of each engine, the usual ones."""

@@ -102,7 +102,7 @@ def swept(folder, faults, *arguments, **variables):
     done = called(
         folder,
         *("sweep", "--engine", "command", "--command", words, "--health", "/health"),
-        *("--served-name", fake_openai.MODEL, "--no-proof-by-memory"),
+        *("--served-name", fake_openai.MODEL, "--no-evidence-by-memory"),
         *("--corpus", "tiny", "--context", "4096", "--prompt-form", "completion"),
         *("--types", ",".join(dict.fromkeys(["f16", *faults]))),
         *("--api-key-env", "MY_KEY", *arguments),

@@ -881,7 +881,7 @@ def step_phrase(step: NextStep, verdict: Verdict) -> str:
         return f"{asked}, ruled out by {finer}: a check"
     if step.asked.why is Why.UNLIKELY:
         return f"{asked}, less precise than one above the limit"
-    has_within = any(each.word is Decision.WITHIN for each in verdict.compared)
+    has_within = any(each.decision is Decision.WITHIN for each in verdict.compared)
     return f"{asked}, {'smaller than what is' if has_within else 'which may be'} within"
 
 

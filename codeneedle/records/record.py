@@ -34,7 +34,7 @@ Nats = Annotated[float, msgspec.Meta(ge=-MOST_NATS, le=MOST_NATS)]
 LogProb = Annotated[float, msgspec.Meta(ge=-MOST_NATS, le=1e-3)]
 """Natural logarithm of a probability; above 0 by rounding alone."""
 
-SCHEMA = 2
+SCHEMA = 3
 """Version of the layout of all stored files; files of another one are refused."""
 
 
@@ -110,7 +110,7 @@ class Fingerprint:
 class CacheEvidence:
     """Evidence of the cache of a server that does not report its cache types."""
 
-    prints: tuple[Fingerprint, ...] = ()  # repeated replies to one text
+    fingerprints: tuple[Fingerprint, ...] = ()  # repeated replies to one text
     memory: tuple[tuple[int, int], ...] = ()
     """
     Context in tokens and memory on host and devices in bytes, for two contexts in
@@ -169,7 +169,7 @@ class Effective:
     quantized_kv_start: Count | None = None
     """Number of first tokens that are not quantized."""
 
-    proof: CacheEvidence | None = None
+    cache_evidence: CacheEvidence | None = None
     """Evidence of its cache, where it does not report types."""
 
     left_out: tuple[str, ...] = ()

@@ -146,7 +146,7 @@ def _not_shown(run: Run) -> Iterator[tuple[str, str]]:
     proved = [
         record.pair
         for record in run.records
-        if record.has_numbers and record.effective.proof is not None
+        if record.has_numbers and record.effective.cache_evidence is not None
     ]
     if proved and not (pair := most_precise(proved)).is_plain:
         phrase = (
@@ -175,10 +175,14 @@ def _settings(settings: Json) -> str:
     phrases = []
     for key, value in settings.items():
         values = value if isinstance(value, list) else [value]
-        shown = [str(each) for each in values if isinstance(each, str | int | float)]
+        shown = [_shown(each) for each in values if isinstance(each, str | int | float)]
         if any(shown) and "sha256" not in key and key != "llama":
             phrases.append(f"{key.replace('_', ' ')} {', '.join(shown)}")
     return "; ".join(phrases)
+
+
+def _shown(value: object) -> str:
+    return ("off", "on")[value] if isinstance(value, bool) else str(value)
 
 
 def dates(run: Run) -> str:

@@ -54,7 +54,7 @@ MARKS = {
     Decision.OPEN: ("D", QUIET),
     Decision.BEYOND: ("s", BEYOND),
 }
-"""Marker and colour of each word."""
+"""Marker and colour of each decision."""
 
 
 # --- memory against loss
@@ -77,7 +77,7 @@ def front_frame(losses: Losses) -> pd.DataFrame:
     A row for each pair with a loss and a size.
 
     Columns: ``pair``, ``memory`` (share of the reference's), ``loss``, ``low`` and
-    ``high`` (of 100), ``word``, ``speed``, ``on_front``, ``is_set``.
+    ``high`` (of 100), ``decision``, ``speed``, ``on_front``, ``is_set``.
     """
     verdict = losses.verdict
     best = {each.pair for each in pareto_front(verdict)} - {verdict.reference}
@@ -89,7 +89,7 @@ def front_frame(losses: Losses) -> pd.DataFrame:
                 "loss": PERCENT * row.bounds.mean,
                 "low": PERCENT * row.bounds.low,
                 "high": PERCENT * row.bounds.high,
-                "word": each.word,
+                "decision": each.decision,
                 "speed": each.speed,
                 "on_front": each.pair in best,
                 "is_set": each.pair == verdict.chosen,
@@ -107,9 +107,11 @@ def paint_front(axes: Axes, frame: pd.DataFrame, losses: Losses) -> list[Annotat
     axes.plot(on_front["memory"], on_front["loss"], color=LINE, linewidth=1, zorder=1)
     bars = on_front[on_front["high"].map(math.isfinite)]
     axes.vlines(bars["memory"], bars["low"], bars["high"], color=QUIET, linewidth=1.2)
-    for word, (marker, colour) in MARKS.items():
+    for decision, (marker, colour) in MARKS.items():
         for is_filled in (True, False):
-            some = frame[(frame["word"] == word) & (frame["on_front"] == is_filled)]
+            some = frame[
+                (frame["decision"] == decision) & (frame["on_front"] == is_filled)
+            ]
             axes.plot(
                 some["memory"],
                 some["loss"],
@@ -118,7 +120,7 @@ def paint_front(axes: Axes, frame: pd.DataFrame, losses: Losses) -> list[Annotat
                 color=colour,
                 markerfacecolor=colour if is_filled else PAGE,
                 alpha=1 if is_filled else 0.6,
-                label=word if is_filled else None,
+                label=decision if is_filled else None,
                 zorder=3 if is_filled else 2,
             )
     chosen = frame[frame["is_set"]]
@@ -183,7 +185,7 @@ def _paint_tips(axes: Axes, frame: pd.DataFrame) -> None:
         known = math.isfinite(row.high)
         ends = f" ({row.low:z.1f} to {row.high:z.1f})" if known else ""
         lines = [
-            f"{row.pair}: {row.word}{', set' if row.is_set else ''}",
+            f"{row.pair}: {row.decision}{', set' if row.is_set else ''}",
             f"memory {row.memory:.0%}",
             f"loss {row.loss:z.1f} of 100{ends}",
         ]

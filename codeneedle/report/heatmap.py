@@ -573,7 +573,9 @@ def picture_of(
         label = number(base, digits=display_of(metric).digits)
         title = f"{display_of(metric).label}: difference from {reference} ({label})"
     beyond = {
-        c.pair for c in cells if verdict.word(c.pair, metric.name) == Decision.BEYOND
+        c.pair
+        for c in cells
+        if verdict.decision(c.pair, metric.name) == Decision.BEYOND
     }
     return Picture(
         k_types=tuple(frames.k_types(cells)),

@@ -222,6 +222,8 @@ def _without_folders(command: Iterable[str]) -> str:
 def worth_compiling(verdict: Verdict) -> list[Pair]:
     """Pareto-optimal pairs by size and loss, without those beyond the limit."""
     pairs = [
-        each.pair for each in pareto_front(verdict) if each.word is not Decision.BEYOND
+        each.pair
+        for each in pareto_front(verdict)
+        if each.decision is not Decision.BEYOND
     ]
     return most_precise_first(pairs)

@@ -86,7 +86,7 @@ class Losses:
         """``within``, ``open``, ``beyond``; ``reference``; ``set`` of what to set."""
         if pair == self.verdict.reference:
             return "reference"
-        word = self.verdict.word(pair)
+        word = self.verdict.decision(pair)
         if pair != self.verdict.chosen:
             return word
         return "set" if word == Decision.WITHIN else f"set, {word}"
@@ -147,7 +147,7 @@ def _what(row: MetricResult) -> str:
 
 def shown_row(verdict: Verdict, each: PairResult) -> MetricResult | None:
     """The row whose loss the table shows: never a divergence beside losses."""
-    leading = each.leading if each.word else None
+    leading = each.leading if each.decision else None
     if leading is None or leading.kind is not LossKind.CHANGE:
         return leading
     if not has_losses(verdict):

@@ -202,7 +202,7 @@ def _metric(column: Column, table: PairTable, verdict: Verdict) -> dict[str, Any
     ranked = [each.value for each in cells if each.is_ranked]
     scale = value_scale(metric, ranked, rounds=rounds)
     note = verdict.silent.get(metric.name, "")
-    words = {each.pair: verdict.word(each.pair, metric.name) for each in cells}
+    words = {each.pair: verdict.decision(each.pair, metric.name) for each in cells}
     better = "" if metric.better == "neither" else f"; {metric.better} is better"
     is_beyond = Decision.BEYOND in words.values()
     bold = ". Bold: beyond the limit by this metric" if is_beyond else ""

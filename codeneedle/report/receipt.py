@@ -198,7 +198,7 @@ def _digest(facts: object) -> str:
 
 def _words(table: PairTable, verdict: Verdict) -> Iterator[tuple[str, list[str]]]:
     """What the verdict says, if it says anything."""
-    words = {pair: verdict.word(pair) for pair in table.pairs}
+    words = {pair: verdict.decision(pair) for pair in table.pairs}
     if any(words.values()):
         words |= {pair: "reference" for pair in words if pair == verdict.reference}
         yield "verdict", list(words.values())

@@ -106,7 +106,7 @@ class PairTable:
         """What the verdict says of each pair, where it says anything."""
         if self.verdict is None:
             return {}
-        words = {pair: self.verdict.word(pair) for pair in self.pairs}
+        words = {pair: self.verdict.decision(pair) for pair in self.pairs}
         return {pair: word for pair, word in words.items() if word}
 
     @property

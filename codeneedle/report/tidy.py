@@ -75,7 +75,7 @@ class TableRow(msgspec.Struct, frozen=True, kw_only=True):
     high: Annotated[Number, Meta(description="Upper end of the verdict's interval.")]
     limit: Annotated[Number, Meta(description="What the verdict holds it against.")]
     n: Annotated[int, Meta(description="Units behind it: functions, chunks, texts.")]
-    verdict: Annotated[
+    decision: Annotated[
         str,
         Meta(
             description="`within`, `beyond` or `open` by this number; of a loss "
@@ -169,7 +169,7 @@ class _JudgedRun:
             "high": None,
             "limit": None,
             "n": cell.units if cell.has_value else 0,
-            "verdict": "",
+            "decision": "",
             "reference": "",
             **others,
         }
@@ -252,16 +252,16 @@ def _judged(
     result = verdict.result(pair)
     row = result.metric_result(metric.name) if result else None
     if row is None or row.kind is not LossKind.CHANGE:
-        return {"verdict": verdict.word(pair, metric.name)}
-    return _bounds(row, verdict.word(pair, metric.name))
+        return {"decision": verdict.decision(pair, metric.name)}
+    return _bounds(row, verdict.decision(pair, metric.name))
 
 
-def _bounds(row: "MetricResult", word: str) -> dict[str, object]:
+def _bounds(row: "MetricResult", decision: str) -> dict[str, object]:
     return {
         "low": _known(row.bounds.low),
         "high": _known(row.bounds.high),
         "limit": row.limit,
-        "verdict": word,
+        "decision": decision,
     }
 
 
@@ -294,14 +294,14 @@ def _loss(
     named = row.metric.name if row else ""
     found: dict[str, object] = {
         "value": _known(cell.value) if not row else None,
-        "verdict": verdict.word(pair),
+        "decision": verdict.decision(pair),
     }
     if row:
-        word = verdict.word(pair, named) if facet else verdict.word(pair)
+        decision = verdict.decision(pair, named) if facet else verdict.decision(pair)
         found = {
             "value": _known(row.bounds.mean),
             "n": row.bounds.units,
-            **_bounds(row, word),
+            **_bounds(row, decision),
         }
     return source.row(
         cell,

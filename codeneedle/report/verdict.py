@@ -44,7 +44,7 @@ from codeneedle.verdict.metric_phrases import (
     loss_sentence,
     mean_amount,
     open_phrase,
-    own_word,
+    own_decision,
     units_phrase,
     word_phrase,
 )
@@ -159,17 +159,17 @@ def check_of(verdict: Verdict, pair: Pair) -> tuple[Check, str]:
     result, name = verdict.result(pair), visible(str(pair))
     if pair == verdict.reference:
         return Check.WITHIN, f"{name}: within, as the reference"
-    if result is None or not (result.leading and result.word):
+    if result is None or not (result.leading and result.decision):
         trouble = result.trouble if result else ""
         if pair not in (grid := verdict.run.setup.grid):
             trouble = f"not measured. {did_you_mean(str(pair), [*map(str, grid)])}"
         return Check.OPEN, f"{name}: {visible(trouble) or 'not measured'}"
     leading = result.leading
     sentence = f"{loss_sentence(verdict.limits, leading)}, by {leading.metric.name}"
-    if result.word is Decision.OPEN:
+    if result.decision is Decision.OPEN:
         return Check.OPEN, f"{name}: {word_phrase(result, leading)}; {sentence}"
-    code = Check.WITHIN if result.word is Decision.WITHIN else Check.BEYOND
-    return code, f"{name}: {result.word}: {sentence}"
+    code = Check.WITHIN if result.decision is Decision.WITHIN else Check.BEYOND
+    return code, f"{name}: {result.decision}: {sentence}"
 
 
 # --- the first lines
@@ -197,7 +197,7 @@ def headline(verdict: Verdict, pair_flags: PairFlags) -> list[str]:
         ]
     chosen = verdict.result(verdict.chosen) if verdict.chosen else None
     if chosen and chosen.leading:
-        if chosen.word is not Decision.WITHIN:
+        if chosen.decision is not Decision.WITHIN:
             return [*_least(verdict, chosen, pair_flags), *_reference_line(verdict)]
         return [
             f"Set: {pair_flags(chosen.pair)}   ({_saving(verdict, chosen)})",
@@ -219,13 +219,13 @@ def _least(
     where = f"{size(limits.max_memory_bytes or 0)} at {context:,} tokens"
     saving = _saving(verdict, chosen)
     yield f"Least loss that fits {where}: {pair_flags(chosen.pair)}   ({saving})"
-    yield f"     {loss_sentence(verdict.limits, row)}: {chosen.word}"
+    yield f"     {loss_sentence(verdict.limits, row)}: {chosen.decision}"
     limit = f"your limit of {amount(verdict.limits, row, row.limit)}"
     is_above = row.bounds.mean > row.limit
     stands = f"above {limit}" if is_above else f"not shown to be within {limit}"
     fitting = [each for each in verdict.compared if _fits(verdict, each)]
     none = "; nothing that fits is shown to be within it"
-    if any(each.word is Decision.WITHIN for each in fitting):
+    if any(each.decision is Decision.WITHIN for each in fitting):
         none = ""
     yield f"     This is {stands}{none}."
 
@@ -287,7 +287,7 @@ def _keep(verdict: Verdict, kept: str) -> Iterator[str]:
     yield from _none_within(verdict, kept, f"less than {loss}{what}")
     units, noun = min(row.bounds.units for row in rows), rows[0].metric.noun
     if units < FEWEST_UNITS:
-        is_open = all(row.word is Decision.OPEN for row in rows)
+        is_open = all(row.decision is Decision.OPEN for row in rows)
         yield (
             f"{units} {noun} can show {'nothing' if is_open else 'little'}: ask "
             f"{ENOUGH_UNITS} or more ({MORE_UNITS[noun]})."
@@ -370,7 +370,7 @@ def _candidates(verdict: Verdict) -> str:
         each.pair
         for each in pareto_front(verdict)
         if each.metric_results
-        and all(row.word is Decision.WITHIN for row in each.metric_results)
+        and all(row.decision is Decision.WITHIN for row in each.metric_results)
         if most is None or (each.memory_bytes or math.inf) <= most
     ]
     if pairs:
@@ -448,7 +448,7 @@ def _nearest(verdict: Verdict) -> Iterator[str]:
 def _place(result: PairResult, row: MetricResult) -> tuple[bool, float, float]:
     """Order of pairs: those that fewest further units decide, then by their loss."""
     return (
-        result.word is Decision.BEYOND,
+        result.decision is Decision.BEYOND,
         row.decidable or math.inf,
         row.bounds.mean / row.limit,
     )
@@ -486,7 +486,7 @@ def pareto_front(verdict: Verdict) -> list[PairResult]:
     return [each for each in verdict.results if each.pair in named]
 
 
-HEADING = ["K/V", "memory", "speed", "loss", "from", "to", "word", "by"]
+HEADING = ["K/V", "memory", "speed", "loss", "from", "to", "verdict", "by"]
 """Columns of the table; those that no row fills are left out."""
 
 
@@ -509,14 +509,14 @@ def verdict_table(verdict: Verdict, results: Sequence[PairResult]) -> Table:
     usual = max(units, key=lambda each: units[each], default="")
     rows = [_table_row(verdict, each, usual) for each in ordered]
     filled = [at for at, _ in enumerate(HEADING) if any(row[at] for row in rows)]
-    names = {"word": f"of {usual}" if usual else "verdict"}
+    names = {"verdict": f"of {usual}" if usual else "verdict"}
     if not has_losses(verdict):
         names["loss"] = "change"
     heading = [names.get(name, name) for name in HEADING]
     return Table(
         [heading[at] for at in filled],
         [[row[at] for at in filled] for row in rows],
-        words={"K/V", names["word"], "by"},
+        words={"K/V", names["verdict"], "by"},
     )
 
 
@@ -563,7 +563,7 @@ def _ends(verdict: Verdict, row: MetricResult) -> tuple[str, str, str]:
 
 def _own_phrase(row: MetricResult) -> str:
     """``within, of 80 samples: 3 lost, 1 won``."""
-    phrase = f"{own_word(row)}, of {units_phrase(row)}"
+    phrase = f"{own_decision(row)}, of {units_phrase(row)}"
     if row.kind is LossKind.SCORE:
         phrase += f": {row.lost} lost, {row.won} won"
     return f"{phrase}; {row.remark}" if row.remark else phrase
@@ -580,7 +580,7 @@ def _table_row(verdict: Verdict, each: PairResult, usual: str) -> list[str]:
     if each.pair == verdict.reference:
         return [*start, *none, f"reference {REFERENCE_MARK}", ""]
     leading, row = each.leading, shown_row(verdict, each)
-    if leading is None or each.word is None:
+    if leading is None or each.decision is None:
         # The reason stands below the table.
         trouble = each.trouble.partition(":")[0] or "not compared"
         return [*start, *none, trouble, ""]
@@ -597,7 +597,7 @@ def open_entries(verdict: Verdict) -> Iterator[tuple[str, str]]:
     by_reason = pairs_by(
         (_open_reason(each, each.leading), each.pair)
         for each in verdict.compared
-        if each.word is Decision.OPEN and each.leading
+        if each.decision is Decision.OPEN and each.leading
     )
     for why, pairs in by_reason.items():
         yield str(Decision.OPEN), f"{named_pairs(pairs)}{f': {why}' if why else ''}"
@@ -614,29 +614,29 @@ def _open_reason(result: PairResult, row: MetricResult) -> str:
 
 
 def metric_entries(verdict: Verdict, metric: str) -> list[tuple[str, str]]:
-    """The pairs of each word by one metric: a word and a phrase each."""
+    """The pairs of each decision by one metric: a word and a phrase each."""
     if metric in verdict.silent:
         return [("verdict", f"no say: {visible(verdict.silent[metric])}")]
     entries = []
-    for word in Decision:
+    for decision in Decision:
         pairs = [
             each.pair
             for each in verdict.compared
-            if verdict.word(each.pair, metric) == word
+            if verdict.decision(each.pair, metric) == decision
         ]
         if pairs:
             row = next(
                 row for e in verdict.compared if (row := e.metric_result(metric))
             )
-            meaning = _meaning(verdict, word, metric)
-            label = own_word(replace(row, word=word))
+            meaning = _meaning(verdict, decision, metric)
+            label = own_decision(replace(row, decision=decision))
             entries.append((label, f"{named_pairs(pairs)}: {meaning}"))
     return entries
 
 
-def _meaning(verdict: Verdict, word: Decision, metric: str) -> str:
-    """What a word says of pairs, with the limit: ``loss at most 1.0 %``."""
-    if word is Decision.OPEN:
+def _meaning(verdict: Verdict, decision: Decision, metric: str) -> str:
+    """What a decision says of pairs, with the limit: ``loss at most 1.0 %``."""
+    if decision is Decision.OPEN:
         return "neither is shown"
     row = next(row for each in verdict.compared if (row := each.metric_result(metric)))
     what = "change" if row.kind is LossKind.CHANGE else "loss"
@@ -644,7 +644,7 @@ def _meaning(verdict: Verdict, word: Decision, metric: str) -> str:
         what = "loss of the score"
     if row.kind is LossKind.ANSWERS:
         what = f"lost {row.metric.noun}"
-    how = "at most" if word is Decision.WITHIN else "more than"
+    how = "at most" if decision is Decision.WITHIN else "more than"
     return f"{what} {how} {amount(verdict.limits, row, row.limit)}"
 
 
@@ -665,6 +665,6 @@ def beyond_phrase(verdict: Verdict, metric: str = "") -> str:
         if (names := verdict.types_all(Decision.BEYOND, axis, metric))
     ]
     pairs = sum(
-        verdict.word(e.pair, metric) == Decision.BEYOND for e in verdict.compared
+        verdict.decision(e.pair, metric) == Decision.BEYOND for e in verdict.compared
     )
     return "; ".join(types) or (plural(pairs, "pair") if pairs else "none")

@@ -63,7 +63,7 @@ class MetricObject(msgspec.Struct, frozen=True, kw_only=True):
 
     name: str
     kind: Annotated[LossKind, Meta(description="How losses are computed.")]
-    word: Decision
+    decision: Decision
     loss: Annotated[Number, Meta(description="The mean over units.")]
     low: Annotated[Number, Meta(description="Lower end of its interval.")]
     high: Annotated[Number, Meta(description="Upper end of its interval.")]
@@ -83,7 +83,7 @@ class PairObject(msgspec.Struct, frozen=True, kw_only=True):
 
     k: str
     v: str
-    word: Annotated[
+    decision: Annotated[
         Decision | None, Meta(description="Null of the reference, and in trouble.")
     ]
     memory: Annotated[Number, Meta(description="KV cache by the reference's.")]
@@ -239,7 +239,7 @@ def _pair(each: PairResult) -> PairObject:
     return PairObject(
         k=each.pair.k,
         v=each.pair.v,
-        word=each.word,
+        decision=each.decision,
         memory=_known(each.memory),
         speed=_known(each.speed),
         trouble=each.trouble,
@@ -254,7 +254,7 @@ def _metric(row: MetricResult) -> MetricObject:
     return MetricObject(
         name=row.metric.name,
         kind=row.kind,
-        word=row.word,
+        decision=row.decision,
         loss=_known(row.bounds.mean),
         low=_known(row.bounds.low),
         high=_known(row.bounds.high),

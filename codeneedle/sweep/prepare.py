@@ -3,6 +3,7 @@ From a plan to a run: the corpus counted in tokens and fitted to the context, wh
 probes ask chosen, the setup stored.
 """
 
+import ast
 import contextlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -21,7 +22,7 @@ from codeneedle.probes.prompts import PromptForm, Prompts
 from codeneedle.records.comparability import OtherSetup, widened
 from codeneedle.records.record import CorpusFacts, Setup, WeightsFacts
 from codeneedle.sweep.plan import Plan, afresh
-from codeneedle.sweep.request import Request, keep, option_of
+from codeneedle.sweep.request import Request, given_as, keep, option_of
 from codeneedle.system import machine
 from codeneedle.system.files import private_folder
 
@@ -192,9 +193,7 @@ def _hinting(plan: Plan) -> Iterator[None]:
         name, _, setting = error.key.partition(" ")
         kinds = {p.name: p.settings for p in plan.probes if _stores_settings(p)}
         if name in kinds and setting in kinds[name].__struct_fields__:
-            option = option_of(kinds[name], setting)
-            value = error.stored.strip("'")
-            way = f"without {option}" if value == "None" else f"with {option} {value}"
+            way = given_as(kinds[name], setting, ast.literal_eval(error.stored))
             error.hint = f"Go on {way}, or choose another folder with --out."
         if growing:
             error.hint += f" What can be added is: --types, {', '.join(growing)}."
@@ -202,8 +201,11 @@ def _hinting(plan: Plan) -> Iterator[None]:
 
 
 def _stores_settings(probe: Probe) -> bool:
-    """Whether what a setup stores of *probe* are its settings, by the same names."""
-    return probe.layout is not None and issubclass(probe.layout, probe.settings)
+    """Whether what a setup stores of *probe* are its settings, or some of them."""
+    layout = probe.layout
+    return layout is not None and (
+        issubclass(layout, probe.settings) or issubclass(probe.settings, layout)
+    )
 
 
 def refuse_unfit(plan: Plan) -> Setup | None:

@@ -524,6 +524,21 @@ def option_of(settings: type[msgspec.Struct], name: str) -> str:
     return str(_described(field).get("option", f"--{name}"))
 
 
+def given_as(settings: type[msgspec.Struct], name: str, value: Any) -> str:
+    """
+    How the option of the field *name* gives that *value*: ``with --tasks single,nth``,
+    ``with --no-gate``, ``without --ask``.
+    """
+    option = option_of(settings, name)
+    if isinstance(value, bool):
+        is_set, _, is_not_set = option.partition("/")
+        return f"with {is_set if value else is_not_set}"
+    if value is None or value == []:
+        return f"without {option}"
+    listed = ",".join(map(str, value)) if isinstance(value, list) else value
+    return f"with {option} {listed}"
+
+
 def _described(field: msgspec.structs.FieldInfo) -> dict[str, Any]:
     """What the type of a *field* of settings says of its option."""
     described = msgspec.inspect.type_info(field.type)

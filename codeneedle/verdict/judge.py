@@ -74,7 +74,7 @@ class PairResult:
     metric_results: tuple[MetricResult, ...] = ()
     """One per metric that compares it with the reference."""
 
-    word: Decision | None = None
+    decision: Decision | None = None
     """Verdict by all of them; None for the reference and for a pair in trouble."""
 
     trouble: str = ""  # why it is not compared, status and reason; empty if it is
@@ -100,9 +100,9 @@ class PairResult:
 
     @property
     def leading(self) -> MetricResult | None:
-        """The result that decides its word: of several, the worst by its limit."""
+        """The result behind its decision: of several, the worst by its limit."""
         every = self.metric_results
-        rows = [row for row in every if row.word is self.word] or every
+        rows = [row for row in every if row.decision is self.decision] or every
         graded = [row for row in rows if row.kind.is_graded] or rows
         return max(graded, key=_severity, default=None)
 
@@ -115,7 +115,7 @@ class PairResult:
 
 def _severity(row: MetricResult) -> float:
     return (
-        row.bounds.low if row.word is Decision.BEYOND else row.bounds.high
+        row.bounds.low if row.decision is Decision.BEYOND else row.bounds.high
     ) / row.limit
 
 
@@ -205,7 +205,7 @@ class Verdict:
         """What to do, in a word."""
         chosen = self.result(self.chosen) if self.chosen else None
         if chosen:
-            is_within = chosen.word is Decision.WITHIN
+            is_within = chosen.decision is Decision.WITHIN
             return Outcome.SET if is_within else Outcome.NO_ANSWER
         own = self.result(self.reference) if self.reference else None
         kinds = {row.kind for each in self.compared for row in each.metric_results}
@@ -240,7 +240,7 @@ class Verdict:
         return tuple(
             each.pair
             for each in sorted(self.compared, key=cache_size)
-            if not each.in_kernel and each.word is Decision.WITHIN
+            if not each.in_kernel and each.decision is Decision.WITHIN
             if cache_size(each) < most
         )
 
@@ -263,7 +263,7 @@ class Verdict:
     @property
     def compared(self) -> tuple[PairResult, ...]:
         """The pairs that are compared with the reference."""
-        return tuple(each for each in self.results if each.word is not None)
+        return tuple(each for each in self.results if each.decision is not None)
 
     @property
     def inferred(self) -> Mapping[Pair, Pair]:
@@ -275,10 +275,12 @@ class Verdict:
         order = order_in(self.run.setup)
         if order is None:
             return {}
-        words = {each.pair: each.word for each in self.compared if each.word}
+        decisions = {
+            each.pair: each.decision for each in self.compared if each.decision
+        }
         tried = {each.pair for each in self.results}
         pairs = (pair for pair in order.every if pair not in tried)
-        return ruled_out(words, pairs)
+        return ruled_out(decisions, pairs)
 
     @property
     def unasked(self) -> tuple[Pair, ...]:
@@ -311,7 +313,7 @@ class Verdict:
         """The result of *pair*; None if it has no record."""
         return next((each for each in self.results if each.pair == pair), None)
 
-    def word(self, pair: Pair, metric: str = "") -> str:
+    def decision(self, pair: Pair, metric: str = "") -> str:
         """
         The verdict on *pair*: ``within``, ``beyond`` or ``open``.
 
@@ -325,25 +327,25 @@ class Verdict:
         if result is None or result.trouble:
             return ""
         if not metric:
-            return result.word or ""
+            return result.decision or ""
         row = result.metric_result(metric)
-        return row.word if row else ""
+        return row.decision if row else ""
 
-    def types_all(self, word: Decision, axis: str, metric: str = "") -> list[str]:
+    def types_all(self, decision: Decision, axis: str, metric: str = "") -> list[str]:
         """
-        The types of *axis*, ``k`` or ``v``, whose pairs all have that *word*.
+        The types of *axis*, ``k`` or ``v``, whose pairs all have that *decision*.
 
         Only types with at least two compared pairs, most precise first. By the *metric*
         of that name alone, or by all if empty.
         """
         by_type: dict[str, list[str]] = {}
         for result in self.compared:
-            if verdict := self.word(result.pair, metric):
+            if verdict := self.decision(result.pair, metric):
                 by_type.setdefault(getattr(result.pair, axis), []).append(verdict)
         return by_precision(
             name
-            for name, words in by_type.items()
-            if len(words) > 1 and {*words} == {word}
+            for name, decisions in by_type.items()
+            if len(decisions) > 1 and {*decisions} == {decision}
         )
 
 
@@ -452,17 +454,17 @@ def _results(
 def _with_word(
     result: PairResult, measured: Sequence[MetricUnits], lost: Sequence[LostFrom]
 ) -> PairResult:
-    """*result* with its word by all metrics, and the metrics that it lacks."""
+    """*result* with its decision by all metrics, and the metrics that it lacks."""
     deciding = _deciding(measured)
     rows = _with_lost_lengths(result.metric_results, lost)
-    word, names = _word(rows, deciding), {row.metric.name for row in rows}
+    decision, names = _decided(rows, deciding), {row.metric.name for row in rows}
     failed = {record.probe for record in result.failed}
     of_failed = [e.metric.name for e in measured if e.probe.name in failed]
     required = dict.fromkeys([*deciding, *of_failed])
     return replace(
         result,
         metric_results=tuple(rows),
-        word=Decision.OPEN if failed and word is Decision.WITHIN else word,
+        decision=Decision.OPEN if failed and decision is Decision.WITHIN else decision,
         lacking=tuple(name for name in required if name not in names),
     )
 
@@ -475,13 +477,15 @@ def _deciding(measured: Sequence[MetricUnits]) -> list[str]:
     return [each.metric.name for each in measured if each.loss.kind in deciding]
 
 
-def _word(rows: Sequence[MetricResult], deciding: Sequence[str]) -> Decision:
+def _decided(rows: Sequence[MetricResult], deciding: Sequence[str]) -> Decision:
     """Beyond if one metric is; within if all that are *deciding* and divergence are."""
-    words = {row.metric.name: row.word for row in rows}
-    if Decision.BEYOND in words.values():
+    decisions = {row.metric.name: row.decision for row in rows}
+    if Decision.BEYOND in decisions.values():
         return Decision.BEYOND
     change = [row.metric.name for row in rows if row.kind is LossKind.CHANGE]
-    is_within = all(words.get(name) is Decision.WITHIN for name in (*deciding, *change))
+    is_within = all(
+        decisions.get(name) is Decision.WITHIN for name in (*deciding, *change)
+    )
     return Decision.WITHIN if deciding and is_within else Decision.OPEN
 
 
@@ -498,7 +502,7 @@ def _with_lost_lengths(
         for each in lost
     )
     return [
-        replace(row, word=Decision.BEYOND, doubts=doubts)
+        replace(row, decision=Decision.BEYOND, doubts=doubts)
         if doubts and row.kind is LossKind.ANSWERS and row.metric.noun == "texts"
         else row
         for row in rows
@@ -563,7 +567,7 @@ def _chosen(verdict: Verdict, results: Sequence[PairResult]) -> Pair | None:
         return None
     most = verdict.limits.max_memory_bytes
     if most is None:
-        within = [each for each in results if each.word is Decision.WITHIN]
+        within = [each for each in results if each.decision is Decision.WITHIN]
         smaller = [each for each in within if cache_size(each) < 1]
         return min(smaller, key=cache_size).pair if smaller else None
     fitting = [

@@ -83,4 +83,4 @@ def _is_lost(reference: Texts, texts: Texts, share: float, limit: float) -> bool
     """True if more than *limit* of the texts of one length have fewer right answers."""
     both = [name for name in reference if name in texts]
     lost = sum(texts[name] < reference[name] for name in both)
-    return lost_share(lost, len(both), share).word(limit) is Decision.BEYOND
+    return lost_share(lost, len(both), share).decision(limit) is Decision.BEYOND

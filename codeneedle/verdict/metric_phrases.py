@@ -1,4 +1,4 @@
-"""What a metric says of a pair, in words: its loss, its word, and why it is open."""
+"""What a metric says of a pair: its loss, its decision, and why it is open."""
 
 import math
 
@@ -53,21 +53,21 @@ def units_phrase(row: MetricResult) -> str:
     return plural(row.bounds.units, row.metric.noun.removesuffix("s"))
 
 
-def own_word(row: MetricResult) -> str:
-    """Its word; ``candidate`` of a divergence within the limit: it shows no loss."""
-    is_candidate = row.kind is LossKind.CHANGE and row.word is Decision.WITHIN
-    return "candidate" if is_candidate else str(row.word)
+def own_decision(row: MetricResult) -> str:
+    """Its decision; ``candidate`` of a divergence within the limit shows no loss."""
+    is_candidate = row.kind is LossKind.CHANGE and row.decision is Decision.WITHIN
+    return "candidate" if is_candidate else str(row.decision)
 
 
 def word_phrase(result: PairResult, row: MetricResult) -> str:
     """``open: about 47 functions would decide it``; ``within``."""
-    word = result.word
+    decision = result.decision
     why = row.remark
     if row.kind is LossKind.SCORE and not why:
         why = f"{row.lost} lost, {row.won} won"
-    elif word is Decision.OPEN and not why:
+    elif decision is Decision.OPEN and not why:
         why = open_phrase(result, row)
-    return f"{word}: {why}" if why else str(word)
+    return f"{decision}: {why}" if why else str(decision)
 
 
 def open_phrase(result: PairResult, row: MetricResult) -> str:
@@ -83,8 +83,8 @@ def open_phrase(result: PairResult, row: MetricResult) -> str:
             result.lacking and not is_change,
             f"{row.metric.name} alone, no {', '.join(result.lacking)}",
         ),
-        (is_change and row.word is Decision.WITHIN, "a candidate by divergence"),
-        (row.word is not Decision.OPEN, ""),
+        (is_change and row.decision is Decision.WITHIN, "a candidate by divergence"),
+        (row.decision is not Decision.OPEN, ""),
         (row.kind is LossKind.ANSWERS and row.needed is None, ""),
         (row.bounds.units < FEWEST_UNITS, f"too few {noun}: {row.bounds.units}"),
         (row.bounds.mean >= row.limit, _probably_beyond(row)),

@@ -1,6 +1,6 @@
 """
 What a metric says of each pair: its loss beside the reference, unit by unit, with the
-interval, the word and the doubts.
+interval, the decision and the doubts.
 """
 
 import math
@@ -74,7 +74,7 @@ class MetricResult:
     kind: LossKind  # kind of its losses
     bounds: Bounds  # interval of the mean loss; for answers, of the share lost
     limit: float  # the limit that applies
-    word: Decision  # position of the interval relative to the limit
+    decision: Decision  # position of the interval relative to the limit
     needed: int | None = None
     """
     Estimated number of units that would decide an open pair; None if that is unknown,
@@ -84,7 +84,7 @@ class MetricResult:
     lost: int = 0  # lost units, of answers and scores; 0 for other kinds
     won: int = 0  # units with a higher score; 0 for other kinds
     doubts: tuple[Remark, ...] = ()
-    """About the bounds, some of which change the word; mostly none."""
+    """About the bounds, some of which change the decision; mostly none."""
 
     asked: int | None = None
     """
@@ -105,7 +105,7 @@ class MetricResult:
     @property
     def decidable(self) -> int | None:
         """Units that would show that an open pair is within; None if none do."""
-        is_below = self.word is Decision.OPEN and self.bounds.mean < self.limit
+        is_below = self.decision is Decision.OPEN and self.bounds.mean < self.limit
         is_few = self.bounds.units < FEWEST_UNITS
         if not is_below or is_few or self.doubts or not self.needed:
             return None
@@ -218,18 +218,18 @@ class MetricUnits:
             bounds = interval(losses, share).clipped(*_ENDS[kind])
         if kind is LossKind.SCORE:
             bounds = bounds.widened(self._unmeasured(pair)).clipped(*_ENDS[kind])
-        doubt, word = self._doubt(pair, losses, bounds.word(limit))
+        doubt, decision = self._doubt(pair, losses, bounds.decision(limit))
         is_loss = kind.is_graded or kind is LossKind.SCORE
-        if word is Decision.WITHIN and is_loss and len(losses) < FEWEST_UNITS:
-            word = Decision.OPEN
+        if decision is Decision.WITHIN and is_loss and len(losses) < FEWEST_UNITS:
+            decision = Decision.OPEN
         doubts = [*([doubt] if doubt else []), *self._unmeasured_units(pair)]
         needed = None
-        if word is Decision.OPEN and is_few:
+        if decision is Decision.OPEN and is_few:
             few = _too_few(lost + won, len(losses), share)
             doubts.append(Remark(RemarkKind.TOO_FEW, few, (pair,)))
-        elif word is Decision.OPEN and kind is not LossKind.ANSWERS:
+        elif decision is Decision.OPEN and kind is not LossKind.ANSWERS:
             needed = units_needed(losses, limit, look=look + 1, pairs=pairs)
-        elif word is Decision.OPEN and not self.probe.further:
+        elif decision is Decision.OPEN and not self.probe.further:
             # Of a new run, which asks every pair the same.
             needed = answers_needed(lost, len(losses), limit, share=share)
         return MetricResult(
@@ -237,7 +237,7 @@ class MetricUnits:
             kind=kind,
             bounds=bounds,
             limit=limit,
-            word=word,
+            decision=decision,
             needed=needed,
             lost=lost,
             won=won,
@@ -259,28 +259,28 @@ class MetricUnits:
         return order.sharing(pair, others) if order else len(others)
 
     def _doubt(
-        self, pair: Pair, losses: Sequence[float], word: Decision
+        self, pair: Pair, losses: Sequence[float], decision: Decision
     ) -> tuple[Remark | None, Decision]:
-        """The first doubt about the bounds, and the word that it leaves of *word*."""
+        """The first doubt about the bounds, and what it leaves of the *decision*."""
         reference = self.records[self.reference or pair]
         finer = finer_axes(pair, reference.pair)
         missing, of = self._missing(pair)
-        if finer and word is Decision.BEYOND:
-            kind, word = RemarkKind.COARSER_REFERENCE, Decision.OPEN
+        if finer and decision is Decision.BEYOND:
+            kind, decision = RemarkKind.COARSER_REFERENCE, Decision.OPEN
             axes = " and ".join(finer)
             text = f"{reference.pair} has a coarser {axes}: the loss may be its own"
-        elif self.loss.bounded(reference) > BOUNDED and word is Decision.BEYOND:
-            kind, word = RemarkKind.BOUND, Decision.OPEN
+        elif self.loss.bounded(reference) > BOUNDED and decision is Decision.BEYOND:
+            kind, decision = RemarkKind.BOUND, Decision.OPEN
             words = "of some tokens of the reference only a bound is known"
             text = f"{words}: it may lose less"
         elif missing:
             kind = RemarkKind.MISSING
             text = f"answers missing: {missing} of {of} {self.metric.noun}"
-            word = Decision.OPEN if word is Decision.WITHIN else word
-        elif self.loss.bounded(self.records[pair]) > BOUNDED and word is (
+            decision = Decision.OPEN if decision is Decision.WITHIN else decision
+        elif self.loss.bounded(self.records[pair]) > BOUNDED and decision is (
             Decision.WITHIN
         ):
-            kind, word = RemarkKind.BOUND, Decision.OPEN
+            kind, decision = RemarkKind.BOUND, Decision.OPEN
             text = "of some tokens only a bound is known: it may lose more"
         elif not (self.loss.kind.is_counted or any(losses)):
             kind = RemarkKind.IDENTICAL
@@ -289,8 +289,8 @@ class MetricUnits:
                 "effect"
             )
         else:
-            return None, word
-        return Remark(kind, text, (pair,)), word
+            return None, decision
+        return Remark(kind, text, (pair,)), decision
 
     def _unmeasured(self, pair: Pair) -> float:
         """Share of the units that the pair or the reference has no number of."""

@@ -48,8 +48,8 @@ def pairs_to_extend(verdict: Verdict) -> dict[Pair, int]:
         row = result.metric_result(FURTHER.metric)
         if (
             row is None
-            or result.word is not Decision.OPEN
-            or row.word is not Decision.OPEN
+            or result.decision is not Decision.OPEN
+            or row.decision is not Decision.OPEN
         ):
             continue
         goal = next((end for end in ends if end > counts.get(result.pair, 0)), 0)
@@ -241,7 +241,7 @@ def _seen(verdict: Verdict, probes: Sequence[str]) -> dict[Pair, PairState]:
         row = result.metric_result(FURTHER.metric)
         asked = tried.get((pair, PROBE.name))
         seen[pair] = PairState(
-            word=result.word,
+            decision=result.decision,
             units=FURTHER.units(asked) if asked and asked.has_numbers else 0,
             needed=row.needed if row and not row.remark else None,
             is_below=row is not None and row.bounds.mean < row.limit,

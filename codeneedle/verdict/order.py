@@ -91,13 +91,13 @@ def covers(finer: Pair, coarser: Pair) -> bool:
 
 
 def ruled_out(
-    words: Mapping[Pair, Decision], pairs: Iterable[Pair]
+    decisions: Mapping[Pair, Decision], pairs: Iterable[Pair]
 ) -> dict[Pair, Pair]:
     """
-    Those of *pairs* without a word that are beyond the limit, as a finer pair is.
+    Those of *pairs* without a decision that are beyond the limit, as a finer pair is.
 
     Args:
-        words: Of the pairs that were measured.
+        decisions: Of the pairs that were measured.
         pairs: Those that may be measured.
 
     Returns:
@@ -105,16 +105,20 @@ def ruled_out(
         where a pair is within although a finer one is beyond: then no pair tells of
         another.
     """
-    beyond = [p for p in most_precise_first(words)[::-1] if words[p] is Decision.BEYOND]
+    beyond = [
+        p
+        for p in most_precise_first(decisions)[::-1]
+        if decisions[p] is Decision.BEYOND
+    ]
     if any(
-        word is Decision.WITHIN and any(covers(each, pair) for each in beyond)
-        for pair, word in words.items()
+        decision is Decision.WITHIN and any(covers(each, pair) for each in beyond)
+        for pair, decision in decisions.items()
     ):
         return {}
     found = {}
     for pair in pairs:
         finer = next((each for each in beyond if covers(each, pair)), None)
-        if pair not in words and finer is not None:
+        if pair not in decisions and finer is not None:
             found[pair] = finer
     return found
 
@@ -123,7 +127,7 @@ def ruled_out(
 class PairState:
     """What was seen of a pair."""
 
-    word: Decision | None  # its word; None if it failed, or has none
+    decision: Decision | None  # its decision; None if it failed, or has none
     units: int = 0  # its functions
     needed: int | None = None
     """Functions that would decide it if it is open; None if none would."""
@@ -173,9 +177,13 @@ def next_asked(
     look = order.looks[0] if order.looks else 0
     if first := tuple(pair for pair in order.first if pair not in seen):
         return StepTarget(first, look, Why.FIRST)
-    words = {pair: each.word for pair, each in seen.items() if each.word}
-    within = [size_by_types(p) for p, word in words.items() if word is Decision.WITHIN]
-    out = ruled_out(words, order.every)
+    decisions = {pair: each.decision for pair, each in seen.items() if each.decision}
+    within = [
+        size_by_types(p)
+        for p, decision in decisions.items()
+        if decision is Decision.WITHIN
+    ]
+    out = ruled_out(decisions, order.every)
     largest = min(within, default=size_by_types(reference) if reference else 1.0)
     # One of unknown size may be smaller.
     sizes = {pair: size_by_types(pair) for pair in order.every}
@@ -191,7 +199,7 @@ def next_asked(
     unlikely = _unlikely(new, seen)
     ruled = [pair for pair in smaller if pair in out and pair not in seen]
     likely = [pair for pair in new if pair not in unlikely]
-    if not likely and ruled and not _is_checked(order, words):
+    if not likely and ruled and not _is_checked(order, decisions):
         return StepTarget((max(ruled, key=_by_size),), look, Why.CHECK)
     if not likely and far:
         return _more(far, seen)
@@ -218,7 +226,7 @@ def _looks(order: Order, seen: Mapping[Pair, PairState]) -> dict[Pair, tuple[int
             order.looks[bisect.bisect_left(order.looks, each.needed)],
         )
         for pair, each in seen.items()
-        if each.word is Decision.OPEN and each.is_below
+        if each.decision is Decision.OPEN and each.is_below
         if each.needed and each.units < each.needed <= max(order.looks, default=0)
     }
 
@@ -228,7 +236,7 @@ def _unlikely(new: Iterable[Pair], seen: Mapping[Pair, PairState]) -> list[Pair]
     above = [
         pair
         for pair, each in seen.items()
-        if each.word is Decision.OPEN and not each.is_below
+        if each.decision is Decision.OPEN and not each.is_below
     ]
     return [pair for pair in new if any(covers(each, pair) for each in above)]
 
@@ -248,10 +256,12 @@ def _most_settling(new: Collection[Pair]) -> Pair:
     return max(new, key=settles)
 
 
-def _is_checked(order: Order, words: Mapping[Pair, Decision]) -> bool:
+def _is_checked(order: Order, decisions: Mapping[Pair, Decision]) -> bool:
     """Whether a finer pair rules out one that was measured after the first step."""
-    beyond = [pair for pair, word in words.items() if word is Decision.BEYOND]
-    others = words.keys() - {*order.first}
+    beyond = [
+        pair for pair, decision in decisions.items() if decision is Decision.BEYOND
+    ]
+    others = decisions.keys() - {*order.first}
     return any(covers(each, pair) for pair in others for each in beyond)
 
 

@@ -14,7 +14,7 @@ class RemarkKind(StrEnum):
     """An open pair, smaller than the one to set, and how to decide it."""
 
     TYPES = "types"
-    """Types of K or V all of whose pairs have one word."""
+    """Types of K or V all of whose pairs have one decision."""
 
     INFERRED = "inferred"
     """Pairs that were not measured, as a finer one is beyond."""

@@ -36,7 +36,7 @@ def remarks(verdict: Verdict, pair_flags: PairFlags | None = None) -> list[Remar
 
 def _smaller(verdict: Verdict) -> Iterator[Remark]:
     chosen = verdict.result(verdict.chosen) if verdict.chosen else None
-    if chosen is None or chosen.word is not Decision.WITHIN:
+    if chosen is None or chosen.decision is not Decision.WITHIN:
         return
     near = [
         (needed, each, row)
@@ -55,15 +55,15 @@ def _smaller(verdict: Verdict) -> Iterator[Remark]:
 
 
 def _types(verdict: Verdict) -> Iterator[Remark]:
-    """One on K and one on V, where every pair of a type has the same word."""
+    """One on K and one on V, where every pair of a type has the same decision."""
     for axis, other in (("K", "V"), ("V", "K")):
         phrases: list[str] = []
-        for word in (Decision.BEYOND, Decision.WITHIN):
-            types = verdict.types_all(word, axis.lower())
+        for decision in (Decision.BEYOND, Decision.WITHIN):
+            types = verdict.types_all(decision, axis.lower())
             if types:
                 says = "it is" if phrases else "the loss is"
                 limit = "" if phrases else " the limit"
-                phrases.append(f"with {axis} {_either(types)} {says} {word}{limit}")
+                phrases.append(f"with {axis} {_either(types)} {says} {decision}{limit}")
         if phrases:
             sentence = "; ".join(phrases)
             text = f"{sentence[0].upper()}{sentence[1:]}, with every {other} measured."
@@ -266,7 +266,7 @@ def _troubles(verdict: Verdict) -> Iterator[Remark]:
     by_failure = pairs_by(
         ((record.probe, record.status, record.reason), each.pair)
         for each in verdict.compared
-        if each.word is Decision.OPEN
+        if each.decision is Decision.OPEN
         for record in each.failed
     )
     for (probe, status, reason), pairs in by_failure.items():

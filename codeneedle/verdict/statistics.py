@@ -50,7 +50,7 @@ class Bounds:
         """The interval, wider by so much at either end."""
         return replace(self, low=self.low - by, high=self.high + by)
 
-    def word(self, limit: float) -> Decision:
+    def decision(self, limit: float) -> Decision:
         """Position of the interval relative to *limit*."""
         if self.high <= limit:
             return Decision.WITHIN

@@ -272,49 +272,53 @@ def _unproved(
     reference that is quantized is told from others, too: that shows that the server
     heeds types, not that those of the reference are what they are called.
     """
-    proofs = {r.pair: r.effective.proof for r in finished if r.effective.proof}
-    if not proofs:
+    evidence = {
+        r.pair: r.effective.cache_evidence
+        for r in finished
+        if r.effective.cache_evidence
+    }
+    if not evidence:
         return
-    reference = most_precise({*grid, *proofs})
-    known = proofs.pop(reference, None)
+    reference = most_precise({*grid, *evidence})
+    known = evidence.pop(reference, None)
     apart = {
         pair
-        for pair, proof in proofs.items()
-        if known and (_differ(proof, known) or _is_smaller(proof, known))
+        for pair, each in evidence.items()
+        if known and (_differ(each, known) or _is_smaller(each, known))
     }
     if known and not apart and not reference.is_plain:
         reason = "no more precise pair was measured to compare its evidence with"
-        if proofs:
+        if evidence:
             reason = f"nothing tells a coarser pair from it, and {reason}"
         yield reference, Trouble(Status.UNVERIFIED, reason)
-    for pair, proof in proofs.items():
-        twin = _twin(pair, proofs)
+    for pair, each in evidence.items():
+        twin = _twin(pair, evidence)
         reason = ""
         if known is None:
             reason = f"there is no evidence of {reference} to compare its own with"
         elif pair not in apart:
-            reason = f"nothing tells it from {reference}: {_evidence(proof)}"
+            reason = f"nothing tells it from {reference}: {_looked_at(each)}"
         elif twin is not None:
             reason = f"its probabilities are those of {twin}, in every digit"
         if reason:
             yield pair, Trouble(Status.UNVERIFIED, reason)
 
 
-def _twin(pair: Pair, proofs: Mapping[Pair, CacheEvidence]) -> Pair | None:
+def _twin(pair: Pair, evidence: Mapping[Pair, CacheEvidence]) -> Pair | None:
     """A more precise pair with the same probabilities; None if there is none."""
-    one = proofs[pair].prints
+    one = evidence[pair].fingerprints
     if not one or not all(each.logprobs for each in one):
         return None
-    others = proofs.keys() - {pair}
-    same = sorted(other for other in others if proofs[other].prints == one)
+    others = evidence.keys() - {pair}
+    same = sorted(other for other in others if evidence[other].fingerprints == one)
     return next((each for each in same if most_precise((each, pair)) == each), None)
 
 
 def _differ(one: CacheEvidence, other: CacheEvidence) -> bool:
     """Whether replies differ by more than they do when they are repeated."""
-    if not (one.prints and other.prints):
+    if not (one.fingerprints and other.fingerprints):
         return False
-    apart = min(_distance(a, b) for a in one.prints for b in other.prints)
+    apart = min(_distance(a, b) for a in one.fingerprints for b in other.fingerprints)
     noise = max(_noise_of_replies(one), _noise_of_replies(other))
     return apart > max(REPLY_NOISE_FACTOR * noise, RESOLUTION)
 
@@ -331,9 +335,9 @@ def _is_smaller(one: CacheEvidence, reference: CacheEvidence) -> bool:
     return saved > max(LEAST_GROWTH_BYTES, LEAST_GROWTH * grown)
 
 
-def _noise_of_replies(proof: CacheEvidence) -> float:
+def _noise_of_replies(evidence: CacheEvidence) -> float:
     """The largest distance of two replies to the same text."""
-    pairs = itertools.combinations(proof.prints, 2)
+    pairs = itertools.combinations(evidence.fingerprints, 2)
     return max((_distance(one, other) for one, other in pairs), default=math.inf)
 
 
@@ -345,15 +349,15 @@ def _distance(one: Fingerprint, other: Fingerprint) -> float:
     return max((abs(a - b) for a, b in differences), default=0.0)
 
 
-def _evidence(proof: CacheEvidence) -> str:
+def _looked_at(evidence: CacheEvidence) -> str:
     """What was looked at, as a phrase."""
-    has_numbers = any(each.logprobs for each in proof.prints)
+    has_numbers = any(each.logprobs for each in evidence.fingerprints)
     phrase = f"{'probabilities' if has_numbers else 'replies'} of a fixed text"
-    noise = _noise_of_replies(proof)
-    if not proof.prints:
+    noise = _noise_of_replies(evidence)
+    if not evidence.fingerprints:
         phrase = "it has no replies to a fixed text"
     elif noise:
         by = "in text" if math.isinf(noise) else f"by {noise:.4f} nats"
         phrase += f", which vary {by} from one asking to the next"
-    slope = proof.bytes_per_token
+    slope = evidence.bytes_per_token
     return phrase if slope is None else f"{phrase}, {slope:,.0f} bytes a token"

@@ -126,7 +126,7 @@ def started(*faults):
     """Options for the engine that starts the fake server."""
     words = " ".join(f"--fake {fault}" for fault in faults)
     asked = ("--command", f"{COMMAND} {words}", "--health", "/health")
-    return *asked, "--served-name", fake_openai.MODEL, "--no-proof-by-memory"
+    return *asked, "--served-name", fake_openai.MODEL, "--no-evidence-by-memory"
 
 
 def test_a_server_that_ignores_the_cache_type_is_caught_and_marked_everywhere(

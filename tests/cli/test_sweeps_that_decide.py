@@ -95,7 +95,7 @@ def test_a_pair_that_fails_is_measured_again_once_where_that_is_asked_for(decidi
     assert ([1, 1], 2) == (codes, deciding.served(BAD))
     deciding.failing = set()
     assert 0 == deciding.sweep(retry_failed=True)
-    assert "beyond" == deciding.verdict().word(BAD)
+    assert "beyond" == deciding.verdict().decision(BAD)
 
 
 def test_a_pair_that_fails_in_a_new_run_is_not_measured_at_each_step(deciding):

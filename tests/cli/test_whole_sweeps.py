@@ -561,7 +561,7 @@ def opened(first_look, tmp_path):
 @pytest.mark.real
 def test_open_pairs_are_asked_for_more_at_the_end_of_a_sweep(opened):
     folder, options = opened
-    assert "open" == judged(folder, *options)["word"]
+    assert "open" == judged(folder, *options)["decision"]
     left = called(folder, *FORCED, *options, "--no-more")
     assert "open pairs" not in left.stderr
     assert 3 == len(functions(folder, COARSE))
@@ -574,7 +574,7 @@ def test_open_pairs_are_asked_for_more_at_the_end_of_a_sweep(opened):
     assert "open pairs, up to 6 functions each:" in told.stderr
     row = judged(folder, *options)
     assert row["units"] in {6, 12}
-    assert "within" == row["word"] or 12 == row["units"]
+    assert "within" == row["decision"] or 12 == row["units"]
     assert functions(folder, WHOLE) == functions(folder, COARSE)
     assert len(functions(folder, COARSE)) == len({*functions(folder, COARSE)})
     assert "open pairs" not in again.stderr

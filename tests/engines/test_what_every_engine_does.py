@@ -82,7 +82,7 @@ def command(folder):
         *("-c", "${context}", "-ctk", "${k}", "-ctv", "${v}", "-fa", "on", "-np", "1"),
     )
     settings = CommandSettings(
-        command=" ".join(words), health="/health", proof_by_memory=False
+        command=" ".join(words), health="/health", evidence_by_memory=False
     )
     made = command_of(settings, types=TYPES, environment=os.environ)
     yield Case(made(made_spec()), scores=False)

@@ -72,7 +72,7 @@ def swept(folder, faults, *arguments, **variables):
     return called(
         folder,
         *("sweep", "--engine", "command", "--command", words, "--health", "/health"),
-        *("--served-name", fake_openai.MODEL, "--no-proof-by-memory"),
+        *("--served-name", fake_openai.MODEL, "--no-evidence-by-memory"),
         *("--corpus", "tiny", "--context", "4096", "--prompt-form", "completion"),
         *("--types", ",".join(["f16", *faults]), *arguments),
         **variables,

@@ -72,7 +72,7 @@ def whole_grid() -> Run:
         depths=(0.1, 0.5, 0.9),
         questions=3,
         dial=(),
-        gate="off",
+        gate=False,
         graded="",
     )
     timed = run_of(depths=(0, 4096)).setup.probes

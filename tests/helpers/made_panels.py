@@ -23,7 +23,7 @@ CONDITIONS = RetrievalLayout(
     depths=DEPTHS,
     questions=2,
     dial=(),
-    gate="on",
+    gate=True,
     graded="",
 )
 SETUP = replace(

@@ -505,7 +505,7 @@ WRITTEN = encode(RECORD)
 @example(b"[]")
 @example(b"null")
 @example(b"NaN")
-@example(b'{"schema": 2}')
+@example(b'{"schema": %d}' % SCHEMA)
 def test_what_is_no_record_is_refused_with_a_hint(data):
     for decode, error in ((decode_record, BadRecord), (decode_setup, BadSetup)):
         with pytest.raises(error) as caught:

@@ -83,14 +83,14 @@ def test_a_loss_has_its_interval_its_limit_and_its_word():
         coarse.high,
     )
     assert ("beyond", 0.01, 16, "share", "by=recall-logp", "recall") == (
-        coarse.verdict,
+        coarse.decision,
         coarse.limit,
         coarse.n,
         coarse.unit,
         coarse.facet,
         coarse.probe,
     )
-    assert (0.0, None, "") == (reference.value, reference.high, reference.verdict)
+    assert (0.0, None, "") == (reference.value, reference.high, reference.decision)
     assert {"bf16/bf16"} == {row.reference for row in rows.values()}
 
 
@@ -103,14 +103,14 @@ def test_the_words_and_losses_of_each_pair_are_those_of_the_verdict(name):
 
     # A run of divergence alone has no loss.
     for each in verdict.compared if rows else ():
-        assert each.word == told[str(each.pair), ""].verdict
+        assert each.decision == told[str(each.pair), ""].decision
         for row in each.metric_results:
             found = told.get((str(each.pair), f"by={row.metric.name}"))
             if row.kind is LossKind.CHANGE:
                 assert found is None
                 continue
-            assert (row.bounds.mean, row.limit, row.word, row.bounds.units) == (
-                (found.value, found.limit, found.verdict, found.n)
+            assert (row.bounds.mean, row.limit, row.decision, row.bounds.units) == (
+                (found.value, found.limit, found.decision, found.n)
             )
 
 

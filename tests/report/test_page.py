@@ -97,7 +97,7 @@ def test_two_runs_are_compared_and_of_three_none(run):
     assert "compared with" not in page([run, other, run], None, asks_for)
 
 
-def test_runs_of_one_name_are_told_apart_and_each_speaks_its_own_words(tmp_path):
+def test_runs_of_one_name_are_told_apart_and_each_speaks_its_own_decisions(tmp_path):
     first = replace(made_run(lossy), root=tmp_path / "a")
     second = replace(first, root=tmp_path / "b")
     second = replace(second, setup=replace(second.setup, engine="mlx"))

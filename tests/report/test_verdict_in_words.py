@@ -322,7 +322,7 @@ def test_json_has_what_the_verdict_rests_on():
     } == found["limits"]
     by_pair = {f"{each['k']}/{each['v']}": each for each in found["pairs"]}
     good, coarse, failed = (by_pair[name] for name in (GOOD, COARSE, "q5_1/q5_1"))
-    assert ("within", []) == (good["word"], good["lacking"])
+    assert ("within", []) == (good["decision"], good["lacking"])
     assert ["recall-logp", "kld"] == [row["name"] for row in good["metrics"]]
     row = good["metrics"][0]
     assert row["low"] < row["loss"] < row["high"] < row["limit"]
@@ -334,7 +334,7 @@ def test_json_has_what_the_verdict_rests_on():
     )
     assert (None, None) == tuple(coarse["metrics"][0][end] for end in ("low", "high"))
     assert (None, "crashed: it died", []) == (
-        failed["word"],
+        failed["decision"],
         failed["trouble"],
         failed["metrics"],
     )

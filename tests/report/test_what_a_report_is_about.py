@@ -157,7 +157,7 @@ def test_without_a_metric_the_headline_of_what_ran_is_shown(tmp_path):
         "depths": [0.5],
         "questions": 1,
         "dial": [],
-        "gate": "on",
+        "gate": True,
         "graded": "",
     }
     setup = replace(made_setup(), probes={"retrieval": chosen})

@@ -64,18 +64,18 @@ def test_a_run_of_several_days_says_so() -> None:
 
 
 def test_a_quantized_reference_of_a_server_that_does_not_tell_is_named() -> None:
-    def told(*pairs: str, proof: CacheEvidence | None = None) -> str:
+    def told(*pairs: str, cache_evidence: CacheEvidence | None = None) -> str:
         records = (made_record(pair, []) for pair in pairs)
-        effective = Effective(proof=proof)
+        effective = Effective(cache_evidence=cache_evidence)
         proved = tuple(replace(each, effective=effective) for each in records)
         return dict(captions.run_facts(replace(made_run(), records=proved))).get(
             "cache", ""
         )
 
-    proof = CacheEvidence()
-    said = told("q4_0/q4_0", "q8_0/q8_0", proof=proof)
+    evidence = CacheEvidence()
+    said = told("q4_0/q4_0", "q8_0/q8_0", cache_evidence=evidence)
     assert said.startswith("q8_0/q8_0 and other pairs are shown to differ, not that")
-    assert "" == told("auto/auto", "fp8/fp8", proof=proof)
+    assert "" == told("auto/auto", "fp8/fp8", cache_evidence=evidence)
     assert "" == told("q4_0/q4_0", "q8_0/q8_0")
 
 

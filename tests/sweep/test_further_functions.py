@@ -231,8 +231,8 @@ class World:
     def functions(self, pair):
         return len(recall_of(self.store.record(pair, "recall")).forced)
 
-    def word(self, pair):
-        return judge(self.runner().read()).word(pair)
+    def decision(self, pair):
+        return judge(self.runner().read()).decision(pair)
 
 
 @pytest.fixture
@@ -254,11 +254,11 @@ def noisy(number):
 def test_open_pairs_are_asked_until_they_are_decided(world):
     world.losses = {GOOD: wavering, BAD: lambda number: 0.3 + 0.01 * (-1) ** number}
     world.sweep(WHOLE, GOOD, BAD)
-    assert ["open", "beyond"] == [world.word(pair) for pair in (GOOD, BAD)]
+    assert ["open", "beyond"] == [world.decision(pair) for pair in (GOOD, BAD)]
 
     assert [] == world.decide()
 
-    assert ["within", "beyond"] == [world.word(pair) for pair in (GOOD, BAD)]
+    assert ["within", "beyond"] == [world.decision(pair) for pair in (GOOD, BAD)]
     assert [{WHOLE: 16, GOOD: 16}, {WHOLE: 32, GOOD: 32}] == world.rounds[:2]
     assert [8, world.functions(WHOLE)] == [
         world.functions(pair) for pair in (BAD, GOOD)
@@ -277,7 +277,7 @@ def test_pairs_that_nothing_decides_are_asked_for_the_whole_text(world):
 
     assert [] == world.decide()
 
-    assert "open" == world.word(GOOD)
+    assert "open" == world.decision(GOOD)
     assert [16, 32, 40] == [asked[GOOD] for asked in world.rounds]
     assert 40 == world.functions(GOOD) == world.functions(WHOLE)
 
@@ -310,7 +310,7 @@ def test_a_pair_that_fails_is_left_as_it_was_and_the_others_go_on(world):
     )
     assert (12, 40) == (world.functions(GOOD), world.functions(other))
     assert Status.FINISHED is world.store.record(GOOD, "recall").status
-    assert "open" == world.word(GOOD)
+    assert "open" == world.decision(GOOD)
     assert [] == world.decide()
     assert 40 == world.functions(GOOD)
     assert len(world.asked) == len(set(world.asked))
@@ -520,7 +520,7 @@ def test_steps_go_on_until_nothing_could_change_the_answer(world):
     while step := steps(world):
         take(world, step)
 
-    assert ["within", "beyond"] == [world.word(pair) for pair in (GOOD, BAD)]
+    assert ["within", "beyond"] == [world.decision(pair) for pair in (GOOD, BAD)]
     assert 8 == world.functions(BAD)
     assert len(world.asked) == len(set(world.asked))
 

@@ -26,6 +26,7 @@ from codeneedle.probes.recall.settings import (
     RecallSettings,
     settings_of,
 )
+from codeneedle.probes.retrieval.settings import RetrievalSettings
 from codeneedle.probes.throughput.probe import ThroughputSettings
 from codeneedle.records.comparability import (
     OtherSetup,
@@ -41,7 +42,7 @@ from codeneedle.sweep.prepare import (
     refuse_untrimmed,
     thinking_phrase,
 )
-from codeneedle.sweep.request import Execution, read_sweep
+from codeneedle.sweep.request import Execution, given_as, read_sweep
 from codeneedle.sweep.workers import Share
 from codeneedle.system.files import cache_folder
 
@@ -285,6 +286,21 @@ def test_a_folder_goes_on_with_what_it_was_asked_and_with_nothing_else(
     works = {name: value if name == "ask" else int(value)}
     for again in ({}, before, works, {**before, **works}):
         assert first == prepare(asking(**again)).setup
+
+
+@pytest.mark.parametrize(
+    ("settings", "name", "value", "way"),
+    [
+        (RetrievalSettings, "gate", True, "with --gate"),
+        (RetrievalSettings, "gate", False, "with --no-gate"),
+        (RetrievalSettings, "tasks", ["single", "nth"], "with --tasks single,nth"),
+        (RetrievalSettings, "dial", [], "without --dial"),
+        (RecallSettings, "ask", None, "without --ask"),
+        (RecallSettings, "lines", 3, "with --lines 3"),
+    ],
+)
+def test_the_option_that_gives_a_stored_setting_is_named(settings, name, value, way):
+    assert way == given_as(settings, name, value)
 
 
 def test_a_text_with_fewer_functions_than_wanted_is_resumed_with_the_same_words():

@@ -541,7 +541,9 @@ def test_attention_on_the_cpu_beside_others_is_told_and_stored_as_observed(
 def test_a_cell_is_verified_once_the_reference_is_there(store):
     def outcome(cell):
         print_ = Fingerprint(text=str(cell.pair), logprobs=())
-        cell.effective = Effective(proof=CacheEvidence(prints=(print_, print_)))
+        cell.effective = Effective(
+            cache_evidence=CacheEvidence(fingerprints=(print_, print_))
+        )
 
     reference, *others = GOOD, *(pair for pair in PAIRS if pair != GOOD)
     events = walk(store, Script(outcome), pairs=[*others, reference])

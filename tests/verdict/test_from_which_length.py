@@ -166,9 +166,9 @@ def test_a_loss_at_the_greatest_length_alone_is_beyond_the_limit():
     found = judge(audit())
 
     row = found.result(Pair("q8_0", "f16")).metric_result("retrieval")
-    assert Decision.BEYOND == found.word(Pair("q8_0", "f16")) == row.word
+    assert Decision.BEYOND == found.decision(Pair("q8_0", "f16")) == row.decision
     assert [RemarkKind.LENGTHS] == [each.kind for each in row.doubts]
-    assert Decision.OPEN == found.word(Pair("q4_0", "f16"), "retrieval")
+    assert Decision.OPEN == found.decision(Pair("q4_0", "f16"), "retrieval")
 
 
 def test_lengths_that_a_pair_was_not_asked_do_not_end_its_loss():

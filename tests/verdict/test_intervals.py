@@ -69,7 +69,7 @@ def test_three_functions_can_show_nothing():
 
     assert round(float(two_degrees), 1) == 26.4
     assert found.high - found.mean == pytest.approx(plain_width(losses, 0.025 / 35))
-    assert Decision.OPEN is found.word(0.01)
+    assert Decision.OPEN is found.decision(0.01)
 
 
 @given(LOSSES, SHARES)
@@ -137,7 +137,7 @@ def test_a_single_unit_has_no_interval():
     found = interval([0.5], 0.01)
 
     assert Bounds(mean=0.5, low=-math.inf, high=math.inf, units=1) == found
-    assert Decision.OPEN is found.word(1.0)
+    assert Decision.OPEN is found.decision(1.0)
 
 
 @pytest.mark.parametrize(
@@ -152,7 +152,7 @@ def test_a_single_unit_has_no_interval():
     ],
 )
 def test_at_the_limit_is_within_it(low, high, word):
-    assert word is Bounds(mean=low, low=low, high=high, units=9).word(0.01)
+    assert word is Bounds(mean=low, low=low, high=high, units=9).decision(0.01)
 
 
 def test_ends_are_cut_to_what_there_can_be_and_infinite_ones_stay():
@@ -179,7 +179,7 @@ def test_sixteen_functions_without_a_loss_are_open(pairs, high):
     found = lost_share(0, 16, error_share(0, pairs))
 
     assert high == round(found.high, 2)
-    assert Decision.OPEN is found.word(0.10)
+    assert Decision.OPEN is found.decision(0.10)
 
 
 @pytest.mark.parametrize(
@@ -192,7 +192,7 @@ def test_four_lost_texts_of_four_show_a_loss_at_a_length_and_three_do_not(
     found = lost_share(texts, texts, error_share(0, 35 * 3))
 
     assert low == round(found.low, 2)
-    assert word is found.word(0.10)
+    assert word is found.decision(0.10)
 
 
 @given(some.integers(1, 120), some.data(), SHARES)
@@ -325,7 +325,7 @@ def test_so_many_answers_of_that_kind_decide(lost, units, pairs, needed):
 
     assert needed == answers_needed(lost, units, 0.1, share=share)
     of_all = needed if lost else 0
-    assert lost_share(of_all, needed, share).word(0.1) is not Decision.OPEN
+    assert lost_share(of_all, needed, share).decision(0.1) is not Decision.OPEN
 
 
 @pytest.mark.parametrize(
@@ -338,7 +338,7 @@ def test_the_answers_needed_are_the_fewest_that_decide(lost, units, limit):
     decided = (
         count
         for count in counts
-        if lost_share(round(count * lost / units), count, share).word(limit)
+        if lost_share(round(count * lost / units), count, share).decision(limit)
         is not Decision.OPEN
     )
 

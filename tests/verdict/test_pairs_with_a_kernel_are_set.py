@@ -37,7 +37,7 @@ def test_a_smaller_pair_without_a_kernel_is_named_and_not_set(attention):
     found = judge(run)
 
     assert (Pair.parse(SAME), Pair.parse(SMALL)) == (found.chosen, found.elsewhere)
-    assert "within" == found.word(Pair.parse(SMALL))
+    assert "within" == found.decision(Pair.parse(SMALL))
     assert (Pair.parse(SMALL),) == found.worth_compiling
     found_of = kinds(found)
     assert (SMALL,) == found_of[RemarkKind.WITHOUT_KERNEL]
@@ -87,7 +87,7 @@ def test_a_run_without_any_kernel_gives_no_advice():
 
     assert found.chosen is None
     assert Outcome.NO_ANSWER is found.outcome
-    assert "within" == found.word(Pair.parse(SMALL))
+    assert "within" == found.decision(Pair.parse(SMALL))
 
 
 def test_the_reference_is_of_those_in_a_kernel():
@@ -106,7 +106,7 @@ def test_a_pair_on_the_cpu_is_compared_with_the_reference_there():
 
     row = found.result(Pair.parse("q4_0/q4_0")).metric_result("recall-logp")
     assert 0 == pytest.approx(row.bounds.mean)
-    assert "within" == found.word(Pair.parse(SAME))
+    assert "within" == found.decision(Pair.parse(SAME))
     assert Pair.parse(REFERENCE) == found.reference
     assert 0.1 == pytest.approx(found.on_cpu["recall-logp"][1])
     assert (REFERENCE,) == kinds(found)[RemarkKind.ON_CPU]

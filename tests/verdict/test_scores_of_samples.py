@@ -70,15 +70,15 @@ def test_words_are_held_against_a_limit_of_their_own():
     was = scores(150)
     run = run_of({GOOD: flipped(was, 8, 8), "q4_0/q4_0": flipped(was, 60, 2)})
 
-    assert "open" == row_of(run).word
-    assert "within" == row_of(run, limits=Limits(max_eval_lost=0.08)).word
-    assert "beyond" == row_of(run, "q4_0/q4_0").word
+    assert "open" == row_of(run).decision
+    assert "within" == row_of(run, limits=Limits(max_eval_lost=0.08)).decision
+    assert "beyond" == row_of(run, "q4_0/q4_0").decision
 
 
 def test_fewer_than_six_that_differ_cannot_be_told_with_how_many_would():
     row = row_of(run_of({GOOD: flipped(scores(45, of=60), 3, 2)}, scores(45, of=60)))
 
-    assert "open" == row.word
+    assert "open" == row.decision
     assert [RemarkKind.TOO_FEW] == [each.kind for each in row.doubts]
     assert "about 262 samples" in row.remark
     # Bounds by counts alone: the spread of so few is not known.
@@ -97,7 +97,7 @@ def test_of_many_samples_without_any_difference_a_small_loss_can_be_told():
 
     row = row_of(run_of({GOOD: was}, was))
 
-    assert ("within", ()) == (row.word, row.doubts)
+    assert ("within", ()) == (row.decision, row.doubts)
     assert 0 < row.bounds.high < 0.005
 
 
@@ -121,13 +121,13 @@ def test_a_sample_without_a_score_on_either_side_is_left_out_and_counted(side):
     row = row_of(broken(run, {side: range(9)}))
     more = row_of(broken(run, {side: range(50)}))
 
-    assert ("within", 0, 0, 891) == (row.word, row.lost, row.won, row.bounds.units)
+    assert ("within", 0, 0, 891) == (row.decision, row.lost, row.won, row.bounds.units)
     (doubt,) = row.doubts
     assert (RemarkKind.UNMEASURED, (Pair.parse(side),)) == (doubt.kind, doubt.pairs)
     assert doubt.text.endswith(DOWN)
     # They may have been lost.
     assert row_of(run).bounds.high + 0.01 == pytest.approx(row.bounds.high, abs=1e-4)
-    assert "open" == more.word
+    assert "open" == more.decision
 
 
 def test_no_pair_is_beyond_by_what_has_no_score():
@@ -135,8 +135,8 @@ def test_no_pair_is_beyond_by_what_has_no_score():
     lost = flipped(was, 30, 2)
     run = run_of({GOOD: lost}, was)
 
-    assert "beyond" == row_of(run).word
-    assert "open" == row_of(broken(run, {GOOD: range(100, 120)})).word
+    assert "beyond" == row_of(run).decision
+    assert "open" == row_of(broken(run, {GOOD: range(100, 120)})).decision
 
 
 def test_a_unit_with_a_sample_without_a_score_is_left_out_whole():
@@ -202,10 +202,10 @@ def test_a_pair_is_within_only_if_recall_and_evaluation_are():
         )
 
     assert ("within", "beyond") == (
-        both(0).word(Pair.parse(GOOD)),
-        both(60).word(Pair.parse(GOOD)),
+        both(0).decision(Pair.parse(GOOD)),
+        both(60).decision(Pair.parse(GOOD)),
     )
-    assert "beyond" == both(0).word(Pair.parse("q4_0/q4_0"))
+    assert "beyond" == both(0).decision(Pair.parse("q4_0/q4_0"))
     (beside,) = others(both(60), both(60).results)
     told = {(metric, pair): phrase for metric, pair, *_, phrase in beside.rows}
     assert "within, of 16 functions" == told["recall-logp", GOOD]

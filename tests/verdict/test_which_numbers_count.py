@@ -186,7 +186,9 @@ def test_a_cell_that_is_offloaded_otherwise_makes_no_other_suspect():
 def proved(pair, *prints, memory=()):
     """A finished cell with evidence: replies as (text, logprobs)."""
     found = tuple(Fingerprint(text=text, logprobs=numbers) for text, numbers in prints)
-    effective = Effective(proof=CacheEvidence(prints=found, memory=memory))
+    effective = Effective(
+        cache_evidence=CacheEvidence(fingerprints=found, memory=memory)
+    )
     return replace(made_record(pair, []), effective=effective)
 
 

@@ -15,8 +15,8 @@ from codeneedle.verdict.statistics import ALPHA, Decision, error_share
 
 EIGHT, MIXED, FOUR = FIRST
 WITHIN, BEYOND = (
-    PairState(word=Decision.WITHIN, units=12),
-    PairState(word=Decision.BEYOND, units=12),
+    PairState(decision=Decision.WITHIN, units=12),
+    PairState(decision=Decision.BEYOND, units=12),
 )
 OTHERS = whole_grid(DEFAULT_TYPES, DEFAULT_TYPES)[1:]
 ORDER = Order(pairs=tuple(map(str, OTHERS)), looks=(12, 24, 48, 96))
@@ -27,7 +27,9 @@ def pair(text):
 
 
 def is_open(*, needed=None, units=12, is_below=True):
-    return PairState(word=Decision.OPEN, units=units, needed=needed, is_below=is_below)
+    return PairState(
+        decision=Decision.OPEN, units=units, needed=needed, is_below=is_below
+    )
 
 
 def asked(seen, order=ORDER):
@@ -40,7 +42,9 @@ def run_through(truth, order=ORDER):
     """The pairs that are asked in turn, with the words of *truth*."""
     seen, turns = {}, []
     while found := next_asked(order, seen):
-        seen |= {each: PairState(word=truth(each), units=12) for each in found.pairs}
+        seen |= {
+            each: PairState(decision=truth(each), units=12) for each in found.pairs
+        }
         turns.append((found.why, *map(str, found.pairs)))
     return seen, turns
 
@@ -211,14 +215,14 @@ def test_it_finds_the_smallest_pair_and_checks_one_that_is_ruled_out(limit):
     seen, turns = run_through(truth)
     size = {each: _bits(each) for each in OTHERS}
     good = [each for each in OTHERS if truth(each) is Decision.WITHIN]
-    found = [each for each, was in seen.items() if was.word is Decision.WITHIN]
+    found = [each for each, was in seen.items() if was.decision is Decision.WITHIN]
 
     best = min((size[each] for each in good), default=None)
     assert best == min((size[each] for each in found), default=None)
     assert len(turns) <= 13
     checks = [turn for turn in turns if turn[0] is Why.CHECK]
     assert len(checks) <= 1
-    out = ruled_out({p: each.word for p, each in seen.items()}, OTHERS)
+    out = ruled_out({p: each.decision for p, each in seen.items()}, OTHERS)
     assert all(truth(each) is Decision.BEYOND for each in out)
 
 
@@ -238,7 +242,10 @@ def test_a_check_that_comes_out_within_opens_what_was_ruled_out():
 
 def test_a_pair_that_failed_is_not_asked_again():
     few = Order(pairs=("q8_0/q8_0", "q4_0/q4_0"), looks=(12,))
-    seen = {"q8_0/q8_0": PairState(word=None), "q4_0/q4_0": PairState(word=None)}
+    seen = {
+        "q8_0/q8_0": PairState(decision=None),
+        "q4_0/q4_0": PairState(decision=None),
+    }
 
     assert asked(seen, few) is None
 
@@ -247,7 +254,7 @@ def test_a_check_that_failed_is_asked_of_another_pair_that_is_ruled_out():
     few = ("q8_0/q8_0", "q8_0/q4_0", "q4_0/q4_0", "q5_1/q4_0", "q5_0/q4_0")
     order = Order(pairs=few, looks=(12,))
     seen = {"q8_0/q8_0": WITHIN, "q8_0/q4_0": BEYOND, "q4_0/q4_0": BEYOND}
-    failed = PairState(word=None)
+    failed = PairState(decision=None)
 
     assert ("q5_0/q4_0", 12, Why.CHECK) == asked(seen | {"q5_1/q4_0": failed}, order)
     both = {"q5_1/q4_0": failed, "q5_0/q4_0": failed}

@@ -48,7 +48,7 @@ def of(found, pair):
 
 def words(found):
     """By pair, what is said of it."""
-    return {str(each.pair): str(each.word) for each in found.compared}
+    return {str(each.pair): str(each.decision) for each in found.compared}
 
 
 def row_of(run, pair=GOOD, metric="recall-logp", limits=None):
@@ -95,7 +95,7 @@ def test_each_pair_is_within_beyond_or_open_and_the_smallest_within_is_set():
         "q8_0/q4_0": "open",
         COARSE: "beyond",
     } == words(found)
-    assert "" == found.word(found.reference) == found.word(Pair("f16", "f16"))
+    assert "" == found.decision(found.reference) == found.decision(Pair("f16", "f16"))
 
 
 @pytest.mark.parametrize(("units", "word"), [(5, Decision.OPEN), (6, Decision.WITHIN)])
@@ -105,7 +105,7 @@ def test_fewer_than_six_functions_are_within_nothing(units, word):
     records = [losing(setup, pair, [0.0] * units) for pair in (REFERENCE, GOOD)]
     run = replace(losing_run({GOOD: WITHIN}), setup=setup, records=tuple(records))
 
-    assert word is row_of(run).word
+    assert word is row_of(run).decision
 
 
 def test_a_loss_is_what_the_right_tokens_have_less_than_with_the_reference():
@@ -135,7 +135,7 @@ def test_gains_are_shown_as_they_are_and_lie_within():
     row = row_of(losing_run({GOOD: [-0.01 + each for each in WITHIN]}))
 
     assert -0.01 == pytest.approx(row.bounds.mean)
-    assert Decision.WITHIN is row.word
+    assert Decision.WITHIN is row.decision
 
 
 def test_a_row_that_is_open_says_how_many_functions_would_decide_it():
@@ -175,7 +175,7 @@ def test_losses_that_are_all_zero_are_within_and_raise_a_doubt():
     row = row_of(losing_run({GOOD: [0.0] * 16}))
 
     assert (0, 0) == (row.bounds.low, row.bounds.high)
-    assert Decision.WITHIN is row.word
+    assert Decision.WITHIN is row.decision
     assert [RemarkKind.IDENTICAL] == [each.kind for each in row.doubts]
 
 
@@ -183,7 +183,7 @@ def test_a_single_function_has_no_interval_and_few_leave_all_open():
     single = row_of(losing_run({GOOD: [0.0]}))
     few = judge(losing_run({GOOD: OPEN[:3], COARSE: (0.05, 0.2, 0.1)}))
 
-    assert (Decision.OPEN, math.inf) == (single.word, single.bounds.high)
+    assert (Decision.OPEN, math.inf) == (single.decision, single.bounds.high)
     assert {"open"} == set(words(few).values())
     assert few.chosen is None
 
@@ -222,16 +222,16 @@ def test_pairs_are_compared_on_the_functions_that_both_answered():
     row = row_of(replace(run, records=(*run.records, reference)))
 
     assert 14 == row.bounds.units
-    assert (Decision.WITHIN, ()) == (row.word, row.doubts)
+    assert (Decision.WITHIN, ()) == (row.decision, row.doubts)
 
 
 def test_a_pair_that_lacks_answers_is_never_within():
     missing = row_of(losing_run({GOOD: [None, *WITHIN[1:]]}))
     beyond = row_of(losing_run({GOOD: [None, *BEYOND[1:]]}))
 
-    assert (Decision.OPEN, 15) == (missing.word, missing.bounds.units)
+    assert (Decision.OPEN, 15) == (missing.decision, missing.bounds.units)
     assert RemarkKind.MISSING is missing.doubts[0].kind is beyond.doubts[0].kind
-    assert Decision.BEYOND is beyond.word
+    assert Decision.BEYOND is beyond.decision
 
 
 def test_a_pair_that_shares_no_function_with_the_reference_is_not_compared():
@@ -260,7 +260,7 @@ def test_gaps_are_not_compared_and_named_with_their_reason(status, reason):
     found = judge(run)
 
     assert f"{status}: {reason}" == of(found, COARSE).trouble
-    assert "" == found.word(Pair.parse(COARSE))
+    assert "" == found.decision(Pair.parse(COARSE))
     assert {GOOD: "open"} == words(found)
     assert row_of(run).bounds == row_of(losing_run({GOOD: OPEN})).bounds
 
@@ -395,7 +395,9 @@ def test_tokens_of_which_a_bound_is_known_may_show_a_loss_and_never_none():
 
     rows = [row_of(replace(run, records=(*run.records, each))) for each in bounded]
 
-    assert [Decision.OPEN, Decision.BEYOND, Decision.OPEN] == [row.word for row in rows]
+    assert [Decision.OPEN, Decision.BEYOND, Decision.OPEN] == [
+        row.decision for row in rows
+    ]
     assert [RemarkKind.BOUND] == [each.kind for each in rows[0].doubts]
 
 
@@ -428,7 +430,7 @@ def test_fewer_than_one_bound_in_a_thousand_tokens_do_not_matter():
 
     row = row_of(replace(run, records=(reference, run.records[-1])))
 
-    assert (Decision.WITHIN, ()) == (row.word, row.doubts)
+    assert (Decision.WITHIN, ()) == (row.decision, row.doubts)
 
 
 def test_a_model_that_cannot_recall_has_nothing_to_lose():
@@ -542,7 +544,7 @@ def test_divergence_alone_is_never_enough():
     assert not found.graded
     assert {GOOD: "open", COARSE: "beyond"} == words(found)
     assert found.chosen is None
-    assert Decision.WITHIN is of(found, GOOD).metric_result("kld").word
+    assert Decision.WITHIN is of(found, GOOD).metric_result("kld").decision
     assert judge(run, Limits(max_memory_bytes=1 << 40)).chosen is None
     less = Limits(max_memory_bytes=int(of(found, GOOD).memory_bytes))
     assert judge(run, less).chosen is None
@@ -570,8 +572,8 @@ def test_within_takes_every_graded_metric_and_one_is_enough_for_beyond():
         "q4_0/q4_0": "beyond",
     } == words(found)
     assert "retrieval-logp" == of(found, "q5_1/q5_1").leading.metric.name
-    assert "within" == found.word(Pair.parse("q5_1/q5_1"), "recall-logp")
-    assert "beyond" == found.word(Pair.parse("q5_1/q5_1"), "retrieval-logp")
+    assert "within" == found.decision(Pair.parse("q5_1/q5_1"), "recall-logp")
+    assert "beyond" == found.decision(Pair.parse("q5_1/q5_1"), "retrieval-logp")
 
 
 def test_nats_are_losses_of_probability_and_gains_may_be_large():
@@ -702,7 +704,7 @@ def test_written_answers_beside_a_graded_metric_can_only_veto():
     clean, lossy = judge(both(clean)), judge(both(lossy))
 
     assert ("open", "within") == (
-        clean.word(Pair.parse(GOOD), "matched"),
+        clean.decision(Pair.parse(GOOD), "matched"),
         words(clean)[GOOD],
     )
     assert "beyond" == words(lossy)[GOOD]

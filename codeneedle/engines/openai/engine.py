@@ -35,7 +35,7 @@ from codeneedle.engines.openai.retries import WANTS_KEY, advised
 from codeneedle.engines.openai.server import (
     CommandServer,
     OpenAiServer,
-    prints,
+    fingerprints,
     stops_flood,
 )
 from codeneedle.engines.openai.settings import (
@@ -208,14 +208,14 @@ class Command(OpenAiEngine):
         half = self._at_half(cell, log=log.with_suffix(".half.log"))
         with self._started(cell, log=log) as server:
             whole = _held(server, cell) if half else ()
-            replies = prints(server.client, context=cell.context)
+            replies = fingerprints(server.client, context=cell.context)
             memory = (*half, *whole) if whole else ()
-            server.proof = CacheEvidence(prints=replies, memory=memory)
+            server.cache_evidence = CacheEvidence(fingerprints=replies, memory=memory)
             yield server
 
     def _at_half(self, cell: CellSpec, *, log: Path) -> tuple[tuple[int, int], ...]:
         """Half the context, and the memory of a server with it; empty if unknown."""
-        wanted = self.settings.proof_by_memory
+        wanted = self.settings.evidence_by_memory
         if not wanted or "context" not in self.template.placeholders:
             return ()
         if cell not in self._grown:
@@ -332,8 +332,8 @@ class Endpoint(OpenAiEngine):
     @override
     def serving(self, cell: CellSpec, *, log: Path) -> Iterator[OpenAiServer]:
         with self._connected() as server:
-            replies = prints(server.client, context=cell.context)
-            server.proof = CacheEvidence(prints=replies)
+            replies = fingerprints(server.client, context=cell.context)
+            server.cache_evidence = CacheEvidence(fingerprints=replies)
             yield server
 
     @contextlib.contextmanager

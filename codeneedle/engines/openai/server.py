@@ -116,7 +116,7 @@ class EstimatingTokenizer:
         return "".join(f"{each.role}\n{each.content}{room}" for each in messages)
 
 
-# --- proof
+# --- evidence of its cache
 
 
 ASKS = 2
@@ -129,7 +129,7 @@ PROOF_LINES = 24
 """Of the text: some 600 tokens, which a quantized cache reads with errors."""
 
 
-def proof_text(context: int) -> str:
+def evidence_text(context: int) -> str:
     """
     A fixed, incompressible text that a context of so many tokens has room for.
 
@@ -141,7 +141,7 @@ def proof_text(context: int) -> str:
     return f"{whole}\n{lines[0]}\n"
 
 
-def prints(client: OpenAi, *, context: int) -> tuple[Fingerprint, ...]:
+def fingerprints(client: OpenAi, *, context: int) -> tuple[Fingerprint, ...]:
     """
     What the server replies to the same text, `ASKS` times.
 
@@ -155,7 +155,7 @@ def prints(client: OpenAi, *, context: int) -> tuple[Fingerprint, ...]:
     Raises:
         CellError: If it fails.
     """
-    fixed = proof_text(context)
+    fixed = evidence_text(context)
     return tuple(_print(client, fixed) for _ in range(ASKS + 1))[1:]
 
 
@@ -173,7 +173,7 @@ class OpenAiServer(Served):
     """A server that is ready."""
 
     client: OpenAi  # sends requests to it
-    proof: CacheEvidence = field(default_factory=CacheEvidence)  # evidence of its cache
+    cache_evidence: CacheEvidence = field(default_factory=CacheEvidence)
     _estimates: EstimatingTokenizer = field(init=False)
 
     def __post_init__(self) -> None:
@@ -188,7 +188,9 @@ class OpenAiServer(Served):
         """As of `engine.Served`: evidence, for the server tells nothing."""
         client = self.client
         return Effective(
-            proof=self.proof, left_out=client.left_out, unscored=client.unscored
+            cache_evidence=self.cache_evidence,
+            left_out=client.left_out,
+            unscored=client.unscored,
         )
 
 

@@ -86,13 +86,13 @@ class CommandSettings(Struct, frozen=True, forbid_unknown_fields=True):
     ] = ""
     served_name: _ServedName = ""
     api_key_env: _KeyVariable = ""
-    proof_by_memory: Annotated[
+    evidence_by_memory: Annotated[
         bool,
         Meta(
             description="Start each server at half the context, too, to see how much "
             "memory a token takes.",
             extra={
-                "option": "--proof-by-memory/--no-proof-by-memory",
+                "option": "--evidence-by-memory/--no-evidence-by-memory",
                 "default": "where the command has ${context}",
             },
         ),

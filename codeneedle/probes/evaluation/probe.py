@@ -62,8 +62,8 @@ ONE_PAIR = 0.025
 """Chance of an error on one side, for one pair beside the reference."""
 
 
-class EvaluationSettings(Struct, frozen=True, forbid_unknown_fields=True):
-    """What a user may choose."""
+class EvaluationLayout(Struct, frozen=True):
+    """What a setup stores: those of the settings that decide scores."""
 
     command: Annotated[
         str,
@@ -89,6 +89,11 @@ class EvaluationSettings(Struct, frozen=True, forbid_unknown_fields=True):
             extra={"option": "--eval-read", "metavar": "NAME", "default": AUTO},
         ),
     ] = AUTO
+
+
+class EvaluationSettings(EvaluationLayout, frozen=True, forbid_unknown_fields=True):
+    """What a user may choose."""
+
     timeout: Annotated[
         str,
         Meta(
@@ -139,8 +144,8 @@ class EvaluationProbe(Probe):
 
     def as_stored(self, run: RunContext) -> Json:
         """As of `Probe`; nothing checks that the program itself stays the same."""
-        chosen = run.settings_of(EvaluationSettings, NAME)
-        return {"command": chosen.command, "score": chosen.score, "read": chosen.read}
+        chosen = as_json(run.settings_of(EvaluationSettings, NAME))
+        return {name: chosen[name] for name in EvaluationLayout.__struct_fields__}
 
     def remarks(self, run: Run) -> tuple[str, ...]:
         """As of `Probe`: samples without a score, which are left out."""
@@ -206,6 +211,7 @@ PROBE = EvaluationProbe(
     purpose="any evaluation program",
     metrics=(*METRICS, *OF_CELL),
     settings=EvaluationSettings,
+    layout=EvaluationLayout,
     needs=frozenset({Ability.ADDRESS}),
     repeats=True,
     asked_by="command",

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from statistics import fmean
 
+from msgspec import structs
 from typing_extensions import override
 
 from codeneedle.document import Document
@@ -62,7 +63,6 @@ from codeneedle.probes.retrieval.settings import (
     RetrievalLayout,
     RetrievalSettings,
     answer_room,
-    as_stored,
     expected,
     fixed_dials,
     layout_of,
@@ -150,8 +150,8 @@ class FurtherTexts(Growth):
 
     @override
     def joined(self, stored: Json, wanted: Json) -> Json:
-        grown = as_stored(_layout(stored).grown(_layout(wanted)))
-        return wanted | {name: grown[name] for name in self.names if name in grown}
+        grown = as_json(_layout(stored).grown(_layout(wanted)))
+        return wanted | {name: grown[name] for name in self.names}
 
     @override
     def narrowed(self, setup: Setup, records: Sequence[CellRecord]) -> Json:
@@ -164,10 +164,10 @@ class FurtherTexts(Growth):
             names = [
                 (length, {each.name for each in texts_of(calibration, one)})
                 for length in chosen.lengths
-                for one in [replace(fewer, lengths=(length,))]
+                for one in [structs.replace(fewer, lengths=(length,))]
             ]
             if lengths := tuple(length for length, texts in names if texts <= common):
-                return as_stored(replace(fewer, lengths=lengths))
+                return as_json(structs.replace(fewer, lengths=lengths))
         return setup.probes[NAME]
 
 
@@ -236,7 +236,7 @@ class RetrievalProbe(Probe):
             refuse_lost_text(run, lengths_of(settings)[-1])
         can_force = Ability.LOG_PROBABILITIES in run.engine.abilities
         graded = "" if can_force else f"{run.engine.name} tells no probabilities"
-        return as_stored(layout_of(settings, graded))
+        return as_json(layout_of(settings, graded))
 
     def questions(self, setup: Setup, _goal: int | None = None) -> Iterator[Question]:
         """The texts, once the reference has set how hard they are."""
@@ -407,7 +407,7 @@ class _Examiner(_Questioner):
     def why_pointless(self, question: Question) -> str:
         """This pair has nothing right at a shorter length, where the reference has."""
         key: TextKey = question.body
-        if self._is_reference or self.chosen.gate != "on":
+        if self._is_reference or not self.chosen.gate:
             return ""
         for shorter in self.chosen.lengths:
             theirs = self.calibration.right_at(key.task, shorter) or 0.0
@@ -465,7 +465,7 @@ class _Examiner(_Questioner):
         told = Answered(*place, round(right, 4))
         calibration = replace(calibration, answered=(*others, told))
         fails = all(fmean(each) < FAILS_BELOW for each in shares.values())
-        if fails and self.chosen.gate == "on":
+        if fails and self.chosen.gate:
             reason = (
                 f"{calibration.reference} has less than {FAILS_BELOW:.0%} right at "
                 f"{size.length:,} tokens at every depth"
@@ -539,7 +539,7 @@ class _Examiner(_Questioner):
     # The dial
 
     def _dialled(self, task: str) -> Dialled:
-        fixed = self.chosen.settings.get(task)
+        fixed = self.chosen.dials.get(task)
         if fixed is None:
             return dialled(task, lambda setting: self._tried(task, setting))
         step = self._tried(task, fixed)

@@ -5,10 +5,10 @@ be equal, how text and question are joined, and the texts.
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Annotated
 
-from msgspec import Meta, Struct
+from msgspec import Meta, Struct, structs
 
 from codeneedle.engines.engine import LostText
 from codeneedle.errors import BadInput, UnknownName
@@ -28,11 +28,8 @@ from codeneedle.probes.retrieval.task_kinds import TASKS, TASKS_VERSION, make_te
 from codeneedle.probes.retrieval.tasks import TaskText
 from codeneedle.records.record import (
     MOST_TOKENS,
-    Json,
-    Length,
     Setup,
     Share,
-    as_json,
 )
 
 TASK_NAMES = ("single", "multikey")
@@ -199,7 +196,7 @@ def _texts_that_fit(task: str, dial: int, characters: int) -> tuple[TaskText, ..
         return ()
 
 
-# --- what must be equal
+# --- what a setup stores
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -211,25 +208,21 @@ class Block:
     """Of each task, at each length and each of these depths."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RetrievalLayout:
-    """What must be equal for answers to be comparable, beside what is calibration."""
+class RetrievalLayout(
+    RetrievalSettings, frozen=True, kw_only=True, forbid_unknown_fields=False
+):
+    """
+    What a setup stores: the settings, lists in order and each value once, with what
+    follows from them.
+    """
 
-    tasks: tuple[str, ...]  # names of tasks, in asking order
-    lengths: tuple[Length, ...]  # of texts, in tokens, ascending
-    depths: tuple[Share, ...]  # from 0 to 1
-    questions: Annotated[int, Meta(ge=1, le=MOST_QUESTIONS)]
-    """Of each task, at each length and depth."""
-
-    dial: tuple[str, ...]  # settings that the user chose: ``multikey=3``
-    gate: str  # ``on`` or ``off``
-    graded: str  # why right answers are not forced; empty if they are
+    graded: str = ""  # why right answers are not forced; empty if they are
     texts: int = TASKS_VERSION  # version of the texts and questions
     wording: int = WORDING  # version of how they are joined
     blocks: tuple[Block, ...] = ()
     """
-    What of these came when: texts hold questions of one block. Empty where nothing was
-    added.
+    What of depths and questions came when: texts hold questions of one block. Empty
+    where nothing was added.
     """
 
     def __post_init__(self) -> None:
@@ -237,16 +230,18 @@ class RetrievalLayout:
         Refuse what a damaged setup may hold.
 
         Raises:
-            ValueError: If there is no such task.
+            ValueError: If there is no such task, or a depth is none.
         """
-        unknown = [task for task in (*self.tasks, *self.settings) if task not in TASKS]
+        unknown = [task for task in (*self.tasks, *self.dials) if task not in TASKS]
         if unknown:
             raise ValueError(f"there is no task '{unknown[0]}'")
+        if not all(0 <= depth <= 1 for depth in self.depths):
+            raise ValueError("a depth is not from 0 to 1")
 
     @property
-    def settings(self) -> dict[str, int]:
+    def dials(self) -> dict[str, int]:
         """The settings of dials that the user chose, by task."""
-        words = (word.split("=") for word in self.dial)
+        words = (str(word).split("=") for word in self.dial)
         return {task: int(setting) for task, setting in words}
 
     @property
@@ -280,12 +275,12 @@ class RetrievalLayout:
         if added:
             blocks += (Block(depths=added, questions=questions),)
         lengths = tuple(sorted({*self.lengths, *wanted.lengths}))
-        return replace(self.of_blocks(blocks), lengths=lengths)
+        return structs.replace(self.of_blocks(blocks), lengths=lengths)
 
     def of_blocks(self, blocks: Sequence[Block]) -> "RetrievalLayout":
         """These, with the depths and questions of *blocks*."""
         first, *more = blocks
-        return replace(
+        return structs.replace(
             self,
             depths=tuple(sorted({depth for each in blocks for depth in each.depths})),
             questions=sum(
@@ -305,12 +300,6 @@ def retrieval_layout(setup: Setup) -> RetrievalLayout:
     return settings_in(setup, NAME, RetrievalLayout)
 
 
-def as_stored(chosen: RetrievalLayout) -> Json:
-    """*chosen*, as a setup stores it: without blocks where nothing was added."""
-    stored = as_json(chosen)
-    return stored if chosen.blocks else {k: stored[k] for k in stored if k != "blocks"}
-
-
 def layout_of(settings: RetrievalSettings, graded: str = "") -> RetrievalLayout:
     """What a setup stores of *settings*; *graded* says why no answer is forced."""
     return RetrievalLayout(
@@ -319,7 +308,7 @@ def layout_of(settings: RetrievalSettings, graded: str = "") -> RetrievalLayout:
         depths=tuple(sorted(set(settings.depths))),
         questions=settings.questions,
         dial=tuple(f"{task}={dial}" for task, dial in fixed_dials(settings).items()),
-        gate="on" if settings.gate else "off",
+        gate=settings.gate,
         graded=graded,
     )
 
@@ -352,14 +341,14 @@ def refuse_lost_text(run: RunContext, length: int) -> None:
 
 def expected(chosen: RetrievalLayout) -> Calibration:
     """What the first cell is likely to find out: each dial where it begins."""
-    settings = {task: TASKS[task].start for task in chosen.tasks} | chosen.settings
+    settings = {task: TASKS[task].start for task in chosen.tasks} | chosen.dials
     return Calibration(
         reference="",
         dials=tuple(
             Dialled(
                 task=task,
                 setting=settings[task],
-                is_fixed=task in chosen.settings,
+                is_fixed=task in chosen.dials,
                 path=(DialStep(settings[task], AIM[0], 0),),
             )
             for task in chosen.tasks

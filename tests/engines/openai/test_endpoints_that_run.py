@@ -35,7 +35,7 @@ def test_an_endpoint_is_asked_as_it_is():
     with endpoint() as server:
         made = running(server.url, served_name=MODEL)
         with made.serving(CELL, log=Path("unused")) as served:
-            assert 2 == len(served.effective().proof.prints)
+            assert 2 == len(served.effective().cache_evidence.fingerprints)
             assert served.peak_rss_bytes() is None
             assert served.device_bytes() is None
             assert not served.ends_within(0)
@@ -112,7 +112,7 @@ def test_a_real_second_implementation_is_asked(mlx_lm_server):
     with made.serving(CELL, log=Path("unused")) as served:
         reply = served.client.complete(QUESTION)
         chat = served.client.chat(Chat(messages=(Message("user", "a"),), max_tokens=4))
-        (one, other), effective = served.proof.prints, served.effective()
+        (one, other), effective = served.cache_evidence.fingerprints, served.effective()
         length = served.tokenizer.count_tokens("x" * 50)
         with pytest.raises(BadReply):
             served.client.force(QUESTION, "right")

@@ -18,7 +18,7 @@ from codeneedle.engines.messages import Completion, Readiness
 from codeneedle.engines.openai import engine, server
 from codeneedle.engines.openai.client import OpenAi
 from codeneedle.engines.openai.engine import LENGTHS, command_of
-from codeneedle.engines.openai.server import CommandServer, prints, proof_text
+from codeneedle.engines.openai.server import CommandServer, evidence_text, fingerprints
 from codeneedle.engines.openai.settings import CommandSettings
 from codeneedle.errors import BadInput, CellError, MachineError, ToolFailed, ToolMissing
 from codeneedle.records.record import Status
@@ -34,7 +34,7 @@ QUESTION = Completion(prompt="a:\n  one\na:", max_tokens=8)
 def command(*faults, args=ARGS, spec=SPEC, types=("f16", "q8_0", "q4_0"), **settings):
     """The engine that starts the fake server with *faults*."""
     words = " ".join(f"--fake {fault}" for fault in faults)
-    told = {"health": "/health", "proof_by_memory": False, **settings}
+    told = {"health": "/health", "evidence_by_memory": False, **settings}
     asked = CommandSettings(command=f"{sys.executable} {FAKE} {args} {words}", **told)
     return command_of(asked, types=types, environment=os.environ)(spec)
 
@@ -56,26 +56,26 @@ def test_a_cell_is_served_by_the_command_and_ends_with_its_block(tmp_path):
 
 
 def test_evidence_repeats_itself_and_differs_between_types(tmp_path):
-    prints = {}
+    fingerprints = {}
     for k in ("f16", "q8_0"):
         cell = CellSpec(Pair(k, "f16"), 2048)
         with command().serving(cell, log=tmp_path / "log") as served:
-            prints[k] = served.effective().proof.prints
+            fingerprints[k] = served.effective().cache_evidence.fingerprints
 
-    assert prints["f16"][0] == prints["f16"][1]
-    assert prints["f16"][0] != prints["q8_0"][0]
-    assert 32 == len(prints["f16"][0].logprobs)
+    assert fingerprints["f16"][0] == fingerprints["f16"][1]
+    assert fingerprints["f16"][0] != fingerprints["q8_0"][0]
+    assert 32 == len(fingerprints["f16"][0].logprobs)
 
 
 def test_memory_is_looked_at_with_two_contexts(tmp_path):
     """The slope is what a token takes, once for all probes of a cell."""
-    made = command("leak=20000", proof_by_memory=True)
+    made = command("leak=20000", evidence_by_memory=True)
 
     with made.serving(CELL, log=tmp_path / "log") as served:
-        proof = served.effective().proof
+        evidence = served.effective().cache_evidence
 
-    assert [1024, 2048] == [context for context, _ in proof.memory]
-    assert 20_000 == pytest.approx(proof.bytes_per_token, rel=0.2)
+    assert [1024, 2048] == [context for context, _ in evidence.memory]
+    assert 20_000 == pytest.approx(evidence.bytes_per_token, rel=0.2)
     assert (tmp_path / "log.half.log").exists()
 
 
@@ -186,7 +186,7 @@ def test_what_a_server_writes_of_its_secrets_is_not_told(tmp_path, monkeypatch):
         command=f"{sys.executable} {script} ${{port}} ${{k}} ${{v}}",
         env=("HUB_TOKEN",),
         api_key_env="KEY",
-        proof_by_memory=False,
+        evidence_by_memory=False,
     )
     made = command_of(asked, types=("f16",), environment=os.environ)(SPEC)
 
@@ -346,7 +346,7 @@ def test_memory_of_which_a_part_is_unknown_is_unknown(
 
 @pytest.mark.parametrize("context", [256, 512, 4096])
 def test_the_fixed_text_leaves_room_and_ends_with_its_first_line(context):
-    text = proof_text(context)
+    text = evidence_text(context)
     first = text.partition("\n")[0]
 
     assert text.endswith(f"\n{first}\n")
@@ -357,7 +357,7 @@ def test_the_fixed_text_leaves_room_and_ends_with_its_first_line(context):
 def test_evidence_is_two_replies_to_a_text_that_is_in_the_cache_by_then(faults):
     with endpoint(*faults) as asked, OpenAi(asked.url) as client:
         client.model = MODEL
-        found = prints(client, context=4096)
+        found = fingerprints(client, context=4096)
 
     answered = [body for body in asked.bodies if ("messages" in body) == bool(faults)]
     assert (2, 3) == (len(found), len(answered))

@@ -152,7 +152,7 @@ def test_a_server_that_ends_answers_early_is_a_gap_and_no_loss(tmp_path):
     done = called(
         tmp_path,
         *(*SWEEP, "--engine", "command", "--command", words, "--health", "/health"),
-        *("--served-name", fake_openai.MODEL, "--no-proof-by-memory"),
+        *("--served-name", fake_openai.MODEL, "--no-evidence-by-memory"),
         *("--context", "4096", "--prompt-form", "completion", "--generation-tokens"),
         *("64", "--prompts", "asked.txt", "--pairs", "f16/f16,q8_0/q8_0"),
     )

@@ -55,7 +55,7 @@ def test_a_list_that_only_counts_on_is_a_loop():
     assert find_loop(listed) == Loop(start=0, tokens=len(listed), ngram=6)
 
 
-def test_a_list_behind_a_text_is_a_loop_by_its_own_words():
+def test_a_list_behind_a_text_is_a_loop_by_its_own_decisions():
     lead = [f"{at:x}-" for at in range(5)]
     listed = [token for at in range(40) for token in (str(at), ". ", "box", "\n")]
     numbers = [token for at in range(90) for token in (str(at * 7919 % 997), ", ")]

@@ -279,7 +279,7 @@ def test_loops_and_endings_are_answers_lost(lost, of, word):
         )
 
         assert result is not None
-        assert result.word is word
+        assert result.decision is word
         assert lost == max(row.lost for row in result.metric_results)
 
 
@@ -297,7 +297,7 @@ def test_a_pair_that_writes_nothing_is_not_within():
         )
 
         assert result is not None
-        assert Decision.BEYOND is result.word
+        assert Decision.BEYOND is result.decision
 
 
 def test_a_prompt_on_which_the_reference_writes_nothing_is_out():
@@ -330,7 +330,7 @@ def test_where_answers_differ_is_no_loss():
     assert {"loops", "generation-empty", "ends"} == {
         row.metric.name for row in result.metric_results
     }
-    assert Decision.OPEN is result.word
+    assert Decision.OPEN is result.decision
 
 
 def test_so_many_prompts_without_a_loss_are_within():

@@ -172,7 +172,7 @@ def test_what_other_pairs_still_lack_counts_in_no_metric():
     texts = [made_texts(length=length, questions=4) for length in (512, 1024)]
     record = retrieval_record("q4_0/q4_0", itertools.chain(*texts))
     metric = BY_NAME["retrieval"]
-    asked = {"tasks": ("multikey",), "dial": (), "gate": "on", "graded": ""}
+    asked = {"tasks": ("multikey",), "dial": (), "gate": True, "graded": ""}
 
     def values_while(**grows):
         chosen = RetrievalLayout(depths=(0.5,), **grows, **asked)

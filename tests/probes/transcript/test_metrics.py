@@ -46,7 +46,7 @@ def steady(turn, at):
 def words(run):
     """What the metrics say of q8_0/q8_0, by their names."""
     (result,) = judge(run).compared
-    return {row.metric.name: row.word for row in result.metric_results}
+    return {row.metric.name: row.decision for row in result.metric_results}
 
 
 def test_of_equally_probable_tokens_none_is_a_first_choice():
@@ -113,7 +113,7 @@ def test_a_loss_of_tool_tokens_alone_puts_their_class_beyond_the_limit_and_no_ot
         "transcript-logp@tool": Decision.BEYOND,
         "transcript-logp@text": Decision.WITHIN,
     } == words(run)
-    assert Decision.BEYOND is judge(run).compared[0].word
+    assert Decision.BEYOND is judge(run).compared[0].decision
 
 
 def test_a_class_in_few_turns_is_shown_and_not_judged():
@@ -159,7 +159,7 @@ def test_a_turn_without_scores_is_an_answer_that_is_missing():
 
     (result,) = judge(replace(run, records=(whole, other))).compared
 
-    assert Decision.OPEN is result.word
+    assert Decision.OPEN is result.decision
     assert [RemarkKind.MISSING] == [
         each.kind for each in result.metric_results[0].doubts
     ]
