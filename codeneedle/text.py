@@ -132,3 +132,14 @@ def number(value: float, *, digits: int, sign: bool = False) -> str:
     if math.isnan(value):
         return NO_VALUE_WORD
     return f"{value:{'+' if sign and round(value, digits) else ''}z.{digits}f}"
+
+
+def in_words(value: object) -> str:
+    """A value of JSON as a phrase: ``none``, ``on``, ``single, multikey``, ``4096``."""
+    if value is None or value in ("", [], ()):
+        return "none"
+    if isinstance(value, bool):
+        return "on" if value else "off"
+    if isinstance(value, list | tuple):
+        return ", ".join(map(in_words, value))
+    return str(value)

@@ -20,7 +20,7 @@ from codeneedle.records.record import (
     Setup,
     as_json,
 )
-from codeneedle.text import sweep_command
+from codeneedle.text import in_words, sweep_command
 
 _NOT_COMPARED = frozenset(
     {
@@ -49,13 +49,14 @@ class OtherSetup(RequestError):  # noqa: N818 - named after the fact
     Attributes:
         key: The field that differs: ``context``, or ``recall depth`` for a setting of
             a probe.
-        stored: Its value in the folder; ``None`` if it has none.
+        stored: Its value in the folder, as JSON has it, or a phrase; None without one.
     """
 
-    def __init__(self, *, folder: Path, key: str, stored: str, wanted: str) -> None:
+    def __init__(self, *, folder: Path, key: str, stored: Any, wanted: Any) -> None:
         name = key.replace("_", " ")
         super().__init__(
-            f"{folder} holds a run with another {name}: {stored}, now {wanted}",
+            f"{folder} holds a run with another {name}: {in_words(stored)}, "
+            f"now {in_words(wanted)}",
             hint=f"Go on with the former {name}: {sweep_command(folder)}. Or "
             "choose another folder with --out, or move that one away.",
         )
@@ -112,7 +113,7 @@ def refuse_difference(stored: Setup, wanted: Setup, *, folder: Path) -> None:
         raise OtherSetup(folder=folder, key=key, stored=was, wanted=now)
 
 
-def setup_differences(ours: Setup, theirs: Setup) -> Iterator[tuple[str, str, str]]:
+def setup_differences(ours: Setup, theirs: Setup) -> Iterator[tuple[str, Any, Any]]:
     """
     The fields that must match and do not: name and both values.
 
@@ -124,10 +125,9 @@ def setup_differences(ours: Setup, theirs: Setup) -> Iterator[tuple[str, str, st
     for name in facts:
         difference = _first_difference({name: facts[name]}, {name: others[name]})
         if difference is not None:
-            path, was, now = difference
-            yield path, repr(was), repr(now)
+            yield difference
     if arguments != now_given:
-        was, now = (shlex.join(given) or "none" for given in (arguments, now_given))
+        was, now = (shlex.join(given) for given in (arguments, now_given))
         yield "list of arguments after '--'", was, now
     for probe in sorted(ours.probes.keys() & theirs.probes.keys()):
         yield from _other_settings(probe, _fixed(ours, probe), _fixed(theirs, probe))
@@ -135,7 +135,7 @@ def setup_differences(ours: Setup, theirs: Setup) -> Iterator[tuple[str, str, st
 
 def _other_settings(
     probe: str, ours: Json, theirs: Json
-) -> Iterator[tuple[str, str, str]]:
+) -> Iterator[tuple[str, Any, Any]]:
     """The settings of *probe* that differ; of what follows from them, the first."""
     lists: list[tuple[str, Any, Any]] = []
     for key in sorted(ours.keys() | theirs.keys()):
@@ -145,10 +145,10 @@ def _other_settings(
         if _are_objects(before) or _are_objects(after):
             lists.append((key, before, after))
         else:
-            yield f"{probe} {key}", repr(before), repr(after)
+            yield f"{probe} {key}", before, after
     for key, before, after in lists:
         path, was, now = _first_difference(before, after) or ("", before, after)
-        yield f"{probe} {key} {path}".rstrip(), repr(was), repr(now)
+        yield f"{probe} {key} {path}".rstrip(), was, now
 
 
 def _are_objects(value: object) -> bool:

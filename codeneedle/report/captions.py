@@ -16,6 +16,7 @@ from codeneedle.records.record import Attention, Json, Run, Setup, Status
 from codeneedle.report.display import Display, display_of
 from codeneedle.text import (
     NO_VALUE_WORD,
+    in_words,
     number,
     plural,
     size,
@@ -175,14 +176,14 @@ def _settings(settings: Json) -> str:
     phrases = []
     for key, value in settings.items():
         values = value if isinstance(value, list) else [value]
-        shown = [_shown(each) for each in values if isinstance(each, str | int | float)]
-        if any(shown) and "sha256" not in key and key != "llama":
+        shown = [
+            in_words(each)
+            for each in values
+            if isinstance(each, str | int | float) and each != ""
+        ]
+        if shown and "sha256" not in key and key != "llama":
             phrases.append(f"{key.replace('_', ' ')} {', '.join(shown)}")
     return "; ".join(phrases)
-
-
-def _shown(value: object) -> str:
-    return ("off", "on")[value] if isinstance(value, bool) else str(value)
 
 
 def dates(run: Run) -> str:

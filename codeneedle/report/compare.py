@@ -1,6 +1,5 @@
 """Runs side by side with a first one: how setups differ, and what that costs."""
 
-import ast
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -19,7 +18,7 @@ from codeneedle.report import captions
 from codeneedle.report.display import display_of
 from codeneedle.report.table import Column, PairTable, pair_table
 from codeneedle.report.tidy import cell_rows
-from codeneedle.text import NO_VALUE_WORD, number, visible
+from codeneedle.text import NO_VALUE_WORD, in_words, number, visible
 from codeneedle.verdict.statistics import ALPHA, Bounds, interval
 
 WALL = (
@@ -125,26 +124,11 @@ def compare(first: Run, second: Run) -> RunComparison:
         first=first,
         second=second,
         setups=tuple(
-            (name, _in_words(was), _in_words(now))
+            (name, in_words(was), in_words(now))
             for name, was, now in setup_differences(first.setup, second.setup)
         ),
         changes=tuple(each for each in changes if each.values),
     )
-
-
-def _in_words(written: str) -> str:
-    """A value of a setup as `setup_differences` has it, without marks of Python."""
-    try:
-        value = ast.literal_eval(written)
-    except (ValueError, SyntaxError):
-        return written
-    if value is None or value in ("", [], ()):
-        return "none"
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    if isinstance(value, list | tuple):
-        return ", ".join(map(str, value))
-    return str(value)
 
 
 def _change(

@@ -22,7 +22,7 @@ from codeneedle.records.store import (
 )
 from codeneedle.sweep.request import decoded_request, keep
 from codeneedle.system.files import own_folder
-from codeneedle.text import visible
+from codeneedle.text import in_words, visible
 from codeneedle.verdict.trust import derived, is_untold, trusted
 
 Key = tuple[Pair, str]
@@ -258,7 +258,7 @@ def _refuse_difference(ours: Store, mine: Setup, theirs: Store, other: Setup) ->
     for key, was, now in setup_differences(mine, other):
         raise BadInput(
             source=f"{ours.folder} and {theirs.folder}",
-            reason=f"they differ in {key}: {was} and {now}",
+            reason=f"they differ in {key}: {in_words(was)} and {in_words(now)}",
             hint="Merge what was measured alike. To see both: "
             f"{_comparison(ours, theirs)}",
         )

@@ -3,7 +3,6 @@ From a plan to a run: the corpus counted in tokens and fitted to the context, wh
 probes ask chosen, the setup stored.
 """
 
-import ast
 import contextlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -193,7 +192,7 @@ def _hinting(plan: Plan) -> Iterator[None]:
         name, _, setting = error.key.partition(" ")
         kinds = {p.name: p.settings for p in plan.probes if _stores_settings(p)}
         if name in kinds and setting in kinds[name].__struct_fields__:
-            way = given_as(kinds[name], setting, ast.literal_eval(error.stored))
+            way = given_as(kinds[name], setting, error.stored)
             error.hint = f"Go on {way}, or choose another folder with --out."
         if growing:
             error.hint += f" What can be added is: --types, {', '.join(growing)}."

@@ -51,7 +51,7 @@ def asked(**changes):
         ({"context": 4096}, "context: 12288, now 4096"),
         (
             asked(ask="written", written=[FIRST, SECOND]),
-            "recall ask: None, now 'written'",
+            "recall ask: none, now written",
         ),
         (asked(written=[FIRST, SECOND]), "recall written length: 3, now 2"),
         (asked(written=[]), "recall written length: 3, now 0"),
@@ -65,7 +65,7 @@ def asked(**changes):
         ),
         ({"corpus": replace(SETUP.corpus, tokens=1)}, "corpus tokens: 8912, now 1"),
         ({"probes": OFTENER}, "throughput repetitions: 3, now 5"),
-        ({"probes": FEWER}, "throughput repetitions: 3, now None"),
+        ({"probes": FEWER}, "throughput repetitions: 3, now none"),
     ],
 )
 def test_the_first_difference_is_named_with_both_values(changes, said):

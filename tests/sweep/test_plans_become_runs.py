@@ -576,16 +576,16 @@ def kept(ready):
         ),
         (
             {"prompt_form": PromptForm.CHAT},
-            "another prompt form: 'completion', now 'chat'",
+            "another prompt form: completion, now chat",
         ),
-        ({"rotation": ("off",)}, "another rotation: True, now False"),
+        ({"rotation": ("off",)}, "another rotation: on, now off"),
         (
             {"engine": FakeEngine(version="0.7.0")},
-            "another llama: '0.6.0 (build 11434)', now '0.7.0'",
+            "another llama: 0.6.0 (build 11434), now 0.7.0",
         ),
         (
             {"engine": FakeEngine(cpu_features="AVX2")},
-            "another cpu features: '', now 'AVX2'",
+            "another cpu features: none, now AVX2",
         ),
     ],
 )
