@@ -66,7 +66,7 @@ def _loops(tokens: Sequence[str]) -> Iterator[Loop]:
 
 STEP = 32
 """
-Places that are looked at.
+Every so many tokens one is looked at.
 
 In a stretch, each token but the first n equals the one n before it: 43 or more in a
 row, by `LEAST_TOKENS` and `LEAST_TIMES`, so that one of them is looked at.
@@ -75,11 +75,10 @@ row, by `LEAST_TOKENS` and `LEAST_TIMES`, so that one of them is looked at.
 
 def _filled(tokens: Sequence[str], ngram: int, least: int) -> Loop | None:
     """The first stretch of *least* tokens or more in which each is *ngram* back."""
-    end = 0
-    for at in range(STEP, len(tokens), STEP):
-        if at < end or at < ngram or tokens[at] != tokens[at - ngram]:
+    for at in range(ngram, len(tokens), STEP):
+        if tokens[at] != tokens[at - ngram]:
             continue
-        start, end = at, at + 1
+        start = end = at
         while start > ngram and tokens[start - 1] == tokens[start - 1 - ngram]:
             start -= 1
         while end < len(tokens) and tokens[end] == tokens[end - ngram]:

@@ -4,21 +4,16 @@ import random
 
 import pytest
 
-from codeneedle.probes.generation.loops import (
-    LEAST_TOKENS,
-    LONGEST_NGRAM,
-    Loop,
-    find_loop,
-)
+from codeneedle.probes.generation.loops import Loop, find_loop
 
 PROSE = [f"word{at} " for at in "abcdefghijklmnopqrstuvwxyz"]
 
 
-@pytest.mark.parametrize("ngram", [1, 2, 7, 21, 22, LONGEST_NGRAM])
+@pytest.mark.parametrize("ngram", [1, 2, 7, 21, 22, 64])
 @pytest.mark.parametrize("before", [0, 1, 31, 32, 33, 500])
 def test_a_stretch_is_found_where_it_begins(ngram, before):
     lead = [f"{at:x}-" for at in range(before)]
-    times = max(3, -(-LEAST_TOKENS // ngram))
+    times = max(3, -(-64 // ngram))
     looping = [f"step{at}" for at in range(ngram)] * times
 
     found = find_loop([*lead, *looping, "end"])
@@ -26,14 +21,43 @@ def test_a_stretch_is_found_where_it_begins(ngram, before):
     assert Loop(start=before, tokens=len(looping), ngram=ngram) == found
 
 
-def test_one_token_fewer_is_none():
-    assert find_loop(["idea "] * LEAST_TOKENS)
-    assert find_loop(["idea "] * (LEAST_TOKENS - 1)) is None
+def test_sixty_four_tokens_are_a_loop_and_one_fewer_is_none():
+    assert find_loop(["idea "] * 64)
+    assert find_loop(["idea "] * 63) is None
+
+
+@pytest.mark.parametrize(
+    ("ngram", "tokens", "is_loop"),
+    [(21, 64, True), (21, 63, False), (22, 66, True), (22, 65, False)],
+)
+@pytest.mark.parametrize("before", [0, 1, 20, 40])
+def test_an_n_gram_fills_sixty_four_tokens_and_three_times_its_length(
+    before, ngram, tokens, is_loop
+):
+    lead = [f"{at:x}-" for at in range(before)]
+    looping = [f"step{at % ngram}" for at in range(tokens)]
+
+    assert is_loop == bool(find_loop([*lead, *looping, "end"]))
+
+
+def test_more_than_sixty_four_tokens_are_no_n_gram_however_often_they_come():
+    section = [f"w{at}" for at in range(65)]
+
+    assert find_loop(section[:64] * 4)
+    assert find_loop(section * 4) is None
+
+
+def test_an_answer_that_ends_in_words_of_its_loop_has_the_loop_where_it_is():
+    looping = [f"step{at}" for at in range(40)] * 3
+
+    found = find_loop([*looping, "end", *looping[:40]])
+
+    assert Loop(start=0, tokens=120, ngram=40) == found
 
 
 def test_an_n_gram_that_comes_twice_is_none():
     """A long sentence that is said again is no loop."""
-    sentence = [f"w{at}" for at in range(LONGEST_NGRAM)]
+    sentence = [f"w{at}" for at in range(64)]
 
     assert find_loop([*sentence, *sentence]) is None
 
