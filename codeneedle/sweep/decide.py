@@ -190,7 +190,7 @@ def with_steps(plan: Plan) -> Plan:
 
 
 def _planned_steps(plan: Plan) -> Iterator[PlannedStep]:
-    reference, *others = plan.order(plan.probes[0])
+    reference, *others = plan.may_measure
     order = Order(pairs=tuple(map(str, others)))
     ends, cost = plan_looks(plan), planned_cost(plan)
     at = 0

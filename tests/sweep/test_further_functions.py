@@ -643,6 +643,8 @@ def test_a_plan_tells_the_steps_before_the_first_cell(world):
         "an open pair and the reference, 16 functions instead of 8",
         "f16/f16 once more",
     ] == [step.what for step in found[3:]]
+    # Eight further functions of two cells; a cell is asked for eight otherwise.
+    assert [forced, 2 * forced, forced] == [step.forced for step in found[2:]]
     cost = planned_cost(plan)
     assert found[0].time_s == pytest.approx(cost.server_s + 8 * cost.function_s)
 
