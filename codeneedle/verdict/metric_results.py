@@ -75,18 +75,18 @@ class MetricResult:
     bounds: Bounds  # interval of the mean loss; for answers, of the share lost
     limit: float  # the limit that applies
     decision: Decision  # position of the interval relative to the limit
-    needed: int | None = None
+    needed: int | None
     """
     Estimated number of units that would decide an open pair; None if that is unknown,
     or the pair is not open.
     """
 
-    lost: int = 0  # lost units, of answers and scores; 0 for other kinds
-    won: int = 0  # units with a higher score; 0 for other kinds
-    doubts: tuple[Remark, ...] = ()
+    lost: int  # lost units, of answers and scores; 0 for other kinds
+    won: int  # units with a higher score; 0 for other kinds
+    doubts: tuple[Remark, ...]
     """About the bounds, some of which change the decision; mostly none."""
 
-    asked: int | None = None
+    asked: int | None
     """
     Units that the reference was asked for, those left out included; None if each
     counts.

@@ -10,6 +10,7 @@ from hypothesis import strategies as some
 from scipy.stats import beta, t
 
 from codeneedle.cache_types import Pair
+from codeneedle.verdict import statistics as verdict_statistics
 from codeneedle.verdict.statistics import (
     ALPHA,
     Bounds,
@@ -258,6 +259,28 @@ def test_two_units_are_enough_to_say_how_many_are_needed():
     expected = decided_at(losses, 0.01, look=1, pairs=1, most=400)
 
     assert expected == units_needed(losses, 0.01, look=1, pairs=1)
+
+
+@pytest.mark.parametrize("limit", [0.01, -0.005])
+def test_one_further_unit_is_told_and_more_than_the_most_are_not(limit, monkeypatch):
+    """A fourth loss like these three decides: within 1 %, or beyond -0.5 %."""
+    losses = [0.0021, 0.0022, 0.0023]
+    assert 4 == units_needed(losses, limit, look=1, pairs=1)
+
+    wide = [0.0, 0.004]
+    needed = units_needed(wide, limit, look=1, pairs=1)
+    monkeypatch.setattr(verdict_statistics, "MOST_UNITS", needed)
+    assert needed == units_needed(wide, limit, look=1, pairs=1)
+    monkeypatch.setattr(verdict_statistics, "MOST_UNITS", needed - 1)
+    assert units_needed(wide, limit, look=1, pairs=1) is None
+
+
+def test_more_answers_than_the_most_are_not_told(monkeypatch):
+    share = error_share(0, 3)
+    monkeypatch.setattr(verdict_statistics, "MOST_UNITS", 46)
+    assert 46 == answers_needed(0, 8, 0.1, share=share)
+    monkeypatch.setattr(verdict_statistics, "MOST_UNITS", 45)
+    assert answers_needed(0, 8, 0.1, share=share) is None
 
 
 def test_what_lies_at_the_limit_is_never_decided():
