@@ -1,5 +1,8 @@
 """Pairs, precision and running order."""
 
+import re
+from types import SimpleNamespace
+
 import pytest
 
 from codeneedle.cache_types import (
@@ -11,6 +14,9 @@ from codeneedle.cache_types import (
     finer_axes,
     most_precise,
     most_precise_first,
+    named_pairs,
+    pairs_by,
+    reference_among,
     shuffled,
     whole_grid,
 )
@@ -56,8 +62,8 @@ def test_a_type_of_mlx_takes_half_a_bit_for_scale_and_bias():
     assert {each: each + 0.5 for each in (8, 6, 5, 4, 3, 2)} == bits
 
 
-def test_types_of_other_engines_have_16_bits_at_most():
-    assert [16.0, 16.0, None] == [bits(name) for name in ("auto", "x16", "x17")]
+def test_a_cache_that_is_not_quantized_has_16_bits_whatever_it_is_called():
+    assert [16.0, 16.0] == [bits(name) for name in ("auto", "BFloat16")]
 
 
 @pytest.mark.parametrize(
@@ -127,3 +133,82 @@ def test_a_smaller_grid_keeps_the_order_of_what_is_left():
     many = shuffled(whole_grid(DEFAULT_TYPES, DEFAULT_TYPES), seed=1)
 
     assert few == [pair for pair in many if pair in set(few)]
+
+
+@pytest.mark.parametrize(
+    ("count", "named"),
+    [
+        (1, "t0/f16"),
+        (4, "t0/f16, t1/f16, t2/f16, t3/f16"),
+        (5, "t0/f16, t1/f16, t2/f16, t3/f16 and 1 more"),
+        (7, "t0/f16, t1/f16, t2/f16, t3/f16 and 3 more"),
+    ],
+)
+def test_a_line_names_four_pairs_and_counts_those_beyond(count, named):
+    assert named == named_pairs([Pair(f"t{at}", "f16") for at in range(count)])
+
+
+def test_the_pairs_of_a_key_are_named_once_in_their_order():
+    one, other = Pair("q8_0", "q8_0"), Pair("f16", "f16")
+    keyed = [("b", one), ("a", other), ("b", other), ("b", one)]
+
+    assert {"b": [one, other], "a": [other]} == pairs_by(keyed)
+
+
+@pytest.mark.parametrize(
+    ("in_kernel", "chosen"),
+    [
+        ({"f16": False, "q8_0": True, "q4_0": True}, "q8_0"),
+        ({"f16": False, "q8_0": False}, "f16"),
+        ({"f16": True, "q8_0": False}, "f16"),
+    ],
+)
+def test_the_reference_is_in_a_kernel_if_any_pair_is(in_kernel, chosen):
+    cells = [
+        SimpleNamespace(pair=Pair(each, each), in_kernel=is_there)
+        for each, is_there in in_kernel.items()
+    ]
+
+    assert Pair(chosen, chosen) == reference_among(cells[::-1])
+    assert reference_among([]) is None
+
+
+@pytest.mark.parametrize(
+    ("pair", "is_plain"),
+    [
+        ("f16/bf16", True),
+        ("f32/f32", True),
+        ("auto/auto", True),
+        ("f16/q8_0", False),
+        ("q8_0/f16", False),
+        ("turbo/f16", False),
+    ],
+)
+def test_a_pair_without_quantized_types_is_plain(pair, is_plain):
+    assert is_plain == Pair.parse(pair).is_plain
+
+
+def test_a_pair_of_any_names_has_a_file_name_of_its_own():
+    """Names are cut at 60 characters, those with other characters at 40."""
+    longest, longer = "a" * 60, "a" * 61
+
+    assert "q8_0-q4_0" == Pair("q8_0", "q4_0").slug
+    assert longest == Pair(longest, "f16").slug.removesuffix("-f16")
+    slugs = [Pair(each, "f16").slug for each in (longer, longest, "a/b", "a:b", "a_b")]
+    assert 5 == len({*slugs})
+    assert re.fullmatch(r"a{40}~[0-9a-f]{12}-f16", slugs[0])
+    assert re.fullmatch(r"a_b~[0-9a-f]{12}-f16", slugs[2])
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [("x0", None), ("x1", 1.0), ("x16", 16.0), ("x17", None), ("turbo", None)],
+)
+def test_a_number_in_the_name_of_a_type_is_its_bits_from_1_to_16(name, expected):
+    assert expected == bits(name)
+
+
+def test_types_of_unknown_size_are_finer_than_none_and_come_behind_all():
+    assert ["kv2", "x1", "turbo"] == by_precision(["turbo", "x1", "kv2"])
+    assert [] == finer_axes(Pair("turbo", "turbo"), Pair("x1", "x1"))
+    assert ["K", "V"] == finer_axes(Pair("x1", "x1"), Pair("turbo", "turbo"))
