@@ -130,6 +130,12 @@ def test_a_type_of_unknown_size_has_no_prediction():
     assert None is Caches((), 1024).size(1024)
 
 
+@pytest.mark.parametrize(("cells", "mib"), [(0, 0.0), (1, 6 * 256), (2, 3 * 256)])
+def test_a_cache_has_the_size_of_its_cells_and_none_has_none(cells, mib):
+    """Of 6 MiB as told; 256 cells are what a server makes."""
+    assert mib * MIB == Caches((buffer(cells),), cells).size(cells and 256)
+
+
 def test_head_sizes_say_which_types_they_take():
     """Head size 80 takes no type with blocks of 32; a fork's type is for its server."""
     found = replace(weights(), key_length=80, value_length=80)

@@ -65,6 +65,36 @@ def test_everything_that_runs_is_read_from_a_real_log():
     assert expected == read(log("real-q8_0-q4_0"))
 
 
+def test_the_buffers_of_each_device_add_up_by_what_they_hold():
+    """A graph that is reserved again says so again; a draft model has weights alone."""
+    text = "\n".join(
+        f"load: {device} {kind} buffer size = {mib} MiB"
+        for device, kind, mib in (
+            ("CUDA0", "model", "10.00"),
+            ("CUDA0", "model", "2.00"),
+            ("CPU", "output", "0.50"),
+            ("CUDA0", "KV", "4.00"),
+            ("CUDA0", "KV", "1.00"),
+            ("CUDA0", "RS", "0.25"),
+            ("CUDA0", "compute", "8.00"),
+            ("CUDA0", "compute", "7.00"),
+            ("CUDA0", "output", "0.75"),
+        )
+    )
+    begin = "constructing llama_context"
+    draft = "load: CUDA0 KV buffer size = 64 MiB\nload: CUDA0 model buffer size = 3 MiB"
+    effective = read(f"{begin}\n{text}\n{begin}\n{draft}")
+
+    def device(name, weights, context, compute):
+        sizes = {"weights": weights, "context": context, "compute": compute}
+        return DeviceMemory(device=name, **{k: v << 18 for k, v in sizes.items()})
+
+    assert {
+        device("CUDA0", 15 << 2, 21, 31),
+        device("CPU", 0, 0, 2),
+    } == {*effective.memory}
+
+
 def test_offload_and_buffers_of_all_devices_are_read():
     effective = read(log("quoted-cuda-f16-conversion"))
 

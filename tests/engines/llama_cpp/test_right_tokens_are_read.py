@@ -3,6 +3,7 @@
 import errno
 import math
 import os
+import stat
 import struct
 
 import numpy as np
@@ -141,6 +142,14 @@ def test_what_is_in_a_pipe_is_taken_until_the_block_ends():
 
     assert rows.is_whole
     assert not path.parent.exists()
+
+
+def test_a_pipe_is_open_to_its_user_alone():
+    rows = Rows(ids=IDS, wanted=(9,), vocabulary=VOCABULARY)
+    with piped(rows) as path:
+        mode = path.stat().st_mode
+
+    assert (True, 0o600) == (stat.S_ISFIFO(mode), stat.S_IMODE(mode))
 
 
 def test_a_pipe_that_nobody_writes_to_holds_nobody_up():

@@ -125,6 +125,28 @@ def test_a_tokenizer_whose_tokens_are_not_the_text_is_refused():
         laid_out(Lowering(), HalfTool(), "text\n" * 99, NEEDLES)
 
 
+class Placeless(HalfTool):
+    """A tool that scores no place of any chunk."""
+
+    def places(self, tokens):
+        return range(tokens, tokens)
+
+
+def test_a_tool_that_scores_no_place_is_given_up_after_twelve_paddings():
+    tried = []
+
+    class Noting(Merging):
+        def tokens(self, text, *, add_special=True):
+            tried.append(len(text))
+            return super().tokens(text, add_special=add_special)
+
+    with pytest.raises(BadInput, match="no padding makes a chunk of it"):
+        laid_out(Noting(), Placeless(), "text\n" * 9, NEEDLES[:1])
+
+    assert 12 == len(tried)
+    assert sorted({*tried}) == tried  # each is longer
+
+
 def test_scores_of_a_function_are_its_part_of_a_chunk():
     chunk = laid_out(Merging(), HalfTool(), "a text\n" * 900, NEEDLES)
     first, second = (len(span.places) for span in chunk.spans[:2])
@@ -288,6 +310,18 @@ def test_a_server_that_scores_prompts_reads_all_functions_of_a_text_at_once(
     ]
     assert 1 == len(engine.served)
     assert ((2.0,) * 4, 7.0 + 20.0 - 4 * 2.0) == (tuple(times.units), times.text_s)
+
+
+def test_a_server_that_scores_prompts_is_waited_for_by_the_first_text_alone(
+    tmp_path, monkeypatch
+):
+    engine = ScoringEngine()
+    context = made_context(tmp_path, engine)
+    monkeypatch.setattr(reading.time, "monotonic", lambda: engine.now_s)
+    with reading.reader(context) as read:
+        texts_s = [read(each)[1] for each in groups(context.run.setup, [2, 4])]
+
+    assert [7.0 + 20.0 - 2 * 2.0, 20.0 - 2 * 2.0] == texts_s
 
 
 def test_functions_that_come_later_are_a_chunk_of_their_own(tmp_path):
