@@ -533,7 +533,7 @@ def refuse_replaced(
                 source=weights.path,
                 reason="other weights than those that the sweep began with: sha256 "
                 f"{digest[:_SHORT_HASH]}, was {expected[:_SHORT_HASH]}",
-                hint="What has finished is kept. Put the former file back and sweep "
+                hint="What has finished is kept. Put the earlier file back and sweep "
                 "again, or choose another folder with --out.",
             )
 

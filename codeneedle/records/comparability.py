@@ -57,7 +57,7 @@ class OtherSetup(RequestError):  # noqa: N818 - named after the fact
         super().__init__(
             f"{folder} holds a run with another {name}: {in_words(stored)}, "
             f"now {in_words(wanted)}",
-            hint=f"Go on with the former {name}: {sweep_command(folder)}. Or "
+            hint=f"Go on with the {name} of that run: {sweep_command(folder)}. Or "
             "choose another folder with --out, or move that one away.",
         )
         self.key = key
