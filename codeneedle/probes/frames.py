@@ -59,6 +59,9 @@ class CellValue:
     another device: they are shown, and compared with none.
     """
 
+    is_elsewhere: bool = False
+    """True for a speed that was measured on another device than the reference."""
+
     context: int = 0  # context of its server or tool, in tokens; 0 if nothing tells
 
     @property
@@ -113,19 +116,21 @@ def cells_frames(run: Run, metrics: Sequence[Metric]) -> dict[str, Cells]:
     """A `cells_frame` for each of *metrics*, by name; faster than one by one."""
     recorded = _by_pair(run.records)
     down, across = axes(run)
-    device, asked = _device(run), frozenset(run.setup.grid)
+    elsewhere, asked = pairs_elsewhere(run), frozenset(run.setup.grid)
     frames: dict[str, list[CellValue]] = {metric.name: [] for metric in metrics}
     distinct = {metric.name: metric for metric in metrics}
     # Records outermost: metrics share cached computations on a record.
     for pair in itertools.starmap(Pair, itertools.product(down, across)):
         record = recorded.get(pair)
-        is_elsewhere = record is not None and record.device != device
         for metric in distinct.values():
             cell = CellValue(pair=pair, is_hole=pair not in asked)
             if record is not None:
                 cell = _cell(record, run, metric)
-            if is_elsewhere and metric.quantity == "speed" and cell.has_value:
-                cell = replace(cell, is_ranked=False, reason=OTHER_DEVICE)
+            is_speed = metric.quantity == "speed" and cell.has_value
+            if is_speed and pair in elsewhere:
+                cell = replace(
+                    cell, is_ranked=False, is_elsewhere=True, reason=OTHER_DEVICE
+                )
             frames[metric.name].append(cell)
     return {
         name: _over_floor(metric, frames[name]) for name, metric in distinct.items()
@@ -281,11 +286,17 @@ def _by_pair(records: Iterable[CellRecord]) -> dict[Pair, CellRecord]:
     return recorded
 
 
-def _device(run: Run) -> str:
-    """Device of the reference; speeds on other devices are not ranked."""
+def pairs_elsewhere(run: Run) -> set[Pair]:
+    """
+    The pairs measured on another device than the reference; speeds are not ranked.
+
+    Args:
+        run: With the records of one probe.
+    """
     finished = [record for record in run.records if record.has_numbers]
     reference = reference_among(finished)
-    return next((each.device for each in finished if each.pair == reference), "")
+    device = next((each.device for each in finished if each.pair == reference), "")
+    return {record.pair for record in run.records if record.device != device}
 
 
 def _cell(record: CellRecord, run: Run, metric: Metric) -> CellValue:

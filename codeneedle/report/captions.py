@@ -277,8 +277,7 @@ ELSEWHERE = "other"
 
 def cell_mark(cell: CellValue) -> str:
     """``cpu``, ``f16`` or ``other`` of what is not compared; mostly empty."""
-    elsewhere = ELSEWHERE if cell.reason == frames.OTHER_DEVICE else ""
-    return attention_mark(cell.attention) or elsewhere
+    return attention_mark(cell.attention) or ELSEWHERE * cell.is_elsewhere
 
 
 def attention_mark(attention: Attention | None) -> str:

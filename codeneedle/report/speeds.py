@@ -1,7 +1,8 @@
 """Speeds by depth: each pair beside the reference, and where it is the faster one."""
 
+import itertools
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,7 +12,7 @@ import pandas as pd
 from codeneedle.cache_types import Pair, most_precise, most_precise_first, pairs_by
 from codeneedle.document import Document, Facts, Heading, Lines, Table
 from codeneedle.errors import BadInput, NothingToShow
-from codeneedle.probes.frames import OTHER_DEVICE, of_probe
+from codeneedle.probes.frames import of_probe, pairs_elsewhere
 from codeneedle.probes.metrics import facet_parts
 from codeneedle.probes.throughput.metrics import crossover
 from codeneedle.probes.throughput.record import NAME
@@ -75,13 +76,16 @@ def speed_table(run: Run, test: str) -> SpeedTable:
             reason=f"'{test}' is no speed by depth: {' or '.join(SPEEDS)}",
             hint=f"Others: codeneedle grid {visible(run.name)} --metric METRIC",
         )
-    records = {record.pair: record for record in of_probe(run, NAME).records}
+    measured_run = of_probe(run, NAME)
+    records = {record.pair: record for record in measured_run.records}
     order = {str(pair): at for at, pair in enumerate(most_precise_first(records))}
     measured = (row for row in _speeds([run], test) if row.pair in order)
     rows = sorted(measured, key=lambda row: order[row.pair])
-    compared = {Pair(row.k, row.v) for row in rows if _is_compared(row)}
+    elsewhere = pairs_elsewhere(measured_run)
+    is_compared = [_is_compared(row, elsewhere) for row in rows]
+    compared = {Pair(row.k, row.v) for row in itertools.compress(rows, is_compared)}
     reference = most_precise(compared) if compared else None
-    frame = _frame(rows, reference)
+    frame = _frame(rows, is_compared, reference)
     if not frame["value"].notna().any():
         raise captions.nothing_to_show(run, test, "throughput")
     crossed = {
@@ -100,22 +104,25 @@ def _speeds(runs: Sequence[Run], test: str) -> list[TableRow]:
     return [row for row in rows if row.metric == test and row.facet]
 
 
-def _frame(rows: Sequence[TableRow], reference: Pair | None) -> pd.DataFrame:
+def _frame(
+    rows: Sequence[TableRow], is_compared: Sequence[bool], reference: Pair | None
+) -> pd.DataFrame:
     """The rows of a speed by depth, each beside that of the *reference*."""
     whole = data_frame(rows)
     frame = whole.assign(
         depth=[int(facet_parts(row.facet)["depth"]) for row in rows],
-        compared=[_is_compared(row) for row in rows],
+        compared=is_compared,
     )
     of_reference = frame[frame["pair"] == str(reference)]
     base = of_reference.set_index("depth")["value"]
     return frame.assign(ratio=frame["value"] / frame["depth"].map(base))
 
 
-def _is_compared(row: TableRow) -> bool:
+def _is_compared(row: TableRow, elsewhere: Collection[Pair]) -> bool:
     """Whether *row* may be compared: a speed in a kernel, on the same device."""
     in_kernel = row.attention in {"", Attention.KERNEL}
-    return row.status == Status.FINISHED and in_kernel and row.reason != OTHER_DEVICE
+    is_here = Pair(row.k, row.v) not in elsewhere
+    return row.status == Status.FINISHED and in_kernel and is_here
 
 
 def speed_tables(runs: Iterable[Run], test: str) -> list[SpeedTable]:

@@ -110,11 +110,12 @@ def test_speeds_of_another_device_are_not_ranked_and_other_values_are() -> None:
 
     assert all(cell.has_value for cell in frames.cells_frame(run, MATCHED))
     assert all(cell.is_ranked for cell in others)
-    assert (frames.OTHER_DEVICE, True, False) == (
-        elsewhere.reason,
+    assert (True, True, False) == (
+        elsewhere.is_elsewhere,
         elsewhere.has_value,
         elsewhere.is_ranked,
     )
+    assert {elsewhere.pair} == frames.pairs_elsewhere(run)
 
 
 def test_the_reference_is_the_most_precise_pair_that_has_a_value() -> None:
