@@ -453,7 +453,7 @@ class Probe:
         raise NotImplementedError
 
     def useless(self, _observed: Observed) -> CellError | None:
-        """Why no answer so far can be used; None if one can."""
+        """Why no answer so far can be used; None if one can, whatever comes behind."""
         return None
 
     # --- what was stored
@@ -538,7 +538,7 @@ def ask(
     observed.starts += 1
     context.step(0, 1, "loading")
     with context.serving(saves=probe.saves_cache, thinks=probe.thinks) as served:
-        asker, done = probe.asker(served, context, observed), 0
+        asker, done, is_useful = probe.asker(served, context, observed), 0, False
         while left := [each for each in questions() if observed.lacks(each.key)]:
             question, *_ = left
             context.step(done, done + len(left), question.phrase)
@@ -547,7 +547,9 @@ def ask(
             else:
                 observed.answers[question.key] = as_json(asker.ask(question))
                 done += 1
-            if probe.useless(observed) is None:
+            # Once is enough: it may read all answers.
+            is_useful = is_useful or probe.useless(observed) is None
+            if is_useful:
                 context.keep(as_json(observed))
         asker.settle()
         context.step(1, 1, "stopping")

@@ -1,13 +1,16 @@
-"""How often a request is sent."""
+"""How often a request is sent, and from when on answers are kept."""
 
+import contextlib
 from types import SimpleNamespace
 
 import pytest
 from fake_engine import FakeEngine, FakeServer
 
 from codeneedle.engines.messages import Generation, PromptCut, ServerGone
+from codeneedle.errors import CellError
 from codeneedle.probes import probe as protocol
-from codeneedle.probes.probe import Asker
+from codeneedle.probes.observations import Observed
+from codeneedle.probes.probe import Asker, Question
 
 
 @pytest.mark.parametrize(("is_dying", "attempts"), [(False, 4), (True, 1)])
@@ -62,3 +65,32 @@ def test_a_server_that_reads_fewer_tokens_than_the_text_has_cuts_prompts(
     else:
         assert read == asker.primed(text, known, ask).prompt_tokens
     assert asked == len(replies)
+
+
+def test_answers_are_kept_from_the_first_that_can_be_used_and_not_read_again():
+    """What tells whether one can reads all answers."""
+    read, kept = [], []
+
+    def useless(observed):
+        read.append(len(observed.answers))
+        is_right = {"is": "right"} in observed.answers.values()
+        return None if is_right else CellError("", hint="")
+
+    replies = iter(["wrong", "wrong", "right", "wrong", "wrong"])
+    asker = SimpleNamespace(
+        ask=lambda _question: {"is": next(replies)},
+        why_pointless=lambda _question: "",
+        settle=lambda: None,
+    )
+    probe = SimpleNamespace(
+        saves_cache=False, thinks=False, useless=useless, asker=lambda *_: asker
+    )
+    context = SimpleNamespace(
+        step=lambda *_: None,
+        serving=lambda **_: contextlib.nullcontext(),
+        keep=lambda observation: kept.append(len(observation["answers"])),
+    )
+    asked = [Question(str(at), phrase="") for at in range(5)]
+    protocol.ask(probe, context, Observed(answers={}), lambda: asked)
+
+    assert ([1, 2, 3], [3, 4, 5]) == (read, kept)
