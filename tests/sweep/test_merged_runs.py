@@ -175,7 +175,7 @@ def test_setups_that_differ_are_refused_with_key_and_both_values(tmp_path, key):
     with pytest.raises(BadInput) as caught:
         merged(tmp_path, a, b)
 
-    assert f"differ in {key}: {ours!r} and {theirs!r}" in str(caught.value)
+    assert f"differ in {key}: {ours} and {theirs}" in str(caught.value)
     assert not (tmp_path / "all").exists()
 
 
