@@ -16,6 +16,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from typing_extensions import override
+
 from codeneedle.cache_types import RUNS
 from codeneedle.probes import PROBES
 from codeneedle.probes.frames import axes, cells_frame, of_probe
@@ -36,6 +38,7 @@ class LoadedRun:
 
     run: Run  # the setup and all records
 
+    @override
     def __repr__(self) -> str:
         """Name, number of records, and metrics; not the records themselves."""
         counted = plural(len(self.records), "record")

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol, TypeVar
 
+from typing_extensions import override
+
 from codeneedle.errors import BadInput
 from codeneedle.text import visible
 
@@ -101,6 +103,7 @@ class Pair:
         """Whether neither K nor V is quantized, by their names."""
         return all((bits(each) or 0.0) >= FULL_BITS for each in (self.k, self.v))
 
+    @override
     def __str__(self) -> str:
         return f"{self.k}/{self.v}"
 

@@ -34,12 +34,11 @@ class CodeneedleError(Exception):
     Base of all errors for the user; other exceptions are bugs and keep their traceback.
 
     Subclasses take facts and compose the message.
-
-    Attributes:
-        hint: The next action, as a sentence.
     """
 
     exit_code: ClassVar[int] = UNFINISHED
+
+    hint: str  # the next action, as a sentence
 
     def __init__(self, message: str, *, hint: str) -> None:
         super().__init__(message)
@@ -86,13 +85,10 @@ class UnknownName(RequestError):  # noqa: N818 - named after the fact
 
 
 class BadInput(RequestError):  # noqa: N818 - named after the fact
-    """
-    A file, option or value of the user that cannot be used.
+    """A file, option or value of the user that cannot be used."""
 
-    Attributes:
-        source: Its place: a path, or an option such as ``--context``.
-        reason: What is wrong, without a full stop.
-    """
+    source: str  # its place: a path, or an option such as ``--context``
+    reason: str  # what is wrong, without a full stop
 
     def __init__(
         self, *, source: object, reason: str, hint: str, key: str = ""

@@ -40,6 +40,7 @@ from fuzz_seeds import made
 from published_protocol import PublishedCell, Questions, measure
 from rich.console import Console
 from rich.table import Table
+from typing_extensions import override
 
 from codeneedle.cache_types import Pair
 from codeneedle.corpora import registry
@@ -516,6 +517,7 @@ MANY_CELLS = 100_000
 class Sleeper(Probe):
     """A probe that waits in place of measuring."""
 
+    @override
     def measure(self, _context: ProbeContext) -> Json:
         """Wait for `CELL_S`."""
         time.sleep(CELL_S)

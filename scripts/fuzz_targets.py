@@ -11,6 +11,7 @@ from typing import Any
 import fuzz_seeds as seeds
 import httpx
 import msgspec
+from typing_extensions import override
 
 from codeneedle.cache_types import Pair
 from codeneedle.corpora import languages, needles, reading, registry
@@ -342,6 +343,7 @@ class _Server(httpx.BaseTransport):
     def __init__(self) -> None:
         self.data, self.size, self.code = b"", 1, 200
 
+    @override
     def handle_request(self, request: httpx.Request) -> httpx.Response:
         """Answer whatever is asked."""
         starts = range(0, len(self.data), self.size)

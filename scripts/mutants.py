@@ -33,6 +33,7 @@ from cosmic_ray.ast import ast_nodes, get_ast
 from cosmic_ray.mutating import mutate_code
 from cosmic_ray.plugins import get_operator, operator_names
 from executed import Choice, Executed, record, run
+from typing_extensions import override
 
 ROOT = Path(__file__).parents[1]
 GOAL = 0.9
@@ -123,6 +124,7 @@ class Mutant:
     before: str
     after: str
 
+    @override
     def __str__(self) -> str:
         lines = (self.before.splitlines(), self.after.splitlines())
         _, _, place, *changed = difflib.unified_diff(*lines, n=0, lineterm="")

@@ -77,6 +77,7 @@ class SweepCommand(TyperCommand):
     own: Mapping[str, Any] = {}
     """Further options that are not of the request: annotations by name."""
 
+    @override
     def get_params(self, ctx: Any) -> list[Any]:
         """All parameters; the probes are imported only for this."""
         from codeneedle.probes import PROBES
@@ -91,6 +92,7 @@ class SweepCommand(TyperCommand):
         probes.help = probes.help.format(probes=", ".join(known))
         return [*shared, *_params(self.own), *super().get_params(ctx)]
 
+    @override
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Parse, and make the request of all values that are not the command's own."""
         ours, theirs = split_server_args(args)
@@ -120,6 +122,7 @@ class SweepCommand(TyperCommand):
         """
         return request_of(given, decide=own.get("decide"))
 
+    @override
     def format_options(self, ctx: Any, formatter: Any) -> None:
         """Options in groups; rich would take longer to import than all the rest."""
         params = self.get_params(ctx)
@@ -129,7 +132,8 @@ class SweepCommand(TyperCommand):
             with formatter.section(title):
                 formatter.write_dl(rows)
 
-    def format_epilog(self, ctx: Any, formatter: Any) -> None:  # noqa: ARG002 - of click
+    @override
+    def format_epilog(self, ctx: Any, formatter: Any) -> None:
         """Examples as they are, and what goes to llama-server."""
         formatter.write(f"\n{self.epilog}\n" if self.epilog else "\n")
         if self.usual:
@@ -138,6 +142,7 @@ class SweepCommand(TyperCommand):
             )
         formatter.write("What follows -- goes to llama-server as it is: -- -ngl 99\n")
 
+    @override
     def collect_usage_pieces(self, ctx: Any) -> list[str]:
         """What follows the name of the command in a usage line."""
         return [*super().collect_usage_pieces(ctx), "[-- ARGS]"]
@@ -148,6 +153,7 @@ class RunCommand(SweepCommand):
 
     own = RUN_OPTIONS
 
+    @override
     def object_of(self, given: Mapping[str, Any], own: Mapping[str, Any]) -> Any:
         """Request, execution and options."""
         from codeneedle.cli.sweep import Options
@@ -173,11 +179,13 @@ class SlurmCommand(SweepCommand):
 class ServeCommand(TyperCommand):
     """A command whose context's object is the words after ``--``, for llama-server."""
 
+    @override
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Parse what stands before ``--``."""
         ours, ctx.obj = split_server_args(args)
         return super().parse_args(ctx, ours)
 
+    @override
     def collect_usage_pieces(self, ctx: Any) -> list[str]:
         """What follows the name of the command in a usage line."""
         return [*super().collect_usage_pieces(ctx), "[-- ARGS]"]

@@ -7,6 +7,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from string import ascii_letters, digits
 
+from typing_extensions import override
+
 from codeneedle.corpora.needles import FORCED_LINES, WRITTEN_LINES
 from codeneedle.corpora.reading import MAX_BYTES
 from codeneedle.errors import BadInput, FolderUnusable
@@ -127,6 +129,7 @@ class Knobs:
             len("\n\ndef ():\n") + self.name_length + self.lines * line
         )
 
+    @override
     def __str__(self) -> str:
         return (
             f"functions={self.functions} lines={self.lines}"

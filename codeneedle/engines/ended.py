@@ -21,12 +21,9 @@ END_BYTES = 64 << 10
 
 
 class Died(CellError):  # noqa: N818 - named after the fact
-    """
-    A program ended while it was still needed, or with an error.
+    """A program ended while it was still needed, or with an error."""
 
-    Attributes:
-        returncode: As of `subprocess.Popen`.
-    """
+    returncode: int  # as of `subprocess.Popen`
 
     def __init__(
         self,

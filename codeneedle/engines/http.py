@@ -10,6 +10,7 @@ from typing import Any, Self, TypeVar
 
 import httpcore
 import httpx
+from typing_extensions import override
 
 from codeneedle.engines.messages import (
     BadReply,
@@ -86,11 +87,10 @@ class Connection:
 
     A context manager; a call after its end fails. Redirects are refused: the key is
     for this server alone.
-
-    Attributes:
-        tell: Called with how far a streamed reply is.
-        patience: With the silence of a streamed reply.
     """
+
+    tell: Callable[[Progress], None]  # called with how far a streamed reply is
+    patience: Patience  # with the silence of a streamed reply
 
     def __init__(
         self,
@@ -113,7 +113,7 @@ class Connection:
                 a reply is awaited.
             transport: For tests.
         """
-        self.tell: Callable[[Progress], None] = ignored
+        self.tell = ignored
         self.patience = Patience()
         self._silence_s = silence_s
         know(api_key)
@@ -272,6 +272,7 @@ def _refuse_error(answer: httpx.Response) -> None:
 class _NoCookies(http.cookiejar.CookieJar):
     """Keeps none: those of a server are not even read."""
 
+    @override
     def extract_cookies(self, response: Any, request: Any) -> None:
         """As of `CookieJar`."""
 
@@ -408,6 +409,7 @@ class _DeadlineBackend(httpcore.SyncBackend):
     def __init__(self, deadline: _Deadline) -> None:
         self._deadline = deadline
 
+    @override
     def connect_tcp(self, *args: Any, **kwargs: Any) -> httpcore.NetworkStream:
         """Connect, as httpcore does."""
         return _Stream(super().connect_tcp(*args, **kwargs), self._deadline)
@@ -420,25 +422,30 @@ class _Stream(httpcore.NetworkStream):
         self._stream = stream
         self._deadline = deadline
 
-    def read(self, max_bytes: int, timeout: float | None = None) -> bytes:  # noqa: ARG002 - the deadline is what counts
+    @override
+    def read(self, max_bytes: int, timeout: float | None = None) -> bytes:
         """The next bytes; empty at the end."""
         while True:
             self._deadline.check()
             with contextlib.suppress(httpcore.ReadTimeout):
                 return self._stream.read(max_bytes, timeout=self._deadline.poll_s)
 
+    @override
     def start_tls(self, *args: Any, **kwargs: Any) -> httpcore.NetworkStream:
         """Encrypt, as httpcore does."""
         return _Stream(self._stream.start_tls(*args, **kwargs), self._deadline)
 
+    @override
     def write(self, buffer: bytes, timeout: float | None = None) -> None:
         """Send *buffer*."""
         self._stream.write(buffer, timeout=timeout)
 
+    @override
     def close(self) -> None:
         """End the connection."""
         self._stream.close()
 
+    @override
     def get_extra_info(self, info: str) -> Any:
         """What httpcore wants to know of the socket."""
         return self._stream.get_extra_info(info)

@@ -227,16 +227,12 @@ class BrokenOff(BadReply):
 
 
 class Refused(CellError):  # noqa: N818 - named after the fact
-    """
-    The server answered with an error.
+    """The server answered with an error."""
 
-    Attributes:
-        code: HTTP status.
-        kind: The server's type of the error, such as ``invalid_request_error``.
-        message: Its text.
-        counts: Further fields of the error that are whole numbers.
-    """
-
+    code: int  # HTTP status
+    kind: str  # the server's type of the error, such as ``invalid_request_error``
+    message: str  # its text
+    counts: Mapping[str, int]  # further fields of the error that are whole numbers
     retry_after: str = ""  # when to ask again, as it says it in HTTP; mostly empty
 
     def __init__(

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import ParamSpec, TypeVar
 
 from msgspec import Struct, structs
+from typing_extensions import override
 
 from codeneedle.records.record import CellRecord, Count, Json, Setup, from_json
 from codeneedle.records.store import SETUP
@@ -85,9 +86,11 @@ class _ByIdentity:
 
     value: object
 
+    @override
     def __hash__(self) -> int:
         return id(self.value)
 
+    @override
     def __eq__(self, other: object) -> bool:
         return isinstance(other, _ByIdentity) and self.value is other.value
 

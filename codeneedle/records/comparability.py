@@ -43,14 +43,11 @@ _DIGITS = 16
 
 
 class OtherSetup(RequestError):  # noqa: N818 - named after the fact
-    """
-    The run folder holds records of another setup; they must not mix.
+    """The run folder holds records of another setup; they must not mix."""
 
-    Attributes:
-        key: The field that differs: ``context``, or ``recall depth`` for a setting of
-            a probe.
-        stored: Its value in the folder, as JSON has it, or a phrase; None without one.
-    """
+    key: str  # the field that differs: ``context``, or ``recall lines`` of a probe
+    stored: Any
+    """Its value in the folder, as JSON has it, or a phrase; None without one."""
 
     def __init__(self, *, folder: Path, key: str, stored: Any, wanted: Any) -> None:
         name = key.replace("_", " ")

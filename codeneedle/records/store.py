@@ -114,20 +114,19 @@ def find_runs(root: Path, name: str) -> list["Store"]:
 
 
 class Store:
-    """
-    A run folder.
+    """A run folder."""
 
-    Attributes:
-        folder: Its path.
-        is_void: Whether its setup and records do not count: they are of a former setup,
-            and the next sweep will `set_aside` them.
+    folder: Path
+    is_void: bool = False
+    """
+    Whether its setup and records do not count: they are of a former setup, and the next
+    sweep will `set_aside` them.
     """
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self._setup: Setup | None = None
         self._lock: Lock | None = None
-        self.is_void = False
 
     @property
     def name(self) -> str:

@@ -612,26 +612,22 @@ class _Stopped(Exception):  # noqa: N818 - named after the fact
 
 
 class CellQueue:
-    """
-    The cells of one probe while workers measure them.
+    """The cells of one probe while workers measure them."""
 
-    Attributes:
-        probe: What measures.
-        pairs: The grid, in running order.
-        records: What is stored of the probe, by pair, with derived statuses.
-        tell: Takes events.
-        changed: Held while any of this changes.
-        is_aborted: Whether running cells are to end at once.
-        error: What ended a worker; the others end after their cells.
-    """
+    probe: Probe  # what measures
+    pairs: Sequence[Pair]  # the grid, in running order
+    records: dict[Pair, CellRecord]  # what is stored of it, with derived statuses
+    tell: Callable[[Event], None]  # takes events
+    changed: threading.Condition  # held while any of this changes
+    is_aborted: bool = False  # whether running cells are to end at once
+    error: BaseException | None = None
+    """What ended a worker; the others end after their cells."""
 
     def __init__(self, runner: Runner, probe: Probe, pairs: Sequence[Pair]) -> None:
         self.probe = probe
         self.pairs = pairs
-        self.tell: Callable[[Event], None] = lambda _event: None
+        self.tell = lambda _event: None
         self.changed = threading.Condition(threading.RLock())
-        self.is_aborted = False
-        self.error: BaseException | None = None
         self._runner = runner
         self._observed = self._stored()
         self.records = self._trusted()

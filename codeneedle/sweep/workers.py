@@ -5,6 +5,8 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from typing_extensions import override
+
 from codeneedle.cache_types import Pair, most_precise, reference_among
 from codeneedle.engines.engine import Engine
 from codeneedle.errors import BadInput
@@ -93,6 +95,7 @@ class Share:
     number: int  # from 1
     of: int  # number of shares
 
+    @override
     def __str__(self) -> str:
         return f"{self.number}/{self.of}"
 

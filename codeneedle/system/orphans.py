@@ -17,6 +17,7 @@ from typing import Annotated
 
 import msgspec
 import psutil
+from typing_extensions import override
 
 from codeneedle.system.files import (
     cache_folder,
@@ -80,6 +81,7 @@ class Leftover(Process):
     holds: str  # what it uses, as a phrase: ``listens on port 8123``
     program: str  # name of the child's program
 
+    @override
     def __str__(self) -> str:
         """In words, without a full stop."""
         return (

@@ -13,6 +13,7 @@ from docutils import nodes
 from sphinx.application import Sphinx
 from sphinx.util.docutils import SphinxDirective
 from typer.main import get_command
+from typing_extensions import override
 
 from codeneedle.cli.app import app
 
@@ -87,6 +88,7 @@ def commands(
 class EveryCommand(SphinxDirective):
     """A section for each command, in the order of the alphabet."""
 
+    @override
     def run(self) -> list[nodes.Node]:
         """The sections, and a label for each."""
         labels = self.env.domains.standard_domain

@@ -14,6 +14,7 @@ from textwrap import dedent
 from docutils import nodes
 from sphinx.application import Sphinx
 from sphinx.util.docutils import SphinxDirective
+from typing_extensions import override
 
 
 def fields(place: str) -> dict[str, tuple[str, str]]:
@@ -68,6 +69,7 @@ class FieldsOf(SphinxDirective):
 
     required_arguments = 1
 
+    @override
     def run(self) -> list[nodes.Node]:
         """The list."""
         try:

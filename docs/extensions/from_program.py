@@ -9,6 +9,7 @@ from msgspec import Meta
 from msgspec.structs import fields
 from sphinx.application import Sphinx
 from sphinx.util.docutils import SphinxDirective
+from typing_extensions import override
 
 from codeneedle.document import Block, Facts, Heading, Lines, Table
 from codeneedle.probes.retrieval.task_kinds import TASKS
@@ -34,6 +35,7 @@ def _row(cells: Sequence[Node]) -> nodes.row:
 class RetrievalTasks(SphinxDirective):
     """Every task of retrieval and what it asks for."""
 
+    @override
     def run(self) -> list[Node]:
         """The table."""
         rows = [
@@ -46,6 +48,7 @@ class RetrievalTasks(SphinxDirective):
 class ShippedSweeps(SphinxDirective):
     """Every sweep file of the package, with the comment that it begins with."""
 
+    @override
     def run(self) -> list[Node]:
         """The definition list."""
         entries = []
@@ -64,6 +67,7 @@ class ShippedSweeps(SphinxDirective):
 class SweepTables(SphinxDirective):
     """The keys of each table of a sweep file, and their options."""
 
+    @override
     def run(self) -> list[Node]:
         """A list of keys for each table, below its name."""
         found: list[Node] = []
@@ -91,6 +95,7 @@ def _entry(key: str, described: Meta) -> nodes.definition_list_item:
 class TableOfModels(SphinxDirective):
     """The table of models, as ``codeneedle models`` shows it."""
 
+    @override
     def run(self) -> list[Node]:
         """A rubric, a table, and what it was measured on, for each model."""
         self.env.note_reread()  # its rows may change while the page does not

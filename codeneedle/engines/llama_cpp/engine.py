@@ -113,6 +113,7 @@ class LlamaCpp(Engine):
     model: ModelSpec  # what is served
 
     @property
+    @override
     def abilities(self) -> frozenset[Ability]:
         """Comparing distributions and measuring speed take programs of their own."""
         tools = {
@@ -195,8 +196,9 @@ class LlamaCpp(Engine):
             cpu_features=self.facts.cpu_features,
         )
 
+    @override
     def pace(self) -> Pace | None:
-        """As of `engine.Engine`; of processors alone, as devices differ too much."""
+        """Of processors alone, as devices differ too much."""
         weights = self.model.weights
         if self.identity().devices or not (weights.is_read and weights.heads):
             return None
@@ -253,8 +255,9 @@ class LlamaCpp(Engine):
         return "" if self.model.thinking or not has_budget else "--reasoning-budget 0"
 
     @contextlib.contextmanager
+    @override
     def templating(self) -> Iterator[ChatTemplate]:
-        """As of `engine.Engine`: a server's log quotes what it cannot render."""
+        """A server's log quotes what it cannot render."""
         self.require(Ability.CONVERSATIONS)
         hint = "Pass another template: -- --chat-template chatml"
         with private_folder() as folder:
@@ -263,8 +266,9 @@ class LlamaCpp(Engine):
                 yield client
 
     @contextlib.contextmanager
+    @override
     def tokenizing(self, *, log: Path) -> Iterator[Tokenizer]:
-        """As of `engine.Engine`: no cache types, smallest context, no warm-up."""
+        """No cache types, smallest context, no warm-up."""
         hint = (
             f"See {log}. If the chat template of the weights never ends or fills the "
             "memory, pass another one: -- --chat-template chatml"
@@ -305,8 +309,9 @@ class LlamaCpp(Engine):
         with serving_llama(launch, log=log) as served:
             yield served
 
+    @override
     def survey(self, pairs: Sequence[Pair], *, context: int, log: Path) -> Survey:
-        """As of `engine.Engine`: llama-fit-params answers, a call for each pair."""
+        """By llama-fit-params, a call for each pair."""
         tool = self.tools.fit_params
         if tool is None:
             return survey.survey_without_tool(self.tools, context)
@@ -318,8 +323,9 @@ class LlamaCpp(Engine):
     def is_on_cpu(self) -> bool:
         return self.model.attention_on_cpu
 
+    @override
     def on_cpu(self, pair: Pair) -> "LlamaCpp | None":
-        """As of `engine.Engine`; without flash attention, which a quantized V needs."""
+        """Without flash attention, which a quantized V needs."""
         if not self.identity().devices or arguments.is_on_host(self.model.arguments):
             return None
         if (bits(pair.v) or 0.0) < FULL_BITS:

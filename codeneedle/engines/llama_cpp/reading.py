@@ -15,6 +15,7 @@ from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
+from typing_extensions import override
 
 from codeneedle.engines.llama_cpp.base_file import (
     DEEPEST,
@@ -210,14 +211,17 @@ class ReadJob(Job):
     rows: Rows  # takes what comes
 
     @property
+    @override
     def base(self) -> Path:
         """The pipe."""
         return self.pipe
 
+    @override
     def written_bytes(self) -> int:
         """What has come through the pipe."""
         return self.rows.taken
 
+    @override
     def fault(self) -> str:
         """What is wrong with it."""
         return self.rows.fault

@@ -81,14 +81,16 @@ class LlamaServer(StartedServer):
     def tokenizer(self) -> Tokenizer:
         return self.client
 
+    @override
     def effective(self) -> Effective:
-        """As of `engine.Served`; some of it is only logged at the first token."""
+        """Some of it is only logged at the first token."""
         return replace(
             read(read_log(self.log)), waiting=waiting(self.launch.is_passive)
         )
 
+    @override
     def verify(self, cell: CellSpec) -> tuple[str, ...]:
-        """As of `engine.Served`; another thread of the server writes the log."""
+        """Another thread of the server writes the log."""
         asked = RequestedSettings(
             pair=cell.pair,
             context=cell.context,
@@ -125,8 +127,9 @@ class LlamaServer(StartedServer):
     def readiness(self, limit_s: float) -> Readiness:
         return self.client.readiness(self.launch.alias, limit_s=limit_s)
 
+    @override
     def left_s(self, waited_s: float) -> float:
-        """As of `StartedServer`; its log says when it has loaded."""
+        """Its log says when it has loaded."""
         if self.is_too_large():
             return 0.0
         if self._warm_from_s is None:
@@ -169,8 +172,9 @@ class LlamaServer(StartedServer):
         is_mismatch = error.status == Status.MISMATCHED
         return (evidence if is_mismatch else last_lines)(read_log(self.log))
 
+    @override
     def failure(self) -> CellError | None:
-        """As of `StartedServer`; or that it takes too much memory."""
+        """Why it cannot be used: it takes too much memory, or has ended."""
         return self._too_large() if self.child.poll() is None else self.death()
 
     def is_too_large(self) -> bool:

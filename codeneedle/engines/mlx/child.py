@@ -19,6 +19,7 @@ from typing import Any
 
 import numpy as np
 import psutil
+from typing_extensions import override
 
 from codeneedle.cache_types import Pair
 from codeneedle.engines.engine import HOST
@@ -103,7 +104,8 @@ class Handler(BaseHTTPRequestHandler):
         except (BrokenPipeError, ConnectionResetError):
             pass  # the client has enough
 
-    def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - its name
+    @override
+    def log_message(self, format: str, *args: Any) -> None:
         """Nothing: the parent knows what it asks."""
 
     def _refuse_strangers(self) -> None:

@@ -149,13 +149,15 @@ class Mlx(Engine):
     settings: MlxSettings = field(default_factory=MlxSettings)  # what the user chose
 
     @property
+    @override
     def abilities(self) -> frozenset[Ability]:
         """All but whole conversations, the whole of OpenAI's API, and reading."""
         lacking = {Ability.ADDRESS, Ability.CONVERSATIONS, Ability.READING}
         return frozenset(Ability) - lacking
 
+    @override
     def refuse_arguments(self) -> None:
-        """As of `engine.Engine`; group sizes and weights, too."""
+        """Group sizes and weights, too."""
         # Without arguments, super() knows only the class before it got its slots.
         super(Mlx, self).refuse_arguments()
         if self.model.device:
@@ -187,8 +189,9 @@ class Mlx(Engine):
             return self.settings.compute
         return "model" if devices() else "float32"
 
+    @override
     def identity(self) -> EngineIdentity:
-        """As of `engine.Engine`; what changes the arithmetic must be equal."""
+        """What changes the arithmetic must be equal."""
         return EngineIdentity(
             name=self.name,
             version=", ".join(f"{name} {self.versions[name]}" for name in PACKAGES),
@@ -221,8 +224,9 @@ class Mlx(Engine):
         return () if devices() else (ON_CPU,)
 
     @contextlib.contextmanager
+    @override
     def tokenizing(self, *, log: Path) -> Iterator[Tokenizer]:
-        """As of `engine.Engine`: a child that loads no weights."""
+        """A child that loads no weights."""
         launch = [*self.command("serve", context=512), "--counting"]
         child = self._serving(launch, log=log, silence_s=COUNT_TIMEOUT_S)
         with counting(NAME), child as served:
@@ -367,16 +371,18 @@ class MlxServer(StartedServer):
     def tokenizer(self) -> Tokenizer:
         return self.client
 
+    @override
     def effective(self) -> Effective:
-        """As of `engine.Served`, read from the arrays of its caches."""
+        """Read from the arrays of its caches."""
         return logs.effective(logs.read_log(self.log))
 
     @override
     def verify(self, cell: CellSpec) -> tuple[str, ...]:
         return logs.differences(cell, self.engine.settings, logs.read_log(self.log))
 
+    @override
     def device_bytes(self) -> int | None:
-        """As of `engine.Served`: what MLX has in use on a GPU."""
+        """What MLX has in use on a GPU."""
         memory = self._memory()
         return memory.active_bytes if memory else None
 

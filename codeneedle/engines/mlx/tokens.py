@@ -15,12 +15,9 @@ _BLANK = "\u2581"
 
 
 class TextModel:
-    """
-    Tokenizer and chat template, as transformers reads them; no code of theirs runs.
+    """Tokenizer and template, as transformers reads them; no code of theirs runs."""
 
-    Attributes:
-        ends: Tokens that end a reply.
-    """
+    ends: set[int]  # tokens that end a reply
 
     def __init__(self, folder: Path) -> None:
         """

@@ -91,14 +91,16 @@ class OpenAiEngine(Engine):
         return False
 
     @property
+    @override
     def abilities(self) -> frozenset[Ability]:
-        """As of `engine.Engine`; the first request shows whether other servers echo."""
+        """The first request shows whether other servers echo."""
         cannot = self.is_without_echo or self.model.is_chat
         return frozenset({Ability.ADDRESS} | (set() if cannot else {Ability.FORCED}))
 
     @property
+    @override
     def scores_prompts(self) -> bool:
-        """As of `engine.Engine`: an echo tells of all of its text."""
+        """An echo tells of all of its text."""
         return Ability.FORCED in self.abilities
 
     @override
@@ -171,12 +173,14 @@ class Command(OpenAiEngine):
         )
 
     @property
+    @override
     def is_without_echo(self) -> bool:
-        """As of `OpenAiEngine`: of llama-server, whatever starts it."""
+        """Of llama-server, whatever starts it."""
         return self.template.is_llama_server
 
+    @override
     def cache_types(self) -> CacheTypes:
-        """As of `engine.Engine`: with one placeholder, K = V or one side is fixed."""
+        """With one placeholder, K = V or one side is fixed."""
         same = frozenset(Pair(each, each) for each in self.types)
         return CacheTypes(pairs=same if self.is_diagonal else None, usual=())
 
@@ -195,8 +199,9 @@ class Command(OpenAiEngine):
         return tuple(notes)
 
     @contextlib.contextmanager
+    @override
     def tokenizing(self, *, log: Path) -> Iterator[Tokenizer]:
-        """As of `engine.Engine`: a server of the most precise type, which counts."""
+        """A server of the most precise type, which counts."""
         cell = CellSpec(Pair(self.types[0], self.types[0]), COUNTING_CONTEXT)
         started = self._started(cell, log=log)
         with counting(self.template.words[0]), started as server:
@@ -303,8 +308,9 @@ class Endpoint(OpenAiEngine):
     key: str = ""  # for the server; empty for none
     served_name: str = ""  # what it calls the model
 
+    @override
     def identity(self) -> EngineIdentity:
-        """As of `engine.Engine`: its address may differ from cell to cell."""
+        """Its address may differ from cell to cell."""
         return EngineIdentity(
             name=self.name,
             version="as its user says",
@@ -313,8 +319,9 @@ class Endpoint(OpenAiEngine):
             lengths=LENGTHS,
         )
 
+    @override
     def cache_types(self) -> CacheTypes:
-        """As of `engine.Engine`: those of the one cell."""
+        """Those of the one cell."""
         return CacheTypes(pairs=frozenset({self.pair}), usual=())
 
     @override

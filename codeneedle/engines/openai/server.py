@@ -180,12 +180,14 @@ class OpenAiServer(Served):
         self._estimates = EstimatingTokenizer(self.client.prompt_tokens)
 
     @property
+    @override
     def tokenizer(self) -> Tokenizer:
-        """As of `engine.Served`: estimates."""
+        """Estimates."""
         return self._estimates
 
+    @override
     def effective(self) -> Effective:
-        """As of `engine.Served`: evidence, for the server tells nothing."""
+        """Evidence, for the server tells nothing."""
         client = self.client
         return Effective(
             cache_evidence=self.cache_evidence,
@@ -206,12 +208,14 @@ class CommandServer(OpenAiServer, StartedServer):
     health: str = ""  # path that answers with a success once it is ready; none if empty
     _strange_from_s: float | None = field(default=None, init=False)
 
+    @override
     def _resident_bytes(self) -> int | None:
-        """As of `engine.Served`: of its process group."""
+        """Of its process group."""
         return machine.group_rss_bytes(self.child.pid)
 
+    @override
     def device_bytes(self) -> int | None:
-        """As of `engine.Served`: of its process group."""
+        """Of its process group."""
         return machine.used_bytes(*members(self.child.pid))
 
     def memory_bytes(self) -> int | None:
@@ -225,8 +229,9 @@ class CommandServer(OpenAiServer, StartedServer):
     def readiness(self, limit_s: float) -> Readiness:
         return self.client.readiness(health=self.health, limit_s=limit_s)
 
+    @override
     def left_s(self, waited_s: float) -> float:
-        """As of `StartedServer`; a stranger has less time, and none without a key."""
+        """A stranger has less time, and none without a key."""
         if stops_flood(self.child, self.log) or self.client.wants_key:
             return 0.0
         if not self.client.strange:
@@ -236,8 +241,9 @@ class CommandServer(OpenAiServer, StartedServer):
             self._strange_from_s = waited_s
         return min(LOAD_TIMEOUT_S, self._strange_from_s + STRANGER_S) - waited_s
 
+    @override
     def delay(self, readiness: Readiness) -> CellError:
-        """As of `StartedServer`, with the option to look at."""
+        """With the option to look at."""
         what, hint = self.client.strange, self.client.advice
         if not what:
             how = {
@@ -253,8 +259,9 @@ class CommandServer(OpenAiServer, StartedServer):
             log_excerpt=end_of(self.log),
         )
 
+    @override
     def death(self) -> CellError:
-        """As of `StartedServer`, with the last line of its log."""
+        """With the last line of its log."""
         code, lines = self.child.returncode, end_of(self.log)
         last_words = lines[-1][:LAST_WORDS] if lines else ""
         if is_flooded(self.log):

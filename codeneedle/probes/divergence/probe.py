@@ -266,6 +266,7 @@ GROWTH = FurtherChunks(("contexts", "chunks"))
 class DivergenceProbe(Probe):
     """Compares distributions on prose, or on a text of the user's."""
 
+    @override
     def adapt(
         self, settings: DivergenceSettings, estimates: Estimates
     ) -> DivergenceSettings:
@@ -290,14 +291,17 @@ class DivergenceProbe(Probe):
         _refuse_unfit(estimates, sizes, file.name, length)
         return settings
 
+    @override
     def metrics_of(self, setup: Setup) -> tuple[Metric, ...]:
         """With the same at each context, where a run has several."""
         return (*self.metrics, *at_contexts(setup))
 
+    @override
     def own_text(self, settings: DivergenceSettings, engine: Engine) -> str | None:
         """None for the built-in model without a text: the corpus is compared on."""
         return None if settings.file is None and engine.model.is_tiny else ""
 
+    @override
     def notes(
         self, settings: DivergenceSettings, estimates: Estimates
     ) -> tuple[str, ...]:
@@ -320,6 +324,7 @@ class DivergenceProbe(Probe):
         )
         return (note,)
 
+    @override
     def work(self, settings: DivergenceSettings, estimates: Estimates) -> Work:
         """Each chunk once, as many as the text is likely to have."""
         file = settings.file
@@ -333,6 +338,7 @@ class DivergenceProbe(Probe):
             phrase=f"distributions on {file.name if file else 'the corpus'}",
         )
 
+    @override
     def as_stored(self, run: RunContext) -> Json:
         """
         What *run* compares distributions on.
@@ -362,11 +368,13 @@ class DivergenceProbe(Probe):
             )
         )
 
+    @override
     def questions(self, setup: Setup, _goal: int | None = None) -> Iterator[Question]:
         """Each context with its chunks."""
         sizes = sizes_of(setup.probes.get(NAME, {}))
         return map(Question, itertools.starmap(key, sizes.items()))
 
+    @override
     def measure(self, context: ProbeContext) -> Json:
         """
         Compare the cell with the reference, at each context that it lacks.

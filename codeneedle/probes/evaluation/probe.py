@@ -113,6 +113,7 @@ class EvaluationSettings(EvaluationLayout, frozen=True, forbid_unknown_fields=Tr
 class EvaluationProbe(Probe):
     """Runs the user's command beside the server of each cell, and reads its results."""
 
+    @override
     def adapt(
         self, settings: EvaluationSettings, _estimates: Estimates
     ) -> EvaluationSettings:
@@ -134,7 +135,7 @@ class EvaluationProbe(Probe):
     def notes(
         self, _settings: EvaluationSettings, _estimates: Estimates
     ) -> tuple[str, ...]:
-        """As of `Probe`: the number of samples that show a loss."""
+        """The number of samples that show a loss."""
         needed = samples_needed(USUAL_FLIPS, share=ONE_PAIR)
         note = (
             f"{NAME}: to show a loss of 5 points takes about {needed} samples for one "
@@ -142,13 +143,15 @@ class EvaluationProbe(Probe):
         )
         return (note,)
 
+    @override
     def as_stored(self, run: RunContext) -> Json:
-        """As of `Probe`; nothing checks that the program itself stays the same."""
+        """Nothing checks that the program itself stays the same."""
         chosen = as_json(run.settings_of(EvaluationSettings, NAME))
         return {name: chosen[name] for name in EvaluationLayout.__struct_fields__}
 
+    @override
     def remarks(self, run: Run) -> tuple[str, ...]:
-        """As of `Probe`: samples without a score, which are left out."""
+        """Samples without a score, which are left out."""
         return tuple(
             f"{record.pair}: {phrase}; left out"
             for record in run.records
@@ -156,6 +159,7 @@ class EvaluationProbe(Probe):
             if (phrase := unscored(evaluation_of(record).samples))
         )
 
+    @override
     def own_text(self, settings: EvaluationSettings, _engine: Engine) -> str:
         """The name of its program, or of the script that it runs."""
         if not settings.command:
@@ -165,6 +169,7 @@ class EvaluationProbe(Probe):
         scripts = (each for each in others if each.suffix in SCRIPTS)
         return slug(next(scripts, program).stem)
 
+    @override
     def overview(self, _run: Run, record: CellRecord) -> Document:
         """How many samples have a score, their mean, and why others have none."""
         samples = evaluation_of(record).samples
@@ -175,9 +180,10 @@ class EvaluationProbe(Probe):
         if phrase := unscored(samples):
             yield Lines([visible(f"{phrase}; left out")])
 
+    @override
     def measure(self, context: ProbeContext) -> Json:
         """
-        As of `Probe`: runs the command and the grader, and reads their results.
+        Runs the command and the grader, and reads their results.
 
         If only the grader failed before, only the grader runs again.
 
@@ -296,13 +302,13 @@ def aligned(samples: Sequence[Sample], first: Evaluation) -> tuple[Sample, ...]:
 
 
 class _EvaluatedCell:
-    """
-    One cell while it is evaluated.
+    """One cell while it is evaluated."""
 
-    Attributes:
-        settings: Commands and limits.
-        seed: Seed for the commands. That of a repetition of the reference differs, so
-            that its scores differ by what sampling alone changes.
+    settings: EvaluationSettings
+    seed: int
+    """
+    Of the commands. That of a repetition of the reference differs, so that its scores
+    differ by what sampling alone changes.
     """
 
     def __init__(self, context: ProbeContext, *, is_again: bool) -> None:

@@ -89,6 +89,7 @@ class FirstAnswers(Calibrating):
 class GenerationProbe(Probe):
     """Lets every pair write, and compares with what the reference has written."""
 
+    @override
     def adapt(
         self, settings: GenerationSettings, estimates: Estimates
     ) -> GenerationSettings:
@@ -119,10 +120,12 @@ class GenerationProbe(Probe):
             hint=_way_out(needed, room, estimates.trained),
         )
 
+    @override
     def own_text(self, settings: GenerationSettings, _engine: Engine) -> str:
         """The name of the file of prompts, if there is one."""
         return slug(settings.file.stem) if settings.file else ""
 
+    @override
     def notes(
         self, settings: GenerationSettings, _estimates: Estimates
     ) -> tuple[str, ...]:
@@ -140,6 +143,7 @@ class GenerationProbe(Probe):
         )
         return stored, power
 
+    @override
     def work(self, settings: GenerationSettings, estimates: Estimates) -> Work:
         """Each prompt is read and answered."""
         count = OWN
@@ -156,6 +160,7 @@ class GenerationProbe(Probe):
             phrase=f"{plural(count, 'long answer')} of at most {tokens:,} tokens",
         )
 
+    @override
     def as_stored(self, run: RunContext) -> Json:
         """
         The prompts as they are sent, and the limit of an answer.
@@ -190,12 +195,14 @@ class GenerationProbe(Probe):
             )
         )
 
+    @override
     def questions(self, setup: Setup, _goal: int | None = None) -> Iterator[Question]:
         """The prompts, in order."""
         if NAME in setup.probes:
             for each in generation_layout(setup).prompts:
                 yield Question(each.name, phrase=f"answering '{each.name}'")
 
+    @override
     def asker(
         self, served: Served, context: ProbeContext, observed: Observed
     ) -> "_Writer":
@@ -204,9 +211,10 @@ class GenerationProbe(Probe):
         observed.facts = {"against": first.pair if first else str(context.pair)}
         return _Writer(served, context, prompts=_sent_in(context.run))
 
+    @override
     def measure(self, context: ProbeContext) -> Json:
         """
-        As of `Probe`; the first cell, the reference, sets the answers of all others.
+        The first cell, the reference, sets the answers of all others.
 
         Raises:
             BadInput: If the prompts have changed since the sweep began.
@@ -222,18 +230,21 @@ class GenerationProbe(Probe):
             context.calibrate(as_json(First(pair=str(context.pair), answers=answers)))
         return observation
 
+    @override
     def answers(self, run: Run, record: CellRecord) -> Iterable[ScoredAnswer]:
         """Prompts, each with the answer beside the reference's."""
         from codeneedle.probes.generation import answers
 
         return answers.answers(run, record)
 
+    @override
     def overview(self, run: Run, record: CellRecord) -> Document:
         """A line for each prompt."""
         from codeneedle.probes.generation import answers
 
         return answers.overview(run, record)
 
+    @override
     def remarks(self, run: Run) -> tuple[str, ...]:
         """Prompts that are out, the floor, loops, and how sure differences were."""
         return tuple(_remarks(run))
@@ -477,8 +488,8 @@ class _Writer(Asker):
 
     prompts: Mapping[str, Sent] = field(kw_only=True)  # all of them, by name
 
+    @override
     def ask(self, question: Question) -> Written:
-        """As of `Asker`."""
         sent, setup = self.prompts[question.key], self.context.run.setup
         tokens = most_tokens(generation_layout(setup), setup.context)
         args = NO_THINK_ARGS if self.context.run.prefill_no_think else {}

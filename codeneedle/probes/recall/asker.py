@@ -5,6 +5,8 @@ import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
+from typing_extensions import override
+
 from codeneedle.corpora.needles import WRITTEN_LINES, NeedleFacts
 from codeneedle.engines.messages import (
     BadReply,
@@ -35,8 +37,8 @@ SLACK_LINES = 8
 class FunctionAsker(Asker):
     """Asks for functions of the text; the body of a question is its part and needle."""
 
+    @override
     def ask(self, question: Question) -> Round | ForcedRound:
-        """As of `Asker`."""
         part, needle = question.body
         if part is Ask.WRITTEN:
             return self.round(needle, tokens=needle.budget)

@@ -434,6 +434,7 @@ class RecallProbe(Probe):
         is_other = any(ours[name] != theirs[name] for name in both)
         return "other lines of the functions" if is_other else ""
 
+    @override
     def adapt(self, settings: RecallSettings, estimates: Estimates) -> RecallSettings:
         """
         *settings* as engine and corpus can do them, on those of the run folder.
@@ -452,6 +453,7 @@ class RecallProbe(Probe):
             refuse_reading(estimates, chosen)
         return chosen
 
+    @override
     def as_stored(self, run: RunContext) -> Json:
         """
         What is asked, with the functions of the text as sent.
@@ -472,6 +474,7 @@ class RecallProbe(Probe):
         asked = structs.asdict(chosen.decided)
         return as_json(structs.replace(functions, wording=WORDING, **asked))
 
+    @override
     def work(self, settings: RecallSettings, estimates: Estimates) -> Work:
         """The corpus once, and lines of as many functions as are likely to fit."""
         setup, corpus = estimates.setup, estimates.corpus
@@ -527,6 +530,7 @@ class RecallProbe(Probe):
             return None
         return self.work(structs.replace(settings, ask=Ask.FORCED), estimates)
 
+    @override
     def questions(self, setup: Setup, goal: int | None = None) -> Iterator[Question]:
         """Functions to be written, then those whose lines are forced."""
         chosen = settings_of(setup)
@@ -674,6 +678,7 @@ class RecallProbe(Probe):
                 observed.facts["texts_s"] = texts_s
                 context.keep(as_json(observed))
 
+    @override
     def asker(
         self, served: Served, context: ProbeContext, observed: Observed
     ) -> "RecallAsker":
@@ -695,8 +700,9 @@ class RecallProbe(Probe):
             observed.facts["priming"] = as_json(priming)
         return asker
 
+    @override
     def useless(self, observed: Observed) -> CellError | None:
-        """As of `Probe`: each answer has an error."""
+        """Each answer has an error."""
         errors = {key: answer.get("error") for key, answer in observed.answers.items()}
         if not all(errors.values()):
             return None
@@ -713,6 +719,7 @@ class RecallProbe(Probe):
             "that thinks although it is told not to.",
         )
 
+    @override
     def metrics_of(self, setup: Setup) -> tuple[Metric, ...]:
         """
         Forced recall leads wherever it was asked for.
@@ -723,6 +730,7 @@ class RecallProbe(Probe):
         forced = forced_metrics(setup)
         return (*forced[:1], METRICS[0], *forced[1:], *METRICS[1:])
 
+    @override
     def remarks(self, run: Run) -> tuple[str, ...]:
         """
         What its records do not tell: written recall that no pair can change; and why
@@ -745,12 +753,14 @@ class RecallProbe(Probe):
             )
         return (*lines, *_gaps(run))
 
+    @override
     def answers(self, run: Run, record: CellRecord) -> Iterable[ScoredAnswer]:
         """Functions that were written, then those that were forced."""
         from codeneedle.probes.recall import answers
 
         return answers.answers(run, record)
 
+    @override
     def overview(self, run: Run, record: CellRecord) -> Document:
         """A line for each function."""
         from codeneedle.probes.recall import answers

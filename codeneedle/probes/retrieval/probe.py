@@ -177,10 +177,12 @@ GROWTH = FurtherTexts(("lengths", "depths", "questions", "blocks"))
 class RetrievalProbe(Probe):
     """Asks questions on made texts, as hard as the reference can bear."""
 
+    @override
     def own_text(self, _settings: RetrievalSettings, _engine: Engine) -> str:
         """It makes its texts."""
         return ""
 
+    @override
     def adapt(
         self, settings: RetrievalSettings, estimates: Estimates
     ) -> RetrievalSettings:
@@ -206,6 +208,7 @@ class RetrievalProbe(Probe):
         _refuse_unfit(settings, estimates.context, estimates.trained)
         return settings
 
+    @override
     def work(self, settings: RetrievalSettings, _estimates: Estimates) -> Work:
         """Each text, and an answer to each question, written and forced."""
         chosen = layout_of(settings)
@@ -222,6 +225,7 @@ class RetrievalProbe(Probe):
             f"{lengths} tokens{dials}",
         )
 
+    @override
     def as_stored(self, run: RunContext) -> Json:
         """
         What is asked; without log-probabilities, that no answer is forced.
@@ -238,6 +242,7 @@ class RetrievalProbe(Probe):
         graded = "" if can_force else f"{run.engine.name} tells no probabilities"
         return as_json(layout_of(settings, graded))
 
+    @override
     def questions(self, setup: Setup, _goal: int | None = None) -> Iterator[Question]:
         """The texts, once the reference has set how hard they are."""
         if calibration := calibration_of(setup):
@@ -245,10 +250,12 @@ class RetrievalProbe(Probe):
                 what = f"{key.task} at {key.length:,} tokens: reading"
                 yield Question(key.name, phrase=what, body=key)
 
+    @override
     def metrics_of(self, setup: Setup) -> tuple[Metric, ...]:
         """With those of each task, and of each of several lengths."""
         return (*self.metrics, *of_tasks(setup))
 
+    @override
     def asker(
         self, served: Served, context: ProbeContext, observed: Observed
     ) -> "_Examiner":
@@ -273,6 +280,7 @@ class RetrievalProbe(Probe):
         asker.calibrate()
         return asker
 
+    @override
     def refusal(self, first: Setup, second: Setup) -> str:
         """Dials that found different settings."""
         dials = [
@@ -284,18 +292,21 @@ class RetrievalProbe(Probe):
             "tasks of another difficulty" if dials[1:] and dials[0] != dials[1] else ""
         )
 
+    @override
     def answers(self, _run: Run, record: CellRecord) -> Iterable[ScoredAnswer]:
         """Questions about texts."""
         from codeneedle.probes.retrieval import answers
 
         return answers.answers(record)
 
+    @override
     def overview(self, _run: Run, record: CellRecord) -> Document:
         """How many were right, and how the others failed."""
         from codeneedle.probes.retrieval import answers
 
         return answers.overview(record)
 
+    @override
     def remarks(self, run: Run) -> tuple[str, ...]:
         """The path of each dial, what was left out, how long answers survive."""
         return run_remarks(run)
@@ -395,8 +406,9 @@ class _Examiner(_Questioner):
     def _set(self, calibration: Calibration) -> None:
         self.context.set_for_all(NAME, as_json(calibration))
 
+    @override
     def ask(self, question: Question) -> TextRead:
-        """As of `Asker`: a text, and all that is asked of it."""
+        """A text, and all that is asked of it."""
         key: TextKey = question.body
         read = self._texts[key.name] = self._read(key)
         is_last = key.number + 1 == texts_at(key.task, self.calibration, self.chosen)
@@ -404,6 +416,7 @@ class _Examiner(_Questioner):
             self._answered(key)
         return read
 
+    @override
     def why_pointless(self, question: Question) -> str:
         """This pair has nothing right at a shorter length, where the reference has."""
         key: TextKey = question.body

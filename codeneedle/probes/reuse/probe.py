@@ -5,6 +5,8 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
+from typing_extensions import override
+
 from codeneedle.cache_types import Pair, most_precise_first, reference_among
 from codeneedle.corpora.needles import NeedleFacts
 from codeneedle.document import Document
@@ -75,10 +77,12 @@ computed token by token instead of in a batch; q8_0/q8_0 and q4_0/q4_0 do not di
 class ReuseProbe(Probe):
     """Compares answers from a cold cache with answers from a reused one."""
 
+    @override
     def own_text(self, _settings: ReuseSettings, _engine: Engine) -> str:
         """It generates a text."""
         return ""
 
+    @override
     def adapt(self, settings: ReuseSettings, estimates: Estimates) -> ReuseLayout:
         """
         *settings*, with what the context holds where no length is chosen.
@@ -104,6 +108,7 @@ class ReuseProbe(Probe):
             hint=f"Use --context {padded(length + ROOM)} or more.",
         )
 
+    @override
     def work(self, settings: ReuseSettings, _estimates: Estimates) -> Work:
         """The text is read once, and again twice for each question."""
         texts = (settings.text_tokens,) * (1 + 2 * settings.question_count)
@@ -117,12 +122,14 @@ class ReuseProbe(Probe):
             phrase=f"{questions}, each in {len(CacheState)} ways",
         )
 
+    @override
     def questions(self, setup: Setup, _goal: int | None = None) -> Iterator[Question]:
         """Functions of the text by their number, each to be asked in all ways."""
         asked = reuse_layout(setup).question_count if NAME in setup.probes else 0
         for number in range(asked):
             yield Question(str(number), phrase="reading the text", body=number)
 
+    @override
     def asker(
         self, served: Served, context: ProbeContext, observed: Observed
     ) -> "_ReuseAsker":
@@ -135,8 +142,9 @@ class ReuseProbe(Probe):
         text = made_text(observed.facts["functions"], seed=setup.seed)
         return _ReuseAsker(served, context, text=text)
 
+    @override
     def useless(self, observed: Observed) -> CellError | None:
-        """As of `Probe`: no way can be compared."""
+        """No way can be compared."""
         reuse = reuse_in(observed, file=NAME)
         gaps = [gap for way in REUSED for gap in reuse.gaps(way)]
         if not gaps or any(reuse.largest(way) is not None for way in REUSED):
@@ -147,18 +155,21 @@ class ReuseProbe(Probe):
             status=Status.UNSUPPORTED,
         )
 
+    @override
     def answers(self, _run: Run, record: CellRecord) -> Iterable[ScoredAnswer]:
         """Functions, with the reply of each way."""
         from codeneedle.probes.reuse import answers
 
         return answers.answers(record)
 
+    @override
     def overview(self, _run: Run, record: CellRecord) -> Document:
         """Each way of each question, then the replies that differ."""
         from codeneedle.probes.reuse import answers
 
         return answers.overview(record)
 
+    @override
     def remarks(self, run: Run) -> tuple[str, ...]:
         """Pairs whose reused cache differs more than the reference's, and gaps."""
         records = [r for r in run.records if r.probe == NAME and r.has_numbers]
@@ -189,8 +200,9 @@ class _ReuseAsker(Asker):
     cannot_save: str | None = None
     """Why the cache cannot be saved, empty if it can; None before a try."""
 
+    @override
     def ask(self, question: Question) -> ReuseQuestion:
-        """As of `Asker`: the answers in all ways."""
+        """The answers in all ways."""
         functions = self.text.functions
         of = reuse_layout(self.context.run.setup).question_count
         number = question.body

@@ -143,10 +143,12 @@ GROWTH = FurtherDepths(("depths",))
 class ThroughputProbe(Probe):
     """Measures the speed of reading and writing at each depth."""
 
+    @override
     def own_text(self, settings: ThroughputSettings, _engine: Engine) -> str | None:
         """None if a depth is the length of the corpus, as by default."""
         return "" if settings.depths else None
 
+    @override
     def work(self, settings: ThroughputSettings, estimates: Estimates) -> Work:
         """Both tests at each depth, each after reading up to that depth."""
         is_built_in = estimates.is_built_in
@@ -161,6 +163,7 @@ class ThroughputProbe(Probe):
             depth=sum(depths) // len(depths),
         )
 
+    @override
     def adapt(
         self, settings: ThroughputSettings, estimates: Estimates
     ) -> ThroughputSettings:
@@ -187,6 +190,7 @@ class ThroughputProbe(Probe):
             settings = chosen_over(known, settings)
         return structs.replace(settings, depths=tuple(sorted({*settings.depths})))
 
+    @override
     def as_stored(self, run: RunContext) -> Json:
         """With default depths, and what follows from model and tool."""
         tool, settings = (
@@ -205,15 +209,18 @@ class ThroughputProbe(Probe):
             )
         )
 
+    @override
     def metrics_of(self, setup: Setup) -> tuple[Metric, ...]:
         """With both speeds and the peak memory at each depth."""
         return (*self.metrics, *at_depths(setup))
 
+    @override
     def questions(self, setup: Setup, _goal: int | None = None) -> Iterator[Question]:
         """Its depths."""
         chosen = throughput_layout(setup)
         return map(Question, map(str, chosen.depths if chosen else ()))
 
+    @override
     def measure(self, context: ProbeContext) -> Json:
         """
         Measure each depth in a separate process, in ascending order.
@@ -261,6 +268,7 @@ class ThroughputProbe(Probe):
             )
         )
 
+    @override
     def remarks(self, run: Run) -> tuple[str, ...]:
         """
         Depths at which pairs write faster than the most precise one, pairs that were

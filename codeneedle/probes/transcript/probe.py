@@ -7,6 +7,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from typing_extensions import override
+
 from codeneedle.corpora.registry import slug
 from codeneedle.document import Document
 from codeneedle.engines.engine import Ability, Engine, Served
@@ -61,6 +63,7 @@ CHARACTERS_PER_TOKEN = 4
 class TranscriptProbe(Probe):
     """Forces the assistant's turns; units are turns, or conversations if many."""
 
+    @override
     def adapt(
         self, settings: TranscriptSettings, estimates: Estimates
     ) -> TranscriptSettings:
@@ -79,10 +82,12 @@ class TranscriptProbe(Probe):
                 raise _nothing_left(settings, turns)
         return settings
 
+    @override
     def own_text(self, settings: TranscriptSettings, _engine: Engine) -> str:
         """The name of the file."""
         return slug(settings.file.stem) if settings.file else ""
 
+    @override
     def notes(
         self, settings: TranscriptSettings, _estimates: Estimates
     ) -> tuple[str, ...]:
@@ -90,6 +95,7 @@ class TranscriptProbe(Probe):
         note = "is not stored: 'codeneedle show' reads the file again"
         return (f"the text of {_file(settings)} {note}",)
 
+    @override
     def work(self, settings: TranscriptSettings, estimates: Estimates) -> Work:
         """Each conversation is read once, and its turns are forced if they fit."""
         setup = estimates.setup
@@ -125,6 +131,7 @@ class TranscriptProbe(Probe):
             phrase=f"{plural(count, 'turn')}{most}",
         )
 
+    @override
     def as_stored(self, run: RunContext) -> Json:
         """
         The turns that every pair is forced to.
@@ -158,6 +165,7 @@ class TranscriptProbe(Probe):
             raise _nothing_left(settings, turns)
         return as_json(chosen)
 
+    @override
     def questions(self, setup: Setup, _goal: int | None = None) -> Iterator[Question]:
         """
         Conversations, each with its turns.
@@ -171,6 +179,7 @@ class TranscriptProbe(Probe):
             for name, group in itertools.groupby(turns, lambda t: t.conversation):
                 yield Question(name, phrase=f"conversation {name}", body=tuple(group))
 
+    @override
     def measure(self, context: ProbeContext) -> Json:
         """
         As of `Probe`.
@@ -182,6 +191,7 @@ class TranscriptProbe(Probe):
         _rendered(context.run)  # before a server is started
         return super().measure(context)
 
+    @override
     def asker(
         self, served: Served, context: ProbeContext, observed: Observed
     ) -> "_Forcer":
@@ -191,8 +201,9 @@ class TranscriptProbe(Probe):
         left = sum(len(each.body) for each in asked if observed.lacks(each.key))
         return _Forcer(served, context, rendered=_rendered(context.run), left=left)
 
+    @override
     def useless(self, observed: Observed) -> CellError | None:
-        """As of `Probe`: each turn has an error."""
+        """Each turn has an error."""
         answers = observed.answers.values()
         errors = [turn["error"] for answer in answers for turn in answer["turns"]]
         if not all(errors):
@@ -202,6 +213,7 @@ class TranscriptProbe(Probe):
             hint="See the server's log for the cause.",
         )
 
+    @override
     def metrics_of(self, setup: Setup) -> tuple[Metric, ...]:
         """With the classes of tokens that occur, and the noun of its units."""
         metrics = (*self.metrics, *class_metrics(setup))
@@ -212,18 +224,21 @@ class TranscriptProbe(Probe):
             for metric in metrics
         )
 
+    @override
     def answers(self, run: Run, record: CellRecord) -> Iterable[ScoredAnswer]:
         """Turns of the assistant."""
         from codeneedle.probes.transcript import answers
 
         return answers.answers(run, record)
 
+    @override
     def overview(self, run: Run, record: CellRecord) -> Document:
         """A line for each turn."""
         from codeneedle.probes.transcript import answers
 
         return answers.overview(run, record)
 
+    @override
     def remarks(self, run: Run) -> tuple[str, ...]:
         """Turns left out, fields that the template drops, and classes too rare."""
         if NAME not in run.setup.probes:
@@ -360,8 +375,8 @@ class _Forcer(Asker):
     left: int = field(kw_only=True)  # how many there are to force
     _done: int = field(default=0, init=False)
 
+    @override
     def ask(self, question: Question) -> ForcedConversation:
-        """As of `Asker`."""
         turns = []
         for turn in question.body:
             self.context.step(self._done, self.left, f"turn {turn.name}")
