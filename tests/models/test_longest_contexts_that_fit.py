@@ -12,6 +12,7 @@ from codeneedle.models.kv_cache import (
     CONTEXTS,
     AvailableMemory,
     Buffers,
+    Caches,
     allowance_bytes,
     longest_context,
     plain_caches,
@@ -95,6 +96,46 @@ def test_the_pairs_of_a_plan_have_an_order():
     assert {None} == {*plan.pairs[-1].kv_bytes, plan.pairs[-1].longest_context}
 
 
+def buffer(cells, k_mib, v_mib):
+    """A cache in f16 as a log states it."""
+    types = {"k_type": "f16", "v_type": "f16"}
+    return KvBuffer(cells=cells, layers=4, k_mib=k_mib, v_mib=v_mib, **types)
+
+
+def test_the_largest_pair_of_a_plan_is_that_of_its_longest_context():
+    """V is the larger one in a window, and K where the whole context is kept."""
+    found = replace(SMALL, training_context=8192)
+    caches = Caches((buffer(4096, 4.0, 1.0), buffer(1024, 1.0, 5.0)), 4096)
+    pairs = [Pair("f16", "q4_0"), Pair("q4_0", "f16")]
+    room = AvailableMemory(GIB, "here")
+    plan = predicted(found, caches, pairs[::-1], room, refusal=served)
+
+    assert pairs == [each.pair for each in plan.pairs]
+    first, second = (each.kv_bytes for each in plan.pairs)
+    assert [True, True, False] == [
+        ours < theirs for ours, theirs in zip(first, second, strict=True)
+    ]
+
+
+def test_a_plan_tells_whether_an_engine_was_asked_and_which_pairs_are_refused():
+    room = AvailableMemory(16 * GIB, "here")
+    caches = plain_caches(SMALL, 8192)
+    told = replace(caches, is_by_header=False)
+    plans = [
+        predicted(
+            SMALL, each, [F16, Q4], room, refusal=lambda pair: "no" * (pair == Q4)
+        )
+        for each in (caches, told, None)
+    ]
+
+    assert [True, False, False] == [plan.is_by_header for plan in plans]
+    assert not Caches((), 256).is_by_header
+    for plan in plans:
+        assert {F16: None, Q4: "no"} == {each.pair: each.misfit for each in plan.pairs}
+        refused = next(each for each in plan.pairs if each.pair == Q4)
+        assert {None} == {*refused.kv_bytes, refused.longest_context}
+
+
 def longest(found, pair, room, *, most=None):
     """The longest context that fits, by the header alone."""
     most = most or found.training_context
@@ -145,6 +186,20 @@ def test_buffers_that_are_told_at_two_contexts_are_known_at_others():
     assert COMPUTED == pytest.approx({**sizes, 256: 3})
     assert COMPUTED[256] < sizes[256]  # less than a micro-batch of 512
     assert 14 * MIB == Buffers({8192: 14 * MIB}).size(1024)
+
+
+def test_buffers_between_two_contexts_are_whole_bytes():
+    assert [10, 14, 17, 20, 20] == [
+        Buffers({2: 10, 5: 20}).size(context) for context in (2, 3, 4, 5, 6)
+    ]
+
+
+def test_a_model_without_attention_is_allowed_no_layer_in_f16():
+    batch = 4 * SMALL.vocabulary + 8 * 4 * SMALL.embedding + 6 * 4096
+
+    found = allowance_bytes(replace(SMALL, kv_heads=()), 4096)
+
+    assert 512 * batch + (1 << 29) == found
 
 
 def test_buffers_that_an_engine_tells_take_the_place_of_an_estimate():

@@ -146,6 +146,8 @@ def test_head_sizes_say_which_types_they_take():
     )
     assert misfit(found, F16) is None
     assert {None} == {type_misfit(found, "bf16"), type_misfit(weights(), "turbo3")}
+    odd = replace(weights(), key_length=81, value_length=81)
+    assert {None} == {type_misfit(odd, "bf16"), type_misfit(odd, "turbo3")}
 
 
 def test_latent_attention_wants_equal_types():
@@ -222,6 +224,27 @@ def test_a_type_of_a_fork_has_the_bits_that_its_cache_takes():
     found = stored_bits([plain, fork])
 
     assert (3.5, 16.0, 8.5) == (found["turbo3"], found["f16"], found["q8_0"])
+
+
+@pytest.mark.parametrize("values", [1024, 512, 256, 128, 64, 32, 16, 8])
+def test_of_sizes_that_a_log_rounds_alike_that_of_the_roundest_heads_counts(values):
+    """0.02 MiB are 16 KiB of so many values in each cell, or 20 KiB of fewer."""
+    cells = 8192 // values
+    tiny = KvBuffer(
+        cells=cells, layers=1, k_type="f16", v_type="turbo3", k_mib=0.02, v_mib=0.02
+    )
+
+    assert (16 * 1024, 0.02 * MIB) == cache_bytes(tiny)
+
+
+@pytest.mark.parametrize(("mib", "is_known"), [(2.49, False), (2.51, True)])
+def test_a_type_of_a_fork_is_measured_where_a_log_rounds_a_five_hundredth(
+    mib, is_known
+):
+    """A hundredth of a MiB is the last digit: half of it of 2.5 MiB is 0.002."""
+    caches = [cache("f16", "f16", 16.0, 16.0), cache("turbo3", "f16", mib, 16.0)]
+
+    assert is_known == ("turbo3" in stored_bits(caches))
 
 
 def test_a_type_of_a_fork_is_unknown_without_another_of_the_same_place():
