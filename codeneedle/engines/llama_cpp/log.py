@@ -107,11 +107,10 @@ def read_log(path: Path, *, end_bytes: int = END_BYTES) -> str:
         with path.open("rb") as file:
             size = os.fstat(file.fileno()).st_size
             text = file.read(end_bytes)
-            rest = max(0, size - len(text))
-            if rest > end_bytes:
+            if size - len(text) > end_bytes:
                 file.seek(size - end_bytes)
                 text += OMISSION
-            text += file.read(end_bytes) if rest else b""
+            text += file.read(end_bytes)
     except OSError:
         return ""
     shown = text.decode(errors="replace")

@@ -313,6 +313,38 @@ def test_a_type_that_is_another_one_at_first_is_a_mismatch(line, unlike):
     assert unlike == differences(ASKED, read(f"{log('real-q8_0-q4_0')}\n{line}"))
 
 
+def test_of_a_line_that_is_written_again_the_last_counts():
+    again = "Flash Attention was auto, set to {}\nbuild: {} (abc)\n"
+    effective = read(again.format("enabled", 1) + again.format("disabled", 2))
+
+    assert ("disabled", "2 (abc)") == (effective.flash_attention, effective.build)
+
+
+def test_graphs_of_devices_add_up_and_one_that_is_reserved_again_counts_once():
+    text = "".join(
+        f"sched_reserve: {device} compute buffer size = {mib} MiB\n"
+        for device, mib in (("CUDA0", 9.5), ("CUDA1", 8.25), ("CUDA0", 8.25))
+    )
+
+    assert 16.5 == read(text).compute_mib
+
+
+def test_states_of_recurrent_layers_are_read_in_bytes():
+    line = "llama_memory_recurrent: size = {} MiB ( 1 cells, 24 layers)\n"
+
+    assert 7 << 18 == read(line.format("1.50") + line.format("0.25")).recurrent_bytes
+    assert 0 == RUNS.recurrent_bytes
+
+
+def test_the_command_that_a_log_begins_with_is_no_part_of_it(tmp_path):
+    path = tmp_path / "log"
+    path.write_text("$ llama-server --path out of memory\none\n$ two\n")
+
+    assert "one\n$ two\n" == read_log(path)
+    path.write_text("$ llama-server")
+    assert "" == read_log(path)
+
+
 def test_both_ends_of_a_long_log_are_read(tmp_path):
     path = tmp_path / "log"
     path.write_bytes(b"abcdef")
@@ -328,7 +360,10 @@ def test_a_server_that_shuts_down_says_so_near_the_end_of_its_log(tmp_path):
     path.write_bytes(b"srv operator(): cleaning up before exit...\nbye\n")
     assert is_shutting_down(path)
 
-    path.write_bytes(path.read_bytes() + bytes(1 << 16))
+    said = b"cleaning up before exit"
+    path.write_bytes(said + bytes((16 << 10) - len(said)))
+    assert is_shutting_down(path)
+    path.write_bytes(said + bytes((16 << 10) - len(said) + 1))
     assert not is_shutting_down(path)
 
 
