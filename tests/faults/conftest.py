@@ -15,44 +15,37 @@ from injections import SHORT, Aftermath, Folder, Injection, put_corpus
 from rich.console import Console
 from rich.table import Table
 
-GROUPS = (
-    *("ourselves", "server", "machine", "tools", "files", "model", "requests"),
-    *("hosts", "endpoints", "evaluations"),
-)
-
 
 @dataclass(frozen=True, slots=True)
 class Ledger:
     """Faults that were injected; one that cost something fails its test."""
 
     injections: list[Injection]
-    group: str
 
     def note(self, fault: str, saw: str = "", *, of: Folder | None = None) -> None:
         """Note *fault*, what the user *saw* of it, and what it cost the folder *of*."""
         after = of.aftermath() if of else Aftermath()
-        self.add(Injection(group=self.group, fault=fault, saw=saw, aftermath=after))
+        self.add(Injection(fault=fault, saw=saw, aftermath=after))
 
     def add(self, injection: Injection) -> None:
         """Note *injection*, and assert that it has cost nothing."""
-        assert injection.group in GROUPS
         self.injections.append(injection)
         assert Aftermath() == injection.aftermath, injection
 
 
-INJECTIONS = pytest.StashKey[list[Injection]]()
+INJECTIONS = pytest.StashKey[dict[str, list[Injection]]]()
+"""By what the file of the test promises."""
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    config.stash[INJECTIONS] = []
+    config.stash[INJECTIONS] = {}
 
 
 @pytest.fixture
 def ledger(request: pytest.FixtureRequest) -> Ledger:
     """Where injections are noted, under the name of the test file."""
-    group = request.path.stem.removeprefix("test_")
-    found = group if group in GROUPS else "files"
-    return Ledger(request.config.stash[INJECTIONS], found)
+    promise = request.path.stem.removeprefix("test_").replace("_", " ")
+    return Ledger(request.config.stash[INJECTIONS].setdefault(promise, []))
 
 
 @pytest.fixture
@@ -82,20 +75,19 @@ def pytest_terminal_summary(
     console.print(_table(injections))
 
 
-def _table(injections: list[Injection]) -> Table:
+def _table(injections: dict[str, list[Injection]]) -> Table:
     table = Table(title="Faults injected", title_justify="left", box=None)
     table.add_column("fault", max_width=44)
     table.add_column("times", justify="right")
     table.add_column("what the user saw", max_width=60)
     for heading in ("cells lost", "files damaged", "processes left"):
         table.add_column(heading, justify="right")
-    for group in GROUPS:
-        of_group = [found for found in injections if found.group == group]
-        if of_group:
-            table.add_row(f"[bold]{group}[/bold]")
-        for fault in dict.fromkeys(found.fault for found in of_group):
-            table.add_row(*_row([f for f in of_group if f.fault == fault]))
-    table.add_row("[bold]in total[/bold]", *_counts(injections))
+    for promise, alike in injections.items():
+        table.add_row(f"[bold]{promise}[/bold]")
+        for fault in dict.fromkeys(found.fault for found in alike):
+            table.add_row(*_row([found for found in alike if found.fault == fault]))
+    everything = [found for alike in injections.values() for found in alike]
+    table.add_row("[bold]in total[/bold]", *_counts(everything))
     return table
 
 

@@ -1,8 +1,8 @@
 """
 Places in the package where faults are injected, each by its dotted name.
 
-A rename in the package changes one line here; `tests/faults/test_injections.py` says
-that every place exists.
+A rename in the package changes one line here;
+`tests/faults/test_injections_hit_and_count.py` says that every place exists.
 """
 
 import importlib

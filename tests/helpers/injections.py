@@ -43,7 +43,6 @@ class Aftermath:
 class Injection:
     """One fault, injected once; a user saw nothing of it if *saw* is empty."""
 
-    group: str
     fault: str
     saw: str
     aftermath: Aftermath = field(default_factory=Aftermath)

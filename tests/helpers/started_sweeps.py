@@ -323,7 +323,7 @@ class Series:
         note = re.search(r"note: (ended a .*) that was left behind", said)
         aftermath = replace(self.folder.aftermath(), processes_left=left)
         saw = note[1] if note else ""
-        return Injection(group="ourselves", fault=fault, saw=saw, aftermath=aftermath)
+        return Injection(fault=fault, saw=saw, aftermath=aftermath)
 
     def complete(self) -> str:
         """The same command, to its end: all cells finished, nothing left running."""
