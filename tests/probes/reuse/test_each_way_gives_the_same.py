@@ -6,7 +6,6 @@ import pytest
 from fake_engine import FakeEngine, FakeServer, forced_to, reply_to
 from made_contexts import made_outlook, real_context, run_context
 from made_records import made_setup
-from made_reuse import reuse_record
 from made_servers import fake_llama_cpp
 
 from codeneedle.cache_types import Pair
@@ -195,20 +194,6 @@ def test_the_cache_is_prepared_anew_where_a_connection_breaks(tmp_path):
         measured(cell(run_context(tmp_path, engine)))
 
     assert ["ask", "ask", "clear", "ask", "clear", "ask"] == asked[:6]
-
-
-def test_a_stopped_cell_is_continued(tmp_path):
-    kept = []
-    run = fake_run(tmp_path, "slots=right")
-    measured(cell(run, questions=2, keep=kept.append))
-    previous = replace(reuse_record("f16/f16"), observation=kept[0])
-
-    found = measured(cell(run, questions=2, previous_record=previous))
-
-    assert 2 == len(found.questions)
-    first, second = found.questions
-    assert reuse_of(previous).questions == (first,)
-    assert first.function != second.function
 
 
 def test_a_text_beyond_the_context_is_refused_with_one_that_suffices():

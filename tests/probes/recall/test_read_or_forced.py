@@ -30,10 +30,7 @@ from codeneedle.probes.recall.choice import (
     choice_phrase,
     planned_choice,
 )
-from codeneedle.probes.recall.probe import (
-    FURTHER,
-    PROBE,
-)
+from codeneedle.probes.recall.probe import FURTHER, PROBE
 from codeneedle.probes.recall.reading import chunks_read
 from codeneedle.probes.recall.record import recall_of
 from codeneedle.probes.recall.settings import (

@@ -18,7 +18,7 @@ from codeneedle.probes.retrieval.task_kinds import (
     TASKS_VERSION,
     make_texts,
 )
-from codeneedle.probes.retrieval.tasks import Shape
+from codeneedle.probes.retrieval.tasks import Chance, Shape
 
 DEPTHS = (0.1, 0.3, 0.5, 0.7, 0.9)
 
@@ -235,3 +235,10 @@ def test_what_does_not_fit_is_told_before_anything_is_asked(name, dial):
     with pytest.raises(BadInput) as caught:
         texts(name, dial, characters=200)
     assert "Choose a greater length" in caught.value.hint
+
+
+def test_chance_is_even():
+    chance = Chance("even")
+    found = [chance.below(6) for _ in range(6000)]
+
+    assert all(900 < found.count(n) < 1100 for n in range(6))

@@ -1,10 +1,14 @@
-"""The wording of prompts."""
+"""The wording of questions, and how they are counted."""
 
 from dataclasses import replace
 
+from fake_engine import ByteTokenizer
 from made_records import made_forced_needle, made_needle
 
+from codeneedle.probes.prompts import NO_THINK_ARGS, PromptForm, Prompts
+from codeneedle.probes.recall.fitting import Questions
 from codeneedle.probes.recall.prompts import chat_messages, completion_prompt, question
+from codeneedle.probes.recall.settings import RecallSettings
 
 NEEDLE = made_needle()
 
@@ -55,3 +59,17 @@ def test_a_prefilled_thought_is_the_assistants():
     assert "assistant" == answer.role
     assert answer.content.startswith("<think>\n\n</think>")
     assert "user" == asked.role
+
+
+def test_a_chat_is_counted_as_the_template_renders_it():
+    tokenizer = ByteTokenizer()
+
+    def tokens(form, *, prefill_no_think=False):
+        prompts = Prompts(tokenizer, form, prefill_no_think)
+        return Questions(prompts, RecallSettings()).tokens("text", made_needle())
+
+    completion, plain = tokens(PromptForm.COMPLETION), tokens(PromptForm.CHAT)
+    prefilled = tokens(PromptForm.CHAT, prefill_no_think=True)
+
+    assert completion < plain < prefilled
+    assert [NO_THINK_ARGS] * 2 == tokenizer.template_args

@@ -18,18 +18,10 @@ from made_records import (
 )
 
 from codeneedle.corpora.needles import NeedleFacts
-from codeneedle.probes.recall.metrics import (
-    FORCED,
-    METRICS,
-    forced_metrics,
-)
+from codeneedle.probes.recall.metrics import FORCED, METRICS, forced_metrics
 from codeneedle.probes.recall.probe import PROBE
 from codeneedle.probes.recall.record import Round
-from codeneedle.probes.recall.settings import (
-    Ask,
-    RecallSettings,
-    settings_of,
-)
+from codeneedle.probes.recall.settings import Ask, RecallSettings, settings_of
 from codeneedle.records.record import BadRecord, Setup
 
 SETUP = made_setup(needles=3)

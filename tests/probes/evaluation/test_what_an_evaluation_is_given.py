@@ -5,7 +5,6 @@ import sys
 from pathlib import Path
 
 import pytest
-from programs import script
 
 from codeneedle.engines.engine import Address
 from codeneedle.errors import BadInput, CellError
@@ -173,15 +172,6 @@ def test_a_command_that_has_lost_its_server_is_ended(task, monkeypatch):
 
     with pytest.raises(CellError, match="lost its server"):
         done(task("import time; time.sleep(60)"), is_served=False)
-
-
-def test_a_program_that_has_gone_since_is_a_gap(task, tmp_path):
-    program = script(tmp_path / "program", "exit 0")
-    made = task("", words=(str(program),))
-    program.unlink()
-
-    with pytest.raises(CellError, match=r"could not run: .* is no program here"):
-        done(made)
 
 
 def test_what_it_does_is_told(task, monkeypatch):

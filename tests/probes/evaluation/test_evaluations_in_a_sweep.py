@@ -11,15 +11,8 @@ from made_contexts import made_outlook
 
 from codeneedle.cli.command_line import request_of
 from codeneedle.engines.engine import Ability
-from codeneedle.errors import CellError, UnknownName
-from codeneedle.probes.evaluation.probe import (
-    PROBE,
-    EvaluationSettings,
-    aligned,
-    refuse_unscored,
-    seedless,
-)
-from codeneedle.probes.evaluation.record import Evaluation, Sample
+from codeneedle.errors import UnknownName
+from codeneedle.probes.evaluation.probe import PROBE, EvaluationSettings
 from codeneedle.sweep.request import asked_probes, decoded_request
 
 HELPER = Path(__file__).parents[2] / "helpers" / "evaluation.py"
@@ -69,64 +62,6 @@ def test_a_plan_says_how_many_samples_it_takes(codeneedle):
     assert "to show a loss of 5 points takes about 314 samples" in " ".join(
         shown.stdout.split()
     )
-
-
-# Samples
-
-
-def test_samples_are_those_of_the_first_cell_and_a_missing_one_has_no_score():
-    first = Evaluation(
-        samples=(
-            Sample(id="a", score=1.0, group="g"),
-            Sample(id="b", score=1.0, group="g"),
-        ),
-        against="f16/f16",
-    )
-
-    assert (
-        Sample(id="a", score=0.0, group="g", error="missing"),
-        Sample(id="b", score=0.5),
-    ) == aligned([Sample(id="b", score=0.5)], first)
-
-
-def test_the_seed_of_the_command_is_no_attempt_and_attempt_42_stays_one():
-    """Attempt 42 once became attempt 0, beside which there was one already."""
-    own = [Sample(id=name, score=1.0, seed=42) for name in "ab"]
-    attempts = [Sample(id="a", score=1.0, seed=at) for at in (0, 42)]
-
-    assert [0, 0] == [each.seed for each in seedless(own, 42)]
-    assert tuple(attempts) == seedless(attempts, 42)
-
-
-def test_an_evaluation_that_failed_itself_is_a_gap():
-    """A judge that was down for half of the samples was once a loss of 50 %."""
-    samples = [
-        Sample(id=f"s{at}", score=0.0, error="judge: HTTP 503" if at < 40 else "")
-        for at in range(80)
-    ]
-
-    with pytest.raises(CellError) as caught:
-        refuse_unscored(samples)
-
-    assert "40 of 80 samples have no score: judge: HTTP 503" == str(caught.value)
-    refuse_unscored(samples[36:])
-
-
-@pytest.mark.parametrize(
-    ("sample", "words"),
-    [
-        (Sample(id="c", score=1.0), "'c' is not one of f16/f16"),
-        (Sample(id="a", score=1.0, seed=1), "'a' is not one of f16/f16"),
-        (Sample(id="a", score=1.0, prompt="p"), "'a' has another prompt"),
-    ],
-)
-def test_other_samples_are_a_mismatch(sample, words):
-    first = Evaluation(samples=(Sample(id="a", score=1.0),), against="f16/f16")
-
-    with pytest.raises(CellError, match=words) as caught:
-        aligned([sample], first)
-
-    assert "mismatched" == caught.value.status
 
 
 # Cells

@@ -29,10 +29,7 @@ from codeneedle.errors import BadInput, CellError, ToolMissing
 from codeneedle.probes.cell import ProbeContext, tokenizing
 from codeneedle.probes.recall import reading
 from codeneedle.probes.recall.metrics import FORCED
-from codeneedle.probes.recall.probe import (
-    FURTHER,
-    PROBE,
-)
+from codeneedle.probes.recall.probe import FURTHER, PROBE
 from codeneedle.probes.recall.prompts import completion_prompt
 from codeneedle.probes.recall.reading import (
     asked_tokens,

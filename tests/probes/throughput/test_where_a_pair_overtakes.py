@@ -9,10 +9,7 @@ from made_records import made_setup
 from made_speeds import F16, Q8, measured, run_of
 
 from codeneedle.probes.throughput.metrics import METRICS, at_depths, crossover
-from codeneedle.probes.throughput.record import (
-    NAME,
-    throughput_of,
-)
+from codeneedle.probes.throughput.record import NAME, throughput_of
 from codeneedle.records.record import Attention, BadRecord, Effective, as_json
 
 TG = METRICS[0]

@@ -1,38 +1,26 @@
-"""The divergence probe, with a tool that a test controls, and the real one."""
+"""Each pair beside the reference, whose distributions are written once."""
 
-import hashlib
 from dataclasses import replace
 
-import msgspec
 import pytest
-from fake_engine import made_weights
 from fake_tools import FakeDivergence, ToolEngine
-from made_contexts import made_outlook, real_context, run_context
+from made_contexts import real_context, run_context
 from made_records import failed_record, made_setup
 from programs import script
 
 from codeneedle.cache_types import Pair, most_precise_first
-from codeneedle.engines.engine import ModelSpec
 from codeneedle.engines.llama_cpp import installation
-from codeneedle.errors import BadInput, CellError, FolderUnusable
+from codeneedle.errors import BadInput, CellError
 from codeneedle.probes import in_common
 from codeneedle.probes.cell import ProbeContext
-from codeneedle.probes.divergence import comparison
-from codeneedle.probes.divergence.probe import (
-    GROWTH,
-    NAME,
-    PROBE,
-    DivergenceSettings,
-)
+from codeneedle.probes.divergence.probe import GROWTH, NAME, PROBE, DivergenceSettings
 from codeneedle.probes.divergence.record import Divergence, divergence_of
 from codeneedle.records.record import Attention, Run, Status, from_json
 from codeneedle.records.store import Store
 from codeneedle.sweep import runner
 from codeneedle.sweep.runner import CellEnded, Runner
-from codeneedle.system import files
 
 TEXT = "".join(f"line {at}: {at * 7919:x}\n" for at in range(400))
-SHA256 = "326cc5e1e3102cf43e309a411ca022b51be876568a5d8b3dbef7c17e6b781796"
 F16, Q8, Q4 = (Pair(name, name) for name in ("f16", "q8_0", "q4_0"))
 
 
@@ -59,23 +47,6 @@ def with_conditions(run):
     """The same run after planning."""
     probes = {NAME: PROBE.as_stored(run)}
     return replace(run, setup=replace(run.setup, probes=probes))
-
-
-@pytest.mark.parametrize(("present", "notes"), [(0, 1), (1 << 30, 0)])
-def test_the_file_of_the_reference_is_told_before_a_sweep(tmp_path, present, notes):
-    """192 MiB of a --decide were once in no plan."""
-    text = tmp_path / "text.txt"
-    text.write_text(TEXT)
-    tool = FakeDivergence()
-    tool.missing_bytes = lambda _folder, **_sizes: max(0, (192 << 20) - present)
-    engine = ToolEngine(divergence=tool)
-    settings = DivergenceSettings(file=text)
-
-    estimates = made_outlook(engine=engine, folder=tmp_path)
-    told = PROBE.notes(settings, estimates)
-
-    assert notes == len(told)
-    assert all("192.0 MiB" in each for each in told)
 
 
 def swept(run, pairs=(F16, Q8, Q4), **changes):
@@ -106,158 +77,6 @@ def beside_f16(run):
     """*run*, whose cells are compared with f16/f16."""
     kept = {NAME: {"reference": str(F16)}}
     return replace(run, setup=replace(run.setup, calibrated=kept))
-
-
-# Conditions
-
-
-def test_the_text_is_the_corpus_as_sent(made_run):
-    chosen = PROBE.as_stored(made_run(chunks=(4,)))
-
-    assert {
-        "contexts": [512],
-        "chunks": [4],
-        "text": "random-bodies",
-        "text_sha256": hashlib.sha256(TEXT.encode()).hexdigest(),
-        "llama": "1.2 (fake)",
-        "arguments": ["-t", "1"],
-        "ignored": ["--temp", "1"],
-    } == chosen
-
-
-def test_a_file_takes_the_place_of_the_corpus(made_run, tmp_path):
-    file = tmp_path / "wiki.txt"
-    file.write_text("x" * 5000)
-    chosen = PROBE.as_stored(made_run(file=file))
-
-    assert ("wiki.txt", hashlib.sha256(b"x" * 5000).hexdigest()) == (
-        chosen["text"],
-        chosen["text_sha256"],
-    )
-
-
-def test_a_file_is_checked_before_anything_starts(tmp_path):
-    file = tmp_path / "wiki.txt"
-    file.write_text("x" * 5000)
-    tool = FakeDivergence()
-    estimates = made_outlook(engine=ToolEngine(divergence=tool))
-
-    PROBE.adapt(DivergenceSettings(file=file), estimates)
-
-    assert 5000 == tool.checked[0]["text_bytes"]
-
-
-def test_each_context_is_checked_by_the_tool(made_run):
-    tool = FakeDivergence()
-    unasked = PROBE.as_stored(made_run(tool, contexts=()))
-    tool.checked.clear()
-    chosen = PROBE.as_stored(made_run(tool, contexts=(4096, 512, 4096)))
-
-    assert ([4096, 512], [2, 8]) == (chosen["contexts"], chosen["chunks"])
-    assert ([256], [4]) == (unasked["contexts"], unasked["chunks"])
-    assert [(4096, 2), (512, 8)] == [
-        (each["context"], each["chunks"]) for each in tool.checked
-    ]
-    assert {("random-bodies", len(TEXT))} == {
-        (each["text_name"], each["text_bytes"]) for each in tool.checked
-    }
-
-
-@pytest.mark.parametrize(
-    ("size", "changes", "expected"),
-    [
-        (5000, {}, 256),
-        (70_000, {}, 1024),
-        (70_000, {"weights": made_weights(training_context=512)}, 512),
-        (500, {}, 256),
-        (9000, {}, 512),
-        (9000, {"is_built_in": True}, 1024),
-    ],
-)
-def test_the_default_context_suits_text_and_weights(made_run, size, changes, expected):
-    run = made_run(corpus="x" * size, contexts=(), changes=changes)
-
-    assert [expected] == PROBE.as_stored(run)["contexts"]
-
-
-def test_a_context_beyond_the_training_is_refused(made_run):
-    changes = {"weights": made_weights(training_context=256)}
-
-    with pytest.raises(BadInput, match=r"--divergence-context 512: .* 256 tokens"):
-        PROBE.as_stored(made_run(changes=changes))
-    run = made_run(changes=changes, stretched=True)
-    assert [512] == PROBE.as_stored(run)["contexts"]
-
-
-def test_a_disk_that_is_too_small_is_refused_before_anything_starts(
-    made_run, monkeypatch
-):
-    tool = FakeDivergence()
-    run = made_run(tool, contexts=(512, 1024), chunks=(4,))
-    needed = 2 * 4000 + comparison.SPARE_BYTES
-    monkeypatch.setattr(files, "free_disk_bytes", lambda _: needed - 1)
-    with pytest.raises(FolderUnusable, match=r"take 7\.8 KiB"):
-        PROBE.as_stored(run)
-
-    monkeypatch.setattr(files, "free_disk_bytes", lambda _: needed)
-    assert PROBE.as_stored(run)
-    assert [] == tool.calls
-
-
-# Settings, before anything is loaded
-
-
-@pytest.mark.parametrize("name", ["", "nowhere.txt", "n" * 300])
-def test_a_text_that_is_no_file_is_refused_in_planning(tmp_path, name):
-    with pytest.raises(BadInput, match="--text"):
-        PROBE.adapt(DivergenceSettings(file=tmp_path / name), made_outlook())
-
-
-def test_a_text_that_is_too_large_is_refused_in_planning(tmp_path, monkeypatch):
-    monkeypatch.setattr(comparison, "MAX_TEXT_BYTES", 10)
-    file = tmp_path / "wiki.txt"
-    file.write_text("x" * 10)
-    estimates = made_outlook(engine=ToolEngine(divergence=FakeDivergence()))
-    PROBE.adapt(DivergenceSettings(file=file), estimates)
-    file.write_text("x" * 11)
-
-    with pytest.raises(BadInput, match="it has more than 10 B"):
-        PROBE.adapt(DivergenceSettings(file=file), estimates)
-
-
-def test_more_chunks_than_a_text_can_have_are_refused_in_planning(tmp_path):
-    file = tmp_path / "wiki.txt"
-    file.write_text("x" * 5000)
-    in_file = DivergenceSettings(file=file, contexts=(400, 500), chunks=(10,))
-    estimates = made_outlook(engine=ToolEngine(divergence=FakeDivergence()))
-    PROBE.adapt(in_file, estimates)
-    engine = ToolEngine(model=replace(estimates.engine.model, is_tiny=True))
-    of_corpus, corpus = replace(estimates, engine=engine), estimates.corpus
-    fitting = corpus.size_bytes // 500
-    PROBE.adapt(DivergenceSettings(contexts=(500,), chunks=(fitting,)), of_corpus)
-
-    with pytest.raises(BadInput) as caught:
-        PROBE.adapt(msgspec.structs.replace(in_file, chunks=(11,)), estimates)
-    assert "Use --chunks 10 or less, or a longer --text." == caught.value.hint
-    with pytest.raises(BadInput, match=r"--chunks \d+: the corpus has at") as caught:
-        PROBE.adapt(
-            DivergenceSettings(contexts=(500,), chunks=(fitting + 1,)), of_corpus
-        )
-    assert f"Use --chunks {fitting} or less, or a longer" in caught.value.hint
-
-
-def test_contexts_have_one_number_of_chunks_or_one_each(made_run):
-    sizes = {"contexts": (512, 1024, 256)}
-    stored = PROBE.as_stored(made_run(**sizes, chunks=(4, 2, 4)))
-    uneven = DivergenceSettings(contexts=(512, 1024, 256), chunks=(4, 2))
-
-    assert [4, 2, 4] == stored["chunks"]
-    assert [2, 2, 2] == PROBE.as_stored(made_run(**sizes, chunks=(2,)))["chunks"]
-    with pytest.raises(BadInput, match=r"--chunks 4,2: are 2 numbers for 3 contexts"):
-        PROBE.adapt(uneven, made_outlook())
-
-
-# Measuring
 
 
 def test_the_reference_runs_first_and_is_written_once(made_run):
@@ -380,22 +199,6 @@ def test_reports_take_the_most_chunks_that_all_pairs_have(made_run):
 
     assert grown == read(more, more)
     assert grown | {"chunks": [4, 4]} == read(few, more)
-
-
-def test_prose_takes_the_place_of_the_corpus_but_with_the_built_in_model(made_run):
-    plain, engine = DivergenceSettings(), made_run().engine
-    engine.model = ModelSpec(weights=made_weights(), name="some")
-    tiny = ToolEngine(model=replace(engine.model, is_tiny=True))
-
-    def adapted(settings, engine):
-        return PROBE.adapt(settings, made_outlook(engine=engine))
-
-    prose = adapted(plain, engine)
-
-    assert "python-3.11-reference.txt" == prose.file.name
-    assert SHA256 == hashlib.sha256(prose.file.read_bytes()).hexdigest()
-    assert (plain, prose) == (adapted(plain, tiny), adapted(prose, engine))
-    assert [None, ""] == [PROBE.own_text(plain, each) for each in (tiny, engine)]
 
 
 def test_a_text_that_turns_out_too_short_ends_the_sweep(made_run):
