@@ -19,7 +19,7 @@ DOCUMENTS = ("README.md", "RESULTS.md", "CONTRIBUTING.md", "corpora/README.md")
 
 @pytest.mark.parametrize("document", DOCUMENTS)
 def test_a_document_names_commands_that_are_taken(document):
-    """Those of the pages: see `test_docs`."""
+    """Those of the pages: see `test_pages_build_without_warnings`."""
     text = (ROOT / document).read_text(encoding="utf-8")
     commands = [*named(text)]
 
