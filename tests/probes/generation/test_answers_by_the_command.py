@@ -163,14 +163,6 @@ def test_a_server_that_ends_answers_early_is_a_gap_and_no_loss(tmp_path):
     assert "Not compared: q8_0/q8_0: mismatched" in verdict.stdout
 
 
-def test_where_no_answer_of_the_reference_ends_endings_have_no_say(tmp_path):
-    """The built-in model never ends one."""
-    done = called(tmp_path, *SWEEP, *PAIRS, "--generation-tokens", "16")
-
-    assert 0 == done.returncode, done.stderr
-    assert "ends has no say" in called(tmp_path, "verdict").stdout
-
-
 def test_a_prompt_without_an_answer_is_out_and_one_that_a_pair_leaves_blank_is_lost(
     tmp_path,
 ):
