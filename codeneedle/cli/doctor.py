@@ -17,7 +17,7 @@ from codeneedle.engines.llama_cpp import installation
 from codeneedle.engines.llama_cpp.backends import has_nvidia_gpu
 from codeneedle.engines.llama_cpp.engine import LlamaCpp
 from codeneedle.engines.llama_cpp.installation import ServerFacts, Tools
-from codeneedle.engines.survey import Survey
+from codeneedle.engines.survey import Survey, survey_log
 from codeneedle.errors import CodeneedleError
 from codeneedle.models import pretrained, weights
 from codeneedle.models.kv_cache import cacheless, misfit, plain_caches, type_misfit
@@ -25,7 +25,7 @@ from codeneedle.models.pretrained import Pretrained
 from codeneedle.models.weights import Weights
 from codeneedle.report.data import attributes
 from codeneedle.report.kernels import kernels_document, kernels_object
-from codeneedle.sweep.plan import chosen_context, survey_log
+from codeneedle.sweep.contexts import chosen_context
 from codeneedle.sweep.request import Execution, Request
 from codeneedle.system import machine, orphans
 from codeneedle.system.files import cache_folder, free_disk_bytes

@@ -48,6 +48,7 @@ from codeneedle.report.plan import time_phrase
 from codeneedle.report.selection import default_metric
 from codeneedle.report.verdict import headline
 from codeneedle.sweep import plan as planning
+from codeneedle.sweep.contexts import FIRST_ANSWER_S
 from codeneedle.sweep.decide import (
     TIME_SHARE,
     decide,
@@ -55,7 +56,7 @@ from codeneedle.sweep.decide import (
     fix_order,
     tells_loss,
 )
-from codeneedle.sweep.plan import FIRST_ANSWER_S, Plan
+from codeneedle.sweep.plan import Plan
 from codeneedle.sweep.prepare import (
     prepare,
     refuse_shared_folders,

@@ -6,10 +6,12 @@ An engine makes it before the first cell, without loading the weights.
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 from codeneedle.cache_types import Pair
 from codeneedle.models.kv_cache import Caches
 from codeneedle.records.record import Attention, DeviceMemory, Effective, KvBuffer
+from codeneedle.system.files import cache_folder
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -213,3 +215,8 @@ def _is_on_accelerator(effective: Effective) -> bool:
     if effective.devices:
         return bool({*effective.devices} - {"CPU"})
     return bool(effective.offloaded_layers)
+
+
+def survey_log() -> Path:
+    """Log of the programs that answer a survey, outside of any run folder."""
+    return cache_folder() / "surveys" / "survey.log"

@@ -119,6 +119,11 @@ class Work:
     it shows no such thing.
     """
 
+    def cell_s(self, pace: Pace) -> float:
+        """Seconds of a cell at that *pace*."""
+        answers_s = pace.of_answers(self.written, self.depth)
+        return math.fsum((pace.start_s, *map(pace.of_text, self.texts), answers_s))
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Times:

@@ -16,7 +16,7 @@ from codeneedle.cache_types import (
     pairs_by,
 )
 from codeneedle.document import Document, Facts, Grid, Heading, Lines, Table
-from codeneedle.engines.survey import Survey, gain
+from codeneedle.engines.survey import Survey, gain, survey_log
 from codeneedle.models.kv_cache import (
     Buffers,
     Caches,
@@ -40,7 +40,7 @@ from codeneedle.report.captions import (
 from codeneedle.report.data import RunTable, run_tables
 from codeneedle.report.kernels import gain_line, kernels_document
 from codeneedle.report.tidy import cell_rows
-from codeneedle.sweep.plan import Plan, survey_log
+from codeneedle.sweep.plan import Plan
 from codeneedle.system import machine
 from codeneedle.text import NO_VALUE_WORD, duration, mib, number, plural, size
 from codeneedle.verdict.trust import trusted_records

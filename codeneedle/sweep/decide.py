@@ -14,7 +14,8 @@ from codeneedle.probes.estimates import Work
 from codeneedle.probes.metrics import LossKind
 from codeneedle.probes.probe import Probe
 from codeneedle.records.record import CellRecord, Run, as_json
-from codeneedle.sweep.plan import FIRST_ANSWER_S, Plan, PlannedStep
+from codeneedle.sweep.contexts import FIRST_ANSWER_S
+from codeneedle.sweep.plan import Plan, PlannedStep
 from codeneedle.sweep.request import Execution, Request
 from codeneedle.sweep.runner import Event, Runner
 from codeneedle.text import plural

@@ -7,11 +7,10 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
-from typing import Any
 
 from msgspec import structs
 
-from codeneedle.cache_types import FIRST, Pair, most_precise, shuffled
+from codeneedle.cache_types import FIRST, Pair, most_precise
 from codeneedle.corpora import registry
 from codeneedle.corpora.corpus import Corpus
 from codeneedle.engines.engine import Engine, ModelSpec, Pace
@@ -24,45 +23,30 @@ from codeneedle.probes import probes_named
 from codeneedle.probes.estimates import Estimates, Work
 from codeneedle.probes.probe import Probe
 from codeneedle.probes.prompts import PromptForm
-from codeneedle.records.record import Attention, Setup
+from codeneedle.records.record import Attention
 from codeneedle.records.store import Store, run_folder
+from codeneedle.sweep.contexts import (
+    chosen_context,
+    chosen_corpus,
+    context_that_decides,
+)
+from codeneedle.sweep.pairs import (
+    REPLACED,
+    lacks_kernel,
+    refuse_cacheless,
+    replaced_types,
+    surveyed,
+    with_usual_types,
+)
 from codeneedle.sweep.request import Execution, Request
 from codeneedle.sweep.workers import Place, Worker, device_kind, places
 from codeneedle.system.files import (
-    cache_folder,
     exists,
     expanded,
     free_disk_bytes,
     nearest,
 )
 from codeneedle.text import plural
-
-DEFAULT_CONTEXT = 16_384
-"""Tokens, where the weights were trained for as many; larger ones cost hours."""
-
-BUILT_IN_CONTEXT = 18_432
-"""Tokens: 16 functions of random-bodies, byte by byte, a question and its answer."""
-
-BUILT_IN_CORPUS = "random-bodies-mini"
-DEFAULT_CORPUS = "random-bodies"
-
-DECIDING_CORPUS = "random-bodies-many"
-"""
-Of a sweep that decides: a short text of many functions.
-
-Reading it takes each cell half a minute at 200 tokens/s, and it has as many functions
-as an open pair may be asked for.
-"""
-
-DECIDING_CONTEXTS = (8_192, 4_096, 2_048)
-"""
-Tokens of its context, where neither context nor text is named.
-
-The first with which the first step is likely to take `FIRST_ANSWER_S`, at most.
-"""
-
-FIRST_ANSWER_S = 300.0
-"""What the reference and the pairs of the first step may take together, in seconds."""
 
 LEAST_FREE_BYTES = 64 << 20
 """Disk space without which not even the records would fit."""
@@ -146,7 +130,7 @@ class Plan:
         survey = self.survey
         if survey is None:
             return ()
-        pairs = [pair for pair in self.possible if _lacks_kernel(survey, pair)]
+        pairs = [pair for pair in self.possible if lacks_kernel(survey, pair)]
         return tuple(pairs) if len(pairs) < len(self.possible) else ()
 
     @property
@@ -276,7 +260,7 @@ class Plan:
     def time_of(self, work: Work) -> float | None:
         """Seconds that *work* is likely to take; None if that is unknown."""
         pace = self.pace or self.engine.pace()
-        return None if pace is None else _cell_s(pace, work)
+        return None if pace is None else work.cell_s(pace)
 
     @property
     def tries_reference(self) -> bool:
@@ -364,12 +348,12 @@ def plan(
     request = adapted(page)
     probes = probes_named(request.probes)
     header = weights_at(request.model or pretrained.built_in_model())
-    _refuse_cacheless(header, cacheless(header))
+    refuse_cacheless(header, cacheless(header))
     form = _checked_form(request, header)
     spec = _spec(request, header, form)
     engine = engine_for(spec)
     has_types = bool(request.rows and request.columns)
-    request = _with_usual_types(request, engine, probes)
+    request = with_usual_types(request, engine, probes)
     workers, timing_worker = _workers(execution, spec, engine_for)
     first = workers[0].engine  # a survey is of one device: the one that cells run on
     is_stretched = engine.stretches_context
@@ -399,15 +383,17 @@ def plan(
         may_grow=may_grow,
     )
     if request.decide:
-        context = _context_that_decides(request, probes, estimates)
+        context = context_that_decides(
+            request, estimates, lambda known: _works(request, probes, known)
+        )
         unread = engine.unread(context, workers=len(workers))
         estimates = replace(estimates, context=context, unread=unread)
     request = _adapted(request, probes, estimates)
     named = request.types
     if not has_types:
-        types = _usual_types(named, first, context, store.intact_setup())
+        types = replaced_types(named, first, context, store.intact_setup())
         request = structs.replace(request, types=types)
-    pairs, survey = _surveyed(request, execution, first, context)
+    pairs, survey = surveyed(request, execution, first, context)
     return Plan(
         request=request,
         kept=_kept(page, request, context, form),
@@ -449,188 +435,12 @@ def _read_again(work: Work) -> Work:
     return replace(work, texts=texts, first=first, spared=spared)
 
 
-def _cell_s(pace: Pace, work: Work) -> float:
-    """Seconds of a cell at that *pace*."""
-    answers_s = pace.of_answers(work.written, work.depth)
-    return math.fsum((pace.start_s, *map(pace.of_text, work.texts), answers_s))
-
-
-REPLACED = (
-    "f16 takes the place of bf16, for which this machine has no kernel beside other "
-    "types (--types chooses)"
-)
-
-
-def survey_log() -> Path:
-    """Log of the programs that answer a survey, outside of any run folder."""
-    return cache_folder() / "surveys" / "survey.log"
-
-
-def _lacks_kernel(survey: Survey, pair: Pair) -> bool:
-    return survey.attention(pair) not in {None, Attention.KERNEL}
-
-
-def _usual_types(
-    types: tuple[str, ...], engine: Engine, context: int, stored: Setup | None
-) -> tuple[str, ...]:
-    """*types*, as `_with_kernels` has them, or as a run folder has begun with them."""
-    if stored is None:
-        return _with_kernels(engine, types, context)
-    with_f16 = tuple("f16" if name == "bf16" else name for name in types)
-    return with_f16 if set(with_f16) == {*stored.types_k} else types
-
-
-def _with_kernels(
-    engine: Engine, types: tuple[str, ...], context: int
-) -> tuple[str, ...]:
-    """
-    *types*, with f16 in the place of bf16 where that has kernels and bf16 has none.
-
-    That is beside other types: f16 is the default of users, and bf16 alone with itself
-    would leave its row and its column without a kernel.
-    """
-    if "bf16" not in types or "f16" in types or not engine.identity().devices:
-        return types
-    others = [name for name in types if name != "bf16"]
-    mixed = {name: [Pair(name, other) for other in others] for name in ("bf16", "f16")}
-    asked = [*mixed["bf16"], *mixed["f16"], Pair("bf16", "bf16"), Pair("f16", "f16")]
-    survey = engine.survey(asked, context=context, log=survey_log())
-    if survey is None:
-        return types
-
-    def kernels(name: str) -> int:
-        pairs = (*mixed[name], Pair(name, name))
-        return sum(survey.attention(pair) is Attention.KERNEL for pair in pairs)
-
-    is_alone = not any(
-        survey.attention(pair) is Attention.KERNEL for pair in mixed["bf16"]
-    )
-    if is_alone and kernels("f16") > kernels("bf16"):
-        return tuple("f16" if name == "bf16" else name for name in types)
-    return types
-
-
-def _surveyed(
-    request: Request, execution: Execution, engine: Engine, context: int
-) -> tuple[tuple[Pair, ...], Survey | None]:
-    """The grid, in running order, and where attention of its pairs would run."""
-    pairs = _pairs(request, execution, engine)
-    survey = engine.survey(pairs, context=context, log=survey_log())
-    if survey and survey.has_no_cache:
-        weights = engine.model.weights
-        reason = f"llama.cpp makes no KV cache for {weights.architecture}"
-        _refuse_cacheless(weights, reason)
-    if survey and pairs and all(survey.refusal(pair) for pair in pairs):
-        raise _nothing_runs(pairs, survey, engine)
-    return _kept_pairs(request, pairs, survey), survey
-
-
-def _nothing_runs(pairs: Sequence[Pair], survey: Survey, engine: Engine) -> BadInput:
-    """The error of a grid of which every pair is refused, with the pairs that run."""
-    types = engine.cache_types()
-    alike = [Pair(name, name) for name in types.k if name in types.v]
-    told = engine.survey(alike, context=survey.context, log=survey_log())
-    run = [str(e) for e in alike if told and e in told.pairs and not told.refusal(e)]
-    hint = (
-        f"Of pairs with K = V these run: {', '.join(run)}. 'codeneedle kernels "
-        f"--types {','.join(e.partition('/')[0] for e in run)}' shows the others."
-    )
-    return BadInput(
-        source=f"{plural(len(pairs), 'pair')}, {pairs[0]} ...",
-        reason=f"none can run here: {survey.refusal(pairs[0])}",
-        hint=hint if run else "'codeneedle kernels --types f32,f16' shows which run.",
-    )
-
-
-def _kept_pairs(
-    request: Request, pairs: tuple[Pair, ...], survey: Survey | None
-) -> tuple[Pair, ...]:
-    """
-    *pairs*; of a request that wants those with a kernel, these alone.
-
-    Raises:
-        BadInput: If those with a kernel alone are wanted, and there is none, or the
-            engine cannot say.
-    """
-    if survey is None and request.kernels_only:
-        raise BadInput(
-            source="--kernels-only",
-            reason=f"the engine {request.engine} cannot say where attention would run",
-            hint="Leave it out, or name the pairs: --pairs f16/f16,...",
-        )
-    if survey is None:
-        return pairs
-    possible = [pair for pair in pairs if not survey.refusal(pair)]
-    if not (request.kernels_only or request.decide):
-        return pairs
-    here = tuple(pair for pair in possible if not _lacks_kernel(survey, pair))
-    if not here and request.kernels_only:
-        raise BadInput(
-            source="--kernels-only",
-            reason=f"none of {plural(len(pairs), 'pair')} has a kernel here",
-            hint="Leave it out to measure them with attention on the CPU, or ask for "
-            "other --types: 'codeneedle kernels' shows what has one.",
-        )
-    return here or pairs
-
-
-def _refuse_cacheless(header: Weights, reason: str) -> None:
-    """
-    Stop at weights without a KV cache; *reason* is empty for others.
-
-    Raises:
-        BadInput: With the reason.
-    """
-    if reason:
-        raise BadInput(
-            source=header.path,
-            reason=reason,
-            hint="Choose weights of a model with attention: --model FILE.",
-        )
-
-
-def chosen_corpus(request: Request) -> str:
-    """The corpus of *request*, else one that suits the model."""
-    if request.corpus:
-        return request.corpus
-    if request.model and request.decide:
-        return DECIDING_CORPUS
-    return DEFAULT_CORPUS if request.model else BUILT_IN_CORPUS
-
-
 def _filed_under(request: Request, engine: Engine, probes: Sequence[Probe]) -> str:
     """What a run is called instead of a corpus that is neither read nor named."""
     texts = [each.own_text(request.settings_of(each), engine) for each in probes]
     if request.corpus or None in texts:
         return ""
     return next(filter(None, texts), "")
-
-
-def chosen_context(request: Request, header: Weights, *, stretched: bool) -> int:
-    """
-    The context of *request*, else one that suits the model, in tokens.
-
-    Args:
-        request: One page.
-        header: Of the weights.
-        stretched: Whether the engine extends the context beyond the training.
-
-    Raises:
-        BadInput: If the weights were not trained for it, and it is not stretched.
-    """
-    trained = header.training_context
-    default = DEFAULT_CONTEXT if request.model else BUILT_IN_CONTEXT
-    if chosen_corpus(request) == DECIDING_CORPUS:
-        default = DECIDING_CONTEXTS[0]
-    context = request.context or min(default, trained or default)
-    if trained and context > trained and not stretched:
-        raise BadInput(
-            source=f"--context {context:,}",
-            reason=f"these weights were trained for {trained:,} tokens",
-            hint=f"Use --context {trained} or less, or stretch it on purpose with "
-            "the rope options of the engine.",
-        )
-    return context
 
 
 def default_form(request: Request, header: Weights) -> PromptForm:
@@ -726,52 +536,6 @@ def _adapted(
     return structs.replace(request, **changes)
 
 
-def _with_usual_types(
-    request: Request, engine: Engine, probes: Sequence[Probe]
-) -> Request:
-    """
-    *request* with the usual types of *engine* where the user named none.
-
-    Raises:
-        BadInput: If the engine has no usual types.
-        ToolMissing: If it lacks an ability that one of *probes* needs.
-    """
-    engine.refuse_arguments()
-    changes: dict[str, Any] = {}
-    for probe in probes:
-        for ability in sorted(probe.needs):
-            engine.require(ability)
-    if not (request.rows and request.columns):
-        changes["types"] = engine.cache_types().usual
-        if not changes["types"]:
-            raise BadInput(
-                source="--types",
-                reason=f"the engine {engine.name} does not report its cache types",
-                hint="Name them, the most precise one first: --types auto,fp8",
-            )
-    return structs.replace(request, **changes)
-
-
-def _pairs(request: Request, execution: Execution, engine: Engine) -> tuple[Pair, ...]:
-    """The grid, in running order; types that the engine does not have are refused."""
-    types = engine.cache_types()
-    for axis, names, known in (
-        ("K", request.rows, types.k),
-        ("V", request.columns, types.v),
-    ):
-        for name in names:
-            if known and name not in known:
-                raise BadInput(
-                    source=f"{axis} type {name}",
-                    reason=f"{engine.name} has no {name} for the cache",
-                    hint=f"Known: {', '.join(known)}.",
-                )
-    pairs = shuffled(request.grid, seed=request.seed)
-    if types.pairs is not None:
-        pairs = [pair for pair in pairs if pair in types.pairs]
-    return execution.shard.pairs(pairs) if execution.shard else tuple(pairs)
-
-
 def _kept(page: Request, request: Request, context: int, form: PromptForm) -> Request:
     """
     The request that the run folder keeps: with all that was chosen, and absolute paths.
@@ -829,34 +593,14 @@ def _absolute(path: str) -> str:
     return str(expanded(path).absolute())
 
 
-def _context_that_decides(
+def _works(
     request: Request, probes: Sequence[Probe], estimates: Estimates
-) -> int:
-    """
-    The context of a sweep that decides, in tokens: that of *estimates*, or of its run.
-
-    Of the text that is its default it is shorter where reading takes too long.
-    """
-    if request.contexts or estimates.corpus.name != DECIDING_CORPUS:
-        return estimates.context
-    if estimates.setup is not None:
-        return estimates.setup.context
-    fitting = [each for each in DECIDING_CONTEXTS if each <= estimates.context]
-    pace = estimates.pace
-    if pace is None or not fitting:
-        return estimates.context
-    for context in fitting:
-        unread = estimates.engine.unread(context, workers=estimates.workers)
-        shorter = replace(estimates, context=context, unread=unread)
-        # What it refuses is of the context that is chosen.
-        adapted = _adapted(request, probes, replace(shorter, unread=""))
-        works = [probe.work(adapted.settings_of(probe), shorter) for probe in probes]
-        cell_s = math.fsum(_cell_s(pace, work) for work in works if work)
-        firsts = [work.first for work in works if work and work.first]
-        lead_s = math.fsum(_cell_s(pace, work) for work in firsts)
-        if lead_s + (1 + len(FIRST)) * cell_s <= FIRST_ANSWER_S:
-            return context
-    return fitting[-1]
+) -> list[Work]:
+    """What a cell takes, of the probes that say it."""
+    # What it refuses is of the context that is chosen.
+    adapted = _adapted(request, probes, replace(estimates, unread=""))
+    works = (probe.work(adapted.settings_of(probe), estimates) for probe in probes)
+    return [work for work in works if work]
 
 
 def _store(request: Request, execution: Execution, corpus: str, model: str) -> Store:

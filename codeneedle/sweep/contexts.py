@@ -1,0 +1,109 @@
+"""The text and the context of a server, where the user names none."""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from codeneedle.cache_types import FIRST
+from codeneedle.errors import BadInput
+from codeneedle.models.weights import Weights
+from codeneedle.probes.estimates import Estimates, Work
+from codeneedle.sweep.request import Request
+
+DEFAULT_CONTEXT = 16_384
+"""Tokens, where the weights were trained for as many; larger ones cost hours."""
+
+BUILT_IN_CONTEXT = 18_432
+"""Tokens: 16 functions of random-bodies, byte by byte, a question and its answer."""
+
+BUILT_IN_CORPUS = "random-bodies-mini"
+DEFAULT_CORPUS = "random-bodies"
+
+DECIDING_CORPUS = "random-bodies-many"
+"""
+Of a sweep that decides: a short text of many functions.
+
+Reading it takes each cell half a minute at 200 tokens/s, and it has as many functions
+as an open pair may be asked for.
+"""
+
+DECIDING_CONTEXTS = (8_192, 4_096, 2_048)
+"""
+Tokens of its context, where neither context nor text is named.
+
+The first with which the first step is likely to take `FIRST_ANSWER_S`, at most.
+"""
+
+FIRST_ANSWER_S = 300.0
+"""What the reference and the pairs of the first step may take together, in seconds."""
+
+
+def chosen_corpus(request: Request) -> str:
+    """The corpus of *request*, else one that suits the model."""
+    if request.corpus:
+        return request.corpus
+    if request.model and request.decide:
+        return DECIDING_CORPUS
+    return DEFAULT_CORPUS if request.model else BUILT_IN_CORPUS
+
+
+def chosen_context(request: Request, header: Weights, *, stretched: bool) -> int:
+    """
+    The context of *request*, else one that suits the model, in tokens.
+
+    Args:
+        request: One page.
+        header: Of the weights.
+        stretched: Whether the engine extends the context beyond the training.
+
+    Raises:
+        BadInput: If the weights were not trained for it, and it is not stretched.
+    """
+    trained = header.training_context
+    default = DEFAULT_CONTEXT if request.model else BUILT_IN_CONTEXT
+    if chosen_corpus(request) == DECIDING_CORPUS:
+        default = DECIDING_CONTEXTS[0]
+    context = request.context or min(default, trained or default)
+    if trained and context > trained and not stretched:
+        raise BadInput(
+            source=f"--context {context:,}",
+            reason=f"these weights were trained for {trained:,} tokens",
+            hint=f"Use --context {trained} or less, or stretch it on purpose with "
+            "the rope options of the engine.",
+        )
+    return context
+
+
+def context_that_decides(
+    request: Request,
+    estimates: Estimates,
+    works_of: Callable[[Estimates], Sequence[Work]],
+) -> int:
+    """
+    The context of a sweep that decides, in tokens: that of *estimates*, or of its run.
+
+    Of the text that is its default it is shorter where reading takes too long.
+
+    Args:
+        request: One page.
+        estimates: Of the longest context.
+        works_of: What a cell takes by other estimates, for each probe that says it.
+    """
+    if request.contexts or estimates.corpus.name != DECIDING_CORPUS:
+        return estimates.context
+    if estimates.setup is not None:
+        return estimates.setup.context
+    fitting = [each for each in DECIDING_CONTEXTS if each <= estimates.context]
+    pace = estimates.pace
+    if pace is None or not fitting:
+        return estimates.context
+    for context in fitting:
+        unread = estimates.engine.unread(context, workers=estimates.workers)
+        shorter = replace(estimates, context=context, unread=unread)
+        works = works_of(shorter)
+        cell_s = math.fsum(work.cell_s(pace) for work in works)
+        firsts = [work.first for work in works if work.first]
+        lead_s = math.fsum(work.cell_s(pace) for work in firsts)
+        if lead_s + (1 + len(FIRST)) * cell_s <= FIRST_ANSWER_S:
+            return context
+    return fitting[-1]

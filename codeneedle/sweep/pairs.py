@@ -1,0 +1,192 @@
+"""The pairs of a page: usual types, the grid, and which of it have a kernel here."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from msgspec import structs
+
+from codeneedle.cache_types import Pair, shuffled
+from codeneedle.engines.engine import Engine
+from codeneedle.engines.survey import Survey, survey_log
+from codeneedle.errors import BadInput
+from codeneedle.models.weights import Weights
+from codeneedle.probes.probe import Probe
+from codeneedle.records.record import Attention, Setup
+from codeneedle.sweep.request import Execution, Request
+from codeneedle.text import plural
+
+
+def with_usual_types(
+    request: Request, engine: Engine, probes: Sequence[Probe]
+) -> Request:
+    """
+    *request* with the usual types of *engine* where the user named none.
+
+    Raises:
+        BadInput: If the engine has no usual types.
+        ToolMissing: If it lacks an ability that one of *probes* needs.
+    """
+    engine.refuse_arguments()
+    changes: dict[str, Any] = {}
+    for probe in probes:
+        for ability in sorted(probe.needs):
+            engine.require(ability)
+    if not (request.rows and request.columns):
+        changes["types"] = engine.cache_types().usual
+        if not changes["types"]:
+            raise BadInput(
+                source="--types",
+                reason=f"the engine {engine.name} does not report its cache types",
+                hint="Name them, the most precise one first: --types auto,fp8",
+            )
+    return structs.replace(request, **changes)
+
+
+def _grid(request: Request, execution: Execution, engine: Engine) -> tuple[Pair, ...]:
+    """The grid, in running order; types that the engine does not have are refused."""
+    types = engine.cache_types()
+    for axis, names, known in (
+        ("K", request.rows, types.k),
+        ("V", request.columns, types.v),
+    ):
+        for name in names:
+            if known and name not in known:
+                raise BadInput(
+                    source=f"{axis} type {name}",
+                    reason=f"{engine.name} has no {name} for the cache",
+                    hint=f"Known: {', '.join(known)}.",
+                )
+    pairs = shuffled(request.grid, seed=request.seed)
+    if types.pairs is not None:
+        pairs = [pair for pair in pairs if pair in types.pairs]
+    return execution.shard.pairs(pairs) if execution.shard else tuple(pairs)
+
+
+REPLACED = (
+    "f16 takes the place of bf16, for which this machine has no kernel beside other "
+    "types (--types chooses)"
+)
+
+
+def lacks_kernel(survey: Survey, pair: Pair) -> bool:
+    """Whether attention of *pair* would run elsewhere than in a kernel."""
+    return survey.attention(pair) not in {None, Attention.KERNEL}
+
+
+def replaced_types(
+    types: tuple[str, ...], engine: Engine, context: int, stored: Setup | None
+) -> tuple[str, ...]:
+    """*types*, as `_with_kernels` has them, or as a run folder has begun with them."""
+    if stored is None:
+        return _with_kernels(engine, types, context)
+    with_f16 = tuple("f16" if name == "bf16" else name for name in types)
+    return with_f16 if set(with_f16) == {*stored.types_k} else types
+
+
+def _with_kernels(
+    engine: Engine, types: tuple[str, ...], context: int
+) -> tuple[str, ...]:
+    """
+    *types*, with f16 in the place of bf16 where that has kernels and bf16 has none.
+
+    That is beside other types: f16 is the default of users, and bf16 alone with itself
+    would leave its row and its column without a kernel.
+    """
+    if "bf16" not in types or "f16" in types or not engine.identity().devices:
+        return types
+    others = [name for name in types if name != "bf16"]
+    mixed = {name: [Pair(name, other) for other in others] for name in ("bf16", "f16")}
+    asked = [*mixed["bf16"], *mixed["f16"], Pair("bf16", "bf16"), Pair("f16", "f16")]
+    survey = engine.survey(asked, context=context, log=survey_log())
+    if survey is None:
+        return types
+
+    def kernels(name: str) -> int:
+        pairs = (*mixed[name], Pair(name, name))
+        return sum(survey.attention(pair) is Attention.KERNEL for pair in pairs)
+
+    is_alone = not any(
+        survey.attention(pair) is Attention.KERNEL for pair in mixed["bf16"]
+    )
+    if is_alone and kernels("f16") > kernels("bf16"):
+        return tuple("f16" if name == "bf16" else name for name in types)
+    return types
+
+
+def surveyed(
+    request: Request, execution: Execution, engine: Engine, context: int
+) -> tuple[tuple[Pair, ...], Survey | None]:
+    """The grid, in running order, and where attention of its pairs would run."""
+    pairs = _grid(request, execution, engine)
+    survey = engine.survey(pairs, context=context, log=survey_log())
+    if survey and survey.has_no_cache:
+        weights = engine.model.weights
+        reason = f"llama.cpp makes no KV cache for {weights.architecture}"
+        refuse_cacheless(weights, reason)
+    if survey and pairs and all(survey.refusal(pair) for pair in pairs):
+        raise _nothing_runs(pairs, survey, engine)
+    return _kept_pairs(request, pairs, survey), survey
+
+
+def _nothing_runs(pairs: Sequence[Pair], survey: Survey, engine: Engine) -> BadInput:
+    """The error of a grid of which every pair is refused, with the pairs that run."""
+    types = engine.cache_types()
+    alike = [Pair(name, name) for name in types.k if name in types.v]
+    told = engine.survey(alike, context=survey.context, log=survey_log())
+    run = [str(e) for e in alike if told and e in told.pairs and not told.refusal(e)]
+    hint = (
+        f"Of pairs with K = V these run: {', '.join(run)}. 'codeneedle kernels "
+        f"--types {','.join(e.partition('/')[0] for e in run)}' shows the others."
+    )
+    return BadInput(
+        source=f"{plural(len(pairs), 'pair')}, {pairs[0]} ...",
+        reason=f"none can run here: {survey.refusal(pairs[0])}",
+        hint=hint if run else "'codeneedle kernels --types f32,f16' shows which run.",
+    )
+
+
+def _kept_pairs(
+    request: Request, pairs: tuple[Pair, ...], survey: Survey | None
+) -> tuple[Pair, ...]:
+    """
+    *pairs*; of a request that wants those with a kernel, these alone.
+
+    Raises:
+        BadInput: If those with a kernel alone are wanted, and there is none, or the
+            engine cannot say.
+    """
+    if survey is None and request.kernels_only:
+        raise BadInput(
+            source="--kernels-only",
+            reason=f"the engine {request.engine} cannot say where attention would run",
+            hint="Leave it out, or name the pairs: --pairs f16/f16,...",
+        )
+    if survey is None:
+        return pairs
+    possible = [pair for pair in pairs if not survey.refusal(pair)]
+    if not (request.kernels_only or request.decide):
+        return pairs
+    here = tuple(pair for pair in possible if not lacks_kernel(survey, pair))
+    if not here and request.kernels_only:
+        raise BadInput(
+            source="--kernels-only",
+            reason=f"none of {plural(len(pairs), 'pair')} has a kernel here",
+            hint="Leave it out to measure them with attention on the CPU, or ask for "
+            "other --types: 'codeneedle kernels' shows what has one.",
+        )
+    return here or pairs
+
+
+def refuse_cacheless(header: Weights, reason: str) -> None:
+    """
+    Stop at weights without a KV cache; *reason* is empty for others.
+
+    Raises:
+        BadInput: With the reason.
+    """
+    if reason:
+        raise BadInput(
+            source=header.path,
+            reason=reason,
+            hint="Choose weights of a model with attention: --model FILE.",
+        )
