@@ -308,6 +308,9 @@ class _Page:
     is_described: bool = field(default=False, init=False)
     """Whether the run was described on the screen."""
 
+    has_stepped: bool = field(default=False, init=False)
+    """Whether a step was taken behind the reference; what is known before is older."""
+
     runner: Runner = field(init=False)  # measures its cells, once it is set up
     stop: StopRequest = field(init=False)
     """Whether the user has asked to stop since then."""
@@ -547,6 +550,7 @@ class _Page:
                 return
             about = duration_phrase(step.time_s)
             say(self.console, f"next: {step_phrase(step, verdict)}{about}")
+            self.has_stepped = True
             self._extend(step.goals)
             if step.new and not self.runner.asked_to_stop():
                 # What failed was measured again before the first step.
@@ -586,7 +590,8 @@ class _Page:
             return
         first, *rest = headline(verdict, asks_for(verdict.run.setup.engine))
         spent = duration(time.monotonic() - self.began)
-        say(self.console, f"so far, after {spent}: {first}")
+        when = f"after {spent}" if self.has_stepped else "by what is stored"
+        say(self.console, f"so far, {when}: {first}")
         for line in rest[:1]:
             show_words(self.console, Text(visible(line.strip().removesuffix(":"))))
 

@@ -106,6 +106,17 @@ def test_a_pair_that_fails_in_a_new_run_is_not_measured_at_each_step(deciding):
     assert deciding.verdict().chosen
 
 
+def test_what_an_earlier_command_measured_is_no_answer_of_this_one(deciding):
+    deciding.sweep(types=("f16", "q8_0"))
+    assert "so far, by what is stored" not in deciding.told.getvalue()
+
+    deciding.sweep(types=("f16", "q8_0", "q4_0"))
+    first, *_ = [
+        line for line in deciding.told.getvalue().splitlines() if "so far" in line
+    ]
+    assert first.startswith("so far, by what is stored: ")
+
+
 def test_a_probe_in_which_the_reference_has_nothing_to_lose_is_left_out(deciding):
     code = deciding.sweep("recall", "retrieval")
     probes = {(r.probe, str(r.pair)) for r in deciding.verdict().run.records}
