@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from codeneedle.text import (
     duration,
+    in_words,
     mib,
     number,
     plain,
@@ -121,3 +122,15 @@ def test_zero_has_no_sign():
 )
 def test_text_has_no_meaning_in_markdown(text, expected):
     assert expected == plain(text)
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [
+        *(("b11434", "b11434"), (True, "on"), (False, "off"), (4096, "4096")),
+        *((None, "none"), ("", "none"), ([], "none"), (0, "0")),
+        *((["f16", "q8_0"], "f16, q8_0"), ([True, None], "on, none")),
+    ],
+)
+def test_values_of_a_setup_are_shown_without_the_marks_of_python(value, shown):
+    assert shown == in_words(value)

@@ -31,7 +31,6 @@ from codeneedle.errors import BadInput
 from codeneedle.records.record import Attention, Effective, Run
 from codeneedle.report.compare import (
     WALL,
-    _in_words,
     compare,
     comparison_document,
     comparison_object,
@@ -59,7 +58,7 @@ def change(found, name):
 def test_a_loss_is_worse_and_the_setting_behind_it_is_named():
     found = compared(20, 18, other=replace(SETUP, rotation=False))
 
-    assert (("rotation", "yes", "no"),) == found.setups
+    assert (("rotation", "on", "off"),) == found.setups
     matched = change(found, "matched")
     assert ("worse", -2.0) == (matched.words, matched.bounds.mean)
     assert matched.bounds.high < 0
@@ -365,14 +364,3 @@ def test_several_runs_are_compared_with_the_first_in_a_column_each():
     )
     assert rows["decode"].endswith("not compared")
     assert 2 == said.count("compared with")
-
-
-@pytest.mark.parametrize(
-    ("written", "shown"),
-    [
-        *(("'b11434'", "b11434"), ("True", "yes"), ("None", "none")),
-        *(("['f16', 'q8_0']", "f16, q8_0"), ("4096", "4096"), ("-ngl 99", "-ngl 99")),
-    ],
-)
-def test_values_of_a_setup_are_shown_without_the_marks_of_python(written, shown):
-    assert shown == _in_words(written)
