@@ -17,7 +17,7 @@ from made_tools import made_perplexity, reading_task
 from codeneedle.cache_types import Pair
 from codeneedle.engines.engine import CellSpec
 from codeneedle.engines.llama_cpp.base_file import DEEPEST
-from codeneedle.engines.llama_cpp.reading import Rows, piped
+from codeneedle.engines.llama_cpp.reading import Rows, piped, prepared
 from codeneedle.engines.messages import Completion
 from codeneedle.engines.mlx.scoring import encoded_row
 from codeneedle.engines.patience import Patience
@@ -77,8 +77,9 @@ def test_a_token_16_nats_behind_is_a_bound_and_equal_ones_are_tied():
     found = rows_of(base_file([behind, uniform, tied, uniform, uniform]))
 
     tokens = found.tokens()
-    assert (0, (16.0, 16.0)) == (IDS[FIRST], (16.0, 16.0))
+    assert 0 == IDS[FIRST]
     assert [0.0, 0.0] == [round(tokens.logprobs[0], 3), tokens.leads[1]]
+    assert 16.0 == pytest.approx(tokens.leads[0], abs=1e-3)
     low = rows_of(base_file([uniform, behind, tied, behind, uniform]), wanted=(8, 9))
     assert (0,) == low.tokens().bounds
     assert -16.0 == pytest.approx(low.tokens().logprobs[0], abs=1e-3)
@@ -97,6 +98,7 @@ def test_a_token_16_nats_behind_is_a_bound_and_equal_ones_are_tied():
         (base_file(vocabulary=8), "its header is that of another file"),
         (base_file(chunks=2), "its header is that of another file"),
         (base_file(ids=(*IDS[:3], 6, *IDS[4:])), "token 3 of its text is 6, not 3"),
+        (base_file(ids=(*IDS[:3], 6, 5, *IDS[5:])), "token 3 of its text is 6, not 3"),
         (
             base_file()[:68] + b"\xff" * 110,
             "its row of token 7 is none: a scale of nan",
@@ -106,6 +108,67 @@ def test_a_token_16_nats_behind_is_a_bound_and_equal_ones_are_tied():
 )
 def test_a_file_that_is_not_what_was_asked_for_has_a_fault(data, words):
     assert words in rows_of(data).missing
+
+
+def test_a_file_that_ends_between_two_rows_is_not_whole():
+    """Although all that is wanted has come."""
+    found = rows_of(base_file()[:-24], wanted=(FIRST, 9))
+
+    assert not found.is_whole
+    assert "it ended after 4 of 5 rows" == found.missing
+    assert len(base_file()) - 24 == found.taken
+
+
+@pytest.mark.parametrize(
+    ("number", "is_known"), [(-1, False), (0, True), (6, True), (7, False)]
+)
+def test_a_text_has_tokens_of_the_model_alone(number, is_known):
+    ids = (*IDS[:2], number, *IDS[3:])
+    rows = Rows(ids=ids, wanted=(9,), vocabulary=VOCABULARY)
+    rows.take(base_file(ids=ids))
+
+    assert is_known == rows.is_whole
+    assert is_known or "tokens beyond the 7 of the model" in rows.missing
+
+
+def stored_row(scale, low, values):
+    """A row as it is written."""
+    head = struct.pack("<ff", scale, low)
+    return head + np.array([*values, 0], dtype=np.uint16).tobytes()
+
+
+@pytest.mark.parametrize(
+    ("scale", "low", "values", "words"),
+    [
+        # One token is certain, and the others so many nats behind.
+        (16.04 / 65535, -16.04, [65535, *[0] * 6], ""),
+        (16.06 / 65535, -16.06, [65535, *[0] * 6], "a scale of"),
+        (-16.0 / 65535, 0.0, [0, *[65535] * 6], "a scale of"),
+        # Of a flat row all are equal: the sum is seven times that of one.
+        (0.0, math.log(1.04 / 7), [0] * 7, ""),
+        (0.0, math.log(0.96 / 7), [0] * 7, ""),
+        (0.0, math.log(1.06 / 7), [0] * 7, "its probabilities add up to 1.060"),
+        (0.0, math.log(0.94 / 7), [0] * 7, "its probabilities add up to 0.940"),
+    ],
+)
+def test_a_row_is_a_distribution_up_to_what_rounding_takes(scale, low, values, words):
+    whole = base_file()
+    data = whole[:68] + stored_row(scale, low, values) + whole[92:]
+    found = rows_of(data)
+
+    assert found.missing.startswith("its row of token 7 is none") == bool(words)
+    assert words in found.missing
+
+
+def test_a_text_is_read_as_one_chunk_with_one_pair(tmp_path):
+    task = reading_task(tmp_path / "run", "q8_0/q4_0")
+    job, rows = prepared(task, log=tmp_path / "log", vocabulary=VOCABULARY)
+
+    assert (1, len(task.ids)) == (job.task.chunks, job.task.context)
+    assert task.pair == job.task.pair == job.task.reference
+    assert rows is job.rows
+    again, _ = prepared(task, log=tmp_path / "log", vocabulary=VOCABULARY)
+    assert job.text == again.text
 
 
 def test_a_token_that_no_row_tells_of_has_no_score():
