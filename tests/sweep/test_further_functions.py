@@ -32,6 +32,7 @@ from msgspec import structs
 from codeneedle.cache_types import Pair
 from codeneedle.engines.engine import Ability, Pace
 from codeneedle.errors import BadInput, CellError
+from codeneedle.probes import PROBES
 from codeneedle.probes.recall.record import Recall, recall_of
 from codeneedle.probes.recall.settings import Ask, By, RecallSettings
 from codeneedle.records.record import Phases, Run, Status
@@ -473,6 +474,27 @@ def test_a_run_that_has_other_pairs_keeps_the_looks_that_it_has(world):
     assert ((8, 16, 32, 40), 0) == (order.looks, order.skipped)
 
 
+@pytest.mark.parametrize(
+    ("share", "looks"), [(1.001, (16, 32, 40)), (0.999, (8, 16, 32, 40))]
+)
+def test_the_first_look_is_what_the_reference_and_the_first_pairs_have_time_for(
+    world, share, looks
+):
+    """Of the reference's own record, whatever else has measured it."""
+    world.sweep(WHOLE)
+    own = world.store.record(WHOLE, "recall")
+    for answer in own.observation["answers"].values():
+        answer["wall_s"] = 2.0
+    world.store.add(own)
+    slow = replace(own.phases, measure_s=1e6)
+    world.store.add(replace(own, probe="divergence", observation={}, phases=slow))
+    cost = cost_of(own, world.store.setup())
+    most_s = own.phases.total_s + share * 3 * cost.of(16)
+    order = fix_order(world.runner(), WHOLE, [WHOLE, GOOD, BAD], most_s=most_s)
+
+    assert looks == order.looks
+
+
 def steps(world, **changes):
     """The next step of *world*, by the order that it has."""
     return next_step(judge(world.runner().read()), ["recall"], **changes)
@@ -680,3 +702,62 @@ def test_a_plan_has_a_step_of_further_functions_unless_all_are_asked_at_once(
 
     assert whats[1].endswith(f"{first} functions each")
     assert further == sum("an open pair and the reference" in what for what in whats)
+
+
+def deciding_plan(world, pace, **changes):
+    """The plan of *world* of a sweep that decides, with a *pace*."""
+    request = structs.replace(world.plan.request, decide=True)
+    return replace(world.plan, request=request, pace=pace, **changes)
+
+
+def writing(write_s, start_s=0.0):
+    """A pace at which prompts cost nothing."""
+    return Pace(
+        start_s=start_s, read_s=0, write_s=write_s, read_back_s=0, write_back_s=0
+    )
+
+
+def test_a_planned_cell_costs_its_server_and_its_functions(world):
+    plan = deciding_plan(world, writing(1.0, start_s=3.0))
+    first, cost = with_steps(plan).steps[1], planned_cost(plan)
+
+    assert 3.0 == pytest.approx(cost.server_s)
+    functions = int(first.what.split()[-3])
+    assert first.forced / 3 / functions == pytest.approx(cost.function_s)
+    assert planned_cost(deciding_plan(world, None)) is None
+
+
+@pytest.mark.parametrize(("unread", "ends"), [("", (8, 16, 32, 40)), ("no tool", ())])
+def test_a_plan_reads_the_text_again_at_each_look_where_lines_are_read(
+    world, unread, ends
+):
+    plan = deciding_plan(world, writing(5.0), unread=unread)
+
+    assert ends == planned_cost(plan).ends
+
+
+@pytest.mark.parametrize(("share", "first"), [(0.999, 16), (1.001, 8)])
+def test_a_plan_asks_first_for_what_the_reference_and_three_pairs_have_time_for(
+    world, share, first
+):
+    """The reference for 8 functions, and then four cells for 16, take five minutes."""
+    function_s = planned_cost(deciding_plan(world, writing(1.0))).function_s
+    pace = writing(share * 300 / (8 + 4 * 16) / function_s)
+
+    assert (
+        with_steps(deciding_plan(world, pace))
+        .steps[1]
+        .what.endswith(f", {first} functions each")
+    )
+
+
+@pytest.mark.parametrize("pace", [None, writing(1.0)])
+def test_a_plan_without_recall_has_no_functions(world, pace):
+    divergence = PROBES["divergence"]
+    plan = deciding_plan(world, pace, probes=(divergence,))
+
+    assert [
+        "f16/f16, the reference",
+        "the first answer: q8_0/q8_0, q8_0/q4_0, q4_0/q4_0",
+        "then pair by pair, smaller than what is within: 5 at most; of each",
+    ] == [step.what for step in with_steps(plan).steps[:3]]
