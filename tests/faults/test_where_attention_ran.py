@@ -87,18 +87,13 @@ def said(folder, command, *words, rule=None, devices=""):
     return called(folder.path, command, *where, *words)
 
 
-def test_a_build_that_refuses_every_pair_is_told_before_any_cell(folder):
-    told = said(folder, "plan", "--pairs", "f16/q8_0,q8_0/f16", rule="mla")
+@pytest.mark.parametrize("command", ["plan", "sweep"])
+def test_a_build_that_refuses_every_pair_is_told_and_starts_no_server(folder, command):
+    told = said(folder, command, "--pairs", "f16/q8_0,q8_0/f16", rule="mla")
 
     assert 2 == told.returncode
     assert "model does not support different K and V" in told.stderr
     assert "codeneedle kernels" in told.stderr
-
-
-def test_a_build_that_refuses_every_pair_starts_no_server(folder):
-    told = said(folder, "sweep", "--pairs", "f16/q8_0,q8_0/f16", rule="mla")
-
-    assert 2 == told.returncode
     assert not (folder.path / RUN).exists()
 
 
@@ -211,15 +206,3 @@ def test_a_plan_on_devices_of_two_kinds_says_which_one_was_surveyed(
     assert 0 == told.returncode, told.stderr
     assert f"kernels were asked of {surveyed}" in text
     assert has_kernels is ("no pair has a kernel" not in text)
-
-
-def test_a_run_of_the_time_before_kernels_were_facts_is_refused(folder):
-    swept(folder, dict.fromkeys((*SAME, *MIXED), WHOLE))
-    file = folder.path / RUN / "cells" / "q8_0-q4_0.recall.json"
-    old = {"schema": 1, "status": "fallback-cpu"}
-    file.write_text(json.dumps(old), encoding="utf-8")
-    told = called(folder.path, "grid", "tiny")
-
-    assert 2 == told.returncode
-    assert "fallback-cpu" in told.stderr
-    assert "run the same sweep again" in told.stderr
