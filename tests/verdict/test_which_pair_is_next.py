@@ -10,6 +10,7 @@ from codeneedle.verdict.order import (
     covers,
     next_asked,
     ruled_out,
+    size_by_types,
 )
 from codeneedle.verdict.statistics import ALPHA, Decision, error_share
 
@@ -285,3 +286,108 @@ def test_last_open_pairs_are_asked_that_more_functions_decide():
     assert ("q8_0/q4_0", 48, Why.MORE) == asked(seen, few)
     assert asked(seen | {"q8_0/q4_0": is_open(needed=50)}, few) is None
     assert asked(seen | {"q8_0/q4_0": is_open(needed=60, units=48)}, few) is None
+
+
+FIRST_THREE = Order(pairs=tuple(map(str, FIRST)), looks=(12, 24, 48, 96))
+
+
+@pytest.mark.parametrize(
+    ("needed", "units", "goal"),
+    [
+        (12, 12, None),
+        (13, 12, 24),
+        (24, 12, 24),
+        (25, 12, 48),
+        (48, 12, 48),
+        (96, 12, 96),
+        (97, 12, None),
+        (24, 13, 24),
+        (25, 24, 48),
+        (None, 12, None),
+    ],
+)
+def test_an_open_pair_is_asked_at_the_look_that_is_likely_to_decide_it(
+    needed, units, goal
+):
+    seen = {
+        "q8_0/q8_0": WITHIN,
+        "q8_0/q4_0": is_open(needed=needed, units=units),
+        "q4_0/q4_0": BEYOND,
+    }
+
+    assert (goal and ("q8_0/q4_0", goal, Why.MORE)) == asked(seen, FIRST_THREE)
+
+
+@pytest.mark.parametrize(("needed", "is_near"), [(24, True), (25, False)])
+def test_a_new_pair_comes_before_an_open_one_whose_next_look_decides_nothing(
+    needed, is_near
+):
+    seen = {
+        "q8_0/q8_0": WITHIN,
+        "q8_0/q4_0": is_open(needed=needed),
+        "q4_0/q4_0": BEYOND,
+    }
+
+    assert (Why.MORE if is_near else Why.SMALLER) is asked(seen)[2]
+
+
+@pytest.mark.parametrize(("needed", "goal"), [(24, 24), (25, 24), (96, 24)])
+def test_while_nothing_is_within_an_open_pair_is_asked_at_its_next_look(needed, goal):
+    seen = {
+        "q8_0/q8_0": is_open(needed=needed),
+        "q8_0/q4_0": BEYOND,
+        "q4_0/q4_0": BEYOND,
+    }
+
+    assert ("q8_0/q8_0", goal, Why.MORE) == asked(seen)
+
+
+def test_a_pair_above_the_limit_is_not_asked_for_more():
+    seen = {
+        "q8_0/q8_0": WITHIN,
+        "q8_0/q4_0": is_open(needed=24, is_below=False),
+        "q4_0/q4_0": BEYOND,
+    }
+
+    assert asked(seen, FIRST_THREE) is None
+
+
+def test_without_looks_every_pair_is_asked_the_same():
+    order = Order(pairs=("q8_0/q8_0", "q4_1/q4_1"))
+
+    assert ("q8_0/q8_0", 0, Why.FIRST) == asked({}, order)
+    assert ("q4_1/q4_1", 0, Why.SMALLER) == asked({"q8_0/q8_0": WITHIN}, order)
+    within = {"q8_0/q8_0": WITHIN, "q4_1/q4_1": is_open(needed=24)}
+    assert asked(within, order) is None
+
+
+@pytest.mark.parametrize(
+    ("candidate", "reference", "is_asked"),
+    [
+        ("bf16/bf16", None, False),
+        ("bf16/q8_0", None, True),
+        ("f32/f16", None, False),
+        ("q8_0/q4_1", "q8_0/q4_1", False),
+        ("q5_0/q5_0", "q8_0/q4_1", True),
+        ("bf16/bf16", "f32/f16", True),
+    ],
+)
+def test_while_nothing_is_within_pairs_smaller_than_the_reference_are_asked(
+    candidate, reference, is_asked
+):
+    """Without one, smaller than what is not quantized."""
+    order = Order(pairs=(candidate,))
+    found = next_asked(order, {}, reference and pair(reference))
+
+    assert is_asked == (found is not None)
+
+
+@pytest.mark.parametrize(
+    ("name", "size"), [("f16/f16", 1.0), ("q8_0/q4_0", 13 / 32), ("f32/f16", 1.5)]
+)
+def test_the_size_of_a_pair_is_that_of_its_bits_beside_sixteen(name, size):
+    assert size == size_by_types(pair(name))
+
+
+def test_an_order_without_pairs_shares_the_error_among_one():
+    assert 1 == Order(pairs=()).sharing(EIGHT)
