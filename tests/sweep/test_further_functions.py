@@ -55,10 +55,12 @@ from codeneedle.verdict.next import (
     Cost,
     NextStep,
     cost_of,
+    limit_options,
     next_step,
     pairs_to_extend,
     spent_share,
     time_s,
+    way_on,
 )
 from codeneedle.verdict.order import StepTarget, Why, order_in
 
@@ -163,6 +165,12 @@ def test_pairs_that_further_functions_cannot_decide_are_not_asked():
 
     assert {} == asked
     assert {} == by_kld
+
+
+def test_recall_that_is_open_beside_what_is_beyond_is_not_asked():
+    klds = [diverging(REFERENCE, [1e-6] * 16), diverging("q8_0/q8_0", [0.3, 0.31] * 8)]
+
+    assert {} == goals({"q8_0/q8_0": OPEN}, more=klds)
 
 
 def test_recall_that_is_open_beside_another_metric_is_asked():
@@ -376,6 +384,19 @@ def test_the_time_of_further_functions_is_set_beside_that_of_the_sweep():
     assert 0.0 == spent_share(replace(run, records=()))
 
 
+def test_a_server_that_passed_over_a_look_has_read_the_text_once_more():
+    """32 functions of 0.5 s are 16 s, and each of two servers took 12 s."""
+    setup = losing_setup([REFERENCE], forced=64, functions=8)
+    record = timed(REFERENCE, starts=2, functions=32, total_s=56.0, setup=setup)
+    functions_s = math.fsum(each.wall_s for each in recall_of(record).forced)
+    server_s = (56.0 - functions_s) / 2
+    further_s = functions_s * 24 / 32 + server_s
+
+    found = spent_share(Run(name="made", setup=setup, records=(record,)))
+
+    assert further_s / (56.0 - further_s) == pytest.approx(found)
+
+
 def test_a_cell_that_was_resumed_spent_nothing_on_further_functions():
     setup = losing_setup([REFERENCE, "q8_0/q8_0"], forced=32)
     records = (timed(REFERENCE, starts=2, functions=16, total_s=24.0, setup=setup),)
@@ -422,6 +443,24 @@ def test_a_share_of_a_grid_cannot_decide():
 def test_probes_that_measure_losses_come_first_or_recall(asked, expected):
     assert expected == deciding(Request(decide=True, probes=asked), Execution()).probes
     assert asked == deciding(Request(probes=asked), Execution()).probes
+
+
+@pytest.mark.parametrize(
+    ("functions", "known", "texts"),
+    [(8, 0, 1), (9, 0, 2), (16, 0, 2), (17, 0, 3), (16, 8, 1), (17, 8, 2), (12, 9, 1)],
+)
+def test_a_text_is_read_again_behind_each_look_that_is_passed(functions, known, texts):
+    cost = Cost(10.0, 1.0, ends=(8, 16, 32))
+
+    assert 10.0 * texts + functions - known == cost.of(functions, known)
+    assert 10.0 + functions - known == Cost(10.0, 1.0).of(functions, known)
+
+
+def test_a_cell_of_another_probe_costs_what_it_took():
+    record = replace(reads_at_20(), probe="divergence")
+    cost = cost_of(record, losing_setup([REFERENCE]))
+
+    assert (28.0, 28.0) == (cost.of(8), cost.of(96))
 
 
 def test_a_cell_costs_its_text_and_its_functions():
@@ -521,6 +560,11 @@ def test_a_step_that_is_too_long_has_fewer_pairs():
 
     assert ((GOOD,), 30.0) == (shorter.asked.pairs, shorter.time_s)
     assert shorter.shorter is None
+
+    asked = StepTarget((WHOLE, GOOD, BAD), 8, Why.FIRST)
+    shorter = NextStep(asked, {WHOLE: 8, BAD: 8}, 60.0).shorter
+    assert (40.0, {WHOLE: 8}) == (shorter.time_s, shorter.goals)
+    assert (GOOD,) == shorter.new
 
 
 def test_steps_go_on_until_nothing_could_change_the_answer(world):
@@ -761,3 +805,62 @@ def test_a_plan_without_recall_has_no_functions(world, pace):
         "the first answer: q8_0/q8_0, q8_0/q4_0, q4_0/q4_0",
         "then pair by pair, smaller than what is within: 5 at most; of each",
     ] == [step.what for step in with_steps(plan).steps[:3]]
+
+
+# What is said of it
+
+
+@pytest.mark.parametrize(
+    ("limits", "options"),
+    [
+        ({}, []),
+        ({"max_loss": 0.02}, ["--max-loss", "2%"]),
+        ({"max_lost": 0.125}, ["--max-lost", "12.5%"]),
+        (
+            {"max_loss": 0.005, "max_eval_lost": 0.03},
+            ["--max-loss", "0.5%", "--max-eval-lost", "3%"],
+        ),
+    ],
+)
+def test_a_command_has_the_limits_that_are_not_the_default(limits, options):
+    verdict = judge(losing_run({"q8_0/q8_0": WITHIN}), Limits(**limits))
+
+    assert options == limit_options(verdict)
+
+
+def ways(needed, *, whole, noun="functions", losses=OPEN, forced=16):
+    """What is said of a pair of a run of 16 functions of a text of so many."""
+    setup = losing_setup([REFERENCE, "q8_0/q8_0"], forced=forced)
+    corpus = replace(setup.corpus, functions=16, functions_before=whole)
+    setup = replace(setup, corpus=corpus, context=1000)
+    run = losing_run({"q8_0/q8_0": losses}, setup=setup)
+    verdict = judge(replace(run, root=Path("sweeps")))
+    (way,) = way_on(verdict, verdict.result(GOOD), needed, noun)
+    return way
+
+
+@pytest.mark.parametrize(
+    ("needed", "whole", "is_there"),
+    [(17, 17, True), (18, 17, False), (16, 17, False), (17, 16, False)],
+)
+def test_a_longer_context_is_named_where_the_text_has_as_many_functions(
+    needed, whole, is_there
+):
+    """A sixteenth of the context for each function, to a multiple of 256."""
+    way = ways(needed, whole=whole)
+
+    assert is_there == way.startswith("the context holds 16 functions; a new run: ")
+    context = 1024 if needed == 16 else 1280
+    assert f"--functions {needed} --context {context}" in way
+    assert is_there == ("--corpus FILE" not in way)
+
+
+def test_an_open_pair_of_a_text_with_more_functions_is_asked_for_more():
+    way = ways(20, whole=32, forced=32)
+
+    assert "--more" in way
+    assert "--max" not in way
+
+
+def test_other_units_than_functions_take_a_new_run():
+    assert "a new run with more --questions." == ways(20, whole=16, noun="texts")
