@@ -20,9 +20,6 @@ MOST_TENSORS = 1 << 17
 MOST_BYTES = 1 << 56
 """Limits far above any model; a file that exceeds one is damaged."""
 
-LONGEST_TEXT = 4 << 20
-"""Bytes; longer strings are skipped. Chat templates have some 10 KB."""
-
 LONGEST_NAME = (1 << 16) - 1
 """Bytes; the specification's limit for keys."""
 
@@ -30,11 +27,16 @@ LONGEST_ARRAY = 1 << 12
 """Elements; of longer arrays, such as vocabularies, only the length is kept."""
 
 MOST_KEPT = 4 << 20
-"""Bytes of strings and arrays that are kept per file; the rest is skipped, since a
-damaged file of gigabytes may be all header."""
+"""
+Bytes of strings and arrays that are kept per file; the rest is skipped, since a damaged
+file of gigabytes may be all header. Chat templates have some 10 KB.
+"""
 
 DEFAULT_ALIGNMENT = 32
 """Bytes; alignment of tensor data, unless ``general.alignment`` says otherwise."""
+
+MOST_ALIGNMENT = 4 << 20
+"""Bytes; a file that states more is damaged."""
 
 # fmt: off
 _LOOKS: tuple[tuple[bytes, str], ...] = (
@@ -179,7 +181,7 @@ class _ByteCursor:
     def text(self) -> str | None:
         """The next string; None if it is too long to be kept."""
         size = self.count()
-        if size > LONGEST_TEXT or not self.keeps(size):
+        if not self.keeps(size):
             self.skip(size)
             return None
         return self.take(size).decode(errors="replace")
@@ -310,6 +312,6 @@ def _blocks() -> dict[int, tuple[int, int]]:
 
 
 def _aligned(at: int, alignment: object) -> int:
-    if not isinstance(alignment, int) or not 0 < alignment <= LONGEST_TEXT:
+    if not isinstance(alignment, int) or not 0 < alignment <= MOST_ALIGNMENT:
         raise BadHeader("its tensors are aligned to no number of bytes")
     return -(-at // alignment) * alignment

@@ -5,7 +5,7 @@ import struct
 import pytest
 from gguf_files import SHAPE, gguf_bytes
 
-from codeneedle.models.gguf import BadHeader, EndsTooSoon, looks_like, parse
+from codeneedle.models.gguf import BadHeader, EndsTooSoon, Tensor, looks_like, parse
 
 
 def test_values_come_back_and_vocabularies_are_only_counted():
@@ -86,3 +86,134 @@ def test_a_large_vocabulary_is_walked_over():
 )
 def test_other_files_are_recognised(start, words):
     assert words in looks_like(start)
+
+
+# Tensors
+
+F32, Q8_0, UNKNOWN = 0, 8, 999
+
+
+def with_tensors(*tensors, keys=SHAPE):
+    """A header whose *tensors* have a name, elements, a type and a place."""
+    data = bytearray(gguf_bytes(keys, tensors=0, data=False))
+    struct.pack_into("<Q", data, 8, len(tensors))
+    for name, elements, kind, start in tensors:
+        data += struct.pack("<Q", len(name)) + name
+        data += struct.pack("<IQIQ", 1, elements, kind, start)
+    return bytes(data)
+
+
+def data_bytes(*tensors, **changes):
+    """What the data of such tensors take of a file."""
+    header = with_tensors(*tensors, **changes)
+    return parse(header).needed_bytes - (-(-len(header) // 32) * 32)
+
+
+@pytest.mark.parametrize(
+    ("tensors", "expected"),
+    [
+        ([(b"a", 32, F32, 0)], 128),
+        ([(b"a", 32, F32, 128), (b"b", 1, F32, 0)], 256),
+        ([(b"a", 64, Q8_0, 0)], 68),
+        ([(b"a", 63, Q8_0, 0)], 34),  # whole blocks alone
+        ([(b"a", 32, UNKNOWN, 0)], 0),
+        ([(b"a", 32, UNKNOWN, 96)], 96),
+    ],
+)
+def test_a_file_is_as_long_as_the_tensor_that_ends_last(tensors, expected):
+    """A type of a newer build counts as nothing."""
+    assert expected == data_bytes(*tensors)
+
+
+def test_a_header_without_tensors_is_a_whole_file():
+    """Although the last word of its vocabulary is empty."""
+    keys = {**SHAPE, "tokenizer.ggml.tokens": ["a", ""]}
+    data = gguf_bytes(keys, tensors=0, data=False)
+    header = parse(data)
+
+    assert 2 == header.lengths["tokenizer.ggml.tokens"]
+    assert len(data) == header.needed_bytes
+
+
+def test_the_places_of_biases_and_sinks_are_kept_from_the_start_of_the_file():
+    names = [b"blk.0.attn_k.bias", b"blk.11.attn_sinks.weight", b"blk.0.attn_q.bias"]
+    data = with_tensors(*((name, 4, F32, 32 * at) for at, name in enumerate(names)))
+    start = -(-len(data) // 32) * 32
+
+    assert {
+        "blk.0.attn_k.bias": Tensor(kind=F32, elements=4, start=start),
+        "blk.11.attn_sinks.weight": Tensor(kind=F32, elements=4, start=start + 32),
+    } == parse(data).kept
+
+
+@pytest.mark.parametrize(
+    ("length", "is_damaged"), [(0, True), (1, False), (65_535, False), (65_536, True)]
+)
+def test_a_tensor_has_a_name_of_at_most_65535_bytes(length, is_damaged):
+    data = with_tensors((b"n" * length, 4, F32, 0))
+
+    if is_damaged:
+        with pytest.raises(BadHeader, match="list of tensors is damaged"):
+            parse(data)
+    else:
+        assert 1 == parse(data).tensors
+
+
+@pytest.mark.parametrize(
+    ("alignment", "is_known"),
+    [(0, False), (1, True), (4 << 20, True), ((4 << 20) + 1, False), ("32", False)],
+)
+def test_tensors_are_aligned_to_a_number_of_bytes(alignment, is_known):
+    data = with_tensors((b"a", 8, F32, 0), keys={"general.alignment": alignment})
+
+    if is_known:
+        assert -(-len(data) // alignment) * alignment + 32 == parse(data).needed_bytes
+    else:
+        with pytest.raises(BadHeader, match="aligned to no number of bytes"):
+            parse(data)
+
+
+@pytest.mark.parametrize(
+    ("tensors", "keys", "is_absurd"),
+    [
+        (0, 1 << 16, False),
+        (0, (1 << 16) + 1, True),
+        (1 << 17, 1, False),
+        ((1 << 17) + 1, 1, True),
+    ],
+)
+def test_more_keys_and_tensors_than_any_model_has_are_not_walked_over(
+    tensors, keys, is_absurd
+):
+    with pytest.raises(BadHeader) as raised:
+        parse(b"GGUF" + struct.pack("<IQQ", 3, tensors, keys))
+
+    assert is_absurd == ("it claims to have" in str(raised.value))
+
+
+@pytest.mark.parametrize(
+    ("count", "is_absurd"), [(1 << 24, False), ((1 << 24) + 1, True)]
+)
+def test_a_longer_list_than_any_model_has_is_not_walked_over(count, is_absurd):
+    data = gguf_bytes().replace(
+        AFTER + struct.pack("<IIQ", 9, 8, 3), AFTER + struct.pack("<IIQ", 9, 8, count)
+    )
+    with pytest.raises(BadHeader) as raised:
+        parse(data)
+
+    assert is_absurd == ("a list in it claims" in str(raised.value))
+
+
+@pytest.mark.parametrize(("dimensions", "is_absurd"), [(8, False), (9, True)])
+def test_a_tensor_has_eight_dimensions_at_most(dimensions, is_absurd):
+    data = bytearray(gguf_bytes(tensors=0, data=False))
+    struct.pack_into("<Q", data, 8, 1)
+    data += struct.pack("<Q", 1) + b"a" + struct.pack("<I", dimensions)
+    data += struct.pack(f"<{dimensions}Q", *[2] * dimensions)
+    data += struct.pack("<IQ", F32, 0)
+
+    if is_absurd:
+        with pytest.raises(BadHeader, match="a tensor of 9 dimensions"):
+            parse(bytes(data))
+    else:
+        assert 4 * 2**8 == parse(bytes(data)).needed_bytes - -(-len(data) // 32) * 32
