@@ -155,7 +155,7 @@ def written_from(reply: Reply) -> Written:
     text = f"{reply.reasoning}{reply.text}"
     is_whole = sum(reply.lengths) == len(text) and not reply.drafted
     lengths = reply.lengths if is_whole else ()
-    is_told = len(reply.gaps) == len(lengths) > 0
+    is_told = len(reply.gaps) == len(lengths)
     return Written(
         text=text,
         tokens=reply.predicted_tokens or len(reply.lengths),

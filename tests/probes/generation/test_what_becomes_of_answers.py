@@ -69,6 +69,41 @@ def test_equal_texts_differ_if_one_was_cut():
     assert first_difference(written("one two"), cut)
 
 
+def test_what_follows_the_token_of_the_first_difference_counts_no_longer():
+    reference = written("ab longerword c d")
+    other = replace(reference, text="ab longerWord c d")
+
+    assert 1 == first_difference(reference, other).tokens
+
+
+def test_a_reference_of_no_text_is_left_at_once():
+    """Such as one whose only token has no text."""
+    empty = replace(written(""), tokens=1, lengths=(), leads=())
+
+    assert FirstDifference(character=0, tokens=0, lead=None) == first_difference(
+        empty, written("so")
+    )
+
+
+def test_the_lead_of_every_token_is_kept_to_a_thousandth_of_a_nat():
+    one = Reply(text="so", finish="stop", lengths=(2,), gaps=(0.12345,))
+
+    assert (0.123,) == written_from(one).leads
+    assert () == written_from(replace(one, gaps=(0.1, 0.2))).leads
+    assert () == written_from(replace(one, gaps=())).leads
+
+
+def test_the_lead_where_answers_differ_is_the_median_of_those_that_are_told():
+    assert 1.0 == value("diverges-lead", OTHER)
+    untold = {name: replace(each, leads=()) for name, each in REFERENCE.items()}
+    setup = generation_setup("f16/f16", untold | {"one": REFERENCE["one"]})
+    metric = next(metric for metric in METRICS if metric.name == "diverges-lead")
+    record = generation_record("q4_0/q4_0", OTHER)
+
+    assert [1.0] == metric.values(record, setup)
+    assert [] == metric.values(record, generation_setup("f16/f16", untold))
+
+
 def drafted(text, **changes):
     """An answer as a server tells it that has drafted all tokens but the first."""
     reply = Reply(
