@@ -72,7 +72,6 @@ from codeneedle.sweep.runner import (
     Runner,
     once_more,
     once_on_cpu,
-    pending,
 )
 from codeneedle.sweep.workers import Worker, agreement, on_other_devices, share_of_array
 from codeneedle.system.machine import overload
@@ -95,7 +94,7 @@ from codeneedle.verdict.next import (
 )
 from codeneedle.verdict.order import Why, order_in
 from codeneedle.verdict.statistics import Decision
-from codeneedle.verdict.trust import trusted, trusted_records
+from codeneedle.verdict.trust import trusted
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -477,7 +476,7 @@ class _Page:
         for probe in telling:
             codes += self._swept_behind(probe, self._tried([probe]))
         cells = plural(len(self._tried(telling)), "pair")
-        progress = self._progress(telling[0], self._tried(telling))
+        progress = self._progress(self._queue(telling[0], self._tried(telling)))
         over = "nothing is left that could change it"
         if reference in self.failed:
             over = f"{reference} was not measured further, so nothing else was"
@@ -650,7 +649,7 @@ class _Page:
             return 0
         names = visible(", ".join(map(str, wanted)))
         say(self.console, f"checking what was read: {names}, forced token by token")
-        progress = self._progress(PROBE, wanted)
+        progress = self._progress(self._queue(PROBE, wanted))
         progress.records.clear()
         with SweepDisplay(self.console, progress) as display:
             records = [
@@ -685,7 +684,7 @@ class _Page:
         self, goals: Mapping[Pair, int]
     ) -> Iterator[Callable[[Event], None]]:
         """Show that pairs are asked for further functions, up to *goals*."""
-        progress = self._progress(PROBE, tuple(goals))
+        progress = self._progress(self._queue(PROBE, tuple(goals)))
         progress.records.clear()
         if not self.plan.request.decide:
             functions = plural(max(goals.values()), "function")
@@ -738,8 +737,9 @@ class _Page:
                 note_lines(self.console, [note])
 
     def _swept(self, runner: Runner, probe: Probe, pairs: Sequence[Pair]) -> int:
-        progress = self._progress(probe, pairs, runner)
-        if not self._pending(progress, runner):
+        queue = self._queue(probe, pairs, runner)
+        progress = self._progress(queue)
+        if not queue.left:
             cells = plural(len(progress.pairs), "cell")
             return self._ended(progress, f"{cells} done already: nothing to do")
         if not self.stop.asked_to_stop:
@@ -757,13 +757,13 @@ class _Page:
                             known.update(told)
                             note_lines(self.console, told)
 
-                runner.sweep(probe, progress.pairs, tell=show)
+                runner.measure(queue, tell=show)
         # Asked to stop, and cells are left: of this probe, or all of a later one.
         if self.stop.asked_to_stop and progress.done < len(progress.pairs):
             raise KeyboardInterrupt
         finished = progress.done - progress.failures
         cells = f"{finished} of {len(progress.pairs)} cells finished"
-        setup = self.runner.run.setup
+        setup = runner.run.setup
         lacking = sum(
             lacks(probe, record, setup) for record in progress.records.values()
         )
@@ -771,37 +771,29 @@ class _Page:
             cells += f", {lacking} without what was added: it failed, see the logs"
         return self._ended(progress, cells) or int(lacking > 0)
 
-    def _pending(self, progress: SweepProgress, runner: Runner) -> list[Pair]:
-        return pending(
-            progress.pairs,
-            store=self.plan.store,
-            probe=progress.probe,
-            retry_failed=runner.retry_failed,
-        )
-
-    def _progress(
+    def _queue(
         self, probe: Probe, pairs: Sequence[Pair], runner: Runner | None = None
-    ) -> SweepProgress:
+    ) -> CellQueue:
+        """The cells of *probe* on *pairs*, for *runner* or that of the page."""
         tries = self.options.calibration
         ordered = self.plan.order(probe, pairs, tries_reference=tries)
-        progress = SweepProgress(
+        return CellQueue(runner or self.runner, probe, ordered)
+
+    def _progress(self, queue: CellQueue) -> SweepProgress:
+        """What is shown of a new *queue*."""
+        probe = queue.probe
+        return SweepProgress(
             setup=self.runner.run.setup,
-            pairs=ordered,
+            pairs=queue.pairs,
             probe=probe,
-            records={},
+            records=queue.done,
             workers=1 if probe.is_timed else len(self.plan.workers),
             is_first=probe is self.plan.probes[0] and not self.is_described,
             cell_s=self.plan.cell_s(probe),
-            impossible=frozenset(filter(self.plan.refusal, ordered)),
+            impossible=frozenset(filter(self.plan.refusal, queue.pairs)),
             asked_to_stop=lambda: self.stop.asked_to_stop,
             until=self.options.ends_at(self.began),
         )
-        # A failed cell that is measured again is not done, whatever its file says.
-        left = set(self._pending(progress, runner or self.runner))
-        records = trusted_records(self.plan.store, probe.name)
-        done = (p for p in progress.pairs if p in records and p not in left)
-        progress.records |= {pair: records[pair] for pair in done}
-        return progress
 
     def _ended(self, progress: SweepProgress, result: str) -> int:
         """The exit code of *progress*; its summary, where no step of more follows."""

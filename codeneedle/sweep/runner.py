@@ -38,7 +38,7 @@ from codeneedle.system.processes import ending_all
 from codeneedle.system.secrets import masked
 from codeneedle.text import one_line, plural
 from codeneedle.verdict.metric_results import too_little
-from codeneedle.verdict.trust import trusted, trusted_records
+from codeneedle.verdict.trust import trusted
 
 GIVE_UP_AFTER = 3
 """Cells in a row that fail alike, before any has finished, end the sweep."""
@@ -79,30 +79,9 @@ class CellEnded:
 Event = CellStarted | CellStepped | CellEnded
 
 
-def pending(
-    pairs: Sequence[Pair], *, store: Store, probe: Probe, retry_failed: bool = False
-) -> list[Pair]:
-    """
-    The pairs without a whole record of *probe*; with *retry_failed* failed ones, too.
-
-    Those are untried and interrupted ones, and those that lack what was added to the
-    settings of the probe. A failure is a result: a pair that no kernel supports fails
-    again, and takes as long again.
-    """
-    records, setup = trusted_records(store, probe.name), store.setup()
-    return [
-        pair
-        for pair in pairs
-        if (record := records.get(pair)) is None
-        or _is_left(record, probe, setup)
-        or (retry_failed and not record.has_numbers)
-    ]
-
-
-def _is_left(record: CellRecord, probe: Probe, setup: Setup | None) -> bool:
+def _is_left(record: CellRecord, probe: Probe, setup: Setup) -> bool:
     """Whether the cell of *record* was not measured to its end."""
-    is_interrupted = record.status is Status.INTERRUPTED
-    return is_interrupted or (setup is not None and lacks(probe, record, setup))
+    return record.status is Status.INTERRUPTED or lacks(probe, record, setup)
 
 
 def once_more(
@@ -177,16 +156,24 @@ class Runner:
         *,
         tell: Callable[[Event], None] = lambda _event: None,
     ) -> None:
+        """Measure the *pairs* that have no record of *probe*, as of `measure`."""
+        self.measure(CellQueue(self, probe, pairs), tell=tell)
+
+    def measure(
+        self,
+        queue: "CellQueue",
+        *,
+        tell: Callable[[Event], None] = lambda _event: None,
+    ) -> None:
         """
-        Measure the *pairs* that have no record of *probe*.
+        Measure the cells that are left in a new *queue* of this runner.
 
         Each record is on disk before its event. Where the numbers of a cell show that
         another one fell back, there is an event for that one, too, with its new status.
         A cell that another process has measured meanwhile is not measured again.
 
         Args:
-            probe: What measures.
-            pairs: The grid, in running order.
+            queue: The cells, and what is known of them.
             tell: Called with each event, in the thread of the caller.
 
         Raises:
@@ -197,11 +184,9 @@ class Runner:
                 began; what was measured meanwhile is not stored.
             KeyboardInterrupt: As it came; running cells have an interrupted record.
         """
-        queue = CellQueue(self, probe, pairs)
         queue.stop_if_nothing_to_lose()
-        workers = (
-            [self.timing_worker or self.workers[0]] if probe.is_timed else self.workers
-        )
+        alone = self.timing_worker or self.workers[0]
+        workers = [alone] if queue.probe.is_timed else self.workers
         if len(workers) == 1:
             queue.tell = tell
             self._work(workers[0], queue)
@@ -233,7 +218,7 @@ class Runner:
             Its record, or that of the failure.
 
         Raises:
-            CodeneedleError: As of `sweep`.
+            CodeneedleError: As of `measure`.
             KeyboardInterrupt: As it came.
         """
         return self._asked_more(probe, pair, goal=goal, tell=tell)
@@ -629,19 +614,45 @@ class CellQueue:
         self.tell = lambda _event: None
         self.changed = threading.Condition(threading.RLock())
         self._runner = runner
-        self._observed = self._stored()
-        self.records = self._trusted()
-        # Before it is known what is left: what another process stores then is new.
-        before = {pair: self._record(pair) for pair in pairs}
-        self._left = pending(
-            pairs,
-            store=runner.store,
-            probe=probe,
-            retry_failed=runner.retry_failed,
-        )
-        self._seen = {pair: before[pair] for pair in self._left}
+        self._observed: dict[tuple[Pair, str], CellRecord] = {}
+        self.records: dict[Pair, CellRecord] = {}
+        self.refresh()
+        self._left = [pair for pair in pairs if self._is_pending(pair)]
+        # What another process stores from now on is new.
+        self._seen = {
+            pair: self._observed.get((pair, probe.name)) for pair in self._left
+        }
         self._measuring: set[Pair] = set()
         self._failures: list[str] = []
+
+    def _is_pending(self, pair: Pair) -> bool:
+        """
+        Whether *pair* has no whole record; of a run that tries again, or a failed one.
+
+        Those are untried and interrupted pairs, and those that lack what was added to
+        the settings of the probe. A failure is a result: a pair that no kernel supports
+        fails again, and takes as long again.
+        """
+        record, runner = self.records.get(pair), self._runner
+        if record is None or (runner.retry_failed and not record.has_numbers):
+            return True
+        return _is_left(record, self.probe, runner.run.setup)
+
+    @property
+    def left(self) -> tuple[Pair, ...]:
+        """The pairs that no worker has taken yet, in running order."""
+        return tuple(self._left)
+
+    @property
+    def done(self) -> dict[Pair, CellRecord]:
+        """
+        The records of the pairs that are not left, in running order.
+
+        A failed cell that is measured again is not done, whatever its file says.
+        """
+        left = {*self._left}
+        pairs = (pair for pair in self.pairs if pair not in left)
+        return {pair: self.records[pair] for pair in pairs if pair in self.records}
 
     def take(self) -> Pair | None:
         """The next cell for a worker, once there is one; None if there is none."""
@@ -804,14 +815,14 @@ class CellQueue:
 
         A repetition of the reference is verified beside the records of the first time.
         """
-        setup = self._runner.run.setup
+        grid = {*self._runner.run.setup.grid, *self.pairs}
         return {
             (record.pair, record.probe): record
             for name in dict.fromkeys(
                 (self.probe.name.removesuffix(AGAIN), self.probe.name)
             )
             for record in self._runner.store.records(name)
-            if record.pair in setup.grid
+            if record.pair in grid
         }
 
     def _trusted(self) -> dict[Pair, CellRecord]:

@@ -24,7 +24,7 @@ from codeneedle.probes.throughput.probe import ThroughputSettings
 from codeneedle.probes.transcript.record import TranscriptSettings
 from codeneedle.records.record import Status
 from codeneedle.sweep.prepare import prepare
-from codeneedle.sweep.runner import Runner, pending
+from codeneedle.sweep.runner import Runner
 
 SETTINGS = {
     "recall": RecallSettings(functions=3, lines=2),
@@ -117,13 +117,9 @@ class World:
         """Measure what is left; the records by pair, and how often was asked."""
         plan = self.plan(settings or SETTINGS[self.probe.name])
         runner = Runner(run=prepare(plan), store=plan.store)
-        left, before = (
-            pending(PAIRS, store=plan.store, probe=self.probe),
-            self.asked.count,
-        )
+        before = self.asked.count
         try:
-            if left:
-                runner.sweep(self.probe, left)
+            runner.sweep(self.probe, PAIRS)
         finally:
             self.setup = plan.store.setup()
             self.records = {

@@ -49,12 +49,12 @@ from codeneedle.records.store import Store
 from codeneedle.sweep import runner
 from codeneedle.sweep.runner import (
     CellEnded,
+    CellQueue,
     CellStarted,
     CellStepped,
     Runner,
     once_more,
     once_on_cpu,
-    pending,
 )
 from codeneedle.sweep.workers import Worker
 from codeneedle.system import machine
@@ -102,6 +102,11 @@ def made_runner(store, engine=None, setup=None, **changes):
     setup = setup or made_setup(needles=1, types_k=TYPES, types_v=TYPES)
     context = run_context(store.folder, engine, setup=setup)
     return Runner(run=context, store=store, **changes)
+
+
+def left(store, pairs=PAIRS, **changes):
+    """The pairs that a sweep would measure."""
+    return list(CellQueue(made_runner(store, **changes), Script().probe, pairs).left)
 
 
 def walk(store, script, *, pairs=PAIRS, engine=None, **changes):
@@ -162,7 +167,7 @@ def test_a_record_is_on_disk_before_it_is_told(store):
     with pytest.raises(KeyboardInterrupt):
         made_runner(store).sweep(Script().probe, PAIRS, tell=tell)
 
-    assert PAIRS[1:] == pending(PAIRS, store=store, probe=Script().probe)
+    assert PAIRS[1:] == left(store)
 
 
 def test_an_interrupted_cell_has_a_record_and_is_measured_again(store):
@@ -173,7 +178,7 @@ def test_an_interrupted_cell_has_a_record_and_is_measured_again(store):
         walk(store, Script(interrupted))
 
     assert Status.INTERRUPTED is store.record(PAIRS[0], "recall").status
-    assert PAIRS == pending(PAIRS, store=store, probe=Script().probe)
+    assert PAIRS == left(store)
 
 
 def test_a_failed_cell_is_a_record_and_measured_again_only_if_wished(store):
@@ -187,10 +192,8 @@ def test_a_failed_cell_is_a_record_and_measured_again_only_if_wished(store):
         record.log_excerpt,
     )
     assert PAIRS == script.measured
-    assert [] == pending(PAIRS, store=store, probe=Script().probe)
-    assert [PAIRS[1]] == pending(
-        PAIRS, store=store, probe=Script().probe, retry_failed=True
-    )
+    assert [] == left(store)
+    assert [PAIRS[1]] == left(store, retry_failed=True)
     walk(store, script, retry_failed=True)
     assert [*PAIRS, PAIRS[1]] == script.measured
 
@@ -247,7 +250,7 @@ def test_a_reference_that_has_something_to_lose_ends_nothing(store):
     walk(store, Script(), tries_reference=True)
 
     assert [BAD] == script.measured
-    assert [] == pending(PAIRS, store=store, probe=Script().probe)
+    assert [] == left(store)
 
 
 def patient(store, *, seen_s, attention):
@@ -630,7 +633,7 @@ def test_a_cell_that_ends_early_keeps_its_answers_and_goes_on_from_them(
 
     assert (status, {"answers": ["a", "b"]}) == (early.status, early.observation)
     assert not early.has_numbers
-    is_left = PAIRS[0] in pending(PAIRS, store=store, probe=Script().probe)
+    is_left = PAIRS[0] in left(store)
     assert is_left is not is_failure
 
     given = []
@@ -686,16 +689,16 @@ def test_a_finished_cell_whose_settings_grew_goes_on_and_keeps_its_numbers(
     with contextlib.suppress(KeyboardInterrupt, Killed):
         walk(store, Script(answering("abcd", error)), pairs=PAIRS[:1], setup=setup)
     early = store.record(PAIRS[0], "recall")
-    left = pending(PAIRS[:1], store=store, probe=Script().probe)
+    lacking = left(store, PAIRS[:1], setup=setup)
     walk(store, Script(answering("abcd")), pairs=PAIRS[:1], setup=setup)
     late = store.record(PAIRS[0], "recall")
 
-    assert (Status.FINISHED, PAIRS[:1]) == (early.status, left)
+    assert (Status.FINISHED, PAIRS[:1]) == (early.status, lacking)
     assert {"answers": ["a", "b", "c"]} == early.observation
     assert {"answers": ["a", "b", "c", "d"]} == late.observation
     assert (first.started, first.setup) == (early.started, early.setup)
     assert first.setup == late.setup
-    assert [] == pending(PAIRS[:1], store=store, probe=Script().probe)
+    assert [] == left(store, PAIRS[:1], setup=setup)
 
 
 def test_each_answer_is_on_disk_before_the_next_question(store):
@@ -932,7 +935,7 @@ def test_an_interruption_ends_all_cells_and_their_records_say_so(store):
 
     found = [store.record(pair, "recall") for pair in PAIRS]
     assert [Status.INTERRUPTED] * 2 == [record.status for record in found if record]
-    assert PAIRS == pending(PAIRS, store=store, probe=Script().probe)
+    assert PAIRS == left(store)
 
 
 def test_an_error_of_one_worker_comes_up_when_the_others_are_through(store):
@@ -975,12 +978,12 @@ def test_a_cell_that_another_process_has_measured_is_not_begun(store):
 def test_a_record_that_comes_while_a_sweep_looks_for_what_is_left_stands(
     store, monkeypatch
 ):
-    def meanwhile(*args, **facts):
-        left = pending(*args, **facts)
+    def meanwhile(self, *args):
+        yield from records(self, *args)
         of_another(store)
-        return left
 
-    monkeypatch.setattr(runner, "pending", meanwhile)
+    records = Store.records
+    monkeypatch.setattr(Store, "records", meanwhile)
     walk(store, script := Script(), pairs=PAIRS[:1])
 
     assert [] == script.measured
