@@ -35,7 +35,7 @@ def seconds(record: CellRecord, task: str) -> float:
     if not task or found is None:
         return record.phases.measure_s or math.nan
     texts = [text for text in found.texts if text.task == task]
-    asked = [each for text in texts for each in text.asked]
+    asked = [each for text in texts for each in text.answers]
     forced = math.fsum(each.scored.wall_s for each in asked if each.scored)
     return (
         math.fsum(text.prompt_ms for text in texts) / 1000

@@ -352,13 +352,13 @@ def ask(
     from codeneedle.cache_types import Pair
     from codeneedle.cli.ask import ask as ask_pairs
     from codeneedle.cli.ask import read_prompt
-    from codeneedle.cli.options import words
+    from codeneedle.cli.options import distinct
     from codeneedle.report.answers import side_by_side
 
     request, execution = request_of_cell(
         model, context, engine, llama_server, arguments.obj
     )
-    chosen = [Pair.parse(each) for each in words("PAIRS", pairs)]
+    chosen = [Pair.parse(each) for each in distinct("PAIRS", pairs)]
     text = read_prompt(path("FILE", prompt))
     answers = ask_pairs(
         chosen, text, request, execution, stderr_console(), tokens=tokens

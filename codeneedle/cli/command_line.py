@@ -22,11 +22,11 @@ from codeneedle.cli.options import (
     SWEEP_OPTIONS,
     USAGE_ERROR,
     argument,
+    distinct,
     limits_of,
     listed,
     valued_option,
     word,
-    words,
 )
 from codeneedle.errors import BadInput
 
@@ -306,7 +306,7 @@ def _of_settings(described: Sequence[Any]) -> Any:
             bool | None, typer.Option(flag, help=text, show_default=default)
         ]
     metavar = extra.get("metavar", "N")
-    read = {"LIST": words, "NUMBERS": listed}.get(metavar, word)
+    read = {"LIST": distinct, "NUMBERS": listed}.get(metavar, word)
     return valued_option(flag, metavar, read, text, default)
 
 

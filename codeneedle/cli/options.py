@@ -42,17 +42,17 @@ def path(name: str, text: str) -> Path:
     return expanded(word(name, text))
 
 
-def words(name: str, text: str) -> tuple[str, ...]:
+def distinct(option: str, text: str) -> tuple[str, ...]:
     """The distinct words of a list that is separated by commas."""
-    return tuple(dict.fromkeys(listed(name, text)))
+    return tuple(dict.fromkeys(listed(option, text)))
 
 
-def listed(name: str, text: str) -> tuple[str, ...]:
+def listed(option: str, text: str) -> tuple[str, ...]:
     """The words of a list that is separated by commas; one may stand there twice."""
     every = tuple(filter(None, map(str.strip, text.split(","))))
     if not every:
         raise BadInput(
-            source=name,
+            source=option,
             reason=f"'{text}' is an empty list",
             hint="Separate values by commas, or leave the option out.",
         )
@@ -88,7 +88,7 @@ def context_size(name: str, text: str) -> int:
 
 def picture_forms(name: str, text: str) -> tuple[str, ...]:
     """Distinct forms of a picture: ``png,pdf``."""
-    forms = tuple(dict.fromkeys(words(name, text)))
+    forms = distinct(name, text)
     for form in forms:
         if form not in PICTURE_FORMS:
             raise UnknownName(kind=f"value of {name}", name=form, known=PICTURE_FORMS)
@@ -506,37 +506,37 @@ SWEEP_OPTIONS = {
     "types": valued_option(
         "--types",
         "LIST",
-        words,
+        distinct,
         "Cache types of K and V, separated by commas.",
         f"{','.join(DEFAULT_TYPES)}, or what suits the engine",
     ),
     "pairs": valued_option(
         "--pairs",
         "LIST",
-        words,
+        distinct,
         "Pairs instead of a grid: f16/f16,q8_0/q8_0,q8_0/q4_0.",
     ),
     "same": _switch("K and V have the same type in every pair.", "no-same"),
-    "k_types": valued_option("--k-types", "LIST", words, "Cache types of K alone."),
-    "v_types": valued_option("--v-types", "LIST", words, "Cache types of V alone."),
+    "k_types": valued_option("--k-types", "LIST", distinct, "Cache types of K alone."),
+    "v_types": valued_option("--v-types", "LIST", distinct, "Cache types of V alone."),
     "probes": valued_option(
         "--probe",
         "LIST",
-        words,
+        distinct,
         "Probes, separated by commas: {probes}.",
         "recall",
     ),
     "contexts": valued_option(
         "--context",
         "LIST",
-        words,
+        distinct,
         "Context sizes, 16384 or 16K; a grid for each.",
         "16384, or what the weights were trained for",
     ),
     "rotation": valued_option(
         "--rotation",
         "LIST",
-        words,
+        distinct,
         "Hadamard rotation of quantized values: on, off, or both.",
         "on",
     ),
@@ -568,7 +568,7 @@ SWEEP_OPTIONS = {
     "devices": valued_option(
         "--devices",
         "LIST",
-        words,
+        distinct,
         "Accelerators by number, 0,1,2,3, each with a cell at the same time.",
         "one cell at a time, on all",
     ),

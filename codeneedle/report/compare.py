@@ -68,7 +68,7 @@ class Change:
         if self.refused:
             return self.refused
         if self.bounds is None and len(self.elsewhere) == len(self.values):
-            return "not tested: attention ran elsewhere"
+            return "not tested: attention ran in different places"
         if self.bounds is None:
             unpaired = "not tested: the two do not share functions, questions or chunks"
             return unpaired if self.metric.loss else "not tested"
@@ -276,7 +276,7 @@ def comparison_document(comparison: RunComparison) -> Document:
             yield Table(["K/V", "first", "second", "change"], rows, words={"K/V"})
             if change.elsewhere:
                 pairs = named_pairs(change.elsewhere)
-                yield Lines([f"not tested, attention ran elsewhere: {pairs}"])
+                yield Lines([f"not tested, attention ran in different places: {pairs}"])
 
 
 def comparison_summary(comparison: RunComparison) -> Document:

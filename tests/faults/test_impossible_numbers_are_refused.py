@@ -99,7 +99,7 @@ FORCED = ("observation", "answers", "forced uat6")
     [
         (
             "retrieval.json",
-            ("observation", "answers", "single-512-0", "asked", 0, "items"),
+            ("observation", "answers", "single-512-0", "answers", 0, "items"),
             [],
         ),
         ("recall.json", (*FORCED, "leads"), []),

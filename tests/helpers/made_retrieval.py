@@ -87,7 +87,7 @@ def made_texts(task="multikey", *, length=1024, dial=2, questions=2, **answers):
                 prompt_tokens=length + 20,
                 cached_tokens=20,
                 prompt_ms=1000.0,
-                asked=tuple(
+                answers=tuple(
                     made_asked(asked, length, decoys, **answers)
                     for asked in text.questions
                 ),
@@ -99,12 +99,12 @@ def made_texts(task="multikey", *, length=1024, dial=2, questions=2, **answers):
 def scored_texts(logps):
     """Texts of one right answer, whose tokens have the log-probability *logps*."""
     (first, *_) = made_texts(questions=1)
-    asked = first.asked[0]
+    asked = first.answers[0]
     return [
         replace(
             first,
             number=number,
-            asked=(
+            answers=(
                 replace(
                     asked,
                     scored=replace(

@@ -348,7 +348,9 @@ def test_only_cells_whose_attention_ran_in_the_same_place_are_tested():
     assert (moved,) == matched.elsewhere
     assert moved in matched.values
     assert "worse" == matched.words
-    assert "attention ran elsewhere: q4_0/q4_0" in printed(comparison_document(found))
+    assert "attention ran in different places: q4_0/q4_0" in printed(
+        comparison_document(found)
+    )
     assert ["q4_0/q4_0"] == comparison_object(found)["changes"][0]["not_tested"]
 
 

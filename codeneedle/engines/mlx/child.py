@@ -1,6 +1,6 @@
 """
 The child process of the MLX engine: serves a model over HTTP on loopback, compares
-distributions, or measures speed. Says what it does in lines of its log (`tell`).
+distributions, or measures speed. Says what it does in lines of its log (`emit`).
 """
 
 import argparse
@@ -32,7 +32,7 @@ from codeneedle.engines.llama_cpp.base_file import (
 )
 from codeneedle.engines.mlx import log as logs
 from codeneedle.engines.mlx import scoring
-from codeneedle.engines.mlx.log import KEY_VARIABLE, tell
+from codeneedle.engines.mlx.log import KEY_VARIABLE, emit
 from codeneedle.engines.mlx.settings import MlxSettings
 from codeneedle.engines.mlx.tokens import TextModel
 from codeneedle.engines.tools import Comparison
@@ -202,7 +202,7 @@ class Handler(BaseHTTPRequestHandler):
             lambda _: self._event(event("", [], reply.timings(), "")),
         ):
             self._event(event(text, tokens, reply.timings(), finish))
-        tell(_memory())
+        emit(_memory())
 
 
 class _ReplyInProgress:
@@ -364,7 +364,7 @@ def _session(options: argparse.Namespace) -> Any:
     )
     pair = Pair(options.cache_type_k, options.cache_type_v)
     session = Session.load(options.model, pair, settings)
-    tell(
+    emit(
         logs.Running(
             build=versions(),
             context=options.context,
@@ -393,7 +393,7 @@ def _write_base(options: argparse.Namespace, session: Any, base: Any) -> None:
     # As llama-perplexity: a shorter text makes fewer chunks, but not fewer than two.
     needed = LEAST_CHUNKS * context
     if len(ids) < needed:
-        tell(logs.Short(lengths=Lengths(present=len(ids), needed=needed)))
+        emit(logs.Short(lengths=Lengths(present=len(ids), needed=needed)))
         return
     chunks = scoring.chunks(ids, context=context, beginning=text.ids(""))
     chunks = chunks[: options.chunks]
@@ -404,9 +404,9 @@ def _write_base(options: argparse.Namespace, session: Any, base: Any) -> None:
         for row, right in _scored(session, chunk):
             base.write(scoring.encoded_row(row).tobytes())
             sums.nll.append(-float(row[right]))
-        tell(logs.ChunkRead())
+        emit(logs.ChunkRead())
     ppl = float(np.exp(scoring.estimate(np.array(sums.nll)).value))
-    tell(logs.Wrote(base=BaseFileStatistics(chunks=len(chunks), ppl=ppl)))
+    emit(logs.Wrote(base=BaseFileStatistics(chunks=len(chunks), ppl=ppl)))
 
 
 def _compare(options: argparse.Namespace, session: Any, base: Any) -> None:
@@ -423,11 +423,11 @@ def _compare(options: argparse.Namespace, session: Any, base: Any) -> None:
             stored = np.frombuffer(base.read(size), dtype=np.uint16)
             sums.add(row, scoring.decoded_row(stored, vocabulary), right)
         by_chunk.append(sums.chunk(start))
-        tell(logs.ChunkRead())
+        emit(logs.ChunkRead())
     comparison = Comparison(
         statistics=sums.statistics(), tokens=len(sums), by_chunk=tuple(by_chunk)
     )
-    tell(logs.TextCompared(comparison=comparison))
+    emit(logs.TextCompared(comparison=comparison))
 
 
 def _scored(session: Any, chunk: Sequence[int]) -> Iterator[tuple[Any, int]]:
@@ -451,7 +451,7 @@ def speed(options: argparse.Namespace) -> None:
         repetitions=options.repetitions,
     )
     for each in measured:
-        tell(each)
+        emit(each)
 
 
 def _numbers(text: str) -> tuple[int, ...]:

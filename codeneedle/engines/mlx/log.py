@@ -124,8 +124,8 @@ _decoder = msgspec.json.Decoder(_KINDS)
 _Kind = TypeVar("_Kind", bound=LogEvent)
 
 
-def tell(line: LogEvent) -> None:
-    """Say something that the parent reads, in a line of its own."""
+def emit(line: LogEvent) -> None:
+    """Write *line* to the log at once: the process that started this one reads it."""
     sys.stdout.write(f"{MARK}{msgspec.json.encode(line).decode()}\n")
     sys.stdout.flush()
 

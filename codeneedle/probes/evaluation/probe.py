@@ -145,7 +145,7 @@ class EvaluationProbe(Probe):
 
     @override
     def as_stored(self, run: RunContext) -> Json:
-        """Nothing checks that the program itself stays the same."""
+        """The settings that decide scores; nothing tells of changes of the program."""
         chosen = as_json(run.settings_of(EvaluationSettings, NAME))
         return {name: chosen[name] for name in EvaluationLayout.__struct_fields__}
 

@@ -132,10 +132,10 @@ def _of_lines(data: bytes, path: Path) -> Iterator[Prompt]:
         ) from error
     prompts = [line.strip() for line in harmless(text).split("\n") if line.strip()]
     for number, prompt in enumerate(prompts, start=1):
-        yield _asked(str(number), prompt)
+        yield _user_prompt(str(number), prompt)
 
 
-def _asked(name: str, text: str, tools: tuple[Json, ...] = ()) -> Prompt:
+def _user_prompt(name: str, text: str, tools: tuple[Json, ...] = ()) -> Prompt:
     return Prompt(name=name, messages=({"role": "user", "content": text},), tools=tools)
 
 
@@ -151,10 +151,12 @@ def own_prompts(seed: int) -> tuple[Prompt, ...]:
     )
 
 
-def _steps(of: random.Random, name: str) -> Prompt:
-    crates, bottles, price = (of.randint(*at) for at in ((14, 38), (18, 32), (3, 9)))
-    broken, days = of.randint(11, 29), of.randint(4, 9)
-    return _asked(
+def _steps(chance: random.Random, name: str) -> Prompt:
+    crates, bottles, price = (
+        chance.randint(*at) for at in ((14, 38), (18, 32), (3, 9))
+    )
+    broken, days = chance.randint(11, 29), chance.randint(4, 9)
+    return _user_prompt(
         name,
         f"A small brewery fills {crates} crates a day with {bottles} bottles each. Of "
         f"every day's bottles, {broken} break before they are sold; the others cost "
@@ -164,11 +166,11 @@ def _steps(of: random.Random, name: str) -> Prompt:
     )
 
 
-def _puzzle(of: random.Random, name: str) -> Prompt:
-    people = of.sample(["Ines", "Tomas", "Leila", "Piotr", "Maud", "Kenji"], 4)
-    goods = of.sample(["rope", "paint", "salt", "seeds", "tar", "wool"], 4)
+def _puzzle(chance: random.Random, name: str) -> Prompt:
+    people = chance.sample(["Ines", "Tomas", "Leila", "Piotr", "Maud", "Kenji"], 4)
+    goods = chance.sample(["rope", "paint", "salt", "seeds", "tar", "wool"], 4)
     first, second, third, fourth = people
-    return _asked(
+    return _user_prompt(
         name,
         f"{first}, {second}, {third} and {fourth} each carry one thing to the harbour: "
         f"{', '.join(goods[:3])} or {goods[3]}. {first} carries neither {goods[0]} nor "
@@ -180,10 +182,10 @@ def _puzzle(of: random.Random, name: str) -> Prompt:
     )
 
 
-def _program(of: random.Random, name: str) -> Prompt:
-    thing = of.choice(["library loans", "bus departures", "greenhouse readings"])
-    hours = of.randint(3, 20)
-    return _asked(
+def _program(chance: random.Random, name: str) -> Prompt:
+    thing = chance.choice(["library loans", "bus departures", "greenhouse readings"])
+    hours = chance.randint(3, 20)
+    return _user_prompt(
         name,
         f"Write a short Python class that keeps {thing} in memory: methods to add an "
         f"entry, to change one, and to list those of the last {hours} hours, newest "
@@ -193,9 +195,9 @@ def _program(of: random.Random, name: str) -> Prompt:
     )
 
 
-def _parser(of: random.Random, name: str) -> Prompt:
-    mark, unit = of.choice(["@", "~", "%"]), of.choice(["km", "kg", "kWh"])
-    return _asked(
+def _parser(chance: random.Random, name: str) -> Prompt:
+    mark, unit = chance.choice(["@", "~", "%"]), chance.choice(["km", "kg", "kWh"])
+    return _user_prompt(
         name,
         f"A text file holds one record a line, such as `harbour {mark} 12.5 {unit}, "
         f"low tide` or `mill {mark} -3 {unit}`: a name, a mark, a value with its unit, "
@@ -207,15 +209,15 @@ def _parser(of: random.Random, name: str) -> Prompt:
     )
 
 
-def _how(of: random.Random, name: str) -> Prompt:
-    what = of.choice(
+def _how(chance: random.Random, name: str) -> Prompt:
+    what = chance.choice(
         [
             "a mechanical clock keeps time, from the weight to the hands",
             "a letter written by hand reaches another country, from desk to desk",
             "bread rises and becomes firm, from the flour to the crust",
         ]
     )
-    return _asked(
+    return _user_prompt(
         name,
         f"Explain how {what}. Write for a curious person of fifteen, in six paragraphs "
         "of about eighty words; each paragraph explains one step, says what would go "
@@ -223,9 +225,12 @@ def _how(of: random.Random, name: str) -> Prompt:
     )
 
 
-def _why(of: random.Random, name: str) -> Prompt:
-    year, town = of.randint(1820, 1890), of.choice(["Harlow", "Selby", "Ostrava"])
-    return _asked(
+def _why(chance: random.Random, name: str) -> Prompt:
+    year, town = (
+        chance.randint(1820, 1890),
+        chance.choice(["Harlow", "Selby", "Ostrava"]),
+    )
+    return _user_prompt(
         name,
         f"In {year} the town of {town} must choose between a canal and a railway; it "
         "can pay for one. Write the report of the engineer to the council: what each "
@@ -235,9 +240,9 @@ def _why(of: random.Random, name: str) -> Prompt:
     )
 
 
-def _list(of: random.Random, name: str) -> Prompt:
-    people, letter = of.randint(3, 6), of.choice("bdfglmprst")
-    return _asked(
+def _list(chance: random.Random, name: str) -> Prompt:
+    people, letter = chance.randint(3, 6), chance.choice("bdfglmprst")
+    return _user_prompt(
         name,
         f"Plan the dinners of seven days for a family of {people}. The rules: one line "
         "a day, from Monday to Sunday; no dish twice; no dish that begins with the "
@@ -247,14 +252,14 @@ def _list(of: random.Random, name: str) -> Prompt:
     )
 
 
-def _plan(of: random.Random, name: str) -> Prompt:
-    city, guests = of.choice(["Lisbon", "Turku", "Graz"]), of.randint(12, 60)
+def _plan(chance: random.Random, name: str) -> Prompt:
+    city, guests = chance.choice(["Lisbon", "Turku", "Graz"]), chance.randint(12, 60)
     tools = (
         _tool("find_rooms", "Finds rooms for a meeting.", "city", "guests", "day"),
         _tool("weather", "Forecast of a day.", "city", "day"),
         _tool("book", "Books a room.", "room", "day", "name"),
     )
-    return _asked(
+    return _user_prompt(
         name,
         "Three functions exist: find_rooms(city, guests, day), weather(city, day) and "
         "book(room, day, name). Explain step by step how an assistant uses them to "

@@ -109,7 +109,9 @@ def _question(each: QuestionOutcome, _view: View) -> Document:
     ]
     if each.logp is not None:
         bound = "at most " if each.is_bound else ""
-        first = f"the first {each.until} of {each.tokens} tokens are first choices"
+        first = (
+            f"the first {each.greedy_tokens} of {each.tokens} tokens are first choices"
+        )
         entries.append(("forced", f"{bound}{each.logp:.3f} nats per token; {first}"))
     shown = [(word, Text(visible_lines(phrase))) for word, phrase in entries]
     return [Facts(shown, is_quiet=True)]

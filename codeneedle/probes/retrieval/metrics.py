@@ -75,7 +75,7 @@ def _logp(chosen: _Chosen) -> partial[Metric]:
 
 
 def _until(chosen: _Chosen) -> partial[Metric]:
-    metric = _questions(lambda each: each.until, chosen)
+    metric = _questions(lambda each: each.greedy_tokens, chosen)
     return partial(metric, unit="tokens", why_none=_not_scored)
 
 

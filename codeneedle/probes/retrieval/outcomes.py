@@ -33,10 +33,10 @@ class QuestionOutcome:
     """
 
     is_bound: bool  # whether that is only an upper bound
-    until: int | None
+    greedy_tokens: int | None
     """
-    Tokens of the right answer before the first that is not the first choice: greedy
-    writing is right until then. None if not forced.
+    Tokens of the right answer before the first that the model would not choose: as many
+    are right in greedy writing. None if not forced.
     """
 
     tokens: int  # tokens of the right answer; 0 if not forced
@@ -57,7 +57,9 @@ def outcomes(record: CellRecord) -> tuple[QuestionOutcome, ...]:
         return ()
     try:
         return tuple(
-            _outcome(text, answer) for text in retrieval.texts for answer in text.asked
+            _outcome(text, answer)
+            for text in retrieval.texts
+            for answer in text.answers
         )
     except (IndexError, ValueError) as error:
         reason = f"a question is none: {error}"
@@ -76,7 +78,7 @@ def _outcome(text: TextRead, answer: TextAnswer) -> QuestionOutcome:
         score=score_answer(answer.question(text.number, text.decoys), answer.reply),
         logp=fmean(scored.logprobs) if scored else None,
         is_bound=bool(scored and scored.bounds),
-        until=_first_choices(scored.leads) if scored else None,
+        greedy_tokens=_first_choices(scored.leads) if scored else None,
         tokens=len(scored.logprobs) if scored else 0,
         answer=answer,
     )
@@ -94,7 +96,11 @@ def survival(results: Iterable[QuestionOutcome], tokens: int) -> float:
     Answers that are not that long do not count; NaN if none is.
     """
     long = [
-        each for each in results if each.until is not None and each.tokens >= tokens
+        each
+        for each in results
+        if each.greedy_tokens is not None and each.tokens >= tokens
     ]
-    right = sum(each.until is not None and each.until >= tokens for each in long)
+    right = sum(
+        each.greedy_tokens is not None and each.greedy_tokens >= tokens for each in long
+    )
     return right / len(long) if long else math.nan

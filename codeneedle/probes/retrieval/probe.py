@@ -502,7 +502,7 @@ class _Examiner(_Questioner):
             if (key.task, key.length) != (task, length):
                 continue
             text = self._texts.get(key.name) or self._text_of(key.name)
-            for each in text.asked:
+            for each in text.answers:
                 question = each.question(text.number, text.decoys)
                 share = score_answer(question, each.reply).share
                 shares.setdefault(each.depth, []).append(share)
@@ -625,7 +625,7 @@ class _Examiner(_Questioner):
             prompt_tokens=priming.prompt_tokens,
             cached_tokens=priming.cached_tokens,
             prompt_ms=priming.prompt_ms,
-            asked=tuple(answers),
+            answers=tuple(answers),
         )
 
     def _round(

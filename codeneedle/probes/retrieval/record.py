@@ -99,8 +99,8 @@ class TextRead:
     prompt_tokens: Count  # length of the first prompt that held it, in tokens
     cached_tokens: Count  # of these, taken from the cache
     prompt_ms: Amount  # time to read the others
-    asked: tuple[TextAnswer, ...]
-    """Its questions; the unscored one before them is not among them."""
+    answers: tuple[TextAnswer, ...]
+    """To its questions; the unscored one before them is not among them."""
 
     @property
     def key(self) -> TextKey:
@@ -261,12 +261,12 @@ def retrieval_of(record: CellRecord) -> Retrieval | None:
         is_possible = name == text.key.name
         what = f"'{name}' is another text"
         refuse_impossible(is_possible, what, file=file_of(record))
-        for asked in text.asked:
+        for answer in text.answers:
             is_possible = (
-                bool(asked.items)
-                and all(at < len(text.decoys) for at in asked.decoys)
-                and (asked.scored is None or asked.scored.is_even)
+                bool(answer.items)
+                and all(at < len(text.decoys) for at in answer.decoys)
+                and (answer.scored is None or answer.scored.is_even)
             )
-            what = f"the answer to {asked.name} does not belong to its question"
+            what = f"the answer to {answer.name} does not belong to its question"
             refuse_impossible(is_possible, what, file=file_of(record))
     return retrieval

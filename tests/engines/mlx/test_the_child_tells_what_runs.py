@@ -12,12 +12,12 @@ from codeneedle.engines.mlx.log import (
     died,
     differences,
     effective,
+    emit,
     environment,
     last,
     last_lines,
     lines,
     read_log,
-    tell,
     trouble,
 )
 from codeneedle.engines.mlx.settings import MlxSettings
@@ -48,7 +48,7 @@ def said(capsys):
 
     def write(*layers, **changes):
         facts = {"build": "mlx 1, cpu", "context": 512, "quantized_kv_start": 0}
-        tell(Running(layers=layers, **(facts | changes)))
+        emit(Running(layers=layers, **(facts | changes)))
         return f"a library's line\n{capsys.readouterr().out}another\n"
 
     return write
@@ -120,9 +120,9 @@ def test_memory_is_counted_by_layers_and_cells(said):
 
 
 def test_damaged_lines_and_those_of_libraries_are_left_out(capsys):
-    tell(Memory(peak_bytes=1))
-    tell(ChunkRead())
-    tell(Memory(peak_bytes=2))
+    emit(Memory(peak_bytes=1))
+    emit(ChunkRead())
+    emit(Memory(peak_bytes=2))
     whole = capsys.readouterr().out
     log = f"{whole}codeneedle-mlx: [[[\n{whole[:25]}\nMemory 3\n"
 

@@ -45,7 +45,7 @@ def test_an_added_length_costs_its_own_texts_alone(tmp_path):
     new = ours.texts[len(first.texts) :]
     assert first.texts == ours.texts[: len(first.texts)]
     assert {2000} == {text.length for text in new}
-    assert asked == sum(1 + len(text.asked) for text in new)
+    assert asked == sum(1 + len(text.answers) for text in new)
     assert every.calibration == ours.calibration == theirs.calibration
     assert [t.sha256 for t in every.texts] == [t.sha256 for t in theirs.texts]
 
@@ -82,11 +82,11 @@ def test_added_depths_and_questions_cost_their_texts_alone(tmp_path, asked, adde
     theirs = measured(tmp_path, later, OTHER, ours.calibration, **more)
 
     new = ours.texts[len(before.texts) :]
-    names = [each.name for text in ours.texts for each in text.asked]
+    names = [each.name for text in ours.texts for each in text.answers]
     assert before.texts == ours.texts[: len(before.texts)]
     assert before.calibration == ours.calibration == theirs.calibration
-    assert sorted(added) == sorted(each.depth for text in new for each in text.asked)
-    assert len(again.server.questions) == sum(1 + len(text.asked) for text in new)
+    assert sorted(added) == sorted(each.depth for text in new for each in text.answers)
+    assert len(again.server.questions) == sum(1 + len(text.answers) for text in new)
     assert len(names) == len(set(names))
     assert [t.sha256 for t in ours.texts] == [t.sha256 for t in theirs.texts]
     assert len(ours.texts) == len({text.sha256 for text in ours.texts})

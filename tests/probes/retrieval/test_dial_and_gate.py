@@ -100,7 +100,7 @@ def test_the_reference_sets_the_dial_on_questions_of_their_own(tmp_path):
 
     (dial,) = found.calibration.dials
     prompts = [question.prompt for question in engine.server.questions]
-    scored = {each.name: each for text in found.texts for each in text.asked}
+    scored = {each.name: each for text in found.texts for each in text.answers}
     assert [(0, 1.0), (1, 1.0), (2, 1.0), (3, 0.0)] == [
         (step.setting, step.right) for step in dial.path
     ]

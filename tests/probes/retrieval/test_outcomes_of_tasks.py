@@ -92,7 +92,7 @@ def test_an_answer_is_right_until_the_first_token_that_is_no_first_choice():
 
     found = outcomes(retrieval_record("f16/f16", made_texts(scored=scored)))
 
-    assert {1} == {each.until for each in found}
+    assert {1} == {each.greedy_tokens for each in found}
     assert 1.0 == survival(found, 1)
     assert 0.0 == survival(found, 2)
 

@@ -54,7 +54,7 @@ def test_every_text_is_read_by_a_question_that_is_not_scored(tmp_path):
     primings = [at for at, q in enumerate(asked) if q.max_tokens == PRIMING_TOKENS]
     assert len(found.texts) == len(primings) == 2
     for at, text in zip(primings, found.texts, strict=True):
-        own = [each.prompt for each in asked[at : at + len(text.asked) + 1]]
+        own = [each.prompt for each in asked[at : at + len(text.answers) + 1]]
         assert own[0] == own[-1]
         assert text.characters == len(own[0].rpartition("\n")[0])
     assert 1 == engine.server.settled
@@ -66,12 +66,12 @@ def test_answers_are_stored_as_they_come_and_judged_when_read(tmp_path):
     found = measured(tmp_path, engine)
 
     for text in found.texts:
-        for each in text.asked:
+        for each in text.answers:
             assert f" {each.payload}.\nmore\n" == each.reply
             assert len(each.payload) + 1 == len(each.scored.logprobs)
     assert {1.0} == {each.score.share for each in outcomes(found.record)}
     assert engine.server.forced == [
-        f" {each.payload}" for text in found.texts for each in text.asked
+        f" {each.payload}" for text in found.texts for each in text.answers
     ]
 
 
@@ -81,7 +81,7 @@ def test_an_indentation_before_an_answer_stays_in_the_prompt(tmp_path):
 
     found = measured(tmp_path, engine, tasks=("twins",), lengths=(1500,))
 
-    last = found.texts[-1].asked[-1]
+    last = found.texts[-1].answers[-1]
     assert last.begin.endswith("\n   ")
     assert engine.server.questions[-1].prompt.endswith(f"\n{last.begin}")
     assert last.payload == engine.server.forced[-1]
@@ -95,7 +95,7 @@ def test_a_chat_gets_the_question_behind_the_text(tmp_path):
 
     question = engine.server.questions[-1]
     assert isinstance(question, Chat)
-    last = found.texts[-1].asked[-1]
+    last = found.texts[-1].answers[-1]
     asked, begun = question.messages
     assert asked.content.endswith(f"---\n{last.prompt}")
     assert f"{begun.content} " == last.begin
@@ -108,7 +108,7 @@ def test_an_engine_without_probabilities_leaves_the_graded_endpoint_out(tmp_path
     found = measured(tmp_path, engine)
 
     assert [] == engine.server.forced
-    assert {None} == {each.scored for text in found.texts for each in text.asked}
+    assert {None} == {each.scored for text in found.texts for each in text.answers}
     assert (
         "fake tells no probabilities"
         == PROBE.as_stored(made_run(tmp_path, engine))["graded"]
@@ -128,7 +128,7 @@ def test_a_broken_connection_is_tried_again_and_told(tmp_path):
 
     found = measured(tmp_path, FakeEngine(reply=reply))
 
-    retries = [each.retries for text in found.texts for each in text.asked]
+    retries = [each.retries for text in found.texts for each in text.answers]
     assert 1 == len(retries[0])
     assert [()] * 3 == retries[1:]
 
