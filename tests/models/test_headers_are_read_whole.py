@@ -5,6 +5,7 @@ import struct
 import pytest
 from gguf_files import SHAPE, gguf_bytes
 
+from codeneedle.models import gguf
 from codeneedle.models.gguf import BadHeader, EndsTooSoon, Tensor, looks_like, parse
 
 
@@ -81,11 +82,58 @@ def test_a_large_vocabulary_is_walked_over():
         (b"tjgg\x03\0\0\0", "GGML"),
         (bytes(64), "zeros"),
         (b"# a model card", "text"),
+        (b"\x01 a model card", "text"),
+        (b"a model card\0", "something else"),
         (b"\xfe\xed\xfa\xce", "something else"),
     ],
 )
 def test_other_files_are_recognised(start, words):
     assert words in looks_like(start)
+
+
+# What is kept of it
+
+
+@pytest.mark.parametrize(("count", "is_kept"), [(4096, True), (4097, False)])
+def test_of_a_list_of_more_than_4096_numbers_only_the_length_is_kept(count, is_kept):
+    numbers = list(range(count))
+    header = parse(gguf_bytes({**SHAPE, "x.numbers": numbers, "x.last": 5}))
+
+    assert (count, 5) == (header.lengths["x.numbers"], header.values["x.last"])
+    assert (tuple(numbers) if is_kept else None) == header.values.get("x.numbers")
+
+
+@pytest.mark.parametrize(
+    ("room", "text", "numbers"),
+    [
+        # Three names of 3 bytes, a text of 100 and four numbers of 4 bytes.
+        (125, "x" * 100, (1, 1, 1, 1)),
+        (121, "x" * 100, None),
+        (109, "x" * 100, None),
+        (102, "", (1, 1, 1, 1)),
+    ],
+)
+def test_what_has_no_room_is_walked_over(monkeypatch, room, text, numbers):
+    monkeypatch.setattr(gguf, "MOST_KEPT", room)
+    data = gguf_bytes({"a.t": "x" * 100, "a.n": [1] * 4, "a.l": 7}, tensors=0)
+    header = parse(data)
+
+    assert (text, numbers, 7) == (
+        header.values["a.t"],
+        header.values.get("a.n"),
+        header.values["a.l"],
+    )
+    assert 4 == header.lengths["a.n"]
+
+
+@pytest.mark.parametrize("name", ["llama.block_count", "tokenizer.ggml.tokens", ""])
+def test_a_key_that_comes_twice_or_has_no_name_is_damage(name):
+    data = bytearray(gguf_bytes(tensors=0, data=False))
+    struct.pack_into("<Q", data, 16, len(SHAPE) + 1)
+    data += struct.pack("<Q", len(name)) + name.encode() + struct.pack("<II", 4, 1)
+
+    with pytest.raises(BadHeader, match="list of keys is damaged"):
+        parse(bytes(data))
 
 
 # Tensors
@@ -123,6 +171,15 @@ def data_bytes(*tensors, **changes):
 def test_a_file_is_as_long_as_the_tensor_that_ends_last(tensors, expected):
     """A type of a newer build counts as nothing."""
     assert expected == data_bytes(*tensors)
+
+
+@pytest.mark.parametrize(("start", "is_absurd"), [(1 << 56, False), (1 + (1 << 56), 1)])
+def test_tensors_beyond_any_file_are_damage(start, is_absurd):
+    if is_absurd:
+        with pytest.raises(BadHeader, match="its tensors claim to take"):
+            data_bytes((b"a", 32, UNKNOWN, start))
+    else:
+        assert start == data_bytes((b"a", 32, UNKNOWN, start))
 
 
 def test_a_header_without_tensors_is_a_whole_file():

@@ -1,5 +1,7 @@
 """Which pair a sweep that decides asks next, and how it shares the error."""
 
+import math
+
 import pytest
 
 from codeneedle.cache_types import DEFAULT_TYPES, FIRST, Pair, bits, whole_grid
@@ -383,10 +385,24 @@ def test_while_nothing_is_within_pairs_smaller_than_the_reference_are_asked(
 
 
 @pytest.mark.parametrize(
-    ("name", "size"), [("f16/f16", 1.0), ("q8_0/q4_0", 13 / 32), ("f32/f16", 1.5)]
+    ("name", "size"),
+    [
+        ("f16/f16", 1.0),
+        ("q8_0/q4_0", 13 / 32),
+        ("f32/f16", 1.5),
+        ("turbo/f16", math.inf),
+        ("f16/turbo", math.inf),
+    ],
 )
 def test_the_size_of_a_pair_is_that_of_its_bits_beside_sixteen(name, size):
     assert size == size_by_types(pair(name))
+
+
+def test_a_pair_settles_itself_whichever_way_it_comes_out():
+    """Within, the smaller one settles both; beyond, itself alone."""
+    order = Order(pairs=("q5_1/q5_1", "q5_0/q5_0"))
+
+    assert ("q5_0/q5_0", 0, Why.SMALLER) == asked({}, order)
 
 
 def test_an_order_without_pairs_shares_the_error_among_one():
