@@ -47,6 +47,9 @@ TWIN = question(
     decoys=[("f_y", '    a = "kiwi"\n    b = "plum"')],
 )
 
+LETTERS = question("abcde", "fghij", shape=Shape.LINES, joint="\n")
+NORTH = question("48213", decoys=[("Paris Nord", "70111")])
+
 SEEN = {
     "Llama, 64K": "The first, the first, the first, the first, the first, the first",
     "Llama, 192K": ". The is was a. The is of be the.",
@@ -80,6 +83,17 @@ SEEN = {
         ),
         (CODE, f"one two three four five six{' go' * 8}", "repetition"),
         (CODE, f"one two three four five six seven eight nine{' go' * 8}", "wrong"),
+        (CODE, "go go go go", "repetition"),
+        (CODE, "go go go", "wrong"),
+        (CODE, "go north go north go north", "repetition"),
+        (CODE, "go north go north go north go nor", "repetition"),
+        (CODE, "go north go north go north go north then stop", "wrong"),
+        (CODE, "go north go north", "wrong"),
+        (CODE, "one two three four five north go north go north", "wrong"),
+        (CODE, "Rome: 90333. Paris: 48213", "intrusion"),
+        (NORTH, "Paris Nord has 70111, and Paris has 48213.", "correct"),
+        (LETTERS, "abcXX\nfghij", "near-miss"),
+        (LETTERS, "abXXX\nfghij", "wrong"),
         (CODE, SEEN["Llama, 192K"], "salad"),
         (CODE, SEEN["Qwen, 128K"], "salad"),
         (CODE, "||<>##//--..~~&&", "salad"),
@@ -116,6 +130,11 @@ SEEN = {
 )
 def test_every_answer_is_of_one_kind(asked, reply, mode):
     assert mode == score_answer(asked, reply).mode
+
+
+@pytest.mark.parametrize("reply", ["", "<think>48213"])
+def test_an_empty_answer_has_nothing_right(reply):
+    assert 0.0 == score_answer(CODE, reply).share
 
 
 def test_an_intrusion_is_named_with_its_distances():
