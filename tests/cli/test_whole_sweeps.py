@@ -307,7 +307,7 @@ def test_lengths_and_depths_that_are_added_cost_their_texts_alone(folder):
         texts = [*answers.values()]
         assert [*before[pair]["observation"]["answers"].values()] == texts[:1]
         assert [(600, 0.5), (1024, 0.5), (600, 0.9), (1024, 0.9)] == [
-            (text["length"], text["asked"][0]["depth"]) for text in texts
+            (text["length"], text["answers"][0]["depth"]) for text in texts
         ]
     shown = json.loads(called(folder, "table", "tiny", "--json").stdout)
     assert "single@1024" in json.dumps(shown)

@@ -199,7 +199,7 @@ def test_the_built_in_model_finds_what_its_window_tells_apart(tmp_path):
     )
     found = outcomes(record)
     assert [1.0] * 4 == [each.score.share for each in found]
-    assert all(each.until == each.tokens > 30 for each in found)
+    assert all(each.greedy_tokens == each.tokens > 30 for each in found)
     assert all(each.answer.cached_tokens > 1400 for each in found)
 
 
