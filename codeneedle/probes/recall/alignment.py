@@ -69,13 +69,13 @@ def score(needle: NeedleFacts, reply: str, *, strict_indent: bool = False) -> Al
     truth = [_key(line, strict_indent=strict_indent) for line in (*asked, *more)]
     given = [_key(line, strict_indent=strict_indent) for line in produced]
     pairs = _aligned(truth, given, asked=len(asked))
-    last = max((g for t, g in pairs if t < len(asked)), default=-1)
+    answered = (g for t, g in pairs if t < len(asked))
     rows = _rows(
         truth=(*asked, *more),
         asked=len(asked),
         produced=produced,
         pairs=pairs,
-        answer_ends=max(last + 1, len(asked)),
+        answer_ends=max([len(asked), *answered]),
     )
     return Alignment(rows=tuple(rows))
 

@@ -62,6 +62,19 @@ def test_lines_are_counted_by_what_became_of_them(reply, expected):
     assert expected == counts(NEEDLE, reply)
 
 
+@pytest.mark.parametrize(
+    ("reply", "expected"),
+    [
+        ("x\ny\nz", {"missing": 1, "hallucinated": 1, "overrun": 2}),
+        ("a\nx\nb", {"matched": 1, "overrun": 1, "bonus": 1}),
+        ("x\na\ny\nb", {"matched": 1, "hallucinated": 1, "overrun": 1, "bonus": 1}),
+        ("b\nx", {"missing": 1, "bonus": 1, "overrun": 1}),
+    ],
+)
+def test_what_follows_the_last_asked_line_is_no_part_of_the_answer(reply, expected):
+    assert expected == counts(needle_of(["a"], ["b"]), reply)
+
+
 def test_indentation_counts_only_with_strict_indent():
     reply = "\n".join(f"{line.strip()}  " for line in ASKED)
 
@@ -77,6 +90,7 @@ def test_indentation_counts_only_with_strict_indent():
         f"<thinking>{BODY[:99]}</thinking>{BODY}",
         f"</think>\n{BODY}",
         f"{BODY}\n<think>is that all?",
+        "Let me see.\n" * 30 + f"```\n{BODY}\n```\n" + "So it goes.\n" * 30,
         f"~~~\n{BODY}\n~~~",
         f"```\n{BODY}",
         f"{BODY}\n```\nThat was all.",
