@@ -279,6 +279,7 @@ def test_depth_runs_from_the_first_line_to_the_last():
 
     assert [0.0, 0.5, 1.0] == depths
     assert 0.0 == depth_of(made(1), line_count=1)
+    assert 1.0 == depth_of(made(2), line_count=2)
 
 
 def test_a_text_is_cut_after_outermost_functions_only():
@@ -287,4 +288,5 @@ def test_a_text_is_cut_after_outermost_functions_only():
         name="f", signature="f()\n{", line=60, body=("a", "b"), closing_lines=1
     )
 
-    assert [50, 64] == cut_points([*inner, braced, outer])
+    within = made(62, end=63)
+    assert [50, 64] == cut_points([*inner, within, braced, outer])

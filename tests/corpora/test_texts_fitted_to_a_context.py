@@ -1,11 +1,21 @@
 """How much of a text fits, and how many of its functions are asked."""
 
+import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from source_files import names_of, put, python
 
 from codeneedle.corpora.corpus import LIMIT, longest
+from codeneedle.corpora.fitting import (
+    Fit,
+    Room,
+    cut_to_text,
+    facts_of,
+    fitted,
+    larger_context,
+)
 from codeneedle.corpora.registry import load
+from codeneedle.errors import BadInput
 
 
 def test_functions_of_five_lines_are_forced_and_those_of_twenty_written(here):
@@ -80,3 +90,108 @@ def test_a_fitted_text_fits_ends_whole_and_could_not_be_longer(
     assert max(fitting, key=len) == shorter.text
     put(here / "b.py", shorter.text)
     assert load("b.py").functions == shorter.functions
+
+
+# What a text leaves room for
+
+QUESTION = 10
+"""Tokens of a question and its answer, where a token is a character."""
+
+
+def room(lines, question=QUESTION):
+    return Room(
+        lines=lines, tokens=lambda text: len(text) + question, prompt=lambda text: text
+    )
+
+
+@pytest.fixture
+def three(here):
+    """A corpus of three functions: of 20 lines, of 5, and of 20 again."""
+    parts = [python(name, lines=nr) for name, nr in (("a", 20), ("b", 5), ("c", 20))]
+    put(here / "a.py", "".join(parts))
+    return load("a.py")
+
+
+def fit(corpus, context, *, trained=None, may_trim=True, rooms=None):
+    return Fit(
+        corpus=corpus,
+        context=context,
+        trained=trained,
+        may_trim=may_trim,
+        rooms=lambda _corpus: iter(rooms or (room(20), room(5))),
+    )
+
+
+@pytest.mark.parametrize(("spare", "left"), [(0, ["a", "b", "c"]), (-1, ["a", "b"])])
+def test_a_text_that_fits_to_the_last_token_is_whole(three, spare, left):
+    needed = len(three.text) + QUESTION
+    text, chosen = fitted(fit(three, needed + spare))
+
+    assert (left, 20) == (names_of(text.functions), chosen.lines)
+    assert three.text.startswith(text.text)
+
+
+def test_a_text_that_must_not_be_cut_is_whole_or_refused_with_what_would_do(three):
+    needed = len(three.text) + QUESTION
+    whole, chosen = fitted(fit(three, needed, may_trim=False))
+    assert (three, 20) == (whole, chosen.lines)
+
+    larger = -(-needed // 256) * 256
+    with pytest.raises(BadInput, match="with question and answer") as raised:
+        fitted(fit(three, needed - 1, may_trim=False))
+    assert f"Use --context {larger} or --fit: " in raised.value.hint
+    with pytest.raises(BadInput, match="with question and answer") as raised:
+        fitted(fit(three, needed - 1, trained=needed - 1, may_trim=False))
+    assert "Use --fit: " in raised.value.hint
+
+
+def test_the_first_room_that_a_part_of_a_text_has_is_taken(three):
+    """Where the longer question does not fit with any function, the next one does."""
+    rooms = (room(20, question=10_000), room(5))
+    _, chosen = fitted(fit(three, len(three.text) + QUESTION, rooms=rooms))
+
+    assert 5 == chosen.lines
+
+
+def test_where_no_function_fits_the_smallest_context_that_does_is_named(three):
+    shortest = len(three.shortest(5)) + QUESTION
+    text, _ = fitted(fit(three, shortest))
+    assert ["a"] == names_of(text.functions)
+
+    larger = -(-shortest // 256) * 256
+    with pytest.raises(BadInput, match=f"needs {shortest:,} tokens") as raised:
+        fitted(fit(three, shortest - 1))
+    assert f"--context {larger}" in raised.value.hint
+    with pytest.raises(BadInput, match=f"needs {shortest:,} tokens") as raised:
+        fitted(fit(three, shortest - 1, trained=shortest - 1))
+    assert "--context" not in raised.value.hint
+
+
+@pytest.mark.parametrize(
+    ("tokens", "trained", "context"),
+    [
+        (256, None, 256),
+        (257, None, 512),
+        (300, 300, 300),
+        (301, 300, None),
+        (300, 512, 512),
+        (300, 1000, 512),
+    ],
+)
+def test_a_larger_context_is_one_that_weights_were_trained_for(
+    tokens, trained, context
+):
+    assert context == larger_context(tokens, trained)
+
+
+def test_a_text_that_was_cut_has_the_functions_that_it_ends_behind(three):
+    text, _ = fitted(fit(three, len(three.text)))
+
+    assert text.functions == cut_to_text(three, text.text).functions
+    assert three.functions == cut_to_text(three, three.text).functions
+    facts = facts_of(text, three, tokens=9)
+    assert (9, 2, 3) == (facts.tokens, facts.functions, facts.functions_before)
+    assert (text.sha256, three.sha256) == (facts.sha256, facts.source_sha256)
+    assert facts.is_trimmed
+    assert not facts_of(three, three).is_trimmed
+    assert not facts_of(three, three).is_counted
