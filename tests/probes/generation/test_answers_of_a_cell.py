@@ -11,10 +11,10 @@ from made_records import made_setup
 from codeneedle.cache_types import Pair
 from codeneedle.engines.engine import Ability
 from codeneedle.engines.messages import PromptCut
-from codeneedle.errors import BadInput
+from codeneedle.errors import BadInput, CellError
 from codeneedle.probes.cell import ProbeContext
 from codeneedle.probes.generation.probe import PROBE, GenerationSettings
-from codeneedle.probes.generation.record import NAME, OWN, first_of
+from codeneedle.probes.generation.record import NAME, OWN, first_of, generation_layout
 from codeneedle.probes.observations import Observed
 from codeneedle.records.comparability import OtherSetup
 from codeneedle.records.record import from_json
@@ -58,6 +58,16 @@ def test_the_reference_writes_what_others_are_compared_with(tmp_path):
     assert answers_of(stored) == answers_of(PROBE.measure(again))
 
 
+def test_a_server_that_ends_answers_by_its_own_limit_is_a_gap(tmp_path):
+    def cut(question):
+        return reply_to(question, finish="length", predicted_tokens=32)
+
+    run = planned(run_context(tmp_path, FakeEngine(reply=cut)), tokens=512)
+
+    with pytest.raises(CellError, match="after 32 of 512 tokens"):
+        PROBE.measure(ProbeContext(run=run, pair=REFERENCE, logs=tmp_path))
+
+
 @pytest.mark.parametrize("form", ["chat", "completion"])
 def test_an_endpoint_that_cuts_a_prompt_of_unknown_length_is_a_gap(tmp_path, form):
     """Its answers were compared as if it had read all of it."""
@@ -91,6 +101,17 @@ def test_calls_of_tools_that_would_not_be_sent_are_refused(tmp_path, form):
         planned(run, file=path, tokens=64)
 
 
+def test_prompts_longer_than_the_context_are_refused_by_name(tmp_path):
+    path = tmp_path / "asked.txt"
+    path.write_text("short?\n" + "why " * 4000, encoding="utf-8")
+    setup = replace(made_setup(), prompt_form="chat")
+
+    with pytest.raises(BadInput, match="prompt 2") as refused:
+        planned(real_context(tmp_path, setup=setup), file=path, tokens=64)
+
+    assert "--context" in str(refused.value.hint)
+
+
 def test_a_limit_beyond_the_context_is_refused_before_anything_starts():
     with pytest.raises(BadInput, match="--generation-tokens 4096"):
         PROBE.adapt(GenerationSettings(tokens=4096), made_outlook())
@@ -106,6 +127,17 @@ def test_a_folder_holds_the_answers_to_one_set_of_prompts(tmp_path):
 
     with pytest.raises(OtherSetup, match=NAME):
         with_conditions(run)
+
+
+def test_no_prompt_of_the_user_is_stored(tmp_path):
+    path = tmp_path / "asked.txt"
+    path.write_text("what is the sesame password?\n", encoding="utf-8")
+    run = planned(run_context(tmp_path), file=path, tokens=64)
+
+    stored = PROBE.measure(ProbeContext(run=run, pair=REFERENCE, logs=tmp_path))
+
+    assert 64 == generation_layout(run.setup).tokens
+    assert "sesame" not in json.dumps([stored, run.setup.probes])
 
 
 def test_each_prompt_begins_with_an_empty_cache(tmp_path):
