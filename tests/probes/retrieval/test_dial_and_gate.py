@@ -18,7 +18,7 @@ from made_retrieval import made_run
 from codeneedle.errors import BadInput
 from codeneedle.probes.answers import Skipped
 from codeneedle.probes.retrieval import probe as probe_module
-from codeneedle.probes.retrieval.dial import DIAL_QUESTIONS, dialled
+from codeneedle.probes.retrieval.dial import DIAL_QUESTIONS, dialled, fitted_characters
 from codeneedle.probes.retrieval.outcomes import outcomes
 from codeneedle.probes.retrieval.probe import PROBE
 from codeneedle.probes.retrieval.record import NAME, DialStep, calibration_of
@@ -91,6 +91,83 @@ def test_the_dial_goes_down_from_a_setting_that_is_too_hard_or_does_not_fit(
     assert 1 == down.setting == shorter.setting
     with pytest.raises(BadInput, match="too short"):
         dialled("multikey", scores())
+
+
+@pytest.mark.parametrize(
+    ("share", "path"),
+    [(0.6, [1]), (0.9, [1]), (0.59, [1, 0]), (0.91, [1, 2])],
+)
+def test_the_dial_stops_at_the_ends_of_its_aim(monkeypatch, share, path):
+    monkeypatch.setitem(TASKS, "multikey", replace(TASKS["multikey"], start=1))
+
+    found = dialled("multikey", scores(0.7, share, 0.7))
+
+    assert path == [step.setting for step in found.path]
+
+
+@pytest.mark.parametrize(
+    ("easy", "hard", "setting"),
+    [
+        (0.95, 0.5, 0),  # 0.05 above the aim, and 0.1 below it
+        (0.95, 0.55, 0),  # both 0.05: the easier one
+        (0.99, 0.55, 1),
+        (1.0, 0.2, 1),  # at the ceiling a small loss may not show
+        (1.0, 0.19, 0),  # nothing is left to lose
+    ],
+)
+def test_of_two_settings_beside_the_aim_the_nearer_one_is_taken(easy, hard, setting):
+    assert setting == dialled("multikey", scores(easy, hard)).setting
+
+
+# How long texts are
+
+
+class Counting:
+    """A tokenizer of so many characters to a token."""
+
+    def __init__(self, characters):
+        self.characters = characters
+
+    def count_tokens(self, text):
+        return int(len(text) / self.characters)
+
+
+def made_texts_of(begin, *, tokenizer, length=1000):
+    """Lengths of the texts that are made until one fits, and what is returned."""
+    made = []
+
+    def make(characters):
+        made.append(characters)
+        return "x" * characters
+
+    found = fitted_characters(make, length=length, tokenizer=tokenizer, begin=begin)
+    return made, found
+
+
+@pytest.mark.parametrize(
+    ("begin", "fits"), [(969, False), (970, True), (1000, True), (1001, False)]
+)
+def test_a_text_is_at_most_three_in_a_hundred_shorter_than_its_length(begin, fits):
+    made, found = made_texts_of(begin, tokenizer=Counting(1))
+
+    assert fits == (begin == found)
+    assert [begin] if fits else [begin, 990] == made
+    assert 970 <= found <= 1000
+
+
+def test_a_text_that_never_gets_its_length_is_the_last_of_six():
+    """Such as one of a tokenizer that counts all texts alike."""
+    tokenizer = Counting(1)
+    tokenizer.count_tokens = lambda _text: 2000
+    made, found = made_texts_of(64_000, tokenizer=tokenizer)
+
+    assert 7 == len(made)
+    assert 6 == len({*made[:-1]})
+    assert made[-1] == found
+
+
+def test_without_a_tokenizer_a_text_is_made_once():
+    assert ([4000], 4000) == made_texts_of(4000, tokenizer=None)
 
 
 def test_the_reference_sets_the_dial_on_questions_of_their_own(tmp_path):
