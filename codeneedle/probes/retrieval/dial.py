@@ -88,11 +88,11 @@ def fitted_characters(
         BadInput: If a text of so many characters cannot be made.
     """
     characters = begin
-    for _ in range(FITTING_ROUNDS if tokenizer else 0):
-        tokens = tokenizer.count_tokens(make(characters)) if tokenizer else 0
+    for _ in range(FITTING_ROUNDS):
+        text = make(characters)
+        tokens = tokenizer.count_tokens(text) if tokenizer else length
         if (1 - TOLERANCE) * length <= tokens <= length:
-            break
+            return characters
         characters = max(1, int(characters * (1 - TOLERANCE / 3) * length / tokens))
-    else:
-        make(characters)
+    make(characters)
     return characters

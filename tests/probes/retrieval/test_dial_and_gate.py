@@ -164,6 +164,7 @@ def test_a_text_that_never_gets_its_length_is_the_last_of_six():
     assert 7 == len(made)
     assert 6 == len({*made[:-1]})
     assert made[-1] == found
+    assert ([1] * 7, 1) == made_texts_of(1, tokenizer=tokenizer)
 
 
 def test_without_a_tokenizer_a_text_is_made_once():

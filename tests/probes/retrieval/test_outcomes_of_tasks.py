@@ -1,6 +1,7 @@
 """Outcomes and metrics of the retrieval probe, on made records."""
 
 import itertools
+import math
 from dataclasses import replace
 
 import msgspec
@@ -95,6 +96,18 @@ def test_an_answer_is_right_until_the_first_token_that_is_no_first_choice():
     assert {1} == {each.greedy_tokens for each in found}
     assert 1.0 == survival(found, 1)
     assert 0.0 == survival(found, 2)
+    shortest, longest = (pick(each.tokens for each in found) for pick in (min, max))
+    assert 0.0 == survival(found, shortest) == survival(found, longest)
+    assert math.isnan(survival(found, longest + 1))
+
+
+def test_answers_without_probabilities_have_no_tokens_that_count():
+    found = outcomes(retrieval_record("f16/f16", made_texts(scored=lambda _: None)))
+
+    assert {(0, None, False)} == {
+        (each.tokens, each.greedy_tokens, each.is_bound) for each in found
+    }
+    assert math.isnan(survival(found, 1))
 
 
 def test_an_observation_of_something_else_is_a_bad_record():
