@@ -355,48 +355,13 @@ def plan(
     has_types = bool(request.rows and request.columns)
     request = with_usual_types(request, engine, probes)
     workers, timing_worker = _workers(execution, spec, engine_for)
-    first = workers[0].engine  # a survey is of one device: the one that cells run on
     is_stretched = engine.stretches_context
     context = chosen_context(request, header, stretched=is_stretched)
     corpus = read(chosen_corpus(request))
     name = _filed_under(request, engine, probes) or corpus.name
-    store = _store(request, execution, name, spec.name)
-    unread = engine.unread(context, workers=len(workers))
-    may_grow = request.decide and not _names_units(request, probes)
-    estimates = Estimates(
-        corpus=corpus,
-        context=context,
-        engine=engine,
-        weights=header,
-        is_built_in=spec.is_tiny,
-        folder=store.folder,
-        seed=request.seed,
-        prompt_form=form,
-        prefill_no_think=request.prefill_no_think,
-        setup=store.intact_setup(),
-        is_whole=not request.fit,
-        decides=request.decide,
-        pace=pace or engine.pace(),
-        cells=1 + len(FIRST),
-        unread=unread,
-        workers=len(workers),
-        may_grow=may_grow,
-    )
-    if request.decide:
-        context = context_that_decides(
-            request, estimates, lambda known: _works(request, probes, known)
-        )
-        unread = engine.unread(context, workers=len(workers))
-        estimates = replace(estimates, context=context, unread=unread)
-    request = _adapted(request, probes, estimates)
-    named = request.types
-    if not has_types:
-        types = replaced_types(named, first, context, store.intact_setup())
-        request = structs.replace(request, types=types)
-    pairs, survey = surveyed(request, execution, first, context)
-    return Plan(
+    draft = Plan(
         request=request,
-        kept=_kept(page, request, context, form),
+        kept=page,
         execution=execution,
         probes=tuple(probes),
         engine=engine,
@@ -405,15 +370,55 @@ def plan(
         corpus=corpus,
         context=context,
         prompt_form=form,
-        pairs=pairs,
-        store=store,
+        pairs=(),
+        store=_store(request, execution, name, spec.name),
         workers=workers,
         timing_worker=timing_worker,
-        survey=survey,
-        replaced="" if request.types == named else REPLACED,
         pace=pace,
-        unread=unread,
-        may_grow=may_grow,
+        unread=engine.unread(context, workers=len(workers)),
+        may_grow=request.decide and not _names_units(request, probes),
+    )
+    return _with_grid(_with_settings(draft), has_types=has_types)
+
+
+def _with_settings(draft: Plan) -> Plan:
+    """
+    *draft*, whose grid is not known yet, with the settings that suit all that is.
+
+    The context is chosen with them where a sweep decides.
+    """
+    request, probes = draft.request, draft.probes
+    estimates = replace(draft.estimates, cells=1 + len(FIRST))
+    if request.decide:
+        context = context_that_decides(
+            request, estimates, lambda known: _works(request, probes, known)
+        )
+        unread = draft.engine.unread(context, workers=len(draft.workers))
+        draft = replace(draft, context=context, unread=unread)
+        estimates = replace(estimates, context=context, unread=unread)
+    return replace(draft, request=_adapted(request, probes, estimates))
+
+
+def _with_grid(draft: Plan, *, has_types: bool) -> Plan:
+    """
+    *draft* with its pairs, where attention of each would run, and what is kept of it.
+
+    Its types are those that the user named if it *has_types*, else the usual ones.
+    """
+    request, context = draft.request, draft.context
+    engine = draft.workers[0].engine  # a survey is of one device: that of the cells
+    if not has_types:
+        stored = draft.store.intact_setup()
+        types = replaced_types(request.types, engine, context, stored)
+        request = structs.replace(request, types=types)
+    pairs, survey = surveyed(request, draft.execution, engine, context)
+    return replace(
+        draft,
+        request=request,
+        kept=_kept(draft.kept, request, context, draft.prompt_form),
+        pairs=pairs,
+        survey=survey,
+        replaced="" if request.types == draft.request.types else REPLACED,
     )
 
 
