@@ -1,5 +1,7 @@
 """How much of a text fits, and how many of its functions are asked."""
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
@@ -55,6 +57,51 @@ def test_fitting_asks_little(here):
     longest(load("random-bodies"), fits)
 
     assert len(asked) <= 9
+
+
+def test_what_stands_behind_the_last_function_is_cut_off_first(here):
+    put(here / "a.py", python("a") + python("b") + "# the end\n")
+    corpus = load("a.py")
+    whole, last = len(corpus.text), len(corpus.text) - len("# the end\n")
+
+    found = [
+        longest(corpus, lambda text, most=most: len(text) <= most)
+        for most in (whole, whole - 1, last, last - 1)
+    ]
+
+    assert [whole, last, last, len(python("a"))] == [len(each.text) for each in found]
+    assert [2, 2, 2, 1] == [len(each.functions) for each in found]
+
+
+def test_a_text_of_long_functions_is_tried_function_by_function(here):
+    """Each is longer than the first length that is tried otherwise."""
+    parts = [python(name, lines=5_000) for name in "abc"]
+    put(here / "a.py", "".join(parts))
+    one, two = len(parts[0]), len(parts[0]) + len(parts[1])
+    asked = []
+
+    def fits(text):
+        asked.append(len(text))
+        return len(text) < two
+
+    assert parts[0] == longest(load("a.py"), fits).text
+    assert 65_536 < one
+    assert [one, two] == asked
+
+
+@pytest.mark.parametrize(("text", "lines"), [("a\n", 1), ("a", 1), ("a\nb", 2)])
+def test_a_last_line_counts_with_its_newline_and_without(text, lines):
+    corpus = replace(load("random-bodies-mini"), text=text)
+
+    assert lines == corpus.line_count
+
+
+@pytest.mark.parametrize(("length", "shown"), [(120, "x" * 120), (121, None)])
+def test_the_end_of_a_long_path_names_a_file_that_was_left_out(length, shown):
+    path = "x" * length
+    corpus = replace(load("random-bodies-mini"), skipped=((path, "no text"),))
+
+    assert [f"{shown or '...' + 'x' * 117}: no text"] == corpus.left_out()
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
