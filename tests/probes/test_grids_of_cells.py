@@ -11,7 +11,14 @@ from codeneedle.cache_types import Pair, whole_grid
 from codeneedle.probes import frames
 from codeneedle.probes.recall.metrics import METRICS
 from codeneedle.records import record
-from codeneedle.records.record import CellRecord, Run, Status
+from codeneedle.records.record import (
+    AGAIN,
+    ON_CPU,
+    Attention,
+    CellRecord,
+    Run,
+    Status,
+)
 
 MATCHED = next(metric for metric in METRICS if metric.name == "matched")
 PASS = next(metric for metric in METRICS if metric.name == "pass")
@@ -116,6 +123,66 @@ def test_speeds_of_another_device_are_not_ranked_and_other_values_are() -> None:
         elsewhere.is_ranked,
     )
     assert {elsewhere.pair} == frames.pairs_elsewhere(run)
+
+
+def test_speeds_without_a_kernel_are_not_ranked_and_other_values_are() -> None:
+    run = small_run()
+    first, *others = run.records
+    on_cpu = replace(first.effective, attention=Attention.CPU)
+    run = replace(run, records=(replace(first, effective=on_cpu), *others))
+
+    def ranked(quantity: str) -> set[Pair]:
+        cells = frames.cells_frame(run, replace(MATCHED, quantity=quantity))
+        return {cell.pair for cell in cells if cell.is_ranked}
+
+    assert {record.pair for record in others} == ranked("speed")
+    assert {record.pair for record in run.records} == ranked(MATCHED.quantity)
+
+
+def test_a_part_of_a_cell_that_failed_alone_says_why() -> None:
+    metric = replace(
+        MATCHED,
+        values=lambda record, _: () if record.pair.k == "q4_0" else (5.0,),
+        names=None,
+        gap=lambda record, _: ("out-of-memory", f"no room for {record.pair}"),
+    )
+    *finished, one, other = frames.cells_frame(small_run(), metric)
+
+    assert ["finished"] * 2 == [cell.status for cell in finished]
+    assert ["out-of-memory"] * 2 == [one.status, other.status]
+    assert "no room for q4_0/q8_0" == other.reason
+
+
+def test_what_is_measured_over_the_reference_is_none_where_that_is_none() -> None:
+    metric = replace(
+        MATCHED, over_floor=lambda value, base: base - value if value < base else base
+    )
+    cells = frames.cells_frame(small_run(untried=["q4_0/q8_0"]), metric)
+
+    assert [20.0, 20.0, 15.5] == [cell.value for cell in cells if cell.has_value]
+    assert [1, 1, 1, 0] == [cell.n for cell in cells]
+    never = replace(MATCHED, over_floor=lambda *_: math.inf)
+    assert not any(each.has_value for each in frames.cells_frame(small_run(), never))
+
+
+@pytest.mark.parametrize(("values", "error"), [([1.0, 3.0], 1.0), ([2.0] * 9, 0.0)])
+def test_two_values_have_a_standard_error_and_one_has_none(
+    values: list[float], error: float
+) -> None:
+    assert error == pytest.approx(frames.standard_error(values))
+    assert math.isnan(frames.standard_error(values[:1]))
+
+
+def test_repeated_records_of_a_probe_are_its_own() -> None:
+    run = small_run()
+    more = [
+        replace(run.records[0], probe=f"{name}{suffix}")
+        for name in ("recall", "other")
+        for suffix in (AGAIN, ON_CPU)
+    ]
+    found = frames.of_probe(replace(run, records=(*run.records, *more)), "recall")
+
+    assert ((more[0],), (more[1],)) == (found.again, found.on_cpu)
 
 
 def test_the_reference_is_the_most_precise_pair_that_has_a_value() -> None:
