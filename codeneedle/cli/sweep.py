@@ -346,8 +346,7 @@ class _Page:
         self._note_leftovers()
         if self.stop.asked_to_stop and not self.is_last:
             raise KeyboardInterrupt
-        is_left = not plan.request.decide and (code or self._is_open())
-        if self._is_spent() and is_left:
+        if self._is_spent() and not plan.request.decide and (code or self._is_open()):
             self._say_spent()
         self._show_verdict()
         if plan.request.receipt:
@@ -815,12 +814,14 @@ class _Page:
 
     def _metric_to_name(self, progress: SweepProgress) -> str:
         """The headline; empty if reports show it by default, also once all is done."""
-        metric, run = progress.metrics[0].name, self._read()
+        metric = progress.metrics[0].name
         names = {probe.name for probe in self.plan.probes}
         first = next(name for name in PROBES if name in names)
-        is_first = progress.probe.name.partition("_")[0] == first
+        if progress.probe.name.partition("_")[0] != first:
+            return metric
+        run = self._read()
         is_default = run is not None and metric == default_metric([run])
-        return "" if is_first and is_default else metric
+        return "" if is_default else metric
 
     def _note_leftovers(self) -> None:
         """What servers of this sweep left behind that cannot be ended for sure."""
