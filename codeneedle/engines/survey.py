@@ -9,7 +9,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from codeneedle.cache_types import Pair
-from codeneedle.models.kv_cache import Caches
+from codeneedle.models.kv_cache import Caches, misfit
+from codeneedle.models.weights import Weights
 from codeneedle.records.record import Attention, DeviceMemory, Effective, KvBuffer
 from codeneedle.system.files import cache_folder
 
@@ -60,6 +61,16 @@ class Survey:
         """Why the engine cannot run *pair*; empty if it can, or if that is unknown."""
         answer = self.pairs.get(pair)
         return answer.refusal if answer else ""
+
+
+def why_impossible(survey: Survey | None, weights: Weights, pair: Pair) -> str:
+    """
+    Why *pair* cannot run here, as a phrase; empty if it can, or if that is unknown.
+
+    By the *survey*, None if the engine makes none, and by the header of the *weights*.
+    """
+    refusal = survey.refusal(pair) if survey else ""
+    return refusal or misfit(weights, pair) or ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,10 +14,10 @@ from codeneedle.cache_types import FIRST, Pair, most_precise
 from codeneedle.corpora import registry
 from codeneedle.corpora.corpus import Corpus
 from codeneedle.engines.engine import Engine, ModelSpec, Pace
-from codeneedle.engines.survey import Survey
+from codeneedle.engines.survey import Survey, why_impossible
 from codeneedle.errors import BadInput, FolderUnusable
 from codeneedle.models import pretrained, sensitivity, weights
-from codeneedle.models.kv_cache import cacheless, misfit
+from codeneedle.models.kv_cache import cacheless
 from codeneedle.models.weights import Weights
 from codeneedle.probes import probes_named
 from codeneedle.probes.estimates import Estimates, Work
@@ -112,8 +112,7 @@ class Plan:
 
     def refusal(self, pair: Pair) -> str:
         """Why *pair* cannot run here, as a phrase; empty if it can, or is unknown."""
-        surveyed = self.survey.refusal(pair) if self.survey else ""
-        return surveyed or misfit(self.weights, pair) or ""
+        return why_impossible(self.survey, self.weights, pair)
 
     @property
     def possible(self) -> tuple[Pair, ...]:

@@ -12,9 +12,8 @@ from dataclasses import dataclass, field, replace
 from queue import SimpleQueue
 
 from codeneedle.cache_types import Pair, most_precise, reference_among
-from codeneedle.engines.survey import Survey
+from codeneedle.engines.survey import Survey, why_impossible
 from codeneedle.errors import CellError, CodeneedleError, FolderUnusable
-from codeneedle.models.kv_cache import misfit
 from codeneedle.models.weights import Weights, refuse_replaced
 from codeneedle.probes.cell import ProbeContext, RunContext, Step
 from codeneedle.probes.metrics import LossKind
@@ -516,8 +515,7 @@ def refuse_refused(cell: ProbeContext) -> None:
 
 def refuse_pair(survey: Survey | None, weights: Weights, pair: Pair) -> None:
     """As of `refuse_refused`; *survey* is None if the engine cannot say."""
-    reason = survey.refusal(pair) if survey else ""
-    if reason := reason or misfit(weights, pair) or "":
+    if reason := why_impossible(survey, weights, pair):
         raise CellError(
             reason,
             hint="Other pairs run: codeneedle kernels",
