@@ -1,12 +1,13 @@
 """The prompts of the program, and those of a file."""
 
+import hashlib
 import json
 
 import pytest
 
 from codeneedle.errors import BadInput
 from codeneedle.probes.generation.prompts import own_prompts, read_prompts
-from codeneedle.probes.generation.record import OWN
+from codeneedle.probes.generation.record import OWN, WORDING
 
 
 def test_own_prompts_follow_from_the_seed_alone():
@@ -16,6 +17,70 @@ def test_own_prompts_follow_from_the_seed_alone():
     assert OWN == len({prompt.name for prompt in first}) == len(first)
     assert all(one.sha256 != two.sha256 for one, two in zip(first, other, strict=True))
     assert ["plan"] == [prompt.name for prompt in first if prompt.tools]
+
+
+def test_the_bytes_of_own_prompts_are_pinned():
+    """Who changes one raises the version that setups hold."""
+    every = (prompt.sha256 for seed in range(200) for prompt in own_prompts(seed))
+    digest = hashlib.sha256("".join(every).encode()).hexdigest()
+
+    assert (2, "932d5a12f9418acf") == (WORDING, digest[:16])
+
+
+def test_errors_name_the_file_of_a_prompt_or_the_probe_that_it_comes_with(tmp_path):
+    path = in_file(tmp_path, "First?\nSecond?")
+    _, (_, second) = read_prompts(path)
+
+    assert (f"--prompts {path}, prompt 2", False) == (second.source, second.is_own)
+    first, *_ = own_prompts(42)
+    assert (f"--probe generation, prompt {first.name}", True) == (
+        first.source,
+        first.is_own,
+    )
+
+
+def test_a_prompt_has_one_hash_whatever_the_order_of_its_keys(tmp_path):
+    keys = [("role", "user"), ("content", "Why?")]
+    hashes = {
+        read_prompts(in_file(tmp_path, json.dumps({"messages": [dict(said)]})))[1][
+            0
+        ].sha256
+        for said in (keys, keys[::-1])
+    }
+
+    assert 1 == len(hashes)
+
+
+def test_conversations_are_numbered_from_one_and_need_no_answer(tmp_path):
+    lines = [
+        json.dumps({"messages": [{"role": "user", "content": each}]})
+        for each in ("First?", "Second?")
+    ]
+    _, prompts = read_prompts(in_file(tmp_path, "\n".join(lines)))
+
+    assert [("1", "First?"), ("2", "Second?")] == [
+        (prompt.name, prompt.messages[0]["content"]) for prompt in prompts
+    ]
+
+
+def test_a_line_that_is_not_utf_8_is_named(tmp_path):
+    path = tmp_path / "asked.txt"
+    path.write_bytes(b"First?\nSecond?\nThird \xff?\n")
+
+    with pytest.raises(BadInput, match="it is not UTF-8") as no:
+        read_prompts(path)
+    assert "line 3" in str(no.value)
+
+
+@pytest.mark.parametrize(("count", "is_refused"), [(1000, False), (1001, True)])
+def test_a_thousand_prompts_are_the_most(tmp_path, count, is_refused):
+    path = in_file(tmp_path, "Why?\n" * count)
+
+    if is_refused:
+        with pytest.raises(BadInput, match="it has 1,001 prompts, more than 1,000"):
+            read_prompts(path)
+    else:
+        assert count == len(read_prompts(path)[1])
 
 
 def in_file(folder, text):
