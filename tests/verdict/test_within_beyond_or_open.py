@@ -35,8 +35,15 @@ from codeneedle.probes.metrics import LossKind
 from codeneedle.records.record import Effective, KvBuffer, Run, Status
 from codeneedle.verdict.judge import best_by_size, judge
 from codeneedle.verdict.limits import Limits
-from codeneedle.verdict.remark_kinds import RemarkKind
-from codeneedle.verdict.statistics import Decision, error_share, interval
+from codeneedle.verdict.metric_results import metrics_by_unit
+from codeneedle.verdict.noise_floor import losses_between
+from codeneedle.verdict.remark_kinds import Remark, RemarkKind
+from codeneedle.verdict.statistics import (
+    Decision,
+    error_share,
+    interval,
+    units_needed,
+)
 
 GOOD, COARSE = "q8_0/q8_0", "q4_0/q4_0"
 
@@ -923,3 +930,58 @@ def test_what_a_finer_pair_rules_out_is_beyond_as_that_is_and_has_no_number():
     assert found.result(Pair("q4_0", "q4_0")) is None
     assert Pair("q8_0", "q8_0") == found.chosen
     assert {} == judge(losing_run({"q8_0/q4_0": BEYOND})).inferred
+
+
+# What would decide a pair
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({}, 40),
+        ({"needed": 96}, 96),
+        ({"needed": 97}, None),
+        ({"needed": None}, None),
+        ({"units": 6}, 40),
+        ({"units": 5}, None),
+        ({"mean": 0.00999}, 40),
+        ({"mean": 0.01}, None),
+        ({"decision": Decision.WITHIN}, None),
+        ({"doubts": (Remark(RemarkKind.MISSING, "answers missing", ()),)}, None),
+    ],
+)
+def test_further_units_can_show_that_a_pair_below_the_limit_is_within(
+    changes, expected
+):
+    """Ninety-six functions are the most that a pair is asked for."""
+    row = row_of(losing_run({GOOD: OPEN}))
+    bounds = {each: changes[each] for each in ("mean", "units") if each in changes}
+    others = {each: changes[each] for each in changes.keys() - bounds.keys()}
+    facts = {"needed": 40, "doubts": (), "limit": 0.01, **others}
+    changed = replace(row, **facts, bounds=replace(row.bounds, **bounds))
+
+    assert Decision.OPEN is row.decision
+    assert expected == changed.decidable
+
+
+def test_the_units_that_would_decide_are_those_of_the_next_look():
+    run = losing_run({GOOD: OPEN})
+    (measured,) = (e for e in metrics_by_unit(run) if e.metric.name == "recall-logp")
+    units = [measured.units[Pair.parse(pair)] for pair in (REFERENCE, GOOD)]
+    losses = losses_between(measured.loss, *units)
+
+    found = row_of(run).needed
+
+    assert found == units_needed(losses, row_of(run).limit, look=1, pairs=1)
+    assert found != units_needed(losses, row_of(run).limit, look=0, pairs=1)
+
+
+def test_losses_of_probability_count_no_unit_as_lost():
+    row = row_of(losing_run({GOOD: BEYOND}))
+
+    assert (0, 0, Decision.BEYOND, None) == (
+        row.lost,
+        row.won,
+        row.decision,
+        row.needed,
+    )
