@@ -985,3 +985,23 @@ def test_losses_of_probability_count_no_unit_as_lost():
         row.decision,
         row.needed,
     )
+
+
+def test_a_divergence_of_few_chunks_can_be_within_and_a_loss_of_few_units_not():
+    """Five functions may be alike by chance; five chunks have thousands of tokens."""
+    run = with_klds(losing_run({GOOD: WITHIN[:5]}), {GOOD: [1e-6] * 5})
+    alike = losing_run({GOOD: [0.0] * 5})
+
+    assert Decision.WITHIN is row_of(run, metric="kld").decision
+    assert Decision.OPEN is row_of(alike).decision
+    assert Decision.WITHIN is row_of(losing_run({GOOD: [0.0] * 6})).decision
+
+
+def test_metrics_of_right_tokens_come_before_all_others():
+    run = with_klds(losing_run({GOOD: WITHIN}), {GOOD: [0.001] * 16})
+    found = metrics_by_unit(run)
+
+    assert {"recall-logp", "kld"} <= {each.metric.name for each in found}
+    graded = [each.loss.kind.is_graded for each in found]
+    assert sorted(graded, reverse=True) == graded
+    assert {True, False} == {*graded}

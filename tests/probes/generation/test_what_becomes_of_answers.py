@@ -279,6 +279,14 @@ def test_the_verdict_says_how_many_prompts_would_decide_a_pair():
         )
 
 
+def test_a_pair_that_is_within_or_beyond_needs_no_further_prompts():
+    for lost, decision in ((0, Decision.WITHIN), (40, Decision.BEYOND)):
+        result = verdict_of(lost, 40).result(Pair("q4_0", "q4_0"))
+        assert result is not None
+        decided = [row for row in result.metric_results if row.lost == lost]
+        assert {(decision, None)} == {(row.decision, row.needed) for row in decided}
+
+
 def test_a_prompt_on_which_the_reference_loops_is_out():
     """Of the other three, one answer is the same to its end."""
     assert 4.0 == value("diverges-at", OTHER)
