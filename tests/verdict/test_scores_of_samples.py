@@ -18,7 +18,7 @@ from codeneedle.report.verdict_data import verdict_objects
 from codeneedle.verdict.judge import Outcome, judge
 from codeneedle.verdict.limits import Limits
 from codeneedle.verdict.remark_kinds import RemarkKind
-from codeneedle.verdict.statistics import error_share, interval
+from codeneedle.verdict.statistics import error_share, interval, units_needed
 
 GOOD = "q8_0/q8_0"
 
@@ -83,6 +83,22 @@ def test_fewer_than_six_that_differ_cannot_be_told_with_how_many_would():
     assert "about 262 samples" in row.remark
     # Bounds by counts alone: the spread of so few is not known.
     assert 0.1 < row.bounds.high < 0.15
+
+
+def test_six_that_differ_have_a_spread_and_say_how_many_samples_would_decide():
+    row = row_of(run_of({GOOD: flipped(scores(45, of=60), 4, 2)}, scores(45, of=60)))
+    losses = [1.0] * 4 + [0.0] * 54 + [-1.0] * 2
+
+    expected = interval(losses, error_share(0, 1))
+    assert (expected.low, expected.high) == (row.bounds.low, row.bounds.high)
+    assert ("open", ()) == (row.decision, row.doubts)
+    assert row.needed == units_needed(losses, 0.02, look=1, pairs=1)
+    assert (
+        "show a loss of 5 points"
+        in row_of(
+            run_of({GOOD: flipped(scores(45, of=60), 3, 2)}, scores(45, of=60))
+        ).remark
+    )
 
 
 def test_no_score_can_be_won_or_lost_by_more_than_all_of_it():
