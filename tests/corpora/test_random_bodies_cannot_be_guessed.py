@@ -172,6 +172,56 @@ def test_knobs_that_cannot_be_say_which_to_turn(knobs, hint):
     assert hint in caught.value.hint
 
 
+@pytest.mark.parametrize(
+    ("knobs", "beyond"),
+    [
+        ({"functions": 1}, {"functions": 0}),
+        ({"lines": 5}, {"lines": 4}),
+        ({"value_length": 1}, {"value_length": 0}),
+        ({"indent": 1}, {"indent": 0}),
+        ({"seed": 2**63 - 1}, {"seed": 2**63}),
+        ({"seed": -(2**63)}, {"seed": -(2**63) - 1}),
+        ({"twins": 62**2}, {"twins": 62**2 + 1}),
+        ({"twins": 1}, {"twins": 0}),
+        ({"twins": 2, "differ": 20}, {"twins": 2, "differ": 21}),
+        ({"twins": 2, "differ": 1}, {"twins": 2, "differ": 0}),
+        ({"twins": 1, "differ": 1}, {"twins": 1, "differ": 2}),
+        (
+            {"twins": 2, "name_length": random_bodies.TWIN_NAME},
+            {"twins": 2, "name_length": random_bodies.TWIN_NAME - 1},
+        ),
+        # Half of 52 names are for 2 functions of 12 lines, and too few for 3 of 8.
+        (
+            {"name_length": 1, "functions": 2, "lines": 12},
+            {"name_length": 1, "functions": 3, "lines": 8},
+        ),
+        # Of 52 names with 62 for a second character, for 12 functions of 133 lines.
+        (
+            {"name_length": 2, "functions": 12, "lines": 133},
+            {"name_length": 2, "functions": 12, "lines": 134},
+        ),
+    ],
+)
+def test_each_knob_goes_as_far_as_it_says(knobs, beyond):
+    assert Knobs(**knobs)
+    with pytest.raises(BadInput):
+        Knobs(**beyond)
+
+
+def test_a_text_is_as_long_as_any_corpus_may_be_and_no_longer():
+    one = {"functions": 1, "lines": 5, "indent": 1}
+    spare = (
+        random_bodies.MAX_BYTES - Knobs(**one, value_length=1, name_length=9).size_bytes
+    )
+    most = {**one, "name_length": 9 + spare % 5, "value_length": 1}
+    room = random_bodies.MAX_BYTES - Knobs(**most).size_bytes
+    longest = {**most, "value_length": 1 + room // 5}
+
+    assert random_bodies.MAX_BYTES == Knobs(**longest).size_bytes
+    with pytest.raises(BadInput, match="these knobs make"):
+        Knobs(**{**longest, "value_length": longest["value_length"] + 1})
+
+
 # --- files
 
 
