@@ -218,7 +218,7 @@ def test_a_text_is_as_long_as_any_corpus_may_be_and_no_longer():
     longest = {**most, "value_length": 1 + room // 5}
 
     assert random_bodies.MAX_BYTES == Knobs(**longest).size_bytes
-    with pytest.raises(BadInput, match="these knobs make"):
+    with pytest.raises(BadInput, match="make 16 MB, the limit is 16 MB"):
         Knobs(**{**longest, "value_length": longest["value_length"] + 1})
 
 

@@ -32,12 +32,15 @@ from codeneedle.probes.recall.metrics import FORCED
 from codeneedle.probes.recall.probe import FURTHER, PROBE
 from codeneedle.probes.recall.prompts import completion_prompt
 from codeneedle.probes.recall.reading import (
+    Chunk,
+    Span,
     asked_tokens,
     chunk_tokens,
     chunks_read,
     groups,
     laid_out,
     question_lines,
+    questions_room,
 )
 from codeneedle.probes.recall.record import recall_of
 from codeneedle.probes.recall.settings import Ask, By, RecallSettings
@@ -199,6 +202,58 @@ def test_a_chunk_with_its_padding_is_no_longer_than_the_context():
     ]
 
 
+@pytest.mark.parametrize(
+    ("text", "room"), [(100, 256), (256, 256), (257, 255), (511, 1), (512, 0), (600, 0)]
+)
+def test_questions_have_what_a_text_leaves_of_a_context_and_half_of_it_at_most(
+    text, room
+):
+    assert room == questions_room(text, 512)
+
+
+def test_without_room_for_questions_each_function_has_a_chunk_of_its_own():
+    """As long as the text and its own question, whatever the context."""
+    assert (chunk_tokens(600, 1),) * 10 == chunks_read(600, 8, 10, 512)
+
+
+@pytest.mark.parametrize("tokens", [0, 1])
+def test_a_text_of_no_or_one_token_has_the_questions_of_its_characters(tokens):
+    setup = made_setup(needles=0, forced=12)
+    corpus = replace(setup.corpus, tokens=tokens, characters=1)
+    short = replace(setup, corpus=corpus)
+
+    assert 3181 == asked_tokens(short, 12)
+    assert [1, 2] == [
+        len(list(groups(replace(short, context=context), [12])))
+        for context in (8192, 6000)
+    ]
+
+
+def test_a_chunk_is_of_functions_of_a_token_at_least():
+    needles, tool = NEEDLES[:2], HalfTool()
+    spans = [
+        Span(needle=needle.name, places=(130 + at,), ends=(5,))
+        for at, needle in enumerate(needles)
+    ]
+    chunk = Chunk(text="", ids=(0,) * 256, spans=tuple(spans))
+
+    assert chunk.is_of(needles, tool)
+    assert [1, 1] == [chunk.own_tokens(span) for span in spans]
+    none = replace(spans[1], places=(), ends=())
+    assert not replace(chunk, spans=(spans[0], none)).is_of(needles, tool)
+    same = replace(spans[1], places=(130,))
+    assert not replace(chunk, spans=(spans[0], same)).is_of(needles, tool)
+    early = replace(spans[0], places=(128,))
+    assert not replace(chunk, spans=(early, spans[1])).is_of(needles, tool)
+
+
+def test_a_text_that_is_longer_than_its_questions_has_no_padding_in_front():
+    text = "words of a text\n" * 1200
+    chunk = laid_out(Merging(), HalfTool(), text, NEEDLES)
+
+    assert chunk.text.startswith(text)
+
+
 def test_a_chunk_of_another_text_or_of_other_functions_has_another_key():
     setup = made_setup(needles=0, forced=6)
     other = replace(setup, corpus=replace(setup.corpus, sha256="dd" * 32))
@@ -215,6 +270,7 @@ def test_a_plan_counts_what_a_chunk_takes():
     assert [1536, 1280, 2304] == [
         chunk_tokens(*each) for each in ((990, 503), (1000, 200), (900, 1100))
     ]
+    assert [1024, 1280] == [chunk_tokens(800, each) for each in (222, 223)]
     assert (1536,) == chunks_read(990, 503, 12, 3072)
     assert (1024,) * 3 == chunks_read(800, 500, 12, 1024)
     assert (1024,) * 2 == chunks_read(100, 900, 12, 1280)
@@ -276,6 +332,7 @@ class ScoringEngine(FakeEngine):
 
     scores_prompts = True
     now_s = 0.0
+    text_s = 20.0
 
     @contextlib.contextmanager
     def serving(self, cell, *, log):
@@ -285,7 +342,7 @@ class ScoringEngine(FakeEngine):
             yield server
 
     def force_each(self, question, passages):
-        self.now_s += 20.0
+        self.now_s += self.text_s
         return [
             forced_to(question, question.prompt[begin:end], wall_s=2.0)
             for begin, end in passages
@@ -307,6 +364,18 @@ def test_a_server_that_scores_prompts_reads_all_functions_of_a_text_at_once(
     ]
     assert 1 == len(engine.served)
     assert ((2.0,) * 4, 7.0 + 20.0 - 4 * 2.0) == (tuple(times.units), times.text_s)
+
+
+def test_a_text_takes_no_time_where_its_functions_took_all_of_it(tmp_path, monkeypatch):
+    """By two clocks they may take more."""
+    engine = ScoringEngine()
+    context = made_context(tmp_path, engine)
+    monkeypatch.setattr(reading.time, "monotonic", lambda: engine.now_s)
+    with reading.reader(context) as read:
+        engine.text_s = 3.0
+        texts_s = [read(each)[1] for each in groups(context.run.setup, [2, 4])]
+
+    assert [7.0, 0.0] == texts_s
 
 
 def test_a_server_that_scores_prompts_is_waited_for_by_the_first_text_alone(
