@@ -141,6 +141,31 @@ def test_files_that_change_after_they_were_found_are_left_out(here):
     ) == read.left_out
 
 
+@pytest.mark.parametrize(
+    ("spare", "files"), [(-1, 2), (0, 3), (10**6, 4)], ids=["over", "at", "under"]
+)
+def test_files_behind_the_one_that_exceeds_a_limit_are_not_read(here, spare, files):
+    """That one is in the text, which is then cut after a function."""
+    for name in "abc":
+        put(here / f"src/{name}.py", python(name))
+    put(here / "src/d.py", b"\0" if files < 4 else python("d"))
+    paths = list(reading.files_in(here / "src"))
+    limit = 2 * len(python("a")) + spare
+    read = reading.read_files(paths, root=here / "src", limit_bytes=limit)
+
+    assert (files, ()) == (read.files, read.left_out)
+
+
+def test_the_comments_between_files_and_lines_without_an_end_count_as_lines(here):
+    put(here / "src/a.py", python("a").rstrip("\n"))
+    put(here / "src/b.py", python("b"))
+    read = reading.read_files(reading.files_in(here / "src"), root=here / "src")
+    lines = read.text.split("\n")
+
+    assert ["def a():", "def b():"] == [lines[f.line - 1] for f in read.functions]
+    assert read.text.endswith(python("b"))
+
+
 def test_the_first_files_that_are_left_out_are_named_and_the_others_counted(here):
     put(here / "src/good.py", python("good"))
     for at in range(23):
