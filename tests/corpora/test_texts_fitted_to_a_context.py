@@ -16,7 +16,7 @@ from codeneedle.corpora.fitting import (
     fitted,
     larger_context,
 )
-from codeneedle.corpora.registry import load
+from codeneedle.corpora.registry import SMALL_CORPORA, load
 from codeneedle.errors import BadInput
 
 
@@ -212,6 +212,31 @@ def test_where_no_function_fits_the_smallest_context_that_does_is_named(three):
     with pytest.raises(BadInput, match=f"needs {shortest:,} tokens") as raised:
         fitted(fit(three, shortest - 1, trained=shortest - 1))
     assert "--context" not in raised.value.hint
+
+
+def test_what_the_shortest_question_needs_is_named_where_none_fits(here):
+    put(here / "a.py", python("a", lines=5) + python("b", lines=20))
+    corpus = load("a.py")
+    rooms = (room(20), room(10), room(5))
+
+    needed = len(python("a", lines=5)) + QUESTION
+    with pytest.raises(BadInput, match=f"needs {needed:,} tokens"):
+        fitted(fit(corpus, needed - 1, rooms=rooms))
+
+
+@pytest.mark.parametrize("spare", [0, -1])
+def test_where_no_function_fits_one_small_corpus_that_does_is_named(here, spare):
+    put(here / "a.py", python("a", lines=2_000))
+    largest, *others = sorted(
+        SMALL_CORPORA, key=lambda name: len(load(name).text), reverse=True
+    )
+    context = len(load(largest).text) + QUESTION + spare
+    with pytest.raises(BadInput) as raised:
+        fitted(fit(load("a.py"), context))
+
+    fitting = [name for name in SMALL_CORPORA if name in others or not spare]
+    assert f"--corpus {fitting[0]}." in raised.value.hint
+    assert 1 == raised.value.hint.count("--corpus")
 
 
 @pytest.mark.parametrize(

@@ -44,6 +44,9 @@ def test_a_grid_runs_from_the_most_precise_type_to_the_least() -> None:
 
     assert ["bf16/bf16", "bf16/q8_0", "q4_0/bf16", "q4_0/q8_0"] == pairs_of(cells)
     assert [20.0, 20.0, 4.5, 4.5] == [cell.value for cell in cells]
+    assert [cell.value for cell in cells] == [
+        frames.value_at(cells, cell.pair) for cell in cells
+    ]
     assert [2] * 4 == [cell.n for cell in cells]
 
 

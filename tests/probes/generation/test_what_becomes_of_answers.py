@@ -93,6 +93,16 @@ def test_the_lead_of_every_token_is_kept_to_a_thousandth_of_a_nat():
     assert () == written_from(replace(one, gaps=())).leads
 
 
+@pytest.mark.parametrize(
+    ("told", "kept"),
+    [("stop", "stop"), ("length", "length"), ("", "length"), ("filter", "length")],
+)
+def test_an_answer_that_the_model_did_not_end_was_ended_by_a_limit(told, kept):
+    written = written_from(Reply(text="so", finish=told, lengths=(2,)))
+
+    assert (kept, kept == "stop") == (written.finish, written.ends)
+
+
 def test_the_lead_where_answers_differ_is_the_median_of_those_that_are_told():
     assert 1.0 == value("diverges-lead", OTHER)
     untold = {name: replace(each, leads=()) for name, each in REFERENCE.items()}
