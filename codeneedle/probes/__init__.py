@@ -126,9 +126,8 @@ def answers_by_length(run: Run) -> dict[Pair, Sequence[ScoredAnswer]]:
     """Answers of each pair of *run* about texts, of which there are several lengths."""
     by_pair: dict[Pair, list[ScoredAnswer]] = {}
     for record in run.records:
-        if record.has_numbers and record.probe in PROBES:
-            answers = PROBES[record.probe].answers(run, record)
-            about = [answer for answer in answers if answer.text]
-            if about:
-                by_pair.setdefault(record.pair, []).extend(about)
+        probe = PROBES.get(record.probe)
+        if record.has_numbers and probe and probe.asks_by_length:
+            for answer in probe.answers(run, record):
+                by_pair.setdefault(record.pair, []).append(answer)
     return {**by_pair}

@@ -343,6 +343,9 @@ class Probe:
     skipped: Callable[[Run, CellRecord], Sequence[Skipped]] | None = None
     """What a finished record was not asked on purpose; None if nothing is left out."""
 
+    asks_by_length: bool = False
+    """Whether it asks about texts of several lengths, which its answers name."""
+
     asked_by: str = ""
     """
     Name of the setting that asks for the probe where its name is not given; empty for

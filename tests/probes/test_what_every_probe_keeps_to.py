@@ -22,7 +22,7 @@ from codeneedle.probes.retrieval.settings import RetrievalSettings
 from codeneedle.probes.reuse.probe import ReuseSettings
 from codeneedle.probes.throughput.probe import ThroughputSettings
 from codeneedle.probes.transcript.record import TranscriptSettings
-from codeneedle.records.record import Status
+from codeneedle.records.record import Run, Status
 from codeneedle.sweep.prepare import prepare
 from codeneedle.sweep.runner import Runner
 
@@ -222,6 +222,20 @@ def test_metrics_of_a_finished_cell_are_numbers(world):
     ]
     assert values
     assert all(map(math.isfinite, values))
+
+
+def test_answers_name_their_text_if_there_are_texts_of_several_lengths(world):
+    world.sweep()
+    records = tuple(world.records.values())
+    run = Run(name="", setup=world.setup, records=records)
+
+    named = {
+        bool(answer.text)
+        for record in records
+        for answer in world.probe.answers(run, record)
+    }
+
+    assert named <= {world.probe.asks_by_length}
 
 
 def test_every_probe_is_held_to_it():

@@ -326,6 +326,7 @@ PROBE = RetrievalProbe(
     settings=RetrievalSettings,
     layout=RetrievalLayout,
     growth=GROWTH,
+    asks_by_length=True,
     makes_texts=True,
     repeats=True,
     calibrating=Calibrating(),
