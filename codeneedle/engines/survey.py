@@ -46,6 +46,10 @@ class Survey:
         answer = self.pairs.get(pair)
         return answer.attention if answer else None
 
+    def lacks_kernel(self, pair: Pair) -> bool:
+        """Whether attention of *pair* would run elsewhere than in a kernel."""
+        return self.attention(pair) not in {None, Attention.KERNEL}
+
     def caches(self, pair: Pair) -> Caches | None:
         """The KV caches of *pair*; None if unknown, or it is refused."""
         answer = self.pairs.get(pair)

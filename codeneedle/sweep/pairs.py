@@ -68,11 +68,6 @@ REPLACED = (
 )
 
 
-def lacks_kernel(survey: Survey, pair: Pair) -> bool:
-    """Whether attention of *pair* would run elsewhere than in a kernel."""
-    return survey.attention(pair) not in {None, Attention.KERNEL}
-
-
 def replaced_types(
     types: tuple[str, ...], engine: Engine, context: int, stored: Setup | None
 ) -> tuple[str, ...]:
@@ -166,7 +161,7 @@ def _kept_pairs(
     possible = [pair for pair in pairs if not survey.refusal(pair)]
     if not (request.kernels_only or request.decide):
         return pairs
-    here = tuple(pair for pair in possible if not lacks_kernel(survey, pair))
+    here = tuple(pair for pair in possible if not survey.lacks_kernel(pair))
     if not here and request.kernels_only:
         raise BadInput(
             source="--kernels-only",

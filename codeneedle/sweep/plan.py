@@ -32,7 +32,6 @@ from codeneedle.sweep.contexts import (
 )
 from codeneedle.sweep.pairs import (
     REPLACED,
-    lacks_kernel,
     refuse_cacheless,
     replaced_types,
     surveyed,
@@ -129,7 +128,7 @@ class Plan:
         survey = self.survey
         if survey is None:
             return ()
-        pairs = [pair for pair in self.possible if lacks_kernel(survey, pair)]
+        pairs = [pair for pair in self.possible if survey.lacks_kernel(pair)]
         return tuple(pairs) if len(pairs) < len(self.possible) else ()
 
     @property
