@@ -192,6 +192,7 @@ def test_buffers_between_two_contexts_are_whole_bytes():
     assert [10, 14, 17, 20, 20] == [
         Buffers({2: 10, 5: 20}).size(context) for context in (2, 3, 4, 5, 6)
     ]
+    assert 10 == Buffers({4: 10, 5: 20}).size(4)
 
 
 def test_a_model_without_attention_is_allowed_no_layer_in_f16():
