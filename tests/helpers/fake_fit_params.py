@@ -3,8 +3,8 @@ A stand-in for llama-fit-params with the log lines of the real one, and rules of
 for which pairs have a kernel.
 
 The first argument is a rule: ``cpu`` (no device), ``vulkan``, ``metal``, ``never``,
-``cuda`` (whole graphs, whatever is converted), ``by-device`` (Vulkan's on the first,
-``never`` on others), or a fault.
+``cuda`` (whole graphs, whatever is converted), ``hybrid`` (layers on the host),
+``by-device`` (Vulkan's on the first, ``never`` on others), or a fault.
 """
 
 import os
@@ -19,6 +19,7 @@ KERNELS = {
     "metal": lambda k, v: k == v,
     "never": lambda k, v: False,
     "moe-on-host": lambda k, v: k == v,
+    "hybrid": lambda k, v: k == v,
     "cuda": lambda k, v: True,
 }
 REFUSED = (
@@ -45,6 +46,10 @@ def splits(rule, k, v):
     if rule == "moe-on-host":
         has_kernel = KERNELS[rule](k, v) and not on_host
         return 2 * LAYERS + 2 if has_kernel else 4 * LAYERS + 2
+    if rule == "hybrid":
+        # Its recurrent state goes to the host with the cache.
+        has_kernel = KERNELS[rule](k, v)
+        return 99 if on_host else 2 * LAYERS if has_kernel else 2 * LAYERS + 2
     if rule not in KERNELS:
         return 1
     return 2 if KERNELS[rule](k, v) and not on_host else 2 * LAYERS + 2
@@ -64,6 +69,8 @@ def misbehave(rule, k, v):
         sys.stderr.write("a graph was made, of two parts\n")
         sys.stdout.write("Vulkan0: 92 MiB of weights\n")
         sys.exit(0)
+    if rule == "mute" and k != v:
+        abort("D create_tensor: loading tensor")
     if rule == "mla" and k != v:
         # The logger gets as far as the reason in every third call.
         calls = Path(f"{os.environ['HOME']}/calls").read_text(encoding="utf-8")

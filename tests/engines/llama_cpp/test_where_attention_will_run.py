@@ -28,18 +28,18 @@ def _own_surveys(tmp_path, monkeypatch):
     monkeypatch.setenv("CODENEEDLE_CACHE", str(tmp_path / "cache"))
 
 
-def surveyor(folder, rule, *arguments, fa_quants="", head=64):
+def surveyor(folder, rule, *arguments, fa_quants="", head=64, layers=4):
     fake = HERE / "fake_fit_params.py"
     body = f'HOME={folder}; export HOME\nexec {sys.executable} -S {fake} {rule} "$@"'
     tool = script(folder / "llama-fit-params", body)
     model = made_model(arguments=arguments)
-    shape = {"layers": 4, "key_length": head, "key_length_swa": head}
+    shape = {"layers": layers, "key_length": head, "key_length_swa": head}
     model = replace(model, weights=replace(model.weights, **shape))
     return survey.Surveyor.of(tool, made_facts(fa_quants=fa_quants), model)
 
 
-def surveyed(folder, rule, *arguments, pairs=GRID, fa_quants="", head=64):
-    asked = surveyor(folder, rule, *arguments, fa_quants=fa_quants, head=head)
+def surveyed(folder, rule, *arguments, pairs=GRID, **changes):
+    asked = surveyor(folder, rule, *arguments, **changes)
     return asked.survey(pairs, context=2000, log=folder / "survey.log")
 
 
@@ -81,6 +81,16 @@ def test_weights_on_the_host_split_a_graph_whose_attention_has_a_kernel(tmp_path
 
     assert 6 == len(in_kernels(told))
     assert 10 == told.whole_splits
+
+
+@pytest.mark.parametrize("layers", [4, 8])
+def test_a_model_with_layers_without_a_cache_has_kernels_on_a_split_graph(
+    tmp_path, layers
+):
+    """Its graph has 8 parts, and two for each layer with a cache and two without."""
+    told = surveyed(tmp_path, "hybrid", pairs=GRID[:8], layers=layers)
+
+    assert (8, 2) == (told.whole_splits, len(in_kernels(told)))
 
 
 @pytest.mark.parametrize("arguments", [("-ngl", "0"), ("--no-kv-offload",)])
@@ -157,6 +167,15 @@ def test_a_refusal_is_asked_for_until_the_log_says_why(tmp_path):
     assert told.attention(pair) is None
     assert not told.unknown
     assert 4 == len(calls(tmp_path))
+
+
+def test_a_pair_whose_refusal_is_never_told_is_refused_after_twelve_calls(tmp_path):
+    same, pair = Pair("q8_0", "q8_0"), Pair("q8_0", "q4_0")
+    told = surveyed(tmp_path, "mute", pairs=[same, pair])
+
+    assert "llama.cpp cannot make a context for it" == told.refusal(pair)
+    assert ("", "") == (told.refusal(same), told.unknown)
+    assert 12 == sum("q4_0" in call for call in calls(tmp_path))
 
 
 def test_answers_are_kept_by_pair_context_and_arguments(tmp_path):
