@@ -128,11 +128,11 @@ class PairState:
     """What was seen of a pair."""
 
     decision: Decision | None  # its decision; None if it failed, or has none
-    units: int = 0  # its functions
-    needed: int | None = None
+    units: int  # its functions
+    needed: int | None
     """Functions that would decide it if it is open; None if none would."""
 
-    is_below: bool = False  # whether its loss is measured below the limit
+    is_below: bool  # whether its loss is measured below the limit
 
 
 class Why(StrEnum):

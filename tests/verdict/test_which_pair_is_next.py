@@ -17,10 +17,14 @@ from codeneedle.verdict.order import (
 from codeneedle.verdict.statistics import ALPHA, Decision, error_share
 
 EIGHT, MIXED, FOUR = FIRST
-WITHIN, BEYOND = (
-    PairState(decision=Decision.WITHIN, units=12),
-    PairState(decision=Decision.BEYOND, units=12),
-)
+
+
+def state(decision, *, units=12, needed=None, is_below=False):
+    """A pair of which so much was seen."""
+    return PairState(decision=decision, units=units, needed=needed, is_below=is_below)
+
+
+WITHIN, BEYOND = state(Decision.WITHIN), state(Decision.BEYOND)
 OTHERS = whole_grid(DEFAULT_TYPES, DEFAULT_TYPES)[1:]
 ORDER = Order(pairs=tuple(map(str, OTHERS)), looks=(12, 24, 48, 96))
 
@@ -30,9 +34,7 @@ def pair(text):
 
 
 def is_open(*, needed=None, units=12, is_below=True):
-    return PairState(
-        decision=Decision.OPEN, units=units, needed=needed, is_below=is_below
-    )
+    return state(Decision.OPEN, units=units, needed=needed, is_below=is_below)
 
 
 def asked(seen, order=ORDER):
@@ -45,9 +47,7 @@ def run_through(truth, order=ORDER):
     """The pairs that are asked in turn, with the words of *truth*."""
     seen, turns = {}, []
     while found := next_asked(order, seen):
-        seen |= {
-            each: PairState(decision=truth(each), units=12) for each in found.pairs
-        }
+        seen |= {each: state(truth(each)) for each in found.pairs}
         turns.append((found.why, *map(str, found.pairs)))
     return seen, turns
 
@@ -246,8 +246,8 @@ def test_a_check_that_comes_out_within_opens_what_was_ruled_out():
 def test_a_pair_that_failed_is_not_asked_again():
     few = Order(pairs=("q8_0/q8_0", "q4_0/q4_0"), looks=(12,))
     seen = {
-        "q8_0/q8_0": PairState(decision=None),
-        "q4_0/q4_0": PairState(decision=None),
+        "q8_0/q8_0": state(None, units=0),
+        "q4_0/q4_0": state(None, units=0),
     }
 
     assert asked(seen, few) is None
@@ -257,7 +257,7 @@ def test_a_check_that_failed_is_asked_of_another_pair_that_is_ruled_out():
     few = ("q8_0/q8_0", "q8_0/q4_0", "q4_0/q4_0", "q5_1/q4_0", "q5_0/q4_0")
     order = Order(pairs=few, looks=(12,))
     seen = {"q8_0/q8_0": WITHIN, "q8_0/q4_0": BEYOND, "q4_0/q4_0": BEYOND}
-    failed = PairState(decision=None)
+    failed = state(None, units=0)
 
     assert ("q5_0/q4_0", 12, Why.CHECK) == asked(seen | {"q5_1/q4_0": failed}, order)
     both = {"q5_1/q4_0": failed, "q5_0/q4_0": failed}
