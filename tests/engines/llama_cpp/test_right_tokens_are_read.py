@@ -160,6 +160,28 @@ def test_a_row_is_a_distribution_up_to_what_rounding_takes(scale, low, values, w
     assert words in found.missing
 
 
+def test_a_certain_token_has_no_more_than_all_of_the_probability():
+    """Its row may be rounded up."""
+    whole = base_file()
+    certain = stored_row(16.0 / 65535, -15.97, [65535, *[0] * 6])
+    found = rows_of(whole[:68] + certain + whole[92:], wanted=(FIRST,))
+
+    assert ((0.0,), (16.0,)) == (found.tokens().logprobs, found.tokens().leads)
+
+
+@pytest.mark.parametrize("right", range(VOCABULARY))
+def test_the_lead_of_a_first_choice_is_that_over_the_best_other_token(right):
+    logits = [1.0] * VOCABULARY
+    logits[right], logits[right - 1] = 4.0, 2.0
+    ids = (*IDS[:FIRST], right, *IDS[FIRST + 1 :])
+    rows = Rows(ids=ids, wanted=(FIRST,), vocabulary=VOCABULARY)
+    uniform = distribution(*[0.0] * VOCABULARY)
+    rows.take(base_file([distribution(*logits), *[uniform] * 4], ids=ids))
+
+    (lead,) = rows.tokens().leads
+    assert 2.0 == pytest.approx(lead, abs=1e-3)
+
+
 def test_a_text_is_read_as_one_chunk_with_one_pair(tmp_path):
     task = reading_task(tmp_path / "run", "q8_0/q4_0")
     job, rows = prepared(task, log=tmp_path / "log", vocabulary=VOCABULARY)
@@ -177,6 +199,8 @@ def test_a_token_that_no_row_tells_of_has_no_score():
 
     assert "no row of it tells of token 6" == found.missing
     assert not found.is_whole
+    two = rows_of(base_file(), wanted=(FIRST - 2, FIRST - 1, 9))
+    assert "no row of it tells of token 5" == two.missing
 
 
 def test_a_file_that_is_written_again_is_taken_from_its_beginning():
