@@ -456,6 +456,17 @@ def test_a_text_is_read_again_behind_each_look_that_is_passed(functions, known, 
     assert 10.0 + functions - known == Cost(10.0, 1.0).of(functions, known)
 
 
+def test_a_cell_whose_questions_took_all_its_time_has_a_server_for_nothing():
+    """By two clocks they may take more."""
+    setup = losing_setup([REFERENCE], forced=32, functions=8)
+    record = timed(REFERENCE, starts=1, functions=8, total_s=7.5, setup=setup)
+
+    assert (0.0, 1.0) == (
+        cost_of(record, setup).server_s,
+        cost_of(record, setup).function_s,
+    )
+
+
 def test_a_cell_of_another_probe_costs_what_it_took():
     record = replace(reads_at_20(), probe="divergence")
     cost = cost_of(record, losing_setup([REFERENCE]))
@@ -575,12 +586,20 @@ def test_steps_go_on_until_nothing_could_change_the_answer(world):
     ordered(world, GOOD, BAD, most_s=0.0)
 
     first = steps(world)
+    assert first == steps(world, may_continue=False)
+    reference = cost_of(world.store.record(WHOLE, "recall"), world.store.setup())
+    assert first.time_s == pytest.approx(2 * reference.of(8), abs=1e-9)
     take(world, first)
     assert (Why.FIRST, (GOOD, BAD), {}) == (first.asked.why, first.new, first.goals)
     assert 8 == world.functions(GOOD) == world.functions(WHOLE)
     more = steps(world)
     assert ((GOOD,), {WHOLE: 16, GOOD: 16}) == (more.asked.pairs, dict(more.goals))
-    assert more.time_s > 0
+    costs = [
+        cost_of(world.store.record(pair, "recall"), world.store.setup())
+        for pair in (WHOLE, GOOD)
+    ]
+    expected_s = sum(cost.of(16, 8) for cost in costs)
+    assert more.time_s == pytest.approx(expected_s, abs=1e-9)
     assert steps(world, may_continue=False) is None
     assert steps(world, failed={GOOD}) is None
     while step := steps(world):
