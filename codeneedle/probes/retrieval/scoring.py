@@ -108,7 +108,7 @@ def _score_items(question: TextQuestion, answer: str) -> AnswerScore:
         return _intrusion(question, decoys[given], share, _edits(given, missing))
     words = _CANDIDATE.findall(answer) or [""]
     nearest = min(_edits(word, missing) for word in words)
-    if 0 < nearest <= max(1, int(NEAR * len(missing))):
+    if nearest <= max(1, int(NEAR * len(missing))):
         return AnswerScore(mode=Mode.NEAR_MISS, share=share, edits=nearest)
     return AnswerScore(mode=_failure(answer), share=share)
 
