@@ -229,6 +229,18 @@ def test_a_text_of_no_or_one_token_has_the_questions_of_its_characters(tokens):
     ]
 
 
+def test_questions_have_as_many_characters_to_a_token_as_their_text():
+    setup = made_setup(needles=0, forced=12)
+    corpus = replace(setup.corpus, tokens=100, characters=400)
+    short = replace(setup, corpus=corpus)
+
+    assert 3181 / 4 == asked_tokens(short, 12)
+    assert [1, 2] == [
+        len(list(groups(replace(short, context=context), [12])))
+        for context in (2048, 1536)
+    ]
+
+
 def test_a_chunk_is_of_functions_of_a_token_at_least():
     needles, tool = NEEDLES[:2], HalfTool()
     spans = [
@@ -263,6 +275,7 @@ def test_a_chunk_of_another_text_or_of_other_functions_has_another_key():
     ]
 
     assert 3 == len(set(keys))
+    assert all(re.fullmatch(r"[0-9a-f]{12}", key) for key in keys)
 
 
 def test_a_plan_counts_what_a_chunk_takes():

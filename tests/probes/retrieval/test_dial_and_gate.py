@@ -75,7 +75,7 @@ def test_the_dial_goes_up_until_the_reference_is_within_the_aim(shares, path, se
     found = dialled("multikey", scores(*shares))
 
     assert path == [step.setting for step in found.path]
-    assert setting == found.setting
+    assert (setting, False) == (found.setting, found.is_fixed)
 
 
 def test_the_dial_goes_down_from_a_setting_that_is_too_hard_or_does_not_fit(
