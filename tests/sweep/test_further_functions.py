@@ -814,6 +814,20 @@ def test_a_plan_asks_first_for_what_the_reference_and_three_pairs_have_time_for(
     )
 
 
+@pytest.mark.parametrize(
+    ("first", "further"), [(8, "16 functions instead of 8"), (32, "40 functions")]
+)
+def test_a_plan_has_a_step_of_further_functions_up_to_the_last_look(
+    world, first, further
+):
+    function_s = planned_cost(deciding_plan(world, writing(1.0))).function_s
+    pace = writing(0.999 * 300 / (8 + 4 * first) / function_s)
+    whats = [step.what for step in with_steps(deciding_plan(world, pace)).steps]
+
+    assert whats[1].endswith(f", {first} functions each")
+    assert any(f"an open pair and the reference, {further}" in what for what in whats)
+
+
 @pytest.mark.parametrize("pace", [None, writing(1.0)])
 def test_a_plan_without_recall_has_no_functions(world, pace):
     divergence = PROBES["divergence"]
