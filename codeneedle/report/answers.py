@@ -5,7 +5,7 @@ import itertools
 import shlex
 from collections.abc import Iterator, Sequence
 
-from codeneedle.cache_types import Pair
+from codeneedle.cache_types import BITS_PER_ELEMENT, Pair
 from codeneedle.document import Document, Facts, Heading, Lines
 from codeneedle.engines.messages import Reply
 from codeneedle.errors import BadInput, CodeneedleError, UnknownName
@@ -27,13 +27,20 @@ def asked_for(words: Sequence[str]) -> tuple[str | None, Pair, str | None]:
     A function has no slash in its name, so that of two words the second tells.
 
     Raises:
-        BadInput: If there is no pair, or too many words.
+        BadInput: If there is no pair, a type in its place, or too many words.
     """
     if len(words) > MOST_WORDS:
         raise BadInput(
             source=" ".join(words),
             reason="has more than a run, a pair and a function",
             hint="Quote what has blanks: codeneedle show NAME K/V 'FUNCTION'",
+        )
+    if words[-1] in BITS_PER_ELEMENT:
+        pair = f"{words[-1]}/{words[-1]}"
+        raise BadInput(
+            source=words[-1],
+            reason="is a cache type, not a pair",
+            hint="Name K and V: " + " ".join(["codeneedle show", *words[:-1], pair]),
         )
     has_name = len(words) == MOST_WORDS or "/" in "".join(words[1:])
     name, rest = (words[0], words[1:]) if has_name else (None, words)

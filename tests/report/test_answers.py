@@ -25,6 +25,19 @@ def shown(*runs, function=None, colour=False):
     return printed(found, colour=colour)
 
 
+@pytest.mark.parametrize(
+    ("words", "command"),
+    [
+        (["tiny", "q4_0"], "codeneedle show tiny q4_0/q4_0"),
+        (["q4_0"], "codeneedle show q4_0/q4_0"),
+    ],
+)
+def test_a_type_in_the_place_of_a_pair_is_refused_with_the_pair(words, command):
+    with pytest.raises(BadInput, match="is a cache type, not a pair") as caught:
+        asked_for(words)
+    assert caught.value.hint.endswith(command)
+
+
 def test_an_unknown_function_or_pair_is_refused_with_a_hint():
     run = made_run(setup=SETUP)
 
