@@ -1,9 +1,8 @@
 """
 The exit codes of commands, each written here alone.
 
-An error has its code in `errors`, and `cli.app.main` ends the program with it. Ctrl-C
-is a KeyboardInterrupt: `cli.sweep.sweep` says how to resume and returns `INTERRUPTED`,
-and so does `__main__.main` while the program is loaded.
+An error has its code in `errors`, and `cli.app.main` ends the program with it, as it
+does with `INTERRUPTED` by Ctrl-C; `__main__.main` does so while the program is loaded.
 """
 
 UNFINISHED = 1

@@ -67,7 +67,7 @@ from codeneedle.cli.streams import (
     write_verbatim,
 )
 from codeneedle.errors import BadInput, CodeneedleError, UnknownName, system_refusal
-from codeneedle.exit_codes import BAD_REQUEST, UNFINISHED
+from codeneedle.exit_codes import BAD_REQUEST, INTERRUPTED, UNFINISHED
 from codeneedle.quantities import speed
 from codeneedle.system.secrets import mask
 from codeneedle.text import visible
@@ -991,6 +991,8 @@ def main() -> None:
         code = _show_error(error)
     except USAGE_ERROR as error:
         code = _show_error(_bad_usage(error))
+    except (KeyboardInterrupt, typer.Abort):
+        code = INTERRUPTED  # as later versions of typer return by themselves
     except BrokenPipeError:
         # The reader of our output has gone, as in: codeneedle grid NAME | head
         code = UNFINISHED

@@ -36,7 +36,7 @@ from codeneedle.cli.progress import (
 from codeneedle.corpora.registry import load
 from codeneedle.engines.engine import Pace
 from codeneedle.errors import BadInput, CodeneedleError
-from codeneedle.exit_codes import INTERRUPTED, UNFINISHED
+from codeneedle.exit_codes import UNFINISHED
 from codeneedle.models.pretrained import path_of
 from codeneedle.models.weights import sha256
 from codeneedle.probes import PROBES
@@ -147,11 +147,11 @@ def sweep(
         shown: Where to show the verdict.
 
     Returns:
-        The exit code: 0 if every cell has finished, `UNFINISHED` if some did not,
-        `INTERRUPTED` by Ctrl-C.
+        The exit code: 0 if every cell has finished, `UNFINISHED` if some did not.
 
     Raises:
         CodeneedleError: If it cannot start, or cannot go on.
+        KeyboardInterrupt: By Ctrl-C, once it is said how to go on.
     """
     execution = replace(execution, shard=execution.shard or share_of_array())
     request = deciding(request, execution)
@@ -181,7 +181,7 @@ def sweep(
             console,
             "Stopped. Finished cells are saved; run the same command to resume.",
         )
-        return INTERRUPTED
+        raise
 
 
 def _refuse_new_runs(plans: Sequence[Plan]) -> None:

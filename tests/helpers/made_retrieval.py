@@ -117,10 +117,10 @@ def scored_texts(logps):
     ]
 
 
-def made_dial(task="multikey", *, setting=2, score=0.7, is_fixed=False):
-    """A dial that found *setting* at once."""
-    path = (DialStep(setting, score, 10),)
-    return Dialled(task=task, setting=setting, is_fixed=is_fixed, path=path)
+def made_dial(task="multikey", *, level=2, score=0.7, is_fixed=False):
+    """A dial that found *level* at once."""
+    path = (DialStep(level, score, 10),)
+    return Dialled(task=task, level=level, is_fixed=is_fixed, path=path)
 
 
 def made_calibration(*dials, left_out=(), answered=()):

@@ -189,8 +189,8 @@ def test_a_reference_that_says_something_else_is_refused(tmp_path):
 
 
 def test_references_that_set_something_else_are_refused_and_times_may_differ(tmp_path):
-    def calibrated(setting, wall_s):
-        facts = {"dials": [{"task": "nth", "setting": setting}], "wall_s": wall_s}
+    def calibrated(level, wall_s):
+        facts = {"dials": [{"task": "nth", "level": level}], "wall_s": wall_s}
         return replace(SETUP, calibrated={"retrieval": facts})
 
     a = share(tmp_path / "a", finished(F16), setup=calibrated(3, 1.0))
@@ -200,7 +200,7 @@ def test_references_that_set_something_else_are_refused_and_times_may_differ(tmp
     _, store = merged(tmp_path, a, b)
 
     assert calibrated(3, 1.0).calibrated == store.setup().calibrated
-    with pytest.raises(BadInput, match="of retrieval differs from dials 1 setting on"):
+    with pytest.raises(BadInput, match="of retrieval differs from dials 1 level on"):
         merged(tmp_path, a, c)
 
 

@@ -15,7 +15,7 @@ from codeneedle.probes.retrieval.settings import (
 from codeneedle.probes.retrieval.task_kinds import TASKS
 
 DIAL_QUESTIONS = 10
-"""Fewest questions that try a setting of a dial: one in ten is a step of the score."""
+"""Fewest questions that try a level of a dial: one in ten is a step of the score."""
 
 TOLERANCE = 0.03
 """How much shorter than its length a text may be; it is never longer on purpose."""
@@ -28,21 +28,21 @@ def dialled(task: str, tried: Callable[[int], DialStep]) -> Dialled:
     """
     Turn the dial of *task* until the reference is within `AIM`.
 
-    It goes up from a setting that is too easy, down from one that is too hard, and
-    stops where it turns back, at an end, and at a setting that does not fit the text.
+    It goes up from a level that is too easy, down from one that is too hard, and
+    stops where it turns back, at an end, and at a level that does not fit the text.
     Without one within, the nearest that is tried is taken; an easier one of two.
 
     Args:
         task: Name of the task.
-        tried: Asks questions at a setting. Raises BadInput if it does not fit.
+        tried: Asks questions at a level. Raises BadInput if it does not fit.
 
     Raises:
         BadInput: If none fits.
     """
-    settings = TASKS[task].settings
+    levels = TASKS[task].levels
     steps: dict[int, DialStep] = {}
     at, misfit = TASKS[task].start, None
-    while 0 <= at < len(settings) and at not in steps:
+    while 0 <= at < len(levels) and at not in steps:
         try:
             step = steps[at] = tried(at)
         except BadInput as error:
@@ -56,9 +56,9 @@ def dialled(task: str, tried: Callable[[int], DialStep]) -> Dialled:
         at += 1 if step.right > AIM[1] else -1
     if not steps and misfit:
         raise misfit
-    best = min(steps.values(), key=lambda step: (_distance(step), step.setting))
+    best = min(steps.values(), key=lambda step: (_distance(step), step.level))
     path = tuple(steps.values())
-    return Dialled(task=task, setting=best.setting, is_fixed=False, path=path)
+    return Dialled(task=task, level=best.level, is_fixed=False, path=path)
 
 
 def _distance(step: DialStep) -> float:

@@ -254,11 +254,11 @@ def _not_asked(records: Sequence[CellRecord]) -> Iterator[str]:
 
 
 def _dial_phrase(dial: Dialled, calibration: Calibration) -> str:
-    settings = TASKS[dial.task].settings if dial.task in TASKS else ()
-    says = settings[dial.setting].says if dial.setting < len(settings) else ""
-    path = ", ".join(f"{step.setting}: {step.right:.0%}" for step in dial.path)
+    levels = TASKS[dial.task].levels if dial.task in TASKS else ()
+    says = levels[dial.level].says if dial.level < len(levels) else ""
+    path = ", ".join(f"{step.level}: {step.right:.0%}" for step in dial.path)
     how = "chosen by the user" if dial.is_fixed else f"found on {calibration.reference}"
-    phrase = f"{dial.task}: setting {dial.setting}, {says}, {how} ({path} right)"
+    phrase = f"{dial.task}: level {dial.level}, {says}, {how} ({path} right)"
     if dial.right >= USABLE[1]:
         phrase += "; too easy for a small loss to show"
     silent = [

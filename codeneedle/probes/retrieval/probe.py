@@ -191,7 +191,7 @@ class RetrievalProbe(Probe):
 
         Raises:
             UnknownName: If there is no such task.
-            BadInput: If a length, a depth or a setting of a dial is none; or naming a
+            BadInput: If a length, a depth or a level of a dial is none; or naming a
                 context that is enough, or the longest text.
         """
         for task in settings.tasks:
@@ -267,7 +267,7 @@ class RetrievalProbe(Probe):
         gate is asked at new lengths.
 
         Raises:
-            BadInput: If no setting of a task fits its shortest length.
+            BadInput: If no level of a task fits its shortest length.
             CellError: If the server fails.
         """
         asker = _Examiner(
@@ -284,7 +284,7 @@ class RetrievalProbe(Probe):
     def refusal(self, first: Setup, second: Setup) -> str:
         """Dials that found different settings."""
         dials = [
-            [(each.task, each.setting) for each in calibration.dials]
+            [(each.task, each.level) for each in calibration.dials]
             for setup in (first, second)
             if (calibration := calibration_of(setup))
         ]
@@ -439,7 +439,7 @@ class _Examiner(_Questioner):
         """The settings for all pairs, found on questions that are not scored."""
         dials = [self._dialled(task) for task in self.chosen.tasks]
         sizes = [
-            Fitted(d.task, length, self._characters(d.task, d.setting, length))
+            Fitted(d.task, length, self._characters(d.task, d.level, length))
             for d in dials
             for length in self.chosen.lengths
         ]
@@ -459,10 +459,10 @@ class _Examiner(_Questioner):
                 reason = next((e.reason for e in fails if e.length < length), "")
                 size = Fitted(dial.task, length, 0)
                 try:
-                    characters = self._characters(dial.task, dial.setting, length)
+                    characters = self._characters(dial.task, dial.level, length)
                     size = replace(size, characters=characters)
                     for block in self.chosen.every_block:
-                        self._made(size, dial.setting, block, "")
+                        self._made(size, dial.level, block, "")
                 except BadInput as error:
                     reason = one_line(str(error))
                 sizes.append(size)
@@ -518,10 +518,10 @@ class _Examiner(_Questioner):
     def _text(self, key: TextKey) -> TaskText:
         """The text of *key*, the same for every pair."""
         size = self.calibration.size(key.task, key.length)
-        setting = self.calibration.settings[key.task]
+        level = self.calibration.levels[key.task]
         at, only = places_of(key.task, self.calibration, self.chosen)[key.number]
         block, purpose = self.chosen.every_block[at], f"added {at}" if at else ""
-        (text,) = self._made(size, setting, block, purpose, only=only)
+        (text,) = self._made(size, level, block, purpose, only=only)
         if not at:
             return text
         named = (
@@ -532,7 +532,7 @@ class _Examiner(_Questioner):
     def _made(
         self,
         size: Fitted,
-        setting: int,
+        level: int,
         block: Block,
         purpose: str,
         *,
@@ -542,7 +542,7 @@ class _Examiner(_Questioner):
         words = f"{self.context.run.setup.seed}:{size.length}:{purpose}"
         return make_texts(
             size.task,
-            dial=setting,
+            dial=level,
             characters=size.characters,
             depths=block.depths,
             questions=block.questions,
@@ -555,41 +555,41 @@ class _Examiner(_Questioner):
     def _dialled(self, task: str) -> Dialled:
         fixed = self.chosen.dials.get(task)
         if fixed is None:
-            return dialled(task, lambda setting: self._tried(task, setting))
+            return dialled(task, lambda level: self._tried(task, level))
         step = self._tried(task, fixed)
-        return Dialled(task=task, setting=fixed, is_fixed=True, path=(step,))
+        return Dialled(task=task, level=fixed, is_fixed=True, path=(step,))
 
-    def _tried(self, task: str, setting: int) -> DialStep:
+    def _tried(self, task: str, level: int) -> DialStep:
         """
-        How many questions of their own the reference has right at *setting*.
+        How many questions of their own the reference has right at *level*.
 
         Raises:
             BadInput: If the shortest texts of the run have no room for it.
         """
-        says = TASKS[task].settings[setting].says
-        self.context.step(0, 1, f"dial of {task} at {setting}: {says}")
+        says = TASKS[task].levels[level].says
+        self.context.step(0, 1, f"dial of {task} at {level}: {says}")
         length = self.chosen.lengths[0]
-        size = Fitted(task, length, self._characters(task, setting, length))
+        size = Fitted(task, length, self._characters(task, level, length))
         # What does not fit here would end the run, after minutes of other settings.
         first, *_ = blocks = self.chosen.every_block
         for block in blocks:
-            self._made(size, setting, block, "")
+            self._made(size, level, block, "")
         depths = len(first.depths) if TASKS[task].has_depth else 1
         tried = replace(first, questions=-(-DIAL_QUESTIONS // depths))
         shares = [
             score_answer(question, self.answered(text, question).text).share
-            for text in self._made(size, setting, tried, "dial")
+            for text in self._made(size, level, tried, "dial")
             for question in text.questions
         ]
-        return DialStep(setting, round(fmean(shares), 4), len(shares))
+        return DialStep(level, round(fmean(shares), 4), len(shares))
 
-    def _characters(self, task: str, setting: int, length: int) -> int:
+    def _characters(self, task: str, level: int, length: int) -> int:
         """Characters of a text of *length* tokens."""
         return fitted_characters(
             lambda characters: (
                 make_texts(
                     task,
-                    dial=setting,
+                    dial=level,
                     characters=characters,
                     depths=self.chosen.every_block[0].depths[:1],
                     questions=1,

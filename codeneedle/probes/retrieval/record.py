@@ -110,9 +110,9 @@ class TextRead:
 
 @dataclass(frozen=True, slots=True)
 class DialStep:
-    """A setting that was tried on the reference."""
+    """A level that was tried on the reference."""
 
-    setting: Count  # number of the setting, from 0, the easiest
+    level: Count  # number of the level, from 0, the easiest
     right: Share  # share of right answers, from 0 to 1
     questions: Count  # how many were asked
 
@@ -122,14 +122,14 @@ class Dialled:
     """The difficulty of a task for all pairs, found on the reference."""
 
     task: str  # name of the task
-    setting: int  # number of the setting, from 0, the easiest
+    level: int  # number of the level, from 0, the easiest
     is_fixed: bool  # whether the user chose it
-    path: tuple[DialStep, ...]  # what was tried, in order; the setting is among it
+    path: tuple[DialStep, ...]  # what was tried, in order; the level is among it
 
     @property
     def right(self) -> float:
-        """Share of right answers of the reference at the setting, from 0 to 1."""
-        return next(step.right for step in self.path if step.setting == self.setting)
+        """Share of right answers of the reference at the level, from 0 to 1."""
+        return next(step.right for step in self.path if step.level == self.level)
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,9 +164,9 @@ class Calibration:
     """What the reference has right, one for each task and length asked."""
 
     @property
-    def settings(self) -> dict[str, int]:
-        """The setting of each dial, by task."""
-        return {dial.task: dial.setting for dial in self.dials}
+    def levels(self) -> dict[str, int]:
+        """The level of each dial, by task."""
+        return {dial.task: dial.level for dial in self.dials}
 
     def size(self, task: str, length: int) -> Fitted:
         """How many characters texts of *task* have at *length*."""
@@ -231,8 +231,8 @@ def calibration_of(setup: Setup) -> Calibration | None:
     """
     calibration = calibrated_in(setup, NAME, Calibration)
     for dial in calibration.dials if calibration else ():
-        is_possible = any(step.setting == dial.setting for step in dial.path)
-        what = f"the setting of {dial.task} was never tried"
+        is_possible = any(step.level == dial.level for step in dial.path)
+        what = f"the level of {dial.task} was never tried"
         refuse_impossible(is_possible, what, file=SETUP)
     return calibration
 

@@ -143,7 +143,7 @@ def fixed_dials(settings: RetrievalSettings) -> dict[str, int]:
     The settings of dials that the user chose, by task; empty if none.
 
     Raises:
-        BadInput: If one is no setting of its task.
+        BadInput: If one is no level of its task.
         UnknownName: If a task is not among those asked for.
     """
     fixed = {}
@@ -154,11 +154,11 @@ def fixed_dials(settings: RetrievalSettings) -> dict[str, int]:
                 kind="task of --dial", name=named, known=list(settings.tasks)
             )
         for task in (named,) if named else settings.tasks:
-            last = len(TASKS[task].settings) - 1
+            last = len(TASKS[task].levels) - 1
             if not (number.isascii() and number.isdecimal() and int(number) <= last):
                 raise BadInput(
                     source=f"--dial {word}",
-                    reason=f"is no setting of {task}",
+                    reason=f"is no level of {task}",
                     hint=f"Choose one from 0 to {last}, or leave --dial out.",
                 )
             fixed[task] = int(number)
@@ -176,7 +176,7 @@ def answer_room(settings: RetrievalSettings, context: int) -> int:
         (
             len(each.prompt) + len(each.begin) + ANSWER_FACTOR * len(each.payload)
             for task in settings.tasks
-            for dial in range(len(TASKS[task].settings))
+            for dial in range(len(TASKS[task].levels))
             for text in _texts_that_fit(task, dial, characters)
             for each in text.questions
         ),
@@ -187,7 +187,7 @@ def answer_room(settings: RetrievalSettings, context: int) -> int:
 
 
 def _texts_that_fit(task: str, dial: int, characters: int) -> tuple[TaskText, ...]:
-    """A text of one question; none if the setting takes a longer one."""
+    """A text of one question; none if the level takes a longer one."""
     try:
         return make_texts(
             task, dial=dial, characters=characters, depths=(0.5,), questions=1, seed=0
@@ -242,7 +242,7 @@ class RetrievalLayout(
     def dials(self) -> dict[str, int]:
         """The settings of dials that the user chose, by task."""
         words = (str(word).split("=") for word in self.dial)
-        return {task: int(setting) for task, setting in words}
+        return {task: int(level) for task, level in words}
 
     @property
     def every_block(self) -> tuple[Block, ...]:
@@ -347,7 +347,7 @@ def expected(chosen: RetrievalLayout) -> Calibration:
         dials=tuple(
             Dialled(
                 task=task,
-                setting=settings[task],
+                level=settings[task],
                 is_fixed=task in chosen.dials,
                 path=(DialStep(settings[task], AIM[0], 0),),
             )
@@ -401,4 +401,4 @@ def places_of(
 
 def per_text(task: str, calibration: Calibration) -> int:
     """Questions that share a text of *task*."""
-    return TASKS[task].per_text(TASKS[task].settings[calibration.settings[task]])
+    return TASKS[task].per_text(TASKS[task].levels[calibration.levels[task]])

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from codeneedle.errors import BadInput, UnknownName
 from codeneedle.probes.retrieval.tasks import (
     Chance,
+    Level,
     Material,
     PlacedLine,
     QuestionDraft,
-    Setting,
     Shape,
     Task,
     TaskText,
@@ -22,7 +22,7 @@ from codeneedle.text import plural
 
 # 1 - first version
 TASKS_VERSION = 1
-"""Raised with every change of a text, a question or a setting; part of the setup."""
+"""Raised with every change of a text, a question or a level; part of the setup."""
 
 
 def make_texts(
@@ -44,7 +44,7 @@ def make_texts(
 
     Args:
         name: A key of `TASKS`.
-        dial: Number of a setting of that task, from 0, the easiest.
+        dial: Number of a level of that task, from 0, the easiest.
         characters: Length of each text: at most 200 characters less, never more.
         depths: Places of what is asked for, from 0 to 1; ignored by a task without.
         questions: At least 1.
@@ -53,16 +53,16 @@ def make_texts(
 
     Raises:
         UnknownName: If there is no such task.
-        BadInput: If there is no such setting, or *characters* are too few for it.
+        BadInput: If there is no such level, or *characters* are too few for it.
     """
-    task, setting = _setting(name, dial)
+    task, level = _level(name, dial)
     wanted = tuple(depths) * questions if task.has_depth else (0.5,) * questions
-    size = task.per_text(setting)
+    size = task.per_text(level)
     texts = []
     numbers = range(math.ceil(len(wanted) / size)) if only is None else (only,)
     for number in numbers:
         spec = TextSpec(
-            setting=setting,
+            level=level,
             characters=characters,
             depths=wanted[number * size :][:size],
             chance=Chance(f"{TASKS_VERSION}:{name}:{dial}:{seed}:{number}"),
@@ -71,18 +71,18 @@ def make_texts(
     return tuple(texts)
 
 
-def _setting(name: str, dial: int) -> tuple[Task, Setting]:
+def _level(name: str, dial: int) -> tuple[Task, Level]:
     if name not in TASKS:
         raise UnknownName(kind="task", name=name, known=TASKS)
-    settings = TASKS[name].settings
-    if not 0 <= dial < len(settings):
+    levels = TASKS[name].levels
+    if not 0 <= dial < len(levels):
         raise BadInput(
             source=f"task {name}",
             key="dial",
-            reason=f"there is no setting {dial}",
-            hint=f"Choose one from 0 to {len(settings) - 1}.",
+            reason=f"there is no level {dial}",
+            hint=f"Choose one from 0 to {len(levels) - 1}.",
         )
-    return TASKS[name], settings[dial]
+    return TASKS[name], levels[dial]
 
 
 # --- words
@@ -196,8 +196,8 @@ class _Pairs:
 
 
 def _pairs(spec: TextSpec, count: int) -> _Pairs:
-    """Keys and values of the kind of the setting, none twice."""
-    chance, kind = spec.chance, spec.setting.kind
+    """Keys and values of the kind of the level, none twice."""
+    chance, kind = spec.chance, spec.level.kind
     if kind == "uuid":
         count = count or (spec.characters - 1) // (2 * 36 + len(" -> \n"))
         uuids = chance.different(lambda: _uuid(chance), 2 * count)
@@ -210,7 +210,7 @@ def _pairs(spec: TextSpec, count: int) -> _Pairs:
 
 
 def _multikey(spec: TextSpec) -> Material:
-    pairs = _pairs(spec, spec.setting.count)
+    pairs = _pairs(spec, spec.level.count)
     places = _spread(spec, len(pairs.keys))
     questions = [
         QuestionDraft(
@@ -235,8 +235,7 @@ def _spread(spec: TextSpec, count: int) -> list[float]:
     if others < 0:
         raise BadInput(
             source=f"a text of {spec.characters:,} characters",
-            reason=f"{spec.setting.says}: {count} lines for {len(spec.depths)}"
-            " questions",
+            reason=f"{spec.level.says}: {count} lines for {len(spec.depths)} questions",
             hint="Choose a greater length, or fewer questions.",
         )
     return [*spec.depths, *((n + 0.5) / others for n in range(others))]
@@ -253,7 +252,7 @@ def _around(depth: float, count: int) -> list[float]:
 
 def _multivalue(spec: TextSpec) -> Material:
     """Two keys, so that the values of one are decoys for the other."""
-    count = spec.setting.count
+    count = spec.level.count
     numbers = spec.chance.different(lambda: _number(spec.chance, 3), 2 * count)
     keys = [key for key in spec.chance.distinct(_CITIES, 2) for _ in range(count)]
     pairs = _Pairs(keys, numbers, "One of the codes of {} is {}.")
@@ -284,7 +283,7 @@ def _multivalue(spec: TextSpec) -> Material:
 
 def _multiquery(spec: TextSpec) -> Material:
     """Groups of keys that are asked at once, and as many keys that are not."""
-    count = spec.setting.count
+    count = spec.level.count
     groups = len(spec.depths)
     pairs = _pairs(spec, (groups + 1) * count)
     places = [place for depth in spec.depths for place in _around(depth, count)]
@@ -312,7 +311,7 @@ def _multiquery(spec: TextSpec) -> Material:
 
 def _nth(spec: TextSpec) -> Material:
     """All lines have one key; the rank of a line follows from its place."""
-    count = spec.setting.count
+    count = spec.level.count
     city = spec.chance.pick(_CITIES)
     numbers = spec.chance.different(lambda: _number(spec.chance, 3), count)
     places = _spread(spec, count)
@@ -353,7 +352,7 @@ class _Chain:
 
 def _variables(spec: TextSpec) -> Material:
     """Two chains of assignments; each line stands behind the one that it refers to."""
-    chance, size = spec.chance, spec.setting.count + 1
+    chance, size = spec.chance, spec.level.count + 1
     names = chance.different(lambda: chance.word(_LETTERS, 5), 2 * size)
     values = chance.different(lambda: _number(chance, 5), 2)
     chains = [
@@ -368,7 +367,7 @@ def _variables(spec: TextSpec) -> Material:
         lines += [
             PlacedLine(p, t) for p, t in zip(_around(depth, size), texts, strict=True)
         ]
-    ask = _listed if spec.setting.kind == "list" else _resolved
+    ask = _listed if spec.level.kind == "list" else _resolved
     # Of one question, the second chain holds the decoys alone.
     sides = zip(spec.depths, chains, reversed(chains), strict=False)
     return Material(lines, [ask(*side) for side in sides], _sentences(chance))
@@ -412,8 +411,8 @@ def _resolved(depth: float, chain: _Chain, other: _Chain) -> QuestionDraft:
 
 def _twins(spec: TextSpec) -> Material:
     """Functions whose names differ in the last character, and bodies in some lines."""
-    chance, setting, family = spec.chance, spec.setting, spec.setting.count
-    keys = chance.distinct(_NOUNS, setting.lines)
+    chance, level, family = spec.chance, spec.level, spec.level.count
+    keys = chance.distinct(_NOUNS, level.lines)
     stem = "_".join(chance.distinct(_NOUNS, 2))
     names = [f"{stem}_{letter}" for letter in chance.distinct(_LETTERS.lower(), family)]
     bodies = [
@@ -447,17 +446,17 @@ def _twins(spec: TextSpec) -> Material:
 
 def _alike(spec: TextSpec) -> Iterator[list[str]]:
     """Values of each twin's lines: equal but for some lines, spread over the body."""
-    setting, chance = spec.setting, spec.chance
+    level, chance = spec.level, spec.chance
 
     def value() -> str:
         return f"{chance.pick(_ADJECTIVES)} {chance.pick(_ANIMALS)}"
 
-    family, differ = setting.count, setting.differ
-    values = chance.different(value, setting.lines + family * differ)
-    own = iter(values[setting.lines :])
-    changed = {n * setting.lines // differ for n in range(differ)}
+    family, differ = level.count, level.differ
+    values = chance.different(value, level.lines + family * differ)
+    own = iter(values[level.lines :])
+    changed = {n * level.lines // differ for n in range(differ)}
     for _ in range(family):
-        yield [next(own) if n in changed else values[n] for n in range(setting.lines)]
+        yield [next(own) if n in changed else values[n] for n in range(level.lines)]
 
 
 # --- meaning
@@ -485,7 +484,7 @@ _WHAT = {
 
 def _meaning(spec: TextSpec) -> Material:
     """Functions of invented names; no two do the same, so a description fits one."""
-    chance, count = spec.chance, spec.setting.count
+    chance, count = spec.chance, spec.level.count
     kinds = chance.distinct([*itertools.product(_WHAT, _WHICH)], count)
     names = chance.different(lambda: _invented(chance), count)
     questions = [
@@ -526,10 +525,10 @@ def _meaning(spec: TextSpec) -> Material:
 
 def _ledger(spec: TextSpec) -> Material:
     """Numbered records in one block whose middle is at the depth."""
-    count, chance = spec.setting.count, spec.chance
+    count, chance = spec.level.count, spec.chance
     pairs = _pairs(spec, count)
     records = [f"{n + 1:02}: {pairs.keys[n]} {pairs.values[n]}" for n in range(count)]
-    if spec.setting.kind == "word":
+    if spec.level.kind == "word":
         records = [f"{each} {chance.word(_HEX, 8)}" for each in records]
     block = sum(len(each) + 1 for each in records)
     (depth,) = spec.depths
@@ -561,7 +560,7 @@ _ROW = 10
 
 def _common_words(spec: TextSpec) -> Material:
     """Words in random order, of which some occur several times as often as others."""
-    chance, count, more = spec.chance, spec.setting.count, spec.setting.differ
+    chance, count, more = spec.chance, spec.level.count, spec.level.differ
     words = chance.distinct([*_NOUNS, *_ANIMALS], _RARE_WORDS + count)
     common, rare = words[:count], words[count:]
     deck = [*rare, *(common * more)]
@@ -569,9 +568,9 @@ def _common_words(spec: TextSpec) -> Material:
     if length > spec.characters:
         raise BadInput(
             source="task common-words",
-            reason=f"{spec.setting.says}: {length:,} characters do not fit a text of"
+            reason=f"{spec.level.says}: {length:,} characters do not fit a text of"
             f" {spec.characters:,}",
-            hint="Choose a greater length, or an easier setting.",
+            hint="Choose a greater length, or an easier level.",
         )
     placed: list[str] = []
     decks = iter(lambda: chance.distinct(deck, len(deck)), None)
@@ -602,12 +601,12 @@ def _common_words(spec: TextSpec) -> Material:
 # --- the list
 
 
-def _cities(*counts: int) -> tuple[Setting, ...]:
-    return tuple(Setting(f"{n} cities, three digits", n, "city") for n in counts)
+def _cities(*counts: int) -> tuple[Level, ...]:
+    return tuple(Level(f"{n} cities, three digits", n, "city") for n in counts)
 
 
-def _invented_words(*counts: int) -> tuple[Setting, ...]:
-    return tuple(Setting(f"{n} invented words, five digits", n, "word") for n in counts)
+def _invented_words(*counts: int) -> tuple[Level, ...]:
+    return tuple(Level(f"{n} invented words, five digits", n, "word") for n in counts)
 
 
 TASKS: Mapping[str, Task] = {
@@ -616,34 +615,34 @@ TASKS: Mapping[str, Task] = {
         Task(
             name="single",
             about="one magic number in unrelated sentences",
-            settings=(Setting("one number of five digits"),),
+            levels=(Level("one number of five digits"),),
             make=_single,
             per_text=lambda _: 1,
         ),
         Task(
             name="multikey",
             about="the value of one of many keys of the same kind",
-            settings=(
+            levels=(
                 *_cities(2, 4, 6, 8, 16),
                 *_invented_words(8, 16, 32),
-                Setting("UUIDs throughout", 0, "uuid"),
+                Level("UUIDs throughout", 0, "uuid"),
             ),
             make=_multikey,
-            per_text=lambda setting: setting.count or 16,
+            per_text=lambda level: level.count or 16,
         ),
         Task(
             name="multivalue",
             about="all values of one of two keys",
-            settings=tuple(Setting(f"{n} values", n) for n in (2, 3, 4, 6, 8)),
+            levels=tuple(Level(f"{n} values", n) for n in (2, 3, 4, 6, 8)),
             make=_multivalue,
             per_text=lambda _: 2,
         ),
         Task(
             name="multiquery",
             about="the values of several keys, asked at once",
-            settings=(
-                *(Setting(f"{n} cities", n, "city") for n in (2, 3, 4, 8)),
-                *(Setting(f"{n} UUIDs", n, "uuid") for n in (2, 4, 8)),
+            levels=(
+                *(Level(f"{n} cities", n, "city") for n in (2, 3, 4, 8)),
+                *(Level(f"{n} UUIDs", n, "uuid") for n in (2, 4, 8)),
             ),
             make=_multiquery,
             per_text=lambda _: 2,
@@ -651,12 +650,9 @@ TASKS: Mapping[str, Task] = {
         Task(
             name="variables",
             about="a chain of assignments, resolved or listed",
-            settings=(
-                *(Setting(f"resolve, {plural(n, 'hop')}", n) for n in (0, 1, 2, 3, 4)),
-                *(
-                    Setting(f"list, {plural(n, 'hop')}", n, "list")
-                    for n in (1, 2, 4, 8)
-                ),
+            levels=(
+                *(Level(f"resolve, {plural(n, 'hop')}", n) for n in (0, 1, 2, 3, 4)),
+                *(Level(f"list, {plural(n, 'hop')}", n, "list") for n in (1, 2, 4, 8)),
             ),
             make=_variables,
             per_text=lambda _: 2,
@@ -664,8 +660,8 @@ TASKS: Mapping[str, Task] = {
         Task(
             name="twins",
             about="a function among others of nearly the same name and body",
-            settings=tuple(
-                Setting(
+            levels=tuple(
+                Level(
                     f"{plural(n, 'function')}, {differ} of {lines} lines of their own",
                     n,
                     differ=differ,
@@ -677,28 +673,28 @@ TASKS: Mapping[str, Task] = {
                 )
             ),
             make=_twins,
-            per_text=lambda setting: setting.count,
+            per_text=lambda level: level.count,
         ),
         Task(
             name="meaning",
             about="a function by what it does, instead of its name",
-            settings=tuple(Setting(f"one of {n}", n) for n in (2, 4, 8, 16, 32)),
+            levels=tuple(Level(f"one of {n}", n) for n in (2, 4, 8, 16, 32)),
             make=_meaning,
-            per_text=lambda setting: setting.count,
+            per_text=lambda level: level.count,
         ),
         Task(
             name="nth",
             about="the n-th of several lines of the same name",
-            settings=tuple(Setting(f"one of {n}", n) for n in (2, 3, 4, 6, 8)),
+            levels=tuple(Level(f"one of {n}", n) for n in (2, 3, 4, 6, 8)),
             make=_nth,
-            per_text=lambda setting: setting.count,
+            per_text=lambda level: level.count,
         ),
         Task(
             name="ledger",
             about="numbered records, repeated in order",
-            settings=(
-                *(Setting(f"{n} short records", n, "city") for n in (2, 4, 8, 16)),
-                *(Setting(f"{n} records", n, "word") for n in (8, 16, 32, 64)),
+            levels=(
+                *(Level(f"{n} short records", n, "city") for n in (2, 4, 8, 16)),
+                *(Level(f"{n} records", n, "word") for n in (8, 16, 32, 64)),
             ),
             make=_ledger,
             per_text=lambda _: 1,
@@ -706,8 +702,8 @@ TASKS: Mapping[str, Task] = {
         Task(
             name="common-words",
             about="which words occur most often",
-            settings=tuple(
-                Setting(f"{plural(n, 'word')}, {more} times as often", n, differ=more)
+            levels=tuple(
+                Level(f"{plural(n, 'word')}, {more} times as often", n, differ=more)
                 for n, more in (
                     (1, 30),
                     (1, 10),

@@ -122,8 +122,8 @@ class Chance:
 
 
 @dataclass(frozen=True, slots=True)
-class Setting:
-    """One setting of a dial."""
+class Level:
+    """One level of a dial."""
 
     says: str  # what it means, as a phrase
     count: int = 1  # of what the task counts: keys, values, hops, twins, records, words
@@ -136,9 +136,9 @@ class Setting:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TextSpec:
-    """What a task makes a text of: its setting, and the depths of its questions."""
+    """What a task makes a text of: its level, and the depths of its questions."""
 
-    setting: Setting
+    level: Level
     characters: int
     depths: tuple[float, ...]
     chance: Chance
@@ -182,11 +182,11 @@ class Task:
 
     name: str  # as the user writes it
     about: str  # what it asks, as a phrase
-    settings: tuple[Setting, ...]  # from easy to hard
-    start: int = 0  # number of the setting to begin with
+    levels: tuple[Level, ...]  # from easy to hard
+    start: int = 0  # number of the level to begin with
     has_depth: bool = True  # whether the answer has a place in the text
     make: Callable[[TextSpec], Material] = field(repr=False)
-    per_text: Callable[[Setting], int] = field(repr=False)
+    per_text: Callable[[Level], int] = field(repr=False)
 
 
 def composed(task: Task, spec: TextSpec, number: int) -> TaskText:
@@ -212,9 +212,9 @@ def _joined(made: Material, spec: TextSpec, *, name: str) -> tuple[str, list[flo
     if spare < 0:
         raise BadInput(
             source=f"task {name}",
-            reason=f"{spec.setting.says}: {spec.characters - spare:,} characters do"
+            reason=f"{spec.level.says}: {spec.characters - spare:,} characters do"
             f" not fit a text of {spec.characters:,}",
-            hint="Choose a greater length, or an easier setting.",
+            hint="Choose a greater length, or an easier level.",
         )
     following = next(made.filler, None)
     parts, length, starts = [], 0, {}

@@ -16,7 +16,7 @@ from codeneedle.probes.retrieval.probe import GROWTH, PROBE
 from codeneedle.probes.retrieval.record import NAME
 from codeneedle.probes.retrieval.task_kinds import TASKS
 
-LAST = len(TASKS["multikey"].settings) - 1
+LAST = len(TASKS["multikey"].levels) - 1
 
 
 def test_an_added_length_costs_its_own_texts_alone(tmp_path):

@@ -197,7 +197,7 @@ def test_an_answer_is_cut_when_no_more_can_change_it(asked, reply, enough):
 
 @pytest.mark.parametrize(
     ("name", "dial"),
-    [(name, n) for name in TASKS for n in range(len(TASKS[name].settings))],
+    [(name, n) for name in TASKS for n in range(len(TASKS[name].levels))],
 )
 def test_the_payloads_of_all_tasks_are_right_and_their_decoys_intrude(name, dial):
     texts = make_texts(

@@ -48,18 +48,18 @@ def right_below(keys):
 
 
 def scores(*shares):
-    """Tries that give these shares by setting; settings beyond them do not fit."""
+    """Tries that give these shares by level; levels beyond them do not fit."""
 
-    def tried(setting):
-        if setting >= len(shares):
+    def tried(level):
+        if level >= len(shares):
             raise BadInput(source="text", reason="too short", hint="Longer.")
-        return DialStep(setting, shares[setting], 10)
+        return DialStep(level, shares[level], 10)
 
     return tried
 
 
 @pytest.mark.parametrize(
-    ("shares", "path", "setting"),
+    ("shares", "path", "level"),
     [
         ([0.7], [0], 0),
         ([1.0, 0.95, 0.8, 0.1], [0, 1, 2], 2),
@@ -71,11 +71,11 @@ def scores(*shares):
     ],
     ids=["at once", "up", "back", "cliff", "ceiling", "hard", "too hard"],
 )
-def test_the_dial_goes_up_until_the_reference_is_within_the_aim(shares, path, setting):
+def test_the_dial_goes_up_until_the_reference_is_within_the_aim(shares, path, level):
     found = dialled("multikey", scores(*shares))
 
-    assert path == [step.setting for step in found.path]
-    assert (setting, False) == (found.setting, found.is_fixed)
+    assert path == [step.level for step in found.path]
+    assert (level, False) == (found.level, found.is_fixed)
 
 
 def test_the_dial_goes_down_from_a_setting_that_is_too_hard_or_does_not_fit(
@@ -86,9 +86,9 @@ def test_the_dial_goes_down_from_a_setting_that_is_too_hard_or_does_not_fit(
     down = dialled("multikey", scores(1.0, 0.8, 0.4, 0.1))
     shorter = dialled("multikey", scores(1.0, 0.8))
 
-    assert [3, 2, 1] == [step.setting for step in down.path]
-    assert [1] == [step.setting for step in shorter.path]
-    assert 1 == down.setting == shorter.setting
+    assert [3, 2, 1] == [step.level for step in down.path]
+    assert [1] == [step.level for step in shorter.path]
+    assert 1 == down.level == shorter.level
     with pytest.raises(BadInput, match="too short"):
         dialled("multikey", scores())
 
@@ -102,11 +102,11 @@ def test_the_dial_stops_at_the_ends_of_its_aim(monkeypatch, share, path):
 
     found = dialled("multikey", scores(0.7, share, 0.7))
 
-    assert path == [step.setting for step in found.path]
+    assert path == [step.level for step in found.path]
 
 
 @pytest.mark.parametrize(
-    ("easy", "hard", "setting"),
+    ("easy", "hard", "level"),
     [
         (0.95, 0.5, 0),  # 0.05 above the aim, and 0.1 below it
         (0.95, 0.55, 0),  # both 0.05: the easier one
@@ -115,8 +115,8 @@ def test_the_dial_stops_at_the_ends_of_its_aim(monkeypatch, share, path):
         (1.0, 0.19, 0),  # nothing is left to lose
     ],
 )
-def test_of_two_settings_beside_the_aim_the_nearer_one_is_taken(easy, hard, setting):
-    assert setting == dialled("multikey", scores(easy, hard)).setting
+def test_of_two_levels_beside_the_aim_the_nearer_one_is_taken(easy, hard, level):
+    assert level == dialled("multikey", scores(easy, hard)).level
 
 
 # How long texts are
@@ -180,7 +180,7 @@ def test_the_reference_sets_the_dial_on_questions_of_their_own(tmp_path):
     prompts = [question.prompt for question in engine.server.questions]
     scored = {each.name: each for text in found.texts for each in text.answers}
     assert [(0, 1.0), (1, 1.0), (2, 1.0), (3, 0.0)] == [
-        (step.setting, step.right) for step in dial.path
+        (step.level, step.right) for step in dial.path
     ]
     assert str(REFERENCE) == found.calibration.reference
     assert len(prompts) == len(set(prompts)) + len(found.texts)
@@ -194,9 +194,9 @@ def test_a_fixed_dial_is_tried_once_and_kept(tmp_path):
 
     (dial,) = found.calibration.dials
     assert (1, True, ((1, 1.0, DIAL_QUESTIONS),)) == (
-        dial.setting,
+        dial.level,
         dial.is_fixed,
-        tuple((step.setting, step.right, step.questions) for step in dial.path),
+        tuple((step.level, step.right, step.questions) for step in dial.path),
     )
 
 
@@ -323,5 +323,5 @@ def test_the_dial_stops_where_the_texts_of_the_run_do_not_fit_any_more(
     found = measured(tmp_path, engine, dial=(), lengths=(1500,))
 
     (dial,) = found.calibration.dials
-    assert [0, 1] == [step.setting for step in dial.path]
+    assert [0, 1] == [step.level for step in dial.path]
     assert found.texts

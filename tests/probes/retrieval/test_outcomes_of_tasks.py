@@ -129,9 +129,7 @@ def test_a_task_that_the_reference_fails_is_shown_and_never_averaged():
         *made_texts(),
         *made_texts("single", dial=0, answer=lambda _asked, _length: "no"),
     ]
-    calibration = made_calibration(
-        made_dial(), made_dial("single", setting=0, score=0.1)
-    )
+    calibration = made_calibration(made_dial(), made_dial("single", level=0, score=0.1))
     record = retrieval_record("f16/f16", texts)
     setup = with_calibration(setup_of(), calibration)
 
@@ -238,16 +236,16 @@ def test_texts_that_a_pair_was_not_asked_are_missing_and_not_nothing():
 
 
 def test_a_dial_whose_setting_was_never_tried_is_a_bad_setup():
-    calibration = made_calibration(replace(made_dial(), setting=7))
+    calibration = made_calibration(replace(made_dial(), level=7))
 
-    with pytest.raises(BadRecord, match="the setting of multikey was never tried"):
+    with pytest.raises(BadRecord, match="the level of multikey was never tried"):
         calibration_of(with_calibration(setup_of(), calibration))
 
 
 @pytest.mark.parametrize(("score", "able"), [(0.7, 1.0), (0.1, 0.5)])
 def test_what_a_reference_could_lose_is_its_share_of_informative_tasks(score, able):
     single = made_texts("single", dial=0, answer=lambda _asked, _length: "no")
-    dials = (made_dial(score=score), made_dial("single", setting=0, score=0.1))
+    dials = (made_dial(score=score), made_dial("single", level=0, score=0.1))
     setup = with_calibration(setup_of(["multikey", "single"]), made_calibration(*dials))
     record = retrieval_record("f16/f16", [*made_texts(), *single])
 
@@ -262,7 +260,7 @@ def test_remarks_tell_the_path_of_the_dial_and_what_was_left_out():
     reason = "f16/f16 has less than 20% right at 1,024 tokens at every depth"
     calibration = made_calibration(
         made_dial(),
-        made_dial("single", setting=0, score=1.0, is_fixed=True),
+        made_dial("single", level=0, score=1.0, is_fixed=True),
         left_out=[("multikey", 2048, reason)],
     )
     records = (
@@ -278,7 +276,7 @@ def test_remarks_tell_the_path_of_the_dial_and_what_was_left_out():
 
     dial, fixed, left, not_asked = run_remarks(run)
 
-    assert dial.startswith("multikey: setting 2, 6 cities")
+    assert dial.startswith("multikey: level 2, 6 cities")
     assert dial.endswith("found on f16/f16 (2: 70% right)")
     assert fixed.endswith("too easy for a small loss to show")
     assert left == f"multikey at 2,048 tokens was asked of no pair: {reason}"
@@ -292,7 +290,7 @@ def test_a_dial_names_the_lengths_of_its_own_task_that_are_in_no_average():
     """The reference has nothing right of multikey, and all of single."""
     calibration = made_calibration(
         made_dial(),
-        made_dial("single", setting=0),
+        made_dial("single", level=0),
         answered=[("multikey", 1024, 0.0), ("single", 1024, 1.0)],
     )
     setup = with_calibration(setup_of(), calibration)

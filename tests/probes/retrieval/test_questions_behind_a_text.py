@@ -24,7 +24,7 @@ from codeneedle.probes.retrieval.task_kinds import TASKS, make_texts
 from codeneedle.records.record import CellRecord, Status
 from codeneedle.records.store import find_runs
 
-LAST = len(TASKS["multikey"].settings) - 1
+LAST = len(TASKS["multikey"].levels) - 1
 
 
 @pytest.fixture(autouse=True)

@@ -22,9 +22,9 @@ from codeneedle.probes.retrieval.tasks import Chance, Shape
 
 DEPTHS = (0.1, 0.3, 0.5, 0.7, 0.9)
 
-SETTINGS = [(name, n) for name in TASKS for n in range(len(TASKS[name].settings))]
+LEVELS = [(name, n) for name in TASKS for n in range(len(TASKS[name].levels))]
 
-PLACED = [setting for setting in SETTINGS if TASKS[setting[0]].has_depth]
+PLACED = [level for level in LEVELS if TASKS[level[0]].has_depth]
 
 
 def texts(name, dial, *, characters=12_000, depths=DEPTHS, questions=1, seed=5):
@@ -46,7 +46,7 @@ def asked(name, dial, **options):
     ]
 
 
-@pytest.mark.parametrize(("name", "dial"), SETTINGS)
+@pytest.mark.parametrize(("name", "dial"), LEVELS)
 def test_the_same_seed_makes_the_same_texts_and_another_makes_others(name, dial):
     assert texts(name, dial) == texts(name, dial)
     assert texts(name, dial)[0].text != texts(name, dial, seed=6)[0].text
@@ -54,21 +54,21 @@ def test_the_same_seed_makes_the_same_texts_and_another_makes_others(name, dial)
 
 def test_the_bytes_of_all_tasks_are_pinned():
     """Who changes a text or a question raises the version that setups hold."""
-    made = [asdict(text) for setting in SETTINGS for text in texts(*setting)]
+    made = [asdict(text) for level in LEVELS for text in texts(*level)]
     data = json.dumps(made, sort_keys=True).encode()
 
     assert 1 == TASKS_VERSION
     assert "346d728127f2884c" == hashlib.sha256(data).hexdigest()[:16]
 
 
-@pytest.mark.parametrize(("name", "dial"), SETTINGS)
+@pytest.mark.parametrize(("name", "dial"), LEVELS)
 def test_a_text_is_as_long_as_asked_and_never_longer(name, dial):
     for text in texts(name, dial):
         assert 11_800 <= len(text.text) <= 12_000
         assert text.text.endswith("\n")
 
 
-@pytest.mark.parametrize(("name", "dial"), SETTINGS)
+@pytest.mark.parametrize(("name", "dial"), LEVELS)
 def test_every_depth_has_its_number_of_questions(name, dial):
     depths = DEPTHS if TASKS[name].has_depth else [0.5]
     found = [question for _, question in asked(name, dial, questions=3)]
@@ -130,7 +130,7 @@ def test_the_needle_has_the_wording_of_the_published_tables():
         assert 5 == len(question.payload) == len(str(int(question.payload)))
 
 
-@pytest.mark.parametrize(("name", "dial"), SETTINGS)
+@pytest.mark.parametrize(("name", "dial"), LEVELS)
 def test_a_completion_is_begun_up_to_the_payload(name, dial):
     for text, question in asked(name, dial):
         if question.begin in text:
@@ -141,15 +141,15 @@ def test_a_completion_is_begun_up_to_the_payload(name, dial):
 
 @pytest.mark.parametrize("dial", range(9))
 def test_twins_differ_in_as_many_lines_as_the_setting_says(dial):
-    setting = TASKS["twins"].settings[dial]
+    level = TASKS["twins"].levels[dial]
     for _, question in asked("twins", dial, characters=16_000):
         own = question.payload.lstrip().split("\n")
-        assert setting.lines == len(own)
-        assert setting.count - 1 == len(question.decoys)
+        assert level.lines == len(own)
+        assert level.count - 1 == len(question.decoys)
         for decoy in question.decoys:
             lines = decoy.payload.lstrip().split("\n")
             changed = [a != b for a, b in zip(own, lines, strict=True)]
-            assert setting.differ == sum(changed)
+            assert level.differ == sum(changed)
             assert question.key[:-1] == decoy.key[:-1]
 
 
@@ -201,7 +201,7 @@ def test_no_two_functions_that_are_described_do_the_same():
     assert len(kinds) == len({tuple(returned(*kind)) for kind in kinds})
 
 
-@pytest.mark.parametrize("dial", range(len(TASKS["meaning"].settings)))
+@pytest.mark.parametrize("dial", range(len(TASKS["meaning"].levels)))
 def test_a_function_is_described_in_words_that_its_code_has_not(dial):
     for text, question in asked("meaning", dial):
         code = text.partition(f"def {question.payload}(")[2].partition("\n\n")[0]
@@ -220,7 +220,7 @@ def test_an_unknown_task_is_told_with_the_nearest_known():
     assert "multikey" in caught.value.hint
 
 
-@pytest.mark.parametrize("dial", [-1, len(TASKS["multikey"].settings)])
+@pytest.mark.parametrize("dial", [-1, len(TASKS["multikey"].levels)])
 def test_a_setting_that_is_not_there_is_told_with_those_that_are(dial):
     with pytest.raises(BadInput) as caught:
         texts("multikey", dial)
