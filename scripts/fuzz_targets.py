@@ -16,7 +16,7 @@ from typing_extensions import override
 from codeneedle.cache_types import Pair
 from codeneedle.corpora import languages, needles, reading, registry
 from codeneedle.corpora.needles import Function, NeedleFacts
-from codeneedle.engines import evidence
+from codeneedle.engines import mismatch
 from codeneedle.engines.llama_cpp import log
 from codeneedle.engines.llama_cpp.base_file import BaseFile, Identity
 from codeneedle.engines.llama_cpp.bench import (
@@ -443,8 +443,8 @@ def read_server_log(data: bytes) -> None:
     """The log of a server, and all that is concluded from it."""
     text = data.decode(errors="replace")
     effective = log.read(text)
-    asked = evidence.RequestedSettings(pair=PAIR, context=4096, all_layers=True)
-    phrases = evidence.differences(asked, effective)
+    asked = mismatch.RequestedSettings(pair=PAIR, context=4096, all_layers=True)
+    phrases = mismatch.differences(asked, effective)
     troubles = [log.trouble(text)]
     lines = (*phrases, *log.evidence(text), *log.last_lines(text))
     lines = (*lines, effective.attention_evidence)

@@ -12,8 +12,8 @@ from codeneedle.cache_types import Pair
 from codeneedle.cli.progress import end_left_behind, ensure_models, say
 from codeneedle.cli.sweep import planned
 from codeneedle.engines.engine import CellSpec
-from codeneedle.engines.evidence import mismatched
 from codeneedle.engines.messages import Chat, Completion, Message, Reply
+from codeneedle.engines.mismatch import mismatched
 from codeneedle.errors import BadInput, CellError
 from codeneedle.models.pretrained import path_of
 from codeneedle.probes.prompts import NO_THINK_ARGS, PromptForm

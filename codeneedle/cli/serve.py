@@ -16,7 +16,7 @@ from codeneedle.cli.progress import (
 )
 from codeneedle.cli.sweep import planned
 from codeneedle.engines.engine import Ability, Address, CellSpec, Served
-from codeneedle.engines.evidence import mismatched
+from codeneedle.engines.mismatch import mismatched
 from codeneedle.engines.survey import with_attention
 from codeneedle.errors import BadInput, CellError
 from codeneedle.models.pretrained import path_of

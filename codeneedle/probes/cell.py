@@ -24,8 +24,8 @@ from codeneedle.engines.engine import (
     Served,
     Tokenizer,
 )
-from codeneedle.engines.evidence import mismatched
 from codeneedle.engines.messages import Progress
+from codeneedle.engines.mismatch import mismatched
 from codeneedle.engines.patience import Patience, patience
 from codeneedle.engines.survey import Survey, with_attention
 from codeneedle.engines.tools import ToolRun

@@ -9,7 +9,7 @@ from typing import Self
 
 import msgspec
 
-from codeneedle.engines import evidence
+from codeneedle.engines import mismatch
 from codeneedle.engines.ended import Died
 from codeneedle.engines.engine import ModelSpec
 from codeneedle.engines.llama_cpp import log as logs
@@ -197,7 +197,7 @@ class Bench:
             CellError: Naming each difference.
         """
         layers = self.arguments.get(BENCH_OFFLOAD, "")
-        asked = evidence.RequestedSettings(
+        asked = mismatch.RequestedSettings(
             pair=task.pair,
             context=task.depth + task.prompt_tokens,
             rotation=self.model.rotation,
@@ -206,13 +206,13 @@ class Bench:
         is_number = layers.lstrip("-").isdigit()
         unlike = (
             *differences(result, task, layers=int(layers) if is_number else None),
-            *evidence.differences(asked, effective),
+            *mismatch.differences(asked, effective),
             *self._other_installation(result.pp),
         )
         if unlike:
             unique = tuple(dict.fromkeys(unlike))
             excerpt = logs.evidence(output)
-            raise evidence.mismatched(unique, log_excerpt=excerpt)
+            raise mismatch.mismatched(unique, log_excerpt=excerpt)
 
     def _other_installation(self, row: "BenchRow") -> Iterator[str]:
         """In what llama-bench is not of the same make as the server."""
@@ -301,7 +301,7 @@ def differences(
         layers: Layers that were to be offloaded; None for any number.
     """
     for row in (result.pp, result.tg):
-        yield from evidence.wrong_types(task.pair, row.type_k, row.type_v)
+        yield from mismatch.wrong_types(task.pair, row.type_k, row.type_v)
         if row.flash_attn != 1:
             yield f"flash attention is {row.flash_attn}, not on"
         if layers is not None and row.n_gpu_layers != layers:

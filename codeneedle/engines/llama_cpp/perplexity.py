@@ -10,7 +10,6 @@ from typing_extensions import override
 
 from codeneedle.engines.ended import Died, exit_cause, silent
 from codeneedle.engines.engine import ModelSpec
-from codeneedle.engines.evidence import RequestedSettings, differences, mismatched
 from codeneedle.engines.llama_cpp import log as logs
 from codeneedle.engines.llama_cpp.arguments import (
     ALL_LAYERS,
@@ -50,6 +49,7 @@ from codeneedle.engines.llama_cpp.statistics import (
     statistics,
     too_short,
 )
+from codeneedle.engines.mismatch import RequestedSettings, differences, mismatched
 from codeneedle.engines.tools import (
     Comparison,
     DivergenceTask,

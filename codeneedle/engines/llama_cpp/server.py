@@ -19,7 +19,6 @@ from codeneedle.engines.engine import (
     CellSpec,
     Tokenizer,
 )
-from codeneedle.engines.evidence import RequestedSettings, differences
 from codeneedle.engines.http import SILENCE_S
 from codeneedle.engines.llama_cpp.arguments import (
     SLOT_FOLDER,
@@ -42,6 +41,7 @@ from codeneedle.engines.llama_cpp.log import (
     trouble,
 )
 from codeneedle.engines.messages import BadReply, Readiness, Refused
+from codeneedle.engines.mismatch import RequestedSettings, differences
 from codeneedle.engines.started import StartedServer, nap_after
 from codeneedle.errors import CellError
 from codeneedle.records.record import Effective, Status, Trouble

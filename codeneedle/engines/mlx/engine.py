@@ -27,7 +27,6 @@ from codeneedle.engines.engine import (
     Tokenizer,
     counting,
 )
-from codeneedle.engines.evidence import mismatched
 from codeneedle.engines.http import SILENCE_S
 from codeneedle.engines.llama_cpp.base_file import (
     BaseFileStatistics,
@@ -45,6 +44,7 @@ from codeneedle.engines.messages import (
     Readiness,
     passage_tokens,
 )
+from codeneedle.engines.mismatch import mismatched
 from codeneedle.engines.mlx import log as logs
 from codeneedle.engines.mlx.convert import converted, refuse_unconvertible
 from codeneedle.engines.mlx.folder import is_folder_of_mlx, read_folder

@@ -14,8 +14,8 @@ import msgspec
 from codeneedle.engines import ended, evidence
 from codeneedle.engines.ended import Died
 from codeneedle.engines.engine import CellSpec
-from codeneedle.engines.evidence import RequestedSettings
 from codeneedle.engines.llama_cpp.base_file import BaseFileStatistics, Lengths
+from codeneedle.engines.mismatch import RequestedSettings
 from codeneedle.engines.mlx.settings import MlxSettings
 from codeneedle.engines.tools import Comparison
 from codeneedle.records.record import Effective, KvBuffer, Status, Trouble

@@ -6,7 +6,6 @@ from pathlib import Path
 import pytest
 
 from codeneedle.cache_types import Pair
-from codeneedle.engines.evidence import RequestedSettings, differences
 from codeneedle.engines.llama_cpp.log import (
     evidence,
     is_shutting_down,
@@ -16,6 +15,7 @@ from codeneedle.engines.llama_cpp.log import (
     read_log,
     trouble,
 )
+from codeneedle.engines.mismatch import RequestedSettings, differences
 from codeneedle.records.record import (
     Attention,
     DeviceMemory,
