@@ -11,7 +11,7 @@ from typing import TypeVar
 
 import msgspec
 
-from codeneedle.engines import ended, evidence
+from codeneedle.engines import ended, mismatch
 from codeneedle.engines.ended import Died
 from codeneedle.engines.engine import CellSpec
 from codeneedle.engines.llama_cpp.base_file import BaseFileStatistics, Lengths
@@ -210,7 +210,7 @@ def differences(
         return ("it does not say what its caches are",)
     asked = RequestedSettings(pair=cell.pair, context=cell.context)
     own = _differences(settings, running)
-    common = evidence.differences(asked, effective(log_text))
+    common = mismatch.differences(asked, effective(log_text))
     return tuple(dict.fromkeys((*common, *own)))
 
 
