@@ -179,7 +179,7 @@ class Runner:
             CodeneedleError: If the first cells fail alike and none has finished; or if
                 no pair can lose anything beside the reference.
             FolderUnusable: If a cell failed on a disk that is full.
-            WeightsReplaced: If the file of the weights has been replaced since the run
+            BadInput: If the file of the weights has been replaced since the run
                 began; what was measured meanwhile is not stored.
             KeyboardInterrupt: As it came; running cells have an interrupted record.
         """

@@ -341,15 +341,15 @@ def refuse_lost_text(run: RunContext, length: int) -> None:
 
 def expected(chosen: RetrievalLayout) -> Calibration:
     """What the first cell is likely to find out: each dial where it begins."""
-    settings = {task: TASKS[task].start for task in chosen.tasks} | chosen.dials
+    levels = {task: TASKS[task].start for task in chosen.tasks} | chosen.dials
     return Calibration(
         reference="",
         dials=tuple(
             Dialled(
                 task=task,
-                level=settings[task],
+                level=levels[task],
                 is_fixed=task in chosen.dials,
-                path=(DialStep(settings[task], AIM[0], 0),),
+                path=(DialStep(levels[task], AIM[0], 0),),
             )
             for task in chosen.tasks
         ),
