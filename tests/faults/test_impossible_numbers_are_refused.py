@@ -178,6 +178,26 @@ def swept(tmp_path, monkeypatch):
     return copied
 
 
+@pytest.mark.parametrize(
+    ("name", "at"),
+    [
+        ("divergence", ("probes", "throughput", "depths")),
+        ("retrieval", ("probes", "retrieval", "tasks")),
+        ("retrieval", ("probes", "retrieval", "lengths")),
+        ("retrieval", ("probes", "retrieval", "depths")),
+        ("retrieval", ("calibrated", "retrieval", "dials")),
+    ],
+)
+def test_a_setup_that_asks_for_nothing_is_told(name, at, swept):
+    path = swept(name) / "setup.json"
+    path.write_bytes(changed(opened(path), at, []))
+    commands = [[*words.split(), "--out", "."] for words in REPORTS[:2]]
+
+    assert [] == [*wrong_reports(commands)]
+    (code, text, said) = ended(commands[0])
+    assert (2, "", True) == (code, text, "setup.json cannot be read" in said)
+
+
 @pytest.mark.parametrize("name", ["recall", "divergence", "retrieval", "mlx"])
 def test_reports_of_a_changed_file_are_numbers_or_a_message(name, swept, times):
     folder = swept(name)

@@ -200,7 +200,7 @@ def test_tasks_of_another_difficulty_are_not_compared():
     runs = [
         replace(
             made_run(setup=SETUP),
-            setup=with_calibration(SETUP, made_calibration(made_dial(setting=setting))),
+            setup=with_calibration(SETUP, made_calibration(made_dial(level=setting))),
             records=(retrieval_record("bf16/bf16", made_texts()),),
         )
         for setting in (2, 3)

@@ -163,7 +163,7 @@ def test_without_a_metric_the_headline_of_what_ran_is_shown(tmp_path):
     setup = replace(made_setup(), probes={"retrieval": chosen})
     texts = made_texts("single", dial=0)
     for score, name in ((0.7, "mixed"), (0.0, "nothing")):
-        frozen = made_calibration(made_dial("single", setting=0, score=score))
+        frozen = made_calibration(made_dial("single", level=0, score=score))
         record = retrieval_record("f16/f16", texts)
         run = Run(name="x/y", setup=with_calibration(setup, frozen), records=(record,))
         stored(tmp_path, run, corpus=name)

@@ -234,6 +234,11 @@ def calibration_of(setup: Setup) -> Calibration | None:
         is_possible = any(step.level == dial.level for step in dial.path)
         what = f"the level of {dial.task} was never tried"
         refuse_impossible(is_possible, what, file=SETUP)
+    if calibration is None:
+        return None
+    for task in setup.probes.get(NAME, {}).get("tasks", ()):
+        what = f"nothing says how hard {task} is"
+        refuse_impossible(task in calibration.levels, what, file=SETUP)
     return calibration
 
 

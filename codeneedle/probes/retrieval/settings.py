@@ -230,8 +230,10 @@ class RetrievalLayout(
         Refuse what a damaged setup may hold.
 
         Raises:
-            ValueError: If there is no such task, or a depth is none.
+            ValueError: If nothing is asked, a task is unknown, or a depth is none.
         """
+        if not (self.tasks and self.lengths and self.depths):
+            raise ValueError("it names no task, no length or no depth")
         unknown = [task for task in (*self.tasks, *self.dials) if task not in TASKS]
         if unknown:
             raise ValueError(f"there is no task '{unknown[0]}'")

@@ -58,6 +58,16 @@ class ThroughputLayout(ThroughputSettings, frozen=True, kw_only=True):
     ignored: tuple[str, ...] = ()
     """Arguments of the server that llama-bench does not have."""
 
+    def __post_init__(self) -> None:
+        """
+        Refuse what a damaged setup may hold.
+
+        Raises:
+            ValueError: If it names no depth.
+        """
+        if not self.depths:
+            raise ValueError("it names no depth")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DepthSpeeds:
