@@ -3,6 +3,7 @@
 import itertools
 import math
 import os
+import shlex
 import tomllib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -535,8 +536,8 @@ def given_as(settings: type[msgspec.Struct], name: str, value: Any) -> str:
         return f"with {is_set if value else is_not_set}"
     if value is None or value == []:
         return f"without {option}"
-    listed = ",".join(map(str, value)) if isinstance(value, list) else value
-    return f"with {option} {listed}"
+    written = ",".join(map(str, value)) if isinstance(value, list) else str(value)
+    return f"with {option} {shlex.quote(written)}"
 
 
 def _described(field: msgspec.structs.FieldInfo) -> dict[str, Any]:

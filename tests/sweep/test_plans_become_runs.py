@@ -19,6 +19,7 @@ from codeneedle.cache_types import Pair
 from codeneedle.errors import BadInput, RequestError
 from codeneedle.probes import PROBES
 from codeneedle.probes.divergence.probe import DivergenceSettings
+from codeneedle.probes.evaluation.probe import EvaluationSettings
 from codeneedle.probes.probe import Calibrating
 from codeneedle.probes.prompts import PromptForm
 from codeneedle.probes.recall.settings import (
@@ -297,6 +298,7 @@ def test_a_folder_goes_on_with_what_it_was_asked_and_with_nothing_else(
         (RetrievalSettings, "dial", [], "without --dial"),
         (RecallSettings, "ask", None, "without --ask"),
         (RecallSettings, "lines", 3, "with --lines 3"),
+        (EvaluationSettings, "command", "run ${out}", "with --eval 'run ${out}'"),
     ],
 )
 def test_the_option_that_gives_a_stored_setting_is_named(settings, name, value, way):
