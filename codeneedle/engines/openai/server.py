@@ -122,10 +122,10 @@ class EstimatingTokenizer:
 ASKS = 2
 """Scored askings of the fixed text: what they differ by is noise."""
 
-PROOF_TOKENS = 32
+EVIDENCE_TOKENS = 32
 """That are written each time."""
 
-PROOF_LINES = 24
+EVIDENCE_LINES = 24
 """Of the text: some 600 tokens, which a quantized cache reads with errors."""
 
 
@@ -135,9 +135,9 @@ def evidence_text(context: int) -> str:
 
     It ends with its first line: what follows has to be found in the cache.
     """
-    digests = (hashlib.sha256(bytes([at])).hexdigest() for at in range(PROOF_LINES))
+    digests = (hashlib.sha256(bytes([at])).hexdigest() for at in range(EVIDENCE_LINES))
     lines = [f"{at}: {digest[:24]}" for at, digest in enumerate(digests)]
-    whole = "\n".join(lines)[: max(64, context // 2 - PROOF_TOKENS)]
+    whole = "\n".join(lines)[: max(64, context // 2 - EVIDENCE_TOKENS)]
     return f"{whole}\n{lines[0]}\n"
 
 
@@ -161,7 +161,7 @@ def fingerprints(client: OpenAi, *, context: int) -> tuple[Fingerprint, ...]:
 
 def _print(client: OpenAi, fixed: str) -> Fingerprint:
     request = "Say these lines, the last one first."
-    reply = client.continued(fixed, max_tokens=PROOF_TOKENS, request=request)
+    reply = client.continued(fixed, max_tokens=EVIDENCE_TOKENS, request=request)
     return Fingerprint(text=f"{reply.reasoning}{reply.text}", logprobs=reply.logprobs)
 
 
