@@ -1,7 +1,6 @@
 """The pairs of a page: usual types, the grid, and which of it have a kernel here."""
 
 from collections.abc import Sequence
-from typing import Any
 
 from msgspec import structs
 
@@ -10,36 +9,28 @@ from codeneedle.engines.engine import Engine
 from codeneedle.engines.survey import Survey, survey_log
 from codeneedle.errors import BadInput
 from codeneedle.models.weights import Weights
-from codeneedle.probes.probe import Probe
 from codeneedle.records.record import Attention, Setup
 from codeneedle.sweep.request import Execution, Request
 from codeneedle.text import plural
 
 
-def with_usual_types(
-    request: Request, engine: Engine, probes: Sequence[Probe]
-) -> Request:
+def with_usual_types(request: Request, engine: Engine) -> Request:
     """
     *request* with the usual types of *engine* where the user named none.
 
     Raises:
         BadInput: If the engine has no usual types.
-        ToolMissing: If it lacks an ability that one of *probes* needs.
     """
-    engine.refuse_arguments()
-    changes: dict[str, Any] = {}
-    for probe in probes:
-        for ability in sorted(probe.needs):
-            engine.require(ability)
-    if not (request.rows and request.columns):
-        changes["types"] = engine.cache_types().usual
-        if not changes["types"]:
-            raise BadInput(
-                source="--types",
-                reason=f"the engine {engine.name} does not report its cache types",
-                hint="Name them, the most precise one first: --types auto,fp8",
-            )
-    return structs.replace(request, **changes)
+    if request.rows and request.columns:
+        return request
+    usual = engine.cache_types().usual
+    if not usual:
+        raise BadInput(
+            source="--types",
+            reason=f"the engine {engine.name} does not report its cache types",
+            hint="Name them, the most precise one first: --types auto,fp8",
+        )
+    return structs.replace(request, types=usual)
 
 
 def _grid(request: Request, execution: Execution, engine: Engine) -> tuple[Pair, ...]:

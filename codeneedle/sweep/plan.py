@@ -351,7 +351,8 @@ def plan(
     spec = _spec(request, header, form)
     engine = engine_for(spec)
     has_types = bool(request.rows and request.columns)
-    request = with_usual_types(request, engine, probes)
+    _require_abilities(engine, probes)
+    request = with_usual_types(request, engine)
     workers, timing_worker = _workers(execution, spec, engine_for)
     is_stretched = engine.stretches_context
     context = chosen_context(request, header, stretched=is_stretched)
@@ -418,6 +419,20 @@ def _with_grid(draft: Plan, *, has_types: bool) -> Plan:
         survey=survey,
         replaced="" if request.types == draft.request.types else REPLACED,
     )
+
+
+def _require_abilities(engine: Engine, probes: Sequence[Probe]) -> None:
+    """
+    Stop if *engine* does not take the user's arguments, or lacks what *probes* need.
+
+    Raises:
+        BadInput: If it does not take one of the arguments.
+        ToolMissing: If it lacks an ability that one of the probes needs.
+    """
+    engine.refuse_arguments()
+    for probe in probes:
+        for ability in sorted(probe.needs):
+            engine.require(ability)
 
 
 def _names_units(request: Request, probes: Sequence[Probe]) -> bool:
