@@ -3,29 +3,17 @@
 from dataclasses import replace
 
 import pytest
+from asked_endpoint import ANSWER, ASKED, CHAT, QUESTION
 from fake_openai import endpoint
 
 from codeneedle.engines.messages import (
     BadReply,
-    Chat,
-    Completion,
-    Message,
     PromptCut,
     Refused,
     shaped,
 )
 from codeneedle.engines.openai.client import _StatedEvent, read_echo
 from codeneedle.records.record import Status
-
-ASKED = "a:\n  one\n  two\n  three\nb:\n  four\na:"
-ANSWER = "  one\n  two\n  three\nb:\n  four\n"
-QUESTION = Completion(prompt=ASKED, max_tokens=64)
-CHAT = Chat(
-    messages=(Message("user", ASKED),),
-    max_tokens=64,
-    template_args={"enable_thinking": False},
-)
-"""Of the fake one, the answer has 8 tokens."""
 
 
 def test_given_text_is_scored_where_the_server_echoes_it(talk):

@@ -4,12 +4,12 @@ from dataclasses import replace
 
 import fake_openai
 import pytest
+from asked_endpoint import ANSWER, ASKED, CHAT, QUESTION
 from fake_openai import MODEL, endpoint
 
 from codeneedle.engines.messages import (
     BadReply,
     Chat,
-    Completion,
     Message,
     Readiness,
     Reply,
@@ -17,16 +17,6 @@ from codeneedle.engines.messages import (
 from codeneedle.engines.openai.client import _misspelled, read_event
 from codeneedle.errors import CellError
 from codeneedle.records.record import Status
-
-ASKED = "a:\n  one\n  two\n  three\nb:\n  four\na:"
-ANSWER = "  one\n  two\n  three\nb:\n  four\n"
-QUESTION = Completion(prompt=ASKED, max_tokens=64)
-CHAT = Chat(
-    messages=(Message("user", ASKED),),
-    max_tokens=64,
-    template_args={"enable_thinking": False},
-)
-"""Of the fake one, the answer has 8 tokens."""
 
 
 def test_a_completion_is_streamed_and_counted(talk):

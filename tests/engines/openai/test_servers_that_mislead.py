@@ -7,6 +7,7 @@ from email.utils import format_datetime
 
 import httpx
 import pytest
+from asked_endpoint import ANSWER, ASKED, QUESTION
 from fake_openai import endpoint
 
 from codeneedle.engines import http
@@ -42,10 +43,6 @@ XT59xH49MKAv8mHNddsYlUrctVcV
 -----END CERTIFICATE-----
 """
 """A key and a certificate of 127.0.0.1 that are used nowhere else."""
-
-ASKED = "a:\n  one\n  two\n  three\nb:\n  four\na:"
-ANSWER = "  one\n  two\n  three\nb:\n  four\n"
-QUESTION = Completion(prompt=ASKED, max_tokens=64)
 
 
 def test_a_busy_server_is_asked_again_when_it_says(talk):

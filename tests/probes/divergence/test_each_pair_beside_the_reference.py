@@ -3,8 +3,9 @@
 from dataclasses import replace
 
 import pytest
-from fake_tools import FakeDivergence, ToolEngine
-from made_contexts import real_context, run_context
+from fake_tools import FakeDivergence
+from made_contexts import real_context
+from made_divergences import TEXT
 from made_records import failed_record, made_setup
 from programs import script
 
@@ -20,27 +21,7 @@ from codeneedle.records.store import Store
 from codeneedle.sweep import runner
 from codeneedle.sweep.runner import CellEnded, Runner
 
-TEXT = "".join(f"line {at}: {at * 7919:x}\n" for at in range(400))
 F16, Q8, Q4 = (Pair(name, name) for name in ("f16", "q8_0", "q4_0"))
-
-
-@pytest.fixture
-def made_run(tmp_path):
-    """Makes the context of a run with a fake tool; *chosen* are settings."""
-
-    def made(tool=None, *, corpus=TEXT, stretched=False, changes=(), **chosen):
-        chosen = {"contexts": (512,), **chosen}
-        facts = {
-            "setup": made_setup(types_k=("f16", "q8_0", "q4_0")),
-            "text": corpus,
-            "settings": {NAME: DivergenceSettings(**chosen)},
-            **dict(changes),
-        }
-        tool = tool or FakeDivergence()
-        engine = ToolEngine(divergence=tool, stretches_context=stretched)
-        return run_context(tmp_path / "run", engine, **facts)
-
-    return made
 
 
 def with_conditions(run):

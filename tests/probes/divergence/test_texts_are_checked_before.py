@@ -7,36 +7,16 @@ import msgspec
 import pytest
 from fake_engine import made_weights
 from fake_tools import FakeDivergence, ToolEngine
-from made_contexts import made_outlook, run_context
-from made_records import made_setup
+from made_contexts import made_outlook
+from made_divergences import TEXT
 
 from codeneedle.engines.engine import ModelSpec
 from codeneedle.errors import BadInput, FolderUnusable
 from codeneedle.probes.divergence import comparison
-from codeneedle.probes.divergence.probe import NAME, PROBE, DivergenceSettings
+from codeneedle.probes.divergence.probe import PROBE, DivergenceSettings
 from codeneedle.system import files
 
-TEXT = "".join(f"line {at}: {at * 7919:x}\n" for at in range(400))
 SHA256 = "326cc5e1e3102cf43e309a411ca022b51be876568a5d8b3dbef7c17e6b781796"
-
-
-@pytest.fixture
-def made_run(tmp_path):
-    """Makes the context of a run with a fake tool; *chosen* are settings."""
-
-    def made(tool=None, *, corpus=TEXT, stretched=False, changes=(), **chosen):
-        chosen = {"contexts": (512,), **chosen}
-        facts = {
-            "setup": made_setup(types_k=("f16", "q8_0", "q4_0")),
-            "text": corpus,
-            "settings": {NAME: DivergenceSettings(**chosen)},
-            **dict(changes),
-        }
-        tool = tool or FakeDivergence()
-        engine = ToolEngine(divergence=tool, stretches_context=stretched)
-        return run_context(tmp_path / "run", engine, **facts)
-
-    return made
 
 
 @pytest.mark.parametrize(("present", "notes"), [(0, 1), (1 << 30, 0)])

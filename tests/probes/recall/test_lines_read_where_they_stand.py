@@ -521,16 +521,22 @@ def test_an_engine_without_a_tool_is_refused():
 # The real tool
 
 
-@pytest.mark.real
-def test_the_real_tool_reads_what_was_laid_out(tmp_path):
-    """It checks the tokens of its own file; and a small model copies each line."""
-    run = real_context(tmp_path / "run", setup=made_setup())
+def really_read(folder):
+    """A cell of the built-in model, whose right lines llama-perplexity reads."""
+    run = real_context(folder / "run", setup=made_setup())
     setup = asking_recall(made_setup(needles=0, forced=4), READING)
     lines = ("\n".join((each.signature, *each.before, *each.lines)) for each in NEEDLES)
     run = replace(run, setup=setup, text="\n\n".join(lines))
-    logs = tmp_path / "logs"
+    logs = folder / "logs"
     logs.mkdir()
-    context = ProbeContext(run=run, pair=Pair("bf16", "bf16"), logs=logs)
+    return ProbeContext(run=run, pair=Pair("bf16", "bf16"), logs=logs)
+
+
+@pytest.mark.real
+def test_the_real_tool_reads_what_was_laid_out(tmp_path):
+    """It checks the tokens of its own file; and a small model copies each line."""
+    context = really_read(tmp_path)
+    run, setup = context.run, context.run.setup
     found = seen(PROBE.measure(context))
 
     assert 4 == len(found.read)
@@ -546,17 +552,16 @@ def test_the_real_tool_reads_what_was_laid_out(tmp_path):
 @pytest.mark.real
 def test_what_the_real_tool_read_is_forced_by_the_real_server_as_a_check(tmp_path):
     """The same tokens of the same functions, behind what was read."""
-    run = real_context(tmp_path / "run", setup=made_setup())
-    setup = asking_recall(made_setup(needles=0, forced=4), READING)
-    lines = ("\n".join((each.signature, *each.before, *each.lines)) for each in NEEDLES)
-    run = replace(run, setup=setup, text="\n\n".join(lines))
-    logs = tmp_path / "logs"
-    logs.mkdir()
-    context = ProbeContext(run=run, pair=Pair("bf16", "bf16"), logs=logs)
+    context = really_read(tmp_path)
+    run, setup = context.run, context.run.setup
     previous = replace(made_record("bf16/bf16", []), observation=PROBE.measure(context))
     assert FURTHER.unchecked(previous, setup)
     check = ProbeContext(
-        run=run, pair=previous.pair, logs=logs, previous_record=previous, is_check=True
+        run=run,
+        pair=previous.pair,
+        logs=context.logs,
+        previous_record=previous,
+        is_check=True,
     )
     found = seen(PROBE.measure(check))
 
