@@ -303,7 +303,7 @@ def _turn(bench: Bench, path: Path, pair: Pair) -> Turn:
     published = measure(
         pair,
         questions,
-        server=installation.find().server,
+        server=installation.find().server.path,
         weights=built_in_model(),
         log=bench.fresh("published") / "server.log",
     )
@@ -650,7 +650,7 @@ def own_cache() -> Iterator[Path]:
         shutil.copy(built_in_model(), cache)
         ours = {files.CACHE_VARIABLE: str(cache)}
         with contextlib.suppress(CodeneedleError):  # told by the section that needs it
-            ours[installation.VARIABLE] = str(installation.find().server)
+            ours[installation.VARIABLE] = str(installation.find().server.path)
         before = os.environ.copy()
         os.environ.update(ours)
         try:

@@ -68,7 +68,7 @@ def _own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 @pytest.fixture(scope="session")
 def llama_server() -> Path:
     """The real llama-server; ``make llama`` builds it where there is none."""
-    return installation.find().server
+    return installation.find().server.path
 
 
 @pytest.fixture(scope="session")

@@ -222,7 +222,7 @@ def _words_in(text, words):
 
 @pytest.mark.real
 def test_a_server_wants_its_key(llama_server, nano, tmp_path):
-    options = installation.server_facts(llama_server).options
+    options = installation.server_facts(installation.Program(llama_server)).options
     launch = made_launch(llama_server, nano, context=512, threads=1, options=options)
     with serving_llama(launch, log=tmp_path / "log") as served:
         url = str(served.client._http.base_url).rstrip("/")

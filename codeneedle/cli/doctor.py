@@ -320,9 +320,9 @@ def doctor_object(diagnosis: Diagnosis) -> Any:
 def _programs(tools: Tools | None, server: ServerFacts | None) -> dict[str, Any] | None:
     if tools is None:
         return None
-    return attributes(
-        tools, "server", "source", "perplexity", "bench", "fit_params"
-    ) | {
+    programs = attributes(tools, "server", "perplexity", "bench", "fit_params")
+    return {name: program and str(program) for name, program in programs.items()} | {
+        "source": tools.source,
         "version": server.version if server else "",
         "build": server.build if server else None,
         "k_types": server.k_types if server else (),

@@ -387,7 +387,7 @@ ServerOption = Annotated[
         "--llama-server",
         "PATH",
         path,
-        "The llama-server to use.",
+        "The llama-server to use, or the single program llama.",
         "LLAMA_SERVER, PATH, or the one that 'codeneedle llama' built",
     ),
 ]

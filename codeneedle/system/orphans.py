@@ -8,6 +8,7 @@ import contextlib
 import functools
 import os
 import platform
+import re
 import secrets
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -42,6 +43,9 @@ POLL_S = 0.25
 
 PASSES = 3
 """Searches for marked processes: one that ends may start others."""
+
+_SUBCOMMAND = re.compile(r"[a-z]+(-[a-z]+)*")
+"""A first argument that says what a program is to be, and no option or value."""
 
 _Mark = Annotated[str, msgspec.Meta(pattern=r"^[^/]+\.[0-9a-f]{8}$")]
 """Name of a program, and random digits: no other process has the same."""
@@ -170,7 +174,7 @@ def noted(
     Raises:
         MachineError: As `running` does.
     """
-    name = Path(argv[0]).name or "child"
+    name = _program_name(argv)
     note = ChildNote(
         mark=f"{name}.{secrets.token_hex(4)}",
         owner=this_process(),
@@ -196,6 +200,13 @@ def noted(
             _write(replace(note, left=left))
         elif not note.groups():
             _remove(_file(note))
+
+
+def _program_name(argv: Sequence[str]) -> str:
+    """What *argv* starts: ``llama-server``; with its subcommand, ``llama serve``."""
+    name = Path(argv[0]).name or "child"
+    subcommands = filter(_SUBCOMMAND.fullmatch, argv[1:2])
+    return " ".join((name, *subcommands))
 
 
 def watched(

@@ -10,6 +10,7 @@ from codeneedle.corpora.registry import load
 from codeneedle.engines.engine import ModelSpec
 from codeneedle.engines.llama_cpp import installation
 from codeneedle.engines.llama_cpp.engine import LlamaCpp
+from codeneedle.engines.llama_cpp.installation import Program
 from codeneedle.models.pretrained import built_in_model
 from codeneedle.models.weights import read_header
 from codeneedle.probes.cell import Preparation, RunContext
@@ -63,7 +64,7 @@ def real_context(folder, *, tools=None, arguments=(), **changes):
     found = installation.find()
     header = read_header(built_in_model())
     engine = LlamaCpp(
-        tools=replace(found, **(tools or {})),
+        tools=replace(found, **{n: Program(p) for n, p in (tools or {}).items()}),
         facts=installation.server_facts(found.server),
         model=ModelSpec(
             weights=header, name="needle-nano", is_tiny=True, arguments=arguments

@@ -10,7 +10,7 @@ from codeneedle.cache_types import Pair
 from codeneedle.engines.engine import ModelSpec
 from codeneedle.engines.llama_cpp.arguments import Launch
 from codeneedle.engines.llama_cpp.engine import LlamaCpp
-from codeneedle.engines.llama_cpp.installation import ServerFacts, Tools
+from codeneedle.engines.llama_cpp.installation import Program, ServerFacts, Tools
 from codeneedle.engines.llama_cpp.server import serving_llama
 
 FAKE = Path(__file__).parent / "fake_llama.py"
@@ -20,7 +20,7 @@ PAIR = Pair("q8_0", "q4_0")
 def made_launch(binary, weights, *, pair=PAIR, context, extra=(), options=(), **spec):
     """What starts *binary* with the model at *weights*; *spec* is the `ModelSpec`."""
     return Launch(
-        binary=binary,
+        binary=Program(binary),
         model=ModelSpec(weights=made_weights(path=weights), name="made", **spec),
         alias="made-cell",
         context=context,
@@ -43,7 +43,7 @@ def fake_llama_cpp(*faults, devices=(), options=frozenset(), **spec):
         weights=made_weights(path="no.gguf"), name="made", arguments=extra
     )
     return LlamaCpp(
-        tools=Tools(server=FAKE, perplexity=None, bench=None, source="PATH"),
+        tools=Tools(server=Program(FAKE), perplexity=None, bench=None, source="PATH"),
         facts=ServerFacts(
             version="0.6.0",
             build=1,

@@ -9,7 +9,7 @@ from programs import script
 from codeneedle.cache_types import Pair
 from codeneedle.engines.engine import ModelSpec
 from codeneedle.engines.llama_cpp.bench import Bench
-from codeneedle.engines.llama_cpp.installation import ServerFacts, Tools
+from codeneedle.engines.llama_cpp.installation import Program, ServerFacts, Tools
 from codeneedle.engines.llama_cpp.perplexity import Perplexity
 from codeneedle.engines.tools import DivergenceTask, ReadingTask, SpeedTask
 
@@ -41,12 +41,12 @@ def fake_program(folder, name, fault="none"):
     fake = HERE / f"fake_{name}.py"
     body = f'HOME={folder}; export HOME\nexec {sys.executable} -S {fake} "$FAULT" "$@"'
     body = f"FAULT='{fault}'\n{body}"
-    return script(folder / f"llama-{name}", body)
+    return Program(script(folder / f"llama-{name}", body))
 
 
 def fake_tools(folder, *, perplexity=None, bench=None):
     """An installation in *folder* with stand-ins."""
-    server = folder / "llama-server"
+    server = Program(folder / "llama-server")
     return Tools(server=server, perplexity=perplexity, bench=bench, source="PATH")
 
 

@@ -12,6 +12,7 @@ HELP = """\
 --version                               show version and build info
 --list-devices                          print list of available devices and exit
 -fit,  --fit [on|off]                   whether to adjust unset arguments
+-m,    --model FNAME                    model path to load
 -ctk,  --cache-type-k TYPE              KV cache data type for K
                                         allowed values: f32, f16, bf16, q8_0,
                                         q4_0, turbo3, q8_KV
@@ -58,6 +59,19 @@ END
 ;;
 *) echo '{system_info}' >&2; exit 1;;
 esac""",
+    )
+
+
+def single_llama(path: Path, *parts: str) -> Path:
+    """A ``llama`` whose *parts* answer as the programs that they are."""
+    whole = llama_like(path.with_name(f"{path.name}.parts") / "any")
+    return script(
+        path,
+        f"""\
+for part in {" ".join(parts)}; do
+  if [ "$1" = "$part" ]; then shift; exec "{whole}" "$@"; fi
+done
+echo "error: unknown command '$1'" >&2; exit 1""",
     )
 
 

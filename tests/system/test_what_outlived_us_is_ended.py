@@ -11,6 +11,7 @@ from dataclasses import replace
 import msgspec
 import psutil
 import pytest
+from programs import script
 
 from codeneedle.system import orphans
 from codeneedle.system.files import CACHE_VARIABLE, size_of
@@ -172,6 +173,28 @@ def test_the_draft_of_a_living_owner_stays(notes):
 
     assert [] == end_orphans()
     assert draft.exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (("serve", "--port"), "llama serve"),
+        (("fit-params",), "llama fit-params"),
+        (("--version",), "llama"),
+        (("some.gguf",), "llama"),
+        ((), "llama"),
+    ],
+)
+def test_a_program_of_subcommands_is_noted_with_the_one_that_runs(
+    tmp_path, notes, words, expected
+):
+    program = script(tmp_path / "llama", "exec sleep 60")
+    argv = [str(program), *words]
+    with noted(argv, env={}, log=tmp_path / "log"):
+        (file,) = notes.iterdir()
+        note = msgspec.json.decode(file.read_bytes(), type=ChildNote)
+
+    assert expected == note.program
 
 
 def test_a_child_is_noted_while_it_runs(tmp_path, notes):

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from codeneedle.cache_types import Pair
 from codeneedle.engines.engine import HOST, ModelSpec
+from codeneedle.engines.llama_cpp.installation import Program
 from codeneedle.errors import BadInput
 from codeneedle.system.machine import busy_cores, usable_cores
 
@@ -238,7 +239,7 @@ FOR_COUNTING: tuple[tuple[str, ...], ...] = (
 class Launch:
     """What a server is started with."""
 
-    binary: Path  # llama-server
+    binary: Program  # llama-server
     model: ModelSpec  # what it serves, how, and on what
     alias: str  # what the server is called; `serving` makes it unique
     context: int  # size of the context of its one slot, in tokens
@@ -257,7 +258,7 @@ class Launch:
 def command(launch: Launch, *, port: int) -> list[str]:
     """The argv that serves *launch*. Pure, so that a test can read it; no secrets."""
     return [
-        str(launch.binary),
+        *launch.binary.words,
         *("--model", str(launch.model.weights.path)),
         *("--alias", launch.alias),
         *("--host", HOST),

@@ -24,6 +24,7 @@ from codeneedle.engines.llama_cpp.arguments import (
 from codeneedle.engines.llama_cpp.installation import (
     ASK_TIMEOUT_S,
     BENCH,
+    Program,
     ServerFacts,
     Tools,
 )
@@ -56,7 +57,7 @@ _UNKNOWN_TYPE = re.compile(
 class Bench:
     """llama-bench with one model. Implements `tools.SpeedTool`."""
 
-    tool: Path  # its path
+    tool: Program  # how it is started
     options: frozenset[str]  # long names of its options
     server: ServerFacts  # what the llama-server of the same installation says of itself
     model: ModelSpec  # what it computes with
@@ -78,7 +79,7 @@ class Bench:
                 hint="Rename the file or its folder, or use a symbolic link without "
                 "one.",
             )
-        tool = tools.bench or tools.server.with_name(BENCH)
+        tool = tools.bench or Program(tools.server.path.with_name(BENCH))
         return cls(tool=tool, options=_options(tool), server=facts, model=model)
 
     @property
@@ -144,7 +145,7 @@ class Bench:
         # A flag has no value. Verbose: else only errors are logged, neither cache
         # types nor conversions.
         words = [word for item in arguments.items() for word in item if word]
-        return (str(self.tool), "--verbose", *words)
+        return (*self.tool.words, "--verbose", *words)
 
     def _run(
         self,
@@ -319,9 +320,9 @@ def is_unknown_type(output: str) -> bool:
     return bool(_UNKNOWN_TYPE.search(output))
 
 
-def _options(bench: Path) -> frozenset[str]:
+def _options(bench: Program) -> frozenset[str]:
     """The options of *bench*, with all that are needed."""
-    answer = processes.output_of([str(bench), "--help"], timeout_s=ASK_TIMEOUT_S)
+    answer = processes.output_of([*bench.words, "--help"], timeout_s=ASK_TIMEOUT_S)
     help_text = answer.stdout + answer.stderr
     options = options_in(help_text)
     missing = [name for name in BENCH_NEEDED if name not in options]

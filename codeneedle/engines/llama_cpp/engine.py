@@ -381,6 +381,6 @@ class LlamaCpp(Engine):
                 raise BadInput(
                     source="the arguments after '--'",
                     reason=reason,
-                    hint="See 'llama-server --help'.",
+                    hint=f"See '{self.tools.server.name} --help'.",
                 ) from error
             raise

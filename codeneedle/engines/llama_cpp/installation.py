@@ -1,11 +1,15 @@
 """llama.cpp's programs: their place, version, options, cache types and devices."""
 
+import functools
 import os
 import re
 import shutil
 from collections.abc import Collection
 from dataclasses import dataclass, replace
+from itertools import chain
 from pathlib import Path
+
+from typing_extensions import override
 
 from codeneedle.cache_types import Pair
 from codeneedle.engines.ended import exit_phrase
@@ -18,6 +22,17 @@ SERVER, PERPLEXITY, BENCH = "llama-server", "llama-perplexity", "llama-bench"
 FIT_PARAMS = "llama-fit-params"
 """Tells what a model would take, and where it would run, without its weights."""
 
+LLAMA = "llama"
+"""The single program of upstream's installer, with all others as subcommands."""
+
+SUBCOMMANDS = {
+    SERVER: "serve",
+    PERPLEXITY: "perplexity",
+    BENCH: "bench",
+    FIT_PARAMS: "fit-params",
+}
+"""What `LLAMA` calls the programs (``app/llama.cpp``); most are hidden in its help."""
+
 CACHE = "the cache folder"
 """Where ``codeneedle llama`` builds, as a phrase."""
 
@@ -26,6 +41,9 @@ VARIABLE = "LLAMA_SERVER"
 
 ASK_TIMEOUT_S = 60.0
 """Long: the first start on a GPU may compile its kernels."""
+
+TRY_TIMEOUT_S = 20.0
+"""How long a program of the name ``llama`` may take to say which one it is."""
 
 _VERSION = re.compile(r"^version: *(?P<version>.+?)\s*$", re.MULTILINE)
 _BUILD = re.compile(r"build (?P<new>\d+)|^(?P<old>\d+) \(")
@@ -44,16 +62,37 @@ _FA_QUANTS = re.compile(
 )
 
 
+@dataclass(frozen=True, slots=True)
+class Program:
+    """How a program of llama.cpp is started: by itself, or by ``llama``."""
+
+    path: Path  # of the file
+    subcommand: str = ""  # of `LLAMA`: ``serve``; empty for a separate program
+
+    @property
+    def words(self) -> tuple[str, ...]:
+        """What its arguments follow."""
+        return (str(self.path), *self.subcommand.split())
+
+    @property
+    def name(self) -> str:
+        """What a user types: ``llama-server``, ``llama serve``."""
+        return f"{self.path.name} {self.subcommand}".strip()
+
+    @override
+    def __str__(self) -> str:
+        return " ".join(self.words)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tools:
-    """The programs of one installation."""
+    """The programs of one installation; None where one is not beside the server."""
 
-    server: Path  # llama-server
-    perplexity: Path | None  # llama-perplexity; None where it is not beside the server
-    bench: Path | None  # llama-bench; None where it is not beside the server
+    server: Program  # llama-server
+    perplexity: Program | None  # llama-perplexity
+    bench: Program | None  # llama-bench
     source: str  # where the server was found, as a phrase
-    fit_params: Path | None = None
-    """llama-fit-params; None where it is not beside the server."""
+    fit_params: Program | None = None  # llama-fit-params
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,20 +150,24 @@ def find(*, llama_server: Path | None = None) -> Tools:
     if named := os.environ.get(VARIABLE):
         return _named(Path(named), source=VARIABLE)
     if on_path := shutil.which(SERVER):
-        return _tools(Path(on_path).absolute(), source="PATH")
+        return _tools(Program(Path(on_path).absolute()), source="PATH")
+    single = shutil.which(LLAMA)
+    if single and _knows(Path(single).absolute(), SERVER):
+        return _tools(_part(Path(single).absolute(), SERVER), source="PATH")
     for recipe in USABLE_RECIPES:
         built = built_folder(recipe) / SERVER
         if _is_program(built):
-            return _tools(built, source=CACHE)
+            return _tools(Program(built), source=CACHE)
+    other = f"; {single} is another program" if single else ""
     raise ToolMissing(
         tool=SERVER,
-        reason="was not found on PATH or in the cache folder",
+        reason=f"was not found on PATH or in the cache folder, nor was {LLAMA}{other}",
         hint="Build it with 'codeneedle llama' (some minutes, once), or install it "
         "with 'brew install llama.cpp', or name one with --llama-server.",
     )
 
 
-def server_facts(server: Path) -> ServerFacts:
+def server_facts(server: Program) -> ServerFacts:
     """
     What *server* says about itself.
 
@@ -138,7 +181,7 @@ def server_facts(server: Path) -> ServerFacts:
         raise ToolFailed(
             tool=str(server),
             reason=f"does not answer as {SERVER} does, but: {answer}",
-            hint=f"Name the {SERVER} of llama.cpp with --llama-server.",
+            hint=f"Name {SERVER} or {LLAMA} of llama.cpp with --llama-server.",
         )
     told = system_info(server, facts.options)
     facts = replace(
@@ -149,7 +192,7 @@ def server_facts(server: Path) -> ServerFacts:
     return replace(facts, devices=devices(server))
 
 
-def devices(server: Path) -> tuple[str, ...]:
+def devices(server: Program) -> tuple[str, ...]:
     """The accelerators that *server* would use, in its order, without free memory."""
     matches = map(_DEVICE.fullmatch, _output(server, "--list-devices").splitlines())
     return tuple(
@@ -159,14 +202,14 @@ def devices(server: Path) -> tuple[str, ...]:
     )
 
 
-def system_info(server: Path, options: Collection[str]) -> str:
+def system_info(server: Program, options: Collection[str]) -> str:
     """
     What *server* says of its backends; empty if it does not.
 
     It tells before it loads a model, and ends at once where that is an empty file.
     """
     loudly = ("--verbosity", "4") if "--verbosity" in options else ()
-    argv = [str(server), "--model", os.devnull, "--port", "0", *loudly]
+    argv = [*server.words, "--model", os.devnull, "--port", "0", *loudly]
     try:
         answer = processes.output_of(argv, timeout_s=ASK_TIMEOUT_S)
     except ToolFailed:
@@ -235,15 +278,19 @@ def _named(path: Path, *, source: str) -> Tools:
     if os.sep not in str(path) and (on_path := shutil.which(str(path))):
         path = Path(on_path)
     path = path.absolute()
+    if not exists(path):
+        # As `Program` is written: ``/usr/local/bin/llama serve``.
+        path = path.with_name(path.name.removesuffix(f" {SUBCOMMANDS[SERVER]}"))
     reason = _why_no_program(path)
     if reason:
         raise ToolFailed(
             tool=f"{path}, from {source},",
             reason=reason,
-            hint=f"Name the program itself: /path/to/{SERVER}. Without {source}, "
-            "PATH and the cache folder are searched.",
+            hint=f"Name the program itself: /path/to/{SERVER}, or /path/to/{LLAMA}. "
+            f"Without {source}, PATH and the cache folder are searched.",
         )
-    return _tools(path, source=source)
+    is_single = LLAMA in {path.name, path.resolve().name}
+    return _tools(_part(path, SERVER) if is_single else Program(path), source=source)
 
 
 def _why_no_program(path: Path) -> str:
@@ -255,24 +302,61 @@ def _why_no_program(path: Path) -> str:
     return "" if _is_program(path) else "is not executable"
 
 
-def _tools(server: Path, *, source: str) -> Tools:
+def _tools(server: Program, *, source: str) -> Tools:
     return Tools(
         server=server,
-        perplexity=_beside(server, PERPLEXITY),
-        bench=_beside(server, BENCH),
+        perplexity=_companion(server, PERPLEXITY),
+        bench=_companion(server, BENCH),
         source=source,
-        fit_params=_beside(server, FIT_PARAMS),
+        fit_params=_companion(server, FIT_PARAMS),
     )
 
 
-def _beside(server: Path, name: str) -> Path | None:
+def _companion(server: Program, name: str) -> Program | None:
     """
     The program *name* of the same installation.
+
+    It is what the server is, a separate program or a part of ``llama``, if there is
+    one of that kind.
+    """
+    if server.subcommand and _knows(server.path, name):
+        return _part(server.path, name)
+    if separate := _beside(server.path, name):
+        return Program(separate)
+    single = None if server.subcommand else _beside(server.path, LLAMA)
+    return _part(single, name) if single and _knows(single, name) else None
+
+
+def _part(single: Path, name: str) -> Program:
+    """The program *name* as a part of ``llama``."""
+    return Program(single, SUBCOMMANDS[name])
+
+
+@functools.cache
+def _knows(single: Path, name: str) -> bool:
+    """
+    Whether *single*, a program of the name ``llama``, has *name* as a part.
+
+    Other programs are called ``llama``, too, and a build may lack a part.
+    """
+    argv = [*_part(single, name).words, "--help"]
+    try:
+        answer = processes.output_of(argv, timeout_s=TRY_TIMEOUT_S)
+    except ToolFailed:
+        return False
+    options = set(chain.from_iterable(_sections(answer.stdout + answer.stderr)))
+    wanted = {"--model", "--cache-type-k"}
+    return answer.returncode == 0 and wanted <= options
+
+
+def _beside(program: Path, name: str) -> Path | None:
+    """
+    The program *name* in the folder of another one.
 
     Both folders are tried: Homebrew links all programs into one folder, some people
     link only the server into theirs.
     """
-    for folder in dict.fromkeys((server.parent, server.resolve().parent)):
+    for folder in dict.fromkeys((program.parent, program.resolve().parent)):
         if _is_program(folder / name):
             return folder / name
     return None
@@ -282,8 +366,9 @@ def _is_program(path: Path) -> bool:
     return path.is_file() and os.access(path, os.X_OK)
 
 
-def _output(server: Path, question: str) -> str:
-    child = processes.output_of([str(server), question], timeout_s=ASK_TIMEOUT_S)
+def _output(server: Program, question: str) -> str:
+    argv = [*server.words, question]
+    child = processes.output_of(argv, timeout_s=ASK_TIMEOUT_S)
     text = child.stdout + child.stderr
     code = child.returncode
     # Old servers, and programs of other kinds, end with 1 after a usage text.

@@ -34,6 +34,7 @@ from codeneedle.engines.llama_cpp.base_file import (
 from codeneedle.engines.llama_cpp.installation import (
     ASK_TIMEOUT_S,
     PERPLEXITY,
+    Program,
     ServerFacts,
     Tools,
 )
@@ -115,7 +116,7 @@ class Perplexity(BaseFileTool):
     `tools.ReadingTool`.
     """
 
-    tool: Path  # its path
+    tool: Program  # how it is started
     build: int | None  # number of the llama.cpp build; None or 0 if unknown
     options: frozenset[str]  # long options that the build has
 
@@ -127,7 +128,8 @@ class Perplexity(BaseFileTool):
         Raises:
             MachineError: If it cannot be started, or hangs.
         """
-        tool = tools.perplexity or tools.server.with_name(PERPLEXITY)
+        beside = tools.server.path.with_name(PERPLEXITY)
+        tool = tools.perplexity or Program(beside)
         shared, ignored = shared_arguments(model.arguments)
         return cls(
             tool=tool,
@@ -226,7 +228,7 @@ class Perplexity(BaseFileTool):
     def command(self, job: Job) -> list[str]:
         """The argv of *job*. Pure, so that a test can read it."""
         return [
-            str(self.tool),
+            *self.tool.words,
             *("--model", str(self.model.weights.path)),
             *("--ctx-size", str(job.task.context)),
             *("--batch-size", str(min(job.task.context, BATCH))),
@@ -345,8 +347,8 @@ class Perplexity(BaseFileTool):
             )
 
 
-def _version(tool: Path) -> str:
-    answer = processes.output_of((str(tool), "--version"), timeout_s=ASK_TIMEOUT_S)
+def _version(tool: Program) -> str:
+    answer = processes.output_of((*tool.words, "--version"), timeout_s=ASK_TIMEOUT_S)
     for line in f"{answer.stdout}\n{answer.stderr}".splitlines():
         if line.startswith("version:"):
             return line.removeprefix("version:").strip()

@@ -28,7 +28,12 @@ from codeneedle.engines.llama_cpp.arguments import (
     variables,
 )
 from codeneedle.engines.llama_cpp.backends import ALL_KERNELS
-from codeneedle.engines.llama_cpp.installation import FIT_PARAMS, ServerFacts, Tools
+from codeneedle.engines.llama_cpp.installation import (
+    FIT_PARAMS,
+    Program,
+    ServerFacts,
+    Tools,
+)
 from codeneedle.engines.survey import NO_BUILD, WHOLE_SPLITS, PairSurvey, Survey
 from codeneedle.errors import ToolFailed
 from codeneedle.records.record import Attention, DeviceMemory, Status
@@ -108,15 +113,15 @@ class _NoAnswerError(Exception):
 class Surveyor:
     """llama-fit-params with one model."""
 
-    tool: Path  # its path
+    tool: Program  # how it is started
     model: ModelSpec  # what would be served
     arguments: tuple[str, ...]  # those of the user's that the program takes
     facts: ServerFacts  # what the llama-server beside it says of itself
     key: str  # hash of all that its answers depend on, but for pair and context
 
     @classmethod
-    def of(cls, tool: Path, facts: ServerFacts, model: ModelSpec) -> Self:
-        """The llama-fit-params at *tool*."""
+    def of(cls, tool: Program, facts: ServerFacts, model: ModelSpec) -> Self:
+        """The llama-fit-params that *tool* is."""
         arguments = graph_arguments(model.arguments)
         return cls(
             tool=tool,
@@ -140,7 +145,7 @@ class Surveyor:
         """
         takes_all = not has(self.arguments, OFFLOAD)
         return [
-            str(self.tool),
+            *self.tool.words,
             *("--fit-print", "on"),
             *("--model", str(self.model.weights.path)),
             *("--ctx-size", str(context)),
@@ -395,7 +400,7 @@ def _layers_on_device(arguments: Sequence[str]) -> int | None:
 
 
 def _key(
-    tool: Path, facts: ServerFacts, model: ModelSpec, arguments: Sequence[str]
+    tool: Program, facts: ServerFacts, model: ModelSpec, arguments: Sequence[str]
 ) -> str:
     """A hash of program, devices, drivers, weights, arguments and environment."""
     prefixes = ("GGML_", "LLAMA_", *VISIBLE_DEVICES)
@@ -404,7 +409,7 @@ def _key(
     parts = (
         facts.version,
         *facts.devices,
-        *map(_identity, (tool, *_libraries(tool), *map(Path, _DRIVERS))),
+        *map(_identity, (tool.path, *_libraries(tool.path), *map(Path, _DRIVERS))),
         platform.platform(),
         model.weights.identity,
         *arguments,

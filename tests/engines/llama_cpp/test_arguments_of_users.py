@@ -19,7 +19,7 @@ from codeneedle.engines.llama_cpp.arguments import (
     translated,
     without_offload,
 )
-from codeneedle.engines.llama_cpp.installation import server_facts
+from codeneedle.engines.llama_cpp.installation import Program, server_facts
 from codeneedle.errors import BadInput
 
 SERVER, MODEL = Path("/bin/llama-server"), Path("/models/m.gguf")
@@ -105,7 +105,7 @@ def test_other_arguments_are_passed_on():
 
 @pytest.mark.real
 def test_arguments_that_undo_ours_are_refused(llama_server):
-    facts = server_facts(llama_server)
+    facts = server_facts(Program(llama_server))
     launch = replace(LAUNCH, options=facts.options, model=TINY)
     stated = {argument.name for argument in parse(command(launch, port=1)[1:])}
     free = {"--n-gpu-layers", "--threads", "--threads-batch", "--poll", "--offline"}

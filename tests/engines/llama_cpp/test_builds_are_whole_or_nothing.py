@@ -48,7 +48,8 @@ def test_a_build_leaves_the_programs_the_licence_and_a_note(world):
         hashlib.sha256(world.archive.read_bytes()).hexdigest()
         == (note["archive_sha256"])
     )
-    assert folder / "llama-server" == installation.find(llama_server=None).server
+    found = installation.find(llama_server=None)
+    assert folder / "llama-server" == found.server.path
 
 
 def test_the_programs_of_a_numbered_release_are_built_without_amx(world):

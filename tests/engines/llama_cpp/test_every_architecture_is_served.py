@@ -1,7 +1,6 @@
 """The tiny models of random weights: each is what llama.cpp takes it for."""
 
 import hashlib
-from pathlib import Path
 
 import pytest
 import zoo
@@ -10,7 +9,7 @@ from made_servers import made_launch
 from codeneedle.cache_types import Pair
 from codeneedle.engines.ended import Died
 from codeneedle.engines.engine import ModelSpec
-from codeneedle.engines.llama_cpp.installation import FIT_PARAMS, server_facts
+from codeneedle.engines.llama_cpp.installation import FIT_PARAMS, Program, server_facts
 from codeneedle.engines.llama_cpp.log import read_log
 from codeneedle.engines.llama_cpp.server import serving_llama
 from codeneedle.engines.llama_cpp.survey import Surveyor
@@ -48,7 +47,7 @@ def test_a_model_of_the_zoo_is_always_the_same_bytes(name, tmp_path):
 @pytest.fixture
 def launch_of(llama_server, tmp_path):
     """What starts the real server with a model of the zoo."""
-    options = server_facts(llama_server).options
+    options = server_facts(Program(llama_server)).options
 
     def launch(name, pair=F16):
         weights = zoo.write(name, tmp_path)
@@ -91,7 +90,8 @@ def test_the_real_server_aborts_at_an_encoder_that_is_to_write(launch_of, tmp_pa
 def surveyed(llama_server, tmp_path, monkeypatch):
     """The survey of a model of the zoo by the real program, for `F16` and `MIXED`."""
     monkeypatch.setenv("CODENEEDLE_CACHE", str(tmp_path / "cache"))
-    tool, facts = Path(llama_server).with_name(FIT_PARAMS), server_facts(llama_server)
+    tool = Program(llama_server.with_name(FIT_PARAMS))
+    facts = server_facts(Program(llama_server))
 
     def surveyed(name, *arguments, context=CONTEXT):
         weights = read_header(zoo.write(name, tmp_path))

@@ -12,6 +12,7 @@ from programs import script
 from codeneedle.cache_types import Pair
 from codeneedle.engines.llama_cpp import perplexity
 from codeneedle.engines.llama_cpp.base_file import BaseFile, Job
+from codeneedle.engines.llama_cpp.installation import Program
 from codeneedle.engines.llama_cpp.perplexity import FIRST_WIDE_BUILD
 from codeneedle.engines.patience import Patience
 from codeneedle.errors import BadInput, CellError, FolderUnusable, ToolMissing
@@ -305,7 +306,7 @@ load_tensors: offloaded 20/33 layers to GPU
 
 
 def test_the_version_is_that_which_the_tool_states(tmp_path):
-    silent = script(tmp_path / "silent", "true")
+    silent = Program(script(tmp_path / "silent", "true"))
 
     assert "0.6.0-dev (build 11434, commit fake)" == made_perplexity(tmp_path).version
     assert "unknown" == perplexity._version(silent)

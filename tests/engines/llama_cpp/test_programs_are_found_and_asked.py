@@ -1,13 +1,19 @@
 """llama.cpp: where it is searched, and what its programs say about themselves."""
 
 import os
+from pathlib import Path
 
 import pytest
-from programs import HELP, llama_like, script
+from programs import HELP, llama_like, script, single_llama
 
 from codeneedle.cache_types import Pair
 from codeneedle.engines.llama_cpp import installation, release
-from codeneedle.engines.llama_cpp.installation import find, read_help, server_facts
+from codeneedle.engines.llama_cpp.installation import (
+    Program,
+    find,
+    read_help,
+    server_facts,
+)
 from codeneedle.errors import MachineError, ToolFailed, ToolMissing
 
 VERSION = "version: 0.6.0-dev (build 11434, commit unknown)\nbuilt with GNU 12.2.0"
@@ -23,19 +29,19 @@ def _empty_world(tmp_path, monkeypatch):
 
 def test_the_order_is_argument_environment_path_cache(tmp_path, monkeypatch):
     built = llama_like(release.built_folder() / "llama-server")
-    assert (built, "the cache folder") == (find().server, find().source)
+    assert (built, "the cache folder") == (find().server.path, find().source)
 
     on_path = llama_like(tmp_path / "bin" / "llama-server")
     monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:{os.environ['PATH']}")
-    assert (on_path, "PATH") == (find().server, find().source)
+    assert (on_path, "PATH") == (find().server.path, find().source)
 
     named = llama_like(tmp_path / "elsewhere" / "my-server")
     monkeypatch.setenv("LLAMA_SERVER", str(named))
-    assert (named, "LLAMA_SERVER") == (find().server, find().source)
+    assert (named, "LLAMA_SERVER") == (find().server.path, find().source)
 
     given = llama_like(tmp_path / "given")
     found = find(llama_server=given)
-    assert (given, "--llama-server") == (found.server, found.source)
+    assert (given, "--llama-server") == (found.server.path, found.source)
     assert (None, None) == (found.perplexity, found.bench)
 
 
@@ -75,9 +81,93 @@ def test_the_other_programs_are_found_through_links_both_ways(tmp_path):
 
     found = find(llama_server=tmp_path / "bin" / "llama-server")
 
-    assert tmp_path / "bin" / "llama-server" == found.server
-    assert perplexity == found.perplexity
-    assert bench == found.bench
+    assert tmp_path / "bin" / "llama-server" == found.server.path
+    assert Program(perplexity) == found.perplexity
+    assert Program(bench) == found.bench
+
+
+ALL_PARTS = ("serve", "perplexity", "bench", "fit-params")
+
+
+def commands(found):
+    """What each program of an installation is started by, without its folder."""
+    programs = (found.server, found.perplexity, found.bench, found.fit_params)
+    return [program and program.name for program in programs]
+
+
+def test_the_single_program_is_used_where_there_is_no_server(tmp_path, monkeypatch):
+    llama_like(release.built_folder() / "llama-server")
+    single = single_llama(tmp_path / "bin" / "llama", *ALL_PARTS)
+    monkeypatch.setenv("PATH", f"{single.parent}:{os.environ['PATH']}")
+    found = find()
+
+    assert [f"llama {part}" for part in ALL_PARTS] == commands(found)
+    assert ("PATH", f"{single} serve") == (found.source, str(found.server))
+    assert 11434 == server_facts(found.server).build
+
+    llama_like(single.with_name("llama-server"))
+    assert ["llama-server", *commands(found)[1:]] == commands(find())
+
+
+@pytest.mark.parametrize("way", ["itself", "as it is shown", "by a link", "by name"])
+def test_the_single_program_is_taken_where_it_is_named(tmp_path, monkeypatch, way):
+    single = single_llama(tmp_path / "bin" / "llama", *ALL_PARTS)
+    monkeypatch.setenv("PATH", f"{single.parent}:{os.environ['PATH']}")
+    link = tmp_path / "llama-server"
+    link.symlink_to(single)
+    named = {
+        "itself": single,
+        "as it is shown": tmp_path / "bin" / "llama serve",
+        "by a link": link,
+        "by name": "llama",
+    }[way]
+
+    found = find(llama_server=Path(named))
+    assert ("serve", "--llama-server") == (found.server.subcommand, found.source)
+    assert 11434 == server_facts(found.server).build
+
+
+@pytest.mark.parametrize(
+    ("parts", "expected"),
+    [
+        (("serve",), ["llama serve", None, None, None]),
+        (("serve", "bench"), ["llama serve", None, "llama bench", None]),
+        (ALL_PARTS[:3], ["llama serve", "llama perplexity", "llama bench", None]),
+    ],
+    ids=["the server alone", "no perplexity", "no fit-params"],
+)
+def test_each_part_of_the_single_program_is_tried(tmp_path, parts, expected):
+    single = single_llama(tmp_path / "llama", *parts)
+
+    assert expected == commands(find(llama_server=single))
+
+
+def test_a_part_that_is_missing_may_be_a_program_beside_it(tmp_path):
+    single = single_llama(tmp_path / "llama", "serve")
+    script(tmp_path / "llama-bench", "")
+
+    assert "llama-bench" == commands(find(llama_server=single))[2]
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "echo 'usage: llama [model|stack]'",
+        "echo 'No such command' >&2; exit 2",
+        "exec sleep 60",
+        "kill -4 $$",
+    ],
+    ids=["another usage", "no such command", "hangs", "crashes"],
+)
+def test_another_program_of_that_name_is_no_server(tmp_path, monkeypatch, body):
+    monkeypatch.setattr(installation, "TRY_TIMEOUT_S", 0.5)
+    other = script(tmp_path / "bin" / "llama", body)
+    monkeypatch.setenv("PATH", f"{other.parent}:{os.environ['PATH']}")
+
+    with pytest.raises(ToolMissing, match=f"{other} is another program"):
+        find()
+    built = llama_like(release.built_folder() / "llama-server")
+    assert built == find().server.path
 
 
 def test_a_server_tells_its_build_types_options_and_devices(tmp_path):
@@ -86,7 +176,7 @@ def test_a_server_tells_its_build_types_options_and_devices(tmp_path):
         tmp_path / "llama-server",
         devices="  CUDA0: NVIDIA L4 (Ada) (22563 MiB, 22000 MiB free)",
     )
-    facts = server_facts(server)
+    facts = server_facts(Program(server))
 
     assert 11434 == facts.build
     assert "0.6.0 (build 11434, commit abc)" == facts.version
@@ -116,7 +206,7 @@ def test_a_server_tells_what_it_uses_of_the_processor(tmp_path, system_info, exp
     """Only its numbers of threads differ from start to start; they are left out."""
     server = llama_like(tmp_path / "llama-server", system_info=system_info)
 
-    assert expected == server_facts(server).cpu_features
+    assert expected == server_facts(Program(server)).cpu_features
 
 
 @pytest.mark.parametrize(
@@ -135,7 +225,8 @@ def test_a_cuda_server_tells_which_pairs_it_was_compiled_for(
     """The line is composed as ``llama_print_system_info`` does it; no GPU wrote it."""
     told = f"CUDA : ARCHS = 800,890 | USE_GRAPHS = 1 | {features}CPU : AVX = 1 | "
     line = f"0.00.002.060 I cmn  common_param: system_info: n_threads = 1 / 2 | {told}"
-    facts = server_facts(llama_like(tmp_path / "llama-server", system_info=line))
+    server = Program(llama_like(tmp_path / "llama-server", system_info=line))
+    facts = server_facts(server)
 
     expected = {compiled: True, converted: False, unknown: None}
     for pair in filter(None, expected):
@@ -160,7 +251,7 @@ def test_what_is_no_working_server_is_reported(tmp_path, monkeypatch, content, w
     path.write_bytes(content)
 
     with pytest.raises(MachineError, match=words):
-        server_facts(path)
+        server_facts(Program(path))
 
 
 def test_types_and_options_are_read_from_the_help():

@@ -11,7 +11,7 @@ from made_servers import fake_server, made_launch
 from codeneedle.cache_types import Pair
 from codeneedle.engines import http
 from codeneedle.engines.llama_cpp.client import Client, chat_event, completion_event
-from codeneedle.engines.llama_cpp.installation import server_facts
+from codeneedle.engines.llama_cpp.installation import Program, server_facts
 from codeneedle.engines.llama_cpp.server import serving_llama
 from codeneedle.engines.messages import (
     BadReply,
@@ -290,7 +290,7 @@ def real(llama_server, nano, tmp_path_factory):
         context=2048,
         pair=Pair("q8_0", "q8_0"),
         extra=("--chat-template", template),
-        options=server_facts(llama_server).options,
+        options=server_facts(Program(llama_server)).options,
         threads=1,
     )
     log = tmp_path_factory.mktemp("real") / "server.log"
@@ -395,7 +395,7 @@ def test_a_coarse_k_costs_a_language_model_some_of_its_recall(
             smollm2,
             context=1024,
             pair=pair,
-            options=server_facts(llama_server).options,
+            options=server_facts(Program(llama_server)).options,
             threads=1,
         )
         with serving_llama(launch, log=tmp_path / f"{pair.slug}.log") as served:

@@ -12,7 +12,7 @@ from codeneedle.cache_types import Pair
 from codeneedle.engines.ended import Died
 from codeneedle.engines.engine import CellSpec
 from codeneedle.engines.llama_cpp import server
-from codeneedle.engines.llama_cpp.installation import server_facts
+from codeneedle.engines.llama_cpp.installation import Program, server_facts
 from codeneedle.engines.llama_cpp.log import read_log
 from codeneedle.engines.llama_cpp.server import LlamaServer, serving_llama
 from codeneedle.engines.messages import Completion, Readiness
@@ -171,7 +171,7 @@ def real_launch(llama_server, nano):
         llama_server,
         nano,
         context=1000,
-        options=server_facts(llama_server).options,
+        options=server_facts(Program(llama_server)).options,
         threads=1,
         is_tiny=True,
     )

@@ -156,7 +156,7 @@ def measured(tool, task, *, runs=None, silence_s=60.0, progress=ignore):
     """Measure as a probe does."""
     return tool.measure(
         task,
-        log=tool.tool.parent / "bench.log",
+        log=tool.tool.path.parent / "bench.log",
         silence_s=silence_s,
         note=ignore if runs is None else runs.append,
         progress=progress,

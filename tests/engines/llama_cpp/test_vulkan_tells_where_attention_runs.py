@@ -5,6 +5,7 @@ from made_tools import HERE, made_facts, made_model
 from programs import script
 
 from codeneedle.cache_types import Pair
+from codeneedle.engines.llama_cpp.installation import Program
 from codeneedle.engines.llama_cpp.log import read
 from codeneedle.engines.llama_cpp.survey import Surveyor
 from codeneedle.records.record import Attention
@@ -25,7 +26,7 @@ def surveyor(tmp_path, monkeypatch):
         file = LOGS / f"lavapipe-fit-{rule}.log"
         table = f"-E '^(Vulkan0|Host) ' {file}"
         body = f"grep -v {table} >&2\ngrep {table}"  # stdout last, as of the program
-        tool = script(tmp_path / "llama-fit-params", body)
+        tool = Program(script(tmp_path / "llama-fit-params", body))
         return Surveyor.of(tool, made_facts(), made_model())
 
     return surveyor

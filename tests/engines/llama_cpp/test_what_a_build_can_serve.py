@@ -9,7 +9,7 @@ from codeneedle.engines.engine import Ability, CellSpec, ModelSpec
 from codeneedle.engines.llama_cpp import installation
 from codeneedle.engines.llama_cpp.arguments import VISIBLE_DEVICES, threads, variables
 from codeneedle.engines.llama_cpp.engine import LlamaCpp
-from codeneedle.engines.llama_cpp.installation import server_facts
+from codeneedle.engines.llama_cpp.installation import Program, server_facts
 from codeneedle.engines.messages import Refused
 from codeneedle.errors import BadInput, ToolMissing
 from codeneedle.models.weights import read_header
@@ -49,7 +49,9 @@ def test_what_the_real_server_cannot_render_is_left_in_no_file(
     """Its log quotes some of it; the folder of the log goes with the server."""
     model = ModelSpec(weights=read_header(nano), name="nano", is_tiny=True)
     engine = LlamaCpp(
-        tools=installation.find(), facts=server_facts(llama_server), model=model
+        tools=installation.find(),
+        facts=server_facts(Program(llama_server)),
+        model=model,
     )
     monkeypatch.setenv(CACHE_VARIABLE, str(tmp_path / "cache"))
     with engine.templating() as template:

@@ -2,7 +2,6 @@
 
 import sys
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 from made_tools import HERE, made_facts, made_model
@@ -31,7 +30,7 @@ def _own_surveys(tmp_path, monkeypatch):
 def surveyor(folder, rule, *arguments, fa_quants="", head=64, layers=4):
     fake = HERE / "fake_fit_params.py"
     body = f'HOME={folder}; export HOME\nexec {sys.executable} -S {fake} {rule} "$@"'
-    tool = script(folder / "llama-fit-params", body)
+    tool = installation.Program(script(folder / "llama-fit-params", body))
     model = made_model(arguments=arguments)
     shape = {"layers": layers, "key_length": head, "key_length_swa": head}
     model = replace(model, weights=replace(model.weights, **shape))
@@ -218,7 +217,10 @@ def test_a_survey_that_hangs_ends_at_its_deadline(tmp_path, monkeypatch):
 
 def test_an_installation_without_the_program_says_how_to_get_it(tmp_path):
     tools = installation.Tools(
-        server=tmp_path / "llama-server", perplexity=None, bench=None, source="PATH"
+        server=installation.Program(tmp_path / "llama-server"),
+        perplexity=None,
+        bench=None,
+        source="PATH",
     )
     engine = LlamaCpp(tools=tools, facts=made_facts(), model=made_model())
     told = engine.survey(GRID, context=512, log=tmp_path / "log")
@@ -237,9 +239,11 @@ def test_arguments_of_servers_alone_are_not_passed_on(tmp_path):
 def test_the_real_program_answers_for_each_pair_of_the_built_in_model(
     llama_server, nano, tmp_path
 ):
-    tool = Path(llama_server).with_name(installation.FIT_PARAMS)
+    tool = installation.Program(llama_server.with_name(installation.FIT_PARAMS))
     model = ModelSpec(weights=read_header(nano), name="nano")
-    asked = survey.Surveyor.of(tool, installation.server_facts(llama_server), model)
+    asked = survey.Surveyor.of(
+        tool, installation.server_facts(installation.Program(llama_server)), model
+    )
     told = asked.survey(GRID, context=1024, log=tmp_path / "log")
 
     assert not told.unknown
