@@ -1,7 +1,7 @@
 """
 How often is the verdict wrong? Simulated on the lines of a real run.
 
-    python scripts/truth.py                       # the table of scenarios
+    python scripts/truth.py                       # the tables of scenarios and attacks
     python scripts/truth.py --decide              # the same of a sweep that decides
     python scripts/truth.py --coverage FOLDER ... # intervals beside 48 real functions
     python scripts/truth.py --take FOLDER         # store a run's probabilities
@@ -17,16 +17,19 @@ import argparse
 import bisect
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from fuzz_seeds import made
 
 from codeneedle.cache_types import DEFAULT_TYPES, FIRST, Pair, bits
 from codeneedle.corpora.needles import block_ends
+from codeneedle.probes import PROBES
 from codeneedle.probes.estimates import TEXT_SHARE
+from codeneedle.probes.metrics import Loss, LossKind
 from codeneedle.probes.recall.choice import FORCED_BESIDE, SCORING, Load, ReferenceTimes
 from codeneedle.probes.recall.reading import chunks_read
 from codeneedle.probes.recall.rounds import forced_answers
@@ -36,14 +39,18 @@ from codeneedle.probes.recall.settings import (
     By,
     RecallCalibration,
 )
+from codeneedle.records.record import Run
 from codeneedle.records.store import Store
 from codeneedle.sweep.decide import (
     first_look,
 )
-from codeneedle.verdict.limits import MAX_LOSS
+from codeneedle.verdict.judge import Verdict, judge_units
+from codeneedle.verdict.limits import MAX_LOSS, Limits
+from codeneedle.verdict.metric_results import MetricUnits
 from codeneedle.verdict.next import (
     Cost,
 )
+from codeneedle.verdict.noise_floor import NoiseFloor
 from codeneedle.verdict.order import Order, PairState, next_asked, ruled_out
 from codeneedle.verdict.statistics import (
     Bounds,
@@ -525,6 +532,158 @@ def table_of_deciding(lines: Lines, grids: int) -> None:
         print(f"| {scenario.name} | {found.row()} |", flush=True)
 
 
+# --- what an attack on a verdict looks like
+
+
+GridUnits = dict[Pair, dict[str, float]]
+"""By pair, the mean probability of the right tokens of each unit."""
+
+
+@dataclass(frozen=True, slots=True)
+class Attack:
+    """
+    A grid that was measured wrongly, and the truth of it.
+
+    Attributes:
+        name: What went wrong.
+        spoil: Takes the units of a grid, by pair and by name of the unit, and a
+            generator; returns what the verdict is told of them.
+    """
+
+    name: str
+    spoil: Callable[[GridUnits, np.random.Generator], GridUnits]
+
+
+ATTACKED = (20, 5)
+"""Functions and lines of a grid that is attacked."""
+
+
+def _broken_reference(by: float) -> Callable[..., GridUnits]:
+    """Of the reference, all units lose so much."""
+
+    def spoil(units: GridUnits, chance: np.random.Generator) -> GridUnits:
+        broken = {
+            name: value - by * chance.uniform(0.5, 1.5)
+            for name, value in units[PAIRS[0]].items()
+        }
+        return units | {PAIRS[0]: broken}
+
+    return spoil
+
+
+def _half_broken(units: GridUnits, _chance: np.random.Generator) -> GridUnits:
+    """Of the reference, every second unit loses 30 %."""
+    broken = {
+        name: value - 0.3 * (at % 2)
+        for at, (name, value) in enumerate(units[PAIRS[0]].items())
+    }
+    return units | {PAIRS[0]: broken}
+
+
+def _copies(units: GridUnits, _chance: np.random.Generator) -> GridUnits:
+    """The first two units ten times each, of which the verdict counts one."""
+    return {
+        pair: dict(itertools.islice(of_pair.items(), 2))
+        for pair, of_pair in units.items()
+    }
+
+
+def _hard_units_fail(units: GridUnits, _chance: np.random.Generator) -> GridUnits:
+    """Of each pair, the units without a score are those in which it loses most."""
+    there = units[PAIRS[0]]
+
+    def kept(of_pair: dict[str, float]) -> dict[str, float]:
+        by_loss = sorted(of_pair, key=lambda name: there[name] - of_pair[name])
+        return {name: of_pair[name] for name in by_loss[: len(by_loss) * 3 // 4]}
+
+    return {p: each if p == PAIRS[0] else kept(each) for p, each in units.items()}
+
+
+def _hard_units_fail_the_reference(
+    units: GridUnits, _chance: np.random.Generator
+) -> GridUnits:
+    """Of the reference alone, the units without a score are those that most lose."""
+    there, worst = units[PAIRS[0]], units[Pair("q4_0", "q4_0")]
+    by_loss = sorted(there, key=lambda name: there[name] - worst[name])
+    kept = by_loss[: len(by_loss) * 3 // 4]
+    return units | {PAIRS[0]: {name: there[name] for name in kept}}
+
+
+ATTACKS = (
+    Attack("nothing", lambda units, _chance: units),
+    Attack("a reference that loses 15 %", _broken_reference(0.15)),
+    Attack("a reference that loses 5 %", _broken_reference(0.05)),
+    Attack("a reference that loses 2 %", _broken_reference(0.02)),
+    Attack("a reference that loses 1 %", _broken_reference(0.01)),
+    Attack("a reference that loses 30 % of every second unit", _half_broken),
+    Attack("copies of two units", _copies),
+    Attack("failures of a pair hit its hard units", _hard_units_fail),
+    Attack("failures of the reference hit hard units", _hard_units_fail_the_reference),
+)
+
+
+def judged_units(units: GridUnits, names: Sequence[str]) -> Verdict:
+    """
+    The verdict on right tokens of which each pair has these *units*.
+
+    Args:
+        units: By pair; the first of `PAIRS` is the reference.
+        names: Of all units that were asked for.
+    """
+    loss = Loss(kind=LossKind.PROBABILITY, units=lambda _record, _setup: names)
+    metric = replace(PROBES["recall"].metrics_of(RUN.setup)[0], name="made", loss=loss)
+    records = {record.pair: record for record in RUN.records}
+    measured = MetricUnits(
+        metric=metric,
+        loss=loss,
+        probe=PROBES["reuse"],
+        setup=RUN.setup,
+        records=records,
+        units=units,
+        reference=PAIRS[0],
+        noise=NoiseFloor(),
+    )
+    return judge_units(RUN, [measured], Limits())
+
+
+MADE = made("made_records")
+RUN = Run(
+    name="made",
+    setup=MADE.made_setup(),
+    records=tuple(MADE.sized(MADE.made_record(pair, [])) for pair in PAIRS),
+)
+"""A run whose records say nothing but sizes."""
+
+
+def units_of(losses: Numbers, chance: np.random.Generator) -> GridUnits:
+    """Units of a grid: those of the reference, less the *losses* of each pair."""
+    there = chance.uniform(0.5, 0.7, size=losses.shape[1])
+    every = np.vstack([there, there - losses])
+    return {
+        pair: {str(at): float(value) for at, value in enumerate(row)}
+        for pair, row in zip(PAIRS, every, strict=True)
+    }
+
+
+def table_of_attacks(lines: Lines, grids: int) -> None:
+    """Print a row for each attack, on grids like SmolLM2's."""
+    print("\n| what went wrong | wrong Set, % | the reference in doubt, % | Set, % |")
+    print("| --- | --: | --: | --: |")
+    scenario = next(scenarios())
+    is_beyond = dict(zip(OTHERS, scenario.losses > MAX_LOSS, strict=True))
+    for attack in ATTACKS:
+        chance = np.random.default_rng(42)
+        wrong = doubted = answers = 0
+        for _ in range(grids):
+            whole = units_of(drawn(lines, scenario, ATTACKED, chance), chance)
+            found = judged_units(attack.spoil(whole, chance), [*whole[PAIRS[0]]])
+            wrong += found.chosen is not None and is_beyond[found.chosen]
+            doubted += bool(found.doubted)
+            answers += found.chosen is not None
+        shares = (f"{100 * count / grids:.1f}" for count in (wrong, doubted, answers))
+        print(f"| {attack.name} | {' | '.join(shares)} |", flush=True)
+
+
 def coverage(folder: Path) -> None:
     """Print how often intervals of few functions miss the mean of all of a real run."""
     drawn_functions, draws = 12, 10_000
@@ -637,6 +796,7 @@ def main() -> None:
         lines = read_lines()
         half_widths(lines, designs)
         table(lines, given.grids, designs)
+        table_of_attacks(lines, given.grids)
 
 
 if __name__ == "__main__":

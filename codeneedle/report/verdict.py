@@ -49,7 +49,7 @@ from codeneedle.verdict.metric_phrases import (
     word_phrase,
 )
 from codeneedle.verdict.metric_results import FEWEST_UNITS, MetricResult
-from codeneedle.verdict.next import MORE_UNITS, limit_options, way_on
+from codeneedle.verdict.next import MORE_UNITS, limit_options, new_run, way_on
 from codeneedle.verdict.remarks import remarks
 from codeneedle.verdict.statistics import Decision
 
@@ -178,23 +178,11 @@ def check_of(verdict: Verdict, pair: Pair) -> tuple[Check, str]:
 def headline(verdict: Verdict, pair_flags: PairFlags) -> list[str]:
     """What to set, and what that loses; a line each."""
     if verdict.reference is None:
-        has_numbers = any(record.has_numbers for record in verdict.run.records)
-        why = (
-            "nothing that was measured can show a loss"
-            if has_numbers
-            else "no cell of this run has numbers"
-        )
-        return [
-            f"No verdict: {why}.",
-            f"See why: codeneedle table {shlex.quote(verdict.run.name)}",
-        ]
+        return _unmeasured_at_all(verdict)
     if verdict.is_instrument:
         return [INSTRUMENT]
-    if not verdict.has_kernel:
-        return [
-            "No recommendation: no pair that was measured has a kernel here.",
-            "Its losses are below; what has a kernel: codeneedle kernels",
-        ]
+    if why := [*_unfounded(verdict)]:
+        return why
     chosen = verdict.result(verdict.chosen) if verdict.chosen else None
     if chosen and chosen.leading:
         if chosen.decision is not Decision.WITHIN:
@@ -206,6 +194,39 @@ def headline(verdict: Verdict, pair_flags: PairFlags) -> list[str]:
         ]
     kept = _keep(verdict, pair_flags(verdict.reference))
     return [*kept, *_way_to_unasked(verdict), *_reference_line(verdict)]
+
+
+def _unmeasured_at_all(verdict: Verdict) -> list[str]:
+    """Why a run has no reference."""
+    has_numbers = any(record.has_numbers for record in verdict.run.records)
+    why = (
+        "nothing that was measured can show a loss"
+        if has_numbers
+        else "no cell of this run has numbers"
+    )
+    return [
+        f"No verdict: {why}.",
+        f"See why: codeneedle table {shlex.quote(verdict.run.name)}",
+    ]
+
+
+def _unfounded(verdict: Verdict) -> Iterator[str]:
+    """Why nothing that was measured may be set; nothing where something may be."""
+    if not verdict.has_kernel:
+        yield "No recommendation: no pair that was measured has a kernel here."
+        yield "Its losses are below; what has a kernel: codeneedle kernels"
+    elif verdict.doubted:
+        yield from _doubted(verdict)
+        yield from _reference_line(verdict)
+
+
+def _doubted(verdict: Verdict) -> Iterator[str]:
+    """That the reference is in doubt, so that nothing is set, and the way on."""
+    why = "; ".join(f"{text} ({name})" for name, text in verdict.doubted.items())
+    yield f"No answer: beside {visible(str(verdict.reference))} {why}."
+    yield "     A cache with fewer bits cannot be better: something is wrong with it."
+    yield f"See how it ran: codeneedle table {shlex.quote(verdict.run.name)}"
+    yield f"Measure it anew: {new_run(verdict, '--out', 'again')}"
 
 
 def _least(

@@ -169,6 +169,17 @@ class Verdict:
     """Whether there is another way for this run."""
 
     @property
+    def doubted(self) -> dict[str, str]:
+        """Why the reference is in doubt, by each metric by which it is."""
+        return {
+            row.metric.name: doubt.text
+            for each in self.results
+            for row in each.metric_results
+            for doubt in row.doubts
+            if doubt.kind is RemarkKind.DOUBTED_REFERENCE
+        }
+
+    @property
     def gain(self) -> Gain | None:
         """
         What the pair that is set saves; of none, the smallest pair that is compared.
@@ -209,7 +220,8 @@ class Verdict:
             return Outcome.SET if is_within else Outcome.NO_ANSWER
         own = self.result(self.reference) if self.reference else None
         kinds = {row.kind for each in self.compared for row in each.metric_results}
-        can_tell = kinds - {LossKind.CHANGE} and self.has_kernel and not self.finer
+        can_tell = kinds - {LossKind.CHANGE} and self.has_kernel
+        can_tell = can_tell and not (self.finer or self.doubted)
         most = self.limits.max_memory_bytes
         sizes = [e.memory_bytes for e in self.results if e.memory_bytes is not None]
         if most is not None and sizes and min(sizes) > most:
@@ -359,8 +371,11 @@ def judge(run: Run, limits: Limits | None = None) -> Verdict:
         run: With the records of all probes.
         limits: Losses that the user accepts.
     """
-    limits = limits or Limits()
-    measured = metrics_by_unit(run)
+    return judge_units(run, metrics_by_unit(run), limits or Limits())
+
+
+def judge_units(run: Run, measured: Sequence[MetricUnits], limits: Limits) -> Verdict:
+    """The verdict of *run* by what was *measured* of each metric, unit by unit."""
     reference = next((each.reference for each in measured if each.reference), None)
     if reference is None:
         return Verdict(run=run, limits=limits)
@@ -420,6 +435,7 @@ def _results(
     context = limits.at or run.setup.context
     sizes = {pair: _kv_bytes(pair, records, context) for pair in pairs}
     speeds = _speeds(run)
+    rows = [(each, each.results(limits)) for each in measured]
     for pair in pairs:
         has_losses = any(pair in each.units for each in measured)
         failed = tuple(
@@ -435,10 +451,7 @@ def _results(
             memory_bytes=sizes[pair],
             speed=_ratio(speeds.get(pair), speeds.get(reference)),
             metric_results=tuple(
-                row
-                for of_metric in measured
-                if pair != of_metric.reference
-                and (row := of_metric.result(pair, limits))
+                of_metric[pair] for _, of_metric in rows if pair in of_metric
             ),
             trouble=_failure_phrase(failed[0]) if failed and not has_losses else "",
             failed=failed,
@@ -478,13 +491,20 @@ def _deciding(measured: Sequence[MetricUnits]) -> list[str]:
 
 
 def _decided(rows: Sequence[MetricResult], deciding: Sequence[str]) -> Decision:
-    """Beyond if one metric is; within if all that are *deciding* and divergence are."""
+    """
+    Beyond if one metric is; within if all that are *deciding* and divergence are, and
+    no other one gains what it cannot.
+    """
     decisions = {row.metric.name: row.decision for row in rows}
     if Decision.BEYOND in decisions.values():
         return Decision.BEYOND
-    change = [row.metric.name for row in rows if row.kind is LossKind.CHANGE]
+    further = [
+        row.metric.name
+        for row in rows
+        if row.kind is LossKind.CHANGE or row.is_impossible
+    ]
     is_within = all(
-        decisions.get(name) is Decision.WITHIN for name in (*deciding, *change)
+        decisions.get(name) is Decision.WITHIN for name in (*deciding, *further)
     )
     return Decision.WITHIN if deciding and is_within else Decision.OPEN
 
@@ -563,7 +583,7 @@ def _ratio(value: float | None, reference: float | None) -> float | None:
 
 def _chosen(verdict: Verdict, results: Sequence[PairResult]) -> Pair | None:
     """The pair of *results* to set: the smallest within, or the best that fits."""
-    if verdict.is_instrument:
+    if verdict.is_instrument or verdict.doubted:
         return None
     most = verdict.limits.max_memory_bytes
     if most is None:
@@ -583,6 +603,7 @@ def _chosen(verdict: Verdict, results: Sequence[PairResult]) -> Pair | None:
         each
         for each in fitting
         if any(row.kind is not LossKind.CHANGE for row in each.metric_results)
+        if not any(row.is_better for row in each.metric_results)
     ]
     if not candidates:
         return None

@@ -6,7 +6,7 @@ interval, the decision and the doubts.
 import math
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from codeneedle.cache_types import Pair, finer_axes
 from codeneedle.corpora.corpus import LIMIT
@@ -21,6 +21,7 @@ from codeneedle.probes.metrics import (
 )
 from codeneedle.probes.probe import Probe
 from codeneedle.records.record import Attention, CellRecord, Run, Setup
+from codeneedle.text import plural
 from codeneedle.verdict.limits import Limits
 from codeneedle.verdict.noise_floor import (
     NoiseFloor,
@@ -57,6 +58,15 @@ Units from which on a pair can be within the limit.
 
 Fewer may be alike by chance, and a problem that affects a third of them may be missed.
 """
+NOTABLE_GAIN = 0.1
+"""
+Share of the limit from which on a shown gain counts as one: the last digit that reports
+show. Rounding makes a text likelier by less.
+"""
+
+MANY = 3
+"""Pairs whose gains have the reference in common, and put it in doubt."""
+
 _ENDS = {
     LossKind.PROBABILITY: (-1.0, 1.0),
     LossKind.NATS: (-math.inf, 1.0),
@@ -64,6 +74,9 @@ _ENDS = {
     LossKind.SCORE: (-1.0, 1.0),
 }
 """The smallest and the largest possible loss."""
+
+
+_IMPOSSIBLE = {RemarkKind.BETTER, RemarkKind.DOUBTED_REFERENCE}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,7 +95,10 @@ class MetricResult:
     """
 
     lost: int  # lost units, of answers and scores; 0 for other kinds
-    won: int  # units with a higher score; 0 for other kinds
+    won: int  # units that are better by as much, of these; 0 for other kinds
+    gain: Bounds
+    """What is lost and won, together: another interval than `bounds` for answers."""
+
     doubts: tuple[Remark, ...]
     """About the bounds, some of which change the decision; mostly none."""
 
@@ -101,6 +117,17 @@ class MetricResult:
     def lacking(self) -> str:
         """What could not be measured, which widens the bounds; mostly empty."""
         return joined_texts(e for e in self.doubts if e.kind is RemarkKind.UNMEASURED)
+
+    @property
+    def is_better(self) -> bool:
+        """Whether the pair gains more than the limit."""
+        return self.gain.gains(self.limit)
+
+    @property
+    def is_impossible(self) -> bool:
+        """Whether it gains what it cannot, or is beside a reference in doubt."""
+        kinds = {doubt.kind for doubt in self.doubts}
+        return not kinds.isdisjoint(_IMPOSSIBLE)
 
     @property
     def decidable(self) -> int | None:
@@ -196,7 +223,40 @@ class MetricUnits:
         reason = self.noise.excess(self.loss.kind, limits)
         return f"{self.reference}, measured twice, {reason}" if reason else ""
 
-    def result(self, pair: Pair, limits: Limits) -> MetricResult | None:
+    def results(self, limits: Limits) -> dict[Pair, MetricResult]:
+        """The result of each pair that shares a unit with the reference."""
+        others = [pair for pair in self.units if pair != self.reference]
+        rows = {p: row for p in others if (row := self._result(p, limits))}
+        text = self._reference_doubt(rows)
+        if not text:
+            return rows
+        return {pair: _doubted(row, text, pair) for pair, row in rows.items()}
+
+    def _reference_doubt(self, rows: Mapping[Pair, MetricResult]) -> str:
+        """
+        That the reference is in doubt; empty if it is not.
+
+        It is where half or more of the pairs are measured better by more than the
+        limit, or `MANY` are shown to be better at all. Those beyond the limit do not
+        count, nor those with a finer K or V than the reference, which may gain.
+        """
+        near = [
+            row
+            for pair, row in rows.items()
+            if row.decision is not Decision.BEYOND
+            if not (self.reference and finer_axes(pair, self.reference))
+        ]
+        better = sum(round(row.gain.mean, 9) < -row.limit for row in near)
+        gaining = sum(row.gain.gains(NOTABLE_GAIN * row.limit) for row in near)
+        is_half = better > 0 and 2 * better >= len(near)
+        if gaining < MANY and not is_half:
+            return ""
+        most = max(better, gaining)
+        gain = "gains" if most == 1 else "gain"
+        of = plural(len(near), "pair")
+        return f"{most} of {of} {gain}: the reference is in doubt"
+
+    def _result(self, pair: Pair, limits: Limits) -> MetricResult | None:
         """The result for *pair*; None if it shares no unit with the reference."""
         losses = losses_between(
             self.loss,
@@ -210,15 +270,13 @@ class MetricUnits:
         share = error_share(look, pairs)
         lost, won = lost_and_won(losses) if kind.is_counted else (0, 0)
         is_few = kind is LossKind.SCORE and lost + won < FEWEST_FLIPS
+        bounds = gain = self._bounds(pair, losses, share)
         if kind is LossKind.ANSWERS:
-            bounds = lost_share(lost, len(losses), share)
-        elif is_few:
-            bounds = _by_counts(losses, share)
-        else:
-            bounds = interval(losses, share).clipped(*_ENDS[kind])
-        if kind is LossKind.SCORE:
-            bounds = bounds.widened(self._unmeasured(pair)).clipped(*_ENDS[kind])
+            won = self._won(pair)
+            gain = _lost_less_won(bounds, lost_share(won, len(losses), share))
         doubt, decision = self._doubt(pair, losses, bounds.decision(limit))
+        if gain.gains(limit):
+            doubt, decision = self._better(pair), Decision.OPEN
         is_loss = kind.is_graded or kind is LossKind.SCORE
         if decision is Decision.WITHIN and is_loss and len(losses) < FEWEST_UNITS:
             decision = Decision.OPEN
@@ -241,9 +299,36 @@ class MetricUnits:
             needed=needed,
             lost=lost,
             won=won,
+            gain=gain,
             doubts=tuple(doubts),
             asked=self._asked(pair),
         )
+
+    def _bounds(self, pair: Pair, losses: Sequence[float], share: float) -> Bounds:
+        """The interval of *losses* of *pair*, by the kind of loss."""
+        kind = self.loss.kind
+        if kind is LossKind.ANSWERS:
+            return lost_share(lost_and_won(losses)[0], len(losses), share)
+        if kind is not LossKind.SCORE:
+            return interval(losses, share).clipped(*_ENDS[kind])
+        is_few = sum(lost_and_won(losses)) < FEWEST_FLIPS
+        bounds = _by_counts(losses, share) if is_few else interval(losses, share)
+        ends = _ENDS[kind]
+        return bounds.clipped(*ends).widened(self._unmeasured(pair)).clipped(*ends)
+
+    def _won(self, pair: Pair) -> int:
+        """Units that the reference loses beside *pair*, of answers."""
+        theirs, ours = self._base_units(pair), self.units[pair]
+        return lost_and_won(losses_between(self.loss, ours, theirs))[0]
+
+    def _better(self, pair: Pair) -> Remark:
+        """That *pair* gains more than the limit, and what that says."""
+        finer = finer_axes(pair, self.reference) if self.reference else ()
+        why = "something is wrong with the reference's cell"
+        if finer:
+            why = f"{self.reference} has a coarser {' and '.join(finer)}"
+        text = f"better than its reference by more than the limit: {why}"
+        return Remark(RemarkKind.BETTER, text, (pair,))
 
     def _look(self, pair: Pair) -> int:
         """How often *pair* got further units, as of `error_share`."""
@@ -324,6 +409,25 @@ class MetricUnits:
         names = self.loss.units(self.records[pair], self.setup)
         lacking = {*names} & self.of_reference.keys() - self.units[pair].keys()
         return len(lacking), len(names)
+
+
+def _doubted(row: MetricResult, text: str, pair: Pair) -> MetricResult:
+    """*row* beside a reference that is in doubt: its loss may be larger."""
+    if row.decision is Decision.BEYOND:
+        return row
+    doubt = Remark(RemarkKind.DOUBTED_REFERENCE, text, (pair,))
+    doubts = (*(each for each in row.doubts if row.is_better), doubt)
+    return replace(row, decision=Decision.OPEN, doubts=doubts, needed=None)
+
+
+def _lost_less_won(lost: Bounds, won: Bounds) -> Bounds:
+    """The share of units that are lost, less that of those that are won."""
+    return Bounds(
+        mean=lost.mean - won.mean,
+        low=lost.low - won.high,
+        high=lost.high - won.low,
+        units=lost.units,
+    )
 
 
 def lost_and_won(losses: Sequence[float]) -> tuple[int, int]:

@@ -180,7 +180,7 @@ def next_step(
         failed: Pairs that cannot.
     """
     order = order_in(verdict.run.setup)
-    if order is None:
+    if order is None or verdict.doubted:
         return None
     if not may_continue:
         order = replace(order, looks=order.looks[:1])
@@ -284,17 +284,17 @@ def way_on(
     context = padded(-(-setup.context * needed // max(functions, 1)))
     asked = ("--functions", str(needed), "--context", str(context))
     if setup.corpus.is_trimmed and functions < needed <= whole:
-        command = _new_run(verdict, *asked)
+        command = new_run(verdict, *asked)
         yield f"the context holds {functions} functions; a new run: {command}"
     else:
-        command = _new_run(verdict, *asked, "--corpus", "FILE", "--out", "longer")
+        command = new_run(verdict, *asked, "--corpus", "FILE", "--out", "longer")
         yield (
             "this text has no further functions; a new run on a longer one like it: "
             f"{command}"
         )
 
 
-def _new_run(verdict: Verdict, *options: str) -> str:
+def new_run(verdict: Verdict, *options: str) -> str:
     """The command for another run like that of *verdict*, with other *options*."""
     return sweep_command(verdict.run.folder / SWEEP, *options)
 

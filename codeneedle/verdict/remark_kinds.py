@@ -67,6 +67,12 @@ class RemarkKind(StrEnum):
     COARSER_REFERENCE = "coarser-reference"
     """The reference has a coarser type: the loss may be its own."""
 
+    BETTER = "better"
+    """A pair gains more than the limit, which no coarser cache can."""
+
+    DOUBTED_REFERENCE = "doubted-reference"
+    """Half or more of the pairs that are not beyond gain by this metric."""
+
     BOUND = "bound"
     """Of some tokens an upper bound of the probability is known, and no more."""
 

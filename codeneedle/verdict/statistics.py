@@ -50,8 +50,19 @@ class Bounds:
         """The interval, wider by so much at either end."""
         return replace(self, low=self.low - by, high=self.high + by)
 
+    def gains(self, by: float) -> bool:
+        """Whether all of the interval is a gain of more than *by*."""
+        return self.high < -by
+
     def decision(self, limit: float) -> Decision:
-        """Position of the interval relative to *limit*."""
+        """
+        Position of the interval relative to *limit*.
+
+        Open where it gains more than that: a coarser cache cannot, a broken reference
+        can.
+        """
+        if self.gains(limit):
+            return Decision.OPEN
         if self.high <= limit:
             return Decision.WITHIN
         return Decision.BEYOND if self.low > limit else Decision.OPEN

@@ -50,6 +50,9 @@ BELOW = tuple(0.005 + 0.008 * (-1) ** at for at in range(16))
 ABOVE = tuple(0.016 + 0.02 * (-1) ** at for at in range(16))
 """The same of one that is measured above the limit of 1 %."""
 
+BETTER = tuple(-0.15 + 0.002 * (-1) ** at for at in range(16))
+"""The same of one that is better than the reference by more than the limit."""
+
 NEAR = tuple(0.0098 + 0.02 * (-1) ** at for at in range(16))
 """The same of one that no number of functions decides."""
 
@@ -270,6 +273,10 @@ def remarkable() -> dict[str, Run]:
         "a model that cannot recall": losing_run({GOOD: WITHIN}, poor, reference=""),
         "an evaluation of the reference again": evaluated_twice(),
         "a pair is ruled out": ruled_out(),
+        "a pair is better than the reference": losing_run(
+            {GOOD: WITHIN, "q8_0/q5_1": WITHIN, MIDDLE: WITHIN, COARSE: BETTER}
+        ),
+        "the reference is in doubt": losing_run({GOOD: BETTER, COARSE: BEYOND}),
         "answers to long texts are lost": losing_long_texts(),
         "a pair has no numbers": losing_run({GOOD: WITHIN}, stopped),
         "another probe of a pair failed": losing_run(

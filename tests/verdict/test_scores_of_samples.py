@@ -9,14 +9,11 @@ from made_records import made_setup, sized
 
 from codeneedle.cache_types import Pair
 from codeneedle.records.record import Run
-from codeneedle.report.verdict import (
-    headline,
-    others,
-    verdict_table,
-)
+from codeneedle.report.verdict import others, verdict_table
 from codeneedle.report.verdict_data import verdict_objects
 from codeneedle.verdict.judge import Outcome, judge
 from codeneedle.verdict.limits import Limits
+from codeneedle.verdict.metric_phrases import mean_amount
 from codeneedle.verdict.remark_kinds import RemarkKind
 from codeneedle.verdict.statistics import error_share, interval, units_needed
 
@@ -233,10 +230,9 @@ def test_more_right_samples_are_points_better():
     was = scores(150)
     found = judge(run_of({GOOD: [1.0] * 200}, was), Limits())
 
-    assert any(
-        "25.0 points better (0 lost, 50 won of 200 samples)" in line
-        for line in headline(found, pair_flags)
-    )
+    ((row,),) = (pair.metric_results for pair in found.compared)
+    assert (-0.25, 0, 50) == (row.bounds.mean, row.lost, row.won)
+    assert ("25.0 points better", True) == (mean_amount(Limits(), row), row.is_better)
 
 
 def test_a_verdict_by_an_evaluation_alone_sets_and_keeps():

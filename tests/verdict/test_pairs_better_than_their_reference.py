@@ -1,0 +1,179 @@
+"""A pair that is better than its reference by more than the limit is never set."""
+
+from dataclasses import replace
+
+import pytest
+from made_losses import BEYOND, REFERENCE, WITHIN, losing_run, losing_setup
+from made_records import asking_recall, made_run, made_setup, sized
+from made_retrieval import made_texts, retrieval_record, right
+from made_transcripts import made_conditions, transcript_run
+from made_verdicts import evaluation, fitting
+
+from codeneedle.cache_types import Pair
+from codeneedle.records.record import Run
+from codeneedle.report.verdict import Check, check_of, headline
+from codeneedle.verdict.judge import Outcome, judge
+from codeneedle.verdict.limits import Limits
+from codeneedle.verdict.next import next_step, pairs_to_extend
+from codeneedle.verdict.remark_kinds import RemarkKind
+from codeneedle.verdict.statistics import Bounds, Decision
+
+GOOD, MIDDLE, COARSE = "q8_0/q8_0", "q8_0/q4_0", "q4_0/q4_0"
+
+
+def gaining(by):
+    """Losses of 16 functions of a pair that gains so much."""
+    return tuple(loss - by for loss in WITHIN)
+
+
+def of_answers():
+    """Functions to be written, most of which only the coarse pair brings back."""
+    setup = made_setup(needles=16, forced=0, types_k=("f16", "q4_0"), types_v=("f16",))
+    run = made_run(
+        lambda pair, at: 20 if pair.k == "q4_0" or at < 6 else 2,
+        setup=asking_recall(setup, {"ask": "written"}),
+    )
+    return replace(run, records=tuple(map(sized, run.records)))
+
+
+def of_texts():
+    """Texts, of most of which only the coarse pair finds what is asked."""
+
+    def record(pair, most):
+        texts = [
+            text
+            for length in range(256, 2304, 256)
+            for text in made_texts(
+                "single",
+                dial=0,
+                length=length,
+                answer=lambda asked, n: right(asked, n) if n <= most else "no",
+            )
+        ]
+        return retrieval_record(pair, texts)
+
+    setup = replace(made_setup(), probes={"retrieval": {"tasks": ["single"]}})
+    records = (record("f16/f16", 600), record("q4_0/f16", 9999))
+    return Run(name="made", setup=setup, records=records)
+
+
+def of_turns():
+    """Turns whose right tokens are likelier with the coarse pair."""
+    return transcript_run(
+        {
+            "f16/f16": lambda n, _at: 0.6 - 0.002 * (n % 3),
+            "q4_0/q4_0": lambda n, _at: 0.9 - 0.004 * (n % 3),
+        },
+        made_conditions(16),
+    )
+
+
+BETTER = {
+    "right tokens of functions": lambda: losing_run({COARSE: gaining(0.15)}),
+    "functions that are written": of_answers,
+    "answers about texts": of_texts,
+    "right tokens of turns": of_turns,
+    "scores of samples": lambda: evaluation(200, {COARSE: 150}),
+}
+"""Runs whose one pair is better than the reference, of each kind of loss."""
+
+
+@pytest.mark.parametrize("run", BETTER.values(), ids=BETTER)
+def test_by_no_kind_of_loss_is_such_a_pair_within_or_set(run):
+    found = judge(run())
+
+    (pair,) = found.compared
+    kinds = {doubt.kind for row in pair.metric_results for doubt in row.doubts}
+    assert (Decision.OPEN, None) == (pair.decision, found.chosen)
+    assert {RemarkKind.BETTER, RemarkKind.DOUBTED_REFERENCE} <= kinds
+    assert Outcome.NO_ANSWER is found.outcome
+
+
+@pytest.mark.parametrize(
+    ("high", "decision"),
+    [(-0.011, "open"), (-0.01, "within"), (0.01, "within"), (0.011, "open")],
+)
+def test_an_interval_below_the_gain_that_is_accepted_is_open(high, decision):
+    bounds = Bounds(mean=high, low=-1.0, high=high, units=12)
+
+    assert decision == bounds.decision(0.01)
+
+
+def test_it_is_told_in_its_own_words_beside_pairs_that_are_not():
+    losses = {GOOD: WITHIN, "q8_0/q5_1": WITHIN, MIDDLE: WITHIN}
+    found = judge(losing_run({**losses, COARSE: gaining(0.15)}))
+
+    code, line = check_of(found, Pair.parse(COARSE))
+    assert (Check.OPEN, Pair.parse(MIDDLE)) == (code, found.chosen)
+    assert "better than its reference by more than the limit" in line
+    assert {} == found.doubted
+
+
+@pytest.mark.parametrize(
+    ("losses", "is_doubted"),
+    [
+        ({GOOD: gaining(0.15), MIDDLE: WITHIN}, True),
+        ({GOOD: gaining(0.15), MIDDLE: WITHIN, "q5_1/q5_1": WITHIN}, False),
+        # What a broken reference still has more of than the worst pairs.
+        ({GOOD: gaining(0.15), MIDDLE: BEYOND, COARSE: BEYOND}, True),
+        ({GOOD: gaining(0.007), MIDDLE: WITHIN}, False),
+        ({p: gaining(0.007) for p in (GOOD, MIDDLE, "q8_0/q5_1")}, True),
+        ({p: gaining(0.0015) for p in (GOOD, MIDDLE, "q8_0/q5_1")}, False),
+        # Every second unit of the reference is broken: no interval is sure of a gain.
+        ({GOOD: tuple(loss - 0.3 * (at % 2) for at, loss in enumerate(WITHIN))}, True),
+    ],
+)
+def test_many_pairs_that_gain_put_the_reference_in_doubt(losses, is_doubted):
+    found = judge(losing_run(losses))
+
+    first, *_ = headline(found, str)
+    assert is_doubted == bool(found.doubted) == ("in doubt" in first)
+    assert is_doubted == (found.chosen is None)
+
+
+def test_beside_a_reference_in_doubt_none_is_within_and_the_worst_stay_beyond():
+    losses = {GOOD: gaining(0.15), "q8_0/q5_1": gaining(0.15), MIDDLE: WITHIN}
+    found = judge(losing_run({**losses, COARSE: BEYOND}))
+
+    words = {str(each.pair): str(each.decision) for each in found.compared}
+    expected = dict.fromkeys(losses, "open") | {COARSE: "beyond"}
+    assert expected == words
+    assert {} == pairs_to_extend(found)
+
+
+def test_a_sweep_that_decides_ends_at_a_reference_in_doubt():
+    run = losing_run({GOOD: gaining(0.15)})
+    order = {"order": {"pairs": [GOOD, MIDDLE, COARSE], "looks": [16]}}
+
+    broken = judge(replace(run, setup=replace(run.setup, calibrated=order)))
+    whole = judge(replace(losing_run({GOOD: WITHIN}), setup=broken.run.setup))
+    assert next_step(broken, ["recall"]) is None
+    assert next_step(whole, ["recall"]) is not None
+
+
+def test_a_limited_memory_takes_no_pair_that_is_better_than_the_reference():
+    losses = {GOOD: WITHIN, MIDDLE: WITHIN, "q8_0/q5_1": WITHIN}
+    run = losing_run({**losses, COARSE: gaining(0.15)})
+
+    assert Pair.parse(COARSE) == judge(run, fitting(1.0)).compared[-1].pair
+    assert judge(run, replace(fitting(0.3), max_loss=0.01)).chosen is None
+
+
+def test_a_finer_pair_than_the_reference_may_gain():
+    pairs = ["bf16/q4_0", GOOD]
+    losses = {"bf16/q4_0": gaining(0.15), GOOD: (0.0,) * 16}
+    found = judge(losing_run(losses, setup=losing_setup(pairs), reference=""))
+
+    (pair,) = found.compared
+    (doubt,) = pair.leading.doubts
+    assert ({}, REFERENCE) != (found.doubted, found.reference)
+    assert (Decision.OPEN, RemarkKind.BETTER) == (pair.decision, doubt.kind)
+    assert doubt.text.endswith("q8_0/q8_0 has a coarser K")
+
+
+def test_a_larger_limit_accepts_a_gain():
+    run = losing_run({GOOD: gaining(0.02), MIDDLE: WITHIN, "q8_0/q5_1": WITHIN})
+
+    assert Decision.OPEN is judge(run).result(Pair.parse(GOOD)).decision
+    loose = judge(run, Limits(max_loss=0.05))
+    assert Decision.WITHIN is loose.result(Pair.parse(GOOD)).decision
