@@ -79,7 +79,8 @@ class SweepCommand(TyperCommand):
 
     @override
     def get_params(self, ctx: Any) -> list[Any]:
-        """All parameters; the probes are imported only for this."""
+        """All parameters; probes and languages are imported only for this."""
+        from codeneedle.corpora import languages
         from codeneedle.probes import PROBES
 
         settings = {
@@ -87,9 +88,11 @@ class SweepCommand(TyperCommand):
             for name, owners in _settings().items()
         }
         shared = _params(SWEEP_OPTIONS | settings)
-        (probes,) = (param for param in shared if param.name == "probes")
         known = (f"{probe.name} ({probe.purpose})" for probe in PROBES.values())
-        probes.help = probes.help.format(probes=", ".join(known))
+        words = {"probes": ", ".join(known), "languages": languages.titles()}
+        for param in shared:
+            if param.name in {"corpus", "probes"}:
+                param.help = param.help.format(**words)
         return [*shared, *_params(self.own), *super().get_params(ctx)]
 
     @override

@@ -497,7 +497,8 @@ SWEEP_OPTIONS = {
         "--corpus",
         "NAME|PATH",
         word,
-        "A corpus by name, a file, or a folder; see 'codeneedle corpus list'.",
+        "A corpus by name ('codeneedle corpus list'), or a file or folder of code in "
+        "{languages}.",
         f"the environment's {CORPUS}, or what suits the model",
         corpus_names,
     ),

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
-from codeneedle.corpora import languages
+from codeneedle.corpora import encodings, languages
 from codeneedle.corpora.needles import Function
 from codeneedle.errors import BadInput
 from codeneedle.system.files import open_regular
@@ -85,11 +85,11 @@ def joined_sources(
             parsed = language.functions(source.text)
         except languages.Unparsable as error:
             unparsable.append((source.label, str(error)))
-        else:
-            functions += [replace(each, line=each.line + lines) for each in parsed]
-            if language.unconfirmed:
-                check = partial(language.unconfirmed, source.text, parsed)
-                checks.append((source.label, check))
+            parsed = [*error.kept]
+        if parsed and language.unconfirmed:
+            check = partial(language.unconfirmed, source.text, parsed)
+            checks.append((source.label, check))
+        functions += [replace(each, line=each.line + lines) for each in parsed]
         is_ended = len(sources) == 1 or source.text.endswith("\n")
         parts.append(source.text if is_ended else f"{source.text}\n")
         lines += parts[-1].count("\n")
@@ -253,21 +253,20 @@ def decoded_text(data: bytes, *, label: str) -> str:
     """
     The text of *data*, the contents of a file.
 
-    A byte order mark is dropped, and every line ends with a newline. A file that is not
-    UTF-8 is read as Latin-1, which turns all bytes into characters.
+    A byte order mark is dropped, and every line ends with a newline.
 
     Raises:
-        BadInput: If it is blank or binary.
+        BadInput: If it is blank or binary, or its encoding is not known.
     """
     if not data.strip():
         raise _not_text(label, BLANK)
-    if b"\0" in data or data.startswith((b"\xff\xfe", b"\xfe\xff")):
-        # UTF-16 has a null character in every line of code.
-        raise _not_text(label, "binary or UTF-16, not text")
     try:
-        text = data.decode("utf-8-sig")
-    except UnicodeDecodeError:
-        text = data.decode("latin-1")
+        text = encodings.decoded(data)
+    except encodings.Undecodable as error:
+        hint = "Convert it: iconv -f ENCODING -t UTF-8 FILE > NEW_FILE"
+        raise BadInput(source=label, reason=str(error), hint=hint) from error
+    if not text.strip():
+        raise _not_text(label, BLANK)
     return text.replace("\r\n", "\n").replace("\r", "\n")
 
 

@@ -11,6 +11,7 @@ from sphinx.application import Sphinx
 from sphinx.util.docutils import SphinxDirective
 from typing_extensions import override
 
+from codeneedle.corpora.languages import all_languages
 from codeneedle.document import Block, Facts, Heading, Lines, Table
 from codeneedle.probes.retrieval.task_kinds import TASKS
 from codeneedle.report.models import models_document, shipped_rows
@@ -43,6 +44,19 @@ class RetrievalTasks(SphinxDirective):
             for task in TASKS.values()
         ]
         return [table(["task", "asks for"], rows)]
+
+
+class Languages(SphinxDirective):
+    """Every language of corpora, with the suffixes of its files."""
+
+    @override
+    def run(self) -> list[Node]:
+        """The table."""
+        rows = [
+            (nodes.Text(language.title), nodes.literal("", " ".join(language.suffixes)))
+            for language in all_languages().values()
+        ]
+        return [table(["language", "files"], sorted(rows, key=lambda row: str(row[0])))]
 
 
 class ShippedSweeps(SphinxDirective):
@@ -135,6 +149,7 @@ def _with_numbers(
 
 def setup(app: Sphinx) -> dict[str, bool]:
     """Register the directives."""
+    app.add_directive("languages", Languages)
     app.add_directive("retrieval-tasks", RetrievalTasks)
     app.add_directive("shipped-sweeps", ShippedSweeps)
     app.add_directive("sweep-tables", SweepTables)

@@ -21,20 +21,19 @@ def test_a_file_is_read_as_an_editor_shows_it(here):
     assert_verbatim(corpus.text, corpus.functions)
 
 
-def test_bytes_that_are_not_utf_8_stay_one_character_each(here):
-    data = b"# \xe9\xff\x85\n" + python("mine").rstrip().encode()
-    put(here / "mine.py", data)
-
-    assert data == load("mine.py").text.encode("latin-1")
-
-
 @pytest.mark.parametrize(
     ("data", "reason"),
     [
         (b"", "empty"),
         (b" \n\t\n", "empty"),
-        (b"\x7fELF\0\0", "binary or UTF-16, not text"),
-        ("def f():\n".encode("utf-16"), "binary or UTF-16, not text"),
+        (" \n".encode("utf-16"), "empty"),
+        (b"\x7fELF\0\0", "binary, or UTF-16 without a byte order mark"),
+        (
+            "def f():\n".encode("utf-16-le"),
+            "binary, or UTF-16 without a byte order mark",
+        ),
+        (b"#\n# \xe9\n", "not UTF-8 (line 2), and declares no encoding"),
+        (b"# coding: gbk\n# \xff\n", "not gbk, which it says that it is"),
     ],
 )
 def test_a_file_without_text_says_so(here, data, reason):
@@ -43,7 +42,9 @@ def test_a_file_without_text_says_so(here, data, reason):
     with pytest.raises(BadInput) as caught:
         load("a.py")
     assert ("a.py", reason) == (caught.value.source, caught.value.reason)
-    assert "readable file" in caught.value.hint
+    assert caught.value.hint.startswith(
+        "Choose a readable file" if reason == "empty" else "Convert it: iconv"
+    )
 
 
 def test_a_folder_is_joined_with_a_comment_that_names_each_file(here):
@@ -172,5 +173,5 @@ def test_the_first_files_that_are_left_out_are_named_and_the_others_counted(here
         put(here / f"src/bad{at:02}.py", b"\0")
     lines = load("src").left_out()
 
-    assert "bad00.py: binary or UTF-16, not text" == lines[0]
+    assert "bad00.py: binary, or UTF-16 without a byte order mark" == lines[0]
     assert (21, "and 3 more files") == (len(lines), lines[-1])

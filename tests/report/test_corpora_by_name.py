@@ -69,5 +69,5 @@ def test_files_that_a_second_parser_does_not_see_alike_are_listed(tmp_path):
 
     text = printed(corpus_overview(registry.load(str(tmp_path))))
 
-    assert "in doubt: newer.js: esprima, which knows ES2017 at most" in text
+    assert "in doubt: newer.js: esprima, which knows ES2017 without types" in text
     assert 1 == text.count("in doubt")

@@ -1,13 +1,17 @@
 """Functions with bodies between braces, found in the tree that tree-sitter builds."""
 
 import functools
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
-
-import tree_sitter
+import importlib
+import re
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from codeneedle.corpora.languages import Unparsable
 from codeneedle.corpora.needles import Function
+
+if TYPE_CHECKING:
+    import tree_sitter
 
 MAX_DEPTH = 100
 """
@@ -21,14 +25,41 @@ Limit of the depth of nodes. tree-sitter counts the depth of a query in 16 bits:
 65,535 it loses matches, and 100,000 take more than two minutes.
 """
 
+COMMENTS = ("comment", "line_comment", "block_comment")
+
+_WRAPPERS = {
+    "as_expression",
+    "expression_list",
+    "literal_element",
+    "non_null_expression",
+    "parenthesized_expression",
+    "satisfies_expression",
+}
+"""Types of nodes whose first child may be the function that is named."""
+
+_LISTS_OF_MODIFIERS = {"modifiers"}
+"""Types of leading children that hold annotations beside words such as ``public``."""
+
+
+def words_of(node: "tree_sitter.Node") -> str:
+    """The text of *node*."""
+    return node.text.decode() if node.text else ""
+
 
 def _tidy(name: str) -> str:
     """A name as written - ``this. x``, ``'key'`` - in its shortest form."""
-    name = "".join(name.split()).removeprefix("this.").strip("'\"")
+    parts = re.split(r"(?<=\w)\s+(?=\w)", name.strip())
+    name = " ".join("".join(part.split()) for part in parts)
+    name = name.removeprefix("this.").strip("'\"")
     return name[:60] or "?"
 
 
-Named = tuple[tree_sitter.Node | None, tree_sitter.Node]
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """What a grammar finds in a text."""
+
+    functions: list[Function]  # those whose bodies have no error, in order of lines
+    error: int | None  # line of the first error; None if there is none
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,42 +67,82 @@ class Grammar:
     """The functions of a language in the tree of tree-sitter."""
 
     language: str  # its name, for errors
-    grammar: tree_sitter.Language  # grammar of tree-sitter
-    types: Iterable[str]  # types of all nodes that may name a function or class
-    named: Callable[[tree_sitter.Node], Named | None]
+    package: str  # Python package of the grammar; imported when a text is read
+    entry: str = "language"  # function of that package that returns the grammar
+    names: Mapping[str, str]
     """
-    For such a node, that of the name (None: ``default``) and the named one, which may
-    be itself; None if it names nothing.
+    Types of the nodes that are functions or hold functions, with the field of their
+    name.
     """
 
-    block: str  # type of a body between braces
-    apart: Sequence[str]
+    values: Mapping[str, tuple[str, str]] = field(default_factory=dict)
     """
-    Types of leading children that are not part of the signature, such as decorators.
+    Types of the nodes that give a value a name, with the fields of name and value; an
+    empty one of a value that has none: ``default``.
     """
+
+    closures: Collection[str] = ()  # types of those values: functions, holders of some
+    holders: Collection[str] = ()
+    """Types among `names` that hold functions in such a body, and are none."""
+
+    word: Callable[["tree_sitter.Node"], str] = words_of
+    """The name that the node of a name states."""
+
+    blocks: Collection[str]  # types of bodies between braces
+    apart: Sequence[str] = ()
+    """
+    Types of leading children that are not part of the signature, such as decorators;
+    comments never are.
+    """
+
+    otherwise: "Grammar | None" = None
+    """Grammar of a text that has an error to this one."""
 
     def functions(self, text: str) -> list[Function]:
         """
         The functions of *text*, in the order of their lines.
 
         Raises:
-            Unparsable: If any of the text is an error to the grammar.
+            Unparsable: If any of the text is an error to the grammar; it has the
+                functions whose bodies have none.
         """
-        root = tree_sitter.Parser(self.grammar).parse(text.encode()).root_node
-        if root.has_error:
-            line = _first_error(root).start_point.row + 1
-            raise Unparsable(language=self.language, line=line, reason="syntax error")
-        return sorted(
+        found = self._found(text)
+        if found.error is not None and self.otherwise:
+            other = self.otherwise._found(text)  # noqa: SLF001 - one of this class
+            if other.error is None or len(other.functions) > len(found.functions):
+                found = other
+        if found.error is None:
+            return found.functions
+        raise Unparsable(
+            language=self.language,
+            line=found.error,
+            reason="syntax error",
+            kept=found.functions,
+        )
+
+    def _root(self, text: str) -> "tree_sitter.Node":
+        import tree_sitter
+
+        return tree_sitter.Parser(self._grammar()).parse(text.encode()).root_node
+
+    def _grammar(self) -> "tree_sitter.Language":
+        return _loaded(self.package, self.entry)
+
+    def _found(self, text: str) -> _Found:
+        root = self._root(text)
+        functions = sorted(
             self._functions(root, text.split("\n")),
             key=lambda function: (function.line, -function.end),
         )
+        error = _first_error(root).start_point.row + 1 if root.has_error else None
+        return _Found(functions, error)
 
     def _functions(
-        self, root: tree_sitter.Node, lines: Sequence[str]
+        self, root: "tree_sitter.Node", lines: Sequence[str]
     ) -> Iterator[Function]:
         around: list[tuple[str, tree_sitter.Node, tree_sitter.Node]] = []
         for node in self._nodes(root):
-            naming = self.named(node)
+            naming = self._named(node)
             if naming is None:
                 continue
             while around and node.start_byte >= around[-1][1].end_byte:
@@ -81,17 +152,41 @@ class Grammar:
             if is_beside or len(around) >= MAX_DEPTH:
                 continue
             word, named = naming
-            name = _tidy(word.text.decode()) if word and word.text else "default"
-            name = f"{around[-1][0]}.{name}" if around else name
+            name = f"{around[-1][0]}.{word}" if around else word
             around.append((name, node, named))
-            body = named.child_by_field_name("body")
-            if body is not None and body.type == self.block:
+            body = self._body(named)
+            if body is not None:
                 yield self._function(name, node, body, lines)
 
-    def _nodes(self, root: tree_sitter.Node) -> list[tree_sitter.Node]:
-        """The nodes of `types`, outer ones before inner ones."""
+    def _body(self, named: "tree_sitter.Node") -> "tree_sitter.Node | None":
+        """The body of a function between braces, if there is no error in it."""
+        body = named.child_by_field_name("body")
+        if body is None or body.type not in self.blocks or body.has_error:
+            return None
+        return None if named.type in self.holders else body
+
+    def _named(self, node: "tree_sitter.Node") -> "tuple[str, tree_sitter.Node] | None":
+        """The name that *node* gives, and what it names; None if that is nothing."""
+        if node.type in self.names:
+            name = node.child_by_field_name(self.names[node.type])
+            return None if name is None else (_tidy(self.word(name)), node)
+        of_name, of_value = self.values[node.type]
+        name = node.child_by_field_name(of_name) if of_name else None
+        value = _unwrapped(node.child_by_field_name(of_value))
+        if value is None or value.type not in self.closures:
+            return None
+        if name is not None:
+            return _tidy(self.word(name)), value
+        has_own = of_name or value.child_by_field_name("name")
+        return None if has_own else ("default", value)
+
+    def _nodes(self, root: "tree_sitter.Node") -> "list[tree_sitter.Node]":
+        """The nodes that may name something, outer ones before inner ones."""
+        import tree_sitter
+
         # By a query: visiting all nodes from Python takes twice as long as parsing.
-        cursor = tree_sitter.QueryCursor(_query(self.grammar, tuple(self.types)))
+        types = (*self.names, *self.values)
+        cursor = tree_sitter.QueryCursor(_query(self._grammar(), types))
         cursor.set_max_start_depth(MAX_TREE_DEPTH)
         nodes = cursor.captures(root).get("node", [])
         return sorted(nodes, key=lambda node: (node.start_byte, -node.end_byte))
@@ -99,18 +194,17 @@ class Grammar:
     def _function(
         self,
         name: str,
-        holder: tree_sitter.Node,
-        body: tree_sitter.Node,
+        holder: "tree_sitter.Node",
+        body: "tree_sitter.Node",
         lines: Sequence[str],
     ) -> Function:
         """The function *name*, without the lines that its closing brace has alone."""
-        own = next(child for child in holder.children if child.type not in self.apart)
         # tree-sitter counts rows by "\n" alone, as editors do.
-        first, opens = own.start_point.row, body.start_point.row + 1
+        first, opens = self._first_row(holder), body.start_point.row + 1
         closes = body.end_point.row + 1
-        # What stands before the closing brace, on its line, may be the opening one.
-        shares = body.children[-2].end_point.row + 1 == closes
-        ends = max(closes if shares else closes - 1, opens)
+        ends = closes
+        if closes > opens and _is_alone(body, lines):
+            ends = closes - 1
         return Function(
             name=name,
             signature="\n".join(lines[first:opens]),
@@ -119,21 +213,55 @@ class Grammar:
             closing_lines=closes - ends,
         )
 
+    def _first_row(self, holder: "tree_sitter.Node") -> int:
+        """Row, from 0, of what is not `apart` of *holder*."""
+        apart = {*self.apart, *COMMENTS}
+        for child in holder.children:
+            parts = child.children if child.type in _LISTS_OF_MODIFIERS else [child]
+            for part in parts:
+                if part.type not in apart:
+                    return part.start_point.row
+        return holder.start_point.row
+
+
+def _is_alone(body: "tree_sitter.Node", lines: Sequence[str]) -> bool:
+    """Whether nothing stands before the brace that closes *body*, on its line."""
+    end = body.end_point
+    return not lines[end.row].encode()[: end.column - 1].strip()
+
+
+def _unwrapped(value: "tree_sitter.Node | None") -> "tree_sitter.Node | None":
+    """The *value* within parentheses, casts and lists of one."""
+    while value is not None and value.type in _WRAPPERS:
+        value = next(iter(value.named_children), None)
+    return value
+
 
 @functools.cache
-def _query(grammar: tree_sitter.Language, types: tuple[str, ...]) -> tree_sitter.Query:
+def _loaded(package: str, entry: str) -> "tree_sitter.Language":
+    import tree_sitter
+
+    return tree_sitter.Language(getattr(importlib.import_module(package), entry)())
+
+
+@functools.cache
+def _query(
+    grammar: "tree_sitter.Language", types: tuple[str, ...]
+) -> "tree_sitter.Query":
+    import tree_sitter
+
     either = " ".join(f"({name})" for name in types)
     return tree_sitter.Query(grammar, f"[{either}] @node")
 
 
-def _holds(outer: tree_sitter.Node, inner: tree_sitter.Node) -> bool:
+def _holds(outer: "tree_sitter.Node", inner: "tree_sitter.Node") -> bool:
     """Whether *inner* is a proper part of *outer*."""
     begins, ends = outer.byte_range
     opens, closes = inner.byte_range
     return begins <= opens and closes <= ends and (begins, ends) != (opens, closes)
 
 
-def _first_error(node: tree_sitter.Node) -> tree_sitter.Node:
+def _first_error(node: "tree_sitter.Node") -> "tree_sitter.Node":
     """The innermost part that holds the first error."""
     while not (node.is_error or node.is_missing):
         broken = [child for child in node.children if child.has_error]

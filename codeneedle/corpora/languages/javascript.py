@@ -5,13 +5,11 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-import tree_sitter
-import tree_sitter_javascript
-
-from codeneedle.corpora.languages._braced_functions import Grammar, Named
+from codeneedle.corpora.languages import _ecmascript, tsx
 from codeneedle.corpora.needles import Function
 
-SUFFIXES = (".js", ".mjs", ".cjs")
+TITLE = "JavaScript"
+SUFFIXES = (".js", ".mjs", ".cjs", ".jsx")
 COMMENT = "// {}"
 
 MAX_CHECKED_CHARACTERS = 1_000_000
@@ -24,66 +22,10 @@ where tree-sitter reads 7.
 # --- tree-sitter
 
 
-_SCOPES = {
-    "arrow_function",
-    "class",
-    "class_declaration",
-    "function_declaration",
-    "function_expression",
-    "generator_function",
-    "generator_function_declaration",
-    "object",
-}
-_NAMING = {
-    "assignment_expression": ("left", "right"),
-    "field_definition": ("property", "value"),
-    "pair": ("key", "value"),
-    "variable_declarator": ("name", "value"),
-}
+_GRAMMAR = _ecmascript.javascript(TITLE, otherwise=tsx.GRAMMAR)
 
-
-def _named(node: tree_sitter.Node) -> Named | None:
-    if node.type in _NAMING:
-        name, named = map(node.child_by_field_name, _NAMING[node.type])
-        return _scope(name, named)
-    if node.type == "export_statement":
-        named = node.child_by_field_name("value")
-        naming = _scope(None, named)
-        return None if naming and naming[1].child_by_field_name("name") else naming
-    name = node.child_by_field_name("name")
-    return None if name is None else (name, node)
-
-
-def _scope(
-    name: tree_sitter.Node | None, named: tree_sitter.Node | None
-) -> Named | None:
-    """Both, if *named* is a scope, within parentheses or not; esprima drops those."""
-    while named is not None and named.type == "parenthesized_expression":
-        named = next(iter(named.named_children), None)
-    return (name, named) if named is not None and named.type in _SCOPES else None
-
-
-functions = Grammar(
-    language="JavaScript",
-    grammar=tree_sitter.Language(tree_sitter_javascript.language()),
-    types=(
-        # These two of the scopes have no name of their own.
-        *sorted(_SCOPES - {"arrow_function", "object"}),
-        *_NAMING,
-        "export_statement",
-        "method_definition",
-    ),
-    named=_named,
-    block="statement_block",
-    apart=("decorator", "comment"),
-).functions
-"""
-Functions with a body between braces and a name, nested ones too.
-
-A function without a name has that of its variable, property, class field or target of
-an assignment, or ``default`` for a default export. Raises `Unparsable` if the grammar
-finds an error.
-"""
+functions = _GRAMMAR.functions
+"""Functions; a text with types, of Flow or TypeScript, is read as TSX."""
 
 
 # --- esprima
@@ -111,9 +53,9 @@ def unconfirmed(text: str, known: Sequence[Function]) -> str:
     is_module = re.search(r"^\s*(?:import|export)\b", text, re.MULTILINE)
     parse = esprima.parseModule if is_module else esprima.parseScript
     try:
-        root = parse(text, {"range": True})
+        root = parse(text, {"range": True, "jsx": True})
     except (esprima.Error, *_ESPRIMA_FAILS) as error:
-        return f"esprima, which knows ES2017 at most, cannot read it: {error}"
+        return f"esprima, which knows ES2017 without types, cannot read it: {error}"
     seen = set(_bodies(root, text))
     others = [each for each in known if _braces(each) not in seen]
     named = ", ".join(f"{each.name} (line {each.line})" for each in others)

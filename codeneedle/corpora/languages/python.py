@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from codeneedle.corpora.languages import Unparsable
 from codeneedle.corpora.needles import Function
 
+TITLE = "Python"
 SUFFIXES = (".py", ".pyw")
 COMMENT = "# {}"
 
@@ -39,13 +40,11 @@ def _parsed(text: str) -> ast.Module:
             warnings.simplefilter("ignore")
             return ast.parse(text)
     except SyntaxError as error:
-        raise Unparsable(
-            language="Python", line=error.lineno, reason=error.msg
-        ) from error
+        raise Unparsable(language=TITLE, line=error.lineno, reason=error.msg) from error
     except (ValueError, RecursionError, MemoryError) as error:
         # A null character, or brackets nested deeper than the parser's stack.
         reason = str(error) or "nested too deeply"
-        raise Unparsable(language="Python", line=None, reason=reason) from error
+        raise Unparsable(language=TITLE, line=None, reason=reason) from error
 
 
 def _definitions(tree: ast.Module) -> Iterator[tuple[str, _Definition]]:

@@ -1,0 +1,40 @@
+"""Go: functions by tree-sitter."""
+
+from typing import TYPE_CHECKING
+
+from codeneedle.corpora.languages._braced_functions import Grammar, words_of
+
+if TYPE_CHECKING:
+    import tree_sitter
+
+TITLE = "Go"
+SUFFIXES = (".go",)
+COMMENT = "// {}"
+
+
+def _word(name: "tree_sitter.Node") -> str:
+    """``Type.Method`` of a method, for any receiver: ``(s *Type[T])``."""
+    method = name.parent
+    receiver = method.child_by_field_name("receiver") if method else None
+    if receiver is None:
+        return words_of(name)
+    kind = words_of(receiver).strip("()").split()[-1:]
+    of_type = "".join(kind).lstrip("*").partition("[")[0]
+    return f"{of_type}.{words_of(name)}" if of_type else words_of(name)
+
+
+functions = Grammar(
+    language=TITLE,
+    package="tree_sitter_go",
+    names={"function_declaration": "name", "method_declaration": "name"},
+    values={
+        "assignment_statement": ("left", "right"),
+        "keyed_element": ("key", "value"),
+        "short_var_declaration": ("left", "right"),
+        "var_spec": ("name", "value"),
+    },
+    closures=("func_literal", "composite_literal"),
+    word=_word,
+    blocks=("block",),
+).functions
+"""Functions, methods by their type, and function literals that have a name."""

@@ -1,0 +1,9 @@
+"""TypeScript: functions by tree-sitter."""
+
+from codeneedle.corpora.languages import _ecmascript
+
+TITLE = "TypeScript"
+SUFFIXES = (".ts", ".mts", ".cts")
+COMMENT = "// {}"
+
+functions = _ecmascript.typescript(TITLE, "language_typescript").functions
