@@ -92,6 +92,21 @@ def sweep_command(folder: object, *options: str) -> str:
     return visible(shlex.join(["codeneedle", "sweep", str(folder), *options]))
 
 
+_FOLDERS = re.compile(
+    r"(?<=[\"'])~?/[^\"'\n]*/(?=[^\"'/\n]+[\"'])"  # in quotes, blanks included
+    r"|(?<![\w.:/~])~?/(?:[^/\s\"'=,]+/)+(?=[^/\s])"
+)
+
+
+def without_folders(text: str) -> str:
+    """
+    *text* with the names of its absolute paths alone: of ``/home/me/a.gguf`` the file.
+
+    Addresses stay.
+    """
+    return _FOLDERS.sub("", text)
+
+
 _MARKDOWN = re.compile(
     r"[\\`*_|<>\[\]~$&]"
     r"|(?<![A-Za-z0-9_])@(?=\w)"  # a user, who is notified

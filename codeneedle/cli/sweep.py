@@ -476,7 +476,7 @@ class _Page:
             codes += self._swept_behind(probe, self._tried([probe]))
         cells = plural(len(self._tried(telling)), "pair")
         progress = self._progress(self._queue(telling[0], self._tried(telling)))
-        over = "nothing is left that could change it"
+        over = "nothing is left in this run that could change it"
         if reference in self.failed:
             over = f"{reference} was not measured further, so nothing else was"
         self._summarize(progress, f"{over}: {cells} asked")
@@ -591,7 +591,7 @@ class _Page:
         when = f"after {spent}" if self.has_stepped else "by what is stored"
         say(self.console, f"so far, {when}: {first}")
         for line in rest[:1]:
-            show_words(self.console, Text(visible(line.strip().removesuffix(":"))))
+            show_words(self.console, Text(visible(line.strip())))
 
     @property
     def _has_answer(self) -> bool:

@@ -30,6 +30,7 @@ _NOT_COMPARED = frozenset(
         "pairs",
         "architecture",
         "quant",
+        "training_context",
         "python",
         "probes",
         "calibrated",

@@ -393,6 +393,11 @@ class Setup:
     quant: str = ""
     """Quantization of the weights: ``Q4_K_M``; otherwise as *architecture*."""
 
+    training_context: Count = 0
+    """
+    Context that the weights were trained for, in tokens; 0 if unknown. Not compared.
+    """
+
     python: str = ""  # version of the Python that made it; not compared
     calibrated: dict[str, Json] = field(default_factory=dict)
     """

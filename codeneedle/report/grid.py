@@ -147,7 +147,7 @@ def loss_summary(
 
 def _loss_row(run: Run, verdict: "Verdict") -> list[str]:
     from codeneedle.report.losses import losses_of
-    from codeneedle.report.verdict import beyond_phrase
+    from codeneedle.report.verdict import answer_phrase, beyond_phrase
 
     losses = losses_of(verdict)
     if losses is None:
@@ -158,14 +158,9 @@ def _loss_row(run: Run, verdict: "Verdict") -> list[str]:
     return [
         _count(cells, spread),
         f"{low} - {high}",
-        NO_VALUE_WORD if verdict.is_instrument else _set_phrase(verdict),
+        answer_phrase(verdict),
         beyond_phrase(verdict) or NO_VALUE_WORD,
     ]
-
-
-def _set_phrase(verdict: "Verdict") -> str:
-    """The pair to set, or to keep."""
-    return str(verdict.chosen) if verdict.chosen else f"keep {verdict.reference}"
 
 
 def _means(run: Run, metrics: Sequence[Metric]) -> list[str]:

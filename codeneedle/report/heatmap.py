@@ -94,7 +94,13 @@ class Picture:
 
 
 CELL = 0.80
-"""Side of a cell, in inches; all else is drawn around the cells."""
+"""Least side of a cell with a label, in inches; all else is drawn around the cells."""
+
+USUAL_TYPES = 6
+"""Types of an axis up to which cells grow: smaller grids are as wide as of so many."""
+
+MOST_CELL = 1.6
+"""Largest side of a cell, in inches."""
 
 LABELLED = 20
 """
@@ -170,8 +176,7 @@ def _settings() -> dict[Any, Any]:
 
 def paint(picture: Picture) -> Figure:
     """Draw *picture* on a figure that pyplot does not know; it grows with the grid."""
-    is_labelled = has_labels(picture.k_types, picture.v_types)
-    cell = CELL if is_labelled else SMALL_CELL
+    cell = _side(picture)
     wide, high = len(picture.v_types) * cell, len(picture.k_types) * cell
     figure = figure_of(wide, high)
     axes = figure.add_axes((0, 0, 1, 1))
@@ -181,6 +186,19 @@ def paint(picture: Picture) -> Figure:
     write_title(axes, picture.title)
     write_below(axes, picture.notes, picture.facts)
     return figure
+
+
+def _side(picture: Picture) -> float:
+    """Side of a cell, in inches."""
+    types = max(len(picture.k_types), len(picture.v_types))
+    if types > LABELLED:
+        return SMALL_CELL
+    return min(MOST_CELL, max(CELL, USUAL_TYPES * CELL / types))
+
+
+def _grown(picture: Picture) -> float:
+    """How much larger than usual the text in cells is: less than its cells."""
+    return math.sqrt(_side(picture) / CELL)
 
 
 def figure_of(wide: float, high: float) -> Figure:
@@ -270,7 +288,8 @@ def _paint_cells(axes: Axes, bar: Axes, picture: Picture) -> None:
             if square.is_open:
                 paint_open(axes, at_k, at_v)
             if has_labels(picture.k_types, picture.v_types):
-                _write(axes, square, at_k, at_v, ink=_ink(picture, square))
+                ink = _ink(picture, square)
+                _write(axes, square, at_k, at_v, ink=ink, grown=_grown(picture))
     if picture.framed:
         at_k = picture.k_types.index(picture.framed.k)
         at_v = picture.v_types.index(picture.framed.v)
@@ -314,8 +333,10 @@ def paint_gap(axes: Axes, at_k: int, at_v: int) -> None:
     )
 
 
-def _write(axes: Axes, square: Square, at_k: int, at_v: int, *, ink: str) -> None:
-    """Draw the label of a cell, as large as fits."""
+def _write(
+    axes: Axes, square: Square, at_k: int, at_v: int, *, ink: str, grown: float
+) -> None:
+    """Draw the label of a cell, as large as fits; *grown* times the usual size."""
     longest = max(map(len, square.label.split("\n")))
     fits = 0.86 * CELL * POINTS_PER_INCH / (DIGIT_EM * max(longest, 1))
     how: dict[str, Any] = {"color": ink, "ha": "center", "va": "center"}
@@ -323,14 +344,14 @@ def _write(axes: Axes, square: Square, at_k: int, at_v: int, *, ink: str) -> Non
         at_v + 0.5,
         at_k + (0.42 if square.word else 0.5),
         square.label,
-        size=min(CELL_POINTS, fits),
+        size=grown * min(CELL_POINTS, fits),
         style="italic" if square.is_gap else "normal",
         weight="bold" if square.is_bold else "normal",
         **how,
     )
     if square.word:
         fits = 0.9 * CELL * POINTS_PER_INCH / (EM * len(square.word))
-        size = min(WORD_POINTS, fits)
+        size = grown * min(WORD_POINTS, fits)
         axes.text(at_v + 0.5, at_k + 0.72, square.word, size=size, **how)
 
 

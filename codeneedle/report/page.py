@@ -4,8 +4,11 @@ import json
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from importlib.resources import files
+from os.path import commonpath
+from pathlib import Path
 from statistics import fmean
 from typing import Any
 
@@ -14,7 +17,7 @@ from markupsafe import Markup
 
 from codeneedle.cache_types import Pair, PairFlags
 from codeneedle.document import Document, Facts, Lines
-from codeneedle.models.kv_cache import CONTEXTS
+from codeneedle.models.kv_cache import usual_contexts
 from codeneedle.probes import PROBES, frames
 from codeneedle.probes.answers import ScoredAnswer
 from codeneedle.probes.frames import CellValue
@@ -35,9 +38,9 @@ from codeneedle.report.display import Display, display_of
 from codeneedle.report.html import html
 from codeneedle.report.losses import Losses, losses_of
 from codeneedle.report.table import Column, PairTable, pair_table
-from codeneedle.report.verdict import headline, remark_lines
+from codeneedle.report.verdict import answers_table, headline, remark_lines
 from codeneedle.report.verdict import verdict_table as losses
-from codeneedle.text import number, one_line, sweep_command, visible
+from codeneedle.text import number, one_line, sweep_command, visible, without_folders
 from codeneedle.verdict.judge import Verdict, judge
 from codeneedle.verdict.limits import Limits
 from codeneedle.verdict.statistics import Decision
@@ -66,6 +69,7 @@ def page(
         limits: What the user can bear to lose.
         asks_for: How a pair is asked for on the command line of an engine.
     """
+    runs = list(_passed_on(runs))
     names = captions.names_of(runs)
     verdicts = [judge(run, limits) for run in runs]
     losses = [losses_of(each) for each in verdicts]
@@ -86,6 +90,7 @@ def page(
     )
     return template.render(
         title=", ".join(names),
+        answers=html([answers_table(verdicts)] if runs[1:] else []),
         data=_script_json({"runs": shown, "colours": RAMP}),
         comparison=html(both),
         verdicts=[
@@ -98,6 +103,31 @@ def page(
         memories=[_memory(each, number=at) for at, each in enumerate(verdicts)],
         facts=[html(_facts(run)) for run in runs],
         script=Markup(folder.joinpath("page.js").read_text(encoding="utf-8")),  # noqa: S704 - ours
+    )
+
+
+def _passed_on(runs: Sequence[Run]) -> Iterator[Run]:
+    """*runs* without folders of this machine: a page is for others, too."""
+    roots = [run.root for run in runs if run.root and run.root.is_absolute()]
+    above = Path(commonpath(roots)) if roots else Path()
+    for run in runs:
+        root = run.root
+        if root in roots:
+            root = Path(root.name) if root == above else root.relative_to(above)
+        yield _without_folders(replace(run, root=root))
+
+
+def _without_folders(run: Run) -> Run:
+    """*run*; of paths in its setup, sweep file and reasons, the last name alone."""
+    arguments = tuple(map(without_folders, run.setup.server_args))
+    return replace(
+        run,
+        sweep=without_folders(run.sweep),
+        setup=replace(run.setup, server_args=arguments),
+        records=tuple(
+            replace(record, reason=without_folders(record.reason))
+            for record in run.records
+        ),
     )
 
 
@@ -169,6 +199,8 @@ def loss_facts(losses: Losses) -> dict[str, Any]:
         for cell in cells
     ]
     label = f"{losses.display.label}; the colour turns at the limit of {losses.limit:g}"
+    if any(cell.is_hole for cell in cells):
+        label += "; an empty cell was not to be measured"
     return _grid(losses.metric.name, label, cells, shown)
 
 
@@ -234,9 +266,10 @@ def _cell(
     """Text, text below, tip, ground, ink and marks: shorter than names for each."""
     pair = visible(str(cell.pair))
     if not cell.has_value:
+        is_missing = cell.status == frames.NOT_RUN and not cell.is_hole
         why = visible(f"{cell.status or 'not run'} {one_line(cell.reason)}".strip())
         return [
-            captions.cell_word(cell),
+            "not run" if is_missing else captions.cell_word(cell),
             below,
             "" if cell.is_hole else f"{pair}: {why}",
         ]
@@ -349,9 +382,12 @@ def _shown(line: str | None) -> str | None:
 
 
 def _memory(verdict: Verdict, *, number: int) -> Markup:
-    """KV cache by context, as logs tell of it at one."""
+    """KV cache up to the context of the training, as logs tell of it at one."""
+    setup = verdict.run.setup
+    trained = setup.training_context
+    contexts = usual_contexts(max(trained, setup.context) if trained else 0)
     sizes = {
-        each.pair: [verdict.kv_bytes(each.pair, context) for context in CONTEXTS]
+        each.pair: [verdict.kv_bytes(each.pair, context) for context in contexts]
         for each in verdict.results
     }
-    return memory_charts(verdict, CONTEXTS, sizes, number=number)
+    return memory_charts(verdict, contexts, sizes, number=number)

@@ -3,7 +3,7 @@
 import math
 import shlex
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from enum import IntEnum
 
@@ -26,6 +26,7 @@ from codeneedle.report.captions import REFERENCE_MARK
 from codeneedle.report.kernels import gain_line
 from codeneedle.report.losses import has_losses, shown_row
 from codeneedle.text import (
+    NO_VALUE_WORD,
     plural,
     size,
     sweep_command,
@@ -41,6 +42,7 @@ from codeneedle.verdict.judge import (
 from codeneedle.verdict.limits import CHANGE_BY_LOSS
 from codeneedle.verdict.metric_phrases import (
     amount,
+    decided_by,
     loss_sentence,
     mean_amount,
     open_phrase,
@@ -71,8 +73,11 @@ def verdicts(
     """
     Whole verdicts: a row for every pair.
 
-    *pair_flags_of* spells pairs in the words of an engine.
+    *pair_flags_of* spells pairs in the words of an engine. Of several runs, their
+    answers stand first.
     """
+    if of_runs[1:]:
+        yield answers_table(of_runs)
     for each in of_runs:
         yield Heading(f"{each.run.name}: verdict")
         yield headline_lines(each, pair_flags_of(each.run.setup.engine))
@@ -81,6 +86,42 @@ def verdicts(
             yield from others(each, each.results)
         yield remark_lines(each, pair_flags_of(each.run.setup.engine))
         yield Facts(captions.run_facts(each.run), is_quiet=True)
+
+
+def answers_table(of_runs: Sequence[Verdict]) -> Table:
+    """A row for each run: the pair to set, what it takes, and what it loses."""
+    names = captions.names_of([each.run for each in of_runs])
+    heading = ["run", "pair to set", "memory", "loss", "at most"]
+    rows = [
+        [name, answer_phrase(verdict), *_chosen_row(verdict)]
+        for name, verdict in zip(names, of_runs, strict=True)
+    ]
+    return Table(heading, rows, words={*heading[:2]})
+
+
+def answer_phrase(verdict: Verdict) -> str:
+    """``q8_0/q5_1``, ``keep f16/f16``, ``nothing fits``, ``no answer yet``."""
+    if verdict.is_instrument:
+        return NO_VALUE_WORD
+    if verdict.chosen:
+        decision = verdict.decision(verdict.chosen)
+        is_set = verdict.outcome is Outcome.SET
+        return f"{verdict.chosen}{'' if is_set else f', {decision}'}"
+    return {
+        Outcome.KEEP: f"keep {verdict.reference}",
+        Outcome.NOTHING_FITS: "nothing fits",
+    }.get(verdict.outcome, "no answer yet")
+
+
+def _chosen_row(verdict: Verdict) -> list[str]:
+    """Memory, loss and its upper end of the pair to set; empty without one."""
+    chosen = verdict.result(verdict.chosen) if verdict.chosen else None
+    row = shown_row(verdict, chosen) if chosen else None
+    if chosen is None or row is None:
+        return ["", "", ""]
+    memory = f"{cache_size(chosen):.0%}"
+    loss, _, most = _ends(verdict, row)
+    return [memory, loss, most]
 
 
 def brief(verdict: Verdict, pair_flags: PairFlags) -> Document:
@@ -125,17 +166,27 @@ def headline_lines(verdict: Verdict, pair_flags: PairFlags) -> Lines:
     """
     The `headline`, its first line in green, and what there is to gain.
 
-    That stands first where it is little: then nothing that is set changes much.
+    That stands first where it is little: then nothing that is set changes much. Of a
+    pair that is not set it is what there would be at most.
     """
     first, *rest = headline(verdict, pair_flags)
     lines: list[Shown] = [Text(visible(first), _style(verdict)), *rest]
     gain = None if verdict.is_instrument else verdict.gain
     if gain is None:
         return Lines(lines)
-    saved = f"{visible(str(gain.pair))}, {gain_line(gain)}."
-    if gain.share < LITTLE_GAIN:
-        return Lines([f"There is little to gain: {saved}", *lines])
-    return Lines([*lines, f"     {saved}"])
+    pair, what = visible(str(gain.pair)), gain_line(gain)
+    is_set, is_little = gain.pair == verdict.chosen, gain.share < LITTLE_GAIN
+    start = "There is little to gain" if is_little else "At most there is to gain"
+    sentence = f"{start} (by {pair}, {_decision_phrase(verdict, gain.pair)}), {what}."
+    if is_set:
+        sentence = f"{f'{start}: ' if is_little else '     '}{pair}, {what}."
+    return Lines([sentence, *lines] if is_little else [*lines, sentence])
+
+
+def _decision_phrase(verdict: Verdict, pair: Pair) -> str:
+    """``which is beyond the limit``, ``which is open``."""
+    decision = verdict.decision(pair)
+    return f"which is {decision}{'' if decision == Decision.OPEN else ' the limit'}"
 
 
 def _style(verdict: Verdict) -> str:
@@ -451,10 +502,9 @@ def _nearest(verdict: Verdict) -> Iterator[str]:
     start = f"Nearest: {visible(str(result.pair))} {sentence.rpartition(' (')[0]}"
     leading = result.leading or row
     if leading is row and (needed := row.decidable):
-        noun = row.metric.noun
-        more = needed - row.bounds.units
-        yield f"{start}: about {more:,} more {noun} would decide it:"
-        yield from way_on(verdict, result, needed, noun)
+        yield f"{start}; {decided_by(row)}."
+        way = " ".join(way_on(verdict, result, needed, row.metric.noun))
+        yield f"To decide it: {way}"
         return
     word, _, why = word_phrase(result, leading).partition(": ")
     by = "" if leading is row else f" by {leading.metric.name}"
@@ -508,7 +558,9 @@ def pareto_front(verdict: Verdict) -> list[PairResult]:
 
 
 HEADING = ["K/V", "memory", "speed", "loss", "from", "to", "verdict", "by"]
-"""Columns of the table; those that no row fills are left out."""
+"""
+Columns of the table, before those of `_parts`; those that no row fills are left out.
+"""
 
 
 def verdict_table(verdict: Verdict, results: Sequence[PairResult]) -> Table:
@@ -528,12 +580,17 @@ def verdict_table(verdict: Verdict, results: Sequence[PairResult]) -> Table:
         units_phrase(row) for each in ordered if (row := shown_row(verdict, each))
     )
     usual = max(units, key=lambda each: units[each], default="")
-    rows = [_table_row(verdict, each, usual) for each in ordered]
-    filled = [at for at, _ in enumerate(HEADING) if any(row[at] for row in rows)]
+    parts = _parts(verdict, results)
+    rows = [
+        [*_table_row(verdict, each, usual), *_part_losses(verdict, each, parts)]
+        for each in ordered
+    ]
+    heading = [*HEADING, *parts.values()]
+    filled = [at for at, _ in enumerate(heading) if any(row[at] for row in rows)]
     names = {"verdict": f"of {usual}" if usual else "verdict"}
     if not has_losses(verdict):
         names["loss"] = "change"
-    heading = [names.get(name, name) for name in HEADING]
+    heading = [names.get(name, name) for name in heading]
     return Table(
         [heading[at] for at in filled],
         [[row[at] for at in filled] for row in rows],
@@ -541,13 +598,40 @@ def verdict_table(verdict: Verdict, results: Sequence[PairResult]) -> Table:
     )
 
 
+def _parts(verdict: Verdict, results: Sequence[PairResult]) -> dict[str, str]:
+    """
+    Headings of the columns for classes of tokens, by name of the metric.
+
+    And of their whole, ``all``, if one of them decides a pair.
+    """
+    rows = [row for e in results for row in e.metric_results if row.kind.is_graded]
+    parts = {row.metric.name: row.metric for row in rows if row.metric.of}
+    shown = (shown_row(verdict, each) for each in results)
+    leads = [row.metric.of for row in shown if row and row.metric.name in parts]
+    return {
+        **dict.fromkeys(leads, "all"),
+        **{name: metric.facet.partition("=")[2] for name, metric in parts.items()},
+    }
+
+
+def _part_losses(
+    verdict: Verdict, result: PairResult, parts: Mapping[str, str]
+) -> Iterator[str]:
+    """The loss of each class of tokens, and its decision if that is another one."""
+    for name in parts:
+        row = result.metric_result(name)
+        decision = row.decision if row and row.decision != result.decision else ""
+        yield f"{mean_amount(verdict.limits, row)} {decision}".rstrip() if row else ""
+
+
 def others(verdict: Verdict, results: Sequence[PairResult]) -> Iterator[Table]:
     """What further metrics say of *results*, a row each; divergence by itself."""
     ordered = sorted(results, key=cache_size, reverse=True)
-    names = sorted({row.metric.name for e in results for row in e.metric_results})
+    names = {row.metric.name for each in results for row in each.metric_results}
+    names -= _parts(verdict, results).keys()
     further = [
         (visible(str(each.pair)), row)
-        for name in names
+        for name in sorted(names)
         for each in ordered
         if (row := each.metric_result(name)) and _fits(verdict, each)
         if row is not shown_row(verdict, each) and row.kind is not LossKind.ANSWERS

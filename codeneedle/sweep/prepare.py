@@ -426,6 +426,7 @@ def _setup(plan: Plan, sent: _SentCorpus) -> Setup:
         pairs=tuple(map(str, plan.request.chosen_pairs)),
         architecture=plan.weights.architecture,
         quant=plan.weights.file_type,
+        training_context=plan.weights.training_context,
         created=machine.now(),
         python=machine.facts().python,
     )

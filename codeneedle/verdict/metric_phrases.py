@@ -88,10 +88,15 @@ def open_phrase(result: PairResult, row: MetricResult) -> str:
         (row.kind is LossKind.ANSWERS and row.needed is None, ""),
         (row.bounds.units < FEWEST_UNITS, f"too few {noun}: {row.bounds.units}"),
         (row.bounds.mean >= row.limit, _probably_beyond(row)),
-        (needed is not None, f"about {needed or 0:,} {noun} would decide it"),
+        (needed is not None, decided_by(row)),
     )
     otherwise = "too near the limit to be decided"
     return next((why for applies, why in reasons if applies), otherwise)
+
+
+def decided_by(row: MetricResult) -> str:
+    """How many units, those that it has included, would decide an open pair."""
+    return f"about {row.decidable or 0:,} {row.metric.noun} would decide it"
 
 
 def _probably_beyond(row: MetricResult) -> str:

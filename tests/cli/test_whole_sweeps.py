@@ -646,7 +646,7 @@ def test_deciding_follows_the_border_and_says_each_step(folder):
         name.partition(".")[0] for name in cells
     }
     assert "next: the first answer: q8_0/q8_0, q8_0/q4_0, q4_0/q4_0" in told.stderr
-    assert "nothing is left that could change it" in again.stderr
+    assert "nothing is left in this run that could change it" in again.stderr
     assert cells == {path.name for path in (folder / RUN / "cells").iterdir()}
 
 
@@ -685,7 +685,10 @@ def test_a_sweep_that_decides_goes_on_in_the_order_that_it_has_fixed(
     assert "order" in after
     assert "next: the first answer: q8_0/q8_0, q8_0/q4_0, q4_0/q4_0" in told.stderr
     assert 12 == len(functions(folder, "q8_0-q8_0"))
-    assert "nothing is left that could change it: 4 pairs asked" in ended.stderr
+    assert (
+        "nothing is left in this run that could change it: 4 pairs asked"
+        in ended.stderr
+    )
     assert [] == processes_in(folder)
 
 

@@ -127,7 +127,7 @@ def test_a_cell_shows_its_command_its_log_and_what_that_proved(tmp_path):
     assert "K q4_0 1.5 MiB, V q4_0 1.25 MiB of 8,192 tokens in 7 layers" in said
     assert "flash attention enabled; K rotated by 64" in " ".join(said.split())
     assert "q4_0-q4_0.log" not in said
-    assert "q4_0-q4_0.log" in shown(run).replace("\n", "")
+    assert "q4_0-q4_0.log" in "".join(shown(run).split())
 
 
 def said(text, **changes):

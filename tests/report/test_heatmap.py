@@ -10,6 +10,7 @@ import matplotlib.pyplot as plt
 import pytest
 from drawn import ink, shapes
 from made_records import LETTERS, failed_record, made_run, made_setup
+from made_verdicts import made_verdicts
 from matplotlib.figure import Figure
 from matplotlib.text import Annotation
 
@@ -19,14 +20,17 @@ from codeneedle.probes.recall.metrics import METRICS
 from codeneedle.records.record import Status
 from codeneedle.report.colours import Scale
 from codeneedle.report.heatmap import (
+    CELL,
     LABELLED,
     Files,
     Picture,
     draw,
+    loss_picture,
     paint,
     picture_facts,
     picture_of,
 )
+from codeneedle.report.losses import losses_of
 from codeneedle.verdict.judge import Verdict, judge
 from codeneedle.verdict.limits import Limits
 
@@ -39,6 +43,8 @@ RUN = made_run(
     failed=[failed_record("q4_0/q8_0", Status.OUT_OF_MEMORY)],
     untried=["q4_0/bf16"],
 )
+
+TYPES = ["bf16", "f16", "q8_0", "q5_1", "q5_0", "q4_1", "q4_0", "iq4_nl"]
 
 UNJUDGED = Verdict(run=RUN, limits=Limits())
 
@@ -104,6 +110,27 @@ def test_cells_hold_their_number_or_their_status() -> None:
     assert Scale(10.5, 20) == shown.scale
     assert "lighter is higher" == shown.colours
     assert "lighter is lower" == picture(metric=METRIC["missing"]).colours
+
+
+@pytest.mark.parametrize(
+    ("count", "usual"), [(1, 2), (2, 4), (3, 6), (4, 6), (6, 6), (8, 8)]
+)
+def test_a_grid_of_few_types_is_about_as_wide_as_its_text(
+    count: int, usual: int
+) -> None:
+    """As one of so many cells of the usual size."""
+    types = TYPES[:count]
+    run = made_run(setup=made_setup(types_k=types, types_v=types))
+    wide, _ = paint(picture(run)).get_size_inches()
+
+    assert usual * CELL == pytest.approx(wide)
+
+
+def test_no_line_below_the_losses_ends_with_a_colon() -> None:
+    found = filter(None, map(losses_of, made_verdicts().values()))
+    notes = [note for losses in found for note in loss_picture(losses, str).notes]
+
+    assert [] == [note for note in notes if note.endswith(":")]
 
 
 def test_differences_are_signed_and_centred() -> None:

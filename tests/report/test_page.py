@@ -105,7 +105,7 @@ def test_runs_of_one_name_are_told_apart_and_each_speaks_its_own_decisions(tmp_p
     said = page([first, second], None, asks_for)
 
     for folder in ("a", "b"):
-        assert f'"name":"{tmp_path / folder / first.name}"' in said
+        assert f'"name":"{folder}/{first.name}"' in said
     assert "llama.cpp: -ctk" in said
     assert "mlx: -ctk" in said
     assert "They share no metric" not in said
@@ -180,6 +180,60 @@ def shown(html, tmp_path):
     said = [line for line in done.stderr.splitlines() if "CONSOLE" in line]
     found = re.findall(r'data-shown-(\w+)="([^"]*)"', done.stdout)
     return dict(found), said
+
+
+def test_a_page_of_several_runs_begins_with_the_answer_of_each(run):
+    second = replace(made_run(lossy), name="second/run")
+    header, _, _ = page([run, second], None, asks_for).partition("</header>")
+
+    assert "pair to set" in header
+    assert "second/run" in header
+    assert "pair to set" not in page([second], None, asks_for).partition("</header>")[0]
+
+
+def test_a_page_names_no_folder_of_the_machine(run):
+    """Neither of the runs, nor of weights, arguments and programs."""
+    held = replace(
+        run,
+        name="mine/run",
+        root=Path("/home/me/my runs/kept"),
+        sweep='models = ["/home/me/my weights/m.gguf"]\nurl = "http://host:1/v1"\n',
+        setup=replace(run.setup, server_args=("--lora", "/home/me/a.gguf")),
+        records=(
+            *(each for each in run.records if str(each.pair) != "q4_0/q4_0"),
+            failed_record("q4_0/q4_0", Status.CRASHED, "see /home/me/logs/x.log"),
+        ),
+    )
+    html = page([held], None, asks_for)
+
+    assert "/home" not in html
+    assert "my weights" not in html
+    assert all(name in html for name in ("m.gguf", "a.gguf", "x.log", "kept/mine/run"))
+    assert "http://host:1/v1" in html
+
+
+@pytest.mark.parametrize(
+    ("trained", "asked", "longest"),
+    [(8192, 4096, "8,192"), (8192, 16_384, "16,384"), (0, 4096, "131,072")],
+)
+def test_memory_is_drawn_up_to_the_trained_context(trained, asked, longest):
+    run = lossy_grid()
+    setup = replace(run.setup, training_context=trained, context=asked)
+    html = page([replace(run, setup=setup)], None, asks_for)
+
+    contexts = re.findall(r"<th>([\d,]+)</th>", html)
+    assert longest == contexts[-1]
+
+
+def test_pairs_that_were_not_measured_are_named():
+    grid = made_setup(types_k=("bf16", "q8_0"), types_v=("bf16", "q8_0"))
+    html = page([made_run(lossy, setup=grid, untried=["q8_0/q8_0"])], None, asks_for)
+    holes = replace(grid, pairs=("bf16/bf16", "bf16/q8_0"))
+    with_holes = made_run(lossy, setup=holes, untried=["q8_0/q8_0", "q8_0/bf16"])
+
+    assert '["not run","","q8_0/q8_0: not run"]' in html
+    assert "was not to be measured" not in html
+    assert "was not to be measured" in page([with_holes], None, asks_for)
 
 
 def test_a_browser_shows_it_and_the_switches_work(shown):

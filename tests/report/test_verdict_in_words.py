@@ -15,6 +15,7 @@ from made_losses import (
     losing_setup,
 )
 from made_records import failed_record
+from made_transcripts import transcript_run
 from made_verdicts import (
     BELOW,
     continuing,
@@ -35,7 +36,9 @@ from codeneedle.report.verdict import (
     brief,
     check_of,
     headline,
+    headline_lines,
     metric_entries,
+    others,
     verdict_table,
     verdicts,
 )
@@ -88,9 +91,33 @@ def test_the_command_that_continues_repeats_folder_and_limits():
     screened = with_klds(run, {GOOD: 0.01, COARSE: 0.01})
 
     assert said(elsewhere, limits)[2].startswith(
-        f"codeneedle sweep 'my runs/{run.name}' --max-loss 1.01% --max-lost 20% --more"
+        f"To decide it: codeneedle sweep 'my runs/{run.name}' --max-loss 1.01% "
+        "--max-lost 20% --more"
     )
-    assert said(screened)[2].startswith(f"codeneedle sweep sweeps/{run.name} --more")
+    assert said(screened)[2].startswith(
+        f"To decide it: codeneedle sweep sweeps/{run.name} --more"
+    )
+
+
+def test_the_nearest_pair_needs_as_many_functions_as_its_row_says():
+    run = continuing({GOOD: BELOW, COARSE: BEYOND})
+    phrase = "about 21 functions would decide it"
+
+    assert said(run)[1].endswith(f"; {phrase}.")
+    assert f"open: {phrase}" == rows(run)[1][GOOD][-1]
+
+
+@pytest.mark.parametrize("about", VERDICTS)
+def test_what_a_pair_that_is_not_set_would_save_says_so(about):
+    found = VERDICTS[about]
+    gain = None if found.is_instrument else found.gain
+    lines = [str(each) for each in headline_lines(found, pair_flags).lines]
+    told = [line for line in lines if " of the memory of this model" in line]
+
+    assert (gain is not None) == bool(told)
+    if gain and gain.pair != found.chosen:
+        start = f"At most there is to gain (by {gain.pair}, which is "
+        assert told[0].startswith(f"{start}{found.decision(gain.pair)}")
 
 
 def test_few_chunks_of_a_screening_are_not_taken_for_functions():
@@ -170,6 +197,24 @@ def test_a_pair_beyond_by_another_metric_names_it():
     assert "by" == heading[-1]
     assert ["0.0 %", "beyond", "kld"] == [found[COARSE][at] for at in (2, -2, -1)]
     assert "" == found[GOOD][-1]
+
+
+def test_classes_of_tokens_are_columns_of_the_one_table():
+    """Calls of tools lose, and all else does not: they decide, and the whole stands."""
+    run = transcript_run(
+        {
+            "f16/f16": lambda _n, _at: 0.9,
+            GOOD: lambda n, at: 0.9 - (0.3 + 0.01 * (n % 3)) * (at >= 4),
+        }
+    )
+
+    heading, found = rows(run)
+
+    assert ["by", "all", "tool", "text"] == heading[-4:]
+    assert ["beyond", "transcript-logp@tool"] == found[GOOD][-5:-3]
+    assert found[GOOD][2] == found[GOOD][-2]
+    assert "0.0 % within" == found[GOOD][-1]
+    assert [] == [*others(judge(run), judge(run).results)]
 
 
 def test_a_pair_in_trouble_has_its_status_there_and_the_reason_below():
@@ -353,7 +398,9 @@ def test_the_time_of_further_functions_is_told_where_it_is_known():
     )
 
     assert " (about " in said(run)[2]
-    assert said(timeless)[2].startswith(f"codeneedle sweep sweeps/{run.name} --more")
+    assert said(timeless)[2].startswith(
+        f"To decide it: codeneedle sweep sweeps/{run.name} --more"
+    )
 
 
 @pytest.mark.parametrize(("gain", "most"), [(0.001, ", at most 0.0 %"), (0.004, "")])
