@@ -3,6 +3,7 @@
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from msgspec import structs
@@ -14,6 +15,7 @@ from codeneedle.cli.sweep import planned
 from codeneedle.engines.engine import CellSpec
 from codeneedle.engines.messages import Chat, Completion, Message, Reply
 from codeneedle.engines.mismatch import mismatched
+from codeneedle.engines.started import telling
 from codeneedle.errors import BadInput, CellError
 from codeneedle.models.pretrained import path_of
 from codeneedle.probes.prompts import NO_THINK_ARGS, PromptForm
@@ -58,7 +60,7 @@ def ask(
     ensure_models(notes, map(path_of, request.models))
     (plan,) = planned(request, execution)
     answers: list[tuple[Pair, Reply | str]] = []
-    with unwinding_on_signals():
+    with unwinding_on_signals(), telling(partial(say, notes)):
         end_left_behind(notes)
         for pair in pairs:
             say(notes, f"asking {pair}")

@@ -342,6 +342,7 @@ class SweepDisplay:
         self._console = console
         self._progress = progress
         self._is_ending = False
+        self._waiting = ""
         self._live = (
             Live(
                 get_renderable=lambda: live_view(progress),
@@ -367,6 +368,8 @@ class SweepDisplay:
 
     def show(self, event: Event) -> None:
         """Take in *event*; print a line if the grid does not show it."""
+        if self._live is None and isinstance(event, CellStepped):
+            self._print_wait(event)
         self._progress.note(event)
         is_new = not self._is_ending and self._progress.asked_to_stop()
         if self._live is None and is_new:
@@ -376,6 +379,13 @@ class SweepDisplay:
             self._live is None or not event.record.has_numbers
         ):
             self._console.print(cell_line(event.record, self._progress))
+
+    def _print_wait(self, event: CellStepped) -> None:
+        """What the cell waits for, once; where there is a grid, its line says so."""
+        line = f"{event.pair}: {visible(event.step.what)}" if event.step.is_wait else ""
+        if line and line != self._waiting:
+            self._console.print(line)
+        self._waiting = line
 
 
 def opening_lines(progress: SweepProgress) -> list[Text]:

@@ -3,6 +3,7 @@
 import os
 import shlex
 from collections.abc import Iterator, Mapping
+from functools import partial
 
 from msgspec.structs import replace
 from rich.console import Console
@@ -17,6 +18,7 @@ from codeneedle.cli.progress import (
 from codeneedle.cli.sweep import planned
 from codeneedle.engines.engine import Ability, Address, CellSpec, Served
 from codeneedle.engines.mismatch import mismatched
+from codeneedle.engines.started import telling
 from codeneedle.engines.survey import with_attention
 from codeneedle.errors import BadInput, CellError
 from codeneedle.models.pretrained import path_of
@@ -72,7 +74,11 @@ def serve(
     log = cache_folder() / "serving" / f"{plan.model}.{pair.slug}.log"
     log.parent.mkdir(parents=True, exist_ok=True)
     try:
-        with unwinding_on_signals(), plan.engine.serving(cell, log=log) as served:
+        with (
+            unwinding_on_signals(),
+            telling(partial(say, notes)),
+            plan.engine.serving(cell, log=log) as served,
+        ):
             if differences := served.verify(cell):
                 raise mismatched(differences)
             note_lines(notes, [*_facts(served, plan, cell), f"log: {log}", ENDS])

@@ -35,6 +35,7 @@ from codeneedle.cli.progress import (
 )
 from codeneedle.corpora.registry import load
 from codeneedle.engines.engine import Pace
+from codeneedle.engines.started import telling
 from codeneedle.errors import BadInput, CodeneedleError
 from codeneedle.exit_codes import UNFINISHED
 from codeneedle.models.pretrained import path_of
@@ -361,7 +362,8 @@ class _Page:
             if damaged := plan.store.mend():
                 kept = f"it is kept as {damaged}, and made anew"
                 note_lines(self.console, [f"the setup could not be read: {kept}"])
-            with working(self.console, "fitting the corpus to the context"):
+            waits = telling(lambda what: note_lines(self.console, [what]))
+            with working(self.console, "fitting the corpus to the context"), waits:
                 run = prepare(plan)
             note_lines(self.console, run.notes)
             return run

@@ -4,26 +4,39 @@ from collections.abc import Iterable
 from pathlib import Path
 from signal import SIGKILL, SIGXFSZ, Signals
 
+from codeneedle.engines.reasons import (
+    LINE_CHARACTERS,
+    MEMORY,
+    complaint,
+    first_sign,
+    printable,
+)
 from codeneedle.errors import CellError
 from codeneedle.records.record import Status, Trouble
 from codeneedle.system import machine
 from codeneedle.system.files import tail
-from codeneedle.text import visible
+from codeneedle.text import one_line, visible
 
 LAST_LINES = 12
 """Of the log of a program that failed, in its record."""
 
-LINE_CHARACTERS = 500
-"""Of each of them; a model's own text may make lines of megabytes."""
-
 END_BYTES = 64 << 10
 """What is read of the end of a log."""
+
+LONG_END_BYTES = 256 << 10
+"""The same where an error may stand above a usage text or two tracebacks."""
+
+UNTOLD = "its log does not say why"
+
+LAST_WORDS = 200
+"""Characters of the last line, where nothing else tells."""
 
 
 class Died(CellError):  # noqa: N818 - named after the fact
     """A program ended while it was still needed, or with an error."""
 
     returncode: int  # as of `subprocess.Popen`
+    is_explained: bool  # whether its log or a signal says why
 
     def __init__(
         self,
@@ -32,7 +45,7 @@ class Died(CellError):  # noqa: N818 - named after the fact
         returncode: int,
         log: Path,
         excerpt: tuple[str, ...],
-        cause: Trouble | None = None,
+        cause: Trouble,
         hint: str = "",
     ) -> None:
         """
@@ -43,17 +56,17 @@ class Died(CellError):  # noqa: N818 - named after the fact
             returncode: As of `subprocess.Popen`.
             log: Its log.
             excerpt: Lines of the log that explain it.
-            cause: What the log says of the cause; None for nothing.
+            cause: Why it ended.
             hint: What else to do than look into the log.
         """
-        known = cause or exit_cause(returncode)
         super().__init__(
-            f"{program} ended with {exit_phrase(returncode)}: {known.reason}",
+            f"{program} ended with {exit_phrase(returncode)}: {cause.reason}",
             hint=f"{hint} The end of its log is in {log}.".lstrip(),
-            status=known.status,
+            status=cause.status,
             log_excerpt=excerpt,
         )
         self.returncode = returncode
+        self.is_explained = cause.reason != UNTOLD
 
 
 def silent(
@@ -75,24 +88,49 @@ def silent(
     )
 
 
-def exit_cause(returncode: int) -> Trouble:
-    """Why a program ended whose log does not tell."""
-    if returncode == -SIGKILL:
+def cause(log: Path, returncode: int) -> Trouble:
+    """
+    Why a program of any kind ended: what the end of its log tells, its signal, a
+    complaint, the last line.
+    """
+    lines = [*map(printable, tail(log, LONG_END_BYTES).splitlines())]
+    last = [line for line in lines if line.strip()][-1:]
+    said = Trouble(Status.CRASHED, one_line(last[0])[:LAST_WORDS]) if last else None
+    lack = first_sign(((Status.OUT_OF_MEMORY, MEMORY),), lines)
+    return lack or exit_cause(returncode, complaint(lines) or said)
+
+
+def exit_cause(returncode: int, said: Trouble | None = None) -> Trouble:
+    """Why a program ended; what its log *said* counts where no signal tells."""
+    signal = _signal(returncode)
+    if signal == SIGKILL:
         return killed()
-    if returncode == -SIGXFSZ:
+    if signal == SIGXFSZ:
         reason = "its log exceeds the limit of file sizes: see ulimit -f"
         return Trouble(Status.CRASHED, reason)
-    return Trouble(Status.CRASHED, "its log does not say why")
+    return said or Trouble(Status.CRASHED, UNTOLD)
 
 
 def exit_phrase(returncode: int) -> str:
-    """``exit code 3`` or ``SIGKILL``: how a program ended."""
+    """``exit code 3``, ``SIGKILL`` or ``exit code 137 (SIGKILL)``: how it ended."""
     if returncode >= 0:
-        return f"exit code {returncode}"
+        signal = _signal(returncode)
+        told = f" ({signal.name})" if signal else ""
+        return f"exit code {returncode}{told}"
     try:
         return Signals(-returncode).name
     except ValueError:
         return f"signal {-returncode}"
+
+
+SHELL_SIGNALS = 128
+"""What a shell adds to the signal that ended its child, and exits with."""
+
+
+def _signal(returncode: int) -> Signals | None:
+    """The signal that ended a program, or what a shell started for us; None if none."""
+    number = -returncode if returncode < 0 else returncode - SHELL_SIGNALS
+    return Signals(number) if number in set(Signals) else None
 
 
 def killed() -> Trouble:

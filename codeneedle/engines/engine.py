@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import ClassVar, Protocol
 
 from codeneedle.cache_types import DEFAULT_TYPES, Pair
+from codeneedle.engines.ended import Died
 from codeneedle.engines.messages import (
     Chat,
     Completion,
@@ -357,16 +358,23 @@ def counting(tool: str, *, hint: str = "") -> Iterator[None]:
     """
     Translate errors of a block before the first cell, which counts tokens with *tool*.
 
+    Args:
+        tool: Its name.
+        hint: What else to do than the error says, unless that has another reason than
+            silence or memory.
+
     Raises:
-        ToolFailed: For a `CellError`, with its hint where none is given.
+        ToolFailed: For a `CellError`.
     """
     try:
         yield
     except CellError as error:
+        is_told = isinstance(error, Died) and error.is_explained
+        has_reason = is_told and error.status is not Status.OUT_OF_MEMORY
         raise ToolFailed(
             tool=tool,
             reason=f"cannot count the corpus' tokens: {error}",
-            hint=hint or error.hint,
+            hint=error.hint if has_reason or not hint else hint,
         ) from error
 
 

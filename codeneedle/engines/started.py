@@ -5,6 +5,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from contextvars import ContextVar
 from pathlib import Path
 from typing import TypeVar
 
@@ -14,6 +15,7 @@ from codeneedle.engines.messages import Readiness, ServerGone
 from codeneedle.errors import CellError
 from codeneedle.system.files import tail
 from codeneedle.system.processes import Child, ends_within, free_port
+from codeneedle.text import duration
 
 PORT_ATTEMPTS = 5
 """Another program may take the port before the server binds it."""
@@ -35,6 +37,22 @@ share of the time so far, so that readiness is noticed soon.
 """
 
 
+TELL_AFTER_S = 20.0
+"""How long a start may take before it is told; then after twice that, and so on."""
+
+_TELL: ContextVar[Callable[[str], None] | None] = ContextVar("tell", default=None)
+
+
+@contextlib.contextmanager
+def telling(tell: Callable[[str], None]) -> Iterator[None]:
+    """Have *tell* called with what a server that starts in the block waits for."""
+    token = _TELL.set(tell)
+    try:
+        yield
+    finally:
+        _TELL.reset(token)
+
+
 class StartedServer(Served, ABC):
     """A server that runs as a child of ours."""
 
@@ -54,6 +72,13 @@ class StartedServer(Served, ABC):
         Args:
             waited_s: Seconds since its start.
         """
+
+    def state(self, readiness: Readiness) -> str:
+        """What keeps it at *readiness*, as a phrase."""
+        return {
+            Readiness.LOADING: "it is still loading",
+            Readiness.STRANGER: "it does not answer under its name",
+        }.get(readiness, "it does not answer")
 
     @abstractmethod
     def delay(self, readiness: Readiness) -> CellError:
@@ -136,7 +161,7 @@ def _awaited(server: StartedServer) -> Readiness:
     another program.
     """
     began_s, waited_s = time.monotonic(), 0.0
-    best = Readiness.SILENT
+    best, tell_at_s = Readiness.SILENT, TELL_AFTER_S
     while server.child.poll() is None and (left_s := server.left_s(waited_s)) > 0:
         limit_s = min(SHORT_S, left_s)
         readiness = server.readiness(limit_s)
@@ -145,9 +170,18 @@ def _awaited(server: StartedServer) -> Readiness:
         # The last poll, with less time, sees less than the ones before.
         if readiness is not Readiness.SILENT or limit_s == SHORT_S:
             best = readiness
+        if waited_s >= tell_at_s:
+            _tell_wait(server.state(best), waited_s, left_s)
+            tell_at_s = 2 * waited_s
         time.sleep(min(nap_after(time.monotonic() - began_s), left_s))
         waited_s = time.monotonic() - began_s
     return Readiness.SILENT if best is Readiness.READY else best
+
+
+def _tell_wait(state: str, waited_s: float, left_s: float) -> None:
+    if tell := _TELL.get():
+        known = f"{state}; it is given up in {duration(left_s)}"
+        tell(f"waiting for the server for {duration(waited_s)}: {known}")
 
 
 def nap_after(waited_s: float) -> float:

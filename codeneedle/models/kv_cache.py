@@ -134,7 +134,7 @@ def plain_caches(weights: Weights, context: int) -> Caches | None:
 
 def misfit(weights: Weights, pair: Pair) -> str | None:
     """Why llama-server would refuse *pair* for this model, as a phrase; else None."""
-    if weights.is_mla and pair.k != pair.v:
+    if weights.has_equal_types and pair.k != pair.v:
         return f"{weights.architecture} keeps K and V as one, so both types are equal"
     k_sizes, v_sizes = _head_sizes(weights)
     return _block_misfit(pair.k, k_sizes) or _block_misfit(pair.v, v_sizes)

@@ -87,6 +87,11 @@ class Weights:
     has_sinks: bool = False  # whether attention has sinks
 
     @property
+    def has_equal_types(self) -> bool:
+        """Whether llama.cpp refuses two types, as K and V are one."""
+        return self.is_mla or self.architecture in _EQUAL_TYPES
+
+    @property
     def is_read(self) -> bool:
         """Whether its files were read, so that more than a name is known."""
         return bool(self.architecture)
@@ -96,6 +101,9 @@ class Weights:
         """What is served: the only file, the first part, or the folder."""
         return self.folder or self.files[0]
 
+
+_EQUAL_TYPES = frozenset({"deepseek4"})
+"""Architectures of models whose headers do not say that K and V are one."""
 
 _OTHER_CACHES = (
     "attention.sliding_window",

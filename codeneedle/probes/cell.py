@@ -27,6 +27,7 @@ from codeneedle.engines.engine import (
 from codeneedle.engines.messages import Progress
 from codeneedle.engines.mismatch import mismatched
 from codeneedle.engines.patience import Patience, patience
+from codeneedle.engines.started import telling
 from codeneedle.engines.survey import Survey, with_attention
 from codeneedle.engines.tools import ToolRun
 from codeneedle.models.weights import Weights
@@ -116,6 +117,9 @@ class Step:
     what: str  # what it does now, as a phrase
     within: Progress | None = None
     """How far the request of this step is; None before a server says so."""
+
+    is_wait: bool = False
+    """Whether nothing is done, and users should know even without a terminal."""
 
     @property
     def part(self) -> float:
@@ -212,6 +216,10 @@ class ProbeContext:
         self._now = Step(done, total, what)
         self.tell(self._now)
 
+    def wait(self, what: str) -> None:
+        """Tell that nothing is done but to wait for something, *what* as a phrase."""
+        self.tell(Step(0, 1, what, is_wait=True))
+
     def substep(self, what: str) -> None:
         """Tell *what* is done now of the same step."""
         self.step(self._now.done, self._now.total, what)
@@ -250,6 +258,7 @@ class ProbeContext:
             with contextlib.ExitStack() as stack:
                 slots = stack.enter_context(self._slots()) if saves else None
                 cell = replace(self.cell, slots=slots, thinks=thinks)
+                stack.enter_context(telling(self.wait))
                 serving = self.run.engine.serving(cell, log=self.log())
                 served = stack.enter_context(serving)
                 differences = served.verify(self.cell)

@@ -331,7 +331,7 @@ class Runner:
             if self.asked_to_stop():
                 raise _Stopped
             what = "waiting: another share measures the reference"
-            queue.tell(CellStepped(pair, Step(0, 1, what)))
+            queue.tell(CellStepped(pair, Step(0, 1, what, is_wait=True)))
             nap()
 
         def is_common() -> bool:
@@ -490,7 +490,7 @@ class Runner:
             raise _Stopped
         another = f"another codeneedle ({who})" if who else "another codeneedle"
         what = f"waiting: {another} is measuring; Ctrl-C, or --no-wait"
-        cell.step(0, 1, what)
+        cell.wait(what)
         nap()
 
     def _refuse_full_disk(self, record: CellRecord) -> None:

@@ -187,6 +187,26 @@ def test_a_pipe_gets_a_line_per_cell(progress):
     assert "\x1b" not in out.getvalue()
 
 
+def test_a_pipe_gets_a_line_for_each_thing_that_is_waited_for(progress):
+    out = io.StringIO()
+    steps = [
+        Step(0, 1, "waiting: a lock", is_wait=True),
+        Step(0, 1, "waiting: a lock", is_wait=True),
+        Step(0, 1, "loading"),
+        Step(0, 1, "waiting for the server", is_wait=True),
+    ]
+    with SweepDisplay(Console(file=out, width=200), progress) as screen:
+        screen.show(CellStarted(PAIRS[0]))
+        for step in steps:
+            screen.show(CellStepped(PAIRS[0], step))
+
+    expected = ["waiting: a lock", "waiting for the server"]
+
+    assert [f"{PAIRS[0]}: {what}" for what in expected] == out.getvalue().splitlines()[
+        3:
+    ]
+
+
 @pytest.mark.parametrize(
     ("done", "total", "elapsed", "phrase"),
     [

@@ -7,8 +7,15 @@ from dataclasses import dataclass
 
 import pytest
 
+from codeneedle.engines import started as module
 from codeneedle.engines.messages import Readiness, ServerGone
-from codeneedle.engines.started import PORT_ATTEMPTS, StartedServer, nap_after, serving
+from codeneedle.engines.started import (
+    PORT_ATTEMPTS,
+    StartedServer,
+    nap_after,
+    serving,
+    telling,
+)
 from codeneedle.errors import CellError
 from codeneedle.system.orphans import noted
 from codeneedle.system.processes import Child
@@ -106,6 +113,26 @@ def test_a_server_that_takes_too_long_is_given_up(started):
         started(WAITS, *states, limit_s=0.05),
     ):
         raise AssertionError("entered")
+
+
+def test_what_a_start_waits_for_is_told_less_and_less_often(started, monkeypatch):
+    monkeypatch.setattr(module, "TELL_AFTER_S", 0.0)
+    monkeypatch.setattr(module, "nap_after", lambda _waited_s: 0.01)
+    told = []
+    states = [Readiness.LOADING] * 30
+    with telling(told.append), started(WAITS, *states, Readiness.READY):
+        pass
+
+    assert 2 <= len(told) < len(states)
+    assert "still loading; it is given up in" in told[-1]
+
+
+def test_nothing_is_told_of_a_server_that_is_ready_soon(started):
+    told = []
+    with telling(told.append), started(WAITS, Readiness.READY):
+        pass
+
+    assert [] == told
 
 
 def test_errors_of_a_block_get_an_excerpt_of_the_log(started):

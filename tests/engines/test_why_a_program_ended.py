@@ -1,12 +1,13 @@
 """How a program ended: its exit code, the kernel, the end of its log."""
 
+from pathlib import Path
 from signal import SIGXFSZ
 
 import pytest
 
 from codeneedle.engines.ended import (
-    LINE_CHARACTERS,
     Died,
+    cause,
     end_of,
     exit_cause,
     exit_phrase,
@@ -14,6 +15,8 @@ from codeneedle.engines.ended import (
     last_lines,
     silent,
 )
+from codeneedle.engines.llama_cpp import log as llama_log
+from codeneedle.engines.reasons import LINE_CHARACTERS, MEMORY, complaint
 from codeneedle.records.record import Status, Trouble
 from codeneedle.system import machine
 
@@ -27,6 +30,10 @@ from codeneedle.system import machine
         (-SIGXFSZ, "SIGXFSZ", Status.CRASHED, "ulimit -f"),
         (SIGXFSZ, f"exit code {SIGXFSZ:d}", Status.CRASHED, "does not say why"),
         (-11, "SIGSEGV", Status.CRASHED, "does not say why"),
+        # A shell that did not exec says so of its child.
+        (137, "exit code 137 (SIGKILL)", Status.CRASHED, "memory ran out"),
+        (139, "exit code 139 (SIGSEGV)", Status.CRASHED, "does not say why"),
+        (255, "exit code 255", Status.CRASHED, "does not say why"),
         (-999, "signal 999", Status.CRASHED, "does not say why"),
     ],
 )
@@ -64,7 +71,7 @@ def test_what_the_log_says_comes_before_the_exit_code(tmp_path):
     facts = {"returncode": -11, "log": tmp_path / "log", "excerpt": ("the end",)}
 
     told = Died("a tool", cause=Trouble(Status.UNSUPPORTED, "no kernel"), **facts)
-    mute = Died("a tool", hint="Ask again.", **facts)
+    mute = Died("a tool", hint="Ask again.", cause=exit_cause(-11), **facts)
 
     assert "a tool ended with SIGSEGV: no kernel" == str(told)
     assert (Status.UNSUPPORTED, -11) == (told.status, told.returncode)
@@ -87,3 +94,143 @@ def test_the_end_of_a_log_is_twelve_lines_that_are_safe_to_show(tmp_path):
     assert tuple(f"{at}\\x1b" for at in range(8, 20)) == end_of(log)
     assert () == end_of(tmp_path / "none")
     assert (LINE_CHARACTERS,) == tuple(map(len, last_lines(["x" * 9999])))
+
+
+LOGS = Path(__file__).parents[1] / "helpers" / "logs"
+LACKS = (LOGS / "lack-of-memory.txt").read_text(encoding="utf-8").splitlines()
+
+
+@pytest.mark.parametrize("line", LACKS)
+def test_a_lack_of_memory_is_known_in_the_words_of_every_backend(line, tmp_path):
+    log = tmp_path / "log"
+    log.write_text(f"loading\n{line}\nserver: exiting due to model loading error\n")
+
+    for found in (cause(log, -6), llama_log.cause(log.read_text(), -6)):
+        assert (Status.OUT_OF_MEMORY, line) == (found.status, found.reason)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "WARNING: failed to allocate 8.00 MB of pinned memory: out of memory",
+        "prompt cache update: failed to allocate a state",
+        "compute buffer allocation failed, retrying without pipeline parallelism",
+        "If you run out of memory, lower --gpu-memory-utilization",
+        "set expandable_segments to avoid running out of memory",
+        "warning: failed to munlock buffer: Cannot allocate memory",
+        "current allocated size is greater than the recommended max working set size",
+        "failed to find a memory slot for batch of size 512",
+    ],
+)
+def test_what_only_makes_a_program_slower_is_no_lack_of_memory(line):
+    assert MEMORY.search(line) is None
+
+
+LAST_LINES = {
+    # No phrase that is known, but what the end of a log complains of.
+    "no backends": (
+        """loading model 'm.gguf'
+model_load_from_file: no backends are loaded. hint: use ggml_backend_load()
+common_init_: failed to load model 'm.gguf'
+load_model: failed to load model, 'm.gguf'
+server: exiting due to model loading error""",
+        "model_load_from_file: no backends are loaded. hint: use ggml_backend_load()",
+    ),
+    "an exception of SYCL": (
+        """loading model
+Exception caught at file:/src/ggml-sycl.cpp, line:5177, func:operator()
+SYCL error: CHECK_TRY_ERROR(op()): the device is lost
+/src/ggml-sycl/common.hpp:115: SYCL error""",
+        "SYCL error: CHECK_TRY_ERROR(op()): the device is lost",
+    ),
+    "an assertion above a stack": (
+        """/src/fattn.cu:12: GGML_ASSERT(max_bias == 0.0f) failed
+#0  0x00007f in wait4 () from /lib/libc.so.6
+#1  0x00007f in ggml_abort () from libggml-base.so
+/usr/lib/libggml-base.so(ggml_abort+0x15a)[0x7f]
+Aborted (core dumped)""",
+        "/src/fattn.cu:12: GGML_ASSERT(max_bias == 0.0f) failed",
+    ),
+    "an option above a usage text": (
+        "error: unknown value for --flash-attn: '--cache-type-k'\n"
+        "usage: server [options]\n\noptions:\n"
+        + "  -e, --error N    fail after N errors\n"
+        * 900,
+        "error: unknown value for --flash-attn: '--cache-type-k'",
+    ),
+    "an option below a usage text": (
+        """\
+usage: vllm serve [model_tag] [options]
+vllm: error: unrecognized arguments: --kv-cache-type q4_0""",
+        "vllm: error: unrecognized arguments: --kv-cache-type q4_0",
+    ),
+    "what Python raised last": (
+        """Traceback (most recent call last):
+  File "/a/b.py", line 3, in load
+KeyError: 'rope'
+
+During handling of the above exception, another exception occurred:
+
+Traceback (most recent call last):
+  File "/a/b.py", line 5, in load
+ValueError: this type needs a head size of 64""",
+        "ValueError: this type needs a head size of 64",
+    ),
+    "the root cause of another process": (
+        """(EngineCore pid=7) ERROR 11-01 [core.py:7] Traceback (most recent call last):
+(EngineCore pid=7) ERROR 11-01 [core.py:7] ValueError: no kernel for fp4
+(APIServer pid=1) Traceback (most recent call last):
+(APIServer pid=1)   File "/a/b.py", line 5, in run
+(APIServer pid=1) RuntimeError: Engine core initialization failed. See root cause above.
+""",
+        "ValueError: no kernel for fp4",
+    ),
+    "a lock of memory": (
+        "warning: failed to mlock 4096-byte buffer (after previously locking 0 bytes)",
+        "warning: failed to mlock 4096-byte buffer (after previously locking 0 bytes)",
+    ),
+    "a rule": (
+        "INFO ready\nFATAL: kernel image is invalid for this device\nINFO bye",
+        "FATAL: kernel image is invalid for this device",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", LAST_LINES)
+def test_the_reason_is_the_most_telling_of_the_last_lines(name, tmp_path):
+    text, line = LAST_LINES[name]
+    log = tmp_path / "log"
+    log.write_text(text)
+
+    assert line == cause(log, 1).reason
+    assert line == llama_log.cause(text, 1).reason
+
+
+def test_lines_without_a_complaint_are_no_reason_of_llama_cpp_and_the_last_of_others(
+    tmp_path,
+):
+    healthy = "loading the model\nn_ctx is not the size of the training\n0 errors: 0\n"
+    log = tmp_path / "log"
+    log.write_text(healthy)
+
+    assert complaint(healthy.splitlines()) is None
+    assert exit_cause(-11) == llama_log.cause(healthy, -11)
+    assert "0 errors: 0" == cause(log, -11).reason
+    assert exit_cause(1) == cause(tmp_path / "none", 1)
+
+
+def test_a_signal_tells_more_than_a_complaint_and_less_than_a_lack_of_memory(tmp_path):
+    log = tmp_path / "log"
+    log.write_text("error: a request was refused\n")
+    complains = cause(log, -9)
+    log.write_text("cudaMalloc failed: out of memory\n")
+
+    assert "SIGKILL" in complains.reason
+    assert Status.OUT_OF_MEMORY is cause(log, -9).status
+
+
+def test_a_complaint_of_long_ago_is_no_reason(tmp_path):
+    log = tmp_path / "log"
+    log.write_text("error: a request was refused\n" + "ready\n" * 60)
+
+    assert "ready" == cause(log, -11).reason

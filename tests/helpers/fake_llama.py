@@ -19,6 +19,7 @@ often as wanted:
                         second one (between)
     port-taken=FILE     fail to bind, as long as FILE exists, and remove it
     loading             answer 503 for ever
+    early=N             be well at once, and answer 503 to the first N questions
     mute                take connections, and never answer
     stranger            know itself by another alias
     reset               answer /health, and reset every other connection
@@ -182,7 +183,10 @@ class Handler(BaseHTTPRequestHandler):
     def do_POST(self):
         body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
         self.misbehave_before()
-        if self.path.startswith("/slots/") and "slots" in FAULTS:
+        if counted("early") <= int(FAULTS.get("early", 0)):
+            error = {"code": 503, "message": "Loading model", "type": "unavailable"}
+            self.answer({"error": error}, 503)
+        elif self.path.startswith("/slots/") and "slots" in FAULTS:
             self.act_on_slot(self.path.partition("action=")[2])
         elif self.path == "/tokenize":
             self.answer({"tokens": numbered(body)})

@@ -154,7 +154,11 @@ def test_latent_attention_wants_equal_types():
     """DeepSeek's K and V are one; llama.cpp refuses two types for them."""
     found = replace(weights(), architecture="deepseek2", is_mla=True)
 
-    assert "both types are equal" in (misfit(found, Pair("f16", "q8_0")) or "")
+    flash = replace(weights(), architecture="deepseek4")
+
+    for model in (found, flash):
+        assert "both types are equal" in (misfit(model, Pair("f16", "q8_0")) or "")
+        assert misfit(model, Pair("q8_0", "q8_0")) is None
     assert 4 * 2 * 64 * 2 * 256 == plain_size(found, F16, 256)
 
 

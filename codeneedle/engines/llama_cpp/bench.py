@@ -28,10 +28,8 @@ from codeneedle.engines.llama_cpp.installation import (
     ServerFacts,
     Tools,
 )
-from codeneedle.engines.llama_cpp.log import (
-    printable,
-    read_log,
-)
+from codeneedle.engines.llama_cpp.log import read_log
+from codeneedle.engines.reasons import printable
 from codeneedle.engines.tools import Speeds, SpeedTask, ToolRun
 from codeneedle.errors import BadInput, CellError, ToolMissing
 from codeneedle.records.record import Effective, Status, Trouble
@@ -390,7 +388,7 @@ def _test(
 
 
 def _failed(output: str, *, returncode: int, log: Path) -> CellError:
-    cause = logs.trouble(output)
+    cause = logs.cause(output, returncode)
     if is_unknown_type(output):
         cause = Trouble(Status.UNSUPPORTED, "it does not know this cache type")
     excerpt = logs.last_lines(output)

@@ -27,6 +27,7 @@ from codeneedle.engines.messages import (
     Timings,
     Token,
     TokenPiece,
+    quoted,
     reply_of,
     shaped,
 )
@@ -100,19 +101,25 @@ class Client(Connection):
     Implements `engine.Replies`, `engine.Tokenizer` and `engine.ChatTemplate`.
     """
 
+    refusal: str = ""  # what it last answered while it was not ready; mostly empty
+
     def readiness(self, alias: str, *, limit_s: float = SHORT_S) -> Readiness:
         """
         State of the server; one that answers with another name is a stranger.
 
+        One that says it is well, and answers a question with 503, is still loading.
+
         Args:
             alias: The name that ours was given.
-            limit_s: Time limit for each of two questions, in seconds.
+            limit_s: Time limit for each of three questions, in seconds.
         """
         try:
             self._ask("GET", "/health", dict, limit_s=limit_s)
             models = self._ask("GET", "/v1/models", dict, limit_s=limit_s)
+            self._refuse_early(limit_s)
         except Refused as error:
             is_loading = error.code == HTTPStatus.SERVICE_UNAVAILABLE
+            self.refusal = f"{error.code} {quoted(error.message)}"
             return Readiness.LOADING if is_loading else Readiness.STRANGER
         except (ServerGone, ServerSilent):
             return Readiness.SILENT
@@ -121,6 +128,23 @@ class Client(Connection):
         # Searched as text: a foreign server may answer with anything.
         is_ours = json.dumps(alias) in json.dumps(models)
         return Readiness.READY if is_ours else Readiness.STRANGER
+
+    def _refuse_early(self, limit_s: float) -> None:
+        """
+        Stop at a server that answers about itself before it has loaded.
+
+        What else it answers to a question is not of its readiness.
+
+        Raises:
+            Refused: With 503, as such a server, or what stands before it, answers.
+        """
+        try:
+            self._ask("POST", "/tokenize", dict, {"content": ""}, limit_s=limit_s)
+        except Refused as error:
+            if error.code == HTTPStatus.SERVICE_UNAVAILABLE:
+                raise
+        except (BadReply, ServerGone, ServerSilent):
+            pass
 
     def count_tokens(self, text: str) -> int:
         """As of `engine.Tokenizer`: what looks like a special token counts as one."""

@@ -14,6 +14,7 @@ from typing_extensions import override
 from codeneedle.cache_types import Pair
 from codeneedle.engines.ended import exit_phrase
 from codeneedle.engines.llama_cpp.release import USABLE_RECIPES, built_folder
+from codeneedle.engines.reasons import complaint
 from codeneedle.errors import ToolFailed, ToolMissing
 from codeneedle.system import processes
 from codeneedle.system.files import exists, expanded
@@ -373,11 +374,13 @@ def _output(server: Program, question: str) -> str:
     code = child.returncode
     # Old servers, and programs of other kinds, end with 1 after a usage text.
     if code < 0 or (code and not child.stdout):
+        told = complaint(text.splitlines())
         last_line = " ".join(text.strip().splitlines()[-1:])[:300]
+        why = told.reason if told else last_line
         raise ToolFailed(
             tool=str(server),
             reason=f"{question} ended with {exit_phrase(code)}"
-            f"{f': {last_line}' if last_line else ''}",
+            f"{f': {why}' if why else ''}",
             hint="Install or build it again, or use another one with --llama-server.",
         )
     return text

@@ -6,7 +6,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from codeneedle.engines import ended
+from codeneedle.engines import ended, reasons
+from codeneedle.engines.reasons import printable
 from codeneedle.records.record import (
     Attention,
     DeviceMemory,
@@ -20,6 +21,7 @@ from codeneedle.system.processes import END_BYTES, OMISSION
 from codeneedle.text import MIB
 
 _SHUTDOWN = "cleaning up before exit"
+_STOPPED = "it received a termination signal from outside codeneedle"
 _TAIL_BYTES = 16 << 10
 
 _NEW_CONTEXT = "constructing llama_context"
@@ -54,17 +56,20 @@ def read(log_text: str) -> Effective:
 
 
 def trouble(log_text: str) -> Trouble | None:
-    """Why the program failed, by the most specific line of its log, if there is one."""
-    return _first_sign(_TROUBLES, log_text)
+    """Why the program failed, by the most telling line of its log, if there is one."""
+    return _sign(log_text) or reasons.complaint(lines(log_text))
 
 
-def printable(line: str) -> str:
-    """The beginning of *line* without terminal escapes and control characters."""
-    shown = line[: ended.LINE_CHARACTERS]
-    if shown.isprintable():
-        return shown
-    bare = _ANSI.sub("", shown)
-    return "".join(c if c.isprintable() or c == "\t" else " " for c in bare)
+def cause(log_text: str, returncode: int) -> Trouble:
+    """Why the program ended, by its log and *returncode*, as of `subprocess.Popen`."""
+    complaint = reasons.complaint(lines(log_text))
+    if _SHUTDOWN in log_text and (returncode == 0 or complaint is None):
+        complaint = Trouble(Status.CRASHED, _STOPPED)
+    return _sign(log_text) or ended.exit_cause(returncode, complaint)
+
+
+def _sign(log_text: str) -> Trouble | None:
+    return reasons.first_sign(_TROUBLES, lines(log_text))
 
 
 def evidence(log_text: str) -> tuple[str, ...]:
@@ -120,7 +125,6 @@ def read_log(path: Path, *, end_bytes: int = END_BYTES) -> str:
 _PREFIX = re.compile(r"^.*?(?<![\d.])\d+\.\d\d\.\d{3}\.\d{3} [IWED] ")
 """A time stamp, and what the runtime of C++ writes before it while it aborts."""
 
-_ANSI = re.compile(r"\x1b(?:\[[0-9;?]*[ -/]*[@-~]|\][^\x07\x1b]*\x07?|.)?")
 _NOISE = ("memory_breakdown", "cleaning up before exit", "to show complete usage")
 
 COUNT = r"\d{1,15}(?!\d)"
@@ -153,12 +157,18 @@ _OFFLOADABLE = re.compile(rf"offloaded {COUNT}/({COUNT}) layers to GPU")
 _SPLITS = re.compile(rf"\bsplits = ({COUNT})")
 _COMPUTE = re.compile(rf"(?<!\S)(\S+)\s+compute buffer size =\s*({_MIB}) MiB")
 _BUFFER = re.compile(
-    rf"(?<!\S)(\S+)\s+(model|KV|RS|compute|output) buffer size =\s*({_MIB}) MiB"
+    rf"(?<!\S)(\S+)\s+(?:DSV4 \w+ )?(model|KV|RS|state|compute|output) buffer size "
+    rf"=\s*({_MIB}) MiB"
 )
-_RECURRENT = re.compile(rf"llama_memory_recurrent\w*: size =\s*({_MIB}) MiB")
+_OF_CONTEXT = ("KV", "RS", "state")
+"""Buffers that grow with a context, or stand beside its cache."""
+
+_RECURRENT = re.compile(
+    rf"(?:llama_memory_recurrent\w*: size|DSV4 \S+ state buffer size) =\s*({_MIB}) MiB"
+)
 _THREADS = re.compile(rf"\bn_threads = ({COUNT})")
 
-_TROUBLES: Sequence[tuple[Status, re.Pattern[str]]] = (
+_TROUBLES: reasons.Signs = (
     (
         Status.UNSUPPORTED,
         re.compile(
@@ -169,38 +179,25 @@ _TROUBLES: Sequence[tuple[Status, re.Pattern[str]]] = (
             r"|model does not support different K"
             r"|cannot run the operation \(SET_ROWS\)"
             # Of builds that split no quantized cache by tensors, and some models.
-            r"|SPLIT_MODE_TENSOR (?:and|requires|not)",
+            r"|SPLIT_MODE_TENSOR (?:and|requires|not)"
+            # What splits by tensors has no rule for a block of this type.
+            r"|GGML_ASSERT\(.*SPLIT_AXIS_UNKNOWN\)",
             re.IGNORECASE,
         ),
     ),
-    (
-        Status.OUT_OF_MEMORY,
-        re.compile(
-            # Without pinned memory, or an old prompt, a server only gets slower.
-            r"^(?!.*(?:pinned memory|prompt cache)).*"
-            r"(?:out of memory|ErrorOutOf(?:Device|Host)?Memory"
-            r"|CallbackErrorOutOfMemory|bad_alloc|length_error"
-            r"|(?:failed|unable) to allocate"
-            r"|GGML_ASSERT\(ctx->mem_buffer != NULL\))",
-            re.IGNORECASE,
-        ),
-    ),
+    (Status.OUT_OF_MEMORY, reasons.MEMORY),
     (Status.CRASHED, re.compile(r"gguf_init_from_\w+: (?:invalid|failed|bad|un)")),
     (
         Status.CRASHED,
         re.compile(
             r"couldn't bind|address already in use|error while handling argument"
             r"|invalid argument|unknown argument|error loading model|GGML_ASSERT"
-            r"|CUDA error|terminate called|Thread creation failed",
+            r"|Thread creation failed",
             re.IGNORECASE,
         ),
     ),
-    (
-        Status.CRASHED,
-        re.compile(r"exiting due to|failed to (?:load|create|initialize)"),
-    ),
 )
-"""Most specific first: lines that follow an error often only say that it failed."""
+"""What has a meaning of its own, most specific first."""
 
 _ATTENTION = (
     (Attention.CONVERTED, re.compile(r"converting K and V to f16")),
@@ -216,17 +213,6 @@ def _first_context(everything: Iterable[str]) -> Iterator[str]:
         if contexts > 1:
             return
         yield line
-
-
-def _first_sign(
-    signs: Sequence[tuple[Status, re.Pattern[str]]], log_text: str
-) -> Trouble | None:
-    everything = list(lines(log_text))
-    for status, sign in signs:
-        for line in everything:
-            if sign.search(line):
-                return Trouble(status, " ".join(line.split()))
-    return None
 
 
 def _kv_buffers(lines: Iterable[str], *, lazily: bool) -> Iterator[KvBuffer]:
@@ -288,7 +274,7 @@ def _memory(everything: Iterable[str], model: Iterable[str]) -> Iterator[DeviceM
         yield DeviceMemory(
             device=device,
             weights=known.get("model", 0),
-            context=known.get("KV", 0) + known.get("RS", 0),
+            context=sum(known.get(kind, 0) for kind in _OF_CONTEXT),
             compute=known.get("compute", 0) + known.get("output", 0),
         )
 

@@ -393,9 +393,9 @@ def _is_mute(log_text: str) -> bool:
 
 
 def _failed(job: Job, log_text: str, *, returncode: int) -> CellError:
-    cause, reason = logs.trouble(log_text), failure(log_text)
-    if cause is None and reason:
-        cause = replace(exit_cause(returncode), reason=reason)
+    cause, reason = logs.cause(log_text, returncode), failure(log_text)
+    if reason and cause == exit_cause(returncode):
+        cause = replace(cause, reason=reason)
     excerpt = logs.last_lines(log_text)
     return Died(
         PERPLEXITY, returncode=returncode, log=job.log, cause=cause, excerpt=excerpt

@@ -33,6 +33,7 @@ from codeneedle.engines.llama_cpp.arguments import (
 from codeneedle.engines.llama_cpp.client import Client
 from codeneedle.engines.llama_cpp.log import (
     COMMAND_SIGN,
+    cause,
     evidence,
     is_shutting_down,
     last_lines,
@@ -44,14 +45,21 @@ from codeneedle.engines.messages import BadReply, Readiness, Refused
 from codeneedle.engines.mismatch import RequestedSettings, differences
 from codeneedle.engines.started import StartedServer, nap_after
 from codeneedle.errors import CellError
-from codeneedle.records.record import Effective, Status, Trouble
+from codeneedle.models.weights import Weights
+from codeneedle.records.record import Effective, Status
 from codeneedle.system import machine
 from codeneedle.system.orphans import noted
 from codeneedle.system.processes import Child, inherited
 from codeneedle.text import one_line, size
 
 LOAD_TIMEOUT_S = 1800.0
-"""How long loading may take: a hundred gigabytes from a slow disk."""
+"""How long loading may take at most: a hundred gigabytes from a slow disk."""
+
+LEAST_LOAD_S = 600.0
+"""How long it may take whatever the size: a device may compile its kernels first."""
+
+SLOW_DISK_BYTES_PER_S = 50e6
+"""Weights come at least this fast."""
 
 WARMUP_TIMEOUT_S = 600.0
 """
@@ -139,11 +147,14 @@ class LlamaServer(StartedServer):
         return self._warm_from_s + self.warmup_timeout_s - waited_s
 
     @override
+    def state(self, readiness: Readiness) -> str:
+        told = self.client.refusal
+        answers = f" (it answers {told})" if told and readiness in _ANSWERS else ""
+        return f"{super(LlamaServer, self).state(readiness)}{answers}"
+
+    @override
     def delay(self, readiness: Readiness) -> CellError:
-        what = {
-            Readiness.LOADING: "is still loading",
-            Readiness.STRANGER: "does not answer under its name",
-        }.get(readiness, "does not answer")
+        what = self.state(readiness).removeprefix("it ")
         message = f"llama-server {what} after {self.load_timeout_s:g} s"
         hint = f"See {self.log}. Is the disk slow, or the memory full?"
         if self._warm_from_s is not None:
@@ -163,7 +174,7 @@ class LlamaServer(StartedServer):
             "llama-server",
             returncode=self.child.returncode,
             log=self.log,
-            cause=trouble(log_text) or _farewell(log_text),
+            cause=cause(log_text, self.child.returncode),
             excerpt=last_lines(log_text),
         )
 
@@ -196,6 +207,8 @@ class LlamaServer(StartedServer):
         )
 
 
+_ANSWERS = frozenset({Readiness.LOADING, Readiness.STRANGER})
+
 _WARM_UP = "warming up the model"
 """Says a server of the pinned and of older builds once the weights are loaded."""
 
@@ -207,7 +220,7 @@ def serving_llama(
     launch: Launch,
     *,
     log: Path,
-    load_timeout_s: float = LOAD_TIMEOUT_S,
+    load_timeout_s: float | None = None,
     warmup_timeout_s: float = WARMUP_TIMEOUT_S,
     silence_s: float = SILENCE_S,
     memory_bytes: int | None = None,
@@ -218,7 +231,8 @@ def serving_llama(
     Args:
         launch: What to serve.
         log: Receives what the server says. Overwritten.
-        load_timeout_s: How long it may take to load, in seconds.
+        load_timeout_s: How long it may take to load, in seconds; None for what a slow
+            disk takes.
         warmup_timeout_s: How long it may take from then until it is ready.
         silence_s: How long it may be silent in a reply, in seconds.
         memory_bytes: Memory that it may take; None for no limit.
@@ -255,13 +269,20 @@ def serving_llama(
             log=log,
             child=child,
             address=Address(url=f"{url}/v1", model=alias, key=api_key),
-            load_timeout_s=load_timeout_s,
+            load_timeout_s=load_timeout_s or load_limit_s(launch.model.weights),
             warmup_timeout_s=warmup_timeout_s,
             memory_bytes=memory_bytes,
         )
         return server
 
     return started.serving(start, port=launch.port)
+
+
+def load_limit_s(weights: Weights) -> float:
+    """How long a server may load *weights*, in seconds."""
+    return min(
+        LOAD_TIMEOUT_S, LEAST_LOAD_S + weights.size_bytes / SLOW_DISK_BYTES_PER_S
+    )
 
 
 def is_about_an_argument(log_text: str) -> bool:
@@ -271,14 +292,6 @@ def is_about_an_argument(log_text: str) -> bool:
     # The system's own "Invalid argument", of a file, has a capital.
     signs = ("invalid argument", "error while handling argument", "unknown argument")
     return any(sign in words for sign in signs)
-
-
-def _farewell(log_text: str) -> Trouble | None:
-    """A server that gets a signal to end logs it, and ends with exit code 0."""
-    if "cleaning up before exit" not in log_text:
-        return None
-    reason = "it received a termination signal from outside codeneedle"
-    return Trouble(Status.CRASHED, reason)
 
 
 def _own_memory(pid: int) -> int:

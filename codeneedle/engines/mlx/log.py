@@ -5,13 +5,14 @@ import os
 import re
 import sys
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from itertools import groupby
 from pathlib import Path
 from typing import TypeVar
 
 import msgspec
 
-from codeneedle.engines import ended, mismatch
+from codeneedle.engines import ended, mismatch, reasons
 from codeneedle.engines.ended import Died
 from codeneedle.engines.engine import CellSpec
 from codeneedle.engines.llama_cpp.base_file import BaseFileStatistics, Lengths
@@ -20,7 +21,7 @@ from codeneedle.engines.mlx.settings import MlxSettings
 from codeneedle.engines.tools import Comparison
 from codeneedle.records.record import Effective, KvBuffer, Status, Trouble
 from codeneedle.system.processes import inherited
-from codeneedle.text import MIB, one_line
+from codeneedle.text import MIB
 
 KEY_VARIABLE = "CODENEEDLE_MLX_KEY"
 """Environment variable from which the child takes the key of its requests."""
@@ -30,17 +31,12 @@ MARK = "codeneedle-mlx: "
 
 MOST_LOG_BYTES = 8 << 20
 
-_OUT_OF_MEMORY = re.compile(
-    r"unable to allocate|insufficient memory|out of memory|MemoryError|bad_alloc"
-    r"|attempting to allocate",
-    re.IGNORECASE,
-)
+_LACKS = ((Status.OUT_OF_MEMORY, reasons.MEMORY),)
 _UNSUPPORTED = re.compile(
     r"divisible by the quantization group size|NotImplementedError"
     r"|requested (group size|bits)|not support",
     re.IGNORECASE,
 )
-_RAISED = re.compile(r"^[A-Za-z_][\w.]*(Error|Exception|Exit|Interrupt)\b.*")
 
 
 def environment() -> dict[str, str]:
@@ -234,17 +230,15 @@ def _differences(settings: MlxSettings, running: Running) -> Iterator[str]:
             yield f"layer {each.layer} keeps a {each.class_name}, not quantized"
 
 
-def trouble(log_text: str) -> Trouble | None:
-    """Why a child ended, by the end of its log."""
-    raised = [each for each in last_lines(log_text) if _RAISED.match(each)]
-    if not raised:
-        return None
-    reason = one_line(raised[-1])
-    if _OUT_OF_MEMORY.search(reason):
-        return Trouble(Status.OUT_OF_MEMORY, reason)
-    if _UNSUPPORTED.search(reason):
-        return Trouble(Status.UNSUPPORTED, reason)
-    return Trouble(Status.CRASHED, reason)
+def cause(log_text: str, returncode: int) -> Trouble:
+    """Why a child ended, by the end of its log and its exit code."""
+    own = list(_own_lines(log_text))
+    if lack := reasons.first_sign(_LACKS, own):
+        return lack
+    complaint = reasons.complaint(own)
+    if complaint and _UNSUPPORTED.search(complaint.reason):
+        complaint = replace(complaint, status=Status.UNSUPPORTED)
+    return ended.exit_cause(returncode, complaint)
 
 
 def died(returncode: int, log: Path) -> Died:
@@ -254,13 +248,16 @@ def died(returncode: int, log: Path) -> Died:
         "mlx",
         returncode=returncode,
         log=log,
-        cause=trouble(log_text),
+        cause=cause(log_text, returncode),
         excerpt=last_lines(log_text),
     )
 
 
 def last_lines(log_text: str) -> tuple[str, ...]:
     """The last lines that are not for the parent, safe to show."""
-    return ended.last_lines(
-        each for each in log_text.splitlines() if not each.startswith(MARK)
-    )
+    return ended.last_lines(_own_lines(log_text))
+
+
+def _own_lines(log_text: str) -> Iterator[str]:
+    """Those that are not for the parent."""
+    return (each for each in log_text.splitlines() if not each.startswith(MARK))

@@ -7,12 +7,12 @@ import contextlib
 import hashlib
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from typing_extensions import override
 
-from codeneedle.engines.ended import Died, end_of, exit_cause
+from codeneedle.engines.ended import LAST_WORDS, Died, cause, end_of
 from codeneedle.engines.engine import Served, Tokenizer
 from codeneedle.engines.messages import (
     Message,
@@ -37,10 +37,6 @@ LOAD_TIMEOUT_S = 3600.0
 
 STRANGER_S = 30.0
 """How long a server may list other models than ours, or ours without a --health."""
-
-LAST_WORDS = 200
-"""Characters of its last line, in an error."""
-
 
 # --- lengths
 
@@ -242,6 +238,10 @@ class CommandServer(OpenAiServer, StartedServer):
         return min(LOAD_TIMEOUT_S, self._strange_from_s + STRANGER_S) - waited_s
 
     @override
+    def state(self, readiness: Readiness) -> str:
+        return self.client.strange or super(CommandServer, self).state(readiness)
+
+    @override
     def delay(self, readiness: Readiness) -> CellError:
         """With the option to look at."""
         what, hint = self.client.strange, self.client.advice
@@ -261,10 +261,10 @@ class CommandServer(OpenAiServer, StartedServer):
 
     @override
     def death(self) -> CellError:
-        """With the last line of its log."""
+        """With the most telling line of its log."""
         code, lines = self.child.returncode, end_of(self.log)
-        last_words = lines[-1][:LAST_WORDS] if lines else ""
         if is_flooded(self.log):
+            last_words = lines[-1][:LAST_WORDS] if lines else ""
             return CellError(
                 f"the server was stopped: its log has more than "
                 f"{size(FILE_LIMIT_BYTES)}: {last_words}",
@@ -272,12 +272,11 @@ class CommandServer(OpenAiServer, StartedServer):
                 log_excerpt=lines,
             )
         hint = "The command must run as long as its server does."
-        cause = exit_cause(code)
         return Died(
             "the server",
             returncode=code,
             log=self.log,
-            cause=replace(cause, reason=last_words) if last_words else cause,
+            cause=cause(self.log, code),
             excerpt=lines,
             hint=hint if code == 0 else "",
         )

@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from codeneedle.engines.ended import end_of, exit_phrase
+from codeneedle.engines.ended import cause, end_of, exit_phrase
 from codeneedle.engines.engine import Address
 from codeneedle.errors import (
     BadInput,
@@ -36,6 +36,8 @@ OFFLINE = ("out", "seed", "context", "here")
 
 OUT_LIMIT_BYTES = 1 << 29
 """Most bytes that a command may write, to its folder and its log together."""
+
+_MUTE = "it printed nothing"
 
 POLL_S = 0.25
 """Interval of checks on a running command; rare, as they disturb it."""
@@ -167,8 +169,8 @@ def run(
         except (ToolMissing, ToolFailed) as error:
             raise _failed(task, f"could not run: {error}") from error
         if code:
-            last = next(reversed(end_of(task.log)), "it printed nothing")
-            raise _failed(task, f"ended with {exit_phrase(code)}: {last}")
+            why = cause(task.log, code).reason if end_of(task.log) else _MUTE
+            raise _failed(task, f"ended with {exit_phrase(code)}: {why}")
         _refuse_excess(task, 0.0)
 
 

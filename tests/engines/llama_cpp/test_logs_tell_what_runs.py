@@ -169,6 +169,10 @@ def test_the_reason_of_a_failure_is_found(name, status, words):
         ),
         (
             "unsupported",
+            "GGML_ASSERT(ret.axis != GGML_BACKEND_SPLIT_AXIS_UNKNOWN) failed",
+        ),
+        (
+            "unsupported",
             "model does not support different K (q5_1) and V (f16) cache types",
         ),
         ("out-of-memory", "CUDA error: out of memory"),
@@ -329,8 +333,22 @@ def test_graphs_of_devices_add_up_and_one_that_is_reserved_again_counts_once():
     assert 16.5 == read(text).compute_mib
 
 
+def test_the_state_of_a_compressor_counts_beside_the_cache():
+    """DeepSeek 4 keeps it in buffers of its own: ``llama-kv-cache-dsv4.cpp``."""
+    found = read(
+        "llama_dsv4_comp_state:      CUDA0 DSV4 csa state buffer size =     1.50 MiB\n"
+        "llama_dsv4_comp_state:      CUDA0 DSV4 hca state buffer size =     0.25 MiB\n"
+        "llama_kv_cache:      CUDA0 KV buffer size =     2.00 MiB\n"
+    )
+
+    assert (7 << 18, 15 << 18) == (found.recurrent_bytes, found.memory[0].context)
+
+
 def test_states_of_recurrent_layers_are_read_in_bytes():
-    line = "llama_memory_recurrent: size = {} MiB ( 1 cells, 24 layers)\n"
+    line = (
+        "llama_memory_recurrent: size = {} MiB ( 1 cells, 24 layers, 1 seqs), "
+        "R (f32): 1.00 MiB, S (f32): 0.25 MiB, P (f32): 0.25 MiB\n"
+    )
 
     assert 7 << 18 == read(line.format("1.50") + line.format("0.25")).recurrent_bytes
     assert 0 == RUNS.recurrent_bytes

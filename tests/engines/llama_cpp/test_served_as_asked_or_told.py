@@ -6,6 +6,7 @@ import socket
 from dataclasses import replace
 
 import pytest
+from fake_engine import made_weights
 from made_servers import PAIR, fake_launch, fake_server, made_launch
 
 from codeneedle.cache_types import Pair
@@ -14,7 +15,7 @@ from codeneedle.engines.engine import CellSpec
 from codeneedle.engines.llama_cpp import server
 from codeneedle.engines.llama_cpp.installation import Program, server_facts
 from codeneedle.engines.llama_cpp.log import read_log
-from codeneedle.engines.llama_cpp.server import LlamaServer, serving_llama
+from codeneedle.engines.llama_cpp.server import LlamaServer, load_limit_s, serving_llama
 from codeneedle.engines.messages import Completion, Readiness
 from codeneedle.engines.survey import with_attention
 from codeneedle.errors import CellError
@@ -115,6 +116,28 @@ def test_a_server_that_never_gets_ready_is_given_up(fault, words, tmp_path, impa
 
     assert words in str(caught.value)
     assert "timed-out" == caught.value.status
+
+
+def test_a_server_that_says_too_early_that_it_is_well_is_waited_for(tmp_path):
+    with fake_server(tmp_path, "early=3") as served:
+        assert served.client.complete(QUESTION).text
+
+
+def test_what_a_server_answers_while_it_loads_is_in_the_reason(tmp_path, impatient):
+    with (
+        pytest.raises(CellError, match=r"it answers 503 .*Loading model"),
+        fake_server(tmp_path, "early=99999", load_timeout_s=4.0),
+    ):
+        pass
+
+
+@pytest.mark.parametrize(
+    ("gigabytes", "limit_s"), [(0, 600.0), (10, 800.0), (500, 1800.0)]
+)
+def test_a_server_may_load_as_long_as_a_slow_disk_takes(gigabytes, limit_s):
+    assert limit_s == load_limit_s(
+        replace(made_weights(), size_bytes=gigabytes * 10**9)
+    )
 
 
 def test_a_pair_that_hangs_at_warm_up_is_given_up(tmp_path, impatient):

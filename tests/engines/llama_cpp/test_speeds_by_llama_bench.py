@@ -184,7 +184,7 @@ def test_speeds_of_each_repetition_are_measured(tmp_path):
     ("fault", "status", "reason"),
     [
         ("print=bench-unknown-type.txt", "unsupported", "does not know"),
-        ("print=bench-out-of-memory.txt", "out-of-memory", "failed to allocate"),
+        ("print=bench-out-of-memory.txt", "out-of-memory", "insufficient memory"),
         ("signal=9", "crashed", "SIGKILL"),
         ("signal=11", "crashed", "SIGSEGV"),
         ("die=7", "crashed", "exit code 7"),

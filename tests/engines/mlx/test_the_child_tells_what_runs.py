@@ -9,6 +9,7 @@ from codeneedle.engines.mlx.log import (
     LayerCache,
     Memory,
     Running,
+    cause,
     died,
     differences,
     effective,
@@ -18,7 +19,6 @@ from codeneedle.engines.mlx.log import (
     last_lines,
     lines,
     read_log,
-    trouble,
 )
 from codeneedle.engines.mlx.settings import MlxSettings
 from codeneedle.records.record import Status
@@ -165,9 +165,20 @@ def test_a_failure_has_the_reason_of_its_last_exception():
         "by the quantization group size 64.\n"
     )
 
-    assert Status.OUT_OF_MEMORY is trouble(oom).status
-    assert Status.UNSUPPORTED is trouble(group).status
     sinks = "ValueError: Quantized SDPA does not support attention sinks.\n"
-    assert Status.UNSUPPORTED is trouble(sinks).status
-    assert Status.CRASHED is trouble("KeyError: 'x'\n").status
-    assert trouble("") is None
+    metal = (
+        "libc++abi: terminating due to uncaught exception of type std::runtime_error: "
+        "[METAL] Command buffer execution failed: Insufficient Memory\n"
+    )
+
+    assert [
+        Status.OUT_OF_MEMORY,
+        Status.OUT_OF_MEMORY,
+        Status.UNSUPPORTED,
+        Status.UNSUPPORTED,
+        Status.CRASHED,
+        Status.CRASHED,
+    ] == [
+        cause(each, 1).status
+        for each in (oom, metal, group, sinks, "KeyError: 'x'", "")
+    ]
