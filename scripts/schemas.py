@@ -19,6 +19,7 @@ import msgspec
 from codeneedle.records.record import CellRecord
 from codeneedle.report.data import RunTable
 from codeneedle.report.verdict_data import VerdictObject
+from codeneedle.report.weights import WeightsRow
 
 FOLDER = Path(__file__).parents[1] / "codeneedle" / "schemas"
 
@@ -30,6 +31,10 @@ TYPES: dict[str, tuple[Any, str]] = {
     "table": (
         list[RunTable],
         "`--json` of grid, table, panels and memory: rows of the one table, by run",
+    ),
+    "weights": (
+        list[WeightsRow],
+        "`codeneedle weights --json`: a row for each model that is kept here",
     ),
     "record": (
         CellRecord,

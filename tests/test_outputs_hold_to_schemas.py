@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 from json_schemas import broken
+from made_stores import hugging_face
 from typer.testing import CliRunner
 
 from codeneedle.cli.app import app
@@ -57,6 +58,16 @@ def test_stored_records_hold_to_their_schema(name):
     assert paths
     for path in paths:
         assert [] == list(broken(read(path), committed("record")))
+
+
+def test_models_of_stores_hold_to_their_schema(tmp_path, monkeypatch):
+    monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path))
+    hugging_face(tmp_path, "org/repo", "m-Q4_0.gguf", "m-Q8_0.gguf")
+    printed = CliRunner().invoke(app, ["weights", "--json"])
+    rows = json.loads(printed.stdout)
+
+    assert [] == list(broken(rows, committed("weights")))
+    assert {"org/repo:Q4_0", "org/repo:Q8_0"} <= {row["name"] for row in rows}
 
 
 def test_a_schema_tells_what_is_wrong():

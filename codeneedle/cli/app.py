@@ -617,6 +617,21 @@ def receipt(name: OnlyRunName = None, *, out: OutOption = RUNS) -> None:
 
 
 @app.command()
+def weights(*, json: JsonOption = False) -> None:
+    """Show models that are here: what Hugging Face, LM Studio and Ollama keep."""
+    from codeneedle.cli.engines import stored_headers
+    from codeneedle.cli.progress import working
+    from codeneedle.report.weights import weights_document, weights_rows
+
+    with working(stderr_console(), "reading headers") as tell:
+        rows = weights_rows(stored_headers(tell))
+    if json:
+        write_json(rows)
+    else:
+        show_document(weights_document(rows))
+
+
+@app.command()
 def models(
     named: Annotated[
         list[str] | None,
@@ -948,7 +963,7 @@ def fetch(
 
     if name not in pretrained.NAMES:
         raise UnknownName(kind="model", name=name, known=pretrained.NAMES)
-    path = pretrained.named(name)
+    path = pretrained.path_of(name)
     ensure_models(stderr_console(), [path])
     write_verbatim(f"{path or pretrained.built_in_model()}\n")
 

@@ -1,5 +1,6 @@
 """The doctor command: what would run here, what is missing, and how to fix it."""
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -22,6 +23,7 @@ from codeneedle.errors import CodeneedleError
 from codeneedle.models import pretrained, weights
 from codeneedle.models.kv_cache import cacheless, misfit, plain_caches, type_misfit
 from codeneedle.models.pretrained import Pretrained
+from codeneedle.models.stores import stored_models
 from codeneedle.models.weights import Weights
 from codeneedle.report.data import attributes
 from codeneedle.report.kernels import kernels_document, kernels_object
@@ -98,6 +100,9 @@ class Diagnosis:
     survey: Survey | None = None
     """Where attention would run for the default grid; None if not asked."""
 
+    kept: Mapping[str, int] = field(default_factory=dict)
+    """How many models that can be used each store keeps here."""
+
     @property
     def is_ready(self) -> bool:
         """Whether a sweep would run."""
@@ -153,6 +158,7 @@ def diagnose(
         model=loaded,
         types=types,
         survey=survey,
+        kept=Counter(m.store for m in stored_models() if not m.problem),
         problems=tuple(sorted(problems, key=lambda problem: not problem.stops)),
     )
 
@@ -309,6 +315,7 @@ def doctor_object(diagnosis: Diagnosis) -> Any:
         "engine": diagnosis.engine,
         "programs": _programs(diagnosis.tools, diagnosis.server),
         "model": _model_facts(diagnosis.model),
+        "kept_models": diagnosis.kept,
         "models": [_known_model_facts(model) for model in pretrained.MODELS.values()],
         "types": diagnosis.types,
         "kernels": kernels_object(diagnosis.survey) if diagnosis.survey else None,
@@ -360,6 +367,7 @@ def doctor_document(diagnosis: Diagnosis) -> Document:
         *_machine_lines(diagnosis),
         *_model_lines(diagnosis.model),
         *_known_model_lines(),
+        *_kept_lines(diagnosis.kept),
     )
     yield Facts(
         [
@@ -445,6 +453,12 @@ def _known_model_lines() -> Iterator[tuple[str, str]]:
         if model.is_fetched:
             state = "in the cache folder"
         yield f"--model {model.name}", f"{state}: {model.offer}"
+
+
+def _kept_lines(kept: Mapping[str, int]) -> Iterator[tuple[str, str]]:
+    shown = ", ".join(f"{count} of {store}" for store, count in kept.items())
+    if shown:
+        yield "models here", f"{shown} (codeneedle weights)"
 
 
 def _shape(header: Weights) -> str:

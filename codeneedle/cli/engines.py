@@ -16,7 +16,7 @@ from codeneedle.cache_types import ENGINE, PairFlags, by_precision
 from codeneedle.engines.llama_cpp import installation
 from codeneedle.engines.llama_cpp.arguments import build_option, cache_flags
 from codeneedle.engines.llama_cpp.installation import Tools
-from codeneedle.engines.mlx.folder import is_folder_of_mlx
+from codeneedle.engines.mlx.folder import is_folder_of_mlx, read_folder
 from codeneedle.engines.mlx.settings import NAME as MLX
 from codeneedle.engines.mlx.settings import MlxSettings
 from codeneedle.engines.openai.settings import (
@@ -33,10 +33,14 @@ from codeneedle.errors import (
     UnknownName,
     WeightsUnusable,
 )
+from codeneedle.models import stores
+from codeneedle.models.headers import HeaderFacts, headers_of
+from codeneedle.models.stores import StoredModel
 from codeneedle.models.weights import Weights, known_by_name, read_header
-from codeneedle.system.files import expanded
+from codeneedle.system.files import exists, expanded
 
 if TYPE_CHECKING:
+    from codeneedle.cli.progress import Tell
     from codeneedle.sweep.plan import EngineFor
     from codeneedle.sweep.request import Execution, Request
 
@@ -47,17 +51,34 @@ def _as_it_is(request: "Request") -> "Request":
 
 def _gguf(path: Path) -> Weights:
     """
-    The header of the GGUF file at *path*.
+    The header of the GGUF file at *path*, or of a model that other programs keep.
 
     Raises:
         WeightsUnusable: If it is none; of a folder for MLX, with that as a hint.
     """
     try:
-        return read_header(path)
+        return read_header(_in_store(path))
     except WeightsUnusable as error:
         if is_folder_of_mlx(expanded(path)):
             error.hint = "It looks like a model for MLX: serve it with --engine mlx."
         raise
+
+
+def _in_store(path: Path, *, folder: bool = False) -> Path:
+    """*path*, or where the model is kept of which it is the name."""
+    if exists(path) or not stores.is_name(str(path)):
+        return path
+    return stores.located(str(path), folder=folder)
+
+
+def stored_headers(tell: "Tell") -> dict[StoredModel, HeaderFacts]:
+    """What is known of all models that other programs keep here."""
+    models = list(stores.stored_models())
+    return headers_of(
+        models,
+        lambda model: read_folder(model.path),
+        lambda at: tell("headers", at, len(models)),
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,7 +139,7 @@ def _mlx(request: "Request", _execution: "Execution") -> "EngineFor":
 def _folder_of_mlx(path: Path) -> Weights:
     from codeneedle.engines.mlx.engine import read_weights
 
-    return read_weights(path)
+    return read_weights(_in_store(path, folder=True))
 
 
 def _served_model(path: Path) -> Weights:

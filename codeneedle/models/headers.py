@@ -1,0 +1,124 @@
+"""What the headers of stored models tell, kept from command to command."""
+
+import math
+import statistics
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+import msgspec
+
+from codeneedle import __version__
+from codeneedle.cache_types import Pair
+from codeneedle.errors import CodeneedleError
+from codeneedle.models.kv_cache import plain_caches
+from codeneedle.models.stores import StoredModel
+from codeneedle.models.weights import Weights, read_header
+from codeneedle.system.files import cache_folder, identity, read_note, write_note
+
+AT = 32_768
+"""Context at which caches are compared, in tokens."""
+
+FULL, SAVING = Pair("f16", "f16"), Pair("q8_0", "q8_0")
+"""A cache as it is by default, and the quantized one that loses least."""
+
+
+class HeaderFacts(msgspec.Struct, frozen=True, kw_only=True):
+    """What is shown of a model that was not loaded."""
+
+    architecture: str = ""  # as llama.cpp names it; empty where nothing could be read
+    file_type: str = ""  # quantization of the weights: ``Q4_K_M``; may be empty
+    training_context: int = 0  # tokens; 0 if unknown
+    at: int = AT  # context of the caches, in tokens: `AT`, or that of the training
+    cache_bytes: int | None = None
+    """Size of a cache of `FULL`; None where layers keep less than the whole context."""
+
+    saved_bytes: int | None = None  # by which one of `SAVING` is smaller
+    k_bias: float = 0.0  # largest norm of a bias of K; 0 where there are none
+    k_bias_median: float = 0.0  # of all layers
+    has_sinks: bool = False  # whether attention has sinks
+    problem: str = ""  # why it cannot be used; empty if it can
+
+
+class _KeptFacts(msgspec.Struct, frozen=True):
+    """Facts by the identity of a file; those of another version are read again."""
+
+    version: str
+    facts: dict[str, HeaderFacts]
+
+
+def facts_of(weights: Weights) -> HeaderFacts:
+    """What is shown of *weights*."""
+    at = min(AT, weights.training_context or AT)
+    caches = plain_caches(weights, at)
+    full, less = (caches.size(at, p) if caches else None for p in (FULL, SAVING))
+    norms = [n for _, n in weights.k_bias_norms if math.isfinite(n)]
+    return HeaderFacts(
+        architecture=weights.architecture,
+        file_type=weights.file_type,
+        training_context=weights.training_context,
+        at=at,
+        cache_bytes=None if full is None else round(full),
+        saved_bytes=None if full is None or less is None else round(full - less),
+        k_bias=max(norms, default=0.0),
+        k_bias_median=statistics.median_low(norms) if norms else 0.0,
+        has_sinks=weights.has_sinks,
+    )
+
+
+def headers_of(
+    models: Iterable[StoredModel],
+    read_folder: Callable[[StoredModel], Weights],
+    progress: Callable[[int], None] = lambda _: None,
+) -> dict[StoredModel, HeaderFacts]:
+    """
+    The facts of each of *models*; of one that cannot be used, why not.
+
+    Files that are as they were when they were read last are not read again.
+
+    Args:
+        models: Of the stores.
+        read_folder: Reads a model that is a folder.
+        progress: Called with the number of models that are known.
+    """
+    kept = _kept()
+    known: dict[str, HeaderFacts] = {}
+    facts = {}
+    for at, model in enumerate(models):
+        progress(at)
+        key = _key(model)
+        found = kept.get(key) or _read(model, read_folder)
+        facts[model] = found
+        if key and not found.problem:
+            known[key] = found
+    if known.keys() - kept.keys():
+        write_note(_file(), _KeptFacts(__version__, kept | known))
+    return facts
+
+
+def _read(
+    model: StoredModel, read_folder: Callable[[StoredModel], Weights]
+) -> HeaderFacts:
+    if model.problem:
+        return HeaderFacts(problem=model.problem)
+    try:
+        weights = read_folder(model) if model.is_folder else read_header(model.path)
+    except CodeneedleError as error:
+        return HeaderFacts(problem=str(error).removeprefix(f"{model.path} "))
+    return facts_of(weights)
+
+
+def _kept() -> dict[str, HeaderFacts]:
+    note = read_note(_file(), _KeptFacts)
+    return note.facts if note and note.version == __version__ else {}
+
+
+def _file() -> Path:
+    return cache_folder() / "headers.json"
+
+
+def _key(model: StoredModel) -> str:
+    """What tells the files of *model* from any others; empty if they are gone."""
+    try:
+        return f"{identity(model.path)} {model.size_bytes}"
+    except OSError:
+        return ""

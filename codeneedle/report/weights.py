@@ -1,0 +1,121 @@
+"""Models that other programs keep on this machine, as a table and as JSON."""
+
+from collections.abc import Mapping
+
+import msgspec
+
+from codeneedle.document import Document, Lines, Table
+from codeneedle.models.headers import AT, SAVING, HeaderFacts
+from codeneedle.models.stores import (
+    StoredModel,
+    hugging_face_folders,
+    lm_studio_folders,
+    ollama_folders,
+    words,
+)
+from codeneedle.text import plural, size
+
+NONE = "-"
+
+
+class WeightsRow(msgspec.Struct, frozen=True, kw_only=True):
+    """A model in a store."""
+
+    name: str  # what `--model` takes for it
+    store: str  # Hugging Face, LM Studio, Ollama, or codeneedle
+    path: str  # of its file, of the first part of a split one, or of its folder
+    size_bytes: int  # of all its parts
+    is_folder: bool  # whether it is a folder, for `--engine mlx`
+    problem: str  # why it cannot be used; empty if it can
+    architecture: str  # as llama.cpp names it; empty where nothing could be read
+    quantization: str  # of the weights: ``Q4_K_M``; may be empty
+    training_context: int  # tokens; 0 if unknown
+    at: int  # context of the caches, in tokens: 32,768, or that of the training
+    cache_bytes: int | None
+    """Size of an f16/f16 cache; null where layers keep less than the whole context."""
+
+    saved_bytes: int | None  # by which a q8_0/q8_0 cache is smaller
+    k_bias: float  # largest norm of a bias of K; 0 where there are none
+    k_bias_median: float  # of all layers
+    has_sinks: bool  # whether attention has sinks
+
+
+def weights_rows(facts: Mapping[StoredModel, HeaderFacts]) -> list[WeightsRow]:
+    """A row for each model, in the order of the stores."""
+    names = words(list(facts))
+    return [
+        WeightsRow(
+            name=names[model],
+            store=model.store,
+            path=str(model.path),
+            size_bytes=model.size_bytes,
+            is_folder=model.is_folder,
+            problem=known.problem,
+            architecture=known.architecture,
+            quantization=known.file_type or model.tag,
+            training_context=known.training_context,
+            at=known.at,
+            cache_bytes=known.cache_bytes,
+            saved_bytes=known.saved_bytes,
+            k_bias=known.k_bias,
+            k_bias_median=known.k_bias_median,
+            has_sinks=known.has_sinks,
+        )
+        for model, known in facts.items()
+    ]
+
+
+def weights_document(rows: list[WeightsRow]) -> Document:
+    """The models that can be used, then those that cannot, with the reason."""
+    usable = [row for row in rows if not row.problem]
+    heading = (
+        *("--model", "weights", "size", "architecture", "trained for"),
+        *(f"cache f16\nat {AT // 1024}K", f"{SAVING}\nsaves", "biases of K", "path"),
+    )
+    told = ("--model", "weights", "architecture", "path")
+    yield Table(heading, [_shown(row) for row in usable], words=told)
+    yield Lines(list(_ends(usable)), style="dim")
+    yield Table(
+        ("not usable", "why", "path"),
+        [(row.name, row.problem, row.path) for row in rows if row.problem],
+        words=("not usable", "why", "path"),
+    )
+    if not rows:
+        folders = (*hugging_face_folders(), *lm_studio_folders(), *ollama_folders())
+        yield Lines(
+            [
+                f"There are no models in {', '.join(map(str, folders))}.",
+                "llama download -hf ORG/REPO:Q4_K_M fetches one.",
+            ]
+        )
+
+
+def _shown(row: WeightsRow) -> tuple[str, ...]:
+    cache = NONE if row.cache_bytes is None else size(row.cache_bytes)
+    shorter = f" at {row.at:,}" if row.at != AT and row.cache_bytes is not None else ""
+    return (
+        row.name,
+        row.quantization or NONE,
+        size(row.size_bytes),
+        row.architecture + (" (mlx)" if row.is_folder else ""),
+        f"{row.training_context:,}" if row.training_context else NONE,
+        f"{cache}{shorter}",
+        NONE if row.saved_bytes is None else size(row.saved_bytes),
+        _biases(row),
+        row.path,
+    )
+
+
+def _biases(row: WeightsRow) -> str:
+    if not row.k_bias:
+        return "sinks" if row.has_sinks else NONE
+    return f"up to {row.k_bias:,.3g}, median {row.k_bias_median:,.3g}"
+
+
+def _ends(rows: list[WeightsRow]) -> list[str]:
+    if not rows:
+        return []
+    total = size(sum(row.size_bytes for row in rows))
+    unknown = any(row.cache_bytes is None for row in rows)
+    why = f" {NONE}: not every layer keeps the whole context, or is known to."
+    return [f"{plural(len(rows), 'model')}, {total}.{why if unknown else ''}"]
