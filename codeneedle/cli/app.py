@@ -238,7 +238,7 @@ def transcript(context: typer.Context) -> None:
     from codeneedle.cli.progress import end_left_behind
     from codeneedle.cli.sweep import planned
     from codeneedle.probes.transcript.answers import choice
-    from codeneedle.probes.transcript.probe import PROBE, turns_in_file
+    from codeneedle.probes.transcript.probe import PROBE, turns_in_file, unread
     from codeneedle.system.signals import unwinding_on_signals
 
     request, execution = context.obj
@@ -253,7 +253,13 @@ def transcript(context: typer.Context) -> None:
     words = ["codeneedle", "sweep", "--transcript", str(settings.file)]
     command = shlex.join([*words, *chain.from_iterable(chosen), *arguments])
     show_document(
-        choice(str(settings.file), counted, context=plan.context, command=command)
+        choice(
+            str(settings.file),
+            counted,
+            context=plan.context,
+            command=command,
+            unread=unread(settings),
+        )
     )
 
 

@@ -36,9 +36,18 @@ WORST = 10
 
 
 def choice(
-    file: str, counted: Sequence[CountedTurn], *, context: int, command: str
+    file: str,
+    counted: Sequence[CountedTurn],
+    *,
+    context: int,
+    command: str,
+    unread: Sequence[str] = (),
 ) -> Document:
-    """What would be measured of *file*, turn by turn, and the *command* for that."""
+    """
+    What would be measured of *file*, turn by turn, and the *command* for that.
+
+    Lines on what is *unread* of the file stand before what the template drops.
+    """
     measured = [each for each in counted if not each.left_out]
     tokens = sum(each.facts.tokens for each in measured)
     conversations = len({each.facts.conversation for each in counted})
@@ -54,7 +63,7 @@ def choice(
     rows.append(["forced", "", str(tokens), *sums, ""])
     heading = ["turn", "after", "tokens", *map(str, kinds), "left out"]
     yield Table(heading, rows, words={"turn", "left out"})
-    yield Lines([*dropped_lines(dropped_phrases(counted))])
+    yield Lines([*unread, *dropped_lines(dropped_phrases(counted))])
     if measured:
         yield Lines(["measure them:", f"  {command}"])
 

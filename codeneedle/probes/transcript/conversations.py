@@ -2,22 +2,25 @@
 Reads recorded conversations, the file that ``--transcript`` names.
 
 Two forms, as JSON or JSON lines: OpenAI's ``messages`` (with ``tools``, ``tool_calls``,
-replies of tools and ``reasoning_content``), and ShareGPT's ``conversations``. Both are
-converted to OpenAI's, which servers take. No error quotes a conversation.
+replies of tools and ``reasoning_content``), and ShareGPT's ``conversations``; and the
+exports that `exports` knows. All are converted to OpenAI's, which servers take. No
+error quotes a conversation.
 """
 
 import hashlib
 import json
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from codeneedle.errors import BadInput
+from codeneedle.probes.transcript import exports
 from codeneedle.records.record import Json
 from codeneedle.system.files import read_regular, reason_of
-from codeneedle.text import harmless, size
+from codeneedle.text import harmless, plural, size
 
 LARGEST_BYTES = 64 << 20
 """Largest file: about 15 million tokens, more than any context holds."""
@@ -45,7 +48,8 @@ SHARE_GPT_ROLES = {
 """Values of ``from`` with OpenAI's roles; ``function_call`` is the assistant's."""
 
 HINT = (
-    "A file holds OpenAI's messages or ShareGPT's conversations, as JSON or JSON lines."
+    "A file holds OpenAI's messages or ShareGPT's conversations, as JSON or JSON "
+    f"lines, or is an export of {exports.PROGRAMS}."
 )
 
 
@@ -97,6 +101,8 @@ class Conversation:
     line: int  # first line in the file, from 1
     turns: tuple[Turn, ...]  # messages of all roles
     tools: tuple[Json, ...] = ()  # definitions of tools in the form of OpenAI's API
+    aside: Mapping[str, int] = field(default_factory=dict)
+    """What the file has and this has not, as phrases, with their numbers."""
 
 
 def read_conversations(path: Path) -> tuple[str, tuple[Conversation, ...]]:
@@ -148,7 +154,7 @@ def conversations_of(
         line = data[: error.start].count(b"\n") + 1
         raise _Wrong("it is not UTF-8").at(path, line) from error
     conversations = []
-    for line, value in _values(text, path):
+    for line, value in exports.joined(_values(text, path)):
         try:
             conversations.append(_conversation(value, line))
         except _Wrong as wrong:
@@ -157,6 +163,20 @@ def conversations_of(
     if needs_assistant and not any(turn.role == "assistant" for turn in turns):
         raise _bad_file(path, "it has no message of an assistant")
     return tuple(conversations)
+
+
+def aside_phrases(conversations: Iterable[Conversation]) -> list[str]:
+    """What a file has and its *conversations* have not, each with its number."""
+    counts: Counter[str] = Counter()
+    for conversation in conversations:
+        counts.update(conversation.aside)
+    return [f"{what} ({plural(count, 'time')})" for what, count in counts.items()]
+
+
+def aside_lines(phrases: Sequence[str]) -> Iterator[str]:
+    """One line on what is not read of a file, as of `aside_phrases`; or none."""
+    if phrases:
+        yield f"not read of the conversations: {'; '.join(phrases)}"
 
 
 def _bad_file(path: Path, reason: str, option: str = "--transcript") -> BadInput:
@@ -260,17 +280,21 @@ def _conversation(value: Any, line: int) -> Conversation:
         value = {"conversations" if "from" in value[0] else "messages": value}
     if not isinstance(value, dict):
         raise _Wrong("is no conversation")
+    try:
+        value, aside = exports.converted(value)
+    except exports.BadExport as error:
+        raise _Wrong(str(error)) from error
     messages = value.get("messages")
     if messages is None:
         messages = value.get("conversations")
     if not isinstance(messages, list) or not messages:
         raise _Wrong("has neither 'messages' nor 'conversations'")
     turns = [_turn(message, at) for at, message in enumerate(messages, start=1)]
-    system = value.get("system")
-    if isinstance(system, str) and system and turns[0].role != "system":
-        turns.insert(0, Turn(role="system", content=harmless(system)))
+    system = _text(value.get("system"))
+    if system and turns[0].role != "system":
+        turns.insert(0, Turn(role="system", content=system))
     tools = tuple(_tools(value.get("tools") or value.get("functions")))
-    return Conversation(line=line, turns=tuple(turns), tools=tools)
+    return Conversation(line=line, turns=tuple(turns), tools=tools, aside=aside)
 
 
 def _turn(value: Any, number: int) -> Turn:
@@ -282,12 +306,17 @@ def _turn(value: Any, number: int) -> Turn:
         raise _Wrong(f"message {number} {wrong}") from wrong
 
 
+_THOUGHTS = ("reasoning_content", "reasoning")
+
+
 def _open_ai(value: Json) -> Turn:
     role = value.get("role")
     if role == "function":
         role = "tool"
     if role not in ROLES:
         raise _Wrong(f"has no known role: {', '.join(ROLES)}")
+    if not {"content", "tool_calls", "function_call", *_THOUGHTS} & value.keys():
+        raise _Wrong("has no 'content'")
     reasoning = value.get("reasoning_content") or value.get("reasoning")
     calls = value.get("tool_calls") or []
     if not isinstance(calls, list):
@@ -318,7 +347,9 @@ def _share_gpt(value: Json) -> Turn:
     if role is None:
         known = ", ".join(SHARE_GPT_ROLES)
         raise _Wrong(f"is 'from' nobody that is known: {known}")
-    content = value.get("value")
+    if not {"value", "content"} & value.keys():
+        raise _Wrong("has no 'value'")
+    content = value.get("value", value.get("content"))
     if role != "function_call":
         return Turn(role=role, content=_text(content))
     return Turn(role="assistant", calls=(_call(_parsed(content, "a call")),))

@@ -27,7 +27,11 @@ from codeneedle.probes.transcript.choice import (
     dropped_lines,
     dropped_phrases,
 )
-from codeneedle.probes.transcript.conversations import read_conversations
+from codeneedle.probes.transcript.conversations import (
+    aside_lines,
+    aside_phrases,
+    read_conversations,
+)
 from codeneedle.probes.transcript.metrics import (
     FEWEST_UNITS,
     OVER_ALL,
@@ -91,9 +95,9 @@ class TranscriptProbe(Probe):
     def notes(
         self, settings: TranscriptSettings, _estimates: Estimates
     ) -> tuple[str, ...]:
-        """States that a run stores only numbers."""
+        """States that a run stores only numbers, and what is not read of the file."""
         note = "is not stored: 'codeneedle show' reads the file again"
-        return (f"the text of {_file(settings)} {note}",)
+        return (f"the text of {_file(settings)} {note}", *unread(settings))
 
     @override
     def work(self, settings: TranscriptSettings, estimates: Estimates) -> Work:
@@ -160,6 +164,7 @@ class TranscriptProbe(Probe):
             turns=tuple(turn.facts for turn in turns if not turn.left_out),
             left_out=tuple((t.facts.name, t.left_out) for t in turns if t.left_out),
             dropped=tuple(dropped_phrases(turns)),
+            aside=tuple(aside_phrases(conversations)),
         )
         if not chosen.turns:
             raise _nothing_left(settings, turns)
@@ -249,7 +254,7 @@ class TranscriptProbe(Probe):
             f"left out: {plural(count, 'turn')}, {reason}"
             for reason, count in reasons.items()
         ]
-        lines += dropped_lines(chosen.dropped)
+        lines += [*aside_lines(chosen.aside), *dropped_lines(chosen.dropped)]
         for kind in Kind:
             units = len(chosen.units(kind))
             if 0 < units < FEWEST_UNITS:
@@ -311,6 +316,17 @@ def _nothing_left(
         reason=f"no turn of the assistant can be forced: {'; '.join(reasons)}",
         hint=hint,
     )
+
+
+def unread(settings: TranscriptSettings) -> tuple[str, ...]:
+    """
+    What is not read of the file of *settings*, as lines.
+
+    Raises:
+        BadInput: If it cannot be read.
+    """
+    _, conversations = read_conversations(_file(settings))
+    return tuple(aside_lines(aside_phrases(conversations)))
 
 
 def turns_in_file(

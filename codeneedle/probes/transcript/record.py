@@ -16,6 +16,7 @@ from codeneedle.probes.observations import (
     observed,
     settings_in,
 )
+from codeneedle.probes.transcript.exports import PROGRAMS
 from codeneedle.probes.transcript.rendering import Kind, Part
 from codeneedle.records.record import (
     CellRecord,
@@ -62,7 +63,8 @@ class TranscriptSettings(Struct, frozen=True, forbid_unknown_fields=True):
         Path | None,
         Meta(
             description="Recorded conversations whose answers are forced: OpenAI's "
-            "messages or ShareGPT's conversations, as JSON or JSON lines.",
+            "messages or ShareGPT's conversations, as JSON or JSON lines, or an export "
+            f"of {PROGRAMS}.",
             extra={"option": "--transcript", "metavar": "FILE", "default": "none"},
         ),
     ] = None
@@ -92,6 +94,8 @@ class TranscriptLayout(
     """Names of turns that are not measured, with the reason."""
 
     dropped: tuple[str, ...] = ()  # fields that the chat template drops, as phrases
+    aside: tuple[str, ...] = ()
+    """What the file has that is not read, as phrases, such as other branches."""
 
     @property
     def of_conversations(self) -> bool:

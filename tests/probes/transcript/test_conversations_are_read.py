@@ -128,6 +128,8 @@ def test_parts_of_a_text_are_joined():
     ("message", "reason"),
     [
         ({"role": "robot"}, "no known role"),
+        ({"role": "user", "text": "SECRET"}, "no 'content'"),
+        ({"from": "human", "text": "SECRET"}, "no 'value'"),
         ({"from": "robot"}, "nobody that is known"),
         (7, "is no conversation"),
         ({"role": "user", "content": 7}, "content that is no text"),
@@ -174,10 +176,16 @@ def test_a_message_that_is_wrong_is_named_with_its_number(message, reason):
         ('[\n {"messages": 1},\n]', "line 3: is no JSON"),
         ('{"messages": NaN}', "line 1: is no JSON"),
         ('{"messages": [], "tools": [1e999]}', "line 1: is no JSON"),
-        ('[{"role": "assistant"}]\n{', "line 2: is no JSON"),
+        ('[{"role": "assistant", "content": ""}]\n{', "line 2: is no JSON"),
         ('{"messages": [{"role": "user", "content": "x"}]}', "no message of an"),
-        ('{"messages": [{"role": "assistant"}], "tools": "x"}', "line 1: has 'tools'"),
-        ('{"messages": [{"role": "assistant"}], "tools": [7]}', "line 1: has a tool"),
+        (
+            '{"messages": [{"role": "assistant", "content": ""}], "tools": "x"}',
+            "line 1: has 'tools'",
+        ),
+        (
+            '{"messages": [{"role": "assistant", "content": ""}], "tools": [7]}',
+            "line 1: has a tool",
+        ),
         ("[" * 100_000, "line 1: is no JSON"),
         ("", "no message of an"),
     ],
