@@ -485,7 +485,7 @@ def cell_line(record: CellRecord, progress: SweepProgress) -> Text:
     text = Text(f"{place} {record.pair!s:<13} ")
     if record.has_numbers:
         shown = itertools.islice(_numbers(record, progress), NUMBERS_SHOWN)
-        text.append("  ".join(shown))
+        text.append("  ".join((*shown, *_further_units(record, progress))))
     else:
         text.append(f"{record.status}: {visible(record.reason)}", style="yellow")
     text.append(f"  {duration(record.phases.total_s)}")
@@ -500,6 +500,13 @@ def value_of(metric: Metric, record: CellRecord, setup: Setup) -> float:
     if metric.over_floor:
         return math.nan
     return cell_value(metric, metric.values(record, setup))
+
+
+def _further_units(record: CellRecord, progress: SweepProgress) -> Iterator[str]:
+    """``of 24 functions``, of a pair that has further ones."""
+    further = progress.probe.further
+    if further and further.look(record, progress.setup):
+        yield f"of {plural(further.units(record), 'function')}"
 
 
 def _numbers(record: CellRecord, progress: SweepProgress) -> Iterator[str]:

@@ -3,8 +3,8 @@
 import itertools
 import math
 import statistics
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 from codeneedle.cache_types import (
     Pair,
@@ -46,6 +46,9 @@ class CellValue:
     error: float = math.nan  # standard error of the value; NaN if unknown
     units: int = 0
     """Number of units behind the error: functions, chunks, texts, repetitions."""
+
+    by_unit: Mapping[str, float] = field(default_factory=dict, compare=False)
+    """The value of each unit, by name; empty where units have no names."""
 
     against: str = ""  # the pair that the record was measured against; empty if none
     lacking: str = ""  # phrase for what the value leaves out, as of `metrics.Loss`
@@ -237,11 +240,24 @@ def floor(run: Run, metric: Metric, cells: Cells, *, on_cpu: bool = False) -> fl
         on_cpu: Whether the second one is that with attention on the CPU.
     """
     pair = None if metric.over_floor else reference(cells)
+    first = next((cell for cell in cells if cell.pair == pair), None)
     for record in run.on_cpu if on_cpu else run.again:
-        if pair and record.pair == pair and record.has_numbers:
-            second = cell_value(metric, metric.values(record, run.setup))
-            return abs(second - value_at(cells, pair))
+        if first and record.pair == pair and record.has_numbers:
+            return abs(difference(_cell(record, run, metric), first))
     return math.nan
+
+
+def difference(cell: CellValue, other: CellValue) -> float:
+    """
+    The value of *cell* less that of *other*, over the units that both have.
+
+    NaN if either has no value, or none in common.
+    """
+    ours, theirs = cell.by_unit, other.by_unit
+    if ours.keys() == theirs.keys():
+        return cell.value - other.value
+    both = ours.keys() & theirs.keys()
+    return statistics.fmean(ours[e] - theirs[e] for e in both) if both else math.nan
 
 
 def named_references(cells: Cells) -> list[Pair]:
@@ -307,9 +323,11 @@ def _cell(record: CellRecord, run: Run, metric: Metric) -> CellValue:
     if not values and metric.gap and (gap := metric.gap(record, run.setup)):
         status, reason = gap
         return CellValue(pair=pair, status=status, reason=reason)
+    by_unit: Mapping[str, float] = {}
     units: Sequence[float] = values
     if metric.names or metric.units:
-        units = list(metric.unit_values(record, run.setup).values())
+        by_unit = metric.unit_values(record, run.setup)
+        units = list(by_unit.values())
     return CellValue(
         pair=pair,
         status=record.status.value,
@@ -317,6 +335,7 @@ def _cell(record: CellRecord, run: Run, metric: Metric) -> CellValue:
         observations=values,
         error=_error(metric, record, run.setup, units, len(values)),
         units=len(units),
+        by_unit=by_unit if metric.names else {},
         against=metric.against(record),
         lacking=metric.loss.lacking(record) if metric.loss else "",
         attention=record.attention,

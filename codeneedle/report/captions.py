@@ -271,6 +271,18 @@ def value_text(
     return f"{shown} {cell_mark(cell)}".rstrip()
 
 
+def unit_counts(metric: Metric, cells: Iterable[CellValue]) -> dict[Pair, str]:
+    """
+    ``of 6``, beside each value, where some are over more units than others.
+
+    Empty where all are over as many, and of what is no mean of units.
+    """
+    counts = {cell.pair: cell.units for cell in cells if cell.has_value}
+    if metric.quantity != "quality" or len({*counts.values()}) < 2:  # noqa: PLR2004
+        return {}
+    return {pair: f"of {count:,}" for pair, count in counts.items()}
+
+
 ELSEWHERE = "other"
 """Behind a speed that was measured on another device than the reference's."""
 
@@ -510,22 +522,9 @@ def unmeasured_lines(run: Run, metric: Metric) -> list[str]:
     return [f"no cell was measured for {metric.name}{hint}"]
 
 
-def incomplete_lines(run: Run, cells: Cells) -> list[str]:
-    """
-    A line for cells whose value rests on fewer observations than others, and one for
-    answers that are missing.
-
-    Args:
-        run: Narrowed to the probe of *cells*.
-        cells: Of one metric.
-    """
-    most = frames.most_observations(cells)
-    incomplete = [cell for cell in cells if 0 < cell.n < most]
+def incomplete_lines(run: Run) -> list[str]:
+    """A line for answers that are missing, of each metric that has such."""
     lines = []
-    if incomplete:
-        fewest = min(cell.n for cell in incomplete)
-        pairs = named_pairs([cell.pair for cell in incomplete])
-        lines.append(f"fewer than {most} values (at least {fewest}): {pairs}")
     for probe in sorted({record.probe for record in run.records} & PROBES.keys()):
         known = (*PROBES[probe].metrics, *PROBES[probe].metrics_of(run.setup))
         for metric in {each.name: each for each in known}.values():

@@ -209,7 +209,7 @@ def grid(run: Run, metric: Metric, verdict: "Verdict") -> Iterator[Block]:
     yield Lines(
         [
             *captions.unmeasured_lines(run, metric),
-            *captions.incomplete_lines(run, cells),
+            *captions.incomplete_lines(run),
         ]
     )
 
@@ -236,10 +236,17 @@ def values(cells: Cells, metric: Metric) -> Grid:
     known = [cell.value for cell in cells if cell.is_ranked]
     scale = value_scale(metric, known, rounds=frames.most_observations(cells))
     reference = frames.reference(cells)
+    counts = captions.unit_counts(metric, cells)
     return _grid_of(
         cells,
         [
-            _shown(metric, scale, cell, is_reference=cell.pair == reference)
+            _shown(
+                metric,
+                scale,
+                cell,
+                mark=REFERENCE_MARK if cell.pair == reference else " ",
+                below=counts.get(cell.pair, ""),
+            )
             for cell in cells
         ],
     )
@@ -259,12 +266,12 @@ def _grid_of(cells: Cells, texts: Sequence[Text]) -> Grid:
 
 
 def _shown(
-    metric: Metric, scale: Scale, cell: CellValue, *, is_reference: bool
+    metric: Metric, scale: Scale, cell: CellValue, *, mark: str, below: str
 ) -> Text:
+    """A value and its *mark*, a blank that aligns digits without one."""
     value = captions.value_text(cell, display_of(metric))
-    # The blank aligns the digits of a column.
-    mark = REFERENCE_MARK if is_reference else " "
     text = (value if cell.has_value else cell_word(cell)) + mark
+    text += f"\n{below} " if below else ""
     is_dim = cell.status == frames.NOT_RUN or not cell.is_ranked
     return Text(text, "dim" if is_dim else cell_style(metric, cell.value, scale))
 

@@ -580,8 +580,11 @@ def picture_of(
     """
     cells = frames.cells_frame(run, metric)
     rounds, reference = frames.most_observations(cells), frames.reference(cells)
-    base = frames.value_at(cells, reference) if difference and reference else None
-    values = [cell.value - (base or 0.0) for cell in cells]
+    first = next((each for each in cells if each.pair == reference), None)
+    base = first.value if first and difference else None
+    values = [cell.value for cell in cells]
+    if first and difference:
+        values = [frames.difference(cell, first) for cell in cells]
     caption = metric.unit or metric.name
     if base is None:
         ranked = [cell.value for cell in cells if cell.is_ranked]
@@ -622,6 +625,7 @@ def _squares(
 ) -> tuple[tuple[Square, ...], ...]:
     """*values*, in the order of *cells*, as rows of squares."""
     flat = []
+    counts = captions.unit_counts(metric, cells)
     for value, cell in zip(values, cells, strict=True):
         label = captions.value_text(cell, display_of(metric), mark="\n±")
         if sign:
@@ -633,6 +637,7 @@ def _squares(
                 value if cell.is_ranked else math.nan,
                 word if math.isnan(value) else label,
                 cell.pair in bold,
+                "" if math.isnan(value) else counts.get(cell.pair, ""),
             )
         )
     return _rows(flat, cells)
@@ -665,7 +670,7 @@ def _notes(run: Run, metric: Metric, cells: Cells, verdict: Verdict) -> tuple[st
         *captions.cautions(run.setup),
         *((f"Framed: the reference, {visible(str(reference))}",) if reference else ()),
         *map(_capital, unmeasured_lines(run, metric)),
-        *map(_capital, incomplete_lines(run, cells)),
+        *map(_capital, incomplete_lines(run)),
         *filter(None, [_capital(reference_note(cells))]),
         *(_word_note(*each) for each in metric_entries(verdict, metric.name)),
     )

@@ -238,12 +238,14 @@ def _metric(column: Column, table: PairTable, verdict: Verdict) -> dict[str, Any
     better = "" if metric.better == "neither" else f"; {metric.better} is better"
     is_beyond = Decision.BEYOND in words.values()
     bold = ". Bold: beyond the limit by this metric" if is_beyond else ""
+    counts = captions.unit_counts(metric, cells)
     said = f"{': ' if note else ''}{note}{bold}"
     shown = [
         _cell(
             cell,
             display_of(metric),
             partial(cell_colour, metric, scale=scale),
+            below=counts.get(cell.pair, ""),
             is_bold=words[cell.pair] == Decision.BEYOND,
             tips=[f"n {cell.n}", words[cell.pair]] if cell.has_value else [],
         )

@@ -322,8 +322,9 @@ def cell_texts(column: Column, pair: Pair) -> tuple[str, str]:
     display = _with_error(column.metric)
     digits = 0 if abs(cell.value) >= NO_DECIMALS_FROM else display.digits
     ratio = column.over_reference(pair)
+    count = captions.unit_counts(column.metric, column.cells.values()).get(pair, "")
     shown = captions.value_text(cell, display, digits=digits)
-    return shown, _ratio_text(column.metric, ratio)
+    return f"{shown} {count}".rstrip(), _ratio_text(column.metric, ratio)
 
 
 def _with_error(metric: Metric) -> Display:

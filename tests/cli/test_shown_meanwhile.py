@@ -6,6 +6,7 @@ import time
 from dataclasses import replace
 
 import pytest
+from made_losses import losing, losing_setup
 from made_records import (
     failed_record,
     forced_of,
@@ -25,6 +26,7 @@ from codeneedle.cli.progress import (
     RunningCell,
     SweepDisplay,
     SweepProgress,
+    cell_line,
     far_phrase,
     live_view,
     note_lines,
@@ -133,6 +135,16 @@ def test_a_finished_cell_shows_its_number_and_a_failed_one_its_word(progress):
     assert 1 == shown.count("oom")
     assert "2 done, 1 without numbers" in shown
     assert progress.left_s() == pytest.approx(34 * 10.7)
+
+
+def test_a_pair_of_further_functions_tells_how_many_its_numbers_are_of(progress):
+    progress.setup = losing_setup(["bf16/bf16"], forced=48, functions=12)
+    first, more = (
+        losing(progress.setup, "bf16/bf16", [0.0] * count) for count in (12, 24)
+    )
+
+    assert "function" not in str(cell_line(first, progress))
+    assert "  of 24 functions" in str(cell_line(more, progress))
 
 
 def test_pairs_that_cannot_run_take_none_of_the_time_that_is_left(progress):

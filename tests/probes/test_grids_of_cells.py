@@ -5,11 +5,18 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import pytest
-from made_records import failed_record, made_run, made_setup
+from made_records import (
+    failed_record,
+    forced_of,
+    made_forced,
+    made_record,
+    made_run,
+    made_setup,
+)
 
 from codeneedle.cache_types import Pair, whole_grid
 from codeneedle.probes import frames
-from codeneedle.probes.recall.metrics import METRICS
+from codeneedle.probes.recall.metrics import FORCED, METRICS
 from codeneedle.records import record
 from codeneedle.records.record import (
     AGAIN,
@@ -224,6 +231,27 @@ def test_the_floor_is_what_two_measurements_of_the_reference_differ_by() -> None
 
     assert 3.0 == frames.floor(replace(run, again=(*others, again)), MATCHED, cells)
     assert math.isnan(frames.floor(replace(run, again=(*others,)), MATCHED, cells))
+
+
+def test_differences_are_over_the_units_that_both_have() -> None:
+    """A reference that was asked further is no other reference."""
+    setup = made_setup(needles=0, forced=3, types_k=["bf16"], types_v=["bf16"])
+    logp = next(each for each in FORCED if each.name == "recall-logp")
+    scores = [
+        made_forced(each, logprob=-(2.0**at))
+        for at, each in enumerate(forced_of(setup))
+    ]
+    every = made_record("bf16/bf16", [], forced=scores)
+    once_more = replace(
+        made_record("bf16/bf16", [], forced=scores[:1]), probe=f"recall{AGAIN}"
+    )
+    run = frames.of_probe(
+        Run(name="made", setup=setup, records=(every, once_more)), "recall"
+    )
+    cells = frames.cells_frame(run, logp)
+
+    assert -7 / 3 == pytest.approx(cells[0].value)
+    assert 0.0 == frames.floor(run, logp, cells)
 
 
 def test_the_spread_divides_by_the_number_of_cells() -> None:

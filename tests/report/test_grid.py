@@ -1,5 +1,6 @@
 """The grid of a run and the summary of several, on a terminal."""
 
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -18,6 +19,7 @@ from made_records import (
 from printing import printed
 
 from codeneedle.document import Shown
+from codeneedle.probes import PROBES
 from codeneedle.probes.frames import cells_frame, of_probe
 from codeneedle.probes.metrics import Metric
 from codeneedle.probes.recall.metrics import FORCED, METRICS
@@ -30,6 +32,7 @@ from codeneedle.report.grid import (
     values,
 )
 from codeneedle.report.markdown import markdown
+from codeneedle.report.table import cell_texts, pair_table
 from codeneedle.verdict.judge import Verdict, judge
 
 METRIC = {metric.name: metric for metric in METRICS}
@@ -145,13 +148,32 @@ def test_gaps_show_their_status_and_the_legend_its_reason() -> None:
         made_run(setup=setup, failed=[no_room, *failed, partial], untried=["q5_1/q8_0"])
     )
 
-    assert "q4_0   unsupp.     oom" == lines[8]
+    assert "q4_0   unsupp.     oom" in lines
     assert "oom      q4_0/q8_0 out-of-memory: needs 9 GiB, has 8" in lines
     assert ".        not run" in lines
     named = "bf16/bf16, q8_0/bf16, q5_1/bf16, q5_0/bf16 and 2 more"
     assert f"unsupp.  {named} unsupported: no kernel" in lines
     silent = "which are left out (at most 1 of 2): q8_0/q8_0"
     assert f"functions without an answer, {silent}" in lines
+
+
+def test_values_over_other_numbers_of_units_say_so_and_no_others() -> None:
+    """A pair that was asked further, and one that lacks an answer, for example."""
+    setup = made_setup(needles=0, forced=4, types_k=("bf16",), types_v=("bf16", "q8_0"))
+    few = [made_forced(each) for each in forced_of(setup)]
+    first = made_record("bf16/bf16", [], forced=few)
+    run = made_run(
+        setup=setup, failed=[first, made_record("bf16/q8_0", [], forced=few)]
+    )
+    shorter = made_record("bf16/q8_0", [], forced=few[:3])
+    mixed = made_run(setup=setup, failed=[first, shorter])
+    logp = next(each for each in FORCED if each.name == "recall-logp")
+
+    assert not any(" of 4" in line for line in lines_of(run, logp)[1:])
+    assert ["of 4", "of 3"] == re.findall(r"of \d", lines_of(mixed, logp)[4])
+    table = pair_table(mixed, [PROBES["recall"]])
+    column = next(each for each in table.columns if each.metric.name == "recall-logp")
+    assert [" of 4", " of 3"] == [cell_texts(column, p)[0][-5:] for p in table.pairs]
 
 
 def test_missing_answers_are_counted_of_what_was_asked_and_of_parts_that_any_has() -> (

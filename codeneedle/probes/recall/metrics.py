@@ -66,17 +66,9 @@ def _answers(record: CellRecord, setup: Setup) -> Iterator[tuple[str, ScoredRoun
 
 
 def _forced(record: CellRecord, setup: Setup) -> Iterator[tuple[str, ForcedAnswer]]:
-    """
-    The functions with scores, of those that every pair is asked for.
-
-    Without further ones of open pairs: a mean over others could not be compared with
-    that of another pair.
-    """
-    asked = right_rounds(record, setup)[: settings_of(setup).function_count]
-    names = {each.needle for each in asked if each.logprobs}
+    """The functions with scores, further ones of open pairs included."""
     for each in forced_answers(record, setup):
-        if each.needle.name in names:
-            yield each.needle.name, each
+        yield each.needle.name, each
 
 
 def _asked_names(record: CellRecord, _setup: Setup) -> list[str]:

@@ -162,9 +162,7 @@ def test_forced_lines_have_a_value_for_each_function_that_was_scored() -> None:
     assert 0.9 == pytest.approx(logp.loss.able(record, SETUP))
 
 
-def test_further_functions_of_open_pairs_are_in_losses_and_not_in_what_grids_show() -> (
-    None
-):
+def test_further_functions_of_open_pairs_are_in_losses_and_in_what_grids_show() -> None:
     setup = asking_recall(SETUP, {"functions": 2})
     logprobs = (-0.5, -0.25, -0.125)
     rounds = [
@@ -175,11 +173,11 @@ def test_further_functions_of_open_pairs_are_in_losses_and_not_in_what_grids_sho
 
     logp, *others = FORCED
 
-    assert [-0.5, -0.25] == logp.values(record, setup)
+    assert [*logprobs] == logp.values(record, setup)
     assert {each.name for each in forced_of(SETUP)} == {*logp.by_unit(record, setup)}
     for each in (logp, *others):
-        assert 2 == len(each.values(record, setup))
-        assert 2 == len(each.names(record, setup))
+        assert 3 == len(each.values(record, setup))
+        assert 3 == len(each.names(record, setup))
 
 
 @pytest.mark.parametrize("by", ["reading", "writing"])
