@@ -17,6 +17,7 @@ from typing import Any
 
 from codeneedle.errors import BadInput, WeightsUnusable, did_you_mean
 from codeneedle.models import pretrained
+from codeneedle.models.kinds import is_called_other
 from codeneedle.models.weights import UNFINISHED
 from codeneedle.system.files import exists, open_regular, reason_of
 from codeneedle.text import size as size_phrase
@@ -28,9 +29,6 @@ MOST_MANIFEST_BYTES = 1 << 20
 
 MOST_DEPTH = 4
 """Folders below that of a model in which its files are searched."""
-
-_NO_MODELS = ("mmproj", "imatrix", "mtp-", "eagle3-", "dflash-", "dspark-")
-"""In names of files beside a model (``gguf_filename_is_model`` of llama.cpp)."""
 
 _PART = re.compile(r"(?P<stem>.+)-(?P<number>\d{5})-of-(?P<count>\d{5})\.gguf")
 _TAG = re.compile(r"[-.]([A-Z0-9_]+)(?:-\d{5}-of-\d{5})?\.gguf$", re.IGNORECASE)
@@ -219,7 +217,7 @@ def _files_below(
     """The GGUF files of models below *folder*, one for each model."""
     by_stem: dict[str, list[Path]] = {}
     for path in _files_in(folder, depth=MOST_DEPTH, ending=".gguf"):
-        if any(word in path.name.lower() for word in _NO_MODELS):
+        if is_called_other(path.name):
             continue
         part = _PART.fullmatch(path.name)
         stem = str(path.with_name(part["stem"])) if part else str(path)

@@ -5,6 +5,7 @@ files, with a cache.
 
 import contextlib
 import hashlib
+import itertools
 import math
 import mmap
 import re
@@ -19,8 +20,16 @@ from typing import Annotated
 import msgspec
 
 from codeneedle.errors import BadInput, WeightsUnusable, did_you_mean
-from codeneedle.models import pretrained
-from codeneedle.models.gguf import BadHeader, EndsTooSoon, Header, looks_like, parse
+from codeneedle.models import pieces, pretrained
+from codeneedle.models.gguf import (
+    MAGIC,
+    BadHeader,
+    EndsTooSoon,
+    Header,
+    looks_like,
+    parse,
+)
+from codeneedle.models.kinds import is_called_other, other_kind
 from codeneedle.system.files import (
     cache_folder,
     expanded,
@@ -40,8 +49,11 @@ _HASHED_NAME = re.compile(r"sha256-[0-9a-f]{64}")
 
 UNFINISHED = "The download did not finish; resume or repeat it."
 
+_ENDING = re.compile(r"\.gguf$", re.IGNORECASE)
 _LONGEST_NAME = 100
 _OFFERED = 5
+_MOST_LISTED = 100
+"""Of a folder; the header of each of them is read."""
 
 
 _NAME = re.compile(r"[\w.-]{1,64}")
@@ -318,7 +330,7 @@ def short_name(path: Path) -> str:
     """
     name = path.absolute().name
     part = _PART.fullmatch(name)
-    stem = part["stem"] if part else name.removesuffix(".gguf")
+    stem = part["stem"] if part else _ENDING.sub("", name)
     slug = re.sub(r"[^a-z0-9._]+", "-", stem.lower()).strip("-._")
     return slug[:_LONGEST_NAME] or "model"
 
@@ -393,6 +405,12 @@ def _checked(path: Path) -> Path:
     try:
         mode = path.stat().st_mode
     except (FileNotFoundError, NotADirectoryError, ValueError) as error:
+        if found := pieces.pieces_of(path):
+            raise WeightsUnusable(
+                path=path,
+                reason="does not exist, its parts do",
+                hint=pieces.advice(found),
+            ) from error
         # ValueError: a NUL in it. A dangling link is not offered in its own place.
         others = [name for name in _models_in(path.parent) if name != path.name]
         raise _missing(path, others) from error
@@ -403,24 +421,46 @@ def _checked(path: Path) -> Path:
         raise WeightsUnusable(
             path=path,
             reason="is a folder, not a GGUF file",
-            hint=f"In it: {inside}." if inside else "It holds no GGUF file.",
+            hint=f"In it: {inside}."
+            if inside
+            else _advice_in(path) or "It holds no GGUF file of a language model.",
         )
     if not stat.S_ISREG(mode):
         raise _not_gguf(path, "no regular file")
     return path
 
 
+def _advice_in(folder: Path) -> str:
+    """What to do with the pieces of a file in *folder*; empty if there are none."""
+    try:
+        named = [pieces.piece_at(path) for path in sorted(folder.iterdir())]
+    except OSError:
+        return ""
+    wholes = [piece.whole for piece in named if piece]
+    return pieces.advice(pieces.pieces_of(wholes[0])) if wholes else ""
+
+
 def _models_in(folder: Path) -> list[str]:
     """Names of the models in *folder*; of a split one only the first part."""
     if not folder.is_dir():
         return []
-    names = sorted(file.name for file in folder.glob("*.gguf"))
-    parts = {name: _PART.fullmatch(name) for name in names}
-    return [
-        name
-        for name, part in parts.items()
-        if (part is None or int(part["number"]) == 1) and not name.startswith("mmproj")
-    ]
+    names = sorted(file.name for file in folder.iterdir())
+    parts = {name: _PART.fullmatch(name) for name in names if _ENDING.search(name)}
+    firsts = (
+        n for n, part in parts.items() if part is None or int(part["number"]) == 1
+    )
+    models = (name for name in firsts if _may_be_model(folder / name))
+    return [*itertools.islice(models, _MOST_LISTED)]
+
+
+def _may_be_model(path: Path) -> bool:
+    """Whether the header of the file at *path* is that of a language model."""
+    if is_called_other(path.name) or not path.is_file():
+        return False
+    try:
+        return not other_kind(_header(path))
+    except WeightsUnusable:
+        return False
 
 
 def _parts(path: Path) -> tuple[Path, ...]:
@@ -453,7 +493,7 @@ def _size(path: Path) -> int:
 def _header(path: Path) -> Header:
     size = _size(path)
     if not size:
-        raise _not_gguf(path, "an empty file")
+        raise _unjoined(path, "") or _not_gguf(path, "an empty file")
     try:
         with (
             path.open("rb") as file,
@@ -465,26 +505,58 @@ def _header(path: Path) -> Header:
     except OSError as error:
         raise unreadable(path, error) from error
     except BadHeader as error:
-        if start[:4] != b"GGUF":
-            raise _not_gguf(path, looks_like(start)) from error
+        if not start.startswith(MAGIC):
+            kind = looks_like(start)
+            raise _unjoined(path, kind) or _not_gguf(path, kind) from error
         if isinstance(error, EndsTooSoon):
-            raise cut_short(path, size) from error
+            raise _unjoined(path, "") or cut_short(path, size) from error
         raise _unsupported(path, str(error)) from error
     if size < header.needed_bytes:
-        raise cut_short(path, size, header.needed_bytes)
+        is_split = "split.count" in header.values
+        short = cut_short(path, size, header.needed_bytes)
+        raise short if is_split else _unjoined(path, "") or short
     return header
 
 
+_NAMELESS = ("", "something else", "a text file")
+"""How bytes from the middle of a file look."""
+
+
+def _unjoined(path: Path, looks: str) -> WeightsUnusable | None:
+    """
+    The error for a piece of a file, or of a download; None if *path* is called neither.
+
+    Args:
+        path: A file that is no whole GGUF file.
+        looks: As of `looks_like`; empty for the beginning of a GGUF file.
+    """
+    if pieces.is_download(path):
+        return WeightsUnusable(
+            path=path,
+            reason="is what a download has so far",
+            hint="Let the program that fetches it end, or fetch it again.",
+        )
+    piece = pieces.piece_at(path) if looks in _NAMELESS else None
+    if piece is None:
+        return None
+    return WeightsUnusable(
+        path=path,
+        reason=f"is {pieces.place_of(piece)}, which was cut by size",
+        hint=pieces.advice(pieces.pieces_of(piece.whole)),
+    )
+
+
 def _refuse_other_kinds(files: Sequence[Path], headers: Sequence[Header]) -> None:
-    values = headers[0].values
-    kind = values.get("general.type", "model")
-    if kind == "adapter":
-        raise _unsupported(files[0], "it is a LoRA adapter")
-    if kind == "mmproj" or values.get("general.architecture") == "clip":
-        raise _unsupported(files[0], "it is a projector for images")
-    if not sum(header.tensors for header in headers):
-        raise _unsupported(files[0], "it holds a vocabulary alone")
-    count = values.get("split.count", 0)
+    if kind := other_kind(*headers):
+        others = [n for n in _models_in(files[0].parent) if n != files[0].name]
+        raise WeightsUnusable(
+            path=files[0],
+            reason=f"is no language model: it holds {kind}",
+            hint=f"Models beside it: {', '.join(others[:_OFFERED])}."
+            if others
+            else "Give the GGUF file of a language model.",
+        )
+    count = headers[0].values.get("split.count", 0)
     if isinstance(count, int) and count > 1 and len(files) == 1:
         raise _unsupported(
             files[0],
