@@ -386,11 +386,11 @@ def reading(bench: Bench) -> Section:
         )
     found: dict[int, dict[str, list[Scored]]] = {}
     for context in bench.contexts:
-        found[context] = {"writing": [], "reading": []}
+        found[context] = {"force": [], "read": []}
         for at in range(1, bench.repetitions + 1):
-            for by, cells_of in found[context].items():
-                bench.say(f"repetition {at}: {context:,} tokens by {by}")
-                cells_of.append(_scored(bench, context, by))
+            for way, cells_of in found[context].items():
+                bench.say(f"repetition {at}: {context:,} tokens by {way}")
+                cells_of.append(_scored(bench, context, way))
     return Section(
         title="reading: seconds per cell of right lines, read and written",
         headings=(
@@ -417,7 +417,7 @@ _AS_IF = tuple(f"{read:,} and {write:,}" for read, write in AS_IF)
 
 
 def _reading_row(context: int, ways: Mapping[str, Sequence[Scored]]) -> tuple[str, ...]:
-    by_writing, by_reading = ways["writing"], ways["reading"]
+    by_writing, by_reading = ways["force"], ways["read"]
     one, other = by_writing[0], by_reading[0]
     ratios = (a.cell_s / b.cell_s for a, b in zip(by_writing, by_reading, strict=True))
     return (
@@ -432,15 +432,15 @@ def _reading_row(context: int, ways: Mapping[str, Sequence[Scored]]) -> tuple[st
     )
 
 
-def _scored(bench: Bench, context: int, by: str) -> Scored:
+def _scored(bench: Bench, context: int, way: str) -> Scored:
     path = bench.folder / f"reading-{context}.toml"
     functions = context * 4 // 5 // FUNCTION_TOKENS
     path.write_text(READ_CORPUS.format(functions), encoding="utf-8")
     out = bench.fresh("reading")
     whole = codeneedle(
         *("sweep", "--model", str(bench.model), "--corpus", str(path), "--fit"),
-        *("--context", str(context), "--pairs", str(READ_PAIR), "--ask", "forced"),
-        *("--functions", "12", "--lines", "3", "--by", by, "--out", str(out)),
+        *("--context", str(context), "--pairs", str(READ_PAIR)),
+        *("--functions", "12", "--lines", "3", "--way", way, "--out", str(out)),
         log=out.with_suffix(".log"),
     )
     (setup_path,) = out.rglob("setup.json")
@@ -453,7 +453,7 @@ def _scored(bench: Bench, context: int, by: str) -> Scored:
     chunks = {
         each.prompt_sha256: each.prompt_tokens + len(each.logprobs) for each in scored
     }
-    is_read = by == "reading"
+    is_read = way == "read"
     return Scored(
         cell_s=record.phases.total_s,
         core_s=whole.core_s,

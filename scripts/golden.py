@@ -36,7 +36,7 @@ SWEEPS = {
     "--repetitions 1 --depths 0",
     "retrieval": "--types f16,q4_0 --context 2048 --corpus golden --probe retrieval "
     "--tasks single,multikey --lengths 512,1K --depths 0.2,0.8 --questions 2",
-    "mlx": "--engine mlx --types f16,kv4 --context 2048 --corpus golden --ask forced "
+    "mlx": "--engine mlx --types f16,kv4 --context 2048 --corpus golden --way force "
     "--functions 4 --probe recall,divergence --divergence-context 256 --chunks 3",
 }
 """Arguments of each sweep, on the built-in model."""

@@ -30,14 +30,13 @@ from codeneedle.corpora.needles import block_ends
 from codeneedle.probes import PROBES
 from codeneedle.probes.estimates import TEXT_SHARE
 from codeneedle.probes.metrics import Loss, LossKind
-from codeneedle.probes.recall.choice import FORCED_BESIDE, SCORING, Load, ReferenceTimes
-from codeneedle.probes.recall.reading import chunks_read
 from codeneedle.probes.recall.rounds import forced_answers
 from codeneedle.probes.recall.settings import (
     DECIDING_FUNCTIONS,
     DECIDING_LINES,
-    By,
-    RecallCalibration,
+    DECIDING_READ,
+    FORCED_BESIDE,
+    Way,
 )
 from codeneedle.records.record import Run
 from codeneedle.records.store import Store
@@ -61,6 +60,13 @@ from codeneedle.verdict.statistics import (
 )
 
 Numbers = npt.NDArray[np.float64]
+
+SCORING = 1.1
+"""
+How much longer a text takes whose second half is read with probabilities, about.
+
+The output layer, of which a prompt needs the last row alone, is a quarter of SmolLM2.
+"""
 
 DATA = Path(__file__).with_name("truth.npz")
 PAIRS = [Pair(k, v) for k in DEFAULT_TYPES for v in DEFAULT_TYPES]
@@ -307,14 +313,14 @@ class Machine:
         name: Size of the model.
         tg: Tokens per second that are written or forced.
         pp: Likewise, read.
-        way: How right lines are scored; None for what takes less time, as a sweep does.
+        way: How right lines are scored.
         context: Tokens that the text is read in.
     """
 
     name: str
     tg: float
     pp: float
-    way: By | None = None
+    way: Way = Way.READ
     context: int = CONTEXT
 
     @property
@@ -328,36 +334,16 @@ class Machine:
         return ASKED_AT_MOST * self.text // TEXT
 
     @property
-    def load(self) -> Load:
-        """What its cells take either way."""
-        first, *looks = block_ends(DECIDING_FUNCTIONS, self.most)
-        return Load(
-            text=self.text,
-            right=OF_FUNCTION,
-            chunks=lambda count: chunks_read(
-                self.text, count * OF_QUESTION, count, self.context
-            ),
-            functions=first,
-            looks=looks,
-            cells=len(OTHERS),
-        )
-
-    @property
-    def choice(self) -> RecallCalibration:
-        """What its reference chooses, or the way that was stated."""
-        speeds = ReferenceTimes(reading_s=1 / self.pp, forcing_s=1 / self.tg)
-        found = self.load.choice(speeds)
-        return RecallCalibration(by=self.way) if self.way is By.WRITING else found
-
-    @property
     def ends(self) -> list[int]:
         """Numbers of functions after which a pair may be judged."""
-        return block_ends(self.choice.functions or DECIDING_FUNCTIONS, self.most)
+        is_read = self.way is Way.READ
+        fewest = DECIDING_READ if is_read else DECIDING_FUNCTIONS
+        return block_ends(min(fewest, self.most), self.most)
 
     @property
     def cost(self) -> Cost:
         """What a cell takes."""
-        if self.choice.by is By.READING:
+        if self.way is Way.READ:
             token_s = SCORING / self.pp
             return Cost(self.text * token_s, OF_QUESTION * token_s, tuple(self.ends))
         return Cost(self.text / self.pp, OF_FUNCTION / self.tg)
@@ -365,8 +351,9 @@ class Machine:
     @property
     def check_s(self) -> float:
         """What forcing a few functions takes, where others are read; else 0."""
-        is_read = self.choice.by is By.READING
-        return is_read * (self.text / self.pp + FORCED_BESIDE * OF_FUNCTION / self.tg)
+        return (self.way is Way.READ) * (
+            self.text / self.pp + FORCED_BESIDE * OF_FUNCTION / self.tg
+        )
 
     @property
     def first(self) -> int:
@@ -377,15 +364,15 @@ class Machine:
     @property
     def heading(self) -> str:
         """What its columns show."""
-        how = f"{self.first} functions {self.choice.by}"
+        how = f"{self.first} functions {self.way}"
         return f"{self.name} {self.tg}/{self.pp:,}, {how}: first, Set, last, end, min"
 
 
 MACHINES = (
     Machine("27B", 15, 200),
-    Machine("27B", 15, 200, By.WRITING),
+    Machine("27B", 15, 200, Way.FORCE),
     Machine("8B", 100, 4_000),
-    Machine("70B", 6, 80, context=2_048),
+    Machine("70B", 6, 80, Way.FORCE, context=2_048),
 )
 
 

@@ -22,7 +22,7 @@ du -sm "$folder/alone" | awk '{print $1, "MiB installed, pip included"}'
 mkdir "$folder/elsewhere"
 cd "$folder/elsewhere"
 codeneedle=$folder/alone/bin/codeneedle
-pairs=(--types "f16,q8_0" --same --corpus random-bodies-mini --context 4096 --ask forced --functions 6)
+pairs=(--types "f16,q8_0" --same --corpus random-bodies-mini --context 4096 --way force --functions 6)
 set -x
 "$codeneedle" llama
 "$codeneedle" doctor

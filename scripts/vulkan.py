@@ -299,7 +299,7 @@ class Bench:
         corpus.write_text(CORPUS, encoding="utf-8")
         grid = ("--pairs", "bf16/bf16,q8_0/q8_0,q8_0/q4_0,q4_0/q8_0")
         form = ("--prompt-form", "completion", "--context", "2048")
-        asked = ("--ask", "forced", "--corpus", str(corpus), *form, *grid)
+        asked = ("--way", "force", "--corpus", str(corpus), *form, *grid)
         metal, cpu = (self.swept(rule, str(model), *asked) for rule in (METAL, CPU))
         here, there = metal.verdict(), cpu.verdict()
         print(f"the verdict sets {here.chosen}; on the CPU alone, {there.chosen}")

@@ -18,7 +18,7 @@ corpus = "random-bodies-mini"
 contexts = [4096]
 pairs = ["f16/f16", "q8_0/q8_0"]
 [recall]
-ask = "forced"
+way = ["force"]
 functions = 6
 """
 

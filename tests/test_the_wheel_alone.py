@@ -108,7 +108,7 @@ def test_the_source_distribution_builds_the_same_wheel(wheel, tmp_path):
 @pytest.mark.real
 def test_the_wheel_alone_sweeps_and_reports(installed):
     chosen = ("--types", "f16,q8_0", "--same", "--corpus", "random-bodies-mini")
-    chosen += ("--context", "4096", "--ask", "forced", "--functions", "6")
+    chosen += ("--context", "4096", "--way", "force", "--functions", "6")
 
     for words, said in (
         (("--version",), codeneedle.__version__),

@@ -520,6 +520,11 @@ class Engine(ABC):
         return ""
 
     @property
+    def is_on_accelerator(self) -> bool:
+        """Whether the model runs on an accelerator, as far as is known."""
+        return bool(self.identity().devices)
+
+    @property
     def is_on_cpu(self) -> bool:
         """Whether it is what `on_cpu` made."""
         return False

@@ -65,13 +65,6 @@ class RunContext:
     notes: tuple[str, ...] = ()
     """What a user should know before the first cell, one sentence each."""
 
-    workers: int = 1  # cells that are measured side by side
-    may_grow: bool = False
-    """
-    Whether a probe may ask for more units than it was told to where these take no
-    longer: of a sweep that decides, for which no number was named.
-    """
-
     def settings_of(self, kind: type[_Settings], name: str) -> _Settings:
         """What the user chose for the probe *name*, whose settings are a *kind*."""
         settings = self.settings.get(name, kind())

@@ -49,12 +49,10 @@ class Estimates:
     """Whether what was measured chooses the pair that is measured next."""
 
     pace: Pace | None = None  # how fast the model is; None if that is unknown
-    cells: int = 1  # pairs that may be measured, the reference included
     unread: str = "the engine was not asked"
     """As of `Engine.unread`."""
 
-    workers: int = 1  # as of `RunContext`
-    may_grow: bool = False  # as of `RunContext`
+    workers: int = 1  # cells that are measured side by side
     functions: int | None = None
     """Functions of a cell, in place of those that were chosen; None for these."""
 
@@ -110,14 +108,6 @@ class Work:
     written: int = 0  # tokens that are written or forced one after the other
     depth: int = 0  # tokens before these, a mean
     phrase: str = ""  # what is asked, for the plan
-    first: "Work | None" = None
-    """What the reference takes beside that, as it leads; None for nothing."""
-
-    spared: "Work | None" = None
-    """
-    What is left of it where the reference shows that a part of it says nothing; None if
-    it shows no such thing.
-    """
 
     def cell_s(self, pace: Pace) -> float:
         """Seconds of a cell at that *pace*."""

@@ -213,6 +213,10 @@ class Further(ABC):
         """As `unit_ends`, by an estimate before any unit was counted."""
 
     @abstractmethod
+    def planned_check(self, settings: Any, estimates: Estimates) -> Work | None:
+        """What `checks` take of a pair, by an estimate; None without any."""
+
+    @abstractmethod
     def reads_again(self, settings: Any, estimates: Estimates) -> bool:
         """Whether a pair is likely to read its text again behind each of these ends."""
 
@@ -248,44 +252,9 @@ class Calibrating:
     wait for it: `ProbeContext.calibrate`, `Probe.calibrating`.
     """
 
-    is_needed: bool = True
-    """
-    Whether records say nothing without it; if not, what they were asked tells it.
-    """
-
-    def may_calibrate(self, _settings: Any, _estimates: Estimates) -> bool:
-        """Whether the reference may set something: it is measured first."""
-        return True
-
-    def calibrates(self, _setup: Setup) -> bool:
-        """Whether the reference sets something under a setup."""
-        return True
-
     def told(self, _setup: Setup) -> tuple[str, ...]:
         """What it has set that users should know while a sweep runs, a line each."""
         return ()
-
-
-class Telling(ABC):
-    """
-    How reports tell what a probe asks, where its stored settings tell too much or too
-    little: `Probe.telling`.
-    """
-
-    neutral: frozenset[str]
-    """Names of settings that change no answer, only how many there are."""
-
-    @abstractmethod
-    def settings(self, setup: Setup) -> Json:
-        """Its settings under *setup*, of which something is stored."""
-
-    @abstractmethod
-    def phrases(self, setup: Setup, units: int | None = None) -> tuple[str, ...]:
-        """
-        What it asks under *setup*, a phrase each.
-
-        Of so many *units* of `Further` where these are not those of the settings.
-        """
 
 
 class NoSettings(Struct, frozen=True, forbid_unknown_fields=True):
@@ -328,9 +297,6 @@ class Probe:
     Whether the most precise pair is measured again after all others: its two values
     differ by noise alone. Not for the built-in model.
     """
-
-    telling: Telling | None = None
-    """How reports tell what it asks; None where its stored settings say it."""
 
     rooms: Callable[[Any, Corpus, Prompts], Iterator[Room]] | None = None
     """
@@ -469,6 +435,22 @@ class Probe:
         """
         return self.metrics
 
+    def shown_settings(self, setup: Setup) -> Json:
+        """Its settings under *setup*, as reports tell them; empty for none."""
+        return setup.probes.get(self.name, {})
+
+    def deciding_settings(self, setup: Setup) -> Json:
+        """Those of `shown_settings` that decide answers, not how many there are."""
+        return self.shown_settings(setup)
+
+    def phrases(self, _setup: Setup, _units: int | None = None) -> tuple[str, ...]:
+        """
+        What it asks under a setup, a phrase each, beside the text and the context.
+
+        Of so many units of `Further` where these are not those of the settings.
+        """
+        return ()
+
     def remarks(self, _run: Run) -> tuple[str, ...]:
         """What its records of a run say in words, a line each."""
         return ()
@@ -488,26 +470,6 @@ class Probe:
     def overview(self, _run: Run, _record: CellRecord) -> Document:
         """All answers of a finished record, a line each."""
         return ()
-
-
-# --- what follows from its parts
-
-
-def calibrates(probe: Probe, setup: Setup) -> bool:
-    """Whether the reference sets something for all pairs of *probe* under *setup*."""
-    return probe.calibrating is not None and probe.calibrating.calibrates(setup)
-
-
-def told(probe: Probe, setup: Setup) -> Json:
-    """The settings of *probe* under *setup*, as reports tell them; empty for none."""
-    stored = setup.probes.get(probe.name, {})
-    return probe.telling.settings(setup) if probe.telling and stored else stored
-
-
-def deciding_settings(probe: Probe, setup: Setup) -> Json:
-    """Those of `told` that decide answers."""
-    neutral = probe.telling.neutral if probe.telling else frozenset()
-    return {k: v for k, v in told(probe, setup).items() if k not in neutral}
 
 
 # --- the one loop that asks a server

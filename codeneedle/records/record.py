@@ -34,7 +34,7 @@ Nats = Annotated[float, msgspec.Meta(ge=-MOST_NATS, le=MOST_NATS)]
 LogProb = Annotated[float, msgspec.Meta(ge=-MOST_NATS, le=1e-3)]
 """Natural logarithm of a probability; above 0 by rounding alone."""
 
-SCHEMA = 3
+SCHEMA = 4
 """Version of the layout of all stored files; files of another one are refused."""
 
 

@@ -11,7 +11,6 @@ from codeneedle.models.pretrained import BUILT_IN
 from codeneedle.probes import PROBES, frames
 from codeneedle.probes.frames import Cells, CellValue
 from codeneedle.probes.metrics import Metric
-from codeneedle.probes.probe import told
 from codeneedle.records.record import Attention, Json, Run, Setup, Status
 from codeneedle.report.display import Display, display_of
 from codeneedle.text import (
@@ -56,12 +55,7 @@ def _asked(setup: Setup) -> list[str]:
     """What all probes ask, a phrase each; of a run that decides, of every pair."""
     order = order_in(setup)
     first = next(iter(order.looks), None) if order else None
-    return [
-        each
-        for probe in PROBES.values()
-        if probe.telling
-        for each in probe.telling.phrases(setup, first)
-    ]
+    return [each for probe in PROBES.values() for each in probe.phrases(setup, first)]
 
 
 def corpus_line(setup: Setup) -> str:
@@ -168,7 +162,7 @@ def probe_settings(run: Run) -> tuple[tuple[str, str], ...]:
 
 def _told(setup: Setup, probe: str) -> Json:
     known = PROBES.get(probe)
-    return told(known, setup) if known else setup.probes.get(probe, {})
+    return known.shown_settings(setup) if known else setup.probes.get(probe, {})
 
 
 def _settings(settings: Json) -> str:

@@ -11,7 +11,6 @@ from codeneedle.document import Document, Heading, Lines, Table
 from codeneedle.probes import PROBES
 from codeneedle.probes.frames import CellValue
 from codeneedle.probes.metrics import LossKind, Metric
-from codeneedle.probes.probe import deciding_settings
 from codeneedle.records.comparability import setup_differences
 from codeneedle.records.record import Run, Setup
 from codeneedle.report import captions
@@ -204,7 +203,7 @@ def _refusals(column: Column, first: Setup, second: Setup) -> Iterator[str]:
     is_other = probe.makes_texts and first.seed != second.seed
     if metric.quantity == "quality" and is_other:
         yield "another text"
-    ours, theirs = (deciding_settings(probe, setup) for setup in (first, second))
+    ours, theirs = (probe.deciding_settings(setup) for setup in (first, second))
     other = [key for key in {**ours, **theirs} if ours.get(key) != theirs.get(key)]
     if other:
         yield f"other {', '.join(map(visible, other))} of {probe.name}"

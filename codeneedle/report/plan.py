@@ -554,8 +554,6 @@ def _asked(plan: Plan, setup: Setup | None, probe: Probe) -> str:
         read = f"{about}{plural(sum(work.texts), 'token')} of {texts} read a cell"
         more = f", about {work.written:,} written or forced" if work.written else ""
         phrases = [work.phrase, *([read + more] if work.texts else [])]
-        if work.first:
-            phrases.append("reading takes less time than forcing at this speed")
     return "; ".join(filter(None, phrases)) or "each pair"
 
 
@@ -631,22 +629,7 @@ def _time(plan: Plan, cells: _Cells) -> str:
     if any(record.has_numbers for record in cells.tried):
         return f"{remaining}, {duration(mean)} a cell"
     note = " (an estimate; the first cell tells more)"
-    return f"{remaining}, {duration(mean)} a cell{note}{_spared(plan, cells)}"
-
-
-def _spared(plan: Plan, cells: _Cells) -> str:
-    """The time where the reference shows that a part says nothing, as a phrase."""
-    work = plan.work(cells.probe)
-    spared_s = plan.time_of(work.spared) if work and work.spared else None
-    first_s = plan.cell_s(cells.probe, is_first=True)
-    if spared_s is None or first_s is None:
-        return ""
-    workers = 1 if cells.probe.is_timed else len(plan.workers)
-    in_all = duration(first_s + spared_s * (cells.total - 1) / workers)
-    return (
-        f"; about {in_all} in all where the reference writes too little back for any "
-        "pair to lose: others then force alone"
-    )
+    return f"{remaining}, {duration(mean)} a cell{note}"
 
 
 def _order(plan: Plan, probe: Probe, *, tries_reference: bool) -> str:

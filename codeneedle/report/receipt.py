@@ -20,7 +20,6 @@ from codeneedle.cache_types import Pair, most_precise_first
 from codeneedle.document import Document, Heading, Lines, Table
 from codeneedle.errors import BadInput
 from codeneedle.probes import PROBES
-from codeneedle.probes.probe import deciding_settings
 from codeneedle.records.record import CellRecord, Effective, Json, Run, Setup
 from codeneedle.report.captions import (
     NOT_RUN_WORD,
@@ -140,7 +139,7 @@ def _facts(verdict: Verdict, left_out: Sequence[str]) -> Iterator[tuple[str, str
     yield "prompt", f"{setup.prompt_form}, version {_wording(setup)}"
     yield "seed", str(setup.seed)
     for name, stored in setup.probes.items():
-        told = deciding_settings(PROBES[name], setup) if name in PROBES else stored
+        told = PROBES[name].deciding_settings(setup) if name in PROBES else stored
         yield name, _settings(told)
     yield "date", setup.created.partition("T")[0]
     yield "reference", str(verdict.reference or "none")

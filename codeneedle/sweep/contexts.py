@@ -102,8 +102,6 @@ def context_that_decides(
         shorter = replace(estimates, context=context, unread=unread)
         works = works_of(shorter)
         cell_s = math.fsum(work.cell_s(pace) for work in works)
-        firsts = [work.first for work in works if work.first]
-        lead_s = math.fsum(work.cell_s(pace) for work in firsts)
-        if lead_s + (1 + len(FIRST)) * cell_s <= FIRST_ANSWER_S:
+        if (1 + len(FIRST)) * cell_s <= FIRST_ANSWER_S:
             return context
     return fitting[-1]

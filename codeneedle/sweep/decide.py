@@ -10,7 +10,6 @@ from msgspec import structs
 from codeneedle.cache_types import Pair
 from codeneedle.errors import BadInput
 from codeneedle.probes import probes_named
-from codeneedle.probes.estimates import Work
 from codeneedle.probes.metrics import LossKind
 from codeneedle.probes.probe import Probe
 from codeneedle.records.record import CellRecord, Run, as_json
@@ -197,11 +196,11 @@ def _planned_steps(plan: Plan) -> Iterator[PlannedStep]:
     at = 0
     if cost and ends:
         cells = 1 + len(order.first)
-        spent_s = _planned_cells(plan, ends[0], is_first=True)[2] or 0.0
+        spent_s = _planned_cells(plan, ends[0])[2] or 0.0
         at = first_look(ends, cost, cells=cells, spent_s=spent_s)
     look = ends[at] if ends else 0
     each = f", {plural(look, 'function')} each" if look else ""
-    yield _planned(plan, f"{reference}, the reference", 1, look, is_first=True)
+    yield _planned(plan, f"{reference}, the reference", 1, look)
     if order.first:
         names = ", ".join(map(str, order.first))
         yield _planned(plan, f"the first answer: {names}{each}", len(order.first), look)
@@ -213,22 +212,16 @@ def _planned_steps(plan: Plan) -> Iterator[PlannedStep]:
         further, known = ends[at + 1], look
         what = f"an open pair and the reference, {further} functions instead of {known}"
         yield _planned(plan, what, 2, further - known)
-    if lead := _lead(plan):
-        what = f"the pair to set, {lead.phrase} for a check"
+    if PROBE in plan.probes and (check := plan.check(PROBE)):
+        time_s = plan.time_of(check)
         yield PlannedStep(
-            what=what,
-            read=sum(lead.texts),
-            forced=lead.written,
-            time_s=plan.time_of(lead),
+            what=f"the reference and the pair to set, {check.phrase} for a check",
+            read=2 * sum(check.texts),
+            forced=2 * check.written,
+            time_s=None if time_s is None else 2 * time_s,
         )
     if plan.repeated(plan.probes[0]):
         yield _planned(plan, f"{reference} once more", 1, plan_first(ends))
-
-
-def _lead(plan: Plan) -> Work | None:
-    """What the reference takes beside all others, and the pair to set takes again."""
-    works = (plan.work(probe) for probe in plan.probes if probe is PROBE)
-    return next((work.first for work in works if work), None)
 
 
 def plan_first(ends: Sequence[int]) -> int:
@@ -260,10 +253,8 @@ def planned_cost(plan: Plan) -> Cost | None:
     return Cost(one, function_s, tuple(ends) if reads_again else ())
 
 
-def _planned(
-    plan: Plan, what: str, cells: int, functions: int, *, is_first: bool = False
-) -> PlannedStep:
-    read, forced, time_s = _planned_cells(plan, functions, is_first=is_first)
+def _planned(plan: Plan, what: str, cells: int, functions: int) -> PlannedStep:
+    read, forced, time_s = _planned_cells(plan, functions)
     return PlannedStep(
         what=what,
         read=cells * read,
@@ -272,19 +263,16 @@ def _planned(
     )
 
 
-def _planned_cells(
-    plan: Plan, functions: int, *, is_first: bool = False
-) -> tuple[int, int, float | None]:
+def _planned_cells(plan: Plan, functions: int) -> tuple[int, int, float | None]:
     """Tokens read and forced of one cell of each probe with losses, and its seconds."""
     read, forced, times = 0, 0, []
     for probe in plan.probes:
         if tells_loss(probe):
             count = functions if probe is PROBE else None
             work = plan.work(probe, functions=count)
-            lead = work.first if work and is_first else None
-            for each in filter(None, (work, lead)):
-                read += sum(each.texts)
-                forced += each.written
-            times.append(plan.cell_s(probe, functions=count, is_first=is_first))
+            if work:
+                read += sum(work.texts)
+                forced += work.written
+            times.append(plan.cell_s(probe, functions=count))
     known = [each for each in times if each is not None]
     return read, forced, math.fsum(known) if len(known) == len(times) else None

@@ -105,7 +105,6 @@ class Plan:
 
     unread: str = ""  # as of `Engine.unread`
 
-    may_grow: bool = False  # as of `RunContext`
     steps: tuple[PlannedStep, ...] = ()
     """Of a sweep that decides, where they are to be told: `decide.with_steps`."""
 
@@ -217,10 +216,8 @@ class Plan:
             is_whole=not self.request.fit,
             decides=self.request.decide,
             pace=self.pace or self.engine.pace(),
-            cells=len(self.possible),
             unread=self.unread,
             workers=len(self.workers),
-            may_grow=self.may_grow,
         )
 
     def work(self, probe: Probe, *, functions: int | None = None) -> Work | None:
@@ -229,10 +226,18 @@ class Plan:
         or with as many as were chosen.
         """
         estimates = replace(self.estimates, functions=functions)
-        work = probe.work(self.request.settings_of(probe), estimates)
-        if work is None or not self._keeps_state:
-            return work
-        return _read_again(work)
+        return self._as_read(probe.work(self.request.settings_of(probe), estimates))
+
+    def check(self, probe: Probe) -> Work | None:
+        """An estimate of what checks a pair of *probe*; None if nothing does."""
+        if probe.further is None:
+            return None
+        settings = self.request.settings_of(probe)
+        return self._as_read(probe.further.planned_check(settings, self.estimates))
+
+    def _as_read(self, work: Work | None) -> Work | None:
+        """*work* as these weights read it."""
+        return _read_again(work) if work and self._keeps_state else work
 
     @property
     def _keeps_state(self) -> bool:
@@ -240,20 +245,14 @@ class Plan:
         surveyed = self.survey.pairs.values() if self.survey else ()
         return any(each.recurrent_bytes for each in surveyed)
 
-    def cell_s(
-        self, probe: Probe, *, functions: int | None = None, is_first: bool = False
-    ) -> float | None:
+    def cell_s(self, probe: Probe, *, functions: int | None = None) -> float | None:
         """
         Seconds that a cell of *probe* is likely to take; None if that is unknown.
 
-        *functions* as of `work`; *is_first* for the reference, which leads.
+        *functions* as of `work`.
         """
         work = self.work(probe, functions=functions)
-        if work is None:
-            return None
-        both = [work, *([work.first] if is_first and work.first else [])]
-        times = [time_s for each in both if (time_s := self.time_of(each)) is not None]
-        return math.fsum(times) if times else None
+        return None if work is None else self.time_of(work)
 
     def time_of(self, work: Work) -> float | None:
         """Seconds that *work* is likely to take; None if that is unknown."""
@@ -288,9 +287,6 @@ class Plan:
         last = wanted & {*self.without_kernel}
         is_led = (tries_reference and self.tries_reference) or (
             probe.calibrating is not None
-            and probe.calibrating.may_calibrate(
-                self.request.settings_of(probe), self.estimates
-            )
         )
         first = most_precise(wanted - last or last) if wanted and is_led else None
         ordered = (pair for pair in self.pairs if pair in wanted)
@@ -375,7 +371,6 @@ def plan(
         timing_worker=timing_worker,
         pace=pace,
         unread=engine.unread(context, workers=len(workers)),
-        may_grow=request.decide and not _names_units(request, probes),
     )
     return _with_grid(_with_settings(draft), has_types=has_types)
 
@@ -387,7 +382,7 @@ def _with_settings(draft: Plan) -> Plan:
     The context is chosen with them where a sweep decides.
     """
     request, probes = draft.request, draft.probes
-    estimates = replace(draft.estimates, cells=1 + len(FIRST))
+    estimates = draft.estimates
     if request.decide:
         context = context_that_decides(
             request, estimates, lambda known: _works(request, probes, known)
@@ -435,22 +430,10 @@ def _require_abilities(engine: Engine, probes: Sequence[Probe]) -> None:
             engine.require(ability)
 
 
-def _names_units(request: Request, probes: Sequence[Probe]) -> bool:
-    """Whether *request* says how many units every pair is asked for."""
-    return any(
-        getattr(request.settings_of(probe), probe.further.setting) is not None
-        for probe in probes
-        if probe.further
-    )
-
-
 def _read_again(work: Work) -> Work:
     """*work* of a hybrid model."""
     texts = tuple(math.ceil(READ_AGAIN * tokens) for tokens in work.texts)
-    first, spared = (
-        _read_again(each) if each else None for each in (work.first, work.spared)
-    )
-    return replace(work, texts=texts, first=first, spared=spared)
+    return replace(work, texts=texts)
 
 
 def _filed_under(request: Request, engine: Engine, probes: Sequence[Probe]) -> str:

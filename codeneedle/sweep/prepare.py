@@ -89,8 +89,8 @@ def _prepared(plan: Plan) -> RunContext:
         run, wanted, setup = _compared(plan, sent, plan.probes, preparation)
     for probe in plan.probes:
         # These records depend on a calibration that was lost with its setup.
-        needs = probe.calibrating is not None and probe.calibrating.is_needed
-        if needs and probe.name not in run.setup.probes:
+        is_set = probe.calibrating is not None
+        if is_set and probe.name not in run.setup.probes:
             plan.store.set_probe_aside(probe.name)
     with _hinting(plan):
         setup = plan.store.adopt(setup)
@@ -157,8 +157,6 @@ def _run(
         folder=plan.store.folder,
         prefill_no_think=plan.request.prefill_no_think,
         survey=plan.survey,
-        workers=len(plan.workers),
-        may_grow=plan.may_grow,
     )
 
 

@@ -17,7 +17,7 @@ from codeneedle.errors import CellError, CodeneedleError, FolderUnusable
 from codeneedle.models.weights import Weights, refuse_replaced
 from codeneedle.probes.cell import ProbeContext, RunContext, Step
 from codeneedle.probes.metrics import LossKind
-from codeneedle.probes.probe import Probe, calibrates, lacks
+from codeneedle.probes.probe import Probe, lacks
 from codeneedle.records.record import (
     AGAIN,
     ON_CPU,
@@ -698,7 +698,7 @@ class CellQueue:
             and not (record.is_partial or lacks(self.probe, record, setup))
             for record in self.records.values()
         )
-        return calibrates(self.probe, setup) and not is_set
+        return self.probe.calibrating is not None and not is_set
 
     def companions(self, pair: Pair) -> tuple[CellRecord, ...]:
         """
@@ -711,7 +711,7 @@ class CellQueue:
             return ()
         # What these lack is not known before the reference has set what is asked.
         is_set = base_name(self.probe.name) in setup.calibrated
-        is_open = calibrates(self.probe, setup) and not is_set
+        is_open = self.probe.calibrating is not None and not is_set
         return tuple(
             record
             for other, record in self.records.items()

@@ -167,7 +167,7 @@ def _crosschecked(verdict: Verdict) -> Iterator[Remark]:
                 f"Reading and forcing disagree on {name}, by more than their noise: it "
                 f"loses {loss} as its lines were read, {other} as those of {noun} were "
                 "forced token by token. Kernels for prompts and for single tokens "
-                "differ here: measure it by both (--by writing with another --out)."
+                "differ here: measure it by both (--way force with another --out)."
             )
             yield Remark(RemarkKind.DISAGREEMENT, text, (pair,))
         else:

@@ -162,33 +162,33 @@ def test_a_sweep_by_a_command_finishes_resumes_and_says_how_lengths_came_about(
 
 
 def test_a_server_that_echoes_a_prompt_is_asked_for_forced_recall(swept, codeneedle):
-    done = swept("command", "--types", "f16,q8_0", "--ask", "forced", *started("echo"))
+    done = swept("command", "--types", "f16,q8_0", "--way", "force", *started("echo"))
 
     assert 0 == done.returncode, done.stderr
     assert "right tokens lost" in codeneedle("grid", RUN).stdout
 
 
 def test_lines_are_read_by_one_request_where_a_server_echoes_prompts(swept, tmp_path):
-    """By writing there is one for each of the six functions."""
+    """Forced, there is one for each of the six functions."""
     told = {}
-    for by in ("writing", "reading"):
+    for way in ("force", "read"):
         with fake_openai.endpoint("echo") as server:
             done = swept(
                 "endpoint",
                 *("--url", server.url, "--served-name", fake_openai.MODEL),
-                *("--as", "f16/f16", "--ask", "forced", "--by", by, "--out", by),
+                *("--as", "f16/f16", "--way", way, "--out", way),
             )
         assert 0 == done.returncode, done.stderr
-        (file,) = (tmp_path / by).rglob("*.recall.json")
+        (file,) = (tmp_path / way).rglob("*.recall.json")
         answers = json.loads(file.read_text(encoding="utf-8"))["observation"]["answers"]
         echoes = sum(bool(body.get("echo")) for body in server.bodies)
-        told[by] = (len(answers), echoes, {key.partition(" ")[0] for key in answers})
+        told[way] = (len(answers), echoes, {key.partition(" ")[0] for key in answers})
 
-    assert {"writing": (6, 6, {"forced"}), "reading": (6, 1, {"read"})} == told
+    assert {"force": (6, 6, {"forced"}), "read": (6, 1, {"read"})} == told
 
 
 def test_every_pair_of_a_command_is_read_by_its_own_server(swept, codeneedle):
-    asked = ("--types", "f16,q8_0", "--ask", "forced", "--by", "reading")
+    asked = ("--types", "f16,q8_0", "--way", "read")
     done = swept("command", *asked, *started("echo"))
     again = swept("command", *asked, *started("echo"))
 
@@ -201,12 +201,12 @@ def test_forced_recall_of_chats_is_refused_before_anything_starts(swept, codenee
     """With what works; without a choice, the plan promises written lines alone."""
     chats = ("--prompt-form", "chat", "--types", "f16,q8_0", *started("die=3"))
 
-    refused = swept("command", *chats, "--ask", "forced")
+    refused = swept("command", *chats, "--way", "force")
     plan = codeneedle("plan", "--engine", "command", *SHARED, *chats)
 
     assert (2, False) == (refused.returncode, "exit code 3" in refused.stderr)
     assert "chats cannot be forced" in refused.stderr
-    assert "--prompt-form completion, or --ask written" in refused.stderr
+    assert "--prompt-form completion, or --way write" in refused.stderr
     (recall,) = (line for line in plan.stdout.splitlines() if line[:6] == "recall")
     assert "written" in recall
     assert "forced" not in recall
@@ -217,14 +217,14 @@ def test_a_server_that_does_not_echo_is_no_crash(swept, tmp_path):
         done = swept(
             "endpoint",
             *("--url", server.url, "--served-name", fake_openai.MODEL),
-            *("--as", "f16/f16", "--ask", "forced"),
+            *("--as", "f16/f16", "--way", "force"),
         )
 
     (file,) = tmp_path.rglob("*.recall.json")
     stored = json.loads(file.read_text(encoding="utf-8"))
     assert (1, "unsupported") == (done.returncode, stored["status"])
     assert "without an echo" in stored["reason"]
-    assert "--ask written" in stored["reason"]
+    assert "--way write" in stored["reason"]
     assert 1 == sum("echo" in body for body in server.bodies)
 
 

@@ -402,8 +402,11 @@ def test_a_record_tells_what_was_asked_and_what_ran(priced):
     for asked in forced(observation):
         assert len(asked["ends"]) == len(asked["logprobs"]) > 0 <= min(asked["leads"])
         assert [] == asked.get("bounds", [])
-    refused = called(priced[0], "sweep", "price", "--ask", "written")
-    assert (2, True) == (refused.returncode, "Go on with --ask both" in refused.stderr)
+    refused = called(priced[0], "sweep", "price", "--way", "write")
+    assert (2, True) == (
+        refused.returncode,
+        "Go on with --way write,force" in refused.stderr,
+    )
 
 
 @pytest.mark.real
@@ -514,7 +517,7 @@ def test_ctrl_c_in_the_last_cell_of_a_probe_spares_the_next_probe(folder):
 BRIEF = f"{SHORT}lines = 6\n"
 """Functions of six lines: a cell of them takes half a second."""
 
-FORCED = ("sweep", "--corpus", "tiny", "--context", "2048", "--ask", "forced")
+FORCED = ("sweep", "--corpus", "tiny", "--context", "2048", "--way", "force")
 FORCED += ("--functions", "3", "--k-types", "f16", "--v-types", "f16,q4_0")
 """Three of twelve functions; K says nothing on the built-in model."""
 

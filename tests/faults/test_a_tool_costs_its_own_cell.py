@@ -118,7 +118,7 @@ ROWS = {
 
 READING = (
     *("sweep", "--corpus", "tiny", "--context", "4096"),
-    *("--ask", "forced", "--by", "reading", "--pairs"),
+    *("--way", "read", "--pairs"),
 )
 
 
@@ -159,7 +159,7 @@ PROGRAMS = {
     "llama-server": (20, "--k-types q8_0,q4_0 --v-types q4_0"),
     "llama-perplexity": (8, "--probe divergence --divergence-context 1024 --chunks 2"),
     "llama-bench": (8, "--probe throughput --depths 1024 --repetitions 2"),
-    "llama-perplexity that is read": (8, "--ask forced --by reading"),
+    "llama-perplexity that is read": (8, "--way force --way read"),
     "llama-server that generates": (8, "--probe generation --generation-tokens 256"),
 }
 """How often a program is struck, and what it measures."""

@@ -225,7 +225,7 @@ corpus = "random-bodies-mini"
 probes = ["recall", "divergence", "throughput", "retrieval"]
 server_args = ["-b", "64"]
 [recall]
-ask = "both"
+way = ["write", "force"]
 functions = 12
 [divergence]
 contexts = [256]

@@ -132,7 +132,7 @@ def test_each_fault_of_an_endpoint_is_a_gap_or_costs_its_own_cell(
 
 
 def test_what_a_start_command_leaves_without_our_mark_is_named(folder, ledger):
-    done = swept(folder.path, {"q8_0": ["leave=bare"]}, "--ask", "written")
+    done = swept(folder.path, {"q8_0": ["leave=bare"]}, "--way", "write")
     (left,) = processes_in(folder.path)
     doctor = called(folder.path, "doctor")
     psutil.Process(left).send_signal(signal.SIGKILL)

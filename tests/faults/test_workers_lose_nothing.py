@@ -14,7 +14,7 @@ from codeneedle.system.machine import usable_cores
 
 pytestmark = pytest.mark.skipif(usable_cores() < 2, reason="two workers, two cores")
 
-SIZE = ("--corpus", "tiny", "--context", "4096", "--ask", "forced")
+SIZE = ("--corpus", "tiny", "--context", "4096", "--way", "force")
 GRID = ("sweep", *SIZE, "--types", "q8_0,q4_0", "--workers", "2")
 FAILING = {
     "q8_0-q4_0": ("die-in-round=9", "crashed"),

@@ -11,7 +11,7 @@ from codeneedle.errors import CodeneedleError
 from codeneedle.records.store import CELLS, SETUP, decode_record, decode_setup
 
 # Written lines alone: a cell that forces them as well takes twice the time.
-GRID = ("--ask", "written", "--corpus", "tiny", "--types", "q8_0,q4_0")
+GRID = ("--way", "write", "--corpus", "tiny", "--types", "q8_0,q4_0")
 GRID += ("--context", "4096")
 """Four cells."""
 

@@ -51,7 +51,7 @@ def losing_setup(
         types_k=tuple(dict.fromkeys(pair.k for pair in types)),
         types_v=tuple(dict.fromkeys(pair.v for pair in types)),
     )
-    asked = {"ask": "forced", "functions": functions, "lines": 5}
+    asked = {"way": ["force"], "functions": functions, "lines": 5}
     return replace(asking_recall(setup, asked), pairs=tuple(pairs))
 
 

@@ -10,7 +10,7 @@ from codeneedle.engines.tools import ReadTokens, ToolRun
 from codeneedle.probes.cell import ProbeContext
 from codeneedle.records.record import Effective
 
-READING = {"ask": "forced", "functions": 4, "by": "reading"}
+READING = {"way": ["read"], "functions": 4}
 
 
 class HalfTool:

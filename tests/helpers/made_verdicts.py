@@ -124,7 +124,7 @@ def written() -> Run:
         lambda pair, at: 9 if str(pair) == GOOD and at < 2 else 20,
         setup=asking_recall(
             made_setup(needles=16, forced=0, types_k=types, types_v=types),
-            {"ask": "written"},
+            {"way": ["write"]},
         ),
     )
     return replace(run, records=tuple(map(sized, run.records)))
@@ -152,7 +152,7 @@ def read_run(forced: dict[str, tuple[float, ...]]) -> Run:
     losses = {REFERENCE: (0.0,) * 16, GOOD: WITHIN, COARSE: BEYOND}
     setup = losing_setup(list(losses))
     setup = replace(
-        setup, probes={"recall": setup.probes["recall"] | {"by": "reading"}}
+        setup, probes={"recall": setup.probes["recall"] | {"way": ["read"]}}
     )
     records = [
         sized(

@@ -50,8 +50,8 @@ def asked(**changes):
     [
         ({"context": 4096}, "context: 12288, now 4096"),
         (
-            asked(ask="written", written=[FIRST, SECOND]),
-            "recall ask: none, now written",
+            asked(way=("write",), written=[FIRST, SECOND]),
+            "recall way: none, now write",
         ),
         (asked(written=[FIRST, SECOND]), "recall written length: 3, now 2"),
         (asked(written=[]), "recall written length: 3, now 0"),

@@ -181,7 +181,7 @@ def test_missing_answers_are_counted_of_what_was_asked_and_of_parts_that_any_has
 ):
     setup = asking_recall(
         made_setup(needles=4, types_k=("bf16",), types_v=("bf16",)),
-        {"ask": "both", "functions": 2},
+        {"way": ["write", "force"], "functions": 2},
     )
     silent = [
         replace(made_round(each), reply="", error="x") for each in written_of(setup)
@@ -258,7 +258,7 @@ def test_a_probe_without_records_says_what_there_is() -> None:
 
     assert f"{said}; this run was set up for divergence (--metric kld)" in lines_of(run)
     assert said in lines_of(replace(run, setup=SMALL))
-    forced = asking_recall(setup, {"ask": "forced"})
+    forced = asking_recall(setup, {"way": ["force"]})
     assert "recall (--metric recall-logp)" in " ".join(
         printed(
             grid(replace(run, setup=forced), replace(MATCHED, name="kld"), judged(run))
@@ -283,7 +283,7 @@ def test_several_long_names_fit_a_narrow_terminal() -> None:
 
 
 def test_a_mean_of_nearly_nothing_has_no_sign():
-    setup = asking_recall(SMALL, {"ask": "forced", "functions": 1, "lines": 5})
+    setup = asking_recall(SMALL, {"way": ["force"], "functions": 1, "lines": 5})
     forced = [made_forced(forced_of(setup)[0], logprob=-1e-5)]
     records = [
         made_record(f"{k}/{v}", [], forced=forced)

@@ -19,7 +19,6 @@ from codeneedle.engines.survey import PairSurvey, Survey
 from codeneedle.models.gguf import parse
 from codeneedle.models.kv_cache import AvailableMemory, misfit, plain_caches, predicted
 from codeneedle.models.weights import weights_of
-from codeneedle.probes.recall.settings import Ask, RecallSettings
 from codeneedle.records.record import (
     AGAIN,
     Attention,
@@ -105,20 +104,12 @@ def test_a_new_sweep_tells_what_it_would_do(monkeypatch):
 def test_a_new_sweep_tells_a_time_where_the_engine_knows_its_pace(monkeypatch):
     """
     A second for a server, 1,929 ms to read, 2,082 tokens of 10 ms: 24 s a cell.
-
-    Of these tokens 417 are forced: 7 s of a cell that writes nothing.
     """
     pace = Pace(start_s=1.0, read_s=0.001, write_s=0.01, read_back_s=0, write_back_s=0)
     monkeypatch.setattr(FakeEngine, "pace", lambda _self: pace)
     told = "about 1:59 left, 23.7 s a cell (an estimate; the first cell tells more)"
-    spared = (
-        "; about 52.1 s in all where the reference writes too little back for any pair "
-        "to lose: others then force alone"
-    )
-    both = planned(recall=RecallSettings(ask=Ask.BOTH))
 
-    assert told + spared == facts_of(shown(planned(), width=500))["time"]
-    assert told == facts_of(shown(both, width=500))["time"]
+    assert told == facts_of(shown(planned(), width=500))["time"]
 
 
 def test_a_plan_that_decides_tells_its_steps_and_when_it_can_answer(monkeypatch):

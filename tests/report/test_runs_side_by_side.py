@@ -134,7 +134,7 @@ def test_functions_that_both_runs_ask_for_are_paired_by_name():
 def answered(missing, *, functions):
     """A run of one pair that lacks the answer of one of so many functions."""
     setup = made_setup(needles=0, forced=24, types_k=("bf16",), types_v=("bf16",))
-    setup = asking_recall(setup, {"ask": "forced", "functions": 16})
+    setup = asking_recall(setup, {"way": ["force"], "functions": 16})
     forced = [
         replace(made_forced(n), logprobs=(), leads=(), error="timed out")
         if at == missing
@@ -183,8 +183,8 @@ def test_pairs_without_enough_answers_are_not_compared():
 
 
 def test_other_settings_of_a_probe_are_not_compared():
-    written, both = ({"ask": ask} for ask in ("written", "both"))
-    other = {"ask": "both", "strict": True}
+    written, both = ({"way": way} for way in (["write"], ["write", "force"]))
+    other = {"way": ["write", "force"], "strict": True}
 
     def words(conditions):
         changed = compared(
@@ -286,7 +286,7 @@ def test_another_number_of_functions_is_another_number_of_units_alone():
         fewer,
         setup=asking_recall(
             asking_for(fewer.setup, forced=forced_of(fewer.setup)[:8]),
-            {"ask": "forced", "functions": 8},
+            {"way": ["force"], "functions": 8},
         ),
     )
 

@@ -191,7 +191,7 @@ def test_a_summary_has_passes_next_to_another_metric(tmp_path):
 def test_forced_recall_is_shown_first_where_it_was_asked(tmp_path):
     former = made_run(setup=PLAIN)
     stored(tmp_path, former, model="former")
-    setup = asking_recall(PLAIN, {"ask": "both"})
+    setup = asking_recall(PLAIN, {"way": ["write", "force"]})
     forced = [
         made_record(Pair(k, k), [], forced=map(made_forced, written_of(PLAIN)))
         for k in TYPES

@@ -30,11 +30,11 @@ from made_records import (
 from msgspec import structs
 
 from codeneedle.cache_types import Pair
-from codeneedle.engines.engine import Ability, Pace
+from codeneedle.engines.engine import Pace
 from codeneedle.errors import BadInput, CellError
 from codeneedle.probes import PROBES
 from codeneedle.probes.recall.record import Recall, recall_of
-from codeneedle.probes.recall.settings import Ask, By, RecallSettings
+from codeneedle.probes.recall.settings import RecallSettings, Way
 from codeneedle.records.record import Phases, Run, Status
 from codeneedle.report.captions import setup_line
 from codeneedle.sweep.decide import (
@@ -180,7 +180,7 @@ def test_recall_that_is_open_beside_another_metric_is_asked():
 
 
 def test_written_recall_asks_for_no_more():
-    setup = asking_recall(made_setup(forced=0), {"ask": "written"})
+    setup = asking_recall(made_setup(forced=0), {"way": ["write"]})
     run = Run(name="made", setup=setup, records=(made_record("f16/f16", []),))
 
     assert {} == pairs_to_extend(judge(run))
@@ -201,7 +201,7 @@ class World:
             corpus="many",
             contexts=(65536,),
             types=("f16", "q8_0", "q4_0"),
-            recall=RecallSettings(ask=Ask.FORCED, functions=8, lines=5),
+            recall=RecallSettings(way=(Way.FORCE,), functions=8, lines=5),
             engine=self.engine,
         )
         self.asked = []
@@ -663,47 +663,20 @@ def test_a_pair_that_failed_is_seen(world):
     assert steps(world) is None
 
 
-def test_a_plan_reads_where_that_takes_less_time(world):
-    """The reference is forced for six functions, and read as all others are."""
-    slow = Pace(start_s=0, read_s=0.005, write_s=5.0, read_back_s=0, write_back_s=0)
-    plan = replace(
-        world.plan,
-        request=structs.replace(world.plan.request, decide=True),
-        pace=slow,
-        unread="",
+def test_a_plan_whose_lines_are_read_tells_their_check(world):
+    plan = world.plan
+    reading = structs.replace(
+        plan.request, decide=True, recall=RecallSettings(way=(Way.READ,), functions=8)
     )
+    slow = Pace(start_s=0, read_s=0.005, write_s=5.0, read_back_s=0, write_back_s=0)
+    plan = replace(plan, request=reading, pace=slow, unread="")
     first, then, *_, check, _again = with_steps(plan).steps
 
-    assert "the pair to set, 5 lines of 6 functions forced for a check" == check.what
-    assert (0, 3 * (first.read - plan.estimates.text_tokens)) == (
-        then.forced,
-        then.read,
+    assert "the reference and the pair to set, 5 lines of 6 functions forced" in (
+        check.what
     )
-    assert 6 / 8 * with_steps(replace(plan, unread="no tool")).steps[0].forced == (
-        pytest.approx(first.forced, rel=0.01)
-    )
-    assert any(
-        "right lines are forced, not read: no memory" in note
-        for note in replace(
-            plan,
-            unread="no memory",
-            engine=FakeEngine(abilities=frozenset(Ability)),
-        ).notes
-    )
-
-
-@pytest.mark.parametrize(
-    "chosen", [RecallSettings(ask=Ask.WRITTEN), RecallSettings(by=By.WRITING)]
-)
-def test_that_lines_cannot_be_read_is_told_only_where_they_might_be(world, chosen):
-    plan = replace(
-        world.plan,
-        request=structs.replace(world.plan.request, recall=chosen),
-        unread="no memory",
-        engine=FakeEngine(abilities=frozenset(Ability)),
-    )
-
-    assert [] == [note for note in plan.notes if "no memory" in note]
+    assert (0, 3 * first.read) == (then.forced, then.read)
+    assert 2 * plan.estimates.text_tokens == check.read
 
 
 def test_a_plan_tells_the_steps_before_the_first_cell(world):
@@ -767,9 +740,10 @@ def test_a_plan_has_a_step_of_further_functions_unless_all_are_asked_at_once(
     assert further == sum("an open pair and the reference" in what for what in whats)
 
 
-def deciding_plan(world, pace, **changes):
+def deciding_plan(world, pace, way=Way.FORCE, **changes):
     """The plan of *world* of a sweep that decides, with a *pace*."""
-    request = structs.replace(world.plan.request, decide=True)
+    recall = structs.replace(world.plan.request.recall, way=(way,))
+    request = structs.replace(world.plan.request, decide=True, recall=recall)
     return replace(world.plan, request=request, pace=pace, **changes)
 
 
@@ -790,11 +764,13 @@ def test_a_planned_cell_costs_its_server_and_its_functions(world):
     assert planned_cost(deciding_plan(world, None)) is None
 
 
-@pytest.mark.parametrize(("unread", "ends"), [("", (8, 16, 32, 40)), ("no tool", ())])
+@pytest.mark.parametrize(
+    ("way", "ends"), [(Way.READ, (8, 16, 32, 40)), (Way.FORCE, ())]
+)
 def test_a_plan_reads_the_text_again_at_each_look_where_lines_are_read(
-    world, unread, ends
+    world, way, ends
 ):
-    plan = deciding_plan(world, writing(5.0), unread=unread)
+    plan = deciding_plan(world, writing(5.0), way=way)
 
     assert ends == planned_cost(plan).ends
 

@@ -23,8 +23,8 @@ from codeneedle.probes.evaluation.probe import EvaluationSettings
 from codeneedle.probes.probe import Calibrating
 from codeneedle.probes.prompts import PromptForm
 from codeneedle.probes.recall.settings import (
-    Ask,
     RecallSettings,
+    Way,
     settings_of,
 )
 from codeneedle.probes.retrieval.settings import RetrievalSettings
@@ -262,16 +262,16 @@ def put_corpus(name, **knobs):
 @pytest.mark.parametrize(
     ("before", "now", "option"),
     [
-        ({"ask": "written"}, {"ask": "both"}, "--ask written"),
-        ({"ask": "written"}, {"ask": "forced"}, "--ask written"),
-        ({"ask": "both"}, {"ask": "written"}, "--ask both"),
-        ({}, {"ask": "forced"}, "--ask automatic"),
-        ({"ask": "forced"}, {"ask": "both"}, "--ask forced"),
+        ({"way": ["write"]}, {"way": ["write", "force"]}, "--way write"),
+        ({"way": ["write"]}, {"way": ["force"]}, "--way write"),
+        ({"way": ["write", "force"]}, {"way": ["write"]}, "--way write,force"),
+        ({}, {"way": ["force"]}, "--way write,force"),
+        ({"way": ["force"]}, {"way": ["write", "force"]}, "--way force"),
         ({"functions": 4}, {"functions": 5}, "--functions 4"),
         ({"functions": 4}, {"functions": 90}, "--functions 4"),
         ({}, {"functions": 4}, "--functions 6"),
         ({"lines": 3}, {"lines": 5}, "--lines 3"),
-        ({"ask": "forced"}, {"lines": 20}, "--lines 5"),
+        ({"way": ["force"]}, {"lines": 20}, "--lines 5"),
     ],
 )
 def test_a_folder_goes_on_with_what_it_was_asked_and_with_nothing_else(
@@ -284,7 +284,7 @@ def test_a_folder_goes_on_with_what_it_was_asked_and_with_nothing_else(
 
     assert f"Go on with {option}, or choose another folder" in caught.value.hint
     name, value = option.removeprefix("--").split()
-    works = {name: value if name == "ask" else int(value)}
+    works = {name: value.split(",") if name == "way" else int(value)}
     for again in ({}, before, works, {**before, **works}):
         assert first == prepare(asking(**again)).setup
 
@@ -296,7 +296,7 @@ def test_a_folder_goes_on_with_what_it_was_asked_and_with_nothing_else(
         (RetrievalSettings, "gate", False, "with --no-gate"),
         (RetrievalSettings, "tasks", ["single", "nth"], "with --tasks single,nth"),
         (RetrievalSettings, "dial", [], "without --dial"),
-        (RecallSettings, "ask", None, "without --ask"),
+        (RecallSettings, "way", ["read"], "with --way read"),
         (RecallSettings, "lines", 3, "with --lines 3"),
         (EvaluationSettings, "command", "run ${out}", "with --eval 'run ${out}'"),
     ],
@@ -317,8 +317,7 @@ def test_32_functions_are_forced_and_16_written_where_nothing_else_is_said():
 
     ready = prepare(asking("many", contexts=(65536,)))
 
-    chosen = RecallSettings(ask=Ask.AUTOMATIC)
-    assert chosen.decided == settings_of(ready.setup)
+    assert RecallSettings().decided == settings_of(ready.setup)
     assert (16, 96) == (len(written_of(ready.setup)), len(forced_of(ready.setup)))
     assert () == ready.notes
     assert {5} == {len(needle.lines) for needle in forced_of(ready.setup)}
@@ -327,11 +326,11 @@ def test_32_functions_are_forced_and_16_written_where_nothing_else_is_said():
 
 
 @pytest.mark.parametrize(
-    ("ask", "written", "forced"),
-    [(None, 6, 6), ("both", 6, 6), ("written", 6, 0), ("forced", 0, 6)],
+    ("way", "written", "forced"),
+    [((), 6, 6), (("force", "write"), 6, 6), (("write",), 6, 0), (("force",), 0, 6)],
 )
-def test_functions_are_chosen_for_what_is_asked_alone(ask, written, forced):
-    setup = prepare(asking(ask=ask)).setup
+def test_functions_are_chosen_for_what_is_asked_alone(way, written, forced):
+    setup = prepare(asking(way=way)).setup
 
     assert (written, forced) == (len(written_of(setup)), len(forced_of(setup)))
 
@@ -344,15 +343,16 @@ def test_a_text_without_long_functions_is_forced_alone_and_says_so():
 
     ready = prepare(asking("short", functions=9))
 
-    assert Ask.FORCED is settings_of(ready.setup).ask
+    assert (Way.FORCE,) == settings_of(ready.setup).way
     assert ((), 9) == (written_of(ready.setup), len(forced_of(ready.setup)))
     assert (
         "lines are forced alone: no function of 20 lines is in the text",
     ) == ready.notes
-    assert ready.setup == prepare(asking("short", ask="forced")).setup
-    for ask in ("written", "both"):
-        with pytest.raises(BadInput, match=f"--ask {ask}: no function of") as caught:
-            asking("short", ask=ask)
+    assert ready.setup == prepare(asking("short", way=("force",))).setup
+    for way in (("write",), ("write", "force")):
+        named = f"--way {','.join(way)}: no function of"
+        with pytest.raises(BadInput, match=named) as caught:
+            asking("short", way=way)
         assert caught.value.hint.startswith("Use another --corpus")
 
 
@@ -370,7 +370,7 @@ def test_more_lines_than_a_function_has_are_refused_with_the_most():
 @pytest.mark.parametrize("name", ["functions", "lines"])
 def test_options_of_forced_lines_are_refused_where_none_are_forced(name):
     with pytest.raises(BadInput, match=f"--{name} 3: is of lines that are forced"):
-        asking(ask="written", **{name: 3})
+        asking(way=("write",), **{name: 3})
 
 
 def named_context(hint):
@@ -391,14 +391,12 @@ def test_a_context_that_holds_no_long_function_forces_lines_alone():
 
     ready = prepare(asking("mixed", functions=4, **small))
 
-    assert Ask.FORCED is settings_of(ready.setup).ask
+    assert (Way.FORCE,) == settings_of(ready.setup).way
     assert (
         "lines are forced alone: no function of 20 lines fits the context",
     ) == ready.notes
-    with pytest.raises(BadInput) as caught:
-        prepare(asking("mixed", ask="both", out="b", **small))
-    longer = {"contexts": (named_context(caught.value.hint),), "out": "b"}
-    assert 1 == len(written_of(prepare(asking("mixed", ask="both", **longer)).setup))
+    longer = {"contexts": (4096,), "out": "b"}
+    assert 1 == len(written_of(prepare(asking("mixed", **longer)).setup))
 
 
 @pytest.mark.parametrize(("wanted", "held"), [(None, 32), (20, 20), (96, 60)])
@@ -407,7 +405,7 @@ def test_a_context_that_holds_fewer_functions_than_wanted_says_which_holds_them(
 ):
     put_corpus("many", functions=60, lines=8)
 
-    few = prepare(asking("many", ask="forced", functions=wanted, contexts=(2048,)))
+    few = prepare(asking("many", way=("force",), functions=wanted, contexts=(2048,)))
 
     functions = len(forced_of(few.setup))
     assert 1 < functions < held
@@ -419,7 +417,7 @@ def test_a_context_that_holds_fewer_functions_than_wanted_says_which_holds_them(
         found = prepare(
             asking(
                 "many",
-                ask="forced",
+                way=("force",),
                 functions=wanted,
                 contexts=(context,),
                 out=f"at {context}",
@@ -441,20 +439,20 @@ def test_a_text_that_has_fewer_functions_than_wanted_says_so_once():
     assert ("6 functions to force, not 32: the text has 6",) == prepare(asking()).notes
     assert () == prepare(asking()).notes
     assert () == prepare(asking(functions=6, out="b")).notes
-    assert () == prepare(asking(ask="written", out="c")).notes
+    assert () == prepare(asking(way=("write",), out="c")).notes
 
 
-@pytest.mark.parametrize("ask", [None, "written", "forced"])
-def test_a_context_that_holds_no_function_names_the_smallest_that_does(ask):
+@pytest.mark.parametrize("way", [(), ("write",), ("force",)])
+def test_a_context_that_holds_no_function_names_the_smallest_that_does(way):
     with pytest.raises(BadInput, match="its shortest part with a function") as caught:
-        prepare(asking(ask=ask, contexts=(256,)))
+        prepare(asking(way=way, contexts=(256,)))
 
     larger = named_context(caught.value.hint)
     assert 0 == larger % 256
-    ready = prepare(asking(ask=ask, contexts=(larger,)))
+    ready = prepare(asking(way=way, contexts=(larger,)))
     assert 1 <= len((*written_of(ready.setup), *forced_of(ready.setup))) <= 2
     with pytest.raises(BadInput):
-        prepare(asking(ask=ask, contexts=(larger - 256,), out="b"))
+        prepare(asking(way=way, contexts=(larger - 256,), out="b"))
 
 
 @pytest.mark.parametrize(
@@ -462,8 +460,8 @@ def test_a_context_that_holds_no_function_names_the_smallest_that_does(ask):
     [
         ({}, 7168, "random-bodies-mini"),
         ({}, 2048, "random-bodies-short"),
-        ({"ask": "written"}, 2048, None),
-        ({"ask": "forced", "lines": 10}, 2048, None),
+        ({"way": ["write"]}, 2048, None),
+        ({"way": ["force"], "lines": 10}, 2048, None),
         ({}, 1024, None),
     ],
 )
@@ -514,7 +512,7 @@ def test_what_is_asked_later_is_chosen_from_the_text_of_the_folder():
     put_corpus("many", functions=60)
     before = prepare(replace(asking("many", contexts=(4096,)), probes=(DIVERGENCE,)))
 
-    forced = prepare(asking("many", ask="forced", lines=20, contexts=(4096,)))
+    forced = prepare(asking("many", way=("force",), lines=20, contexts=(4096,)))
 
     assert before.text == forced.text
     assert before.setup.corpus.functions == len(forced_of(forced.setup))
@@ -522,17 +520,17 @@ def test_what_is_asked_later_is_chosen_from_the_text_of_the_folder():
         assert "\n".join(needle.lines) in forced.text
 
 
-@pytest.mark.parametrize("chosen", [{"ask": "both"}, {"lines": 6}])
-def test_a_text_that_was_cut_too_short_for_what_is_asked_later_says_so(chosen):
+def test_a_text_that_was_cut_too_short_for_what_is_asked_later_says_so():
     put_mixed()
+    chosen = {"lines": 6}
     small = {"contexts": (1536,)}
     prepare(replace(asking("mixed", **small), probes=(DIVERGENCE,)))
 
     with pytest.raises(BadInput, match="it was begun with a text") as caught:
         prepare(asking("mixed", **chosen, **small))
 
-    assert caught.value.hint.startswith("Use --ask forced without --lines, or ")
-    assert forced_of(prepare(asking("mixed", ask="forced", **small)).setup)
+    assert caught.value.hint.startswith("Use --way force without --lines, or ")
+    assert forced_of(prepare(asking("mixed", way=("force",), **small)).setup)
     context = int(caught.value.hint.partition("--context ")[2].split()[0])
     assert forced_of(
         prepare(asking("mixed", **chosen, contexts=(context,), out="larger")).setup

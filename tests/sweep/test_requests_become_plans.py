@@ -23,7 +23,7 @@ from codeneedle.errors import (
 )
 from codeneedle.probes.evaluation.probe import EvaluationSettings
 from codeneedle.probes.prompts import PromptForm
-from codeneedle.probes.recall.settings import By, RecallSettings
+from codeneedle.probes.recall.settings import RecallSettings, Way
 from codeneedle.probes.retrieval.settings import RetrievalSettings
 from codeneedle.probes.transcript.record import TranscriptSettings
 from codeneedle.records.store import Store, run_folder
@@ -354,7 +354,7 @@ def test_memory_for_reading_is_that_of_the_context_that_decides():
 
     plan = planned(
         corpus="random-bodies-many",
-        recall=RecallSettings(by=By.READING),
+        recall=RecallSettings(way=(Way.READ,)),
         decide=True,
         engine=Engine(abilities=frozenset(Ability), stretches_context=True),
     )

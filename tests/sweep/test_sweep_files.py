@@ -18,7 +18,7 @@ from codeneedle.errors import BadInput, RequestError, UnknownName
 from codeneedle.models.pretrained import SMOLLM2, path_of
 from codeneedle.probes.divergence.probe import DivergenceSettings
 from codeneedle.probes.prompts import PromptForm
-from codeneedle.probes.recall.settings import Ask, By, RecallSettings
+from codeneedle.probes.recall.settings import RecallSettings, Way
 from codeneedle.probes.throughput.probe import ThroughputSettings
 from codeneedle.records.store import Store
 from codeneedle.sweep.request import (
@@ -325,7 +325,7 @@ def test_rows_of_the_table_of_models_are_forced_at_every_speed(tmp_path):
     row = read_sweep("row", folder=tmp_path)
     recall = row.chosen("recall", RecallSettings)
 
-    assert (Ask.FORCED, By.WRITING) == (recall.ask, recall.by)
+    assert (Way.FORCE,) == recall.way
 
 
 # The sweep file of a run folder

@@ -31,7 +31,7 @@ def of_answers():
     setup = made_setup(needles=16, forced=0, types_k=("f16", "q4_0"), types_v=("f16",))
     run = made_run(
         lambda pair, at: 20 if pair.k == "q4_0" or at < 6 else 2,
-        setup=asking_recall(setup, {"ask": "written"}),
+        setup=asking_recall(setup, {"way": ["write"]}),
     )
     return replace(run, records=tuple(map(sized, run.records)))
 

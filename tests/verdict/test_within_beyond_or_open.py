@@ -644,7 +644,7 @@ def written(lost, *, functions=16):
     """A run of written lines; so many functions of q8_0/q8_0 come back short."""
     types = ("bf16", "q8_0")
     setup = made_setup(needles=functions, forced=0, types_k=types, types_v=types)
-    setup = asking_recall(setup, {"ask": "written"})
+    setup = asking_recall(setup, {"way": ["write"]})
     return made_run(
         lambda pair, at: 16 if str(pair) == GOOD and at < lost else 20, setup=setup
     )
@@ -683,7 +683,7 @@ def test_written_answers_beside_a_graded_metric_can_only_veto():
     )
     setup = asking_recall(
         made_setup(types_k=("bf16", "q8_0"), types_v=("bf16", "q8_0")),
-        {"ask": "both", "functions": 16, "lines": 5},
+        {"way": ["write", "force"], "functions": 16, "lines": 5},
     )
 
     def both(run):

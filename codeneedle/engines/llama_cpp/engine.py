@@ -320,13 +320,19 @@ class LlamaCpp(Engine):
 
     @property
     @override
+    def is_on_accelerator(self) -> bool:
+        is_on_host = arguments.is_on_host(self.model.arguments)
+        return bool(self.identity().devices) and not is_on_host
+
+    @property
+    @override
     def is_on_cpu(self) -> bool:
         return self.model.attention_on_cpu
 
     @override
     def on_cpu(self, pair: Pair) -> "LlamaCpp | None":
         """Without flash attention, which a quantized V needs."""
-        if not self.identity().devices or arguments.is_on_host(self.model.arguments):
+        if not self.is_on_accelerator:
             return None
         if (bits(pair.v) or 0.0) < FULL_BITS:
             return None

@@ -88,7 +88,7 @@ def overview(run: Run, record: CellRecord) -> Document:
         bounds = sum(len(answer.round.bounds) for answer in scored)
         unlisted = f"; {plural(bounds, 'token')} of unlisted probability"
         of = plural(len(scored), "needle")
-        is_read = settings_of(run.setup).is_reading
+        is_read = settings_of(run.setup).reads
         how = "read" if is_read else "scored token by token"
         told = f"right lines of {of} {how}"
         yield Lines([f"{told}{unlisted if bounds else ''}"])

@@ -22,7 +22,7 @@ from codeneedle.probes.prompts import request
 from codeneedle.probes.recall.alignment import answer_lines, score
 from codeneedle.probes.recall.prompts import chat_messages, completion_prompt
 from codeneedle.probes.recall.record import ForcedRound, Round
-from codeneedle.probes.recall.settings import Ask, settings_of
+from codeneedle.probes.recall.settings import Way, settings_of
 from codeneedle.records.record import shared_with
 from codeneedle.text import one_line
 
@@ -35,12 +35,12 @@ SLACK_LINES = 8
 
 @dataclass(slots=True)
 class FunctionAsker(Asker):
-    """Asks for functions of the text; the body of a question is its part and needle."""
+    """Asks for functions of the text; the body of a question is its way and needle."""
 
     @override
     def ask(self, question: Question) -> Round | ForcedRound:
-        part, needle = question.body
-        if part is Ask.WRITTEN:
+        way, needle = question.body
+        if way is Way.WRITE:
             return self.round(needle, tokens=needle.budget)
         return self.scored(needle)
 

@@ -4,8 +4,6 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from msgspec import structs
-
 from codeneedle.corpora.corpus import Corpus
 from codeneedle.corpora.fitting import Room, larger_context
 from codeneedle.corpora.needles import (
@@ -20,7 +18,7 @@ from codeneedle.errors import BadInput
 from codeneedle.probes.cell import Preparation, RunContext
 from codeneedle.probes.prompts import NO_THINK_ARGS, PromptForm, Prompts
 from codeneedle.probes.recall.prompts import chat_messages, completion_prompt
-from codeneedle.probes.recall.settings import Ask, RecallLayout, RecallSettings
+from codeneedle.probes.recall.settings import RecallLayout, RecallSettings
 from codeneedle.text import plural
 
 PRIMING_TOKENS = 8
@@ -103,7 +101,7 @@ class Questions:
             )
             for each in functions
         ]
-        if Ask.WRITTEN in self.chosen.parts:
+        if self.chosen.writes:
             needles: Sequence[NeedleFacts] = self.budgeted(whole)
         else:
             sizes = tokenizer.counts(["\n".join(each.lines) for each in whole])
@@ -126,17 +124,15 @@ def _ways(settings: RecallSettings, corpus: Corpus) -> list[RecallSettings]:
     """
     What can be asked of *corpus*, the preferred first.
 
-    Lines are forced alone where none can be written, unless ``--ask`` was given.
+    Lines are scored alone where none can be written.
     """
-    ways = [settings]
-    if settings.ask is None:
-        ways.append(structs.replace(settings, ask=Ask.FORCED))
+    ways = [settings, settings.alone] if settings.scores else [settings]
     return [way for way in ways if corpus.of_length(_lines_needed(way))]
 
 
 def _lines_needed(chosen: RecallSettings) -> int:
     """Lines that are not blank of a function that can be asked for."""
-    return WRITTEN_LINES if Ask.WRITTEN in chosen.parts else chosen.line_count
+    return WRITTEN_LINES if chosen.writes else chosen.line_count
 
 
 def functions_of(
@@ -173,7 +169,7 @@ def _no_room(
         source=run.folder,
         reason="it was begun with a text that has no function to ask for so, or no "
         "room for its answer",
-        hint="Use --ask forced without --lines, or another folder with --out"
+        hint="Use --way force without --lines, or another folder with --out"
         + (f" and --context {context} or more." if context else "."),
     )
 
@@ -187,12 +183,9 @@ def _needles(
     Both in asking order; the latter with those that open pairs may be asked for. The
     budgets of replies are not counted yet.
     """
-    parts = chosen.parts
-    written = corpus.written() if Ask.WRITTEN in parts else []
+    written = corpus.written() if chosen.writes else []
     forced = (
-        corpus.forced(chosen.function_count, chosen.line_count)
-        if Ask.FORCED in parts
-        else []
+        corpus.forced(chosen.function_count, chosen.line_count) if chosen.scores else []
     )
     depth = {
         each.line: round(depth_of(each, line_count=corpus.line_count), 4)
@@ -220,17 +213,19 @@ def _notes(
 ) -> Iterator[str]:
     """Why fewer functions are asked for than a user may expect: *forced* of them."""
     whole = preparation.whole
-    if chosen.ask is Ask.FORCED and settings.ask is None:
+    if settings.writes and not chosen.writes:
         what = (
             "fits the context" if whole.of_length(WRITTEN_LINES) else "is in the text"
         )
-        yield f"lines are forced alone: no function of {WRITTEN_LINES} lines {what}"
-    if Ask.FORCED not in chosen.parts or forced >= chosen.function_count:
+        lines = f"no function of {WRITTEN_LINES} lines"
+        yield f"lines are {chosen.how} alone: {lines} {what}"
+    if not chosen.scores or forced >= chosen.function_count:
         return
     functions, wanted = plural(forced, "function"), chosen.function_count
+    verb = "read" if chosen.reads else "force"
     of_text = len(whole.of_length(chosen.line_count))
     if of_text <= forced:
-        yield f"{functions} to force, not {wanted}: the text has {of_text}"
+        yield f"{functions} to {verb}, not {wanted}: the text has {of_text}"
         return
     more = min(wanted, of_text)
     room = Questions(preparation.prompts(), chosen).room(whole)
@@ -241,7 +236,7 @@ def _notes(
         if larger
         else f"these weights were not trained for the context that holds {more}"
     )
-    yield f"{functions} to force fit the context; {hint}"
+    yield f"{functions} to {verb} fit the context; {hint}"
 
 
 def _asked_bytes(function: Function) -> int:

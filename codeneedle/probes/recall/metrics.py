@@ -19,7 +19,7 @@ from codeneedle.probes.recall.rounds import (
     right_rounds,
     scored_rounds,
 )
-from codeneedle.probes.recall.settings import Ask, settings_of
+from codeneedle.probes.recall.settings import settings_of
 from codeneedle.records.record import CellRecord, Setup
 
 WHOLE_READING = 0.9
@@ -83,7 +83,7 @@ def _probabilities(record: CellRecord, setup: Setup) -> dict[str, float]:
 
 def _crosschecked(record: CellRecord, setup: Setup) -> dict[str, float]:
     """As `_probabilities`, of functions that were forced where lines are read."""
-    if not settings_of(setup).is_reading:
+    if not settings_of(setup).reads:
         return {}
     forced = [each for each in recall_of(record).forced if each.logprobs]
     return {each.needle: fmean(map(math.exp, each.logprobs)) for each in forced}
@@ -101,7 +101,8 @@ def _matched(answer: ScoredRound) -> int:
     return answer.counts[Mark.MATCHED]
 
 
-def _matched_share(record: CellRecord, setup: Setup) -> float:
+def matched_share(record: CellRecord, setup: Setup) -> float:
+    """The share of lines that were written back, from 0 to 1."""
     matched = [_matched(answer) for answer in answered_rounds(record, setup)]
     return fmean(matched or [0]) / WRITTEN_LINES
 
@@ -167,7 +168,7 @@ METRICS: tuple[Metric, ...] = (
             kind=LossKind.ANSWERS,
             lost_from=LOST_LINES,
             units=_asked_names,
-            able=_matched_share,
+            able=matched_share,
             unanswered=_unanswered,
             without="functions without an answer, which are left out",
         ),
@@ -232,4 +233,4 @@ FORCED: tuple[Metric, ...] = (
 
 def forced_metrics(setup: Setup) -> tuple[Metric, ...]:
     """The metrics that *setup* has beyond `METRICS`."""
-    return FORCED if Ask.FORCED in settings_of(setup).parts else ()
+    return FORCED if settings_of(setup).scores else ()

@@ -2,12 +2,13 @@
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from statistics import fmean
 
 from msgspec import structs
 from typing_extensions import override
 
+from codeneedle.cache_types import most_precise
 from codeneedle.corpora.corpus import LIMIT, Corpus
 from codeneedle.corpora.needles import (
     WRITTEN_LINES,
@@ -22,34 +23,23 @@ from codeneedle.probes import frames
 from codeneedle.probes.answers import ScoredAnswer
 from codeneedle.probes.cell import ProbeContext, RunContext
 from codeneedle.probes.estimates import Estimates, Times, Work
-from codeneedle.probes.metrics import Metric
+from codeneedle.probes.metrics import ABLE, Metric
 from codeneedle.probes.observations import Observed, chosen_over
 from codeneedle.probes.probe import (
-    Calibrating,
     Further,
     Probe,
     Question,
-    Telling,
     ask,
     checked_observation,
     known,
 )
 from codeneedle.probes.recall.asker import FunctionAsker
-from codeneedle.probes.recall.choice import (
-    FORCED_BESIDE,
-    ask_phrase,
-    choice_phrase,
-    known_choice,
-    planned_choice,
-    seen_choice,
-    tried_choice,
-    without_reading,
-)
 from codeneedle.probes.recall.fitting import PRIMING_TOKENS, functions_of, rooms
 from codeneedle.probes.recall.metrics import (
     FORCED,
     METRICS,
     forced_metrics,
+    matched_share,
 )
 from codeneedle.probes.recall.prompts import WORDING
 from codeneedle.probes.recall.reading import (
@@ -60,41 +50,35 @@ from codeneedle.probes.recall.reading import (
     reader,
     refuse_reading,
 )
+from codeneedle.probes.recall.record import FORCED as FORCED_KEY
 from codeneedle.probes.recall.record import (
     NAME,
     READ,
     WRITTEN,
-    ForcedRound,
-    Round,
-    recall_in,
     recall_of,
 )
 from codeneedle.probes.recall.settings import (
     DECIDING_FUNCTIONS,
     DECIDING_LINES,
+    DECIDING_READ,
+    FORCED_BESIDE,
     FUNCTIONS_KEYS,
-    Ask,
-    By,
-    RecallCalibration,
+    MOST_READ,
     RecallLayout,
     RecallSettings,
-    choice_in,
+    Way,
     functions_in,
-    leaves_open,
     settings_of,
-    stated_in,
-    with_choice,
 )
 from codeneedle.records.record import (
     CellRecord,
     Json,
-    Phases,
     Run,
     Setup,
     Status,
     as_json,
 )
-from codeneedle.text import plural
+from codeneedle.text import number, plural
 
 CEILING_LINES = 19.95
 """Matched lines, a mean, from which no more can be told than that nothing is lost."""
@@ -103,15 +87,15 @@ FLOOR_LINES = 1.0
 """Matched lines of the reference, a mean, up to which next to nothing can be lost."""
 
 
-def _phrase(chosen: RecallSettings, written: int, forced: int) -> str:
+def _phrase(chosen: RecallSettings, written: int, scored: int) -> str:
     """What is asked of so many functions."""
     phrases = []
-    if Ask.WRITTEN in chosen.parts:
+    if chosen.writes:
         functions, limit = plural(written, "function"), chosen.reply_tokens
         until = f", up to {plural(limit, 'token')} each" if limit else ""
         phrases.append(f"{WRITTEN_LINES} lines of {functions} written{until}")
-    if Ask.FORCED in chosen.parts:
-        functions, lines = plural(forced, "function"), plural(chosen.line_count, "line")
+    if chosen.scores:
+        functions, lines = plural(scored, "function"), plural(chosen.line_count, "line")
         phrases.append(f"{lines} of {functions} {chosen.how}")
     return "; ".join(phrases)
 
@@ -169,34 +153,43 @@ def _gaps(run: Run) -> Iterator[str]:
         yield f"no margins: the server tells {told}"
 
 
-def _left_open(run: RunContext, chosen: RecallSettings) -> RecallSettings:
-    """*chosen* settings of a new run, with what is left to its reference."""
-    if chosen.ask is None and Ability.FORCED in run.engine.abilities:
-        chosen = structs.replace(chosen, ask=Ask.AUTOMATIC)
-    is_forced = Ask.FORCED in chosen.parts
-    is_open = chosen.by is None and is_forced
-    context, workers = run.setup.context, run.workers
-    if is_open and not run.engine.unread(context, workers=workers):
-        chosen = structs.replace(chosen, by=By.AUTOMATIC)
-    return chosen
+def _usual_way(settings: RecallSettings, estimates: Estimates) -> tuple[Way, ...]:
+    """How functions are asked for where no way is named."""
+    if Ability.FORCED not in estimates.engine.abilities:
+        return (Way.WRITE,)
+    is_read = _would_read(estimates) and estimates.can_read
+    scored = Way.READ if is_read else Way.FORCE
+    is_brief = estimates.decides and not settings.reply_tokens
+    return (scored,) if is_brief else (Way.WRITE, scored)
 
 
-def _is_only_reference(context: ProbeContext) -> bool:
-    """Whether this is the reference, and no other pair was measured in this run."""
-    previous = context.previous_record
-    # Such a cell is told of no other pair.
-    is_timed_out = previous is not None and previous.status is Status.TIMED_OUT
-    return not context.others and not is_timed_out
+def _would_read(estimates: Estimates) -> bool:
+    """Whether right lines are read here, if a tool can hold the text."""
+    is_fast = estimates.engine.is_on_accelerator and not estimates.is_built_in
+    return is_fast and estimates.text_tokens <= MOST_READ
 
 
-def _forget_read(observed: Observed) -> None:
-    """Drop right lines that were read in vain, but for the time that this took."""
-    recall = recall_in(observed, file=NAME)
-    for key in [key for key in observed.answers if key.startswith(f"{READ} ")]:
-        del observed.answers[key]
-    observed.facts.pop("texts_s", None)
-    if recall.read:
-        observed.facts["tried_s"] = round(recall.reading_s, 4)
+def _why_unwritten(context: ProbeContext) -> str:
+    """
+    Why a pair is not asked to write, as a phrase; empty if it is.
+
+    Where the reference writes too little back, no pair could lose any of it. Where none
+    of its lines could be scored, what is written is all that there is.
+    """
+    chosen = settings_of(context.run.setup)
+    by_pair = {record.pair: record for record in context.others}
+    reference = most_precise([context.pair, *by_pair])
+    if reference == context.pair or not (chosen.writes and chosen.scores):
+        return ""
+    recall = recall_of(by_pair[reference])
+    is_scored = any(answer.logprobs for answer in recall.scored)
+    if not (recall.rounds and is_scored):
+        return ""
+    share = matched_share(by_pair[reference], context.run.setup)
+    if share >= ABLE:
+        return ""
+    lines = number(share * WRITTEN_LINES, digits=1)
+    return f"{reference} wrote {lines} of {WRITTEN_LINES} lines back"
 
 
 def _require_forced(engine: Engine) -> None:
@@ -204,7 +197,7 @@ def _require_forced(engine: Engine) -> None:
     try:
         engine.require(Ability.FORCED)
     except CodeneedleError as error:
-        error.hint = f"{error.hint.removesuffix('.')}, or --ask written."
+        error.hint = f"{error.hint.removesuffix('.')}, or --way write."
         raise
 
 
@@ -217,8 +210,8 @@ def _refuse_unused(settings: RecallSettings, engine: Engine) -> None:
     """
     reason, hint = f"--engine {engine.name} forces none here", "Leave it out."
     if Ability.FORCED in engine.abilities:
-        reason = "--ask written forces none"
-        hint = "Leave it out, or use --ask both."
+        reason = "--way write forces none"
+        hint = "Leave it out, or use --way write,force."
     for name in ("functions", "lines"):
         value = getattr(settings, name)
         if value is not None:
@@ -231,41 +224,44 @@ def _refuse_unused(settings: RecallSettings, engine: Engine) -> None:
 
 def _as_engine_can(settings: RecallSettings, engine: Engine) -> RecallSettings:
     """
-    *settings* as *engine* can ask them: without a choice, what it can.
+    *settings* as *engine* can ask them, their ways in asking order.
 
     Raises:
-        CodeneedleError: If it cannot score right lines, and is to; or if settings of
-            forced lines are given where lines are written alone, or a limit of replies
-            where they are forced alone.
+        CodeneedleError: If it cannot score right lines, and is to; if these are to be
+            both forced and read; if settings of scored lines are given where lines are
+            written alone, or a limit of replies where none is written.
     """
-    if settings.reply_tokens and settings.ask is Ask.FORCED:
+    way = tuple(way for way in Way if way in settings.way)
+    settings = structs.replace(settings, way=way)
+    if {Way.FORCE, Way.READ} <= {*way}:
+        raise BadInput(
+            source=f"--way {','.join(settings.way)}",
+            reason="lines that are forced are never compared with lines that are read",
+            hint="Name one of them; of lines that are read, the pair to set is forced "
+            "for a check, too.",
+        )
+    if settings.reply_tokens and way and Way.WRITE not in way:
         raise BadInput(
             source=f"--reply-tokens {settings.reply_tokens}",
-            reason="is of lines that are written; --ask forced writes none",
-            hint="Leave it out, or use --ask written.",
+            reason=f"is of lines that are written; --way {','.join(way)} writes none",
+            hint="Leave it out, or use --way write.",
         )
     can_force = Ability.FORCED in engine.abilities
-    if settings.ask in {Ask.FORCED, Ask.BOTH}:
+    if Way.FORCE in way:
         _require_forced(engine)
-    elif settings.ask is Ask.WRITTEN or not can_force:
+    elif way == (Way.WRITE,) or not (way or can_force):
         _refuse_unused(settings, engine)
-        return structs.replace(settings, ask=Ask.WRITTEN)
-    elif settings.reply_tokens:
-        return structs.replace(settings, ask=Ask.BOTH)
     return settings
 
 
-def _brief(chosen: RecallSettings, estimates: Estimates) -> RecallSettings:
-    """*chosen* for a sweep that decides: a few functions, forced alone."""
-    if Ability.FORCED not in estimates.engine.abilities:
+def _brief(chosen: RecallSettings) -> RecallSettings:
+    """*chosen* for a sweep that decides: a few functions."""
+    if not chosen.scores:
         return chosen
-    if chosen.ask is None:
-        chosen = structs.replace(chosen, ask=Ask.FORCED)
-    if Ask.FORCED not in chosen.parts:
-        return chosen
+    fewest = DECIDING_READ if chosen.reads else DECIDING_FUNCTIONS
     return structs.replace(
         chosen,
-        functions=chosen.functions or DECIDING_FUNCTIONS,
+        functions=chosen.functions or fewest,
         lines=chosen.lines or DECIDING_LINES,
     )
 
@@ -278,14 +274,14 @@ def _refuse_short(chosen: RecallSettings, corpus: Corpus) -> None:
         BadInput: With a setting that works.
     """
     longest = max(function.content_lines for function in corpus.functions)
-    if chosen.ask in {Ask.WRITTEN, Ask.BOTH} and longest < WRITTEN_LINES:
+    if Way.WRITE in chosen.way and longest < WRITTEN_LINES:
         raise BadInput(
-            source=f"--ask {chosen.ask}",
+            source=f"--way {','.join(chosen.way)}",
             reason=f"no function of corpus {corpus.name} has {WRITTEN_LINES} lines "
             f"to write; the longest has {longest} that are not blank",
-            # Whoever is asked for both can force.
+            # Whoever is asked for both can score.
             hint="Use another --corpus"
-            f"{', or --ask forced' if chosen.ask is Ask.BOTH else ''}.",
+            f"{f', or --way {chosen.way[-1]}' if chosen.scores else ''}.",
         )
     if chosen.lines and longest < chosen.lines:
         raise BadInput(
@@ -306,26 +302,33 @@ class FurtherFunctions(Further):
     def planned_ends(
         self, settings: RecallSettings, estimates: Estimates
     ) -> Sequence[int]:
-        if Ask.FORCED not in settings.parts:
+        if not settings.scores:
             return []
         there = len(estimates.corpus.of_length(settings.line_count))
         functions = math.floor(estimates.share * there)
-        choice = planned_choice(settings, estimates)
-        first = (choice and choice.functions) or settings.function_count
-        return block_ends(first, min(functions, LIMIT)) if functions else []
+        ends = block_ends(settings.function_count, min(functions, LIMIT))
+        return ends if functions else []
 
     @override
-    def reads_again(self, settings: RecallSettings, estimates: Estimates) -> bool:
-        chosen = planned_choice(settings, estimates)
-        return (chosen or with_choice(settings, estimates.setup)).by is By.READING
+    def planned_check(
+        self, settings: RecallSettings, estimates: Estimates
+    ) -> Work | None:
+        if not settings.reads:
+            return None
+        few = min(FORCED_BESIDE, settings.function_count)
+        forced = structs.replace(settings, way=(Way.FORCE,))
+        return PROBE.work(forced, replace(estimates, functions=few))
+
+    @override
+    def reads_again(self, settings: RecallSettings, _estimates: Estimates) -> bool:
+        return settings.reads
 
     @override
     def times(self, record: CellRecord) -> Times:
         recall = recall_of(record)
         return Times(
             units=tuple(each.wall_s for each in recall.scored),
-            questions_s=recall.tried_s
-            + math.fsum(each.wall_s for each in recall.answers),
+            questions_s=math.fsum(each.wall_s for each in recall.answers),
             servers=max(recall.starts, 1),
             text_s=fmean(recall.texts_s) if recall.texts_s else None,
         )
@@ -334,14 +337,10 @@ class FurtherFunctions(Further):
     def checks(self, setup: Setup) -> Sequence[Question]:
         # Where lines are read, the first functions are forced.
         chosen = settings_of(setup)
-        if not chosen.is_reading:
+        if not chosen.reads:
             return ()
         few = min(FORCED_BESIDE, chosen.function_count)
-        return [
-            Question(key, phrase=key, body=(Ask.FORCED, needle))
-            for needle in functions_in(setup).forced[:few]
-            for key in [f"{Ask.FORCED} {needle.name}"]
-        ]
+        return [_forcing(needle) for needle in functions_in(setup).forced[:few]]
 
     @override
     def unit_ends(self, setup: Setup) -> list[int]:
@@ -356,56 +355,9 @@ class FurtherFunctions(Further):
 FURTHER = FurtherFunctions()
 
 
-class Choosing(Calibrating):
-    """How lines are scored, and whether any are written, where that is left open."""
-
-    @override
-    def may_calibrate(self, _settings: RecallSettings, estimates: Estimates) -> bool:
-        return estimates.can_read
-
-    @override
-    def calibrates(self, setup: Setup) -> bool:
-        return leaves_open(setup)
-
-    @override
-    def told(self, setup: Setup) -> tuple[str, ...]:
-        # What is asked from then on, how right lines are scored, and why.
-        choice, others = choice_in(setup), len(setup.grid) - 1
-        phrases = [ask_phrase(choice, others), choice_phrase(choice)] if choice else []
-        return tuple(filter(None, phrases))
-
-
-class RecallTelling(Telling):
-    """What is asked, as the reference has set it."""
-
-    neutral = frozenset({"ask", "functions"})
-
-    @override
-    def settings(self, setup: Setup) -> Json:
-        # As the reference has set them; what is read is not forced.
-        chosen = settings_of(setup)
-        told = _settings_alone(setup.probes[NAME]) | as_json(chosen)
-        is_alone = Ask.WRITTEN not in chosen.parts
-        hidden = {"ask" if is_alone else ""} if chosen.is_reading else {"by"}
-        return {name: each for name, each in told.items() if name not in hidden}
-
-    @override
-    def phrases(self, setup: Setup, units: int | None = None) -> tuple[str, ...]:
-        # How many functions are written, and how many lines of others are forced.
-        if setup.probes and NAME not in setup.probes:
-            return ()
-        phrases = []
-        chosen = settings_of(setup)
-        if functions_in(setup).written and Ask.WRITTEN in chosen.parts:
-            phrases.append(
-                f"{plural(len(functions_in(setup).written), 'function')} written"
-            )
-        if functions_in(setup).forced:
-            functions = plural(units or chosen.function_count, "function")
-            phrases.append(
-                f"{plural(chosen.line_count, 'line')} of {functions} {chosen.how}"
-            )
-        return tuple(phrases)
+def _forcing(needle: NeedleFacts) -> Question:
+    key = f"{FORCED_KEY} {needle.name}"
+    return Question(key, phrase=key, body=(Way.FORCE, needle))
 
 
 class RecallProbe(Probe):
@@ -413,13 +365,37 @@ class RecallProbe(Probe):
 
     @override
     def notes(self, settings: RecallSettings, estimates: Estimates) -> tuple[str, ...]:
-        may_read = Ask.FORCED in settings.parts and settings.by is not By.WRITING
-        can = (
-            Ability.READING in estimates.engine.abilities and not estimates.is_built_in
-        )
-        if may_read and can and estimates.unread:
+        is_forced = settings.scores and not settings.reads
+        if is_forced and _would_read(estimates) and estimates.unread:
             return (f"right lines are forced, not read: {estimates.unread}",)
         return ()
+
+    @override
+    def shown_settings(self, setup: Setup) -> Json:
+        # Without the functions, which are many.
+        stored = setup.probes.get(NAME, {})
+        return {key: stored[key] for key in stored if key not in FUNCTIONS_KEYS}
+
+    @override
+    def deciding_settings(self, setup: Setup) -> Json:
+        # What is written beside them changes no scores, nor does how many there are.
+        shown, neutral = self.shown_settings(setup), {"functions", "way"}
+        settings = {name: shown[name] for name in shown if name not in neutral}
+        return settings | ({"way": [Way.READ]} if settings_of(setup).reads else {})
+
+    @override
+    def phrases(self, setup: Setup, units: int | None = None) -> tuple[str, ...]:
+        # How many functions are written, and how many lines of others are scored.
+        if setup.probes and NAME not in setup.probes:
+            return ()
+        chosen, functions, phrases = settings_of(setup), functions_in(setup), []
+        if functions.written and chosen.writes:
+            phrases.append(f"{plural(len(functions.written), 'function')} written")
+        if functions.forced:
+            count = plural(units or chosen.function_count, "function")
+            lines = plural(chosen.line_count, "line")
+            phrases.append(f"{lines} of {count} {chosen.how}")
+        return tuple(phrases)
 
     @override
     def refusal(self, first: Setup, second: Setup) -> str:
@@ -446,11 +422,14 @@ class RecallProbe(Probe):
         chosen = _as_engine_can(settings, estimates.engine)
         _refuse_short(chosen, estimates.corpus)
         if estimates.setup:
-            chosen = chosen_over(stated_in(estimates.setup), chosen)
+            chosen = chosen_over(settings_of(estimates.setup), chosen)
+        if not chosen.way:
+            way = _usual_way(chosen, estimates)
+            chosen = structs.replace(chosen, way=way)
         if estimates.decides and not estimates.knows(NAME):
-            chosen = _brief(chosen, estimates)
-        if chosen.is_reading:
-            refuse_reading(estimates, chosen)
+            chosen = _brief(chosen)
+        if chosen.reads:
+            refuse_reading(estimates)
         return chosen
 
     @override
@@ -458,16 +437,14 @@ class RecallProbe(Probe):
         """
         What is asked, with the functions of the text as sent.
 
-        Lines are forced alone where none are to be written and nothing else was chosen.
+        Lines are scored alone where none of it is long enough to be written.
         """
         setup, chosen = run.setup, run.settings_of(RecallSettings, NAME)
         is_new, functions = NAME not in setup.probes, functions_in(setup)
         if is_new and run.preparation:
             functions = functions_of(run, run.preparation, chosen)
-        if chosen.ask is None and not functions.written:
-            chosen = structs.replace(chosen, ask=Ask.FORCED)
-        if is_new and not run.is_built_in:
-            chosen = _left_open(run, chosen)
+        if is_new and chosen.scores and not functions.written:
+            chosen = chosen.alone
         if functions.forced:
             most = min(chosen.function_count, len(functions.forced))
             chosen = structs.replace(chosen, functions=most)
@@ -477,76 +454,55 @@ class RecallProbe(Probe):
     @override
     def work(self, settings: RecallSettings, estimates: Estimates) -> Work:
         """The corpus once, and lines of as many functions as are likely to fit."""
-        setup, corpus = estimates.setup, estimates.corpus
+        setup, corpus, chosen = estimates.setup, estimates.corpus, settings
         there = functions_in(setup) if setup else RecallLayout()
-        chosen, first = with_choice(settings, setup), None
-        choice = planned_choice(settings, estimates)
-        if choice and choice.by is By.READING:
-            few = min(FORCED_BESIDE, chosen.function_count)
-            first = replace(estimates, functions=few, unread="forced", may_grow=False)
-            functions = choice.functions or chosen.functions
-            chosen = structs.replace(chosen, by=By.READING, functions=functions)
         if estimates.functions is not None:
             chosen = structs.replace(chosen, functions=estimates.functions)
-        lines = corpus.line_count
-        a_line = estimates.tokens(len(corpus.text)) / lines
+        a_line = estimates.tokens(len(corpus.text)) / corpus.line_count
         if there.written or there.forced:
             written = len(there.written)
-            forced = min(len(there.forced), chosen.function_count)
+            scored = min(len(there.forced), chosen.function_count)
         else:
             least = _least(corpus, chosen, estimates)
             if least > estimates.context:
                 return Work(phrase=_too_little(least))
-            written, forced = _expected(chosen, estimates)
-            if settings.ask is None and not written:
-                chosen = structs.replace(chosen, ask=Ask.FORCED)
-        written *= Ask.WRITTEN in chosen.parts
-        forced *= Ask.FORCED in chosen.parts
+            written, scored = _expected(chosen, estimates)
+        if chosen.scores and not written:
+            chosen = chosen.alone
+        written *= chosen.writes
+        scored *= chosen.scores
         tokens: float = written * (chosen.reply_tokens or WRITTEN_LINES * a_line)
         texts: tuple[int, ...] = (
-            (estimates.text_tokens,) if written or not chosen.is_reading else ()
+            (estimates.text_tokens,) if written or not chosen.reads else ()
         )
-        if chosen.is_reading:
-            asked = forced * question_lines(corpus, chosen.line_count) * a_line
+        if chosen.reads:
+            asked = scored * question_lines(corpus, chosen.line_count) * a_line
             texts += chunks_read(
-                estimates.text_tokens, asked, forced, estimates.context
+                estimates.text_tokens, asked, scored, estimates.context
             )
         else:
-            tokens += forced * chosen.line_count * a_line
+            tokens += scored * chosen.line_count * a_line
         return Work(
             texts=texts,
             written=math.ceil(tokens),
             depth=estimates.text_tokens,
-            phrase=_phrase(chosen, written, forced),
-            first=self.work(settings, first) if first else None,
-            spared=self._spared(settings, estimates) if written and forced else None,
+            phrase=_phrase(chosen, written, scored),
         )
-
-    def _spared(self, settings: RecallSettings, estimates: Estimates) -> Work | None:
-        """What is left where the reference writes too little; None if it is asked."""
-        is_open = with_choice(settings, estimates.setup).ask in {None, Ask.AUTOMATIC}
-        can = Ability.FORCED in estimates.engine.abilities and not estimates.is_built_in
-        if not (is_open and can):
-            return None
-        return self.work(structs.replace(settings, ask=Ask.FORCED), estimates)
 
     @override
     def questions(self, setup: Setup, goal: int | None = None) -> Iterator[Question]:
-        """Functions to be written, then those whose lines are forced."""
-        chosen = settings_of(setup)
-        wanted = {
-            Ask.WRITTEN: functions_in(setup).written,
-            Ask.FORCED: functions_in(setup).forced[: goal or chosen.function_count],
-        }
-        for part in chosen.parts:
-            for needle in wanted[part]:
-                key = f"{part} {needle.name}"
-                if part is Ask.WRITTEN or not chosen.is_reading:
-                    yield Question(key, phrase=key, body=(part, needle))
-        if chosen.is_reading:
+        """Functions to be written, then those whose lines are forced, or read."""
+        chosen, functions = settings_of(setup), functions_in(setup)
+        for needle in functions.written if chosen.writes else ():
+            key = f"{WRITTEN} {needle.name}"
+            yield Question(key, phrase=key, body=(Way.WRITE, needle))
+        if chosen.reads:
             for group in self.groups(setup, goal):
                 for needle in group.needles:
-                    yield Question(group.key_of(needle), body=(Ask.FORCED, needle))
+                    yield Question(group.key_of(needle), body=(Way.READ, needle))
+        elif chosen.scores:
+            for needle in functions.forced[: goal or chosen.function_count]:
+                yield _forcing(needle)
 
     def groups(self, setup: Setup, goal: int | None = None) -> Iterator[Group]:
         """The functions whose lines are read, by the chunk that they are read in."""
@@ -560,100 +516,38 @@ class RecallProbe(Probe):
         if context.is_check:
             ask(self, context, observed, lambda: FURTHER.checks(setup))
             return checked_observation(self, observed)
-        if leaves_open(setup) and choice_in(setup) is None and context.others:
-            # Of a setup that was lost: what others were asked tells what it said.
-            choice = known_choice(setup, context.others)
-            context.set_for_all(NAME, as_json(choice))
-        self._read_if_possible(context, observed)
+        if reason := _why_unwritten(context):
+            unwritten = (
+                question.key
+                for question in self.questions(setup, context.goal)
+                if question.body[0] is Way.WRITE and observed.lacks(question.key)
+            )
+            observed.skipped |= dict.fromkeys(unwritten, reason)
+        self._read(context, observed)
         if self._needs_server(context, observed):
             read_in = context.phases if context.phases.ready_s is not None else None
             ask(self, context, observed, lambda: self._for_server(context))
             if read_in:
                 context.phases = context.phases.after(read_in)
-            self._after_server(context, observed)
         return checked_observation(self, observed)
 
     def _for_server(self, context: ProbeContext) -> Iterator[Question]:
         """Questions without lines that are read: no server is asked for these."""
         for question in self.questions(context.run.setup, context.goal):
-            if not question.key.startswith(f"{READ} "):
+            if question.body[0] is not Way.READ:
                 yield question
 
     def _needs_server(self, context: ProbeContext, observed: Observed) -> bool:
         """False where lines were read alone: that shows what runs, too."""
         is_known = bool(context.command) or context.phases.ready_s is not None
-        has_read = settings_of(context.run.setup).is_reading and is_known
-        return not has_read or self._is_short(context, observed)
-
-    def _is_short(self, context: ProbeContext, observed: Observed) -> bool:
-        """Whether a server is to be asked more than is *observed*."""
-        return any(observed.lacks(each.key) for each in self._for_server(context))
-
-    def _after_server(self, context: ProbeContext, observed: Observed) -> None:
-        """The reference is read, too, where it has chosen that."""
-        setup = context.run.setup
-        if leaves_open(setup) and choice_in(setup) is None:
-            recall = recall_in(observed, file=NAME)
-            choice = seen_choice(setup, recall, may_grow=context.run.may_grow)
-            context.set_for_all(NAME, as_json(choice))
-        served, phases = (context.command, context.effective), context.phases
-        self._read_if_possible(context, observed)
-        if not settings_of(context.run.setup).is_reading:
-            if self._is_short(context, observed):
-                # A tool has no phases of its own.
-                is_served = context.run.engine.scores_prompts
-                phases = context.phases if is_served else phases
-                ask(self, context, observed, lambda: self._for_server(context))
-                context.phases = context.phases.after(phases)
-            return
-        if Ask.WRITTEN in settings_of(context.run.setup).parts:
-            # As in all other cells, whose lines are read before their server starts.
-            context.command, context.effective = served
-
-    def _read_if_possible(self, context: ProbeContext, observed: Observed) -> None:
-        """
-        As `_read`; a reference that is to try it goes on with what takes less time.
-
-        Where it cannot be read, all are forced.
-
-        Raises:
-            BadInput: As of `read`; of a pair that is compared with others, or told to.
-            CellError: As of `read`, of such a pair.
-        """
-        choice = choice_in(context.run.setup)
-        is_stated = stated_in(context.run.setup).by is not By.AUTOMATIC
-        is_set = is_stated or not _is_only_reference(context)
-        if choice is None or choice.is_tried or is_set:
-            self._read(context, observed)
-            return
-        phases = context.phases
-        try:
-            self._read(context, observed)
-        except (BadInput, CellError) as error:
-            choice = without_reading(choice, error)
-        else:
-            choice = self._tried(context, observed, choice, phases)
-        context.set_for_all(NAME, as_json(choice))
-        if choice.by is By.WRITING:
-            _forget_read(observed)
-
-    def _tried(
-        self,
-        context: ProbeContext,
-        observed: Observed,
-        choice: RecallCalibration,
-        phases: Phases,
-    ) -> RecallCalibration:
-        """*choice* of a reference that was read, if it was, behind those *phases*."""
-        if choice.by is not By.READING:
-            return choice
-        recall = recall_in(observed, file=NAME)
-        start_s = math.fsum((phases.ready_s or 0.0, phases.stop_s or 0.0))
-        return tried_choice(context.run.setup, choice, recall, start_s=start_s)
+        has_read = settings_of(context.run.setup).reads and is_known
+        return not has_read or any(
+            observed.lacks(question.key) for question in self._for_server(context)
+        )
 
     def _read(self, context: ProbeContext, observed: Observed) -> None:
         """Have right lines read that have no scores yet, if they are to be read."""
-        if not settings_of(context.run.setup).is_reading:
+        if not settings_of(context.run.setup).reads:
             return
         setup = context.run.setup
         every = self.groups(setup, len(functions_in(setup).forced))
@@ -681,7 +575,7 @@ class RecallProbe(Probe):
     @override
     def asker(
         self, served: Served, context: ProbeContext, observed: Observed
-    ) -> "RecallAsker":
+    ) -> FunctionAsker:
         """
         What asks for functions, behind an unscored round.
 
@@ -689,7 +583,7 @@ class RecallProbe(Probe):
         corpus in the cache and nothing else: the same path for all. Written rounds come
         before forced ones, and are the same with and without them.
         """
-        setup, asker = context.run.setup, RecallAsker(served, context, observed)
+        setup, asker = context.run.setup, FunctionAsker(served, context)
         context.step(0, 1, "reading the corpus")
         priming = asker.primed(
             context.run.text,
@@ -709,8 +603,8 @@ class RecallProbe(Probe):
         error, *_ = errors.values() or ("",)
         if not any(key.startswith(WRITTEN) for key in errors):
             return CellError(
-                f"no right lines could be scored: {error}; --ask written needs none",
-                hint="Use --ask written.",
+                f"no right lines could be scored: {error}; --way write needs none",
+                hint="Use --way write.",
                 status=Status.UNSUPPORTED,
             )
         return CellError(
@@ -775,35 +669,6 @@ PROBE = RecallProbe(
     settings=RecallSettings,
     layout=RecallLayout,
     further=FURTHER,
-    telling=RecallTelling(),
-    calibrating=Choosing(is_needed=False),
     rooms=rooms,
     repeats=True,
 )
-
-
-@dataclass(slots=True)
-class RecallAsker(FunctionAsker):
-    """Asks for functions; the reference chooses how others are asked."""
-
-    observed: Observed = field(default_factory=lambda: Observed(answers={}))
-    """What is known of the cell."""
-
-    @override
-    def ask(self, question: Question) -> Round | ForcedRound:
-        answer, setup = FunctionAsker.ask(self, question), self.context.run.setup
-        if isinstance(answer, ForcedRound) and leaves_open(setup):
-            self._choose(answer)
-        return answer
-
-    def _choose(self, answer: ForcedRound) -> None:
-        """Choose how right lines are scored, once *answer* is enough to tell."""
-        run = self.context.run
-        if choice_in(run.setup) is not None:
-            return
-        recall = recall_in(self.observed, file=NAME)
-        recall = replace(recall, forced=(*recall.forced, answer))
-        few = min(FORCED_BESIDE, settings_of(run.setup).function_count)
-        if len(recall.forced) >= few:
-            choice = seen_choice(run.setup, recall, may_grow=run.may_grow)
-            self.context.set_for_all(NAME, as_json(choice))

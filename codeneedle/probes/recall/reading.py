@@ -28,7 +28,7 @@ from codeneedle.probes.cell import ProbeContext
 from codeneedle.probes.estimates import Estimates
 from codeneedle.probes.recall.prompts import WORDING, completion_prompt
 from codeneedle.probes.recall.record import READ, ForcedRound
-from codeneedle.probes.recall.settings import Ask, By, RecallSettings, functions_in
+from codeneedle.probes.recall.settings import Way, functions_in
 from codeneedle.records.record import Json, Setup, as_json, shared_with
 from codeneedle.system.files import own_folder, read_note, write_note
 
@@ -417,31 +417,25 @@ def _chunk(context: ProbeContext, tool: ReadingTool, group: Group) -> Chunk:
     return chunk
 
 
-def refuse_reading(estimates: Estimates, chosen: RecallSettings) -> None:
+def refuse_reading(estimates: Estimates) -> None:
     """
     Stop at an engine that cannot read right lines in its context, or has none.
 
     Raises:
-        BadInput: If nothing is forced, or memory does not suffice.
+        BadInput: If memory does not suffice.
         MachineError: If the engine has no tool for it.
     """
-    if Ask.FORCED not in chosen.parts:
-        raise BadInput(
-            source=f"--by {By.READING}",
-            reason="is of lines that are forced; --ask written forces none",
-            hint="Leave it out, or use --ask both.",
-        )
     try:
         if not estimates.engine.scores_prompts:
             estimates.engine.require(Ability.READING)
     except CodeneedleError as error:
-        error.hint = f"{error.hint.removesuffix('.')}, or --by writing."
+        error.hint = f"{error.hint.removesuffix('.')}, or --way force."
         raise
     if estimates.unread:
         raise BadInput(
-            source=f"--by {By.READING}",
+            source=f"--way {Way.READ}",
             reason=estimates.unread,
-            hint="Use --by writing, or a smaller --context.",
+            hint="Use --way force, or a smaller --context.",
         )
 
 
@@ -449,5 +443,5 @@ def _unsuitable(reason: str) -> BadInput:
     return BadInput(
         source="tokenizer of the weights",
         reason=f"right lines cannot be read in batches: {reason}",
-        hint="Use --by writing.",
+        hint="Use --way force.",
     )

@@ -61,8 +61,6 @@ class RecallFacts:
     texts_s: tuple[Amount, ...] = ()
     """Seconds of each text that was read with questions, without these."""
 
-    tried_s: Amount = 0.0  # seconds of what was read in vain: by writing takes less
-
 
 _Layout = TypeVar("_Layout")
 
@@ -86,7 +84,6 @@ class Recall:
     priming: Round | None = None  # the unscored round before them, of the first server
     starts: int = 1  # servers that it took; each read the text once
     texts_s: tuple[float, ...] = ()  # as of `RecallFacts`
-    tried_s: float = 0.0  # as of `RecallFacts`
 
     @property
     def answers(self) -> "tuple[Round | ForcedRound, ...]":
@@ -130,7 +127,6 @@ def recall_in(stored: Observed, *, file: str) -> Recall:
         priming=facts.priming,
         starts=stored.starts,
         texts_s=facts.texts_s,
-        tried_s=facts.tried_s,
     )
     for each in (*recall.forced, *recall.read):
         is_possible = bool(each.error) or each.is_even

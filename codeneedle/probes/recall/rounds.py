@@ -175,7 +175,7 @@ def right_rounds(record: CellRecord, setup: Setup) -> tuple[ForcedRound, ...]:
         BadRecord: If it holds something else.
     """
     recall = recall_of(record)
-    return recall.read if settings_of(setup).is_reading else recall.forced
+    return recall.read if settings_of(setup).reads else recall.forced
 
 
 def forced_answers(record: CellRecord, setup: Setup) -> tuple[ForcedAnswer, ...]:

@@ -160,7 +160,7 @@ def test_one_round_is_shown_line_by_line():
 
 
 def test_a_forced_function_shows_what_each_token_lost_against_the_reference():
-    setup = asking_recall(SETUP, {"ask": "forced"})
+    setup = asking_recall(SETUP, {"way": ["force"]})
     whole = made_forced(forced_of(setup)[0], logprob=-0.01)
     worse = replace(whole, logprobs=(-0.01, -3.0, *whole.logprobs[2:]), bounds=(1,))
     records = [
@@ -185,7 +185,7 @@ def test_a_forced_function_shows_what_each_token_lost_against_the_reference():
 
 
 def test_forced_lines_are_shown_by_needle():
-    setup = asking_recall(made_setup(needles=2), {"ask": "both"})
+    setup = asking_recall(made_setup(needles=2), {"way": ["write", "force"]})
     first, _ = written_of(setup)
     scored, other = forced_of(setup)
     forced = [made_forced(scored, behind=[3]), made_forced(other)]

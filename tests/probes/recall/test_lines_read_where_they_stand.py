@@ -43,7 +43,7 @@ from codeneedle.probes.recall.reading import (
     questions_room,
 )
 from codeneedle.probes.recall.record import recall_of
-from codeneedle.probes.recall.settings import Ask, By, RecallSettings
+from codeneedle.probes.recall.settings import RecallSettings, Way
 from codeneedle.system.machine import available_memory_bytes
 
 BEGIN = -1
@@ -456,7 +456,7 @@ def test_a_stored_chunk_that_is_damaged_is_laid_out_again(tmp_path, damage):
 def test_lines_are_written_by_a_server_behind_those_that_were_read(tmp_path):
     engine = made_engine()
     engine.server = FakeServer(engine)
-    both = READING | {"ask": "both"}
+    both = READING | {"way": ["write", "read"]}
     found = seen(PROBE.measure(made_context(tmp_path, engine, conditions=both)))
 
     assert [3, 0, 4] == [len(found.rounds), len(found.forced), len(found.read)]
@@ -483,17 +483,10 @@ def test_read_lines_and_forced_ones_are_never_compared():
 # What cannot be read
 
 
-@pytest.mark.parametrize(
-    ("settings", "tool", "words"),
-    [
-        ({"ask": Ask.WRITTEN}, {}, "--ask written forces none"),
-        ({}, {"memory_bytes": 1 << 60}, "of main memory beside the model"),
-    ],
-)
-def test_what_cannot_be_read_is_refused(settings, tool, words):
-    chosen = RecallSettings(by=By.READING, **settings)
-    engine = made_engine(**tool)
-    with pytest.raises(BadInput, match=words) as raised:
+def test_what_cannot_be_read_is_refused():
+    chosen = RecallSettings(way=(Way.READ,))
+    engine = made_engine(memory_bytes=1 << 60)
+    with pytest.raises(BadInput, match="of main memory beside the model") as raised:
         PROBE.adapt(chosen, made_outlook(engine=engine, unread=engine.unread(4096)))
 
     assert raised.value.hint
@@ -508,14 +501,14 @@ def test_cells_that_are_read_side_by_side_take_memory_each():
     assert "1,024 tokens in each of 8 cells takes" in unread
     with pytest.raises(BadInput, match="in each of 8 cells"):
         PROBE.adapt(
-            RecallSettings(by=By.READING), made_outlook(engine=engine, unread=unread)
+            RecallSettings(way=(Way.READ,)), made_outlook(engine=engine, unread=unread)
         )
 
 
 def test_an_engine_without_a_tool_is_refused():
     engine = FakeEngine(abilities=frozenset({Ability.FORCED}))
     with pytest.raises(ToolMissing, match="no tool for right tokens"):
-        PROBE.adapt(RecallSettings(by=By.READING), made_outlook(engine=engine))
+        PROBE.adapt(RecallSettings(way=(Way.READ,)), made_outlook(engine=engine))
 
 
 # The real tool

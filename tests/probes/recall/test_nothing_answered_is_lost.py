@@ -18,7 +18,8 @@ from made_records import (
 from codeneedle.engines.messages import BrokenOff, ServerGone
 from codeneedle.errors import CellError
 from codeneedle.probes import probe as protocol
-from codeneedle.probes.recall.probe import FURTHER, PROBE, RecallAsker
+from codeneedle.probes.recall.asker import FunctionAsker
+from codeneedle.probes.recall.probe import FURTHER, PROBE
 from codeneedle.records.record import CellRecord, Status
 
 NEEDLE = made_needle()
@@ -34,7 +35,7 @@ def short_waits(monkeypatch):
 def asker(folder, engine, **changes):
     """Asks a server of *engine*."""
     engine.server = FakeServer(engine)
-    return RecallAsker(engine.server, made_context(folder, engine, **changes))
+    return FunctionAsker(engine.server, made_context(folder, engine, **changes))
 
 
 def breaks(times):
@@ -68,7 +69,7 @@ def test_a_cell_without_any_answer_fails_and_says_why(changes, words, tmp_path):
     engine = FakeEngine(reply=lambda asked: reply_to(asked, **changes))
 
     with pytest.raises(CellError, match=f"no round has an answer: {words}") as caught:
-        measured(tmp_path, engine, conditions={"ask": "written"})
+        measured(tmp_path, engine, conditions={"way": ["write"]})
     assert "--prefill-no-think" in caught.value.hint
 
 

@@ -1,432 +1,157 @@
-"""Whether right lines are read or forced, by what the reference showed."""
+"""How functions are asked for: chosen once, before a server starts."""
 
-from dataclasses import astuple, replace
+from dataclasses import replace
 
 import pytest
-from fake_engine import FakeServer, forced_to, reply_to
+from fake_engine import FakeEngine, FakeServer, reply_to
 from made_contexts import made_outlook
 from made_reading import made_context, made_engine
-from made_records import (
-    asking_for,
-    asking_recall,
-    failed_record,
-    forced_of,
-    made_forced_needle,
-    made_record,
-    made_setup,
-    written_of,
-)
+from made_records import asking_recall, failed_record, made_record, written_of
 
 from codeneedle.cache_types import Pair
 from codeneedle.corpora.registry import load
-from codeneedle.engines.engine import Pace
-from codeneedle.errors import CellError
+from codeneedle.engines.engine import Ability
+from codeneedle.errors import BadInput
+from codeneedle.probes.observations import Observed, observed
 from codeneedle.probes.probe import lacks
-from codeneedle.probes.recall import reading
-from codeneedle.probes.recall.choice import (
-    Load,
-    ReferenceTimes,
-    ask_phrase,
-    choice_phrase,
-    planned_choice,
-)
 from codeneedle.probes.recall.probe import FURTHER, PROBE
-from codeneedle.probes.recall.reading import chunks_read
 from codeneedle.probes.recall.record import recall_of
-from codeneedle.probes.recall.settings import (
-    Ask,
-    By,
-    RecallCalibration,
-    RecallSettings,
-    choice_in,
-    leaves_open,
-    settings_of,
-)
-from codeneedle.records.record import Status, as_json
+from codeneedle.probes.recall.settings import RecallSettings, Way, settings_of
+from codeneedle.records.record import Status
 
-AUTOMATIC = {"ask": "forced", "functions": 4, "by": "automatic"}
-SLOW_WRITING = (1 / 200, 1 / 15)
-"""Seconds for a token that is read, and for one that is forced, of a 27B."""
-
-ON_TWO_CORES = (1 / 250, 1 / 77)
+WRITE, FORCE, READ = Way
 
 
-def made_load(**changes):
-    """A text of 5,000 tokens, of whose functions three lines are asked."""
-    facts = {
-        "text": 5_000,
-        "right": 20.0,
-        "chunks": lambda count: chunks_read(5_000, 43 * count, count, 8_192),
-        "functions": 12,
-        "cells": 35,
-    }
-    return Load(**{**facts, **changes})
+# The rule
 
 
-def chosen(speeds, **changes):
-    return made_load(**changes).choice(made_speeds(speeds))
+def on_accelerator(**tool):
+    """An engine with a tool that reads, on an accelerator."""
+    engine = made_engine(**tool)
+    engine.devices = ("GPU0",)
+    return engine
 
 
-def made_speeds(speeds, **changes):
-    reading_s, forcing_s = speeds
-    return ReferenceTimes(reading_s=reading_s, forcing_s=forcing_s, **changes)
-
-
-# What pays
-
-
-@pytest.mark.parametrize(
-    ("speeds", "cells", "expected"),
-    [
-        (SLOW_WRITING, 35, By.READING),
-        (SLOW_WRITING, 1, By.WRITING),
-        (ON_TWO_CORES, 35, By.WRITING),
-        ((1 / 4_000, 1 / 100), 35, By.READING),
-    ],
-)
-def test_reading_is_chosen_where_all_pairs_take_less_time_so(speeds, cells, expected):
-    """The reference takes both, so that one pair beside it is not enough."""
-    assert expected == chosen(speeds, cells=cells).by
-
-
-def test_as_many_functions_are_read_as_take_no_longer_than_by_writing():
-    found = chosen(SLOW_WRITING, looks=(24, 48, 96))
-
-    assert (By.READING, 48) == (found.by, found.functions)
-    assert found.read_cell_s <= found.forced_cell_s
-    assert chosen(SLOW_WRITING).functions is None
-    assert chosen(ON_TWO_CORES, looks=(24, 48, 96)).functions is None
-
-
-def test_lines_that_are_written_make_a_server_read_the_text_in_any_case():
-    assert By.WRITING is chosen(SLOW_WRITING, has_server=True).by
-
-
-@pytest.mark.parametrize(
-    ("read_s", "start_s", "expected"),
-    [(40.0, 0.0, True), (41.5, 0.0, False), (41.5, 3.0, True), (44.0, 3.0, False)],
-)
-def test_what_the_reference_took_to_be_read_is_compared_with_whole_cells_by_writing(
-    read_s, start_s, expected
-):
-    """Of 41 s, a text of 25 s and 12 functions of 1.3 s; and the start of a server."""
-    speeds = made_speeds(SLOW_WRITING, start_s=start_s)
-
-    assert expected is made_load(cells=8_000).is_read(read_s, speeds)
-
-
-def test_a_pair_beside_the_reference_pays_for_its_check():
-    """The rest of the reference is left, too, and a server for it: 33 s and 33 s."""
-    speeds = made_speeds(SLOW_WRITING)
-
-    assert [True, False] == [
-        made_load(cells=1).is_read(read_s, speeds) for read_s in (40.9, 41.1)
-    ]
-
-
-@pytest.mark.parametrize("speeds", [SLOW_WRITING, ON_TWO_CORES])
-def test_both_speeds_are_told(speeds):
-    phrase = choice_phrase(chosen(speeds))
-
-    assert f"read {1 / speeds[0]:.0f} tokens/s, and forced {1 / speeds[1]:.1f};" in (
-        phrase
-    )
-    assert "" == choice_phrase(RecallCalibration(by=By.WRITING))
-
-
-# Before the first cell
-
-
-def estimates(read_s, write_s, **changes):
-    pace = Pace(
-        start_s=1, read_s=read_s, write_s=write_s, read_back_s=0, write_back_s=0
-    )
+def adapted(settings=None, **changes):
+    """What *settings* become; of a text that fits the context whole."""
     facts = {
         "corpus": load("random-bodies-many"),
         "context": 8_192,
-        "pace": pace,
-        "cells": 36,
+        "engine": on_accelerator(),
+        "is_built_in": False,
         "unread": "",
     }
-    return made_outlook(**{**facts, **changes})
-
-
-BRIEF = RecallSettings(ask=Ask.FORCED, functions=12, lines=3)
-
-
-@pytest.mark.parametrize(
-    ("settings", "changes", "expected"),
-    [
-        (BRIEF, {}, By.READING),
-        (BRIEF, {"unread": "no tool"}, None),
-        (BRIEF, {"is_built_in": True}, None),
-        (BRIEF, {"pace": None}, None),
-        (RecallSettings(ask=Ask.WRITTEN), {}, None),
-        (RecallSettings(ask=Ask.FORCED, by=By.WRITING), {}, None),
-    ],
-)
-def test_a_plan_tells_what_the_reference_is_likely_to_choose(
-    settings, changes, expected
-):
-    found = planned_choice(settings, estimates(*SLOW_WRITING, **changes))
-
-    assert expected == (found.by if found else None)
-
-
-def test_a_plan_counts_both_ways_of_the_reference():
-    work = PROBE.work(BRIEF, estimates(*SLOW_WRITING, may_grow=True))
-
-    assert "3 lines of 48 functions read" == work.phrase
-    assert (0, (7168,)) == (work.written, work.texts)
-    assert "3 lines of 6 functions forced" == work.first.phrase
-    assert 6 * 3 * 6 < work.first.written < 6 * 3 * 8
-    forced = PROBE.work(BRIEF, estimates(*ON_TWO_CORES))
-    assert ("3 lines of 12 functions forced", None) == (forced.phrase, forced.first)
-
-
-# The reference chooses
-
-
-class Server(FakeServer):
-    """Reads a text at 1,000 tokens/s."""
-
-    def complete(self, question, *, enough=None):
-        return reply_to(question, prompt_tokens=1_000, prompt_ms=1_000.0)
-
-    chat = complete
-
-
-def led_by(folder, *, wall_s, **changes):
-    """The first cell of a run, which forces a function in *wall_s* seconds."""
-    engine = made_engine()
-    engine.force = lambda question, right: forced_to(question, right, wall_s=wall_s)
-    engine.server = Server(engine)
-    conditions = AUTOMATIC | changes.pop("conditions", {})
-    context = made_context(
-        folder, engine, conditions=conditions, pair="f16/f16", **changes
-    )
-    return engine, context
-
-
-def told(observation):
-    return recall_of(replace(failed_record("f16/f16"), observation=observation))
-
-
-def test_a_reference_that_forces_slowly_is_read_and_so_are_the_others(tmp_path):
-    engine, context = led_by(tmp_path, wall_s=60.0)
-    facts = []
-    context.calibrate = facts.append
-    assert leaves_open(context.run.setup)
-    found = told(PROBE.measure(context))
-
-    assert ([4, 4], 1) == ([len(found.forced), len(found.read)], len(engine.served))
-    assert 1 == len(found.texts_s)
-    likely, choice = facts
-    setup = context.run.setup
-    assert [False, True] == [likely["is_tried"], choice["is_tried"]]
-    assert likely["forced_cell_s"] <= choice["forced_cell_s"]
-    assert By.READING is choice_in(setup).by is settings_of(setup).by
-    assert (0.001, "reading") == (choice["reading_s"], choice["by"])
-
-    other = replace_context(context, Pair("q8_0", "q8_0"))
-    assert [0, 4] == [len(each) for each in both(told(PROBE.measure(other)))]
-    assert 1 == len(engine.served)
-
-
-def replace_context(context, pair):
-    """Another cell of the run of *context*."""
-    return type(context)(run=context.run, pair=pair, logs=context.logs)
-
-
-def both(recall):
-    return recall.forced, recall.read
-
-
-def test_a_reference_that_forces_quickly_is_forced_on_the_same_server(tmp_path):
-    engine, context = led_by(tmp_path, wall_s=0.001)
-    found = told(PROBE.measure(context))
-
-    assert [4, 0] == [len(each) for each in both(found)]
-    assert 1 == len(engine.served)
-    assert By.WRITING is choice_in(context.run.setup).by
-    assert [] == engine.tool.tasks
-
-
-def reading_in(read_s, monkeypatch):
-    """Each chunk is read in so many seconds."""
-    read = reading.read
-
-    def slow(context, group):
-        answers, _ = read(context, group)
-        return answers, read_s
-
-    monkeypatch.setattr(reading, "read", slow)
-
-
-def test_a_reference_that_is_read_more_slowly_than_expected_is_forced(
-    tmp_path, monkeypatch
-):
-    """So are all pairs: what the tool really takes decides, its start included."""
-    reading_in(1_000.0, monkeypatch)
-    engine, context = led_by(tmp_path, wall_s=60.0)
-    many = asking_for(context.run.setup, forced=eight_functions())
-    context.run = replace(context.run, setup=with_functions(many, 8))
-    found = told(PROBE.measure(context))
-    setup = context.run.setup
-
-    assert ([8, 0], 2) == ([len(each) for each in both(found)], len(engine.served))
-    assert ((), 1_000) == (found.texts_s, round(found.tried_s))
-    assert (By.WRITING, True) == (choice_in(setup).by, choice_in(setup).is_tried)
-    assert not settings_of(setup).is_reading
-    (phrase,) = PROBE.calibrating.told(setup)
-    assert "a cell takes about 8:09 by writing, and took it 16:40 by reading" in phrase
-
-
-def test_a_reading_that_was_cut_off_before_it_was_compared_is_compared(
-    tmp_path, monkeypatch
-):
-    _, first = led_by(tmp_path, wall_s=60.0)
-    observation = PROBE.measure(first)
-    untried = replace(choice_in(first.run.setup), is_tried=False)
-    reading_in(1_000.0, monkeypatch)
-    context = replace_context(first, first.pair)
-    context.set_for_all("recall", as_json(untried))
-    context.previous_record = replace(
-        failed_record("f16/f16"), status=Status.INTERRUPTED, observation=observation
-    )
-    found = told(PROBE.measure(context))
-
-    assert (True, By.READING) == (
-        choice_in(context.run.setup).is_tried,
-        choice_in(context.run.setup).by,
-    )
-    assert [4, 4] == [len(each) for each in both(found)]
-
-
-def test_only_the_few_functions_that_it_takes_are_forced_before(tmp_path):
-    _, context = led_by(tmp_path, wall_s=60.0, conditions={"functions": 5})
-    setup = context.run.setup
-    many = asking_for(setup, forced=[*forced_of(setup), *more_functions()])
-    context.run = replace(context.run, setup=with_functions(many, 10))
-    found = told(PROBE.measure(context))
-
-    assert [6, 10] == [len(each) for each in both(found)]
-
-
-def more_functions():
-    return tuple(made_forced_needle(at) for at in range(5, 10))
-
-
-def with_functions(setup, count):
-    return asking_recall(setup, AUTOMATIC | {"functions": count})
-
-
-FAILURE = CellError("it wrote nonsense", hint="Look.", status=Status.CRASHED)
-
-
-def test_where_the_reference_cannot_be_read_all_pairs_are_forced(tmp_path):
-    engine, context = led_by(tmp_path, wall_s=60.0)
-    many = asking_for(context.run.setup, forced=eight_functions())
-    context.run = replace(context.run, setup=with_functions(many, 8))
-    engine.tool.error = FAILURE
-    found = told(PROBE.measure(context))
-
-    assert ([8, 0], 2) == ([len(each) for each in both(found)], len(engine.served))
-    assert 8 == len({each.needle for each in found.forced})
-    assert all(each >= 0 for each in spans(context.phases))
-    setup = context.run.setup
-    assert By.WRITING is choice_in(setup).by
-    assert not settings_of(setup).is_reading
-    assert PROBE.calibrating.told(setup) == (
-        "right lines are forced: they could not be read, it wrote nonsense",
-    )
-
-
-def eight_functions():
-    return tuple(made_forced_needle(at) for at in range(8))
-
-
-def spans(phases):
-    return [each for each in astuple(phases) if each is not None]
-
-
-@pytest.mark.parametrize("others", [True, False])
-def test_a_reference_that_is_to_be_compared_with_what_was_read_fails(tmp_path, others):
-    engine, first = led_by(tmp_path, wall_s=60.0)
-    record = replace(failed_record("q8_0/q8_0"), observation=PROBE.measure(first))
-    engine.tool.error = FAILURE
-    context = replace_context(first, Pair("f16", "f16"))
-    forced = {
-        key: answer
-        for key, answer in record.observation["answers"].items()
-        if key.startswith("forced ")
-    }
-    previous = replace(
-        failed_record("f16/f16"),
-        status=Status.INTERRUPTED if others else Status.TIMED_OUT,
-        observation=record.observation | {"answers": forced},
-    )
-    context.previous_record, context.others = previous, [record] if others else []
-
-    with pytest.raises(CellError, match="it wrote nonsense"):
-        PROBE.measure(context)
-    assert By.READING is choice_in(context.run.setup).by
-
-
-def test_of_a_setup_that_was_lost_the_other_pairs_tell_what_was_chosen(tmp_path):
-    engine, first = led_by(tmp_path, wall_s=60.0)
-    record = replace(failed_record("q8_0/q8_0"), observation=PROBE.measure(first))
-    _, context = led_by(tmp_path, wall_s=0.001, others=[record])
-    found = told(PROBE.measure(context))
-
-    assert [0, 4] == [len(each) for each in both(found)]
-    assert 1 == len(engine.served)
-
-
-# Who chooses
+    settings = settings or RecallSettings()
+    return PROBE.adapt(settings, made_outlook(**{**facts, **changes}))
 
 
 @pytest.mark.parametrize(
-    ("settings", "tool", "expected"),
+    ("changes", "expected"),
     [
-        ({}, {}, "automatic"),
-        ({"by": By.WRITING}, {}, None),
-        ({"by": By.READING}, {}, "reading"),
-        ({"ask": Ask.WRITTEN}, {}, None),
-        ({}, {"memory_bytes": 1 << 60}, None),
+        ({}, READ),
+        ({"context": 65_536, "corpus": load("random-bodies")}, FORCE),
+        ({"engine": made_engine()}, FORCE),
+        ({"unread": "no room for it"}, FORCE),
+        ({"is_built_in": True}, FORCE),
     ],
 )
-def test_a_new_run_chooses_where_it_can_and_nothing_was_chosen(
-    tmp_path, settings, tool, expected
+@pytest.mark.parametrize("decides", [True, False])
+def test_short_texts_are_read_on_an_accelerator_where_they_can_be_and_else_forced(
+    changes, expected, decides
 ):
-    context = made_context(tmp_path, made_engine(**tool))
-    setup = replace(context.run.setup, probes={})
-    chosen = {"recall": RecallSettings(**settings)}
-    run = replace(context.run, settings=chosen, setup=setup)
+    written = () if decides else (WRITE,)
 
-    assert expected == PROBE.as_stored(run).get("by")
+    assert (*written, expected) == adapted(decides=decides, **changes).way
 
 
-def test_a_run_goes_on_as_it_was_begun(tmp_path):
-    """Also one from before there was a choice; a choice is no condition."""
-    context = made_context(tmp_path, made_engine(), conditions={"ask": "forced"})
-    assert "by" not in PROBE.as_stored(context.run)
+@pytest.mark.parametrize("way", [(WRITE,), (FORCE,), (READ,), (WRITE, READ)])
+@pytest.mark.parametrize("decides", [True, False])
+def test_a_way_that_is_named_is_taken(way, decides):
+    named = RecallSettings(way=way[::-1])
 
-    read = as_json(RecallCalibration(by=By.READING, functions=5))
-    setup = replace(
-        asking_recall(context.run.setup, AUTOMATIC), calibrated={"recall": read}
+    assert way == adapted(named, decides=decides, corpus=load("random-bodies")).way
+
+
+def test_a_run_goes_on_the_way_that_it_was_begun(tmp_path):
+    run = made_context(tmp_path, on_accelerator(), conditions={"way": ["force"]}).run
+
+    settings = adapted(setup=run.setup)
+
+    assert (FORCE,) == settings.way
+    assert ["force"] == (
+        PROBE.as_stored(replace(run, settings={"recall": settings}))["way"]
     )
-    assert 5 == settings_of(setup).functions
-    known = made_outlook(engine=context.run.engine, setup=setup)
-    settings = {"recall": PROBE.adapt(RecallSettings(), known)}
-    kept = PROBE.as_stored(replace(context.run, setup=setup, settings=settings))
-    assert AUTOMATIC == {name: kept[name] for name in AUTOMATIC}
+
+
+def test_what_is_forced_is_never_beside_what_is_read():
+    with pytest.raises(BadInput, match="never compared") as refused:
+        adapted(RecallSettings(way=(FORCE, READ)))
+
+    assert "Name one of them" in refused.value.hint
+
+
+def test_lines_are_written_where_replies_are_limited():
+    limited = RecallSettings(reply_tokens=9)
+
+    assert (WRITE, READ) == adapted(limited, decides=True).way
+
+
+def test_a_note_says_why_lines_are_forced_that_would_be_read():
+    why = "reading 8,192 tokens takes 6 GiB"
+    outlook = made_outlook(engine=on_accelerator(), unread=why, is_built_in=False)
+
+    assert [1, 0, 0] == [
+        len(PROBE.notes(RecallSettings(way=way), known))
+        for way, known in (
+            ((FORCE,), outlook),
+            ((READ,), outlook),
+            ((FORCE,), replace(outlook, engine=made_engine())),
+        )
+    ]
+    assert why in PROBE.notes(RecallSettings(way=(FORCE,)), outlook)[0]
+
+
+def test_an_engine_that_scores_nothing_is_asked_to_write():
+    engine = FakeEngine(abilities=frozenset({Ability.READING}))
+
+    assert (WRITE,) == adapted(engine=engine, decides=True).way
+
+
+@pytest.mark.parametrize(("way", "functions"), [((READ,), 48), ((FORCE,), 12)])
+def test_a_sweep_that_decides_asks_more_functions_where_they_cost_less(way, functions):
+    asked = adapted(RecallSettings(way=way), decides=True)
+
+    assert (functions, 3) == (asked.functions, asked.lines)
+
+
+def test_a_plan_counts_what_is_read_and_its_check():
+    brief = RecallSettings(way=(READ,), functions=12, lines=3)
+    known = made_outlook(corpus=load("random-bodies-many"), context=8_192, unread="")
+    work, check = PROBE.work(brief, known), FURTHER.planned_check(brief, known)
+
+    assert ("3 lines of 12 functions read", 0) == (work.phrase, work.written)
+    assert "3 lines of 6 functions forced" == check.phrase
+    assert 6 * 3 * 6 < check.written < 6 * 3 * 8
+    forced = RecallSettings(way=(FORCE,), functions=12, lines=3)
+    assert FURTHER.planned_check(forced, known) is None
 
 
 # What is asked
 
 
-BOTH = {"ask": "automatic", "by": None}
+def cell_of(context, pair, *others):
+    """Another cell of the run of *context*, beside the records of *others*."""
+    pair = Pair.parse(pair)
+    made = type(context)(run=context.run, pair=pair, logs=context.logs)
+    made.others = others
+    return made
+
+
+def measured(context):
+    """The record of the cell of *context*."""
+    observation = PROBE.measure(context)
+    record = failed_record(str(context.pair))
+    return replace(record, observation=observation, status=Status.FINISHED, reason="")
 
 
 def writing(engine, context, lines):
@@ -434,43 +159,55 @@ def writing(engine, context, lines):
     by_signature = {each.signature: each for each in written_of(context.run.setup)}
 
     def complete(question, *, enough=None):
-        text = question.prompt
-        at = max(by_signature, key=text.rfind)
+        at = max(by_signature, key=question.prompt.rfind)
         reply = "\n".join(by_signature[at].lines[:lines]) + "\nnothing\n"
-        return reply_to(
-            question, reply, prompt_tokens=1_000, prompt_ms=1_000.0, wall_s=2.5
-        )
+        return reply_to(question, reply, prompt_tokens=1_000, prompt_ms=1_000.0)
 
+    engine.server = FakeServer(engine)
     engine.server.complete = complete
 
 
-@pytest.mark.parametrize(("lines", "expected"), [(3, Ask.FORCED), (12, Ask.BOTH)])
-def test_nothing_is_written_where_the_reference_writes_too_little(
-    tmp_path, lines, expected
+BOTH = {"way": ["write", "force"], "functions": 4}
+
+
+@pytest.mark.parametrize(("lines", "is_asked"), [(3, False), (12, True)])
+@pytest.mark.parametrize("scored", ["force", "read"])
+def test_no_pair_writes_where_the_reference_writes_too_little(
+    tmp_path, lines, is_asked, scored
 ):
     """A fifth of what is asked is what a pair can lose of, in the verdict, too."""
-    engine, context = led_by(tmp_path, wall_s=0.001, conditions=BOTH)
-    writing(engine, context, lines)
-    found = told(PROBE.measure(context))
-    setup, written = context.run.setup, len(written_of(context.run.setup))
+    engine = made_engine()
+    conditions = {"way": ["write", scored], "functions": 4}
+    first = made_context(tmp_path, engine, conditions=conditions, pair="f16/f16")
+    before = first.run.setup
+    writing(engine, first, lines)
+    reference = measured(first)
+    other = measured(cell_of(first, "q8_0/q8_0", reference))
 
-    assert [written, 4] == [len(found.rounds), len(found.forced)]
-    assert expected is settings_of(setup).ask
-    assert (lines, 2.5 * written) == (
-        choice_in(setup).matched,
-        choice_in(setup).written_s,
-    )
-    other = replace_context(context, Pair("q8_0", "q8_0"))
-    again = told(PROBE.measure(other))
-    assert [expected is Ask.BOTH, 4] == [bool(again.rounds), len(again.forced)]
+    asked = len(written_of(before))
+    assert [asked, asked * is_asked] == [
+        len(recall_of(record).rounds) for record in (reference, other)
+    ]
+    assert [4, 4] == [len(recall_of(record).scored) for record in (reference, other)]
+    reasons = {*observed(other, Observed).skipped.values()}
+    assert reasons == (set() if is_asked else {"f16/f16 wrote 3.0 of 20 lines back"})
+    assert not lacks(PROBE, other, before)
+    assert before is first.run.setup
 
 
-def test_what_is_saved_is_told_and_how_to_ask_for_both():
-    choice = RecallCalibration(ask=Ask.FORCED, matched=0.3, written_s=60.0)
+@pytest.mark.parametrize(
+    ("pair", "conditions"),
+    [("f16/f16", BOTH), ("q4_0/q4_0", {"way": ["write"]})],
+)
+def test_a_pair_writes_that_is_more_precise_or_has_nothing_else_to_do(
+    tmp_path, pair, conditions
+):
+    engine = made_engine()
+    first = made_context(tmp_path, engine, conditions=conditions, pair="q8_0/q8_0")
+    writing(engine, first, 0)
+    reference = measured(first)
 
-    assert "0.3 of 20 lines back" in ask_phrase(choice, 35)
-    assert "about 1:00 a cell, 35:00 in all (--ask both" in ask_phrase(choice, 35)
-    assert "" == ask_phrase(replace(choice, ask=Ask.BOTH), 35)
+    assert recall_of(measured(cell_of(first, pair, reference))).rounds
 
 
 # Checked
@@ -478,36 +215,37 @@ def test_what_is_saved_is_told_and_how_to_ask_for_both():
 
 def test_a_pair_that_was_read_is_checked_by_a_few_forced_functions(tmp_path):
     """Nothing is read again, and what all pairs were asked does not grow."""
-    engine, first = led_by(tmp_path, wall_s=60.0)
-    PROBE.measure(first)
-    run, setup = first.run, first.run.setup
-    cell = replace_context(first, Pair("q8_0", "q8_0"))
+    engine = made_engine()
+    first = made_context(tmp_path, engine, pair="f16/f16")
+    setup = first.run.setup
+    cell = cell_of(first, "q8_0/q8_0")
     record = replace(made_record("q8_0/q8_0", []), observation=PROBE.measure(cell))
     assert FURTHER.unchecked(record, setup)
     assert not lacks(PROBE, record, setup)
 
     read_before = len(engine.tool.tasks)
-    again = replace_context(first, record.pair)
+    again = cell_of(first, "q8_0/q8_0")
     again.previous_record, again.is_check = record, True
     checked = replace(record, observation=PROBE.measure(again))
 
-    assert [4, 4] == [len(each) for each in both(recall_of(checked))]
+    found = recall_of(checked)
+    assert [4, 4] == [len(found.forced), len(found.read)]
     assert read_before == len(engine.tool.tasks)
     assert not FURTHER.unchecked(checked, setup)
-    assert [] == list(FURTHER.checks(replace(run.setup, calibrated={})))
+    assert [] == list(FURTHER.checks(asking_recall(setup, {"way": ["force"]})))
 
 
-def test_runs_are_told_as_what_their_references_have_set():
-    """So one that was read is compared with no other, and one as ever is."""
-    stored = {"recall": {"ask": "automatic", "functions": 4, "by": "automatic"}}
-    setup = replace(made_setup(), probes=stored)
-    forced = RecallCalibration(by=By.WRITING, ask=Ask.FORCED)
-    read = replace(forced, by=By.READING, functions=5)
-    told = [
-        PROBE.telling.settings(replace(setup, calibrated={"recall": as_json(each)}))
-        for each in (forced, read)
+def test_what_was_read_is_compared_with_no_other_and_what_is_written_does_not_count(
+    tmp_path,
+):
+    conditions = {"functions": 4, "lines": 3}
+    ways = (["force"], ["write", "force"], ["read"])
+    context = made_context(tmp_path, made_engine())
+    setups = [
+        asking_recall(context.run.setup, {"way": way, **conditions}) for way in ways
     ]
 
-    assert [{"ask": "forced", "functions": 4}, {"functions": 5, "by": "reading"}] == (
-        told
-    )
+    assert [{"lines": 3}, {"lines": 3}, {"lines": 3, "way": ["read"]}] == [
+        PROBE.deciding_settings(setup) for setup in setups
+    ]
+    assert [False, False, True] == [settings_of(setup).reads for setup in setups]

@@ -29,7 +29,7 @@ from codeneedle.probes.recall.probe import PRIMING_TOKENS, PROBE
 from codeneedle.probes.recall.prompts import chat_messages
 from codeneedle.probes.recall.record import recall_of
 from codeneedle.probes.recall.rounds import scored_rounds
-from codeneedle.probes.recall.settings import Ask, RecallSettings, settings_of
+from codeneedle.probes.recall.settings import RecallSettings, Way, settings_of
 from codeneedle.records.record import Effective, Status
 from codeneedle.records.store import Store, find_runs
 
@@ -104,14 +104,14 @@ def test_a_server_that_drafts_gives_no_margins(tmp_path):
 @pytest.mark.parametrize(
     ("chosen", "stored", "expected"),
     [
-        ({}, {}, ("automatic", 16, 5)),
-        ({}, {"divergence": {}}, ("automatic", 16, 5)),
-        ({"functions": 8, "lines": 3}, {}, ("automatic", 8, 3)),
-        ({"functions": 90}, {}, ("automatic", 16, 5)),
-        ({"ask": Ask.BOTH}, {}, ("both", 16, 5)),
-        ({}, {"recall": {"ask": "forced", "functions": 7}}, ("forced", 7, 5)),
-        ({"lines": 3}, {"recall": {"functions": 7}}, ("both", 7, 3)),
-        ({"ask": Ask.WRITTEN}, {"recall": {"ask": "both"}}, ("written", 16, 5)),
+        ({}, {}, (["write", "force"], 16, 5)),
+        ({}, {"divergence": {}}, (["write", "force"], 16, 5)),
+        ({"functions": 8, "lines": 3}, {}, (["write", "force"], 8, 3)),
+        ({"functions": 90}, {}, (["write", "force"], 16, 5)),
+        ({"way": (Way.READ,)}, {}, (["read"], 16, 5)),
+        ({}, {"recall": {"way": ["force"], "functions": 7}}, (["force"], 7, 5)),
+        ({"lines": 3}, {"recall": {"functions": 7}}, (["write", "force"], 7, 3)),
+        ({"way": (Way.WRITE,)}, {"recall": {"way": ["force"]}}, (["write"], 16, 5)),
     ],
 )
 def test_conditions_are_what_was_chosen_then_what_is_stored_then_the_defaults(
@@ -125,22 +125,27 @@ def test_conditions_are_what_was_chosen_then_what_is_stored_then_the_defaults(
 
     told = PROBE.as_stored(replace(run, preparation=made_preparation()))
 
-    assert expected == (told["ask"], told["functions"], told["lines"])
+    assert expected == (told["way"], told["functions"], told["lines"])
 
 
 @pytest.mark.parametrize(
-    ("needles", "forced", "chosen", "ask"),
-    [(0, 9, None, "forced"), (0, 9, Ask.BOTH, "both"), (9, 0, Ask.WRITTEN, "written")],
+    ("chosen", "expected"),
+    [
+        ((), ["force"]),
+        ((Way.WRITE, Way.READ), ["read"]),
+        ((Way.READ,), ["read"]),
+    ],
 )
-def test_lines_are_forced_alone_where_none_can_be_written(
-    needles, forced, chosen, ask, tmp_path
-):
-    setup = made_setup(needles=needles, forced=forced)
-    settings = {"recall": RecallSettings(ask=chosen)}
+def test_lines_are_scored_alone_where_none_can_be_written(chosen, expected, tmp_path):
+    setup = replace(made_setup(), probes={}, context=65_536)
+    settings = {"recall": RecallSettings(way=chosen, lines=3)}
+    run = run_context(tmp_path, setup=setup, settings=settings)
+    short = load("random-bodies-short")
+    preparation = replace(made_preparation(), corpus=short, whole=short)
 
-    told = PROBE.as_stored(run_context(tmp_path, setup=setup, settings=settings))
+    told = PROBE.as_stored(replace(run, preparation=preparation))
 
-    assert ask == told["ask"]
+    assert (expected, []) == (told["way"], told.get("written", []))
 
 
 # Forced recall
@@ -152,12 +157,12 @@ def adapted(engine, **chosen):
 
 
 @pytest.mark.parametrize(
-    ("ask", "written", "forced"),
-    [("forced", 0, 4), ("both", 3, 4), ("written", 3, 0)],
+    ("way", "written", "forced"),
+    [(["force"], 0, 4), (["write", "force"], 3, 4), (["write"], 3, 0)],
 )
-def test_right_lines_are_scored_after_what_was_written(ask, written, forced, tmp_path):
+def test_right_lines_are_scored_after_what_was_written(way, written, forced, tmp_path):
     engine = FakeEngine(force=lambda *asked: forced_to(*asked, bounds=(0,)))
-    conditions = {"ask": ask, "functions": 4}
+    conditions = {"way": way, "functions": 4}
 
     found = measured(tmp_path, engine, conditions=conditions)
 
@@ -177,7 +182,9 @@ def test_the_lines_before_forced_ones_are_in_their_prompt(form, tmp_path):
         asked.append((question, right))
         return forced_to(question, right)
 
-    measured(tmp_path, FakeEngine(force=force), form=form, conditions={"ask": "forced"})
+    measured(
+        tmp_path, FakeEngine(force=force), form=form, conditions={"way": ["force"]}
+    )
 
     for needle, (question, right) in zip(forced_of(made_setup()), asked, strict=False):
         begun = "".join(f"{line}\n" for line in needle.before)
@@ -199,58 +206,58 @@ def test_what_was_written_stays_where_nothing_can_be_scored(tmp_path):
 
     assert 3 == len(found.rounds)
     assert all("did not answer with probabilities" in r.error for r in found.forced)
-    with pytest.raises(CellError, match="--ask written needs none") as caught:
-        measured(tmp_path, engine, conditions={"ask": "forced"})
+    with pytest.raises(CellError, match="--way write needs none") as caught:
+        measured(tmp_path, engine, conditions={"way": ["force"]})
     assert Status.UNSUPPORTED == caught.value.status
 
 
 @pytest.mark.parametrize(
-    ("ask", "abilities", "expected"),
+    ("way", "abilities", "expected"),
     [
-        (None, {Ability.FORCED}, None),
-        (None, (), Ask.WRITTEN),
-        (Ask.WRITTEN, (), Ask.WRITTEN),
-        (Ask.FORCED, {Ability.FORCED}, Ask.FORCED),
+        ((), {Ability.FORCED}, (Way.WRITE, Way.FORCE)),
+        ((), (), (Way.WRITE,)),
+        ((Way.WRITE,), (), (Way.WRITE,)),
+        ((Way.FORCE,), {Ability.FORCED}, (Way.FORCE,)),
     ],
 )
 def test_an_engine_that_cannot_score_lines_is_asked_for_written_ones(
-    ask, abilities, expected
+    way, abilities, expected
 ):
     engine = FakeEngine(abilities=frozenset(abilities))
 
-    assert RecallSettings(expected) == adapted(engine, ask=ask)
-    for more in (Ask.FORCED, Ask.BOTH):
+    assert RecallSettings(expected) == adapted(engine, way=way)
+    for more in ((Way.FORCE,), (Way.WRITE, Way.FORCE)):
         if not abilities:
             with pytest.raises(ToolMissing, match="no tool for forced") as caught:
-                adapted(engine, ask=more)
-            assert caught.value.hint.endswith(", or --ask written.")
+                adapted(engine, way=more)
+            assert caught.value.hint.endswith(", or --way write.")
 
 
 @pytest.mark.parametrize(
-    ("ask", "can_force", "hint"),
+    ("way", "can_force", "hint"),
     [
-        (Ask.WRITTEN, True, "Leave it out, or use --ask both."),
-        (Ask.WRITTEN, False, "Leave it out."),
-        (None, False, "Leave it out."),
+        ((Way.WRITE,), True, "Leave it out, or use --way write,force."),
+        ((Way.WRITE,), False, "Leave it out."),
+        ((), False, "Leave it out."),
     ],
 )
 def test_options_of_forced_lines_are_refused_with_what_the_engine_can(
-    ask, can_force, hint
+    way, can_force, hint
 ):
     engine = FakeEngine(abilities=frozenset({Ability.FORCED} if can_force else ()))
 
     with pytest.raises(BadInput, match="is of lines that are forced") as caught:
-        adapted(engine, ask=ask, functions=3)
+        adapted(engine, way=way, functions=3)
 
     assert hint == caught.value.hint
 
 
 def test_a_limit_of_replies_is_of_written_ones():
-    for ask, expected in ((None, Ask.BOTH), (Ask.WRITTEN, Ask.WRITTEN)):
-        assert expected == adapted(FakeEngine(), ask=ask, reply_tokens=9).ask
+    for way, expected in (((), (Way.WRITE, Way.FORCE)), ((Way.WRITE,), (Way.WRITE,))):
+        assert expected == adapted(FakeEngine(), way=way, reply_tokens=9).way
 
     with pytest.raises(BadInput, match="--reply-tokens 9: is of lines that are writ"):
-        adapted(FakeEngine(), ask=Ask.FORCED, reply_tokens=9)
+        adapted(FakeEngine(), way=(Way.FORCE,), reply_tokens=9)
 
 
 def test_why_there_are_no_margins_is_said():
@@ -321,8 +328,8 @@ def test_blank_lines_without_end_are_looked_at_once(monkeypatch):
     ("settings", "expected"),
     [
         ({}, "20 lines of 16 functions written; 5 lines of 16 functions forced"),
-        ({"ask": Ask.FORCED, "functions": 1}, "5 lines of 1 function forced"),
-        ({"ask": Ask.WRITTEN}, "20 lines of 16 functions written"),
+        ({"way": (Way.FORCE,), "functions": 1}, "5 lines of 1 function forced"),
+        ({"way": (Way.WRITE,)}, "20 lines of 16 functions written"),
     ],
 )
 def test_a_plan_names_as_many_functions_as_the_text_has(settings, expected):
@@ -362,7 +369,7 @@ def test_the_real_prompt_ends_with_the_lines_before_and_what_is_scored_is_the_te
     template = ("--", "--chat-template", "chatml") if form is PromptForm.CHAT else ()
     said = codeneedle(
         *("sweep", "--corpus", "random-bodies-short", "--types", "q8_0"),
-        *("--ask", "forced", "--lines", "3", "--prompt-form", form, *template),
+        *("--way", "force", "--lines", "3", "--prompt-form", form, *template),
     )
 
     assert 0 == said.returncode, said.stderr
@@ -398,7 +405,7 @@ def test_a_model_that_runs_on_is_seen_where_only_a_limit_ends_replies(
         "sample_k = 1\n[generate]\nfunctions = 4\nlines = 20\nvalue_length = 4\n"
         "name_length = 4\nindent = 1\nseed = 11\n"
     )
-    asked = ("sweep", "--corpus", "few.toml", "--types", "q8_0", "--ask", "written")
+    asked = ("sweep", "--corpus", "few.toml", "--types", "q8_0", "--way", "write")
     limited = codeneedle(*asked, "--reply-tokens", "700", "--context", "4096")
     assert 0 == limited.returncode, limited.stderr
     other = codeneedle(*asked, "--reply-tokens", "600", "--context", "4096")
@@ -421,5 +428,5 @@ def test_a_setup_of_other_probes_is_not_described_as_recall():
     other = replace(made_setup(needles=4), probes={"opening": {}})
     both = replace(other, probes={**other.probes, **made_setup(needles=4).probes})
 
-    assert () == PROBE.telling.phrases(other)
-    assert "4 functions written" == PROBE.telling.phrases(both)[0]
+    assert () == PROBE.phrases(other)
+    assert "4 functions written" == PROBE.phrases(both)[0]

@@ -21,7 +21,7 @@ from codeneedle.corpora.needles import NeedleFacts
 from codeneedle.probes.recall.metrics import FORCED, METRICS, forced_metrics
 from codeneedle.probes.recall.probe import PROBE
 from codeneedle.probes.recall.record import Round
-from codeneedle.probes.recall.settings import Ask, RecallSettings, settings_of
+from codeneedle.probes.recall.settings import RecallSettings, Way, settings_of
 from codeneedle.records.record import BadRecord, Setup
 
 SETUP = made_setup(needles=3)
@@ -180,15 +180,15 @@ def test_further_functions_of_open_pairs_are_in_losses_and_in_what_grids_show() 
         assert 3 == len(each.names(record, setup))
 
 
-@pytest.mark.parametrize("by", ["reading", "writing"])
-def test_functions_that_were_forced_check_those_that_were_read(by: str) -> None:
+@pytest.mark.parametrize("way", ["read", "force"])
+def test_functions_that_were_forced_check_those_that_were_read(way: str) -> None:
     """Where all are forced, there is nothing to check."""
-    setup = asking_recall(SETUP, {"by": by})
+    setup = asking_recall(SETUP, {"way": [way]})
     first, second, _ = forced_of(SETUP)
     unscored = replace(made_forced(second), error="gone", logprobs=(), leads=())
     record = made_record("q8_0/q4_0", [], forced=[made_forced(first), unscored])
     crosschecked = FORCED[0].loss.crosschecked
-    expected = {first.name: math.exp(-0.5)} if by == "reading" else {}
+    expected = {first.name: math.exp(-0.5)} if way == "read" else {}
 
     assert expected == pytest.approx(crosschecked(record, setup))
 
@@ -226,14 +226,14 @@ def of_recall(**conditions: object) -> Setup:
 
 
 def test_a_setup_that_says_nothing_of_recall_has_the_defaults() -> None:
-    expected = RecallSettings(Ask.BOTH, functions=32, lines=5)
+    expected = RecallSettings((Way.WRITE, Way.FORCE), functions=32, lines=5)
 
     assert expected == settings_of(SETUP).decided == settings_of(of_recall()).decided
-    assert Ask.FORCED is settings_of(of_recall(ask="forced")).ask
+    assert (Way.FORCE,) == settings_of(of_recall(way=["force"])).way
 
 
 @pytest.mark.parametrize(
-    "conditions", [{"ask": "x"}, {"functions": "x"}, {"functions": 0}, {"lines": 0}]
+    "conditions", [{"way": ["x"]}, {"functions": "x"}, {"functions": 0}, {"lines": 0}]
 )
 def test_conditions_that_are_none_are_a_bad_setup(
     conditions: dict[str, object],
@@ -243,13 +243,17 @@ def test_conditions_that_are_none_are_a_bad_setup(
 
 
 @pytest.mark.parametrize(
-    ("ask", "expected"),
-    [("written", "matched"), ("both", "recall-logp"), ("forced", "recall-logp")],
+    ("way", "expected"),
+    [
+        (["write"], "matched"),
+        (["write", "force"], "recall-logp"),
+        (["read"], "recall-logp"),
+    ],
 )
 def test_forced_recall_is_the_headline_where_it_was_asked(
-    ask: str, expected: str
+    way: list[str], expected: str
 ) -> None:
-    setup = of_recall(ask=ask)
+    setup = of_recall(way=way)
 
     assert expected == PROBE.metrics_of(setup)[0].name
     assert (expected == "matched") == (forced_metrics(setup) == ())
