@@ -17,6 +17,7 @@ from typing import Any
 import msgspec
 
 from codeneedle.records.record import CellRecord
+from codeneedle.report.answer import AnswerObject
 from codeneedle.report.data import RunTable
 from codeneedle.report.verdict_data import VerdictObject
 from codeneedle.report.weights import WeightsRow
@@ -27,6 +28,10 @@ TYPES: dict[str, tuple[Any, str]] = {
     "verdict": (
         VerdictObject | list[VerdictObject],
         "`codeneedle verdict --json`: of one run an object, of several a list",
+    ),
+    "answer": (
+        AnswerObject | list[AnswerObject],
+        "`codeneedle verdict --form json`: of one run an object, of several a list",
     ),
     "table": (
         list[RunTable],

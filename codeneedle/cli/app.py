@@ -23,6 +23,7 @@ from codeneedle.cli.command_line import (
 )
 from codeneedle.cli.options import (
     USAGE_ERROR,
+    AnswerFormOption,
     AtOption,
     ContextOption,
     CorpusName,
@@ -73,8 +74,11 @@ from codeneedle.system.secrets import mask
 from codeneedle.text import visible
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from codeneedle.document import Document
     from codeneedle.report.llama_form import Dialect
+    from codeneedle.verdict.judge import Verdict
     from codeneedle.verdict.limits import Limits
 
 # Without markup: rich takes longer to import than all the rest of --help.
@@ -624,7 +628,7 @@ def receipt(name: OnlyRunName = None, *, out: OutOption = RUNS) -> None:
 
 @app.command()
 def weights(*, json: JsonOption = False) -> None:
-    """Show models that are here: what Hugging Face, LM Studio and Ollama keep."""
+    """Show models that Hugging Face, LM Studio and Ollama keep here."""
     from codeneedle.cli.engines import stored_headers
     from codeneedle.cli.progress import working
     from codeneedle.report.weights import weights_document, weights_rows
@@ -684,6 +688,7 @@ def verdict(
             "5 if it is beyond, 4 if that is open or was not measured.",
         ),
     ] = None,
+    answer: AnswerFormOption = None,
     json: JsonOption = False,
     markdown: MarkdownOption = False,
     out: OutOption = RUNS,
@@ -696,7 +701,12 @@ def verdict(
     from codeneedle.report.verdict_data import verdict_objects
     from codeneedle.verdict.judge import judge
 
-    form = one_form(json=json, markdown=markdown, check=check is not None)
+    form = one_form(
+        json=json,
+        markdown=markdown,
+        check=check is not None,
+        form=answer is not None,
+    )
     limits = limits_of(max_loss, max_lost, max_eval_lost, max_memory, at)
     if check:
         pair = Pair.parse(check)
@@ -705,6 +715,9 @@ def verdict(
         return code
     runs = read_runs(out, name)
     every = [judge(run, limits) for run in runs]
+    if answer:
+        _show_answers(answer, every)
+        return 0
     if json:
         objects = verdict_objects(every, asks_for)
         write_json(objects if objects[1:] else objects[0])
@@ -712,6 +725,23 @@ def verdict(
         show_document(verdicts(every, asks_for), form, closing(every, asks_for))
     are_measured = all(any(r.has_numbers for r in run.records) for run in runs)
     return 0 if are_measured else 1
+
+
+def _show_answers(form: str, verdicts: "Sequence[Verdict]") -> None:
+    """Print what each of *verdicts* sets, in a *form* of `report.answer`."""
+    from codeneedle.cli.engines import words_of
+    from codeneedle.report import answer as report
+
+    answers = [report.answer_of(verdict) for verdict in verdicts]
+    if form == "json":
+        of_engines = [(each, words_of(each.run.setup.engine)) for each in answers]
+        objects = [report.answer_object(*each) for each in of_engines]
+        write_json(objects if objects[1:] else objects[0])
+    elif form == "badge":
+        write_verbatim("".join(map(report.answer_badge, answers)))
+    else:
+        lines = report.answer_lines(answers, form, words_of)
+        write_verbatim("".join(f"{line}\n" for line in lines))
 
 
 @app.command()

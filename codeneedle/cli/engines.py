@@ -4,6 +4,7 @@ The engines that a sweep can use, by name; the place where one is chosen.
 To add one is to add its folder in `engines/`, and a line to `ENGINES`.
 """
 
+import contextlib
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -13,7 +14,7 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from codeneedle.cache_types import ENGINE, PairFlags, by_precision
-from codeneedle.engines.llama_cpp import installation
+from codeneedle.engines.llama_cpp import installation, launching
 from codeneedle.engines.llama_cpp.arguments import build_option, cache_flags
 from codeneedle.engines.llama_cpp.installation import Tools
 from codeneedle.engines.mlx.folder import is_folder_of_mlx, read_folder
@@ -33,10 +34,11 @@ from codeneedle.errors import (
     UnknownName,
     WeightsUnusable,
 )
-from codeneedle.models import stores
+from codeneedle.models import pretrained, stores
 from codeneedle.models.headers import HeaderFacts, headers_of
 from codeneedle.models.stores import StoredModel
 from codeneedle.models.weights import Weights, known_by_name, read_header
+from codeneedle.report.answer import Answer, Words
 from codeneedle.system.files import exists, expanded
 
 if TYPE_CHECKING:
@@ -109,6 +111,9 @@ class EngineEntry:
     pair_flags: PairFlags = PairFlags()  # noqa: RUF009 - it is frozen
     """How users ask it for pairs."""
 
+    words: Words | None = None
+    """The answer of a verdict in the words of what starts it; None without any."""
+
 
 def _find_llama_cpp(_request: "Request", execution: "Execution") -> Tools:
     return installation.find(llama_server=execution.llama_server)
@@ -120,6 +125,36 @@ def _llama_cpp(request: "Request", execution: "Execution") -> "EngineFor":
     tools = _find_llama_cpp(request, execution)
     facts = installation.server_facts(tools.server)
     return lambda model: LlamaCpp(tools=tools, facts=facts, model=model)
+
+
+def _launch(answer: Answer) -> launching.Launch:
+    return launching.Launch(
+        pair=answer.pair,
+        name=answer.run.setup.weights.name,
+        model=_started_model(answer.model),
+        arguments=answer.run.setup.server_args,
+    )
+
+
+def _started_model(word: str) -> str:
+    """*word* as llama-server takes it: a path, or a repository of Hugging Face."""
+    if word in pretrained.MODELS:
+        return str(pretrained.path_of(word))
+    if stores.is_name(word) and not exists(expanded(word)):
+        with contextlib.suppress(WeightsUnusable):
+            located = stores.located(word)
+            is_cached = "snapshots" in located.parts and word.count("/") == 1
+            return word if is_cached else str(located)
+    return word
+
+
+def _llama_lines(answer: Answer, form: str) -> list[str]:
+    forms = {
+        "command": launching.command,
+        "env": launching.environment,
+        "preset": launching.preset,
+    }
+    return forms[form](_launch(answer))
 
 
 def _find_mlx(_request: "Request", _execution: "Execution") -> object:
@@ -234,6 +269,11 @@ ENGINES: Mapping[str, EngineEntry] = {
         engine_for=_llama_cpp,
         types=("bf16", "q4_0"),
         pair_flags=PairFlags(cache_flags, build_option),
+        words=Words(
+            arguments=lambda answer: launching.options(_launch(answer)),
+            environment=lambda answer: launching.variables(answer.pair),
+            lines=_llama_lines,
+        ),
     ),
     MLX: EngineEntry(
         find=_find_mlx,
@@ -260,6 +300,11 @@ ENGINES: Mapping[str, EngineEntry] = {
 def asks_for(engine: str) -> PairFlags:
     """How *engine* is asked for pairs; of an unknown engine, by their names."""
     return ENGINES[engine].pair_flags if engine in ENGINES else PairFlags()
+
+
+def words_of(engine: str) -> Words | None:
+    """The answer in the words of what starts *engine*; None without any."""
+    return ENGINES[engine].words if engine in ENGINES else None
 
 
 def engine_entry(request: "Request", execution: "Execution") -> EngineEntry:

@@ -114,6 +114,14 @@ def _prompt_form(name: str, text: str) -> str:
     return text
 
 
+def _answer_form(name: str, text: str) -> str:
+    from codeneedle.report.answer import FORMS
+
+    if text not in FORMS:
+        raise UnknownName(kind=f"value of {name}", name=text, known=FORMS)
+    return text
+
+
 def _model(name: str, text: str) -> Path | None:
     from codeneedle.models import stores
 
@@ -392,6 +400,16 @@ ServerOption = Annotated[
         path,
         "The llama-server to use, or the single program llama.",
         "LLAMA_SERVER, PATH, or the one that 'codeneedle llama' built",
+    ),
+]
+AnswerFormOption = Annotated[
+    str | None,
+    option(
+        "--form",
+        "FORM",
+        _answer_form,
+        "The answer alone: command, env, preset (a section of llama-server's "
+        "preset.ini), json, or badge (SVG, for the card of a model).",
     ),
 ]
 PictureFormsOption = Annotated[

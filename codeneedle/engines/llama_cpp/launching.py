@@ -1,0 +1,108 @@
+"""A pair in the words of what starts llama.cpp: its own, and those of launchers."""
+
+import re
+import shlex
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from codeneedle.cache_types import Pair
+from codeneedle.engines.llama_cpp.arguments import parse
+
+ENVIRONMENT = {
+    "k": "LLAMA_ARG_CACHE_TYPE_K",
+    "v": "LLAMA_ARG_CACHE_TYPE_V",
+    "flash": "LLAMA_ARG_FLASH_ATTN",
+}
+"""Variables of llama-server (``common/arg.cpp`` of b11434)."""
+
+OLLAMA_TYPES = ("f16", "q8_0", "q4_0")
+"""Of ``OLLAMA_KV_CACHE_TYPE``; others silently become f16."""
+
+LM_STUDIO_TYPES = (*("f32", "f16", "q8_0", "q5_1", "q5_0", "q4_1", "q4_0", "iq4_nl"),)
+"""Of LM Studio's settings of a model (``llm.load.llama.kCacheQuantizationType``)."""
+
+KOBOLD_TYPES = {"f16": "0", "q8_0": "1", "q4_0": "2"}
+"""Of ``--quantkv`` of koboldcpp."""
+
+_REPOSITORY = re.compile(r"[\w.-]+/[\w.-]+(?::[\w.-]+)?")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Launch:
+    """What is to be started."""
+
+    pair: Pair
+    name: str  # of the model, for a section of presets
+    model: str  # path of its GGUF file, or ``org/repo:quant``
+    arguments: tuple[str, ...] = ()  # those that it was measured with
+
+    @property
+    def source(self) -> tuple[str, str]:
+        """The long option that names the model, without dashes, and its value."""
+        is_repository = _REPOSITORY.fullmatch(self.model)
+        return ("hf-repo" if is_repository else "model", self.model)
+
+
+def options(launch: Launch) -> list[str]:
+    """The arguments of llama-server."""
+    option, value = launch.source
+    pair = ("-ctk", launch.pair.k, "-ctv", launch.pair.v, "-fa", "on")
+    return [f"--{option}", value, *pair, *launch.arguments]
+
+
+def command(launch: Launch) -> list[str]:
+    """The command, and comments that say it for launchers."""
+    return [
+        shlex.join(["llama-server", *options(launch)]),
+        *(f"# {line}" for line in of_launchers(launch.pair)),
+    ]
+
+
+def variables(pair: Pair) -> dict[str, str]:
+    """The environment variables of llama-server."""
+    values = {"k": pair.k, "v": pair.v, "flash": "on"}
+    return {name: values[key] for key, name in ENVIRONMENT.items()}
+
+
+def environment(launch: Launch) -> list[str]:
+    """Variables, a line each, and comments that say it for launchers."""
+    return [
+        *(f"{name}={shlex.quote(v)}" for name, v in variables(launch.pair).items()),
+        *(f"# {line}" for line in of_launchers(launch.pair)),
+    ]
+
+
+def preset(launch: Launch) -> list[str]:
+    """A section of the file of presets of ``--models-preset`` (``docs/preset.md``)."""
+    given = [_setting(each.name, each.values) for each in parse(launch.arguments)]
+    rows = {
+        launch.source[0]: launch.source[1],
+        "cache-type-k": launch.pair.k,
+        "cache-type-v": launch.pair.v,
+        "flash-attn": "on",
+        **dict(given),
+    }
+    return [f"[{launch.name}]", *(f"{key} = {value}" for key, value in rows.items())]
+
+
+def _setting(name: str, values: Sequence[str]) -> tuple[str, str]:
+    return name.lstrip("-"), " ".join(values) or "true"
+
+
+def of_launchers(pair: Pair) -> Iterator[str]:
+    """How launchers are asked for *pair*, a line each, or why they cannot be."""
+    same, both = pair.k == pair.v, f"K {pair.k} with V {pair.v}"
+    if same and pair.k in OLLAMA_TYPES:
+        yield f"Ollama: OLLAMA_FLASH_ATTENTION=1 OLLAMA_KV_CACHE_TYPE={pair.k}"
+    else:
+        yield f"Ollama has one type for K and V ({', '.join(OLLAMA_TYPES)}): no {both}"
+    if {pair.k, pair.v} <= {*LM_STUDIO_TYPES}:
+        names = f"K {pair.k.upper()}, V {pair.v.upper()}"
+        yield f"LM Studio: Flash Attention on, cache quantization type {names}"
+    else:
+        yield f"LM Studio has no {both}"
+    if same and pair.k in KOBOLD_TYPES:
+        yield f"koboldcpp: --flashattention --quantkv {KOBOLD_TYPES[pair.k]}"
+    else:
+        known = ", ".join(KOBOLD_TYPES)
+        yield f"koboldcpp's --quantkv has one type for K and V ({known}): no {both}"

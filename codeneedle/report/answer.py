@@ -1,0 +1,211 @@
+"""The answer of a verdict alone: for programs, model cards, and starts of servers."""
+
+import math
+import shlex
+import tomllib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta
+
+from codeneedle.cache_types import Pair
+from codeneedle.errors import NothingToShow
+from codeneedle.probes.metrics import LossKind
+from codeneedle.records.record import Run
+from codeneedle.report import captions
+from codeneedle.report.badge import badge
+from codeneedle.report.verdict import answer_phrase
+from codeneedle.text import visible
+from codeneedle.verdict.judge import Outcome, PairResult, Verdict
+from codeneedle.verdict.metric_phrases import amount, loss_sentence, mean_amount
+
+FORMS = ("command", "env", "preset", "json", "badge")
+"""What ``verdict --form`` takes."""
+
+Number = float | None
+
+
+class AnswerObject(msgspec.Struct, frozen=True, kw_only=True):
+    """Which pair to set for a model, what it loses, and what that was measured on."""
+
+    model: Annotated[str, Meta(description="As its run is called.")]
+    sha256: Annotated[str, Meta(description="Of the weights; empty if unknown.")]
+    architecture: str
+    quantization: Annotated[str, Meta(description="Of the weights: Q4_K_M.")]
+    k: str
+    v: str
+    reference: Annotated[str, Meta(description="The pair that it is held against.")]
+    is_kept: Annotated[
+        bool, Meta(description="Whether it is the reference: nothing smaller will do.")
+    ]
+    memory: Annotated[Number, Meta(description="KV cache by the reference's.")]
+    metric: Annotated[str, Meta(description="Of the loss; empty of the reference.")]
+    loss: Annotated[Number, Meta(description="The mean; a share, or nats.")]
+    at_most: Annotated[Number, Meta(description="Upper end of its interval.")]
+    limit: Annotated[Number, Meta(description="What was accepted.")]
+    units: Annotated[int, Meta(description="What the interval is over.")]
+    noun: Annotated[str, Meta(description="What the units are.")]
+    sentence: Annotated[str, Meta(description="The same in words.")]
+    arguments: Annotated[
+        list[str], Meta(description="What starts its server; empty if unknown.")
+    ]
+    environment: Annotated[
+        dict[str, str], Meta(description="Its variables; empty if unknown.")
+    ]
+    facts: Annotated[
+        dict[str, str], Meta(description="What it was measured on, a phrase by word.")
+    ]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Words:
+    """How what starts a server is told an answer."""
+
+    arguments: Callable[["Answer"], list[str]]  # of the server
+    environment: Callable[["Answer"], dict[str, str]]  # its variables
+    lines: Callable[["Answer", str], list[str]]
+    """Of a form, ``command``, ``env`` or ``preset``."""
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """A verdict that names a pair."""
+
+    verdict: Verdict
+    pair: Pair
+
+    @property
+    def run(self) -> Run:
+        """What was judged."""
+        return self.verdict.run
+
+    @property
+    def result(self) -> PairResult | None:
+        """That of the pair; None of the reference."""
+        is_reference = self.pair == self.verdict.reference
+        return None if is_reference else self.verdict.result(self.pair)
+
+    @property
+    def sentence(self) -> str:
+        """``loses 0.1 % of the right tokens, at most 0.9 % (limit 1.0 %)``."""
+        leading = self.result.leading if self.result else None
+        if leading is None:
+            return "nothing smaller is shown to be within the limits"
+        return loss_sentence(self.verdict.limits, leading)
+
+    @property
+    def model(self) -> str:
+        """The model as it was named for the sweep; else as its run is called."""
+        try:
+            named = tomllib.loads(self.run.sweep).get("models")
+        except tomllib.TOMLDecodeError:
+            named = None
+        is_one = isinstance(named, list) and len(named) == 1
+        return str(named[0]) if named and is_one else self.run.setup.weights.name
+
+
+def answer_of(verdict: Verdict) -> Answer:
+    """
+    The pair that *verdict* sets, or keeps.
+
+    Raises:
+        NothingToShow: If it does neither: nobody is told to start that.
+    """
+    is_kept = verdict.outcome is Outcome.KEEP and not verdict.is_instrument
+    is_set = verdict.outcome is Outcome.SET and not verdict.is_instrument
+    pair = verdict.reference if is_kept else verdict.chosen if is_set else None
+    if pair is None:
+        answer = "is built in" if verdict.is_instrument else answer_phrase(verdict)
+        folder = shlex.quote(visible(str(verdict.run.folder)))
+        raise NothingToShow(
+            run=visible(verdict.run.name),
+            what=f"a pair to set ({answer})",
+            hint=f"See why: codeneedle verdict {folder}",
+        )
+    return Answer(verdict, pair)
+
+
+def answer_object(answer: Answer, words: Words | None) -> AnswerObject:
+    """*answer* for JSON; *words* are None of an engine that has none."""
+    setup, result = answer.run.setup, answer.result
+    leading = result.leading if result else None
+    return AnswerObject(
+        model=setup.weights.name,
+        sha256=setup.weights.sha256 if setup.weights.size_bytes else "",
+        architecture=setup.architecture,
+        quantization=setup.quant,
+        k=answer.pair.k,
+        v=answer.pair.v,
+        reference=str(answer.verdict.reference),
+        is_kept=result is None,
+        memory=result.memory if result else 1.0,
+        metric=leading.metric.name if leading else "",
+        loss=_known(leading.bounds.mean) if leading else 0.0,
+        at_most=_known(leading.bounds.high) if leading else 0.0,
+        limit=leading.limit if leading else None,
+        units=leading.bounds.units if leading else 0,
+        noun=leading.metric.noun if leading else "",
+        sentence=answer.sentence,
+        arguments=words.arguments(answer) if words else [],
+        environment=words.environment(answer) if words else {},
+        facts=dict(captions.run_facts(answer.run)),
+    )
+
+
+def answer_lines(
+    answers: Sequence[Answer], form: str, words_of: Callable[[str], Words | None]
+) -> list[str]:
+    """
+    The *answers* as lines of a *form*, each behind what it was measured on.
+
+    Raises:
+        NothingToShow: If the engine of one has no such words.
+    """
+    lines: list[str] = []
+    mark = ";" if form == "preset" else "#"
+    for answer in answers:
+        words = words_of(answer.run.setup.engine)
+        if words is None:
+            raise NothingToShow(
+                run=visible(answer.run.name),
+                what=f"words for {form}: the engine {answer.run.setup.engine} is asked "
+                f"for {visible(str(answer.pair))}",
+                hint="--form json and --form badge say it for every engine.",
+            )
+        told = f"{answer.pair} {answer.sentence}; {_measured_on(answer)}"
+        between = [""] if lines else []
+        lines += [*between, f"{mark} {told}", *words.lines(answer, form)]
+    # A run folder may come from anywhere.
+    return [visible(line) for line in lines]
+
+
+def answer_badge(answer: Answer) -> str:
+    """An SVG for a model card."""
+    leading = answer.result.leading if answer.result else None
+    value = f"keep {answer.pair}"
+    if leading:
+        limits = answer.verdict.limits
+        verb = "changes by" if leading.kind is LossKind.CHANGE else "loses"
+        most = amount(limits, leading, leading.bounds.high)
+        noun = {LossKind.CHANGE: "", LossKind.ANSWERS: " of answers"}
+        of = noun.get(leading.kind, " of right tokens")
+        of = " of the score" if leading.kind is LossKind.SCORE else of
+        mean = mean_amount(limits, leading)
+        value = f"{answer.pair} {verb} {mean}, at most {most}{of}"
+    title = f"KV cache {answer.pair}: {answer.sentence}; {_measured_on(answer)}"
+    return badge("KV cache", visible(value), title=visible(title))
+
+
+def _measured_on(answer: Answer) -> str:
+    """``of 24 functions, Qwen3-4B-Q4_K_M at 16,384 tokens, llama.cpp ..., DATE``."""
+    setup, result = answer.run.setup, answer.result
+    leading = result.leading if result else None
+    of = f"of {leading.bounds.units} {leading.metric.noun}, " if leading else ""
+    model = f"{setup.weights.name} at {setup.context:,} tokens"
+    return f"{of}{model}, {setup.engine}, {captions.dates(answer.run)}"
+
+
+def _known(value: float | None) -> Number:
+    return value if value is not None and math.isfinite(value) else None
