@@ -49,11 +49,11 @@ from codeneedle.report.plan import time_phrase
 from codeneedle.report.selection import default_metric
 from codeneedle.report.verdict import headline
 from codeneedle.sweep import plan as planning
-from codeneedle.sweep.contexts import FIRST_ANSWER_S
 from codeneedle.sweep.decide import (
     TIME_SHARE,
     decide,
     deciding,
+    first_answer_s,
     fix_order,
     tells_loss,
 )
@@ -459,7 +459,8 @@ class _Page:
         codes.append(int(len(able) < len(telling)))
         telling = able
         # Of a budget, half is kept for what follows the first answer.
-        most_s = min(FIRST_ANSWER_S, (self.options.budget_s or math.inf) / 2)
+        half_s = (self.options.budget_s or math.inf) / 2
+        most_s = min(first_answer_s(self.plan), half_s)
         pairs = self.plan.may_measure
         order = fix_order(self.runner, reference, pairs, most_s=most_s)
         if self.options.retry_failed:

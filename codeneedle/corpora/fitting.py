@@ -8,6 +8,7 @@ from codeneedle.corpora.corpus import Corpus, longest
 from codeneedle.errors import BadInput
 from codeneedle.models.kv_cache import padded
 from codeneedle.records.record import CorpusFacts
+from codeneedle.text import plural
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -128,3 +129,27 @@ def _nothing_fits(fit: Fit, room: Room) -> BadInput:
 
 def _fits_whole(fit: Fit, corpus: Corpus) -> bool:
     return any(room.tokens(corpus.text) <= fit.context for room in fit.rooms(corpus))
+
+
+MOSTLY_FILLED = 0.75
+"""Share of a context from which on a text fills it: questions need room, too."""
+
+LONG_CORPUS = "random-bodies"
+"""The built-in text that fills long contexts."""
+
+
+def fills(tokens: int, context: int) -> bool:
+    """Whether a text of so many *tokens* fills its *context*; True without a text."""
+    return not 0 < tokens < MOSTLY_FILLED * context
+
+
+def filled_phrase(tokens: int, context: int) -> str:
+    """``8,192 tokens``, or ``7,109 of 32,768 tokens`` of a text that ends before."""
+    phrase = plural(context, "token")
+    return phrase if fills(tokens, context) else f"{tokens:,} of {phrase}"
+
+
+def beyond_text(corpus: str, filled: str) -> str:
+    """That nothing is measured beyond the text of *corpus*, which is *filled*."""
+    longer = "a longer --corpus" if corpus == LONG_CORPUS else f"--corpus {LONG_CORPUS}"
+    return f"the text fills {filled}: what happens beyond is not measured ({longer})"

@@ -443,11 +443,12 @@ class Probe:
         """Those of `shown_settings` that decide answers, not how many there are."""
         return self.shown_settings(setup)
 
-    def phrases(self, _setup: Setup, _units: int | None = None) -> tuple[str, ...]:
+    def phrases(self, _setup: Setup, _units: Sequence[int] = ()) -> tuple[str, ...]:
         """
         What it asks under a setup, a phrase each, beside the text and the context.
 
-        Of so many units of `Further` where these are not those of the settings.
+        Of so many units of `Further`, ascending, as cells have; empty for those of the
+        settings.
         """
         return ()
 

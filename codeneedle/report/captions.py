@@ -6,12 +6,20 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from codeneedle.cache_types import Pair, most_precise, named_pairs, pairs_by
+from codeneedle.corpora.fitting import filled_phrase
 from codeneedle.errors import NothingToShow
 from codeneedle.models.pretrained import BUILT_IN
 from codeneedle.probes import PROBES, frames
 from codeneedle.probes.frames import Cells, CellValue
 from codeneedle.probes.metrics import Metric
-from codeneedle.records.record import Attention, Json, Run, Setup, Status
+from codeneedle.records.record import (
+    Attention,
+    CellRecord,
+    Json,
+    Run,
+    Setup,
+    Status,
+)
 from codeneedle.report.display import Display, display_of
 from codeneedle.text import (
     NO_VALUE_WORD,
@@ -45,17 +53,32 @@ def setup_line(setup: Setup) -> str:
     return visible(f"{setup.weights.name}{corpus}: context {_context_phrase(setup)}")
 
 
-def _context_phrase(setup: Setup) -> str:
+def _context_phrase(setup: Setup, records: Iterable[CellRecord] = ()) -> str:
     """``8,192 tokens, chat prompt, 16 functions written, 5 lines of 32 forced``."""
     form = f"{setup.prompt_form} prompt"
-    return ", ".join([plural(setup.context, "token"), form, *_asked(setup)])
+    return ", ".join([filled(setup), form, *_asked(setup, records)])
 
 
-def _asked(setup: Setup) -> list[str]:
-    """What all probes ask, a phrase each; of a run that decides, of every pair."""
+def filled(setup: Setup) -> str:
+    """``8,192 tokens``, or ``7,109 of 32,768 tokens`` of a text that ends before."""
+    return filled_phrase(setup.corpus.tokens, setup.context)
+
+
+def _asked(setup: Setup, records: Iterable[CellRecord] = ()) -> list[str]:
+    """
+    What all probes ask, a phrase each.
+
+    Of how many functions is what *records* have; without any, what every pair is asked.
+    """
     order = order_in(setup)
     first = next(iter(order.looks), None) if order else None
-    return [each for probe in PROBES.values() for each in probe.phrases(setup, first)]
+    counts = {
+        probe.further.units(record)
+        for record in records
+        if (probe := PROBES.get(record.probe)) and probe.further and record.has_numbers
+    }
+    units = sorted(counts - {0}) or [*filter(None, [first])]
+    return [each for probe in PROBES.values() for each in probe.phrases(setup, units)]
 
 
 def corpus_line(setup: Setup) -> str:
@@ -88,7 +111,7 @@ def run_facts(run: Run) -> tuple[tuple[str, str], ...]:
     lines = [
         ("model", f"{model.name}, {known}"),
         *([("corpus", corpus_line(setup))] if setup.corpus.is_counted else []),
-        ("context", f"{_context_phrase(setup)}{rotation}"),
+        ("context", f"{_context_phrase(setup, run.records)}{rotation}"),
         *probe_settings(run),
         *_not_shown(run),
         engine_line(setup.engine, " ".join([setup.llama, *setup.server_args])),
@@ -111,13 +134,13 @@ def divergence_facts(run: Run, probe: str) -> list[tuple[str, str]]:
 def conditions(run: Run) -> tuple[str, str]:
     """What *run* was measured on, in two lines."""
     setup = run.setup
-    asked = _asked(setup)
+    asked = _asked(setup, run.records)
     corpus = setup.corpus
     cut = f" ({corpus.functions} of {corpus.functions_before} functions)"
     sent = f" on {corpus.name}{cut if corpus.is_trimmed else ''}"
     if not corpus.is_counted:
         sent = ""
-    what = [plural(setup.context, "token"), *asked]
+    what = [filled(setup), *asked]
     engine = " ".join(engine_line(setup.engine, setup.llama))
     return (
         visible(f"{setup.weights.name}{sent}, {', '.join(what)}"),
@@ -162,7 +185,13 @@ def probe_settings(run: Run) -> tuple[tuple[str, str], ...]:
 
 def _told(setup: Setup, probe: str) -> Json:
     known = PROBES.get(probe)
-    return known.shown_settings(setup) if known else setup.probes.get(probe, {})
+    if known is None:
+        return setup.probes.get(probe, {})
+    settings, order = known.shown_settings(setup), order_in(setup)
+    if known.further and order and order.looks and known.further.setting in settings:
+        # What the first step of a sweep that decides has asked of every pair.
+        settings = {**settings, known.further.setting: order.looks[0]}
+    return settings
 
 
 def _settings(settings: Json) -> str:

@@ -361,7 +361,8 @@ def _keep(verdict: Verdict, kept: str) -> Iterator[str]:
     if units < FEWEST_UNITS:
         is_open = all(row.decision is Decision.OPEN for row in rows)
         yield (
-            f"{units} {noun} can show {'nothing' if is_open else 'little'}: ask "
+            f"{units_phrase(rows[0], units)} can show "
+            f"{'nothing' if is_open else 'little'}: ask "
             f"{ENOUGH_UNITS} or more ({MORE_UNITS[noun]})."
         )
         return

@@ -126,6 +126,16 @@ def first_look(
     return max(fitting, default=0)
 
 
+def first_answer_s(plan: Plan) -> float:
+    """
+    What the first step may take, in seconds.
+
+    None of it where the user says of how many functions it is.
+    """
+    named = getattr(plan.kept.settings_of(PROBE), FURTHER.setting)
+    return FIRST_ANSWER_S if named is None else 0.0
+
+
 def fix_order(
     runner: Runner,
     reference: Pair,
@@ -197,7 +207,8 @@ def _planned_steps(plan: Plan) -> Iterator[PlannedStep]:
     if cost and ends:
         cells = 1 + len(order.first)
         spent_s = _planned_cells(plan, ends[0])[2] or 0.0
-        at = first_look(ends, cost, cells=cells, spent_s=spent_s)
+        most_s = first_answer_s(plan)
+        at = first_look(ends, cost, cells=cells, spent_s=spent_s, most_s=most_s)
     look = ends[at] if ends else 0
     each = f", {plural(look, 'function')} each" if look else ""
     yield _planned(plan, f"{reference}, the reference", 1, look)

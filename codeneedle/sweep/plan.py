@@ -13,6 +13,7 @@ from msgspec import structs
 from codeneedle.cache_types import FIRST, Pair, most_precise
 from codeneedle.corpora import registry
 from codeneedle.corpora.corpus import Corpus
+from codeneedle.corpora.fitting import beyond_text, filled_phrase, fills
 from codeneedle.engines.engine import Engine, ModelSpec, Pace
 from codeneedle.engines.survey import Survey, why_impossible
 from codeneedle.errors import BadInput, FolderUnusable
@@ -190,6 +191,11 @@ class Plan:
     def _corpus_notes(self) -> Iterator[str]:
         request, corpus = self.request, self.corpus
         yield from corpus.left_out()
+        known = self.estimates
+        is_whole = self.reads_corpus and known.share >= 1 and not self.is_built_in
+        if is_whole and not fills(known.text_tokens, self.context):
+            filled = filled_phrase(known.text_tokens, self.context)
+            yield beyond_text(corpus.name, f"about {filled}")
         if not request.models:
             chosen = "" if request.corpus else f", chosen for it: corpus {corpus.name}"
             yield f"no --model given: this is the built-in model{chosen}"

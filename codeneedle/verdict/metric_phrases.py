@@ -48,9 +48,10 @@ def mean_amount(limits: Limits, row: MetricResult) -> str:
     return amount(limits, row, mean)
 
 
-def units_phrase(row: MetricResult) -> str:
-    """``24 functions``."""
-    return plural(row.bounds.units, row.metric.noun.removesuffix("s"))
+def units_phrase(row: MetricResult, units: int | None = None) -> str:
+    """``24 functions``, of so many *units*; None for those of *row*."""
+    count = row.bounds.units if units is None else units
+    return plural(count, row.metric.noun.removesuffix("s"))
 
 
 def own_decision(row: MetricResult) -> str:

@@ -55,6 +55,9 @@ class RemarkKind(StrEnum):
     POPULATION = "population"
     """What the numbers are about."""
 
+    SHORT_TEXT = "short-text"
+    """The text ends before the context does."""
+
     UNSEEN = "unseen"
     """What so few units may not have shown."""
 

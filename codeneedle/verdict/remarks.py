@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 
 from codeneedle.cache_types import Pair, PairFlags, named_pairs, pairs_by
+from codeneedle.corpora.fitting import beyond_text, filled_phrase, fills
 from codeneedle.engines.survey import NO_BUILD
 from codeneedle.probes.metrics import LossKind
 from codeneedle.records.record import Attention
@@ -223,6 +224,13 @@ def _population(verdict: Verdict) -> Iterator[Remark]:
     rows = verdict.main_results
     units, noun = min(row.bounds.units for row in rows), rows[0].metric.noun
     yield Remark(RemarkKind.POPULATION, _about(verdict, units, noun))
+    corpus, context = verdict.run.setup.corpus, verdict.run.setup.context
+    is_whole = noun == "functions" and not corpus.is_trimmed
+    is_told = is_whole and not verdict.is_instrument
+    if is_told and not fills(corpus.tokens, context):
+        filled = filled_phrase(corpus.tokens, context)
+        text = visible(beyond_text(corpus.name, filled))
+        yield Remark(RemarkKind.SHORT_TEXT, f"{text[0].upper()}{text[1:]}.")
     if units > 1:
         unseen = 100 * (1 - ALPHA ** (1 / units))
         share = f"{unseen:.0f}" if unseen > 1 else f"{unseen:.1g}"
@@ -233,13 +241,11 @@ def _population(verdict: Verdict) -> Iterator[Remark]:
 def _about(verdict: Verdict, units: int, noun: str) -> str:
     """What *units* stand for, and the option that measures others."""
     rows = verdict.main_results
+    these = f"{noun} like these {units}" if units > 1 else f"one {noun[:-1]}"
     if rows[0].kind is LossKind.SCORE:
-        return f"About samples like these {units}; other tasks can differ by more."
+        return f"About {these}; other tasks can differ by more."
     if noun in {"turns", "conversations"}:
-        return (
-            f"About {noun} like these {units}; other conversations can differ by more "
-            "(--transcript)."
-        )
+        return f"About {these}; other conversations can differ by more (--transcript)."
     if noun == "prompts":
         asked = max(row.asked or 0 for row in rows)
         of = f" of {asked} (on the rest the reference has nothing to lose)"
@@ -249,13 +255,10 @@ def _about(verdict: Verdict, units: int, noun: str) -> str:
         )
     if noun == "texts":  # of retrieval, which reads no corpus
         return (
-            f"About texts like these {units}; other tasks and lengths can differ by "
+            f"About {these}; other tasks and lengths can differ by "
             "more (--tasks, --lengths)."
         )
-    return (
-        f"About {noun} like these {units}, in this text; another text can differ by "
-        "more (--corpus)."
-    )
+    return f"About {these}, in this text; another text can differ by more (--corpus)."
 
 
 def _troubles(verdict: Verdict) -> Iterator[Remark]:

@@ -36,10 +36,11 @@ from codeneedle.probes import PROBES
 from codeneedle.probes.recall.record import Recall, recall_of
 from codeneedle.probes.recall.settings import RecallSettings, Way
 from codeneedle.records.record import Phases, Run, Status
-from codeneedle.report.captions import setup_line
+from codeneedle.report.captions import run_facts, setup_line
 from codeneedle.sweep.decide import (
     decide,
     deciding,
+    first_answer_s,
     first_look,
     fix_order,
     planned_cost,
@@ -638,6 +639,20 @@ def test_a_run_that_decides_is_told_by_the_functions_that_each_pair_is_asked_for
     )
 
 
+def test_a_footer_tells_of_how_many_functions_the_cells_have(world):
+    """Of every pair 8, of one 16; and what the first step of a sweep was."""
+    runner, _ = ordered(world, GOOD, most_s=0.0)
+    world.losses = {GOOD: noisy}
+    take(world, steps(world))
+    first = dict(run_facts(runner.read()))
+    runner.extend(world.plan.probes[0], GOOD, 16)
+    more = dict(run_facts(runner.read()))
+
+    assert "5 lines of 8 functions forced" in first["context"]
+    assert "5 lines of 8 to 16 functions forced" in more["context"]
+    assert "functions 8" in more["recall"]
+
+
 def test_a_cell_that_was_ended_early_is_asked_again_up_to_its_goal(world):
     world.losses = {GOOD: noisy}
     ordered(world, GOOD)
@@ -727,14 +742,11 @@ def test_a_plan_has_a_step_of_further_functions_unless_all_are_asked_at_once(
     world, write_s, first, further
 ):
     """How many are asked first follows from the pace, where one is known."""
-    request = structs.replace(world.plan.request, decide=True)
     pace = write_s and Pace(
         start_s=0, read_s=1e-9, write_s=write_s, read_back_s=0, write_back_s=0
     )
-    whats = [
-        step.what
-        for step in with_steps(replace(world.plan, request=request, pace=pace)).steps
-    ]
+    plan = deciding_plan(world, pace)
+    whats = [step.what for step in with_steps(plan).steps]
 
     assert whats[1].endswith(f"{first} functions each")
     assert further == sum("an open pair and the reference" in what for what in whats)
@@ -744,7 +756,19 @@ def deciding_plan(world, pace, way=Way.FORCE, **changes):
     """The plan of *world* of a sweep that decides, with a *pace*."""
     recall = structs.replace(world.plan.request.recall, way=(way,))
     request = structs.replace(world.plan.request, decide=True, recall=recall)
-    return replace(world.plan, request=request, pace=pace, **changes)
+    facts = {"kept": Request(), "pace": pace, **changes}
+    return replace(world.plan, request=request, **facts)
+
+
+@pytest.mark.parametrize(("named", "first"), [(None, 40), (8, 8)])
+def test_functions_that_the_user_names_are_those_of_the_first_step(world, named, first):
+    kept = Request(recall=RecallSettings(functions=named))
+    plan = deciding_plan(world, writing(1e-6), kept=kept)
+    told = with_steps(plan).steps[1].what
+    _, order = ordered(world, GOOD, most_s=1e9 * first_answer_s(plan))
+
+    assert told.endswith(f", {first} functions each")
+    assert first == order.looks[0]
 
 
 def writing(write_s, start_s=0.0):
@@ -798,7 +822,8 @@ def test_a_plan_has_a_step_of_further_functions_up_to_the_last_look(
 ):
     function_s = planned_cost(deciding_plan(world, writing(1.0))).function_s
     pace = writing(0.999 * 300 / (8 + 4 * first) / function_s)
-    whats = [step.what for step in with_steps(deciding_plan(world, pace)).steps]
+    plan = deciding_plan(world, pace)
+    whats = [step.what for step in with_steps(plan).steps]
 
     assert whats[1].endswith(f", {first} functions each")
     assert any(f"an open pair and the reference, {further}" in what for what in whats)

@@ -270,16 +270,28 @@ def test_a_user_is_told_of_the_built_in_model_and_of_what_is_left_out(tmp_path):
     (tmp_path / "src").mkdir()
     (tmp_path / "src" / "good.py").write_text(f"def first():\n{body}")
     (tmp_path / "src" / "bad.py").write_text("def (:\n")
-    (chosen,) = planned(models=(), corpus=None, contexts=(8192,)).notes
+    mini = planned(models=(), corpus=None, contexts=(8192,))
+    (chosen,) = mini.notes
     memorised = planned(models=(), corpus="http_server").notes
 
-    assert () == planned(models=("needle-nano",), contexts=(8192,)).notes
+    named = planned(models=("needle-nano",), corpus=mini.corpus.name, contexts=(8192,))
+    assert () == named.notes
     assert "this is the built-in model" in chosen
     assert "corpus random-bodies-mini" in chosen
     assert "says nothing about cache types" in memorised[-1]
     assert "random-bodies" == plan.chosen_corpus(Request(models=("m.gguf",)))
-    assert () == planned().notes
     assert "bad.py" in planned(corpus="./src").notes[0]
+
+
+@pytest.mark.parametrize(
+    ("corpus", "is_short"), [("tiny", True), ("random-bodies", False)]
+)
+def test_a_text_that_ends_before_its_context_is_told_before_it_is_read(
+    corpus, is_short
+):
+    notes = planned(corpus=corpus, contexts=(8192,)).notes
+
+    assert is_short == any("what happens beyond is not measured" in e for e in notes)
 
 
 def test_a_task_whose_answer_fills_the_context_is_named_and_no_length():

@@ -42,6 +42,7 @@ def test_every_kind_of_remark_stands_in_the_golden_verdicts():
         ("the reference nearly repeats itself", "repeated", [REFERENCE]),
         ("the reference on the CPU", "on-cpu", [REFERENCE]),
         ("all are beyond", "population", []),
+        ("a smaller pair is open, and the text has no more", "short-text", []),
         ("a pair has no numbers", "not-compared", [COARSE]),
         ("another probe of a pair failed", "failed", [GOOD]),
     ],

@@ -384,7 +384,7 @@ class RecallProbe(Probe):
         return settings | ({"way": [Way.READ]} if settings_of(setup).reads else {})
 
     @override
-    def phrases(self, setup: Setup, units: int | None = None) -> tuple[str, ...]:
+    def phrases(self, setup: Setup, units: Sequence[int] = ()) -> tuple[str, ...]:
         # How many functions are written, and how many lines of others are scored.
         if setup.probes and NAME not in setup.probes:
             return ()
@@ -392,7 +392,9 @@ class RecallProbe(Probe):
         if functions.written and chosen.writes:
             phrases.append(f"{plural(len(functions.written), 'function')} written")
         if functions.forced:
-            count = plural(units or chosen.function_count, "function")
+            fewest, *more = units or [chosen.function_count]
+            count = plural(more[-1] if more else fewest, "function")
+            count = f"{fewest:,} to {count}" if more else count
             lines = plural(chosen.line_count, "line")
             phrases.append(f"{lines} of {count} {chosen.how}")
         return tuple(phrases)
