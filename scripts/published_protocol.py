@@ -25,7 +25,8 @@ from codeneedle.probes.prompts import NO_THINK_ARGS
 from codeneedle.probes.recall.alignment import score
 from codeneedle.probes.recall.prompts import chat_messages
 from codeneedle.records.record import Json
-from codeneedle.system.processes import Child, inherited, running
+from codeneedle.system.processes import Child, running
+from codeneedle.system.variables import inherited
 
 HOST = "127.0.0.1"
 POLL_S = 0.02

@@ -55,11 +55,9 @@ from codeneedle.system.files import cache_folder
 from codeneedle.system.processes import (
     END_BYTES,
     FILE_LIMIT_BYTES,
-    KEPT,
-    KEPT_PREFIXES,
-    inherited,
 )
 from codeneedle.system.secrets import SECRET_WORDS, SHORTEST_IN_ANSWERS, secret_in
+from codeneedle.system.variables import KEPT, KEPT_PREFIXES, inherited
 from codeneedle.text import size
 
 PACKAGE = Path(package.__file__).parent

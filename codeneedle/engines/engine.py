@@ -458,6 +458,18 @@ class Engine(ABC):
         """What it can do here, beside answering."""
         return frozenset()
 
+    def refusal(
+        self,
+        ability: Ability,  # noqa: ARG002 - for those that refuse
+    ) -> str:
+        """
+        Why *ability*, for which there is a program, is not used in this sweep.
+
+        It would measure something else than servers run. Empty if it is used, or there
+        is no program for it.
+        """
+        return ""
+
     def require(self, ability: Ability) -> None:
         """
         Raise the error that says why *ability* is missing and how to get it.
@@ -494,6 +506,18 @@ class Engine(ABC):
     def notes(self) -> tuple[str, ...]:
         """What a user should know before a sweep starts, one sentence each."""
         return ()
+
+    def programs(self) -> Mapping[str, str]:
+        """
+        Hashes of the programs that it starts, with their libraries, by name.
+
+        Empty where it starts none that is known. A version may be that of many builds.
+        """
+        return {}
+
+    def files(self) -> Mapping[str, str]:
+        """Hashes of the files that the user's arguments name, by name of the file."""
+        return {}
 
     def pace(self) -> Pace | None:
         """How long the model is likely to take; None where nothing is known of it."""
@@ -600,7 +624,8 @@ class Engine(ABC):
         if self.scores_prompts:
             return ""
         if Ability.READING not in self.abilities:
-            return f"{self.name} has no tool for it"
+            refusal = self.refusal(Ability.READING)
+            return refusal or f"{self.name} has no tool for it"
         needed = workers * self.reading_tool().memory_bytes(context)
         there = machine.available_memory_bytes()
         if needed <= there:

@@ -132,11 +132,6 @@ class DivergenceTool(Protocol):
         """The user's arguments for the engine that it takes, too."""
         ...
 
-    @property
-    def ignored(self) -> tuple[str, ...]:
-        """The others, which change nothing here."""
-        ...
-
     def check(
         self, *, text_name: str, text_bytes: int, context: int, chunks: int
     ) -> None:
@@ -302,11 +297,6 @@ class SpeedTool(Protocol):
     @property
     def arguments(self) -> Mapping[str, str]:
         """Its arguments that are the same for every cell, by name; stored."""
-        ...
-
-    @property
-    def ignored(self) -> tuple[str, ...]:
-        """The user's arguments for the engine that it does not have."""
         ...
 
     def measure(

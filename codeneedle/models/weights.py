@@ -463,6 +463,20 @@ def _may_be_model(path: Path) -> bool:
         return False
 
 
+def parts_beside(path: Path) -> tuple[Path, ...]:
+    """The parts that are there of the weights at *path*; itself, if it is no part."""
+    part = _PART.fullmatch(path.name)
+    if part is None:
+        return (path,)
+    others = (_PART.fullmatch(each.name) for each in path.parent.glob("*.gguf"))
+    names = (
+        other[0]
+        for other in others
+        if other and (other["stem"], other["count"]) == (part["stem"], part["count"])
+    )
+    return tuple(path.with_name(name) for name in sorted(names))
+
+
 def _parts(path: Path) -> tuple[Path, ...]:
     part = _PART.fullmatch(path.name)
     if part is None or not int(part["count"]):

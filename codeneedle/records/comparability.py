@@ -36,6 +36,8 @@ _NOT_COMPARED = frozenset(
         "calibrated",
         "grows",
         "identity",
+        "programs",
+        "refused",
         "schema",
     }
 )
@@ -78,6 +80,8 @@ def widened(stored: Setup, wanted: Setup) -> Setup:
         pairs = dict.fromkeys((*stored.grid, *wanted.grid))
     return replace(
         _counted(stored, wanted),
+        programs={**stored.programs, **wanted.programs},
+        refused=_refused(stored, wanted),
         probes={**stored.probes, **wanted.probes},
         grows={**stored.grows, **wanted.grows},
         calibrated={**wanted.calibrated, **stored.calibrated},
@@ -85,6 +89,13 @@ def widened(stored: Setup, wanted: Setup) -> Setup:
         types_k=tuple(by_precision((*stored.types_k, *wanted.types_k))),
         types_v=tuple(by_precision((*stored.types_v, *wanted.types_v))),
     )
+
+
+def _refused(stored: Setup, wanted: Setup) -> dict[str, str]:
+    """The probes that are refused by either, and were never measured."""
+    refused = {**stored.refused, **wanted.refused}
+    measured = stored.probes.keys() | wanted.probes.keys()
+    return {name: refused[name] for name in refused if name not in measured}
 
 
 def _counted(stored: Setup, wanted: Setup) -> Setup:
@@ -120,6 +131,7 @@ def setup_differences(ours: Setup, theirs: Setup) -> Iterator[tuple[str, Any, An
     """
     facts, others = _compared(ours), _compared(theirs)
     arguments, now_given = facts.pop("server_args"), others.pop("server_args")
+    hashes, now_hashed = facts.pop("files"), others.pop("files")
     for name in facts:
         difference = _first_difference({name: facts[name]}, {name: others[name]})
         if difference is not None:
@@ -127,6 +139,12 @@ def setup_differences(ours: Setup, theirs: Setup) -> Iterator[tuple[str, Any, An
     if arguments != now_given:
         was, now = (shlex.join(given) for given in (arguments, now_given))
         yield "list of arguments after '--'", was, now
+    for name in sorted({*hashes} | {*now_hashed}):
+        if hashes.get(name) != now_hashed.get(name):
+            yield f"content of the file {name}", hashes.get(name), now_hashed.get(name)
+    for name in sorted(ours.programs.keys() & theirs.programs.keys()):
+        if ours.programs[name] != theirs.programs[name]:
+            yield f"program {name}", ours.programs[name], theirs.programs[name]
     for probe in sorted(ours.probes.keys() & theirs.probes.keys()):
         yield from _other_settings(probe, _fixed(ours, probe), _fixed(theirs, probe))
 

@@ -375,6 +375,30 @@ class Setup:
     digits, depend on them. Empty if unknown.
     """
 
+    files: dict[str, str] = field(default_factory=dict)
+    """
+    SHA-256 of the files that arguments name, such as templates, adapters and models
+    that draft, by name of the file.
+    """
+
+    variables: dict[str, str] = field(default_factory=dict)
+    """
+    Variables of the environment by which backends choose how they compute, and those
+    that the user passes on; of one that names a file, the SHA-256 of that.
+    """
+
+    programs: dict[str, str] = field(default_factory=dict)
+    """
+    Hashes of the programs that the engine starts, with their libraries, by name: a
+    version may be that of many builds. Compared as far as both setups have a program.
+    """
+
+    refused: dict[str, str] = field(default_factory=dict)
+    """
+    Why probes that were asked for are not measured, by name: their program would
+    measure something else than the server runs. Not compared.
+    """
+
     probes: dict[str, Json] = field(default_factory=dict)
     """Settings of all probes of the run, with what they have chosen, by name."""
 

@@ -24,6 +24,7 @@ from codeneedle.report.data import RunTable, run_tables
 from codeneedle.report.display import GROUPS, Display, display_of
 from codeneedle.report.tidy import TableRow, cell_rows
 from codeneedle.text import NO_VALUE_WORD, number, visible
+from codeneedle.verdict.remarks import refusals
 
 if TYPE_CHECKING:
     from codeneedle.cache_types import PairFlags
@@ -148,7 +149,10 @@ def pair_table(
         records={(record.pair, record.probe): record for record in run.records},
         reference=next(filter(None, references), None),
         sorted_by=sort,
-        remarks=tuple(line for probe in probes for line in probe.remarks(run)),
+        remarks=(
+            *(line for probe in probes for line in probe.remarks(run)),
+            *refusals(run),
+        ),
     )
 
 

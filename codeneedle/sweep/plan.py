@@ -3,8 +3,8 @@
 import errno
 import math
 import os
-from collections.abc import Callable, Collection, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from itertools import chain
 from pathlib import Path
 
@@ -106,6 +106,11 @@ class Plan:
 
     unread: str = ""  # as of `Engine.unread`
 
+    refused: Mapping[str, str] = field(default_factory=dict)
+    """
+    Why probes that were asked for are not measured, by name: as of `Engine.refusal`.
+    """
+
     steps: tuple[PlannedStep, ...] = ()
     """Of a sweep that decides, where they are to be told: `decide.with_steps`."""
 
@@ -153,6 +158,7 @@ class Plan:
             for probe in self.probes
         )
         ours = (
+            *(f"{name} is left out: {why}" for name, why in self.refused.items()),
             *self.engine.notes(),
             *self._corpus_notes(),
             *self._kernel_notes(),
@@ -346,14 +352,13 @@ def plan(
         MachineError: If this machine cannot run it.
     """
     request = adapted(page)
-    probes = probes_named(request.probes)
     header = weights_at(request.model or pretrained.built_in_model())
     refuse_cacheless(header, cacheless(header))
     form = _checked_form(request, header)
     spec = _spec(request, header, form)
     engine = engine_for(spec)
     has_types = bool(request.rows and request.columns)
-    _require_abilities(engine, probes)
+    probes, refused = _able_probes(engine, probes_named(request.probes))
     request = with_usual_types(request, engine)
     workers, timing_worker = _workers(execution, spec, engine_for)
     is_stretched = engine.stretches_context
@@ -377,6 +382,7 @@ def plan(
         timing_worker=timing_worker,
         pace=pace,
         unread=engine.unread(context, workers=len(workers)),
+        refused=refused,
     )
     return _with_grid(_with_settings(draft), has_types=has_types)
 
@@ -422,18 +428,27 @@ def _with_grid(draft: Plan, *, has_types: bool) -> Plan:
     )
 
 
-def _require_abilities(engine: Engine, probes: Sequence[Probe]) -> None:
+def _able_probes(
+    engine: Engine, asked: Sequence[Probe]
+) -> tuple[list[Probe], dict[str, str]]:
     """
-    Stop if *engine* does not take the user's arguments, or lacks what *probes* need.
+    The probes that *engine* can measure, and why it refuses others, by name.
 
     Raises:
-        BadInput: If it does not take one of the arguments.
+        BadInput: If it does not take one of the arguments, or refuses all probes.
         ToolMissing: If it lacks an ability that one of the probes needs.
     """
     engine.refuse_arguments()
-    for probe in probes:
+    refused: dict[str, str] = {}
+    for probe in asked:
+        for ability in sorted(probe.needs):
+            if reason := engine.refusal(ability):
+                refused[probe.name] = reason
+    probes = [probe for probe in asked if probe.name not in refused]
+    for probe in probes or asked:
         for ability in sorted(probe.needs):
             engine.require(ability)
+    return probes, refused
 
 
 def _read_again(work: Work) -> Work:

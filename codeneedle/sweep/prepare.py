@@ -24,6 +24,7 @@ from codeneedle.sweep.plan import Plan, afresh
 from codeneedle.sweep.request import Request, given_as, keep, option_of
 from codeneedle.system import machine
 from codeneedle.system.files import private_folder
+from codeneedle.system.variables import deciding_variables
 
 
 @dataclass(frozen=True, slots=True)
@@ -417,6 +418,10 @@ def _setup(plan: Plan, sent: _SentCorpus) -> Setup:
         cpu_features=identity.cpu_features,
         context=plan.context,
         server_args=(*identity.arguments, *plan.request.server_args),
+        files=dict(plan.engine.files()),
+        variables=deciding_variables(),
+        programs=dict(plan.engine.programs()),
+        refused=dict(plan.refused),
         rotation=plan.request.rotates,
         seed=plan.request.seed,
         types_k=plan.request.rows,

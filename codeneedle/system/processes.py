@@ -22,7 +22,7 @@ import psutil
 
 from codeneedle.errors import FolderUnusable, ToolFailed, hint_for
 from codeneedle.system import files, signals
-from codeneedle.system.secrets import is_secret
+from codeneedle.system.variables import inherited
 
 Child = subprocess.Popen[bytes]
 
@@ -70,38 +70,6 @@ _starting = threading.Lock()
 
 _are_ending = threading.Event()
 """Set while `ending_all` is active."""
-
-
-KEPT = frozenset(
-    {
-        *("PATH", "HOME", "USER", "LOGNAME", "SHELL", "TZ", "LANG", "LANGUAGE"),
-        *("TMPDIR", "XDG_CACHE_HOME", "LD_LIBRARY_PATH"),
-        *("DYLD_LIBRARY_PATH", "DYLD_FALLBACK_LIBRARY_PATH", "DYLD_FRAMEWORK_PATH"),
-    }
-)
-"""Variables that a child inherits, by name: where things are, and in what language."""
-
-KEPT_PREFIXES = (
-    *("LC_", "GGML_"),
-    *("CUDA_", "NVIDIA_", "HIP_", "HSA_", "ROCR_", "ROCM_"),
-    *("VK_", "MESA_", "METAL_", "MTL_", "ONEAPI_", "SYCL_", "ZE_"),
-    *("OMP_", "GOMP_", "KMP_", "OPENBLAS_", "MKL_"),
-)
-"""Variables that a child inherits, by how they start: devices and threads."""
-
-
-def inherited() -> dict[str, str]:
-    """
-    The variables of ours that a child may inherit.
-
-    A list of what is allowed, so that variables which programs read as arguments
-    (``LLAMA_ARG_*``), proxies and tokens are not passed on.
-    """
-    return {
-        name: value
-        for name, value in os.environ.items()
-        if name in KEPT or (name.startswith(KEPT_PREFIXES) and not is_secret(name))
-    }
 
 
 def output_of(

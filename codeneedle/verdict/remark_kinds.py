@@ -61,6 +61,9 @@ class RemarkKind(StrEnum):
     UNSEEN = "unseen"
     """What so few units may not have shown."""
 
+    REFUSED = "refused"
+    """A probe that was asked for and is not measured, and why."""
+
     NOT_COMPARED = "not-compared"
     """Pairs without numbers, and why."""
 

@@ -6,7 +6,7 @@ from codeneedle.cache_types import Pair, PairFlags, named_pairs, pairs_by
 from codeneedle.corpora.fitting import beyond_text, filled_phrase, fills
 from codeneedle.engines.survey import NO_BUILD
 from codeneedle.probes.metrics import LossKind
-from codeneedle.records.record import Attention
+from codeneedle.records.record import Attention, Run
 from codeneedle.text import plural, sweep_command, visible
 from codeneedle.verdict.judge import Verdict, cache_size
 from codeneedle.verdict.metric_phrases import loss_sentence
@@ -31,8 +31,15 @@ def remarks(verdict: Verdict, pair_flags: PairFlags | None = None) -> list[Remar
         *_silent(verdict),
         *_repeated(verdict),
         *_population(verdict),
+        *(Remark(RemarkKind.REFUSED, f"{line}.") for line in refusals(verdict.run)),
         *_troubles(verdict),
     ]
+
+
+def refusals(run: Run) -> list[str]:
+    """Why probes that *run* was asked for are not measured, a line each."""
+    refused = run.setup.refused.items()
+    return [f"{visible(name)} is not measured: {visible(why)}" for name, why in refused]
 
 
 def _smaller(verdict: Verdict) -> Iterator[Remark]:

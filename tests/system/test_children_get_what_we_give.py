@@ -12,10 +12,10 @@ from codeneedle.system.processes import (
     END_BYTES,
     OMISSION,
     ends_within,
-    inherited,
     output_of,
     running,
 )
+from codeneedle.system.variables import inherited
 
 FOREVER = [sys.executable, "-c", "import time; time.sleep(3600)"]
 

@@ -1,6 +1,6 @@
 """
-Command-line arguments of llama-server, what the user's further ones mean for
-llama-perplexity and llama-bench, and the commands that repeat a comparison by hand.
+Command-line arguments of llama-server, and the commands that repeat a comparison by
+hand. What the user's further ones are to other programs, `tool_options` knows.
 """
 
 import os
@@ -13,6 +13,8 @@ from codeneedle.cache_types import Pair
 from codeneedle.engines.engine import HOST, ModelSpec
 from codeneedle.engines.llama_cpp.installation import Program
 from codeneedle.errors import BadInput
+from codeneedle.models.weights import parts_beside
+from codeneedle.system.contents import named_files
 from codeneedle.system.machine import busy_cores, usable_cores
 
 ALL_LAYERS = "999"
@@ -32,6 +34,12 @@ LAZY_VARIABLE = "LLAMA_KV_CACHE_LAZY_QUANT"
 OFFLOAD = frozenset({"-ngl", "--gpu-layers", "--n-gpu-layers"})
 DEVICE = frozenset({"-dev", "--device"})
 LOADING = frozenset({"-lm", "--load-mode", "--no-mmap"})
+ADAPTERS = frozenset(
+    (
+        *("--lora", "--lora-scaled", "--lora-init-without-apply", "--control-vector"),
+        *("--control-vector-scaled", "--control-vector-layer-range"),
+    )
+)
 KV_ON_HOST = frozenset({"-nkvo", "--no-kv-offload"})
 SPLITTING = frozenset(
     (
@@ -124,6 +132,12 @@ def on_host(model: ModelSpec) -> tuple[str, ...]:
     return away if model.attention_on_cpu else ()
 
 
+def files_in(words: Iterable[str]) -> Iterator[Path]:
+    """The files that *words* name, of weights in parts each part."""
+    for path in named_files(words):
+        yield from parts_beside(path) if path.suffix == ".gguf" else (path,)
+
+
 def stretches_context(words: Iterable[str]) -> bool:
     """Whether *words* extend the context beyond what the weights were trained for."""
     return any(argument.name.startswith(_STRETCHING) for argument in parse(words))
@@ -131,8 +145,21 @@ def stretches_context(words: Iterable[str]) -> bool:
 
 def without_offload(words: Iterable[str]) -> tuple[str, ...]:
     """*words* for a server that only tokenizes: nothing goes to the accelerator."""
-    kept = (each for each in parse(words) if each.name not in OFFLOAD | DEVICE)
+    return without(words, OFFLOAD | DEVICE)
+
+
+def without(words: Iterable[str], names: Collection[str]) -> tuple[str, ...]:
+    """*words* without the arguments that are called one of *names*."""
+    kept = (argument for argument in parse(words) if argument.name not in names)
     return tuple(word for argument in kept for word in argument.words)
+
+
+def last_value(words: Iterable[str], names: Collection[str]) -> str:
+    """The last value of the arguments that are called one of *names*; empty if none."""
+    given = [
+        each.values[-1] for each in parse(words) if each.name in names if each.values
+    ]
+    return given[-1] if given else ""
 
 
 _CACHE_TYPES = "Choose cache types with --types, --k-types and --v-types."
@@ -366,154 +393,6 @@ def _optional(launch: Launch) -> Iterator[str]:
     for option in wanted:
         if option[0] in launch.options:
             yield from option
-
-
-_PERPLEXITY_VALUED = frozenset(
-    (
-        *("-ngl", "--gpu-layers", "--n-gpu-layers", "-t", "--threads"),
-        *("-tb", "--threads-batch", "-ub", "--ubatch-size", "-dev", "--device"),
-        *("-sm", "--split-mode", "-ts", "--tensor-split", "-mg", "--main-gpu"),
-        *("-ot", "--override-tensor", "-ncmoe", "--n-cpu-moe", "--numa", "--poll"),
-        *("-ncffn", "--n-cpu-ffn", "-lm", "--load-mode", "-lzm", "--lazy-mode"),
-        *("--rope-scaling", "--rope-scale", "--rope-freq-base", "--rope-freq-scale"),
-        *("--yarn-orig-ctx", "--yarn-ext-factor", "--yarn-attn-factor"),
-        *("--yarn-beta-slow", "--yarn-beta-fast", "--override-kv", "--lora"),
-        *("--lora-scaled", "--rpc"),
-    )
-)
-_PERPLEXITY_FLAGS = frozenset(
-    (
-        *("-cmoe", "--cpu-moe", "-nkvo", "--no-kv-offload", "-kvo", "--kv-offload"),
-        *("--swa-full", "--mlock", "--no-mmap", "--no-repack", "-nr"),
-        *("--no-host", "--no-op-offload"),
-    )
-)
-"""Arguments that llama-perplexity takes, too; they say where and how to compute."""
-
-
-def shared_arguments(
-    server_args: Iterable[str],
-) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """The arguments for llama-server that llama-perplexity takes too, and the rest."""
-    shared: list[str] = []
-    ignored: list[str] = []
-    for argument in parse(server_args):
-        name, values = argument.name, len(argument.values)
-        is_shared = (name in _PERPLEXITY_VALUED and values == 1) or (
-            name in _PERPLEXITY_FLAGS and values == 0
-        )
-        (shared if is_shared else ignored).extend(argument.words)
-    return tuple(shared), tuple(ignored)
-
-
-_GRAPH_ONLY = frozenset(("-b", "--batch-size"))
-"""What llama-fit-params takes beside those; llama-perplexity has one of its own."""
-
-_OF_WEIGHTS = frozenset(("--lora", "--lora-scaled"))
-"""What needs weights, which llama-fit-params does not load."""
-
-
-def graph_arguments(server_args: Iterable[str]) -> tuple[str, ...]:
-    """The arguments for llama-server that decide on the graph and its memory."""
-    kept: list[str] = []
-    for argument in parse(server_args):
-        shared, _ = shared_arguments(argument.words)
-        is_kept = argument.name in _GRAPH_ONLY or shared
-        kept.extend(argument.words if is_kept else ())
-    words = (each for each in parse(kept) if each.name not in _OF_WEIGHTS)
-    return tuple(word for argument in words for word in argument.words)
-
-
-BENCH_NEEDED = (
-    *("--output", "--verbose", "--repetitions", "--n-prompt", "--n-gen", "--n-depth"),
-    *("--cache-type-k", "--cache-type-v", "--flash-attn", "--n-gpu-layers"),
-)
-"""Options of llama-bench without which nothing can be measured."""
-
-BENCH_OFFLOAD = "--n-gpu-layers"
-
-
-@dataclass(frozen=True, slots=True)
-class _BenchOption:
-    """What a server's argument is to llama-bench."""
-
-    name: str  # its long name there
-    comma: str = ","
-    """
-    What stands between the items of a list; llama-bench takes a comma as several tests.
-    """
-
-    is_flag: bool = False  # whether the server takes no value; llama-bench takes 0 or 1
-
-
-_BENCH_OPTIONS: dict[str, _BenchOption] = {
-    name: option
-    for names, option in (
-        ("-ngl --gpu-layers --n-gpu-layers", _BenchOption(BENCH_OFFLOAD)),
-        ("-t --threads", _BenchOption("--threads")),
-        ("-sm --split-mode", _BenchOption("--split-mode")),
-        ("-mg --main-gpu", _BenchOption("--main-gpu")),
-        ("-b --batch-size", _BenchOption("--batch-size")),
-        ("-ub --ubatch-size", _BenchOption("--ubatch-size")),
-        ("-ncmoe --n-cpu-moe", _BenchOption("--n-cpu-moe")),
-        ("-dev --device", _BenchOption("--device", comma="/")),
-        ("-ts --tensor-split", _BenchOption("--tensor-split", comma="/")),
-        ("-ot --override-tensor", _BenchOption("--override-tensor", comma=";")),
-        ("-nkvo --no-kv-offload", _BenchOption("--no-kv-offload", is_flag=True)),
-        ("--poll", _BenchOption("--poll")),
-        ("--numa", _BenchOption("--numa")),
-        ("-lm --load-mode", _BenchOption("--load-mode")),
-        ("-lzm --lazy-mode", _BenchOption("--lazy-mode")),
-    )
-    for name in names.split()
-}
-"""The server's arguments that matter for speed."""
-
-_LAYERS = {"all": ALL_LAYERS, "auto": "-1"}
-"""Values that only the server knows."""
-
-_OPTION = re.compile(r"--[a-z][\w-]*")
-
-
-def options_in(help_text: str) -> frozenset[str]:
-    """Long names of the options in what ``llama-bench --help`` prints."""
-    lines = (line for line in help_text.splitlines() if line.lstrip().startswith("-"))
-    return frozenset(name for line in lines for name in _OPTION.findall(line))
-
-
-def translated(
-    server_args: Iterable[str], options: Collection[str]
-) -> tuple[dict[str, str], tuple[str, ...]]:
-    """
-    What *server_args* mean to a llama-bench that has *options*.
-
-    Args:
-        server_args: As the user gave them: ``-ngl 20 --device CUDA0,CUDA1``.
-        options: Long names of its options.
-
-    Returns:
-        Arguments of llama-bench, by long name; the last of a name counts. And those
-        of the server that it does not have, with their values.
-    """
-    passed: dict[str, str] = {}
-    ignored: list[str] = []
-    for argument in parse(server_args):
-        option = _BENCH_OPTIONS.get(argument.name)
-        is_complete = option and option.is_flag == (not argument.values)
-        if option is None or option.name not in options or not is_complete:
-            ignored += filter(None, (argument.name, *argument.values))
-        elif option.is_flag:
-            passed[option.name] = "1"
-        else:
-            passed[option.name] = _bench_value(option, argument.values[0])
-            ignored += argument.values[1:]
-    return passed, tuple(ignored)
-
-
-def _bench_value(option: _BenchOption, value: str) -> str:
-    if option.name == BENCH_OFFLOAD:
-        return _LAYERS.get(value, value)
-    return value.replace(",", option.comma)
 
 
 BASE, TEXT = "base.kld", "text.txt"

@@ -262,7 +262,6 @@ class BaseFileTool(ABC):
     version: str  # as of `tools.DivergenceTool`
     model: ModelSpec  # what it computes with
     arguments: tuple[str, ...] = ()  # as of `tools.DivergenceTool`
-    ignored: tuple[str, ...] = ()  # as of `tools.DivergenceTool`
 
     @abstractmethod
     def written(self, job: Job, note: Notify, progress: Progress) -> BaseFileStatistics:

@@ -3,7 +3,7 @@
 import re
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Self
 
@@ -13,14 +13,7 @@ from codeneedle.engines import mismatch
 from codeneedle.engines.ended import Died
 from codeneedle.engines.engine import ModelSpec
 from codeneedle.engines.llama_cpp import log as logs
-from codeneedle.engines.llama_cpp.arguments import (
-    ALL_LAYERS,
-    BENCH_NEEDED,
-    BENCH_OFFLOAD,
-    options_in,
-    translated,
-    variables,
-)
+from codeneedle.engines.llama_cpp.arguments import ALL_LAYERS, variables
 from codeneedle.engines.llama_cpp.installation import (
     ASK_TIMEOUT_S,
     BENCH,
@@ -29,6 +22,12 @@ from codeneedle.engines.llama_cpp.installation import (
     Tools,
 )
 from codeneedle.engines.llama_cpp.log import read_log
+from codeneedle.engines.llama_cpp.tool_options import (
+    BENCH_NEEDED,
+    BENCH_OFFLOAD,
+    options_in,
+    translated,
+)
 from codeneedle.engines.reasons import printable
 from codeneedle.engines.tools import Speeds, SpeedTask, ToolRun
 from codeneedle.errors import BadInput, CellError, ToolMissing
@@ -36,7 +35,7 @@ from codeneedle.records.record import Effective, Status, Trouble
 from codeneedle.system import processes
 from codeneedle.system.files import tail
 from codeneedle.system.orphans import watched
-from codeneedle.system.processes import inherited
+from codeneedle.system.variables import inherited
 
 PHASES = 4
 """Warm-up, depth, reading, writing: each may be silent for as long as is allowed."""
@@ -56,7 +55,7 @@ class Bench:
     """llama-bench with one model. Implements `tools.SpeedTool`."""
 
     tool: Program  # how it is started
-    options: frozenset[str]  # long names of its options
+    help_text: str = field(repr=False)  # what its ``--help`` prints
     server: ServerFacts  # what the llama-server of the same installation says of itself
     model: ModelSpec  # what it computes with
 
@@ -78,25 +77,21 @@ class Bench:
                 "one.",
             )
         tool = tools.bench or Program(tools.server.path.with_name(BENCH))
-        return cls(tool=tool, options=_options(tool), server=facts, model=model)
+        return cls(tool=tool, help_text=_help_text(tool), server=facts, model=model)
 
     @property
     def arguments(self) -> Mapping[str, str]:
         """As of `tools.SpeedTool`; the user's come last, and win."""
         ours = {BENCH_OFFLOAD: ALL_LAYERS}
-        if "--progress" in self.options:
+        options = options_in(self.help_text)
+        if "--progress" in options:
             ours["--progress"] = ""
         if self.model.is_tiny:
             # As for the server: a second thread waits more than it computes.
             ours["--threads"] = "1"
-            if "--poll" in self.options:
+            if "--poll" in options:
                 ours["--poll"] = "0"
-        return ours | translated(self.model.arguments, self.options)[0]
-
-    @property
-    def ignored(self) -> tuple[str, ...]:
-        """As of `tools.SpeedTool`."""
-        return translated(self.model.arguments, self.options)[1]
+        return ours | translated(self.model.arguments, self.help_text)[0]
 
     def measure(
         self,
@@ -318,8 +313,8 @@ def is_unknown_type(output: str) -> bool:
     return bool(_UNKNOWN_TYPE.search(output))
 
 
-def _options(bench: Program) -> frozenset[str]:
-    """The options of *bench*, with all that are needed."""
+def _help_text(bench: Program) -> str:
+    """What *bench* says of its options, with all that are needed."""
     answer = processes.output_of([*bench.words, "--help"], timeout_s=ASK_TIMEOUT_S)
     help_text = answer.stdout + answer.stderr
     options = options_in(help_text)
@@ -332,7 +327,7 @@ def _options(bench: Program) -> frozenset[str]:
             reason=f"has no option {missing[0]}",
             hint="Use a newer llama.cpp: 'codeneedle llama' builds one.",
         )
-    return options
+    return help_text
 
 
 def _result(output: str, task: SpeedTask) -> BenchResult:

@@ -3,7 +3,7 @@
 import contextlib
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import ClassVar
@@ -25,7 +25,13 @@ from codeneedle.engines.engine import (
     Tokenizer,
     counting,
 )
-from codeneedle.engines.llama_cpp import arguments, bench, perplexity, survey
+from codeneedle.engines.llama_cpp import (
+    arguments,
+    bench,
+    perplexity,
+    survey,
+    tool_options,
+)
 from codeneedle.engines.llama_cpp.arguments import (
     LAZY_VARIABLE,
     ROTATION_VARIABLE,
@@ -36,8 +42,10 @@ from codeneedle.engines.llama_cpp.client import Client
 from codeneedle.engines.llama_cpp.installation import (
     BENCH,
     PERPLEXITY,
+    Program,
     ServerFacts,
     Tools,
+    program_hashes,
 )
 from codeneedle.engines.llama_cpp.log import read_log
 from codeneedle.engines.llama_cpp.server import (
@@ -49,6 +57,7 @@ from codeneedle.engines.llama_cpp.server import (
 from codeneedle.engines.survey import Survey
 from codeneedle.engines.tools import DivergenceTool, ReadingTool, SpeedTool
 from codeneedle.errors import BadInput, CellError, ToolMissing
+from codeneedle.system.contents import file_hashes
 from codeneedle.system.files import private_folder
 from codeneedle.system.machine import mean_load, usable_cores
 
@@ -116,12 +125,11 @@ class LlamaCpp(Engine):
     @override
     def abilities(self) -> frozenset[Ability]:
         """Comparing distributions and measuring speed take programs of their own."""
-        tools = {
-            Ability.DIVERGENCE: self.tools.perplexity,
-            Ability.READING: self.tools.perplexity,
-            Ability.SPEED: self.tools.bench,
-        }
-        has = (ability for ability, tool in tools.items() if tool)
+        has = (
+            ability
+            for ability, tool in self._tools.items()
+            if tool and not self.refusal(ability)
+        )
         always = {
             Ability.LOG_PROBABILITIES,
             Ability.FORCED,
@@ -132,10 +140,42 @@ class LlamaCpp(Engine):
             always.add(Ability.CONVERSATIONS)
         return frozenset({*always, *has})
 
+    @property
+    def _tools(self) -> dict[Ability, Program | None]:
+        """The programs behind abilities; None for one that is missing."""
+        return {
+            Ability.DIVERGENCE: self.tools.perplexity,
+            Ability.READING: self.tools.perplexity,
+            Ability.SPEED: self.tools.bench,
+        }
+
+    @override
+    def refusal(self, ability: Ability) -> str:
+        """That its program lacks an option which the server is given."""
+        tool = self._tools.get(ability)
+        if tool is None or not self.model.arguments:
+            return ""
+        if ability is Ability.SPEED:
+            _, lacking = tool_options.translated(
+                self.model.arguments, tool_options.help_text(tool)
+            )
+        else:
+            _, lacking = tool_options.shared_arguments(
+                self.model.arguments, PERPLEXITY, tool_options.own_options(tool)
+            )
+        return tool_options.why_unlike(tool, lacking)
+
     @override
     def require(self, ability: Ability) -> None:
         if ability in self.abilities:
             return
+        if reason := self.refusal(ability):
+            raise BadInput(
+                source=f"-- {' '.join(self.model.arguments)}",
+                reason=reason,
+                hint=f"Leave out what needs {ability}, or the option; or use programs "
+                "of one build, which know it.",
+            )
         if ability is Ability.CONVERSATIONS:
             raise ToolMissing(
                 tool=str(self.tools.server),
@@ -195,6 +235,14 @@ class LlamaCpp(Engine):
             devices=self._shown() if self.model.device else self.facts.devices,
             cpu_features=self.facts.cpu_features,
         )
+
+    @override
+    def programs(self) -> Mapping[str, str]:
+        return program_hashes(self.tools)
+
+    @override
+    def files(self) -> Mapping[str, str]:
+        return file_hashes(arguments.files_in(self.model.arguments))
 
     @override
     def pace(self) -> Pace | None:

@@ -4,7 +4,7 @@ import functools
 import os
 import re
 import shutil
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
@@ -17,6 +17,7 @@ from codeneedle.engines.llama_cpp.release import USABLE_RECIPES, built_folder
 from codeneedle.engines.reasons import complaint
 from codeneedle.errors import ToolFailed, ToolMissing
 from codeneedle.system import processes
+from codeneedle.system.contents import joint_hash
 from codeneedle.system.files import exists, expanded
 
 SERVER, PERPLEXITY, BENCH = "llama-server", "llama-perplexity", "llama-bench"
@@ -52,7 +53,7 @@ _BUILD = re.compile(r"build (?P<new>\d+)|^(?P<old>\d+) \(")
 _OPTION_LINE = re.compile(r"\*? {0,14}-")
 """Descriptions stand further to the right; old builds mark some lines with a star."""
 
-_OPTION_NAMES = re.compile(r"(?:-{1,2}[\w-]+)(?:,\s*-{1,2}[\w-]+)*")
+_OPTION_NAMES = re.compile(r"(?:-{1,2}[A-Za-z][\w.-]*)(?:,\s*-{1,2}[A-Za-z][\w.-]*)*")
 _ALLOWED = re.compile(r"allowed values:\s*([A-Za-z][\w.]*(?:\s*,\s*[A-Za-z][\w.]*)*)")
 _DEVICE = re.compile(
     r"\s+(?P<name>[\w:.-]+): (?P<what>.+?) \((?P<mib>\d+) MiB, \d+ MiB free\)\s*"
@@ -193,6 +194,33 @@ def server_facts(server: Program) -> ServerFacts:
     return replace(facts, devices=devices(server))
 
 
+_LIBRARIES = ("lib*.so*", "lib*.dylib")
+_OWN_LIBRARIES = ("libggml", "libllama", "libmtmd")
+
+
+def libraries_of(program: Path) -> Iterator[Path]:
+    """The shared libraries of the installation of *program*, where it has some."""
+    folder = program.resolve().parent
+    for place in (folder, folder.parent / "lib"):
+        for pattern in _LIBRARIES:
+            yield from sorted(filter(is_of_llama, place.glob(pattern)))
+
+
+def is_of_llama(path: Path) -> bool:
+    """Whether *path* is called like a library of llama.cpp."""
+    return path.name.startswith(_OWN_LIBRARIES)
+
+
+def program_hashes(tools: Tools) -> dict[str, str]:
+    """A hash of each program of *tools*, with its libraries, by name."""
+    programs = (tools.server, tools.perplexity, tools.bench, tools.fit_params)
+    return {
+        program.name: joint_hash((program.path, *libraries_of(program.path)))
+        for program in programs
+        if program
+    }
+
+
 def devices(server: Program) -> tuple[str, ...]:
     """The accelerators that *server* would use, in its order, without free memory."""
     matches = map(_DEVICE.fullmatch, _output(server, "--list-devices").splitlines())
@@ -248,6 +276,11 @@ def read_help(version_text: str, help_text: str) -> ServerFacts | None:
         v_types=_types(sections, "--cache-type-v"),
         options=options,
     )
+
+
+def option_names(help_text: str) -> frozenset[str]:
+    """Names, short and long, of the options in a help text like llama-server's."""
+    return frozenset(name for names in _sections(help_text) for name in names)
 
 
 def _sections(help_text: str) -> dict[tuple[str, ...], str]:

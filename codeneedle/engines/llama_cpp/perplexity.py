@@ -15,12 +15,13 @@ from codeneedle.engines.llama_cpp.arguments import (
     ALL_LAYERS,
     OFFLOAD,
     has,
+    last_value,
     on_host,
-    shared_arguments,
     threads,
     variables,
     waiting,
     waits_passively,
+    without,
 )
 from codeneedle.engines.llama_cpp.base_file import (
     BaseFileStatistics,
@@ -50,6 +51,7 @@ from codeneedle.engines.llama_cpp.statistics import (
     statistics,
     too_short,
 )
+from codeneedle.engines.llama_cpp.tool_options import own_options, shared_arguments
 from codeneedle.engines.mismatch import RequestedSettings, differences, mismatched
 from codeneedle.engines.tools import (
     Comparison,
@@ -63,7 +65,8 @@ from codeneedle.errors import CellError, ToolMissing
 from codeneedle.records.record import Status
 from codeneedle.system import processes
 from codeneedle.system.orphans import watched
-from codeneedle.system.processes import FILE_LIMIT_BYTES, inherited
+from codeneedle.system.processes import FILE_LIMIT_BYTES
+from codeneedle.system.variables import inherited
 
 SILENCE_S = 3600.0
 """How long the tool may write nothing: a chunk of a large model may take as long."""
@@ -92,6 +95,8 @@ CUT_OFF = (
 BATCH = 2048
 """Tokens per batch, at most: the tool's own default. With more than a context, it
 would compute several chunks side by side, in a cache of another shape."""
+
+_BATCH_SIZE = frozenset(("-b", "--batch-size"))
 
 FIRST_WIDE_BUILD = 9512
 """
@@ -130,7 +135,8 @@ class Perplexity(BaseFileTool):
         """
         beside = tools.server.path.with_name(PERPLEXITY)
         tool = tools.perplexity or Program(beside)
-        shared, ignored = shared_arguments(model.arguments)
+        options = own_options(tool) if model.arguments else ()
+        shared, _ = shared_arguments(model.arguments, PERPLEXITY, options)
         return cls(
             tool=tool,
             version=_version(tool),
@@ -138,7 +144,6 @@ class Perplexity(BaseFileTool):
             options=facts.options,
             model=model,
             arguments=shared,
-            ignored=ignored,
         )
 
     @override
@@ -231,7 +236,7 @@ class Perplexity(BaseFileTool):
             *self.tool.words,
             *("--model", str(self.model.weights.path)),
             *("--ctx-size", str(job.task.context)),
-            *("--batch-size", str(min(job.task.context, BATCH))),
+            *("--batch-size", str(self._batch(job.task.context))),
             *("--flash-attn", "on"),
             *("--cache-type-k", job.pair.k, "--cache-type-v", job.pair.v),
             *(("--n-gpu-layers", ALL_LAYERS) if self._takes_all_layers() else ()),
@@ -240,8 +245,13 @@ class Perplexity(BaseFileTool):
             *("--kl-divergence-base", str(job.base)),
             *_mode(job),
             *on_host(self.model),
-            *self.arguments,
+            *without(self.arguments, _BATCH_SIZE),
         ]
+
+    def _batch(self, context: int) -> int:
+        """Tokens per batch of a chunk: the user's number, if it is less than others."""
+        chosen = last_value(self.arguments, _BATCH_SIZE)
+        return min(context, int(chosen) if chosen.isdecimal() else BATCH)
 
     def verify(self, job: Job, log_text: str, *, is_over: bool = True) -> None:
         """

@@ -49,7 +49,8 @@ from codeneedle.models.weights import Weights
 from codeneedle.records.record import Effective, Status
 from codeneedle.system import machine
 from codeneedle.system.orphans import noted
-from codeneedle.system.processes import Child, inherited
+from codeneedle.system.processes import Child
+from codeneedle.system.variables import inherited
 from codeneedle.text import one_line, size
 
 LOAD_TIMEOUT_S = 1800.0

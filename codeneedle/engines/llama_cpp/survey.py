@@ -22,7 +22,6 @@ from codeneedle.engines.llama_cpp.arguments import (
     KV_ON_HOST,
     OFFLOAD,
     VISIBLE_DEVICES,
-    graph_arguments,
     has,
     parse,
     variables,
@@ -33,13 +32,19 @@ from codeneedle.engines.llama_cpp.installation import (
     Program,
     ServerFacts,
     Tools,
+    libraries_of,
+)
+from codeneedle.engines.llama_cpp.tool_options import (
+    own_options,
+    shared_arguments,
+    why_unlike,
 )
 from codeneedle.engines.survey import NO_BUILD, WHOLE_SPLITS, PairSurvey, Survey
 from codeneedle.errors import ToolFailed
 from codeneedle.records.record import Attention, DeviceMemory, Status
 from codeneedle.system import processes
 from codeneedle.system.files import cache_folder, identity, read_note, write_note
-from codeneedle.system.processes import inherited
+from codeneedle.system.variables import inherited
 from codeneedle.text import MIB
 
 TIMEOUT_S = 60.0
@@ -95,8 +100,6 @@ _DRIVERS = (
 )
 """Files and folders that change with a driver."""
 
-_LIBRARIES = ("lib*.so*", "lib*.dylib")
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _KeptCalls:
@@ -118,17 +121,21 @@ class Surveyor:
     arguments: tuple[str, ...]  # those of the user's that the program takes
     facts: ServerFacts  # what the llama-server beside it says of itself
     key: str  # hash of all that its answers depend on, but for pair and context
+    refusal: str = ""
+    """Why it is not asked, as a phrase: the server has options that it lacks."""
 
     @classmethod
     def of(cls, tool: Program, facts: ServerFacts, model: ModelSpec) -> Self:
         """The llama-fit-params that *tool* is."""
-        arguments = graph_arguments(model.arguments)
+        options = own_options(tool) if model.arguments else ()
+        arguments, lacking = shared_arguments(model.arguments, FIT_PARAMS, options)
         return cls(
             tool=tool,
             model=model,
             arguments=arguments,
             facts=facts,
             key=_key(tool, facts, model, arguments),
+            refusal=why_unlike(tool, lacking),
         )
 
     def command(
@@ -160,6 +167,8 @@ class Surveyor:
 
     def survey(self, pairs: Sequence[Pair], *, context: int, log: Path) -> Survey:
         """As of `engine.Engine.survey`."""
+        if self.refusal:
+            return Survey(context=context, pairs={}, unknown=self.refusal)
         started = time.monotonic()
         asked = _SurveyCalls(self, context, log)
         answers = {pair: asked.about(pair) for pair in dict.fromkeys(pairs)}
@@ -409,27 +418,13 @@ def _key(
     parts = (
         facts.version,
         *facts.devices,
-        *map(_identity, (tool.path, *_libraries(tool.path), *map(Path, _DRIVERS))),
+        *map(_identity, (tool.path, *libraries_of(tool.path), *map(Path, _DRIVERS))),
         platform.platform(),
         model.weights.identity,
         *arguments,
         *(f"{name}={value}" for name, value in chosen),
     )
     return hashlib.sha256("\0".join(parts).encode(errors="replace")).hexdigest()[:32]
-
-
-def _libraries(tool: Path) -> Iterator[Path]:
-    """The shared libraries of the installation, where a build has some."""
-    folder = tool.resolve().parent
-    for place in (folder, folder.parent / "lib"):
-        for pattern in _LIBRARIES:
-            yield from sorted(
-                each for each in place.glob(pattern) if _is_of_llama(each.name)
-            )
-
-
-def _is_of_llama(name: str) -> bool:
-    return name.startswith(("libggml", "libllama", "libmtmd"))
 
 
 def _identity(path: Path) -> str:

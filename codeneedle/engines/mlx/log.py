@@ -20,7 +20,7 @@ from codeneedle.engines.mismatch import RequestedSettings
 from codeneedle.engines.mlx.settings import MlxSettings
 from codeneedle.engines.tools import Comparison
 from codeneedle.records.record import Effective, KvBuffer, Status, Trouble
-from codeneedle.system.processes import inherited
+from codeneedle.system.variables import inherited
 from codeneedle.text import MIB
 
 KEY_VARIABLE = "CODENEEDLE_MLX_KEY"

@@ -54,9 +54,10 @@ from codeneedle.errors import BadInput, CellError, MachineError, ToolFailed
 from codeneedle.records.record import CacheEvidence
 from codeneedle.system import processes
 from codeneedle.system.commands import program_at
+from codeneedle.system.contents import file_hashes, joint_hash, named_files
 from codeneedle.system.orphans import noted
-from codeneedle.system.processes import inherited
 from codeneedle.system.secrets import know, masking, secrets_of
+from codeneedle.system.variables import inherited
 
 VERSION_TIMEOUT_S = 120.0
 """For ``--version``: some import all of PyTorch before they answer."""
@@ -171,6 +172,17 @@ class Command(OpenAiEngine):
             arguments=tuple(chain.from_iterable(given)),
             lengths=LENGTHS,
         )
+
+    @override
+    def programs(self) -> Mapping[str, str]:
+        program = Path(self.program)
+        return {program.name: joint_hash((program,))}
+
+    @override
+    def files(self) -> Mapping[str, str]:
+        """Those of the command, a script that it starts among them."""
+        stated = (text for text in self.template.env.values() if text)
+        return file_hashes(named_files((*self.template.words[1:], *stated)))
 
     @property
     @override

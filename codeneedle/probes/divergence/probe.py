@@ -107,8 +107,6 @@ class DivergenceLayout(
     arguments: tuple[str, ...]
     """Of the arguments for the engine, those the tool takes too."""
 
-    ignored: tuple[str, ...]  # the others, which change nothing here
-
     def __post_init__(self) -> None:
         """
         Refuse what a damaged setup may hold.
@@ -364,7 +362,6 @@ class DivergenceProbe(Probe):
                 text_sha256=hashlib.sha256(data).hexdigest(),
                 llama=tool.version,
                 arguments=tool.arguments,
-                ignored=tool.ignored,
             )
         )
 

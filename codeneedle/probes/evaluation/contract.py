@@ -24,8 +24,8 @@ from codeneedle.records.record import Status
 from codeneedle.system import files, processes
 from codeneedle.system.commands import filled, program_at, words_of
 from codeneedle.system.orphans import noted
-from codeneedle.system.processes import inherited
 from codeneedle.system.secrets import know, masked, masking, secrets_of
+from codeneedle.system.variables import inherited
 from codeneedle.text import duration, size
 
 PLACEHOLDERS = ("base_url", "model", "out", "seed", "context", "here")

@@ -205,7 +205,6 @@ class ThroughputProbe(Probe):
                 prompt_tokens=read,
                 generated_tokens=written,
                 arguments=dict(tool.arguments),
-                ignored=tool.ignored,
             )
         )
 

@@ -55,9 +55,6 @@ class ThroughputLayout(ThroughputSettings, frozen=True, kw_only=True):
     arguments: dict[str, str]
     """Further arguments of llama-bench, the same for every cell."""
 
-    ignored: tuple[str, ...] = ()
-    """Arguments of the server that llama-bench does not have."""
-
     def __post_init__(self) -> None:
         """
         Refuse what a damaged setup may hold.

@@ -1,4 +1,4 @@
-"""The arguments of llama-server, and what a user's mean for the other two programs."""
+"""The arguments of llama-server, and commands that repeat a comparison."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -9,14 +9,10 @@ from made_servers import made_launch
 from codeneedle.cache_types import Pair
 from codeneedle.engines.llama_cpp import arguments
 from codeneedle.engines.llama_cpp.arguments import (
-    BENCH_NEEDED,
     base_command,
     build_option,
     command,
     comparison,
-    options_in,
-    shared_arguments,
-    translated,
     variables,
     waits_passively,
 )
@@ -24,8 +20,6 @@ from codeneedle.engines.llama_cpp.arguments import (
 SERVER, MODEL = Path("/bin/llama-server"), Path("/models/m.gguf")
 LAUNCH = made_launch(SERVER, MODEL, context=4096, pair=Pair("q8_0", "q4_0"))
 TINY = replace(LAUNCH.model, is_tiny=True, threads=2)
-HELP = (Path(__file__).parents[2] / "helpers" / "logs" / "bench-help.txt").read_text()
-BENCH_OPTIONS = options_in(HELP)
 
 
 # The command line of a server
@@ -129,66 +123,7 @@ def test_rotation_is_left_out_where_asked():
     assert expected == variables(still, is_passive=False)
 
 
-# The other two programs
-
-
-@pytest.mark.parametrize(
-    ("given", "shared", "ignored"),
-    [
-        (("-ngl", "20", "--temp", "0"), ("-ngl", "20"), ("--temp", "0")),
-        (("--n_gpu_layers", "20"), ("--n_gpu_layers", "20"), ()),
-        (("--no-mmap", "-t", "4"), ("--no-mmap", "-t", "4"), ()),
-        (("--rope-freq-base", "1e6"), ("--rope-freq-base", "1e6"), ()),
-        (("-ngl",), (), ("-ngl",)),
-        (("--no-mmap", "x"), (), ("--no-mmap", "x")),
-        (("--lora=a.gguf",), ("--lora=a.gguf",), ()),
-        (("-lm", "none", "--rpc", "a:2"), ("-lm", "none", "--rpc", "a:2"), ()),
-    ],
-)
-def test_arguments_are_shared_with_llama_perplexity(given, shared, ignored):
-    assert (shared, ignored) == shared_arguments(given)
-
-
-def test_a_real_llama_bench_has_what_is_needed():
-    assert set() == set(BENCH_NEEDED) - BENCH_OPTIONS
-
-
-@pytest.mark.parametrize(
-    ("server_args", "passed"),
-    [
-        (["--gpu-layers", "-1"], {"--n-gpu-layers": "-1"}),
-        (["--n_gpu_layers", "all"], {"--n-gpu-layers": "999"}),
-        (["-ngl", "auto"], {"--n-gpu-layers": "-1"}),
-        (["-ngl", "20", "-ngl", "30"], {"--n-gpu-layers": "30"}),
-        (["--device=CUDA0,CUDA1"], {"--device": "CUDA0/CUDA1"}),
-        (
-            ["-ts", "3,1", "-sm", "row"],
-            {"--tensor-split": "3/1", "--split-mode": "row"},
-        ),
-        (["-ot", "a=CPU,b=CPU"], {"--override-tensor": "a=CPU;b=CPU"}),
-        (["-nkvo", "-t", "4"], {"--no-kv-offload": "1", "--threads": "4"}),
-        (["--load-mode", "none"], {"--load-mode": "none"}),
-    ],
-)
-def test_what_matters_for_speed_is_passed_to_llama_bench(server_args, passed):
-    """Lists lose their commas, which llama-bench takes for several tests."""
-    assert (passed, ()) == translated(server_args, BENCH_OPTIONS)
-
-
-@pytest.mark.parametrize(
-    ("server_args", "options"),
-    [
-        (("--temp", "0.5"), BENCH_OPTIONS),
-        (("--mlock",), BENCH_OPTIONS),
-        (("--override-kv", "a=int:1"), BENCH_OPTIONS),
-        (("-ngl",), BENCH_OPTIONS),
-        (("-nkvo", "yes"), BENCH_OPTIONS),
-        (("stray",), BENCH_OPTIONS),
-        (("-ncmoe", "3"), {"--threads"}),
-    ],
-)
-def test_the_rest_is_told_and_not_passed_to_llama_bench(server_args, options):
-    assert ({}, server_args) == translated(server_args, options)
+# Commands that repeat a comparison
 
 
 STORED = (

@@ -11,22 +11,23 @@ from codeneedle.engines.llama_cpp.arguments import (
     OFFLOAD,
     command,
     has,
-    options_in,
     parse,
     refuse_reserved,
-    shared_arguments,
     stretches_context,
-    translated,
     without_offload,
 )
-from codeneedle.engines.llama_cpp.installation import Program, server_facts
+from codeneedle.engines.llama_cpp.installation import (
+    PERPLEXITY,
+    Program,
+    server_facts,
+)
+from codeneedle.engines.llama_cpp.tool_options import shared_arguments, translated
 from codeneedle.errors import BadInput
 
 SERVER, MODEL = Path("/bin/llama-server"), Path("/models/m.gguf")
 LAUNCH = made_launch(SERVER, MODEL, context=4096, pair=Pair("q8_0", "q4_0"))
 TINY = replace(LAUNCH.model, is_tiny=True, threads=2)
 HELP = (Path(__file__).parents[2] / "helpers" / "logs" / "bench-help.txt").read_text()
-BENCH_OPTIONS = options_in(HELP)
 
 
 # The parser
@@ -60,8 +61,8 @@ def test_all_names_of_an_argument_are_known_everywhere(name):
 
     assert has(words, OFFLOAD)
     assert "999" not in command(replace(LAUNCH, extra=words), port=1)
-    assert (words, ()) == shared_arguments(words)
-    assert {"--n-gpu-layers": "20"} == translated(words, BENCH_OPTIONS)[0]
+    assert (words, ()) == shared_arguments(words, PERPLEXITY, OFFLOAD)
+    assert {"--n-gpu-layers": "20"} == translated(words, HELP)[0]
     assert ("-t", "2") == without_offload((*words, "-dev", "CUDA1", "-t", "2"))
 
 
