@@ -219,6 +219,16 @@ class BadReply(CellError):  # noqa: N818 - named after the fact
         )
 
 
+class ReadOtherwise(BadReply):  # noqa: N818 - named after the fact
+    """A server that read another number of tokens than it was sent: no score of it."""
+
+    def __init__(self, *, read: int, sent: int) -> None:
+        super().__init__(
+            expected="a score of the prompt that it was sent",
+            answer=f"it read {read:,} of {sent:,} tokens",
+        )
+
+
 class BrokenOff(BadReply):
     """The server ended a reply for a reason of its own, such as a filter."""
 

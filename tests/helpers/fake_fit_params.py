@@ -13,6 +13,8 @@ import sys
 import time
 from pathlib import Path
 
+from fake_perplexity import HELP
+
 LAYERS, CELLS = 4, 2048
 KERNELS = {
     "vulkan": lambda k, v: (k == "bf16") == (v == "bf16"),
@@ -80,6 +82,9 @@ def misbehave(rule, k, v):
 
 def main():
     rule = sys.argv[1]
+    if sys.argv[2:] == ["--help"]:
+        sys.stdout.write(HELP)
+        return
     if rule == "by-device":
         rule = "vulkan" if os.environ["GGML_VK_VISIBLE_DEVICES"] == "0" else "never"
     k, v = option("--cache-type-k"), option("--cache-type-v")

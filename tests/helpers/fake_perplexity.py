@@ -20,6 +20,19 @@ from pathlib import Path
 LOGS = Path(__file__).parent / "logs"
 CONTEXT, VOCABULARY, CHUNKS = 512, 260, 4
 WHOLE = 546_772
+HELP = """\
+-t,    --threads N                      number of threads
+-b,    --batch-size N                   logical maximum batch size
+-ub,   --ubatch-size N                  physical maximum batch size
+-ngl,  --gpu-layers, --n-gpu-layers N   layers in memory of devices
+-dev,  --device LIST                    devices
+-kvo,  --kv-offload, -nkvo, --no-kv-offload
+                                        where the cache is
+--override-kv LIST                      other facts of the weights
+--swa-full                              whole caches of windows
+"""
+"""Of llama-perplexity and llama-fit-params, shortened."""
+
 VERSION = "version: 0.6.0-dev (build 11434, commit fake)"
 
 
@@ -155,8 +168,8 @@ def was_asked():
 def main():
     fault, _, value = sys.argv[1].partition("=")
     arguments = sys.argv[2:]
-    if arguments == ["--version"]:
-        say(f"{VERSION}\n")
+    if arguments in (["--version"], ["--help"]):
+        say(f"{VERSION}\n" if arguments == ["--version"] else HELP)
         return
     k, v = option(arguments, "--cache-type-k"), option(arguments, "--cache-type-v")
     babble(fault, "main: failed to decode: \x1b]0;OWNED\x07\x1b[31m\n")

@@ -61,7 +61,6 @@ def setup():
             text_sha256="",
             llama="",
             arguments=(),
-            ignored=(),
         )
     )
     return replace(PLAIN, probes={"divergence": compared, "throughput": SPEEDS})

@@ -117,7 +117,7 @@ def test_runs_that_were_asked_for_more_in_turn_become_one_that_asks_for_all(tmp_
     def asking(*contexts):
         asked = {"contexts": [*contexts], "chunks": [4 for _ in contexts]}
         fixed = {"text": "prose", "text_sha256": "ab", "llama": "b1"}
-        fixed |= {"arguments": [], "ignored": []}
+        fixed |= {"arguments": []}
         probes = {"divergence": {**asked, **fixed}}
         return replace(SETUP, probes=probes, grows={"divergence": names})
 

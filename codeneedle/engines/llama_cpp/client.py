@@ -19,6 +19,7 @@ from codeneedle.engines.messages import (
     Message,
     Progress,
     Readiness,
+    ReadOtherwise,
     Refused,
     Reply,
     ServerGone,
@@ -338,7 +339,12 @@ class Client(Connection):
         )
 
     def _forced(self, wanted: NextTokens, **far: int) -> tuple[Reply, list[Token]]:
-        """The reply to *wanted*, and the tokens that it has, with what is listed."""
+        """
+        The reply to *wanted*, and the tokens that it has, with what is listed.
+
+        Raises:
+            ReadOtherwise: If the server read more or fewer tokens than it was sent.
+        """
         came: list[Token] = []
 
         def read(event: Json) -> StreamEvent:
@@ -348,6 +354,8 @@ class Client(Connection):
 
         body, limit = forcing_body(wanted), len(wanted.tokens)
         reply = self._reply(COMPLETION, body, read, never, max_tokens=limit, **far)
+        if reply.prompt_tokens != len(wanted.before):
+            raise ReadOtherwise(read=reply.prompt_tokens, sent=len(wanted.before))
         return reply, came
 
     def _ids(

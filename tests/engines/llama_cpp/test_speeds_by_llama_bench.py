@@ -286,7 +286,6 @@ def test_arguments_are_those_of_the_server_where_the_tool_has_them(tmp_path):
         "--threads": "1",
         "--poll": "0",
     } == tool.arguments
-    assert ("--rope-scale", "4") == tool.ignored
 
 
 def test_rotation_is_switched_off_by_a_variable(tmp_path):

@@ -89,7 +89,6 @@ def test_chosen_settings_are_conditions(made_run):
         "prompt_tokens": 512,
         "generated_tokens": 128,
         "arguments": {"--threads": "1"},
-        "ignored": ["--temp", "1"],
     } == PROBE.as_stored(adapted(made_run(depths=(64, 0, 64, 8))))
 
 
