@@ -219,7 +219,7 @@ class BadReply(CellError):  # noqa: N818 - named after the fact
         )
 
 
-class ReadOtherwise(BadReply):  # noqa: N818 - named after the fact
+class ReadOtherwise(BadReply):
     """A server that read another number of tokens than it was sent: no score of it."""
 
     def __init__(self, *, read: int, sent: int) -> None:
