@@ -249,7 +249,7 @@ ALLOWED = {
     ("cache_types.py", "mlx"): "types of all engines, whichever may be here",
     ("sweep/slurm.py", "llama_cpp"): "an option of ours is called like it",
     (
-        "system/processes.py",
+        "system/variables.py",
         "llama_cpp",
     ): "variables of drivers, and of what uses them",
 }
