@@ -2,6 +2,7 @@
 
 import json
 import shlex
+import subprocess
 import sys
 from importlib import resources
 from pathlib import Path
@@ -19,10 +20,15 @@ from codeneedle.cli.app import app
 from codeneedle.cli.engines import ENGINES, engine_entry
 from codeneedle.cli.sweep import planned
 from codeneedle.engines.engine import ModelSpec
-from codeneedle.engines.openai.settings import CommandSettings, EndpointSettings
+from codeneedle.engines.openai.settings import (
+    CommandSettings,
+    EndpointSettings,
+    command_template,
+)
 from codeneedle.errors import BadInput, UnknownName, WeightsUnusable
 from codeneedle.report.plan import plan_document
-from codeneedle.sweep.request import Execution, Request
+from codeneedle.sweep.request import Execution, Request, read_sweep
+from codeneedle.system.commands import filled
 
 
 @pytest.fixture
@@ -245,7 +251,10 @@ def test_cells_of_endpoints_come_one_after_the_other(swept, codeneedle, tmp_path
     assert not any(b"sk-secret-1" in file.read_bytes() for file in files)
 
 
-RECIPES = ("vllm", "sglang", "ik-llama", "ollama", "tabbyapi")
+RECIPES = (
+    *("vllm", "sglang", "ik-llama", "ollama", "tabbyapi", "mlx-server", "koboldcpp"),
+)
+BY_SHELL = ("mlx-server", "koboldcpp")
 
 
 @pytest.mark.parametrize("engine", ["mlx", "command", "endpoint"])
@@ -254,6 +263,30 @@ def test_a_llama_server_is_refused_where_it_would_not_be_used(engine):
 
     with pytest.raises(BadInput, match="starts no llama-server"):
         engine_entry(Request(engine=engine), chosen)
+
+
+@pytest.mark.parametrize(
+    ("name", "k", "expected"),
+    [
+        ("mlx-server", "f16", "--quantized-kv-start 0"),
+        ("mlx-server", "4", "--quantized-kv-start 0 --kv-bits=4"),
+        ("koboldcpp", "f16", "--flashattention --quantkv 0"),
+        ("koboldcpp", "q4_0", "--flashattention --quantkv 2"),
+    ],
+)
+def test_a_recipe_by_a_shell_starts_its_program_with_the_type(
+    name, k, expected, tmp_path, monkeypatch
+):
+    for program in ("mlx_lm.server", "koboldcpp"):
+        script(tmp_path / program, 'printf "%s\\n" "$@"')
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    template = command_template(read_sweep(name).chosen("command", CommandSettings))
+    values = {"k": k, "model": "/a b/m", "port": 8123, "context": 4096}
+    argv = [filled(word, values) for word in template.words]
+    told = subprocess.run(argv, capture_output=True, text=True, check=True).stdout
+
+    assert told.strip().replace("\n", " ").endswith(expected)
+    assert {"/a b/m", "8123", "127.0.0.1"} <= set(told.splitlines())
 
 
 @pytest.mark.parametrize("name", RECIPES)
@@ -265,7 +298,8 @@ def test_recipes_ship_and_can_be_planned(name, tmp_path, monkeypatch):
         script(tmp_path / "bin" / program, "echo version 1")
     monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:/usr/bin:/bin")
     needs_model = name not in {"ollama", "tabbyapi"}
-    args = ["--model", "model.gguf" if name == "ik-llama" else "org/model"]
+    of_file = name in {"ik-llama", "koboldcpp"}
+    args = ["--model", "model.gguf" if of_file else "org/model"]
     command = get_command(app).commands["sweep"]
     # As much as the weights of the test were trained for.
     words = [name, "--corpus", "tiny", "--context", "8192"]
@@ -277,7 +311,8 @@ def test_recipes_ship_and_can_be_planned(name, tmp_path, monkeypatch):
     is_free = name in {"ik-llama", "tabbyapi"}
     types = len(request.rows)
     assert types * (types if is_free else 1) == len(plan.pairs)
-    assert "version 1" == plan.engine.identity().version
+    if name not in BY_SHELL:
+        assert "version 1" == plan.engine.identity().version
     assert plan.engine.name in printed(plan_document(plan))
     notes = resources.files("codeneedle").joinpath("sweep", "files", f"{name}.toml")
     assert "Known to go wrong" in notes.read_text()

@@ -115,9 +115,9 @@ def test_a_page_has_all_of_its_request_and_its_own_arguments_last():
 
 
 SHIPPED = [
-    *("asymmetric", "corners", "gradient", "ik-llama", "kv-grid", "mlx-niah"),
-    *("mlx-split", "ollama", "price", "published", "retrieval-depths", "row"),
-    *("sglang", "tabbyapi", "vllm"),
+    *("asymmetric", "corners", "gradient", "ik-llama", "koboldcpp", "kv-grid"),
+    *("lm-studio", "mlx-niah", "mlx-server", "mlx-split", "ollama", "price"),
+    *("published", "retrieval-depths", "row", "sglang", "tabbyapi", "vllm"),
 ]
 ROOT = Path(__file__).parents[2]
 

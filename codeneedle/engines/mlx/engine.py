@@ -84,6 +84,17 @@ GROUP_SIZES = (32, 64, 128)
 
 PACKAGES = ("mlx", "mlx-lm")
 
+QUANTIZED_AT_ONCE = (
+    "caches are quantized from the first token on; mlx-lm's own programs begin at "
+    "5,000 tokens, and convert what is before at once: --quantized-kv-start 5000 "
+    "measures that"
+)
+QUANTIZED_LATER = (
+    "caches are quantized once they hold {:,} tokens, all of them at once, as mlx-lm's "
+    "own programs do; up to there nothing is"
+)
+"""Notes: what users run may be another thing than what is measured."""
+
 ON_CPU = (
     "MLX computes on the CPU here, which is slow: use short contexts; on Linux, "
     "OpenBLAS makes it ten times faster: LD_PRELOAD=libopenblas.so.0"
@@ -221,7 +232,9 @@ class Mlx(Engine):
 
     @override
     def notes(self) -> tuple[str, ...]:
-        return () if devices() else (ON_CPU,)
+        start = self.settings.quantized_kv_start
+        told = QUANTIZED_LATER.format(start) if start else QUANTIZED_AT_ONCE
+        return (told,) if devices() else (ON_CPU, told)
 
     @contextlib.contextmanager
     @override
