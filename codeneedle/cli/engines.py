@@ -179,7 +179,7 @@ def _folder_of_mlx(path: Path) -> Weights:
 
 def _served_model(path: Path) -> Weights:
     """A GGUF file is read; anything else is a name that the server understands."""
-    is_gguf = path.suffix == ".gguf" or path.is_file()
+    is_gguf = path.suffix.lower() == ".gguf" or path.is_file()
     return read_header(path) if is_gguf else known_by_name(path)
 
 

@@ -340,7 +340,9 @@ def named(text: str, *, source: str = "--model") -> Path | None:
         BadInput: If it is no name, and neither is nor looks like a path.
     """
     path = pretrained.path_of(text)
-    is_path = path and (os.sep in text or path.suffix == ".gguf" or exists(path))
+    is_path = path and (
+        os.sep in text or path.suffix.lower() == ".gguf" or exists(path)
+    )
     if text in pretrained.NAMES or is_path or (":" in text and is_name(text)):
         return path
     kept = [model.name.removesuffix(":latest") for model in stored_models()]

@@ -507,7 +507,7 @@ def _size(path: Path) -> int:
 def _header(path: Path) -> Header:
     size = _size(path)
     if not size:
-        raise _unjoined(path, "") or _not_gguf(path, "an empty file")
+        raise _unjoined(path) or _not_gguf(path, "an empty file")
     try:
         with (
             path.open("rb") as file,
@@ -523,26 +523,26 @@ def _header(path: Path) -> Header:
             kind = looks_like(start)
             raise _unjoined(path, kind) or _not_gguf(path, kind) from error
         if isinstance(error, EndsTooSoon):
-            raise _unjoined(path, "") or cut_short(path, size) from error
+            raise _unjoined(path) or cut_short(path, size) from error
         raise _unsupported(path, str(error)) from error
     if size < header.needed_bytes:
         is_split = "split.count" in header.values
         short = cut_short(path, size, header.needed_bytes)
-        raise short if is_split else _unjoined(path, "") or short
+        raise short if is_split else _unjoined(path) or short
     return header
 
 
-_NAMELESS = ("", "something else", "a text file")
-"""How bytes from the middle of a file look."""
+_NAMELESS = ("a GGUF file", "something else", "a text file", "a stretch of zeros")
+"""How a piece of a file may look; others, such as archives, are what they are."""
 
 
-def _unjoined(path: Path, looks: str) -> WeightsUnusable | None:
+def _unjoined(path: Path, looks: str = _NAMELESS[0]) -> WeightsUnusable | None:
     """
     The error for a piece of a file, or of a download; None if *path* is called neither.
 
     Args:
         path: A file that is no whole GGUF file.
-        looks: As of `looks_like`; empty for the beginning of a GGUF file.
+        looks: As of `looks_like`, or that it begins as a GGUF file does.
     """
     if pieces.is_download(path):
         return WeightsUnusable(
@@ -550,7 +550,7 @@ def _unjoined(path: Path, looks: str) -> WeightsUnusable | None:
             reason="is what a download has so far",
             hint="Let the program that fetches it end, or fetch it again.",
         )
-    piece = pieces.piece_at(path) if looks in _NAMELESS else None
+    piece = pieces.piece_at(path) if looks.startswith(_NAMELESS) else None
     if piece is None:
         return None
     return WeightsUnusable(

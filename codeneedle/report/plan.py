@@ -17,6 +17,7 @@ from codeneedle.cache_types import (
 )
 from codeneedle.document import Document, Facts, Grid, Heading, Lines, Table
 from codeneedle.engines.survey import Survey, gain, survey_log
+from codeneedle.models import pretrained
 from codeneedle.models.kv_cache import (
     Buffers,
     Caches,
@@ -42,7 +43,15 @@ from codeneedle.report.kernels import gain_line, kernels_document
 from codeneedle.report.tidy import cell_rows
 from codeneedle.sweep.plan import Plan
 from codeneedle.system import machine
-from codeneedle.text import NO_VALUE_WORD, duration, mib, number, plural, size
+from codeneedle.text import (
+    NO_VALUE_WORD,
+    duration,
+    mib,
+    number,
+    plural,
+    size,
+    visible,
+)
 from codeneedle.verdict.trust import trusted_records
 
 UNKNOWN = "?"
@@ -495,11 +504,18 @@ def _cells_of(plan: Plan, probe: Probe, setup: Setup | None) -> _Cells:
     )
 
 
+def _name_of_model(plan: Plan) -> str:
+    """The name of its file as it is; run folders have it short, in lower case."""
+    name = plan.weights.path.name
+    is_short = name.lower().startswith(plan.model) and plan.model != pretrained.BUILT_IN
+    return visible(name) if is_short else plan.model
+
+
 def _facts(
     plan: Plan, every: Sequence[_Cells], *, tries_reference: bool
 ) -> Iterator[tuple[str, str]]:
     setup = plan.store.setup()
-    yield "model", f"{plan.model}, {size(plan.weights.size_bytes)}"
+    yield "model", f"{_name_of_model(plan)}, {size(plan.weights.size_bytes)}"
     if plan.reads_corpus:
         known = corpus_line(setup) if setup else ""
         yield "corpus", known or _corpus_estimate(plan)

@@ -60,6 +60,15 @@ def test_pieces_are_to_be_joined_by_a_command_that_does_it(tmp_path, names, whic
     assert 4 == read_header(tmp_path / whole).layers
 
 
+def test_pieces_of_zeros_are_pieces(tmp_path):
+    """Large models have them; it is no download that has only just begun."""
+    data = gguf_bytes({**SHAPE, "zeros": bytes(1_000_000).decode()})
+    first, second = cut(tmp_path, NAMES["part1of2"], data)
+
+    assert "part 2 of 2" in str(refusal_of(second))
+    assert "part 1 of 2" in str(refusal_of(first))
+
+
 def test_a_piece_whose_others_are_missing_says_which(tmp_path):
     (path,) = cut(tmp_path, ["m.gguf.part2of3"], DATA[:1_000])
     refused = refusal_of(path)
