@@ -232,7 +232,18 @@ def transcripts() -> list[bytes]:
     call = {"from": "function_call", "value": '{"name": "f", "arguments": {}}'}
     shared = {"conversations": [{"from": "human", "value": "Hi"}, call]}
     lines = b"\n".join(json.dumps(each).encode() for each in (conversation, shared))
-    return [json.dumps([conversation, shared], indent=1).encode(), lines]
+    tree = {
+        "conv": {"currNode": "b"},
+        "messages": [
+            {"id": "a", "parent": None, "role": "user", "content": "Hi"},
+            {"id": "b", "parent": "a", "role": "assistant", "content": "Ho"},
+            {"id": "c", "parent": "a", "role": "assistant", "toolCalls": "[]"},
+        ],
+    }
+    node = {"author": {"role": "assistant"}, "content": {"parts": ["Hi"]}}
+    mapping = {"mapping": {"a": {"id": "a", "message": node, "parent": None}}}
+    exports = (json.dumps(each).encode() for each in (tree, mapping))
+    return [json.dumps([conversation, shared], indent=1).encode(), lines, *exports]
 
 
 def ggufs() -> list[bytes]:
@@ -385,6 +396,28 @@ def javascript_texts() -> list[bytes]:
         b"const o = { 'p': function() {\n}, q() {\n}, r: async () => {\n} };\n",
         b"class B { #p = () => {\n}; static { x ??= y?.z } }\n/a[/]b/u.test(c);\n",
     ]
+
+
+BRACED = {
+    "c": b"#if A\nstatic int *f(int (*a)(void))\n{\n  return 0;\n}\n#endif\n",
+    "cpp": b"namespace a { template <class T> struct B { B() : c(1) {\n d();\n }\n"
+    b" operator bool() const {\n auto e = [&](int f) {\n };\n return 1;\n } }; }\n",
+    "go": b"package a\nfunc (b *C[D]) e(f ...int) (int, error) {\n"
+    b"\tg := func() {\n\t}\n}\n",
+    "java": b"class A<B> { @C\n<D> int e() {\n F g = () -> {\n };\n return 1;\n } }\n",
+    "rust": b"impl<'a, T> B for C<T> { #[d]\nfn e(&self) -> f64 {\n"
+    b" let g = |h| {\n }; 1. } }\n",
+    "tsx": b"const A = <T,>({ b }: C): D => {\n return <E<F> g={h}>{i}</E>;\n};\n",
+    "typescript": b"abstract class A<B> { @c() private d = async (e?: F): "
+    b"Promise<void> => {\n g!;\n } }\n"
+    b"namespace H { function i(): asserts j is K {\n } }\n",
+}
+"""A text in each language that tree-sitter alone reads."""
+
+
+def texts_of(name: str) -> list[bytes]:
+    """Functions of the language *name*."""
+    return [BRACED[name], BRACED[name].replace(b"\n", b"")]
 
 
 def php_texts() -> list[bytes]:

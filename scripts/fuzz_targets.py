@@ -5,6 +5,7 @@ import math
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -307,7 +308,10 @@ def source_reader(suffix: str) -> Callable[[bytes], None]:
     def read(data: bytes) -> None:
         text = reading.decoded_text(data, label="x")
         language = languages.of_suffix(suffix, source="x")
-        found = language.functions(text)
+        try:
+            found = language.functions(text)
+        except languages.Unparsable as error:
+            found = [*error.kept]
         if language.unconfirmed:
             language.unconfirmed(text, found)
         lines = text.split("\n")
@@ -693,6 +697,18 @@ TARGETS = {
             seeds=seeds.php_texts,
             fragments=(b"<?php ", b"function a(){\n", b"<<<A\n", b"$"),
             share=4,
+        ),
+        *(
+            Target(
+                name=name,
+                reads=source_reader(language.suffixes[0]),
+                refuses=RequestError,
+                seeds=partial(seeds.texts_of, name),
+                fragments=(b"(", b"a{", b"a(){\n", b"a<", b"#if a\n", b"<a>"),
+                share=2,
+            )
+            for name, language in languages.all_languages().items()
+            if name in seeds.BRACED
         ),
     )
 }

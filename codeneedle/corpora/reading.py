@@ -19,6 +19,9 @@ Most text of a corpus, and of a file. It is four million tokens or more, which n
 context holds, and a parser's tree of it takes up to 3 GB.
 """
 
+MOST_MEAN = 5_000
+"""Mean characters of a line of code that somebody wrote; minified code has more."""
+
 SKIPPED_FOLDERS = frozenset(
     {"node_modules", "__pycache__", "venv", "site-packages"},
 )
@@ -256,7 +259,7 @@ def decoded_text(data: bytes, *, label: str) -> str:
     A byte order mark is dropped, and every line ends with a newline.
 
     Raises:
-        BadInput: If it is blank or binary, or its encoding is not known.
+        BadInput: If it is blank, binary or minified, or its encoding is not known.
     """
     if not data.strip():
         raise _not_text(label, BLANK)
@@ -267,7 +270,11 @@ def decoded_text(data: bytes, *, label: str) -> str:
         raise BadInput(source=label, reason=str(error), hint=hint) from error
     if not text.strip():
         raise _not_text(label, BLANK)
-    return text.replace("\r\n", "\n").replace("\r", "\n")
+    text = text.replace("\r\n", "\n").replace("\r", "\n")
+    mean = len(text) // (text.count("\n") + 1)
+    if mean > MOST_MEAN:
+        raise _not_text(label, f"minified: its lines have {mean:,} characters or more")
+    return text
 
 
 def _not_text(label: str, reason: str) -> BadInput:

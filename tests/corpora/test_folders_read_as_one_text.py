@@ -47,6 +47,37 @@ def test_a_file_without_text_says_so(here, data, reason):
     )
 
 
+def test_minified_code_is_left_out_and_said_to_be(here):
+    put(here / "src/a.min.js", "function f(){return function(){}};" * 1_000)
+    put(here / "src/b.js", javascript("two"))
+    corpus = load("./src")
+
+    assert ["two"] == names_of(corpus.functions)
+    assert (
+        ("a.min.js", "minified: its lines have 34,000 characters or more"),
+    ) == corpus.skipped
+
+
+def test_a_folder_of_every_language_is_one_text(here):
+    put(here / "src/a.py", python("of_python"))
+    put(here / "src/b.h", javascript("of_c").replace("function", "int"))
+    put(here / "src/c.cpp", javascript("of_cpp").replace("function", "auto"))
+    put(here / "src/d.go", "package d\n" + javascript("of_go").replace("tion", ""))
+    put(here / "src/e.rs", javascript("of_rust").replace("function", "fn"))
+    body = javascript("of_java").replace("function", "void")
+    put(here / "src/f.java", f"class F {{\n{body}}}\n")
+    put(here / "src/g.tsx", javascript("of_tsx"))
+    put(here / "src/h.ts", "type A = 1;\n" + javascript("of_ts"))
+    corpus = load("./src")
+
+    assert ["of_python", "of_c", "of_cpp", "of_go", "of_rust", "F.of_java"] == (
+        names_of(corpus.functions)[:6]
+    )
+    assert ["of_tsx", "of_ts"] == names_of(corpus.functions)[6:]
+    assert () == corpus.skipped
+    assert_verbatim(corpus.text, corpus.functions)
+
+
 def test_a_folder_is_joined_with_a_comment_that_names_each_file(here):
     put(here / "src/b/two.js", javascript("two"))
     put(here / "src/a.py", python("none") + python("one").rstrip("\n"))

@@ -25,6 +25,12 @@ Limit of the depth of nodes. tree-sitter counts the depth of a query in 16 bits:
 65,535 it loses matches, and 100,000 take more than two minutes.
 """
 
+LONGEST_LINE = 10_000
+"""
+Characters of the line on which a function may begin. Minified code has a hundred
+thousand functions in one line, whose signature would be that line.
+"""
+
 COMMENTS = ("comment", "line_comment", "block_comment")
 
 _WRAPPERS = {
@@ -155,7 +161,8 @@ class Grammar:
             name = f"{around[-1][0]}.{word}" if around else word
             around.append((name, node, named))
             body = self._body(named)
-            if body is not None:
+            is_quotable = len(lines[node.start_point.row]) <= LONGEST_LINE
+            if body is not None and is_quotable:
                 yield self._function(name, node, body, lines)
 
     def _body(self, named: "tree_sitter.Node") -> "tree_sitter.Node | None":

@@ -412,6 +412,15 @@ def test_a_text_in_one_line_has_functions_without_lines(name):
     assert [] == [f for f in functions_of(name, f"{one}\n") if f.body]
 
 
+@pytest.mark.parametrize("name", ["c", "java", "javascript", "typescript"])
+def test_functions_by_the_thousand_in_one_line_are_none(name):
+    """Each would have that line as its signature: 400 MB of it."""
+    one = "void f(){}" if name in {"c", "java"} else "function f(){}"
+    text = f"class A {{{one * 20_000}}}\n" if name == "java" else one * 20_000
+
+    assert [] == functions_of(name, text)
+
+
 @pytest.mark.parametrize(
     ("name", "opening"),
     [
