@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
-from codeneedle.cache_types import Pair
+from codeneedle.cache_types import Pair, most_precise_first, named_pairs, pairs_by
 from codeneedle.errors import UnknownName
 from codeneedle.probes.answers import ScoredAnswer
 from codeneedle.probes.divergence.probe import PROBE as DIVERGENCE
@@ -17,6 +17,7 @@ from codeneedle.probes.reuse.probe import PROBE as REUSE
 from codeneedle.probes.throughput.probe import PROBE as THROUGHPUT
 from codeneedle.probes.transcript.probe import PROBE as TRANSCRIPT
 from codeneedle.records.record import BadRecord, BadSetup, Run, Setup, from_json
+from codeneedle.text import visible
 
 NAMES = re.compile(r"[a-z]+")
 """
@@ -131,3 +132,30 @@ def answers_by_length(run: Run) -> dict[Pair, Sequence[ScoredAnswer]]:
             for answer in probe.answers(run, record):
                 by_pair.setdefault(record.pair, []).append(answer)
     return {**by_pair}
+
+
+def gaps(run: Run) -> list[tuple[str, list[Pair]]]:
+    """
+    Parts of probes that *run* was asked for and has nothing of, with the reason.
+
+    Each is a phrase, safe to show, with the pairs of which it is true. Wherever a
+    metric may be looked for, it says why there is none.
+    """
+    found: list[tuple[str, Pair]] = []
+    for record in run.records:
+        probe = PROBES.get(record.probe)
+        if record.has_numbers and probe:
+            phrases = probe.gaps_in(record, run.setup)
+            found += [(visible(phrase), record.pair) for phrase in phrases]
+    by_phrase = pairs_by(found)
+    return [(each, most_precise_first(pairs)) for each, pairs in by_phrase.items()]
+
+
+def gap_lines(run: Run) -> list[str]:
+    """A line for each of `gaps`, with its pairs where others have that part."""
+    lines = []
+    for phrase, pairs in gaps(run):
+        measured = {record.pair for record in run.records if record.has_numbers}
+        of = "" if measured <= {*pairs} else f" ({named_pairs(pairs)})"
+        lines.append(f"{phrase}{of}")
+    return lines

@@ -456,6 +456,10 @@ class Probe:
         """What its records of a run say in words, a line each."""
         return ()
 
+    def gaps_in(self, _record: CellRecord, _setup: Setup) -> tuple[str, ...]:
+        """Parts that a record was asked for and has nothing of: a phrase with why."""
+        return ()
+
     def refusal(self, _first: Setup, _second: Setup) -> str:
         """
         Why answers under equal settings are not compared; empty if they are.

@@ -14,7 +14,7 @@ from codeneedle.probes.answers import ScoredAnswer, View
 from codeneedle.probes.probe import Probe
 from codeneedle.records.record import CellRecord, Run
 from codeneedle.records.store import LOGS
-from codeneedle.text import plural
+from codeneedle.text import plural, visible
 
 MOST_WORDS = 3
 """Of what `asked_for` reads: run, pair, function."""
@@ -169,7 +169,10 @@ def _overviews(measured: Sequence[tuple[Run, CellRecord]]) -> Document:
             if not record.has_numbers:
                 yield Lines([f"{record.probe}: {record.status}: {record.reason}"])
             elif record.probe in PROBES:
-                yield from PROBES[record.probe].overview(run, record)
+                probe = PROBES[record.probe]
+                yield from probe.overview(run, record)
+                gaps = probe.gaps_in(record, run.setup)
+                yield Lines([visible(each) for each in gaps], style="bold")
 
 
 def _proved(run: Run, record: CellRecord) -> Iterator[tuple[str, str]]:

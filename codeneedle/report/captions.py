@@ -9,7 +9,7 @@ from codeneedle.cache_types import Pair, most_precise, named_pairs, pairs_by
 from codeneedle.corpora.fitting import filled_phrase
 from codeneedle.errors import NothingToShow
 from codeneedle.models.pretrained import BUILT_IN
-from codeneedle.probes import PROBES, frames
+from codeneedle.probes import PROBES, frames, gap_lines
 from codeneedle.probes.frames import Cells, CellValue
 from codeneedle.probes.metrics import Metric
 from codeneedle.records.record import (
@@ -222,16 +222,22 @@ def dates(run: Run) -> str:
     return days[0] if len(days) == 1 else f"{days[0]} to {days[-1]}"
 
 
-def cautions(setup: Setup) -> tuple[str, ...]:
-    """Sentences on what not to conclude from the numbers; mostly none."""
+def cautions(run: Run) -> tuple[str, ...]:
+    """
+    Sentences on what not to conclude from the numbers, and what was asked for and has
+    none; mostly none.
+    """
+    setup = run.setup
+    missing = tuple(gap_lines(run))
     is_built_in = setup.weights.name == BUILT_IN
     if not is_built_in or setup.corpus.kind == "incompressible":
-        return ()
+        return missing
     return (
         visible(
             "The built-in model can only recall incompressible text: its numbers on "
             f"{setup.corpus.name} mean nothing."
         ),
+        *missing,
     )
 
 

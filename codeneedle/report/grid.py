@@ -52,7 +52,7 @@ def report(
     for run, verdict in zip(runs, verdicts, strict=True):
         for metric in metrics:
             yield from grid(run, metric, verdict)
-        yield Lines(captions.cautions(run.setup), style="bold")
+        yield Lines(captions.cautions(run), style="bold")
         yield Facts(captions.run_facts(run), is_quiet=True)
 
 
@@ -96,7 +96,7 @@ def loss_report(
         for metric in metrics:
             if not (losses and losses.says(metric)):
                 yield from grid(run, metric, verdict)
-        yield Lines(captions.cautions(run.setup), style="bold")
+        yield Lines(captions.cautions(run), style="bold")
         yield Lines(captions.conditions(verdict.run), style="dim")
 
 

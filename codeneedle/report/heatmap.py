@@ -454,7 +454,7 @@ def loss_picture(losses: Losses, pair_flags: PairFlags) -> Picture:
         caption=f"of 100 {losses.what}; limit {losses.limit:g}",
         title=_capital(losses.display.label),
         notes=(
-            *captions.cautions(verdict.run.setup),
+            *captions.cautions(verdict.run),
             # What to set and what that loses, without the command that goes on.
             *(visible(line.strip()) for line in headline(verdict, pair_flags)[:2]),
             *(
@@ -667,7 +667,7 @@ def picture_facts(run: Run) -> tuple[str, ...]:
 def _notes(run: Run, metric: Metric, cells: Cells, verdict: Verdict) -> tuple[str, ...]:
     reference = frames.reference(cells)
     return (
-        *captions.cautions(run.setup),
+        *captions.cautions(run),
         *((f"Framed: the reference, {visible(str(reference))}",) if reference else ()),
         *map(_capital, unmeasured_lines(run, metric)),
         *map(_capital, incomplete_lines(run)),

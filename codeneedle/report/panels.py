@@ -13,7 +13,7 @@ from rich.text import Text
 from codeneedle.cache_types import Pair, named_pairs
 from codeneedle.document import Block, Document, Facts, Grid, Heading, Lines
 from codeneedle.errors import BadInput
-from codeneedle.probes import PROBES, frames
+from codeneedle.probes import PROBES, frames, gap_lines
 from codeneedle.probes.metrics import Metric, facet_parts
 from codeneedle.records.record import Run, Status
 from codeneedle.report import captions
@@ -181,13 +181,15 @@ def _panels(
         panels=tuple(_panel(pair, of_pair) for pair, of_pair in by_pair.items()),
         reference=reference,
         notes=tuple(
-            note
-            for probe in dict.fromkeys(record.probe for record in run.records)
-            for note in PROBES[probe].remarks(run)
-            if note.startswith(task)
+            note for note in (*_remarks(run), *gap_lines(run)) if note.startswith(task)
         ),
         left_out=tuple(_left_out(by_pair)),
     )
+
+
+def _remarks(run: Run) -> Iterator[str]:
+    for probe in dict.fromkeys(record.probe for record in run.records):
+        yield from PROBES[probe].remarks(run)
 
 
 def _place(row: TableRow) -> LengthDepth:

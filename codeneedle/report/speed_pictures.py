@@ -146,7 +146,7 @@ def _title(table: SpeedTable) -> str:
 
 def _notes(table: SpeedTable) -> list[str]:
     """The speeds that are not compared, behind what not to conclude."""
-    notes = [*captions.cautions(table.run.setup)]
+    notes = [*captions.cautions(table.run)]
     listed = [
         f"{row['pair']} {number(row['value'], digits=1)} tokens/s at "
         f"{row['depth']:,} ({_why(row['status'], row['reason'])})"

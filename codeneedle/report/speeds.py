@@ -152,7 +152,7 @@ def speeds_document(tables: Iterable[SpeedTable]) -> Document:
         heading, *rows = _texts(table)
         yield Table(heading, rows, words={heading[0], heading[-1]})
         yield Facts(legend(table))
-        yield Lines(captions.cautions(table.run.setup), style="bold")
+        yield Lines(captions.cautions(table.run), style="bold")
         yield Facts(captions.run_facts(table.run), is_quiet=True)
 
 

@@ -288,7 +288,7 @@ def tables_document(
             legend.append((BY_TYPES, "predicted from the bits of the types"))
         yield Facts(legend)
         yield Lines(table.remarks)
-        yield Lines(captions.cautions(run.setup), style="bold")
+        yield Lines(captions.cautions(run), style="bold")
         yield Facts(captions.run_facts(run), is_quiet=True)
         if pair_flags:
             yield _commands(run)

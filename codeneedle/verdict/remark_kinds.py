@@ -67,6 +67,9 @@ class RemarkKind(StrEnum):
     NOT_COMPARED = "not-compared"
     """Pairs without numbers, and why."""
 
+    WITHOUT_PART = "without-part"
+    """A part of a probe that was asked for and has nothing, and why."""
+
     FAILED = "failed"
     """Pairs that are open as one of their probes failed."""
 

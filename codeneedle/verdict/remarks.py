@@ -5,6 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from codeneedle.cache_types import Pair, PairFlags, named_pairs, pairs_by
 from codeneedle.corpora.fitting import beyond_text, filled_phrase, fills
 from codeneedle.engines.survey import NO_BUILD
+from codeneedle.probes import gaps
 from codeneedle.probes.metrics import LossKind
 from codeneedle.records.record import Attention, Run
 from codeneedle.text import plural, sweep_command, visible
@@ -32,6 +33,7 @@ def remarks(verdict: Verdict, pair_flags: PairFlags | None = None) -> list[Remar
         *_repeated(verdict),
         *_population(verdict),
         *(Remark(RemarkKind.REFUSED, f"{line}.") for line in refusals(verdict.run)),
+        *_gaps(verdict),
         *_troubles(verdict),
     ]
 
@@ -266,6 +268,12 @@ def _about(verdict: Verdict, units: int, noun: str) -> str:
             "more (--tasks, --lengths)."
         )
     return f"About {these}, in this text; another text can differ by more (--corpus)."
+
+
+def _gaps(verdict: Verdict) -> Iterator[Remark]:
+    for phrase, pairs in gaps(verdict.run):
+        text = f"{phrase[:1].upper()}{phrase[1:]}: {named_pairs(pairs)}"
+        yield Remark(RemarkKind.WITHOUT_PART, text, tuple(pairs))
 
 
 def _troubles(verdict: Verdict) -> Iterator[Remark]:

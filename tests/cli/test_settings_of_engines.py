@@ -1,5 +1,6 @@
 """The registry of engines: what is offered, and whose settings are whose."""
 
+import html
 import json
 import shlex
 import subprocess
@@ -7,8 +8,10 @@ import sys
 from importlib import resources
 from pathlib import Path
 
+import fake_command
 import fake_openai
 import pytest
+from fake_command import options_of
 from fake_engine import made_weights
 from made_plans import CORPUS, made_world
 from msgspec.structs import replace
@@ -174,6 +177,31 @@ def test_a_server_that_echoes_a_prompt_is_asked_for_forced_recall(swept, codenee
     assert "right tokens lost" in codeneedle("grid", RUN).stdout
 
 
+def test_lines_that_a_pair_was_asked_for_in_vain_have_their_reason_everywhere(
+    swept, codeneedle, tmp_path
+):
+    """Of both ways one is there, so the cell has numbers."""
+    fakes = tmp_path / "fakes.json"
+    fakes.write_text(json.dumps({"f16": ["echo"], "q8_0": ["echo-refused=501"]}))
+    pairs = ("--pairs", "f16/f16,q8_0/f16", "--way", "write,force", "--no-more")
+    words = started()[1] + f" --fakes {fakes}"
+
+    done = swept("command", *pairs, "--command", words, *started()[2:])
+
+    assert 0 == done.returncode, done.stderr
+    page = (tmp_path / codeneedle("page", RUN).stdout.strip()).read_text("utf-8")
+    reports = {
+        "the end of the sweep": done.stderr + done.stdout,
+        "page": html.unescape(page),
+        "show": codeneedle("show", RUN, "q8_0/f16").stdout,
+        **{name: codeneedle(name, RUN).stdout for name in ("verdict", "grid", "table")},
+        "json": codeneedle("verdict", RUN, "--json").stdout,
+    }
+    for name, text in reports.items():
+        assert "o forced recall" in text, name
+        assert "echo is not implemented" in text, name
+
+
 def test_lines_are_read_by_one_request_where_a_server_echoes_prompts(swept, tmp_path):
     """Forced, there is one for each of the six functions."""
     told = {}
@@ -255,6 +283,10 @@ RECIPES = (
     *("vllm", "sglang", "ik-llama", "ollama", "tabbyapi", "mlx-server", "koboldcpp"),
 )
 BY_SHELL = ("mlx-server", "koboldcpp")
+SHIPPED = resources.files("codeneedle").joinpath("sweep", "files").iterdir()
+OTHERS = ("lm-studio", "mlx-niah", "mlx-split")
+OWN = sorted({f.name[:-5] for f in SHIPPED} - {*RECIPES, *OTHERS})
+"""Sweep files that come with the program, for llama.cpp."""
 
 
 @pytest.mark.parametrize("engine", ["mlx", "command", "endpoint"])
@@ -316,3 +348,66 @@ def test_recipes_ship_and_can_be_planned(name, tmp_path, monkeypatch):
     assert plan.engine.name in printed(plan_document(plan))
     notes = resources.files("codeneedle").joinpath("sweep", "files", f"{name}.toml")
     assert "Known to go wrong" in notes.read_text()
+
+
+@pytest.fixture
+def engine_programs(tmp_path, monkeypatch):
+    """A folder for each recipe, with a program that takes its engine's options."""
+    programs = {}
+    for name in RECIPES:
+        known = options_of(name)
+        words = shlex.join([sys.executable, fake_command.__file__, name])
+        folder = tmp_path / "programs" / name
+        script(folder / known["program"], f'exec {words} "$@"')
+        programs[name] = folder
+    (tmp_path / "main.py").touch()
+    monkeypatch.chdir(tmp_path)
+    return programs
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_a_recipe_runs_with_the_options_that_its_engine_has(
+    name, swept, codeneedle, engine_programs, nano, tmp_path
+):
+    path = f"{engine_programs[name]}:/usr/bin:/bin"
+    model = ["--model", "org/model"] * (name in {"vllm", "sglang", "mlx-server"})
+    if name in {"ik-llama", "koboldcpp"}:
+        model = ["--model", str(nano)]
+    asked = ("--corpus", "tiny", "--context", "4096", "--probe", "recall", *model)
+    types = read_sweep(name).types[:2]
+
+    done = codeneedle("sweep", name, *asked, "--types", ",".join(types), PATH=path)
+
+    records = [json.loads(f.read_text()) for f in tmp_path.rglob("*.recall.json")]
+    assert 0 == done.returncode, done.stderr
+    assert {"finished"} == {record["status"] for record in records}
+    echoes = "echo" in options_of(name)["serves"].get("faults", ())
+    answers = [a for r in records for a in r["observation"]["answers"].items()]
+    forced = [answer for key, answer in answers if not key.startswith("written")]
+    assert echoes == bool([a for a in forced if not a.get("error")])
+
+
+def test_a_recipe_with_an_option_that_its_engine_lacks_would_fail():
+    """Of ik_llama.cpp before the first fix: the option had a value since 2025-11."""
+    words = ["--model", "m", "--flash-attn", "--cache-type-k", "f16"]
+
+    for name, refused in (
+        ("ik-llama", words),
+        ("vllm", ["serve", "m", "--ctk", "f16"]),
+    ):
+        with pytest.raises(SystemExit) as caught:
+            fake_command.given(options_of(name), refused)
+        assert "error: " in str(caught.value)
+
+
+@pytest.mark.real
+@pytest.mark.parametrize("name", OWN)
+def test_a_sweep_file_of_llama_cpp_is_one_that_its_programs_take(
+    name, codeneedle, nano, llama_server
+):
+    """llama-fit-params is asked about each pair with the arguments of the sweep."""
+    asked = ("--model", str(nano), "--context", "8192", "--fit", "--json")
+    done = codeneedle("plan", name, *asked, LLAMA_SERVER=str(llama_server))
+
+    assert 0 == done.returncode, done.stderr
+    assert json.loads(done.stdout)

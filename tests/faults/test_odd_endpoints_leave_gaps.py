@@ -28,7 +28,6 @@ from codeneedle.engines.openai.settings import EndpointSettings
 from codeneedle.errors import CellError, MachineError, RequestError
 
 UNSCORED = {
-    "text offsets that are all zero": ("offsets=zero", "offsets that do not fit"),
     "text offsets that fall": ("offsets=falling", "offsets that do not fit"),
     "log-probabilities above 0": ("logprob=5", "a log-probability of 5"),
     "log-probabilities that are infinite": ("logprob=Infinity", "of inf"),
@@ -56,6 +55,8 @@ HARMLESS = {
     "a connection that stays open": "open-end",
     "pings behind the last token, without end": "no-end",
     "the key that it was given": "says-key",
+    "text offsets that are all zero": "offsets=zero",
+    "text offsets that are all -1": "offsets=minus",
     "a process that it leaves behind": "leave=marked",
 }
 """What costs nothing."""

@@ -16,7 +16,8 @@ wanted:
     alone               list no token beside the one that comes
     twice               list the token that comes again, under another text
     mangled             tell tokens that do not spell the text
-    offsets=HOW         tell places of tokens that are bare (none), zero or falling
+    offsets=HOW         tell places of tokens that are bare (none), zero, minus or
+                        falling
     most=N              end each reply after N tokens
     counts=X            tell X as each count of tokens: -3, 1e400, null
     no-usage            tell no counts of tokens
@@ -33,6 +34,7 @@ wanted:
     endless-end         end a reply again and again
     no-end              send pings behind the last token, and never end the reply
     other-model         list another one
+    serves=NAME         list a model of this name
     chat-only           have no /completions
     strict              refuse fields that are not OpenAI's
     stricter            refuse log-probabilities and stream options, too
@@ -70,6 +72,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 MODEL = "made/model"
+HEALTH = ("/health", "/api/version", "/api/extra/version")
 STANDARD = {
     *("model", "prompt", "messages", "max_tokens", "temperature", "top_p", "seed"),
     *("presence_penalty", "frequency_penalty", "stream", "stream_options"),
@@ -191,13 +194,14 @@ class Handler(BaseHTTPRequestHandler):
     def do_GET(self):
         if self.is_refused():
             return
-        if self.path == "/health":
+        if self.path in HEALTH:
             loading = self.count_down("loading")
             self.answer(503 if loading else 200, {})
         elif self.path == "/v1/models" and "models" in self.faults:
             self.answer(200, many("data", int(self.faults["models"])))
         elif self.path == "/v1/models" and "no-models" not in self.faults:
-            name = "another" if "other-model" in self.faults else MODEL
+            own = self.faults.get("serves", MODEL)
+            name = "another" if "other-model" in self.faults else own
             self.answer(200, {"object": "list", "data": [{"id": name}]})
         else:
             self.refuse(404, "Not Found")
@@ -246,6 +250,7 @@ class Handler(BaseHTTPRequestHandler):
             "text_offset": {
                 "zero": [0] * len(places),
                 "falling": places[::-1],
+                "minus": [-1] * len(places),
                 "bare": None,
             }.get(self.faults.get("offsets"), places),
         }

@@ -278,6 +278,7 @@ def remarkable() -> dict[str, Run]:
         ),
         "the reference is in doubt": losing_run({GOOD: BETTER, COARSE: BEYOND}),
         "answers to long texts are lost": losing_long_texts(),
+        "a pair has no forced lines": losing_run({GOOD: WITHIN, MIDDLE: (None,) * 16}),
         "a pair has no numbers": losing_run({GOOD: WITHIN}, stopped),
         "another probe of a pair failed": losing_run(
             {GOOD: WITHIN, COARSE: BEYOND}, crashed

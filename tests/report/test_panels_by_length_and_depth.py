@@ -108,7 +108,7 @@ def test_a_length_that_a_pair_was_not_asked_is_a_gap_and_no_zero():
     run = run_of(record_of("f16/f16", unless(None)), gated)
 
     assert (2048, 0.5) not in panels(run).panels[1].spots
-    assert f"multikey at 2,048 tokens was not asked of q4_0/f16: {reason}" in (
+    assert f"multikey at 2,048 tokens was not asked: {reason} (q4_0/f16)" in (
         " ".join(shown(run).split())
     )
     assert (

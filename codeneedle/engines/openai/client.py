@@ -751,8 +751,17 @@ def _places(logprobs: object) -> tuple[Sequence["_TokenLogprob"], Sequence[int]]
                 ),
             )
             for text, number, top in rows
-        ], stated.text_offset or ()
+        ], _told_offsets(stated.text_offset or ())
     return (), ()
+
+
+def _told_offsets(offsets: Sequence[int]) -> Sequence[int]:
+    """
+    *offsets*, or nothing where all are equal: SGLang tells -1 for each token.
+
+    The texts of the tokens settle then where they stand.
+    """
+    return offsets if len(set(offsets)) > 1 else ()
 
 
 def _fault(place: _TokenLogprob) -> str:

@@ -24,7 +24,7 @@ from codeneedle.probes.answers import ScoredAnswer
 from codeneedle.probes.cell import ProbeContext, RunContext
 from codeneedle.probes.estimates import Estimates, Times, Work
 from codeneedle.probes.metrics import ABLE, Metric
-from codeneedle.probes.observations import Observed, chosen_over
+from codeneedle.probes.observations import Observed, chosen_over, observed
 from codeneedle.probes.probe import (
     Further,
     Probe,
@@ -137,20 +137,28 @@ def _settings_alone(stored: Json) -> Json:
     return {key: stored[key] for key in stored if key not in FUNCTIONS_KEYS}
 
 
-def _gaps(run: Run) -> Iterator[str]:
-    """Why no record has forced scores, or margins, where the same is true of all."""
+def _margin_gap(run: Run) -> Iterator[str]:
+    """Why no record has margins, where the same is true of all."""
     records = [r for r in run.records if r.probe == NAME and r.has_numbers]
-    recalls = [recall_of(record) for record in records]
-    forced = [answer for each in recalls for answer in each.scored]
-    errors = {answer.error for answer in forced}
-    if forced and "" not in errors:
-        yield f"no forced recall: {min(errors)}"
-    written = [answer for each in recalls for answer in each.rounds if not answer.error]
+    rounds = [answer for record in records for answer in recall_of(record).rounds]
+    written = [answer for answer in rounds if not answer.error]
     drafts = any(answer.drafted for answer in written)
     if written and not drafts and not any(answer.logprobs for answer in written):
         unscored = {record.effective.unscored for record in records} - {""}
         told = min(unscored, default="no probabilities")
         yield f"no margins: the server tells {told}"
+
+
+def _gaps(record: CellRecord) -> Iterator[str]:
+    """What *record* has no answer of at all, and why."""
+    recall = recall_of(record)
+    for name, answers in (("forced", recall.scored), ("written", recall.rounds)):
+        errors = {answer.error for answer in answers}
+        if errors and "" not in errors:
+            yield f"no {name} recall: {min(errors)}"
+    skipped = observed(record, Observed).skipped
+    if skipped and not recall.rounds:
+        yield f"no written recall: {min(skipped.values())}"
 
 
 def _usual_way(settings: RecallSettings, estimates: Estimates) -> tuple[Way, ...]:
@@ -647,7 +655,12 @@ class RecallProbe(Probe):
                 f"written recall is at its floor: {lost:.2f} lines of {WRITTEN_LINES} "
                 f"with {reference}, so no pair has anything to lose"
             )
-        return (*lines, *_gaps(run))
+        return (*lines, *_margin_gap(run))
+
+    @override
+    def gaps_in(self, record: CellRecord, _setup: Setup) -> tuple[str, ...]:
+        """Forced or written lines."""
+        return tuple(_gaps(record))
 
     @override
     def answers(self, run: Run, record: CellRecord) -> Iterable[ScoredAnswer]:

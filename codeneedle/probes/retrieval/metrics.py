@@ -8,7 +8,7 @@ from typing import TypeVar
 
 import msgspec
 
-from codeneedle.probes.answers import USABLE, Skipped
+from codeneedle.probes.answers import USABLE
 from codeneedle.probes.metrics import Loss, LossKind, Metric, bounded_share, of_units
 from codeneedle.probes.retrieval.outcomes import (
     QuestionOutcome,
@@ -220,37 +220,19 @@ SURVIVAL_TOKENS = (16, 32, 64, 128, 256, 512)
 
 
 def run_remarks(run: Run) -> tuple[str, ...]:
-    """The path of each dial, what was left out, and how long answers survive."""
+    """The path of each dial, and how long answers survive."""
     records = [r for r in run.records if r.probe == NAME and r.has_numbers]
     calibration = calibration_of(run.setup) if records else None
     return (
         *(_set_by_reference(calibration) if calibration else ()),
-        *_not_asked(records),
         *_survivals(records),
     )
 
 
 def _set_by_reference(calibration: Calibration) -> Iterator[str]:
-    """A line for each dial, and for each length that no pair was asked."""
+    """A line for each dial."""
     for dial in calibration.dials:
         yield _dial_phrase(dial, calibration)
-    for each in calibration.left_out:
-        reason = each.reason
-        yield f"{each.task} at {each.length:,} tokens was asked of no pair: {reason}"
-
-
-def _not_asked(records: Sequence[CellRecord]) -> Iterator[str]:
-    """A line for each length that some pairs were not asked, and why."""
-    pairs: dict[Skipped, list[str]] = {}
-    for record in records:
-        retrieval = retrieval_of(record)
-        for each in retrieval.not_asked if retrieval else ():
-            pairs.setdefault(each, []).append(str(record.pair))
-    for each, names in pairs.items():
-        yield (
-            f"{each.task} at {each.length:,} tokens was not asked of "
-            f"{', '.join(names)}: {each.reason}"
-        )
 
 
 def _dial_phrase(dial: Dialled, calibration: Calibration) -> str:

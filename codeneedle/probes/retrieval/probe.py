@@ -308,13 +308,26 @@ class RetrievalProbe(Probe):
 
     @override
     def remarks(self, run: Run) -> tuple[str, ...]:
-        """The path of each dial, what was left out, how long answers survive."""
+        """The path of each dial, how long answers survive."""
         return run_remarks(run)
+
+    @override
+    def gaps_in(self, record: CellRecord, setup: Setup) -> tuple[str, ...]:
+        """Lengths that were not asked on purpose."""
+        return tuple(
+            f"{each.task} at {each.length:,} tokens was not asked: {each.reason}"
+            for each in _skipped_of(setup, record)
+        )
 
 
 def _skipped(run: Run, record: CellRecord) -> tuple[Skipped, ...]:
+    """As of `_skipped_of`."""
+    return _skipped_of(run.setup, record)
+
+
+def _skipped_of(setup: Setup, record: CellRecord) -> tuple[Skipped, ...]:
     """Lengths that no pair was asked, and those that this one was not."""
-    calibration, retrieval = calibration_of(run.setup), retrieval_of(record)
+    calibration, retrieval = calibration_of(setup), retrieval_of(record)
     of_all = calibration.left_out if calibration else ()
     return (*of_all, *(retrieval.not_asked if retrieval else ()))
 

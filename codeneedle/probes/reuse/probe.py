@@ -1,7 +1,6 @@
 """The reuse probe: asks the same questions with a cold and with a reused cache."""
 
 import itertools
-from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
@@ -171,13 +170,23 @@ class ReuseProbe(Probe):
 
     @override
     def remarks(self, run: Run) -> tuple[str, ...]:
-        """Pairs whose reused cache differs more than the reference's, and gaps."""
+        """Pairs whose reused cache differs more than the reference's."""
         records = [r for r in run.records if r.probe == NAME and r.has_numbers]
         by_pair = {record.pair: reuse_of(record) for record in records}
         reference = reference_among(records)
         if reference is None:
             return ()
-        return (*_differences(by_pair, reference), *_gaps(by_pair))
+        return tuple(_differences(by_pair, reference))
+
+    @override
+    def gaps_in(self, record: CellRecord, _setup: Setup) -> tuple[str, ...]:
+        """Ways in which no cache could be compared."""
+        reuse = reuse_of(record)
+        return tuple(
+            f"not compared {PHRASES[way]}: {gap}"
+            for way in REUSED
+            for gap in reuse.gaps(way)
+        )
 
 
 PROBE = ReuseProbe(
@@ -326,15 +335,3 @@ def _differences(by_pair: Mapping[Pair, Reuse], reference: Pair) -> Iterator[str
         by = f"up to rounding: at most {largest:.2f} nats per token"
         by = by if largest else "in every digit"
         yield f"a reused cache gives the same as a cold one, {by}"
-
-
-def _gaps(by_pair: Mapping[Pair, Reuse]) -> Iterator[str]:
-    """Ways that could not be compared, with the reason and the pairs."""
-    for way in REUSED:
-        pairs: dict[str, list[str]] = defaultdict(list)
-        for pair in most_precise_first(by_pair):
-            for gap in by_pair[pair].gaps(way):
-                pairs[gap].append(str(pair))
-        for gap, names in pairs.items():
-            of = "all pairs" if len(names) == len(by_pair) else ", ".join(names)
-            yield f"not compared {PHRASES[way]}: {gap} ({of})"

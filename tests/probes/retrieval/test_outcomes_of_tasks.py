@@ -16,6 +16,7 @@ from made_retrieval import (
     with_calibration,
 )
 
+from codeneedle.probes import gap_lines
 from codeneedle.probes.retrieval.metrics import METRICS, of_tasks, run_remarks
 from codeneedle.probes.retrieval.outcomes import outcomes, survival
 from codeneedle.probes.retrieval.record import NAME, calibration_of
@@ -274,14 +275,15 @@ def test_remarks_tell_the_path_of_the_dial_and_what_was_left_out():
         name="x/y", setup=with_calibration(setup_of(), calibration), records=records
     )
 
-    dial, fixed, left, not_asked = run_remarks(run)
+    dial, fixed = run_remarks(run)
+    left, not_asked = gap_lines(run)
 
     assert dial.startswith("multikey: level 2, 6 cities")
     assert dial.endswith("found on f16/f16 (2: 70% right)")
     assert fixed.endswith("too easy for a small loss to show")
-    assert left == f"multikey at 2,048 tokens was asked of no pair: {reason}"
+    assert left == f"multikey at 2,048 tokens was not asked: {reason}"
     assert not_asked == (
-        "multikey at 1,024 tokens was not asked of q8_0/f16, q4_0/f16: nothing left"
+        "multikey at 1,024 tokens was not asked: nothing left (q8_0/f16, q4_0/f16)"
     )
     assert () == run_remarks(replace(run, records=()))
 

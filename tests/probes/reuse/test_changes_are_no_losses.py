@@ -78,8 +78,10 @@ def test_a_table_shows_each_way_beside_the_reference():
     assert ["reuse@prefix", "reuse@turn", "reuse@restore", "reuse-replies"] == heading[
         1:
     ]
-    assert ["f16/f16*", "0.0000", "0.2500", "0.0000", "0"] in rows
-    assert ["q4_0/q4_0", "0.0000", "3.0000", "(12x)", "0.0000", "1"] in rows
+    assert ["f16/f16*", "0.0000", "0.2500", "0.0000", "0"] in [r[:5] for r in rows]
+    assert ["q4_0/q4_0", "0.0000", "3.0000", "(12x)", "0.0000", "1"] in [
+        row[:6] for row in rows
+    ]
     assert "q4_0/q4_0 differs on a second turn: by up to 3.00 nats per token" in text
     assert "with f16/f16 by 0.25; changed replies: 1 of 2" in " ".join(text.split())
     assert (

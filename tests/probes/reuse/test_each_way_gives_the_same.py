@@ -11,6 +11,7 @@ from made_servers import fake_llama_cpp
 from codeneedle.cache_types import Pair
 from codeneedle.engines.messages import Completion, PromptCut, ServerGone
 from codeneedle.errors import BadInput, CellError
+from codeneedle.probes import gap_lines
 from codeneedle.probes import probe as protocol
 from codeneedle.probes.cell import ProbeContext
 from codeneedle.probes.reuse.probe import PROBE, ReuseSettings
@@ -137,10 +138,10 @@ def test_a_server_that_cannot_restore_has_a_gap_there_and_nowhere_else(
     found = reuse_of(record)
 
     (gap,) = found.gaps(CacheState.RESTORE)
-    remarks = PROBE.remarks(Run(name="a/b", setup=context.run.setup, records=(record,)))
+    lines = gap_lines(Run(name="a/b", setup=context.run.setup, records=(record,)))
     assert reason in gap
     assert [0.0, 0.0, None] == [found.largest(way) for way in REUSED]
-    assert f"not compared after saving and restoring: {gap} (all pairs)" in remarks
+    assert [f"not compared after saving and restoring: {gap}"] == lines
 
 
 def test_the_saved_cache_is_gone_after_the_cell(tmp_path):
