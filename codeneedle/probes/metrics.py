@@ -91,6 +91,12 @@ class Loss:
     record has no numbers.
     """
 
+    faults: tuple[tuple[str, str], ...] = ()
+    """
+    Ways for an answer to be wrong, where they are told apart: the name of the metric
+    that counts one, and a phrase.
+    """
+
     without: str = ""  # what these are, as a phrase, and what becomes of them
     crosschecked: Callable[[CellRecord, Setup], dict[str, float]] | None = None
     """

@@ -123,7 +123,12 @@ _WRITTEN = {
         in_table=True,
     ),
     "pass": replace(_ROUNDS, label=f"rounds with at least {PASS_LINES} matched lines"),
-    "hallucinated": replace(_LINES, label="lines of the answer that match nothing"),
+    "misplaced": replace(
+        _LINES, label="lines of the answer that stand elsewhere in the text"
+    ),
+    "hallucinated": replace(
+        _LINES, label="lines of the answer that stand nowhere in the text"
+    ),
     "missing": replace(
         _LINES, label=f"missing lines of {WRITTEN_LINES}", bounds=(0, WRITTEN_LINES)
     ),

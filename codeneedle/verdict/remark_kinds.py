@@ -40,6 +40,9 @@ class RemarkKind(StrEnum):
     UNCHECKED = "unchecked"
     """The pair to set, which was not measured the other way yet."""
 
+    FAULTS = "faults"
+    """How the lines that pairs write wrongly are wrong."""
+
     SILENT = "silent"
     """A metric that has no say."""
 

@@ -1,14 +1,21 @@
 """What a verdict says beside the answer: the sentences, and the pairs of each."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from statistics import fmean
 
-from codeneedle.cache_types import Pair, PairFlags, named_pairs, pairs_by
+from codeneedle.cache_types import (
+    Pair,
+    PairFlags,
+    most_precise_first,
+    named_pairs,
+    pairs_by,
+)
 from codeneedle.corpora.fitting import beyond_text, filled_phrase, fills
 from codeneedle.engines.survey import NO_BUILD
-from codeneedle.probes import gaps
-from codeneedle.probes.metrics import LossKind
+from codeneedle.probes import PROBES, gaps
+from codeneedle.probes.metrics import LossKind, Metric
 from codeneedle.records.record import Attention, Run
-from codeneedle.text import plural, sweep_command, visible
+from codeneedle.text import number, plural, sweep_command, visible
 from codeneedle.verdict.judge import Verdict, cache_size
 from codeneedle.verdict.metric_phrases import loss_sentence
 from codeneedle.verdict.next import way_on
@@ -29,6 +36,7 @@ def remarks(verdict: Verdict, pair_flags: PairFlags | None = None) -> list[Remar
         *_lengths(verdict),
         *_kernels(verdict, pair_flags),
         *_crosschecked(verdict),
+        *_faults(verdict),
         *_silent(verdict),
         *_repeated(verdict),
         *_population(verdict),
@@ -193,6 +201,49 @@ def _crosschecked(verdict: Verdict) -> Iterator[Remark]:
             f"{sweep_command(verdict.run.folder)}"
         )
         yield Remark(RemarkKind.UNCHECKED, text, (chosen,))
+
+
+NOTABLE_LINES = 1.0
+"""More wrong lines of a function than with the reference that are worth a remark."""
+
+
+def _faults(verdict: Verdict) -> Iterator[Remark]:
+    """How the lines that pairs get wrong are wrong, where a metric tells ways apart."""
+    for probe in PROBES.values():
+        metrics = {m.name: m for m in probe.metrics_of(verdict.run.setup)}
+        for metric in metrics.values():
+            if metric.loss and (faults := metric.loss.faults):
+                counted = [(metrics[name], phrase) for name, phrase in faults]
+                yield from _faults_of(verdict, probe.name, counted)
+
+
+def _faults_of(
+    verdict: Verdict, probe: str, faults: Sequence[tuple[Metric, str]]
+) -> Iterator[Remark]:
+    run, reference = verdict.run, verdict.reference
+    means = {
+        record.pair: [fmean(metric.values(record, run.setup)) for metric, _ in faults]
+        for record in run.records
+        if record.probe == probe and record.has_numbers
+        if all(metric.values(record, run.setup) for metric, _ in faults)
+    }
+    theirs = means.pop(reference, None) if reference else None
+    if theirs is None:
+        return
+    for pair in most_precise_first(means):
+        more = [ours - own for ours, own in zip(means[pair], theirs, strict=True)]
+        if sum(more) < NOTABLE_LINES:
+            continue
+        told = ", ".join(
+            f"{number(lines, digits=1)} {phrase}"
+            for lines, (_, phrase) in zip(more, faults, strict=True)
+        )
+        yield Remark(
+            RemarkKind.FAULTS,
+            f"{visible(str(pair))} writes more wrong lines of a function than "
+            f"{visible(str(reference))}: {told}.",
+            (pair,),
+        )
 
 
 def _silent(verdict: Verdict) -> Iterator[Remark]:

@@ -14,6 +14,7 @@ class Mark(StrEnum):
 
     MATCHED = "matched"
     MISSING = "missing"
+    MISPLACED = "misplaced"
     HALLUCINATED = "hallucinated"
     BONUS = "bonus"
     OVERRUN = "overrun"
@@ -28,6 +29,8 @@ class AlignedLine:
     """The needle's line; None for hallucinated and overrun lines."""
 
     produced: str | None = None  # the reply's line; None for missing lines
+    place: int | None = None
+    """Of a misplaced line, its number in the text that was sent, from 1."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,7 +14,7 @@ from codeneedle.corpora.needles import WRITTEN_LINES, NeedleFacts
 from codeneedle.document import Document, Lines, Table
 from codeneedle.probes import forced
 from codeneedle.probes.answers import Beside, ScoredAnswer, View
-from codeneedle.probes.recall.alignment import AlignedLine, Alignment, Mark, score
+from codeneedle.probes.recall.alignment import AlignedLine, Alignment, Mark
 from codeneedle.probes.recall.record import NAME
 from codeneedle.probes.recall.rounds import (
     ForcedAnswer,
@@ -51,7 +51,7 @@ def answers(run: Run, record: CellRecord) -> Iterator[ScoredAnswer]:
 def _round(asked: ScoredRound, view: View) -> Document:
     if asked.error:
         return [Lines([f"no answer: {asked.error}"])]
-    scored = score(asked.needle, asked.round.reply)
+    scored = asked.alignment
     return lines_beside(asked.needle, scored, width=view.width)
 
 
@@ -65,7 +65,7 @@ def _forced(run: Run, ours: ForcedAnswer, _view: View) -> Document:
 
 
 def _beside(asked: ScoredRound) -> Beside:
-    scored = score(asked.needle, asked.round.reply)
+    scored = asked.alignment
     return [
         (
             each.expected.expected if each.expected else None,
@@ -115,6 +115,7 @@ OVERVIEW_HEADINGS = (
     *PLACE,
     "matched",
     "missing",
+    "mispl.",
     "halluc.",
     "bonus",
     "overrun",
@@ -132,7 +133,7 @@ def overview_row(asked: ScoredRound) -> list[str]:
     """The cells of `overview` for one round."""
     where = _place(asked.needle)
     if asked.error:
-        return [*where, *[""] * 6, f"error: {asked.error}"]
+        return [*where, *[""] * 7, f"error: {asked.error}"]
     lines = [str(asked.counts[mark]) for mark in Mark]
     margin = f"{asked.margins.least:.2f}" if asked.margins else "-"
     return [*where, *lines, margin, asked.round.finish or ""]
@@ -144,6 +145,7 @@ def overview_row(asked: ScoredRound) -> list[str]:
 MARKS: dict[Mark, str] = {
     Mark.MATCHED: " ",
     Mark.MISSING: "-",
+    Mark.MISPLACED: ">",
     Mark.HALLUCINATED: "+",
     Mark.BONUS: "*",
     Mark.OVERRUN: "~",
@@ -153,6 +155,7 @@ MARKS: dict[Mark, str] = {
 STYLES: dict[Mark, str] = {
     Mark.MATCHED: "green",
     Mark.MISSING: "red",
+    Mark.MISPLACED: "blue",
     Mark.HALLUCINATED: "magenta",
     Mark.BONUS: "cyan",
     Mark.OVERRUN: "yellow",
@@ -280,6 +283,8 @@ def _halves(row: LinePair) -> tuple[Text, Text]:
             if edit.tag != "equal":
                 left.stylize(DIFFERING, edit.src_start, edit.src_end)
                 right.stylize(DIFFERING, edit.dest_start, edit.dest_end)
+    if row.produced and row.produced.place:
+        right.append(f"  line {row.produced.place:,}", style="dim")
     return left, right
 
 
@@ -319,10 +324,12 @@ def _mark(row: AlignedLine | None) -> Text:
 
 
 def _tally(score: Alignment) -> Text:
-    """The number of lines of each kind, with its mark."""
+    """The number of lines of each kind that occurs, with its mark."""
     text = Text()
     for mark, sign in MARKS.items():
         count = score.count(mark)
+        if not count and mark is not Mark.MATCHED:
+            continue
         legend = f"{sign} " if sign.strip() else ""
         text.append(f"{legend}{mark.value} {count}", style=STYLES[mark])
         text.append("   ")

@@ -17,6 +17,7 @@ from codeneedle.corpora.needles import (
 from codeneedle.errors import BadInput
 from codeneedle.probes.cell import Preparation, RunContext
 from codeneedle.probes.prompts import NO_THINK_ARGS, PromptForm, Prompts
+from codeneedle.probes.recall.places import NO_LINES, TextLines, hash_lines
 from codeneedle.probes.recall.prompts import chat_messages, completion_prompt
 from codeneedle.probes.recall.settings import RecallLayout, RecallSettings
 from codeneedle.text import plural
@@ -152,8 +153,13 @@ def functions_of(
             notes = _notes(preparation, settings, way, len(forced))
             preparation.notes.extend(notes)
             written = Questions(prompts, way).budgeted(written)
-            return RecallLayout(written=written, forced=forced)
+            text = _text_lines(corpus) if written else NO_LINES
+            return RecallLayout(written=written, forced=forced, text=text)
     raise _no_room(run, preparation, settings)
+
+
+def _text_lines(corpus: Corpus) -> TextLines:
+    return hash_lines(corpus.text, (function.line for function in corpus.functions))
 
 
 def _no_room(

@@ -146,7 +146,7 @@ def _accepted(record: CellRecord, _setup: Setup) -> list[float]:
     ]
 
 
-def _lines(number: Callable[[ScoredRound], float]) -> partial[Metric]:
+def _lines(number: Callable[[ScoredRound], float | None]) -> partial[Metric]:
     return partial(of_units(_answers, number), unit="lines")
 
 
@@ -170,12 +170,17 @@ METRICS: tuple[Metric, ...] = (
             units=_asked_names,
             able=matched_share,
             unanswered=_unanswered,
+            faults=(
+                ("misplaced", "copied from elsewhere in the text"),
+                ("hallucinated", "found nowhere in it"),
+            ),
             without="functions without an answer, which are left out",
         ),
     ),
     of_units(_answers, lambda each: _matched(each) >= PASS_LINES)(
         name="pass", unit="rounds", better="higher", is_sum=True
     ),
+    _lines(lambda answer: answer.misplaced)(name="misplaced", better="lower"),
     _lines(lambda each: each.counts[Mark.HALLUCINATED])(
         name="hallucinated", better="lower"
     ),

@@ -11,7 +11,8 @@ from statistics import fmean, quantiles
 
 from codeneedle.corpora.needles import NeedleFacts
 from codeneedle.probes.observations import cached, file_of
-from codeneedle.probes.recall.alignment import Mark, answer_end, score
+from codeneedle.probes.recall.alignment import Alignment, Mark, answer_end, score
+from codeneedle.probes.recall.places import NO_LINES, TextLines, place_lines
 from codeneedle.probes.recall.record import (
     ForcedRound,
     Round,
@@ -36,6 +37,7 @@ class ScoredRound:
 
     needle: NeedleFacts  # what was asked for
     round: Round  # what was answered
+    text: TextLines = NO_LINES  # the lines of the text that was sent
 
     @functools.cached_property
     def error(self) -> str:
@@ -55,7 +57,18 @@ class ScoredRound:
     @property
     def counts(self) -> Counter[Mark]:
         """Lines of each kind, leading white space aside."""
-        return _counts(self.needle, self.round.reply)
+        return _counts(self.needle, self.round.reply, self.text)
+
+    @property
+    def misplaced(self) -> int | None:
+        """Wrong lines that stand elsewhere in the text; None if that is not known."""
+        return self.counts[Mark.MISPLACED] if self.text.digests else None
+
+    @property
+    def alignment(self) -> Alignment:
+        """Lines of answer and truth side by side, leading white space aside."""
+        scored = score(self.needle, self.round.reply)
+        return place_lines(scored, self.needle, self.text)
 
     @property
     def matched_strict(self) -> int:
@@ -150,10 +163,12 @@ def scored_rounds(record: CellRecord, setup: Setup) -> tuple[ScoredRound, ...]:
         BadRecord: If it holds something else, or asks for a needle that *setup*
             does not have.
     """
-    by_name = {needle.name: needle for needle in functions_in(setup).written}
+    functions = functions_in(setup)
+    by_name = {needle.name: needle for needle in functions.written}
     rounds = recall_of(record).rounds
     return tuple(
-        ScoredRound(_needle(by_name, each.needle, record), each) for each in rounds
+        ScoredRound(_needle(by_name, stored.needle, record), stored, functions.text)
+        for stored in rounds
     )
 
 
@@ -203,8 +218,9 @@ def _needle(
 
 # Large: an entry is five numbers, and the cells of a good grid give equal replies.
 @functools.lru_cache(maxsize=65_536)
-def _counts(needle: NeedleFacts, reply: str) -> Counter[Mark]:
-    return Counter(row.mark for row in score(needle, reply).rows)
+def _counts(needle: NeedleFacts, reply: str, text: TextLines) -> Counter[Mark]:
+    scored = place_lines(score(needle, reply), needle, text)
+    return Counter(row.mark for row in scored.rows)
 
 
 @functools.lru_cache(maxsize=65_536)

@@ -8,6 +8,7 @@ from msgspec import Meta, Struct, structs
 from codeneedle.corpora.corpus import FUNCTIONS, LIMIT
 from codeneedle.corpora.needles import FORCED_LINES, WRITTEN_LINES, NeedleFacts
 from codeneedle.probes.observations import cached, settings_in
+from codeneedle.probes.recall.places import NO_LINES, TextLines
 from codeneedle.probes.recall.record import NAME
 from codeneedle.records.record import MOST_TOKENS, Setup
 
@@ -171,8 +172,11 @@ class RecallLayout(RecallSettings, frozen=True, omit_defaults=True):
     that open pairs may be asked for in addition.
     """
 
+    text: TextLines = NO_LINES
+    """The lines of the text, where functions are written; none where none are."""
 
-FUNCTIONS_KEYS = frozenset({"wording", "written", "forced"})
+
+FUNCTIONS_KEYS = frozenset({"wording", "written", "forced", "text"})
 """Keys of what is stored beside settings."""
 
 

@@ -122,8 +122,8 @@ def test_the_overview_has_a_line_per_round():
 
     assert "2 of 2 rounds answered" in lines
     assert [
-        ["f_a", "0%", "1", "20", "0", "0", "0", "1", "4.00", "cut"],
-        ["f_b", "50%", "25", "19", "1", "1", "0", "0", "4.00", "cut"],
+        ["f_a", "0%", "1", "20", "0", "0", "0", "0", "1", "4.00", "cut"],
+        ["f_b", "50%", "25", "19", "1", "0", "1", "0", "0", "4.00", "cut"],
     ] == [line.split() for line in lines[-2:]]
 
 
