@@ -209,10 +209,29 @@ def value_problem(reason: str, *, otherwise: str) -> tuple[str, str]:
 
 def did_you_mean(name: str, known: Collection[str]) -> str:
     """A hint with the nearest *known* name; without a near one, it lists them all."""
-    close = difflib.get_close_matches(name, list(known), n=1)
-    if close:
-        return f"Did you mean '{close[0]}'?"
+    if near := nearest(name, known):
+        return f"Did you mean '{near}'?"
     return f"Known: {', '.join(known)}." if known else "None is known yet."
+
+
+LETTERS_OF_A_PART = 3
+"""Letters from which on a part of a name means it."""
+
+
+def nearest(name: str, known: Collection[str]) -> str:
+    """
+    The one of *known* that *name* means, whatever its case; empty if none is near.
+
+    A mistyped name, the beginning of one, or, of some letters, a part of a single one.
+    """
+    word, by_word = name.casefold(), {each.casefold(): each for each in known}
+    begins = [each for each in by_word if each.startswith(word)]
+    close = difflib.get_close_matches(word, list(by_word), n=1)
+    parts = [each for each in by_word if word in each]
+    is_part = len(word) >= LETTERS_OF_A_PART and len(parts) == 1
+    found = ([word] if word in by_word else []) + close + begins[: len(word)]
+    first = next(iter([*found, *(parts if is_part else [])]), "")
+    return by_word.get(first, "")
 
 
 _MEMORY_HINT = "Close other programs, or raise the limit: ulimit -v unlimited"

@@ -22,6 +22,10 @@ _BYTES = {
     "mb": 10**6,
     "gb": 10**9,
     "tb": 10**12,
+    "k": 1 << 10,
+    "m": 1 << 20,
+    "g": 1 << 30,
+    "t": 1 << 40,
 }
 _QUANTITY = re.compile(r"\s*(?P<digits>[0-9.]+)\s*(?P<unit>[a-zA-Z]*)\s*", re.ASCII)
 
@@ -74,7 +78,7 @@ def speed(source: str, text: str) -> float:
 
 def memory_size(source: str, text: str) -> int:
     """
-    A size in bytes: ``2GiB``, ``512MiB``; ``2GB`` is 2,000,000,000.
+    A size in bytes: ``2GiB``, the same as ``2G``; ``2GB`` is 2,000,000,000.
 
     Raises:
         BadInput: If *text* is no size above 0.

@@ -12,6 +12,7 @@ from codeneedle.errors import (
     UnknownName,
     did_you_mean,
     hint_for,
+    nearest,
     system_refusal,
 )
 
@@ -31,6 +32,21 @@ def test_a_mistyped_name_is_answered_with_the_nearest():
     assert "Did you mean 'matched'?" == did_you_mean("matchd", ["matched", "pass"])
     assert "Known: matched, pass." == did_you_mean("zzz", ["matched", "pass"])
     assert "None is known yet." == did_you_mean("zzz", [])
+
+
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [
+        ("Q8_0", "q8_0"),
+        ("q8", "q8_0"),
+        ("qwen", "text/qwen2.5-0.5b"),
+        ("TEXT/QWEN2.5-0.5B", "text/qwen2.5-0.5b"),
+        ("mlx", ""),
+        ("0", ""),
+    ],
+)
+def test_a_name_of_another_case_or_a_part_of_one_is_meant(name, meant):
+    assert meant == nearest(name, ["q8_0", "q4_0", "text/qwen2.5-0.5b"])
 
 
 def test_an_error_tells_what_and_hints_what_next():

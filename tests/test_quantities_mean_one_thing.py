@@ -45,13 +45,15 @@ def test_what_is_no_time_is_refused(text):
         ("1.5 KiB", 1536),
         ("2GB", 2_000_000_000),
         ("700 MB", 700_000_000),
+        ("2G", 2 << 30),
+        ("512m", 512 << 20),
     ],
 )
 def test_a_size_of_memory_is_binary_or_decimal(text, size):
     assert size == memory_size("--max-memory", text)
 
 
-@pytest.mark.parametrize("text", ["2", "2G", "GiB", "0GiB", "-1GiB", "nanGiB", ""])
+@pytest.mark.parametrize("text", ["2", "2X", "GiB", "0GiB", "-1GiB", "nanGiB", ""])
 def test_what_is_no_size_of_memory_is_refused(text):
     with pytest.raises(BadInput, match="--max-memory") as caught:
         memory_size("--max-memory", text)

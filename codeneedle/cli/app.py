@@ -18,6 +18,8 @@ from codeneedle.cli.command_line import (
     SlurmCommand,
     SweepCommand,
     TranscriptCommand,
+    near_option,
+    options_of,
     refuse_lost_folder,
     request_of_cell,
 )
@@ -1055,11 +1057,28 @@ def main() -> None:
     sys.exit(code)
 
 
+ELSEWHERE = {
+    "decide": "codeneedle sweep --decide",
+    **dict.fromkeys(("run", "measure", "start"), "codeneedle sweep"),
+    **dict.fromkeys(("resume", "continue"), "codeneedle sweep sweeps/CORPUS/MODEL"),
+    **dict.fromkeys(("help", "list", "ls"), "codeneedle --help"),
+}
+"""What somebody means who types a word that is no command."""
+
+
 def _bad_usage(error: Any) -> BadInput:
     """The `BadInput` for an *error* of typer."""
     command = error.ctx.command_path if error.ctx else "codeneedle"
-    reason = error.format_message().rstrip(".")
-    return BadInput(source=command, reason=reason, hint=f"See {command} --help")
+    reason, hint = error.format_message().rstrip("."), f"See {command} --help"
+    unknown = getattr(error, "option_name", "")
+    if unknown and error.ctx and hasattr(error, "possibilities"):
+        reason = f"No such option: {unknown}"
+        near = near_option(unknown, options_of(error.ctx.command.params))
+        hint = f"Did you mean '{near}'?" if near else hint
+    word = reason.removeprefix("No such command '").rstrip("'")
+    if meant := ELSEWHERE.get(word):
+        hint = f"For that it is: {meant}"
+    return BadInput(source=command, reason=reason, hint=hint)
 
 
 def _show_error(error: CodeneedleError) -> int:

@@ -28,7 +28,7 @@ from codeneedle.cli.options import (
     valued_option,
     word,
 )
-from codeneedle.errors import BadInput
+from codeneedle.errors import BadInput, nearest
 
 if TYPE_CHECKING:
     from codeneedle.sweep.request import Execution, Request
@@ -104,7 +104,8 @@ class SweepCommand(TyperCommand):
         try:
             rest = super().parse_args(ctx, [*ours])  # it takes words out
         except USAGE_ERROR as error:
-            _refuse_server_args(getattr(error, "option_name", ""), ours)
+            if unknown := getattr(error, "option_name", ""):
+                _refuse_unknown(unknown, ours, options_of(self.get_params(ctx)))
             raise
         of_command = {"help", *(param.name for param in self.params)}
         given = {name: ctx.params.pop(name) for name in ctx.params.keys() - of_command}
@@ -318,19 +319,42 @@ def _joined(glue: str, texts: Iterable[str | None]) -> str:
     return glue.join(dict.fromkeys(text for text in texts if text))
 
 
-def _refuse_server_args(unknown: str, given: Sequence[str]) -> None:
-    """Stop at an *unknown* short option with the place for those of llama-server."""
-    if not unknown or unknown.startswith("--"):
+def options_of(params: Iterable[Any]) -> list[str]:
+    """The long options of *params*."""
+    options = chain.from_iterable(param.opts for param in params)
+    return [option for option in options if option.startswith("--")]
+
+
+def _refuse_unknown(unknown: str, given: Sequence[str], known: Collection[str]) -> None:
+    """
+    Stop at an *unknown* option with what to write instead of it.
+
+    Raises:
+        BadInput: With our own option for it, the nearest of those that are *known*, or
+            the place of what is llama-server's.
+    """
+    from codeneedle.engines.llama_cpp.arguments import REFUSED
+
+    at = next((at for at, word in enumerate(given) if word.startswith(unknown)), None)
+    if at is None:
         return
-    for at, option in enumerate(given):
-        if option.startswith(unknown):
-            value = [text for text in given[at + 1 : at + 2] if text[:1] != "-"]
-            raise BadInput(
-                source=option,
-                reason="is no option of codeneedle",
-                hint="Arguments of llama-server come after --: codeneedle sweep ... -- "
-                + " ".join([option, *value]),
-            )
+    option, equals, _ = given[at].partition("=")
+    hint = REFUSED.get(option) or REFUSED.get(f"-{option.lstrip('-')}")
+    if not hint and option.startswith("--") and (near := near_option(option, known)):
+        hint = f"Did you mean '{near}'?"
+    if not hint:
+        value = [text for text in given[at + 1 : at + 2] if text[:1] != "-"]
+        words = " ".join([given[at], *([] if equals else value)])
+        hint = (
+            f"Arguments of llama-server come after --: codeneedle sweep ... -- {words}"
+        )
+    raise BadInput(source=option, reason="is no option of codeneedle", hint=hint)
+
+
+def near_option(option: str, known: Iterable[str]) -> str:
+    """The one of *known* that *option* is likely to mean; empty if none is."""
+    by_word = {each.lstrip("-"): each for each in known}
+    return by_word.get(nearest(option.lstrip("-"), by_word), "")
 
 
 def refuse_lost_folder() -> None:

@@ -353,6 +353,13 @@ def generated_path(knobs: Knobs, out: Path | None = None) -> Path:
 # --- loading
 
 
+def refuse_missing(name_or_path: str) -> None:
+    """Stop as `load` does if there is nothing of that name or path."""
+    is_there = is_name(name_or_path) or os.path.lexists(expanded(name_or_path))
+    if not is_there:
+        load(name_or_path)
+
+
 def load(name_or_path: str, *, folder: Path = FOLDER) -> Corpus:
     """
     The corpus of a name or a path.

@@ -1,13 +1,13 @@
 """The pairs of a page: usual types, the grid, and which of it have a kernel here."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from msgspec import structs
 
 from codeneedle.cache_types import Pair, shuffled
 from codeneedle.engines.engine import Engine
 from codeneedle.engines.survey import Survey, survey_log
-from codeneedle.errors import BadInput
+from codeneedle.errors import BadInput, nearest
 from codeneedle.models.weights import Weights
 from codeneedle.records.record import Attention, Setup
 from codeneedle.sweep.request import Execution, Request
@@ -33,8 +33,13 @@ def with_usual_types(request: Request, engine: Engine) -> Request:
     return structs.replace(request, types=usual)
 
 
-def _grid(request: Request, execution: Execution, engine: Engine) -> tuple[Pair, ...]:
-    """The grid, in running order; types that the engine does not have are refused."""
+def refuse_unknown_types(request: Request, engine: Engine) -> None:
+    """
+    Stop at types that *engine* does not have.
+
+    Raises:
+        BadInput: With the nearest one, and all that it has.
+    """
     types = engine.cache_types()
     for axis, names, known in (
         ("K", request.rows, types.k),
@@ -45,12 +50,24 @@ def _grid(request: Request, execution: Execution, engine: Engine) -> tuple[Pair,
                 raise BadInput(
                     source=f"{axis} type {name}",
                     reason=f"{engine.name} has no {name} for the cache",
-                    hint=f"Known: {', '.join(known)}.",
+                    hint=_types_hint(name, known),
                 )
+
+
+def _grid(request: Request, execution: Execution, engine: Engine) -> tuple[Pair, ...]:
+    """The grid, in running order, without pairs that the engine does not have."""
+    types = engine.cache_types()
     pairs = shuffled(request.grid, seed=request.seed)
     if types.pairs is not None:
         pairs = [pair for pair in pairs if pair in types.pairs]
     return execution.shard.pairs(pairs) if execution.shard else tuple(pairs)
+
+
+def _types_hint(name: str, known: Collection[str]) -> str:
+    """The type that *name* is likely to mean, and all that there are."""
+    near = nearest(name, known)
+    mean = f"Did you mean '{near}'? " if near else ""
+    return f"{mean}Known: {', '.join(known)}."
 
 
 REPLACED = (

@@ -34,6 +34,7 @@ from codeneedle.sweep.contexts import (
 from codeneedle.sweep.pairs import (
     REPLACED,
     refuse_cacheless,
+    refuse_unknown_types,
     replaced_types,
     surveyed,
     with_usual_types,
@@ -355,10 +356,13 @@ def plan(
     header = weights_at(request.model or pretrained.built_in_model())
     refuse_cacheless(header, cacheless(header))
     form = _checked_form(request, header)
+    if request.corpus:
+        registry.refuse_missing(request.corpus)
     spec = _spec(request, header, form)
     engine = engine_for(spec)
     has_types = bool(request.rows and request.columns)
     probes, refused = _able_probes(engine, probes_named(request.probes))
+    refuse_unknown_types(request, engine)
     request = with_usual_types(request, engine)
     workers, timing_worker = _workers(execution, spec, engine_for)
     is_stretched = engine.stretches_context

@@ -191,13 +191,56 @@ def test_a_sweep_that_decides_takes_options_of_the_probes_that_it_adds(codeneedl
     assert "--functions: belongs to --probe recall" in refused.stderr
 
 
-@pytest.mark.parametrize("words", ["-ngl 99", "-fa", "kv-grid -t 2 --seed 7"])
+@pytest.mark.parametrize(
+    "words", ["-ngl 99", "--ngl 99", "--n-gpu-layers=99", "kv-grid -t 2 --seed 7"]
+)
 def test_arguments_of_llama_server_before_the_dashes_are_told_their_place(parse, words):
     with pytest.raises(BadInput, match="is no option of codeneedle") as caught:
         parse(*words.split())
 
     given = words.removeprefix("kv-grid ").removesuffix(" --seed 7")
     assert caught.value.hint.endswith(f"codeneedle sweep ... -- {given}")
+
+
+@pytest.mark.parametrize(
+    ("option", "ours"),
+    [
+        ("-ctk", "--types"),
+        ("--ctk", "--types"),
+        ("--cache-type-v=q8_0", "--types"),
+        ("--ctx-size", "--context"),
+        ("-m", "--model"),
+        ("-fa", "always on"),
+        ("--probes", "'--probe'"),
+        ("--model-path", "'--model'"),
+    ],
+)
+def test_an_option_that_is_not_ours_is_answered_with_the_one_that_is(
+    parse, option, ours
+):
+    with pytest.raises(BadInput, match="is no option of codeneedle") as caught:
+        parse(option, "x")
+
+    assert ours in caught.value.hint
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        ("decide", "codeneedle sweep --decide"),
+        ("run", "codeneedle sweep"),
+        ("verdict --max-los 3", "--max-los"),
+        ("verdict --ctk 3", "codeneedle verdict --help"),
+        ("sweeep", "'sweep'"),
+    ],
+)
+def test_a_word_that_is_no_command_or_option_is_answered_with_one(
+    codeneedle, words, told
+):
+    done = codeneedle(*words.split())
+
+    assert (2, True) == (done.returncode, told in done.stderr), done.stderr
+    assert "Possible options" not in done.stderr
 
 
 def test_the_corpus_may_come_from_the_environment(parse):

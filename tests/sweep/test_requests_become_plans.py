@@ -18,6 +18,7 @@ from codeneedle.cache_types import Pair
 from codeneedle.engines.engine import Ability, CacheTypes, Pace
 from codeneedle.errors import (
     BadInput,
+    CodeneedleError,
     FolderUnusable,
     ToolMissing,
 )
@@ -154,7 +155,8 @@ def test_a_type_that_the_binary_lacks_is_refused_with_those_that_it_has(axis, ki
         planned(**{axis: ("q8_0", "q4_K")})
 
     assert str(caught.value).startswith(f"{kind} type q4_K: ")
-    assert f"Known: {', '.join(TYPES)}." == caught.value.hint
+    known = f"Known: {', '.join(TYPES)}."
+    assert f"Did you mean 'q4_0'? {known}" == caught.value.hint
 
 
 def test_an_engine_says_which_types_and_pairs_it_has():
@@ -263,6 +265,18 @@ def test_a_folder_below_one_that_is_closed_is_noticed_before_the_start(
     with pytest.raises(FolderUnusable) as caught:
         planned(out=closed / "runs")
     assert closed == caught.value.folder
+
+
+@pytest.mark.parametrize(
+    "asked", [{"corpus": "./nowhere"}, {"models": ("./nowhere.gguf",)}]
+)
+def test_what_is_not_there_is_told_before_the_engine_is_asked(asked):
+    def engine_for(_spec):
+        raise AssertionError
+
+    ((name, page),) = pages(asking(**asked))
+    with pytest.raises(CodeneedleError, match="nowhere"):
+        plan.plan(page, Execution(page=name), engine_for=engine_for)
 
 
 def test_a_user_is_told_of_the_built_in_model_and_of_what_is_left_out(tmp_path):
